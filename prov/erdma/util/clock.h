@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+
+namespace erdma::util {
+
+/// Monotonic nanoseconds. A seam: code that decides by time takes a Clock& by constructor.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual uint64_t now() const noexcept = 0;
+};
+
+class SystemClock final : public Clock {
+ public:
+  uint64_t now() const noexcept override {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return uint64_t(time.tv_sec) * 1'000'000'000u + uint64_t(time.tv_nsec);
+  }
+};
+
+}  // namespace erdma::util

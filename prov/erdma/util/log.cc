@@ -1,0 +1,30 @@
+#include "util/log.h"
+
+#include <atomic>
+
+#include <rdma/fabric.h>
+#include <rdma/providers/fi_prov.h>
+
+namespace erdma::util {
+namespace {
+
+fi_provider unnamed_provider() noexcept {
+  fi_provider provider{};
+  provider.name = "erdma";
+  return provider;
+}
+
+const fi_provider g_unnamed = unnamed_provider();
+std::atomic<const fi_provider*> g_provider{&g_unnamed};
+
+}  // namespace
+
+const fi_provider* log_provider() noexcept {
+  return g_provider.load(std::memory_order_relaxed);
+}
+
+void set_log_provider(const fi_provider* provider) noexcept {
+  g_provider.store(provider ? provider : &g_unnamed, std::memory_order_relaxed);
+}
+
+}  // namespace erdma::util

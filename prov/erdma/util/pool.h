@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <vector>
+
+namespace erdma::util {
+
+/// Names one acquisition of a pool slot; a stale handle finds nothing. Small enough for the wire.
+struct PoolHandle {
+  uint32_t index = UINT32_MAX;
+  uint16_t generation = 0;
+};
+
+/// Objects of one type in chunks that never move, recycled last-in first-out. Not thread-safe.
+/// Invariant: generation of a slot changes at each release, so find() of a released handle is null.
+template <typename T>
+class Pool {
+ public:
+  explicit Pool(uint32_t limit = UINT32_MAX) noexcept : x_limit(limit) {}
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  ~Pool() {
+    for (uint32_t i = 0; i < x_slots_made; ++i)
+      if (slot(i).live) object(slot(i))->~T();
+  }
+
+  /// Null when the limit is reached or memory is out.
+  template <typename... Args>
+  T* acquire(Args&&... args) noexcept {
+    static_assert(std::is_nothrow_constructible_v<T, Args...>);
+    if (!x_free && !grow()) return nullptr;
+    Slot* taken = x_free;
+    x_free = taken->next_free;
+    taken->live = true;
+    ++x_in_use;
+    // Default-, not value-initialised: T's members without an initializer stay as they are.
+    if constexpr (sizeof...(Args) == 0)
+      return new (taken->storage) T;
+    else
+      return new (taken->storage) T(std::forward<Args>(args)...);
+  }
+
+  void release(T& object) noexcept {
+    Slot& freed = slot_of(object);
+    object.~T();
+    freed.live = false;
+    ++freed.generation;
+    freed.next_free = x_free;
+    x_free = &freed;
+    --x_in_use;
+  }
+
+  PoolHandle handle(T& object) noexcept {
+    const Slot& slot = slot_of(object);
+    return {slot.index, slot.generation};
+  }
+
+  T* find(PoolHandle handle) noexcept {
+    if (handle.index >= x_slots_made) return nullptr;
+    Slot& found = slot(handle.index);
+    return found.live && found.generation == handle.generation ? object(found) : nullptr;
+  }
+
+  uint32_t in_use() const noexcept { return x_in_use; }
+  uint32_t limit() const noexcept { return x_limit; }
+
+ private:
+  static constexpr uint32_t kChunk = 64;
+  struct Slot {
+    alignas(T) unsigned char storage[sizeof(T)];
+    Slot* next_free;
+    uint32_t index;
+    uint16_t generation;
+    bool live;
+  };
+
+  static T* object(Slot& slot) noexcept { return std::launder(reinterpret_cast<T*>(slot.storage)); }
+  static Slot& slot_of(T& object) noexcept { return *reinterpret_cast<Slot*>(&object); }
+  Slot& slot(uint32_t index) noexcept { return x_chunks[index / kChunk][index % kChunk]; }
+
+  bool grow() noexcept try {
+    if (x_slots_made >= x_limit) return false;
+    x_chunks.push_back(std::make_unique_for_overwrite<Slot[]>(kChunk));
+    Slot* chunk = x_chunks.back().get();
+    for (uint32_t i = kChunk; i-- > 0;) {
+      chunk[i].index = x_slots_made + i;
+      chunk[i].generation = 1;
+      chunk[i].live = false;
+      if (chunk[i].index >= x_limit) continue;
+      chunk[i].next_free = x_free;
+      x_free = &chunk[i];
+    }
+    x_slots_made += kChunk;
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+
+  std::vector<std::unique_ptr<Slot[]>> x_chunks;
+  Slot* x_free = nullptr;
+  uint32_t x_slots_made = 0;
+  uint32_t x_in_use = 0;
+  uint32_t x_limit;
+};
+
+}  // namespace erdma::util

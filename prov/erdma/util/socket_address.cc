@@ -1,0 +1,96 @@
+#include "util/socket_address.h"
+
+#include <arpa/inet.h>
+#include <net/if.h>
+
+#include <cstring>
+
+namespace erdma::util {
+
+SocketAddress SocketAddress::from_sockaddr(const void* address, size_t length) noexcept {
+  SocketAddress result;
+  sa_family_t family = AF_UNSPEC;
+  if (!address || length < sizeof(family)) return result;
+  std::memcpy(&family, address, sizeof(family));
+  if (family == AF_INET && length >= sizeof(sockaddr_in)) {
+    std::memcpy(&result.x_storage.in, address, sizeof(sockaddr_in));
+    std::memset(result.x_storage.in.sin_zero, 0, sizeof(result.x_storage.in.sin_zero));
+  } else if (family == AF_INET6 && length >= sizeof(sockaddr_in6)) {
+    std::memcpy(&result.x_storage.in6, address, sizeof(sockaddr_in6));
+    result.x_storage.in6.sin6_flowinfo = 0;
+  }
+  return result;
+}
+
+size_t SocketAddress::size() const noexcept {
+  if (family() == AF_INET) return sizeof(sockaddr_in);
+  return family() == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+}
+
+// sin_port and sin6_port share their offset.
+uint16_t SocketAddress::port() const noexcept {
+  return ntohs(x_storage.in.sin_port);
+}
+void SocketAddress::set_port(uint16_t port) noexcept {
+  x_storage.in.sin_port = htons(port);
+}
+
+bool SocketAddress::wildcard() const noexcept {
+  if (family() == AF_INET) return x_storage.in.sin_addr.s_addr == htonl(INADDR_ANY);
+  return family() == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&x_storage.in6.sin6_addr);
+}
+
+bool SocketAddress::loopback() const noexcept {
+  if (family() == AF_INET) return (ntohl(x_storage.in.sin_addr.s_addr) >> 24) == 127;
+  if (family() != AF_INET6) return false;
+  const in6_addr& ip = x_storage.in6.sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&ip) || (IN6_IS_ADDR_V4MAPPED(&ip) && ip.s6_addr[12] == 127);
+}
+
+bool SocketAddress::same_host(const SocketAddress& other) const noexcept {
+  if (family() != other.family()) return false;
+  if (family() == AF_INET)
+    return x_storage.in.sin_addr.s_addr == other.x_storage.in.sin_addr.s_addr;
+  if (family() == AF_INET6)
+    return IN6_ARE_ADDR_EQUAL(&x_storage.in6.sin6_addr, &other.x_storage.in6.sin6_addr) &&
+           x_storage.in6.sin6_scope_id == other.x_storage.in6.sin6_scope_id;
+  return true;
+}
+
+bool SocketAddress::operator==(const SocketAddress& other) const noexcept {
+  return same_host(other) && (!set() || port() == other.port());
+}
+
+uint64_t SocketAddress::hash() const noexcept {
+  uint64_t words[3] = {family(), 0, 0};
+  if (family() == AF_INET) {
+    words[1] = x_storage.in.sin_addr.s_addr;
+  } else if (family() == AF_INET6) {
+    std::memcpy(&words[1], &x_storage.in6.sin6_addr, 16);
+  }
+  uint64_t hash = (uint64_t(port()) << 32) ^ words[0];
+  for (const uint64_t word : {words[1], words[2]}) {
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+std::string SocketAddress::host_string() const {
+  char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 2] = "unset";
+  if (family() == AF_INET) inet_ntop(AF_INET, &x_storage.in.sin_addr, text, sizeof(text));
+  if (family() == AF_INET6) {
+    inet_ntop(AF_INET6, &x_storage.in6.sin6_addr, text, sizeof(text));
+    if (x_storage.in6.sin6_scope_id)
+      return std::string(text) + "%" + std::to_string(x_storage.in6.sin6_scope_id);
+  }
+  return text;
+}
+
+std::string SocketAddress::to_string() const {
+  if (!set()) return "unset";
+  const std::string host = host_string();
+  return (family() == AF_INET6 ? "[" + host + "]" : host) + ":" + std::to_string(port());
+}
+
+}  // namespace erdma::util

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace erdma::util {
+
+/// An IPv4 or IPv6 address with port: the name of an endpoint. Regular value type, 28 bytes.
+/// Unset = family AF_UNSPEC. Flow label is ignored; an IPv4-mapped IPv6 address stays IPv6.
+class SocketAddress {
+ public:
+  SocketAddress() noexcept : x_storage{} {}
+
+  /// Copies `length` bytes of a sockaddr; unset when family or length do not fit.
+  static SocketAddress from_sockaddr(const void* address, size_t length) noexcept;
+
+  sa_family_t family() const noexcept { return x_storage.any.sa_family; }
+  bool set() const noexcept { return family() != AF_UNSPEC; }
+  const sockaddr* data() const noexcept { return &x_storage.any; }
+  /// Bytes of the sockaddr: 16 for IPv4, 28 for IPv6, 0 when unset.
+  size_t size() const noexcept;
+  uint16_t port() const noexcept;  ///< host order
+  void set_port(uint16_t port) noexcept;
+  bool wildcard() const noexcept;                             ///< 0.0.0.0 or ::
+  bool loopback() const noexcept;                             ///< 127/8, ::1 or ::ffff:127/104
+  bool same_host(const SocketAddress& other) const noexcept;  ///< equal but for the port
+  bool operator==(const SocketAddress& other) const noexcept;
+  uint64_t hash() const noexcept;
+  /// "10.0.0.1:5000" or "[fe80::1%2]:5000".
+  std::string to_string() const;
+  /// The same without the port, no brackets.
+  std::string host_string() const;
+
+ private:
+  union {
+    sockaddr any;
+    sockaddr_in in;
+    sockaddr_in6 in6;
+  } x_storage;
+};
+
+struct SocketAddressHash {
+  size_t operator()(const SocketAddress& address) const noexcept { return address.hash(); }
+};
+
+}  // namespace erdma::util

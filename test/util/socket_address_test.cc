@@ -1,0 +1,178 @@
+#include "util/socket_address.h"
+
+#include <arpa/inet.h>
+
+#include <cstring>
+#include <string>
+
+#include "libcheck.h"
+
+using erdma::util::SocketAddress;
+
+namespace {
+
+SocketAddress ip4(const char* host, uint16_t port) {
+  sockaddr_in raw{};
+  raw.sin_family = AF_INET;
+  raw.sin_port = htons(port);
+  inet_pton(AF_INET, host, &raw.sin_addr);
+  return SocketAddress::from_sockaddr(&raw, sizeof(raw));
+}
+
+SocketAddress ip6(const char* host, uint16_t port, uint32_t scope = 0) {
+  sockaddr_in6 raw{};
+  raw.sin6_family = AF_INET6;
+  raw.sin6_port = htons(port);
+  raw.sin6_scope_id = scope;
+  inet_pton(AF_INET6, host, &raw.sin6_addr);
+  return SocketAddress::from_sockaddr(&raw, sizeof(raw));
+}
+
+// ck_assert_str_eq would keep a pointer into a temporary.
+void assert_text(const std::string& text, const char* expected) {
+  ck_assert_msg(text == expected, "%s instead of %s", text.c_str(), expected);
+}
+
+}  // namespace
+
+START_TEST(address_is_unset_by_default) {
+  const SocketAddress address;
+  ck_assert(!address.set());
+  ck_assert_uint_eq(address.size(), 0);
+  assert_text(address.to_string(), "unset");
+  ck_assert(address == SocketAddress());
+}
+END_TEST
+
+START_TEST(address_is_unset_when_the_sockaddr_is_too_short) {
+  sockaddr_in6 raw{};
+  raw.sin6_family = AF_INET6;
+  ck_assert(!SocketAddress::from_sockaddr(&raw, sizeof(raw) - 1).set());
+  raw.sin6_family = AF_INET;
+  ck_assert(!SocketAddress::from_sockaddr(&raw, sizeof(sockaddr_in) - 1).set());
+  ck_assert(!SocketAddress::from_sockaddr(&raw, 1).set());
+  ck_assert(!SocketAddress::from_sockaddr(nullptr, sizeof(raw)).set());
+}
+END_TEST
+
+START_TEST(address_is_unset_when_the_family_is_another) {
+  sockaddr_storage raw{};
+  raw.ss_family = AF_UNIX;
+  ck_assert(!SocketAddress::from_sockaddr(&raw, sizeof(raw)).set());
+}
+END_TEST
+
+START_TEST(address_prints_host_and_port) {
+  assert_text(ip4("10.0.0.1", 5000).to_string(), "10.0.0.1:5000");
+  assert_text(ip4("10.0.0.1", 5000).host_string(), "10.0.0.1");
+  assert_text(ip6("fe80::1", 5000, 2).to_string(), "[fe80::1%2]:5000");
+  assert_text(ip6("::1", 65535).to_string(), "[::1]:65535");
+}
+END_TEST
+
+START_TEST(address_gives_back_the_sockaddr) {
+  const SocketAddress address = ip6("2001:db8::7", 9, 3);
+  ck_assert_uint_eq(address.size(), sizeof(sockaddr_in6));
+  sockaddr_in6 raw{};
+  std::memcpy(&raw, address.data(), address.size());
+  ck_assert_uint_eq(raw.sin6_port, htons(9));
+  ck_assert_uint_eq(raw.sin6_scope_id, 3);
+  ck_assert_uint_eq(ip4("1.2.3.4", 5).size(), sizeof(sockaddr_in));
+}
+END_TEST
+
+START_TEST(address_ignores_padding_and_flow_label) {
+  sockaddr_in raw4{};
+  raw4.sin_family = AF_INET;
+  raw4.sin_port = htons(7);
+  inet_pton(AF_INET, "10.0.0.1", &raw4.sin_addr);
+  std::memset(raw4.sin_zero, 0xff, sizeof(raw4.sin_zero));
+  ck_assert(SocketAddress::from_sockaddr(&raw4, sizeof(raw4)) == ip4("10.0.0.1", 7));
+
+  sockaddr_in6 raw6{};
+  raw6.sin6_family = AF_INET6;
+  raw6.sin6_port = htons(7);
+  raw6.sin6_flowinfo = 99;
+  inet_pton(AF_INET6, "::1", &raw6.sin6_addr);
+  const SocketAddress labelled = SocketAddress::from_sockaddr(&raw6, sizeof(raw6));
+  ck_assert(labelled == ip6("::1", 7));
+  ck_assert_uint_eq(labelled.hash(), ip6("::1", 7).hash());
+}
+END_TEST
+
+START_TEST(addresses_are_equal_only_when_all_parts_are) {
+  ck_assert(ip4("10.0.0.1", 1) == ip4("10.0.0.1", 1));
+  ck_assert(!(ip4("10.0.0.1", 1) == ip4("10.0.0.1", 2)));
+  ck_assert(!(ip4("10.0.0.1", 1) == ip4("10.0.0.2", 1)));
+  ck_assert(!(ip6("fe80::1", 1, 1) == ip6("fe80::1", 1, 2)));
+  ck_assert(!(ip4("127.0.0.1", 1) == ip6("::ffff:127.0.0.1", 1)));
+  ck_assert(!(ip4("10.0.0.1", 1) == SocketAddress()));
+}
+END_TEST
+
+START_TEST(address_is_on_the_same_host_whatever_the_port) {
+  ck_assert(ip4("10.0.0.1", 1).same_host(ip4("10.0.0.1", 2)));
+  ck_assert(!ip4("10.0.0.1", 1).same_host(ip4("10.0.0.2", 1)));
+  ck_assert(!ip4("0.0.0.0", 1).same_host(ip6("::", 1)));
+}
+END_TEST
+
+struct Kind {
+  SocketAddress address;
+  bool wildcard;
+  bool loopback;
+};
+
+START_TEST(address_knows_wildcard_and_loopback) {
+  const Kind kinds[] = {
+      {ip4("0.0.0.0", 1), true, false},          {ip6("::", 1), true, false},
+      {ip4("127.0.0.1", 1), false, true},        {ip4("127.255.1.2", 1), false, true},
+      {ip4("128.0.0.1", 1), false, false},       {ip6("::1", 1), false, true},
+      {ip6("::ffff:127.0.0.9", 1), false, true}, {ip6("::ffff:10.0.0.9", 1), false, false},
+      {ip6("fe80::1", 1), false, false},         {SocketAddress(), false, false},
+  };
+  for (const Kind& kind : kinds) {
+    ck_assert_msg(kind.address.wildcard() == kind.wildcard, "%s", kind.address.to_string().c_str());
+    ck_assert_msg(kind.address.loopback() == kind.loopback, "%s", kind.address.to_string().c_str());
+  }
+}
+END_TEST
+
+START_TEST(address_takes_another_port) {
+  SocketAddress address = ip6("::1", 1);
+  address.set_port(40000);
+  ck_assert_uint_eq(address.port(), 40000);
+  ck_assert(address == ip6("::1", 40000));
+}
+END_TEST
+
+START_TEST(hash_differs_when_only_the_port_does) {
+  unsigned collisions = 0;
+  const uint64_t first = ip4("10.0.0.1", 0).hash();
+  for (uint16_t port = 1; port < 1000; ++port)
+    collisions += uint32_t(ip4("10.0.0.1", port).hash()) == uint32_t(first);
+  ck_assert_uint_eq(collisions, 0);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("socket_address");
+  TCase* tc = tcase_create("socket_address");
+  tcase_add_test(tc, address_is_unset_by_default);
+  tcase_add_test(tc, address_is_unset_when_the_sockaddr_is_too_short);
+  tcase_add_test(tc, address_is_unset_when_the_family_is_another);
+  tcase_add_test(tc, address_prints_host_and_port);
+  tcase_add_test(tc, address_gives_back_the_sockaddr);
+  tcase_add_test(tc, address_ignores_padding_and_flow_label);
+  tcase_add_test(tc, addresses_are_equal_only_when_all_parts_are);
+  tcase_add_test(tc, address_is_on_the_same_host_whatever_the_port);
+  tcase_add_test(tc, address_knows_wildcard_and_loopback);
+  tcase_add_test(tc, address_takes_another_port);
+  tcase_add_test(tc, hash_differs_when_only_the_port_does);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
