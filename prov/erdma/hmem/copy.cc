@@ -1,0 +1,60 @@
+#include "hmem/copy.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace erdma::hmem {
+namespace {
+
+/// Calls visit(pointer, bytes) for each part of [offset, offset+length) in order.
+template <typename Visit>
+size_t for_each_part(const iovec* iov, size_t count, size_t offset, size_t length,
+                     Visit visit) noexcept {
+  size_t done = 0;
+  for (size_t i = 0; i < count && done < length; ++i) {
+    if (offset >= iov[i].iov_len) {
+      offset -= iov[i].iov_len;
+      continue;
+    }
+    const size_t bytes = std::min(iov[i].iov_len - offset, length - done);
+    visit(static_cast<std::byte*>(iov[i].iov_base) + offset, done, bytes);
+    done += bytes;
+    offset = 0;
+  }
+  return done;
+}
+
+}  // namespace
+
+size_t total_length(const iovec* iov, size_t count) noexcept {
+  size_t total = 0;
+  for (size_t i = 0; i < count; ++i)
+    if (__builtin_add_overflow(total, iov[i].iov_len, &total)) return SIZE_MAX;
+  return total;
+}
+
+size_t gather(void* to, const iovec* iov, size_t count, size_t offset, size_t length) noexcept {
+  return for_each_part(iov, count, offset, length,
+                       [to](std::byte* part, size_t done, size_t bytes) {
+                         std::memcpy(static_cast<std::byte*>(to) + done, part, bytes);
+                       });
+}
+
+size_t scatter(const iovec* iov, size_t count, size_t offset, const void* from,
+               size_t length) noexcept {
+  return for_each_part(iov, count, offset, length,
+                       [from](std::byte* part, size_t done, size_t bytes) {
+                         std::memcpy(part, static_cast<const std::byte*>(from) + done, bytes);
+                       });
+}
+
+size_t slice(const iovec* iov, size_t count, size_t offset, size_t length, iovec* out) noexcept {
+  size_t used = 0;
+  for_each_part(iov, count, offset, length, [&](std::byte* part, size_t, size_t bytes) {
+    out[used++] = {part, bytes};
+  });
+  return used;
+}
+
+}  // namespace erdma::hmem
