@@ -1,0 +1,138 @@
+#include "transport/self/self_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+
+namespace erdma::transport::self {
+namespace {
+
+constexpr size_t kEagerBytes = 16384;
+constexpr size_t kMaxQueued = 256;
+
+/// What an exposure of this transport holds: it never leaves the process.
+struct Memory {
+  iovec iov[kMaxIov];
+  size_t count;
+  size_t length;
+};
+static_assert(sizeof(Memory) <= Exposure::kMaxBytes);
+
+void copy(const iovec* to, size_t to_count, const iovec* from, size_t from_count,
+          size_t length) noexcept {
+  size_t done = 0;
+  for (size_t i = 0; i < to_count && done < length; ++i) {
+    const size_t part = std::min(to[i].iov_len, length - done);
+    done += hmem::gather(to[i].iov_base, from, from_count, done, part);
+  }
+}
+
+}  // namespace
+
+class SelfTransport::Loop final : public Link {
+ public:
+  explicit Loop(const util::SocketAddress& name) : Link(name) {}
+
+  int send(const Header& header, const iovec* payload, size_t count, size_t length,
+           SendHint) noexcept override try {
+    if (x_packets.size() >= kMaxQueued) return -FI_EAGAIN;
+    std::vector<std::byte> packet(kHeaderBytes + length);
+    std::memcpy(packet.data(), header.bytes, kHeaderBytes);
+    hmem::gather(packet.data() + kHeaderBytes, payload, count, 0, length);
+    x_packets.push_back(std::move(packet));
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return -FI_EAGAIN;
+  }
+
+  LinkLimits limits() const noexcept override { return {kEagerBytes, true}; }
+
+  int expose(const iovec* memory, size_t count, size_t length, Access,
+             Exposure& exposure) noexcept override {
+    if (count > kMaxIov) return -FI_EINVAL;
+    Memory exposed{};
+    std::copy_n(memory, count, exposed.iov);
+    exposed.count = count;
+    exposed.length = length;
+    exposure.size = sizeof(exposed);
+    std::memcpy(exposure.bytes, &exposed, sizeof(exposed));
+    return 0;
+  }
+  void withdraw(const Exposure&) noexcept override {}
+
+  int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+           uint64_t token) noexcept override {
+    Memory from;
+    if (!decode(remote, length, from)) return -FI_EINVAL;
+    copy(local, count, from.iov, from.count, length);
+    return done(token);
+  }
+  int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+            uint64_t token) noexcept override {
+    Memory to;
+    if (!decode(remote, length, to)) return -FI_EINVAL;
+    copy(to.iov, to.count, local, count, length);
+    return done(token);
+  }
+  void fail(int) noexcept override {}
+
+  bool idle() const noexcept { return x_packets.empty() && x_done.empty(); }
+
+  /// Delivers what was there at the start; the upcalls may add more.
+  int poll(Sink& sink) noexcept {
+    const size_t packets = x_packets.size();
+    for (size_t i = 0; i < packets; ++i) {
+      const std::vector<std::byte> packet = std::move(x_packets.front());
+      x_packets.pop_front();
+      sink.on_packet(*this, packet.data(), packet.data() + kHeaderBytes,
+                     packet.size() - kHeaderBytes);
+    }
+    const size_t finished = x_done.size();
+    for (size_t i = 0; i < finished; ++i) {
+      const uint64_t token = x_done.front();
+      x_done.pop_front();
+      sink.on_done(token, 0);
+    }
+    return int(packets + finished);
+  }
+
+ private:
+  static bool decode(const Exposure& exposure, size_t length, Memory& memory) noexcept {
+    if (exposure.size != sizeof(memory)) return false;
+    std::memcpy(&memory, exposure.bytes, sizeof(memory));
+    return memory.count <= kMaxIov && length <= memory.length;
+  }
+  int done(uint64_t token) noexcept try {
+    x_done.push_back(token);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return -FI_EAGAIN;  // the copy is repeated, with the same bytes
+  }
+
+  std::deque<std::vector<std::byte>> x_packets;
+  std::deque<uint64_t> x_done;
+};
+
+SelfTransport::SelfTransport(const util::SocketAddress& name)
+    : x_loop(std::make_unique<Loop>(name)) {}
+
+SelfTransport::~SelfTransport() = default;
+
+int SelfTransport::poll(Sink& sink) noexcept {
+  return x_loop->idle() ? 0 : x_loop->poll(sink);
+}
+
+util::Result<Link*> SelfTransport::link_to(const util::SocketAddress& address) noexcept {
+  if (!(address == x_loop->address())) return -FI_EHOSTUNREACH;
+  return static_cast<Link*>(x_loop.get());
+}
+
+bool SelfTransport::arm() noexcept {
+  return x_loop->idle();
+}
+
+}  // namespace erdma::transport::self

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "transport/transport.h"
+
+namespace erdma::transport::self {
+
+/// The loop from an endpoint to itself: packets wait in memory until poll(), read() and write() are
+/// copies inside the process. Its one link is never down.
+class SelfTransport final : public Transport {
+ public:
+  explicit SelfTransport(const util::SocketAddress& name);
+  ~SelfTransport() override;
+
+  int poll(Sink& sink) noexcept override;
+  /// The loop if `address` is this endpoint's own name, else -FI_EHOSTUNREACH.
+  util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
+  int wait_fd() const noexcept override { return -1; }
+  bool arm() noexcept override;
+  void disarm() noexcept override {}
+  void shutdown() noexcept override {}
+
+ private:
+  class Loop;
+  std::unique_ptr<Loop> x_loop;
+};
+
+}  // namespace erdma::transport::self

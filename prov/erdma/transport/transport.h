@@ -1,0 +1,136 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "util/result.h"
+#include "util/socket_address.h"
+
+/// The seam between how a message becomes packets and how bytes move. A transport knows no tags and
+/// no fids; the protocol knows no rings and no queue pairs.
+///
+/// Rules that every transport keeps (test/transport/conformance_test.cc holds them to it):
+///  - single-threaded: the caller serialises all calls on a Transport and its Links;
+///  - no upcall from within send(), expose(), read(), write(): results arrive in poll() only;
+///  - packets of one link arrive whole, once, in the order of send();
+///  - each accepted read()/write() ends in exactly one on_done(), on_link_down() included: the
+///    transport reports those first;
+///  - on_link_down() is called once per established or attempted link, after every packet that
+///    reached this process was delivered. A later send() may find the link connecting anew.
+namespace erdma::transport {
+
+class Link;
+
+/// Every packet starts with a header of exactly this many bytes, opaque to transports.
+inline constexpr size_t kHeaderBytes = 32;
+/// At most this many pieces of memory in send(), expose(), read(), write().
+inline constexpr size_t kMaxIov = 4;
+/// A payload of up to this many bytes fits a packet of any link at any time.
+inline constexpr size_t kAlwaysEager = 64;
+
+struct alignas(8) Header {
+  std::byte bytes[kHeaderBytes];
+};
+
+/// Names memory that the peer may read or write: made by expose(), carried to the peer in a packet,
+/// used there by read()/write(). Opaque to the protocol and never trusted by the transport.
+struct Exposure {
+  static constexpr size_t kMaxBytes = 80;
+  uint8_t size = 0;
+  std::byte bytes[kMaxBytes];
+};
+
+enum class Access : uint8_t { remote_read, remote_write };
+
+/// What send() may assume.
+enum class SendHint : uint8_t {
+  none,
+  more,  ///< the caller will send more at once: a doorbell may wait
+};
+
+struct LinkLimits {
+  size_t eager;       ///< largest payload of one packet now; may grow or shrink between calls
+  bool prefers_read;  ///< rendezvous: the receiver read()s (else the sender write()s)
+};
+
+/// Upcalls of poll(); implemented by protocol::Engine.
+class Sink {
+ public:
+  /// `header` (kHeaderBytes) and `payload` (`length` bytes) may lie in memory that the peer can
+  /// change at any time: copy the header before looking at it. Both valid until return.
+  virtual void on_packet(Link& link, const std::byte* header, const std::byte* payload,
+                         size_t length) noexcept = 0;
+  /// An accepted read() or write() is over: all its bytes are in place (0) or some are not.
+  virtual void on_done(uint64_t token, int status) noexcept = 0;
+  /// The peer is gone: -FI_ESHUTDOWN = it closed its endpoint in order; -FI_ECONNRESET = it died or
+  /// broke the rules; -FI_ECONNREFUSED, -FI_EHOSTUNREACH, -FI_ETIMEDOUT, ... = never reached.
+  virtual void on_link_down(Link& link, int status) noexcept = 0;
+
+ protected:
+  ~Sink() = default;
+};
+
+/// One remote endpoint as seen from one local endpoint. Owned by its transport; stays valid until
+/// the transport is destroyed.
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  /// Sends header and payload (`length` bytes in `count` pieces, at most limits().eager), copying
+  /// both before it returns. 0 = taken, and out of this process's memory or bound to leave it;
+  /// -FI_EAGAIN = no room or not connected yet, try after poll(); else the link is down or broken.
+  [[nodiscard]] virtual int send(const Header& header, const iovec* payload, size_t count,
+                                 size_t length, SendHint hint) noexcept = 0;
+  virtual LinkLimits limits() const noexcept = 0;
+
+  /// Lets the peer access this memory until withdraw(). 0, -FI_EAGAIN or a final error.
+  [[nodiscard]] virtual int expose(const iovec* memory, size_t count, size_t length, Access access,
+                                   Exposure& exposure) noexcept = 0;
+  /// After return the peer's accesses no longer touch the memory.
+  virtual void withdraw(const Exposure& exposure) noexcept = 0;
+  /// Moves `length` bytes from the start of the peer's exposed memory here, or from here there.
+  /// 0 = on_done(token) will follow; -FI_EAGAIN; -FI_EINVAL for a malformed exposure.
+  [[nodiscard]] virtual int read(const Exposure& remote, const iovec* local, size_t count,
+                                 size_t length, uint64_t token) noexcept = 0;
+  [[nodiscard]] virtual int write(const Exposure& remote, const iovec* local, size_t count,
+                                  size_t length, uint64_t token) noexcept = 0;
+
+  /// The peer broke the protocol's rules: nothing more is delivered from it, and on_link_down()
+  /// with this status follows in a later poll().
+  virtual void fail(int status) noexcept = 0;
+
+  /// Name of the remote endpoint, in canonical form.
+  const util::SocketAddress& address() const noexcept { return x_address; }
+
+  /// The protocol's peer; null until it sets it.
+  void* user = nullptr;
+
+ protected:
+  explicit Link(const util::SocketAddress& address) noexcept : x_address(address) {}
+  util::SocketAddress x_address;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  /// Moves everything that can move; upcalls go to `sink`. Returns the number of upcalls and of
+  /// other steps forward (0 = nothing happened). Bounded work per call.
+  virtual int poll(Sink& sink) noexcept = 0;
+  /// The link to a remote endpoint: a new or the existing one. Does not block: the connection is
+  /// made in the background once something is sent.
+  virtual util::Result<Link*> link_to(const util::SocketAddress& address) noexcept = 0;
+
+  /// Sleeping: wait_fd() becomes readable when poll() has work, provided that arm() returned true
+  /// after the last poll(). False = there is work already. -1 = this transport never needs waking.
+  virtual int wait_fd() const noexcept = 0;
+  virtual bool arm() noexcept = 0;
+  virtual void disarm() noexcept = 0;
+
+  /// Says goodbye to every peer. Packets taken by send() are still delivered to living peers.
+  virtual void shutdown() noexcept = 0;
+};
+
+}  // namespace erdma::transport

@@ -1,0 +1,217 @@
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "transport/transport.h"
+
+namespace erdma::fake {
+
+class Transport;
+
+/// All fake transports of one test find each other here, by address.
+struct Network {
+  std::map<uint16_t, Transport*> by_port;
+};
+
+/// How a link behaves; a test changes it between calls.
+struct Behaviour {
+  size_t eager = 1024;
+  size_t room = SIZE_MAX;  ///< packets that may wait for the peer
+  bool prefers_read = true;
+  bool hold_transfers = false;  ///< read() and write() stay pending
+  int transfer_status = 0;      ///< what on_done() reports; bytes move only if 0
+  int transfer_refusal = 0;     ///< what read() and write() return at once
+  int expose_refusal = 0;
+};
+
+/// Packets are queues of bytes between transports of one process. Everything moves in poll() of the
+/// receiving or initiating side.
+class Transport final : public transport::Transport {
+ public:
+  class FakeLink final : public transport::Link {
+   public:
+    FakeLink(Transport& owner, const util::SocketAddress& peer) : Link(peer), x_owner(owner) {}
+
+    int send(const transport::Header& header, const iovec* payload, size_t count, size_t length,
+             transport::SendHint) noexcept override {
+      if (down) return down;
+      Transport* peer = remote();
+      if (!peer) return -FI_EAGAIN;
+      FakeLink& there = peer->link(x_owner.name);
+      if (there.inbound.size() >= x_owner.behaviour.room) return -FI_EAGAIN;
+      std::vector<std::byte> packet(transport::kHeaderBytes + length);
+      std::memcpy(packet.data(), header.bytes, transport::kHeaderBytes);
+      hmem::gather(packet.data() + transport::kHeaderBytes, payload, count, 0, length);
+      there.inbound.push_back(std::move(packet));
+      ++sent;
+      return 0;
+    }
+    transport::LinkLimits limits() const noexcept override {
+      return {x_owner.behaviour.eager, x_owner.behaviour.prefers_read};
+    }
+    int expose(const iovec* memory, size_t count, size_t length, transport::Access,
+               transport::Exposure& exposure) noexcept override {
+      if (x_owner.behaviour.expose_refusal) return x_owner.behaviour.expose_refusal;
+      Memory exposed{};
+      std::copy_n(memory, count, exposed.iov);
+      exposed.count = uint32_t(count);
+      exposed.length = length;
+      exposed.id = ++x_owner.exposures_made;
+      x_owner.exposed.insert(exposed.id);
+      exposure.size = sizeof(exposed);
+      std::memcpy(exposure.bytes, &exposed, sizeof(exposed));
+      return 0;
+    }
+    void withdraw(const transport::Exposure& exposure) noexcept override {
+      Memory memory;
+      std::memcpy(&memory, exposure.bytes, sizeof(memory));
+      x_owner.exposed.erase(memory.id);
+    }
+    int read(const transport::Exposure& remote, const iovec* local, size_t count, size_t length,
+             uint64_t token) noexcept override {
+      return transfer(remote, local, count, length, token, true);
+    }
+    int write(const transport::Exposure& remote, const iovec* local, size_t count, size_t length,
+              uint64_t token) noexcept override {
+      return transfer(remote, local, count, length, token, false);
+    }
+    void fail(int status) noexcept override { failed = status; }
+
+    /// What a hostile peer sends: any bytes.
+    void inject(const void* header, size_t header_bytes, const void* payload, size_t length) {
+      std::vector<std::byte> packet(transport::kHeaderBytes + length);
+      std::memcpy(packet.data(), header, header_bytes);
+      if (length) std::memcpy(packet.data() + transport::kHeaderBytes, payload, length);
+      inbound.push_back(std::move(packet));
+    }
+
+    std::deque<std::vector<std::byte>> inbound;
+    size_t sent = 0;
+    int down = 0;    ///< send() returns it
+    int failed = 0;  ///< fail() was called with it; poll() reports the link down
+
+   private:
+    friend class Transport;
+    struct Memory {
+      iovec iov[transport::kMaxIov];
+      uint32_t count;
+      uint32_t id;
+      size_t length;
+    };
+    static_assert(sizeof(Memory) <= transport::Exposure::kMaxBytes);
+    struct Transfer {
+      Memory remote;
+      std::vector<iovec> local;
+      size_t length;
+      uint64_t token;
+      bool read;
+    };
+
+    Transport* remote() {
+      const auto found = x_owner.network.by_port.find(address().port());
+      return found == x_owner.network.by_port.end() ? nullptr : found->second;
+    }
+    int transfer(const transport::Exposure& remote, const iovec* local, size_t count, size_t length,
+                 uint64_t token, bool read) {
+      if (x_owner.behaviour.transfer_refusal) return x_owner.behaviour.transfer_refusal;
+      if (remote.size != sizeof(Memory)) return -FI_EINVAL;
+      Transfer pending{};
+      std::memcpy(&pending.remote, remote.bytes, sizeof(Memory));
+      pending.local.assign(local, local + count);
+      pending.length = length;
+      pending.token = token;
+      pending.read = read;
+      transfers.push_back(pending);
+      return 0;
+    }
+    static void move(const Transfer& t) {
+      std::vector<std::byte> bytes(t.length);
+      const iovec* local = t.local.data();
+      if (t.read) {
+        hmem::gather(bytes.data(), t.remote.iov, t.remote.count, 0, t.length);
+        hmem::scatter(local, t.local.size(), 0, bytes.data(), t.length);
+      } else {
+        hmem::gather(bytes.data(), local, t.local.size(), 0, t.length);
+        hmem::scatter(t.remote.iov, t.remote.count, 0, bytes.data(), t.length);
+      }
+    }
+
+    Transport& x_owner;
+    std::deque<Transfer> transfers;
+  };
+
+  Transport(Network& all, const util::SocketAddress& own) : network(all), name(own) {
+    network.by_port[name.port()] = this;
+  }
+  ~Transport() override { network.by_port.erase(name.port()); }
+
+  FakeLink& link(const util::SocketAddress& peer) {
+    std::unique_ptr<FakeLink>& slot = links[peer.port()];
+    if (!slot) slot = std::make_unique<FakeLink>(*this, peer);
+    return *slot;
+  }
+
+  int poll(transport::Sink& sink) noexcept override {
+    int steps = 0;
+    for (auto& [port, each] : links) steps += poll_link(*each, sink);
+    return steps;
+  }
+  util::Result<transport::Link*> link_to(const util::SocketAddress& address) noexcept override {
+    return static_cast<transport::Link*>(&link(address));
+  }
+  int wait_fd() const noexcept override { return -1; }
+  bool arm() noexcept override { return true; }
+  void disarm() noexcept override {}
+  void shutdown() noexcept override {}
+
+  Network& network;
+  util::SocketAddress name;
+  Behaviour behaviour;
+  std::set<uint32_t> exposed;  ///< not withdrawn yet
+  uint32_t exposures_made = 0;
+  std::map<uint16_t, std::unique_ptr<FakeLink>> links;
+
+ private:
+  int poll_link(FakeLink& link, transport::Sink& sink) {
+    int steps = 0;
+    for (size_t left = link.inbound.size(); left > 0 && !link.failed; --left, ++steps) {
+      const std::vector<std::byte> packet = std::move(link.inbound.front());
+      link.inbound.pop_front();
+      sink.on_packet(link, packet.data(), packet.data() + transport::kHeaderBytes,
+                     packet.size() - transport::kHeaderBytes);
+    }
+    for (size_t left = behaviour.hold_transfers ? 0 : link.transfers.size(); left > 0;
+         --left, ++steps) {
+      const FakeLink::Transfer transfer = link.transfers.front();
+      link.transfers.pop_front();
+      if (behaviour.transfer_status == 0) FakeLink::move(transfer);
+      sink.on_done(transfer.token, behaviour.transfer_status);
+    }
+    if (link.failed) bring_down(link, link.failed, sink);
+    return steps;
+  }
+
+ public:
+  /// The peer is gone: what transports do then.
+  static void bring_down(FakeLink& link, int status, transport::Sink& sink) {
+    link.inbound.clear();
+    while (!link.transfers.empty()) {
+      const uint64_t token = link.transfers.front().token;
+      link.transfers.pop_front();
+      sink.on_done(token, status);
+    }
+    link.failed = 0;
+    sink.on_link_down(link, status);
+  }
+};
+
+}  // namespace erdma::fake
