@@ -1,0 +1,204 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/match_index.h"
+#include "util/intrusive_list.h"
+
+namespace erdma::protocol {
+
+struct PostedOrder;
+struct PostedRest;
+struct UnexpectedOrder;
+
+/// A receive waiting for its message. Derive from it and fill in source, tag, ignore, context and
+/// sticky before post(); do not change them while it is queued.
+struct PostedEntry : MatchEntry, util::ListHook<PostedOrder>, util::ListHook<PostedRest> {
+  PostedEntry() noexcept = default;
+  PostedEntry(const PostedEntry&) = delete;
+  PostedEntry& operator=(const PostedEntry&) = delete;
+
+  uint64_t ignore = 0;  ///< tag bits that need not agree
+  void* context = nullptr;
+  bool sticky = false;  ///< multi-receive: stays queued when it matches
+
+  // Kept by PostedQueue.
+  static constexpr uint8_t kPending = UINT8_MAX;   ///< in no index yet
+  static constexpr uint8_t kRest = UINT8_MAX - 1;  ///< in the list of those without an index
+  uint8_t index = kPending;
+  uint32_t node = MatchIndex::kNone;
+};
+
+/// A message waiting for its receive. Derive from it and fill in source and tag before queue().
+struct UnexpectedEntry : MatchEntry, util::ListHook<UnexpectedOrder> {
+  static constexpr size_t kIndexes = 8;
+
+  UnexpectedEntry() noexcept = default;
+  UnexpectedEntry(const UnexpectedEntry&) = delete;
+  UnexpectedEntry& operator=(const UnexpectedEntry&) = delete;
+
+  // Kept by UnexpectedQueue.
+  uint32_t indexes = 0;  ///< bit i: node[i] is set
+  std::array<uint32_t, kIndexes> node;
+};
+
+static_assert(sizeof(PostedEntry) <= 96 && sizeof(UnexpectedEntry) <= 128);
+
+/// Receives in posting order. A short queue is scanned; a long one is looked up in one index per
+/// Selector among its receives, and masked receives beyond eight Selectors are scanned. Entries are
+/// indexed when a lookup first needs it, so a queue whose oldest entry always matches never hashes.
+class PostedQueue {
+ public:
+  void append(PostedEntry& entry) noexcept {
+    entry.sequence = ++x_sequence;
+    entry.index = PostedEntry::kPending;
+    ++x_count;
+    x_list.push_back(entry);
+  }
+  /// The oldest that matches, left in place.
+  PostedEntry* find(const Peer& source, uint64_t tag) noexcept {
+    PostedEntry* oldest = x_list.front();
+    return !oldest || matches(*oldest, source, tag) ? oldest : search(source, tag);
+  }
+  void remove(PostedEntry& entry) noexcept {
+    if (entry.index != PostedEntry::kPending) drop_index(entry);
+    --x_count;
+    x_list.erase(entry);
+  }
+
+  PostedEntry* first() noexcept { return x_list.front(); }
+  PostedEntry* next(PostedEntry& entry) noexcept { return x_list.next(entry); }
+  size_t count() const noexcept { return x_count; }
+
+ private:
+  static constexpr size_t kExact = 2;  ///< reserved for ignore 0: any source, directed
+  static constexpr size_t kIndexes = 8 + kExact;
+
+  static bool matches(const PostedEntry& entry, const Peer& source, uint64_t tag) noexcept {
+    return tags_match(entry.tag, tag, entry.ignore) && (!entry.source || entry.source == &source);
+  }
+  PostedEntry* search(const Peer& source, uint64_t tag) noexcept;
+  PostedEntry* lookup(const Peer& source, uint64_t tag) noexcept;
+  void index_pending() noexcept;
+  void add_index(PostedEntry& entry) noexcept;
+  void drop_index(PostedEntry& entry) noexcept;
+  size_t choose(const Selector& selector) noexcept;
+
+  util::IntrusiveList<PostedEntry, PostedOrder> x_list;
+  util::IntrusiveList<PostedEntry, PostedRest> x_rest;  ///< in order: found by scanning only
+  std::array<MatchIndex, kIndexes> x_indexes;
+  uint32_t x_active = 0;               ///< bit i: x_indexes[i] has entries
+  PostedEntry* x_last_seen = nullptr;  ///< entries behind it are pending
+  size_t x_count = 0;
+  uint64_t x_sequence = 0;
+};
+
+/// Messages in arrival order. Each Selector that long queues are searched by gets an index over
+/// all messages, brought up to date when it is used.
+class UnexpectedQueue {
+ public:
+  void append(UnexpectedEntry& entry) noexcept {
+    entry.sequence = ++x_sequence;
+    entry.indexes = 0;
+    ++x_count;
+    x_list.push_back(entry);
+  }
+  /// The oldest that matches, left in place.
+  UnexpectedEntry* find(const Peer* source, uint64_t tag, uint64_t ignore) noexcept {
+    UnexpectedEntry* oldest = x_list.front();
+    return !oldest || matches(*oldest, source, tag, ignore) ? oldest : search(source, tag, ignore);
+  }
+  void remove(UnexpectedEntry& entry) noexcept {
+    if (entry.indexes) drop_indexes(entry);
+    --x_count;
+    x_list.erase(entry);
+  }
+
+  UnexpectedEntry* first() noexcept { return x_list.front(); }
+  UnexpectedEntry* next(UnexpectedEntry& entry) noexcept { return x_list.next(entry); }
+  size_t count() const noexcept { return x_count; }
+
+ private:
+  struct View {
+    MatchIndex index;
+    UnexpectedEntry* last = nullptr;  ///< the index holds everything up to this one
+    uint64_t last_use = 0;            ///< in searches; 0 = never
+  };
+
+  static bool matches(const UnexpectedEntry& entry, const Peer* source, uint64_t tag,
+                      uint64_t ignore) noexcept {
+    return tags_match(entry.tag, tag, ignore) && (!source || entry.source == source);
+  }
+  UnexpectedEntry* search(const Peer* source, uint64_t tag, uint64_t ignore) noexcept;
+  UnexpectedEntry* scan(UnexpectedEntry* from, const Peer* source, uint64_t tag,
+                        uint64_t ignore) noexcept;
+  View* choose(const Selector& selector) noexcept;
+  void restart(View& view, const Selector& selector) noexcept;
+  UnexpectedEntry* index_pending(View& view) noexcept;
+  void drop_indexes(UnexpectedEntry& entry) noexcept;
+
+  util::IntrusiveList<UnexpectedEntry, UnexpectedOrder> x_list;
+  std::array<View, UnexpectedEntry::kIndexes> x_views;
+  size_t x_count = 0;
+  uint64_t x_sequence = 0;
+  uint64_t x_searches = 0;
+};
+
+/// Posted receives and unexpected messages of one endpoint and one kind (tagged or not); owns
+/// neither. Caller holds the domain lock. Memory failure costs speed, nothing else.
+/// Invariant: no queued message matches a queued receive.
+class Matcher {
+ public:
+  /// Returns the oldest message that `entry` matches, removed; then `entry` is not queued (sticky
+  /// or not). Otherwise queues `entry` and returns null.
+  UnexpectedEntry* post(PostedEntry& entry) noexcept {
+    UnexpectedEntry* message = x_unexpected.find(entry.source, entry.tag, entry.ignore);
+    if (message) {
+      x_unexpected.remove(*message);
+    } else {
+      x_posted.append(entry);
+    }
+    return message;
+  }
+
+  /// The oldest receive that matches, removed unless sticky; null if none.
+  PostedEntry* arrive(const Peer& source, uint64_t tag) noexcept {
+    PostedEntry* receive = x_posted.find(source, tag);
+    if (receive && !receive->sticky) x_posted.remove(*receive);
+    return receive;
+  }
+
+  /// Only right after arrive() returned null for the same source and tag.
+  void queue(UnexpectedEntry& message) noexcept { x_unexpected.append(message); }
+
+  /// The oldest message that such a receive would match, left in place (FI_PEEK).
+  UnexpectedEntry* find(const Peer* source, uint64_t tag, uint64_t ignore) noexcept {
+    return x_unexpected.find(source, tag, ignore);
+  }
+
+  /// Only for queued entries.
+  void remove(PostedEntry& entry) noexcept { x_posted.remove(entry); }
+  void remove(UnexpectedEntry& message) noexcept { x_unexpected.remove(message); }
+
+  /// The oldest receive with this context; scans (fi_cancel).
+  PostedEntry* posted_with_context(const void* context) noexcept;
+
+  /// Oldest first. Take the next one before removing the current one.
+  PostedEntry* first_posted() noexcept { return x_posted.first(); }
+  PostedEntry* next_posted(PostedEntry& entry) noexcept { return x_posted.next(entry); }
+  UnexpectedEntry* first_unexpected() noexcept { return x_unexpected.first(); }
+  UnexpectedEntry* next_unexpected(UnexpectedEntry& message) noexcept {
+    return x_unexpected.next(message);
+  }
+
+  size_t posted_count() const noexcept { return x_posted.count(); }
+  size_t unexpected_count() const noexcept { return x_unexpected.count(); }
+
+ private:
+  PostedQueue x_posted;
+  UnexpectedQueue x_unexpected;
+};
+
+}  // namespace erdma::protocol

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace erdma::protocol {
+
+class Peer;
+
+/// What queued receives and queued messages are found by.
+struct MatchEntry {
+  const Peer* source = nullptr;  ///< receive: null = any; message: never null
+  uint64_t tag = 0;
+  uint64_t sequence = 0;  ///< place in its queue, set by the queue
+};
+
+/// What a class of receives looks at: the tag bits outside `ignore`, and the source if directed.
+struct Selector {
+  uint64_t ignore = 0;
+  bool directed = false;
+  bool operator==(const Selector&) const noexcept = default;
+};
+
+constexpr bool tags_match(uint64_t left, uint64_t right, uint64_t ignore) noexcept {
+  return ((left ^ right) & ~ignore) == 0;
+}
+
+/// Finds the oldest entry that equals a (source, tag) as far as one Selector looks. Owns its table,
+/// not the entries. Entries of equal key form a ring behind the oldest, so only distinct keys share
+/// a bucket, and ten thousand receives with one tag cost what one does.
+class MatchIndex {
+ public:
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  const Selector& selector() const noexcept { return x_selector; }
+  bool empty() const noexcept { return x_size == 0; }
+
+  /// Forgets all entries and looks by `selector` from now on.
+  void restart(const Selector& selector) noexcept;
+
+  MatchEntry* find(const Peer* source, uint64_t tag) const noexcept {
+    const uint32_t node = empty() ? kNone : find_node(hash(source, tag), source, tag);
+    return node == kNone ? nullptr : x_nodes[node].entry;
+  }
+
+  /// `entry` is younger than every entry inside. Returns the node to erase() it by; kNone when
+  /// memory is out, and then nothing has changed.
+  uint32_t insert(MatchEntry& entry) noexcept;
+
+  /// The table is given back when the last entry leaves, unless it is small.
+  void erase(uint32_t node) noexcept;
+
+ private:
+  struct Node {
+    MatchEntry* entry;  ///< null: free, and `next` is the next free node
+    uint32_t hash;
+    uint32_t chain;  ///< next key of the bucket, or kFollower
+    uint32_t next;   ///< ring of equal keys, oldest first
+    uint32_t previous;
+  };
+  static constexpr uint32_t kFollower = UINT32_MAX - 1;  ///< not the oldest of its key
+  static constexpr uint32_t kSmallest = 64;
+  static constexpr uint32_t kKept = 64;  ///< nodes kept by an empty index: 2 KiB
+  static constexpr uint32_t kLargest = uint32_t{1} << 30;
+
+  uint32_t hash(const Peer* source, uint64_t tag) const noexcept;
+  uint32_t& bucket(uint32_t hash) const noexcept { return x_buckets[hash >> x_shift]; }
+  uint32_t find_node(uint32_t hash, const Peer* source, uint64_t tag) const noexcept;
+  void lead(uint32_t node) noexcept;
+  void follow(uint32_t node, uint32_t oldest) noexcept;
+  void unlink_oldest(uint32_t node) noexcept;
+  bool grow() noexcept;
+  void clear() noexcept;
+
+  std::unique_ptr<Node[]> x_nodes;
+  std::unique_ptr<uint32_t[]> x_buckets;  ///< twice as many as nodes
+  uint32_t x_capacity = 0;                ///< nodes: a power of two, or none
+  uint32_t x_shift = 0;  ///< 32 - log2(buckets): the top bits of a hash choose its bucket
+  uint32_t x_size = 0;
+  uint32_t x_touched = 0;  ///< nodes from here on were never used
+  uint32_t x_free = kNone;
+  Selector x_selector;
+};
+
+}  // namespace erdma::protocol

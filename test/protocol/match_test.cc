@@ -1,0 +1,659 @@
+#include "protocol/match.h"
+
+#include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <random>
+#include <vector>
+
+#include "libcheck.h"
+
+namespace {
+bool g_out_of_memory = false;
+size_t g_array_bytes = 0;  // held by nothrow arrays: the indexes' tables
+}  // namespace
+
+// The matcher allocates by nothrow new[] only, so these replacements see all of it.
+void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  void* memory = g_out_of_memory ? nullptr : std::malloc(size);
+  if (memory) g_array_bytes += malloc_usable_size(memory);
+  return memory;
+}
+void operator delete[](void* memory) noexcept {
+  if (memory) g_array_bytes -= malloc_usable_size(memory);
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t) noexcept { operator delete[](memory); }
+
+namespace {
+
+using erdma::protocol::Matcher;
+using erdma::protocol::Peer;
+using erdma::protocol::PostedEntry;
+using erdma::protocol::UnexpectedEntry;
+
+constexpr uint64_t kNothing = 0;
+constexpr uint64_t kProtocolBits = uint64_t{3} << 60;
+
+// Peers are compared by address only.
+const Peer* peer(size_t i) { return reinterpret_cast<const Peer*>((i + 1) * 4096); }
+
+struct Receive : PostedEntry {
+  Receive(const Peer* from, uint64_t wanted, uint64_t mask = kNothing) noexcept {
+    source = from;
+    tag = wanted;
+    ignore = mask;
+  }
+};
+
+struct Message : UnexpectedEntry {
+  Message(const Peer* from, uint64_t carried) noexcept {
+    source = from;
+    tag = carried;
+  }
+};
+
+PostedEntry* deliver(Matcher& matcher, Message& message) {
+  PostedEntry* receive = matcher.arrive(*message.source, message.tag);
+  if (!receive) matcher.queue(message);
+  return receive;
+}
+
+// Receives that no test message matches, ahead of the interesting ones: 0 stays below the length
+// from which queues are hashed, the others go beyond it.
+constexpr size_t kFillers[] = {0, 1, 15, 16, 17, 100, 1000};
+
+class Crowd {
+ public:
+  explicit Crowd(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      x_receives.push_back(std::make_unique<Receive>(i % 2 ? peer(50) : nullptr, kFar + i));
+      x_messages.push_back(std::make_unique<Message>(peer(51), kFar + 100'000 + i));
+    }
+  }
+  void post(Matcher& matcher) {
+    for (const auto& receive : x_receives) ck_assert_ptr_null(matcher.post(*receive));
+  }
+  void arrive(Matcher& matcher) {
+    for (const auto& message : x_messages) ck_assert_ptr_null(deliver(matcher, *message));
+  }
+
+ private:
+  static constexpr uint64_t kFar = uint64_t{1} << 40;
+  std::vector<std::unique_ptr<Receive>> x_receives;
+  std::vector<std::unique_ptr<Message>> x_messages;
+};
+
+START_TEST(receive_takes_a_message_exactly_when_tag_and_source_agree) {
+  const struct {
+    const Peer* source;
+    uint64_t tag, ignore;
+    bool match;
+  } cases[] = {{nullptr, 5, 0, true},       {peer(1), 5, 0, true},    {peer(2), 5, 0, false},
+               {nullptr, 4, 0, false},      {nullptr, 4, 1, true},    {nullptr, 4, 2, false},
+               {peer(1), ~0ull, ~0ull, true}, {peer(2), 5, ~0ull, false},
+               {nullptr, 5 | kProtocolBits, kProtocolBits, true}};
+  for (const size_t fillers : kFillers) {
+    for (const auto& c : cases) {
+      Crowd crowd(fillers);
+      Matcher matcher;
+      crowd.post(matcher);
+      Receive receive(c.source, c.tag, c.ignore);
+      ck_assert_ptr_null(matcher.post(receive));
+      ck_assert_ptr_eq(matcher.arrive(*peer(1), 5), c.match ? &receive : nullptr);
+      ck_assert_uint_eq(matcher.posted_count(), fillers + !c.match);
+    }
+  }
+}
+END_TEST
+
+START_TEST(message_waits_exactly_until_tag_and_source_agree) {
+  for (const size_t fillers : kFillers) {
+    Crowd crowd(fillers);
+    Matcher matcher;
+    crowd.arrive(matcher);
+    Message message(peer(1), 5);
+    ck_assert_ptr_null(deliver(matcher, message));
+    Receive stranger(peer(2), 5), other(nullptr, 4), masked(nullptr, 4, 1);
+    ck_assert_ptr_null(matcher.post(stranger));
+    ck_assert_ptr_null(matcher.post(other));
+    ck_assert_ptr_eq(matcher.post(masked), &message);
+    ck_assert_uint_eq(matcher.unexpected_count(), fillers);
+    ck_assert_uint_eq(matcher.posted_count(), 2);
+  }
+}
+END_TEST
+
+// libfabric's util_srx computes wrong pointers in this mix.
+START_TEST(directed_and_any_source_receives_match_in_posting_order) {
+  for (const size_t fillers : kFillers) {
+    Crowd crowd(fillers);
+    Matcher matcher;
+    crowd.post(matcher);
+    Receive first(nullptr, 1), second(peer(1), 1), third(nullptr, 1), fourth(peer(2), 1),
+        fifth(peer(1), 0, ~uint64_t{0} >> 32);
+    for (Receive* receive : {&first, &second, &third, &fourth, &fifth})
+      ck_assert_ptr_null(matcher.post(*receive));
+    ck_assert_ptr_eq(matcher.arrive(*peer(2), 1), &first);
+    ck_assert_ptr_eq(matcher.arrive(*peer(2), 1), &third);
+    ck_assert_ptr_eq(matcher.arrive(*peer(1), 1), &second);
+    ck_assert_ptr_eq(matcher.arrive(*peer(1), 1), &fifth);
+    ck_assert_ptr_null(matcher.arrive(*peer(1), 1));
+    ck_assert_ptr_eq(matcher.arrive(*peer(2), 1), &fourth);
+    ck_assert_uint_eq(matcher.posted_count(), fillers);
+  }
+}
+END_TEST
+
+START_TEST(directed_and_any_source_receives_take_messages_in_arrival_order) {
+  for (const size_t fillers : kFillers) {
+    Crowd crowd(fillers);
+    Matcher matcher;
+    crowd.arrive(matcher);
+    Message first(peer(1), 1), second(peer(2), 1), third(peer(1), 1), fourth(peer(2), 1);
+    for (Message* message : {&first, &second, &third, &fourth})
+      ck_assert_ptr_null(deliver(matcher, *message));
+    Receive directed(peer(2), 1), any(nullptr, 1), masked(peer(1), 0, 1);
+    ck_assert_ptr_eq(matcher.post(directed), &second);
+    ck_assert_ptr_eq(matcher.post(any), &first);
+    ck_assert_ptr_eq(matcher.post(directed), &fourth);
+    ck_assert_ptr_eq(matcher.post(masked), &third);
+    ck_assert_ptr_null(matcher.post(any));
+  }
+}
+END_TEST
+
+START_TEST(sticky_receive_stays_and_keeps_its_turn) {
+  for (const size_t fillers : kFillers) {
+    Crowd crowd(fillers);
+    Matcher matcher;
+    crowd.post(matcher);
+    Receive before(nullptr, 1), sticky(nullptr, 0, 1), after(nullptr, 1);
+    sticky.sticky = true;
+    for (Receive* receive : {&before, &sticky, &after}) ck_assert_ptr_null(matcher.post(*receive));
+    ck_assert_ptr_eq(matcher.arrive(*peer(1), 1), &before);
+    for (int i = 0; i < 3; ++i) ck_assert_ptr_eq(matcher.arrive(*peer(1), 1), &sticky);
+    matcher.remove(sticky);
+    ck_assert_ptr_eq(matcher.arrive(*peer(1), 1), &after);
+  }
+}
+END_TEST
+
+START_TEST(sticky_receive_is_not_queued_when_a_message_waits) {
+  Matcher matcher;
+  Message first(peer(1), 1), second(peer(1), 1);
+  deliver(matcher, first);
+  deliver(matcher, second);
+  Receive sticky(nullptr, 1);
+  sticky.sticky = true;
+  ck_assert_ptr_eq(matcher.post(sticky), &first);
+  ck_assert_uint_eq(matcher.posted_count(), 0);
+  ck_assert_ptr_eq(matcher.post(sticky), &second);
+  ck_assert_ptr_null(matcher.post(sticky));
+  ck_assert_uint_eq(matcher.posted_count(), 1);
+}
+END_TEST
+
+START_TEST(peek_leaves_the_message_in_place) {
+  for (const size_t fillers : kFillers) {
+    Crowd crowd(fillers);
+    Matcher matcher;
+    crowd.arrive(matcher);
+    Message first(peer(1), 1), second(peer(1), 1);
+    deliver(matcher, first);
+    deliver(matcher, second);
+    ck_assert_ptr_null(matcher.find(peer(2), 1, 0));
+    for (int i = 0; i < 2; ++i) ck_assert_ptr_eq(matcher.find(peer(1), 1, 0), &first);
+    matcher.remove(first);
+    ck_assert_ptr_eq(matcher.find(nullptr, 0, 1), &second);
+    ck_assert_uint_eq(matcher.unexpected_count(), fillers + 1);
+  }
+}
+END_TEST
+
+START_TEST(cancel_finds_the_oldest_receive_of_a_context) {
+  Matcher matcher;
+  int context = 0, other = 0;
+  Receive first(nullptr, 1), second(nullptr, 2);
+  first.context = second.context = &context;
+  matcher.post(first);
+  matcher.post(second);
+  ck_assert_ptr_null(matcher.posted_with_context(&other));
+  ck_assert_ptr_eq(matcher.posted_with_context(&context), &first);
+  matcher.remove(first);
+  ck_assert_ptr_eq(matcher.posted_with_context(&context), &second);
+}
+END_TEST
+
+START_TEST(queue_can_be_emptied_while_walking) {
+  for (const size_t fillers : kFillers) {
+    Crowd crowd(fillers);
+    Matcher matcher;
+    crowd.post(matcher);
+    crowd.arrive(matcher);  // every arrival searched all receives, so long queues are indexed
+    ck_assert_ptr_null(matcher.find(peer(1), 0, 0));
+    uint64_t last = 0;
+    for (PostedEntry* entry = matcher.first_posted(); entry;) {
+      PostedEntry* next = matcher.next_posted(*entry);
+      ck_assert_uint_gt(entry->sequence, last);
+      last = entry->sequence;
+      matcher.remove(*entry);
+      entry = next;
+    }
+    for (UnexpectedEntry* entry = matcher.first_unexpected(); entry;) {
+      UnexpectedEntry* next = matcher.next_unexpected(*entry);
+      matcher.remove(*entry);
+      entry = next;
+    }
+    ck_assert_uint_eq(matcher.posted_count() + matcher.unexpected_count(), 0);
+  }
+}
+END_TEST
+
+// The ways clients post: exact, with a constant mask of protocol bits, directed and not.
+struct Way {
+  uint64_t ignore;
+  bool directed;
+};
+constexpr Way kWays[] = {{0, false}, {0, true}, {kProtocolBits, false}, {kProtocolBits, true}};
+
+// Entries, each on a page of its own. A search that touches one that it should not is killed.
+template <typename Entry>
+class Pages {
+ public:
+  static constexpr size_t kCount = 1000;
+
+  Pages() : x_page(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
+    x_memory = static_cast<std::byte*>(mmap(nullptr, kCount * x_page, PROT_READ | PROT_WRITE,
+                                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ck_assert_ptr_ne(x_memory, MAP_FAILED);
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() { munmap(x_memory, kCount * x_page); }
+
+  template <typename... Args>
+  Entry& make(size_t i, Args... args) {
+    return *new (x_memory + i * x_page) Entry(args...);
+  }
+  Entry& at(size_t i) { return *std::launder(reinterpret_cast<Entry*>(x_memory + i * x_page)); }
+
+  // Unlinking writes to both neighbours. The oldest is always tried, and the youngest asked
+  // whether anything came after it.
+  void allow_only_around(size_t i) {
+    protect(0, kCount, PROT_NONE);
+    protect(0, 1, PROT_READ | PROT_WRITE);
+    protect(kCount - 1, 1, PROT_READ | PROT_WRITE);
+    protect(i - 1, 3, PROT_READ | PROT_WRITE);
+  }
+  void allow_all() { protect(0, kCount, PROT_READ | PROT_WRITE); }
+
+ private:
+  void protect(size_t first, size_t count, int access) {
+    ck_assert_int_eq(mprotect(x_memory + first * x_page, count * x_page, access), 0);
+  }
+
+  size_t x_page;
+  std::byte* x_memory;
+};
+
+START_TEST(arrival_touches_no_receive_but_its_own) {
+  const Way way = kWays[_i];
+  Pages<Receive> receives;
+  Matcher matcher;
+  for (size_t i = 0; i < receives.kCount; ++i)
+    matcher.post(receives.make(i, way.directed ? peer(i % 7) : nullptr, i, way.ignore));
+  ck_assert_ptr_null(matcher.arrive(*peer(9), receives.kCount));
+  for (size_t i = 500; i > 2; i = i * 2 / 3) {
+    receives.allow_only_around(i);
+    ck_assert_ptr_null(matcher.arrive(*peer(9), receives.kCount));
+    ck_assert_ptr_eq(matcher.arrive(*peer(i % 7), i), &receives.at(i));
+    receives.allow_all();
+  }
+}
+END_TEST
+
+START_TEST(receive_touches_no_message_but_its_own) {
+  const Way way = kWays[_i];
+  Pages<Message> messages;
+  Matcher matcher;
+  for (size_t i = 0; i < messages.kCount; ++i) deliver(matcher, messages.make(i, peer(i % 7), i));
+  ck_assert_ptr_null(matcher.find(way.directed ? peer(9) : nullptr, messages.kCount, way.ignore));
+  for (size_t i = 500; i > 2; i = i * 2 / 3) {
+    Receive receive(way.directed ? peer(i % 7) : nullptr, i, way.ignore);
+    messages.allow_only_around(i);
+    ck_assert_ptr_eq(matcher.post(receive), &messages.at(i));
+    messages.allow_all();
+  }
+}
+END_TEST
+
+START_TEST(exact_receive_is_found_at_once_beside_many_masks) {
+  Pages<Receive> receives;
+  Matcher matcher;
+  for (size_t i = 0; i < receives.kCount; ++i) {
+    const bool masked = i > 0 && i <= 20;
+    matcher.post(receives.make(i, nullptr, i << 32, masked ? uint64_t{1} << i : 0));
+  }
+  ck_assert_ptr_null(matcher.arrive(*peer(0), ~uint64_t{0}));
+  receives.allow_only_around(500);
+  for (size_t i = 1; i <= 20; ++i)  // masked receives beyond the eighth are scanned
+    mprotect(&receives.at(i), sizeof(Receive), PROT_READ | PROT_WRITE);
+  ck_assert_ptr_eq(matcher.arrive(*peer(0), uint64_t{500} << 32), &receives.at(500));
+  receives.allow_all();
+}
+END_TEST
+
+START_TEST(empty_queues_keep_little_memory) {
+  const size_t before = g_array_bytes;
+  Matcher matcher;
+  Crowd crowd(20'000);
+  crowd.post(matcher);
+  crowd.arrive(matcher);
+  for (size_t i = 0; i < 20; ++i) ck_assert_ptr_null(matcher.find(nullptr, 0, i));
+  ck_assert_uint_gt(g_array_bytes - before, 65536);
+  while (PostedEntry* entry = matcher.first_posted()) matcher.remove(*entry);
+  while (UnexpectedEntry* entry = matcher.first_unexpected()) matcher.remove(*entry);
+  ck_assert_uint_le(g_array_bytes - before, 65536);
+}
+END_TEST
+
+START_TEST(short_queues_allocate_nothing) {
+  const size_t before = g_array_bytes;
+  Matcher matcher;
+  Crowd crowd(16);
+  crowd.post(matcher);
+  crowd.arrive(matcher);
+  ck_assert_uint_eq(g_array_bytes, before);
+}
+END_TEST
+
+START_TEST(in_order_matches_allocate_nothing_at_any_length) {
+  const size_t before = g_array_bytes;
+  Matcher matcher;
+  std::vector<std::unique_ptr<Receive>> receives;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    receives.push_back(std::make_unique<Receive>(nullptr, i, kProtocolBits));
+    ck_assert_ptr_null(matcher.post(*receives.back()));
+  }
+  for (uint64_t i = 0; i < 1000; ++i)
+    ck_assert_ptr_eq(matcher.arrive(*peer(1), i), receives[i].get());
+  ck_assert_uint_eq(g_array_bytes, before);
+}
+END_TEST
+
+// A selector that came too late for an index gets one after the others fell out of use.
+START_TEST(unexpected_index_goes_to_the_selectors_in_use) {
+  Pages<Message> messages;
+  Matcher matcher;
+  for (size_t i = 0; i < messages.kCount; ++i) deliver(matcher, messages.make(i, peer(0), i));
+  for (uint64_t bit = 20; bit < 30; ++bit)
+    ck_assert_ptr_null(matcher.find(nullptr, 5000, uint64_t{1} << bit));
+  for (int i = 0; i < 3000; ++i)
+    ck_assert_ptr_eq(matcher.find(nullptr, 500, kProtocolBits), &messages.at(500));
+  messages.allow_only_around(500);
+  ck_assert_ptr_eq(matcher.find(nullptr, 500, kProtocolBits), &messages.at(500));
+  messages.allow_all();
+  while (UnexpectedEntry* entry = matcher.first_unexpected()) matcher.remove(*entry);
+  ck_assert_ptr_null(matcher.find(nullptr, 500, kProtocolBits));
+}
+END_TEST
+
+/// Does what the matcher does by scanning its own copies, oldest first.
+class Oracle {
+ public:
+  struct Copy {
+    const void* entry;
+    const Peer* source;
+    uint64_t tag, ignore;
+    const void* context;
+    bool sticky;
+  };
+  using Copies = std::vector<Copy>;
+
+  static bool match(const Copy& receive, const Peer* source, uint64_t tag) {
+    for (int bit = 0; bit < 64; ++bit) {
+      const bool ignored = receive.ignore >> bit & 1;
+      if (!ignored && (receive.tag >> bit & 1) != (tag >> bit & 1)) return false;
+    }
+    return !receive.source || receive.source == source;
+  }
+  const void* find(const Copy& receive) const {
+    for (const Copy& message : unexpected)
+      if (match(receive, message.source, message.tag)) return message.entry;
+    return nullptr;
+  }
+  const void* arrive(const Peer* source, uint64_t tag) {
+    for (const Copy& receive : posted) {
+      if (!match(receive, source, tag)) continue;
+      const void* found = receive.entry;
+      if (!receive.sticky) forget(posted, found);
+      return found;
+    }
+    return nullptr;
+  }
+  const void* with_context(const void* context) const {
+    for (const Copy& receive : posted)
+      if (receive.context == context) return receive.entry;
+    return nullptr;
+  }
+  static void forget(Copies& copies, const void* entry) {
+    copies.erase(std::find_if(copies.begin(), copies.end(),
+                              [&](const Copy& copy) { return copy.entry == entry; }));
+  }
+
+  Copies posted, unexpected;
+};
+
+struct Mix {
+  uint32_t tags;      // number of different tags
+  uint32_t masks;     // number of different masks, besides none
+  uint32_t peers;
+  uint32_t failures;  // percent of allocations that fail
+};
+constexpr Mix kMixes[] = {{400, 1, 3, 0},  {40, 3, 2, 0},   {1000, 6, 5, 0}, {400, 20, 3, 0},
+                          {60, 40, 4, 0},  {2, 2, 2, 0},    {400, 3, 3, 50}, {400, 20, 3, 90},
+                          {400, 3, 3, 100}};
+
+/// Runs a Matcher and the Oracle side by side on random calls.
+class Model {
+ public:
+  Model(const Mix& mix, uint32_t seed) : x_mix(mix), x_random(seed) {}
+  ~Model() {
+    while (PostedEntry* entry = x_matcher.first_posted()) withdraw(*entry);
+    while (UnexpectedEntry* entry = x_matcher.first_unexpected()) withdraw(*entry);
+  }
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  // The favour changes so that both queues grow long and drain again and again.
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      if (i % 500 == 0) x_favour = pick(3);
+      g_out_of_memory = pick(100) < x_mix.failures;
+      step();
+      g_out_of_memory = false;
+      if (i % 97 == 0) compare_order();
+    }
+    compare_order();
+  }
+  size_t longest() const { return x_longest; }
+
+ private:
+  uint32_t pick(uint32_t below) { return uint32_t(x_random() % below); }
+  uint64_t random_tag() { return uint64_t{pick(x_mix.tags)} << 20 | uint64_t{pick(4)} << 60; }
+  const Peer* random_peer() { return peer(pick(x_mix.peers)); }
+  uint64_t random_mask() {
+    const uint32_t i = pick(x_mix.masks + 1);
+    return i == 0 ? 0 : kProtocolBits | uint64_t{i - 1} << (pick(200) ? 40 : 20);
+  }
+
+  void step() {
+    const uint32_t action = pick(20);
+    if (action < 16) {
+      const bool posts = x_favour == 2 ? action < 8 : (action < 15) == (x_favour == 0);
+      posts ? post() : arrive();
+    } else if (action == 16) {
+      find();
+    } else if (action == 17) {
+      cancel();
+    } else if (action == 18 && x_favour == 2) {
+      remove_any(x_oracle.posted);
+    } else if (action == 19 && x_favour == 2) {
+      remove_any(x_oracle.unexpected);
+    }
+    x_longest = std::max({x_longest, x_oracle.posted.size(), x_oracle.unexpected.size()});
+  }
+
+  Oracle::Copy random_receive() {
+    const bool directed = pick(2);
+    return {nullptr, directed ? random_peer() : nullptr, random_tag(), random_mask(),
+            reinterpret_cast<const void*>(uintptr_t{pick(50)} + 1), pick(10) == 0};
+  }
+
+  void post() {
+    Oracle::Copy copy = random_receive();
+    auto* receive = new Receive(copy.source, copy.tag, copy.ignore);
+    receive->context = const_cast<void*>(copy.context);
+    receive->sticky = copy.sticky;
+    const void* expected = x_oracle.find(copy);
+    UnexpectedEntry* message = x_matcher.post(*receive);
+    ck_assert_ptr_eq(message, expected);
+    if (message) {
+      Oracle::forget(x_oracle.unexpected, expected);
+      delete static_cast<Message*>(message);
+      delete receive;
+    } else {
+      copy.entry = static_cast<PostedEntry*>(receive);
+      x_oracle.posted.push_back(copy);
+    }
+  }
+
+  void arrive() {
+    auto* message = new Message(random_peer(), random_tag());
+    const void* expected = x_oracle.arrive(message->source, message->tag);
+    PostedEntry* receive = deliver(x_matcher, *message);
+    ck_assert_ptr_eq(receive, expected);
+    if (!receive) {
+      x_oracle.unexpected.push_back({static_cast<UnexpectedEntry*>(message), message->source,
+                                     message->tag, 0, nullptr, false});
+      return;
+    }
+    delete message;
+    if (!receive->sticky) delete static_cast<Receive*>(receive);
+  }
+
+  void find() {
+    const Oracle::Copy wanted = random_receive();
+    ck_assert_ptr_eq(x_matcher.find(wanted.source, wanted.tag, wanted.ignore),
+                     x_oracle.find(wanted));
+  }
+
+  void cancel() {
+    const void* context = random_receive().context;
+    PostedEntry* entry = x_matcher.posted_with_context(context);
+    ck_assert_ptr_eq(entry, x_oracle.with_context(context));
+    if (!entry) return;
+    Oracle::forget(x_oracle.posted, entry);
+    withdraw(*entry);
+  }
+
+  void remove_any(Oracle::Copies& copies) {
+    if (copies.empty()) return;
+    void* entry = const_cast<void*>(copies[pick(uint32_t(copies.size()))].entry);
+    Oracle::forget(copies, entry);
+    if (&copies == &x_oracle.posted) {
+      withdraw(*static_cast<PostedEntry*>(entry));
+    } else {
+      withdraw(*static_cast<UnexpectedEntry*>(entry));
+    }
+  }
+
+  void withdraw(PostedEntry& entry) {
+    x_matcher.remove(entry);
+    delete static_cast<Receive*>(&entry);
+  }
+  void withdraw(UnexpectedEntry& entry) {
+    x_matcher.remove(entry);
+    delete static_cast<Message*>(&entry);
+  }
+
+  void compare_order() {
+    ck_assert_uint_eq(x_matcher.posted_count(), x_oracle.posted.size());
+    ck_assert_uint_eq(x_matcher.unexpected_count(), x_oracle.unexpected.size());
+    PostedEntry* receive = x_matcher.first_posted();
+    for (const auto& copy : x_oracle.posted) {
+      ck_assert_ptr_eq(receive, copy.entry);
+      receive = x_matcher.next_posted(*receive);
+    }
+    ck_assert_ptr_null(receive);
+    UnexpectedEntry* message = x_matcher.first_unexpected();
+    for (const auto& copy : x_oracle.unexpected) {
+      ck_assert_ptr_eq(message, copy.entry);
+      message = x_matcher.next_unexpected(*message);
+    }
+    ck_assert_ptr_null(message);
+  }
+
+  const Mix x_mix;
+  std::mt19937 x_random;
+  Matcher x_matcher;
+  Oracle x_oracle;
+  uint32_t x_favour = 0;  // 0 = receives, 1 = messages, 2 = balanced
+  size_t x_longest = 0;
+};
+
+START_TEST(matcher_agrees_with_a_scan_on_random_calls) {
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    Model model(kMixes[_i], seed);
+    model.run(10'000);
+    ck_assert_uint_gt(model.longest(), 64);
+  }
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("match");
+  TCase* rules = tcase_create("rules");
+  tcase_add_test(rules, receive_takes_a_message_exactly_when_tag_and_source_agree);
+  tcase_add_test(rules, message_waits_exactly_until_tag_and_source_agree);
+  tcase_add_test(rules, directed_and_any_source_receives_match_in_posting_order);
+  tcase_add_test(rules, directed_and_any_source_receives_take_messages_in_arrival_order);
+  tcase_add_test(rules, sticky_receive_stays_and_keeps_its_turn);
+  tcase_add_test(rules, sticky_receive_is_not_queued_when_a_message_waits);
+  tcase_add_test(rules, peek_leaves_the_message_in_place);
+  tcase_add_test(rules, cancel_finds_the_oldest_receive_of_a_context);
+  tcase_add_test(rules, queue_can_be_emptied_while_walking);
+  suite_add_tcase(suite, rules);
+
+  TCase* cost = tcase_create("cost");
+  tcase_add_loop_test(cost, arrival_touches_no_receive_but_its_own, 0, std::size(kWays));
+  tcase_add_loop_test(cost, receive_touches_no_message_but_its_own, 0, std::size(kWays));
+  tcase_add_test(cost, exact_receive_is_found_at_once_beside_many_masks);
+  tcase_add_test(cost, empty_queues_keep_little_memory);
+  tcase_add_test(cost, short_queues_allocate_nothing);
+  tcase_add_test(cost, in_order_matches_allocate_nothing_at_any_length);
+  tcase_add_test(cost, unexpected_index_goes_to_the_selectors_in_use);
+  suite_add_tcase(suite, cost);
+
+  TCase* model = tcase_create("model");
+  tcase_set_timeout(model, 60);
+  tcase_add_loop_test(model, matcher_agrees_with_a_scan_on_random_calls, 0, std::size(kMixes));
+  suite_add_tcase(suite, model);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
