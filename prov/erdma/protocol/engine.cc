@@ -1,0 +1,232 @@
+#include "protocol/engine.h"
+
+#include <cstring>
+
+#include <rdma/fi_errno.h>
+
+#include "util/log.h"
+
+namespace erdma::protocol {
+namespace {
+
+constexpr uint64_t kNoAddress = UINT64_MAX;
+
+}  // namespace
+
+Engine::Engine(const EngineConfig& config, AddressBook& book, Router& router,
+               std::vector<transport::Transport*> transports, CompletionSink& sent,
+               CompletionSink& received)
+    : x_config(config),
+      x_book(book),
+      x_router(router),
+      x_transports(std::move(transports)),
+      x_sent(sent),
+      x_received(received),
+      x_sends(config.send_limit) {}
+
+Engine::~Engine() = default;
+
+// --- peers --------------------------------------------------------------------------------------
+
+Peer* Engine::peer_at(uint64_t fi_addr) noexcept {
+  Peer* peer = x_table.find(fi_addr);
+  return peer ? peer : resolve(fi_addr);
+}
+
+Peer* Engine::resolve(uint64_t fi_addr) noexcept try {
+  if (fi_addr == kNoAddress) return nullptr;
+  const util::SocketAddress address = x_book.address_of(fi_addr);
+  if (!address.set()) return nullptr;
+  Peer* peer = peer_named(address);
+  if (peer) x_table.set(fi_addr, peer);
+  return peer;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+Peer* Engine::peer_named(const util::SocketAddress& address) noexcept try {
+  std::unique_ptr<Peer>& slot = x_peers[address];
+  if (!slot) {
+    slot = std::make_unique<Peer>(address);
+    slot->fi_addr = x_book.fi_addr_of(address);
+  }
+  return slot.get();
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+/// The peer behind a link that was opened from the other side.
+Peer* Engine::adopt(transport::Link& link) noexcept {
+  Peer* peer = peer_named(link.address());
+  if (!peer) return nullptr;
+  link.user = peer;
+  peer->link = &link;
+  peer->update_direct();
+  return peer;
+}
+
+int Engine::connect(Peer& peer) noexcept {
+  if (peer.link) return 0;
+  util::Result<transport::Link*> link = x_router.route(peer.address);
+  if (!link) {
+    if (!peer.unreachable_logged)
+      ERDMA_WARN(EP_CTRL, "%s cannot be reached from this endpoint: %s\n",
+                 peer.address.to_string().c_str(), fi_strerror(-link.error()));
+    peer.unreachable_logged = true;
+    return link.error();
+  }
+  peer.link = *link;
+  peer.link->user = &peer;
+  peer.update_direct();
+  return 0;
+}
+
+void Engine::address_inserted(uint64_t fi_addr, const util::SocketAddress& address) noexcept {
+  const auto found = x_peers.find(address);
+  if (found != x_peers.end() && found->second->fi_addr > fi_addr) found->second->fi_addr = fi_addr;
+}
+
+void Engine::address_removed(uint64_t fi_addr) noexcept {
+  Peer* peer = x_table.find(fi_addr);
+  x_table.erase(fi_addr);
+  if (peer && peer->fi_addr == fi_addr) peer->fi_addr = x_book.fi_addr_of(peer->address);
+}
+
+// --- progress -----------------------------------------------------------------------------------
+
+int Engine::progress() noexcept {
+  x_sends_since_progress = 0;
+  int steps = 0;
+  for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
+  if (x_backlog.empty()) [[likely]]
+    return steps;
+  for (Peer* peer = x_backlog.front(); peer;) {
+    Peer* next = x_backlog.next(*peer);
+    steps += work_off(*peer);
+    peer = next;
+  }
+  return steps;
+}
+
+void Engine::backlog(Peer& peer) noexcept {
+  peer.direct = false;
+  auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
+  if (!hook.linked()) x_backlog.push_back(peer);
+}
+
+/// Controls first: they free memory and credits at the other side.
+int Engine::work_off(Peer& peer) noexcept {
+  const bool room = flush_controls(peer) && flush_deliveries(peer) && flush_sends(peer);
+  if (peer.backlogged()) return room ? 1 : 0;
+  util::IntrusiveList<Peer, BacklogTag>::erase(peer);
+  peer.update_direct();
+  return 1;
+}
+
+bool Engine::owes() noexcept {
+  if (x_injected > 0) return true;
+  for (Peer* peer = x_backlog.front(); peer; peer = x_backlog.next(*peer))
+    if (!peer->controls.empty()) return true;
+  return false;
+}
+
+// --- what arrives -------------------------------------------------------------------------------
+
+void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
+                       const std::byte* payload, size_t length) noexcept {
+  Peer* peer = static_cast<Peer*>(link.user);
+  if (!peer) [[unlikely]] {
+    peer = adopt(link);
+    if (!peer) return link.fail(-FI_ENOMEM);
+  }
+  // The header may lie in memory that the peer can still change: judge a copy.
+  wire::MessageHeader header;
+  std::memcpy(&header, header_bytes, sizeof(header));
+  switch (header.op) {
+    case wire::Op::eager:
+      return on_eager(*peer, header, payload, length);
+    case wire::Op::rts:
+      return on_rts(*peer, header, payload, length);
+    default: {
+      wire::ControlHeader control;
+      std::memcpy(&control, &header, sizeof(control));
+      return on_control(*peer, control, payload, length);
+    }
+  }
+}
+
+void Engine::on_control(Peer& peer, const wire::ControlHeader& header, const std::byte* payload,
+                        size_t length) noexcept {
+  switch (header.op) {
+    case wire::Op::fin:
+      return on_fin(header);
+    case wire::Op::cts:
+      return on_cts(peer, header, payload, length);
+    case wire::Op::done:
+      return on_peer_done(header);
+    case wire::Op::budget:
+      peer.told_to_hold = header.status != 0;
+      return peer.update_direct();
+    default:
+      return protocol_violation(peer, "a packet of unknown kind");
+  }
+}
+
+void Engine::on_done(uint64_t token, int status) noexcept {
+  const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
+  if (token & kWriteToken) {
+    Send* send = x_sends.find(handle);
+    if (send) on_write_done(*send, status);
+  } else {
+    Delivery* delivery = x_deliveries.find(handle);
+    if (delivery) finish_delivery(*delivery, status);
+  }
+}
+
+void Engine::on_link_down(transport::Link& link, int status) noexcept {
+  Peer* peer = static_cast<Peer*>(link.user);
+  if (peer) fail_peer(*peer, status);
+}
+
+// --- control packets ----------------------------------------------------------------------------
+
+namespace {
+
+int try_control(transport::Link& link, const Control& control) noexcept {
+  transport::Header header;
+  std::memcpy(&header, &control.header, sizeof(header));
+  const iovec payload{const_cast<std::byte*>(control.exposure.bytes), control.exposure.size};
+  return link.send(header, &payload, control.exposure.size ? 1 : 0, control.exposure.size,
+                   transport::SendHint::none);
+}
+
+}  // namespace
+
+void Engine::send_control(Peer& peer, const wire::ControlHeader& header,
+                          const transport::Exposure* exposure) noexcept {
+  if (peer.failing) return;
+  const int connected = connect(peer);
+  if (connected != 0) return fail_peer(peer, connected);
+  Control* control = x_controls.acquire();
+  if (!control) return peer.link->fail(-FI_ENOMEM);
+  control->header = header;
+  if (exposure) control->exposure = *exposure;
+  if (peer.controls.empty() && try_control(*peer.link, *control) == 0)
+    return x_controls.release(*control);
+  peer.controls.push_back(*control);
+  backlog(peer);
+}
+
+/// False when the link is full.
+bool Engine::flush_controls(Peer& peer) noexcept {
+  while (Control* control = peer.controls.front()) {
+    const int rc = try_control(*peer.link, *control);
+    if (rc == -FI_EAGAIN) return false;
+    // Any other failure is the link's: on_link_down() follows and settles what waits for it.
+    util::IntrusiveList<Control>::erase(*control);
+    x_controls.release(*control);
+  }
+  return true;
+}
+
+}  // namespace erdma::protocol

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "protocol/request.h"
+#include "transport/transport.h"
+#include "util/intrusive_list.h"
+#include "util/socket_address.h"
+
+namespace erdma::protocol {
+
+struct BacklogTag;
+
+/// One remote endpoint as the protocol sees it, whatever moves its bytes. Made on first use, lives
+/// as long as the engine. Invariant: `direct` iff a small send may go straight to the link.
+class Peer : public util::ListHook<BacklogTag> {
+ public:
+  explicit Peer(const util::SocketAddress& name) noexcept : address(name) {}
+
+  void update_direct() noexcept {
+    direct = link && !told_to_hold && queued.empty() && controls.empty();
+  }
+  bool backlogged() noexcept { return !queued.empty() || !controls.empty() || !starting.empty(); }
+
+  transport::Link* link = nullptr;
+  uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of its messages
+  bool direct = false;
+  bool told_to_hold = false;  ///< its unexpected-message budget is used up: rts only
+  bool holding_back = false;  ///< we told it so
+  bool unreachable_logged = false;
+  bool failing = false;         ///< fail_peer() is at work: nothing is sent to it
+  size_t unexpected_bytes = 0;  ///< memory held here for its unmatched messages
+
+  util::IntrusiveList<Send> queued;  ///< in order of posting
+  util::IntrusiveList<Send> flying;
+  util::IntrusiveList<Delivery> starting;  ///< waiting for room on the link
+  util::IntrusiveList<Delivery> active;
+  util::IntrusiveList<Control> controls;
+
+  const util::SocketAddress address;
+};
+
+/// fi_addr_t → Peer*, in chunks that exist only where something was used.
+class PeerTable {
+ public:
+  Peer* find(uint64_t fi_addr) const noexcept {
+    const uint64_t chunk = fi_addr / kChunk;
+    if (chunk >= x_chunks.size() || !x_chunks[chunk]) [[unlikely]]
+      return nullptr;
+    return (*x_chunks[chunk])[fi_addr % kChunk];
+  }
+  void set(uint64_t fi_addr, Peer* peer) {
+    const uint64_t chunk = fi_addr / kChunk;
+    if (chunk >= x_chunks.size()) x_chunks.resize(chunk + 1);
+    if (!x_chunks[chunk]) x_chunks[chunk] = std::make_unique<Chunk>();
+    (*x_chunks[chunk])[fi_addr % kChunk] = peer;
+  }
+  void erase(uint64_t fi_addr) noexcept {
+    if (find(fi_addr)) (*x_chunks[fi_addr / kChunk])[fi_addr % kChunk] = nullptr;
+  }
+
+ private:
+  static constexpr uint64_t kChunk = 512;
+  using Chunk = std::array<Peer*, kChunk>;
+  std::vector<std::unique_ptr<Chunk>> x_chunks;
+};
+
+}  // namespace erdma::protocol

@@ -1,0 +1,283 @@
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "protocol/engine.h"
+
+namespace erdma::protocol {
+namespace {
+
+constexpr uint64_t kAnySource = UINT64_MAX;
+
+uint64_t completion_flags(bool tagged) noexcept {
+  return FI_RECV | (tagged ? FI_TAGGED : FI_MSG);
+}
+
+uint64_t data_flag(const wire::MessageHeader& header) noexcept {
+  return header.flags & wire::kHasData ? FI_REMOTE_CQ_DATA : 0;
+}
+
+size_t cost(const Unexpected& message) noexcept {
+  return sizeof(Unexpected) + (message.heap ? size_t(message.header.length) : 0);
+}
+
+}  // namespace
+
+int Engine::post_receive(const ReceiveArgs& args) noexcept {
+  Receive* receive = make_receive(args);
+  if (!receive) return -FI_ENOMEM;
+  if (args.source != kAnySource) {
+    receive->source = peer_at(args.source);
+    if (!receive->source) {
+      x_receives.release(*receive);
+      return -FI_EINVAL;
+    }
+  }
+  Matcher& queues = matcher(args.tagged);
+  while (UnexpectedEntry* entry = queues.post(*receive))
+    if (!accept(*receive, static_cast<Unexpected&>(*entry))) return 0;
+  receive->posted = true;
+  return 0;
+}
+
+Receive* Engine::make_receive(const ReceiveArgs& args) noexcept {
+  Receive* receive = x_receives.acquire();
+  if (!receive) return nullptr;
+  receive->source = nullptr;
+  receive->tag = args.tag;
+  receive->ignore = args.ignore;
+  receive->context = args.context;
+  receive->sticky = args.multi;
+  receive->buffers.count = args.count;
+  receive->buffers.length = args.length;
+  if (args.count == 1) [[likely]] {
+    receive->buffers.iov[0] = args.iov[0];
+  } else {
+    std::memcpy(receive->buffers.iov, args.iov, args.count * sizeof(iovec));
+  }
+  receive->completion_flags = completion_flags(args.tagged);
+  receive->report = args.report;
+  receive->multi = args.multi;
+  return receive;
+}
+
+/// Gives an unexpected message to a receive. True if the receive is still there and wants another.
+bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
+  Peer& peer = const_cast<Peer&>(*message.source);
+  const bool multi = receive.multi;
+  const wire::RequestId sender{message.header.index, message.header.generation};
+  // Held alive by this count until we have looked at it again.
+  if (multi) ++receive.deliveries;
+  if (message.status != 0) {
+    fail_receive(receive, message.status);
+  } else if (message.header.op == wire::Op::rts) {
+    begin_delivery(receive, peer, message.header, message.exposure);
+  } else {
+    place_eager(receive, message.header, peer.fi_addr, message.payload());
+    if (message.header.flags & wire::kWantFin) send_fin(peer, sender, 0);
+  }
+  release_unexpected(message);
+  if (!multi) return false;
+  --receive.deliveries;
+  const bool wants_more = !receive.exhausted;
+  retire(receive);
+  return wants_more;
+}
+
+// --- multi-receive buffers ----------------------------------------------------------------------
+
+/// The next part of the buffer for a message of `length` bytes; less if less is left.
+Buffers Engine::take_space(Receive& multi, size_t length) noexcept {
+  Buffers part;
+  part.length = std::min(length, multi.buffers.length - multi.used);
+  part.count =
+      hmem::slice(multi.buffers.iov, multi.buffers.count, multi.used, part.length, part.iov);
+  multi.used += part.length;
+  ++multi.deliveries;
+  if (multi.buffers.length - multi.used < std::max<size_t>(x_min_multi_recv, 1)) {
+    multi.exhausted = true;
+    if (multi.posted) matcher(multi.completion_flags & FI_TAGGED).remove(multi);
+    multi.posted = false;
+  }
+  return part;
+}
+
+/// A message is placed. True if its completion is the buffer's last (FI_MULTI_RECV).
+bool Engine::return_space(Receive& multi) noexcept {
+  --multi.deliveries;
+  return multi.exhausted && multi.deliveries == 0 && !multi.cancelled;
+}
+
+/// Ends a buffer that is used up and no longer written to.
+void Engine::retire(Receive& multi) noexcept {
+  if (!multi.exhausted || multi.deliveries > 0) return;
+  ErrorCompletion cancelled;
+  cancelled.context = multi.context;
+  cancelled.flags = multi.completion_flags;
+  cancelled.error = FI_ECANCELED;
+  const bool report = multi.cancelled;
+  x_receives.release(multi);
+  if (report) x_received.fail(cancelled);
+}
+
+// --- unexpected messages ------------------------------------------------------------------------
+
+Unexpected* Engine::store_unexpected(Peer& peer, const wire::MessageHeader& header,
+                                     const std::byte* payload, size_t length) noexcept {
+  Unexpected* message = x_unexpected.acquire();
+  if (message && length > Unexpected::kInline) {
+    message->heap.reset(new (std::nothrow) std::byte[length]);
+    if (!message->heap) {
+      x_unexpected.release(*message);
+      message = nullptr;
+    }
+  }
+  if (!message) {
+    peer.link->fail(-FI_ENOMEM);
+    return nullptr;
+  }
+  if (length) std::memcpy(message->heap ? message->heap.get() : message->small, payload, length);
+  message->source = &peer;
+  message->tag = header.tag;
+  message->header = header;
+  peer.unexpected_bytes += cost(*message);
+  matcher(header.flags & wire::kTagged).queue(*message);
+  if (peer.unexpected_bytes > x_config.unexpected_bytes && !peer.holding_back) {
+    peer.holding_back = true;
+    send_budget(peer);
+  }
+  return message;
+}
+
+void Engine::send_budget(Peer& peer) noexcept {
+  wire::ControlHeader header{};
+  header.op = wire::Op::budget;
+  header.status = peer.holding_back ? 1 : 0;
+  send_control(peer, header, nullptr);
+}
+
+/// The message is off the matcher.
+void Engine::release_unexpected(Unexpected& message) noexcept {
+  Peer& peer = const_cast<Peer&>(*message.source);
+  peer.unexpected_bytes -= cost(message);
+  x_unexpected.release(message);
+  if (peer.holding_back && peer.unexpected_bytes < x_config.unexpected_bytes / 2) {
+    peer.holding_back = false;
+    send_budget(peer);
+  }
+}
+
+void Engine::discard(Unexpected& message) noexcept {
+  Peer& peer = const_cast<Peer&>(*message.source);
+  const bool owed =
+      message.header.op == wire::Op::rts || (message.header.flags & wire::kWantFin) != 0;
+  const wire::RequestId sender{message.header.index, message.header.generation};
+  if (owed && message.status == 0) send_fin(peer, sender, 0);
+  release_unexpected(message);
+}
+
+// --- FI_PEEK, FI_CLAIM, FI_DISCARD --------------------------------------------------------------
+
+int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
+  if (kind == Probe::claim || kind == Probe::claim_discard) {
+    return claim(args, kind == Probe::claim_discard);
+  }
+  const Peer* source = args.source == kAnySource ? nullptr : peer_at(args.source);
+  if (args.source != kAnySource && !source) return -FI_EINVAL;
+  progress();
+  Matcher& queues = matcher(args.tagged);
+  UnexpectedEntry* entry = queues.find(source, args.tag, args.ignore);
+  if (!entry) {
+    ErrorCompletion miss;
+    miss.context = args.context;
+    miss.flags = completion_flags(args.tagged);
+    miss.tag = args.tag;
+    miss.error = FI_ENOMSG;
+    x_received.fail(miss);
+    return 0;
+  }
+  Unexpected& message = static_cast<Unexpected&>(*entry);
+  report_probe(args, message);
+  if (kind == Probe::peek) return 0;
+  queues.remove(message);
+  if (kind == Probe::peek_discard) {
+    discard(message);
+  } else {
+    message.claimed_by = args.context;
+    message.next_claimed = x_claimed;
+    x_claimed = &message;
+  }
+  return 0;
+}
+
+void Engine::report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept {
+  Completion found;
+  found.context = args.context;
+  found.flags = completion_flags(args.tagged) | data_flag(message.header);
+  found.length = message.header.length;
+  found.data = message.header.data;
+  found.tag = message.header.tag;
+  found.source = message.source->fi_addr;
+  found.report = args.report;
+  x_received.complete(found);
+}
+
+/// Receives, or drops, the message that a FI_PEEK|FI_CLAIM with the same context set aside.
+int Engine::claim(const ReceiveArgs& args, bool drop) noexcept {
+  Unexpected** link = &x_claimed;
+  while (*link && (*link)->claimed_by != args.context) link = &(*link)->next_claimed;
+  Unexpected* message = *link;
+  if (!message) return -FI_EINVAL;
+  Receive* receive = drop ? nullptr : make_receive(args);
+  if (!drop && !receive) return -FI_ENOMEM;
+  *link = message->next_claimed;
+  if (!drop) {
+    receive->sticky = receive->multi = false;
+    accept(*receive, *message);
+    return 0;
+  }
+  report_probe(args, *message);
+  discard(*message);
+  return 0;
+}
+
+// --- the end of a receive -----------------------------------------------------------------------
+
+/// Success, or FI_ETRUNC if the message was longer than what it was placed into.
+void Engine::complete_receive(const Completion& done, size_t message_length) noexcept {
+  if (message_length <= done.length) [[likely]]
+    return x_received.complete(done);
+  ErrorCompletion truncated;
+  static_cast<Completion&>(truncated) = done;
+  truncated.error = FI_ETRUNC;
+  truncated.overflow = message_length - done.length;
+  x_received.fail(truncated);
+}
+
+int Engine::cancel(const void* context) noexcept {
+  const bool found =
+      cancel_receive(context, true) || cancel_receive(context, false) || cancel_send(context);
+  return found ? 0 : -FI_ENOENT;
+}
+
+bool Engine::cancel_receive(const void* context, bool tagged) noexcept {
+  Matcher& queues = matcher(tagged);
+  PostedEntry* entry = queues.posted_with_context(context);
+  if (!entry) return false;
+  Receive& receive = static_cast<Receive&>(*entry);
+  queues.remove(receive);
+  receive.posted = false;
+  if (receive.multi) {
+    receive.cancelled = receive.exhausted = true;
+    retire(receive);
+  } else {
+    fail_receive(receive, -FI_ECANCELED);
+  }
+  return true;
+}
+
+}  // namespace erdma::protocol

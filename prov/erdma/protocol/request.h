@@ -1,0 +1,119 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "protocol/match.h"
+#include "protocol/wire.h"
+#include "transport/transport.h"
+#include "util/intrusive_list.h"
+#include "util/pool.h"
+
+/// Operations in flight. All live in pools of one Engine, from post to completion.
+namespace erdma::protocol {
+
+class Peer;
+
+/// Token of a read() or write(): the pool handle of its Delivery, or of its Send with this bit.
+inline constexpr uint64_t kWriteToken = uint64_t(1) << 63;
+
+inline uint64_t token_of(util::PoolHandle handle) noexcept {
+  return uint64_t(handle.index) | uint64_t(handle.generation) << 32;
+}
+
+/// The caller's memory for one operation.
+struct Buffers {
+  iovec iov[transport::kMaxIov];
+  size_t count = 0;
+  size_t length = 0;
+};
+
+/// A send that could not be handed to the link at once, or that waits for the receiver.
+struct Send : util::ListHook<Send> {
+  enum class State : uint8_t {
+    queued,   ///< in Peer::queued: not on the wire yet
+    flying,   ///< in Peer::flying: eager or rts sent, waits for cts or fin
+    granted,  ///< in Peer::queued: cts arrived, the link has no room for write() yet
+    writing,  ///< in Peer::flying: write() into the receiver's memory accepted
+  };
+
+  Peer* peer = nullptr;
+  Buffers buffers;
+  std::unique_ptr<std::byte[]> copy;  ///< FI_INJECT: the message; buffers point into it
+  uint64_t tag = 0;
+  uint64_t data = 0;
+  void* context = nullptr;
+  uint64_t completion_flags = 0;
+  transport::Exposure exposure;  ///< our memory, size 0 = none; granted: the receiver's
+  wire::RequestId receiver{};    ///< of the cts, named again in done
+  size_t granted = 0;            ///< bytes that the receiver has room for
+  State state = State::queued;
+  uint8_t wire_flags = 0;
+  bool rendezvous = false;
+  bool fence = false;   ///< stays queued until nothing of its peer is flying
+  bool report = false;  ///< write a CQ entry
+  bool injected = false;
+};
+
+/// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer.
+struct Receive : PostedEntry {
+  Buffers buffers;
+  uint64_t completion_flags = 0;
+  size_t used = 0;          ///< multi-receive: bytes handed out
+  uint32_t deliveries = 0;  ///< multi-receive: messages still being placed
+  bool report = false;
+  bool multi = false;
+  bool posted = false;     ///< in the matcher
+  bool exhausted = false;  ///< multi-receive: off the matcher, waits for its deliveries
+  bool cancelled = false;
+};
+
+/// A matched rendezvous message while its bytes move.
+struct Delivery : util::ListHook<Delivery> {
+  enum class State : uint8_t {
+    starting,  ///< link had no room for read() or expose(): retried by progress()
+    reading,   ///< read() accepted
+    granted,   ///< cts sent, waits for done
+  };
+
+  Peer* peer = nullptr;
+  Receive* multi = nullptr;  ///< the multi-receive buffer it belongs to
+  Buffers buffers;           ///< what to fill: no longer than the message
+  size_t message_length = 0;
+  uint64_t tag = 0;
+  uint64_t data = 0;
+  void* context = nullptr;
+  uint64_t completion_flags = 0;
+  wire::RequestId sender{};
+  transport::Exposure remote;  ///< the sender's memory; size 0 = it writes
+  transport::Exposure local;   ///< our memory, granted
+  State state = State::starting;
+  bool report = false;
+};
+
+/// A message that arrived before its receive.
+struct Unexpected : UnexpectedEntry {
+  static constexpr size_t kInline = 64;
+
+  wire::MessageHeader header{};
+  uint64_t source_address = UINT64_MAX;  ///< fi_addr_t at arrival
+  void* claimed_by = nullptr;            ///< context of FI_PEEK|FI_CLAIM
+  Unexpected* next_claimed = nullptr;
+  transport::Exposure exposure;  ///< rts
+  int status = 0;                ///< the sender died before its bytes could be fetched
+  std::unique_ptr<std::byte[]> heap;
+  std::byte small[kInline];
+
+  const std::byte* payload() const noexcept { return heap ? heap.get() : small; }
+};
+
+/// A control packet that the link had no room for.
+struct Control : util::ListHook<Control> {
+  wire::ControlHeader header{};
+  transport::Exposure exposure;
+};
+
+}  // namespace erdma::protocol

@@ -1,0 +1,705 @@
+#include <algorithm>
+#include <cstdlib>
+
+#include "libcheck.h"
+#include "protocol/pair.h"
+
+namespace {
+
+using erdma::protocol::ErrorCompletion;
+using erdma::protocol::Probe;
+using erdma::test::kConfig;
+using erdma::test::Node;
+using erdma::test::Pair;
+using erdma::test::pattern;
+namespace wire = erdma::protocol::wire;
+using erdma::fake::Transport;
+
+int g_one, g_two, g_three;
+
+void must(int status) {
+  ck_assert_int_eq(status, 0);
+}
+
+void expect_clean(Pair& pair) {
+  ck_assert(pair.a.sent.entries.empty() && pair.a.received.entries.empty());
+  ck_assert(pair.b.sent.entries.empty() && pair.b.received.entries.empty());
+  ck_assert(pair.a.transport.exposed.empty() && pair.b.transport.exposed.empty());
+}
+
+// Sizes below, at and above the packet limit, by read and by write, expected and unexpected.
+struct Case {
+  size_t length;
+  bool prefers_read;
+  bool early_receive;
+};
+constexpr Case kCases[] = {
+    {0, true, true},       {1, true, true},     {64, true, true},      {65, true, true},
+    {1024, true, true},    {1025, true, true},  {100000, true, true},  {1025, false, true},
+    {100000, false, true}, {0, true, false},    {1, true, false},      {64, true, false},
+    {65, true, false},     {1024, true, false}, {100000, true, false}, {100000, false, false},
+};
+
+START_TEST(message_arrives_whole_and_completes_once_on_both_sides) {
+  const Case& c = kCases[_i];
+  Pair pair;
+  pair.a.transport.behaviour.prefers_read = c.prefers_read;
+  const auto message = pattern(c.length);
+  std::vector<char> buffer(c.length + 8, 'x');
+  if (c.early_receive) {
+    ck_assert_int_eq(pair.b.receive(buffer.data(), buffer.size(), 7, &g_two), 0);
+  }
+  ck_assert_int_eq(pair.a.send(1, message.data(), c.length, 7, &g_one), 0);
+  pair.settle();
+  if (!c.early_receive) {
+    ck_assert(pair.b.received.entries.empty());
+    ck_assert_int_eq(pair.b.receive(buffer.data(), buffer.size(), 7, &g_two), 0);
+    pair.settle();
+  }
+  ck_assert_uint_eq(pair.a.sent.entries.size(), 1);
+  const ErrorCompletion sent = pair.a.sent.take();
+  ck_assert_ptr_eq(sent.context, &g_one);
+  ck_assert_int_eq(sent.error, 0);
+  ck_assert_uint_eq(sent.flags, FI_SEND | FI_TAGGED);
+  ck_assert_uint_eq(pair.b.received.entries.size(), 1);
+  const ErrorCompletion received = pair.b.received.take();
+  ck_assert_ptr_eq(received.context, &g_two);
+  ck_assert_int_eq(received.error, 0);
+  ck_assert_uint_eq(received.flags, FI_RECV | FI_TAGGED);
+  ck_assert_uint_eq(received.length, c.length);
+  ck_assert_uint_eq(received.tag, 7);
+  ck_assert_uint_eq(received.source, 0);
+  ck_assert(std::equal(message.begin(), message.end(), buffer.begin()));
+  ck_assert_int_eq(buffer[c.length], 'x');
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(message_longer_than_its_receive_is_truncated_with_the_rest_in_olen) {
+  const size_t length = _i == 0 ? 100 : 5000;
+  Pair pair;
+  pair.a.transport.behaviour.prefers_read = _i != 2;
+  const auto message = pattern(length);
+  std::vector<char> buffer(40);
+  pair.b.receive(buffer.data(), buffer.size(), 7, &g_two);
+  pair.a.send(1, message.data(), length, 7, &g_one);
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  const ErrorCompletion received = pair.b.received.take();
+  ck_assert_int_eq(received.error, FI_ETRUNC);
+  ck_assert_uint_eq(received.length, 40);
+  ck_assert_uint_eq(received.overflow, length - 40);
+  ck_assert(std::equal(buffer.begin(), buffer.end(), message.begin()));
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(send_completes_with_delivery_complete_only_after_the_receive) {
+  const size_t length = _i == 0 ? 8 : 5000;
+  Pair pair;
+  const auto message = pattern(length);
+  const iovec iov{const_cast<char*>(message.data()), length};
+  auto args = Node::send_args(1, iov, 7, &g_one);
+  args.until_delivered = true;
+  ck_assert_int_eq(pair.a.engine.post_send(args), 0);
+  pair.settle();
+  ck_assert(pair.a.sent.entries.empty());
+  std::vector<char> buffer(length);
+  pair.b.receive(buffer.data(), length, 7, &g_two);
+  pair.settle();
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(messages_keep_their_order_over_a_full_link_and_mixed_protocols) {
+  Pair pair;
+  pair.a.transport.behaviour.room = 2;
+  constexpr size_t kLengths[] = {8, 5000, 64, 1000, 2000, 0, 8, 3000, 1, 200};
+  std::vector<std::vector<char>> messages;
+  for (size_t i = 0; i < std::size(kLengths); ++i) {
+    messages.push_back(pattern(kLengths[i], unsigned(i)));
+    ck_assert_int_eq(pair.a.send(1, messages[i].data(), kLengths[i], 7, &messages[i]), 0);
+  }
+  pair.settle();
+  for (size_t i = 0; i < std::size(kLengths); ++i) {
+    std::vector<char> buffer(6000);
+    pair.b.receive(buffer.data(), buffer.size(), 7);
+    pair.settle();
+    const ErrorCompletion received = pair.b.received.take();
+    ck_assert_uint_eq(received.length, kLengths[i]);
+    ck_assert(std::equal(messages[i].begin(), messages[i].end(), buffer.begin()));
+  }
+  pair.settle();
+  ck_assert_uint_eq(pair.a.sent.entries.size(), std::size(kLengths));
+  pair.a.sent.entries.clear();
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(inject_frees_the_buffer_at_once_even_if_the_link_is_full) {
+  Pair pair;
+  pair.a.transport.behaviour.room = 0;
+  auto message = pattern(2000);
+  const auto original = message;
+  const iovec iov{message.data(), message.size()};
+  auto args = Node::send_args(1, iov, 7, &g_one);
+  args.inject = true;
+  args.report = false;
+  ck_assert_int_eq(pair.a.engine.post_send(args), 0);
+  ck_assert(pair.a.engine.owes());
+  std::fill(message.begin(), message.end(), 'z');
+  pair.a.transport.behaviour.room = 10;
+  std::vector<char> buffer(2000);
+  pair.b.receive(buffer.data(), buffer.size(), 7);
+  pair.settle();
+  ck_assert(!pair.a.engine.owes());
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(buffer == original);
+  ck_assert_int_eq(pair.a.sent.take().report, false);
+}
+END_TEST
+
+START_TEST(inject_beyond_the_limit_is_refused) {
+  Pair pair;
+  std::vector<char> message(4097);
+  const iovec iov{message.data(), message.size()};
+  auto args = Node::send_args(1, iov, 7);
+  args.inject = true;
+  ck_assert_int_eq(pair.a.engine.post_send(args), -FI_EMSGSIZE);
+}
+END_TEST
+
+START_TEST(send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress) {
+  Pair pair;
+  pair.a.transport.behaviour.room = 0;
+  char byte = 'b';
+  for (uint32_t i = 0; i < kConfig.send_limit; ++i)
+    ck_assert_int_eq(pair.a.send(1, &byte, 1, i), 0);
+  ck_assert_int_eq(pair.a.send(1, &byte, 1, 99), -FI_EAGAIN);
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  pair.settle();
+  ck_assert_int_eq(pair.a.send(1, &byte, 1, 99), 0);
+}
+END_TEST
+
+START_TEST(fenced_send_waits_for_what_is_in_flight) {
+  Pair pair;
+  pair.b.transport.behaviour.hold_transfers = true;
+  const auto large = pattern(5000);
+  std::vector<char> first(5000), second(8);
+  pair.b.receive(first.data(), first.size(), 1);
+  pair.b.receive(second.data(), second.size(), 2);
+  pair.a.send(1, large.data(), large.size(), 1);
+  const iovec iov{const_cast<char*>(large.data()), 8};
+  auto args = Node::send_args(1, iov, 2);
+  args.fence = true;
+  ck_assert_int_eq(pair.a.engine.post_send(args), 0);
+  for (int i = 0; i < 10; ++i) pair.a.engine.progress(), pair.b.engine.progress();
+  ck_assert(pair.b.received.entries.empty());
+  pair.b.transport.behaviour.hold_transfers = false;
+  pair.settle();
+  ck_assert_uint_eq(pair.b.received.take().tag, 1);
+  ck_assert_uint_eq(pair.b.received.take().tag, 2);
+}
+END_TEST
+
+START_TEST(remote_data_travels_with_eager_and_rendezvous) {
+  const size_t length = _i == 0 ? 8 : 5000;
+  Pair pair;
+  const auto message = pattern(length);
+  const iovec iov{const_cast<char*>(message.data()), length};
+  auto args = Node::send_args(1, iov, 7);
+  args.has_data = true;
+  args.data = 0xfedcba9876543210u;
+  std::vector<char> buffer(length);
+  pair.b.receive(buffer.data(), length, 7);
+  must(pair.a.engine.post_send(args));
+  pair.settle();
+  const ErrorCompletion received = pair.b.received.take();
+  ck_assert_uint_eq(received.flags, FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA);
+  ck_assert_uint_eq(received.data, 0xfedcba9876543210u);
+}
+END_TEST
+
+START_TEST(tagged_and_untagged_messages_do_not_meet) {
+  Pair pair;
+  char in[2] = {}, out = 'u';
+  iovec iov{&in[0], 1};
+  auto untagged = Node::receive_args(iov, 0, &g_one);
+  untagged.tagged = false;
+  ck_assert_int_eq(pair.b.engine.post_receive(untagged), 0);
+  pair.b.receive(&in[1], 1, 0, &g_two);
+  const iovec from{&out, 1};
+  auto args = Node::send_args(1, from, 0);
+  args.tagged = false;
+  must(pair.a.engine.post_send(args));
+  pair.settle();
+  const ErrorCompletion received = pair.b.received.take();
+  ck_assert_ptr_eq(received.context, &g_one);
+  ck_assert_uint_eq(received.flags, FI_RECV | FI_MSG);
+  ck_assert(pair.b.received.entries.empty());
+}
+END_TEST
+
+// --- multi-receive ------------------------------------------------------------------------------
+
+START_TEST(multi_receive_fills_one_buffer_and_releases_it_with_the_last_message) {
+  Pair pair;
+  pair.b.engine.set_min_multi_recv(100);
+  std::vector<char> buffer(3000);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_two);
+  args.tagged = false;
+  args.multi = true;
+  const size_t lengths[] = {10, 1500, 1400};
+  std::vector<std::vector<char>> messages;
+  const auto post = [&] { ck_assert_int_eq(pair.b.engine.post_receive(args), 0); };
+  if (_i == 0) post();
+  for (const size_t length : lengths) {
+    messages.push_back(pattern(length, unsigned(length)));
+    const iovec from{messages.back().data(), length};
+    auto send = Node::send_args(1, from, 0);
+    send.tagged = false;
+    must(pair.a.engine.post_send(send));
+  }
+  pair.settle();
+  if (_i == 1) post();
+  pair.settle();
+  ck_assert_uint_eq(pair.b.received.entries.size(), 3);
+  unsigned releases = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const ErrorCompletion received = pair.b.received.take();
+    ck_assert_int_eq(received.error, 0);
+    ck_assert_ptr_eq(received.context, &g_two);
+    const char* at = static_cast<const char*>(received.buffer);
+    const auto message = std::find_if(messages.begin(), messages.end(), [&](const auto& each) {
+      return each.size() == received.length;
+    });
+    ck_assert(message != messages.end());
+    ck_assert(std::equal(message->begin(), message->end(), at));
+    if (received.flags & FI_MULTI_RECV) {
+      ++releases;
+      ck_assert_uint_eq(i, 2);
+    }
+  }
+  ck_assert_uint_eq(releases, 1);
+}
+END_TEST
+
+START_TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message) {
+  Pair pair;
+  pair.b.transport.behaviour.hold_transfers = true;
+  std::vector<char> buffer(10000);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_two);
+  args.tagged = false;
+  args.multi = true;
+  must(pair.b.engine.post_receive(args));
+  const auto message = pattern(5000);
+  const iovec from{const_cast<char*>(message.data()), message.size()};
+  auto send = Node::send_args(1, from, 0);
+  send.tagged = false;
+  must(pair.a.engine.post_send(send));
+  for (int i = 0; i < 4; ++i) pair.b.engine.progress();
+  ck_assert_int_eq(pair.b.engine.cancel(&g_two), 0);
+  ck_assert(pair.b.received.entries.empty());
+  pair.b.transport.behaviour.hold_transfers = false;
+  pair.settle();
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert_int_eq(pair.b.received.take().error, FI_ECANCELED);
+  ck_assert(pair.b.received.entries.empty());
+}
+END_TEST
+
+// --- peek, claim, discard, cancel ---------------------------------------------------------------
+
+START_TEST(peek_that_misses_is_an_error_completion_enomsg) {
+  Pair pair;
+  iovec iov{nullptr, 0};
+  ck_assert_int_eq(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek), 0);
+  const ErrorCompletion miss = pair.b.received.take();
+  ck_assert_int_eq(miss.error, FI_ENOMSG);
+  ck_assert_ptr_eq(miss.context, &g_one);
+}
+END_TEST
+
+START_TEST(peek_reports_length_tag_and_source_and_leaves_the_message) {
+  const size_t length = _i == 0 ? 8 : 5000;
+  Pair pair;
+  const auto message = pattern(length);
+  pair.a.send(1, message.data(), length, 7);
+  iovec iov{nullptr, 0};
+  ck_assert_int_eq(
+      pair.b.engine.probe(Node::receive_args(iov, 0, &g_one, ~uint64_t{0}), Probe::peek), 0);
+  const ErrorCompletion found = pair.b.received.take();
+  ck_assert_int_eq(found.error, 0);
+  ck_assert_uint_eq(found.length, length);
+  ck_assert_uint_eq(found.tag, 7);
+  ck_assert_uint_eq(found.source, 0);
+  std::vector<char> buffer(length);
+  pair.b.receive(buffer.data(), length, 7);
+  pair.settle();
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(buffer == message);
+}
+END_TEST
+
+START_TEST(claimed_message_goes_to_the_claim_and_to_nobody_else) {
+  const size_t length = _i == 0 ? 8 : 5000;
+  Pair pair;
+  const auto message = pattern(length);
+  pair.a.send(1, message.data(), length, 7);
+  pair.settle();
+  std::vector<char> buffer(length), other(length);
+  iovec iov{buffer.data(), length};
+  must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek_claim));
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  pair.b.receive(other.data(), length, 7, &g_two);
+  pair.settle();
+  ck_assert(pair.b.received.entries.empty());
+  ck_assert_int_eq(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::claim), 0);
+  pair.settle();
+  const ErrorCompletion received = pair.b.received.take();
+  ck_assert_ptr_eq(received.context, &g_one);
+  ck_assert(buffer == message);
+  ck_assert_int_eq(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::claim),
+                   -FI_EINVAL);
+}
+END_TEST
+
+START_TEST(discarded_message_is_gone_and_its_sender_completes) {
+  const bool claim_first = _i == 1;
+  Pair pair;
+  const auto message = pattern(5000);
+  pair.a.send(1, message.data(), message.size(), 7);
+  pair.settle();
+  iovec iov{nullptr, 0};
+  if (claim_first) {
+    must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek_claim));
+    must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::claim_discard));
+    ck_assert_int_eq(pair.b.received.take().error, 0);
+  } else {
+    must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek_discard));
+  }
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek));
+  ck_assert_int_eq(pair.b.received.take().error, FI_ENOMSG);
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(cancelled_receive_completes_with_ecanceled_and_takes_no_message) {
+  Pair pair;
+  char byte = 'a', in[2] = {};
+  pair.b.receive(&in[0], 1, 7, &g_one);
+  pair.b.receive(&in[1], 1, 7, &g_two);
+  ck_assert_int_eq(pair.b.engine.cancel(&g_one), 0);
+  const ErrorCompletion cancelled = pair.b.received.take();
+  ck_assert_int_eq(cancelled.error, FI_ECANCELED);
+  ck_assert_ptr_eq(cancelled.context, &g_one);
+  pair.a.send(1, &byte, 1, 7);
+  pair.settle();
+  ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
+  ck_assert_int_eq(pair.b.engine.cancel(&g_three), -FI_ENOENT);
+}
+END_TEST
+
+START_TEST(queued_send_can_be_cancelled) {
+  Pair pair;
+  pair.a.transport.behaviour.room = 0;
+  char byte = 'a';
+  pair.a.send(1, &byte, 1, 7, &g_one);
+  ck_assert_int_eq(pair.a.engine.cancel(&g_one), 0);
+  ck_assert_int_eq(pair.a.sent.take().error, FI_ECANCELED);
+  pair.a.transport.behaviour.room = 1;
+  pair.settle();
+  ck_assert_uint_eq(pair.a_to_b().sent, 0);
+}
+END_TEST
+
+// --- bounded memory -----------------------------------------------------------------------------
+
+START_TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
+  Pair pair({4096, 20000, 64});
+  const auto message = pattern(1000);
+  unsigned accepted = 0;
+  int rc = 0;
+  for (; accepted < 1000 && rc == 0; ++accepted) {
+    rc = pair.a.send(1, message.data(), message.size(), accepted);
+    pair.a.engine.progress();
+    pair.b.engine.progress();
+    pair.a.engine.progress();
+  }
+  ck_assert_int_eq(rc, -FI_EAGAIN);
+  ck_assert_uint_lt(accepted, 64 + 40);
+  // All match later, in any order, and the sender goes back to eager.
+  std::vector<char> buffer(1000);
+  for (unsigned tag = accepted - 1; tag-- > 0;) {
+    pair.b.receive(buffer.data(), buffer.size(), tag);
+    pair.settle();
+    const ErrorCompletion received = pair.b.received.take();
+    ck_assert_int_eq(received.error, 0);
+    ck_assert_uint_eq(received.tag, tag);
+    ck_assert(buffer == message);
+  }
+  const uint32_t exposures = pair.a.transport.exposures_made;
+  pair.b.receive(buffer.data(), buffer.size(), 5000);
+  ck_assert_int_eq(pair.a.send(1, message.data(), message.size(), 5000), 0);
+  pair.settle();
+  ck_assert_uint_eq(pair.a.transport.exposures_made, exposures);
+}
+END_TEST
+
+// --- failure ------------------------------------------------------------------------------------
+
+START_TEST(unreachable_peer_is_one_error_completion) {
+  Pair pair;
+  pair.a.unreachable = true;
+  char byte = 'a';
+  ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_one), 0);
+  const ErrorCompletion failed = pair.a.sent.take();
+  ck_assert_int_eq(failed.error, FI_EHOSTUNREACH);
+  ck_assert_ptr_eq(failed.context, &g_one);
+  ck_assert(pair.a.sent.entries.empty());
+}
+END_TEST
+
+START_TEST(unknown_address_is_refused) {
+  Pair pair;
+  char byte = 'a';
+  ck_assert_int_eq(pair.a.send(77, &byte, 1, 7), -FI_EINVAL);
+  ck_assert_int_eq(pair.a.send(UINT64_MAX, &byte, 1, 7), -FI_EINVAL);
+  ck_assert_int_eq(pair.a.receive(&byte, 1, 7, nullptr, 0, 77), -FI_EINVAL);
+}
+END_TEST
+
+START_TEST(death_of_the_receiver_fails_each_pending_send_once) {
+  Pair pair;
+  const auto large = pattern(5000);
+  const iovec iov{const_cast<char*>(large.data()), 8};
+  auto delivered = Node::send_args(1, iov, 1, &g_one);
+  delivered.until_delivered = true;
+  must(pair.a.engine.post_send(delivered));
+  pair.a.send(1, large.data(), large.size(), 2, &g_two);
+  pair.a.transport.behaviour.room = 0;
+  pair.a.send(1, large.data(), 8, 3, &g_three);
+  Transport::bring_down(pair.a_to_b(), -FI_ECONNRESET, pair.a.engine);
+  ck_assert_uint_eq(pair.a.sent.entries.size(), 3);
+  for (int i = 0; i < 3; ++i) ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
+  pair.a.engine.progress();
+  ck_assert(pair.a.sent.entries.empty());
+  ck_assert(pair.a.transport.exposed.empty());
+}
+END_TEST
+
+START_TEST(death_of_the_sender_fails_what_only_it_could_complete) {
+  Pair pair;
+  pair.b.transport.behaviour.hold_transfers = true;
+  const auto large = pattern(5000);
+  std::vector<char> moving(5000), later(5000);
+  char directed = 0, any = 0;
+  pair.b.receive(moving.data(), moving.size(), 1, &g_one);
+  pair.b.receive(&directed, 1, 9, &g_two, 0, 0);
+  pair.b.receive(&any, 1, 9, &g_three);
+  pair.a.send(1, large.data(), large.size(), 1);
+  pair.a.send(1, large.data(), large.size(), 2);
+  pair.a.send(1, large.data(), 8, 3);
+  for (int i = 0; i < 4; ++i) pair.b.engine.progress();
+  Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
+  ck_assert_uint_eq(pair.b.received.entries.size(), 2);
+  const ErrorCompletion first = pair.b.received.take(), second = pair.b.received.take();
+  ck_assert_int_eq(first.error, FI_ECONNRESET);
+  ck_assert_int_eq(second.error, FI_ECONNRESET);
+  ck_assert_ptr_eq(first.context, &g_one);
+  ck_assert_ptr_eq(second.context, &g_two);
+  // The header of the unfetched message still matches, and says what happened.
+  pair.b.receive(later.data(), later.size(), 2, &g_one);
+  ck_assert_int_eq(pair.b.received.take().error, FI_ECONNRESET);
+  // What had arrived whole is delivered.
+  pair.b.receive(later.data(), later.size(), 3, &g_one);
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(pair.b.received.entries.empty());
+}
+END_TEST
+
+START_TEST(peer_that_closed_in_order_leaves_directed_receives_posted) {
+  Pair pair;
+  char byte = 'a', in = 0;
+  pair.a.send(1, &byte, 1, 1);
+  pair.b.engine.progress();
+  pair.b.receive(&in, 1, 9, &g_one, 0, 0);
+  Transport::bring_down(pair.b_to_a(), -FI_ESHUTDOWN, pair.b.engine);
+  ck_assert(pair.b.received.entries.empty());
+  ck_assert_int_eq(pair.b.engine.cancel(&g_one), 0);
+}
+END_TEST
+
+START_TEST(failed_transfer_fails_both_sides_once) {
+  const bool read = _i == 0;
+  Pair pair;
+  pair.a.transport.behaviour.prefers_read = read;
+  (read ? pair.b : pair.a).transport.behaviour.transfer_status = -FI_EIO;
+  const auto large = pattern(5000);
+  std::vector<char> buffer(5000);
+  pair.b.receive(buffer.data(), buffer.size(), 1, &g_two);
+  pair.a.send(1, large.data(), large.size(), 1, &g_one);
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, FI_EIO);
+  ck_assert_int_eq(pair.b.received.take().error, FI_EIO);
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(transfer_waits_while_the_link_has_no_room) {
+  const bool read = _i == 0;
+  Pair pair;
+  pair.a.transport.behaviour.prefers_read = read;
+  Node& mover = read ? pair.b : pair.a;
+  mover.transport.behaviour.transfer_refusal = -FI_EAGAIN;
+  const auto large = pattern(5000);
+  std::vector<char> buffer(5000);
+  pair.b.receive(buffer.data(), buffer.size(), 1);
+  pair.a.send(1, large.data(), large.size(), 1);
+  for (int i = 0; i < 8; ++i) pair.a.engine.progress(), pair.b.engine.progress();
+  ck_assert(pair.b.received.entries.empty());
+  mover.transport.behaviour.transfer_refusal = 0;
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(buffer == large);
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(exposure_waits_while_the_link_connects) {
+  Pair pair;
+  pair.a.transport.behaviour.expose_refusal = -FI_EAGAIN;
+  const auto large = pattern(5000);
+  std::vector<char> buffer(5000);
+  pair.b.receive(buffer.data(), buffer.size(), 1);
+  ck_assert_int_eq(pair.a.send(1, large.data(), large.size(), 1), 0);
+  pair.a.engine.progress();
+  pair.a.transport.behaviour.expose_refusal = 0;
+  pair.settle();
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(buffer == large);
+}
+END_TEST
+
+// --- a peer that lies ---------------------------------------------------------------------------
+
+START_TEST(garbage_closes_the_link_of_its_sender) {
+  Pair pair;
+  char byte = 'a';
+  pair.a.send(1, &byte, 1, 1);
+  pair.b.engine.progress();
+  wire::MessageHeader header{};
+  switch (_i) {
+    case 0:
+      header.op = wire::Op(0);
+      break;
+    case 1:
+      header.op = wire::Op(200);
+      break;
+    case 2:
+      header.op = wire::Op::eager;
+      header.length = 100;  // the packet has none
+      break;
+    case 3:
+      header.op = wire::Op::rts;
+      header.length = UINT64_MAX;
+      break;
+    case 4:
+      header.op = wire::Op::rts;
+      break;
+    default:
+      header.op = wire::Op::cts;
+      break;
+  }
+  const std::vector<char> long_payload(200);
+  const size_t payload = _i >= 4 ? long_payload.size() : 0;
+  pair.b_to_a().inject(&header, sizeof(header), long_payload.data(), payload);
+  pair.b.engine.progress();
+  ck_assert_int_eq(pair.b_to_a().failed, 0);  // reported down already
+  pair.b.engine.progress();
+  char in = 0;
+  pair.b.receive(&in, 1, 9, &g_one, 0, 0);
+  ck_assert_int_eq(pair.b.engine.cancel(&g_one), 0);
+}
+END_TEST
+
+START_TEST(stale_and_invented_ids_are_ignored) {
+  Pair pair;
+  char byte = 'a';
+  pair.a.send(1, &byte, 1, 1);
+  pair.b.engine.progress();
+  const wire::Op ops[] = {wire::Op::fin, wire::Op::done, wire::Op::cts};
+  for (const wire::Op op : ops) {
+    for (const uint32_t index : {0u, 5u, 1000000u, UINT32_MAX}) {
+      wire::ControlHeader header{};
+      header.op = op;
+      header.index = index;
+      header.generation = 1;
+      pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
+    }
+  }
+  pair.b.engine.progress();
+  ck_assert(pair.b.sent.entries.empty() && pair.b.received.entries.empty());
+}
+END_TEST
+
+Suite* engine_suite() {
+  Suite* suite = suite_create("engine");
+  TCase* tc = tcase_create("messages");
+  tcase_add_loop_test(tc, message_arrives_whole_and_completes_once_on_both_sides, 0,
+                      int(std::size(kCases)));
+  tcase_add_loop_test(tc, message_longer_than_its_receive_is_truncated_with_the_rest_in_olen, 0, 3);
+  tcase_add_loop_test(tc, send_completes_with_delivery_complete_only_after_the_receive, 0, 2);
+  tcase_add_test(tc, messages_keep_their_order_over_a_full_link_and_mixed_protocols);
+  tcase_add_test(tc, inject_frees_the_buffer_at_once_even_if_the_link_is_full);
+  tcase_add_test(tc, inject_beyond_the_limit_is_refused);
+  tcase_add_test(tc, send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress);
+  tcase_add_test(tc, fenced_send_waits_for_what_is_in_flight);
+  tcase_add_loop_test(tc, remote_data_travels_with_eager_and_rendezvous, 0, 2);
+  tcase_add_test(tc, tagged_and_untagged_messages_do_not_meet);
+  suite_add_tcase(suite, tc);
+  tc = tcase_create("receives");
+  tcase_add_loop_test(tc, multi_receive_fills_one_buffer_and_releases_it_with_the_last_message, 0,
+                      2);
+  tcase_add_test(tc, multi_receive_cancelled_with_a_message_in_it_ends_after_that_message);
+  tcase_add_test(tc, peek_that_misses_is_an_error_completion_enomsg);
+  tcase_add_loop_test(tc, peek_reports_length_tag_and_source_and_leaves_the_message, 0, 2);
+  tcase_add_loop_test(tc, claimed_message_goes_to_the_claim_and_to_nobody_else, 0, 2);
+  tcase_add_loop_test(tc, discarded_message_is_gone_and_its_sender_completes, 0, 2);
+  tcase_add_test(tc, cancelled_receive_completes_with_ecanceled_and_takes_no_message);
+  tcase_add_test(tc, queued_send_can_be_cancelled);
+  tcase_add_test(tc, sender_holds_back_when_unmatched_messages_use_up_the_budget);
+  suite_add_tcase(suite, tc);
+  tc = tcase_create("failure");
+  tcase_add_test(tc, unreachable_peer_is_one_error_completion);
+  tcase_add_test(tc, unknown_address_is_refused);
+  tcase_add_test(tc, death_of_the_receiver_fails_each_pending_send_once);
+  tcase_add_test(tc, death_of_the_sender_fails_what_only_it_could_complete);
+  tcase_add_test(tc, peer_that_closed_in_order_leaves_directed_receives_posted);
+  tcase_add_loop_test(tc, failed_transfer_fails_both_sides_once, 0, 2);
+  tcase_add_loop_test(tc, transfer_waits_while_the_link_has_no_room, 0, 2);
+  tcase_add_test(tc, exposure_waits_while_the_link_connects);
+  tcase_add_loop_test(tc, garbage_closes_the_link_of_its_sender, 0, 6);
+  tcase_add_test(tc, stale_and_invented_ids_are_ignored);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(engine_suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

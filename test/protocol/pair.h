@@ -1,0 +1,118 @@
+#pragma once
+
+#include <arpa/inet.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "fake/completion_sink.h"
+#include "fake/transport.h"
+#include "protocol/engine.h"
+
+namespace erdma::test {
+
+inline util::SocketAddress address_with_port(uint16_t port) {
+  sockaddr_in in{};
+  in.sin_family = AF_INET;
+  in.sin_addr.s_addr = htonl(0x0A000001);
+  in.sin_port = htons(port);
+  return util::SocketAddress::from_sockaddr(&in, sizeof(in));
+}
+
+/// fi_addr i is port 5000 + i.
+class Book final : public protocol::AddressBook {
+ public:
+  util::SocketAddress address_of(uint64_t fi_addr) const noexcept override {
+    return fi_addr < size ? address_with_port(uint16_t(5000 + fi_addr)) : util::SocketAddress();
+  }
+  uint64_t fi_addr_of(const util::SocketAddress& address) const noexcept override {
+    return address.port() < 5000 + size ? address.port() - 5000u : UINT64_MAX;
+  }
+  uint64_t size = 4;
+};
+
+/// One engine over a fake transport.
+class Node final : public protocol::Router {
+ public:
+  Node(fake::Network& network, uint16_t index, protocol::EngineConfig config)
+      : transport(network, address_with_port(uint16_t(5000 + index))),
+        engine(config, book, *this, {&transport}, sent, received) {}
+
+  util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override {
+    if (unreachable) return -FI_EHOSTUNREACH;
+    return transport.link_to(address);
+  }
+
+  int send(uint64_t to, const void* bytes, size_t length, uint64_t tag, void* context = nullptr) {
+    iovec iov{const_cast<void*>(bytes), length};
+    return engine.post_send(send_args(to, iov, tag, context));
+  }
+  static protocol::SendArgs send_args(uint64_t to, const iovec& iov, uint64_t tag,
+                                      void* context = nullptr) {
+    protocol::SendArgs args{};
+    args.destination = to;
+    args.iov = &iov;
+    args.count = 1;
+    args.length = iov.iov_len;
+    args.tag = tag;
+    args.context = context;
+    args.tagged = true;
+    args.report = true;
+    return args;
+  }
+  int receive(void* bytes, size_t length, uint64_t tag, void* context = nullptr,
+              uint64_t ignore = 0, uint64_t source = UINT64_MAX) {
+    iovec iov{bytes, length};
+    return engine.post_receive(receive_args(iov, tag, context, ignore, source));
+  }
+  static protocol::ReceiveArgs receive_args(const iovec& iov, uint64_t tag, void* context = nullptr,
+                                            uint64_t ignore = 0, uint64_t source = UINT64_MAX) {
+    protocol::ReceiveArgs args{};
+    args.iov = &iov;
+    args.count = 1;
+    args.length = iov.iov_len;
+    args.source = source;
+    args.tag = tag;
+    args.ignore = ignore;
+    args.context = context;
+    args.tagged = true;
+    args.report = true;
+    return args;
+  }
+
+  Book book;
+  fake::CompletionSink sent, received;
+  fake::Transport transport;
+  bool unreachable = false;
+  protocol::Engine engine;
+};
+
+inline constexpr protocol::EngineConfig kConfig{4096, 1 << 20, 64};
+
+/// Two engines that can reach each other: a is fi_addr 0, b is fi_addr 1.
+struct Pair {
+  explicit Pair(protocol::EngineConfig config = kConfig)
+      : a(network, 0, config), b(network, 1, config) {}
+
+  void settle() {
+    while (a.engine.progress() + b.engine.progress() > 0) {
+    }
+  }
+  fake::Transport::FakeLink& a_to_b() { return a.transport.link(b.transport.name); }
+  fake::Transport::FakeLink& b_to_a() { return b.transport.link(a.transport.name); }
+
+  fake::Network network;
+  Node a, b;
+};
+
+inline std::vector<char> pattern(size_t length, unsigned seed = 1) {
+  std::vector<char> bytes(length);
+  for (size_t i = 0; i < length; ++i) bytes[i] = char((i * 31 + seed * 7 + (i >> 8)) & 0xff);
+  return bytes;
+}
+
+}  // namespace erdma::test
