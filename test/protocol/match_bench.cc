@@ -36,10 +36,16 @@ constexpr Kind kKinds[] = {{"exact tag, any source", 0, false, true},
                            {"masked, half directed", kProtocolBits, true, true}};
 constexpr size_t kDepths[] = {1, 10, 64, 1000, 10000};
 
-const Peer& peer(size_t i) { return *reinterpret_cast<const Peer*>((i % kPeers + 1) * 4096); }
-uint64_t tag_of(size_t i) { return uint64_t{7} << 32 | i; }
+const Peer& peer(size_t i) {
+  return *reinterpret_cast<const Peer*>((i % kPeers + 1) * 4096);
+}
+uint64_t tag_of(size_t i) {
+  return uint64_t{7} << 32 | i;
+}
 
-bool directed(const Kind& kind, size_t i) { return kind.directed && (!kind.any || i % 2); }
+bool directed(const Kind& kind, size_t i) {
+  return kind.directed && (!kind.any || i % 2);
+}
 
 // The queue keeps its depth: each operation matches one entry and queues it again.
 double posted(const Kind& kind, size_t depth, const std::vector<size_t>& order) {

@@ -4,14 +4,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <new>
-#include <random>
 #include <vector>
 
 #include "libcheck.h"
+#include "protocol/match_model.h"
 
 namespace {
 bool g_out_of_memory = false;
@@ -28,41 +29,17 @@ void operator delete[](void* memory) noexcept {
   if (memory) g_array_bytes -= malloc_usable_size(memory);
   std::free(memory);
 }
-void operator delete[](void* memory, size_t) noexcept { operator delete[](memory); }
+void operator delete[](void* memory, size_t) noexcept {
+  operator delete[](memory);
+}
 
 namespace {
 
+using namespace erdma::protocol::test;
 using erdma::protocol::Matcher;
 using erdma::protocol::Peer;
 using erdma::protocol::PostedEntry;
 using erdma::protocol::UnexpectedEntry;
-
-constexpr uint64_t kNothing = 0;
-constexpr uint64_t kProtocolBits = uint64_t{3} << 60;
-
-// Peers are compared by address only.
-const Peer* peer(size_t i) { return reinterpret_cast<const Peer*>((i + 1) * 4096); }
-
-struct Receive : PostedEntry {
-  Receive(const Peer* from, uint64_t wanted, uint64_t mask = kNothing) noexcept {
-    source = from;
-    tag = wanted;
-    ignore = mask;
-  }
-};
-
-struct Message : UnexpectedEntry {
-  Message(const Peer* from, uint64_t carried) noexcept {
-    source = from;
-    tag = carried;
-  }
-};
-
-PostedEntry* deliver(Matcher& matcher, Message& message) {
-  PostedEntry* receive = matcher.arrive(*message.source, message.tag);
-  if (!receive) matcher.queue(message);
-  return receive;
-}
 
 // Receives that no test message matches, ahead of the interesting ones: 0 stays below the length
 // from which queues are hashed, the others go beyond it.
@@ -94,9 +71,14 @@ START_TEST(receive_takes_a_message_exactly_when_tag_and_source_agree) {
     const Peer* source;
     uint64_t tag, ignore;
     bool match;
-  } cases[] = {{nullptr, 5, 0, true},       {peer(1), 5, 0, true},    {peer(2), 5, 0, false},
-               {nullptr, 4, 0, false},      {nullptr, 4, 1, true},    {nullptr, 4, 2, false},
-               {peer(1), ~0ull, ~0ull, true}, {peer(2), 5, ~0ull, false},
+  } cases[] = {{nullptr, 5, 0, true},
+               {peer(1), 5, 0, true},
+               {peer(2), 5, 0, false},
+               {nullptr, 4, 0, false},
+               {nullptr, 4, 1, true},
+               {nullptr, 4, 2, false},
+               {peer(1), ~0ull, ~0ull, true},
+               {peer(2), 5, ~0ull, false},
                {nullptr, 5 | kProtocolBits, kProtocolBits, true}};
   for (const size_t fillers : kFillers) {
     for (const auto& c : cases) {
@@ -269,8 +251,8 @@ class Pages {
   static constexpr size_t kCount = 1000;
 
   Pages() : x_page(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
-    x_memory = static_cast<std::byte*>(mmap(nullptr, kCount * x_page, PROT_READ | PROT_WRITE,
-                                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    x_memory = static_cast<std::byte*>(
+        mmap(nullptr, kCount * x_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ck_assert_ptr_ne(x_memory, MAP_FAILED);
   }
   Pages(const Pages&) = delete;
@@ -404,213 +386,13 @@ START_TEST(unexpected_index_goes_to_the_selectors_in_use) {
 }
 END_TEST
 
-/// Does what the matcher does by scanning its own copies, oldest first.
-class Oracle {
- public:
-  struct Copy {
-    const void* entry;
-    const Peer* source;
-    uint64_t tag, ignore;
-    const void* context;
-    bool sticky;
-  };
-  using Copies = std::vector<Copy>;
-
-  static bool match(const Copy& receive, const Peer* source, uint64_t tag) {
-    for (int bit = 0; bit < 64; ++bit) {
-      const bool ignored = receive.ignore >> bit & 1;
-      if (!ignored && (receive.tag >> bit & 1) != (tag >> bit & 1)) return false;
-    }
-    return !receive.source || receive.source == source;
-  }
-  const void* find(const Copy& receive) const {
-    for (const Copy& message : unexpected)
-      if (match(receive, message.source, message.tag)) return message.entry;
-    return nullptr;
-  }
-  const void* arrive(const Peer* source, uint64_t tag) {
-    for (const Copy& receive : posted) {
-      if (!match(receive, source, tag)) continue;
-      const void* found = receive.entry;
-      if (!receive.sticky) forget(posted, found);
-      return found;
-    }
-    return nullptr;
-  }
-  const void* with_context(const void* context) const {
-    for (const Copy& receive : posted)
-      if (receive.context == context) return receive.entry;
-    return nullptr;
-  }
-  static void forget(Copies& copies, const void* entry) {
-    copies.erase(std::find_if(copies.begin(), copies.end(),
-                              [&](const Copy& copy) { return copy.entry == entry; }));
-  }
-
-  Copies posted, unexpected;
-};
-
-struct Mix {
-  uint32_t tags;      // number of different tags
-  uint32_t masks;     // number of different masks, besides none
-  uint32_t peers;
-  uint32_t failures;  // percent of allocations that fail
-};
-constexpr Mix kMixes[] = {{400, 1, 3, 0},  {40, 3, 2, 0},   {1000, 6, 5, 0}, {400, 20, 3, 0},
-                          {60, 40, 4, 0},  {2, 2, 2, 0},    {400, 3, 3, 50}, {400, 20, 3, 90},
-                          {400, 3, 3, 100}};
-
-/// Runs a Matcher and the Oracle side by side on random calls.
-class Model {
- public:
-  Model(const Mix& mix, uint32_t seed) : x_mix(mix), x_random(seed) {}
-  ~Model() {
-    while (PostedEntry* entry = x_matcher.first_posted()) withdraw(*entry);
-    while (UnexpectedEntry* entry = x_matcher.first_unexpected()) withdraw(*entry);
-  }
-  Model(const Model&) = delete;
-  Model& operator=(const Model&) = delete;
-
-  // The favour changes so that both queues grow long and drain again and again.
-  void run(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      if (i % 500 == 0) x_favour = pick(3);
-      g_out_of_memory = pick(100) < x_mix.failures;
-      step();
-      g_out_of_memory = false;
-      if (i % 97 == 0) compare_order();
-    }
-    compare_order();
-  }
-  size_t longest() const { return x_longest; }
-
- private:
-  uint32_t pick(uint32_t below) { return uint32_t(x_random() % below); }
-  uint64_t random_tag() { return uint64_t{pick(x_mix.tags)} << 20 | uint64_t{pick(4)} << 60; }
-  const Peer* random_peer() { return peer(pick(x_mix.peers)); }
-  uint64_t random_mask() {
-    const uint32_t i = pick(x_mix.masks + 1);
-    return i == 0 ? 0 : kProtocolBits | uint64_t{i - 1} << (pick(200) ? 40 : 20);
-  }
-
-  void step() {
-    const uint32_t action = pick(20);
-    if (action < 16) {
-      const bool posts = x_favour == 2 ? action < 8 : (action < 15) == (x_favour == 0);
-      posts ? post() : arrive();
-    } else if (action == 16) {
-      find();
-    } else if (action == 17) {
-      cancel();
-    } else if (action == 18 && x_favour == 2) {
-      remove_any(x_oracle.posted);
-    } else if (action == 19 && x_favour == 2) {
-      remove_any(x_oracle.unexpected);
-    }
-    x_longest = std::max({x_longest, x_oracle.posted.size(), x_oracle.unexpected.size()});
-  }
-
-  Oracle::Copy random_receive() {
-    const bool directed = pick(2);
-    return {nullptr, directed ? random_peer() : nullptr, random_tag(), random_mask(),
-            reinterpret_cast<const void*>(uintptr_t{pick(50)} + 1), pick(10) == 0};
-  }
-
-  void post() {
-    Oracle::Copy copy = random_receive();
-    auto* receive = new Receive(copy.source, copy.tag, copy.ignore);
-    receive->context = const_cast<void*>(copy.context);
-    receive->sticky = copy.sticky;
-    const void* expected = x_oracle.find(copy);
-    UnexpectedEntry* message = x_matcher.post(*receive);
-    ck_assert_ptr_eq(message, expected);
-    if (message) {
-      Oracle::forget(x_oracle.unexpected, expected);
-      delete static_cast<Message*>(message);
-      delete receive;
-    } else {
-      copy.entry = static_cast<PostedEntry*>(receive);
-      x_oracle.posted.push_back(copy);
-    }
-  }
-
-  void arrive() {
-    auto* message = new Message(random_peer(), random_tag());
-    const void* expected = x_oracle.arrive(message->source, message->tag);
-    PostedEntry* receive = deliver(x_matcher, *message);
-    ck_assert_ptr_eq(receive, expected);
-    if (!receive) {
-      x_oracle.unexpected.push_back({static_cast<UnexpectedEntry*>(message), message->source,
-                                     message->tag, 0, nullptr, false});
-      return;
-    }
-    delete message;
-    if (!receive->sticky) delete static_cast<Receive*>(receive);
-  }
-
-  void find() {
-    const Oracle::Copy wanted = random_receive();
-    ck_assert_ptr_eq(x_matcher.find(wanted.source, wanted.tag, wanted.ignore),
-                     x_oracle.find(wanted));
-  }
-
-  void cancel() {
-    const void* context = random_receive().context;
-    PostedEntry* entry = x_matcher.posted_with_context(context);
-    ck_assert_ptr_eq(entry, x_oracle.with_context(context));
-    if (!entry) return;
-    Oracle::forget(x_oracle.posted, entry);
-    withdraw(*entry);
-  }
-
-  void remove_any(Oracle::Copies& copies) {
-    if (copies.empty()) return;
-    void* entry = const_cast<void*>(copies[pick(uint32_t(copies.size()))].entry);
-    Oracle::forget(copies, entry);
-    if (&copies == &x_oracle.posted) {
-      withdraw(*static_cast<PostedEntry*>(entry));
-    } else {
-      withdraw(*static_cast<UnexpectedEntry*>(entry));
-    }
-  }
-
-  void withdraw(PostedEntry& entry) {
-    x_matcher.remove(entry);
-    delete static_cast<Receive*>(&entry);
-  }
-  void withdraw(UnexpectedEntry& entry) {
-    x_matcher.remove(entry);
-    delete static_cast<Message*>(&entry);
-  }
-
-  void compare_order() {
-    ck_assert_uint_eq(x_matcher.posted_count(), x_oracle.posted.size());
-    ck_assert_uint_eq(x_matcher.unexpected_count(), x_oracle.unexpected.size());
-    PostedEntry* receive = x_matcher.first_posted();
-    for (const auto& copy : x_oracle.posted) {
-      ck_assert_ptr_eq(receive, copy.entry);
-      receive = x_matcher.next_posted(*receive);
-    }
-    ck_assert_ptr_null(receive);
-    UnexpectedEntry* message = x_matcher.first_unexpected();
-    for (const auto& copy : x_oracle.unexpected) {
-      ck_assert_ptr_eq(message, copy.entry);
-      message = x_matcher.next_unexpected(*message);
-    }
-    ck_assert_ptr_null(message);
-  }
-
-  const Mix x_mix;
-  std::mt19937 x_random;
-  Matcher x_matcher;
-  Oracle x_oracle;
-  uint32_t x_favour = 0;  // 0 = receives, 1 = messages, 2 = balanced
-  size_t x_longest = 0;
-};
+constexpr Mix kMixes[] = {{400, 1, 3, 0},  {40, 3, 2, 0},    {1000, 6, 5, 0},
+                          {400, 20, 3, 0}, {60, 40, 4, 0},   {2, 2, 2, 0},
+                          {400, 3, 3, 50}, {400, 20, 3, 90}, {400, 3, 3, 100}};
 
 START_TEST(matcher_agrees_with_a_scan_on_random_calls) {
   for (uint32_t seed = 1; seed <= 3; ++seed) {
-    Model model(kMixes[_i], seed);
+    Model model(kMixes[_i], seed, g_out_of_memory);
     model.run(10'000);
     ck_assert_uint_gt(model.longest(), 64);
   }
