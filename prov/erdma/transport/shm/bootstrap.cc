@@ -1,0 +1,315 @@
+#include "transport/shm/bootstrap.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <new>
+
+#include <rdma/fi_errno.h>
+
+#include "util/log.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr uint64_t kMillisecond = 1'000'000;
+constexpr uint64_t kHelloTimeout = 5'000 * kMillisecond;
+constexpr size_t kMaxPendingHellos = 64;
+constexpr uint16_t kFirstPort = 32768;
+constexpr uint16_t kPorts = 60999 - 32768 + 1;
+
+// What an epoll event names: the lowest two bits are the sort, the rest an id.
+enum EventSort : uint64_t { kCommands, kListener, kSocket, kProcess };
+constexpr uint64_t event_of(EventSort sort, uint64_t id) noexcept {
+  return id << 2 | sort;
+}
+
+uint64_t random_word() noexcept {
+  uint64_t word = 0;
+  if (getrandom(&word, sizeof(word), GRND_NONBLOCK) != sizeof(word))
+    word = uint64_t(getpid()) << 32 ^ util::SystemClock().now();
+  return word;
+}
+
+}  // namespace
+
+Bootstrap::Bootstrap(const BootstrapConfig& config)
+    : x_config(config),
+      x_nonce(random_word()),
+      x_boot(boot_id_hash()),
+      x_identity(own_cma_identity()),
+      x_epoll(epoll_create1(EPOLL_CLOEXEC)),
+      x_command_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+util::Result<std::unique_ptr<Bootstrap>> Bootstrap::start(const BootstrapConfig& config) {
+  std::unique_ptr<Bootstrap> bootstrap(new Bootstrap(config));
+  if (!bootstrap->x_epoll || !bootstrap->x_command_fd) {
+    ERDMA_WARN(EP_CTRL, "cannot make descriptors: %s\n", strerror(errno));
+    return -FI_EMFILE;
+  }
+  if (const int rc = bootstrap->bind_name()) return rc;
+  bootstrap->watch(bootstrap->x_command_fd.get(), event_of(kCommands, 0));
+  bootstrap->watch(bootstrap->x_listener.get(), event_of(kListener, 0));
+  if (const int rc = bootstrap->start_thread()) return rc;
+  return bootstrap;
+}
+
+int Bootstrap::bind_name() {
+  const bool pick = !x_config.name.port();
+  const auto first = uint16_t(x_nonce % kPorts);
+  for (uint32_t i = 0; i < kPorts; ++i) {
+    if (pick) x_config.name.set_port(uint16_t(kFirstPort + (first + i) % kPorts));
+    auto listener = listen_as(x_config.name, x_config.options.scope);
+    if (listener) {
+      x_listener = std::move(*listener);
+      return 0;
+    }
+    if (listener.error() != -FI_EADDRINUSE || !pick) {
+      ERDMA_WARN(EP_CTRL, "cannot listen as %s: %s\n", x_config.name.to_string().c_str(),
+                 strerror(-listener.error()));
+      return listener.error();
+    }
+  }
+  return -FI_EADDRINUSE;
+}
+
+int Bootstrap::start_thread() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int rc = pthread_create(&x_thread, nullptr, &entry, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  x_running = !rc;
+  if (rc) ERDMA_WARN(EP_CTRL, "cannot start a thread: %s\n", strerror(rc));
+  return -rc;
+}
+
+Bootstrap::~Bootstrap() {
+  if (!x_running) return;
+  x_stop = true;
+  write_eventfd(x_command_fd.get());
+  pthread_join(x_thread, nullptr);
+  close_listener();
+}
+
+void Bootstrap::abandon() noexcept {
+  x_listener.reset();
+  x_epoll.reset();
+  x_command_fd.reset();
+}
+
+int Bootstrap::command(Command command) noexcept try {
+  {
+    std::lock_guard guard(x_mutex);
+    x_commands.push_back(std::move(command));
+  }
+  write_eventfd(x_command_fd.get());
+  return 0;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+int Bootstrap::connect(const ConnectRequest& request) noexcept {
+  return command({Command::Type::connect, request});
+}
+
+void Bootstrap::close(const ConnectionPtr& connection, int status) noexcept {
+  const Control bye{ControlType::bye, status};
+  // Best effort: the shutdown says it too, even where a forked child still holds the socket.
+  if (connection->process) (void)send_message(connection->socket.get(), &bye, sizeof(bye));
+  ::shutdown(connection->socket.get(), SHUT_RDWR);
+  (void)command({Command::Type::close, {}, connection});
+}
+
+void Bootstrap::stop_listening() noexcept {
+  (void)command({Command::Type::stop_listening});
+}
+
+void* Bootstrap::entry(void* self) noexcept {
+  static_cast<Bootstrap*>(self)->run();
+  return nullptr;
+}
+
+void Bootstrap::run() noexcept {
+  epoll_event events[32];
+  while (!x_stop) {
+    const int count = epoll_wait(x_epoll.get(), events, int(std::size(events)), timeout());
+    for (int i = 0; i < count; ++i) {
+      try {
+        dispatch(events[i].data.u64);
+      } catch (const std::bad_alloc&) {
+        ERDMA_WARN(EP_CTRL, "out of memory while serving a connection\n");
+      }
+    }
+    try {
+      expire();
+    } catch (const std::bad_alloc&) {
+      ERDMA_WARN(EP_CTRL, "out of memory while connecting\n");
+    }
+  }
+}
+
+void Bootstrap::dispatch(uint64_t event) {
+  const uint64_t id = event >> 2;
+  if ((event & 3) == kCommands) return run_commands();
+  if ((event & 3) == kListener) return accept_all();
+  if ((event & 3) == kProcess) return on_exit(id);
+  const auto found = x_connections.find(id);
+  if (found == x_connections.end()) return;
+  const ConnectionPtr connection = found->second;
+  switch (connection->state) {
+    case ConnectionState::awaiting_hello:
+      return on_hello(connection);
+    case ConnectionState::awaiting_welcome:
+      return on_welcome(connection);
+    case ConnectionState::up:
+      return on_control(connection);
+    case ConnectionState::connecting:
+    case ConnectionState::hung_up:
+      return;
+  }
+}
+
+void Bootstrap::run_commands() {
+  drain_eventfd(x_command_fd.get());
+  std::vector<Command> commands;
+  {
+    std::lock_guard guard(x_mutex);
+    commands.swap(x_commands);
+  }
+  for (Command& command : commands) {
+    if (command.type == Command::Type::close) {
+      drop(command.connection);
+    } else if (command.type == Command::Type::stop_listening) {
+      close_listener();
+    } else {
+      auto connection = std::make_shared<Connection>();
+      connection->outbound = true;
+      connection->state = ConnectionState::connecting;
+      connection->request = command.request;
+      connection->started = x_config.clock->now();
+      try_connect(add(std::move(connection)));
+    }
+  }
+}
+
+int Bootstrap::timeout() const noexcept {
+  uint64_t next = x_listen_again ? x_listen_again : UINT64_MAX;
+  for (const auto& [id, connection] : x_connections)
+    if (connection->deadline) next = std::min(next, connection->deadline);
+  if (next == UINT64_MAX) return -1;
+  const uint64_t now = x_config.clock->now();
+  return next <= now ? 0 : int((next - now) / kMillisecond) + 1;
+}
+
+void Bootstrap::expire() {
+  const uint64_t now = x_config.clock->now();
+  if (x_listen_again && x_listen_again <= now) {
+    x_listen_again = 0;
+    if (x_listener) watch(x_listener.get(), event_of(kListener, 0));
+  }
+  std::vector<ConnectionPtr> due;
+  for (const auto& [id, connection] : x_connections)
+    if (connection->deadline && connection->deadline <= now) due.push_back(connection);
+  for (const ConnectionPtr& connection : due) {
+    connection->deadline = 0;
+    if (connection->state == ConnectionState::connecting) {
+      try_connect(connection);
+    } else if (connection->state == ConnectionState::awaiting_welcome) {
+      fail(connection, -FI_ETIMEDOUT);
+    } else if (connection->state == ConnectionState::awaiting_hello) {
+      ERDMA_INFO(EP_CTRL, "a connection said nothing for 5 s: closed\n");
+      drop(connection);
+    } else {
+      lose(connection, -FI_ESHUTDOWN);
+    }
+  }
+}
+
+void Bootstrap::watch(int fd, uint64_t event) {
+  epoll_event wanted{};
+  wanted.events = EPOLLIN;
+  wanted.data.u64 = event;
+  if (epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fd, &wanted))
+    ERDMA_WARN(EP_CTRL, "epoll_ctl: %s\n", strerror(errno));
+}
+
+void Bootstrap::unwatch(int fd) noexcept {
+  epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+// The shutdown turns peers away even where a forked child still holds the socket.
+void Bootstrap::close_listener() noexcept {
+  if (!x_listener) return;
+  unwatch(x_listener.get());
+  ::shutdown(x_listener.get(), SHUT_RDWR);
+  x_listener.reset();
+  x_listen_again = 0;
+}
+
+void Bootstrap::pause_listener(uint64_t nanoseconds) {
+  unwatch(x_listener.get());
+  x_listen_again = x_config.clock->now() + nanoseconds;
+}
+
+void Bootstrap::accept_all() {
+  while (x_listener) {
+    if (x_pending_hellos >= kMaxPendingHellos) return pause_listener(2 * kMillisecond);
+    util::Fd socket(accept4(x_listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket) {
+      x_exhaustion_logged = false;
+      accept_one(std::move(socket));
+    } else if (errno == EAGAIN) {
+      return;
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      if (!x_exhaustion_logged)
+        ERDMA_WARN(EP_CTRL, "cannot accept peers: %s; raise the limit of open files (ulimit -n)\n",
+                   strerror(errno));
+      x_exhaustion_logged = true;
+      return pause_listener(100 * kMillisecond);
+    }
+  }
+}
+
+void Bootstrap::accept_one(util::Fd socket) {
+  const Credentials peer = peer_credentials(socket.get());
+  if (peer.uid != geteuid()) {
+    ERDMA_WARN(EP_CTRL, "refused a connection of process %d, user %u: not this user (%u)\n",
+               int(peer.pid), peer.uid, geteuid());
+    return;
+  }
+  auto connection = std::make_shared<Connection>();
+  connection->socket = std::move(socket);
+  connection->deadline = x_config.clock->now() + kHelloTimeout;
+  ++x_pending_hellos;
+  add(connection);
+  watch(connection->socket.get(), event_of(kSocket, connection->id));
+}
+
+Bootstrap::ConnectionPtr Bootstrap::add(ConnectionPtr connection) {
+  connection->id = x_next_id++;
+  x_connections.emplace(connection->id, connection);
+  return connection;
+}
+
+void Bootstrap::drop(const ConnectionPtr& connection) noexcept {
+  const ConnectionPtr alive = connection;
+  if (!x_connections.erase(connection->id)) return;
+  if (connection->socket) unwatch(connection->socket.get());
+  if (connection->state == ConnectionState::awaiting_hello) --x_pending_hellos;
+  PeerProcess* process = connection->process.get();
+  if (!process) return;
+  std::erase(process->connections, connection.get());
+  if (!process->connections.empty()) return;
+  if (process->pidfd) unwatch(process->pidfd.get());
+  x_processes.erase(process->id);
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/shm/cold_rings.h"
+#include "transport/shm/connection.h"
+#include "transport/shm/mailbox.h"
+#include "transport/shm/options.h"
+#include "transport/shm/unix_socket.h"
+#include "transport/shm/wire.h"
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace erdma::transport::shm {
+
+struct BootstrapConfig {
+  Options options;
+  util::SocketAddress name;  ///< port 0 = pick one
+  Mailbox* mailbox;
+  ColdRings* rings;
+  CmaCalls* calls;
+  const util::Clock* clock;
+  int wake_fd;     ///< sent to peers
+  bool expedited;  ///< this process registered for barriers
+};
+
+/// The background thread of one endpoint: listens, connects, shakes hands, reads control sockets,
+/// watches for deaths. Asleep in epoll otherwise. Tells the polling thread by mail only.
+class Bootstrap {
+ public:
+  static util::Result<std::unique_ptr<Bootstrap>> start(const BootstrapConfig& config);
+  ~Bootstrap();
+
+  /// In a forked child: closes descriptors. Not followed by destruction.
+  void abandon() noexcept;
+
+  const util::SocketAddress& name() const noexcept { return x_config.name; }
+  /// Polling thread: begins to connect; out_up or out_failed will come.
+  int connect(const ConnectRequest& request) noexcept;
+  /// Polling thread: says bye with `status` and ends the channel. No more mail matters.
+  void close(const std::shared_ptr<Connection>& connection, int status) noexcept;
+  /// Polling thread: takes no more connections.
+  void stop_listening() noexcept;
+
+ private:
+  struct Command {
+    enum class Type : uint8_t { connect, close, stop_listening } type;
+    ConnectRequest request = {};
+    std::shared_ptr<Connection> connection = nullptr;
+  };
+  using ConnectionPtr = std::shared_ptr<Connection>;
+
+  explicit Bootstrap(const BootstrapConfig& config);
+  int bind_name();
+  int start_thread();
+  int command(Command command) noexcept;
+
+  // bootstrap.cc: the loop
+  static void* entry(void* self) noexcept;
+  void run() noexcept;
+  void dispatch(uint64_t event);
+  void run_commands();
+  int timeout() const noexcept;
+  void expire();
+  void watch(int fd, uint64_t event);
+  void unwatch(int fd) noexcept;
+  void close_listener() noexcept;
+  void pause_listener(uint64_t nanoseconds);
+  void accept_all();
+  void accept_one(util::Fd socket);
+  ConnectionPtr add(ConnectionPtr connection);
+  void drop(const ConnectionPtr& connection) noexcept;
+
+  // handshake.cc
+  Greeting greeting() const noexcept;
+  void try_connect(const ConnectionPtr& connection);
+  void retry_or_fail(const ConnectionPtr& connection, int status, bool patient);
+  void fail(const ConnectionPtr& connection, int status);
+  void on_hello(const ConnectionPtr& connection);
+  void accept_hello(const ConnectionPtr& connection, const Greeting& greeting, util::Fd wake);
+  void refuse(const ConnectionPtr& connection, const char* why);
+  void on_welcome(const ConnectionPtr& connection);
+  void accept_welcome(const ConnectionPtr& connection, const Welcome& welcome, Received& received);
+  bool meet(const ConnectionPtr& connection, const Greeting& greeting, util::Fd wake,
+            const char** why);
+  std::shared_ptr<PeerProcess> find_process(uint64_t nonce) const noexcept;
+  void hear_out(PeerProcess& process);
+  static void settle(Mail& mail) noexcept;
+  void go_up(const ConnectionPtr& connection);
+
+  // control.cc
+  void on_control(const ConnectionPtr& connection);
+  bool handle(const ConnectionPtr& connection, const Control& control, util::Fd fd);
+  void on_admit_answer(const ConnectionPtr& connection, int status);
+  void on_hang_up(const ConnectionPtr& connection);
+  void on_exit(uint64_t process);
+  void lose(const ConnectionPtr& connection, int status);
+
+  BootstrapConfig x_config;
+  const uint64_t x_nonce;
+  const uint64_t x_boot;
+  const CmaIdentity x_identity;
+  pthread_t x_thread{};
+  bool x_running = false;
+
+  std::mutex x_mutex;
+  std::vector<Command> x_commands;
+  std::atomic<bool> x_stop = false;
+
+  // Background thread only:
+  util::Fd x_epoll, x_command_fd, x_listener;
+  uint64_t x_next_id = 1;
+  uint64_t x_listen_again = 0;  ///< when to listen again; 0 = listening
+  bool x_exhaustion_logged = false;
+  size_t x_pending_hellos = 0;
+  std::unordered_map<uint64_t, ConnectionPtr> x_connections;
+  std::unordered_map<uint64_t, std::shared_ptr<PeerProcess>> x_processes;  ///< by id
+};
+
+}  // namespace erdma::transport::shm

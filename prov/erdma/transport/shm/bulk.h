@@ -1,0 +1,89 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "transport/shm/cma.h"
+#include "transport/shm/options.h"
+#include "transport/transport.h"
+#include "util/clock.h"
+
+/// Large transfers of one channel (data of one sender to one receiver). The receiver drives: it
+/// publishes a ticket, both sides claim chunks of it (readv here, writev there, or neither: then
+/// the sender streams through bounce slots). docs/architecture.md, "Large messages inside a host".
+namespace erdma::transport::shm {
+
+inline constexpr size_t kBulkControlBytes = 4096;
+inline constexpr size_t kBounceSlotBytes = 32 * 1024;
+inline constexpr size_t kBounceSlots = 16;
+/// Size of the memory shared for one channel: control page, then bounce slots. The slots are backed
+/// by memory only once they are needed (BulkMemory::back_bounce).
+inline constexpr size_t kBulkBytes = kBulkControlBytes + kBounceSlots * kBounceSlotBytes;
+
+struct BulkShared;  // layout of the control page, in bulk_shared.h
+
+/// The receiver's means to have the bounce slots backed before the sender touches them.
+class BulkMemory {
+ public:
+  virtual int back_bounce() noexcept = 0;  ///< posix_fallocate of the slots: 0 or negative errno
+
+ protected:
+  ~BulkMemory() = default;
+};
+
+/// Receiver's side of one inbound channel. `shared` (kBulkBytes, zeroed when made) outlives it; the
+/// sender may write anything there at any time: no value in it is trusted.
+class BulkIn {
+ public:
+  BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& peer, const Options& options,
+         Counters& counters, const util::Clock& clock);
+  ~BulkIn();  ///< after abort, if something is active
+
+  /// Begins to copy `length` bytes of the sender's exposed memory. Any number may be queued; they
+  /// run a few at a time. 0 or -FI_EINVAL, -FI_ENOMEM.
+  int start(const Exposure& remote, const iovec* local, size_t count, size_t length,
+            uint64_t token) noexcept;
+  /// Moves a chunk or two of what is active; sink.on_done() for what has finished. Returns the
+  /// steps made: if any, a sleeping sender may have something to do.
+  int poll(Sink& sink) noexcept;
+  bool active() const noexcept;  ///< something is started and not reported
+  bool ready() const noexcept;   ///< poll() would do something now: do not sleep
+  /// The peer is gone: on_done(status) for everything. After return nothing touches local memory. A
+  /// peer that lives may be writing there just now; that is waited for, some milliseconds at most.
+  void abort(Sink& sink, int status) noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> x_state;
+};
+
+/// Sender's side of one outbound channel.
+class BulkOut {
+ public:
+  BulkOut(CmaCalls& calls, CmaPeer& peer, const Options& options, Counters& counters,
+          const util::Clock& clock);
+  ~BulkOut();
+
+  /// 0, -FI_EAGAIN while too much is exposed, -FI_EINVAL, -FI_ENOMEM.
+  int expose(const iovec* memory, size_t count, size_t length, Exposure& exposure) noexcept;
+  /// After return nothing here touches the memory; a transfer that still uses it fails at the
+  /// receiver with -FI_ECANCELED.
+  void withdraw(const Exposure& exposure) noexcept;
+  /// The receiver's shared memory (kBulkBytes) is mapped here now; it outlives this object. Counts
+  /// as a step of the next poll().
+  void attach(void* shared) noexcept;
+  /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
+  /// have something to do.
+  int poll() noexcept;
+  bool active() const noexcept;  ///< something is exposed, or asked for that no longer is
+  bool ready() const noexcept;   ///< poll() would do something now: do not sleep
+
+ private:
+  struct State;
+  std::unique_ptr<State> x_state;
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/shm/bulk.h"
+#include "transport/shm/bulk_shared.h"
+#include "transport/shm/stream_copy.h"
+#include "util/intrusive_list.h"
+#include "util/pool.h"
+
+namespace erdma::transport::shm {
+
+/// One inbound transfer. In exactly one of State's lists.
+struct Transfer : util::ListHook<Transfer> {
+  uint64_t token = 0;
+  RemoteMemory remote;
+  iovec local[kMaxIov];
+  size_t locals = 0;
+  uint64_t length = 0;
+  int status = 0;
+  size_t ticket = 0;  ///< while running
+
+  /// What no generation has taken up yet. Each failure takes a capability away (both, one, bounce),
+  /// and leaves at most three parts: never full.
+  static constexpr size_t kMaxLeft = 8;
+  Range left[kMaxLeft];
+  size_t lefts = 0;
+  bool read_off = false, write_off = false;  ///< calls that cannot reach this message's memory
+
+  // The generation under way. Of what is shared, only what the sender writes is ever read back.
+  TicketState state;  ///< mode none: between generations
+  Range range;
+  size_t chunk = 0;
+  uint32_t chunks = 0;
+  uint32_t claimed = 0;              ///< chunks that this side took
+  uint32_t failed = Stop::kNoChunk;  ///< the one of them that failed
+  bool closed = false;               ///< nobody can claim any more
+  uint32_t closed_at = 0;            ///< chunks that were claimed then
+  uint32_t piece = 0;                ///< bounce: next slot to empty
+  uint64_t offset = 0;               ///< bounce: bytes of the range in place
+  uint64_t started = 0;
+
+  void leave(uint64_t begin, uint64_t end) noexcept {
+    if (begin >= end) return;
+    if (lefts == kMaxLeft) {
+      status = -EPROTO;
+      return;
+    }
+    left[lefts++] = {begin, end};
+  }
+  void leave_chunk(uint32_t index) noexcept {
+    const uint64_t begin = range.begin + uint64_t(index) * chunk;
+    leave(begin, std::min<uint64_t>(begin + chunk, range.end));
+  }
+};
+
+struct BulkIn::State {
+  State(void* shared, BulkMemory& slots, CmaCalls& cma_calls, CmaPeer& sender,
+        const Options& options, Counters& counted, const util::Clock& time) noexcept
+      : memory(shared),
+        page(shared_page(shared)),
+        backing(slots),
+        calls(cma_calls),
+        peer(sender),
+        counters(counted),
+        clock(time),
+        streaming(options.streaming) {}
+
+  void activate() noexcept;
+  int step(Transfer& transfer, Budget& budget) noexcept;
+  int deliver(Sink& sink) noexcept;
+  void finish(Transfer& transfer, int status) noexcept;
+  bool ready(const Transfer& transfer) const noexcept;
+  void await_writes_under_way() noexcept;
+
+  // One generation, from its beginning to its end.
+  Mode next_mode(const Transfer& transfer) const noexcept;
+  bool begin_generation(Transfer& transfer) noexcept;
+  int back_slots() noexcept;
+  void publish(Transfer& transfer) noexcept;
+  int read_chunks(Transfer& transfer, Budget& budget) noexcept;
+  int watch_writes(Transfer& transfer) noexcept;
+  int empty_slots(Transfer& transfer, Budget& budget) noexcept;
+  void end_generation(Transfer& transfer) noexcept;
+
+  bool may_read(const Transfer& transfer) const noexcept {
+    return peer.read.permission == Permission::allowed && !transfer.read_off;
+  }
+  uint32_t claim(Transfer& transfer) noexcept;
+  void read_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept;
+  void close(Transfer& transfer) noexcept;
+  bool withdrawn(const Transfer& transfer) const noexcept;
+  Stop stop_of(const Transfer& transfer) const noexcept;
+  uint32_t count_of(const SharedWord& word, const Transfer& transfer) const noexcept;
+
+  void* const memory;
+  BulkShared& page;
+  BulkMemory& backing;
+  CmaCalls& calls;
+  CmaPeer& peer;
+  Counters& counters;
+  const util::Clock& clock;
+  StreamingChoice streaming;
+
+  util::Pool<Transfer> pool;
+  util::IntrusiveList<Transfer> queued, running, finished;  ///< each in order of start()
+  size_t live = 0;                                          ///< in any of them
+  bool ticket_used[kTickets] = {};
+  uint32_t generation = 0;  ///< last one given out; unique over all tickets
+  Transfer* bouncing = nullptr;
+  bool backed = false;
+};
+
+}  // namespace erdma::transport::shm

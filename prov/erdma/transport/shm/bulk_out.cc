@@ -1,0 +1,246 @@
+#include "transport/shm/bulk_out.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+namespace erdma::transport::shm {
+
+BulkOut::BulkOut(CmaCalls& calls, CmaPeer& peer, const Options&, Counters& counters,
+                 const util::Clock&)
+    : x_state(std::make_unique<State>(calls, peer, counters)) {}
+
+BulkOut::~BulkOut() = default;
+
+int BulkOut::expose(const iovec* memory, size_t count, size_t length, Exposure& exposure) noexcept {
+  if (count > kMaxIov || !plausible(memory, count, length)) return -FI_EINVAL;
+  if (x_state->pool.in_use() == kMaxExposures) return -FI_EAGAIN;
+  RemoteMemory* exposed = x_state->pool.acquire();
+  if (!exposed) return -FI_ENOMEM;
+  const util::PoolHandle handle = x_state->pool.handle(*exposed);
+  exposed->index = handle.index;
+  exposed->generation = handle.generation;
+  exposed->count = uint8_t(count);
+  exposed->length = length;
+  std::copy_n(memory, count, exposed->iov);
+  encode(*exposed, exposure);
+  return 0;
+}
+
+void BulkOut::withdraw(const Exposure& exposure) noexcept {
+  State& state = *x_state;
+  RemoteMemory named;
+  if (decode(exposure, named) != 0) return;
+  RemoteMemory* exposed = state.find(named.id());
+  if (!exposed) return;
+  state.pool.release(*exposed);
+  state.withdrawn[named.index] = named.generation;
+  if (!state.page) return;
+  // Sequentially consistent: who still reads the memory after this also sees it withdrawn.
+  state.page->withdrawn[named.index].store(named.generation, std::memory_order_seq_cst);
+  // Tickets not joined yet are refused when they are: join() no longer finds the exposure.
+  for (size_t i = 0; i < kTickets; ++i) {
+    const Joined& joined = state.tickets[i];
+    if (joined.exposure == named.id() && !joined.stopped &&
+        state.state_of(i).generation == joined.state.generation)
+      state.stop(i, ECANCELED);
+  }
+}
+
+void BulkOut::attach(void* shared) noexcept {
+  x_state->memory = shared;
+  x_state->page = &shared_page(shared);
+  for (size_t i = 0; i < kMaxExposures; ++i)
+    if (const uint16_t generation = x_state->withdrawn[i])
+      x_state->page->withdrawn[i].store(generation, std::memory_order_seq_cst);
+  x_state->publish_write_state();
+}
+
+int BulkOut::poll() noexcept {
+  State& state = *x_state;
+  if (!state.page) return 0;
+  state.publish_write_state();
+  // Oldest first: what the receiver has waited for longest.
+  size_t order[kTickets];
+  uint32_t generation[kTickets];
+  size_t used = 0;
+  for (size_t i = 0; i < kTickets; ++i) {
+    const TicketState seen = state.state_of(i);
+    if (seen.mode == Mode::none) continue;
+    generation[i] = seen.generation;
+    size_t at = used++;
+    for (; at > 0 && int32_t(generation[order[at - 1]] - generation[i]) > 0; --at)
+      order[at] = order[at - 1];
+    order[at] = i;
+  }
+  int steps = std::exchange(state.announce, false) ? 1 : 0;
+  Budget budget;
+  for (size_t i = 0; i < used; ++i) steps += state.step(order[i], budget);
+  return steps;
+}
+
+bool BulkOut::active() const noexcept {
+  return x_state->pool.in_use() > 0 || ready();
+}
+
+bool BulkOut::ready() const noexcept {
+  if (!x_state->page) return false;
+  if (x_state->announce) return true;
+  for (size_t i = 0; i < kTickets; ++i)
+    if (x_state->ready(i)) return true;
+  return false;
+}
+
+void BulkOut::State::publish_write_state() noexcept {
+  const Permission permission = peer.write.permission;
+  const WriteState now = permission == Permission::untested ? WriteState::unknown
+                         : may_write()                      ? WriteState::allowed
+                                                            : WriteState::denied;
+  if (now == told) return;
+  told = now;
+  page->write_state.store(uint64_t(now), std::memory_order_release);
+  announce = true;
+}
+
+void BulkOut::State::stop(size_t ticket, int error, uint32_t chunk) noexcept {
+  Joined& joined = tickets[ticket];
+  joined.stopped = true;
+  page->progress[ticket].stop.store(pack(Stop{joined.state.generation, chunk, uint8_t(error)}),
+                                    std::memory_order_release);
+}
+
+int BulkOut::State::step(size_t ticket, Budget& budget) noexcept {
+  const TicketState state = state_of(ticket);
+  Joined& joined = tickets[ticket];
+  if (state.mode == Mode::none) return 0;
+  int steps = 0;
+  if (state.generation != joined.state.generation) {
+    if (!join(ticket, state)) return 0;
+    steps = 1;
+  }
+  if (joined.stopped) return steps;
+  const RemoteMemory* exposed = find(joined.exposure);
+  if (!exposed) return steps;  // withdraw() has stopped it
+  if (joined.state.mode == Mode::bounce) return steps + fill_slots(ticket, *exposed, budget);
+  if (joined.state.mode == Mode::read_only) return steps;
+  return steps + write_chunks(ticket, *exposed, budget);
+}
+
+bool BulkOut::State::join(size_t ticket, TicketState state) noexcept {
+  constexpr auto kAcquire = std::memory_order_acquire;
+  const TicketBody& body = page->body[ticket];
+  Joined copy;
+  copy.state = state;
+  copy.exposure = body.exposure.load(kAcquire);
+  copy.range = {body.begin.load(kAcquire), body.end.load(kAcquire)};
+  copy.chunk = body.chunk.load(kAcquire);
+  copy.iovs = body.iovs.load(kAcquire);
+  for (size_t i = 0; i < std::min(copy.iovs, kMaxIov); ++i)
+    copy.iov[i] = {reinterpret_cast<void*>(body.address[i].load(kAcquire)),
+                   body.length[i].load(kAcquire)};
+  if (page->state[ticket].load(kAcquire) != pack(state)) return false;
+  const int error = refusal(copy);
+  if (error == 0) copy.chunks = chunks_of(copy.range.length(), copy.chunk);
+  tickets[ticket] = copy;
+  if (error != 0) stop(ticket, error);
+  return true;
+}
+
+/// Positive errno if this side takes no part in what the ticket asks. Nothing in it is trusted.
+int BulkOut::State::refusal(const Joined& joined) noexcept {
+  const RemoteMemory* exposed = find(joined.exposure);
+  if (!exposed) return ECANCELED;
+  const Range& range = joined.range;
+  if (range.begin >= range.end || range.end > exposed->length || range.length() > kMaxRange ||
+      joined.chunk < kPageBytes || joined.chunk > kMaxChunk || joined.iovs > kMaxIov ||
+      joined.state.mode > Mode::bounce || !plausible(joined.iov, joined.iovs, range.end))
+    return EPROTO;
+  return joined.state.mode == Mode::write_only && !may_write() ? EPERM : 0;
+}
+
+/// The next chunk, or kNoChunk.
+uint32_t BulkOut::State::claim(size_t ticket) noexcept {
+  const Joined& joined = tickets[ticket];
+  SharedWord& word = page->progress[ticket].claim;
+  uint64_t seen = word.load(std::memory_order_acquire);
+  for (uint32_t tries = 0; tries <= joined.chunks; ++tries) {
+    const Tally tally = unpack_tally(seen);
+    if (tally.generation != joined.state.generation || tally.count >= joined.chunks) break;
+    const Tally next{tally.generation, tally.count + 1};
+    if (word.compare_exchange_weak(seen, pack(next), std::memory_order_acq_rel,
+                                   std::memory_order_acquire))
+      return tally.count;
+  }
+  return Stop::kNoChunk;
+}
+
+int BulkOut::State::write_chunks(size_t ticket, const RemoteMemory& exposed,
+                                 Budget& budget) noexcept {
+  Joined& joined = tickets[ticket];
+  int steps = 0;
+  while (budget.chunk_left()) {
+    if (!may_write()) {
+      if (joined.state.mode == Mode::write_only) stop(ticket, EPERM);
+      break;
+    }
+    const uint32_t index = claim(ticket);
+    if (index == Stop::kNoChunk) break;
+    ++steps;
+    const uint64_t begin = joined.range.begin + uint64_t(index) * joined.chunk;
+    const auto length = size_t(std::min<uint64_t>(joined.chunk, joined.range.end - begin));
+    const int error =
+        move_by_cma(calls, CmaCall::write, peer.pid, {exposed.iov, exposed.count},
+                    {joined.iov, joined.iovs}, begin, length, counters.cma_write_bytes);
+    budget.spend_chunk(length);
+    if (error != 0) {
+      if (classify(error) == Failure::permission) deny(peer, CmaCall::write, error, counters);
+      publish_write_state();  // before the stop: who sees the stop chooses by it
+      stop(ticket, error, index);
+      break;
+    }
+    page->progress[ticket].done.store(pack(Tally{joined.state.generation, ++joined.done}),
+                                      std::memory_order_release);
+  }
+  return steps;
+}
+
+bool BulkOut::State::slot_free(const Joined& joined) const noexcept {
+  const Tally tally = unpack_tally(page->consumed.load(std::memory_order_acquire));
+  const uint32_t consumed = tally.generation == joined.state.generation ? tally.count : 0;
+  return joined.piece - consumed < kBounceSlots;  // nonsense: wraps, and counts as none free
+}
+
+int BulkOut::State::fill_slots(size_t ticket, const RemoteMemory& exposed,
+                               Budget& budget) noexcept {
+  Joined& joined = tickets[ticket];
+  const CopyFunction copy = joined.state.streaming == Streaming::none ? plain_copy : stream_copy;
+  int steps = 0;
+  while (joined.offset < joined.range.length() && budget.pieces > 0 && slot_free(joined)) {
+    const size_t bytes = piece_bytes(joined.piece, joined.range.length() - joined.offset);
+    copy_in(bounce_slot(memory, joined.piece), exposed.iov, exposed.count,
+            joined.range.begin + joined.offset, bytes, copy);
+    joined.offset += bytes;
+    counters.bounce_out_bytes += bytes;
+    --budget.pieces;
+    ++steps;
+    page->produced.store(pack(Tally{joined.state.generation, ++joined.piece}),
+                         std::memory_order_release);
+  }
+  return steps;
+}
+
+/// True if step() would do something now.
+bool BulkOut::State::ready(size_t ticket) const noexcept {
+  const TicketState state = state_of(ticket);
+  const Joined& joined = tickets[ticket];
+  if (state.mode == Mode::none) return false;
+  if (state.generation != joined.state.generation) return true;
+  if (joined.stopped || joined.state.mode == Mode::read_only) return false;
+  if (joined.state.mode == Mode::bounce)
+    return joined.offset < joined.range.length() && slot_free(joined);
+  const Tally tally = unpack_tally(page->progress[ticket].claim.load(std::memory_order_acquire));
+  return may_write() && tally.generation == state.generation && tally.count < joined.chunks;
+}
+
+}  // namespace erdma::transport::shm

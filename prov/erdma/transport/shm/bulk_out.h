@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/shm/bulk.h"
+#include "transport/shm/bulk_shared.h"
+#include "util/pool.h"
+
+namespace erdma::transport::shm {
+
+/// One ticket as the sender took it over: a validated copy, for one generation.
+struct Joined {
+  TicketState state;
+  uint64_t exposure = 0;
+  Range range;
+  size_t chunk = 0;
+  uint32_t chunks = 0;
+  size_t iovs = 0;
+  iovec iov[kMaxIov];  ///< the receiver's memory
+  bool stopped = false;
+  uint32_t done = 0;    ///< chunks written
+  uint32_t piece = 0;   ///< bounce: next slot to fill
+  uint64_t offset = 0;  ///< bounce: bytes of the range sent
+};
+
+struct BulkOut::State {
+  State(CmaCalls& cma_calls, CmaPeer& receiver, Counters& counted) noexcept
+      : calls(cma_calls), peer(receiver), counters(counted) {}
+
+  int step(size_t ticket, Budget& budget) noexcept;
+  /// False if the receiver changes the ticket just now.
+  bool join(size_t ticket, TicketState state) noexcept;
+  int refusal(const Joined& joined) noexcept;
+  RemoteMemory* find(uint64_t exposure) noexcept {
+    return pool.find({uint32_t(exposure >> 16), uint16_t(exposure)});
+  }
+  bool may_write() const noexcept { return peer.write.permission == Permission::allowed; }
+  void publish_write_state() noexcept;
+  void stop(size_t ticket, int error, uint32_t chunk = Stop::kNoChunk) noexcept;
+  uint32_t claim(size_t ticket) noexcept;
+  int write_chunks(size_t ticket, const RemoteMemory& memory, Budget& budget) noexcept;
+  int fill_slots(size_t ticket, const RemoteMemory& memory, Budget& budget) noexcept;
+  bool slot_free(const Joined& joined) const noexcept;
+  bool ready(size_t ticket) const noexcept;
+  TicketState state_of(size_t ticket) const noexcept {
+    return unpack_state(page->state[ticket].load(std::memory_order_acquire));
+  }
+
+  CmaCalls& calls;
+  CmaPeer& peer;
+  Counters& counters;
+  void* memory = nullptr;
+  BulkShared* page = nullptr;  ///< null until attach()
+  util::Pool<RemoteMemory> pool{kMaxExposures};
+  uint16_t withdrawn[kMaxExposures] = {};  ///< as in BulkShared, for withdrawals before attach()
+  Joined tickets[kTickets];
+  WriteState told = WriteState::unknown;
+  bool announce = false;  ///< the receiver may sleep until it learns that: counts as a step
+};
+
+}  // namespace erdma::transport::shm

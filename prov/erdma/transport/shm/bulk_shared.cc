@@ -1,0 +1,130 @@
+#include "transport/shm/bulk_shared.h"
+
+#include <cerrno>
+#include <cstring>
+#include <type_traits>
+
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+struct WireMemory {
+  uint32_t index;
+  uint16_t generation;
+  uint8_t count;
+  uint8_t access;
+  uint64_t length;
+  struct {
+    uint64_t address, length;
+  } iov[kMaxIov];
+};
+static_assert(sizeof(WireMemory) == 80 && sizeof(WireMemory) <= Exposure::kMaxBytes);
+static_assert(std::is_trivially_copyable_v<WireMemory>);
+
+constexpr size_t wire_bytes(size_t count) noexcept {
+  return 16 + 16 * count;
+}
+
+}  // namespace
+
+bool plausible(const iovec* iov, size_t count, uint64_t length) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    const auto address = reinterpret_cast<uintptr_t>(iov[i].iov_base);
+    uintptr_t end = 0;
+    if (__builtin_add_overflow(address, iov[i].iov_len, &end)) return false;
+    if (address == 0 && iov[i].iov_len != 0) return false;
+  }
+  const size_t total = hmem::total_length(iov, count);
+  return total != SIZE_MAX && total >= length;
+}
+
+void encode(const RemoteMemory& memory, Exposure& exposure) noexcept {
+  WireMemory wire{};
+  wire.index = memory.index;
+  wire.generation = memory.generation;
+  wire.count = memory.count;
+  wire.access = uint8_t(memory.access);
+  wire.length = memory.length;
+  for (size_t i = 0; i < memory.count; ++i)
+    wire.iov[i] = {reinterpret_cast<uintptr_t>(memory.iov[i].iov_base), memory.iov[i].iov_len};
+  exposure.size = uint8_t(wire_bytes(memory.count));
+  std::memcpy(exposure.bytes, &wire, exposure.size);
+}
+
+int decode(const Exposure& exposure, RemoteMemory& memory) noexcept {
+  WireMemory wire{};
+  if (exposure.size < wire_bytes(0) || exposure.size > sizeof wire) return -FI_EINVAL;
+  std::memcpy(&wire, exposure.bytes, exposure.size);
+  if (wire.count > kMaxIov || exposure.size != wire_bytes(wire.count)) return -FI_EINVAL;
+  if (wire.access > uint8_t(Access::remote_write)) return -FI_EINVAL;
+  memory.index = wire.index;
+  memory.generation = wire.generation;
+  memory.access = Access(wire.access);
+  memory.count = wire.count;
+  memory.length = wire.length;
+  for (size_t i = 0; i < wire.count; ++i)
+    memory.iov[i] = {reinterpret_cast<void*>(wire.iov[i].address), wire.iov[i].length};
+  return plausible(memory.iov, memory.count, memory.length) ? 0 : -FI_EINVAL;
+}
+
+void copy_in(void* slot, const iovec* iov, size_t count, uint64_t offset, size_t length,
+             CopyFunction copy) noexcept {
+  iovec parts[kMaxIov];
+  auto* to = static_cast<std::byte*>(slot);
+  const size_t used = hmem::slice(iov, count, offset, length, parts);
+  for (size_t i = 0; i < used; to += parts[i].iov_len, ++i)
+    copy(to, parts[i].iov_base, parts[i].iov_len);
+}
+
+void copy_out(const iovec* iov, size_t count, uint64_t offset, const void* slot, size_t length,
+              CopyFunction copy) noexcept {
+  iovec parts[kMaxIov];
+  auto* from = static_cast<const std::byte*>(slot);
+  const size_t used = hmem::slice(iov, count, offset, length, parts);
+  for (size_t i = 0; i < used; from += parts[i].iov_len, ++i)
+    copy(parts[i].iov_base, from, parts[i].iov_len);
+}
+
+Failure classify(int error) noexcept {
+  switch (error) {
+    case ENOMEM:
+    case EINTR:
+    case EAGAIN:
+      return Failure::transient;
+    case EPERM:
+    case EACCES:
+    case ENOSYS:
+    case ESRCH:  // a wrong pid, or a zombie: whether the peer died is for others to find out
+      return Failure::permission;
+    default:
+      return Failure::memory;
+  }
+}
+
+int move_by_cma(CmaCalls& calls, CmaCall call, pid_t pid, IovList local, IovList remote,
+                uint64_t offset, size_t length, uint64_t& moved) noexcept {
+  iovec here[kMaxIov];
+  iovec there[kMaxIov];
+  unsigned retries = 0;
+  while (length > 0) {
+    const size_t heres = hmem::slice(local.iov, local.count, offset, length, here);
+    const size_t theres = hmem::slice(remote.iov, remote.count, offset, length, there);
+    const ssize_t count = call == CmaCall::read ? calls.readv(pid, here, heres, there, theres)
+                                                : calls.writev(pid, here, heres, there, theres);
+    if (count > 0) {
+      const size_t bytes = std::min(size_t(count), length);
+      offset += bytes;
+      length -= bytes;
+      moved += bytes;
+      continue;
+    }
+    const int error = count < 0 ? int(-count) : EFAULT;
+    if (classify(error) != Failure::transient || ++retries > kTransientRetries) return error;
+  }
+  return 0;
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,159 @@
+#include "transport/shm/cma.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+#include <new>
+
+#include "transport/shm/ptracer.h"
+#include "util/log.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+/// The words that peers probe, alone on a page that a forked child finds zeroed: a child must not
+/// pass for its parent.
+struct ProbeWords {
+  uint64_t nonce;
+  uint64_t scratch;
+};
+
+uint64_t fresh_nonce() noexcept {
+  uint64_t nonce = 0;
+  while (nonce == 0)
+    if (::getrandom(&nonce, sizeof nonce, GRND_NONBLOCK) != ssize_t(sizeof nonce))
+      nonce = reinterpret_cast<uintptr_t>(&nonce) * 0x9E3779B97F4A7C15u + uint64_t(::getpid());
+  return nonce;
+}
+
+ProbeWords* map_probe_words() noexcept {
+  void* page = ::mmap(nullptr, sizeof(ProbeWords), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return nullptr;
+  (void)::madvise(page, sizeof(ProbeWords), MADV_WIPEONFORK);
+  return static_cast<ProbeWords*>(page);
+}
+
+/// One line at most: what holds for one call holds for the other.
+void deny_both(CmaPeer& peer, const char* reason, bool worth_a_line) noexcept {
+  peer.read = {Permission::denied, 0, reason, !worth_a_line};
+  peer.write = {Permission::denied, 0, reason, true};
+}
+
+/// Why no call is worth its line in the kernel's log; null if one is.
+const char* hopeless(const CmaPeer& peer, const ProcFs& proc) noexcept {
+  if (peer.pid <= 0) return "the peer's pid is not visible in this pid namespace";
+  const int scope = proc.ptrace_scope();
+  if (scope >= 3) return "ptrace_scope 3 forbids it to everybody until the next boot";
+  if (scope == 2 && !proc.can_ptrace_any()) return "ptrace_scope 2 asks for CAP_SYS_PTRACE";
+  return nullptr;
+}
+
+CmaVerdict probe_read(CmaCalls& calls, const CmaPeer& peer) noexcept {
+  uint64_t nonce = 0;
+  const iovec local{&nonce, sizeof nonce};
+  const iovec remote{reinterpret_cast<void*>(peer.identity.nonce_address), sizeof nonce};
+  const ssize_t moved = calls.readv(peer.pid, &local, 1, &remote, 1);
+  if (moved < 0 && moved != -EFAULT) return {Permission::denied, int(-moved), nullptr, false};
+  if (moved == ssize_t(sizeof nonce) && nonce == peer.identity.nonce && nonce != 0)
+    return {Permission::allowed, 0, nullptr, false};
+  return {Permission::denied, moved < 0 ? int(-moved) : 0,
+          "the process of this pid is not the peer: its nonce differs", false};
+}
+
+CmaVerdict probe_write(CmaCalls& calls, const CmaPeer& peer) noexcept {
+  uint64_t word = peer.identity.nonce;
+  const iovec local{&word, sizeof word};
+  const iovec remote{reinterpret_cast<void*>(peer.identity.scratch_address), sizeof word};
+  const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
+  if (moved == ssize_t(sizeof word)) return {Permission::allowed, 0, nullptr, false};
+  return {Permission::denied, moved < 0 ? int(-moved) : EFAULT, nullptr, false};
+}
+
+void report(CmaPeer& peer, CmaVerdict& verdict, const char* call, Counters& counters) noexcept try {
+  if (verdict.permission != Permission::denied || verdict.reported) return;
+  verdict.reported = true;
+  ++counters.cma_refusals;
+  ERDMA_WARN(EP_DATA, "%s\n", diagnosis(peer, call, verdict).c_str());
+} catch (const std::bad_alloc&) {
+  ERDMA_WARN(EP_DATA, "%s on process %d: %d\n", call, int(peer.pid), verdict.error);
+}
+
+}  // namespace
+
+ssize_t CmaCalls::readv(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
+                        size_t remotes) noexcept {
+  const ssize_t moved = ::process_vm_readv(pid, local, locals, remote, remotes, 0);
+  return moved < 0 ? -errno : moved;
+}
+
+ssize_t CmaCalls::writev(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
+                         size_t remotes) noexcept {
+  const ssize_t moved = ::process_vm_writev(pid, local, locals, remote, remotes, 0);
+  return moved < 0 ? -errno : moved;
+}
+
+int CmaCalls::set_ptracer(unsigned long pid) noexcept {
+  return ::prctl(PR_SET_PTRACER, pid, 0, 0, 0) == 0 ? 0 : -errno;
+}
+
+CmaIdentity own_cma_identity() {
+  static std::mutex mutex;
+  static ProbeWords* const words = map_probe_words();
+  const ProcFs proc;
+  CmaIdentity identity{};
+  {
+    const std::lock_guard<std::mutex> guard(mutex);
+    if (words && words->nonce == 0) words->nonce = fresh_nonce();
+    identity.nonce = words ? words->nonce : 0;
+  }
+  identity.nonce_address = words ? reinterpret_cast<uintptr_t>(&words->nonce) : 0;
+  identity.scratch_address = words ? reinterpret_cast<uintptr_t>(&words->scratch) : 0;
+  identity.user_namespace = proc.own_namespace("user");
+  identity.pid_namespace = proc.own_namespace("pid");
+  identity.dumpable = ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
+  identity.seccomp = proc.seccomp();
+  identity.ptrace_scope = proc.ptrace_scope();
+  identity.uid = ::getuid();
+  identity.gid = ::getgid();
+  return identity;
+}
+
+void probe(CmaCalls& calls, bool enabled, CmaPeer& peer) noexcept {
+  probe(calls, enabled, peer, ProcFs());
+}
+
+void probe(CmaCalls& calls, bool enabled, CmaPeer& peer, const ProcFs& proc) noexcept {
+  if (!enabled) return deny_both(peer, "switched off by FI_ERDMA_CMA", false);
+  if (const char* reason = hopeless(peer, proc)) return deny_both(peer, reason, true);
+  peer.read = probe_read(calls, peer);
+  if (peer.read.permission == Permission::allowed) {
+    peer.write = probe_write(calls, peer);
+  } else {
+    // Never write to a process that was not proven to be the peer. One line of log says it all.
+    peer.write = {Permission::denied, 0, "the peer could not be proven: reading it failed", true};
+  }
+}
+
+bool wants_admission(const CmaPeer& peer) noexcept {
+  const bool refused = peer.read.error == EPERM || peer.write.error == EPERM;
+  return refused && peer.identity.ptrace_scope == 1;
+}
+
+void report_refusals(CmaPeer& peer, Counters& counters) noexcept {
+  report(peer, peer.read, "process_vm_readv", counters);
+  report(peer, peer.write, "process_vm_writev", counters);
+}
+
+void deny(CmaPeer& peer, CmaCall call, int error, Counters& counters) noexcept {
+  CmaVerdict& verdict = call == CmaCall::read ? peer.read : peer.write;
+  if (verdict.permission == Permission::denied) return;
+  verdict = {Permission::denied, error, nullptr, false};
+  report(peer, verdict, call == CmaCall::read ? "process_vm_readv" : "process_vm_writev", counters);
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <string>
+
+#include "transport/shm/options.h"
+
+/// Cross-memory attach: process_vm_readv(2), process_vm_writev(2), and who may use them on whom.
+namespace erdma::transport::shm {
+
+class ProcFs;
+
+/// The system calls, replaceable in tests. Return bytes moved or negative errno.
+class CmaCalls {
+ public:
+  virtual ~CmaCalls() = default;
+  virtual ssize_t readv(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
+                        size_t remotes) noexcept;
+  virtual ssize_t writev(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
+                         size_t remotes) noexcept;
+  virtual int set_ptracer(unsigned long pid) noexcept;  ///< prctl(PR_SET_PTRACER, pid)
+};
+
+/// What a process tells its peers in the hello, so that they can probe it and explain a refusal.
+/// Travels between processes of one host: fixed layout, host byte order. Nothing in it is trusted.
+struct CmaIdentity {
+  uint64_t nonce_address;  ///< of 8 private bytes that hold `nonce`
+  uint64_t nonce;
+  uint64_t scratch_address;  ///< of 8 private bytes that a proven peer may overwrite
+  uint64_t user_namespace;   ///< inode of /proc/self/ns/user; 0 unknown
+  uint64_t pid_namespace;
+  int32_t dumpable;      ///< PR_GET_DUMPABLE
+  int32_t seccomp;       ///< Seccomp: of /proc/self/status; -1 unknown
+  int32_t ptrace_scope;  ///< Yama as seen there; -1 = no Yama
+  uint32_t uid, gid;
+  uint32_t reserved;
+};
+
+enum class Permission : uint8_t { untested, allowed, denied };
+
+/// Outcome of one direction (this process as caller on one peer) of one call.
+struct CmaVerdict {
+  Permission permission = Permission::untested;
+  int error = 0;  ///< positive errno of the refusal; 0 if none was made
+  const char* reason =
+      nullptr;            ///< static text when denied without a call (scope, wrong nonce, off)
+  bool reported = false;  ///< the refusal is in the log, or is not worth a line
+};
+
+/// This process as caller on one peer process. Single-threaded once handed to a link.
+struct CmaPeer {
+  pid_t pid = 0;  ///< as seen here, from SO_PEERCRED; 0 = invisible
+  CmaIdentity identity{};
+  CmaVerdict read, write;
+};
+
+/// This process's identity. The nonce and scratch words are static; valid until exec.
+CmaIdentity own_cma_identity();
+
+/// Probes both calls with real bytes: reads the nonce and compares; writes (back) the scratch word
+/// only after the nonce matched. Skips the calls where the scope file already says no, or pid is 0.
+/// Fills peer.read and peer.write; logs nothing.
+void probe(CmaCalls& calls, bool enabled, CmaPeer& peer) noexcept;
+void probe(CmaCalls& calls, bool enabled, CmaPeer& peer, const ProcFs& proc) noexcept;
+
+/// True if probing again would help once the peer admitted us as its ptracer: refused with EPERM
+/// under ptrace_scope 1.
+bool wants_admission(const CmaPeer& peer) noexcept;
+
+/// At the target: admits `requester` (pid as seen here) by naming, in PR_SET_PTRACER, the nearest
+/// common ancestor of this process, `requester` and everybody admitted before. 0 or negative errno;
+/// -EPERM if policy forbids it or the only common ancestor is the host's init.
+int admit(CmaCalls& calls, PtracerPolicy policy, pid_t requester) noexcept;
+
+/// One line for the log: call, errno, pids, uids, gids, namespaces, dumpable, seccomp,
+/// ptrace_scope, what an administrator can do, "continuing by copy".
+std::string diagnosis(const CmaPeer& peer, const char* call, const CmaVerdict& verdict);
+
+enum class CmaCall : uint8_t { read, write };
+
+/// Warns once about each call that the last probe() found refused. Call it when no other probe will
+/// follow. Silent about what the user switched off.
+void report_refusals(CmaPeer& peer, Counters& counters) noexcept;
+
+/// Gives up `call` on this peer for good, because it failed with `error` (positive errno) although
+/// the probe passed. Warns, once.
+void deny(CmaPeer& peer, CmaCall call, int error, Counters& counters) noexcept;
+
+}  // namespace erdma::transport::shm

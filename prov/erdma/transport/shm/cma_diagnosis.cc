@@ -1,0 +1,110 @@
+#include "transport/shm/cma_diagnosis.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace erdma::transport::shm {
+namespace {
+
+const char* sameness(uint64_t here, uint64_t there) noexcept {
+  if (here == 0 || there == 0) return "unknown";
+  return here == there ? "same" : "different";
+}
+
+RefusalCause cause_without_errno(const CmaPeer& peer, int scope) noexcept {
+  if (peer.pid <= 0) return RefusalCause::invisible_pid;
+  if (scope >= 3) return RefusalCause::scope_nobody;
+  if (scope == 2) return RefusalCause::scope_admin_only;
+  return RefusalCause::wrong_process;
+}
+
+RefusalCause cause_of_eperm(const CmaIdentity& here, const CmaIdentity& there) noexcept {
+  if (here.uid != there.uid || here.gid != there.gid) return RefusalCause::other_user;
+  if (here.user_namespace != there.user_namespace) return RefusalCause::other_user_namespace;
+  if (there.dumpable != 1) return RefusalCause::not_dumpable;
+  if (here.ptrace_scope >= 3) return RefusalCause::scope_nobody;
+  if (here.ptrace_scope == 2) return RefusalCause::scope_admin_only;
+  if (here.ptrace_scope == 1) return RefusalCause::scope_ancestor_only;
+  return here.seccomp == 2 ? RefusalCause::seccomp : RefusalCause::capabilities;
+}
+
+}  // namespace
+
+RefusalCause likely_cause(const CmaPeer& peer, const CmaVerdict& verdict,
+                          const CmaIdentity& self) noexcept {
+  if (verdict.reason) return cause_without_errno(peer, self.ptrace_scope);
+  switch (verdict.error) {
+    case ENOSYS:
+      return self.seccomp == 2 ? RefusalCause::seccomp : RefusalCause::no_such_call;
+    case ESRCH:
+      return RefusalCause::wrong_process;
+    case EPERM:
+    case EACCES:
+      return cause_of_eperm(self, peer.identity);
+    default:
+      return RefusalCause::memory;
+  }
+}
+
+const char* remedy(RefusalCause cause) noexcept {
+  switch (cause) {
+    case RefusalCause::scope_admin_only:
+      return "sysctl kernel.yama.ptrace_scope=1 (or 0), or give the processes CAP_SYS_PTRACE";
+    case RefusalCause::scope_nobody:
+      return "set kernel.yama.ptrace_scope to 1 or 0 in sysctl.d and reboot";
+    case RefusalCause::scope_ancestor_only:
+      return "FI_ERDMA_PTRACER=ancestor with a common launcher, FI_ERDMA_PTRACER=any, or sysctl "
+             "kernel.yama.ptrace_scope=0 (in a container also allow the call in its seccomp "
+             "profile)";
+    case RefusalCause::invisible_pid:
+      return "run both processes in one pid namespace (docker --pid=host or --pid=container:NAME)";
+    case RefusalCause::wrong_process:
+      return "the peer may be exiting; else run both processes in one pid namespace";
+    case RefusalCause::other_user:
+      return "run both processes with the same uid and gid";
+    case RefusalCause::other_user_namespace:
+      return "run both processes in one user namespace";
+    case RefusalCause::not_dumpable:
+      return "make the peer's binary readable to its user and not setuid, or PR_SET_DUMPABLE=1";
+    case RefusalCause::seccomp:
+      return "allow process_vm_readv and process_vm_writev in the container's seccomp profile, or "
+             "add CAP_SYS_PTRACE (docker --cap-add=SYS_PTRACE)";
+    case RefusalCause::no_such_call:
+      return "use a kernel with CONFIG_CROSS_MEMORY_ATTACH";
+    case RefusalCause::memory:
+      return "none: the kernel could not reach this memory";
+    case RefusalCause::capabilities:
+      return "start both processes with the same capabilities (or allow the call in the LSM "
+             "policy)";
+  }
+  return "none known";
+}
+
+std::string diagnosis(const CmaPeer& peer, const char* call, const CmaVerdict& verdict) {
+  const CmaIdentity self = own_cma_identity();
+  const CmaIdentity& there = peer.identity;
+  char what[160];
+  if (verdict.error != 0) {
+    char text[64];
+    std::snprintf(what, sizeof what, "%s (errno %d)%s%s",
+                  ::strerror_r(verdict.error, text, sizeof text), verdict.error,
+                  verdict.reason ? ": " : "", verdict.reason ? verdict.reason : "");
+  } else {
+    std::snprintf(what, sizeof what, "%s", verdict.reason ? verdict.reason : "not tried");
+  }
+  char line[640];
+  std::snprintf(line, sizeof line,
+                "%s from process %d on process %d: %s; uid/gid here %u/%u, there %u/%u; user "
+                "namespace %s, pid namespace %s; peer dumpable %d; seccomp here %d, there %d; "
+                "ptrace_scope %d. Remedy: %s. Continuing by copy through shared memory",
+                call, int(::getpid()), int(peer.pid), what, self.uid, self.gid, there.uid,
+                there.gid, sameness(self.user_namespace, there.user_namespace),
+                sameness(self.pid_namespace, there.pid_namespace), there.dumpable, self.seccomp,
+                there.seccomp, self.ptrace_scope, remedy(likely_cause(peer, verdict, self)));
+  return line;
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,44 @@
+#include "transport/shm/cold_rings.h"
+
+#include <bit>
+
+#include "transport/shm/ring.h"
+
+namespace erdma::transport::shm {
+
+util::Result<ColdPlace> ColdRings::acquire() {
+  std::lock_guard guard(x_mutex);
+  size_t at = 0;
+  while (at < x_chunks.size() && x_chunks[at].used == UINT64_MAX) ++at;
+  if (at == x_chunks.size())
+    if (const int rc = grow()) return rc;
+  Chunk& chunk = x_chunks[at];
+  const auto index = uint32_t(std::countr_one(chunk.used));
+  chunk.used |= uint64_t(1) << index;
+  const ColdPlace place{&chunk.segment.as<ColdChunk>(), index, chunk.segment.fd()};
+  reset_ring(RingMemory::cold(*place.chunk, index), 0);
+  return place;
+}
+
+void ColdRings::release(const ColdPlace& place) noexcept {
+  std::lock_guard guard(x_mutex);
+  for (Chunk& chunk : x_chunks)
+    if (chunk.segment.data() == place.chunk) chunk.used &= ~(uint64_t(1) << place.index);
+}
+
+void ColdRings::announce_sleep() noexcept {
+  std::lock_guard guard(x_mutex);
+  x_sleeps = true;
+  for (Chunk& chunk : x_chunks)
+    chunk.segment.as<ColdChunk>().wake.may_sleep.store(1, std::memory_order_release);
+}
+
+int ColdRings::grow() {
+  auto segment = Segment::create("erdma-cold", kColdChunkBytes, kColdChunkBytes);
+  if (!segment) return segment.error();
+  segment->as<ColdChunk>().wake.may_sleep.store(x_sleeps, std::memory_order_relaxed);
+  x_chunks.push_back({std::move(*segment), 0});
+  return 0;
+}
+
+}  // namespace erdma::transport::shm

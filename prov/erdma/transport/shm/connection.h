@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "transport/shm/cma.h"
+#include "transport/shm/cold_rings.h"
+#include "util/fd.h"
+#include "util/socket_address.h"
+
+namespace erdma::transport::shm {
+
+class ShmLink;
+struct Connection;
+
+/// A remote endpoint, alive when it greeted. Both channels between two endpoints share it, so each
+/// peer costs one pidfd and one eventfd. Members above the line never change.
+struct PeerProcess {
+  util::SocketAddress name;  ///< as it calls itself
+  uint64_t nonce = 0;
+  uint64_t id = 0;
+  bool expedited = false;  ///< a barrier_on_all(registered) reaches it
+  util::Fd wake;           ///< its eventfd
+  util::Fd pidfd;          ///< none when the process is invisible here
+  // Background thread only:
+  CmaPeer cma;
+  bool admission_asked = false;
+  bool admission_answered = false;
+  std::vector<Connection*> connections;
+};
+
+/// What the polling thread asks for. `link` is not looked at by the background thread.
+struct ConnectRequest {
+  ShmLink* link = nullptr;
+  uint32_t attempt = 0;
+  util::SocketAddress address;
+  bool patient = false;  ///< the peer may still be starting
+};
+
+enum class ConnectionState : uint8_t {
+  connecting,        ///< outbound: nobody listens yet; next try at `deadline`
+  awaiting_welcome,  ///< outbound
+  awaiting_hello,    ///< inbound
+  up,
+  hung_up,  ///< the socket closed: until `deadline` we wait for the pidfd to say why
+};
+
+/// The control socket of one channel. Received from by the background thread; either thread sends.
+struct Connection {
+  util::Fd socket;
+  bool outbound = false;
+  std::shared_ptr<PeerProcess> process;  ///< set once greeted
+  ColdPlace place;                       ///< inbound: the ring given out
+  // Background thread only:
+  ConnectionState state = ConnectionState::awaiting_hello;
+  uint64_t id = 0;
+  uint64_t deadline = 0;  ///< 0 = none
+  uint64_t started = 0;
+  uint64_t backoff = 0;
+  ConnectRequest request;
+  // Polling thread only:
+  ShmLink* link = nullptr;
+};
+
+}  // namespace erdma::transport::shm

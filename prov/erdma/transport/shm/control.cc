@@ -1,0 +1,121 @@
+#include <cerrno>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/bootstrap.h"
+#include "util/log.h"
+
+/// Bootstrap's established connections: control messages and the end of a peer.
+namespace erdma::transport::shm {
+namespace {
+
+/// A process closes its sockets a moment before its pidfd tells of its exit.
+constexpr uint64_t kExitGrace = 100'000'000;
+
+/// What a peer may report of itself in a bye.
+int bye_status(int value) noexcept {
+  return value == -FI_ECONNRESET ? value : -FI_ESHUTDOWN;
+}
+
+}  // namespace
+
+void Bootstrap::on_control(const ConnectionPtr& connection) {
+  while (connection->state == ConnectionState::up) {
+    Control control{};
+    Received received = receive(connection->socket.get(), &control, sizeof(control));
+    if (received.bytes == -EAGAIN) return;
+    if (received.bytes <= 0) return on_hang_up(connection);
+    if (received.bytes != sizeof(control) ||
+        !handle(connection, control, std::move(received.fds[0]))) {
+      ERDMA_WARN(EP_CTRL, "%s sent an invalid control message: closed\n",
+                 connection->process->name.to_string().c_str());
+      return lose(connection, -FI_ECONNRESET);
+    }
+  }
+}
+
+bool Bootstrap::handle(const ConnectionPtr& connection, const Control& control, util::Fd fd) {
+  Mail mail{Mail::Type::promote, connection};
+  switch (control.type) {
+    case ControlType::promote:
+      if (connection->outbound) return false;
+      break;
+    case ControlType::demote:
+      if (!connection->outbound) return false;
+      mail.type = Mail::Type::demote;
+      break;
+    case ControlType::hot_ring:
+    case ControlType::bulk_memory: {
+      const bool hot = control.type == ControlType::hot_ring;
+      if (!connection->outbound) return false;
+      auto segment = Segment::adopt(std::move(fd), hot ? kHotSegmentBytes : kBulkBytes);
+      if (!segment) return false;
+      segment->close_fd();
+      mail.type = hot ? Mail::Type::hot_ring : Mail::Type::bulk;
+      mail.segment = std::move(*segment);
+      break;
+    }
+    case ControlType::admit: {
+      const pid_t requester = connection->process->cma.pid;
+      const Control answer{
+          ControlType::admit_answer,
+          requester > 0 ? admit(*x_config.calls, x_config.options.ptracer, requester) : -FI_EPERM};
+      (void)send_message(connection->socket.get(), &answer, sizeof(answer));
+      return true;
+    }
+    case ControlType::admit_answer:
+      on_admit_answer(connection, control.value);
+      return true;
+    case ControlType::bye:
+      lose(connection, bye_status(control.value));
+      return true;
+    default:
+      return false;
+  }
+  x_config.mailbox->post(std::move(mail));
+  return true;
+}
+
+void Bootstrap::on_admit_answer(const ConnectionPtr& connection, int status) {
+  PeerProcess& process = *connection->process;
+  if (!process.admission_asked || process.admission_answered) return;
+  process.admission_answered = true;
+  if (!status) probe(*x_config.calls, x_config.options.cma, process.cma);
+  Mail mail{Mail::Type::verdict, connection};
+  settle(mail);
+  x_config.mailbox->post(std::move(mail));
+}
+
+void Bootstrap::on_hang_up(const ConnectionPtr& connection) {
+  if (!connection->process->pidfd) return lose(connection, -FI_ECONNRESET);
+  unwatch(connection->socket.get());
+  connection->state = ConnectionState::hung_up;
+  connection->deadline = x_config.clock->now() + kExitGrace;
+}
+
+void Bootstrap::on_exit(uint64_t process_id) {
+  const auto found = x_processes.find(process_id);
+  if (found == x_processes.end()) return;
+  const std::shared_ptr<PeerProcess> process = found->second;
+  unwatch(process->pidfd.get());
+  const std::vector<Connection*> connections = process->connections;
+  for (Connection* connection : connections) {
+    const auto at = x_connections.find(connection->id);
+    if (at == x_connections.end()) continue;
+    const ConnectionPtr alive = at->second;
+    // A goodbye that it sent before it exited is still to be read.
+    if (alive->state == ConnectionState::up) on_control(alive);
+    if (x_connections.contains(alive->id)) lose(alive, -FI_ECONNRESET);
+  }
+}
+
+void Bootstrap::lose(const ConnectionPtr& connection, int status) {
+  const ConnectionPtr alive = connection;
+  drop(alive);
+  Mail mail{Mail::Type::lost, alive};
+  mail.status = status;
+  alive->state = ConnectionState::hung_up;
+  x_config.mailbox->post(std::move(mail));
+}
+
+}  // namespace erdma::transport::shm

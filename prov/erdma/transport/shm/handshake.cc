@@ -1,0 +1,252 @@
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/bootstrap.h"
+#include "util/log.h"
+
+/// Bootstrap's two handshakes. Everything received is checked; a stranger costs one log line.
+namespace erdma::transport::shm {
+namespace {
+
+constexpr uint64_t kMillisecond = 1'000'000;
+constexpr uint64_t kHandshakeTimeout = 5'000 * kMillisecond;
+constexpr uint64_t kMaxBackoff = 50 * kMillisecond;
+
+util::SocketAddress name_of(const Greeting& greeting) noexcept {
+  return util::SocketAddress::from_sockaddr(
+      greeting.name, std::min(size_t(greeting.name_bytes), sizeof(greeting.name)));
+}
+
+/// Null = acceptable.
+const char* fault_of(const Greeting& greeting, uint64_t boot) noexcept {
+  if (greeting.magic != kMagic) return "it does not speak this protocol";
+  if (greeting.version != kWireVersion) return "its wire version is another";
+  if (greeting.byte_order != kByteOrder) return "its byte order is another";
+  if (greeting.geometry != kGeometry) return "its shared-memory layout is another";
+  if (greeting.boot != boot) return "it runs on another host";
+  if (!name_of(greeting).set() || !name_of(greeting).port()) return "it has no name";
+  return nullptr;
+}
+
+const char* remedy(int status) noexcept {
+  return status == -FI_EMFILE ? "; raise the limit of open files (ulimit -n)" : "";
+}
+
+}  // namespace
+
+Greeting Bootstrap::greeting() const noexcept {
+  Greeting greeting;
+  greeting.name_bytes = uint32_t(x_config.name.size());
+  std::memcpy(greeting.name, x_config.name.data(), x_config.name.size());
+  greeting.expedited = x_config.expedited;
+  greeting.nonce = x_nonce;
+  greeting.boot = x_boot;
+  greeting.identity = x_identity;
+  return greeting;
+}
+
+void Bootstrap::try_connect(const ConnectionPtr& connection) {
+  auto socket = connect_as_peer(connection->request.address);
+  if (!socket) {
+    const int status = socket.error();
+    const bool soon = status == -FI_EAGAIN;  // its queue is full: it exists
+    if (soon || status == -FI_ECONNREFUSED)
+      return retry_or_fail(connection, -FI_ECONNREFUSED, soon || connection->request.patient);
+    ERDMA_WARN(EP_CTRL, "cannot connect to %s: %s%s\n",
+               connection->request.address.to_string().c_str(), strerror(-status), remedy(status));
+    return fail(connection, status);
+  }
+  const Credentials peer = peer_credentials(socket->get());
+  if (peer.uid != geteuid()) {
+    ERDMA_WARN(EP_CTRL, "%s belongs to another user (%u)\n",
+               connection->request.address.to_string().c_str(), peer.uid);
+    return fail(connection, -FI_EACCES);
+  }
+  connection->socket = std::move(*socket);
+  const Hello hello{greeting()};
+  if (send_message(connection->socket.get(), &hello, sizeof(hello), &x_config.wake_fd, 1))
+    return retry_or_fail(connection, -FI_ECONNREFUSED, true);
+  connection->state = ConnectionState::awaiting_welcome;
+  connection->deadline = x_config.clock->now() + kHandshakeTimeout;
+  watch(connection->socket.get(), connection->id << 2 | 2);
+}
+
+void Bootstrap::retry_or_fail(const ConnectionPtr& connection, int status, bool patient) {
+  const uint64_t now = x_config.clock->now();
+  if (connection->socket) unwatch(connection->socket.get());
+  connection->socket.reset();
+  if (!patient || now - connection->started >= x_config.options.connect_timeout_ns) {
+    ERDMA_INFO(EP_CTRL, "nobody listens as %s\n", connection->request.address.to_string().c_str());
+    return fail(connection, status);
+  }
+  connection->backoff = std::clamp(connection->backoff * 2, kMillisecond, kMaxBackoff);
+  connection->state = ConnectionState::connecting;
+  connection->deadline = now + connection->backoff;
+}
+
+void Bootstrap::fail(const ConnectionPtr& connection, int status) {
+  Mail mail{Mail::Type::out_failed};
+  mail.request = connection->request;
+  mail.status = status;
+  drop(connection);
+  x_config.mailbox->post(std::move(mail));
+}
+
+void Bootstrap::refuse(const ConnectionPtr& connection, const char* why) {
+  ERDMA_WARN(EP_CTRL, "refused a connection of process %d: %s\n",
+             int(peer_credentials(connection->socket.get()).pid), why);
+  Welcome answer;
+  answer.greeting = greeting();
+  answer.status = -FI_ECONNREFUSED;
+  (void)send_message(connection->socket.get(), &answer, sizeof(answer));
+  drop(connection);
+}
+
+void Bootstrap::on_hello(const ConnectionPtr& connection) {
+  Hello hello;
+  Received received = receive(connection->socket.get(), &hello, sizeof(hello));
+  if (received.bytes == -EAGAIN) return;
+  if (received.bytes <= 0) {
+    ERDMA_INFO(EP_CTRL, "a connection closed without a word\n");
+    return drop(connection);
+  }
+  if (received.truncated || received.bytes != sizeof(hello))
+    return refuse(connection, "its greeting is malformed");
+  if (const char* fault = fault_of(hello.greeting, x_boot)) return refuse(connection, fault);
+  accept_hello(connection, hello.greeting, std::move(received.fds[0]));
+}
+
+void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& theirs,
+                             util::Fd wake) {
+  const char* why = nullptr;
+  if (!meet(connection, theirs, std::move(wake), &why)) return refuse(connection, why);
+  auto place = x_config.rings->acquire();
+  if (!place) return refuse(connection, "no memory for its ring");
+  connection->place = *place;
+  --x_pending_hellos;
+  go_up(connection);
+  // The polling thread must know the ring before anything can arrive in it.
+  Mail mail{Mail::Type::in_up, connection};
+  settle(mail);
+  x_config.mailbox->post(std::move(mail));
+  Welcome welcome;
+  welcome.greeting = greeting();
+  welcome.ring = place->index;
+  const int fds[] = {place->fd, x_config.wake_fd};
+  if (send_message(connection->socket.get(), &welcome, sizeof(welcome), fds, 2))
+    lose(connection, -FI_ECONNRESET);
+}
+
+void Bootstrap::on_welcome(const ConnectionPtr& connection) {
+  Welcome welcome;
+  Received received = receive(connection->socket.get(), &welcome, sizeof(welcome));
+  if (received.bytes == -EAGAIN) return;
+  if (received.bytes <= 0) return retry_or_fail(connection, -FI_ECONNREFUSED, true);
+  const std::string peer = connection->request.address.to_string();
+  if (received.bytes != sizeof(welcome) || welcome.greeting.magic != kMagic) {
+    ERDMA_WARN(EP_CTRL, "%s does not speak this protocol\n", peer.c_str());
+    return fail(connection, -FI_ECONNREFUSED);
+  }
+  const char* fault = fault_of(welcome.greeting, x_boot);
+  if (fault || welcome.status) {
+    ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n", peer.c_str(), fault ? fault : "it refused");
+    return fail(connection, -FI_ECONNREFUSED);
+  }
+  if (received.truncated) {
+    ERDMA_WARN(EP_CTRL, "cannot take what %s shares%s\n", peer.c_str(), remedy(-FI_EMFILE));
+    return fail(connection, -FI_EMFILE);
+  }
+  accept_welcome(connection, welcome, received);
+}
+
+void Bootstrap::accept_welcome(const ConnectionPtr& connection, const Welcome& welcome,
+                               Received& received) {
+  const char* why = nullptr;
+  const bool met = meet(connection, welcome.greeting, std::move(received.fds[1]), &why);
+  auto chunk = Segment::adopt(std::move(received.fds[0]), kColdChunkBytes);
+  if (!met || !chunk || welcome.ring >= kColdRings) {
+    ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n",
+               connection->request.address.to_string().c_str(),
+               why ? why : "its shared memory is not as promised");
+    return fail(connection, -FI_ECONNREFUSED);
+  }
+  chunk->close_fd();
+  go_up(connection);
+  Mail mail{Mail::Type::out_up, connection, connection->request};
+  mail.segment = std::move(*chunk);
+  mail.ring = welcome.ring;
+  settle(mail);
+  x_config.mailbox->post(std::move(mail));
+}
+
+bool Bootstrap::meet(const ConnectionPtr& connection, const Greeting& theirs, util::Fd wake,
+                     const char** why) {
+  const pid_t pid = peer_credentials(connection->socket.get()).pid;
+  std::shared_ptr<PeerProcess> process = find_process(theirs.nonce);
+  if (process && (process->cma.pid != pid || !(process->name == name_of(theirs)))) {
+    *why = "it claims to be another process";
+    return false;
+  }
+  if (process) hear_out(*process);
+  if (!process || process->connections.empty()) {
+    if (!wake || !is_wake_fd(wake.get())) {
+      *why = "it sent no eventfd";
+      return false;
+    }
+    process = std::make_shared<PeerProcess>();
+    process->name = name_of(theirs);
+    process->nonce = theirs.nonce;
+    process->id = x_next_id++;
+    process->expedited = theirs.expedited;
+    process->wake = std::move(wake);
+    process->pidfd = peer_pidfd(connection->socket.get(), pid);
+    process->cma.pid = pid;
+    process->cma.identity = theirs.identity;
+    probe(*x_config.calls, x_config.options.cma, process->cma);
+    x_processes.emplace(process->id, process);
+    if (process->pidfd) watch(process->pidfd.get(), process->id << 2 | 3);
+  }
+  process->connections.push_back(connection.get());
+  connection->process = std::move(process);
+  return true;
+}
+
+std::shared_ptr<PeerProcess> Bootstrap::find_process(uint64_t nonce) const noexcept {
+  for (const auto& [id, process] : x_processes)
+    if (process->nonce == nonce) return process;
+  return nullptr;
+}
+
+// What a peer said on its other channel came before its new greeting: it may have closed that one.
+void Bootstrap::hear_out(PeerProcess& process) {
+  const std::vector<Connection*> connections = process.connections;
+  for (const Connection* connection : connections) {
+    const auto found = x_connections.find(connection->id);
+    if (found == x_connections.end() || found->second->state != ConnectionState::up) continue;
+    const ConnectionPtr alive = found->second;
+    on_control(alive);
+  }
+}
+
+void Bootstrap::settle(Mail& mail) noexcept {
+  const PeerProcess& process = *mail.connection->process;
+  mail.cma = process.cma;
+  mail.settled = process.admission_answered || !wants_admission(process.cma);
+}
+
+void Bootstrap::go_up(const ConnectionPtr& connection) {
+  connection->state = ConnectionState::up;
+  connection->deadline = 0;
+  PeerProcess& process = *connection->process;
+  if (process.admission_asked || !wants_admission(process.cma)) return;
+  process.admission_asked = true;
+  const Control ask{ControlType::admit, 0};
+  (void)send_message(connection->socket.get(), &ask, sizeof(ask));
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,175 @@
+#include "transport/shm/in_channel.h"
+
+#include <new>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/core.h"
+#include "transport/shm/link.h"
+#include "transport/shm/wire.h"
+#include "util/log.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr int kEntriesPerPoll = 64;
+
+}  // namespace
+
+InChannel::InChannel(Core& core, ShmLink& link, std::shared_ptr<Connection> connection) noexcept
+    : x_current(&x_cold),
+      x_core(core),
+      x_link(link),
+      x_cold(RingMemory::cold(*connection->place.chunk, connection->place.index), 0),
+      x_connection(std::move(connection)) {}
+
+int InChannel::drain(Sink& sink) noexcept {
+  RingReceiver& ring = *x_current;
+  int count = 0;
+  RingEntry entry;
+  while (count < kEntriesPerPoll && !x_stopped && ring.ready()) {
+    if (!ring.peek(entry)) [[unlikely]] {
+      x_core.break_link(x_link, "its ring holds an impossible length");
+      break;
+    }
+    if (entry.kind == Kind::packet) [[likely]] {
+      sink.on_packet(x_link, entry.header, entry.payload, entry.length);
+    } else if (const Next next = handle(entry, sink); next != Next::more) {
+      if (next == Next::broken) x_core.break_link(x_link, "its ring holds an invalid entry");
+      return count + 1;
+    }
+    ++count;
+    if (ring.advance()) publish(ring);
+  }
+  if (ring.unpublished()) publish(ring);
+  x_last_active = x_core.count_entries(count);
+  return count;
+}
+
+void InChannel::publish(RingReceiver& ring) noexcept {
+  if (ring.publish() && ring.take_waiting()) write_eventfd(x_connection->process->wake.get());
+}
+
+InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) noexcept {
+  switch (entry.kind) {
+    case Kind::switch_ring:
+      return switch_ring();
+    case Kind::write_target:
+    case Kind::write_source:
+    case Kind::write_done:
+      return x_link.on_write_entry(entry, sink) ? Next::more : Next::broken;
+    default:
+      return Next::broken;
+  }
+}
+
+InChannel::Next InChannel::switch_ring() noexcept {
+  RingReceiver& left = *x_current;
+  left.advance();
+  if (!hot()) {
+    publish(left);
+    if (!granted()) return Next::broken;
+    x_current = &x_hot;
+    x_last_active = x_core.count_entries(1);
+    x_core.add_hot(*this);
+  } else {
+    x_current = &x_cold;
+    x_demoting = false;
+    x_core.remove_hot(*this);
+    x_hot = RingReceiver();
+    x_hot_segment.reset();
+  }
+  return Next::switched;
+}
+
+int InChannel::grant_hot() noexcept {
+  auto segment = Segment::create("erdma-hot", kHotSegmentBytes, kHotSegmentBytes);
+  if (!segment) return segment.error();
+  const Control offer{ControlType::hot_ring, 0};
+  const int fd = segment->fd();
+  if (const int rc = send_message(x_connection->socket.get(), &offer, sizeof(offer), &fd, 1))
+    return rc;
+  segment->close_fd();
+  x_hot_segment = std::move(*segment);
+  x_hot = RingReceiver(RingMemory::hot(x_hot_segment.as<HotSegment>()), 0);
+  return 0;
+}
+
+void InChannel::ask_to_demote() noexcept {
+  const Control ask{ControlType::demote, 0};
+  x_demoting = !send_message(x_connection->socket.get(), &ask, sizeof(ask));
+}
+
+int InChannel::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+                    uint64_t token, const RemoteWrite* write) noexcept {
+  if (!x_bulk)
+    if (const int rc = share_bulk_memory()) return rc;
+  Moving* moving =
+      x_moving.acquire(Moving{token, write ? *write : RemoteWrite{}, write != nullptr});
+  if (!moving) return -FI_ENOMEM;
+  const util::PoolHandle handle = x_moving.handle(*moving);
+  if (const int rc = x_bulk->start(remote, local, count, length,
+                                   uint64_t(handle.generation) << 32 | handle.index)) {
+    x_moving.release(*moving);
+    return rc;
+  }
+  wake_waiting_sender();
+  x_core.add_bulk(*this);
+  return 0;
+}
+
+int InChannel::share_bulk_memory() noexcept try {
+  auto segment = Segment::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
+  if (!segment) return segment.error();
+  auto bulk =
+      std::make_unique<BulkIn>(segment->data(), static_cast<BulkMemory&>(*this), x_core.calls(),
+                               x_link.cma(), x_core.options(), x_core.counters(), x_core.clock());
+  const Control offer{ControlType::bulk_memory, 0};
+  const int fd = segment->fd();
+  if (const int rc = send_message(x_connection->socket.get(), &offer, sizeof(offer), &fd, 1))
+    return rc == -FI_EAGAIN ? rc : -FI_ECONNRESET;
+  segment->close_fd_unless_needed();
+  x_bulk_segment = std::move(*segment);
+  x_bulk = std::move(bulk);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+int InChannel::back_bounce() noexcept {
+  return x_bulk_segment.back(kBulkControlBytes, kBulkBytes - kBulkControlBytes);
+}
+
+int InChannel::poll_bulk(Sink& sink) noexcept {
+  x_sink = &sink;
+  const int steps = x_bulk->poll(*this);
+  if (steps) wake_waiting_sender();
+  return steps;
+}
+
+void InChannel::abort_bulk(Sink& sink, int status) noexcept {
+  if (!x_bulk) return;
+  x_sink = &sink;
+  x_bulk->abort(*this, status);
+}
+
+void InChannel::on_done(uint64_t token, int status) noexcept {
+  Moving* moving = x_moving.find({uint32_t(token), uint16_t(token >> 32)});
+  if (!moving) return;
+  const Moving done = *moving;
+  x_moving.release(*moving);
+  if (done.replies)
+    x_link.reply_write(done.write.write, done.write.target, status);
+  else
+    x_sink->on_done(done.token, status);
+}
+
+// A sender with exposed memory sleeps with `waiting` set; the fence orders the ticket before the
+// look. Once per step of a bulk transfer it does not matter.
+void InChannel::wake_waiting_sender() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const bool hot_waits = x_hot.attached() && x_hot.take_waiting();
+  if (x_cold.take_waiting() || hot_waits) write_eventfd(x_connection->process->wake.get());
+}
+
+}  // namespace erdma::transport::shm

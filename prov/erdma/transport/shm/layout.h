@@ -1,0 +1,76 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/transport.h"
+
+/// What lies in shared memory, all of it in the receiver's: sizes and structures. Changing anything
+/// here changes kWireVersion (wire.h). docs/architecture.md, "Rings".
+namespace erdma::transport::shm {
+
+inline constexpr size_t kLine = 64;
+inline constexpr size_t kLinePair = 128;  ///< what the adjacent-line prefetcher moves
+inline constexpr size_t kShmPage = 4096;
+
+inline constexpr uint32_t kHotSlots = 64;
+inline constexpr uint32_t kColdSlots = 8;
+inline constexpr uint32_t kSlotBytes = 128;
+inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_t(kHeaderBytes);
+inline constexpr uint32_t kByteRing = 64 * 1024;
+inline constexpr uint32_t kMaxEager = 16 * 1024;  ///< so that any payload fits, wherever it starts
+inline constexpr uint32_t kColdRings = 64;        ///< per chunk: one bit each in one word
+
+/// `stamp` low half: sequence number + 1 once the entry is whole; high half: length | kind << 24.
+/// With a payload of at most 24 bytes an entry is one cache line.
+struct alignas(kSlotBytes) Slot {
+  std::atomic<uint64_t> stamp;
+  std::byte header[kHeaderBytes];
+  std::byte payload[kSlotPayload];
+};
+static_assert(sizeof(Slot) == kSlotBytes);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+enum class Kind : uint8_t {
+  packet = 0,
+  switch_ring,   ///< last entry before the sender goes on in its other ring
+  write_target,  ///< header: token; payload: the receiver's Exposure. write_source follows.
+  write_source,  ///< payload: the sender's Exposure; header: token, length
+  write_done,    ///< header: token, status
+};
+
+struct alignas(kLine) ColdControl {
+  std::atomic<uint64_t> consumed;  ///< slots | bytes << 32; by the receiver
+  std::atomic<uint32_t> waiting;   ///< the sender sleeps: it wants a wake-up once something moves
+};
+
+/// Written by the sleeper and the wakers. `may_sleep` goes 0 → 1 once, so its line stays shared.
+struct WakeWords {
+  alignas(kLinePair) std::atomic<uint32_t> may_sleep;
+  alignas(kLinePair) std::atomic<uint32_t> armed;
+};
+
+struct ColdChunk {
+  WakeWords wake;
+  alignas(kLinePair) std::atomic<uint64_t> ready;  ///< bit i: ring i has news
+  alignas(kShmPage) ColdControl controls[kColdRings];
+  alignas(kShmPage) Slot slots[kColdRings][kColdSlots];
+};
+static_assert(sizeof(ColdChunk) == 2 * kShmPage + kColdRings * kColdSlots * kSlotBytes);
+
+struct HotSegment {
+  alignas(kLinePair) std::atomic<uint64_t> consumed;
+  alignas(kLinePair) std::atomic<uint32_t> waiting;
+  Slot slots[kHotSlots];
+  std::byte bytes[kByteRing];
+};
+static_assert(sizeof(HotSegment) <= 80 * 1024);
+
+constexpr size_t whole_pages(size_t bytes) noexcept {
+  return (bytes + kShmPage - 1) & ~(kShmPage - 1);
+}
+inline constexpr size_t kColdChunkBytes = whole_pages(sizeof(ColdChunk));
+inline constexpr size_t kHotSegmentBytes = whole_pages(sizeof(HotSegment));
+
+}  // namespace erdma::transport::shm

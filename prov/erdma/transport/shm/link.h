@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "transport/shm/in_channel.h"
+#include "transport/shm/out_channel.h"
+#include "transport/shm/wake.h"
+#include "transport/transport.h"
+#include "util/intrusive_list.h"
+#include "util/pool.h"
+
+namespace erdma::transport::shm {
+
+class Core;
+
+/// One remote endpoint: an outbound channel once something was sent, an inbound one once the peer
+/// sent something. Polling thread only.
+class ShmLink final : public Link {
+ public:
+  ShmLink(Core& core, const util::SocketAddress& address) noexcept;
+  ~ShmLink() override;
+
+  int send(const Header& header, const iovec* payload, size_t count, size_t length,
+           SendHint hint) noexcept override;
+  LinkLimits limits() const noexcept override;
+  int expose(const iovec* memory, size_t count, size_t length, Access access,
+             Exposure& exposure) noexcept override;
+  void withdraw(const Exposure& exposure) noexcept override;
+  int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+           uint64_t token) noexcept override;
+  int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+            uint64_t token) noexcept override;
+  void fail(int status) noexcept override;
+
+  // By Core.
+  void install_in(std::unique_ptr<InChannel> channel) noexcept { x_in = std::move(channel); }
+  void install_out(std::unique_ptr<OutChannel> channel) noexcept;
+  void offer_hot(Segment segment) noexcept;
+  void ask_cold() noexcept;
+  bool try_switch() noexcept;  ///< true once no switch is due
+  void attach_bulk(Segment segment) noexcept;
+  int poll_bulk_out() noexcept;
+  void connect_failed() noexcept { x_state = State::idle; }
+  /// Both channels end: what was accepted fails, nothing is sent any more.
+  void take_down(Sink& sink, int status) noexcept;
+  void close(int status) noexcept;  ///< as take_down(), for good and without upcalls
+
+  // Sleeping.
+  /// The ring whose lack of room is in the way; null = something else is.
+  RingSender* blocked_ring() const noexcept;
+  bool has_exposures() const noexcept { return out_up() && x_out->bulk && x_out->bulk->active(); }
+  bool bulk_out_ready() const noexcept { return has_exposures() && x_out->bulk->ready(); }
+
+  // Remote writes (remote_write.cc).
+  bool on_write_entry(const RingEntry& entry, Sink& sink) noexcept;
+  void reply_write(util::PoolHandle write, util::PoolHandle target, int status) noexcept;
+  bool flush_replies() noexcept;  ///< true once all are sent
+
+  bool out_up() const noexcept { return x_out && !x_out->down; }
+  InChannel* in() const noexcept { return x_in.get(); }
+  OutChannel* out() const noexcept { return x_out.get(); }
+  /// The peer process of either channel, or null.
+  PeerProcess* process() const noexcept;
+  CmaPeer& cma() noexcept { return x_cma; }
+  bool connecting(uint32_t attempt) const noexcept {
+    return x_state == State::connecting && x_attempt == attempt;
+  }
+  bool met() const noexcept { return x_met; }
+  void set_met() noexcept { x_met = true; }
+
+  // Membership in Core's lists.
+  bool listed_starved = false, listed_bulk = false, listed_switching = false,
+       listed_replying = false;
+  const char* broken = nullptr;  ///< why the link is about to be closed
+  int broken_status = 0;
+
+ private:
+  enum class State : uint8_t { idle, connecting, up, closed };
+  struct WriteTarget {
+    iovec memory[kMaxIov];
+    size_t count;
+    size_t length;
+    unsigned active = 0;
+  };
+  struct PendingWrite : util::ListHook<PendingWrite> {
+    uint64_t token = 0;
+    Exposure source;
+  };
+  struct Reply {
+    util::PoolHandle write;
+    int status;
+  };
+
+  int not_ready() noexcept;
+  int no_room(size_t length) noexcept;
+  void after_push() noexcept;
+  void after_cold_push() noexcept;
+  void use_ring() noexcept;
+  void request_promotion() noexcept;
+  void end_channels(int status) noexcept;
+  static bool is_target(const Exposure& exposure) noexcept;
+  static util::PoolHandle target_handle(const Exposure& exposure) noexcept;
+  int expose_target(const iovec* memory, size_t count, size_t length, Exposure& exposure) noexcept;
+  void withdraw_target(const Exposure& exposure) noexcept;
+  int start_remote_write(const Exposure& source, size_t length, util::PoolHandle write) noexcept;
+  void on_write_done(const RingEntry& entry, Sink& sink) noexcept;
+  void fail_writes(Sink& sink, int status) noexcept;
+
+  // What send() touches.
+  RingSender* x_ring = nullptr;  ///< null: not connected, or a switch is due
+  WakeWords* x_wake = nullptr;
+  int x_wake_fd = -1;
+  bool x_cold = true;
+  State x_state = State::idle;
+  bool x_met = false;  ///< was connected once
+  Counters& x_counters;
+  Core& x_core;
+  uint32_t x_attempt = 0;
+  std::unique_ptr<OutChannel> x_out;
+  std::unique_ptr<InChannel> x_in;
+  CmaPeer x_cma;
+
+  util::Pool<WriteTarget> x_targets;
+  util::Pool<PendingWrite> x_writes;
+  util::IntrusiveList<PendingWrite> x_written;  ///< whose write_done has not come
+  std::vector<Reply> x_replies;
+  Exposure x_target_named;  ///< by a write_target entry; its write_source is to follow
+  bool x_target_is_named = false;
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,156 @@
+#include <algorithm>
+#include <new>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/core.h"
+#include "util/log.h"
+
+/// What Core does about mail: channels that come and go, promotion and demotion.
+namespace erdma::transport::shm {
+namespace {
+
+/// A hot peer gives up its ring once this many entries came from others since its last.
+constexpr uint64_t kIdleEntries = 1024;
+
+}  // namespace
+
+int Core::read_mail(Sink& sink) noexcept {
+  int moved = 0;
+  for (Mail& mail : x_mailbox.take()) {
+    try {
+      moved += open_mail(mail, sink);
+    } catch (const std::bad_alloc&) {
+      ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
+      if (mail.connection) close(mail.connection, -FI_ECONNRESET);
+    }
+  }
+  return moved;
+}
+
+int Core::open_mail(Mail& mail, Sink& sink) {
+  using Type = Mail::Type;
+  if (x_closed) {
+    if (mail.type == Type::in_up || mail.type == Type::out_up)
+      close(mail.connection, -FI_ESHUTDOWN);
+    return 0;
+  }
+  if (mail.type == Type::in_up) {
+    on_in_up(mail, sink);
+  } else if (mail.type == Type::out_up) {
+    on_out_up(mail, sink);
+  } else if (mail.type == Type::out_failed) {
+    if (!mail.request.link->connecting(mail.request.attempt)) return 0;
+    bring_down(*mail.request.link, mail.status, sink);
+  } else {
+    return on_channel_mail(mail, sink);
+  }
+  return 1;
+}
+
+/// Mail about a channel that may have ended meanwhile.
+int Core::on_channel_mail(Mail& mail, Sink& sink) {
+  using Type = Mail::Type;
+  ShmLink* link = mail.connection->link;
+  if (!link) return 0;
+  const bool is_in = link->in() && link->in()->connection() == mail.connection;
+  const bool is_out = link->out_up() && link->out()->connection == mail.connection;
+  if (!is_in && !is_out) return 0;
+  if (mail.type == Type::lost)
+    bring_down(*link, mail.status, sink);
+  else if (mail.type == Type::verdict)
+    learn_cma(*link, mail);
+  else if (mail.type == Type::promote && is_in)
+    on_promote(*link->in());
+  else if (mail.type == Type::hot_ring && is_out)
+    link->offer_hot(std::move(mail.segment));
+  else if (mail.type == Type::demote && is_out)
+    link->ask_cold();
+  else if (mail.type == Type::bulk && is_out)
+    link->attach_bulk(std::move(mail.segment));
+  return 1;
+}
+
+void Core::on_in_up(Mail& mail, Sink& sink) {
+  ShmLink& link = find_or_make(canonical(mail.connection->process->name));
+  const PeerProcess* known = link.process();
+  // A restarted peer, or one that gave up this link before we noticed.
+  if (known && (link.in() || known->nonce != mail.connection->process->nonce))
+    bring_down(link, -FI_ECONNRESET, sink);
+  learn_cma(link, mail);
+  auto channel = std::make_unique<InChannel>(*this, link, mail.connection);
+  install_rings(mail.connection->place, *channel);
+  mail.connection->link = &link;
+  link.install_in(std::move(channel));
+  link.set_met();
+}
+
+void Core::on_out_up(Mail& mail, Sink& sink) {
+  ShmLink& link = *mail.request.link;
+  if (!link.connecting(mail.request.attempt)) return close(mail.connection, -FI_ESHUTDOWN);
+  const PeerProcess* known = link.process();
+  if (known && known->nonce != mail.connection->process->nonce) {
+    bring_down(link, -FI_ECONNRESET, sink);
+    return close(mail.connection, -FI_ESHUTDOWN);
+  }
+  learn_cma(link, mail);
+  auto channel = std::make_unique<OutChannel>();
+  channel->connection = mail.connection;
+  channel->chunk_segment = std::move(mail.segment);
+  channel->ring = mail.ring;
+  channel->cold = RingSender(RingMemory::cold(channel->chunk(), mail.ring), 0);
+  mail.connection->link = &link;
+  link.install_out(std::move(channel));
+  link.set_met();
+}
+
+// The second channel to the same process brings nothing new; what was denied at run time stays so.
+void Core::learn_cma(ShmLink& link, const Mail& mail) noexcept {
+  const bool first = !link.process();
+  if (!first && mail.type != Mail::Type::verdict) return;
+  link.cma() = mail.cma;
+  if (mail.settled) report_refusals(link.cma(), x_counters);
+}
+
+void Core::install_rings(const ColdPlace& place, InChannel& channel) {
+  auto found = std::find_if(x_chunks.begin(), x_chunks.end(),
+                            [&](const ChunkRings& rings) { return rings.chunk == place.chunk; });
+  if (found == x_chunks.end()) found = x_chunks.insert(found, ChunkRings{place.chunk, 0, {}});
+  found->channels[place.index] = &channel;
+  found->again |= uint64_t(1) << place.index;
+}
+
+void Core::on_promote(InChannel& channel) noexcept {
+  if (channel.granted()) return;
+  if (x_granted < x_options.hot_peers) return grant(channel);
+  if (std::find(x_waiters.begin(), x_waiters.end(), &channel) != x_waiters.end()) return;
+  InChannel* idlest = nullptr;
+  for (InChannel* hot : x_hot)
+    if (!hot->demoting() && (!idlest || hot->last_active() < idlest->last_active())) idlest = hot;
+  if (!idlest || x_entries - idlest->last_active() < kIdleEntries) return;
+  idlest->ask_to_demote();
+  if (idlest->demoting()) x_waiters.push_back(&channel);
+}
+
+void Core::grant(InChannel& channel) noexcept {
+  if (!channel.grant_hot()) ++x_granted;
+}
+
+void Core::grant_to_waiters() noexcept {
+  while (!x_waiters.empty() && x_granted < x_options.hot_peers) {
+    InChannel& channel = *x_waiters.front();
+    x_waiters.erase(x_waiters.begin());
+    if (!channel.granted()) grant(channel);
+  }
+}
+
+void Core::bring_down(ShmLink& link, int status, Sink& sink) noexcept {
+  link.take_down(sink, status);
+  link.broken = nullptr;
+  std::erase(x_broken, &link);
+  ERDMA_INFO(EP_CTRL, "link to %s is down: %s\n", link.address().to_string().c_str(),
+             fi_strerror(-status));
+  sink.on_link_down(link, status);
+}
+
+}  // namespace erdma::transport::shm

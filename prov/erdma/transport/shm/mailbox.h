@@ -1,0 +1,72 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "transport/shm/connection.h"
+#include "transport/shm/segment.h"
+#include "transport/shm/wake.h"
+
+namespace erdma::transport::shm {
+
+/// What the background thread tells the polling thread.
+struct Mail {
+  enum class Type : uint8_t {
+    in_up,       ///< connection, cma
+    out_up,      ///< connection, cma, segment = the peer's cold chunk, ring
+    out_failed,  ///< request, status
+    lost,        ///< connection, status
+    promote,     ///< connection
+    hot_ring,    ///< connection, segment
+    demote,      ///< connection
+    bulk,        ///< connection, segment
+    verdict,     ///< connection, cma, settled
+  };
+  Type type;
+  std::shared_ptr<Connection> connection = nullptr;
+  ConnectRequest request = {};
+  int status = 0;
+  uint32_t ring = 0;
+  Segment segment = {};
+  CmaPeer cma = {};
+  bool settled = true;  ///< no other probe will follow
+};
+
+/// From the background thread to the polling thread, which looks with one relaxed load.
+class Mailbox {
+ public:
+  explicit Mailbox(int eventfd) noexcept : x_eventfd(eventfd) {}
+
+  void post(Mail mail) {
+    {
+      std::lock_guard guard(x_mutex);
+      x_mails.push_back(std::move(mail));
+    }
+    x_pending.store(true);
+    if (x_armed.exchange(false)) write_eventfd(x_eventfd);
+  }
+  bool pending() const noexcept { return x_pending.load(std::memory_order_relaxed); }
+  std::vector<Mail> take() noexcept {
+    x_pending.store(false);
+    std::lock_guard guard(x_mutex);
+    return std::exchange(x_mails, {});
+  }
+  /// False = something is pending.
+  bool arm() noexcept {
+    x_armed.store(true);
+    return !x_pending.load();
+  }
+  void disarm() noexcept { x_armed.store(false); }
+
+ private:
+  std::mutex x_mutex;
+  std::vector<Mail> x_mails;
+  std::atomic<bool> x_pending = false;
+  std::atomic<bool> x_armed = false;
+  const int x_eventfd;
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace erdma::transport::shm {
+
+enum class PtracerPolicy : uint8_t { ancestor, any, none };
+enum class StreamingPolicy : uint8_t { calibrate, always, never };
+/// How an endpoint's name binds: every local IP with this port (no NIC), or this IP alone.
+enum class NameScope : uint8_t { host, address };
+
+struct Options {
+  bool cma = true;
+  PtracerPolicy ptracer = PtracerPolicy::ancestor;
+  StreamingPolicy streaming = StreamingPolicy::calibrate;
+  NameScope scope = NameScope::host;
+  size_t eager_bytes = 8192;           ///< largest payload through a hot ring; at most 16384
+  unsigned hot_peers = 32;             ///< inbound peers with a large ring at one time
+  uint64_t connect_timeout_ns = 1'000'000'000;  ///< how long a peer never met may take to appear
+};
+
+/// Bytes and events of one endpoint, by path. Written by the polling thread; logged at close.
+struct Counters {
+  uint64_t ring_bytes = 0;       ///< payload sent through rings
+  uint64_t cma_read_bytes = 0;   ///< moved by process_vm_readv from here
+  uint64_t cma_write_bytes = 0;  ///< moved by process_vm_writev from here
+  uint64_t bounce_in_bytes = 0;  ///< received by copy through shared memory
+  uint64_t bounce_out_bytes = 0;
+  uint64_t cma_refusals = 0;     ///< calls or probes that the kernel refused
+};
+
+}  // namespace erdma::transport::shm

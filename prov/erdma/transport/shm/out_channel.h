@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "transport/shm/bulk.h"
+#include "transport/shm/connection.h"
+#include "transport/shm/ring.h"
+#include "transport/shm/segment.h"
+#include "transport/shm/wake.h"
+
+namespace erdma::transport::shm {
+
+/// What goes to one peer: rings and bulk memory, all of it the peer's. Kept after the link went
+/// down until the next one replaces it, so that a late withdraw() finds its exposure.
+struct OutChannel {
+  std::shared_ptr<Connection> connection;
+  Segment chunk_segment, hot_segment, bulk_segment;
+  RingSender cold, hot;
+  uint32_t ring = 0;  ///< index of the cold one
+  uint32_t sent_cold = 0;
+  bool to_hot = false;   ///< a switch to the hot ring is due: no room for the entry yet
+  bool to_cold = false;  ///< or back
+  bool down = false;
+  std::unique_ptr<BulkOut> bulk;  ///< after the segments: destroyed first
+
+  ColdChunk& chunk() const noexcept { return chunk_segment.as<ColdChunk>(); }
+};
+
+}  // namespace erdma::transport::shm

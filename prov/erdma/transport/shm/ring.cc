@@ -1,0 +1,54 @@
+#include "transport/shm/ring.h"
+
+#include "hmem/copy.h"
+
+namespace erdma::transport::shm {
+
+void reset_ring(const RingMemory& memory, uint32_t start) noexcept {
+  for (uint32_t i = 0; i < memory.count; ++i) {
+    const uint32_t sequence = start + i;
+    memory.slots[sequence & (memory.count - 1)].stamp.store(uint32_t(sequence + 1 - memory.count),
+                                                            std::memory_order_relaxed);
+  }
+  memory.waiting->store(0, std::memory_order_relaxed);
+  memory.consumed->store(start, std::memory_order_release);
+}
+
+bool RingSender::refresh() noexcept {
+  x_seen = x_memory.consumed->load(std::memory_order_acquire);
+  x_byte_tail = uint32_t(x_seen >> 32);
+  // A receiver that claims to have consumed what was never sent only cheats itself; but the
+  // distance must stay within the ring for room_for() to mean anything.
+  const uint32_t in_flight = x_head - uint32_t(x_seen);
+  x_limit = in_flight > x_memory.count ? x_head : x_head + (x_memory.count - in_flight);
+  return x_head != x_limit;
+}
+
+bool RingSender::drained() noexcept {
+  refresh();
+  return uint32_t(x_seen) == x_head;
+}
+
+bool RingSender::push_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
+  if (!x_memory.bytes || length > kMaxEager) return false;
+  const uint32_t at = place_payload(x_byte_head, length);
+  const uint32_t end = after_payload(at, length);
+  if (end - x_byte_tail > kByteRing) {
+    refresh();
+    if (end - x_byte_tail > kByteRing) return false;
+  }
+  std::byte* to = x_memory.bytes + (at & (kByteRing - 1));
+  if (count == 1)
+    std::memcpy(to, payload->iov_base, length);
+  else
+    hmem::gather(to, payload, count, 0, length);
+  x_byte_head = end;
+  return true;
+}
+
+void RingSender::gather_small(std::byte* to, const iovec* payload, size_t count,
+                              size_t length) noexcept {
+  if (length) hmem::gather(to, payload, count, 0, length);
+}
+
+}  // namespace erdma::transport::shm

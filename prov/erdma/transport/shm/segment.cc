@@ -1,0 +1,120 @@
+#include "transport/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "util/log.h"
+#include "util/process_epoch.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+/// posix_fallocate without libc's fallback of touching every page.
+int reserve(int fd, size_t offset, size_t bytes) noexcept {
+  int rc;
+  do {
+    rc = fallocate(fd, 0, off_t(offset), off_t(bytes)) ? errno : 0;
+  } while (rc == EINTR);
+  return rc;
+}
+
+}  // namespace
+
+Segment::Segment(Segment&& other) noexcept
+    : x_fd(std::move(other.x_fd)),
+      x_base(std::exchange(other.x_base, nullptr)),
+      x_bytes(other.x_bytes),
+      x_epoch(other.x_epoch) {}
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  x_fd = std::move(other.x_fd);
+  x_base = std::exchange(other.x_base, nullptr);
+  x_bytes = other.x_bytes;
+  x_epoch = other.x_epoch;
+  return *this;
+}
+
+Segment::~Segment() {
+  reset();
+}
+
+void Segment::reset() noexcept {
+  // In a forked child the range is not ours: something else may be mapped there by now.
+  if (x_base && x_epoch == util::process_epoch()) munmap(x_base, x_bytes);
+  x_base = nullptr;
+  x_fd.reset();
+}
+
+int Segment::map(size_t bytes) noexcept {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, x_fd.get(), 0);
+  if (base == MAP_FAILED) return -errno;
+  x_base = base;
+  x_bytes = bytes;
+  x_epoch = util::process_epoch();
+  return madvise(base, bytes, MADV_DONTFORK) ? -errno : 0;
+}
+
+util::Result<Segment> Segment::create(const char* name, size_t bytes, size_t backed) {
+  Segment segment;
+  segment.x_fd.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!segment.x_fd) {
+    const int error = errno;
+    ERDMA_WARN(EP_CTRL, "memfd_create(%s): %s%s\n", name, strerror(error),
+               error == EMFILE ? "; raise the limit of open files (ulimit -n)" : "");
+    return -error;
+  }
+  if (ftruncate(segment.fd(), off_t(bytes))) return -errno;
+  if (segment.back(0, backed)) return -FI_ENOMEM;
+  if (fcntl(segment.fd(), F_ADD_SEALS, kSeals)) return -errno;
+  if (const int rc = segment.map(bytes)) {
+    ERDMA_WARN(EP_CTRL, "cannot map %zu bytes of shared memory (%s): %s\n", bytes, name,
+               strerror(-rc));
+    return rc;
+  }
+  return segment;
+}
+
+util::Result<Segment> Segment::adopt(util::Fd fd, size_t bytes) {
+  struct stat status {};
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || fstat(fd.get(), &status) ||
+      size_t(status.st_size) != bytes)
+    return -FI_EINVAL;
+  Segment segment;
+  segment.x_fd = std::move(fd);
+  if (const int rc = segment.map(bytes)) return rc;
+  return segment;
+}
+
+int Segment::back(size_t offset, size_t bytes) noexcept {
+  if (!bytes) return 0;
+  int error = 0;
+  if (x_fd)
+    error = reserve(x_fd.get(), offset, bytes);
+  else if (madvise(static_cast<char*>(x_base) + offset, bytes, MADV_POPULATE_WRITE))
+    error = errno;
+  if (!error) return 0;
+  ERDMA_WARN(EP_CTRL, "no memory for %zu bytes to share with peers: %s\n", bytes, strerror(error));
+  return -FI_ENOMEM;
+}
+
+void Segment::close_fd_unless_needed() noexcept {
+  if (!madvise(x_base, 1, MADV_POPULATE_WRITE)) x_fd.reset();
+}
+
+}  // namespace erdma::transport::shm

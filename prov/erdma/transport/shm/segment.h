@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace erdma::transport::shm {
+
+/// One mapped, sealed memfd: made here and offered to a peer, or offered by a peer and checked.
+/// Nothing appears in the file system; the size can never change, so no access raises SIGBUS.
+/// Not inherited by forked children (and not unmapped there).
+class Segment {
+ public:
+  Segment() noexcept = default;
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  /// Zeroed memory of which the first `backed` bytes are guaranteed. -FI_ENOMEM, -FI_EMFILE, ...
+  static util::Result<Segment> create(const char* name, size_t bytes, size_t backed);
+  /// Maps what a peer sent. -FI_EINVAL when it is not a sealed memfd of exactly this size.
+  static util::Result<Segment> adopt(util::Fd fd, size_t bytes);
+
+  explicit operator bool() const noexcept { return x_base != nullptr; }
+  void* data() const noexcept { return x_base; }
+  template <typename T>
+  T& as() const noexcept {
+    return *static_cast<T*>(x_base);
+  }
+  int fd() const noexcept { return x_fd.get(); }
+  void close_fd() noexcept { x_fd.reset(); }  ///< the mapping stays
+  /// Guarantees [offset, offset+bytes). 0 or -FI_ENOMEM.
+  int back(size_t offset, size_t bytes) noexcept;
+  /// Closes the descriptor unless back() will need it (kernels before 5.14).
+  void close_fd_unless_needed() noexcept;
+  void reset() noexcept;
+
+ private:
+  int map(size_t bytes) noexcept;
+
+  util::Fd x_fd;
+  void* x_base = nullptr;
+  size_t x_bytes = 0;
+  uint32_t x_epoch = 0;
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,166 @@
+#include "transport/shm/unix_socket.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include <rdma/fi_errno.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+struct AbstractName {
+  sockaddr_un address{};
+  socklen_t bytes = 0;
+
+  AbstractName(const std::string& host, uint16_t port) {
+    const std::string name = "erdma/" + host + ":" + std::to_string(port);
+    address.sun_family = AF_UNIX;
+    const size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
+    std::memcpy(address.sun_path + 1, name.data(), length);
+    bytes = socklen_t(offsetof(sockaddr_un, sun_path) + 1 + length);
+  }
+  const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+util::Fd make_socket() noexcept {
+  return util::Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+/// Takes every descriptor out of the message; those beyond kMaxPassedFds are closed.
+void take_fds(msghdr& message, Received& received) noexcept {
+  size_t taken = 0;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int raw;
+      std::memcpy(&raw, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+      util::Fd fd(raw);
+      if (taken < kMaxPassedFds) received.fds[taken++] = std::move(fd);
+    }
+  }
+}
+
+}  // namespace
+
+util::Result<util::Fd> listen_as(const util::SocketAddress& name, NameScope scope) {
+  const AbstractName unix_name(scope == NameScope::host ? "*" : name.host_string(), name.port());
+  util::Fd socket = make_socket();
+  if (!socket) return -errno;
+  if (bind(socket.get(), unix_name.data(), unix_name.bytes)) return -errno;
+  if (listen(socket.get(), kBacklog)) return -errno;
+  return socket;
+}
+
+util::Result<util::Fd> connect_as_peer(const util::SocketAddress& name) {
+  int error = -FI_ECONNREFUSED;
+  for (const std::string& host : {name.host_string(), std::string("*")}) {
+    const AbstractName unix_name(host, name.port());
+    util::Fd socket = make_socket();
+    if (!socket) return -errno;
+    if (!connect(socket.get(), unix_name.data(), unix_name.bytes)) return socket;
+    error = -errno;
+    if (error != -ECONNREFUSED) break;
+  }
+  return error;
+}
+
+Received receive(int socket, void* buffer, size_t room) noexcept {
+  Received received;
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(8 * sizeof(int))];
+  iovec iov{buffer, room};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  bool reset_seen = false;
+  do {
+    received.bytes = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (received.bytes >= 0) break;
+    received.bytes = -errno;
+    // A peer that closed with unread messages leaves this error before what it sent last.
+    if (received.bytes == -ECONNRESET && reset_seen) return received;
+    reset_seen = reset_seen || received.bytes == -ECONNRESET;
+  } while (received.bytes == -EINTR || received.bytes == -ECONNRESET);
+  if (received.bytes < 0) return received;
+  take_fds(message, received);
+  received.truncated = message.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
+  return received;
+}
+
+int send_message(int socket, const void* bytes, size_t length, const int* fds,
+                 size_t fd_count) noexcept {
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(kMaxPassedFds * sizeof(int))] = {};
+  iovec iov{const_cast<void*>(bytes), length};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  if (fd_count) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds, fd_count * sizeof(int));
+  }
+  ssize_t rc;
+  do {
+    rc = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (rc < 0 && errno == EINTR);
+  return rc < 0 ? -errno : 0;
+}
+
+Credentials peer_credentials(int socket) noexcept {
+  ucred credentials{};
+  socklen_t bytes = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes)) return {};
+  return {credentials.pid, credentials.uid};
+}
+
+util::Fd peer_pidfd(int socket, pid_t pid) noexcept {
+  int fd = -1;
+  socklen_t bytes = sizeof(fd);
+  if (!getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes)) return util::Fd(fd);
+  if (pid <= 0) return util::Fd();
+  return util::Fd(int(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool is_wake_fd(int fd) noexcept {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || !(flags & O_NONBLOCK)) return false;
+  char path[32];
+  char target[32];
+  std::snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+  const ssize_t length = readlink(path, target, sizeof(target));
+  if (length < 0) return true;  // no /proc: non-blocking is what matters
+  return std::string_view(target, size_t(length)) == "anon_inode:[eventfd]";
+}
+
+uint64_t boot_id_hash() noexcept {
+  char text[64] = {};
+  const util::Fd fd(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  if (!fd || read(fd.get(), text, sizeof(text) - 1) <= 0) return 0;
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char* c = text; *c; ++c) hash = (hash ^ uint8_t(*c)) * 1099511628211u;
+  return hash;
+}
+
+}  // namespace erdma::transport::shm

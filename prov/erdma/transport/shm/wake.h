@@ -1,0 +1,34 @@
+#pragma once
+
+#include <atomic>
+
+#include "transport/shm/layout.h"
+
+/// Sleeping and waking without a fence on the hot path. docs/threading.md, "Sleeping".
+///
+/// A receiver that never sleeps leaves may_sleep at 0, and its senders do one plain load. The first
+/// time it sleeps it sets may_sleep and makes every CPU execute a barrier (membarrier), so that
+/// each sender either sees the flag or has published what it sent before; from then on senders
+/// fence.
+namespace erdma::transport::shm {
+
+/// What the kernel offers to this process.
+struct Barriers {
+  bool global = false;     ///< reaches every thread of every process; slow (milliseconds)
+  bool expedited = false;  ///< fast, reaches the processes that registered; this one did
+};
+Barriers register_barriers() noexcept;
+/// A barrier on all peers' CPUs. False = cannot be had.
+bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept;
+
+void write_eventfd(int fd) noexcept;
+void drain_eventfd(int fd) noexcept;
+void wake_slow(WakeWords& words, int eventfd) noexcept;
+
+/// By a sender, after it published something.
+inline void wake_if_asleep(WakeWords& words, int eventfd) noexcept {
+  if (words.may_sleep.load(std::memory_order_relaxed)) [[unlikely]]
+    wake_slow(words, eventfd);
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <netinet/in.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "transport/shm/bulk.h"
+#include "transport/shm/cma.h"
+#include "transport/shm/layout.h"
+
+/// Messages on the control socket (AF_UNIX, SOCK_SEQPACKET) of one channel. Host byte order: both
+/// ends run the same kernel. docs/wire-protocol.md.
+namespace erdma::transport::shm {
+
+inline constexpr uint32_t kMagic = 0x416d6465;
+inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kByteOrder = 0x0102;
+/// Differs between builds that would misread each other's memory although the version is the same.
+inline constexpr uint32_t kGeometry =
+    kHotSlots ^ kColdSlots << 8 ^ kSlotBytes << 12 ^ uint32_t(kHotSegmentBytes + kBulkBytes);
+
+/// Who is speaking.
+struct Greeting {
+  uint32_t magic = kMagic;
+  uint16_t version = kWireVersion;
+  uint16_t byte_order = kByteOrder;
+  uint32_t geometry = kGeometry;
+  uint32_t name_bytes = 0;
+  std::byte name[sizeof(sockaddr_in6)] = {};
+  uint32_t expedited = 0;  ///< registered for membarrier(GLOBAL_EXPEDITED)
+  uint64_t nonce = 0;      ///< of the endpoint: a restarted one has another
+  uint64_t boot = 0;       ///< hash of the kernel's boot id
+  CmaIdentity identity = {};
+};
+
+/// Sender to receiver, with its eventfd.
+struct Hello {
+  Greeting greeting;
+};
+
+/// Receiver to sender, with the memfd of the cold chunk and its eventfd; neither when refused.
+struct Welcome {
+  Greeting greeting;
+  int32_t status = 0;  ///< negative fi_errno: refused
+  uint32_t ring = 0;   ///< index in the chunk
+};
+
+enum class ControlType : uint32_t {
+  promote = 1,   ///< sender: I send a lot, may I have a hot ring?
+  hot_ring,      ///< receiver: yes; with the memfd
+  demote,        ///< receiver: go back to the cold ring
+  bulk_memory,   ///< receiver: for large transfers; with the memfd
+  admit,         ///< either: please name me as your ptracer
+  admit_answer,  ///< value = 0 or negative fi_errno
+  bye,           ///< either: this link is over; value = the status to report
+};
+
+struct Control {
+  ControlType type;
+  int32_t value;
+};
+
+static_assert(sizeof(Hello) != sizeof(Welcome) && std::is_trivially_copyable_v<Hello> &&
+              std::is_trivially_copyable_v<Welcome> && sizeof(Control) == 8);
+
+}  // namespace erdma::transport::shm

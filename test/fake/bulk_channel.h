@@ -1,0 +1,172 @@
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "fake/cma_calls.h"
+#include "libcheck.h"
+#include "transport/shm/bulk.h"
+#include "transport/shm/bulk_shared.h"
+
+/// A bulk channel with both its sides in one process, and messages to send through it.
+namespace erdma::transport::shm {
+
+inline constexpr size_t kKiB = 1024;
+inline constexpr size_t kMiB = 1024 * kKiB;
+inline constexpr int kManyPolls = 2'000'000;
+
+class SteppingClock final : public util::Clock {
+ public:
+  uint64_t now() const noexcept override { return x_now += 1000; }
+
+ private:
+  mutable uint64_t x_now = 0;
+};
+
+struct Memory final : BulkMemory {
+  int status = 0;
+  int calls = 0;
+  int back_bounce() noexcept override {
+    ++calls;
+    return status;
+  }
+};
+
+/// Remembers each on_done(); `then` may do more.
+struct Recorder final : Sink {
+  std::map<uint64_t, std::vector<int>> done;
+  std::vector<uint64_t> order;
+  std::function<void(uint64_t, int)> then;
+  void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
+  void on_link_down(Link&, int) noexcept override {}
+  void on_done(uint64_t token, int status) noexcept override {
+    done[token].push_back(status);
+    order.push_back(token);
+    if (then) then(token, status);
+  }
+};
+
+/// `length` bytes in up to four uneven, unaligned pieces of a block of their own.
+struct Pieces {
+  std::vector<unsigned char> block;
+  iovec iov[kMaxIov];
+  size_t count;
+
+  Pieces(size_t length, size_t pieces, unsigned char fill)
+      : block(length + 256, fill), count(pieces) {
+    size_t at = 1 + pieces, left = length;
+    for (size_t i = 0; i < pieces; ++i) {
+      const size_t bytes = i + 1 == pieces ? left : left * (i + 1) / (pieces + 3);
+      iov[i] = {block.data() + at, bytes};
+      at += bytes + 13;
+      left -= bytes;
+    }
+  }
+  void fill(unsigned seed) {
+    std::minstd_rand random(seed + 1);
+    for (size_t i = 0; i < count; ++i)
+      for (size_t j = 0; j < iov[i].iov_len; ++j)
+        static_cast<unsigned char*>(iov[i].iov_base)[j] = static_cast<unsigned char>(random() >> 7);
+  }
+  std::vector<unsigned char> flat() const {
+    std::vector<unsigned char> bytes;
+    for (size_t i = 0; i < count; ++i) {
+      auto* base = static_cast<unsigned char*>(iov[i].iov_base);
+      bytes.insert(bytes.end(), base, base + iov[i].iov_len);
+    }
+    return bytes;
+  }
+  size_t gaps_changed(unsigned char fill) const {
+    size_t bad = 0, at = 0;
+    for (size_t i = 0; i <= count; ++i) {
+      auto* end = i < count ? static_cast<unsigned char*>(iov[i].iov_base) : &block.back() + 1;
+      for (; block.data() + at < end; ++at) bad += block[at] != fill;
+      if (i < count) at += iov[i].iov_len;
+    }
+    return bad;
+  }
+};
+
+inline CmaPeer peer_with(Permission read, Permission write) {
+  CmaPeer peer;
+  peer.pid = getpid();
+  peer.read.permission = read;
+  peer.write.permission = write;
+  return peer;
+}
+
+/// Which of the two processes may do what.
+enum class Ways { dual, read_only, write_only, bounce };
+inline constexpr Ways kWays[] = {Ways::dual, Ways::read_only, Ways::write_only, Ways::bounce};
+
+/// Both sides of one channel in one process.
+struct Channel {
+  explicit Channel(Ways ways, bool attached = true, Options options = {})
+      : reader(peer_with(ways == Ways::dual || ways == Ways::read_only ? Permission::allowed
+                                                                       : Permission::denied,
+                         Permission::denied)),
+        writer(peer_with(Permission::denied, ways == Ways::dual || ways == Ways::write_only
+                                                 ? Permission::allowed
+                                                 : Permission::denied)),
+        shared(
+            mmap(nullptr, kBulkBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
+        in(shared, memory, calls, reader, options, in_counters, clock),
+        out(calls, writer, options, out_counters, clock) {
+    if (attached) out.attach(shared);
+  }
+  ~Channel() { munmap(shared, kBulkBytes); }
+
+  BulkShared& page() { return shared_page(shared); }
+  void run() {
+    for (int i = 0; i < kManyPolls && in.active(); ++i) {
+      in.poll(sink);
+      out.poll();
+    }
+  }
+
+  fake::CmaCalls calls;
+  CmaPeer reader, writer;
+  Counters in_counters, out_counters;
+  SteppingClock clock;
+  Memory memory;
+  Recorder sink;
+  void* shared;
+  BulkIn in;
+  BulkOut out;
+};
+
+/// One message on its way.
+struct Message {
+  Pieces from, to;
+  size_t length;
+  uint64_t token;
+  Exposure exposure;
+
+  Message(Channel& channel, size_t length_, uint64_t token_ = 7, size_t froms = 3, size_t tos = 2)
+      : from(length_, froms, 0x11), to(length_, tos, 0x22), length(length_), token(token_) {
+    from.fill(unsigned(token));
+    ck_assert_int_eq(channel.out.expose(from.iov, from.count, length, exposure), 0);
+    ck_assert_int_eq(channel.in.start(exposure, to.iov, to.count, length, token), 0);
+  }
+  bool arrived() const { return from.flat() == to.flat() && to.gaps_changed(0x22) == 0; }
+  /// Checks the bytes at the very moment of on_done().
+  void expect_at_done(Channel& channel, bool& whole) {
+    channel.sink.then = [this, &whole](uint64_t, int status) { whole = status == 0 && arrived(); };
+  }
+};
+
+inline void assert_done_once(const Recorder& sink, uint64_t token, int status) {
+  ck_assert_uint_eq(sink.done.count(token), 1);
+  ck_assert_uint_eq(sink.done.at(token).size(), 1);
+  ck_assert_int_eq(sink.done.at(token)[0], status);
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,280 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "transport/shm/shm_transport.h"
+#include "transport/shm/unix_socket.h"
+#include "transport/shm/wire.h"
+#include "transport/shm_pair.h"
+
+// Last: it defines a macro fail().
+#include <check.h>
+#undef fail
+
+/// Strangers at the door: whatever they do, the endpoint keeps serving the others.
+namespace erdma::test {
+namespace {
+
+using transport::SendHint;
+using transport::shm::connect_as_peer;
+using transport::shm::NameScope;
+using transport::shm::Options;
+
+/// A packet from a fresh endpoint still reaches `side`.
+void expect_alive(Side& side) {
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  pair.b.name = side.name;
+  pair.b.transport = side.transport;
+  pair.b.sink = side.sink;
+  const size_t before = side.sink->packets.size();
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return side.sink->packets.size() > before; }));
+}
+
+/// Waits for the other end to close.
+bool closes(int socket) {
+  for (;;) {
+    pollfd fd{socket, POLLIN, 0};
+    if (poll(&fd, 1, 20'000) != 1) return false;
+    char buffer[4096];
+    const ssize_t bytes = recv(socket, buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (bytes == 0 || (bytes < 0 && errno != EAGAIN)) return true;
+  }
+}
+
+START_TEST(a_free_port_is_picked_when_none_is_named) {
+  Side a, b;
+  ck_assert(open_side(a) && open_side(b));
+  ck_assert_uint_ge(a.name.port(), 32768);
+  ck_assert_uint_le(a.name.port(), 60999);
+  ck_assert(!(a.name == b.name));
+}
+END_TEST
+
+START_TEST(an_explicit_port_in_use_is_refused) {
+  Side a;
+  ck_assert(open_side(a));
+  ck_assert_int_eq(open_shm({}, a.name.port()).error(), -FI_EADDRINUSE);
+  const uint16_t port = a.name.port();
+  a.owned.reset();
+  ck_assert_int_eq(open_shm({}, port).error(), 0);
+}
+END_TEST
+
+START_TEST(two_addresses_of_a_host_can_use_the_same_port) {
+  Options options;
+  options.scope = NameScope::address;
+  auto a = transport::shm::ShmTransport::open(options, address_of("10.1.2.3", 0));
+  ck_assert(bool(a));
+  auto b = transport::shm::ShmTransport::open(options, address_of("10.1.2.4", (*a)->name().port()));
+  ck_assert(bool(b));
+}
+END_TEST
+
+START_TEST(a_peer_is_the_same_link_under_every_ip_of_the_host) {
+  Side a;
+  ck_assert(open_side(a));
+  ck_assert_ptr_eq(*a.transport->link_to(address_of("127.0.0.1", 5)),
+                   *a.transport->link_to(address_of("10.9.8.7", 5)));
+}
+END_TEST
+
+START_TEST(nobody_there_is_refused_after_the_connect_timeout) {
+  Options options;
+  options.connect_timeout_ns = 20'000'000;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b));
+  transport::Link& link = **pair.a.transport->link_to(address_of("127.0.0.1", 1));
+  ck_assert_int_eq(link.send(numbered(0), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  ck_assert_ptr_eq(pair.a.sink->downs[0].link, &link);
+  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNREFUSED);
+}
+END_TEST
+
+START_TEST(a_peer_that_appears_later_is_reached) {
+  Options options;
+  options.connect_timeout_ns = 20'000'000'000;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b));
+  const uint16_t port = pair.b.name.port();
+  pair.b.owned.reset();
+  transport::Link& link = pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert(open_side(pair.b, {}, port));
+  ck_assert_int_eq(pair.send(link, 2, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
+  ck_assert_uint_eq(pair.b.sink->packets[0].number(), 2);
+  ck_assert(pair.a.sink->downs.empty());
+}
+END_TEST
+
+START_TEST(garbage_instead_of_a_hello_is_turned_away) {
+  Side side;
+  ck_assert(open_side(side));
+  const size_t lengths[] = {1,
+                            7,
+                            8,
+                            sizeof(transport::shm::Hello) - 1,
+                            sizeof(transport::shm::Hello),
+                            sizeof(transport::shm::Hello) + 1,
+                            60'000};
+  for (size_t length : lengths) {
+    auto socket = connect_as_peer(side.name);
+    ck_assert(bool(socket));
+    const auto bytes = pattern(length, unsigned(length));
+    ck_assert_int_eq(send(socket->get(), bytes.data(), length, 0), ssize_t(length));
+    ck_assert(closes(socket->get()));
+  }
+  expect_alive(side);
+}
+END_TEST
+
+/// A hello that would be accepted but for what `spoil` does to it.
+template <typename Spoil>
+void expect_refused(Side& side, Spoil spoil) {
+  auto socket = connect_as_peer(side.name);
+  transport::shm::Hello hello;
+  hello.greeting.boot = transport::shm::boot_id_hash();
+  hello.greeting.nonce = 1234;
+  hello.greeting.name_bytes = 16;
+  const auto name = address_of("127.0.0.1", 77);
+  std::memcpy(hello.greeting.name, name.data(), name.size());
+  spoil(hello.greeting);
+  ck_assert_int_eq(transport::shm::send_message(socket->get(), &hello, sizeof(hello)), 0);
+  ck_assert(closes(socket->get()));
+}
+
+START_TEST(a_hello_with_a_wrong_field_is_turned_away) {
+  Side side;
+  ck_assert(open_side(side));
+  using transport::shm::Greeting;
+  expect_refused(side, [](Greeting& g) { g.magic ^= 1; });
+  expect_refused(side, [](Greeting& g) { ++g.version; });
+  expect_refused(side, [](Greeting& g) { g.byte_order = 0x0201; });
+  expect_refused(side, [](Greeting& g) { ++g.geometry; });
+  expect_refused(side, [](Greeting& g) { ++g.boot; });
+  expect_refused(side, [](Greeting& g) { g.name_bytes = 3; });
+  expect_refused(side, [](Greeting& g) { g.name_bytes = 0xFFFFFFFF, g.name[0] = std::byte(99); });
+  expect_refused(side, [](Greeting&) {});  // no eventfd came with it
+  expect_alive(side);
+}
+END_TEST
+
+START_TEST(descriptors_that_nobody_asked_for_are_closed) {
+  Side side;
+  ck_assert(open_side(side));
+  int ends[2];
+  ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+  auto socket = connect_as_peer(side.name);
+  const int fds[] = {ends[1], ends[1]};
+  ck_assert_int_eq(transport::shm::send_message(socket->get(), "x", 1, fds, 2), 0);
+  ck_assert(closes(socket->get()));
+  close(ends[1]);
+  char byte;
+  ck_assert_int_eq(read(ends[0], &byte, 1), 0);  // end of file: no copy is left
+}
+END_TEST
+
+START_TEST(silent_connections_do_not_keep_others_out) {
+  Side side;
+  ck_assert(open_side(side));
+  std::vector<util::Fd> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(std::move(*connect_as_peer(side.name)));
+  expect_alive(side);
+}
+END_TEST
+
+START_TEST(a_connection_closed_at_once_is_forgotten) {
+  Side side;
+  ck_assert(open_side(side));
+  for (int i = 0; i < 300; ++i) ck_assert(bool(connect_as_peer(side.name)));
+  expect_alive(side);
+}
+END_TEST
+
+START_TEST(another_user_is_refused_in_both_directions) {
+  if (geteuid() != 0) return;
+  Child child([](int channel) {
+    if (setresuid(65534, 65534, 65534)) return 1;
+    const uint16_t port = hear(channel);
+    Pair own;
+    if (!open_side(own.a)) return 2;
+    tell(channel, own.a.name.port());
+    transport::Link& link = **own.a.transport->link_to(address_of("127.0.0.1", port));
+    if (link.send(numbered(1), nullptr, 0, 0, SendHint::none) != -FI_EAGAIN) return 3;
+    while (own.a.sink->downs.empty()) own.a.poll();
+    const int status = own.a.sink->downs[0].status;
+    hear(channel);
+    return status == -FI_EACCES ? 0 : 4;
+  });
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  tell(child.channel(), pair.a.name.port());
+  transport::Link& link =
+      **pair.a.transport->link_to(address_of("127.0.0.1", hear(child.channel())));
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  while (pair.a.sink->downs.empty()) pair.a.poll();
+  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_EACCES);
+  tell(child.channel(), 1);
+  ck_assert_int_eq(child.wait(), 0);
+  ck_assert(pair.a.sink->packets.empty());
+}
+END_TEST
+
+START_TEST(without_descriptors_a_connection_fails_with_that_reason) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  const int highest = fcntl(0, F_DUPFD_CLOEXEC, 0);
+  rlimit limit{rlim_t(highest), rlim_t(highest)};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit tight{rlim_t(highest), limit.rlim_max};
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  transport::Link& link = pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_EMFILE);
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ck_assert_int_eq(pair.send(link, 2, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm bootstrap");
+  TCase* tc = tcase_create("bootstrap");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, a_free_port_is_picked_when_none_is_named);
+  tcase_add_test(tc, an_explicit_port_in_use_is_refused);
+  tcase_add_test(tc, two_addresses_of_a_host_can_use_the_same_port);
+  tcase_add_test(tc, a_peer_is_the_same_link_under_every_ip_of_the_host);
+  tcase_add_test(tc, nobody_there_is_refused_after_the_connect_timeout);
+  tcase_add_test(tc, a_peer_that_appears_later_is_reached);
+  tcase_add_test(tc, garbage_instead_of_a_hello_is_turned_away);
+  tcase_add_test(tc, a_hello_with_a_wrong_field_is_turned_away);
+  tcase_add_test(tc, descriptors_that_nobody_asked_for_are_closed);
+  tcase_add_test(tc, silent_connections_do_not_keep_others_out);
+  tcase_add_test(tc, a_connection_closed_at_once_is_forgotten);
+  tcase_add_test(tc, another_user_is_refused_in_both_directions);
+  tcase_add_test(tc, without_descriptors_a_connection_fails_with_that_reason);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

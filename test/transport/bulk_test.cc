@@ -1,0 +1,495 @@
+#include "transport/shm/bulk.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/bulk_channel.h"
+#include "libcheck.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr size_t kSizes[] = {0,      1,         4095,          4096,         8192,
+                             8193,   16 * kKiB, 16 * kKiB + 1, 65535,        64 * kKiB,
+                             100000, kMiB - 1,  kMiB,          5 * kMiB + 3, 17 * kMiB + 4097};
+
+START_TEST(transfer_is_exact_for_every_size_way_and_shape) {
+  const Ways ways = kWays[size_t(_i) % std::size(kWays)];
+  const size_t length = kSizes[size_t(_i) / std::size(kWays)];
+  for (size_t shape = 0; shape < (length > kMiB ? 2u : 16u); ++shape) {
+    Channel channel(ways);
+    Message message(channel, length, 7, 1 + (shape * 3 + 3) % 4, 1 + shape / 4);
+    bool whole = false;
+    message.expect_at_done(channel, whole);
+    ck_assert_uint_eq(channel.sink.done.size(), 0);
+    channel.run();
+    assert_done_once(channel.sink, 7, 0);
+    ck_assert(whole);
+    const uint64_t moved = channel.in_counters.cma_read_bytes +
+                           channel.out_counters.cma_write_bytes +
+                           channel.in_counters.bounce_in_bytes;
+    ck_assert_uint_eq(moved, length);
+    ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, ways == Ways::bounce ? length : 0);
+    channel.out.withdraw(message.exposure);
+    ck_assert(!channel.out.active());
+  }
+}
+END_TEST
+
+START_TEST(both_sides_share_a_dual_transfer) {
+  Channel channel(Ways::dual);
+  Message message(channel, 64 * kKiB);
+  channel.run();
+  ck_assert_uint_gt(channel.in_counters.cma_read_bytes, 0);
+  channel.sink.done.clear();
+  Message larger(channel, 4 * kMiB);
+  channel.run();
+  ck_assert_uint_gt(channel.out_counters.cma_write_bytes, 0);
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(larger.arrived());
+}
+END_TEST
+
+START_TEST(receiver_alone_finishes_when_sender_never_polls) {
+  Channel channel(Ways::dual, _i == 0);
+  Message message(channel, 3 * kMiB);
+  for (int i = 0; i < 1000 && channel.in.active(); ++i) channel.in.poll(channel.sink);
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+}
+END_TEST
+
+START_TEST(receiver_that_may_not_read_waits_until_sender_is_attached) {
+  const Ways ways = _i == 0 ? Ways::write_only : Ways::bounce;
+  Channel channel(ways, false);
+  Message message(channel, kMiB);
+  for (int i = 0; i < 100; ++i) channel.in.poll(channel.sink);
+  ck_assert(channel.in.active());
+  ck_assert(!channel.in.ready());
+  channel.out.attach(channel.shared);
+  ck_assert(channel.in.ready());
+  ck_assert(channel.out.ready());
+  ck_assert_int_gt(channel.out.poll(), 0);  // so that whoever polls wakes the receiver
+  ck_assert(!channel.out.ready());
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+  ck_assert_int_eq(channel.memory.calls, ways == Ways::bounce ? 1 : 0);
+}
+END_TEST
+
+START_TEST(poll_moves_little_at_a_time) {
+  Channel channel(kWays[_i]);
+  Message message(channel, 16 * kMiB);
+  for (int i = 0; i < 4; ++i) {
+    channel.in.poll(channel.sink);
+    channel.out.poll();
+  }
+  ck_assert(channel.in.active());
+  ck_assert_uint_le(channel.in_counters.cma_read_bytes, 4 * (kPollBytes + kMaxChunk));
+  ck_assert_uint_le(channel.out_counters.cma_write_bytes, 4 * (kPollBytes + kMaxChunk));
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+}
+END_TEST
+
+START_TEST(many_queued_transfers_all_arrive) {
+  Channel channel(kWays[_i]);
+  std::vector<std::unique_ptr<Message>> messages;
+  for (uint64_t token = 0; token < 40; ++token)
+    messages.push_back(std::make_unique<Message>(channel, 1000 + token * 9999, token));
+  channel.run();
+  for (const auto& message : messages) {
+    assert_done_once(channel.sink, message->token, 0);
+    ck_assert(message->arrived());
+  }
+  ck_assert(!channel.in.active());
+}
+END_TEST
+
+START_TEST(upcall_may_start_the_next_transfer) {
+  Channel channel(Ways::dual);
+  Message message(channel, 64 * kKiB);
+  Pieces again(64 * kKiB, 1, 0x33);
+  channel.sink.then = [&](uint64_t token, int) {
+    if (token == 7)
+      ck_assert_int_eq(channel.in.start(message.exposure, again.iov, 1, 64 * kKiB, 8), 0);
+  };
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  assert_done_once(channel.sink, 8, 0);
+  ck_assert(again.flat() == message.from.flat());
+}
+END_TEST
+
+// ---- failures of the calls ---------------------------------------------------------------------
+
+struct Fault {
+  int error;
+  size_t limit;
+  bool forever;
+  bool denies;
+};
+constexpr Fault kFaults[] = {
+    {EPERM, SIZE_MAX, true, true},    {ENOSYS, SIZE_MAX, true, true},
+    {EACCES, SIZE_MAX, true, true},   {ESRCH, SIZE_MAX, true, true},
+    {EFAULT, SIZE_MAX, false, false}, {EFAULT, SIZE_MAX, true, false},
+    {ENOMEM, SIZE_MAX, false, false}, {ENOMEM, SIZE_MAX, true, false},
+    {EINTR, SIZE_MAX, false, false},  {0, 1000, false, false},
+    {0, 4096, true, false},           {0, 0, false, false},
+};
+
+void plan(fake::CmaCalls::Plan& plan, const Fault& fault, unsigned k) {
+  plan.first = k;
+  plan.last = fault.forever ? fake::CmaCalls::kForever : k;
+  plan.error = fault.error;
+  plan.limit = fault.limit;
+}
+
+/// One message whose k-th call fails. Returns false once k is beyond the calls that were made.
+bool survive_fault(Ways ways, const Fault& fault, unsigned k, bool reads, bool writes) {
+  Channel channel(ways);
+  if (reads) plan(channel.calls.read, fault, k);
+  if (writes) plan(channel.calls.write, fault, k);
+  Message message(channel, kMiB + 12345);
+  bool whole = false;
+  message.expect_at_done(channel, whole);
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(whole);
+  const bool read_hit = reads && channel.calls.read.calls >= k;
+  const bool write_hit = writes && channel.calls.write.calls >= k;
+  if (ways != Ways::write_only) {
+    const bool denied = channel.reader.read.permission == Permission::denied;
+    ck_assert_int_eq(denied, read_hit && fault.denies);
+    ck_assert_uint_eq(channel.in_counters.cma_refusals, denied);
+  }
+  if (ways != Ways::read_only) {
+    const bool denied = channel.writer.write.permission == Permission::denied;
+    ck_assert_int_eq(denied, write_hit && fault.denies);
+    ck_assert_uint_eq(channel.out_counters.cma_refusals, denied);
+  }
+  return read_hit || write_hit;
+}
+
+START_TEST(transfer_survives_any_fault_of_any_call) {
+  const Fault& fault = kFaults[size_t(_i) % std::size(kFaults)];
+  const size_t side = size_t(_i) / std::size(kFaults);
+  for (const Ways ways : {Ways::dual, Ways::read_only, Ways::write_only}) {
+    const bool reads = side != 1 && ways != Ways::write_only;
+    const bool writes = side != 0 && ways != Ways::read_only;
+    if (!reads && !writes) continue;
+    unsigned k = 1;
+    while (k < 2000 && survive_fault(ways, fault, k, reads, writes)) ++k;
+    ck_assert_uint_gt(k, 2);
+    ck_assert_uint_lt(k, 2000);
+  }
+}
+END_TEST
+
+START_TEST(denial_holds_for_later_messages_and_is_counted_once) {
+  Channel channel(Ways::read_only);
+  plan(channel.calls.read, {EPERM, SIZE_MAX, true, true}, 2);
+  Message first(channel, 4 * kMiB, 1), second(channel, 4 * kMiB, 2), third(channel, 64 * kKiB, 3);
+  channel.run();
+  for (const Message* message : {&first, &second, &third}) {
+    assert_done_once(channel.sink, message->token, 0);
+    ck_assert(message->arrived());
+  }
+  ck_assert_uint_eq(channel.in_counters.cma_refusals, 1);
+  const unsigned calls = channel.calls.read.calls;
+  Message later(channel, kMiB, 4);
+  channel.run();
+  ck_assert(later.arrived());
+  ck_assert_uint_eq(channel.calls.read.calls, calls);
+  ck_assert_uint_ge(channel.in_counters.bounce_in_bytes, kMiB);
+}
+END_TEST
+
+START_TEST(unreachable_memory_bounces_this_message_only) {
+  Channel channel(Ways::dual);
+  plan(channel.calls.read, {EFAULT, SIZE_MAX, false, false}, 2);
+  Message first(channel, 4 * kMiB, 1);
+  channel.run();
+  ck_assert(first.arrived());
+  const uint64_t bounced = channel.in_counters.bounce_in_bytes;
+  ck_assert_uint_gt(bounced, 0);
+  Message second(channel, 4 * kMiB, 2);
+  channel.run();
+  ck_assert(second.arrived());
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, bounced);
+  ck_assert_uint_eq(channel.in_counters.cma_refusals, 0);
+}
+END_TEST
+
+START_TEST(transfer_fails_when_slots_cannot_be_backed) {
+  Channel channel(Ways::bounce);
+  channel.memory.status = -FI_ENOMEM;
+  Message message(channel, kMiB);
+  channel.run();
+  assert_done_once(channel.sink, 7, -FI_ENOMEM);
+  channel.memory.status = 0;
+  Message later(channel, kMiB, 8);
+  channel.run();
+  assert_done_once(channel.sink, 8, 0);
+  ck_assert(later.arrived());
+}
+END_TEST
+
+// ---- withdrawal, abort, nonsense ---------------------------------------------------------------
+
+START_TEST(withdrawal_fails_the_transfer_whenever_it_comes) {
+  const Ways ways = kWays[size_t(_i) % std::size(kWays)];
+  Channel channel(ways);
+  Message message(channel, 8 * kMiB), other(channel, kMiB, 8);
+  for (int i = 0; i < _i / int(std::size(kWays)); ++i) {
+    channel.in.poll(channel.sink);
+    channel.out.poll();
+  }
+  channel.out.withdraw(message.exposure);
+  const uint64_t written =
+      channel.out_counters.cma_write_bytes + channel.out_counters.bounce_out_bytes;
+  message.from = Pieces(0, 1, 0);  // ASan tells if it is touched by the sender from now on
+  if (ways == Ways::dual || ways == Ways::read_only) channel.out.poll();
+  channel.run();
+  assert_done_once(channel.sink, 7, -FI_ECANCELED);
+  assert_done_once(channel.sink, 8, 0);
+  ck_assert(other.arrived());
+  ck_assert_uint_le(channel.out_counters.cma_write_bytes + channel.out_counters.bounce_out_bytes,
+                    written + kMiB);
+}
+END_TEST
+
+START_TEST(abort_reports_everything_once_and_stops_the_sender) {
+  const Ways ways = kWays[size_t(_i) % std::size(kWays)];
+  Channel channel(ways);
+  std::vector<std::unique_ptr<Message>> messages;
+  for (uint64_t token = 0; token < 6; ++token)
+    messages.push_back(std::make_unique<Message>(channel, 4 * kMiB, token));
+  for (int i = 0; i < _i / int(std::size(kWays)); ++i) {
+    channel.in.poll(channel.sink);
+    channel.out.poll();
+  }
+  const uint64_t read = channel.in_counters.cma_read_bytes;
+  channel.in.abort(channel.sink, -FI_ECONNRESET);
+  for (const auto& message : messages) {
+    assert_done_once(channel.sink, message->token, -FI_ECONNRESET);
+    message->to = Pieces(0, 1, 0);  // ASan tells if it is touched from now on
+  }
+  ck_assert(!channel.in.active());
+  for (int i = 0; i < 100; ++i) {
+    channel.out.poll();
+    channel.in.poll(channel.sink);
+  }
+  ck_assert_uint_eq(channel.sink.order.size(), 6);
+  ck_assert_uint_eq(channel.in_counters.cma_read_bytes, read);
+}
+END_TEST
+
+START_TEST(malformed_exposure_is_refused) {
+  Channel channel(Ways::dual);
+  Pieces from(kMiB, 2, 0x11), to(kMiB, 1, 0x22);
+  Exposure good;
+  ck_assert_int_eq(channel.out.expose(from.iov, 2, kMiB, good), 0);
+  ck_assert_int_eq(channel.in.start(good, to.iov, 1, kMiB + 1, 1), -FI_EINVAL);
+  ck_assert_int_eq(channel.in.start(good, to.iov, kMaxIov + 1, kMiB, 1), -FI_EINVAL);
+  Exposure bad = good;
+  bad.size = uint8_t(good.size - 1);
+  ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
+  bad.size = 255;
+  ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
+  bad = good;
+  bad.bytes[6] = std::byte{5};  // pieces
+  ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
+  bad = good;
+  std::memset(bad.bytes + 24, 0xFF, 8);  // length of the first piece
+  ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
+  bad = good;
+  bad.bytes[7] = std::byte{1};  // remote_write
+  ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
+  ck_assert(!channel.in.active());
+  channel.out.withdraw(bad);
+  ck_assert_int_eq(channel.out.expose(from.iov, kMaxIov + 1, kMiB, bad), -FI_EINVAL);
+  ck_assert_int_eq(channel.out.expose(from.iov, 2, kMiB + 1, bad), -FI_EINVAL);
+}
+END_TEST
+
+START_TEST(exposure_withdrawn_and_made_anew_is_not_confused) {
+  Channel channel(Ways::write_only);
+  Pieces old(kMiB, 1, 0x11), fresh(kMiB, 1, 0x44), to(kMiB, 1, 0x22);
+  Exposure first, second;
+  ck_assert_int_eq(channel.out.expose(old.iov, 1, kMiB, first), 0);
+  channel.out.withdraw(first);
+  ck_assert_int_eq(channel.out.expose(fresh.iov, 1, kMiB, second), 0);
+  ck_assert_int_eq(channel.in.start(first, to.iov, 1, kMiB, 1), 0);
+  channel.run();
+  assert_done_once(channel.sink, 1, -FI_ECANCELED);
+  ck_assert_uint_eq(channel.out_counters.cma_write_bytes, 0);
+}
+END_TEST
+
+/// Writes nonsense over the words that one side trusts least: those of the other.
+void scramble(BulkShared& page, std::minstd_rand& random, bool receivers_words) {
+  const auto word = [&random]() -> uint64_t {
+    const uint64_t a = random(), b = random();
+    switch (random() % 4) {
+      case 0:
+        return a << 33 ^ b;
+      case 1:
+        return a % 8 << 32 | b % 40;  // a generation and a count that look right
+      case 2:
+        return UINT64_MAX - b % 3;
+      default:
+        return b % 5;
+    }
+  };
+  const size_t ticket = random() % kTickets;
+  constexpr auto relaxed = std::memory_order_relaxed;
+  if (!receivers_words) {
+    SharedWord* const words[] = {&page.write_state, &page.produced, &page.progress[ticket].claim,
+                                 &page.progress[ticket].done, &page.progress[ticket].stop};
+    words[random() % std::size(words)]->store(word(), relaxed);
+    return;
+  }
+  TicketBody& body = page.body[ticket];
+  SharedWord* const words[] = {&body.exposure,     &body.begin,
+                               &body.end,          &body.chunk,
+                               &body.iovs,         &body.length[random() % kMaxIov],
+                               &page.consumed,     &page.progress[ticket].claim,
+                               &page.state[ticket]};
+  const size_t which = random() % std::size(words);
+  words[which]->store(word(), relaxed);
+  if (random() % 2 == 0)
+    page.state[ticket].store(
+        pack(TicketState{uint32_t(random()), Mode(random() % 6), Streaming::none}), relaxed);
+}
+
+START_TEST(receiver_survives_a_sender_that_writes_nonsense) {
+  std::minstd_rand random(unsigned(_i) + 1);
+  Channel channel(kWays[size_t(_i) % std::size(kWays)]);
+  std::vector<std::unique_ptr<Message>> messages;
+  for (uint64_t token = 0; token < 12; ++token)
+    messages.push_back(std::make_unique<Message>(channel, kMiB, token));
+  for (int i = 0; i < 3000; ++i) {
+    scramble(channel.page(), random, false);
+    channel.in.poll(channel.sink);
+    if (random() % 4 != 0) channel.out.poll();
+  }
+  channel.in.abort(channel.sink, -FI_ECONNRESET);
+  for (const auto& message : messages) {
+    ck_assert_uint_eq(channel.sink.done[message->token].size(), 1);
+    ck_assert_uint_eq(message->to.gaps_changed(0x22), 0);
+  }
+}
+END_TEST
+
+START_TEST(sender_survives_a_receiver_that_writes_nonsense) {
+  std::minstd_rand random(unsigned(_i) + 1);
+  Channel channel(kWays[size_t(_i) % std::size(kWays)]);
+  // The fake writes where the ticket says, as a kernel would into another process: keep it at home.
+  channel.calls.write.first = 1;
+  channel.calls.write.last = fake::CmaCalls::kForever;
+  channel.calls.write.error = EFAULT;
+  std::vector<std::unique_ptr<Message>> messages;
+  for (uint64_t token = 0; token < 12; ++token)
+    messages.push_back(std::make_unique<Message>(channel, kMiB, token));
+  for (int i = 0; i < 3000; ++i) {
+    scramble(channel.page(), random, true);
+    channel.out.poll();
+    if (random() % 8 == 0) channel.in.poll(channel.sink);
+    if (i % 500 == 499) channel.out.withdraw(messages[size_t(i) / 500]->exposure);
+  }
+  channel.in.abort(channel.sink, -FI_ECONNRESET);
+}
+END_TEST
+
+// ---- two threads
+// ---------------------------------------------------------------------------------
+
+void run_on_two_threads(Channel& channel, size_t messages_, size_t length) {
+  std::vector<std::unique_ptr<Message>> messages;
+  for (uint64_t token = 0; token < messages_; ++token)
+    messages.push_back(std::make_unique<Message>(channel, length + token, token));
+  std::atomic<bool> over{false};
+  std::thread sender([&] {
+    while (!over.load(std::memory_order_acquire)) {
+      if (channel.out.poll() == 0) std::this_thread::yield();
+    }
+  });
+  while (channel.in.active())
+    if (channel.in.poll(channel.sink) == 0) std::this_thread::yield();
+  over.store(true, std::memory_order_release);
+  sender.join();
+  for (const auto& message : messages) {
+    assert_done_once(channel.sink, message->token, 0);
+    ck_assert(message->arrived());
+  }
+}
+
+START_TEST(two_threads_move_every_byte_in_every_way) {
+  const size_t lengths[] = {60 * kKiB, kMiB, 3 * kMiB + 5};
+  Channel channel(kWays[size_t(_i) % std::size(kWays)]);
+  run_on_two_threads(channel, 8, lengths[size_t(_i) / std::size(kWays)]);
+}
+END_TEST
+
+START_TEST(two_threads_survive_faults_on_both_sides) {
+  const Fault& fault = kFaults[_i];
+  Channel channel(Ways::dual);
+  plan(channel.calls.read, fault, 5);
+  plan(channel.calls.write, fault, 3);
+  run_on_two_threads(channel, 8, kMiB);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("bulk");
+  TCase* tc = tcase_create("one_thread");
+  tcase_set_timeout(tc, 60);
+  constexpr int ways = int(std::size(kWays));
+  tcase_add_loop_test(tc, transfer_is_exact_for_every_size_way_and_shape, 0,
+                      ways * int(std::size(kSizes)));
+  tcase_add_test(tc, both_sides_share_a_dual_transfer);
+  tcase_add_loop_test(tc, receiver_alone_finishes_when_sender_never_polls, 0, 2);
+  tcase_add_loop_test(tc, receiver_that_may_not_read_waits_until_sender_is_attached, 0, 2);
+  tcase_add_loop_test(tc, poll_moves_little_at_a_time, 0, ways);
+  tcase_add_loop_test(tc, many_queued_transfers_all_arrive, 0, ways);
+  tcase_add_test(tc, upcall_may_start_the_next_transfer);
+  tcase_add_loop_test(tc, transfer_survives_any_fault_of_any_call, 0, 3 * int(std::size(kFaults)));
+  tcase_add_test(tc, denial_holds_for_later_messages_and_is_counted_once);
+  tcase_add_test(tc, unreachable_memory_bounces_this_message_only);
+  tcase_add_test(tc, transfer_fails_when_slots_cannot_be_backed);
+  tcase_add_loop_test(tc, withdrawal_fails_the_transfer_whenever_it_comes, 0, 6 * ways);
+  tcase_add_loop_test(tc, abort_reports_everything_once_and_stops_the_sender, 0, 6 * ways);
+  tcase_add_test(tc, malformed_exposure_is_refused);
+  tcase_add_test(tc, exposure_withdrawn_and_made_anew_is_not_confused);
+  tcase_add_loop_test(tc, receiver_survives_a_sender_that_writes_nonsense, 0, 10 * ways);
+  tcase_add_loop_test(tc, sender_survives_a_receiver_that_writes_nonsense, 0, 10 * ways);
+  suite_add_tcase(suite, tc);
+  TCase* threads = tcase_create("threads");
+  tcase_set_timeout(threads, 60);
+  tcase_add_loop_test(threads, two_threads_move_every_byte_in_every_way, 0, 3 * ways);
+  tcase_add_loop_test(threads, two_threads_survive_faults_on_both_sides, 0,
+                      int(std::size(kFaults)));
+  suite_add_tcase(suite, threads);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::transport::shm
+
+int main() {
+  SRunner* runner = srunner_create(erdma::transport::shm::suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

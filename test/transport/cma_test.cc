@@ -1,0 +1,535 @@
+#include "transport/shm/cma.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/captured_log.h"
+#include "fake/cma_calls.h"
+#include "libcheck.h"
+#include "transport/shm/cma_diagnosis.h"
+#include "transport/shm/ptracer.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+/// A /proc of files, gone with the object.
+class FakeProc {
+ public:
+  FakeProc() {
+    char name[] = "/tmp/erdma_proc_XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(name));
+    x_root = name;
+    write("self/status", "Name:\tx\nCapEff:\t0000000000000000\nSeccomp:\t0\n");
+  }
+  ~FakeProc() { std::filesystem::remove_all(x_root); }
+
+  void write(const std::string& name, const std::string& text) {
+    const std::filesystem::path path = x_root + "/" + name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  void scope(int value) { write("sys/kernel/yama/ptrace_scope", std::to_string(value) + "\n"); }
+  void process(int pid, int parent, const std::string& comm = "rank") {
+    write(std::to_string(pid) + "/stat", std::to_string(pid) + " (" + comm + ") S " +
+                                             std::to_string(parent) + " 1 1 0 -1 4194560");
+  }
+  void pid_namespace(const std::string& inode) {
+    std::filesystem::create_directories(x_root + "/self/ns");
+    std::filesystem::create_symlink("pid:[" + inode + "]", x_root + "/self/ns/pid");
+  }
+  ProcFs fs() const { return ProcFs(x_root.c_str()); }
+
+ private:
+  std::string x_root;
+};
+
+CmaPeer peer_of_self() {
+  return {getpid(), own_cma_identity(), {}, {}};
+}
+
+void drop_privileges() {
+  if (geteuid() == 0)
+    ck_assert(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+  prctl(PR_SET_DUMPABLE, 1);
+}
+
+void refuse_call(int number, int error) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, unsigned(number), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | unsigned(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog filter{std::size(program), program};
+  ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+// ---- probing
+// -------------------------------------------------------------------------------------
+
+START_TEST(probe_allows_both_calls_on_a_peer_with_the_right_nonce) {
+  FakeProc proc;
+  fake::CmaCalls calls;
+  CmaPeer peer = peer_of_self();
+  probe(calls, true, peer, proc.fs());
+  ck_assert_int_eq(int(peer.read.permission), int(Permission::allowed));
+  ck_assert_int_eq(int(peer.write.permission), int(Permission::allowed));
+  ck_assert_uint_eq(calls.read.calls, 1);
+  ck_assert_uint_eq(calls.write.calls, 1);
+  ck_assert(!wants_admission(peer));
+}
+END_TEST
+
+START_TEST(probe_never_writes_to_a_process_with_another_nonce) {
+  FakeProc proc;
+  fake::CmaCalls calls;
+  CmaPeer peer = peer_of_self();
+  uint64_t foreign = 0x1234567890;
+  peer.identity.nonce_address = peer.identity.scratch_address =
+      reinterpret_cast<uintptr_t>(&foreign);
+  probe(calls, true, peer, proc.fs());
+  ck_assert_int_eq(int(peer.read.permission), int(Permission::denied));
+  ck_assert_int_eq(int(peer.write.permission), int(Permission::denied));
+  ck_assert_ptr_nonnull(peer.read.reason);
+  ck_assert_uint_eq(calls.write.calls, 0);
+  ck_assert_uint_eq(foreign, 0x1234567890);
+}
+END_TEST
+
+struct ScopeCase {
+  int scope;
+  const char* capabilities;
+  pid_t pid;
+  unsigned calls;
+};
+constexpr ScopeCase kScopeCases[] = {
+    {0, "0000000000000000", 1, 1}, {1, "0000000000000000", 1, 1}, {2, "0000000000000000", 1, 0},
+    {2, "0000000000080000", 1, 1}, {3, "000001ffffffffff", 1, 0}, {0, "000001ffffffffff", 0, 0},
+};
+
+START_TEST(probe_makes_no_call_where_the_answer_is_known) {
+  const ScopeCase& c = kScopeCases[_i];
+  FakeProc proc;
+  proc.scope(c.scope);
+  proc.write("self/status", std::string("Name:\tx\nCapEff:\t") + c.capabilities + "\n");
+  fake::CmaCalls calls;
+  CmaPeer peer = peer_of_self();
+  peer.pid = c.pid;
+  probe(calls, true, peer, proc.fs());
+  ck_assert_uint_eq(calls.read.calls, c.calls);
+  ck_assert_int_eq(int(peer.read.permission),
+                   int(c.calls ? Permission::allowed : Permission::denied));
+  ck_assert_int_eq(peer.read.reason != nullptr, c.calls == 0);
+}
+END_TEST
+
+START_TEST(probe_switched_off_makes_no_call_and_no_line) {
+  fake::CmaCalls calls;
+  Counters counters;
+  CmaPeer peer = peer_of_self();
+  probe(calls, false, peer);
+  report_refusals(peer, counters);
+  ck_assert_int_eq(int(peer.read.permission), int(Permission::denied));
+  ck_assert_uint_eq(calls.read.calls, 0);
+  ck_assert_uint_eq(counters.cma_refusals, 0);
+  ck_assert(test::g_log.empty());
+}
+END_TEST
+
+START_TEST(refusal_is_reported_once) {
+  FakeProc proc;
+  fake::CmaCalls calls;
+  calls.read.first = 1;
+  calls.read.last = fake::CmaCalls::kForever;
+  calls.read.error = EPERM;
+  Counters counters;
+  CmaPeer peer = peer_of_self();
+  peer.identity.ptrace_scope = 1;
+  probe(calls, true, peer, proc.fs());
+  ck_assert_int_eq(peer.read.error, EPERM);
+  ck_assert(wants_admission(peer));
+  report_refusals(peer, counters);
+  const std::string line = test::only_log_line();
+  ck_assert(test::contains(line, "process_vm_readv") && test::contains(line, "Continuing by copy"));
+  report_refusals(peer, counters);
+  deny(peer, CmaCall::read, EPERM, counters);
+  ck_assert_uint_eq(counters.cma_refusals, 1);
+  ck_assert(test::g_log.empty());
+}
+END_TEST
+
+constexpr struct {
+  int number, error;
+} kSeccompCases[] = {
+    {SYS_process_vm_readv, EPERM},
+    {SYS_process_vm_readv, ENOSYS},
+    {SYS_process_vm_writev, EPERM},
+    {SYS_process_vm_writev, ENOSYS},
+};
+
+START_TEST(probe_tells_which_call_seccomp_refuses) {
+  const auto& c = kSeccompCases[_i];
+  CmaCalls calls;
+  refuse_call(c.number, c.error);
+  CmaPeer peer = peer_of_self();
+  probe(calls, true, peer);
+  const bool reading = c.number == SYS_process_vm_readv;
+  ck_assert_int_eq(int(peer.read.permission),
+                   int(reading ? Permission::denied : Permission::allowed));
+  ck_assert_int_eq(int(peer.write.permission), int(Permission::denied));
+  ck_assert_int_eq(reading ? peer.read.error : peer.write.error, c.error);
+  const std::string line = diagnosis(peer, "process_vm_x", reading ? peer.read : peer.write);
+  ck_assert_ptr_nonnull(std::strstr(line.c_str(), "seccomp profile"));
+}
+END_TEST
+
+/// Runs `body` in a forked process and returns its exit status.
+template <typename Body>
+int in_child(Body body) {
+  const pid_t child = fork();
+  ck_assert_int_ge(child, 0);
+  if (child == 0) _exit(body());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
+START_TEST(probe_does_not_take_a_forked_child_for_its_parent) {
+  drop_privileges();
+  // The child has the same addresses. Its word is its own, and it is not the parent's nonce.
+  CmaPeer peer = peer_of_self();
+  int ready[2], over[2];
+  ck_assert(pipe(ready) == 0 && pipe(over) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    own_cma_identity();
+    if (write(ready[1], &byte, 1) != 1 || read(over[0], &byte, 1) != 1) _exit(1);
+    _exit(*reinterpret_cast<uint64_t*>(peer.identity.scratch_address) == 0 ? 0 : 2);
+  }
+  char byte = 0;
+  ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+  peer.pid = child;
+  CmaCalls calls;
+  probe(calls, true, peer);
+  ck_assert_int_eq(int(peer.read.permission), int(Permission::denied));
+  ck_assert_int_eq(int(peer.write.permission), int(Permission::denied));
+  ck_assert_int_eq(peer.read.error, 0);
+  ck_assert_int_eq(write(over[1], &byte, 1), 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ck_assert_int_eq(WEXITSTATUS(status), 0);
+}
+END_TEST
+
+START_TEST(probe_fails_on_a_process_that_is_gone) {
+  CmaPeer peer = peer_of_self();
+  peer.pid = fork();
+  if (peer.pid == 0) _exit(0);
+  waitpid(peer.pid, nullptr, 0);
+  CmaCalls calls;
+  probe(calls, true, peer);
+  ck_assert_int_eq(peer.read.error, ESRCH);
+}
+END_TEST
+
+// A target that is not dumpable refuses, but may call. A process in a child user namespace may not
+// call, but is no worse a target.
+START_TEST(permission_can_differ_by_direction) {
+  const bool by_namespace = _i == 1;
+  drop_privileges();
+  CmaPeer child_seen{0, {}, {}, {}};
+  const CmaPeer parent = peer_of_self();
+  // Under Yama a child may not read its parent either way; that is not what this is about.
+  if (parent.identity.ptrace_scope > 0) return;
+  int to_parent[2], to_child[2];
+  ck_assert(pipe(to_parent) == 0 && pipe(to_child) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (by_namespace && unshare(CLONE_NEWUSER) != 0) _exit(77);
+    prctl(PR_SET_DUMPABLE, by_namespace ? 1 : 0);
+    const CmaIdentity identity = own_cma_identity();
+    CmaPeer peer = parent;
+    CmaCalls calls;
+    probe(calls, true, peer);
+    char byte = 0;
+    if (write(to_parent[1], &identity, sizeof identity) != sizeof identity ||
+        read(to_child[0], &byte, 1) != 1)
+      _exit(1);
+    _exit((peer.read.permission == Permission::allowed) != by_namespace ? 0 : 2);
+  }
+  close(to_parent[1]);
+  const ssize_t got = read(to_parent[0], &child_seen.identity, sizeof(CmaIdentity));
+  if (got == 0) {  // no user namespaces for users here
+    int status = 0;
+    waitpid(child, &status, 0);
+    ck_assert_int_eq(WEXITSTATUS(status), 77);
+    return;
+  }
+  child_seen.pid = child;
+  CmaCalls calls;
+  probe(calls, true, child_seen);
+  ck_assert_int_eq(child_seen.read.error, by_namespace ? 0 : EPERM);
+  const std::string line = diagnosis(child_seen, "process_vm_readv", child_seen.read);
+  ck_assert_ptr_nonnull(
+      std::strstr(line.c_str(), by_namespace ? "user namespace different" : "PR_SET_DUMPABLE"));
+  ck_assert_int_eq(write(to_child[1], "x", 1), 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ck_assert_int_eq(WEXITSTATUS(status), 0);
+}
+END_TEST
+
+START_TEST(forked_child_gets_a_nonce_of_its_own) {
+  const CmaIdentity before = own_cma_identity();
+  ck_assert_uint_ne(before.nonce, 0);
+  ck_assert_uint_eq(before.nonce, own_cma_identity().nonce);
+  ck_assert_int_eq(in_child([&] {
+                     const CmaIdentity mine = own_cma_identity();
+                     return mine.nonce != 0 && mine.nonce != before.nonce ? 0 : 1;
+                   }),
+                   0);
+}
+END_TEST
+
+// ---- admission
+// -----------------------------------------------------------------------------------
+
+START_TEST(parent_is_found_behind_any_command_name) {
+  const char* const names[] = {"rank", "a b", "x) S 99 (y", "))) R 7", ""};
+  FakeProc proc;
+  proc.process(20, 10, names[_i]);
+  ck_assert_int_eq(proc.fs().parent(20), 10);
+  ck_assert_int_eq(proc.fs().parent(21), 0);
+}
+END_TEST
+
+// 1 - 10 launcher - 20 node daemon - 31, 32, 33 ranks; 20 - 40 wrapper - 41 rank; 1 - 50 stranger
+struct Job {
+  explicit Job(const char* pid_namespace = "4026531836") {
+    proc.process(1, 0);
+    proc.process(10, 1);
+    proc.process(20, 10);
+    for (int rank : {31, 32, 33, 40}) proc.process(rank, 20);
+    proc.process(41, 40);
+    proc.process(45, 10);
+    proc.process(50, 1);
+    proc.process(311, 31);
+    proc.process(60, 0);
+    proc.pid_namespace(pid_namespace);
+  }
+  FakeProc proc;
+  fake::CmaCalls calls;
+};
+
+struct AncestorCase {
+  pid_t requester;
+  int status;
+  unsigned long named;
+};
+constexpr AncestorCase kAncestorCases[] =
+    {
+        {32, 0, 20},        {41, 0, 20},       {45, 0, 10},
+        {311, 0, 31},       {20, 0, 20},       {50, -FI_EPERM, 0},
+        {60, -FI_EPERM, 0}, {0, -FI_EPERM, 0}, {9999, -FI_EPERM, 0},  // already gone
+};
+
+START_TEST(admission_names_the_nearest_common_ancestor) {
+  const AncestorCase& c = kAncestorCases[_i];
+  Job job;
+  Admission admission(job.proc.fs());
+  ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, c.requester), c.status);
+  ck_assert_uint_eq(job.calls.named, c.named);
+}
+END_TEST
+
+START_TEST(admission_moves_up_only_when_needed_and_never_down) {
+  Job job;
+  Admission admission(job.proc.fs());
+  const struct {
+    pid_t requester;
+    unsigned long named;
+  } steps[] = {{311, 31}, {32, 20}, {33, 20}, {311, 20}, {45, 10}, {32, 10}};
+  for (const auto& step : steps) {
+    ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, step.requester), 0);
+    ck_assert_uint_eq(job.calls.named, step.named);
+  }
+  ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 50), -FI_EPERM);
+  ck_assert_uint_eq(job.calls.named, 10);
+}
+END_TEST
+
+START_TEST(admission_starts_anew_in_a_forked_child) {
+  Job job;
+  Admission admission(job.proc.fs());
+  ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 45), 0);
+  ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 41, 32), 0);
+  ck_assert_uint_eq(job.calls.named, 20);
+}
+END_TEST
+
+START_TEST(admission_names_pid_1_only_inside_a_container) {
+  Job job("4026532001");
+  Admission admission(job.proc.fs());
+  ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 50), 0);
+  ck_assert_uint_eq(job.calls.named, 1);
+}
+END_TEST
+
+START_TEST(admission_obeys_the_policy) {
+  Job job;
+  Admission admission(job.proc.fs());
+  ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::none, 31, 32), -FI_EPERM);
+  ck_assert_uint_eq(job.calls.namings, 0);
+  ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::any, 31, 50), 0);
+  ck_assert_uint_eq(job.calls.named, PR_SET_PTRACER_ANY);
+}
+END_TEST
+
+START_TEST(admission_hands_on_what_the_kernel_says) {
+  Job job;
+  job.calls.ptracer_status = -EINVAL;  // no Yama
+  Admission admission(job.proc.fs());
+  ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 32), -EINVAL);
+}
+END_TEST
+
+// ---- diagnosis
+// -----------------------------------------------------------------------------------
+
+struct CauseCase {
+  int error;
+  const char* reason;
+  int scope;
+  int own_seccomp;
+  int dumpable;
+  uint32_t peer_uid;
+  uint64_t peer_user_namespace;
+  RefusalCause expect;
+};
+const CauseCase kCauseCases[] = {
+    {EPERM, nullptr, 1, 0, 1, 5, 9, RefusalCause::scope_ancestor_only},
+    {EPERM, nullptr, 2, 0, 1, 5, 9, RefusalCause::scope_admin_only},
+    {EPERM, nullptr, 3, 0, 1, 5, 9, RefusalCause::scope_nobody},
+    {EPERM, nullptr, 1, 2, 1, 6, 9, RefusalCause::other_user},
+    {EPERM, nullptr, 1, 2, 1, 5, 8, RefusalCause::other_user_namespace},
+    {EPERM, nullptr, 0, 2, 0, 5, 9, RefusalCause::not_dumpable},
+    {EPERM, nullptr, 0, 2, 1, 5, 9, RefusalCause::seccomp},
+    {EPERM, nullptr, -1, 0, 1, 5, 9, RefusalCause::capabilities},
+    {ENOSYS, nullptr, -1, 2, 1, 5, 9, RefusalCause::seccomp},
+    {ENOSYS, nullptr, -1, 0, 1, 5, 9, RefusalCause::no_such_call},
+    {ESRCH, nullptr, 1, 2, 1, 5, 9, RefusalCause::wrong_process},
+    {EFAULT, nullptr, 1, 2, 1, 5, 9, RefusalCause::memory},
+    {0, "not visible", 1, 2, 1, 5, 9, RefusalCause::wrong_process},
+    {0, "scope", 2, 2, 1, 5, 9, RefusalCause::scope_admin_only},
+};
+
+START_TEST(cause_follows_from_what_is_known) {
+  const CauseCase& c = kCauseCases[_i];
+  CmaIdentity self{};
+  self.uid = 5;
+  self.user_namespace = 9;
+  self.ptrace_scope = c.scope;
+  self.seccomp = c.own_seccomp;
+  CmaPeer peer{100, self, {}, {}};
+  peer.identity.uid = c.peer_uid;
+  peer.identity.user_namespace = c.peer_user_namespace;
+  peer.identity.dumpable = c.dumpable;
+  const CmaVerdict verdict{Permission::denied, c.error, c.reason, false};
+  ck_assert_int_eq(int(likely_cause(peer, verdict, self)), int(c.expect));
+  peer.pid = 0;
+  if (c.reason)
+    ck_assert_int_eq(int(likely_cause(peer, verdict, self)), int(RefusalCause::invisible_pid));
+}
+END_TEST
+
+START_TEST(diagnosis_is_one_line_with_all_there_is_to_know) {
+  CmaPeer peer = peer_of_self();
+  peer.pid = 4194304;
+  peer.identity.uid = 4294967295;
+  peer.identity.pid_namespace += 1;
+  const std::string line =
+      diagnosis(peer, "process_vm_writev", {Permission::denied, EPERM, nullptr, false});
+  for (const char* part :
+       {"process_vm_writev", "Operation not permitted", "errno 1", "4194304", "4294967295",
+        "pid namespace different", "user namespace same", "seccomp", "ptrace_scope", "dumpable",
+        "Remedy: run both processes with the same uid", "Continuing by copy through shared memory"})
+    ck_assert_msg(line.find(part) != std::string::npos, "%s lacks %s", line.c_str(), part);
+  ck_assert_ptr_nonnull(std::strstr(line.c_str(), std::to_string(getpid()).c_str()));
+  ck_assert(line.find('\n') == std::string::npos);
+}
+END_TEST
+
+START_TEST(diagnosis_is_short_enough_for_any_cause) {
+  CmaPeer peer = peer_of_self();
+  peer.pid = 4194304;
+  peer.identity.uid = peer.identity.gid = 4294967295;
+  const std::string line =
+      diagnosis(peer, "process_vm_writev", {Permission::denied, EPERM, nullptr, false});
+  const size_t others = line.size() - std::strlen(remedy(RefusalCause::other_user));
+  for (int cause = 0; cause <= int(RefusalCause::capabilities); ++cause) {
+    const size_t length = std::strlen(remedy(RefusalCause(cause)));
+    ck_assert_uint_gt(length, 0);
+    ck_assert_uint_lt(others + length, 600);
+  }
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("cma");
+  TCase* tc = tcase_create("cma");
+  tcase_add_test(tc, probe_allows_both_calls_on_a_peer_with_the_right_nonce);
+  tcase_add_test(tc, probe_never_writes_to_a_process_with_another_nonce);
+  tcase_add_loop_test(tc, probe_makes_no_call_where_the_answer_is_known, 0,
+                      int(std::size(kScopeCases)));
+  tcase_add_test(tc, probe_switched_off_makes_no_call_and_no_line);
+  tcase_add_test(tc, refusal_is_reported_once);
+  tcase_add_loop_test(tc, probe_tells_which_call_seccomp_refuses, 0, int(std::size(kSeccompCases)));
+  tcase_add_test(tc, probe_does_not_take_a_forked_child_for_its_parent);
+  tcase_add_test(tc, probe_fails_on_a_process_that_is_gone);
+  tcase_add_loop_test(tc, permission_can_differ_by_direction, 0, 2);
+  tcase_add_test(tc, forked_child_gets_a_nonce_of_its_own);
+  tcase_add_loop_test(tc, parent_is_found_behind_any_command_name, 0, 5);
+  tcase_add_loop_test(tc, admission_names_the_nearest_common_ancestor, 0,
+                      int(std::size(kAncestorCases)));
+  tcase_add_test(tc, admission_moves_up_only_when_needed_and_never_down);
+  tcase_add_test(tc, admission_starts_anew_in_a_forked_child);
+  tcase_add_test(tc, admission_names_pid_1_only_inside_a_container);
+  tcase_add_test(tc, admission_obeys_the_policy);
+  tcase_add_test(tc, admission_hands_on_what_the_kernel_says);
+  tcase_add_loop_test(tc, cause_follows_from_what_is_known, 0, int(std::size(kCauseCases)));
+  tcase_add_test(tc, diagnosis_is_one_line_with_all_there_is_to_know);
+  tcase_add_test(tc, diagnosis_is_short_enough_for_any_cause);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::transport::shm
+
+int main() {
+  SRunner* runner = srunner_create(erdma::transport::shm::suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

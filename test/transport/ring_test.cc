@@ -1,0 +1,251 @@
+#include "transport/shm/ring.h"
+
+#include <check.h>
+#undef fail  // of check.h, in the way of the standard library
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace erdma::transport::shm;
+using erdma::transport::Header;
+
+constexpr uint32_t kStarts[] = {0, 1, 0xFFFFFFFF, 0xFFFFFFC0, 0xFFFFF000, 0x7FFFFFF0};
+
+/// A ring of either sort in private memory, so that a stray access is seen by ASan.
+struct Ring {
+  explicit Ring(bool hot, uint32_t start = 0) {
+    if (hot)
+      hot_memory = std::make_unique<HotSegment>();
+    else
+      chunk = std::make_unique<ColdChunk>();
+    memory = hot ? RingMemory::hot(*hot_memory) : RingMemory::cold(*chunk, kColdRings - 1);
+    reset_ring(memory, start);
+    sender = RingSender(memory, start);
+    receiver = RingReceiver(memory, start);
+  }
+  bool push(uint64_t number, const void* payload = nullptr, size_t length = 0,
+            Kind kind = Kind::packet) {
+    Header header{};
+    std::memcpy(header.bytes, &number, sizeof(number));
+    const iovec iov{const_cast<void*>(payload), length};
+    return sender.push(kind, &header, &iov, 1, length);
+  }
+  std::unique_ptr<HotSegment> hot_memory;
+  std::unique_ptr<ColdChunk> chunk;
+  RingMemory memory;
+  RingSender sender;
+  RingReceiver receiver;
+};
+
+uint64_t number_of(const RingEntry& entry) {
+  uint64_t number;
+  std::memcpy(&number, entry.header, sizeof(number));
+  return number;
+}
+
+/// Length and content of message `number`, known to both threads.
+size_t length_of(uint64_t number, bool hot) {
+  const uint64_t mixed = number * 2654435761u >> 7;
+  return hot && mixed % 3 ? mixed % (kMaxEager + 1) : mixed % (kSlotPayload + 1);
+}
+std::byte byte_of(uint64_t number) {
+  return std::byte(number * 131 + 7);
+}
+
+void take_one(Ring& ring, uint64_t expected, size_t length) {
+  RingEntry entry;
+  ck_assert(ring.receiver.ready());
+  ck_assert(ring.receiver.peek(entry));
+  ck_assert_uint_eq(number_of(entry), expected);
+  ck_assert_uint_eq(entry.length, length);
+  if (ring.receiver.advance()) ring.receiver.publish();
+}
+
+START_TEST(a_new_ring_is_empty_whatever_its_first_sequence_number) {
+  for (bool hot : {false, true}) {
+    const Ring ring(hot, kStarts[_i]);
+    ck_assert(!ring.receiver.ready());
+  }
+}
+END_TEST
+
+START_TEST(a_ring_takes_as_many_entries_as_it_has_slots) {
+  for (bool hot : {false, true}) {
+    Ring ring(hot, kStarts[_i]);
+    uint64_t count = 0;
+    while (count < 1000 && ring.push(count)) ++count;
+    ck_assert_uint_eq(count, hot ? kHotSlots : kColdSlots);
+    ck_assert(!ring.sender.room_for(1));
+    for (uint64_t i = 0; i < count; ++i) take_one(ring, i, 0);
+    ring.receiver.publish();
+    ck_assert(!ring.receiver.ready());
+    ck_assert(ring.push(count));
+    ck_assert(ring.sender.room_for(uint32_t(count) - 1));
+    take_one(ring, count, 0);
+  }
+}
+END_TEST
+
+START_TEST(a_payload_is_placed_aligned_and_whole) {
+  uint32_t at = 0xFFFF0000;  // passes the wrap of the 32-bit position
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    const auto length = uint32_t(length_of(i, true));
+    const uint32_t place = place_payload(at, length);
+    if (place % kLine || (place & (kByteRing - 1)) + length > kByteRing || place - at >= kMaxEager)
+      ck_abort_msg("%u bytes after %u are placed at %u", length, at, place);
+    at = after_payload(place, length);
+  }
+}
+END_TEST
+
+START_TEST(a_full_byte_ring_refuses_and_goes_on_once_there_is_room) {
+  Ring ring(true);
+  const std::vector<std::byte> payload(kMaxEager, std::byte(1));
+  uint64_t count = 0;
+  while (count < 100 && ring.push(count, payload.data(), kMaxEager)) ++count;
+  ck_assert_uint_eq(count, kByteRing / kMaxEager);
+  ck_assert(ring.push(count));  // a short one still fits
+  take_one(ring, 0, kMaxEager);
+  ring.receiver.publish();
+  ck_assert(ring.push(count + 1, payload.data(), kMaxEager));
+}
+END_TEST
+
+START_TEST(a_cold_ring_takes_no_long_payload) {
+  Ring ring(false);
+  const std::byte payload[kSlotPayload + 1] = {};
+  ck_assert(!ring.push(0, payload, sizeof(payload)));
+  ck_assert(ring.push(0, payload, kSlotPayload));
+}
+END_TEST
+
+START_TEST(space_is_announced_every_quarter) {
+  Ring ring(true);
+  for (uint32_t i = 0; i < kHotSlots; ++i) ck_assert(ring.push(i));
+  RingEntry entry;
+  for (uint32_t i = 1; i < kHotSlots / 4; ++i) {
+    ck_assert(ring.receiver.peek(entry));
+    ck_assert(!ring.receiver.advance());
+  }
+  ck_assert(ring.receiver.peek(entry));
+  ck_assert(ring.receiver.advance());
+}
+END_TEST
+
+START_TEST(a_waiting_sender_is_reported_once) {
+  Ring ring(true);
+  ck_assert(!ring.receiver.publish());
+  ring.sender.set_waiting(true);
+  ck_assert(ring.receiver.publish());
+  ck_assert(ring.receiver.take_waiting());
+  ck_assert(!ring.receiver.take_waiting());
+}
+END_TEST
+
+START_TEST(an_impossible_length_is_noticed) {
+  for (bool hot : {false, true}) {
+    Ring ring(hot);
+    const uint64_t length = hot ? kMaxEager + 1 : kSlotPayload + 1;
+    ring.memory.slots[0].stamp.store(length << 32 | 1);
+    RingEntry entry;
+    ck_assert(ring.receiver.ready());
+    ck_assert(!ring.receiver.peek(entry));
+  }
+}
+END_TEST
+
+START_TEST(random_bytes_in_a_ring_lead_nowhere_outside_it) {
+  uint64_t state = uint64_t(_i) + 1;
+  auto random = [&state] {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+  };
+  Ring ring(true);
+  unsigned sum = 0;
+  for (uint32_t round = 0; round < 20'000; ++round) {
+    // The stamp is right so that the receiver looks at all; everything else is noise.
+    const uint64_t word = random() % 4 ? random() % (kMaxEager + 2) : random();
+    ring.memory.slots[round % kHotSlots].stamp.store(word << 32 | (round + 1));
+    ring.memory.consumed->store(random());
+    RingEntry entry;
+    if (!ring.receiver.ready()) ck_abort();
+    if (ring.receiver.peek(entry) && entry.length)
+      sum += unsigned(entry.payload[0]) + unsigned(entry.payload[entry.length - 1]);
+    ring.receiver.advance();
+    const std::vector<std::byte> payload(random() % kMaxEager);
+    RingSender liar(ring.memory, uint32_t(random()));
+    const iovec iov{const_cast<std::byte*>(payload.data()), payload.size()};
+    const Header header{};
+    (void)liar.push(Kind::packet, &header, &iov, 1, payload.size());
+    ring.memory.slots[(round + 1) % kHotSlots].stamp.store(0);
+  }
+  ck_assert_uint_ge(sum, 0);
+}
+END_TEST
+
+void stress(bool hot, uint32_t start, uint64_t messages) {
+  Ring ring(hot, start);
+  std::thread sender([&] {
+    std::vector<std::byte> payload(kMaxEager);
+    for (uint64_t i = 0; i < messages; ++i) {
+      const size_t length = length_of(i, hot);
+      std::fill_n(payload.begin(), length, byte_of(i));
+      while (!ring.push(i, payload.data(), length)) std::this_thread::yield();
+    }
+  });
+  uint64_t wrong = 0;
+  for (uint64_t i = 0; i < messages; ++i) {
+    while (!ring.receiver.ready()) {
+      if (ring.receiver.unpublished()) ring.receiver.publish();
+      std::this_thread::yield();
+    }
+    RingEntry entry;
+    wrong += !ring.receiver.peek(entry) || number_of(entry) != i ||
+             entry.length != length_of(i, hot) ||
+             std::count(entry.payload, entry.payload + entry.length, byte_of(i)) != entry.length;
+    if (ring.receiver.advance()) ring.receiver.publish();
+  }
+  sender.join();
+  ck_assert_uint_eq(wrong, 0);
+}
+
+START_TEST(two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers) {
+  stress(true, kStarts[_i], 5'000);
+  stress(false, kStarts[_i], 20'000);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm ring");
+  TCase* tc = tcase_create("ring");
+  tcase_set_timeout(tc, 120);
+  const int starts = int(std::size(kStarts));
+  tcase_add_loop_test(tc, a_new_ring_is_empty_whatever_its_first_sequence_number, 0, starts);
+  tcase_add_loop_test(tc, a_ring_takes_as_many_entries_as_it_has_slots, 0, starts);
+  tcase_add_test(tc, a_payload_is_placed_aligned_and_whole);
+  tcase_add_test(tc, a_full_byte_ring_refuses_and_goes_on_once_there_is_room);
+  tcase_add_test(tc, a_cold_ring_takes_no_long_payload);
+  tcase_add_test(tc, space_is_announced_every_quarter);
+  tcase_add_test(tc, a_waiting_sender_is_reported_once);
+  tcase_add_test(tc, an_impossible_length_is_noticed);
+  tcase_add_loop_test(tc, random_bytes_in_a_ring_lead_nowhere_outside_it, 0, 4);
+  tcase_add_loop_test(tc, two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers, 0,
+                      starts);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,514 @@
+#include "transport/shm/shm_transport.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "transport/shm/layout.h"
+#include "transport/shm/unix_socket.h"
+#include "transport/shm/wire.h"
+#include "transport/shm_pair.h"
+
+// Last: it defines a macro fail().
+#include <check.h>
+#undef fail
+
+/// Peers that die, stop, restart, lie, sleep; and the two sorts of rings.
+namespace erdma::test {
+namespace {
+
+using transport::Link;
+using transport::SendHint;
+using transport::shm::kSlotPayload;
+using transport::shm::Options;
+
+/// A child that greets its parent with packet 0 and then sends numbered packets until it is killed.
+/// Children are forked before their parent has threads: sanitizers want it so.
+int flood_parent(int channel) {
+  const uint16_t parent_port = hear(channel);
+  Pair own;
+  if (!open_side(own.a)) return 1;
+  Link& link = **own.a.transport->link_to(address_of("127.0.0.1", parent_port));
+  for (uint64_t i = 0; own.a.sink->downs.empty(); ++i) {
+    if (own.send(link, i, nullptr, 0)) return 2;
+    own.a.poll();
+  }
+  return 0;
+}
+
+/// A child that only polls, until its parent says something.
+int idle_child(int channel) {
+  Pair own;
+  if (!open_side(own.a)) return 1;
+  tell(channel, own.a.name.port());
+  pollfd fd{channel, POLLIN, 0};
+  while (poll(&fd, 1, 0) == 0) own.a.poll();
+  return 0;
+}
+
+size_t count_files(const char* directory) {
+  DIR* dir = opendir(directory);
+  if (!dir) return 0;
+  size_t count = 0;
+  while (readdir(dir)) ++count;
+  closedir(dir);
+  return count;
+}
+
+START_TEST(packets_cross_processes_in_order) {
+  Child child(flood_parent);
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  tell(child.channel(), pair.a.name.port());
+  while (pair.a.sink->packets.size() < 20'000) pair.a.poll();
+  for (uint64_t i = 0; i < 20'000; ++i)
+    if (pair.a.sink->packets[i].number() != i) ck_abort_msg("packet %lu is out of order", i);
+}
+END_TEST
+
+START_TEST(a_killed_peer_brings_only_its_own_link_down) {
+  const size_t files = count_files("/dev/shm");
+  for (int round = 0; round < 8; ++round) {
+    Child victim(flood_parent);
+    Pair pair;
+    ck_assert(open_side(pair.a) && open_side(pair.b));
+    tell(victim.channel(), pair.a.name.port());
+    ck_assert_int_eq(pair.send(pair.b_to_a(), 77, nullptr, 0), 0);
+    while (pair.a.sink->packets.size() < size_t(1 + round * 137)) pair.poll();
+    victim.kill(SIGKILL);
+    ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+    ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);
+    const size_t packets = pair.a.sink->packets.size();
+    ck_assert_uint_eq(pair.a.sink->downs[0].packets_before, packets);
+    ck_assert_int_eq(pair.send(pair.b_to_a(), 78, nullptr, 0), 0);
+    ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == packets + 1; }));
+    ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
+  }
+  ck_assert_uint_eq(count_files("/dev/shm"), files);
+}
+END_TEST
+
+START_TEST(a_read_from_a_killed_peer_ends_with_an_error) {
+  Child child([](int channel) {
+    const uint16_t port = hear(channel);
+    Pair own;
+    if (!open_side(own.a)) return 1;
+    Link& link = **own.a.transport->link_to(address_of("127.0.0.1", port));
+    std::vector<std::byte> memory(64 << 20);
+    const iovec iov{memory.data(), memory.size()};
+    transport::Exposure exposure;
+    while (link.expose(&iov, 1, memory.size(), transport::Access::remote_read, exposure))
+      own.a.poll();
+    if (own.send(link, exposure.size, exposure.bytes, exposure.size)) return 2;
+    for (;;) pause();
+    return 0;
+  });
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  tell(child.channel(), pair.a.name.port());
+  while (pair.a.sink->packets.empty()) pair.a.poll();
+  const auto& packet = pair.a.sink->packets[0];
+  transport::Exposure exposure;
+  exposure.size = uint8_t(packet.number());
+  std::memcpy(exposure.bytes, packet.payload.data(), packet.payload.size());
+  std::vector<std::byte> target(64 << 20);
+  const iovec iov{target.data(), target.size()};
+  ck_assert_int_eq(packet.link->read(exposure, &iov, 1, target.size(), 5), 0);
+  pair.a.poll();
+  child.kill(SIGKILL);
+  while (pair.a.sink->downs.empty()) pair.a.poll();
+  ck_assert_uint_eq(pair.a.sink->dones.size(), 1);
+  ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, 1);
+  ck_assert_int_ne(pair.a.sink->dones[0].status, 0);
+}
+END_TEST
+
+START_TEST(a_stopped_peer_is_only_slow) {
+  Child child(idle_child);
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  pair.b.name = address_of("127.0.0.1", hear(child.channel()));
+  pair.b.transport = pair.a.transport;
+  Link& link = pair.a_to_b();
+  uint64_t sent = 0;
+  for (; sent < 100; ++sent) ck_assert_int_eq(pair.send(link, sent, nullptr, 0), 0);
+  child.kill(SIGSTOP);
+  const util::SystemClock clock;
+  const uint64_t end = clock.now() + 300'000'000;
+  uint64_t refused = 0;
+  while (clock.now() < end) {
+    const int rc = link.send(numbered(sent), nullptr, 0, 0, SendHint::none);
+    ck_assert(rc == 0 || rc == -FI_EAGAIN);
+    refused += rc != 0;
+    pair.a.poll();
+  }
+  ck_assert_uint_gt(refused, 0);
+  ck_assert(pair.a.sink->downs.empty());
+  child.kill(SIGCONT);
+  for (int i = 0; i < 1000; ++i) ck_assert_int_eq(pair.send(link, sent, nullptr, 0), 0);
+  tell(child.channel(), 0);
+  ck_assert_int_eq(child.wait(), 0);
+}
+END_TEST
+
+START_TEST(a_restarted_peer_of_the_same_name_is_a_new_connection) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  const uint16_t port = pair.b.name.port();
+  for (uint64_t round = 0; round < 5; ++round) {
+    ck_assert_int_eq(pair.send(pair.b_to_a(), round, nullptr, 0), 0);
+    ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == round + 1; }));
+    ck_assert_int_eq(pair.send(pair.a_to_b(), round, nullptr, 0), 0);
+    ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
+    pair.b.owned.reset();
+    pair.b.own_sink = {};
+    ck_assert(open_side(pair.b, {}, port));
+    if (round % 2) continue;  // the new one may greet before the old one's end is noticed
+    ck_assert(pair.poll_until([&] { return pair.a.sink->downs.size() == round + 1; }));
+  }
+}
+END_TEST
+
+START_TEST(a_peer_known_before_and_gone_is_refused_at_once) {
+  Options options;
+  options.connect_timeout_ns = UINT64_MAX / 2;
+  Pair pair;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b));
+  Link& link = pair.a_to_b();
+  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
+  pair.b.owned.reset();
+  while (pair.a.sink->downs.empty()) pair.a.poll();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  while (pair.a.sink->downs.size() < 2) pair.a.poll();
+  ck_assert_int_eq(pair.a.sink->downs[1].status, -FI_ECONNREFUSED);
+}
+END_TEST
+
+START_TEST(order_holds_while_senders_take_turns_in_one_hot_ring) {
+  Options options;
+  options.hot_peers = 1;
+  Pair pair;
+  Side third;
+  ck_assert(open_side(pair.a, options) && open_side(pair.b) && open_side(third));
+  Side* senders[] = {&pair.b, &third};
+  uint64_t next[2] = {};
+  uint64_t expected[2] = {};
+  size_t seen = 0;
+  for (int turn = 0; turn < 8; ++turn) {
+    const int who = turn % 2;
+    Link& link = **senders[who]->transport->link_to(pair.a.name);
+    // Until it has a hot ring, and a little longer; the other one has to give up its own for that.
+    for (uint64_t after = 0; after<500; after += link.limits().eager> kSlotPayload) {
+      if (!link.send(numbered(next[who]), nullptr, 0, 0, SendHint::none)) ++next[who];
+      pair.poll();
+      third.poll();
+    }
+    ck_assert(pair.poll_until([&] {
+      third.poll();
+      return pair.a.sink->packets.size() == next[0] + next[1];
+    }));
+    for (; seen < pair.a.sink->packets.size(); ++seen) {
+      const auto& packet = pair.a.sink->packets[seen];
+      const int from = packet.link->address() == third.name;
+      if (packet.number() != expected[from]++) ck_abort_msg("packet %zu is out of order", seen);
+    }
+  }
+}
+END_TEST
+
+START_TEST(many_cold_peers_are_served_across_chunks) {
+  constexpr size_t kPeers = 70;  // more than one chunk holds
+  Side center;
+  ck_assert(open_side(center));
+  std::vector<Side> peers(kPeers);
+  for (Side& peer : peers) {
+    peer.sink = &peer.own_sink;
+    ck_assert(open_side(peer));
+  }
+  for (uint64_t round = 0; round < 3; ++round) {
+    for (Side& peer : peers) {
+      Link& link = **peer.transport->link_to(center.name);
+      while (link.send(numbered(round), nullptr, 0, 0, SendHint::none)) peer.poll(), center.poll();
+    }
+  }
+  while (center.sink->packets.size() < 3 * kPeers) center.poll();
+  ck_assert(center.sink->downs.empty());
+}
+END_TEST
+
+void sleep_until_work(Side& side) {
+  if (!side.transport->arm()) return;
+  pollfd fd{side.transport->wait_fd(), POLLIN, 0};
+  if (poll(&fd, 1, 10'000) != 1) ck_abort_msg("nobody woke the sleeper");
+  side.transport->disarm();
+}
+
+/// Each side sleeps whenever it has nothing to do; a lost wake-up is a timeout.
+void ping_pong_asleep(Side& side, const util::SocketAddress& peer, uint64_t rounds, bool first) {
+  Link& link = **side.transport->link_to(peer);
+  const size_t burst = 100;  // more than the ring holds: senders sleep for room, too
+  for (uint64_t i = 0; i < rounds; ++i) {
+    if (first == (i % 2 == 0)) {
+      for (size_t k = 0; k < burst; ++k)
+        while (link.send(numbered(i), nullptr, 0, 0, SendHint::none) == -FI_EAGAIN)
+          if (!side.poll()) sleep_until_work(side);
+    } else {
+      const size_t until = side.sink->packets.size() + burst - side.sink->packets.size() % burst;
+      while (side.sink->packets.size() < until)
+        if (!side.poll()) sleep_until_work(side);
+      side.sink->packets.clear();
+    }
+  }
+}
+
+START_TEST(no_wake_up_is_lost_between_two_sleepers) {
+  Side a, b;
+  ck_assert(open_side(a) && open_side(b));
+  std::thread other([&] { ping_pong_asleep(b, a.name, 2'000, false); });
+  ping_pong_asleep(a, b.name, 2'000, true);
+  other.join();
+}
+END_TEST
+
+START_TEST(no_wake_up_is_lost_between_sleeper_and_sender) {
+  Side a, b;
+  ck_assert(open_side(a) && open_side(b));
+  constexpr uint64_t kRounds = 20'000;
+  std::atomic<uint64_t> received = 0;
+  std::thread other([&] {
+    while (received.load() < kRounds) {
+      if (!b.poll()) sleep_until_work(b);
+      received.store(b.sink->packets.size());
+    }
+  });
+  Link& link = **a.transport->link_to(b.name);
+  for (uint64_t i = 0; i < kRounds; ++i) {
+    while (link.send(numbered(i), nullptr, 0, 0, SendHint::none)) a.poll();
+    while (received.load() <= i) a.poll();
+  }
+  other.join();
+}
+END_TEST
+
+/// Greets as an honest peer would, then owns the ring it was given.
+struct Impostor {
+  util::Fd socket, wake;
+  transport::shm::ColdChunk* chunk = nullptr;
+  uint32_t ring = 0;
+
+  bool greet(const util::SocketAddress& victim, uint16_t port) {
+    socket = std::move(*transport::shm::connect_as_peer(victim));
+    transport::shm::Hello hello;
+    hello.greeting.boot = transport::shm::boot_id_hash();
+    hello.greeting.nonce = port;
+    const auto name = address_of("127.0.0.1", port);
+    hello.greeting.name_bytes = uint32_t(name.size());
+    std::memcpy(hello.greeting.name, name.data(), name.size());
+    wake.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    const int fd = wake.get();
+    if (transport::shm::send_message(socket.get(), &hello, sizeof(hello), &fd, 1)) return false;
+    pollfd readable{socket.get(), POLLIN, 0};
+    if (poll(&readable, 1, 10'000) != 1) return false;
+    transport::shm::Welcome welcome;
+    auto received = transport::shm::receive(socket.get(), &welcome, sizeof(welcome));
+    if (received.bytes != sizeof(welcome) || welcome.status) return false;
+    ring = welcome.ring;
+    void* memory = mmap(nullptr, transport::shm::kColdChunkBytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED, received.fds[0].get(), 0);
+    chunk = static_cast<transport::shm::ColdChunk*>(memory);
+    return memory != MAP_FAILED;
+  }
+  ~Impostor() {
+    if (chunk) munmap(chunk, transport::shm::kColdChunkBytes);
+  }
+};
+
+START_TEST(noise_in_a_ring_costs_only_that_link) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  uint64_t state = uint64_t(_i) * 7919 + 1;
+  auto random = [&state] {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+  };
+  Impostor impostor;
+  ck_assert(impostor.greet(pair.a.name, 999));
+  for (uint32_t i = 0; i < 200 && pair.a.sink->downs.empty(); ++i) {
+    auto& slot = impostor.chunk->slots[impostor.ring][i % transport::shm::kColdSlots];
+    for (std::byte& byte : slot.header) byte = std::byte(random());
+    for (std::byte& byte : slot.payload) byte = std::byte(random());
+    const uint64_t kind = random() % 8;
+    const uint64_t length = random() % 8 ? random() % (kSlotPayload + 1) : random() & 0xFFFFFF;
+    slot.stamp.store((length | kind << 24) << 32 | (i + 1));
+    impostor.chunk->ready.fetch_or(uint64_t(1) << impostor.ring);
+    pair.poll();
+    pair.poll();
+  }
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 5, nullptr, 0), 0);
+  ck_assert(pair.poll_until(
+      [&] { return !pair.a.sink->packets.empty() && pair.a.sink->packets.back().number() == 5; }));
+  ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
+}
+END_TEST
+
+START_TEST(an_invalid_control_message_costs_only_that_link) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  const transport::shm::Control messages[] = {
+      {transport::shm::ControlType(99), 0},
+      {transport::shm::ControlType::demote, 0},       // only receivers say this
+      {transport::shm::ControlType::hot_ring, 0},     // nor this, and no memfd
+      {transport::shm::ControlType::bulk_memory, 0},  //
+  };
+  size_t downs = 0;
+  for (const auto& message : messages) {
+    Impostor impostor;
+    ck_assert(impostor.greet(pair.a.name, uint16_t(900 + downs)));
+    ck_assert_int_eq(transport::shm::send_message(impostor.socket.get(), &message, sizeof(message)),
+                     0);
+    ck_assert(pair.poll_until([&] { return pair.a.sink->downs.size() > downs; }));
+    ck_assert_int_eq(pair.a.sink->downs[downs++].status, -FI_ECONNRESET);
+  }
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 5, nullptr, 0), 0);
+}
+END_TEST
+
+START_TEST(nobody_can_take_the_identity_of_another_process) {
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  Impostor first, second;
+  ck_assert(first.greet(pair.a.name, 901));
+  Child child([&](int) {
+    Impostor thief;
+    return thief.greet(pair.a.name, 901) ? 1 : 0;
+  });
+  ck_assert_int_eq(child.wait(), 0);
+}
+END_TEST
+
+START_TEST(a_forked_child_destroys_its_copy_without_harm) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  Child child([&](int) {
+    pair.a.owned.reset();
+    pair.b.owned.reset();
+    return 0;
+  });
+  ck_assert_int_eq(child.wait(), 0);
+  for (uint64_t i = 0; i < 1000; ++i) ck_assert_int_eq(pair.send(pair.a_to_b(), i, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1001; }));
+  ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+}
+END_TEST
+
+START_TEST(a_child_that_holds_the_sockets_does_not_hide_a_death) {
+  Child child([](int channel) {
+    const uint16_t port = hear(channel);
+    Pair own;
+    if (!open_side(own.a)) return 1;
+    if (own.send(**own.a.transport->link_to(address_of("127.0.0.1", port)), 1, nullptr, 0))
+      return 2;
+    const pid_t grandchild = fork();
+    if (grandchild == 0) {
+      for (;;) pause();
+    }
+    (void)!::write(channel, &grandchild, sizeof(grandchild));
+    for (;;) pause();
+    return 0;
+  });
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  tell(child.channel(), pair.a.name.port());
+  pid_t grandchild = 0;
+  ck_assert_int_eq(read(child.channel(), &grandchild, sizeof(grandchild)), sizeof(grandchild));
+  while (pair.a.sink->packets.empty()) pair.a.poll();
+  child.kill(SIGKILL);
+  while (pair.a.sink->downs.empty()) pair.a.poll();
+  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);
+  kill(grandchild, SIGKILL);
+}
+END_TEST
+
+START_TEST(an_endpoint_that_closes_leaves_no_descriptor) {
+  const size_t before = count_files("/proc/self/fd");
+  {
+    Pair pair;
+    ck_assert(open_side(pair.a) && open_side(pair.b));
+    for (uint64_t i = 0; i < 100; ++i) {
+      ck_assert_int_eq(pair.send(pair.a_to_b(), i, nullptr, 0), 0);
+      ck_assert_int_eq(pair.send(pair.b_to_a(), i, nullptr, 0), 0);
+    }
+  }
+  ck_assert_uint_eq(count_files("/proc/self/fd"), before);
+}
+END_TEST
+
+START_TEST(a_peer_costs_four_descriptors) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  std::vector<Side> peers(10);
+  size_t before = 0;
+  for (size_t i = 0; i < peers.size(); ++i) {
+    peers[i].sink = &peers[i].own_sink;
+    if (i == 1) before = count_files("/proc/self/fd");
+    ck_assert(open_side(peers[i]));
+    for (Side* sender : {&peers[i], &pair.a}) {
+      Side& receiver = sender == &pair.a ? peers[i] : pair.a;
+      Link& link = **sender->transport->link_to(receiver.name);
+      const size_t packets = receiver.sink->packets.size();
+      while (link.send(numbered(1), nullptr, 0, 0, SendHint::none)) peers[i].poll(), pair.a.poll();
+      while (receiver.sink->packets.size() == packets) peers[i].poll(), pair.a.poll();
+    }
+  }
+  // Of both sides, and each new endpoint's own: listener, epoll, two eventfds, memfd.
+  ck_assert_uint_le(count_files("/proc/self/fd") - before, (2 * 4 + 5) * 9);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm transport");
+  TCase* tc = tcase_create("transport");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, packets_cross_processes_in_order);
+  tcase_add_test(tc, a_killed_peer_brings_only_its_own_link_down);
+  tcase_add_test(tc, a_read_from_a_killed_peer_ends_with_an_error);
+  tcase_add_test(tc, a_stopped_peer_is_only_slow);
+  tcase_add_test(tc, a_restarted_peer_of_the_same_name_is_a_new_connection);
+  tcase_add_test(tc, a_peer_known_before_and_gone_is_refused_at_once);
+  tcase_add_test(tc, order_holds_while_senders_take_turns_in_one_hot_ring);
+  tcase_add_test(tc, many_cold_peers_are_served_across_chunks);
+  tcase_add_test(tc, no_wake_up_is_lost_between_two_sleepers);
+  tcase_add_test(tc, no_wake_up_is_lost_between_sleeper_and_sender);
+  tcase_add_loop_test(tc, noise_in_a_ring_costs_only_that_link, 0, 20);
+  tcase_add_test(tc, an_invalid_control_message_costs_only_that_link);
+  tcase_add_test(tc, nobody_can_take_the_identity_of_another_process);
+  tcase_add_test(tc, a_forked_child_destroys_its_copy_without_harm);
+  tcase_add_test(tc, a_child_that_holds_the_sockets_does_not_hide_a_death);
+  tcase_add_test(tc, an_endpoint_that_closes_leaves_no_descriptor);
+  tcase_add_test(tc, a_peer_costs_four_descriptors);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
