@@ -1,0 +1,112 @@
+#include "fabric/auto_progress.h"
+
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <system_error>
+
+#include <rdma/fi_errno.h>
+
+#include "util/process_epoch.h"
+
+namespace erdma::fabric {
+namespace {
+
+constexpr int kRoundLimit = 64;
+
+/// Signals are the application's: none is delivered to our thread.
+std::thread start_without_signals(auto&& body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::forward<decltype(body)>(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace
+
+util::Result<std::unique_ptr<AutoProgress>> AutoProgress::start(util::OptionalLock& lock) {
+  util::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
+  util::Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll || !wake) return -FI_EMFILE;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) return -FI_ENOMEM;
+  return std::unique_ptr<AutoProgress>(new AutoProgress(lock, std::move(epoll), std::move(wake)));
+}
+
+AutoProgress::AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::Fd wake)
+    : x_lock(lock),
+      x_epoll(std::move(epoll)),
+      x_wake(std::move(wake)),
+      x_epoch(util::process_epoch()),
+      x_thread(start_without_signals([this] { run(); })) {}
+
+AutoProgress::~AutoProgress() {
+  if (x_epoch != util::process_epoch()) {
+    x_thread.detach();
+    return;
+  }
+  {
+    util::Guard guard(x_lock);
+    x_stop = true;
+  }
+  wake();
+  x_thread.join();
+}
+
+void AutoProgress::add(ProgressSource& source) {
+  std::array<int, 4> fds{};
+  const int count = source.wait_fds(fds.data(), int(fds.size()));
+  x_sources.push_back(&source);
+  for (int i = 0; i < count; ++i) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fds[size_t(i)], &event);
+  }
+  wake();
+}
+
+void AutoProgress::remove(ProgressSource& source) noexcept {
+  util::Guard guard(x_lock);
+  std::array<int, 4> fds{};
+  const int count = source.wait_fds(fds.data(), int(fds.size()));
+  for (int i = 0; i < count; ++i) epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, fds[size_t(i)], nullptr);
+  x_sources.erase(std::remove(x_sources.begin(), x_sources.end(), &source), x_sources.end());
+}
+
+void AutoProgress::wake() noexcept {
+  eventfd_write(x_wake.get(), 1);
+}
+
+void AutoProgress::run() noexcept {
+  while (round()) {
+    epoll_event event;
+    epoll_wait(x_epoll.get(), &event, 1, -1);
+    eventfd_t ignored;
+    eventfd_read(x_wake.get(), &ignored);
+  }
+}
+
+/// Drives until every source is quiet and armed. False to stop.
+bool AutoProgress::round() noexcept {
+  for (;;) {
+    util::Guard guard(x_lock);
+    if (x_stop) return false;
+    bool quiet = true;
+    for (ProgressSource* source : x_sources) {
+      source->disarm();
+      for (int i = 0; i < kRoundLimit && source->progress() > 0; ++i) {
+      }
+      if (!source->arm()) quiet = false;
+    }
+    if (quiet) return true;
+  }
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,299 @@
+#include "fabric/av.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+
+#include "fabric/abi.h"
+#include "fabric/address_range.h"
+#include "fabric/domain.h"
+#include "fabric/eq.h"
+#include "fabric/fid_stubs.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+namespace {
+
+using util::SocketAddress;
+
+int av_insert(fid_av* av, const void* addresses, size_t count, fi_addr_t* fi_addr, uint64_t flags,
+              void* context) noexcept {
+  return AddressVector::from(av).insert(addresses, count, fi_addr, flags, context);
+}
+
+int av_insertsym(fid_av* fid, const char* node, size_t nodes, const char* service, size_t services,
+                 fi_addr_t* fi_addr, uint64_t flags, void* context) noexcept {
+  return abi_call([&] {
+    AddressVector& av = AddressVector::from(fid);
+    if (const int rc = av.check_insert(flags, context)) return rc;
+    if (!nodes || !services) return av.insert(nullptr, 0, fi_addr, flags, context);
+    util::Result<AddressRange> range =
+        AddressRange::resolve(av.family(), node, nodes, service, services);
+    return range ? av.insert_range(*range, fi_addr, flags, context) : range.error();
+  });
+}
+
+int av_insertsvc(fid_av* fid, const char* node, const char* service, fi_addr_t* fi_addr,
+                 uint64_t flags, void* context) noexcept {
+  if (service) return av_insertsym(fid, node, 1, service, 1, fi_addr, flags, context);
+  return abi_call([&] {
+    AddressVector& av = AddressVector::from(fid);
+    if (const int rc = av.check_insert(flags, context)) return rc;
+    util::Result<AddressRange> range = AddressRange::resolve_uri(av.family(), node);
+    return range ? av.insert_range(*range, fi_addr, flags, context) : range.error();
+  });
+}
+
+int av_remove(fid_av* av, fi_addr_t* fi_addr, size_t count, uint64_t flags) noexcept {
+  return flags ? -FI_EINVAL : AddressVector::from(av).remove(fi_addr, count);
+}
+
+int av_lookup(fid_av* av, fi_addr_t fi_addr, void* address, size_t* length) noexcept {
+  return AddressVector::from(av).lookup(fi_addr, address, length);
+}
+
+const char* av_straddr(fid_av*, const void* address, char* buffer, size_t* length) noexcept try {
+  if (!address || !length) return nullptr;
+  sa_family_t family = AF_UNSPEC;
+  std::memcpy(&family, address, sizeof(family));
+  const size_t bytes = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  const std::string uri = to_uri(SocketAddress::from_sockaddr(address, bytes));
+  if (uri.empty()) return nullptr;
+  if (buffer && *length) std::snprintf(buffer, *length, "%s", uri.c_str());
+  *length = uri.size() + 1;
+  return buffer;
+} catch (...) {
+  return nullptr;
+}
+
+int av_set(fid_av*, fi_av_set_attr*, fid_av_set**, void*) noexcept {
+  return -FI_ENOSYS;
+}
+
+#if FI_MAJOR_VERSION >= 2
+int av_insert_auth_key(fid_av*, const void*, size_t, fi_addr_t*, uint64_t) noexcept {
+  return -FI_ENOSYS;
+}
+int av_lookup_auth_key(fid_av*, fi_addr_t, void*, size_t*) noexcept {
+  return -FI_ENOSYS;
+}
+int av_set_user_id(fid_av*, fi_addr_t, fi_addr_t, uint64_t) noexcept {
+  return -FI_ENOSYS;
+}
+#endif
+
+fi_ops_av g_av_ops = {
+    .size = sizeof(fi_ops_av),
+    .insert = av_insert,
+    .insertsvc = av_insertsvc,
+    .insertsym = av_insertsym,
+    .remove = av_remove,
+    .lookup = av_lookup,
+    .straddr = av_straddr,
+    .av_set = av_set,
+#if FI_MAJOR_VERSION >= 2
+    .insert_auth_key = av_insert_auth_key,
+    .lookup_auth_key = av_lookup_auth_key,
+    .set_user_id = av_set_user_id,
+#endif
+};
+
+int av_close(fid_t fid) noexcept {
+  return AddressVector::from(fid).close();
+}
+int av_bind(fid_t fid, fid_t queue, uint64_t flags) noexcept {
+  return AddressVector::from(fid).bind(queue, flags);
+}
+
+fi_ops g_av_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = av_close,
+    .bind = av_bind,
+    .control = no_control,
+    .ops_open = no_ops_open,
+    .tostr = no_tostr,
+    .ops_set = no_ops_set,
+};
+
+int refuse(int error, const char* why) noexcept {
+  ERDMA_WARN(AV, "%s\n", why);
+  return error;
+}
+
+int check_attr(const fi_av_attr& attr) noexcept {
+  if (attr.type != FI_AV_UNSPEC && attr.type != FI_AV_MAP && attr.type != FI_AV_TABLE)
+    return -FI_EINVAL;
+  if (attr.rx_ctx_bits != 0)
+    return refuse(-FI_EINVAL, "there are no scalable endpoints: rx_ctx_bits must be 0");
+  if (attr.name) return refuse(-FI_ENOSYS, "named (shared) address vectors are not supported");
+  // An AV for reading only has to be a named one.
+  return attr.flags & ~(FI_EVENT | FI_SYMMETRIC) ? -FI_EINVAL : 0;
+}
+
+sa_family_t family_of(Domain& domain) noexcept {
+  if (domain.addr_format() == FI_SOCKADDR_IN) return AF_INET;
+  return domain.addr_format() == FI_SOCKADDR_IN6 ? AF_INET6 : domain.own_address().family();
+}
+
+}  // namespace
+
+AddressVector::AddressVector(AvParent parent, uint64_t flags, void* context)
+    : fid_av{},
+      x_parent(std::move(parent)),
+      x_flags(flags),
+      x_table(x_parent.family, x_parent.canonical) {
+  fid.fclass = FI_CLASS_AV;
+  fid.context = context;
+  fid.ops = &g_av_fid_ops;
+  ops = &g_av_ops;
+}
+
+AddressVector::~AddressVector() {
+  if (x_events) x_events->unbound();
+}
+
+void AddressVector::detach(AvListener& listener) noexcept {
+  std::erase(x_listeners, &listener);
+}
+
+SocketAddress AddressVector::address_of(uint64_t fi_addr) const noexcept {
+  return x_table.canonical(fi_addr);
+}
+
+uint64_t AddressVector::fi_addr_of(const SocketAddress& canonical) const noexcept {
+  return x_table.find(canonical);
+}
+
+int AddressVector::check_insert(uint64_t flags, const void* context) const noexcept {
+#ifdef FI_AUTH_KEY
+  if (flags & FI_AUTH_KEY) return -FI_EOPNOTSUPP;
+#endif
+  if (flags & ~(FI_MORE | FI_SYNC_ERR)) return -FI_EBADFLAGS;
+  if ((flags & FI_SYNC_ERR) && (x_flags & FI_EVENT)) return -FI_EBADFLAGS;
+  return (flags & FI_SYNC_ERR) && !context ? -FI_EINVAL : 0;
+}
+
+int AddressVector::insert(const void* addresses, size_t count, fi_addr_t* fi_addr, uint64_t flags,
+                          void* context) noexcept {
+  if (const int rc = check_insert(flags, context)) return rc;
+  if (count > INT_MAX || (count && !addresses)) return -FI_EINVAL;
+  const size_t stride = family() == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  const auto address_at = [=](size_t i) {
+    return SocketAddress::from_sockaddr(static_cast<const char*>(addresses) + i * stride, stride);
+  };
+  return insert_each(count, address_at, fi_addr, flags, context);
+}
+
+int AddressVector::insert_range(const AddressRange& range, fi_addr_t* fi_addr, uint64_t flags,
+                                void* context) noexcept {
+  const auto address_at = [&](size_t i) { return range.at(i); };
+  return insert_each(range.size(), address_at, fi_addr, flags, context);
+}
+
+/// Returns the number inserted, or 0 if an event tells it.
+template <typename AddressAt>
+int AddressVector::insert_each(size_t count, AddressAt&& address_at, fi_addr_t* fi_addr,
+                               uint64_t flags, void* context) noexcept {
+  util::Guard guard(x_parent.lock);
+  if ((x_flags & FI_EVENT) && !x_events) return -FI_ENOEQ;
+  int* const status = flags & FI_SYNC_ERR ? static_cast<int*>(context) : nullptr;
+  int inserted = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t index = insert_one(address_at(i));
+    const int error = index < 0 ? static_cast<int>(-index) : 0;
+    if (fi_addr) fi_addr[i] = error ? FI_ADDR_NOTAVAIL : static_cast<fi_addr_t>(index);
+    if (status) status[i] = error;
+    if (!error) {
+      ++inserted;
+    } else if (x_events) {
+      fi_eq_err_entry entry{};
+      entry.fid = &fid;
+      entry.context = context;
+      entry.data = i;
+      entry.err = error;
+      x_events->post_error(entry);
+    }
+  }
+  if (!x_events) return inserted;
+  x_events->post(FI_AV_COMPLETE, {&fid, context, static_cast<uint64_t>(inserted)});
+  return 0;
+}
+
+int64_t AddressVector::insert_one(const SocketAddress& address) noexcept {
+  if (address.set() && (address.wildcard() || address.port() == 0)) return -FI_EADDRNOTAVAIL;
+  const int64_t index = x_table.insert(address);
+  if (index < 0) return index;
+  if (x_listeners.empty()) return index;
+  const SocketAddress canonical = x_table.canonical(static_cast<uint64_t>(index));
+  for (AvListener* listener : x_listeners)
+    listener->on_av_insert(static_cast<uint64_t>(index), canonical);
+  return index;
+}
+
+/// Removes what is there; -FI_EINVAL if something was not.
+int AddressVector::remove(const fi_addr_t* fi_addr, size_t count) noexcept {
+  if (count && !fi_addr) return -FI_EINVAL;
+  util::Guard guard(x_parent.lock);
+  int rc = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!x_table.remove(fi_addr[i])) {
+      rc = -FI_EINVAL;
+      continue;
+    }
+    for (AvListener* listener : x_listeners) listener->on_av_remove(fi_addr[i]);
+  }
+  return rc;
+}
+
+int AddressVector::lookup(fi_addr_t fi_addr, void* address, size_t* length) noexcept {
+  if (!length || (!address && *length)) return -FI_EINVAL;
+  util::Guard guard(x_parent.lock);
+  const SocketAddress found = x_table.inserted(fi_addr);
+  if (!found.set()) return -FI_EINVAL;
+  if (address) std::memcpy(address, found.data(), std::min(*length, found.size()));
+  *length = found.size();
+  return 0;
+}
+
+int AddressVector::bind(fid_t queue, uint64_t flags) noexcept {
+  if (!queue || queue->fclass != FI_CLASS_EQ || flags || !(x_flags & FI_EVENT)) return -FI_EINVAL;
+  util::Guard guard(x_parent.lock);
+  if (x_events) return -FI_EINVAL;
+  x_events = &EventQueue::from(queue);
+  x_events->bound();
+  return 0;
+}
+
+int AddressVector::close() noexcept {
+  {
+    util::Guard guard(x_parent.lock);
+    if (!x_listeners.empty()) return -FI_EBUSY;
+  }
+  const std::function<void()> closed = std::move(x_parent.closed);
+  delete this;
+  if (closed) closed();
+  return 0;
+}
+
+int open_av(Domain& domain, fi_av_attr* attr, fid_av** av, void* context) noexcept {
+  return abi_call([&] {
+    if (!attr || !av) return -FI_EINVAL;
+    if (const int rc = check_attr(*attr)) return rc;
+    AvParent parent{domain.lock(), family_of(domain),
+                    [&domain](const SocketAddress& address) { return domain.canonical(address); },
+                    [&domain] { domain.child_closed(); }};
+    auto opened = std::make_unique<AddressVector>(std::move(parent), attr->flags, context);
+    domain.child_opened();
+    if (attr->type == FI_AV_UNSPEC) attr->type = FI_AV_TABLE;
+    *av = opened.release();
+    return 0;
+  });
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+
+#include "fabric/address_table.h"
+#include "protocol/address_book.h"
+#include "util/lock.h"
+#include "util/socket_address.h"
+
+namespace erdma::fabric {
+
+class AddressRange;
+class Domain;
+class EventQueue;
+
+/// An endpoint bound to an AV, which caches what it learnt there. Called under the domain lock,
+/// after the AV changed.
+class AvListener {
+ public:
+  virtual void on_av_insert(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept = 0;
+  virtual void on_av_remove(uint64_t fi_addr) noexcept = 0;
+
+ protected:
+  ~AvListener() = default;
+};
+
+/// What an AV needs of its domain.
+struct AvParent {
+  util::OptionalLock& lock;
+  sa_family_t family;
+  AddressTable::Canonical canonical;
+  std::function<void()> closed;  ///< called once, after fi_close succeeded
+};
+
+/// One address vector, FI_AV_TABLE or FI_AV_MAP: either way a fi_addr_t is an index. Entry points
+/// take the domain lock; attach(), detach() and the AddressBook expect it held.
+/// Invariant: outlives its listeners; close is -FI_EBUSY until then.
+class AddressVector final : public fid_av, public protocol::AddressBook {
+ public:
+  static AddressVector& from(fid_av* av) noexcept { return static_cast<AddressVector&>(*av); }
+  static AddressVector& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_av*>(fid)); }
+
+  AddressVector(AvParent parent, uint64_t flags, void* context);
+  ~AddressVector();
+
+  void attach(AvListener& listener) { x_listeners.push_back(&listener); }
+  void detach(AvListener& listener) noexcept;
+
+  util::SocketAddress address_of(uint64_t fi_addr) const noexcept override;
+  uint64_t fi_addr_of(const util::SocketAddress& canonical) const noexcept override;
+
+  // The calls of fi_av(3).
+  int insert(const void* addresses, size_t count, fi_addr_t* fi_addr, uint64_t flags,
+             void* context) noexcept;
+  int insert_range(const AddressRange& range, fi_addr_t* fi_addr, uint64_t flags,
+                   void* context) noexcept;
+  int remove(const fi_addr_t* fi_addr, size_t count) noexcept;
+  int lookup(fi_addr_t fi_addr, void* address, size_t* length) noexcept;
+  int bind(fid_t queue, uint64_t flags) noexcept;
+  int close() noexcept;
+
+  int check_insert(uint64_t flags, const void* context) const noexcept;
+  sa_family_t family() const noexcept { return x_table.family(); }
+
+ private:
+  template <typename AddressAt>
+  int insert_each(size_t count, AddressAt&& address_at, fi_addr_t* fi_addr, uint64_t flags,
+                  void* context) noexcept;
+  int64_t insert_one(const util::SocketAddress& address) noexcept;
+
+  AvParent x_parent;
+  const uint64_t x_flags;
+  AddressTable x_table;
+  std::vector<AvListener*> x_listeners;
+  EventQueue* x_events = nullptr;
+};
+
+/// fi_av_open(3). Writes the type back where it was FI_AV_UNSPEC.
+int open_av(Domain& domain, fi_av_attr* attr, fid_av** av, void* context) noexcept;
+
+}  // namespace erdma::fabric

@@ -1,0 +1,173 @@
+#include "fabric/cntr.h"
+
+#include <mutex>
+#include <utility>
+
+#include "fabric/abi.h"
+#include "fabric/domain.h"
+#include "fabric/fid_stubs.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+
+uint64_t Counter::read() noexcept {
+  const util::Guard guard(x_lock);
+  x_waitable.progress();
+  return x_seen_successes = x_successes;
+}
+
+uint64_t Counter::read_error() noexcept {
+  const util::Guard guard(x_lock);
+  x_waitable.progress();
+  return x_seen_failures = x_failures;
+}
+
+int Counter::add(uint64_t value) noexcept {
+  const util::Guard guard(x_lock);
+  x_successes += value;
+  x_waitable.notify();
+  return 0;
+}
+
+int Counter::add_error(uint64_t value) noexcept {
+  const util::Guard guard(x_lock);
+  x_failures += value;
+  x_waitable.notify();
+  return 0;
+}
+
+int Counter::set(uint64_t value) noexcept {
+  const util::Guard guard(x_lock);
+  x_successes = value;
+  x_waitable.notify();
+  return 0;
+}
+
+int Counter::set_error(uint64_t value) noexcept {
+  const util::Guard guard(x_lock);
+  x_failures = value;
+  x_waitable.notify();
+  return 0;
+}
+
+int Counter::check(uint64_t threshold, uint64_t failures_before) const noexcept {
+  if (x_successes >= threshold) return 0;
+  return x_failures != failures_before ? -FI_EAVAIL : -FI_EAGAIN;
+}
+
+int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
+  if (!x_waitable.wait_object()) return -FI_ENOSYS;
+  const Deadline deadline(timeout_ms);
+  std::unique_lock lock(x_lock);
+  const uint64_t failures_before = x_failures;
+  for (;;) {
+    const bool over = deadline.left() == 0;
+    x_waitable.progress();
+    const int result = check(threshold, failures_before);
+    if (result != -FI_EAGAIN) return result;
+    if (over) return -FI_ETIMEDOUT;
+    x_waitable.sleep(lock, deadline);
+  }
+}
+
+int Counter::try_wait() noexcept {
+  if (!x_waitable.wait_object()) return -FI_EINVAL;
+  const util::Guard guard(x_lock);
+  x_waitable.progress();
+  const bool changed = x_seen_successes != x_successes || x_seen_failures != x_failures;
+  x_seen_successes = x_successes;
+  x_seen_failures = x_failures;
+  return !changed && x_waitable.watch() ? 0 : -FI_EAGAIN;
+}
+
+int Counter::control(int command, void* argument) noexcept {
+  return control_wait_object(x_waitable.wait_object(), x_wait_object, command, argument);
+}
+
+int Counter::close() noexcept {
+  {
+    const util::Guard guard(x_lock);
+    if (x_waitable.busy() || x_waitable.blocked() != 0) return -FI_EBUSY;
+  }
+  const std::function<void()> closed = std::move(x_closed);
+  delete this;
+  if (closed) closed();
+  return 0;
+}
+
+// --- C entry points -----------------------------------------------------------------------------
+
+namespace {
+
+uint64_t cntr_read(fid_cntr* cntr) noexcept {
+  return Counter::from(cntr).read();
+}
+uint64_t cntr_readerr(fid_cntr* cntr) noexcept {
+  return Counter::from(cntr).read_error();
+}
+int cntr_add(fid_cntr* cntr, uint64_t value) noexcept {
+  return Counter::from(cntr).add(value);
+}
+int cntr_set(fid_cntr* cntr, uint64_t value) noexcept {
+  return Counter::from(cntr).set(value);
+}
+int cntr_adderr(fid_cntr* cntr, uint64_t value) noexcept {
+  return Counter::from(cntr).add_error(value);
+}
+int cntr_seterr(fid_cntr* cntr, uint64_t value) noexcept {
+  return Counter::from(cntr).set_error(value);
+}
+int cntr_wait(fid_cntr* cntr, uint64_t threshold, int timeout_ms) noexcept {
+  return Counter::from(cntr).wait(threshold, timeout_ms);
+}
+int cntr_close(fid_t cntr) noexcept {
+  return Counter::from(cntr).close();
+}
+int cntr_control(fid_t cntr, int command, void* argument) noexcept {
+  return Counter::from(cntr).control(command, argument);
+}
+
+fi_ops g_fid_ops = {sizeof(fi_ops), cntr_close, no_bind,   cntr_control,
+                    no_ops_open,    no_tostr,   no_ops_set};
+fi_ops_cntr g_cntr_ops = {sizeof(fi_ops_cntr), cntr_read,   cntr_readerr, cntr_add, cntr_set,
+                          cntr_wait,           cntr_adderr, cntr_seterr};
+
+}  // namespace
+
+Counter::Counter(QueueParent parent, const fi_cntr_attr& attr, std::unique_ptr<WaitObject> wait,
+                 void* context)
+    : fid_cntr{{FI_CLASS_CNTR, context, &g_fid_ops}, &g_cntr_ops},
+      x_lock(parent.lock),
+      x_waitable(std::move(wait), parent.driven),
+      x_wait_object(attr.wait_obj),
+      x_closed(std::move(parent.closed)) {}
+
+util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, void* context) {
+  const fi_cntr_attr defaults{};
+  if (!attr) attr = &defaults;
+  if (attr->flags != 0) return -FI_EINVAL;
+  const int events = enum_value(attr->events);
+  if (events != FI_CNTR_EVENTS_COMP) {
+    ERDMA_INFO(CNTR, "events %d can't be counted\n", events);
+    return -FI_ENOSYS;
+  }
+  util::Result<std::unique_ptr<WaitObject>> wait = make_wait_object(enum_value(attr->wait_obj));
+  if (!wait) return wait.error();
+  return new Counter(std::move(parent), *attr, std::move(*wait), context);
+}
+
+int open_cntr(Domain& domain, const fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept {
+  return abi_call([&] {
+    if (!cntr) return -FI_EINVAL;
+    util::Result<Counter*> made =
+        make_cntr({domain.lock(), domain.api_version(), domain.auto_progress() != nullptr,
+                   [&domain] { domain.child_closed(); }},
+                  attr, context);
+    if (!made) return made.error();
+    domain.child_opened();
+    *cntr = *made;
+    return 0;
+  });
+}
+
+}  // namespace erdma::fabric

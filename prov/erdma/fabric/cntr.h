@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_eq.h>
+
+#include "fabric/cq.h"
+#include "fabric/wait.h"
+#include "util/lock.h"
+#include "util/result.h"
+
+namespace erdma::fabric {
+
+class Domain;
+
+/// One counter of completions. The calls of fi_cntr(3) take the domain lock; endpoints hold it
+/// already. Invariant: outlives the endpoints attached to it; close is -FI_EBUSY until then.
+class Counter final : public fid_cntr {
+ public:
+  static Counter& from(fid_cntr* cntr) noexcept { return static_cast<Counter&>(*cntr); }
+  static Counter& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_cntr*>(fid)); }
+
+  /// `attr` was checked; `wait` is null for FI_WAIT_NONE.
+  Counter(QueueParent parent, const fi_cntr_attr& attr, std::unique_ptr<WaitObject> wait,
+          void* context);
+
+  // For endpoints, under the domain lock.
+  void add_success(uint64_t value) noexcept {
+    x_successes += value;
+    x_waitable.notify();
+  }
+  void add_failure() noexcept {
+    ++x_failures;
+    x_waitable.notify();
+  }
+  void attach(ProgressSource& source) { x_waitable.attach(source); }
+  void detach(ProgressSource& source) noexcept { x_waitable.detach(source); }
+  void sources_changed() noexcept { x_waitable.sources_changed(); }
+  bool sleeping() const noexcept { return x_waitable.sleeping(); }
+  void wake() noexcept { x_waitable.wake(); }
+
+  // The calls of fi_cntr(3).
+  uint64_t read() noexcept;
+  uint64_t read_error() noexcept;
+  int add(uint64_t value) noexcept;
+  int add_error(uint64_t value) noexcept;
+  int set(uint64_t value) noexcept;
+  int set_error(uint64_t value) noexcept;
+  int wait(uint64_t threshold, int timeout_ms) noexcept;
+  int control(int command, void* argument) noexcept;
+  int close() noexcept;
+  /// For fi_trywait(3).
+  int try_wait() noexcept;
+
+ private:
+  int check(uint64_t threshold, uint64_t failures_before) const noexcept;
+
+  util::OptionalLock& x_lock;
+  uint64_t x_successes = 0;
+  uint64_t x_failures = 0;
+  Waitable x_waitable;
+  // What the application knows: as of its last read or fi_trywait.
+  uint64_t x_seen_successes = 0;
+  uint64_t x_seen_failures = 0;
+  const fi_wait_obj x_wait_object;
+  std::function<void()> x_closed;
+};
+
+/// A counter that belongs to nothing; for open_cntr() and tests.
+util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, void* context);
+
+/// fi_cntr_open(3).
+int open_cntr(Domain& domain, const fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept;
+
+}  // namespace erdma::fabric

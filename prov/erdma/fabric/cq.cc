@@ -1,0 +1,245 @@
+#include "fabric/cq.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "fabric/abi.h"
+#include "fabric/domain.h"
+#include "fabric/fid_stubs.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+
+// --- reading ------------------------------------------------------------------------------------
+
+template <typename E>
+inline ssize_t CompletionQueue::read_locked(void* entries, size_t count,
+                                            fi_addr_t* sources) noexcept {
+  if (!x_ring.readable()) x_waitable.progress();
+  return x_ring.read<E>(entries, count, sources);
+}
+
+/// A read of no entries: makes progress and says whether there is something to read.
+ssize_t CompletionQueue::probe() noexcept {
+  x_waitable.progress();
+  return x_ring.readable() ? 0 : -FI_EAGAIN;
+}
+
+template <typename E>
+inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sources) noexcept {
+  const util::Guard guard(x_lock);
+  if (count == 0) [[unlikely]]
+    return probe();
+  if (!entries) [[unlikely]]
+    return -FI_EINVAL;
+  return read_locked<E>(entries, count, sources);
+}
+
+template <typename E>
+ssize_t CompletionQueue::read_blocking(void* entries, size_t count, fi_addr_t* sources,
+                                       const void* condition, int timeout_ms) noexcept {
+  WaitObject* wait = x_waitable.wait_object();
+  if (!wait) return -FI_ENOSYS;
+  if (count != 0 && !entries) return -FI_EINVAL;
+  const size_t threshold =
+      std::clamp<size_t>(reinterpret_cast<uintptr_t>(condition), 1, x_max_threshold);
+  // The threshold is an optimisation, so a thread that shares the queue does not insist on it.
+  const auto enough = [&] {
+    if (x_ring.size() >= threshold || x_ring.holds_error()) return true;
+    return x_ring.size() > 0 && x_waitable.blocked() > 0;
+  };
+  const Deadline deadline(timeout_ms);
+  std::unique_lock lock(x_lock);
+  const WaitObject::Ticket ticket = wait->enter();
+  ssize_t result;
+  for (;;) {
+    const bool over = wait->signalled(ticket) || deadline.left() == 0;
+    if (!enough()) x_waitable.progress();
+    if (over || enough()) {
+      result = count != 0 ? x_ring.read<E>(entries, count, sources) : probe();
+      break;
+    }
+    x_waitable.sleep(lock, deadline);
+  }
+  wait->leave(ticket);
+  return result;
+}
+
+ssize_t CompletionQueue::read_error(fi_cq_err_entry* error) noexcept {
+  if (!error) return -FI_EINVAL;
+  const util::Guard guard(x_lock);
+  return x_ring.read_error(error, x_api_version);
+}
+
+// --- the rest of its life -----------------------------------------------------------------------
+
+int CompletionQueue::signal() noexcept {
+  WaitObject* wait = x_waitable.wait_object();
+  if (!wait) return -FI_ENOSYS;
+  wait->signal();
+  return 0;
+}
+
+int CompletionQueue::try_wait() noexcept {
+  if (!x_waitable.wait_object()) return -FI_EINVAL;
+  const util::Guard guard(x_lock);
+  if (!x_ring.readable()) x_waitable.progress();
+  return !x_ring.readable() && x_waitable.watch() ? 0 : -FI_EAGAIN;
+}
+
+int CompletionQueue::control(int command, void* argument) noexcept {
+  return control_wait_object(x_waitable.wait_object(), x_wait_object, command, argument);
+}
+
+int CompletionQueue::close() noexcept {
+  {
+    const util::Guard guard(x_lock);
+    if (x_waitable.busy() || x_waitable.blocked() != 0) return -FI_EBUSY;
+  }
+  const std::function<void()> closed = std::move(x_closed);
+  delete this;
+  if (closed) closed();
+  return 0;
+}
+
+// --- C entry points -----------------------------------------------------------------------------
+
+namespace {
+
+template <typename E>
+ssize_t cq_read(fid_cq* cq, void* entries, size_t count) noexcept {
+  return CompletionQueue::from(cq).read<E>(entries, count, nullptr);
+}
+
+template <typename E>
+ssize_t cq_readfrom(fid_cq* cq, void* entries, size_t count, fi_addr_t* sources) noexcept {
+  return CompletionQueue::from(cq).read<E>(entries, count, sources);
+}
+
+template <typename E>
+ssize_t cq_sread(fid_cq* cq, void* entries, size_t count, const void* condition,
+                 int timeout_ms) noexcept {
+  return CompletionQueue::from(cq).read_blocking<E>(entries, count, nullptr, condition, timeout_ms);
+}
+
+template <typename E>
+ssize_t cq_sreadfrom(fid_cq* cq, void* entries, size_t count, fi_addr_t* sources,
+                     const void* condition, int timeout_ms) noexcept {
+  return CompletionQueue::from(cq).read_blocking<E>(entries, count, sources, condition, timeout_ms);
+}
+
+ssize_t cq_readerr(fid_cq* cq, fi_cq_err_entry* error, uint64_t) noexcept {
+  return CompletionQueue::from(cq).read_error(error);
+}
+
+int cq_signal(fid_cq* cq) noexcept {
+  return CompletionQueue::from(cq).signal();
+}
+
+const char* cq_strerror(fid_cq*, int provider_error, const void*, char* text,
+                        size_t length) noexcept {
+  const char* description = fi_strerror(provider_error == INT_MIN ? 0 : std::abs(provider_error));
+  if (text && length != 0) {
+    std::strncpy(text, description, length - 1);
+    text[length - 1] = '\0';
+  }
+  return description;
+}
+
+int cq_close(fid_t cq) noexcept {
+  return CompletionQueue::from(cq).close();
+}
+
+int cq_control(fid_t cq, int command, void* argument) noexcept {
+  return CompletionQueue::from(cq).control(command, argument);
+}
+
+fi_ops g_fid_ops = {sizeof(fi_ops), cq_close, no_bind,   cq_control,
+                    no_ops_open,    no_tostr, no_ops_set};
+
+template <typename E>
+fi_ops_cq g_cq_ops = {sizeof(fi_ops_cq), cq_read<E>,      cq_readfrom<E>, cq_readerr,
+                      cq_sread<E>,       cq_sreadfrom<E>, cq_signal,      cq_strerror};
+
+/// Null if the format is unknown.
+fi_ops_cq* ops_for(int format) noexcept {
+  switch (format) {
+    case FI_CQ_FORMAT_UNSPEC:
+    case FI_CQ_FORMAT_CONTEXT:
+      return &g_cq_ops<fi_cq_entry>;
+    case FI_CQ_FORMAT_MSG:
+      return &g_cq_ops<fi_cq_msg_entry>;
+    case FI_CQ_FORMAT_DATA:
+      return &g_cq_ops<fi_cq_data_entry>;
+    case FI_CQ_FORMAT_TAGGED:
+      return &g_cq_ops<fi_cq_tagged_entry>;
+    default:
+      return nullptr;
+  }
+}
+
+int check(const fi_cq_attr& attr) noexcept {
+  const int format = enum_value(attr.format);
+  const int condition = enum_value(attr.wait_cond);
+  if (!ops_for(format)) {
+    ERDMA_INFO(CQ, "format %d is unknown\n", format);
+    return -FI_EINVAL;
+  }
+  if (attr.flags & ~FI_AFFINITY) {
+    ERDMA_INFO(CQ, "flags 0x%llx are unknown\n", static_cast<unsigned long long>(attr.flags));
+    return -FI_EINVAL;
+  }
+  if (enum_value(attr.wait_obj) != FI_WAIT_NONE && condition != FI_CQ_COND_NONE &&
+      condition != FI_CQ_COND_THRESHOLD) {
+    ERDMA_INFO(CQ, "wait condition %d is unknown\n", condition);
+    return -FI_EINVAL;
+  }
+  return 0;
+}
+
+/// What a blocking read may be asked to wait for: 1, or up to the size of the queue.
+size_t max_threshold(const fi_cq_attr& attr) noexcept {
+  if (enum_value(attr.wait_cond) != FI_CQ_COND_THRESHOLD) return 1;
+  return attr.size ? attr.size : CompletionRing::kInitialCapacity;
+}
+
+}  // namespace
+
+CompletionQueue::CompletionQueue(QueueParent parent, const fi_cq_attr& attr,
+                                 std::unique_ptr<WaitObject> wait, void* context)
+    : fid_cq{{FI_CLASS_CQ, context, &g_fid_ops}, ops_for(attr.format)},
+      x_lock(parent.lock),
+      x_ring(attr.size),
+      x_waitable(std::move(wait), parent.driven),
+      x_api_version(parent.api_version),
+      x_wait_object(attr.wait_obj),
+      x_max_threshold(max_threshold(attr)),
+      x_closed(std::move(parent.closed)) {}
+
+util::Result<CompletionQueue*> make_cq(QueueParent parent, const fi_cq_attr* attr, void* context) {
+  if (!attr) return -FI_EINVAL;
+  if (const int checked = check(*attr)) return checked;
+  util::Result<std::unique_ptr<WaitObject>> wait = make_wait_object(enum_value(attr->wait_obj));
+  if (!wait) return wait.error();
+  return new CompletionQueue(std::move(parent), *attr, std::move(*wait), context);
+}
+
+int open_cq(Domain& domain, const fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {
+  return abi_call([&] {
+    if (!cq) return -FI_EINVAL;
+    util::Result<CompletionQueue*> made =
+        make_cq({domain.lock(), domain.api_version(), domain.auto_progress() != nullptr,
+                 [&domain] { domain.child_closed(); }},
+                attr, context);
+    if (!made) return made.error();
+    domain.child_opened();
+    *cq = *made;
+    return 0;
+  });
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_eq.h>
+
+#include "fabric/completion_ring.h"
+#include "fabric/wait.h"
+#include "protocol/completion.h"
+#include "util/lock.h"
+#include "util/result.h"
+
+namespace erdma::fabric {
+
+class Domain;
+
+/// What a CQ or counter needs of its domain.
+struct QueueParent {
+  util::OptionalLock& lock;
+  uint32_t api_version;
+  bool driven;                   ///< FI_PROGRESS_AUTO
+  std::function<void()> closed;  ///< called once, after fi_close succeeded
+};
+
+/// One completion queue. The calls of fi_cq(3) take the domain lock; endpoints hold it already.
+/// Invariant: outlives the endpoints attached to it; close is -FI_EBUSY until then.
+class CompletionQueue final : public fid_cq {
+ public:
+  static CompletionQueue& from(fid_cq* cq) noexcept { return static_cast<CompletionQueue&>(*cq); }
+  static CompletionQueue& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_cq*>(fid)); }
+
+  /// `attr` was checked; `wait` is null for FI_WAIT_NONE.
+  CompletionQueue(QueueParent parent, const fi_cq_attr& attr, std::unique_ptr<WaitObject> wait,
+                  void* context);
+
+  // For endpoints, under the domain lock.
+  /// Writes an entry whatever completion.report says.
+  void push(const protocol::Completion& completion, const void* owner) noexcept {
+    x_ring.push(completion, owner);
+    x_waitable.notify();
+  }
+  void push_error(const protocol::ErrorCompletion& completion, const void* owner) noexcept {
+    x_ring.push_error(completion, owner);
+    x_waitable.notify();
+  }
+  void purge(const void* owner) noexcept { x_ring.purge(owner); }
+  void attach(ProgressSource& source) { x_waitable.attach(source); }
+  void detach(ProgressSource& source) noexcept { x_waitable.detach(source); }
+  void sources_changed() noexcept { x_waitable.sources_changed(); }
+  bool sleeping() const noexcept { return x_waitable.sleeping(); }
+  size_t blocked() const noexcept { return x_waitable.blocked(); }
+  void wake() noexcept { x_waitable.wake(); }
+
+  // The calls of fi_cq(3). E is the entry of the queue's format.
+  template <typename E>
+  ssize_t read(void* entries, size_t count, fi_addr_t* sources) noexcept;
+  template <typename E>
+  ssize_t read_blocking(void* entries, size_t count, fi_addr_t* sources, const void* condition,
+                        int timeout_ms) noexcept;
+  ssize_t read_error(fi_cq_err_entry* error) noexcept;
+  int signal() noexcept;
+  int control(int command, void* argument) noexcept;
+  int close() noexcept;
+  /// For fi_trywait(3).
+  int try_wait() noexcept;
+
+ private:
+  template <typename E>
+  ssize_t read_locked(void* entries, size_t count, fi_addr_t* sources) noexcept;
+  ssize_t probe() noexcept;
+
+  util::OptionalLock& x_lock;
+  CompletionRing x_ring;
+  Waitable x_waitable;
+  const uint32_t x_api_version;
+  const fi_wait_obj x_wait_object;
+  const size_t x_max_threshold;  ///< 0 = FI_CQ_COND_NONE
+  std::function<void()> x_closed;
+};
+
+/// A CQ that belongs to nothing; for open_cq() and tests.
+util::Result<CompletionQueue*> make_cq(QueueParent parent, const fi_cq_attr* attr, void* context);
+
+/// fi_cq_open(3).
+int open_cq(Domain& domain, const fi_cq_attr* attr, fid_cq** cq, void* context) noexcept;
+
+}  // namespace erdma::fabric

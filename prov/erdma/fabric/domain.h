@@ -1,0 +1,74 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+
+#include "fabric/env.h"
+#include "fabric/local_addresses.h"
+#include "fabric/mr.h"
+#include "util/lock.h"
+#include "util/result.h"
+#include "util/socket_address.h"
+
+namespace erdma::fabric {
+
+class AutoProgress;
+class Fabric;
+struct TransportSet;
+
+/// One domain: the lock that everything under it shares, and the composition root (its .cc alone
+/// names the transports together). Invariant: outlives its children; close is -FI_EBUSY until then.
+class Domain final : public fid_domain {
+ public:
+  static Domain& from(fid_domain* domain) noexcept { return static_cast<Domain&>(*domain); }
+  static Domain& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_domain*>(fid)); }
+
+  /// fi_domain(3).
+  static int open(Fabric& fabric, const fi_info& info, fid_domain** domain, void* context);
+
+  util::OptionalLock& lock() noexcept { return x_lock; }
+  Fabric& fabric() noexcept { return x_fabric; }
+  const Settings& settings() const noexcept { return x_settings; }
+  uint32_t api_version() const noexcept;
+  uint32_t addr_format() const noexcept;
+  MemoryRegions& memory_regions() noexcept { return x_regions; }
+
+  /// The form in which an address names a peer here: on a single-host domain every local address
+  /// stands for the domain's own IP, so that 127.0.0.1:p and 10.0.0.1:p are one endpoint.
+  util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
+  const util::SocketAddress& own_address() const noexcept { return x_own_address; }
+  const LocalAddresses& local_addresses() const noexcept { return x_local; }
+
+  /// Children (AV, CQ, counter, MR, endpoint) count themselves.
+  void child_opened() noexcept { x_children.fetch_add(1, std::memory_order_relaxed); }
+  void child_closed() noexcept { x_children.fetch_sub(1, std::memory_order_relaxed); }
+
+  /// The transports of a new endpoint, listening under `asked` (port 0: a free one).
+  util::Result<TransportSet> open_transports(const util::SocketAddress& asked);
+
+  /// FI_PROGRESS_AUTO: the thread that drives endpoints; null under manual progress.
+  AutoProgress* auto_progress() noexcept { return x_auto_progress.get(); }
+
+  Domain(Fabric& fabric, const fi_info& info, Settings settings, void* context);
+  ~Domain();
+  int start();
+  int bind(fid_t object, uint64_t flags) noexcept;
+  int close() noexcept;
+
+ private:
+  Fabric& x_fabric;
+  const bool x_auto;
+  Settings x_settings;
+  LocalAddresses x_local;
+  util::SocketAddress x_own_address;
+  util::OptionalLock x_lock;
+  std::atomic<int> x_children{0};
+  MemoryRegions x_regions;
+  std::unique_ptr<AutoProgress> x_auto_progress;
+};
+
+}  // namespace erdma::fabric

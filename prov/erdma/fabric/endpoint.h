@@ -1,0 +1,139 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_tagged.h>
+
+#include "fabric/av.h"
+#include "fabric/completion_port.h"
+#include "fabric/domain.h"
+#include "fabric/progress.h"
+#include "protocol/engine.h"
+#include "transport/transport.h"
+#include "util/process_epoch.h"
+#include "util/socket_address.h"
+
+namespace erdma::fabric {
+
+class EventQueue;
+
+/// The transports of one endpoint; made by the domain, the composition root, at fi_enable.
+struct TransportSet {
+  util::SocketAddress name;  ///< of the endpoint, with its port
+  std::unique_ptr<transport::Transport> self;
+  std::unique_ptr<transport::Transport> shm;
+};
+
+/// What the attributes of an endpoint make of a call without flags of its own.
+struct OpDefaults {
+  bool inject = false;
+  bool report = true;
+  bool until_delivered = false;
+  bool multi = false;
+};
+
+/// One FI_EP_RDM endpoint. Data entry points (endpoint_msg.cc, endpoint_tagged.cc) are reached only
+/// after fi_enable: before, the tables in place refuse with -FI_EOPBADSTATE.
+/// Invariant: bound objects outlive it; their fi_close is -FI_EBUSY until then.
+class Endpoint final : public fid_ep,
+                       public ProgressSource,
+                       private AvListener,
+                       public protocol::Router {
+ public:
+  static Endpoint& from(fid_ep* ep) noexcept { return static_cast<Endpoint&>(*ep); }
+  static Endpoint& from(fid_t f) noexcept { return from(reinterpret_cast<fid_ep*>(f)); }
+
+  /// fi_endpoint(3).
+  static int open(Domain& domain, const fi_info& info, fid_ep** ep, void* context);
+
+  Endpoint(Domain& domain, const fi_info& info, void* context);
+  ~Endpoint();
+
+  int bind(fid_t object, uint64_t flags);
+  int enable();
+  int close() noexcept;
+  int control(int command, void* argument);
+  int get_name(void* address, size_t* length) noexcept;
+  int set_name(const void* address, size_t length) noexcept;
+  int get_option(int name, void* value, size_t* length) noexcept;
+  int set_option(int name, const void* value, size_t length) noexcept;
+  ssize_t cancel(void* context) noexcept;
+  ssize_t room(bool transmit) const noexcept;
+
+  // Data path.
+  const OpDefaults& send_defaults() const noexcept { return x_send_defaults; }
+  const OpDefaults& receive_defaults() const noexcept { return x_receive_defaults; }
+  uint64_t source_filter(uint64_t fi_addr) const noexcept {
+    return x_directed ? fi_addr : FI_ADDR_UNSPEC;
+  }
+  bool selective_send() const noexcept { return x_sent.selective; }
+  bool selective_receive() const noexcept { return x_received.selective; }
+  ssize_t send(const protocol::SendArgs& args) noexcept;
+  ssize_t receive(const protocol::ReceiveArgs& args) noexcept;
+  ssize_t probe(const protocol::ReceiveArgs& args, protocol::Probe kind) noexcept;
+
+  // ProgressSource.
+  int progress() noexcept override;
+  bool arm() noexcept override;
+  void disarm() noexcept override;
+  int wait_fds(int* fds, int room) const noexcept override;
+
+ private:
+  void on_av_insert(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept override;
+  void on_av_remove(uint64_t fi_addr) noexcept override;
+  util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override;
+
+  int bind_cq(CompletionQueue& cq, uint64_t flags);
+  int bind_counter(Counter& cntr, uint64_t flags);
+  int bind_av(AddressVector& av);
+  int bind_eq(EventQueue& eq);
+  int check_bindings() const noexcept;
+  void attach_counter(Counter& cntr);
+  void announce_descriptors() noexcept;
+  bool slept_on() const noexcept;
+  void keep_armed() noexcept;
+  void wake_sleepers() noexcept;
+  void compute_defaults() noexcept;
+  void drain() noexcept;
+  void detach() noexcept;
+  bool owned() const noexcept { return x_epoch == util::process_epoch(); }
+  int op_flags(uint64_t* flags, bool set) noexcept;
+
+  // Hot.
+  Domain& x_domain;
+  std::unique_ptr<protocol::Engine> x_engine;  ///< null until enabled
+  const uint32_t x_epoch;
+  OpDefaults x_send_defaults;
+  OpDefaults x_receive_defaults;
+  bool x_directed;
+  bool x_armed = false;
+  CompletionPort x_sent;
+  CompletionPort x_received;
+
+  // Cold.
+  TransportSet x_transports;
+  util::SocketAddress x_name;  ///< asked for; the bound one is x_transports.name
+  AddressVector* x_av = nullptr;
+  EventQueue* x_eq = nullptr;
+  std::vector<Counter*> x_counters;
+  const uint64_t x_caps;
+  uint64_t x_tx_flags;
+  uint64_t x_rx_flags;
+  const size_t x_inject_size;
+  size_t x_min_multi_recv;
+  size_t x_max_msg_size;
+};
+
+extern fi_ops_msg g_msg_ops, g_msg_ops_disabled;
+extern fi_ops_tagged g_tagged_ops, g_tagged_ops_disabled;
+
+}  // namespace erdma::fabric

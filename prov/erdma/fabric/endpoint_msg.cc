@@ -1,0 +1,125 @@
+// fi_msg(3).
+#include <rdma/fi_errno.h>
+
+#include "fabric/endpoint_args.h"
+
+namespace erdma::fabric {
+namespace {
+
+iovec piece(const void* buffer, size_t length) noexcept {
+  return {const_cast<void*>(buffer), length};
+}
+
+ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source,
+             void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  return ep.receive(receive_args(ep, &iov, 1, length, source, 0, 0, context, false));
+}
+
+ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source,
+              void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (const int bad = check_iov(iov, count, length)) return bad;
+  return ep.receive(receive_args(ep, iov, count, length, source, 0, 0, context, false));
+}
+
+ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (!msg) return -FI_EINVAL;
+  if (flags & ~kReceiveFlags) return -FI_EBADFLAGS;
+  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
+  protocol::ReceiveArgs args =
+      receive_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr, 0, 0, msg->context, false);
+  args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
+  args.multi = (flags & FI_MULTI_RECV) != 0;
+  return ep.receive(args);
+}
+
+ssize_t send(fid_ep* fid, const void* buffer, size_t length, void*, fi_addr_t destination,
+             void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  return ep.send(send_args(ep, &iov, 1, length, destination, 0, context, false));
+}
+
+ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t destination,
+              void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (const int bad = check_iov(iov, count, length)) return bad;
+  return ep.send(send_args(ep, iov, count, length, destination, 0, context, false));
+}
+
+ssize_t sendmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (!msg) return -FI_EINVAL;
+  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
+  protocol::SendArgs args =
+      send_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr, 0, msg->context, false);
+  args.data = msg->data;
+  if (const int bad = apply_send_flags(ep, flags, args)) return bad;
+  return ep.send(args);
+}
+
+ssize_t inject(fid_ep* fid, const void* buffer, size_t length, fi_addr_t destination) noexcept {
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  return Endpoint::from(fid).send(inject_args(&iov, length, destination, 0, false));
+}
+
+ssize_t senddata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t data,
+                 fi_addr_t destination, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  protocol::SendArgs args = send_args(ep, &iov, 1, length, destination, 0, context, false);
+  args.data = data;
+  args.has_data = true;
+  return ep.send(args);
+}
+
+ssize_t injectdata(fid_ep* fid, const void* buffer, size_t length, uint64_t data,
+                   fi_addr_t destination) noexcept {
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  protocol::SendArgs args = inject_args(&iov, length, destination, 0, false);
+  args.data = data;
+  args.has_data = true;
+  return Endpoint::from(fid).send(args);
+}
+
+}  // namespace
+
+fi_ops_msg g_msg_ops = {
+    .size = sizeof(fi_ops_msg),
+    .recv = recv,
+    .recvv = recvv,
+    .recvmsg = recvmsg,
+    .send = send,
+    .sendv = sendv,
+    .sendmsg = sendmsg,
+    .inject = inject,
+    .senddata = senddata,
+    .injectdata = injectdata,
+};
+
+fi_ops_msg g_msg_ops_disabled = {
+    .size = sizeof(fi_ops_msg),
+    .recv = not_enabled,
+    .recvv = not_enabled,
+    .recvmsg = not_enabled,
+    .send = not_enabled,
+    .sendv = not_enabled,
+    .sendmsg = not_enabled,
+    .inject = not_enabled,
+    .senddata = not_enabled,
+    .injectdata = not_enabled,
+};
+
+}  // namespace erdma::fabric

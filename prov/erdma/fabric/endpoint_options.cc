@@ -1,0 +1,230 @@
+// Names, options and control of an endpoint: fi_cm(3), fi_endpoint(3).
+#include <algorithm>
+#include <cstring>
+
+#include <rdma/fi_errno.h>
+
+#include "fabric/abi.h"
+#include "fabric/endpoint.h"
+#include "fabric/endpoint_ops.h"
+#include "fabric/fid_stubs.h"
+
+namespace erdma::fabric {
+namespace {
+
+/// Option numbers are ABI; the headers of 1.17 end before some that a newer libfabric passes on.
+enum Option : int {
+  kMinMultiRecv = 0,
+  kHmemP2p = 8,
+  kCudaApiPermitted = 10,
+  kSharedMemoryPermitted = 11,
+  kMaxMsgSize = 12,
+  kMaxTaggedSize = 13,
+  kInjectMsgSize = 16,
+  kInjectTaggedSize = 17,
+};
+static_assert(int(FI_OPT_MIN_MULTI_RECV) == kMinMultiRecv);
+static_assert(int(FI_OPT_FI_HMEM_P2P) == kHmemP2p);
+
+template <typename T>
+int give(const T& value, void* out, size_t* length) noexcept {
+  if (*length < sizeof(T)) {
+    *length = sizeof(T);
+    return -FI_ETOOSMALL;
+  }
+  std::memcpy(out, &value, sizeof(T));
+  *length = sizeof(T);
+  return 0;
+}
+
+template <typename T>
+bool take(const void* value, size_t length, T& out) noexcept {
+  if (length != sizeof(T)) return false;
+  std::memcpy(&out, value, sizeof(T));
+  return true;
+}
+
+}  // namespace
+
+int Endpoint::get_option(int name, void* value, size_t* length) noexcept {
+  switch (name) {
+    case kMinMultiRecv:
+      return give(x_min_multi_recv, value, length);
+    case kMaxMsgSize:
+    case kMaxTaggedSize:
+      return give(x_max_msg_size, value, length);
+    case kInjectMsgSize:
+    case kInjectTaggedSize:
+      return give(x_inject_size, value, length);
+    case kSharedMemoryPermitted:
+    case kCudaApiPermitted:
+      return give(true, value, length);
+    default:
+      return -FI_ENOPROTOOPT;
+  }
+}
+
+int Endpoint::set_option(int name, const void* value, size_t length) noexcept {
+  size_t size = 0;
+  bool permitted = false;
+  switch (name) {
+    case kMinMultiRecv:
+      if (!take(value, length, size)) return -FI_EINVAL;
+      x_min_multi_recv = size;
+      if (x_engine) x_engine->set_min_multi_recv(size);
+      return 0;
+    case kMaxMsgSize:
+    case kMaxTaggedSize:
+      if (!take(value, length, size)) return -FI_EINVAL;
+      return size <= x_max_msg_size ? 0 : -FI_EINVAL;
+    case kInjectMsgSize:
+    case kInjectTaggedSize:
+      if (!take(value, length, size)) return -FI_EINVAL;
+      return size <= x_inject_size ? 0 : -FI_EINVAL;
+    // Without a NIC shared memory is all there is, and without GPU memory a promise about CUDA
+    // would be empty: saying yes would be a lie that clients build on.
+    case kSharedMemoryPermitted:
+    case kCudaApiPermitted:
+      if (!take(value, length, permitted)) return -FI_EINVAL;
+      return permitted ? 0 : -FI_EOPNOTSUPP;
+    default:
+      return -FI_ENOPROTOOPT;
+  }
+}
+
+int Endpoint::get_name(void* address, size_t* length) noexcept {
+  if (!x_engine) return -FI_EOPBADSTATE;
+  const util::SocketAddress& name = x_transports.name;
+  const size_t room = *length;
+  *length = name.size();
+  if (address) std::memcpy(address, name.data(), std::min(room, name.size()));
+  return !address || room < name.size() ? -FI_ETOOSMALL : 0;
+}
+
+int Endpoint::set_name(const void* address, size_t length) noexcept {
+  if (x_engine) return -FI_EOPBADSTATE;
+  const auto name = util::SocketAddress::from_sockaddr(address, length);
+  if (!name.set() || name.family() != x_domain.own_address().family()) return -FI_EINVAL;
+  if (!name.wildcard() && !x_domain.local_addresses().contains(name)) return -FI_EADDRNOTAVAIL;
+  x_name.set_port(name.port());
+  return 0;
+}
+
+int Endpoint::control(int command, void* argument) {
+  switch (command) {
+    case FI_ENABLE:
+      return enable();
+    case FI_GETOPSFLAG:
+    case FI_SETOPSFLAG:
+      return argument ? op_flags(static_cast<uint64_t*>(argument), command == FI_SETOPSFLAG)
+                      : -FI_EINVAL;
+    default:
+      return -FI_ENOSYS;
+  }
+}
+
+/// The flags word names one direction, by FI_TRANSMIT or FI_RECV, besides the operation flags.
+int Endpoint::op_flags(uint64_t* flags, bool set) noexcept {
+  constexpr uint64_t kDirections = FI_TRANSMIT | FI_RECV;
+  const uint64_t direction = *flags & kDirections;
+  if (direction != FI_TRANSMIT && direction != FI_RECV) return -FI_EINVAL;
+  uint64_t& ours = direction == FI_TRANSMIT ? x_tx_flags : x_rx_flags;
+  if (!set) {
+    *flags = ours;
+    return 0;
+  }
+  util::Guard guard(x_domain.lock());
+  ours = *flags & ~kDirections;
+  compute_defaults();
+  return 0;
+}
+
+ssize_t Endpoint::room(bool transmit) const noexcept {
+  if (!x_engine) return -FI_EOPBADSTATE;
+  return transmit ? x_domain.settings().tx_size : x_domain.settings().rx_size;
+}
+
+// --- tables -------------------------------------------------------------------------------------
+
+namespace {
+
+int close_endpoint(fid_t ep) noexcept {
+  return Endpoint::from(ep).close();
+}
+
+int bind_endpoint(fid_t ep, fid_t object, uint64_t flags) noexcept {
+  return abi_call([&] { return Endpoint::from(ep).bind(object, flags); });
+}
+
+int control_endpoint(fid_t ep, int command, void* argument) noexcept {
+  return abi_call([&] { return Endpoint::from(ep).control(command, argument); });
+}
+
+ssize_t cancel(fid_t ep, void* context) noexcept {
+  return Endpoint::from(ep).cancel(context);
+}
+
+int getopt(fid_t ep, int level, int name, void* value, size_t* length) noexcept {
+  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
+  if (!value || !length) return -FI_EINVAL;
+  return Endpoint::from(ep).get_option(name, value, length);
+}
+
+int setopt(fid_t ep, int level, int name, const void* value, size_t length) noexcept {
+  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
+  if (!value) return -FI_EINVAL;
+  return Endpoint::from(ep).set_option(name, value, length);
+}
+
+ssize_t rx_size_left(fid_ep* ep) noexcept {
+  return Endpoint::from(ep).room(false);
+}
+ssize_t tx_size_left(fid_ep* ep) noexcept {
+  return Endpoint::from(ep).room(true);
+}
+
+int setname(fid_t ep, void* address, size_t length) noexcept {
+  return address ? Endpoint::from(ep).set_name(address, length) : -FI_EINVAL;
+}
+
+int getname(fid_t ep, void* address, size_t* length) noexcept {
+  return length ? Endpoint::from(ep).get_name(address, length) : -FI_EINVAL;
+}
+
+}  // namespace
+
+fi_ops g_endpoint_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = close_endpoint,
+    .bind = bind_endpoint,
+    .control = control_endpoint,
+    .ops_open = no_ops_open,
+    .tostr = no_tostr,
+    .ops_set = no_ops_set,
+};
+
+fi_ops_ep g_endpoint_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = cancel,
+    .getopt = getopt,
+    .setopt = setopt,
+    .tx_ctx = not_offered,
+    .rx_ctx = not_offered,
+    .rx_size_left = rx_size_left,
+    .tx_size_left = tx_size_left,
+};
+
+fi_ops_cm g_endpoint_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = setname,
+    .getname = getname,
+    .getpeer = not_offered,
+    .connect = not_offered,
+    .listen = not_offered,
+    .accept = not_offered,
+    .reject = not_offered,
+    .shutdown = not_offered,
+    .join = not_offered,
+};
+
+}  // namespace erdma::fabric

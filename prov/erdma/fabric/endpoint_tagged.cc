@@ -1,0 +1,150 @@
+// fi_tagged(3).
+#include <rdma/fi_errno.h>
+
+#include "fabric/endpoint_args.h"
+
+namespace erdma::fabric {
+namespace {
+
+iovec piece(const void* buffer, size_t length) noexcept {
+  return {const_cast<void*>(buffer), length};
+}
+
+ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source, uint64_t tag,
+             uint64_t ignore, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  return ep.receive(receive_args(ep, &iov, 1, length, source, tag, ignore, context, true));
+}
+
+ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, uint64_t tag,
+              uint64_t ignore, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (const int bad = check_iov(iov, count, length)) return bad;
+  return ep.receive(receive_args(ep, iov, count, length, source, tag, ignore, context, true));
+}
+
+/// FI_PEEK, FI_CLAIM, FI_DISCARD; other combinations mean nothing.
+bool probe_kind(uint64_t flags, protocol::Probe& kind) noexcept {
+  switch (flags & kProbeFlags) {
+    case FI_PEEK:
+      kind = protocol::Probe::peek;
+      return true;
+    case FI_PEEK | FI_CLAIM:
+      kind = protocol::Probe::peek_claim;
+      return true;
+    case FI_PEEK | FI_DISCARD:
+      kind = protocol::Probe::peek_discard;
+      return true;
+    case FI_CLAIM:
+      kind = protocol::Probe::claim;
+      return true;
+    case FI_CLAIM | FI_DISCARD:
+      kind = protocol::Probe::claim_discard;
+      return true;
+    default:
+      return false;
+  }
+}
+
+ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (!msg) return -FI_EINVAL;
+  if (flags & ~((kReceiveFlags & ~FI_MULTI_RECV) | kProbeFlags)) return -FI_EBADFLAGS;
+  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
+  protocol::ReceiveArgs args = receive_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr,
+                                            msg->tag, msg->ignore, msg->context, true);
+  args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
+  if (!(flags & kProbeFlags)) return ep.receive(args);
+  protocol::Probe kind{};
+  return probe_kind(flags, kind) ? ep.probe(args, kind) : -FI_EINVAL;
+}
+
+ssize_t send(fid_ep* fid, const void* buffer, size_t length, void*, fi_addr_t destination,
+             uint64_t tag, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  return ep.send(send_args(ep, &iov, 1, length, destination, tag, context, true));
+}
+
+ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t destination,
+              uint64_t tag, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (const int bad = check_iov(iov, count, length)) return bad;
+  return ep.send(send_args(ep, iov, count, length, destination, tag, context, true));
+}
+
+ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (!msg) return -FI_EINVAL;
+  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
+  protocol::SendArgs args =
+      send_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr, msg->tag, msg->context, true);
+  args.data = msg->data;
+  if (const int bad = apply_send_flags(ep, flags, args)) return bad;
+  return ep.send(args);
+}
+
+ssize_t inject(fid_ep* fid, const void* buffer, size_t length, fi_addr_t destination,
+               uint64_t tag) noexcept {
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  return Endpoint::from(fid).send(inject_args(&iov, length, destination, tag, true));
+}
+
+ssize_t senddata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t data,
+                 fi_addr_t destination, uint64_t tag, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  protocol::SendArgs args = send_args(ep, &iov, 1, length, destination, tag, context, true);
+  args.data = data;
+  args.has_data = true;
+  return ep.send(args);
+}
+
+ssize_t injectdata(fid_ep* fid, const void* buffer, size_t length, uint64_t data,
+                   fi_addr_t destination, uint64_t tag) noexcept {
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  protocol::SendArgs args = inject_args(&iov, length, destination, tag, true);
+  args.data = data;
+  args.has_data = true;
+  return Endpoint::from(fid).send(args);
+}
+
+}  // namespace
+
+fi_ops_tagged g_tagged_ops = {
+    .size = sizeof(fi_ops_tagged),
+    .recv = recv,
+    .recvv = recvv,
+    .recvmsg = recvmsg,
+    .send = send,
+    .sendv = sendv,
+    .sendmsg = sendmsg,
+    .inject = inject,
+    .senddata = senddata,
+    .injectdata = injectdata,
+};
+
+fi_ops_tagged g_tagged_ops_disabled = {
+    .size = sizeof(fi_ops_tagged),
+    .recv = not_enabled,
+    .recvv = not_enabled,
+    .recvmsg = not_enabled,
+    .send = not_enabled,
+    .sendv = not_enabled,
+    .sendmsg = not_enabled,
+    .inject = not_enabled,
+    .senddata = not_enabled,
+    .injectdata = not_enabled,
+};
+
+}  // namespace erdma::fabric

@@ -1,0 +1,285 @@
+#include "fabric/eq.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "fabric/abi.h"
+#include "fabric/fabric.h"
+#include "fabric/fid_stubs.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+namespace {
+
+constexpr size_t kDefaultSize = 256;
+constexpr size_t kMaxEventBytes = 65536;
+
+ssize_t eq_read(fid_eq* eq, uint32_t* event, void* buffer, size_t length, uint64_t flags) noexcept {
+  return EventQueue::from(eq).read(event, buffer, length, flags);
+}
+
+ssize_t eq_readerr(fid_eq* eq, fi_eq_err_entry* error, uint64_t flags) noexcept {
+  return EventQueue::from(eq).read_error(error, flags);
+}
+
+ssize_t eq_write(fid_eq* eq, uint32_t event, const void* buffer, size_t length,
+                 uint64_t flags) noexcept {
+  return EventQueue::from(eq).write(event, buffer, length, flags);
+}
+
+ssize_t eq_sread(fid_eq* eq, uint32_t* event, void* buffer, size_t length, int timeout,
+                 uint64_t flags) noexcept {
+  return EventQueue::from(eq).read_blocking(event, buffer, length, timeout, flags);
+}
+
+// Provider errors of this provider are errno values.
+const char* eq_strerror(fid_eq*, int provider_error, const void*, char* buffer,
+                        size_t length) noexcept {
+  const char* text = fi_strerror(provider_error);
+  if (!buffer || !length) return text;
+  std::snprintf(buffer, length, "%s", text);
+  return buffer;
+}
+
+fi_ops_eq g_eq_ops = {
+    .size = sizeof(fi_ops_eq),
+    .read = eq_read,
+    .readerr = eq_readerr,
+    .write = eq_write,
+    .sread = eq_sread,
+    .strerror = eq_strerror,
+};
+
+int eq_close(fid_t fid) noexcept {
+  return EventQueue::from(fid).close();
+}
+int eq_control(fid_t fid, int command, void* argument) noexcept {
+  return EventQueue::from(fid).control(command, argument);
+}
+
+fi_ops g_eq_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = eq_close,
+    .bind = no_bind,
+    .control = eq_control,
+    .ops_open = no_ops_open,
+    .tostr = no_tostr,
+    .ops_set = no_ops_set,
+};
+
+int refuse(int error, const char* why) noexcept {
+  ERDMA_WARN(EQ, "%s\n", why);
+  return error;
+}
+
+int check_attr(const fi_eq_attr& attr) noexcept {
+  if (attr.flags & ~(FI_WRITE | FI_AFFINITY)) return -FI_EINVAL;
+  switch (attr.wait_obj) {
+    case FI_WAIT_NONE:
+    case FI_WAIT_UNSPEC:
+    case FI_WAIT_FD:
+      return 0;
+    case FI_WAIT_SET:
+    case FI_WAIT_MUTEX_COND:
+    case FI_WAIT_YIELD:
+    case FI_WAIT_POLLFD:
+      return refuse(-FI_ENOSYS, "this wait object is not supported: use FI_WAIT_FD");
+    default:
+      return -FI_EINVAL;
+  }
+}
+
+/// Milliseconds until then, rounded up; 0 if it has passed.
+int until(uint64_t deadline) noexcept {
+  const uint64_t now = util::SystemClock().now();
+  return now >= deadline ? 0 : static_cast<int>((deadline - now + 999'999) / 1'000'000);
+}
+
+}  // namespace
+
+EventQueue::EventQueue(const fi_eq_attr& attr, util::Fd wait, std::function<void()> closed,
+                       void* context)
+    : fid_eq{},
+      x_writable(attr.flags & FI_WRITE),
+      x_size(attr.size ? attr.size : kDefaultSize),
+      x_wait_object(attr.wait_obj),
+      x_wait(std::move(wait)),
+      x_closed(std::move(closed)) {
+  fid.fclass = FI_CLASS_EQ;
+  fid.context = context;
+  fid.ops = &g_eq_fid_ops;
+  ops = &g_eq_ops;
+}
+
+void EventQueue::post(uint32_t event, const fi_eq_entry& entry) noexcept {
+  post_bytes(event, false, &entry, sizeof(entry));
+}
+
+void EventQueue::post_error(const fi_eq_err_entry& error) noexcept {
+  fi_eq_err_entry stored = error;
+  stored.err_data = nullptr;
+  stored.err_data_size = 0;
+  post_bytes(0, true, &stored, sizeof(stored));
+}
+
+int EventQueue::try_wait() noexcept {
+  const std::lock_guard guard(x_mutex);
+  return readable() ? -FI_EAGAIN : 0;
+}
+
+ssize_t EventQueue::read(uint32_t* event, void* buffer, size_t length, uint64_t flags) noexcept {
+  if (!buffer || (flags & ~FI_PEEK)) return -FI_EINVAL;
+  const std::lock_guard guard(x_mutex);
+  if (x_events.empty()) return x_overrun ? -FI_EAVAIL : -FI_EAGAIN;
+  const Event& first = x_events.front();
+  if (first.failed) return -FI_EAVAIL;
+  if (length < first.bytes.size()) return -FI_ETOOSMALL;
+  const size_t bytes = first.bytes.size();
+  std::memcpy(buffer, first.bytes.data(), bytes);
+  if (event) *event = first.type;
+  if (!(flags & FI_PEEK)) pop();
+  return static_cast<ssize_t>(bytes);
+}
+
+ssize_t EventQueue::read_error(fi_eq_err_entry* error, uint64_t flags) noexcept {
+  if (!error || (flags & ~FI_PEEK)) return -FI_EINVAL;
+  fi_eq_err_entry found{};
+  {
+    const std::lock_guard guard(x_mutex);
+    if (!readable() || (!x_events.empty() && !x_events.front().failed)) return -FI_EAGAIN;
+    if (x_events.empty()) {
+      found.fid = &fid;
+      found.context = fid.context;
+      found.err = FI_EOVERRUN;
+    } else {
+      std::memcpy(&found, x_events.front().bytes.data(), sizeof(found));
+      if (!(flags & FI_PEEK)) pop();
+    }
+  }
+  // No error carries data: a buffer of the caller's stays the caller's, with nothing in it.
+  if (error->err_data_size) found.err_data = error->err_data;
+  *error = found;
+  return sizeof(found);
+}
+
+ssize_t EventQueue::write(uint32_t event, const void* buffer, size_t length,
+                          uint64_t flags) noexcept try {
+  if (!buffer || !length || length > kMaxEventBytes || flags || !x_writable) return -FI_EINVAL;
+  const auto* bytes = static_cast<const std::byte*>(buffer);
+  Event written{event, false, {bytes, bytes + length}};
+  const std::lock_guard guard(x_mutex);
+  if (x_overrun) return -FI_EOVERRUN;
+  if (x_events.size() >= x_size) return -FI_EAGAIN;
+  push(std::move(written));
+  return static_cast<ssize_t>(length);
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+/// A signal ends the wait: fi_eq_sread(3) says so.
+ssize_t EventQueue::read_blocking(uint32_t* event, void* buffer, size_t length, int timeout_ms,
+                                  uint64_t flags) noexcept {
+  if (x_wait_object == FI_WAIT_NONE) return -FI_ENOSYS;
+  const uint64_t deadline =
+      timeout_ms > 0 ? util::SystemClock().now() + uint64_t(timeout_ms) * 1'000'000 : 0;
+  for (;;) {
+    const ssize_t rc = read(event, buffer, length, flags);
+    if (rc != -FI_EAGAIN) return rc;
+    pollfd wait{x_wait.get(), POLLIN, 0};
+    const int ready = ::poll(&wait, 1, timeout_ms < 0 ? -1 : until(deadline));
+    if (ready < 0) return errno == EINTR ? -FI_EAGAIN : -errno;
+    if (ready == 0) return -FI_EAGAIN;
+  }
+}
+
+int EventQueue::control(int command, void* argument) noexcept {
+  if (command != FI_GETWAIT && command != FI_GETWAITOBJ) return -FI_ENOSYS;
+  if (!argument) return -FI_EINVAL;
+  if (command == FI_GETWAITOBJ) {
+    *static_cast<fi_wait_obj*>(argument) = x_wait ? FI_WAIT_FD : FI_WAIT_NONE;
+    return 0;
+  }
+  if (!x_wait) return -FI_EINVAL;
+  *static_cast<int*>(argument) = x_wait.get();
+  return 0;
+}
+
+int EventQueue::close() noexcept {
+  if (x_bound.load(std::memory_order_relaxed) != 0) return -FI_EBUSY;
+  const std::function<void()> closed = std::move(x_closed);
+  delete this;
+  if (closed) closed();
+  return 0;
+}
+
+void EventQueue::post_bytes(uint32_t event, bool failed, const void* bytes,
+                            size_t length) noexcept {
+  const std::lock_guard guard(x_mutex);
+  if (x_overrun) return;
+  try {
+    const auto* first = static_cast<const std::byte*>(bytes);
+    if (x_events.size() < std::max(x_size, kProviderEvents))
+      return push({event, failed, {first, first + length}});
+  } catch (const std::bad_alloc&) {
+    // As if there were no room.
+  }
+  ERDMA_WARN(EQ, "event queue overrun with %zu events unread\n", x_events.size());
+  x_overrun = true;
+  signal();
+}
+
+void EventQueue::push(Event event) {
+  x_events.push_back(std::move(event));
+  signal();
+}
+
+void EventQueue::pop() noexcept {
+  x_events.pop_front();
+  signal();
+}
+
+/// Makes the descriptor say what readable() says.
+void EventQueue::signal() noexcept {
+  if (!x_wait || x_signaled == readable()) return;
+  x_signaled = readable();
+  eventfd_t count = 1;
+  const int rc = x_signaled ? eventfd_write(x_wait.get(), 1) : eventfd_read(x_wait.get(), &count);
+  if (rc != 0) ERDMA_WARN(EQ, "eventfd of an event queue: %s\n", fi_strerror(errno));
+}
+
+util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, std::function<void()> closed,
+                                           void* context) {
+  if (!attr) return -FI_EINVAL;
+  if (const int rc = check_attr(*attr)) return rc;
+  util::Fd wait;
+  if (attr->wait_obj != FI_WAIT_NONE) {
+    wait.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wait) return -errno;
+  }
+  return new EventQueue(*attr, std::move(wait), std::move(closed), context);
+}
+
+int open_event_queue(Fabric& fabric, const fi_eq_attr* attr, fid_eq** eq, void* context) noexcept {
+  return abi_call([&] {
+    if (!eq) return -FI_EINVAL;
+    util::Result<EventQueue*> made = make_event_queue(
+        attr, [&fabric] { fabric.child_closed(); }, context);
+    if (!made) return made.error();
+    fabric.child_opened();
+    *eq = *made;
+    return 0;
+  });
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_eq.h>
+
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace erdma::fabric {
+
+class Fabric;
+
+/// One event queue. Thread-safe by its own mutex, which is taken last: it may be called with or
+/// without a domain lock held. Invariant: the wait descriptor is readable exactly while there is
+/// something to read.
+class EventQueue final : public fid_eq {
+ public:
+  static EventQueue& from(fid_eq* eq) noexcept { return static_cast<EventQueue&>(*eq); }
+  static EventQueue& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_eq*>(fid)); }
+
+  /// Events that the provider may leave unread; one more overruns the queue.
+  static constexpr size_t kProviderEvents = size_t{1} << 20;
+
+  /// `attr` was checked; `wait` is none for FI_WAIT_NONE; `closed` is called once, after fi_close
+  /// succeeded.
+  EventQueue(const fi_eq_attr& attr, util::Fd wait, std::function<void()> closed, void* context);
+
+  /// The provider's own events. An event that finds no room overruns the queue.
+  void post(uint32_t event, const fi_eq_entry& entry) noexcept;
+  void post_error(const fi_eq_err_entry& error) noexcept;
+
+  /// Objects bound to it (AV, endpoint, domain) count themselves; fi_close is -FI_EBUSY until 0.
+  void bound() noexcept { x_bound.fetch_add(1, std::memory_order_relaxed); }
+  void unbound() noexcept { x_bound.fetch_sub(1, std::memory_order_relaxed); }
+
+  /// For fi_trywait(3): 0 if the caller may block on the descriptor, else -FI_EAGAIN.
+  int try_wait() noexcept;
+
+  // The calls of fi_eq(3).
+  ssize_t read(uint32_t* event, void* buffer, size_t length, uint64_t flags) noexcept;
+  ssize_t read_error(fi_eq_err_entry* error, uint64_t flags) noexcept;
+  ssize_t write(uint32_t event, const void* buffer, size_t length, uint64_t flags) noexcept;
+  ssize_t read_blocking(uint32_t* event, void* buffer, size_t length, int timeout_ms,
+                        uint64_t flags) noexcept;
+  int control(int command, void* argument) noexcept;
+  int close() noexcept;
+
+ private:
+  struct Event {
+    uint32_t type;
+    bool failed;  ///< bytes are a fi_eq_err_entry
+    std::vector<std::byte> bytes;
+  };
+
+  void post_bytes(uint32_t event, bool failed, const void* bytes, size_t length) noexcept;
+  void push(Event event);
+  void pop() noexcept;
+  bool readable() const noexcept { return !x_events.empty() || x_overrun; }
+  void signal() noexcept;
+
+  std::mutex x_mutex;
+  std::deque<Event> x_events;
+  bool x_overrun = false;
+  const bool x_writable;  ///< opened with FI_WRITE
+  const size_t x_size;    ///< unread events beyond which fi_eq_write is -FI_EAGAIN
+  const fi_wait_obj x_wait_object;
+  util::Fd x_wait;
+  bool x_signaled = false;
+  std::atomic<int> x_bound{0};
+  std::function<void()> x_closed;
+};
+
+/// An event queue that belongs to nothing; `closed` as above. For open_event_queue() and tests.
+util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, std::function<void()> closed,
+                                           void* context);
+
+/// fi_eq_open(3).
+int open_event_queue(Fabric& fabric, const fi_eq_attr* attr, fid_eq** eq, void* context) noexcept;
+
+}  // namespace erdma::fabric

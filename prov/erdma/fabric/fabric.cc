@@ -1,0 +1,105 @@
+#include "fabric/fabric.h"
+
+#include <cstring>
+
+#include <rdma/fi_domain.h>
+#include <rdma/fi_errno.h>
+
+#include "fabric/abi.h"
+#include "fabric/domain.h"
+#include "fabric/eq.h"
+#include "fabric/fid_stubs.h"
+#include "fabric/info.h"
+#include "fabric/info_offer.h"
+#include "fabric/wait.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+namespace {
+
+int open_domain2(fid_fabric* fabric, fi_info* info, fid_domain** domain, uint64_t flags,
+                 void* context) noexcept {
+  // The one flag there is, FI_PEER, shares objects with another provider.
+  if (flags || !info || !info->domain_attr || !domain) return -FI_EINVAL;
+  return abi_call([&] {
+    Fabric& self = Fabric::from(fabric);
+    if (int rc = check_info(self.api_version, *info)) return rc;
+    return Domain::open(self, *info, domain, context);
+  });
+}
+
+int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* context) noexcept {
+  return open_domain2(fabric, info, domain, 0, context);
+}
+
+int no_passive_endpoint(fid_fabric*, fi_info*, fid_pep**, void*) noexcept {
+  return -FI_ENOSYS;
+}
+
+int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) noexcept {
+  return abi_call([&] { return open_event_queue(Fabric::from(fabric), attr, eq, context); });
+}
+
+int no_wait_open(fid_fabric*, fi_wait_attr*, fid_wait**) noexcept {
+  return -FI_ENOSYS;
+}
+
+int trywait(fid_fabric* fabric, fid_t* fids, int count) noexcept {
+  return abi_call([&] { return try_wait(Fabric::from(fabric), fids, count); });
+}
+
+int close_fabric(fid_t fabric) noexcept {
+  return Fabric::from(fabric).close();
+}
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = close_fabric,
+    .bind = no_bind,
+    .control = no_control,
+    .ops_open = no_ops_open,
+    .tostr = no_tostr,
+    .ops_set = no_ops_set,
+};
+
+fi_ops_fabric g_fabric_ops = {
+    .size = sizeof(fi_ops_fabric),
+    .domain = open_domain,
+    .passive_ep = no_passive_endpoint,
+    .eq_open = open_eq,
+    .wait_open = no_wait_open,
+    .trywait = trywait,
+    .domain2 = open_domain2,
+};
+
+}  // namespace
+
+Fabric::Fabric(void* context) noexcept : fid_fabric{} {
+  fid.fclass = FI_CLASS_FABRIC;
+  fid.context = context;
+  fid.ops = &g_fid_ops;
+  ops = &g_fabric_ops;
+}
+
+int Fabric::open(fi_fabric_attr* attr, fid_fabric** fabric, void* context) noexcept {
+  if (!attr || !fabric) return -FI_EINVAL;
+  if (attr->name && strcmp(attr->name, kFabricName) != 0) {
+    ERDMA_INFO(FABRIC, "there is no fabric %s, only %s\n", attr->name, kFabricName);
+    return -FI_ENODATA;
+  }
+  return abi_call([&] {
+    *fabric = new Fabric(context);
+    return 0;
+  });
+}
+
+int Fabric::close() noexcept {
+  if (const int open = x_children.load(std::memory_order_relaxed); open > 0) {
+    ERDMA_WARN(FABRIC, "fabric is busy: %d domains and event queues are open\n", open);
+    return -FI_EBUSY;
+  }
+  delete this;
+  return 0;
+}
+
+}  // namespace erdma::fabric

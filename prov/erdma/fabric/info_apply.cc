@@ -1,0 +1,72 @@
+#include "fabric/info_match.h"
+#include "fabric/info_offer.h"
+
+namespace erdma::fabric {
+namespace {
+
+/// Capabilities that cost nothing and that an application gets without having asked.
+constexpr uint64_t kFreeCaps = FI_MULTI_RECV;
+constexpr uint64_t kDirections = FI_SEND | FI_RECV;
+
+template <typename T>
+void replace_if_asked(T& offered, T asked) {
+  if (asked) offered = asked;
+}
+
+/// Messages without a direction mean both, as far as `offered` has them.
+uint64_t with_directions(uint64_t caps, uint64_t offered) {
+  if ((caps & (FI_MSG | FI_TAGGED)) && !(caps & kDirections)) caps |= offered & kDirections;
+  return caps;
+}
+
+/// For info, tx, rx and domain alike: `asked` or, if 0, what `inherited` has of the offer.
+uint64_t answer_caps(uint64_t offered, uint64_t asked, uint64_t inherited) {
+  const uint64_t caps = (asked ? asked : inherited) & offered;
+  return with_directions(caps | (offered & kFreeCaps), offered);
+}
+
+void apply_domain(fi_domain_attr& domain, uint32_t version, const fi_domain_attr* hints,
+                  uint64_t caps) {
+  const int asked = hints ? hints->mr_mode : 0;
+  if (asked == kMrBasic || asked == kMrScalable) {
+    domain.mr_mode = asked;
+  } else if (FI_VERSION_LT(version, FI_VERSION(1, 5))) {
+    domain.mr_mode = kMrBasic;  // keys are the provider's
+  }
+  domain.caps = answer_caps(domain.caps, hints ? hints->caps : 0, caps);
+  if (!hints) return;
+  replace_if_asked(domain.threading, hints->threading);
+  replace_if_asked(domain.control_progress, hints->control_progress);
+  replace_if_asked(domain.data_progress, hints->data_progress);
+  replace_if_asked(domain.av_type, hints->av_type);
+}
+
+void apply_rx(fi_rx_attr& rx, const fi_rx_attr* hints, uint64_t caps) {
+  rx.caps = answer_caps(rx.caps, hints ? hints->caps : 0, caps);
+  // These become the defaults of every operation, so none is set that was not asked for.
+  rx.op_flags = hints ? hints->op_flags : 0;
+  if (!hints) return;
+  replace_if_asked(rx.size, hints->size);
+  replace_if_asked(rx.iov_limit, hints->iov_limit);
+}
+
+void apply_tx(fi_tx_attr& tx, const fi_tx_attr* hints, uint64_t caps) {
+  tx.caps = answer_caps(tx.caps, hints ? hints->caps : 0, caps);
+  tx.op_flags = hints ? hints->op_flags : 0;
+  if (!hints) return;
+  replace_if_asked(tx.inject_size, hints->inject_size);
+  replace_if_asked(tx.size, hints->size);
+  replace_if_asked(tx.iov_limit, hints->iov_limit);
+}
+
+}  // namespace
+
+void apply_hints(fi_info& info, uint32_t version, const fi_info* hints) {
+  info.caps = answer_caps(info.caps, hints ? hints->caps : 0, info.caps);
+  if (hints) info.handle = hints->handle;
+  apply_domain(*info.domain_attr, version, hints ? hints->domain_attr : nullptr, info.caps);
+  apply_rx(*info.rx_attr, hints ? hints->rx_attr : nullptr, info.caps);
+  apply_tx(*info.tx_attr, hints ? hints->tx_attr : nullptr, info.caps);
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,191 @@
+#include "fabric/info_match.h"
+
+#include <cstring>
+#include <string>
+
+#include <rdma/fi_errno.h>
+
+#include "fabric/info_offer.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+namespace {
+
+constexpr uint32_t kMrModeBits = FI_VERSION(1, 5);  ///< API since which mr_mode is a set of bits
+constexpr uint32_t kSockaddrIp = 17;                ///< FI_SOCKADDR_IP of 2.x headers
+
+int refuse(const char* attribute, const std::string& asked, const std::string& offered) {
+  ERDMA_INFO(CORE, "hints ask %s %s, offered is %s\n", attribute, asked.c_str(), offered.c_str());
+  return -FI_ENODATA;
+}
+
+/// fi_tostr() answers in one buffer per thread, hence the copy.
+std::string text(uint64_t value, fi_type type) {
+  return fi_tostr(&value, type);
+}
+std::string text(uint32_t value, fi_type type) {
+  return fi_tostr(&value, type);
+}
+
+int check_bits(const char* attribute, uint64_t asked, uint64_t offered, fi_type type) {
+  if (!(asked & ~offered)) return 0;
+  return refuse(attribute, text(asked & ~offered, type), text(offered, type));
+}
+
+struct Limit {
+  const char* attribute;
+  size_t asked;
+  size_t offered;
+};
+
+template <size_t N>
+int check_limits(const Limit (&limits)[N]) {
+  for (const Limit& limit : limits)
+    if (limit.asked > limit.offered)
+      return refuse(limit.attribute, std::to_string(limit.asked), std::to_string(limit.offered));
+  return 0;
+}
+
+int check_ep_type(const fi_ep_attr& offer, const fi_ep_attr& hints) {
+  if (hints.type == FI_EP_UNSPEC || hints.type == offer.type) return 0;
+  return refuse("ep_attr->type", text(uint32_t{hints.type}, FI_TYPE_EP_TYPE), "FI_EP_RDM");
+}
+
+int check_addr_format(uint32_t asked) {
+  if (asked <= FI_SOCKADDR_IN6 || asked == kSockaddrIp) return 0;
+  return refuse("addr_format", text(asked, FI_TYPE_ADDR_FORMAT), "FI_SOCKADDR_IN or _IN6");
+}
+
+int check_fabric(const fi_fabric_attr& offer, const fi_fabric_attr& hints) {
+  if (hints.prov_name && !strcasestr(hints.prov_name, kProviderName))
+    return refuse("fabric_attr->prov_name", hints.prov_name, kProviderName);
+  if (hints.name && strcmp(hints.name, offer.name) != 0)
+    return refuse("fabric_attr->name", hints.name, offer.name);
+  return check_limits({{"fabric_attr->prov_version", hints.prov_version, offer.prov_version}});
+}
+
+/// This version has no target of RMA, so it needs no mode; it only refuses what has no meaning.
+int check_mr_mode(uint32_t version, int asked) {
+  const bool pure = asked == kMrBasic || asked == kMrScalable;
+  const bool valid = FI_VERSION_LT(version, kMrModeBits)
+                         ? asked == 0 || pure
+                         : pure || !(asked & (kMrBasic | kMrScalable));
+  if (valid) return 0;
+  return refuse("domain_attr->mr_mode", text(static_cast<uint32_t>(asked), FI_TYPE_MR_MODE),
+                "none, FI_MR_BASIC alone or FI_MR_SCALABLE alone");
+}
+
+int check_auth_key(const char* attribute, size_t size) {
+  return size ? refuse(attribute, std::to_string(size), "0") : 0;
+}
+
+/// Known values of each; whatever is known can be had.
+int check_models(const fi_domain_attr& hints) {
+  return check_limits({
+      {"domain_attr->threading", size_t(hints.threading), FI_THREAD_ENDPOINT},
+      {"domain_attr->control_progress", size_t(hints.control_progress), FI_PROGRESS_MANUAL + 1},
+      {"domain_attr->data_progress", size_t(hints.data_progress), FI_PROGRESS_MANUAL + 1},
+      {"domain_attr->resource_mgmt", size_t(hints.resource_mgmt), FI_RM_ENABLED},
+      {"domain_attr->av_type", size_t(hints.av_type), FI_AV_TABLE},
+  });
+}
+
+/// Members that an application of API 1.20 has.
+int check_newer_domain(uint32_t version, const fi_domain_attr& hints) {
+#ifdef FI_AV_AUTH_KEY
+  if (FI_VERSION_GE(version, FI_VERSION(1, 20)))
+    return check_auth_key("domain_attr->max_ep_auth_key", hints.max_ep_auth_key);
+#endif
+  (void)version, (void)hints;
+  return 0;
+}
+
+int check_domain(const fi_domain_attr& offer, uint32_t version, const fi_domain_attr& hints) {
+  if (hints.name && strcmp(hints.name, offer.name) != 0)
+    return refuse("domain_attr->name", hints.name, offer.name);
+  if (int rc = check_models(hints)) return rc;
+  if (int rc =
+          check_limits({{"domain_attr->cq_data_size", hints.cq_data_size, offer.cq_data_size}}))
+    return rc;
+  if (int rc = check_mr_mode(version, hints.mr_mode)) return rc;
+  if (FI_VERSION_LT(version, kMrModeBits)) return 0;
+
+  if (int rc = check_limits({{"domain_attr->cntr_cnt", hints.cntr_cnt, offer.cntr_cnt},
+                             {"domain_attr->mr_iov_limit", hints.mr_iov_limit, offer.mr_iov_limit},
+                             {"domain_attr->max_err_data", hints.max_err_data, offer.max_err_data},
+                             {"domain_attr->mr_cnt", hints.mr_cnt, offer.mr_cnt}}))
+    return rc;
+  if (int rc = check_bits("domain_attr->caps", hints.caps, offer.caps, FI_TYPE_CAPS)) return rc;
+  if (int rc = check_auth_key("domain_attr->auth_key_size", hints.auth_key_size)) return rc;
+  return check_newer_domain(version, hints);
+}
+
+int check_endpoint(const fi_ep_attr& offer, const fi_ep_attr& hints) {
+  if (hints.protocol != FI_PROTO_UNSPEC && hints.protocol != offer.protocol)
+    return refuse("ep_attr->protocol", text(hints.protocol, FI_TYPE_PROTOCOL),
+                  text(offer.protocol, FI_TYPE_PROTOCOL));
+  // FI_SHARED_CONTEXT is the largest number there is, so the limit refuses it too.
+  if (int rc = check_limits(
+          {{"ep_attr->protocol_version", hints.protocol_version, offer.protocol_version},
+           {"ep_attr->max_msg_size", hints.max_msg_size, offer.max_msg_size},
+           {"ep_attr->tx_ctx_cnt", hints.tx_ctx_cnt, offer.tx_ctx_cnt},
+           {"ep_attr->rx_ctx_cnt", hints.rx_ctx_cnt, offer.rx_ctx_cnt}}))
+    return rc;
+  return check_auth_key("ep_attr->auth_key_size", hints.auth_key_size);
+}
+
+int check_rx(const fi_rx_attr& offer, const fi_rx_attr& hints) {
+  // Capabilities of the other direction are ignored, as old applications set them on both.
+  if (int rc = check_bits("rx_attr->caps", hints.caps & ~(kTxCaps | kDomainCaps), offer.caps,
+                          FI_TYPE_CAPS))
+    return rc;
+  if (int rc = check_bits("rx_attr->op_flags", hints.op_flags, offer.op_flags, FI_TYPE_OP_FLAGS))
+    return rc;
+  if (int rc =
+          check_bits("rx_attr->msg_order", hints.msg_order, offer.msg_order, FI_TYPE_MSG_ORDER))
+    return rc;
+  if (int rc =
+          check_bits("rx_attr->comp_order", hints.comp_order, offer.comp_order, FI_TYPE_MSG_ORDER))
+    return rc;
+  return check_limits({{"rx_attr->size", hints.size, offer.size},
+                       {"rx_attr->iov_limit", hints.iov_limit, offer.iov_limit}});
+}
+
+int check_tx(const fi_tx_attr& offer, const fi_tx_attr& hints) {
+  if (int rc = check_bits("tx_attr->caps", hints.caps & ~(kRxCaps | kDomainCaps), offer.caps,
+                          FI_TYPE_CAPS))
+    return rc;
+  if (int rc = check_bits("tx_attr->op_flags", hints.op_flags, offer.op_flags, FI_TYPE_OP_FLAGS))
+    return rc;
+  if (int rc =
+          check_bits("tx_attr->msg_order", hints.msg_order, offer.msg_order, FI_TYPE_MSG_ORDER))
+    return rc;
+  if (int rc =
+          check_bits("tx_attr->comp_order", hints.comp_order, offer.comp_order, FI_TYPE_MSG_ORDER))
+    return rc;
+  // rma_iov_limit means nothing here: FI_RMA was refused before.
+  return check_limits({{"tx_attr->inject_size", hints.inject_size, offer.inject_size},
+                       {"tx_attr->size", hints.size, offer.size},
+                       {"tx_attr->iov_limit", hints.iov_limit, offer.iov_limit}});
+}
+
+}  // namespace
+
+// The order is that of libfabric's own providers, so that their users read the same first reason.
+int check_hints(const fi_info& offer, uint32_t version, const fi_info& hints) {
+  if (hints.ep_attr)
+    if (int rc = check_ep_type(*offer.ep_attr, *hints.ep_attr)) return rc;
+  if (int rc = check_bits("caps", hints.caps, offer.caps, FI_TYPE_CAPS)) return rc;
+  if (int rc = check_addr_format(hints.addr_format)) return rc;
+  if (hints.fabric_attr)
+    if (int rc = check_fabric(*offer.fabric_attr, *hints.fabric_attr)) return rc;
+  if (hints.domain_attr)
+    if (int rc = check_domain(*offer.domain_attr, version, *hints.domain_attr)) return rc;
+  if (hints.ep_attr)
+    if (int rc = check_endpoint(*offer.ep_attr, *hints.ep_attr)) return rc;
+  if (hints.rx_attr)
+    if (int rc = check_rx(*offer.rx_attr, *hints.rx_attr)) return rc;
+  return hints.tx_attr ? check_tx(*offer.tx_attr, *hints.tx_attr) : 0;
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,108 @@
+#include "fabric/info_offer.h"
+
+#include <sys/types.h>
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "fabric/nic.h"
+
+namespace erdma::fabric {
+namespace {
+
+constexpr size_t kIovLimit = 4;
+/// The top bit marks a protocol of a provider's own.
+constexpr uint32_t kProtocol = (1u << 31) | 0xE;
+constexpr size_t kInjectSize = 4096;
+constexpr size_t kMaxEndpoints = 1024;
+constexpr size_t kMaxQueues = 65536;
+constexpr size_t kMaxRegions = size_t{1} << 20;
+/// Alternating bits: no structure is assumed in any of the 64 bits of a tag.
+constexpr uint64_t kTagFormat = 0xAAAA'AAAA'AAAA'AAAA;
+
+void fill_domain(fi_domain_attr& domain) {
+  domain.name = duplicate(kShmDomainName);
+  domain.threading = FI_THREAD_SAFE;
+  domain.control_progress = FI_PROGRESS_MANUAL;
+  domain.data_progress = FI_PROGRESS_MANUAL;
+  domain.resource_mgmt = FI_RM_ENABLED;
+  domain.av_type = FI_AV_UNSPEC;
+  domain.mr_mode = 0;  // only targets of RMA ask anything of a region
+  domain.mr_key_size = sizeof(uint64_t);
+  domain.cq_data_size = sizeof(uint64_t);
+  domain.cq_cnt = kMaxQueues;
+  domain.cntr_cnt = kMaxQueues;
+  domain.ep_cnt = domain.tx_ctx_cnt = domain.rx_ctx_cnt = kMaxEndpoints;
+  domain.max_ep_tx_ctx = 1;
+  domain.max_ep_rx_ctx = 1;
+  domain.mr_iov_limit = kIovLimit;
+  domain.mr_cnt = kMaxRegions;
+  domain.caps = kDomainCaps;
+  // Members of later headers; an older build leaves them 0 = not told.
+  [](auto& attr) {
+    if constexpr (requires { attr.max_cntr_value; })
+      attr.max_cntr_value = attr.max_err_cntr_value = UINT64_MAX;
+  }(domain);
+}
+
+void fill_endpoint(fi_info& info, const Settings& settings) {
+  info.ep_attr->type = FI_EP_RDM;
+  info.ep_attr->protocol = kProtocol;
+  info.ep_attr->protocol_version = 1;
+  info.ep_attr->max_msg_size = SSIZE_MAX;
+  info.ep_attr->mem_tag_format = kTagFormat;
+  info.ep_attr->tx_ctx_cnt = 1;
+  info.ep_attr->rx_ctx_cnt = 1;
+
+  info.tx_attr->caps = kTxCaps;
+  info.tx_attr->op_flags = kTxOpFlags;
+  info.tx_attr->msg_order = FI_ORDER_SAS;
+  info.tx_attr->inject_size = kInjectSize;
+  info.tx_attr->size = settings.tx_size;
+  info.tx_attr->iov_limit = kIovLimit;
+
+  info.rx_attr->caps = kRxCaps;
+  info.rx_attr->op_flags = kRxOpFlags;
+  info.rx_attr->msg_order = FI_ORDER_SAS;
+  info.rx_attr->size = settings.rx_size;
+  info.rx_attr->iov_limit = kIovLimit;
+}
+
+}  // namespace
+
+char* duplicate(const char* text) {
+  char* copy = strdup(text);
+  if (!copy) throw std::bad_alloc();
+  return copy;
+}
+
+InfoPtr make_offer(const Settings& settings) {
+  InfoPtr info(fi_allocinfo());
+  if (!info) throw std::bad_alloc();
+  info->caps = kCaps;
+  info->fabric_attr->name = duplicate(kFabricName);
+  info->fabric_attr->prov_version = kProviderVersion;
+  fill_domain(*info->domain_attr);
+  fill_endpoint(*info, settings);
+  return info;
+}
+
+void describe_shm_device(fi_info& info, const util::SocketAddress& host) {
+  NicDescription description;
+  description.name = kShmDomainName;
+  description.device_id = "none";
+  description.device_version = "none";
+  description.vendor_id = "none";
+  description.driver = kProviderName;
+  description.firmware = "none";
+  description.address = host.host_string();
+  description.network_type = "shared memory";
+  description.bus.bus_type = FI_BUS_UNKNOWN;
+  description.mtu = 65536;
+  description.speed = 100'000'000'000;  // order of magnitude of one core's copy
+  info.nic = make_nic(std::move(description));
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+
+#include "fabric/env.h"
+#include "util/socket_address.h"
+
+namespace erdma::fabric {
+
+inline constexpr uint32_t kProviderVersion = FI_VERSION(0, 1);
+inline constexpr char kProviderName[] = "erdma";
+/// The one fabric: every endpoint of every device can be named in it.
+inline constexpr char kFabricName[] = "erdma";
+inline constexpr char kShmDomainName[] = "shm";
+
+/// FI_MR_BASIC, FI_MR_SCALABLE: mr_mode before API 1.5. By value, as the names are deprecated.
+inline constexpr int kMrBasic = 1;
+inline constexpr int kMrScalable = 2;
+
+inline constexpr uint64_t kTxCaps = FI_MSG | FI_TAGGED | FI_SEND;
+inline constexpr uint64_t kRxCaps =
+    FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE;
+inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+inline constexpr uint64_t kCaps = kTxCaps | kRxCaps | kDomainCaps;
+
+/// A fin tells that the message is placed in a buffer of the application, so it is matched too.
+inline constexpr uint64_t kTxOpFlags = FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE |
+                                       FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE |
+                                       FI_MATCH_COMPLETE;
+inline constexpr uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV;
+
+struct InfoDeleter {
+  void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
+};
+using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
+
+/// Everything that the single-host domain can do, without addresses. The limits that hints are
+/// checked against, and what is returned where a hint says nothing.
+InfoPtr make_offer(const Settings& settings);
+
+/// Names the device in it, seen under the address of this host.
+void describe_shm_device(fi_info& info, const util::SocketAddress& host);
+
+/// strdup() for a member that fi_freeinfo frees.
+char* duplicate(const char* text);
+
+}  // namespace erdma::fabric

@@ -1,0 +1,85 @@
+#include "fabric/local_addresses.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "util/log.h"
+
+namespace erdma::fabric {
+namespace {
+
+using util::SocketAddress;
+
+SocketAddress address_of(const ifaddrs& interface) noexcept {
+  if (!interface.ifa_addr) return {};
+  const size_t length =
+      interface.ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  SocketAddress address = SocketAddress::from_sockaddr(interface.ifa_addr, length);
+  if (address.set()) address.set_port(0);
+  return address;
+}
+
+/// 169.254/16 or fe80::/10: other hosts need to know the link as well.
+bool link_local(const SocketAddress& address) noexcept {
+  if (address.family() == AF_INET) {
+    const auto& in = *reinterpret_cast<const sockaddr_in*>(address.data());
+    return (ntohl(in.sin_addr.s_addr) >> 16) == 0xA9FE;
+  }
+  const auto& in6 = *reinterpret_cast<const sockaddr_in6*>(address.data());
+  return IN6_IS_ADDR_LINKLOCAL(&in6.sin6_addr);
+}
+
+bool global(const ifaddrs& interface, const SocketAddress& address) noexcept {
+  return (interface.ifa_flags & IFF_UP) && !(interface.ifa_flags & IFF_LOOPBACK) &&
+         !address.loopback() && !link_local(address);
+}
+
+}  // namespace
+
+LocalAddresses LocalAddresses::load() {
+  LocalAddresses result;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) {
+    ERDMA_WARN(FABRIC, "cannot list the addresses of this host: %s\n", strerror(errno));
+    return result;
+  }
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+
+  std::vector<SocketAddress> loopback, others;
+  for (const ifaddrs* interface = list; interface; interface = interface->ifa_next) {
+    const SocketAddress address = address_of(*interface);
+    if (!address.set()) continue;
+    if (global(*interface, address)) {
+      result.x_addresses.push_back(address);
+    } else {
+      (address.loopback() ? loopback : others).push_back(address);
+    }
+  }
+  result.x_first_loopback = result.x_addresses.size();
+  result.x_addresses.insert(result.x_addresses.end(), loopback.begin(), loopback.end());
+  result.x_addresses.insert(result.x_addresses.end(), others.begin(), others.end());
+  return result;
+}
+
+bool LocalAddresses::contains(const SocketAddress& address) const noexcept {
+  if (address.loopback()) return true;
+  return std::ranges::any_of(x_addresses, [&](const SocketAddress& known) {
+    return address.set() && known.same_host(address);
+  });
+}
+
+SocketAddress LocalAddresses::primary(sa_family_t family) const noexcept {
+  for (size_t i = 0; i < x_addresses.size(); ++i) {
+    const SocketAddress& address = x_addresses[i];
+    if (address.family() == family && (i < x_first_loopback || address.loopback())) return address;
+  }
+  return {};
+}
+
+}  // namespace erdma::fabric

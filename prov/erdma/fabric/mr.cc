@@ -1,0 +1,193 @@
+#include "fabric/mr.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+
+#include "fabric/abi.h"
+#include "fabric/domain.h"
+#include "fabric/fid_stubs.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+namespace {
+
+constexpr uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ |
+                             FI_REMOTE_WRITE | FI_MULTICAST | FI_COLLECTIVE;
+// FI_MR_BASIC, by value: libfabric 2 lets no one write its name.
+constexpr int kMrBasic = 1 << 0;
+// Hints that change nothing for host memory.
+constexpr uint64_t kIgnoredFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
+
+int mr_regattr(fid_t fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
+  if (!fid || fid->fclass != FI_CLASS_DOMAIN) return -FI_EINVAL;
+  return reg_mr(Domain::from(fid), attr, flags, mr);
+}
+
+// NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
+int mr_regv(fid_t fid, const iovec* iov, size_t count, uint64_t access, uint64_t offset,
+            uint64_t requested_key, uint64_t flags, fid_mr** mr, void* context) noexcept {
+  fi_mr_attr attr{};
+  attr.mr_iov = iov;
+  attr.iov_count = count;
+  attr.access = access;
+  attr.offset = offset;
+  attr.requested_key = requested_key;
+  attr.context = context;
+  return mr_regattr(fid, &attr, flags, mr);
+}
+
+// NOLINTNEXTLINE(readability-function-size): as above
+int mr_reg(fid_t fid, const void* buffer, size_t length, uint64_t access, uint64_t offset,
+           uint64_t requested_key, uint64_t flags, fid_mr** mr, void* context) noexcept {
+  const iovec iov{const_cast<void*>(buffer), length};
+  return mr_regv(fid, &iov, 1, access, offset, requested_key, flags, mr, context);
+}
+
+int mr_close(fid_t fid) noexcept {
+  return MemoryRegion::from(fid).close();
+}
+
+// No endpoint needs it (FI_MR_ENDPOINT is never asked for), and no counter counts remote access.
+int mr_bind(fid_t, fid_t object, uint64_t flags) noexcept {
+  if (!object) return -FI_EINVAL;
+  return object->fclass == FI_CLASS_EP && !flags ? 0 : -FI_ENOSYS;
+}
+
+int mr_control(fid_t, int command, void*) noexcept {
+  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
+}
+
+fi_ops g_mr_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = mr_close,
+    .bind = mr_bind,
+    .control = mr_control,
+    .ops_open = no_ops_open,
+    .tostr = no_tostr,
+    .ops_set = no_ops_set,
+};
+
+int refuse(int error, const char* why) noexcept {
+  ERDMA_WARN(MR, "%s\n", why);
+  return error;
+}
+
+int check_iov(const iovec* iov, size_t count) noexcept {
+  if (!iov || count == 0 || count > MemoryRegion::kMaxIov) return -FI_EINVAL;
+  for (size_t i = 0; i < count; ++i) {
+    const auto start = reinterpret_cast<uintptr_t>(iov[i].iov_base);
+    if ((!start && iov[i].iov_len) || iov[i].iov_len > UINTPTR_MAX - start) return -FI_EINVAL;
+  }
+  return 0;
+}
+
+}  // namespace
+
+fi_ops_mr g_mr_ops = {
+    .size = sizeof(fi_ops_mr),
+    .reg = mr_reg,
+    .regv = mr_regv,
+    .regattr = mr_regattr,
+};
+
+MemoryRegion::MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, uint64_t chosen) noexcept
+    : fid_mr{}, x_owner(owner), x_access(attr.access), x_iov_count(attr.iov_count) {
+  for (size_t i = 0; i < x_iov_count; ++i) x_iov[i] = attr.mr_iov[i];
+  fid.fclass = FI_CLASS_MR;
+  fid.context = attr.context;
+  fid.ops = &g_mr_fid_ops;
+  mem_desc = this;
+  key = chosen;
+}
+
+int MemoryRegion::close() noexcept {
+  x_owner.close(*this);
+  return 0;
+}
+
+MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
+                             std::function<void()> opened, std::function<void()> closed)
+    : x_lock(lock),
+      x_provider_keys(mr_mode & (FI_MR_PROV_KEY | kMrBasic)),
+      x_attr_has_auth_key(FI_VERSION_GE(api_version, FI_VERSION(1, 5))),
+      x_attr_has_interface(FI_VERSION_GE(api_version, FI_VERSION(1, 9))),
+      x_opened(std::move(opened)),
+      x_closed(std::move(closed)) {}
+
+MemoryRegions::~MemoryRegions() {
+  for (const auto& [key, region] : x_regions) delete region;
+}
+
+int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
+  if (!attr || !mr) return -FI_EINVAL;
+  if (const int rc = check(*attr, flags)) return rc;
+  util::Guard guard(x_lock);
+  uint64_t key = attr->requested_key;
+  if (const int rc = choose_key(key)) return rc;
+  auto region = std::make_unique<MemoryRegion>(*this, *attr, key);
+  x_regions.emplace(key, region.get());
+  if (x_opened) x_opened();
+  *mr = region.release();
+  return 0;
+}
+
+void MemoryRegions::close(MemoryRegion& region) noexcept {
+  {
+    util::Guard guard(x_lock);
+    x_regions.erase(region.key);
+  }
+  delete &region;
+  // The last: the domain may go as soon as it has no child, and this object with it.
+  if (x_closed) x_closed();
+}
+
+MemoryRegion* MemoryRegions::find(uint64_t key) noexcept {
+  const auto found = x_regions.find(key);
+  return found == x_regions.end() ? nullptr : found->second;
+}
+
+int MemoryRegions::check(const fi_mr_attr& attr, uint64_t flags) const noexcept {
+#ifdef FI_MR_DMABUF
+  if (flags & FI_MR_DMABUF) return -FI_EOPNOTSUPP;  // the attributes hold no iovec then
+#endif
+  if (flags & ~kIgnoredFlags) return -FI_EBADFLAGS;
+  if (attr.access & ~kAccess || attr.offset) return -FI_EINVAL;
+  if (x_attr_has_auth_key && attr.auth_key_size) return -FI_EOPNOTSUPP;
+  if (x_attr_has_interface && attr.iface != FI_HMEM_SYSTEM)
+    return refuse(-FI_ENOSYS, "only host memory can be registered: iface must be FI_HMEM_SYSTEM");
+  return check_iov(attr.mr_iov, attr.iov_count);
+}
+
+/// In: the key that was asked for. Out: the key to use.
+int MemoryRegions::choose_key(uint64_t& key) noexcept {
+  if (!x_provider_keys) return find(key) ? -FI_ENOKEY : 0;
+  do {
+    if (const int rc = random_key(key)) return rc;
+  } while (key == 0 || key == FI_KEY_NOTAVAIL || find(key));
+  return 0;
+}
+
+int MemoryRegions::random_key(uint64_t& key) noexcept {
+  if (x_random_left == 0) {
+    // Up to 256 bytes come whole, uninterrupted.
+    static_assert(sizeof(x_random) <= 256);
+    if (getrandom(x_random.data(), sizeof(x_random), 0) != ssize_t{sizeof(x_random)})
+      return errno ? -errno : -FI_EOTHER;
+    x_random_left = x_random.size();
+  }
+  key = std::exchange(x_random[--x_random_left], 0);
+  return 0;
+}
+
+int reg_mr(Domain& domain, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
+  return abi_call([&] { return domain.memory_regions().open(attr, flags, mr); });
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,94 @@
+#include "fabric/nic.h"
+
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "fabric/abi.h"
+#include "fabric/fid_stubs.h"
+
+namespace erdma::fabric {
+namespace {
+
+/// Owns itself: made by make_nic or FI_DUP, ended by fi_close. The public pointers point into it.
+class Nic final : public fid_nic {
+ public:
+  static const Nic& from(const struct fid* object) noexcept {
+    return static_cast<const Nic&>(*reinterpret_cast<const fid_nic*>(object));
+  }
+
+  explicit Nic(NicDescription description);
+  Nic(const Nic&) = delete;
+  Nic& operator=(const Nic&) = delete;
+
+  const NicDescription& description() const noexcept { return x_description; }
+
+ private:
+  NicDescription x_description;
+  fi_device_attr x_device{};
+  fi_link_attr x_link{};
+};
+
+int close(fid_t nic) noexcept {
+  delete &Nic::from(nic);
+  return 0;
+}
+
+int control(fid_t nic, int command, void* argument) noexcept {
+  if (command != FI_DUP) return -FI_ENOSYS;
+  return abi_call([&] {
+    *static_cast<fid_nic**>(argument) = make_nic(Nic::from(nic).description());
+    return 0;
+  });
+}
+
+/// Appends to the text in `buffer`, indented as fi_tostr(3) does.
+int to_string(const struct fid* nic, char* buffer, size_t room) noexcept {
+  const NicDescription& d = Nic::from(nic).description();
+  const size_t used = strnlen(buffer, room);
+  std::snprintf(buffer + used, room - used,
+                "    nic:\n        device: %s (%s)\n        driver: %s\n        bus: %s\n"
+                "        address: %s\n        mtu: %zu\n        speed: %zu\n"
+                "        network_type: %s\n",
+                d.name.c_str(), d.device_id.c_str(), d.driver.c_str(),
+                d.bus.bus_type == FI_BUS_PCI ? "FI_BUS_PCI" : "FI_BUS_UNKNOWN", d.address.c_str(),
+                d.mtu, d.speed, d.network_type.c_str());
+  return 0;
+}
+
+fi_ops g_nic_ops = {
+    .size = sizeof(fi_ops),
+    .close = close,
+    .bind = no_bind,
+    .control = control,
+    .ops_open = no_ops_open,
+    .tostr = to_string,
+    .ops_set = no_ops_set,
+};
+
+Nic::Nic(NicDescription description) : fid_nic{}, x_description(std::move(description)) {
+  fid.fclass = FI_CLASS_NIC;
+  fid.ops = &g_nic_ops;
+  x_device = {.name = x_description.name.data(),
+              .device_id = x_description.device_id.data(),
+              .device_version = x_description.device_version.data(),
+              .vendor_id = x_description.vendor_id.data(),
+              .driver = x_description.driver.data(),
+              .firmware = x_description.firmware.data()};
+  x_link = {.address = x_description.address.data(),
+            .mtu = x_description.mtu,
+            .speed = x_description.speed,
+            .state = FI_LINK_UP,
+            .network_type = x_description.network_type.data()};
+  device_attr = &x_device;
+  bus_attr = &x_description.bus;
+  link_attr = &x_link;
+}
+
+}  // namespace
+
+fid_nic* make_nic(NicDescription description) {
+  return new Nic(std::move(description));
+}
+
+}  // namespace erdma::fabric

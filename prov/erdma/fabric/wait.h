@@ -1,0 +1,188 @@
+#pragma once
+
+#include <sched.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_eq.h>
+
+#include "fabric/progress.h"
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/lock.h"
+#include "util/result.h"
+
+namespace erdma::fabric {
+
+class Fabric;
+
+/// When a blocking call gives up; `timeout_ms` as in fi_cq_sread(3), negative = never.
+class Deadline {
+ public:
+  explicit Deadline(int timeout_ms) noexcept
+      : x_end(timeout_ms < 0 ? UINT64_MAX
+                             : util::SystemClock().now() + uint64_t(timeout_ms) * kMillisecond) {}
+
+  /// Milliseconds left, rounded up; 0 = over, -1 = never.
+  int left() const noexcept {
+    if (x_end == UINT64_MAX) return -1;
+    const uint64_t now = util::SystemClock().now();
+    return now >= x_end ? 0 : int((x_end - now + kMillisecond - 1) / kMillisecond);
+  }
+
+ private:
+  static constexpr uint64_t kMillisecond = 1'000'000;
+  uint64_t x_end;
+};
+
+/// The descriptor on which threads sleep: an epoll set of the sources' descriptors and one eventfd
+/// of its own. Thread-safe, except that add() and remove() exclude each other.
+class WaitObject {
+ public:
+  /// A thread's stay in a blocking call, for signal().
+  using Ticket = uint64_t;
+
+  static util::Result<std::unique_ptr<WaitObject>> create();
+
+  int fd() const noexcept { return x_epoll.get(); }
+  int add(int fd) noexcept;
+  void remove(int fd) noexcept;
+
+  /// Makes the descriptor readable until clear().
+  void wake() noexcept;
+  /// Undoes wake(), unless a signalled thread has not noticed yet.
+  void clear() noexcept;
+  /// Sleeps until the descriptor is readable or the deadline is over.
+  void wait(const Deadline& deadline) noexcept;
+
+  /// fi_cq_signal(3): every thread between enter() and leave() is signalled, or if there is none,
+  /// the next one to enter() or to ask take_signal().
+  void signal() noexcept;
+  Ticket enter() noexcept;
+  bool signalled(Ticket ticket) const noexcept;
+  void leave(Ticket ticket) noexcept;
+  bool take_signal() noexcept;
+
+ private:
+  WaitObject(util::Fd epoll, util::Fd event) noexcept
+      : x_epoll(std::move(epoll)), x_event(std::move(event)) {}
+
+  util::Fd x_epoll;
+  util::Fd x_event;
+  mutable std::mutex x_mutex;
+  uint64_t x_generation = 0;  ///< signals so far
+  unsigned x_inside = 0;      ///< threads between enter() and leave()
+  unsigned x_owed = 0;        ///< those of them that were signalled
+  bool x_stored = false;      ///< a signal that met no thread
+};
+
+/// The endpoints behind one CQ or counter, and how to sleep until one of them has work. The caller
+/// holds the domain lock.
+/// Invariant: while a thread sleeps here, each source is armed, or is being driven by a thread of
+/// the provider, or the wait object is readable.
+class Waitable {
+ public:
+  /// `wait` is null for FI_WAIT_NONE. `driven`: the provider's own thread makes all progress.
+  Waitable(std::unique_ptr<WaitObject> wait, bool driven) noexcept
+      : x_driven(driven), x_wait(std::move(wait)) {}
+
+  WaitObject* wait_object() noexcept { return x_wait.get(); }
+
+  /// Throws std::bad_alloc. Attaching twice is once.
+  void attach(ProgressSource& source);
+  void detach(ProgressSource& source) noexcept;
+  /// The sources' descriptors may have changed (fi_enable).
+  void sources_changed() noexcept;
+  bool busy() const noexcept { return !x_sources.empty(); }
+
+  void progress() noexcept {
+    if (x_watched) [[unlikely]]
+      tire_watch();
+    for (const Attachment& attachment : x_sources) attachment.source->progress();
+  }
+
+  /// Something happened that a sleeper waits for.
+  void notify() noexcept {
+    if (x_alert) [[unlikely]]
+      wake();
+  }
+  /// Whether anyone may sleep in reliance on the sources being armed. A source that a progress()
+  /// left unarmed meanwhile arms itself again, or calls wake().
+  bool sleeping() const noexcept { return x_blocked != 0 || x_watched; }
+  /// Sends sleepers back to look for themselves.
+  void wake() noexcept;
+  size_t blocked() const noexcept { return x_blocked; }
+
+  /// Sleeps, unlocked; returns at once if there is work. May return for no reason. The caller has
+  /// just seen progress() bring nothing.
+  template <typename Lock>
+  void sleep(Lock& lock, const Deadline& deadline) noexcept {
+    const bool armed = arm();
+    if (armed) ++x_blocked;
+    lock.unlock();
+    if (armed)
+      x_wait->wait(deadline);
+    else
+      sched_yield();  // whoever waits for the lock gets it
+    lock.lock();
+    if (armed) --x_blocked;
+  }
+  /// The application is about to sleep on the descriptor: false if there is work.
+  bool watch() noexcept;
+
+ private:
+  struct Attachment {
+    static constexpr int kMaxFds = 4;
+    ProgressSource* source;
+    int fd_count;
+    std::array<int, kMaxFds> fds;
+  };
+
+  /// So many calls of progress() after watch() without another mean that the application polls.
+  static constexpr unsigned kWatchLife = 64;
+
+  bool arm() noexcept;
+  void tire_watch() noexcept;
+  bool refresh(Attachment& attachment) noexcept;
+  void forget(Attachment& attachment) noexcept;
+
+  bool x_alert = false;    ///< sleepers wait for notify()
+  bool x_watched = false;  ///< the application may sleep on the descriptor
+  const bool x_driven;
+  bool x_blind = false;       ///< a source's descriptor could not be added: nobody may sleep
+  unsigned x_watch_left = 0;  ///< of kWatchLife
+  size_t x_blocked = 0;       ///< threads in sleep()
+  std::vector<Attachment> x_sources;
+  std::unique_ptr<WaitObject> x_wait;
+};
+
+/// What the application put into a member of enumeration type, which may be no value of that type.
+template <typename E>
+int enum_value(const E& member) noexcept {
+  static_assert(sizeof(E) == sizeof(int));
+  int value;
+  std::memcpy(&value, &member, sizeof(value));
+  return value;
+}
+
+/// Makes what `object` of an fi_cq_attr or fi_cntr_attr asks for; null for FI_WAIT_NONE.
+util::Result<std::unique_ptr<WaitObject>> make_wait_object(int object);
+
+/// FI_GETWAIT and FI_GETWAITOBJ of a CQ or counter opened with `object`.
+int control_wait_object(WaitObject* wait, fi_wait_obj object, int command, void* argument) noexcept;
+
+/// fi_trywait(3).
+int try_wait(fid** fids, int count) noexcept;
+inline int try_wait(Fabric&, fid** fids, int count) noexcept {
+  return try_wait(fids, count);
+}
+
+}  // namespace erdma::fabric

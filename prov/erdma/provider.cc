@@ -1,0 +1,39 @@
+#include <rdma/fabric.h>
+#include <rdma/providers/fi_prov.h>
+
+#include "fabric/env.h"
+#include "fabric/fabric.h"
+#include "fabric/info.h"
+#include "fabric/info_offer.h"
+#include "util/log.h"
+#include "util/process_epoch.h"
+
+namespace erdma {
+namespace {
+
+/// Nothing outlives the fids that the application closes.
+void cleanup() noexcept {}
+
+fi_provider g_provider = {
+    .version = fabric::kProviderVersion,
+    .fi_version = 0,
+    .context = {},
+    .name = fabric::kProviderName,
+    .getinfo = fabric::getinfo,
+    .fabric = fabric::Fabric::open,
+    .cleanup = cleanup,
+};
+
+}  // namespace
+}  // namespace erdma
+
+/// The one symbol of the library; libfabric calls it once, when it has loaded it.
+extern "C" __attribute__((visibility("default"))) fi_provider* fi_prov_ini() {
+  // libfabric skips a provider older than what an application asks. This one follows whichever
+  // library loads it, as it uses nothing that a version of the library could lack.
+  erdma::g_provider.fi_version = fi_version();
+  erdma::util::register_fork_handler();
+  erdma::util::set_log_provider(&erdma::g_provider);
+  erdma::fabric::define_settings(&erdma::g_provider);
+  return &erdma::g_provider;
+}

@@ -1,0 +1,143 @@
+#include "fabric/address_range.h"
+
+#include <climits>
+#include <string>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+
+using erdma::fabric::AddressRange;
+using erdma::fabric::to_uri;
+using erdma::util::Result;
+
+namespace {
+
+struct Case {
+  sa_family_t family;
+  const char* node;
+  size_t nodes;
+  const char* service;
+  size_t services;
+  std::vector<std::string> expected;
+};
+
+const std::vector<Case>& ranges() {
+  static const std::vector<Case> cases = {
+      {AF_INET,
+       "10.1.1.1",
+       2,
+       "5000",
+       2,
+       {"10.1.1.1:5000", "10.1.1.1:5001", "10.1.1.2:5000", "10.1.1.2:5001"}},
+      {AF_INET, "10.1.255.255", 2, "1", 1, {"10.1.255.255:1", "10.2.0.0:1"}},
+      {AF_INET, "10.1.1.1", 1, "65535", 1, {"10.1.1.1:65535"}},
+      {AF_INET, "10.1.1.1", 1, "discard", 1, {"10.1.1.1:9"}},
+      {AF_INET6, "fd00::ffff", 2, "7", 1, {"[fd00::ffff]:7", "[fd00::1:0]:7"}},
+      {AF_INET6, "fe80::1%1", 1, "7", 1, {"[fe80::1%1]:7"}},
+      {AF_INET, "localhost", 1, "5000", 2, {"127.0.0.1:5000", "127.0.0.1:5001"}},
+      {AF_INET, "10.1.1.1", 1, "0", 1, {"10.1.1.1:0"}},
+  };
+  return cases;
+}
+
+const std::vector<Case>& refusals() {
+  static const std::vector<Case> cases = {
+      {AF_INET, nullptr, 1, "1", 1, {}},
+      {AF_INET, "10.1.1.1", 1, nullptr, 1, {}},
+      {AF_INET, "10.1.1.1", 0, "1", 1, {}},
+      {AF_INET, "10.1.1.1", 1, "1", 0, {}},
+      {AF_INET, "10.1.1.1", 1, "65536", 1, {}},
+      {AF_INET, "10.1.1.1", 1, "65535", 2, {}},
+      {AF_INET, "10.1.1.1", 1, "-1", 1, {}},
+      {AF_INET, "10.1.1.1", 1, "", 1, {}},
+      {AF_INET, "10.1.1.1", 1, "12x", 1, {}},
+      {AF_INET, "10.1.1.1", 1, "99999999999999999999", 1, {}},
+      {AF_INET, "10.1.1.1", 1, "no-such-service", 1, {}},
+      {AF_INET, "255.255.255.255", 2, "1", 1, {}},
+      {AF_INET, "10.1.1.1", SIZE_MAX, "1", 2, {}},
+      {AF_INET, "10.1.1.1", size_t{INT_MAX} + 1, "1", 1, {}},
+      {AF_INET, "localhost", 2, "1", 1, {}},
+      {AF_INET, "n99999999999999999999", 2, "1", 1, {}},
+  };
+  return cases;
+}
+
+}  // namespace
+
+START_TEST(range_counts_ports_before_hosts) {
+  const Case& c = ranges()[size_t(_i)];
+  Result<AddressRange> range =
+      AddressRange::resolve(c.family, c.node, c.nodes, c.service, c.services);
+  ck_assert_int_eq(range.error(), 0);
+  ck_assert_uint_eq(range->size(), c.expected.size());
+  for (size_t i = 0; i < c.expected.size(); ++i) {
+    const std::string text = range->at(i).to_string();
+    ck_assert_msg(text == c.expected[i], "%s, not %s", text.c_str(), c.expected[i].c_str());
+  }
+}
+END_TEST
+
+START_TEST(range_refuses_what_cannot_be_counted) {
+  const Case& c = refusals()[size_t(_i)];
+  Result<AddressRange> range =
+      AddressRange::resolve(c.family, c.node, c.nodes, c.service, c.services);
+  ck_assert_int_eq(range.error(), -FI_EINVAL);
+}
+END_TEST
+
+// ".invalid" never resolves (RFC 6761).
+START_TEST(range_leaves_unset_a_host_that_does_not_resolve) {
+  Result<AddressRange> range = AddressRange::resolve(AF_INET, "node09.invalid", 1, "5000", 1);
+  ck_assert_int_eq(range.error(), 0);
+  ck_assert_uint_eq(range->size(), 1);
+  ck_assert(!range->at(0).set());
+}
+END_TEST
+
+START_TEST(range_leaves_unset_a_number_of_the_other_family) {
+  Result<AddressRange> range = AddressRange::resolve(AF_INET6, "10.1.1.1", 1, "5000", 1);
+  ck_assert_int_eq(range.error(), 0);
+  ck_assert(!range->at(0).set());
+}
+END_TEST
+
+START_TEST(uri_reads_back_what_it_prints) {
+  for (const auto& [family, uri] :
+       {std::pair{sa_family_t{AF_INET}, "fi_sockaddr_in://10.0.0.1:5000"},
+        std::pair{sa_family_t{AF_INET6}, "fi_sockaddr_in6://[fd00::1]:5000"}}) {
+    Result<AddressRange> range = AddressRange::resolve_uri(family, uri);
+    ck_assert_int_eq(range.error(), 0);
+    const std::string text = to_uri(range->at(0));
+    ck_assert_str_eq(text.c_str(), uri);
+  }
+}
+END_TEST
+
+START_TEST(uri_is_refused_when_it_is_of_another_form) {
+  for (const char* uri : {"", "10.0.0.1:1", "fi_sockaddr_in6://[::1]:1", "fi_sockaddr_in://",
+                          "fi_sockaddr_in://10.0.0.1", "fi_sockaddr_in://10.0.0.1:x1y"})
+    ck_assert_int_eq(AddressRange::resolve_uri(AF_INET, uri).error(), -FI_EINVAL);
+  ck_assert_int_eq(AddressRange::resolve_uri(AF_INET, nullptr).error(), -FI_EINVAL);
+  ck_assert(to_uri({}).empty());
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("address_range");
+  TCase* tc = tcase_create("address_range");
+  tcase_set_timeout(tc, 60);
+  tcase_add_loop_test(tc, range_counts_ports_before_hosts, 0, int(ranges().size()));
+  tcase_add_loop_test(tc, range_refuses_what_cannot_be_counted, 0, int(refusals().size()));
+  tcase_add_test(tc, range_leaves_unset_a_host_that_does_not_resolve);
+  tcase_add_test(tc, range_leaves_unset_a_number_of_the_other_family);
+  tcase_add_test(tc, uri_reads_back_what_it_prints);
+  tcase_add_test(tc, uri_is_refused_when_it_is_of_another_form);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

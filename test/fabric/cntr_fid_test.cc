@@ -1,0 +1,102 @@
+#include <atomic>
+#include <thread>
+
+#include "fabric/rig.h"
+
+// Counters as an application meets them: through the provider's entry points only.
+using erdma::test::Port;
+using erdma::test::Root;
+
+namespace {
+
+constexpr int kForever = -1;
+
+fid_cntr* open(Root& root, fi_wait_obj wait) {
+  fi_cntr_attr attr{};
+  attr.wait_obj = wait;
+  fid_cntr* cntr = nullptr;
+  ck_assert_int_eq(fi_cntr_open(root.domain, &attr, &cntr, nullptr), 0);
+  return cntr;
+}
+
+}  // namespace
+
+START_TEST(counter_sets_adds_and_reads_both_values) {
+  Root root;
+  fid_cntr* cntr = open(root, FI_WAIT_NONE);
+  ck_assert_int_eq(fi_cntr_set(cntr, 5), 0);
+  ck_assert_int_eq(fi_cntr_seterr(cntr, 6), 0);
+  ck_assert_int_eq(fi_cntr_add(cntr, 10), 0);
+  ck_assert_int_eq(fi_cntr_adderr(cntr, 20), 0);
+  ck_assert_uint_eq(fi_cntr_read(cntr), 15);
+  ck_assert_uint_eq(fi_cntr_readerr(cntr), 26);
+  ck_assert_int_eq(fi_close(&root.domain->fid), -FI_EBUSY);
+  ck_assert_int_eq(fi_close(&cntr->fid), 0);
+}
+END_TEST
+
+START_TEST(counter_open_refuses_bad_arguments) {
+  Root root;
+  fi_cntr_attr attr{};
+  ck_assert_int_eq(fi_cntr_open(root.domain, &attr, nullptr, nullptr), -FI_EINVAL);
+  fid_cntr* cntr = nullptr;
+  attr.flags = 1;
+  ck_assert_int_eq(fi_cntr_open(root.domain, &attr, &cntr, nullptr), -FI_EINVAL);
+  attr.flags = 0;
+  attr.wait_obj = FI_WAIT_MUTEX_COND;
+  ck_assert_int_eq(fi_cntr_open(root.domain, &attr, &cntr, nullptr), -FI_ENOSYS);
+  ck_assert_ptr_null(cntr);
+}
+END_TEST
+
+START_TEST(counter_bound_after_enable_counts_and_wakes_its_waiter) {
+  Root root({.threading = FI_THREAD_SAFE, .progress = _i ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
+  Root other({.threading = FI_THREAD_SAFE});
+  fid_cntr* cntr = open(root, FI_WAIT_UNSPEC);
+  {
+    Port receiver(root);
+    Port sender(other);
+    ck_assert_int_eq(fi_ep_bind(receiver.ep, &cntr->fid, FI_RECV), 0);
+    ck_assert_int_eq(fi_close(&cntr->fid), -FI_EBUSY);
+    const fi_addr_t to = sender.insert(receiver);
+    for (uint64_t i = 1; i <= 50; ++i) {
+      ck_assert_int_eq(
+          fi_trecv(receiver.ep, nullptr, 0, nullptr, FI_ADDR_UNSPEC, 0, UINT64_MAX, nullptr), 0);
+      std::atomic<bool> over{false};
+      std::thread peer([&] {
+        while (fi_tinject(sender.ep, nullptr, 0, to, 1) == -FI_EAGAIN) sender.progress();
+        while (!over) sender.progress();
+      });
+      ck_assert_int_eq(fi_cntr_wait(cntr, i, kForever), 0);
+      ck_assert_uint_eq(fi_cntr_read(cntr), i);
+      over = true;
+      peer.join();
+    }
+  }
+  ck_assert_int_eq(fi_close(&cntr->fid), 0);
+}
+END_TEST
+
+START_TEST(wait_times_out_without_events) {
+  Root root;
+  fid_cntr* cntr = open(root, FI_WAIT_FD);
+  ck_assert_int_eq(fi_cntr_wait(cntr, 1, 1), -FI_ETIMEDOUT);
+  ck_assert_int_eq(fi_close(&cntr->fid), 0);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("cntr_fid");
+  TCase* tc = tcase_create("cntr_fid");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, counter_sets_adds_and_reads_both_values);
+  tcase_add_test(tc, counter_open_refuses_bad_arguments);
+  tcase_add_loop_test(tc, counter_bound_after_enable_counts_and_wakes_its_waiter, 0, 2);
+  tcase_add_test(tc, wait_times_out_without_events);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

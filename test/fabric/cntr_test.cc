@@ -1,0 +1,248 @@
+#include "fabric/cntr.h"
+
+#include <sched.h>
+
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "fake/progress_source.h"
+#include "libcheck.h"
+
+using erdma::fabric::Counter;
+using erdma::fabric::make_cntr;
+using erdma::fabric::try_wait;
+using erdma::test::FakeSource;
+using erdma::test::readable;
+using erdma::util::Guard;
+using erdma::util::OptionalLock;
+
+namespace {
+
+constexpr int kForever = -1;
+OptionalLock g_lock(true);
+int g_closed;
+
+Counter& open(fi_wait_obj wait = FI_WAIT_UNSPEC) {
+  fi_cntr_attr attr{};
+  attr.wait_obj = wait;
+  auto made = make_cntr({g_lock, FI_VERSION(1, 9), false, [] { ++g_closed; }}, &attr, nullptr);
+  ck_assert_int_eq(made.error(), 0);
+  return **made;
+}
+
+int ask(Counter& cntr) {
+  fid* fids[] = {&cntr.fid};
+  return try_wait(fids, 1);
+}
+
+/// A thread in fi_cntr_wait, and how that ended.
+struct Waiter {
+  Waiter(Counter& cntr, uint64_t threshold)
+      : thread([this, &cntr, threshold] { result = fi_cntr_wait(&cntr, threshold, kForever); }) {}
+  int join() {
+    thread.join();
+    return result;
+  }
+  int result = 0;
+  std::thread thread;
+};
+
+void await_sleeper(Counter& cntr) {
+  for (;; sched_yield()) {
+    const Guard guard(g_lock);
+    if (cntr.sleeping()) return;
+  }
+}
+
+struct Attached {
+  Attached(Counter& c, FakeSource& s) : cntr(c), source(s) {
+    const Guard guard(g_lock);
+    cntr.attach(source);
+  }
+  ~Attached() {
+    const Guard guard(g_lock);
+    cntr.detach(source);
+  }
+  Counter& cntr;
+  FakeSource& source;
+};
+
+}  // namespace
+
+START_TEST(counter_adds_and_sets_both_values_apart) {
+  Counter& cntr = open(FI_WAIT_NONE);
+  ck_assert_uint_eq(fi_cntr_read(&cntr), 0);
+  ck_assert_uint_eq(fi_cntr_readerr(&cntr), 0);
+  ck_assert_int_eq(fi_cntr_set(&cntr, 10), 0);
+  ck_assert_int_eq(fi_cntr_seterr(&cntr, 20), 0);
+  ck_assert_int_eq(fi_cntr_add(&cntr, 3), 0);
+  ck_assert_int_eq(fi_cntr_adderr(&cntr, 4), 0);
+  {
+    const Guard guard(g_lock);
+    cntr.add_success(5);
+    cntr.add_failure();
+  }
+  ck_assert_uint_eq(fi_cntr_read(&cntr), 18);
+  ck_assert_uint_eq(fi_cntr_readerr(&cntr), 25);
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
+START_TEST(open_refuses_what_it_does_not_have) {
+  const auto attr = [](int events, int wait, uint64_t flags) {
+    fi_cntr_attr made{};
+    std::memcpy(&made.events, &events, sizeof(events));
+    std::memcpy(&made.wait_obj, &wait, sizeof(wait));
+    made.flags = flags;
+    return made;
+  };
+  const struct {
+    fi_cntr_attr attr;
+    int error;
+  } cases[] = {
+      {attr(1, FI_WAIT_NONE, 0), -FI_ENOSYS},       {attr(99, FI_WAIT_NONE, 0), -FI_ENOSYS},
+      {attr(0, FI_WAIT_SET, 0), -FI_ENOSYS},        {attr(0, FI_WAIT_MUTEX_COND, 0), -FI_ENOSYS},
+      {attr(0, FI_WAIT_POLLFD + 1, 0), -FI_EINVAL}, {attr(0, FI_WAIT_NONE, 1), -FI_EINVAL}};
+  for (const auto& c : cases)
+    ck_assert_int_eq(make_cntr({g_lock, 0, false, {}}, &c.attr, nullptr).error(), c.error);
+}
+END_TEST
+
+START_TEST(counter_without_attributes_has_no_wait_object) {
+  auto made = make_cntr({g_lock, 0, false, {}}, nullptr, nullptr);
+  ck_assert_int_eq(made.error(), 0);
+  Counter& cntr = **made;
+  int fd;
+  ck_assert_int_eq(fi_cntr_wait(&cntr, 0, 0), -FI_ENOSYS);
+  ck_assert_int_eq(fi_control(&cntr.fid, FI_GETWAIT, &fd), -FI_ENODATA);
+  ck_assert_int_eq(ask(cntr), -FI_EINVAL);
+  ck_assert_int_eq(cntr.fid.ops->bind(&cntr.fid, &cntr.fid, 0), -FI_ENOSYS);
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
+START_TEST(read_makes_progress) {
+  Counter& cntr = open(FI_WAIT_NONE);
+  FakeSource source;
+  {
+    const Attached attached(cntr, source);
+    source.hand_in([&] { cntr.add_success(1); });
+    ck_assert_uint_eq(fi_cntr_read(&cntr), 1);
+    source.hand_in([&] { cntr.add_failure(); });
+    ck_assert_uint_eq(fi_cntr_readerr(&cntr), 1);
+  }
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
+START_TEST(wait_returns_at_once_when_the_threshold_is_reached) {
+  Counter& cntr = open();
+  ck_assert_int_eq(fi_cntr_wait(&cntr, 0, kForever), 0);
+  fi_cntr_set(&cntr, 5);
+  ck_assert_int_eq(fi_cntr_wait(&cntr, 5, kForever), 0);
+  ck_assert_int_eq(fi_cntr_wait(&cntr, 4, 0), 0);
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
+START_TEST(wait_gives_up_when_the_time_is_over) {
+  Counter& cntr = open();
+  ck_assert_int_eq(fi_cntr_wait(&cntr, 1, _i), -FI_ETIMEDOUT);
+  // An error from before the wait does not end it.
+  fi_cntr_adderr(&cntr, 1);
+  ck_assert_int_eq(fi_cntr_wait(&cntr, 1, _i), -FI_ETIMEDOUT);
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
+START_TEST(wait_ends_with_the_change_that_it_waits_for) {
+  Counter& cntr = open();
+  FakeSource source;
+  {
+    const Attached attached(cntr, source);
+    const struct {
+      std::function<void()> change;
+      int result;
+    } cases[] = {
+        {[&] { fi_cntr_add(&cntr, 2); }, 0},
+        {[&] { fi_cntr_set(&cntr, 7); }, 0},
+        {[&] { fi_cntr_adderr(&cntr, 1); }, -FI_EAVAIL},
+        {[&] { fi_cntr_seterr(&cntr, 1); }, -FI_EAVAIL},
+        {[&] { source.hand_in([&] { cntr.add_success(2); }); }, 0},
+        {[&] { source.hand_in([&] { cntr.add_failure(); }); }, -FI_EAVAIL},
+    };
+    Waiter waiter(cntr, 2);
+    await_sleeper(cntr);
+    cases[_i].change();
+    ck_assert_int_eq(waiter.join(), cases[_i].result);
+  }
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
+START_TEST(wait_goes_on_below_the_threshold) {
+  Counter& cntr = open();
+  Waiter waiter(cntr, 3);
+  for (int i = 0; i < 3; ++i) {
+    await_sleeper(cntr);
+    fi_cntr_add(&cntr, 1);
+  }
+  ck_assert_int_eq(waiter.join(), 0);
+  ck_assert_uint_eq(fi_cntr_read(&cntr), 3);
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
+START_TEST(trywait_refuses_once_for_each_change_not_yet_read) {
+  Counter& cntr = open(FI_WAIT_FD);
+  int fd = -1;
+  ck_assert_int_eq(fi_control(&cntr.fid, FI_GETWAIT, &fd), 0);
+  ck_assert_int_eq(ask(cntr), 0);
+  ck_assert(!readable(fd));
+  fi_cntr_add(&cntr, 1);
+  ck_assert(readable(fd));
+  ck_assert_int_eq(ask(cntr), -FI_EAGAIN);
+  ck_assert_int_eq(ask(cntr), 0);
+  ck_assert(!readable(fd));
+  fi_cntr_adderr(&cntr, 1);
+  ck_assert(readable(fd));
+  ck_assert_uint_eq(fi_cntr_readerr(&cntr), 1);
+  ck_assert_int_eq(ask(cntr), 0);
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
+START_TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
+  Counter& cntr = open();
+  FakeSource source;
+  {
+    const Attached attached(cntr, source);
+    ck_assert_int_eq(fi_close(&cntr.fid), -FI_EBUSY);
+  }
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+  ck_assert_int_eq(g_closed, 1);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("cntr");
+  TCase* tc = tcase_create("cntr");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, counter_adds_and_sets_both_values_apart);
+  tcase_add_test(tc, open_refuses_what_it_does_not_have);
+  tcase_add_test(tc, counter_without_attributes_has_no_wait_object);
+  tcase_add_test(tc, read_makes_progress);
+  tcase_add_test(tc, wait_returns_at_once_when_the_threshold_is_reached);
+  tcase_add_loop_test(tc, wait_gives_up_when_the_time_is_over, 0, 2);
+  tcase_add_loop_test(tc, wait_ends_with_the_change_that_it_waits_for, 0, 6);
+  tcase_add_test(tc, wait_goes_on_below_the_threshold);
+  tcase_add_test(tc, trywait_refuses_once_for_each_change_not_yet_read);
+  tcase_add_test(tc, close_is_refused_while_a_source_is_attached_and_told_once);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,173 @@
+#include "fabric/env.h"
+
+#include <stdlib.h>
+
+#include <string>
+
+#include <check.h>
+
+#include "fake/captured_log.h"
+
+using erdma::fabric::Ptracer;
+using erdma::fabric::Settings;
+using erdma::fabric::Switch;
+using erdma::test::contains;
+using erdma::test::g_log;
+using erdma::test::only_log_line;
+
+namespace {
+
+fi_provider g_provider{};
+
+/// Once, in the parent of all tests: libfabric takes its time to initialize.
+void define() {
+  fi_param* params = nullptr;
+  int count = 0;
+  fi_getparams(&params, &count);  // makes libfabric initialize itself
+  fi_freeparams(params);
+  g_provider.name = "erdma";
+  erdma::fabric::define_settings(&g_provider);
+  g_log.clear();
+}
+
+/// ck_assert_str_eq() would keep a pointer into a temporary.
+void check_text(const std::string& text, const char* expected) {
+  ck_assert_str_eq(text.c_str(), expected);
+}
+
+bool same(const Settings& a, const Settings& b) {
+  return a.devices == b.devices && a.cma == b.cma && a.ptracer == b.ptracer &&
+         a.streaming == b.streaming && a.eager_bytes == b.eager_bytes &&
+         a.hot_peers == b.hot_peers && a.unexpected_bytes == b.unexpected_bytes &&
+         a.connect_timeout_ms == b.connect_timeout_ms && a.tx_size == b.tx_size &&
+         a.rx_size == b.rx_size;
+}
+
+struct GoodCase {
+  const char* variable;
+  const char* value;
+  bool (*holds)(const Settings&);
+};
+
+const GoodCase kGood[] = {
+    {"FI_ERDMA_DEVICE", "shm", [](const Settings& s) { return s.devices.size() == 1; }},
+    {"FI_ERDMA_DEVICE", "erdma_0,mlx5_1",
+     [](const Settings& s) { return s.devices.size() == 2 && s.devices[1] == "mlx5_1"; }},
+    {"FI_ERDMA_DEVICE", "", [](const Settings& s) { return s.devices.empty(); }},
+    {"FI_ERDMA_CMA", "auto", [](const Settings& s) { return s.cma == Switch::automatic; }},
+    {"FI_ERDMA_CMA", "off", [](const Settings& s) { return s.cma == Switch::off; }},
+    {"FI_ERDMA_PTRACER", "any", [](const Settings& s) { return s.ptracer == Ptracer::any; }},
+    {"FI_ERDMA_PTRACER", "none", [](const Settings& s) { return s.ptracer == Ptracer::none; }},
+    {"FI_ERDMA_STREAMING", "on", [](const Settings& s) { return s.streaming == Switch::on; }},
+    {"FI_ERDMA_STREAMING", "off", [](const Settings& s) { return s.streaming == Switch::off; }},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "4096", [](const Settings& s) { return s.eager_bytes == 4096; }},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "16384", [](const Settings& s) { return s.eager_bytes == 16384; }},
+    {"FI_ERDMA_SHM_HOT_PEERS", "1", [](const Settings& s) { return s.hot_peers == 1; }},
+    {"FI_ERDMA_UNEXPECTED_SIZE", "65536",
+     [](const Settings& s) { return s.unexpected_bytes == 65536; }},
+    {"FI_ERDMA_CONNECT_TIMEOUT", "5000",
+     [](const Settings& s) { return s.connect_timeout_ms == 5000; }},
+    {"FI_ERDMA_TX_SIZE", "64", [](const Settings& s) { return s.tx_size == 64; }},
+    {"FI_ERDMA_RX_SIZE", "128", [](const Settings& s) { return s.rx_size == 128; }},
+};
+
+START_TEST(a_valid_value_is_taken_in_silence) {
+  const GoodCase& c = kGood[_i];
+  setenv(c.variable, c.value, 1);
+  ck_assert_msg(c.holds(erdma::fabric::read_settings(&g_provider)), "%s=%s", c.variable, c.value);
+  check_text(only_log_line(), "");
+}
+END_TEST
+
+struct BadCase {
+  const char* variable;
+  const char* value;
+  const char* allowed;
+};
+
+const BadCase kBad[] = {
+    {"FI_ERDMA_DEVICE", ",", "device names"},
+    {"FI_ERDMA_DEVICE", "a,,b", "device names"},
+    {"FI_ERDMA_DEVICE", "a,", "device names"},
+    {"FI_ERDMA_DEVICE", "a b", "device names"},
+    {"FI_ERDMA_CMA", "on", "auto or off"},
+    {"FI_ERDMA_CMA", "", "auto or off"},
+    {"FI_ERDMA_CMA", "OFF", "auto or off"},
+    {"FI_ERDMA_PTRACER", "all", "ancestor, any or none"},
+    {"FI_ERDMA_STREAMING", "yes", "auto, on or off"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "4095", "4096 to 16384"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "16385", "4096 to 16384"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "8k", "4096 to 16384"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", " 8192", "4096 to 16384"},
+    {"FI_ERDMA_SHM_EAGER_SIZE", "-8192", "4096 to 16384"},
+    {"FI_ERDMA_SHM_HOT_PEERS", "0", "1 to 65536"},
+    {"FI_ERDMA_UNEXPECTED_SIZE", "0x100000", "16384 to 1073741824"},
+    {"FI_ERDMA_CONNECT_TIMEOUT", "99999999999999999999", "1 to 3600000"},
+    {"FI_ERDMA_TX_SIZE", "0", "16 to 65536"},
+    {"FI_ERDMA_RX_SIZE", "65537", "16 to 65536"},
+};
+
+START_TEST(a_bad_value_is_replaced_by_the_default_with_one_warning) {
+  const BadCase& c = kBad[_i];
+  setenv(c.variable, c.value, 1);
+  ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
+  ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
+  ck_assert_uint_eq(g_log.size(), 1);
+  ck_assert_int_eq(g_log[0].level, FI_LOG_WARN);
+  const std::string line = only_log_line();
+  ck_assert_msg(contains(line, (std::string(c.variable) + "=" + c.value + " ").c_str()), "%s",
+                line.c_str());
+  ck_assert_msg(contains(line, c.allowed), "%s", line.c_str());
+}
+END_TEST
+
+START_TEST(without_any_variable_the_defaults_hold) {
+  ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
+  check_text(only_log_line(), "");
+}
+END_TEST
+
+START_TEST(without_a_provider_the_defaults_hold) {
+  setenv("FI_ERDMA_TX_SIZE", "64", 1);
+  ck_assert(same(erdma::fabric::read_settings(nullptr), Settings()));
+}
+END_TEST
+
+START_TEST(every_variable_is_listed_by_libfabric_with_its_values) {
+  fi_param* params = nullptr;
+  int count = 0;
+  ck_assert_int_eq(fi_getparams(&params, &count), 0);
+  for (const GoodCase& c : kGood) {
+    bool found = false;
+    for (int i = 0; i < count; ++i)
+      if (std::string(params[i].name) == c.variable)
+        found = contains(params[i].help_string, "Values: ");
+    ck_assert_msg(found, "%s", c.variable);
+  }
+  fi_freeparams(params);
+}
+END_TEST
+
+Suite* make_suite() {
+  Suite* suite = suite_create("env");
+  TCase* tcase = tcase_create("env");
+  tcase_add_unchecked_fixture(tcase, define, nullptr);
+  tcase_add_loop_test(tcase, a_valid_value_is_taken_in_silence, 0, std::size(kGood));
+  tcase_add_loop_test(tcase, a_bad_value_is_replaced_by_the_default_with_one_warning, 0,
+                      std::size(kBad));
+  tcase_add_test(tcase, without_any_variable_the_defaults_hold);
+  tcase_add_test(tcase, without_a_provider_the_defaults_hold);
+  tcase_add_test(tcase, every_variable_is_listed_by_libfabric_with_its_values);
+  suite_add_tcase(suite, tcase);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(make_suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

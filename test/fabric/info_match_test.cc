@@ -1,0 +1,224 @@
+#include "fabric/info_match.h"
+
+#include <stdlib.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "fabric/info_query.h"
+
+using erdma::fabric::InfoPtr;
+using erdma::fabric::kMrBasic;
+using erdma::fabric::kMrScalable;
+using namespace erdma::test;
+
+namespace {
+
+// What this version cannot do.
+
+struct Refusal {
+  const char* attribute;
+  void (*ask)(fi_info& hints);
+};
+
+const Refusal kRefusals[] = {
+    {"ep_attr->type", [](fi_info& h) { h.ep_attr->type = FI_EP_MSG; }},
+    {"ep_attr->type", [](fi_info& h) { h.ep_attr->type = FI_EP_DGRAM; }},
+    {"caps", [](fi_info& h) { h.caps = FI_MSG | FI_RMA; }},
+    {"caps", [](fi_info& h) { h.caps = FI_ATOMIC; }},
+    {"caps", [](fi_info& h) { h.caps = FI_TAGGED | FI_HMEM; }},
+    {"caps", [](fi_info& h) { h.caps = FI_RMA_EVENT; }},
+    {"caps", [](fi_info& h) { h.caps = FI_MSG | FI_PEER; }},
+    {"caps", [](fi_info& h) { h.caps = FI_NAMED_RX_CTX; }},
+    {"addr_format", [](fi_info& h) { h.addr_format = FI_SOCKADDR_IB; }},
+    {"addr_format", [](fi_info& h) { h.addr_format = FI_ADDR_STR; }},
+    {"fabric_attr->name", [](fi_info& h) { h.fabric_attr->name = strdup("192.0.2.0/24"); }},
+    {"fabric_attr->prov_name", [](fi_info& h) { h.fabric_attr->prov_name = strdup("tcp"); }},
+    {"fabric_attr->prov_version",
+     [](fi_info& h) { h.fabric_attr->prov_version = FI_VERSION(99, 0); }},
+    {"domain_attr->name", [](fi_info& h) { h.domain_attr->name = strdup("invalid_domain"); }},
+    {"domain_attr->cq_data_size", [](fi_info& h) { h.domain_attr->cq_data_size = 9; }},
+    {"domain_attr->caps", [](fi_info& h) { h.domain_attr->caps = FI_SHARED_AV; }},
+    {"domain_attr->caps", [](fi_info& h) { h.domain_attr->caps = FI_PEER; }},
+    {"domain_attr->mr_iov_limit", [](fi_info& h) { h.domain_attr->mr_iov_limit = 5; }},
+    {"domain_attr->cntr_cnt", [](fi_info& h) { h.domain_attr->cntr_cnt = SIZE_MAX; }},
+    {"domain_attr->max_err_data", [](fi_info& h) { h.domain_attr->max_err_data = 1; }},
+    {"domain_attr->mr_cnt", [](fi_info& h) { h.domain_attr->mr_cnt = SIZE_MAX; }},
+    {"domain_attr->auth_key_size", [](fi_info& h) { h.domain_attr->auth_key_size = 8; }},
+    {"domain_attr->mr_mode", [](fi_info& h) { h.domain_attr->mr_mode = kMrBasic | FI_MR_LOCAL; }},
+    {"domain_attr->mr_mode", [](fi_info& h) { h.domain_attr->mr_mode = kMrBasic | kMrScalable; }},
+    {"ep_attr->protocol", [](fi_info& h) { h.ep_attr->protocol = FI_PROTO_EFA; }},
+    {"ep_attr->protocol_version", [](fi_info& h) { h.ep_attr->protocol_version = 2; }},
+    {"ep_attr->max_msg_size", [](fi_info& h) { h.ep_attr->max_msg_size = SIZE_MAX; }},
+    {"ep_attr->tx_ctx_cnt", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = 2; }},
+    {"ep_attr->tx_ctx_cnt", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; }},
+    {"ep_attr->rx_ctx_cnt", [](fi_info& h) { h.ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT; }},
+    {"tx_attr->caps", [](fi_info& h) { h.tx_attr->caps = FI_RMA; }},
+    {"tx_attr->op_flags", [](fi_info& h) { h.tx_attr->op_flags = FI_COMMIT_COMPLETE; }},
+    {"tx_attr->msg_order", [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_RAW; }},
+    {"tx_attr->comp_order", [](fi_info& h) { h.tx_attr->comp_order = 1; }},
+    {"tx_attr->inject_size", [](fi_info& h) { h.tx_attr->inject_size = 4097; }},
+    {"tx_attr->size", [](fi_info& h) { h.tx_attr->size = 1025; }},
+    {"tx_attr->iov_limit", [](fi_info& h) { h.tx_attr->iov_limit = 5; }},
+    {"rx_attr->caps", [](fi_info& h) { h.rx_attr->caps = FI_RMA_EVENT; }},
+    {"rx_attr->op_flags", [](fi_info& h) { h.rx_attr->op_flags = FI_DELIVERY_COMPLETE; }},
+    {"rx_attr->msg_order", [](fi_info& h) { h.rx_attr->msg_order = FI_ORDER_WAW; }},
+    {"rx_attr->comp_order", [](fi_info& h) { h.rx_attr->comp_order = 1; }},
+    {"rx_attr->size", [](fi_info& h) { h.rx_attr->size = 1025; }},
+    {"rx_attr->iov_limit", [](fi_info& h) { h.rx_attr->iov_limit = 5; }},
+};
+
+START_TEST(what_cannot_be_had_is_no_data_with_one_line_that_names_it) {
+  const Refusal& refusal = kRefusals[_i];
+  InfoPtr hints = make_hints();
+  refusal.ask(*hints);
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
+  ck_assert_ptr_null(info.get());
+  ck_assert_uint_eq(g_log.size(), 1);
+  ck_assert_int_eq(g_log[0].level, FI_LOG_INFO);
+  const std::string line = only_log_line();
+  ck_assert_msg(contains(line, (std::string("hints ask ") + refusal.attribute + " ").c_str()),
+                "%s: %s", refusal.attribute, line.c_str());
+}
+END_TEST
+
+START_TEST(message_endpoints_are_refused_to_utility_providers_too) {
+  InfoPtr hints = make_hints();
+  hints->ep_attr->type = FI_EP_MSG;
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, hints.get(), info, nullptr, nullptr, 1ull << 59), -FI_ENODATA);
+}
+END_TEST
+
+START_TEST(the_peer_flag_is_refused) {
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, nullptr, info, nullptr, nullptr, FI_PEER), -FI_ENODATA);
+  ck_assert(contains(only_log_line(), "FI_PEER"));
+}
+END_TEST
+
+// Details of the answer.
+
+START_TEST(every_known_model_is_echoed) {
+  for (const fi_threading threading : {FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_DOMAIN,
+                                       FI_THREAD_COMPLETION, FI_THREAD_ENDPOINT}) {
+    InfoPtr hints = make_hints();
+    hints->domain_attr->threading = threading;
+    InfoPtr info;
+    ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
+    ck_assert_int_eq(info->domain_attr->threading, threading);
+  }
+  for (const fi_progress progress : {FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL}) {
+    InfoPtr hints = make_hints();
+    hints->domain_attr->control_progress = progress;
+    hints->domain_attr->data_progress = progress;
+    InfoPtr info;
+    ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
+    ck_assert_int_eq(info->domain_attr->control_progress, progress);
+    ck_assert_int_eq(info->domain_attr->data_progress, progress);
+  }
+}
+END_TEST
+
+struct MrCase {
+  uint32_t version;
+  int asked;
+  int answer;
+};
+
+const MrCase kMrCases[] = {
+    {FI_VERSION(1, 0), 0, kMrBasic},
+    {FI_VERSION(1, 4), kMrBasic, kMrBasic},
+    {FI_VERSION(1, 4), kMrScalable, kMrScalable},
+    {FI_VERSION(1, 5), 0, 0},
+    {FI_VERSION(1, 5), kMrBasic, kMrBasic},
+    {FI_VERSION(1, 17), kMrScalable, kMrScalable},
+    {FI_VERSION(1, 17), FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED, 0},
+    {FI_VERSION(1, 18), FI_MR_HMEM | FI_MR_ALLOCATED, 0},
+};
+
+START_TEST(mr_mode_asks_nothing_of_applications_without_rma) {
+  const MrCase& c = kMrCases[_i];
+  InfoPtr hints = make_hints();
+  hints->domain_attr->mr_mode = c.asked;
+  InfoPtr info;
+  ck_assert_int_eq(query(c.version, hints.get(), info), 0);
+  ck_assert_int_eq(info->domain_attr->mr_mode, c.answer);
+}
+END_TEST
+
+struct CapsCase {
+  uint64_t asked;
+  uint64_t answer;
+  uint64_t tx;
+  uint64_t rx;
+};
+
+const CapsCase kCapsCases[] = {
+    {FI_MSG, FI_MSG | FI_SEND | FI_RECV | FI_MULTI_RECV, FI_MSG | FI_SEND,
+     FI_MSG | FI_RECV | FI_MULTI_RECV},
+    {FI_TAGGED | FI_SEND, FI_TAGGED | FI_SEND | FI_MULTI_RECV, FI_TAGGED | FI_SEND,
+     FI_TAGGED | FI_RECV | FI_MULTI_RECV},
+    {FI_TAGGED | FI_SOURCE | kComm,
+     FI_TAGGED | FI_SOURCE | kComm | FI_SEND | FI_RECV | FI_MULTI_RECV, FI_TAGGED | FI_SEND,
+     FI_TAGGED | FI_RECV | FI_SOURCE | FI_MULTI_RECV},
+};
+
+START_TEST(capabilities_are_those_asked_with_directions_and_what_is_free) {
+  const CapsCase& c = kCapsCases[_i];
+  InfoPtr hints = make_hints();
+  hints->caps = c.asked;
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
+  ck_assert_uint_eq(info->caps, c.answer);
+  ck_assert_uint_eq(info->tx_attr->caps, c.tx);
+  ck_assert_uint_eq(info->rx_attr->caps, c.rx);
+}
+END_TEST
+
+START_TEST(sizes_follow_the_settings_and_smaller_hints) {
+  setenv("FI_ERDMA_TX_SIZE", "256", 1);
+  InfoPtr hints = make_hints();
+  hints->rx_attr->size = 8;
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
+  ck_assert_uint_eq(info->tx_attr->size, 256);
+  ck_assert_uint_eq(info->rx_attr->size, 8);
+}
+END_TEST
+
+START_TEST(an_info_with_fewer_capabilities_passes_and_one_with_more_does_not) {
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, nullptr, info), 0);
+  info->caps = FI_TAGGED | FI_RECV;
+  info->tx_attr->caps = 0;
+  ck_assert_int_eq(erdma::fabric::check_info(kVersion, *info), 0);
+  info->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
+  ck_assert_int_eq(erdma::fabric::check_info(kVersion, *info), -FI_EINVAL);
+}
+END_TEST
+
+Suite* make_suite() {
+  Suite* suite = suite_create("info_match");
+  TCase* tcase = add_case(suite, "info_match");
+  tcase_add_loop_test(tcase, what_cannot_be_had_is_no_data_with_one_line_that_names_it, 0,
+                      std::size(kRefusals));
+  tcase_add_test(tcase, message_endpoints_are_refused_to_utility_providers_too);
+  tcase_add_test(tcase, the_peer_flag_is_refused);
+  tcase_add_test(tcase, every_known_model_is_echoed);
+  tcase_add_loop_test(tcase, mr_mode_asks_nothing_of_applications_without_rma, 0,
+                      std::size(kMrCases));
+  tcase_add_loop_test(tcase, capabilities_are_those_asked_with_directions_and_what_is_free, 0,
+                      std::size(kCapsCases));
+  tcase_add_test(tcase, sizes_follow_the_settings_and_smaller_hints);
+  tcase_add_test(tcase, an_info_with_fewer_capabilities_passes_and_one_with_more_does_not);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  return erdma::test::run(make_suite());
+}

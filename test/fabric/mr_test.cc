@@ -1,0 +1,217 @@
+#include "fabric/mr.h"
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+
+using erdma::fabric::g_mr_ops;
+using erdma::fabric::MemoryRegion;
+using erdma::fabric::MemoryRegions;
+using erdma::util::OptionalLock;
+
+namespace {
+
+constexpr uint32_t kApi = FI_VERSION(1, 17);
+
+struct Fixture {
+  explicit Fixture(int mr_mode = FI_MR_PROV_KEY, uint32_t api = kApi)
+      : regions(
+            lock, mr_mode, api, [this] { ++open; }, [this] { --open; }) {}
+
+  int reg(const fi_mr_attr& attr, fid_mr** mr, uint64_t flags = 0) {
+    return regions.open(&attr, flags, mr);
+  }
+
+  OptionalLock lock{true};
+  int open = 0;
+  MemoryRegions regions;
+};
+
+char g_bytes[4096];
+const iovec kIov[5] = {{g_bytes, 100}, {g_bytes + 100, 0}, {g_bytes + 200, 1}, {g_bytes, 4096}, {}};
+
+fi_mr_attr attributes(size_t count = 1) {
+  fi_mr_attr attr{};
+  attr.mr_iov = kIov;
+  attr.iov_count = count;
+  attr.access = FI_SEND | FI_RECV;
+  attr.requested_key = 42;
+  return attr;
+}
+
+}  // namespace
+
+START_TEST(region_keeps_what_it_was_registered_with) {
+  Fixture f;
+  fid_mr* mr = nullptr;
+  fi_mr_attr attr = attributes(3);
+  attr.context = &f;
+  ck_assert_int_eq(f.reg(attr, &mr), 0);
+  ck_assert_int_eq(f.open, 1);
+  ck_assert_uint_eq(mr->fid.fclass, FI_CLASS_MR);
+  ck_assert_ptr_eq(mr->fid.context, &f);
+  ck_assert_ptr_eq(fi_mr_desc(mr), &MemoryRegion::from(mr));
+  const MemoryRegion& region = MemoryRegion::from(mr);
+  ck_assert_uint_eq(region.access(), FI_SEND | FI_RECV);
+  ck_assert_uint_eq(region.iov_count(), 3);
+  ck_assert_ptr_eq(region.iov()[2].iov_base, g_bytes + 200);
+  ck_assert_ptr_eq(f.regions.find(fi_mr_key(mr)), &region);
+  const uint64_t key = fi_mr_key(mr);
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(f.open, 0);
+  ck_assert_ptr_null(f.regions.find(key));
+}
+END_TEST
+
+START_TEST(provider_keys_are_distinct_and_not_the_requested_ones) {
+  Fixture f;
+  std::set<uint64_t> keys;
+  std::vector<fid_mr*> regions(1000);
+  for (fid_mr*& mr : regions) {
+    ck_assert_int_eq(f.reg(attributes(), &mr), 0);
+    keys.insert(fi_mr_key(mr));
+  }
+  ck_assert_uint_eq(keys.size(), regions.size());
+  ck_assert_uint_eq(keys.count(FI_KEY_NOTAVAIL), 0);
+  ck_assert_uint_eq(keys.count(42), 0);
+  for (fid_mr* mr : regions) fi_close(&mr->fid);
+  ck_assert_int_eq(f.open, 0);
+}
+END_TEST
+
+START_TEST(requested_key_is_kept_and_refused_while_in_use) {
+  Fixture f(0);
+  fid_mr* first = nullptr;
+  fid_mr* second = nullptr;
+  ck_assert_int_eq(f.reg(attributes(), &first), 0);
+  ck_assert_uint_eq(fi_mr_key(first), 42);
+  ck_assert_int_eq(f.reg(attributes(), &second), -FI_ENOKEY);
+  ck_assert_ptr_null(second);
+  ck_assert_int_eq(fi_close(&first->fid), 0);
+  ck_assert_int_eq(f.reg(attributes(), &second), 0);
+  ck_assert_int_eq(fi_close(&second->fid), 0);
+}
+END_TEST
+
+START_TEST(basic_mode_gives_provider_keys) {
+  Fixture f(1 << 0);  // FI_MR_BASIC, whose name warns in libfabric 2
+  fid_mr* mr[2];
+  ck_assert_int_eq(f.reg(attributes(), &mr[0]), 0);
+  ck_assert_int_eq(f.reg(attributes(), &mr[1]), 0);
+  for (fid_mr* each : mr) fi_close(&each->fid);
+}
+END_TEST
+
+struct Refusal {
+  void (*spoil)(fi_mr_attr&, uint64_t& flags);
+  int expected;
+};
+const Refusal kRefusals[] = {
+    {[](fi_mr_attr& a, uint64_t&) { a.mr_iov = nullptr; }, -FI_EINVAL},
+    {[](fi_mr_attr& a, uint64_t&) { a.iov_count = 0; }, -FI_EINVAL},
+    {[](fi_mr_attr& a, uint64_t&) { a.iov_count = 5; }, -FI_EINVAL},
+    {[](fi_mr_attr& a, uint64_t&) { a.iov_count = SIZE_MAX; }, -FI_EINVAL},
+    {[](fi_mr_attr& a, uint64_t&) { a.access = uint64_t{1} << 63; }, -FI_EINVAL},
+    {[](fi_mr_attr& a, uint64_t&) { a.offset = 1; }, -FI_EINVAL},
+    {[](fi_mr_attr& a, uint64_t&) { a.iface = FI_HMEM_CUDA; }, -FI_ENOSYS},
+    {[](fi_mr_attr& a, uint64_t&) { a.auth_key_size = 8; }, -FI_EOPNOTSUPP},
+    {[](fi_mr_attr&, uint64_t& f) { f = FI_RMA_EVENT; }, -FI_EBADFLAGS},
+    {[](fi_mr_attr& a, uint64_t&) {
+       static const iovec null_base{nullptr, 1};
+       a.mr_iov = &null_base;
+     },
+     -FI_EINVAL},
+    {[](fi_mr_attr& a, uint64_t&) {
+       static const iovec wraps{g_bytes, SIZE_MAX};
+       a.mr_iov = &wraps;
+     },
+     -FI_EINVAL},
+#ifdef FI_MR_DMABUF
+    {[](fi_mr_attr&, uint64_t& f) { f = FI_MR_DMABUF; }, -FI_EOPNOTSUPP},
+#endif
+};
+
+START_TEST(registration_refuses_bad_attributes) {
+  Fixture f;
+  fi_mr_attr attr = attributes();
+  uint64_t flags = 0;
+  kRefusals[_i].spoil(attr, flags);
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(f.reg(attr, &mr, flags), kRefusals[_i].expected);
+  ck_assert_ptr_null(mr);
+  ck_assert_int_eq(f.open, 0);
+}
+END_TEST
+
+START_TEST(registration_refuses_null_pointers) {
+  Fixture f;
+  fid_mr* mr = nullptr;
+  const fi_mr_attr attr = attributes();
+  ck_assert_int_eq(f.regions.open(nullptr, 0, &mr), -FI_EINVAL);
+  ck_assert_int_eq(f.regions.open(&attr, 0, nullptr), -FI_EINVAL);
+}
+END_TEST
+
+START_TEST(registration_does_not_read_fields_that_an_old_application_lacks) {
+  Fixture f(FI_MR_PROV_KEY, FI_VERSION(1, 4));
+  fi_mr_attr attr = attributes();
+  attr.iface = static_cast<fi_hmem_iface>(7);
+  attr.auth_key_size = 99;
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(f.reg(attr, &mr), 0);
+  fi_close(&mr->fid);
+}
+END_TEST
+
+START_TEST(bind_takes_an_endpoint_and_counts_for_no_counter) {
+  Fixture f;
+  fid_mr* mr = nullptr;
+  f.reg(attributes(), &mr);
+  fid other{};
+  other.fclass = FI_CLASS_EP;
+  ck_assert_int_eq(fi_mr_bind(mr, &other, 0), 0);
+  other.fclass = FI_CLASS_CNTR;
+  ck_assert_int_eq(fi_mr_bind(mr, &other, FI_REMOTE_WRITE), -FI_ENOSYS);
+  ck_assert_int_eq(fi_mr_bind(mr, nullptr, 0), -FI_EINVAL);
+  ck_assert_int_eq(fi_mr_enable(mr), 0);
+  ck_assert_int_eq(fi_control(&mr->fid, FI_GETWAIT, nullptr), -FI_ENOSYS);
+  fi_close(&mr->fid);
+}
+END_TEST
+
+START_TEST(entry_points_refuse_what_is_not_a_domain) {
+  fid other{};
+  other.fclass = FI_CLASS_FABRIC;
+  fid_mr* mr = nullptr;
+  const fi_mr_attr attr = attributes();
+  ck_assert_int_eq(g_mr_ops.reg(&other, g_bytes, 1, 0, 0, 0, 0, &mr, nullptr), -FI_EINVAL);
+  ck_assert_int_eq(g_mr_ops.regv(&other, kIov, 1, 0, 0, 0, 0, &mr, nullptr), -FI_EINVAL);
+  ck_assert_int_eq(g_mr_ops.regattr(&other, &attr, 0, &mr), -FI_EINVAL);
+  ck_assert_int_eq(g_mr_ops.regattr(nullptr, &attr, 0, &mr), -FI_EINVAL);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("mr");
+  TCase* tc = tcase_create("mr");
+  tcase_add_test(tc, region_keeps_what_it_was_registered_with);
+  tcase_add_test(tc, provider_keys_are_distinct_and_not_the_requested_ones);
+  tcase_add_test(tc, requested_key_is_kept_and_refused_while_in_use);
+  tcase_add_test(tc, basic_mode_gives_provider_keys);
+  tcase_add_loop_test(tc, registration_refuses_bad_attributes, 0, int(std::size(kRefusals)));
+  tcase_add_test(tc, registration_refuses_null_pointers);
+  tcase_add_test(tc, registration_does_not_read_fields_that_an_old_application_lacks);
+  tcase_add_test(tc, bind_takes_an_endpoint_and_counts_for_no_counter);
+  tcase_add_test(tc, entry_points_refuse_what_is_not_a_domain);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+#include <rdma/providers/fi_prov.h>
+
+#include "libcheck.h"
+
+extern "C" fi_provider* fi_prov_ini(void);
+
+namespace erdma::test {
+
+/// What a test asks of the provider; the defaults suit most.
+struct Ask {
+  uint32_t version = FI_VERSION(1, 9);
+  uint64_t caps = 0;
+  fi_threading threading = FI_THREAD_DOMAIN;
+  fi_progress progress = FI_PROGRESS_MANUAL;
+  fi_av_type av_type = FI_AV_TABLE;
+  uint32_t addr_format = FI_FORMAT_UNSPEC;
+};
+
+inline fi_provider* provider() {
+  static fi_provider* const made = [] {
+    setenv("FI_ERDMA_DEVICE", "shm", 1);
+    return fi_prov_ini();
+  }();
+  return made;
+}
+
+inline fi_info* get_info(const Ask& ask = {}) {
+  fi_info* hints = fi_allocinfo();
+  hints->caps = ask.caps;
+  hints->mode = FI_CONTEXT;
+  hints->addr_format = ask.addr_format;
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->domain_attr->threading = ask.threading;
+  hints->domain_attr->data_progress = ask.progress;
+  hints->domain_attr->av_type = ask.av_type;
+  fi_info* info = nullptr;
+  const int rc = provider()->getinfo(ask.version, nullptr, nullptr, 0, hints, &info);
+  fi_freeinfo(hints);
+  ck_assert_msg(rc == 0, "getinfo: %s", fi_strerror(-rc));
+  return info;
+}
+
+/// Fabric and domain.
+struct Root {
+  explicit Root(const Ask& ask = {}) : info(get_info(ask)) {
+    ck_assert_int_eq(provider()->fabric(info->fabric_attr, &fabric, nullptr), 0);
+    fabric->api_version = ask.version;
+    ck_assert_int_eq(fi_domain(fabric, info, &domain, nullptr), 0);
+  }
+  Root(const Root&) = delete;
+  Root& operator=(const Root&) = delete;
+  ~Root() {
+    ck_assert_int_eq(fi_close(&domain->fid), 0);
+    ck_assert_int_eq(fi_close(&fabric->fid), 0);
+    fi_freeinfo(info);
+  }
+
+  fid_cq* open_cq(fi_cq_format format = FI_CQ_FORMAT_TAGGED, fi_wait_obj wait = FI_WAIT_NONE,
+                  size_t size = 0) {
+    fi_cq_attr attr{};
+    attr.format = format;
+    attr.wait_obj = wait;
+    attr.size = size;
+    fid_cq* cq = nullptr;
+    ck_assert_int_eq(fi_cq_open(domain, &attr, &cq, nullptr), 0);
+    return cq;
+  }
+  fid_av* open_av() {
+    fi_av_attr attr{};
+    fid_av* av = nullptr;
+    ck_assert_int_eq(fi_av_open(domain, &attr, &av, nullptr), 0);
+    return av;
+  }
+
+  fi_info* info;
+  fid_fabric* fabric = nullptr;
+  fid_domain* domain = nullptr;
+};
+
+/// An enabled endpoint with an AV and one CQ of its own.
+struct Port {
+  explicit Port(Root& root, fi_wait_obj wait = FI_WAIT_NONE, uint64_t cq_flags = 0)
+      : cq(root.open_cq(FI_CQ_FORMAT_TAGGED, wait)), av(root.open_av()) {
+    ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | cq_flags), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
+    ck_assert_int_eq(fi_enable(ep), 0);
+  }
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+  ~Port() {
+    if (ep) ck_assert_int_eq(fi_close(&ep->fid), 0);
+    ck_assert_int_eq(fi_close(&cq->fid), 0);
+    ck_assert_int_eq(fi_close(&av->fid), 0);
+  }
+
+  std::vector<char> name() const {
+    std::vector<char> bytes(64);
+    size_t length = bytes.size();
+    ck_assert_int_eq(fi_getname(&ep->fid, bytes.data(), &length), 0);
+    bytes.resize(length);
+    return bytes;
+  }
+  fi_addr_t insert(const Port& peer) {
+    fi_addr_t address = FI_ADDR_NOTAVAIL;
+    ck_assert_int_eq(fi_av_insert(av, peer.name().data(), 1, &address, 0, nullptr), 1);
+    return address;
+  }
+  /// Drives this endpoint and, if given, another until one completion is there.
+  fi_cq_tagged_entry wait(Port* other = nullptr) {
+    fi_cq_tagged_entry entry{};
+    for (;;) {
+      const ssize_t rc = fi_cq_read(cq, &entry, 1);
+      if (rc == 1) return entry;
+      ck_assert_msg(rc == -FI_EAGAIN, "fi_cq_read: %s", fi_strerror(int(-rc)));
+      if (other) other->progress();
+    }
+  }
+  fi_cq_err_entry wait_error(Port* other = nullptr) {
+    fi_cq_tagged_entry entry{};
+    for (;;) {
+      const ssize_t rc = fi_cq_read(cq, &entry, 1);
+      if (rc == -FI_EAVAIL) break;
+      ck_assert_int_eq(rc, -FI_EAGAIN);
+      if (other) other->progress();
+    }
+    fi_cq_err_entry error{};
+    ck_assert_int_eq(fi_cq_readerr(cq, &error, 0), 1);
+    return error;
+  }
+  void progress() { fi_cq_read(cq, nullptr, 0); }
+
+  fid_cq* cq;
+  fid_av* av;
+  fid_ep* ep = nullptr;
+};
+
+}  // namespace erdma::test

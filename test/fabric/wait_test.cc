@@ -1,0 +1,202 @@
+#include "fabric/wait.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+
+#include <climits>
+#include <memory>
+#include <mutex>
+
+#include "fabric/cq.h"
+#include "fake/progress_source.h"
+#include "libcheck.h"
+
+using erdma::fabric::Deadline;
+using erdma::fabric::make_cq;
+using erdma::fabric::ProgressSource;
+using erdma::fabric::try_wait;
+using erdma::fabric::Waitable;
+using erdma::fabric::WaitObject;
+using erdma::test::FakeSource;
+using erdma::test::readable;
+using erdma::util::OptionalLock;
+
+namespace {
+
+std::unique_ptr<WaitObject> make() {
+  auto made = WaitObject::create();
+  ck_assert_int_eq(made.error(), 0);
+  return std::move(*made);
+}
+
+/// A source whose descriptor epoll does not take.
+class FileSource final : public ProgressSource {
+ public:
+  ~FileSource() { ::close(x_fd); }
+  int progress() noexcept override { return 0; }
+  bool arm() noexcept override { return true; }
+  void disarm() noexcept override {}
+  int wait_fds(int* fds, int) const noexcept override {
+    fds[0] = x_fd;
+    return 1;
+  }
+
+ private:
+  int x_fd = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+};
+
+}  // namespace
+
+START_TEST(descriptor_is_readable_from_wake_to_clear) {
+  auto wait = make();
+  ck_assert(!readable(wait->fd()));
+  wait->wake();
+  wait->wake();
+  ck_assert(readable(wait->fd()));
+  wait->wait(Deadline(-1));
+  wait->clear();
+  ck_assert(!readable(wait->fd()));
+  wait->clear();
+  wait->wait(Deadline(0));
+}
+END_TEST
+
+START_TEST(descriptor_is_readable_while_an_added_one_is) {
+  auto wait = make();
+  erdma::util::Fd event(eventfd(1, EFD_CLOEXEC));
+  ck_assert_int_eq(wait->add(event.get()), 0);
+  ck_assert(readable(wait->fd()));
+  wait->remove(event.get());
+  ck_assert(!readable(wait->fd()));
+  wait->remove(event.get());
+}
+END_TEST
+
+START_TEST(clear_does_not_hide_a_signal_from_those_inside) {
+  auto wait = make();
+  const WaitObject::Ticket first = wait->enter();
+  const WaitObject::Ticket second = wait->enter();
+  wait->signal();
+  wait->clear();
+  ck_assert(readable(wait->fd()));
+  ck_assert(wait->signalled(first) && wait->signalled(second));
+  const WaitObject::Ticket late = wait->enter();
+  ck_assert(!wait->signalled(late));
+  wait->leave(first);
+  wait->clear();
+  ck_assert(readable(wait->fd()));
+  wait->leave(second);
+  wait->clear();
+  ck_assert(!readable(wait->fd()));
+  wait->leave(late);
+  ck_assert(!wait->take_signal());
+}
+END_TEST
+
+START_TEST(signal_that_meets_nobody_is_for_the_next) {
+  auto wait = make();
+  wait->signal();
+  ck_assert(wait->take_signal());
+  ck_assert(!wait->take_signal());
+  wait->signal();
+  const WaitObject::Ticket ticket = wait->enter();
+  ck_assert(wait->signalled(ticket));
+  wait->signal();
+  ck_assert(wait->signalled(ticket));
+  wait->leave(ticket);
+  const WaitObject::Ticket next = wait->enter();
+  ck_assert(!wait->signalled(next));
+  wait->leave(next);
+  wait->clear();
+  ck_assert(!readable(wait->fd()));
+}
+END_TEST
+
+START_TEST(deadline_rounds_up_and_may_never_come) {
+  ck_assert_int_eq(Deadline(-1).left(), -1);
+  ck_assert_int_eq(Deadline(0).left(), 0);
+  ck_assert_int_gt(Deadline(INT_MAX).left(), INT_MAX / 2);
+}
+END_TEST
+
+START_TEST(source_with_work_keeps_everyone_awake) {
+  Waitable waitable(make(), false);
+  FakeSource idle, busy;
+  waitable.attach(idle);
+  waitable.attach(busy);
+  busy.hand_in([] {});
+  ck_assert(!waitable.watch());
+  ck_assert(!waitable.sleeping());
+  waitable.progress();
+  ck_assert(waitable.watch());
+  ck_assert(waitable.sleeping());
+  waitable.detach(busy);
+  waitable.detach(busy);
+  waitable.detach(idle);
+  ck_assert(!waitable.busy());
+}
+END_TEST
+
+START_TEST(sleep_lets_others_have_the_lock_even_if_it_can_not_sleep) {
+  Waitable waitable(make(), false);
+  FileSource source;
+  waitable.attach(source);
+  ck_assert(!waitable.watch());
+  OptionalLock lock(true);
+  std::unique_lock held(lock);
+  waitable.sleep(held, Deadline(-1));
+  ck_assert(held.owns_lock());
+  waitable.detach(source);
+  ck_assert(waitable.watch());
+}
+END_TEST
+
+START_TEST(trywait_refuses_bad_arguments) {
+  ck_assert_int_eq(try_wait(nullptr, 0), 0);
+  ck_assert_int_eq(try_wait(nullptr, 1), -FI_EINVAL);
+  fid* none[] = {nullptr};
+  ck_assert_int_eq(try_wait(none, -1), -FI_EINVAL);
+  ck_assert_int_eq(try_wait(none, 1), -FI_EINVAL);
+  fid domain{};
+  domain.fclass = FI_CLASS_DOMAIN;
+  fid* wrong[] = {&domain};
+  ck_assert_int_eq(try_wait(wrong, 1), -FI_EINVAL);
+}
+END_TEST
+
+START_TEST(trywait_asks_every_object) {
+  OptionalLock lock(false);
+  fi_cq_attr attr{};
+  attr.wait_obj = FI_WAIT_FD;
+  auto idle = make_cq({lock, 0, false, {}}, &attr, nullptr);
+  auto busy = make_cq({lock, 0, false, {}}, &attr, nullptr);
+  fid* fids[] = {&(*idle)->fid, &(*busy)->fid};
+  ck_assert_int_eq(try_wait(fids, 2), 0);
+  (*busy)->push({}, nullptr);
+  ck_assert_int_eq(try_wait(fids, 2), -FI_EAGAIN);
+  ck_assert_int_eq(try_wait(fids, 1), 0);
+  ck_assert_int_eq(fi_close(fids[0]), 0);
+  ck_assert_int_eq(fi_close(fids[1]), 0);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("wait");
+  TCase* tc = tcase_create("wait");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, descriptor_is_readable_from_wake_to_clear);
+  tcase_add_test(tc, descriptor_is_readable_while_an_added_one_is);
+  tcase_add_test(tc, clear_does_not_hide_a_signal_from_those_inside);
+  tcase_add_test(tc, signal_that_meets_nobody_is_for_the_next);
+  tcase_add_test(tc, deadline_rounds_up_and_may_never_come);
+  tcase_add_test(tc, source_with_work_keeps_everyone_awake);
+  tcase_add_test(tc, sleep_lets_others_have_the_lock_even_if_it_can_not_sleep);
+  tcase_add_test(tc, trywait_refuses_bad_arguments);
+  tcase_add_test(tc, trywait_asks_every_object);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/providers/fi_log.h>
+#include <rdma/providers/fi_prov.h>
+
+// Defines fi_log() for the executable that includes this, which thereby gets the provider's lines
+// of every level instead of standard error. Include in one file.
+namespace erdma::test {
+
+struct LogLine {
+  fi_log_level level;
+  std::string text;
+};
+
+inline std::vector<LogLine> g_log;
+
+/// The only line logged since the last call; "" if none, "many lines" if several.
+inline std::string only_log_line() {
+  const std::string text = g_log.empty() ? "" : g_log.size() == 1 ? g_log[0].text : "many lines";
+  g_log.clear();
+  return text;
+}
+
+inline bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace erdma::test
+
+extern "C" int fi_log_enabled(const fi_provider* provider, fi_log_level, fi_log_subsys) {
+  return provider && provider->name && std::strcmp(provider->name, "erdma") == 0;
+}
+
+extern "C" void fi_log(const fi_provider* provider, fi_log_level level, fi_log_subsys subsystem,
+                       const char* function, int, const char* format, ...) {
+  // Not what libfabric itself says in the name of a provider: each variable that is read.
+  if (!fi_log_enabled(provider, level, subsystem) || std::strstr(function, "fi_param")) return;
+  char text[2048];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  erdma::test::g_log.push_back({level, text});
+}
