@@ -1,0 +1,47 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Builds the clients in $bin from $here; only what is older than its sources.
+
+stale() { # stale PROGRAM SOURCE...
+  local program=$1 source
+  shift
+  [ -x "$program" ] || return 0
+  for source in "$@"; do [ "$source" -nt "$program" ] && return 0; done
+  return 1
+}
+
+# An installation that is not the compiler's own: LIBFABRIC_PREFIX.
+libfabric_flags=(${LIBFABRIC_PREFIX:+-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib"
+  -Wl,-rpath,"$LIBFABRIC_PREFIX/lib"})
+
+build_stress() { # build_stress NAME
+  local sources=("$here/$1.cc" "$here/fi_common.cc" "$here/fi_node.cc")
+  stale "$bin/$1" "${sources[@]}" "$here/fi_common.h" || return 0
+  "${CXX:-g++}" -std=c++20 -O2 -g -Wall -Wextra -Wconversion -Wshadow "${libfabric_flags[@]}" \
+    "${sources[@]}" -o "$bin/$1" -lfabric -pthread
+}
+
+build_clients() {
+  local name sources=("$here"/mpi_check*.c)
+  if stale "$bin/refuse_cma" "$here/refuse_cma.c"; then
+    "${CC:-cc}" -O2 -Wall -Wextra "$here/refuse_cma.c" -o "$bin/refuse_cma" || return 1
+  fi
+  if command -v mpicc >/dev/null && stale "$bin/mpi_check" "${sources[@]}" "$here/mpi_check.h"; then
+    mpicc -O2 -g -Wall -Wextra "${sources[@]}" -o "$bin/mpi_check" -lpthread || return 1
+  fi
+  for name in fi_order fi_threads fi_auto fi_forker fi_close_inflight fi_unexpected \
+    fi_stop_stress fi_kill_stress; do
+    build_stress "$name" || return 1
+  done
+}
+
+# A python3 that has mpi4py and numpy: not every first one in PATH is the system's.
+python_with_mpi() {
+  local candidate
+  for candidate in python3 /usr/bin/python3; do
+    "$candidate" -c 'import mpi4py, numpy' 2>/dev/null || continue
+    command -v "$candidate"
+    return
+  done
+  return 1
+}

@@ -1,0 +1,203 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# The checks of run.sh. Each runs in a shell of its own with its output in $log; what it returns is
+# the verdict. From the environment: provider, here, bin, logs, log, python.
+
+skip() { echo "$*"; exit 77; }
+wrong() { echo "WRONG: $*"; exit 1; }
+needs() { command -v "$1" >/dev/null || skip "there is no $1 here"; }
+
+# refusing CALLS ERRNO: fills `wrapper`. CALLS "none": no wrapper.
+refusing() {
+  wrapper=()
+  [ "$1" = none ] || wrapper=("$bin/refuse_cma" --calls "$1" --errno "$2")
+}
+
+# warnings_match CALLS RANKS [exact]: one warning per process, peer and refused call, and no other.
+# With two ranks, or "exact", every one must be there.
+warnings_match() {
+  [ "$provider" = erdma ] || return 0
+  local calls=$1 ranks=$2 count unique kinds=0
+  local pattern='process_vm_[a-z]+ from process [0-9]+ on process [0-9]+'
+  count=$(grep -ci 'continuing by copy' "$log")
+  unique=$(grep -i 'continuing by copy' "$log" | grep -oE "$pattern" | sort -u | wc -l)
+  case $calls in readv | writev) kinds=1 ;; readv,writev) kinds=2 ;; esac
+  echo "# warnings: $count, of which different: $unique"
+  [ "$count" -eq "$unique" ] || wrong 'a warning was repeated'
+  [ $kinds -gt 0 ] || [ "$count" -eq 0 ] || wrong 'CMA was refused where it should not be'
+  [ "$count" -le $((kinds * ranks * (ranks - 1))) ] || wrong 'more warnings than directions'
+  if [ "$ranks" -eq 2 ] && [ "$count" -ne $((kinds * 2)) ]; then
+    wrong "not the $((kinds * 2)) warnings expected"
+  fi
+  [ $kinds -ne 1 ] || ! grep -i 'continuing by copy' "$log" | grep -qv "process_vm_$calls from" ||
+    wrong 'a warning about the call that is allowed'
+  [ $kinds -eq 0 ] || [ "$count" -gt 0 ] || wrong 'no warning at all'
+}
+
+# carried_by_provider CALLS: the counters at close say which way the bytes went.
+carried_by_provider() {
+  [ "$provider" = erdma ] || return 0
+  local sums cma_read cma_write copied rings
+  grep -q 'bytes through rings' "$log" || wrong 'the provider closed no endpoint: not over erdma?'
+  sums=$(grep -oE '[0-9]+ bytes through rings, [0-9]+ by CMA read, [0-9]+ by CMA write, [0-9]+ copied in' \
+    "$log" | awk '{ r += $1; cr += $5; cw += $9; c += $13 } END { print r, cr, cw, c }')
+  read -r rings cma_read cma_write copied <<<"$sums"
+  echo "# bytes: $rings through rings, $cma_read CMA read, $cma_write CMA write, $copied copied"
+  [ "$rings" -gt 0 ] || wrong 'nothing went through the rings'
+  case $1 in
+    none) [ $((cma_read + cma_write)) -gt 0 ] || wrong 'CMA was not used' ;;
+    readv) [ "$cma_read" -eq 0 ] || wrong 'read by CMA although refused' ;;
+    writev) [ "$cma_write" -eq 0 ] || wrong 'written by CMA although refused' ;;
+    *)
+      [ $((cma_read + cma_write)) -eq 0 ] || wrong 'CMA was used although refused'
+      [ "$copied" -gt 0 ] || wrong 'nothing was copied'
+      ;;
+  esac
+}
+
+# Info, because the counters are written there; warnings are in it too.
+with_log() { env FI_LOG_LEVEL=info FI_LOG_PROV="$provider" "$@" || wrong "exit status $?"; }
+
+fi_info_lists() {
+  needs fi_info
+  fi_info -p "$provider" | tee /dev/stderr | grep -q "provider: $provider" || wrong 'not listed'
+  fi_info -p "$provider" -t FI_EP_RDM -c 'FI_MSG|FI_TAGGED' || wrong 'no tagged RDM endpoint'
+}
+
+# ping MESSAGE CALLS [ERRNO]
+ping() {
+  needs fi_pingpong
+  refusing "$2" "${3:-}"
+  local port server status=0
+  local arguments=(-p "$provider" -e rdm -m "$1" -c -S all -I 30)
+  port=$((20000 + RANDOM % 12000))
+  with_log "${wrapper[@]}" fi_pingpong "${arguments[@]}" -B "$port" & server=$!
+  sleep 0.7
+  (with_log "${wrapper[@]}" fi_pingpong "${arguments[@]}" -P "$port" 127.0.0.1) || status=1
+  wait "$server" || status=1
+  [ $status = 0 ] || wrong 'a side failed'
+  warnings_match "$2" 2
+  carried_by_provider "$2"
+}
+
+# launch RANKS CALLS ERRNO PROGRAM...
+launch() {
+  local ranks=$1
+  refusing "$2" "$3"
+  shift 3
+  needs mpirun
+  with_log mpirun -n "$ranks" "${wrapper[@]}" "$@"
+}
+
+# mpi RANKS CALLS [ERRNO]
+mpi() {
+  [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
+  launch "$1" "$2" "${3:-}" "$bin/mpi_check"
+  grep -q "^mpi_check: .* on $1 ranks passed" "$log" || wrong 'no closing line'
+  warnings_match "$2" "$1"
+  carried_by_provider "$2"
+}
+
+mpi_without_cma() {
+  [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
+  export FI_ERDMA_CMA=off
+  launch 2 none '' "$bin/mpi_check"
+  warnings_match none 2
+  carried_by_provider readv,writev
+}
+
+# in_private_mounts COMMAND...: with a 64 MiB /dev/shm and a /tmp of its own.
+in_private_mounts() {
+  unshare -m true 2>/dev/null || skip 'no right to make a mount namespace'
+  # shellcheck disable=SC2016
+  unshare -m bash -c 'mount -t tmpfs -o size=64m shm /dev/shm && mount -t tmpfs tmp /tmp && exec "$@"' \
+    _ "$@"
+}
+
+mpi_small_shm() {
+  [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
+  in_private_mounts env FI_LOG_LEVEL=info FI_LOG_PROV="$provider" \
+    mpirun -n 4 "$bin/mpi_check" || return
+  carried_by_provider none
+}
+
+# story CALLS [ERRNO]
+story() {
+  [ -n "${python:-}" ] || skip 'no python3 with mpi4py and numpy'
+  launch 4 "$1" "${2:-}" "$python" "$here/story.py" 20
+  grep -q 'story: .* right$' "$log" || wrong 'no closing line'
+  warnings_match "$1" 4
+  carried_by_provider "$1"
+}
+
+# netpipe CALLS ERRNO OPTION...
+netpipe() {
+  needs NPopenmpi
+  local calls=$1 error=$2
+  shift 2
+  cd "$(mktemp -d)" || return
+  launch 2 "$calls" "$error" NPopenmpi -n 10 -p 1 "$@" -o np.out
+  ! grep -qiE 'integrity check failed|error:' "$log" || wrong 'wrong data'
+  warnings_match "$calls" 2
+  carried_by_provider "$calls"
+  rm -rf "$PWD"
+}
+
+# hpcc_small CALLS [ERRNO]
+hpcc_small() {
+  needs hpcc
+  cd "$(mktemp -d)" || return
+  sed 's/^  //' >hpccinf.txt <<'  INPUT'
+  HPLinpack benchmark input file
+  erdma
+  HPL.out      output file name (if any)
+  8            device out (6=stdout,7=stderr,file)
+  1            # of problems sizes (N)
+  300          Ns
+  1            # of NBs
+  40           NBs
+  0            PMAP process mapping (0=Row-,1=Column-major)
+  1            # of process grids (P x Q)
+  2            Ps
+  2            Qs
+  16.0         threshold
+  1            # of panel fact
+  2            PFACTs (0=left, 1=Crout, 2=Right)
+  1            # of recursive stopping criterium
+  4            NBMINs (>= 1)
+  1            # of panels in recursion
+  2            NDIVs
+  1            # of recursive panel fact.
+  1            RFACTs (0=left, 1=Crout, 2=Right)
+  1            # of broadcast
+  1            BCASTs (0=1rg,1=1rM,2=2rg,3=2rM,4=Lng,5=LnM)
+  1            # of lookahead depth
+  1            DEPTHs (>=0)
+  2            SWAP (0=bin-exch,1=long,2=mix)
+  64           swapping threshold
+  0            L1 in (0=transposed,1=no-transposed) form
+  0            U  in (0=transposed,1=no-transposed) form
+  1            Equilibration (0=no,1=yes)
+  8            memory alignment in double (> 0)
+  0            Number of additional problem sizes for PTRANS
+  1200 10000 30000  values of N
+  0            number of additional blocking sizes for PTRANS
+  40 9 8 13 13 20 16 32 64  values of NB
+  INPUT
+  launch 4 "$1" "${2:-}" hpcc
+  grep -q '^Success=1' hpccoutf.txt || { tail -n 50 hpccoutf.txt; wrong 'HPCC does not say Success=1'; }
+  ! grep -E 'FAILED|^[A-Za-z_]*[Ff]ailure=[1-9]' hpccoutf.txt || wrong 'a part of HPCC failed'
+  grep -E 'PASSED|residual|Success=|RandomlyOrderedRing|NaturallyOrderedRing' hpccoutf.txt
+  warnings_match "$1" 4
+  carried_by_provider "$1"
+  rm -rf "$PWD"
+}
+
+# The libfabric programs: they check themselves. Warnings only; the counters of thousands of
+# processes would drown the log.
+stress() { env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$bin/$1" "${@:2}"; }
+stress_refused() {
+  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$bin/refuse_cma" "$bin/$1" "${@:2}" || return
+  [ "$provider" != erdma ] || grep -qi 'continuing by copy' "$log" || wrong 'no warning at all'
+}
+stress_private() { in_private_mounts "$bin/$1" "${@:2}"; }

@@ -1,0 +1,38 @@
+#pragma once
+
+/* mpi_check: what the phases share. Every phase is collective and leaves nothing in flight. */
+#include <mpi.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct Phase {
+  const char* name;
+  void (*run)(void);
+};
+
+extern int rank, ranks;
+extern int peer;               /* the other one of this rank's pair; -1 without */
+extern int threads_allowed;    /* MPI_THREAD_MULTIPLE was granted */
+extern unsigned long checks;   /* comparisons made by this rank */
+
+/* Ends the job if the condition does not hold. */
+#define CHECK(condition)                                                                     \
+  do {                                                                                       \
+    ++checks;                                                                                \
+    if (!(condition)) {                                                                      \
+      fprintf(stderr, "mpi_check: rank %d, %s:%d: not true: %s\n", rank, __FILE__, __LINE__, \
+              #condition);                                                                   \
+      MPI_Abort(MPI_COMM_WORLD, 1);                                                          \
+    }                                                                                        \
+  } while (0)
+
+uint64_t next_random(uint64_t* state);
+uint32_t crc32_of(const void* data, size_t length);
+void fill(void* data, size_t length, uint64_t seed);
+void check_filled(const void* data, size_t length, uint64_t seed);
+void* allocate(size_t length);
+
+extern const struct Phase point_to_point_phases[], collective_phases[], thread_phases[];

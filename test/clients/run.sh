@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# test/clients/run.sh [PART-OF-A-NAME]: real applications over the provider that FI_PROVIDER names,
+# plain and where the kernel refuses CMA. Prints "PASS: name", "FAIL: name" and "SKIP: name (why)";
+# the output of each is in $top_builddir/clients/logs. Exit status 1 if one failed.
+set -u
+top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
+top=$(cd "$top" && pwd)
+# shellcheck source=test/lib/common.sh
+. "$top/test/lib/common.sh"
+build=${top_builddir:-$top/build}
+[ -n "${FI_PROVIDER:-}" ] || use_build "$build"
+use_open_mpi
+export provider=${FI_PROVIDER} here=$top/test/clients bin=$build/clients
+export logs=$bin/logs
+filter=${1:-}
+passed=0 failed=0 skipped=0
+mkdir -p "$logs" || exit 1
+# shellcheck source=test/clients/build.sh
+. "$here/build.sh"
+# shellcheck source=test/clients/checks.sh
+. "$here/checks.sh"
+
+build_clients >"$logs/build.log" 2>&1 || { tail -n 20 "$logs/build.log"; echo 'FAIL: build'; exit 1; }
+python=$(python_with_mpi) && export python
+
+# check NAME SECONDS COMMAND...: exit status 0 passes, 77 is a skip whose reason is the last line.
+check() {
+  local name=$1 limit=$2 status=0 begin=$SECONDS
+  shift 2
+  [[ $name == *"$filter"* ]] || return 0
+  log=$logs/$(tr -c 'a-zA-Z0-9\n' _ <<<"$name").log
+  export log
+  timeout -k 5 "$limit" bash -c '. "$here/checks.sh"; "$@"' _ "$@" >"$log" 2>&1 </dev/null ||
+    status=$?
+  case $status in
+    0) passed=$((passed + 1)); echo "PASS: $name ($((SECONDS - begin)) s)" ;;
+    77) skipped=$((skipped + 1)); echo "SKIP: $name ($(tail -n 1 "$log"))" ;;
+    *)
+      failed=$((failed + 1))
+      echo "FAIL: $name (status $status; $log)"
+      tail -n 12 "$log" | sed 's/^/  | /'
+      ;;
+  esac
+}
+
+both='readv,writev'
+check 'fi_info lists the provider' 20 fi_info_lists
+for message in tagged msg; do
+  check "fi_pingpong $message, all sizes checked" 60 ping "$message" none
+  check "fi_pingpong $message, CMA refused with EPERM" 60 ping "$message" $both EPERM
+done
+check 'fi_pingpong tagged, CMA refused with ENOSYS' 60 ping tagged $both ENOSYS
+
+check 'Open MPI, 2 ranks' 60 mpi 2 none
+check 'Open MPI, 4 ranks' 90 mpi 4 none
+check 'Open MPI, 8 ranks' 120 mpi 8 none
+check 'Open MPI, 2 ranks, CMA refused with EPERM' 90 mpi 2 $both EPERM
+check 'Open MPI, 4 ranks, CMA refused with ENOSYS' 120 mpi 4 $both ENOSYS
+check 'Open MPI, 2 ranks, process_vm_readv refused' 60 mpi 2 readv EPERM
+check 'Open MPI, 2 ranks, process_vm_writev refused' 60 mpi 2 writev EPERM
+check 'Open MPI, 2 ranks, FI_ERDMA_CMA=off' 60 mpi_without_cma
+check 'Open MPI, 4 ranks, 64 MiB of /dev/shm' 90 mpi_small_shm
+
+check 'mpi4py broadcast, 4 siblings' 60 story none
+check 'mpi4py broadcast, CMA refused with EPERM' 60 story $both EPERM
+check 'mpi4py broadcast, CMA refused with ENOSYS' 60 story $both ENOSYS
+check 'mpi4py broadcast, process_vm_readv refused' 60 story readv EPERM
+check 'mpi4py broadcast, process_vm_writev refused' 60 story writev EPERM
+
+check 'NetPIPE, integrity' 60 netpipe none '' -i -u 1048576
+check 'NetPIPE, speed' 60 netpipe none '' -u 4194304
+check 'NetPIPE, integrity, CMA refused with EPERM' 60 netpipe $both EPERM -i -u 1048576
+check 'NetPIPE, integrity, CMA refused with ENOSYS' 60 netpipe $both ENOSYS -i -u 1048576
+
+check 'HPCC' 120 hpcc_small none
+check 'HPCC, CMA refused with EPERM' 120 hpcc_small $both EPERM
+
+check 'order and matching as a model says' 60 stress fi_order
+check 'order and matching, CMA refused' 90 stress_refused fi_order --messages 5000 --batches 30
+check 'four threads on one endpoint' 90 stress fi_threads
+check 'four threads on one endpoint, CMA refused' 90 stress_refused fi_threads --messages 1000
+check 'automatic progress' 60 stress fi_auto
+check 'an application that forks' 60 stress fi_forker
+check 'an endpoint closed with operations in flight' 60 stress fi_close_inflight
+check 'a million unexpected messages' 150 stress fi_unexpected
+check 'a receiver stopped for 3 s' 60 stress fi_stop_stress --seconds 3
+check 'a receiver stopped for 1 s, CMA refused' 60 stress_refused fi_stop_stress --seconds 1
+check '200 processes killed' 200 stress_private fi_kill_stress --rounds 200 --strict
+check '40 processes killed, CMA refused' 100 stress_refused fi_kill_stress --rounds 40
+
+echo "# clients: $passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
