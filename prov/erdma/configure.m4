@@ -1,0 +1,169 @@
+dnl SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+dnl Checks of the erdma provider, in the order in which they run.
+
+dnl --- C++20 as g++ 12 has it; constructs that the sources use and g++ 11 or an old libstdc++ lacks
+ERDMA_CXXFLAGS="-std=c++20"
+erdma_save_CXXFLAGS=$CXXFLAGS
+CXXFLAGS="$CXXFLAGS $ERDMA_CXXFLAGS"
+AC_CACHE_CHECK([whether $CXX has C++20 (g++ 12 or better)], [erdma_cv_cxx20],
+  [AC_COMPILE_IFELSE([AC_LANG_SOURCE([[
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <concepts>
+#include <span>
+#include <thread>
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 12
+#error "g++ 12 or better is needed"
+#endif
+enum class E { one };
+using enum E;
+template <std::invocable F> int call(F&& f) { return f(); }
+struct S { int a = 0; int b = 0; bool operator==(const S&) const = default; };
+constexpr S s = {.a = 1, .b = 2};
+static_assert(s == S{1, 2} && std::has_single_bit(4u));
+int probe() {
+  std::jthread t([](std::stop_token) {});
+  const int v[] = {1, 2};
+  return call([&] { return int(std::ranges::find(v, 2) - v) + int(std::span(v).size()); }) + int(one);
+}
+]])], [erdma_cv_cxx20=yes], [erdma_cv_cxx20=no])])
+CXXFLAGS=$erdma_save_CXXFLAGS
+AS_IF([test "$erdma_cv_cxx20" != yes],
+  [AC_MSG_ERROR([$CXX does not compile C++20 as this provider uses it. Install g++ 12 or better (Debian 12: apt install g++) or name another compiler with CXX=...])])
+
+ERDMA_CXXFLAGS="$ERDMA_CXXFLAGS -fno-rtti -fvisibility=hidden -fno-semantic-interposition -pthread"
+ERDMA_WARNINGS="-Wall -Wextra -Wconversion -Wshadow"
+
+dnl --- --enable-werror, --enable-sanitizer
+AC_ARG_ENABLE([werror],
+  [AS_HELP_STRING([--enable-werror], [warnings are errors (for continuous integration)])],
+  [], [enable_werror=no])
+AS_IF([test "$enable_werror" = yes], [ERDMA_WARNINGS="$ERDMA_WARNINGS -Werror"])
+
+AC_ARG_ENABLE([sanitizer],
+  [AS_HELP_STRING([--enable-sanitizer=LIST],
+    [build with these sanitizers: "address,undefined" or "thread"])],
+  [], [enable_sanitizer=no])
+AS_CASE([$enable_sanitizer],
+  [no], [],
+  [yes], [enable_sanitizer=address,undefined])
+AS_IF([test "$enable_sanitizer" != no], [
+  ERDMA_SANITIZER="-fsanitize=$enable_sanitizer -fno-sanitize-recover=all -fno-omit-frame-pointer"
+  erdma_save_CXXFLAGS=$CXXFLAGS
+  CXXFLAGS="$CXXFLAGS $ERDMA_SANITIZER"
+  AC_MSG_CHECKING([whether $CXX links with -fsanitize=$enable_sanitizer])
+  AC_LINK_IFELSE([AC_LANG_PROGRAM([], [])], [AC_MSG_RESULT([yes])],
+    [AC_MSG_RESULT([no])
+     AC_MSG_ERROR([$CXX does not know the sanitizer "$enable_sanitizer", or its library is missing])])
+  CXXFLAGS=$erdma_save_CXXFLAGS
+], [ERDMA_SANITIZER=])
+
+dnl --- libfabric: pkg-config, or a prefix. -isystem, as its 2.x headers warn under -Wshadow
+AC_ARG_WITH([libfabric],
+  [AS_HELP_STRING([--with-libfabric=PREFIX],
+    [libfabric 1.17 or later, 2.x included, installed below PREFIX (default: pkg-config)])],
+  [], [with_libfabric=yes])
+AS_CASE([$with_libfabric],
+  [no], [AC_MSG_ERROR([this is a libfabric provider: --without-libfabric makes no sense])],
+  [yes], [
+    PKG_CHECK_MODULES([LIBFABRIC], [libfabric >= 1.17], [],
+      [AC_MSG_ERROR([libfabric 1.17 or later was not found by pkg-config. Install it (Debian 12: apt install libfabric-dev) or use --with-libfabric=PREFIX])])
+    LIBFABRIC_CFLAGS=`AS_ECHO(["$LIBFABRIC_CFLAGS"]) | $SED 's/-I/-isystem /g'`
+    LIBFABRIC_RPATH=
+    erdma_libfabric_where="pkg-config `$PKG_CONFIG --modversion libfabric`"],
+  [
+    AS_IF([test -f "$with_libfabric/include/rdma/fabric.h"], [],
+      [AC_MSG_ERROR([there is no $with_libfabric/include/rdma/fabric.h (--with-libfabric=PREFIX)])])
+    erdma_libfabric_libdir=
+    for erdma_dir in lib64 "lib/$host_cpu-linux-gnu" lib; do
+      AS_IF([test -e "$with_libfabric/$erdma_dir/libfabric.so"],
+        [erdma_libfabric_libdir=$with_libfabric/$erdma_dir])
+    done
+    AS_IF([test -n "$erdma_libfabric_libdir"], [],
+      [AC_MSG_ERROR([there is no libfabric.so below $with_libfabric (--with-libfabric=PREFIX)])])
+    LIBFABRIC_CFLAGS="-isystem $with_libfabric/include"
+    LIBFABRIC_LIBS="-L$erdma_libfabric_libdir -lfabric"
+    LIBFABRIC_RPATH="-R $erdma_libfabric_libdir"
+    erdma_libfabric_where=$with_libfabric])
+AC_SUBST([LIBFABRIC_CFLAGS])
+AC_SUBST([LIBFABRIC_LIBS])
+AC_SUBST([LIBFABRIC_RPATH])
+AS_CASE([$with_libfabric], [yes], [DISTCHECK_LIBFABRIC=],
+  [DISTCHECK_LIBFABRIC="--with-libfabric=$with_libfabric"])
+AC_SUBST([DISTCHECK_LIBFABRIC])
+
+erdma_save_CPPFLAGS=$CPPFLAGS
+CPPFLAGS="$CPPFLAGS $LIBFABRIC_CFLAGS"
+AC_MSG_CHECKING([whether the libfabric headers are 1.17 or later])
+AC_COMPILE_IFELSE([AC_LANG_SOURCE([[
+#include <rdma/fabric.h>
+#include <rdma/providers/fi_prov.h>
+#if FI_MAJOR_VERSION == 1 && FI_MINOR_VERSION < 17
+#error "too old"
+#endif
+]])], [AC_MSG_RESULT([yes])],
+  [AC_MSG_RESULT([no])
+   AC_MSG_ERROR([the libfabric headers found are older than 1.17 or incomplete])])
+CPPFLAGS=$erdma_save_CPPFLAGS
+
+dnl --- rdma-core: the NIC transport will link it; asked for now so that no build machine lacks it then
+PKG_CHECK_MODULES([RDMA_CORE], [libibverbs librdmacm],
+  [AC_DEFINE([HAVE_RDMA_CORE], [1], [rdma-core (libibverbs and librdmacm) was found])],
+  [AC_MSG_ERROR([rdma-core was not found by pkg-config: libibverbs and librdmacm are needed (Debian 12: apt install libibverbs-dev librdmacm-dev)])])
+
+dnl --- CUDA: headers only; libcuda is opened at run time
+AC_ARG_WITH([cuda],
+  [AS_HELP_STRING([--with-cuda=DIR|no], [CUDA headers below DIR (default: look in /usr/local/cuda)])],
+  [], [with_cuda=auto])
+CUDA_CPPFLAGS=
+AS_CASE([$with_cuda],
+  [no], [erdma_cuda=no],
+  [auto|yes], [
+    AS_IF([test -f /usr/local/cuda/include/cuda.h], [erdma_cuda=/usr/local/cuda],
+      [erdma_cuda=no])
+    AS_IF([test "$erdma_cuda.$with_cuda" = no.yes],
+      [AC_MSG_ERROR([there is no /usr/local/cuda/include/cuda.h: use --with-cuda=DIR])])],
+  [
+    AS_IF([test -f "$with_cuda/include/cuda.h"], [erdma_cuda=$with_cuda],
+      [AC_MSG_ERROR([there is no $with_cuda/include/cuda.h (--with-cuda=DIR)])])])
+AS_IF([test "$erdma_cuda" != no],
+  [CUDA_CPPFLAGS="-isystem $erdma_cuda/include"
+   AC_DEFINE([HAVE_CUDA_H], [1], [cuda.h was found])])
+AC_SUBST([CUDA_CPPFLAGS])
+
+dnl --- for make check, the man page, format-check and tidy: none is needed to build and install
+AC_ARG_ENABLE([tests],
+  [AS_HELP_STRING([--disable-tests], [do not look for what only make check needs])],
+  [], [enable_tests=yes])
+AS_IF([test "$enable_tests" != no],
+  [PKG_CHECK_MODULES([CHECK], [check >= 0.12], [erdma_check=yes], [erdma_check=no])],
+  [erdma_check=no])
+AM_CONDITIONAL([HAVE_CHECK], [test "$erdma_check" = yes])
+
+AC_CHECK_PROGS([PANDOC], [pandoc])
+AM_CONDITIONAL([HAVE_PANDOC], [test -n "$PANDOC"])
+AM_CONDITIONAL([INSTALL_MAN], [test -n "$PANDOC" || test -f "$srcdir/man/fi_erdma.7"])
+AC_CHECK_PROGS([CLANG_FORMAT], [clang-format-14 clang-format])
+AC_CHECK_PROGS([CLANG_TIDY], [clang-tidy-14 clang-tidy])
+
+AC_SUBST([ERDMA_CXXFLAGS])
+AC_SUBST([ERDMA_WARNINGS])
+AC_SUBST([ERDMA_SANITIZER])
+
+AC_DEFUN([ERDMA_SUMMARY], [
+erdma_rdma_core=`$PKG_CONFIG --modversion libibverbs`
+AS_IF([test "$prefix" = NONE], [prefix=$ac_default_prefix])
+AS_IF([test "$exec_prefix" = NONE], [exec_prefix=$prefix])
+eval erdma_libdir="$libdir"
+AC_MSG_NOTICE([
+
+  $PACKAGE_NAME $PACKAGE_VERSION
+  compiler     $CXX ($ERDMA_CXXFLAGS)
+  libfabric    $erdma_libfabric_where
+  rdma-core    $erdma_rdma_core (for the NIC transport; not linked yet)
+  CUDA         $erdma_cuda
+  sanitizer    $enable_sanitizer
+  unit tests   $erdma_check (libcheck)
+  installs     liberdma-fi.so in $erdma_libdir/libfabric
+])])

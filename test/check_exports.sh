@@ -1,0 +1,11 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# The library exports fi_prov_ini and nothing else: no weak std:: symbol that could meet another
+# libstdc++ user's in one process.
+library=${ERDMA_LIBRARY:-${top_builddir:-.}/.libs/liberdma-fi.so}
+[ -f "$library" ] || { echo "$library does not exist"; exit 1; }
+exports=$(nm -D --defined-only "$library" | awk '{ print $NF }' | sort)
+[ "$exports" = fi_prov_ini ] && exit 0
+echo "$library must export fi_prov_ini alone, but it exports:"
+echo "${exports:-nothing}"
+exit 1

@@ -1,0 +1,37 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# A layer includes only what lies below it: fabric > protocol > transport > hmem > util.
+cd "${srcdir:-.}/prov/erdma" || exit 1
+bad=0
+
+# deny FOLDERS PATTERN [grep option]: no file in FOLDERS includes PATTERN.
+deny() {
+  folders=$1 pattern=$2
+  shift 2
+  for folder in $folders; do
+    [ -d "$folder" ] || continue
+    if grep -rnE "$@" "^ *# *include *$pattern" "$folder"; then bad=1; fi
+  done
+}
+
+deny util      '"(fabric|protocol|transport|hmem)/'
+deny hmem      '"(fabric|protocol|transport)/'
+deny transport '"(fabric|protocol)/'
+deny protocol  '"(fabric/|transport/(verbs|shm|self)/)'
+deny transport/shm   '"transport/(verbs|self)/'
+deny transport/self  '"transport/(verbs|shm)/'
+deny transport/verbs '"transport/(shm|self)/'
+deny .         '<infiniband/' --exclude-dir=verbs
+deny .         '<cuda'        --exclude-dir=hmem
+deny .         '("(fake|libcheck)|<check.h>)'
+deny 'util hmem protocol transport' '<rdma/(fi_[a-df-z]|fi_e[^r]|providers/fi_prov)'
+# Only domain.cc names the transports together.
+for file in $(grep -rlE '^ *# *include *"transport/(verbs|shm|self)/' fabric 2>/dev/null); do
+  kinds=$(grep -ohE '"transport/(verbs|shm|self)/' "$file" | sort -u | wc -l)
+  case $file in fabric/domain.cc) continue ;; esac
+  if [ "$kinds" -gt 1 ]; then
+    echo "$file: only fabric/domain.cc includes more than one transport"
+    bad=1
+  fi
+done
+exit $bad

@@ -1,0 +1,38 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# The lists of the Makefile.include files hold what is in the tree, sorted.
+cd "${srcdir:-.}" || exit 1
+bad=0
+
+# listed FILE VARIABLE: the entries of a list.
+listed() {
+  awk -v name="$2" '$1 == name && $2 == "=" { inside = 1; next }
+    inside { last = !/\\$/; sub(/ *\\$/, ""); sub(/^[ \t]+/, ""); print; if (last) exit }' "$1"
+}
+# compare FILE VARIABLE, the tree on standard input.
+compare() {
+  tree=$(LC_ALL=C sort)
+  list=$(listed "$1" "$2")
+  [ "$tree" = "$list" ] && return
+  bad=1
+  echo "$2 in $1 differs from the tree:"
+  {
+    printf '%s\n' "$tree" | while read -r name; do
+      printf '%s\n' "$list" | grep -qxF "$name" || echo "  not listed: $name"
+    done
+    printf '%s\n' "$list" | while read -r name; do
+      printf '%s\n' "$tree" | grep -qxF "$name" || echo "  does not exist: $name"
+    done
+    printf '%s\n' "$list" | LC_ALL=C sort -c 2>/dev/null || echo '  not sorted (LC_ALL=C)'
+  }
+}
+
+find prov/erdma -name '*.cc' -o -name '*.h' >"${TMPDIR:-/tmp}/lists.$$"
+compare prov/erdma/Makefile.include erdma_sources <"${TMPDIR:-/tmp}/lists.$$"
+find test -name '*_test.cc' | sed 's/\.cc$//' >"${TMPDIR:-/tmp}/lists.$$"
+compare test/Makefile.include unit_tests <"${TMPDIR:-/tmp}/lists.$$"
+find test/*.h test/util test/hmem test/protocol test/transport test/fabric test/fake -name '*.h' \
+  2>/dev/null >"${TMPDIR:-/tmp}/lists.$$"
+compare test/Makefile.include test_headers <"${TMPDIR:-/tmp}/lists.$$"
+rm -f "${TMPDIR:-/tmp}/lists.$$"
+exit $bad

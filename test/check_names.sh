@@ -1,0 +1,18 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Nothing in the tree names the machine it was written on: no home folder, no private package
+# mirror, no address of a private network in a URL.
+cd "${srcdir:-.}" || exit 1
+trees=
+for tree in prov include man test fabtests .ci configure.ac Makefile.am README.md CHANGELOG.md \
+  CONTRIBUTING.md quickstart run-tests; do
+  [ -e "$tree" ] && trees="$trees $tree"
+done
+home='(^|[^A-Za-z0-9_.$}/])/(home|Users)/[A-Za-z0-9]|(^|[^A-Za-z0-9_.$}])/(root|work|workspace)/[A-Za-z0-9]'
+hosts='https?://[^ /]*(artifact|registry|mirror|proxy|cache)[^ /]*/'
+private='https?://(10\.|192\.168\.|172\.(1[6-9]|2[0-9]|3[01])\.|[^ /]*\.(internal|corp|lan)[:/])'
+# shellcheck disable=SC2086
+if grep -rnIE "$home|$hosts|$private" --exclude=check_names.sh --exclude=check_selftest.sh $trees; then
+  exit 1
+fi
+exit 0

@@ -1,0 +1,105 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Proves that each structure test can fail: a small tree that passes all of them, then one planted
+# violation at a time, which the right test must refuse.
+checks=$(cd "${srcdir:-.}/test" && pwd) || exit 1
+folder=$(mktemp -d "${TMPDIR:-/tmp}/erdma-selftest.XXXXXX") || exit 1
+trap 'rm -rf "$folder"' EXIT
+bad=0
+
+plant_clean() {
+  rm -rf "${folder:?}"/*
+  for layer in util hmem protocol transport/shm transport/self fabric; do
+    mkdir -p "$folder/prov/erdma/$layer"
+  done
+  mkdir -p "$folder/man" "$folder/test/util"
+  echo '#include "transport/shm/shm.h"' >"$folder/prov/erdma/fabric/domain.cc"
+  echo '#include "transport/self/self.h"' >>"$folder/prov/erdma/fabric/domain.cc"
+  echo 'const char* kNames[] = {"FI_ERDMA_CMA"};' >"$folder/prov/erdma/fabric/env.cc"
+  echo '#include <rdma/fi_errno.h>' >"$folder/prov/erdma/util/a.cc"
+  echo '#include "util/a.h"' >"$folder/prov/erdma/protocol/b.cc"
+  echo 'static_assert(sizeof(int) == 4);' >>"$folder/prov/erdma/protocol/b.cc"
+  echo '`FI_ERDMA_CMA`: auto or off' >"$folder/man/fi_erdma.7.md"
+  echo 'int main() {}' >"$folder/test/util/a_test.cc"
+  cat >"$folder/prov/erdma/Makefile.include" <<'END'
+erdma_sources = \
+	prov/erdma/fabric/domain.cc \
+	prov/erdma/fabric/env.cc \
+	prov/erdma/protocol/b.cc \
+	prov/erdma/util/a.cc
+END
+  printf 'unit_tests = \\\n\ttest/util/a_test\n\ntest_headers = \\\n\t\n' \
+    >"$folder/test/Makefile.include"
+}
+
+# verdict CHECK pass|refuse WHAT
+verdict() {
+  if srcdir=$folder sh "$checks/$1" >"$folder/.out" 2>&1; then got=pass; else got=refuse; fi
+  if [ $got != "$2" ]; then
+    echo "$1: $got instead of $2: $3"
+    cat "$folder/.out"
+    bad=1
+  elif [ "$2" = refuse ] && [ ! -s "$folder/.out" ]; then
+    echo "$1: refused in silence: $3"
+    bad=1
+  fi
+}
+# refused CHECK FILE LINE: appends LINE to FILE of a clean tree.
+refused() {
+  plant_clean
+  mkdir -p "$(dirname "$folder/$2")"
+  echo "$3" >>"$folder/$2"
+  verdict "$1" refuse "$2: $3"
+}
+
+plant_clean
+for check in layers man sizes names aborts lists; do verdict check_$check.sh pass 'the clean tree'; done
+
+p=prov/erdma
+refused check_layers.sh $p/util/a.cc '#include "fabric/domain.h"'
+refused check_layers.sh $p/hmem/x.cc '# include "transport/transport.h"'
+refused check_layers.sh $p/transport/shm/x.h '#include "protocol/wire.h"'
+refused check_layers.sh $p/transport/shm/x.h '#include "transport/self/self.h"'
+refused check_layers.sh $p/protocol/b.cc '#include "transport/shm/ring.h"'
+refused check_layers.sh $p/protocol/b.cc '#include <rdma/fi_endpoint.h>'
+refused check_layers.sh $p/fabric/x.cc '#include <infiniband/verbs.h>'
+refused check_layers.sh $p/fabric/x.cc '#include <cuda.h>'
+refused check_layers.sh $p/util/a.cc '#include "fake/clock.h"'
+refused check_layers.sh $p/fabric/x.cc '#include "transport/shm/a.h"
+#include "transport/self/b.h"'
+
+refused check_man.sh $p/fabric/env.cc '"FI_ERDMA_NEW"'
+refused check_man.sh man/fi_erdma.7.md '`FI_ERDMA_OLD`'
+refused check_man.sh README.md '`FI_ERDMA_OLD`'
+
+refused check_aborts.sh $p/util/a.cc '  abort();'
+refused check_aborts.sh $p/util/a.cc '  assert(x);'
+refused check_aborts.sh $p/util/a.cc '  std::exit(1);'
+refused check_aborts.sh $p/util/a.cc '  // TODO later'
+
+refused check_names.sh $p/util/a.cc '// see /home/someone/notes'
+refused check_names.sh README.md 'clone it to /work/here'
+refused check_names.sh quickstart 'curl https://apt-mirror.example/debian/x'
+refused check_names.sh quickstart 'curl http://10.1.2.3/x'
+
+refused check_lists.sh $p/util/unlisted.cc 'int x;'
+refused check_lists.sh test/util/unlisted_test.cc 'int x;'
+plant_clean
+rm "$folder/$p/util/a.cc"
+verdict check_lists.sh refuse 'a listed file is missing'
+
+plant_clean
+awk 'BEGIN { for (i = 0; i < 601; i++) print "int x" i ";" }' >"$folder/$p/util/long.cc"
+verdict check_sizes.sh refuse 'a file of 601 lines'
+
+# Exports: any other library has some.
+library=$(ldconfig -p 2>/dev/null | awk '/libfabric\.so/ { print $NF; exit }')
+if [ -n "$library" ]; then
+  ERDMA_LIBRARY=$library
+  export ERDMA_LIBRARY
+  verdict check_exports.sh refuse "$library exports more"
+fi
+ERDMA_LIBRARY=$folder/none.so
+export ERDMA_LIBRARY
+verdict check_exports.sh refuse 'no library'
+exit $bad

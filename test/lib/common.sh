@@ -1,0 +1,140 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Functions that quickstart and run-tests share. The caller sets `top`, the root of the source tree,
+# and has `set -u`.
+
+# Needed to build, and to run fi_info, fi_pingpong and MPI jobs.
+build_packages=(g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin
+  libibverbs-dev librdmacm-dev openmpi-bin libopenmpi-dev)
+
+say() { printf '%s\n' "$*"; }
+title() { printf '\n== %s\n' "$*"; }
+die() {
+  printf '\n%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# missing_packages PACKAGE...: prints those that are not installed.
+missing_packages() {
+  local package
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
+      printf '%s ' "$package"
+  done
+}
+
+# install_packages PACKAGE...: installs what is missing; 1 and a message if that cannot be done.
+# Needs neither apt nor root where nothing is missing.
+install_packages() {
+  local missing sudo=() log
+  [ -z "${ERDMA_SKIP_INSTALL:-}" ] || return 0
+  if ! command -v dpkg-query >/dev/null; then
+    say "This is not Debian. Install what corresponds to these packages of Debian 12, then start" \
+      "again with ERDMA_SKIP_INSTALL=1:" >&2
+    say "  $*" >&2
+    return 1
+  fi
+  missing=$(missing_packages "$@")
+  [ -n "$missing" ] || return 0
+  if ! command -v apt-get >/dev/null; then
+    say "There is no apt-get. Install these packages by other means:" "$missing" >&2
+    return 1
+  fi
+  if [ "$(id -u)" != 0 ]; then
+    if ! command -v sudo >/dev/null || ! sudo -v; then
+      say "Packages are missing, and this is neither root nor a user with sudo. As root:" >&2
+      say "  apt-get install $missing" >&2
+      return 1
+    fi
+    sudo=(sudo)
+  fi
+  say "Installing: $missing"
+  log=$(mktemp) || return 1
+  # shellcheck disable=SC2086
+  if ! { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q update &&
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get -qy -o DPkg::Lock::Timeout=120 install --no-install-recommends $missing; } \
+    </dev/null >"$log" 2>&1; then
+    tail -n 15 "$log" >&2
+    rm -f "$log"
+    say "apt-get failed (see above). These packages are needed: $missing" >&2
+    return 1
+  fi
+  rm -f "$log"
+}
+
+# writable FOLDER: a build by another user (root, say) is in the way.
+writable() {
+  mkdir -p "$1" 2>/dev/null && [ -w "$1" ] && return
+  die "cannot write to $1. If another user built there before, remove it: rm -r $1"
+}
+
+# generate: ./configure from configure.ac, if it is missing or old. A tarball has it.
+generate() {
+  local newer
+  newer=$(cd "$top" && [ -f configure ] && find configure.ac Makefile.am \
+    prov/erdma/configure.m4 ./*/Makefile.include prov/erdma/Makefile.include -newer configure)
+  [ -f "$top/configure" ] && [ -z "$newer" ] && return
+  [ -w "$top" ] || die "cannot write to $top, where autoreconf must put ./configure"
+  (cd "$top" && autoreconf --force --install)
+}
+
+# configure_in FOLDER [OPTION...]: runs configure there, unless it ran with the same options.
+configure_in() {
+  local folder=$1
+  shift
+  [ ! -f "$top/config.status" ] ||
+    die "$top is configured itself; run 'make distclean' there before a build elsewhere"
+  mkdir -p "$folder"
+  if [ -f "$folder/Makefile" ] && [ "$folder/Makefile" -nt "$top/configure" ] &&
+    [ "$(cat "$folder/options" 2>/dev/null)" = "$*" ]; then
+    return
+  fi
+  (cd "$folder" && "$top/configure" "$@") && printf '%s\n' "$*" >"$folder/options"
+}
+
+jobs() { getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2; }
+
+# use_build FOLDER: what follows loads the provider that was built there, without a warning that
+# this host has no NIC.
+use_build() {
+  export FI_PROVIDER_PATH=$1/.libs FI_PROVIDER=erdma FI_ERDMA_DEVICE=${FI_ERDMA_DEVICE:-shm}
+  unset FI_LOG_LEVEL
+}
+
+# Open MPI over libfabric: Debian's defaults switch that off. More ranks than cores, and root, are
+# fine here.
+use_open_mpi() {
+  export OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_btl=^ofi
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+  export OMPI_MCA_mpi_yield_when_idle=1
+}
+
+# A TCP port that nobody listens on now.
+free_port() {
+  local port
+  for _ in $(seq 50); do
+    port=$((20000 + RANDOM % 12000))
+    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port"; return; }
+  done
+  return 1
+}
+
+# pingpong OUTPUT [OPTION...]: fi_pingpong between two processes; OUTPUT.server, OUTPUT.client.
+pingpong() {
+  local output=$1 port server status=0
+  shift
+  port=$(free_port) || return 1
+  timeout 120 fi_pingpong -p erdma -e rdm -B "$port" "$@" >"$output.server" 2>&1 &
+  server=$!
+  for _ in $(seq 100); do # until it listens
+    grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$port")" /proc/net/tcp /proc/net/tcp6 2>/dev/null &&
+      break
+    sleep 0.05
+  done
+  timeout 120 fi_pingpong -p erdma -e rdm -P "$port" "$@" 127.0.0.1 >"$output.client" 2>&1 ||
+    status=1
+  wait "$server" || status=1
+  return $status
+}

@@ -1,0 +1,93 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Stages of run-tests and the sum of their results. The caller sets `build`, `logs`, `selected`.
+
+passed=0 failed=0 skipped=0
+
+# skip REASON: within a stage, before it returns 77.
+skip() { printf 'SKIP: %s\n' "$*"; }
+
+# finish: the closing line, and the exit status of it all.
+finish() {
+  printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+  [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+  exit
+}
+
+# count_one LOG STATUS: the stage is one test.
+count_one() {
+  case $2 in
+    0) stage_passed=1 ;;
+    77) stage_skipped=1 ;;
+    *) stage_failed=1 ;;
+  esac
+}
+
+# count_lines LOG STATUS: lines "PASS: name", "FAIL: name", "SKIP: reason" (also "ok", "not ok").
+count_lines() {
+  stage_passed=$(grep -cE '^(PASS:|ok )' "$1")
+  stage_failed=$(grep -cE '^(FAIL:|ERROR:|not ok )' "$1")
+  stage_skipped=$(grep -cE '^SKIP:' "$1")
+  case $2 in
+    0) [ "$stage_passed$stage_failed$stage_skipped" != 000 ] || stage_passed=1 ;;
+    77) [ "$stage_skipped" -gt 0 ] || stage_skipped=1 ;;
+    *) [ "$stage_failed" -gt 0 ] || stage_failed=1 ;;
+  esac
+}
+
+# count_trs LOG STATUS: what make check left: one .trs a test program, newer than the stage's log.
+# A libcheck program counts its checks; any other is one test.
+count_trs() {
+  local trs result checks failures errors
+  while IFS= read -r trs; do
+    result=$(sed -n 's/^:global-test-result: *//p' "$trs")
+    read -r checks failures errors < <(sed -nE \
+      's/^[0-9]+%: Checks: ([0-9]+), Failures: ([0-9]+), Errors: ([0-9]+).*/\1 \2 \3/p' \
+      "${trs%.trs}.log" | awk '{ c += $1; f += $2; e += $3 } END { print c + 0, f + 0, e + 0 }')
+    case $result in
+      PASS) stage_passed=$((stage_passed + (checks > 0 ? checks : 1))) ;;
+      SKIP) stage_skipped=$((stage_skipped + 1)) ;;
+      *)
+        stage_passed=$((stage_passed + checks - failures - errors))
+        stage_failed=$((stage_failed + (failures + errors > 0 ? failures + errors : 1)))
+        tail -n 40 "${trs%.trs}.log" >>"$1"
+        ;;
+    esac
+  done < <(find "$stage_folder/test" -name '*.trs' -newer "$logs/.stage" 2>/dev/null)
+  [ "$2" = 0 ] || [ "$2" = 77 ] || [ "$stage_failed" -gt 0 ] || stage_failed=1
+  [ "$2" != 77 ] || stage_skipped=1
+}
+
+# stage NAME MINUTES KIND COMMAND ["||" finish]: runs COMMAND, a function, within its time, its output
+# in a log; counts as KIND says. "|| finish": what follows makes no sense if this fails.
+stage() {
+  local name=$1 minutes=$2 kind=$3 command=$4 log status begin=$SECONDS watchdog
+  local stage_passed=0 stage_failed=0 stage_skipped=0 stage_folder=$build
+  [ "$selected" = '  ' ] || [[ $selected = *" $name "* ]] || return 0
+  case $name in address | thread) stage_folder=$build/$name ;; esac
+  log=$logs/$name.log
+  printf '%-13s' "$name"
+  touch "$logs/.stage"
+  # A process group of its own, so that the end of its time ends all of it.
+  set -m
+  "$command" >"$log" 2>&1 </dev/null &
+  local job=$!
+  set +m
+  (sleep $((minutes * 60)) && echo "FAIL: $name took more than $minutes minutes" >>"$log" &&
+    kill -- "-$job") >/dev/null 2>&1 &
+  watchdog=$!
+  wait "$job"
+  status=$?
+  kill "$watchdog" 2>/dev/null
+  wait "$watchdog" 2>/dev/null
+  "count_$kind" "$log" "$status"
+  passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
+  skipped=$((skipped + stage_skipped))
+  printf '%4d passed %3d failed %3d skipped %5d s\n' "$stage_passed" "$stage_failed" \
+    "$stage_skipped" $((SECONDS - begin))
+  if [ "$stage_skipped" -gt 0 ]; then grep -E '^SKIP: ' "$log" | sed 's/^/    /'; fi
+  [ "$stage_failed" -gt 0 ] || return 0
+  say "    the end of $log:"
+  tail -n 40 "$log" | sed 's/^/    /'
+  return 1
+}
