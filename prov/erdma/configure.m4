@@ -57,7 +57,13 @@ AS_IF([test "$enable_sanitizer" != no], [
     [AC_MSG_RESULT([no])
      AC_MSG_ERROR([$CXX does not know the sanitizer "$enable_sanitizer", or its library is missing])])
   CXXFLAGS=$erdma_save_CXXFLAGS
-], [ERDMA_SANITIZER=])
+  dnl libtool links C++ libraries with -nostdlib, so the sanitizer's own library comes with the program.
+  ERDMA_ALL_DEFINED=
+], [
+  ERDMA_SANITIZER=
+  ERDMA_ALL_DEFINED="-Wl,-z,defs"
+])
+AC_SUBST([ERDMA_ALL_DEFINED])
 
 dnl --- libfabric: pkg-config, or a prefix. -isystem, as its 2.x headers warn under -Wshadow
 AC_ARG_WITH([libfabric],

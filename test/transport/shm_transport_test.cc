@@ -82,7 +82,7 @@ START_TEST(a_killed_peer_brings_only_its_own_link_down) {
     ck_assert(open_side(pair.a) && open_side(pair.b));
     tell(victim.channel(), pair.a.name.port());
     ck_assert_int_eq(pair.send(pair.b_to_a(), 77, nullptr, 0), 0);
-    while (pair.a.sink->packets.size() < size_t(1 + round * 137)) pair.poll();
+    while (pair.a.sink->packets.size() < size_t(2 + round * 137)) pair.poll();
     victim.kill(SIGKILL);
     ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
     ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);

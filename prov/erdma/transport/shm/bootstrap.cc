@@ -20,16 +20,6 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr uint64_t kMillisecond = 1'000'000;
-constexpr uint64_t kHelloTimeout = 5'000 * kMillisecond;
-constexpr size_t kMaxPendingHellos = 64;
-constexpr uint16_t kFirstPort = 32768;
-constexpr uint16_t kPorts = 60999 - 32768 + 1;
-
-// What an epoll event names: the lowest two bits are the sort, the rest an id.
-enum EventSort : uint64_t { kCommands, kListener, kSocket, kProcess };
-constexpr uint64_t event_of(EventSort sort, uint64_t id) noexcept {
-  return id << 2 | sort;
-}
 
 uint64_t random_word() noexcept {
   uint64_t word = 0;
@@ -59,25 +49,6 @@ util::Result<std::unique_ptr<Bootstrap>> Bootstrap::start(const BootstrapConfig&
   bootstrap->watch(bootstrap->x_listener.get(), event_of(kListener, 0));
   if (const int rc = bootstrap->start_thread()) return rc;
   return bootstrap;
-}
-
-int Bootstrap::bind_name() {
-  const bool pick = !x_config.name.port();
-  const auto first = uint16_t(x_nonce % kPorts);
-  for (uint32_t i = 0; i < kPorts; ++i) {
-    if (pick) x_config.name.set_port(uint16_t(kFirstPort + (first + i) % kPorts));
-    auto listener = listen_as(x_config.name, x_config.options.scope);
-    if (listener) {
-      x_listener = std::move(*listener);
-      return 0;
-    }
-    if (listener.error() != -FI_EADDRINUSE || !pick) {
-      ERDMA_WARN(EP_CTRL, "cannot listen as %s: %s\n", x_config.name.to_string().c_str(),
-                 strerror(-listener.error()));
-      return listener.error();
-    }
-  }
-  return -FI_EADDRINUSE;
 }
 
 int Bootstrap::start_thread() {
@@ -243,54 +214,6 @@ void Bootstrap::watch(int fd, uint64_t event) {
 
 void Bootstrap::unwatch(int fd) noexcept {
   epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
-}
-
-// The shutdown turns peers away even where a forked child still holds the socket.
-void Bootstrap::close_listener() noexcept {
-  if (!x_listener) return;
-  unwatch(x_listener.get());
-  ::shutdown(x_listener.get(), SHUT_RDWR);
-  x_listener.reset();
-  x_listen_again = 0;
-}
-
-void Bootstrap::pause_listener(uint64_t nanoseconds) {
-  unwatch(x_listener.get());
-  x_listen_again = x_config.clock->now() + nanoseconds;
-}
-
-void Bootstrap::accept_all() {
-  while (x_listener) {
-    if (x_pending_hellos >= kMaxPendingHellos) return pause_listener(2 * kMillisecond);
-    util::Fd socket(accept4(x_listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket) {
-      x_exhaustion_logged = false;
-      accept_one(std::move(socket));
-    } else if (errno == EAGAIN) {
-      return;
-    } else if (errno != EINTR && errno != ECONNABORTED) {
-      if (!x_exhaustion_logged)
-        ERDMA_WARN(EP_CTRL, "cannot accept peers: %s; raise the limit of open files (ulimit -n)\n",
-                   strerror(errno));
-      x_exhaustion_logged = true;
-      return pause_listener(100 * kMillisecond);
-    }
-  }
-}
-
-void Bootstrap::accept_one(util::Fd socket) {
-  const Credentials peer = peer_credentials(socket.get());
-  if (peer.uid != geteuid()) {
-    ERDMA_WARN(EP_CTRL, "refused a connection of process %d, user %u: not this user (%u)\n",
-               int(peer.pid), peer.uid, geteuid());
-    return;
-  }
-  auto connection = std::make_shared<Connection>();
-  connection->socket = std::move(socket);
-  connection->deadline = x_config.clock->now() + kHelloTimeout;
-  ++x_pending_hellos;
-  add(connection);
-  watch(connection->socket.get(), event_of(kSocket, connection->id));
 }
 
 Bootstrap::ConnectionPtr Bootstrap::add(ConnectionPtr connection) {

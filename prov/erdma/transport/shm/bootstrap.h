@@ -21,6 +21,12 @@
 
 namespace erdma::transport::shm {
 
+/// What an epoll event names: the lowest two bits are the sort, the rest an id.
+enum EventSort : uint64_t { kCommands, kListener, kSocket, kProcess };
+constexpr uint64_t event_of(EventSort sort, uint64_t id) noexcept {
+  return id << 2 | sort;
+}
+
 struct BootstrapConfig {
   Options options;
   util::SocketAddress name;  ///< port 0 = pick one
@@ -59,7 +65,6 @@ class Bootstrap {
   using ConnectionPtr = std::shared_ptr<Connection>;
 
   explicit Bootstrap(const BootstrapConfig& config);
-  int bind_name();
   int start_thread();
   int command(Command command) noexcept;
 
@@ -72,12 +77,15 @@ class Bootstrap {
   void expire();
   void watch(int fd, uint64_t event);
   void unwatch(int fd) noexcept;
+  ConnectionPtr add(ConnectionPtr connection);
+  void drop(const ConnectionPtr& connection) noexcept;
+
+  // listener.cc
+  int bind_name();
   void close_listener() noexcept;
   void pause_listener(uint64_t nanoseconds);
   void accept_all();
   void accept_one(util::Fd socket);
-  ConnectionPtr add(ConnectionPtr connection);
-  void drop(const ConnectionPtr& connection) noexcept;
 
   // handshake.cc
   Greeting greeting() const noexcept;

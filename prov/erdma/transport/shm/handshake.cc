@@ -73,7 +73,7 @@ void Bootstrap::try_connect(const ConnectionPtr& connection) {
     return retry_or_fail(connection, -FI_ECONNREFUSED, true);
   connection->state = ConnectionState::awaiting_welcome;
   connection->deadline = x_config.clock->now() + kHandshakeTimeout;
-  watch(connection->socket.get(), connection->id << 2 | 2);
+  watch(connection->socket.get(), event_of(kSocket, connection->id));
 }
 
 void Bootstrap::retry_or_fail(const ConnectionPtr& connection, int status, bool patient) {
@@ -209,7 +209,7 @@ bool Bootstrap::meet(const ConnectionPtr& connection, const Greeting& theirs, ut
     process->cma.identity = theirs.identity;
     probe(*x_config.calls, x_config.options.cma, process->cma);
     x_processes.emplace(process->id, process);
-    if (process->pidfd) watch(process->pidfd.get(), process->id << 2 | 3);
+    if (process->pidfd) watch(process->pidfd.get(), event_of(kProcess, process->id));
   }
   process->connections.push_back(connection.get());
   connection->process = std::move(process);

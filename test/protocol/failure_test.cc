@@ -1,0 +1,253 @@
+#include <algorithm>
+#include <cstdlib>
+
+#include "libcheck.h"
+#include "protocol/pair.h"
+
+namespace {
+
+using erdma::protocol::ErrorCompletion;
+using erdma::protocol::Probe;
+using erdma::test::kConfig;
+using erdma::test::Node;
+using erdma::test::Pair;
+using erdma::test::pattern;
+namespace wire = erdma::protocol::wire;
+using erdma::fake::Transport;
+
+int g_one, g_two, g_three;
+
+void must(int status) {
+  ck_assert_int_eq(status, 0);
+}
+
+void expect_clean(Pair& pair) {
+  ck_assert(pair.a.sent.entries.empty() && pair.a.received.entries.empty());
+  ck_assert(pair.b.sent.entries.empty() && pair.b.received.entries.empty());
+  ck_assert(pair.a.transport.exposed.empty() && pair.b.transport.exposed.empty());
+}
+
+// --- failure ------------------------------------------------------------------------------------
+
+START_TEST(unreachable_peer_is_one_error_completion) {
+  Pair pair;
+  pair.a.unreachable = true;
+  char byte = 'a';
+  ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_one), 0);
+  const ErrorCompletion failed = pair.a.sent.take();
+  ck_assert_int_eq(failed.error, FI_EHOSTUNREACH);
+  ck_assert_ptr_eq(failed.context, &g_one);
+  ck_assert(pair.a.sent.entries.empty());
+}
+END_TEST
+
+START_TEST(unknown_address_is_refused) {
+  Pair pair;
+  char byte = 'a';
+  ck_assert_int_eq(pair.a.send(77, &byte, 1, 7), -FI_EINVAL);
+  ck_assert_int_eq(pair.a.send(UINT64_MAX, &byte, 1, 7), -FI_EINVAL);
+  ck_assert_int_eq(pair.a.receive(&byte, 1, 7, nullptr, 0, 77), -FI_EINVAL);
+}
+END_TEST
+
+START_TEST(death_of_the_receiver_fails_each_pending_send_once) {
+  Pair pair;
+  const auto large = pattern(5000);
+  const iovec iov{const_cast<char*>(large.data()), 8};
+  auto delivered = Node::send_args(1, iov, 1, &g_one);
+  delivered.until_delivered = true;
+  must(pair.a.engine.post_send(delivered));
+  pair.a.send(1, large.data(), large.size(), 2, &g_two);
+  pair.a.transport.behaviour.room = 0;
+  pair.a.send(1, large.data(), 8, 3, &g_three);
+  Transport::bring_down(pair.a_to_b(), -FI_ECONNRESET, pair.a.engine);
+  ck_assert_uint_eq(pair.a.sent.entries.size(), 3);
+  for (int i = 0; i < 3; ++i) ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
+  pair.a.engine.progress();
+  ck_assert(pair.a.sent.entries.empty());
+  ck_assert(pair.a.transport.exposed.empty());
+}
+END_TEST
+
+START_TEST(death_of_the_sender_fails_what_only_it_could_complete) {
+  Pair pair;
+  pair.b.transport.behaviour.hold_transfers = true;
+  const auto large = pattern(5000);
+  std::vector<char> moving(5000), later(5000);
+  char directed = 0, any = 0;
+  pair.b.receive(moving.data(), moving.size(), 1, &g_one);
+  pair.b.receive(&directed, 1, 9, &g_two, 0, 0);
+  pair.b.receive(&any, 1, 9, &g_three);
+  pair.a.send(1, large.data(), large.size(), 1);
+  pair.a.send(1, large.data(), large.size(), 2);
+  pair.a.send(1, large.data(), 8, 3);
+  for (int i = 0; i < 4; ++i) pair.b.engine.progress();
+  Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
+  ck_assert_uint_eq(pair.b.received.entries.size(), 2);
+  const ErrorCompletion first = pair.b.received.take(), second = pair.b.received.take();
+  ck_assert_int_eq(first.error, FI_ECONNRESET);
+  ck_assert_int_eq(second.error, FI_ECONNRESET);
+  ck_assert_ptr_eq(first.context, &g_one);
+  ck_assert_ptr_eq(second.context, &g_two);
+  // The header of the unfetched message still matches, and says what happened.
+  pair.b.receive(later.data(), later.size(), 2, &g_one);
+  ck_assert_int_eq(pair.b.received.take().error, FI_ECONNRESET);
+  // What had arrived whole is delivered.
+  pair.b.receive(later.data(), later.size(), 3, &g_one);
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(pair.b.received.entries.empty());
+}
+END_TEST
+
+START_TEST(peer_that_closed_in_order_leaves_directed_receives_posted) {
+  Pair pair;
+  char byte = 'a', in = 0;
+  pair.a.send(1, &byte, 1, 1);
+  pair.b.engine.progress();
+  pair.b.receive(&in, 1, 9, &g_one, 0, 0);
+  Transport::bring_down(pair.b_to_a(), -FI_ESHUTDOWN, pair.b.engine);
+  ck_assert(pair.b.received.entries.empty());
+  ck_assert_int_eq(pair.b.engine.cancel(&g_one), 0);
+}
+END_TEST
+
+START_TEST(failed_transfer_fails_both_sides_once) {
+  const bool read = _i == 0;
+  Pair pair;
+  pair.a.transport.behaviour.prefers_read = read;
+  (read ? pair.b : pair.a).transport.behaviour.transfer_status = -FI_EIO;
+  const auto large = pattern(5000);
+  std::vector<char> buffer(5000);
+  pair.b.receive(buffer.data(), buffer.size(), 1, &g_two);
+  pair.a.send(1, large.data(), large.size(), 1, &g_one);
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, FI_EIO);
+  ck_assert_int_eq(pair.b.received.take().error, FI_EIO);
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(transfer_waits_while_the_link_has_no_room) {
+  const bool read = _i == 0;
+  Pair pair;
+  pair.a.transport.behaviour.prefers_read = read;
+  Node& mover = read ? pair.b : pair.a;
+  mover.transport.behaviour.transfer_refusal = -FI_EAGAIN;
+  const auto large = pattern(5000);
+  std::vector<char> buffer(5000);
+  pair.b.receive(buffer.data(), buffer.size(), 1);
+  pair.a.send(1, large.data(), large.size(), 1);
+  for (int i = 0; i < 8; ++i) pair.a.engine.progress(), pair.b.engine.progress();
+  ck_assert(pair.b.received.entries.empty());
+  mover.transport.behaviour.transfer_refusal = 0;
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(buffer == large);
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(exposure_waits_while_the_link_connects) {
+  Pair pair;
+  pair.a.transport.behaviour.expose_refusal = -FI_EAGAIN;
+  const auto large = pattern(5000);
+  std::vector<char> buffer(5000);
+  pair.b.receive(buffer.data(), buffer.size(), 1);
+  ck_assert_int_eq(pair.a.send(1, large.data(), large.size(), 1), 0);
+  pair.a.engine.progress();
+  pair.a.transport.behaviour.expose_refusal = 0;
+  pair.settle();
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(buffer == large);
+}
+END_TEST
+
+// --- a peer that lies ---------------------------------------------------------------------------
+
+START_TEST(garbage_closes_the_link_of_its_sender) {
+  Pair pair;
+  char byte = 'a';
+  pair.a.send(1, &byte, 1, 1);
+  pair.b.engine.progress();
+  wire::MessageHeader header{};
+  switch (_i) {
+    case 0:
+      header.op = wire::Op(0);
+      break;
+    case 1:
+      header.op = wire::Op(200);
+      break;
+    case 2:
+      header.op = wire::Op::eager;
+      header.length = 100;  // the packet has none
+      break;
+    case 3:
+      header.op = wire::Op::rts;
+      header.length = UINT64_MAX;
+      break;
+    case 4:
+      header.op = wire::Op::rts;
+      break;
+    default:
+      header.op = wire::Op::cts;
+      break;
+  }
+  const std::vector<char> long_payload(200);
+  const size_t payload = _i >= 4 ? long_payload.size() : 0;
+  pair.b_to_a().inject(&header, sizeof(header), long_payload.data(), payload);
+  pair.b.engine.progress();
+  ck_assert_int_eq(pair.b_to_a().failed, 0);  // reported down already
+  pair.b.engine.progress();
+  char in = 0;
+  pair.b.receive(&in, 1, 9, &g_one, 0, 0);
+  ck_assert_int_eq(pair.b.engine.cancel(&g_one), 0);
+}
+END_TEST
+
+START_TEST(stale_and_invented_ids_are_ignored) {
+  Pair pair;
+  char byte = 'a';
+  pair.a.send(1, &byte, 1, 1);
+  pair.b.engine.progress();
+  const wire::Op ops[] = {wire::Op::fin, wire::Op::done, wire::Op::cts};
+  for (const wire::Op op : ops) {
+    for (const uint32_t index : {0u, 5u, 1000000u, UINT32_MAX}) {
+      wire::ControlHeader header{};
+      header.op = op;
+      header.index = index;
+      header.generation = 1;
+      pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
+    }
+  }
+  pair.b.engine.progress();
+  ck_assert(pair.b.sent.entries.empty() && pair.b.received.entries.empty());
+}
+END_TEST
+
+Suite* failure_suite() {
+  Suite* suite = suite_create("failure");
+  TCase* tc = tcase_create("failure");
+  tcase_add_test(tc, unreachable_peer_is_one_error_completion);
+  tcase_add_test(tc, unknown_address_is_refused);
+  tcase_add_test(tc, death_of_the_receiver_fails_each_pending_send_once);
+  tcase_add_test(tc, death_of_the_sender_fails_what_only_it_could_complete);
+  tcase_add_test(tc, peer_that_closed_in_order_leaves_directed_receives_posted);
+  tcase_add_loop_test(tc, failed_transfer_fails_both_sides_once, 0, 2);
+  tcase_add_loop_test(tc, transfer_waits_while_the_link_has_no_room, 0, 2);
+  tcase_add_test(tc, exposure_waits_while_the_link_connects);
+  tcase_add_loop_test(tc, garbage_closes_the_link_of_its_sender, 0, 6);
+  tcase_add_test(tc, stale_and_invented_ids_are_ignored);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(failure_suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
