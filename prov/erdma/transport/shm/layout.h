@@ -22,7 +22,8 @@ inline constexpr uint32_t kByteRing = 64 * 1024;
 inline constexpr uint32_t kMaxEager = 16 * 1024;  ///< so that any payload fits, wherever it starts
 inline constexpr uint32_t kColdRings = 64;        ///< per chunk: one bit each in one word
 
-/// `stamp` low half: sequence number + 1 once the entry is whole; high half: length | kind << 24.
+/// `stamp` low half: sequence number + 1 once the entry is whole; high half: length | kind << 24 |
+/// kRestart.
 /// With a payload of at most 24 bytes an entry is one cache line.
 struct alignas(kSlotBytes) Slot {
   std::atomic<uint64_t> stamp;
@@ -31,6 +32,9 @@ struct alignas(kSlotBytes) Slot {
 };
 static_assert(sizeof(Slot) == kSlotBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+/// The payload lies at the start of the byte ring, not behind the one before it.
+inline constexpr uint32_t kRestart = uint32_t(1) << 31;
 
 enum class Kind : uint8_t {
   packet = 0,

@@ -107,7 +107,8 @@ bool ShmLink::try_switch() noexcept {
   if (!left.push(Kind::switch_ring, &nothing, &empty, 1, 0)) return false;
   after_push();
   if (out.to_hot) {
-    out.hot = RingSender(RingMemory::hot(out.hot_segment.as<HotSegment>()), 0);
+    out.hot = RingSender(RingMemory::hot(out.hot_segment.as<HotSegment>()), 0,
+                         x_core.options().streaming);
   } else {
     out.hot = RingSender();
     out.hot_segment.reset();

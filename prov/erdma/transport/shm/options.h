@@ -15,8 +15,8 @@ struct Options {
   PtracerPolicy ptracer = PtracerPolicy::ancestor;
   StreamingPolicy streaming = StreamingPolicy::calibrate;
   NameScope scope = NameScope::host;
-  size_t eager_bytes = 8192;           ///< largest payload through a hot ring; at most 16384
-  unsigned hot_peers = 32;             ///< inbound peers with a large ring at one time
+  size_t eager_bytes = 8192;  ///< largest payload through a hot ring; at most 16384
+  unsigned hot_peers = 32;    ///< inbound peers with a large ring at one time
   uint64_t connect_timeout_ns = 1'000'000'000;  ///< how long a peer never met may take to appear
 };
 
@@ -27,7 +27,7 @@ struct Counters {
   uint64_t cma_write_bytes = 0;  ///< moved by process_vm_writev from here
   uint64_t bounce_in_bytes = 0;  ///< received by copy through shared memory
   uint64_t bounce_out_bytes = 0;
-  uint64_t cma_refusals = 0;     ///< calls or probes that the kernel refused
+  uint64_t cma_refusals = 0;  ///< calls or probes that the kernel refused
 };
 
 }  // namespace erdma::transport::shm

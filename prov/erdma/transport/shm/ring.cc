@@ -1,6 +1,8 @@
 #include "transport/shm/ring.h"
 
 #include "hmem/copy.h"
+#include "transport/shm/stream_copy.h"
+#include "util/clock.h"
 
 namespace erdma::transport::shm {
 
@@ -15,8 +17,10 @@ void reset_ring(const RingMemory& memory, uint32_t start) noexcept {
 }
 
 bool RingSender::refresh() noexcept {
-  x_seen = x_memory.consumed->load(std::memory_order_acquire);
-  x_byte_tail = uint32_t(x_seen >> 32);
+  const uint64_t seen = x_memory.consumed->load(std::memory_order_acquire);
+  // Unchanged says nothing new: push_bytes() may know better by now.
+  if (seen != x_seen) x_byte_tail = uint32_t(seen >> 32);
+  x_seen = seen;
   // A receiver that claims to have consumed what was never sent only cheats itself; but the
   // distance must stay within the ring for room_for() to mean anything.
   const uint32_t in_flight = x_head - uint32_t(x_seen);
@@ -29,21 +33,37 @@ bool RingSender::drained() noexcept {
   return uint32_t(x_seen) == x_head;
 }
 
-bool RingSender::push_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
+bool RingSender::push_bytes(const iovec* payload, size_t count, uint32_t length,
+                            uint32_t& word) noexcept {
   if (!x_memory.bytes || length > kMaxEager) return false;
-  const uint32_t at = place_payload(x_byte_head, length);
-  const uint32_t end = after_payload(at, length);
-  if (end - x_byte_tail > kByteRing) {
-    refresh();
-    if (end - x_byte_tail > kByteRing) return false;
+  uint32_t at = place_payload(x_byte_head, length);
+  if (uint32_t(x_seen) != x_head) refresh();
+  if (uint32_t(x_seen) == x_head && (at & (kByteRing - 1)) != 0) {
+    at = x_byte_tail = restart_payload(x_byte_head);
+    word |= kRestart;
   }
+  const uint32_t end = after_payload(at, length);
+  if (end - x_byte_tail > kByteRing) return false;
   std::byte* to = x_memory.bytes + (at & (kByteRing - 1));
   if (count == 1)
-    std::memcpy(to, payload->iov_base, length);
+    write_bytes(to, payload->iov_base, length);
   else
     hmem::gather(to, payload, count, 0, length);
   x_byte_head = end;
   return true;
+}
+
+void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) noexcept {
+  const EagerStreaming::Way way = x_streaming.choose(length);
+  if (way.stream) return stream_copy(to, from, length);
+  if (!way.measure) [[likely]] {
+    std::memcpy(to, from, length);
+    return;
+  }
+  const util::SystemClock clock;
+  const uint64_t start = clock.now();
+  std::memcpy(to, from, length);
+  x_streaming.record(length, clock.now() - start);
 }
 
 void RingSender::gather_small(std::byte* to, const iovec* payload, size_t count,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "transport/shm/eager_streaming.h"
 #include "transport/shm/layout.h"
 
 namespace erdma::transport::shm {
@@ -37,6 +38,11 @@ constexpr uint32_t place_payload(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   return offset + length > kByteRing ? at + (kByteRing - offset) : at;
 }
+/// Where a payload goes when everything before it was consumed: at the start of the byte ring
+/// again, so that few cache lines serve a conversation in which each side waits for the other.
+constexpr uint32_t restart_payload(uint32_t at) noexcept {
+  return (at + kByteRing - 1) & ~(kByteRing - 1);
+}
 constexpr uint32_t after_payload(uint32_t at, uint32_t length) noexcept {
   return at + ((length + uint32_t(kLine) - 1) & ~(uint32_t(kLine) - 1));
 }
@@ -62,12 +68,19 @@ inline void copy_small(std::byte* to, const std::byte* from, size_t length) noex
   }
 }
 
+inline constexpr uint32_t kPrefetchAhead = 8;
+
 /// The sending end of a ring. One thread. Nothing the receiver writes can make it leave the memory.
 class RingSender {
  public:
   RingSender() noexcept = default;
-  RingSender(const RingMemory& memory, uint32_t start) noexcept
-      : x_memory(memory), x_mask(memory.count - 1), x_head(start), x_limit(start + memory.count) {}
+  RingSender(const RingMemory& memory, uint32_t start,
+             StreamingPolicy streaming = StreamingPolicy::calibrate) noexcept
+      : x_memory(memory),
+        x_mask(memory.count - 1),
+        x_head(start),
+        x_limit(start + memory.count),
+        x_streaming(streaming) {}
 
   bool attached() const noexcept { return x_memory.slots != nullptr; }
   bool hot() const noexcept { return x_memory.bytes != nullptr; }
@@ -78,18 +91,20 @@ class RingSender {
     if (x_head == x_limit && !refresh()) [[unlikely]]
       return false;
     Slot& slot = x_memory.slots[x_head & x_mask];
+    uint32_t word = uint32_t(length) | uint32_t(kind) << 24;
     if (length <= kSlotPayload) [[likely]] {
       if (count == 1) [[likely]]
         copy_small(slot.payload, static_cast<const std::byte*>(payload->iov_base), length);
       else
         gather_small(slot.payload, payload, count, length);
-    } else if (!push_bytes(payload, count, uint32_t(length))) {
+    } else if (!push_bytes(payload, count, uint32_t(length), word)) {
       return false;
     }
     std::memcpy(slot.header, header, kHeaderBytes);
     ++x_head;
-    slot.stamp.store(uint64_t(uint32_t(length) | uint32_t(kind) << 24) << 32 | x_head,
-                     std::memory_order_release);
+    slot.stamp.store(uint64_t(word) << 32 | x_head, std::memory_order_release);
+    // Own the line of a later entry before it is needed; not of the next, which the receiver polls.
+    __builtin_prefetch(&x_memory.slots[(x_head + kPrefetchAhead) & x_mask], 1);
     return true;
   }
 
@@ -108,7 +123,8 @@ class RingSender {
 
  private:
   bool refresh() noexcept;
-  bool push_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
+  bool push_bytes(const iovec* payload, size_t count, uint32_t length, uint32_t& word) noexcept;
+  void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
   static void gather_small(std::byte* to, const iovec* payload, size_t count,
                            size_t length) noexcept;
 
@@ -119,6 +135,7 @@ class RingSender {
   uint32_t x_byte_head = 0;
   uint32_t x_byte_tail = 0;  ///< as announced by the receiver
   uint64_t x_seen = 0;       ///< last value of *consumed
+  EagerStreaming x_streaming;
 };
 
 /// One entry as the receiver sees it. header and payload point into shared memory.
@@ -145,11 +162,12 @@ class RingReceiver {
   bool peek(RingEntry& entry) noexcept {
     const Slot& slot = x_memory.slots[x_tail & x_mask];
     const uint32_t word = uint32_t(slot.stamp.load(std::memory_order_relaxed) >> 32);
-    entry = {Kind(word >> 24), word & 0xffffff, slot.header, slot.payload};
+    entry = {Kind(word >> 24 & 0x7f), word & 0xffffff, slot.header, slot.payload};
     if (entry.length <= kSlotPayload) [[likely]]
       return true;
     if (!x_memory.bytes || entry.length > kMaxEager) return false;
-    x_byte_tail = place_payload(x_byte_tail, entry.length);
+    x_byte_tail =
+        word & kRestart ? restart_payload(x_byte_tail) : place_payload(x_byte_tail, entry.length);
     entry.payload = x_memory.bytes + (x_byte_tail & (kByteRing - 1));
     x_byte_tail = after_payload(x_byte_tail, entry.length);
     return true;
