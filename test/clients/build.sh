@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # Builds the clients in $bin from $here; only what is older than its sources.
 

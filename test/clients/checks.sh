@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # The checks of run.sh. Each runs in a shell of its own with its output in $log; what it returns is
 # the verdict. From the environment: provider, here, bin, logs, log, python.
@@ -13,25 +13,28 @@ refusing() {
   [ "$1" = none ] || wrapper=("$bin/refuse_cma" --calls "$1" --errno "$2")
 }
 
-# warnings_match CALLS RANKS [exact]: one warning per process, peer and refused call, and no other.
-# With two ranks, or "exact", every one must be there.
+# warnings_match CALLS RANKS: one warning per process and peer, and no other. (Where reading is
+# refused the peer can't be proven, so writing is not tried: one line says it all.) Ranks that never
+# exchange anything large need not find out; with two ranks both must.
 warnings_match() {
   [ "$provider" = erdma ] || return 0
-  local calls=$1 ranks=$2 count unique kinds=0
+  local calls=$1 ranks=$2 count unique directions=0
   local pattern='process_vm_[a-z]+ from process [0-9]+ on process [0-9]+'
   count=$(grep -ci 'continuing by copy' "$log")
   unique=$(grep -i 'continuing by copy' "$log" | grep -oE "$pattern" | sort -u | wc -l)
-  case $calls in readv | writev) kinds=1 ;; readv,writev) kinds=2 ;; esac
+  [ "$calls" = none ] || directions=$((ranks * (ranks - 1)))
   echo "# warnings: $count, of which different: $unique"
   [ "$count" -eq "$unique" ] || wrong 'a warning was repeated'
-  [ $kinds -gt 0 ] || [ "$count" -eq 0 ] || wrong 'CMA was refused where it should not be'
-  [ "$count" -le $((kinds * ranks * (ranks - 1))) ] || wrong 'more warnings than directions'
-  if [ "$ranks" -eq 2 ] && [ "$count" -ne $((kinds * 2)) ]; then
-    wrong "not the $((kinds * 2)) warnings expected"
+  if [ $directions -eq 0 ]; then
+    [ "$count" -eq 0 ] || wrong 'CMA was refused where it should not be'
+    return 0
   fi
-  [ $kinds -ne 1 ] || ! grep -i 'continuing by copy' "$log" | grep -qv "process_vm_$calls from" ||
-    wrong 'a warning about the call that is allowed'
-  [ $kinds -eq 0 ] || [ "$count" -gt 0 ] || wrong 'no warning at all'
+  [ "$count" -gt 0 ] || wrong 'no warning at all'
+  [ "$count" -le $directions ] || wrong 'more warnings than directions'
+  [ "$ranks" -ne 2 ] || [ "$count" -eq 2 ] || wrong 'not one warning for each direction'
+  [ "$calls" != writev ] ||
+    ! grep -i 'continuing by copy' "$log" | grep -qv 'process_vm_writev from' ||
+    wrong 'a warning about reading, which is allowed'
 }
 
 # carried_by_provider CALLS: the counters at close say which way the bytes went.
@@ -40,7 +43,7 @@ carried_by_provider() {
   local sums cma_read cma_write copied rings
   grep -q 'bytes through rings' "$log" || wrong 'the provider closed no endpoint: not over erdma?'
   sums=$(grep -oE '[0-9]+ bytes through rings, [0-9]+ by CMA read, [0-9]+ by CMA write, [0-9]+ copied in' \
-    "$log" | awk '{ r += $1; cr += $5; cw += $9; c += $13 } END { print r, cr, cw, c }')
+    "$log" | awk '{ r += $1; cr += $5; cw += $9; c += $13 } END { printf "%.0f %.0f %.0f %.0f\n", r, cr, cw, c }')
   read -r rings cma_read cma_write copied <<<"$sums"
   echo "# bytes: $rings through rings, $cma_read CMA read, $cma_write CMA write, $copied copied"
   [ "$rings" -gt 0 ] || wrong 'nothing went through the rings'
@@ -55,8 +58,13 @@ carried_by_provider() {
   esac
 }
 
-# Info, because the counters are written there; warnings are in it too.
-with_log() { env FI_LOG_LEVEL=info FI_LOG_PROV="$provider" "$@" || wrong "exit status $?"; }
+# Info, because the counters are written there; warnings are in it too. As user $RUN_AS if set.
+with_log() {
+  local as=()
+  [ -z "${RUN_AS:-}" ] ||
+    as=(setpriv "--reuid=$RUN_AS" "--regid=$RUN_AS" --clear-groups env HOME=/tmp)
+  env FI_LOG_LEVEL=info FI_LOG_PROV="$provider" "${as[@]}" "$@" || wrong "exit status $?"
+}
 
 fi_info_lists() {
   needs fi_info
@@ -69,7 +77,7 @@ ping() {
   needs fi_pingpong
   refusing "$2" "${3:-}"
   local port server status=0
-  local arguments=(-p "$provider" -e rdm -m "$1" -c -S all -I 30)
+  local arguments=(-p "$provider" -e rdm -m "$1" -c -S all -I 10)
   port=$((20000 + RANDOM % 12000))
   with_log "${wrapper[@]}" fi_pingpong "${arguments[@]}" -B "$port" & server=$!
   sleep 0.7
@@ -106,12 +114,16 @@ mpi_without_cma() {
   carried_by_provider readv,writev
 }
 
-# in_private_mounts COMMAND...: with a 64 MiB /dev/shm and a /tmp of its own.
+# in_private_mounts COMMAND...: with a 64 MiB /dev/shm, and a /tmp of its own unless what is tested
+# lies there; $private_tmp tells.
+private_tmp=yes
+case $bin:${FI_PROVIDER_PATH:-} in /tmp/* | *:/tmp/*) private_tmp= ;; esac
 in_private_mounts() {
   unshare -m true 2>/dev/null || skip 'no right to make a mount namespace'
   # shellcheck disable=SC2016
-  unshare -m bash -c 'mount -t tmpfs -o size=64m shm /dev/shm && mount -t tmpfs tmp /tmp && exec "$@"' \
-    _ "$@"
+  unshare -m bash -c 'mount -t tmpfs -o size=64m shm /dev/shm || exit
+    if [ -n "$1" ]; then mount -t tmpfs tmp /tmp || exit; fi
+    shift; exec "$@"' _ "$private_tmp" "$@"
 }
 
 mpi_small_shm() {
@@ -121,10 +133,10 @@ mpi_small_shm() {
   carried_by_provider none
 }
 
-# story CALLS [ERRNO]
+# story CALLS [ERRNO] [MEGABYTES]
 story() {
   [ -n "${python:-}" ] || skip 'no python3 with mpi4py and numpy'
-  launch 4 "$1" "${2:-}" "$python" "$here/story.py" 20
+  launch 4 "$1" "${2:-}" "$python" "$here/story.py" "${3:-20}"
   grep -q 'story: .* right$' "$log" || wrong 'no closing line'
   warnings_match "$1" 4
   carried_by_provider "$1"
@@ -200,4 +212,7 @@ stress_refused() {
   env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$bin/refuse_cma" "$bin/$1" "${@:2}" || return
   [ "$provider" != erdma ] || grep -qi 'continuing by copy' "$log" || wrong 'no warning at all'
 }
-stress_private() { in_private_mounts "$bin/$1" "${@:2}"; }
+# Files left behind count where no one else can leave any.
+kill_stress_private() {
+  in_private_mounts "$bin/fi_kill_stress" "$@" ${private_tmp:+--strict}
+}

@@ -14,7 +14,9 @@ namespace {
 constexpr size_t kLargest = 1 << 20;
 enum Word { ready, delivered, checked };
 
-size_t length(uint64_t number) { return Random(number).length(kLargest); }
+size_t length(uint64_t number) {
+  return Random(number).length(kLargest);
+}
 
 int send_all(Board& board, uint64_t messages) {
   Node node({.progress = FI_PROGRESS_AUTO, .op_flags = FI_DELIVERY_COMPLETE});

@@ -42,7 +42,11 @@ uint64_t Random::next() noexcept {  // splitmix64
 
 size_t Random::length(size_t largest) noexcept {
   const uint64_t kind = below(16);
-  size_t limit = kind < 6 ? 128 : kind < 10 ? 4096 : kind < 13 ? 16384 : kind < 15 ? 131072 : largest;
+  size_t limit = kind < 6    ? 128
+                 : kind < 10 ? 4096
+                 : kind < 13 ? 16384
+                 : kind < 15 ? 131072
+                             : largest;
   return below(std::min(limit, largest) + 1);
 }
 
@@ -79,8 +83,8 @@ void Op::reset() noexcept {
 // ---- Board and processes
 
 Board& Board::create() {
-  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("mmap");
   return *new (memory) Board{};
 }
@@ -91,7 +95,9 @@ void Board::publish(int who, const std::string& name) noexcept {
   names[who].length.store(uint32_t(name.size()));
 }
 
-std::string Board::name(int who) const { return {names[who].bytes, names[who].length.load()}; }
+std::string Board::name(int who) const {
+  return {names[who].bytes, names[who].length.load()};
+}
 
 std::vector<fi_addr_t> Board::meet(Node& node, int who, int processes) {
   publish(who, node.name());

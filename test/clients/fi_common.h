@@ -1,11 +1,5 @@
 #pragma once
 
-#include <rdma/fabric.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
-#include <rdma/fi_tagged.h>
 #include <sys/types.h>
 
 #include <atomic>
@@ -20,6 +14,13 @@
 #include <string>
 #include <vector>
 
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+
 /// What the libfabric stress programs share: an endpoint of any provider (FI_PROVIDER), processes
 /// that find each other through shared memory, and data that can be checked.
 namespace erdma::clients {
@@ -31,8 +32,8 @@ double seconds_since(Clock::time_point start) noexcept;
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 /// Fails unless rc is 0.
 void must(int rc, const char* what);
-#define REQUIRE(condition)                                                              \
-  do {                                                                                  \
+#define REQUIRE(condition)                                                                   \
+  do {                                                                                       \
     if (!(condition)) ::erdma::clients::fail("line %d: not true: %s", __LINE__, #condition); \
   } while (false)
 
@@ -72,7 +73,7 @@ struct Op {
 struct NodeOptions {
   fi_threading threading = FI_THREAD_DOMAIN;
   fi_progress progress = FI_PROGRESS_MANUAL;
-  uint64_t op_flags = 0;          ///< transmit op_flags
+  uint64_t op_flags = 0;  ///< transmit op_flags
   uint64_t caps = FI_TAGGED;
 };
 
@@ -96,7 +97,8 @@ class Node {
   int trecv(Op& op, void* data, size_t length, fi_addr_t from, uint64_t tag, uint64_t ignore = 0);
   /// The same, but -FI_EAGAIN is met with progress until it goes away; other refusals fail.
   void send(Op& op, const void* data, size_t length, fi_addr_t to, uint64_t tag);
-  void receive(Op& op, void* data, size_t length, fi_addr_t from, uint64_t tag, uint64_t ignore = 0);
+  void receive(Op& op, void* data, size_t length, fi_addr_t from, uint64_t tag,
+               uint64_t ignore = 0);
   /// Progress until done; fails after the given time.
   void wait(Op& op, double limit_s = 60);
   void wait_until(const std::function<bool()>& condition, const char* what, double limit_s = 60);

@@ -38,7 +38,12 @@ struct Slot {
 class Flow {
  public:
   Flow(Node& node, Board& board, int self, int peer, fi_addr_t address, uint64_t seed)
-      : x_node(node), x_board(board), x_self(self), x_peer(peer), x_address(address), x_seed(seed) {}
+      : x_node(node),
+        x_board(board),
+        x_self(self),
+        x_peer(peer),
+        x_address(address),
+        x_seed(seed) {}
 
   void step() {
     step_out();
@@ -72,7 +77,8 @@ class Flow {
         const bool out = &slots == &x_out;
         text += std::string(" ") + what + " of " +
                 std::to_string(out ? length(x_self, x_peer, slot.number)
-                                   : length(x_peer, x_self, slot.number)) + " bytes";
+                                   : length(x_peer, x_self, slot.number)) +
+                " bytes";
       }
     };
     add(x_out, "send");
@@ -95,7 +101,8 @@ class Flow {
     return Random(key(from, to, number)).length(kLargest);
   }
   void refuse_error(int error, const char* what) const {
-    if (!peer_may_be_dead()) fail("%s process %d, which lives: %s", what, x_peer, fi_strerror(error));
+    if (!peer_may_be_dead())
+      fail("%s process %d, which lives: %s", what, x_peer, fi_strerror(error));
   }
 
   void step_out() {
@@ -121,8 +128,8 @@ class Flow {
       if (slot.busy && slot.op.done) take(slot);
       if (slot.busy || (end != 0 && x_posted >= end - 1)) continue;
       slot.number = x_posted;
-      const int rc = x_node.trecv(slot.op, slot.data.data(), kLargest, x_address,
-                                  tag(x_peer, slot.number));
+      const int rc =
+          x_node.trecv(slot.op, slot.data.data(), kLargest, x_address, tag(x_peer, slot.number));
       if (rc == -FI_EAGAIN) return;
       if (rc != 0) return refuse_error(-rc, "fi_trecv from");
       slot.busy = true;
@@ -287,9 +294,10 @@ int main(int argc, char** argv) {
     }
   }
   const int left = litter("/dev/shm", shm) + litter("/tmp", tmp);
-  std::printf("fi_kill_stress: %lu rounds, slowest end of an operation on the dead %.1f ms, survivors "
-              "exchanged %lu checked messages, %d files left behind\n",
-              rounds, double(totals.slowest_us) / 1000, totals.exchanged, left);
+  std::printf(
+      "fi_kill_stress: %lu rounds, slowest end of an operation on the dead %.1f ms, survivors "
+      "exchanged %lu checked messages, %d files left behind\n",
+      rounds, double(totals.slowest_us) / 1000, totals.exchanged, left);
   // Only --strict (private /dev/shm and /tmp) can tell this test's files from others'.
   return left != 0 && has_flag(argc, argv, "--strict") ? 1 : 0;
 }

@@ -17,8 +17,12 @@ constexpr size_t kLargest = 1 << 20;
 constexpr uint64_t kMarker = 0xffff;  // a tag no masked receive covers (bit 15 counts)
 enum Word { received, batch_ready, batch_sent, batch_checked, step_done };
 
-size_t length(uint64_t key) { return Random(key).length(kLargest); }
-uint64_t order_key(uint64_t seed, uint64_t i) { return seed << 40 | i; }
+size_t length(uint64_t key) {
+  return Random(key).length(kLargest);
+}
+uint64_t order_key(uint64_t seed, uint64_t i) {
+  return seed << 40 | i;
+}
 
 // ---- part one
 
@@ -163,10 +167,18 @@ class Checker {
   void exercise() {
     for (int n = 0; n < 60; ++n) {
       switch (x_random.below(4)) {
-        case 0: post_late(); break;
-        case 1: peek(0); break;
-        case 2: peek(FI_CLAIM); break;
-        default: peek(FI_DISCARD); break;
+        case 0:
+          post_late();
+          break;
+        case 1:
+          peek(0);
+          break;
+        case 2:
+          peek(FI_CLAIM);
+          break;
+        default:
+          peek(FI_DISCARD);
+          break;
       }
     }
   }

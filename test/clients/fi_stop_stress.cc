@@ -1,6 +1,6 @@
 // fi_stop_stress [--seconds S] [--seed S]
-// A receiver is stopped (SIGSTOP) while rings and windows fill up. Slow is not dead: the sender must
-// see no error, and after SIGCONT every message must arrive whole and in order.
+// A receiver is stopped (SIGSTOP) while rings and windows fill up. Slow is not dead: the sender
+// must see no error, and after SIGCONT every message must arrive whole and in order.
 #include <signal.h>
 #include <unistd.h>
 
@@ -18,8 +18,12 @@ constexpr size_t kLargest = 1 << 20;
 constexpr size_t kWindow = 64;
 enum Word { received, stopped, continued, sent_while_stopped, refused_while_stopped };
 
-uint64_t key(uint64_t seed, uint64_t number) { return seed << 32 | number; }
-size_t length(uint64_t seed, uint64_t number) { return Random(key(seed, number)).length(kLargest); }
+uint64_t key(uint64_t seed, uint64_t number) {
+  return seed << 32 | number;
+}
+size_t length(uint64_t seed, uint64_t number) {
+  return Random(key(seed, number)).length(kLargest);
+}
 
 struct Message {
   Op op;
@@ -104,9 +108,10 @@ int main(int argc, char** argv) {
   board.words[continued] = 1;
   ::kill(receiver, SIGCONT);
   const int failures = reap({sender, receiver}, 120);
-  std::printf("fi_stop_stress: receiver stopped for %lu s; %lu sends accepted and %lu refused with "
-              "-FI_EAGAIN meanwhile; %lu of %lu messages arrived whole and in order\n",
-              seconds, board.words[sent_while_stopped].load(),
-              board.words[refused_while_stopped].load(), board.words[received].load(), kMessages);
+  std::printf(
+      "fi_stop_stress: receiver stopped for %lu s; %lu sends accepted and %lu refused with "
+      "-FI_EAGAIN meanwhile; %lu of %lu messages arrived whole and in order\n",
+      seconds, board.words[sent_while_stopped].load(), board.words[refused_while_stopped].load(),
+      board.words[received].load(), kMessages);
   return failures != 0;
 }

@@ -24,7 +24,12 @@ struct Slot {
 class Talk {
  public:
   Talk(Node& node, fi_addr_t peer, int self, uint64_t thread, uint64_t messages, uint64_t seed)
-      : x_node(node), x_peer(peer), x_self(self), x_thread(thread), x_messages(messages), x_seed(seed) {}
+      : x_node(node),
+        x_peer(peer),
+        x_self(self),
+        x_thread(thread),
+        x_messages(messages),
+        x_seed(seed) {}
 
   void run() {
     for (uint64_t i = 0; i < x_messages + kWindow; ++i) {
@@ -40,7 +45,9 @@ class Talk {
   }
 
  private:
-  uint64_t key(int from, uint64_t i) const { return (x_seed << 48) + (uint64_t(from) << 40) + (x_thread << 32) + i; }
+  uint64_t key(int from, uint64_t i) const {
+    return (x_seed << 48) + (uint64_t(from) << 40) + (x_thread << 32) + i;
+  }
   uint64_t tag(int from, uint64_t i) const { return uint64_t(from) << 60 | x_thread << 40 | i; }
   void begin(uint64_t i) {
     Slot &in = x_in[i % kWindow], &out = x_out[i % kWindow];
@@ -72,7 +79,8 @@ int take_part(Board& board, int self, uint64_t threads, uint64_t messages, uint6
   std::vector<std::thread> running;
   for (uint64_t t = 0; t < threads; ++t) {
     running.emplace_back([&, t] {
-      auto talk = std::make_unique<Talk>(node, addresses[size_t(1 - self)], self, t, messages, seed);
+      auto talk =
+          std::make_unique<Talk>(node, addresses[size_t(1 - self)], self, t, messages, seed);
       talk->run();
     });
   }

@@ -18,8 +18,12 @@ enum Word { posted, all_posted, received, sender_growth, receiver_growth, rounds
 constexpr size_t kLargest = 64;
 constexpr size_t kWindow = 1024;
 
-size_t length(uint64_t number) { return number * 7 % (kLargest + 1); }
-uint64_t tag(uint64_t number) { return number * 0x9e3779b97f4a7c15u; }
+size_t length(uint64_t number) {
+  return number * 7 % (kLargest + 1);
+}
+uint64_t tag(uint64_t number) {
+  return number * 0x9e3779b97f4a7c15u;
+}
 
 int send_all(Board& board, uint64_t messages, uint64_t every) {
   Node node;
@@ -34,9 +38,9 @@ int send_all(Board& board, uint64_t messages, uint64_t every) {
     std::byte* bytes = inject ? data : &kept[number / every * kLargest];
     fill({bytes, length(number)}, number);
     ssize_t rc;
-    while ((rc = inject ? fi_tinject(node.ep(), bytes, length(number), to[1], tag(number))
-                        : node.tsend(op, bytes, length(number), to[1], tag(number))) ==
-           -FI_EAGAIN) {
+    while ((rc = inject
+                     ? fi_tinject(node.ep(), bytes, length(number), to[1], tag(number))
+                     : node.tsend(op, bytes, length(number), to[1], tag(number))) == -FI_EAGAIN) {
       node.progress();
     }
     must(int(rc), "send");
@@ -76,7 +80,8 @@ void receive_some(Node& node, Board& board, uint64_t first, uint64_t last, Rando
     Slot& slot = window[i % kWindow];
     node.receive(slot.op, slot.data, kLargest, FI_ADDR_UNSPEC, tag(order[i]));
   }
-  for (size_t i = order.size() < kWindow ? 0 : order.size() - kWindow; i < order.size(); ++i) take(i);
+  for (size_t i = order.size() < kWindow ? 0 : order.size() - kWindow; i < order.size(); ++i)
+    take(i);
 }
 
 int receive_all(Board& board, uint64_t messages, uint64_t seed) {
@@ -117,11 +122,13 @@ int main(int argc, char** argv) {
   const pid_t sender = spawn([&] { return send_all(board, messages, every); });
   const pid_t receiver = spawn([&] { return receive_all(board, messages, seed); });
   int failures = reap({sender, receiver}, 280);
-  const uint64_t growth = std::max(board.words[sender_growth].load(), board.words[receiver_growth].load());
-  std::printf("fi_unexpected: %lu of %lu messages matched, in %lu rounds; memory grew by %lu MiB in "
-              "the receiver, by %lu MiB in the sender\n",
-              board.words[received].load(), messages, board.words[rounds].load(),
-              board.words[receiver_growth] / 1024, board.words[sender_growth] / 1024);
+  const uint64_t growth =
+      std::max(board.words[sender_growth].load(), board.words[receiver_growth].load());
+  std::printf(
+      "fi_unexpected: %lu of %lu messages matched, in %lu rounds; memory grew by %lu MiB in "
+      "the receiver, by %lu MiB in the sender\n",
+      board.words[received].load(), messages, board.words[rounds].load(),
+      board.words[receiver_growth] / 1024, board.words[sender_growth] / 1024);
   if (growth > limit_kib) {
     std::fprintf(stderr, "fi_unexpected: more than %lu MiB\n", limit_kib / 1024);
     ++failures;

@@ -1,12 +1,13 @@
 #pragma once
 
 /* mpi_check: what the phases share. Every phase is collective and leaves nothing in flight. */
-#include <mpi.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <mpi.h>
 
 struct Phase {
   const char* name;
@@ -14,9 +15,9 @@ struct Phase {
 };
 
 extern int rank, ranks;
-extern int peer;               /* the other one of this rank's pair; -1 without */
-extern int threads_allowed;    /* MPI_THREAD_MULTIPLE was granted */
-extern unsigned long checks;   /* comparisons made by this rank */
+extern int peer;             /* the other one of this rank's pair; -1 without */
+extern int threads_allowed;  /* MPI_THREAD_MULTIPLE was granted */
+extern unsigned long checks; /* comparisons made by this rank */
 
 /* Ends the job if the condition does not hold. */
 #define CHECK(condition)                                                                     \

@@ -4,7 +4,9 @@
 static const int kCounts[] = {0, 1, 17, 1000, 30000, 400000};
 enum { kKinds = sizeof kCounts / sizeof *kCounts };
 
-static int value(int from, int to, int i) { return from * 1000003 + to * 10007 + i; }
+static int value(int from, int to, int i) {
+  return from * 1000003 + to * 10007 + i;
+}
 
 static int* block(int from, int to, int count) {
   int* data = allocate((size_t)count * sizeof *data);
@@ -48,7 +50,8 @@ static void scatter_gather(void) {
     check_block(own, root, rank, count);
     memset(all, 0, (size_t)(count * ranks) * sizeof(int));
     MPI_Gather(own, count, MPI_INT, all, count, MPI_INT, root, MPI_COMM_WORLD);
-    for (int to = 0; rank == root && to < ranks; ++to) check_block(all + to * count, root, to, count);
+    for (int to = 0; rank == root && to < ranks; ++to)
+      check_block(all + to * count, root, to, count);
     MPI_Allgather(own, count, MPI_INT, all, count, MPI_INT, MPI_COMM_WORLD);
     for (int to = 0; to < ranks; ++to) check_block(all + to * count, root, to, count);
     free(all);
@@ -167,7 +170,8 @@ static void scans(void) {
     int same = 1;
     for (int i = 0; i < count; ++i) own[i] = rank + i;
     MPI_Scan(own, sum, count, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
-    for (int i = 0; i < count; ++i) same &= sum[i] == (long)rank * (rank + 1) / 2 + (long)(rank + 1) * i;
+    for (int i = 0; i < count; ++i)
+      same &= sum[i] == (long)rank * (rank + 1) / 2 + (long)(rank + 1) * i;
     MPI_Exscan(own, sum, count, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
     for (int i = 0; rank > 0 && i < count; ++i) {
       same &= sum[i] == (long)rank * (rank - 1) / 2 + (long)rank * i;

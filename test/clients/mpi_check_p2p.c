@@ -251,7 +251,8 @@ static void cancel(void) {
     int value = 0, cancelled = 0;
     MPI_Request request;
     MPI_Status status;
-    MPI_Irecv(&value, 1, MPI_INT, i % 2 ? MPI_ANY_SOURCE : rank, 5000 + i, MPI_COMM_WORLD, &request);
+    MPI_Irecv(&value, 1, MPI_INT, i % 2 ? MPI_ANY_SOURCE : rank, 5000 + i, MPI_COMM_WORLD,
+              &request);
     MPI_Cancel(&request);
     MPI_Wait(&request, &status);
     MPI_Test_cancelled(&status, &cancelled);
@@ -262,9 +263,15 @@ static void cancel(void) {
 static void send_in_mode(int mode, const char* out, int length) {
   MPI_Request request;
   switch (mode) {
-    case 0: MPI_Ssend(out, length, MPI_CHAR, peer, 8, MPI_COMM_WORLD); break;
-    case 1: MPI_Bsend(out, length, MPI_CHAR, peer, 8, MPI_COMM_WORLD); break;
-    case 2: MPI_Rsend(out, length, MPI_CHAR, peer, 8, MPI_COMM_WORLD); break;
+    case 0:
+      MPI_Ssend(out, length, MPI_CHAR, peer, 8, MPI_COMM_WORLD);
+      break;
+    case 1:
+      MPI_Bsend(out, length, MPI_CHAR, peer, 8, MPI_COMM_WORLD);
+      break;
+    case 2:
+      MPI_Rsend(out, length, MPI_CHAR, peer, 8, MPI_COMM_WORLD);
+      break;
     default:
       MPI_Send_init(out, length, MPI_CHAR, peer, 8, MPI_COMM_WORLD, &request);
       MPI_Start(&request);
@@ -360,8 +367,9 @@ static void truncation(void) {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 
-const struct Phase point_to_point_phases[] = {
-    {"lengths", lengths},     {"datatypes", datatypes}, {"storm", storm},
-    {"wildcards", wildcards}, {"probes", probes},       {"cancel", cancel},
-    {"modes", modes},         {"synchronous", synchronous}, {"self", to_self},
-    {"truncation", truncation}, {NULL, NULL}};
+const struct Phase point_to_point_phases[] = {{"lengths", lengths}, {"datatypes", datatypes},
+                                              {"storm", storm},     {"wildcards", wildcards},
+                                              {"probes", probes},   {"cancel", cancel},
+                                              {"modes", modes},     {"synchronous", synchronous},
+                                              {"self", to_self},    {"truncation", truncation},
+                                              {NULL, NULL}};

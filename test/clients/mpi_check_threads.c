@@ -39,8 +39,8 @@ static void* talk(void* argument) {
     MPI_Isend(out, (int)length, MPI_CHAR, peer, tag, work->communicator, &requests[1]);
     MPI_Waitall(2, requests, statuses);
     MPI_Get_count(&statuses[0], MPI_CHAR, &count);
-    work->wrong += count != (int)length ||
-                   !same_as_filled(in, length, (uint64_t)(peer * 100000 + tag));
+    work->wrong +=
+        count != (int)length || !same_as_filled(in, length, (uint64_t)(peer * 100000 + tag));
   }
   free(out);
   free(in);

@@ -99,7 +99,7 @@ static void measure(unsigned char* buffer) {
   const double large = half_round_trip(buffer, 1 << 20, 200);
   if (rank != 0) return;
   for (int i = 2; i < ranks; ++i) MPI_Send(NULL, 0, MPI_BYTE, i, 3, MPI_COMM_WORLD);
-  printf("%d ranks: result right; 8 B in %.2f us, 1 MiB at %.1f GB/s\n", ranks, small,
+  printf("%d ranks: result right; 8 B in %.2f us, 1 MiB at %.2f GB/s\n", ranks, small,
          (1 << 20) / large / 1e3);
 }
 

@@ -1,7 +1,7 @@
 /* refuse_cma [--errno EPERM|ENOSYS] [--calls readv,writev] COMMAND...
  *
- * Runs COMMAND where the kernel refuses process_vm_readv(2) and process_vm_writev(2), as the seccomp
- * profile of a container does. Holds for all descendants. Needs no privilege. */
+ * Runs COMMAND where the kernel refuses process_vm_readv(2) and process_vm_writev(2), as the
+ * seccomp profile of a container does. Holds for all descendants. Needs no privilege. */
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>

@@ -66,7 +66,7 @@ struct Listener final : AvListener {
   void on_av_insert(uint64_t fi_addr, const SocketAddress& canonical) noexcept override {
     log += "+" + std::to_string(fi_addr) + " " + canonical.to_string() + " ";
   }
-  void on_av_remove(uint64_t fi_addr) noexcept override {
+  void on_av_remove(uint64_t fi_addr, const SocketAddress&) noexcept override {
     log += "-" + std::to_string(fi_addr) + " ";
   }
   std::string log;

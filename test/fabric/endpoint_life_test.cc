@@ -1,5 +1,6 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "fabric/domain.h"
 #include "fabric/rig.h"
 
 namespace {
@@ -312,6 +314,72 @@ START_TEST(forked_child_is_refused_and_the_parent_goes_on) {
 }
 END_TEST
 
+START_TEST(child_that_closes_what_it_inherited_leaves_the_parent_its_wake_up) {
+  Root root;
+  Port a(root), b(root, FI_WAIT_FD);
+  const fi_addr_t to = a.insert(b);
+  exchange(a, b, to, 100);
+  const pid_t child = fork();
+  if (child == 0) _exit(fi_close(&b.ep->fid) == 0 ? 0 : 1);
+  int status = -1;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  int fd = -1;
+  ck_assert_int_eq(fi_control(&b.cq->fid, FI_GETWAIT, &fd), 0);
+  char byte = 0;
+  ck_assert_int_eq(fi_recv(b.ep, &byte, 1, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  fid_t watched[] = {&b.cq->fid};
+  while (fi_trywait(root.fabric, watched, 1) != 0) {
+  }
+  ck_assert_int_eq(fi_inject(a.ep, &byte, 1, to), 0);
+  pollfd waiting{fd, POLLIN, 0};
+  ck_assert_int_eq(::poll(&waiting, 1, 10000), 1);
+}
+END_TEST
+
+START_TEST(child_forked_while_the_lock_is_held_closes_at_once) {
+  Root root({.threading = FI_THREAD_SAFE});
+  Port a(root, FI_WAIT_FD);
+  std::atomic<bool> held{false}, forked{false};
+  std::thread holder([&] {
+    const std::lock_guard guard(erdma::fabric::Domain::from(root.domain).lock());
+    held = true;
+    held.notify_one();
+    forked.wait(false);
+  });
+  held.wait(false);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool closed = fi_close(&a.ep->fid) == 0 && fi_close(&a.cq->fid) == 0;
+    _exit(closed ? 0 : 1);
+  }
+  forked = true;
+  forked.notify_one();
+  holder.join();
+  int status = -1;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+START_TEST(objects_of_another_domain_are_not_bound) {
+  Root root, other;
+  fid_ep* ep = nullptr;
+  ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
+  fid_cq* cq = other.open_cq();
+  fid_av* av = other.open_av();
+  fid_cntr* cntr = nullptr;
+  ck_assert_int_eq(fi_cntr_open(other.domain, nullptr, &cntr, nullptr), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), -FI_EINVAL);
+  ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), -FI_EINVAL);
+  ck_assert_int_eq(fi_ep_bind(ep, &cntr->fid, FI_SEND), -FI_EINVAL);
+  ck_assert_int_eq(fi_close(&ep->fid), 0);
+  ck_assert_int_eq(fi_close(&cq->fid), 0);
+  ck_assert_int_eq(fi_close(&av->fid), 0);
+  ck_assert_int_eq(fi_close(&cntr->fid), 0);
+}
+END_TEST
+
 Suite* life_suite() {
   Suite* suite = suite_create("endpoint life");
   TCase* tc = tcase_create("life");
@@ -327,6 +395,9 @@ Suite* life_suite() {
   tcase_add_test(tc, sread_sleeps_until_a_message_comes);
   tcase_add_loop_test(tc, sleeping_reader_is_woken_by_what_another_thread_starts, 0, 2);
   tcase_add_test(tc, forked_child_is_refused_and_the_parent_goes_on);
+  tcase_add_test(tc, child_that_closes_what_it_inherited_leaves_the_parent_its_wake_up);
+  tcase_add_test(tc, child_forked_while_the_lock_is_held_closes_at_once);
+  tcase_add_test(tc, objects_of_another_domain_are_not_bound);
   suite_add_tcase(suite, tc);
   return suite;
 }

@@ -34,6 +34,8 @@ class SteppingClock final : public util::Clock {
 struct Memory final : BulkMemory {
   int status = 0;
   int calls = 0;
+  bool sender_left() const noexcept override { return left; }
+  bool left = false;
   int back_bounce() noexcept override {
     ++calls;
     return status;

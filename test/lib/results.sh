@@ -58,8 +58,8 @@ count_trs() {
   [ "$2" != 77 ] || stage_skipped=1
 }
 
-# stage NAME MINUTES KIND COMMAND ["||" finish]: runs COMMAND, a function, within its time, its output
-# in a log; counts as KIND says. "|| finish": what follows makes no sense if this fails.
+# stage NAME MINUTES KIND COMMAND: runs COMMAND, a function, within its time, its output
+# in a log; counts as KIND says (count_KIND). 1 if something failed.
 stage() {
   local name=$1 minutes=$2 kind=$3 command=$4 log status begin=$SECONDS watchdog
   local stage_passed=0 stage_failed=0 stage_skipped=0 stage_folder=$build
@@ -72,14 +72,16 @@ stage() {
   set -m
   "$command" >"$log" 2>&1 </dev/null &
   local job=$!
-  set +m
   (sleep $((minutes * 60)) && echo "FAIL: $name took more than $minutes minutes" >>"$log" &&
     kill -- "-$job") >/dev/null 2>&1 &
   watchdog=$!
+  set +m
+  trap 'kill -- "-$job" "-$watchdog"; say "interrupted"; exit 1' INT TERM HUP
   wait "$job"
   status=$?
-  kill "$watchdog" 2>/dev/null
+  kill -- "-$watchdog" 2>/dev/null
   wait "$watchdog" 2>/dev/null
+  trap - INT TERM HUP
   "count_$kind" "$log" "$status"
   passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
   skipped=$((skipped + stage_skipped))

@@ -288,6 +288,27 @@ START_TEST(multi_receive_fills_one_buffer_and_releases_it_with_the_last_message)
 }
 END_TEST
 
+START_TEST(multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them) {
+  Pair pair;
+  pair.b.engine.set_min_multi_recv(100);
+  const auto message = pattern(100);
+  const iovec from{const_cast<char*>(message.data()), message.size()};
+  auto send = Node::send_args(1, from, 0);
+  send.tagged = false;
+  for (int i = 0; i < 3; ++i) must(pair.a.engine.post_send(send));
+  pair.settle();
+  std::vector<char> buffer(250);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_two);
+  args.tagged = false;
+  args.multi = true;
+  must(pair.b.engine.post_receive(args));
+  ck_assert_uint_eq(pair.b.received.entries.size(), 2);
+  ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, 0);
+  ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, FI_MULTI_RECV);
+}
+END_TEST
+
 START_TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message) {
   Pair pair;
   pair.b.transport.behaviour.hold_transfers = true;
@@ -454,6 +475,67 @@ START_TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
 }
 END_TEST
 
+START_TEST(sender_that_only_sends_learns_of_the_budget) {
+  Pair pair({4096, 16384, 64});
+  const auto message = pattern(1000);
+  const iovec from{const_cast<char*>(message.data()), message.size()};
+  auto send = Node::send_args(1, from, 7);
+  send.inject = true;
+  int status = 0;
+  for (int i = 0; i < 1000 && status == 0; ++i) {
+    status = pair.a.engine.post_send(send);
+    pair.b.engine.progress();
+  }
+  ck_assert_int_eq(status, -FI_EAGAIN);
+}
+END_TEST
+
+START_TEST(removed_address_no_longer_names_the_source_of_messages) {
+  Pair pair;
+  char byte = 'x', got = 0;
+  for (const uint64_t source : {uint64_t{0}, UINT64_MAX}) {
+    must(pair.a.send(1, &byte, 1, 7));
+    must(pair.b.receive(&got, 1, 7));
+    pair.settle();
+    ck_assert_uint_eq(pair.b.received.take().source, source);
+    pair.b.book.size = 0;
+    pair.b.engine.address_removed(0, pair.a.transport.name);
+  }
+}
+END_TEST
+
+START_TEST(empty_message_needs_no_memory) {
+  Pair pair;
+  auto send = Node::send_args(1, {nullptr, 0}, 7);
+  auto receive = Node::receive_args({nullptr, 0}, 7);
+  const iovec nothing{nullptr, 0};
+  send.iov = receive.iov = _i ? &nothing : nullptr;
+  send.count = receive.count = size_t(_i);
+  send.fence = true;
+  must(pair.b.engine.post_receive(receive));
+  must(pair.a.engine.post_send(send));
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+}
+END_TEST
+
+START_TEST(memory_is_withdrawn_when_the_endpoint_closes) {
+  Pair pair;
+  pair.a.transport.behaviour.prefers_read = pair.b.transport.behaviour.prefers_read = _i == 0;
+  pair.a.transport.behaviour.hold_transfers = pair.b.transport.behaviour.hold_transfers = true;
+  const auto message = pattern(5000);
+  std::vector<char> got(5000);
+  must(pair.b.receive(got.data(), got.size(), 7));
+  must(pair.a.send(1, message.data(), message.size(), 7));
+  pair.settle();
+  ck_assert(!pair.a.transport.exposed.empty() || !pair.b.transport.exposed.empty());
+  pair.a.engine.withdraw_all();
+  pair.b.engine.withdraw_all();
+  ck_assert(pair.a.transport.exposed.empty() && pair.b.transport.exposed.empty());
+}
+END_TEST
+
 Suite* engine_suite() {
   Suite* suite = suite_create("engine");
   TCase* tc = tcase_create("messages");
@@ -472,6 +554,7 @@ Suite* engine_suite() {
   tc = tcase_create("receives");
   tcase_add_loop_test(tc, multi_receive_fills_one_buffer_and_releases_it_with_the_last_message, 0,
                       2);
+  tcase_add_test(tc, multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them);
   tcase_add_test(tc, multi_receive_cancelled_with_a_message_in_it_ends_after_that_message);
   tcase_add_test(tc, peek_that_misses_is_an_error_completion_enomsg);
   tcase_add_loop_test(tc, peek_reports_length_tag_and_source_and_leaves_the_message, 0, 2);
@@ -479,6 +562,10 @@ Suite* engine_suite() {
   tcase_add_loop_test(tc, discarded_message_is_gone_and_its_sender_completes, 0, 2);
   tcase_add_test(tc, cancelled_receive_completes_with_ecanceled_and_takes_no_message);
   tcase_add_test(tc, queued_send_can_be_cancelled);
+  tcase_add_test(tc, sender_that_only_sends_learns_of_the_budget);
+  tcase_add_test(tc, removed_address_no_longer_names_the_source_of_messages);
+  tcase_add_loop_test(tc, empty_message_needs_no_memory, 0, 2);
+  tcase_add_loop_test(tc, memory_is_withdrawn_when_the_endpoint_closes, 0, 2);
   tcase_add_test(tc, sender_holds_back_when_unmatched_messages_use_up_the_budget);
   suite_add_tcase(suite, tc);
   return suite;

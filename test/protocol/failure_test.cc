@@ -1,8 +1,27 @@
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 
 #include "libcheck.h"
 #include "protocol/pair.h"
+
+namespace {
+
+bool g_no_arrays = false;  ///< memory is out for arrays
+
+}  // namespace
+
+void* operator new[](size_t bytes) {
+  void* memory = g_no_arrays ? nullptr : std::malloc(bytes);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace {
 
@@ -225,6 +244,73 @@ START_TEST(stale_and_invented_ids_are_ignored) {
 }
 END_TEST
 
+START_TEST(fin_and_done_of_a_third_peer_are_ignored) {
+  Pair pair;
+  Node third(pair.network, 2, kConfig);
+  pair.a.transport.behaviour.prefers_read = pair.b.transport.behaviour.prefers_read = _i == 0;
+  pair.a.transport.behaviour.hold_transfers = pair.b.transport.behaviour.hold_transfers = true;
+  const auto message = pattern(5000);
+  std::vector<char> got(5000);
+  must(pair.b.receive(got.data(), got.size(), 7));
+  must(pair.a.send(1, message.data(), message.size(), 7));
+  pair.b.engine.progress();
+  wire::ControlHeader header{};
+  header.op = wire::Op::fin;
+  header.generation = 1;
+  pair.a.transport.link(third.transport.name).inject(&header, sizeof(header), nullptr, 0);
+  header.op = wire::Op::done;
+  pair.b.transport.link(third.transport.name).inject(&header, sizeof(header), nullptr, 0);
+  pair.settle();
+  ck_assert(pair.a.sent.entries.empty());
+  ck_assert(pair.b.received.entries.empty());
+  pair.a.transport.behaviour.hold_transfers = pair.b.transport.behaviour.hold_transfers = false;
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(got == message);
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(status_that_is_no_errno_is_an_io_error) {
+  const int32_t invented[] = {INT32_MIN, -100000, 1};
+  Pair pair;
+  const auto message = pattern(5000);
+  must(pair.a.send(1, message.data(), message.size(), 7));
+  wire::ControlHeader header{};
+  header.op = wire::Op::fin;
+  header.generation = 1;
+  header.status = invented[_i];
+  pair.a_to_b().inject(&header, sizeof(header), nullptr, 0);
+  pair.a.engine.progress();
+  ck_assert_int_eq(pair.a.sent.take().error, FI_EIO);
+}
+END_TEST
+
+START_TEST(multi_receive_survives_a_message_that_finds_no_memory) {
+  Pair pair;
+  std::vector<char> buffer(20000);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_two);
+  args.multi = true;
+  must(pair.b.engine.post_receive(args));
+  const auto message = pattern(5000);
+  must(pair.a.send(1, message.data(), message.size(), 0));
+  g_no_arrays = true;
+  pair.b.engine.progress();
+  g_no_arrays = false;
+  ck_assert_int_eq(pair.b.received.take().error, FI_ENOMEM);
+  char byte = 0;
+  must(pair.b.receive(&byte, 1, 1, &g_three));
+  must(pair.a.send(1, message.data(), message.size(), 0));
+  pair.settle();
+  const ErrorCompletion received = pair.b.received.take();
+  ck_assert_int_eq(received.error, 0);
+  ck_assert_ptr_eq(received.context, &g_two);
+  ck_assert(std::equal(message.begin(), message.end(), buffer.begin()));
+}
+END_TEST
+
 Suite* failure_suite() {
   Suite* suite = suite_create("failure");
   TCase* tc = tcase_create("failure");
@@ -238,6 +324,9 @@ Suite* failure_suite() {
   tcase_add_test(tc, exposure_waits_while_the_link_connects);
   tcase_add_loop_test(tc, garbage_closes_the_link_of_its_sender, 0, 6);
   tcase_add_test(tc, stale_and_invented_ids_are_ignored);
+  tcase_add_test(tc, multi_receive_survives_a_message_that_finds_no_memory);
+  tcase_add_loop_test(tc, fin_and_done_of_a_third_peer_are_ignored, 0, 2);
+  tcase_add_loop_test(tc, status_that_is_no_errno_is_an_io_error, 0, 3);
   suite_add_tcase(suite, tc);
   return suite;
 }

@@ -247,6 +247,24 @@ START_TEST(without_descriptors_a_connection_fails_with_that_reason) {
 }
 END_TEST
 
+START_TEST(descriptors_lost_for_want_of_room_are_told_from_a_malformed_message) {
+  int ends[2];
+  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const int fd = 0;
+  ck_assert_int_eq(transport::shm::send_message(ends[0], "x", 1, &fd, 1), 0);
+  ck_assert_int_eq(transport::shm::send_message(ends[0], "x", 1, &fd, 1), 0);
+  rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit tight{3, limit.rlim_max};
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  char byte;
+  const bool lost = transport::shm::receive(ends[1], &byte, 1).fds_lost;
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ck_assert(lost);
+  ck_assert(!transport::shm::receive(ends[1], &byte, 1).fds_lost);
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("shm bootstrap");
   TCase* tc = tcase_create("bootstrap");
@@ -264,6 +282,7 @@ Suite* suite() {
   tcase_add_test(tc, a_connection_closed_at_once_is_forgotten);
   tcase_add_test(tc, another_user_is_refused_in_both_directions);
   tcase_add_test(tc, without_descriptors_a_connection_fails_with_that_reason);
+  tcase_add_test(tc, descriptors_lost_for_want_of_room_are_told_from_a_malformed_message);
   suite_add_tcase(suite, tc);
   return suite;
 }

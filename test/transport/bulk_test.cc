@@ -450,6 +450,15 @@ START_TEST(two_threads_survive_faults_on_both_sides) {
 }
 END_TEST
 
+START_TEST(a_sender_that_left_before_it_attached_spoils_a_read_under_way) {
+  Channel channel(Ways::dual, false);
+  Message message(channel, 1 << 20);
+  channel.memory.left = true;
+  for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
+  assert_done_once(channel.sink, message.token, -FI_ECANCELED);
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("bulk");
   TCase* tc = tcase_create("one_thread");
@@ -471,6 +480,7 @@ Suite* suite() {
   tcase_add_loop_test(tc, abort_reports_everything_once_and_stops_the_sender, 0, 6 * ways);
   tcase_add_test(tc, malformed_exposure_is_refused);
   tcase_add_test(tc, exposure_withdrawn_and_made_anew_is_not_confused);
+  tcase_add_test(tc, a_sender_that_left_before_it_attached_spoils_a_read_under_way);
   tcase_add_loop_test(tc, receiver_survives_a_sender_that_writes_nonsense, 0, 10 * ways);
   tcase_add_loop_test(tc, sender_survives_a_receiver_that_writes_nonsense, 0, 10 * ways);
   suite_add_tcase(suite, tc);

@@ -383,6 +383,31 @@ START_TEST(an_invalid_control_message_costs_only_that_link) {
 }
 END_TEST
 
+START_TEST(a_peer_that_connects_is_connected_back_without_a_poll) {
+  Side side;
+  ck_assert(open_side(side));
+  auto listener = transport::shm::listen_as(address_of("127.0.0.1", 999), Options{}.scope);
+  ck_assert(bool(listener));
+  Impostor peer;
+  ck_assert(peer.greet(side.name, 999));
+  pollfd knock{listener->get(), POLLIN, 0};
+  ck_assert_int_eq(poll(&knock, 1, 20'000), 1);
+}
+END_TEST
+
+START_TEST(control_messages_that_nobody_reads_do_not_pile_up) {
+  Side side;
+  ck_assert(open_side(side));
+  Impostor peer;
+  ck_assert(peer.greet(side.name, 999));
+  const transport::shm::Control ask{transport::shm::ControlType::promote, 0};
+  int rc = 0;
+  while (rc == 0 || rc == -EAGAIN)  // never polled: ends when the other end closes
+    rc = transport::shm::send_message(peer.socket.get(), &ask, sizeof(ask));
+  ck_assert(rc == -EPIPE || rc == -ECONNRESET);
+}
+END_TEST
+
 START_TEST(nobody_can_take_the_identity_of_another_process) {
   Pair pair;
   ck_assert(open_side(pair.a));
@@ -493,6 +518,8 @@ Suite* suite() {
   tcase_add_test(tc, no_wake_up_is_lost_between_sleeper_and_sender);
   tcase_add_loop_test(tc, noise_in_a_ring_costs_only_that_link, 0, 20);
   tcase_add_test(tc, an_invalid_control_message_costs_only_that_link);
+  tcase_add_test(tc, a_peer_that_connects_is_connected_back_without_a_poll);
+  tcase_add_test(tc, control_messages_that_nobody_reads_do_not_pile_up);
   tcase_add_test(tc, nobody_can_take_the_identity_of_another_process);
   tcase_add_test(tc, a_forked_child_destroys_its_copy_without_harm);
   tcase_add_test(tc, a_child_that_holds_the_sockets_does_not_hide_a_death);

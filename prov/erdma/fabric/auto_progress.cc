@@ -1,5 +1,6 @@
 #include "fabric/auto_progress.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -23,9 +24,10 @@ std::thread start_without_signals(auto&& body) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::forward<decltype(body)>(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  // Also when the thread cannot be made, which throws.
+  const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restore(
+      &before, [](sigset_t* mask) { pthread_sigmask(SIG_SETMASK, mask, nullptr); });
+  return std::thread(std::forward<decltype(body)>(body));
 }
 
 }  // namespace
@@ -96,16 +98,20 @@ void AutoProgress::run() noexcept {
 /// Drives until every source is quiet and armed. False to stop.
 bool AutoProgress::round() noexcept {
   for (;;) {
-    util::Guard guard(x_lock);
-    if (x_stop) return false;
-    bool quiet = true;
-    for (ProgressSource* source : x_sources) {
-      source->disarm();
-      for (int i = 0; i < kRoundLimit && source->progress() > 0; ++i) {
+    {
+      util::Guard guard(x_lock);
+      if (x_stop) return false;
+      bool quiet = true;
+      for (ProgressSource* source : x_sources) {
+        source->disarm();
+        for (int i = 0; i < kRoundLimit && source->progress() > 0; ++i) {
+        }
+        if (!source->arm()) quiet = false;
       }
-      if (!source->arm()) quiet = false;
+      if (quiet) return true;
     }
-    if (quiet) return true;
+    // Application threads want the lock too; a mutex alone promises them no turn.
+    sched_yield();
   }
 }
 

@@ -242,11 +242,12 @@ int AddressVector::remove(const fi_addr_t* fi_addr, size_t count) noexcept {
   util::Guard guard(x_parent.lock);
   int rc = 0;
   for (size_t i = 0; i < count; ++i) {
+    const SocketAddress canonical = x_table.canonical(fi_addr[i]);
     if (!x_table.remove(fi_addr[i])) {
       rc = -FI_EINVAL;
       continue;
     }
-    for (AvListener* listener : x_listeners) listener->on_av_remove(fi_addr[i]);
+    for (AvListener* listener : x_listeners) listener->on_av_remove(fi_addr[i], canonical);
   }
   return rc;
 }

@@ -23,7 +23,7 @@ class EventQueue;
 class AvListener {
  public:
   virtual void on_av_insert(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept = 0;
-  virtual void on_av_remove(uint64_t fi_addr) noexcept = 0;
+  virtual void on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept = 0;
 
  protected:
   ~AvListener() = default;
@@ -48,6 +48,8 @@ class AddressVector final : public fid_av, public protocol::AddressBook {
   AddressVector(AvParent parent, uint64_t flags, void* context);
   ~AddressVector();
 
+  /// Whether this is the lock it takes, so that both are of one domain.
+  bool takes(const util::OptionalLock& lock) const noexcept { return &lock == &x_parent.lock; }
   void attach(AvListener& listener) { x_listeners.push_back(&listener); }
   void detach(AvListener& listener) noexcept;
 

@@ -49,6 +49,8 @@ class CompletionQueue final : public fid_cq {
     x_waitable.notify();
   }
   void purge(const void* owner) noexcept { x_ring.purge(owner); }
+  /// Whether this is the lock it takes, so that both are of one domain.
+  bool takes(const util::OptionalLock& lock) const noexcept { return &lock == &x_lock; }
   void attach(ProgressSource& source) { x_waitable.attach(source); }
   void detach(ProgressSource& source) noexcept { x_waitable.detach(source); }
   void sources_changed() noexcept { x_waitable.sources_changed(); }

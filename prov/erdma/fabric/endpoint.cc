@@ -89,7 +89,7 @@ int Endpoint::bind(fid_t object, uint64_t flags) {
 int Endpoint::bind_cq(CompletionQueue& cq, uint64_t flags) {
   constexpr uint64_t kDirections = FI_TRANSMIT | FI_RECV;
   if (flags & ~(kDirections | FI_SELECTIVE_COMPLETION)) return -FI_EBADFLAGS;
-  if (!(flags & kDirections)) return -FI_EINVAL;
+  if (!(flags & kDirections) || !cq.takes(x_domain.lock())) return -FI_EINVAL;
   if (((flags & FI_TRANSMIT) && x_sent.cq) || ((flags & FI_RECV) && x_received.cq))
     return -FI_EINVAL;
   const bool known = x_sent.cq == &cq || x_received.cq == &cq;
@@ -113,7 +113,7 @@ int Endpoint::bind_counter(Counter& cntr, uint64_t flags) {
   constexpr uint64_t kEvents =
       FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
   if (flags & ~kEvents) return -FI_EBADFLAGS;
-  if (!(flags & kEvents)) return -FI_EINVAL;
+  if (!(flags & kEvents) || !cntr.takes(x_domain.lock())) return -FI_EINVAL;
   util::Guard guard(x_domain.lock());
   if (((flags & FI_SEND) && x_sent.cntr) || ((flags & FI_RECV) && x_received.cntr))
     return -FI_EINVAL;
@@ -130,7 +130,7 @@ void Endpoint::attach_counter(Counter& cntr) {
 }
 
 int Endpoint::bind_av(AddressVector& av) {
-  if (x_av) return -FI_EINVAL;
+  if (x_av || !av.takes(x_domain.lock())) return -FI_EINVAL;
   util::Guard guard(x_domain.lock());
   av.attach(*this);
   x_av = &av;
@@ -230,7 +230,10 @@ void Endpoint::drain() noexcept {
 }
 
 void Endpoint::detach() noexcept {
-  if (x_engine && owned()) x_transports.shm->shutdown();
+  if (x_engine && owned()) {
+    x_engine->withdraw_all();
+    x_transports.shm->shutdown();
+  }
   for (CompletionQueue* cq : {x_sent.cq, x_received.cq})
     if (cq) cq->purge(this);
   if (x_sent.cq) x_sent.cq->detach(*this);
@@ -307,8 +310,8 @@ void Endpoint::on_av_insert(uint64_t fi_addr, const util::SocketAddress& canonic
   if (x_engine) x_engine->address_inserted(fi_addr, canonical);
 }
 
-void Endpoint::on_av_remove(uint64_t fi_addr) noexcept {
-  if (x_engine) x_engine->address_removed(fi_addr);
+void Endpoint::on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept {
+  if (x_engine) x_engine->address_removed(fi_addr, canonical);
 }
 
 util::Result<transport::Link*> Endpoint::route(const util::SocketAddress& address) noexcept {

@@ -89,7 +89,7 @@ class Endpoint final : public fid_ep,
 
  private:
   void on_av_insert(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept override;
-  void on_av_remove(uint64_t fi_addr) noexcept override;
+  void on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept override;
   util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override;
 
   int bind_cq(CompletionQueue& cq, uint64_t flags);

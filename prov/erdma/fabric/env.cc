@@ -111,7 +111,7 @@ constexpr Variable kVariables[] = {
        return parse_number<size_t>(text, 16384, size_t{1} << 30, s.unexpected_bytes);
      }},
     {"FI_ERDMA_CONNECT_TIMEOUT", "connect_timeout", "1 to 3600000",
-     "Milliseconds that a peer never met before may take to appear. Default: 1000.",
+     "Milliseconds that a peer never met before may take to appear. Default: 500.",
      [](std::string_view text, Settings& s) {
        return parse_number<unsigned>(text, 1, 3'600'000, s.connect_timeout_ms);
      }},

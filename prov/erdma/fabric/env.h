@@ -21,7 +21,7 @@ struct Settings {
   size_t eager_bytes = 8192;             ///< FI_ERDMA_SHM_EAGER_SIZE, 4096..16384
   unsigned hot_peers = 32;               ///< FI_ERDMA_SHM_HOT_PEERS, at least 1
   size_t unexpected_bytes = 1 << 20;     ///< FI_ERDMA_UNEXPECTED_SIZE, per peer
-  unsigned connect_timeout_ms = 1000;    ///< FI_ERDMA_CONNECT_TIMEOUT
+  unsigned connect_timeout_ms = 500;     ///< FI_ERDMA_CONNECT_TIMEOUT
   unsigned tx_size = 1024;  ///< FI_ERDMA_TX_SIZE: operations in flight before -FI_EAGAIN
   unsigned rx_size = 1024;  ///< FI_ERDMA_RX_SIZE: advertised only; receives never run out
 };

@@ -37,7 +37,7 @@ class EventQueue final : public fid_eq {
   void post(uint32_t event, const fi_eq_entry& entry) noexcept;
   void post_error(const fi_eq_err_entry& error) noexcept;
 
-  /// Objects bound to it (AV, endpoint, domain) count themselves; fi_close is -FI_EBUSY until 0.
+  /// Objects bound to it (AV, endpoint) count themselves; fi_close is -FI_EBUSY until 0.
   void bound() noexcept { x_bound.fetch_add(1, std::memory_order_relaxed); }
   void unbound() noexcept { x_bound.fetch_sub(1, std::memory_order_relaxed); }
 

@@ -31,19 +31,20 @@ int WaitObject::add(int fd) noexcept {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd;
-  return epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+  return !owned() || epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
 void WaitObject::remove(int fd) noexcept {
   epoll_event event{};
-  epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, fd, &event);
+  if (owned()) epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, fd, &event);
 }
 
 void WaitObject::wake() noexcept {
-  eventfd_write(x_event.get(), 1);
+  if (owned()) eventfd_write(x_event.get(), 1);
 }
 
 void WaitObject::clear() noexcept {
+  if (!owned()) return;
   const std::lock_guard guard(x_mutex);
   if (x_owed != 0) return;
   eventfd_t value;

@@ -18,6 +18,7 @@
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/lock.h"
+#include "util/process_epoch.h"
 #include "util/result.h"
 
 namespace erdma::fabric {
@@ -44,7 +45,8 @@ class Deadline {
 };
 
 /// The descriptor on which threads sleep: an epoll set of the sources' descriptors and one eventfd
-/// of its own. Thread-safe, except that add() and remove() exclude each other.
+/// of its own. Thread-safe, except that add() and remove() exclude each other. A forked child
+/// shares the set with its parent: what it calls here changes nothing.
 class WaitObject {
  public:
   /// A thread's stay in a blocking call, for signal().
@@ -73,10 +75,12 @@ class WaitObject {
 
  private:
   WaitObject(util::Fd epoll, util::Fd event) noexcept
-      : x_epoll(std::move(epoll)), x_event(std::move(event)) {}
+      : x_epoll(std::move(epoll)), x_event(std::move(event)), x_epoch(util::process_epoch()) {}
+  bool owned() const noexcept { return x_epoch == util::process_epoch(); }
 
   util::Fd x_epoll;
   util::Fd x_event;
+  const uint32_t x_epoch;
   mutable std::mutex x_mutex;
   uint64_t x_generation = 0;  ///< signals so far
   unsigned x_inside = 0;      ///< threads between enter() and leave()

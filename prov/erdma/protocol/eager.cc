@@ -10,6 +10,12 @@
 #include "protocol/engine.h"
 
 namespace erdma::protocol {
+namespace {
+
+/// That the other side may report; FI_ERRNO_MAX is far below.
+constexpr int32_t kLargestErrno = 4095;
+
+}  // namespace
 
 int Engine::send_eager(Send& send) noexcept {
   const util::PoolHandle id = x_sends.handle(send);
@@ -55,7 +61,7 @@ void Engine::place_eager(Receive& receive, const wire::MessageHeader& header, ui
   done.report = receive.report;
   if (!receive.multi) [[likely]] {
     const size_t fits = std::min(size_t(header.length), receive.buffers.length);
-    if (receive.buffers.count == 1) [[likely]] {
+    if (receive.buffers.count == 1 && fits > 0) [[likely]] {
       std::memcpy(receive.buffers.iov[0].iov_base, payload, fits);
     } else {
       hmem::scatter(receive.buffers.iov, receive.buffers.count, 0, payload, fits);
@@ -83,11 +89,12 @@ void Engine::send_fin(Peer& peer, wire::RequestId sender, int status) noexcept {
   send_control(peer, header, nullptr);
 }
 
-void Engine::on_fin(const wire::ControlHeader& header) noexcept {
+void Engine::on_fin(const Peer& peer, const wire::ControlHeader& header) noexcept {
   Send* send = x_sends.find({header.index, header.generation});
   // A fin for a send that already ended (its peer was given up, or lies) is stale.
-  if (!send || send->state != Send::State::flying) return;
-  finish_send(*send, header.status > 0 ? -FI_EIO : header.status);
+  if (!send || send->peer != &peer || send->state != Send::State::flying) return;
+  const bool known = header.status <= 0 && header.status >= -kLargestErrno;
+  finish_send(*send, known ? header.status : -FI_EIO);
 }
 
 }  // namespace erdma::protocol

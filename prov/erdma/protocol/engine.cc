@@ -45,12 +45,11 @@ Peer* Engine::resolve(uint64_t fi_addr) noexcept try {
 }
 
 Peer* Engine::peer_named(const util::SocketAddress& address) noexcept try {
-  std::unique_ptr<Peer>& slot = x_peers[address];
-  if (!slot) {
-    slot = std::make_unique<Peer>(address);
-    slot->fi_addr = x_book.fi_addr_of(address);
-  }
-  return slot.get();
+  const auto found = x_peers.find(address);
+  if (found != x_peers.end()) return found->second.get();
+  auto peer = std::make_unique<Peer>(address);
+  peer->fi_addr = x_book.fi_addr_of(address);
+  return x_peers.emplace(address, std::move(peer)).first->second.get();
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
@@ -86,10 +85,13 @@ void Engine::address_inserted(uint64_t fi_addr, const util::SocketAddress& addre
   if (found != x_peers.end() && found->second->fi_addr > fi_addr) found->second->fi_addr = fi_addr;
 }
 
-void Engine::address_removed(uint64_t fi_addr) noexcept {
-  Peer* peer = x_table.find(fi_addr);
+void Engine::address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept {
   x_table.erase(fi_addr);
-  if (peer && peer->fi_addr == fi_addr) peer->fi_addr = x_book.fi_addr_of(peer->address);
+  // Not by x_table: a peer that only ever sent to us is not in it.
+  const auto found = x_peers.find(address);
+  if (found == x_peers.end()) return;
+  Peer& peer = *found->second;
+  if (peer.fi_addr == fi_addr) peer.fi_addr = x_book.fi_addr_of(address);
 }
 
 // --- progress -----------------------------------------------------------------------------------
@@ -159,11 +161,11 @@ void Engine::on_control(Peer& peer, const wire::ControlHeader& header, const std
                         size_t length) noexcept {
   switch (header.op) {
     case wire::Op::fin:
-      return on_fin(header);
+      return on_fin(peer, header);
     case wire::Op::cts:
       return on_cts(peer, header, payload, length);
     case wire::Op::done:
-      return on_peer_done(header);
+      return on_peer_done(peer, header);
     case wire::Op::budget:
       peer.told_to_hold = header.status != 0;
       return peer.update_direct();

@@ -93,12 +93,15 @@ class Engine final : public transport::Sink {
   /// never hear of it: injected messages, fins.
   bool owes() noexcept;
 
+  /// The endpoint closes: no peer touches the caller's memory any more.
+  void withdraw_all() noexcept;
+
   void set_min_multi_recv(size_t bytes) noexcept { x_min_multi_recv = bytes; }
   size_t min_multi_recv() const noexcept { return x_min_multi_recv; }
 
   /// The address vector changed.
   void address_inserted(uint64_t fi_addr, const util::SocketAddress& address) noexcept;
-  void address_removed(uint64_t fi_addr) noexcept;
+  void address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept;
 
  private:
   // engine.cc
@@ -125,6 +128,7 @@ class Engine final : public transport::Sink {
   Send* make_send(const SendArgs& args, Peer& peer) noexcept;
   int launch(Send& send) noexcept;
   bool flush_sends(Peer& peer) noexcept;
+  void withdraw(Send& send) noexcept;
   void finish_send(Send& send, int status) noexcept;
   void drop_send(Send& send) noexcept;
 
@@ -152,7 +156,7 @@ class Engine final : public transport::Sink {
   void place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
                    const std::byte* payload) noexcept;
   void send_fin(Peer& peer, wire::RequestId sender, int status) noexcept;
-  void on_fin(const wire::ControlHeader& header) noexcept;
+  void on_fin(const Peer& peer, const wire::ControlHeader& header) noexcept;
 
   // rendezvous.cc
   int send_rts(Send& send) noexcept;
@@ -167,7 +171,7 @@ class Engine final : public transport::Sink {
               size_t length) noexcept;
   int write(Send& send) noexcept;
   void on_write_done(Send& send, int status) noexcept;
-  void on_peer_done(const wire::ControlHeader& header) noexcept;
+  void on_peer_done(const Peer& peer, const wire::ControlHeader& header) noexcept;
 
   // failure.cc
   void protocol_violation(Peer& peer, const char* what) noexcept;

@@ -68,7 +68,7 @@ void Engine::fail_directed(Matcher& queues, const Peer& peer, int status) noexce
   }
 }
 
-/// Ends a receive that is in no queue; a multi-receive buffer with messages in it goes on.
+/// Ends a receive that is in no queue; a multi-receive buffer that is still in use goes on.
 void Engine::fail_receive(Receive& receive, int status) noexcept {
   ErrorCompletion failed;
   failed.context = receive.context;
@@ -76,9 +76,20 @@ void Engine::fail_receive(Receive& receive, int status) noexcept {
   failed.tag = receive.tag;
   failed.report = receive.report;
   failed.error = -status;
-  const bool ends = !receive.multi || receive.deliveries == 0;
+  const bool in_use = receive.deliveries > 0 || receive.posted || receive.held;
+  const bool ends = !receive.multi || !in_use;
   if (ends) x_receives.release(receive);
   x_received.fail(failed);
+}
+
+void Engine::withdraw_all() noexcept {
+  for (auto& [address, peer] : x_peers) {
+    for (auto* sends : {&peer->queued, &peer->flying})
+      for (Send* send = sends->front(); send; send = sends->next(*send)) withdraw(*send);
+    for (Delivery* delivery = peer->active.front(); delivery;
+         delivery = peer->active.next(*delivery))
+      if (delivery->local.size) peer->link->withdraw(delivery->local);
+  }
 }
 
 }  // namespace erdma::protocol

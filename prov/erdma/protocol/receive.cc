@@ -56,7 +56,7 @@ Receive* Engine::make_receive(const ReceiveArgs& args) noexcept {
   receive->buffers.length = args.length;
   if (args.count == 1) [[likely]] {
     receive->buffers.iov[0] = args.iov[0];
-  } else {
+  } else if (args.count > 0) {
     std::memcpy(receive->buffers.iov, args.iov, args.count * sizeof(iovec));
   }
   receive->completion_flags = completion_flags(args.tagged);
@@ -70,8 +70,7 @@ bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
   Peer& peer = const_cast<Peer&>(*message.source);
   const bool multi = receive.multi;
   const wire::RequestId sender{message.header.index, message.header.generation};
-  // Held alive by this count until we have looked at it again.
-  if (multi) ++receive.deliveries;
+  receive.held = multi;
   if (message.status != 0) {
     fail_receive(receive, message.status);
   } else if (message.header.op == wire::Op::rts) {
@@ -82,7 +81,7 @@ bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
   }
   release_unexpected(message);
   if (!multi) return false;
-  --receive.deliveries;
+  receive.held = false;
   const bool wants_more = !receive.exhausted;
   retire(receive);
   return wants_more;
@@ -114,7 +113,7 @@ bool Engine::return_space(Receive& multi) noexcept {
 
 /// Ends a buffer that is used up and no longer written to.
 void Engine::retire(Receive& multi) noexcept {
-  if (!multi.exhausted || multi.deliveries > 0) return;
+  if (!multi.exhausted || multi.deliveries > 0 || multi.held) return;
   ErrorCompletion cancelled;
   cancelled.context = multi.context;
   cancelled.flags = multi.completion_flags;

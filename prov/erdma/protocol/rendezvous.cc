@@ -219,9 +219,9 @@ void Engine::on_write_done(Send& send, int status) noexcept {
 }
 
 /// At the receiver: the sender's write() into our memory is over.
-void Engine::on_peer_done(const wire::ControlHeader& header) noexcept {
+void Engine::on_peer_done(const Peer& peer, const wire::ControlHeader& header) noexcept {
   Delivery* delivery = x_deliveries.find({header.index, header.generation});
-  if (!delivery || delivery->state != Delivery::State::granted) return;
+  if (!delivery || delivery->peer != &peer || delivery->state != Delivery::State::granted) return;
   finish_delivery(*delivery, header.flags & wire::kFailed ? -FI_EIO : 0);
 }
 

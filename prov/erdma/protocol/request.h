@@ -69,6 +69,7 @@ struct Receive : PostedEntry {
   bool posted = false;     ///< in the matcher
   bool exhausted = false;  ///< multi-receive: off the matcher, waits for its deliveries
   bool cancelled = false;
+  bool held = false;  ///< multi-receive: someone will look at it again, exhausted or not
 };
 
 /// A matched rendezvous message while its bytes move.

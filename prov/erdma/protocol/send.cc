@@ -51,7 +51,7 @@ int Engine::post_send(const SendArgs& args) noexcept {
 /// With a request: whatever does not fit one packet right now.
 int Engine::post_send_slow(const SendArgs& args, Peer& peer) noexcept {
   // A caller that only ever sends must still see what its peers tell it.
-  if (x_sends_since_progress >= kSendsPerProgress) progress();
+  if (++x_sends_since_progress >= kSendsPerProgress) progress();
   if (args.inject && args.length > x_config.inject_size) return -FI_EMSGSIZE;
   Send* send = make_send(args, peer);
   if (!send) {
@@ -80,7 +80,7 @@ Send* Engine::make_send(const SendArgs& args, Peer& peer) noexcept {
   send->peer = &peer;
   send->buffers.count = args.count;
   send->buffers.length = args.length;
-  std::memcpy(send->buffers.iov, args.iov, args.count * sizeof(iovec));
+  if (args.count > 0) std::memcpy(send->buffers.iov, args.iov, args.count * sizeof(iovec));
   if (args.inject && args.length > 0) {
     send->copy.reset(new (std::nothrow) std::byte[args.length]);
     if (!send->copy) {
@@ -130,10 +130,15 @@ bool Engine::flush_sends(Peer& peer) noexcept {
   return true;
 }
 
-/// The one place where a send with a request ends.
-void Engine::finish_send(Send& send, int status) noexcept {
+/// Takes back the memory that a send exposed, if it did.
+void Engine::withdraw(Send& send) noexcept {
   const bool ours = send.state == Send::State::queued || send.state == Send::State::flying;
   if (ours && send.exposure.size) send.peer->link->withdraw(send.exposure);
+}
+
+/// The one place where a send with a request ends.
+void Engine::finish_send(Send& send, int status) noexcept {
+  withdraw(send);
   ErrorCompletion done;
   done.context = send.context;
   done.flags = send.completion_flags;

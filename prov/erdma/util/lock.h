@@ -1,27 +1,34 @@
 #pragma once
 
+#include <cstdint>
 #include <mutex>
+
+#include "util/process_epoch.h"
 
 namespace erdma::util {
 
 /// The one lock of a domain. Inactive under FI_THREAD_DOMAIN with manual progress: then lock()
-/// costs one predictable branch. Recursive use is a bug.
+/// costs one predictable branch. Recursive use is a bug. In a forked child it is inactive, too:
+/// there is one thread, and whoever held the lock at the fork will never release it.
 class OptionalLock {
  public:
-  explicit OptionalLock(bool active) noexcept : x_active(active) {}
+  explicit OptionalLock(bool active) noexcept : x_active(active), x_epoch(process_epoch()) {}
 
   void lock() noexcept {
-    if (x_active) x_mutex.lock();
+    if (x_active && owned()) x_mutex.lock();
   }
-  bool try_lock() noexcept { return !x_active || x_mutex.try_lock(); }
+  bool try_lock() noexcept { return !x_active || !owned() || x_mutex.try_lock(); }
   void unlock() noexcept {
-    if (x_active) x_mutex.unlock();
+    if (x_active && owned()) x_mutex.unlock();
   }
   bool active() const noexcept { return x_active; }
 
  private:
+  bool owned() const noexcept { return x_epoch == process_epoch(); }
+
   std::mutex x_mutex;
   const bool x_active;
+  const uint32_t x_epoch;
 };
 
 using Guard = std::lock_guard<OptionalLock>;

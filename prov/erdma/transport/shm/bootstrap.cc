@@ -161,12 +161,7 @@ void Bootstrap::run_commands() {
     } else if (command.type == Command::Type::stop_listening) {
       close_listener();
     } else {
-      auto connection = std::make_shared<Connection>();
-      connection->outbound = true;
-      connection->state = ConnectionState::connecting;
-      connection->request = command.request;
-      connection->started = x_config.clock->now();
-      try_connect(add(std::move(connection)));
+      begin_connect(command.request);
     }
   }
 }

@@ -49,6 +49,8 @@ class Bootstrap {
   void abandon() noexcept;
 
   const util::SocketAddress& name() const noexcept { return x_config.name; }
+  /// In a host-wide scope every peer is on this host, under whichever of its IPs it is known.
+  util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
   /// Polling thread: begins to connect; out_up or out_failed will come.
   int connect(const ConnectRequest& request) noexcept;
   /// Polling thread: says bye with `status` and ends the channel. No more mail matters.
@@ -89,6 +91,9 @@ class Bootstrap {
 
   // handshake.cc
   Greeting greeting() const noexcept;
+  void begin_connect(const ConnectRequest& request);
+  void connect_back(const util::SocketAddress& peer);
+  ConnectionPtr outbound_to(const util::SocketAddress& address) const noexcept;
   void try_connect(const ConnectionPtr& connection);
   void retry_or_fail(const ConnectionPtr& connection, int status, bool patient);
   void fail(const ConnectionPtr& connection, int status);

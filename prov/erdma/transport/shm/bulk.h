@@ -29,6 +29,8 @@ struct BulkShared;  // layout of the control page, in bulk_shared.h
 class BulkMemory {
  public:
   virtual int back_bounce() noexcept = 0;  ///< posix_fallocate of the slots: 0 or negative errno
+  /// The sender gave up the channel, perhaps before it was attached: nothing it exposed is valid.
+  virtual bool sender_left() const noexcept = 0;
 
  protected:
   ~BulkMemory() = default;

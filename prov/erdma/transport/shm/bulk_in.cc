@@ -195,7 +195,7 @@ Stop BulkIn::State::stop_of(const Transfer& transfer) const noexcept {
 
 bool BulkIn::State::withdrawn(const Transfer& transfer) const noexcept {
   const uint16_t last = page.withdrawn[transfer.remote.index].load(std::memory_order_seq_cst);
-  return withdrawn_by(last, transfer.remote.generation);
+  return withdrawn_by(last, transfer.remote.generation) || backing.sender_left();
 }
 
 /// A tally that speaks of another generation counts as none.

@@ -95,7 +95,7 @@ std::string diagnosis(const CmaPeer& peer, const char* call, const CmaVerdict& v
   } else {
     std::snprintf(what, sizeof what, "%s", verdict.reason ? verdict.reason : "not tried");
   }
-  char line[640];
+  char line[1000];
   std::snprintf(line, sizeof line,
                 "%s from process %d on process %d: %s; uid/gid here %u/%u, there %u/%u; user "
                 "namespace %s, pid namespace %s; peer dumpable %d; seccomp here %d, there %d; "

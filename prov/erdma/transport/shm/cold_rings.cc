@@ -16,6 +16,7 @@ util::Result<ColdPlace> ColdRings::acquire() {
   const auto index = uint32_t(std::countr_one(chunk.used));
   chunk.used |= uint64_t(1) << index;
   const ColdPlace place{&chunk.segment.as<ColdChunk>(), index, chunk.segment.fd()};
+  place.chunk->controls[index].left.store(0, std::memory_order_relaxed);
   reset_ring(RingMemory::cold(*place.chunk, index), 0);
   return place;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -52,6 +53,7 @@ struct Connection {
   bool outbound = false;
   std::shared_ptr<PeerProcess> process;  ///< set once greeted
   ColdPlace place;                       ///< inbound: the ring given out
+  std::atomic<uint32_t> unread{0};       ///< of its control messages, in the mailbox
   // Background thread only:
   ConnectionState state = ConnectionState::awaiting_hello;
   uint64_t id = 0;

@@ -1,3 +1,5 @@
+#include <sys/socket.h>
+
 #include <cerrno>
 
 #include <rdma/fi_errno.h>
@@ -12,6 +14,9 @@ namespace {
 /// A process closes its sockets a moment before its pidfd tells of its exit.
 constexpr uint64_t kExitGrace = 100'000'000;
 
+/// Honest peers wait for an answer to the few things that they ask.
+constexpr uint32_t kMaxUnread = 64;
+
 /// What a peer may report of itself in a bye.
 int bye_status(int value) noexcept {
   return value == -FI_ECONNRESET ? value : -FI_ESHUTDOWN;
@@ -25,7 +30,15 @@ void Bootstrap::on_control(const ConnectionPtr& connection) {
     Received received = receive(connection->socket.get(), &control, sizeof(control));
     if (received.bytes == -EAGAIN) return;
     if (received.bytes <= 0) return on_hang_up(connection);
-    if (received.bytes != sizeof(control) ||
+    if (received.fds_lost) {
+      ERDMA_WARN(
+          EP_CTRL,
+          "cannot take what %s shares: too many open files; raise RLIMIT_NOFILE (ulimit -n); "
+          "closed\n",
+          connection->process->name.to_string().c_str());
+      return lose(connection, -FI_EMFILE);
+    }
+    if (received.bytes != sizeof(control) || received.truncated ||
         !handle(connection, control, std::move(received.fds[0]))) {
       ERDMA_WARN(EP_CTRL, "%s sent an invalid control message: closed\n",
                  connection->process->name.to_string().c_str());
@@ -72,6 +85,7 @@ bool Bootstrap::handle(const ConnectionPtr& connection, const Control& control, 
     default:
       return false;
   }
+  if (connection->unread.fetch_add(1) >= kMaxUnread) return false;
   x_config.mailbox->post(std::move(mail));
   return true;
 }
@@ -109,9 +123,11 @@ void Bootstrap::on_exit(uint64_t process_id) {
   }
 }
 
+// The peer hears of it even while nobody polls here.
 void Bootstrap::lose(const ConnectionPtr& connection, int status) {
   const ConnectionPtr alive = connection;
   drop(alive);
+  ::shutdown(alive->socket.get(), SHUT_RDWR);
   Mail mail{Mail::Type::lost, alive};
   mail.status = status;
   alive->state = ConnectionState::hung_up;

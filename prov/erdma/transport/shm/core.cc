@@ -118,12 +118,8 @@ util::Result<Link*> Core::link_to(const util::SocketAddress& address) noexcept t
   return -FI_ENOMEM;
 }
 
-// In a host-wide scope every peer is on this host, under whichever of its IPs it was looked up.
 util::SocketAddress Core::canonical(const util::SocketAddress& address) const noexcept {
-  if (x_options.scope != NameScope::host) return address;
-  util::SocketAddress result = x_bootstrap->name();
-  result.set_port(address.port());
-  return result;
+  return x_bootstrap->canonical(address);
 }
 
 ShmLink& Core::find_or_make(const util::SocketAddress& address) {

@@ -34,7 +34,7 @@ const char* fault_of(const Greeting& greeting, uint64_t boot) noexcept {
 }
 
 const char* remedy(int status) noexcept {
-  return status == -FI_EMFILE ? "; raise the limit of open files (ulimit -n)" : "";
+  return status == -FI_EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "";
 }
 
 }  // namespace
@@ -48,6 +48,43 @@ Greeting Bootstrap::greeting() const noexcept {
   greeting.boot = x_boot;
   greeting.identity = x_identity;
   return greeting;
+}
+
+// One outbound channel per peer. Mail of one that connect_back() made answers whatever attempt is
+// under way; that of another names the attempt, which may be over by now.
+void Bootstrap::begin_connect(const ConnectRequest& request) {
+  if (const ConnectionPtr begun = outbound_to(request.address)) {
+    const bool up = begun->state == ConnectionState::up;
+    if (!up) begun->request = request;
+    if (!up || !begun->request.link) return;
+  }
+  auto connection = std::make_shared<Connection>();
+  connection->outbound = true;
+  connection->state = ConnectionState::connecting;
+  connection->request = request;
+  connection->started = x_config.clock->now();
+  try_connect(add(std::move(connection)));
+}
+
+// Whoever sends here is owed answers, and may wait for one while nobody polls here.
+void Bootstrap::connect_back(const util::SocketAddress& peer) {
+  const util::SocketAddress address = canonical(peer);
+  if (x_listener && !outbound_to(address)) begin_connect({nullptr, 0, address, false});
+}
+
+Bootstrap::ConnectionPtr Bootstrap::outbound_to(const util::SocketAddress& address) const noexcept {
+  for (const auto& [id, connection] : x_connections)
+    if (connection->outbound && connection->state != ConnectionState::hung_up &&
+        connection->request.address == address)
+      return connection;
+  return nullptr;
+}
+
+util::SocketAddress Bootstrap::canonical(const util::SocketAddress& address) const noexcept {
+  if (x_config.options.scope != NameScope::host) return address;
+  util::SocketAddress result = x_config.name;
+  result.set_port(address.port());
+  return result;
 }
 
 void Bootstrap::try_connect(const ConnectionPtr& connection) {
@@ -115,6 +152,7 @@ void Bootstrap::on_hello(const ConnectionPtr& connection) {
     ERDMA_INFO(EP_CTRL, "a connection closed without a word\n");
     return drop(connection);
   }
+  if (received.fds_lost) return refuse(connection, "too many open files here; raise RLIMIT_NOFILE");
   if (received.truncated || received.bytes != sizeof(hello))
     return refuse(connection, "its greeting is malformed");
   if (const char* fault = fault_of(hello.greeting, x_boot)) return refuse(connection, fault);
@@ -139,7 +177,8 @@ void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& th
   welcome.ring = place->index;
   const int fds[] = {place->fd, x_config.wake_fd};
   if (send_message(connection->socket.get(), &welcome, sizeof(welcome), fds, 2))
-    lose(connection, -FI_ECONNRESET);
+    return lose(connection, -FI_ECONNRESET);
+  connect_back(connection->process->name);
 }
 
 void Bootstrap::on_welcome(const ConnectionPtr& connection) {

@@ -140,6 +140,11 @@ int InChannel::back_bounce() noexcept {
   return x_bulk_segment.back(kBulkControlBytes, kBulkBytes - kBulkControlBytes);
 }
 
+bool InChannel::sender_left() const noexcept {
+  const ColdPlace& place = x_connection->place;
+  return place.chunk->controls[place.index].left.load(std::memory_order_seq_cst) != 0;
+}
+
 int InChannel::poll_bulk(Sink& sink) noexcept {
   x_sink = &sink;
   const int steps = x_bulk->poll(*this);

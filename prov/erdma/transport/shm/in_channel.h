@@ -65,6 +65,7 @@ class InChannel final : private BulkMemory, private Sink {
   enum class Next : uint8_t { more, switched, broken };
 
   int back_bounce() noexcept override;
+  bool sender_left() const noexcept override;
   void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
   void on_done(uint64_t token, int status) noexcept override;
   void on_link_down(Link&, int) noexcept override {}

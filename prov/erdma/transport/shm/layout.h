@@ -47,6 +47,7 @@ enum class Kind : uint8_t {
 struct alignas(kLine) ColdControl {
   std::atomic<uint64_t> consumed;  ///< slots | bytes << 32; by the receiver
   std::atomic<uint32_t> waiting;   ///< the sender sleeps: it wants a wake-up once something moves
+  std::atomic<uint32_t> left;      ///< the sender gave the channel up: its memory is its own again
 };
 
 /// Written by the sleeper and the wakers. `may_sleep` goes 0 → 1 once, so its line stays shared.

@@ -181,6 +181,7 @@ void ShmLink::take_down(Sink& sink, int status) noexcept {
     x_in->abort_bulk(sink, status);
   }
   x_ring = nullptr;
+  if (out_up()) x_out->announce_end();
   fail_writes(sink, status);
   end_channels(status);
   x_state = State::idle;
@@ -201,6 +202,7 @@ void ShmLink::close(int status) noexcept {
 
 void ShmLink::end_channels(int status) noexcept {
   if (out_up()) {
+    x_out->announce_end();
     x_out->down = true;
     x_core.close(x_out->connection, status);
   }

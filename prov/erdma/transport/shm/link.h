@@ -67,6 +67,7 @@ class ShmLink final : public Link {
   bool connecting(uint32_t attempt) const noexcept {
     return x_state == State::connecting && x_attempt == attempt;
   }
+  bool connecting() const noexcept { return x_state == State::connecting; }
   bool met() const noexcept { return x_met; }
   void set_met() noexcept { x_met = true; }
 

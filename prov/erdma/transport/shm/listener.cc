@@ -65,8 +65,8 @@ void Bootstrap::accept_all() {
       return;
     } else if (errno != EINTR && errno != ECONNABORTED) {
       if (!x_exhaustion_logged)
-        ERDMA_WARN(EP_CTRL, "cannot accept peers: %s; raise the limit of open files (ulimit -n)\n",
-                   strerror(errno));
+        ERDMA_WARN(EP_CTRL, "cannot accept peers: %s%s\n", strerror(errno),
+                   errno == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
       x_exhaustion_logged = true;
       return pause_listener(100 * kMillisecond);
     }

@@ -40,7 +40,7 @@ int Core::open_mail(Mail& mail, Sink& sink) {
   } else if (mail.type == Type::out_up) {
     on_out_up(mail, sink);
   } else if (mail.type == Type::out_failed) {
-    if (!mail.request.link->connecting(mail.request.attempt)) return 0;
+    if (!mail.request.link || !mail.request.link->connecting(mail.request.attempt)) return 0;
     bring_down(*mail.request.link, mail.status, sink);
   } else {
     return on_channel_mail(mail, sink);
@@ -51,6 +51,8 @@ int Core::open_mail(Mail& mail, Sink& sink) {
 /// Mail about a channel that may have ended meanwhile.
 int Core::on_channel_mail(Mail& mail, Sink& sink) {
   using Type = Mail::Type;
+  if (mail.type != Type::lost && mail.type != Type::verdict)
+    mail.connection->unread.fetch_sub(1, std::memory_order_relaxed);
   ShmLink* link = mail.connection->link;
   if (!link) return 0;
   const bool is_in = link->in() && link->in()->connection() == mail.connection;
@@ -86,9 +88,14 @@ void Core::on_in_up(Mail& mail, Sink& sink) {
 }
 
 void Core::on_out_up(Mail& mail, Sink& sink) {
-  ShmLink& link = *mail.request.link;
-  if (!link.connecting(mail.request.attempt)) return close(mail.connection, -FI_ESHUTDOWN);
+  const bool asked = mail.request.link != nullptr;
+  ShmLink& link = asked ? *mail.request.link : find_or_make(mail.request.address);
   const PeerProcess* known = link.process();
+  // Begun by the background thread when the peer connected: of use while that channel lives, or
+  // where an answer is waited for since.
+  const bool wanted = asked ? link.connecting(mail.request.attempt)
+                            : link.connecting() || (link.in() && !link.out_up());
+  if (!wanted) return close(mail.connection, -FI_ESHUTDOWN);
   if (known && known->nonce != mail.connection->process->nonce) {
     bring_down(link, -FI_ECONNRESET, sink);
     return close(mail.connection, -FI_ESHUTDOWN);

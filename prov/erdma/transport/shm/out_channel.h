@@ -25,6 +25,10 @@ struct OutChannel {
   std::unique_ptr<BulkOut> bulk;  ///< after the segments: destroyed first
 
   ColdChunk& chunk() const noexcept { return chunk_segment.as<ColdChunk>(); }
+  /// Before any completion says so: from now on the exposed memory may change.
+  void announce_end() const noexcept {
+    chunk().controls[ring].left.store(1, std::memory_order_seq_cst);
+  }
 };
 
 }  // namespace erdma::transport::shm

@@ -5,6 +5,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
+#include "transport/shm/bulk_shared.h"
 #include "transport/shm/core.h"
 #include "transport/shm/link.h"
 
@@ -130,6 +131,8 @@ bool ShmLink::on_write_entry(const RingEntry& entry, Sink& sink) noexcept {
   WriteEntry header;
   std::memcpy(&header, entry.header, sizeof(header));
   if (!x_target_is_named || !copy_exposure(entry, source)) return false;
+  // No honest peer has more writes under way than it can expose.
+  if (x_replies.size() >= kMaxExposures) return false;
   x_target_is_named = false;
   const util::PoolHandle write{header.index, header.generation};
   if (const int rc = start_remote_write(source, header.length, write)) reply_write(write, {}, rc);

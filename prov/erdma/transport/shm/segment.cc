@@ -75,7 +75,7 @@ util::Result<Segment> Segment::create(const char* name, size_t bytes, size_t bac
   if (!segment.x_fd) {
     const int error = errno;
     ERDMA_WARN(EP_CTRL, "memfd_create(%s): %s%s\n", name, strerror(error),
-               error == EMFILE ? "; raise the limit of open files (ulimit -n)" : "");
+               error == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
     return -error;
   }
   if (ftruncate(segment.fd(), off_t(bytes))) return -errno;

@@ -102,6 +102,7 @@ Received receive(int socket, void* buffer, size_t room) noexcept {
   if (received.bytes < 0) return received;
   take_fds(message, received);
   received.truncated = message.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
+  received.fds_lost = (message.msg_flags & MSG_CTRUNC) && !received.fds[kMaxPassedFds - 1];
   return received;
 }
 

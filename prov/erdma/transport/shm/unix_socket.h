@@ -26,6 +26,7 @@ util::Result<util::Fd> connect_as_peer(const util::SocketAddress& name);
 struct Received {
   ssize_t bytes = 0;       ///< 0 = end of stream; negative errno (-EAGAIN = nothing there)
   bool truncated = false;  ///< longer than the buffer, or descriptors were lost
+  bool fds_lost = false;   ///< no room for its descriptors in this process
   std::array<util::Fd, kMaxPassedFds> fds;
 };
 Received receive(int socket, void* buffer, size_t room) noexcept;

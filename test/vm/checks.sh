@@ -1,0 +1,105 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Checks that make sense in the virtual machine; beside those of test/clients/checks.sh. "refused" by
+# the kernel stands where those have calls refused by a filter.
+
+as() { export RUN_AS=$1; "${@:2}"; }
+with_ptracer() { export FI_ERDMA_PTRACER=$1; "${@:2}"; }
+
+# The kernel does the refusing here.
+refusing() { wrapper=(); }
+
+# mpi_phases RANKS CALLS PHASE...
+mpi_phases() {
+  [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
+  local ranks=$1 calls=$2
+  shift 2
+  launch "$ranks" "$calls" '' "$bin/mpi_check" "$@"
+  grep -q "^mpi_check: .* on $ranks ranks passed" "$log" || wrong 'no closing line'
+  warnings_match "$calls" "$ranks"
+  carried_by_provider "$calls"
+}
+
+listening() { grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$1")" /proc/net/tcp /proc/net/tcp6; }
+
+# start_server PORT PREFIX...: of fi_pingpong, and waits for it.
+start_server() {
+  local port=$1
+  shift
+  with_log "$@" fi_pingpong -p "$provider" -e rdm -c -I 20 -S 300000 -B "$port" & server=$!
+  for _ in $(seq 100); do
+    listening "$port" && return
+    sleep 0.1
+  done
+}
+
+# pair any|refused SERVER_PREFIX CLIENT_PREFIX: fi_pingpong between them, every byte checked. With
+# "refused" at least one direction must have been refused.
+pair() {
+  local expected=$1 port status=0 before
+  local -a first second
+  read -ra first <<<"$2"
+  read -ra second <<<"$3"
+  port=$((20000 + RANDOM % 12000))
+  start_server "$port" "${first[@]}"
+  (with_log "${second[@]}" fi_pingpong -p "$provider" -e rdm -c -I 20 -S 300000 -P "$port" \
+    127.0.0.1) || status=1
+  wait "$server" || status=1
+  [ $status = 0 ] || wrong 'a side failed'
+  before=$(grep -ci 'continuing by copy' "$log")
+  echo "# warnings: $before"
+  [ "$provider" = erdma ] || return 0
+  [ "$before" -le 2 ] || wrong 'more warnings than directions'
+  [ "$expected" != refused ] || [ "$before" -gt 0 ] || wrong 'nothing was refused'
+  grep -q 'bytes through rings' "$log" || wrong 'not over the provider'
+}
+
+not_dumpable() {
+  [ -e "$bin/not_dumpable.so" ] || skip 'not_dumpable.so was not built'
+  pair refused "setpriv --reuid=1000 --regid=1000 --clear-groups env LD_PRELOAD=$bin/not_dumpable.so" \
+    'setpriv --reuid=1000 --regid=1000 --clear-groups'
+}
+
+# Processes of another user are not served: an error, and soon; neither a crash nor a hang.
+other_user() {
+  local port status=0
+  port=$((20000 + RANDOM % 12000))
+  start_server "$port" setpriv --reuid=1000 --regid=1000 --clear-groups timeout 40
+  timeout 30 setpriv --reuid=1001 --regid=1001 --clear-groups env FI_LOG_LEVEL=warn \
+    FI_LOG_PROV="$provider" fi_pingpong -p "$provider" -e rdm -c -I 20 -S 300000 -P "$port" \
+    127.0.0.1 || status=$?
+  kill "$server" 2>/dev/null
+  wait "$server" 2>/dev/null
+  echo "# client's exit status: $status"
+  [ "$provider" = erdma ] || return 0
+  [ $status -ne 0 ] || wrong 'another user was served'
+  [ $status -ne 124 ] || wrong 'the client hangs'
+  [ $status -lt 126 ] || wrong 'the client was killed'
+}
+
+# Children of init: the common ancestor is nobody one should trust.
+orphans() {
+  local port=$((20000 + RANDOM % 12000)) results
+  results=$(mktemp -d)
+  chmod 777 "$results"
+  export results
+  # shellcheck disable=SC2016
+  setsid -f setpriv --reuid=1000 --regid=1000 --clear-groups bash -c \
+    'FI_LOG_LEVEL=info FI_LOG_PROV=$1 fi_pingpong -p "$1" -e rdm -c -I 20 -S 300000 -B "$2"
+     echo $? >"$results/server"' _ "$provider" "$port" >>"$log" 2>&1
+  for _ in $(seq 100); do
+    listening "$port" && break
+    sleep 0.1
+  done
+  # shellcheck disable=SC2016
+  setsid -f setpriv --reuid=1000 --regid=1000 --clear-groups bash -c \
+    'FI_LOG_LEVEL=info FI_LOG_PROV=$1 fi_pingpong -p "$1" -e rdm -c -I 20 -S 300000 -P "$2" 127.0.0.1
+     echo $? >"$results/client"' _ "$provider" "$port" >>"$log" 2>&1
+  for _ in $(seq 300); do
+    [ -s "$results/client" ] && [ -s "$results/server" ] && break
+    sleep 0.1
+  done
+  [ "$(cat "$results/client")$(cat "$results/server")" = 00 ] || wrong 'a side failed'
+  [ "$provider" != erdma ] || grep -qi 'continuing by copy' "$log" ||
+    wrong 'CMA was allowed: whom did they admit?'
+}

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# vm.sh [-t SECONDS] [-s CPUS] [-o OUTDIR] SCRIPT [ARG...]
+# Runs SCRIPT as root in a small virtual machine with Debian's kernel, which has what a container or
+# a build host may lack: Yama. The guest's root file system is this host's own, read-only through 9p
+# with a tmpfs over it, so what is built or installed here runs there unchanged. OUTDIR, if given, is
+# writable at /out. Exits with SCRIPT's status; 125 if the machine did not come up or ran out of
+# time; 77 if it can't be made here. Software emulation: no KVM needed. Packages: see ./packages.
+set -euo pipefail
+limit=600 cpus=2 out=
+while getopts t:s:o: opt; do
+  case $opt in t) limit=$OPTARG ;; s) cpus=$OPTARG ;; o) out=$(realpath "$OPTARG") ;; *) exit 125 ;; esac
+done
+shift $((OPTIND - 1))
+[[ $# -ge 1 ]] || { sed -n '3,9p' "$0"; exit 125; }
+script=$(realpath "$1")
+shift
+cache=${ERDMA_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/erdma-vm}
+unable() { echo "$*"; exit 77; }
+for tool in qemu-system-x86_64 cpio modprobe; do
+  command -v $tool >/dev/null || unable "there is no $tool here"
+done
+[[ -x /bin/busybox ]] || unable 'there is no static busybox here'
+
+# The kernel that linux-image-amd64 stands for now, or one that was prepared earlier.
+version=$(apt-cache depends linux-image-amd64 2>/dev/null |
+  sed -n 's/.*Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1) || true
+[[ -n $version ]] || version=$(find "$cache" -mindepth 1 -maxdepth 1 -name '*-amd64' -printf '%f\n' 2>/dev/null |
+  sort -V | tail -n 1) || true
+[[ -n $version ]] || unable 'apt knows no linux-image-amd64'
+image=$cache/$version
+
+# What runs first in the guest: mounts this host's files under a tmpfs, then the command.
+write_init() {
+  cat >"$1" <<'I'
+#!/bin/busybox sh
+b=/bin/busybox
+$b mount -t proc proc /proc; $b mount -t sysfs sys /sys; $b mount -t devtmpfs dev /dev
+for m in $($b cat /modules/order); do $b insmod /modules/$m || echo "vm: module $m failed"; done
+$b mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro host /host
+$b mount -t tmpfs tmpfs /upper; $b mkdir /upper/u /upper/w
+$b mount -t overlay -o lowerdir=/host,upperdir=/upper/u,workdir=/upper/w overlay /root
+$b mount -t proc proc /root/proc; $b mount -t sysfs sys /root/sys; $b mount -t devtmpfs dev /root/dev
+$b mkdir -p /root/dev/shm /root/dev/pts /root/out
+$b mount -t tmpfs -o mode=1777 tmpfs /root/dev/shm; $b mount -t devpts devpts /root/dev/pts
+$b mount -t tmpfs tmpfs /root/run
+$b mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288 out /root/out 2>/dev/null
+$b ip link set lo up
+$b sh -c 'echo 1 > /proc/sys/kernel/printk'
+command=$($b sed 's/.*vmcommand=//' /proc/cmdline | $b base64 -d)
+$b hostname guest
+# Not chroot: a process in a chroot can't make a user namespace.
+exec $b switch_root /root /bin/bash -c "($command); echo vm: exit status \$?; /bin/busybox poweroff -f"
+I
+  chmod +x "$1"
+}
+
+prepare_image() {
+  local work root file
+  mkdir -p "$cache"
+  work=$(mktemp -d "$cache/build.XXXXXX")
+  # shellcheck disable=SC2064
+  trap "rm -rf '$work'" EXIT
+  (cd "$work" && apt-get download "linux-image-$version" >/dev/null 2>&1 &&
+    dpkg-deb -x linux-image-"$version"_*.deb kernel) ||
+    unable "apt-get could not download linux-image-$version"
+  depmod -b "$work/kernel" "$version"
+  root=$work/initrd
+  mkdir -p "$root"/{bin,proc,sys,dev,host,upper,root,modules}
+  cp /bin/busybox "$root/bin/"
+  for module in crc32c_generic libcrc32c virtio_pci 9pnet_virtio 9p overlay; do
+    modprobe -d "$work/kernel" -S "$version" --show-depends "$module" | awk '$1 == "insmod" {print $2}'
+  done | awk '!seen[$0]++' | while read -r file; do
+    cp "$file" "$root/modules/"
+    basename "$file"
+  done >"$root/modules/order"
+  write_init "$root/init"
+  (cd "$root" && find . | cpio -o -H newc 2>/dev/null | gzip -1) >"$work/initrd.gz"
+  mkdir -p "$image"
+  cp "$work/kernel/boot/vmlinuz-$version" "$image/vmlinuz"
+  mv "$work/initrd.gz" "$image/initrd.gz"
+}
+[[ -f $image/initrd.gz && ! $0 -nt $image/initrd.gz ]] || prepare_image
+
+path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+command="export PATH=$path HOME=/root; ulimit -l unlimited; cd $(printf %q "$PWD")
+exec $(printf '%q ' bash "$script" "$@")"
+share=()
+[[ -z $out ]] || share=(-fsdev "local,id=o,path=$out,security_model=none"
+  -device 'virtio-9p-pci,fsdev=o,mount_tag=out')
+log=$(mktemp)
+status=0
+timeout "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$cpus" \
+  -m "${ERDMA_VM_MEMORY:-3072}" -nographic -no-reboot -nic none \
+  -kernel "$image/vmlinuz" -initrd "$image/initrd.gz" \
+  -fsdev local,id=h,path=/,security_model=none,readonly=on,multidevs=remap \
+  -device virtio-9p-pci,fsdev=h,mount_tag=host "${share[@]}" -append \
+  "console=ttyS0 panic=1 quiet mitigations=off vmcommand=$(printf %s "$command" | base64 -w0)" \
+  </dev/null | tee "$log" || status=$?
+found=$(tr -d '\r' <"$log" | sed -n 's/^vm: exit status //p' | tail -n 1)
+rm -f "$log"
+[[ -n $found ]] || { echo "vm.sh: no exit status (timeout or boot failure, qemu $status)" >&2; exit 125; }
+exit "$found"
