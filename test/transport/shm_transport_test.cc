@@ -124,6 +124,7 @@ START_TEST(a_read_from_a_killed_peer_ends_with_an_error) {
   ck_assert_int_eq(packet.link->read(exposure, &iov, 1, target.size(), 5), 0);
   pair.a.poll();
   child.kill(SIGKILL);
+  child.wait();  // dead, not dying: else the read may still succeed
   while (pair.a.sink->downs.empty()) pair.a.poll();
   ck_assert_uint_eq(pair.a.sink->dones.size(), 1);
   ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, 1);
@@ -188,7 +189,9 @@ START_TEST(a_peer_known_before_and_gone_is_refused_at_once) {
   while (pair.a.sink->downs.empty()) pair.a.poll();
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
   while (pair.a.sink->downs.size() < 2) pair.a.poll();
-  ck_assert_int_eq(pair.a.sink->downs[1].status, -FI_ECONNREFUSED);
+  // Reset: it had begun to connect back when it went.
+  const int status = pair.a.sink->downs[1].status;
+  ck_assert(status == -FI_ECONNREFUSED || status == -FI_ECONNRESET);
 }
 END_TEST
 

@@ -127,6 +127,8 @@ void Bootstrap::on_exit(uint64_t process_id) {
 void Bootstrap::lose(const ConnectionPtr& connection, int status) {
   const ConnectionPtr alive = connection;
   drop(alive);
+  const Control bye{ControlType::bye, status};
+  (void)send_message(alive->socket.get(), &bye, sizeof(bye));
   ::shutdown(alive->socket.get(), SHUT_RDWR);
   Mail mail{Mail::Type::lost, alive};
   mail.status = status;
