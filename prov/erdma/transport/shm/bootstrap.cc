@@ -189,7 +189,9 @@ void Bootstrap::expire() {
     if (connection->state == ConnectionState::connecting) {
       try_connect(connection);
     } else if (connection->state == ConnectionState::awaiting_welcome) {
-      fail(connection, -FI_ETIMEDOUT);
+      // Stopped or very slow is not dead: its socket tells when it is.
+      ERDMA_INFO(EP_CTRL, "%s takes its time to answer; waiting\n",
+                 connection->request.address.to_string().c_str());
     } else if (connection->state == ConnectionState::awaiting_hello) {
       ERDMA_INFO(EP_CTRL, "a connection said nothing for 5 s: closed\n");
       drop(connection);
