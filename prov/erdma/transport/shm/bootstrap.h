@@ -108,6 +108,7 @@ class Bootstrap {
   void hear_out(PeerProcess& process);
   static void settle(Mail& mail) noexcept;
   void go_up(const ConnectionPtr& connection);
+  void ask_admission(const ConnectionPtr& connection);
 
   // control.cc
   void on_control(const ConnectionPtr& connection);

@@ -178,6 +178,7 @@ void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& th
   const int fds[] = {place->fd, x_config.wake_fd};
   if (send_message(connection->socket.get(), &welcome, sizeof(welcome), fds, 2))
     return lose(connection, -FI_ECONNRESET);
+  ask_admission(connection);
   connect_back(connection->process->name);
 }
 
@@ -216,6 +217,7 @@ void Bootstrap::accept_welcome(const ConnectionPtr& connection, const Welcome& w
   }
   chunk->close_fd();
   go_up(connection);
+  ask_admission(connection);
   Mail mail{Mail::Type::out_up, connection, connection->request};
   mail.segment = std::move(*chunk);
   mail.ring = welcome.ring;
@@ -281,6 +283,11 @@ void Bootstrap::settle(Mail& mail) noexcept {
 void Bootstrap::go_up(const ConnectionPtr& connection) {
   connection->state = ConnectionState::up;
   connection->deadline = 0;
+}
+
+/// Where Yama wants the peer to name us its tracer. Never before our Welcome, which is the first
+/// thing that a peer expects.
+void Bootstrap::ask_admission(const ConnectionPtr& connection) {
   PeerProcess& process = *connection->process;
   if (process.admission_asked || !wants_admission(process.cma)) return;
   process.admission_asked = true;
