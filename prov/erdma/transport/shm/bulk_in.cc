@@ -10,7 +10,8 @@
 namespace erdma::transport::shm {
 namespace {
 
-constexpr int kAbortYields = 20000;  // a few milliseconds
+constexpr int kAbortYields = 20000;           // a few milliseconds on an idle host
+constexpr uint64_t kAbortWait = 100'000'000;  // ns
 
 /// The sender is out: no later generation can help.
 bool fatal(const Stop& stop) noexcept {
@@ -151,9 +152,10 @@ int BulkIn::State::deliver(Sink& sink) noexcept {
 }
 
 /// A living peer may be inside a write into memory that is about to be given back; a dead one is
-/// not, and never says so: hence bounded.
+/// not, and never says so: hence bounded, by time too, since a yield on a busy host takes long.
 void BulkIn::State::await_writes_under_way() noexcept {
-  for (int yields = 0; yields < kAbortYields; ++yields) {
+  const uint64_t deadline = clock.now() + kAbortWait;
+  for (int yields = 0; yields < kAbortYields && clock.now() < deadline; ++yields) {
     bool under_way = false;
     for (Transfer* transfer = running.front(); transfer; transfer = running.next(*transfer)) {
       if (!transfer->closed || transfer->status != 0) continue;
