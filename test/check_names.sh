@@ -8,7 +8,7 @@ for tree in prov include man test fabtests .ci configure.ac Makefile.am README.m
   CONTRIBUTING.md quickstart run-tests; do
   [ -e "$tree" ] && trees="$trees $tree"
 done
-home='(^|[^A-Za-z0-9_.$}/])/(home|Users)/[A-Za-z0-9]|(^|[^A-Za-z0-9_.$}])/(work|workspace)/[A-Za-z0-9]'
+home='(^|[^A-Za-z0-9_.$}/])/(home|Users)/[A-Za-z0-9]|(^|[^A-Za-z0-9_.$}])/workspace/[A-Za-z0-9]'
 hosts='https?://[^ /]*(artifact|registry|mirror|proxy|cache)[^ /]*/'
 private='https?://(10\.|192\.168\.|172\.(1[6-9]|2[0-9]|3[01])\.|[^ /]*\.(internal|corp|lan)[:/])'
 # shellcheck disable=SC2086

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -147,5 +148,42 @@ struct Port {
   fid_av* av;
   fid_ep* ep = nullptr;
 };
+
+inline std::vector<char> pattern(size_t length) {
+  std::vector<char> bytes(length);
+  for (size_t i = 0; i < length; ++i) bytes[i] = char(i * 131 + (i >> 9));
+  return bytes;
+}
+
+/// Sends one message and checks its bytes and both completions; the two ports may be one.
+inline void exchange(Port& from, Port& to, fi_addr_t address, size_t length) {
+  const auto message = pattern(length);
+  std::vector<char> buffer(length + 1);
+  fi_context receive_context, send_context;
+  ck_assert_int_eq(
+      fi_trecv(to.ep, buffer.data(), length, nullptr, FI_ADDR_UNSPEC, 7, 0, &receive_context), 0);
+  ssize_t rc;
+  while ((rc = fi_tsend(from.ep, message.data(), length, nullptr, address, 7, &send_context)) ==
+         -FI_EAGAIN)
+    from.progress();
+  ck_assert_int_eq(rc, 0);
+  if (&from == &to) {
+    fi_cq_tagged_entry first = from.wait(), second = from.wait();
+    if (first.flags & FI_RECV) std::swap(first, second);
+    ck_assert_ptr_eq(first.op_context, &send_context);
+    ck_assert_ptr_eq(second.op_context, &receive_context);
+    ck_assert_uint_eq(second.len, length);
+  } else {
+    const fi_cq_tagged_entry received = to.wait(&from);
+    ck_assert_ptr_eq(received.op_context, &receive_context);
+    ck_assert_uint_eq(received.len, length);
+    ck_assert_uint_eq(received.tag, 7);
+    ck_assert_uint_eq(received.flags, FI_RECV | FI_TAGGED);
+    const fi_cq_tagged_entry sent = from.wait(&to);
+    ck_assert_ptr_eq(sent.op_context, &send_context);
+    ck_assert_uint_eq(sent.flags, FI_SEND | FI_TAGGED);
+  }
+  ck_assert(std::equal(message.begin(), message.end(), buffer.begin()));
+}
 
 }  // namespace erdma::test

@@ -8,7 +8,9 @@ namespace {
 
 using erdma::protocol::ErrorCompletion;
 using erdma::protocol::Probe;
+using erdma::test::expect_clean;
 using erdma::test::kConfig;
+using erdma::test::must;
 using erdma::test::Node;
 using erdma::test::Pair;
 using erdma::test::pattern;
@@ -16,16 +18,6 @@ namespace wire = erdma::protocol::wire;
 using erdma::fake::Transport;
 
 int g_one, g_two, g_three;
-
-void must(int status) {
-  ck_assert_int_eq(status, 0);
-}
-
-void expect_clean(Pair& pair) {
-  ck_assert(pair.a.sent.entries.empty() && pair.a.received.entries.empty());
-  ck_assert(pair.b.sent.entries.empty() && pair.b.received.entries.empty());
-  ck_assert(pair.a.transport.exposed.empty() && pair.b.transport.exposed.empty());
-}
 
 // Sizes below, at and above the packet limit, by read and by write, expected and unexpected.
 struct Case {

@@ -11,6 +11,7 @@
 
 #include "fake/completion_sink.h"
 #include "fake/transport.h"
+#include "libcheck.h"
 #include "protocol/engine.h"
 
 namespace erdma::test {
@@ -108,6 +109,17 @@ struct Pair {
   fake::Network network;
   Node a, b;
 };
+
+inline void must(int status) {
+  ck_assert_int_eq(status, 0);
+}
+
+/// Nothing is left to report, and no memory exposed.
+inline void expect_clean(Pair& pair) {
+  ck_assert(pair.a.sent.entries.empty() && pair.a.received.entries.empty());
+  ck_assert(pair.b.sent.entries.empty() && pair.b.received.entries.empty());
+  ck_assert(pair.a.transport.exposed.empty() && pair.b.transport.exposed.empty());
+}
 
 inline std::vector<char> pattern(size_t length, unsigned seed = 1) {
   std::vector<char> bytes(length);

@@ -13,6 +13,10 @@ constexpr uint64_t kSendFlags = FI_REMOTE_CQ_DATA | FI_COMPLETION | FI_MORE | FI
 constexpr uint64_t kReceiveFlags = FI_COMPLETION | FI_MORE | FI_MULTI_RECV;
 constexpr uint64_t kProbeFlags = FI_PEEK | FI_CLAIM | FI_DISCARD;
 
+inline iovec piece(const void* buffer, size_t length) noexcept {
+  return {const_cast<void*>(buffer), length};
+}
+
 /// 0, or why this memory cannot be a message. `total` is set on success.
 inline int check_iov(const iovec* iov, size_t count, size_t& total) noexcept {
   if (count > transport::kMaxIov || (count > 0 && !iov)) return -FI_EINVAL;

@@ -6,10 +6,6 @@
 namespace erdma::fabric {
 namespace {
 
-iovec piece(const void* buffer, size_t length) noexcept {
-  return {const_cast<void*>(buffer), length};
-}
-
 ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source,
              void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
