@@ -1,0 +1,103 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rdma/rdma_cma.h>
+
+#include "softerdma/objects.h"
+#include "softerdma/process.h"
+
+/// The connection manager: what librdmacm and the kernel's iWARP CM do. All of it under
+/// Process::mutex, but for waiting.
+namespace softerdma {
+
+struct CmEvent : rdma_cm_event {
+  CmId* owner = nullptr;  ///< whose destruction takes the event along
+  uint64_t owner_number = 0;
+  unsigned char data[256] = {};
+};
+
+/// fd counts the events (a semaphore).
+struct CmChannel : rdma_event_channel {
+  std::deque<CmEvent*> events;
+};
+
+enum class CmStage : uint8_t {
+  idle,
+  bound,
+  resolved,
+  listening,
+  connecting,
+  requested,
+  connected,
+  over
+};
+
+struct CmId : rdma_cm_id {
+  Process* process = nullptr;
+  uint64_t number = 0;
+  CmStage stage = CmStage::idle;
+  bool synchronous = false;  ///< its channel is its own, and calls wait for their events
+  bool made_cqs = false;
+  bool disconnecting = false;
+  unsigned unacknowledged = 0;
+  CmId* listener = nullptr;
+  int backlog = 0;
+  int waiting = 0;  ///< requests that were neither accepted nor rejected
+  int port_holder = -1;
+  std::vector<std::string> registrations;  ///< files "listen.<ip>.<port>"
+  Qp* bound = nullptr;  ///< whose `cm` this is; the application may forget rdma_cm_id::qp
+  // The other side.
+  uint32_t peer_slot = 0;
+  uint32_t peer_generation = 0;
+  uint64_t peer_number = 0;
+  uint32_t peer_qpn = 0;
+  uint64_t deadline_ns = 0;  ///< of a handshake; 0 = none
+  std::unique_ptr<ibv_qp_init_attr> passive_qp;
+  ibv_pd* passive_pd = nullptr;
+
+  static CmId& from(rdma_cm_id* id) noexcept { return *static_cast<CmId*>(id); }
+};
+
+class CmState {
+ public:
+  explicit CmState(Process& process) : x_process(process) {}
+  CmState(const CmState&) = delete;
+  CmState& operator=(const CmState&) = delete;
+  ~CmState();
+
+  void on_request(const Message& message);
+  void on_accepted(const Message& message);
+  void on_rejected(const Message& message);
+  /// Handshakes whose time is over. Nanoseconds until the next, or UINT64_MAX.
+  uint64_t expire(uint64_t now);
+
+  CmId* find(uint64_t number);
+  /// The device's context that ids share.
+  ibv_context* context(Device& device);
+
+  std::map<uint64_t, CmId*> ids;
+  uint64_t next_number = 1;
+
+ private:
+  Process& x_process;
+  std::map<Device*, ibv_context*> x_contexts;
+};
+
+/// Adds an event to the id's channel.
+void cm_post(CmId& owner, rdma_cm_event_type type, int status, const Message* message = nullptr,
+             CmId* reported = nullptr);
+/// Removes an id's events from its channel.
+void cm_forget_events(CmId& id);
+/// The connection of `qp` is over at this side: tells the peer, and posts DISCONNECTED once.
+void cm_connection_ended(Process& process, Qp& qp, bool post_event);
+/// The peer ended it.
+void cm_peer_ended(Process& process, Qp& qp);
+int cm_wait(CmId& id, rdma_cm_event_type expected);
+CmId* cm_new_id(Process& process, rdma_event_channel* channel, void* context, rdma_port_space ps);
+
+}  // namespace softerdma

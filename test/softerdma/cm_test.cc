@@ -1,0 +1,178 @@
+// Connections of the standard personality, both ends in one process.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+
+#include "softerdma/rig.h"
+
+using namespace softerdma::test;
+
+START_TEST(connection_carries_private_data_and_messages) {
+  Connection c;
+  c.establish();
+  ck_assert_int_eq(c.sides[1].receive(8), 0);
+  ck_assert_int_eq(c.sides[0].send(8, c.sides[1]), 0);
+  ck_assert_int_eq(c.sides[1].wait().status, IBV_WC_SUCCESS);
+  ck_assert_int_eq(c.sides[0].receive(8), 0);
+  ck_assert_int_eq(c.sides[1].send(8, c.sides[0]), 0);
+  ck_assert_int_eq(c.sides[0].wait().status, IBV_WC_SUCCESS);  // the send
+  ck_assert_uint_eq(softerdma_violations(), 0);
+}
+END_TEST
+
+START_TEST(passive_side_that_speaks_first_loses_the_connection) {
+  Connection c;
+  c.establish();
+  ck_assert_int_eq(c.sides[0].receive(8), 0);
+  ck_assert_int_eq(c.sides[1].send(8, c.sides[0]), 0);
+  ck_assert_int_eq(c.sides[1].wait().status, IBV_WC_GENERAL_ERR);
+  ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_DISCONNECTED);
+  ck_assert_int_eq(next_event(c.channels[1]).type, RDMA_CM_EVENT_DISCONNECTED);
+  ck_assert_uint_eq(softerdma_violations(), 1);
+}
+END_TEST
+
+START_TEST(read_sink_needs_remote_write) {
+  Connection c;
+  c.establish();
+  Side& side = c.sides[0];
+  ibv_mr* local = (ibv_reg_mr)(side.pd, side.data(), 4096, IBV_ACCESS_LOCAL_WRITE);
+  ibv_sge sge = side.piece(64);
+  sge.lkey = local->lkey;
+  ck_assert_int_eq(side.post(side.request(IBV_WR_RDMA_READ, &sge, c.sides[1])), 0);
+  ck_assert_int_eq(side.wait().status, IBV_WC_LOC_ACCESS_ERR);
+  ck_assert_int_eq(next_event(c.channels[1]).type, RDMA_CM_EVENT_DISCONNECTED);
+}
+END_TEST
+
+START_TEST(missing_listener_rejects_without_data) {
+  Connection c;
+  c.listen();
+  c.call(7472);
+  Event event = next_event(c.channels[0]);
+  ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
+  ck_assert_int_eq(event.status, -ECONNREFUSED);
+  ck_assert_uint_eq(event.data.size(), 0);
+}
+END_TEST
+
+START_TEST(rejection_carries_its_data) {
+  Connection c;
+  c.listen();
+  c.call();
+  Event request = next_event(c.channels[1]);
+  ck_assert_int_eq(rdma_reject(request.id, "no", 2), 0);
+  Event event = next_event(c.channels[0]);
+  ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
+  ck_assert_str_eq(event.data.c_str(), "no");
+}
+END_TEST
+
+START_TEST(nobody_at_the_address_is_unreachable) {
+  setenv("SOFTERDMA_CONNECT_MS", "20", 1);
+  Connection c;
+  c.listen();
+  c.call(7471, "10.8.7.7");
+  Event event = next_event(c.channels[0]);
+  ck_assert_int_eq(event.type, RDMA_CM_EVENT_UNREACHABLE);
+  ck_assert_int_eq(event.status, -ETIMEDOUT);
+}
+END_TEST
+
+START_TEST(hanging_handshake_is_unreachable) {
+  setenv("SOFTERDMA_CONNECT_MS", "20", 1);
+  setenv("SOFTERDMA_FAULT", "connect hang", 1);
+  Connection c;
+  c.listen();
+  c.call();
+  ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_UNREACHABLE);
+}
+END_TEST
+
+START_TEST(backlog_is_exact) {
+  Connection c;
+  c.listen(1);
+  c.call();
+  ck_assert_int_eq(next_event(c.channels[1]).type, RDMA_CM_EVENT_CONNECT_REQUEST);
+  c.call();
+  ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_REJECTED);
+}
+END_TEST
+
+START_TEST(address_in_use_is_said_at_once) {
+  Connection c;
+  c.listen();
+  rdma_cm_id* second = nullptr;
+  ck_assert_int_eq(rdma_create_id(c.channels[1], &second, nullptr, RDMA_PS_TCP), 0);
+  sockaddr_in here = address(kIp[1], 7471);
+  ck_assert_int_eq(rdma_bind_addr(second, reinterpret_cast<sockaddr*>(&here)), -1);
+  ck_assert_int_eq(errno, EADDRINUSE);
+  ck_assert_int_eq(rdma_destroy_id(c.listener), 0);
+  ck_assert_int_eq(rdma_bind_addr(second, reinterpret_cast<sockaddr*>(&here)), 0);
+}
+END_TEST
+
+START_TEST(disconnect_reaches_both_sides) {
+  Connection c;
+  c.establish();
+  ck_assert_int_eq(c.sides[1].receive(8, 3), 0);
+  ck_assert_int_eq(rdma_disconnect(c.sides[0].id), 0);
+  ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_DISCONNECTED);
+  ck_assert_int_eq(next_event(c.channels[1]).type, RDMA_CM_EVENT_DISCONNECTED);
+  ck_assert_int_eq(c.sides[1].wait().status, IBV_WC_WR_FLUSH_ERR);
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  ck_assert_int_eq(ibv_query_qp(c.sides[0].qp, &attr, IBV_QP_STATE, &init), 0);
+  ck_assert_int_eq(attr.qp_state, IBV_QPS_SQD);
+}
+END_TEST
+
+START_TEST(killed_peer_ends_the_connection) {
+  Connection c;
+  start("standard");
+  setenv("SOFTERDMA_CONNECT_MS", "5000", 1);
+  int ready[2];
+  ck_assert_int_eq(pipe(ready), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    c.listen();
+    ck_assert_int_eq(write(ready[1], "x", 1), 1);
+    Event event = next_event(c.channels[1]);
+    c.sides[1].id = event.id;
+    c.sides[1].context = event.id->verbs;
+    c.sides[1].make_queues();
+    ck_assert_int_eq(rdma_create_qp(event.id, c.sides[1].pd, &c.sides[1].init), 0);
+    ck_assert_int_eq(rdma_accept(event.id, nullptr), 0);
+    for (;;) pause();
+  }
+  char byte = 0;
+  ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+  c.channels[0] = rdma_create_event_channel();
+  c.call();
+  ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_ESTABLISHED);
+  ck_assert_int_eq(c.sides[0].receive(8), 0);
+  kill(child, SIGKILL);
+  ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_DISCONNECTED);
+  ck_assert_int_eq(c.sides[0].wait().status, IBV_WC_WR_FLUSH_ERR);
+  ck_assert_int_eq(waitpid(child, nullptr, 0), child);
+}
+END_TEST
+
+static void add_all(TCase* tc) {
+  tcase_add_test(tc, connection_carries_private_data_and_messages);
+  tcase_add_test(tc, passive_side_that_speaks_first_loses_the_connection);
+  tcase_add_test(tc, read_sink_needs_remote_write);
+  tcase_add_test(tc, missing_listener_rejects_without_data);
+  tcase_add_test(tc, rejection_carries_its_data);
+  tcase_add_test(tc, nobody_at_the_address_is_unreachable);
+  tcase_add_test(tc, hanging_handshake_is_unreachable);
+  tcase_add_test(tc, backlog_is_exact);
+  tcase_add_test(tc, address_in_use_is_said_at_once);
+  tcase_add_test(tc, disconnect_reaches_both_sides);
+  tcase_add_test(tc, killed_peer_ends_the_connection);
+}
+
+int main() {
+  return run_suite("softerdma rdma_cm", add_all);
+}

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+/// What the SOFTERDMA_* variables say; README.md describes each.
+namespace softerdma {
+
+enum class Personality : uint8_t { standard, compat };
+enum class Flush : uint8_t { full, half, none };
+
+/// Limits and habits of one device. Every member is an entry of the table in options.cc: as
+/// variable SOFTERDMA_<NAME>, or name=value in a device's entry of SOFTERDMA_DEVICES.
+struct Limits {
+  uint64_t max_qp;
+  uint64_t max_qp_wr;
+  uint64_t max_cqe;
+  uint64_t max_mr;
+  uint64_t max_mr_size;
+  uint64_t max_msg;
+  uint64_t max_send_sge;
+  uint64_t max_recv_sge;
+  uint64_t max_inline;
+  uint64_t max_rd_atom;
+  uint64_t atomics;
+  uint64_t memlock;       ///< bytes that the process may have registered
+  uint64_t private_data;  ///< bytes that a connect request may carry
+  uint64_t comp_vectors;
+  uint64_t retry_ms;    ///< until a packet that nobody answers ends in RETRY_EXC
+  uint64_t connect_ms;  ///< until a handshake that nobody answers ends in UNREACHABLE
+  uint64_t
+      small_send;     ///< largest payload that goes through shared memory instead of a system call
+  uint64_t loopback;  ///< 1: rdma_bind_addr() takes 127.0.0.1 for any address
+  uint64_t late;      ///< 1: a thread executes all work requests, as late as a real device would
+};
+
+struct DeviceConfig {
+  std::string name;
+  uint32_t ip;  ///< network byte order
+  bool up;
+  Personality personality;
+  Flush flush;
+  Limits limits;
+};
+
+/// Never empty unless SOFTERDMA_DEVICES=none or nothing in it can be understood.
+std::vector<DeviceConfig> configured_devices();
+/// The folder that all processes of one fabric share.
+std::string state_folder();
+/// "10.8.0.1"
+std::string ip_text(uint32_t ip);
+/// A number with an optional K, M or G; `fallback` if it is none.
+uint64_t parse_number(const std::string& text, uint64_t fallback);
+
+}  // namespace softerdma

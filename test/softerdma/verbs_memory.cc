@@ -1,0 +1,121 @@
+// Protection domains and memory regions.
+#include <cerrno>
+#include <cstdlib>
+
+#include "softerdma/fault.h"
+#include "softerdma/process.h"
+#include "softerdma/report.h"
+#include "softerdma/verbs_create.h"
+
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+using namespace softerdma;
+
+namespace {
+
+constexpr unsigned kRemoteMutable = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+/// RELAXED_ORDERING and its neighbours are ignored in silence.
+constexpr unsigned kKnownAccess =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteMutable | IBV_ACCESS_OPTIONAL_RANGE;
+
+/// A free entry of the table; 0 = none. Caller holds Process::mutex.
+uint32_t take_index(Process& process, const Limits& limits) {
+  if (!process.free_mrs.empty()) {
+    uint32_t index = process.free_mrs.back();
+    process.free_mrs.pop_back();
+    return index;
+  }
+  return process.used_mrs < limits.max_mr ? ++process.used_mrs : 0;
+}
+
+int refuse(const Process& process, const Limits& limits, size_t length, unsigned access) {
+  if ((access & ~kKnownAccess) != 0) return EOPNOTSUPP;
+  if ((access & kRemoteMutable) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) return EINVAL;
+  if (length == 0 || length > limits.max_mr_size) return EINVAL;
+  if (process.registered_bytes + length > limits.memlock) return ENOMEM;
+  return fault_on_registration();
+}
+
+ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned access) {
+  Context& context = Context::from(pd->context);
+  Process& process = *context.process;
+  const Limits& limits = context.device->config.limits;
+  std::lock_guard guard(process.mutex);
+  int error = refuse(process, limits, length, access);
+  uint32_t index = error == 0 ? take_index(process, limits) : 0;
+  if (index == 0) {
+    errno = error != 0 ? error : ENOMEM;
+    return nullptr;
+  }
+  uint8_t& generation = process.mr_generation[index];
+  if (++generation == 0) generation = 1;
+  auto* mr = new Mr;
+  mr->context = pd->context;
+  mr->pd = pd;
+  mr->addr = address;
+  mr->length = length;
+  mr->handle = index;
+  mr->lkey = mr->rkey = index << 8 | generation;
+  MrEntry& entry = process.mrs.as<MrEntry>()[index];
+  entry.access = access;
+  entry.pd = pd->handle;
+  entry.iova = iova;
+  entry.address = reinterpret_cast<uint64_t>(address);
+  entry.length = length;
+  entry.key.store(mr->rkey, std::memory_order_release);
+  process.registered_bytes += length;
+  ++static_cast<Pd*>(pd)->children;
+  return mr;
+}
+
+}  // namespace
+
+SOFTERDMA_API ibv_pd* ibv_alloc_pd(ibv_context* handle) {
+  Context& context = Context::from(handle);
+  std::lock_guard guard(context.process->mutex);
+  auto* pd = new Pd;
+  pd->context = handle;
+  pd->handle = context.process->next_number++;
+  ++context.children;
+  return pd;
+}
+
+SOFTERDMA_API int ibv_dealloc_pd(ibv_pd* handle) {
+  auto* pd = static_cast<Pd*>(handle);
+  Context& context = Context::from(handle->context);
+  if (context.process == Process::existing() && pd->children.load() != 0) return EBUSY;
+  --context.children;
+  delete pd;
+  return 0;
+}
+
+SOFTERDMA_API ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+  return register_memory(pd, address, length, reinterpret_cast<uint64_t>(address),
+                         static_cast<unsigned>(access));
+}
+SOFTERDMA_API ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, size_t length, uint64_t iova,
+                                      int access) {
+  return register_memory(pd, address, length, iova, static_cast<unsigned>(access));
+}
+SOFTERDMA_API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova,
+                                       unsigned access) {
+  return register_memory(pd, address, length, iova, access);
+}
+
+SOFTERDMA_API int ibv_dereg_mr(ibv_mr* handle) {
+  auto* mr = static_cast<Mr*>(handle);
+  Process& process = *Context::from(handle->context).process;
+  if (&process == Process::existing()) {
+    std::lock_guard guard(process.mutex);
+    process.mrs.as<MrEntry>()[mr->handle].key.store(0, std::memory_order_seq_cst);
+    for (uint32_t i = 0; i < process.highest_qp; ++i) {
+      if (Qp* qp = process.qps[i].load(); qp != nullptr) quiesce(process, *qp);
+    }
+    process.registered_bytes -= mr->length;
+    process.free_mrs.push_front(mr->handle);
+  }
+  --static_cast<Pd*>(mr->pd)->children;
+  delete mr;
+  return 0;
+}

@@ -1,0 +1,399 @@
+// The device's traps and signs, on two compat queue pairs of one process.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+
+#include "softerdma/rig.h"
+
+using namespace softerdma::test;
+
+START_TEST(device_is_what_an_erdma_nic_says_it_is) {
+  Side sides[2];
+  start("compat");
+  open_devices(sides);
+  ibv_device_attr attr{};
+  ck_assert_int_eq(ibv_query_device(sides[0].context, &attr), 0);
+  ck_assert_uint_eq(attr.vendor_id, 0x1ded);
+  ck_assert_uint_eq(attr.vendor_part_id, 4223);
+  ck_assert_int_eq(attr.max_sge, 6);
+  ck_assert_int_eq(attr.max_sge_rd, 1);
+  ck_assert_int_gt(attr.max_mw, 0);
+  ibv_port_attr port{};
+  ck_assert_int_eq(ibv_query_port(sides[0].context, 1, &port), 0);
+  ck_assert_int_eq(port.state, IBV_PORT_ACTIVE);
+  ck_assert_int_eq(port.active_mtu, IBV_MTU_1024);
+  ck_assert_int_eq(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
+  ck_assert_ptr_null(ibv_create_srq(nullptr, nullptr));
+  ck_assert_int_eq(errno, EOPNOTSUPP);
+}
+END_TEST
+
+constexpr uint32_t kSizes[] = {0, 1, 8, 80, 81, 96, 2048, 2049, 65536};
+
+START_TEST(send_arrives_whole) {
+  Side sides[2];
+  connect_compat(sides);
+  uint32_t size = kSizes[_i];
+  for (int round = 0; round < 100; ++round) {
+    std::memset(sides[0].data(), round + 1, size);
+    ck_assert_int_eq(sides[1].receive(1 << 17, 5), 0);
+    ck_assert_int_eq(sides[0].send(size, sides[1]), 0);
+    ibv_wc wc = sides[1].wait();
+    ck_assert_int_eq(wc.status, IBV_WC_SUCCESS);
+    ck_assert_uint_eq(wc.byte_len, size);
+    ck_assert_uint_eq(wc.wr_id, 5);
+    ck_assert_mem_eq(sides[0].data(), sides[1].data(), size);
+    ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
+  }
+  ck_assert_uint_eq(softerdma_violations(), 0);
+}
+END_TEST
+
+START_TEST(create_qp_refuses_what_the_device_lacks) {
+  Side sides[2];
+  start("compat");
+  open_devices(sides);
+  sides[0].make_queues();
+  ibv_qp_init_attr good = sides[0].init;
+  auto refused = [&](auto change) {
+    ibv_qp_init_attr init = good;
+    change(init);
+    errno = 0;
+    ck_assert_ptr_null(ibv_create_qp(sides[0].pd, &init));
+    return errno;
+  };
+  ck_assert_int_eq(refused([](auto& i) { i.cap.max_inline_data = 97; }), EINVAL);
+  ck_assert_int_eq(refused([](auto& i) { i.cap.max_recv_sge = 2; }), EINVAL);
+  ck_assert_int_eq(refused([](auto& i) { i.cap.max_send_sge = 7; }), EINVAL);
+  ck_assert_int_eq(refused([](auto& i) { i.cap.max_recv_wr = 0; }), EINVAL);
+  ck_assert_int_eq(refused([](auto& i) { i.cap.max_send_wr = 8193; }), EINVAL);
+  ck_assert_int_eq(refused([](auto& i) { i.qp_type = IBV_QPT_UD; }), EOPNOTSUPP);
+  ck_assert_ptr_nonnull(ibv_create_qp(sides[0].pd, &good));
+}
+END_TEST
+
+START_TEST(cq_has_a_power_of_two_entries_and_fails_with_eio) {
+  Side sides[2];
+  start("compat");
+  open_devices(sides);
+  ck_assert_int_eq(ibv_create_cq(sides[0].context, 1, nullptr, nullptr, 0)->cqe, 64);
+  ck_assert_int_eq(ibv_create_cq(sides[0].context, 65, nullptr, nullptr, 0)->cqe, 128);
+  ck_assert_ptr_null(ibv_create_cq(sides[0].context, 1, nullptr, nullptr, 31));
+  ck_assert_int_eq(errno, EIO);
+}
+END_TEST
+
+START_TEST(read_takes_the_first_sge_and_forgets_the_others) {
+  Side sides[2];
+  connect_compat(sides);
+  std::memset(sides[1].data(), 'x', 64);
+  ibv_sge sge[2] = {sides[0].piece(16), sides[0].piece(16, 100)};
+  ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_READ, sge, sides[1]);
+  wr.num_sge = 2;
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
+  ck_assert_int_eq(sides[0].data()[15], 'x');
+  ck_assert_int_eq(sides[0].data()[100], 0);
+  ck_assert_uint_eq(softerdma_violations(), 1);
+}
+END_TEST
+
+START_TEST(send_queue_is_full_by_blocks_until_a_signaled_completion_is_polled) {
+  Side sides[2];
+  connect_compat(sides, 2);  // 8 blocks of 32 bytes
+  ibv_sge sge = sides[0].piece(8);
+  ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1]);  // 48 bytes: 2 blocks
+  wr.send_flags = 0;
+  for (int i = 0; i < 3; ++i) ck_assert_int_eq(sides[0].post(wr), 0);
+  wr.send_flags = IBV_SEND_SIGNALED;
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].post(wr), -ENOMEM);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
+  ck_assert(sides[0].quiet());
+  ck_assert_int_eq(sides[0].post(wr), 0);
+}
+END_TEST
+
+START_TEST(post_recv_refuses_two_sges_and_a_full_queue) {
+  Side sides[2];
+  connect_compat(sides);
+  ibv_sge sge[2] = {sides[0].piece(8), sides[0].piece(8)};
+  ibv_recv_wr wr{};
+  wr.sg_list = sge;
+  wr.num_sge = 2;
+  ibv_recv_wr* bad = nullptr;
+  ck_assert_int_eq(ibv_post_recv(sides[0].qp, &wr, &bad), -EINVAL);
+  ck_assert_ptr_eq(bad, &wr);
+  for (int i = 0; i < 16; ++i) ck_assert_int_eq(sides[0].receive(8), 0);
+  ck_assert_int_eq(sides[0].receive(8), -ENOMEM);
+}
+END_TEST
+
+/// Both ends of a connection that was killed: an error, ERR, and one event.
+void assert_killed(Side& side) {
+  ibv_async_event event{};
+  ck_assert_int_eq(ibv_get_async_event(side.context, &event), 0);
+  ck_assert_int_eq(event.event_type, IBV_EVENT_QP_FATAL);
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  ck_assert_int_eq(ibv_query_qp(side.qp, &attr, IBV_QP_STATE, &init), 0);
+  ck_assert_int_eq(attr.qp_state, IBV_QPS_ERR);
+}
+
+START_TEST(send_without_a_receive_kills_the_connection) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(sides[0].send(8, sides[1], 0), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_GENERAL_ERR);
+  assert_killed(sides[0]);
+  assert_killed(sides[1]);
+  ck_assert_uint_eq(softerdma_violations(), 1);
+}
+END_TEST
+
+START_TEST(send_longer_than_the_receive_kills_the_connection) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(sides[1].receive(7, 3), 0);
+  ck_assert_int_eq(sides[0].send(8, sides[1]), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_GENERAL_ERR);
+  assert_killed(sides[1]);
+  ibv_wc wc = sides[1].wait();
+  ck_assert_int_eq(wc.status, IBV_WC_WR_FLUSH_ERR);
+  ck_assert_uint_eq(wc.wr_id, 3);
+}
+END_TEST
+
+START_TEST(write_is_refused_where_key_range_or_access_do_not_fit) {
+  Side sides[2];
+  connect_compat(sides);
+  ibv_mr* readable = (ibv_reg_mr)(sides[1].pd, sides[1].data(), 4096, IBV_ACCESS_REMOTE_READ);
+  ibv_sge sge = sides[0].piece(64);
+  ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1]);
+  switch (_i) {
+    case 0:
+      wr.wr.rdma.rkey += 1;
+      break;
+    case 1:
+      wr.wr.rdma.remote_addr += sides[1].memory.size() - 63;
+      break;
+    default:
+      wr.wr.rdma.rkey = readable->rkey;
+  }
+  std::memset(sides[0].data(), 'x', 64);
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_REM_ACCESS_ERR);
+  ck_assert_int_eq(sides[1].data()[0], 0);
+  assert_killed(sides[1]);
+}
+END_TEST
+
+START_TEST(write_with_immediate_data_consumes_a_receive) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(sides[1].receive(0, 9), 0);
+  std::memset(sides[0].data(), 'x', 64);
+  ibv_sge sge = sides[0].piece(64);
+  ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE_WITH_IMM, &sge, sides[1]);
+  wr.imm_data = 4711;
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ibv_wc wc = sides[1].wait();
+  ck_assert_int_eq(wc.opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+  ck_assert_uint_eq(wc.imm_data, 4711);
+  ck_assert_uint_eq(wc.byte_len, 64);
+  ck_assert_int_eq(sides[1].data()[63], 'x');
+}
+END_TEST
+
+START_TEST(atomics_add_and_swap) {
+  Side sides[2];
+  connect_compat(sides);
+  auto* word = reinterpret_cast<uint64_t*>(sides[1].data());
+  *word = 40;
+  ibv_sge sge = sides[0].piece(8);
+  ibv_send_wr wr = sides[0].request(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge, sides[1]);
+  wr.wr.atomic.remote_addr = reinterpret_cast<uint64_t>(word);
+  wr.wr.atomic.rkey = sides[1].mr->rkey;
+  wr.wr.atomic.compare_add = 2;
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().opcode, IBV_WC_FETCH_ADD);
+  ck_assert_uint_eq(*reinterpret_cast<uint64_t*>(sides[0].data()), 40);
+  ck_assert_uint_eq(*word, 42);
+  wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+  wr.wr.atomic.compare_add = 42;
+  wr.wr.atomic.swap = 1;
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().opcode, IBV_WC_COMP_SWAP);
+  ck_assert_uint_eq(*word, 1);
+}
+END_TEST
+
+START_TEST(armed_queue_writes_one_event) {
+  Side sides[2];
+  connect_compat(sides);
+  pollfd readable{sides[1].channel->fd, POLLIN, 0};
+  ck_assert_int_eq(sides[1].receive(8), 0);
+  ck_assert_int_eq(sides[1].receive(8), 0);
+  ck_assert_int_eq(ibv_req_notify_cq(sides[1].cq, 0), 0);
+  ck_assert_int_eq(poll(&readable, 1, 0), 0);
+  ck_assert_int_eq(sides[0].send(8, sides[1]), 0);
+  ck_assert_int_eq(sides[0].send(8, sides[1]), 0);
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  ck_assert_int_eq(ibv_get_cq_event(sides[1].channel, &cq, &context), 0);
+  ck_assert_ptr_eq(cq, sides[1].cq);
+  ibv_ack_cq_events(cq, 1);
+  ck_assert_int_eq(poll(&readable, 1, 0), 0);
+}
+END_TEST
+
+START_TEST(overrun_loses_completions_and_is_reported) {
+  Side sides[2];
+  connect_compat(sides, 64);
+  ibv_sge sge = sides[0].piece(8);
+  ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1]);
+  for (int i = 0; i < 65; ++i) ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_uint_eq(softerdma_violations(), 1);
+  for (int i = 0; i < 64; ++i) sides[0].wait();
+  ck_assert(sides[0].quiet());
+}
+END_TEST
+
+START_TEST(error_flushes_receives_unless_that_is_withheld) {
+  Side sides[2];
+  connect_compat(sides);
+  if (_i == 1) ck_assert_int_eq(softerdma_control("flush withhold"), 0);
+  ck_assert_int_eq(sides[0].receive(8, 11), 0);
+  modify(sides[0], IBV_QPS_ERR, sides[1]);
+  ck_assert_int_eq(sides[0].send(8, sides[1]), 0);  // taken, as the real driver does
+  if (_i == 1) {
+    ck_assert(sides[0].quiet());
+    return;
+  }
+  ibv_wc wc = sides[0].wait();
+  ck_assert_int_eq(wc.status, IBV_WC_WR_FLUSH_ERR);
+  ck_assert_uint_eq(wc.wr_id, 11);
+  ck_assert_uint_eq(sides[0].wait().wr_id, 7);
+}
+END_TEST
+
+START_TEST(fault_fails_the_nth_request) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(softerdma_control("wr n=2 op=write status=retry_exc"), 0);
+  ck_assert_int_eq(softerdma_control("nonsense"), EINVAL);
+  ibv_sge sge = sides[0].piece(8);
+  ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1]);
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_RETRY_EXC_ERR);
+}
+END_TEST
+
+START_TEST(fault_withholds_completions_until_cleared) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(softerdma_control("completions withhold"), 0);
+  ck_assert_int_eq(sides[1].receive(8), 0);
+  ck_assert_int_eq(sides[0].send(8, sides[1]), 0);
+  ck_assert(sides[0].quiet());
+  ck_assert(sides[1].quiet());
+  ck_assert_int_eq(softerdma_control("clear"), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
+  ck_assert_int_eq(sides[1].wait().status, IBV_WC_SUCCESS);
+}
+END_TEST
+
+START_TEST(fault_fails_a_registration) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(softerdma_control("reg errno=ENOMEM"), 0);
+  ck_assert_ptr_null((ibv_reg_mr)(sides[0].pd, sides[0].data(), 8, 0));
+  ck_assert_int_eq(errno, ENOMEM);
+  ck_assert_ptr_nonnull((ibv_reg_mr)(sides[0].pd, sides[0].data(), 8, 0));
+}
+END_TEST
+
+START_TEST(port_down_is_an_event_and_exhausts_the_retries) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(softerdma_control("port dev=erdma_1 down"), 0);
+  ibv_async_event event{};
+  ck_assert_int_eq(ibv_get_async_event(sides[1].context, &event), 0);
+  ck_assert_int_eq(event.event_type, IBV_EVENT_PORT_ERR);
+  ibv_port_attr port{};
+  ck_assert_int_eq(ibv_query_port(sides[1].context, 1, &port), 0);
+  ck_assert_int_eq(port.state, IBV_PORT_DOWN);
+  ck_assert_int_eq(sides[1].receive(8), 0);
+  ck_assert_int_eq(sides[0].send(8, sides[1]), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_RETRY_EXC_ERR);
+}
+END_TEST
+
+/// The child connects to the parent and dies; compat: nobody notices until something is sent.
+START_TEST(dead_peer_is_silent_until_the_retries_are_exhausted) {
+  int to_child[2], to_parent[2];
+  ck_assert(pipe(to_child) == 0 && pipe(to_parent) == 0);
+  start("compat");
+  pid_t child = fork();
+  Side sides[2];
+  open_devices(sides);
+  Side& mine = sides[child == 0 ? 1 : 0];
+  Side& other = sides[child == 0 ? 0 : 1];
+  mine.make_queues();
+  mine.qp = ibv_create_qp(mine.pd, &mine.init);
+  ibv_qp remote{};
+  uint32_t number = mine.qp->qp_num;
+  ck_assert_int_eq(write(child == 0 ? to_parent[1] : to_child[1], &number, 4), 4);
+  ck_assert_int_eq(read(child == 0 ? to_child[0] : to_parent[0], &remote.qp_num, 4), 4);
+  other.qp = &remote;
+  for (ibv_qp_state s : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) modify(mine, s, other);
+  char ready = 0;
+  if (child == 0) {
+    ck_assert_int_eq(mine.receive(8), 0);
+    ck_assert_int_eq(write(to_parent[1], &ready, 1), 1);
+    mine.wait();
+    ck_assert_int_eq(write(to_parent[1], &ready, 1), 1);
+    for (;;) pause();
+  }
+  ck_assert_int_eq(read(to_parent[0], &ready, 1), 1);
+  other.mr = mine.mr;
+  ck_assert_int_eq(mine.send(8, other), 0);
+  ck_assert_int_eq(read(to_parent[0], &ready, 1), 1);
+  ck_assert_int_eq(mine.wait().status, IBV_WC_SUCCESS);
+  kill(child, SIGKILL);
+  ck_assert_int_eq(waitpid(child, nullptr, 0), child);
+  ck_assert(mine.quiet());
+  ck_assert_int_eq(mine.send(8, other), 0);
+  ck_assert_int_eq(mine.wait().status, IBV_WC_RETRY_EXC_ERR);
+}
+END_TEST
+
+static void add_all(TCase* tc) {
+  tcase_add_test(tc, device_is_what_an_erdma_nic_says_it_is);
+  tcase_add_loop_test(tc, send_arrives_whole, 0, static_cast<int>(std::size(kSizes)));
+  tcase_add_test(tc, create_qp_refuses_what_the_device_lacks);
+  tcase_add_test(tc, cq_has_a_power_of_two_entries_and_fails_with_eio);
+  tcase_add_test(tc, read_takes_the_first_sge_and_forgets_the_others);
+  tcase_add_test(tc, send_queue_is_full_by_blocks_until_a_signaled_completion_is_polled);
+  tcase_add_test(tc, post_recv_refuses_two_sges_and_a_full_queue);
+  tcase_add_test(tc, send_without_a_receive_kills_the_connection);
+  tcase_add_test(tc, send_longer_than_the_receive_kills_the_connection);
+  tcase_add_loop_test(tc, write_is_refused_where_key_range_or_access_do_not_fit, 0, 3);
+  tcase_add_test(tc, write_with_immediate_data_consumes_a_receive);
+  tcase_add_test(tc, atomics_add_and_swap);
+  tcase_add_test(tc, armed_queue_writes_one_event);
+  tcase_add_test(tc, overrun_loses_completions_and_is_reported);
+  tcase_add_loop_test(tc, error_flushes_receives_unless_that_is_withheld, 0, 2);
+  tcase_add_test(tc, fault_fails_the_nth_request);
+  tcase_add_test(tc, fault_withholds_completions_until_cleared);
+  tcase_add_test(tc, fault_fails_a_registration);
+  tcase_add_test(tc, port_down_is_an_event_and_exhausts_the_retries);
+  tcase_add_test(tc, dead_peer_is_silent_until_the_retries_are_exhausted);
+}
+
+int main() {
+  return run_suite("softerdma verbs", add_all);
+}
