@@ -1,0 +1,79 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace erdma::transport::verbs {
+
+/// Addresses [start, end) of this process.
+struct AddressRange {
+  uintptr_t start = 0;
+  uintptr_t end = 0;
+
+  size_t bytes() const noexcept { return end - start; }
+  bool empty() const noexcept { return start >= end; }
+  bool contains(const AddressRange& other) const noexcept {
+    return start <= other.start && other.end <= end;
+  }
+  bool overlaps(const AddressRange& other) const noexcept {
+    return start < other.end && other.start < end;
+  }
+};
+
+inline constexpr AddressRange kAllAddresses{0, UINTPTR_MAX};
+
+/// A set of addresses. Invariant: its ranges are in order and do not touch.
+class AddressRanges {
+ public:
+  void add(AddressRange added) {
+    const auto first = std::lower_bound(x_ranges.begin(), x_ranges.end(), added.start, ends_before);
+    auto last = first;
+    for (; last != x_ranges.end() && last->start <= added.end; ++last) {
+      added.start = std::min(added.start, last->start);
+      added.end = std::max(added.end, last->end);
+    }
+    if (first == last) {
+      x_ranges.insert(first, added);
+    } else {
+      *first = added;
+      x_ranges.erase(first + 1, last);
+    }
+  }
+
+  void subtract(const AddressRange& taken) {
+    auto at = std::lower_bound(x_ranges.begin(), x_ranges.end(), taken.start, ends_before);
+    while (at != x_ranges.end() && at->start < taken.end) {
+      const AddressRange left{at->start, std::min(at->end, taken.start)};
+      const AddressRange right{std::max(at->start, taken.end), at->end};
+      if (!left.empty() && !right.empty()) {
+        *at = left;
+        x_ranges.insert(at + 1, right);
+        return;
+      }
+      if (left.empty() && right.empty()) {
+        at = x_ranges.erase(at);
+      } else {
+        *at++ = left.empty() ? right : left;
+      }
+    }
+  }
+
+  bool contains(const AddressRange& range) const noexcept {
+    const auto at = std::lower_bound(x_ranges.begin(), x_ranges.end(), range.end, ends_before);
+    return at != x_ranges.end() && at->contains(range);
+  }
+
+  void clear() noexcept { x_ranges.clear(); }
+  const std::vector<AddressRange>& ranges() const noexcept { return x_ranges; }
+
+ private:
+  static bool ends_before(const AddressRange& range, uintptr_t address) noexcept {
+    return range.end < address;
+  }
+
+  std::vector<AddressRange> x_ranges;
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,109 @@
+#include "transport/verbs/async_events.h"
+
+#include <fcntl.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "transport/verbs/connection_backend.h"
+#include "util/log.h"
+#include "util/process_epoch.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+struct Subscriber {
+  const ibv_context* context;
+  AsyncListener* listener;
+};
+/// One per process: what a fork left of the parent's, a locked mutex maybe, is not touched.
+struct Registry {
+  uint32_t epoch = util::process_epoch();
+  std::mutex mutex;
+  std::vector<Subscriber> subscribers;
+  Registry* older = nullptr;
+};
+std::atomic<Registry*> g_registry = nullptr;
+
+Registry& registry() {
+  Registry* latest = g_registry.load(std::memory_order_acquire);
+  if (latest && latest->epoch == util::process_epoch()) return *latest;
+  auto made = std::make_unique<Registry>();
+  made->older = latest;
+  if (g_registry.compare_exchange_strong(latest, made.get())) latest = made.release();
+  return *latest;
+}
+
+template <typename Tell>
+void tell_all(const ibv_context* context, Tell&& tell) noexcept {
+  Registry& all = registry();
+  const std::lock_guard guard(all.mutex);
+  for (const Subscriber& subscriber : all.subscribers)
+    if (subscriber.context == context) tell(*subscriber.listener);
+}
+
+}  // namespace
+
+AsyncEvents::AsyncEvents(const Device& device, AsyncListener& listener)
+    : x_device(device), x_listener(listener) {
+  const int flags = fcntl(fd(), F_GETFL);
+  fcntl(fd(), F_SETFL, flags | O_NONBLOCK);
+  Registry& all = registry();
+  const std::lock_guard guard(all.mutex);
+  all.subscribers.push_back({device.context(), &listener});
+}
+
+AsyncEvents::~AsyncEvents() {
+  Registry& all = registry();
+  const std::lock_guard guard(all.mutex);
+  std::erase_if(all.subscribers,
+                [this](const Subscriber& entry) { return entry.listener == &x_listener; });
+}
+
+int AsyncEvents::fd() const noexcept {
+  return x_device.context()->async_fd;
+}
+
+void AsyncEvents::dispatch() noexcept {
+  ibv_async_event event;
+  // Destroying what an event is about waits until the event is acknowledged.
+  while (!ibv_get_async_event(x_device.context(), &event)) {
+    handle(event);
+    ibv_ack_async_event(&event);
+  }
+}
+
+void AsyncEvents::handle(const ibv_async_event& event) noexcept {
+  const char* what = ibv_event_type_str(event.event_type);
+  const char* name = x_device.name().c_str();
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR: {
+      const uint64_t id = id_of(event.element.qp->qp_context);
+      return tell_all(x_device.context(),
+                      [&](AsyncListener& to) { to.on_queue_pair_event(id, what); });
+    }
+    case IBV_EVENT_CQ_ERR:
+      ERDMA_WARN(EP_CTRL, "%s: a completion queue failed: its connections are lost\n", name);
+      return tell_all(x_device.context(),
+                      [&](AsyncListener& to) { to.on_completion_queue_event(event.element.cq); });
+    case IBV_EVENT_DEVICE_FATAL:
+      ERDMA_WARN(EP_CTRL, "%s: %s: all its connections are lost\n", name, what);
+      return tell_all(x_device.context(), [](AsyncListener& to) { to.on_device_fatal(); });
+    case IBV_EVENT_PORT_ERR:
+      ERDMA_WARN(EP_CTRL, "%s: port %d is down: connections die unless it comes back soon\n", name,
+                 event.element.port_num);
+      return;
+    case IBV_EVENT_PORT_ACTIVE:
+      ERDMA_WARN(EP_CTRL, "%s: port %d is active again\n", name, event.element.port_num);
+      return;
+    default:
+      ERDMA_INFO(EP_CTRL, "%s: %s\n", name, what);
+  }
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,95 @@
+#include "transport/verbs/completion_queues.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/verbs/device.h"
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+
+CompletionQueues::~CompletionQueues() {
+  for (uint32_t i = 0; i < count(); ++i)
+    if (x_groups[i].events) ibv_ack_cq_events(x_groups[i].cq.get(), x_groups[i].events);
+}
+
+int CompletionQueues::open() noexcept {
+  x_channel.reset(ibv_create_comp_channel(x_device.context()));
+  if (!x_channel) {
+    const int error = errno;
+    ERDMA_WARN(EP_CTRL, "%s: no completion channel: %s\n", x_device.name().c_str(),
+               std::strerror(error));
+    return error ? -error : -FI_ENOMEM;
+  }
+  const int flags = fcntl(x_channel->fd, F_GETFL);
+  return fcntl(x_channel->fd, F_SETFL, flags | O_NONBLOCK) ? -errno : 0;
+}
+
+int CompletionQueues::reserve(uint32_t entries, CqShare& share) noexcept {
+  const std::lock_guard guard(x_mutex);
+  for (;;) {
+    for (uint32_t i = 0; i < count(); ++i) {
+      Group& group = x_groups[i];
+      if (group.entries - group.reserved < entries) continue;
+      group.reserved += entries;
+      share = {group.cq.get(), i, entries};
+      return 0;
+    }
+    const int rc = add_group(entries);
+    if (rc) return rc;
+  }
+}
+
+void CompletionQueues::release(const CqShare& share) noexcept {
+  if (!share.cq) return;
+  const std::lock_guard guard(x_mutex);
+  x_groups[share.group].reserved -= share.entries;
+}
+
+int CompletionQueues::add_group(uint32_t entries) noexcept {
+  const uint32_t index = count();
+  const uint32_t limit = x_device.limits().max_cqe;
+  if (index == kMaxGroups || entries > limit) return -FI_ENOMEM;
+  uint32_t wanted = std::min(kFirstEntries << (2 * std::min(index, 8u)), limit);
+  wanted = std::max(wanted, entries);
+  CompletionQueue cq(ibv_create_cq(x_device.context(), int(wanted), nullptr, x_channel.get(), 0));
+  // Locked memory may suffice for a smaller one.
+  for (; !cq && wanted / 2 >= entries; wanted /= 2)
+    cq.reset(ibv_create_cq(x_device.context(), int(wanted / 2), nullptr, x_channel.get(), 0));
+  if (!cq) {
+    ERDMA_WARN(EP_CTRL,
+               "%s: no completion queue of %u entries (%s); more locked memory (ulimit -l) or a "
+               "lower FI_ERDMA_MAX_CONNECTIONS may help\n",
+               x_device.name().c_str(), wanted, std::strerror(errno));
+    return -FI_ENOMEM;
+  }
+  x_groups[index].entries = uint32_t(std::max(cq->cqe, 0));
+  x_groups[index].cq = std::move(cq);
+  x_count.store(index + 1, std::memory_order_release);
+  return x_groups[index].entries >= entries ? 0 : -FI_ENOMEM;
+}
+
+bool CompletionQueues::arm() noexcept {
+  for (uint32_t i = 0; i < count(); ++i)
+    if (ibv_req_notify_cq(at(i), 0)) return false;
+  return true;
+}
+
+void CompletionQueues::take_events() noexcept {
+  constexpr unsigned kAcknowledgeAt = 1024;  // it takes a lock
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  while (!ibv_get_cq_event(x_channel.get(), &cq, &context)) {
+    for (uint32_t i = 0; i < count(); ++i) {
+      Group& group = x_groups[i];
+      if (group.cq.get() != cq || ++group.events < kAcknowledgeAt) continue;
+      ibv_ack_cq_events(cq, group.events);
+      group.events = 0;
+    }
+  }
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,224 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "transport/verbs/chain.h"
+#include "transport/verbs/completion_queues.h"
+#include "transport/verbs/connector.h"
+#include "transport/verbs/credits.h"
+#include "transport/verbs/packet.h"
+#include "transport/verbs/receive_queue.h"
+#include "transport/verbs/send_queue.h"
+#include "transport/verbs/transfer.h"
+
+namespace erdma::transport::verbs {
+
+class Core;
+class VerbsLink;
+struct DirtyTag;
+
+/// Control packets that wait for credits or room, in the order in which they leave.
+enum Due : uint8_t {
+  kDueReady = 1,
+  kDueGrow = 2,
+  kDueRetireNo = 4,
+  kDueRetire = 8,     ///< nothing follows
+  kDueRetireOk = 16,  ///< nothing follows
+  kDueBye = 32,       ///< nothing follows
+};
+
+/// One RC queue pair with its receives, credits and what is under way on it. Made on the
+/// connector's thread and touched by it until it is mailed; from then on by the polling thread.
+class Connection final : public util::ListHook<DirtyTag> {
+ public:
+  static constexpr uint32_t kSendDepth = 64;
+  static constexpr uint32_t kSmallReceives = 8;
+  static constexpr uint32_t kSmallReceiveBytes = 1024;
+  static constexpr uint32_t kLargeReceives = 56;
+  static constexpr uint32_t kReceiveDepth = kSmallReceives + kLargeReceives;
+
+  enum class Phase : uint8_t {
+    making,  ///< not yet mailed: completions are kept
+    up,
+    leaving,  ///< our last packet is sent: retire, retire_ok or bye
+    closing,  ///< broken or given up: only completions are taken
+  };
+
+  Connection(Core& core, uint32_t id) noexcept : x_core(core), x_id(id) {}
+  /// Destroys the queue pair. What completions would have released was released by end().
+  ~Connection();
+
+  // --- the connector's thread
+  int prepare(ibv_qp_init_attr& attr) noexcept;
+  void adopt(ibv_qp* queue_pair) noexcept;
+  int post_receives() noexcept;
+
+  // --- the polling thread
+  /// Packets may flow. -FI_ECONNRESET: the peer's terms make no sense.
+  int go_up(VerbsLink& link, const Mail& mail) noexcept;
+
+  [[nodiscard]] int send(const Header& header, const iovec* payload, size_t count, size_t length,
+                         SendHint hint) noexcept;
+  size_t eager_limit() const noexcept {
+    return (x_sent >= x_peer_large_from ? x_peer_large : x_peer_small) - kPacketOverhead;
+  }
+  void flush_chain() noexcept;
+
+  void on_completion(const ibv_wc& wc, Sink& sink) noexcept;
+  /// After completions or for anything else to do: posts receives again, sends what is due, moves
+  /// transfers on.
+  void settle() noexcept;
+  void take_early(Sink& sink) noexcept;  ///< completions from before go_up()
+
+  void begin(Transfer& transfer) noexcept;
+  void want_more() noexcept { x_flags |= kWantsMore; }
+  void due(Due packets) noexcept;
+  void post_heartbeat() noexcept;
+  void give_up() noexcept { x_phase = Phase::closing; }
+  void modify_to_error() noexcept;
+  /// Destroys the queue pair, releases what was posted and reports transfers as failed.
+  void end(Sink& sink, int status) noexcept;
+  /// Nothing more is delivered.
+  void mute() noexcept { x_muted = true; }
+
+  uint32_t id() const noexcept { return x_id; }
+  ibv_qp* qp() const noexcept { return x_qp.get(); }
+  VerbsLink* link() const noexcept { return x_link; }
+  Phase phase() const noexcept { return x_phase; }
+  bool may_send() const noexcept { return x_may_send; }
+  bool grown() const noexcept { return x_receives.grown(); }
+  const Credits& credits() const noexcept { return x_credits; }
+  uint32_t outstanding() const noexcept { return x_send.outstanding() + x_receives.outstanding(); }
+  uint32_t sends_outstanding() const noexcept { return x_send.outstanding(); }
+  bool heartbeat_pending() const noexcept { return x_heartbeat_pending; }
+  /// Nothing of a transfer is under way in either direction.
+  bool quiet() noexcept;
+  bool may_retire() noexcept;
+  bool can_fence() const noexcept { return x_heartbeat_address != 0; }
+  bool retiring() const noexcept { return x_retiring; }
+  void resume() noexcept;  ///< the peer did not agree to retire
+  uint64_t completions() const noexcept { return x_completions; }
+
+  // Of Core: when and how it ends, what its timer saw.
+  uint64_t connection_id = 0;  ///< the connector's
+  uint64_t used = 0;           ///< poll in which it last carried a packet
+  bool active = false;
+  bool fenced = false;  ///< a READ follows our last packet
+  bool listed_closing = false, erred = false, silently = false, orderly = false;
+  int close_status = 0;
+  uint64_t close_deadline = 0;
+  uint64_t seen_completions = 0, progress_at = 0;
+
+ private:
+  /// Of the send queue: left for packets of the protocol.
+  static constexpr uint32_t kPlacesForStreams = 16;
+
+  /// Bytes behind the body of a packet: a part of a list.
+  struct Payload {
+    const iovec* memory = nullptr;
+    size_t count = 0;
+    size_t offset = 0;
+    size_t length = 0;
+  };
+
+  // connection.cc
+  int emit(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
+           SendHint hint) noexcept;
+  int emit_inline(Kind kind, const void* body, size_t body_bytes, const Payload& payload) noexcept;
+  int emit_chained(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
+                   SendHint hint) noexcept;
+  int emit_block(Kind kind, const void* body, size_t body_bytes, const Payload& payload) noexcept;
+  size_t build(std::byte* to, Kind kind, const void* body, size_t body_bytes,
+               const Payload& payload) noexcept;
+  int post_packet(ibv_send_wr& request, uint16_t credits) noexcept;
+  int refused(int error) noexcept;
+  int no_block(const BlockPool& pool) noexcept;
+  void broken(int status, const char* why) noexcept;
+  int emit_control(Kind kind, const void* body, size_t bytes) noexcept {
+    return emit(kind, body, bytes, {}, SendHint::none);
+  }
+
+  // connection_receive.cc
+  void mark_dirty() noexcept;
+  /// Something waits for credits or for places in the send queue.
+  bool wants_room() noexcept {
+    return x_due || x_credits.must_return() || !x_moving.empty() || !x_streams.empty() ||
+           !x_answers.empty();
+  }
+  void on_receive(const ibv_wc& wc, Sink& sink) noexcept;
+  void on_sent(const ibv_wc& wc, Sink& sink) noexcept;
+  void on_failed(const ibv_wc& wc, Sink& sink) noexcept;
+  void on_control(const Prefix& prefix, const std::byte* body, size_t length, Sink& sink) noexcept;
+  void on_ready(const std::byte* body, size_t length) noexcept;
+  void on_grow(const std::byte* body, size_t length) noexcept;
+  void on_retire() noexcept;
+  void first_packet() noexcept;
+  void repost() noexcept;
+  void flush_due() noexcept;
+  int send_due(Due which) noexcept;
+  void try_grow() noexcept;
+
+  // bulk.cc
+  void move_transfers() noexcept;
+  bool post_piece(Transfer& transfer) noexcept;
+  bool aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request, Work& work) noexcept;
+  void on_piece(const Work& work, bool success, Sink& sink) noexcept;
+  void end_transfer(Transfer& transfer, int status, Sink& sink) noexcept;
+  void settle_transfer(Transfer& transfer) noexcept;
+
+  // staged.cc
+  bool request_staged(Transfer& transfer) noexcept;
+  bool push_staged(Transfer& transfer) noexcept;
+  bool move_streams() noexcept;
+  bool flush_answers() noexcept;
+  void answer(util::PoolHandle requester, int status) noexcept;
+  void on_pull(const StagedBody& body) noexcept;
+  void on_data(const StagedBody& body, const std::byte* bytes, size_t length, Sink& sink) noexcept;
+  void on_push(const StagedBody& body, const std::byte* bytes, size_t length) noexcept;
+  void on_answer(const StagedBody& body, Sink& sink) noexcept;
+  void on_staged(Kind kind, const std::byte* body, size_t length, Sink& sink) noexcept;
+  Transfer* staged_transfer(const StagedBody& body) noexcept;
+  void drop_staged() noexcept;
+
+  // What send() and receiving touch.
+  Core& x_core;
+  VerbsLink* x_link = nullptr;
+  Credits x_credits;
+  uint32_t x_inline = 0;
+  uint32_t x_peer_small = kMinReceiveBytes;
+  uint32_t x_peer_large = kMinReceiveBytes;
+  uint64_t x_sent = 0;                      ///< packets: number of the next one
+  uint64_t x_peer_large_from = UINT64_MAX;  ///< number of the first that may be large
+  Phase x_phase = Phase::making;
+  bool x_may_send = false;
+  bool x_muted = false;  ///< fail(): nothing is delivered any more
+  bool x_chained = false;
+  uint8_t x_flags = 0;
+  uint8_t x_due = 0;
+  bool x_retiring = false;  ///< we asked
+  bool x_heartbeat_pending = false;
+  bool x_heard = false;
+  SendQueue x_send;
+  ReceiveQueue x_receives;
+  uint64_t x_completions = 0;
+
+  util::IntrusiveList<Transfer> x_moving, x_waiting;
+  util::IntrusiveList<Stream> x_streams;
+  util::IntrusiveList<Answer> x_answers;
+  unsigned x_pieces = 0;  ///< of transfers, in flight
+  unsigned x_reads = 0;
+  unsigned x_answers_queued = 0;
+  uint64_t x_heartbeat_address = 0;
+  uint32_t x_heartbeat_rkey = 0;
+  std::vector<ibv_wc> x_early;
+
+  const uint32_t x_id;
+  CqShare x_share;
+  QueuePair x_qp;  ///< last: destroyed before the memory that it writes to
+};
+
+}  // namespace erdma::transport::verbs

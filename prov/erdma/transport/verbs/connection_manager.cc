@@ -1,0 +1,327 @@
+#include "transport/verbs/connection_manager.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr uint64_t kFirstBackoff = 2'000'000;
+constexpr uint64_t kLongestBackoff = 250'000'000;
+
+const char* why(int status) noexcept {
+  return fi_strerror(-status);
+}
+
+}  // namespace
+
+uint64_t next_connection_id() noexcept {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+ConnectionManager::ConnectionManager(const ConnectorConfig& config, uint64_t nonce,
+                                     ConnectionBackend& backend) noexcept
+    : x_config(config), x_nonce(nonce), x_backend(backend), x_key(config.options.job_key) {}
+
+ConnectionManager::Peer& ConnectionManager::peer_of(const util::SocketAddress& name) {
+  return x_peers.try_emplace(name, name).first->second;
+}
+
+void ConnectionManager::forget_if_idle(Peer& peer) noexcept {
+  if (peer.active || peer.passive || peer.wanted) return;
+  x_retries.clear(peer);
+  x_peers.erase(peer.name);
+}
+
+ConnectionManager::Attempt& ConnectionManager::add(uint64_t id, Peer& peer, bool active) {
+  Attempt& attempt = x_attempts[id];
+  attempt.id = id;
+  attempt.peer = &peer;
+  attempt.active = active;
+  attempt.stage = active ? Stage::reaching : Stage::accepting;
+  (active ? peer.active : peer.passive) = &attempt;
+  return attempt;
+}
+
+ConnectionManager::Attempt* ConnectionManager::find(uint64_t id, Stage stage) noexcept {
+  const auto found = x_attempts.find(id);
+  return found != x_attempts.end() && found->second.stage == stage ? &found->second : nullptr;
+}
+
+void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token, bool patient) {
+  Peer& peer = peer_of(name);
+  // It came up while the order was on its way: that mail is the answer.
+  const auto is_up = [](const Attempt* attempt) { return attempt && attempt->stage == Stage::up; };
+  if (is_up(peer.active) || (!self(peer) && is_up(peer.passive))) return;
+  const bool going_on = peer.wanted;
+  peer.wanted = true;
+  peer.patient = patient;
+  peer.token = token;
+  peer.give_up = x_config.clock->now() + x_config.options.connect_timeout_ns;
+  peer.backoff = kFirstBackoff;
+  if (going_on && (peer.active || peer.deadline)) return;
+  if (name.family() != x_config.name.family()) {
+    ERDMA_WARN(EP_CTRL, "%s can't be reached from %s: another address family\n",
+               name.to_string().c_str(), x_config.name.to_string().c_str());
+    return give_up(peer, -FI_EHOSTUNREACH);
+  }
+  // The peer's own attempt may do; if it fails, passive_failed() goes on.
+  if (!peer.passive || self(peer)) start(peer);
+}
+
+void ConnectionManager::start(Peer& peer) {
+  Attempt& attempt = add(next_connection_id(), peer, true);
+  x_requests.set(attempt, peer.give_up);
+  if (const int rc = x_backend.connect(attempt.id, peer.name)) attempt_failed(attempt, rc);
+}
+
+void ConnectionManager::on_reached(uint64_t id) {
+  Attempt* attempt = find(id, Stage::reaching);
+  if (!attempt) return;
+  if (const int rc = make_connection(*attempt)) return attempt_failed(*attempt, rc, false);
+  attempt->stage = Stage::requested;
+  const NameBytes asked = name_bytes(attempt->peer->name);
+  const HelloBytes hello =
+      encode(own_hello(HelloKind::hello, *attempt), x_key, x_backend.path(id), asked);
+  attempt->hello_mac = hello.mac;
+  if (const int rc = x_backend.request(id, hello)) attempt_failed(*attempt, rc);
+}
+
+int ConnectionManager::make_connection(Attempt& attempt) {
+  ibv_qp_init_attr attr{};
+  attempt.connection = x_config.factory->prepare(attr);
+  if (!attempt.connection) return -FI_ENOMEM;
+  attempt.send_queue = attr.send_cq;
+  attempt.receive_queue = attr.recv_cq;
+  ibv_qp* queue_pair = x_backend.create_queue_pair(attempt.id, attr);
+  if (!queue_pair) return -FI_ENOMEM;
+  x_config.factory->adopt(*attempt.connection, queue_pair);
+  return x_config.factory->post_receives(*attempt.connection);
+}
+
+Hello ConnectionManager::own_hello(HelloKind kind, Attempt& attempt) noexcept {
+  Hello hello;
+  hello.kind = kind;
+  hello.serial = ++x_serial;
+  x_config.factory->fill_terms(*attempt.connection, hello.terms);
+  hello.terms.name = x_config.name;
+  hello.terms.nonce = x_nonce;
+  return hello;
+}
+
+void ConnectionManager::on_accepted(uint64_t id, Bytes welcome, const Path& path) {
+  Attempt* attempt = find(id, Stage::requested);
+  if (!attempt) return;
+  Hello hello;
+  Refusal wrong = decode(welcome, HelloKind::welcome, x_key, path,
+                         std::as_bytes(std::span(attempt->hello_mac)), hello);
+  if (wrong == Refusal::none && name_bytes(hello.terms.name) != name_bytes(attempt->peer->name))
+    wrong = Refusal::key;
+  if (wrong != Refusal::none) {
+    ERDMA_WARN(EP_CTRL, "%s answers with something else than a welcome: %s\n",
+               attempt->peer->name.to_string().c_str(), refusal_text(wrong));
+    return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
+  }
+  attempt->terms = hello.terms;
+  attempt->terms.name = attempt->peer->name;
+  attempt->peer_serial = hello.serial;
+  if (const int rc = x_backend.confirm(id)) return attempt_failed(*attempt, rc);
+  go_up(*attempt);
+}
+
+void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
+  Attempt* attempt = find(id, Stage::requested);
+  if (!attempt) attempt = find(id, Stage::reaching);
+  if (!attempt) return;
+  const std::string name = attempt->peer->name.to_string();
+  if (bytes.empty()) return attempt_failed(*attempt, -FI_ECONNREFUSED);
+  switch (const Refusal reason = decode_refusal(bytes)) {
+    case Refusal::use_mine:
+    case Refusal::stale:
+    case Refusal::busy:
+      ERDMA_DEBUG(EP_CTRL, "%s says: %s\n", name.c_str(), refusal_text(reason));
+      return attempt_failed(*attempt, -FI_ECONNREFUSED, true);
+    case Refusal::closing:
+      return attempt_failed(*attempt, -FI_ECONNREFUSED);
+    case Refusal::none:
+      ERDMA_WARN(EP_CTRL, "what listens at %s is not an endpoint of this provider\n", name.c_str());
+      return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
+    default:
+      ERDMA_WARN(EP_CTRL, "%s refuses this endpoint: %s\n", name.c_str(), refusal_text(reason));
+      return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
+  }
+}
+
+void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
+  // A reset in mid-handshake says little: the next attempt tells more.
+  const bool patient = attempt.peer->patient;
+  const bool retry = status == -FI_ECONNRESET || (status == -FI_ECONNREFUSED && patient);
+  attempt_failed(attempt, status, retry);
+}
+
+void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
+  Peer& peer = *attempt.peer;
+  discard(attempt);
+  if (!peer.wanted) return forget_if_idle(peer);
+  if (retry) return try_again(peer, status);
+  give_up(peer, status);
+}
+
+void ConnectionManager::try_again(Peer& peer, int status) {
+  const uint64_t now = x_config.clock->now();
+  if (now + peer.backoff >= peer.give_up) return give_up(peer, status);
+  x_retries.set(peer, now + peer.backoff);
+  peer.backoff = std::min(peer.backoff * 2, kLongestBackoff);
+}
+
+void ConnectionManager::give_up(Peer& peer, int status) noexcept {
+  ERDMA_INFO(EP_CTRL, "cannot connect to %s: %s\n", peer.name.to_string().c_str(), why(status));
+  Mail mail;
+  mail.type = Mail::Type::failed;
+  mail.peer = peer.name;
+  mail.attempt = peer.token;
+  mail.status = status;
+  peer.wanted = false;
+  x_retries.clear(peer);
+  forget_if_idle(peer);
+  x_config.mail->post(std::move(mail));
+}
+
+void ConnectionManager::go_up(Attempt& attempt) {
+  Peer& peer = *attempt.peer;
+  attempt.stage = Stage::up;
+  (attempt.active ? x_requests : x_accepting).clear(attempt);
+  if (attempt.active || !self(peer)) {
+    peer.wanted = false;
+    x_retries.clear(peer);
+  }
+  Mail mail;
+  mail.type = Mail::Type::up;
+  mail.peer = peer.name;
+  mail.connection_id = attempt.id;
+  mail.active = attempt.active;
+  mail.terms = attempt.terms;
+  mail.connection = std::move(attempt.connection);
+  x_config.mail->post(std::move(mail));
+}
+
+void ConnectionManager::on_closed(uint64_t id, int status) {
+  const auto found = x_attempts.find(id);
+  if (found == x_attempts.end()) return x_backend.close(id, false);
+  Attempt& attempt = found->second;
+  switch (attempt.stage) {
+    case Stage::reaching:
+    case Stage::requested:
+      return attempt_failed(attempt, status);
+    case Stage::accepting:
+      return passive_failed(attempt);
+    case Stage::up: {
+      Peer& peer = *attempt.peer;
+      lose(attempt, status);
+      return forget_if_idle(peer);
+    }
+    case Stage::lost:
+      return;
+  }
+}
+
+void ConnectionManager::lose(Attempt& attempt, int status) noexcept {
+  ERDMA_INFO(EP_CTRL, "the connection to %s is over: %s\n", attempt.peer->name.to_string().c_str(),
+             why(status));
+  Mail mail;
+  mail.type = Mail::Type::lost;
+  mail.peer = attempt.peer->name;
+  mail.connection_id = attempt.id;
+  mail.status = status;
+  attempt.stage = Stage::lost;
+  detach(attempt);
+  x_config.mail->post(std::move(mail));
+}
+
+// The peer may go, too: who needs it longer looks it up again.
+void ConnectionManager::detach(Attempt& attempt) noexcept {
+  Peer* peer = std::exchange(attempt.peer, nullptr);
+  if (!peer) return;
+  if (peer->active == &attempt) peer->active = nullptr;
+  if (peer->passive == &attempt) peer->passive = nullptr;
+}
+
+void ConnectionManager::discard(Attempt& attempt) noexcept {
+  const uint64_t id = attempt.id;
+  // First the back end: it may still hold the queue pair in its cm id.
+  x_backend.close(id, false);
+  if (attempt.connection) {
+    Mail mail;
+    mail.type = Mail::Type::dispose;
+    mail.connection = std::move(attempt.connection);
+    x_config.mail->post(std::move(mail));
+  }
+  (attempt.active ? x_requests : x_accepting).clear(attempt);
+  detach(attempt);
+  x_attempts.erase(id);
+}
+
+void ConnectionManager::close(uint64_t id, bool orderly) noexcept {
+  const auto found = x_attempts.find(id);
+  if (found == x_attempts.end()) return;
+  Attempt& attempt = found->second;
+  x_backend.close(id, orderly);
+  Peer* peer = attempt.peer;
+  detach(attempt);
+  x_attempts.erase(found);
+  if (peer) forget_if_idle(*peer);
+}
+
+void ConnectionManager::stop_listening() noexcept {
+  x_closing = true;
+  x_backend.stop_listening();
+}
+
+void ConnectionManager::finish() noexcept {
+  while (!x_attempts.empty()) discard(x_attempts.begin()->second);
+}
+
+uint64_t ConnectionManager::next_deadline() const noexcept {
+  return std::min({x_requests.next(), x_accepting.next(), x_retries.next()});
+}
+
+void ConnectionManager::expire() {
+  const uint64_t now = x_config.clock->now();
+  while (Attempt* attempt = x_requests.due(now)) attempt_failed(*attempt, -FI_ETIMEDOUT, false);
+  while (Attempt* attempt = x_accepting.due(now)) passive_failed(*attempt);
+  while (Peer* peer = x_retries.due(now)) {
+    x_retries.clear(*peer);
+    if (!peer->active && (!peer->passive || self(*peer))) start(*peer);
+  }
+}
+
+void ConnectionManager::on_queue_pair_error(uint64_t id, const char* what) {
+  const auto found = x_attempts.find(id);
+  if (found == x_attempts.end() || found->second.stage == Stage::lost) return;
+  ERDMA_WARN(EP_CTRL, "the device reports an error of the queue pair to %s: %s\n",
+             found->second.peer->name.to_string().c_str(), what);
+  on_closed(id, -FI_ECONNRESET);
+}
+
+void ConnectionManager::on_completion_queue_error(const ibv_cq* queue) {
+  std::vector<uint64_t> hit;
+  for (const auto& [id, attempt] : x_attempts)
+    if (attempt.send_queue == queue || attempt.receive_queue == queue) hit.push_back(id);
+  for (const uint64_t id : hit)
+    if (x_attempts.contains(id)) on_closed(id, -FI_EIO);
+}
+
+void ConnectionManager::on_device_gone() {
+  std::vector<uint64_t> all;
+  for (const auto& [id, attempt] : x_attempts) all.push_back(id);
+  for (const uint64_t id : all)
+    if (x_attempts.contains(id)) on_closed(id, -FI_ENODEV);
+}
+
+}  // namespace erdma::transport::verbs

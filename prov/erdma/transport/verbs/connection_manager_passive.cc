@@ -1,0 +1,148 @@
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/verbs/connection_manager.h"
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+/// Connections that we accepted and whose other side has not confirmed. Those that come later push
+/// out the oldest: an honest peer confirms within a round trip.
+constexpr size_t kMaxAccepting = 256;
+constexpr uint64_t kConfirmTime = 10'000'000'000;
+
+/// Only a host knows the scope of its addresses: both names are of the same link.
+util::SocketAddress with_scope_of(const util::SocketAddress& own, const util::SocketAddress& name) {
+  if (name.family() != AF_INET6 || own.family() != AF_INET6) return name;
+  sockaddr_in6 address;
+  std::memcpy(&address, name.data(), sizeof(address));
+  if (IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr))
+    address.sin6_scope_id = reinterpret_cast<const sockaddr_in6*>(own.data())->sin6_scope_id;
+  return util::SocketAddress::from_sockaddr(&address, sizeof(address));
+}
+
+bool same_ip(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
+  util::SocketAddress left = a;
+  left.set_port(b.port());
+  return name_bytes(left) == name_bytes(b);
+}
+
+}  // namespace
+
+void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from, Bytes bytes,
+                                   const Path& path) {
+  Hello hello;
+  Refusal reason = judge(from, bytes, path, hello);
+  if (reason == Refusal::none) {
+    const util::SocketAddress name = with_scope_of(x_config.name, hello.terms.name);
+    hello.terms.name = name;
+    Peer& peer = peer_of(name);
+    reason = resolve_crossing(peer, hello);
+    if (reason == Refusal::none) return accept(id, peer, hello);
+    ERDMA_DEBUG(EP_CTRL, "%s is refused: %s\n", name.to_string().c_str(), refusal_text(reason));
+    forget_if_idle(peer);
+  }
+  x_backend.refuse(id, encode_prefix(HelloKind::refusal, reason));
+}
+
+Refusal ConnectionManager::judge(const util::SocketAddress& from, Bytes bytes, const Path& path,
+                                 Hello& hello) {
+  if (x_closing) return Refusal::closing;
+  const NameBytes own = name_bytes(x_config.name);
+  Refusal wrong = decode(bytes, HelloKind::hello, x_key, path, own, hello);
+  const char* what = wrong == Refusal::version ? "speaks another version of the wire protocol"
+                     : wrong == Refusal::key
+                         ? "has another job key (FI_ERDMA_JOB_KEY), or takes this endpoint for "
+                           "another"
+                         : "did not send a hello";
+  if (wrong == Refusal::none) {
+    if (from.set() && !same_ip(from, hello.terms.name)) {
+      what = "names an address that it does not come from";
+      wrong = Refusal::garbage;
+    } else if (name_bytes(hello.terms.name) == own && hello.terms.nonce != x_nonce) {
+      what = "says that it is this endpoint";
+      wrong = Refusal::garbage;
+    }
+  }
+  if (wrong != Refusal::none) on_stranger(from, what, false);
+  return wrong;
+}
+
+void ConnectionManager::on_stranger(const util::SocketAddress& from, const char* what,
+                                    bool harmless) {
+  unsigned suppressed = 0;
+  if (!x_strangers.allow(x_config.clock->now(), suppressed)) return;
+  const std::string more =
+      suppressed ? " (" + std::to_string(suppressed) + " others were not logged)" : "";
+  const std::string who = from.set() ? from.to_string() : "an unknown address";
+  const char* format = "connection from %s refused by %s: it %s%s\n";
+  if (harmless)
+    ERDMA_INFO(EP_CTRL, format, who.c_str(), x_config.name.to_string().c_str(), what, more.c_str());
+  else
+    ERDMA_WARN(EP_CTRL, format, who.c_str(), x_config.name.to_string().c_str(), what, more.c_str());
+}
+
+/// Whether a request was made before the hello or welcome that we know of its sender.
+bool ConnectionManager::stale(const Attempt& attempt, const Hello& hello) const noexcept {
+  const bool known =
+      attempt.terms.nonce == hello.terms.nonce && (!attempt.active || attempt.stage == Stage::up);
+  return known && int32_t(hello.serial - attempt.peer_serial) <= 0;
+}
+
+/// Makes room for a request, or says why it must go. After Refusal::none the peer has no passive
+/// attempt, and no active one unless it is ourselves.
+Refusal ConnectionManager::resolve_crossing(Peer& peer, const Hello& hello) {
+  for (Attempt* attempt : {peer.passive, peer.active}) {
+    if (!attempt || (attempt->active && self(peer))) continue;
+    if (stale(*attempt, hello)) return Refusal::stale;
+    if (attempt->stage == Stage::requested &&
+        name_bytes(x_config.name) < name_bytes(hello.terms.name))
+      return Refusal::use_mine;
+  }
+  // From here on the request is the newest that both sides have.
+  for (Attempt* attempt : {peer.passive, peer.active}) {
+    if (!attempt || (attempt->active && self(peer))) continue;
+    if (attempt->stage == Stage::up)
+      lose(*attempt, -FI_ECONNRESET);
+    else
+      discard(*attempt);
+  }
+  return Refusal::none;
+}
+
+void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
+  if (x_accepting.size() >= kMaxAccepting) passive_failed(*x_accepting.first());
+  Attempt& attempt = add(id, peer, false);
+  attempt.terms = hello.terms;
+  attempt.peer_serial = hello.serial;
+  x_accepting.set(
+      attempt, x_config.clock->now() + std::min(kConfirmTime, x_config.options.connect_timeout_ns));
+  int rc = make_connection(attempt);
+  if (!rc) {
+    const HelloBytes welcome = encode(own_hello(HelloKind::welcome, attempt), x_key,
+                                      x_backend.path(id), std::as_bytes(std::span(hello.mac)));
+    rc = x_backend.accept(id, welcome);
+  }
+  if (!rc) return;
+  x_backend.refuse(id, encode_prefix(HelloKind::refusal, Refusal::busy));
+  passive_failed(attempt);
+}
+
+void ConnectionManager::on_established(uint64_t id) {
+  if (Attempt* attempt = find(id, Stage::accepting)) go_up(*attempt);
+}
+
+void ConnectionManager::passive_failed(Attempt& attempt) {
+  Peer& peer = *attempt.peer;
+  discard(attempt);
+  // It stood for our own attempt.
+  if (peer.wanted && !peer.active && !peer.deadline) return try_again(peer, -FI_ECONNRESET);
+  forget_if_idle(peer);
+}
+
+}  // namespace erdma::transport::verbs

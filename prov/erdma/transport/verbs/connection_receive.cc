@@ -1,0 +1,294 @@
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "transport/verbs/connection.h"
+#include "transport/verbs/core.h"
+#include "transport/verbs/link.h"
+#include "util/log.h"
+
+/// What completions bring: packets, control packets, the end of our own requests.
+namespace erdma::transport::verbs {
+namespace {
+
+/// What the application is told about a request that failed.
+int status_of(ibv_wc_status status) noexcept {
+  switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR:
+      return -FI_ETIMEDOUT;
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_ACCESS_ERR:
+    case IBV_WC_LOC_QP_OP_ERR:
+    case IBV_WC_LOC_LEN_ERR:
+      return -FI_EIO;
+    default:
+      return -FI_ECONNRESET;
+  }
+}
+
+/// Any order will do that both sides see alike.
+bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
+  return a.size() != b.size() ? a.size() < b.size() : std::memcmp(a.data(), b.data(), a.size()) < 0;
+}
+
+template <typename Body>
+bool read_body(const std::byte* from, size_t length, Body& body) noexcept {
+  if (length < sizeof(body)) return false;
+  std::memcpy(&body, from, sizeof(body));
+  return true;
+}
+
+}  // namespace
+
+void Connection::on_completion(const ibv_wc& wc, Sink& sink) noexcept {
+  if (!x_link) [[unlikely]] {
+    try {
+      x_early.push_back(wc);
+    } catch (const std::bad_alloc&) {
+      // A number will be missing, and that is noticed.
+    }
+    return;
+  }
+  ++x_completions;
+  if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+    return on_failed(wc, sink);
+  if (wc.wr_id & WorkId::kReceive)
+    on_receive(wc, sink);
+  else
+    on_sent(wc, sink);
+  // Most packets of a conversation leave nothing to do.
+  if (x_receives.idle() >= x_receives.batch() || wants_room()) mark_dirty();
+}
+
+void Connection::take_early(Sink& sink) noexcept {
+  const std::vector<ibv_wc> early = std::exchange(x_early, {});
+  for (const ibv_wc& wc : early) on_completion(wc, sink);
+}
+
+void Connection::on_receive(const ibv_wc& wc, Sink& sink) noexcept {
+  ReceiveQueue::Slot slot;
+  if (!x_receives.take(wc.wr_id, slot)) [[unlikely]]
+    return broken(-FI_EIO, "a completion of a receive was lost");
+  if (x_muted) [[unlikely]]
+    return;
+  Prefix prefix;
+  if (wc.byte_len < sizeof(prefix) || wc.byte_len > slot.capacity) [[unlikely]]
+    return broken(-FI_ECONNRESET, "the peer sent a packet of impossible length");
+  std::memcpy(&prefix, slot.bytes, sizeof(prefix));
+  if (!x_credits.receive(prefix.credits)) [[unlikely]]
+    return broken(-FI_ECONNRESET, "the peer claims to have posted more receives than it can");
+  if (!x_heard) [[unlikely]]
+    first_packet();
+  if (prefix.flags & kWantsMore) [[unlikely]]
+    try_grow();
+  const std::byte* body = slot.bytes + kPrefixBytes;
+  const size_t length = wc.byte_len - kPrefixBytes;
+  if (prefix.kind != Kind::packet) [[unlikely]]
+    return on_control(prefix, body, length, sink);
+  if (length < kHeaderBytes) [[unlikely]]
+    return broken(-FI_ECONNRESET, "the peer sent a packet that is too short");
+  used = x_core.polls();
+  sink.on_packet(*x_link, body, body + kHeaderBytes, length - kHeaderBytes);
+}
+
+void Connection::first_packet() noexcept {
+  x_heard = true;
+  if (active || x_phase != Phase::up) return;
+  x_may_send = true;
+  due(kDueReady);
+  x_link->may_send(*this);
+}
+
+void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {
+  const bool known = x_send.complete(wc.wr_id, [&](const Work& posted) {
+    if (posted.type == Work::Type::packet) return;
+    const Work work = posted;  // its place may be taken during an upcall
+    if (work.type == Work::Type::block)
+      x_core.packet_blocks().release(work.block);
+    else if (work.type == Work::Type::piece)
+      on_piece(work, true, sink);
+    else
+      x_heartbeat_pending = false;
+  });
+  if (!known) broken(-FI_EIO, "the device completed a request that was not posted");
+  x_core.feed_starved();
+}
+
+/// One failed request is the end of the connection. Which one says why; flushed ones say nothing.
+void Connection::on_failed(const ibv_wc& wc, Sink& sink) noexcept {
+  if (x_phase != Phase::closing && !listed_closing) {
+    // A flush says that the connection ended, not why.
+    if (wc.status != IBV_WC_WR_FLUSH_ERR)
+      ERDMA_INFO(EP_DATA, "%s: a %s failed: %s (vendor code 0x%x)\n",
+                 x_link->address().to_string().c_str(),
+                 wc.wr_id & WorkId::kReceive ? "receive" : "send", ibv_wc_status_str(wc.status),
+                 wc.vendor_err);
+    broken(status_of(wc.status),
+           wc.status == IBV_WC_WR_FLUSH_ERR ? "the peer is gone" : ibv_wc_status_str(wc.status));
+  }
+  if (wc.wr_id & WorkId::kReceive) {
+    ReceiveQueue::Slot slot;
+    (void)x_receives.take(wc.wr_id, slot);
+    return;
+  }
+  (void)x_send.complete(wc.wr_id, [&](const Work& posted) {
+    const Work work = posted;
+    if (work.type == Work::Type::block) x_core.packet_blocks().release(work.block);
+    if (work.type == Work::Type::piece) on_piece(work, false, sink);
+  });
+}
+
+void Connection::on_control(const Prefix& prefix, const std::byte* body, size_t length,
+                            Sink& sink) noexcept {
+  switch (prefix.kind) {
+    case Kind::credit:
+      return;
+    case Kind::ready:
+      return on_ready(body, length);
+    case Kind::grow:
+      return on_grow(body, length);
+    case Kind::retire:
+      return on_retire();
+    case Kind::retire_ok:
+      if (x_retiring) return x_core.retired(*this);
+      break;
+    case Kind::retire_no:
+      if (x_retiring) return x_core.refused_to_retire(*this);
+      break;
+    case Kind::bye:
+      orderly = true;
+      return x_core.break_connection(*this, -FI_ESHUTDOWN, nullptr);
+    case Kind::pull:
+    case Kind::data:
+    case Kind::push:
+    case Kind::answer:
+      return on_staged(prefix.kind, body, length, sink);
+    case Kind::packet:
+      break;
+  }
+  broken(-FI_ECONNRESET, "the peer sent a control packet that makes no sense");
+}
+
+void Connection::on_ready(const std::byte* body, size_t length) noexcept {
+  ReadyBody ready;
+  if (!read_body(body, length, ready))
+    return broken(-FI_ECONNRESET, "the peer sent a truncated control packet");
+  x_heartbeat_address = ready.heartbeat_address;
+  x_heartbeat_rkey = ready.heartbeat_rkey;
+}
+
+void Connection::on_grow(const std::byte* body, size_t length) noexcept {
+  GrowBody grow;
+  if (!read_body(body, length, grow) || grow.bytes < kMinReceiveBytes)
+    return broken(-FI_ECONNRESET, "the peer sent a control packet that makes no sense");
+  x_peer_small = uint32_t(eager_limit() + kPacketOverhead);
+  x_peer_large =
+      uint32_t(std::min<size_t>(grow.bytes, kPacketOverhead + x_core.options().eager_bytes));
+  x_peer_large_from = x_sent + uint64_t(int64_t(int32_t(grow.from - uint32_t(x_sent))));
+}
+
+/// The peer would give this connection up. Where both ask, the smaller name's request stands.
+void Connection::on_retire() noexcept {
+  if (x_retiring) {
+    const bool asked = !(x_due & kDueRetire);
+    if (asked && smaller(x_core.name(), x_link->address())) return;
+    x_due = uint8_t(x_due & ~kDueRetire);
+    x_core.no_longer_retiring(*this);
+  }
+  if (x_phase == Phase::closing) return;
+  if (!quiet()) {
+    if (x_may_send) x_link->may_send(*this);
+    return due(kDueRetireNo);
+  }
+  x_may_send = false;
+  x_link->may_not_send(*this);
+  silently = true;
+  due(kDueRetireOk);
+}
+
+void Connection::due(Due packets) noexcept {
+  x_due |= packets;
+  if (packets == kDueRetire) x_retiring = true;
+  mark_dirty();
+}
+
+void Connection::try_grow() noexcept {
+  if (x_receives.grown() || x_phase != Phase::up) return;
+  Slab slab;
+  const auto bytes = uint32_t(kPacketOverhead + x_core.options().eager_bytes + 63) & ~63u;
+  if (!x_core.may_grow()) return;
+  if (slab.make(x_core.device(), kLargeReceives, bytes)) return x_core.stop_growing();
+  if (const int rc = x_receives.grow(slab)) return broken(rc, "a receive could not be posted");
+  x_core.count_grown(1);
+  x_credits.grow(kLargeReceives);
+  due(kDueGrow);
+}
+
+void Connection::repost() noexcept {
+  if (x_receives.idle() < x_receives.batch()) return;
+  uint32_t count = 0;
+  if (const int rc = x_receives.repost(count)) return broken(rc, "a receive could not be posted");
+  x_credits.repost(count);
+  if (x_receives.drop_small()) x_credits.shrink(x_receives.small_slots());
+}
+
+void Connection::mark_dirty() noexcept {
+  x_core.mark_dirty(*this);
+}
+
+void Connection::settle() noexcept {
+  if (x_phase == Phase::closing || x_phase == Phase::making) return;
+  repost();
+  if (!x_heard && !active) return;
+  if (x_due) flush_due();
+  // Who asked to retire still returns credits: the peer needs some for what it has to send first.
+  if (x_phase != Phase::up && !x_retiring) return;
+  if (!x_moving.empty() || !x_streams.empty() || !x_answers.empty()) [[unlikely]]
+    move_transfers();
+  if (x_credits.must_return() && x_credits.may_send_credit() && x_send.room() > 0) {
+    flush_chain();
+    (void)emit_control(Kind::credit, nullptr, 0);
+  }
+}
+
+void Connection::flush_due() noexcept {
+  for (const Due which : {kDueReady, kDueGrow, kDueRetireNo, kDueRetire, kDueRetireOk, kDueBye}) {
+    if (!(x_due & which)) continue;
+    // The last packet of all may take the last credit: nobody waits for more from us.
+    const bool room = x_credits.may_send() || (which == kDueBye && x_credits.available() > 0);
+    if (!room || x_send.room() == 0 || send_due(which)) return;
+    x_due = uint8_t(x_due & ~which);
+    if (which < kDueRetire) continue;
+    x_phase = Phase::leaving;
+    x_may_send = false;
+    x_link->may_not_send(*this);
+  }
+}
+
+int Connection::send_due(Due which) noexcept {
+  switch (which) {
+    case kDueReady: {
+      const Core::HeartbeatMemory& mine = x_core.heartbeat();
+      const ReadyBody body{mine.target_address, mine.rkey, 0};
+      return emit_control(Kind::ready, &body, sizeof(body));
+    }
+    case kDueGrow: {
+      const GrowBody body{uint32_t(x_receives.grown_from()), x_receives.large_bytes()};
+      return emit_control(Kind::grow, &body, sizeof(body));
+    }
+    case kDueRetireNo:
+      return emit_control(Kind::retire_no, nullptr, 0);
+    case kDueRetire:
+      return emit_control(Kind::retire, nullptr, 0);
+    case kDueRetireOk:
+      return emit_control(Kind::retire_ok, nullptr, 0);
+    case kDueBye:
+      return emit_control(Kind::bye, nullptr, 0);
+  }
+  return 0;
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/verbs/device.h"
+#include "transport/verbs/options.h"
+#include "util/clock.h"
+#include "util/result.h"
+#include "util/socket_address.h"
+
+namespace erdma::transport::verbs {
+
+class Connection;
+
+}  // namespace erdma::transport::verbs
+
+/// Out of line (connection.cc), so that who hands a Connection on need not know what it is.
+template <>
+struct std::default_delete<erdma::transport::verbs::Connection> {
+  void operator()(erdma::transport::verbs::Connection* connection) const noexcept;
+};
+
+namespace erdma::transport::verbs {
+
+/// What each side tells the other in the handshake (hello.h has the bytes).
+struct Terms {
+  util::SocketAddress name;    ///< of the endpoint
+  uint64_t nonce = 0;          ///< of the endpoint; another one after a restart
+  uint16_t credits = 0;        ///< receives posted for the other side
+  uint32_t receive_bytes = 0;  ///< bytes of each of them, a multiple of 8 below 512 KiB
+  // Where a heartbeat may READ travels in the first packet of each side (packet.h, ReadyBody).
+};
+
+/// The data side's half of making a connection. Called on the connector's thread; thread-safe
+/// against the polling thread. `Connection` objects are destroyed by the polling thread only,
+/// because a queue pair must not be destroyed while another thread polls its completion queue.
+class ConnectionFactory {
+ public:
+  /// Reserves places in completion queues and fills `attr` for a queue pair (context unset: the
+  /// connector's). Null: out of resources, logged; our own attempt then ends in `failed` with
+  /// -FI_ENOMEM, a peer's is told to come again.
+  virtual std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept = 0;
+  /// The queue pair exists (state RESET or INIT, whichever the back end makes): takes ownership of
+  /// it. Call post_receives() when it is at least INIT and before the peer can send.
+  virtual void adopt(Connection& connection, ibv_qp* queue_pair) noexcept = 0;
+  [[nodiscard]] virtual int post_receives(Connection& connection) noexcept = 0;
+  /// Our terms for this connection (name and nonce are the connector's).
+  virtual void fill_terms(const Connection& connection, Terms& terms) const noexcept = 0;
+
+ protected:
+  ~ConnectionFactory() = default;
+};
+
+/// From the connector's thread to the polling thread.
+struct Mail {
+  enum class Type : uint8_t {
+    // Packets may arrive on a passive connection before its `up` does. To one peer at most one is
+    // up (to ourselves: one of each side): the `lost` of the old one precedes the `up` of the new.
+    up,      ///< `connection` carries packets. Passive side: stay silent until one arrived
+    failed,  ///< an attempt that connect() asked for is over: `status`
+    // Also when the peer connects anew, because it gave up this one. Close it all the same.
+    lost,     ///< `connection_id` is dead: `status` (-FI_ECONNRESET, -FI_ETIMEDOUT, ...)
+    dispose,  ///< destroy `connection`: it never came up
+  } type = Type::failed;
+  util::SocketAddress peer;
+  uint64_t connection_id = 0;  ///< 0 = none
+  uint64_t attempt = 0;        ///< `failed`: as given to connect()
+  int status = 0;
+  bool active = false;  ///< `up`: we connected
+  Terms terms;          ///< `up`: the peer's
+  std::unique_ptr<Connection> connection;
+};
+
+/// Where mail goes. Any thread.
+class MailSink {
+ public:
+  virtual void post(Mail mail) noexcept = 0;
+
+ protected:
+  ~MailSink() = default;
+};
+
+struct ConnectorConfig {
+  const Device* device;
+  Options options;
+  util::SocketAddress name;  ///< port 0 = pick one
+  ConnectionFactory* factory;
+  MailSink* mail;
+  const util::Clock* clock;
+};
+
+/// The background thread of one endpoint on a NIC: listens, connects, shakes hands, resolves
+/// simultaneous connects, watches for deaths and for async events of the device. Asleep in epoll
+/// otherwise. Two back ends: rdma_cm where the device is iWARP, TCP and ibv_modify_qp where it is
+/// IB. Tells the polling thread by mail only.
+class Connector {
+ public:
+  /// -FI_EADDRINUSE: an explicit port is taken.
+  static util::Result<std::unique_ptr<Connector>> start(const ConnectorConfig& config);
+  virtual ~Connector() = default;
+
+  virtual const util::SocketAddress& name() const noexcept = 0;  ///< with the port that was bound
+  virtual uint64_t nonce() const noexcept = 0;
+  /// Polling thread: begins to connect; exactly one `up` (of ours, or of the peer's own attempt,
+  /// which then stands for ours) or `failed` follows. `patient`: a peer that refuses may still be
+  /// starting: try again with backoff until connect_timeout.
+  virtual int connect(const util::SocketAddress& peer, uint64_t attempt, bool patient) noexcept = 0;
+  /// Polling thread, after it destroyed the Connection: ends what stands behind it (cm id, socket).
+  /// No `lost` for it follows that was not already posted. `orderly`: the peer should see a close
+  /// of -FI_ESHUTDOWN rather than a death, where the back end can tell.
+  virtual void close(uint64_t connection_id, bool orderly) noexcept = 0;
+  virtual void stop_listening() noexcept = 0;
+  /// In a forked child: closes descriptors. Not followed by destruction.
+  virtual void abandon() noexcept = 0;
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,283 @@
+#include "transport/verbs/core.h"
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "util/log.h"
+#include "util/process_epoch.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr int kBatch = 32;  ///< completions of one queue in one poll()
+constexpr uint64_t kPollsPerClock = 256;
+constexpr size_t kBounceBytes = 128 * 1024;
+constexpr uint64_t kTicksPerTimeout = 12;
+/// More than the limit is there for a while: connections that others make, and half-made ones.
+constexpr uint32_t kSpareIds = 256;
+
+Options checked(Options options, const Device& device) noexcept {
+  options.eager_bytes = std::clamp<size_t>(options.eager_bytes, 2 * kAlwaysEager, 1 << 20);
+  options.max_connections =
+      std::clamp(options.max_connections, 2u, std::clamp(device.limits().max_qp, 2u, 30'000u));
+  options.peer_timeout_ns = std::max<uint64_t>(options.peer_timeout_ns, 1'000'000);
+  return options;
+}
+
+int last_error() noexcept {
+  return errno ? -errno : -FI_EIO;
+}
+
+}  // namespace
+
+Core::Core(const Options& options, Device& device, RegistrationCache& cache,
+           const util::Clock* clock)
+    : x_queues(device),
+      x_table(2 * checked(options, device).max_connections + kSpareIds),
+      x_wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      x_mailbox(x_wake.get()),
+      x_options(checked(options, device)),
+      x_device(device),
+      x_cache(cache),
+      x_clock(clock ? clock : &x_own_clock),
+      x_epoch(util::process_epoch()),
+      x_reads_in_flight(std::clamp(device.limits().max_read_in_flight, 1u, 16u)),
+      x_tick_ns(std::clamp<uint64_t>(x_options.peer_timeout_ns / kTicksPerTimeout, 100'000,
+                                     1'000'000'000)),
+      x_packet_blocks(device, kPacketOverhead + x_options.eager_bytes, 32, 64),
+      x_bounce_blocks(device, kBounceBytes, 8, 16) {}
+
+Core::~Core() {
+  shutdown();
+  x_connector.reset();  // its thread may still have posted connections
+  for (Mail& mail : x_mailbox.take()) mail.connection.reset();
+}
+
+util::Result<std::unique_ptr<Core>> Core::open(const Options& options, Device& device,
+                                               RegistrationCache& cache,
+                                               const util::SocketAddress& name,
+                                               const util::Clock* clock,
+                                               StartConnector start_connector) {
+  util::register_fork_handler();
+  auto core = std::make_unique<Core>(options, device, cache, clock);
+  int rc = core->x_queues.open();
+  if (!rc) rc = core->make_descriptors();
+  if (!rc) rc = core->make_heartbeat_memory();
+  if (rc) return rc;
+  auto connector = start_connector(
+      {&device, core->x_options, name, core.get(), &core->x_mailbox, core->x_clock});
+  if (!connector) return connector.error();
+  core->x_connector = std::move(*connector);
+  return core;
+}
+
+int Core::make_descriptors() noexcept {
+  x_epoll.reset(epoll_create1(EPOLL_CLOEXEC));
+  x_timer.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!x_wake || !x_epoll || !x_timer) return last_error();
+  for (const int fd : {x_wake.get(), x_timer.get(), x_queues.channel_fd()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fd, &event)) return last_error();
+  }
+  return 0;
+}
+
+int Core::make_heartbeat_memory() noexcept {
+  const int access = Device::kSinkAccess | IBV_ACCESS_REMOTE_READ;
+  if (const int rc = x_heartbeat_slab.make(x_device, 2, 64, access)) return rc;
+  x_heartbeat = {uint64_t(x_heartbeat_slab.slot(0)), uint64_t(x_heartbeat_slab.slot(1)),
+                 x_heartbeat_slab.lkey(), x_heartbeat_slab.rkey()};
+  return 0;
+}
+
+int Core::poll(Sink& sink) noexcept {
+  ++x_polls;
+  if (x_chain.owner) [[unlikely]]
+    x_chain.owner->flush_chain();
+  int moved = poll_queues(sink);
+  if (!x_dirty.empty()) settle_dirty();
+  const bool look = x_attention | x_check_clock | (x_polls % kPollsPerClock == 0);
+  if (look || x_mailbox.pending()) [[unlikely]]
+    moved += attend(sink);
+  return moved;
+}
+
+int Core::poll_queues(Sink& sink) noexcept {
+  int moved = 0;
+  if (!x_stash.empty()) [[unlikely]] {
+    const std::vector<ibv_wc> stash = std::exchange(x_stash, {});
+    dispatch(stash.data(), int(stash.size()), sink);
+    moved = int(stash.size());
+  }
+  ibv_wc completions[kBatch];
+  for (uint32_t i = 0, count = x_queues.count(); i < count; ++i) {
+    const int found = ibv_poll_cq(x_queues.at(i), kBatch, completions);
+    if (found < 0) [[unlikely]]
+      queue_is_broken();
+    if (found <= 0) continue;
+    dispatch(completions, found, sink);
+    moved += found;
+  }
+  return moved;
+}
+
+void Core::dispatch(const ibv_wc* completions, int count, Sink& sink) noexcept {
+  for (int i = 0; i < count; ++i) {
+    Connection* connection = x_table.find(uint32_t(completions[i].wr_id >> 32));
+    if (connection) connection->on_completion(completions[i], sink);
+  }
+}
+
+void Core::queue_is_broken() noexcept {
+  for (Connection* connection : x_connected)
+    break_connection(*connection, -FI_EIO, "its completion queue is broken");
+}
+
+/// Each once: what wants more has itself listed again.
+void Core::settle_dirty() noexcept {
+  util::IntrusiveList<Connection, DirtyTag> now;
+  while (Connection* connection = x_dirty.pop_front()) now.push_back(*connection);
+  while (Connection* connection = now.pop_front()) connection->settle();
+}
+
+int Core::attend(Sink& sink) noexcept {
+  x_check_clock = false;
+  int moved = x_mailbox.pending() ? read_mail(sink) : 0;
+  const std::vector<uint64_t> dones = std::exchange(x_dones, {});
+  for (const uint64_t token : dones) sink.on_done(token, 0);
+  moved += int(dones.size());
+  for (VerbsLink* link : std::exchange(x_failed, {})) {
+    link_is_down(*link, sink);
+    ++moved;
+  }
+  if (!x_closing.empty()) moved += close_broken(sink);
+  if (!x_waiting.empty()) moved += admit_waiting(sink);
+  if (!x_connected.empty() || !x_unwatched.empty()) {
+    const uint64_t now = x_clock->now();
+    if (now >= x_next_tick) tick(sink, now);
+  }
+  x_attention = !x_closing.empty() || !x_dones.empty() || !x_failed.empty();
+  return moved;
+}
+
+util::Result<Link*> Core::link_to(const util::SocketAddress& address) noexcept try {
+  if (!address.set() || !address.port() || address.family() != name().family()) return -FI_EINVAL;
+  return &find_or_make(address);
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+VerbsLink& Core::find_or_make(const util::SocketAddress& address) {
+  const auto found = x_links.find(address);
+  if (found != x_links.end()) return *found->second;
+  auto link = std::make_unique<VerbsLink>(*this, address, address == name());
+  return *x_links.emplace(address, std::move(link)).first->second;
+}
+
+bool Core::arm() noexcept {
+  if (x_attention || x_chain.owner || !x_dirty.empty() || !x_stash.empty()) return false;
+  const bool mail = !x_mailbox.arm();
+  ibv_wc completions[kBatch];
+  bool found = mail || !x_queues.arm();
+  for (uint32_t i = 0; !found && i < x_queues.count(); ++i) {
+    const int count = ibv_poll_cq(x_queues.at(i), kBatch, completions);
+    found = count != 0;
+    // Room for a batch was made when the first connection came up.
+    if (count > 0) x_stash.assign(completions, completions + count);
+  }
+  if (found) {
+    x_mailbox.disarm();
+    return false;
+  }
+  if (!x_connected.empty() || !x_unwatched.empty()) {
+    const itimerspec when{{}, {time_t(x_tick_ns / 1'000'000'000), long(x_tick_ns % 1'000'000'000)}};
+    (void)timerfd_settime(x_timer.get(), 0, &when, nullptr);
+  }
+  return true;
+}
+
+void Core::disarm() noexcept {
+  x_mailbox.disarm();
+  uint64_t count = 0;
+  (void)eventfd_read(x_wake.get(), &count);
+  (void)!read(x_timer.get(), &count, sizeof(count));
+  x_queues.take_events();
+  x_check_clock = true;
+}
+
+void Core::shutdown() noexcept {
+  if (x_closed || !x_connector) return;
+  x_closed = true;
+  x_connector->stop_listening();
+  say_goodbye();
+  ERDMA_INFO(EP_CTRL,
+             "%s: %lu bytes in packets, %lu by RDMA READ, %lu by RDMA WRITE, %lu of these copied; "
+             "%lu connections asked for, %lu given up for others\n",
+             name().to_string().c_str(), x_counters.sent_bytes, x_counters.read_bytes,
+             x_counters.write_bytes, x_counters.bounce_bytes, x_counters.connects,
+             x_counters.reclaimed);
+}
+
+void Core::abandon() noexcept {
+  x_epoll.reset();
+  x_wake.reset();
+  x_timer.reset();
+  if (x_connector) x_connector->abandon();
+}
+
+std::unique_ptr<Connection> Core::prepare(ibv_qp_init_attr& attr) noexcept {
+  uint32_t id = 0;
+  if (!x_table.acquire(id)) {
+    ERDMA_WARN(EP_CTRL, "more connections at once than FI_ERDMA_MAX_CONNECTIONS provides for\n");
+    return nullptr;
+  }
+  std::unique_ptr<Connection> connection(new (std::nothrow) Connection(*this, id));
+  if (!connection) {
+    x_table.release(id);
+    return nullptr;
+  }
+  if (connection->prepare(attr)) return nullptr;
+  x_table.publish(id, connection.get());
+  return connection;
+}
+
+void Core::adopt(Connection& connection, ibv_qp* queue_pair) noexcept {
+  connection.adopt(queue_pair);
+}
+
+int Core::post_receives(Connection& connection) noexcept {
+  return connection.post_receives();
+}
+
+void Core::fill_terms(const Connection&, Terms& terms) const noexcept {
+  terms.credits = Connection::kSmallReceives;
+  terms.receive_bytes = Connection::kSmallReceiveBytes;
+}
+
+void Core::starve(Connection& connection) noexcept try {
+  if (std::find(x_starved.begin(), x_starved.end(), &connection) == x_starved.end())
+    x_starved.push_back(&connection);
+} catch (const std::bad_alloc&) {
+  mark_dirty(connection);
+}
+
+void Core::wake_starved() noexcept {
+  for (Connection* connection : std::exchange(x_starved, {})) mark_dirty(*connection);
+}
+
+int Core::defer_done(uint64_t token) noexcept try {
+  x_dones.push_back(token);
+  x_attention = true;
+  return 0;
+} catch (const std::bad_alloc&) {
+  return -FI_EAGAIN;
+}
+
+}  // namespace erdma::transport::verbs

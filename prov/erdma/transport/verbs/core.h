@@ -1,0 +1,189 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/verbs/chain.h"
+#include "transport/verbs/completion_queues.h"
+#include "transport/verbs/connection_table.h"
+#include "transport/verbs/connector.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/link.h"
+#include "transport/verbs/mailbox.h"
+#include "transport/verbs/options.h"
+#include "transport/verbs/registration.h"
+#include "transport/verbs/transfer.h"
+#include "util/fd.h"
+
+namespace erdma::transport::verbs {
+
+/// Makes the connector of a transport: Connector::start, or a test's.
+using StartConnector = util::Result<std::unique_ptr<Connector>> (*)(const ConnectorConfig& config);
+
+/// The polling side of one endpoint on a NIC: links, completion queues, and who wants attention.
+class Core final : public ConnectionFactory {
+ public:
+  static util::Result<std::unique_ptr<Core>> open(const Options& options, Device& device,
+                                                  RegistrationCache& cache,
+                                                  const util::SocketAddress& name,
+                                                  const util::Clock* clock,
+                                                  StartConnector start_connector);
+  Core(const Options& options, Device& device, RegistrationCache& cache, const util::Clock* clock);
+  ~Core();
+
+  int poll(Sink& sink) noexcept;
+  util::Result<Link*> link_to(const util::SocketAddress& address) noexcept;
+  int wait_fd() const noexcept { return x_epoll.get(); }
+  bool arm() noexcept;
+  void disarm() noexcept;
+  void shutdown() noexcept;
+  /// In a forked child, instead of destruction: closes descriptors, touches nothing shared.
+  void abandon() noexcept;
+  uint32_t epoch() const noexcept { return x_epoch; }
+  const util::SocketAddress& name() const noexcept { return x_connector->name(); }
+
+  // ConnectionFactory: the connector's thread.
+  std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept override;
+  void adopt(Connection& connection, ibv_qp* queue_pair) noexcept override;
+  int post_receives(Connection& connection) noexcept override;
+  void fill_terms(const Connection& connection, Terms& terms) const noexcept override;
+
+  // What links and connections share.
+  struct HeartbeatMemory {
+    uint64_t target_address = 0;  ///< eight bytes that peers READ
+    uint64_t sink_address = 0;    ///< where theirs go
+    uint32_t lkey = 0, rkey = 0;
+  };
+  const Device& device() const noexcept { return x_device; }
+  const Options& options() const noexcept { return x_options; }
+  Counters& counters() noexcept { return x_counters; }
+  RegistrationCache& cache() noexcept { return x_cache; }
+  CompletionQueues& completion_queues() noexcept { return x_queues; }
+  BlockPool& packet_blocks() noexcept { return x_packet_blocks; }
+  BlockPool& bounce_blocks() noexcept { return x_bounce_blocks; }
+  Chain& chain() noexcept { return x_chain; }
+  const HeartbeatMemory& heartbeat() const noexcept { return x_heartbeat; }
+  util::Pool<Transfer>& transfers() noexcept { return x_transfers; }
+  util::Pool<Exposed>& exposures() noexcept { return x_exposures; }
+  util::Pool<Stream>& streams() noexcept { return x_streams; }
+  util::Pool<Answer>& answers() noexcept { return x_answers; }
+  uint64_t polls() const noexcept { return x_polls; }
+  unsigned reads_in_flight() const noexcept { return x_reads_in_flight; }
+  void release_id(uint32_t id) noexcept { x_table.release(id); }
+
+  // What they ask for.
+  int connect(VerbsLink& link) noexcept;
+  void break_connection(Connection& connection, int status, const char* why) noexcept;
+  void fail_unconnected(VerbsLink& link, int status) noexcept;
+  void retired(Connection& connection) noexcept;
+  void refused_to_retire(Connection& connection) noexcept;
+  void no_longer_retiring(Connection& connection) noexcept;
+  void mark_dirty(Connection& connection) noexcept {
+    auto& hook = static_cast<util::ListHook<DirtyTag>&>(connection);
+    if (!hook.linked()) x_dirty.push_back(connection);
+  }
+  void starve(Connection& connection) noexcept;  ///< no block: try again once one is free
+  void feed_starved() noexcept {
+    if (!x_starved.empty()) [[unlikely]]
+      wake_starved();
+  }
+  int defer_done(uint64_t token) noexcept;
+  bool may_grow() const noexcept { return x_grown < kMostGrown && !x_growth_failed; }
+  void stop_growing() noexcept { x_growth_failed = true; }
+  void count_grown(int change) noexcept { x_grown = unsigned(int(x_grown) + change); }
+
+ private:
+  /// Connections with large receives, of about half a megabyte each.
+  static constexpr unsigned kMostGrown = 64;
+
+  // core.cc
+  int make_descriptors() noexcept;
+  int make_heartbeat_memory() noexcept;
+  int poll_queues(Sink& sink) noexcept;
+  void dispatch(const ibv_wc* completions, int count, Sink& sink) noexcept;
+  void queue_is_broken() noexcept;
+  void settle_dirty() noexcept;
+  int attend(Sink& sink) noexcept;
+  void wake_starved() noexcept;
+  VerbsLink& find_or_make(const util::SocketAddress& address);
+
+  // core_mail.cc
+  int read_mail(Sink& sink) noexcept;
+  void open_mail(Mail& mail, Sink& sink);
+  void on_up(Mail& mail, Sink& sink);
+  void on_failed(const Mail& mail, Sink& sink);
+  void on_lost(const Mail& mail) noexcept;
+  void drop(std::unique_ptr<Connection> connection, uint64_t connection_id) noexcept;
+  int request(VerbsLink& link) noexcept;
+  void leave_connecting(VerbsLink& link) noexcept;
+  void down(VerbsLink& link, int status, Sink& sink) noexcept;
+  int admit_waiting(Sink& sink) noexcept;
+  bool retire_one(const Connection* spared) noexcept;
+  size_t connections() const noexcept { return x_connected.size() - x_to_self; }
+
+  // core_end.cc
+  int close_broken(Sink& sink) noexcept;
+  bool is_drained(Connection& connection) noexcept;
+  void finish(Connection& connection, Sink& sink) noexcept;
+  void link_is_down(VerbsLink& link, Sink& sink) noexcept;
+  void watch_for(VerbsLink& link) noexcept;
+  void tick(Sink& sink, uint64_t now) noexcept;
+  void watch(Connection& connection, uint64_t now) noexcept;
+  void say_goodbye() noexcept;
+  bool goodbyes_said() noexcept;
+
+  // What poll() touches first.
+  CompletionQueues x_queues;
+  util::IntrusiveList<Connection, DirtyTag> x_dirty;
+  ConnectionTable x_table;
+  uint64_t x_polls = 0;
+  bool x_attention = false;
+  bool x_check_clock = false;
+  bool x_closed = false;
+  Chain x_chain;
+
+  util::Fd x_epoll, x_wake, x_timer;
+  Mailbox x_mailbox;
+  Options x_options;
+  Device& x_device;
+  RegistrationCache& x_cache;
+  Counters x_counters;
+  util::SystemClock x_own_clock;
+  const util::Clock* x_clock;
+  const uint32_t x_epoch;
+  const unsigned x_reads_in_flight;
+  const uint64_t x_tick_ns;
+  uint64_t x_next_tick = 0;
+
+  BlockPool x_packet_blocks;
+  BlockPool x_bounce_blocks;
+  Slab x_heartbeat_slab;
+  HeartbeatMemory x_heartbeat;
+  util::Pool<Transfer> x_transfers;
+  util::Pool<Exposed> x_exposures;
+  util::Pool<Stream> x_streams;
+  util::Pool<Answer> x_answers;
+
+  std::unordered_map<util::SocketAddress, std::unique_ptr<VerbsLink>, util::SocketAddressHash>
+      x_links;
+  std::vector<Connection*> x_connected;  ///< all that are owned by links
+  std::vector<Connection*> x_closing;
+  std::vector<Connection*> x_starved;
+  std::vector<VerbsLink*> x_waiting;    ///< for a place below max_connections
+  std::vector<VerbsLink*> x_unwatched;  ///< gave up their connection: nobody sees a death
+  std::vector<VerbsLink*> x_failed;     ///< without a connection: on_link_down() is due
+  std::vector<uint64_t> x_dones;        ///< of transfers of no length
+  std::vector<ibv_wc> x_stash;          ///< found by arm()
+  unsigned x_to_self = 0;  ///< of x_connected: they cannot be given up, so they do not count
+  unsigned x_connecting = 0;
+  unsigned x_retiring = 0;
+  unsigned x_grown = 0;
+  bool x_growth_failed = false;
+  std::unique_ptr<Connector> x_connector;  ///< last: its thread uses what is above
+};
+
+}  // namespace erdma::transport::verbs

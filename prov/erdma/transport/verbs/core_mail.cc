@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "transport/verbs/core.h"
+#include "util/log.h"
+
+/// Connections that come and go: what the connector reports, and the limit on their number.
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr unsigned kMostRetries = 16;  ///< of one attempt, for want of device resources
+
+}  // namespace
+
+int Core::read_mail(Sink& sink) noexcept {
+  std::vector<Mail> mails = x_mailbox.take();
+  for (Mail& mail : mails) {
+    try {
+      open_mail(mail, sink);
+    } catch (const std::bad_alloc&) {
+      ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
+      drop(std::move(mail.connection), mail.connection_id);
+    }
+  }
+  return int(mails.size());
+}
+
+void Core::open_mail(Mail& mail, Sink& sink) {
+  switch (mail.type) {
+    case Mail::Type::up:
+      if (x_closed) return drop(std::move(mail.connection), mail.connection_id);
+      return on_up(mail, sink);
+    case Mail::Type::failed:
+      return on_failed(mail, sink);
+    case Mail::Type::lost:
+      return on_lost(mail);
+    case Mail::Type::dispose:
+      return drop(std::move(mail.connection), 0);
+  }
+}
+
+void Core::drop(std::unique_ptr<Connection> connection, uint64_t connection_id) noexcept {
+  connection.reset();
+  if (connection_id) x_connector->close(connection_id, false);
+}
+
+void Core::on_up(Mail& mail, Sink& sink) {
+  VerbsLink& link = find_or_make(mail.peer);
+  x_connected.reserve(x_connected.size() + 2);
+  x_closing.reserve(x_connected.capacity());
+  x_stash.reserve(64);
+  // The peer made a new one: it has given up the one that we know.
+  if (Connection* old = link.connection(mail.active)) {
+    break_connection(*old, -FI_ECONNRESET, "the peer connected anew");
+    poll_queues(sink);  // what arrived before comes first
+    finish(*old, sink);
+  }
+  const bool asked = mail.active || !link.to_self();
+  if (asked) leave_connecting(link);
+  Connection& connection = *mail.connection;
+  if (const int rc = connection.go_up(link, mail)) {
+    drop(std::move(mail.connection), mail.connection_id);
+    if (asked) down(link, rc, sink);
+    return;
+  }
+  x_connected.push_back(&connection);
+  connection.used = x_polls;
+  if (link.to_self()) ++x_to_self;
+  link.install(std::move(mail.connection));
+  connection.take_early(sink);
+  if (connections() > x_options.max_connections) retire_one(&connection);
+}
+
+/// Its attempt is over, one way or another.
+void Core::leave_connecting(VerbsLink& link) noexcept {
+  if (link.state == VerbsLink::State::connecting) --x_connecting;
+  if (link.state == VerbsLink::State::waiting) std::erase(x_waiting, &link);
+  if (link.state != VerbsLink::State::closed) link.state = VerbsLink::State::idle;
+  std::erase(x_unwatched, &link);
+}
+
+void Core::on_failed(const Mail& mail, Sink& sink) {
+  const auto found = x_links.find(mail.peer);
+  if (found == x_links.end()) return;
+  VerbsLink& link = *found->second;
+  if (link.state != VerbsLink::State::connecting || link.attempt != mail.attempt) return;
+  leave_connecting(link);
+  const bool resources = mail.status == -FI_ENOMEM || mail.status == -FI_ENOSPC;
+  if (resources && !x_connected.empty() && ++link.retries <= kMostRetries) {
+    x_waiting.push_back(&link);
+    link.state = VerbsLink::State::waiting;
+    retire_one(nullptr);
+    return;
+  }
+  down(link, mail.status, sink);
+}
+
+/// A link whose attempt failed; to ourselves, the other half may exist.
+void Core::down(VerbsLink& link, int status, Sink& sink) noexcept {
+  link.down_status = status;
+  link.down_silently = false;
+  if (Connection* other = link.connection(false))
+    break_connection(*other, status, "the connection to ourselves failed");
+  else
+    link_is_down(link, sink);
+}
+
+void Core::on_lost(const Mail& mail) noexcept {
+  for (Connection* connection : x_connected)
+    if (connection->connection_id == mail.connection_id)
+      return break_connection(*connection, mail.status, "it was lost");
+}
+
+int Core::connect(VerbsLink& link) noexcept try {
+  if (x_closed) return -FI_ESHUTDOWN;
+  if (connections() + x_connecting < x_options.max_connections) {
+    const int rc = request(link);
+    return rc ? rc : -FI_EAGAIN;
+  }
+  x_waiting.push_back(&link);
+  link.state = VerbsLink::State::waiting;
+  x_attention = true;
+  return -FI_EAGAIN;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+int Core::request(VerbsLink& link) noexcept {
+  const int rc = x_connector->connect(link.address(), ++link.attempt, !link.met());
+  if (rc) return rc;
+  link.state = VerbsLink::State::connecting;
+  ++x_connecting;
+  ++x_counters.connects;
+  return 0;
+}
+
+/// Connects the links that wait for it, as far as there are places; and makes places.
+int Core::admit_waiting(Sink& sink) noexcept {
+  int moved = 0;
+  while (!x_waiting.empty() && connections() + x_connecting < x_options.max_connections) {
+    VerbsLink& link = *x_waiting.front();
+    x_waiting.erase(x_waiting.begin());
+    link.state = VerbsLink::State::idle;
+    if (const int rc = request(link)) down(link, rc, sink);
+    ++moved;
+  }
+  while (x_retiring < x_waiting.size() && retire_one(nullptr)) ++moved;
+  return moved;
+}
+
+/// Asks the peer of the least recently used connection to give it up. False: all are in use.
+bool Core::retire_one(const Connection* spared) noexcept {
+  Connection* oldest = nullptr;
+  for (Connection* connection : x_connected) {
+    if (connection == spared || !connection->may_retire()) continue;
+    if (!oldest || connection->used < oldest->used) oldest = connection;
+  }
+  if (!oldest) return false;
+  ++x_retiring;
+  oldest->link()->may_not_send(*oldest);
+  oldest->due(kDueRetire);
+  return true;
+}
+
+/// The peer agreed, and everything that either side sent has arrived.
+void Core::retired(Connection& connection) noexcept {
+  connection.silently = connection.orderly = true;
+  ++x_counters.reclaimed;
+  break_connection(connection, 0, nullptr);
+}
+
+void Core::refused_to_retire(Connection& connection) noexcept {
+  no_longer_retiring(connection);
+  connection.used = x_polls;
+  connection.link()->may_send(connection);
+  x_attention = true;
+}
+
+void Core::no_longer_retiring(Connection& connection) noexcept {
+  if (!connection.retiring()) return;
+  --x_retiring;
+  connection.resume();
+}
+
+}  // namespace erdma::transport::verbs

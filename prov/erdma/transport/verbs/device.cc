@@ -1,0 +1,136 @@
+#include "transport/verbs/device.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+int fail(const std::string& name, const char* what, int error) noexcept {
+  ERDMA_WARN(DOMAIN, "%s: %s: %s\n", name.c_str(), what, std::strerror(error));
+  return error ? -error : -FI_EIO;
+}
+
+struct ListDeleter {
+  void operator()(ibv_device** list) const noexcept { ibv_free_device_list(list); }
+};
+
+/// Null, with errno.
+ibv_context* open_by_name(const std::string& name) noexcept {
+  int count = 0;
+  const std::unique_ptr<ibv_device*, ListDeleter> list(ibv_get_device_list(&count));
+  for (int i = 0; list && i < count; ++i)
+    if (name == ibv_get_device_name(list.get()[i])) return ibv_open_device(list.get()[i]);
+  if (list) errno = ENODEV;
+  return nullptr;
+}
+
+bool try_inline(ibv_pd* pd, ibv_cq* cq, uint32_t bytes, uint32_t& granted) noexcept {
+  ibv_qp_init_attr attr{};
+  attr.send_cq = attr.recv_cq = cq;
+  attr.qp_type = IBV_QPT_RC;
+  attr.cap.max_send_wr = attr.cap.max_recv_wr = 4;
+  attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
+  attr.cap.max_inline_data = bytes;
+  const QueuePair qp(ibv_create_qp(pd, &attr));
+  if (qp) granted = std::max(attr.cap.max_inline_data, bytes);
+  return bool(qp);
+}
+
+/// There is no query for it: a device says so by refusing. 0 or -errno.
+int probe_inline(ibv_context* context, ibv_pd* pd, uint32_t& granted) noexcept {
+  const CompletionQueue cq(ibv_create_cq(context, 16, nullptr, nullptr, 0));
+  if (!cq) return errno ? -errno : -FI_EIO;
+  for (const uint32_t bytes : {256u, 192u, 128u, 96u, 80u, 64u, 32u, 0u})
+    if (try_inline(pd, cq.get(), bytes, granted)) return 0;
+  return errno ? -errno : -FI_EIO;
+}
+
+/// The GID whose IPv4-mapped or IPv6 value is `address`.
+ibv_gid gid_of(const util::SocketAddress& address) noexcept {
+  ibv_gid gid{};
+  if (address.family() == AF_INET6) {
+    std::memcpy(gid.raw, &reinterpret_cast<const sockaddr_in6*>(address.data())->sin6_addr, 16);
+  } else {
+    gid.raw[10] = gid.raw[11] = 0xff;
+    std::memcpy(gid.raw + 12, &reinterpret_cast<const sockaddr_in*>(address.data())->sin_addr, 4);
+  }
+  return gid;
+}
+
+/// RoCEv2 where the device tells the type; else the last entry, as versions are listed in order.
+/// -1 = none.
+int find_gid(ibv_context* context, uint8_t port, int table, const ibv_gid& wanted) noexcept {
+  int last = -1;
+  for (int i = 0; i < table; ++i) {
+    ibv_gid_entry entry{};
+    const bool typed = !ibv_query_gid_ex(context, port, uint32_t(i), &entry, 0);
+    if (!typed && ibv_query_gid(context, port, i, &entry.gid)) continue;
+    if (std::memcmp(entry.gid.raw, wanted.raw, sizeof(wanted.raw)) != 0) continue;
+    if (typed && entry.gid_type == IBV_GID_TYPE_ROCE_V2) return i;
+    last = i;
+  }
+  return last;
+}
+
+/// Some drivers report 0 for what they do not limit, or forget.
+template <typename T>
+uint32_t limit_or(T value, uint32_t fallback) noexcept {
+  return value > 0 ? uint32_t(value) : fallback;
+}
+
+DeviceLimits limits_of(const ibv_device_attr& device, const ibv_port_attr& port) noexcept {
+  DeviceLimits limits;
+  limits.max_qp = limit_or(device.max_qp, 1024);
+  limits.max_qp_wr = limit_or(device.max_qp_wr, 64);
+  limits.max_send_sge = limit_or(device.max_sge, 1);
+  limits.max_cqe = limit_or(device.max_cqe, 4096);
+  limits.max_read_in_flight =
+      std::min(limit_or(device.max_qp_rd_atom, 1), limit_or(device.max_qp_init_rd_atom, 1));
+  limits.max_message = limit_or(port.max_msg_sz, 1u << 20);
+  limits.max_region = device.max_mr_size ? device.max_mr_size : UINT64_MAX;
+  return limits;
+}
+
+}  // namespace
+
+Device::~Device() = default;
+
+util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
+                                                   const util::SocketAddress& address) {
+  std::unique_ptr<Device> device(new Device);
+  device->x_name = name;
+  device->x_address = address;
+  device->x_address.set_port(0);
+  device->x_context.reset(open_by_name(name));
+  if (!device->x_context) return fail(name, "cannot be opened", errno);
+  ibv_context* const context = device->context();
+  ibv_device_attr attr{};
+  ibv_port_attr port{};
+  if (const int rc = ibv_query_device(context, &attr)) return fail(name, "query", std::abs(rc));
+  if (const int rc = ibv_query_port(context, device->port(), &port))
+    return fail(name, "query of port 1", std::abs(rc));
+  device->x_limits = limits_of(attr, port);
+  device->x_pd.reset(ibv_alloc_pd(context));
+  if (!device->x_pd) return fail(name, "no protection domain", errno);
+  if (const int rc = probe_inline(context, device->pd(), device->x_limits.max_inline))
+    return fail(name, "no queue pair can be made", -rc);
+  device->x_fork_safe = ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
+  if (context->device->transport_type == IBV_TRANSPORT_IWARP) return device;
+
+  device->x_personality = Personality::ib;
+  device->x_gid = gid_of(address);
+  const int index = find_gid(context, device->port(), port.gid_tbl_len, device->x_gid);
+  if (index < 0) {
+    ERDMA_WARN(DOMAIN, "%s: none of its GIDs is %s; give its network interface this address\n",
+               name.c_str(), address.host_string().c_str());
+    return -FI_EADDRNOTAVAIL;
+  }
+  device->x_gid_index = uint8_t(index);
+  return device;
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "transport/verbs/handles.h"
+#include "util/result.h"
+#include "util/socket_address.h"
+
+namespace erdma::transport::verbs {
+
+/// How queue pairs of a device are connected.
+enum class Personality : uint8_t {
+  iwarp,  ///< rdma_cm; the active side sends first; a READ sink needs REMOTE_WRITE
+  ib,     ///< GIDs and ibv_modify_qp, out of band (eRDMA in compat mode, rxe, InfiniBand proper)
+};
+
+/// What a device can do, with the traps of libibverbs' numbers mended (a limit is never 0).
+struct DeviceLimits {
+  uint32_t max_qp = 0;
+  uint32_t max_qp_wr = 0;
+  uint32_t max_send_sge = 0;
+  uint32_t max_cqe = 0;
+  uint32_t max_inline = 0;          ///< probed by creating a queue pair
+  uint32_t max_read_in_flight = 0;  ///< READs and atomics outstanding per queue pair
+  uint64_t max_message = 0;         ///< bytes of one work request
+  uint64_t max_region = 0;          ///< bytes of one memory region
+};
+
+/// An open device: context and protection domain. One per domain, shared by its endpoints, so that
+/// a memory region is valid for all of them. Outlives all transports on it. Thread-safe: immutable
+/// once open.
+class Device {
+ public:
+  /// By ibverbs name. `address` (the endpoint's IP) chooses the GID of an ib device.
+  static util::Result<std::unique_ptr<Device>> open(const std::string& name,
+                                                    const util::SocketAddress& address);
+  ~Device();
+
+  const std::string& name() const noexcept { return x_name; }
+  const util::SocketAddress& address() const noexcept { return x_address; }  ///< port 0
+  ibv_context* context() const noexcept { return x_context.get(); }
+  ibv_pd* pd() const noexcept { return x_pd.get(); }
+  Personality personality() const noexcept { return x_personality; }
+  const DeviceLimits& limits() const noexcept { return x_limits; }
+  /// ib: the GID whose IPv4-mapped (or IPv6) value is address(), and its index.
+  const ibv_gid& gid() const noexcept { return x_gid; }
+  uint8_t gid_index() const noexcept { return x_gid_index; }
+  uint8_t port() const noexcept { return 1; }
+  /// Access flags of memory that the device writes to for a local READ or atomic: iWARP needs
+  /// REMOTE_WRITE there, and it harms nowhere.
+  static constexpr int kSinkAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  /// Whether user memory may be registered although the application may fork: the kernel copies
+  /// pinned pages on fork (ibv_is_fork_initialized() == IBV_FORK_UNNEEDED).
+  bool fork_safe() const noexcept { return x_fork_safe; }
+
+ private:
+  Device() = default;
+  std::string x_name;
+  util::SocketAddress x_address;
+  Context x_context;
+  ProtectionDomain x_pd;
+  Personality x_personality = Personality::iwarp;
+  DeviceLimits x_limits;
+  ibv_gid x_gid{};
+  uint8_t x_gid_index = 0;
+  bool x_fork_safe = false;
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "util/socket_address.h"
+
+namespace erdma::transport::verbs {
+
+/// One RDMA device of this host as libibverbs and sysfs tell of it; port 1 where it has several.
+struct DeviceDescription {
+  std::string name;     ///< ibverbs name
+  uint32_t vendor = 0;  ///< 0x1ded: Alibaba
+  uint32_t part = 0;    ///< 0x107f: eRDMA
+  std::string firmware;
+  std::string driver;  ///< kernel module of its PCI or virtual device; empty = unknown
+  std::string netdev;  ///< empty = unknown
+  std::string state;   ///< "ACTIVE", "DOWN", ... as ibv_port_state_str names it
+  bool active = false;
+  bool iwarp = false;
+  std::string why_unusable;  ///< not empty: it could not be opened or queried, and why
+  std::vector<util::SocketAddress> addresses;  ///< IPs of its netdev in this namespace, port 0
+  uint32_t mtu = 0;                            ///< bytes, active
+  uint64_t speed = 0;                          ///< bit/s
+  std::string node_guid;                       ///< "xxxx:xxxx:xxxx:xxxx"
+  // PCI address, where it has one.
+  bool pci = false;
+  uint16_t pci_domain = 0;
+  uint8_t pci_bus = 0, pci_device = 0, pci_function = 0;
+};
+
+/// All RDMA devices, sorted by name. Never fails: what can't be read is said in why_unusable. An
+/// empty list where libibverbs finds none (or the kernel has no RDMA at all).
+std::vector<DeviceDescription> list_devices();
+
+}  // namespace erdma::transport::verbs

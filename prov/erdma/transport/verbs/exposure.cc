@@ -1,0 +1,95 @@
+#include "transport/verbs/exposure.h"
+
+#include <cstring>
+
+namespace erdma::transport::verbs {
+namespace {
+
+enum class Form : uint8_t { registered = 1, staged = 2 };
+
+struct Head {
+  Form form;
+  uint8_t count;
+  uint16_t generation;
+  uint32_t index;
+};
+static_assert(sizeof(Head) == 8);
+
+/// Four of them and the head fit an Exposure: hence the length of six bytes.
+struct [[gnu::packed]] Piece {
+  uint64_t address;
+  uint32_t rkey;
+  uint32_t length_low;
+  uint16_t length_high;
+};
+static_assert(sizeof(Head) + kMaxIov * sizeof(Piece) == Exposure::kMaxBytes);
+
+constexpr uint64_t kLengthLimit = uint64_t(1) << 48;
+
+}  // namespace
+
+void encode(const RemoteMemory& memory, Exposure& exposure) noexcept {
+  const Head head{memory.staged ? Form::staged : Form::registered, uint8_t(memory.count),
+                  memory.handle.generation, memory.handle.index};
+  std::memcpy(exposure.bytes, &head, sizeof(head));
+  size_t at = sizeof(head);
+  for (size_t i = 0; i < memory.count; ++i, at += sizeof(Piece)) {
+    const RemotePiece& from = memory.pieces[i];
+    const Piece piece{from.address, from.rkey, uint32_t(from.length), uint16_t(from.length >> 32)};
+    std::memcpy(exposure.bytes + at, &piece, sizeof(piece));
+  }
+  if (memory.staged) {
+    std::memcpy(exposure.bytes + at, &memory.length, sizeof(memory.length));
+    at += sizeof(memory.length);
+  }
+  exposure.size = uint8_t(at);
+}
+
+bool decode(const Exposure& exposure, RemoteMemory& memory) noexcept {
+  Head head{};
+  if (exposure.size < sizeof(head) || exposure.size > Exposure::kMaxBytes) return false;
+  std::memcpy(&head, exposure.bytes, sizeof(head));
+  memory = {};
+  memory.handle = {head.index, head.generation};
+  size_t at = sizeof(head);
+  if (head.form == Form::staged) {
+    if (head.count != 0 || exposure.size != at + sizeof(memory.length)) return false;
+    memory.staged = true;
+    std::memcpy(&memory.length, exposure.bytes + at, sizeof(memory.length));
+    return memory.length < kLengthLimit;
+  }
+  if (head.form != Form::registered || head.count == 0 || head.count > kMaxIov ||
+      exposure.size != at + head.count * sizeof(Piece))
+    return false;
+  memory.count = head.count;
+  for (size_t i = 0; i < memory.count; ++i, at += sizeof(Piece)) {
+    Piece piece{};
+    std::memcpy(&piece, exposure.bytes + at, sizeof(piece));
+    const uint64_t length = uint64_t(piece.length_high) << 32 | piece.length_low;
+    if (piece.address + length < piece.address) return false;
+    memory.pieces[i] = {piece.address, length, piece.rkey};
+    memory.length += length;
+  }
+  return true;
+}
+
+int register_all(RegistrationCache& cache, const iovec* memory, size_t count,
+                 Registration* registrations) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    if (memory[i].iov_len == 0) continue;
+    const int rc = cache.acquire(memory[i].iov_base, memory[i].iov_len, registrations[i]);
+    if (!rc) continue;
+    release_all(cache, registrations, i);
+    return rc;
+  }
+  return 0;
+}
+
+void release_all(RegistrationCache& cache, Registration* registrations, size_t count) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    if (registrations[i].entry) cache.release(registrations[i]);
+    registrations[i] = {};
+  }
+}
+
+}  // namespace erdma::transport::verbs

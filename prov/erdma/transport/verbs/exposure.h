@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/transport.h"
+#include "transport/verbs/registration.h"
+#include "util/pool.h"
+
+namespace erdma::transport::verbs {
+
+class VerbsLink;
+struct Stream;
+
+/// A range of the peer's memory, as it may be named in a work request.
+struct RemotePiece {
+  uint64_t address = 0;
+  uint64_t length = 0;
+  uint32_t rkey = 0;
+};
+
+/// What the bytes of an Exposure say. Either pieces of registered memory, or (staged) memory that
+/// its owner reads and writes itself as packets ask for it.
+struct RemoteMemory {
+  util::PoolHandle handle;  ///< the owner's Exposed
+  bool staged = false;
+  size_t count = 0;
+  uint64_t length = 0;  ///< sum of the pieces
+  RemotePiece pieces[kMaxIov];
+};
+
+void encode(const RemoteMemory& memory, Exposure& exposure) noexcept;
+/// False: not made by encode().
+[[nodiscard]] bool decode(const Exposure& exposure, RemoteMemory& memory) noexcept;
+
+/// Memory of ours that a peer may access, until withdraw().
+struct Exposed {
+  const VerbsLink* link = nullptr;
+  iovec memory[kMaxIov];
+  Registration registrations[kMaxIov];
+  size_t count = 0;
+  uint64_t length = 0;
+  Access access = Access::remote_read;
+  bool staged = false;
+  Stream* stream = nullptr;  ///< under way to the peer
+};
+
+/// Registers all pieces or none. -FI_EOPNOTSUPP, -FI_ENOMEM: move the bytes another way.
+[[nodiscard]] int register_all(RegistrationCache& cache, const iovec* memory, size_t count,
+                               Registration* registrations) noexcept;
+void release_all(RegistrationCache& cache, Registration* registrations, size_t count) noexcept;
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+
+#include <infiniband/verbs.h>
+#include <rdma/fi_errno.h>
+#include <rdma/rdma_cma.h>
+
+namespace erdma::transport::verbs {
+
+/// What a failed destruction means for the caller: nothing can be done but say so.
+void log_leak(const char* what, int error) noexcept;
+
+template <auto Destroy>
+struct Deleter {
+  template <typename T>
+  void operator()(T* object) const noexcept {
+    if (const int rc = Destroy(object)) log_leak("a verbs object", std::abs(rc));
+  }
+};
+
+// Owners, the size of a pointer. Members are declared in order of acquisition.
+using Context = std::unique_ptr<ibv_context, Deleter<ibv_close_device>>;
+using ProtectionDomain = std::unique_ptr<ibv_pd, Deleter<ibv_dealloc_pd>>;
+using MemoryRegion = std::unique_ptr<ibv_mr, Deleter<ibv_dereg_mr>>;
+using CompletionChannel = std::unique_ptr<ibv_comp_channel, Deleter<ibv_destroy_comp_channel>>;
+using CompletionQueue = std::unique_ptr<ibv_cq, Deleter<ibv_destroy_cq>>;
+using QueuePair = std::unique_ptr<ibv_qp, Deleter<ibv_destroy_qp>>;
+
+/// Return codes of ibv_post_*: positive errno by the manual, negative by erdma and siw. A full
+/// queue is -FI_EAGAIN.
+inline int post_error(int rc) noexcept {
+  const int error = std::abs(rc);
+  return error == ENOMEM ? -FI_EAGAIN : -error;
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,139 @@
+#include "transport/verbs/hello.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr uint8_t kIpv6 = 0x80;
+constexpr uint32_t kReceiveUnit = 8;
+
+JobKey::Bytes signed_part(const HelloBytes& bytes) noexcept {
+  return {reinterpret_cast<const std::byte*>(&bytes), offsetof(HelloBytes, mac)};
+}
+
+void put_name(const util::SocketAddress& name, HelloBytes& bytes) noexcept {
+  bytes.port = htons(name.port());
+  if (name.family() == AF_INET6) {
+    bytes.prefix.kind |= kIpv6;
+    std::memcpy(bytes.ip, &reinterpret_cast<const sockaddr_in6*>(name.data())->sin6_addr, 16);
+  } else {
+    std::memcpy(bytes.ip, &reinterpret_cast<const sockaddr_in*>(name.data())->sin_addr, 4);
+  }
+}
+
+util::SocketAddress get_name(const HelloBytes& bytes) noexcept {
+  if (bytes.prefix.kind & kIpv6) {
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = bytes.port;
+    std::memcpy(&address.sin6_addr, bytes.ip, 16);
+    return util::SocketAddress::from_sockaddr(&address, sizeof(address));
+  }
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = bytes.port;
+  std::memcpy(&address.sin_addr, bytes.ip, 4);
+  return util::SocketAddress::from_sockaddr(&address, sizeof(address));
+}
+
+}  // namespace
+
+const char* refusal_text(Refusal reason) noexcept {
+  switch (reason) {
+    case Refusal::none:
+      return "none given";
+    case Refusal::version:
+      return "another version of the wire protocol, or another byte order: install the same "
+             "version of the provider on all hosts";
+    case Refusal::garbage:
+      return "it did not understand the request";
+    case Refusal::key:
+      return "another job key, or an address that is not its own: FI_ERDMA_JOB_KEY must be the "
+             "same in all processes of a job";
+    case Refusal::use_mine:
+      return "both sides connected at once";
+    case Refusal::stale:
+      return "overtaken by a later request";
+    case Refusal::busy:
+      return "it is out of resources";
+    case Refusal::closing:
+      return "the endpoint is being closed";
+  }
+  return "a reason unknown here";
+}
+
+NameBytes name_bytes(const util::SocketAddress& name) noexcept {
+  HelloBytes scratch{};
+  put_name(name, scratch);
+  NameBytes bytes{};
+  bytes[0] = std::byte{scratch.prefix.kind};
+  std::memcpy(&bytes[1], scratch.ip, 16);
+  std::memcpy(&bytes[17], &scratch.port, 2);
+  return bytes;
+}
+
+HelloPrefix encode_prefix(HelloKind kind, Refusal reason) noexcept {
+  return {kHelloMagic, kWireVersion, uint8_t(kind), uint16_t(reason)};
+}
+
+HelloBytes encode(const Hello& hello, const JobKey& key, const Path& path,
+                  JobKey::Bytes context) noexcept {
+  HelloBytes bytes{};
+  bytes.prefix = encode_prefix(hello.kind);
+  bytes.prefix.argument = hello.terms.credits;
+  bytes.receive_units =
+      uint16_t(std::min<uint32_t>(hello.terms.receive_bytes / kReceiveUnit, UINT16_MAX));
+  bytes.serial = hello.serial;
+  bytes.nonce = hello.terms.nonce;
+  put_name(hello.terms.name, bytes);
+  bytes.mac = key.sign(signed_part(bytes), path, context);
+  return bytes;
+}
+
+Refusal check_prefix(std::span<const std::byte> bytes) noexcept {
+  HelloPrefix prefix{};
+  if (bytes.size() < offsetof(HelloPrefix, kind)) return Refusal::none;
+  std::memcpy(&prefix, bytes.data(), std::min(bytes.size(), sizeof(prefix)));
+  if (prefix.magic == __builtin_bswap32(kHelloMagic)) return Refusal::version;
+  if (prefix.magic != kHelloMagic) return Refusal::garbage;
+  return prefix.version == kWireVersion ? Refusal::none : Refusal::version;
+}
+
+Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKey& key,
+               const Path& path, JobKey::Bytes context, Hello& hello) noexcept {
+  if (const Refusal wrong = check_prefix(bytes); wrong != Refusal::none) return wrong;
+  HelloBytes wire;
+  // Private data of rdma_cm may be longer than what was sent.
+  if (bytes.size() < sizeof(wire)) return Refusal::garbage;
+  std::memcpy(&wire, bytes.data(), sizeof(wire));
+  if ((wire.prefix.kind & ~kIpv6) != uint8_t(expected)) return Refusal::garbage;
+  if (!key.verify(wire.mac, signed_part(wire), path, context)) return Refusal::key;
+  hello.kind = expected;
+  hello.serial = wire.serial;
+  hello.mac = wire.mac;
+  hello.terms.name = get_name(wire);
+  hello.terms.nonce = wire.nonce;
+  hello.terms.credits = wire.prefix.argument;
+  hello.terms.receive_bytes = wire.receive_units * kReceiveUnit;
+  const bool usable = hello.terms.credits && hello.terms.receive_bytes && hello.terms.name.port() &&
+                      !hello.terms.name.wildcard();
+  return usable ? Refusal::none : Refusal::garbage;
+}
+
+Refusal decode_refusal(std::span<const std::byte> bytes) noexcept {
+  HelloPrefix prefix;
+  if (bytes.size() < sizeof(prefix)) return Refusal::none;
+  std::memcpy(&prefix, bytes.data(), sizeof(prefix));
+  // Whatever their version, they said that it is another one.
+  if (prefix.magic == __builtin_bswap32(kHelloMagic)) return Refusal::version;
+  if (prefix.magic != kHelloMagic || prefix.kind != uint8_t(HelloKind::refusal))
+    return Refusal::none;
+  return prefix.version == kWireVersion ? Refusal(prefix.argument) : Refusal::version;
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "transport/verbs/connector.h"
+#include "transport/verbs/job_key.h"
+#include "util/socket_address.h"
+
+/// What the two sides of a new connection say to each other before any packet: the bytes, and what
+/// can be wrong with them. The active side says hello, the passive side welcome or why not.
+namespace erdma::transport::verbs {
+
+inline constexpr uint32_t kHelloMagic = 0x61445265;  // "eRDa" on x86-64
+/// Of the handshake and of all packets. The first six bytes of a hello never change.
+inline constexpr uint8_t kWireVersion = 1;
+
+enum class HelloKind : uint8_t { hello = 1, welcome = 2, refusal = 3, confirm = 4, bye = 5 };
+
+/// Also of a refusal, a confirm and a bye, which have no more than that. In the byte order of the
+/// sender: the magic shows it, and another order is turned away.
+struct HelloPrefix {
+  uint32_t magic;
+  uint8_t version;
+  uint8_t kind;       ///< HelloKind; bit 7: `ip` of the hello is IPv6
+  uint16_t argument;  ///< hello, welcome: credits; refusal: Refusal
+};
+static_assert(sizeof(HelloPrefix) == 8);
+
+/// 56 bytes: what an rdma_cm request can carry everywhere.
+struct HelloBytes {
+  HelloPrefix prefix;
+  uint16_t receive_units;  ///< of 8 bytes
+  uint16_t port;
+  uint32_t serial;  ///< counts the sender's hellos and welcomes: orders those that cross
+  uint8_t ip[16];
+  uint64_t nonce;
+  Mac mac;  ///< of all above, the path, and the name of the one who is asked, or its hello
+};
+static_assert(sizeof(HelloBytes) == 56);
+
+/// Bytes of the back end's own that both sides must know and that the MAC covers: GID and queue
+/// pair number on ib, nothing on iWARP.
+using Path = std::array<std::byte, 32>;
+
+/// Why the passive side says no. Values are on the wire.
+enum class Refusal : uint16_t {
+  none = 0,
+  version = 1,   ///< of the wire, or byte order
+  garbage = 2,   ///< not a hello, or one that contradicts itself
+  key = 3,       ///< another job key, or a name that is not ours
+  use_mine = 4,  ///< both connect at once, and the refusing side's attempt stands
+  stale = 5,     ///< overtaken by a later attempt of yours
+  busy = 6,      ///< out of resources: come again
+  closing = 7,   ///< the endpoint is being closed
+};
+const char* refusal_text(Refusal reason) noexcept;
+
+struct Hello {
+  HelloKind kind = HelloKind::hello;
+  Terms terms;
+  uint32_t serial = 0;
+  Mac mac{};  ///< as decoded; encode() makes its own
+};
+
+/// `context` binds the bytes to one conversation: the name that is asked (name_bytes()), or for a
+/// welcome the MAC of the hello that it answers.
+HelloBytes encode(const Hello& hello, const JobKey& key, const Path& path,
+                  JobKey::Bytes context) noexcept;
+HelloPrefix encode_prefix(HelloKind kind, Refusal reason = Refusal::none) noexcept;
+
+/// Decodes what came from a peer: anything at all. Refusal::none = `hello` is filled in. A name in
+/// it is not checked against anything.
+Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKey& key,
+               const Path& path, JobKey::Bytes context, Hello& hello) noexcept;
+/// The reason in a refusal; Refusal::none = these bytes are no refusal of ours.
+Refusal decode_refusal(std::span<const std::byte> bytes) noexcept;
+/// Whether a message may go on like this; looks at as many bytes as there are.
+Refusal check_prefix(std::span<const std::byte> bytes) noexcept;
+
+/// A name as compared and signed: family, IP, port; no scope, which only its own host knows.
+using NameBytes = std::array<std::byte, 19>;
+NameBytes name_bytes(const util::SocketAddress& name) noexcept;
+
+}  // namespace erdma::transport::verbs

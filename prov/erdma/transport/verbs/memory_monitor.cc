@@ -1,0 +1,273 @@
+#include "transport/verbs/memory_monitor.h"
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/process_epoch.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
+
+constexpr uint64_t kFeatures = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP |
+                               UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+
+// Every monitor of the process, for the child of a fork.
+std::mutex g_mutex;
+std::vector<MemoryMonitor*>& monitors() {
+  static auto& all = *new std::vector<MemoryMonitor*>;  // some are closed by exit handlers
+  return all;
+}
+
+void register_fork_handlers() noexcept {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork([] { g_mutex.lock(); }, [] { g_mutex.unlock(); },
+                     [] {
+                       for (MemoryMonitor* monitor : monitors()) monitor->abandon();
+                       g_mutex.unlock();
+                     });
+}
+
+/// Faults are never served, so that those of the kernel need not be: what the unprivileged may
+/// have since 5.11. Before, a sysctl decides; the device is for sandboxes that hide the call.
+int open_userfaultfd() noexcept {
+  constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
+  int fd = int(::syscall(SYS_userfaultfd, kFlags | UFFD_USER_MODE_ONLY));
+  if (fd < 0 && errno == EINVAL) fd = int(::syscall(SYS_userfaultfd, kFlags));
+  if (fd >= 0) return fd;
+  const int error = errno;
+  const util::Fd device(::open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
+  if (device) fd = ::ioctl(device.get(), _IO(0xAA, 0x00), kFlags | UFFD_USER_MODE_ONLY);
+  return fd >= 0 ? fd : -error;
+}
+
+bool kernel_counts_changes() noexcept {
+  utsname name{};
+  unsigned major = 0, minor = 0;
+  return !::uname(&name) && std::sscanf(name.release, "%u.%u", &major, &minor) == 2 &&
+         (major > 5 || (major == 5 && minor >= 15));
+}
+
+}  // namespace
+
+util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(int wake) {
+  util::register_fork_handler();
+  register_fork_handlers();
+  std::unique_ptr<MemoryMonitor> monitor(new MemoryMonitor(wake));
+  monitor->x_epoch = util::process_epoch();
+  if (const int rc = monitor->open()) return rc;
+  {
+    std::lock_guard guard(g_mutex);
+    monitors().push_back(monitor.get());
+  }
+  if (!monitor->behaves()) {
+    ERDMA_INFO(MR, "userfaultfd of this kernel does not tell of unmapped memory in time\n");
+    return -FI_EOPNOTSUPP;
+  }
+  if (const int rc = monitor->start_reader()) return rc;
+  return monitor;
+}
+
+int MemoryMonitor::open() noexcept {
+  const int fd = open_userfaultfd();
+  if (fd < 0) {
+    ERDMA_INFO(MR, "userfaultfd: %s%s\n", std::strerror(-fd),
+               fd == -EPERM ? "; allow it in the sandbox (seccomp), or on kernels before 5.11 set "
+                              "vm.unprivileged_userfaultfd=1"
+                            : "");
+    return -FI_EOPNOTSUPP;
+  }
+  x_uffd.reset(fd);
+  uffdio_api api{UFFD_API, kFeatures, 0};
+  if (::ioctl(fd, UFFDIO_API, &api)) {
+    ERDMA_INFO(MR, "userfaultfd of this kernel lacks events or write protection (x86-64: 5.7)\n");
+    return -FI_EOPNOTSUPP;
+  }
+  x_counts = kernel_counts_changes();
+  x_stop.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return x_stop ? 0 : -errno;
+}
+
+/// What everything rests on, tried once: from before memory is gone until its event is read, the
+/// kernel says that a change is under way.
+bool MemoryMonitor::behaves() noexcept {
+  struct Trial {
+    size_t bytes = size_t(::sysconf(_SC_PAGESIZE));
+    void* page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    std::atomic<bool> unmapped = false;
+  } trial;
+  if (trial.page == MAP_FAILED) return false;
+  constexpr auto unmap = [](void* argument) -> void* {
+    auto& mine = *static_cast<Trial*>(argument);
+    ::munmap(mine.page, mine.bytes);
+    mine.unmapped = true;
+    return nullptr;
+  };
+  const auto start = reinterpret_cast<uintptr_t>(trial.page);
+  pthread_t other{};
+  if (watch({start, start + trial.bytes}) || state() != State::settled ||
+      pthread_create(&other, nullptr, unmap, &trial)) {
+    x_uffd.reset();  // or else we would wait for ourselves
+    unmap(&trial);
+    return false;
+  }
+  while (!trial.unmapped && state() == State::settled) sched_yield();
+  const bool held = !trial.unmapped;
+  const util::SystemClock clock;
+  const uint64_t deadline = clock.now() + 2'000'000'000;
+  for (; !trial.unmapped && clock.now() < deadline; sched_yield()) read_events();
+  if (!trial.unmapped) x_uffd.reset();  // sets it free
+  pthread_join(other, nullptr);
+  const bool told = x_pending.count > 0 && x_pending.changes[0].range.start == start;
+  x_pending.count = 0;
+  return held && told && state() == State::settled;
+}
+
+int MemoryMonitor::start_reader() noexcept {
+  sigset_t all, previous;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &previous);
+  const int rc = pthread_create(
+      &x_reader, nullptr,
+      [](void* self) -> void* {
+        static_cast<MemoryMonitor*>(self)->read_forever();
+        return nullptr;
+      },
+      this);
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  if (!rc) pthread_setname_np(x_reader, "erdma-memory");
+  x_reading = rc == 0;
+  return -rc;
+}
+
+MemoryMonitor::~MemoryMonitor() {
+  if (x_epoch != util::process_epoch()) return;  // neither the thread nor the descriptor is ours
+  if (x_reading) {
+    (void)eventfd_write(x_stop.get(), 1);
+    pthread_join(x_reader, nullptr);
+  }
+  std::lock_guard guard(g_mutex);
+  std::erase(monitors(), this);
+}
+
+int MemoryMonitor::watch(const AddressRange& range) noexcept {
+  uffdio_register request{};
+  request.range = {range.start, range.bytes()};
+  request.mode = UFFDIO_REGISTER_MODE_WP;
+  if (!::ioctl(x_uffd.get(), UFFDIO_REGISTER, &request)) return 0;
+  return errno == EBUSY ? -FI_EBUSY : -FI_EOPNOTSUPP;
+}
+
+void MemoryMonitor::unwatch(const AddressRange& range) noexcept {
+  uffdio_range request{range.start, range.bytes()};
+  (void)::ioctl(x_uffd.get(), UFFDIO_UNREGISTER, &request);
+}
+
+/// Any request that changes memory is refused with EAGAIN while a change is under way: from before
+/// it happens until its event is read and the caller goes on. This one asks for nothing.
+MemoryMonitor::State MemoryMonitor::state() noexcept {
+  uffdio_writeprotect nothing{};
+  (void)::ioctl(x_uffd.get(), UFFDIO_WRITEPROTECT, &nothing);
+  if (errno == EINVAL) [[likely]]
+    return State::settled;
+  return errno == EAGAIN ? State::changing : State::lost;
+}
+
+void MemoryMonitor::note(const AddressRange& range, bool remains) noexcept {
+  if (x_pending.count < MemoryChanges::kMax)
+    x_pending.changes[x_pending.count++] = {range, remains};
+  else
+    x_pending.all = true;
+}
+
+/// Holds x_mutex, or is alone.
+void MemoryMonitor::read_events() noexcept {
+  uffd_msg messages[8];
+  const ssize_t got = ::read(x_uffd.get(), messages, sizeof(messages));
+  for (size_t i = 0; got > 0 && i < size_t(got) / sizeof(messages[0]); ++i) {
+    const auto& arg = messages[i].arg;
+    switch (messages[i].event) {
+      case UFFD_EVENT_UNMAP:
+      case UFFD_EVENT_REMOVE:
+        note({arg.remove.start, arg.remove.end}, messages[i].event == UFFD_EVENT_REMOVE);
+        break;
+      case UFFD_EVENT_REMAP:
+        note({arg.remap.from, arg.remap.from + arg.remap.len}, false);
+        note({arg.remap.to, arg.remap.to + arg.remap.len}, false);
+        break;
+      default:
+        break;
+    }
+    // Where one change ends, the flag of another that is under way is lost with it.
+    if (!x_counts) note(kAllAddresses, true);
+  }
+}
+
+void MemoryMonitor::read_forever() noexcept {
+  pollfd fds[2] = {{x_uffd.get(), POLLIN, 0}, {x_stop.get(), POLLIN, 0}};
+  for (;;) {
+    if (::poll(fds, 2, -1) < 0) continue;
+    if (fds[1].revents) return;
+    if (!(fds[0].revents & POLLIN)) {  // closed behind our back: look() will say so
+      fds[0].fd = -1;
+      (void)eventfd_write(x_wake, 1);
+      continue;
+    }
+    {
+      std::lock_guard guard(x_mutex);
+      read_events();
+    }
+    (void)eventfd_write(x_wake, 1);
+  }
+}
+
+bool MemoryMonitor::look(MemoryChanges& changes) noexcept {
+  constexpr unsigned kTries = 100;
+  for (unsigned i = 1;; ++i) {
+    {
+      std::lock_guard guard(x_mutex);
+      const State now = state();
+      if (now == State::changing) read_events();
+      if (now == State::lost) x_pending.all = true;
+      if (now != State::changing || i == kTries) {
+        take(changes);
+        return now == State::settled;
+      }
+    }
+    sched_yield();  // whoever is changing memory need only come to run
+  }
+}
+
+void MemoryMonitor::take(MemoryChanges& changes) noexcept {
+  changes.count = 0;
+  changes.all = false;
+  if (x_pending.count == 0 && !x_pending.all) [[likely]]
+    return;
+  changes = x_pending;
+  x_pending.count = 0;
+  x_pending.all = false;
+}
+
+}  // namespace erdma::transport::verbs

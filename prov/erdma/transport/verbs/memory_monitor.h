@@ -1,0 +1,82 @@
+#pragma once
+
+#include <pthread.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "transport/verbs/address_range.h"
+#include "util/fd.h"
+#include "util/result.h"
+
+namespace erdma::transport::verbs {
+
+/// What became of watched memory since the last look, in order.
+struct MemoryChanges {
+  struct Change {
+    AddressRange range;
+    /// Still mapped and watched, but its pages are about to be replaced: the call that does it is
+    /// under way and may take another moment. Else: gone.
+    bool remains = false;
+  };
+  static constexpr size_t kMax = 64;
+  size_t count = 0;
+  bool all = false;  ///< more than that: anything may have changed, and nothing is watched
+  Change changes[kMax];
+};
+
+/// Tells which memory changed its pages: munmap, mmap over it, mremap, brk, madvise, by whichever
+/// way they are called. By userfaultfd, with ranges registered for write protection that is never
+/// switched on: so it serves no page fault and costs nothing but those calls.
+///
+/// They wait until the event is read, by a thread of the monitor's own; this thread takes no lock
+/// that is held while memory is allocated or freed, and does neither: it would wait for itself.
+///
+/// What can't be seen: memory that others share (hence Mapping::ours), shmat(SHM_REMAP) over
+/// watched memory, and MADV_GUARD_INSTALL.
+class MemoryMonitor {
+ public:
+  /// `wake`: an eventfd, written to when there is something to look at. -FI_EOPNOTSUPP: the kernel
+  /// or the sandbox offers no userfaultfd, or one that does not behave (logged).
+  static util::Result<std::unique_ptr<MemoryMonitor>> create(int wake);
+  ~MemoryMonitor();
+  MemoryMonitor(const MemoryMonitor&) = delete;
+  MemoryMonitor& operator=(const MemoryMonitor&) = delete;
+
+  /// Whole pages. 0; -FI_EBUSY: another userfaultfd has it; -FI_EOPNOTSUPP: not that memory.
+  [[nodiscard]] int watch(const AddressRange& range) noexcept;
+  void unwatch(const AddressRange& range) noexcept;
+
+  /// Whatever happened before this call and was not told yet. False: somebody is in the middle of
+  /// a change that can't be named yet, so nothing may be taken for unchanged.
+  [[nodiscard]] bool look(MemoryChanges& changes) noexcept;
+
+  /// In a forked child: closes the descriptor, which would keep the parent's events alive.
+  void abandon() noexcept { x_uffd.reset(); }
+
+ private:
+  explicit MemoryMonitor(int wake) noexcept : x_wake(wake) {}
+  int open() noexcept;
+  bool behaves() noexcept;
+  int start_reader() noexcept;
+  void read_forever() noexcept;
+  enum class State : uint8_t { settled, changing, lost };
+  State state() noexcept;
+  void read_events() noexcept;
+  void take(MemoryChanges& changes) noexcept;
+  void note(const AddressRange& range, bool remains) noexcept;
+
+  util::Fd x_uffd;
+  util::Fd x_stop;
+  const int x_wake;
+  bool x_counts = true;  ///< the kernel counts changes under way (5.15); else it only has a flag
+  std::mutex x_mutex;    ///< events: from reading them until they are in x_pending
+  MemoryChanges x_pending;
+  pthread_t x_reader{};
+  bool x_reading = false;
+  uint32_t x_epoch = 0;
+};
+
+}  // namespace erdma::transport::verbs

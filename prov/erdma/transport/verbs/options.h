@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace erdma::transport::verbs {
+
+/// Who moves the bytes of a long message. automatic = write: the receiver has them after one and a
+/// half round trips either way, and no device is faster at READ.
+enum class Rendezvous : uint8_t { automatic, read, write };
+
+struct Options {
+  Rendezvous rendezvous = Rendezvous::automatic;
+  size_t eager_bytes = 8192;                     ///< largest payload of a packet to a busy peer
+  unsigned max_connections = 1024;               ///< beyond it the least recently used is given up
+  uint64_t connect_timeout_ns = 10'000'000'000;  ///< how long a peer may take to appear
+  uint64_t peer_timeout_ns = 10'000'000'000;     ///< silence after which a peer is dead
+  std::string job_key;                           ///< both sides must have the same; empty = none
+};
+
+/// Bytes and events of one endpoint. Written by the polling thread; logged at close.
+struct Counters {
+  uint64_t sent_bytes = 0;    ///< payload of packets
+  uint64_t read_bytes = 0;    ///< by RDMA READ issued here
+  uint64_t write_bytes = 0;   ///< by RDMA WRITE issued here
+  uint64_t bounce_bytes = 0;  ///< of these, or streamed, through memory of the transport's own
+  uint64_t connects = 0;
+  uint64_t reclaimed = 0;  ///< connections given up as least recently used
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "transport/transport.h"
+
+/// What one SEND carries: a prefix of the transport's own and a body that depends on the kind.
+/// Host byte order: the handshake refuses a peer of another one.
+namespace erdma::transport::verbs {
+
+enum class Kind : uint8_t {
+  packet = 1,  ///< Header and payload of the protocol
+  ready,       ///< the active side's first; ReadyBody. Also the passive side's answer
+  credit,      ///< credits only; the one kind that may use the last credit
+  grow,        ///< GrowBody: receives are bigger from a sequence number on
+  retire,      ///< the sender's last packet, if the peer agrees
+  retire_ok,   ///< agreed: the last packet of this side
+  retire_no,   ///< busy: go on
+  bye,         ///< the endpoint closes: the last packet
+  pull,        ///< StagedBody: send me your staged memory
+  data,        ///< StagedBody and bytes: a part of what pull asked for
+  push,        ///< StagedBody and bytes: a part of a write() to staged memory
+  answer,      ///< StagedBody: pull or push is over, `status`
+};
+
+/// `flags` of a prefix.
+inline constexpr uint8_t kWantsMore = 1;  ///< the sender would use more and bigger receives
+
+struct Prefix {
+  Kind kind;
+  uint8_t flags;
+  uint16_t credits;   ///< receives posted since the last packet
+  uint32_t argument;  ///< reserved: 0
+};
+static_assert(sizeof(Prefix) == 8 && std::is_trivially_copyable_v<Prefix>);
+
+inline constexpr size_t kPrefixBytes = sizeof(Prefix);
+/// In front of the payload of a protocol packet.
+inline constexpr size_t kPacketOverhead = kPrefixBytes + kHeaderBytes;
+
+/// Where a heartbeat may READ eight bytes.
+struct ReadyBody {
+  uint64_t heartbeat_address;
+  uint32_t heartbeat_rkey;
+  uint32_t reserved;
+};
+static_assert(sizeof(ReadyBody) == 16 && std::is_trivially_copyable_v<ReadyBody>);
+
+struct GrowBody {
+  uint32_t from;   ///< number of the first packet (counted from 0, modulo 2^32) ...
+  uint32_t bytes;  ///< ... whose receive has this size, prefix included
+};
+static_assert(sizeof(GrowBody) == 8 && std::is_trivially_copyable_v<GrowBody>);
+
+/// One transfer through packets. The requester's handle comes back in `data` and `answer`.
+struct StagedBody {
+  uint32_t exposure_index;
+  uint32_t requester_index;
+  uint16_t exposure_generation;
+  uint16_t requester_generation;
+  int32_t status;   ///< `answer`: 0 or a negative fi_errno
+  uint64_t offset;  ///< of the bytes that follow, from the start of the exposed memory
+  uint64_t length;  ///< of the whole transfer
+};
+static_assert(sizeof(StagedBody) == 32 && std::is_trivially_copyable_v<StagedBody>);
+
+inline constexpr size_t kStagedOverhead = kPrefixBytes + sizeof(StagedBody);
+
+/// The smallest receive that a peer may offer: any control packet, and kAlwaysEager.
+inline constexpr size_t kMinReceiveBytes = kPacketOverhead + 2 * kAlwaysEager;
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "transport/verbs/device.h"
+#include "transport/verbs/hello.h"
+#include "transport/verbs/rate_limit.h"
+#include "util/clock.h"
+
+namespace erdma::transport::verbs {
+
+/// What a back end asks of the device: a seam, so that TCP is tested without one.
+class QueuePairs {
+ public:
+  virtual ~QueuePairs() = default;
+  /// RC, in INIT, with `id` as its context. Null: logged.
+  virtual ibv_qp* create(uint64_t id, ibv_qp_init_attr& attr) noexcept = 0;
+  /// ib only: what the other side must know of it.
+  virtual Path describe(const ibv_qp& queue_pair) noexcept = 0;
+  /// ib only: to RTS. -FI_EINVAL: the other side's path makes no sense.
+  [[nodiscard]] virtual int join(ibv_qp& queue_pair, const Path& own,
+                                 const Path& peer) noexcept = 0;
+};
+
+class DeviceQueuePairs final : public QueuePairs {
+ public:
+  DeviceQueuePairs(const Device& device, uint64_t peer_timeout_ns) noexcept;
+  ibv_qp* create(uint64_t id, ibv_qp_init_attr& attr) noexcept override;
+  Path describe(const ibv_qp& queue_pair) noexcept override;
+  int join(ibv_qp& queue_pair, const Path& own, const Path& peer) noexcept override;
+
+ private:
+  int to_init(ibv_qp& queue_pair) noexcept;
+  void log_shortage(int error) noexcept;
+
+  const Device& x_device;
+  const uint8_t x_ack_timeout;  ///< 4.096 us x 2^n, until a packet is sent again
+  uint8_t x_mtu = IBV_MTU_1024;
+  uint32_t x_next_psn;
+  RateLimit x_shortage{1};
+};
+
+}  // namespace erdma::transport::verbs

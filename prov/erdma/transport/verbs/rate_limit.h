@@ -1,0 +1,36 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace erdma::transport::verbs {
+
+/// Keeps what strangers do from filling the log: a burst, then one line a second.
+class RateLimit {
+ public:
+  explicit RateLimit(unsigned burst = 10) noexcept : x_burst(burst), x_tokens(burst) {}
+
+  /// False: say nothing now. True: `suppressed` lines were not written since the last one.
+  bool allow(uint64_t now, unsigned& suppressed) noexcept {
+    const uint64_t seconds = now / 1'000'000'000;
+    if (seconds != x_second)
+      x_tokens = unsigned(std::min<uint64_t>(x_burst, x_tokens + (seconds - x_second)));
+    x_second = seconds;
+    if (!x_tokens) {
+      ++x_suppressed;
+      return false;
+    }
+    --x_tokens;
+    suppressed = x_suppressed;
+    x_suppressed = 0;
+    return true;
+  }
+
+ private:
+  const unsigned x_burst;
+  unsigned x_tokens;
+  uint64_t x_second = 0;
+  unsigned x_suppressed = 0;
+};
+
+}  // namespace erdma::transport::verbs

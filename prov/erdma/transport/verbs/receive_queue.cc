@@ -1,0 +1,127 @@
+#include "transport/verbs/receive_queue.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "transport/verbs/device.h"
+#include "transport/verbs/send_queue.h"
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+
+Slab::Slab(Slab&& other) noexcept {
+  *this = std::move(other);
+}
+
+Slab& Slab::operator=(Slab&& other) noexcept {
+  std::swap(x_memory, other.x_memory);
+  std::swap(x_bytes, other.x_bytes);
+  std::swap(x_slots, other.x_slots);
+  std::swap(x_slot_bytes, other.x_slot_bytes);
+  std::swap(x_region, other.x_region);
+  return *this;
+}
+
+int Slab::make(const Device& device, uint32_t slots, uint32_t slot_bytes, int access) noexcept {
+  const size_t bytes = size_t(slots) * slot_bytes;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return -FI_ENOMEM;
+  // A child that writes to its copy must not take the pages away from the device.
+  (void)madvise(memory, bytes, MADV_DONTFORK);
+  MemoryRegion region(ibv_reg_mr(device.pd(), memory, bytes, access));
+  if (!region) {
+    const int error = errno;
+    munmap(memory, bytes);
+    ERDMA_WARN(EP_CTRL,
+               "%s: %zu bytes for receives cannot be registered: %s; more locked memory (ulimit "
+               "-l) or a lower FI_ERDMA_MAX_CONNECTIONS helps\n",
+               device.name().c_str(), bytes, std::strerror(error));
+    return error ? -error : -FI_ENOMEM;
+  }
+  reset();
+  x_memory = static_cast<std::byte*>(memory);
+  x_bytes = bytes;
+  x_slots = slots;
+  x_slot_bytes = slot_bytes;
+  x_region = std::move(region);
+  return 0;
+}
+
+void Slab::reset() noexcept {
+  x_region.reset();
+  if (x_memory) munmap(x_memory, x_bytes);
+  x_memory = nullptr;
+  x_slots = 0;
+}
+
+int ReceiveQueue::make(const Device& device, uint32_t slots, uint32_t slot_bytes) noexcept {
+  x_small_slots = slots;
+  return x_small.make(device, slots, slot_bytes);
+}
+
+int ReceiveQueue::start(ibv_qp* qp, uint32_t connection) noexcept {
+  x_qp = qp;
+  x_connection = connection;
+  x_target = x_small.slots();
+  x_batch = std::max(x_target / 4, 1u);
+  return post(x_target);
+}
+
+int ReceiveQueue::grow(Slab& large) noexcept {
+  x_large = std::move(large);
+  x_grown_from = x_posted;
+  x_post_at = 0;
+  x_target = x_large.slots();
+  x_batch = std::max(x_target / 4, 1u);
+  return post(x_target);
+}
+
+bool ReceiveQueue::take(uint64_t wr_id, Slot& slot) noexcept {
+  if (((uint32_t(wr_id) ^ x_consumed) & WorkId::kNumberMask) != 0 || x_consumed == x_posted)
+    return false;
+  if (x_consumed == x_grown_from) x_take_at = 0;
+  const Slab& slab = x_consumed >= x_grown_from ? x_large : x_small;
+  slot = {slab.slot(x_take_at), slab.slot_bytes()};
+  if (++x_take_at == slab.slots()) x_take_at = 0;
+  ++x_consumed;
+  return true;
+}
+
+int ReceiveQueue::repost(uint32_t& count) noexcept {
+  count = idle();
+  return count ? post(count) : 0;
+}
+
+bool ReceiveQueue::drop_small() noexcept {
+  if (!x_small || x_consumed < x_grown_from) return false;
+  x_small.reset();
+  return true;
+}
+
+// In chains, as a doorbell costs more than a request.
+int ReceiveQueue::post(uint32_t count) noexcept {
+  constexpr uint32_t kChain = 16;
+  ibv_recv_wr requests[kChain];
+  ibv_sge pieces[kChain];
+  const Slab& slab = x_large ? x_large : x_small;
+  while (count > 0) {
+    const uint32_t chained = std::min(count, kChain);
+    for (uint32_t i = 0; i < chained; ++i) {
+      pieces[i] = {uint64_t(slab.slot(x_post_at)), slab.slot_bytes(), slab.lkey()};
+      requests[i] = {WorkId::receive(x_connection, uint32_t(x_posted + i)),
+                     i + 1 < chained ? &requests[i + 1] : nullptr, &pieces[i], 1};
+      if (++x_post_at == slab.slots()) x_post_at = 0;
+    }
+    ibv_recv_wr* bad = nullptr;
+    if (const int rc = ibv_post_recv(x_qp, requests, &bad)) return -std::abs(rc);
+    x_posted += chained;
+    count -= chained;
+  }
+  return 0;
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/verbs/handles.h"
+
+namespace erdma::transport::verbs {
+
+class Device;
+
+/// Receives of one size in memory of the transport's own, registered, not inherited by children.
+class Slab {
+ public:
+  Slab() noexcept = default;
+  Slab(Slab&& other) noexcept;
+  Slab& operator=(Slab&& other) noexcept;
+  ~Slab() { reset(); }
+
+  /// -FI_ENOMEM and others; logged with the remedy.
+  int make(const Device& device, uint32_t slots, uint32_t slot_bytes,
+           int access = IBV_ACCESS_LOCAL_WRITE) noexcept;
+  void reset() noexcept;
+
+  explicit operator bool() const noexcept { return x_slots > 0; }
+  uint32_t slots() const noexcept { return x_slots; }
+  uint32_t slot_bytes() const noexcept { return x_slot_bytes; }
+  uint32_t lkey() const noexcept { return x_region->lkey; }
+  uint32_t rkey() const noexcept { return x_region->rkey; }
+  std::byte* slot(uint32_t index) const noexcept { return x_memory + size_t(index) * x_slot_bytes; }
+
+ private:
+  std::byte* x_memory = nullptr;
+  size_t x_bytes = 0;
+  uint32_t x_slots = 0;
+  uint32_t x_slot_bytes = 0;
+  MemoryRegion x_region;
+};
+
+/// Posted receives of one connection. They are consumed in the order of posting; number n, counted
+/// from 0, takes the peer's n-th packet. Starts with few and small ones; may grow once, from a
+/// number on that the peer is told.
+class ReceiveQueue {
+ public:
+  struct Slot {
+    const std::byte* bytes;
+    uint32_t capacity;
+  };
+
+  /// Makes the small slab. Any thread.
+  int make(const Device& device, uint32_t slots, uint32_t slot_bytes) noexcept;
+  /// Posts the first receives. The queue pair is at least INIT.
+  int start(ibv_qp* qp, uint32_t connection) noexcept;
+
+  /// Puts bigger receives behind the posted ones. `large` is taken only on success.
+  int grow(Slab& large) noexcept;
+  bool grown() const noexcept { return bool(x_large); }
+  uint64_t grown_from() const noexcept { return x_grown_from; }
+  uint32_t small_slots() const noexcept { return x_small_slots; }
+  uint32_t large_bytes() const noexcept { return x_large.slot_bytes(); }
+
+  /// The receive that `wr_id` completed. False: not the next one, so completions were lost.
+  [[nodiscard]] bool take(uint64_t wr_id, Slot& slot) noexcept;
+  uint32_t outstanding() const noexcept { return uint32_t(x_posted - x_consumed); }
+  /// Consumed receives that may be posted again.
+  uint32_t idle() const noexcept { return x_target - uint32_t(x_posted - later(x_consumed)); }
+  uint32_t batch() const noexcept { return x_batch; }
+  /// Posts all idle ones; `count` of them. 0 or a negative errno: the connection is broken.
+  int repost(uint32_t& count) noexcept;
+  /// The last small receive was consumed, and its memory went back.
+  bool drop_small() noexcept;
+
+ private:
+  /// Small receives that are still posted do not count against the large ones.
+  uint64_t later(uint64_t number) const noexcept {
+    return number < x_grown_from && x_large ? x_grown_from : number;
+  }
+  int post(uint32_t count) noexcept;
+
+  ibv_qp* x_qp = nullptr;
+  uint32_t x_connection = 0;
+  uint64_t x_posted = 0;    ///< number of the next one to post
+  uint64_t x_consumed = 0;  ///< number of the next one to complete
+  uint64_t x_grown_from = UINT64_MAX;
+  uint32_t x_post_at = 0;  ///< slot of the next one to post
+  uint32_t x_take_at = 0;  ///< slot of the next one to complete
+  uint32_t x_target = 0;   ///< that should be posted
+  uint32_t x_batch = 1;
+  uint32_t x_small_slots = 0;
+  Slab x_small;
+  Slab x_large;
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "transport/verbs/address_range.h"
+#include "transport/verbs/handles.h"
+#include "util/intrusive_list.h"
+
+namespace erdma::transport::verbs {
+
+/// One memory region. Held by users, or idle and found again, or neither: then it is doomed.
+struct CachedRegion : util::ListHook<CachedRegion> {
+  AddressRange range;
+  ibv_mr* region = nullptr;
+  uint32_t users = 0;
+  bool listed = false;  ///< in the index: may be found
+};
+
+/// Regions that may be found, by address. Invariant: none contains another. So the starts are in
+/// the same order as the ends, and if the last that starts at or before a range does not hold it,
+/// none does.
+class RegionIndex {
+ public:
+  CachedRegion* find(const AddressRange& range) const noexcept;
+  /// Removes what `added` contains, into `superseded`. May throw; then nothing has changed.
+  void insert(CachedRegion& added, std::vector<CachedRegion*>& superseded);
+  void remove(CachedRegion& removed) noexcept;
+  /// Removes what overlaps, calling `removed` for each.
+  template <typename Function>
+  void remove_overlapping(const AddressRange& range, Function&& removed) noexcept {
+    const auto from = std::upper_bound(
+        x_places.begin(), x_places.end(), range.start,
+        [](uintptr_t start, const Place& place) { return start < place.range.end; });
+    auto to = from;
+    for (; to != x_places.end() && to->range.start < range.end; ++to) removed(*to->entry);
+    x_places.erase(from, to);
+  }
+  size_t size() const noexcept { return x_places.size(); }
+
+ private:
+  struct Place {
+    AddressRange range;
+    CachedRegion* entry;
+  };
+  std::vector<Place> x_places;
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "transport/verbs/device.h"
+#include "util/result.h"
+
+namespace erdma::transport::verbs {
+
+/// A use of registered memory: while held, the memory region is not deregistered.
+/// lkey == rkey on eRDMA, but not everywhere.
+struct Registration {
+  uint32_t lkey = 0;
+  uint32_t rkey = 0;
+  void* entry = nullptr;  ///< the cache's
+};
+
+/// Registrations of the application's memory, kept for the next time as long as a monitor sees to
+/// it that a mapping that changes is forgotten before anyone can use the new one. One per Device.
+/// Thread-safe (endpoints of one domain with FI_THREAD_SAFE, and the monitor's own thread).
+class RegistrationCache {
+ public:
+  struct Config {
+    bool enabled = true;   ///< false: acquire() refuses always (everything bounces)
+    size_t max_bytes = 0;  ///< 0 = half of RLIMIT_MEMLOCK, or no limit
+    size_t max_regions = 1024;
+  };
+  /// Never fails for want of a monitor: then acquire() refuses, and one log line (info) says why.
+  static util::Result<std::unique_ptr<RegistrationCache>> create(const Device& device,
+                                                                 const Config& config);
+  virtual ~RegistrationCache() = default;
+
+  /// Registered with Device::kSinkAccess | REMOTE_READ, or found registered. -FI_EOPNOTSUPP: this
+  /// memory can't be registered safely (no monitor, file mapping, fork-unsafe kernel, too big):
+  /// move its bytes through memory of the transport's own. -FI_ENOMEM likewise, but may pass.
+  [[nodiscard]] virtual int acquire(const void* address, size_t length,
+                                    Registration& registration) noexcept = 0;
+  virtual void release(const Registration& registration) noexcept = 0;
+};
+
+/// Memory of the transport's own, registered once, handed out in blocks of one size. MADV_DONTFORK.
+/// Grows by slabs; slabs without a block in use go back when `idle_slabs` are exceeded.
+/// Not thread-safe.
+class BlockPool {
+ public:
+  struct Block {
+    std::byte* bytes = nullptr;
+    uint32_t lkey = 0;
+    uint32_t rkey = 0;
+    uint32_t slab = 0;
+  };
+  /// Access of each slab: kSinkAccess | REMOTE_READ.
+  BlockPool(const Device& device, size_t block_bytes, size_t blocks_per_slab, size_t max_slabs);
+  ~BlockPool();
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
+  /// False: at its limit, or registration failed (logged once, with the remedy: memlock).
+  [[nodiscard]] bool acquire(Block& block) noexcept;
+  void release(const Block& block) noexcept;
+  size_t block_bytes() const noexcept;
+  size_t in_use() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> x_impl;
+};
+
+}  // namespace erdma::transport::verbs

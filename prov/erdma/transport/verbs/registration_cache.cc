@@ -1,0 +1,398 @@
+#include "transport/verbs/registration_cache.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/verbs/memory_map.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+enum Said : unsigned {
+  kSaidLocked = 1,
+  kSaidBusy = 2,
+  kSaidShared = 4,
+  kSaidSize = 8,
+  kSaidLost = 16
+};
+
+/// The pages that hold these bytes. False: there are no such bytes.
+bool whole_pages(const void* address, size_t length, AddressRange& range) noexcept {
+  static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  if (length == 0 || start > UINTPTR_MAX - mask || length > UINTPTR_MAX - mask - start)
+    return false;
+  range = {start & ~mask, (start + length + mask) & ~mask};
+  return true;
+}
+
+/// Whether an error of the driver may go away once something else is deregistered. Drivers do not
+/// agree on what they say when a limit is reached.
+bool for_want_of_room(int error) noexcept {
+  return error != EFAULT && error != EINVAL && error != EPERM && error != EACCES &&
+         error != EOPNOTSUPP;
+}
+
+}  // namespace
+
+// --- life
+
+util::Result<std::unique_ptr<WatchedCache>> WatchedCache::create(std::unique_ptr<RegionMaker> maker,
+                                                                 const Limits& limits) {
+  util::register_fork_handler();
+  std::unique_ptr<WatchedCache> cache(new WatchedCache(std::move(maker), limits));
+  if (const int rc = cache->start()) return rc;
+  return cache;
+}
+
+int WatchedCache::start() {
+  x_quarantines.reserve(kMaxQuarantines);
+  x_wake.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!x_wake) return -errno;
+  auto monitor = MemoryMonitor::create(x_wake.get());
+  if (!monitor) return monitor.error();
+  x_monitor = std::move(*monitor);
+  sigset_t all, previous;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &previous);
+  const int rc = pthread_create(
+      &x_housekeeper, nullptr,
+      [](void* self) -> void* {
+        static_cast<WatchedCache*>(self)->keep_house();
+        return nullptr;
+      },
+      this);
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  x_keeping = rc == 0;
+  if (x_keeping) pthread_setname_np(x_housekeeper, "erdma-regions");
+  return -rc;
+}
+
+WatchedCache::~WatchedCache() {
+  const bool ours = x_epoch == util::process_epoch();
+  if (ours && x_keeping) {
+    {
+      std::lock_guard guard(x_mutex);
+      x_stop = true;
+    }
+    (void)eventfd_write(x_wake.get(), 1);
+    pthread_join(x_housekeeper, nullptr);
+  }
+  // By hand, so that no memory waits for events should a child still have the descriptor.
+  for (const AddressRange& range : x_watched.ranges())
+    if (ours) x_monitor->unwatch(range);
+  for (auto* entries : {&x_idle, &x_held, &x_doomed}) {
+    while (CachedRegion* entry = entries->pop_front()) {
+      if (ours) x_maker->destroy(entry->region);
+      delete entry;
+    }
+  }
+  x_monitor.reset();  // its thread writes to x_wake
+}
+
+void WatchedCache::keep_house() noexcept {
+  const util::SystemClock clock;
+  for (;;) {
+    pollfd wake{x_wake.get(), POLLIN, 0};
+    int timeout = -1;
+    {
+      std::lock_guard guard(x_mutex);
+      if (!x_quarantines.empty()) timeout = int(x_limits.tick_ns / 1'000'000) + 1;
+    }
+    if (::poll(&wake, 1, timeout) > 0) {
+      eventfd_t count;
+      (void)eventfd_read(x_wake.get(), &count);
+    }
+    if (!tend(clock.now())) return;
+  }
+}
+
+/// False: time to go.
+bool WatchedCache::tend(uint64_t now) noexcept {
+  util::IntrusiveList<CachedRegion> doomed;
+  {
+    std::lock_guard guard(x_mutex);
+    if (x_stop) return false;
+    (void)apply_changes();
+    age_quarantines(now);
+    while (CachedRegion* entry = x_doomed.pop_front()) doomed.push_back(*entry);
+  }
+  size_t regions = 0, bytes = 0;
+  while (CachedRegion* entry = doomed.pop_front()) {
+    x_maker->destroy(entry->region);  // a firmware command: nobody should wait for it
+    ++regions;
+    bytes += entry->range.bytes();
+    delete entry;
+  }
+  std::lock_guard guard(x_mutex);
+  x_statistics.regions -= regions;
+  x_statistics.bytes -= bytes;
+  return true;
+}
+
+WatchedCache::Statistics WatchedCache::statistics() noexcept {
+  std::lock_guard guard(x_mutex);
+  return x_statistics;
+}
+
+// --- use
+
+int WatchedCache::acquire(const void* address, size_t length, Registration& registration) noexcept
+    try {
+  AddressRange range;
+  if (!whole_pages(address, length, range)) return -FI_EINVAL;
+  if (x_epoch != util::process_epoch()) return -FI_EOPNOTSUPP;
+  std::lock_guard guard(x_mutex);
+  int rc = -FI_EOPNOTSUPP;
+  if (apply_changes()) [[likely]] {
+    if (CachedRegion* entry = x_index.find(range)) {
+      ++x_statistics.hits;
+      use(*entry, registration);
+      return 0;
+    }
+    ++x_statistics.misses;
+    rc = make(range, registration);
+  }
+  if (rc) ++x_statistics.refusals;
+  return rc;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+void WatchedCache::release(const Registration& registration) noexcept {
+  if (x_epoch != util::process_epoch()) return;
+  auto& entry = *static_cast<CachedRegion*>(registration.entry);
+  std::lock_guard guard(x_mutex);
+  if (--entry.users > 0) return;
+  x_held.erase(entry);
+  if (entry.listed)
+    x_idle.push_back(entry);
+  else
+    doom(entry);
+}
+
+void WatchedCache::use(CachedRegion& entry, Registration& registration) noexcept {
+  if (entry.users++ == 0) {
+    if (entry.linked()) x_idle.erase(entry);
+    x_held.push_back(entry);
+  }
+  registration = {entry.region->lkey, entry.region->rkey, &entry};
+}
+
+void WatchedCache::doom(CachedRegion& entry) noexcept {
+  x_doomed.push_back(entry);
+  (void)eventfd_write(x_wake.get(), 1);
+}
+
+void WatchedCache::destroy(CachedRegion& entry) noexcept {
+  x_maker->destroy(entry.region);
+  --x_statistics.regions;
+  x_statistics.bytes -= entry.range.bytes();
+  delete &entry;
+}
+
+// --- making
+
+int WatchedCache::make(const AddressRange& range, Registration& registration) {
+  if (range.bytes() > x_limits.max_region_bytes || range.bytes() > x_limits.max_bytes) {
+    say_once(kSaidSize, "is more than may be registered", range.bytes());
+    return -FI_EOPNOTSUPP;
+  }
+  if (range.bytes() >= x_refused_bytes) return -FI_ENOMEM;
+  if (const int rc = watch(range)) return rc;
+  if (!make_room(range.bytes(), 1)) return -FI_ENOMEM;
+  auto entry = std::make_unique<CachedRegion>();
+  entry->range = range;
+  entry->region = make_region(range);
+  if (!entry->region) return for_want_of_room(errno) ? -FI_ENOMEM : -FI_EOPNOTSUPP;
+  ++x_statistics.regions;
+  x_statistics.bytes += range.bytes();
+  CachedRegion& made = *entry.release();
+  use(made, registration);
+  if (!quarantined(range)) list(made);
+  return 0;
+}
+
+/// Lets it be found. Where memory is out, it isn't.
+void WatchedCache::list(CachedRegion& entry) try {
+  std::vector<CachedRegion*> superseded;
+  x_index.insert(entry, superseded);
+  entry.listed = true;
+  for (CachedRegion* old : superseded) {
+    old->listed = false;
+    if (old->users > 0) continue;
+    x_idle.erase(*old);
+    doom(*old);
+  }
+} catch (const std::bad_alloc&) {
+}
+
+int WatchedCache::watch(const AddressRange& range) {
+  if (x_watched.contains(range)) return 0;
+  AddressRange watched;
+  for (uintptr_t at = range.start; at < range.end; at = watched.end)
+    if (const int rc = watch_mapping(at, watched)) return rc;
+  return 0;
+}
+
+/// The range to watch is looked up before, and may be another mapping by then. But what is one
+/// mapping afterwards is watched all of it or not at all; and of a change in between, the last look
+/// tells.
+int WatchedCache::watch_mapping(uintptr_t address, AddressRange& watched) {
+  Mapping before, after;
+  if (!find_mapping(address, before) || !before.ours) {
+    say_once(kSaidShared, "is shared or of a file, which may change unseen", 0);
+    return -FI_EOPNOTSUPP;
+  }
+  watched = before.range;
+  if (const int rc = x_monitor->watch(watched)) {
+    if (rc == -FI_EBUSY) say_once(kSaidBusy, "is watched by another userfaultfd", 0);
+    return -FI_EOPNOTSUPP;
+  }
+  x_watched.add(watched);
+  if (find_mapping(address, after) && after.ours && after.range.contains(watched) &&
+      apply_changes() && x_watched.contains(watched))
+    return 0;
+  forget(watched);
+  not_watched(watched);
+  x_monitor->unwatch(watched);
+  return -FI_EOPNOTSUPP;
+}
+
+/// Null with errno.
+ibv_mr* WatchedCache::make_region(const AddressRange& range) noexcept {
+  for (;;) {
+    ibv_mr* region = x_maker->make(range);
+    const int error = errno;
+    if (region || !for_want_of_room(error)) return region;
+    const size_t bytes = x_statistics.bytes;
+    while (evict() && bytes - x_statistics.bytes < range.bytes()) {
+    }
+    if (bytes != x_statistics.bytes) continue;
+    if (x_statistics.regions == 0) x_refused_bytes = range.bytes();
+    say_once(kSaidLocked, std::strerror(error), range.bytes());
+    errno = error;
+    return nullptr;
+  }
+}
+
+bool WatchedCache::make_room(size_t bytes, size_t regions) noexcept {
+  while (x_statistics.bytes + bytes > x_limits.max_bytes ||
+         x_statistics.regions + regions > x_limits.max_regions)
+    if (!evict()) return false;
+  return true;
+}
+
+/// Destroys one region that nobody uses.
+bool WatchedCache::evict() noexcept {
+  CachedRegion* entry = x_doomed.pop_front();
+  if (!entry) {
+    entry = x_idle.pop_front();
+    if (!entry) return false;
+    x_index.remove(*entry);
+  }
+  destroy(*entry);
+  return true;
+}
+
+// --- changes
+
+/// False: what was found unchanged may not be.
+bool WatchedCache::apply_changes() noexcept {
+  const bool settled = x_monitor->look(x_changes);
+  if (x_changes.all) [[unlikely]] {
+    if (!settled) say_once(kSaidLost, "can't be watched any more: its userfaultfd was closed", 0);
+    forget(kAllAddresses);
+    x_watched.clear();
+    quarantine(kAllAddresses);
+    return settled;
+  }
+  for (size_t i = 0; i < x_changes.count; ++i) {
+    const auto& change = x_changes.changes[i];
+    forget(change.range);
+    if (change.remains)
+      quarantine(change.range);
+    else
+      not_watched(change.range);
+  }
+  return settled;
+}
+
+void WatchedCache::forget(const AddressRange& range) noexcept {
+  x_index.remove_overlapping(range, [this](CachedRegion& entry) {
+    ++x_statistics.lost;
+    entry.listed = false;
+    if (entry.users > 0) return;
+    x_idle.erase(entry);
+    doom(entry);
+  });
+}
+
+void WatchedCache::not_watched(const AddressRange& range) noexcept {
+  try {
+    x_watched.subtract(range);
+  } catch (const std::bad_alloc&) {
+    x_watched.clear();  // the next use finds out anew
+  }
+}
+
+void WatchedCache::quarantine(const AddressRange& range) noexcept {
+  if (x_quarantines.empty()) {
+    x_next_tick = util::SystemClock().now() + x_limits.tick_ns;
+    (void)eventfd_write(x_wake.get(), 1);
+  }
+  for (Quarantine& old : x_quarantines) {
+    if (!old.range.contains(range)) continue;
+    old.ticks = 0;
+    return;
+  }
+  if (x_quarantines.size() < kMaxQuarantines)
+    x_quarantines.push_back({range});
+  else
+    x_quarantines.back() = {kAllAddresses};
+}
+
+bool WatchedCache::quarantined(const AddressRange& range) const noexcept {
+  return std::any_of(x_quarantines.begin(), x_quarantines.end(),
+                     [&](const Quarantine& each) { return each.range.overlaps(range); });
+}
+
+void WatchedCache::age_quarantines(uint64_t now) noexcept {
+  if (x_quarantines.empty() || now < x_next_tick) return;
+  x_next_tick = now + x_limits.tick_ns;
+  std::erase_if(x_quarantines, [](Quarantine& each) { return ++each.ticks > kTicks; });
+}
+
+void WatchedCache::say_once(unsigned what, const char* why, size_t bytes) noexcept {
+  if (x_said & what) return;
+  x_said |= what;
+  rlimit limit{};
+  switch (what) {
+    case kSaidLocked:
+      (void)::getrlimit(RLIMIT_MEMLOCK, &limit);
+      ERDMA_WARN(MR,
+                 "memory of the application (%zu bytes) could not be registered: %s; it is copied "
+                 "instead. Raise the limit of locked memory (ulimit -l, now %zu KiB)\n",
+                 bytes, why, size_t(limit.rlim_cur >> 10));
+      break;
+    case kSaidSize:
+      ERDMA_INFO(MR, "memory of the application (%zu bytes) %s: it is copied instead\n", bytes,
+                 why);
+      break;
+    default:
+      ERDMA_INFO(MR, "memory of the application %s: it is copied instead\n", why);
+  }
+}
+
+}  // namespace erdma::transport::verbs

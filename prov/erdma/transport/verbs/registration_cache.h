@@ -1,0 +1,120 @@
+#pragma once
+
+#include <pthread.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "transport/verbs/address_range.h"
+#include "transport/verbs/memory_monitor.h"
+#include "transport/verbs/region_index.h"
+#include "transport/verbs/registration.h"
+#include "util/fd.h"
+#include "util/intrusive_list.h"
+#include "util/process_epoch.h"
+
+namespace erdma::transport::verbs {
+
+/// Makes and destroys memory regions: the device's driver, or a test.
+class RegionMaker {
+ public:
+  virtual ~RegionMaker() = default;
+  /// Null with errno.
+  virtual ibv_mr* make(const AddressRange& range) noexcept = 0;
+  virtual void destroy(ibv_mr* region) noexcept = 0;
+};
+
+/// The cache behind RegistrationCache. Regions have the pages of their range when they are made;
+/// MemoryMonitor tells when that may have changed, and every acquire() asks it first. Mappings are
+/// watched as a whole, from the first use of any part: a mapping of which a part is watched is two
+/// to the kernel, and mremap() of both at once would fail.
+///
+/// Overlapping ranges are not merged: whoever sends a sliding window would register all of it anew
+/// each time. What is contained in another goes.
+///
+/// Memory that is freed under x_mutex may itself be watched: that waits for the monitor's thread,
+/// which never takes x_mutex. Hence a thread of the cache's own for what can be done later.
+class WatchedCache final : public RegistrationCache {
+ public:
+  struct Limits {
+    size_t max_bytes = SIZE_MAX;  ///< of all regions
+    size_t max_regions = 1024;
+    size_t max_region_bytes = SIZE_MAX;
+    uint64_t tick_ns = 100'000'000;  ///< of quarantines
+  };
+  /// -FI_EOPNOTSUPP: memory can't be watched here (logged).
+  static util::Result<std::unique_ptr<WatchedCache>> create(std::unique_ptr<RegionMaker> maker,
+                                                            const Limits& limits);
+  ~WatchedCache() override;
+
+  int acquire(const void* address, size_t length, Registration& registration) noexcept override;
+  void release(const Registration& registration) noexcept override;
+
+  struct Statistics {
+    uint64_t hits = 0, misses = 0, refusals = 0, lost = 0;  ///< lost: to changes of memory
+    size_t regions = 0, bytes = 0;
+  };
+  Statistics statistics() noexcept;
+
+ private:
+  /// Memory that someone empties (MADV_DONTNEED): the kernel tells before it does so, and not when
+  /// it has. Until then new regions may be of pages that are about to go: each serves one use.
+  struct Quarantine {
+    AddressRange range;
+    unsigned ticks = 0;
+  };
+  static constexpr size_t kMaxQuarantines = 64;
+  /// A tick is a look at the clock by a thread that slept: a stopped process has none.
+  static constexpr unsigned kTicks = 10;
+
+  WatchedCache(std::unique_ptr<RegionMaker> maker, const Limits& limits) noexcept
+      : x_maker(std::move(maker)), x_limits(limits) {}
+  int start();
+  void keep_house() noexcept;
+  bool tend(uint64_t now) noexcept;
+
+  // All under x_mutex.
+  bool apply_changes() noexcept;
+  void forget(const AddressRange& range) noexcept;
+  void not_watched(const AddressRange& range) noexcept;
+  void quarantine(const AddressRange& range) noexcept;
+  bool quarantined(const AddressRange& range) const noexcept;
+  void age_quarantines(uint64_t now) noexcept;
+  void use(CachedRegion& entry, Registration& registration) noexcept;
+  int make(const AddressRange& range, Registration& registration);
+  void list(CachedRegion& entry);
+  int watch(const AddressRange& range);
+  int watch_mapping(uintptr_t address, AddressRange& watched);
+  ibv_mr* make_region(const AddressRange& range) noexcept;
+  bool make_room(size_t bytes, size_t regions) noexcept;
+  bool evict() noexcept;
+  void doom(CachedRegion& entry) noexcept;
+  void destroy(CachedRegion& entry) noexcept;
+  void say_once(unsigned what, const char* why, size_t bytes) noexcept;
+
+  std::mutex x_mutex;
+  std::unique_ptr<MemoryMonitor> x_monitor;
+  RegionIndex x_index;
+  util::IntrusiveList<CachedRegion> x_idle;    ///< listed, no users; least recently used first
+  util::IntrusiveList<CachedRegion> x_held;    ///< with users
+  util::IntrusiveList<CachedRegion> x_doomed;  ///< no users, not listed: to be destroyed
+  MemoryChanges x_changes;
+  std::vector<Quarantine> x_quarantines;
+  uint64_t x_next_tick = 0;
+  AddressRanges x_watched;
+  std::unique_ptr<RegionMaker> x_maker;
+  const Limits x_limits;
+  Statistics x_statistics;
+  size_t x_refused_bytes = SIZE_MAX;  ///< was refused although nothing else was registered
+  unsigned x_said = 0;
+  util::Fd x_wake;  ///< for the housekeeper
+  bool x_stop = false;
+  pthread_t x_housekeeper{};
+  bool x_keeping = false;
+  const uint32_t x_epoch = util::process_epoch();
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "transport/verbs/handles.h"
+#include "transport/verbs/registration.h"
+
+namespace erdma::transport::verbs {
+
+struct Transfer;
+
+/// Names a work request in its completion: which connection, which direction, which number. Checked
+/// in full, so a completion that comes after its queue pair is gone finds nobody.
+struct WorkId {
+  static constexpr uint64_t kReceive = uint64_t(1) << 31;
+  static constexpr uint32_t kNumberMask = 0x7fff'ffff;
+  static uint64_t send(uint32_t connection, uint32_t number) noexcept {
+    return uint64_t(connection) << 32 | (number & kNumberMask);
+  }
+  static uint64_t receive(uint32_t connection, uint32_t number) noexcept {
+    return send(connection, number) | kReceive;
+  }
+};
+
+/// What a posted work request holds until it is complete.
+struct Work {
+  enum class Type : uint8_t { packet, block, piece, heartbeat } type;
+  uint32_t bytes;          ///< piece
+  BlockPool::Block block;  ///< block; piece that bounces
+  Transfer* transfer;      ///< piece
+  uint64_t offset;         ///< piece: within the transfer
+};
+
+/// Our account of one send queue. The device counts its own building blocks and frees them only
+/// when a signalled request completes, so what fits is decided here: never more outstanding than
+/// its depth, and one in a few signalled. A completion stands for everything before it, READs
+/// excepted: siw reports a SEND as soon as it is on its way, whatever READ before it still waits
+/// for its answer. So each READ is signalled and completes by itself.
+class SendQueue {
+ public:
+  /// `depth`: a power of two. -FI_ENOMEM.
+  int start(ibv_qp* qp, uint32_t connection, uint32_t depth) noexcept;
+
+  uint32_t outstanding() const noexcept { return x_head - x_tail; }
+  uint32_t room() const noexcept { return x_depth - outstanding(); }
+
+  /// Numbers a request (its opcode is set) and takes its place; there must be room. `must_signal`:
+  /// it holds something or somebody waits for it.
+  Work& stage(ibv_send_wr& request, bool must_signal) noexcept {
+    Work& work = x_work[x_head & (x_depth - 1)];
+    const bool read = request.opcode == IBV_WR_RDMA_READ;
+    x_states[x_head & (x_depth - 1)] = read ? State::read : State::other;
+    request.wr_id = WorkId::send(x_connection, x_head);
+    request.next = nullptr;
+    if (must_signal || ++x_unsignalled >= x_signal_every) {
+      request.send_flags |= IBV_SEND_SIGNALED;
+      x_unsignalled = 0;
+    }
+    ++x_head;
+    return work;
+  }
+  /// The last staged request was not posted after all.
+  void unstage() noexcept { --x_head; }
+  /// Posts staged requests. 0 or a negative errno; -FI_EAGAIN: full although it should not be.
+  int post(ibv_send_wr& first) noexcept {
+    ibv_send_wr* bad = nullptr;
+    const int rc = ibv_post_send(x_qp, &first, &bad);
+    return rc ? post_error(rc) : 0;
+  }
+
+  /// Takes the request with this number, and what it stands for. False: it is not outstanding.
+  template <typename Function>
+  [[nodiscard]] bool complete(uint64_t wr_id, Function&& done) noexcept {
+    const uint32_t ahead = (uint32_t(wr_id) - x_tail) & WorkId::kNumberMask;
+    if (ahead >= outstanding() || state(x_tail + ahead) == State::complete) return false;
+    for (uint32_t i = 0; i <= ahead; ++i)
+      if (state(x_tail + i) == State::other || i == ahead) finish(x_tail + i, done);
+    while (x_tail != x_head && state(x_tail) == State::complete) ++x_tail;
+    return true;
+  }
+  /// The queue pair is destroyed: nothing of it is touched by the device any more.
+  template <typename Function>
+  void drop_all(Function&& done) noexcept {
+    for (; x_tail != x_head; ++x_tail)
+      if (state(x_tail) != State::complete) finish(x_tail, done);
+  }
+
+ private:
+  enum class State : uint8_t { complete, read, other };
+
+  State& state(uint32_t number) noexcept { return x_states[number & (x_depth - 1)]; }
+  template <typename Function>
+  void finish(uint32_t number, Function& done) noexcept {
+    state(number) = State::complete;
+    done(x_work[number & (x_depth - 1)]);
+  }
+
+  ibv_qp* x_qp = nullptr;
+  uint32_t x_connection = 0;
+  uint32_t x_depth = 0;
+  uint32_t x_head = 0;  ///< number of the next request
+  uint32_t x_tail = 0;  ///< of the oldest that is not complete
+  uint32_t x_signal_every = 1;
+  uint32_t x_unsignalled = 0;
+  std::unique_ptr<Work[]> x_work;
+  std::unique_ptr<State[]> x_states;
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <cstring>
+
+#include "hmem/copy.h"
+#include "transport/verbs/connection.h"
+#include "transport/verbs/core.h"
+#include "transport/verbs/link.h"
+
+/// Memory that can't be registered: its owner copies it out of, or in from, packets that the other
+/// side asked for. docs/wire-protocol.md, "Staged memory".
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr unsigned kMostAnswers =
+    1024;  ///< more are waiting only if the peer takes no credits back
+
+size_t packet_room(size_t eager_limit) noexcept {
+  return eager_limit + kPacketOverhead - kStagedOverhead;
+}
+
+}  // namespace
+
+/// Asks the owner to send. False: no room.
+bool Connection::request_staged(Transfer& transfer) noexcept {
+  if (!x_credits.may_send() || x_send.room() <= kPlacesForStreams) return false;
+  const util::PoolHandle mine = x_core.transfers().handle(transfer);
+  const StagedBody body{transfer.remote.handle.index,
+                        mine.index,
+                        transfer.remote.handle.generation,
+                        mine.generation,
+                        0,
+                        0,
+                        transfer.length};
+  if (emit_control(Kind::pull, &body, sizeof(body))) return false;
+  return transfer.requested = true;
+}
+
+/// Sends the next part of a write(). False: no room.
+bool Connection::push_staged(Transfer& transfer) noexcept {
+  if (!x_credits.plenty() || x_send.room() <= kPlacesForStreams) return false;
+  want_more();
+  const util::PoolHandle mine = x_core.transfers().handle(transfer);
+  const size_t bytes =
+      std::min<uint64_t>(packet_room(eager_limit()), transfer.length - transfer.posted);
+  const StagedBody body{transfer.remote.handle.index,
+                        mine.index,
+                        transfer.remote.handle.generation,
+                        mine.generation,
+                        0,
+                        transfer.posted,
+                        transfer.length};
+  const Payload part{transfer.local, transfer.count, transfer.posted, bytes};
+  if (emit(Kind::push, &body, sizeof(body), part, SendHint::none)) return false;
+  transfer.posted += bytes;
+  x_core.counters().bounce_bytes += bytes;
+  return true;
+}
+
+/// One packet of each stream in turn, while there is plenty of room. True: there is more.
+bool Connection::move_streams() noexcept {
+  Stream* stream = x_streams.front();
+  if (!stream || !x_credits.plenty() || x_send.room() <= kPlacesForStreams) return false;
+  want_more();
+  util::IntrusiveList<Stream>::erase(*stream);
+  Exposed* exposed = x_core.exposures().find(stream->exposed);
+  StagedBody body{stream->exposed.index,
+                  stream->requester.index,
+                  stream->exposed.generation,
+                  stream->requester.generation,
+                  0,
+                  stream->next,
+                  stream->length};
+  if (!exposed) {
+    answer(stream->requester, -FI_ECANCELED);
+    x_core.streams().release(*stream);
+    return true;
+  }
+  const size_t bytes =
+      std::min<uint64_t>(packet_room(eager_limit()), stream->length - stream->next);
+  const Payload part{exposed->memory, exposed->count, stream->next, bytes};
+  if (emit(Kind::data, &body, sizeof(body), part, SendHint::none)) {
+    x_streams.push_front(*stream);
+    return false;
+  }
+  stream->next += bytes;
+  x_core.counters().bounce_bytes += bytes;
+  if (stream->next < stream->length) {
+    x_streams.push_back(*stream);
+  } else {
+    exposed->stream = nullptr;
+    x_core.streams().release(*stream);
+  }
+  return !x_streams.empty();
+}
+
+void Connection::answer(util::PoolHandle requester, int status) noexcept {
+  Answer* queued = x_answers_queued < kMostAnswers ? x_core.answers().acquire() : nullptr;
+  if (!queued) return broken(-FI_ECONNRESET, "the peer does not take its answers");
+  queued->requester = requester;
+  queued->status = status;
+  x_answers.push_back(*queued);
+  ++x_answers_queued;
+  x_core.mark_dirty(*this);
+}
+
+/// True: some are left, for which there is room.
+bool Connection::flush_answers() noexcept {
+  while (Answer* oldest = x_answers.front()) {
+    if (!x_credits.may_send() || x_send.room() <= kPlacesForStreams) return false;
+    const StagedBody body{
+        0, oldest->requester.index, 0, oldest->requester.generation, oldest->status, 0, 0};
+    if (emit_control(Kind::answer, &body, sizeof(body))) return false;
+    util::IntrusiveList<Answer>::erase(*oldest);
+    x_core.answers().release(*oldest);
+    --x_answers_queued;
+  }
+  return false;
+}
+
+void Connection::on_staged(Kind kind, const std::byte* body, size_t length, Sink& sink) noexcept {
+  StagedBody staged;
+  if (length < sizeof(staged))
+    return broken(-FI_ECONNRESET, "the peer sent a truncated control packet");
+  std::memcpy(&staged, body, sizeof(staged));
+  body += sizeof(staged);
+  length -= sizeof(staged);
+  if (kind == Kind::pull) return on_pull(staged);
+  if (kind == Kind::data) return on_data(staged, body, length, sink);
+  if (kind == Kind::push) return on_push(staged, body, length);
+  on_answer(staged, sink);
+}
+
+void Connection::on_pull(const StagedBody& body) noexcept {
+  const util::PoolHandle handle{body.exposure_index, body.exposure_generation};
+  const util::PoolHandle requester{body.requester_index, body.requester_generation};
+  Exposed* exposed = x_core.exposures().find(handle);
+  if (!exposed || exposed->link != x_link) return answer(requester, -FI_ECANCELED);
+  if (!exposed->staged || exposed->access != Access::remote_read || body.length == 0 ||
+      body.length > exposed->length || exposed->stream)
+    return broken(-FI_ECONNRESET, "the peer asked for memory that it may not read");
+  Stream* stream = x_core.streams().acquire();
+  if (!stream) return answer(requester, -FI_ENOMEM);
+  stream->exposed = handle;
+  stream->requester = requester;
+  stream->length = body.length;
+  exposed->stream = stream;
+  x_streams.push_back(*stream);
+}
+
+/// The transfer that a peer speaks of; null if it is not one of this connection.
+Transfer* Connection::staged_transfer(const StagedBody& body) noexcept {
+  Transfer* transfer = x_core.transfers().find({body.requester_index, body.requester_generation});
+  return transfer && transfer->remote.staged && transfer->owner == this ? transfer : nullptr;
+}
+
+void Connection::on_data(const StagedBody& body, const std::byte* bytes, size_t length,
+                         Sink& sink) noexcept {
+  Transfer* transfer = staged_transfer(body);
+  if (!transfer || !transfer->is_read || body.offset != transfer->moved ||
+      length > transfer->length - transfer->moved)
+    return broken(-FI_ECONNRESET, "the peer sent bytes that nobody asked for");
+  hmem::scatter(transfer->local, transfer->count, transfer->moved, bytes, length);
+  transfer->moved += length;
+  x_core.counters().bounce_bytes += length;
+  if (transfer->moved == transfer->length) end_transfer(*transfer, 0, sink);
+}
+
+/// The writer learns at the end whether the memory was still there.
+void Connection::on_push(const StagedBody& body, const std::byte* bytes, size_t length) noexcept {
+  const util::PoolHandle handle{body.exposure_index, body.exposure_generation};
+  Exposed* exposed = x_core.exposures().find(handle);
+  const bool ours = exposed && exposed->link == x_link;
+  if (body.offset > body.length || length > body.length - body.offset ||
+      (ours && (!exposed->staged || exposed->access != Access::remote_write ||
+                body.length > exposed->length)))
+    return broken(-FI_ECONNRESET, "the peer wrote to memory that it may not write to");
+  if (ours) hmem::scatter(exposed->memory, exposed->count, body.offset, bytes, length);
+  if (body.offset + length == body.length)
+    answer({body.requester_index, body.requester_generation}, ours ? 0 : -FI_ECANCELED);
+}
+
+void Connection::on_answer(const StagedBody& body, Sink& sink) noexcept {
+  Transfer* transfer = staged_transfer(body);
+  const bool complete = transfer && !transfer->is_read && transfer->all_posted();
+  if (!transfer || body.status > 0 || (!body.status && !complete))
+    return broken(-FI_ECONNRESET, "the peer answered what nobody asked");
+  end_transfer(*transfer, body.status ? -FI_EIO : 0, sink);
+}
+
+void Connection::drop_staged() noexcept {
+  while (Stream* stream = x_streams.pop_front()) {
+    if (Exposed* exposed = x_core.exposures().find(stream->exposed)) exposed->stream = nullptr;
+    x_core.streams().release(*stream);
+  }
+  while (Answer* queued = x_answers.pop_front()) x_core.answers().release(*queued);
+  x_answers_queued = 0;
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/verbs/exposure.h"
+#include "util/intrusive_list.h"
+#include "util/pool.h"
+
+namespace erdma::transport::verbs {
+
+class Connection;
+
+/// A read() or write() of ours under way on one connection. In exactly one of its connection's
+/// lists (`moving` while there is something to post or to ask for, then `waiting`).
+/// Invariant: it ends when nothing of it is in flight any more, in one on_done().
+struct Transfer : util::ListHook<Transfer> {
+  Connection* owner = nullptr;
+  uint64_t token = 0;
+  bool is_read = false;
+  bool bounces = false;    ///< local memory can't be registered: through blocks of our own
+  bool requested = false;  ///< staged read: the pull is sent
+  int status = 0;
+  unsigned in_flight = 0;  ///< work requests
+  iovec local[kMaxIov];
+  Registration registrations[kMaxIov];
+  size_t count = 0;
+  uint64_t length = 0;
+  uint64_t posted = 0;  ///< bytes
+  uint64_t moved = 0;   ///< bytes; staged transfers
+  RemoteMemory remote;
+
+  bool all_posted() const noexcept { return posted == length; }
+};
+
+/// Our staged memory on its way to a peer that asked for it.
+struct Stream : util::ListHook<Stream> {
+  util::PoolHandle exposed;
+  util::PoolHandle requester;
+  uint64_t next = 0;
+  uint64_t length = 0;
+};
+
+/// To the peer: its transfer through packets is over.
+struct Answer : util::ListHook<Answer> {
+  util::PoolHandle requester;
+  int status = 0;
+};
+
+}  // namespace erdma::transport::verbs

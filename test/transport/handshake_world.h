@@ -1,0 +1,287 @@
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fake/connection.h"
+#include "libcheck.h"
+#include "transport/verbs/connection_manager.h"
+#include "util/clock.h"
+#include "util/socket_address.h"
+
+/// Endpoints that shake hands over a wire whose every message is delivered when the test says so,
+/// so that all orders in which they may arrive can be tried. No thread, no socket, no verbs.
+/// Include in one file of a program.
+namespace erdma::test {
+
+using namespace transport::verbs;
+
+class ManualClock final : public util::Clock {
+ public:
+  uint64_t now() const noexcept override { return time; }
+  uint64_t time = 1'000'000'000;
+};
+
+class World;
+
+/// One endpoint: manager, back end, factory and the polling thread's side, which records.
+class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
+ public:
+  Host(World& world, const util::SocketAddress& name, uint64_t nonce, Options options);
+  ~Host() override { manager->finish(), poll(); }
+
+  void close_connection(uint64_t id, bool orderly) {
+    ck_assert_uint_eq(up.erase(id), 1);
+    closed.insert(id);
+    manager->close(id, orderly);
+  }
+  /// Takes the mail, and answers `lost` by close() as the polling thread does.
+  void poll();
+  void connect(const util::SocketAddress& peer, bool patient = false) {
+    manager->connect(peer, ++tokens, patient);
+  }
+  size_t up_to(const util::SocketAddress& peer) const {
+    size_t count = 0;
+    for (const auto& [id, mail] : up) count += mail.peer == peer;
+    return count;
+  }
+
+  World& world;
+  ConnectorConfig config{};
+  std::unique_ptr<ConnectionManager> manager;
+  std::map<uint64_t, Mail> up;
+  std::set<uint64_t> closed;  ///< of our own accord; a `lost` may be in the mail already
+  std::vector<Mail> failed, lost, mailbox;
+  std::atomic<int> alive = 0;  ///< Connections
+  int refuse_to_prepare = 0;   ///< so many times
+  uint64_t tokens = 0;
+  bool listening = true;
+
+  // ConnectionBackend
+  int listen(util::SocketAddress&) noexcept override { return 0; }
+  void stop_listening() noexcept override { listening = false; }
+  int fd() const noexcept override { return -1; }
+  void dispatch(BackendEvents&) override {}
+  uint64_t next_deadline() const noexcept override { return UINT64_MAX; }
+  void expire(BackendEvents&) override {}
+  int connect(uint64_t id, const util::SocketAddress& peer) noexcept override;
+  ibv_qp* create_queue_pair(uint64_t, ibv_qp_init_attr&) noexcept override {
+    static ibv_qp queue_pair;
+    return &queue_pair;
+  }
+  Path path(uint64_t id) const noexcept override {
+    Path path{};
+    std::memcpy(path.data(), &id, sizeof(id));
+    return path;
+  }
+  int request(uint64_t id, const HelloBytes& hello) noexcept override;
+  int accept(uint64_t id, const HelloBytes& welcome) noexcept override;
+  int confirm(uint64_t id) noexcept override;
+  void refuse(uint64_t id, const HelloPrefix& refusal) noexcept override;
+  void close(uint64_t id, bool orderly) noexcept override;
+  void abandon() noexcept override {}
+
+ private:
+  std::unique_ptr<Connection> prepare(ibv_qp_init_attr&) noexcept override {
+    if (refuse_to_prepare && refuse_to_prepare--) return nullptr;
+    return std::make_unique<Connection>(alive);
+  }
+  void adopt(Connection&, ibv_qp*) noexcept override {}
+  int post_receives(Connection&) noexcept override { return 0; }
+  void fill_terms(const Connection&, Terms& terms) const noexcept override {
+    terms.credits = 8;
+    terms.receive_bytes = 2048;
+  }
+  void post(Mail mail) noexcept override { mailbox.push_back(std::move(mail)); }
+};
+
+class World {
+ public:
+  using Step = std::function<void()>;
+
+  /// Messages of one connection to one side arrive in order; all others in any.
+  void send(uint64_t queue, Step step) { x_queues[queue].push_back(std::move(step)); }
+
+  size_t choices() const { return x_queues.size(); }
+  void deliver(size_t choice) {
+    auto queue = std::next(x_queues.begin(), ptrdiff_t(choice));
+    Step step = std::move(queue->second.front());
+    queue->second.pop_front();
+    if (queue->second.empty()) x_queues.erase(queue);
+    step();
+  }
+  void deliver_all() {
+    while (choices()) deliver(0);
+  }
+  /// Delivers and lets time pass until nothing is left to do.
+  void settle() {
+    for (int rounds = 0; rounds < 10'000; ++rounds) {
+      deliver_all();
+      for (auto& [name, host] : hosts) host->poll();
+      if (choices()) continue;
+      uint64_t next = UINT64_MAX;
+      for (auto& [name, host] : hosts) next = std::min(next, host->manager->next_deadline());
+      if (next == UINT64_MAX) return;
+      clock.time = std::max(clock.time, next);
+      for (auto& [name, host] : hosts) host->manager->expire();
+    }
+    ck_abort_msg("the world does not come to rest");
+  }
+
+  Host& add(const char* ip, uint64_t nonce, Options options = {}) {
+    const util::SocketAddress name = address_of(ip, 5000);
+    auto& host = hosts[name.to_string()];
+    host = std::make_unique<Host>(*this, name, nonce, std::move(options));
+    return *host;
+  }
+  void remove(Host& host) { hosts.erase(host.config.name.to_string()); }
+  Host* find(const util::SocketAddress& name) {
+    const auto found = hosts.find(name.to_string());
+    return found == hosts.end() ? nullptr : found->second.get();
+  }
+  /// The connection at the other end; empty name = none any more.
+  struct End {
+    util::SocketAddress host;
+    uint64_t id = 0;
+  };
+  std::map<uint64_t, End> other;  ///< by id: those are unique
+  ManualClock clock;
+
+ private:
+  std::map<uint64_t, std::deque<Step>> x_queues;
+
+ public:
+  std::map<std::string, std::unique_ptr<Host>> hosts;  ///< last: their end is told to others
+};
+
+inline Host::Host(World& a_world, const util::SocketAddress& name, uint64_t nonce, Options options)
+    : world(a_world) {
+  config.options = std::move(options);
+  config.name = name;
+  config.factory = this;
+  config.mail = this;
+  config.clock = &world.clock;
+  manager = std::make_unique<ConnectionManager>(config, nonce, *this);
+}
+
+inline void Host::poll() {
+  while (!mailbox.empty()) {
+    Mail mail = std::move(mailbox.front());
+    mailbox.erase(mailbox.begin());
+    switch (mail.type) {
+      case Mail::Type::up:
+        ck_assert_ptr_nonnull(mail.connection.get());
+        up.emplace(mail.connection_id, std::move(mail));
+        break;
+      case Mail::Type::failed:
+        failed.push_back(std::move(mail));
+        break;
+      case Mail::Type::lost:
+        ck_assert_uint_eq(up.erase(mail.connection_id) + closed.count(mail.connection_id), 1);
+        manager->close(mail.connection_id, false);
+        lost.push_back(std::move(mail));
+        break;
+      case Mail::Type::dispose:
+        break;
+    }
+  }
+}
+
+/// What arrives for a connection that was closed meanwhile, or at a host that is gone, is dropped.
+inline void to(World& world, const World::End& end, std::function<void(Host&)> action) {
+  world.send(end.id, [&world, end, action = std::move(action)] {
+    Host* host = world.find(end.host);
+    if (host && world.other.contains(end.id)) action(*host);
+  });
+}
+
+inline int Host::connect(uint64_t id, const util::SocketAddress& peer) noexcept {
+  world.other[id] = {peer, 0};
+  to(world, {config.name, id}, [id, peer](Host& self) {
+    Host* host = self.world.find(peer);
+    if (host && host->listening)
+      self.manager->on_reached(id);
+    else
+      self.manager->on_refused(id, {});
+  });
+  return 0;
+}
+
+inline int Host::request(uint64_t id, const HelloBytes& hello) noexcept {
+  const World::End me{config.name, id}, peer{world.other[id].host, next_connection_id()};
+  world.other[id] = peer;
+  world.other[peer.id] = me;
+  world.send(peer.id, [&world = world, me, peer, hello, path = path(id)] {
+    Host* host = world.find(peer.host);
+    if (host && host->listening)
+      host->manager->on_request(peer.id, me.host, std::as_bytes(std::span(&hello, 1)), path);
+    else
+      to(world, me, [me](Host& self) { self.manager->on_refused(me.id, {}); });
+  });
+  return 0;
+}
+
+inline int Host::accept(uint64_t id, const HelloBytes& welcome) noexcept {
+  to(world, world.other[id], [welcome, path = path(id), peer = world.other[id].id](Host& host) {
+    host.manager->on_accepted(peer, std::as_bytes(std::span(&welcome, 1)), path);
+  });
+  return 0;
+}
+
+inline int Host::confirm(uint64_t id) noexcept {
+  to(world, world.other[id],
+     [peer = world.other[id].id](Host& host) { host.manager->on_established(peer); });
+  return 0;
+}
+
+inline void Host::refuse(uint64_t id, const HelloPrefix& refusal) noexcept {
+  const auto found = world.other.find(id);
+  if (found == world.other.end()) return;
+  const World::End peer = found->second;
+  world.other.erase(found);
+  to(world, peer, [refusal, peer](Host& host) {
+    host.manager->on_refused(peer.id, std::as_bytes(std::span(&refusal, 1)));
+  });
+}
+
+inline void Host::close(uint64_t id, bool orderly) noexcept {
+  const auto found = world.other.find(id);
+  if (found == world.other.end()) return;
+  const World::End peer = found->second;
+  world.other.erase(found);
+  if (!peer.id) return;
+  to(world, peer, [peer, orderly](Host& host) {
+    host.manager->on_closed(peer.id, orderly ? -FI_ESHUTDOWN : -FI_ECONNRESET);
+  });
+}
+
+inline constexpr const char* kA = "10.0.0.1";  // the smaller name
+inline constexpr const char* kB = "10.0.0.2";
+
+inline util::SocketAddress name_a() {
+  return address_of(kA, 5000);
+}
+inline util::SocketAddress name_b() {
+  return address_of(kB, 5000);
+}
+
+/// The two ends of what is up at `a` and `b` belong together, and nothing else is alive.
+inline void expect_joined(World& world, Host& a, Host& b) {
+  ck_assert_uint_eq(a.up_to(b.config.name), 1);
+  ck_assert_uint_eq(b.up_to(a.config.name), 1);
+  ck_assert_uint_eq(world.other[a.up.begin()->first].id, b.up.begin()->first);
+  ck_assert_int_eq(a.alive, 1);
+  ck_assert_int_eq(b.alive, 1);
+  ck_assert_int_ne(a.up.begin()->second.active, b.up.begin()->second.active);
+}
+
+}  // namespace erdma::test

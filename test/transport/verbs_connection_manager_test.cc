@@ -1,0 +1,441 @@
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "fake/captured_log.h"
+#include "transport/handshake_world.h"
+
+/// Who gets a connection to whom, whatever the order of events.
+namespace erdma::test {
+namespace {
+
+/// Runs `scenario` once for every order in which its messages can arrive; returns how many.
+int try_all_orders(const std::function<void(World&)>& scenario,
+                   const std::function<void(World&)>& check) {
+  std::vector<size_t> path, widths;
+  for (int runs = 1;; ++runs) {
+    World world;
+    scenario(world);
+    widths.clear();
+    while (world.choices()) {
+      if (path.size() == widths.size()) path.push_back(0);
+      widths.push_back(world.choices());
+      world.deliver(path[widths.size() - 1]);
+    }
+    check(world);
+    while (!path.empty() && path.back() + 1 >= widths[path.size() - 1]) path.pop_back();
+    if (path.empty()) return runs;
+    ++path.back();
+  }
+}
+
+START_TEST(a_connection_comes_up_at_both_ends_with_the_terms_of_the_other) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  a.connect(name_b());
+  world.settle();
+  expect_joined(world, a, b);
+  const Mail& up = b.up.begin()->second;
+  ck_assert(up.terms.name == name_a() && up.peer == name_a());
+  ck_assert_uint_eq(up.terms.nonce, 1);
+  ck_assert_uint_eq(up.terms.credits, 8);
+  ck_assert_uint_eq(up.terms.receive_bytes, 2048);
+  ck_assert(!up.active && a.up.begin()->second.active);
+}
+END_TEST
+
+START_TEST(simultaneous_connects_end_in_one_connection_in_every_order) {
+  const int orders = try_all_orders(
+      [](World& world) {
+        Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+        world.send(next_connection_id(), [&a] { a.connect(name_b()); });
+        world.send(next_connection_id(), [&b] { b.connect(name_a()); });
+      },
+      [](World& world) {
+        Host &a = *world.find(name_a()), &b = *world.find(name_b());
+        a.poll();
+        b.poll();
+        expect_joined(world, a, b);  // without waiting
+        world.settle();
+        expect_joined(world, a, b);
+        ck_assert(a.failed.empty() && b.failed.empty() && a.lost.empty() && b.lost.empty());
+      });
+  ck_assert_int_gt(orders, 100);
+}
+END_TEST
+
+/// Time, polls, closes and new connects mixed into the messages, at random.
+void walk(unsigned seed, bool restart) {
+  std::mt19937 random(seed);
+  World world;
+  Host *a = &world.add(kA, 1), *b = &world.add(kB, 2);
+  const auto traffic = [&](Host& from, const util::SocketAddress& to) {
+    from.poll();
+    if (!from.up_to(to) && from.tokens == from.failed.size()) from.connect(to, true);
+  };
+  for (int step = 0; step < 60; ++step) {
+    Host& host = random() % 2 ? *a : *b;
+    const util::SocketAddress peer = &host == a ? name_b() : name_a();
+    const unsigned what = random() % 16;
+    if (what < 10 && world.choices()) {
+      world.deliver(random() % world.choices());
+    } else if (what < 12) {
+      traffic(host, peer);
+    } else if (what < 13) {
+      host.poll();
+    } else if (what < 14) {
+      world.clock.time += 3'000'000;
+      host.manager->expire();
+    } else if (what < 15 && !host.up.empty()) {
+      host.close_connection(host.up.begin()->first, true);
+      host.tokens = host.failed.size();
+    } else if (restart && random() % 4 == 0) {
+      const uint64_t nonce = 100 + unsigned(step);
+      if (&host == a)
+        world.remove(*a), a = &world.add(kA, nonce);
+      else
+        world.remove(*b), b = &world.add(kB, nonce);
+    }
+  }
+  // An end that nobody closed may be left over: traffic finds out.
+  for (int i = 0; i < 3; ++i) {
+    world.settle();
+    if (a->up.empty()) a->tokens = a->failed.size(), traffic(*a, name_b());
+    if (b->up.empty()) b->tokens = b->failed.size(), traffic(*b, name_a());
+  }
+  world.settle();
+  expect_joined(world, *a, *b);
+}
+
+START_TEST(lost_and_closed_connections_are_replaced_in_any_order) {
+  for (unsigned seed = 0; seed < 20'000; ++seed) walk(seed, false), g_log.clear();
+}
+END_TEST
+
+START_TEST(restarted_peers_are_connected_in_any_order) {
+  for (unsigned seed = 0; seed < 20'000; ++seed) walk(seed, true), g_log.clear();
+}
+END_TEST
+
+START_TEST(connecting_to_itself_makes_two_connections) {
+  World world;
+  Host& a = world.add(kA, 1);
+  a.connect(name_a());
+  world.settle();
+  ck_assert_uint_eq(a.up.size(), 2);
+  ck_assert_int_ne(a.up.begin()->second.active, a.up.rbegin()->second.active);
+  ck_assert_uint_eq(world.other[a.up.begin()->first].id, a.up.rbegin()->first);
+  ck_assert(a.failed.empty() && a.lost.empty());
+}
+END_TEST
+
+START_TEST(a_connect_that_crosses_the_peers_connection_makes_no_second_one) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  b.connect(name_a());
+  world.deliver_all();  // up at both managers; not polled
+  a.connect(name_b());
+  world.settle();
+  expect_joined(world, a, b);
+}
+END_TEST
+
+START_TEST(a_connect_that_waits_for_the_peers_attempt_goes_on_when_that_fails) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  b.connect(name_a());
+  world.deliver(0);  // reached
+  world.deliver(0);  // asked
+  a.connect(name_b());
+  b.manager->finish();
+  b.poll();
+  world.settle();
+  expect_joined(world, a, b);
+  ck_assert(a.up.begin()->second.active);
+}
+END_TEST
+
+START_TEST(a_restarted_peer_replaces_its_old_connection) {
+  World world;
+  Host& a = world.add(kA, 1);
+  world.add(kB, 2).connect(name_a());
+  world.settle();
+  const uint64_t old = a.up.begin()->first;
+  world.find(name_b())->up.clear();
+  world.other.erase(old);  // died without a sign
+  world.remove(*world.find(name_b()));
+  Host& b = world.add(kB, 3);
+  b.connect(name_a());
+  world.settle();
+  ck_assert_uint_eq(a.lost.size(), 1);
+  ck_assert_uint_eq(a.lost[0].connection_id, old);
+  ck_assert_int_eq(a.lost[0].status, -FI_ECONNRESET);
+  expect_joined(world, a, b);
+}
+END_TEST
+
+START_TEST(a_request_that_was_overtaken_does_not_end_the_connection) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  b.connect(name_a());
+  world.deliver(0);  // reached: the hello of b is on its way, and late
+  a.connect(name_b());
+  while (world.choices() > 1) world.deliver(world.choices() - 1);
+  a.poll();
+  b.poll();
+  ck_assert_uint_eq(a.up.size(), 1);
+  ck_assert_uint_eq(world.choices(), 1);
+  world.settle();
+  ck_assert(a.lost.empty() && b.lost.empty());
+  expect_joined(world, a, b);
+}
+END_TEST
+
+START_TEST(a_missing_listener_refuses_at_once) {
+  World world;
+  Host& a = world.add(kA, 1);
+  a.connect(name_b());
+  world.deliver_all();
+  a.poll();
+  ck_assert_uint_eq(a.failed.size(), 1);
+  ck_assert_uint_eq(a.failed[0].attempt, 1);
+  ck_assert(a.failed[0].peer == name_b());
+  ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
+}
+END_TEST
+
+START_TEST(a_patient_connect_finds_a_listener_that_appears_later) {
+  World world;
+  Host& a = world.add(kA, 1);
+  a.connect(name_b(), true);
+  for (int i = 0; i < 10; ++i) {
+    world.deliver_all();
+    world.clock.time = a.manager->next_deadline();
+    a.manager->expire();
+  }
+  Host& b = world.add(kB, 2);
+  world.settle();
+  expect_joined(world, a, b);
+  ck_assert(a.failed.empty());
+}
+END_TEST
+
+START_TEST(patience_ends_with_the_connect_timeout) {
+  World world;
+  Host& a = world.add(kA, 1);
+  const uint64_t begin = world.clock.time;
+  a.connect(name_b(), true);
+  world.settle();
+  ck_assert_uint_eq(a.failed.size(), 1);
+  ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
+  ck_assert_uint_ge(world.clock.time - begin, 9'500'000'000);
+  ck_assert_uint_le(world.clock.time - begin, 10'000'000'000);
+}
+END_TEST
+
+START_TEST(a_handshake_that_hangs_times_out_and_gives_back_the_connection) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  a.connect(name_b());
+  world.deliver(0);
+  ck_assert_int_eq(a.alive, 1);
+  world.clock.time = a.manager->next_deadline();
+  a.manager->expire();
+  a.poll();
+  ck_assert_int_eq(a.failed[0].status, -FI_ETIMEDOUT);
+  ck_assert_int_eq(a.alive, 0);
+  world.settle();
+  ck_assert_int_eq(b.alive, 0);
+}
+END_TEST
+
+START_TEST(an_unroutable_peer_fails_at_once_although_patient) {
+  World world;
+  Host& a = world.add(kA, 1);
+  a.connect(name_b(), true);
+  a.manager->on_closed(world.other.begin()->first, -FI_EHOSTUNREACH);
+  a.poll();
+  ck_assert_int_eq(a.failed[0].status, -FI_EHOSTUNREACH);
+}
+END_TEST
+
+START_TEST(another_address_family_is_unreachable) {
+  World world;
+  Host& a = world.add(kA, 1);
+  sockaddr_in6 ipv6{};
+  ipv6.sin6_family = AF_INET6;
+  ipv6.sin6_addr.s6_addr[15] = 1;
+  ipv6.sin6_port = htons(5);
+  a.connect(util::SocketAddress::from_sockaddr(&ipv6, sizeof(ipv6)));
+  a.poll();
+  ck_assert_int_eq(a.failed[0].status, -FI_EHOSTUNREACH);
+}
+END_TEST
+
+START_TEST(a_peer_without_resources_is_tried_again) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  b.refuse_to_prepare = 3;
+  a.connect(name_b());
+  world.settle();
+  expect_joined(world, a, b);
+}
+END_TEST
+
+START_TEST(no_resources_of_our_own_fail_the_attempt) {
+  World world;
+  Host& a = world.add(kA, 1);
+  world.add(kB, 2);
+  a.refuse_to_prepare = 1;
+  a.connect(name_b());
+  world.settle();
+  ck_assert_int_eq(a.failed[0].status, -FI_ENOMEM);
+  a.connect(name_b());
+  world.settle();
+  ck_assert_uint_eq(a.up.size(), 1);
+}
+END_TEST
+
+START_TEST(a_closing_endpoint_takes_nobody_and_keeps_what_it_has) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  a.connect(name_b());
+  world.settle();
+  b.manager->stop_listening();
+  b.listening = true;  // the request was on its way already
+  Host& c = world.add("10.0.0.3", 3);
+  c.connect(name_b());
+  world.settle();
+  ck_assert_int_eq(c.failed[0].status, -FI_ECONNREFUSED);
+  expect_joined(world, a, b);
+}
+END_TEST
+
+START_TEST(an_orderly_close_is_seen_as_such) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  a.connect(name_b());
+  world.settle();
+  a.close_connection(a.up.begin()->first, true);
+  world.settle();
+  ck_assert_int_eq(b.lost[0].status, -FI_ESHUTDOWN);
+  ck_assert_int_eq(b.alive, 0);
+}
+END_TEST
+
+START_TEST(an_endpoint_that_stops_while_connecting_gives_everything_back) {
+  World world;
+  Host& b = world.add(kB, 2);
+  for (int delivered = 0; delivered < 4; ++delivered) {
+    Host& a = world.add(kA, 1);
+    a.connect(name_b(), true);
+    for (int i = 0; i < delivered; ++i) world.deliver(world.choices() - 1);
+    a.manager->finish();
+    a.poll();
+    a.up.clear();
+    ck_assert_int_eq(a.alive, 0);
+    world.deliver_all();
+    b.poll();
+    ck_assert_int_eq(b.alive, 0);
+    world.remove(a);
+  }
+}
+END_TEST
+
+START_TEST(a_failed_queue_pair_ends_its_connection_only) {
+  World world;
+  Host& a = world.add(kA, 1);
+  world.add(kB, 2);
+  world.add("10.0.0.3", 3);
+  a.connect(name_b());
+  world.settle();
+  const uint64_t id = a.up.begin()->first;
+  a.connect(address_of("10.0.0.3", 5000));
+  world.settle();
+  a.manager->on_queue_pair_error(id, "fatal");
+  a.manager->on_queue_pair_error(id, "fatal");
+  a.manager->on_queue_pair_error(12345678, "fatal");
+  world.settle();
+  ck_assert_uint_eq(a.lost.size(), 1);
+  ck_assert_uint_eq(a.lost[0].connection_id, id);
+  ck_assert_uint_eq(a.up.size(), 1);
+}
+END_TEST
+
+START_TEST(a_device_that_goes_away_ends_all) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  a.connect(name_b());
+  world.settle();
+  a.connect(address_of("10.0.0.3", 5000), true);
+  a.manager->on_device_gone();
+  world.settle();
+  ck_assert_int_eq(a.lost[0].status, -FI_ENODEV);
+  ck_assert_int_eq(a.failed[0].status, -FI_ENODEV);
+  ck_assert_uint_eq(b.lost.size(), 1);
+}
+END_TEST
+
+START_TEST(a_thousand_peers_connect) {
+  World world;
+  Host& a = world.add(kA, 1);
+  std::vector<Host*> others;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string ip = "10.1." + std::to_string(i / 250) + "." + std::to_string(1 + i % 250);
+    others.push_back(&world.add(ip.c_str(), 100 + uint64_t(i)));
+    if (i % 2) a.connect(others.back()->config.name);
+    if (i % 3) others.back()->connect(name_a());
+  }
+  world.settle();
+  size_t expected = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const size_t wanted = i % 2 || i % 3;
+    expected += wanted;
+    ck_assert_uint_eq(a.up_to(others[size_t(i)]->config.name), wanted);
+  }
+  ck_assert_uint_eq(a.up.size(), expected);
+  ck_assert_int_eq(a.alive, int(expected));
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("connection_manager");
+  TCase* test = tcase_create("all");
+  tcase_add_test(test, a_connection_comes_up_at_both_ends_with_the_terms_of_the_other);
+  tcase_add_test(test, simultaneous_connects_end_in_one_connection_in_every_order);
+  tcase_add_test(test, lost_and_closed_connections_are_replaced_in_any_order);
+  tcase_add_test(test, restarted_peers_are_connected_in_any_order);
+  tcase_add_test(test, connecting_to_itself_makes_two_connections);
+  tcase_add_test(test, a_connect_that_crosses_the_peers_connection_makes_no_second_one);
+  tcase_add_test(test, a_connect_that_waits_for_the_peers_attempt_goes_on_when_that_fails);
+  tcase_add_test(test, a_restarted_peer_replaces_its_old_connection);
+  tcase_add_test(test, a_request_that_was_overtaken_does_not_end_the_connection);
+  tcase_add_test(test, a_missing_listener_refuses_at_once);
+  tcase_add_test(test, a_patient_connect_finds_a_listener_that_appears_later);
+  tcase_add_test(test, patience_ends_with_the_connect_timeout);
+  tcase_add_test(test, a_handshake_that_hangs_times_out_and_gives_back_the_connection);
+  tcase_add_test(test, an_unroutable_peer_fails_at_once_although_patient);
+  tcase_add_test(test, another_address_family_is_unreachable);
+  tcase_add_test(test, a_peer_without_resources_is_tried_again);
+  tcase_add_test(test, no_resources_of_our_own_fail_the_attempt);
+  tcase_add_test(test, a_closing_endpoint_takes_nobody_and_keeps_what_it_has);
+  tcase_add_test(test, an_orderly_close_is_seen_as_such);
+  tcase_add_test(test, an_endpoint_that_stops_while_connecting_gives_everything_back);
+  tcase_add_test(test, a_failed_queue_pair_ends_its_connection_only);
+  tcase_add_test(test, a_device_that_goes_away_ends_all);
+  tcase_add_test(test, a_thousand_peers_connect);
+  suite_add_tcase(suite, test);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,288 @@
+#include <dlfcn.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libcheck.h"
+#include "transport/connector_endpoint.h"
+#include "transport/simulated_device.h"
+#include "util/fd.h"
+
+/// The connector's thread with its real back ends, on the simulated adapter in both personalities,
+/// or on the first active device where there is one.
+namespace erdma::test {
+namespace {
+
+std::unique_ptr<Device> g_device;
+
+Options patient_options(uint64_t timeout_ns = 10'000'000'000) {
+  Options options;
+  options.connect_timeout_ns = timeout_ns;
+  return options;
+}
+
+void open_device() {
+  g_device = open_first_device();
+  ck_assert_ptr_nonnull(g_device.get());
+}
+void close_device() {
+  g_device.reset();
+}
+
+START_TEST(a_connection_carries_packets_both_ways) {
+  ConnectorEndpoint a(*g_device), b(*g_device);
+  ck_assert_int_eq(a.status, 0);
+  ck_assert_int_eq(a.connector->connect(b.name(), 1, false), 0);
+  ck_assert(a.wait([&] { return !a.up.empty(); }));
+  ck_assert(a.up[0].active);
+  ck_assert(a.up[0].peer == b.name());
+  ck_assert_uint_eq(a.up[0].terms.credits, ConnectorEndpoint::kReceives);
+  ck_assert(a.send_byte(*a.up[0].connection));
+  ck_assert(b.wait([&] { return !b.up.empty(); }));
+  const ibv_wc got = b.completion(*b.up[0].connection);
+  ck_assert_int_eq(got.status, IBV_WC_SUCCESS);
+  ck_assert_int_eq(got.opcode, IBV_WC_RECV);
+  ck_assert_int_eq(a.completion(*a.up[0].connection).status, IBV_WC_SUCCESS);
+  ck_assert(b.send_byte(*b.up[0].connection));
+  ck_assert_int_eq(a.completion(*a.up[0].connection).opcode, IBV_WC_RECV);
+}
+END_TEST
+
+START_TEST(both_at_once_get_one_connection) {
+  for (int round = 0; round < 20; ++round) {
+    ConnectorEndpoint a(*g_device), b(*g_device);
+    ck_assert_int_eq(a.connector->connect(b.name(), 1, true), 0);
+    ck_assert_int_eq(b.connector->connect(a.name(), 1, true), 0);
+    ck_assert(a.wait([&] { return !a.up.empty(); }));
+    ck_assert(b.wait([&] { return !b.up.empty(); }));
+    ConnectorEndpoint &active = a.up[0].active ? a : b, &passive = a.up[0].active ? b : a;
+    ck_assert(active.up[0].active && !passive.up[0].active);
+    ck_assert(active.send_byte(*active.up[0].connection));
+    ck_assert_int_eq(passive.completion(*passive.up[0].connection).status, IBV_WC_SUCCESS);
+  }
+}
+END_TEST
+
+START_TEST(an_endpoint_reaches_itself_by_two_connections) {
+  ConnectorEndpoint a(*g_device);
+  ck_assert_int_eq(a.connector->connect(a.name(), 1, false), 0);
+  ck_assert(a.wait([&] { return a.up.size() == 2; }));
+  ck_assert_int_ne(a.up[0].active, a.up[1].active);
+}
+END_TEST
+
+START_TEST(a_missing_listener_is_refused) {
+  ConnectorEndpoint a(*g_device, patient_options(_i ? 100'000'000 : 10'000'000'000));
+  util::SocketAddress nobody;
+  {
+    ConnectorEndpoint gone(*g_device);
+    nobody = gone.name();
+  }
+  ck_assert_int_eq(a.connector->connect(nobody, 5, _i), 0);
+  ck_assert(a.wait([&] { return !a.failed.empty(); }));
+  ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
+  ck_assert_uint_eq(a.failed[0].attempt, 5);
+  ck_assert(a.wait([&] { return a.alive == 0; }));
+}
+END_TEST
+
+START_TEST(a_patient_connect_finds_a_late_listener) {
+  ConnectorEndpoint a(*g_device);
+  uint16_t port = 0;
+  {
+    ConnectorEndpoint gone(*g_device);
+    port = gone.name().port();
+  }
+  util::SocketAddress name = a.name();
+  name.set_port(port);
+  ck_assert_int_eq(a.connector->connect(name, 1, true), 0);
+  ConnectorEndpoint b(*g_device, {}, port);
+  ck_assert_int_eq(b.status, 0);
+  ck_assert(a.wait([&] { return !a.up.empty(); }));
+  ck_assert(b.wait([&] { return !b.up.empty(); }));
+}
+END_TEST
+
+START_TEST(a_port_in_use_is_refused) {
+  ConnectorEndpoint a(*g_device);
+  ConnectorEndpoint b(*g_device, {}, a.name().port());
+  ck_assert_int_eq(b.status, -FI_EADDRINUSE);
+}
+END_TEST
+
+START_TEST(another_key_is_refused) {
+  Options one, two;
+  one.job_key = "one";
+  two.job_key = "two";
+  ConnectorEndpoint a(*g_device, one), b(*g_device, two);
+  ck_assert_int_eq(a.connector->connect(b.name(), 1, true), 0);
+  ck_assert(a.wait([&] { return !a.failed.empty(); }));
+  ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
+  ck_assert(b.up.empty());
+}
+END_TEST
+
+START_TEST(the_end_of_a_connection_is_seen_and_a_new_one_made) {
+  ConnectorEndpoint a(*g_device), b(*g_device);
+  for (int round = 0; round < 10; ++round) {
+    ck_assert_int_eq(a.connector->connect(b.name(), 1, false), 0);
+    ck_assert(a.wait([&] { return !a.up.empty(); }));
+    ck_assert(a.send_byte(*a.up[0].connection));
+    ck_assert(b.wait([&] { return !b.up.empty(); }));
+    ck_assert_int_eq(b.completion(*b.up[0].connection).status, IBV_WC_SUCCESS);
+    ck_assert_int_eq(a.completion(*a.up[0].connection).status, IBV_WC_SUCCESS);
+    a.close(0, true);
+    ck_assert(b.wait([&] { return !b.lost.empty(); }));
+    ck_assert_uint_eq(b.lost[0].connection_id, b.up[0].connection_id);
+    const bool orderly = g_device->personality() == Personality::ib;
+    ck_assert_int_eq(b.lost[0].status, orderly ? -FI_ESHUTDOWN : -FI_ECONNRESET);
+    b.close(0, false);
+    b.lost.clear();
+  }
+}
+END_TEST
+
+START_TEST(an_endpoint_that_ends_is_seen) {
+  ConnectorEndpoint b(*g_device);
+  {
+    ConnectorEndpoint a(*g_device);
+    ck_assert_int_eq(a.connector->connect(b.name(), 1, false), 0);
+    ck_assert(a.wait([&] { return !a.up.empty(); }));
+    ck_assert(b.wait([&] { return !b.up.empty(); }));
+  }
+  ck_assert(b.wait([&] { return !b.lost.empty(); }));
+}
+END_TEST
+
+START_TEST(an_endpoint_ends_while_it_connects) {
+  ConnectorEndpoint b(*g_device);
+  for (int round = 0; round < 50; ++round) {
+    ConnectorEndpoint a(*g_device);
+    ck_assert_int_eq(a.connector->connect(b.name(), 1, true), 0);
+    usleep(unsigned(round) * 20);  // any moment will do
+  }
+  while (b.wait_mail(0)) b.up.clear();  // else it keeps the queue pairs of all of them
+  ConnectorEndpoint c(*g_device);
+  ck_assert_int_eq(c.connector->connect(b.name(), 1, false), 0);
+  ck_assert(c.wait([&] { return !c.up.empty(); }));
+}
+END_TEST
+
+START_TEST(a_closing_endpoint_takes_no_more) {
+  ConnectorEndpoint a(*g_device), b(*g_device), c(*g_device);
+  ck_assert_int_eq(a.connector->connect(b.name(), 1, false), 0);
+  ck_assert(a.wait([&] { return !a.up.empty(); }));
+  ck_assert(b.wait([&] { return !b.up.empty(); }));
+  b.connector->stop_listening();
+  // The order is obeyed before the next one.
+  ck_assert_int_eq(b.connector->connect(c.name(), 1, false), 0);
+  ck_assert(b.wait([&] { return b.up.size() == 2; }));
+  ConnectorEndpoint d(*g_device);
+  ck_assert_int_eq(d.connector->connect(b.name(), 1, false), 0);
+  ck_assert(d.wait([&] { return !d.failed.empty(); }));
+  ck_assert_int_eq(d.failed[0].status, -FI_ECONNREFUSED);
+  ck_assert(a.lost.empty());
+}
+END_TEST
+
+/// Makes the handshakes with a port of the simulated adapter fail; false: another adapter.
+bool fault(const char* action, uint16_t port, int times) {
+  using Control = int (*)(const char*);
+  const auto control = reinterpret_cast<Control>(dlsym(RTLD_DEFAULT, "softerdma_control"));
+  const std::string line = std::string("connect ") + action + " port=" + std::to_string(port) +
+                           " times=" + std::to_string(times);
+  return control && !control(line.c_str());
+}
+
+START_TEST(a_handshake_that_hangs_times_out_and_holds_nobody_up) {
+  ConnectorEndpoint a(*g_device, patient_options(300'000'000)), b(*g_device), silent(*g_device);
+  util::SocketAddress name = silent.name();
+  util::Fd listener;
+  if (g_device->personality() == Personality::ib) {
+    // Takes the connection, as the kernel does for a process that is stopped, and says nothing.
+    listener.reset(socket(name.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    name.set_port(0);
+    ck_assert_int_eq(bind(listener.get(), name.data(), socklen_t(name.size())), 0);
+    ck_assert_int_eq(listen(listener.get(), 5), 0);
+    sockaddr_storage bound{};
+    socklen_t length = sizeof(bound);
+    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &length);
+    name = util::SocketAddress::from_sockaddr(&bound, length);
+  } else if (!fault("hang", name.port(), 1)) {
+    return;
+  }
+  ck_assert_int_eq(a.connector->connect(name, 1, true), 0);
+  ck_assert_int_eq(a.connector->connect(b.name(), 2, false), 0);
+  ck_assert(a.wait([&] { return !a.up.empty(); }));
+  ck_assert(a.wait([&] { return !a.failed.empty(); }));
+  ck_assert(a.up[0].peer == b.name());
+  ck_assert(a.failed[0].peer == name);
+  ck_assert_int_eq(a.failed[0].status, -FI_ETIMEDOUT);
+}
+END_TEST
+
+START_TEST(a_reset_or_refusal_now_and_then_is_overcome) {
+  ConnectorEndpoint a(*g_device), b(*g_device);
+  if (g_device->personality() == Personality::ib || !fault("refuse", b.name().port(), 3)) return;
+  ck_assert_int_eq(a.connector->connect(b.name(), 1, true), 0);
+  ck_assert(a.wait([&] { return !a.up.empty(); }));
+  ck_assert(a.failed.empty());
+}
+END_TEST
+
+START_TEST(many_connect_to_one) {
+  ConnectorEndpoint hub(*g_device);
+  std::vector<std::unique_ptr<ConnectorEndpoint>> others;
+  for (int i = 0; i < 40; ++i) {
+    others.push_back(std::make_unique<ConnectorEndpoint>(*g_device));
+    ck_assert_int_eq(others.back()->status, 0);
+  }
+  for (auto& other : others) ck_assert_int_eq(other->connector->connect(hub.name(), 1, true), 0);
+  for (auto& other : others) ck_assert(other->wait([&] { return !other->up.empty(); }));
+  ck_assert(hub.wait([&] { return hub.up.size() == others.size(); }));
+  ck_assert(hub.failed.empty() && hub.lost.empty());
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("connector");
+  TCase* test = tcase_create("all");
+  tcase_add_checked_fixture(test, open_device, close_device);
+  tcase_set_timeout(test, 30);
+  tcase_add_test(test, a_connection_carries_packets_both_ways);
+  tcase_add_test(test, both_at_once_get_one_connection);
+  tcase_add_test(test, an_endpoint_reaches_itself_by_two_connections);
+  tcase_add_loop_test(test, a_missing_listener_is_refused, 0, 2);
+  tcase_add_test(test, a_patient_connect_finds_a_late_listener);
+  tcase_add_test(test, a_port_in_use_is_refused);
+  tcase_add_test(test, another_key_is_refused);
+  tcase_add_test(test, the_end_of_a_connection_is_seen_and_a_new_one_made);
+  tcase_add_test(test, an_endpoint_that_ends_is_seen);
+  tcase_add_test(test, an_endpoint_ends_while_it_connects);
+  tcase_add_test(test, a_closing_endpoint_takes_no_more);
+  tcase_add_test(test, a_handshake_that_hangs_times_out_and_holds_nobody_up);
+  tcase_add_test(test, a_reset_or_refusal_now_and_then_is_overcome);
+  tcase_add_test(test, many_connect_to_one);
+  suite_add_tcase(suite, test);
+  return suite;
+}
+
+int run() {
+  SRunner* runner = srunner_create(suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main(int, char** argv) {
+  return erdma::test::on_simulated_devices(argv, erdma::test::run);
+}

@@ -1,0 +1,404 @@
+// Memory that is registered is found again, within limits; and which memory that may be.
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <string>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/captured_log.h"
+#include "transport/verbs/memory_map.h"
+#include "transport/verbs_registration_rig.h"
+
+namespace {
+
+using namespace erdma::test;
+using erdma::transport::verbs::AddressRange;
+using erdma::transport::verbs::AddressRanges;
+using erdma::transport::verbs::find_mapping;
+using erdma::transport::verbs::Mapping;
+using erdma::transport::verbs::parse_mapping;
+using erdma::transport::verbs::Registration;
+using erdma::transport::verbs::WatchedCache;
+
+START_TEST(memory_is_registered_once_and_found_again) {
+  Rig rig;
+  const uint32_t first = rig.key(0, 4);
+  ck_assert_uint_eq(rig.key(0, 4), first);
+  ck_assert_uint_eq(rig.log.made, 1);
+  ck_assert_uint_eq(rig.cache->statistics().hits, 1);
+}
+END_TEST
+
+START_TEST(bytes_are_registered_by_whole_pages) {
+  Rig rig;
+  Registration use;
+  ck_assert_int_eq(rig.cache->acquire(rig.arena.at(1) + 7, page_bytes(), use), 0);
+  ck_assert_ptr_eq(reinterpret_cast<std::byte*>(region_of(use).range.start), rig.arena.at(1));
+  ck_assert_uint_eq(region_of(use).range.bytes(), Arena::bytes(2));
+  rig.cache->release(use);
+}
+END_TEST
+
+START_TEST(what_lies_within_a_region_uses_it) {
+  Rig rig;
+  const uint32_t whole = rig.key(0, 8);
+  ck_assert_uint_eq(rig.key(0, 1), whole);
+  ck_assert_uint_eq(rig.key(3, 2), whole);
+  ck_assert_uint_eq(rig.key(7, 1), whole);
+  ck_assert_uint_ne(rig.key(7, 2), whole);
+}
+END_TEST
+
+START_TEST(overlapping_ranges_have_regions_of_their_own) {
+  Rig rig;
+  const uint32_t low = rig.key(0, 4), high = rig.key(2, 4);
+  ck_assert_uint_ne(low, high);
+  ck_assert_uint_eq(rig.key(0, 4), low);
+  ck_assert_uint_eq(rig.key(2, 4), high);
+}
+END_TEST
+
+START_TEST(a_region_takes_the_place_of_what_it_contains) {
+  Rig rig;
+  (void)rig.key(1, 1);
+  (void)rig.key(3, 2);
+  const uint32_t big = rig.key(0, 8);
+  ck_assert_uint_eq(rig.key(1, 1), big);
+  ck_assert_uint_eq(rig.key(3, 2), big);
+  rig.wait_for_regions(1);
+}
+END_TEST
+
+START_TEST(a_region_in_use_outlives_its_place) {
+  Rig rig;
+  Registration small;
+  ck_assert_int_eq(rig.acquire(1, 1, small), 0);
+  (void)rig.key(0, 8);
+  rig.arena.map(0, 16);
+  const uint32_t fresh = rig.key(1, 1);
+  ck_assert_uint_ne(fresh, small.lkey);
+  rig.wait_for_regions(2);  // the one in use, and the fresh one
+  ck_assert_uint_eq(region_of(small).lkey, small.lkey);
+  rig.cache->release(small);
+  rig.wait_for_regions(1);
+  ck_assert_uint_eq(rig.key(1, 1), fresh);
+}
+END_TEST
+
+struct Nonsense {
+  uintptr_t address;
+  size_t length;
+};
+constexpr Nonsense kNonsense[] = {{4096, 0}, {UINTPTR_MAX - 10, 5}, {UINTPTR_MAX - 8192, 8192}};
+
+START_TEST(what_are_no_bytes_is_refused) {
+  Rig rig;
+  Registration use;
+  ck_assert_int_eq(
+      rig.cache->acquire(reinterpret_cast<void*>(kNonsense[_i].address), kNonsense[_i].length, use),
+      -FI_EINVAL);
+}
+END_TEST
+
+// --- memory that is refused
+
+void* shared_pages() {
+  return mmap(nullptr, Arena::bytes(4), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+void* pages_of_a_file() {
+  const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  void* memory = mmap(nullptr, Arena::bytes(4), PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+  close(fd);
+  return memory;
+}
+void* private_pages_of_a_memory_file(int flags) {
+  const int fd = memfd_create("test", MFD_CLOEXEC);
+  ck_assert_int_eq(ftruncate(fd, off_t(Arena::bytes(4))), 0);
+  void* memory = mmap(nullptr, Arena::bytes(4), PROT_READ | PROT_WRITE, flags, fd, 0);
+  close(fd);
+  return memory;
+}
+void* private_memory_file() {
+  return private_pages_of_a_memory_file(MAP_PRIVATE);
+}
+void* shared_memory_file() {
+  return private_pages_of_a_memory_file(MAP_SHARED);
+}
+void* read_only_pages() {
+  return mmap(nullptr, Arena::bytes(4), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+void* half_mapped() {
+  void* memory =
+      mmap(nullptr, Arena::bytes(4), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  munmap(static_cast<std::byte*>(memory) + Arena::bytes(2), Arena::bytes(2));
+  return memory;
+}
+using Pages = void* (*)();
+constexpr Pages kUnsafe[] = {shared_pages,       pages_of_a_file, private_memory_file,
+                             shared_memory_file, read_only_pages, half_mapped};
+
+START_TEST(memory_that_may_change_unseen_is_refused) {
+  RegionLog log;
+  auto cache = make_cache(log);
+  void* memory = kUnsafe[_i]();
+  ck_assert_ptr_ne(memory, MAP_FAILED);
+  Registration use;
+  g_log.clear();
+  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), use), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), use), -FI_EOPNOTSUPP);
+  ck_assert(contains(only_log_line(), "copied instead"));
+  ck_assert_uint_eq(log.made, 0);
+}
+END_TEST
+
+START_TEST(a_buffer_over_several_mappings_is_registered) {
+  Rig rig;
+  ck_assert_int_eq(mprotect(rig.arena.at(4), Arena::bytes(1), PROT_NONE), 0);
+  ck_assert_int_eq(madvise(rig.arena.at(9), Arena::bytes(1), MADV_DONTFORK), 0);
+  ck_assert_int_eq(mprotect(rig.arena.at(4), Arena::bytes(1), PROT_READ | PROT_WRITE), 0);
+  const uint32_t key = rig.key(2, 10);
+  ck_assert_uint_eq(rig.key(2, 10), key);
+  rig.arena.map(8, 1);
+  ck_assert_uint_ne(rig.key(2, 10), key);
+}
+END_TEST
+
+START_TEST(the_stack_can_be_registered) {
+  RegionLog log;
+  auto cache = make_cache(log);
+  std::byte local[20000];
+  Registration use;
+  ck_assert_int_eq(cache->acquire(local, sizeof(local), use), 0);
+  cache->release(use);
+}
+END_TEST
+
+// --- limits
+
+START_TEST(the_least_recently_used_region_goes_first) {
+  WatchedCache::Limits limits;
+  limits.max_regions = 3;
+  Rig rig(limits);
+  const uint32_t a = rig.key(0, 1), b = rig.key(1, 1), c = rig.key(2, 1);
+  ck_assert_uint_eq(rig.key(0, 1), a);
+  (void)rig.key(3, 1);
+  ck_assert_uint_eq(rig.log.count(), 3);
+  ck_assert_uint_eq(rig.key(0, 1), a);
+  ck_assert_uint_eq(rig.key(2, 1), c);
+  ck_assert_uint_ne(rig.key(1, 1), b);
+}
+END_TEST
+
+START_TEST(a_region_in_use_does_not_go) {
+  WatchedCache::Limits limits;
+  limits.max_bytes = Arena::bytes(4);
+  Rig rig(limits);
+  Registration use, more;
+  ck_assert_int_eq(rig.acquire(0, 3, use), 0);
+  (void)rig.key(8, 1);
+  (void)rig.key(9, 1);
+  ck_assert_uint_eq(rig.log.count(), 2);
+  ck_assert_int_eq(rig.acquire(10, 2, more), -FI_ENOMEM);
+  ck_assert_int_eq(rig.acquire(10, 5, more), -FI_EOPNOTSUPP);
+  rig.cache->release(use);
+  ck_assert_int_eq(rig.acquire(10, 2, more), 0);
+  rig.cache->release(more);
+}
+END_TEST
+
+START_TEST(a_device_without_room_takes_new_regions_for_old_ones) {
+  Rig rig;
+  rig.log.room = Arena::bytes(8);
+  (void)rig.key(0, 4);
+  (void)rig.key(4, 4);
+  g_log.clear();
+  (void)rig.key(10, 6);
+  ck_assert(only_log_line().empty());
+}
+END_TEST
+
+START_TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
+  Rig rig;
+  rig.log.room = Arena::bytes(8);
+  (void)rig.key(0, 4);
+  Registration use;
+  g_log.clear();
+  ck_assert_int_eq(rig.acquire(10, 9, use), -FI_ENOMEM);
+  ck_assert_uint_eq(rig.log.count(), 0);
+  (void)rig.key(0, 4);
+  ck_assert_int_eq(rig.acquire(10, 10, use), -FI_ENOMEM);
+  ck_assert_uint_eq(rig.log.count(), 1);  // not asked again
+  ck_assert(contains(only_log_line(), "ulimit -l"));
+}
+END_TEST
+
+START_TEST(an_error_that_room_does_not_mend_costs_nobody_his_region) {
+  Rig rig;
+  const uint32_t kept = rig.key(0, 4);
+  rig.log.refuse = EFAULT;
+  Registration use;
+  ck_assert_int_eq(rig.acquire(10, 4, use), -FI_EOPNOTSUPP);
+  rig.log.refuse = 0;
+  ck_assert_uint_eq(rig.key(0, 4), kept);
+}
+END_TEST
+
+// --- without a monitor
+
+START_TEST(a_monitor_closed_by_the_application_is_missed) {
+  Rig rig;
+  (void)rig.key(0, 4);
+  unsigned closed = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(entry.path(), error) == "anon_inode:[userfaultfd]")
+      closed += close(std::stoi(entry.path().filename())) == 0;
+  }
+  ck_assert_uint_eq(closed, 1);
+  Registration use;
+  ck_assert_int_eq(rig.acquire(0, 4, use), -FI_EOPNOTSUPP);
+  rig.arena.unmap(0, 4);  // does not hang
+}
+END_TEST
+
+/// As a sandbox would.
+void forbid_userfaultfd() {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 3, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0xaa00, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(rules), rules};
+  ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+START_TEST(a_sandbox_without_userfaultfd_is_told_of) {
+  forbid_userfaultfd();
+  RegionLog log;
+  g_log.clear();
+  auto cache = WatchedCache::create(std::make_unique<TestRegions>(log), {});
+  ck_assert_int_eq(cache.error(), -FI_EOPNOTSUPP);
+  ck_assert(contains(only_log_line(), "seccomp"));
+}
+END_TEST
+
+START_TEST(sets_of_addresses_are_sets) {
+  unsigned seed = unsigned(_i) + 1;
+  AddressRanges ranges;
+  bool model[64] = {};
+  for (int step = 0; step < 2000; ++step) {
+    const size_t start = size_t(rand_r(&seed)) % 63,
+                 end = start + 1 + size_t(rand_r(&seed)) % (64 - start);
+    const bool add = rand_r(&seed) & 1;
+    if (add)
+      ranges.add({start, end});
+    else
+      ranges.subtract({start, end});
+    std::fill(model + start, model + end, add);
+    const size_t from = size_t(rand_r(&seed)) % 63,
+                 to = from + 1 + size_t(rand_r(&seed)) % (64 - from);
+    ck_assert_int_eq(ranges.contains({from, to}),
+                     std::all_of(model + from, model + to, [](bool in) { return in; }));
+  }
+}
+END_TEST
+
+struct MapLine {
+  const char* text;
+  bool parsed, ours;
+};
+constexpr MapLine kLines[] = {
+    {"7f00-7f20 rw-p 00000000 00:00 0 ", true, true},
+    {"7f00-7f20 rw-p 00000000 00:00 0                          [heap]", true, true},
+    {"7f00-7f20 rw-p 00000000 00:00 0                          [anon:mine]", true, true},
+    {"7f00-7f20 rw-s 00000000 00:01 1027  /dev/zero (deleted)", true, false},
+    {"7f00-7f20 r--p 00000000 00:00 0 ", true, false},
+    {"7f00-7f20 ---p 00000000 00:00 0 ", true, false},
+    {"7f00-7f20 rw-p 00002000 fd:01 17 /usr/lib/libc.so.6", true, false},
+    {"7f00-7f20 rw-p 00000000 00:0f 99 /anon_hugepage (deleted)", true, true},
+    {"7f00-7f20 rw-s 00000000 00:0f 99 /anon_hugepage (deleted)", true, false},
+    {"7f00-7f20 rw-p 00000000 00:0f 99 /huge/anon_hugepage (deleted)", true, false},
+    {"", false, false},
+    {"nonsense", false, false},
+};
+
+START_TEST(lines_of_proc_maps_tell_whose_memory_it_is) {
+  Mapping mapping;
+  ck_assert_int_eq(parse_mapping(kLines[_i].text, mapping), kLines[_i].parsed);
+  if (!kLines[_i].parsed) return;
+  ck_assert_uint_eq(mapping.range.start, 0x7f00);
+  ck_assert_uint_eq(mapping.range.end, 0x7f20);
+  ck_assert_int_eq(mapping.ours, kLines[_i].ours);
+}
+END_TEST
+
+START_TEST(a_mapping_is_found_by_any_of_its_addresses) {
+  Arena arena(8);
+  arena.map(2, 4);
+  Mapping mapping;
+  for (size_t page = 2; page < 6; ++page) {
+    ck_assert(find_mapping(reinterpret_cast<uintptr_t>(arena.at(page)), mapping));
+    ck_assert(mapping.ours);
+    ck_assert_uint_eq(mapping.range.start, reinterpret_cast<uintptr_t>(arena.at(2)));
+    ck_assert_uint_eq(mapping.range.end, reinterpret_cast<uintptr_t>(arena.at(6)));
+  }
+  munmap(arena.at(4), page_bytes());
+  ck_assert(!find_mapping(reinterpret_cast<uintptr_t>(arena.at(4)), mapping));
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("verbs registration");
+  TCase* cache = tcase_create("cache");
+  tcase_add_test(cache, memory_is_registered_once_and_found_again);
+  tcase_add_test(cache, bytes_are_registered_by_whole_pages);
+  tcase_add_test(cache, what_lies_within_a_region_uses_it);
+  tcase_add_test(cache, overlapping_ranges_have_regions_of_their_own);
+  tcase_add_test(cache, a_region_takes_the_place_of_what_it_contains);
+  tcase_add_test(cache, a_region_in_use_outlives_its_place);
+  tcase_add_loop_test(cache, what_are_no_bytes_is_refused, 0, int(std::size(kNonsense)));
+  tcase_add_loop_test(cache, memory_that_may_change_unseen_is_refused, 0, int(std::size(kUnsafe)));
+  tcase_add_test(cache, a_buffer_over_several_mappings_is_registered);
+  tcase_add_test(cache, the_stack_can_be_registered);
+  tcase_add_test(cache, the_least_recently_used_region_goes_first);
+  tcase_add_test(cache, a_region_in_use_does_not_go);
+  tcase_add_test(cache, a_device_without_room_takes_new_regions_for_old_ones);
+  tcase_add_test(cache, a_limit_of_locked_memory_is_told_once_with_the_remedy);
+  tcase_add_test(cache, an_error_that_room_does_not_mend_costs_nobody_his_region);
+  suite_add_tcase(suite, cache);
+  TCase* monitor = tcase_create("monitor");
+  tcase_add_test(monitor, a_monitor_closed_by_the_application_is_missed);
+  tcase_add_test(monitor, a_sandbox_without_userfaultfd_is_told_of);
+  suite_add_tcase(suite, monitor);
+  TCase* addresses = tcase_create("addresses");
+  tcase_add_loop_test(addresses, sets_of_addresses_are_sets, 0, 4);
+  tcase_add_loop_test(addresses, lines_of_proc_maps_tell_whose_memory_it_is, 0,
+                      int(std::size(kLines)));
+  tcase_add_test(addresses, a_mapping_is_found_by_any_of_its_addresses);
+  suite_add_tcase(suite, addresses);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,249 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/verbs.h"
+#include "transport/conformance.h"
+#include "transport/verbs/core.h"
+
+// Endpoints on the NIC of fake/verbs.h, connected without a thread: include in one file.
+namespace erdma::test {
+
+namespace verbs = transport::verbs;
+
+/// Every connector of the test, by name; and what they are told to do.
+struct FakeFabric {
+  struct Wire {
+    class FakeConnector* ends[2];
+    uint64_t ids[2];
+  };
+  std::vector<std::pair<util::SocketAddress, FakeConnector*>> listeners;
+  std::vector<Wire> wires;
+  uint64_t next_id = 1;
+  uint16_t next_port = 1000;
+  bool hold = false;          ///< connect() does nothing yet
+  bool quiet_deaths = false;  ///< a close is not told to the peer
+  int refuse = 0;             ///< status of every attempt
+  unsigned attempts = 0;
+
+  static FakeFabric& one() {
+    static FakeFabric fabric;
+    return fabric;
+  }
+  FakeConnector* find(const util::SocketAddress& name) {
+    for (auto& [known, connector] : listeners)
+      if (known == name) return connector;
+    return nullptr;
+  }
+};
+
+class FakeConnector final : public verbs::Connector {
+ public:
+  struct Attempt {
+    util::SocketAddress peer;
+    uint64_t number;
+  };
+
+  explicit FakeConnector(const verbs::ConnectorConfig& config)
+      : x_config(config), x_name(config.name), x_nonce(FakeFabric::one().next_id++) {
+    if (!x_name.port()) x_name.set_port(FakeFabric::one().next_port++);
+    FakeFabric::one().listeners.emplace_back(x_name, this);
+  }
+  ~FakeConnector() override { stop_listening(); }
+
+  const util::SocketAddress& name() const noexcept override { return x_name; }
+  uint64_t nonce() const noexcept override { return x_nonce; }
+  int connect(const util::SocketAddress& peer, uint64_t attempt, bool) noexcept override {
+    ++FakeFabric::one().attempts;
+    x_attempts.push_back({peer, attempt});
+    if (!FakeFabric::one().hold) go_on();
+    return 0;
+  }
+  void close(uint64_t connection_id, bool orderly) noexcept override {
+    FakeFabric& fabric = FakeFabric::one();
+    for (size_t i = 0; i < fabric.wires.size(); ++i) {
+      FakeFabric::Wire& wire = fabric.wires[i];
+      for (int end : {0, 1}) {
+        if (wire.ids[end] != connection_id) continue;
+        FakeConnector* peer = wire.ends[1 - end];
+        wire.ids[end] = 0;
+        if (wire.ids[1 - end] && !fabric.quiet_deaths)
+          peer->lose(wire.ids[1 - end], orderly ? -FI_ESHUTDOWN : -FI_ECONNRESET);
+      }
+    }
+  }
+  void stop_listening() noexcept override {
+    std::erase_if(FakeFabric::one().listeners,
+                  [this](const auto& known) { return known.second == this; });
+  }
+  void abandon() noexcept override {}
+
+  void lose(uint64_t connection_id, int status) {
+    verbs::Mail mail;
+    mail.type = verbs::Mail::Type::lost;
+    mail.connection_id = connection_id;
+    mail.status = status;
+    x_config.mail->post(std::move(mail));
+  }
+  /// Carries out what connect() asked for.
+  void go_on() {
+    for (const Attempt& attempt : std::exchange(x_attempts, {})) {
+      FakeConnector* peer = FakeFabric::one().find(attempt.peer);
+      const int status = FakeFabric::one().refuse ? FakeFabric::one().refuse
+                         : peer                   ? 0
+                                                  : -FI_ECONNREFUSED;
+      if (!status) {
+        join(*peer, attempt);
+        continue;
+      }
+      verbs::Mail mail;
+      mail.peer = attempt.peer;
+      mail.attempt = attempt.number;
+      mail.status = status;
+      x_config.mail->post(std::move(mail));
+    }
+  }
+  const verbs::ConnectorConfig& config() const { return x_config; }
+
+ private:
+  struct Half {
+    std::unique_ptr<verbs::Connection> connection;
+    ibv_qp* qp = nullptr;
+    verbs::Terms terms;
+  };
+
+  Half make() {
+    Half half;
+    ibv_qp_init_attr attr{};
+    half.connection = x_config.factory->prepare(attr);
+    if (!half.connection) return half;
+    half.qp = ibv_create_qp(x_config.device->pd(), &attr);
+    x_config.factory->adopt(*half.connection, half.qp);
+    if (x_config.factory->post_receives(*half.connection)) half.qp = nullptr;
+    x_config.factory->fill_terms(*half.connection, half.terms);
+    half.terms.name = x_name;
+    half.terms.nonce = x_nonce;
+    return half;
+  }
+  void join(FakeConnector& peer, const Attempt& attempt) {
+    Half mine = make();
+    Half theirs = mine.qp ? peer.make() : Half{};
+    if (!mine.qp || !theirs.qp) return fail(attempt, std::move(mine), peer, std::move(theirs));
+    fake::Nic::join(mine.qp, theirs.qp);
+    FakeFabric& fabric = FakeFabric::one();
+    const uint64_t ids[] = {fabric.next_id++, fabric.next_id++};
+    fabric.wires.push_back({{this, &peer}, {ids[0], ids[1]}});
+    const verbs::Terms my_terms = mine.terms;
+    tell(std::move(mine), peer.x_name, theirs.terms, ids[0], true);
+    peer.tell(std::move(theirs), x_name, my_terms, ids[1], false);
+  }
+  void fail(const Attempt& attempt, Half mine, FakeConnector& peer, Half theirs) {
+    dispose(std::move(mine));
+    peer.dispose(std::move(theirs));
+    verbs::Mail mail;
+    mail.peer = attempt.peer;
+    mail.attempt = attempt.number;
+    mail.status = -FI_ENOMEM;
+    x_config.mail->post(std::move(mail));
+  }
+  void dispose(Half half) {
+    if (!half.connection) return;
+    verbs::Mail mail;
+    mail.type = verbs::Mail::Type::dispose;
+    mail.connection = std::move(half.connection);
+    x_config.mail->post(std::move(mail));
+  }
+  void tell(Half half, const util::SocketAddress& peer, const verbs::Terms& terms, uint64_t id,
+            bool active) {
+    verbs::Mail mail;
+    mail.type = verbs::Mail::Type::up;
+    mail.peer = peer;
+    mail.connection_id = id;
+    mail.active = active;
+    mail.terms = terms;
+    mail.connection = std::move(half.connection);
+    x_config.mail->post(std::move(mail));
+  }
+
+  const verbs::ConnectorConfig x_config;
+  util::SocketAddress x_name;
+  const uint64_t x_nonce;
+  std::vector<Attempt> x_attempts;
+};
+
+/// Registers everything, or nothing.
+struct FakeCache final : verbs::RegistrationCache {
+  ibv_pd* pd = nullptr;
+  bool refuse = false;
+  int held = 0;
+  int acquire(const void* address, size_t length, verbs::Registration& out) noexcept override {
+    if (refuse) return -FI_EOPNOTSUPP;
+    ibv_mr* mr = ibv_reg_mr(pd, const_cast<void*>(address), length,
+                            verbs::Device::kSinkAccess | IBV_ACCESS_REMOTE_READ);
+    out = {mr->lkey, mr->rkey, mr};
+    ++held;
+    return 0;
+  }
+  void release(const verbs::Registration& registration) noexcept override {
+    ibv_dereg_mr(static_cast<ibv_mr*>(registration.entry));
+    --held;
+  }
+};
+
+struct FakeClock final : util::Clock {
+  uint64_t time = 1'000'000'000;
+  uint64_t now() const noexcept override { return time; }
+};
+
+/// What VerbsTransport is to Core, for tests that look inside.
+struct CoreTransport final : transport::Transport {
+  std::unique_ptr<verbs::Core> core;
+  int poll(transport::Sink& sink) noexcept override { return core->poll(sink); }
+  util::Result<transport::Link*> link_to(const util::SocketAddress& a) noexcept override {
+    return core->link_to(a);
+  }
+  int wait_fd() const noexcept override { return core->wait_fd(); }
+  bool arm() noexcept override { return core->arm(); }
+  void disarm() noexcept override { core->disarm(); }
+  void shutdown() noexcept override { core->shutdown(); }
+};
+
+/// A device and endpoints on it. Destroyed after the sides that use it.
+struct Rig {
+  std::unique_ptr<verbs::Device> device;
+  FakeCache cache;
+  FakeClock clock;
+  fake::Nic& nic = fake::Nic::one();
+  FakeFabric& fabric = FakeFabric::one();
+
+  Rig() {
+    auto opened = verbs::Device::open("fake0", address_of("10.0.0.1", 0));
+    if (opened) device = std::move(*opened);
+    cache.pd = device->pd();
+  }
+  bool open(Side& side, const verbs::Options& options = {}, const util::Clock* with = nullptr) {
+    auto core =
+        verbs::Core::open(options, *device, cache, address_of("10.0.0.1", 0), with,
+                          [](const verbs::ConnectorConfig& config)
+                              -> util::Result<std::unique_ptr<verbs::Connector>> {
+                            return std::unique_ptr<verbs::Connector>(new FakeConnector(config));
+                          });
+    if (!core) return false;
+    auto transport = std::make_unique<CoreTransport>();
+    transport->core = std::move(*core);
+    side.name = transport->core->name();
+    side.transport = transport.get();
+    side.owned = std::move(transport);
+    return true;
+  }
+  static verbs::Core& core(Side& side) {
+    return *static_cast<CoreTransport*>(side.transport)->core;
+  }
+};
+
+}  // namespace erdma::test

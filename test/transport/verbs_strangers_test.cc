@@ -1,0 +1,223 @@
+#include <span>
+#include <string>
+
+#include "fake/captured_log.h"
+#include "transport/handshake_world.h"
+
+/// Who is not a peer: other keys, other versions, garbage, and those who do not go on.
+namespace erdma::test {
+namespace {
+
+size_t lines_with(const char* text) {
+  size_t count = 0;
+  for (const LogLine& line : g_log) count += contains(line.text, text);
+  return count;
+}
+
+START_TEST(another_key_is_refused_with_one_line_on_both_sides) {
+  World world;
+  Options one, two;
+  one.job_key = "one";
+  two.job_key = _i ? "two" : "";
+  Host &a = world.add(kA, 1, one), &b = world.add(kB, 2, two);
+  g_log.clear();
+  a.connect(name_b(), true);
+  world.settle();
+  ck_assert_uint_eq(a.failed.size(), 1);
+  ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
+  ck_assert(b.up.empty() && b.alive == 0);
+  ck_assert_uint_eq(lines_with("has another job key"), 1);
+  ck_assert_uint_eq(lines_with("10.0.0.2:5000 refuses this endpoint: another job key"), 1);
+}
+END_TEST
+
+START_TEST(the_same_key_is_accepted) {
+  World world;
+  Options options;
+  options.job_key = std::string(1000, 'k');
+  Host &a = world.add(kA, 1, options), &b = world.add(kB, 2, options);
+  a.connect(name_b());
+  world.settle();
+  expect_joined(world, a, b);
+}
+END_TEST
+
+struct Captured {
+  HelloBytes hello;
+  Path path;
+};
+/// What a real peer sends, to be spoiled.
+Captured hello_of(Host& host, const util::SocketAddress& to) {
+  Hello hello;
+  hello.terms = {host.config.name, 7, 8, 2048};
+  hello.serial = 1;
+  Captured captured{};
+  captured.hello =
+      encode(hello, JobKey(host.config.options.job_key), captured.path, name_bytes(to));
+  return captured;
+}
+
+START_TEST(what_is_no_hello_costs_one_line_and_nothing_else) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  const Captured good = hello_of(b, name_a());
+  Captured bad = good;
+  std::span<const std::byte> bytes = std::as_bytes(std::span(&bad.hello, 1));
+  const char* expect = "did not send a hello";
+  util::SocketAddress from = name_b();
+  switch (_i) {
+    case 0:
+      bad.hello.prefix.magic ^= 1;
+      break;
+    case 1:
+      bad.hello.prefix.version = 77, expect = "another version";
+      break;
+    case 2:
+      bad.hello.prefix.magic = __builtin_bswap32(kHelloMagic), expect = "another version";
+      break;
+    case 3:
+      bad.hello.prefix.kind = uint8_t(HelloKind::welcome);
+      break;
+    case 4:
+      bytes = bytes.first(55);
+      break;
+    case 5:
+      bytes = {};
+      break;
+    case 6:
+      bad.hello.mac[3] ^= 1, expect = "another job key";
+      break;
+    case 7:
+      bad.path[5] = std::byte{1}, expect = "another job key";
+      break;
+    case 8:
+      from = address_of("10.0.0.77", 1), expect = "does not come from";
+      break;
+    case 9:
+      bad = hello_of(b, address_of("10.0.0.9", 5000)), expect = "takes this endpoint";
+      break;
+    case 10:
+      bad = hello_of(a, name_a()), from = name_a(), expect = "says that it is this endpoint";
+      break;
+    default:
+      break;
+  }
+  g_log.clear();
+  a.manager->on_request(next_connection_id(), from, bytes, bad.path);
+  ck_assert(contains(only_log_line(), expect));
+  ck_assert_int_eq(a.alive, 0);
+  b.connect(name_a());
+  world.settle();
+  expect_joined(world, a, b);
+}
+END_TEST
+
+START_TEST(a_hello_with_empty_terms_is_refused) {
+  World world;
+  Host& a = world.add(kA, 1);
+  Hello hello;
+  hello.terms = {name_b(), 7, uint16_t(_i ? 8 : 0), _i ? 0u : 2048u};
+  const HelloBytes bytes = encode(hello, JobKey(""), {}, name_bytes(name_a()));
+  a.manager->on_request(next_connection_id(), {}, std::as_bytes(std::span(&bytes, 1)), {});
+  ck_assert_int_eq(a.alive, 0);
+}
+END_TEST
+
+START_TEST(strangers_do_not_fill_the_log) {
+  World world;
+  Host& a = world.add(kA, 1);
+  g_log.clear();
+  for (int i = 0; i < 10'000; ++i) a.manager->on_request(next_connection_id(), {}, {}, {});
+  ck_assert_uint_le(g_log.size(), 10);
+  world.clock.time += 2'000'000'000;
+  g_log.clear();
+  a.manager->on_request(next_connection_id(), {}, {}, {});
+  ck_assert(contains(only_log_line(), "others were not logged"));
+}
+END_TEST
+
+START_TEST(requests_that_never_confirm_are_bounded_and_keep_nobody_out) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  for (unsigned i = 0; i < 2'000; ++i) {
+    Hello hello;
+    hello.terms = {address_of("10.0.9.9", uint16_t(i + 1)), i, 8, 2048};
+    const HelloBytes bytes = encode(hello, JobKey(""), {}, name_bytes(name_a()));
+    const uint64_t id = next_connection_id();
+    world.other[id] = {address_of("10.0.9.9", 1), next_connection_id()};
+    a.manager->on_request(id, {}, std::as_bytes(std::span(&bytes, 1)), {});
+    a.poll();
+    ck_assert_int_le(a.alive, 256);
+  }
+  b.connect(name_a());
+  world.deliver_all();
+  b.poll();
+  a.poll();
+  ck_assert_uint_eq(b.up.size(), 1);
+  ck_assert_uint_eq(a.up_to(name_b()), 1);
+  world.settle();  // their time runs out
+  ck_assert_int_eq(a.alive, 1);
+}
+END_TEST
+
+START_TEST(something_else_that_listens_is_not_asked_twice) {
+  World world;
+  Host& a = world.add(kA, 1);
+  world.add(kB, 2);
+  a.connect(name_b(), true);
+  world.deliver(0);
+  const std::byte junk[40] = {};
+  g_log.clear();
+  a.manager->on_refused(world.other.begin()->first, junk);
+  a.poll();
+  ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
+  ck_assert_uint_eq(lines_with("is not an endpoint of this provider"), 1);
+}
+END_TEST
+
+START_TEST(a_false_welcome_fails_the_attempt) {
+  World world;
+  Options options;
+  options.job_key = "secret";
+  Host& a = world.add(kA, 1, options);
+  world.add(kB, 2);
+  a.connect(name_b(), true);
+  world.deliver(0);
+  Hello welcome;
+  welcome.kind = HelloKind::welcome;
+  welcome.terms = {name_b(), 2, 8, 2048};
+  const Mac unknown{};
+  const HelloBytes bytes =
+      encode(welcome, JobKey(_i ? "secret" : ""), {}, std::as_bytes(std::span(unknown)));
+  a.manager->on_accepted(world.other.begin()->first, std::as_bytes(std::span(&bytes, 1)), {});
+  a.poll();
+  ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
+  ck_assert(a.up.empty() && a.alive == 0);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("strangers");
+  TCase* test = tcase_create("all");
+  tcase_add_loop_test(test, another_key_is_refused_with_one_line_on_both_sides, 0, 2);
+  tcase_add_test(test, the_same_key_is_accepted);
+  tcase_add_loop_test(test, what_is_no_hello_costs_one_line_and_nothing_else, 0, 11);
+  tcase_add_loop_test(test, a_hello_with_empty_terms_is_refused, 0, 2);
+  tcase_add_test(test, strangers_do_not_fill_the_log);
+  tcase_add_test(test, requests_that_never_confirm_are_bounded_and_keep_nobody_out);
+  tcase_add_test(test, something_else_that_listens_is_not_asked_twice);
+  tcase_add_loop_test(test, a_false_welcome_fails_the_attempt, 0, 2);
+  suite_add_tcase(suite, test);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,476 @@
+#include <cstring>
+
+#include "libcheck.h"
+#include "transport/verbs_rig.h"
+
+/// Two endpoints on a fake NIC: packets, transfers, and all the ways in which a connection ends.
+namespace erdma::test {
+namespace {
+
+using transport::Access;
+using transport::Exposure;
+using transport::Link;
+using transport::SendHint;
+
+struct Two {
+  Rig rig;
+  Pair pair;
+  explicit Two(const verbs::Options& options = {}) {
+    ck_assert(rig.open(pair.a, options, &rig.clock));
+    ck_assert(rig.open(pair.b, options, &rig.clock));
+  }
+  ~Two() {
+    for (const std::string& what : rig.nic.violations) printf("violation: %s\n", what.c_str());
+    ck_assert(rig.nic.violations.empty() || broken_on_purpose);
+  }
+  bool broken_on_purpose = false;
+  Side& a() { return pair.a; }
+  Side& b() { return pair.b; }
+  void meet() {
+    ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+    ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
+    for (int i = 0; i < 8; ++i) pair.poll();
+  }
+  /// The clock runs too: what drains has a limit.
+  template <typename Condition>
+  bool until(Condition condition) {
+    for (int i = 0; i < 200'000; ++i) {
+      if (condition()) return true;
+      pair.poll();
+      rig.clock.time += 100'000;
+    }
+    return false;
+  }
+};
+
+START_TEST(small_packets_arrive_in_order_both_ways) {
+  Two two;
+  two.meet();
+  for (uint64_t i = 1; i < 2000; ++i) {
+    ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), i, &i, sizeof(i)), 0);
+    ck_assert_int_eq(two.pair.send(two.pair.b_to_a(), i, &i, sizeof(i)), 0);
+  }
+  ck_assert(two.pair.poll_until([&] {
+    return two.b().sink->packets.size() == 2000 && two.a().sink->packets.size() == 1999;
+  }));
+  for (uint64_t i = 1; i < 2000; ++i) {
+    ck_assert_uint_eq(two.b().sink->packets[i].number(), i);
+    ck_assert_uint_eq(two.a().sink->packets[i - 1].number(), i);
+  }
+}
+END_TEST
+
+START_TEST(receives_grow_for_a_peer_that_would_use_it) {
+  Two two;
+  two.meet();
+  Link& link = two.pair.a_to_b();
+  const size_t before = link.limits().eager;
+  ck_assert_uint_lt(before, verbs::Options{}.eager_bytes);
+  uint64_t sent = 1;
+  while (!link.send(numbered(sent), nullptr, 0, 0, SendHint::none)) ++sent;
+  while (sent < 200) ck_assert_int_eq(two.pair.send(link, sent++, nullptr, 0), 0);
+  ck_assert(two.pair.poll_until([&] { return link.limits().eager > before; }));
+  ck_assert_uint_eq(link.limits().eager, verbs::Options{}.eager_bytes);
+  for (uint64_t i = 200; i < 400; ++i) {
+    const auto bytes = pattern((i * 397) % (link.limits().eager + 1), unsigned(i));
+    ck_assert_int_eq(two.pair.send(link, i, bytes.data(), bytes.size()), 0);
+    ck_assert(two.pair.poll_until([&] { return two.b().sink->packets.size() == i + 1; }));
+    ck_assert(two.b().sink->packets.back().payload == bytes);
+  }
+}
+END_TEST
+
+START_TEST(packets_with_more_to_come_share_a_doorbell) {
+  Two two;
+  two.meet();
+  Link& link = two.pair.a_to_b();
+  const unsigned long before = two.rig.nic.doorbells;
+  for (uint64_t i = 1; i < 5; ++i)
+    ck_assert_int_eq(link.send(numbered(i), nullptr, 0, 0, SendHint::more), 0);
+  ck_assert_uint_eq(two.rig.nic.doorbells, before);
+  ck_assert_int_eq(link.send(numbered(5), nullptr, 0, 0, SendHint::none), 0);
+  ck_assert_uint_eq(two.rig.nic.doorbells, before + 1);
+  for (int i = 0; i < 4; ++i) two.pair.poll();
+  ck_assert_int_eq(link.send(numbered(6), nullptr, 0, 0, SendHint::more), 0);
+  ck_assert(two.pair.poll_until([&] { return two.b().sink->packets.size() == 7; }));
+  for (uint64_t i = 0; i < 7; ++i) ck_assert_uint_eq(two.b().sink->packets[i].number(), i);
+}
+END_TEST
+
+START_TEST(two_sides_that_flood_each_other_go_on) {
+  Two two;
+  two.meet();
+  Link& there = two.pair.a_to_b();
+  Link& back = two.pair.b_to_a();
+  uint64_t sent_a = 0, sent_b = 0;
+  for (int round = 0; round < 3000; ++round) {
+    while (!there.send(numbered(sent_a), nullptr, 0, 0, SendHint::none)) ++sent_a;
+    while (!back.send(numbered(sent_b), nullptr, 0, 0, SendHint::none)) ++sent_b;
+    two.pair.poll();
+  }
+  ck_assert_uint_gt(sent_a, 10'000);
+  ck_assert_uint_gt(sent_b, 10'000);
+}
+END_TEST
+
+/// Exposes at a, names it to b.
+Exposure exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
+  Exposure exposure;
+  ck_assert_int_eq(two.pair.a_to_b().expose(iov, count, length, access, exposure), 0);
+  return exposure;
+}
+
+/// 0: everything registered. 1: the initiator's memory bounces. 2: the target's is staged. 3: both.
+struct Moves {
+  bool bounce, staged;
+};
+const Moves kMoves[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+constexpr size_t kSizes[] = {1, 100, 4096, 300'001, 3'000'000};
+
+void moves(bool is_read, const Moves& how) {
+  Two two;
+  two.meet();
+  for (const size_t size : kSizes) {
+    auto source = pattern(size, unsigned(size));
+    std::vector<std::byte> target(size);
+    auto& at_a = is_read ? source : target;
+    auto& at_b = is_read ? target : source;
+    const iovec remote[] = {{at_a.data(), size / 3}, {at_a.data() + size / 3, size - size / 3}};
+    const iovec local[] = {{at_b.data(), size / 2}, {at_b.data() + size / 2, size - size / 2}};
+    two.rig.cache.refuse = how.staged;
+    const Exposure exposure =
+        exposed_at_a(two, remote, 2, size, is_read ? Access::remote_read : Access::remote_write);
+    two.rig.cache.refuse = how.bounce;
+    Link& back = two.pair.b_to_a();
+    const size_t dones = two.b().sink->dones.size();
+    ck_assert_int_eq(is_read ? back.read(exposure, local, 2, size, size)
+                             : back.write(exposure, local, 2, size, size),
+                     0);
+    ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
+    ck_assert_int_eq(two.b().sink->dones.back().status, 0);
+    ck_assert_uint_eq(two.b().sink->dones.back().token, size);
+    ck_assert(source == target);
+    two.pair.a_to_b().withdraw(exposure);
+    ck_assert_int_eq(two.rig.cache.held, 0);
+  }
+}
+
+START_TEST(read_moves_any_size_however_memory_is_reached) {
+  moves(true, kMoves[_i]);
+}
+END_TEST
+
+START_TEST(write_moves_any_size_however_memory_is_reached) {
+  moves(false, kMoves[_i]);
+}
+END_TEST
+
+START_TEST(small_packets_pass_while_large_transfers_run) {
+  Two two;
+  two.meet();
+  constexpr size_t kBytes = 64'000'000;
+  std::vector<std::byte> source(kBytes), target(kBytes);
+  const iovec from{source.data(), kBytes}, to{target.data(), kBytes};
+  const Exposure exposure = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
+  ck_assert_int_eq(two.pair.b_to_a().read(exposure, &to, 1, kBytes, 1), 0);
+  for (uint64_t i = 1; i <= 10; ++i)
+    ck_assert_int_eq(two.pair.send(two.pair.b_to_a(), i, &i, 8), 0);
+  ck_assert(two.pair.poll_until([&] { return two.a().sink->packets.size() == 10; }));
+  ck_assert_uint_eq(two.b().sink->dones.size(), 0);
+  ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() == 1; }));
+  two.pair.a_to_b().withdraw(exposure);
+}
+END_TEST
+
+START_TEST(a_peer_that_closes_is_told_from_one_that_died) {
+  Two two;
+  two.meet();
+  two.a().transport->shutdown();
+  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
+  ck_assert_int_eq(two.b().sink->downs[0].status, -FI_ESHUTDOWN);
+  ck_assert_int_eq(two.pair.a_to_b().send(numbered(1), nullptr, 0, 0, SendHint::none),
+                   -FI_ESHUTDOWN);
+}
+END_TEST
+
+START_TEST(what_was_taken_before_shutdown_is_delivered) {
+  Two two;
+  two.meet();
+  Link& link = two.pair.a_to_b();
+  uint64_t sent = 1;
+  while (!link.send(numbered(sent), nullptr, 0, 0, sent % 2 ? SendHint::more : SendHint::none))
+    ++sent;
+  two.a().owned.reset();
+  two.a().transport = two.b().transport;
+  two.a().sink = two.b().sink;
+  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
+  ck_assert_uint_eq(two.b().sink->packets.size(), sent);
+  ck_assert_uint_eq(two.b().sink->downs[0].packets_before, sent);
+}
+END_TEST
+
+constexpr ibv_wc_status kStatuses[] = {
+    IBV_WC_LOC_LEN_ERR,  IBV_WC_LOC_QP_OP_ERR,  IBV_WC_LOC_PROT_ERR,      IBV_WC_WR_FLUSH_ERR,
+    IBV_WC_BAD_RESP_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR,   IBV_WC_REM_ACCESS_ERR,
+    IBV_WC_REM_OP_ERR,   IBV_WC_RETRY_EXC_ERR,  IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_FATAL_ERR,
+    IBV_WC_GENERAL_ERR};
+
+START_TEST(a_failed_request_ends_the_connection_once_and_the_next_send_connects_anew) {
+  const bool flush = _i % 2;
+  Two two;
+  two.meet();
+  two.rig.nic.flush = flush;
+  two.rig.nic.fail_send = 0;
+  two.rig.nic.fail_status = kStatuses[_i / 2];
+  ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), 1, nullptr, 0), 0);
+  // Where nothing is flushed, only the back end tells the other side.
+  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
+  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
+  ck_assert_int_lt(two.a().sink->downs[0].status, 0);
+  ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), 2, nullptr, 0), 0);
+  ck_assert(two.until([&] { return two.b().sink->packets.size() == 2; }));
+  ck_assert_uint_eq(two.b().sink->packets[1].number(), 2);
+  ck_assert_uint_eq(two.a().sink->downs.size(), 1);
+}
+END_TEST
+
+START_TEST(transfers_under_way_end_before_the_link_goes_down) {
+  Two two;
+  two.meet();
+  constexpr size_t kBytes = 8'000'000;
+  std::vector<std::byte> source(kBytes), target(kBytes);
+  const iovec from{source.data(), kBytes}, to{target.data(), kBytes};
+  two.rig.nic.flush = _i & 1;
+  two.rig.cache.refuse = _i & 2;
+  const Exposure exposure = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
+  for (uint64_t token = 1; token <= 5; ++token)
+    ck_assert_int_eq(two.pair.b_to_a().read(exposure, &to, 1, kBytes, token), 0);
+  two.pair.poll();
+  two.rig.nic.fail_send = 0;
+  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
+  ck_assert_uint_eq(two.b().sink->dones.size(), 5);
+  ck_assert_uint_eq(two.b().sink->downs[0].dones_before, 5);
+  for (const auto& done : two.b().sink->dones) ck_assert_int_lt(done.status, 0);
+  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
+  two.pair.a_to_b().withdraw(exposure);
+  ck_assert_int_eq(two.rig.cache.held, 0);
+  ck_assert_uint_eq(Rig::core(two.b()).bounce_blocks().in_use(), 0);
+}
+END_TEST
+
+START_TEST(a_post_that_finds_no_room_is_tried_again) {
+  Two two;
+  two.meet();
+  Link& link = two.pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
+  two.rig.nic.post_send_error = -ENOMEM;
+  ck_assert_int_eq(link.send(numbered(2), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert_int_eq(two.pair.send(link, 2, nullptr, 0), 0);
+  ck_assert(two.pair.poll_until([&] { return two.b().sink->packets.size() == 3; }));
+  ck_assert_uint_eq(two.a().sink->downs.size(), 0);
+}
+END_TEST
+
+START_TEST(a_post_that_is_refused_ends_the_connection) {
+  Two two;
+  two.meet();
+  Link& link = two.pair.a_to_b();
+  two.rig.nic.post_send_error = _i % 2 ? -EIO : EINVAL;
+  const SendHint hint = _i / 2 ? SendHint::more : SendHint::none;
+  (void)link.send(numbered(1), nullptr, 0, 0, hint);
+  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
+  ck_assert_int_eq(two.a().sink->downs[0].status, _i % 2 ? -FI_EIO : -FI_EINVAL);
+  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
+}
+END_TEST
+
+START_TEST(a_receive_that_can_not_be_posted_ends_the_connection) {
+  Two two;
+  two.meet();
+  two.rig.nic.post_recv_error = -EIO;
+  for (uint64_t i = 1; i < 7; ++i)
+    (void)two.pair.a_to_b().send(numbered(i), nullptr, 0, 0, SendHint::none);
+  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
+  ck_assert_int_eq(two.b().sink->downs[0].status, -FI_EIO);
+}
+END_TEST
+
+START_TEST(a_refused_attempt_is_one_link_down_and_may_be_repeated) {
+  Two two;
+  two.rig.fabric.refuse = -FI_EHOSTUNREACH;
+  Link& link = two.pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
+  ck_assert_int_eq(two.a().sink->downs[0].status, -FI_EHOSTUNREACH);
+  two.rig.fabric.refuse = 0;
+  two.meet();
+  ck_assert_uint_eq(two.a().sink->downs.size(), 1);
+}
+END_TEST
+
+START_TEST(a_silent_peer_is_found_dead_in_time) {
+  verbs::Options options;
+  options.peer_timeout_ns = 3'000'000'000;
+  Two two(options);
+  two.meet();
+  two.rig.fabric.quiet_deaths = true;
+  for (int i = 0; i < 300; ++i) two.pair.poll();
+  two.rig.nic.hold = true;
+  const uint64_t begin = two.rig.clock.time;
+  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
+  ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ETIMEDOUT);
+  ck_assert_uint_le(two.rig.clock.time - begin, 5'000'000'000);
+}
+END_TEST
+
+START_TEST(a_peer_that_only_computes_is_not_dead) {
+  verbs::Options options;
+  options.peer_timeout_ns = 3'000'000'000;
+  Two two(options);
+  two.meet();
+  for (int i = 0; i < 100'000; ++i) {
+    two.a().poll();
+    two.rig.clock.time += 1'000'000;
+  }
+  ck_assert_uint_eq(two.a().sink->downs.size(), 0);
+}
+END_TEST
+
+START_TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
+  verbs::Options options;
+  options.max_connections = 3;
+  Rig rig;
+  Pair pair;
+  constexpr int kPeers = 12;
+  std::vector<std::unique_ptr<Side>> peers;
+  ck_assert(rig.open(pair.a, options, &rig.clock));
+  for (int i = 0; i < kPeers; ++i) {
+    peers.push_back(std::make_unique<Side>());
+    ck_assert(rig.open(*peers.back(), {}, &rig.clock));
+  }
+  uint64_t sent[kPeers] = {}, wanted[kPeers] = {};
+  unsigned state = 1;
+  for (int round = 0; round < 20'000; ++round) {
+    state = state * 1664525u + 1013904223u;
+    const int to = int(state >> 16) % kPeers;
+    wanted[to] += round < 15'000;
+    for (int i = 0; i < kPeers; ++i) {
+      Link& link = **pair.a.transport->link_to(peers[i]->name);
+      if (sent[i] < wanted[i] && !link.send(numbered(sent[i]), nullptr, 0, 0, SendHint::none))
+        ++sent[i];
+    }
+    pair.a.poll();
+    for (auto& peer : peers) {
+      peer->poll();
+      // Answers from a peer that does not know that its connection is to go.
+      if (round % 64 == to)
+        (void)(**peer->transport->link_to(pair.a.name))
+            .send(numbered(0), nullptr, 0, 0, SendHint::none);
+    }
+    rig.clock.time += 10'000;
+  }
+  const auto all_there = [&] {
+    for (int i = 0; i < kPeers; ++i)
+      if (peers[i]->sink->packets.size() != sent[i]) return false;
+    return true;
+  };
+  for (int i = 0; i < 10'000 && !all_there(); ++i) {
+    pair.a.poll();
+    for (auto& peer : peers) peer->poll();
+  }
+  ck_assert(all_there());
+  for (int i = 0; i < kPeers; ++i) {
+    ck_assert_uint_gt(sent[i], 3);
+    ck_assert_uint_eq(peers[i]->sink->downs.size(), 0);
+    for (uint64_t k = 0; k < sent[i]; ++k)
+      ck_assert_uint_eq(peers[i]->sink->packets[k].number(), k);
+  }
+  ck_assert_uint_eq(pair.a.sink->downs.size(), 0);
+  ck_assert_uint_gt(Rig::core(pair.a).counters().reclaimed, kPeers);
+  ck_assert(rig.nic.violations.empty());
+}
+END_TEST
+
+START_TEST(an_endpoint_may_talk_to_itself) {
+  Rig rig;
+  Pair pair;
+  ck_assert(rig.open(pair.a, {}, &rig.clock));
+  pair.b.transport = pair.a.transport;
+  pair.b.name = pair.a.name;
+  pair.b.sink = pair.a.sink;
+  Link& link = pair.a_to_b();
+  for (uint64_t i = 0; i < 1000; ++i) ck_assert_int_eq(pair.send(link, i, &i, 8), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 1000; }));
+  for (uint64_t i = 0; i < 1000; ++i) ck_assert_uint_eq(pair.a.sink->packets[i].number(), i);
+  ck_assert_ptr_eq(pair.a.sink->packets[0].link, &link);
+  auto source = pattern(1'000'000, 1);
+  std::vector<std::byte> target(source.size());
+  const iovec from{source.data(), source.size()}, to{target.data(), target.size()};
+  Exposure exposure;
+  ck_assert_int_eq(link.expose(&from, 1, source.size(), Access::remote_read, exposure), 0);
+  ck_assert_int_eq(link.read(exposure, &to, 1, source.size(), 5), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
+  ck_assert(source == target);
+  link.withdraw(exposure);
+  ck_assert(rig.nic.violations.empty());
+}
+END_TEST
+
+START_TEST(connections_to_itself_take_no_place_of_others) {
+  verbs::Options options;
+  options.max_connections = 2;
+  Rig rig;
+  Pair pair;
+  ck_assert(rig.open(pair.a, options, &rig.clock));
+  ck_assert(rig.open(pair.b, {}, &rig.clock));
+  Link& self = **pair.a.transport->link_to(pair.a.name);
+  Link& other = pair.a_to_b();
+  for (Link* link : {&self, &other}) {
+    ck_assert_int_eq(link->send(numbered(7), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+    ck_assert(
+        pair.poll_until([&] { return !link->send(numbered(7), nullptr, 0, 0, SendHint::none); }));
+  }
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("verbs transport");
+  TCase* tc = tcase_create("two endpoints");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, small_packets_arrive_in_order_both_ways);
+  tcase_add_test(tc, receives_grow_for_a_peer_that_would_use_it);
+  tcase_add_test(tc, packets_with_more_to_come_share_a_doorbell);
+  tcase_add_test(tc, two_sides_that_flood_each_other_go_on);
+  tcase_add_loop_test(tc, read_moves_any_size_however_memory_is_reached, 0, int(std::size(kMoves)));
+  tcase_add_loop_test(tc, write_moves_any_size_however_memory_is_reached, 0,
+                      int(std::size(kMoves)));
+  tcase_add_test(tc, small_packets_pass_while_large_transfers_run);
+  tcase_add_test(tc, a_peer_that_closes_is_told_from_one_that_died);
+  tcase_add_test(tc, what_was_taken_before_shutdown_is_delivered);
+  tcase_add_loop_test(tc, a_failed_request_ends_the_connection_once_and_the_next_send_connects_anew,
+                      0, int(2 * std::size(kStatuses)));
+  tcase_add_loop_test(tc, transfers_under_way_end_before_the_link_goes_down, 0, 4);
+  tcase_add_test(tc, a_post_that_finds_no_room_is_tried_again);
+  tcase_add_loop_test(tc, a_post_that_is_refused_ends_the_connection, 0, 4);
+  tcase_add_test(tc, a_receive_that_can_not_be_posted_ends_the_connection);
+  tcase_add_test(tc, a_refused_attempt_is_one_link_down_and_may_be_repeated);
+  tcase_add_test(tc, a_silent_peer_is_found_dead_in_time);
+  tcase_add_test(tc, a_peer_that_only_computes_is_not_dead);
+  tcase_add_test(tc, the_oldest_connection_is_given_up_for_a_new_one_without_loss);
+  tcase_add_test(tc, an_endpoint_may_talk_to_itself);
+  tcase_add_test(tc, connections_to_itself_take_no_place_of_others);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
