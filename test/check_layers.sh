@@ -21,7 +21,7 @@ deny protocol  '"(fabric/|transport/(verbs|shm|self)/)'
 deny transport/shm   '"transport/(verbs|self)/'
 deny transport/self  '"transport/(verbs|shm)/'
 deny transport/verbs '"transport/(shm|self)/'
-deny .         '<infiniband/' --exclude-dir=verbs
+deny .         '<(infiniband/|rdma/rdma_)' --exclude-dir=verbs
 deny .         '<cuda'        --exclude-dir=hmem
 deny .         '("(fake|libcheck)|<check.h>)'
 # util/log.cc needs the name that log lines carry, which is a member of fi_provider.

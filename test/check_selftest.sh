@@ -63,6 +63,7 @@ refused check_layers.sh $p/transport/shm/x.h '#include "transport/self/self.h"'
 refused check_layers.sh $p/protocol/b.cc '#include "transport/shm/ring.h"'
 refused check_layers.sh $p/protocol/b.cc '#include <rdma/fi_endpoint.h>'
 refused check_layers.sh $p/fabric/x.cc '#include <infiniband/verbs.h>'
+refused check_layers.sh $p/fabric/x.cc '#include <rdma/rdma_cma.h>'
 refused check_layers.sh $p/fabric/x.cc '#include <cuda.h>'
 refused check_layers.sh $p/util/a.cc '#include "fake/clock.h"'
 refused check_layers.sh $p/fabric/x.cc '#include "transport/shm/a.h"

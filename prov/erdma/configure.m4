@@ -116,10 +116,16 @@ AC_COMPILE_IFELSE([AC_LANG_SOURCE([[
    AC_MSG_ERROR([the libfabric headers found are older than 1.17 or incomplete])])
 CPPFLAGS=$erdma_save_CPPFLAGS
 
-dnl --- rdma-core: the NIC transport will link it; asked for now so that no build machine lacks it then
+dnl --- rdma-core: the NIC transport. -isystem, as its headers warn under -Wconversion
 PKG_CHECK_MODULES([RDMA_CORE], [libibverbs librdmacm],
   [AC_DEFINE([HAVE_RDMA_CORE], [1], [rdma-core (libibverbs and librdmacm) was found])],
   [AC_MSG_ERROR([rdma-core was not found by pkg-config: libibverbs and librdmacm are needed (Debian 12: apt install libibverbs-dev librdmacm-dev)])])
+RDMA_CORE_CFLAGS=`AS_ECHO(["$RDMA_CORE_CFLAGS"]) | $SED 's/-I/-isystem /g'`
+
+dnl --- libsodium: the job key signs what endpoints say to each other when they connect
+PKG_CHECK_MODULES([SODIUM], [libsodium >= 1.0.11], [],
+  [AC_MSG_ERROR([libsodium was not found by pkg-config (Debian 12: apt install libsodium-dev)])])
+SODIUM_CFLAGS=`AS_ECHO(["$SODIUM_CFLAGS"]) | $SED 's/-I/-isystem /g'`
 
 dnl --- CUDA: headers only; libcuda is opened at run time
 AC_ARG_WITH([cuda],
@@ -171,7 +177,7 @@ AC_MSG_NOTICE([
   $PACKAGE_NAME $PACKAGE_VERSION
   compiler     $CXX ($ERDMA_CXXFLAGS)
   libfabric    $erdma_libfabric_where
-  rdma-core    $erdma_rdma_core (for the NIC transport; not linked yet)
+  rdma-core    $erdma_rdma_core
   CUDA         $erdma_cuda
   sanitizer    $enable_sanitizer
   unit tests   $erdma_check (libcheck)

@@ -33,6 +33,8 @@ void inject(Side& side, uint64_t tag);
 /// priority, gets the time to set up what it gives to busy peers.
 void settle(Side& side);
 void measure_pair(Side& side);
+/// What raw_verbs measures too.
+void measure_nic(Side& side);
 void measure_matching(Side& side);
 
 /// Memory: the observer starts `peers` processes of this program, each running measure_memory_peer.

@@ -1,5 +1,5 @@
-// fi_pair_bench pair|matching|memory: what FI_PROVIDER costs between processes of one host. The two
-// of "pair" and "matching" are pinned to cores 0 and 1, or to those of BENCH_CORES="2 3".
+// fi_pair_bench pair|nic|matching|memory: what FI_PROVIDER costs between processes of one host. The
+// two of all but "memory" are pinned to cores 0 and 1, or to those of BENCH_CORES="2 3".
 #include <sched.h>
 
 #include <algorithm>
@@ -80,9 +80,10 @@ int main(int argc, char** argv) {
   using namespace erdma::bench;
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "pair") return run_two(measure_pair);
+  if (what == "nic") return run_two(measure_nic);
   if (what == "matching") return run_two(measure_matching);
   if (what == "memory") return measure_memory(32, 8);
   if (what == "memory-peer" && argc > 2) return measure_memory_peer(std::atoi(argv[2]));
-  std::fprintf(stderr, "usage: fi_pair_bench pair|matching|memory\n");
+  std::fprintf(stderr, "usage: fi_pair_bench pair|nic|matching|memory\n");
   return 2;
 }

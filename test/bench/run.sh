@@ -41,7 +41,7 @@ fi
 build_programs() {
   local flags=(${LIBFABRIC_PREFIX:+-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib"
     -Wl,-rpath,"$LIBFABRIC_PREFIX/lib"})
-  local sources=("$here"/*.cc "$clients/fi_common.cc" "$clients/fi_node.cc")
+  local sources=("$here"/{fi_pair_bench,matching,memory,speed}.cc "$clients/fi_common.cc" "$clients/fi_node.cc")
   local headers=("$here/bench.h" "$clients/fi_common.h")
   if [ ! -x "$bin/fi_pair_bench" ] ||
     [ -n "$(find "${sources[@]}" "${headers[@]}" -newer "$bin/fi_pair_bench")" ]; then

@@ -163,6 +163,38 @@ void message_rate(Side& side, const char* key, int each, int times) {
   if (side.first) print(key, median(samples));
 }
 
+/// GB/s of a stream of long messages, kLongWindow in flight, each in a buffer of its own.
+double stream_long(Side& side, size_t length, int messages, std::vector<char>& memory) {
+  constexpr size_t kLongWindow = 8;
+  std::vector<fi_context2> contexts(kLongWindow + 1);
+  memory.resize(length * kLongWindow);
+  fi_cq_tagged_entry entries[16];
+  int pending = 0;
+  const double start = now_us();
+  for (int i = 0; i < messages; ++i) {
+    while (pending >= int(kLongWindow)) pending -= read_completions(side, entries);
+    const size_t slot = size_t(i) % kLongWindow;
+    char* buffer = memory.data() + slot * length;
+    if (side.first) {
+      send(side, buffer, length, kStream, contexts[slot], pending);
+    } else {
+      post(side, buffer, length, kStream, contexts[slot]);
+      ++pending;
+    }
+  }
+  while (pending > 0) pending -= read_completions(side, entries);
+  side.first ? await_ack(side, contexts[kLongWindow]) : inject(side, kAck);
+  return double(length) * messages / (now_us() - start) / 1e3;
+}
+
+void bandwidth(Side& side, size_t length) {
+  std::vector<char> memory;
+  stream_long(side, length, 16, memory);
+  std::vector<double> samples;
+  for (int block = 0; block < 20; ++block) samples.push_back(stream_long(side, length, 32, memory));
+  if (side.first) print(("bandwidth_" + std::to_string(length)).c_str(), median(samples));
+}
+
 }  // namespace
 
 void settle(Side& side) {
@@ -171,6 +203,14 @@ void settle(Side& side) {
     game.turns(1);
     ::usleep(500);
   }
+}
+
+void measure_nic(Side& side) {
+  settle(side);
+  half_round_trip(side, 8, 2000, 20);
+  half_round_trip(side, 4096, 500, 10);
+  message_rate(side, "rate", 96000, 1);
+  bandwidth(side, size_t{1} << 20);
 }
 
 void measure_pair(Side& side) {

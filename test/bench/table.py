@@ -37,7 +37,7 @@ RATIOS = [
 MEMORY = [
     ("idle endpoint", "memory_endpoint", 512),
     ("peer, address known", "memory_inserted", 1),
-    ("peer, connected and silent", "memory_silent", 1),
+    ("peer, connected and silent, beyond the first", "memory_silent", 1),
     ("peer, busy", "memory_busy", 80),
 ]
 MATCHING = [("10,000 posted, to 10", "posted"), ("10,000 unexpected, to 10", "unexpected")]

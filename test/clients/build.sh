@@ -29,7 +29,7 @@ build_clients() {
   if command -v mpicc >/dev/null && stale "$bin/mpi_check" "${sources[@]}" "$here/mpi_check.h"; then
     mpicc -O2 -g -Wall -Wextra "${sources[@]}" -o "$bin/mpi_check" -lpthread || return 1
   fi
-  for name in fi_order fi_threads fi_auto fi_forker fi_close_inflight fi_unexpected \
+  for name in fi_order fi_threads fi_auto fi_flap fi_forker fi_close_inflight fi_many fi_unexpected \
     fi_stop_stress fi_kill_stress; do
     build_stress "$name" || return 1
   done

@@ -13,8 +13,7 @@ refusing() {
   [ "$1" = none ] || wrapper=("$bin/refuse_cma" --calls "$1" --errno "$2")
 }
 
-# warnings_match CALLS RANKS: one warning per process and peer, and no other. (Where reading is
-# refused the peer can't be proven, so writing is not tried: one line says it all.) Ranks that never
+# warnings_match CALLS RANKS: one warning per process and peer, and no other. Ranks that never
 # exchange anything large need not find out; with two ranks both must.
 warnings_match() {
   [ "$provider" = erdma ] || return 0
@@ -49,7 +48,10 @@ carried_by_provider() {
   [ "$rings" -gt 0 ] || wrong 'nothing went through the rings'
   case $1 in
     none) [ $((cma_read + cma_write)) -gt 0 ] || wrong 'CMA was not used' ;;
-    readv) [ "$cma_read" -eq 0 ] || wrong 'read by CMA although refused' ;;
+    readv)
+      [ "$cma_read" -eq 0 ] || wrong 'read by CMA although refused'
+      [ "$cma_write" -gt 0 ] || wrong 'nothing was written by CMA although allowed'
+      ;;
     writev) [ "$cma_write" -eq 0 ] || wrong 'written by CMA although refused' ;;
     *)
       [ $((cma_read + cma_write)) -eq 0 ] || wrong 'CMA was used although refused'

@@ -1,8 +1,11 @@
 #include "fi_common.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -109,7 +112,34 @@ std::vector<fi_addr_t> Board::meet(Node& node, int who, int processes) {
   return addresses;
 }
 
+namespace {
+
+/// ERDMA_HOSTS=A,B: the processes of a test take turns in these network namespaces, with the /sys
+/// of each, as `ip netns exec` has it.
+void enter_host(size_t turn) {
+  const char* list = std::getenv("ERDMA_HOSTS");
+  if (!list || !*list) return;
+  std::vector<std::string> hosts(1);
+  for (; *list; ++list)
+    if (*list == ',')
+      hosts.emplace_back();
+    else
+      hosts.back() += *list;
+  const std::string path = "/run/netns/" + hosts[turn % hosts.size()];
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || ::setns(fd, CLONE_NEWNET) != 0 || ::unshare(CLONE_NEWNS) != 0 ||
+      ::mount("", "/", nullptr, MS_SLAVE | MS_REC, nullptr) != 0)
+    fail("cannot enter %s", path.c_str());
+  ::umount2("/sys", MNT_DETACH);
+  if (::mount("sysfs", "/sys", "sysfs", 0, nullptr) != 0) fail("cannot mount the /sys of a host");
+  ::close(fd);
+}
+
+}  // namespace
+
 pid_t spawn(const std::function<int()>& body) {
+  static size_t turn = 0;
+  const size_t ours = turn++;
   std::fflush(nullptr);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
@@ -117,6 +147,7 @@ pid_t spawn(const std::function<int()>& body) {
   if (child > 0) return child;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
+  enter_host(ours);
   const int status = body();
   std::fflush(nullptr);
   ::_exit(status);

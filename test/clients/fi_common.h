@@ -132,7 +132,8 @@ struct Board {
   std::vector<fi_addr_t> meet(Node& node, int who, int processes);
 };
 
-/// Runs body in a child; its return value is the exit status. The child dies with its parent.
+/// Runs body in a child; its return value is the exit status. The child dies with its parent. With
+/// ERDMA_HOSTS=A,B the children take turns in these network namespaces.
 pid_t spawn(const std::function<int()>& body);
 /// Waits for the children; 0 if all exited with 0. When one fails, or at the limit, kills the rest.
 /// One that exits with 77 (not supported here) takes this process with it.

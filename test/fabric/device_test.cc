@@ -1,149 +1,151 @@
 #include "fabric/device.h"
 
-#include <stdlib.h>
-
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
-#include <check.h>
+#include "fake/devices.h"
+#include "libcheck.h"
 
 using erdma::fabric::DeviceReport;
+using erdma::fabric::preferred_address;
 using erdma::fabric::survey_devices;
+using erdma::test::host_address;
+using erdma::test::make_nic;
+using erdma::transport::verbs::DeviceDescription;
 
 namespace {
 
-namespace fs = std::filesystem;
-using Names = std::vector<std::string>;
-
-/// A tree like /sys/class/infiniband, removed with the object.
-class Tree {
- public:
-  Tree() {
-    char name[] = "/tmp/device_test.XXXXXX";
-    ck_assert_ptr_nonnull(mkdtemp(name));
-    x_root = name;
-  }
-  ~Tree() { fs::remove_all(x_root); }
-
-  std::string root() const { return x_root.string(); }
-  void add(const std::string& device, const char* vendor, const char* state,
-           const char* netdev = nullptr) {
-    write(device + "/device/vendor", vendor);
-    add_port(device, "1", state, netdev);
-  }
-  void add_port(const std::string& device, const std::string& port, const char* state,
-                const char* netdev = nullptr) {
-    const std::string folder = device + "/ports/" + port;
-    write(folder + "/state", state);
-    if (netdev) write(folder + "/gid_attrs/ndevs/0", netdev);
-  }
-
- private:
-  void write(const std::string& path, const char* text) {
-    fs::create_directories((x_root / path).parent_path());
-    std::ofstream(x_root / path) << text << '\n';
-  }
-
-  fs::path x_root;
-};
-
-void check_report(const DeviceReport& report, const char* name, const char* reason) {
-  ck_assert_str_eq(report.name.c_str(), name);
+void check_refused(const DeviceReport& report, const char* name, const char* reason) {
+  ck_assert_str_eq(report.device.name.c_str(), name);
   ck_assert_str_eq(report.reason.c_str(), reason);
   ck_assert(!report.usable);
 }
 
-START_TEST(a_host_without_infiniband_class_has_no_devices) {
-  ck_assert_uint_eq(survey_devices("/nonexistent/infiniband", {}).size(), 0);
+void check_usable(const DeviceReport& report, const char* name) {
+  ck_assert_str_eq(report.device.name.c_str(), name);
+  ck_assert_str_eq(report.reason.c_str(), "");
+  ck_assert(report.usable);
+}
+
+START_TEST(a_host_without_devices_has_none_to_report) {
+  ck_assert_uint_eq(survey_devices({}, {}).size(), 0);
 }
 END_TEST
 
-START_TEST(an_active_erdma_port_lacks_only_a_transport) {
-  Tree tree;
-  tree.add("erdma_0", "0x1ded", "4: ACTIVE", "eth1");
-  const auto reports = survey_devices(tree.root(), {});
+START_TEST(an_active_erdma_port_is_usable) {
+  const auto reports = survey_devices({make_nic("erdma_0", "10.0.0.1")}, {});
   ck_assert_uint_eq(reports.size(), 1);
-  check_report(reports[0], "erdma_0",
-               "port 1 (eth1) is ACTIVE, but the NIC transport is not part of this version");
+  check_usable(reports[0], "erdma_0");
 }
 END_TEST
 
 START_TEST(a_port_that_is_down_is_the_reason) {
-  Tree tree;
-  tree.add("erdma_0", "0x1ded", "1: DOWN");
-  check_report(survey_devices(tree.root(), {}).at(0), "erdma_0", "port 1 is DOWN");
+  check_refused(survey_devices({make_nic("erdma_0", "10.0.0.1", false)}, {}).at(0), "erdma_0",
+                "port 1 (eth1) is DOWN");
 }
 END_TEST
 
-START_TEST(an_active_port_counts_even_behind_one_that_is_down) {
-  Tree tree;
-  tree.add("erdma_0", "0x1ded", "1: DOWN");
-  tree.add_port("erdma_0", "2", "4: ACTIVE");
-  check_report(survey_devices(tree.root(), {}).at(0), "erdma_0",
-               "port 2 is ACTIVE, but the NIC transport is not part of this version");
+START_TEST(a_port_that_is_down_is_not_used_even_if_named) {
+  check_refused(survey_devices({make_nic("erdma_0", "10.0.0.1", false)}, {"erdma_0"}).at(0),
+                "erdma_0", "port 1 (eth1) is DOWN");
 }
 END_TEST
 
 START_TEST(a_device_of_another_vendor_needs_to_be_named) {
-  Tree tree;
-  tree.add("mlx5_0", "0x15b3", "4: ACTIVE");
-  check_report(survey_devices(tree.root(), {}).at(0), "mlx5_0",
-               "vendor 0x15b3 is not eRDMA, and FI_ERDMA_DEVICE does not name it");
-  check_report(survey_devices(tree.root(), {"mlx5_0"}).at(0), "mlx5_0",
-               "port 1 is ACTIVE, but the NIC transport is not part of this version");
+  DeviceDescription other = make_nic("mlx5_0", "10.0.0.1");
+  other.vendor = 0x15b3;
+  check_refused(survey_devices({other}, {}).at(0), "mlx5_0",
+                "vendor 0x15b3 is not eRDMA, and FI_ERDMA_DEVICE does not name it");
+  check_usable(survey_devices({other}, {"mlx5_0"}).at(0), "mlx5_0");
 }
 END_TEST
 
 START_TEST(a_device_left_out_of_the_list_says_so) {
-  Tree tree;
-  tree.add("erdma_0", "0x1ded", "4: ACTIVE");
-  tree.add("erdma_1", "0x1ded", "4: ACTIVE");
-  const auto reports = survey_devices(tree.root(), {"erdma_1"});
+  const auto reports = survey_devices(
+      {make_nic("erdma_0", "10.0.0.1"), make_nic("erdma_1", "10.0.1.1")}, {"erdma_1"});
   ck_assert_uint_eq(reports.size(), 2);
-  check_report(reports[0], "erdma_0", "FI_ERDMA_DEVICE does not name it");
-  ck_assert_str_eq(reports[1].name.c_str(), "erdma_1");
+  check_refused(reports[0], "erdma_0", "FI_ERDMA_DEVICE does not name it");
+  check_usable(reports[1], "erdma_1");
 }
 END_TEST
 
 START_TEST(a_named_device_that_is_absent_says_so_but_shm_is_none) {
-  const auto reports = survey_devices("/nonexistent/infiniband", {"erdma_7", "shm"});
+  const auto reports = survey_devices({}, {"erdma_7", "shm"});
   ck_assert_uint_eq(reports.size(), 1);
-  check_report(reports[0], "erdma_7", "this host has no such device");
+  check_refused(reports[0], "erdma_7", "this host has no such device");
 }
 END_TEST
 
-START_TEST(a_device_without_attributes_is_reported_not_trusted) {
-  Tree tree;
-  fs::create_directories(fs::path(tree.root()) / "odd_0");
-  check_report(survey_devices(tree.root(), {}).at(0), "odd_0",
-               "vendor unknown is not eRDMA, and FI_ERDMA_DEVICE does not name it");
-  check_report(survey_devices(tree.root(), {"odd_0"}).at(0), "odd_0", "it has no port");
+START_TEST(a_device_that_cannot_be_opened_says_why) {
+  DeviceDescription nic = make_nic("erdma_0", "10.0.0.1");
+  nic.why_unusable = "it cannot be opened: Operation not permitted";
+  check_refused(survey_devices({nic}, {}).at(0), "erdma_0", nic.why_unusable.c_str());
 }
 END_TEST
 
-START_TEST(devices_are_listed_in_order_of_name) {
-  Tree tree;
-  for (const char* name : {"erdma_2", "erdma_0", "erdma_1"}) tree.add(name, "0x1ded", "1: DOWN");
-  const auto reports = survey_devices(tree.root(), {});
-  ck_assert_uint_eq(reports.size(), 3);
-  for (size_t i = 0; i < 3; ++i) ck_assert(reports[i].name == "erdma_" + std::to_string(i));
+START_TEST(a_device_without_an_address_cannot_be_named_by_peers) {
+  DeviceDescription nic = make_nic("erdma_0", nullptr);
+  check_refused(survey_devices({nic}, {}).at(0), "erdma_0",
+                "eth1 has no IP address in this network namespace");
+  nic.netdev.clear();
+  check_refused(survey_devices({nic}, {}).at(0), "erdma_0",
+                "its network device has no IP address in this network namespace");
+}
+END_TEST
+
+START_TEST(a_device_of_unknown_kind_is_reported_not_trusted) {
+  DeviceDescription odd;
+  odd.name = "odd_0";
+  check_refused(survey_devices({odd}, {}).at(0), "odd_0",
+                "vendor unknown is not eRDMA, and FI_ERDMA_DEVICE does not name it");
+  check_refused(survey_devices({odd}, {"odd_0"}).at(0), "odd_0", "port 1 is in an unknown state");
+}
+END_TEST
+
+struct AddressCase {
+  std::vector<const char*> addresses;
+  sa_family_t family;
+  const char* expected;
+};
+
+const AddressCase kAddresses[] = {
+    {{"10.0.0.1"}, AF_UNSPEC, "10.0.0.1"},
+    {{"10.0.0.1", "10.0.0.2"}, AF_INET, "10.0.0.1"},
+    {{"fd00::1", "10.0.0.1"}, AF_UNSPEC, "10.0.0.1"},
+    {{"10.0.0.1", "fd00::1"}, AF_INET6, "fd00::1"},
+    {{"169.254.1.1", "10.0.0.1"}, AF_INET, "10.0.0.1"},
+    {{"169.254.1.1", "fd00::1"}, AF_UNSPEC, "fd00::1"},
+    {{"fe80::1", "fd00::1"}, AF_INET6, "fd00::1"},
+    {{"169.254.1.1"}, AF_UNSPEC, "169.254.1.1"},
+    {{"10.0.0.1"}, AF_INET6, "unset"},
+    {{}, AF_UNSPEC, "unset"},
+};
+
+START_TEST(the_address_that_others_can_use_is_preferred) {
+  const AddressCase& c = kAddresses[_i];
+  std::vector<erdma::util::SocketAddress> addresses;
+  for (const char* text : c.addresses) addresses.push_back(host_address(text));
+  const auto chosen = preferred_address(addresses, c.family);
+  const std::string text = chosen.set() ? chosen.host_string() : "unset";
+  ck_assert_str_eq(text.c_str(), c.expected);
 }
 END_TEST
 
 Suite* make_suite() {
   Suite* suite = suite_create("device");
   TCase* tcase = tcase_create("device");
-  tcase_add_test(tcase, a_host_without_infiniband_class_has_no_devices);
-  tcase_add_test(tcase, an_active_erdma_port_lacks_only_a_transport);
+  tcase_add_test(tcase, a_host_without_devices_has_none_to_report);
+  tcase_add_test(tcase, an_active_erdma_port_is_usable);
   tcase_add_test(tcase, a_port_that_is_down_is_the_reason);
-  tcase_add_test(tcase, an_active_port_counts_even_behind_one_that_is_down);
+  tcase_add_test(tcase, a_port_that_is_down_is_not_used_even_if_named);
   tcase_add_test(tcase, a_device_of_another_vendor_needs_to_be_named);
   tcase_add_test(tcase, a_device_left_out_of_the_list_says_so);
   tcase_add_test(tcase, a_named_device_that_is_absent_says_so_but_shm_is_none);
-  tcase_add_test(tcase, a_device_without_attributes_is_reported_not_trusted);
-  tcase_add_test(tcase, devices_are_listed_in_order_of_name);
+  tcase_add_test(tcase, a_device_that_cannot_be_opened_says_why);
+  tcase_add_test(tcase, a_device_without_an_address_cannot_be_named_by_peers);
+  tcase_add_test(tcase, a_device_of_unknown_kind_is_reported_not_trusted);
+  tcase_add_loop_test(tcase, the_address_that_others_can_use_is_preferred, 0,
+                      std::size(kAddresses));
   suite_add_tcase(suite, tcase);
   return suite;
 }

@@ -305,6 +305,60 @@ START_TEST(absent_peer_is_an_error_completion) {
 }
 END_TEST
 
+/// An endpoint whose context is `context`, and somebody who is not there.
+struct Lonely {
+  explicit Lonely(void* context) {
+    setenv("FI_ERDMA_CONNECT_TIMEOUT", "50", 1);
+    ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, context), 0);
+    fi_cntr_attr attr{};
+    ck_assert_int_eq(fi_cntr_open(root.domain, &attr, &cntr, nullptr), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &cntr->fid, FI_SEND), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
+    ck_assert_int_eq(fi_enable(ep), 0);
+    char name[64];
+    size_t length = sizeof name;
+    ck_assert_int_eq(fi_getname(&ep->fid, name, &length), 0);
+    reinterpret_cast<sockaddr_in*>(name)->sin_port = htons(1);
+    ck_assert_int_eq(fi_av_insert(av, name, 1, &nobody, 0, nullptr), 1);
+  }
+  ~Lonely() {
+    for (fid_t fid : {&ep->fid, &cq->fid, &cntr->fid, &av->fid}) ck_assert_int_eq(fi_close(fid), 0);
+  }
+  /// What fi_cq_read() says once the operation has failed.
+  ssize_t await_failure() {
+    fi_cq_tagged_entry entry;
+    while (fi_cntr_readerr(cntr) == 0) (void)fi_cq_read(cq, &entry, 1);
+    return fi_cq_read(cq, &entry, 1);
+  }
+  Root root;
+  fid_cq* cq = root.open_cq();
+  fid_av* av = root.open_av();
+  fid_cntr* cntr = nullptr;
+  fid_ep* ep = nullptr;
+  fi_addr_t nobody = FI_ADDR_UNSPEC;
+};
+
+START_TEST(a_failed_inject_is_reported_with_the_context_of_the_endpoint) {
+  int context = 0;
+  Lonely lonely(&context);
+  ck_assert_int_eq(fi_inject(lonely.ep, "x", 1, lonely.nobody), 0);
+  ck_assert_int_eq(lonely.await_failure(), -FI_EAVAIL);
+  fi_cq_err_entry error{};
+  ck_assert_int_eq(fi_cq_readerr(lonely.cq, &error, 0), 1);
+  ck_assert_ptr_eq(error.op_context, &context);
+  ck_assert_int_eq(error.err, FI_ECONNREFUSED);
+}
+END_TEST
+
+START_TEST(a_failed_inject_without_any_context_only_counts) {
+  Lonely lonely(nullptr);
+  ck_assert_int_eq(fi_tinject(lonely.ep, "x", 1, lonely.nobody, 7), 0);
+  ck_assert_int_eq(lonely.await_failure(), -FI_EAGAIN);
+  ck_assert_uint_eq(fi_cntr_readerr(lonely.cntr), 1);
+}
+END_TEST
+
 START_TEST(addresses_of_both_families_name_endpoints) {
   Ask ask;
   ask.addr_format = _i == 0 ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
@@ -326,6 +380,41 @@ START_TEST(loopback_address_reaches_the_endpoint_with_that_port) {
 }
 END_TEST
 
+START_TEST(a_changed_source_address_is_refused) {
+  Root root;
+  fid_ep* ep = nullptr;
+  fi_info* info = fi_dupinfo(root.info);
+  auto* address = static_cast<sockaddr_in*>(info->src_addr);
+  address->sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1: nobody has it
+  ck_assert_int_eq(fi_endpoint(root.domain, info, &ep, nullptr), -FI_EADDRNOTAVAIL);
+  address->sin_family = AF_UNIX;
+  ck_assert_int_eq(fi_endpoint(root.domain, info, &ep, nullptr), -FI_EINVAL);
+  address->sin_family = AF_INET;
+  address->sin_addr.s_addr = htonl(INADDR_ANY);
+  ck_assert_int_eq(fi_endpoint(root.domain, info, &ep, nullptr), 0);
+  ck_assert_int_eq(fi_close(&ep->fid), 0);
+  info->src_addrlen = 3;
+  ck_assert_int_eq(fi_endpoint(root.domain, info, &ep, nullptr), -FI_EINVAL);
+  fi_freeinfo(info);
+}
+END_TEST
+
+START_TEST(operation_flags_that_do_not_exist_are_refused) {
+  Root root;
+  Port a(root);
+  uint64_t flags = FI_TRANSMIT | FI_COMPLETION | FI_INJECT;
+  ck_assert_int_eq(fi_control(&a.ep->fid, FI_SETOPSFLAG, &flags), 0);
+  for (const uint64_t wrong : {FI_TRANSMIT | FI_MULTI_RECV, FI_RECV | FI_INJECT,
+                               FI_TRANSMIT | FI_REMOTE_CQ_DATA, FI_RECV | uint64_t(1) << 63}) {
+    flags = wrong;
+    ck_assert_int_eq(fi_control(&a.ep->fid, FI_SETOPSFLAG, &flags), -FI_EBADFLAGS);
+  }
+  flags = FI_TRANSMIT;
+  ck_assert_int_eq(fi_control(&a.ep->fid, FI_GETOPSFLAG, &flags), 0);
+  ck_assert_uint_eq(flags, FI_COMPLETION | FI_INJECT);
+}
+END_TEST
+
 Suite* endpoint_suite() {
   Suite* suite = suite_create("endpoint");
   const int lengths = int(std::size(kLengths));
@@ -343,8 +432,12 @@ Suite* endpoint_suite() {
   tcase_add_loop_test(tc, truncated_message_is_an_error_with_olen, 0, 2);
   tcase_add_test(tc, peer_on_another_host_is_an_error_completion);
   tcase_add_test(tc, absent_peer_is_an_error_completion);
+  tcase_add_test(tc, a_failed_inject_is_reported_with_the_context_of_the_endpoint);
+  tcase_add_test(tc, a_failed_inject_without_any_context_only_counts);
   tcase_add_loop_test(tc, addresses_of_both_families_name_endpoints, 0, 2);
   tcase_add_test(tc, loopback_address_reaches_the_endpoint_with_that_port);
+  tcase_add_test(tc, a_changed_source_address_is_refused);
+  tcase_add_test(tc, operation_flags_that_do_not_exist_are_refused);
   suite_add_tcase(suite, tc);
   return suite;
 }

@@ -9,6 +9,7 @@
 #include "fake/captured_log.h"
 
 using erdma::fabric::Ptracer;
+using erdma::fabric::RendezvousBy;
 using erdma::fabric::Settings;
 using erdma::fabric::Switch;
 using erdma::test::contains;
@@ -40,7 +41,10 @@ bool same(const Settings& a, const Settings& b) {
          a.streaming == b.streaming && a.eager_bytes == b.eager_bytes &&
          a.hot_peers == b.hot_peers && a.unexpected_bytes == b.unexpected_bytes &&
          a.connect_timeout_ms == b.connect_timeout_ms && a.tx_size == b.tx_size &&
-         a.rx_size == b.rx_size;
+         a.rx_size == b.rx_size && a.shm == b.shm && a.mr_cache == b.mr_cache &&
+         a.rendezvous == b.rendezvous && a.nic_eager_bytes == b.nic_eager_bytes &&
+         a.max_connections == b.max_connections && a.peer_timeout_ms == b.peer_timeout_ms &&
+         a.job_key == b.job_key;
 }
 
 struct GoodCase {
@@ -55,6 +59,7 @@ const GoodCase kGood[] = {
      [](const Settings& s) { return s.devices.size() == 2 && s.devices[1] == "mlx5_1"; }},
     {"FI_ERDMA_DEVICE", "", [](const Settings& s) { return s.devices.empty(); }},
     {"FI_ERDMA_CMA", "auto", [](const Settings& s) { return s.cma == Switch::automatic; }},
+    {"FI_ERDMA_CMA", "on", [](const Settings& s) { return s.cma == Switch::on; }},
     {"FI_ERDMA_CMA", "off", [](const Settings& s) { return s.cma == Switch::off; }},
     {"FI_ERDMA_PTRACER", "any", [](const Settings& s) { return s.ptracer == Ptracer::any; }},
     {"FI_ERDMA_PTRACER", "none", [](const Settings& s) { return s.ptracer == Ptracer::none; }},
@@ -69,6 +74,15 @@ const GoodCase kGood[] = {
      [](const Settings& s) { return s.connect_timeout_ms == 5000; }},
     {"FI_ERDMA_TX_SIZE", "64", [](const Settings& s) { return s.tx_size == 64; }},
     {"FI_ERDMA_RX_SIZE", "128", [](const Settings& s) { return s.rx_size == 128; }},
+    {"FI_ERDMA_SHM", "off", [](const Settings& s) { return s.shm == Switch::off; }},
+    {"FI_ERDMA_MR_CACHE", "off", [](const Settings& s) { return s.mr_cache == Switch::off; }},
+    {"FI_ERDMA_RENDEZVOUS", "write",
+     [](const Settings& s) { return s.rendezvous == RendezvousBy::write; }},
+    {"FI_ERDMA_NIC_EAGER_SIZE", "2048",
+     [](const Settings& s) { return s.nic_eager_bytes == 2048; }},
+    {"FI_ERDMA_MAX_CONNECTIONS", "2", [](const Settings& s) { return s.max_connections == 2; }},
+    {"FI_ERDMA_PEER_TIMEOUT", "500", [](const Settings& s) { return s.peer_timeout_ms == 500; }},
+    {"FI_ERDMA_JOB_KEY", "let me in", [](const Settings& s) { return s.job_key == "let me in"; }},
 };
 
 START_TEST(a_valid_value_is_taken_in_silence) {
@@ -90,9 +104,9 @@ const BadCase kBad[] = {
     {"FI_ERDMA_DEVICE", "a,,b", "device names"},
     {"FI_ERDMA_DEVICE", "a,", "device names"},
     {"FI_ERDMA_DEVICE", "a b", "device names"},
-    {"FI_ERDMA_CMA", "on", "auto or off"},
-    {"FI_ERDMA_CMA", "", "auto or off"},
-    {"FI_ERDMA_CMA", "OFF", "auto or off"},
+    {"FI_ERDMA_CMA", "yes", "auto, on or off"},
+    {"FI_ERDMA_CMA", "", "auto, on or off"},
+    {"FI_ERDMA_CMA", "OFF", "auto, on or off"},
     {"FI_ERDMA_PTRACER", "all", "ancestor, any or none"},
     {"FI_ERDMA_STREAMING", "yes", "auto, on or off"},
     {"FI_ERDMA_SHM_EAGER_SIZE", "4095", "4096 to 16384"},
@@ -105,6 +119,12 @@ const BadCase kBad[] = {
     {"FI_ERDMA_CONNECT_TIMEOUT", "99999999999999999999", "1 to 3600000"},
     {"FI_ERDMA_TX_SIZE", "0", "16 to 65536"},
     {"FI_ERDMA_RX_SIZE", "65537", "16 to 65536"},
+    {"FI_ERDMA_SHM", "on", "auto or off"},
+    {"FI_ERDMA_MR_CACHE", "on", "auto or off"},
+    {"FI_ERDMA_RENDEZVOUS", "pull", "auto, read or write"},
+    {"FI_ERDMA_NIC_EAGER_SIZE", "1024", "2048 to 65536"},
+    {"FI_ERDMA_MAX_CONNECTIONS", "1", "2 to 65536"},
+    {"FI_ERDMA_PEER_TIMEOUT", "99", "100 to 3600000"},
 };
 
 START_TEST(a_bad_value_is_replaced_by_the_default_with_one_warning) {
@@ -118,6 +138,16 @@ START_TEST(a_bad_value_is_replaced_by_the_default_with_one_warning) {
   ck_assert_msg(contains(line, (std::string(c.variable) + "=" + c.value + " ").c_str()), "%s",
                 line.c_str());
   ck_assert_msg(contains(line, c.allowed), "%s", line.c_str());
+}
+END_TEST
+
+START_TEST(a_key_that_is_refused_is_not_shown) {
+  const std::string secret(257, 's');
+  setenv("FI_ERDMA_JOB_KEY", secret.c_str(), 1);
+  ck_assert(erdma::fabric::read_settings(&g_provider).job_key.empty());
+  const std::string line = only_log_line();
+  ck_assert_msg(contains(line, "FI_ERDMA_JOB_KEY=(not shown)") && !contains(line, "sss"), "%s",
+                line.c_str());
 }
 END_TEST
 
@@ -155,6 +185,7 @@ Suite* make_suite() {
   tcase_add_loop_test(tcase, a_valid_value_is_taken_in_silence, 0, std::size(kGood));
   tcase_add_loop_test(tcase, a_bad_value_is_replaced_by_the_default_with_one_warning, 0,
                       std::size(kBad));
+  tcase_add_test(tcase, a_key_that_is_refused_is_not_shown);
   tcase_add_test(tcase, without_any_variable_the_defaults_hold);
   tcase_add_test(tcase, without_a_provider_the_defaults_hold);
   tcase_add_test(tcase, every_variable_is_listed_by_libfabric_with_its_values);

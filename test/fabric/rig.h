@@ -30,9 +30,11 @@ struct Ask {
   uint32_t addr_format = FI_FORMAT_UNSPEC;
 };
 
+inline const char* g_device = "shm";  ///< FI_ERDMA_DEVICE; set before the first use of provider()
+
 inline fi_provider* provider() {
   static fi_provider* const made = [] {
-    setenv("FI_ERDMA_DEVICE", "shm", 1);
+    setenv("FI_ERDMA_DEVICE", g_device, 1);
     return fi_prov_ini();
   }();
   return made;

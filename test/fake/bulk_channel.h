@@ -36,6 +36,8 @@ struct Memory final : BulkMemory {
   int calls = 0;
   bool sender_left() const noexcept override { return left; }
   bool left = false;
+  bool bounce_affordable() const noexcept override { return affordable; }
+  bool affordable = false;  ///< so that what CMA permits is done by CMA
   int back_bounce() noexcept override {
     ++calls;
     return status;
@@ -106,22 +108,35 @@ inline CmaPeer peer_with(Permission read, Permission write) {
 }
 
 /// Which of the two processes may do what.
-enum class Ways { dual, read_only, write_only, bounce };
-inline constexpr Ways kWays[] = {Ways::dual, Ways::read_only, Ways::write_only, Ways::bounce};
+/// `chosen`: all is permitted, and bounce is preferred.
+enum class Ways { dual, read_only, write_only, bounce, chosen };
+inline constexpr Ways kWays[] = {Ways::dual, Ways::read_only, Ways::write_only, Ways::bounce,
+                                 Ways::chosen};
+inline bool permits_reads(Ways ways) {
+  return ways == Ways::dual || ways == Ways::read_only || ways == Ways::chosen;
+}
+inline bool permits_writes(Ways ways) {
+  return ways == Ways::dual || ways == Ways::write_only || ways == Ways::chosen;
+}
+inline Options options_for(Ways ways) {
+  Options options;
+  options.paths = ways == Ways::chosen ? PathPolicy::copy : PathPolicy::measure;
+  return options;
+}
 
 /// Both sides of one channel in one process.
 struct Channel {
-  explicit Channel(Ways ways, bool attached = true, Options options = {})
-      : reader(peer_with(ways == Ways::dual || ways == Ways::read_only ? Permission::allowed
-                                                                       : Permission::denied,
+  explicit Channel(Ways ways, bool attached = true) : Channel(ways, attached, options_for(ways)) {}
+  Channel(Ways ways, bool attached, const Options& options)
+      : reader(peer_with(permits_reads(ways) ? Permission::allowed : Permission::denied,
                          Permission::denied)),
-        writer(peer_with(Permission::denied, ways == Ways::dual || ways == Ways::write_only
-                                                 ? Permission::allowed
-                                                 : Permission::denied)),
+        writer(peer_with(Permission::denied,
+                         permits_writes(ways) ? Permission::allowed : Permission::denied)),
         shared(
             mmap(nullptr, kBulkBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
         in(shared, memory, calls, reader, options, in_counters, clock),
         out(calls, writer, options, out_counters, clock) {
+    memory.affordable = ways == Ways::chosen;
     if (attached) out.attach(shared);
   }
   ~Channel() { munmap(shared, kBulkBytes); }

@@ -3,6 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,13 @@ struct LogLine {
   std::string text;
 };
 
+/// Threads of the provider log, too: hold the mutex.
+inline std::mutex g_log_mutex;
 inline std::vector<LogLine> g_log;
 
 /// The only line logged since the last call; "" if none, "many lines" if several.
 inline std::string only_log_line() {
+  const std::lock_guard guard(g_log_mutex);
   const std::string text = g_log.empty() ? "" : g_log.size() == 1 ? g_log[0].text : "many lines";
   g_log.clear();
   return text;
@@ -47,5 +51,6 @@ extern "C" void fi_log(const fi_provider* provider, fi_log_level level, fi_log_s
   va_start(arguments, format);
   std::vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
+  const std::lock_guard guard(erdma::test::g_log_mutex);
   erdma::test::g_log.push_back({level, text});
 }

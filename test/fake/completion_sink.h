@@ -9,10 +9,10 @@ namespace erdma::fake {
 /// Remembers what it was told, in order.
 class CompletionSink final : public protocol::CompletionSink {
  public:
-  void complete(const protocol::Completion& completion) noexcept override {
-    protocol::ErrorCompletion entry;
-    static_cast<protocol::Completion&>(entry) = completion;
-    entries.push_back(entry);
+  protocol::CompletionEntry& succeed(bool report) noexcept override {
+    protocol::ErrorCompletion& entry = entries.emplace_back();
+    entry.report = report;
+    return entry;
   }
   void fail(const protocol::ErrorCompletion& completion) noexcept override {
     entries.push_back(completion);

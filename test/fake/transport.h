@@ -85,6 +85,8 @@ class Transport final : public transport::Transport {
       return transfer(remote, local, count, length, token, false);
     }
     void fail(int status) noexcept override { failed = status; }
+    bool met() const noexcept override { return up_once; }
+    void hold(bool on) noexcept override { held = on; }
 
     /// What a hostile peer sends: any bytes.
     void inject(const void* header, size_t header_bytes, const void* payload, size_t length) {
@@ -95,9 +97,12 @@ class Transport final : public transport::Transport {
     }
 
     std::deque<std::vector<std::byte>> inbound;
+    bool held = false;  ///< nothing is delivered
     size_t sent = 0;
-    int down = 0;    ///< send() returns it
-    int failed = 0;  ///< fail() was called with it; poll() reports the link down
+    bool up_once = true;  ///< met()
+    int down = 0;         ///< send() returns it
+    size_t ended = 0;     ///< times the link went down
+    int failed = 0;       ///< fail() was called with it; poll() reports the link down
 
    private:
     friend class Transport;
@@ -183,7 +188,8 @@ class Transport final : public transport::Transport {
  private:
   int poll_link(FakeLink& link, transport::Sink& sink) {
     int steps = 0;
-    for (size_t left = link.inbound.size(); left > 0 && !link.failed; --left, ++steps) {
+    for (size_t left = link.inbound.size(); left > 0 && !link.failed && !link.held;
+         --left, ++steps) {
       const std::vector<std::byte> packet = std::move(link.inbound.front());
       link.inbound.pop_front();
       sink.on_packet(link, packet.data(), packet.data() + transport::kHeaderBytes,
@@ -210,6 +216,8 @@ class Transport final : public transport::Transport {
       sink.on_done(token, status);
     }
     link.failed = 0;
+    link.held = false;
+    ++link.ended;
     sink.on_link_down(link, status);
   }
 };

@@ -42,10 +42,23 @@ class Node final : public protocol::Router {
   Node(fake::Network& network, uint16_t index, protocol::EngineConfig config)
       : transport(network, address_with_port(uint16_t(5000 + index))),
         engine(config, book, *this, {&transport}, sent, received) {}
+  /// With two ways to each peer: `transport` and `second`.
+  Node(fake::Network& network, uint16_t index, protocol::EngineConfig config,
+       fake::Transport& second)
+      : transport(network, address_with_port(uint16_t(5000 + index))),
+        other(&second),
+        engine(config, book, *this, {&transport, &second}, sent, received) {}
 
   util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override {
     if (unreachable) return -FI_EHOSTUNREACH;
+    if (by_other) return static_cast<transport::Link*>(&other->link(address));
     return transport.link_to(address);
+  }
+
+  transport::Link* detour(const util::SocketAddress& address, int status) noexcept override {
+    if (!other) return nullptr;
+    detour_status = status;
+    return &other->link(address);
   }
 
   int send(uint64_t to, const void* bytes, size_t length, uint64_t tag, void* context = nullptr) {
@@ -88,6 +101,9 @@ class Node final : public protocol::Router {
   Book book;
   fake::CompletionSink sent, received;
   fake::Transport transport;
+  fake::Transport* other = nullptr;  ///< another way to the peers
+  bool by_other = false;             ///< and the first choice
+  int detour_status = 0;             ///< of the last link that was given up for it
   bool unreachable = false;
   protocol::Engine engine;
 };

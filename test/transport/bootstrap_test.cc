@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "transport/shm/shm_transport.h"
@@ -200,6 +201,98 @@ START_TEST(a_connection_closed_at_once_is_forgotten) {
 }
 END_TEST
 
+/// Time is what the test says it is. The background thread reads it.
+struct ManualClock final : util::Clock {
+  std::atomic<uint64_t> time{1'000'000'000};
+  uint64_t now() const noexcept override { return time.load(); }
+};
+
+/// A peer that ends once something arrived.
+int await_packet(int channel) {
+  Pair own;
+  if (!open_side(own.a)) return 1;
+  tell(channel, own.a.name.port());
+  while (own.a.sink->packets.empty()) own.a.poll();
+  return 0;
+}
+
+START_TEST(a_peer_stopped_before_the_hello_is_waited_for) {
+  Child child(await_packet);
+  ManualClock time;
+  Side side;
+  auto opened = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, &time);
+  ck_assert(bool(opened));
+  side.transport = opened->get();
+  side.name = (*opened)->name();
+  const uint16_t port = hear(child.channel());
+  child.kill(SIGSTOP);
+  int status = 0;
+  ck_assert_int_eq(waitpid(child.pid(), &status, WUNTRACED), child.pid());
+  transport::Link& link = **side.transport->link_to(address_of("127.0.0.1", port));
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  // A whole handshake with somebody else, and an hour later another: whatever was due at the first
+  // hello has been looked at.
+  for (uint64_t i = 0; i < 2; ++i) {
+    Pair pair;
+    ck_assert(open_side(pair.a));
+    pair.b.name = side.name;
+    pair.b.transport = side.transport;
+    pair.b.sink = side.sink;
+    ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+    ck_assert(pair.poll_until([&] { return side.sink->packets.size() == i + 1; }));
+    time.time += 3600'000'000'000;
+    pair.a.transport->shutdown();
+    ck_assert(pair.poll_until([&] { return side.sink->downs.size() == i + 1; }));
+  }
+  ck_assert_ptr_ne(side.sink->downs[0].link, &link);
+  ck_assert_ptr_ne(side.sink->downs[1].link, &link);
+  child.kill(SIGCONT);
+  while (link.send(numbered(1), nullptr, 0, 0, SendHint::none) == -FI_EAGAIN) side.poll();
+  ck_assert_int_eq(child.wait(), 0);
+}
+END_TEST
+
+/// Reading is refused, as by a filter of seccomp.
+struct NoReading final : transport::shm::CmaCalls {
+  ssize_t readv(pid_t, const iovec*, size_t, const iovec*, size_t) noexcept override {
+    return -EPERM;
+  }
+};
+
+START_TEST(where_only_reading_is_refused_the_sender_writes) {
+  NoReading calls;
+  Pair pair;
+  auto a = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), &calls);
+  auto b = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), &calls);
+  ck_assert(bool(a) && bool(b));
+  pair.a.transport = a->get();
+  pair.a.name = (*a)->name();
+  pair.b.transport = b->get();
+  pair.b.name = (*b)->name();
+  const auto source = pattern(100'000, 7);
+  const iovec from{const_cast<std::byte*>(source.data()), source.size()};
+  // The proof takes a message each way; what is sent before goes by copy.
+  for (size_t count = 1; (*a)->counters().cma_write_bytes == 0; ++count) {
+    transport::Exposure exposure;
+    ck_assert(pair.poll_until([&] {
+      return pair.a_to_b().expose(&from, 1, source.size(), transport::Access::remote_read,
+                                  exposure) == 0;
+    }));
+    ck_assert_int_eq(pair.send(pair.a_to_b(), exposure.size, exposure.bytes, exposure.size), 0);
+    ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == count; }));
+    std::vector<std::byte> target(source.size());
+    const iovec to{target.data(), target.size()};
+    ck_assert_int_eq(pair.b_to_a().read(exposure, &to, 1, to.iov_len, count), 0);
+    ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() == count; }));
+    ck_assert_int_eq(pair.b.sink->dones.back().status, 0);
+    ck_assert(target == source);
+    pair.a_to_b().withdraw(exposure);
+  }
+  ck_assert_uint_eq((*b)->counters().cma_read_bytes, 0);
+  ck_assert_uint_eq((*a)->counters().cma_refusals, 1);
+}
+END_TEST
+
 START_TEST(another_user_is_refused_in_both_directions) {
   if (geteuid() != 0) return;
   Child child([](int channel) {
@@ -280,6 +373,8 @@ Suite* suite() {
   tcase_add_test(tc, descriptors_that_nobody_asked_for_are_closed);
   tcase_add_test(tc, silent_connections_do_not_keep_others_out);
   tcase_add_test(tc, a_connection_closed_at_once_is_forgotten);
+  tcase_add_test(tc, a_peer_stopped_before_the_hello_is_waited_for);
+  tcase_add_test(tc, where_only_reading_is_refused_the_sender_writes);
   tcase_add_test(tc, another_user_is_refused_in_both_directions);
   tcase_add_test(tc, without_descriptors_a_connection_fails_with_that_reason);
   tcase_add_test(tc, descriptors_lost_for_want_of_room_are_told_from_a_malformed_message);

@@ -202,6 +202,38 @@ START_TEST(probe_tells_which_call_seccomp_refuses) {
 }
 END_TEST
 
+START_TEST(only_a_refusal_of_reading_asks_for_a_proof_by_writing) {
+  constexpr struct {
+    int error;
+    bool wanted;
+  } kCases[] = {{EPERM, true}, {EACCES, true}, {ENOSYS, true}, {ESRCH, false}, {EFAULT, false}};
+  for (const auto& c : kCases) {
+    erdma::fake::CmaCalls calls;
+    calls.read = {1, erdma::fake::CmaCalls::kForever, c.error};
+    CmaPeer peer = peer_of_self();
+    probe(calls, true, peer);
+    ck_assert_uint_eq(calls.write.calls, 0);
+    ck_assert_int_eq(wants_proof(peer), c.wanted);
+  }
+  CmaPeer peer = peer_of_self();
+  CmaCalls calls;
+  probe(calls, false, peer);
+  ck_assert(!wants_proof(peer));  // switched off is not refused
+}
+END_TEST
+
+START_TEST(a_mark_is_found_in_its_word_alone) {
+  CmaCalls calls;
+  const CmaPeer peer = peer_of_self();
+  const uint32_t before = marked(8);
+  ck_assert_int_eq(mark(calls, peer, 7, 0xABCDEF01), 0);
+  ck_assert_uint_eq(marked(7), 0xABCDEF01);
+  ck_assert_uint_eq(marked(8), before);
+  ck_assert_uint_eq(marked(kScratchWords), 0);
+  ck_assert_uint_eq(marked(UINT32_MAX), 0);
+}
+END_TEST
+
 /// Runs `body` in a forked process and returns its exit status.
 template <typename Body>
 int in_child(Body body) {
@@ -504,6 +536,8 @@ Suite* suite() {
   tcase_add_test(tc, probe_switched_off_makes_no_call_and_no_line);
   tcase_add_test(tc, refusal_is_reported_once);
   tcase_add_loop_test(tc, probe_tells_which_call_seccomp_refuses, 0, int(std::size(kSeccompCases)));
+  tcase_add_test(tc, only_a_refusal_of_reading_asks_for_a_proof_by_writing);
+  tcase_add_test(tc, a_mark_is_found_in_its_word_alone);
   tcase_add_test(tc, probe_does_not_take_a_forked_child_for_its_parent);
   tcase_add_test(tc, probe_fails_on_a_process_that_is_gone);
   tcase_add_loop_test(tc, permission_can_differ_by_direction, 0, 2);

@@ -10,18 +10,17 @@
 #include <atomic>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "transport/shm/layout.h"
-#include "transport/shm/unix_socket.h"
-#include "transport/shm/wire.h"
 #include "transport/shm_pair.h"
 
 // Last: it defines a macro fail().
 #include <check.h>
 #undef fail
 
-/// Peers that die, stop, restart, lie, sleep; and the two sorts of rings.
+/// Peers that die, stop, restart, sleep; and the two sorts of rings.
 namespace erdma::test {
 namespace {
 
@@ -54,11 +53,13 @@ int idle_child(int channel) {
   return 0;
 }
 
-size_t count_files(const char* directory) {
+/// Of which the name starts with `prefix`: others use /dev/shm, too.
+size_t count_files(const char* directory, const char* prefix = "") {
   DIR* dir = opendir(directory);
   if (!dir) return 0;
   size_t count = 0;
-  while (readdir(dir)) ++count;
+  while (const dirent* entry = readdir(dir))
+    count += std::string_view(entry->d_name).starts_with(prefix);
   closedir(dir);
   return count;
 }
@@ -75,7 +76,6 @@ START_TEST(packets_cross_processes_in_order) {
 END_TEST
 
 START_TEST(a_killed_peer_brings_only_its_own_link_down) {
-  const size_t files = count_files("/dev/shm");
   for (int round = 0; round < 8; ++round) {
     Child victim(flood_parent);
     Pair pair;
@@ -92,7 +92,7 @@ START_TEST(a_killed_peer_brings_only_its_own_link_down) {
     ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == packets + 1; }));
     ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
   }
-  ck_assert_uint_eq(count_files("/dev/shm"), files);
+  ck_assert_uint_eq(count_files("/dev/shm", "erdma"), 0);
 }
 END_TEST
 
@@ -189,9 +189,7 @@ START_TEST(a_peer_known_before_and_gone_is_refused_at_once) {
   while (pair.a.sink->downs.empty()) pair.a.poll();
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
   while (pair.a.sink->downs.size() < 2) pair.a.poll();
-  // Reset: it had begun to connect back when it went.
-  const int status = pair.a.sink->downs[1].status;
-  ck_assert(status == -FI_ECONNREFUSED || status == -FI_ECONNRESET);
+  ck_assert_int_eq(pair.a.sink->downs[1].status, -FI_ECONNREFUSED);
 }
 END_TEST
 
@@ -301,129 +299,6 @@ START_TEST(no_wake_up_is_lost_between_sleeper_and_sender) {
 }
 END_TEST
 
-/// Greets as an honest peer would, then owns the ring it was given.
-struct Impostor {
-  util::Fd socket, wake;
-  transport::shm::ColdChunk* chunk = nullptr;
-  uint32_t ring = 0;
-
-  bool greet(const util::SocketAddress& victim, uint16_t port) {
-    socket = std::move(*transport::shm::connect_as_peer(victim));
-    transport::shm::Hello hello;
-    hello.greeting.boot = transport::shm::boot_id_hash();
-    hello.greeting.nonce = port;
-    const auto name = address_of("127.0.0.1", port);
-    hello.greeting.name_bytes = uint32_t(name.size());
-    std::memcpy(hello.greeting.name, name.data(), name.size());
-    wake.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    const int fd = wake.get();
-    if (transport::shm::send_message(socket.get(), &hello, sizeof(hello), &fd, 1)) return false;
-    pollfd readable{socket.get(), POLLIN, 0};
-    if (poll(&readable, 1, 10'000) != 1) return false;
-    transport::shm::Welcome welcome;
-    auto received = transport::shm::receive(socket.get(), &welcome, sizeof(welcome));
-    if (received.bytes != sizeof(welcome) || welcome.status) return false;
-    ring = welcome.ring;
-    void* memory = mmap(nullptr, transport::shm::kColdChunkBytes, PROT_READ | PROT_WRITE,
-                        MAP_SHARED, received.fds[0].get(), 0);
-    chunk = static_cast<transport::shm::ColdChunk*>(memory);
-    return memory != MAP_FAILED;
-  }
-  ~Impostor() {
-    if (chunk) munmap(chunk, transport::shm::kColdChunkBytes);
-  }
-};
-
-START_TEST(noise_in_a_ring_costs_only_that_link) {
-  Pair pair;
-  ck_assert(open_side(pair.a) && open_side(pair.b));
-  uint64_t state = uint64_t(_i) * 7919 + 1;
-  auto random = [&state] {
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    return state;
-  };
-  Impostor impostor;
-  ck_assert(impostor.greet(pair.a.name, 999));
-  for (uint32_t i = 0; i < 200 && pair.a.sink->downs.empty(); ++i) {
-    auto& slot = impostor.chunk->slots[impostor.ring][i % transport::shm::kColdSlots];
-    for (std::byte& byte : slot.header) byte = std::byte(random());
-    for (std::byte& byte : slot.payload) byte = std::byte(random());
-    const uint64_t kind = random() % 8;
-    const uint64_t length = random() % 8 ? random() % (kSlotPayload + 1) : random() & 0xFFFFFF;
-    slot.stamp.store((length | kind << 24) << 32 | (i + 1));
-    impostor.chunk->ready.fetch_or(uint64_t(1) << impostor.ring);
-    pair.poll();
-    pair.poll();
-  }
-  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
-  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);
-  ck_assert_int_eq(pair.send(pair.b_to_a(), 5, nullptr, 0), 0);
-  ck_assert(pair.poll_until(
-      [&] { return !pair.a.sink->packets.empty() && pair.a.sink->packets.back().number() == 5; }));
-  ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
-}
-END_TEST
-
-START_TEST(an_invalid_control_message_costs_only_that_link) {
-  Pair pair;
-  ck_assert(open_side(pair.a) && open_side(pair.b));
-  const transport::shm::Control messages[] = {
-      {transport::shm::ControlType(99), 0},
-      {transport::shm::ControlType::demote, 0},       // only receivers say this
-      {transport::shm::ControlType::hot_ring, 0},     // nor this, and no memfd
-      {transport::shm::ControlType::bulk_memory, 0},  //
-  };
-  size_t downs = 0;
-  for (const auto& message : messages) {
-    Impostor impostor;
-    ck_assert(impostor.greet(pair.a.name, uint16_t(900 + downs)));
-    ck_assert_int_eq(transport::shm::send_message(impostor.socket.get(), &message, sizeof(message)),
-                     0);
-    ck_assert(pair.poll_until([&] { return pair.a.sink->downs.size() > downs; }));
-    ck_assert_int_eq(pair.a.sink->downs[downs++].status, -FI_ECONNRESET);
-  }
-  ck_assert_int_eq(pair.send(pair.b_to_a(), 5, nullptr, 0), 0);
-}
-END_TEST
-
-START_TEST(a_peer_that_connects_is_connected_back_without_a_poll) {
-  Side side;
-  ck_assert(open_side(side));
-  auto listener = transport::shm::listen_as(address_of("127.0.0.1", 999), Options{}.scope);
-  ck_assert(bool(listener));
-  Impostor peer;
-  ck_assert(peer.greet(side.name, 999));
-  pollfd knock{listener->get(), POLLIN, 0};
-  ck_assert_int_eq(poll(&knock, 1, 20'000), 1);
-}
-END_TEST
-
-START_TEST(control_messages_that_nobody_reads_do_not_pile_up) {
-  Side side;
-  ck_assert(open_side(side));
-  Impostor peer;
-  ck_assert(peer.greet(side.name, 999));
-  const transport::shm::Control ask{transport::shm::ControlType::promote, 0};
-  int rc = 0;
-  while (rc == 0 || rc == -EAGAIN)  // never polled: ends when the other end closes
-    rc = transport::shm::send_message(peer.socket.get(), &ask, sizeof(ask));
-  ck_assert(rc == -EPIPE || rc == -ECONNRESET);
-}
-END_TEST
-
-START_TEST(nobody_can_take_the_identity_of_another_process) {
-  Pair pair;
-  ck_assert(open_side(pair.a));
-  Impostor first, second;
-  ck_assert(first.greet(pair.a.name, 901));
-  Child child([&](int) {
-    Impostor thief;
-    return thief.greet(pair.a.name, 901) ? 1 : 0;
-  });
-  ck_assert_int_eq(child.wait(), 0);
-}
-END_TEST
-
 START_TEST(a_forked_child_destroys_its_copy_without_harm) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
@@ -519,11 +394,6 @@ Suite* suite() {
   tcase_add_test(tc, many_cold_peers_are_served_across_chunks);
   tcase_add_test(tc, no_wake_up_is_lost_between_two_sleepers);
   tcase_add_test(tc, no_wake_up_is_lost_between_sleeper_and_sender);
-  tcase_add_loop_test(tc, noise_in_a_ring_costs_only_that_link, 0, 20);
-  tcase_add_test(tc, an_invalid_control_message_costs_only_that_link);
-  tcase_add_test(tc, a_peer_that_connects_is_connected_back_without_a_poll);
-  tcase_add_test(tc, control_messages_that_nobody_reads_do_not_pile_up);
-  tcase_add_test(tc, nobody_can_take_the_identity_of_another_process);
   tcase_add_test(tc, a_forked_child_destroys_its_copy_without_harm);
   tcase_add_test(tc, a_child_that_holds_the_sockets_does_not_hide_a_death);
   tcase_add_test(tc, an_endpoint_that_closes_leaves_no_descriptor);

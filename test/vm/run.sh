@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/vm/run.sh [PART-OF-A-NAME]: the provider where a kernel refuses CMA for reasons of its own
-# (Yama, namespaces, users), in a virtual machine. Prints "PASS: name", "FAIL: name", "SKIP: name".
-# Logs of the checks: $top_builddir/vm.
+# test/vm/run.sh cma|nic [PART-OF-A-NAME]: the provider in a virtual machine: cma, where the kernel
+# refuses CMA for reasons of its own (Yama, namespaces, users); nic, between two hosts with kernel RDMA
+# devices. Prints "PASS: name", "FAIL: name", "SKIP: name". Logs of the checks: $top_builddir/vm.
 set -u
+case ${1:-} in
+  cma) guest=guest.sh options=() ;;
+  nic) guest=guest_nic.sh options=(-r) ;;
+  *) sed -n '3,5p' "$0"; exit 2 ;;
+esac
+part=${2:-} what=$1
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
 top=$(cd "$top" && pwd)
 # shellcheck source=test/lib/common.sh
@@ -18,9 +24,11 @@ build_clients >"$bin/logs/build.log" 2>&1 || { tail -n 20 "$bin/logs/build.log";
 "${CC:-cc}" -shared -fPIC "$top/test/vm/not_dumpable.c" -o "$bin/not_dumpable.so"
 python=$(python_with_mpi) || python=
 
-output=$build/vm/output
-bash "$top/test/vm/vm.sh" -t "${ERDMA_VM_SECONDS:-540}" -o "$build/vm" "$top/test/vm/guest.sh" \
-  "$top" "$bin" "${python:-none}" "${FI_PROVIDER_PATH:-}" "$FI_PROVIDER" "${1:-}" >"$output" 2>&1
+mkdir -p "$build/vm/$what"
+output=$build/vm/$what/output
+bash "$top/test/vm/vm.sh" "${options[@]}" -t "${ERDMA_VM_SECONDS:-840}" -o "$build/vm/$what" \
+  "$top/test/vm/$guest" "$top" "$bin" "${python:-none}" "${FI_PROVIDER_PATH:-}" "$FI_PROVIDER" \
+  "$part" >"$output" 2>&1
 status=$?
 tr -d '\r' <"$output" | grep -E '^(PASS|FAIL|SKIP): |^  \| |^# '
 case $status in

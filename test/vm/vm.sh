@@ -2,17 +2,24 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # vm.sh [-t SECONDS] [-s CPUS] [-o OUTDIR] SCRIPT [ARG...]
 # Runs SCRIPT as root in a small virtual machine with Debian's kernel, which has what a container or
-# a build host may lack: Yama. The guest's root file system is this host's own, read-only through 9p
+# a build host may lack: Yama and, with -r, RDMA devices that are software (siw: iWARP over TCP, built
+# here as a module, as Debian has none; rxe: RoCEv2 over UDP). The guest's root file system is this host's own, read-only through 9p
 # with a tmpfs over it, so what is built or installed here runs there unchanged. OUTDIR, if given, is
 # writable at /out. Exits with SCRIPT's status; 125 if the machine did not come up or ran out of
 # time; 77 if it can't be made here. Software emulation: no KVM needed. Packages: see ./packages.
 set -euo pipefail
-limit=600 cpus=2 out=
-while getopts t:s:o: opt; do
-  case $opt in t) limit=$OPTARG ;; s) cpus=$OPTARG ;; o) out=$(realpath "$OPTARG") ;; *) exit 125 ;; esac
+limit=600 cpus=2 out= rdma=
+while getopts t:s:o:r opt; do
+  case $opt in
+    t) limit=$OPTARG ;;
+    s) cpus=$OPTARG ;;
+    o) out=$(realpath "$OPTARG") ;;
+    r) rdma=-rdma ;;
+    *) exit 125 ;;
+  esac
 done
 shift $((OPTIND - 1))
-[[ $# -ge 1 ]] || { sed -n '3,9p' "$0"; exit 125; }
+[[ $# -ge 1 ]] || { sed -n '3,11p' "$0"; exit 125; }
 script=$(realpath "$1")
 shift
 cache=${ERDMA_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/erdma-vm}
@@ -22,13 +29,24 @@ for tool in qemu-system-x86_64 cpio modprobe; do
 done
 [[ -x /bin/busybox ]] || unable 'there is no static busybox here'
 
-# The kernel that linux-image-amd64 stands for now, or one that was prepared earlier.
-version=$(apt-cache depends linux-image-amd64 2>/dev/null |
-  sed -n 's/.*Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1) || true
+# The kernel that linux-image-amd64 stands for now, or one that was prepared earlier. A module can be
+# built for one whose headers are installed.
+newest() { sort -V | tail -n 1; }
+if [[ -n $rdma ]]; then
+  version=$(find /usr/src -maxdepth 1 -name 'linux-headers-*-amd64' 2>/dev/null |
+    sed 's#.*/linux-headers-##' | grep -v -e cloud -e rt | newest) || true
+  [[ -n $version && -f /usr/src/linux-source-6.1.tar.xz ]] ||
+    unable 'linux-headers-amd64 and linux-source-6.1 are not installed'
+else
+  version=$(apt-cache depends linux-image-amd64 2>/dev/null |
+    sed -n 's/.*Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1) || true
+fi
 [[ -n $version ]] || version=$(find "$cache" -mindepth 1 -maxdepth 1 -name '*-amd64' -printf '%f\n' 2>/dev/null |
-  sort -V | tail -n 1) || true
+  newest) || true
 [[ -n $version ]] || unable 'apt knows no linux-image-amd64'
-image=$cache/$version
+image=$cache/$version$rdma
+modules=(crc32c_generic libcrc32c virtio_pci 9pnet_virtio 9p overlay)
+[[ -z $rdma ]] || modules+=(crc32_pclmul crc32_generic dummy veth iw_cm rdma_cm ib_uverbs rdma_ucm rdma_rxe)
 
 # What runs first in the guest: mounts this host's files under a tmpfs, then the command.
 write_init() {
@@ -55,6 +73,18 @@ I
   chmod +x "$1"
 }
 
+# build_siw WORK MODULES: from the kernel's source.
+build_siw() {
+  local siw=$1/source/drivers/infiniband/sw/siw
+  mkdir "$1/source"
+  tar xJf /usr/src/linux-source-6.1.tar.xz -C "$1/source" --strip-components=1 \
+    linux-source-6.1/drivers/infiniband/sw/siw
+  make -s -C "/usr/src/linux-headers-$version" M="$siw" CONFIG_RDMA_SIW=m modules >"$1/siw.log" 2>&1 ||
+    unable "siw cannot be built: $(tail -n 1 "$1/siw.log")"
+  cp "$siw/siw.ko" "$2/"
+  echo siw.ko >>"$2/order"
+}
+
 prepare_image() {
   local work root file
   mkdir -p "$cache"
@@ -68,12 +98,13 @@ prepare_image() {
   root=$work/initrd
   mkdir -p "$root"/{bin,proc,sys,dev,host,upper,root,modules}
   cp /bin/busybox "$root/bin/"
-  for module in crc32c_generic libcrc32c virtio_pci 9pnet_virtio 9p overlay; do
+  for module in "${modules[@]}"; do
     modprobe -d "$work/kernel" -S "$version" --show-depends "$module" | awk '$1 == "insmod" {print $2}'
   done | awk '!seen[$0]++' | while read -r file; do
     cp "$file" "$root/modules/"
     basename "$file"
   done >"$root/modules/order"
+  [[ -z $rdma ]] || build_siw "$work" "$root/modules"
   write_init "$root/init"
   (cd "$root" && find . | cpio -o -H newc 2>/dev/null | gzip -1) >"$work/initrd.gz"
   mkdir -p "$image"

@@ -54,19 +54,22 @@ void CompletionRing::push_error(const protocol::ErrorCompletion& completion,
                                 const void* owner) noexcept {
   const uint64_t position = x_entries.tail();
   Failure* failure = x_errors.append();
-  if (!failure) return overrun();
-  *failure = {position, completion.overflow, completion.error, completion.provider_error};
-  if (!append(completion, owner)) {
-    x_errors.cut_tail(x_errors.tail() - 1);
-    return overrun();
+  if (!failure) {
+    overrun();
+    return;
   }
+  *failure = {position, completion.overflow, completion.error, completion.provider_error};
+  push(completion, owner);
+  if (x_entries.tail() == position) x_errors.cut_tail(x_errors.tail() - 1);  // no room for it
   find_next_error();
 }
 
-void CompletionRing::overrun() noexcept {
+/// Gives the caller a place to write what nobody will read.
+protocol::CompletionEntry& CompletionRing::overrun() noexcept {
   if (!x_overrun)
     ERDMA_WARN(CQ, "out of memory after %zu unread completions: the queue is overrun\n", size());
   x_overrun = true;
+  return x_lost;
 }
 
 ssize_t CompletionRing::read_error(fi_cq_err_entry* error, uint32_t api_version) noexcept {
@@ -78,7 +81,7 @@ ssize_t CompletionRing::read_error(fi_cq_err_entry* error, uint32_t api_version)
     return 1;
   }
   if (x_next_error != x_entries.head()) return -FI_EAGAIN;
-  const Entry& entry = x_entries[x_next_error];
+  const protocol::CompletionEntry& entry = x_entries[x_next_error].completion;
   const Failure& failure = x_errors[x_errors.head()];
   write_image(error,
               {entry.context, entry.flags, entry.length, entry.buffer, entry.data, entry.tag,

@@ -32,10 +32,11 @@ class GrowingRing {
 
   /// A new slot at the tail, to be filled by the caller; null when memory is out.
   T* append() noexcept {
-    if (size() > x_mask && !grow()) [[unlikely]]
+    if (full() && !grow()) [[unlikely]]
       return nullptr;
     return &x_slots[x_tail++ & x_mask];
   }
+  bool full() const noexcept { return size() > x_mask; }
   void drop_front(size_t count) noexcept { x_head += count; }
   void cut_tail(uint64_t tail) noexcept { x_tail = tail; }
 
@@ -73,12 +74,19 @@ class CompletionRing {
 
   bool readable() const noexcept { return x_entries.size() != 0 || x_overrun; }
   size_t size() const noexcept { return x_entries.size(); }
+  bool full() const noexcept { return x_entries.full(); }
   bool holds_error() const noexcept { return x_next_error != kNone || x_overrun; }
 
-  /// `owner` names the endpoint, for purge().
-  void push(const protocol::Completion& completion, const void* owner) noexcept {
-    if (!append(completion, owner)) [[unlikely]]
-      overrun();
+  /// A new entry, to be filled in by the caller. `owner` names the endpoint, for purge().
+  protocol::CompletionEntry& append(const void* owner) noexcept {
+    Entry* entry = x_entries.append();
+    if (!entry) [[unlikely]]
+      return overrun();
+    entry->owner = owner;
+    return entry->completion;
+  }
+  void push(const protocol::CompletionEntry& completion, const void* owner) noexcept {
+    append(owner) = completion;
   }
   void push_error(const protocol::ErrorCompletion& completion, const void* owner) noexcept;
 
@@ -96,7 +104,7 @@ class CompletionRing {
     for (size_t i = 0; i < count; ++i, out += sizeof(E)) {
       const Entry& entry = x_entries[head + i];
       std::memcpy(out, &entry, sizeof(E));
-      if (sources) sources[i] = entry.source;
+      if (sources) sources[i] = entry.completion.source;
     }
     x_entries.drop_front(count);
     return static_cast<ssize_t>(count);
@@ -115,20 +123,14 @@ class CompletionRing {
 
   /// One cache line. Starts as fi_cq_tagged_entry, of which the other formats are prefixes.
   struct alignas(64) Entry {
-    void* context;
-    uint64_t flags;
-    size_t length;
-    void* buffer;
-    uint64_t data;
-    uint64_t tag;
-    uint64_t source;
+    protocol::CompletionEntry completion;
     const void* owner;
   };
   static_assert(sizeof(Entry) == 64);
-  static_assert(offsetof(Entry, source) == sizeof(fi_cq_tagged_entry));
-  static_assert(offsetof(Entry, tag) == offsetof(fi_cq_tagged_entry, tag));
-  static_assert(offsetof(Entry, data) == offsetof(fi_cq_data_entry, data));
-  static_assert(offsetof(Entry, length) == offsetof(fi_cq_msg_entry, len));
+  static_assert(offsetof(protocol::CompletionEntry, source) == sizeof(fi_cq_tagged_entry));
+  static_assert(offsetof(protocol::CompletionEntry, tag) == offsetof(fi_cq_tagged_entry, tag));
+  static_assert(offsetof(protocol::CompletionEntry, data) == offsetof(fi_cq_data_entry, data));
+  static_assert(offsetof(protocol::CompletionEntry, length) == offsetof(fi_cq_msg_entry, len));
 
   /// The rest of an entry that is an error; in the order of their positions.
   struct Failure {
@@ -139,15 +141,7 @@ class CompletionRing {
   };
 
   static size_t capacity_for(size_t size_hint) noexcept;
-  bool append(const protocol::Completion& completion, const void* owner) noexcept {
-    Entry* entry = x_entries.append();
-    if (!entry) [[unlikely]]
-      return false;
-    *entry = {completion.context, completion.flags, completion.length, completion.buffer,
-              completion.data,    completion.tag,   completion.source, owner};
-    return true;
-  }
-  void overrun() noexcept;
+  [[gnu::cold]] protocol::CompletionEntry& overrun() noexcept;
   void find_next_error() noexcept {
     x_next_error = x_errors.size() ? x_errors[x_errors.head()].position : kNone;
   }
@@ -155,6 +149,7 @@ class CompletionRing {
   GrowingRing<Entry> x_entries;
   uint64_t x_next_error = kNone;  ///< position of the first error
   bool x_overrun = false;         ///< for good: completions were lost
+  protocol::CompletionEntry x_lost{};
   GrowingRing<Failure> x_errors;
 };
 

@@ -39,10 +39,15 @@ class CompletionQueue final : public fid_cq {
                   void* context);
 
   // For endpoints, under the domain lock.
-  /// Writes an entry whatever completion.report says.
-  void push(const protocol::Completion& completion, const void* owner) noexcept {
-    x_ring.push(completion, owner);
+  /// A new entry, to be filled in by the caller before it gives up the lock.
+  protocol::CompletionEntry& append(const void* owner) noexcept {
     x_waitable.notify();
+    return x_ring.append(owner);
+  }
+  /// Whether append() is a few stores: nobody to wake, no memory to get.
+  bool appends_at_once() const noexcept { return !x_waitable.alert() && !x_ring.full(); }
+  void push(const protocol::CompletionEntry& completion, const void* owner) noexcept {
+    append(owner) = completion;
   }
   void push_error(const protocol::ErrorCompletion& completion, const void* owner) noexcept {
     x_ring.push_error(completion, owner);

@@ -1,85 +1,90 @@
 #include "fabric/device.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <string_view>
-#include <system_error>
+#include <cstdio>
+
+#include <rdma/fabric.h>
 
 namespace erdma::fabric {
 namespace {
 
-namespace fs = std::filesystem;
+using transport::verbs::DeviceDescription;
+using util::SocketAddress;
 
-constexpr std::string_view kErdmaVendor = "0x1ded";
+constexpr uint32_t kErdmaVendor = 0x1ded;
 
-/// First line of a sysfs attribute; empty if it cannot be read (as for ndevs of an unset GID).
-std::string attribute(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  while (!line.empty() && line.back() <= ' ') line.pop_back();
-  return line;
-}
-
-std::vector<std::string> entries(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
-  std::ranges::sort(names);
-  return names;
-}
-
-/// "4: ACTIVE" -> "ACTIVE".
-std::string state_name(const std::string& state) {
-  const size_t colon = state.find(": ");
-  return colon == std::string::npos ? state : state.substr(colon + 2);
-}
-
-/// "port 1 (eth1) is DOWN" for the first port, or for an ACTIVE one if there is any.
-std::string describe_port(const fs::path& device, bool& active) {
-  std::string text = "it has no port";
-  active = false;
-  for (const std::string& port : entries(device / "ports")) {
-    const fs::path folder = device / "ports" / port;
-    const std::string state = state_name(attribute(folder / "state"));
-    const std::string netdev = attribute(folder / "gid_attrs" / "ndevs" / "0");
-    active = state == "ACTIVE";
-    if (active || text == "it has no port")
-      text = "port " + port + (netdev.empty() ? "" : " (" + netdev + ")") + " is " +
-             (state.empty() ? "in an unknown state" : state);
-    if (active) break;
-  }
+std::string vendor_of(const DeviceDescription& device) {
+  if (!device.vendor) return "unknown";
+  char text[16];
+  std::snprintf(text, sizeof(text), "0x%04x", device.vendor);
   return text;
 }
 
-DeviceReport judge(const fs::path& root, const std::string& name,
-                   const std::vector<std::string>& wanted) {
-  const bool named = std::ranges::find(wanted, name) != wanted.end();
-  if (!wanted.empty() && !named) return {name, false, "FI_ERDMA_DEVICE does not name it"};
-  const std::string vendor = attribute(root / name / "device" / "vendor");
-  if (!named && vendor != kErdmaVendor)
-    return {name, false,
-            "vendor " + (vendor.empty() ? "unknown" : vendor) +
-                " is not eRDMA, and FI_ERDMA_DEVICE does not name it"};
-  bool active = false;
-  const std::string port = describe_port(root / name, active);
-  if (!active) return {name, false, port};
-  return {name, false, port + ", but the NIC transport is not part of this version"};
+/// "port 1 (eth1) is DOWN".
+std::string port_of(const DeviceDescription& device) {
+  return "port 1 " + (device.netdev.empty() ? "" : "(" + device.netdev + ") ") + "is " +
+         (device.state.empty() ? "in an unknown state" : device.state);
+}
+
+/// Why the device can't be used; empty if it can.
+std::string fault_of(const DeviceDescription& device, const std::vector<std::string>& wanted) {
+  const bool named = std::ranges::find(wanted, device.name) != wanted.end();
+  if (!wanted.empty() && !named) return "FI_ERDMA_DEVICE does not name it";
+  if (!named && device.vendor != kErdmaVendor)
+    return "vendor " + vendor_of(device) + " is not eRDMA, and FI_ERDMA_DEVICE does not name it";
+  if (!device.why_unusable.empty()) return device.why_unusable;
+  if (!device.active) return port_of(device);
+  if (!preferred_address(device.addresses, AF_UNSPEC).set())
+    return (device.netdev.empty() ? "its network device" : device.netdev) +
+           " has no IP address in this network namespace";
+  return {};
 }
 
 }  // namespace
 
-std::vector<DeviceReport> survey_devices(const std::string& root,
+std::vector<DeviceReport> survey_devices(const std::vector<DeviceDescription>& present,
                                          const std::vector<std::string>& wanted) {
   std::vector<DeviceReport> reports;
-  const std::vector<std::string> present = entries(root);
-  for (const std::string& name : present) reports.push_back(judge(root, name, wanted));
-  for (const std::string& name : wanted)
-    if (name != kShmDevice && !std::ranges::binary_search(present, name))
-      reports.push_back({name, false, "this host has no such device"});
+  for (const DeviceDescription& device : present) {
+    std::string fault = fault_of(device, wanted);
+    const bool usable = fault.empty();
+    reports.push_back({device, usable, std::move(fault)});
+  }
+  for (const std::string& name : wanted) {
+    const auto is_it = [&](const DeviceDescription& device) { return device.name == name; };
+    if (name == kShmDevice || std::ranges::any_of(present, is_it)) continue;
+    DeviceReport absent;
+    absent.device.name = name;
+    absent.reason = "this host has no such device";
+    reports.push_back(std::move(absent));
+  }
   return reports;
+}
+
+SocketAddress preferred_address(const std::vector<SocketAddress>& addresses,
+                                sa_family_t family) noexcept {
+  const auto rank = [&](const SocketAddress& address) {
+    if (!address.set() || (family != AF_UNSPEC && address.family() != family)) return 0;
+    return (address.link_local() ? 1 : 3) + (address.family() == AF_INET ? 1 : 0);
+  };
+  SocketAddress best;
+  int best_rank = 0;
+  for (const SocketAddress& address : addresses) {
+    if (rank(address) <= best_rank) continue;
+    best = address;
+    best_rank = rank(address);
+  }
+  best.set_port(0);
+  return best;
+}
+
+SocketAddress address_of_device(const std::string& name, uint32_t addr_format) {
+  const sa_family_t family = addr_format == FI_SOCKADDR_IN    ? AF_INET
+                             : addr_format == FI_SOCKADDR_IN6 ? AF_INET6
+                                                              : AF_UNSPEC;
+  for (const DeviceDescription& device : transport::verbs::list_devices())
+    if (device.name == name) return preferred_address(device.addresses, family);
+  return {};
 }
 
 }  // namespace erdma::fabric

@@ -3,22 +3,32 @@
 #include <string>
 #include <vector>
 
+#include "transport/verbs/device_list.h"
+#include "util/socket_address.h"
+
 namespace erdma::fabric {
 
-inline constexpr char kInfinibandClass[] = "/sys/class/infiniband";
 /// In FI_ERDMA_DEVICE: single-host operation, no NIC.
 inline constexpr char kShmDevice[] = "shm";
 
 /// One RDMA device of this host, or one that was asked for and is absent.
 struct DeviceReport {
-  std::string name;  ///< as ibverbs names it
+  transport::verbs::DeviceDescription device;
   bool usable = false;
   std::string reason;  ///< why it is not usable
 };
 
-/// Looks at the devices under `root` (kInfinibandClass, or a copy of such a tree) and judges each
-/// by FI_ERDMA_DEVICE (`wanted`; empty = every ACTIVE eRDMA port). In order of name.
-std::vector<DeviceReport> survey_devices(const std::string& root,
-                                         const std::vector<std::string>& wanted);
+/// Judges each of `present` (in order of name) by FI_ERDMA_DEVICE (`wanted`; empty = every ACTIVE
+/// eRDMA port).
+std::vector<DeviceReport> survey_devices(
+    const std::vector<transport::verbs::DeviceDescription>& present,
+    const std::vector<std::string>& wanted);
+
+/// The one among the addresses of a device by which an endpoint on it is known: of `family`
+/// (AF_UNSPEC: IPv4 if there is any), link-local ones last. Unset if there is none.
+util::SocketAddress preferred_address(const std::vector<util::SocketAddress>& addresses,
+                                      sa_family_t family) noexcept;
+/// The same of a device of this host; `addr_format` as in fi_info.
+util::SocketAddress address_of_device(const std::string& name, uint32_t addr_format);
 
 }  // namespace erdma::fabric

@@ -1,19 +1,22 @@
 #include "fabric/domain.h"
 
+#include <cstring>
+#include <utility>
+#include <vector>
+
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/auto_progress.h"
-#include "fabric/av.h"
-#include "fabric/cntr.h"
-#include "fabric/cq.h"
-#include "fabric/endpoint.h"
-#include "fabric/endpoint_ops.h"
+#include "fabric/device.h"
 #include "fabric/fabric.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/info_offer.h"
+#include "fabric/transport_set.h"
 #include "transport/self/self_transport.h"
 #include "transport/shm/shm_transport.h"
+#include "transport/verbs/verbs_transport.h"
+#include "util/log.h"
+#include "util/process_epoch.h"
 
 namespace erdma::fabric {
 namespace {
@@ -36,11 +39,18 @@ util::SocketAddress own_host(const fi_info& info, const LocalAddresses& local) n
   return address;
 }
 
-transport::shm::Options shm_options(const Settings& settings) noexcept {
+constexpr uint64_t kMillisecond = 1'000'000;
+/// Of choosing a port that is free for the NIC's listener and for shared memory's alike.
+constexpr int kNameAttempts = 16;
+
+transport::shm::Options shm_options(const Settings& settings,
+                                    transport::shm::NameScope scope) noexcept {
+  using transport::shm::PathPolicy;
   using transport::shm::PtracerPolicy;
   using transport::shm::StreamingPolicy;
   transport::shm::Options options;
   options.cma = settings.cma != Switch::off;
+  options.paths = settings.cma == Switch::on ? PathPolicy::cma : PathPolicy::measure;
   options.ptracer = settings.ptracer == Ptracer::any    ? PtracerPolicy::any
                     : settings.ptracer == Ptracer::none ? PtracerPolicy::none
                                                         : PtracerPolicy::ancestor;
@@ -49,11 +59,46 @@ transport::shm::Options shm_options(const Settings& settings) noexcept {
                                                           : StreamingPolicy::calibrate;
   options.eager_bytes = settings.eager_bytes;
   options.hot_peers = settings.hot_peers;
-  options.connect_timeout_ns = uint64_t(settings.connect_timeout_ms) * 1'000'000;
+  options.scope = scope;
+  if (settings.connect_timeout_ms)
+    options.connect_timeout_ns = settings.connect_timeout_ms * kMillisecond;
   return options;
 }
 
+transport::verbs::Options verbs_options(const Settings& settings, const std::string& key) {
+  using transport::verbs::Rendezvous;
+  transport::verbs::Options options;
+  options.rendezvous = settings.rendezvous == RendezvousBy::read    ? Rendezvous::read
+                       : settings.rendezvous == RendezvousBy::write ? Rendezvous::write
+                                                                    : Rendezvous::automatic;
+  options.eager_bytes = settings.nic_eager_bytes;
+  options.max_connections = settings.max_connections;
+  options.peer_timeout_ns = settings.peer_timeout_ms * kMillisecond;
+  if (settings.connect_timeout_ms)
+    options.connect_timeout_ns = settings.connect_timeout_ms * kMillisecond;
+  options.job_key = key;
+  return options;
+}
+
+std::string key_text(const uint8_t* key, size_t size) {
+  return key ? std::string(reinterpret_cast<const char*>(key), size) : std::string();
+}
+
 }  // namespace
+
+/// An open NIC. Outlives the endpoints' transports. What a forked child holds of it is its
+/// parent's: there it is never closed.
+struct Domain::Nic {
+  std::unique_ptr<transport::verbs::Device> device;
+  std::unique_ptr<transport::verbs::RegistrationCache> cache;
+  const uint32_t epoch = util::process_epoch();
+
+  ~Nic() {
+    if (epoch == util::process_epoch()) return;
+    (void)cache.release();
+    (void)device.release();
+  }
+};
 
 Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* context)
     : x_fabric(fabric),
@@ -64,7 +109,9 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
       x_lock(needs_lock(info)),
       x_regions(
           x_lock, info.domain_attr ? info.domain_attr->mr_mode : 0, fabric.api_version,
-          [this] { child_opened(); }, [this] { child_closed(); }) {
+          [this] { child_opened(); }, [this] { child_closed(); }),
+      x_key(info.domain_attr ? key_text(info.domain_attr->auth_key, info.domain_attr->auth_key_size)
+                             : std::string()) {
   fid.fclass = FI_CLASS_DOMAIN;
   fid.context = context;
   x_fabric.child_opened();
@@ -74,13 +121,39 @@ Domain::~Domain() {
   x_fabric.child_closed();
 }
 
-int Domain::start() {
+int Domain::start(const fi_info& info) {
+  const char* name = info.domain_attr ? info.domain_attr->name : nullptr;
+  if (name && strcmp(name, kShmDomainName) != 0)
+    if (const int opened = open_nic(info)) return opened;
   if (!x_own_address.set()) return -FI_EADDRNOTAVAIL;
   if (!x_auto) return 0;
   auto driver = AutoProgress::start(x_lock);
   if (!driver) return driver.error();
   x_auto_progress = std::move(*driver);
   return 0;
+}
+
+int Domain::open_nic(const fi_info& info) {
+  const std::string name = info.domain_attr->name;
+  if (!info.src_addr) x_own_address = address_of_device(name, info.addr_format);
+  if (!x_own_address.set()) return -FI_EADDRNOTAVAIL;
+  auto nic = std::make_unique<Nic>();
+  auto device = transport::verbs::Device::open(name, x_own_address);
+  if (!device) return device.error();
+  nic->device = std::move(*device);
+  transport::verbs::RegistrationCache::Config config;
+  config.enabled = x_settings.mr_cache != Switch::off;
+  auto cache = transport::verbs::RegistrationCache::create(*nic->device, config);
+  if (!cache) return cache.error();
+  nic->cache = std::move(*cache);
+  x_nic = std::move(nic);
+  return 0;
+}
+
+std::string Domain::key_of(const fi_info& info) const {
+  std::string key;
+  if (info.ep_attr) key = key_text(info.ep_attr->auth_key, info.ep_attr->auth_key_size);
+  return !key.empty() ? key : !x_key.empty() ? x_key : x_settings.job_key;
 }
 
 uint32_t Domain::api_version() const noexcept {
@@ -92,20 +165,72 @@ uint32_t Domain::addr_format() const noexcept {
 }
 
 util::SocketAddress Domain::canonical(const util::SocketAddress& address) const noexcept {
-  if (!x_local.contains(address)) return address;
+  if (x_nic ? !address.loopback() : !x_local.contains(address)) return address;
+  if (x_nic && address.family() != x_own_address.family()) return address;
   util::SocketAddress ours = x_own_address;
   ours.set_port(address.port());
   return ours;
 }
 
-util::Result<TransportSet> Domain::open_transports(const util::SocketAddress& asked) {
-  auto shm = transport::shm::ShmTransport::open(shm_options(x_settings), asked);
+bool Domain::names_us(const util::SocketAddress& address) const noexcept {
+  if (!x_nic) return x_local.contains(address);
+  return address.loopback() || address.same_host(x_own_address);
+}
+
+util::Result<TransportSet> Domain::open_transports(const TransportRequest& request) {
+  return x_nic ? open_with_nic(request) : open_shm_only(request);
+}
+
+util::Result<TransportSet> Domain::open_shm_only(const TransportRequest& request) {
+  using transport::shm::ShmTransport;
+  if (!request.shared_memory) {
+    ERDMA_WARN(DOMAIN, "FI_ERDMA_SHM=off leaves no way to any peer, as there is no NIC here\n");
+    return -FI_EOPNOTSUPP;
+  }
+  auto shm =
+      ShmTransport::open(shm_options(x_settings, transport::shm::NameScope::host), request.name);
   if (!shm) return shm.error();
   TransportSet set;
   set.name = (*shm)->name();
-  set.self = std::make_unique<transport::self::SelfTransport>(set.name);
-  set.shm = std::move(*shm);
+  set.shm = set.add(std::move(*shm));
+  set.self = set.add(std::make_unique<transport::self::SelfTransport>(set.name));
   return set;
+}
+
+/// The NIC's listener picks the port, and shared memory takes the same name.
+util::Result<TransportSet> Domain::open_with_nic(const TransportRequest& request) {
+  using transport::verbs::VerbsTransport;
+  std::vector<std::unique_ptr<VerbsTransport>> elsewhere;  // hold the ports that were no good
+  for (int attempt = 1;; ++attempt) {
+    auto nic = VerbsTransport::open(verbs_options(x_settings, request.key), *x_nic->device,
+                                    *x_nic->cache, request.name);
+    if (!nic) return nic.error();
+    TransportSet set;
+    set.name = (*nic)->name();
+    const int local = request.shared_memory ? add_local(set) : 0;
+    if (local == 0) {
+      set.nic = set.add(std::move(*nic));
+      return set;
+    }
+    if (request.name.port() || attempt == kNameAttempts) return local;
+    elsewhere.push_back(std::move(*nic));
+  }
+}
+
+/// Shared memory and the loop to itself, under the name of the NIC's listener. -FI_EADDRINUSE; any
+/// other trouble leaves local peers to the NIC.
+int Domain::add_local(TransportSet& set) {
+  auto shm = transport::shm::ShmTransport::open(
+      shm_options(x_settings, transport::shm::NameScope::address), set.name);
+  if (shm) {
+    set.shm = set.add(std::move(*shm));
+    set.self = set.add(std::make_unique<transport::self::SelfTransport>(set.name));
+    return 0;
+  }
+  if (shm.error() == -FI_EADDRINUSE) return shm.error();
+  ERDMA_WARN(DOMAIN, "no shared memory (%s): local peers are reached through the NIC\n",
+             fi_strerror(-shm.error()));
+  return 0;
 }
 
 /// Only an event queue can be bound, for asynchronous registration, which we do not do.
@@ -117,79 +242,6 @@ int Domain::bind(fid_t object, uint64_t flags) noexcept {
 int Domain::close() noexcept {
   if (x_children.load(std::memory_order_relaxed) > 0) return -FI_EBUSY;
   delete this;
-  return 0;
-}
-
-// --- tables -------------------------------------------------------------------------------------
-
-namespace {
-
-int close_domain(fid_t domain) noexcept {
-  return Domain::from(domain).close();
-}
-
-int bind_domain(fid_t domain, fid_t object, uint64_t flags) noexcept {
-  return Domain::from(domain).bind(object, flags);
-}
-
-int open_av_entry(fid_domain* domain, fi_av_attr* attr, fid_av** av, void* context) noexcept {
-  return open_av(Domain::from(domain), attr, av, context);
-}
-
-int open_cq_entry(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {
-  return open_cq(Domain::from(domain), attr, cq, context);
-}
-
-int open_cntr_entry(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr,
-                    void* context) noexcept {
-  return open_cntr(Domain::from(domain), attr, cntr, context);
-}
-
-int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) noexcept {
-  if (!info || !ep) return -FI_EINVAL;
-  return abi_call([&] { return Endpoint::open(Domain::from(domain), *info, ep, context); });
-}
-
-int open_endpoint2(fid_domain* domain, fi_info* info, fid_ep** ep, uint64_t flags,
-                   void* context) noexcept {
-  return flags ? -FI_EINVAL : open_endpoint(domain, info, ep, context);
-}
-
-fi_ops g_domain_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_domain,
-    .bind = bind_domain,
-    .control = no_control,
-    .ops_open = no_ops_open,
-    .tostr = no_tostr,
-    .ops_set = no_ops_set,
-};
-
-fi_ops_domain g_domain_ops = {
-    .size = sizeof(fi_ops_domain),
-    .av_open = open_av_entry,
-    .cq_open = open_cq_entry,
-    .endpoint = open_endpoint,
-    .scalable_ep = not_offered,
-    .cntr_open = open_cntr_entry,
-    .poll_open = not_offered,
-    .stx_ctx = not_offered,
-    .srx_ctx = not_offered,
-    .query_atomic = not_offered,
-    .query_collective = not_offered,
-    .endpoint2 = open_endpoint2,
-};
-
-}  // namespace
-
-int Domain::open(Fabric& fabric, const fi_info& info, fid_domain** domain, void* context) {
-  auto made = std::make_unique<Domain>(fabric, info, fabric.settings(), context);
-  const int started = made->start();
-  if (started != 0) return started;
-  made->fid.ops = &g_domain_fid_ops;
-  made->ops = &g_domain_ops;
-  made->mr = &g_mr_ops;
-  *domain = made.release();
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
@@ -20,8 +21,16 @@ class AutoProgress;
 class Fabric;
 struct TransportSet;
 
-/// One domain: the lock that everything under it shares, and the composition root (its .cc alone
-/// names the transports together). Invariant: outlives its children; close is -FI_EBUSY until then.
+/// What an endpoint asks of its transports.
+struct TransportRequest {
+  util::SocketAddress name;  ///< to listen under; port 0 = a free one
+  bool shared_memory;        ///< else local peers are reached through the NIC
+  std::string key;           ///< of the job; empty = none
+};
+
+/// One domain: the lock that everything under it shares, the NIC with its registrations, and the
+/// composition root (its .cc alone names the transports together). Invariant: outlives its
+/// children; close is -FI_EBUSY until then.
 class Domain final : public fid_domain {
  public:
   static Domain& from(fid_domain* domain) noexcept { return static_cast<Domain&>(*domain); }
@@ -38,8 +47,14 @@ class Domain final : public fid_domain {
   MemoryRegions& memory_regions() noexcept { return x_regions; }
 
   /// The form in which an address names a peer here: on a single-host domain every local address
-  /// stands for the domain's own IP, so that 127.0.0.1:p and 10.0.0.1:p are one endpoint.
+  /// stands for the domain's own IP, so that 127.0.0.1:p and 10.0.0.1:p are one endpoint. On a NIC
+  /// only loopback does: other IPs of this host may be those of other NICs.
   util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
+  /// Whether an endpoint here can bear that IP.
+  bool names_us(const util::SocketAddress& address) const noexcept;
+  bool has_nic() const noexcept { return x_nic != nullptr; }
+  /// What endpoints made from `info` and their peers must share.
+  std::string key_of(const fi_info& info) const;
   const util::SocketAddress& own_address() const noexcept { return x_own_address; }
   const LocalAddresses& local_addresses() const noexcept { return x_local; }
 
@@ -47,19 +62,25 @@ class Domain final : public fid_domain {
   void child_opened() noexcept { x_children.fetch_add(1, std::memory_order_relaxed); }
   void child_closed() noexcept { x_children.fetch_sub(1, std::memory_order_relaxed); }
 
-  /// The transports of a new endpoint, listening under `asked` (port 0: a free one).
-  util::Result<TransportSet> open_transports(const util::SocketAddress& asked);
+  /// The transports of a new endpoint, all listening under one name.
+  util::Result<TransportSet> open_transports(const TransportRequest& request);
 
   /// FI_PROGRESS_AUTO: the thread that drives endpoints; null under manual progress.
   AutoProgress* auto_progress() noexcept { return x_auto_progress.get(); }
 
   Domain(Fabric& fabric, const fi_info& info, Settings settings, void* context);
   ~Domain();
-  int start();
+  int start(const fi_info& info);
   int bind(fid_t object, uint64_t flags) noexcept;
   int close() noexcept;
 
  private:
+  struct Nic;
+  int open_nic(const fi_info& info);
+  util::Result<TransportSet> open_shm_only(const TransportRequest& request);
+  util::Result<TransportSet> open_with_nic(const TransportRequest& request);
+  int add_local(TransportSet& set);
+
   Fabric& x_fabric;
   const bool x_auto;
   Settings x_settings;
@@ -68,6 +89,8 @@ class Domain final : public fid_domain {
   util::OptionalLock x_lock;
   std::atomic<int> x_children{0};
   MemoryRegions x_regions;
+  std::string x_key;
+  std::unique_ptr<Nic> x_nic;  ///< null on a single-host domain
   std::unique_ptr<AutoProgress> x_auto_progress;
 };
 

@@ -26,7 +26,14 @@ constexpr uint64_t kDrainNanoseconds = 1'000'000'000;
 int Endpoint::open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
   const int bad = check_info(domain.api_version(), info);
   if (bad != 0) return bad;
-  *ep = new Endpoint(domain, info, context);
+  std::unique_ptr<Endpoint> made(new Endpoint(domain, info, context));
+  // The application may have changed what fi_getinfo() put there.
+  if (const int rc = info.src_addr ? made->take_port(info.src_addr, info.src_addrlen) : 0) {
+    ERDMA_WARN(EP_CTRL, "cannot open an endpoint: src_addr is no address of this domain: %s\n",
+               fi_strerror(-rc));
+    return rc;
+  }
+  *ep = made.release();
   return 0;
 }
 
@@ -42,9 +49,12 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
       x_rx_flags(info.rx_attr ? info.rx_attr->op_flags : 0),
       x_inject_size(kInjectBytes),
       x_min_multi_recv(kDefaultMinMultiRecv),
-      x_max_msg_size(kMaxMessageBytes) {
+      x_max_msg_size(kMaxMessageBytes),
+      x_shared_memory(domain.settings().shm != Switch::off),
+      x_key(domain.key_of(info)) {
   fid.fclass = FI_CLASS_EP;
   fid.context = context;
+  x_sent.endpoint_context = context;
   fid.ops = &g_endpoint_fid_ops;
   ops = &g_endpoint_ops;
   cm = &g_endpoint_cm_ops;
@@ -53,104 +63,11 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
   rma = &g_no_rma_ops;
   atomic = &g_no_atomic_ops;
   collective = &g_no_collective_ops;
-  if (info.src_addr) {
-    const auto asked = util::SocketAddress::from_sockaddr(info.src_addr, info.src_addrlen);
-    if (asked.set()) x_name.set_port(asked.port());
-  }
   x_domain.child_opened();
 }
 
 Endpoint::~Endpoint() {
   x_domain.child_closed();
-}
-
-// --- binding ------------------------------------------------------------------------------------
-
-int Endpoint::bind(fid_t object, uint64_t flags) {
-  if (!object) return -FI_EINVAL;
-  if (x_engine && object->fclass != FI_CLASS_CNTR) return -FI_EOPBADSTATE;
-  switch (object->fclass) {
-    case FI_CLASS_CQ:
-      return bind_cq(CompletionQueue::from(object), flags);
-    case FI_CLASS_CNTR:
-      return bind_counter(Counter::from(object), flags);
-    case FI_CLASS_AV:
-      return bind_av(AddressVector::from(object));
-    case FI_CLASS_EQ:
-      return bind_eq(EventQueue::from(object));
-    case FI_CLASS_STX_CTX:
-    case FI_CLASS_SRX_CTX:
-      return -FI_ENOSYS;
-    default:
-      return -FI_EINVAL;
-  }
-}
-
-int Endpoint::bind_cq(CompletionQueue& cq, uint64_t flags) {
-  constexpr uint64_t kDirections = FI_TRANSMIT | FI_RECV;
-  if (flags & ~(kDirections | FI_SELECTIVE_COMPLETION)) return -FI_EBADFLAGS;
-  if (!(flags & kDirections) || !cq.takes(x_domain.lock())) return -FI_EINVAL;
-  if (((flags & FI_TRANSMIT) && x_sent.cq) || ((flags & FI_RECV) && x_received.cq))
-    return -FI_EINVAL;
-  const bool known = x_sent.cq == &cq || x_received.cq == &cq;
-  const bool selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
-  util::Guard guard(x_domain.lock());
-  if (!known) cq.attach(*this);
-  if (flags & FI_TRANSMIT) {
-    x_sent.cq = &cq;
-    x_sent.selective = selective;
-  }
-  if (flags & FI_RECV) {
-    x_received.cq = &cq;
-    x_received.selective = selective;
-  }
-  return 0;
-}
-
-/// Counters may come after fi_enable. Without one-sided operations only FI_SEND and FI_RECV ever
-/// count; the other events are accepted and stay at zero.
-int Endpoint::bind_counter(Counter& cntr, uint64_t flags) {
-  constexpr uint64_t kEvents =
-      FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-  if (flags & ~kEvents) return -FI_EBADFLAGS;
-  if (!(flags & kEvents) || !cntr.takes(x_domain.lock())) return -FI_EINVAL;
-  util::Guard guard(x_domain.lock());
-  if (((flags & FI_SEND) && x_sent.cntr) || ((flags & FI_RECV) && x_received.cntr))
-    return -FI_EINVAL;
-  attach_counter(cntr);
-  if (flags & FI_SEND) x_sent.cntr = &cntr;
-  if (flags & FI_RECV) x_received.cntr = &cntr;
-  return 0;
-}
-
-void Endpoint::attach_counter(Counter& cntr) {
-  if (std::find(x_counters.begin(), x_counters.end(), &cntr) != x_counters.end()) return;
-  x_counters.push_back(&cntr);
-  cntr.attach(*this);
-}
-
-int Endpoint::bind_av(AddressVector& av) {
-  if (x_av || !av.takes(x_domain.lock())) return -FI_EINVAL;
-  util::Guard guard(x_domain.lock());
-  av.attach(*this);
-  x_av = &av;
-  return 0;
-}
-
-int Endpoint::bind_eq(EventQueue& eq) {
-  if (x_eq) return -FI_EINVAL;
-  x_eq = &eq;
-  x_eq->bound();
-  return 0;
-}
-
-int Endpoint::check_bindings() const noexcept {
-  if (!x_av) return -FI_ENOAV;
-  const bool sends = (x_caps & FI_SEND) || !(x_caps & (FI_SEND | FI_RECV));
-  const bool receives = (x_caps & FI_RECV) || !(x_caps & (FI_SEND | FI_RECV));
-  if (sends && !x_sent.cq && !x_sent.cntr) return -FI_ENOCQ;
-  if (receives && !x_received.cq && !x_received.cntr) return -FI_ENOCQ;
-  return 0;
 }
 
 // --- life ---------------------------------------------------------------------------------------
@@ -159,16 +76,15 @@ int Endpoint::enable() {
   if (x_engine) return 0;
   const int bound = check_bindings();
   if (bound != 0) return bound;
-  util::Result<TransportSet> transports = x_domain.open_transports(x_name);
+  util::Result<TransportSet> transports =
+      x_domain.open_transports({x_name, x_shared_memory, x_key});
   if (!transports) return transports.error();
   util::Guard guard(x_domain.lock());
   x_transports = std::move(*transports);
   const Settings& settings = x_domain.settings();
   const protocol::EngineConfig config{x_inject_size, settings.unexpected_bytes, settings.tx_size};
-  x_engine = std::make_unique<protocol::Engine>(
-      config, *x_av, *this,
-      std::vector<transport::Transport*>{x_transports.shm.get(), x_transports.self.get()}, x_sent,
-      x_received);
+  x_engine = std::make_unique<protocol::Engine>(config, *x_av, *this, x_transports.pointers(),
+                                                x_sent, x_received);
   x_engine->set_min_multi_recv(x_min_multi_recv);
   compute_defaults();
   announce_descriptors();
@@ -204,6 +120,10 @@ int Endpoint::close() noexcept {
     util::Guard guard(x_domain.lock());
     detach();
   }
+  // Nobody else finds this endpoint any more: what may take a while holds up no other.
+  if (x_engine && owned()) x_transports.shutdown();
+  x_engine.reset();
+  x_transports = {};
   delete this;
   return 0;
 }
@@ -230,10 +150,7 @@ void Endpoint::drain() noexcept {
 }
 
 void Endpoint::detach() noexcept {
-  if (x_engine && owned()) {
-    x_engine->withdraw_all();
-    x_transports.shm->shutdown();
-  }
+  if (x_engine && owned()) x_engine->withdraw_all();
   for (CompletionQueue* cq : {x_sent.cq, x_received.cq})
     if (cq) cq->purge(this);
   if (x_sent.cq) x_sent.cq->detach(*this);
@@ -241,67 +158,6 @@ void Endpoint::detach() noexcept {
   for (Counter* cntr : x_counters) cntr->detach(*this);
   if (x_av) x_av->detach(*this);
   if (x_eq) x_eq->unbound();
-  x_engine.reset();
-  x_transports = {};
-}
-
-// --- progress -----------------------------------------------------------------------------------
-
-int Endpoint::progress() noexcept {
-  if (!x_engine || !owned()) [[unlikely]]
-    return 0;
-  if (!x_armed) [[likely]]
-    return x_engine->progress();
-  if (!slept_on()) {
-    disarm();
-    return x_engine->progress();
-  }
-  const int steps = x_engine->progress();
-  keep_armed();
-  return steps;
-}
-
-/// Whether some thread relies on the wake-up that arm() promised: it must survive the progress
-/// that others make.
-bool Endpoint::slept_on() const noexcept {
-  if (x_domain.auto_progress()) return true;
-  for (const CompletionQueue* cq : {x_sent.cq, x_received.cq})
-    if (cq && cq->sleeping()) return true;
-  return std::any_of(x_counters.begin(), x_counters.end(),
-                     [](const Counter* cntr) { return cntr->sleeping(); });
-}
-
-bool Endpoint::arm() noexcept {
-  if (!x_engine || !owned()) return true;
-  x_armed = true;
-  if (x_transports.shm->arm() && x_transports.self->arm()) return true;
-  // The promise made to others who sleep is void.
-  wake_sleepers();
-  return false;
-}
-
-/// After something was done while others sleep: what it left undone is theirs to notice.
-void Endpoint::keep_armed() noexcept {
-  if (!x_transports.shm->arm() || !x_transports.self->arm()) wake_sleepers();
-}
-
-void Endpoint::wake_sleepers() noexcept {
-  for (CompletionQueue* cq : {x_sent.cq, x_received.cq})
-    if (cq && cq->sleeping()) cq->wake();
-  for (Counter* cntr : x_counters)
-    if (cntr->sleeping()) cntr->wake();
-  if (AutoProgress* driver = x_domain.auto_progress()) driver->wake();
-}
-
-void Endpoint::disarm() noexcept {
-  x_armed = false;
-  if (x_engine && owned()) x_transports.shm->disarm();
-}
-
-int Endpoint::wait_fds(int* fds, int room) const noexcept {
-  if (!x_engine) return 0;
-  if (room > 0) fds[0] = x_transports.shm->wait_fd();
-  return 1;
 }
 
 // --- addresses ----------------------------------------------------------------------------------
@@ -315,32 +171,30 @@ void Endpoint::on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonic
 }
 
 util::Result<transport::Link*> Endpoint::route(const util::SocketAddress& address) noexcept {
-  if (address == x_transports.name) return x_transports.self->link_to(address);
-  if (!x_domain.local_addresses().contains(address)) return -FI_EHOSTUNREACH;
-  return x_transports.shm->link_to(address);
+  const TransportSet& to = x_transports;
+  if (to.self && address == to.name) return to.self->link_to(address);
+  if (to.shm && x_domain.local_addresses().contains(address)) return to.shm->link_to(address);
+  if (to.nic) return to.nic->link_to(address);
+  return -FI_EHOSTUNREACH;
+}
+
+/// A local peer whose socket is not there or is another user's is reached through the NIC. What it
+/// says of a peer that closed stands.
+transport::Link* Endpoint::detour(const util::SocketAddress& address, int status) noexcept {
+  if (!x_transports.nic || status == -FI_ESHUTDOWN) return nullptr;
+  util::Result<transport::Link*> link = x_transports.nic->link_to(address);
+  if (!link) return nullptr;
+  if (!x_detour_logged)
+    ERDMA_WARN(EP_CTRL,
+               "%s cannot be reached through shared memory (%s): it is reached through the NIC, as "
+               "will be others of which this is true. Local peers need the same user and network "
+               "namespace, and FI_ERDMA_SHM to be the same\n",
+               address.to_string().c_str(), fi_strerror(-status));
+  x_detour_logged = true;
+  return *link;
 }
 
 // --- data ---------------------------------------------------------------------------------------
-
-ssize_t Endpoint::send(const protocol::SendArgs& args) noexcept {
-  if (!owned()) [[unlikely]]
-    return -FI_EOPBADSTATE;
-  util::Guard guard(x_domain.lock());
-  const int status = x_engine->post_send(args);
-  if (x_armed) [[unlikely]]
-    keep_armed();
-  return status;
-}
-
-ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {
-  if (!owned()) [[unlikely]]
-    return -FI_EOPBADSTATE;
-  util::Guard guard(x_domain.lock());
-  const int status = x_engine->post_receive(args);
-  if (x_armed) [[unlikely]]
-    keep_armed();
-  return status;
-}
 
 ssize_t Endpoint::probe(const protocol::ReceiveArgs& args, protocol::Probe kind) noexcept {
   if (!owned()) return -FI_EOPBADSTATE;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <rdma/fabric.h>
@@ -17,6 +18,7 @@
 #include "fabric/completion_port.h"
 #include "fabric/domain.h"
 #include "fabric/progress.h"
+#include "fabric/transport_set.h"
 #include "protocol/engine.h"
 #include "transport/transport.h"
 #include "util/process_epoch.h"
@@ -25,13 +27,6 @@
 namespace erdma::fabric {
 
 class EventQueue;
-
-/// The transports of one endpoint; made by the domain, the composition root, at fi_enable.
-struct TransportSet {
-  util::SocketAddress name;  ///< of the endpoint, with its port
-  std::unique_ptr<transport::Transport> self;
-  std::unique_ptr<transport::Transport> shm;
-};
 
 /// What the attributes of an endpoint make of a call without flags of its own.
 struct OpDefaults {
@@ -42,8 +37,9 @@ struct OpDefaults {
 };
 
 /// One FI_EP_RDM endpoint. Data entry points (endpoint_msg.cc, endpoint_tagged.cc) are reached only
-/// after fi_enable: before, the tables in place refuse with -FI_EOPBADSTATE.
-/// Invariant: bound objects outlive it; their fi_close is -FI_EBUSY until then.
+/// after fi_enable: before, the tables in place refuse with -FI_EOPBADSTATE. Methods are spread
+/// over endpoint, endpoint_bind, endpoint_options and endpoint_progress.cc. Invariant: bound
+/// objects outlive it; their fi_close is -FI_EBUSY until then.
 class Endpoint final : public fid_ep,
                        public ProgressSource,
                        private AvListener,
@@ -91,6 +87,7 @@ class Endpoint final : public fid_ep,
   void on_av_insert(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept override;
   void on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept override;
   util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override;
+  transport::Link* detour(const util::SocketAddress& address, int status) noexcept override;
 
   int bind_cq(CompletionQueue& cq, uint64_t flags);
   int bind_counter(Counter& cntr, uint64_t flags);
@@ -105,8 +102,11 @@ class Endpoint final : public fid_ep,
   void compute_defaults() noexcept;
   void drain() noexcept;
   void detach() noexcept;
+  int take_port(const void* address, size_t length) noexcept;
+  int set_min_multi_recv(size_t bytes) noexcept;
   bool owned() const noexcept { return x_epoch == util::process_epoch(); }
   int op_flags(uint64_t* flags, bool set) noexcept;
+  int permit_shared_memory(bool permitted) noexcept;
 
   // Hot.
   Domain& x_domain;
@@ -131,7 +131,30 @@ class Endpoint final : public fid_ep,
   const size_t x_inject_size;
   size_t x_min_multi_recv;
   size_t x_max_msg_size;
+  bool x_shared_memory;  ///< FI_OPT_SHARED_MEMORY_PERMITTED and FI_ERDMA_SHM
+  bool x_detour_logged = false;
+  std::string x_key;  ///< of the job
 };
+
+inline ssize_t Endpoint::send(const protocol::SendArgs& args) noexcept {
+  if (!owned()) [[unlikely]]
+    return -FI_EOPBADSTATE;
+  util::Guard guard(x_domain.lock());
+  const int status = x_engine->post_send(args);
+  if (x_armed) [[unlikely]]
+    keep_armed();
+  return status;
+}
+
+inline ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {
+  if (!owned()) [[unlikely]]
+    return -FI_EOPBADSTATE;
+  util::Guard guard(x_domain.lock());
+  const int status = x_engine->post_receive(args);
+  if (x_armed) [[unlikely]]
+    keep_armed();
+  return status;
+}
 
 extern fi_ops_msg g_msg_ops, g_msg_ops_disabled;
 extern fi_ops_tagged g_tagged_ops, g_tagged_ops_disabled;

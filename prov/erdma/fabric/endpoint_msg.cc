@@ -6,8 +6,8 @@
 namespace erdma::fabric {
 namespace {
 
-ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source,
-             void* context) noexcept {
+[[gnu::flatten]] ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source,
+                              void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
@@ -35,8 +35,8 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   return ep.receive(args);
 }
 
-ssize_t send(fid_ep* fid, const void* buffer, size_t length, void*, fi_addr_t destination,
-             void* context) noexcept {
+[[gnu::flatten]] ssize_t send(fid_ep* fid, const void* buffer, size_t length, void*,
+                              fi_addr_t destination, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
@@ -63,7 +63,8 @@ ssize_t sendmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   return ep.send(args);
 }
 
-ssize_t inject(fid_ep* fid, const void* buffer, size_t length, fi_addr_t destination) noexcept {
+[[gnu::flatten]] ssize_t inject(fid_ep* fid, const void* buffer, size_t length,
+                                fi_addr_t destination) noexcept {
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
   return Endpoint::from(fid).send(inject_args(&iov, length, destination, 0, false));

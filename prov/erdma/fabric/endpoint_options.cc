@@ -8,6 +8,7 @@
 #include "fabric/endpoint.h"
 #include "fabric/endpoint_ops.h"
 #include "fabric/fid_stubs.h"
+#include "fabric/info_offer.h"
 
 namespace erdma::fabric {
 namespace {
@@ -57,6 +58,7 @@ int Endpoint::get_option(int name, void* value, size_t* length) noexcept {
     case kInjectTaggedSize:
       return give(x_inject_size, value, length);
     case kSharedMemoryPermitted:
+      return give(x_shared_memory, value, length);
     case kCudaApiPermitted:
       return give(true, value, length);
     default:
@@ -69,10 +71,7 @@ int Endpoint::set_option(int name, const void* value, size_t length) noexcept {
   bool permitted = false;
   switch (name) {
     case kMinMultiRecv:
-      if (!take(value, length, size)) return -FI_EINVAL;
-      x_min_multi_recv = size;
-      if (x_engine) x_engine->set_min_multi_recv(size);
-      return 0;
+      return take(value, length, size) ? set_min_multi_recv(size) : -FI_EINVAL;
     case kMaxMsgSize:
     case kMaxTaggedSize:
       if (!take(value, length, size)) return -FI_EINVAL;
@@ -81,15 +80,33 @@ int Endpoint::set_option(int name, const void* value, size_t length) noexcept {
     case kInjectTaggedSize:
       if (!take(value, length, size)) return -FI_EINVAL;
       return size <= x_inject_size ? 0 : -FI_EINVAL;
-    // Without a NIC shared memory is all there is, and without GPU memory a promise about CUDA
-    // would be empty: saying yes would be a lie that clients build on.
     case kSharedMemoryPermitted:
+      if (!take(value, length, permitted)) return -FI_EINVAL;
+      return permit_shared_memory(permitted);
+    // Without GPU memory a promise about CUDA would be empty: saying yes would be a lie that
+    // clients build on.
     case kCudaApiPermitted:
       if (!take(value, length, permitted)) return -FI_EINVAL;
       return permitted ? 0 : -FI_EOPNOTSUPP;
     default:
       return -FI_ENOPROTOOPT;
   }
+}
+
+/// Without a NIC shared memory is all there is. FI_ERDMA_SHM=off is not overruled.
+int Endpoint::permit_shared_memory(bool permitted) noexcept {
+  if (permitted == x_shared_memory) return 0;
+  if (!x_domain.has_nic() || x_domain.settings().shm == Switch::off) return -FI_EOPNOTSUPP;
+  if (x_engine) return -FI_EOPBADSTATE;
+  x_shared_memory = permitted;
+  return 0;
+}
+
+int Endpoint::set_min_multi_recv(size_t bytes) noexcept {
+  util::Guard guard(x_domain.lock());
+  x_min_multi_recv = bytes;
+  if (x_engine) x_engine->set_min_multi_recv(bytes);
+  return 0;
 }
 
 int Endpoint::get_name(void* address, size_t* length) noexcept {
@@ -102,10 +119,14 @@ int Endpoint::get_name(void* address, size_t* length) noexcept {
 }
 
 int Endpoint::set_name(const void* address, size_t length) noexcept {
-  if (x_engine) return -FI_EOPBADSTATE;
+  return x_engine ? -FI_EOPBADSTATE : take_port(address, length);
+}
+
+/// The port of an address that is this host's, or of a wildcard.
+int Endpoint::take_port(const void* address, size_t length) noexcept {
   const auto name = util::SocketAddress::from_sockaddr(address, length);
   if (!name.set() || name.family() != x_domain.own_address().family()) return -FI_EINVAL;
-  if (!name.wildcard() && !x_domain.local_addresses().contains(name)) return -FI_EADDRNOTAVAIL;
+  if (!name.wildcard() && !x_domain.names_us(name)) return -FI_EADDRNOTAVAIL;
   x_name.set_port(name.port());
   return 0;
 }
@@ -133,8 +154,10 @@ int Endpoint::op_flags(uint64_t* flags, bool set) noexcept {
     *flags = ours;
     return 0;
   }
+  const uint64_t wanted = *flags & ~kDirections;
+  if (wanted & ~(direction == FI_TRANSMIT ? kTxOpFlags : kRxOpFlags)) return -FI_EBADFLAGS;
   util::Guard guard(x_domain.lock());
-  ours = *flags & ~kDirections;
+  ours = wanted;
   compute_defaults();
   return 0;
 }

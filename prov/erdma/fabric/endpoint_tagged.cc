@@ -6,8 +6,8 @@
 namespace erdma::fabric {
 namespace {
 
-ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source, uint64_t tag,
-             uint64_t ignore, void* context) noexcept {
+[[gnu::flatten]] ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source,
+                              uint64_t tag, uint64_t ignore, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
@@ -59,8 +59,8 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
   return probe_kind(flags, kind) ? ep.probe(args, kind) : -FI_EINVAL;
 }
 
-ssize_t send(fid_ep* fid, const void* buffer, size_t length, void*, fi_addr_t destination,
-             uint64_t tag, void* context) noexcept {
+[[gnu::flatten]] ssize_t send(fid_ep* fid, const void* buffer, size_t length, void*,
+                              fi_addr_t destination, uint64_t tag, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
@@ -87,8 +87,8 @@ ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
   return ep.send(args);
 }
 
-ssize_t inject(fid_ep* fid, const void* buffer, size_t length, fi_addr_t destination,
-               uint64_t tag) noexcept {
+[[gnu::flatten]] ssize_t inject(fid_ep* fid, const void* buffer, size_t length,
+                                fi_addr_t destination, uint64_t tag) noexcept {
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
   return Endpoint::from(fid).send(inject_args(&iov, length, destination, tag, true));

@@ -66,6 +66,9 @@ bool parse_devices(std::string_view text, Settings& settings) {
 constexpr Word<Switch> kAutoOff[] = {{"auto", Switch::automatic}, {"off", Switch::off}};
 constexpr Word<Switch> kAutoOnOff[] = {
     {"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}};
+constexpr Word<RendezvousBy> kRendezvous[] = {{"auto", RendezvousBy::automatic},
+                                              {"read", RendezvousBy::read},
+                                              {"write", RendezvousBy::write}};
 constexpr Word<Ptracer> kPtracers[] = {
     {"ancestor", Ptracer::ancestor}, {"any", Ptracer::any}, {"none", Ptracer::none}};
 
@@ -83,10 +86,10 @@ constexpr Variable kVariables[] = {
      "Devices to use, whatever their vendor; shm means this host only, without a NIC. Default: "
      "every ACTIVE eRDMA port.",
      parse_devices},
-    {"FI_ERDMA_CMA", "cma", "auto or off",
+    {"FI_ERDMA_CMA", "cma", "auto, on or off",
      "Copy large messages straight from the other process (process_vm_readv) where the kernel "
-     "permits. Default: auto.",
-     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.cma); }},
+     "permits; auto measures whether that is faster than through shared memory. Default: auto.",
+     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOnOff, s.cma); }},
     {"FI_ERDMA_PTRACER", "ptracer", "ancestor, any or none",
      "Whom to admit with PR_SET_PTRACER where Yama forbids that copy: the nearest common ancestor "
      "of both processes, anyone, no one. Default: ancestor.",
@@ -106,12 +109,13 @@ constexpr Variable kVariables[] = {
      }},
     {"FI_ERDMA_UNEXPECTED_SIZE", "unexpected_size", "16384 to 1073741824",
      "Bytes of unexpected messages buffered per peer before it is told to hold back. "
-     "Default: 1048576.",
+     "Default: 16777216.",
      [](std::string_view text, Settings& s) {
        return parse_number<size_t>(text, 16384, size_t{1} << 30, s.unexpected_bytes);
      }},
     {"FI_ERDMA_CONNECT_TIMEOUT", "connect_timeout", "1 to 3600000",
-     "Milliseconds that a peer never met before may take to appear. Default: 500.",
+     "Milliseconds that a peer never met before may take to appear. Default: 500 within a host, "
+     "10000 through a NIC.",
      [](std::string_view text, Settings& s) {
        return parse_number<unsigned>(text, 1, 3'600'000, s.connect_timeout_ms);
      }},
@@ -124,6 +128,48 @@ constexpr Variable kVariables[] = {
      "Receive queue size reported to applications; receives never run out. Default: 1024.",
      [](std::string_view text, Settings& s) {
        return parse_number<unsigned>(text, 16, 65536, s.rx_size);
+     }},
+    {"FI_ERDMA_SHM", "shm", "auto or off",
+     "Shared memory between processes of this host. off: they use the NIC, as does an endpoint "
+     "that "
+     "sends to itself. The same for all processes of a job. Default: auto.",
+     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.shm); }},
+    {"FI_ERDMA_MR_CACHE", "mr_cache", "auto or off",
+     "Keep the application's memory registered with the NIC for the next message. off: large "
+     "messages are copied through memory of the provider's own. Default: auto.",
+     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.mr_cache); }},
+    {"FI_ERDMA_RENDEZVOUS", "rendezvous", "auto, read or write",
+     "Who moves the bytes of a large message through the NIC: the receiver by RDMA READ or the "
+     "sender by RDMA WRITE. Default: auto.",
+     [](std::string_view text, Settings& s) {
+       return parse_word(text, kRendezvous, s.rendezvous);
+     }},
+    {"FI_ERDMA_NIC_EAGER_SIZE", "nic_eager_size", "2048 to 65536",
+     "Largest payload, in bytes, that one packet to a busy peer carries through the NIC. "
+     "Default: 8192.",
+     [](std::string_view text, Settings& s) {
+       return parse_number<size_t>(text, 2048, 65536, s.nic_eager_bytes);
+     }},
+    {"FI_ERDMA_MAX_CONNECTIONS", "max_connections", "2 to 65536",
+     "Connections of one endpoint through a NIC at one time; beyond that the least recently used "
+     "is "
+     "given up until it is needed again. Default: 1024.",
+     [](std::string_view text, Settings& s) {
+       return parse_number<unsigned>(text, 2, 65536, s.max_connections);
+     }},
+    {"FI_ERDMA_PEER_TIMEOUT", "peer_timeout", "100 to 3600000",
+     "Milliseconds without a sign of life after which a peer behind a NIC is taken for dead. "
+     "Default: 10000.",
+     [](std::string_view text, Settings& s) {
+       return parse_number<unsigned>(text, 100, 3'600'000, s.peer_timeout_ms);
+     }},
+    {"FI_ERDMA_JOB_KEY", "job_key", "1 to 256 bytes",
+     "A secret that peers behind a NIC must share; an auth_key of the application goes before it. "
+     "Default: none.",
+     [](std::string_view text, Settings& s) {
+       if (text.empty() || text.size() > kMaxKeyBytes) return false;
+       s.job_key = text;
+       return true;
      }},
 };
 
@@ -147,8 +193,9 @@ Settings read_settings(fi_provider* provider) {
     char* text = nullptr;
     if (fi_param_get(provider, variable.key, &text) != 0 || !text) continue;
     if (variable.parse(text, settings) || g_warned[i].test_and_set()) continue;
-    ERDMA_WARN(CORE, "%s=%s is ignored: the value must be %s\n", variable.name, text,
-               variable.allowed);
+    const bool secret = std::string_view(variable.key) == "job_key";
+    ERDMA_WARN(CORE, "%s=%s is ignored: the value must be %s\n", variable.name,
+               secret ? "(not shown)" : text, variable.allowed);
   }
   return settings;
 }

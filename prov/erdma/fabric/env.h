@@ -11,19 +11,32 @@ namespace erdma::fabric {
 
 enum class Switch : uint8_t { automatic, on, off };
 enum class Ptracer : uint8_t { ancestor, any, none };
+enum class RendezvousBy : uint8_t { automatic, read, write };
+
+/// Of FI_ERDMA_JOB_KEY and of libfabric's auth_key.
+inline constexpr size_t kMaxKeyBytes = 256;
 
 /// The FI_ERDMA_* variables. man/fi_erdma.7.md documents each (test/check_man.sh).
 struct Settings {
   std::vector<std::string> devices;      ///< FI_ERDMA_DEVICE; empty = every ACTIVE eRDMA port
-  Switch cma = Switch::automatic;        ///< FI_ERDMA_CMA=auto|off
+  Switch cma = Switch::automatic;        ///< FI_ERDMA_CMA=auto|on|off
   Ptracer ptracer = Ptracer::ancestor;   ///< FI_ERDMA_PTRACER=ancestor|any|none
   Switch streaming = Switch::automatic;  ///< FI_ERDMA_STREAMING=auto|on|off: streaming stores
   size_t eager_bytes = 8192;             ///< FI_ERDMA_SHM_EAGER_SIZE, 4096..16384
   unsigned hot_peers = 32;               ///< FI_ERDMA_SHM_HOT_PEERS, at least 1
-  size_t unexpected_bytes = 1 << 20;     ///< FI_ERDMA_UNEXPECTED_SIZE, per peer
-  unsigned connect_timeout_ms = 500;     ///< FI_ERDMA_CONNECT_TIMEOUT
+  size_t unexpected_bytes = 16 << 20;    ///< FI_ERDMA_UNEXPECTED_SIZE, per peer
+  /// FI_ERDMA_CONNECT_TIMEOUT; 0 = 500 ms for a peer of this host, 10 s for one behind a NIC.
+  unsigned connect_timeout_ms = 0;
   unsigned tx_size = 1024;  ///< FI_ERDMA_TX_SIZE: operations in flight before -FI_EAGAIN
   unsigned rx_size = 1024;  ///< FI_ERDMA_RX_SIZE: advertised only; receives never run out
+
+  Switch shm = Switch::automatic;       ///< FI_ERDMA_SHM=auto|off: local peers through the NIC
+  Switch mr_cache = Switch::automatic;  ///< FI_ERDMA_MR_CACHE=auto|off
+  RendezvousBy rendezvous = RendezvousBy::automatic;  ///< FI_ERDMA_RENDEZVOUS=auto|read|write
+  size_t nic_eager_bytes = 8192;                      ///< FI_ERDMA_NIC_EAGER_SIZE, 2048..65536
+  unsigned max_connections = 1024;                    ///< FI_ERDMA_MAX_CONNECTIONS, per endpoint
+  unsigned peer_timeout_ms = 10'000;                  ///< FI_ERDMA_PEER_TIMEOUT
+  std::string job_key;                                ///< FI_ERDMA_JOB_KEY; empty = none
 };
 
 /// Registers every variable with libfabric (fi_info -e lists them). Once, from fi_prov_ini.

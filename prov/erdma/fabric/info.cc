@@ -40,21 +40,47 @@ bool lists_provider(std::string_view list) noexcept {
   return false;
 }
 
-std::string join(const std::vector<DeviceReport>& devices) {
-  if (devices.empty()) return "this host has no RDMA device";
+std::string reasons(const std::vector<DeviceReport>& reports) {
+  if (reports.empty()) return "this host has no RDMA device";
   std::string text;
-  for (const DeviceReport& device : devices)
-    text += (text.empty() ? "" : "; ") + device.name + ": " + device.reason;
+  for (const DeviceReport& report : reports)
+    text += (text.empty() ? "" : "; ") + report.device.name + ": " + report.reason;
   return text;
 }
 
+const char* hinted_domain(const fi_info* hints) noexcept {
+  return hints && hints->domain_attr ? hints->domain_attr->name : nullptr;
+}
+
+bool hints_have_key(const fi_info& hints) noexcept {
+  return (hints.domain_attr && hints.domain_attr->auth_key_size) ||
+         (hints.ep_attr && hints.ep_attr->auth_key_size);
+}
+
+bool wants_shm(const Settings& settings) noexcept {
+  return std::ranges::find(settings.devices, kShmDevice) != settings.devices.end();
+}
+
+/// Looking at devices opens them, which is spared where none is wanted.
+std::vector<DeviceReport> survey(const Host& host) {
+  const std::vector<std::string>& wanted = host.settings.devices;
+  const bool shm_only = wanted.size() == 1 && wants_shm(host.settings);
+  if (shm_only) return {};
+  return survey_devices(host.devices(), wanted);
+}
+
 /// May there be single-host operation? Says why each NIC is not used, unless the user knows.
-int choose_device(const Settings& settings, const fi_info* hints) {
-  if (std::ranges::find(settings.devices, kShmDevice) != settings.devices.end()) return 0;
-  const std::string reasons = join(survey_devices(kInfinibandClass, settings.devices));
+int permit_single_host(const Host& host, const fi_info* hints,
+                       const std::vector<DeviceReport>& reports) {
+  if (host.settings.shm == Switch::off) {
+    ERDMA_INFO(CORE, "no NIC to use (%s), and FI_ERDMA_SHM=off\n", reasons(reports).c_str());
+    return -FI_ENODATA;
+  }
+  if (wants_shm(host.settings)) return 0;
   const char* prov_name = hints && hints->fabric_attr ? hints->fabric_attr->prov_name : nullptr;
   if (!asked_by_name(std::getenv("FI_PROVIDER"), prov_name)) {
-    ERDMA_INFO(CORE, "no NIC to use (%s), and erdma was not asked for by name\n", reasons.c_str());
+    ERDMA_INFO(CORE, "no NIC to use (%s), and erdma was not asked for by name\n",
+               reasons(reports).c_str());
     return -FI_ENODATA;
   }
   static std::atomic_flag warned;
@@ -62,7 +88,7 @@ int choose_device(const Settings& settings, const fi_info* hints) {
     ERDMA_WARN(CORE,
                "no NIC to use (%s): processes of other hosts can't be reached. "
                "FI_ERDMA_DEVICE=shm asks for this and silences the warning\n",
-               reasons.c_str());
+               reasons(reports).c_str());
   return 0;
 }
 
@@ -74,32 +100,92 @@ void put_address(const util::SocketAddress& address, void*& member, size_t& leng
   length = address.size();
 }
 
-int find_info(uint32_t version, const char* node, const char* service, uint64_t flags,
-              const fi_info* hints, fi_info** result) {
-  if (flags & FI_PEER) {
-    ERDMA_INFO(CORE, "FI_PEER is set: this provider does not share its objects with others\n");
+/// The offer, turned into the answer on one device.
+InfoPtr make_answer(const InfoQuery& query, const Host& host, const util::SocketAddress& source,
+                    const util::SocketAddress& destination) {
+  InfoPtr info = make_offer(host.settings);
+  apply_hints(*info, query.version, query.hints);
+  info->addr_format = source.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+  put_address(source, info->src_addr, info->src_addrlen);
+  put_address(destination, info->dest_addr, info->dest_addrlen);
+  return info;
+}
+
+int answer_single_host(const InfoQuery& query, const Host& host, const InfoAddresses& asked,
+                       fi_info** result) {
+  const char* domain = hinted_domain(query.hints);
+  if (domain && strcmp(domain, kShmDomainName) != 0) {
+    ERDMA_INFO(CORE, "hints ask domain_attr->name %s, offered is %s\n", domain, kShmDomainName);
     return -FI_ENODATA;
   }
-  const Settings settings = read_settings();
-  InfoPtr info = make_offer(settings);
-  if (hints)
-    if (int rc = check_hints(*info, version, *hints)) return rc;
-  if (int rc = choose_device(settings, hints)) return rc;
-
-  InfoAddresses addresses;
-  const LocalAddresses local = LocalAddresses::load();
-  if (int rc = resolve_addresses(local, node, service, flags, hints, addresses)) return rc;
-
-  apply_hints(*info, version, hints);
-  info->addr_format = addresses.source.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
-  put_address(addresses.source, info->src_addr, info->src_addrlen);
-  put_address(addresses.destination, info->dest_addr, info->dest_addrlen);
-  describe_shm_device(*info, addresses.source);
+  if (query.hints && hints_have_key(*query.hints)) {
+    ERDMA_INFO(CORE, "hints ask auth_key: within a host the user decides who may connect\n");
+    return -FI_ENODATA;
+  }
+  const util::SocketAddress source = source_on_host(host.local, asked);
+  if (!source.set()) return -FI_ENODATA;
+  InfoPtr info = make_answer(query, host, source, asked.destination);
+  describe_shm_device(*info, source);
   *result = info.release();
   return 0;
 }
 
+void put(InfoPtr& list, InfoPtr info, bool first) noexcept {
+  if (first || !list) {
+    info->next = list.release();
+    list = std::move(info);
+    return;
+  }
+  fi_info* last = list.get();
+  while (last->next) last = last->next;
+  last->next = info.release();
+}
+
+/// One info per NIC that suits, that of the route to the destination first.
+int answer_nics(const InfoQuery& query, const Host& host, const InfoAddresses& asked,
+                const std::vector<DeviceReport>& reports, fi_info** result) {
+  const char* domain = hinted_domain(query.hints);
+  const util::SocketAddress by_route = source_by_route(asked.destination);
+  InfoPtr list;
+  for (const DeviceReport& report : reports) {
+    if (!report.usable) {
+      ERDMA_INFO(CORE, "%s is not used: %s\n", report.device.name.c_str(), report.reason.c_str());
+      continue;
+    }
+    if (domain && report.device.name != domain) continue;
+    const util::SocketAddress source = source_on_nic(report.device.addresses, asked);
+    if (!source.set()) continue;
+    InfoPtr info = make_answer(query, host, source, asked.destination);
+    describe_nic(*info, report.device, source);
+    put(list, std::move(info), by_route.set() && source.same_host(by_route));
+  }
+  if (!list)
+    ERDMA_INFO(CORE, "no NIC has the domain name %s and the source address %s that were asked\n",
+               domain ? domain : "(any)",
+               asked.source.set() ? asked.source.host_string().c_str() : "(any)");
+  *result = list.release();
+  return *result ? 0 : -FI_ENODATA;
+}
+
 }  // namespace
+
+int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
+  if (query.flags & FI_PEER) {
+    ERDMA_INFO(CORE, "FI_PEER is set: this provider does not share its objects with others\n");
+    return -FI_ENODATA;
+  }
+  if (query.hints)
+    if (int rc = check_hints(*make_offer(host.settings), query.version, *query.hints)) return rc;
+  const std::vector<DeviceReport> reports = survey(host);
+  const bool nic = std::ranges::any_of(reports, &DeviceReport::usable);
+  if (!nic)
+    if (int rc = permit_single_host(host, query.hints, reports)) return rc;
+  InfoAddresses asked;
+  if (int rc = resolve_addresses(query.node, query.service, query.flags, query.hints, asked))
+    return rc;
+  return nic ? answer_nics(query, host, asked, reports, result)
+             : answer_single_host(query, host, asked, result);
+}
 
 bool asked_by_name(const char* filter, const char* prov_name) noexcept {
   return (filter && lists_provider(filter)) || (prov_name && lists_provider(prov_name));
@@ -107,7 +193,10 @@ bool asked_by_name(const char* filter, const char* prov_name) noexcept {
 
 int getinfo(uint32_t version, const char* node, const char* service, uint64_t flags,
             const fi_info* hints, fi_info** info) noexcept {
-  return abi_call([&] { return find_info(version, node, service, flags, hints, info); });
+  return abi_call([&] {
+    const Host host{read_settings(), LocalAddresses::load(), transport::verbs::list_devices};
+    return find_infos({version, node, service, flags, hints}, host, info);
+  });
 }
 
 int check_info(uint32_t version, const fi_info& info) {

@@ -7,6 +7,8 @@
 
 #include <rdma/fi_errno.h>
 
+#include "fabric/device.h"
+#include "util/fd.h"
 #include "util/log.h"
 #include "util/result.h"
 
@@ -92,19 +94,10 @@ Result<SocketAddress> find_source(const char* node, const char* service, uint64_
   return SocketAddress();
 }
 
-/// Replaces an unset or wildcard source by the host's own IP, keeping the port.
-SocketAddress complete_source(const LocalAddresses& local, const SocketAddress& source,
-                              sa_family_t family) noexcept {
-  if (source.set() && !source.wildcard()) return source;
-  SocketAddress own = own_address(local, source.set() ? source.family() : family);
-  own.set_port(source.set() ? source.port() : 0);
-  return own;
-}
-
 }  // namespace
 
-int resolve_addresses(const LocalAddresses& local, const char* node, const char* service,
-                      uint64_t flags, const fi_info* hints, InfoAddresses& result) {
+int resolve_addresses(const char* node, const char* service, uint64_t flags, const fi_info* hints,
+                      InfoAddresses& result) {
   if ((flags & FI_SOURCE) && !node && !service) {
     ERDMA_INFO(CORE, "FI_SOURCE is set, but neither node nor service is\n");
     return -FI_EINVAL;
@@ -117,13 +110,43 @@ int resolve_addresses(const LocalAddresses& local, const char* node, const char*
 
   Result<SocketAddress> found = find_source(node, service, flags, hints, family);
   if (!found) return found.error();
-  const SocketAddress source = complete_source(local, *found, family);
-  if (!local.contains(source)) {
-    ERDMA_INFO(CORE, "source address %s is none of this host\n", source.host_string().c_str());
-    return -FI_ENODATA;
-  }
-  result = {source, *destination};
+  if (family == AF_UNSPEC) family = found->family();
+  result = {*found, *destination, family};
   return 0;
+}
+
+SocketAddress source_on_host(const LocalAddresses& local, const InfoAddresses& asked) {
+  if (!asked.source.set() || asked.source.wildcard()) {
+    SocketAddress own = own_address(local, asked.family);
+    own.set_port(asked.source.set() ? asked.source.port() : 0);
+    return own;
+  }
+  if (local.contains(asked.source)) return asked.source;
+  ERDMA_INFO(CORE, "source address %s is none of this host\n", asked.source.host_string().c_str());
+  return {};
+}
+
+SocketAddress source_on_nic(const std::vector<SocketAddress>& addresses,
+                            const InfoAddresses& asked) noexcept {
+  const bool any = !asked.source.set() || asked.source.wildcard();
+  SocketAddress own = any ? preferred_address(addresses, asked.family) : SocketAddress();
+  for (const SocketAddress& address : addresses)
+    if (!any && address.same_host(asked.source)) own = address;
+  if (own.set()) own.set_port(asked.source.set() ? asked.source.port() : 0);
+  return own;
+}
+
+SocketAddress source_by_route(const SocketAddress& destination) noexcept {
+  if (!destination.set()) return {};
+  // Connecting a datagram socket sends nothing.
+  const util::Fd socket(::socket(destination.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  SocketAddress target = destination;
+  if (!target.port()) target.set_port(9);
+  if (!socket || connect(socket.get(), target.data(), socklen_t(target.size()))) return {};
+  sockaddr_storage own{};
+  socklen_t length = sizeof(own);
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length)) return {};
+  return SocketAddress::from_sockaddr(&own, length);
 }
 
 }  // namespace erdma::fabric

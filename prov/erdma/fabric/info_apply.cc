@@ -1,3 +1,7 @@
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
 #include "fabric/info_match.h"
 #include "fabric/info_offer.h"
 
@@ -41,6 +45,27 @@ void apply_domain(fi_domain_attr& domain, uint32_t version, const fi_domain_attr
   replace_if_asked(domain.av_type, hints->av_type);
 }
 
+/// fi_freeinfo frees what the answer holds, so it is a copy.
+void apply_key(uint8_t*& key, size_t& size, const uint8_t* asked, size_t asked_size) {
+  key = nullptr;
+  size = 0;
+  if (!asked || !asked_size) return;
+  key = static_cast<uint8_t*>(std::malloc(asked_size));
+  if (!key) throw std::bad_alloc();
+  std::memcpy(key, asked, asked_size);
+  size = asked_size;
+}
+
+void apply_keys(fi_info& info, uint32_t version, const fi_info* hints) {
+  const bool known = hints && FI_VERSION_GE(version, FI_VERSION(1, 5));
+  const fi_domain_attr* domain = known ? hints->domain_attr : nullptr;
+  const fi_ep_attr* ep = known ? hints->ep_attr : nullptr;
+  apply_key(info.domain_attr->auth_key, info.domain_attr->auth_key_size,
+            domain ? domain->auth_key : nullptr, domain ? domain->auth_key_size : 0);
+  apply_key(info.ep_attr->auth_key, info.ep_attr->auth_key_size, ep ? ep->auth_key : nullptr,
+            ep ? ep->auth_key_size : 0);
+}
+
 void apply_rx(fi_rx_attr& rx, const fi_rx_attr* hints, uint64_t caps) {
   rx.caps = answer_caps(rx.caps, hints ? hints->caps : 0, caps);
   // These become the defaults of every operation, so none is set that was not asked for.
@@ -64,6 +89,7 @@ void apply_tx(fi_tx_attr& tx, const fi_tx_attr* hints, uint64_t caps) {
 void apply_hints(fi_info& info, uint32_t version, const fi_info* hints) {
   info.caps = answer_caps(info.caps, hints ? hints->caps : 0, info.caps);
   if (hints) info.handle = hints->handle;
+  apply_keys(info, version, hints);
   apply_domain(*info.domain_attr, version, hints ? hints->domain_attr : nullptr, info.caps);
   apply_rx(*info.rx_attr, hints ? hints->rx_attr : nullptr, info.caps);
   apply_tx(*info.tx_attr, hints ? hints->tx_attr : nullptr, info.caps);

@@ -75,8 +75,11 @@ int check_mr_mode(uint32_t version, int asked) {
                 "none, FI_MR_BASIC alone or FI_MR_SCALABLE alone");
 }
 
-int check_auth_key(const char* attribute, size_t size) {
-  return size ? refuse(attribute, std::to_string(size), "0") : 0;
+int check_auth_key(const char* attribute, const uint8_t* key, size_t size, size_t most) {
+  if (!size && !key) return 0;
+  if (size > most || !size != !key)
+    return refuse(attribute, std::to_string(size), std::to_string(most) + " at most");
+  return 0;
 }
 
 /// Known values of each; whatever is known can be had.
@@ -94,15 +97,13 @@ int check_models(const fi_domain_attr& hints) {
 int check_newer_domain(uint32_t version, const fi_domain_attr& hints) {
 #ifdef FI_AV_AUTH_KEY
   if (FI_VERSION_GE(version, FI_VERSION(1, 20)))
-    return check_auth_key("domain_attr->max_ep_auth_key", hints.max_ep_auth_key);
+    return check_limits({{"domain_attr->max_ep_auth_key", hints.max_ep_auth_key, 0}});
 #endif
   (void)version, (void)hints;
   return 0;
 }
 
 int check_domain(const fi_domain_attr& offer, uint32_t version, const fi_domain_attr& hints) {
-  if (hints.name && strcmp(hints.name, offer.name) != 0)
-    return refuse("domain_attr->name", hints.name, offer.name);
   if (int rc = check_models(hints)) return rc;
   if (int rc =
           check_limits({{"domain_attr->cq_data_size", hints.cq_data_size, offer.cq_data_size}}))
@@ -116,11 +117,13 @@ int check_domain(const fi_domain_attr& offer, uint32_t version, const fi_domain_
                              {"domain_attr->mr_cnt", hints.mr_cnt, offer.mr_cnt}}))
     return rc;
   if (int rc = check_bits("domain_attr->caps", hints.caps, offer.caps, FI_TYPE_CAPS)) return rc;
-  if (int rc = check_auth_key("domain_attr->auth_key_size", hints.auth_key_size)) return rc;
+  if (int rc = check_auth_key("domain_attr->auth_key_size", hints.auth_key, hints.auth_key_size,
+                              offer.auth_key_size))
+    return rc;
   return check_newer_domain(version, hints);
 }
 
-int check_endpoint(const fi_ep_attr& offer, const fi_ep_attr& hints) {
+int check_endpoint(const fi_ep_attr& offer, uint32_t version, const fi_ep_attr& hints) {
   if (hints.protocol != FI_PROTO_UNSPEC && hints.protocol != offer.protocol)
     return refuse("ep_attr->protocol", text(hints.protocol, FI_TYPE_PROTOCOL),
                   text(offer.protocol, FI_TYPE_PROTOCOL));
@@ -131,7 +134,9 @@ int check_endpoint(const fi_ep_attr& offer, const fi_ep_attr& hints) {
            {"ep_attr->tx_ctx_cnt", hints.tx_ctx_cnt, offer.tx_ctx_cnt},
            {"ep_attr->rx_ctx_cnt", hints.rx_ctx_cnt, offer.rx_ctx_cnt}}))
     return rc;
-  return check_auth_key("ep_attr->auth_key_size", hints.auth_key_size);
+  if (FI_VERSION_LT(version, kMrModeBits)) return 0;  // older than the keys
+  return check_auth_key("ep_attr->auth_key_size", hints.auth_key, hints.auth_key_size,
+                        offer.auth_key_size);
 }
 
 int check_rx(const fi_rx_attr& offer, const fi_rx_attr& hints) {
@@ -182,7 +187,7 @@ int check_hints(const fi_info& offer, uint32_t version, const fi_info& hints) {
   if (hints.domain_attr)
     if (int rc = check_domain(*offer.domain_attr, version, *hints.domain_attr)) return rc;
   if (hints.ep_attr)
-    if (int rc = check_endpoint(*offer.ep_attr, *hints.ep_attr)) return rc;
+    if (int rc = check_endpoint(*offer.ep_attr, version, *hints.ep_attr)) return rc;
   if (hints.rx_attr)
     if (int rc = check_rx(*offer.rx_attr, *hints.rx_attr)) return rc;
   return hints.tx_attr ? check_tx(*offer.tx_attr, *hints.tx_attr) : 0;

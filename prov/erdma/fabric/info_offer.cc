@@ -3,9 +3,11 @@
 #include <sys/types.h>
 
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string>
 
 #include "fabric/nic.h"
 
@@ -23,7 +25,6 @@ constexpr size_t kMaxRegions = size_t{1} << 20;
 constexpr uint64_t kTagFormat = 0xAAAA'AAAA'AAAA'AAAA;
 
 void fill_domain(fi_domain_attr& domain) {
-  domain.name = duplicate(kShmDomainName);
   domain.threading = FI_THREAD_SAFE;
   domain.control_progress = FI_PROGRESS_MANUAL;
   domain.data_progress = FI_PROGRESS_MANUAL;
@@ -40,6 +41,7 @@ void fill_domain(fi_domain_attr& domain) {
   domain.mr_iov_limit = kIovLimit;
   domain.mr_cnt = kMaxRegions;
   domain.caps = kDomainCaps;
+  domain.auth_key_size = kMaxKeyBytes;
   // Members of later headers; an older build leaves them 0 = not told.
   [](auto& attr) {
     if constexpr (requires { attr.max_cntr_value; })
@@ -55,6 +57,7 @@ void fill_endpoint(fi_info& info, const Settings& settings) {
   info.ep_attr->mem_tag_format = kTagFormat;
   info.ep_attr->tx_ctx_cnt = 1;
   info.ep_attr->rx_ctx_cnt = 1;
+  info.ep_attr->auth_key_size = kMaxKeyBytes;
 
   info.tx_attr->caps = kTxCaps;
   info.tx_attr->op_flags = kTxOpFlags;
@@ -68,6 +71,12 @@ void fill_endpoint(fi_info& info, const Settings& settings) {
   info.rx_attr->msg_order = FI_ORDER_SAS;
   info.rx_attr->size = settings.rx_size;
   info.rx_attr->iov_limit = kIovLimit;
+}
+
+std::string hexadecimal(uint32_t number) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "0x%04x", number);
+  return text;
 }
 
 }  // namespace
@@ -89,7 +98,8 @@ InfoPtr make_offer(const Settings& settings) {
   return info;
 }
 
-void describe_shm_device(fi_info& info, const util::SocketAddress& host) {
+void describe_shm_device(fi_info& info, const util::SocketAddress& address) {
+  info.domain_attr->name = duplicate(kShmDomainName);
   NicDescription description;
   description.name = kShmDomainName;
   description.device_id = "none";
@@ -97,11 +107,33 @@ void describe_shm_device(fi_info& info, const util::SocketAddress& host) {
   description.vendor_id = "none";
   description.driver = kProviderName;
   description.firmware = "none";
-  description.address = host.host_string();
+  description.address = address.host_string();
   description.network_type = "shared memory";
   description.bus.bus_type = FI_BUS_UNKNOWN;
   description.mtu = 65536;
   description.speed = 100'000'000'000;  // order of magnitude of one core's copy
+  info.nic = make_nic(std::move(description));
+}
+
+void describe_nic(fi_info& info, const transport::verbs::DeviceDescription& device,
+                  const util::SocketAddress& address) {
+  info.domain_attr->name = duplicate(device.name.c_str());
+  NicDescription description;
+  description.name = device.name;
+  description.device_id = hexadecimal(device.part);
+  description.device_version = "unknown";
+  description.vendor_id = hexadecimal(device.vendor);
+  description.driver = device.driver.empty() ? "unknown" : device.driver;
+  description.firmware = device.firmware.empty() ? "unknown" : device.firmware;
+  description.address = address.host_string();
+  description.network_type = device.iwarp ? "Ethernet (iWARP)" : "Ethernet (RoCEv2)";
+  description.bus.bus_type = device.pci ? FI_BUS_PCI : FI_BUS_UNKNOWN;
+  if (device.pci)
+    description.bus.attr.pci = {device.pci_domain, device.pci_bus, device.pci_device,
+                                device.pci_function};
+  description.mtu = device.mtu;
+  description.speed = device.speed;
+  description.up = device.active;
   info.nic = make_nic(std::move(description));
 }
 

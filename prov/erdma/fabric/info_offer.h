@@ -8,6 +8,7 @@
 #include <rdma/fi_endpoint.h>
 
 #include "fabric/env.h"
+#include "transport/verbs/device_list.h"
 #include "util/socket_address.h"
 
 namespace erdma::fabric {
@@ -39,12 +40,14 @@ struct InfoDeleter {
 };
 using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
 
-/// Everything that the single-host domain can do, without addresses. The limits that hints are
-/// checked against, and what is returned where a hint says nothing.
+/// Everything that a domain can do, without addresses, device and domain name. The limits that
+/// hints are checked against, and what is returned where a hint says nothing.
 InfoPtr make_offer(const Settings& settings);
 
-/// Names the device in it, seen under the address of this host.
-void describe_shm_device(fi_info& info, const util::SocketAddress& host);
+/// Name the domain and its device, seen under `address`.
+void describe_shm_device(fi_info& info, const util::SocketAddress& address);
+void describe_nic(fi_info& info, const transport::verbs::DeviceDescription& device,
+                  const util::SocketAddress& address);
 
 /// strdup() for a member that fi_freeinfo frees.
 char* duplicate(const char* text);

@@ -1,6 +1,5 @@
 #include "fabric/local_addresses.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 
@@ -25,19 +24,10 @@ SocketAddress address_of(const ifaddrs& interface) noexcept {
   return address;
 }
 
-/// 169.254/16 or fe80::/10: other hosts need to know the link as well.
-bool link_local(const SocketAddress& address) noexcept {
-  if (address.family() == AF_INET) {
-    const auto& in = *reinterpret_cast<const sockaddr_in*>(address.data());
-    return (ntohl(in.sin_addr.s_addr) >> 16) == 0xA9FE;
-  }
-  const auto& in6 = *reinterpret_cast<const sockaddr_in6*>(address.data());
-  return IN6_IS_ADDR_LINKLOCAL(&in6.sin6_addr);
-}
-
+/// Other hosts would need to know the link of a link-local address as well.
 bool global(const ifaddrs& interface, const SocketAddress& address) noexcept {
   return (interface.ifa_flags & IFF_UP) && !(interface.ifa_flags & IFF_LOOPBACK) &&
-         !address.loopback() && !link_local(address);
+         !address.loopback() && !address.link_local();
 }
 
 }  // namespace

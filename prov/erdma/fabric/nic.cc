@@ -42,17 +42,26 @@ int control(fid_t nic, int command, void* argument) noexcept {
   });
 }
 
+std::string bus_text(const fi_bus_attr& bus) {
+  if (bus.bus_type != FI_BUS_PCI) return "unknown";
+  const fi_pci_attr& pci = bus.attr.pci;
+  char text[32];
+  std::snprintf(text, sizeof(text), "PCI %04x:%02x:%02x.%x", pci.domain_id, pci.bus_id,
+                pci.device_id, pci.function_id);
+  return text;
+}
+
 /// Appends to the text in `buffer`, indented as fi_tostr(3) does.
 int to_string(const struct fid* nic, char* buffer, size_t room) noexcept {
   const NicDescription& d = Nic::from(nic).description();
   const size_t used = strnlen(buffer, room);
   std::snprintf(buffer + used, room - used,
-                "    nic:\n        device: %s (%s)\n        driver: %s\n        bus: %s\n"
-                "        address: %s\n        mtu: %zu\n        speed: %zu\n"
-                "        network_type: %s\n",
-                d.name.c_str(), d.device_id.c_str(), d.driver.c_str(),
-                d.bus.bus_type == FI_BUS_PCI ? "FI_BUS_PCI" : "FI_BUS_UNKNOWN", d.address.c_str(),
-                d.mtu, d.speed, d.network_type.c_str());
+                "    nic:\n        device: %s (vendor %s, device %s)\n        driver: %s\n"
+                "        firmware: %s\n        bus: %s\n        address: %s\n        state: %s\n"
+                "        mtu: %zu\n        speed: %zu\n        network_type: %s\n",
+                d.name.c_str(), d.vendor_id.c_str(), d.device_id.c_str(), d.driver.c_str(),
+                d.firmware.c_str(), bus_text(d.bus).c_str(), d.address.c_str(),
+                d.up ? "up" : "down", d.mtu, d.speed, d.network_type.c_str());
   return 0;
 }
 
@@ -78,7 +87,7 @@ Nic::Nic(NicDescription description) : fid_nic{}, x_description(std::move(descri
   x_link = {.address = x_description.address.data(),
             .mtu = x_description.mtu,
             .speed = x_description.speed,
-            .state = FI_LINK_UP,
+            .state = x_description.up ? FI_LINK_UP : FI_LINK_DOWN,
             .network_type = x_description.network_type.data()};
   device_attr = &x_device;
   bus_attr = &x_description.bus;

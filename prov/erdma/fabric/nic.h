@@ -20,6 +20,7 @@ struct NicDescription {
   fi_bus_attr bus{};
   size_t mtu = 0;
   size_t speed = 0;  ///< bit/s
+  bool up = true;
 };
 
 /// Freed by fi_close, which fi_freeinfo calls; fi_dupinfo duplicates it by FI_DUP.

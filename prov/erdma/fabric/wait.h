@@ -118,6 +118,7 @@ class Waitable {
     if (x_alert) [[unlikely]]
       wake();
   }
+  bool alert() const noexcept { return x_alert; }
   /// Whether anyone may sleep in reliance on the sources being armed. A source that a progress()
   /// left unarmed meanwhile arms itself again, or calls wake().
   bool sleeping() const noexcept { return x_blocked != 0 || x_watched; }

@@ -3,11 +3,41 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstring>
 
 namespace erdma::hmem {
 
+/// `length` bytes, at least Size and at most twice that, as two copies that may overlap.
+template <size_t Size>
+inline void copy_ends(std::byte* to, const std::byte* from, size_t length) noexcept {
+  std::byte first[Size], last[Size];
+  std::memcpy(first, from, Size);
+  std::memcpy(last, from + length - Size, Size);
+  std::memcpy(to, first, Size);
+  std::memcpy(to + length - Size, last, Size);
+}
+
 /// Sum of the iov lengths; SIZE_MAX on overflow.
 size_t total_length(const iovec* iov, size_t count) noexcept;
+
+/// memcpy() without the call for lengths that messages often have.
+inline void copy_short(void* to, const void* from, size_t length) noexcept {
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  if (length == 8) {
+    std::memcpy(to, from, 8);
+  } else if (length > 32) {
+    std::memcpy(to, from, length);
+  } else if (length >= 16) {
+    copy_ends<16>(target, source, length);
+  } else if (length > 8) {
+    copy_ends<8>(target, source, length);
+  } else if (length >= 4) {
+    copy_ends<4>(target, source, length);
+  } else {
+    for (size_t i = 0; i < length; ++i) target[i] = source[i];
+  }
+}
 
 /// Copies up to `length` bytes of the iov list, from `offset` on, to `to`. Returns bytes copied.
 size_t gather(void* to, const iovec* iov, size_t count, size_t offset, size_t length) noexcept;

@@ -5,29 +5,38 @@
 
 namespace erdma::protocol {
 
-/// A finished operation, in the terms of fi_cq(3).
-struct Completion {
-  void* context = nullptr;
-  uint64_t flags = 0;      ///< FI_SEND|FI_MSG, FI_RECV|FI_TAGGED|FI_REMOTE_CQ_DATA, ...
-  size_t length = 0;       ///< bytes received; 0 for sends
-  void* buffer = nullptr;  ///< where multi-receive data was placed
-  uint64_t data = 0;       ///< remote CQ data, if flags say so
-  uint64_t tag = 0;
-  uint64_t source = UINT64_MAX;  ///< fi_addr_t of the sender, FI_ADDR_NOTAVAIL if unknown
-  bool report = true;            ///< false: counts, but writes no CQ entry (selective completion)
+/// A finished operation, in the terms of fi_cq(3). No initializers: arrays of it stay untouched.
+struct CompletionEntry {
+  void* context;
+  uint64_t flags;  ///< FI_SEND|FI_MSG, FI_RECV|FI_TAGGED|FI_REMOTE_CQ_DATA, ...
+  size_t length;   ///< bytes received; 0 for sends
+  void* buffer;    ///< where multi-receive data was placed
+  uint64_t data;   ///< remote CQ data, if flags say so
+  uint64_t tag;
+  uint64_t source;  ///< fi_addr_t of the sender, FI_ADDR_NOTAVAIL if unknown
+};
+
+/// The same on its way to the queue.
+struct Completion : CompletionEntry {
+  Completion() noexcept : CompletionEntry{nullptr, 0, 0, nullptr, 0, 0, UINT64_MAX} {}
+  bool report = true;  ///< false: counts, but writes no CQ entry (selective completion)
 };
 
 struct ErrorCompletion : Completion {
   size_t overflow = 0;     ///< olen: bytes that did not fit
   int error = 0;           ///< positive fi_errno
   int provider_error = 0;  ///< errno or status behind it; 0 if none
+  bool anonymous = false;  ///< of fi_inject() and the like: the operation never had a context
 };
 
 /// The only upward call of the protocol layer. Implemented by fabric/ (CQ plus counter). Each
 /// operation reaches exactly one of the two, exactly once.
 class CompletionSink {
  public:
-  virtual void complete(const Completion& completion) noexcept = 0;
+  /// Success: the caller fills in every member before it does anything else. Written where it is
+  /// read, because a copy costs as much as matching a message.
+  virtual CompletionEntry& succeed(bool report) noexcept = 0;
+  void complete(const Completion& done) noexcept { succeed(done.report) = done; }
   virtual void fail(const ErrorCompletion& completion) noexcept = 0;
 
  protected:

@@ -28,11 +28,6 @@ Engine::~Engine() = default;
 
 // --- peers --------------------------------------------------------------------------------------
 
-Peer* Engine::peer_at(uint64_t fi_addr) noexcept {
-  Peer* peer = x_table.find(fi_addr);
-  return peer ? peer : resolve(fi_addr);
-}
-
 Peer* Engine::resolve(uint64_t fi_addr) noexcept try {
   if (fi_addr == kNoAddress) return nullptr;
   const util::SocketAddress address = x_book.address_of(fi_addr);
@@ -54,14 +49,21 @@ Peer* Engine::peer_named(const util::SocketAddress& address) noexcept try {
   return nullptr;
 }
 
-/// The peer behind a link that was opened from the other side.
+/// The peer behind a link that was opened from the other side. What we send keeps to its own link,
+/// for the sake of order, unless that was never up: where the peer could not come, we won't.
 Peer* Engine::adopt(transport::Link& link) noexcept {
   Peer* peer = peer_named(link.address());
   if (!peer) return nullptr;
+  if (!peer->link || !peer->link->met()) use_link(*peer, link);
   link.user = peer;
-  peer->link = &link;
-  peer->update_direct();
   return peer;
+}
+
+void Engine::use_link(Peer& peer, transport::Link& link) noexcept {
+  if (peer.link) peer.link->user = nullptr;
+  peer.link = &link;
+  link.user = &peer;
+  peer.update_direct();
 }
 
 int Engine::connect(Peer& peer) noexcept {
@@ -74,9 +76,7 @@ int Engine::connect(Peer& peer) noexcept {
     peer.unreachable_logged = true;
     return link.error();
   }
-  peer.link = *link;
-  peer.link->user = &peer;
-  peer.update_direct();
+  use_link(peer, **link);
   return 0;
 }
 
@@ -132,48 +132,6 @@ bool Engine::owes() noexcept {
   return false;
 }
 
-// --- what arrives -------------------------------------------------------------------------------
-
-void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
-                       const std::byte* payload, size_t length) noexcept {
-  Peer* peer = static_cast<Peer*>(link.user);
-  if (!peer) [[unlikely]] {
-    peer = adopt(link);
-    if (!peer) return link.fail(-FI_ENOMEM);
-  }
-  // The header may lie in memory that the peer can still change: judge a copy.
-  wire::MessageHeader header;
-  std::memcpy(&header, header_bytes, sizeof(header));
-  switch (header.op) {
-    case wire::Op::eager:
-      return on_eager(*peer, header, payload, length);
-    case wire::Op::rts:
-      return on_rts(*peer, header, payload, length);
-    default: {
-      wire::ControlHeader control;
-      std::memcpy(&control, &header, sizeof(control));
-      return on_control(*peer, control, payload, length);
-    }
-  }
-}
-
-void Engine::on_control(Peer& peer, const wire::ControlHeader& header, const std::byte* payload,
-                        size_t length) noexcept {
-  switch (header.op) {
-    case wire::Op::fin:
-      return on_fin(peer, header);
-    case wire::Op::cts:
-      return on_cts(peer, header, payload, length);
-    case wire::Op::done:
-      return on_peer_done(peer, header);
-    case wire::Op::budget:
-      peer.told_to_hold = header.status != 0;
-      return peer.update_direct();
-    default:
-      return protocol_violation(peer, "a packet of unknown kind");
-  }
-}
-
 void Engine::on_done(uint64_t token, int status) noexcept {
   const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
   if (token & kWriteToken) {
@@ -187,7 +145,13 @@ void Engine::on_done(uint64_t token, int status) noexcept {
 
 void Engine::on_link_down(transport::Link& link, int status) noexcept {
   Peer* peer = static_cast<Peer*>(link.user);
-  if (peer) fail_peer(*peer, status);
+  if (!peer || take_detour(*peer, link, status)) return;
+  fail_link(*peer, &link, status);
+}
+
+bool Engine::waits_for(const transport::Link& link) noexcept {
+  Peer* peer = static_cast<Peer*>(link.user);
+  return peer && (!peer->flying.empty() || !peer->active.empty());
 }
 
 // --- control packets ----------------------------------------------------------------------------
@@ -208,13 +172,15 @@ void Engine::send_control(Peer& peer, const wire::ControlHeader& header,
                           const transport::Exposure* exposure) noexcept {
   if (peer.failing) return;
   const int connected = connect(peer);
-  if (connected != 0) return fail_peer(peer, connected);
+  if (connected != 0) return fail_link(peer, nullptr, connected);
   Control* control = x_controls.acquire();
   if (!control) return peer.link->fail(-FI_ENOMEM);
   control->header = header;
   if (exposure) control->exposure = *exposure;
-  if (peer.controls.empty() && try_control(*peer.link, *control) == 0)
+  if (peer.controls.empty() && try_control(*peer.link, *control) == 0) {
+    if (header.op == wire::Op::budget) budget_sent(peer, header.status != 0);
     return x_controls.release(*control);
+  }
   peer.controls.push_back(*control);
   backlog(peer);
 }
@@ -224,6 +190,8 @@ bool Engine::flush_controls(Peer& peer) noexcept {
   while (Control* control = peer.controls.front()) {
     const int rc = try_control(*peer.link, *control);
     if (rc == -FI_EAGAIN) return false;
+    if (!rc && control->header.op == wire::Op::budget)
+      budget_sent(peer, control->header.status != 0);
     // Any other failure is the link's: on_link_down() follows and settles what waits for it.
     util::IntrusiveList<Control>::erase(*control);
     x_controls.release(*control);

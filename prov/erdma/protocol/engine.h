@@ -2,9 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <unordered_map>
 #include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
 
 #include "protocol/address_book.h"
 #include "protocol/completion.h"
@@ -32,19 +36,28 @@ struct SendArgs {
   bool until_delivered;  ///< FI_DELIVERY_COMPLETE
   bool fence;
   bool more;
+
+  uint8_t wire_flags() const noexcept {
+    return uint8_t((tagged ? wire::kTagged : 0) | (has_data ? wire::kHasData : 0));
+  }
+  uint64_t completion_flags() const noexcept { return FI_SEND | (tagged ? FI_TAGGED : FI_MSG); }
 };
+
+inline constexpr uint64_t kAnySource = UINT64_MAX;
 
 struct ReceiveArgs {
   const iovec* iov;
   size_t count;
   size_t length;
-  uint64_t source;  ///< fi_addr_t; UINT64_MAX = any
+  uint64_t source;  ///< fi_addr_t, or kAnySource
   uint64_t tag;
   uint64_t ignore;
   void* context;
   bool tagged;
   bool report;
   bool multi;  ///< FI_MULTI_RECV
+
+  uint64_t completion_flags() const noexcept { return FI_RECV | (tagged ? FI_TAGGED : FI_MSG); }
 };
 
 /// FI_PEEK, FI_CLAIM and FI_DISCARD of fi_trecvmsg(3).
@@ -55,6 +68,8 @@ class Router {
  public:
   /// -FI_EHOSTUNREACH if no transport of this endpoint leads there.
   virtual util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept = 0;
+  /// Another way to an address whose link was never up and has failed with a status; null = none.
+  virtual transport::Link* detour(const util::SocketAddress&, int) noexcept { return nullptr; }
 
  protected:
   ~Router() = default;
@@ -68,7 +83,8 @@ struct EngineConfig {
 
 /// The messages of one endpoint: turns operations into packets and packets into completions.
 /// Single-threaded: the caller holds the domain lock. Owns every request and peer; the transports
-/// outlive it. Methods are spread over engine, send, receive, eager, rendezvous and failure.cc.
+/// outlive it. Methods are spread over engine, send, receive, arrival,
+/// eager, rendezvous and failure.cc.
 class Engine final : public transport::Sink {
  public:
   Engine(const EngineConfig& config, AddressBook& book, Router& router,
@@ -105,79 +121,96 @@ class Engine final : public transport::Sink {
 
  private:
   // engine.cc
-  void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
-                 size_t length) noexcept override;
   void on_done(uint64_t token, int status) noexcept override;
   void on_link_down(transport::Link& link, int status) noexcept override;
+  bool waits_for(const transport::Link& link) noexcept override;
   Peer* peer_at(uint64_t fi_addr) noexcept;
   Peer* resolve(uint64_t fi_addr) noexcept;
   Peer* peer_named(const util::SocketAddress& address) noexcept;
   Peer* adopt(transport::Link& link) noexcept;
+  void use_link(Peer& peer, transport::Link& link) noexcept;
   int connect(Peer& peer) noexcept;
   void backlog(Peer& peer) noexcept;
   int work_off(Peer& peer) noexcept;
-  void on_control(Peer& peer, const wire::ControlHeader& header, const std::byte* payload,
-                  size_t length) noexcept;
   void send_control(Peer& peer, const wire::ControlHeader& header,
                     const transport::Exposure* exposure) noexcept;
   bool flush_controls(Peer& peer) noexcept;
   Matcher& matcher(bool tagged) noexcept { return tagged ? x_tagged : x_untagged; }
 
   // send.cc
-  int post_send_slow(const SendArgs& args, Peer& peer) noexcept;
+  bool goes_direct(const SendArgs& args, const Peer& peer) noexcept;
+  int post_send_slow(SendArgs args, Peer& peer) noexcept;
   Send* make_send(const SendArgs& args, Peer& peer) noexcept;
   int launch(Send& send) noexcept;
   bool flush_sends(Peer& peer) noexcept;
   void withdraw(Send& send) noexcept;
   void finish_send(Send& send, int status) noexcept;
   void drop_send(Send& send) noexcept;
+  void lose_injected(Peer& peer, int status) noexcept;
+  static void report_lost(Peer& peer, int status) noexcept;
 
   // receive.cc
+  int match_unexpected(Receive& receive, Unexpected& message) noexcept;
   bool accept(Receive& receive, Unexpected& message) noexcept;
   Receive* make_receive(const ReceiveArgs& args) noexcept;
   Buffers take_space(Receive& multi, size_t length) noexcept;
   bool return_space(Receive& multi) noexcept;
   void retire(Receive& multi) noexcept;
-  Unexpected* store_unexpected(Peer& peer, const wire::MessageHeader& header,
+  Unexpected* store_unexpected(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                                const std::byte* payload, size_t length) noexcept;
   void release_unexpected(Unexpected& message) noexcept;
   void discard(Unexpected& message) noexcept;
   void send_budget(Peer& peer) noexcept;
+  void budget_sent(Peer& peer, bool on) noexcept;
+  void release_link(Peer& peer) noexcept;
+  void restrain(Peer& peer, transport::Link& link) noexcept;
   int claim(const ReceiveArgs& args, bool drop) noexcept;
   void report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept;
   bool cancel_receive(const void* context, bool tagged) noexcept;
   bool cancel_send(const void* context) noexcept;
   void complete_receive(const Completion& done, size_t message_length) noexcept;
 
-  // eager.cc
-  int send_eager(Send& send) noexcept;
-  void on_eager(Peer& peer, const wire::MessageHeader& header, const std::byte* payload,
-                size_t length) noexcept;
+  // arrival.cc
+  void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
+                 size_t length) noexcept override;
+  void on_eager(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                const std::byte* payload, size_t length) noexcept;
   void place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
                    const std::byte* payload) noexcept;
+  void place_whole(Receive& receive, const wire::MessageHeader& header, uint64_t source,
+                   const std::byte* payload, size_t length) noexcept;
+  void on_control(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+                  const std::byte* payload, size_t length) noexcept;
+
+  // eager.cc
+  int send_eager(Send& send) noexcept;
   void send_fin(Peer& peer, wire::RequestId sender, int status) noexcept;
   void on_fin(const Peer& peer, const wire::ControlHeader& header) noexcept;
 
   // rendezvous.cc
   int send_rts(Send& send) noexcept;
-  void on_rts(Peer& peer, const wire::MessageHeader& header, const std::byte* payload,
-              size_t length) noexcept;
-  void begin_delivery(Receive& receive, Peer& peer, const wire::MessageHeader& header,
+  void on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+              const std::byte* payload, size_t length) noexcept;
+  void begin_delivery(Receive& receive, Peer& peer, transport::Link& link,
+                      const wire::MessageHeader& header,
                       const transport::Exposure& exposure) noexcept;
   int start(Delivery& delivery) noexcept;
   bool flush_deliveries(Peer& peer) noexcept;
   void finish_delivery(Delivery& delivery, int status) noexcept;
-  void on_cts(Peer& peer, const wire::ControlHeader& header, const std::byte* payload,
-              size_t length) noexcept;
+  void on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+              const std::byte* payload, size_t length) noexcept;
   int write(Send& send) noexcept;
   void on_write_done(Send& send, int status) noexcept;
   void on_peer_done(const Peer& peer, const wire::ControlHeader& header) noexcept;
 
   // failure.cc
-  void protocol_violation(Peer& peer, const char* what) noexcept;
-  void fail_peer(Peer& peer, int status) noexcept;
-  void fail_unfetched(Matcher& queues, const Peer& peer, int status) noexcept;
-  void mark_unfetched(Unexpected& message, int status) noexcept;
+  void protocol_violation(transport::Link& link, const char* what) noexcept;
+  bool take_detour(Peer& peer, transport::Link& failed, int status) noexcept;
+  void fail_link(Peer& peer, const transport::Link* link, int status) noexcept;
+  void fail_sends(Peer& peer, int status) noexcept;
+  void fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,
+                       int status) noexcept;
+  void fail_unfetched(Matcher& queues, const transport::Link* link, int status) noexcept;
   void fail_directed(Matcher& queues, const Peer& peer, int status) noexcept;
   void fail_receive(Receive& receive, int status) noexcept;
 
@@ -187,6 +220,9 @@ class Engine final : public transport::Sink {
   const std::vector<transport::Transport*> x_transports;
   CompletionSink& x_sent;
   CompletionSink& x_received;
+
+  /// A caller that only ever sends must still see what its peers tell it.
+  static constexpr unsigned kSendsPerProgress = 64;
 
   PeerTable x_table;
   unsigned x_sends_since_progress = 0;
@@ -203,5 +239,71 @@ class Engine final : public transport::Sink {
   size_t x_injected = 0;  ///< injected sends not yet handed to a link
   std::unordered_map<util::SocketAddress, std::unique_ptr<Peer>, util::SocketAddressHash> x_peers;
 };
+
+// --- the short way of a message, part of the entry points
+// -----------------------------------------
+
+inline Peer* Engine::peer_at(uint64_t fi_addr) noexcept {
+  Peer* peer = x_table.find(fi_addr);
+  return peer ? peer : resolve(fi_addr);
+}
+
+/// Whether a send needs nothing but one packet, now.
+inline bool Engine::goes_direct(const SendArgs& args, const Peer& peer) noexcept {
+  return peer.direct && !args.until_delivered && !args.fence &&
+         args.length <= transport::kAlwaysEager && ++x_sends_since_progress < kSendsPerProgress;
+}
+
+inline int Engine::post_send(const SendArgs& args) noexcept {
+  Peer* peer = peer_at(args.destination);
+  if (!peer) [[unlikely]]
+    return -FI_EINVAL;
+  if (goes_direct(args, *peer)) [[likely]] {
+    const transport::Header header =
+        wire::encode({wire::Op::eager, args.wire_flags(), 0, 0, args.tag, args.data, args.length});
+    const auto hint = args.more ? transport::SendHint::more : transport::SendHint::none;
+    if (peer->link->send(header, args.iov, args.count, args.length, hint) == 0) [[likely]] {
+      x_sent.succeed(args.report) = {args.context, args.completion_flags(), 0, nullptr, 0, 0,
+                                     UINT64_MAX};
+      return 0;
+    }
+  }
+  return post_send_slow(args, *peer);
+}
+
+inline Receive* Engine::make_receive(const ReceiveArgs& args) noexcept {
+  Receive* receive = x_receives.acquire();
+  if (!receive) [[unlikely]]
+    return nullptr;
+  receive->tag = args.tag;
+  receive->ignore = args.ignore;
+  receive->context = args.context;
+  receive->sticky = args.multi;
+  receive->buffers.count = args.count;
+  receive->buffers.length = args.length;
+  if (args.count == 1) [[likely]] {
+    receive->buffers.iov[0] = args.iov[0];
+  } else if (args.count > 0) {
+    std::memcpy(receive->buffers.iov, args.iov, args.count * sizeof(iovec));
+  }
+  receive->completion_flags = args.completion_flags();
+  receive->report = args.report;
+  receive->multi = args.multi;
+  return receive;
+}
+
+inline int Engine::post_receive(const ReceiveArgs& args) noexcept {
+  const Peer* source = args.source == kAnySource ? nullptr : peer_at(args.source);
+  if (!source && args.source != kAnySource) [[unlikely]]
+    return -FI_EINVAL;
+  Receive* receive = make_receive(args);
+  if (!receive) [[unlikely]]
+    return -FI_ENOMEM;
+  receive->source = source;
+  if (UnexpectedEntry* message = matcher(args.tagged).post(*receive)) [[unlikely]]
+    return match_unexpected(*receive, static_cast<Unexpected&>(*message));
+  receive->posted = true;
+  return 0;
+}
 
 }  // namespace erdma::protocol

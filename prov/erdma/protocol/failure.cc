@@ -7,46 +7,70 @@
 
 namespace erdma::protocol {
 
-void Engine::protocol_violation(Peer& peer, const char* what) noexcept {
-  ERDMA_WARN(EP_DATA, "%s sent %s; its connection is closed\n", peer.address.to_string().c_str(),
+void Engine::protocol_violation(transport::Link& link, const char* what) noexcept {
+  ERDMA_WARN(EP_DATA, "%s sent %s; its connection is closed\n", link.address().to_string().c_str(),
              what);
-  peer.link->fail(-FI_ECONNRESET);
+  link.fail(-FI_ECONNRESET);
 }
 
-/// The link to the peer is down. It may come back: later sends connect anew.
-void Engine::fail_peer(Peer& peer, int status) noexcept {
+/// What waits for a link that was never up waits for another one instead, where there is one.
+bool Engine::take_detour(Peer& peer, transport::Link& failed, int status) noexcept {
+  if (peer.link != &failed || failed.met()) return false;
+  transport::Link* other = x_router.detour(peer.address, status);
+  if (!other || other == &failed) return false;
+  use_link(peer, *other);
+  return true;
+}
+
+/// A link to the peer is down; null: there is no way to it. It may come back: later sends connect
+/// anew. What goes over another link of the same peer goes on.
+void Engine::fail_link(Peer& peer, const transport::Link* link, int status) noexcept {
   if (peer.failing) return;
   peer.failing = true;
-  while (Control* control = peer.controls.pop_front()) x_controls.release(*control);
-  while (Send* send = peer.flying.front()) finish_send(*send, status);
-  while (Send* send = peer.queued.front()) finish_send(*send, status);
-  while (Delivery* delivery = peer.starting.front()) finish_delivery(*delivery, status);
-  while (Delivery* delivery = peer.active.front()) finish_delivery(*delivery, status);
+  const bool sending = peer.link == link;
+  if (sending) fail_sends(peer, status);
+  fail_deliveries(peer.starting, link, status);
+  fail_deliveries(peer.active, link, status);
   for (const bool tagged : {true, false}) {
-    fail_unfetched(matcher(tagged), peer, status);
-    if (status != -FI_ESHUTDOWN) fail_directed(matcher(tagged), peer, status);
+    fail_unfetched(matcher(tagged), link, status);
+    if (sending && status != -FI_ESHUTDOWN) fail_directed(matcher(tagged), peer, status);
   }
+  if (peer.held == link) peer.held = nullptr;
   auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
-  if (hook.linked()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
-  peer.told_to_hold = peer.holding_back = peer.failing = false;
+  if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
+  peer.failing = false;
   peer.update_direct();
 }
 
-/// Messages whose bytes are still with the sender can no longer be had; their headers stay
-/// matchable, so that their receives learn of it.
-void Engine::fail_unfetched(Matcher& queues, const Peer& peer, int status) noexcept {
-  for (UnexpectedEntry* entry = queues.first_unexpected(); entry;
-       entry = queues.next_unexpected(*entry)) {
-    Unexpected& message = static_cast<Unexpected&>(*entry);
-    if (message.source == &peer) mark_unfetched(message, status);
-  }
-  for (Unexpected* message = x_claimed; message; message = message->next_claimed)
-    if (message->source == &peer) mark_unfetched(*message, status);
+void Engine::fail_sends(Peer& peer, int status) noexcept {
+  while (Control* control = peer.controls.pop_front()) x_controls.release(*control);
+  while (Send* send = peer.flying.front()) finish_send(*send, status);
+  while (Send* send = peer.queued.front()) finish_send(*send, status);
+  report_lost(peer, status);
+  peer.told_to_hold = peer.holding_back = peer.budget_told = false;
 }
 
-void Engine::mark_unfetched(Unexpected& message, int status) noexcept {
-  if (message.header.op == wire::Op::rts) message.status = status;
-  message.header.flags = uint8_t(message.header.flags & ~wire::kWantFin);
+void Engine::fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,
+                             int status) noexcept {
+  for (Delivery* delivery = list.front(); delivery;) {
+    Delivery* next = list.next(*delivery);
+    if (delivery->link == link) finish_delivery(*delivery, status);
+    delivery = next;
+  }
+}
+
+/// Messages whose bytes are still with the sender can no longer be had; their headers stay
+/// matchable, so that their receives learn of it. Nobody waits for the fin of the others.
+void Engine::fail_unfetched(Matcher& queues, const transport::Link* link, int status) noexcept {
+  const auto mark = [&](Unexpected& message) {
+    if (message.link != link) return;
+    if (message.header.op == wire::Op::rts) message.status = status;
+    message.header.flags = uint8_t(message.header.flags & ~wire::kWantFin);
+  };
+  for (UnexpectedEntry* entry = queues.first_unexpected(); entry;
+       entry = queues.next_unexpected(*entry))
+    mark(static_cast<Unexpected&>(*entry));
+  for (Unexpected* message = x_claimed; message; message = message->next_claimed) mark(*message);
 }
 
 /// Receives that only the dead peer could have satisfied. A peer that closed in order may come
@@ -88,7 +112,7 @@ void Engine::withdraw_all() noexcept {
       for (Send* send = sends->front(); send; send = sends->next(*send)) withdraw(*send);
     for (Delivery* delivery = peer->active.front(); delivery;
          delivery = peer->active.next(*delivery))
-      if (delivery->local.size) peer->link->withdraw(delivery->local);
+      if (delivery->local.size) delivery->link->withdraw(delivery->local);
   }
 }
 

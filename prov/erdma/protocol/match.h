@@ -13,13 +13,8 @@ struct PostedOrder;
 struct PostedRest;
 struct UnexpectedOrder;
 
-/// A receive waiting for its message. Derive from it and fill in source, tag, ignore, context and
-/// sticky before post(); do not change them while it is queued.
-struct PostedEntry : MatchEntry, util::ListHook<PostedOrder>, util::ListHook<PostedRest> {
-  PostedEntry() noexcept = default;
-  PostedEntry(const PostedEntry&) = delete;
-  PostedEntry& operator=(const PostedEntry&) = delete;
-
+/// What matching looks at, in one cache line: a long queue does not fit the cache.
+struct PostedLine : MatchEntry, util::ListHook<PostedOrder> {
   uint64_t ignore = 0;  ///< tag bits that need not agree
   void* context = nullptr;
   bool sticky = false;  ///< multi-receive: stays queued when it matches
@@ -29,6 +24,15 @@ struct PostedEntry : MatchEntry, util::ListHook<PostedOrder>, util::ListHook<Pos
   static constexpr uint8_t kRest = UINT8_MAX - 1;  ///< in the list of those without an index
   uint8_t index = kPending;
   uint32_t node = MatchIndex::kNone;
+};
+static_assert(sizeof(PostedLine) == 64);
+
+/// A receive waiting for its message. Derive from it and fill in source, tag, ignore, context and
+/// sticky before post(); do not change them while it is queued.
+struct alignas(64) PostedEntry : PostedLine, util::ListHook<PostedRest> {
+  PostedEntry() noexcept = default;
+  PostedEntry(const PostedEntry&) = delete;
+  PostedEntry& operator=(const PostedEntry&) = delete;
 };
 
 /// A message waiting for its receive. Derive from it and fill in source and tag before queue().
@@ -44,7 +48,7 @@ struct UnexpectedEntry : MatchEntry, util::ListHook<UnexpectedOrder> {
   std::array<uint32_t, kIndexes> node;
 };
 
-static_assert(sizeof(PostedEntry) <= 96 && sizeof(UnexpectedEntry) <= 128);
+static_assert(sizeof(UnexpectedEntry) <= 128);
 
 /// Receives in posting order. A short queue is scanned; a long one is looked up in one index per
 /// Selector among its receives, and masked receives beyond eight Selectors are scanned. Entries are

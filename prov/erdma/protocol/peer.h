@@ -32,8 +32,13 @@ class Peer : public util::ListHook<BacklogTag> {
   bool told_to_hold = false;  ///< its unexpected-message budget is used up: rts only
   bool holding_back = false;  ///< we told it so
   bool unreachable_logged = false;
-  bool failing = false;         ///< fail_peer() is at work: nothing is sent to it
-  size_t unexpected_bytes = 0;  ///< memory held here for its unmatched messages
+  bool failing = false;             ///< fail_link() is at work: nothing is sent to it
+  bool budget_told = false;         ///< and it can know
+  transport::Link* held = nullptr;  ///< on hold until it can
+  size_t unexpected_bytes = 0;      ///< memory held here for its unmatched messages
+  size_t eager_bytes = 0;           ///< the part of those that came whole
+  uint32_t unexpected_rts = 0;      ///< how many did not
+  uint32_t injected_lost = 0;       ///< failed, and not in the log yet
 
   util::IntrusiveList<Send> queued;  ///< in order of posting
   util::IntrusiveList<Send> flying;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
@@ -11,15 +12,12 @@
 namespace erdma::protocol {
 namespace {
 
-constexpr uint64_t kAnySource = UINT64_MAX;
-
-uint64_t completion_flags(bool tagged) noexcept {
-  return FI_RECV | (tagged ? FI_TAGGED : FI_MSG);
-}
-
-uint64_t data_flag(const wire::MessageHeader& header) noexcept {
-  return header.flags & wire::kHasData ? FI_REMOTE_CQ_DATA : 0;
-}
+/// Eager bytes that may come beyond the budget before the peer can know, and as many after: an
+/// honest one looks once in 64 messages.
+constexpr size_t kOvershoot = 8 << 20;
+/// A peer has at most 65536 sends in flight (FI_ERDMA_TX_SIZE); one that died may have left as
+/// many.
+constexpr uint32_t kMaxUnexpectedRts = 2 * 65536;
 
 size_t cost(const Unexpected& message) noexcept {
   return sizeof(Unexpected) + (message.heap ? size_t(message.header.length) : 0);
@@ -27,42 +25,15 @@ size_t cost(const Unexpected& message) noexcept {
 
 }  // namespace
 
-int Engine::post_receive(const ReceiveArgs& args) noexcept {
-  Receive* receive = make_receive(args);
-  if (!receive) return -FI_ENOMEM;
-  if (args.source != kAnySource) {
-    receive->source = peer_at(args.source);
-    if (!receive->source) {
-      x_receives.release(*receive);
-      return -FI_EINVAL;
-    }
-  }
-  Matcher& queues = matcher(args.tagged);
-  while (UnexpectedEntry* entry = queues.post(*receive))
-    if (!accept(*receive, static_cast<Unexpected&>(*entry))) return 0;
-  receive->posted = true;
+/// A receive that was not queued, because a message is there already.
+int Engine::match_unexpected(Receive& receive, Unexpected& message) noexcept {
+  UnexpectedEntry* entry = &message;
+  do {
+    if (!accept(receive, static_cast<Unexpected&>(*entry))) return 0;
+    entry = matcher(receive.completion_flags & FI_TAGGED).post(receive);
+  } while (entry);
+  receive.posted = true;
   return 0;
-}
-
-Receive* Engine::make_receive(const ReceiveArgs& args) noexcept {
-  Receive* receive = x_receives.acquire();
-  if (!receive) return nullptr;
-  receive->source = nullptr;
-  receive->tag = args.tag;
-  receive->ignore = args.ignore;
-  receive->context = args.context;
-  receive->sticky = args.multi;
-  receive->buffers.count = args.count;
-  receive->buffers.length = args.length;
-  if (args.count == 1) [[likely]] {
-    receive->buffers.iov[0] = args.iov[0];
-  } else if (args.count > 0) {
-    std::memcpy(receive->buffers.iov, args.iov, args.count * sizeof(iovec));
-  }
-  receive->completion_flags = completion_flags(args.tagged);
-  receive->report = args.report;
-  receive->multi = args.multi;
-  return receive;
 }
 
 /// Gives an unexpected message to a receive. True if the receive is still there and wants another.
@@ -74,7 +45,7 @@ bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
   if (message.status != 0) {
     fail_receive(receive, message.status);
   } else if (message.header.op == wire::Op::rts) {
-    begin_delivery(receive, peer, message.header, message.exposure);
+    begin_delivery(receive, peer, *message.link, message.header, message.exposure);
   } else {
     place_eager(receive, message.header, peer.fi_addr, message.payload());
     if (message.header.flags & wire::kWantFin) send_fin(peer, sender, 0);
@@ -125,8 +96,9 @@ void Engine::retire(Receive& multi) noexcept {
 
 // --- unexpected messages ------------------------------------------------------------------------
 
-Unexpected* Engine::store_unexpected(Peer& peer, const wire::MessageHeader& header,
-                                     const std::byte* payload, size_t length) noexcept {
+Unexpected* Engine::store_unexpected(Peer& peer, transport::Link& link,
+                                     const wire::MessageHeader& header, const std::byte* payload,
+                                     size_t length) noexcept {
   Unexpected* message = x_unexpected.acquire();
   if (message && length > Unexpected::kInline) {
     message->heap.reset(new (std::nothrow) std::byte[length]);
@@ -136,36 +108,70 @@ Unexpected* Engine::store_unexpected(Peer& peer, const wire::MessageHeader& head
     }
   }
   if (!message) {
-    peer.link->fail(-FI_ENOMEM);
+    link.fail(-FI_ENOMEM);
     return nullptr;
   }
   if (length) std::memcpy(message->heap ? message->heap.get() : message->small, payload, length);
   message->source = &peer;
+  message->link = &link;
   message->tag = header.tag;
   message->header = header;
   peer.unexpected_bytes += cost(*message);
+  if (header.op == wire::Op::eager)
+    peer.eager_bytes += cost(*message);
+  else
+    ++peer.unexpected_rts;
   matcher(header.flags & wire::kTagged).queue(*message);
   if (peer.unexpected_bytes > x_config.unexpected_bytes && !peer.holding_back) {
     peer.holding_back = true;
     send_budget(peer);
   }
+  if (peer.holding_back) restrain(peer, link);
   return message;
+}
+
+/// The budget is used up, and more comes. As long as the peer cannot know, its ring has to wait; if
+/// it does not care, it breaks the rules. Either way memory stays bounded.
+void Engine::restrain(Peer& peer, transport::Link& link) noexcept {
+  if (peer.unexpected_rts > kMaxUnexpectedRts)
+    return protocol_violation(link, "more rendezvous requests than a peer can have");
+  const size_t above = peer.budget_told ? 2 * kOvershoot : kOvershoot;
+  if (peer.eager_bytes <= x_config.unexpected_bytes + above || peer.held) return;
+  if (peer.budget_told) return protocol_violation(link, "messages that it was told to hold back");
+  peer.held = &link;
+  link.hold(true);
 }
 
 void Engine::send_budget(Peer& peer) noexcept {
   wire::ControlHeader header{};
   header.op = wire::Op::budget;
   header.status = peer.holding_back ? 1 : 0;
+  peer.budget_told = false;
   send_control(peer, header, nullptr);
+}
+
+/// The link took it.
+void Engine::budget_sent(Peer& peer, bool on) noexcept {
+  peer.budget_told = on;
+  release_link(peer);
+}
+
+void Engine::release_link(Peer& peer) noexcept {
+  if (peer.held) std::exchange(peer.held, nullptr)->hold(false);
 }
 
 /// The message is off the matcher.
 void Engine::release_unexpected(Unexpected& message) noexcept {
   Peer& peer = const_cast<Peer&>(*message.source);
   peer.unexpected_bytes -= cost(message);
+  if (message.header.op == wire::Op::eager)
+    peer.eager_bytes -= cost(message);
+  else
+    --peer.unexpected_rts;
   x_unexpected.release(message);
   if (peer.holding_back && peer.unexpected_bytes < x_config.unexpected_bytes / 2) {
     peer.holding_back = false;
+    release_link(peer);
     send_budget(peer);
   }
 }
@@ -193,7 +199,7 @@ int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
   if (!entry) {
     ErrorCompletion miss;
     miss.context = args.context;
-    miss.flags = completion_flags(args.tagged);
+    miss.flags = args.completion_flags();
     miss.tag = args.tag;
     miss.error = FI_ENOMSG;
     x_received.fail(miss);
@@ -216,7 +222,7 @@ int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
 void Engine::report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept {
   Completion found;
   found.context = args.context;
-  found.flags = completion_flags(args.tagged) | data_flag(message.header);
+  found.flags = args.completion_flags() | data_flag(message.header);
   found.length = message.header.length;
   found.data = message.header.data;
   found.tag = message.header.tag;

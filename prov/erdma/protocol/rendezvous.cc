@@ -31,12 +31,11 @@ int Engine::send_rts(Send& send) noexcept {
     if (rc != 0) return rc;
   }
   const util::PoolHandle id = x_sends.handle(send);
-  const wire::MessageHeader header{wire::Op::rts, send.wire_flags, id.generation,      id.index,
-                                   send.tag,      send.data,       send.buffers.length};
-  transport::Header bytes;
-  std::memcpy(&bytes, &header, sizeof(bytes));
+  const transport::Header header =
+      wire::encode({wire::Op::rts, send.wire_flags, id.generation, id.index, send.tag, send.data,
+                    send.buffers.length});
   const iovec payload{send.exposure.bytes, send.exposure.size};
-  const int rc = link.send(bytes, &payload, send.exposure.size ? 1 : 0, send.exposure.size,
+  const int rc = link.send(header, &payload, send.exposure.size ? 1 : 0, send.exposure.size,
                            transport::SendHint::none);
   if (rc != 0) return rc;
   send.state = Send::State::flying;
@@ -44,18 +43,19 @@ int Engine::send_rts(Send& send) noexcept {
   return 0;
 }
 
-void Engine::on_rts(Peer& peer, const wire::MessageHeader& header, const std::byte* payload,
-                    size_t length) noexcept {
+void Engine::on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                    const std::byte* payload, size_t length) noexcept {
   transport::Exposure exposure;
   if (!decode(payload, length, exposure) || header.length > SSIZE_MAX)
-    return protocol_violation(peer, "a malformed rendezvous request");
+    return protocol_violation(link, "a malformed rendezvous request");
   PostedEntry* entry = matcher(header.flags & wire::kTagged).arrive(peer, header.tag);
-  if (entry) return begin_delivery(static_cast<Receive&>(*entry), peer, header, exposure);
-  Unexpected* message = store_unexpected(peer, header, nullptr, 0);
+  if (entry) return begin_delivery(static_cast<Receive&>(*entry), peer, link, header, exposure);
+  Unexpected* message = store_unexpected(peer, link, header, nullptr, 0);
   if (message) message->exposure = exposure;
 }
 
-void Engine::begin_delivery(Receive& receive, Peer& peer, const wire::MessageHeader& header,
+void Engine::begin_delivery(Receive& receive, Peer& peer, transport::Link& link,
+                            const wire::MessageHeader& header,
                             const transport::Exposure& exposure) noexcept {
   Delivery* delivery = x_deliveries.acquire();
   if (!delivery) {
@@ -63,12 +63,12 @@ void Engine::begin_delivery(Receive& receive, Peer& peer, const wire::MessageHea
     return fail_receive(receive, -FI_ENOMEM);
   }
   delivery->peer = &peer;
+  delivery->link = &link;
   delivery->message_length = header.length;
   delivery->tag = header.tag;
   delivery->data = header.data;
   delivery->context = receive.context;
-  delivery->completion_flags =
-      receive.completion_flags | (header.flags & wire::kHasData ? FI_REMOTE_CQ_DATA : 0);
+  delivery->completion_flags = receive.completion_flags | data_flag(header);
   delivery->sender = {header.index, header.generation};
   delivery->remote = exposure;
   delivery->report = receive.report;
@@ -99,17 +99,16 @@ int Engine::start(Delivery& delivery) noexcept {
     finish_delivery(delivery, 0);
     return 0;
   }
-  const int connected = connect(peer);
-  if (connected != 0) return connected;
+  transport::Link& link = *delivery.link;
   const util::PoolHandle id = x_deliveries.handle(delivery);
   if (delivery.remote.size) {
     const int rc =
-        peer.link->read(delivery.remote, target.iov, target.count, target.length, token_of(id));
+        link.read(delivery.remote, target.iov, target.count, target.length, token_of(id));
     if (rc != 0) return rc;
     delivery.state = Delivery::State::reading;
   } else {
-    const int rc = peer.link->expose(target.iov, target.count, target.length,
-                                     transport::Access::remote_write, delivery.local);
+    const int rc = link.expose(target.iov, target.count, target.length,
+                               transport::Access::remote_write, delivery.local);
     if (rc != 0) return rc;
     wire::ControlHeader header{};
     header.op = wire::Op::cts;
@@ -144,7 +143,7 @@ bool Engine::flush_deliveries(Peer& peer) noexcept {
 void Engine::finish_delivery(Delivery& delivery, int status) noexcept {
   Peer& peer = *delivery.peer;
   if (delivery.linked()) util::IntrusiveList<Delivery>::erase(delivery);
-  if (delivery.local.size) peer.link->withdraw(delivery.local);
+  if (delivery.local.size) delivery.link->withdraw(delivery.local);
   if (!delivery.local.size || status != 0) send_fin(peer, delivery.sender, status);
   ErrorCompletion done;
   done.context = delivery.context;
@@ -172,11 +171,11 @@ void Engine::finish_delivery(Delivery& delivery, int status) noexcept {
 }
 
 /// At the sender: the receiver has granted memory to write to.
-void Engine::on_cts(Peer& peer, const wire::ControlHeader& header, const std::byte* payload,
-                    size_t length) noexcept {
+void Engine::on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+                    const std::byte* payload, size_t length) noexcept {
   transport::Exposure exposure;
   if (!decode(payload, length, exposure))
-    return protocol_violation(peer, "a malformed grant for a rendezvous");
+    return protocol_violation(link, "a malformed grant for a rendezvous");
   const util::PoolHandle id{header.index, header.generation};
   Send* send = x_sends.find(id);
   if (!send || send->peer != &peer || send->state != Send::State::flying || send->exposure.size)

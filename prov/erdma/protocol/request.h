@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 
+#include <rdma/fabric.h>
+
 #include "protocol/match.h"
 #include "protocol/wire.h"
 #include "transport/transport.h"
@@ -24,11 +26,16 @@ inline uint64_t token_of(util::PoolHandle handle) noexcept {
   return uint64_t(handle.index) | uint64_t(handle.generation) << 32;
 }
 
+/// For the completion of a received message.
+inline uint64_t data_flag(const wire::MessageHeader& header) noexcept {
+  return header.flags & wire::kHasData ? FI_REMOTE_CQ_DATA : 0;
+}
+
 /// The caller's memory for one operation.
 struct Buffers {
-  iovec iov[transport::kMaxIov];
   size_t count = 0;
   size_t length = 0;
+  iovec iov[transport::kMaxIov];
 };
 
 /// A send that could not be handed to the link at once, or that waits for the receiver.
@@ -59,17 +66,18 @@ struct Send : util::ListHook<Send> {
 };
 
 /// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer.
+/// One of one buffer and for one message needs two cache lines of it.
 struct Receive : PostedEntry {
-  Buffers buffers;
   uint64_t completion_flags = 0;
-  size_t used = 0;          ///< multi-receive: bytes handed out
-  uint32_t deliveries = 0;  ///< multi-receive: messages still being placed
   bool report = false;
   bool multi = false;
   bool posted = false;     ///< in the matcher
   bool exhausted = false;  ///< multi-receive: off the matcher, waits for its deliveries
   bool cancelled = false;
   bool held = false;  ///< multi-receive: someone will look at it again, exhausted or not
+  Buffers buffers;
+  size_t used = 0;          ///< multi-receive: bytes handed out
+  uint32_t deliveries = 0;  ///< multi-receive: messages still being placed
 };
 
 /// A matched rendezvous message while its bytes move.
@@ -81,8 +89,9 @@ struct Delivery : util::ListHook<Delivery> {
   };
 
   Peer* peer = nullptr;
-  Receive* multi = nullptr;  ///< the multi-receive buffer it belongs to
-  Buffers buffers;           ///< what to fill: no longer than the message
+  transport::Link* link = nullptr;  ///< on which the rts came: exposures are of one link
+  Receive* multi = nullptr;         ///< the multi-receive buffer it belongs to
+  Buffers buffers;                  ///< what to fill: no longer than the message
   size_t message_length = 0;
   uint64_t tag = 0;
   uint64_t data = 0;
@@ -100,6 +109,7 @@ struct Unexpected : UnexpectedEntry {
   static constexpr size_t kInline = 64;
 
   wire::MessageHeader header{};
+  transport::Link* link = nullptr;       ///< on which it came
   uint64_t source_address = UINT64_MAX;  ///< fi_addr_t at arrival
   void* claimed_by = nullptr;            ///< context of FI_PEEK|FI_CLAIM
   Unexpected* next_claimed = nullptr;

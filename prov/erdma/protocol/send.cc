@@ -6,51 +6,13 @@
 
 #include "hmem/copy.h"
 #include "protocol/engine.h"
+#include "util/log.h"
 
 namespace erdma::protocol {
-namespace {
-
-constexpr unsigned kSendsPerProgress = 64;
-
-uint8_t wire_flags(const SendArgs& args) noexcept {
-  return uint8_t((args.tagged ? wire::kTagged : 0) | (args.has_data ? wire::kHasData : 0));
-}
-
-uint64_t completion_flags(bool tagged) noexcept {
-  return FI_SEND | (tagged ? FI_TAGGED : FI_MSG);
-}
-
-}  // namespace
-
-int Engine::post_send(const SendArgs& args) noexcept {
-  Peer* peer = peer_at(args.destination);
-  if (!peer) [[unlikely]]
-    return -FI_EINVAL;
-  const bool simple = !args.until_delivered && !args.fence;
-  if (!peer->direct || !simple || args.length > transport::kAlwaysEager ||
-      ++x_sends_since_progress >= kSendsPerProgress) [[unlikely]]
-    return post_send_slow(args, *peer);
-
-  const wire::MessageHeader header{wire::Op::eager, wire_flags(args), 0,          0,
-                                   args.tag,        args.data,        args.length};
-  transport::Header bytes;
-  std::memcpy(&bytes, &header, sizeof(bytes));
-  const int rc =
-      peer->link->send(bytes, args.iov, args.count, args.length,
-                       args.more ? transport::SendHint::more : transport::SendHint::none);
-  if (rc != 0) [[unlikely]]
-    return post_send_slow(args, *peer);
-  Completion done;
-  done.context = args.context;
-  done.flags = completion_flags(args.tagged);
-  done.report = args.report;
-  x_sent.complete(done);
-  return 0;
-}
 
 /// With a request: whatever does not fit one packet right now.
-int Engine::post_send_slow(const SendArgs& args, Peer& peer) noexcept {
-  // A caller that only ever sends must still see what its peers tell it.
+// By value: what the caller holds in registers need not be in memory for the short way.
+int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
   if (args.inject && args.length > x_config.inject_size) return -FI_EMSGSIZE;
   Send* send = make_send(args, peer);
@@ -94,8 +56,8 @@ Send* Engine::make_send(const SendArgs& args, Peer& peer) noexcept {
   send->tag = args.tag;
   send->data = args.data;
   send->context = args.context;
-  send->completion_flags = completion_flags(args.tagged);
-  send->wire_flags = uint8_t(wire_flags(args) | (args.until_delivered ? wire::kWantFin : 0));
+  send->completion_flags = args.completion_flags();
+  send->wire_flags = uint8_t(args.wire_flags() | (args.until_delivered ? wire::kWantFin : 0));
   send->fence = args.fence;
   send->report = args.report;
   send->injected = args.inject;
@@ -145,12 +107,27 @@ void Engine::finish_send(Send& send, int status) noexcept {
   done.report = send.report;
   done.error = -status;
   done.tag = send.tag;
+  done.anonymous = send.injected && !send.report && !send.context;
+  if (status != 0 && done.anonymous) lose_injected(*send.peer, status);
   drop_send(send);
   if (status == 0) {
     x_sent.complete(done);
   } else {
     x_sent.fail(done);
   }
+}
+
+/// The caller may never learn of it: a line of log says so, one for all that a dead peer leaves.
+void Engine::lose_injected(Peer& peer, int status) noexcept {
+  ++peer.injected_lost;
+  if (!peer.failing) report_lost(peer, status);
+}
+
+void Engine::report_lost(Peer& peer, int status) noexcept {
+  if (!peer.injected_lost) return;
+  ERDMA_WARN(EP_DATA, "%u injected messages for %s are lost: %s\n", peer.injected_lost,
+             peer.address.to_string().c_str(), fi_strerror(-status));
+  peer.injected_lost = 0;
 }
 
 void Engine::drop_send(Send& send) noexcept {

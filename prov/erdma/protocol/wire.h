@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "transport/transport.h"
@@ -58,6 +59,18 @@ struct ControlHeader {
   uint32_t reserved2;
   uint64_t length;  ///< cts: bytes that the receiver has room for
 };
+
+/// As it travels. Built of whole words: a header stored piece by piece and then copied by wide
+/// loads waits until every piece has left the store buffer.
+inline transport::Header encode(const MessageHeader& header) noexcept {
+  const uint64_t words[] = {uint64_t(header.op) | uint64_t(header.flags) << 8 |
+                                uint64_t(header.generation) << 16 | uint64_t(header.index) << 32,
+                            header.tag, header.data, header.length};
+  transport::Header encoded;
+  static_assert(sizeof(words) == sizeof(encoded));
+  std::memcpy(&encoded, words, sizeof(words));
+  return encoded;
+}
 
 static_assert(sizeof(MessageHeader) == transport::kHeaderBytes);
 static_assert(sizeof(ControlHeader) == transport::kHeaderBytes);

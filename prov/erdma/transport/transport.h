@@ -67,6 +67,9 @@ class Sink {
   /// The peer is gone: -FI_ESHUTDOWN = it closed its endpoint in order; -FI_ECONNRESET = it died or
   /// broke the rules; -FI_ECONNREFUSED, -FI_EHOSTUNREACH, -FI_ETIMEDOUT, ... = never reached.
   virtual void on_link_down(Link& link, int status) noexcept = 0;
+  /// Operations wait for something that only this peer can send. Asked where a link has no
+  /// connection, so that nobody would notice the peer's death.
+  virtual bool waits_for(const Link&) noexcept { return false; }
 
  protected:
   ~Sink() = default;
@@ -100,6 +103,13 @@ class Link {
   /// The peer broke the protocol's rules: nothing more is delivered from it, and on_link_down()
   /// with this status follows in a later poll().
   virtual void fail(int status) noexcept = 0;
+
+  /// False = it never was up, so that no packet of either side ever went over it.
+  virtual bool met() const noexcept { return true; }
+
+  /// While on, a transport that can leaves what the peer sends where it is: the peer finds no more
+  /// room. May be called from on_packet().
+  virtual void hold(bool on) noexcept { (void)on; }
 
   /// Name of the remote endpoint, in canonical form.
   const util::SocketAddress& address() const noexcept { return x_address; }

@@ -14,9 +14,10 @@ struct PoolHandle {
   uint16_t generation = 0;
 };
 
-/// Objects of one type in chunks that never move, recycled last-in first-out. Not thread-safe.
+/// Objects of one type in chunks of kChunk that never move, recycled last-in first-out. Not
+/// thread-safe. Every slot of a chunk is touched when it is made: pools of single peers take few.
 /// Invariant: generation of a slot changes at each release, so find() of a released handle is null.
-template <typename T>
+template <typename T, uint32_t kChunk = 64>
 class Pool {
  public:
   explicit Pool(uint32_t limit = UINT32_MAX) noexcept : x_limit(limit) {}
@@ -68,7 +69,6 @@ class Pool {
   uint32_t limit() const noexcept { return x_limit; }
 
  private:
-  static constexpr uint32_t kChunk = 64;
   struct Slot {
     alignas(T) unsigned char storage[sizeof(T)];
     Slot* next_free;

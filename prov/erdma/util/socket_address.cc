@@ -47,6 +47,11 @@ bool SocketAddress::loopback() const noexcept {
   return IN6_IS_ADDR_LOOPBACK(&ip) || (IN6_IS_ADDR_V4MAPPED(&ip) && ip.s6_addr[12] == 127);
 }
 
+bool SocketAddress::link_local() const noexcept {
+  if (family() == AF_INET) return (ntohl(x_storage.in.sin_addr.s_addr) >> 16) == 0xA9FE;
+  return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&x_storage.in6.sin6_addr);
+}
+
 bool SocketAddress::same_host(const SocketAddress& other) const noexcept {
   if (family() != other.family()) return false;
   if (family() == AF_INET)

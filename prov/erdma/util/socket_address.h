@@ -27,6 +27,7 @@ class SocketAddress {
   void set_port(uint16_t port) noexcept;
   bool wildcard() const noexcept;                             ///< 0.0.0.0 or ::
   bool loopback() const noexcept;                             ///< 127/8, ::1 or ::ffff:127/104
+  bool link_local() const noexcept;                           ///< 169.254/16 or fe80::/10
   bool same_host(const SocketAddress& other) const noexcept;  ///< equal but for the port
   bool operator==(const SocketAddress& other) const noexcept;
   uint64_t hash() const noexcept;

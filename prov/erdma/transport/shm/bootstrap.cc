@@ -100,6 +100,7 @@ void Bootstrap::close(const ConnectionPtr& connection, int status) noexcept {
 }
 
 void Bootstrap::stop_listening() noexcept {
+  x_closing = true;
   (void)command({Command::Type::stop_listening});
 }
 

@@ -91,8 +91,8 @@ class Bootstrap {
 
   // handshake.cc
   Greeting greeting() const noexcept;
-  void begin_connect(const ConnectRequest& request);
-  void connect_back(const util::SocketAddress& peer);
+  void begin_connect(const ConnectRequest& request, util::Fd socket = {});
+  void connect_back(const util::SocketAddress& peer, util::Fd socket);
   ConnectionPtr outbound_to(const util::SocketAddress& address) const noexcept;
   void try_connect(const ConnectionPtr& connection);
   void retry_or_fail(const ConnectionPtr& connection, int status, bool patient);
@@ -100,6 +100,9 @@ class Bootstrap {
   void on_hello(const ConnectionPtr& connection);
   void accept_hello(const ConnectionPtr& connection, const Greeting& greeting, util::Fd wake);
   void refuse(const ConnectionPtr& connection, const char* why);
+  void turn_away(const ConnectionPtr& connection);
+  int check_name(const ConnectionPtr& connection, const util::SocketAddress& name, uint64_t nonce,
+                 util::Fd& back) const;
   void on_welcome(const ConnectionPtr& connection);
   void accept_welcome(const ConnectionPtr& connection, const Welcome& welcome, Received& received);
   bool meet(const ConnectionPtr& connection, const Greeting& greeting, util::Fd wake,
@@ -109,11 +112,14 @@ class Bootstrap {
   static void settle(Mail& mail) noexcept;
   void go_up(const ConnectionPtr& connection);
   void ask_admission(const ConnectionPtr& connection);
+  void ask_proof(const ConnectionPtr& connection);
 
   // control.cc
   void on_control(const ConnectionPtr& connection);
   bool handle(const ConnectionPtr& connection, const Control& control, util::Fd fd);
   void on_admit_answer(const ConnectionPtr& connection, int status);
+  void on_proof(const ConnectionPtr& connection, uint32_t found);
+  void post_verdict(const ConnectionPtr& connection);
   void on_hang_up(const ConnectionPtr& connection);
   void on_exit(uint64_t process);
   void lose(const ConnectionPtr& connection, int status);
@@ -128,6 +134,9 @@ class Bootstrap {
   std::mutex x_mutex;
   std::vector<Command> x_commands;
   std::atomic<bool> x_stop = false;
+  /// Set before the first socket is shut down, so that a channel that is seen to end for that
+  /// reason is not made anew.
+  std::atomic<bool> x_closing = false;
 
   // Background thread only:
   util::Fd x_epoll, x_command_fd, x_listener;

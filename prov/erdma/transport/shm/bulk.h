@@ -29,6 +29,9 @@ struct BulkShared;  // layout of the control page, in bulk_shared.h
 class BulkMemory {
  public:
   virtual int back_bounce() noexcept = 0;  ///< posix_fallocate of the slots: 0 or negative errno
+  /// Copying through slots may be faster than CMA. False: theirs would be one memory too many, so
+  /// they are for transfers that have no other way.
+  virtual bool bounce_affordable() const noexcept = 0;
   /// The sender gave up the channel, perhaps before it was attached: nothing it exposed is valid.
   virtual bool sender_left() const noexcept = 0;
 
@@ -81,7 +84,8 @@ class BulkOut {
   /// have something to do.
   int poll() noexcept;
   bool active() const noexcept;  ///< something is exposed, or asked for that no longer is
-  bool ready() const noexcept;   ///< poll() would do something now: do not sleep
+  bool attached() const noexcept;
+  bool ready() const noexcept;  ///< poll() would do something now: do not sleep
 
  private:
   struct State;

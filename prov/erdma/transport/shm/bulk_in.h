@@ -7,7 +7,7 @@
 
 #include "transport/shm/bulk.h"
 #include "transport/shm/bulk_shared.h"
-#include "transport/shm/stream_copy.h"
+#include "transport/shm/path_choice.h"
 #include "util/intrusive_list.h"
 #include "util/pool.h"
 
@@ -29,18 +29,22 @@ struct Transfer : util::ListHook<Transfer> {
   Range left[kMaxLeft];
   size_t lefts = 0;
   bool read_off = false, write_off = false;  ///< calls that cannot reach this message's memory
+  bool copy_off = false;                     ///< the sender did not come to copy: not by choice
 
   // The generation under way. Of what is shared, only what the sender writes is ever read back.
   TicketState state;  ///< mode none: between generations
   Range range;
   size_t chunk = 0;
   uint32_t chunks = 0;
-  uint32_t claimed = 0;              ///< chunks that this side took
+  uint32_t claimed = 0;              ///< chunks that this side took, from the front
   uint32_t failed = Stop::kNoChunk;  ///< the one of them that failed
   bool closed = false;               ///< nobody can claim any more
-  uint32_t closed_at = 0;            ///< chunks that were claimed then
+  uint32_t by_sender = 0;            ///< once closed: chunks that the sender took, from the back
   uint32_t piece = 0;                ///< bounce: next slot to empty
   uint64_t offset = 0;               ///< bounce: bytes of the range in place
+  uint32_t heard_piece = 0;          ///< bounce: slots filled when the sender was last heard of
+  uint64_t heard = 0;                ///< and when that was
+  Path path = Path::cma;
   uint64_t started = 0;
 
   void leave(uint64_t begin, uint64_t end) noexcept {
@@ -67,7 +71,7 @@ struct BulkIn::State {
         peer(sender),
         counters(counted),
         clock(time),
-        streaming(options.streaming) {}
+        choice(options.streaming, options.paths) {}
 
   void activate() noexcept;
   int step(Transfer& transfer, Budget& budget) noexcept;
@@ -76,14 +80,18 @@ struct BulkIn::State {
   bool ready(const Transfer& transfer) const noexcept;
   void await_writes_under_way() noexcept;
 
-  // One generation, from its beginning to its end.
+  // One generation, from its beginning to its end (bulk_generation.cc).
   Mode next_mode(const Transfer& transfer) const noexcept;
+  bool may_choose_copy(const Transfer& transfer) const noexcept;
+  bool must_wait(const Transfer& transfer) const noexcept;
+  int choose_path(Transfer& transfer, Mode& mode) noexcept;
   bool begin_generation(Transfer& transfer) noexcept;
   int back_slots() noexcept;
   void publish(Transfer& transfer) noexcept;
   int read_chunks(Transfer& transfer, Budget& budget) noexcept;
   int watch_writes(Transfer& transfer) noexcept;
   int empty_slots(Transfer& transfer, Budget& budget) noexcept;
+  int await_sender(Transfer& transfer) noexcept;
   void end_generation(Transfer& transfer) noexcept;
 
   bool may_read(const Transfer& transfer) const noexcept {
@@ -95,6 +103,7 @@ struct BulkIn::State {
   bool withdrawn(const Transfer& transfer) const noexcept;
   Stop stop_of(const Transfer& transfer) const noexcept;
   uint32_t count_of(const SharedWord& word, const Transfer& transfer) const noexcept;
+  bool all_claimed(const Transfer& transfer) const noexcept;
 
   void* const memory;
   BulkShared& page;
@@ -103,15 +112,17 @@ struct BulkIn::State {
   CmaPeer& peer;
   Counters& counters;
   const util::Clock& clock;
-  StreamingChoice streaming;
+  PathChoice choice;
 
-  util::Pool<Transfer> pool;
+  util::Pool<Transfer, 4> pool;
   util::IntrusiveList<Transfer> queued, running, finished;  ///< each in order of start()
   size_t live = 0;                                          ///< in any of them
   bool ticket_used[kTickets] = {};
   uint32_t generation = 0;  ///< last one given out; unique over all tickets
   Transfer* bouncing = nullptr;
   bool backed = false;
+  bool unaffordable = false;  ///< backing the slots failed: they are not chosen again
+  uint64_t last_end = 0;      ///< of a generation: what begins earlier shares the time before
 };
 
 }  // namespace erdma::transport::shm

@@ -35,8 +35,10 @@ void BulkOut::withdraw(const Exposure& exposure) noexcept {
   RemoteMemory* exposed = state.find(named.id());
   if (!exposed) return;
   state.pool.release(*exposed);
-  state.withdrawn[named.index] = named.generation;
-  if (!state.page) return;
+  if (!state.page) {
+    state.withdrawn[named.index] = named.generation;
+    return;
+  }
   // Sequentially consistent: who still reads the memory after this also sees it withdrawn.
   state.page->withdrawn[named.index].store(named.generation, std::memory_order_seq_cst);
   // Tickets not joined yet are refused when they are: join() no longer finds the exposure.
@@ -54,7 +56,12 @@ void BulkOut::attach(void* shared) noexcept {
   for (size_t i = 0; i < kMaxExposures; ++i)
     if (const uint16_t generation = x_state->withdrawn[i])
       x_state->page->withdrawn[i].store(generation, std::memory_order_seq_cst);
+  x_state->withdrawn.reset();
   x_state->publish_write_state();
+}
+
+bool BulkOut::attached() const noexcept {
+  return x_state->page != nullptr;
 }
 
 int BulkOut::poll() noexcept {
@@ -129,7 +136,7 @@ int BulkOut::State::step(size_t ticket, Budget& budget) noexcept {
 
 bool BulkOut::State::join(size_t ticket, TicketState state) noexcept {
   constexpr auto kAcquire = std::memory_order_acquire;
-  const TicketBody& body = page->body[ticket];
+  const Ticket& body = page->ticket[ticket];
   Joined copy;
   copy.state = state;
   copy.exposure = body.exposure.load(kAcquire);
@@ -137,9 +144,9 @@ bool BulkOut::State::join(size_t ticket, TicketState state) noexcept {
   copy.chunk = body.chunk.load(kAcquire);
   copy.iovs = body.iovs.load(kAcquire);
   for (size_t i = 0; i < std::min(copy.iovs, kMaxIov); ++i)
-    copy.iov[i] = {reinterpret_cast<void*>(body.address[i].load(kAcquire)),
-                   body.length[i].load(kAcquire)};
-  if (page->state[ticket].load(kAcquire) != pack(state)) return false;
+    copy.iov[i] = {reinterpret_cast<void*>(body.iov[i].address.load(kAcquire)),
+                   body.iov[i].length.load(kAcquire)};
+  if (body.state.load(kAcquire) != pack(state)) return false;
   const int error = refusal(copy);
   if (error == 0) copy.chunks = chunks_of(copy.range.length(), copy.chunk);
   tickets[ticket] = copy;
@@ -153,7 +160,8 @@ int BulkOut::State::refusal(const Joined& joined) noexcept {
   if (!exposed) return ECANCELED;
   const Range& range = joined.range;
   if (range.begin >= range.end || range.end > exposed->length || range.length() > kMaxRange ||
-      joined.chunk < kPageBytes || joined.chunk > kMaxChunk || joined.iovs > kMaxIov ||
+      joined.chunk < kPageBytes || joined.chunk > kMaxChunk ||
+      chunks_of(range.length(), joined.chunk) > Claims::kMaxChunks || joined.iovs > kMaxIov ||
       joined.state.mode > Mode::bounce || !plausible(joined.iov, joined.iovs, range.end))
     return EPROTO;
   return joined.state.mode == Mode::write_only && !may_write() ? EPERM : 0;
@@ -165,12 +173,13 @@ uint32_t BulkOut::State::claim(size_t ticket) noexcept {
   SharedWord& word = page->progress[ticket].claim;
   uint64_t seen = word.load(std::memory_order_acquire);
   for (uint32_t tries = 0; tries <= joined.chunks; ++tries) {
-    const Tally tally = unpack_tally(seen);
-    if (tally.generation != joined.state.generation || tally.count >= joined.chunks) break;
-    const Tally next{tally.generation, tally.count + 1};
-    if (word.compare_exchange_weak(seen, pack(next), std::memory_order_acq_rel,
+    Claims claims = unpack_claims(seen);
+    if (claims.generation != joined.state.generation || claims.front + claims.back >= joined.chunks)
+      break;
+    ++claims.back;
+    if (word.compare_exchange_weak(seen, pack(claims), std::memory_order_acq_rel,
                                    std::memory_order_acquire))
-      return tally.count;
+      return joined.chunks - claims.back;
   }
   return Stop::kNoChunk;
 }
@@ -205,10 +214,12 @@ int BulkOut::State::write_chunks(size_t ticket, const RemoteMemory& exposed,
   return steps;
 }
 
-bool BulkOut::State::slot_free(const Joined& joined) const noexcept {
+/// Looks at the receiver's word only when all slots seem full.
+bool BulkOut::State::slot_free(Joined& joined) const noexcept {
+  if (joined.piece - joined.consumed < kBounceSlots) return true;
   const Tally tally = unpack_tally(page->consumed.load(std::memory_order_acquire));
-  const uint32_t consumed = tally.generation == joined.state.generation ? tally.count : 0;
-  return joined.piece - consumed < kBounceSlots;  // nonsense: wraps, and counts as none free
+  if (tally.generation == joined.state.generation) joined.consumed = tally.count;
+  return joined.piece - joined.consumed < kBounceSlots;  // nonsense: wraps, counts as none free
 }
 
 int BulkOut::State::fill_slots(size_t ticket, const RemoteMemory& exposed,
@@ -231,16 +242,17 @@ int BulkOut::State::fill_slots(size_t ticket, const RemoteMemory& exposed,
 }
 
 /// True if step() would do something now.
-bool BulkOut::State::ready(size_t ticket) const noexcept {
+bool BulkOut::State::ready(size_t ticket) noexcept {
   const TicketState state = state_of(ticket);
-  const Joined& joined = tickets[ticket];
+  Joined& joined = tickets[ticket];
   if (state.mode == Mode::none) return false;
   if (state.generation != joined.state.generation) return true;
   if (joined.stopped || joined.state.mode == Mode::read_only) return false;
   if (joined.state.mode == Mode::bounce)
     return joined.offset < joined.range.length() && slot_free(joined);
-  const Tally tally = unpack_tally(page->progress[ticket].claim.load(std::memory_order_acquire));
-  return may_write() && tally.generation == state.generation && tally.count < joined.chunks;
+  const Claims claims = unpack_claims(page->progress[ticket].claim.load(std::memory_order_acquire));
+  return may_write() && claims.generation == state.generation &&
+         claims.front + claims.back < joined.chunks;
 }
 
 }  // namespace erdma::transport::shm

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "transport/shm/bulk.h"
 #include "transport/shm/bulk_shared.h"
@@ -19,9 +20,10 @@ struct Joined {
   size_t iovs = 0;
   iovec iov[kMaxIov];  ///< the receiver's memory
   bool stopped = false;
-  uint32_t done = 0;    ///< chunks written
-  uint32_t piece = 0;   ///< bounce: next slot to fill
-  uint64_t offset = 0;  ///< bounce: bytes of the range sent
+  uint32_t done = 0;      ///< chunks written
+  uint32_t piece = 0;     ///< bounce: next slot to fill
+  uint32_t consumed = 0;  ///< bounce: slots emptied, when last looked
+  uint64_t offset = 0;    ///< bounce: bytes of the range sent
 };
 
 struct BulkOut::State {
@@ -41,10 +43,10 @@ struct BulkOut::State {
   uint32_t claim(size_t ticket) noexcept;
   int write_chunks(size_t ticket, const RemoteMemory& memory, Budget& budget) noexcept;
   int fill_slots(size_t ticket, const RemoteMemory& memory, Budget& budget) noexcept;
-  bool slot_free(const Joined& joined) const noexcept;
-  bool ready(size_t ticket) const noexcept;
+  bool slot_free(Joined& joined) const noexcept;
+  bool ready(size_t ticket) noexcept;
   TicketState state_of(size_t ticket) const noexcept {
-    return unpack_state(page->state[ticket].load(std::memory_order_acquire));
+    return unpack_state(page->ticket[ticket].state.load(std::memory_order_acquire));
   }
 
   CmaCalls& calls;
@@ -52,8 +54,9 @@ struct BulkOut::State {
   Counters& counters;
   void* memory = nullptr;
   BulkShared* page = nullptr;  ///< null until attach()
-  util::Pool<RemoteMemory> pool{kMaxExposures};
-  uint16_t withdrawn[kMaxExposures] = {};  ///< as in BulkShared, for withdrawals before attach()
+  util::Pool<RemoteMemory, 8> pool{kMaxExposures};
+  /// As in BulkShared, for withdrawals before attach().
+  std::unique_ptr<uint16_t[]> withdrawn = std::make_unique<uint16_t[]>(kMaxExposures);
   Joined tickets[kTickets];
   WriteState told = WriteState::unknown;
   bool announce = false;  ///< the receiver may sleep until it learns that: counts as a step

@@ -97,9 +97,8 @@ Failure classify(int error) noexcept {
     case EPERM:
     case EACCES:
     case ENOSYS:
-    case ESRCH:  // a wrong pid, or a zombie: whether the peer died is for others to find out
       return Failure::permission;
-    default:
+    default:  // ESRCH too: the probe proved the pid, so the peer is about to be found dead
       return Failure::memory;
   }
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "transport/shm/bulk.h"
+#include "transport/shm/path_choice.h"
 #include "transport/shm/stream_copy.h"
 #include "transport/transport.h"
 
@@ -21,9 +22,9 @@ namespace erdma::transport::shm {
 
 inline constexpr size_t kTickets = 4;  ///< transfers under way at a time
 inline constexpr size_t kPageBytes = 4096;
-inline constexpr size_t kMinChunk = 32 * 1024;
+inline constexpr size_t kMinChunk = 16 * 1024;
 inline constexpr size_t kMaxChunk = 256 * 1024;
-/// Keeps chunk numbers within 24 bits; a longer rest is left to the next generation.
+/// Keeps chunk numbers within 16 bits; a longer rest is left to the next generation.
 inline constexpr uint64_t kMaxRange = uint64_t(1) << 30;
 /// Exposures of one channel at a time: those whose withdrawal fits in the control page.
 inline constexpr uint32_t kMaxExposures = 1024;
@@ -54,7 +55,22 @@ inline constexpr TicketState unpack_state(uint64_t word) noexcept {
   return {uint32_t(word >> 32), Mode(uint8_t(word >> 8)), Streaming(uint8_t(word))};
 }
 
-/// A number that belongs to one generation: chunks claimed, chunks done, pieces produced.
+/// Chunks claimed in one generation: the receiver takes them from the front, the sender from the
+/// back, until they meet. So in repeated transfers each core keeps to the same lines and pages.
+struct Claims {
+  static constexpr uint32_t kMaxChunks = 0xFFFF;
+  uint32_t generation = 0;
+  uint32_t front = 0;
+  uint32_t back = 0;
+};
+inline constexpr uint64_t pack(Claims claims) noexcept {
+  return uint64_t(claims.generation) << 32 | uint64_t(claims.back) << 16 | claims.front;
+}
+inline constexpr Claims unpack_claims(uint64_t word) noexcept {
+  return {uint32_t(word >> 32), uint32_t(word) & 0xFFFF, uint32_t(word) >> 16};
+}
+
+/// A number that belongs to one generation: chunks done, pieces produced.
 struct Tally {
   uint32_t generation = 0;
   uint32_t count = 0;
@@ -83,16 +99,21 @@ inline constexpr Stop unpack_stop(uint64_t word) noexcept {
 using SharedWord = std::atomic<uint64_t>;
 static_assert(SharedWord::is_always_lock_free && sizeof(SharedWord) == 8);
 
-/// What a generation is about. Written by the receiver before it publishes the state word.
-struct alignas(64) TicketBody {
+/// What a generation is about, by the receiver; `state` last. One line, unless the receiver's
+/// memory is in several pieces: what a sender far away needs crosses once.
+struct alignas(64) Ticket {
+  SharedWord state;
   SharedWord exposure;  ///< index << 16 | generation
   SharedWord begin, end, chunk;
   SharedWord iovs;
-  SharedWord address[kMaxIov], length[kMaxIov];  ///< the receiver's memory of the whole message
+  struct Piece {
+    SharedWord address, length;
+  } iov[kMaxIov];  ///< the receiver's memory of the whole message
 };
+static_assert(offsetof(Ticket, iov[1]) == 64);
 
 struct TicketProgress {
-  alignas(64) SharedWord claim;  ///< Tally: chunks claimed; CAS from both sides
+  alignas(64) SharedWord claim;  ///< Claims; CAS from both sides
   alignas(64) SharedWord done;   ///< Tally: chunks that the sender has written; by the sender
   SharedWord stop;               ///< by the sender
 };
@@ -100,11 +121,10 @@ struct TicketProgress {
 enum class WriteState : uint64_t { unknown, allowed, denied };
 
 struct BulkShared {
-  alignas(64) SharedWord state[kTickets];  ///< by the receiver; one line, so polling it is cheap
-  alignas(64) SharedWord write_state;      ///< WriteState of the sender; by the sender
-  alignas(64) SharedWord produced;  ///< Tally: slots filled in this generation; by the sender
-  alignas(64) SharedWord consumed;  ///< Tally: slots emptied; by the receiver
-  TicketBody body[kTickets];
+  Ticket ticket[kTickets];
+  alignas(64) SharedWord write_state;  ///< WriteState of the sender; by the sender
+  alignas(64) SharedWord produced;     ///< Tally: slots filled in this generation; by the sender
+  alignas(64) SharedWord consumed;     ///< Tally: slots emptied; by the receiver
   TicketProgress progress[kTickets];
   /// Last withdrawn generation, by exposure index; by the sender. Tells a receiver that needs
   /// nobody's help that what it reads is no longer the message.
@@ -120,20 +140,24 @@ inline std::byte* bounce_slot(void* memory, uint32_t piece) noexcept {
          (piece % kBounceSlots) * kBounceSlotBytes;
 }
 
-/// Length of one piece of a bounce generation: short ones first, so that the receiver begins early.
+/// Length of one piece of a bounce generation: shorter ones first, so that the receiver begins
+/// early. Not shorter still: between cores far apart each costs some 300 ns.
 inline constexpr size_t piece_bytes(uint32_t piece, uint64_t left) noexcept {
-  return size_t(std::min<uint64_t>(left, piece < 2 ? 8 * 1024 : kBounceSlotBytes));
+  return size_t(std::min<uint64_t>(left, piece < 2 ? 16 * 1024 : kBounceSlotBytes));
 }
 
-/// Small enough that both sides share the work, large enough to be worth a system call.
+/// As few as possible, because a system call costs as much as copying 16 KiB or more; if both sides
+/// share the work, in two equal halves.
 inline constexpr size_t chunk_bytes(uint64_t range, bool shared) noexcept {
   if (!shared) return kMaxChunk;
-  const uint64_t eighth = (range / 8 + kPageBytes - 1) / kPageBytes * kPageBytes;
-  return size_t(std::clamp<uint64_t>(eighth, kMinChunk, kMaxChunk));
+  const uint64_t chunks = 2 * ((range + 2 * kMaxChunk - 1) / (2 * kMaxChunk));
+  const uint64_t even = (range + chunks - 1) / chunks;
+  return std::max(kMinChunk, size_t((even + kPageBytes - 1) / kPageBytes * kPageBytes));
 }
 inline constexpr uint32_t chunks_of(uint64_t range, uint64_t chunk) noexcept {
   return uint32_t((range + chunk - 1) / chunk);
 }
+static_assert(chunks_of(kMaxRange, chunk_bytes(kMaxRange, true)) <= Claims::kMaxChunks);
 
 /// Part of a message, [begin, end).
 struct Range {

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <mutex>
 #include <new>
@@ -19,7 +20,7 @@ namespace {
 /// pass for its parent.
 struct ProbeWords {
   uint64_t nonce;
-  uint64_t scratch;
+  std::atomic<uint64_t> scratch[kScratchWords];  ///< the first one for probe_write()
 };
 
 uint64_t fresh_nonce() noexcept {
@@ -36,6 +37,11 @@ ProbeWords* map_probe_words() noexcept {
   if (page == MAP_FAILED) return nullptr;
   (void)::madvise(page, sizeof(ProbeWords), MADV_WIPEONFORK);
   return static_cast<ProbeWords*>(page);
+}
+
+ProbeWords* probe_words() noexcept {
+  static ProbeWords* const words = map_probe_words();
+  return words;
 }
 
 /// One line at most: what holds for one call holds for the other.
@@ -103,7 +109,7 @@ int CmaCalls::set_ptracer(unsigned long pid) noexcept {
 
 CmaIdentity own_cma_identity() {
   static std::mutex mutex;
-  static ProbeWords* const words = map_probe_words();
+  ProbeWords* const words = probe_words();
   const ProcFs proc;
   CmaIdentity identity{};
   {
@@ -112,7 +118,7 @@ CmaIdentity own_cma_identity() {
     identity.nonce = words ? words->nonce : 0;
   }
   identity.nonce_address = words ? reinterpret_cast<uintptr_t>(&words->nonce) : 0;
-  identity.scratch_address = words ? reinterpret_cast<uintptr_t>(&words->scratch) : 0;
+  identity.scratch_address = words ? reinterpret_cast<uintptr_t>(words->scratch) : 0;
   identity.user_namespace = proc.own_namespace("user");
   identity.pid_namespace = proc.own_namespace("pid");
   identity.dumpable = ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
@@ -137,6 +143,34 @@ void probe(CmaCalls& calls, bool enabled, CmaPeer& peer, const ProcFs& proc) noe
     // Never write to a process that was not proven to be the peer. One line of log says it all.
     peer.write = {Permission::denied, 0, "the peer could not be proven: reading it failed", true};
   }
+}
+
+bool wants_proof(const CmaPeer& peer) noexcept {
+  const int error = peer.read.error;
+  const bool refused = error == EPERM || error == EACCES || error == ENOSYS;
+  return refused && !peer.read.reason && peer.read.permission == Permission::denied &&
+         peer.write.permission == Permission::denied && peer.write.error == 0 &&
+         peer.identity.scratch_address != 0;
+}
+
+int mark(CmaCalls& calls, const CmaPeer& peer, uint32_t word, uint32_t value) noexcept {
+  uint64_t bytes = value;
+  const iovec local{&bytes, sizeof bytes};
+  const uint64_t address = peer.identity.scratch_address + word * sizeof bytes;
+  const iovec remote{reinterpret_cast<void*>(address), sizeof bytes};
+  const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
+  if (moved == ssize_t(sizeof bytes)) return 0;
+  return moved < 0 ? int(-moved) : EFAULT;
+}
+
+uint32_t marked(uint32_t word) noexcept {
+  const ProbeWords* words = probe_words();
+  if (!words || word >= kScratchWords) return 0;
+  return uint32_t(words->scratch[word].load(std::memory_order_seq_cst));
+}
+
+void allow_write(CmaPeer& peer) noexcept {
+  peer.write = {Permission::allowed, 0, nullptr, false};
 }
 
 bool wants_admission(const CmaPeer& peer) noexcept {

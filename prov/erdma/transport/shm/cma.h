@@ -29,7 +29,7 @@ class CmaCalls {
 struct CmaIdentity {
   uint64_t nonce_address;  ///< of 8 private bytes that hold `nonce`
   uint64_t nonce;
-  uint64_t scratch_address;  ///< of 8 private bytes that a proven peer may overwrite
+  uint64_t scratch_address;  ///< of kScratchWords private words that a proven peer may overwrite
   uint64_t user_namespace;   ///< inode of /proc/self/ns/user; 0 unknown
   uint64_t pid_namespace;
   int32_t dumpable;      ///< PR_GET_DUMPABLE
@@ -50,6 +50,8 @@ struct CmaVerdict {
   bool reported = false;  ///< the refusal is in the log, or is not worth a line
 };
 
+inline constexpr uint32_t kScratchWords = 256;
+
 /// This process as caller on one peer process. Single-threaded once handed to a link.
 struct CmaPeer {
   pid_t pid = 0;  ///< as seen here, from SO_PEERCRED; 0 = invisible
@@ -69,6 +71,17 @@ void probe(CmaCalls& calls, bool enabled, CmaPeer& peer, const ProcFs& proc) noe
 /// True if probing again would help once the peer admitted us as its ptracer: refused with EPERM
 /// under ptrace_scope 1.
 bool wants_admission(const CmaPeer& peer) noexcept;
+
+/// True if only reading was refused, so that the peer could be proven by writing: mark() one of its
+/// scratch words, which nothing else depends on, ask it over its socket what it finds there, and
+/// allow_write() if that is the mark. The caller knows the pid from SO_PEERCRED, and by a pidfd
+/// that it still is that process's.
+bool wants_proof(const CmaPeer& peer) noexcept;
+/// 0 or positive errno. `word` is at least 1 and below kScratchWords.
+int mark(CmaCalls& calls, const CmaPeer& peer, uint32_t word, uint32_t value) noexcept;
+/// At the target: what is in that word; 0 if there is no such word.
+uint32_t marked(uint32_t word) noexcept;
+void allow_write(CmaPeer& peer) noexcept;
 
 /// At the target: admits `requester` (pid as seen here) by naming, in PR_SET_PTRACER, the nearest
 /// common ancestor of this process, `requester` and everybody admitted before. 0 or negative errno;

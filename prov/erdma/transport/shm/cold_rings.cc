@@ -14,6 +14,10 @@ util::Result<ColdPlace> ColdRings::acquire() {
     if (const int rc = grow()) return rc;
   Chunk& chunk = x_chunks[at];
   const auto index = uint32_t(std::countr_one(chunk.used));
+  // What peers write must not fail for want of memory; what nobody uses need not exist.
+  if (const int rc =
+          chunk.segment.back(offsetof(ColdChunk, slots) + index * kColdRingBytes, kColdRingBytes))
+    return rc;
   chunk.used |= uint64_t(1) << index;
   const ColdPlace place{&chunk.segment.as<ColdChunk>(), index, chunk.segment.fd()};
   place.chunk->controls[index].left.store(0, std::memory_order_relaxed);
@@ -35,7 +39,7 @@ void ColdRings::announce_sleep() noexcept {
 }
 
 int ColdRings::grow() {
-  auto segment = Segment::create("erdma-cold", kColdChunkBytes, kColdChunkBytes);
+  auto segment = Segment::create("erdma-cold", kColdChunkBytes, kShmPage);
   if (!segment) return segment.error();
   segment->as<ColdChunk>().wake.may_sleep.store(x_sleeps, std::memory_order_relaxed);
   x_chunks.push_back({std::move(*segment), 0});

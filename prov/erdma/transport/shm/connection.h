@@ -28,6 +28,9 @@ struct PeerProcess {
   CmaPeer cma;
   bool admission_asked = false;
   bool admission_answered = false;
+  uint8_t proofs_asked = 0;
+  bool proof_pending = false;
+  uint32_t mark = 0;  ///< what proof has to say
   std::vector<Connection*> connections;
 };
 

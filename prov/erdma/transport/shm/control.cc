@@ -1,3 +1,4 @@
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -16,6 +17,9 @@ constexpr uint64_t kExitGrace = 100'000'000;
 
 /// Honest peers wait for an answer to the few things that they ask.
 constexpr uint32_t kMaxUnread = 64;
+
+/// Each with another word.
+constexpr uint8_t kMaxProofs = 3;
 
 /// What a peer may report of itself in a bye.
 int bye_status(int value) noexcept {
@@ -79,6 +83,14 @@ bool Bootstrap::handle(const ConnectionPtr& connection, const Control& control, 
     case ControlType::admit_answer:
       on_admit_answer(connection, control.value);
       return true;
+    case ControlType::prove: {
+      const Control answer{ControlType::proof, int32_t(marked(uint32_t(control.value)))};
+      (void)send_message(connection->socket.get(), &answer, sizeof(answer));
+      return true;
+    }
+    case ControlType::proof:
+      on_proof(connection, uint32_t(control.value));
+      return true;
     case ControlType::bye:
       lose(connection, bye_status(control.value));
       return true;
@@ -95,9 +107,43 @@ void Bootstrap::on_admit_answer(const ConnectionPtr& connection, int status) {
   if (!process.admission_asked || process.admission_answered) return;
   process.admission_answered = true;
   if (!status) probe(*x_config.calls, x_config.options.cma, process.cma);
+  ask_proof(connection);
+  post_verdict(connection);
+}
+
+void Bootstrap::post_verdict(const ConnectionPtr& connection) {
   Mail mail{Mail::Type::verdict, connection};
   settle(mail);
   x_config.mailbox->post(std::move(mail));
+}
+
+/// Writing may be permitted where reading is not. Who listens or connects is known from the kernel,
+/// and by the pidfd that its pid was not given to another process; that it also is the process that
+/// talks to us, and no child that holds its socket, it says by what it finds in its memory.
+void Bootstrap::ask_proof(const ConnectionPtr& connection) {
+  PeerProcess& process = *connection->process;
+  if (process.proof_pending || process.proofs_asked >= kMaxProofs) return;
+  if (!x_config.options.cma || process.cma.pid <= 0 || !wants_proof(process.cma)) return;
+  pollfd exited{process.pidfd.get(), POLLIN, 0};
+  if (!process.pidfd || ::poll(&exited, 1, 0) != 0) return;
+  // Another word each time: a second peer may have chosen the same one.
+  const auto seed = uint32_t(x_nonce >> (8 * process.proofs_asked++));
+  const uint32_t word = 1 + seed % (kScratchWords - 1);
+  process.mark = seed | 1;
+  if (mark(*x_config.calls, process.cma, word, process.mark)) return;
+  const Control ask{ControlType::prove, int32_t(word)};
+  process.proof_pending = !send_message(connection->socket.get(), &ask, sizeof(ask));
+}
+
+void Bootstrap::on_proof(const ConnectionPtr& connection, uint32_t found) {
+  PeerProcess& process = *connection->process;
+  if (!process.proof_pending) return;
+  process.proof_pending = false;
+  if (found != process.mark) return ask_proof(connection);
+  allow_write(process.cma);
+  for (const Connection* each : process.connections)
+    if (const auto at = x_connections.find(each->id); at != x_connections.end())
+      post_verdict(at->second);
 }
 
 void Bootstrap::on_hang_up(const ConnectionPtr& connection) {

@@ -67,7 +67,9 @@ int Core::drain_cold(ChunkRings& rings, Sink& sink) noexcept {
     if (!channel || channel->hot()) continue;
     const int count = channel->drain(sink);
     moved += count;
-    if (count && !channel->hot()) again |= uint64_t(1) << index;
+    if (!count || channel->hot()) continue;
+    again |= uint64_t(1) << index;
+    if (channel->sends_a_lot(count)) on_promote(*channel);
   }
   x_chunks[at].again |= again;
   return moved;

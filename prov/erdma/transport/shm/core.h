@@ -58,12 +58,16 @@ class Core {
   void break_link(ShmLink& link, const char* why, int status = -FI_ECONNRESET) noexcept;
   void add_hot(InChannel& channel) noexcept;
   void remove_hot(InChannel& channel) noexcept;
+  /// Looks into its ring, or no longer does.
+  void attend_to(InChannel& channel, bool on) noexcept;
   void forget(InChannel& channel) noexcept;  ///< the channel ends
   void add_bulk(InChannel& channel) noexcept;
   void add_bulk_out(ShmLink& link) noexcept;
   void add_starved(ShmLink& link) noexcept;
   void add_switching(ShmLink& link) noexcept;
   void add_replying(ShmLink& link) noexcept;
+  void count_bounce() noexcept { ++x_bounces; }
+  unsigned bounces() const noexcept { return x_bounces; }  ///< channels whose slots have memory
   void defer_done(uint64_t token, int status) noexcept;
   /// The clock of activity: entries received so far.
   uint64_t count_entries(int count) noexcept { return x_entries += uint64_t(count); }
@@ -126,6 +130,7 @@ class Core {
   std::unordered_map<util::SocketAddress, std::unique_ptr<ShmLink>, util::SocketAddressHash>
       x_links;
   unsigned x_granted = 0;  ///< hot rings given out
+  unsigned x_bounces = 0;
   std::vector<InChannel*> x_waiters;
   std::vector<InChannel*> x_bulk_ins;
   std::vector<ShmLink*> x_bulk_outs, x_starved, x_switching, x_replying, x_broken;

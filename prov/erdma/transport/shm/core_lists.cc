@@ -38,6 +38,15 @@ void Core::remove_hot(InChannel& channel) noexcept {
   grant_to_waiters();
 }
 
+void Core::attend_to(InChannel& channel, bool on) noexcept {
+  if (!on)
+    std::erase(x_hot, &channel);
+  else if (channel.hot())
+    add_hot(channel);
+  else
+    look_again(channel.connection()->place);
+}
+
 void Core::look_again(const ColdPlace& place) noexcept {
   for (ChunkRings& rings : x_chunks)
     if (rings.chunk == place.chunk) rings.again |= uint64_t(1) << place.index;
@@ -45,6 +54,7 @@ void Core::look_again(const ColdPlace& place) noexcept {
 
 void Core::forget(InChannel& channel) noexcept {
   if (channel.granted()) --x_granted;
+  if (channel.has_bounce()) --x_bounces;
   std::erase(x_hot, &channel);
   std::erase(x_waiters, &channel);
   std::erase(x_bulk_ins, &channel);

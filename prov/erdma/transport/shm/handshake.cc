@@ -52,7 +52,7 @@ Greeting Bootstrap::greeting() const noexcept {
 
 // One outbound channel per peer. Mail of one that connect_back() made answers whatever attempt is
 // under way; that of another names the attempt, which may be over by now.
-void Bootstrap::begin_connect(const ConnectRequest& request) {
+void Bootstrap::begin_connect(const ConnectRequest& request, util::Fd socket) {
   if (const ConnectionPtr begun = outbound_to(request.address)) {
     const bool up = begun->state == ConnectionState::up;
     if (!up) begun->request = request;
@@ -63,13 +63,15 @@ void Bootstrap::begin_connect(const ConnectRequest& request) {
   connection->state = ConnectionState::connecting;
   connection->request = request;
   connection->started = x_config.clock->now();
+  connection->socket = std::move(socket);
   try_connect(add(std::move(connection)));
 }
 
 // Whoever sends here is owed answers, and may wait for one while nobody polls here.
-void Bootstrap::connect_back(const util::SocketAddress& peer) {
+void Bootstrap::connect_back(const util::SocketAddress& peer, util::Fd socket) {
   const util::SocketAddress address = canonical(peer);
-  if (x_listener && !outbound_to(address)) begin_connect({nullptr, 0, address, false});
+  if (x_listener && !outbound_to(address) && !x_closing)
+    begin_connect({nullptr, 0, address, false}, std::move(socket));
 }
 
 Bootstrap::ConnectionPtr Bootstrap::outbound_to(const util::SocketAddress& address) const noexcept {
@@ -88,7 +90,8 @@ util::SocketAddress Bootstrap::canonical(const util::SocketAddress& address) con
 }
 
 void Bootstrap::try_connect(const ConnectionPtr& connection) {
-  auto socket = connect_as_peer(connection->request.address);
+  auto socket = connection->socket ? util::Result<util::Fd>(std::move(connection->socket))
+                                   : connect_as_peer(connection->request.address);
   if (!socket) {
     const int status = socket.error();
     const bool soon = status == -FI_EAGAIN;  // its queue is full: it exists
@@ -137,6 +140,10 @@ void Bootstrap::fail(const ConnectionPtr& connection, int status) {
 void Bootstrap::refuse(const ConnectionPtr& connection, const char* why) {
   ERDMA_WARN(EP_CTRL, "refused a connection of process %d: %s\n",
              int(peer_credentials(connection->socket.get()).pid), why);
+  turn_away(connection);
+}
+
+void Bootstrap::turn_away(const ConnectionPtr& connection) {
   Welcome answer;
   answer.greeting = greeting();
   answer.status = -FI_ECONNREFUSED;
@@ -162,6 +169,13 @@ void Bootstrap::on_hello(const ConnectionPtr& connection) {
 void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& theirs,
                              util::Fd wake) {
   const char* why = nullptr;
+  util::Fd back;
+  const int owned = check_name(connection, name_of(theirs), theirs.nonce, back);
+  if (owned == -FI_ECONNREFUSED) {
+    ERDMA_INFO(EP_CTRL, "%s greeted, and is gone\n", name_of(theirs).to_string().c_str());
+    return turn_away(connection);
+  }
+  if (owned) return refuse(connection, "the name it gives belongs to another process");
   if (!meet(connection, theirs, std::move(wake), &why)) return refuse(connection, why);
   auto place = x_config.rings->acquire();
   if (!place) return refuse(connection, "no memory for its ring");
@@ -179,7 +193,7 @@ void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& th
   if (send_message(connection->socket.get(), &welcome, sizeof(welcome), fds, 2))
     return lose(connection, -FI_ECONNRESET);
   ask_admission(connection);
-  connect_back(connection->process->name);
+  connect_back(connection->process->name, std::move(back));
 }
 
 void Bootstrap::on_welcome(const ConnectionPtr& connection) {
@@ -223,6 +237,32 @@ void Bootstrap::accept_welcome(const ConnectionPtr& connection, const Welcome& w
   mail.ring = welcome.ring;
   settle(mail);
   x_config.mailbox->post(std::move(mail));
+}
+
+/// 0 if the process at the other end of `connection` may use this name: the kernel lets one socket
+/// listen under it. -FI_ECONNREFUSED: nobody does; -FI_EACCES: another process does. `back` is the
+/// connection by which that was found out.
+int Bootstrap::check_name(const ConnectionPtr& connection, const util::SocketAddress& name,
+                          uint64_t nonce, util::Fd& back) const {
+  const util::SocketAddress address = canonical(name);
+  bool taken = false;
+  for (const auto& [id, process] : x_processes) {
+    if (!(canonical(process->name) == address)) continue;
+    if (process->nonce == nonce) return 0;  // proven before; meet() compares the pid
+    taken = true;
+  }
+  const ConnectionPtr begun = outbound_to(address);
+  const bool asked = begun && begun->state == ConnectionState::awaiting_welcome;
+  if (!asked) {
+    auto socket = connect_as_peer(address);
+    // A full queue proves nothing: good enough for a name that nobody here uses.
+    if (!socket && socket.error() != -FI_ECONNREFUSED) return taken ? -FI_EACCES : 0;
+    if (!socket) return -FI_ECONNREFUSED;
+    back = std::move(*socket);
+  }
+  const int listener = asked ? begun->socket.get() : back.get();
+  const pid_t greets = peer_credentials(connection->socket.get()).pid;
+  return peer_credentials(listener).pid == greets ? 0 : -FI_EACCES;
 }
 
 bool Bootstrap::meet(const ConnectionPtr& connection, const Greeting& theirs, util::Fd wake,
@@ -289,7 +329,8 @@ void Bootstrap::go_up(const ConnectionPtr& connection) {
 /// thing that a peer expects.
 void Bootstrap::ask_admission(const ConnectionPtr& connection) {
   PeerProcess& process = *connection->process;
-  if (process.admission_asked || !wants_admission(process.cma)) return;
+  if (process.admission_asked) return;
+  if (!wants_admission(process.cma)) return ask_proof(connection);
   process.admission_asked = true;
   const Control ask{ControlType::admit, 0};
   (void)send_message(connection->socket.get(), &ask, sizeof(ask));

@@ -1,5 +1,6 @@
 #include "transport/shm/in_channel.h"
 
+#include <algorithm>
 #include <new>
 
 #include <rdma/fi_errno.h>
@@ -13,6 +14,7 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr int kEntriesPerPoll = 64;
+constexpr unsigned kBouncesByChoice = 16;  ///< inbound channels of one endpoint: 8 MiB
 
 }  // namespace
 
@@ -27,11 +29,7 @@ int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;
   int count = 0;
   RingEntry entry;
-  while (count < kEntriesPerPoll && !x_stopped && ring.ready()) {
-    if (!ring.peek(entry)) [[unlikely]] {
-      x_core.break_link(x_link, "its ring holds an impossible length");
-      break;
-    }
+  while (count < kEntriesPerPoll && !x_stopped && ring.next(entry)) {
     if (entry.kind == Kind::packet) [[likely]] {
       sink.on_packet(x_link, entry.header, entry.payload, entry.length);
     } else if (const Next next = handle(entry, sink); next != Next::more) {
@@ -42,8 +40,20 @@ int InChannel::drain(Sink& sink) noexcept {
     if (ring.advance()) publish(ring);
   }
   if (ring.unpublished()) publish(ring);
+  x_brought = x_brought || count;
   x_last_active = x_core.count_entries(count);
   return count;
+}
+
+void InChannel::hold(bool on) noexcept {
+  if (x_ending || x_stopped == on) return;
+  x_stopped = on;
+  x_core.attend_to(*this, !on);
+}
+
+void InChannel::begin_to_end() noexcept {
+  if (!x_ending) x_stopped = false;
+  x_ending = true;
 }
 
 void InChannel::publish(RingReceiver& ring) noexcept {
@@ -69,20 +79,36 @@ InChannel::Next InChannel::switch_ring() noexcept {
   if (!hot()) {
     publish(left);
     if (!granted()) return Next::broken;
-    x_current = &x_hot;
+    x_current = &x_hot->ring;
     x_last_active = x_core.count_entries(1);
     x_core.add_hot(*this);
   } else {
     x_current = &x_cold;
     x_demoting = false;
+    x_until_promotion = kPromoteAfter;
     x_core.remove_hot(*this);
-    x_hot = RingReceiver();
-    x_hot_segment.reset();
+    x_hot.reset();
   }
   return Next::switched;
 }
 
+bool InChannel::sends_a_lot(int count) noexcept {
+  if (uint32_t(count) < x_until_promotion) {
+    x_until_promotion -= uint32_t(count);
+    return false;
+  }
+  x_until_promotion = x_pause;
+  return true;
+}
+
+void InChannel::put_off_promotion() noexcept {
+  x_pause = std::min(x_pause * 8, kLongestPause);
+  x_until_promotion = x_pause;
+}
+
 int InChannel::grant_hot() noexcept {
+  std::unique_ptr<Hot> hot(new (std::nothrow) Hot);
+  if (!hot) return -FI_ENOMEM;
   auto segment = Segment::create("erdma-hot", kHotSegmentBytes, kHotSegmentBytes);
   if (!segment) return segment.error();
   const Control offer{ControlType::hot_ring, 0};
@@ -90,8 +116,10 @@ int InChannel::grant_hot() noexcept {
   if (const int rc = send_message(x_connection->socket.get(), &offer, sizeof(offer), &fd, 1))
     return rc;
   segment->close_fd();
-  x_hot_segment = std::move(*segment);
-  x_hot = RingReceiver(RingMemory::hot(x_hot_segment.as<HotSegment>()), 0);
+  hot->segment = std::move(*segment);
+  hot->ring = RingReceiver(RingMemory::hot(hot->segment.as<HotSegment>()), 0);
+  x_hot = std::move(hot);
+  x_pause = kAskAgainAfter;
   return 0;
 }
 
@@ -105,12 +133,12 @@ int InChannel::read(const Exposure& remote, const iovec* local, size_t count, si
   if (!x_bulk)
     if (const int rc = share_bulk_memory()) return rc;
   Moving* moving =
-      x_moving.acquire(Moving{token, write ? *write : RemoteWrite{}, write != nullptr});
+      x_bulk->moving.acquire(Moving{token, write ? *write : RemoteWrite{}, write != nullptr});
   if (!moving) return -FI_ENOMEM;
-  const util::PoolHandle handle = x_moving.handle(*moving);
-  if (const int rc = x_bulk->start(remote, local, count, length,
-                                   uint64_t(handle.generation) << 32 | handle.index)) {
-    x_moving.release(*moving);
+  const util::PoolHandle handle = x_bulk->moving.handle(*moving);
+  if (const int rc = x_bulk->transfers.start(remote, local, count, length,
+                                             uint64_t(handle.generation) << 32 | handle.index)) {
+    x_bulk->moving.release(*moving);
     return rc;
   }
   wake_waiting_sender();
@@ -118,18 +146,21 @@ int InChannel::read(const Exposure& remote, const iovec* local, size_t count, si
   return 0;
 }
 
+InChannel::Bulk::Bulk(Segment&& memory, InChannel& channel)
+    : segment(std::move(memory)),
+      transfers(segment.data(), static_cast<BulkMemory&>(channel), channel.x_core.calls(),
+                channel.x_link.cma(), channel.x_core.options(), channel.x_core.counters(),
+                channel.x_core.clock()) {}
+
 int InChannel::share_bulk_memory() noexcept try {
   auto segment = Segment::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
   if (!segment) return segment.error();
-  auto bulk =
-      std::make_unique<BulkIn>(segment->data(), static_cast<BulkMemory&>(*this), x_core.calls(),
-                               x_link.cma(), x_core.options(), x_core.counters(), x_core.clock());
+  auto bulk = std::make_unique<Bulk>(std::move(*segment), *this);
   const Control offer{ControlType::bulk_memory, 0};
-  const int fd = segment->fd();
+  const int fd = bulk->segment.fd();
   if (const int rc = send_message(x_connection->socket.get(), &offer, sizeof(offer), &fd, 1))
     return rc == -FI_EAGAIN ? rc : -FI_ECONNRESET;
-  segment->close_fd_unless_needed();
-  x_bulk_segment = std::move(*segment);
+  bulk->segment.close_fd_unless_needed();
   x_bulk = std::move(bulk);
   return 0;
 } catch (const std::bad_alloc&) {
@@ -137,7 +168,15 @@ int InChannel::share_bulk_memory() noexcept try {
 }
 
 int InChannel::back_bounce() noexcept {
-  return x_bulk_segment.back(kBulkControlBytes, kBulkBytes - kBulkControlBytes);
+  const int rc = x_bulk->segment.back(kBulkControlBytes, kBulkBytes - kBulkControlBytes);
+  if (rc) return rc;
+  x_has_bounce = true;
+  x_core.count_bounce();
+  return 0;
+}
+
+bool InChannel::bounce_affordable() const noexcept {
+  return x_has_bounce || x_core.bounces() < kBouncesByChoice;
 }
 
 bool InChannel::sender_left() const noexcept {
@@ -146,34 +185,34 @@ bool InChannel::sender_left() const noexcept {
 }
 
 int InChannel::poll_bulk(Sink& sink) noexcept {
-  x_sink = &sink;
-  const int steps = x_bulk->poll(*this);
+  x_bulk->sink = &sink;
+  const int steps = x_bulk->transfers.poll(*this);
   if (steps) wake_waiting_sender();
   return steps;
 }
 
 void InChannel::abort_bulk(Sink& sink, int status) noexcept {
   if (!x_bulk) return;
-  x_sink = &sink;
-  x_bulk->abort(*this, status);
+  x_bulk->sink = &sink;
+  x_bulk->transfers.abort(*this, status);
 }
 
 void InChannel::on_done(uint64_t token, int status) noexcept {
-  Moving* moving = x_moving.find({uint32_t(token), uint16_t(token >> 32)});
+  Moving* moving = x_bulk->moving.find({uint32_t(token), uint16_t(token >> 32)});
   if (!moving) return;
   const Moving done = *moving;
-  x_moving.release(*moving);
+  x_bulk->moving.release(*moving);
   if (done.replies)
     x_link.reply_write(done.write.write, done.write.target, status);
   else
-    x_sink->on_done(done.token, status);
+    x_bulk->sink->on_done(done.token, status);
 }
 
 // A sender with exposed memory sleeps with `waiting` set; the fence orders the ticket before the
 // look. Once per step of a bulk transfer it does not matter.
 void InChannel::wake_waiting_sender() noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const bool hot_waits = x_hot.attached() && x_hot.take_waiting();
+  const bool hot_waits = x_hot && x_hot->ring.take_waiting();
   if (x_cold.take_waiting() || hot_waits) write_eventfd(x_connection->process->wake.get());
 }
 

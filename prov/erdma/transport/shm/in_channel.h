@@ -29,42 +29,70 @@ class InChannel final : private BulkMemory, private Sink {
   InChannel(Core& core, ShmLink& link, std::shared_ptr<Connection> connection) noexcept;
   ~InChannel() = default;
 
-  bool hot() const noexcept { return x_current == &x_hot; }
+  bool hot() const noexcept { return x_current != &x_cold; }
   bool ready() const noexcept { return x_current->ready(); }
   /// Delivers what has arrived, within bounds. Returns the number of entries.
   int drain(Sink& sink) noexcept;
 
   /// Delivers nothing more.
-  void stop() noexcept { x_stopped = true; }
+  void stop() noexcept { x_stopped = x_ending = true; }
+  /// Leaves entries in their ring, or goes on; without effect once the channel ends.
+  void hold(bool on) noexcept;
+  /// Everything that is in the ring is delivered, held or not.
+  void begin_to_end() noexcept;
 
   /// Gives the sender a hot ring. 0 or negative errno.
   int grant_hot() noexcept;
+  /// `count` entries came through the cold ring. True = often enough that a hot one pays.
+  bool sends_a_lot(int count) noexcept;
+  /// There is no memory for one: ask again after a while, and after a longer one each time.
+  void put_off_promotion() noexcept;
   void ask_to_demote() noexcept;
-  bool granted() const noexcept { return bool(x_hot_segment); }
+  bool granted() const noexcept { return bool(x_hot); }
   bool demoting() const noexcept { return x_demoting; }
   uint64_t last_active() const noexcept { return x_last_active; }
+  bool brought_anything() const noexcept { return x_brought; }
 
   /// Copies from the peer's exposure; on_done(token), or for a remote write the reply `write`.
   int read(const Exposure& remote, const iovec* local, size_t count, size_t length, uint64_t token,
            const RemoteWrite* write) noexcept;
   int poll_bulk(Sink& sink) noexcept;
-  bool bulk_active() const noexcept { return x_bulk && x_bulk->active(); }
-  bool bulk_ready() const noexcept { return x_bulk && x_bulk->ready(); }
+  bool bulk_active() const noexcept { return x_bulk && x_bulk->transfers.active(); }
+  bool bulk_ready() const noexcept { return x_bulk && x_bulk->transfers.ready(); }
   void abort_bulk(Sink& sink, int status) noexcept;
+  bool has_bounce() const noexcept { return x_has_bounce; }
 
   ShmLink& link() const noexcept { return x_link; }
   const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
 
  private:
+  static constexpr uint32_t kPromoteAfter = 16;
+  static constexpr uint32_t kAskAgainAfter = 1024;  ///< when that had no effect
+  static constexpr uint32_t kLongestPause = 1 << 24;
+
   /// One read under way.
   struct Moving {
     uint64_t token;
     RemoteWrite write;
     bool replies;
   };
+  /// A hot ring, while it is granted.
+  struct Hot {
+    Segment segment;
+    RingReceiver ring;
+  };
+  /// From the first read on.
+  struct Bulk {
+    Bulk(Segment&& memory, InChannel& channel);
+    Segment segment;
+    BulkIn transfers;  ///< after the segment: destroyed first
+    util::Pool<Moving, 8> moving;
+    Sink* sink = nullptr;  ///< while they are polled
+  };
   enum class Next : uint8_t { more, switched, broken };
 
   int back_bounce() noexcept override;
+  bool bounce_affordable() const noexcept override;
   bool sender_left() const noexcept override;
   void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
   void on_done(uint64_t token, int status) noexcept override;
@@ -77,19 +105,20 @@ class InChannel final : private BulkMemory, private Sink {
   void wake_waiting_sender() noexcept;
 
   RingReceiver* x_current;
-  bool x_stopped = false;
+  bool x_stopped = false;  ///< nothing is taken from a ring: on hold, or for good
+  bool x_ending = false;
+  bool x_demoting = false;
+  bool x_brought = false;  ///< an entry was delivered
+  bool x_has_bounce = false;
   Core& x_core;
   ShmLink& x_link;
   uint64_t x_last_active = 0;
-  RingReceiver x_hot;
+  uint32_t x_until_promotion = kPromoteAfter;  ///< entries through the cold ring
+  uint32_t x_pause = kAskAgainAfter;
   RingReceiver x_cold;
   std::shared_ptr<Connection> x_connection;
-  Segment x_hot_segment;
-  bool x_demoting = false;
-  Sink* x_sink = nullptr;  ///< while bulk transfers are polled
-  util::Pool<Moving> x_moving;
-  Segment x_bulk_segment;
-  std::unique_ptr<BulkIn> x_bulk;  ///< after the segment: destroyed first
+  std::unique_ptr<Hot> x_hot;
+  std::unique_ptr<Bulk> x_bulk;
 };
 
 }  // namespace erdma::transport::shm

@@ -21,6 +21,7 @@ inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_
 inline constexpr uint32_t kByteRing = 64 * 1024;
 inline constexpr uint32_t kMaxEager = 16 * 1024;  ///< so that any payload fits, wherever it starts
 inline constexpr uint32_t kColdRings = 64;        ///< per chunk: one bit each in one word
+inline constexpr uint32_t kColdRingBytes = kColdSlots * kSlotBytes;
 
 /// `stamp` low half: sequence number + 1 once the entry is whole; high half: length | kind << 24 |
 /// kRestart.
@@ -44,7 +45,11 @@ enum class Kind : uint8_t {
   write_done,    ///< header: token, status
 };
 
-struct alignas(kLine) ColdControl {
+/// No kind that fits a stamp.
+inline constexpr Kind kBroken = Kind(0xff);
+
+/// Two to a line: silent peers seldom touch it.
+struct alignas(kLine / 2) ColdControl {
   std::atomic<uint64_t> consumed;  ///< slots | bytes << 32; by the receiver
   std::atomic<uint32_t> waiting;   ///< the sender sleeps: it wants a wake-up once something moves
   std::atomic<uint32_t> left;      ///< the sender gave the channel up: its memory is its own again
@@ -56,26 +61,64 @@ struct WakeWords {
   alignas(kLinePair) std::atomic<uint32_t> armed;
 };
 
+/// Packed, because each page that a peer touches is one more page in two processes: the first holds
+/// everything but the rings, and the first ring too; each other holds four rings.
 struct ColdChunk {
   WakeWords wake;
   alignas(kLinePair) std::atomic<uint64_t> ready;  ///< bit i: ring i has news
-  alignas(kShmPage) ColdControl controls[kColdRings];
-  alignas(kShmPage) Slot slots[kColdRings][kColdSlots];
+  alignas(kLinePair) ColdControl controls[kColdRings];
+  alignas(kColdRingBytes) Slot slots[kColdRings][kColdSlots];
 };
-static_assert(sizeof(ColdChunk) == 2 * kShmPage + kColdRings * kColdSlots * kSlotBytes);
+static_assert(offsetof(ColdChunk, slots[1]) == kShmPage);
+
+/// The last bytes of the byte ring stay unused by payloads: the control words lie there, so that
+/// the whole needs no further page.
+inline constexpr uint32_t kHotControl = 2 * kLinePair;
+inline constexpr uint32_t kPayloadEnd = kByteRing - kHotControl;
 
 struct HotSegment {
+  Slot slots[kHotSlots];
+  std::byte bytes[kPayloadEnd];
   alignas(kLinePair) std::atomic<uint64_t> consumed;
   alignas(kLinePair) std::atomic<uint32_t> waiting;
-  Slot slots[kHotSlots];
-  std::byte bytes[kByteRing];
 };
-static_assert(sizeof(HotSegment) <= 80 * 1024);
+static_assert(sizeof(HotSegment) == 72 * 1024);
 
 constexpr size_t whole_pages(size_t bytes) noexcept {
   return (bytes + kShmPage - 1) & ~(kShmPage - 1);
 }
 inline constexpr size_t kColdChunkBytes = whole_pages(sizeof(ColdChunk));
 inline constexpr size_t kHotSegmentBytes = whole_pages(sizeof(HotSegment));
+
+/// Changes with any size or place above: kWireVersion has to change then, too (wire.h).
+constexpr uint64_t layout_fingerprint() noexcept {
+  const uint64_t parts[] = {kHeaderBytes,
+                            kHotSlots,
+                            kColdSlots,
+                            kColdRings,
+                            kByteRing,
+                            kPayloadEnd,
+                            kMaxEager,
+                            kRestart,
+                            uint64_t(Kind::write_done),
+                            sizeof(Slot),
+                            offsetof(Slot, header),
+                            offsetof(Slot, payload),
+                            sizeof(ColdControl),
+                            offsetof(ColdControl, waiting),
+                            offsetof(ColdControl, left),
+                            offsetof(WakeWords, armed),
+                            offsetof(ColdChunk, ready),
+                            offsetof(ColdChunk, controls),
+                            offsetof(ColdChunk, slots),
+                            kColdChunkBytes,
+                            offsetof(HotSegment, bytes),
+                            offsetof(HotSegment, consumed),
+                            offsetof(HotSegment, waiting),
+                            kHotSegmentBytes};
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const uint64_t part : parts) hash = (hash ^ part) * 1099511628211u;
+  return hash;
+}
 
 }  // namespace erdma::transport::shm

@@ -1,5 +1,7 @@
 #include "transport/shm/link.h"
 
+#include <sched.h>
+
 #include <new>
 
 #include <rdma/fi_errno.h>
@@ -10,9 +12,9 @@
 namespace erdma::transport::shm {
 namespace {
 
-constexpr uint32_t kPromoteAfter = 16;     ///< messages through a cold ring
-constexpr uint32_t kAskAgainAfter = 1024;  ///< more of them, when the first request had no effect
-constexpr int kDrainsAtEnd = 8;            ///< more than both rings hold
+constexpr unsigned kPollsPerYield = 256;  ///< a few microseconds
+constexpr unsigned kBulkYields = 64;      ///< per channel, at most
+constexpr int kDrainsAtEnd = 8;           ///< more than both rings hold
 
 }  // namespace
 
@@ -34,16 +36,11 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
 
 void ShmLink::after_push() noexcept {
   if (x_cold) [[unlikely]]
-    after_cold_push();
+    x_out->chunk().ready.fetch_or(uint64_t(1) << x_out->ring, std::memory_order_acq_rel);
   wake_if_asleep(*x_wake, x_wake_fd);
 }
 
-void ShmLink::after_cold_push() noexcept {
-  x_out->chunk().ready.fetch_or(uint64_t(1) << x_out->ring, std::memory_order_acq_rel);
-  if (++x_out->sent_cold % kAskAgainAfter == kPromoteAfter) request_promotion();
-}
-
-// Lost when the socket is full: then it is asked again later.
+// Lost when the socket is full: then the receiver sees by itself that much is sent.
 void ShmLink::request_promotion() noexcept {
   const Control ask{ControlType::promote, 0};
   (void)send_message(x_out->connection->socket.get(), &ask, sizeof(ask));
@@ -77,14 +74,18 @@ void ShmLink::install_out(std::unique_ptr<OutChannel> channel) noexcept {
 }
 
 void ShmLink::use_ring() noexcept {
-  x_cold = !x_out->hot.attached();
-  x_ring = x_cold ? &x_out->cold : &x_out->hot;
+  x_cold = !x_out->hot;
+  x_ring = x_cold ? &x_out->cold : &x_out->hot->ring;
 }
 
 void ShmLink::offer_hot(Segment segment) noexcept {
   OutChannel& out = *x_out;
-  if (out.hot.attached() || out.to_hot || out.to_cold) return;
-  out.hot_segment = std::move(segment);
+  if (out.hot) return;
+  out.hot.reset(new (std::nothrow) HotOut);
+  if (!out.hot) return;  // as if the offer had been lost
+  out.hot->segment = std::move(segment);
+  out.hot->ring =
+      RingSender(RingMemory::hot(out.hot->segment.as<HotSegment>()), 0, x_core.options().streaming);
   out.to_hot = true;
   x_ring = nullptr;
   if (!try_switch()) x_core.add_switching(*this);
@@ -92,7 +93,7 @@ void ShmLink::offer_hot(Segment segment) noexcept {
 
 void ShmLink::ask_cold() noexcept {
   OutChannel& out = *x_out;
-  if (!out.hot.attached() || out.to_cold) return;
+  if (!out.hot || out.to_hot || out.to_cold) return;
   out.to_cold = true;
   x_ring = nullptr;
   if (!try_switch()) x_core.add_switching(*this);
@@ -101,19 +102,12 @@ void ShmLink::ask_cold() noexcept {
 bool ShmLink::try_switch() noexcept {
   if (!out_up() || !(x_out->to_hot || x_out->to_cold)) return true;
   OutChannel& out = *x_out;
-  RingSender& left = out.to_hot ? out.cold : out.hot;
+  RingSender& left = out.to_hot ? out.cold : out.hot->ring;
   const Header nothing{};
   const iovec empty{nullptr, 0};
   if (!left.push(Kind::switch_ring, &nothing, &empty, 1, 0)) return false;
   after_push();
-  if (out.to_hot) {
-    out.hot = RingSender(RingMemory::hot(out.hot_segment.as<HotSegment>()), 0,
-                         x_core.options().streaming);
-  } else {
-    out.hot = RingSender();
-    out.hot_segment.reset();
-    out.sent_cold = 0;
-  }
+  if (out.to_cold) out.hot.reset();
   out.to_hot = out.to_cold = false;
   use_ring();
   return true;
@@ -121,23 +115,28 @@ bool ShmLink::try_switch() noexcept {
 
 RingSender* ShmLink::blocked_ring() const noexcept {
   if (!out_up() || x_ring) return x_ring;
-  return x_out->to_hot ? &x_out->cold : x_out->to_cold ? &x_out->hot : nullptr;
+  return x_out->to_hot ? &x_out->cold : x_out->to_cold ? &x_out->hot->ring : nullptr;
 }
 
 int ShmLink::expose(const iovec* memory, size_t count, size_t length, Access access,
                     Exposure& exposure) noexcept {
   if (access == Access::remote_write) return expose_target(memory, count, length, exposure);
   if (!out_up()) return not_ready();
-  if (!x_out->bulk) {
-    x_out->bulk.reset(new (std::nothrow) BulkOut(x_core.calls(), x_cma, x_core.options(),
-                                                 x_core.counters(), x_core.clock()));
-    if (!x_out->bulk) return -FI_ENOMEM;
-    if (x_out->bulk_segment) x_out->bulk->attach(x_out->bulk_segment.data());
-    if (x_cold) request_promotion();
-  }
+  if (!x_out->bulk)
+    if (const int rc = begin_bulk()) return rc;
   const int rc = x_out->bulk->expose(memory, count, length, exposure);
   if (!rc) x_core.add_bulk_out(*this);
   return rc;
+}
+
+int ShmLink::begin_bulk() noexcept try {
+  x_out->bulk = std::make_unique<BulkOut>(x_core.calls(), x_cma, x_core.options(),
+                                          x_core.counters(), x_core.clock());
+  if (x_out->bulk_segment) x_out->bulk->attach(x_out->bulk_segment.data());
+  if (x_cold) request_promotion();
+  return 0;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
 }
 
 void ShmLink::withdraw(const Exposure& exposure) noexcept {
@@ -157,6 +156,10 @@ void ShmLink::fail(int status) noexcept {
   x_core.break_link(*this, "the protocol's rules are broken", status);
 }
 
+void ShmLink::hold(bool on) noexcept {
+  if (x_in) x_in->hold(on);
+}
+
 void ShmLink::attach_bulk(Segment segment) noexcept {
   OutChannel& out = *x_out;
   if (out.bulk_segment) return;
@@ -164,7 +167,17 @@ void ShmLink::attach_bulk(Segment segment) noexcept {
   if (out.bulk) out.bulk->attach(out.bulk_segment.data());
 }
 
+// The memory that both sides copy through arrives by the connection thread, which may have to wait
+// for the core that this thread spins on: under a real-time policy for a whole time slice.
+void ShmLink::let_bulk_arrive() noexcept {
+  if (x_out->bulk->attached() || x_out->yields == kBulkYields) return;
+  if (++x_out->bulk_polls % kPollsPerYield != 0) return;
+  ++x_out->yields;
+  ::sched_yield();
+}
+
 int ShmLink::poll_bulk_out() noexcept {
+  let_bulk_arrive();
   const int steps = x_out->bulk->poll();
   if (steps) wake_if_asleep(*x_wake, x_wake_fd);
   return steps;
@@ -177,6 +190,7 @@ PeerProcess* ShmLink::process() const noexcept {
 
 void ShmLink::take_down(Sink& sink, int status) noexcept {
   if (x_in) {
+    x_in->begin_to_end();
     for (int i = 0; i < kDrainsAtEnd && !broken && x_in->drain(sink); ++i) continue;
     x_in->abort_bulk(sink, status);
   }
@@ -200,6 +214,13 @@ void ShmLink::close(int status) noexcept {
   x_state = State::closed;
 }
 
+bool ShmLink::drop_unused_in() noexcept {
+  if (!connecting() || x_in->brought_anything() || x_in->ready() || x_in->bulk_active())
+    return false;
+  end_in(-FI_ESHUTDOWN);
+  return true;
+}
+
 void ShmLink::end_channels(int status) noexcept {
   if (out_up()) {
     x_out->announce_end();
@@ -207,9 +228,14 @@ void ShmLink::end_channels(int status) noexcept {
     x_core.close(x_out->connection, status);
   }
   x_cold = true;
-  x_replies.clear();
-  x_target_is_named = false;
-  if (!x_in) return;
+  if (x_remote) {
+    x_remote->replies.clear();
+    x_remote->target_is_named = false;
+  }
+  if (x_in) end_in(status);
+}
+
+void ShmLink::end_in(int status) noexcept {
   x_core.close(x_in->connection(), status);
   x_core.forget(*x_in);
   x_in.reset();

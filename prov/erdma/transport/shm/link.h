@@ -33,6 +33,7 @@ class ShmLink final : public Link {
   int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept override;
   void fail(int status) noexcept override;
+  void hold(bool on) noexcept override;
 
   // By Core.
   void install_in(std::unique_ptr<InChannel> channel) noexcept { x_in = std::move(channel); }
@@ -42,7 +43,9 @@ class ShmLink final : public Link {
   bool try_switch() noexcept;  ///< true once no switch is due
   void attach_bulk(Segment segment) noexcept;
   int poll_bulk_out() noexcept;
-  void connect_failed() noexcept { x_state = State::idle; }
+  /// While it connects, the end of a channel that brought nothing says nothing: that of the attempt
+  /// under way does. True = it was dropped.
+  bool drop_unused_in() noexcept;
   /// Both channels end: what was accepted fails, nothing is sent any more.
   void take_down(Sink& sink, int status) noexcept;
   void close(int status) noexcept;  ///< as take_down(), for good and without upcalls
@@ -68,7 +71,7 @@ class ShmLink final : public Link {
     return x_state == State::connecting && x_attempt == attempt;
   }
   bool connecting() const noexcept { return x_state == State::connecting; }
-  bool met() const noexcept { return x_met; }
+  bool met() const noexcept override { return x_met; }
   void set_met() noexcept { x_met = true; }
 
   // Membership in Core's lists.
@@ -93,14 +96,26 @@ class ShmLink final : public Link {
     util::PoolHandle write;
     int status;
   };
+  /// What write() needs, at either side: few peers ever do.
+  struct RemoteWrites {
+    util::Pool<WriteTarget, 8> targets;
+    util::Pool<PendingWrite, 8> writes;
+    util::IntrusiveList<PendingWrite> written;  ///< whose write_done has not come
+    std::vector<Reply> replies;
+    Exposure target_named;  ///< by a write_target entry; its write_source is to follow
+    bool target_is_named = false;
+  };
 
   int not_ready() noexcept;
   int no_room(size_t length) noexcept;
   void after_push() noexcept;
-  void after_cold_push() noexcept;
   void use_ring() noexcept;
   void request_promotion() noexcept;
+  int begin_bulk() noexcept;
+  void let_bulk_arrive() noexcept;
   void end_channels(int status) noexcept;
+  void end_in(int status) noexcept;
+  RemoteWrites* remote_writes() noexcept;  ///< null: out of memory
   static bool is_target(const Exposure& exposure) noexcept;
   static util::PoolHandle target_handle(const Exposure& exposure) noexcept;
   int expose_target(const iovec* memory, size_t count, size_t length, Exposure& exposure) noexcept;
@@ -123,12 +138,7 @@ class ShmLink final : public Link {
   std::unique_ptr<InChannel> x_in;
   CmaPeer x_cma;
 
-  util::Pool<WriteTarget> x_targets;
-  util::Pool<PendingWrite> x_writes;
-  util::IntrusiveList<PendingWrite> x_written;  ///< whose write_done has not come
-  std::vector<Reply> x_replies;
-  Exposure x_target_named;  ///< by a write_target entry; its write_source is to follow
-  bool x_target_is_named = false;
+  std::unique_ptr<RemoteWrites> x_remote;
 };
 
 }  // namespace erdma::transport::shm

@@ -58,7 +58,9 @@ int Core::on_channel_mail(Mail& mail, Sink& sink) {
   const bool is_in = link->in() && link->in()->connection() == mail.connection;
   const bool is_out = link->out_up() && link->out()->connection == mail.connection;
   if (!is_in && !is_out) return 0;
-  if (mail.type == Type::lost)
+  if (mail.type == Type::lost && is_in && link->drop_unused_in())
+    return 1;
+  else if (mail.type == Type::lost)
     bring_down(*link, mail.status, sink);
   else if (mail.type == Type::verdict)
     learn_cma(*link, mail);
@@ -115,7 +117,11 @@ void Core::on_out_up(Mail& mail, Sink& sink) {
 void Core::learn_cma(ShmLink& link, const Mail& mail) noexcept {
   const bool first = !link.process();
   if (!first && mail.type != Mail::Type::verdict) return;
-  link.cma() = mail.cma;
+  CmaPeer& known = link.cma();
+  // A verdict on one call does not repeat the warning about the other.
+  const bool reported = !first && known.read.reported && known.read.error == mail.cma.read.error;
+  known = mail.cma;
+  if (reported) known.read.reported = true;
   if (mail.settled) report_refusals(link.cma(), x_counters);
 }
 
@@ -127,7 +133,7 @@ void Core::install_rings(const ColdPlace& place, InChannel& channel) {
   found->again |= uint64_t(1) << place.index;
 }
 
-void Core::on_promote(InChannel& channel) noexcept {
+void Core::on_promote(InChannel& channel) noexcept try {
   if (channel.granted()) return;
   if (x_granted < x_options.hot_peers) return grant(channel);
   if (std::find(x_waiters.begin(), x_waiters.end(), &channel) != x_waiters.end()) return;
@@ -137,10 +143,15 @@ void Core::on_promote(InChannel& channel) noexcept {
   if (!idlest || x_entries - idlest->last_active() < kIdleEntries) return;
   idlest->ask_to_demote();
   if (idlest->demoting()) x_waiters.push_back(&channel);
+} catch (const std::bad_alloc&) {
+  // It goes without: the ring that comes free is granted to whoever sends a lot then.
 }
 
 void Core::grant(InChannel& channel) noexcept {
-  if (!channel.grant_hot()) ++x_granted;
+  if (channel.grant_hot())
+    channel.put_off_promotion();
+  else
+    ++x_granted;
 }
 
 void Core::grant_to_waiters() noexcept {

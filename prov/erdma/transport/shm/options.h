@@ -7,11 +7,15 @@ namespace erdma::transport::shm {
 
 enum class PtracerPolicy : uint8_t { ancestor, any, none };
 enum class StreamingPolicy : uint8_t { calibrate, always, never };
+/// How large messages move where CMA is permitted: what proves fastest; by CMA; or, for tests, by
+/// copy unless the sender does not come.
+enum class PathPolicy : uint8_t { measure, cma, copy };
 /// How an endpoint's name binds: every local IP with this port (no NIC), or this IP alone.
 enum class NameScope : uint8_t { host, address };
 
 struct Options {
   bool cma = true;
+  PathPolicy paths = PathPolicy::measure;
   PtracerPolicy ptracer = PtracerPolicy::ancestor;
   StreamingPolicy streaming = StreamingPolicy::calibrate;
   NameScope scope = NameScope::host;

@@ -11,17 +11,25 @@
 
 namespace erdma::transport::shm {
 
+/// A hot ring at the peer, while it is granted.
+struct HotOut {
+  Segment segment;
+  RingSender ring;
+};
+
 /// What goes to one peer: rings and bulk memory, all of it the peer's. Kept after the link went
 /// down until the next one replaces it, so that a late withdraw() finds its exposure.
 struct OutChannel {
   std::shared_ptr<Connection> connection;
-  Segment chunk_segment, hot_segment, bulk_segment;
-  RingSender cold, hot;
-  uint32_t ring = 0;  ///< index of the cold one
-  uint32_t sent_cold = 0;
+  Segment chunk_segment, bulk_segment;
+  RingSender cold;
+  std::unique_ptr<HotOut> hot;
+  uint32_t ring = 0;     ///< index of the cold one
   bool to_hot = false;   ///< a switch to the hot ring is due: no room for the entry yet
   bool to_cold = false;  ///< or back
   bool down = false;
+  unsigned bulk_polls = 0;        ///< before bulk_segment was there
+  unsigned yields = 0;            ///< by then
   std::unique_ptr<BulkOut> bulk;  ///< after the segments: destroyed first
 
   ColdChunk& chunk() const noexcept { return chunk_segment.as<ColdChunk>(); }

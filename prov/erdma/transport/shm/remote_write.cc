@@ -57,6 +57,11 @@ struct Deferring final : Sink {
 
 }  // namespace
 
+ShmLink::RemoteWrites* ShmLink::remote_writes() noexcept {
+  if (!x_remote) x_remote.reset(new (std::nothrow) RemoteWrites);
+  return x_remote.get();
+}
+
 bool ShmLink::is_target(const Exposure& exposure) noexcept {
   return exposure.size == sizeof(TargetName);
 }
@@ -71,12 +76,12 @@ util::PoolHandle ShmLink::target_handle(const Exposure& exposure) noexcept {
 int ShmLink::expose_target(const iovec* memory, size_t count, size_t length,
                            Exposure& exposure) noexcept {
   if (count > kMaxIov || hmem::total_length(memory, count) < length) return -FI_EINVAL;
-  WriteTarget* target = x_targets.acquire();
+  WriteTarget* target = remote_writes() ? x_remote->targets.acquire() : nullptr;
   if (!target) return -FI_ENOMEM;
   std::copy_n(memory, count, target->memory);
   target->count = count;
   target->length = length;
-  const util::PoolHandle handle = x_targets.handle(*target);
+  const util::PoolHandle handle = x_remote->targets.handle(*target);
   const TargetName name{handle.index, handle.generation, 0, kTargetMagic};
   exposure.size = sizeof(name);
   std::memcpy(exposure.bytes, &name, sizeof(name));
@@ -84,7 +89,7 @@ int ShmLink::expose_target(const iovec* memory, size_t count, size_t length,
 }
 
 void ShmLink::withdraw_target(const Exposure& exposure) noexcept {
-  WriteTarget* target = x_targets.find(target_handle(exposure));
+  WriteTarget* target = x_remote ? x_remote->targets.find(target_handle(exposure)) : nullptr;
   if (!target) return;
   // Rare: a write is under way into memory that is being taken back. Chunks that the peer has begun
   // to write cannot be stopped, so the transfers of this link are ended, which waits for those.
@@ -92,7 +97,7 @@ void ShmLink::withdraw_target(const Exposure& exposure) noexcept {
     Deferring deferring(x_core);
     x_in->abort_bulk(deferring, -FI_ECANCELED);
   }
-  x_targets.release(*target);
+  x_remote->targets.release(*target);
 }
 
 int ShmLink::write(const Exposure& remote, const iovec* local, size_t count, size_t length,
@@ -100,15 +105,15 @@ int ShmLink::write(const Exposure& remote, const iovec* local, size_t count, siz
   if (!is_target(remote)) return -FI_EINVAL;
   if (!x_ring) return not_ready();
   if (!x_ring->room_for(2)) return no_room(0);
-  PendingWrite* write = x_writes.acquire();
+  PendingWrite* write = remote_writes() ? x_remote->writes.acquire() : nullptr;
   if (!write) return -FI_ENOMEM;
   write->token = token;
   if (const int rc = expose(local, count, length, Access::remote_read, write->source)) {
-    x_writes.release(*write);
+    x_remote->writes.release(*write);
     return rc;
   }
-  x_written.push_back(*write);
-  const util::PoolHandle handle = x_writes.handle(*write);
+  x_remote->written.push_back(*write);
+  const util::PoolHandle handle = x_remote->writes.handle(*write);
   const WriteEntry header{length, handle.index, handle.generation, 0, 0, {}};
   const iovec target = whole(remote);
   const iovec source = whole(write->source);
@@ -119,21 +124,25 @@ int ShmLink::write(const Exposure& remote, const iovec* local, size_t count, siz
 }
 
 bool ShmLink::on_write_entry(const RingEntry& entry, Sink& sink) noexcept {
+  if (!remote_writes()) {
+    x_core.break_link(*this, "out of memory for what it writes");
+    return true;
+  }
   if (entry.kind == Kind::write_done) {
     on_write_done(entry, sink);
     return true;
   }
   if (entry.kind == Kind::write_target) {
-    x_target_is_named = copy_exposure(entry, x_target_named);
-    return x_target_is_named;
+    x_remote->target_is_named = copy_exposure(entry, x_remote->target_named);
+    return x_remote->target_is_named;
   }
   Exposure source;
   WriteEntry header;
   std::memcpy(&header, entry.header, sizeof(header));
-  if (!x_target_is_named || !copy_exposure(entry, source)) return false;
+  if (!x_remote->target_is_named || !copy_exposure(entry, source)) return false;
   // No honest peer has more writes under way than it can expose.
-  if (x_replies.size() >= kMaxExposures) return false;
-  x_target_is_named = false;
+  if (x_remote->replies.size() >= kMaxExposures) return false;
+  x_remote->target_is_named = false;
   const util::PoolHandle write{header.index, header.generation};
   if (const int rc = start_remote_write(source, header.length, write)) reply_write(write, {}, rc);
   return true;
@@ -141,9 +150,9 @@ bool ShmLink::on_write_entry(const RingEntry& entry, Sink& sink) noexcept {
 
 int ShmLink::start_remote_write(const Exposure& source, size_t length,
                                 util::PoolHandle write) noexcept {
-  if (!is_target(x_target_named) || is_target(source)) return -FI_EINVAL;
-  const util::PoolHandle handle = target_handle(x_target_named);
-  WriteTarget* target = x_targets.find(handle);
+  if (!is_target(x_remote->target_named) || is_target(source)) return -FI_EINVAL;
+  const util::PoolHandle handle = target_handle(x_remote->target_named);
+  WriteTarget* target = x_remote->targets.find(handle);
   if (!target || length > target->length) return -FI_EACCES;
   const RemoteWrite remote{write, handle};
   const int rc = x_in->read(source, target->memory, target->count, length, 0, &remote);
@@ -153,26 +162,26 @@ int ShmLink::start_remote_write(const Exposure& source, size_t length,
 
 void ShmLink::reply_write(util::PoolHandle write, util::PoolHandle target_name, int status) noexcept
     try {
-  WriteTarget* target = x_targets.find(target_name);
+  WriteTarget* target = x_remote->targets.find(target_name);
   if (target && target->active) --target->active;
-  x_replies.push_back({write, status});
+  x_remote->replies.push_back({write, status});
   if (!flush_replies()) x_core.add_replying(*this);
 } catch (const std::bad_alloc&) {
   x_core.break_link(*this, "out of memory for an answer to it");
 }
 
 bool ShmLink::flush_replies() noexcept {
-  while (!x_replies.empty()) {
+  while (x_remote && !x_remote->replies.empty()) {
     if (!x_ring) {
       const int rc = not_ready();
       return rc != -FI_EAGAIN;
     }
-    const Reply& reply = x_replies.front();
+    const Reply& reply = x_remote->replies.front();
     const WriteEntry header{0, reply.write.index, reply.write.generation, 0, reply.status, {}};
     const iovec empty{nullptr, 0};
     if (!x_ring->push(Kind::write_done, &header, &empty, 1, 0)) return false;
     after_push();
-    x_replies.erase(x_replies.begin());
+    x_remote->replies.erase(x_remote->replies.begin());
   }
   return true;
 }
@@ -180,20 +189,21 @@ bool ShmLink::flush_replies() noexcept {
 void ShmLink::on_write_done(const RingEntry& entry, Sink& sink) noexcept {
   WriteEntry header;
   std::memcpy(&header, entry.header, sizeof(header));
-  PendingWrite* write = x_writes.find({header.index, header.generation});
+  PendingWrite* write = x_remote->writes.find({header.index, header.generation});
   if (!write) return;
   const uint64_t token = write->token;
   withdraw(write->source);
-  x_written.erase(*write);
-  x_writes.release(*write);
+  x_remote->written.erase(*write);
+  x_remote->writes.release(*write);
   sink.on_done(token, header.status > 0 ? -FI_EIO : header.status);
 }
 
 void ShmLink::fail_writes(Sink& sink, int status) noexcept {
-  while (PendingWrite* write = x_written.pop_front()) {
+  if (!x_remote) return;
+  while (PendingWrite* write = x_remote->written.pop_front()) {
     const uint64_t token = write->token;
     withdraw(write->source);
-    x_writes.release(*write);
+    x_remote->writes.release(*write);
     sink.on_done(token, status);
   }
 }

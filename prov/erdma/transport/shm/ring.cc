@@ -18,7 +18,7 @@ void reset_ring(const RingMemory& memory, uint32_t start) noexcept {
 
 bool RingSender::refresh() noexcept {
   const uint64_t seen = x_memory.consumed->load(std::memory_order_acquire);
-  // Unchanged says nothing new: push_bytes() may know better by now.
+  // Unchanged says nothing new: put_bytes() may know better by now.
   if (seen != x_seen) x_byte_tail = uint32_t(seen >> 32);
   x_seen = seen;
   // A receiver that claims to have consumed what was never sent only cheats itself; but the
@@ -33,24 +33,31 @@ bool RingSender::drained() noexcept {
   return uint32_t(x_seen) == x_head;
 }
 
-bool RingSender::push_bytes(const iovec* payload, size_t count, uint32_t length,
-                            uint32_t& word) noexcept {
-  if (!x_memory.bytes || length > kMaxEager) return false;
+// Longer payloads, and those in pieces. Returns what the stamp is to say of the place, or kNoRoom.
+uint32_t RingSender::put(Slot& slot, const iovec* payload, size_t count, size_t length) noexcept {
+  if (length > kSlotPayload) return put_bytes(payload, count, uint32_t(length));
+  if (length) hmem::gather(slot.payload, payload, count, 0, length);
+  return 0;
+}
+
+uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept {
+  if (!x_memory.bytes || length > kMaxEager) return kNoRoom;
+  uint32_t place = 0;
   uint32_t at = place_payload(x_byte_head, length);
   if (uint32_t(x_seen) != x_head) refresh();
   if (uint32_t(x_seen) == x_head && (at & (kByteRing - 1)) != 0) {
     at = x_byte_tail = restart_payload(x_byte_head);
-    word |= kRestart;
+    place = kRestart;
   }
   const uint32_t end = after_payload(at, length);
-  if (end - x_byte_tail > kByteRing) return false;
+  if (end - x_byte_tail > kByteRing) return kNoRoom;
   std::byte* to = x_memory.bytes + (at & (kByteRing - 1));
   if (count == 1)
     write_bytes(to, payload->iov_base, length);
   else
     hmem::gather(to, payload, count, 0, length);
   x_byte_head = end;
-  return true;
+  return place;
 }
 
 void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) noexcept {
@@ -66,9 +73,16 @@ void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) n
   x_streaming.record(length, clock.now() - start);
 }
 
-void RingSender::gather_small(std::byte* to, const iovec* payload, size_t count,
-                              size_t length) noexcept {
-  if (length) hmem::gather(to, payload, count, 0, length);
+// The payload of an entry whose stamp says `word`, in the byte ring.
+void RingReceiver::find_bytes(RingEntry& entry, uint32_t word) noexcept {
+  if (!x_memory.bytes || entry.length > kMaxEager) {
+    entry.kind = kBroken;
+    return;
+  }
+  x_byte_tail =
+      word & kRestart ? restart_payload(x_byte_tail) : place_payload(x_byte_tail, entry.length);
+  entry.payload = x_memory.bytes + (x_byte_tail & (kByteRing - 1));
+  x_byte_tail = after_payload(x_byte_tail, entry.length);
 }
 
 }  // namespace erdma::transport::shm

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "hmem/copy.h"
 #include "transport/shm/eager_streaming.h"
 #include "transport/shm/layout.h"
 
@@ -33,10 +34,11 @@ struct RingMemory {
 void reset_ring(const RingMemory& memory, uint32_t start) noexcept;
 
 /// First byte of a payload of `length` in the byte ring, if the previous ones end at `at`: 64-byte
-/// aligned, never split. Both sides compute it, so it does not travel.
+/// aligned, never split, never in the last kHotControl bytes. Both sides compute it: it does not
+/// travel.
 constexpr uint32_t place_payload(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
-  return offset + length > kByteRing ? at + (kByteRing - offset) : at;
+  return offset + length > kPayloadEnd ? at + (kByteRing - offset) : at;
 }
 /// Where a payload goes when everything before it was consumed: at the start of the byte ring
 /// again, so that few cache lines serve a conversation in which each side waits for the other.
@@ -47,28 +49,29 @@ constexpr uint32_t after_payload(uint32_t at, uint32_t length) noexcept {
   return at + ((length + uint32_t(kLine) - 1) & ~(uint32_t(kLine) - 1));
 }
 
-/// Copies at most kSlotPayload bytes without a library call for the usual sizes.
-inline void copy_small(std::byte* to, const std::byte* from, size_t length) noexcept {
-  if (length == 8) {
-    std::memcpy(to, from, 8);
-  } else if (length >= 32) {
-    std::memcpy(to, from, length);
-  } else if (length >= 16) {
-    std::byte last[16];
-    std::memcpy(last, from + length - 16, 16);
-    std::memcpy(to, from, 16);
-    std::memcpy(to + length - 16, last, 16);
-  } else if (length > 8) {
-    uint64_t last;
-    std::memcpy(&last, from + length - 8, 8);
-    std::memcpy(to, from, 8);
-    std::memcpy(to + length - 8, &last, 8);
-  } else {
-    for (size_t i = 0; i < length; ++i) to[i] = from[i];
-  }
+inline constexpr uint32_t kPrefetchAhead = 8;
+
+/// Fetches a line in order to write it. What __builtin_prefetch(p, 1) makes of it without -mprfchw
+/// fetches a copy to read, and the write must ask the other core again.
+inline void own_line(const void* line) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
 }
 
-inline constexpr uint32_t kPrefetchAhead = 8;
+/// Word by word: it was stored so just before, and a wider load would wait until that has left the
+/// store buffer. The compiler would join the words.
+inline void copy_header(std::byte* to, const void* from) noexcept {
+#pragma GCC unroll 4
+  for (size_t i = 0; i < kHeaderBytes; i += sizeof(uint64_t)) {
+    uint64_t word;
+    std::memcpy(&word, static_cast<const std::byte*>(from) + i, sizeof(word));
+    asm("" : "+r"(word));
+    std::memcpy(to + i, &word, sizeof(word));
+  }
+}
 
 /// The sending end of a ring. One thread. Nothing the receiver writes can make it leave the memory.
 class RingSender {
@@ -85,26 +88,21 @@ class RingSender {
   bool attached() const noexcept { return x_memory.slots != nullptr; }
   bool hot() const noexcept { return x_memory.bytes != nullptr; }
 
-  /// False = no room now. `length` ≤ kSlotPayload, or ≤ kMaxEager in a hot ring.
-  bool push(Kind kind, const void* header, const iovec* payload, size_t count,
-            size_t length) noexcept {
+  /// False = no room now. `length` ≤ kSlotPayload, or ≤ kMaxEager in a hot ring. Inlined where
+  /// messages are sent: the call costs a fifth of it.
+  [[gnu::always_inline]] bool push(Kind kind, const void* header, const iovec* payload,
+                                   size_t count, size_t length) noexcept {
     if (x_head == x_limit && !refresh()) [[unlikely]]
       return false;
     Slot& slot = x_memory.slots[x_head & x_mask];
-    uint32_t word = uint32_t(length) | uint32_t(kind) << 24;
-    if (length <= kSlotPayload) [[likely]] {
-      if (count == 1) [[likely]]
-        copy_small(slot.payload, static_cast<const std::byte*>(payload->iov_base), length);
-      else
-        gather_small(slot.payload, payload, count, length);
-    } else if (!push_bytes(payload, count, uint32_t(length), word)) {
-      return false;
+    uint32_t place = 0;
+    if (count == 1 && length <= kSlotPayload) [[likely]] {
+      hmem::copy_short(slot.payload, payload->iov_base, length);
+    } else {
+      place = put(slot, payload, count, length);
+      if (place == kNoRoom) return false;
     }
-    std::memcpy(slot.header, header, kHeaderBytes);
-    ++x_head;
-    slot.stamp.store(uint64_t(word) << 32 | x_head, std::memory_order_release);
-    // Own the line of a later entry before it is needed; not of the next, which the receiver polls.
-    __builtin_prefetch(&x_memory.slots[(x_head + kPrefetchAhead) & x_mask], 1);
+    finish(slot, uint32_t(length) | uint32_t(kind) << 24 | place, header);
     return true;
   }
 
@@ -123,10 +121,19 @@ class RingSender {
 
  private:
   bool refresh() noexcept;
-  bool push_bytes(const iovec* payload, size_t count, uint32_t length, uint32_t& word) noexcept;
+  static constexpr uint32_t kNoRoom = UINT32_MAX;
+  uint32_t put(Slot& slot, const iovec* payload, size_t count, size_t length) noexcept;
+  uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
   void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
-  static void gather_small(std::byte* to, const iovec* payload, size_t count,
-                           size_t length) noexcept;
+
+  void finish(Slot& slot, uint32_t word, const void* header) noexcept {
+    copy_header(slot.header, header);
+    const uint32_t head = x_head + 1;
+    slot.stamp.store(uint64_t(word) << 32 | head, std::memory_order_release);
+    x_head = head;
+    // Own the line of a later entry before it is needed; not of the next, which the receiver polls.
+    own_line(&x_memory.slots[(head + kPrefetchAhead) & x_mask]);
+  }
 
   RingMemory x_memory;
   uint32_t x_mask = 0;
@@ -140,7 +147,7 @@ class RingSender {
 
 /// One entry as the receiver sees it. header and payload point into shared memory.
 struct RingEntry {
-  Kind kind;
+  Kind kind;  ///< kBroken: a length that no honest sender writes
   uint32_t length;
   const std::byte* header;
   const std::byte* payload;
@@ -154,25 +161,19 @@ class RingReceiver {
       : x_memory(memory), x_mask(memory.count - 1), x_tail(start), x_published(start) {}
 
   bool attached() const noexcept { return x_memory.slots != nullptr; }
-  bool ready() const noexcept {
+  bool ready() const noexcept { return uint32_t(stamp()) == x_tail + 1; }
+  /// The entry that is ready. False = there is none.
+  bool next(RingEntry& entry) noexcept {
+    const uint64_t found = stamp();
+    if (uint32_t(found) != x_tail + 1) return false;
     const Slot& slot = x_memory.slots[x_tail & x_mask];
-    return uint32_t(slot.stamp.load(std::memory_order_acquire)) == x_tail + 1;
-  }
-  /// After ready(). False = a length that no honest sender writes.
-  bool peek(RingEntry& entry) noexcept {
-    const Slot& slot = x_memory.slots[x_tail & x_mask];
-    const uint32_t word = uint32_t(slot.stamp.load(std::memory_order_relaxed) >> 32);
+    const uint32_t word = uint32_t(found >> 32);
     entry = {Kind(word >> 24 & 0x7f), word & 0xffffff, slot.header, slot.payload};
-    if (entry.length <= kSlotPayload) [[likely]]
-      return true;
-    if (!x_memory.bytes || entry.length > kMaxEager) return false;
-    x_byte_tail =
-        word & kRestart ? restart_payload(x_byte_tail) : place_payload(x_byte_tail, entry.length);
-    entry.payload = x_memory.bytes + (x_byte_tail & (kByteRing - 1));
-    x_byte_tail = after_payload(x_byte_tail, entry.length);
+    if (entry.length > kSlotPayload) [[unlikely]]
+      find_bytes(entry, word);
     return true;
   }
-  /// The entry that peek() gave is done with. True = its space should be announced now.
+  /// The entry that next() gave is done with. True = its space should be announced now.
   bool advance() noexcept { return ++x_tail - x_published >= x_memory.count / 4; }
   bool unpublished() const noexcept { return x_tail != x_published; }
   /// Returns the space to the sender. True = it asked for a wake-up.
@@ -188,6 +189,11 @@ class RingReceiver {
   }
 
  private:
+  uint64_t stamp() const noexcept {
+    return x_memory.slots[x_tail & x_mask].stamp.load(std::memory_order_acquire);
+  }
+  void find_bytes(RingEntry& entry, uint32_t word) noexcept;
+
   RingMemory x_memory;
   uint32_t x_mask = 0;
   uint32_t x_tail = 0;  ///< sequence number of the next entry

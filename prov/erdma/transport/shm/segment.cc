@@ -35,9 +35,9 @@ int reserve(int fd, size_t offset, size_t bytes) noexcept {
 
 Segment::Segment(Segment&& other) noexcept
     : x_fd(std::move(other.x_fd)),
+      x_epoch(other.x_epoch),
       x_base(std::exchange(other.x_base, nullptr)),
-      x_bytes(other.x_bytes),
-      x_epoch(other.x_epoch) {}
+      x_bytes(other.x_bytes) {}
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   if (this == &other) return *this;

@@ -41,9 +41,9 @@ class Segment {
   int map(size_t bytes) noexcept;
 
   util::Fd x_fd;
+  uint32_t x_epoch = 0;
   void* x_base = nullptr;
   size_t x_bytes = 0;
-  uint32_t x_epoch = 0;
 };
 
 }  // namespace erdma::transport::shm

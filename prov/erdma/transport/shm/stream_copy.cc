@@ -1,6 +1,7 @@
 #include "transport/shm/stream_copy.h"
 
-#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #ifdef __x86_64__
@@ -78,52 +79,6 @@ void stream_copy(void* to, const void* from, size_t length) noexcept {
 #else
   plain_copy(to, from, length);
 #endif
-}
-
-double StreamingChoice::Arm::best() const noexcept {
-  return *std::max_element(rates, rates + kRecent);
-}
-
-size_t StreamingChoice::class_of(size_t length) noexcept {
-  if (length <= kSmall) return 0;
-  if (length <= kMedium) return 1;
-  return length <= kLarge ? 2 : 3;
-}
-
-// Streaming out as well leaves the received data outside the caches: never good for its consumer,
-// so it only competes where the data would not fit there anyway.
-size_t StreamingChoice::arms_of(size_t size_class) noexcept {
-  return size_class == kClasses - 1 ? kStreamings : kStreamings - 1;
-}
-
-Streaming StreamingChoice::choose(size_t length) noexcept {
-  const size_t size_class = class_of(length);
-  if (x_policy == StreamingPolicy::never) return Streaming::none;
-  if (x_policy == StreamingPolicy::always) return Streaming(arms_of(size_class) - 1);
-  return learnt(size_class);
-}
-
-Streaming StreamingChoice::learnt(size_t size_class) noexcept {
-  SizeClass& known = x_classes[size_class];
-  const size_t arms = arms_of(size_class);
-  const auto fewer_trials = [](const Arm& a, const Arm& b) { return a.recorded < b.recorded; };
-  const Arm* least = std::min_element(known.arms, known.arms + arms, fewer_trials);
-  ++known.transfers;
-  if (least->recorded < kTrials) return Streaming(least - known.arms);
-  const auto slower = [](const Arm& a, const Arm& b) { return a.best() < b.best(); };
-  const size_t best = size_t(std::max_element(known.arms, known.arms + arms, slower) - known.arms);
-  if (known.transfers % kRetryEvery != 0) return Streaming(best);
-  known.retried = unsigned((known.retried + 1) % arms);
-  if (known.retried == best) known.retried = unsigned((known.retried + 1) % arms);
-  return Streaming(known.retried);
-}
-
-void StreamingChoice::record(size_t length, Streaming used, uint64_t nanoseconds) noexcept {
-  if (x_policy != StreamingPolicy::calibrate || size_t(used) >= kStreamings) return;
-  Arm& arm = x_classes[class_of(length)].arms[size_t(used)];
-  arm.rates[arm.recorded % kRecent] = double(length) / double(std::max<uint64_t>(nanoseconds, 1));
-  // Stays above kTrials when it wraps.
-  arm.recorded = arm.recorded + 1 == 0 ? kRecent : arm.recorded + 1;
 }
 
 }  // namespace erdma::transport::shm

@@ -15,11 +15,13 @@
 namespace erdma::transport::shm {
 
 inline constexpr uint32_t kMagic = 0x416d6465;
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 inline constexpr uint16_t kByteOrder = 0x0102;
+/// Who changes the layout counts the version up, and puts the new fingerprint here.
+static_assert(layout_fingerprint() == 0x90f49bed0a8b780d, "kWireVersion must change, too");
 /// Differs between builds that would misread each other's memory although the version is the same.
 inline constexpr uint32_t kGeometry =
-    kHotSlots ^ kColdSlots << 8 ^ kSlotBytes << 12 ^ uint32_t(kHotSegmentBytes + kBulkBytes);
+    uint32_t(layout_fingerprint() ^ layout_fingerprint() >> 32 ^ kBulkBytes);
 
 /// Who is speaking.
 struct Greeting {
@@ -48,13 +50,15 @@ struct Welcome {
 };
 
 enum class ControlType : uint32_t {
-  promote = 1,   ///< sender: I send a lot, may I have a hot ring?
-  hot_ring,      ///< receiver: yes; with the memfd
+  promote = 1,   ///< sender: I have large messages, may I have a hot ring?
+  hot_ring,      ///< receiver: you send a lot, take this; with the memfd
   demote,        ///< receiver: go back to the cold ring
   bulk_memory,   ///< receiver: for large transfers; with the memfd
   admit,         ///< either: please name me as your ptracer
   admit_answer,  ///< value = 0 or negative fi_errno
   bye,           ///< either: this link is over; value = the status to report
+  prove,         ///< either: what is in this scratch word of yours? value = which
+  proof,         ///< value = what is there
 };
 
 struct Control {

@@ -1,0 +1,108 @@
+// What arrives. The usual packet, a short message for a receive that is posted, is dealt with in
+// one function: on_packet() with on_eager() and place_whole() in it.
+#include <algorithm>
+#include <cstring>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "protocol/engine.h"
+
+namespace erdma::protocol {
+
+/// place_eager() for a receive of one buffer that the message fits.
+[[gnu::always_inline]] inline void Engine::place_whole(Receive& receive,
+                                                       const wire::MessageHeader& header,
+                                                       uint64_t source, const std::byte* payload,
+                                                       size_t length) noexcept {
+  hmem::copy_short(receive.buffers.iov[0].iov_base, payload, length);
+  x_received.succeed(receive.report) = {
+      receive.context, receive.completion_flags | data_flag(header),
+      length,          nullptr,
+      header.data,     header.tag,
+      source};
+  x_receives.release(receive);
+}
+
+[[gnu::always_inline]] inline void Engine::on_eager(Peer& peer, transport::Link& link,
+                                                    const wire::MessageHeader& header,
+                                                    const std::byte* payload,
+                                                    size_t length) noexcept {
+  if (header.length != length) [[unlikely]]
+    return protocol_violation(link, "an eager message whose length is not its packet's");
+  PostedEntry* entry = matcher(header.flags & wire::kTagged).arrive(peer, header.tag);
+  if (!entry) [[unlikely]] {
+    store_unexpected(peer, link, header, payload, length);
+    return;
+  }
+  Receive& receive = static_cast<Receive&>(*entry);
+  if (!receive.multi && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
+    place_whole(receive, header, peer.fi_addr, payload, length);
+  else
+    place_eager(receive, header, peer.fi_addr, payload);
+  if (header.flags & wire::kWantFin) [[unlikely]]
+    send_fin(peer, {header.index, header.generation}, 0);
+}
+
+void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
+                       const std::byte* payload, size_t length) noexcept {
+  Peer* peer = static_cast<Peer*>(link.user);
+  if (!peer) [[unlikely]] {
+    peer = adopt(link);
+    if (!peer) return link.fail(-FI_ENOMEM);
+  }
+  // The header may lie in memory that the peer can still change: judge a copy.
+  wire::MessageHeader header;
+  std::memcpy(&header, header_bytes, sizeof(header));
+  if (header.op == wire::Op::eager) [[likely]]
+    return on_eager(*peer, link, header, payload, length);
+  if (header.op == wire::Op::rts) return on_rts(*peer, link, header, payload, length);
+  wire::ControlHeader control;
+  std::memcpy(&control, &header, sizeof(control));
+  on_control(*peer, link, control, payload, length);
+}
+
+/// Copies a message to the receive it matched and completes that.
+void Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
+                         const std::byte* payload) noexcept {
+  Completion done;
+  done.context = receive.context;
+  done.flags = receive.completion_flags | data_flag(header);
+  done.data = header.data;
+  done.tag = header.tag;
+  done.source = source;
+  done.report = receive.report;
+  if (!receive.multi) {
+    done.length = std::min(size_t(header.length), receive.buffers.length);
+    hmem::scatter(receive.buffers.iov, receive.buffers.count, 0, payload, done.length);
+    x_receives.release(receive);
+    return complete_receive(done, header.length);
+  }
+  const Buffers space = take_space(receive, header.length);
+  hmem::scatter(space.iov, space.count, 0, payload, space.length);
+  done.buffer = space.count ? space.iov[0].iov_base : nullptr;
+  done.length = space.length;
+  if (return_space(receive)) done.flags |= FI_MULTI_RECV;
+  complete_receive(done, header.length);
+  retire(receive);
+}
+
+void Engine::on_control(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+                        const std::byte* payload, size_t length) noexcept {
+  switch (header.op) {
+    case wire::Op::fin:
+      return on_fin(peer, header);
+    case wire::Op::cts:
+      return on_cts(peer, link, header, payload, length);
+    case wire::Op::done:
+      return on_peer_done(peer, header);
+    case wire::Op::budget:
+      peer.told_to_hold = header.status != 0;
+      return peer.update_direct();
+    default:
+      return protocol_violation(link, "a packet of unknown kind");
+  }
+}
+
+}  // namespace erdma::protocol

@@ -1,0 +1,309 @@
+#include <cerrno>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/bulk_in.h"
+
+/// BulkIn: one generation of a transfer, from the choice of its mode to its end.
+namespace erdma::transport::shm {
+namespace {
+
+/// How long a receiver that could read waits for the sender's half of a copy: longer than a slot
+/// takes at a rate that is worth it.
+constexpr uint64_t kSenderWait = 20'000;  // ns
+
+/// The sender is out: no later generation can help.
+bool fatal(const Stop& stop) noexcept {
+  return stop.error == ECANCELED || stop.error == EPROTO;
+}
+
+}  // namespace
+
+Stop BulkIn::State::stop_of(const Transfer& transfer) const noexcept {
+  const Stop stop =
+      unpack_stop(page.progress[transfer.ticket].stop.load(std::memory_order_acquire));
+  return stop.generation == transfer.state.generation && stop.error != 0 ? stop : Stop{};
+}
+
+bool BulkIn::State::withdrawn(const Transfer& transfer) const noexcept {
+  const uint16_t last = page.withdrawn[transfer.remote.index].load(std::memory_order_seq_cst);
+  return withdrawn_by(last, transfer.remote.generation) || backing.sender_left();
+}
+
+/// A tally that speaks of another generation counts as none.
+uint32_t BulkIn::State::count_of(const SharedWord& word, const Transfer& transfer) const noexcept {
+  const Tally tally = unpack_tally(word.load(std::memory_order_acquire));
+  return tally.generation == transfer.state.generation ? tally.count : 0;
+}
+
+bool BulkIn::State::all_claimed(const Transfer& transfer) const noexcept {
+  const Claims claims =
+      unpack_claims(page.progress[transfer.ticket].claim.load(std::memory_order_acquire));
+  return claims.generation == transfer.state.generation &&
+         claims.front + claims.back >= transfer.chunks;
+}
+
+Mode BulkIn::State::next_mode(const Transfer& transfer) const noexcept {
+  const auto write_state = WriteState(page.write_state.load(std::memory_order_acquire));
+  const bool never_writes = transfer.write_off || (write_state != WriteState::allowed &&
+                                                   write_state != WriteState::unknown);
+  if (may_read(transfer)) return never_writes ? Mode::read_only : Mode::dual;
+  if (never_writes) return Mode::bounce;
+  return write_state == WriteState::allowed ? Mode::write_only : Mode::none;
+}
+
+int BulkIn::State::back_slots() noexcept {
+  if (backed) return 0;
+  const int status = backing.back_bounce();
+  backed = status == 0;
+  return status;
+}
+
+/// True if this transfer may go through the slots although it could go by CMA. A sender that has
+/// not said yet whether it may write is not there to copy either.
+bool BulkIn::State::may_choose_copy(const Transfer& transfer) const noexcept {
+  return !transfer.copy_off && !unaffordable && backing.bounce_affordable() &&
+         WriteState(page.write_state.load(std::memory_order_acquire)) != WriteState::unknown;
+}
+
+/// One transfer at a time has the slots. Others that might want them wait, so that what is measured
+/// is the path alone.
+bool BulkIn::State::must_wait(const Transfer& transfer) const noexcept {
+  return bouncing && (next_mode(transfer) == Mode::bounce || may_choose_copy(transfer));
+}
+
+/// `mode` is what CMA permits; becomes Mode::bounce if the bytes are to be copied. 0, or why they
+/// can't be.
+int BulkIn::State::choose_path(Transfer& transfer, Mode& mode) noexcept {
+  const bool cma = mode != Mode::bounce;
+  const size_t length = transfer.range.length();
+  transfer.path = choice.choose(length, {cma, !cma || may_choose_copy(transfer)});
+  if (!copies(transfer.path)) return 0;
+  const int status = back_slots();
+  if (status != 0) {
+    unaffordable = true;
+    transfer.path = Path::cma;
+    return cma ? 0 : status;
+  }
+  mode = Mode::bounce;
+  bouncing = &transfer;
+  return 0;
+}
+
+/// False: has to wait for the slots, or for the sender to say whether it may write.
+bool BulkIn::State::begin_generation(Transfer& transfer) noexcept {
+  Mode mode = next_mode(transfer);
+  if (mode == Mode::none || must_wait(transfer)) return false;
+  const Range whole = transfer.left[--transfer.lefts];
+  transfer.range = {whole.begin, std::min(whole.end, whole.begin + kMaxRange)};
+  transfer.leave(transfer.range.end, whole.end);
+  transfer.status = choose_path(transfer, mode);
+  if (transfer.status != 0) return true;
+  transfer.chunk = chunk_bytes(transfer.range.length(), mode == Mode::dual);
+  transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
+  transfer.claimed = 0;
+  transfer.failed = Stop::kNoChunk;
+  transfer.closed = false;
+  transfer.by_sender = 0;
+  transfer.piece = 0;
+  transfer.offset = 0;
+  transfer.heard_piece = 0;
+  if (++generation == 0) ++generation;
+  transfer.state = {generation, mode, streaming_of(transfer.path)};
+  transfer.started = transfer.heard = clock.now();
+  publish(transfer);
+  return true;
+}
+
+/// The state word was zero since the last generation ended. The release stores let a sender that
+/// sees any of the new values also see that zero, so it never mixes two generations. What a bounce
+/// does not look at is not written: each line costs its way from the sender and back.
+void BulkIn::State::publish(Transfer& transfer) noexcept {
+  constexpr auto kRelease = std::memory_order_release;
+  Ticket& ticket = page.ticket[transfer.ticket];
+  TicketProgress& progress = page.progress[transfer.ticket];
+  ticket.exposure.store(transfer.remote.id(), kRelease);
+  ticket.begin.store(transfer.range.begin, kRelease);
+  ticket.end.store(transfer.range.end, kRelease);
+  ticket.chunk.store(transfer.chunk, kRelease);
+  ticket.iovs.store(transfer.locals, kRelease);
+  for (size_t i = 0; i < transfer.locals; ++i) {
+    const iovec& piece = transfer.local[i];
+    ticket.iov[i].address.store(reinterpret_cast<uintptr_t>(piece.iov_base), kRelease);
+    ticket.iov[i].length.store(piece.iov_len, kRelease);
+  }
+  // Zeroed, so that a number from 2^32 generations ago cannot pass for this one's.
+  if (progress.stop.load(std::memory_order_relaxed) != 0) progress.stop.store(0, kRelease);
+  if (transfer.state.mode == Mode::bounce) {
+    page.consumed.store(pack(Tally{transfer.state.generation, 0}), kRelease);
+  } else {
+    progress.done.store(0, kRelease);
+    progress.claim.store(pack(Claims{transfer.state.generation, 0, 0}), kRelease);
+  }
+  ticket.state.store(pack(transfer.state), kRelease);
+}
+
+/// The next chunk; kNoChunk if none is left now, or the word is nonsense (then status is set).
+uint32_t BulkIn::State::claim(Transfer& transfer) noexcept {
+  SharedWord& word = page.progress[transfer.ticket].claim;
+  uint64_t seen = word.load(std::memory_order_acquire);
+  for (uint32_t tries = 0; tries <= transfer.chunks; ++tries) {
+    Claims claims = unpack_claims(seen);
+    if (claims.generation != transfer.state.generation || claims.front != transfer.claimed ||
+        claims.front + claims.back > transfer.chunks)
+      break;
+    if (claims.front + claims.back == transfer.chunks) {
+      transfer.closed = true;
+      transfer.by_sender = claims.back;
+      return Stop::kNoChunk;
+    }
+    ++claims.front;
+    if (word.compare_exchange_weak(seen, pack(claims), std::memory_order_acq_rel,
+                                   std::memory_order_acquire))
+      return transfer.claimed++;
+  }
+  transfer.status = -EPROTO;
+  return Stop::kNoChunk;
+}
+
+void BulkIn::State::close(Transfer& transfer) noexcept {
+  const Claims all{transfer.state.generation, transfer.chunks, 0};
+  const Claims claims = unpack_claims(
+      page.progress[transfer.ticket].claim.exchange(pack(all), std::memory_order_acq_rel));
+  transfer.closed = true;
+  if (claims.generation == transfer.state.generation && claims.front == transfer.claimed &&
+      claims.front + claims.back <= transfer.chunks) {
+    transfer.by_sender = claims.back;
+    return;
+  }
+  transfer.by_sender = 0;
+  transfer.status = -EPROTO;
+}
+
+void BulkIn::State::read_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept {
+  const uint64_t begin = transfer.range.begin + uint64_t(index) * transfer.chunk;
+  const auto length = size_t(std::min<uint64_t>(transfer.chunk, transfer.range.end - begin));
+  const int error = move_by_cma(calls, CmaCall::read, peer.pid, {transfer.local, transfer.locals},
+                                {transfer.remote.iov, transfer.remote.count}, begin, length,
+                                counters.cma_read_bytes);
+  budget.spend_chunk(length);
+  if (error == 0) return;
+  transfer.failed = index;
+  if (classify(error) == Failure::permission) {
+    deny(peer, CmaCall::read, error, counters);
+  } else {
+    transfer.read_off = transfer.write_off = true;
+  }
+}
+
+int BulkIn::State::read_chunks(Transfer& transfer, Budget& budget) noexcept {
+  int steps = 0;
+  while (!transfer.closed && transfer.status == 0 && budget.chunk_left() &&
+         !fatal(stop_of(transfer))) {
+    if (!may_read(transfer)) {
+      close(transfer);
+      break;
+    }
+    const uint32_t index = claim(transfer);
+    if (index == Stop::kNoChunk) break;
+    read_chunk(transfer, index, budget);
+    ++steps;
+    if (transfer.failed != Stop::kNoChunk) close(transfer);
+    // Tells at once whether that was the last one, so that the end does not wait for another poll.
+    if (!transfer.closed && transfer.status == 0 && all_claimed(transfer)) close(transfer);
+  }
+  return steps + watch_writes(transfer);
+}
+
+/// Ends the generation once everything claimed is done or has failed.
+int BulkIn::State::watch_writes(Transfer& transfer) noexcept {
+  if (transfer.status != 0) return 0;
+  // Read before `done`: a sender that stopped has stored its last `done` before.
+  const Stop stop = stop_of(transfer);
+  if (fatal(stop)) {
+    transfer.status = -int(stop.error);
+    return 1;
+  }
+  if (stop.error != 0) transfer.write_off = true;
+  TicketProgress& progress = page.progress[transfer.ticket];
+  if (transfer.state.mode == Mode::write_only && !transfer.closed &&
+      (stop.error != 0 || all_claimed(transfer)))
+    close(transfer);
+  if (!transfer.closed || transfer.status != 0) return 0;
+  const uint32_t failed = stop.chunk != Stop::kNoChunk ? 1 : 0;
+  const uint64_t over = uint64_t(count_of(progress.done, transfer)) + failed;
+  // A sender stops at the chunk that failed: it is the last one that it took.
+  if (over > transfer.by_sender || (failed && stop.chunk != transfer.chunks - transfer.by_sender)) {
+    transfer.status = -EPROTO;
+    return 1;
+  }
+  if (over < transfer.by_sender) return 0;
+  if (failed) transfer.leave_chunk(stop.chunk);
+  end_generation(transfer);
+  return 1;
+}
+
+int BulkIn::State::empty_slots(Transfer& transfer, Budget& budget) noexcept {
+  const Stop stop = stop_of(transfer);
+  const uint32_t produced = count_of(page.produced, transfer);
+  if (stop.error != 0 || produced < transfer.piece || produced - transfer.piece > kBounceSlots) {
+    transfer.status = fatal(stop) ? -int(stop.error) : -EPROTO;
+    return 1;
+  }
+  const CopyFunction copy = transfer.state.streaming == Streaming::both ? stream_copy : plain_copy;
+  int steps = 0;
+  while (transfer.piece < produced && transfer.offset < transfer.range.length() &&
+         budget.pieces > 0) {
+    const size_t bytes = piece_bytes(transfer.piece, transfer.range.length() - transfer.offset);
+    copy_out(transfer.local, transfer.locals, transfer.range.begin + transfer.offset,
+             bounce_slot(memory, transfer.piece), bytes, copy);
+    transfer.offset += bytes;
+    counters.bounce_in_bytes += bytes;
+    --budget.pieces;
+    ++steps;
+    page.consumed.store(pack(Tally{transfer.state.generation, ++transfer.piece}),
+                        std::memory_order_release);
+  }
+  if (transfer.offset == transfer.range.length()) end_generation(transfer);
+  return steps ? steps : await_sender(transfer);
+}
+
+/// No slot is filled. A sender that computes may not look here for long: what it exposed is read
+/// then. It may be about to fill a slot, which nobody reads any more.
+int BulkIn::State::await_sender(Transfer& transfer) noexcept {
+  if (!may_read(transfer)) return 0;
+  const uint64_t now = clock.now();
+  if (transfer.heard_piece != transfer.piece) {
+    transfer.heard_piece = transfer.piece;
+    transfer.heard = now;
+  }
+  if (now - transfer.heard < kSenderWait) return 0;
+  choice.sender_absent();
+  transfer.copy_off = true;
+  end_generation(transfer);
+  return 1;
+}
+
+void BulkIn::State::end_generation(Transfer& transfer) noexcept {
+  // A withdrawal that is not seen here came after the last byte was read.
+  if (withdrawn(transfer)) transfer.status = -FI_ECANCELED;
+  page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
+  const size_t lefts = transfer.lefts;
+  if (transfer.state.mode == Mode::bounce) {
+    bouncing = nullptr;
+    transfer.leave(transfer.range.begin + transfer.offset, transfer.range.end);
+  } else {
+    if (transfer.failed != Stop::kNoChunk) transfer.leave_chunk(transfer.failed);
+    const uint64_t back = uint64_t(transfer.chunks - transfer.by_sender) * transfer.chunk;
+    transfer.leave(transfer.range.begin + uint64_t(transfer.claimed) * transfer.chunk,
+                   std::min(transfer.range.begin + back, transfer.range.end));
+  }
+  transfer.state.mode = Mode::none;
+  const uint64_t now = clock.now();
+  if (transfer.lefts == lefts && transfer.status == 0)
+    choice.record(transfer.range.length(), transfer.path,
+                  now - std::max(transfer.started, last_end));
+  last_end = now;
+}
+
+}  // namespace erdma::transport::shm

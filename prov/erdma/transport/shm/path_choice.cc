@@ -1,0 +1,91 @@
+#include "transport/shm/path_choice.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr float kClearly = 1.125F;
+
+}  // namespace
+
+float PathChoice::Arm::typical() const noexcept {
+  float best = 0, second = 0;
+  for (const float rate : rates) {
+    second = std::max(second, std::min(best, rate));
+    best = std::max(best, rate);
+  }
+  return recorded < 2 ? best : second;
+}
+
+size_t PathChoice::class_of(size_t length) noexcept {
+  const size_t doublings = size_t(std::bit_width((std::max(length, size_t(1)) - 1) / kSmallest));
+  return std::min(doublings, kClasses - 1);
+}
+
+// Streaming out as well leaves the received data outside the caches: never good for its consumer,
+// so it only competes where the data would not fit there anyway.
+bool PathChoice::offered(Path path, size_t size_class, Open open) const noexcept {
+  const bool huge = size_class == kClasses - 1;
+  const bool streams = x_streaming != StreamingPolicy::never;
+  switch (path) {
+    case Path::cma:
+      return open.cma;
+    case Path::copy:
+      return open.copy && x_streaming != StreamingPolicy::always;
+    case Path::copy_streaming_in:
+      return open.copy && streams && !(huge && x_streaming == StreamingPolicy::always);
+    case Path::copy_streaming_both:
+      return open.copy && streams && huge;
+  }
+  return false;
+}
+
+Path PathChoice::choose(size_t length, Open open) noexcept {
+  if (open.cma && length <= kSpare && x_paths != PathPolicy::copy) return Path::cma;
+  if (open.cma && open.copy && x_cma_until > 0) {
+    --x_cma_until;
+    open.copy = false;
+  }
+  if (open.cma && open.copy && x_paths != PathPolicy::measure)
+    open = {x_paths == PathPolicy::cma, x_paths == PathPolicy::copy};
+  const size_t size_class = class_of(length);
+  Path paths[kPaths];
+  size_t count = 0;
+  for (size_t i = 0; i < kPaths; ++i)
+    if (offered(Path(i), size_class, open)) paths[count++] = Path(i);
+  if (count <= 1) return count ? paths[0] : Path::cma;
+  return x_classes[size_class].choose(paths, count);
+}
+
+Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
+  const Path least = *std::min_element(
+      paths, paths + count, [this](Path a, Path b) { return arm(a).recorded < arm(b).recorded; });
+  if (arm(least).recorded < kTrials) return least;
+  // Stays with what it has unless another is clearly faster: what alternates finds the buffers in
+  // the caches of the wrong core.
+  if (std::find(paths, paths + count, best) == paths + count) best = paths[0];
+  for (size_t i = 0; i < count; ++i)
+    if (arm(paths[i]).typical() > kClearly * arm(best).typical()) best = paths[i];
+  if (++transfers % kRetryEvery != 0) return best;
+  retried = uint32_t((retried + 1) % count);
+  if (paths[retried] == best) retried = uint32_t((retried + 1) % count);
+  return paths[retried];
+}
+
+void PathChoice::record(size_t length, Path used, uint64_t nanoseconds) noexcept {
+  if (length <= kSpare) return;
+  if (copies(used)) x_patience = 0;
+  Arm& arm = x_classes[class_of(length)].arms[size_t(used)];
+  arm.rates[arm.next] = float(length) / float(std::max<uint64_t>(nanoseconds, 1));
+  arm.next = uint8_t((arm.next + 1) % Arm::kRecent);
+  arm.recorded = uint8_t(std::min<unsigned>(arm.recorded + 1u, Arm::kRecent));
+}
+
+void PathChoice::sender_absent() noexcept {
+  x_patience = std::clamp(x_patience * 2, 1u, kMostPatience);
+  x_cma_until = x_patience;
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/shm/options.h"
+
+namespace erdma::transport::shm {
+
+/// Which side of a transfer through the bounce slots streams.
+enum class Streaming : uint8_t { none, in, both };
+
+/// A way to move bytes where several are open: by the kernel, or by two copies through the slots.
+enum class Path : uint8_t { cma, copy, copy_streaming_in, copy_streaming_both };
+inline constexpr size_t kPaths = 4;
+inline constexpr bool copies(Path path) noexcept {
+  return path != Path::cma;
+}
+inline constexpr Streaming streaming_of(Path path) noexcept {
+  return path == Path::copy_streaming_both ? Streaming::both
+         : path == Path::copy_streaming_in ? Streaming::in
+                                           : Streaming::none;
+}
+
+/// Learns, per class of transfer size, which path is fastest between this pair of processes: that
+/// depends on how their cores share caches, on page sizes, and on what a system call costs.
+/// Table-tested; knows no clock.
+class PathChoice {
+ public:
+  explicit PathChoice(StreamingPolicy streaming, PathPolicy paths = PathPolicy::measure) noexcept
+      : x_streaming(streaming), x_paths(paths) {}
+
+  struct Open {
+    bool cma, copy;  ///< at least one
+  };
+  /// For the transfer that begins now.
+  Path choose(size_t length, Open open) noexcept;
+  /// A transfer so chosen has moved all its bytes in this time.
+  void record(size_t length, Path used, uint64_t nanoseconds) noexcept;
+  /// A copy was chosen, but the sender did not come to do its half. Peers that compute, and leave
+  /// the copying to CMA, are asked again ever more rarely.
+  void sender_absent() noexcept;
+
+  static constexpr unsigned kTrials = 3;        ///< of each path, before the best is used
+  static constexpr unsigned kRetryEvery = 128;  ///< transfers, then another path is tried again
+  /// Up to here CMA, if open: only peers that hardly ever send use it for so little, and the slots
+  /// for copies cost memory.
+  static constexpr size_t kSpare = 8 * 1024;
+  static constexpr size_t kSmallest = 32 * 1024;  ///< upper bound of the first class; then doubled
+  static constexpr size_t kLarge = 16 * 1024 * 1024;  ///< of the last but one
+  static constexpr unsigned kMostPatience = 256;      ///< transfers by CMA after an absent sender
+
+ private:
+  static constexpr size_t kClasses = 11;
+  static_assert(kSmallest << (kClasses - 2) == kLarge);
+  /// One path for one class: its last few rates. The second best counts: whoever is descheduled
+  /// makes a rate too low, and transfers that overlap make one too high.
+  struct Arm {
+    static constexpr unsigned kRecent = 4;
+    float rates[kRecent] = {};
+    uint8_t recorded = 0;  ///< up to kRecent
+    uint8_t next = 0;
+    float typical() const noexcept;
+  };
+  struct SizeClass {
+    Arm arms[kPaths];
+    uint32_t transfers = 0;
+    uint32_t retried = 0;  ///< which arm was tried again last
+    Path best = Path::cma;
+    const Arm& arm(Path path) const noexcept { return arms[size_t(path)]; }
+    /// One of `count` paths: one that needs trials, the best, or now and then another.
+    Path choose(const Path* paths, size_t count) noexcept;
+  };
+  static size_t class_of(size_t length) noexcept;
+  bool offered(Path path, size_t size_class, Open open) const noexcept;
+
+  StreamingPolicy x_streaming;
+  PathPolicy x_paths;
+  unsigned x_patience = 0;   ///< after the last absence
+  unsigned x_cma_until = 0;  ///< transfers that go by CMA yet, without a choice
+  SizeClass x_classes[kClasses];
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,308 @@
+// raw_verbs ADDRESS: what an adapter does without a library on top: 8 B SENDs there and back, a
+// stream of them, and 1 MiB RDMA WRITEs, between two processes over rdma_cm. The yardstick of the
+// NIC transport; key and value as fi_pair_bench prints them. BENCH_CORES as there.
+#include <arpa/inet.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include "../clients/fi_common.h"
+
+namespace {
+
+using erdma::clients::Board;
+using erdma::clients::fail;
+
+constexpr int kReceives = 128;
+constexpr int kSlot = 64;         ///< bytes of each receive
+constexpr int kSignalEvery = 16;  ///< of the small sends
+constexpr int kWindow = 64;       ///< small messages that nobody has acknowledged
+constexpr int kAckEvery = 16;
+constexpr size_t kLarge = 1 << 20;
+constexpr int kLargeWindow = 8;
+
+void must(int rc, const char* what) {
+  if (rc != 0) fail("%s: %s", what, strerror(rc < 0 ? errno : rc));
+}
+template <typename T>
+T* must(T* object, const char* what) {
+  if (!object) fail("%s: %s", what, strerror(errno));
+  return object;
+}
+
+double now_us() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return double(time.tv_sec) * 1e6 + double(time.tv_nsec) / 1e3;
+}
+
+double median(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
+void print(const char* key, double value) {
+  std::printf("%s %.5f\n", key, value);
+  std::fflush(stdout);
+}
+
+void pin(int which) {
+  int cores[2] = {0, 1};
+  if (const char* text = std::getenv("BENCH_CORES")) std::sscanf(text, "%d %d", cores, cores + 1);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(size_t(cores[which]), &set);
+  must(::sched_setaffinity(0, sizeof set, &set), "sched_setaffinity");
+}
+
+/// What the other side may write to.
+struct Target {
+  uint64_t address;
+  uint32_t rkey;
+};
+
+class Side {
+ public:
+  Side(Board& board, bool first, const char* address) : x_board(board), x_first(first) {
+    x_channel = must(rdma_create_event_channel(), "rdma_create_event_channel");
+    sockaddr_in in{};
+    in.sin_family = AF_INET;
+    if (inet_pton(AF_INET, address, &in.sin_addr) != 1) fail("%s is no IPv4 address", address);
+    first ? connect(in) : accept(in);
+  }
+
+  void run() {
+    half_round_trip();
+    rate();
+    bandwidth();
+  }
+
+ private:
+  rdma_cm_event* expect(rdma_cm_event_type type) {
+    rdma_cm_event* event = nullptr;
+    must(rdma_get_cm_event(x_channel, &event), "rdma_get_cm_event");
+    if (event->event != type)
+      fail("%s instead of %s", rdma_event_str(event->event), rdma_event_str(type));
+    return event;
+  }
+
+  void accept(sockaddr_in in) {
+    rdma_cm_id* listener = nullptr;
+    must(rdma_create_id(x_channel, &listener, nullptr, RDMA_PS_TCP), "rdma_create_id");
+    must(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&in)), "rdma_bind_addr");
+    must(rdma_listen(listener, 1), "rdma_listen");
+    x_board.words[0] = ntohs(rdma_get_src_port(listener));
+    rdma_cm_event* event = expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    x_id = event->id;
+    std::memcpy(&x_remote, event->param.conn.private_data, sizeof x_remote);
+    rdma_ack_cm_event(event);
+    prepare();
+    rdma_conn_param param = terms();
+    must(rdma_accept(x_id, &param), "rdma_accept");
+    rdma_ack_cm_event(expect(RDMA_CM_EVENT_ESTABLISHED));
+  }
+
+  void connect(sockaddr_in in) {
+    while (x_board.words[0] == 0) ::usleep(100);
+    in.sin_port = htons(uint16_t(x_board.words[0]));
+    must(rdma_create_id(x_channel, &x_id, nullptr, RDMA_PS_TCP), "rdma_create_id");
+    must(rdma_resolve_addr(x_id, nullptr, reinterpret_cast<sockaddr*>(&in), 2000), "resolve_addr");
+    rdma_ack_cm_event(expect(RDMA_CM_EVENT_ADDR_RESOLVED));
+    must(rdma_resolve_route(x_id, 2000), "rdma_resolve_route");
+    rdma_ack_cm_event(expect(RDMA_CM_EVENT_ROUTE_RESOLVED));
+    prepare();
+    rdma_conn_param param = terms();
+    must(rdma_connect(x_id, &param), "rdma_connect");
+    rdma_cm_event* event = expect(RDMA_CM_EVENT_ESTABLISHED);
+    std::memcpy(&x_remote, event->param.conn.private_data, sizeof x_remote);
+    rdma_ack_cm_event(event);
+  }
+
+  rdma_conn_param terms() {
+    x_own = {reinterpret_cast<uint64_t>(x_bulk.data()), x_bulk_region->rkey};
+    rdma_conn_param param{};
+    param.private_data = &x_own;
+    param.private_data_len = sizeof x_own;
+    param.responder_resources = param.initiator_depth = 1;
+    param.retry_count = 7;
+    return param;
+  }
+
+  void prepare() {
+    x_cq = must(ibv_create_cq(x_id->verbs, 1024, nullptr, nullptr, 0), "ibv_create_cq");
+    ibv_pd* pd = must(ibv_alloc_pd(x_id->verbs), "ibv_alloc_pd");
+    ibv_qp_init_attr attr{};
+    attr.qp_type = IBV_QPT_RC;
+    attr.send_cq = attr.recv_cq = x_cq;
+    attr.cap = {256, kReceives, 1, 1, 64};
+    must(rdma_create_qp(x_id, pd, &attr), "rdma_create_qp");
+    x_slots.resize(size_t{kReceives} * kSlot);
+    x_bulk.resize(kLarge * kLargeWindow);
+    x_slot_region =
+        must(ibv_reg_mr(pd, x_slots.data(), x_slots.size(), IBV_ACCESS_LOCAL_WRITE), "ibv_reg_mr");
+    x_bulk_region = must(ibv_reg_mr(pd, x_bulk.data(), x_bulk.size(),
+                                    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
+                         "ibv_reg_mr");
+    for (int i = 0; i < kReceives; ++i) receive(uint64_t(i));
+  }
+
+  void receive(uint64_t slot) {
+    ibv_sge sge{reinterpret_cast<uint64_t>(x_slots.data() + slot * kSlot), kSlot,
+                x_slot_region->lkey};
+    ibv_recv_wr wr{}, *bad = nullptr;
+    wr.wr_id = slot;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    must(std::abs(ibv_post_recv(x_id->qp, &wr, &bad)), "ibv_post_recv");
+  }
+
+  void send() {
+    const uint64_t payload = x_sent++;
+    while (queue_full()) poll();
+    ibv_sge sge{reinterpret_cast<uint64_t>(&payload), sizeof payload, 0};
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_INLINE;
+    if (x_sent % kSignalEvery == 0) {
+      wr.send_flags |= IBV_SEND_SIGNALED;
+      ++x_signals;
+    }
+    must(std::abs(ibv_post_send(x_id->qp, &wr, &bad)), "ibv_post_send");
+  }
+  bool queue_full() const { return x_signals >= 8; }
+
+  /// Puts back what arrived and counts it.
+  void poll() {
+    ibv_wc done[16];
+    const int count = ibv_poll_cq(x_cq, 16, done);
+    for (int i = 0; i < count; ++i) {
+      if (done[i].status != IBV_WC_SUCCESS) fail("%s", ibv_wc_status_str(done[i].status));
+      if (done[i].opcode & IBV_WC_RECV) {
+        receive(done[i].wr_id);
+        ++x_received;
+      } else if (done[i].opcode == IBV_WC_RDMA_WRITE) {
+        --x_writes;
+      } else {
+        --x_signals;
+      }
+    }
+  }
+  void await(uint64_t received) {
+    while (x_received < received) poll();
+  }
+
+  void turns(int count) {
+    for (int i = 0; i < count; ++i) {
+      if (x_first) send();
+      await(++x_expected);
+      if (!x_first) send();
+    }
+  }
+  void half_round_trip() {
+    turns(4000);
+    std::vector<double> samples;
+    for (int block = 0; block < 2000; ++block) {
+      const double start = now_us();
+      turns(20);
+      samples.push_back((now_us() - start) / 20 / 2);
+    }
+    if (x_first) print("half_8", median(samples));
+  }
+
+  double stream(int count) {
+    const double start = now_us();
+    if (x_first) {
+      const uint64_t before = x_expected;
+      for (int i = 0; i < count; ++i) {
+        while (uint64_t(i) >= kWindow + (x_received - before) * kAckEvery) poll();
+        send();
+      }
+      await(x_expected += uint64_t(count / kAckEvery));
+    } else {
+      for (int i = 0; i < count / kAckEvery; ++i) {
+        await(x_expected += kAckEvery);
+        send();
+      }
+    }
+    return double(count) / (now_us() - start);
+  }
+  void rate() {
+    stream(16000);
+    std::vector<double> samples;
+    for (int block = 0; block < 5; ++block) samples.push_back(stream(96000));
+    if (x_first) print("rate", median(samples));
+  }
+
+  void write(int slot) {
+    const size_t at = kLarge * size_t(slot);
+    ibv_sge sge{reinterpret_cast<uint64_t>(x_bulk.data() + at), uint32_t(kLarge),
+                x_bulk_region->lkey};
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma = {x_remote.address + at, x_remote.rkey};
+    must(std::abs(ibv_post_send(x_id->qp, &wr, &bad)), "ibv_post_send");
+    ++x_writes;
+  }
+  double write_many(int count) {
+    const double start = now_us();
+    for (int i = 0; i < count; ++i) {
+      while (x_writes >= kLargeWindow) poll();
+      write(i % kLargeWindow);
+    }
+    while (x_writes > 0) poll();
+    return double(kLarge) * count / (now_us() - start) / 1e3;
+  }
+  void bandwidth() {
+    if (x_first) {
+      write_many(2 * kLargeWindow);
+      std::vector<double> samples;
+      for (int block = 0; block < 20; ++block) samples.push_back(write_many(32));
+      print("bandwidth_1048576", median(samples));
+      send();
+    } else {
+      await(++x_expected);
+    }
+  }
+
+  Board& x_board;
+  const bool x_first;
+  rdma_event_channel* x_channel = nullptr;
+  rdma_cm_id* x_id = nullptr;
+  ibv_cq* x_cq = nullptr;
+  ibv_mr *x_slot_region = nullptr, *x_bulk_region = nullptr;
+  std::vector<std::byte> x_slots, x_bulk;
+  Target x_own{}, x_remote{};
+  uint64_t x_sent = 0, x_received = 0, x_expected = 0;
+  int x_signals = 0, x_writes = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) fail("usage: raw_verbs ADDRESS");
+  Board& board = Board::create();
+  std::vector<pid_t> children;
+  for (const bool first : {true, false})
+    children.push_back(erdma::clients::spawn([&, first] {
+      pin(first ? 0 : 1);
+      Side side(board, first, argv[1]);
+      side.run();
+      // Neither ends while the other still polls.
+      board.words[1].fetch_add(1);
+      while (board.words[1] < 2) ::usleep(100);
+      return 0;
+    }));
+  return erdma::clients::reap(children, 50);
+}

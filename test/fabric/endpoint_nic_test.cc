@@ -1,0 +1,248 @@
+// Endpoints of a domain on a NIC: the simulated adapter, in both of its personalities.
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "fabric/rig.h"
+#include "fake/captured_log.h"
+#include "transport/simulated_device.h"
+#include "util/socket_address.h"
+
+namespace {
+
+using namespace erdma::test;
+using erdma::util::SocketAddress;
+
+constexpr int kSharedMemoryPermitted = 11;  // FI_OPT_SHARED_MEMORY_PERMITTED of newer headers
+
+void on_nic() {
+  g_device = "erdma_0";
+  unsetenv("FI_ERDMA_SHM");
+  setenv("FI_LOG_LEVEL", "info", 1);
+  provider();
+  const std::lock_guard log_guard(erdma::test::g_log_mutex);
+  g_log.clear();
+}
+
+/// What the transports said when they were closed.
+size_t logged(const char* what) {
+  size_t sum = 0;
+  const std::lock_guard log_guard(erdma::test::g_log_mutex);
+  for (const LogLine& line : g_log) {
+    const size_t at = line.text.find(what);
+    if (at == std::string::npos) continue;
+    const size_t begin = line.text.find_last_not_of("0123456789", at - 2) + 1;
+    sum += std::stoul(line.text.substr(begin));
+  }
+  return sum;
+}
+size_t nic_bytes() {
+  return logged(" bytes in packets") + logged(" by RDMA READ") + logged(" by RDMA WRITE");
+}
+size_t shm_bytes() {
+  return logged(" bytes through rings");
+}
+
+SocketAddress name_of(const Port& port) {
+  const std::vector<char> bytes = port.name();
+  return SocketAddress::from_sockaddr(bytes.data(), bytes.size());
+}
+
+void exchange_all_ways(Port& a, Port& b) {
+  const fi_addr_t to_b = a.insert(b), to_a = b.insert(a);
+  for (const size_t length : {size_t{0}, size_t{8}, size_t{3000}, size_t{100'000}}) {
+    exchange(a, b, to_b, length);
+    exchange(b, a, to_a, length);
+  }
+}
+
+START_TEST(local_peers_share_memory_under_the_name_of_the_nic) {
+  {
+    Root root;
+    Port a(root), b(root);
+    const SocketAddress source =
+        SocketAddress::from_sockaddr(root.info->src_addr, root.info->src_addrlen);
+    ck_assert(name_of(a).same_host(source) && name_of(a).port() != 0);
+    ck_assert(!(name_of(a) == name_of(b)));
+    exchange_all_ways(a, b);
+    exchange(a, a, a.insert(a), 5000);
+  }
+  ck_assert_uint_gt(shm_bytes(), 0);
+  ck_assert_uint_eq(nic_bytes(), 0);
+}
+END_TEST
+
+START_TEST(without_shared_memory_local_peers_and_itself_use_the_nic) {
+  setenv("FI_ERDMA_SHM", "off", 1);
+  {
+    Root root;
+    Port a(root), b(root);
+    exchange_all_ways(a, b);
+    exchange(a, a, a.insert(a), 5000);
+    exchange(a, a, a.insert(a), 100'000);
+    bool permitted = true;
+    size_t length = sizeof(permitted);
+    ck_assert_int_eq(
+        fi_getopt(&a.ep->fid, FI_OPT_ENDPOINT, kSharedMemoryPermitted, &permitted, &length), 0);
+    ck_assert(!permitted);
+  }
+  ck_assert_uint_eq(shm_bytes(), 0);
+  ck_assert_uint_gt(nic_bytes(), 100'000);
+}
+END_TEST
+
+START_TEST(an_endpoint_may_forgo_shared_memory) {
+  {
+    Root root;
+    Port b(root);
+    fid_ep* ep = nullptr;
+    fid_cq* cq = root.open_cq();
+    fid_av* av = root.open_av();
+    ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
+    bool no = false;
+    const auto set = [&] {
+      return fi_setopt(&ep->fid, FI_OPT_ENDPOINT, kSharedMemoryPermitted, &no, sizeof(no));
+    };
+    ck_assert_int_eq(set(), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
+    ck_assert_int_eq(fi_enable(ep), 0);
+    ck_assert_int_eq(set(), 0);
+    no = true;
+    ck_assert_int_eq(set(), -FI_EOPBADSTATE);
+    // The other one, which looks for shared memory first, finds the way too.
+    char name[64];
+    size_t length = sizeof(name);
+    ck_assert_int_eq(fi_getname(&ep->fid, name, &length), 0);
+    fi_addr_t to = FI_ADDR_NOTAVAIL;
+    ck_assert_int_eq(fi_av_insert(b.av, name, 1, &to, 0, nullptr), 1);
+    char byte = 'x', got = 0;
+    ck_assert_int_eq(fi_trecv(ep, &got, 1, nullptr, FI_ADDR_UNSPEC, 1, 0, &got), 0);
+    ck_assert_int_eq(fi_tsend(b.ep, &byte, 1, nullptr, to, 1, &byte), 0);
+    fi_cq_tagged_entry entry{};
+    while (fi_cq_read(cq, &entry, 1) != 1) b.progress();
+    ck_assert_int_eq(got, 'x');
+    ck_assert_ptr_eq(b.wait().op_context, &byte);
+    ck_assert_int_eq(fi_close(&ep->fid), 0);
+    ck_assert_int_eq(fi_close(&cq->fid), 0);
+    ck_assert_int_eq(fi_close(&av->fid), 0);
+  }
+  size_t warnings = 0;
+  {
+    const std::lock_guard log_guard(erdma::test::g_log_mutex);
+    for (const LogLine& line : g_log)
+      warnings += contains(line.text, "cannot be reached through shared memory");
+  }
+  ck_assert_uint_eq(warnings, 1);
+  ck_assert_uint_gt(nic_bytes(), 0);
+}
+END_TEST
+
+/// Whatever its own mode, an answer goes back the way that the message came.
+START_TEST(peers_of_which_one_has_no_shared_memory_talk_both_ways) {
+  setenv("FI_ERDMA_CONNECT_TIMEOUT", "300", 1);
+  Root with;
+  Port a(with);
+  setenv("FI_ERDMA_SHM", "off", 1);
+  Root without;
+  Port b(without);
+  exchange_all_ways(_i == 0 ? a : b, _i == 0 ? b : a);
+}
+END_TEST
+
+START_TEST(a_name_that_shared_memory_has_already_is_refused) {
+  fi_info* info = get_info();
+  auto* source = static_cast<sockaddr_in*>(info->src_addr);
+  source->sin_port = htons(29'999);
+  const SocketAddress name = SocketAddress::from_sockaddr(source, sizeof(*source));
+  sockaddr_un taken{};
+  taken.sun_family = AF_UNIX;
+  const std::string text = "erdma/" + name.to_string();
+  std::memcpy(taken.sun_path + 1, text.data(), text.size());
+  const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  ck_assert_int_eq(bind(socket, reinterpret_cast<sockaddr*>(&taken),
+                        socklen_t(offsetof(sockaddr_un, sun_path) + 1 + text.size())),
+                   0);
+  Root root;
+  fid_cq* cq = root.open_cq();
+  fid_av* av = root.open_av();
+  fid_ep* ep = nullptr;
+  ck_assert_int_eq(fi_endpoint(root.domain, info, &ep, nullptr), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
+  ck_assert_int_eq(fi_enable(ep), -FI_EADDRINUSE);
+  ::close(socket);
+  ck_assert_int_eq(fi_enable(ep), 0);
+  ck_assert_int_eq(fi_close(&ep->fid), 0);
+  ck_assert_int_eq(fi_close(&cq->fid), 0);
+  ck_assert_int_eq(fi_close(&av->fid), 0);
+  fi_freeinfo(info);
+}
+END_TEST
+
+START_TEST(a_thread_asleep_is_woken_by_the_nic) {
+  setenv("FI_ERDMA_SHM", "off", 1);
+  Root receiving({.threading = FI_THREAD_SAFE}), sending({.threading = FI_THREAD_SAFE});
+  Port a(receiving, FI_WAIT_FD), b(sending);
+  const fi_addr_t to = b.insert(a);
+  uint64_t got = 0;
+  for (uint64_t i = 1; i <= 20; ++i) {
+    ck_assert_int_eq(fi_trecv(a.ep, &got, sizeof(got), nullptr, FI_ADDR_UNSPEC, i, 0, &got), 0);
+    std::thread sender([&] {
+      ck_assert_int_eq(fi_tsend(b.ep, &i, sizeof(i), nullptr, to, i, &i), 0);
+      b.wait();
+    });
+    fi_cq_tagged_entry entry{};
+    ck_assert_int_eq(fi_cq_sread(a.cq, &entry, 1, nullptr, -1), 1);
+    ck_assert_uint_eq(got, i);
+    sender.join();
+  }
+}
+END_TEST
+
+START_TEST(another_job_is_turned_away) {
+  setenv("FI_ERDMA_SHM", "off", 1);
+  setenv("FI_ERDMA_JOB_KEY", "one", 1);
+  Root one;
+  Port a(one);
+  setenv("FI_ERDMA_JOB_KEY", _i == 0 ? "two" : "one", 1);
+  Root two;
+  Port b(two);
+  const fi_addr_t to = a.insert(b);
+  if (_i == 1) return exchange(a, b, to, 8);
+  char byte = 'x';
+  ck_assert_int_eq(fi_tsend(a.ep, &byte, 1, nullptr, to, 1, &byte), 0);
+  const fi_cq_err_entry error = a.wait_error(&b);
+  ck_assert_int_eq(error.err, FI_ECONNREFUSED);
+  ck_assert_ptr_eq(error.op_context, &byte);
+}
+END_TEST
+
+int run() {
+  Suite* suite = suite_create("endpoint on a NIC");
+  TCase* tcase = tcase_create("nic");
+  suite_add_tcase(suite, tcase);
+  tcase_set_timeout(tcase, 10);
+  tcase_add_checked_fixture(tcase, on_nic, nullptr);
+  tcase_add_test(tcase, local_peers_share_memory_under_the_name_of_the_nic);
+  tcase_add_test(tcase, without_shared_memory_local_peers_and_itself_use_the_nic);
+  tcase_add_test(tcase, an_endpoint_may_forgo_shared_memory);
+  tcase_add_loop_test(tcase, peers_of_which_one_has_no_shared_memory_talk_both_ways, 0, 2);
+  tcase_add_test(tcase, a_name_that_shared_memory_has_already_is_refused);
+  tcase_add_test(tcase, a_thread_asleep_is_woken_by_the_nic);
+  tcase_add_loop_test(tcase, another_job_is_turned_away, 0, 2);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  return erdma::test::on_simulated_devices(argv, run);
+}

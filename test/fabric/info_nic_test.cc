@@ -1,0 +1,312 @@
+// fi_getinfo(3) on hosts with NICs.
+#include <stdlib.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fabric/info_query.h"
+#include "fake/devices.h"
+
+using erdma::fabric::Host;
+using erdma::fabric::InfoQuery;
+using erdma::transport::verbs::DeviceDescription;
+using namespace erdma::test;
+
+namespace {
+
+using Devices = std::vector<DeviceDescription>;
+
+struct Answer {
+  int status;
+  InfoPtr list;
+
+  std::string names() const {
+    std::string text;
+    for (const fi_info* info = list.get(); info; info = info->next)
+      text += (text.empty() ? "" : " ") + std::string(info->domain_attr->name);
+    return text;
+  }
+};
+
+struct Where {
+  const char* node = nullptr;
+  const char* service = nullptr;
+  uint64_t flags = 0;
+};
+
+Answer ask(const Devices& devices, const fi_info* hints = nullptr, const Where& where = {}) {
+  Host host;
+  host.settings = erdma::fabric::read_settings(&g_provider);
+  host.devices = [&] { return devices; };
+  fi_info* list = nullptr;
+  const InfoQuery query{kVersion, where.node, where.service, where.flags, hints};
+  const int status = erdma::fabric::find_infos(query, host, &list);
+  return {status, InfoPtr(list)};
+}
+
+/// In place of set_up(): the NICs are there to be used.
+void any_nic() {
+  unsetenv("FI_ERDMA_DEVICE");
+}
+
+const Devices kTwo = {make_nic("erdma_0", "10.0.0.1"), make_nic("erdma_1", "10.0.1.1")};
+
+START_TEST(each_active_nic_is_one_info) {
+  any_nic();
+  const Answer answer = ask(kTwo);
+  ck_assert_int_eq(answer.status, 0);
+  check_text(answer.names(), "erdma_0 erdma_1");
+  const fi_info& first = *answer.list;
+  check_text(source_of(first).to_string(), "10.0.0.1:0");
+  check_text(source_of(*first.next).to_string(), "10.0.1.1:0");
+  ck_assert_int_eq(first.ep_attr->type, FI_EP_RDM);
+  ck_assert_str_eq(first.fabric_attr->name, first.next->fabric_attr->name);
+  ck_assert_uint_eq(first.addr_format, FI_SOCKADDR_IN);
+  ck_assert_uint_eq(first.domain_attr->auth_key_size, 0);
+  check_text(only_log_line(), "");
+}
+END_TEST
+
+START_TEST(one_that_is_down_is_left_out_and_the_log_says_why) {
+  any_nic();
+  const Answer answer = ask({kTwo[0], make_nic("erdma_1", "10.0.1.1", false)});
+  check_text(answer.names(), "erdma_0");
+  ck_assert_int_eq(g_log.at(0).level, FI_LOG_INFO);
+  const std::string line = only_log_line();
+  ck_assert_msg(contains(line, "erdma_1 is not used: port 1 (eth1) is DOWN"), "%s", line.c_str());
+}
+END_TEST
+
+START_TEST(the_nic_is_described) {
+  any_nic();
+  const Answer answer = ask(kTwo);
+  const fid_nic& nic = *answer.list->nic;
+  ck_assert_str_eq(nic.device_attr->name, "erdma_0");
+  ck_assert_str_eq(nic.device_attr->vendor_id, "0x1ded");
+  ck_assert_str_eq(nic.device_attr->device_id, "0x107f");
+  ck_assert_str_eq(nic.device_attr->driver, "erdma");
+  ck_assert_str_eq(nic.device_attr->firmware, "0.2.0");
+  ck_assert_ptr_nonnull(nic.device_attr->device_version);
+  ck_assert_int_eq(nic.bus_attr->bus_type, FI_BUS_PCI);
+  ck_assert_int_eq(nic.bus_attr->attr.pci.bus_id, 0x1f);
+  ck_assert_int_eq(nic.bus_attr->attr.pci.device_id, 3);
+  ck_assert_str_eq(nic.link_attr->address, "10.0.0.1");
+  ck_assert_uint_eq(nic.link_attr->mtu, 1024);
+  ck_assert_uint_eq(nic.link_attr->speed, 100'000'000'000);
+  ck_assert_int_eq(nic.link_attr->state, FI_LINK_UP);
+  const std::string text = fi_tostr(answer.list.get(), FI_TYPE_INFO);
+  ck_assert_msg(contains(text, "PCI 0000:1f:03.0"), "%s", text.c_str());
+  const InfoPtr copy(fi_dupinfo(answer.list.get()));
+  ck_assert_str_eq(copy->nic->device_attr->name, "erdma_0");
+}
+END_TEST
+
+START_TEST(a_nic_without_a_bus_says_so) {
+  any_nic();
+  DeviceDescription virtual_nic = make_nic("siw0", "10.0.0.1");
+  virtual_nic.pci = false;
+  virtual_nic.driver = virtual_nic.firmware = "";
+  const Answer answer = ask({virtual_nic});
+  ck_assert_int_eq(answer.list->nic->bus_attr->bus_type, FI_BUS_UNKNOWN);
+  ck_assert_str_eq(answer.list->nic->device_attr->driver, "unknown");
+}
+END_TEST
+
+// Which of them.
+
+START_TEST(a_domain_name_selects_its_nic) {
+  any_nic();
+  InfoPtr hints = make_hints();
+  hints->domain_attr->name = strdup("erdma_1");
+  check_text(ask(kTwo, hints.get()).names(), "erdma_1");
+}
+END_TEST
+
+START_TEST(an_unknown_domain_name_is_no_data_with_a_reason) {
+  any_nic();
+  InfoPtr hints = make_hints();
+  hints->domain_attr->name = strdup("erdma_9");
+  ck_assert_int_eq(ask(kTwo, hints.get()).status, -FI_ENODATA);
+  ck_assert(contains(only_log_line(), "erdma_9"));
+}
+END_TEST
+
+START_TEST(a_source_node_selects_the_nic_with_that_address) {
+  any_nic();
+  const Answer answer = ask(kTwo, nullptr, {"10.0.1.1", "7000", FI_SOURCE});
+  check_text(answer.names(), "erdma_1");
+  check_text(source_of(*answer.list).to_string(), "10.0.1.1:7000");
+}
+END_TEST
+
+START_TEST(a_source_in_the_hints_selects_the_nic_with_that_address) {
+  any_nic();
+  const Answer first = ask(kTwo);
+  const Answer again = ask(kTwo, first.list->next);
+  check_text(again.names(), "erdma_1");
+}
+END_TEST
+
+START_TEST(a_source_of_no_nic_is_no_data) {
+  any_nic();
+  ck_assert_int_eq(ask(kTwo, nullptr, {"127.0.0.1", nullptr, FI_SOURCE}).status, -FI_ENODATA);
+  ck_assert(contains(only_log_line(), "127.0.0.1"));
+}
+END_TEST
+
+START_TEST(a_service_alone_is_the_port_on_every_nic) {
+  any_nic();
+  const Answer answer = ask(kTwo, nullptr, {nullptr, "7000", FI_SOURCE});
+  check_text(answer.names(), "erdma_0 erdma_1");
+  check_text(source_of(*answer.list->next).to_string(), "10.0.1.1:7000");
+}
+END_TEST
+
+START_TEST(a_destination_is_in_each_info) {
+  any_nic();
+  const Answer answer = ask(kTwo, nullptr, {"10.9.9.9", "7000", FI_NUMERICHOST});
+  ck_assert_ptr_nonnull(answer.list.get());
+  for (const fi_info* info = answer.list.get(); info; info = info->next) {
+    check_text(destination_of(*info).to_string(), "10.9.9.9:7000");
+    ck_assert_int_eq(source_of(*info).port(), 0);
+  }
+}
+END_TEST
+
+/// The kernel would send to this host's own address from that very address.
+START_TEST(the_nic_on_the_route_comes_first) {
+  any_nic();
+  const Devices devices = {kTwo[0], make_nic("erdma_1", "127.0.0.1")};
+  check_text(ask(devices, nullptr, {"127.0.0.1", "7000", 0}).names(), "erdma_1 erdma_0");
+}
+END_TEST
+
+START_TEST(a_family_selects_the_nics_that_have_it) {
+  any_nic();
+  InfoPtr hints = make_hints();
+  hints->addr_format = FI_SOCKADDR_IN6;
+  const Answer answer = ask({kTwo[0], make_nic("erdma_1", "fd00::1")}, hints.get());
+  check_text(answer.names(), "erdma_1");
+  ck_assert_uint_eq(answer.list->addr_format, FI_SOCKADDR_IN6);
+}
+END_TEST
+
+START_TEST(a_device_variable_selects_by_name_whatever_the_vendor) {
+  setenv("FI_ERDMA_DEVICE", "siw0", 1);
+  Devices devices = {kTwo[0], make_nic("siw0", "10.0.2.1")};
+  devices[1].vendor = 0;
+  check_text(ask(devices).names(), "siw0");
+}
+END_TEST
+
+// Without one.
+
+START_TEST(without_a_usable_nic_single_host_operation_names_each_reason) {
+  any_nic();
+  setenv("FI_PROVIDER", "erdma", 1);
+  const Answer answer = ask({make_nic("erdma_0", "10.0.0.1", false), make_nic("erdma_1", nullptr)});
+  check_text(answer.names(), "shm");
+  ck_assert_int_eq(g_log.at(0).level, FI_LOG_WARN);
+  const std::string line = only_log_line();
+  ck_assert_msg(contains(line, "erdma_0: port 1 (eth1) is DOWN; erdma_1: eth1 has no IP"), "%s",
+                line.c_str());
+}
+END_TEST
+
+START_TEST(shm_behind_a_device_is_the_fallback_without_a_warning) {
+  setenv("FI_ERDMA_DEVICE", "erdma_0,shm", 1);
+  check_text(ask({kTwo[0]}).names(), "erdma_0");
+  check_text(ask({make_nic("erdma_0", "10.0.0.1", false)}).names(), "shm");
+  check_text(only_log_line(), "");
+}
+END_TEST
+
+START_TEST(shm_alone_does_not_even_look_at_devices) {
+  setenv("FI_ERDMA_DEVICE", "shm", 1);
+  Host host;
+  host.settings = erdma::fabric::read_settings(&g_provider);
+  host.devices = []() -> Devices { ck_abort_msg("looked"); };
+  fi_info* info = nullptr;
+  ck_assert_int_eq(erdma::fabric::find_infos({kVersion, nullptr, nullptr, 0, nullptr}, host, &info),
+                   0);
+  const InfoPtr owner(info);
+  ck_assert_str_eq(info->domain_attr->name, "shm");
+}
+END_TEST
+
+START_TEST(shared_memory_switched_off_leaves_nothing_without_a_nic) {
+  setenv("FI_ERDMA_DEVICE", "shm", 1);
+  setenv("FI_ERDMA_SHM", "off", 1);
+  ck_assert_int_eq(ask({}).status, -FI_ENODATA);
+  ck_assert(contains(only_log_line(), "FI_ERDMA_SHM=off"));
+}
+END_TEST
+
+// Keys.
+
+InfoPtr hints_with_key(size_t size) {
+  InfoPtr hints = make_hints();
+  hints->ep_attr->auth_key = static_cast<uint8_t*>(calloc(1, size));
+  hints->ep_attr->auth_key_size = size;
+  return hints;
+}
+
+START_TEST(a_key_is_returned_for_a_nic) {
+  any_nic();
+  InfoPtr hints = hints_with_key(16);
+  hints->ep_attr->auth_key[3] = 7;
+  const Answer answer = ask(kTwo, hints.get());
+  ck_assert_int_eq(answer.status, 0);
+  ck_assert_uint_eq(answer.list->ep_attr->auth_key_size, 16);
+  ck_assert_int_eq(answer.list->ep_attr->auth_key[3], 7);
+  ck_assert_ptr_ne(answer.list->ep_attr->auth_key, hints->ep_attr->auth_key);
+  ck_assert_ptr_null(answer.list->domain_attr->auth_key);
+  ck_assert_int_eq(erdma::fabric::check_info(kVersion, *answer.list), 0);
+}
+END_TEST
+
+START_TEST(a_key_that_is_too_long_is_no_data) {
+  any_nic();
+  ck_assert_int_eq(ask(kTwo, hints_with_key(257).get()).status, -FI_ENODATA);
+  ck_assert(contains(only_log_line(), "ep_attr->auth_key_size"));
+}
+END_TEST
+
+START_TEST(within_a_host_no_key_is_checked_so_none_is_taken) {
+  ck_assert_int_eq(ask({}, hints_with_key(16).get()).status, -FI_ENODATA);
+  ck_assert(contains(only_log_line(), "auth_key"));
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("info_nic");
+  TCase* tcase = add_case(suite, "answers");
+  tcase_add_test(tcase, each_active_nic_is_one_info);
+  tcase_add_test(tcase, one_that_is_down_is_left_out_and_the_log_says_why);
+  tcase_add_test(tcase, the_nic_is_described);
+  tcase_add_test(tcase, a_nic_without_a_bus_says_so);
+  tcase = add_case(suite, "choice");
+  tcase_add_test(tcase, a_domain_name_selects_its_nic);
+  tcase_add_test(tcase, an_unknown_domain_name_is_no_data_with_a_reason);
+  tcase_add_test(tcase, a_source_node_selects_the_nic_with_that_address);
+  tcase_add_test(tcase, a_source_in_the_hints_selects_the_nic_with_that_address);
+  tcase_add_test(tcase, a_source_of_no_nic_is_no_data);
+  tcase_add_test(tcase, a_service_alone_is_the_port_on_every_nic);
+  tcase_add_test(tcase, a_destination_is_in_each_info);
+  tcase_add_test(tcase, the_nic_on_the_route_comes_first);
+  tcase_add_test(tcase, a_family_selects_the_nics_that_have_it);
+  tcase_add_test(tcase, a_device_variable_selects_by_name_whatever_the_vendor);
+  tcase = add_case(suite, "none");
+  tcase_add_test(tcase, without_a_usable_nic_single_host_operation_names_each_reason);
+  tcase_add_test(tcase, shm_behind_a_device_is_the_fallback_without_a_warning);
+  tcase_add_test(tcase, shm_alone_does_not_even_look_at_devices);
+  tcase_add_test(tcase, shared_memory_switched_off_leaves_nothing_without_a_nic);
+  tcase = add_case(suite, "keys");
+  tcase_add_test(tcase, a_key_is_returned_for_a_nic);
+  tcase_add_test(tcase, a_key_that_is_too_long_is_no_data);
+  tcase_add_test(tcase, within_a_host_no_key_is_checked_so_none_is_taken);
+  return erdma::test::run(suite);
+}

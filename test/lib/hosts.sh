@@ -1,0 +1,44 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Two 'hosts' on one machine: network namespaces A (10.8.0.1) and B (10.8.0.2), joined by a veth pair.
+# The caller sets `top`.
+
+# make_hosts: needs the rights of root in this network namespace and a /run that can be written.
+make_hosts() {
+  local host
+  ip netns add A && ip netns add B || return
+  ip link add a0 type veth peer name b0 || return
+  ip link set a0 netns A && ip link set b0 netns B || return
+  ip -n A addr add 10.8.0.1/24 dev a0
+  ip -n B addr add 10.8.0.2/24 dev b0
+  for host in A B; do ip -n $host link set lo up; done
+  ip -n A link set a0 up
+  ip -n B link set b0 up
+}
+
+# can_make_hosts: whether with_hosts would do.
+can_make_hosts() {
+  command -v ip >/dev/null && with_hosts true >/dev/null 2>&1
+}
+
+# with_hosts COMMAND...: with two hosts that nobody else sees and that end with it. Without root's
+# rights, in a user namespace where these can be had.
+with_hosts() {
+  local as=()
+  unshare -m -n true 2>/dev/null || as=(-U -r)
+  # shellcheck disable=SC2016
+  unshare "${as[@]}" -m -n bash -c 'top=$1
+    . "$top/test/lib/hosts.sh"
+    mount -t tmpfs run /run && make_hosts || exit 77
+    shift
+    exec "$@"' _ "$top" "$@"
+}
+
+# on_host HOST COMMAND...: also as a name, which is what MPI tells hosts by.
+on_host() { bash "$top/test/lib/agent.sh" "$1" "$(printf '%q ' "${@:2}")"; }
+
+# use_hosts: mpirun, started on host A, reaches B without ssh.
+use_hosts() {
+  export OMPI_MCA_plm_rsh_agent=$top/test/lib/agent.sh OMPI_MCA_plm_rsh_no_tree_spawn=1
+  export OMPI_MCA_oob_tcp_if_include=10.8.0.0/24 OMPI_MCA_btl=self
+}

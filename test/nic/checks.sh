@@ -1,0 +1,74 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Checks of test/nic/run.sh; beside those of test/clients/checks.sh, some of whose functions they
+# replace. From the environment besides: softerdma, the library that simulates the adapter.
+
+with() { export "$1=$2"; "${@:3}"; }
+
+# simulated COMMAND...: with an adapter of its own, whose rules nobody breaks.
+simulated() {
+  SOFTERDMA_DIR=$(mktemp -d) SOFTERDMA_REPORT=$log.violations
+  export SOFTERDMA_DIR SOFTERDMA_REPORT
+  : >"$SOFTERDMA_REPORT"
+  "$@" || wrong "exit status $?"
+  rm -rf "$SOFTERDMA_DIR"
+  [ ! -s "$SOFTERDMA_REPORT" ] || { cat "$SOFTERDMA_REPORT"; wrong 'a rule of the adapter was broken'; }
+}
+
+# What programs run under: the adapter, in place of refusals.
+refusing() { wrapper=(env "LD_PRELOAD=$softerdma"); }
+warnings_match() { ! grep -q 'continuing by copy' "$log" || wrong 'shared memory was used'; }
+stress() {
+  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" LD_PRELOAD="$softerdma" "$bin/$1" "${@:2}"
+}
+
+# The counters at close say that bytes went through the adapter, and that none went around it.
+carried_by_provider() {
+  [ "$provider" = erdma ] || return 0
+  nic_bytes
+  ! grep -q 'bytes through rings' "$log" || wrong 'shared memory was used'
+}
+nic_bytes() {
+  local sums
+  sums=$(grep -oE '[0-9]+ bytes in packets, [0-9]+ by RDMA READ, [0-9]+ by RDMA WRITE' "$log" |
+    awk '{ p += $1; r += $5; w += $9 } END { printf "%.0f %.0f %.0f\n", p, r, w }')
+  echo "# bytes in packets, by RDMA READ and by RDMA WRITE: ${sums:-none}"
+  [ "${sums%% *}" -gt 0 ] 2>/dev/null || wrong 'nothing went through the NIC'
+}
+
+one_is_down() {
+  needs fi_info
+  SOFTERDMA_DIR=$(mktemp -d)
+  export SOFTERDMA_DIR SOFTERDMA_DEVICES='erdma_0;erdma_1,ip=10.8.1.1,state=down'
+  env FI_LOG_LEVEL=info FI_LOG_PROV="$provider" LD_PRELOAD="$softerdma" \
+    fi_info -p "$provider" -v || wrong "exit status $?"
+  rm -rf "$SOFTERDMA_DIR"
+  grep -q 'name: erdma_0' "$log" || wrong 'the active adapter is not there'
+  ! grep -q 'name: erdma_1' "$log" || wrong 'the adapter that is down is there'
+  grep -qE 'erdma_1 is not used: port 1 .*is DOWN' "$log" || wrong 'the log does not say why'
+}
+
+# mpi_phases RANKS PHASE...
+mpi_phases() {
+  [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
+  launch "$1" none '' "$bin/mpi_check" "${@:2}"
+  grep -q "^mpi_check: .* on $1 ranks passed" "$log" || wrong 'no closing line'
+  carried_by_provider none
+}
+
+# mpi_two_hosts RANKS: half of them on each of two hosts, so that both ways are used.
+mpi_two_hosts() {
+  [ "$hosts" = yes ] || skip 'no network namespaces can be made here'
+  [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
+  . "$top/test/lib/hosts.sh"
+  use_hosts
+  # shellcheck disable=SC2016
+  with_hosts bash -c 'top=$1 ranks=$2 bin=$3
+    . "$top/test/lib/hosts.sh"
+    on_host A mpirun --map-by node -H "A:$ranks,B:$ranks" -n "$ranks" -x LD_PRELOAD="$softerdma" \
+      -x FI_LOG_LEVEL=info -x FI_LOG_PROV="$provider" "$bin/mpi_check"' _ "$top" "$1" "$bin" ||
+    wrong "exit status $?"
+  grep -q "^mpi_check: .* on $1 ranks passed" "$log" || wrong 'no closing line'
+  grep -q 'bytes through rings' "$log" || wrong 'shared memory was not used within a host'
+  nic_bytes
+}

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# test/nic/run.sh [PART-OF-A-NAME]: real applications over the NIC transport, on the simulated eRDMA
+# adapter (test/softerdma) in both of its personalities. Prints "PASS: name", "FAIL: name" and "SKIP:
+# name (why)"; the output of each is in $top_builddir/nic/logs. Exit status 1 if one failed.
+set -u
+top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
+top=$(cd "$top" && pwd)
+# shellcheck source=test/lib/common.sh
+. "$top/test/lib/common.sh"
+# shellcheck source=test/lib/hosts.sh
+. "$top/test/lib/hosts.sh"
+build=${top_builddir:-$top/build}
+build=$(cd "$build" && pwd)
+[ -n "${FI_PROVIDER:-}" ] || use_build "$build"
+use_open_mpi
+export top provider=${FI_PROVIDER} here=$top/test/clients bin=$build/clients
+export softerdma=$build/.libs/libsofterdma.so more_checks=$top/test/nic/checks.sh
+logs=$build/nic/logs
+filter=${1:-}
+mkdir -p "$bin/logs" "$logs" || exit 1
+# shellcheck source=test/clients/build.sh
+. "$here/build.sh"
+# shellcheck source=test/clients/harness.sh
+. "$here/harness.sh"
+[ -f "$softerdma" ] || make -C "$build" libsofterdma.la >"$logs/build.log" 2>&1 ||
+  { echo 'FAIL: the simulated adapter cannot be built'; exit 1; }
+build_clients >"$logs/build.log" 2>&1 || { tail -n 20 "$logs/build.log"; echo 'FAIL: build'; exit 1; }
+python=$(python_with_mpi) && export python
+hosts=no
+! can_make_hosts || hosts=yes
+export hosts
+
+unset FI_ERDMA_DEVICE # every active adapter, of which there is one
+for personality in standard compat; do
+  export SOFTERDMA_PERSONALITY=$personality
+  check "$personality: fi_info, two adapters of which one is down" 20 one_is_down
+  export FI_ERDMA_SHM=off
+  check "$personality: fi_pingpong tagged, all sizes checked" 90 simulated ping tagged none
+  check "$personality: fi_pingpong msg, all sizes checked" 90 simulated ping msg none
+  check "$personality: Open MPI, 4 ranks" 150 simulated mpi 4 none
+  check "$personality: Open MPI, 4 ranks, RDMA READ" 150 \
+    with FI_ERDMA_RENDEZVOUS read simulated mpi 4 none
+  check "$personality: Open MPI, 4 ranks, without registrations" 150 \
+    with FI_ERDMA_MR_CACHE off simulated mpi 4 none
+  check "$personality: Open MPI, 6 ranks with 3 connections each" 200 \
+    with FI_ERDMA_MAX_CONNECTIONS 3 simulated mpi_phases 6 storm wildcards probes self broadcast \
+    all_to_all reductions
+  check "$personality: mpi4py broadcast, 4 siblings" 90 simulated story none
+  check "$personality: NetPIPE, integrity" 90 simulated netpipe none '' -i -u 1048576
+  check "$personality: order and matching as a model says" 90 simulated stress fi_order
+  check "$personality: four threads on one endpoint" 90 simulated stress fi_threads
+  check "$personality: automatic progress" 60 simulated stress fi_auto
+  check "$personality: an application that forks" 60 simulated stress fi_forker
+  check "$personality: an endpoint closed with operations in flight" 60 \
+    simulated stress fi_close_inflight
+  check "$personality: a million unexpected messages" 200 simulated stress fi_unexpected
+  check "$personality: a receiver stopped for 3 s" 60 simulated stress fi_stop_stress --seconds 3
+  # In compat the adapter now and then never lets go of a process killed in the middle of an access.
+  [ "$personality" = compat ] || check "$personality: 40 processes killed" 200 \
+    with FI_ERDMA_CONNECT_TIMEOUT 1000 simulated stress fi_kill_stress --rounds 40 --limit-ms 15000
+  unset FI_ERDMA_SHM
+  check "$personality: Open MPI, 2 hosts with 2 ranks each" 150 simulated mpi_two_hosts 4
+done
+summarize nic

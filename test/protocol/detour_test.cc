@@ -1,0 +1,211 @@
+// Two ways to one peer: a link that was never up gives way to another one.
+#include <vector>
+
+#include "libcheck.h"
+#include "protocol/pair.h"
+
+namespace {
+
+using erdma::fake::Network;
+using erdma::fake::Transport;
+using erdma::test::address_with_port;
+using erdma::test::kConfig;
+using erdma::test::must;
+using erdma::test::Node;
+using erdma::test::pattern;
+
+int g_one, g_two;
+
+/// Two nodes with a near network, the first choice, and a far one between them.
+struct Rig {
+  Rig()
+      : far_a(far, address_with_port(5000)),
+        far_b(far, address_with_port(5001)),
+        a(near, 0, kConfig, far_a),
+        b(near, 1, kConfig, far_b) {
+    near_ab().up_once = near_ba().up_once = false;
+  }
+
+  void settle() {
+    while (a.engine.progress() + b.engine.progress() > 0) {
+    }
+  }
+  /// Attempts over the near network come to nothing.
+  void cut_near() { near.by_port.clear(); }
+  Transport::FakeLink& near_ab() { return a.transport.link(b.transport.name); }
+  Transport::FakeLink& near_ba() { return b.transport.link(a.transport.name); }
+  Transport::FakeLink& far_ab() { return far_a.link(b.transport.name); }
+  Transport::FakeLink& far_ba() { return far_b.link(a.transport.name); }
+
+  Network near, far;
+  Transport far_a, far_b;
+  Node a, b;
+};
+
+START_TEST(what_waits_for_a_link_that_never_came_up_goes_another_way) {
+  Rig rig;
+  rig.cut_near();
+  const auto large = pattern(5000);
+  std::vector<char> first(8), second(5000);
+  must(rig.b.receive(first.data(), 8, 1));
+  must(rig.b.receive(second.data(), 5000, 2));
+  must(rig.a.send(1, large.data(), 8, 1, &g_one));
+  must(rig.a.send(1, large.data(), large.size(), 2, &g_two));
+  Transport::bring_down(rig.near_ab(), -FI_ECONNREFUSED, rig.a.engine);
+  ck_assert_int_eq(rig.a.detour_status, -FI_ECONNREFUSED);
+  rig.settle();
+  ck_assert_ptr_eq(rig.a.sent.take().context, &g_one);
+  ck_assert_ptr_eq(rig.a.sent.take().context, &g_two);
+  ck_assert_uint_eq(rig.b.received.take().length, 8);
+  ck_assert_uint_eq(rig.b.received.take().length, 5000);
+  ck_assert(second == large);
+  ck_assert(rig.far_a.exposed.empty());
+}
+END_TEST
+
+START_TEST(a_link_that_was_up_is_not_replaced_when_it_dies) {
+  Rig rig;
+  rig.near_ab().up_once = true;
+  rig.near.by_port.clear();
+  char byte = 'a';
+  must(rig.a.send(1, &byte, 1, 1, &g_one));
+  Transport::bring_down(rig.near_ab(), -FI_ECONNRESET, rig.a.engine);
+  ck_assert_int_eq(rig.a.sent.take().error, FI_ECONNRESET);
+  ck_assert_int_eq(rig.a.detour_status, 0);
+}
+END_TEST
+
+START_TEST(without_another_way_each_operation_fails_once) {
+  Rig rig;
+  rig.cut_near();
+  rig.a.other = nullptr;
+  char byte = 'a';
+  must(rig.a.send(1, &byte, 1, 1, &g_one));
+  Transport::bring_down(rig.near_ab(), -FI_EACCES, rig.a.engine);
+  ck_assert_int_eq(rig.a.sent.take().error, FI_EACCES);
+  ck_assert(rig.a.sent.entries.empty());
+}
+END_TEST
+
+START_TEST(a_detour_that_fails_too_ends_the_operation) {
+  Rig rig;
+  rig.cut_near();
+  rig.far_ab().up_once = false;
+  rig.far.by_port.clear();
+  char byte = 'a';
+  must(rig.a.send(1, &byte, 1, 1, &g_one));
+  Transport::bring_down(rig.near_ab(), -FI_ECONNREFUSED, rig.a.engine);
+  ck_assert(rig.a.sent.entries.empty());
+  Transport::bring_down(rig.far_ab(), -FI_ETIMEDOUT, rig.a.engine);
+  ck_assert_int_eq(rig.a.sent.take().error, FI_ETIMEDOUT);
+  ck_assert(rig.a.sent.entries.empty());
+}
+END_TEST
+
+START_TEST(a_peer_that_comes_another_way_is_answered_that_way) {
+  Rig rig;
+  rig.cut_near();
+  char byte = 'a', got = 0;
+  must(rig.a.receive(&got, 1, 1));
+  must(rig.a.send(1, &byte, 1, 2, &g_one));  // waits for the near link
+  rig.b.by_other = true;
+  must(rig.b.send(0, &byte, 1, 1));
+  must(rig.b.receive(&got, 1, 2));
+  rig.settle();
+  ck_assert_ptr_eq(rig.a.sent.take().context, &g_one);
+  ck_assert_uint_eq(rig.b.received.entries.size(), 1);
+  // What the near attempt comes to no longer matters.
+  Transport::bring_down(rig.near_ab(), -FI_ECONNREFUSED, rig.a.engine);
+  ck_assert(rig.a.sent.entries.empty());
+}
+END_TEST
+
+/// a sends over the near network, b over the far one: each way stays as it is, for order's sake.
+struct Crossed : Rig {
+  explicit Crossed(bool prefers_read) {
+    near_ab().up_once = near_ba().up_once = true;
+    b.by_other = true;
+    far_a.behaviour.prefers_read = far_b.behaviour.prefers_read = prefers_read;
+    a.transport.behaviour.prefers_read = b.transport.behaviour.prefers_read = prefers_read;
+    char byte = 'x';
+    must(a.send(1, &byte, 1, 90));
+    must(b.send(0, &byte, 1, 91));
+    settle();
+    a.sent.entries.clear();
+    b.sent.entries.clear();
+  }
+};
+
+START_TEST(large_messages_move_over_the_link_that_announced_them) {
+  Crossed rig(_i == 0);
+  const auto large = pattern(5000);
+  std::vector<char> at_a(5000), at_b(5000);
+  must(rig.a.receive(at_a.data(), 5000, 1));
+  must(rig.b.receive(at_b.data(), 5000, 2));
+  must(rig.b.send(0, large.data(), 5000, 1));
+  must(rig.a.send(1, large.data(), 5000, 2));
+  rig.settle();
+  ck_assert_int_eq(rig.a.received.entries.size(), 1);
+  ck_assert_int_eq(rig.b.received.entries.size(), 1);
+  ck_assert(at_a == large && at_b == large);
+  for (const Transport* transport : {&rig.a.transport, &rig.b.transport, &rig.far_a, &rig.far_b})
+    ck_assert(transport->exposed.empty());
+}
+END_TEST
+
+START_TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
+  Crossed rig(true);
+  rig.a.received.entries.clear();
+  const auto large = pattern(5000);
+  std::vector<char> at_a(5000);
+  must(rig.a.receive(at_a.data(), 5000, 1));
+  rig.far_a.behaviour.hold_transfers = true;
+  must(rig.b.send(0, large.data(), 5000, 1));
+  rig.settle();
+  Transport::bring_down(rig.near_ab(), -FI_ECONNRESET, rig.a.engine);
+  ck_assert(rig.a.received.entries.empty());
+  rig.far_a.behaviour.hold_transfers = false;
+  rig.settle();
+  ck_assert_uint_eq(rig.a.received.take().length, 5000);
+  ck_assert(at_a == large);
+}
+END_TEST
+
+START_TEST(the_end_of_the_peers_link_ends_what_moves_over_it) {
+  Crossed rig(true);
+  rig.a.received.entries.clear();
+  const auto large = pattern(5000);
+  std::vector<char> at_a(5000), late(5000);
+  must(rig.a.receive(at_a.data(), 5000, 1));
+  rig.far_a.behaviour.hold_transfers = true;
+  must(rig.b.send(0, large.data(), 5000, 1));
+  must(rig.b.send(0, large.data(), 5000, 2));  // unexpected
+  rig.settle();
+  Transport::bring_down(rig.far_ab(), -FI_ECONNRESET, rig.a.engine);
+  ck_assert_int_eq(rig.a.received.take().error, FI_ECONNRESET);
+  must(rig.a.receive(late.data(), 5000, 2));
+  ck_assert_int_eq(rig.a.received.take().error, FI_ECONNRESET);
+  ck_assert(rig.a.received.entries.empty());
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("detour");
+  TCase* tcase = tcase_create("detour");
+  suite_add_tcase(suite, tcase);
+  tcase_add_test(tcase, what_waits_for_a_link_that_never_came_up_goes_another_way);
+  tcase_add_test(tcase, a_link_that_was_up_is_not_replaced_when_it_dies);
+  tcase_add_test(tcase, without_another_way_each_operation_fails_once);
+  tcase_add_test(tcase, a_detour_that_fails_too_ends_the_operation);
+  tcase_add_test(tcase, a_peer_that_comes_another_way_is_answered_that_way);
+  tcase_add_loop_test(tcase, large_messages_move_over_the_link_that_announced_them, 0, 2);
+  tcase_add_test(tcase, the_end_of_one_link_spares_what_moves_over_the_other);
+  tcase_add_test(tcase, the_end_of_the_peers_link_ends_what_moves_over_it);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,106 @@
+#include <vector>
+
+#include "libcheck.h"
+#include "protocol/pair.h"
+
+/// Peers that send more than anybody receives: what they cost here has a bound.
+namespace {
+
+using erdma::test::must;
+using erdma::test::Pair;
+namespace wire = erdma::protocol::wire;
+
+wire::MessageHeader header_of(wire::Op op, uint32_t index, uint64_t length) {
+  return {op, wire::kTagged, 1, index, index, 0, length};
+}
+
+void flood_eager(Pair& pair, uint32_t from, uint32_t to, size_t length) {
+  const std::vector<char> payload(length, 'x');
+  for (uint32_t i = from; i < to; ++i) {
+    const wire::MessageHeader header = header_of(wire::Op::eager, i, length);
+    pair.b_to_a().inject(&header, sizeof(header), payload.data(), length);
+  }
+}
+
+START_TEST(a_flood_of_rendezvous_requests_ends_the_link) {
+  Pair pair;
+  // As many as an honest peer can have, twice over.
+  for (uint32_t i = 0; i < 131'072; ++i) {
+    const wire::MessageHeader header = header_of(wire::Op::rts, i, 1 << 20);
+    pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
+  }
+  pair.b.engine.progress();
+  ck_assert_int_eq(pair.b_to_a().failed, 0);
+  const wire::MessageHeader header = header_of(wire::Op::rts, 0, 1 << 20);
+  pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
+  pair.b.engine.progress();
+  ck_assert_int_eq(pair.b_to_a().failed, 0);  // reported down already
+  ck_assert(pair.b_to_a().inbound.empty());
+  pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
+  pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 2);  // its headers are still there, so it ends again
+}
+END_TEST
+
+START_TEST(a_peer_that_does_not_hold_back_loses_its_link) {
+  Pair pair;
+  flood_eager(pair, 0, 20'000, 1024);  // 20 MiB; told at the first
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 1);
+  ck_assert(pair.b_to_a().inbound.empty());
+}
+END_TEST
+
+START_TEST(a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing) {
+  Pair pair;
+  pair.b.transport.behaviour.room = 0;
+  flood_eager(pair, 0, 12'000, 1024);
+  pair.b.engine.progress();
+  ck_assert(pair.b_to_a().held);
+  ck_assert(!pair.b_to_a().inbound.empty());
+  pair.b.transport.behaviour.room = SIZE_MAX;
+  while (!pair.b_to_a().inbound.empty()) pair.b.engine.progress();
+  ck_assert(!pair.b_to_a().held);
+  ck_assert_uint_eq(pair.b_to_a().ended, 0);
+  char bytes[1024];
+  for (uint32_t i = 0; i < 12'000; ++i) {
+    must(pair.b.receive(bytes, sizeof(bytes), i));
+    ck_assert_int_eq(pair.b.received.take().error, 0);
+  }
+}
+END_TEST
+
+START_TEST(a_held_peer_goes_on_when_its_messages_are_received) {
+  Pair pair;
+  pair.b.transport.behaviour.room = 0;
+  flood_eager(pair, 0, 12'000, 1024);
+  pair.b.engine.progress();
+  ck_assert(pair.b_to_a().held);
+  char bytes[1024];
+  for (uint32_t i = 0; i < 12'000; ++i) {
+    must(pair.b.receive(bytes, sizeof(bytes), i));
+    pair.b.engine.progress();
+    ck_assert_int_eq(pair.b.received.take().error, 0);
+  }
+  ck_assert(!pair.b_to_a().held);
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  TCase* tc = tcase_create("flood");
+  tcase_set_timeout(tc, 30);
+  tcase_add_test(tc, a_flood_of_rendezvous_requests_ends_the_link);
+  tcase_add_test(tc, a_peer_that_does_not_hold_back_loses_its_link);
+  tcase_add_test(tc, a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing);
+  tcase_add_test(tc, a_held_peer_goes_on_when_its_messages_are_received);
+  Suite* suite = suite_create("flood");
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,109 @@
+#include <rdma/fi_errno.h>
+
+#include "fake/bulk_channel.h"
+#include "libcheck.h"
+#include "transport/shm/bulk.h"
+
+/// Copies through the slots where CMA is permitted.
+namespace erdma::transport::shm {
+namespace {
+
+START_TEST(copy_by_choice_is_read_where_the_sender_stops_coming) {
+  Channel channel(Ways::chosen);
+  Message message(channel, kMiB + 12345);
+  for (int i = 0; i < _i; ++i) {
+    channel.in.poll(channel.sink);
+    channel.out.poll();
+  }
+  for (int i = 0; i < kManyPolls && channel.in.active(); ++i) {
+    ck_assert(channel.in.ready());  // nobody would wake a receiver that sleeps now
+    channel.in.poll(channel.sink);
+  }
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+  ck_assert_uint_gt(channel.in_counters.cma_read_bytes, 0);
+  ck_assert_uint_eq(channel.in_counters.cma_read_bytes + channel.in_counters.bounce_in_bytes,
+                    message.length);
+  // The next one does not wait for that sender; one after it does again, and is copied.
+  const uint64_t bounced = channel.in_counters.bounce_in_bytes;
+  Message next(channel, 64 * kKiB, 8);
+  channel.run();
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, bounced);
+  Message later(channel, 64 * kKiB, 9);
+  channel.run();
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, bounced + later.length);
+  ck_assert(next.arrived() && later.arrived());
+}
+END_TEST
+
+START_TEST(copy_by_choice_needs_a_sender_that_is_attached) {
+  Channel channel(Ways::chosen, false);
+  Message message(channel, kMiB);
+  channel.in.poll(channel.sink);
+  ck_assert_uint_gt(channel.in_counters.cma_read_bytes, 0);
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert_int_eq(channel.memory.calls, 0);
+}
+END_TEST
+
+START_TEST(copy_is_not_chosen_where_its_memory_is_one_too_many) {
+  Channel channel(Ways::chosen);
+  channel.memory.affordable = false;
+  Message message(channel, kMiB);
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert_int_eq(channel.memory.calls, 0);
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);
+}
+END_TEST
+
+START_TEST(copy_is_chosen_no_more_once_its_memory_was_refused) {
+  Channel channel(Ways::chosen);
+  channel.memory.status = -FI_ENOMEM;
+  Message first(channel, kMiB, 1), second(channel, kMiB, 2);
+  channel.run();
+  assert_done_once(channel.sink, 1, 0);
+  assert_done_once(channel.sink, 2, 0);
+  ck_assert(first.arrived() && second.arrived());
+  ck_assert_int_eq(channel.memory.calls, 1);
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);
+}
+END_TEST
+
+START_TEST(paths_are_measured_on_what_is_sent) {
+  Options options;
+  options.streaming = StreamingPolicy::never;
+  Channel channel(Ways::chosen, true, options);
+  for (uint64_t token = 0; token < 2 * PathChoice::kTrials; ++token) {
+    Message message(channel, 64 * kKiB, token);
+    channel.run();
+    ck_assert(message.arrived());
+  }
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 64 * kKiB);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("bulk_choice");
+  TCase* tc = tcase_create("bulk_choice");
+  tcase_set_timeout(tc, 60);
+  tcase_add_loop_test(tc, copy_by_choice_is_read_where_the_sender_stops_coming, 0, 8);
+  tcase_add_test(tc, copy_by_choice_needs_a_sender_that_is_attached);
+  tcase_add_test(tc, copy_is_not_chosen_where_its_memory_is_one_too_many);
+  tcase_add_test(tc, copy_is_chosen_no_more_once_its_memory_was_refused);
+  tcase_add_test(tc, paths_are_measured_on_what_is_sent);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::transport::shm
+
+int main() {
+  SRunner* runner = srunner_create(erdma::transport::shm::suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

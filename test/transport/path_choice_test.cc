@@ -1,0 +1,205 @@
+#include "transport/shm/path_choice.h"
+
+#include <cstdint>
+#include <iterator>
+
+#include "libcheck.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr size_t kSmallLength = 64 * 1024;
+constexpr size_t kLargeLength = 64 * 1024 * 1024;
+constexpr PathChoice::Open kBoth{true, true};
+constexpr PathChoice::Open kCopyOnly{false, true};
+constexpr PathChoice::Open kCmaOnly{true, false};
+
+/// How long each path takes, by Path.
+struct Times {
+  uint64_t nanoseconds[kPaths];
+};
+
+/// Runs transfers and tells what was chosen last.
+Path settle(PathChoice& choice, size_t length, PathChoice::Open open, const Times& times,
+            unsigned transfers) {
+  Path last = Path::cma;
+  for (unsigned i = 0; i < transfers; ++i) {
+    last = choice.choose(length, open);
+    choice.record(length, last, times.nanoseconds[size_t(last)]);
+  }
+  return last;
+}
+
+struct SettleCase {
+  size_t length;
+  PathChoice::Open open;
+  Times times;
+  Path expect;
+};
+constexpr SettleCase kSettleCases[] = {
+    {8 * 1024, kBoth, {{300, 100, 200, 1}}, Path::cma},
+    {8 * 1024, kCopyOnly, {{300, 100, 200, 1}}, Path::copy},
+    {8 * 1024 + 1, kBoth, {{300, 100, 200, 1}}, Path::copy},
+    {kSmallLength, kBoth, {{100, 200, 300, 1}}, Path::cma},
+    {kSmallLength, kBoth, {{300, 100, 200, 1}}, Path::copy},
+    {kSmallLength, kBoth, {{300, 200, 100, 1}}, Path::copy_streaming_in},
+    {kSmallLength, kCopyOnly, {{1, 100, 200, 1}}, Path::copy},
+    {kSmallLength, kCopyOnly, {{1, 200, 100, 1}}, Path::copy_streaming_in},
+    {kSmallLength, kCmaOnly, {{300, 1, 1, 1}}, Path::cma},
+    {kLargeLength, kBoth, {{100, 200, 300, 400}}, Path::cma},
+    {kLargeLength, kBoth, {{400, 300, 200, 100}}, Path::copy_streaming_both},
+    {kLargeLength, kCopyOnly, {{1, 100, 200, 300}}, Path::copy},
+};
+
+START_TEST(choice_settles_on_the_fastest_path_that_is_open) {
+  const SettleCase& c = kSettleCases[_i];
+  PathChoice choice(StreamingPolicy::calibrate);
+  ck_assert_int_eq(int(settle(choice, c.length, c.open, c.times, 40)), int(c.expect));
+}
+END_TEST
+
+START_TEST(choice_tries_each_path_alike_and_cma_first) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  unsigned tried[kPaths] = {};
+  ck_assert_int_eq(int(choice.choose(kLargeLength, kBoth)), int(Path::cma));
+  for (unsigned i = 0; i < kPaths * PathChoice::kTrials; ++i) {
+    const Path path = choice.choose(kLargeLength, kBoth);
+    ++tried[size_t(path)];
+    choice.record(kLargeLength, path, 100);
+  }
+  for (unsigned count : tried) ck_assert_uint_eq(count, PathChoice::kTrials);
+}
+END_TEST
+
+START_TEST(choice_follows_when_another_path_becomes_faster) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20)),
+                   int(Path::cma));
+  // Each of the two others is tried in turn, and believed the second time.
+  ck_assert_int_eq(
+      int(settle(choice, kSmallLength, kBoth, {{100, 200, 10, 0}}, 6 * PathChoice::kRetryEvery)),
+      int(Path::copy_streaming_in));
+}
+END_TEST
+
+START_TEST(choice_leaves_a_path_that_became_slower_at_once) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  settle(choice, kSmallLength, kBoth, {{100, 20, 30, 0}}, 20);
+  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{100, 900, 900, 0}}, 12)),
+                   int(Path::cma));
+}
+END_TEST
+
+START_TEST(choice_is_not_misled_by_one_wrong_rate) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20);
+  choice.record(kSmallLength, Path::cma, 1'000'000);
+  ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
+  choice.record(kSmallLength, Path::copy, 1);
+  ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
+}
+END_TEST
+
+START_TEST(choice_does_not_alternate_between_paths_that_are_alike) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  const Times either[] = {{{1000, 1040, 3000, 0}}, {{1040, 1000, 3000, 0}}};
+  const Path path = settle(choice, kSmallLength, kBoth, either[0], 20);
+  for (unsigned i = 20; i + 1 < PathChoice::kRetryEvery; ++i)
+    ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, either[i % 2], 1)), int(path));
+}
+END_TEST
+
+START_TEST(choice_keeps_size_classes_apart) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20);
+  ck_assert_int_eq(int(settle(choice, 2 * kSmallLength, kBoth, {{300, 100, 200, 0}}, 20)),
+                   int(Path::copy));
+  ck_assert_int_eq(int(settle(choice, kLargeLength, kBoth, {{300, 200, 100, 200}}, 20)),
+                   int(Path::copy_streaming_in));
+  ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
+}
+END_TEST
+
+START_TEST(choice_obeys_a_fixed_streaming_policy) {
+  PathChoice never(StreamingPolicy::never);
+  PathChoice always(StreamingPolicy::always);
+  for (unsigned i = 0; i < 600; ++i) {
+    ck_assert_int_eq(int(never.choose(kLargeLength, kCopyOnly)), int(Path::copy));
+    ck_assert_int_eq(int(always.choose(kLargeLength, kCopyOnly)), int(Path::copy_streaming_both));
+    ck_assert_int_eq(int(always.choose(kSmallLength, kCopyOnly)), int(Path::copy_streaming_in));
+    never.record(kLargeLength, Path::copy, 1000);
+    always.record(kSmallLength, Path::copy_streaming_in, 1000);
+  }
+}
+END_TEST
+
+START_TEST(choice_obeys_a_fixed_path) {
+  PathChoice cma(StreamingPolicy::calibrate, PathPolicy::cma);
+  PathChoice copy(StreamingPolicy::calibrate, PathPolicy::copy);
+  for (unsigned i = 0; i < 600; ++i) {
+    ck_assert_int_eq(int(cma.choose(kSmallLength, kBoth)), int(Path::cma));
+    ck_assert(copies(copy.choose(kSmallLength, kBoth)));
+    cma.record(kSmallLength, Path::cma, 1000);
+  }
+  ck_assert(copies(cma.choose(kSmallLength, kCopyOnly)));
+  ck_assert_int_eq(int(copy.choose(kSmallLength, kCmaOnly)), int(Path::cma));
+  copy.sender_absent();
+  ck_assert_int_eq(int(copy.choose(kSmallLength, kBoth)), int(Path::cma));
+}
+END_TEST
+
+START_TEST(choice_asks_an_absent_sender_ever_more_rarely) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  const Times times{{100, 1, 1, 1}};
+  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, times, 20)), int(Path::copy));
+  for (unsigned rest = 1; rest <= 2 * PathChoice::kMostPatience; rest *= 2) {
+    choice.sender_absent();
+    const unsigned expected = rest < PathChoice::kMostPatience ? rest : PathChoice::kMostPatience;
+    for (unsigned i = 0; i < expected; ++i)
+      ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
+    ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::copy));
+  }
+  // Once it came, one absence is one absence again.
+  choice.record(kSmallLength, Path::copy, 1);
+  choice.sender_absent();
+  ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
+  ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::copy));
+}
+END_TEST
+
+START_TEST(choice_copies_from_an_absent_sender_where_cma_is_refused) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  choice.sender_absent();
+  ck_assert(copies(choice.choose(kSmallLength, kCopyOnly)));
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("path_choice");
+  TCase* tc = tcase_create("path_choice");
+  tcase_add_loop_test(tc, choice_settles_on_the_fastest_path_that_is_open, 0,
+                      int(std::size(kSettleCases)));
+  tcase_add_test(tc, choice_tries_each_path_alike_and_cma_first);
+  tcase_add_test(tc, choice_follows_when_another_path_becomes_faster);
+  tcase_add_test(tc, choice_leaves_a_path_that_became_slower_at_once);
+  tcase_add_test(tc, choice_is_not_misled_by_one_wrong_rate);
+  tcase_add_test(tc, choice_does_not_alternate_between_paths_that_are_alike);
+  tcase_add_test(tc, choice_keeps_size_classes_apart);
+  tcase_add_test(tc, choice_obeys_a_fixed_streaming_policy);
+  tcase_add_test(tc, choice_obeys_a_fixed_path);
+  tcase_add_test(tc, choice_asks_an_absent_sender_ever_more_rarely);
+  tcase_add_test(tc, choice_copies_from_an_absent_sender_where_cma_is_refused);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::transport::shm
+
+int main() {
+  SRunner* runner = srunner_create(erdma::transport::shm::suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,130 @@
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include <rdma/providers/fi_log.h>
+
+#include "libcheck.h"
+#include "transport/shm/layout.h"
+#include "transport/shm/unix_socket.h"
+#include "transport/shm_pair.h"
+
+/// How a peer that sends a lot comes to its hot ring.
+namespace {
+
+std::atomic<unsigned> g_complaints = 0;  ///< lines about a segment that could not be made
+
+}  // namespace
+
+extern "C" int fi_log_enabled(const fi_provider*, fi_log_level, fi_log_subsys) {
+  return 1;
+}
+extern "C" void fi_log(const fi_provider*, fi_log_level, fi_log_subsys, const char*, int,
+                       const char* format, ...) {
+  g_complaints += std::strstr(format, "memfd_create") != nullptr;
+}
+
+namespace erdma::test {
+namespace {
+
+using transport::Link;
+using transport::SendHint;
+using transport::shm::kSlotPayload;
+
+/// Once closed, it stops the first other thread that asks for the time.
+class GateClock final : public util::Clock {
+ public:
+  uint64_t now() const noexcept override {
+    if (x_closed.load() && std::this_thread::get_id() != x_owner) {
+      x_waiting = true;
+      x_waiting.notify_all();
+      x_closed.wait(true);
+    }
+    return util::SystemClock().now();
+  }
+  void close() { x_closed = true; }
+  void await_other() const { x_waiting.wait(false); }
+  void open() {
+    x_closed = false;
+    x_closed.notify_all();
+  }
+
+ private:
+  const std::thread::id x_owner = std::this_thread::get_id();
+  std::atomic<bool> x_closed = false;
+  mutable std::atomic<bool> x_waiting = false;
+};
+
+bool is_hot(Link& link) {
+  return link.limits().eager > kSlotPayload;
+}
+
+/// `count` packets from b to a, delivered.
+void send_some(Pair& pair, uint64_t count) {
+  const size_t before = pair.a.sink->packets.size();
+  for (uint64_t i = 0; i < count; ++i) ck_assert_int_eq(pair.send(pair.b_to_a(), i, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == before + count; }));
+}
+
+START_TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) {
+  GateClock clock;
+  Pair pair;
+  auto opened = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, &clock);
+  ck_assert(bool(opened) && open_side(pair.b));
+  pair.a.name = (*opened)->name();
+  pair.a.transport = opened->get();
+  send_some(pair, 1);
+  clock.close();
+  const auto knock = transport::shm::connect_as_peer(pair.a.name);
+  clock.await_other();
+  send_some(pair, 100);
+  const bool promoted = pair.poll_until([&] { return is_hot(pair.b_to_a()); });
+  clock.open();
+  ck_assert(promoted);
+}
+END_TEST
+
+START_TEST(a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  send_some(pair, 1);
+  rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit tight{3, limit.rlim_max};
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  send_some(pair, 50'000);
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ck_assert(!is_hot(pair.b_to_a()));
+  ck_assert_uint_ge(g_complaints, 1);
+  ck_assert_uint_le(g_complaints, 6);
+  // It is had once it can be.
+  ck_assert(pair.poll_until([&] {
+    (void)pair.b_to_a().send(numbered(0), nullptr, 0, 0, SendHint::none);
+    return is_hot(pair.b_to_a());
+  }));
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm promotion");
+  TCase* tc = tcase_create("promotion");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, a_busy_peer_is_promoted_although_the_background_thread_gets_no_time);
+  tcase_add_test(tc, a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

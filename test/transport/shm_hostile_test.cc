@@ -1,0 +1,176 @@
+#include <poll.h>
+
+#include <cstring>
+
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+#include "transport/impostor.h"
+
+/// Processes of the same user that do not keep the rules: they harm nobody but themselves.
+namespace erdma::test {
+namespace {
+
+using transport::shm::kSlotPayload;
+
+START_TEST(noise_in_a_ring_costs_only_that_link) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  uint64_t state = uint64_t(_i) * 7919 + 1;
+  auto random = [&state] {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+  };
+  Impostor impostor;
+  ck_assert(impostor.greet(pair.a.name, 999));
+  for (uint32_t i = 0; i < 200 && pair.a.sink->downs.empty(); ++i) {
+    auto& slot = impostor.chunk->slots[impostor.ring][i % transport::shm::kColdSlots];
+    for (std::byte& byte : slot.header) byte = std::byte(random());
+    for (std::byte& byte : slot.payload) byte = std::byte(random());
+    const uint64_t kind = random() % 8;
+    const uint64_t length = random() % 8 ? random() % (kSlotPayload + 1) : random() & 0xFFFFFF;
+    slot.stamp.store((length | kind << 24) << 32 | (i + 1));
+    impostor.chunk->ready.fetch_or(uint64_t(1) << impostor.ring);
+    pair.poll();
+    pair.poll();
+  }
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 5, nullptr, 0), 0);
+  ck_assert(pair.poll_until(
+      [&] { return !pair.a.sink->packets.empty() && pair.a.sink->packets.back().number() == 5; }));
+  ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
+}
+END_TEST
+
+START_TEST(an_invalid_control_message_costs_only_that_link) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  const transport::shm::Control messages[] = {
+      {transport::shm::ControlType(99), 0},
+      {transport::shm::ControlType::demote, 0},       // only receivers say this
+      {transport::shm::ControlType::hot_ring, 0},     // nor this, and no memfd
+      {transport::shm::ControlType::bulk_memory, 0},  //
+  };
+  size_t downs = 0;
+  for (const auto& message : messages) {
+    Impostor impostor;
+    ck_assert(impostor.greet(pair.a.name, uint16_t(900 + downs)));
+    ck_assert_int_eq(transport::shm::send_message(impostor.socket.get(), &message, sizeof(message)),
+                     0);
+    ck_assert(pair.poll_until([&] { return pair.a.sink->downs.size() > downs; }));
+    ck_assert_int_eq(pair.a.sink->downs[downs++].status, -FI_ECONNRESET);
+  }
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 5, nullptr, 0), 0);
+}
+END_TEST
+
+START_TEST(a_peer_that_connects_is_connected_back_without_a_poll) {
+  Side side;
+  ck_assert(open_side(side));
+  Impostor peer;
+  ck_assert(peer.greet(side.name, 999));
+  pollfd knock{peer.listener.get(), POLLIN, 0};
+  ck_assert_int_eq(poll(&knock, 1, 20'000), 1);
+}
+END_TEST
+
+START_TEST(control_messages_that_nobody_reads_do_not_pile_up) {
+  Side side;
+  ck_assert(open_side(side));
+  Impostor peer;
+  ck_assert(peer.greet(side.name, 999));
+  const transport::shm::Control ask{transport::shm::ControlType::promote, 0};
+  int rc = 0;
+  while (rc == 0 || rc == -EAGAIN)  // never polled: ends when the other end closes
+    rc = transport::shm::send_message(peer.socket.get(), &ask, sizeof(ask));
+  ck_assert(rc == -EPIPE || rc == -ECONNRESET);
+}
+END_TEST
+
+START_TEST(nobody_can_take_the_identity_of_another_process) {
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  Impostor first;
+  first.nonce = 901;
+  ck_assert(first.greet(pair.a.name, 901));
+  Child child([&](int) {
+    Impostor thief;
+    thief.nonce = first.nonce;
+    return thief.greet_as(pair.a.name, 901) ? 1 : 0;
+  });
+  ck_assert_int_eq(child.wait(), 0);
+}
+END_TEST
+
+/// A thief forked before there are threads: greets the endpoint whose port it hears as the port it
+/// hears next. Exits with 0 if it was turned away.
+int steal_name(int channel) {
+  const uint16_t victim = hear(channel);
+  const uint16_t stolen = hear(channel);
+  Impostor thief;
+  return thief.greet_as(address_of("127.0.0.1", victim), stolen) ? 1 : 0;
+}
+
+START_TEST(a_greeting_under_the_name_of_a_peer_leaves_that_peer_connected) {
+  Child child(steal_name);
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 1; }));
+  tell(child.channel(), pair.a.name.port());
+  tell(child.channel(), pair.b.name.port());
+  ck_assert_int_eq(child.wait(), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 2, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 2; }));
+  ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+}
+END_TEST
+
+START_TEST(a_greeting_under_the_name_of_a_peer_to_come_is_turned_away) {
+  Child child(steal_name);
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  tell(child.channel(), pair.a.name.port());
+  tell(child.channel(), pair.b.name.port());
+  ck_assert_int_eq(child.wait(), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 1; }));
+  ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+}
+END_TEST
+
+START_TEST(a_greeting_under_a_name_that_nobody_listens_to_is_turned_away) {
+  Side side;
+  ck_assert(open_side(side));
+  Impostor nobody;
+  ck_assert(!nobody.greet_as(side.name, 998));
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm hostile peers");
+  TCase* tc = tcase_create("hostile");
+  tcase_set_timeout(tc, 60);
+  tcase_add_loop_test(tc, noise_in_a_ring_costs_only_that_link, 0, 20);
+  tcase_add_test(tc, an_invalid_control_message_costs_only_that_link);
+  tcase_add_test(tc, a_peer_that_connects_is_connected_back_without_a_poll);
+  tcase_add_test(tc, control_messages_that_nobody_reads_do_not_pile_up);
+  tcase_add_test(tc, nobody_can_take_the_identity_of_another_process);
+  tcase_add_test(tc, a_greeting_under_the_name_of_a_peer_leaves_that_peer_connected);
+  tcase_add_test(tc, a_greeting_under_the_name_of_a_peer_to_come_is_turned_away);
+  tcase_add_test(tc, a_greeting_under_a_name_that_nobody_listens_to_is_turned_away);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
