@@ -101,7 +101,6 @@ swept() {
   on 1 standard ibv_devices && left_nothing
 }
 
-# verbs_pingpong PROVIDER ENDPOINT
 verbs_pingpong() {
   local port address
   read -r address _ < <(hostname -I)
@@ -113,7 +112,7 @@ verbs_pingpong() {
   # What the device lacks: more than one receive SGE, 256 bytes inline.
   export FI_VERBS_RX_IOV_LIMIT=1 FI_VERBS_INLINE_SIZE=64 SOFTERDMA_LOOPBACK=1
   local devices=erdma_0,ip=$address
-  pair standard "$port" fi_pingpong -p "$1" -e "$2" -I 20 -B "$port" -- \
-    fi_pingpong -p "$1" -e "$2" -I 20 -P "$port" "$address" &&
+  pair standard "$port" fi_pingpong -p verbs -e msg -I 20 -B "$port" -- \
+    fi_pingpong -p verbs -e msg -I 20 -P "$port" "$address" &&
     said '^1m +20 +=20' "$log.client"
 }

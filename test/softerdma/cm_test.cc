@@ -33,6 +33,17 @@ START_TEST(passive_side_that_speaks_first_loses_the_connection) {
 }
 END_TEST
 
+START_TEST(passive_side_may_speak_first_where_the_option_says_so) {
+  setenv("SOFTERDMA_PASSIVE_FIRST", "1", 1);
+  Connection c;
+  c.establish();
+  ck_assert_int_eq(c.sides[0].receive(8), 0);
+  ck_assert_int_eq(c.sides[1].send(8, c.sides[0]), 0);
+  ck_assert_int_eq(c.sides[1].wait().status, IBV_WC_SUCCESS);
+  ck_assert_uint_eq(softerdma_violations(), 0);
+}
+END_TEST
+
 START_TEST(read_sink_needs_remote_write) {
   Connection c;
   c.establish();
@@ -162,6 +173,7 @@ END_TEST
 static void add_all(TCase* tc) {
   tcase_add_test(tc, connection_carries_private_data_and_messages);
   tcase_add_test(tc, passive_side_that_speaks_first_loses_the_connection);
+  tcase_add_test(tc, passive_side_may_speak_first_where_the_option_says_so);
   tcase_add_test(tc, read_sink_needs_remote_write);
   tcase_add_test(tc, missing_listener_rejects_without_data);
   tcase_add_test(tc, rejection_carries_its_data);

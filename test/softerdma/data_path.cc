@@ -126,7 +126,8 @@ bool counts_as_read(const Work& work) {
 
 /// iWARP: the side that was called stays silent until it has heard the caller.
 bool speaks_too_early(Qp& qp) {
-  return qp.passive && qp.shared().heard.load(std::memory_order_acquire) == 0;
+  return qp.passive && qp.device->config.limits.passive_first == 0 &&
+         qp.shared().heard.load(std::memory_order_acquire) == 0;
 }
 
 void submit(Process& process, Qp& qp, const Work& work) {

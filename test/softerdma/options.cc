@@ -42,6 +42,7 @@ constexpr Knob kKnobs[] = {
     {"small_send", &Limits::small_send, 2048},
     {"loopback", &Limits::loopback, 0},
     {"late", &Limits::late, 0},
+    {"passive_first", &Limits::passive_first, 0},
 };
 
 const char* variable(const std::string& name) {

@@ -33,6 +33,7 @@ struct Limits {
       small_send;     ///< largest payload that goes through shared memory instead of a system call
   uint64_t loopback;  ///< 1: rdma_bind_addr() takes 127.0.0.1 for any address
   uint64_t late;      ///< 1: a thread executes all work requests, as late as a real device would
+  uint64_t passive_first;  ///< 1: the passive side may send before it has heard the active side
 };
 
 struct DeviceConfig {

@@ -28,7 +28,6 @@ for program in ib_send_lat ib_send_bw ib_write_bw ib_read_bw; do
 done
 check 'ib_write_bw, compat, process_vm_* refused' 60 perftest_refused
 check 'state of killed processes is swept' 60 swept
-check 'fi_pingpong -p verbs, standard' 90 verbs_pingpong verbs msg
-check 'fi_pingpong -p verbs;ofi_rxm, standard' 90 verbs_pingpong 'verbs;ofi_rxm' rdm
+check 'fi_pingpong -p verbs, standard' 90 verbs_pingpong
 
 summarize softerdma
