@@ -65,7 +65,8 @@ SocketAddress preferred_address(const std::vector<SocketAddress>& addresses,
                                 sa_family_t family) noexcept {
   const auto rank = [&](const SocketAddress& address) {
     if (!address.set() || (family != AF_UNSPEC && address.family() != family)) return 0;
-    return (address.link_local() ? 1 : 3) + (address.family() == AF_INET ? 1 : 0);
+    const int reach = address.loopback() ? 1 : address.link_local() ? 3 : 5;
+    return reach + (address.family() == AF_INET ? 1 : 0);
   };
   SocketAddress best;
   int best_rank = 0;

@@ -25,7 +25,8 @@ std::vector<DeviceReport> survey_devices(
     const std::vector<std::string>& wanted);
 
 /// The one among the addresses of a device by which an endpoint on it is known: of `family`
-/// (AF_UNSPEC: IPv4 if there is any), link-local ones last. Unset if there is none.
+/// (AF_UNSPEC: IPv4 if there is any), link-local ones after others, then
+/// those of the loopback (siw and rxe on lo). Unset if there is none.
 util::SocketAddress preferred_address(const std::vector<util::SocketAddress>& addresses,
                                       sa_family_t family) noexcept;
 /// The same of a device of this host; `addr_format` as in fi_info.
