@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# fabtests/run.sh [--prefix DIR] [--refuse-cma] [SET...]: upstream's fabtests, installed in DIR (default
+# fabtests/run.sh [--prefix DIR] [--refuse-cma | --nic PERSONALITY] [SET...]: upstream's fabtests, installed in DIR (default
 # /usr/local), between two processes of this host over the provider in $top_builddir (default
 # ./build). SET is unit, functional, short, standard, threaded, ...; default: unit functional short.
 # --refuse-cma: where the kernel refuses process_vm_readv and process_vm_writev.
+# --nic: through the NIC transport alone, on the simulated adapter (test/softerdma); PERSONALITY is standard or
+# compat.
 # LIBFABRIC_PREFIX: the libfabric to run with. Logs: $top_builddir/fabtests. Status 1 if a test failed.
 set -u
 top=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd) || exit 1
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
-prefix=/usr/local wrapper=()
+prefix=/usr/local wrapper=() personality=''
 
-usage() { die 'usage: run.sh [--prefix DIR] [--refuse-cma] [SET...]'; }
+usage() { die 'usage: run.sh [--prefix DIR] [--refuse-cma | --nic standard|compat] [SET...]'; }
 
 build=$(cd "${top_builddir:-$top/build}" 2>/dev/null && pwd) ||
   die "there is no build in ${top_builddir:-$top/build}"
@@ -26,6 +28,11 @@ while [ $# -gt 0 ]; do
       wrapper=("$build/clients/refuse_cma")
       [ -x "${wrapper[0]}" ] || die "${wrapper[0]} is not built: test/clients/run.sh builds it"
       ;;
+    --nic)
+      [ $# -ge 2 ] || usage
+      case $2 in standard | compat) personality=$2 ;; *) usage ;; esac
+      shift
+      ;;
     -*) usage ;;
     *) break ;;
   esac
@@ -38,22 +45,38 @@ runner=$prefix/bin/runfabtests.sh
 [ -e "$build/.libs/liberdma-fi.so" ] || die "the provider is not built in $build"
 use_build "$build"
 [ -z "${LIBFABRIC_PREFIX:-}" ] || export LD_LIBRARY_PATH=$LIBFABRIC_PREFIX/lib
-logs=$build/fabtests
+logs=$build/fabtests${personality:+/$personality}
 mkdir -p "$logs" && cd "$logs" || exit 1
 
 # Upstream's own clean-up kills every process of the host whose name begins with "fi_".
 sed '/xargs kill -9/s/.*/:/' "$runner" >runfabtests.sh || exit 1
 
-# The tests listen on fixed ports: a network of their own, where there is a right to make one.
+# The tests listen on fixed ports: a network of their own, where there is a right to make one. The
+# adapter has an address of it.
+address=127.0.0.1
 # shellcheck disable=SC2016
-private=(unshare -n sh -c 'ip link set lo up && exec "$@"' sh)
-"${private[@]}" true 2>/dev/null || private=()
+private=(unshare -n sh -c 'ip link set lo up && ip addr add 10.8.0.1/32 dev lo && exec "$@"' sh)
+if "${private[@]}" true 2>/dev/null; then
+  [ -z "$personality" ] || address=10.8.0.1
+else
+  private=()
+fi
+if [ -n "$personality" ]; then
+  adapter=$build/.libs/libsofterdma.so
+  [ -f "$adapter" ] || die "$adapter is not built (make libsofterdma.la)"
+  SOFTERDMA_DIR=$(mktemp -d) || exit 1
+  trap 'rm -rf "$SOFTERDMA_DIR"' EXIT
+  export SOFTERDMA_DIR
+  unset FI_ERDMA_DEVICE
+  wrapper=(env "LD_PRELOAD=$adapter" "SOFTERDMA_PERSONALITY=$personality"
+    "SOFTERDMA_DEVICES=erdma_0,ip=$address" FI_ERDMA_SHM=off)
+fi
 
 status=0
 for set_name in "$@"; do
   title "$set_name ($logs/$set_name.log)"
   "${private[@]}" "${wrapper[@]}" bash ./runfabtests.sh -vvv -T 120 -p "$prefix/bin" \
-    -f "$top/fabtests/erdma.exclude" -t "$set_name" erdma >"$set_name.log" 2>&1 || status=1
+    -s "$address" -c "$address" -f "$top/fabtests/erdma.exclude" -t "$set_name" erdma >"$set_name.log" 2>&1 || status=1
   grep -B2 -E '^  result: Fail' "$set_name.log" | sed -n 's/^- name: */FAIL: /p'
   grep -E '^# Total' "$set_name.log" || status=1
 done
