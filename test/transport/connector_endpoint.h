@@ -133,6 +133,7 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     terms.credits = kReceives;
     terms.receive_bytes = sizeof(x_memory);
   }
+  int agree(Connection&, const Terms&, bool) noexcept override { return 0; }
   void post(Mail mail) noexcept override {
     {
       const std::lock_guard guard(x_mutex);

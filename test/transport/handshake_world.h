@@ -63,6 +63,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   std::vector<Mail> failed, lost, mailbox;
   std::atomic<int> alive = 0;  ///< Connections
   int refuse_to_prepare = 0;   ///< so many times
+  int fail_to_agree = 0;       ///< likewise
   uint64_t tokens = 0;
   bool listening = true;
 
@@ -100,6 +101,11 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   void fill_terms(const Connection&, Terms& terms) const noexcept override {
     terms.credits = 8;
     terms.receive_bytes = 2048;
+    terms.heartbeat_address = 0x7000'0000'1000;
+    terms.heartbeat_rkey = 0x1234;
+  }
+  int agree(Connection&, const Terms&, bool) noexcept override {
+    return fail_to_agree && fail_to_agree-- ? -FI_ECONNRESET : 0;
   }
   void post(Mail mail) noexcept override { mailbox.push_back(std::move(mail)); }
 };

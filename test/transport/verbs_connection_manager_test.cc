@@ -41,6 +41,8 @@ START_TEST(a_connection_comes_up_at_both_ends_with_the_terms_of_the_other) {
   ck_assert_uint_eq(up.terms.nonce, 1);
   ck_assert_uint_eq(up.terms.credits, 8);
   ck_assert_uint_eq(up.terms.receive_bytes, 2048);
+  ck_assert_uint_eq(up.terms.heartbeat_address, 0x7000'0000'1000);
+  ck_assert_uint_eq(up.terms.heartbeat_rkey, 0x1234);
   ck_assert(!up.active && a.up.begin()->second.active);
 }
 END_TEST
@@ -297,6 +299,24 @@ START_TEST(no_resources_of_our_own_fail_the_attempt) {
 }
 END_TEST
 
+START_TEST(a_connection_that_can_not_be_used_is_none_on_either_side) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  (_i ? a : b).fail_to_agree = 1;
+  a.connect(name_b());
+  world.settle();
+  for (Host* host : {&a, &b})
+    while (!host->up.empty()) host->close_connection(host->up.begin()->first, false);
+  world.settle();
+  ck_assert_int_eq(a.alive, 0);
+  ck_assert_int_eq(b.alive, 0);
+  ck_assert_uint_eq(a.failed.size() + a.lost.size(), 1);
+  a.connect(name_b());
+  world.settle();
+  expect_joined(world, a, b);
+}
+END_TEST
+
 START_TEST(a_closing_endpoint_takes_nobody_and_keeps_what_it_has) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
@@ -419,6 +439,7 @@ Suite* suite() {
   tcase_add_test(test, another_address_family_is_unreachable);
   tcase_add_test(test, a_peer_without_resources_is_tried_again);
   tcase_add_test(test, no_resources_of_our_own_fail_the_attempt);
+  tcase_add_loop_test(test, a_connection_that_can_not_be_used_is_none_on_either_side, 0, 2);
   tcase_add_test(test, a_closing_endpoint_takes_nobody_and_keeps_what_it_has);
   tcase_add_test(test, an_orderly_close_is_seen_as_such);
   tcase_add_test(test, an_endpoint_that_stops_while_connecting_gives_everything_back);

@@ -87,6 +87,9 @@ class Stranger {
     mail.connection_id = x_rig.fabric.next_id++;
     mail.terms.credits = 48;
     mail.terms.receive_bytes = kSlot;
+    mail.terms.heartbeat_address = uint64_t(x_memory);
+    mail.terms.heartbeat_rkey = x_mr->rkey;
+    ck_assert_int_eq(config.factory->agree(*mail.connection, mail.terms, false), 0);
     config.mail->post(std::move(mail));
   }
 
@@ -156,7 +159,6 @@ const Attack kAttacks[] = {
     [](Scene& s) { s.stranger->send(Kind(99), uint64_t(1)); },
     [](Scene& s) { s.stranger->send(Kind::packet, uint64_t(1)); },
     [](Scene& s) { s.stranger->send(Kind::credit, Nothing{}, 1, UINT16_MAX); },
-    [](Scene& s) { s.stranger->send(Kind::ready, ReadyBody{}, 1); },
     [](Scene& s) {
       s.stranger->send(Kind::grow, GrowBody{0, 4096}, 1);
     },

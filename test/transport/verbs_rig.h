@@ -139,6 +139,8 @@ class FakeConnector final : public verbs::Connector {
     const uint64_t ids[] = {fabric.next_id++, fabric.next_id++};
     fabric.wires.push_back({{this, &peer}, {ids[0], ids[1]}});
     const verbs::Terms my_terms = mine.terms;
+    ck_assert(!x_config.factory->agree(*mine.connection, theirs.terms, true));
+    ck_assert(!peer.x_config.factory->agree(*theirs.connection, my_terms, false));
     tell(std::move(mine), peer.x_name, theirs.terms, ids[0], true);
     peer.tell(std::move(theirs), x_name, my_terms, ids[1], false);
   }

@@ -102,6 +102,7 @@ class Node final : ConnectionFactory, MailSink {
     terms.credits = 8;
     terms.receive_bytes = 2048;
   }
+  int agree(Connection&, const Terms&, bool) noexcept override { return 0; }
   void post(Mail mail) noexcept override {
     if (mail.type == Mail::Type::up)
       up.push_back(std::move(mail));
@@ -284,7 +285,7 @@ START_TEST(a_hello_in_single_bytes_is_read) {
   Hello hello;
   hello.terms = {address_of("127.0.0.1", 99), 5, 8, 2048};
   const HelloBytes bytes = encode(hello, JobKey(""), {}, name_bytes(a.name()));
-  char frame[88] = {};
+  char frame[sizeof(HelloBytes) + sizeof(Path)] = {};
   std::memcpy(frame, &bytes, sizeof(bytes));
   for (const char& byte : frame) {
     ck_assert_int_eq(write(fd.get(), &byte, 1), 1);

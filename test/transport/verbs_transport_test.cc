@@ -323,6 +323,42 @@ START_TEST(a_silent_peer_is_found_dead_in_time) {
 }
 END_TEST
 
+/// Not one packet ever arrives: neither side would have heard where to look for the other's life.
+START_TEST(a_connection_that_is_lost_before_its_first_packet_ends_in_time_on_both_sides) {
+  verbs::Options options;
+  options.peer_timeout_ns = 3'000'000'000;
+  Two two(options);
+  two.rig.fabric.quiet_deaths = true;
+  two.rig.nic.hold = true;
+  Link& link = two.pair.a_to_b();
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  const uint64_t begin = two.rig.clock.time;
+  ck_assert(two.until(
+      [&] { return two.a().sink->downs.size() == 1 && two.b().sink->downs.size() == 1; }));
+  for (Side* side : {&two.a(), &two.b()})
+    ck_assert_int_eq(side->sink->downs[0].status, -FI_ETIMEDOUT);
+  ck_assert_uint_le(two.rig.clock.time - begin, 5'000'000'000);
+  two.rig.nic.hold = false;
+  two.meet();
+}
+END_TEST
+
+/// Connected by its thread, it does not poll for as long as a hundred times the timeout.
+START_TEST(a_peer_that_computes_from_the_start_is_not_dead) {
+  verbs::Options options;
+  options.peer_timeout_ns = 1'000'000'000;
+  Two two(options);
+  ck_assert_int_eq(two.pair.a_to_b().send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  Side& awake = _i ? two.b() : two.a();
+  for (int i = 0; i < 100'000; ++i) {
+    awake.poll();
+    two.rig.clock.time += 1'000'000;
+  }
+  ck_assert_uint_eq(awake.sink->downs.size(), 0);
+  two.meet();
+}
+END_TEST
+
 START_TEST(a_peer_that_only_computes_is_not_dead) {
   verbs::Options options;
   options.peer_timeout_ns = 3'000'000'000;
@@ -456,6 +492,8 @@ Suite* suite() {
   tcase_add_test(tc, a_receive_that_can_not_be_posted_ends_the_connection);
   tcase_add_test(tc, a_refused_attempt_is_one_link_down_and_may_be_repeated);
   tcase_add_test(tc, a_silent_peer_is_found_dead_in_time);
+  tcase_add_test(tc, a_connection_that_is_lost_before_its_first_packet_ends_in_time_on_both_sides);
+  tcase_add_loop_test(tc, a_peer_that_computes_from_the_start_is_not_dead, 0, 2);
   tcase_add_test(tc, a_peer_that_only_computes_is_not_dead);
   tcase_add_test(tc, the_oldest_connection_is_given_up_for_a_new_one_without_loss);
   tcase_add_test(tc, an_endpoint_may_talk_to_itself);

@@ -20,6 +20,12 @@ namespace {
 /// Places in the send queue that only credits and heartbeats use.
 constexpr uint32_t kReservedPlaces = 2;
 
+/// What the sender sends nothing after. Its completion stands for all before it: who knows that
+/// nothing is under way need not wait for the device to say so before it ends the connection.
+constexpr bool is_last(Kind kind) noexcept {
+  return kind == Kind::retire || kind == Kind::retire_ok || kind == Kind::bye;
+}
+
 }  // namespace
 
 Connection::~Connection() {
@@ -54,26 +60,46 @@ int Connection::post_receives() noexcept {
   return rc ? rc : x_receives.start(qp(), x_id);
 }
 
-int Connection::go_up(VerbsLink& link, const Mail& mail) noexcept {
-  const Terms& terms = mail.terms;
-  if (terms.credits < Credits::kMinWindow || terms.receive_bytes < kMinReceiveBytes) {
-    ERDMA_WARN(EP_CTRL, "%s offers %u receives of %u bytes: too little\n",
-               link.address().to_string().c_str(), terms.credits, terms.receive_bytes);
+int Connection::agree(const Terms& peer, bool is_active) noexcept {
+  if (peer.credits < Credits::kMinWindow || peer.receive_bytes < kMinReceiveBytes ||
+      !peer.heartbeat_address) {
+    ERDMA_WARN(EP_CTRL, "%s offers %u receives of %u bytes%s: too little\n",
+               peer.name.to_string().c_str(), peer.credits, peer.receive_bytes,
+               peer.heartbeat_address ? "" : " and no memory for heartbeats");
     return -FI_ECONNRESET;
   }
+  active = is_active;
+  x_credits.start(peer.credits, kSmallReceives);
+  x_peer_small = x_peer_large = uint32_t(
+      std::min<size_t>(peer.receive_bytes, kPacketOverhead + x_core.options().eager_bytes));
+  x_heartbeat_address = peer.heartbeat_address;
+  x_heartbeat_rkey = peer.heartbeat_rkey;
+  return active ? post_ready() : 0;
+}
+
+/// The one packet that is not built: every endpoint has it registered, for this thread must not
+/// touch the blocks of the other.
+int Connection::post_ready() noexcept {
+  const Core::HeartbeatMemory& mine = x_core.heartbeat();
+  ibv_sge piece{mine.target_address, kPrefixBytes, mine.target_lkey};
+  ibv_send_wr request{};
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_SEND;
+  x_send.stage(request, false).type = Work::Type::packet;
+  x_credits.consume();
+  ++x_sent;
+  const int rc = x_send.post(request);
+  if (rc) x_send.unstage();
+  return rc;
+}
+
+void Connection::go_up(VerbsLink& link, const Mail& mail) noexcept {
   x_link = &link;
   connection_id = mail.connection_id;
-  active = mail.active;
-  x_credits.start(terms.credits, kSmallReceives);
-  x_peer_small = x_peer_large = uint32_t(
-      std::min<size_t>(terms.receive_bytes, kPacketOverhead + x_core.options().eager_bytes));
   x_phase = Phase::up;
   // On iWARP the passive side must stay silent until it heard something; it harms nowhere.
-  if (active) {
-    x_may_send = true;
-    due(kDueReady);
-  }
-  return 0;
+  x_may_send = active;
 }
 
 int Connection::send(const Header& header, const iovec* payload, size_t count, size_t length,
@@ -129,7 +155,7 @@ int Connection::emit_inline(Kind kind, const void* body, size_t body_bytes,
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
   request.send_flags = IBV_SEND_INLINE;
-  x_send.stage(request, false).type = Work::Type::packet;
+  x_send.stage(request, is_last(kind)).type = Work::Type::packet;
   return post_packet(request, uint16_t(owed - x_credits.owed()));
 }
 
@@ -198,7 +224,7 @@ int Connection::emit_chained(Kind kind, const void* body, size_t body_bytes, con
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
   request.send_flags = IBV_SEND_INLINE;
-  x_send.stage(request, false).type = Work::Type::packet;
+  x_send.stage(request, is_last(kind)).type = Work::Type::packet;
   if (at > 0) chain.requests[at - 1].next = &request;
   chain.owner = this;
   x_chained = true;
@@ -220,11 +246,10 @@ void Connection::flush_chain() noexcept {
 }
 
 void Connection::post_heartbeat() noexcept {
-  if (!x_heartbeat_address || x_heartbeat_pending || !x_send.room() || x_phase == Phase::closing)
-    return;
+  if (!met() || x_heartbeat_pending || !x_send.room() || x_phase == Phase::closing) return;
   flush_chain();
   const Core::HeartbeatMemory& mine = x_core.heartbeat();
-  ibv_sge piece{mine.sink_address, sizeof(uint64_t), mine.lkey};
+  ibv_sge piece{mine.sink_address, sizeof(uint64_t), mine.sink_lkey};
   ibv_send_wr request{};
   request.sg_list = &piece;
   request.num_sge = 1;

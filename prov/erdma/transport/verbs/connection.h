@@ -23,12 +23,11 @@ struct DirtyTag;
 
 /// Control packets that wait for credits or room, in the order in which they leave.
 enum Due : uint8_t {
-  kDueReady = 1,
-  kDueGrow = 2,
-  kDueRetireNo = 4,
-  kDueRetire = 8,     ///< nothing follows
-  kDueRetireOk = 16,  ///< nothing follows
-  kDueBye = 32,       ///< nothing follows
+  kDueGrow = 1,
+  kDueRetireNo = 2,
+  kDueRetire = 4,    ///< nothing follows
+  kDueRetireOk = 8,  ///< nothing follows
+  kDueBye = 16,      ///< nothing follows
 };
 
 /// One RC queue pair with its receives, credits and what is under way on it. Made on the
@@ -56,10 +55,13 @@ class Connection final : public util::ListHook<DirtyTag> {
   int prepare(ibv_qp_init_attr& attr) noexcept;
   void adopt(ibv_qp* queue_pair) noexcept;
   int post_receives() noexcept;
+  /// Takes the peer's terms, and sends the first packet if we are the active side. -FI_ECONNRESET:
+  /// the terms make no sense.
+  int agree(const Terms& peer, bool active) noexcept;
 
   // --- the polling thread
-  /// Packets may flow. -FI_ECONNRESET: the peer's terms make no sense.
-  int go_up(VerbsLink& link, const Mail& mail) noexcept;
+  /// Packets may flow.
+  void go_up(VerbsLink& link, const Mail& mail) noexcept;
 
   [[nodiscard]] int send(const Header& header, const iovec* payload, size_t count, size_t length,
                          SendHint hint) noexcept;
@@ -98,7 +100,8 @@ class Connection final : public util::ListHook<DirtyTag> {
   /// Nothing of a transfer is under way in either direction.
   bool quiet() noexcept;
   bool may_retire() noexcept;
-  bool can_fence() const noexcept { return x_heartbeat_address != 0; }
+  /// The other side spoke first, or we did. Before, we must not send at all.
+  bool met() const noexcept { return x_heard || active; }
   bool retiring() const noexcept { return x_retiring; }
   void resume() noexcept;  ///< the peer did not agree to retire
   uint64_t completions() const noexcept { return x_completions; }
@@ -106,6 +109,7 @@ class Connection final : public util::ListHook<DirtyTag> {
   // Of Core: when and how it ends, what its timer saw.
   uint64_t connection_id = 0;  ///< the connector's
   uint64_t used = 0;           ///< poll in which it last carried a packet
+  uint64_t came_up = 0;        ///< the same while it has not carried any
   bool active = false;
   bool fenced = false;  ///< a READ follows our last packet
   bool listed_closing = false, erred = false, silently = false, orderly = false;
@@ -135,6 +139,7 @@ class Connection final : public util::ListHook<DirtyTag> {
   size_t build(std::byte* to, Kind kind, const void* body, size_t body_bytes,
                const Payload& payload) noexcept;
   int post_packet(ibv_send_wr& request, uint16_t credits) noexcept;
+  int post_ready() noexcept;
   int refused(int error) noexcept;
   int no_block(const BlockPool& pool) noexcept;
   void broken(int status, const char* why) noexcept;
@@ -153,7 +158,6 @@ class Connection final : public util::ListHook<DirtyTag> {
   void on_sent(const ibv_wc& wc, Sink& sink) noexcept;
   void on_failed(const ibv_wc& wc, Sink& sink) noexcept;
   void on_control(const Prefix& prefix, const std::byte* body, size_t length, Sink& sink) noexcept;
-  void on_ready(const std::byte* body, size_t length) noexcept;
   void on_grow(const std::byte* body, size_t length) noexcept;
   void on_retire() noexcept;
   void first_packet() noexcept;

@@ -195,6 +195,11 @@ void ConnectionManager::give_up(Peer& peer, int status) noexcept {
 
 void ConnectionManager::go_up(Attempt& attempt) {
   Peer& peer = *attempt.peer;
+  if (const int rc = x_config.factory->agree(*attempt.connection, attempt.terms, attempt.active)) {
+    ERDMA_WARN(EP_CTRL, "the connection to %s can't be used: %s\n", peer.name.to_string().c_str(),
+               why(rc));
+    return attempt.active ? attempt_failed(attempt, rc, false) : passive_failed(attempt);
+  }
   attempt.stage = Stage::up;
   (attempt.active ? x_requests : x_accepting).clear(attempt);
   if (attempt.active || !self(peer)) {

@@ -98,7 +98,6 @@ void Connection::first_packet() noexcept {
   x_heard = true;
   if (active || x_phase != Phase::up) return;
   x_may_send = true;
-  due(kDueReady);
   x_link->may_send(*this);
 }
 
@@ -145,9 +144,8 @@ void Connection::on_control(const Prefix& prefix, const std::byte* body, size_t 
                             Sink& sink) noexcept {
   switch (prefix.kind) {
     case Kind::credit:
-      return;
     case Kind::ready:
-      return on_ready(body, length);
+      return;
     case Kind::grow:
       return on_grow(body, length);
     case Kind::retire:
@@ -170,14 +168,6 @@ void Connection::on_control(const Prefix& prefix, const std::byte* body, size_t 
       break;
   }
   broken(-FI_ECONNRESET, "the peer sent a control packet that makes no sense");
-}
-
-void Connection::on_ready(const std::byte* body, size_t length) noexcept {
-  ReadyBody ready;
-  if (!read_body(body, length, ready))
-    return broken(-FI_ECONNRESET, "the peer sent a truncated control packet");
-  x_heartbeat_address = ready.heartbeat_address;
-  x_heartbeat_rkey = ready.heartbeat_rkey;
 }
 
 void Connection::on_grow(const std::byte* body, size_t length) noexcept {
@@ -242,7 +232,7 @@ void Connection::mark_dirty() noexcept {
 void Connection::settle() noexcept {
   if (x_phase == Phase::closing || x_phase == Phase::making) return;
   repost();
-  if (!x_heard && !active) return;
+  if (!met()) return;
   if (x_due) flush_due();
   // Who asked to retire still returns credits: the peer needs some for what it has to send first.
   if (x_phase != Phase::up && !x_retiring) return;
@@ -255,7 +245,7 @@ void Connection::settle() noexcept {
 }
 
 void Connection::flush_due() noexcept {
-  for (const Due which : {kDueReady, kDueGrow, kDueRetireNo, kDueRetire, kDueRetireOk, kDueBye}) {
+  for (const Due which : {kDueGrow, kDueRetireNo, kDueRetire, kDueRetireOk, kDueBye}) {
     if (!(x_due & which)) continue;
     // The last packet of all may take the last credit: nobody waits for more from us.
     const bool room = x_credits.may_send() || (which == kDueBye && x_credits.available() > 0);
@@ -270,11 +260,6 @@ void Connection::flush_due() noexcept {
 
 int Connection::send_due(Due which) noexcept {
   switch (which) {
-    case kDueReady: {
-      const Core::HeartbeatMemory& mine = x_core.heartbeat();
-      const ReadyBody body{mine.target_address, mine.rkey, 0};
-      return emit_control(Kind::ready, &body, sizeof(body));
-    }
     case kDueGrow: {
       const GrowBody body{uint32_t(x_receives.grown_from()), x_receives.large_bytes()};
       return emit_control(Kind::grow, &body, sizeof(body));

@@ -32,7 +32,10 @@ struct Terms {
   uint64_t nonce = 0;          ///< of the endpoint; another one after a restart
   uint16_t credits = 0;        ///< receives posted for the other side
   uint32_t receive_bytes = 0;  ///< bytes of each of them, a multiple of 8 below 512 KiB
-  // Where a heartbeat may READ travels in the first packet of each side (packet.h, ReadyBody).
+  // Where the other side may READ eight bytes to see whether this one lives. Here, not in a packet:
+  // a death must show before the first packet, too.
+  uint64_t heartbeat_address = 0;
+  uint32_t heartbeat_rkey = 0;
 };
 
 /// The data side's half of making a connection. Called on the connector's thread; thread-safe
@@ -50,6 +53,10 @@ class ConnectionFactory {
   [[nodiscard]] virtual int post_receives(Connection& connection) noexcept = 0;
   /// Our terms for this connection (name and nonce are the connector's).
   virtual void fill_terms(const Connection& connection, Terms& terms) const noexcept = 0;
+  /// Packets can flow: takes the peer's terms. The active side sends its first packet, so that the
+  /// peer may speak however long it takes until somebody polls here. An error: it can't be used.
+  [[nodiscard]] virtual int agree(Connection& connection, const Terms& peer,
+                                  bool active) noexcept = 0;
 
  protected:
   ~ConnectionFactory() = default;

@@ -89,11 +89,15 @@ int Core::make_descriptors() noexcept {
   return 0;
 }
 
+/// Two regions, as the key of the one goes to every peer: it admits READs only.
 int Core::make_heartbeat_memory() noexcept {
-  const int access = Device::kSinkAccess | IBV_ACCESS_REMOTE_READ;
-  if (const int rc = x_heartbeat_slab.make(x_device, 2, 64, access)) return rc;
-  x_heartbeat = {uint64_t(x_heartbeat_slab.slot(0)), uint64_t(x_heartbeat_slab.slot(1)),
-                 x_heartbeat_slab.lkey(), x_heartbeat_slab.rkey()};
+  if (const int rc = x_target_slab.make(x_device, 1, 64, IBV_ACCESS_REMOTE_READ)) return rc;
+  if (const int rc = x_sink_slab.make(x_device, 1, 64, Device::kSinkAccess)) return rc;
+  x_heartbeat = {uint64_t(x_target_slab.slot(0)), x_target_slab.lkey(), x_target_slab.rkey(),
+                 uint64_t(x_sink_slab.slot(0)), x_sink_slab.lkey()};
+  const Prefix ready{Kind::ready, 0, 0, 0};
+  static_assert(sizeof(ready) == sizeof(uint64_t));
+  std::memcpy(x_target_slab.slot(0), &ready, sizeof(ready));
   return 0;
 }
 
@@ -259,6 +263,12 @@ int Core::post_receives(Connection& connection) noexcept {
 void Core::fill_terms(const Connection&, Terms& terms) const noexcept {
   terms.credits = Connection::kSmallReceives;
   terms.receive_bytes = Connection::kSmallReceiveBytes;
+  terms.heartbeat_address = x_heartbeat.target_address;
+  terms.heartbeat_rkey = x_heartbeat.target_rkey;
+}
+
+int Core::agree(Connection& connection, const Terms& peer, bool active) noexcept {
+  return connection.agree(peer, active);
 }
 
 void Core::starve(Connection& connection) noexcept try {

@@ -51,12 +51,14 @@ class Core final : public ConnectionFactory {
   void adopt(Connection& connection, ibv_qp* queue_pair) noexcept override;
   int post_receives(Connection& connection) noexcept override;
   void fill_terms(const Connection& connection, Terms& terms) const noexcept override;
+  int agree(Connection& connection, const Terms& peer, bool active) noexcept override;
 
   // What links and connections share.
   struct HeartbeatMemory {
-    uint64_t target_address = 0;  ///< eight bytes that peers READ
-    uint64_t sink_address = 0;    ///< where theirs go
-    uint32_t lkey = 0, rkey = 0;
+    uint64_t target_address = 0;  ///< a packet that says `ready`; eight bytes that peers READ
+    uint32_t target_lkey = 0, target_rkey = 0;
+    uint64_t sink_address = 0;  ///< where theirs go
+    uint32_t sink_lkey = 0;
   };
   const Device& device() const noexcept { return x_device; }
   const Options& options() const noexcept { return x_options; }
@@ -161,7 +163,7 @@ class Core final : public ConnectionFactory {
 
   BlockPool x_packet_blocks;
   BlockPool x_bounce_blocks;
-  Slab x_heartbeat_slab;
+  Slab x_target_slab, x_sink_slab;
   HeartbeatMemory x_heartbeat;
   util::Pool<Transfer> x_transfers;
   util::Pool<Exposed> x_exposures;

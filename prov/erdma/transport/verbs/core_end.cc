@@ -147,8 +147,8 @@ void Core::watch(Connection& connection, uint64_t now) noexcept {
   }
   const uint64_t silent = now - connection.progress_at;
   const bool too_long = silent >= x_options.peer_timeout_ns;
-  const bool stuck =
-      connection.heartbeat_pending() || connection.sends_outstanding() == Connection::kSendDepth;
+  const bool stuck = !connection.met() || connection.heartbeat_pending() ||
+                     connection.sends_outstanding() == Connection::kSendDepth;
   if (too_long && (stuck || connection.silently))
     return break_connection(connection, -FI_ETIMEDOUT,
                             "no sign of life; FI_ERDMA_PEER_TIMEOUT says how long to wait");
@@ -183,7 +183,7 @@ bool Core::goodbyes_said() noexcept {
   bool said = true;
   for (Connection* connection : x_connected) {
     using Phase = Connection::Phase;
-    if (connection->phase() == Phase::closing || !connection->can_fence()) continue;
+    if (connection->phase() == Phase::closing || !connection->met()) continue;
     if (connection->phase() == Phase::up) {
       said = said && !connection->may_send();  // never heard of: nothing was sent
     } else if (!connection->fenced) {

@@ -56,16 +56,11 @@ void Core::on_up(Mail& mail, Sink& sink) {
     poll_queues(sink);  // what arrived before comes first
     finish(*old, sink);
   }
-  const bool asked = mail.active || !link.to_self();
-  if (asked) leave_connecting(link);
+  if (mail.active || !link.to_self()) leave_connecting(link);
   Connection& connection = *mail.connection;
-  if (const int rc = connection.go_up(link, mail)) {
-    drop(std::move(mail.connection), mail.connection_id);
-    if (asked) down(link, rc, sink);
-    return;
-  }
+  connection.go_up(link, mail);
   x_connected.push_back(&connection);
-  connection.used = x_polls;
+  connection.used = connection.came_up = x_polls - 1;
   if (link.to_self()) ++x_to_self;
   link.install(std::move(mail.connection));
   connection.take_early(sink);
@@ -154,6 +149,8 @@ bool Core::retire_one(const Connection* spared) noexcept {
   Connection* oldest = nullptr;
   for (Connection* connection : x_connected) {
     if (connection == spared || !connection->may_retire()) continue;
+    // Somebody wanted it: he has until the next tick to use it.
+    if (connection->used == connection->came_up && !connection->progress_at) continue;
     if (!oldest || connection->used < oldest->used) oldest = connection;
   }
   if (!oldest) return false;

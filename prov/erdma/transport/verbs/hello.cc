@@ -90,6 +90,8 @@ HelloBytes encode(const Hello& hello, const JobKey& key, const Path& path,
       uint16_t(std::min<uint32_t>(hello.terms.receive_bytes / kReceiveUnit, UINT16_MAX));
   bytes.serial = hello.serial;
   bytes.nonce = hello.terms.nonce;
+  bytes.heartbeat_address = hello.terms.heartbeat_address;
+  bytes.heartbeat_rkey = hello.terms.heartbeat_rkey;
   put_name(hello.terms.name, bytes);
   bytes.mac = key.sign(signed_part(bytes), path, context);
   return bytes;
@@ -118,6 +120,8 @@ Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKe
   hello.mac = wire.mac;
   hello.terms.name = get_name(wire);
   hello.terms.nonce = wire.nonce;
+  hello.terms.heartbeat_address = wire.heartbeat_address;
+  hello.terms.heartbeat_rkey = wire.heartbeat_rkey;
   hello.terms.credits = wire.prefix.argument;
   hello.terms.receive_bytes = wire.receive_units * kReceiveUnit;
   const bool usable = hello.terms.credits && hello.terms.receive_bytes && hello.terms.name.port() &&

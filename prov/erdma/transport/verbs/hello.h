@@ -29,7 +29,7 @@ struct HelloPrefix {
 };
 static_assert(sizeof(HelloPrefix) == 8);
 
-/// 56 bytes: what an rdma_cm request can carry everywhere.
+/// 72 bytes: rdma_cm carries up to 255 on iWARP, and no other device is asked by rdma_cm.
 struct HelloBytes {
   HelloPrefix prefix;
   uint16_t receive_units;  ///< of 8 bytes
@@ -37,9 +37,12 @@ struct HelloBytes {
   uint32_t serial;  ///< counts the sender's hellos and welcomes: orders those that cross
   uint8_t ip[16];
   uint64_t nonce;
+  uint64_t heartbeat_address;
+  uint32_t heartbeat_rkey;
+  uint32_t reserved;
   Mac mac;  ///< of all above, the path, and the name of the one who is asked, or its hello
 };
-static_assert(sizeof(HelloBytes) == 56);
+static_assert(sizeof(HelloBytes) == 72);
 
 /// Bytes of the back end's own that both sides must know and that the MAC covers: GID and queue
 /// pair number on ib, nothing on iWARP.

@@ -12,7 +12,7 @@ namespace erdma::transport::verbs {
 
 enum class Kind : uint8_t {
   packet = 1,  ///< Header and payload of the protocol
-  ready,       ///< the active side's first; ReadyBody. Also the passive side's answer
+  ready,       ///< the active side's first: the passive side may speak
   credit,      ///< credits only; the one kind that may use the last credit
   grow,        ///< GrowBody: receives are bigger from a sequence number on
   retire,      ///< the sender's last packet, if the peer agrees
@@ -39,14 +39,6 @@ static_assert(sizeof(Prefix) == 8 && std::is_trivially_copyable_v<Prefix>);
 inline constexpr size_t kPrefixBytes = sizeof(Prefix);
 /// In front of the payload of a protocol packet.
 inline constexpr size_t kPacketOverhead = kPrefixBytes + kHeaderBytes;
-
-/// Where a heartbeat may READ eight bytes.
-struct ReadyBody {
-  uint64_t heartbeat_address;
-  uint32_t heartbeat_rkey;
-  uint32_t reserved;
-};
-static_assert(sizeof(ReadyBody) == 16 && std::is_trivially_copyable_v<ReadyBody>);
 
 struct GrowBody {
   uint32_t from;   ///< number of the first packet (counted from 0, modulo 2^32) ...
