@@ -18,7 +18,9 @@ constexpr Executed kLost{Outcome::lost, IBV_WC_RETRY_EXC_ERR, Cause::none, false
 /// Tells the owner of the target memory that a peer is in it: see quiesce().
 class Busy {
  public:
-  explicit Busy(QpShared& target) noexcept : x_target(target) { x_target.busy.exchange(1); }
+  Busy(QpShared& target, Fabric& fabric) noexcept : x_target(target) {
+    x_target.busy.exchange(QpShared::busy_word(fabric.slot(), fabric.generation()));
+  }
   Busy(const Busy&) = delete;
   Busy& operator=(const Busy&) = delete;
   ~Busy() { x_target.busy.store(0, std::memory_order_release); }
@@ -275,7 +277,7 @@ Executed try_work(Process& process, Qp& qp, const Work& work) {
   if (!local_pieces(process, qp, work, access, pieces)) {
     return kill(IBV_WC_LOC_ACCESS_ERR, Cause::local_access, false);
   }
-  Busy busy(target);
+  Busy busy(target, process.fabric);
   uint32_t state = target.state.load(std::memory_order_acquire);
   if ((state != IBV_QPS_RTR && state != IBV_QPS_RTS) ||
       target.peer_qpn.load(std::memory_order_relaxed) != qp.qp_num) {

@@ -79,15 +79,19 @@ struct QpShared {
   std::atomic<uint32_t> access;  ///< what the peer may do at all (modify_qp)
   uint32_t compat;
   // By the peer.
-  alignas(64) std::atomic<uint32_t> busy;  ///< an operation touches the owner's memory
-  std::atomic<uint32_t> heard;             ///< something arrived
-  std::atomic<uint64_t> rq_head;           ///< receives consumed
-  std::atomic<uint64_t> ring_tail;         ///< bytes of the payload ring handed out
+  /// An operation touches the owner's memory: whose, as busy_word() of its process. 0 = none.
+  alignas(64) std::atomic<uint64_t> busy;
+  std::atomic<uint32_t> heard;      ///< something arrived
+  std::atomic<uint64_t> rq_head;    ///< receives consumed
+  std::atomic<uint64_t> ring_tail;  ///< bytes of the payload ring handed out
   // By the owner.
   alignas(64) std::atomic<uint64_t> ring_head;  ///< bytes of the payload ring given back
 
   RqEntry* rq() noexcept { return reinterpret_cast<RqEntry*>(this + 1); }
   std::byte* ring() noexcept { return reinterpret_cast<std::byte*>(rq() + rq_size); }
+  static uint64_t busy_word(uint32_t slot, uint32_t generation) noexcept {
+    return uint64_t{generation} << 32 | (slot + 1);
+  }
   static size_t bytes(uint32_t rq_size) noexcept {
     return sizeof(QpShared) + rq_size * sizeof(RqEntry) + kPayloadRingBytes;
   }

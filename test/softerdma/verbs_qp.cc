@@ -182,17 +182,36 @@ int set_peer(Qp& qp, const ibv_qp_attr& attr, int mask) {
   return 0;
 }
 
+/// Whether a process that was in our memory has ended since; its slot may have another by now.
+bool is_dead(Process& process, uint64_t busy) {
+  auto slot = static_cast<uint32_t>(busy) - 1;
+  auto generation = static_cast<uint32_t>(busy >> 32);
+  return process.fabric.shared().processes[slot].generation.load() != generation ||
+         !process.fabric.alive(slot);
+}
+
+/// Compat: the process on the other side, to hear of its death; a claim that it leaves in a queue
+/// of ours would hold up everything behind it.
+void meet_peer(Process& process, const Qp& qp) {
+  uint32_t slot = qp.dest_qpn >> kQpBits;
+  if (slot >= kMaxProcesses) return;
+  process.peer(slot, process.fabric.shared().processes[slot].generation.load());
+}
+
 }  // namespace
 
 void quiesce(Process& process, Qp& qp) {
-  static_cast<void>(process);
   QpShared& shared = qp.shared();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (shared.busy.load() == 0) return;
   uint64_t begin = now_ns();
-  while (shared.busy.load(std::memory_order_acquire) != 0) {
-    // Who dies within leaves the flag: his writes are over when his process is.
-    if (qp.remote != nullptr && qp.remote->process->dead.load()) break;
+  while (uint64_t busy = shared.busy.load(std::memory_order_acquire)) {
+    // Who dies within leaves his word: what he wrote is over when his process is. Seen by its lock,
+    // not by our thread, which may wait for a mutex that our caller holds.
+    if (is_dead(process, busy)) {
+      shared.busy.compare_exchange_strong(busy, 0);
+      continue;
+    }
     if (uint64_t waited = now_ns() - begin; waited > 2'000'000'000u) {
       note("queue pair %u: the peer stopped in the middle of an access", qp.qp_num);
       break;
@@ -279,6 +298,7 @@ SOFTERDMA_API int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
       break;
     case IBV_QPS_RTR:
       qp.shared().peer_qpn.store(qp.dest_qpn);
+      if (qp.compat) meet_peer(process, qp);
       [[fallthrough]];
     default:
       qp.become(to);

@@ -4,8 +4,11 @@
 
 #include <cerrno>
 
+#include "softerdma/mapping.h"
 #include "softerdma/rig.h"
+#include "softerdma/shared.h"
 
+using namespace softerdma;
 using namespace softerdma::test;
 
 START_TEST(device_is_what_an_erdma_nic_says_it_is) {
@@ -371,6 +374,42 @@ START_TEST(dead_peer_is_silent_until_the_retries_are_exhausted) {
 }
 END_TEST
 
+/// The word that a process leaves in the queue pair that it was writing to when it was killed.
+START_TEST(a_peer_killed_in_the_middle_of_an_access_is_let_go) {
+  int to_parent[2];
+  ck_assert(pipe(to_parent) == 0);
+  start("compat");
+  Side sides[2];
+  connect_compat(sides);
+  pid_t child = fork();
+  if (child == 0) {
+    Side its_sides[2];
+    connect_compat(its_sides);
+    ck_assert_int_eq(write(to_parent[1], &its_sides[0].qp->qp_num, 4), 4);
+    for (;;) pause();
+  }
+  uint32_t its_number = 0;
+  ck_assert_int_eq(read(to_parent[0], &its_number, 4), 4);
+  const uint32_t slot = its_number >> kQpBits;
+  const uint32_t number = sides[0].qp->qp_num;
+  ck_assert_uint_ne(slot, number >> kQpBits);
+  const Mapping queue = Mapping::open(std::getenv("SOFTERDMA_DIR") + std::string("/p") +
+                                      std::to_string(number >> kQpBits) + "/q" +
+                                      std::to_string(number & (kQpsPerProcess - 1)));
+  ck_assert(!!queue);
+  auto& busy = queue.as<QpShared>()->busy;
+  busy.store(QpShared::busy_word(slot, 1));  // the first process in that place
+  kill(child, SIGKILL);
+  ck_assert_int_eq(waitpid(child, nullptr, 0), child);
+  modify(sides[0], IBV_QPS_ERR, sides[1]);
+  ck_assert_uint_eq(busy.load(), 0);
+  // Likewise once somebody else has taken the place of the dead.
+  busy.store(QpShared::busy_word(number >> kQpBits, 0));
+  ck_assert_int_eq(ibv_dereg_mr(sides[0].mr), 0);
+  ck_assert_uint_eq(busy.load(), 0);
+}
+END_TEST
+
 static void add_all(TCase* tc) {
   tcase_add_test(tc, device_is_what_an_erdma_nic_says_it_is);
   tcase_add_loop_test(tc, send_arrives_whole, 0, static_cast<int>(std::size(kSizes)));
@@ -391,6 +430,7 @@ static void add_all(TCase* tc) {
   tcase_add_test(tc, fault_withholds_completions_until_cleared);
   tcase_add_test(tc, fault_fails_a_registration);
   tcase_add_test(tc, port_down_is_an_event_and_exhausts_the_retries);
+  tcase_add_test(tc, a_peer_killed_in_the_middle_of_an_access_is_let_go);
   tcase_add_test(tc, dead_peer_is_silent_until_the_retries_are_exhausted);
 }
 
