@@ -1,4 +1,4 @@
-// fi_stop_stress [--seconds S] [--seed S]
+// fi_stop_stress [--seconds S] [--seed S] [--messages N]
 // A receiver is stopped (SIGSTOP) while rings and windows fill up. Slow is not dead: the sender
 // must see no error, and after SIGCONT every message must arrive whole and in order.
 #include <signal.h>
@@ -13,7 +13,6 @@ using namespace erdma::clients;
 
 namespace {
 
-constexpr uint64_t kMessages = 6000;
 constexpr size_t kLargest = 1 << 20;
 constexpr size_t kWindow = 64;
 enum Word { received, stopped, continued, sent_while_stopped, refused_while_stopped };
@@ -38,11 +37,11 @@ void retire(std::deque<std::unique_ptr<Message>>& window) {
   }
 }
 
-int send_all(Board& board, uint64_t seed) {
+int send_all(Board& board, uint64_t seed, uint64_t messages) {
   Node node;
   const auto to = board.meet(node, 0, 2);
   std::deque<std::unique_ptr<Message>> window;
-  for (uint64_t number = 0; number < kMessages;) {
+  for (uint64_t number = 0; number < messages;) {
     node.progress();
     retire(window);
     // While the receiver sleeps the window is the provider's to limit; 4096 keeps memory sane.
@@ -65,11 +64,11 @@ int send_all(Board& board, uint64_t seed) {
     node.progress();
     retire(window);
   }
-  node.wait_until([&] { return board.words[received] == kMessages; }, "the receiver", 120);
+  node.wait_until([&] { return board.words[received] == messages; }, "the receiver", 120);
   return 0;
 }
 
-int receive_all(Board& board, uint64_t seed) {
+int receive_all(Board& board, uint64_t seed, uint64_t messages) {
   Node node;
   const auto from = board.meet(node, 1, 2);
   std::vector<Message> window(kWindow);
@@ -79,14 +78,14 @@ int receive_all(Board& board, uint64_t seed) {
     node.receive(message.op, message.data.data(), kLargest, FI_ADDR_UNSPEC, 7);
   };
   for (uint64_t number = 0; number < kWindow; ++number) post(number);
-  for (uint64_t number = 0; number < kMessages; ++number) {
+  for (uint64_t number = 0; number < messages; ++number) {
     Message& message = window[number % kWindow];
     node.wait(message.op, 120);
     must(-message.op.error, "receive");
     REQUIRE(message.op.length == length(seed, number));
     REQUIRE(holds({message.data.data(), message.op.length}, key(seed, number)));
     board.words[received] += 1;
-    if (number + kWindow < kMessages) post(number + kWindow);
+    if (number + kWindow < messages) post(number + kWindow);
   }
   node.wait_until([&] { return board.words[continued] == 1; }, "the end", 120);
   return 0;
@@ -97,9 +96,10 @@ int receive_all(Board& board, uint64_t seed) {
 int main(int argc, char** argv) {
   const uint64_t seconds = option(argc, argv, "--seconds", 3);
   const uint64_t seed = option(argc, argv, "--seed", 1);
+  const uint64_t messages = option(argc, argv, "--messages", 6000);
   Board& board = Board::create();
-  const pid_t sender = spawn([&] { return send_all(board, seed); });
-  const pid_t receiver = spawn([&] { return receive_all(board, seed); });
+  const pid_t sender = spawn([&] { return send_all(board, seed, messages); });
+  const pid_t receiver = spawn([&] { return receive_all(board, seed, messages); });
   const auto start = Clock::now();
   while (board.words[received] < 300 && seconds_since(start) < 20) ::usleep(100);
   ::kill(receiver, SIGSTOP);
@@ -112,6 +112,6 @@ int main(int argc, char** argv) {
       "fi_stop_stress: receiver stopped for %lu s; %lu sends accepted and %lu refused with "
       "-FI_EAGAIN meanwhile; %lu of %lu messages arrived whole and in order\n",
       seconds, board.words[sent_while_stopped].load(), board.words[refused_while_stopped].load(),
-      board.words[received].load(), kMessages);
+      board.words[received].load(), messages);
   return failures != 0;
 }

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # Checks between the hosts of guest_nic.sh; beside those of test/clients/checks.sh. From the
-# environment besides: kind (siw or rxe), top.
+# environment besides: top.
 . "$top/test/lib/hosts.sh"
 
 # on HOST COMMAND...: '' = in the first namespace.
@@ -28,11 +28,12 @@ info_lists() {
   grep -q "src_addr: fi_sockaddr_in://$4:0" "$log" || wrong 'not the IP of the adapter'
 }
 
+# one_is_down UP DOWN NETDEV_OF_DOWN
 one_is_down() {
-  FI_ERDMA_DEVICE=siwA,siwC on A fi_info -p "$provider"
+  FI_ERDMA_DEVICE=$1,$2 on A fi_info -p "$provider"
   [ "$(grep -c 'domain: ' "$log")" = 1 ] || wrong 'not exactly one'
-  grep -q 'domain: siwA' "$log" || wrong 'not the one that is up'
-  grep -qE 'siwC is not used: port 1 \(a1\) is DOWN' "$log" || wrong 'the log does not say why'
+  grep -q "domain: $1" "$log" || wrong 'not the one that is up'
+  grep -qE "$2 is not used: port 1 \($3\) is DOWN" "$log" || wrong 'the log does not say why'
 }
 
 # ping_pair SERVER_HOST CLIENT_HOST ADDRESS OPTION...
@@ -50,14 +51,15 @@ ping_pair() {
   [ $status = 0 ] || wrong 'a side failed'
   by_nic
 }
-between_hosts() { ping_pair A B 10.8.0.1 -m "$1" -I 5 -S "$2"; }
+# between_hosts ADDRESS KIND_OF_MESSAGE SIZES
+between_hosts() { ping_pair A B "$1" -m "$2" -I 5 -S "$3"; }
 # own_loop HOST ADDRESS SIZES
 own_loop() {
   export FI_ERDMA_SHM=off
   ping_pair "$1" "$1" "$2" -m tagged -I 5 -S "$3"
 }
 
-# Shared memory does not connect different users; the NIC does.
+# two_users ADDRESS: shared memory does not connect different users; the NIC does.
 two_users() {
   local port=$((20000 + RANDOM % 12000)) server status=0
   local arguments=(fi_pingpong -p "$provider" -e rdm -c -I 5 -S 300000)
@@ -66,7 +68,7 @@ two_users() {
     listening_on A "$port" && break
     sleep 0.1
   done
-  on A setpriv --reuid=1001 --regid=1001 --clear-groups "${arguments[@]}" -P "$port" 10.8.0.1 ||
+  on A setpriv --reuid=1001 --regid=1001 --clear-groups "${arguments[@]}" -P "$port" "$1" ||
     status=1
   wait "$server" || status=1
   [ $status = 0 ] || wrong 'a side failed'
@@ -86,23 +88,11 @@ mpi_hosts() {
   by_nic
 }
 
-# mpi_here RANKS PHASE...: all of them on one adapter.
-mpi_here() {
-  [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
-  local ranks=$1
-  shift
-  env OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_plm=isolated FI_LOG_LEVEL=info \
-    FI_LOG_PROV="$provider" mpirun -n "$ranks" "$bin/mpi_check" "$@" || wrong "exit status $?"
-  grep -q "^mpi_check: .* on $ranks ranks passed" "$log" || wrong 'no closing line'
-  ! grep -q 'bytes through rings' "$log" || wrong 'shared memory was used'
-  by_nic
-}
-
 # across PROGRAM ARGUMENT...: its processes take turns on the hosts.
 across() { ERDMA_HOSTS=A,B stress "$@"; }
 
-# link_flap COMMAND: what takes "down" and "up".
+# link_flap DOWN UP: commands that take the link away and give it back.
 link_flap() {
   export FI_ERDMA_PEER_TIMEOUT=2000
-  across fi_flap --command "$1 down; sleep 1; $1 up"
+  across fi_flap --command "$1; sleep 1; $2"
 }
