@@ -91,6 +91,14 @@ mpi_hosts() {
 # across PROGRAM ARGUMENT...: its processes take turns on the hosts.
 across() { ERDMA_HOSTS=A,B stress "$@"; }
 
+# stopped_receiver SECONDS: few sends in flight are enough for the sender to meet the end of its room.
+stopped_receiver() {
+  export FI_ERDMA_TX_SIZE=64
+  across fi_stop_stress --seconds "$1" --messages 1000 || wrong "exit status $?"
+  [ "$provider" != erdma ] || grep -qE ' [1-9][0-9]* refused with -FI_EAGAIN' "$log" ||
+    wrong 'the sender never had to wait'
+}
+
 # link_flap DOWN UP: commands that take the link away and give it back.
 link_flap() {
   export FI_ERDMA_PEER_TIMEOUT=2000

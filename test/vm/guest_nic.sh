@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # guest_nic.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: what `run.sh nic` runs in the
-# machine. Two hosts, A and B: network namespaces, each with a siw and an rxe adapter, and adapters of A
-# whose port is down. Sizes are small: emulation is slow.
+# machine: two hosts with adapters (adapters.sh). Sizes are small: emulation is slow.
 # shellcheck disable=SC2034
 set -u
 export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_nic.sh
@@ -22,52 +21,9 @@ mkdir -p "$logs"
 . "$here/harness.sh"
 echo # the console's own noise ends here
 
-# add_siw: between the hosts' own links; a1 stays down.
-add_siw() {
-  ip -n A link add a1 type dummy
-  ip -n A addr add 10.8.1.1/24 dev a1
-  ip netns exec A rdma link add siwA type siw netdev a0 &&
-    ip netns exec B rdma link add siwB type siw netdev b0 &&
-    ip netns exec A rdma link add siwC type siw netdev a1
-}
-
-# add_rxe: rxe of this kernel sends and receives in the first network namespace only (rxe_net.c says
-# init_net, so ib_send_lat between rxe adapters of other namespaces fails too). So its frames pass
-# between r0 and r1 there, really from one to the other: the route is looked up with the interface
-# to leave by, and accept_local takes what comes from an address of the same host. Every namespace may
-# open the adapters; r0 of A and r1 of B, a pair of their own, carry TCP between the same addresses, and
-# have the same indices, by which an adapter names its interface. r2 stays down.
-add_rxe() {
-  local each
-  ip link add r0 mtu 4200 index 50 type veth peer name r1 mtu 4200 index 51 || return
-  ip -n A link add r0 index 50 type veth peer name r1 index 51 && ip -n A link set r1 netns B || return
-  ip link add r2 index 52 type dummy
-  echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
-  for each in r0 r1; do
-    echo 1 >/proc/sys/net/ipv4/conf/$each/accept_local
-    echo 0 >/proc/sys/net/ipv4/conf/$each/rp_filter
-    ip link set $each up
-  done
-  ip addr add 10.9.0.1/24 dev r0
-  ip addr add 10.9.0.2/24 dev r1
-  ip -n A addr add 10.9.0.1/24 dev r0
-  ip -n B addr add 10.9.0.2/24 dev r1
-  ip -n A link set r0 up
-  ip -n B link set r1 up
-  for each in A,r0 B,r1 C,r2; do rdma link add "rxe${each%,*}" type rxe netdev "${each#*,}" || return; done
-}
-
-# Until the ports are up; what an adapter waits for sends no event that a script could take.
-all_active() {
-  for _ in $(seq 50); do
-    [ "$(rdma link show | grep -c 'state ACTIVE')" -ge 4 ] && return
-    sleep 0.1
-  done
-  rdma link show
-  return 1
-}
-make_hosts && add_siw && add_rxe && all_active ||
-  { echo 'FAIL: two hosts with RDMA devices'; exit 1; }
+# shellcheck source=test/vm/adapters.sh
+. "$top/test/vm/adapters.sh"
+make_adapters || { echo 'FAIL: two hosts with RDMA adapters'; exit 1; }
 
 collectives='broadcast scatter_gather varying all_to_all all_to_all_v reductions scans
   reduce_scatter barriers communicators'
@@ -80,13 +36,13 @@ checks_of() {
   check "$kind: fi_pingpong between hosts, tagged, all sizes checked" 120 \
     between_hosts "$address" tagged all
   check "$kind: fi_pingpong between hosts, msg" 120 between_hosts "$address" msg 300000
-  check "$kind: fi_pingpong through the adapter's own loop" 120 own_loop A "$address" all
+  check "$kind: fi_pingpong through the adapter's own loop" 120 own_loop A "$address" 300000
   check "$kind: users 1000 and 1001 of one host" 120 two_users "$address"
   # shellcheck disable=SC2086
   check "$kind: Open MPI, 2 hosts with 2 ranks each" 300 mpi_hosts 4 datatypes storm probes \
     truncation $collectives
   check "$kind: mixed orders and sizes" 120 across fi_order --messages 1500 --batches 4
-  check "$kind: a receiver stopped for 2 s" 180 across fi_stop_stress --seconds 2 --messages 1500
+  check "$kind: a receiver stopped for 2 s" 120 stopped_receiver 2
   check "$kind: 12 processes killed" 180 across fi_kill_stress --rounds 12 --limit-ms 30000
   check "$kind: the link goes down and comes up" 120 link_flap "$down" "$up"
 }

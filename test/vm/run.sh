@@ -32,6 +32,12 @@ bash "$top/test/vm/vm.sh" "${options[@]}" -t "${ERDMA_VM_SECONDS:-840}" -o "$bui
 status=$?
 tr -d '\r' <"$output" | grep -E '^(PASS|FAIL|SKIP): |^  \| |^# '
 case $status in
+  0)
+    if ! tr -d '\r' <"$output" | grep -qE '^(PASS|SKIP): '; then
+      echo "FAIL: virtual machine (no check ran: $(tail -n 1 "$output"))"
+      status=1
+    fi
+    ;;
   77) echo "SKIP: virtual machine ($(tail -n 1 "$output"))" ;;
   125) echo "FAIL: virtual machine ($(tail -n 1 "$output"))" ;;
 esac
