@@ -91,6 +91,23 @@ START_TEST(a_ring_takes_as_many_entries_as_it_has_slots) {
 }
 END_TEST
 
+START_TEST(the_following_header_is_seen_once_its_entry_is_whole) {
+  for (bool hot : {false, true}) {
+    Ring ring(hot, kStarts[_i]);
+    RingEntry entry;
+    ck_assert(ring.push(1));
+    ck_assert(ring.receiver.next(entry));
+    ck_assert_ptr_null(ring.receiver.following());
+    ck_assert(ring.push(2));
+    ck_assert_ptr_nonnull(ring.receiver.following());
+    ring.receiver.advance();
+    const std::byte* seen = ring.memory.slots[(kStarts[_i] + 1) & (ring.memory.count - 1)].header;
+    ck_assert(ring.receiver.next(entry) && entry.header == seen);
+    ck_assert_ptr_null(ring.receiver.following());
+  }
+}
+END_TEST
+
 START_TEST(a_payload_is_placed_aligned_and_whole) {
   uint32_t at = 0xFFFF0000;  // passes the wrap of the 32-bit position
   for (uint64_t i = 0; i < 20'000; ++i) {
@@ -228,6 +245,7 @@ Suite* suite() {
   const int starts = int(std::size(kStarts));
   tcase_add_loop_test(tc, a_new_ring_is_empty_whatever_its_first_sequence_number, 0, starts);
   tcase_add_loop_test(tc, a_ring_takes_as_many_entries_as_it_has_slots, 0, starts);
+  tcase_add_loop_test(tc, the_following_header_is_seen_once_its_entry_is_whole, 0, starts);
   tcase_add_test(tc, a_payload_is_placed_aligned_and_whole);
   tcase_add_test(tc, a_full_byte_ring_refuses_and_goes_on_once_there_is_room);
   tcase_add_test(tc, a_cold_ring_takes_no_long_payload);

@@ -75,6 +75,45 @@ START_TEST(packets_cross_processes_in_order) {
 }
 END_TEST
 
+/// Wants previews, and compares each with the packet that follows the next one.
+struct Previewing final : transport::Sink {
+  static uint64_t number_in(const std::byte* header) {
+    uint64_t number;
+    std::memcpy(&number, header, sizeof(number));
+    return number;
+  }
+  void on_packet(Link&, const std::byte* header, const std::byte*, size_t) noexcept override {
+    if (due) ck_assert_uint_eq(number_in(header), due);
+    due = std::exchange(announced, 0);
+    ++packets;
+  }
+  void on_done(uint64_t, int) noexcept override {}
+  void on_link_down(Link&, int) noexcept override {}
+  bool wants_previews() const noexcept override { return wanted; }
+  void on_preview(Link&, const std::byte* header) noexcept override {
+    announced = number_in(header);
+    ++previews;
+  }
+  bool wanted = true;
+  uint64_t due = 0, announced = 0;
+  int packets = 0, previews = 0;
+};
+
+START_TEST(packets_in_a_row_are_announced_to_who_wants_it) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 1; }));
+  for (const bool wanted : {true, false}) {
+    Previewing sink;
+    sink.wanted = wanted;
+    for (uint64_t i = 2; i < 6; ++i) ck_assert_int_eq(pair.send(pair.b_to_a(), i, nullptr, 0), 0);
+    while (sink.packets < 4) pair.a.transport->poll(sink);
+    ck_assert_int_eq(sink.previews, wanted ? 2 : 0);  // of the third and the fourth
+  }
+}
+END_TEST
+
 START_TEST(a_killed_peer_brings_only_its_own_link_down) {
   for (int round = 0; round < 8; ++round) {
     Child victim(flood_parent);
@@ -385,6 +424,7 @@ Suite* suite() {
   TCase* tc = tcase_create("transport");
   tcase_set_timeout(tc, 60);
   tcase_add_test(tc, packets_cross_processes_in_order);
+  tcase_add_test(tc, packets_in_a_row_are_announced_to_who_wants_it);
   tcase_add_test(tc, a_killed_peer_brings_only_its_own_link_down);
   tcase_add_test(tc, a_read_from_a_killed_peer_ends_with_an_error);
   tcase_add_test(tc, a_stopped_peer_is_only_slow);

@@ -63,6 +63,13 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
   on_control(*peer, link, control, payload, length);
 }
 
+void Engine::on_preview(transport::Link& link, const std::byte* header_bytes) noexcept {
+  wire::MessageHeader header;
+  std::memcpy(&header, header_bytes, sizeof(header));
+  if (const Peer* peer = static_cast<const Peer*>(link.user))
+    matcher(header.flags & wire::kTagged).prefetch(*peer, header.tag);
+}
+
 /// Copies a message to the receive it matched and completes that.
 void Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
                          const std::byte* payload) noexcept {

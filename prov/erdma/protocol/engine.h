@@ -17,6 +17,7 @@
 #include "protocol/request.h"
 #include "transport/transport.h"
 #include "util/clock.h"
+#include "util/recycler.h"
 
 namespace erdma::protocol {
 
@@ -124,6 +125,8 @@ class Engine final : public transport::Sink {
   void on_done(uint64_t token, int status) noexcept override;
   void on_link_down(transport::Link& link, int status) noexcept override;
   bool waits_for(const transport::Link& link) noexcept override;
+  bool wants_previews() const noexcept override { return x_tagged.deep() || x_untagged.deep(); }
+  void on_preview(transport::Link& link, const std::byte* header) noexcept override;
   Peer* peer_at(uint64_t fi_addr) noexcept;
   Peer* resolve(uint64_t fi_addr) noexcept;
   Peer* peer_named(const util::SocketAddress& address) noexcept;
@@ -226,7 +229,7 @@ class Engine final : public transport::Sink {
 
   PeerTable x_table;
   unsigned x_sends_since_progress = 0;
-  util::Pool<Receive> x_receives;
+  util::Recycler<Receive> x_receives;
   Matcher x_tagged;
   Matcher x_untagged;
   util::IntrusiveList<Peer, BacklogTag> x_backlog;

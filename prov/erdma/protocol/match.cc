@@ -32,16 +32,16 @@ PostedEntry* PostedQueue::search(const Peer& source, uint64_t tag) noexcept {
 }
 
 PostedEntry* PostedQueue::lookup(const Peer& source, uint64_t tag) noexcept {
-  MatchEntry* oldest = nullptr;
+  PostedEntry* oldest = nullptr;
   for (uint32_t left = x_active; left; left &= left - 1) {
-    MatchEntry* found = x_indexes[static_cast<size_t>(std::countr_zero(left))].find(&source, tag);
+    PostedEntry* found = x_indexes[static_cast<size_t>(std::countr_zero(left))].find(&source, tag);
     if (found && (!oldest || found->sequence < oldest->sequence)) oldest = found;
   }
   for (PostedEntry* entry = x_rest.front(); entry; entry = x_rest.next(*entry)) {
     if (oldest && oldest->sequence < entry->sequence) break;
     if (matches(*entry, source, tag)) return entry;
   }
-  return static_cast<PostedEntry*>(oldest);
+  return oldest;
 }
 
 void PostedQueue::index_pending() noexcept {
@@ -54,13 +54,10 @@ void PostedQueue::index_pending() noexcept {
 
 void PostedQueue::add_index(PostedEntry& entry) noexcept {
   const size_t chosen = choose({entry.ignore, entry.source != nullptr});
-  if (chosen < kIndexes) {
-    entry.node = x_indexes[chosen].insert(entry);
-    if (entry.node != MatchIndex::kNone) {
-      entry.index = static_cast<uint8_t>(chosen);
-      x_active |= uint32_t{1} << chosen;
-      return;
-    }
+  if (chosen < kIndexes && x_indexes[chosen].insert(entry)) {
+    entry.index = static_cast<uint8_t>(chosen);
+    x_active |= uint32_t{1} << chosen;
+    return;
   }
   entry.index = PostedEntry::kRest;
   x_rest.push_back(entry);
@@ -72,8 +69,8 @@ void PostedQueue::drop_index(PostedEntry& entry) noexcept {
     x_rest.erase(entry);
     return;
   }
-  MatchIndex& index = x_indexes[entry.index];
-  index.erase(entry.node);
+  PostedIndex& index = x_indexes[entry.index];
+  index.erase(entry);
   if (index.empty()) x_active &= ~(uint32_t{1} << entry.index);
 }
 

@@ -1,39 +1,17 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 #include "protocol/match_index.h"
+#include "protocol/posted_index.h"
 #include "util/intrusive_list.h"
 
 namespace erdma::protocol {
 
-struct PostedOrder;
-struct PostedRest;
 struct UnexpectedOrder;
-
-/// What matching looks at, in one cache line: a long queue does not fit the cache.
-struct PostedLine : MatchEntry, util::ListHook<PostedOrder> {
-  uint64_t ignore = 0;  ///< tag bits that need not agree
-  void* context = nullptr;
-  bool sticky = false;  ///< multi-receive: stays queued when it matches
-
-  // Kept by PostedQueue.
-  static constexpr uint8_t kPending = UINT8_MAX;   ///< in no index yet
-  static constexpr uint8_t kRest = UINT8_MAX - 1;  ///< in the list of those without an index
-  uint8_t index = kPending;
-  uint32_t node = MatchIndex::kNone;
-};
-static_assert(sizeof(PostedLine) == 64);
-
-/// A receive waiting for its message. Derive from it and fill in source, tag, ignore, context and
-/// sticky before post(); do not change them while it is queued.
-struct alignas(64) PostedEntry : PostedLine, util::ListHook<PostedRest> {
-  PostedEntry() noexcept = default;
-  PostedEntry(const PostedEntry&) = delete;
-  PostedEntry& operator=(const PostedEntry&) = delete;
-};
 
 /// A message waiting for its receive. Derive from it and fill in source and tag before queue().
 struct UnexpectedEntry : MatchEntry, util::ListHook<UnexpectedOrder> {
@@ -56,7 +34,7 @@ static_assert(sizeof(UnexpectedEntry) <= 128);
 class PostedQueue {
  public:
   void append(PostedEntry& entry) noexcept {
-    entry.sequence = ++x_sequence;
+    entry.sequence = ++x_sequence & PostedEntry::kSequences;
     entry.index = PostedEntry::kPending;
     ++x_count;
     x_list.push_back(entry);
@@ -65,6 +43,11 @@ class PostedQueue {
   PostedEntry* find(const Peer& source, uint64_t tag) noexcept {
     PostedEntry* oldest = x_list.front();
     return !oldest || matches(*oldest, source, tag) ? oldest : search(source, tag);
+  }
+  /// Brings what find() would look at into the cache.
+  void prefetch(const Peer& source, uint64_t tag) const noexcept {
+    for (uint32_t left = x_active; left; left &= left - 1)
+      x_indexes[static_cast<size_t>(std::countr_zero(left))].prefetch(&source, tag);
   }
   void remove(PostedEntry& entry) noexcept {
     if (entry.index != PostedEntry::kPending) drop_index(entry);
@@ -91,8 +74,8 @@ class PostedQueue {
   size_t choose(const Selector& selector) noexcept;
 
   util::IntrusiveList<PostedEntry, PostedOrder> x_list;
-  util::IntrusiveList<PostedEntry, PostedRest> x_rest;  ///< in order: found by scanning only
-  std::array<MatchIndex, kIndexes> x_indexes;
+  util::IntrusiveList<PostedEntry, PostedKin> x_rest;  ///< in order: found by scanning only
+  std::array<PostedIndex, kIndexes> x_indexes;
   uint32_t x_active = 0;               ///< bit i: x_indexes[i] has entries
   PostedEntry* x_last_seen = nullptr;  ///< entries behind it are pending
   size_t x_count = 0;
@@ -174,6 +157,11 @@ class Matcher {
     return receive;
   }
 
+  /// More receives are posted than the nearest cache holds: prefetch() pays.
+  bool deep() const noexcept { return x_posted.count() > kDeep; }
+  /// A message of this source and tag is about to arrive.
+  void prefetch(const Peer& source, uint64_t tag) const noexcept { x_posted.prefetch(source, tag); }
+
   /// Only right after arrive() returned null for the same source and tag.
   void queue(UnexpectedEntry& message) noexcept { x_unexpected.append(message); }
 
@@ -201,6 +189,8 @@ class Matcher {
   size_t unexpected_count() const noexcept { return x_unexpected.count(); }
 
  private:
+  static constexpr size_t kDeep = 200;
+
   PostedQueue x_posted;
   UnexpectedQueue x_unexpected;
 };

@@ -6,17 +6,6 @@
 
 namespace erdma::protocol {
 
-// One wide multiplication, both halves folded: every bit of tag and source reaches the top bits,
-// wherever a client keeps the part of its tags that differs.
-uint32_t MatchIndex::hash(const Peer* source, uint64_t tag) const noexcept {
-  const uint64_t name = x_selector.directed ? reinterpret_cast<uintptr_t>(source) : 0;
-  __extension__ using Wide = unsigned __int128;
-  const Wide product =
-      Wide{(tag & ~x_selector.ignore) ^ 0x9E3779B97F4A7C15u} * (name ^ 0xD6E8FEB86659FD93u);
-  const uint64_t folded = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-  return static_cast<uint32_t>((folded * 0xA0761D6478BD642Fu) >> 32);
-}
-
 uint32_t MatchIndex::find_node(uint32_t hash, const Peer* source, uint64_t tag) const noexcept {
   for (uint32_t i = bucket(hash); i != kNone; i = x_nodes[i].chain) {
     if (x_nodes[i].hash != hash) continue;

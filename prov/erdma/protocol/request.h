@@ -66,19 +66,20 @@ struct Send : util::ListHook<Send> {
 };
 
 /// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer.
-/// One of one buffer and for one message needs two cache lines of it.
+/// One of one buffer and for one message needs two cache lines of it: what comes first.
 struct Receive : PostedEntry {
-  uint64_t completion_flags = 0;
   bool report = false;
   bool multi = false;
   bool posted = false;     ///< in the matcher
   bool exhausted = false;  ///< multi-receive: off the matcher, waits for its deliveries
   bool cancelled = false;
   bool held = false;  ///< multi-receive: someone will look at it again, exhausted or not
+  uint64_t completion_flags = 0;
   Buffers buffers;
   size_t used = 0;          ///< multi-receive: bytes handed out
   uint32_t deliveries = 0;  ///< multi-receive: messages still being placed
 };
+static_assert(sizeof(Receive) == 192);
 
 /// A matched rendezvous message while its bytes move.
 struct Delivery : util::ListHook<Delivery> {

@@ -70,6 +70,11 @@ class Sink {
   /// Operations wait for something that only this peer can send. Asked where a link has no
   /// connection, so that nobody would notice the peer's death.
   virtual bool waits_for(const Link&) noexcept { return false; }
+  /// Asked where several packets wait in a row: knowing what comes next would save time.
+  virtual bool wants_previews() const noexcept { return false; }
+  /// `header` is that of the packet after the one that on_packet() is about to bring. The peer can
+  /// still change it: a hint for what to fetch into the cache, and nothing else.
+  virtual void on_preview(Link&, const std::byte* header) noexcept { (void)header; }
 
  protected:
   ~Sink() = default;

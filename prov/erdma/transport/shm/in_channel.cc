@@ -28,8 +28,12 @@ InChannel::InChannel(Core& core, ShmLink& link, std::shared_ptr<Connection> conn
 int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;
   int count = 0;
+  bool previews = false;
   RingEntry entry;
   while (count < kEntriesPerPoll && !x_stopped && ring.next(entry)) {
+    if (count == 1) previews = sink.wants_previews();  // one alone has none to look ahead to
+    if (previews) [[unlikely]]
+      if (const std::byte* header = ring.following()) sink.on_preview(x_link, header);
     if (entry.kind == Kind::packet) [[likely]] {
       sink.on_packet(x_link, entry.header, entry.payload, entry.length);
     } else if (const Next next = handle(entry, sink); next != Next::more) {

@@ -173,6 +173,12 @@ class RingReceiver {
       find_bytes(entry, word);
     return true;
   }
+  /// The header of the entry after the one that next() gave; null = there is none yet.
+  const std::byte* following() const noexcept {
+    const Slot& slot = x_memory.slots[(x_tail + 1) & x_mask];
+    return uint32_t(slot.stamp.load(std::memory_order_acquire)) == x_tail + 2 ? slot.header
+                                                                              : nullptr;
+  }
   /// The entry that next() gave is done with. True = its space should be announced now.
   bool advance() noexcept { return ++x_tail - x_published >= x_memory.count / 4; }
   bool unpublished() const noexcept { return x_tail != x_published; }

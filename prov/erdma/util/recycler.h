@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace erdma::util {
+
+/// Objects of one type in chunks of kChunk that never move, recycled last-in first-out, like Pool;
+/// but nobody names them by a handle, and they need no destructor, so that nothing lies beside
+/// them: of a long object only the lines in use are touched. Not thread-safe.
+template <typename T, size_t kChunk = 64>
+class Recycler {
+  static_assert(std::is_trivially_destructible_v<T>);
+
+ public:
+  Recycler() noexcept = default;
+  Recycler(const Recycler&) = delete;
+  Recycler& operator=(const Recycler&) = delete;
+
+  /// Default-initialised: members without an initializer are indeterminate. Null: out of memory.
+  T* acquire() noexcept {
+    static_assert(std::is_nothrow_default_constructible_v<T>);
+    if (!x_free && !grow()) return nullptr;
+    Slot* taken = x_free;
+    x_free = taken->next_free;
+    return new (taken->storage) T;
+  }
+
+  void release(T& object) noexcept {
+    Slot* freed = reinterpret_cast<Slot*>(&object);
+    freed->next_free = x_free;
+    x_free = freed;
+  }
+
+ private:
+  union Slot {
+    alignas(T) unsigned char storage[sizeof(T)];
+    Slot* next_free;
+  };
+
+  bool grow() noexcept try {
+    x_chunks.push_back(std::make_unique_for_overwrite<Slot[]>(kChunk));
+    Slot* chunk = x_chunks.back().get();
+    for (size_t i = kChunk; i-- > 0; x_free = &chunk[i]) chunk[i].next_free = x_free;
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+
+  std::vector<std::unique_ptr<Slot[]>> x_chunks;
+  Slot* x_free = nullptr;
+};
+
+}  // namespace erdma::util
