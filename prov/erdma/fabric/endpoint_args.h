@@ -72,12 +72,20 @@ inline protocol::SendArgs inject_args(const iovec* iov, size_t length, uint64_t 
           tagged,      false, true, false,  false, false, false};
 }
 
+/// What a receive is to take.
+struct Wanted {
+  fi_addr_t source;
+  uint64_t tag = 0;
+  uint64_t ignore = 0;
+};
+
 inline protocol::ReceiveArgs receive_args(const Endpoint& ep, const iovec* iov, size_t count,
-                                          size_t length, uint64_t source, uint64_t tag,
-                                          uint64_t ignore, void* context, bool tagged) noexcept {
+                                          size_t length, const Wanted& wanted, void* context,
+                                          bool tagged) noexcept {
   const OpDefaults& defaults = ep.receive_defaults();
-  return {iov,    count,   length, ep.source_filter(source), tag,
-          ignore, context, tagged, defaults.report,          defaults.multi && !tagged};
+  return {
+      iov,     count,  length,          ep.source_filter(wanted.source), wanted.tag, wanted.ignore,
+      context, tagged, defaults.report, defaults.multi && !tagged};
 }
 
 }  // namespace erdma::fabric

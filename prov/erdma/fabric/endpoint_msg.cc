@@ -11,7 +11,7 @@ namespace {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
-  return ep.receive(receive_args(ep, &iov, 1, length, source, 0, 0, context, false));
+  return ep.receive(receive_args(ep, &iov, 1, length, {source}, context, false));
 }
 
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source,
@@ -19,7 +19,7 @@ ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t sou
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
   if (const int bad = check_iov(iov, count, length)) return bad;
-  return ep.receive(receive_args(ep, iov, count, length, source, 0, 0, context, false));
+  return ep.receive(receive_args(ep, iov, count, length, {source}, context, false));
 }
 
 ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
@@ -29,7 +29,7 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   if (flags & ~kReceiveFlags) return -FI_EBADFLAGS;
   if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
   protocol::ReceiveArgs args =
-      receive_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr, 0, 0, msg->context, false);
+      receive_args(ep, msg->msg_iov, msg->iov_count, length, {msg->addr}, msg->context, false);
   args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
   args.multi = (flags & FI_MULTI_RECV) != 0;
   return ep.receive(args);

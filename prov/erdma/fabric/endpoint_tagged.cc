@@ -11,7 +11,7 @@ namespace {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
-  return ep.receive(receive_args(ep, &iov, 1, length, source, tag, ignore, context, true));
+  return ep.receive(receive_args(ep, &iov, 1, length, {source, tag, ignore}, context, true));
 }
 
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, uint64_t tag,
@@ -19,7 +19,7 @@ ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t sou
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
   if (const int bad = check_iov(iov, count, length)) return bad;
-  return ep.receive(receive_args(ep, iov, count, length, source, tag, ignore, context, true));
+  return ep.receive(receive_args(ep, iov, count, length, {source, tag, ignore}, context, true));
 }
 
 /// FI_PEEK, FI_CLAIM, FI_DISCARD; other combinations mean nothing.
@@ -51,8 +51,8 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
   if (!msg) return -FI_EINVAL;
   if (flags & ~((kReceiveFlags & ~FI_MULTI_RECV) | kProbeFlags)) return -FI_EBADFLAGS;
   if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
-  protocol::ReceiveArgs args = receive_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr,
-                                            msg->tag, msg->ignore, msg->context, true);
+  protocol::ReceiveArgs args = receive_args(ep, msg->msg_iov, msg->iov_count, length,
+                                            {msg->addr, msg->tag, msg->ignore}, msg->context, true);
   args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
   if (!(flags & kProbeFlags)) return ep.receive(args);
   protocol::Probe kind{};

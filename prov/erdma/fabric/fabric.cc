@@ -1,6 +1,7 @@
 #include "fabric/fabric.h"
 
 #include <cstring>
+#include <memory>
 
 #include <rdma/fi_domain.h>
 #include <rdma/fi_errno.h>
@@ -88,7 +89,7 @@ int Fabric::open(fi_fabric_attr* attr, fid_fabric** fabric, void* context) noexc
     return -FI_ENODATA;
   }
   return abi_call([&] {
-    *fabric = new Fabric(context);
+    *fabric = std::make_unique<Fabric>(context).release();
     return 0;
   });
 }

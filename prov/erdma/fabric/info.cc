@@ -78,6 +78,7 @@ int permit_single_host(const Host& host, const fi_info* hints,
   }
   if (wants_shm(host.settings)) return 0;
   const char* prov_name = hints && hints->fabric_attr ? hints->fabric_attr->prov_name : nullptr;
+  // As libfabric itself reads it.  NOLINTNEXTLINE(concurrency-mt-unsafe)
   if (!asked_by_name(std::getenv("FI_PROVIDER"), prov_name)) {
     ERDMA_INFO(CORE, "no NIC to use (%s), and erdma was not asked for by name\n",
                reasons(reports).c_str());

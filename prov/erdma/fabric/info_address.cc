@@ -66,6 +66,7 @@ Result<SocketAddress> resolve(const char* node, const char* service, uint64_t fl
     chosen = entry;
     break;
   }
+  if (!chosen) return -FI_ENODATA;
   return SocketAddress::from_sockaddr(chosen->ai_addr, chosen->ai_addrlen);
 }
 

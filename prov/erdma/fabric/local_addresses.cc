@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "util/error_text.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -36,7 +37,8 @@ LocalAddresses LocalAddresses::load() {
   LocalAddresses result;
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) {
-    ERDMA_WARN(FABRIC, "cannot list the addresses of this host: %s\n", strerror(errno));
+    ERDMA_WARN(FABRIC, "cannot list the addresses of this host: %s\n",
+               util::ErrorText(errno).c_str());
     return result;
   }
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);

@@ -36,7 +36,7 @@ namespace erdma::protocol {
     store_unexpected(peer, link, header, payload, length);
     return;
   }
-  Receive& receive = static_cast<Receive&>(*entry);
+  auto& receive = static_cast<Receive&>(*entry);
   if (!receive.multi && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
     place_whole(receive, header, peer.fi_addr, payload, length);
   else
@@ -66,7 +66,7 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
 void Engine::on_preview(transport::Link& link, const std::byte* header_bytes) noexcept {
   wire::MessageHeader header;
   std::memcpy(&header, header_bytes, sizeof(header));
-  if (const Peer* peer = static_cast<const Peer*>(link.user))
+  if (const auto* peer = static_cast<const Peer*>(link.user))
     matcher(header.flags & wire::kTagged).prefetch(*peer, header.tag);
 }
 

@@ -78,7 +78,7 @@ void Engine::fail_unfetched(Matcher& queues, const transport::Link* link, int st
 void Engine::fail_directed(Matcher& queues, const Peer& peer, int status) noexcept {
   for (PostedEntry* entry = queues.first_posted(); entry;) {
     PostedEntry* next = queues.next_posted(*entry);
-    Receive& receive = static_cast<Receive&>(*entry);
+    auto& receive = static_cast<Receive&>(*entry);
     if (receive.source == &peer) {
       queues.remove(receive);
       receive.posted = false;

@@ -110,14 +110,14 @@ UnexpectedEntry* UnexpectedQueue::scan(UnexpectedEntry* from, const Peer* source
 // The view of this selector, else one that is empty or long unused, else null.
 UnexpectedQueue::View* UnexpectedQueue::choose(const Selector& selector) noexcept {
   ++x_searches;
-  View* victim = nullptr;
+  View* victim = &x_views.front();
   for (View& view : x_views) {
     if (view.last_use && view.index.selector() == selector) {
       view.last_use = x_searches;
       return &view;
     }
-    if (victim && victim->index.empty()) continue;
-    if (!victim || view.index.empty() || view.last_use < victim->last_use) victim = &view;
+    if (victim->index.empty()) continue;
+    if (view.index.empty() || view.last_use < victim->last_use) victim = &view;
   }
   if (!victim->index.empty() && x_searches - victim->last_use < kIdleSearches) return nullptr;
   restart(*victim, selector);

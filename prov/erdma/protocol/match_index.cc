@@ -73,7 +73,7 @@ bool MatchIndex::grow() noexcept {
   if (x_capacity >= kLargest) return false;
   const uint32_t capacity = std::max(kSmallest, x_capacity * 2);
   std::unique_ptr<Node[]> nodes(new (std::nothrow) Node[capacity]);
-  std::unique_ptr<uint32_t[]> buckets(new (std::nothrow) uint32_t[2 * capacity]);
+  std::unique_ptr<uint32_t[]> buckets(new (std::nothrow) uint32_t[size_t{2} * capacity]);
   if (!nodes || !buckets) return false;
   std::copy_n(x_nodes.get(), x_touched, nodes.get());
   std::fill_n(buckets.get(), 2 * capacity, kNone);

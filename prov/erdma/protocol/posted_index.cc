@@ -60,7 +60,7 @@ void PostedIndex::erase(PostedEntry& entry) noexcept {
     PostedEntry** link = link_to(entry);
     *link = entry.chain;
     if (ring.next != &ring) {
-      PostedEntry* heir = static_cast<PostedEntry*>(ring.next);
+      auto* heir = static_cast<PostedEntry*>(ring.next);
       heir->follower = false;
       heir->chain = entry.chain;
       *link = heir;

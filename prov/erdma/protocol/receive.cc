@@ -205,7 +205,7 @@ int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
     x_received.fail(miss);
     return 0;
   }
-  Unexpected& message = static_cast<Unexpected&>(*entry);
+  auto& message = static_cast<Unexpected&>(*entry);
   report_probe(args, message);
   if (kind == Probe::peek) return 0;
   queues.remove(message);
@@ -273,7 +273,7 @@ bool Engine::cancel_receive(const void* context, bool tagged) noexcept {
   Matcher& queues = matcher(tagged);
   PostedEntry* entry = queues.posted_with_context(context);
   if (!entry) return false;
-  Receive& receive = static_cast<Receive&>(*entry);
+  auto& receive = static_cast<Receive&>(*entry);
   queues.remove(receive);
   receive.posted = false;
   if (receive.multi) {

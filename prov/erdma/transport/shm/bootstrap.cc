@@ -14,6 +14,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "util/error_text.h"
 #include "util/log.h"
 
 namespace erdma::transport::shm {
@@ -26,6 +27,14 @@ uint64_t random_word() noexcept {
   if (getrandom(&word, sizeof(word), GRND_NONBLOCK) != sizeof(word))
     word = uint64_t(getpid()) << 32 ^ util::SystemClock().now();
   return word;
+}
+
+/// One connection that memory does not suffice for is not the end of the others.
+template <typename Body>
+void survive(const char* doing, Body&& body) noexcept try {
+  body();
+} catch (const std::bad_alloc&) {
+  ERDMA_WARN(EP_CTRL, "out of memory while %s\n", doing);
 }
 
 }  // namespace
@@ -41,7 +50,7 @@ Bootstrap::Bootstrap(const BootstrapConfig& config)
 util::Result<std::unique_ptr<Bootstrap>> Bootstrap::start(const BootstrapConfig& config) {
   std::unique_ptr<Bootstrap> bootstrap(new Bootstrap(config));
   if (!bootstrap->x_epoll || !bootstrap->x_command_fd) {
-    ERDMA_WARN(EP_CTRL, "cannot make descriptors: %s\n", strerror(errno));
+    ERDMA_WARN(EP_CTRL, "cannot make descriptors: %s\n", util::ErrorText(errno).c_str());
     return -FI_EMFILE;
   }
   if (const int rc = bootstrap->bind_name()) return rc;
@@ -58,7 +67,7 @@ int Bootstrap::start_thread() {
   const int rc = pthread_create(&x_thread, nullptr, &entry, this);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   x_running = !rc;
-  if (rc) ERDMA_WARN(EP_CTRL, "cannot start a thread: %s\n", strerror(rc));
+  if (rc) ERDMA_WARN(EP_CTRL, "cannot start a thread: %s\n", util::ErrorText(rc).c_str());
   return -rc;
 }
 
@@ -113,18 +122,9 @@ void Bootstrap::run() noexcept {
   epoll_event events[32];
   while (!x_stop) {
     const int count = epoll_wait(x_epoll.get(), events, int(std::size(events)), timeout());
-    for (int i = 0; i < count; ++i) {
-      try {
-        dispatch(events[i].data.u64);
-      } catch (const std::bad_alloc&) {
-        ERDMA_WARN(EP_CTRL, "out of memory while serving a connection\n");
-      }
-    }
-    try {
-      expire();
-    } catch (const std::bad_alloc&) {
-      ERDMA_WARN(EP_CTRL, "out of memory while connecting\n");
-    }
+    for (int i = 0; i < count; ++i)
+      survive("serving a connection", [&] { dispatch(events[i].data.u64); });
+    survive("connecting", [&] { expire(); });
   }
 }
 
@@ -207,7 +207,7 @@ void Bootstrap::watch(int fd, uint64_t event) {
   wanted.events = EPOLLIN;
   wanted.data.u64 = event;
   if (epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fd, &wanted))
-    ERDMA_WARN(EP_CTRL, "epoll_ctl: %s\n", strerror(errno));
+    ERDMA_WARN(EP_CTRL, "epoll_ctl: %s\n", util::ErrorText(errno).c_str());
 }
 
 void Bootstrap::unwatch(int fd) noexcept {
@@ -221,8 +221,9 @@ Bootstrap::ConnectionPtr Bootstrap::add(ConnectionPtr connection) {
 }
 
 void Bootstrap::drop(const ConnectionPtr& connection) noexcept {
-  const ConnectionPtr alive = connection;
-  if (!x_connections.erase(connection->id)) return;
+  // What is taken out lives until the end: `connection` may be a part of it.
+  const auto alive = x_connections.extract(connection->id);
+  if (alive.empty()) return;
   if (connection->socket) unwatch(connection->socket.get());
   if (connection->state == ConnectionState::awaiting_hello) --x_pending_hellos;
   PeerProcess* process = connection->process.get();

@@ -17,7 +17,7 @@
 namespace erdma::transport::shm {
 
 inline constexpr size_t kBulkControlBytes = 4096;
-inline constexpr size_t kBounceSlotBytes = 32 * 1024;
+inline constexpr size_t kBounceSlotBytes = size_t{32} * 1024;
 inline constexpr size_t kBounceSlots = 16;
 /// Size of the memory shared for one channel: control page, then bounce slots. The slots are backed
 /// by memory only once they are needed (BulkMemory::back_bounce).

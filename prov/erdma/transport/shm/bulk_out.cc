@@ -144,7 +144,7 @@ bool BulkOut::State::join(size_t ticket, TicketState state) noexcept {
   copy.chunk = body.chunk.load(kAcquire);
   copy.iovs = body.iovs.load(kAcquire);
   for (size_t i = 0; i < std::min(copy.iovs, kMaxIov); ++i)
-    copy.iov[i] = {reinterpret_cast<void*>(body.iov[i].address.load(kAcquire)),
+    copy.iov[i] = {remote_address(body.iov[i].address.load(kAcquire)),
                    body.iov[i].length.load(kAcquire)};
   if (body.state.load(kAcquire) != pack(state)) return false;
   const int error = refusal(copy);

@@ -66,7 +66,7 @@ int decode(const Exposure& exposure, RemoteMemory& memory) noexcept {
   memory.count = wire.count;
   memory.length = wire.length;
   for (size_t i = 0; i < wire.count; ++i)
-    memory.iov[i] = {reinterpret_cast<void*>(wire.iov[i].address), wire.iov[i].length};
+    memory.iov[i] = {remote_address(wire.iov[i].address), wire.iov[i].length};
   return plausible(memory.iov, memory.count, memory.length) ? 0 : -FI_EINVAL;
 }
 

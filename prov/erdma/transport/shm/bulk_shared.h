@@ -22,8 +22,8 @@ namespace erdma::transport::shm {
 
 inline constexpr size_t kTickets = 4;  ///< transfers under way at a time
 inline constexpr size_t kPageBytes = 4096;
-inline constexpr size_t kMinChunk = 16 * 1024;
-inline constexpr size_t kMaxChunk = 256 * 1024;
+inline constexpr size_t kMinChunk = size_t{16} * 1024;
+inline constexpr size_t kMaxChunk = size_t{256} * 1024;
 /// Keeps chunk numbers within 16 bits; a longer rest is left to the next generation.
 inline constexpr uint64_t kMaxRange = uint64_t(1) << 30;
 /// Exposures of one channel at a time: those whose withdrawal fits in the control page.
@@ -31,7 +31,7 @@ inline constexpr uint32_t kMaxExposures = 1024;
 inline constexpr unsigned kTransientRetries = 4;  ///< of a call that failed for want of memory
 /// One poll moves at most this: small messages wait behind it.
 inline constexpr size_t kPollChunks = 2;
-inline constexpr size_t kPollBytes = 256 * 1024;
+inline constexpr size_t kPollBytes = size_t{256} * 1024;
 inline constexpr size_t kPollPieces = 4;
 
 enum class Mode : uint8_t {
@@ -143,7 +143,7 @@ inline std::byte* bounce_slot(void* memory, uint32_t piece) noexcept {
 /// Length of one piece of a bounce generation: shorter ones first, so that the receiver begins
 /// early. Not shorter still: between cores far apart each costs some 300 ns.
 inline constexpr size_t piece_bytes(uint32_t piece, uint64_t left) noexcept {
-  return size_t(std::min<uint64_t>(left, piece < 2 ? 16 * 1024 : kBounceSlotBytes));
+  return size_t(std::min<uint64_t>(left, piece < 2 ? kMinChunk : kBounceSlotBytes));
 }
 
 /// As few as possible, because a system call costs as much as copying 16 KiB or more; if both sides

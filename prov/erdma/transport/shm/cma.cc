@@ -62,7 +62,7 @@ const char* hopeless(const CmaPeer& peer, const ProcFs& proc) noexcept {
 CmaVerdict probe_read(CmaCalls& calls, const CmaPeer& peer) noexcept {
   uint64_t nonce = 0;
   const iovec local{&nonce, sizeof nonce};
-  const iovec remote{reinterpret_cast<void*>(peer.identity.nonce_address), sizeof nonce};
+  const iovec remote{remote_address(peer.identity.nonce_address), sizeof nonce};
   const ssize_t moved = calls.readv(peer.pid, &local, 1, &remote, 1);
   if (moved < 0 && moved != -EFAULT) return {Permission::denied, int(-moved), nullptr, false};
   if (moved == ssize_t(sizeof nonce) && nonce == peer.identity.nonce && nonce != 0)
@@ -74,7 +74,7 @@ CmaVerdict probe_read(CmaCalls& calls, const CmaPeer& peer) noexcept {
 CmaVerdict probe_write(CmaCalls& calls, const CmaPeer& peer) noexcept {
   uint64_t word = peer.identity.nonce;
   const iovec local{&word, sizeof word};
-  const iovec remote{reinterpret_cast<void*>(peer.identity.scratch_address), sizeof word};
+  const iovec remote{remote_address(peer.identity.scratch_address), sizeof word};
   const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
   if (moved == ssize_t(sizeof word)) return {Permission::allowed, 0, nullptr, false};
   return {Permission::denied, moved < 0 ? int(-moved) : EFAULT, nullptr, false};
@@ -157,7 +157,7 @@ int mark(CmaCalls& calls, const CmaPeer& peer, uint32_t word, uint32_t value) no
   uint64_t bytes = value;
   const iovec local{&bytes, sizeof bytes};
   const uint64_t address = peer.identity.scratch_address + word * sizeof bytes;
-  const iovec remote{reinterpret_cast<void*>(address), sizeof bytes};
+  const iovec remote{remote_address(address), sizeof bytes};
   const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
   if (moved == ssize_t(sizeof bytes)) return 0;
   return moved < 0 ? int(-moved) : EFAULT;

@@ -39,6 +39,11 @@ struct CmaIdentity {
   uint32_t reserved;
 };
 
+/// An address in another process, for a call on that process: nothing here follows it.
+inline void* remote_address(uint64_t address) noexcept {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): comes by wire
+}
+
 enum class Permission : uint8_t { untested, allowed, denied };
 
 /// Outcome of one direction (this process as caller on one peer) of one call.

@@ -15,8 +15,8 @@ util::Result<ColdPlace> ColdRings::acquire() {
   Chunk& chunk = x_chunks[at];
   const auto index = uint32_t(std::countr_one(chunk.used));
   // What peers write must not fail for want of memory; what nobody uses need not exist.
-  if (const int rc =
-          chunk.segment.back(offsetof(ColdChunk, slots) + index * kColdRingBytes, kColdRingBytes))
+  if (const int rc = chunk.segment.back(offsetof(ColdChunk, slots) + size_t{index} * kColdRingBytes,
+                                        kColdRingBytes))
     return rc;
   chunk.used |= uint64_t(1) << index;
   const ColdPlace place{&chunk.segment.as<ColdChunk>(), index, chunk.segment.fd()};

@@ -171,14 +171,14 @@ void Bootstrap::on_exit(uint64_t process_id) {
 
 // The peer hears of it even while nobody polls here.
 void Bootstrap::lose(const ConnectionPtr& connection, int status) {
-  const ConnectionPtr alive = connection;
-  drop(alive);
-  const Control bye{ControlType::bye, status};
-  (void)send_message(alive->socket.get(), &bye, sizeof(bye));
-  ::shutdown(alive->socket.get(), SHUT_RDWR);
-  Mail mail{Mail::Type::lost, alive};
+  Mail mail{Mail::Type::lost, connection};
   mail.status = status;
-  alive->state = ConnectionState::hung_up;
+  Connection& lost = *mail.connection;  // `connection` may be what drop() destroys
+  drop(mail.connection);
+  const Control bye{ControlType::bye, status};
+  (void)send_message(lost.socket.get(), &bye, sizeof(bye));
+  ::shutdown(lost.socket.get(), SHUT_RDWR);
+  lost.state = ConnectionState::hung_up;
   x_config.mailbox->post(std::move(mail));
 }
 

@@ -10,6 +10,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "util/error_text.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
 
@@ -39,7 +40,7 @@ util::Result<std::unique_ptr<Core>> Core::open(const Options& options,
   auto core = std::make_unique<Core>(options, calls, clock);
   if (!core->x_wake_fd) {
     const int error = errno;
-    ERDMA_WARN(EP_CTRL, "eventfd: %s\n", strerror(error));
+    ERDMA_WARN(EP_CTRL, "eventfd: %s\n", util::ErrorText(error).c_str());
     return -error;
   }
   const BootstrapConfig config{
@@ -56,7 +57,7 @@ int Core::drain_cold(ChunkRings& rings, Sink& sink) noexcept {
   if (rings.chunk->ready.load(std::memory_order_relaxed))
     bits |= rings.chunk->ready.exchange(0, std::memory_order_acq_rel);
   // Upcalls may make x_chunks grow: `rings` is not touched while they run.
-  const size_t at = size_t(&rings - x_chunks.data());
+  const auto at = size_t(&rings - x_chunks.data());
   int moved = 0;
   uint64_t again = 0;
   for (; bits; bits &= bits - 1) {

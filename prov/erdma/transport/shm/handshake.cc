@@ -7,6 +7,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/shm/bootstrap.h"
+#include "util/error_text.h"
 #include "util/log.h"
 
 /// Bootstrap's two handshakes. Everything received is checked; a stranger costs one log line.
@@ -98,7 +99,8 @@ void Bootstrap::try_connect(const ConnectionPtr& connection) {
     if (soon || status == -FI_ECONNREFUSED)
       return retry_or_fail(connection, -FI_ECONNREFUSED, soon || connection->request.patient);
     ERDMA_WARN(EP_CTRL, "cannot connect to %s: %s%s\n",
-               connection->request.address.to_string().c_str(), strerror(-status), remedy(status));
+               connection->request.address.to_string().c_str(), util::ErrorText(-status).c_str(),
+               remedy(status));
     return fail(connection, status);
   }
   const Credentials peer = peer_credentials(socket->get());

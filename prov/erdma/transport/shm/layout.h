@@ -82,7 +82,7 @@ struct HotSegment {
   alignas(kLinePair) std::atomic<uint64_t> consumed;
   alignas(kLinePair) std::atomic<uint32_t> waiting;
 };
-static_assert(sizeof(HotSegment) == 72 * 1024);
+static_assert(sizeof(HotSegment) == size_t{72} * 1024);
 
 constexpr size_t whole_pages(size_t bytes) noexcept {
   return (bytes + kShmPage - 1) & ~(kShmPage - 1);

@@ -7,6 +7,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/shm/bootstrap.h"
+#include "util/error_text.h"
 #include "util/log.h"
 
 /// Bootstrap's listening socket: the name, and who may come in.
@@ -33,7 +34,7 @@ int Bootstrap::bind_name() {
     }
     if (listener.error() != -FI_EADDRINUSE || !pick) {
       ERDMA_WARN(EP_CTRL, "cannot listen as %s: %s\n", x_config.name.to_string().c_str(),
-                 strerror(-listener.error()));
+                 util::ErrorText(-listener.error()).c_str());
       return listener.error();
     }
   }
@@ -65,7 +66,7 @@ void Bootstrap::accept_all() {
       return;
     } else if (errno != EINTR && errno != ECONNABORTED) {
       if (!x_exhaustion_logged)
-        ERDMA_WARN(EP_CTRL, "cannot accept peers: %s%s\n", strerror(errno),
+        ERDMA_WARN(EP_CTRL, "cannot accept peers: %s%s\n", util::ErrorText(errno).c_str(),
                    errno == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
       x_exhaustion_logged = true;
       return pause_listener(100 * kMillisecond);

@@ -69,8 +69,9 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
   for (size_t i = 0; i < count; ++i)
     if (arm(paths[i]).typical() > kClearly * arm(best).typical()) best = paths[i];
   if (++transfers % kRetryEvery != 0) return best;
-  retried = uint32_t((retried + 1) % count);
-  if (paths[retried] == best) retried = uint32_t((retried + 1) % count);
+  const auto next = [count](uint32_t path) { return path + 1 < count ? path + 1 : 0; };
+  retried = next(retried);
+  if (paths[retried] == best) retried = next(retried);
   return paths[retried];
 }
 

@@ -45,10 +45,11 @@ class PathChoice {
   static constexpr unsigned kRetryEvery = 128;  ///< transfers, then another path is tried again
   /// Up to here CMA, if open: only peers that hardly ever send use it for so little, and the slots
   /// for copies cost memory.
-  static constexpr size_t kSpare = 8 * 1024;
-  static constexpr size_t kSmallest = 32 * 1024;  ///< upper bound of the first class; then doubled
-  static constexpr size_t kLarge = 16 * 1024 * 1024;  ///< of the last but one
-  static constexpr unsigned kMostPatience = 256;      ///< transfers by CMA after an absent sender
+  static constexpr size_t kSpare = size_t{8} * 1024;
+  static constexpr size_t kSmallest =
+      size_t{32} * 1024;  ///< upper bound of the first class; then doubled
+  static constexpr size_t kLarge = size_t{16} * 1024 * 1024;  ///< of the last but one
+  static constexpr unsigned kMostPatience = 256;  ///< transfers by CMA after an absent sender
 
  private:
   static constexpr size_t kClasses = 11;

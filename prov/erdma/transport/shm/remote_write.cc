@@ -48,7 +48,7 @@ iovec whole(const Exposure& exposure) noexcept {
 
 /// Keeps on_done() upcalls for the next poll.
 struct Deferring final : Sink {
-  explicit Deferring(Core& core_) noexcept : core(core_) {}
+  explicit Deferring(Core& owner) noexcept : core(owner) {}
   void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
   void on_done(uint64_t token, int status) noexcept override { core.defer_done(token, status); }
   void on_link_down(Link&, int) noexcept override {}

@@ -167,7 +167,7 @@ class RingReceiver {
     const uint64_t found = stamp();
     if (uint32_t(found) != x_tail + 1) return false;
     const Slot& slot = x_memory.slots[x_tail & x_mask];
-    const uint32_t word = uint32_t(found >> 32);
+    const auto word = uint32_t(found >> 32);
     entry = {Kind(word >> 24 & 0x7f), word & 0xffffff, slot.header, slot.payload};
     if (entry.length > kSlotPayload) [[unlikely]]
       find_bytes(entry, word);

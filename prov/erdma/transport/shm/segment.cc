@@ -10,6 +10,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "util/error_text.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
 
@@ -74,7 +75,7 @@ util::Result<Segment> Segment::create(const char* name, size_t bytes, size_t bac
   segment.x_fd.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.x_fd) {
     const int error = errno;
-    ERDMA_WARN(EP_CTRL, "memfd_create(%s): %s%s\n", name, strerror(error),
+    ERDMA_WARN(EP_CTRL, "memfd_create(%s): %s%s\n", name, util::ErrorText(error).c_str(),
                error == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
     return -error;
   }
@@ -83,7 +84,7 @@ util::Result<Segment> Segment::create(const char* name, size_t bytes, size_t bac
   if (fcntl(segment.fd(), F_ADD_SEALS, kSeals)) return -errno;
   if (const int rc = segment.map(bytes)) {
     ERDMA_WARN(EP_CTRL, "cannot map %zu bytes of shared memory (%s): %s\n", bytes, name,
-               strerror(-rc));
+               util::ErrorText(-rc).c_str());
     return rc;
   }
   return segment;
@@ -109,7 +110,8 @@ int Segment::back(size_t offset, size_t bytes) noexcept {
   else if (madvise(static_cast<char*>(x_base) + offset, bytes, MADV_POPULATE_WRITE))
     error = errno;
   if (!error) return 0;
-  ERDMA_WARN(EP_CTRL, "no memory for %zu bytes to share with peers: %s\n", bytes, strerror(error));
+  ERDMA_WARN(EP_CTRL, "no memory for %zu bytes to share with peers: %s\n", bytes,
+             util::ErrorText(error).c_str());
   return -FI_ENOMEM;
 }
 
