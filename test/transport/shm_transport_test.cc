@@ -9,9 +9,11 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "transport/shm/layout.h"
 #include "transport/shm_pair.h"
@@ -168,6 +170,56 @@ START_TEST(a_read_from_a_killed_peer_ends_with_an_error) {
   ck_assert_uint_eq(pair.a.sink->dones.size(), 1);
   ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, 1);
   ck_assert_int_ne(pair.a.sink->dones[0].status, 0);
+}
+END_TEST
+
+/// The system's calls, the next write interrupted by `before`.
+struct Interrupted final : transport::shm::CmaCalls {
+  ssize_t writev(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
+                 size_t remotes) noexcept override {
+    if (before) std::exchange(before, nullptr)();
+    return transport::shm::CmaCalls::writev(pid, local, locals, remote, remotes);
+  }
+  std::function<void()> before;
+};
+
+START_TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
+  Options options;
+  options.paths = transport::shm::PathPolicy::cma;
+  Interrupted calls;
+  Pair pair;
+  ck_assert(open_side(pair.a, options));
+  auto writer = transport::shm::ShmTransport::open(options, address_of("127.0.0.1", 0), &calls);
+  ck_assert(bool(writer));
+  pair.b.name = (*writer)->name();
+  pair.b.transport = writer->get();
+  const std::vector<std::byte> from = pattern(size_t{16} << 20, 1);
+  std::vector<std::byte> to(from.size());
+  const iovec remote{const_cast<std::byte*>(from.data()), from.size()};
+  const iovec local{to.data(), to.size()};
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  transport::Exposure exposure;
+  ck_assert_int_eq(
+      pair.b_to_a().expose(&remote, 1, from.size(), transport::Access::remote_read, exposure), 0);
+  // The writer helps from the second one on: it has heard of the shared page by then.
+  ck_assert_int_eq(pair.a_to_b().read(exposure, &local, 1, to.size(), 6), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
+  ck_assert(pair.poll_until([&] { return pair.b.poll() == 0; }));
+  ck_assert_int_eq(pair.a_to_b().read(exposure, &local, 1, to.size(), 7), 0);
+  size_t polls = 0;
+  calls.before = [&] {
+    pair.a_to_b().fail(-FI_EIO);
+    for (; polls < 100; ++polls) pair.a.poll();
+    ck_assert_uint_eq(pair.a.sink->dones.size() + pair.a.sink->downs.size(), 1);
+    ck_assert_int_eq(pair.a_to_b().send(numbered(2), &local, 1, 0, SendHint::none), -FI_EAGAIN);
+  };
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
+  ck_assert_uint_eq(polls, 100);
+  ck_assert_uint_eq(pair.a.sink->dones.size(), 2);
+  ck_assert_int_eq(pair.a.sink->dones[1].status, -FI_EIO);
+  ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, 2);
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 3, nullptr, 0), 0);  // connects anew
 }
 END_TEST
 
@@ -427,6 +479,7 @@ Suite* suite() {
   tcase_add_test(tc, packets_in_a_row_are_announced_to_who_wants_it);
   tcase_add_test(tc, a_killed_peer_brings_only_its_own_link_down);
   tcase_add_test(tc, a_read_from_a_killed_peer_ends_with_an_error);
+  tcase_add_test(tc, a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it);
   tcase_add_test(tc, a_stopped_peer_is_only_slow);
   tcase_add_test(tc, a_restarted_peer_of_the_same_name_is_a_new_connection);
   tcase_add_test(tc, a_peer_known_before_and_gone_is_refused_at_once);

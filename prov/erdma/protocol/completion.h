@@ -18,7 +18,9 @@ struct CompletionEntry {
 
 /// The same on its way to the queue.
 struct Completion : CompletionEntry {
-  Completion() noexcept : CompletionEntry{} { source = UINT64_MAX; }
+  Completion() noexcept {
+    static_cast<CompletionEntry&>(*this) = {nullptr, 0, 0, nullptr, 0, 0, UINT64_MAX};
+  }
   bool report = true;  ///< false: counts, but writes no CQ entry (selective completion)
 };
 

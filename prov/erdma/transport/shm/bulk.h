@@ -56,8 +56,11 @@ class BulkIn {
   int poll(Sink& sink) noexcept;
   bool active() const noexcept;  ///< something is started and not reported
   bool ready() const noexcept;   ///< poll() would do something now: do not sleep
-  /// The peer is gone: on_done(status) for everything. After return nothing touches local memory. A
-  /// peer that lives may be writing there just now; that is waited for, some milliseconds at most.
+  /// The sender claims nothing more from now on. False: it lives, perhaps, and is inside a write
+  /// into local memory: ask again. No poll() between settle() and abort().
+  bool settle() noexcept;
+  /// The channel ends: on_done(status) for everything. After return nothing touches local memory,
+  /// provided that settle() has returned true or the sender is dead.
   void abort(Sink& sink, int status) noexcept;
 
  private:

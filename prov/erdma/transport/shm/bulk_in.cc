@@ -1,20 +1,11 @@
 #include "transport/shm/bulk_in.h"
 
-#include <sched.h>
-
 #include <cerrno>
 #include <new>
 
 #include <rdma/fi_errno.h>
 
 namespace erdma::transport::shm {
-namespace {
-
-constexpr int kAbortYields = 20000;           // a few milliseconds on an idle host
-constexpr uint64_t kAbortWait = 100'000'000;  // ns
-
-}  // namespace
-
 BulkIn::BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& peer,
                const Options& options, Counters& counters, const util::Clock& clock)
     : x_state(std::make_unique<State>(shared, memory, calls, peer, options, counters, clock)) {}
@@ -67,13 +58,17 @@ bool BulkIn::ready() const noexcept {
   return used < kTickets && !state.queued.empty();
 }
 
-void BulkIn::abort(Sink& sink, int status) noexcept {
+bool BulkIn::settle() noexcept {
   State& state = *x_state;
   for (Transfer* transfer = state.running.front(); transfer;
        transfer = state.running.next(*transfer))
     if (transfer->state.mode == Mode::dual || transfer->state.mode == Mode::write_only)
       if (!transfer->closed) state.close(*transfer);
-  state.await_writes_under_way();
+  return !state.writes_under_way();
+}
+
+void BulkIn::abort(Sink& sink, int status) noexcept {
+  State& state = *x_state;
   while (Transfer* transfer = state.running.front()) state.finish(*transfer, status);
   while (Transfer* transfer = state.queued.pop_front()) {
     transfer->status = status;
@@ -146,21 +141,15 @@ int BulkIn::State::deliver(Sink& sink) noexcept {
   return upcalls;
 }
 
-/// A living peer may be inside a write into memory that is about to be given back; a dead one is
-/// not, and never says so: hence bounded, by time too, since a yield on a busy host takes long.
-void BulkIn::State::await_writes_under_way() noexcept {
-  const uint64_t deadline = clock.now() + kAbortWait;
-  for (int yields = 0; yields < kAbortYields && clock.now() < deadline; ++yields) {
-    bool under_way = false;
-    for (Transfer* transfer = running.front(); transfer; transfer = running.next(*transfer)) {
-      if (!transfer->closed || transfer->status != 0) continue;
-      const uint32_t over = count_of(page.progress[transfer->ticket].done, *transfer) +
-                            (stop_of(*transfer).chunk != Stop::kNoChunk ? 1 : 0);
-      under_way |= over < transfer->by_sender;
-    }
-    if (!under_way) return;
-    ::sched_yield();
+/// Of chunks that the sender claimed, as far as it has not said that they are written, or failed.
+bool BulkIn::State::writes_under_way() noexcept {
+  for (Transfer* transfer = running.front(); transfer; transfer = running.next(*transfer)) {
+    if (!transfer->closed || transfer->status != 0) continue;
+    const uint32_t over = count_of(page.progress[transfer->ticket].done, *transfer) +
+                          (stop_of(*transfer).chunk != Stop::kNoChunk ? 1 : 0);
+    if (over < transfer->by_sender) return true;
   }
+  return false;
 }
 
 /// True if step() would do something now.

@@ -78,7 +78,7 @@ struct BulkIn::State {
   int deliver(Sink& sink) noexcept;
   void finish(Transfer& transfer, int status) noexcept;
   bool ready(const Transfer& transfer) const noexcept;
-  void await_writes_under_way() noexcept;
+  bool writes_under_way() noexcept;
 
   // One generation, from its beginning to its end (bulk_generation.cc).
   Mode next_mode(const Transfer& transfer) const noexcept;

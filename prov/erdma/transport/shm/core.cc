@@ -87,11 +87,13 @@ int Core::attend(Sink& sink) noexcept {
   for (ShmLink* link : std::exchange(x_broken, {})) {
     ERDMA_WARN(EP_DATA, "closed the link to %s: %s\n", link->address().to_string().c_str(),
                link->broken);
-    bring_down(*link, link->broken_status, sink);
+    end(*link, link->broken_status, sink);
     ++moved;
   }
+  moved += attend_endings(sink);
   x_attention = !x_switching.empty() || !x_replying.empty() || !x_bulk_ins.empty() ||
-                !x_bulk_outs.empty() || !x_deferred.empty() || !x_broken.empty();
+                !x_bulk_outs.empty() || !x_deferred.empty() || !x_broken.empty() ||
+                !x_endings.empty();
   return moved;
 }
 
@@ -103,7 +105,8 @@ int Core::attend_bulk(Sink& sink) noexcept {
   }
   std::erase_if(x_bulk_outs,
                 [](ShmLink* link) { return !(link->listed_bulk = link->has_exposures()); });
-  for (size_t i = 0; i < x_bulk_ins.size(); ++i) moved += x_bulk_ins[i]->poll_bulk(sink);
+  for (size_t i = 0; i < x_bulk_ins.size(); ++i)
+    if (!x_bulk_ins[i]->link().ending()) moved += x_bulk_ins[i]->poll_bulk(sink);
   std::erase_if(x_bulk_ins, [](InChannel* channel) { return !channel->bulk_active(); });
   return moved;
 }
@@ -184,7 +187,8 @@ bool Core::anything_to_do() noexcept {
     const RingSender* ring = link->blocked_ring();
     return !(link->listed_starved = ring && !ring->moved());
   });
-  return moved || !x_deferred.empty() || !x_broken.empty() || x_mailbox.pending();
+  return moved || !x_deferred.empty() || !x_broken.empty() || !x_endings.empty() ||
+         x_mailbox.pending();
 }
 
 void Core::disarm() noexcept {
@@ -197,6 +201,7 @@ void Core::shutdown() noexcept {
   if (x_closed || !x_bootstrap) return;
   x_closed = true;
   x_bootstrap->stop_listening();
+  x_endings.clear();
   for (const auto& [address, link] : x_links) link->close(-FI_ESHUTDOWN);
   ERDMA_INFO(EP_CTRL,
              "%s: %lu bytes through rings, %lu by CMA read, %lu by CMA write, %lu copied in, "

@@ -82,11 +82,18 @@ class Core {
     uint64_t token;
     int status;
   };
+  /// A link that is to come down once its peer is done with a write.
+  struct Ending {
+    ShmLink* link;
+    int status;
+    uint64_t deadline;
+  };
 
   int drain_cold(ChunkRings& rings, Sink& sink) noexcept;
   int attend(Sink& sink) noexcept;
   int attend_bulk(Sink& sink) noexcept;
   int deliver_deferred(Sink& sink) noexcept;
+  int attend_endings(Sink& sink) noexcept;
   bool anything_to_do() noexcept;
   bool announce_waiting() noexcept;
 
@@ -100,6 +107,7 @@ class Core {
   void on_promote(InChannel& channel) noexcept;
   void grant(InChannel& channel) noexcept;
   void grant_to_waiters() noexcept;
+  void end(ShmLink& link, int status, Sink& sink) noexcept;
   void bring_down(ShmLink& link, int status, Sink& sink) noexcept;
   void install_rings(const ColdPlace& place, InChannel& channel);
   void look_again(const ColdPlace& place) noexcept;
@@ -135,6 +143,7 @@ class Core {
   std::vector<InChannel*> x_bulk_ins;
   std::vector<ShmLink*> x_bulk_outs, x_starved, x_switching, x_replying, x_broken;
   std::vector<DeferredDone> x_deferred;
+  std::vector<Ending> x_endings;
   std::unique_ptr<Bootstrap> x_bootstrap;  ///< last: its thread uses what is above
 };
 

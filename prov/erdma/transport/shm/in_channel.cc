@@ -1,5 +1,8 @@
 #include "transport/shm/in_channel.h"
 
+#include <poll.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <new>
 
@@ -14,7 +17,8 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr int kEntriesPerPoll = 64;
-constexpr unsigned kBouncesByChoice = 16;  ///< inbound channels of one endpoint: 8 MiB
+constexpr uint64_t kSettleWait = 100'000'000;  // ns
+constexpr unsigned kBouncesByChoice = 16;      ///< inbound channels of one endpoint: 8 MiB
 
 }  // namespace
 
@@ -193,6 +197,22 @@ int InChannel::poll_bulk(Sink& sink) noexcept {
   const int steps = x_bulk->transfers.poll(*this);
   if (steps) wake_waiting_sender();
   return steps;
+}
+
+// The dead claim chunks and never say that they are written: their writes ended with them.
+bool InChannel::sender_dead() const noexcept {
+  pollfd exited{x_connection->process->pidfd.get(), POLLIN, 0};
+  return exited.fd >= 0 && ::poll(&exited, 1, 0) == 1;
+}
+
+bool InChannel::settle_bulk() noexcept {
+  return !x_bulk || x_bulk->transfers.settle() || sender_dead();
+}
+
+void InChannel::await_settled() noexcept {
+  const util::Clock& clock = x_core.clock();
+  const uint64_t start = clock.now();
+  while (!settle_bulk() && clock.now() - start < kSettleWait) ::sched_yield();
 }
 
 void InChannel::abort_bulk(Sink& sink, int status) noexcept {

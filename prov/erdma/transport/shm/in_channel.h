@@ -59,7 +59,11 @@ class InChannel final : private BulkMemory, private Sink {
   int poll_bulk(Sink& sink) noexcept;
   bool bulk_active() const noexcept { return x_bulk && x_bulk->transfers.active(); }
   bool bulk_ready() const noexcept { return x_bulk && x_bulk->transfers.ready(); }
-  void abort_bulk(Sink& sink, int status) noexcept;
+  /// The peer begins no write into local memory any more. False: one may be under way.
+  bool settle_bulk() noexcept;
+  /// Waits for that, a tenth of a second at most: only where the caller cannot come again.
+  void await_settled() noexcept;
+  void abort_bulk(Sink& sink, int status) noexcept;  ///< once settled
   bool has_bounce() const noexcept { return x_has_bounce; }
 
   ShmLink& link() const noexcept { return x_link; }
@@ -101,6 +105,7 @@ class InChannel final : private BulkMemory, private Sink {
   Next handle(const RingEntry& entry, Sink& sink) noexcept;
   Next switch_ring() noexcept;
   void publish(RingReceiver& ring) noexcept;
+  bool sender_dead() const noexcept;
   int share_bulk_memory() noexcept;
   void wake_waiting_sender() noexcept;
 

@@ -100,7 +100,7 @@ void ShmLink::ask_cold() noexcept {
 }
 
 bool ShmLink::try_switch() noexcept {
-  if (!out_up() || !(x_out->to_hot || x_out->to_cold)) return true;
+  if (!out_up() || ending() || !(x_out->to_hot || x_out->to_cold)) return true;
   OutChannel& out = *x_out;
   RingSender& left = out.to_hot ? out.cold : out.hot->ring;
   const Header nothing{};
@@ -121,7 +121,7 @@ RingSender* ShmLink::blocked_ring() const noexcept {
 int ShmLink::expose(const iovec* memory, size_t count, size_t length, Access access,
                     Exposure& exposure) noexcept {
   if (access == Access::remote_write) return expose_target(memory, count, length, exposure);
-  if (!out_up()) return not_ready();
+  if (!out_up() || ending()) return not_ready();
   if (!x_out->bulk)
     if (const int rc = begin_bulk()) return rc;
   const int rc = x_out->bulk->expose(memory, count, length, exposure);
@@ -188,6 +188,13 @@ PeerProcess* ShmLink::process() const noexcept {
   return x_in ? x_in->connection()->process.get() : nullptr;
 }
 
+bool ShmLink::begin_end() noexcept {
+  if (settled()) return true;
+  x_ring = nullptr;
+  x_state = State::ending;
+  return false;
+}
+
 void ShmLink::take_down(Sink& sink, int status) noexcept {
   if (x_in) {
     x_in->begin_to_end();
@@ -208,7 +215,10 @@ void ShmLink::close(int status) noexcept {
     void on_done(uint64_t, int) noexcept override {}
     void on_link_down(Link&, int) noexcept override {}
   } nobody;
-  if (x_in) x_in->abort_bulk(nobody, status);
+  if (x_in) {
+    x_in->await_settled();
+    x_in->abort_bulk(nobody, status);
+  }
   x_ring = nullptr;
   end_channels(status);
   x_state = State::closed;

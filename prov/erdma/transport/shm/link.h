@@ -46,6 +46,10 @@ class ShmLink final : public Link {
   /// While it connects, the end of a channel that brought nothing says nothing: that of the attempt
   /// under way does. True = it was dropped.
   bool drop_unused_in() noexcept;
+  /// Nothing is sent any more. True: take_down() may follow now; else once settled().
+  bool begin_end() noexcept;
+  bool settled() noexcept { return !x_in || x_in->settle_bulk(); }
+  bool ending() const noexcept { return x_state == State::ending; }
   /// Both channels end: what was accepted fails, nothing is sent any more.
   void take_down(Sink& sink, int status) noexcept;
   void close(int status) noexcept;  ///< as take_down(), for good and without upcalls
@@ -81,7 +85,7 @@ class ShmLink final : public Link {
   int broken_status = 0;
 
  private:
-  enum class State : uint8_t { idle, connecting, up, closed };
+  enum class State : uint8_t { idle, connecting, up, ending, closed };
   struct WriteTarget {
     iovec memory[kMaxIov];
     size_t count;

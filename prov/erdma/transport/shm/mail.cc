@@ -13,6 +13,10 @@ namespace {
 /// A hot peer gives up its ring once this many entries came from others since its last.
 constexpr uint64_t kIdleEntries = 1024;
 
+/// How long a peer that is neither done with a write nor dead keeps its link from coming down: an
+/// honest one needs milliseconds, or as long as somebody stops it.
+constexpr uint64_t kEndPatience = 5'000'000'000;  // ns
+
 }  // namespace
 
 int Core::read_mail(Sink& sink) noexcept {
@@ -41,7 +45,7 @@ int Core::open_mail(Mail& mail, Sink& sink) {
     on_out_up(mail, sink);
   } else if (mail.type == Type::out_failed) {
     if (!mail.request.link || !mail.request.link->connecting(mail.request.attempt)) return 0;
-    bring_down(*mail.request.link, mail.status, sink);
+    end(*mail.request.link, mail.status, sink);
   } else {
     return on_channel_mail(mail, sink);
   }
@@ -61,7 +65,7 @@ int Core::on_channel_mail(Mail& mail, Sink& sink) {
   if (mail.type == Type::lost && is_in && link->drop_unused_in())
     return 1;
   else if (mail.type == Type::lost)
-    bring_down(*link, mail.status, sink);
+    end(*link, mail.status, sink);
   else if (mail.type == Type::verdict)
     learn_cma(*link, mail);
   else if (mail.type == Type::promote && is_in)
@@ -78,7 +82,7 @@ int Core::on_channel_mail(Mail& mail, Sink& sink) {
 void Core::on_in_up(Mail& mail, Sink& sink) {
   ShmLink& link = find_or_make(canonical(mail.connection->process->name));
   const PeerProcess* known = link.process();
-  // A restarted peer, or one that gave up this link before we noticed.
+  // A restarted peer, or one that gave up this link before we noticed: then it writes no longer.
   if (known && (link.in() || known->nonce != mail.connection->process->nonce))
     bring_down(link, -FI_ECONNRESET, sink);
   learn_cma(link, mail);
@@ -95,8 +99,9 @@ void Core::on_out_up(Mail& mail, Sink& sink) {
   const PeerProcess* known = link.process();
   // Begun by the background thread when the peer connected: of use while that channel lives, or
   // where an answer is waited for since.
-  const bool wanted = asked ? link.connecting(mail.request.attempt)
-                            : link.connecting() || (link.in() && !link.out_up());
+  const bool wanted = link.ending() ? false
+                      : asked       ? link.connecting(mail.request.attempt)
+                                    : link.connecting() || (link.in() && !link.out_up());
   if (!wanted) return close(mail.connection, -FI_ESHUTDOWN);
   if (known && known->nonce != mail.connection->process->nonce) {
     bring_down(link, -FI_ECONNRESET, sink);
@@ -162,7 +167,38 @@ void Core::grant_to_waiters() noexcept {
   }
 }
 
+/// No operation ends while the peer may be writing into its memory; nor does anybody wait for that
+/// meanwhile. Goes on in attend_endings().
+void Core::end(ShmLink& link, int status, Sink& sink) noexcept {
+  if (link.ending()) return;
+  if (link.begin_end()) return bring_down(link, status, sink);
+  x_attention = true;
+  try {
+    x_endings.push_back({&link, status, x_clock->now() + kEndPatience});
+  } catch (const std::bad_alloc&) {
+    bring_down(link, status, sink);
+  }
+}
+
+int Core::attend_endings(Sink& sink) noexcept {
+  int moved = 0;
+  for (size_t i = x_endings.size(); i-- > 0;) {
+    const auto [link, status, deadline] = x_endings[i];
+    const bool settled = link->settled();
+    if (!settled && x_clock->now() < deadline) continue;
+    if (!settled)
+      ERDMA_WARN(EP_DATA,
+                 "%s neither ends nor says that it has finished a write; if it is stopped, it will "
+                 "finish it once it continues\n",
+                 link->address().to_string().c_str());
+    bring_down(*link, status, sink);
+    ++moved;
+  }
+  return moved;
+}
+
 void Core::bring_down(ShmLink& link, int status, Sink& sink) noexcept {
+  std::erase_if(x_endings, [&](const Ending& ending) { return ending.link == &link; });
   link.take_down(sink, status);
   link.broken = nullptr;
   std::erase(x_broken, &link);

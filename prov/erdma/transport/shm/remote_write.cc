@@ -95,6 +95,7 @@ void ShmLink::withdraw_target(const Exposure& exposure) noexcept {
   // to write cannot be stopped, so the transfers of this link are ended, which waits for those.
   if (target->active && x_in) {
     Deferring deferring(x_core);
+    x_in->await_settled();
     x_in->abort_bulk(deferring, -FI_ECANCELED);
   }
   x_remote->targets.release(*target);
