@@ -1,6 +1,7 @@
 // What an endpoint and its peers cost in memory: the proportional share (Pss) of anonymous and
 // shared pages, so that a page both sides map counts half on each. Pages of files (code) do not
-// count.
+// count. As in a job, the peers know each other, too: a page that a peer keeps for all of its peers
+// is not half this one's.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -93,15 +94,36 @@ Peer start() {
   return peer;
 }
 
-/// Tag 2i is to the i-th peer, 2i + 1 is from it.
+/// What a peer is to do: exchange `count` messages with `other`, one of the names that it was told.
+struct Order {
+  uint64_t other, count, send_tag, receive_tag;
+};
+
+void await(Node& node, const Peer& peer) {
+  char done;
+  REQUIRE(hear(node, peer.socket, &done, 1));
+}
+
 void talk_to(Node& node, std::vector<Peer>& peers, size_t many, int count) {
   for (size_t i = 0; i < many; ++i) {
-    const uint64_t order[2] = {i, uint64_t(count)};
-    tell(peers[i].socket, order, sizeof order);
+    const Order order{peers.size(), uint64_t(count), 2 * i + 1, 2 * i};
+    tell(peers[i].socket, &order, sizeof order);
     talk(node, peers[i].address, count, 2 * i, 2 * i + 1);
-    char done;
-    REQUIRE(hear(node, peers[i].socket, &done, 1));
+    await(node, peers[i]);
   }
+}
+
+/// Each peer with each other.
+void introduce(Node& node, std::vector<Peer>& peers, int count) {
+  for (size_t i = 0; i < peers.size(); ++i)
+    for (size_t k = 0; k < i; ++k) {
+      const Order one{k, uint64_t(count), 0, 1};
+      const Order other{i, uint64_t(count), 1, 0};
+      tell(peers[i].socket, &one, sizeof one);
+      tell(peers[k].socket, &other, sizeof other);
+      await(node, peers[i]);
+      await(node, peers[k]);
+    }
 }
 
 void report(const char* key, double before, size_t peers) {
@@ -117,12 +139,17 @@ int measure_memory(int count, int busy) {
   report("memory_endpoint", empty, 1);
   std::vector<Peer> peers(static_cast<size_t>(count));
   std::vector<Name> names(peers.size());
-  const Name own = name_of(node);
   for (size_t i = 0; i < peers.size(); ++i) {
     peers[i] = start();
     REQUIRE(hear(node, peers[i].socket, &names[i], sizeof names[i]));
-    tell(peers[i].socket, &own, sizeof own);
   }
+  names.push_back(name_of(node));
+  for (const Peer& peer : peers) {
+    const uint64_t many = names.size();
+    tell(peer.socket, &many, sizeof many);
+    for (const Name& name : names) tell(peer.socket, &name, sizeof name);
+  }
+  introduce(node, peers, kFew);
   pss_kib();  // its buffers
   const double alone = pss_kib();
   for (size_t i = 0; i < peers.size(); ++i) {
@@ -147,13 +174,17 @@ int measure_memory(int count, int busy) {
 int measure_memory_peer(int socket) {
   Node node;
   const Name own = name_of(node);
-  Name name;
+  uint64_t many = 0;
   tell(socket, &own, sizeof own);
-  if (!hear(node, socket, &name, sizeof name)) return 1;
-  const fi_addr_t observer = node.insert({name.bytes, name.length});
-  uint64_t order[2];
-  while (hear(node, socket, order, sizeof order)) {
-    talk(node, observer, int(order[1]), 2 * order[0] + 1, 2 * order[0]);
+  if (!hear(node, socket, &many, sizeof many)) return 1;
+  std::vector<fi_addr_t> others;
+  while (others.size() < many) {
+    Name name;
+    if (!hear(node, socket, &name, sizeof name)) return 1;
+    others.push_back(node.insert({name.bytes, name.length}));
+  }
+  for (Order order; hear(node, socket, &order, sizeof order);) {
+    talk(node, others.at(order.other), int(order.count), order.send_tag, order.receive_tag);
     tell(socket, "", 1);
   }
   return 0;

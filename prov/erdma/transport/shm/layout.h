@@ -15,7 +15,7 @@ inline constexpr size_t kLinePair = 128;  ///< what the adjacent-line prefetcher
 inline constexpr size_t kShmPage = 4096;
 
 inline constexpr uint32_t kHotSlots = 64;
-inline constexpr uint32_t kColdSlots = 8;
+inline constexpr uint32_t kColdSlots = 4;
 inline constexpr uint32_t kSlotBytes = 128;
 inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_t(kHeaderBytes);
 inline constexpr uint32_t kByteRing = 64 * 1024;
@@ -62,14 +62,14 @@ struct WakeWords {
 };
 
 /// Packed, because each page that a peer touches is one more page in two processes: the first holds
-/// everything but the rings, and the first ring too; each other holds four rings.
+/// everything but the rings, and the first three rings too; each other holds eight rings.
 struct ColdChunk {
   WakeWords wake;
   alignas(kLinePair) std::atomic<uint64_t> ready;  ///< bit i: ring i has news
   alignas(kLinePair) ColdControl controls[kColdRings];
   alignas(kColdRingBytes) Slot slots[kColdRings][kColdSlots];
 };
-static_assert(offsetof(ColdChunk, slots[1]) == kShmPage);
+static_assert(offsetof(ColdChunk, slots[3]) == kShmPage);
 
 /// The last bytes of the byte ring stay unused by payloads: the control words lie there, so that
 /// the whole needs no further page.
