@@ -58,6 +58,11 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
   if (header.op == wire::Op::eager) [[likely]]
     return on_eager(*peer, link, header, payload, length);
   if (header.op == wire::Op::rts) return on_rts(*peer, link, header, payload, length);
+  if (header.op >= wire::Op::segments) {
+    wire::OneSidedHeader one_sided;
+    std::memcpy(&one_sided, &header, sizeof(one_sided));
+    return on_one_sided(*peer, link, one_sided, payload, length);
+  }
   wire::ControlHeader control;
   std::memcpy(&control, &header, sizeof(control));
   on_control(*peer, link, control, payload, length);

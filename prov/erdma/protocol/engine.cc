@@ -118,7 +118,8 @@ void Engine::backlog(Peer& peer) noexcept {
 
 /// Controls first: they free memory and credits at the other side.
 int Engine::work_off(Peer& peer) noexcept {
-  const bool room = flush_controls(peer) && flush_deliveries(peer) && flush_sends(peer);
+  const bool room =
+      flush_controls(peer) && flush_deliveries(peer) && flush_services(peer) && flush_sends(peer);
   if (peer.backlogged()) return room ? 1 : 0;
   util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.update_direct();
@@ -137,6 +138,9 @@ void Engine::on_done(uint64_t token, int status) noexcept {
   if (token & kWriteToken) {
     Send* send = x_sends.find(handle);
     if (send) on_write_done(*send, status);
+  } else if (token & kServiceToken) {
+    Service* service = x_services.find(handle);
+    if (service) finish_service(*service, status);
   } else {
     Delivery* delivery = x_deliveries.find(handle);
     if (delivery) finish_delivery(*delivery, status);

@@ -13,6 +13,7 @@
 #include "protocol/address_book.h"
 #include "protocol/completion.h"
 #include "protocol/match.h"
+#include "protocol/one_sided.h"
 #include "protocol/peer.h"
 #include "protocol/request.h"
 #include "transport/transport.h"
@@ -42,6 +43,24 @@ struct SendArgs {
     return uint8_t((tagged ? wire::kTagged : 0) | (has_data ? wire::kHasData : 0));
   }
   uint64_t completion_flags() const noexcept { return FI_SEND | (tagged ? FI_TAGGED : FI_MSG); }
+};
+
+/// All flavours of RMA and of atomic operations.
+struct OneSidedArgs {
+  SendArgs local;  ///< `iov`: to write from, to read into, for results; its tag means nothing
+  wire::Op op;     ///< write, read, atomic
+  const wire::Segment* segments;
+  size_t segment_count;  ///< at most transport::kMaxIov; as many bytes as `local`, or as operands
+
+  // Atomics only.
+  wire::AtomicWord word;  ///< `count` unset
+  uint8_t flags;          ///< wire::kFetch, wire::kCompare
+  size_t element;         ///< bytes
+  size_t count;           ///< elements: at most kMaxAtomicBytes
+  const iovec* operands;
+  size_t operand_count;  ///< 0 for FI_ATOMIC_READ
+  const iovec* compares;
+  size_t compare_count;
 };
 
 inline constexpr uint64_t kAnySource = UINT64_MAX;
@@ -84,8 +103,8 @@ struct EngineConfig {
 
 /// The messages of one endpoint: turns operations into packets and packets into completions.
 /// Single-threaded: the caller holds the domain lock. Owns every request and peer; the transports
-/// outlive it. Methods are spread over engine, send, receive, arrival,
-/// eager, rendezvous and failure.cc.
+/// outlive it. Methods are spread over engine, send, receive, arrival, eager, rendezvous,
+/// one_sided_initiator, one_sided_target, one_sided_atomic and failure.cc.
 class Engine final : public transport::Sink {
  public:
   Engine(const EngineConfig& config, AddressBook& book, Router& router,
@@ -99,6 +118,8 @@ class Engine final : public transport::Sink {
   /// progress(); else nothing was begun.
   [[nodiscard]] int post_send(const SendArgs& args) noexcept;
   [[nodiscard]] int post_receive(const ReceiveArgs& args) noexcept;
+  /// Completes once the target has executed it. Needs enable_one_sided().
+  [[nodiscard]] int post_one_sided(const OneSidedArgs& args) noexcept;
   [[nodiscard]] int probe(const ReceiveArgs& args, Probe kind) noexcept;
   /// Withdraws the oldest receive, or send not yet on the wire, with this context: completes with
   /// FI_ECANCELED. -FI_ENOENT if there is none.
@@ -109,6 +130,11 @@ class Engine final : public transport::Sink {
   /// True while something taken from the caller is not yet handed to a link and its caller will
   /// never hear of it: injected messages, fins.
   bool owes() noexcept;
+
+  /// Before it peers' one-sided operations are refused. `setup` outlives the engine.
+  void enable_one_sided(const OneSidedSetup& setup) noexcept { x_one_sided_setup = &setup; }
+  /// Ends the connections of peers whose operations on the region are under way.
+  void abandon(const Region& region) noexcept;
 
   /// The endpoint closes: no peer touches the caller's memory any more.
   void withdraw_all() noexcept;
@@ -144,6 +170,8 @@ class Engine final : public transport::Sink {
   bool goes_direct(const SendArgs& args, const Peer& peer) noexcept;
   int post_send_slow(SendArgs args, Peer& peer) noexcept;
   Send* make_send(const SendArgs& args, Peer& peer) noexcept;
+  int begin(Send& send) noexcept;
+  CompletionSink& sink_of(const Send& send) noexcept;
   int launch(Send& send) noexcept;
   bool flush_sends(Peer& peer) noexcept;
   void withdraw(Send& send) noexcept;
@@ -206,6 +234,42 @@ class Engine final : public transport::Sink {
   void on_write_done(Send& send, int status) noexcept;
   void on_peer_done(const Peer& peer, const wire::ControlHeader& header) noexcept;
 
+  // one_sided_initiator.cc
+  Send* make_one_sided(const OneSidedArgs& args, Peer& peer) noexcept;
+  bool keep_operands(Send& send, const OneSidedArgs& args) noexcept;
+  int launch_one_sided(Send& send) noexcept;
+  int send_segments(Send& send) noexcept;
+  int send_transfer(Send& send, bool exposed) noexcept;
+  int send_atomic(Send& send) noexcept;
+  int send_atomic_part(Send& send) noexcept;
+  void launched(Send& send, bool exposed) noexcept;
+  void on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                 const std::byte* payload, size_t length) noexcept;
+
+  // one_sided_target.cc
+  void on_one_sided(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                    const std::byte* payload, size_t length) noexcept;
+  void on_segments(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                   const std::byte* payload, size_t length) noexcept;
+  bool parse(Peer& peer, const wire::OneSidedHeader& header, Request& request) noexcept;
+  int locate(Request& request, uint64_t access) noexcept;
+  int add_range(Request& request, const wire::Segment& segment, uint64_t access) noexcept;
+  void on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept;
+  void serve(Peer& peer, transport::Link& link, Request& request) noexcept;
+  int start(Service& service) noexcept;
+  bool flush_services(Peer& peer) noexcept;
+  void finish_service(Service& service, int status) noexcept;
+  void drop_service(Service& service) noexcept;
+  void drop_services(Peer& peer, const transport::Link* link) noexcept;
+  void report_access(const Peer& peer, const Request& request, uint64_t event) noexcept;
+  void answer(Peer& peer, transport::Link& link, wire::RequestId initiator, const iovec* iov,
+              size_t count, size_t length) noexcept;
+  int send_result(Peer& peer, wire::RequestId initiator, const iovec* iov, size_t count,
+                  size_t length, size_t& done) noexcept;
+
+  // one_sided_atomic.cc
+  void on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept;
+
   // failure.cc
   void protocol_violation(transport::Link& link, const char* what) noexcept;
   bool take_detour(Peer& peer, transport::Link& failed, int status) noexcept;
@@ -223,6 +287,7 @@ class Engine final : public transport::Sink {
   const std::vector<transport::Transport*> x_transports;
   CompletionSink& x_sent;
   CompletionSink& x_received;
+  const OneSidedSetup* x_one_sided_setup = nullptr;
 
   /// A caller that only ever sends must still see what its peers tell it.
   static constexpr unsigned kSendsPerProgress = 64;
@@ -237,9 +302,11 @@ class Engine final : public transport::Sink {
   util::Pool<Delivery> x_deliveries;
   util::Pool<Unexpected> x_unexpected;
   util::Pool<Control> x_controls;
+  util::Pool<OneSided, 16> x_one_sided;
+  util::Pool<Service, 16> x_services;
   Unexpected* x_claimed = nullptr;
   size_t x_min_multi_recv = 64;
-  size_t x_injected = 0;  ///< injected sends not yet handed to a link
+  size_t x_injected = 0;  ///< sends that are `owed`
   std::unordered_map<util::SocketAddress, std::unique_ptr<Peer>, util::SocketAddressHash> x_peers;
 };
 

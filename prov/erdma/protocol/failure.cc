@@ -31,6 +31,7 @@ void Engine::fail_link(Peer& peer, const transport::Link* link, int status) noex
   if (sending) fail_sends(peer, status);
   fail_deliveries(peer.starting, link, status);
   fail_deliveries(peer.active, link, status);
+  drop_services(peer, link);
   for (const bool tagged : {true, false}) {
     fail_unfetched(matcher(tagged), link, status);
     if (sending && status != -FI_ESHUTDOWN) fail_directed(matcher(tagged), peer, status);

@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "protocol/one_sided.h"
 #include "protocol/request.h"
 #include "transport/transport.h"
 #include "util/intrusive_list.h"
@@ -24,7 +25,9 @@ class Peer : public util::ListHook<BacklogTag> {
   void update_direct() noexcept {
     direct = link && !told_to_hold && queued.empty() && controls.empty();
   }
-  bool backlogged() noexcept { return !queued.empty() || !controls.empty() || !starting.empty(); }
+  bool backlogged() noexcept {
+    return !queued.empty() || !controls.empty() || !starting.empty() || !services.empty();
+  }
 
   transport::Link* link = nullptr;
   uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of its messages
@@ -45,6 +48,11 @@ class Peer : public util::ListHook<BacklogTag> {
   util::IntrusiveList<Delivery> starting;  ///< waiting for room on the link
   util::IntrusiveList<Delivery> active;
   util::IntrusiveList<Control> controls;
+  util::IntrusiveList<Service> services;      ///< waiting for room on the link
+  util::IntrusiveList<Service> served;        ///< read() or write() accepted
+  uint32_t unserved = 0;                      ///< how many of both
+  std::unique_ptr<FurtherSegments> segments;  ///< null until there were some
+  uint8_t segment_count = 0;
 
   const util::SocketAddress address;
 };

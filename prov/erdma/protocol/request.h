@@ -18,9 +18,12 @@
 namespace erdma::protocol {
 
 class Peer;
+struct OneSided;
 
-/// Token of a read() or write(): the pool handle of its Delivery, or of its Send with this bit.
+/// Token of a read() or write(): the pool handle of its Delivery, or of its Send or Service with
+/// one of these bits.
 inline constexpr uint64_t kWriteToken = uint64_t(1) << 63;
+inline constexpr uint64_t kServiceToken = uint64_t(1) << 62;
 
 inline uint64_t token_of(util::PoolHandle handle) noexcept {
   return uint64_t(handle.index) | uint64_t(handle.generation) << 32;
@@ -48,6 +51,7 @@ struct Send : util::ListHook<Send> {
   };
 
   Peer* peer = nullptr;
+  OneSided* one_sided = nullptr;  ///< RMA or atomic, not a message
   Buffers buffers;
   std::unique_ptr<std::byte[]> copy;  ///< FI_INJECT: the message; buffers point into it
   uint64_t tag = 0;
@@ -63,6 +67,7 @@ struct Send : util::ListHook<Send> {
   bool fence = false;   ///< stays queued until nothing of its peer is flying
   bool report = false;  ///< write a CQ entry
   bool injected = false;
+  bool owed = false;  ///< injected, and still in the caller's debt: Engine::owes()
 };
 
 /// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer.

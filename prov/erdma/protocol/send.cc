@@ -20,18 +20,24 @@ int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
     progress();
     return -FI_EAGAIN;
   }
+  return begin(*send);
+}
+
+/// Launches or queues it; from here on the completion tells how it went.
+int Engine::begin(Send& send) noexcept {
+  Peer& peer = *send.peer;
   const int connected = connect(peer);
   if (connected != 0) {
-    finish_send(*send, connected);
+    finish_send(send, connected);
     return 0;
   }
-  const bool must_wait = !peer.queued.empty() || (send->fence && !peer.flying.empty());
-  const int rc = must_wait ? -FI_EAGAIN : launch(*send);
+  const bool must_wait = !peer.queued.empty() || (send.fence && !peer.flying.empty());
+  const int rc = must_wait ? -FI_EAGAIN : launch(send);
   if (rc == -FI_EAGAIN) {
-    peer.queued.push_back(*send);
+    peer.queued.push_back(send);
     backlog(peer);
   } else if (rc != 0) {
-    finish_send(*send, rc);
+    finish_send(send, rc);
   }
   return 0;
 }
@@ -60,13 +66,14 @@ Send* Engine::make_send(const SendArgs& args, Peer& peer) noexcept {
   send->wire_flags = uint8_t(args.wire_flags() | (args.until_delivered ? wire::kWantFin : 0));
   send->fence = args.fence;
   send->report = args.report;
-  send->injected = args.inject;
-  if (send->injected) ++x_injected;
+  send->injected = send->owed = args.inject;
+  if (send->owed) ++x_injected;
   return send;
 }
 
 /// Puts the first packet of a send on the wire. -FI_EAGAIN: nothing happened.
 int Engine::launch(Send& send) noexcept {
+  if (send.one_sided) return launch_one_sided(send);
   Peer& peer = *send.peer;
   const bool fits = send.buffers.length <= transport::kAlwaysEager ||
                     send.buffers.length <= peer.link->limits().eager;
@@ -109,12 +116,18 @@ void Engine::finish_send(Send& send, int status) noexcept {
   done.tag = send.tag;
   done.anonymous = send.injected && !send.report && !send.context;
   if (status != 0 && done.anonymous) lose_injected(*send.peer, status);
+  CompletionSink& sink = sink_of(send);
   drop_send(send);
   if (status == 0) {
-    x_sent.complete(done);
+    sink.complete(done);
   } else {
-    x_sent.fail(done);
+    sink.fail(done);
   }
+}
+
+CompletionSink& Engine::sink_of(const Send& send) noexcept {
+  if (!send.one_sided) return x_sent;
+  return send.completion_flags & FI_READ ? x_one_sided_setup->reads : x_one_sided_setup->writes;
 }
 
 /// The caller may never learn of it: a line of log says so, one for all that a dead peer leaves.
@@ -132,14 +145,16 @@ void Engine::report_lost(Peer& peer, int status) noexcept {
 
 void Engine::drop_send(Send& send) noexcept {
   if (send.linked()) util::IntrusiveList<Send>::erase(send);
-  if (send.injected) --x_injected;
+  if (send.owed) --x_injected;
+  if (send.one_sided) x_one_sided.release(*send.one_sided);
   x_sends.release(send);
 }
 
 bool Engine::cancel_send(const void* context) noexcept {
   for (Peer* peer = x_backlog.front(); peer; peer = x_backlog.next(*peer)) {
     for (Send* send = peer->queued.front(); send; send = peer->queued.next(*send)) {
-      if (send->context != context || send->injected || send->state != Send::State::queued)
+      const bool begun = send->one_sided && send->one_sided->sent > 0;
+      if (send->context != context || send->injected || begun || send->state != Send::State::queued)
         continue;
       finish_send(*send, -FI_ECANCELED);
       return true;

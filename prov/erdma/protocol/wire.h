@@ -20,6 +20,12 @@ enum class Op : uint8_t {
   fin = 4,     ///< to the sender: the message with this id is placed, or failed
   done = 5,    ///< to the receiver: the write() into its exposure is over
   budget = 6,  ///< to the sender: unexpected-message memory is used up (on) or free again (off)
+  // One-sided; the initiator hears of it by fin, or by all bytes of the result.
+  segments = 7,  ///< further segments of the write or read that follows; payload = Segment[]
+  write = 8,     ///< payload = the bytes, or Exposure of the initiator's memory to read() from
+  read = 9,      ///< payload = none, or Exposure of the initiator's memory to write() to
+  atomic = 10,   ///< payload = operands, then what to compare with
+  result = 11,   ///< to the initiator: a part of what was read or fetched, in order
 };
 
 enum Flags : uint8_t {
@@ -27,6 +33,12 @@ enum Flags : uint8_t {
   kHasData = 2,  ///< `data` holds remote CQ data
   kWantFin = 4,  ///< eager: the sender waits for a fin (FI_DELIVERY_COMPLETE)
   kFailed = 8,   ///< done: the sender could not write()
+  // One-sided. kHasData: the payload begins with eight bytes of remote CQ data.
+  kLast = 4,       ///< atomic: the operation's last packet
+  kExposed = 16,   ///< the payload is an Exposure
+  kSegments = 32,  ///< the last `segments` packet belongs to it
+  kFetch = 64,     ///< atomic: what was there comes back as result
+  kCompare = 128,  ///< atomic: with operands to compare
 };
 
 /// Refers to a request of the process that made it; stale ids are ignored there.
@@ -45,6 +57,33 @@ struct MessageHeader {
   uint64_t data;
   uint64_t length;  ///< bytes of the message; eager: equals the payload's
 };
+
+/// A range of the target's memory.
+struct Segment {
+  uint64_t address;  ///< virtual, in the target's process
+  uint64_t key;
+  uint64_t length;  ///< bytes
+};
+static_assert(sizeof(Segment) == 24 && std::is_trivially_copyable_v<Segment>);
+
+/// segments, write, read, atomic, result. Of several segments the first, the others travel before.
+struct OneSidedHeader {
+  Op op;
+  uint8_t flags;
+  uint16_t generation;  ///< of the initiator's request
+  uint32_t index;
+  Segment segment;  ///< atomic: `length` is an AtomicWord; result: only `length` is used
+};
+
+/// What an atomic packet asks, in place of a length: elements from here to the end of the segment,
+/// though this packet may bring less of them.
+struct AtomicWord {
+  uint32_t count;
+  uint8_t op;        ///< enum fi_op
+  uint8_t datatype;  ///< enum fi_datatype
+  uint16_t reserved;
+};
+static_assert(sizeof(AtomicWord) == sizeof(uint64_t));
 
 /// cts, fin, done, budget.
 struct ControlHeader {
@@ -74,7 +113,9 @@ inline transport::Header encode(const MessageHeader& header) noexcept {
 
 static_assert(sizeof(MessageHeader) == transport::kHeaderBytes);
 static_assert(sizeof(ControlHeader) == transport::kHeaderBytes);
+static_assert(sizeof(OneSidedHeader) == transport::kHeaderBytes);
 static_assert(std::is_trivially_copyable_v<MessageHeader> &&
-              std::is_trivially_copyable_v<ControlHeader>);
+              std::is_trivially_copyable_v<ControlHeader> &&
+              std::is_trivially_copyable_v<OneSidedHeader>);
 
 }  // namespace erdma::protocol::wire

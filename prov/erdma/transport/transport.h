@@ -27,7 +27,8 @@ class Link;
 inline constexpr size_t kHeaderBytes = 32;
 /// At most this many pieces of memory in send(), expose(), read(), write().
 inline constexpr size_t kMaxIov = 4;
-/// A payload of up to this many bytes fits a packet of any link at any time.
+/// A payload of up to this many bytes fits a packet of any link at any time, as does an Exposure
+/// with eight bytes besides.
 inline constexpr size_t kAlwaysEager = 64;
 
 struct alignas(8) Header {

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// The arithmetic of fi_atomic(3). Datatypes and operations travel as the numbers that libfabric's
+/// ABI gives them; fabric/endpoint_atomic.cc asserts that these are the same.
+namespace erdma::protocol {
+
+enum class Datatype : uint8_t {
+  int8,
+  uint8,
+  int16,
+  uint16,
+  int32,
+  uint32,
+  int64,
+  uint64,
+  float32,
+  float64,
+  complex32,
+  complex64,
+  long_double,
+  complex_long_double,
+  int128,
+  uint128,
+};
+inline constexpr size_t kDatatypes = 16;
+
+enum class AtomicOp : uint8_t {
+  min,
+  max,
+  sum,
+  prod,
+  logical_or,
+  logical_and,
+  bit_or,
+  bit_and,
+  logical_xor,
+  bit_xor,
+  read,
+  write,
+  swap_if_equal,
+  swap_if_not_equal,
+  swap_if_less_or_equal,
+  swap_if_less,
+  swap_if_greater_or_equal,
+  swap_if_greater,
+  masked_swap,
+};
+inline constexpr size_t kAtomicOps = 19;
+
+/// Does `op` take a value to compare with (or a mask)?
+constexpr bool compares(AtomicOp op) noexcept {
+  return op >= AtomicOp::swap_if_equal;
+}
+
+/// Applies one operation to `count` elements at `target`, each atomically among all elements that
+/// this process changes so, and, up to eight aligned bytes, among all processes that share the
+/// memory. No pointer but those at what is not used (operand of a read; compare, result) is null;
+/// none needs to be aligned.
+using AtomicFunction = void (*)(std::byte* target, const std::byte* operand,
+                                const std::byte* compare, std::byte* result, size_t count) noexcept;
+
+/// Null: there is no such operation on such elements. Any numbers may be asked for.
+AtomicFunction atomic_function(unsigned op, unsigned datatype) noexcept;
+
+/// Bytes of an element; 0: no such datatype.
+size_t datatype_size(unsigned datatype) noexcept;
+
+}  // namespace erdma::protocol

@@ -1,0 +1,234 @@
+// RMA and atomics, where they begin: a Send with a OneSided, in the queues of messages, so that
+// fences, limits and the end of a peer mean the same to both.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "protocol/engine.h"
+
+namespace erdma::protocol {
+namespace {
+
+wire::OneSidedHeader header_of(const OneSided& op, util::PoolHandle id, uint8_t flags) noexcept {
+  return {op.op, flags, id.generation, id.index, op.segments[0]};
+}
+
+/// Of a packet, in at most as many pieces as a link takes.
+struct Payload {
+  iovec iov[transport::kMaxIov];
+  size_t count = 0;
+  size_t length = 0;
+
+  void set(const void* bytes, size_t size) noexcept {
+    count = length = 0;
+    add(bytes, size);
+  }
+  void add(const void* bytes, size_t size) noexcept {
+    if (size == 0) return;
+    iov[count++] = {const_cast<void*>(bytes), size};
+    length += size;
+  }
+};
+
+int send_packet(transport::Link& link, const wire::OneSidedHeader& header,
+                const Payload& payload) noexcept {
+  transport::Header encoded;
+  std::memcpy(&encoded, &header, sizeof(encoded));
+  return link.send(encoded, payload.iov, payload.count, payload.length, transport::SendHint::none);
+}
+
+}  // namespace
+
+int Engine::post_one_sided(const OneSidedArgs& args) noexcept {
+  Peer* peer = peer_at(args.local.destination);
+  if (!peer || !x_one_sided_setup) return -FI_EINVAL;
+  if (++x_sends_since_progress >= kSendsPerProgress) progress();
+  if (args.local.inject && args.local.length > x_config.inject_size) return -FI_EMSGSIZE;
+  Send* send = make_one_sided(args, *peer);
+  if (send) return begin(*send);
+  progress();
+  return -FI_EAGAIN;
+}
+
+Send* Engine::make_one_sided(const OneSidedArgs& args, Peer& peer) noexcept {
+  OneSided* op = x_one_sided.acquire();
+  Send* send = op ? make_send(args.local, peer) : nullptr;
+  if (!send) {
+    if (op) x_one_sided.release(*op);
+    return nullptr;
+  }
+  send->one_sided = op;
+  op->op = args.op;
+  op->segment_count = uint8_t(args.segment_count);
+  std::copy_n(args.segments, args.segment_count, op->segments);
+  if (args.segment_count == 0) op->segments[0] = {};
+  const bool reads = args.op == wire::Op::read || args.flags & wire::kFetch;
+  const bool atomic = args.op == wire::Op::atomic;
+  send->completion_flags = (atomic ? FI_ATOMIC : FI_RMA) | (reads ? FI_READ : FI_WRITE);
+  send->wire_flags = args.local.has_data ? wire::kHasData : 0;
+  if (!atomic || keep_operands(*send, args)) return send;
+  drop_send(*send);
+  return nullptr;
+}
+
+/// An atomic operation takes a copy of what it was given: that is little, and may have to be sent
+/// in parts.
+bool Engine::keep_operands(Send& send, const OneSidedArgs& args) noexcept {
+  OneSided& op = *send.one_sided;
+  op.flags = args.flags;
+  op.word = args.word;
+  op.element = args.element;
+  op.count = args.count;
+  op.with_operands = args.operand_count > 0;
+  const size_t bytes = args.count * args.element;
+  const size_t operands = args.operand_count ? bytes : 0;
+  const size_t compares = args.compare_count ? bytes : 0;
+  std::byte* to = op.small;
+  if (operands + compares > sizeof(op.small)) {
+    send.copy.reset(new (std::nothrow) std::byte[operands + compares]);
+    if (!send.copy) return false;
+    to = send.copy.get();
+  }
+  hmem::gather(to, args.operands, args.operand_count, 0, operands);
+  hmem::gather(to + operands, args.compares, args.compare_count, 0, compares);
+  return true;
+}
+
+/// -FI_EAGAIN: what is left to be sent is sent later.
+int Engine::launch_one_sided(Send& send) noexcept {
+  OneSided& op = *send.one_sided;
+  if (op.op == wire::Op::atomic) return send_atomic(send);
+  if (const int rc = send_segments(send)) return rc;
+  const Buffers& memory = send.buffers;
+  const bool has_data = send.wire_flags & wire::kHasData;
+  const size_t room = send.peer->link->limits().eager;
+  const bool fits = memory.length + (has_data ? sizeof(send.data) : 0) <= room &&
+                    memory.count + (has_data ? 1 : 0) <= transport::kMaxIov;
+  const bool exposed = memory.length > transport::kAlwaysEager && !fits;
+  const int rc = send_transfer(send, exposed);
+  if (rc == 0) launched(send, exposed);
+  return rc;
+}
+
+/// Segments but the first go ahead, as one packet has no room for all and an exposure.
+int Engine::send_segments(Send& send) noexcept {
+  OneSided& op = *send.one_sided;
+  if (op.segment_count <= 1 || op.segments_sent) return 0;
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::segments;
+  Payload payload;
+  payload.add(&op.segments[1], (op.segment_count - 1) * sizeof(wire::Segment));
+  const int rc = send_packet(*send.peer->link, header, payload);
+  op.segments_sent = rc == 0;
+  return rc;
+}
+
+/// A write or a read. -FI_EAGAIN: nothing happened.
+int Engine::send_transfer(Send& send, bool exposed) noexcept {
+  transport::Link& link = *send.peer->link;
+  const Buffers& memory = send.buffers;
+  const bool writes = send.one_sided->op == wire::Op::write;
+  uint8_t flags = send.wire_flags;
+  if (send.one_sided->segment_count > 1) flags |= wire::kSegments;
+  Payload payload;
+  std::byte joined[sizeof(send.data) + transport::kAlwaysEager];
+  if (flags & wire::kHasData) payload.add(&send.data, sizeof(send.data));
+  if (exposed) {
+    const auto access = writes ? transport::Access::remote_read : transport::Access::remote_write;
+    if (const int rc = link.expose(memory.iov, memory.count, memory.length, access, send.exposure))
+      return rc;
+    flags |= wire::kExposed;
+    payload.add(send.exposure.bytes, send.exposure.size);
+  } else if (writes && memory.length <= transport::kAlwaysEager) {
+    std::memcpy(joined, &send.data, payload.length);
+    hmem::gather(joined + payload.length, memory.iov, memory.count, 0, memory.length);
+    payload.set(joined, payload.length + memory.length);
+  } else if (writes) {
+    for (size_t i = 0; i < memory.count; ++i)
+      payload.add(memory.iov[i].iov_base, memory.iov[i].iov_len);
+  }
+  const util::PoolHandle id = x_sends.handle(send);
+  const int rc = send_packet(link, header_of(*send.one_sided, id, flags), payload);
+  // Not kept: what waits may take another link, where the exposure means nothing.
+  if (rc != 0 && exposed) {
+    link.withdraw(send.exposure);
+    send.exposure.size = 0;
+  }
+  return rc;
+}
+
+/// All its packets are with the link. What was injected is no longer our debt, unless the target
+/// still has to fetch it.
+void Engine::launched(Send& send, bool exposed) noexcept {
+  if (send.owed && !exposed) {
+    send.owed = false;
+    --x_injected;
+  }
+  send.state = Send::State::flying;
+  send.peer->flying.push_back(send);
+}
+
+// --- atomics ------------------------------------------------------------------------------------
+
+/// In as many packets as it takes: each element is an atomic operation of its own.
+int Engine::send_atomic(Send& send) noexcept {
+  OneSided& op = *send.one_sided;
+  do {
+    if (const int rc = send_atomic_part(send)) return rc;
+  } while (op.sent < op.count);
+  launched(send, false);
+  return 0;
+}
+
+/// Elements that lie in one segment and fit one packet. -FI_EAGAIN: nothing happened.
+int Engine::send_atomic_part(Send& send) noexcept {
+  transport::Link& link = *send.peer->link;
+  OneSided& op = *send.one_sided;
+  size_t into_segment = op.sent * op.element;
+  const wire::Segment* segment = op.segments;
+  while (into_segment >= segment->length && segment < op.segments + op.segment_count - 1)
+    into_segment -= (segment++)->length;
+  const size_t left = (segment->length - into_segment) / op.element;
+  const size_t operands = op.with_operands ? 1 : 0, compares = op.flags & wire::kCompare ? 1 : 0;
+  const size_t each = (operands + compares) * op.element;
+  const size_t room = std::max(transport::kAlwaysEager, link.limits().eager);
+  const size_t part = each ? std::min(left, room / each) : left;
+  const std::byte* bytes = send.copy ? send.copy.get() : op.small;
+  Payload payload;
+  if (operands) payload.add(bytes + op.sent * op.element, part * op.element);
+  if (compares)
+    payload.add(bytes + (operands * op.count + op.sent) * op.element, part * op.element);
+  const bool last = op.sent + part == op.count;
+  const util::PoolHandle id = x_sends.handle(send);
+  wire::OneSidedHeader header = header_of(op, id, uint8_t(op.flags | (last ? wire::kLast : 0)));
+  wire::AtomicWord word = op.word;
+  word.count = uint32_t(left);
+  header.segment = {segment->address + into_segment, segment->key, std::bit_cast<uint64_t>(word)};
+  const int rc = send_packet(link, header, payload);
+  if (rc == 0) op.sent += part;
+  return rc;
+}
+
+// --- answers ------------------------------------------------------------------------------------
+
+/// Bytes that were read or fetched: they come in order, and the last ones end the operation.
+void Engine::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                       const std::byte* payload, size_t length) noexcept {
+  Send* send = x_sends.find({header.index, header.generation});
+  if (!send || send->peer != &peer || !send->one_sided) return;  // it ended already
+  OneSided& op = *send->one_sided;
+  const bool awaited = (send->completion_flags & FI_READ) && !send->exposure.size;
+  if (!awaited || length > send->buffers.length - op.received)
+    return protocol_violation(link, "more than what was to be read");
+  hmem::scatter(send->buffers.iov, send->buffers.count, op.received, payload, length);
+  op.received += length;
+  if (op.received == send->buffers.length && send->state == Send::State::flying)
+    finish_send(*send, 0);
+}
+
+}  // namespace erdma::protocol

@@ -1,0 +1,292 @@
+// RMA, where the memory is: a request is checked as a whole before anything is touched.
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "protocol/engine.h"
+#include "util/log.h"
+
+namespace erdma::protocol {
+namespace {
+
+/// Longer reads bring an exposure, whatever a link's packets can hold.
+constexpr size_t kMaxResult = size_t(1) << 16;
+/// A peer has at most 65536 operations in flight (FI_ERDMA_TX_SIZE), and those of a connection
+/// before.
+constexpr uint32_t kMaxUnserved = 2 * 65536;
+
+}  // namespace
+
+void Engine::on_one_sided(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                          const std::byte* payload, size_t length) noexcept {
+  if (header.op == wire::Op::result) return on_result(peer, link, header, payload, length);
+  if (header.op == wire::Op::segments) return on_segments(peer, link, header, payload, length);
+  if (header.op > wire::Op::result) return protocol_violation(link, "a packet of unknown kind");
+  Request request;
+  request.header = header;
+  request.payload = payload;
+  request.length = length;
+  if (header.op == wire::Op::atomic) return on_atomic(peer, link, request);
+  if (!parse(peer, header, request))
+    return protocol_violation(link, "a malformed one-sided request");
+  on_transfer(peer, link, request);
+}
+
+void Engine::on_segments(Peer& peer, transport::Link& link, const wire::OneSidedHeader&,
+                         const std::byte* payload, size_t length) noexcept {
+  if (!peer.segments) peer.segments.reset(new (std::nothrow) FurtherSegments);
+  if (!peer.segments) return link.fail(-FI_ENOMEM);
+  const size_t count = length / sizeof(wire::Segment);
+  if (length % sizeof(wire::Segment) || count == 0 || count > peer.segments->size())
+    return protocol_violation(link, "a malformed one-sided request");
+  peer.segment_count = uint8_t(count);
+  std::memcpy(peer.segments->data(), payload, length);
+}
+
+/// What the payload of a write or read begins with. False: malformed.
+bool Engine::parse(Peer& peer, const wire::OneSidedHeader& header, Request& request) noexcept {
+  if (header.flags & wire::kHasData) {
+    if (request.length < sizeof(request.data)) return false;
+    std::memcpy(&request.data, request.payload, sizeof(request.data));
+    request.payload += sizeof(request.data);
+    request.length -= sizeof(request.data);
+  }
+  request.segments[0] = header.segment;
+  if (header.flags & wire::kSegments) {
+    request.segment_count += std::exchange(peer.segment_count, uint8_t(0));
+    if (request.segment_count == 1) return false;
+    std::copy_n(peer.segments->data(), request.segment_count - 1, request.segments + 1);
+  }
+  for (size_t i = 0; i < request.segment_count; ++i)
+    if (__builtin_add_overflow(request.total, request.segments[i].length, &request.total))
+      return false;
+  if (request.total > SSIZE_MAX) return false;
+  if (header.flags & wire::kExposed) {
+    if (request.length == 0 || request.length > transport::Exposure::kMaxBytes) return false;
+    request.exposure.size = uint8_t(request.length);
+    std::memcpy(request.exposure.bytes, request.payload, request.length);
+    return request.total > 0;
+  }
+  return header.op == wire::Op::write ? request.length == request.total
+                                      : request.length == 0 && request.total <= kMaxResult;
+}
+
+/// Finds all memory that the request names. -FI_EACCES unless every byte of it is in a region that
+/// is open and permits this.
+int Engine::locate(Request& request, uint64_t access) noexcept {
+  for (size_t i = 0; i < request.segment_count; ++i)
+    if (const int rc = add_range(request, request.segments[i], access)) return rc;
+  return 0;
+}
+
+int Engine::add_range(Request& request, const wire::Segment& segment, uint64_t access) noexcept {
+  if (segment.length == 0) return 0;
+  Region* region = x_one_sided_setup ? x_one_sided_setup->regions.region(segment.key) : nullptr;
+  if (!region || (region->access & access) != access) return -FI_EACCES;
+  for (size_t i = 0; i < region->iov_count; ++i) {
+    const iovec& part = region->iov[i];
+    const auto start = reinterpret_cast<uint64_t>(part.iov_base);
+    const uint64_t offset = segment.address - start;
+    if (segment.address < start || offset > part.iov_len || segment.length > part.iov_len - offset)
+      continue;
+    request.regions[request.memory.count] = region;
+    request.memory.iov[request.memory.count++] = {reinterpret_cast<void*>(segment.address),
+                                                  segment.length};
+    request.memory.length += segment.length;
+    return 0;
+  }
+  return -FI_EACCES;
+}
+
+void Engine::on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept {
+  const bool writes = request.header.op == wire::Op::write;
+  const uint64_t access = writes ? FI_REMOTE_WRITE : FI_REMOTE_READ;
+  if (const int rc = locate(request, access)) {
+    ERDMA_INFO(EP_DATA,
+               "%s asked to %s memory that is not registered for that under its key: refused\n",
+               peer.address.to_string().c_str(), writes ? "write" : "read");
+    return send_fin(peer, request.initiator(), rc);
+  }
+  if (request.exposure.size) return serve(peer, link, request);
+  const Buffers& memory = request.memory;
+  if (writes) hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
+  report_access(peer, request, access);
+  if (writes || memory.length == 0) return send_fin(peer, request.initiator(), 0);
+  answer(peer, link, request.initiator(), memory.iov, memory.count, memory.length);
+}
+
+/// Of an operation on the memory here that is over.
+void Engine::report_access(const Peer& peer, const Request& request, uint64_t event) noexcept {
+  for (size_t i = 0; i < request.memory.count; ++i) {
+    const auto* const end = request.regions + i;
+    if (std::find(request.regions, end, request.regions[i]) == end)
+      request.regions[i]->accessed(event);
+  }
+  const bool writes = event == FI_REMOTE_WRITE;
+  if (!x_one_sided_setup) return;
+  CompletionSink& sink =
+      writes ? x_one_sided_setup->remote_writes : x_one_sided_setup->remote_reads;
+  Completion done;
+  done.report = (request.header.flags & wire::kHasData) != 0 && writes;
+  done.flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+  done.length = request.memory.length;
+  done.data = request.data;
+  done.source = peer.fi_addr;
+  sink.complete(done);
+}
+
+// --- bulk ---------------------------------------------------------------------------------------
+
+/// Moves the bytes between the memory here and what the initiator exposed.
+void Engine::serve(Peer& peer, transport::Link& link, Request& request) noexcept {
+  if (peer.unserved >= kMaxUnserved)
+    return protocol_violation(link, "more requests than a peer can have");
+  Service* service = x_services.acquire();
+  if (!service) return send_fin(peer, request.initiator(), -FI_ENOMEM);
+  ++peer.unserved;
+  service->peer = &peer;
+  service->link = &link;
+  service->request = request;
+  for (size_t i = 0; i < request.memory.count; ++i)
+    service->uses[i] = RegionUse(*request.regions[i]);
+  const int rc = peer.services.empty() ? start(*service) : -FI_EAGAIN;
+  if (rc == -FI_EAGAIN) {
+    peer.services.push_back(*service);
+    backlog(peer);
+  } else if (rc != 0) {
+    finish_service(*service, rc);
+  }
+}
+
+/// -FI_EAGAIN: nothing happened, or the result is not all on its way.
+int Engine::start(Service& service) noexcept {
+  const Request& request = service.request;
+  const Buffers& memory = request.memory;
+  Peer& peer = *service.peer;
+  if (service.result) {
+    const iovec all{service.result.get(), request.length};
+    const int rc =
+        send_result(peer, request.initiator(), &all, 1, request.length, service.answered);
+    if (rc != -FI_EAGAIN) drop_service(service);
+    return rc == -FI_EAGAIN ? rc : 0;  // any other failure is the link's, which settles it
+  }
+  const uint64_t token = token_of(x_services.handle(service)) | kServiceToken;
+  const bool writes = request.header.op == wire::Op::write;
+  const int rc =
+      writes
+          ? service.link->read(request.exposure, memory.iov, memory.count, memory.length, token)
+          : service.link->write(request.exposure, memory.iov, memory.count, memory.length, token);
+  if (rc == 0) peer.served.push_back(service);
+  return rc;
+}
+
+bool Engine::flush_services(Peer& peer) noexcept {
+  while (Service* service = peer.services.front()) {
+    util::IntrusiveList<Service>::erase(*service);
+    const int rc = start(*service);
+    if (rc == -FI_EAGAIN) {
+      peer.services.push_front(*service);
+      return false;
+    }
+    if (rc != 0) finish_service(*service, rc);
+  }
+  return true;
+}
+
+void Engine::finish_service(Service& service, int status) noexcept {
+  Peer& peer = *service.peer;
+  const Request request = service.request;
+  const bool writes = request.header.op == wire::Op::write;
+  if (status == 0) report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
+  drop_service(service);
+  send_fin(peer, request.initiator(), status);
+}
+
+void Engine::drop_service(Service& service) noexcept {
+  if (service.linked()) util::IntrusiveList<Service>::erase(service);
+  --service.peer->unserved;
+  x_services.release(service);
+}
+
+/// The link is down; what it was moving was reported before.
+void Engine::drop_services(Peer& peer, const transport::Link* link) noexcept {
+  for (auto* list : {&peer.services, &peer.served}) {
+    for (Service* service = list->front(); service;) {
+      Service* next = list->next(*service);
+      const bool gone = service->link == link || (service->result && peer.link == link);
+      if (gone) drop_service(*service);
+      service = next;
+    }
+  }
+  peer.segment_count = 0;
+}
+
+void Engine::abandon(const Region& region) noexcept {
+  for (auto& [address, peer] : x_peers) {
+    for (auto* list : {&peer->services, &peer->served}) {
+      for (Service* service = list->front(); service; service = list->next(*service)) {
+        const auto* const regions = service->request.regions;
+        const auto* const end = regions + service->request.memory.count;
+        if (!service->result && std::find(regions, end, &region) != end)
+          service->link->fail(-FI_ETIMEDOUT);
+      }
+    }
+  }
+}
+
+// --- results ------------------------------------------------------------------------------------
+
+/// Sends what was read or fetched. What finds no room is copied: the memory may change, and an
+/// earlier read must not see a later write.
+void Engine::answer(Peer& peer, transport::Link& link, wire::RequestId initiator, const iovec* iov,
+                    size_t count, size_t length) noexcept {
+  if (peer.failing) return;
+  const int connected = connect(peer);
+  if (connected != 0) return fail_link(peer, nullptr, connected);
+  size_t done = 0;
+  if (peer.services.empty() && send_result(peer, initiator, iov, count, length, done) != -FI_EAGAIN)
+    return;
+  if (peer.unserved >= kMaxUnserved)
+    return protocol_violation(link, "more requests than a peer can have");
+  Service* service = x_services.acquire();
+  if (!service) return link.fail(-FI_ENOMEM);
+  service->result.reset(new (std::nothrow) std::byte[length - done]);
+  if (!service->result) {
+    x_services.release(*service);
+    return link.fail(-FI_ENOMEM);
+  }
+  ++peer.unserved;
+  hmem::gather(service->result.get(), iov, count, done, length - done);
+  service->peer = &peer;
+  service->link = &link;
+  service->request.header.generation = initiator.generation;
+  service->request.header.index = initiator.index;
+  service->request.length = length - done;
+  peer.services.push_back(*service);
+  backlog(peer);
+}
+
+/// From `done` on, which it advances. -FI_EAGAIN: not all of it.
+int Engine::send_result(Peer& peer, wire::RequestId initiator, const iovec* iov, size_t count,
+                        size_t length, size_t& done) noexcept {
+  const wire::OneSidedHeader header{wire::Op::result, 0, initiator.generation, initiator.index, {}};
+  transport::Header encoded;
+  std::memcpy(&encoded, &header, sizeof(encoded));
+  while (done < length) {
+    const size_t room = std::max(transport::kAlwaysEager, peer.link->limits().eager);
+    const size_t part = std::min(room, length - done);
+    iovec pieces[transport::kMaxIov];
+    const size_t used = hmem::slice(iov, count, done, part, pieces);
+    const int rc = peer.link->send(encoded, pieces, used, part, transport::SendHint::none);
+    if (rc != 0) return rc;
+    done += part;
+  }
+  return 0;
+}
+
+}  // namespace erdma::protocol

@@ -1,0 +1,523 @@
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "libcheck.h"
+#include "protocol/one_sided_rig.h"
+
+namespace {
+
+using erdma::protocol::ErrorCompletion;
+using erdma::test::FakeRegion;
+using erdma::test::must;
+using erdma::test::OneSidedNode;
+using erdma::test::OneSidedPair;
+using erdma::test::pattern;
+namespace wire = erdma::protocol::wire;
+
+constexpr uint64_t kKey = OneSidedPair::kKey;
+int g_one, g_two;
+
+void expect_done(erdma::fake::CompletionSink& sink, uint64_t flags, int error = 0,
+                 void* context = &g_one) {
+  ck_assert_uint_eq(sink.entries.size(), 1);
+  const ErrorCompletion done = sink.take();
+  ck_assert_ptr_eq(done.context, context);
+  ck_assert_int_eq(done.error, error);
+  ck_assert_uint_eq(done.flags, flags);
+}
+
+/// Drives both sides and forgets what the target counted.
+void settle(OneSidedPair& pair) {
+  pair.settle();
+  pair.target.remote_reads.entries.clear();
+  pair.target.remote_writes.entries.clear();
+}
+
+constexpr size_t kLengths[] = {0, 1, 8, 64, 65, 1024, 1025, 100000};
+
+START_TEST(write_places_its_bytes_and_completes_once) {
+  const size_t length = kLengths[_i];
+  OneSidedPair pair;
+  const auto bytes = pattern(length);
+  auto expected = pair.memory;
+  std::copy(bytes.begin(), bytes.end(), expected.begin() + 17);
+  must(pair.initiator.write(1, bytes.data(), length, &pair.memory[17], kKey, &g_one));
+  ck_assert(pair.initiator.writes.entries.empty());
+  pair.settle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  ck_assert(pair.memory == expected);
+  ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 1);
+  ck_assert(!pair.target.remote_writes.take().report);
+  ck_assert_uint_eq(pair.region.events.size(), length ? 1 : 0);
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(read_brings_the_bytes_and_completes_once) {
+  const size_t length = kLengths[_i];
+  OneSidedPair pair;
+  std::vector<char> bytes(length + 1, 'x');
+  must(pair.initiator.read(1, bytes.data(), length, &pair.memory[3], kKey, &g_one));
+  pair.settle();
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ);
+  ck_assert(std::equal(bytes.begin(), bytes.end() - 1, pair.memory.begin() + 3));
+  ck_assert_int_eq(bytes.back(), 'x');
+  ck_assert_uint_eq(pair.target.remote_reads.entries.size(), 1);
+  ck_assert(!pair.target.remote_reads.take().report);
+  pair.expect_silent();
+}
+END_TEST
+
+// Local pieces and remote segments that do not fit each other, small and large, with and without
+// remote CQ data: everything that can be in one request.
+START_TEST(pieces_on_both_sides_are_paired_in_order) {
+  const bool reads = _i & 1, large = _i & 2, data = (_i & 4) && !reads;
+  const size_t unit = large ? 4000 : 4;
+  OneSidedPair pair;
+  FakeRegion second(pair.memory.data() + 100000, 50000, OneSidedPair::kAll);
+  pair.target.regions.by_key[77] = &second;
+  auto local = pattern(unit * 7, 5);
+  const auto original = local;
+  const auto before = pair.memory;
+  const iovec iov[] = {{&local[0], unit},
+                       {&local[unit], unit * 2},
+                       {&local[unit * 3], 0},
+                       {&local[unit * 3], unit * 4}};
+  const auto address = [&](size_t offset) { return uint64_t(pair.memory.data() + offset); };
+  const wire::Segment segments[] = {{address(1), kKey, unit * 3},
+                                    {address(110000), 77, unit},
+                                    {address(50000), kKey, unit * 2},
+                                    {address(100000), 77, unit}};
+  auto args =
+      OneSidedNode::args(reads ? wire::Op::read : wire::Op::write, 1, iov, 4, segments, 4, &g_one);
+  args.local.has_data = data;
+  args.local.data = 0xfedcba9876543210u;
+  must(pair.a.engine.post_one_sided(args));
+  pair.settle();
+  expect_done(reads ? pair.initiator.reads : pair.initiator.writes,
+              FI_RMA | (reads ? FI_READ : FI_WRITE));
+  std::vector<char> remote;
+  for (const wire::Segment& s : segments) {
+    const char* at = reinterpret_cast<char*>(s.address);
+    remote.insert(remote.end(), at, at + s.length);
+  }
+  ck_assert(remote == local);
+  ck_assert(reads ? pair.memory == before : local == original);
+  if (!reads) {
+    const ErrorCompletion there = pair.target.remote_writes.take();
+    ck_assert_int_eq(there.report, data);
+    ck_assert_uint_eq(there.length, unit * 7);
+    if (data) ck_assert_uint_eq(there.data, 0xfedcba9876543210u);
+  } else {
+    pair.target.remote_reads.take();
+  }
+  ck_assert_uint_eq(pair.region.events.size(), 1);
+  ck_assert_uint_eq(second.events.size(), 1);
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(remote_data_reaches_the_target_with_any_size_of_write) {
+  const size_t length = kLengths[_i];
+  OneSidedPair pair;
+  const auto bytes = pattern(length);
+  const iovec iov{const_cast<char*>(bytes.data()), length};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, length};
+  auto args = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_one);
+  args.local.has_data = true;
+  args.local.data = 0xfedcba9876543210u;
+  must(pair.a.engine.post_one_sided(args));
+  pair.settle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  const ErrorCompletion there = pair.target.remote_writes.take();
+  ck_assert(there.report);
+  ck_assert_uint_eq(there.flags, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA);
+  ck_assert_uint_eq(there.data, 0xfedcba9876543210u);
+  ck_assert_uint_eq(there.length, length);
+  ck_assert_uint_eq(there.source, 0);
+  ck_assert_ptr_null(there.context);
+  ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin()));
+  pair.expect_silent();
+}
+END_TEST
+
+// What must be refused, and touch nothing. Lengths below and above what one packet holds.
+struct Refusal {
+  uint64_t key;
+  int64_t offset;  ///< from the start of the region
+  bool wraps;      ///< to the end of the address space instead
+  uint64_t access;
+};
+constexpr uint64_t kBoth = FI_REMOTE_READ | FI_REMOTE_WRITE;
+const Refusal kRefusals[] = {
+    {kKey + 1, 0, false, kBoth},
+    {0, 0, false, kBoth},
+    {kKey, -1, false, kBoth},
+    {kKey, 4096 - 63, false, kBoth},
+    {kKey, 4096, false, kBoth},
+    {kKey, 0, true, kBoth},
+    {kKey, 0, false, FI_SEND | FI_RECV | FI_READ | FI_WRITE},
+};
+
+START_TEST(access_without_right_is_an_error_and_touches_nothing) {
+  const Refusal& c = kRefusals[size_t(_i) / 4];
+  const bool reads = _i & 1;
+  const size_t length = _i & 2 ? 2000 + 64 : 64;
+  OneSidedPair pair(8192, c.access);
+  pair.region.iov[0].iov_len = 4096;
+  if (_i & 2) pair.region.iov[0] = {pair.memory.data() + 64, 2048};
+  auto* start = static_cast<char*>(pair.region.iov[0].iov_base);
+  char* remote = c.wraps ? reinterpret_cast<char*>(UINT64_MAX - 10) : start + c.offset;
+  const bool inside = c.key == kKey && c.offset == 0 && !c.wraps;
+  const size_t bytes = inside ? 64 : length;
+  auto local = pattern(length, 3);
+  const auto original = local;
+  const auto before = pair.memory;
+  if (reads)
+    must(pair.initiator.read(1, local.data(), bytes, remote, c.key, &g_one));
+  else
+    must(pair.initiator.write(1, local.data(), bytes, remote, c.key, &g_one));
+  pair.settle();
+  expect_done(reads ? pair.initiator.reads : pair.initiator.writes,
+              FI_RMA | (reads ? FI_READ : FI_WRITE), FI_EACCES);
+  ck_assert(local == original && pair.memory == before);
+  ck_assert(pair.region.events.empty());
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(one_bad_segment_of_several_touches_none) {
+  OneSidedPair pair;
+  const bool large = _i & 1;
+  const auto local = pattern(large ? 9000 : 30);
+  const auto before = pair.memory;
+  const size_t third = local.size() / 3;
+  const iovec iov{const_cast<char*>(local.data()), local.size()};
+  const uint64_t start = uint64_t(pair.memory.data());
+  const wire::Segment segments[] = {{start, kKey, third}, {start, kKey, third}, {start, 5, third}};
+  must(pair.a.engine.post_one_sided(
+      OneSidedNode::args(wire::Op::write, 1, &iov, 1, segments, 3, &g_one)));
+  pair.settle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, FI_EACCES);
+  ck_assert(pair.memory == before);
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(read_only_region_can_be_read_but_not_written) {
+  OneSidedPair pair(4096, FI_REMOTE_READ);
+  char bytes[8];
+  must(pair.initiator.read(1, bytes, 8, pair.memory.data(), kKey, &g_one));
+  must(pair.initiator.write(1, bytes, 8, pair.memory.data(), kKey, &g_two));
+  settle(pair);
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ);
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, FI_EACCES, &g_two);
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(engine_without_regions_refuses_every_access) {
+  erdma::test::Pair pair;
+  OneSidedNode initiator(pair.a);
+  char bytes[8] = {};
+  must(initiator.write(1, bytes, 8, bytes, 1, &g_one));
+  pair.settle();
+  expect_done(initiator.writes, FI_RMA | FI_WRITE, FI_EACCES);
+}
+END_TEST
+
+START_TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left) {
+  const size_t length = _i ? 4000 : 16;  // in a packet, and fetched by the target
+  OneSidedPair pair;
+  pair.a.transport.behaviour.room = 0;
+  auto bytes = pattern(length);
+  const auto original = bytes;
+  const iovec iov{bytes.data(), length};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, length};
+  auto args = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, nullptr);
+  args.local.inject = true;
+  args.local.report = false;
+  must(pair.a.engine.post_one_sided(args));
+  std::fill(bytes.begin(), bytes.end(), 'z');
+  ck_assert(pair.a.engine.owes());
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  pair.a.engine.progress();
+  ck_assert_int_eq(pair.a.engine.owes(), _i);
+  settle(pair);
+  ck_assert(!pair.a.engine.owes());
+  ck_assert_int_eq(pair.initiator.writes.take().report, false);
+  ck_assert(std::equal(original.begin(), original.end(), pair.memory.begin()));
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(inject_beyond_the_limit_is_refused) {
+  OneSidedPair pair;
+  std::vector<char> bytes(4097);
+  const iovec iov{bytes.data(), bytes.size()};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, bytes.size()};
+  auto args = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, nullptr);
+  args.local.inject = true;
+  ck_assert_int_eq(pair.a.engine.post_one_sided(args), -FI_EMSGSIZE);
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(operations_beyond_the_limit_are_eagain_and_clear_with_progress) {
+  OneSidedPair pair;
+  char byte = 'b';
+  for (uint32_t i = 0; i < erdma::test::kConfig.send_limit; ++i)
+    must(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey));
+  ck_assert_int_eq(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey), -FI_EAGAIN);
+  ck_assert_int_eq(pair.initiator.read(1, &byte, 1, pair.memory.data(), kKey), -FI_EAGAIN);
+  settle(pair);
+  must(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey));
+  settle(pair);
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), erdma::test::kConfig.send_limit + 1);
+  pair.initiator.writes.entries.clear();
+  pair.expect_silent();
+}
+END_TEST
+
+// Small ones, which is what fi_info promises: through a link that is full again and again.
+START_TEST(small_operations_keep_their_order_over_a_full_link) {
+  OneSidedPair pair;
+  pair.a.transport.behaviour.room = 2;
+  pair.b.transport.behaviour.room = 1;
+  uint64_t values[20], seen[20];
+  for (uint64_t i = 0; i < 20; ++i) {
+    values[i] = i;
+    must(pair.initiator.write(1, &values[i], 8, pair.memory.data(), kKey));
+    must(pair.initiator.read(1, &seen[i], 8, pair.memory.data(), kKey));
+  }
+  settle(pair);
+  for (uint64_t i = 0; i < 20; ++i) ck_assert_uint_eq(seen[i], i);
+  ck_assert_uint_eq(pair.initiator.reads.entries.size(), 20);
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 20);
+}
+END_TEST
+
+START_TEST(fenced_operation_waits_for_what_is_in_flight) {
+  OneSidedPair pair;
+  pair.b.transport.behaviour.hold_transfers = true;
+  const auto large = pattern(5000);
+  must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey, &g_one));
+  char seen[8];
+  const iovec iov{seen, 8};
+  const wire::Segment segment{uint64_t(pair.memory.data() + 4000), kKey, 8};
+  auto args = OneSidedNode::args(wire::Op::read, 1, &iov, 1, &segment, 1, &g_two);
+  args.local.fence = true;
+  must(pair.a.engine.post_one_sided(args));
+  for (int i = 0; i < 10; ++i) pair.a.engine.progress(), pair.b.engine.progress();
+  ck_assert(pair.initiator.reads.entries.empty());
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.b.transport.behaviour.hold_transfers = false;
+  settle(pair);
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ, 0, &g_two);
+  ck_assert(std::equal(seen, seen + 8, large.begin() + 4000));
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(fenced_message_waits_for_a_write) {
+  OneSidedPair pair;
+  const auto large = pattern(5000);
+  pair.b.transport.behaviour.hold_transfers = true;
+  must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey, &g_one));
+  char message = 'm', buffer = 0;
+  const iovec iov{&message, 1};
+  auto args = erdma::test::Node::send_args(1, iov, 7);
+  args.fence = true;
+  must(pair.b.receive(&buffer, 1, 7));
+  must(pair.a.engine.post_send(args));
+  for (int i = 0; i < 10; ++i) pair.a.engine.progress(), pair.b.engine.progress();
+  ck_assert_int_eq(buffer, 0);
+  pair.b.transport.behaviour.hold_transfers = false;
+  settle(pair);
+  ck_assert_int_eq(buffer, 'm');
+}
+END_TEST
+
+START_TEST(dead_target_ends_each_operation_in_one_error) {
+  OneSidedPair pair;
+  auto large = pattern(5000);
+  pair.b.transport.behaviour.hold_transfers = true;
+  must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey));
+  must(pair.initiator.read(1, large.data(), large.size(), pair.memory.data(), kKey));
+  must(pair.initiator.read(1, large.data(), 8, pair.memory.data(), kKey));
+  pair.a.engine.progress();
+  pair.b.engine.progress();
+  pair.a.transport.behaviour.room = 0;
+  must(pair.initiator.write(1, large.data(), 8, pair.memory.data(), kKey));
+  pair.a_to_b().fail(-FI_ECONNRESET);
+  pair.a.engine.progress();
+  for (auto* sink : {&pair.initiator.reads, &pair.initiator.writes}) {
+    ck_assert_uint_eq(sink->entries.size(), 2);
+    while (!sink->entries.empty()) ck_assert_int_eq(sink->take().error, FI_ECONNRESET);
+  }
+  ck_assert(pair.a.transport.exposed.empty());
+}
+END_TEST
+
+START_TEST(dead_initiator_leaves_no_use_of_a_region) {
+  OneSidedPair pair;
+  auto large = pattern(5000);
+  pair.b.transport.behaviour.hold_transfers = true;
+  must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey));
+  must(pair.initiator.read(1, large.data(), large.size(), pair.memory.data(), kKey));
+  pair.a.engine.progress();
+  pair.b.transport.behaviour.transfer_refusal = _i ? -FI_EAGAIN : 0;  // waiting, or moving
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.region.users, 2);
+  pair.b_to_a().fail(-FI_ECONNRESET);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.region.users, 0);
+  ck_assert(pair.target.silent());
+  ck_assert(pair.region.events.empty());
+}
+END_TEST
+
+START_TEST(transfer_that_fails_at_the_target_is_an_error_here) {
+  OneSidedPair pair;
+  auto large = pattern(5000);
+  if (_i) pair.b.transport.behaviour.transfer_refusal = -FI_EINVAL;
+  pair.b.transport.behaviour.transfer_status = -FI_EIO;
+  must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey, &g_one));
+  pair.settle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, _i ? FI_EINVAL : FI_EIO);
+  ck_assert(pair.region.events.empty());
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(abandoned_region_ends_the_connections_that_use_it) {
+  OneSidedPair pair;
+  auto large = pattern(5000);
+  pair.b.transport.behaviour.hold_transfers = true;
+  must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey));
+  pair.a.engine.progress();
+  pair.b.engine.progress();
+  FakeRegion other(pair.memory.data(), 1, 0);
+  pair.b.engine.abandon(other);
+  ck_assert_int_eq(pair.b_to_a().failed, 0);
+  pair.b.engine.abandon(pair.region);
+  ck_assert_int_eq(pair.b_to_a().failed, -FI_ETIMEDOUT);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.region.users, 0);
+}
+END_TEST
+
+// A hostile peer: it loses its connection, and nothing else happens.
+struct Malformed {
+  wire::Op op;
+  uint8_t flags;
+  uint64_t length;  ///< of the segment
+  size_t payload;
+};
+const Malformed kMalformed[] = {
+    {wire::Op::write, 0, 8, 7},
+    {wire::Op::write, 0, 8, 9},
+    {wire::Op::write, wire::kHasData, 0, 7},
+    {wire::Op::write, wire::kExposed, 8, 0},
+    {wire::Op::write, wire::kExposed, 8, 81},
+    {wire::Op::write, wire::kExposed, 0, 16},
+    {wire::Op::write, wire::kExposed, UINT64_MAX, 16},
+    {wire::Op::write, wire::kSegments, 8, 8},
+    {wire::Op::read, 0, 8, 1},
+    {wire::Op::read, 0, (1 << 16) + 1, 0},
+    {wire::Op::segments, 0, 0, 0},
+    {wire::Op::segments, 0, 0, 25},
+    {wire::Op::segments, 0, 0, 96},
+    {wire::Op::atomic, 0, 1, 0},
+    {wire::Op::atomic, 0, 0, 1},
+    {wire::Op::atomic, 0, 1 | uint64_t(200) << 32, 1},
+    {wire::Op::atomic, 0, 1 | uint64_t(2) << 32 | uint64_t(200) << 40, 1},
+    {wire::Op::atomic, 0, 1 | uint64_t(2) << 32 | uint64_t(7) << 40, 7},
+    {wire::Op::atomic, 0, 1 | uint64_t(2) << 32 | uint64_t(7) << 40, 16},
+    {wire::Op::atomic, wire::kCompare, 1 | uint64_t(2) << 32 | uint64_t(7) << 40, 16},
+    {wire::Op::atomic, 0, 1 | uint64_t(12) << 32 | uint64_t(7) << 40, 8},
+    {wire::Op::atomic, 0, 513 | uint64_t(2) << 32 | uint64_t(7) << 40, 8},
+    {wire::Op::atomic, 0, 1 | uint64_t(10) << 32 | uint64_t(7) << 40, 0},
+    {wire::Op(12), 0, 0, 0},
+};
+
+START_TEST(malformed_request_costs_its_sender_the_connection) {
+  const Malformed& c = kMalformed[_i];
+  OneSidedPair pair;
+  const auto before = pair.memory;
+  wire::OneSidedHeader header{};
+  header.op = c.op;
+  header.flags = c.flags;
+  header.segment = {uint64_t(pair.memory.data()), kKey, c.length};
+  std::vector<char> payload(c.payload, 'p');
+  pair.b_to_a().inject(&header, sizeof(header), payload.data(), payload.size());
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 1);
+  ck_assert(pair.memory == before);
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(result_that_nobody_waits_for_is_ignored_and_one_too_long_is_not) {
+  OneSidedPair pair;
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::result;
+  header.index = 3;
+  header.generation = 9;
+  pair.a_to_b().inject(&header, sizeof(header), "x", 1);
+  pair.a.engine.progress();
+  ck_assert_uint_eq(pair.a_to_b().ended, 0);
+  char bytes[9] = "--------";
+  must(pair.initiator.read(1, bytes, 4, pair.memory.data(), kKey, &g_one));
+  header.index = 0;
+  header.generation = 1;
+  pair.a_to_b().inject(&header, sizeof(header), "12345678", 8);
+  pair.a.engine.progress();
+  ck_assert_uint_eq(pair.a_to_b().ended, 1);
+  ck_assert_str_eq(bytes, "--------");
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ, FI_ECONNRESET);
+}
+END_TEST
+
+Suite* make_suite() {
+  Suite* suite = suite_create("one_sided");
+  TCase* tcase = tcase_create("one_sided");
+  tcase_add_loop_test(tcase, write_places_its_bytes_and_completes_once, 0, std::size(kLengths));
+  tcase_add_loop_test(tcase, read_brings_the_bytes_and_completes_once, 0, std::size(kLengths));
+  tcase_add_loop_test(tcase, pieces_on_both_sides_are_paired_in_order, 0, 8);
+  tcase_add_loop_test(tcase, remote_data_reaches_the_target_with_any_size_of_write, 0,
+                      std::size(kLengths));
+  tcase_add_loop_test(tcase, access_without_right_is_an_error_and_touches_nothing, 0,
+                      std::size(kRefusals) * 4);
+  tcase_add_loop_test(tcase, one_bad_segment_of_several_touches_none, 0, 2);
+  tcase_add_test(tcase, read_only_region_can_be_read_but_not_written);
+  tcase_add_test(tcase, engine_without_regions_refuses_every_access);
+  tcase_add_loop_test(tcase, injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 0,
+                      2);
+  tcase_add_test(tcase, inject_beyond_the_limit_is_refused);
+  tcase_add_test(tcase, operations_beyond_the_limit_are_eagain_and_clear_with_progress);
+  tcase_add_test(tcase, small_operations_keep_their_order_over_a_full_link);
+  tcase_add_test(tcase, fenced_operation_waits_for_what_is_in_flight);
+  tcase_add_test(tcase, fenced_message_waits_for_a_write);
+  tcase_add_test(tcase, dead_target_ends_each_operation_in_one_error);
+  tcase_add_loop_test(tcase, dead_initiator_leaves_no_use_of_a_region, 0, 2);
+  tcase_add_loop_test(tcase, transfer_that_fails_at_the_target_is_an_error_here, 0, 2);
+  tcase_add_test(tcase, abandoned_region_ends_the_connections_that_use_it);
+  tcase_add_loop_test(tcase, malformed_request_costs_its_sender_the_connection, 0,
+                      std::size(kMalformed));
+  tcase_add_test(tcase, result_that_nobody_waits_for_is_ignored_and_one_too_long_is_not);
+  suite_add_tcase(suite, tcase);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(make_suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
