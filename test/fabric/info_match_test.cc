@@ -25,10 +25,10 @@ struct Refusal {
 const Refusal kRefusals[] = {
     {"ep_attr->type", [](fi_info& h) { h.ep_attr->type = FI_EP_MSG; }},
     {"ep_attr->type", [](fi_info& h) { h.ep_attr->type = FI_EP_DGRAM; }},
-    {"caps", [](fi_info& h) { h.caps = FI_MSG | FI_RMA; }},
-    {"caps", [](fi_info& h) { h.caps = FI_ATOMIC; }},
+    {"caps", [](fi_info& h) { h.caps = FI_MSG | FI_TRIGGER; }},
+    {"caps", [](fi_info& h) { h.caps = FI_COLLECTIVE; }},
     {"caps", [](fi_info& h) { h.caps = FI_TAGGED | FI_HMEM; }},
-    {"caps", [](fi_info& h) { h.caps = FI_RMA_EVENT; }},
+    {"caps", [](fi_info& h) { h.caps = FI_RMA_PMEM; }},
     {"caps", [](fi_info& h) { h.caps = FI_MSG | FI_PEER; }},
     {"caps", [](fi_info& h) { h.caps = FI_NAMED_RX_CTX; }},
     {"addr_format", [](fi_info& h) { h.addr_format = FI_SOCKADDR_IB; }},
@@ -48,22 +48,38 @@ const Refusal kRefusals[] = {
     {"domain_attr->auth_key_size", [](fi_info& h) { h.domain_attr->auth_key_size = 8; }},
     {"domain_attr->mr_mode", [](fi_info& h) { h.domain_attr->mr_mode = kMrBasic | FI_MR_LOCAL; }},
     {"domain_attr->mr_mode", [](fi_info& h) { h.domain_attr->mr_mode = kMrBasic | kMrScalable; }},
+    {"domain_attr->mr_mode", [](fi_info& h) { h.caps = FI_MSG | FI_RMA; }},
+    {"domain_attr->mr_mode", [](fi_info& h) { h.caps = FI_ATOMIC | FI_REMOTE_READ; }},
+    {"domain_attr->mr_mode",
+     [](fi_info& h) {
+       h.caps = FI_RMA;
+       h.domain_attr->mr_mode = FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_LOCAL;
+     }},
+    {"domain_attr->mr_mode",
+     [](fi_info& h) {
+       h.caps = FI_RMA;
+       h.domain_attr->mr_mode = kMrScalable;
+     }},
     {"ep_attr->protocol", [](fi_info& h) { h.ep_attr->protocol = FI_PROTO_EFA; }},
     {"ep_attr->protocol_version", [](fi_info& h) { h.ep_attr->protocol_version = 2; }},
     {"ep_attr->max_msg_size", [](fi_info& h) { h.ep_attr->max_msg_size = SIZE_MAX; }},
+    {"ep_attr->max_order_raw_size", [](fi_info& h) { h.ep_attr->max_order_raw_size = 65; }},
+    {"ep_attr->max_order_war_size", [](fi_info& h) { h.ep_attr->max_order_war_size = 65; }},
+    {"ep_attr->max_order_waw_size", [](fi_info& h) { h.ep_attr->max_order_waw_size = 65; }},
     {"ep_attr->tx_ctx_cnt", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = 2; }},
     {"ep_attr->tx_ctx_cnt", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; }},
     {"ep_attr->rx_ctx_cnt", [](fi_info& h) { h.ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT; }},
-    {"tx_attr->caps", [](fi_info& h) { h.tx_attr->caps = FI_RMA; }},
+    {"tx_attr->caps", [](fi_info& h) { h.tx_attr->caps = FI_TRIGGER; }},
     {"tx_attr->op_flags", [](fi_info& h) { h.tx_attr->op_flags = FI_COMMIT_COMPLETE; }},
-    {"tx_attr->msg_order", [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_RAW; }},
+    {"tx_attr->msg_order", [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_SAW; }},
     {"tx_attr->comp_order", [](fi_info& h) { h.tx_attr->comp_order = 1; }},
     {"tx_attr->inject_size", [](fi_info& h) { h.tx_attr->inject_size = 4097; }},
     {"tx_attr->size", [](fi_info& h) { h.tx_attr->size = 1025; }},
     {"tx_attr->iov_limit", [](fi_info& h) { h.tx_attr->iov_limit = 5; }},
-    {"rx_attr->caps", [](fi_info& h) { h.rx_attr->caps = FI_RMA_EVENT; }},
+    {"tx_attr->rma_iov_limit", [](fi_info& h) { h.tx_attr->rma_iov_limit = 5; }},
+    {"rx_attr->caps", [](fi_info& h) { h.rx_attr->caps = FI_VARIABLE_MSG; }},
     {"rx_attr->op_flags", [](fi_info& h) { h.rx_attr->op_flags = FI_DELIVERY_COMPLETE; }},
-    {"rx_attr->msg_order", [](fi_info& h) { h.rx_attr->msg_order = FI_ORDER_WAW; }},
+    {"rx_attr->msg_order", [](fi_info& h) { h.rx_attr->msg_order = FI_ORDER_WAS; }},
     {"rx_attr->comp_order", [](fi_info& h) { h.rx_attr->comp_order = 1; }},
     {"rx_attr->size", [](fi_info& h) { h.rx_attr->size = 1025; }},
     {"rx_attr->iov_limit", [](fi_info& h) { h.rx_attr->iov_limit = 5; }},
@@ -122,10 +138,13 @@ START_TEST(every_known_model_is_echoed) {
 }
 END_TEST
 
+constexpr int kMode = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED;
+
 struct MrCase {
   uint32_t version;
   int asked;
   int answer;
+  uint64_t caps = FI_MSG;
 };
 
 const MrCase kMrCases[] = {
@@ -135,17 +154,38 @@ const MrCase kMrCases[] = {
     {FI_VERSION(1, 5), 0, 0},
     {FI_VERSION(1, 5), kMrBasic, kMrBasic},
     {FI_VERSION(1, 17), kMrScalable, kMrScalable},
-    {FI_VERSION(1, 17), FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED, 0},
+    {FI_VERSION(1, 17), FI_MR_LOCAL | kMode, 0},
     {FI_VERSION(1, 18), FI_MR_HMEM | FI_MR_ALLOCATED, 0},
+    {FI_VERSION(1, 4), 0, kMrBasic, FI_RMA},
+    {FI_VERSION(1, 5), kMrBasic, kMrBasic, FI_RMA},
+    {FI_VERSION(1, 5), kMode, kMode, FI_RMA},
+    {FI_VERSION(1, 5), FI_MR_LOCAL | FI_MR_ENDPOINT | kMode, kMode, FI_ATOMIC},
+    {FI_VERSION(1, 5), 0, 0, FI_RMA | FI_READ},
+    {FI_VERSION(1, 5), kMode, 0, FI_ATOMIC | FI_WRITE},
+    {FI_VERSION(1, 5), kMode, kMode, 0},
 };
 
-START_TEST(mr_mode_asks_nothing_of_applications_without_rma) {
+START_TEST(mr_mode_asks_something_only_of_targets_of_one_sided_operations) {
   const MrCase& c = kMrCases[_i];
   InfoPtr hints = make_hints();
+  hints->caps = c.caps;
   hints->domain_attr->mr_mode = c.asked;
   InfoPtr info;
   ck_assert_int_eq(query(c.version, hints.get(), info), 0);
   ck_assert_int_eq(info->domain_attr->mr_mode, c.answer);
+}
+END_TEST
+
+START_TEST(who_asks_for_nothing_gets_one_sided_operations_if_the_mode_permits) {
+  for (const int mode : {0, kMrScalable, FI_MR_LOCAL | FI_MR_VIRT_ADDR, kMode}) {
+    InfoPtr hints = make_hints();
+    hints->domain_attr->mr_mode = mode;
+    InfoPtr info;
+    ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
+    ck_assert_int_eq((info->caps & FI_RMA) != 0, mode == kMode);
+    ck_assert_int_eq((info->caps & FI_ATOMIC) != 0, mode == kMode);
+    ck_assert_int_eq((info->caps & FI_REMOTE_WRITE) != 0, mode == kMode);
+  }
 }
 END_TEST
 
@@ -160,7 +200,13 @@ const CapsCase kCapsCases[] = {
     {FI_MSG, FI_MSG | FI_SEND | FI_RECV | FI_MULTI_RECV, FI_MSG | FI_SEND,
      FI_MSG | FI_RECV | FI_MULTI_RECV},
     {FI_TAGGED | FI_SEND, FI_TAGGED | FI_SEND | FI_MULTI_RECV, FI_TAGGED | FI_SEND,
-     FI_TAGGED | FI_RECV | FI_MULTI_RECV},
+     FI_TAGGED | FI_MULTI_RECV},
+    {FI_RMA | FI_REMOTE_WRITE, FI_RMA | FI_REMOTE_WRITE | FI_MULTI_RECV, FI_RMA,
+     FI_RMA | FI_REMOTE_WRITE | FI_MULTI_RECV},
+    {FI_RMA | FI_ATOMIC,
+     FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV,
+     FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE,
+     FI_RMA | FI_ATOMIC | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV},
     {FI_TAGGED | FI_SOURCE | kComm,
      FI_TAGGED | FI_SOURCE | kComm | FI_SEND | FI_RECV | FI_MULTI_RECV, FI_TAGGED | FI_SEND,
      FI_TAGGED | FI_RECV | FI_SOURCE | FI_MULTI_RECV},
@@ -170,6 +216,7 @@ START_TEST(capabilities_are_those_asked_with_directions_and_what_is_free) {
   const CapsCase& c = kCapsCases[_i];
   InfoPtr hints = make_hints();
   hints->caps = c.asked;
+  hints->domain_attr->mr_mode = kMode;
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
   ck_assert_uint_eq(info->caps, c.answer);
@@ -208,8 +255,9 @@ Suite* make_suite() {
   tcase_add_test(tcase, message_endpoints_are_refused_to_utility_providers_too);
   tcase_add_test(tcase, the_peer_flag_is_refused);
   tcase_add_test(tcase, every_known_model_is_echoed);
-  tcase_add_loop_test(tcase, mr_mode_asks_nothing_of_applications_without_rma, 0,
+  tcase_add_loop_test(tcase, mr_mode_asks_something_only_of_targets_of_one_sided_operations, 0,
                       std::size(kMrCases));
+  tcase_add_test(tcase, who_asks_for_nothing_gets_one_sided_operations_if_the_mode_permits);
   tcase_add_loop_test(tcase, capabilities_are_those_asked_with_directions_and_what_is_free, 0,
                       std::size(kCapsCases));
   tcase_add_test(tcase, sizes_follow_the_settings_and_smaller_hints);

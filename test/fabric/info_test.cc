@@ -201,7 +201,7 @@ START_TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   ck_assert_uint_eq(info->caps, erdma::fabric::kCaps);
   ck_assert_int_eq(info->ep_attr->type, FI_EP_RDM);
-  ck_assert_int_eq(info->domain_attr->mr_mode, 0);
+  ck_assert_int_eq(info->domain_attr->mr_mode, erdma::fabric::kMrMode);
   ck_assert_uint_eq(info->tx_attr->op_flags, 0);
   ck_assert_uint_eq(info->rx_attr->op_flags, 0);
   ck_assert_int_eq(info->domain_attr->control_progress, FI_PROGRESS_MANUAL);

@@ -5,13 +5,17 @@
 #include <vector>
 
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 
+#include "fabric/cntr.h"
 #include "libcheck.h"
 
+using erdma::fabric::Counter;
 using erdma::fabric::g_mr_ops;
 using erdma::fabric::MemoryRegion;
 using erdma::fabric::MemoryRegions;
+using erdma::fabric::RegionUser;
 using erdma::util::OptionalLock;
 
 namespace {
@@ -57,9 +61,9 @@ START_TEST(region_keeps_what_it_was_registered_with) {
   ck_assert_ptr_eq(mr->fid.context, &f);
   ck_assert_ptr_eq(fi_mr_desc(mr), &MemoryRegion::from(mr));
   const MemoryRegion& region = MemoryRegion::from(mr);
-  ck_assert_uint_eq(region.access(), FI_SEND | FI_RECV);
-  ck_assert_uint_eq(region.iov_count(), 3);
-  ck_assert_ptr_eq(region.iov()[2].iov_base, g_bytes + 200);
+  ck_assert_uint_eq(region.access, FI_SEND | FI_RECV);
+  ck_assert_uint_eq(region.iov_count, 3);
+  ck_assert_ptr_eq(region.iov[2].iov_base, g_bytes + 200);
   ck_assert_ptr_eq(f.regions.find(fi_mr_key(mr)), &region);
   const uint64_t key = fi_mr_key(mr);
   ck_assert_int_eq(fi_close(&mr->fid), 0);
@@ -168,18 +172,110 @@ START_TEST(registration_does_not_read_fields_that_an_old_application_lacks) {
 }
 END_TEST
 
-START_TEST(bind_takes_an_endpoint_and_counts_for_no_counter) {
+START_TEST(bind_takes_an_endpoint_and_refuses_what_it_does_not_know) {
   Fixture f;
   fid_mr* mr = nullptr;
   f.reg(attributes(), &mr);
   fid other{};
   other.fclass = FI_CLASS_EP;
   ck_assert_int_eq(fi_mr_bind(mr, &other, 0), 0);
-  other.fclass = FI_CLASS_CNTR;
-  ck_assert_int_eq(fi_mr_bind(mr, &other, FI_REMOTE_WRITE), -FI_ENOSYS);
+  ck_assert_int_eq(fi_mr_bind(mr, &other, FI_REMOTE_WRITE), -FI_EBADFLAGS);
+  other.fclass = FI_CLASS_CQ;
+  ck_assert_int_eq(fi_mr_bind(mr, &other, FI_REMOTE_WRITE), -FI_EINVAL);
   ck_assert_int_eq(fi_mr_bind(mr, nullptr, 0), -FI_EINVAL);
   ck_assert_int_eq(fi_mr_enable(mr), 0);
   ck_assert_int_eq(fi_control(&mr->fid, FI_GETWAIT, nullptr), -FI_ENOSYS);
+  fi_close(&mr->fid);
+}
+END_TEST
+
+struct FakeUser final : RegionUser {
+  void drive() noexcept override {
+    ++driven;
+    if (region && driven == drives_needed) region->users = 0;
+  }
+  void abandon(const erdma::protocol::Region& which) noexcept override {
+    ++abandoned;
+    if (&which == region) region->users = 0;
+  }
+  void lend(Counter& cntr) override { lent.insert(&cntr); }
+  void take_back(Counter& cntr) noexcept override { lent.erase(&cntr); }
+
+  erdma::protocol::Region* region = nullptr;
+  int drives_needed = 0;
+  int driven = 0;
+  int abandoned = 0;
+  std::set<Counter*> lent;
+};
+
+START_TEST(bound_counter_is_lent_to_every_user_until_the_last_region_closes) {
+  Fixture f;
+  FakeUser early, late;
+  f.regions.add(early);
+  auto made = erdma::fabric::make_cntr({f.lock, kApi, false, nullptr}, nullptr, nullptr);
+  ck_assert(made);
+  Counter* const cntr = *made;
+  fid_mr* mr[2];
+  for (fid_mr*& each : mr) {
+    ck_assert_int_eq(f.reg(attributes(), &each), 0);
+    ck_assert_int_eq(fi_mr_bind(each, &cntr->fid, 0), -FI_EINVAL);
+    ck_assert_int_eq(fi_mr_bind(each, &cntr->fid, FI_WRITE), -FI_EBADFLAGS);
+    ck_assert_int_eq(fi_mr_bind(each, &cntr->fid, FI_REMOTE_WRITE), 0);
+    ck_assert_int_eq(fi_mr_bind(each, &cntr->fid, FI_REMOTE_WRITE), -FI_EINVAL);
+  }
+  f.regions.add(late);
+  ck_assert_uint_eq(early.lent.count(cntr), 1);
+  ck_assert_uint_eq(late.lent.count(cntr), 1);
+  MemoryRegion::from(mr[0]).accessed(FI_REMOTE_READ);
+  ck_assert_uint_eq(fi_cntr_read(cntr), 0);
+  MemoryRegion::from(mr[0]).accessed(FI_REMOTE_WRITE);
+  ck_assert_uint_eq(fi_cntr_read(cntr), 1);
+  fi_close(&mr[0]->fid);
+  ck_assert_uint_eq(early.lent.count(cntr), 1);
+  f.regions.remove(late);
+  fi_close(&mr[1]->fid);
+  ck_assert(early.lent.empty());
+  ck_assert_int_eq(fi_close(&cntr->fid), 0);
+}
+END_TEST
+
+START_TEST(closing_waits_for_operations_of_peers) {
+  Fixture f;
+  FakeUser user;
+  f.regions.add(user);
+  fid_mr* mr = nullptr;
+  f.reg(attributes(), &mr);
+  const uint64_t key = fi_mr_key(mr);
+  user.region = f.regions.region(key);
+  user.region->users = 1;
+  user.drives_needed = 3;
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(user.driven, 3);
+  ck_assert_int_eq(user.abandoned, 0);
+  ck_assert_ptr_null(f.regions.region(key));
+}
+END_TEST
+
+START_TEST(closing_ends_the_connections_of_peers_that_do_not_go_on) {
+  Fixture f;
+  FakeUser user;
+  f.regions.add(user);
+  fid_mr* mr = nullptr;
+  f.reg(attributes(), &mr);
+  user.region = f.regions.region(fi_mr_key(mr));
+  user.region->users = 1;
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(user.abandoned, 1);
+  ck_assert_int_eq(f.open, 0);
+}
+END_TEST
+
+START_TEST(keys_of_the_application_open_nothing_to_peers) {
+  Fixture f(0);
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(f.reg(attributes(), &mr), 0);
+  ck_assert_ptr_nonnull(f.regions.find(42));
+  ck_assert_ptr_null(f.regions.region(42));
   fi_close(&mr->fid);
 }
 END_TEST
@@ -206,7 +302,11 @@ int main() {
   tcase_add_loop_test(tc, registration_refuses_bad_attributes, 0, int(std::size(kRefusals)));
   tcase_add_test(tc, registration_refuses_null_pointers);
   tcase_add_test(tc, registration_does_not_read_fields_that_an_old_application_lacks);
-  tcase_add_test(tc, bind_takes_an_endpoint_and_counts_for_no_counter);
+  tcase_add_test(tc, bind_takes_an_endpoint_and_refuses_what_it_does_not_know);
+  tcase_add_test(tc, bound_counter_is_lent_to_every_user_until_the_last_region_closes);
+  tcase_add_test(tc, closing_waits_for_operations_of_peers);
+  tcase_add_test(tc, closing_ends_the_connections_of_peers_that_do_not_go_on);
+  tcase_add_test(tc, keys_of_the_application_open_nothing_to_peers);
   tcase_add_test(tc, entry_points_refuse_what_is_not_a_domain);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);

@@ -28,6 +28,7 @@ struct Ask {
   fi_progress progress = FI_PROGRESS_MANUAL;
   fi_av_type av_type = FI_AV_TABLE;
   uint32_t addr_format = FI_FORMAT_UNSPEC;
+  int mr_mode = 0;
 };
 
 inline const char* g_device = "shm";  ///< FI_ERDMA_DEVICE; set before the first use of provider()
@@ -49,6 +50,7 @@ inline fi_info* get_info(const Ask& ask = {}) {
   hints->domain_attr->threading = ask.threading;
   hints->domain_attr->data_progress = ask.progress;
   hints->domain_attr->av_type = ask.av_type;
+  hints->domain_attr->mr_mode = ask.mr_mode;
   fi_info* info = nullptr;
   const int rc = provider()->getinfo(ask.version, nullptr, nullptr, 0, hints, &info);
   fi_freeinfo(hints);

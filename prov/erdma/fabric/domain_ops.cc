@@ -66,7 +66,7 @@ fi_ops_domain g_domain_ops = {
     .poll_open = not_offered,
     .stx_ctx = not_offered,
     .srx_ctx = not_offered,
-    .query_atomic = not_offered,
+    .query_atomic = query_atomic,
     .query_collective = not_offered,
     .endpoint2 = open_endpoint2,
 };

@@ -43,6 +43,11 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
       x_directed((info.caps & FI_DIRECTED_RECV) != 0),
       x_sent(this),
       x_received(this),
+      x_reads(this),
+      x_writes(this),
+      x_remote_reads(this),
+      x_remote_writes(this),
+      x_one_sided{domain.memory_regions(), x_reads, x_writes, x_remote_reads, x_remote_writes},
       x_name(domain.own_address()),
       x_caps(info.caps),
       x_tx_flags(info.tx_attr ? info.tx_attr->op_flags : 0),
@@ -54,14 +59,14 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
       x_key(domain.key_of(info)) {
   fid.fclass = FI_CLASS_EP;
   fid.context = context;
-  x_sent.endpoint_context = context;
+  for (CompletionPort* port : {&x_sent, &x_reads, &x_writes}) port->endpoint_context = context;
   fid.ops = &g_endpoint_fid_ops;
   ops = &g_endpoint_ops;
   cm = &g_endpoint_cm_ops;
   msg = &g_msg_ops_disabled;
   tagged = &g_tagged_ops_disabled;
-  rma = &g_no_rma_ops;
-  atomic = &g_no_atomic_ops;
+  rma = &g_rma_ops_disabled;
+  atomic = &g_atomic_ops_disabled;
   collective = &g_no_collective_ops;
   x_domain.child_opened();
 }
@@ -80,16 +85,20 @@ int Endpoint::enable() {
       x_domain.open_transports({x_name, x_shared_memory, x_key});
   if (!transports) return transports.error();
   util::Guard guard(x_domain.lock());
+  x_domain.memory_regions().add(*this);
   x_transports = std::move(*transports);
   const Settings& settings = x_domain.settings();
   const protocol::EngineConfig config{x_inject_size, settings.unexpected_bytes, settings.tx_size};
   x_engine = std::make_unique<protocol::Engine>(config, *x_av, *this, x_transports.pointers(),
                                                 x_sent, x_received);
   x_engine->set_min_multi_recv(x_min_multi_recv);
+  x_engine->enable_one_sided(x_one_sided);
   compute_defaults();
   announce_descriptors();
   msg = &g_msg_ops;
   tagged = &g_tagged_ops;
+  rma = &g_rma_ops;
+  atomic = &g_atomic_ops;
   if (AutoProgress* driver = x_domain.auto_progress()) driver->add(*this);
   ERDMA_INFO(EP_CTRL, "endpoint %s enabled\n", x_transports.name.to_string().c_str());
   return 0;
@@ -151,6 +160,7 @@ void Endpoint::drain() noexcept {
 
 void Endpoint::detach() noexcept {
   if (x_engine && owned()) x_engine->withdraw_all();
+  x_domain.memory_regions().remove(*this);
   for (CompletionQueue* cq : {x_sent.cq, x_received.cq})
     if (cq) cq->purge(this);
   if (x_sent.cq) x_sent.cq->detach(*this);
@@ -192,6 +202,20 @@ transport::Link* Endpoint::detour(const util::SocketAddress& address, int status
                address.to_string().c_str(), fi_strerror(-status));
   x_detour_logged = true;
   return *link;
+}
+
+// --- memory regions -----------------------------------------------------------------------------
+
+void Endpoint::abandon(const protocol::Region& region) noexcept {
+  if (x_engine && owned()) x_engine->abandon(region);
+}
+
+void Endpoint::take_back(Counter& cntr) noexcept {
+  for (const CompletionPort* port :
+       {&x_sent, &x_received, &x_reads, &x_writes, &x_remote_reads, &x_remote_writes})
+    if (port->cntr == &cntr) return;
+  std::erase(x_counters, &cntr);
+  cntr.detach(*this);
 }
 
 // --- data ---------------------------------------------------------------------------------------

@@ -36,12 +36,13 @@ struct OpDefaults {
   bool multi = false;
 };
 
-/// One FI_EP_RDM endpoint. Data entry points (endpoint_msg.cc, endpoint_tagged.cc) are reached only
-/// after fi_enable: before, the tables in place refuse with -FI_EOPBADSTATE. Methods are spread
-/// over endpoint, endpoint_bind, endpoint_options and endpoint_progress.cc. Invariant: bound
+/// One FI_EP_RDM endpoint. Data entry points (endpoint_msg, _tagged, _rma, _atomic.cc) are reached
+/// only after fi_enable: before, the tables in place refuse with -FI_EOPBADSTATE. Methods are
+/// spread over endpoint, endpoint_bind, endpoint_options and endpoint_progress.cc. Invariant: bound
 /// objects outlive it; their fi_close is -FI_EBUSY until then.
 class Endpoint final : public fid_ep,
                        public ProgressSource,
+                       public RegionUser,
                        private AvListener,
                        public protocol::Router {
  public:
@@ -74,6 +75,7 @@ class Endpoint final : public fid_ep,
   bool selective_send() const noexcept { return x_sent.selective; }
   bool selective_receive() const noexcept { return x_received.selective; }
   ssize_t send(const protocol::SendArgs& args) noexcept;
+  ssize_t one_sided(const protocol::OneSidedArgs& args) noexcept;
   ssize_t receive(const protocol::ReceiveArgs& args) noexcept;
   ssize_t probe(const protocol::ReceiveArgs& args, protocol::Probe kind) noexcept;
 
@@ -82,6 +84,12 @@ class Endpoint final : public fid_ep,
   bool arm() noexcept override;
   void disarm() noexcept override;
   int wait_fds(int* fds, int room) const noexcept override;
+
+  // RegionUser.
+  void drive() noexcept override { progress(); }
+  void abandon(const protocol::Region& region) noexcept override;
+  void lend(Counter& cntr) override { attach_counter(cntr); }
+  void take_back(Counter& cntr) noexcept override;
 
  private:
   void on_av_insert(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept override;
@@ -95,6 +103,7 @@ class Endpoint final : public fid_ep,
   int bind_eq(EventQueue& eq);
   int check_bindings() const noexcept;
   void attach_counter(Counter& cntr);
+  CompletionPort& port_of(uint64_t event) noexcept;
   void announce_descriptors() noexcept;
   bool slept_on() const noexcept;
   void keep_armed() noexcept;
@@ -118,6 +127,13 @@ class Endpoint final : public fid_ep,
   bool x_armed = false;
   CompletionPort x_sent;
   CompletionPort x_received;
+
+  // Of one-sided operations: the queues of the two above, with counters of their own.
+  CompletionPort x_reads;
+  CompletionPort x_writes;
+  CompletionPort x_remote_reads;
+  CompletionPort x_remote_writes;
+  const protocol::OneSidedSetup x_one_sided;
 
   // Cold.
   TransportSet x_transports;
@@ -146,6 +162,16 @@ inline ssize_t Endpoint::send(const protocol::SendArgs& args) noexcept {
   return status;
 }
 
+inline ssize_t Endpoint::one_sided(const protocol::OneSidedArgs& args) noexcept {
+  if (!owned()) [[unlikely]]
+    return -FI_EOPBADSTATE;
+  util::Guard guard(x_domain.lock());
+  const int status = x_engine->post_one_sided(args);
+  if (x_armed) [[unlikely]]
+    keep_armed();
+  return status;
+}
+
 inline ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {
   if (!owned()) [[unlikely]]
     return -FI_EOPBADSTATE;
@@ -158,5 +184,7 @@ inline ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {
 
 extern fi_ops_msg g_msg_ops, g_msg_ops_disabled;
 extern fi_ops_tagged g_tagged_ops, g_tagged_ops_disabled;
+extern fi_ops_rma g_rma_ops, g_rma_ops_disabled;
+extern fi_ops_atomic g_atomic_ops, g_atomic_ops_disabled;
 
 }  // namespace erdma::fabric

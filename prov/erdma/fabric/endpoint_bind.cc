@@ -39,29 +39,52 @@ int Endpoint::bind_cq(CompletionQueue& cq, uint64_t flags) {
   util::Guard guard(x_domain.lock());
   if (!known) cq.attach(*this);
   if (flags & FI_TRANSMIT) {
-    x_sent.cq = &cq;
-    x_sent.selective = selective;
+    x_sent.cq = x_reads.cq = x_writes.cq = &cq;
+    x_sent.selective = x_reads.selective = x_writes.selective = selective;
   }
   if (flags & FI_RECV) {
-    x_received.cq = &cq;
+    x_received.cq = x_remote_writes.cq = &cq;
     x_received.selective = selective;
   }
   return 0;
 }
 
-/// Counters may come after fi_enable. Without one-sided operations only FI_SEND and FI_RECV ever
-/// count; the other events are accepted and stay at zero.
+namespace {
+
+constexpr uint64_t kEvents[] = {FI_SEND,  FI_RECV,        FI_READ,
+                                FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE};
+constexpr uint64_t kAllEvents =
+    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+}  // namespace
+
+CompletionPort& Endpoint::port_of(uint64_t event) noexcept {
+  switch (event) {
+    case FI_SEND:
+      return x_sent;
+    case FI_RECV:
+      return x_received;
+    case FI_READ:
+      return x_reads;
+    case FI_WRITE:
+      return x_writes;
+    case FI_REMOTE_READ:
+      return x_remote_reads;
+    default:
+      return x_remote_writes;
+  }
+}
+
+/// Counters may come after fi_enable.
 int Endpoint::bind_counter(Counter& cntr, uint64_t flags) {
-  constexpr uint64_t kEvents =
-      FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-  if (flags & ~kEvents) return -FI_EBADFLAGS;
-  if (!(flags & kEvents) || !cntr.takes(x_domain.lock())) return -FI_EINVAL;
+  if (flags & ~kAllEvents) return -FI_EBADFLAGS;
+  if (!flags || !cntr.takes(x_domain.lock())) return -FI_EINVAL;
   util::Guard guard(x_domain.lock());
-  if (((flags & FI_SEND) && x_sent.cntr) || ((flags & FI_RECV) && x_received.cntr))
-    return -FI_EINVAL;
+  for (const uint64_t event : kEvents)
+    if ((flags & event) && port_of(event).cntr) return -FI_EINVAL;
   attach_counter(cntr);
-  if (flags & FI_SEND) x_sent.cntr = &cntr;
-  if (flags & FI_RECV) x_received.cntr = &cntr;
+  for (const uint64_t event : kEvents)
+    if (flags & event) port_of(event).cntr = &cntr;
   return 0;
 }
 
@@ -88,9 +111,11 @@ int Endpoint::bind_eq(EventQueue& eq) {
 
 int Endpoint::check_bindings() const noexcept {
   if (!x_av) return -FI_ENOAV;
-  const bool sends = (x_caps & FI_SEND) || !(x_caps & (FI_SEND | FI_RECV));
-  const bool receives = (x_caps & FI_RECV) || !(x_caps & (FI_SEND | FI_RECV));
-  if (sends && !x_sent.cq && !x_sent.cntr) return -FI_ENOCQ;
+  const bool messages = (x_caps & (FI_MSG | FI_TAGGED)) || !(x_caps & (FI_RMA | FI_ATOMIC));
+  const bool both = messages && !(x_caps & (FI_SEND | FI_RECV));
+  const bool sends = (x_caps & (FI_SEND | FI_READ | FI_WRITE)) || both;
+  const bool receives = (x_caps & FI_RECV) || both;
+  if (sends && !x_sent.cq && !x_sent.cntr && !x_reads.cntr && !x_writes.cntr) return -FI_ENOCQ;
   if (receives && !x_received.cq && !x_received.cntr) return -FI_ENOCQ;
   return 0;
 }

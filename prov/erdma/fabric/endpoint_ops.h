@@ -31,13 +31,15 @@ Result not_enabled(Args...) noexcept {
   return -FI_EOPBADSTATE;
 }
 
+/// fi_query_atomic(3).
+int query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
+                 uint64_t flags) noexcept;
+
 extern fi_ops g_endpoint_fid_ops;
 extern fi_ops_ep g_endpoint_ops;
 extern fi_ops_cm g_endpoint_cm_ops;
 
 // Not offered in this version: every call returns -FI_ENOSYS.
-extern fi_ops_rma g_no_rma_ops;
-extern fi_ops_atomic g_no_atomic_ops;
 extern fi_ops_collective g_no_collective_ops;
 
 }  // namespace erdma::fabric

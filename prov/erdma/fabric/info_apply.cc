@@ -10,28 +10,37 @@ namespace {
 
 /// Capabilities that cost nothing and that an application gets without having asked.
 constexpr uint64_t kFreeCaps = FI_MULTI_RECV;
-constexpr uint64_t kDirections = FI_SEND | FI_RECV;
-
 template <typename T>
 void replace_if_asked(T& offered, T asked) {
   if (asked) offered = asked;
 }
 
-/// Messages without a direction mean both, as far as `offered` has them.
-uint64_t with_directions(uint64_t caps, uint64_t offered) {
-  if ((caps & (FI_MSG | FI_TAGGED)) && !(caps & kDirections)) caps |= offered & kDirections;
+/// Messages without a direction mean both, and one-sided operations all four.
+uint64_t with_directions(uint64_t caps) {
+  constexpr uint64_t kMessages = FI_SEND | FI_RECV;
+  constexpr uint64_t kAccesses = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+  if ((caps & (FI_MSG | FI_TAGGED)) && !(caps & kMessages)) caps |= kMessages;
+  if ((caps & kOneSidedCaps) && !(caps & kAccesses)) caps |= kAccesses;
   return caps;
 }
 
 /// For info, tx, rx and domain alike: `asked` or, if 0, what `inherited` has of the offer.
 uint64_t answer_caps(uint64_t offered, uint64_t asked, uint64_t inherited) {
-  const uint64_t caps = (asked ? asked : inherited) & offered;
-  return with_directions(caps | (offered & kFreeCaps), offered);
+  return (with_directions(asked ? asked : inherited) | kFreeCaps) & offered;
+}
+
+/// Whoever asks for nothing in particular, but offers no mr_mode for it, gets messages only.
+uint64_t unasked_caps(uint64_t offered, uint32_t version, const fi_info* hints) {
+  constexpr uint64_t kOneSided = kOneSidedCaps | kTargetCaps | FI_READ | FI_WRITE;
+  const bool told = hints && hints->domain_attr;
+  if (!told || mode_permits_target(version, hints->domain_attr->mr_mode)) return offered;
+  return offered & ~kOneSided;
 }
 
 void apply_domain(fi_domain_attr& domain, uint32_t version, const fi_domain_attr* hints,
                   uint64_t caps) {
   const int asked = hints ? hints->mr_mode : 0;
+  if (!is_target(caps)) domain.mr_mode = 0;
   if (asked == kMrBasic || asked == kMrScalable) {
     domain.mr_mode = asked;
   } else if (FI_VERSION_LT(version, FI_VERSION(1, 5))) {
@@ -82,12 +91,14 @@ void apply_tx(fi_tx_attr& tx, const fi_tx_attr* hints, uint64_t caps) {
   replace_if_asked(tx.inject_size, hints->inject_size);
   replace_if_asked(tx.size, hints->size);
   replace_if_asked(tx.iov_limit, hints->iov_limit);
+  replace_if_asked(tx.rma_iov_limit, hints->rma_iov_limit);
 }
 
 }  // namespace
 
 void apply_hints(fi_info& info, uint32_t version, const fi_info* hints) {
-  info.caps = answer_caps(info.caps, hints ? hints->caps : 0, info.caps);
+  info.caps =
+      answer_caps(info.caps, hints ? hints->caps : 0, unasked_caps(info.caps, version, hints));
   if (hints) info.handle = hints->handle;
   apply_keys(info, version, hints);
   apply_domain(*info.domain_attr, version, hints ? hints->domain_attr : nullptr, info.caps);

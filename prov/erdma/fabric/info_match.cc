@@ -64,15 +64,20 @@ int check_fabric(const fi_fabric_attr& offer, const fi_fabric_attr& hints) {
   return check_limits({{"fabric_attr->prov_version", hints.prov_version, offer.prov_version}});
 }
 
-/// This version has no target of RMA, so it needs no mode; it only refuses what has no meaning.
-int check_mr_mode(uint32_t version, int asked) {
+/// Only targets of one-sided operations need a mode.
+int check_mr_mode(uint32_t version, int asked, uint64_t caps) {
   const bool pure = asked == kMrBasic || asked == kMrScalable;
   const bool valid = FI_VERSION_LT(version, kMrModeBits)
                          ? asked == 0 || pure
                          : pure || !(asked & (kMrBasic | kMrScalable));
-  if (valid) return 0;
-  return refuse("domain_attr->mr_mode", text(static_cast<uint32_t>(asked), FI_TYPE_MR_MODE),
-                "none, FI_MR_BASIC alone or FI_MR_SCALABLE alone");
+  const auto asked_text = [&] { return text(static_cast<uint32_t>(asked), FI_TYPE_MR_MODE); };
+  if (!valid)
+    return refuse("domain_attr->mr_mode", asked_text(),
+                  "a set of bits, FI_MR_BASIC alone or FI_MR_SCALABLE alone");
+  if (!is_target(caps) || mode_permits_target(version, asked)) return 0;
+  return refuse("domain_attr->mr_mode", asked_text(),
+                "FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY for a target of FI_RMA or "
+                "FI_ATOMIC");
 }
 
 int check_auth_key(const char* attribute, const uint8_t* key, size_t size, size_t most) {
@@ -103,12 +108,13 @@ int check_newer_domain(uint32_t version, const fi_domain_attr& hints) {
   return 0;
 }
 
-int check_domain(const fi_domain_attr& offer, uint32_t version, const fi_domain_attr& hints) {
+int check_domain(const fi_domain_attr& offer, uint32_t version, const fi_domain_attr& hints,
+                 uint64_t caps) {
   if (int rc = check_models(hints)) return rc;
   if (int rc =
           check_limits({{"domain_attr->cq_data_size", hints.cq_data_size, offer.cq_data_size}}))
     return rc;
-  if (int rc = check_mr_mode(version, hints.mr_mode)) return rc;
+  if (int rc = check_mr_mode(version, hints.mr_mode, caps)) return rc;
   if (FI_VERSION_LT(version, kMrModeBits)) return 0;
 
   if (int rc = check_limits({{"domain_attr->cntr_cnt", hints.cntr_cnt, offer.cntr_cnt},
@@ -131,6 +137,9 @@ int check_endpoint(const fi_ep_attr& offer, uint32_t version, const fi_ep_attr& 
   if (int rc = check_limits(
           {{"ep_attr->protocol_version", hints.protocol_version, offer.protocol_version},
            {"ep_attr->max_msg_size", hints.max_msg_size, offer.max_msg_size},
+           {"ep_attr->max_order_raw_size", hints.max_order_raw_size, offer.max_order_raw_size},
+           {"ep_attr->max_order_war_size", hints.max_order_war_size, offer.max_order_war_size},
+           {"ep_attr->max_order_waw_size", hints.max_order_waw_size, offer.max_order_waw_size},
            {"ep_attr->tx_ctx_cnt", hints.tx_ctx_cnt, offer.tx_ctx_cnt},
            {"ep_attr->rx_ctx_cnt", hints.rx_ctx_cnt, offer.rx_ctx_cnt}}))
     return rc;
@@ -168,10 +177,10 @@ int check_tx(const fi_tx_attr& offer, const fi_tx_attr& hints) {
   if (int rc =
           check_bits("tx_attr->comp_order", hints.comp_order, offer.comp_order, FI_TYPE_MSG_ORDER))
     return rc;
-  // rma_iov_limit means nothing here: FI_RMA was refused before.
   return check_limits({{"tx_attr->inject_size", hints.inject_size, offer.inject_size},
                        {"tx_attr->size", hints.size, offer.size},
-                       {"tx_attr->iov_limit", hints.iov_limit, offer.iov_limit}});
+                       {"tx_attr->iov_limit", hints.iov_limit, offer.iov_limit},
+                       {"tx_attr->rma_iov_limit", hints.rma_iov_limit, offer.rma_iov_limit}});
 }
 
 }  // namespace
@@ -185,7 +194,8 @@ int check_hints(const fi_info& offer, uint32_t version, const fi_info& hints) {
   if (hints.fabric_attr)
     if (int rc = check_fabric(*offer.fabric_attr, *hints.fabric_attr)) return rc;
   if (hints.domain_attr)
-    if (int rc = check_domain(*offer.domain_attr, version, *hints.domain_attr)) return rc;
+    if (int rc = check_domain(*offer.domain_attr, version, *hints.domain_attr, hints.caps))
+      return rc;
   if (hints.ep_attr)
     if (int rc = check_endpoint(*offer.ep_attr, version, *hints.ep_attr)) return rc;
   if (hints.rx_attr)

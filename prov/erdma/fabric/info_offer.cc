@@ -10,11 +10,18 @@
 #include <string>
 
 #include "fabric/nic.h"
+#include "transport/transport.h"
 
 namespace erdma::fabric {
 namespace {
 
 constexpr size_t kIovLimit = 4;
+/// What always travels in one packet is executed in the order of posting: small RMA, and atomics.
+constexpr size_t kOrderedBytes = transport::kAlwaysEager;
+constexpr uint64_t kOrders = FI_ORDER_SAS | FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR |
+                             FI_ORDER_WAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR |
+                             FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW |
+                             FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
 /// The top bit marks a protocol of a provider's own.
 constexpr uint32_t kProtocol = (1u << 31) | 0xE;
 constexpr size_t kInjectSize = 4096;
@@ -30,7 +37,7 @@ void fill_domain(fi_domain_attr& domain) {
   domain.data_progress = FI_PROGRESS_MANUAL;
   domain.resource_mgmt = FI_RM_ENABLED;
   domain.av_type = FI_AV_UNSPEC;
-  domain.mr_mode = 0;  // only targets of RMA ask anything of a region
+  domain.mr_mode = kMrMode;
   domain.mr_key_size = sizeof(uint64_t);
   domain.cq_data_size = sizeof(uint64_t);
   domain.cq_cnt = kMaxQueues;
@@ -55,20 +62,24 @@ void fill_endpoint(fi_info& info, const Settings& settings) {
   info.ep_attr->protocol_version = 1;
   info.ep_attr->max_msg_size = SSIZE_MAX;
   info.ep_attr->mem_tag_format = kTagFormat;
+  info.ep_attr->max_order_raw_size = kOrderedBytes;
+  info.ep_attr->max_order_war_size = kOrderedBytes;
+  info.ep_attr->max_order_waw_size = kOrderedBytes;
   info.ep_attr->tx_ctx_cnt = 1;
   info.ep_attr->rx_ctx_cnt = 1;
   info.ep_attr->auth_key_size = kMaxKeyBytes;
 
   info.tx_attr->caps = kTxCaps;
   info.tx_attr->op_flags = kTxOpFlags;
-  info.tx_attr->msg_order = FI_ORDER_SAS;
+  info.tx_attr->msg_order = kOrders;
   info.tx_attr->inject_size = kInjectSize;
   info.tx_attr->size = settings.tx_size;
   info.tx_attr->iov_limit = kIovLimit;
+  info.tx_attr->rma_iov_limit = kIovLimit;
 
   info.rx_attr->caps = kRxCaps;
   info.rx_attr->op_flags = kRxOpFlags;
-  info.rx_attr->msg_order = FI_ORDER_SAS;
+  info.rx_attr->msg_order = kOrders;
   info.rx_attr->size = settings.rx_size;
   info.rx_attr->iov_limit = kIovLimit;
 }

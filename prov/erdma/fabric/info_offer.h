@@ -23,11 +23,29 @@ inline constexpr char kShmDomainName[] = "shm";
 inline constexpr int kMrBasic = 1;
 inline constexpr int kMrScalable = 2;
 
-inline constexpr uint64_t kTxCaps = FI_MSG | FI_TAGGED | FI_SEND;
-inline constexpr uint64_t kRxCaps =
-    FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE;
+inline constexpr uint64_t kOneSidedCaps = FI_RMA | FI_ATOMIC;
+inline constexpr uint64_t kTargetCaps = FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT;
+inline constexpr uint64_t kTxCaps =
+    FI_MSG | FI_TAGGED | FI_SEND | kOneSidedCaps | FI_READ | FI_WRITE;
+inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV |
+                                    FI_MULTI_RECV | FI_SOURCE | kOneSidedCaps | kTargetCaps;
 inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 inline constexpr uint64_t kCaps = kTxCaps | kRxCaps | kDomainCaps;
+
+/// What a target of one-sided operations asks of the application.
+inline constexpr int kMrMode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
+/// Do these capabilities make an endpoint a target of one-sided operations?
+constexpr bool is_target(uint64_t caps) noexcept {
+  if (!(caps & kOneSidedCaps)) return false;
+  return (caps & (FI_REMOTE_READ | FI_REMOTE_WRITE)) || !(caps & (FI_READ | FI_WRITE));
+}
+/// Can an application that offers `mr_mode` have one?
+constexpr bool mode_permits_target(uint32_t version, int mr_mode) noexcept {
+  if (mr_mode == kMrBasic) return true;
+  if (FI_VERSION_LT(version, FI_VERSION(1, 5))) return mr_mode == 0;
+  return mr_mode != kMrScalable && (mr_mode & kMrMode) == kMrMode;
+}
 
 /// A fin tells that the message is placed in a buffer of the application, so it is matched too.
 inline constexpr uint64_t kTxOpFlags = FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE |

@@ -1,7 +1,9 @@
 #include "fabric/mr.h"
 
+#include <sched.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <mutex>
@@ -11,8 +13,10 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/abi.h"
+#include "fabric/cntr.h"
 #include "fabric/domain.h"
 #include "fabric/fid_stubs.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -24,6 +28,10 @@ constexpr uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_
 constexpr int kMrBasic = 1 << 0;
 // Hints that change nothing for host memory.
 constexpr uint64_t kIgnoredFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
+
+/// How long fi_close waits for operations of living peers, and then for the end of theirs that do
+/// not go on.
+constexpr uint64_t kPatienceNanoseconds = 1'000'000'000;
 
 int mr_regattr(fid_t fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   if (!fid || fid->fclass != FI_CLASS_DOMAIN) return -FI_EINVAL;
@@ -54,10 +62,8 @@ int mr_close(fid_t fid) noexcept {
   return MemoryRegion::from(fid).close();
 }
 
-// No endpoint needs it (FI_MR_ENDPOINT is never asked for), and no counter counts remote access.
-int mr_bind(fid_t, fid_t object, uint64_t flags) noexcept {
-  if (!object) return -FI_EINVAL;
-  return object->fclass == FI_CLASS_EP && !flags ? 0 : -FI_ENOSYS;
+int mr_bind(fid_t fid, fid_t object, uint64_t flags) noexcept {
+  return abi_call([&] { return MemoryRegion::from(fid).bind(object, flags); });
 }
 
 int mr_control(fid_t, int command, void*) noexcept {
@@ -98,8 +104,10 @@ fi_ops_mr g_mr_ops = {
 };
 
 MemoryRegion::MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, uint64_t chosen) noexcept
-    : fid_mr{}, x_owner(owner), x_access(attr.access), x_iov_count(attr.iov_count) {
-  for (size_t i = 0; i < x_iov_count; ++i) x_iov[i] = attr.mr_iov[i];
+    : fid_mr{}, x_owner(owner) {
+  access = attr.access;
+  iov_count = attr.iov_count;
+  for (size_t i = 0; i < iov_count; ++i) iov[i] = attr.mr_iov[i];
   fid.fclass = FI_CLASS_MR;
   fid.context = attr.context;
   fid.ops = &g_mr_fid_ops;
@@ -110,6 +118,18 @@ MemoryRegion::MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, uint64_
 int MemoryRegion::close() noexcept {
   x_owner.close(*this);
   return 0;
+}
+
+/// Endpoints need no binding, as FI_MR_ENDPOINT is never asked for.
+int MemoryRegion::bind(fid_t object, uint64_t flags) {
+  if (!object) return -FI_EINVAL;
+  if (object->fclass == FI_CLASS_EP) return flags ? -FI_EBADFLAGS : 0;
+  return object->fclass == FI_CLASS_CNTR ? x_owner.bind(*this, Counter::from(object), flags)
+                                         : -FI_EINVAL;
+}
+
+void MemoryRegion::accessed(uint64_t event) noexcept {
+  if (Counter* const cntr = counter(event)) cntr->add_success(1);
 }
 
 MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
@@ -143,9 +163,77 @@ void MemoryRegions::close(MemoryRegion& region) noexcept {
     util::Guard guard(x_lock);
     x_regions.erase(region.key);
   }
-  delete &region;
+  await_users(region);
+  {
+    util::Guard guard(x_lock);
+    unbind(region);
+  }
+  // Whoever did not let go still refers to it.
+  if (region.users.load(std::memory_order_acquire) == 0) delete &region;
   // The last: the domain may go as soon as it has no child, and this object with it.
   if (x_closed) x_closed();
+}
+
+/// Operations of peers under way can't be stopped half-way, only driven to their end: at once, or
+/// with that of their connections. In a forked child there is nobody who could.
+void MemoryRegions::await_users(MemoryRegion& region) noexcept {
+  const util::SystemClock clock;
+  uint64_t deadline = 0;
+  while (region.users.load(std::memory_order_acquire) > 0 && x_epoch == util::process_epoch()) {
+    if (!deadline) deadline = clock.now() + kPatienceNanoseconds;
+    const bool late = clock.now() > deadline;
+    {
+      util::Guard guard(x_lock);
+      for (RegionUser* user : x_users) {
+        if (late) user->abandon(region);
+        user->drive();
+      }
+    }
+    if (late && clock.now() > deadline + kPatienceNanoseconds) {
+      ERDMA_WARN(MR, "a region was closed while a peer's transfer could not be ended\n");
+      return;
+    }
+    sched_yield();
+  }
+}
+
+int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {
+  constexpr uint64_t kEvents = FI_REMOTE_READ | FI_REMOTE_WRITE;
+  if (flags & ~kEvents) return -FI_EBADFLAGS;
+  if (!flags || !cntr.takes(x_lock)) return -FI_EINVAL;
+  util::Guard guard(x_lock);
+  for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
+    if (flags & event && region.counter(event)) return -FI_EINVAL;
+  for (RegionUser* user : x_users) user->lend(cntr);
+  for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
+    if (flags & event) region.counter(event) = &cntr;
+  return 0;
+}
+
+void MemoryRegions::unbind(MemoryRegion& region) noexcept {
+  for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE}) {
+    Counter* const cntr = std::exchange(region.counter(event), nullptr);
+    if (!cntr || counts_with(*cntr)) continue;
+    for (RegionUser* user : x_users) user->take_back(*cntr);
+  }
+}
+
+bool MemoryRegions::counts_with(const Counter& cntr) noexcept {
+  return std::any_of(x_regions.begin(), x_regions.end(), [&](const auto& entry) {
+    return entry.second->counter(FI_REMOTE_READ) == &cntr ||
+           entry.second->counter(FI_REMOTE_WRITE) == &cntr;
+  });
+}
+
+void MemoryRegions::add(RegionUser& user) {
+  x_users.push_back(&user);
+  for (const auto& [key, region] : x_regions)
+    for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
+      if (Counter* const cntr = region->counter(event)) user.lend(*cntr);
+}
+
+void MemoryRegions::remove(RegionUser& user) noexcept {
+  std::erase(x_users, &user);
 }
 
 MemoryRegion* MemoryRegions::find(uint64_t key) noexcept {

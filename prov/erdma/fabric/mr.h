@@ -5,41 +5,64 @@
 #include <cstdint>
 #include <functional>
 #include <unordered_map>
+#include <vector>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 
+#include "protocol/regions.h"
 #include "util/lock.h"
+#include "util/process_epoch.h"
 
 namespace erdma::fabric {
 
+class Counter;
 class Domain;
 class MemoryRegions;
 
-/// One registered region of host memory. Owned by its MemoryRegions until fi_close.
-class MemoryRegion final : public fid_mr {
+/// Executes what peers ask of regions: an endpoint. The caller holds the domain lock.
+class RegionUser {
  public:
-  static constexpr size_t kMaxIov = 4;
+  virtual void drive() noexcept = 0;
+  /// Ends the connections over which operations on the region are under way.
+  virtual void abandon(const protocol::Region& region) noexcept = 0;
+  /// The counter counts what happens here, too, until it is given back: whoever waits for it drives
+  /// this endpoint.
+  virtual void lend(Counter& cntr) = 0;
+  virtual void take_back(Counter& cntr) noexcept = 0;
+
+ protected:
+  ~RegionUser() = default;
+};
+
+/// One registered region of host memory. Owned by its MemoryRegions until fi_close.
+class MemoryRegion final : public fid_mr, public protocol::Region {
+ public:
+  static constexpr size_t kMaxIov = transport::kMaxIov;
   static MemoryRegion& from(fid_mr* mr) noexcept { return static_cast<MemoryRegion&>(*mr); }
   static MemoryRegion& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_mr*>(fid)); }
 
   MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, uint64_t chosen) noexcept;
 
-  uint64_t access() const noexcept { return x_access; }
-  size_t iov_count() const noexcept { return x_iov_count; }
-  const iovec* iov() const noexcept { return x_iov.data(); }
+  int bind(fid_t object, uint64_t flags);
   int close() noexcept;
+  void accessed(uint64_t event) noexcept override;
+  /// Of FI_REMOTE_READ or FI_REMOTE_WRITE; may be null.
+  Counter*& counter(uint64_t event) noexcept {
+    return event == FI_REMOTE_READ ? x_reads : x_writes;
+  }
 
  private:
   MemoryRegions& x_owner;
-  const uint64_t x_access;
-  const size_t x_iov_count;
-  std::array<iovec, kMaxIov> x_iov{};
+  Counter* x_reads = nullptr;
+  Counter* x_writes = nullptr;
 };
 
 /// The memory regions of one domain, by key. A member of the domain; takes the domain lock itself.
-/// Provider keys come from the kernel's random numbers: knowing one tells nothing of another.
-class MemoryRegions {
+/// Provider keys come from the kernel's random numbers: knowing one tells nothing of another, and
+/// none comes back. Keys that the application chose open nothing to peers.
+/// Invariant: once close() has returned, no peer's operation touches the memory.
+class MemoryRegions final : public protocol::Regions {
  public:
   /// `opened` and `closed` are called for each region.
   MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
@@ -49,16 +72,29 @@ class MemoryRegions {
   ~MemoryRegions();
 
   int open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr);
+  /// Waits, for a few seconds at most, until operations of peers on it are over.
   void close(MemoryRegion& region) noexcept;
+  int bind(MemoryRegion& region, Counter& cntr, uint64_t flags);
   /// Null if there is none. The caller holds the domain lock.
   MemoryRegion* find(uint64_t key) noexcept;
+  protocol::Region* region(uint64_t key) noexcept override {
+    return x_provider_keys ? find(key) : nullptr;
+  }
+
+  /// The caller holds the domain lock.
+  void add(RegionUser& user);
+  void remove(RegionUser& user) noexcept;
 
  private:
   int check(const fi_mr_attr& attr, uint64_t flags) const noexcept;
   int choose_key(uint64_t& key) noexcept;
   int random_key(uint64_t& key) noexcept;
+  void await_users(MemoryRegion& region) noexcept;
+  void unbind(MemoryRegion& region) noexcept;
+  bool counts_with(const Counter& cntr) noexcept;
 
   util::OptionalLock& x_lock;
+  const uint32_t x_epoch = util::process_epoch();
   const bool x_provider_keys;
   // The application's fi_mr_attr is that of the API version it asked for.
   const bool x_attr_has_auth_key;
@@ -66,6 +102,7 @@ class MemoryRegions {
   const std::function<void()> x_opened;
   const std::function<void()> x_closed;
   std::unordered_map<uint64_t, MemoryRegion*> x_regions;
+  std::vector<RegionUser*> x_users;
   std::array<uint64_t, 32> x_random{};
   size_t x_random_left = 0;
 };

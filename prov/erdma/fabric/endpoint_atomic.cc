@@ -1,0 +1,327 @@
+// fi_atomic(3).
+#include <algorithm>
+
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_errno.h>
+
+#include "fabric/domain.h"
+#include "fabric/endpoint_args.h"
+#include "protocol/atomic_ops.h"
+
+namespace erdma::fabric {
+namespace {
+
+using protocol::AtomicOp;
+using protocol::Datatype;
+using protocol::wire::Segment;
+
+static_assert(int(FI_UINT64) == int(Datatype::uint64));
+static_assert(int(FI_DOUBLE) == int(Datatype::float64));
+static_assert(int(FI_DOUBLE_COMPLEX) == int(Datatype::complex64));
+static_assert(int(FI_LONG_DOUBLE_COMPLEX) == int(Datatype::complex_long_double));
+static_assert(int(FI_UINT128) == int(Datatype::uint128));
+static_assert(int(FI_PROD) == int(AtomicOp::prod));
+static_assert(int(FI_BXOR) == int(AtomicOp::bit_xor));
+static_assert(int(FI_ATOMIC_READ) == int(AtomicOp::read));
+static_assert(int(FI_CSWAP_GT) == int(AtomicOp::swap_if_greater));
+static_assert(int(FI_MSWAP) == int(AtomicOp::masked_swap));
+
+constexpr uint64_t kAtomicFlags = FI_COMPLETION | FI_MORE | FI_INJECT | FI_INJECT_COMPLETE |
+                                  FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_FENCE;
+
+enum class Form { update, fetch, compare };
+
+/// Bytes of an element; negative fi_errno if there is no such operation in that form.
+ssize_t element_bytes(unsigned datatype, unsigned op, Form form) noexcept {
+  if (!protocol::atomic_function(op, datatype)) return -FI_EOPNOTSUPP;
+  const bool compares = protocol::compares(AtomicOp(op));
+  if (compares != (form == Form::compare)) return -FI_EOPNOTSUPP;
+  if (form == Form::update && AtomicOp(op) == AtomicOp::read) return -FI_EOPNOTSUPP;
+  return ssize_t(protocol::datatype_size(datatype));
+}
+
+int valid(fid_ep*, fi_datatype datatype, fi_op op, size_t* count, Form form) noexcept {
+  const ssize_t element = element_bytes(unsigned(datatype), unsigned(op), form);
+  if (element < 0) return int(element);
+  if (!count) return -FI_EINVAL;
+  *count = protocol::kMaxAtomicBytes / size_t(element);
+  return 0;
+}
+
+/// fi_ioc, which counts elements, to iovec. Returns the elements, or a negative fi_errno.
+ssize_t convert(const fi_ioc* from, size_t count, size_t element, iovec* to) noexcept {
+  if (count > transport::kMaxIov || (count > 0 && !from)) return -FI_EINVAL;
+  size_t elements = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (from[i].count > protocol::kMaxAtomicBytes) return -FI_EMSGSIZE;
+    if (!from[i].addr && from[i].count) return -FI_EINVAL;
+    to[i] = {from[i].addr, from[i].count * element};
+    elements += from[i].count;
+  }
+  return ssize_t(elements);
+}
+
+/// Of what an entry point is given, not checked yet.
+size_t total_count(const fi_ioc* from, size_t count) noexcept {
+  size_t elements = 0;
+  for (size_t i = 0; from && i < std::min(count, transport::kMaxIov); ++i)
+    elements += from[i].count;
+  return elements;
+}
+
+/// One atomic operation in libfabric's terms. All lists count elements.
+struct Call {
+  Form form;
+  fi_datatype datatype;
+  fi_op op;
+  const fi_ioc* operands;
+  size_t operand_count;
+  const fi_ioc* compares;
+  size_t compare_count;
+  const fi_ioc* results;
+  size_t result_count;
+  const fi_rma_ioc* remote;
+  size_t remote_count;
+  fi_addr_t peer;
+  void* context;
+};
+
+/// The same in the engine's.
+struct Converted {
+  iovec operands[transport::kMaxIov];
+  iovec compares[transport::kMaxIov];
+  iovec results[transport::kMaxIov];
+  Segment segments[transport::kMaxIov];
+  protocol::OneSidedArgs args{};
+
+  int take(const Endpoint& ep, const Call& call) noexcept;
+
+ private:
+  int take_remote(const Call& call, size_t element, size_t count) noexcept;
+};
+
+int Converted::take(const Endpoint& ep, const Call& call) noexcept {
+  const ssize_t size = element_bytes(unsigned(call.datatype), unsigned(call.op), call.form);
+  if (size < 0) return int(size);
+  const auto element = size_t(size);
+  const bool reads_only = call.op == FI_ATOMIC_READ;
+  const ssize_t operand_elements =
+      reads_only ? 0 : convert(call.operands, call.operand_count, element, operands);
+  const ssize_t compare_elements = convert(call.compares, call.compare_count, element, compares);
+  const ssize_t result_elements = convert(call.results, call.result_count, element, results);
+  for (const ssize_t each : {operand_elements, compare_elements, result_elements})
+    if (each < 0) return int(each);
+  const ssize_t count = reads_only ? result_elements : operand_elements;
+  if (count == 0 || (call.form == Form::compare && compare_elements != count) ||
+      (call.form != Form::update && result_elements != count))
+    return -FI_EINVAL;
+  if (size_t(count) > protocol::kMaxAtomicBytes / element) return -FI_EMSGSIZE;
+  args.local = send_args(ep, results, call.result_count, size_t(result_elements) * element,
+                         call.peer, 0, call.context, false);
+  args.local.inject = false;
+  args.op = protocol::wire::Op::atomic;
+  args.word = {0, uint8_t(call.op), uint8_t(call.datatype), 0};
+  args.flags = uint8_t((call.form != Form::update ? protocol::wire::kFetch : 0) |
+                       (call.form == Form::compare ? protocol::wire::kCompare : 0));
+  args.element = element;
+  args.count = size_t(count);
+  args.operands = operands;
+  args.operand_count = reads_only ? 0 : call.operand_count;
+  args.compares = compares;
+  args.compare_count = call.compare_count;
+  return take_remote(call, element, size_t(count));
+}
+
+int Converted::take_remote(const Call& call, size_t element, size_t count) noexcept {
+  if (call.remote_count > transport::kMaxIov || !call.remote) return -FI_EINVAL;
+  size_t total = 0;
+  for (size_t i = 0; i < call.remote_count; ++i) {
+    const fi_rma_ioc& from = call.remote[i];
+    if (from.count > count) return -FI_EINVAL;
+    total += from.count;
+    if (from.count) segments[args.segment_count++] = {from.addr, from.key, from.count * element};
+  }
+  args.segments = segments;
+  return total == count ? 0 : -FI_EINVAL;
+}
+
+ssize_t run(fid_ep* fid, const Call& call) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  Converted converted;
+  if (const int bad = converted.take(ep, call)) return bad;
+  converted.args.local.inject = call.form == Form::update && ep.send_defaults().inject;
+  return ep.one_sided(converted.args);
+}
+
+ssize_t run_msg(fid_ep* fid, const Call& call, uint64_t flags) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  Converted converted;
+  if (flags & ~kAtomicFlags) return -FI_EBADFLAGS;
+  if (const int bad = converted.take(ep, call)) return bad;
+  if (const int bad = apply_send_flags(ep, flags, converted.args.local)) return bad;
+  if (call.form != Form::update) converted.args.local.inject = false;
+  return ep.one_sided(converted.args);
+}
+
+fi_ioc ioc(const void* buffer, size_t count) noexcept {
+  return {const_cast<void*>(buffer), count};
+}
+
+Call call_of(Form form, const fi_msg_atomic& msg) noexcept {
+  return {form,       msg.datatype, msg.op, msg.msg_iov, msg.iov_count,     nullptr,
+          0,          nullptr,      0,      msg.rma_iov, msg.rma_iov_count, msg.addr,
+          msg.context};
+}
+
+// NOLINTBEGIN(readability-function-size): libfabric sets the number of parameters
+
+ssize_t writev(fid_ep* ep, const fi_ioc* iov, void**, size_t count, fi_addr_t peer,
+               uint64_t address, uint64_t key, fi_datatype datatype, fi_op op,
+               void* context) noexcept {
+  const fi_rma_ioc remote{address, total_count(iov, count), key};
+  return run(ep, {Form::update, datatype, op, iov, count, nullptr, 0, nullptr, 0, &remote, 1, peer,
+                  context});
+}
+
+ssize_t write(fid_ep* ep, const void* buffer, size_t count, void*, fi_addr_t peer, uint64_t address,
+              uint64_t key, fi_datatype datatype, fi_op op, void* context) noexcept {
+  const fi_ioc operand = ioc(buffer, count);
+  return writev(ep, &operand, nullptr, 1, peer, address, key, datatype, op, context);
+}
+
+ssize_t writemsg(fid_ep* ep, const fi_msg_atomic* msg, uint64_t flags) noexcept {
+  return msg ? run_msg(ep, call_of(Form::update, *msg), flags) : -FI_EINVAL;
+}
+
+ssize_t inject(fid_ep* fid, const void* buffer, size_t count, fi_addr_t peer, uint64_t address,
+               uint64_t key, fi_datatype datatype, fi_op op) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  const fi_ioc operand = ioc(buffer, count);
+  const fi_rma_ioc remote{address, count, key};
+  Converted converted;
+  if (const int bad = converted.take(ep, {Form::update, datatype, op, &operand, 1, nullptr, 0,
+                                          nullptr, 0, &remote, 1, peer, nullptr}))
+    return bad;
+  converted.args.local.inject = true;
+  converted.args.local.report = false;
+  return ep.one_sided(converted.args);
+}
+
+ssize_t readwritev(fid_ep* ep, const fi_ioc* iov, void**, size_t count, fi_ioc* results, void**,
+                   size_t result_count, fi_addr_t peer, uint64_t address, uint64_t key,
+                   fi_datatype datatype, fi_op op, void* context) noexcept {
+  const fi_rma_ioc remote{address, total_count(results, result_count), key};
+  return run(ep, {Form::fetch, datatype, op, iov, count, nullptr, 0, results, result_count, &remote,
+                  1, peer, context});
+}
+
+ssize_t readwrite(fid_ep* ep, const void* buffer, size_t count, void*, void* result, void*,
+                  fi_addr_t peer, uint64_t address, uint64_t key, fi_datatype datatype, fi_op op,
+                  void* context) noexcept {
+  const fi_ioc operand = ioc(buffer, count);
+  fi_ioc fetched = ioc(result, count);
+  return readwritev(ep, &operand, nullptr, 1, &fetched, nullptr, 1, peer, address, key, datatype,
+                    op, context);
+}
+
+ssize_t readwritemsg(fid_ep* ep, const fi_msg_atomic* msg, fi_ioc* results, void**,
+                     size_t result_count, uint64_t flags) noexcept {
+  if (!msg) return -FI_EINVAL;
+  Call call = call_of(Form::fetch, *msg);
+  call.results = results;
+  call.result_count = result_count;
+  return run_msg(ep, call, flags);
+}
+
+ssize_t compwritev(fid_ep* ep, const fi_ioc* iov, void**, size_t count, const fi_ioc* compares,
+                   void**, size_t compare_count, fi_ioc* results, void**, size_t result_count,
+                   fi_addr_t peer, uint64_t address, uint64_t key, fi_datatype datatype, fi_op op,
+                   void* context) noexcept {
+  const fi_rma_ioc remote{address, total_count(iov, count), key};
+  return run(ep, {Form::compare, datatype, op, iov, count, compares, compare_count, results,
+                  result_count, &remote, 1, peer, context});
+}
+
+ssize_t compwrite(fid_ep* ep, const void* buffer, size_t count, void*, const void* compare, void*,
+                  void* result, void*, fi_addr_t peer, uint64_t address, uint64_t key,
+                  fi_datatype datatype, fi_op op, void* context) noexcept {
+  const fi_ioc operand = ioc(buffer, count), comparison = ioc(compare, count);
+  fi_ioc fetched = ioc(result, count);
+  return compwritev(ep, &operand, nullptr, 1, &comparison, nullptr, 1, &fetched, nullptr, 1, peer,
+                    address, key, datatype, op, context);
+}
+
+ssize_t compwritemsg(fid_ep* ep, const fi_msg_atomic* msg, const fi_ioc* compares, void**,
+                     size_t compare_count, fi_ioc* results, void**, size_t result_count,
+                     uint64_t flags) noexcept {
+  if (!msg) return -FI_EINVAL;
+  Call call = call_of(Form::compare, *msg);
+  call.compares = compares;
+  call.compare_count = compare_count;
+  call.results = results;
+  call.result_count = result_count;
+  return run_msg(ep, call, flags);
+}
+
+// NOLINTEND(readability-function-size)
+
+int writevalid(fid_ep* ep, fi_datatype datatype, fi_op op, size_t* count) noexcept {
+  return valid(ep, datatype, op, count, Form::update);
+}
+int readwritevalid(fid_ep* ep, fi_datatype datatype, fi_op op, size_t* count) noexcept {
+  return valid(ep, datatype, op, count, Form::fetch);
+}
+int compwritevalid(fid_ep* ep, fi_datatype datatype, fi_op op, size_t* count) noexcept {
+  return valid(ep, datatype, op, count, Form::compare);
+}
+
+}  // namespace
+
+int query_atomic(fid_domain*, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
+                 uint64_t flags) noexcept {
+  constexpr uint64_t kForms = FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC;
+  if (!attr || (flags & kForms) == kForms) return -FI_EINVAL;
+  if (flags & ~kForms) return -FI_EOPNOTSUPP;  // FI_TAGGED: no atomics with tags
+  const Form form = flags & FI_FETCH_ATOMIC     ? Form::fetch
+                    : flags & FI_COMPARE_ATOMIC ? Form::compare
+                                                : Form::update;
+  if (const int bad = valid(nullptr, datatype, op, &attr->count, form)) return bad;
+  attr->size = protocol::datatype_size(unsigned(datatype));
+  return 0;
+}
+
+fi_ops_atomic g_atomic_ops = {
+    .size = sizeof(fi_ops_atomic),
+    .write = write,
+    .writev = writev,
+    .writemsg = writemsg,
+    .inject = inject,
+    .readwrite = readwrite,
+    .readwritev = readwritev,
+    .readwritemsg = readwritemsg,
+    .compwrite = compwrite,
+    .compwritev = compwritev,
+    .compwritemsg = compwritemsg,
+    .writevalid = writevalid,
+    .readwritevalid = readwritevalid,
+    .compwritevalid = compwritevalid,
+};
+
+fi_ops_atomic g_atomic_ops_disabled = {
+    .size = sizeof(fi_ops_atomic),
+    .write = not_enabled,
+    .writev = not_enabled,
+    .writemsg = not_enabled,
+    .inject = not_enabled,
+    .readwrite = not_enabled,
+    .readwritev = not_enabled,
+    .readwritemsg = not_enabled,
+    .compwrite = not_enabled,
+    .compwritev = not_enabled,
+    .compwritemsg = not_enabled,
+    .writevalid = writevalid,
+    .readwritevalid = readwritevalid,
+    .compwritevalid = compwritevalid,
+};
+
+}  // namespace erdma::fabric

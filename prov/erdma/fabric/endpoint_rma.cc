@@ -1,0 +1,161 @@
+// fi_rma(3).
+#include <rdma/fi_errno.h>
+
+#include "fabric/endpoint_args.h"
+
+namespace erdma::fabric {
+namespace {
+
+using protocol::wire::Op;
+using protocol::wire::Segment;
+
+constexpr uint64_t kReadFlags =
+    FI_COMPLETION | FI_MORE | FI_FENCE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+
+protocol::OneSidedArgs rma_args(const Endpoint& ep, Op op, const iovec* iov, size_t count,
+                                size_t length, fi_addr_t peer, const Segment* segments,
+                                size_t segment_count, void* context) noexcept {
+  protocol::OneSidedArgs args{};
+  args.local = send_args(ep, iov, count, length, peer, 0, context, false);
+  if (op == Op::read) args.local.inject = false;
+  args.op = op;
+  args.segments = segments;
+  args.segment_count = segment_count;
+  return args;
+}
+
+ssize_t transfer(fid_ep* fid, Op op, const void* buffer, size_t length, fi_addr_t peer,
+                 uint64_t address, uint64_t key, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  const Segment segment{address, key, length};
+  return ep.one_sided(rma_args(ep, op, &iov, 1, length, peer, &segment, 1, context));
+}
+
+ssize_t transferv(fid_ep* fid, Op op, const iovec* iov, size_t count, fi_addr_t peer,
+                  uint64_t address, uint64_t key, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (const int bad = check_iov(iov, count, length)) return bad;
+  const Segment segment{address, key, length};
+  return ep.one_sided(rma_args(ep, op, iov, count, length, peer, &segment, 1, context));
+}
+
+/// The remote segments of a message; they must be as long as the local memory.
+int take_segments(const fi_msg_rma& msg, size_t length, Segment* segments) noexcept {
+  if (msg.rma_iov_count > transport::kMaxIov || (msg.rma_iov_count && !msg.rma_iov))
+    return -FI_EINVAL;
+  size_t total = 0;
+  for (size_t i = 0; i < msg.rma_iov_count; ++i) {
+    const fi_rma_iov& from = msg.rma_iov[i];
+    segments[i] = {from.addr, from.key, from.len};
+    if (__builtin_add_overflow(total, from.len, &total)) return -FI_EINVAL;
+  }
+  return total == length ? 0 : -FI_EINVAL;
+}
+
+ssize_t transfermsg(fid_ep* fid, Op op, const fi_msg_rma* msg, uint64_t flags) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  Segment segments[transport::kMaxIov];
+  if (!msg) return -FI_EINVAL;
+  if (op == Op::read && flags & ~kReadFlags) return -FI_EBADFLAGS;
+  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
+  if (const int bad = take_segments(*msg, length, segments)) return bad;
+  protocol::OneSidedArgs args = rma_args(ep, op, msg->msg_iov, msg->iov_count, length, msg->addr,
+                                         segments, msg->rma_iov_count, msg->context);
+  args.local.data = msg->data;
+  if (const int bad = apply_send_flags(ep, flags, args.local)) return bad;
+  return ep.one_sided(args);
+}
+
+ssize_t write_injected(fid_ep* fid, const void* buffer, size_t length, bool has_data, uint64_t data,
+                       fi_addr_t peer, uint64_t address, uint64_t key) noexcept {
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  const Segment segment{address, key, length};
+  protocol::OneSidedArgs args{};
+  args.local = inject_args(&iov, length, peer, 0, false);
+  args.local.has_data = has_data;
+  args.local.data = data;
+  args.op = Op::write;
+  args.segments = &segment;
+  args.segment_count = 1;
+  return Endpoint::from(fid).one_sided(args);
+}
+
+ssize_t read(fid_ep* ep, void* buffer, size_t length, void*, fi_addr_t peer, uint64_t address,
+             uint64_t key, void* context) noexcept {
+  return transfer(ep, Op::read, buffer, length, peer, address, key, context);
+}
+ssize_t readv(fid_ep* ep, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t address,
+              uint64_t key, void* context) noexcept {
+  return transferv(ep, Op::read, iov, count, peer, address, key, context);
+}
+ssize_t readmsg(fid_ep* ep, const fi_msg_rma* msg, uint64_t flags) noexcept {
+  return transfermsg(ep, Op::read, msg, flags);
+}
+ssize_t write(fid_ep* ep, const void* buffer, size_t length, void*, fi_addr_t peer,
+              uint64_t address, uint64_t key, void* context) noexcept {
+  return transfer(ep, Op::write, buffer, length, peer, address, key, context);
+}
+ssize_t writev(fid_ep* ep, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t address,
+               uint64_t key, void* context) noexcept {
+  return transferv(ep, Op::write, iov, count, peer, address, key, context);
+}
+ssize_t writemsg(fid_ep* ep, const fi_msg_rma* msg, uint64_t flags) noexcept {
+  return transfermsg(ep, Op::write, msg, flags);
+}
+ssize_t inject(fid_ep* ep, const void* buffer, size_t length, fi_addr_t peer, uint64_t address,
+               uint64_t key) noexcept {
+  return write_injected(ep, buffer, length, false, 0, peer, address, key);
+}
+ssize_t injectdata(fid_ep* ep, const void* buffer, size_t length, uint64_t data, fi_addr_t peer,
+                   uint64_t address, uint64_t key) noexcept {
+  return write_injected(ep, buffer, length, true, data, peer, address, key);
+}
+
+// NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
+ssize_t writedata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t data,
+                  fi_addr_t peer, uint64_t address, uint64_t key, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  const Segment segment{address, key, length};
+  protocol::OneSidedArgs args =
+      rma_args(ep, Op::write, &iov, 1, length, peer, &segment, 1, context);
+  args.local.has_data = true;
+  args.local.data = data;
+  return ep.one_sided(args);
+}
+
+}  // namespace
+
+fi_ops_rma g_rma_ops = {
+    .size = sizeof(fi_ops_rma),
+    .read = read,
+    .readv = readv,
+    .readmsg = readmsg,
+    .write = write,
+    .writev = writev,
+    .writemsg = writemsg,
+    .inject = inject,
+    .writedata = writedata,
+    .injectdata = injectdata,
+};
+
+fi_ops_rma g_rma_ops_disabled = {
+    .size = sizeof(fi_ops_rma),
+    .read = not_enabled,
+    .readv = not_enabled,
+    .readmsg = not_enabled,
+    .write = not_enabled,
+    .writev = not_enabled,
+    .writemsg = not_enabled,
+    .inject = not_enabled,
+    .writedata = not_enabled,
+    .injectdata = not_enabled,
+};
+
+}  // namespace erdma::fabric
