@@ -1,0 +1,235 @@
+#include "protocol/atomic_ops.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <complex>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "libcheck.h"
+
+namespace {
+
+using erdma::protocol::atomic_function;
+using erdma::protocol::AtomicOp;
+using erdma::protocol::Datatype;
+using erdma::protocol::datatype_size;
+using erdma::protocol::kAtomicOps;
+using erdma::protocol::kDatatypes;
+
+template <typename T>
+const std::byte* bytes(const T& value) {
+  return reinterpret_cast<const std::byte*>(&value);
+}
+
+/// One element; checks that the old value is fetched.
+template <typename T>
+T run(AtomicOp op, Datatype type, T target, T operand, T compare = T()) {
+  ck_assert_uint_eq(datatype_size(unsigned(type)), sizeof(T));
+  const auto function = atomic_function(unsigned(op), unsigned(type));
+  ck_assert(function != nullptr);
+  T changed = target, fetched{};
+  function(reinterpret_cast<std::byte*>(&changed), bytes(operand), bytes(compare),
+           reinterpret_cast<std::byte*>(&fetched), 1);
+  ck_assert(fetched == target);
+  T again = target;
+  function(reinterpret_cast<std::byte*>(&again), bytes(operand), bytes(compare), nullptr, 1);
+  ck_assert(again == changed);
+  return changed;
+}
+
+struct IntegerCase {
+  AtomicOp op;
+  int target, operand, compare;
+  int expected;
+};
+constexpr IntegerCase kIntegerCases[] = {
+    {AtomicOp::min, 5, 3, 0, 3},
+    {AtomicOp::min, 3, 5, 0, 3},
+    {AtomicOp::max, 5, 3, 0, 5},
+    {AtomicOp::max, 3, 5, 0, 5},
+    {AtomicOp::sum, 5, 3, 0, 8},
+    {AtomicOp::prod, 5, 3, 0, 15},
+    {AtomicOp::logical_or, 0, 3, 0, 1},
+    {AtomicOp::logical_or, 0, 0, 0, 0},
+    {AtomicOp::logical_and, 4, 3, 0, 1},
+    {AtomicOp::logical_and, 4, 0, 0, 0},
+    {AtomicOp::logical_xor, 4, 3, 0, 0},
+    {AtomicOp::logical_xor, 4, 0, 0, 1},
+    {AtomicOp::bit_or, 5, 3, 0, 7},
+    {AtomicOp::bit_and, 5, 3, 0, 1},
+    {AtomicOp::bit_xor, 5, 3, 0, 6},
+    {AtomicOp::read, 5, 3, 0, 5},
+    {AtomicOp::write, 5, 3, 0, 3},
+    {AtomicOp::swap_if_equal, 5, 3, 5, 3},
+    {AtomicOp::swap_if_equal, 5, 3, 4, 5},
+    {AtomicOp::swap_if_not_equal, 5, 3, 5, 5},
+    {AtomicOp::swap_if_not_equal, 5, 3, 4, 3},
+    {AtomicOp::swap_if_less_or_equal, 5, 3, 5, 3},
+    {AtomicOp::swap_if_less_or_equal, 5, 3, 6, 5},
+    {AtomicOp::swap_if_less, 5, 3, 4, 3},
+    {AtomicOp::swap_if_less, 5, 3, 5, 5},
+    {AtomicOp::swap_if_greater_or_equal, 5, 3, 5, 3},
+    {AtomicOp::swap_if_greater_or_equal, 5, 3, 4, 5},
+    {AtomicOp::swap_if_greater, 5, 3, 6, 3},
+    {AtomicOp::swap_if_greater, 5, 3, 5, 5},
+    {AtomicOp::masked_swap, 0b1010, 0b0101, 0b0011, 0b1001},
+};
+
+__extension__ using Int128 = __int128;
+__extension__ using Uint128 = unsigned __int128;
+
+template <typename T>
+void expect(const IntegerCase& c, Datatype type) {
+  ck_assert(run(c.op, type, T(c.target), T(c.operand), T(c.compare)) == T(c.expected));
+}
+
+START_TEST(operation_means_what_fi_atomic_says_for_every_integer) {
+  const IntegerCase& c = kIntegerCases[_i];
+  expect<int8_t>(c, Datatype::int8);
+  expect<uint8_t>(c, Datatype::uint8);
+  expect<int16_t>(c, Datatype::int16);
+  expect<uint16_t>(c, Datatype::uint16);
+  expect<int32_t>(c, Datatype::int32);
+  expect<uint32_t>(c, Datatype::uint32);
+  expect<int64_t>(c, Datatype::int64);
+  expect<uint64_t>(c, Datatype::uint64);
+  expect<Int128>(c, Datatype::int128);
+  expect<Uint128>(c, Datatype::uint128);
+  const bool bits = c.op == AtomicOp::bit_or || c.op == AtomicOp::bit_and ||
+                    c.op == AtomicOp::bit_xor || c.op == AtomicOp::masked_swap;
+  if (bits) return;
+  expect<float>(c, Datatype::float32);
+  expect<double>(c, Datatype::float64);
+  expect<long double>(c, Datatype::long_double);
+}
+END_TEST
+
+START_TEST(signed_elements_compare_as_such_and_sums_wrap_around) {
+  ck_assert_int_eq(run<int8_t>(AtomicOp::min, Datatype::int8, 1, -1), -1);
+  ck_assert_uint_eq(run<uint8_t>(AtomicOp::min, Datatype::uint8, 1, uint8_t(-1)), 1);
+  ck_assert_int_eq(run<int8_t>(AtomicOp::sum, Datatype::int8, 127, 1), -128);
+  ck_assert_int_eq(run<int32_t>(AtomicOp::sum, Datatype::int32, INT32_MAX, 1), INT32_MIN);
+  ck_assert_uint_eq(run<uint16_t>(AtomicOp::prod, Datatype::uint16, 65535, 65535), 1);
+  ck_assert_int_eq(run<int64_t>(AtomicOp::prod, Datatype::int64, INT64_MAX, 2), -2);
+}
+END_TEST
+
+START_TEST(complex_numbers_multiply_as_such) {
+  using C = std::complex<double>;
+  ck_assert(run(AtomicOp::prod, Datatype::complex64, C(1, 2), C(3, 4)) == C(-5, 10));
+  using F = std::complex<float>;
+  ck_assert(run(AtomicOp::sum, Datatype::complex32, F(1, 2), F(3, 4)) == F(4, 6));
+  ck_assert(run(AtomicOp::swap_if_equal, Datatype::complex32, F(1, 2), F(3, 4), F(1, 2)) ==
+            F(3, 4));
+  using L = std::complex<long double>;
+  ck_assert(run(AtomicOp::logical_and, Datatype::complex_long_double, L(0, 2), L(3, 0)) == L(1));
+}
+END_TEST
+
+START_TEST(what_has_no_meaning_is_not_offered) {
+  for (const auto type :
+       {Datatype::complex32, Datatype::complex64, Datatype::complex_long_double}) {
+    for (const auto op :
+         {AtomicOp::min, AtomicOp::max, AtomicOp::swap_if_less, AtomicOp::swap_if_greater_or_equal})
+      ck_assert(atomic_function(unsigned(op), unsigned(type)) == nullptr);
+  }
+  for (const auto type : {Datatype::float32, Datatype::long_double, Datatype::complex64})
+    for (const auto op : {AtomicOp::bit_or, AtomicOp::masked_swap})
+      ck_assert(atomic_function(unsigned(op), unsigned(type)) == nullptr);
+  ck_assert(atomic_function(kAtomicOps, 0) == nullptr);
+  ck_assert(atomic_function(0, kDatatypes) == nullptr);
+  ck_assert(atomic_function(~0u, ~0u) == nullptr);
+  ck_assert_uint_eq(datatype_size(kDatatypes), 0);
+}
+END_TEST
+
+START_TEST(elements_need_not_be_aligned) {
+  alignas(16) std::byte memory[64] = {};
+  const uint64_t operand[2] = {5, 6};
+  atomic_function(unsigned(AtomicOp::sum), unsigned(Datatype::uint64))(memory + 3, bytes(operand),
+                                                                       nullptr, nullptr, 2);
+  uint64_t result[2];
+  std::memcpy(result, memory + 3, sizeof(result));
+  ck_assert_uint_eq(result[0], 5);
+  ck_assert_uint_eq(result[1], 6);
+  ck_assert(memory[2] == std::byte(0) && memory[19] == std::byte(0));
+}
+END_TEST
+
+// Sums by several threads: of elements that the processor changes in one step, and of others.
+template <typename T>
+void add_up(Datatype type) {
+  constexpr int kThreads = 4, kEach = 20000;
+  alignas(16) T total{};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&] {
+      const T one(1);
+      for (int n = 0; n < kEach; ++n)
+        atomic_function(unsigned(AtomicOp::sum), unsigned(type))(
+            reinterpret_cast<std::byte*>(&total), bytes(one), nullptr, nullptr, 1);
+    });
+  for (std::thread& thread : threads) thread.join();
+  ck_assert(total == T(kThreads * kEach));
+}
+
+START_TEST(no_sum_is_lost_between_threads) {
+  add_up<uint64_t>(Datatype::uint64);
+  add_up<double>(Datatype::float64);
+  add_up<Int128>(Datatype::int128);
+  add_up<std::complex<double>>(Datatype::complex64);
+}
+END_TEST
+
+START_TEST(no_sum_is_lost_between_processes_that_share_the_memory) {
+  constexpr int kEach = 50000;
+  auto* total = static_cast<uint64_t*>(
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const auto add = [&] {
+    const uint64_t one = 1;
+    for (int n = 0; n < kEach; ++n)
+      atomic_function(unsigned(AtomicOp::sum), unsigned(Datatype::uint64))(
+          reinterpret_cast<std::byte*>(total), bytes(one), nullptr, nullptr, 1);
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    add();
+    _exit(0);
+  }
+  add();
+  int status = 0;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  ck_assert_uint_eq(*total, 2 * kEach);
+}
+END_TEST
+
+Suite* make_suite() {
+  Suite* suite = suite_create("atomic_ops");
+  TCase* tcase = tcase_create("atomic_ops");
+  tcase_add_loop_test(tcase, operation_means_what_fi_atomic_says_for_every_integer, 0,
+                      std::size(kIntegerCases));
+  tcase_add_test(tcase, signed_elements_compare_as_such_and_sums_wrap_around);
+  tcase_add_test(tcase, complex_numbers_multiply_as_such);
+  tcase_add_test(tcase, what_has_no_meaning_is_not_offered);
+  tcase_add_test(tcase, elements_need_not_be_aligned);
+  tcase_add_test(tcase, no_sum_is_lost_between_threads);
+  tcase_add_test(tcase, no_sum_is_lost_between_processes_that_share_the_memory);
+  suite_add_tcase(suite, tcase);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(make_suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
