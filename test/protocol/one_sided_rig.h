@@ -30,7 +30,8 @@ struct FakeRegions final : protocol::Regions {
 /// The one-sided half of a Node.
 struct OneSidedNode {
   explicit OneSidedNode(Node& node_)
-      : node(node_), setup{regions, reads, writes, remote_reads, remote_writes} {
+      : node(node_), setup{node.transport.name, regions,      reads, writes,
+                           remote_reads,        remote_writes} {
     node.engine.enable_one_sided(setup);
   }
 

@@ -280,6 +280,23 @@ START_TEST(operations_beyond_the_limit_are_eagain_and_clear_with_progress) {
 }
 END_TEST
 
+START_TEST(reads_from_oneself_are_queued_beyond_the_limit) {
+  OneSidedPair pair;
+  auto& a = pair.initiator;
+  a.regions.by_key[kKey] = &pair.region;
+  pair.a.transport.behaviour.room = 0;
+  char bytes[2000], byte = 'w';
+  const uint32_t limit = erdma::test::kConfig.send_limit;
+  for (uint32_t i = 0; i < 3 * limit; ++i)
+    must(a.read(0, bytes, _i ? 2000 : 8, pair.memory.data(), kKey));
+  ck_assert_int_eq(a.write(0, &byte, 1, pair.memory.data(), kKey), -FI_EAGAIN);
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  settle(pair);
+  ck_assert_uint_eq(a.reads.entries.size(), 3 * limit);
+  while (!a.reads.entries.empty()) ck_assert_int_eq(a.reads.take().error, 0);
+}
+END_TEST
+
 // Small ones, which is what fi_info promises: through a link that is full again and again.
 START_TEST(small_operations_keep_their_order_over_a_full_link) {
   OneSidedPair pair;
@@ -498,6 +515,7 @@ Suite* make_suite() {
                       2);
   tcase_add_test(tcase, inject_beyond_the_limit_is_refused);
   tcase_add_test(tcase, operations_beyond_the_limit_are_eagain_and_clear_with_progress);
+  tcase_add_loop_test(tcase, reads_from_oneself_are_queued_beyond_the_limit, 0, 2);
   tcase_add_test(tcase, small_operations_keep_their_order_over_a_full_link);
   tcase_add_test(tcase, fenced_operation_waits_for_what_is_in_flight);
   tcase_add_test(tcase, fenced_message_waits_for_a_write);

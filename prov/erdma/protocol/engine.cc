@@ -21,8 +21,7 @@ Engine::Engine(const EngineConfig& config, AddressBook& book, Router& router,
       x_router(router),
       x_transports(std::move(transports)),
       x_sent(sent),
-      x_received(received),
-      x_sends(config.send_limit) {}
+      x_received(received) {}
 
 Engine::~Engine() = default;
 

@@ -118,7 +118,8 @@ class Engine final : public transport::Sink {
   /// progress(); else nothing was begun.
   [[nodiscard]] int post_send(const SendArgs& args) noexcept;
   [[nodiscard]] int post_receive(const ReceiveArgs& args) noexcept;
-  /// Completes once the target has executed it. Needs enable_one_sided().
+  /// Completes once the target has executed it. Needs enable_one_sided(). Reads from oneself never
+  /// are -FI_EAGAIN: clients use them to flush, and some do not try again.
   [[nodiscard]] int post_one_sided(const OneSidedArgs& args) noexcept;
   [[nodiscard]] int probe(const ReceiveArgs& args, Probe kind) noexcept;
   /// Withdraws the oldest receive, or send not yet on the wire, with this context: completes with
@@ -169,6 +170,7 @@ class Engine final : public transport::Sink {
   // send.cc
   bool goes_direct(const SendArgs& args, const Peer& peer) noexcept;
   int post_send_slow(SendArgs args, Peer& peer) noexcept;
+  bool sends_full() const noexcept { return x_sends.in_use() >= x_config.send_limit; }
   Send* make_send(const SendArgs& args, Peer& peer) noexcept;
   int begin(Send& send) noexcept;
   CompletionSink& sink_of(const Send& send) noexcept;

@@ -9,6 +9,7 @@
 #include "protocol/regions.h"
 #include "protocol/request.h"
 #include "protocol/wire.h"
+#include "util/socket_address.h"
 
 /// RMA and atomic operations, carried by messages: the target's progress executes them, so they
 /// work on every path, and memory is touched by its owner or with its owner's knowledge only.
@@ -19,6 +20,7 @@ inline constexpr size_t kMaxAtomicBytes = 4096;
 
 /// Where completions of one-sided operations go, and what peers may access.
 struct OneSidedSetup {
+  const util::SocketAddress& name;  ///< of the endpoint itself
   Regions& regions;
   CompletionSink& reads;          ///< of our reads and fetching atomics
   CompletionSink& writes;         ///< of our writes and other atomics

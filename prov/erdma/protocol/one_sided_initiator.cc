@@ -49,7 +49,9 @@ int Engine::post_one_sided(const OneSidedArgs& args) noexcept {
   if (!peer || !x_one_sided_setup) return -FI_EINVAL;
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
   if (args.local.inject && args.local.length > x_config.inject_size) return -FI_EMSGSIZE;
-  Send* send = make_one_sided(args, *peer);
+  const bool full =
+      sends_full() && !(args.op == wire::Op::read && peer->address == x_one_sided_setup->name);
+  Send* send = full ? nullptr : make_one_sided(args, *peer);
   if (send) return begin(*send);
   progress();
   return -FI_EAGAIN;

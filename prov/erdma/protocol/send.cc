@@ -15,7 +15,7 @@ namespace erdma::protocol {
 int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
   if (args.inject && args.length > x_config.inject_size) return -FI_EMSGSIZE;
-  Send* send = make_send(args, peer);
+  Send* send = sends_full() ? nullptr : make_send(args, peer);
   if (!send) {
     progress();
     return -FI_EAGAIN;
