@@ -12,15 +12,26 @@ using protocol::wire::Segment;
 constexpr uint64_t kReadFlags =
     FI_COMPLETION | FI_MORE | FI_FENCE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 
-protocol::OneSidedArgs rma_args(const Endpoint& ep, Op op, const iovec* iov, size_t count,
-                                size_t length, fi_addr_t peer, const Segment* segments,
-                                size_t segment_count, void* context) noexcept {
+struct Local {
+  const iovec* iov;
+  size_t count;
+  size_t length;
+};
+
+struct Remote {
+  fi_addr_t peer;
+  const Segment* segments;
+  size_t count;
+};
+
+protocol::OneSidedArgs rma_args(const Endpoint& ep, Op op, const Local& local, const Remote& remote,
+                                void* context) noexcept {
   protocol::OneSidedArgs args{};
-  args.local = send_args(ep, iov, count, length, peer, 0, context, false);
+  args.local = send_args(ep, local.iov, local.count, local.length, remote.peer, 0, context, false);
   if (op == Op::read) args.local.inject = false;
   args.op = op;
-  args.segments = segments;
-  args.segment_count = segment_count;
+  args.segments = remote.segments;
+  args.segment_count = remote.count;
   return args;
 }
 
@@ -30,7 +41,7 @@ ssize_t transfer(fid_ep* fid, Op op, const void* buffer, size_t length, fi_addr_
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
   const Segment segment{address, key, length};
-  return ep.one_sided(rma_args(ep, op, &iov, 1, length, peer, &segment, 1, context));
+  return ep.one_sided(rma_args(ep, op, {&iov, 1, length}, {peer, &segment, 1}, context));
 }
 
 ssize_t transferv(fid_ep* fid, Op op, const iovec* iov, size_t count, fi_addr_t peer,
@@ -39,7 +50,7 @@ ssize_t transferv(fid_ep* fid, Op op, const iovec* iov, size_t count, fi_addr_t 
   size_t length = 0;
   if (const int bad = check_iov(iov, count, length)) return bad;
   const Segment segment{address, key, length};
-  return ep.one_sided(rma_args(ep, op, iov, count, length, peer, &segment, 1, context));
+  return ep.one_sided(rma_args(ep, op, {iov, count, length}, {peer, &segment, 1}, context));
 }
 
 /// The remote segments of a message; they must be as long as the local memory.
@@ -63,8 +74,8 @@ ssize_t transfermsg(fid_ep* fid, Op op, const fi_msg_rma* msg, uint64_t flags) n
   if (op == Op::read && flags & ~kReadFlags) return -FI_EBADFLAGS;
   if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
   if (const int bad = take_segments(*msg, length, segments)) return bad;
-  protocol::OneSidedArgs args = rma_args(ep, op, msg->msg_iov, msg->iov_count, length, msg->addr,
-                                         segments, msg->rma_iov_count, msg->context);
+  protocol::OneSidedArgs args = rma_args(ep, op, {msg->msg_iov, msg->iov_count, length},
+                                         {msg->addr, segments, msg->rma_iov_count}, msg->context);
   args.local.data = msg->data;
   if (const int bad = apply_send_flags(ep, flags, args.local)) return bad;
   return ep.one_sided(args);
@@ -124,7 +135,7 @@ ssize_t writedata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_
   const iovec iov = piece(buffer, length);
   const Segment segment{address, key, length};
   protocol::OneSidedArgs args =
-      rma_args(ep, Op::write, &iov, 1, length, peer, &segment, 1, context);
+      rma_args(ep, Op::write, {&iov, 1, length}, {peer, &segment, 1}, context);
   args.local.has_data = true;
   args.local.data = data;
   return ep.one_sided(args);

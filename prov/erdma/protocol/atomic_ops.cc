@@ -167,7 +167,7 @@ void run(std::byte* target, const std::byte* operand, const std::byte* compare, 
 
 template <size_t Index>
 constexpr AtomicFunction entry() {
-  constexpr AtomicOp kOp = AtomicOp(Index / kDatatypes);
+  constexpr auto kOp = AtomicOp(Index / kDatatypes);
   using T = std::tuple_element_t<Index % kDatatypes, Types>;
   if constexpr (offered<kOp, T>())
     return run<kOp, T>;

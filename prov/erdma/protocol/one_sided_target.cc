@@ -95,7 +95,7 @@ int Engine::add_range(Request& request, const wire::Segment& segment, uint64_t a
     if (segment.address < start || offset > part.iov_len || segment.length > part.iov_len - offset)
       continue;
     request.regions[request.memory.count] = region;
-    request.memory.iov[request.memory.count++] = {reinterpret_cast<void*>(segment.address),
+    request.memory.iov[request.memory.count++] = {static_cast<std::byte*>(part.iov_base) + offset,
                                                   segment.length};
     request.memory.length += segment.length;
     return 0;
@@ -131,13 +131,14 @@ void Engine::report_access(const Peer& peer, const Request& request, uint64_t ev
   if (!x_one_sided_setup) return;
   CompletionSink& sink =
       writes ? x_one_sided_setup->remote_writes : x_one_sided_setup->remote_reads;
-  Completion done;
-  done.report = (request.header.flags & wire::kHasData) != 0 && writes;
-  done.flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
-  done.length = request.memory.length;
-  done.data = request.data;
-  done.source = peer.fi_addr;
-  sink.complete(done);
+  const bool report = (request.header.flags & wire::kHasData) != 0 && writes;
+  sink.succeed(report) = {nullptr,
+                          FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+                          request.memory.length,
+                          nullptr,
+                          request.data,
+                          0,
+                          peer.fi_addr};
 }
 
 // --- bulk ---------------------------------------------------------------------------------------
