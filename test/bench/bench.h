@@ -35,6 +35,8 @@ void settle(Side& side);
 void measure_pair(Side& side);
 /// What raw_verbs measures too.
 void measure_nic(Side& side);
+/// Some of it, where a message takes a hundred times as long.
+void measure_emulated(Side& side);
 void measure_matching(Side& side);
 
 /// Memory: the observer starts `peers` processes of this program, each running measure_memory_peer.

@@ -1,5 +1,5 @@
-// fi_pair_bench pair|nic|matching|memory: what FI_PROVIDER costs between processes of one host. The
-// two of all but "memory" are pinned to cores 0 and 1, or to those of BENCH_CORES="2 3".
+// fi_pair_bench pair|nic|emulated|matching|memory: what FI_PROVIDER costs between processes of one
+// host. The two of all but "memory" are pinned to cores 0 and 1, or to those of BENCH_CORES="2 3".
 #include <sched.h>
 
 #include <algorithm>
@@ -81,9 +81,10 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "pair") return run_two(measure_pair);
   if (what == "nic") return run_two(measure_nic);
+  if (what == "emulated") return run_two(measure_emulated);
   if (what == "matching") return run_two(measure_matching);
   if (what == "memory") return measure_memory(32, 8);
   if (what == "memory-peer" && argc > 2) return measure_memory_peer(std::atoi(argv[2]));
-  std::fprintf(stderr, "usage: fi_pair_bench pair|nic|matching|memory\n");
+  std::fprintf(stderr, "usage: fi_pair_bench pair|nic|emulated|matching|memory\n");
   return 2;
 }
