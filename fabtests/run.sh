@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# fabtests/run.sh [--prefix DIR] [--refuse-cma | --nic PERSONALITY] [SET...]: upstream's fabtests, installed in DIR (default
-# /usr/local), between two processes of this host over the provider in $top_builddir (default
-# ./build). SET is unit, functional, short, standard, threaded, ...; default: unit functional short.
+# fabtests/run.sh [--prefix DIR] [--refuse-cma | --nic KIND] [SET...]: upstream's fabtests, installed
+# in DIR (default /usr/local), between two processes of this host over the provider in $top_builddir
+# (default ./build). SET is unit, functional, short, standard, threaded, ...; default: unit functional
+# short.
 # --refuse-cma: where the kernel refuses process_vm_readv and process_vm_writev.
-# --nic: through the NIC transport alone, on the simulated adapter (test/softerdma); PERSONALITY is standard or
-# compat.
+# --nic: through the NIC transport alone. KIND is standard or compat: the simulated adapter
+# (test/softerdma); or siw or rxe: two hosts in the virtual machine of test/vm.
 # LIBFABRIC_PREFIX: the libfabric to run with. Logs: $top_builddir/fabtests. Status 1 if a test failed.
 set -u
 top=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd) || exit 1
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
-prefix=/usr/local wrapper=() personality=''
+# shellcheck source=fabtests/sets.sh
+. "$top/fabtests/sets.sh"
+prefix=/usr/local wrapper=() kind=''
 
-usage() { die 'usage: run.sh [--prefix DIR] [--refuse-cma | --nic standard|compat] [SET...]'; }
+usage() { die 'usage: run.sh [--prefix DIR] [--refuse-cma | --nic standard|compat|siw|rxe] [SET...]'; }
 
 build=$(cd "${top_builddir:-$top/build}" 2>/dev/null && pwd) ||
   die "there is no build in ${top_builddir:-$top/build}"
@@ -30,7 +33,7 @@ while [ $# -gt 0 ]; do
       ;;
     --nic)
       [ $# -ge 2 ] || usage
-      case $2 in standard | compat) personality=$2 ;; *) usage ;; esac
+      case $2 in standard | compat | siw | rxe) kind=$2 ;; *) usage ;; esac
       shift
       ;;
     -*) usage ;;
@@ -45,11 +48,18 @@ runner=$prefix/bin/runfabtests.sh
 [ -e "$build/.libs/liberdma-fi.so" ] || die "the provider is not built in $build"
 use_build "$build"
 [ -z "${LIBFABRIC_PREFIX:-}" ] || export LD_LIBRARY_PATH=$LIBFABRIC_PREFIX/lib
-logs=$build/fabtests${personality:+/$personality}
+logs=$build/fabtests${kind:+/$kind}
 mkdir -p "$logs" && cd "$logs" || exit 1
 
-# Upstream's own clean-up kills every process of the host whose name begins with "fi_".
-sed '/xargs kill -9/s/.*/:/' "$runner" >runfabtests.sh || exit 1
+case $kind in
+  siw | rxe)
+    bash "$top/test/vm/vm.sh" -r -t 10800 -o "$logs" "$top/fabtests/guest.sh" "$top" "$build/.libs" \
+      "$prefix" "$kind" "$@" | tee machine.log | tr -d '\r' | grep -E '^(==|FAIL:|# Total)'
+    status=${PIPESTATUS[0]}
+    [ "$status" != 77 ] || die "there can be no virtual machine here: $(tail -n 1 machine.log)"
+    exit "$status"
+    ;;
+esac
 
 # The tests listen on fixed ports: a network of their own, where there is a right to make one. The
 # adapter has an address of it.
@@ -57,27 +67,24 @@ address=127.0.0.1
 # shellcheck disable=SC2016
 private=(unshare -n sh -c 'ip link set lo up && ip addr add 10.8.0.1/32 dev lo && exec "$@"' sh)
 if "${private[@]}" true 2>/dev/null; then
-  [ -z "$personality" ] || address=10.8.0.1
+  [ -z "$kind" ] || address=10.8.0.1
 else
   private=()
 fi
-if [ -n "$personality" ]; then
+if [ -n "$kind" ]; then
   adapter=$build/.libs/libsofterdma.so
   [ -f "$adapter" ] || die "$adapter is not built (make libsofterdma.la)"
   SOFTERDMA_DIR=$(mktemp -d) || exit 1
   trap 'rm -rf "$SOFTERDMA_DIR"' EXIT
   export SOFTERDMA_DIR
   unset FI_ERDMA_DEVICE
-  wrapper=(env "LD_PRELOAD=$adapter" "SOFTERDMA_PERSONALITY=$personality"
+  wrapper=(env "LD_PRELOAD=$adapter" "SOFTERDMA_PERSONALITY=$kind"
     "SOFTERDMA_DEVICES=erdma_0,ip=$address" FI_ERDMA_SHM=off)
 fi
 
+take_runner ssh || exit 1
 status=0
-for set_name in "$@"; do
-  title "$set_name ($logs/$set_name.log)"
-  "${private[@]}" "${wrapper[@]}" bash ./runfabtests.sh -vvv -T 120 -p "$prefix/bin" \
-    -s "$address" -c "$address" -f "$top/fabtests/erdma.exclude" -t "$set_name" erdma >"$set_name.log" 2>&1 || status=1
-  grep -B2 -E '^  result: Fail' "$set_name.log" | sed -n 's/^- name: */FAIL: /p'
-  grep -E '^# Total' "$set_name.log" || status=1
+for each in "$@"; do
+  run_set "${private[@]}" "${wrapper[@]}" -- "$each" -T 120 -s "$address" -c "$address" erdma || status=1
 done
 exit "$status"
