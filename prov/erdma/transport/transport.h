@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+
+#include <rdma/fi_errno.h>
 
 #include "util/result.h"
 #include "util/socket_address.h"
@@ -15,7 +18,8 @@
 ///  - single-threaded: the caller serialises all calls on a Transport and its Links;
 ///  - no upcall from within send(), expose(), read(), write(): results arrive in poll() only;
 ///  - packets of one link arrive whole, once, in the order of send();
-///  - each accepted read()/write() ends in exactly one on_done(), on_link_down() included: the
+///  - each accepted read()/write(), direct or not, ends in exactly one on_done(), on_link_down()
+///  included: the
 ///    transport reports those first;
 ///  - on_link_down() is called once per established or attempted link, after every packet that
 ///    reached this process was delivered. A later send() may find the link connecting anew.
@@ -44,6 +48,23 @@ struct Exposure {
 };
 
 enum class Access : uint8_t { remote_read, remote_write };
+
+/// Memory of this process that peers may access without its help, from Link::open() on until this
+/// object is destroyed: then the device refuses, and the connection of who still tries is lost.
+class OpenMemory {
+ public:
+  virtual ~OpenMemory() = default;
+  /// What a peer needs to name it in a RemoteRange, over any link of the same transport.
+  virtual void describe(Exposure& exposure) const noexcept = 0;
+};
+
+/// A part of a peer's open memory: whoever names it has checked that it is one, and for what it is
+/// open, as the device ends the connection else.
+struct RemoteRange {
+  const Exposure& memory;  ///< as its owner described it
+  uint64_t offset;         ///< bytes
+  uint64_t length;         ///< bytes, at least 1
+};
 
 /// What send() may assume.
 enum class SendHint : uint8_t {
@@ -105,6 +126,27 @@ class Link {
                                  size_t length, uint64_t token) noexcept = 0;
   [[nodiscard]] virtual int write(const Exposure& remote, const iovec* local, size_t count,
                                   size_t length, uint64_t token) noexcept = 0;
+
+  /// Whether open() and direct access exist here.
+  virtual bool opens_memory() const noexcept { return false; }
+  /// Null: this memory can't be opened.
+  virtual std::unique_ptr<OpenMemory> open(const iovec& memory, bool for_reads,
+                                           bool for_writes) noexcept {
+    return (void)memory, (void)for_reads, (void)for_writes, nullptr;
+  }
+  /// Like read() and write(), without the peer's processor. Of up to kAlwaysEager bytes they are
+  /// executed in the order of these calls, a write also before any packet that is sent later; a
+  /// write or a packet may overtake a read. -FI_EOPNOTSUPP: not over this link.
+  [[nodiscard]] virtual int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
+                                        uint64_t token) noexcept {
+    return (void)remote, (void)local, (void)count, (void)token, -FI_EOPNOTSUPP;
+  }
+  /// `until_placed`: on_done() comes once the peer can see the bytes, not before; else once this
+  /// process's memory is free and the bytes are bound to be there ahead of what follows.
+  [[nodiscard]] virtual int write_direct(const RemoteRange& remote, const iovec* local,
+                                         size_t count, uint64_t token, bool until_placed) noexcept {
+    return (void)remote, (void)local, (void)count, (void)token, (void)until_placed, -FI_EOPNOTSUPP;
+  }
 
   /// The peer broke the protocol's rules: nothing more is delivered from it, and on_link_down()
   /// with this status follows in a later poll().

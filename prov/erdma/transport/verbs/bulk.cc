@@ -63,6 +63,7 @@ void Connection::settle_transfer(Transfer& transfer) noexcept {
 bool Connection::post_piece(Transfer& transfer) noexcept {
   if (x_pieces >= kMaxPieces || x_send.room() <= kPlacesForStreams) return false;
   if (transfer.is_read && x_reads >= x_core.reads_in_flight()) return false;
+  if (transfer.posted == transfer.length) return post_flush(transfer) == 0;
   flush_chain();
   ibv_sge local{};
   ibv_send_wr request{};

@@ -17,9 +17,6 @@ void std::default_delete<erdma::transport::verbs::Connection>::operator()(
 namespace erdma::transport::verbs {
 namespace {
 
-/// Places in the send queue that only credits and heartbeats use.
-constexpr uint32_t kReservedPlaces = 2;
-
 /// What the sender sends nothing after. Its completion stands for all before it: who knows that
 /// nothing is under way need not wait for the device to say so before it ends the connection.
 constexpr bool is_last(Kind kind) noexcept {
@@ -298,8 +295,8 @@ void Connection::end(Sink& sink, int status) noexcept {
   x_chained = false;
   x_qp.reset();
   x_send.drop_all([&](Work& posted) {
-    if (posted.type == Work::Type::block) x_core.packet_blocks().release(posted.block);
-    if (posted.type == Work::Type::piece) on_piece(posted, false, sink);
+    const Work work = posted;
+    on_work(work, false, sink);
   });
   while (Transfer* transfer = x_moving.front()) end_transfer(*transfer, status, sink);
   while (Transfer* transfer = x_waiting.front()) end_transfer(*transfer, status, sink);

@@ -77,6 +77,8 @@ class Connection final : public util::ListHook<DirtyTag> {
   void take_early(Sink& sink) noexcept;  ///< completions from before go_up()
 
   void begin(Transfer& transfer) noexcept;
+  /// A short transfer at once, which is in this list then. -FI_EAGAIN: nothing happened.
+  [[nodiscard]] int post_direct(Transfer& transfer) noexcept;
   void want_more() noexcept { x_flags |= kWantsMore; }
   void due(Due packets) noexcept;
   void post_heartbeat() noexcept;
@@ -120,6 +122,8 @@ class Connection final : public util::ListHook<DirtyTag> {
  private:
   /// Of the send queue: left for packets of the protocol.
   static constexpr uint32_t kPlacesForStreams = 16;
+  /// Of the send queue: only credits and heartbeats use them.
+  static constexpr uint32_t kReservedPlaces = 2;
 
   /// Bytes behind the body of a packet: a part of a list.
   struct Payload {
@@ -171,8 +175,15 @@ class Connection final : public util::ListHook<DirtyTag> {
   bool post_piece(Transfer& transfer) noexcept;
   bool aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request, Work& work) noexcept;
   void on_piece(const Work& work, bool success, Sink& sink) noexcept;
+  void on_work(const Work& work, bool success, Sink& sink) noexcept;
   void end_transfer(Transfer& transfer, int status, Sink& sink) noexcept;
   void settle_transfer(Transfer& transfer) noexcept;
+
+  // direct.cc
+  int post_short(Transfer& transfer) noexcept;
+  int post_flush(Transfer& transfer) noexcept;
+  void on_direct(const Work& work, bool success, Sink& sink) noexcept;
+  void on_flush(const Work& work, bool success, Sink& sink) noexcept;
 
   // staged.cc
   bool request_staged(Transfer& transfer) noexcept;

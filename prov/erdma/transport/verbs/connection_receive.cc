@@ -105,12 +105,7 @@ void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {
   const bool known = x_send.complete(wc.wr_id, [&](const Work& posted) {
     if (posted.type == Work::Type::packet) return;
     const Work work = posted;  // its place may be taken during an upcall
-    if (work.type == Work::Type::block)
-      x_core.packet_blocks().release(work.block);
-    else if (work.type == Work::Type::piece)
-      on_piece(work, true, sink);
-    else
-      x_heartbeat_pending = false;
+    on_work(work, true, sink);
   });
   if (!known) broken(-FI_EIO, "the device completed a request that was not posted");
   x_core.feed_starved();
@@ -135,9 +130,26 @@ void Connection::on_failed(const ibv_wc& wc, Sink& sink) noexcept {
   }
   (void)x_send.complete(wc.wr_id, [&](const Work& posted) {
     const Work work = posted;
-    if (work.type == Work::Type::block) x_core.packet_blocks().release(work.block);
-    if (work.type == Work::Type::piece) on_piece(work, false, sink);
+    on_work(work, false, sink);
   });
+}
+
+/// What a request held is free, and what waited for it goes on.
+void Connection::on_work(const Work& work, bool success, Sink& sink) noexcept {
+  switch (work.type) {
+    case Work::Type::packet:
+      return;
+    case Work::Type::block:
+      return x_core.packet_blocks().release(work.block);
+    case Work::Type::piece:
+      return on_piece(work, success, sink);
+    case Work::Type::direct:
+      return on_direct(work, success, sink);
+    case Work::Type::flush:
+      return on_flush(work, success, sink);
+    case Work::Type::heartbeat:
+      if (success) x_heartbeat_pending = false;
+  }
 }
 
 void Connection::on_control(const Prefix& prefix, const std::byte* body, size_t length,

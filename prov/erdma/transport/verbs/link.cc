@@ -93,14 +93,20 @@ int VerbsLink::transfer(const Exposure& remote, const iovec* local, size_t count
   if (!begun) return -FI_EAGAIN;
   begun->token = token;
   begun->is_read = is_read;
-  begun->count = hmem::slice(local, count, 0, length, begun->local);
   begun->length = length;
   begun->remote = named;
-  begun->bounces = !named.staged && register_all(x_core.cache(), begun->local, begun->count,
-                                                 begun->registrations) != 0;
+  prepare(*begun, local, count);
   if (!is_read && length <= x_core.options().eager_bytes) x_sender->want_more();
   x_sender->begin(*begun);
   return 0;
+}
+
+/// Its end here, for bulk.
+void VerbsLink::prepare(Transfer& transfer, const iovec* local, size_t count) noexcept {
+  transfer.count = hmem::slice(local, count, 0, transfer.length, transfer.local);
+  transfer.bounces =
+      !transfer.remote.staged &&
+      register_all(x_core.cache(), transfer.local, transfer.count, transfer.registrations) != 0;
 }
 
 void VerbsLink::fail(int status) noexcept {

@@ -44,6 +44,17 @@ class VerbsLink final : public Link {
             uint64_t token) noexcept override {
     return transfer(remote, local, count, length, token, false);
   }
+  bool opens_memory() const noexcept override;
+  std::unique_ptr<OpenMemory> open(const iovec& memory, bool for_reads,
+                                   bool for_writes) noexcept override;
+  int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
+                  uint64_t token) noexcept override {
+    return direct(remote, local, count, token, true, false);
+  }
+  int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+                   bool until_placed) noexcept override {
+    return direct(remote, local, count, token, false, until_placed);
+  }
   void fail(int status) noexcept override;
   bool met() const noexcept override { return x_met; }
 
@@ -69,6 +80,9 @@ class VerbsLink final : public Link {
   int not_ready() noexcept;
   int transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
                uint64_t token, bool is_read) noexcept;
+  int direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+             bool is_read, bool until_placed) noexcept;
+  void prepare(Transfer& transfer, const iovec* local, size_t count) noexcept;
 
   Connection* x_sender = nullptr;  ///< null: not connected, or nothing may be sent now
   Core& x_core;

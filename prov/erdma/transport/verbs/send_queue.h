@@ -25,10 +25,12 @@ struct WorkId {
 
 /// What a posted work request holds until it is complete.
 struct Work {
-  enum class Type : uint8_t { packet, block, piece, heartbeat } type;
+  /// direct: a short READ or WRITE that is the whole transfer; flush: the READ at the end of a
+  /// transfer's WRITEs.
+  enum class Type : uint8_t { packet, block, piece, direct, flush, heartbeat } type;
   uint32_t bytes;          ///< piece
-  BlockPool::Block block;  ///< block; piece that bounces
-  Transfer* transfer;      ///< piece
+  BlockPool::Block block;  ///< block; piece that bounces; direct that has one
+  Transfer* transfer;      ///< piece, direct, flush
   uint64_t offset;         ///< piece: within the transfer
 };
 

@@ -20,6 +20,7 @@ struct Transfer : util::ListHook<Transfer> {
   bool is_read = false;
   bool bounces = false;    ///< local memory can't be registered: through blocks of our own
   bool requested = false;  ///< staged read: the pull is sent
+  bool flush_due = false;  ///< write: ends with a READ, which proves that it is placed
   int status = 0;
   unsigned in_flight = 0;  ///< work requests
   iovec local[kMaxIov];
@@ -30,7 +31,7 @@ struct Transfer : util::ListHook<Transfer> {
   uint64_t moved = 0;   ///< bytes; staged transfers
   RemoteMemory remote;
 
-  bool all_posted() const noexcept { return posted == length; }
+  bool all_posted() const noexcept { return posted == length && !flush_due; }
 };
 
 /// Our staged memory on its way to a peer that asked for it.
