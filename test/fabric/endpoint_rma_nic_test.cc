@@ -18,10 +18,70 @@ void without_registration() {
   setenv("FI_ERDMA_MR_CACHE", "off", 1);
 }
 
+START_TEST(a_known_region_is_accessed_without_the_targets_processor) {
+  OneSidedPorts ports;
+  int context;
+  std::vector<char> bytes(100'000, 'n'), back(100'000);
+  const uint64_t key = ports.region.key();
+  for (int i = 0; i < 2; ++i) {
+    post(ports, [&] {
+      return fi_write(ports.a.ep, bytes.data(), 1, nullptr, ports.address, ports.at(0), key,
+                      &context);
+    });
+    ports.expect(FI_RMA | FI_WRITE, &context);
+  }
+  for (const size_t length : {size_t{8}, size_t{4000}, bytes.size()}) {
+    ck_assert_int_eq(fi_write(ports.a.ep, bytes.data(), length, nullptr, ports.address, ports.at(8),
+                              key, &context),
+                     0);
+    ck_assert_ptr_eq(ports.a.wait().op_context, &context);
+    ck_assert_int_eq(fi_read(ports.a.ep, back.data(), length, nullptr, ports.address, ports.at(8),
+                             key, &context),
+                     0);
+    ck_assert_ptr_eq(ports.a.wait().op_context, &context);
+    ck_assert(std::equal(back.begin(), back.begin() + long(length), bytes.begin()));
+  }
+}
+END_TEST
+
+// Nobody moves the initiator meanwhile: it can't say that it is done.
+START_TEST(a_region_closes_although_its_user_does_not_answer) {
+  OneSidedPorts ports;
+  int context;
+  char byte = 'n';
+  const uint64_t key = ports.region.key();
+  for (int i = 0; i < 3; ++i) {
+    post(ports, [&] {
+      return fi_write(ports.a.ep, &byte, 1, nullptr, ports.address, ports.at(0), key, &context);
+    });
+    ports.expect(FI_RMA | FI_WRITE, &context);
+  }
+  ports.region.close();
+  ports.memory[0] = 'o';
+  while (ports.a.progress(), fi_write(ports.a.ep, &byte, 1, nullptr, ports.address, ports.at(0),
+                                      key, &context) == -FI_EAGAIN) {
+  }
+  ports.expect_error(FI_RMA | FI_WRITE, &context);
+  ck_assert_int_eq(ports.memory[0], 'o');
+  exchange(ports.a, ports.b, ports.address, 100);  // the connection lives on
+}
+END_TEST
+
+TCase* direct_case(void (*set_up)()) {
+  TCase* tcase = tcase_create("direct");
+  tcase_set_timeout(tcase, 10);
+  tcase_add_checked_fixture(tcase, set_up, nullptr);
+  tcase_add_test(tcase, a_known_region_is_accessed_without_the_targets_processor);
+  tcase_add_test(tcase, a_region_closes_although_its_user_does_not_answer);
+  return tcase;
+}
+
 int run() {
   Suite* suite = suite_create("RMA and atomics through a NIC");
   suite_add_tcase(suite, one_sided_case(on_nic));
   suite_add_tcase(suite, one_sided_case(without_registration));
+  suite_add_tcase(suite, direct_case(on_nic));
+  suite_add_tcase(suite, direct_case(without_registration));
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   const int failed = srunner_ntests_failed(runner);

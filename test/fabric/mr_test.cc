@@ -198,6 +198,11 @@ struct FakeUser final : RegionUser {
     ++abandoned;
     if (&which == region) region->users = 0;
   }
+  void revoke(uint64_t) noexcept override { ++revoked; }
+  void stop_waiting(uint64_t, bool all) noexcept override {
+    ++(all ? stopped_all : stopped);
+    if (region && gives_up) region->users = 0;
+  }
   void lend(Counter& cntr) override { lent.insert(&cntr); }
   void take_back(Counter& cntr) noexcept override { lent.erase(&cntr); }
 
@@ -205,6 +210,8 @@ struct FakeUser final : RegionUser {
   int drives_needed = 0;
   int driven = 0;
   int abandoned = 0;
+  int revoked = 0, stopped = 0, stopped_all = 0;
+  bool gives_up = false;  ///< once stop_waiting() is called
   std::set<Counter*> lent;
 };
 
@@ -270,6 +277,51 @@ START_TEST(closing_ends_the_connections_of_peers_that_do_not_go_on) {
 }
 END_TEST
 
+struct FakeOpen final : erdma::transport::OpenMemory {
+  explicit FakeOpen(bool& open_) : open(open_) { open = true; }
+  ~FakeOpen() override { open = false; }
+  void describe(erdma::transport::Exposure&) const noexcept override {}
+  bool& open;
+};
+
+START_TEST(closing_takes_direct_access_back_and_waits_a_little_for_answers) {
+  const bool opened = _i;
+  Fixture f;
+  FakeUser user;
+  f.regions.add(user);
+  fid_mr* mr = nullptr;
+  f.reg(attributes(), &mr);
+  user.region = f.regions.region(fi_mr_key(mr));
+  bool open = false;
+  if (opened) user.region->opened = std::make_unique<FakeOpen>(open);
+  user.region->users = 1;
+  user.gives_up = true;
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(user.revoked, opened);
+  ck_assert_int_eq(user.stopped, 1);
+  ck_assert_int_eq(user.stopped_all, 0);
+  ck_assert_int_eq(user.abandoned, 0);
+  ck_assert(!open);
+}
+END_TEST
+
+START_TEST(memory_is_closed_to_peers_that_never_let_go) {
+  Fixture f;
+  FakeUser user;
+  f.regions.add(user);
+  fid_mr* mr = nullptr;
+  f.reg(attributes(), &mr);
+  bool open = false;
+  auto* const region = f.regions.region(fi_mr_key(mr));
+  region->opened = std::make_unique<FakeOpen>(open);
+  region->users = 1;
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_gt(user.stopped_all, 0);
+  ck_assert(!open);
+  delete static_cast<MemoryRegion*>(region);
+}
+END_TEST
+
 START_TEST(keys_of_the_application_open_nothing_to_peers) {
   Fixture f(0);
   fid_mr* mr = nullptr;
@@ -306,6 +358,8 @@ int main() {
   tcase_add_test(tc, bound_counter_is_lent_to_every_user_until_the_last_region_closes);
   tcase_add_test(tc, closing_waits_for_operations_of_peers);
   tcase_add_test(tc, closing_ends_the_connections_of_peers_that_do_not_go_on);
+  tcase_add_loop_test(tc, closing_takes_direct_access_back_and_waits_a_little_for_answers, 0, 2);
+  tcase_add_test(tc, memory_is_closed_to_peers_that_never_let_go);
   tcase_add_test(tc, keys_of_the_application_open_nothing_to_peers);
   tcase_add_test(tc, entry_points_refuse_what_is_not_a_domain);
   suite_add_tcase(suite, tc);

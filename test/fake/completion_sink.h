@@ -23,7 +23,10 @@ class CompletionSink final : public protocol::CompletionSink {
     return first;
   }
 
+  bool counts() const noexcept override { return counted; }
+
   std::deque<protocol::ErrorCompletion> entries;
+  bool counted = false;
 };
 
 }  // namespace erdma::fake

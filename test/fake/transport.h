@@ -19,7 +19,14 @@ class Transport;
 
 /// All fake transports of one test find each other here, by address.
 struct Network {
+  struct Open {
+    iovec memory;
+    bool reads, writes;
+  };
   std::map<uint16_t, Transport*> by_port;
+  std::map<uint32_t, Open> open;  ///< memory for direct access, by a device's key
+  uint32_t keys_made = 0;
+  unsigned faults = 0;  ///< direct access to what is not open: real devices end the connection
 };
 
 /// How a link behaves; a test changes it between calls.
@@ -31,6 +38,9 @@ struct Behaviour {
   int transfer_status = 0;      ///< what on_done() reports; bytes move only if 0
   int transfer_refusal = 0;     ///< what read() and write() return at once
   int expose_refusal = 0;
+  bool opens = false;        ///< direct access exists
+  bool hold_direct = false;  ///< it stays pending: reads are not executed, writes are not reported
+  int direct_refusal = 0;    ///< what it returns at once
 };
 
 /// Packets are queues of bytes between transports of one process. Everything moves in poll() of the
@@ -84,6 +94,20 @@ class Transport final : public transport::Transport {
               uint64_t token) noexcept override {
       return transfer(remote, local, count, length, token, false);
     }
+    bool opens_memory() const noexcept override { return x_owner.behaviour.opens; }
+    std::unique_ptr<transport::OpenMemory> open(const iovec& memory, bool reads,
+                                                bool writes) noexcept override {
+      return std::make_unique<FakeOpen>(x_owner.network, Network::Open{memory, reads, writes});
+    }
+    int read_direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
+                    uint64_t token) noexcept override {
+      return direct(remote, local, count, token, true, false);
+    }
+    /// Executed at once, as what is sent later must not overtake it.
+    int write_direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
+                     uint64_t token, bool until_placed) noexcept override {
+      return direct(remote, local, count, token, false, until_placed);
+    }
     void fail(int status) noexcept override { failed = status; }
     bool met() const noexcept override { return up_once; }
     void hold(bool on) noexcept override { held = on; }
@@ -95,6 +119,16 @@ class Transport final : public transport::Transport {
       if (length) std::memcpy(packet.data() + transport::kHeaderBytes, payload, length);
       inbound.push_back(std::move(packet));
     }
+
+    struct Direct {
+      uint32_t key;
+      uint64_t offset, length;
+      std::vector<iovec> local;
+      uint64_t token;
+      bool read, until_placed;
+    };
+    std::deque<Direct> directs;  ///< to be reported
+    size_t direct_count = 0;
 
     std::deque<std::vector<std::byte>> inbound;
     bool held = false;  ///< nothing is delivered
@@ -120,6 +154,47 @@ class Transport final : public transport::Transport {
       uint64_t token;
       bool read;
     };
+
+    struct FakeOpen final : transport::OpenMemory {
+      FakeOpen(Network& all, const Network::Open& memory) : network(all), key(++all.keys_made) {
+        network.open.emplace(key, memory);
+      }
+      ~FakeOpen() override { network.open.erase(key); }
+      void describe(transport::Exposure& exposure) const noexcept override {
+        exposure.size = sizeof(key);
+        std::memcpy(exposure.bytes, &key, sizeof(key));
+      }
+      Network& network;
+      uint32_t key;
+    };
+    int direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
+               uint64_t token, bool read, bool until_placed) {
+      if (x_owner.behaviour.direct_refusal) return x_owner.behaviour.direct_refusal;
+      Direct wanted{0,     remote.offset, remote.length, {local, local + count},
+                    token, read,          until_placed};
+      if (remote.memory.size != sizeof(wanted.key)) return -FI_EINVAL;
+      std::memcpy(&wanted.key, remote.memory.bytes, sizeof(wanted.key));
+      ++direct_count;
+      if (!read) execute(wanted);
+      directs.push_back(std::move(wanted));
+      return 0;
+    }
+    void execute(const Direct& wanted) {
+      Network& network = x_owner.network;
+      const auto found = network.open.find(wanted.key);
+      const Network::Open* open = found == network.open.end() ? nullptr : &found->second;
+      if (!open || !(wanted.read ? open->reads : open->writes) || wanted.length == 0 ||
+          wanted.offset + wanted.length > open->memory.iov_len) {
+        ++network.faults;
+        failed = -FI_ECONNRESET;
+        return;
+      }
+      std::byte* at = static_cast<std::byte*>(open->memory.iov_base) + wanted.offset;
+      if (wanted.read)
+        hmem::scatter(wanted.local.data(), wanted.local.size(), 0, at, wanted.length);
+      else
+        hmem::gather(at, wanted.local.data(), wanted.local.size(), 0, wanted.length);
+    }
 
     Transport* remote() {
       const auto found = x_owner.network.by_port.find(address().port());
@@ -202,6 +277,13 @@ class Transport final : public transport::Transport {
       if (behaviour.transfer_status == 0) FakeLink::move(transfer);
       sink.on_done(transfer.token, behaviour.transfer_status);
     }
+    for (size_t left = behaviour.hold_direct ? 0 : link.directs.size(); left > 0 && !link.failed;
+         --left, ++steps) {
+      const FakeLink::Direct direct = std::move(link.directs.front());
+      link.directs.pop_front();
+      if (direct.read) link.execute(direct);
+      sink.on_done(direct.token, link.failed);
+    }
     if (link.failed) bring_down(link, link.failed, sink);
     return steps;
   }
@@ -213,6 +295,11 @@ class Transport final : public transport::Transport {
     while (!link.transfers.empty()) {
       const uint64_t token = link.transfers.front().token;
       link.transfers.pop_front();
+      sink.on_done(token, status);
+    }
+    while (!link.directs.empty()) {
+      const uint64_t token = link.directs.front().token;
+      link.directs.pop_front();
       sink.on_done(token, status);
     }
     link.failed = 0;

@@ -28,6 +28,8 @@ class CompletionPort final : public protocol::CompletionSink {
     cq->push_error(named, x_owner);
   }
 
+  bool counts() const noexcept override { return cntr != nullptr; }
+
   CompletionQueue* cq = nullptr;
   Counter* cntr = nullptr;
   bool selective = false;  ///< FI_SELECTIVE_COMPLETION

@@ -211,6 +211,14 @@ void Endpoint::abandon(const protocol::Region& region) noexcept {
   if (x_engine && owned()) x_engine->abandon(region);
 }
 
+void Endpoint::revoke(uint64_t key) noexcept {
+  if (x_engine && owned()) x_engine->revoke(key);
+}
+
+void Endpoint::stop_waiting(uint64_t key, bool all) noexcept {
+  if (x_engine && owned()) x_engine->stop_waiting(key, all);
+}
+
 void Endpoint::take_back(Counter& cntr) noexcept {
   for (const CompletionPort* port :
        {&x_sent, &x_received, &x_reads, &x_writes, &x_remote_reads, &x_remote_writes})

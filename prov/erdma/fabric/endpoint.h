@@ -88,6 +88,8 @@ class Endpoint final : public fid_ep,
   // RegionUser.
   void drive() noexcept override { progress(); }
   void abandon(const protocol::Region& region) noexcept override;
+  void revoke(uint64_t key) noexcept override;
+  void stop_waiting(uint64_t key, bool all) noexcept override;
   void lend(Counter& cntr) override { attach_counter(cntr); }
   void take_back(Counter& cntr) noexcept override;
 

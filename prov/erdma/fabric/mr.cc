@@ -32,6 +32,8 @@ constexpr uint64_t kIgnoredFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
 /// How long fi_close waits for operations of living peers, and then for the end of theirs that do
 /// not go on.
 constexpr uint64_t kPatienceNanoseconds = 1'000'000'000;
+/// For peers to say that they no longer access a region directly, or that they are at it.
+constexpr uint64_t kRevocationNanoseconds = 20'000'000;
 
 int mr_regattr(fid_t fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   if (!fid || fid->fclass != FI_CLASS_DOMAIN) return -FI_EINVAL;
@@ -162,8 +164,11 @@ void MemoryRegions::close(MemoryRegion& region) noexcept {
   {
     util::Guard guard(x_lock);
     x_regions.erase(region.key);
+    if (region.opened)
+      for (RegionUser* user : x_users) user->revoke(region.key);
   }
   await_users(region);
+  region.opened.reset();  // a peer that did not answer has no access any more
   {
     util::Guard guard(x_lock);
     unbind(region);
@@ -178,13 +183,18 @@ void MemoryRegions::close(MemoryRegion& region) noexcept {
 /// with that of their connections. In a forked child there is nobody who could.
 void MemoryRegions::await_users(MemoryRegion& region) noexcept {
   const util::SystemClock clock;
-  uint64_t deadline = 0;
+  uint64_t deadline = 0, answers_until = 0;
   while (region.users.load(std::memory_order_acquire) > 0 && x_epoch == util::process_epoch()) {
-    if (!deadline) deadline = clock.now() + kPatienceNanoseconds;
+    if (!deadline) {
+      answers_until = clock.now() + kRevocationNanoseconds;
+      deadline = clock.now() + kPatienceNanoseconds;
+    }
+    const bool unanswered = clock.now() > answers_until;
     const bool late = clock.now() > deadline;
     {
       util::Guard guard(x_lock);
       for (RegionUser* user : x_users) {
+        if (unanswered) user->stop_waiting(region.key, late);
         if (late) user->abandon(region);
         user->drive();
       }
@@ -207,6 +217,7 @@ int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {
   for (RegionUser* user : x_users) user->lend(cntr);
   for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
     if (flags & event) region.counter(event) = &cntr;
+  for (RegionUser* user : x_users) user->revoke(region.key);
   return 0;
 }
 

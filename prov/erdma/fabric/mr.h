@@ -26,6 +26,9 @@ class RegionUser {
   virtual void drive() noexcept = 0;
   /// Ends the connections over which operations on the region are under way.
   virtual void abandon(const protocol::Region& region) noexcept = 0;
+  /// Takes back direct access; peers that do not answer are waited for until stop_waiting().
+  virtual void revoke(uint64_t key) noexcept = 0;
+  virtual void stop_waiting(uint64_t key, bool all) noexcept = 0;
   /// The counter counts what happens here, too, until it is given back: whoever waits for it drives
   /// this endpoint.
   virtual void lend(Counter& cntr) = 0;
@@ -47,6 +50,7 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
   int bind(fid_t object, uint64_t flags);
   int close() noexcept;
   void accessed(uint64_t event) noexcept override;
+  bool counts() const noexcept override { return x_reads || x_writes; }
   /// Of FI_REMOTE_READ or FI_REMOTE_WRITE; may be null.
   Counter*& counter(uint64_t event) noexcept {
     return event == FI_REMOTE_READ ? x_reads : x_writes;

@@ -40,6 +40,8 @@ class CompletionSink {
   virtual CompletionEntry& succeed(bool report) noexcept = 0;
   void complete(const Completion& done) noexcept { succeed(done.report) = done; }
   virtual void fail(const ErrorCompletion& completion) noexcept = 0;
+  /// Somebody waits for each of them, reported or not.
+  virtual bool counts() const noexcept { return false; }
 
  protected:
   ~CompletionSink() = default;

@@ -136,7 +136,10 @@ void Engine::on_done(uint64_t token, int status) noexcept {
   const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
   if (token & kWriteToken) {
     Send* send = x_sends.find(handle);
-    if (send) on_write_done(*send, status);
+    if (send && send->one_sided)
+      finish_send(*send, status);
+    else if (send)
+      on_write_done(*send, status);
   } else if (token & kServiceToken) {
     Service* service = x_services.find(handle);
     if (service) finish_service(*service, status);

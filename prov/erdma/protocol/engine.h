@@ -104,7 +104,7 @@ struct EngineConfig {
 /// The messages of one endpoint: turns operations into packets and packets into completions.
 /// Single-threaded: the caller holds the domain lock. Owns every request and peer; the transports
 /// outlive it. Methods are spread over engine, send, receive, arrival, eager, rendezvous,
-/// one_sided_initiator, one_sided_target, one_sided_atomic and failure.cc.
+/// one_sided_initiator, one_sided_target, one_sided_atomic, one_sided_direct and failure.cc.
 class Engine final : public transport::Sink {
  public:
   Engine(const EngineConfig& config, AddressBook& book, Router& router,
@@ -118,8 +118,8 @@ class Engine final : public transport::Sink {
   /// progress(); else nothing was begun.
   [[nodiscard]] int post_send(const SendArgs& args) noexcept;
   [[nodiscard]] int post_receive(const ReceiveArgs& args) noexcept;
-  /// Completes once the target has executed it. Needs enable_one_sided(). Reads from oneself never
-  /// are -FI_EAGAIN: clients use them to flush, and some do not try again.
+  /// Completes once the target has executed it, or its device. Needs enable_one_sided(). Reads from
+  /// oneself never are -FI_EAGAIN: clients use them to flush, and some do not try again.
   [[nodiscard]] int post_one_sided(const OneSidedArgs& args) noexcept;
   [[nodiscard]] int probe(const ReceiveArgs& args, Probe kind) noexcept;
   /// Withdraws the oldest receive, or send not yet on the wire, with this context: completes with
@@ -136,6 +136,13 @@ class Engine final : public transport::Sink {
   void enable_one_sided(const OneSidedSetup& setup) noexcept { x_one_sided_setup = &setup; }
   /// Ends the connections of peers whose operations on the region are under way.
   void abandon(const Region& region) noexcept;
+  /// Takes back what peers may access directly: of one region, or of all.
+  /// Each is a user of its region until its peer has answered.
+  void revoke(uint64_t key) noexcept;
+  void revoke_all() noexcept;
+  /// Waits for those answers no longer, nor for the next of the same peers. Those who said that
+  /// they are busy are waited for unless `all`.
+  void stop_waiting(uint64_t key, bool all) noexcept;
 
   /// The endpoint closes: no peer touches the caller's memory any more.
   void withdraw_all() noexcept;
@@ -268,6 +275,25 @@ class Engine final : public transport::Sink {
               size_t count, size_t length) noexcept;
   int send_result(Peer& peer, wire::RequestId initiator, const iovec* iov, size_t count,
                   size_t length, size_t& done) noexcept;
+
+  // one_sided_direct.cc
+  int launch_direct(Send& send) noexcept;
+  Grant* usable_grant(const Send& send) noexcept;
+  bool overtakes_read(const Send& send) const noexcept;
+  void leave_way(Send& send) noexcept;
+  void on_access(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                 const std::byte* payload, size_t length) noexcept;
+  void on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                const std::byte* payload, size_t length) noexcept;
+  void on_revoke(Peer& peer, uint64_t key) noexcept;
+  void answer_revoke(Peer& peer, uint64_t key, uint8_t flags) noexcept;
+  void on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept;
+  void grant_after(Peer& peer, transport::Link& link, const Request& request) noexcept;
+  void grant(Peer& peer, transport::Link& link, uint64_t key, Region& region) noexcept;
+  void grant_to_self(Peer& peer, uint64_t key) noexcept;
+  Grants* grants_of(Peer& peer) noexcept;
+  void send_access(Peer& peer, const wire::OneSidedHeader& header,
+                   const transport::Exposure* exposure) noexcept;
 
   // one_sided_atomic.cc
   void on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept;

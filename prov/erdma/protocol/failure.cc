@@ -48,6 +48,7 @@ void Engine::fail_sends(Peer& peer, int status) noexcept {
   while (Send* send = peer.flying.front()) finish_send(*send, status);
   while (Send* send = peer.queued.front()) finish_send(*send, status);
   report_lost(peer, status);
+  peer.grants.reset();
   peer.told_to_hold = peer.holding_back = peer.budget_told = false;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 
 #include "protocol/completion.h"
 #include "protocol/regions.h"
@@ -11,8 +12,8 @@
 #include "protocol/wire.h"
 #include "util/socket_address.h"
 
-/// RMA and atomic operations, carried by messages: the target's progress executes them, so they
-/// work on every path, and memory is touched by its owner or with its owner's knowledge only.
+/// RMA and atomic operations. Carried by messages, the target's progress executes them, so they
+/// work on every path; what a target has granted is accessed directly where the link can.
 namespace erdma::protocol {
 
 /// Bytes of the operands of one atomic operation.
@@ -28,13 +29,43 @@ struct OneSidedSetup {
   CompletionSink& remote_writes;  ///< of the peers' writes here: counted, reported with CQ data
 };
 
+/// A peer's region that we may access directly: what was checked here is checked by nobody else
+/// before the device.
+struct Grant {
+  uint64_t address = 0;  ///< virtual, in the peer's process
+  uint64_t length = 0;   ///< bytes
+  bool reads = false, writes = false;
+  bool fresh = true;     ///< nothing was accessed yet
+  bool revoked = false;  ///< stays until nobody uses it
+  uint32_t users = 0;    ///< operations under way
+  transport::Exposure memory;
+};
+
+/// A peer's direct access to a region of ours.
+struct Granted {
+  RegionUse use;
+  bool busy = false;  ///< revoked, but something of the peer's is under way
+};
+
+/// Direct access between us and one peer, both ways.
+struct Grants {
+  /// More than one peer's grants are worth; what comes above is accessed by packets.
+  static constexpr size_t kMost = 65536;
+  std::unordered_map<uint64_t, Grant> ours;      ///< by the peer's key
+  std::unordered_map<uint64_t, Granted> theirs;  ///< our regions, by key
+  uint32_t reads = 0;  ///< small ones of ours under way: what must not overtake them waits
+  bool tardy = false;  ///< let a revocation wait for too long: the next is not waited for
+};
+
 /// The initiator's side of a one-sided Send.
 struct OneSided {
   wire::Op op = wire::Op::write;
   uint8_t segment_count = 0;
   bool segments_sent = false;
   wire::Segment segments[transport::kMaxIov];
-  size_t received = 0;  ///< bytes of the result
+  size_t received = 0;                                                 ///< bytes of the result
+  bool until_placed = false;                                           ///< FI_DELIVERY_COMPLETE
+  enum class Way : uint8_t { none, packets, direct } way = Way::none;  ///< once it is under way
 
   // Atomics. Operands, then what to compare with, lie in the Send's copy or in `small`.
   uint8_t flags = 0;  ///< wire::kFetch, wire::kCompare

@@ -69,6 +69,7 @@ Send* Engine::make_one_sided(const OneSidedArgs& args, Peer& peer) noexcept {
   op->segment_count = uint8_t(args.segment_count);
   std::copy_n(args.segments, args.segment_count, op->segments);
   if (args.segment_count == 0) op->segments[0] = {};
+  op->until_placed = args.local.until_delivered;
   const bool reads = args.op == wire::Op::read || args.flags & wire::kFetch;
   const bool atomic = args.op == wire::Op::atomic;
   send->completion_flags = (atomic ? FI_ATOMIC : FI_RMA) | (reads ? FI_READ : FI_WRITE);
@@ -104,7 +105,9 @@ bool Engine::keep_operands(Send& send, const OneSidedArgs& args) noexcept {
 /// -FI_EAGAIN: what is left to be sent is sent later.
 int Engine::launch_one_sided(Send& send) noexcept {
   OneSided& op = *send.one_sided;
+  if (overtakes_read(send)) return -FI_EAGAIN;
   if (op.op == wire::Op::atomic) return send_atomic(send);
+  if (const int rc = launch_direct(send); rc != -FI_EOPNOTSUPP) return rc;
   if (const int rc = send_segments(send)) return rc;
   const Buffers& memory = send.buffers;
   const bool has_data = send.wire_flags & wire::kHasData;
@@ -171,6 +174,8 @@ void Engine::launched(Send& send, bool exposed) noexcept {
     send.owed = false;
     --x_injected;
   }
+  send.one_sided->way = OneSided::Way::packets;
+  ++send.peer->one_sided_packets;
   send.state = Send::State::flying;
   send.peer->flying.push_back(send);
 }
@@ -224,7 +229,8 @@ void Engine::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHe
   Send* send = x_sends.find({header.index, header.generation});
   if (!send || send->peer != &peer || !send->one_sided) return;  // it ended already
   OneSided& op = *send->one_sided;
-  const bool awaited = (send->completion_flags & FI_READ) && !send->exposure.size;
+  const bool awaited =
+      (send->completion_flags & FI_READ) && !send->exposure.size && op.way != OneSided::Way::direct;
   if (!awaited || length > send->buffers.length - op.received)
     return protocol_violation(link, "more than what was to be read");
   hmem::scatter(send->buffers.iov, send->buffers.count, op.received, payload, length);

@@ -26,7 +26,7 @@ void Engine::on_one_sided(Peer& peer, transport::Link& link, const wire::OneSide
                           const std::byte* payload, size_t length) noexcept {
   if (header.op == wire::Op::result) return on_result(peer, link, header, payload, length);
   if (header.op == wire::Op::segments) return on_segments(peer, link, header, payload, length);
-  if (header.op > wire::Op::result) return protocol_violation(link, "a packet of unknown kind");
+  if (header.op > wire::Op::result) return on_access(peer, link, header, payload, length);
   Request request;
   request.header = header;
   request.payload = payload;
@@ -116,6 +116,7 @@ void Engine::on_transfer(Peer& peer, transport::Link& link, Request& request) no
   const Buffers& memory = request.memory;
   if (writes) hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
   report_access(peer, request, access);
+  grant_after(peer, link, request);
   if (writes || memory.length == 0) return send_fin(peer, request.initiator(), 0);
   answer(peer, link, request.initiator(), memory.iov, memory.count, memory.length);
 }
@@ -203,7 +204,10 @@ void Engine::finish_service(Service& service, int status) noexcept {
   Peer& peer = *service.peer;
   const Request request = service.request;
   const bool writes = request.header.op == wire::Op::write;
-  if (status == 0) report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
+  if (status == 0) {
+    report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
+    grant_after(peer, *service.link, request);
+  }
   drop_service(service);
   send_fin(peer, request.initiator(), status);
 }

@@ -53,6 +53,8 @@ class Peer : public util::ListHook<BacklogTag> {
   uint32_t unserved = 0;                      ///< how many of both
   std::unique_ptr<FurtherSegments> segments;  ///< null until there were some
   uint8_t segment_count = 0;
+  std::unique_ptr<Grants> grants;  ///< null until there were some
+  uint32_t one_sided_packets = 0;  ///< operations of ours in flight that packets carry
 
   const util::SocketAddress address;
 };

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "transport/transport.h"
@@ -17,12 +18,19 @@ class Region {
   iovec iov[transport::kMaxIov]{};
   size_t iov_count = 0;
   uint64_t access = 0;  ///< FI_REMOTE_READ, FI_REMOTE_WRITE, ...
-  /// Operations of peers under way; its owner waits for them. Atomic, as an endpoint that closes
-  /// lets go without the lock.
+  /// Operations of peers under way, and peers with direct access; its owner waits for them. Atomic,
+  /// as an endpoint that closes lets go without the lock.
   std::atomic<uint32_t> users{0};
+
+  /// For direct access. Null: not yet, or `open_tried` and it can't be had.
+  std::unique_ptr<transport::OpenMemory> opened;
+  bool open_tried = false;
+  bool used = false;  ///< by a peer, so that it is worth the device's resources
 
   /// An operation of a peer is over: FI_REMOTE_READ or FI_REMOTE_WRITE.
   virtual void accessed(uint64_t event) noexcept = 0;
+  /// Somebody waits for each accessed(): direct access would go unnoticed.
+  virtual bool counts() const noexcept { return false; }
 
  protected:
   ~Region() = default;

@@ -146,7 +146,10 @@ void Engine::report_lost(Peer& peer, int status) noexcept {
 void Engine::drop_send(Send& send) noexcept {
   if (send.linked()) util::IntrusiveList<Send>::erase(send);
   if (send.owed) --x_injected;
-  if (send.one_sided) x_one_sided.release(*send.one_sided);
+  if (send.one_sided) {
+    leave_way(send);
+    x_one_sided.release(*send.one_sided);
+  }
   x_sends.release(send);
 }
 

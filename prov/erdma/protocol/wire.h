@@ -11,7 +11,7 @@
 /// of each transport refuses a peer of another order). docs/wire-protocol.md has the diagrams.
 namespace erdma::protocol::wire {
 
-inline constexpr uint8_t kVersion = 1;
+inline constexpr uint8_t kVersion = 2;
 
 enum class Op : uint8_t {
   eager = 1,   ///< a whole message; payload = its bytes
@@ -26,6 +26,9 @@ enum class Op : uint8_t {
   read = 9,      ///< payload = none, or Exposure of the initiator's memory to write() to
   atomic = 10,   ///< payload = operands, then what to compare with
   result = 11,   ///< to the initiator: a part of what was read or fetched, in order
+  grant = 12,    ///< to the initiator: the segment may be accessed directly; payload = Exposure
+  revoke = 13,   ///< to the initiator: no longer, and say when what is under way is over
+  revoked = 14,  ///< to the target: it is
 };
 
 enum Flags : uint8_t {
@@ -39,6 +42,10 @@ enum Flags : uint8_t {
   kSegments = 32,  ///< the last `segments` packet belongs to it
   kFetch = 64,     ///< atomic: what was there comes back as result
   kCompare = 128,  ///< atomic: with operands to compare
+  // grant.
+  kGrantReads = 1,
+  kGrantWrites = 2,
+  kBusy = 1,  ///< revoked: not yet, something is under way
 };
 
 /// Refers to a request of the process that made it; stale ids are ignored there.
@@ -66,7 +73,8 @@ struct Segment {
 };
 static_assert(sizeof(Segment) == 24 && std::is_trivially_copyable_v<Segment>);
 
-/// segments, write, read, atomic, result. Of several segments the first, the others travel before.
+/// segments, write, read, atomic, result; grant, revoke and revoked, of which the last two use the
+/// segment's key only. Of several segments the first, the others travel before.
 struct OneSidedHeader {
   Op op;
   uint8_t flags;

@@ -15,7 +15,7 @@ namespace erdma::transport::verbs {
 
 inline constexpr uint32_t kHelloMagic = 0x61445265;  // "eRDa" on x86-64
 /// Of the handshake and of all packets. The first six bytes of a hello never change.
-inline constexpr uint8_t kWireVersion = 2;
+inline constexpr uint8_t kWireVersion = 3;
 
 enum class HelloKind : uint8_t { hello = 1, welcome = 2, refusal = 3, confirm = 4, bye = 5 };
 

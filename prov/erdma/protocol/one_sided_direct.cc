@@ -1,0 +1,267 @@
+// RMA without the target's processor. A target that has executed an operation on a region grants
+// its peer direct access; from then on the initiator checks key, range and right itself, and what
+// does not fit the grant goes by packets, so that the target refuses it.
+#include <bit>
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "protocol/engine.h"
+
+namespace erdma::protocol {
+namespace {
+
+/// Of that little, the order of posting is kept: fi_ep_attr::max_order_*_size.
+bool is_ordered(const Send& send) noexcept {
+  return send.buffers.length <= transport::kAlwaysEager;
+}
+
+bool covers(const Grant& grant, const wire::Segment& segment) noexcept {
+  return segment.address >= grant.address && segment.length <= grant.length &&
+         segment.address - grant.address <= grant.length - segment.length;
+}
+
+}  // namespace
+
+// --- the initiator's side -----------------------------------------------------------------------
+
+/// A device may execute what follows a READ before it: FI_ORDER_WAR is kept by waiting.
+bool Engine::overtakes_read(const Send& send) const noexcept {
+  const Grants* const grants = send.peer->grants.get();
+  if (!grants || grants->reads == 0) return false;
+  const wire::Op op = send.one_sided->op;
+  return op == wire::Op::atomic || (op == wire::Op::write && is_ordered(send));
+}
+
+/// Null: it goes by packets.
+Grant* Engine::usable_grant(const Send& send) noexcept {
+  const OneSided& op = *send.one_sided;
+  const wire::Segment& segment = op.segments[0];
+  if (op.op == wire::Op::atomic || op.segment_count != 1 || send.wire_flags & wire::kHasData ||
+      send.buffers.length == 0 || segment.length != send.buffers.length)
+    return nullptr;
+  Peer& peer = *send.peer;
+  if (peer.address == x_one_sided_setup->name) grant_to_self(peer, segment.key);
+  if (!peer.grants) return nullptr;
+  const auto found = peer.grants->ours.find(segment.key);
+  if (found == peer.grants->ours.end()) return nullptr;
+  Grant& grant = found->second;
+  const bool permitted = op.op == wire::Op::read ? grant.reads : grant.writes;
+  return permitted && !grant.revoked && covers(grant, segment) ? &grant : nullptr;
+}
+
+/// -FI_EOPNOTSUPP: by packets. -FI_EAGAIN: nothing happened.
+int Engine::launch_direct(Send& send) noexcept {
+  Grant* const grant = usable_grant(send);
+  if (!grant) return -FI_EOPNOTSUPP;
+  Peer& peer = *send.peer;
+  OneSided& op = *send.one_sided;
+  // What packets carry is executed when the target looks. An unbroken row of operations waits for
+  // them once; later ones among packets are packets, too.
+  if (is_ordered(send) && peer.one_sided_packets > 0)
+    return grant->fresh ? -FI_EAGAIN : -FI_EOPNOTSUPP;
+  const wire::Segment& segment = op.segments[0];
+  const transport::RemoteRange remote{grant->memory, segment.address - grant->address,
+                                      segment.length};
+  const uint64_t token = token_of(x_sends.handle(send)) | kWriteToken;
+  const Buffers& memory = send.buffers;
+  const int rc =
+      op.op == wire::Op::read
+          ? peer.link->read_direct(remote, memory.iov, memory.count, token)
+          : peer.link->write_direct(remote, memory.iov, memory.count, token, op.until_placed);
+  if (rc == -FI_EOPNOTSUPP || rc == -FI_EINVAL) {  // the grant is of another link, or nonsense
+    grant->reads = grant->writes = false;
+    return -FI_EOPNOTSUPP;
+  }
+  if (rc != 0) return rc;
+  grant->fresh = false;
+  ++grant->users;
+  if (op.op == wire::Op::read && is_ordered(send)) ++peer.grants->reads;
+  op.way = OneSided::Way::direct;
+  send.state = Send::State::writing;
+  peer.flying.push_back(send);
+  return 0;
+}
+
+/// It ends, whichever way it went.
+void Engine::leave_way(Send& send) noexcept {
+  Peer& peer = *send.peer;
+  const OneSided& op = *send.one_sided;
+  if (op.way == OneSided::Way::packets) --peer.one_sided_packets;
+  if (op.way != OneSided::Way::direct) return;
+  if (op.op == wire::Op::read && is_ordered(send)) --peer.grants->reads;
+  const uint64_t key = op.segments[0].key;
+  const auto found = peer.grants->ours.find(key);
+  if (--found->second.users > 0 || !found->second.revoked) return;
+  peer.grants->ours.erase(found);
+  answer_revoke(peer, key, 0);
+}
+
+void Engine::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                      const std::byte* payload, size_t length) noexcept try {
+  const wire::Segment& segment = header.segment;
+  if (length == 0 || length > transport::Exposure::kMaxBytes ||
+      segment.address + segment.length < segment.address)
+    return protocol_violation(link, "a malformed grant of direct access");
+  Grants* const grants = grants_of(peer);
+  if (!grants || peer.link != &link || grants->ours.size() >= Grants::kMost) return;
+  const auto [at, is_new] = grants->ours.try_emplace(segment.key);
+  Grant& grant = at->second;
+  if (!is_new && (grant.users > 0 || grant.revoked)) return;
+  grant.address = segment.address;
+  grant.length = segment.length;
+  grant.reads = header.flags & wire::kGrantReads;
+  grant.writes = header.flags & wire::kGrantWrites;
+  grant.memory.size = uint8_t(length);
+  std::memcpy(grant.memory.bytes, payload, length);
+} catch (const std::bad_alloc&) {
+  // It goes on by packets.
+}
+
+void Engine::on_revoke(Peer& peer, uint64_t key) noexcept {
+  if (peer.grants) {
+    const auto found = peer.grants->ours.find(key);
+    if (found != peer.grants->ours.end()) {
+      found->second.revoked = true;
+      // Once more with the end of the last of them.
+      if (found->second.users > 0) return answer_revoke(peer, key, wire::kBusy);
+      peer.grants->ours.erase(found);
+    }
+  }
+  answer_revoke(peer, key, 0);
+}
+
+void Engine::answer_revoke(Peer& peer, uint64_t key, uint8_t flags) noexcept {
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::revoked;
+  header.flags = flags;
+  header.segment.key = key;
+  send_access(peer, header, nullptr);
+}
+
+// --- the target's side --------------------------------------------------------------------------
+
+/// An operation on the region succeeded. The first on a region is not worth the device's resources:
+/// it may be the last.
+void Engine::grant_after(Peer& peer, transport::Link& link, const Request& request) noexcept {
+  if (request.memory.count != 1 || request.segment_count != 1) return;
+  Region& region = *request.regions[0];
+  const uint64_t key = request.segments[0].key;
+  if (!region.used)
+    region.used = true;
+  else if (link.opens_memory() && peer.link == &link && !peer.failing &&
+           x_one_sided_setup->regions.region(key) == &region)  // not being closed
+    grant(peer, link, key, region);
+}
+
+void Engine::grant(Peer& peer, transport::Link& link, uint64_t key, Region& region) noexcept try {
+  if (region.open_tried && !region.opened) return;
+  if (region.iov_count != 1 || region.iov[0].iov_len == 0 || region.counts() ||
+      x_one_sided_setup->remote_reads.counts() || x_one_sided_setup->remote_writes.counts())
+    return;
+  Grants* const grants = grants_of(peer);
+  if (!grants || grants->theirs.contains(key) || grants->theirs.size() >= Grants::kMost) return;
+  const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
+  if (!std::exchange(region.open_tried, true))
+    region.opened = link.open(region.iov[0], reads, writes);
+  if (!region.opened) return;
+  transport::Exposure memory;
+  region.opened->describe(memory);
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::grant;
+  header.flags = uint8_t((reads ? wire::kGrantReads : 0) | (writes ? wire::kGrantWrites : 0));
+  header.segment = {reinterpret_cast<uint64_t>(region.iov[0].iov_base), key, region.iov[0].iov_len};
+  grants->theirs.emplace(key, Granted{RegionUse(region)});
+  if (peer.address == x_one_sided_setup->name)
+    on_grant(peer, link, header, memory.bytes, memory.size);
+  else
+    send_access(peer, header, &memory);
+} catch (const std::bad_alloc&) {
+  // It goes on by packets.
+}
+
+/// Reads from oneself order what the NIC wrote before: they all take its way, the first included.
+void Engine::grant_to_self(Peer& peer, uint64_t key) noexcept {
+  if (!peer.link->opens_memory()) return;
+  if (peer.grants && peer.grants->ours.contains(key)) return;
+  if (Region* const region = x_one_sided_setup->regions.region(key))
+    grant(peer, *peer.link, key, *region);
+}
+
+void Engine::revoke(uint64_t key) noexcept {
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::revoke;
+  header.segment.key = key;
+  for (auto& [address, peer] : x_peers) {
+    if (!peer->grants) continue;
+    const auto found = peer->grants->theirs.find(key);
+    if (found == peer->grants->theirs.end()) continue;
+    if (peer->grants->tardy) peer->grants->theirs.erase(found);
+    send_access(*peer, header, nullptr);
+  }
+}
+
+void Engine::revoke_all() noexcept try {
+  std::vector<uint64_t> keys;
+  for (const auto& [address, peer] : x_peers)
+    if (peer->grants)
+      for (const auto& [key, use] : peer->grants->theirs) keys.push_back(key);
+  for (const uint64_t key : keys) revoke(key);
+} catch (const std::bad_alloc&) {
+  for (const auto& [address, peer] : x_peers)
+    if (peer->grants && peer->link) peer->link->fail(-FI_ENOMEM);
+}
+
+void Engine::on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept {
+  if (!peer.grants) return;
+  Grants& grants = *peer.grants;
+  grants.tardy = false;
+  const auto found = grants.theirs.find(header.segment.key);
+  if (found == grants.theirs.end()) return;
+  if (header.flags & wire::kBusy)
+    found->second.busy = true;
+  else
+    grants.theirs.erase(found);
+}
+
+void Engine::stop_waiting(uint64_t key, bool all) noexcept {
+  for (const auto& [address, peer] : x_peers) {
+    if (!peer->grants) continue;
+    const auto found = peer->grants->theirs.find(key);
+    if (found == peer->grants->theirs.end() || (found->second.busy && !all)) continue;
+    peer->grants->theirs.erase(found);
+    peer->grants->tardy = true;
+  }
+}
+
+void Engine::on_access(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                       const std::byte* payload, size_t length) noexcept {
+  switch (header.op) {
+    case wire::Op::grant:
+      return on_grant(peer, link, header, payload, length);
+    case wire::Op::revoke:
+      return on_revoke(peer, header.segment.key);
+    case wire::Op::revoked:
+      return on_revoked(peer, header);
+    default:
+      return protocol_violation(link, "a packet of unknown kind");
+  }
+}
+
+// --- both ---------------------------------------------------------------------------------------
+
+Grants* Engine::grants_of(Peer& peer) noexcept {
+  if (!peer.grants) peer.grants.reset(new (std::nothrow) Grants);
+  return peer.grants.get();
+}
+
+void Engine::send_access(Peer& peer, const wire::OneSidedHeader& header,
+                         const transport::Exposure* exposure) noexcept {
+  send_control(peer, std::bit_cast<wire::ControlHeader>(header), exposure);
+}
+
+}  // namespace erdma::protocol

@@ -1,0 +1,433 @@
+// Direct access to a peer's memory: who gets it, what may use it, how it is taken back.
+#include <algorithm>
+#include <cstdlib>
+
+#include "libcheck.h"
+#include "protocol/one_sided_rig.h"
+
+namespace {
+
+using erdma::protocol::ErrorCompletion;
+using erdma::protocol::wire::OneSidedHeader;
+using erdma::test::must;
+using erdma::test::OneSidedNode;
+using erdma::test::OneSidedPair;
+using erdma::test::pattern;
+namespace wire = erdma::protocol::wire;
+
+constexpr uint64_t kKey = OneSidedPair::kKey;
+int g_one, g_two;
+
+/// Both sides can; the region is still unknown to the initiator.
+struct DirectPair : OneSidedPair {
+  explicit DirectPair(uint64_t access = kAll) : OneSidedPair(1 << 18, access) {
+    a.transport.behaviour.opens = b.transport.behaviour.opens = true;
+  }
+  /// What it takes to be granted the region.
+  void introduce() {
+    for (int i = 0; i < 2; ++i) {
+      char byte = 0;
+      must(region.access & FI_REMOTE_READ
+               ? initiator.read(1, &byte, 1, memory.data(), kKey, &g_one)
+               : initiator.write(1, memory.data(), 1, memory.data(), kKey, &g_one));
+      settle();
+    }
+    forget();
+  }
+  void forget() {
+    for (OneSidedNode* node : {&initiator, &target})
+      for (auto* sink : {&node->reads, &node->writes, &node->remote_reads, &node->remote_writes})
+        sink->entries.clear();
+  }
+  /// Moves only the initiator: what completes then needed nobody else.
+  void alone() {
+    while (a.engine.progress() > 0) {
+    }
+  }
+  size_t direct() { return a_to_b().direct_count; }
+  void close_region() {
+    target.regions.by_key.clear();
+    b.engine.revoke(kKey);
+  }
+};
+
+void expect_done(erdma::fake::CompletionSink& sink, int error, void* context = &g_one) {
+  ck_assert_uint_eq(sink.entries.size(), 1);
+  const ErrorCompletion done = sink.take();
+  ck_assert_ptr_eq(done.context, context);
+  ck_assert_int_eq(done.error, error);
+}
+
+constexpr size_t kLengths[] = {1, 64, 65, 100000};
+
+START_TEST(what_was_used_before_is_accessed_without_the_target) {
+  const size_t length = kLengths[_i];
+  DirectPair pair;
+  pair.introduce();
+  ck_assert_uint_eq(pair.direct(), 0);
+  const auto bytes = pattern(length, 3);
+  must(pair.initiator.write(1, bytes.data(), length, &pair.memory[17], kKey, &g_one));
+  pair.alone();
+  expect_done(pair.initiator.writes, 0);
+  ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin() + 17));
+  std::vector<char> back(length);
+  must(pair.initiator.read(1, back.data(), length, &pair.memory[17], kKey, &g_two));
+  pair.alone();
+  expect_done(pair.initiator.reads, 0, &g_two);
+  ck_assert(back == bytes);
+  ck_assert_uint_eq(pair.direct(), 2);
+  ck_assert(pair.target.silent());
+}
+END_TEST
+
+START_TEST(a_region_that_is_used_once_is_not_opened) {
+  DirectPair pair;
+  char byte;
+  must(pair.initiator.read(1, &byte, 1, pair.memory.data(), kKey, &g_one));
+  pair.settle();
+  ck_assert(pair.network.open.empty());
+  ck_assert_uint_eq(pair.region.users, 0);
+}
+END_TEST
+
+START_TEST(what_the_grant_does_not_cover_is_refused_by_the_target) {
+  struct {
+    uint64_t access;
+    int64_t offset;
+    size_t length;
+    bool reads;
+  } const wrong[] = {
+      {FI_REMOTE_READ, 0, 8, false},
+      {FI_REMOTE_WRITE, 0, 8, true},
+      {OneSidedPair::kAll, (1 << 18) - 7, 8, true},
+      {OneSidedPair::kAll, -1, 8, false},
+      {OneSidedPair::kAll, -1, 4096, true},
+      {OneSidedPair::kAll, 1, 1 << 18, false},
+  };
+  for (const auto& w : wrong) {
+    DirectPair pair(w.access);
+    pair.introduce();
+    ck_assert_uint_eq(pair.network.open.size(), 1);
+    const auto before = pair.memory;
+    std::vector<char> bytes(w.length, 'w');
+    must(pair.initiator.transfer(w.reads ? wire::Op::read : wire::Op::write, 1, bytes.data(),
+                                 w.length, pair.memory.data() + w.offset, kKey, &g_one));
+    pair.settle();
+    expect_done(w.reads ? pair.initiator.reads : pair.initiator.writes, FI_EACCES);
+    ck_assert_uint_eq(pair.direct(), 0);
+    ck_assert(pair.memory == before);
+    ck_assert_uint_eq(pair.network.faults, 0);
+  }
+}
+END_TEST
+
+START_TEST(data_and_pieces_of_several_segments_go_by_packets) {
+  DirectPair pair;
+  pair.introduce();
+  char bytes[16] = "0123456789";
+  const iovec iov{bytes, 16};
+  const wire::Segment segments[] = {{uint64_t(&pair.memory[0]), kKey, 8},
+                                    {uint64_t(&pair.memory[64]), kKey, 8}};
+  must(pair.a.engine.post_one_sided(
+      OneSidedNode::args(wire::Op::write, 1, &iov, 1, segments, 2, &g_one)));
+  const wire::Segment whole{uint64_t(&pair.memory[0]), kKey, 16};
+  auto with_data = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &whole, 1, &g_two);
+  with_data.local.has_data = true;
+  must(pair.a.engine.post_one_sided(with_data));
+  pair.settle();
+  ck_assert_uint_eq(pair.direct(), 0);
+  ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 2);
+}
+END_TEST
+
+START_TEST(a_small_write_does_not_overtake_a_small_read) {
+  DirectPair pair;
+  pair.introduce();
+  pair.memory[5] = 'o';
+  pair.a.transport.behaviour.hold_direct = true;
+  char old = 0, news = 'n';
+  must(pair.initiator.read(1, &old, 1, &pair.memory[5], kKey, &g_one));
+  must(pair.initiator.write(1, &news, 1, &pair.memory[5], kKey, &g_two));
+  pair.settle();
+  ck_assert_int_eq(pair.memory[5], 'o');
+  pair.a.transport.behaviour.hold_direct = false;
+  pair.settle();
+  ck_assert_int_eq(old, 'o');
+  ck_assert_int_eq(pair.memory[5], 'n');
+  expect_done(pair.initiator.reads, 0);
+  expect_done(pair.initiator.writes, 0, &g_two);
+}
+END_TEST
+
+START_TEST(a_small_operation_does_not_overtake_packets) {
+  const bool fresh = _i == 0;
+  DirectPair pair;
+  pair.introduce();
+  char first = '1', second = '2';
+  if (!fresh) {
+    must(pair.initiator.write(1, &first, 1, &pair.memory[9], kKey));
+    pair.alone();
+    pair.forget();
+  }
+  const iovec iov{&first, 1};
+  const wire::Segment segment{uint64_t(&pair.memory[5]), kKey, 1};
+  auto by_packet = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_one);
+  by_packet.local.has_data = true;
+  must(pair.a.engine.post_one_sided(by_packet));
+  must(pair.initiator.write(1, &second, 1, &pair.memory[5], kKey, &g_two));
+  pair.alone();
+  ck_assert_int_ne(pair.memory[5], '2');
+  pair.settle();
+  ck_assert_int_eq(pair.memory[5], '2');
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
+  ck_assert_uint_eq(pair.direct(), 1);
+}
+END_TEST
+
+START_TEST(a_row_of_operations_that_never_ends_becomes_direct) {
+  DirectPair pair;
+  char byte = 'x';
+  for (int i = 0; i < 40; ++i) {
+    must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey));
+    if (i % 4 == 3) pair.b.engine.progress();
+    if (i % 4 == 3) pair.a.engine.progress();
+  }
+  ck_assert_uint_gt(pair.direct(), 10);
+}
+END_TEST
+
+START_TEST(delivery_is_waited_for_where_it_is_asked_for) {
+  DirectPair pair;
+  pair.introduce();
+  pair.a.transport.behaviour.hold_direct = true;
+  char byte = 'x';
+  const iovec iov{&byte, 1};
+  const wire::Segment segment{uint64_t(&pair.memory[5]), kKey, 1};
+  auto args = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_one);
+  for (const bool until_delivered : {false, true}) {
+    args.local.until_delivered = until_delivered;
+    must(pair.a.engine.post_one_sided(args));
+    ck_assert_int_eq(pair.a_to_b().directs.back().until_placed, until_delivered);
+  }
+}
+END_TEST
+
+START_TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
+  DirectPair pair;
+  pair.introduce();
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.a.transport.behaviour.hold_direct = true;
+  char byte;
+  must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  pair.close_region();
+  pair.settle();
+  pair.b.engine.stop_waiting(kKey, false);  // it said that it is at it
+  ck_assert_uint_eq(pair.region.users, 1);
+  must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_two));
+  pair.settle();
+  expect_done(pair.initiator.reads, FI_EACCES, &g_two);
+  pair.a.transport.behaviour.hold_direct = false;
+  pair.settle();
+  expect_done(pair.initiator.reads, 0);
+  ck_assert_uint_eq(pair.region.users, 0);
+  pair.region.opened.reset();
+  must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  pair.settle();
+  expect_done(pair.initiator.writes, FI_EACCES);
+  ck_assert_uint_eq(pair.network.faults, 0);
+}
+END_TEST
+
+START_TEST(a_peer_that_does_not_answer_is_waited_for_once) {
+  DirectPair pair;
+  pair.introduce();
+  pair.close_region();
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.b.engine.stop_waiting(kKey, false);
+  ck_assert_uint_eq(pair.region.users, 0);
+  // Another region, granted while the peer still owes the answer.
+  erdma::test::FakeRegion second(pair.memory.data(), 64, OneSidedPair::kAll);
+  pair.target.regions.by_key[7] = &second;
+  pair.a_to_b().inbound.clear();
+  char byte;
+  for (int i = 0; i < 2; ++i) {
+    must(pair.initiator.read(1, &byte, 1, pair.memory.data(), 7));
+    pair.settle();
+  }
+  ck_assert_uint_eq(second.users, 1);
+  pair.b.engine.revoke(7);
+  ck_assert_uint_eq(second.users, 0);
+  pair.settle();  // it answers: the next is waited for again
+  erdma::test::FakeRegion third(pair.memory.data(), 64, OneSidedPair::kAll);
+  pair.target.regions.by_key[8] = &third;
+  for (int i = 0; i < 2; ++i) {
+    must(pair.initiator.read(1, &byte, 1, pair.memory.data(), 8));
+    pair.settle();
+  }
+  pair.b.engine.revoke(8);
+  ck_assert_uint_eq(third.users, 1);
+  pair.settle();
+  ck_assert_uint_eq(third.users, 0);
+}
+END_TEST
+
+START_TEST(a_link_that_goes_down_takes_the_access_with_it) {
+  DirectPair pair;
+  pair.introduce();
+  pair.a.transport.behaviour.hold_direct = true;
+  char byte = 0;
+  must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  pair.a_to_b().failed = -FI_ECONNRESET;
+  pair.b_to_a().failed = -FI_ECONNRESET;
+  pair.a.transport.behaviour.hold_direct = false;
+  pair.settle();
+  pair.forget();
+  ck_assert_uint_eq(pair.region.users, 0);
+  const size_t before = pair.direct();
+  must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  pair.settle();
+  expect_done(pair.initiator.reads, 0);
+  ck_assert_uint_eq(pair.direct(), before);
+}
+END_TEST
+
+START_TEST(what_somebody_counts_is_not_granted) {
+  DirectPair pair;
+  pair.introduce();
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.target.remote_writes.counted = true;
+  pair.b.engine.revoke_all();
+  pair.settle();
+  ck_assert_uint_eq(pair.region.users, 0);
+  char byte = 0;
+  for (int i = 0; i < 3; ++i) {
+    must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey));
+    pair.settle();
+  }
+  ck_assert_uint_eq(pair.direct(), 0);
+  ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 3);
+}
+END_TEST
+
+START_TEST(reads_from_oneself_are_direct_from_the_first_on) {
+  DirectPair pair;
+  pair.initiator.regions.by_key[kKey] = &pair.region;
+  char byte = 0;
+  must(pair.initiator.read(0, &byte, 1, &pair.memory[5], kKey, &g_one));
+  pair.alone();
+  expect_done(pair.initiator.reads, 0);
+  ck_assert_int_eq(byte, pair.memory[5]);
+  ck_assert_uint_eq(pair.a.transport.link(pair.a.transport.name).direct_count, 1);
+}
+END_TEST
+
+START_TEST(a_refusal_of_the_link_leads_back_to_packets) {
+  DirectPair pair;
+  pair.introduce();
+  char byte = 'r';
+  for (const int refusal : {-FI_EAGAIN, -FI_EINVAL}) {
+    pair.a.transport.behaviour.direct_refusal = refusal;
+    must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+    pair.alone();
+    if (refusal == -FI_EAGAIN) {
+      ck_assert(pair.initiator.writes.entries.empty());
+      pair.a.transport.behaviour.direct_refusal = 0;
+    }
+    pair.settle();
+    expect_done(pair.initiator.writes, 0);
+  }
+  ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 1);
+}
+END_TEST
+
+void inject(DirectPair& pair, bool to_initiator, const OneSidedHeader& header, const void* payload,
+            size_t length) {
+  auto& link = to_initiator ? pair.a_to_b() : pair.b_to_a();
+  link.inject(&header, sizeof(header), payload, length);
+  pair.settle();
+}
+
+START_TEST(a_peer_cannot_end_or_fill_what_the_device_is_at) {
+  DirectPair pair;
+  pair.introduce();
+  pair.a.transport.behaviour.hold_direct = true;
+  char bytes[8] = "unread";
+  must(pair.initiator.read(1, bytes, 8, &pair.memory[5], kKey, &g_one));
+  const uint64_t token = pair.a_to_b().directs.front().token;
+  OneSidedHeader header{};
+  header.index = uint32_t(token);
+  header.generation = uint16_t(token >> 32);
+  header.op = wire::Op::fin;
+  inject(pair, true, header, nullptr, 0);
+  ck_assert(pair.initiator.reads.entries.empty());
+  header.op = wire::Op::result;
+  inject(pair, true, header, "hostile!", 8);
+  ck_assert_str_eq(bytes, "unread");
+  expect_done(pair.initiator.reads, FI_ECONNRESET);  // by the link that broke the rules
+}
+END_TEST
+
+START_TEST(grants_that_make_no_sense_end_the_link) {
+  const struct {
+    uint64_t address, length;
+    size_t payload;
+  } cases[] = {{4096, 64, 0}, {4096, 64, 81}, {~uint64_t{0} - 3, 64, 8}};
+  for (const auto& c : cases) {
+    DirectPair pair;
+    pair.introduce();
+    OneSidedHeader header{};
+    header.op = wire::Op::grant;
+    header.segment = {c.address, 99, c.length};
+    const char payload[81] = {};
+    inject(pair, true, header, payload, c.payload);
+    ck_assert_uint_eq(pair.a_to_b().ended, 1);
+  }
+}
+END_TEST
+
+START_TEST(answers_that_nobody_asked_for_are_harmless) {
+  DirectPair pair;
+  OneSidedHeader header{};
+  header.op = wire::Op::revoked;
+  header.segment.key = kKey;
+  inject(pair, false, header, nullptr, 0);
+  pair.introduce();
+  header.op = wire::Op::revoke;
+  header.segment.key = kKey + 1;
+  inject(pair, true, header, nullptr, 0);
+  inject(pair, true, header, nullptr, 0);
+  ck_assert_uint_eq(pair.a_to_b().ended + pair.b_to_a().ended, 0);
+  ck_assert_uint_eq(pair.region.users, 1);
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("direct access");
+  TCase* tcase = tcase_create("direct access");
+  tcase_add_loop_test(tcase, what_was_used_before_is_accessed_without_the_target, 0,
+                      std::size(kLengths));
+  tcase_add_test(tcase, a_region_that_is_used_once_is_not_opened);
+  tcase_add_test(tcase, what_the_grant_does_not_cover_is_refused_by_the_target);
+  tcase_add_test(tcase, data_and_pieces_of_several_segments_go_by_packets);
+  tcase_add_test(tcase, a_small_write_does_not_overtake_a_small_read);
+  tcase_add_loop_test(tcase, a_small_operation_does_not_overtake_packets, 0, 2);
+  tcase_add_test(tcase, a_row_of_operations_that_never_ends_becomes_direct);
+  tcase_add_test(tcase, delivery_is_waited_for_where_it_is_asked_for);
+  tcase_add_test(tcase, a_closing_region_is_given_back_when_nothing_is_under_way);
+  tcase_add_test(tcase, a_peer_that_does_not_answer_is_waited_for_once);
+  tcase_add_test(tcase, a_link_that_goes_down_takes_the_access_with_it);
+  tcase_add_test(tcase, what_somebody_counts_is_not_granted);
+  tcase_add_test(tcase, reads_from_oneself_are_direct_from_the_first_on);
+  tcase_add_test(tcase, a_refusal_of_the_link_leads_back_to_packets);
+  tcase_add_test(tcase, a_peer_cannot_end_or_fill_what_the_device_is_at);
+  tcase_add_test(tcase, grants_that_make_no_sense_end_the_link);
+  tcase_add_test(tcase, answers_that_nobody_asked_for_are_harmless);
+  suite_add_tcase(suite, tcase);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
