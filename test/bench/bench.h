@@ -39,6 +39,9 @@ void measure_nic(Side& side);
 void measure_emulated(Side& side);
 void measure_matching(Side& side);
 
+/// RMA and atomics; first is the initiator.
+void measure_one_sided(Side& side);
+
 /// Memory: the observer starts `peers` processes of this program, each running measure_memory_peer.
 int measure_memory(int peers, int busy);
 int measure_memory_peer(int socket);

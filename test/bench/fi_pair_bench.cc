@@ -1,5 +1,6 @@
-// fi_pair_bench pair|nic|emulated|matching|memory: what FI_PROVIDER costs between processes of one
-// host. The two of all but "memory" are pinned to cores 0 and 1, or to those of BENCH_CORES="2 3".
+// fi_pair_bench pair|nic|emulated|one-sided|matching|memory: what FI_PROVIDER costs between
+// processes of one host. The two of all but "memory" are pinned to cores 0 and 1, or to those of
+// BENCH_CORES="2 3".
 #include <sched.h>
 
 #include <algorithm>
@@ -53,7 +54,12 @@ void pin(int which) {
 
 int run_side(Board& board, int who, void (*measure)(Side&)) {
   pin(who);
-  Node node;
+  clients::NodeOptions options;
+  if (measure == measure_one_sided) {
+    options.caps |= FI_RMA | FI_ATOMIC;
+    options.mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+  }
+  Node node(options);
   const std::vector<fi_addr_t> addresses = board.meet(node, who, 2);
   Side side{node, board, who == 0, addresses[size_t(1 - who)]};
   measure(side);
@@ -82,9 +88,10 @@ int main(int argc, char** argv) {
   if (what == "pair") return run_two(measure_pair);
   if (what == "nic") return run_two(measure_nic);
   if (what == "emulated") return run_two(measure_emulated);
+  if (what == "one-sided") return run_two(measure_one_sided);
   if (what == "matching") return run_two(measure_matching);
   if (what == "memory") return measure_memory(32, 8);
   if (what == "memory-peer" && argc > 2) return measure_memory_peer(std::atoi(argv[2]));
-  std::fprintf(stderr, "usage: fi_pair_bench pair|nic|emulated|matching|memory\n");
+  std::fprintf(stderr, "usage: fi_pair_bench pair|nic|emulated|one-sided|matching|memory\n");
   return 2;
 }

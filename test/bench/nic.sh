@@ -38,7 +38,7 @@ compile() { # compile PROGRAM SOURCE... [-lLIBRARY...]
 }
 build_programs() {
   [ -f "$softerdma" ] || make -C "$build" libsofterdma.la || return 1
-  compile fi_pair_bench "$here"/{fi_pair_bench,matching,memory,speed}.cc &&
+  compile fi_pair_bench "$here"/{fi_pair_bench,matching,memory,one_sided,speed}.cc &&
     compile raw_verbs "$here/raw_verbs.cc" -lrdmacm -libverbs &&
     compile fi_many "$clients/fi_many.cc"
 }
@@ -80,6 +80,7 @@ for ((round = 1; round <= rounds; ++round)); do
   say "round $round of $rounds" >&2
   measure raw "${rt[@]}" "$bin/raw_verbs" "$address"
   measure erdma "${rt[@]}" "$bin/fi_pair_bench" nic
+  measure erdma "${rt[@]}" "$bin/fi_pair_bench" one-sided
   [ -z "${BENCH_RXM:-}" ] ||
     FI_PROVIDER='verbs;ofi_rxm' measure 'verbs;ofi_rxm' "${rt[@]}" "$bin/fi_pair_bench" nic
 done

@@ -1,6 +1,7 @@
 // raw_verbs ADDRESS: what an adapter does without a library on top: 8 B SENDs there and back, a
-// stream of them, and 1 MiB RDMA WRITEs, between two processes over rdma_cm. The yardstick of the
-// NIC transport; key and value as fi_pair_bench prints them. BENCH_CORES as there.
+// stream of them, 8 B RDMA WRITEs and READs, and 1 MiB ones, between two processes over rdma_cm.
+// The yardstick of the NIC transport; key and value as fi_pair_bench prints them. BENCH_CORES as
+// there.
 #include <arpa/inet.h>
 #include <sched.h>
 #include <unistd.h>
@@ -81,6 +82,7 @@ class Side {
   void run() {
     half_round_trip();
     rate();
+    one_sided();
     bandwidth();
   }
 
@@ -130,7 +132,7 @@ class Side {
     rdma_conn_param param{};
     param.private_data = &x_own;
     param.private_data_len = sizeof x_own;
-    param.responder_resources = param.initiator_depth = 1;
+    param.responder_resources = param.initiator_depth = kLargeWindow;
     param.retry_count = 7;
     return param;
   }
@@ -147,9 +149,10 @@ class Side {
     x_bulk.resize(kLarge * kLargeWindow);
     x_slot_region =
         must(ibv_reg_mr(pd, x_slots.data(), x_slots.size(), IBV_ACCESS_LOCAL_WRITE), "ibv_reg_mr");
-    x_bulk_region = must(ibv_reg_mr(pd, x_bulk.data(), x_bulk.size(),
-                                    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
-                         "ibv_reg_mr");
+    x_bulk_region =
+        must(ibv_reg_mr(pd, x_bulk.data(), x_bulk.size(),
+                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ),
+             "ibv_reg_mr");
     for (int i = 0; i < kReceives; ++i) receive(uint64_t(i));
   }
 
@@ -189,7 +192,7 @@ class Side {
       if (done[i].opcode & IBV_WC_RECV) {
         receive(done[i].wr_id);
         ++x_received;
-      } else if (done[i].opcode == IBV_WC_RDMA_WRITE) {
+      } else if (done[i].opcode == IBV_WC_RDMA_WRITE || done[i].opcode == IBV_WC_RDMA_READ) {
         --x_writes;
       } else {
         --x_signals;
@@ -242,34 +245,56 @@ class Side {
     if (x_first) print("rate", median(samples));
   }
 
-  void write(int slot) {
+  void access(ibv_wr_opcode opcode, int slot, size_t length) {
     const size_t at = kLarge * size_t(slot);
-    ibv_sge sge{reinterpret_cast<uint64_t>(x_bulk.data() + at), uint32_t(kLarge),
+    ibv_sge sge{reinterpret_cast<uint64_t>(x_bulk.data() + at), uint32_t(length),
                 x_bulk_region->lkey};
     ibv_send_wr wr{}, *bad = nullptr;
     wr.sg_list = &sge;
     wr.num_sge = 1;
-    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.opcode = opcode;
     wr.send_flags = IBV_SEND_SIGNALED;
+    if (opcode == IBV_WR_RDMA_WRITE && length <= 64) wr.send_flags |= IBV_SEND_INLINE;
     wr.wr.rdma = {x_remote.address + at, x_remote.rkey};
     must(std::abs(ibv_post_send(x_id->qp, &wr, &bad)), "ibv_post_send");
     ++x_writes;
   }
-  double write_many(int count) {
+  /// Microseconds of each.
+  double access_many(ibv_wr_opcode opcode, size_t length, int count, int window) {
     const double start = now_us();
     for (int i = 0; i < count; ++i) {
-      while (x_writes >= kLargeWindow) poll();
-      write(i % kLargeWindow);
+      while (x_writes >= window) poll();
+      access(opcode, i % window, length);
     }
     while (x_writes > 0) poll();
-    return double(kLarge) * count / (now_us() - start) / 1e3;
+    return (now_us() - start) / count;
+  }
+  double median_of(int blocks, ibv_wr_opcode opcode, size_t length, int count, int window) {
+    access_many(opcode, length, count, window);
+    std::vector<double> samples;
+    for (int block = 0; block < blocks; ++block)
+      samples.push_back(access_many(opcode, length, count, window));
+    return median(samples);
+  }
+  /// The other side polls, as a provider's would.
+  void one_sided() {
+    if (x_first) {
+      print("write_8", median_of(1000, IBV_WR_RDMA_WRITE, 8, 20, 1));
+      print("read_8", median_of(1000, IBV_WR_RDMA_READ, 8, 20, 1));
+      send();
+    } else {
+      await(++x_expected);
+    }
   }
   void bandwidth() {
     if (x_first) {
-      write_many(2 * kLargeWindow);
-      std::vector<double> samples;
-      for (int block = 0; block < 20; ++block) samples.push_back(write_many(32));
-      print("bandwidth_1048576", median(samples));
+      const auto gigabytes = [&](ibv_wr_opcode opcode) {
+        return double(kLarge) / median_of(20, opcode, kLarge, 32, kLargeWindow) / 1e3;
+      };
+      const double writes = gigabytes(IBV_WR_RDMA_WRITE);
+      print("bandwidth_1048576", writes);
+      print("write_bandwidth", writes);
+      print("read_bandwidth", gigabytes(IBV_WR_RDMA_READ));
       send();
     } else {
       await(++x_expected);

@@ -41,7 +41,7 @@ fi
 build_programs() {
   local flags=(${LIBFABRIC_PREFIX:+-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib"
     -Wl,-rpath,"$LIBFABRIC_PREFIX/lib"})
-  local sources=("$here"/{fi_pair_bench,matching,memory,speed}.cc "$clients/fi_common.cc" "$clients/fi_node.cc")
+  local sources=("$here"/{fi_pair_bench,matching,memory,one_sided,speed}.cc "$clients/fi_common.cc" "$clients/fi_node.cc")
   local headers=("$here/bench.h" "$clients/fi_common.h")
   if [ ! -x "$bin/fi_pair_bench" ] ||
     [ -n "$(find "${sources[@]}" "${headers[@]}" -newer "$bin/fi_pair_bench")" ]; then
@@ -119,6 +119,8 @@ one_round() {
   measure erdma fabric erdma pair "${rt[@]}"
   [ -z "${has[ucx]}" ] || measure 'UCX posix' ucx posix,self
   [ -z "${has[shm]}" ] || measure shm fabric shm pair "${rt[@]}"
+  measure erdma fabric erdma one-sided "${rt[@]}"
+  [ -z "${has[shm]}" ] || measure shm fabric shm one-sided "${rt[@]}"
   [ -z "${has[ucx]}" ] || measure 'UCX posix+cma' ucx posix,cma,self
   measure 'erdma, CMA refused' fabric erdma pair "$refuse" "${rt[@]}"
   [ -z "${has[psm3]}" ] || measure psm3 fabric psm3 pair "${rt[@]}"

@@ -29,6 +29,12 @@ RATIOS = [
     *((f"{name}, CMA refused", f"half_{size}", "GB/s", REFUSED, WITH_CMA, 1.0)
       for name, size in SIZES),
     ("8 B, CMA refused", "half_8", "us", REFUSED, ["shm", "UCX posix+cma"], None),
+    ("8 B fi_write", "write_8", "us", "erdma", ["shm"], 1.0),
+    ("8 B fi_read", "read_8", "us", "erdma", ["shm"], 1.0),
+    ("1 MiB fi_write", "write_1048576", "GB/s", "erdma", ["shm"], 1.3),
+    ("1 MiB fi_read", "read_1048576", "GB/s", "erdma", ["shm"], 1.3),
+    ("8 B fetch-add", "fetch_add", "us", "erdma", ["shm"], 1.0),
+    ("8 B fetch-add rate", "fetch_add_rate", "M/s", "erdma", ["shm"], None),
     ("Open MPI, 8 B", "half_8", "us", OPEN_MPI, ["Open MPI vader"], 1.3),
     ("Open MPI, 4 KiB", "half_4096", "us", OPEN_MPI, ["Open MPI vader"], None),
     *((f"Open MPI, {name}", f"half_{size}", "GB/s", OPEN_MPI, ["Open MPI vader"], None)

@@ -12,6 +12,12 @@ SPEED = [
     ("4 KiB half round trip", "half_4096", "us", None),
     ("8 B message rate", "rate", "M/s", (">=", 0.8)),
     ("1 MiB bandwidth, to raw RDMA WRITE", "bandwidth_1048576", "GB/s", (">=", 0.95)),
+    ("8 B fi_write", "write_8", "us", ("+", 0.1)),
+    ("8 B fi_read", "read_8", "us", ("+", 0.1)),
+    ("1 MiB fi_write", "write_bandwidth", "GB/s", (">=", 0.95)),
+    ("1 MiB fi_read", "read_bandwidth", "GB/s", (">=", 0.95)),
+    ("8 B fetch-add", "fetch_add", "us", None),
+    ("8 B fetch-add rate", "fetch_add_rate", "M/s", None),
 ]
 # what, key, unit, bar
 SCALE = [

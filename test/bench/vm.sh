@@ -26,7 +26,7 @@ build=$(cd "$build" && pwd)
 out=$build/bench/vm samples=$build/bench/vm.tsv
 rm -f "$build/bench-vm.txt"
 "${CXX:-g++}" -std=c++20 -O2 -g -Wall -Wextra -Wconversion -Wshadow \
-  "$here"/{fi_pair_bench,matching,memory,speed}.cc "$clients/fi_common.cc" "$clients/fi_node.cc" \
+  "$here"/{fi_pair_bench,matching,memory,one_sided,speed}.cc "$clients/fi_common.cc" "$clients/fi_node.cc" \
   -o "$build/bench/fi_pair_bench" -lfabric -pthread || die 'building the program failed'
 begin=$SECONDS
 "${rt[@]}" bash "$top/test/vm/vm.sh" -r -t $((120 + 120 * rounds)) -o "$out" "$here/guest.sh" "$top" \

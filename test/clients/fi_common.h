@@ -75,6 +75,7 @@ struct NodeOptions {
   fi_progress progress = FI_PROGRESS_MANUAL;
   uint64_t op_flags = 0;  ///< transmit op_flags
   uint64_t caps = FI_TAGGED;
+  int mr_mode = 0;
 };
 
 /// Fabric, domain, AV, CQ and one enabled tagged RDM endpoint.
@@ -86,6 +87,7 @@ class Node {
 
   std::string name() const;
   fi_addr_t insert(const std::string& name);
+  fid_domain* domain() const noexcept { return x_domain; }
   fid_ep* ep() const noexcept { return x_ep; }
   fid_cq* cq() const noexcept { return x_cq; }
   const fi_info& info() const noexcept { return *x_info; }

@@ -16,6 +16,7 @@ fi_info* find(const NodeOptions& options) {
   hints->ep_attr->type = FI_EP_RDM;
   hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
   hints->tx_attr->op_flags = options.op_flags;
+  hints->domain_attr->mr_mode = options.mr_mode;
   hints->domain_attr->threading = options.threading;
   hints->domain_attr->control_progress = hints->domain_attr->data_progress = options.progress;
   hints->fabric_attr->prov_name = ::strdup(provider);

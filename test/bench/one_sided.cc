@@ -1,0 +1,127 @@
+// RMA and atomics: one process accesses the other's memory, while that one only makes progress.
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_rma.h>
+
+#include "bench.h"
+
+namespace erdma::bench {
+namespace {
+
+constexpr size_t kLarge = size_t{1} << 20;
+constexpr size_t kLargeWindow = 8;
+constexpr int kWindow = 64;
+/// Words of the board.
+enum { kAddress = 10, kKey, kReady, kOver };
+
+class Target {
+ public:
+  explicit Target(Side& side) : x_side(side), x_memory(kLarge * kLargeWindow) {
+    const uint64_t all = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    clients::must(fi_mr_reg(side.node.domain(), x_memory.data(), x_memory.size(), all, 0,
+                            side.first ? 1 : 2, 0, &x_region, nullptr),
+                  "fi_mr_reg");
+  }
+  ~Target() { fi_close(&x_region->fid); }
+  Target(const Target&) = delete;
+
+  char* memory() { return x_memory.data(); }
+  void* desc() const { return fi_mr_desc(x_region); }
+  void publish() {
+    const bool virtual_addresses = x_side.node.info().domain_attr->mr_mode & FI_MR_VIRT_ADDR;
+    x_side.board.words[kAddress] = virtual_addresses ? uint64_t(x_memory.data()) : 0;
+    x_side.board.words[kKey] = fi_mr_key(x_region);
+    x_side.board.words[kReady] = 1;
+  }
+
+ private:
+  Side& x_side;
+  std::vector<char> x_memory;
+  fid_mr* x_region = nullptr;
+};
+
+enum class What { write, read, fetch_add };
+
+class Initiator {
+ public:
+  Initiator(Side& side, Target& own)
+      : x_side(side),
+        x_own(own),
+        x_address(side.board.words[kAddress]),
+        x_key(side.board.words[kKey]),
+        x_contexts(kWindow) {}
+
+  /// Microseconds of each, with at most `window` under way.
+  double run(What what, size_t length, int count, size_t window) {
+    size_t pending = 0;
+    fi_cq_tagged_entry entries[16];
+    const double start = now_us();
+    for (int i = 0; i < count; ++i) {
+      while (pending >= window) pending -= size_t(read_completions(x_side, entries));
+      ssize_t rc;
+      while ((rc = post(what, length, size_t(i) % window)) == -FI_EAGAIN)
+        pending -= size_t(read_completions(x_side, entries));
+      clients::must(int(rc), "a one-sided operation");
+      ++pending;
+    }
+    while (pending > 0) pending -= size_t(read_completions(x_side, entries));
+    return (now_us() - start) / count;
+  }
+  double median_of(int blocks, What what, size_t length, int count, size_t window) {
+    run(what, length, count, window);
+    std::vector<double> samples;
+    for (int block = 0; block < blocks; ++block)
+      samples.push_back(run(what, length, count, window));
+    return median(samples);
+  }
+
+ private:
+  ssize_t post(What what, size_t length, size_t slot) {
+    char* const here = x_own.memory() + slot * length;
+    const uint64_t there = x_address + slot * length;
+    fid_ep* const ep = x_side.node.ep();
+    void* const context = &x_contexts[slot];
+    switch (what) {
+      case What::write:
+        return fi_write(ep, here, length, x_own.desc(), x_side.other, there, x_key, context);
+      case What::read:
+        return fi_read(ep, here, length, x_own.desc(), x_side.other, there, x_key, context);
+      case What::fetch_add:
+        return fi_fetch_atomic(ep, here, 1, x_own.desc(), here + kLarge, x_own.desc(), x_side.other,
+                               there, x_key, FI_UINT64, FI_SUM, context);
+    }
+    return -FI_EINVAL;
+  }
+
+  Side& x_side;
+  Target& x_own;
+  const uint64_t x_address, x_key;
+  std::vector<fi_context2> x_contexts;
+};
+
+void print_large(const char* name, double microseconds) {
+  print((std::string(name) + "_1048576").c_str(), microseconds);
+  print((std::string(name) + "_bandwidth").c_str(), double(kLarge) / microseconds / 1e3);
+}
+
+}  // namespace
+
+void measure_one_sided(Side& side) {
+  settle(side);
+  Target own(side);
+  if (!side.first) {
+    own.publish();
+    side.node.wait_until([&] { return side.board.words[kOver] != 0; }, "the measurements");
+    return;
+  }
+  side.node.wait_until([&] { return side.board.words[kReady] != 0; }, "the other's memory");
+  Initiator initiator(side, own);
+  print("write_8", initiator.median_of(1000, What::write, 8, 20, 1));
+  print("read_8", initiator.median_of(1000, What::read, 8, 20, 1));
+  print("fetch_add", initiator.median_of(1000, What::fetch_add, 8, 20, 1));
+  print("fetch_add_rate", 1 / initiator.median_of(5, What::fetch_add, 8, 50000, kWindow));
+  print_large("write", initiator.median_of(20, What::write, kLarge, 32, kLargeWindow));
+  print_large("read", initiator.median_of(20, What::read, kLarge, 32, kLargeWindow));
+  side.board.words[kOver] = 1;
+}
+
+}  // namespace erdma::bench
