@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # fabtests/run.sh [--prefix DIR] [--refuse-cma | --nic KIND] [SET...]: upstream's fabtests, installed
 # in DIR (default /usr/local), between two processes of this host over the provider in $top_builddir
-# (default ./build). SET is unit, functional, short, standard, threaded, ...; default: unit functional
-# short.
+# (default ./build). SET is unit, functional, short, standard, threaded, multinode, ..., or
+# ubertest-quick or ubertest-verify: fi_ubertest with the configuration of that name in fabtests/ubertest.
+# Default: unit functional short.
 # --refuse-cma: where the kernel refuses process_vm_readv and process_vm_writev.
 # --nic: through the NIC transport alone. KIND is standard or compat: the simulated adapter
 # (test/softerdma); or siw or rxe: two hosts in the virtual machine of test/vm.

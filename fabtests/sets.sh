@@ -20,9 +20,15 @@ run_set() {
   done
   set_name=$2
   shift 2
+  case $set_name in
+    ubertest-*) # hundreds of tests in one
+      set -- -t complex -u "$top/fabtests/ubertest/${set_name#ubertest-}.test" "$@" -T 3600
+      ;;
+    *) set -- -t "$set_name" "$@" ;;
+  esac
   title "$set_name ($PWD/$set_name.log)"
   "${around[@]}" bash ./runfabtests.sh -vvv -p "$prefix/bin" -f "$top/fabtests/erdma.exclude" \
-    -t "$set_name" "$@" >"$set_name.log" 2>&1 || status=1
+    "$@" >"$set_name.log" 2>&1 || status=1
   grep -B2 -E '^  result: Fail' "$set_name.log" | sed -n 's/^- name: */FAIL: /p'
   grep -E '^# Total' "$set_name.log" || status=1
   return "$status"
