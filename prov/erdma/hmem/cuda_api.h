@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// The part of the CUDA driver API that is used here, as its documentation describes it: types of
+/// the ABI and numbers, no header of CUDA's. Functions are looked up by name at run time (cuda.cc);
+/// names with a version of their own carry it, as in libcuda.so.1.
+namespace erdma::hmem::cuda_api {
+
+using Result = int;              ///< CUresult
+using DevicePointer = uint64_t;  ///< CUdeviceptr
+using Device = int;              ///< CUdevice, an ordinal
+using Context = void*;           ///< CUcontext
+using Stream = void*;            ///< CUstream
+using Event = void*;             ///< CUevent
+
+struct IpcMemHandle {  ///< CUipcMemHandle: passed by value
+  char reserved[64];
+};
+
+enum : Result {
+  kSuccess = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNotInitialized = 3,
+  kNoDevice = 100,
+  kInvalidDevice = 101,
+  kInvalidContext = 201,
+  kMapFailed = 205,
+  kInvalidHandle = 400,
+  kNotReady = 600,
+  kIllegalAddress = 700,
+  kNotSupported = 801,
+};
+
+enum PointerAttribute : int {
+  kPointerContext = 1,
+  kPointerMemoryType = 2,
+  kPointerDevicePointer = 3,
+  kPointerSyncMemops = 6,
+  kPointerBufferId = 7,
+  kPointerIsManaged = 8,
+  kPointerDeviceOrdinal = 9,
+  kPointerIpcCapable = 10,
+  kPointerRangeStart = 11,
+  kPointerRangeSize = 12,
+};
+
+enum MemoryType : unsigned { kMemoryHost = 1, kMemoryDevice = 2, kMemoryUnified = 4 };
+
+enum DeviceAttribute : int {
+  kDeviceUnifiedAddressing = 41,
+  kDeviceComputeMajor = 75,
+  kDeviceComputeMinor = 76,
+  kDeviceGpuDirectRdma = 116,
+  kDeviceFlushOptions = 117,
+  kDeviceWritesOrdering = 118,
+  kDeviceDmabuf = 124,
+};
+
+inline constexpr int kRangeHandleDmabufFd = 1;      ///< CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+inline constexpr unsigned kStreamNonBlocking = 1;   ///< CU_STREAM_NON_BLOCKING
+inline constexpr unsigned kIpcLazyPeerAccess = 1;   ///< CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+inline constexpr unsigned kEventDisableTiming = 2;  ///< CU_EVENT_DISABLE_TIMING
+
+}  // namespace erdma::hmem::cuda_api

@@ -1,0 +1,116 @@
+// Counts and faults, and what the variables say.
+#include <cstdlib>
+#include <sstream>
+
+#include "softcuda/driver.h"
+#include "softcuda/state.h"
+
+namespace softcuda {
+namespace {
+
+/// Caller holds the mutex, or is the constructor.
+bool obey(State& state, const std::string& line) {
+  std::istringstream words(line);
+  std::string command, word;
+  if (!(words >> command)) return true;
+  if (command == "clear") {
+    state.faults.clear();
+    return true;
+  }
+  if (command == "dmabuf" || command == "ipc") {
+    if (!(words >> word) || (word != "on" && word != "off")) return false;
+    (command == "ipc" ? state.ipc : state.dmabuf) = word == "on";
+    return true;
+  }
+  Fault fault;
+  if (command != "fail" || !(words >> fault.function)) return false;
+  while (words >> word) {
+    const size_t equals = word.find('=');
+    if (equals == word.npos) return false;
+    const unsigned long value = std::strtoul(word.c_str() + equals + 1, nullptr, 10);
+    const std::string name = word.substr(0, equals);
+    if (name == "error")
+      fault.error = Result(value);
+    else if (name == "n")
+      fault.n = value;
+    else if (name == "times")
+      fault.times = value;
+    else
+      return false;
+  }
+  if (fault.error == kSuccess || fault.n == 0) return false;
+  state.faults.push_back(fault);
+  return true;
+}
+
+}  // namespace
+
+State::State() {
+  if (const char* text = std::getenv("SOFTCUDA_DEVICES")) {
+    devices = std::atoi(text);
+    if (devices < 0 || devices > kMaxDevices) devices = 1;
+  }
+  for (int i = 0; i < kMaxDevices; ++i) primary[i].device = i;
+  for (const char* variable : {"SOFTCUDA_CONTROL"}) {
+    const char* text = std::getenv(variable);
+    std::istringstream lines(text ? text : "");
+    for (std::string line; std::getline(lines, line, ';');) obey(*this, line);
+  }
+}
+
+State& state() {
+  static State* const made = new State;  // outlives every thread and destructor
+  return *made;
+}
+
+Allocation* State::find(uintptr_t pointer, size_t length) {
+  auto after = allocations.upper_bound(pointer);
+  if (after == allocations.begin()) return nullptr;
+  Allocation& found = std::prev(after)->second;
+  const uintptr_t offset = pointer - found.base;
+  return offset < found.size && length <= found.size - offset ? &found : nullptr;
+}
+
+Result enter(const char* function, Needs needs) {
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  ++s.calls[function];
+  for (auto fault = s.faults.begin(); fault != s.faults.end(); ++fault) {
+    if (fault->function != function || --fault->n > 0) continue;
+    const Result error = fault->error;
+    fault->n = 1;
+    if (--fault->times == 0) s.faults.erase(fault);
+    return error;
+  }
+  if (needs != Needs::nothing && !s.initialized) return kNotInitialized;
+  return needs == Needs::context && !current_context() ? kInvalidContext : kSuccess;
+}
+
+}  // namespace softcuda
+
+using namespace softcuda;
+
+extern "C" {
+
+int softcuda_control(const char* line) {
+  std::lock_guard guard(state().mutex);
+  return obey(state(), line) ? 0 : -1;
+}
+
+unsigned long softcuda_calls(const char* function) {
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  if (function) return s.calls[function];
+  unsigned long all = 0;
+  for (const auto& [name, calls] : s.calls) all += calls;
+  return all;
+}
+
+void* softcuda_alias(const void* pointer, size_t length) {
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  const Allocation* found = s.find(address, length);
+  return found ? found->alias + (address - found->base) : nullptr;
+}
+}

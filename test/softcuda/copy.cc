@@ -1,0 +1,182 @@
+// Copies, streams and events. What is asynchronous happens at a synchronisation, or at the second
+// query of its stream or event, never before: whoever does not wait finds the old bytes.
+#include <cstring>
+#include <utility>
+
+#include "softcuda/driver.h"
+#include "softcuda/state.h"
+
+namespace softcuda {
+namespace {
+
+/// The bytes behind a pointer for the simulated device, which reaches host memory, too. Null:
+/// beyond the end of an allocation. Caller holds the mutex.
+std::byte* reach(State& s, DevicePointer pointer, size_t length) {
+  if (const Allocation* found = s.find(pointer, length))
+    return found->alias + (pointer - found->base);
+  return s.find(pointer, 1) ? nullptr : reinterpret_cast<std::byte*>(pointer);
+}
+
+Result copy(State& s, DevicePointer to, DevicePointer from, size_t length) {
+  if (length == 0) return kSuccess;
+  std::byte* target = reach(s, to, length);
+  const std::byte* source = reach(s, from, length);
+  if (!target || !source) return kInvalidValue;
+  std::memmove(target, source, length);
+  return kSuccess;
+}
+
+/// Caller holds the mutex.
+Result run(StreamState& stream) {
+  for (Pending& pending : stream.pending)
+    if (const Result rc = pending.copy(); rc && !stream.failed) stream.failed = rc;
+  stream.pending.clear();
+  stream.asked = false;
+  return std::exchange(stream.failed, kSuccess);
+}
+
+StreamState& stream_of(Stream stream) {
+  return stream ? *static_cast<StreamState*>(stream) : state().null_stream;
+}
+
+Result now(const char* function, DevicePointer to, DevicePointer from, size_t length) {
+  if (const Result rc = enter(function, Needs::context)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  if (const Result rc = run(s.null_stream)) return rc;
+  return copy(s, to, from, length);
+}
+
+Result later(const char* function, DevicePointer to, DevicePointer from, size_t length,
+             Stream stream) {
+  if (const Result rc = enter(function, Needs::context)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  if (length > 0 && (!reach(s, to, length) || !reach(s, from, length))) return kInvalidValue;
+  stream_of(stream).pending.push_back(
+      {[&s, to, from, length] { return copy(s, to, from, length); }});
+  return kSuccess;
+}
+
+DevicePointer address(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer);
+}
+
+}  // namespace
+}  // namespace softcuda
+
+using namespace softcuda;
+
+extern "C" {
+
+Result cuMemcpy(DevicePointer to, DevicePointer from, size_t length) {
+  return now("cuMemcpy", to, from, length);
+}
+Result cuMemcpyDtoH_v2(void* to, DevicePointer from, size_t length) {
+  return now("cuMemcpyDtoH", address(to), from, length);
+}
+Result cuMemcpyHtoD_v2(DevicePointer to, const void* from, size_t length) {
+  return now("cuMemcpyHtoD", to, address(from), length);
+}
+Result cuMemcpyDtoD_v2(DevicePointer to, DevicePointer from, size_t length) {
+  return now("cuMemcpyDtoD", to, from, length);
+}
+Result cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t length, Stream stream) {
+  return later("cuMemcpyAsync", to, from, length, stream);
+}
+Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t length, Stream stream) {
+  return later("cuMemcpyDtoHAsync", address(to), from, length, stream);
+}
+Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t length, Stream stream) {
+  return later("cuMemcpyHtoDAsync", to, address(from), length, stream);
+}
+Result cuMemcpyDtoDAsync_v2(DevicePointer to, DevicePointer from, size_t length, Stream stream) {
+  return later("cuMemcpyDtoDAsync", to, from, length, stream);
+}
+
+Result cuMemsetD8_v2(DevicePointer to, unsigned char value, size_t length) {
+  if (const Result rc = enter("cuMemsetD8", Needs::context)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  if (length == 0) return kSuccess;
+  std::byte* target = s.find(to, 1) ? reach(s, to, length) : nullptr;
+  if (!target) return kInvalidValue;
+  std::memset(target, value, length);
+  return kSuccess;
+}
+
+Result cuStreamCreate(Stream* stream, unsigned) {
+  if (const Result rc = enter("cuStreamCreate", Needs::context)) return rc;
+  *stream = new StreamState;
+  return kSuccess;
+}
+
+Result cuStreamDestroy_v2(Stream stream) {
+  if (const Result rc = enter("cuStreamDestroy", Needs::context)) return rc;
+  if (!stream) return kInvalidHandle;
+  std::lock_guard guard(state().mutex);
+  run(stream_of(stream));
+  delete static_cast<StreamState*>(stream);
+  return kSuccess;
+}
+
+Result cuStreamSynchronize(Stream stream) {
+  if (const Result rc = enter("cuStreamSynchronize", Needs::context)) return rc;
+  std::lock_guard guard(state().mutex);
+  return run(stream_of(stream));
+}
+
+Result cuStreamQuery(Stream stream) {
+  if (const Result rc = enter("cuStreamQuery", Needs::context)) return rc;
+  std::lock_guard guard(state().mutex);
+  StreamState& asked = stream_of(stream);
+  if (asked.pending.empty() || std::exchange(asked.asked, true)) return run(asked);
+  return kNotReady;
+}
+
+Result cuCtxSynchronize() {
+  if (const Result rc = enter("cuCtxSynchronize", Needs::context)) return rc;
+  std::lock_guard guard(state().mutex);
+  return run(state().null_stream);
+}
+
+Result cuEventCreate(Event* event, unsigned) {
+  if (const Result rc = enter("cuEventCreate", Needs::context)) return rc;
+  *event = new EventState;
+  return kSuccess;
+}
+
+Result cuEventDestroy_v2(Event event) {
+  if (const Result rc = enter("cuEventDestroy", Needs::context)) return rc;
+  delete static_cast<EventState*>(event);
+  return kSuccess;
+}
+
+Result cuEventRecord(Event event, Stream stream) {
+  if (const Result rc = enter("cuEventRecord", Needs::context)) return rc;
+  std::lock_guard guard(state().mutex);
+  auto& recorded = *static_cast<EventState*>(event);
+  recorded.stream = &stream_of(stream);
+  recorded.until = recorded.stream->pending.size();
+  return kSuccess;
+}
+
+/// Streams run as a whole, which is more than an event asks for.
+Result cuEventQuery(Event event) {
+  if (const Result rc = enter("cuEventQuery", Needs::context)) return rc;
+  std::lock_guard guard(state().mutex);
+  auto& recorded = *static_cast<EventState*>(event);
+  if (!recorded.stream || recorded.until == 0) return kSuccess;
+  if (!recorded.stream->pending.empty() && !std::exchange(recorded.stream->asked, true))
+    return kNotReady;
+  recorded.until = 0;
+  return run(*recorded.stream);
+}
+
+Result cuEventSynchronize(Event event) {
+  if (const Result rc = enter("cuEventSynchronize", Needs::context)) return rc;
+  std::lock_guard guard(state().mutex);
+  auto& recorded = *static_cast<EventState*>(event);
+  return recorded.stream ? run(*recorded.stream) : kSuccess;
+}
+}

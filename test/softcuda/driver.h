@@ -1,0 +1,78 @@
+#pragma once
+
+#include "hmem/cuda_api.h"
+
+/// The functions of the CUDA driver API that the simulated libcuda.so.1 has.
+#pragma GCC visibility push(default)
+extern "C" {
+
+using erdma::hmem::cuda_api::Context;
+using erdma::hmem::cuda_api::Device;
+using erdma::hmem::cuda_api::DevicePointer;
+using erdma::hmem::cuda_api::Event;
+using erdma::hmem::cuda_api::IpcMemHandle;
+using erdma::hmem::cuda_api::Result;
+using erdma::hmem::cuda_api::Stream;
+
+Result cuInit(unsigned flags);
+Result cuDriverGetVersion(int* version);
+Result cuGetErrorString(Result error, const char** text);
+Result cuGetErrorName(Result error, const char** text);
+Result cuDeviceGetCount(int* count);
+Result cuDeviceGet(Device* device, int ordinal);
+Result cuDeviceGetName(char* name, int length, Device device);
+Result cuDeviceGetPCIBusId(char* name, int length, Device device);
+Result cuDeviceGetAttribute(int* value, int attribute, Device device);
+Result cuDevicePrimaryCtxRetain(Context* context, Device device);
+Result cuDevicePrimaryCtxRelease_v2(Device device);
+Result cuCtxGetCurrent(Context* context);
+Result cuCtxSetCurrent(Context context);
+Result cuCtxPushCurrent_v2(Context context);
+Result cuCtxPopCurrent_v2(Context* context);
+Result cuCtxGetDevice(Device* device);
+Result cuCtxSynchronize();
+
+Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes);
+Result cuMemFree_v2(DevicePointer pointer);
+Result cuMemGetAddressRange_v2(DevicePointer* base, size_t* size, DevicePointer pointer);
+Result cuPointerGetAttribute(void* out, int attribute, DevicePointer pointer);
+Result cuPointerGetAttributes(unsigned count, int* attributes, void** out, DevicePointer pointer);
+Result cuPointerSetAttribute(const void* value, int attribute, DevicePointer pointer);
+Result cuIpcGetMemHandle(IpcMemHandle* out, DevicePointer pointer);
+Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, IpcMemHandle from, unsigned flags);
+Result cuIpcCloseMemHandle(DevicePointer pointer);
+Result cuMemGetHandleForAddressRange(void* out, DevicePointer pointer, size_t size, int type,
+                                     unsigned long long flags);
+Result cuFlushGPUDirectRDMAWrites(int target, int scope);
+
+Result cuMemcpy(DevicePointer to, DevicePointer from, size_t length);
+Result cuMemcpyDtoH_v2(void* to, DevicePointer from, size_t length);
+Result cuMemcpyHtoD_v2(DevicePointer to, const void* from, size_t length);
+Result cuMemcpyDtoD_v2(DevicePointer to, DevicePointer from, size_t length);
+Result cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t length, Stream stream);
+Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t length, Stream stream);
+Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t length, Stream stream);
+Result cuMemcpyDtoDAsync_v2(DevicePointer to, DevicePointer from, size_t length, Stream stream);
+Result cuMemsetD8_v2(DevicePointer to, unsigned char value, size_t length);
+Result cuStreamCreate(Stream* stream, unsigned flags);
+Result cuStreamDestroy_v2(Stream stream);
+Result cuStreamSynchronize(Stream stream);
+Result cuStreamQuery(Stream stream);
+Result cuEventCreate(Event* event, unsigned flags);
+Result cuEventDestroy_v2(Event event);
+Result cuEventRecord(Event event, Stream stream);
+Result cuEventQuery(Event event);
+Result cuEventSynchronize(Event event);
+
+// Beside the API, for tests; README.md has the language of control.
+
+/// `fail FUNCTION error=N [n=1] [times=1]`, `clear`, `dmabuf on|off`, `ipc on|off`. 0, or -1 if the
+/// line says nothing.
+int softcuda_control(const char* line);
+/// How often a function was called in this process (null: any at all); names without a version.
+unsigned long softcuda_calls(const char* function);
+/// Where the bytes of device memory lie for the simulated device, or null if [pointer, +length) is
+/// not inside one allocation.
+void* softcuda_alias(const void* pointer, size_t length);
+}
+#pragma GCC visibility pop

@@ -1,0 +1,267 @@
+// The simulated CUDA driver keeps the habits of the real one on which the provider's tests rest.
+#include "softcuda/driver.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "libcheck.h"
+
+using namespace erdma::hmem::cuda_api;
+
+namespace {
+
+void begin() {
+  ck_assert_int_eq(cuInit(0), kSuccess);
+  Context context = nullptr;
+  ck_assert_int_eq(cuDevicePrimaryCtxRetain(&context, 0), kSuccess);
+  ck_assert_int_eq(cuCtxSetCurrent(context), kSuccess);
+}
+
+DevicePointer allocate(size_t bytes) {
+  DevicePointer made = 0;
+  ck_assert_int_eq(cuMemAlloc_v2(&made, bytes), kSuccess);
+  return made;
+}
+
+std::vector<unsigned char> numbers(size_t length) {
+  std::vector<unsigned char> made(length);
+  std::iota(made.begin(), made.end(), static_cast<unsigned char>(1));
+  return made;
+}
+
+std::vector<unsigned char> content(DevicePointer from, size_t length) {
+  std::vector<unsigned char> bytes(length);
+  ck_assert_int_eq(cuMemcpyDtoH_v2(bytes.data(), from, length), kSuccess);
+  return bytes;
+}
+
+template <typename T>
+T attribute(int which, DevicePointer pointer) {
+  T value{};
+  ck_assert_int_eq(cuPointerGetAttribute(&value, which, pointer), kSuccess);
+  return value;
+}
+
+/// Runs body in a child; its exit status.
+template <typename F>
+int child(F body) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(body());
+  int status = 0;
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace
+
+START_TEST(processor_faults_where_it_touches_device_memory) {
+  begin();
+  const DevicePointer memory = allocate(64);
+  signal(SIGSEGV, SIG_DFL);
+  volatile auto* pointer = reinterpret_cast<volatile char*>(memory);
+  ck_assert_int_eq(child([&] { return *pointer; }), -SIGSEGV);
+}
+END_TEST
+
+START_TEST(copies_reach_every_byte) {
+  begin();
+  const auto bytes = numbers(10'000);
+  const DevicePointer one = allocate(bytes.size()), other = allocate(bytes.size());
+  ck_assert_int_eq(cuMemcpyHtoD_v2(one, bytes.data(), bytes.size()), kSuccess);
+  ck_assert_int_eq(cuMemcpyDtoD_v2(other, one, bytes.size()), kSuccess);
+  ck_assert(content(other, bytes.size()) == bytes);
+  std::vector<unsigned char> back(100);
+  ck_assert_int_eq(cuMemcpy(reinterpret_cast<uintptr_t>(back.data()), other + 7, 100), kSuccess);
+  ck_assert(std::equal(back.begin(), back.end(), bytes.begin() + 7));
+  ck_assert_int_eq(cuMemcpyDtoH_v2(back.data(), other + bytes.size() - 50, 51), kInvalidValue);
+}
+END_TEST
+
+START_TEST(asynchronous_copy_is_not_done_before_it_is_waited_for) {
+  begin();
+  const auto bytes = numbers(32);
+  const DevicePointer memory = allocate(32);
+  ck_assert_int_eq(cuMemsetD8_v2(memory, 0, 32), kSuccess);
+  Stream stream = nullptr;
+  ck_assert_int_eq(cuStreamCreate(&stream, kStreamNonBlocking), kSuccess);
+  ck_assert_int_eq(cuMemcpyHtoDAsync_v2(memory, bytes.data(), 32, stream), kSuccess);
+  ck_assert(content(memory, 32) == std::vector<unsigned char>(32));
+  ck_assert_int_eq(cuStreamQuery(stream), kNotReady);
+  ck_assert(content(memory, 32) == std::vector<unsigned char>(32));
+  ck_assert_int_eq(cuStreamQuery(stream), kSuccess);
+  ck_assert(content(memory, 32) == bytes);
+
+  Event event = nullptr;
+  ck_assert_int_eq(cuEventCreate(&event, kEventDisableTiming), kSuccess);
+  const DevicePointer other = allocate(32);
+  ck_assert_int_eq(cuMemcpyDtoDAsync_v2(other, memory, 32, stream), kSuccess);
+  ck_assert_int_eq(cuEventRecord(event, stream), kSuccess);
+  ck_assert_int_eq(cuEventQuery(event), kNotReady);
+  ck_assert_int_eq(cuEventQuery(event), kSuccess);
+  ck_assert(content(other, 32) == bytes);
+  ck_assert_int_eq(cuEventDestroy_v2(event), kSuccess);
+  ck_assert_int_eq(cuStreamDestroy_v2(stream), kSuccess);
+}
+END_TEST
+
+START_TEST(calls_need_cuInit_and_a_context_of_the_thread) {
+  DevicePointer made = 0;
+  unsigned type = 0;
+  ck_assert_int_eq(cuPointerGetAttribute(&type, kPointerMemoryType, 1), kNotInitialized);
+  begin();
+  const DevicePointer memory = allocate(8);
+  std::thread([&] {
+    char byte = 0;
+    ck_assert_int_eq(cuMemAlloc_v2(&made, 8), kInvalidContext);
+    ck_assert_int_eq(cuMemcpyDtoH_v2(&byte, memory, 1), kInvalidContext);
+    ck_assert_uint_eq(attribute<unsigned>(kPointerMemoryType, memory), kMemoryDevice);
+    ck_assert_int_eq(cuCtxPushCurrent_v2(attribute<Context>(kPointerContext, memory)), kSuccess);
+    ck_assert_int_eq(cuMemcpyDtoH_v2(&byte, memory, 1), kSuccess);
+    ck_assert_int_eq(cuCtxPopCurrent_v2(nullptr), kSuccess);
+  }).join();
+}
+END_TEST
+
+START_TEST(pointers_are_known_up_to_the_end_of_their_allocation) {
+  begin();
+  int on_host = 0;
+  unsigned type = 0;
+  ck_assert_int_eq(cuPointerGetAttribute(&type, kPointerMemoryType, uintptr_t(&on_host)),
+                   kInvalidValue);
+  const DevicePointer memory = allocate(1000);
+  ck_assert_uint_eq(attribute<unsigned>(kPointerMemoryType, memory + 999), kMemoryDevice);
+  ck_assert_int_eq(cuPointerGetAttribute(&type, kPointerMemoryType, memory + 1000), kInvalidValue);
+  DevicePointer base = 0;
+  size_t size = 0;
+  ck_assert_int_eq(cuMemGetAddressRange_v2(&base, &size, memory + 999), kSuccess);
+  ck_assert_uint_eq(base, memory);
+  ck_assert_uint_eq(size, 1000);
+
+  int which[] = {kPointerMemoryType, kPointerBufferId};
+  unsigned long long id = 1;
+  void* out[] = {&type, &id};
+  ck_assert_int_eq(cuPointerGetAttributes(2, which, out, uintptr_t(&on_host)), kSuccess);
+  ck_assert_uint_eq(type, 0);
+  ck_assert_uint_eq(id, 0);
+}
+END_TEST
+
+START_TEST(address_that_comes_back_has_another_buffer_id) {
+  begin();
+  const DevicePointer first = allocate(4096);
+  const auto id = attribute<unsigned long long>(kPointerBufferId, first);
+  ck_assert_int_eq(cuMemFree_v2(first), kSuccess);
+  ck_assert_int_eq(cuMemFree_v2(first), kInvalidValue);
+  const DevicePointer second = allocate(4096);
+  ck_assert_uint_eq(second, first);
+  ck_assert_uint_ne(attribute<unsigned long long>(kPointerBufferId, second), id);
+}
+END_TEST
+
+START_TEST(memory_is_shared_with_another_process_by_handle) {
+  const auto bytes = numbers(5000);
+  int to_child[2], to_parent[2];
+  ck_assert_int_eq(pipe(to_child), 0);
+  ck_assert_int_eq(pipe(to_parent), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    begin();
+    IpcMemHandle handle;
+    char byte = 0;
+    DevicePointer theirs = 0, again = 0;
+    if (read(to_child[0], &handle, sizeof(handle)) != sizeof(handle)) _exit(1);
+    if (cuIpcOpenMemHandle_v2(&theirs, handle, kIpcLazyPeerAccess)) _exit(2);
+    if (cuIpcOpenMemHandle_v2(&again, handle, kIpcLazyPeerAccess) || again != theirs) _exit(3);
+    if (content(theirs, bytes.size()) != bytes) _exit(4);
+    if (cuMemsetD8_v2(theirs, 9, 10)) _exit(5);
+    if (cuIpcCloseMemHandle(theirs) || content(theirs, 1)[0] != 9) _exit(6);
+    if (cuIpcCloseMemHandle(theirs) || cuIpcCloseMemHandle(theirs) != kInvalidValue) _exit(7);
+    if (write(to_parent[1], &byte, 1) != 1 || read(to_child[0], &byte, 1) != 1) _exit(8);
+    if (cuIpcOpenMemHandle_v2(&theirs, handle, kIpcLazyPeerAccess) != kMapFailed) _exit(9);
+    _exit(0);
+  }
+  begin();
+  const DevicePointer memory = allocate(bytes.size());
+  ck_assert_int_eq(cuMemcpyHtoD_v2(memory, bytes.data(), bytes.size()), kSuccess);
+  IpcMemHandle handle;
+  ck_assert_int_eq(cuIpcGetMemHandle(&handle, memory + 100), kSuccess);
+  DevicePointer ours = 0;
+  ck_assert_int_eq(cuIpcOpenMemHandle_v2(&ours, handle, kIpcLazyPeerAccess), kInvalidContext);
+  ck_assert_int_eq(write(to_child[1], &handle, sizeof(handle)), sizeof(handle));
+  char byte = 0;
+  ck_assert_int_eq(read(to_parent[0], &byte, 1), 1);
+  ck_assert_int_eq(content(memory, 10)[9], 9);
+  ck_assert_int_eq(cuMemFree_v2(memory), kSuccess);
+  ck_assert_int_eq(write(to_child[1], &byte, 1), 1);
+  int status = 0;
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+START_TEST(dmabuf_shows_the_bytes_of_the_device) {
+  begin();
+  const DevicePointer memory = allocate(8192);
+  ck_assert_int_eq(cuMemsetD8_v2(memory + 5000, 3, 1), kSuccess);
+  int fd = -1;
+  const auto get = [&](DevicePointer from, size_t size) {
+    return cuMemGetHandleForAddressRange(&fd, from, size, kRangeHandleDmabufFd, 0);
+  };
+  ck_assert_int_eq(get(memory, 8192), kSuccess);
+  void* mapped = mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd, 0);
+  ck_assert_ptr_ne(mapped, MAP_FAILED);
+  ck_assert_int_eq(static_cast<char*>(mapped)[5000], 3);
+  munmap(mapped, 8192);
+  close(fd);
+  ck_assert_int_eq(get(memory + 8, 4096), kInvalidValue);
+  ck_assert_int_eq(get(memory, 100), kInvalidValue);
+  ck_assert_int_eq(softcuda_control("dmabuf off"), 0);
+  ck_assert_int_eq(get(memory, 8192), kNotSupported);
+}
+END_TEST
+
+START_TEST(calls_are_counted_and_fail_on_demand) {
+  begin();
+  const unsigned long before = softcuda_calls(nullptr);
+  const DevicePointer memory = allocate(8);
+  ck_assert_uint_eq(softcuda_calls("cuMemAlloc"), 1);
+  ck_assert_uint_eq(softcuda_calls(nullptr), before + 1);
+  ck_assert_int_eq(softcuda_control("fail cuMemcpyDtoH error=700 n=2 times=2"), 0);
+  char byte = 0;
+  const Result expected[] = {kSuccess, kIllegalAddress, kIllegalAddress, kSuccess};
+  for (const Result rc : expected) ck_assert_int_eq(cuMemcpyDtoH_v2(&byte, memory, 1), rc);
+  ck_assert_int_eq(softcuda_control("fail cuMemAlloc error=2"), 0);
+  ck_assert_int_eq(softcuda_control("clear"), 0);
+  allocate(8);
+  for (const char* nonsense : {"fail cuMemAlloc", "fail", "perhaps", "ipc maybe", "fail x error"})
+    ck_assert_int_eq(softcuda_control(nonsense), -1);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("softcuda");
+  TCase* tc = tcase_create("driver");
+  tcase_add_test(tc, processor_faults_where_it_touches_device_memory);
+  tcase_add_test(tc, copies_reach_every_byte);
+  tcase_add_test(tc, asynchronous_copy_is_not_done_before_it_is_waited_for);
+  tcase_add_test(tc, calls_need_cuInit_and_a_context_of_the_thread);
+  tcase_add_test(tc, pointers_are_known_up_to_the_end_of_their_allocation);
+  tcase_add_test(tc, address_that_comes_back_has_another_buffer_id);
+  tcase_add_test(tc, memory_is_shared_with_another_process_by_handle);
+  tcase_add_test(tc, dmabuf_shows_the_bytes_of_the_device);
+  tcase_add_test(tc, calls_are_counted_and_fail_on_demand);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,280 @@
+// Device memory: allocation, what a pointer is, other processes, dmabuf.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "softcuda/driver.h"
+#include "softcuda/state.h"
+
+namespace softcuda {
+namespace {
+
+/// cuMemAlloc() aligns to 512 bytes; the kernel that pins device memory, to 64 KiB pages. Whole
+/// pages of the host, so that memory behind the end is out of reach, too.
+constexpr size_t kPage = 4096;
+
+size_t pages(size_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+/// Maps a memfd twice. Caller holds the mutex.
+Result map(State& s, int fd, size_t size, uintptr_t hint, Allocation& made) {
+  const size_t length = pages(size);
+  void* alias = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* base = mmap(reinterpret_cast<void*>(hint), length, PROT_NONE, MAP_SHARED, fd, 0);
+  if (alias == MAP_FAILED || base == MAP_FAILED) {
+    if (alias != MAP_FAILED) munmap(alias, length);
+    if (base != MAP_FAILED) munmap(base, length);
+    return kOutOfMemory;
+  }
+  // Not in a child: a real device pointer means nothing there.
+  madvise(base, length, MADV_DONTFORK);
+  made.base = reinterpret_cast<uintptr_t>(base);
+  made.alias = static_cast<std::byte*>(alias);
+  made.size = size;
+  made.fd = fd;
+  made.buffer_id = s.next_buffer_id++;
+  return kSuccess;
+}
+
+void unmap(const Allocation& gone) {
+  munmap(reinterpret_cast<void*>(gone.base), pages(gone.size));
+  munmap(gone.alias, pages(gone.size));
+  close(gone.fd);
+}
+
+/// What an IPC handle holds: the memfd by its owner's descriptor, and its inode, which tells
+/// whether the descriptor still is what it was.
+struct Handle {
+  char magic[8];
+  int pid;
+  int fd;
+  uint64_t inode;
+  uint64_t size;
+  Device device;
+};
+static_assert(sizeof(Handle) <= sizeof(IpcMemHandle));
+constexpr char kMagic[8] = "softipc";
+
+template <typename T>
+Result give(void* out, const T& value) {
+  std::memcpy(out, &value, sizeof(value));
+  return kSuccess;
+}
+
+Result attribute_of(State& s, const Allocation& memory, int attribute, DevicePointer pointer,
+                    void* out) {
+  switch (attribute) {
+    case kPointerContext:
+      return give(out, static_cast<Context>(&s.primary[memory.device]));
+    case kPointerMemoryType:
+      return give(out, unsigned{kMemoryDevice});
+    case kPointerDevicePointer:
+      return give(out, pointer);
+    case kPointerSyncMemops:
+      return give(out, int{memory.sync_memops});
+    case kPointerBufferId:
+      return give(out, static_cast<unsigned long long>(memory.buffer_id));
+    case kPointerIsManaged:
+      return give(out, 0u);
+    case kPointerDeviceOrdinal:
+      return give(out, memory.device);
+    case kPointerIpcCapable:
+      return give(out, int{s.ipc && memory.ipc_source.empty()});
+    case kPointerRangeStart:
+      return give(out, DevicePointer(memory.base));
+    case kPointerRangeSize:
+      return give(out, memory.size);
+    default:
+      return kInvalidValue;
+  }
+}
+
+}  // namespace
+}  // namespace softcuda
+
+using namespace softcuda;
+
+extern "C" {
+
+Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
+  if (const Result rc = enter("cuMemAlloc", Needs::context)) return rc;
+  if (bytes == 0) return kInvalidValue;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  const int fd = memfd_create("softcuda", MFD_CLOEXEC);
+  if (fd < 0) return kOutOfMemory;
+  const auto reused = s.freed.find(pages(bytes));
+  const uintptr_t hint = reused == s.freed.end() ? 0 : reused->second;
+  if (hint) s.freed.erase(reused);
+  Allocation made;
+  const Result rc =
+      ftruncate(fd, off_t(pages(bytes))) == 0 ? map(s, fd, bytes, hint, made) : kOutOfMemory;
+  if (rc) {
+    close(fd);
+    return rc;
+  }
+  made.device = current_context()->device;
+  s.allocations.emplace(made.base, made);
+  *pointer = made.base;
+  return kSuccess;
+}
+
+Result cuMemFree_v2(DevicePointer pointer) {
+  if (const Result rc = enter("cuMemFree", Needs::context)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  const auto found = s.allocations.find(pointer);
+  if (found == s.allocations.end() || !found->second.ipc_source.empty()) return kInvalidValue;
+  unmap(found->second);
+  s.freed[pages(found->second.size)] = found->first;
+  s.allocations.erase(found);
+  return kSuccess;
+}
+
+Result cuMemGetAddressRange_v2(DevicePointer* base, size_t* size, DevicePointer pointer) {
+  if (const Result rc = enter("cuMemGetAddressRange", Needs::context)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  const Allocation* found = s.find(pointer, 1);
+  if (!found) return kInvalidValue;
+  if (base) *base = found->base;
+  if (size) *size = found->size;
+  return kSuccess;
+}
+
+Result cuPointerGetAttribute(void* out, int attribute, DevicePointer pointer) {
+  if (const Result rc = enter("cuPointerGetAttribute", Needs::initialized)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  const Allocation* found = s.find(pointer, 1);
+  return found ? attribute_of(s, *found, attribute, pointer, out) : kInvalidValue;
+}
+
+/// Of a pointer that CUDA does not know, attributes are 0 and the call succeeds.
+Result cuPointerGetAttributes(unsigned count, int* attributes, void** out, DevicePointer pointer) {
+  if (const Result rc = enter("cuPointerGetAttributes", Needs::initialized)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  const Allocation* found = s.find(pointer, 1);
+  for (unsigned i = 0; i < count; ++i) {
+    const bool wide = attributes[i] == kPointerContext || attributes[i] == kPointerDevicePointer ||
+                      attributes[i] == kPointerBufferId || attributes[i] == kPointerRangeStart ||
+                      attributes[i] == kPointerRangeSize;
+    if (!found)
+      std::memset(out[i], 0, wide ? 8 : 4);
+    else if (const Result rc = attribute_of(s, *found, attributes[i], pointer, out[i]))
+      return rc;
+  }
+  return kSuccess;
+}
+
+Result cuPointerSetAttribute(const void* value, int attribute, DevicePointer pointer) {
+  if (const Result rc = enter("cuPointerSetAttribute", Needs::initialized)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  Allocation* found = s.find(pointer, 1);
+  if (!found || attribute != kPointerSyncMemops) return kInvalidValue;
+  unsigned on = 0;
+  std::memcpy(&on, value, sizeof(on));
+  found->sync_memops = on != 0;
+  return kSuccess;
+}
+
+Result cuIpcGetMemHandle(IpcMemHandle* out, DevicePointer pointer) {
+  if (const Result rc = enter("cuIpcGetMemHandle", Needs::context)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  const Allocation* found = s.find(pointer, 1);
+  if (!found) return kInvalidValue;
+  if (!s.ipc || !found->ipc_source.empty()) return kNotSupported;
+  struct stat status {};
+  if (fstat(found->fd, &status)) return kMapFailed;
+  Handle handle{};
+  std::memcpy(handle.magic, kMagic, sizeof(kMagic));
+  handle.pid = getpid();
+  handle.fd = found->fd;
+  handle.inode = status.st_ino;
+  handle.size = found->size;
+  handle.device = found->device;
+  std::memset(out, 0, sizeof(*out));
+  std::memcpy(out, &handle, sizeof(handle));
+  return kSuccess;
+}
+
+Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, IpcMemHandle from, unsigned flags) {
+  if (const Result rc = enter("cuIpcOpenMemHandle", Needs::context)) return rc;
+  if (flags != kIpcLazyPeerAccess) return kInvalidValue;
+  Handle handle;
+  std::memcpy(&handle, &from, sizeof(handle));
+  if (std::memcmp(handle.magic, kMagic, sizeof(kMagic)) != 0) return kInvalidValue;
+  if (handle.pid == getpid()) return kInvalidContext;  // as CUDA: not within one process
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  if (!s.ipc) return kNotSupported;
+  const std::string source(from.reserved, sizeof(from.reserved));
+  for (auto& [base, open] : s.allocations) {
+    if (open.ipc_source != source) continue;
+    ++open.ipc_uses;
+    *pointer = base;
+    return kSuccess;
+  }
+  char path[64];
+  std::snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.pid, handle.fd);
+  const int fd = open(path, O_RDWR | O_CLOEXEC);
+  struct stat status {};
+  if (fd < 0) return kMapFailed;
+  if (fstat(fd, &status) || status.st_ino != handle.inode) {
+    close(fd);
+    return kMapFailed;
+  }
+  Allocation made;
+  if (const Result rc = map(s, fd, handle.size, 0, made)) {
+    close(fd);
+    return rc;
+  }
+  made.device = handle.device;
+  made.ipc_source = source;
+  made.ipc_uses = 1;
+  s.allocations.emplace(made.base, made);
+  *pointer = made.base;
+  return kSuccess;
+}
+
+Result cuIpcCloseMemHandle(DevicePointer pointer) {
+  if (const Result rc = enter("cuIpcCloseMemHandle", Needs::context)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  const auto found = s.allocations.find(pointer);
+  if (found == s.allocations.end() || found->second.ipc_source.empty()) return kInvalidValue;
+  if (--found->second.ipc_uses > 0) return kSuccess;
+  unmap(found->second);
+  s.allocations.erase(found);
+  return kSuccess;
+}
+
+/// A dmabuf is the memfd. As the driver, refuses what is not whole pages of one allocation.
+Result cuMemGetHandleForAddressRange(void* out, DevicePointer pointer, size_t size, int type,
+                                     unsigned long long flags) {
+  if (const Result rc = enter("cuMemGetHandleForAddressRange", Needs::context)) return rc;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  if (type != kRangeHandleDmabufFd || flags != 0) return kInvalidValue;
+  if (!s.dmabuf) return kNotSupported;
+  if (pointer % kPage || size % kPage || size == 0) return kInvalidValue;
+  const Allocation* found = s.find(pointer, 1);
+  // From the start of the allocation only: the file has no other offset.
+  if (!found || found->base != pointer || size > pages(found->size)) return kInvalidValue;
+  const int fd = fcntl(found->fd, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return kOutOfMemory;
+  return give(out, fd);
+}
+
+Result cuFlushGPUDirectRDMAWrites(int, int) {
+  return enter("cuFlushGPUDirectRDMAWrites", Needs::context);
+}
+}

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "hmem/cuda_api.h"
+
+/// What the simulated driver knows of one process.
+namespace softcuda {
+
+using namespace erdma::hmem::cuda_api;
+
+/// Device memory: a memfd, mapped twice. At `base`, the device pointer, the process has no access,
+/// so that a processor that takes it for host memory faults; `alias` is where the device sees it.
+struct Allocation {
+  uintptr_t base = 0;
+  size_t size = 0;
+  std::byte* alias = nullptr;
+  int fd = -1;
+  uint64_t buffer_id = 0;
+  Device device = 0;
+  bool sync_memops = false;
+  std::string ipc_source;  ///< mapped from another process: what its handle says
+  unsigned ipc_uses = 0;
+};
+
+struct Pending {
+  std::function<Result()> copy;
+};
+struct StreamState {
+  std::vector<Pending> pending;
+  bool asked = false;  ///< a query found work: it is done at the next
+  Result failed = kSuccess;
+};
+struct EventState {
+  StreamState* stream = nullptr;  ///< null: never recorded, or all before it is done
+  size_t until = 0;               ///< as many of the stream's pending copies precede it
+};
+
+struct ContextState {
+  Device device = 0;
+};
+
+struct Fault {
+  std::string function;
+  Result error = kSuccess;
+  unsigned long n = 1;  ///< calls until it strikes
+  unsigned long times = 1;
+};
+
+constexpr int kMaxDevices = 8;
+
+struct State {
+  std::mutex mutex;
+  bool initialized = false;
+  int devices = 1;
+  bool dmabuf = true;
+  bool ipc = true;
+  uint64_t next_buffer_id = 1;
+  std::map<uintptr_t, Allocation> allocations;  ///< by base
+  std::map<size_t, uintptr_t> freed;  ///< size → address: given out again, as a driver likes to
+  ContextState primary[kMaxDevices];
+  StreamState null_stream;
+  std::map<std::string, unsigned long> calls;
+  std::vector<Fault> faults;
+
+  State();
+  /// The allocation that holds [pointer, +length), or null.
+  Allocation* find(uintptr_t pointer, size_t length);
+};
+
+State& state();
+
+enum class Needs { nothing, initialized, context };
+/// Counts a call and says how it is to fail; kSuccess: go on. Takes the mutex itself.
+Result enter(const char* function, Needs needs);
+
+/// The context stack of this thread; null = none.
+ContextState* current_context();
+
+}  // namespace softcuda
