@@ -23,6 +23,7 @@ deny transport/self  '"transport/(verbs|shm)/'
 deny transport/verbs '"transport/(shm|self)/'
 deny .         '<(infiniband/|rdma/rdma_)' --exclude-dir=verbs
 deny .         '<cuda'        --exclude-dir=hmem
+deny 'fabric protocol transport util' '"hmem/cuda_api'
 deny .         '("(fake|libcheck)|<check.h>)'
 # util/log.cc needs the name that log lines carry, which is a member of fi_provider.
 deny 'util hmem protocol transport' '<rdma/(fi_[a-df-z]|fi_e[^r]|providers/fi_prov)' --exclude=log.cc

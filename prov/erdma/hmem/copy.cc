@@ -5,27 +5,6 @@
 #include <cstring>
 
 namespace erdma::hmem {
-namespace {
-
-/// Calls visit(pointer, bytes) for each part of [offset, offset+length) in order.
-template <typename Visit>
-size_t for_each_part(const iovec* iov, size_t count, size_t offset, size_t length,
-                     Visit visit) noexcept {
-  size_t done = 0;
-  for (size_t i = 0; i < count && done < length; ++i) {
-    if (offset >= iov[i].iov_len) {
-      offset -= iov[i].iov_len;
-      continue;
-    }
-    const size_t bytes = std::min(iov[i].iov_len - offset, length - done);
-    visit(static_cast<std::byte*>(iov[i].iov_base) + offset, done, bytes);
-    done += bytes;
-    offset = 0;
-  }
-  return done;
-}
-
-}  // namespace
 
 size_t total_length(const iovec* iov, size_t count) noexcept {
   size_t total = 0;

@@ -2,6 +2,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -37,6 +38,25 @@ inline void copy_short(void* to, const void* from, size_t length) noexcept {
   } else {
     for (size_t i = 0; i < length; ++i) target[i] = source[i];
   }
+}
+
+/// Calls visit(pointer, bytes before it, bytes) for each part of [offset, offset+length) in order.
+/// Returns the sum of the bytes.
+template <typename Visit>
+size_t for_each_part(const iovec* iov, size_t count, size_t offset, size_t length,
+                     Visit visit) noexcept {
+  size_t done = 0;
+  for (size_t i = 0; i < count && done < length; ++i) {
+    if (offset >= iov[i].iov_len) {
+      offset -= iov[i].iov_len;
+      continue;
+    }
+    const size_t bytes = std::min(iov[i].iov_len - offset, length - done);
+    visit(static_cast<std::byte*>(iov[i].iov_base) + offset, done, bytes);
+    done += bytes;
+    offset = 0;
+  }
+  return done;
 }
 
 /// Copies up to `length` bytes of the iov list, from `offset` on, to `to`. Returns bytes copied.

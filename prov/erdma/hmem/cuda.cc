@@ -1,0 +1,219 @@
+#include "hmem/cuda.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "util/log.h"
+
+namespace erdma::hmem {
+
+using namespace cuda_api;
+
+/// What is looked up, by these names.
+struct Cuda::Functions {
+  Result (*cuInit)(unsigned flags);
+  Result (*cuDeviceGetCount)(int* count);
+  Result (*cuPointerGetAttribute)(void* value, int attribute, DevicePointer pointer);
+  Result (*cuMemGetAddressRange_v2)(DevicePointer* base, size_t* size, DevicePointer pointer);
+  Result (*cuCtxGetCurrent)(Context* context);
+  Result (*cuCtxPushCurrent_v2)(Context context);
+  Result (*cuCtxPopCurrent_v2)(Context* context);
+  Result (*cuStreamCreate)(Stream* stream, unsigned flags);
+  Result (*cuStreamSynchronize)(Stream stream);
+  Result (*cuMemcpyAsync)(DevicePointer to, DevicePointer from, size_t length, Stream stream);
+
+  /// The name of the first function that is missing, or null.
+  const char* look_up(void* library) noexcept;
+};
+
+namespace {
+
+template <typename F>
+bool find(void* library, const char* name, F*& function) noexcept {
+  function = reinterpret_cast<F*>(dlsym(library, name));
+  return function != nullptr;
+}
+
+DevicePointer address_of(const void* pointer) noexcept {
+  return reinterpret_cast<uintptr_t>(pointer);
+}
+
+}  // namespace
+
+const char* Cuda::Functions::look_up(void* library) noexcept {
+#define ERDMA_FIND(name) \
+  if (!find(library, #name, name)) return #name
+  ERDMA_FIND(cuInit);
+  ERDMA_FIND(cuDeviceGetCount);
+  ERDMA_FIND(cuPointerGetAttribute);
+  ERDMA_FIND(cuMemGetAddressRange_v2);
+  ERDMA_FIND(cuCtxGetCurrent);
+  ERDMA_FIND(cuCtxPushCurrent_v2);
+  ERDMA_FIND(cuCtxPopCurrent_v2);
+  ERDMA_FIND(cuStreamCreate);
+  ERDMA_FIND(cuStreamSynchronize);
+  ERDMA_FIND(cuMemcpyAsync);
+#undef ERDMA_FIND
+  return nullptr;
+}
+
+Cuda::Cuda(std::unique_ptr<Functions> functions) noexcept
+    : x_api(std::move(functions)), x_epoch(util::process_epoch()) {}
+
+Cuda::~Cuda() = default;
+
+/// Lives as long as the process: at its end the driver may be gone before us.
+Cuda* Cuda::get() noexcept {
+  static Cuda* const made = load();
+  return made && made->usable() ? made : nullptr;
+}
+
+Cuda* Cuda::load() noexcept {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    const char* why = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is per thread
+    ERDMA_INFO(CORE, "no CUDA driver: %s\n", why ? why : "libcuda.so.1 can't be opened");
+    return nullptr;
+  }
+  util::register_fork_handler();
+  std::unique_ptr<Functions> api(new (std::nothrow) Functions{});
+  if (!api) return nullptr;
+  if (const char* missing = api->look_up(library)) {
+    ERDMA_WARN(CORE, "libcuda.so.1 has no %s: GPU memory can't be used. Update the driver\n",
+               missing);
+    return nullptr;
+  }
+  int count = 0;
+  if (const Result rc = api->cuInit(0)) {
+    ERDMA_INFO(CORE, "no GPU to use: cuInit says CUDA error %d\n", rc);
+    return nullptr;
+  }
+  if (api->cuDeviceGetCount(&count) != kSuccess || count == 0) {
+    ERDMA_INFO(CORE, "no GPU to use: the CUDA driver knows of none\n");
+    return nullptr;
+  }
+  return new (std::nothrow) Cuda(std::move(api));
+}
+
+// --- what a pointer is --------------------------------------------------------------------------
+
+bool Cuda::is_device(const void* pointer) const noexcept {
+  unsigned type = 0;
+  if (!pointer || !usable()) return false;
+  const Result rc = x_api->cuPointerGetAttribute(&type, kPointerMemoryType, address_of(pointer));
+  return rc == kSuccess && type == kMemoryDevice;
+}
+
+bool Cuda::any_device(const iovec* iov, size_t count) const noexcept {
+  return std::any_of(iov, iov + count, [this](const iovec& part) {
+    return part.iov_len > 0 && is_device(part.iov_base);
+  });
+}
+
+bool Cuda::covers(const void* pointer, size_t length) const noexcept {
+  Context context = nullptr;
+  if (!is_device(pointer) || !enter(pointer, nullptr, context)) return false;
+  DevicePointer base = 0;
+  size_t size = 0;
+  const Result rc = x_api->cuMemGetAddressRange_v2(&base, &size, address_of(pointer));
+  x_api->cuCtxPopCurrent_v2(nullptr);
+  const DevicePointer offset = address_of(pointer) - base;
+  return rc == kSuccess && offset <= size && length <= size - offset;
+}
+
+// --- copies -------------------------------------------------------------------------------------
+
+/// Makes the context of one of the pointers the thread's current one, on top of what it has; to be
+/// popped. The first that CUDA knows counts.
+bool Cuda::enter(const void* one, const void* other, Context& context) const noexcept {
+  for (const void* pointer : {one, other}) {
+    context = nullptr;
+    if (!pointer) continue;
+    const Result rc = x_api->cuPointerGetAttribute(&context, kPointerContext, address_of(pointer));
+    if (rc == kSuccess && context) return x_api->cuCtxPushCurrent_v2(context) == kSuccess;
+  }
+  return false;
+}
+
+/// One per context, which is current. It waits for no other stream: a kernel of the application may
+/// be waiting for the very message that is being copied. Null: can't be made.
+Stream Cuda::stream_of(Context context) noexcept try {
+  const std::lock_guard guard(x_mutex);
+  for (const StreamOf& known : x_streams)
+    if (known.context == context) return known.stream;
+  x_streams.reserve(x_streams.size() + 1);
+  Stream made = nullptr;
+  if (x_api->cuStreamCreate(&made, kStreamNonBlocking) != kSuccess) return nullptr;
+  x_streams.push_back({context, made});
+  return made;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+/// Its stream can't be used: the application may have destroyed the context and made another that
+/// has the same name.
+void Cuda::forget(Context context) noexcept {
+  const std::lock_guard guard(x_mutex);
+  std::erase_if(x_streams, [&](const StreamOf& known) { return known.context == context; });
+}
+
+int Cuda::copy(void* to, const void* from, size_t length) noexcept {
+  if (length == 0) return 0;
+  Context context = nullptr;
+  if (!usable() || !enter(to, from, context)) {
+    ERDMA_WARN(EP_DATA, "GPU memory could not be copied: %s\n",
+               usable() ? "the CUDA driver does not know it, it may have been freed"
+                        : "CUDA can't be used in a forked process");
+    return -FI_EIO;
+  }
+  const int rc = copy_in(context, to, from, length);
+  x_api->cuCtxPopCurrent_v2(nullptr);
+  return rc;
+}
+
+int Cuda::copy_in(Context context, void* to, const void* from, size_t length) noexcept {
+  Result rc = kOutOfMemory;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const Stream stream = stream_of(context);
+    if (!stream) break;
+    rc = x_api->cuMemcpyAsync(address_of(to), address_of(from), length, stream);
+    if (rc == kSuccess) rc = x_api->cuStreamSynchronize(stream);
+    if (rc == kSuccess) return 0;
+    forget(context);
+  }
+  ERDMA_WARN(EP_DATA, "%zu bytes of GPU memory could not be copied: CUDA error %d\n", length, rc);
+  return -FI_EIO;
+}
+
+int Cuda::copy_any(void* to, const void* from, size_t length, bool device) noexcept {
+  if (device) return copy(to, from, length);
+  std::memcpy(to, from, length);
+  return 0;
+}
+
+int Cuda::gather(void* to, const iovec* iov, size_t count, size_t offset, size_t length) noexcept {
+  int rc = 0;
+  for_each_part(iov, count, offset, length, [&](std::byte* part, size_t done, size_t bytes) {
+    if (!rc) rc = copy_any(static_cast<std::byte*>(to) + done, part, bytes, is_device(part));
+  });
+  return rc;
+}
+
+int Cuda::scatter(const iovec* iov, size_t count, size_t offset, const void* from,
+                  size_t length) noexcept {
+  int rc = 0;
+  for_each_part(iov, count, offset, length, [&](std::byte* part, size_t done, size_t bytes) {
+    const auto* source = static_cast<const std::byte*>(from) + done;
+    if (!rc) rc = copy_any(part, source, bytes, is_device(part));
+  });
+  return rc;
+}
+
+}  // namespace erdma::hmem

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "hmem/cuda_api.h"
+#include "util/process_epoch.h"
+
+namespace erdma::hmem {
+
+/// The CUDA driver of this process: libcuda.so.1, opened at run time, never linked. Thread-safe.
+/// Makes no context of its own: device memory comes with that of whoever allocated it.
+/// Invariant: a forked child, in which CUDA can't be used, makes no call.
+class Cuda {
+ public:
+  /// Null: no driver, no device, or one of a driver that is too old. Asked for once per process,
+  /// and only when an application wants FI_HMEM.
+  static Cuda* get() noexcept;
+
+  Cuda(const Cuda&) = delete;
+  Cuda& operator=(const Cuda&) = delete;
+
+  /// Does it point to memory of a device? Managed memory counts: who touches it with the processor
+  /// would move it. Asks the driver, which knows at any time.
+  bool is_device(const void* pointer) const noexcept;
+  /// Does any piece?
+  bool any_device(const iovec* iov, size_t count) const noexcept;
+  /// Is [pointer, +length) inside one allocation of a device?
+  bool covers(const void* pointer, size_t length) const noexcept;
+
+  /// Copies between device and host memory, or within either; done when it returns. 0 or -FI_EIO.
+  /// Waits for its own copy only, not for what the application has in its streams.
+  int copy(void* to, const void* from, size_t length) noexcept;
+  /// As the functions of copy.h, but -FI_EIO if a copy fails. `offset` and `length` lie in the
+  /// list.
+  int gather(void* to, const iovec* iov, size_t count, size_t offset, size_t length) noexcept;
+  int scatter(const iovec* iov, size_t count, size_t offset, const void* from,
+              size_t length) noexcept;
+
+ private:
+  struct Functions;
+  struct StreamOf {
+    cuda_api::Context context;
+    cuda_api::Stream stream;
+  };
+
+  Cuda(std::unique_ptr<Functions> functions) noexcept;
+  ~Cuda();
+  static Cuda* load() noexcept;
+  bool usable() const noexcept { return x_epoch == util::process_epoch(); }
+  bool enter(const void* one, const void* other, cuda_api::Context& context) const noexcept;
+  cuda_api::Stream stream_of(cuda_api::Context context) noexcept;
+  void forget(cuda_api::Context context) noexcept;
+  int copy_any(void* to, const void* from, size_t length, bool device) noexcept;
+  int copy_in(cuda_api::Context context, void* to, const void* from, size_t length) noexcept;
+
+  const std::unique_ptr<Functions> x_api;
+  const uint32_t x_epoch;
+  std::mutex x_mutex;  ///< of x_streams
+  std::vector<StreamOf> x_streams;
+};
+
+}  // namespace erdma::hmem

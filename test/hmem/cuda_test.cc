@@ -1,0 +1,178 @@
+// The CUDA driver as the provider uses it, on the simulated one.
+#include "hmem/cuda.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/captured_log.h"
+#include "libcheck.h"
+#include "softcuda/device_memory.h"
+
+using erdma::hmem::Cuda;
+using erdma::test::DeviceMemory;
+using namespace erdma::hmem::cuda_api;
+
+namespace {
+
+Cuda& cuda() {
+  Cuda* const driver = Cuda::get();
+  ck_assert_ptr_nonnull(driver);
+  return *driver;
+}
+
+std::vector<char> numbers(size_t length) {
+  std::vector<char> made(length);
+  std::iota(made.begin(), made.end(), char(1));
+  return made;
+}
+
+}  // namespace
+
+START_TEST(there_is_none_where_the_driver_has_no_device) {
+  setenv("SOFTCUDA_DEVICES", "0", 1);
+  ck_assert_ptr_null(Cuda::get());
+  ck_assert_ptr_null(Cuda::get());
+  ck_assert_uint_eq(softcuda_calls("cuInit"), 1);
+}
+END_TEST
+
+START_TEST(driver_tells_device_from_host_memory) {
+  const DeviceMemory memory(1000);
+  const char on_host[8] = {};
+  ck_assert(cuda().is_device(memory.at(0)));
+  ck_assert(cuda().is_device(memory.at(999)));
+  ck_assert(!cuda().is_device(on_host));
+  ck_assert(!cuda().is_device(nullptr));
+  ck_assert(cuda().covers(memory.at(10), 990));
+  ck_assert(!cuda().covers(memory.at(10), 991));
+  ck_assert(!cuda().covers(on_host, 1));
+  const iovec mixed[] = {{const_cast<char*>(on_host), 8}, {memory.at(0), 8}};
+  ck_assert(cuda().any_device(mixed, 2));
+  ck_assert(!cuda().any_device(mixed, 1));
+  const iovec nothing{memory.at(0), 0};
+  ck_assert(!cuda().any_device(&nothing, 1));
+}
+END_TEST
+
+START_TEST(freed_memory_is_no_device_memory) {
+  void* freed = nullptr;
+  {
+    const DeviceMemory memory(8);
+    freed = memory.at(0);
+  }
+  ck_assert(!cuda().is_device(freed));
+  ck_assert_int_eq(cuda().copy(freed, "12345678", 8), -FI_EIO);
+  ck_assert(erdma::test::contains(erdma::test::only_log_line(), "may have been freed"));
+}
+END_TEST
+
+START_TEST(copies_are_done_on_return_from_any_thread) {
+  const DeviceMemory memory(100'000);
+  const auto bytes = numbers(100'000);
+  std::thread([&] {
+    ck_assert_int_eq(cuda().copy(memory.at(0), bytes.data(), bytes.size()), 0);
+    std::vector<char> back(bytes.size());
+    ck_assert_int_eq(cuda().copy(back.data(), memory.at(0), back.size()), 0);
+    ck_assert(back == bytes);
+    Context left = nullptr;
+    ck_assert_int_eq(cuCtxGetCurrent(&left), kSuccess);
+    ck_assert_ptr_null(left);
+  }).join();
+  ck_assert(memory.bytes() == bytes);
+}
+END_TEST
+
+/// A kernel of the application may wait for the message that is being copied.
+START_TEST(copy_waits_for_no_stream_of_the_application) {
+  const DeviceMemory memory(8), theirs(8);
+  Stream stream = nullptr;
+  ck_assert_int_eq(cuStreamCreate(&stream, 0), kSuccess);
+  const std::vector<char> bytes(8, 'x');
+  ck_assert_int_eq(cuMemcpyHtoDAsync_v2(theirs.pointer(), bytes.data(), 8, stream), kSuccess);
+  ck_assert_int_eq(cuMemcpyHtoDAsync_v2(theirs.pointer(), bytes.data(), 8, nullptr), kSuccess);
+  ck_assert_int_eq(cuda().copy(memory.at(0), bytes.data(), 8), 0);
+  ck_assert(memory.bytes() == bytes);
+  ck_assert(theirs.bytes() != bytes);
+}
+END_TEST
+
+START_TEST(lists_of_host_and_device_memory_are_copied_whole) {
+  const auto bytes = numbers(300);
+  const DeviceMemory one(100), two(100);
+  std::vector<char> host(100);
+  const iovec list[] = {{one.at(0), 100}, {host.data(), 100}, {two.at(0), 100}};
+  ck_assert_int_eq(cuda().scatter(list, 3, 0, bytes.data(), 300), 0);
+  std::vector<char> back(300);
+  ck_assert_int_eq(cuda().gather(back.data(), list, 3, 0, 300), 0);
+  ck_assert(back == bytes);
+  ck_assert_int_eq(cuda().scatter(list, 3, 50, "AB", 2), 0);
+  ck_assert_int_eq(cuda().gather(back.data(), list, 3, 49, 3), 0);
+  ck_assert(std::string(back.data(), 3) == "2AB");
+}
+END_TEST
+
+START_TEST(failed_copy_is_reported_and_the_next_one_succeeds) {
+  const DeviceMemory memory(8);
+  char back[8];
+  ck_assert_int_eq(softcuda_control("fail cuMemcpyAsync error=700 times=2"), 0);
+  ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), -FI_EIO);
+  ck_assert(erdma::test::contains(erdma::test::only_log_line(), "CUDA error 700"));
+  ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), 0);
+}
+END_TEST
+
+/// The application destroyed the context that our stream was of, and has another by that name.
+START_TEST(lost_stream_is_replaced) {
+  const DeviceMemory memory(8);
+  char back[8];
+  ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), 0);
+  ck_assert_int_eq(softcuda_control("fail cuMemcpyAsync error=400"), 0);
+  ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), 0);
+  ck_assert_uint_eq(softcuda_calls("cuStreamCreate"), 2);
+}
+END_TEST
+
+START_TEST(forked_child_makes_no_call) {
+  const DeviceMemory memory(8);
+  Cuda& driver = cuda();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const unsigned long before = softcuda_calls(nullptr);
+    char back[8];
+    const bool refused = !driver.is_device(memory.at(0)) && !Cuda::get() &&
+                         driver.copy(back, memory.at(0), 8) == -FI_EIO;
+    _exit(refused && softcuda_calls(nullptr) == before ? 0 : 1);
+  }
+  int status = 0;
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("cuda");
+  TCase* tc = tcase_create("cuda");
+  tcase_add_test(tc, there_is_none_where_the_driver_has_no_device);
+  tcase_add_test(tc, driver_tells_device_from_host_memory);
+  tcase_add_test(tc, freed_memory_is_no_device_memory);
+  tcase_add_test(tc, copies_are_done_on_return_from_any_thread);
+  tcase_add_test(tc, copy_waits_for_no_stream_of_the_application);
+  tcase_add_test(tc, lists_of_host_and_device_memory_are_copied_whole);
+  tcase_add_test(tc, failed_copy_is_reported_and_the_next_one_succeeds);
+  tcase_add_test(tc, lost_stream_is_replaced);
+  tcase_add_test(tc, forked_child_makes_no_call);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
