@@ -17,10 +17,11 @@ deny() {
 deny util      '"(fabric|protocol|transport|hmem)/'
 deny hmem      '"(fabric|protocol|transport)/'
 deny transport '"(fabric|protocol)/'
-deny protocol  '"(fabric/|transport/(verbs|shm|self)/)'
-deny transport/shm   '"transport/(verbs|self)/'
-deny transport/self  '"transport/(verbs|shm)/'
-deny transport/verbs '"transport/(shm|self)/'
+deny protocol  '"(fabric/|transport/(verbs|shm|self|staging)/)'
+deny transport/shm   '"transport/(verbs|self|staging)/'
+deny transport/self  '"transport/(verbs|shm|staging)/'
+deny transport/verbs '"transport/(shm|self|staging)/'
+deny transport/staging '"transport/(verbs|shm|self)/'
 deny .         '<(infiniband/|rdma/rdma_)' --exclude-dir=verbs
 deny .         '<cuda'        --exclude-dir=hmem
 deny 'fabric protocol transport util' '"hmem/cuda_api'
@@ -28,8 +29,8 @@ deny .         '("(fake|libcheck)|<check.h>)'
 # util/log.cc needs the name that log lines carry, which is a member of fi_provider.
 deny 'util hmem protocol transport' '<rdma/(fi_[a-df-z]|fi_e[^r]|providers/fi_prov)' --exclude=log.cc
 # Only domain.cc names the transports together.
-for file in $(grep -rlE '^ *# *include *"transport/(verbs|shm|self)/' fabric 2>/dev/null); do
-  kinds=$(grep -ohE '"transport/(verbs|shm|self)/' "$file" | sort -u | wc -l)
+for file in $(grep -rlE '^ *# *include *"transport/(verbs|shm|self|staging)/' fabric 2>/dev/null); do
+  kinds=$(grep -ohE '"transport/(verbs|shm|self|staging)/' "$file" | sort -u | wc -l)
   case $file in fabric/domain.cc) continue ;; esac
   if [ "$kinds" -gt 1 ]; then
     echo "$file: only fabric/domain.cc includes more than one transport"

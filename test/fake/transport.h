@@ -81,10 +81,11 @@ class Transport final : public transport::Transport {
       std::memcpy(exposure.bytes, &exposed, sizeof(exposed));
       return 0;
     }
-    void withdraw(const transport::Exposure& exposure) noexcept override {
+    int withdraw(const transport::Exposure& exposure) noexcept override {
       Memory memory;
       std::memcpy(&memory, exposure.bytes, sizeof(memory));
       x_owner.exposed.erase(memory.id);
+      return 0;
     }
     int read(const transport::Exposure& remote, const iovec* local, size_t count, size_t length,
              uint64_t token) noexcept override {

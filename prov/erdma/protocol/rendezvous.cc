@@ -143,7 +143,10 @@ bool Engine::flush_deliveries(Peer& peer) noexcept {
 void Engine::finish_delivery(Delivery& delivery, int status) noexcept {
   Peer& peer = *delivery.peer;
   if (delivery.linked()) util::IntrusiveList<Delivery>::erase(delivery);
-  if (delivery.local.size) delivery.link->withdraw(delivery.local);
+  if (delivery.local.size) {
+    const int rc = delivery.link->withdraw(delivery.local);
+    if (rc != 0 && status == 0) status = rc;
+  }
   if (!delivery.local.size || status != 0) send_fin(peer, delivery.sender, status);
   ErrorCompletion done;
   done.context = delivery.context;

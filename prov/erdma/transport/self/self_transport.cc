@@ -62,7 +62,7 @@ class SelfTransport::Loop final : public Link {
     std::memcpy(exposure.bytes, &exposed, sizeof(exposed));
     return 0;
   }
-  void withdraw(const Exposure&) noexcept override {}
+  int withdraw(const Exposure&) noexcept override { return 0; }
 
   int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
            uint64_t token) noexcept override {

@@ -139,11 +139,12 @@ int ShmLink::begin_bulk() noexcept try {
   return -FI_ENOMEM;
 }
 
-void ShmLink::withdraw(const Exposure& exposure) noexcept {
+int ShmLink::withdraw(const Exposure& exposure) noexcept {
   if (is_target(exposure))
     withdraw_target(exposure);
   else if (x_out && x_out->bulk)
     x_out->bulk->withdraw(exposure);
+  return 0;
 }
 
 int ShmLink::read(const Exposure& remote, const iovec* local, size_t count, size_t length,

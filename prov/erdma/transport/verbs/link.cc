@@ -72,13 +72,14 @@ int VerbsLink::expose(const iovec* memory, size_t count, size_t length, Access a
 
 // What is registered stays accessible to a peer that breaks the rules; one that keeps them has said
 // that it is done, or its connection is gone.
-void VerbsLink::withdraw(const Exposure& exposure) noexcept {
+int VerbsLink::withdraw(const Exposure& exposure) noexcept {
   RemoteMemory named;
-  if (!decode(exposure, named)) return;
+  if (!decode(exposure, named)) return 0;
   Exposed* exposed = x_core.exposures().find(named.handle);
-  if (!exposed || exposed->link != this) return;
+  if (!exposed || exposed->link != this) return 0;
   if (!exposed->staged) release_all(x_core.cache(), exposed->registrations, exposed->count);
   x_core.exposures().release(*exposed);
+  return 0;
 }
 
 int VerbsLink::transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,

@@ -35,7 +35,7 @@ class VerbsLink final : public Link {
   LinkLimits limits() const noexcept override;
   int expose(const iovec* memory, size_t count, size_t length, Access access,
              Exposure& exposure) noexcept override;
-  void withdraw(const Exposure& exposure) noexcept override;
+  int withdraw(const Exposure& exposure) noexcept override;
   int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
            uint64_t token) noexcept override {
     return transfer(remote, local, count, length, token, true);

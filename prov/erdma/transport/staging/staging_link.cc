@@ -1,0 +1,121 @@
+#include "transport/staging/staging_link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+namespace erdma::transport::staging {
+namespace {
+
+/// Payloads up to here are staged on the stack.
+constexpr size_t kOnStack = 4096;
+
+/// Not initialised: pages that nothing is copied to cost nothing.
+std::unique_ptr<std::byte[]> host_memory(size_t length) noexcept {
+  return std::unique_ptr<std::byte[]>(new (std::nothrow) std::byte[length]);
+}
+
+void describe(Transfer& transfer, const iovec* memory, size_t count, size_t length) noexcept {
+  std::copy_n(memory, count, transfer.memory);
+  transfer.count = count;
+  transfer.length = length;
+}
+
+bool same(const Exposure& one, const Exposure& other) noexcept {
+  return one.size == other.size && std::memcmp(one.bytes, other.bytes, one.size) == 0;
+}
+
+}  // namespace
+
+int StagingLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
+                      SendHint hint) noexcept {
+  if (!cuda().any_device(payload, count)) return x_inner.send(header, payload, count, length, hint);
+  std::byte small[kOnStack];
+  std::unique_ptr<std::byte[]> large;
+  if (length > sizeof(small) && !(large = host_memory(length))) return -FI_EAGAIN;
+  std::byte* const copy = large ? large.get() : small;
+  if (const int rc = cuda().gather(copy, payload, count, 0, length)) return rc;
+  const iovec staged{copy, length};
+  return x_inner.send(header, &staged, 1, length, hint);
+}
+
+/// What the peer does not write stays what it was: the copy begins as the memory is.
+int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access access,
+                        Exposure& exposure) noexcept try {
+  if (!cuda().any_device(memory, count))
+    return x_inner.expose(memory, count, length, access, exposure);
+  if (count > kMaxIov) return -FI_EINVAL;
+  Exposed exposed;
+  describe(exposed.transfer, memory, count, length);
+  exposed.transfer.inbound = access == Access::remote_write;
+  exposed.transfer.host = host_memory(length);
+  if (!exposed.transfer.host) return -FI_ENOMEM;
+  x_exposed.reserve(x_exposed.size() + 1);
+  const iovec staged{exposed.transfer.host.get(), length};
+  if (const int rc = x_inner.expose(&staged, 1, length, access, exposure)) return rc;
+  // Now, as nobody knows of it yet, and as an -FI_EAGAIN would have been in vain.
+  if (const int rc = cuda().gather(exposed.transfer.host.get(), memory, count, 0, length)) {
+    x_inner.withdraw(exposure);
+    exposure.size = 0;
+    return rc;
+  }
+  exposed.exposure = exposure;
+  x_exposed.push_back(std::move(exposed));
+  return 0;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+int StagingLink::withdraw(const Exposure& exposure) noexcept {
+  const int rc = x_inner.withdraw(exposure);
+  const auto found = std::find_if(x_exposed.begin(), x_exposed.end(),
+                                  [&](const Exposed& one) { return same(one.exposure, exposure); });
+  if (found == x_exposed.end()) return rc;
+  const int settled = x_staging.settle(found->transfer, rc);
+  std::swap(*found, x_exposed.back());
+  x_exposed.pop_back();
+  return settled;
+}
+
+int StagingLink::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+                      uint64_t token) noexcept {
+  return transfer(remote, local, count, length, token, true);
+}
+
+int StagingLink::write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+                       uint64_t token) noexcept {
+  return transfer(remote, local, count, length, token, false);
+}
+
+/// Every one has an entry, so that tokens of the inner transport are all of one kind.
+int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
+                          uint64_t token, bool inbound) noexcept {
+  if (count > kMaxIov) return -FI_EINVAL;
+  Transfer* transfer = x_staging.transfers.acquire();
+  if (!transfer) return -FI_EAGAIN;
+  transfer->token = token;
+  describe(*transfer, local, count, length);
+  int rc = 0;
+  iovec staged{nullptr, length};
+  if (cuda().any_device(local, count)) {
+    transfer->inbound = inbound;
+    transfer->host = host_memory(length);
+    if (!transfer->host) rc = -FI_ENOMEM;
+    staged.iov_base = transfer->host.get();
+    if (rc == 0 && !inbound) rc = cuda().gather(transfer->host.get(), local, count, 0, length);
+    local = &staged;
+    count = 1;
+  }
+  const util::PoolHandle handle = x_staging.transfers.handle(*transfer);
+  const uint64_t ours = uint64_t(handle.index) | uint64_t(handle.generation) << 32;
+  if (rc == 0)
+    rc = inbound ? x_inner.read(remote, local, count, length, ours)
+                 : x_inner.write(remote, local, count, length, ours);
+  if (rc != 0) x_staging.transfers.release(*transfer);
+  return rc;
+}
+
+}  // namespace erdma::transport::staging

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "hmem/cuda.h"
+#include "transport/staging/staging_transport.h"
+
+namespace erdma::transport::staging {
+
+/// Memory that was exposed through a copy.
+struct Exposed {
+  Exposure exposure;
+  Transfer transfer;
+};
+
+/// A link over another one, which it never outlives.
+class StagingLink final : public Link {
+ public:
+  StagingLink(Staging& staging, Link& inner) noexcept
+      : Link(inner.address()), x_staging(staging), x_inner(inner) {}
+
+  int send(const Header& header, const iovec* payload, size_t count, size_t length,
+           SendHint hint) noexcept override;
+  LinkLimits limits() const noexcept override { return x_inner.limits(); }
+  int expose(const iovec* memory, size_t count, size_t length, Access access,
+             Exposure& exposure) noexcept override;
+  int withdraw(const Exposure& exposure) noexcept override;
+  int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+           uint64_t token) noexcept override;
+  int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+            uint64_t token) noexcept override;
+  void fail(int status) noexcept override { x_inner.fail(status); }
+  bool met() const noexcept override { return x_inner.met(); }
+  void hold(bool on) noexcept override { x_inner.hold(on); }
+
+ private:
+  hmem::Cuda& cuda() const noexcept { return x_staging.cuda; }
+  int transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
+               uint64_t token, bool inbound) noexcept;
+
+  Staging& x_staging;
+  Link& x_inner;
+  std::vector<Exposed> x_exposed;
+};
+
+}  // namespace erdma::transport::staging

@@ -1,0 +1,88 @@
+#include "transport/staging/staging_transport.h"
+
+#include <new>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/staging/staging_link.h"
+
+namespace erdma::transport::staging {
+
+/// Between the inner transport and the protocol: its links, its tokens.
+class StagingTransport::Relay final : public Sink {
+ public:
+  Relay(StagingTransport& owner, Sink& sink) noexcept : x_owner(owner), x_sink(sink) {}
+
+  void on_packet(Link& link, const std::byte* header, const std::byte* payload,
+                 size_t length) noexcept override {
+    StagingLink* over = x_owner.over(link);
+    if (!over) return link.fail(-FI_ENOMEM);
+    x_sink.on_packet(*over, header, payload, length);
+  }
+  void on_done(uint64_t token, int status) noexcept override {
+    const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
+    Transfer* transfer = x_owner.x_staging.transfers.find(handle);
+    if (!transfer) return;
+    const uint64_t theirs = transfer->token;
+    status = x_owner.x_staging.settle(*transfer, status);
+    x_owner.x_staging.transfers.release(*transfer);
+    x_sink.on_done(theirs, status);
+  }
+  void on_link_down(Link& link, int status) noexcept override {
+    if (StagingLink* over = known(link)) x_sink.on_link_down(*over, status);
+  }
+  bool waits_for(const Link& link) noexcept override {
+    const StagingLink* over = known(link);
+    return over && x_sink.waits_for(*over);
+  }
+  bool wants_previews() const noexcept override { return x_sink.wants_previews(); }
+  void on_preview(Link& link, const std::byte* header) noexcept override {
+    if (StagingLink* over = known(link)) x_sink.on_preview(*over, header);
+  }
+
+ private:
+  StagingTransport& x_owner;
+  Sink& x_sink;
+};
+
+StagingTransport::StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda) noexcept
+    : x_inner(std::move(inner)), x_staging{cuda} {}
+
+StagingTransport::~StagingTransport() = default;
+
+int StagingTransport::poll(Sink& sink) noexcept {
+  Relay relay(*this, sink);
+  return x_inner->poll(relay);
+}
+
+util::Result<Link*> StagingTransport::link_to(const util::SocketAddress& address) noexcept {
+  util::Result<Link*> inner = x_inner->link_to(address);
+  if (!inner) return inner;
+  StagingLink* link = over(**inner);
+  if (!link) return -FI_ENOMEM;
+  return static_cast<Link*>(link);
+}
+
+StagingLink* StagingTransport::known(const Link& inner) noexcept {
+  return static_cast<StagingLink*>(inner.user);
+}
+
+StagingLink* StagingTransport::over(Link& inner) noexcept try {
+  if (inner.user) [[likely]]
+    return known(inner);
+  auto made = std::make_unique<StagingLink>(x_staging, inner);
+  StagingLink* const link = made.get();
+  x_links.emplace(&inner, std::move(made));
+  inner.user = link;
+  return link;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+int Staging::settle(Transfer& transfer, int status) noexcept {
+  if (status != 0 || !transfer.host || !transfer.inbound) return status;
+  return cuda.scatter(transfer.memory, transfer.count, 0, transfer.host.get(), transfer.length);
+}
+
+}  // namespace erdma::transport::staging

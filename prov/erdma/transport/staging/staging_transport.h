@@ -1,0 +1,63 @@
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+
+#include "transport/transport.h"
+#include "util/pool.h"
+
+namespace erdma::hmem {
+class Cuda;
+}
+
+namespace erdma::transport::staging {
+
+class StagingLink;
+
+/// Bytes of an operation that wait in host memory.
+struct Transfer {
+  uint64_t token = 0;                 ///< the protocol's
+  std::unique_ptr<std::byte[]> host;  ///< null: its memory is the host's anyway
+  bool inbound = false;               ///< to be copied to `memory` at the end
+  size_t count = 0;
+  size_t length = 0;
+  iovec memory[kMaxIov];
+};
+
+/// What the links of one transport share.
+struct Staging {
+  hmem::Cuda& cuda;
+  util::Pool<Transfer> transfers{};
+
+  /// The status at the end of a transfer: brings its bytes to where they belong.
+  int settle(Transfer& transfer, int status) noexcept;
+};
+
+/// Another transport, with links that take device memory, too: its bytes are staged, that is copied
+/// through host memory of the provider's own. For endpoints with FI_HMEM only; others have the
+/// transport itself. Invariant: the inner transport sees host memory only.
+class StagingTransport final : public Transport {
+ public:
+  StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda) noexcept;
+  ~StagingTransport() override;
+
+  int poll(Sink& sink) noexcept override;
+  util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
+  int wait_fd() const noexcept override { return x_inner->wait_fd(); }
+  bool arm() noexcept override { return x_inner->arm(); }
+  void disarm() noexcept override { x_inner->disarm(); }
+  void shutdown() noexcept override { x_inner->shutdown(); }
+
+ private:
+  class Relay;
+
+  /// The link over one of the inner transport; null: out of memory.
+  StagingLink* over(Link& inner) noexcept;
+  static StagingLink* known(const Link& inner) noexcept;
+
+  const std::unique_ptr<Transport> x_inner;
+  Staging x_staging;
+  std::unordered_map<const Link*, std::unique_ptr<StagingLink>> x_links;
+};
+
+}  // namespace erdma::transport::staging
