@@ -12,8 +12,10 @@
 #include "fabric/fabric.h"
 #include "fabric/info_offer.h"
 #include "fabric/transport_set.h"
+#include "hmem/cuda.h"
 #include "transport/self/self_transport.h"
 #include "transport/shm/shm_transport.h"
+#include "transport/staging/staging_transport.h"
 #include "transport/verbs/verbs_transport.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
@@ -84,6 +86,14 @@ std::string key_text(const uint8_t* key, size_t size) {
   return key ? std::string(reinterpret_cast<const char*>(key), size) : std::string();
 }
 
+/// The transport as it is where buffers are host memory; else one that takes any.
+std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
+                                                  std::unique_ptr<transport::Transport> transport) {
+  if (!request.cuda) return transport;
+  return std::make_unique<transport::staging::StagingTransport>(std::move(transport),
+                                                                *request.cuda);
+}
+
 }  // namespace
 
 /// An open NIC. Outlives the endpoints' transports. What a forked child holds of it is its
@@ -109,7 +119,7 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
       x_lock(needs_lock(info)),
       x_regions(
           x_lock, info.domain_attr ? info.domain_attr->mr_mode : 0, fabric.api_version,
-          [this] { child_opened(); }, [this] { child_closed(); }),
+          [this] { child_opened(); }, [this] { child_closed(); }, cuda_for(info.caps)),
       x_key(info.domain_attr ? key_text(info.domain_attr->auth_key, info.domain_attr->auth_key_size)
                              : std::string()) {
   fid.fclass = FI_CLASS_DOMAIN;
@@ -148,6 +158,10 @@ int Domain::open_nic(const fi_info& info) {
   nic->cache = std::move(*cache);
   x_nic = std::move(nic);
   return 0;
+}
+
+hmem::Cuda* Domain::cuda_for(uint64_t caps) const noexcept {
+  return caps & FI_HMEM && x_settings.cuda != Switch::off ? hmem::Cuda::get() : nullptr;
 }
 
 std::string Domain::key_of(const fi_info& info) const {
@@ -192,8 +206,9 @@ util::Result<TransportSet> Domain::open_shm_only(const TransportRequest& request
   if (!shm) return shm.error();
   TransportSet set;
   set.name = (*shm)->name();
-  set.shm = set.add(std::move(*shm));
-  set.self = set.add(std::make_unique<transport::self::SelfTransport>(set.name));
+  set.shm = set.add(for_buffers(request, std::move(*shm)));
+  set.self =
+      set.add(for_buffers(request, std::make_unique<transport::self::SelfTransport>(set.name)));
   return set;
 }
 
@@ -207,9 +222,9 @@ util::Result<TransportSet> Domain::open_with_nic(const TransportRequest& request
     if (!nic) return nic.error();
     TransportSet set;
     set.name = (*nic)->name();
-    const int local = request.shared_memory ? add_local(set) : 0;
+    const int local = request.shared_memory ? add_local(set, request) : 0;
     if (local == 0) {
-      set.nic = set.add(std::move(*nic));
+      set.nic = set.add(for_buffers(request, std::move(*nic)));
       return set;
     }
     if (request.name.port() || attempt == kNameAttempts) return local;
@@ -219,12 +234,13 @@ util::Result<TransportSet> Domain::open_with_nic(const TransportRequest& request
 
 /// Shared memory and the loop to itself, under the name of the NIC's listener. -FI_EADDRINUSE; any
 /// other trouble leaves local peers to the NIC.
-int Domain::add_local(TransportSet& set) {
+int Domain::add_local(TransportSet& set, const TransportRequest& request) {
   auto shm = transport::shm::ShmTransport::open(
       shm_options(x_settings, transport::shm::NameScope::address), set.name);
   if (shm) {
-    set.shm = set.add(std::move(*shm));
-    set.self = set.add(std::make_unique<transport::self::SelfTransport>(set.name));
+    set.shm = set.add(for_buffers(request, std::move(*shm)));
+    set.self =
+        set.add(for_buffers(request, std::make_unique<transport::self::SelfTransport>(set.name)));
     return 0;
   }
   if (shm.error() == -FI_EADDRINUSE) return shm.error();

@@ -15,6 +15,13 @@
 #include "util/result.h"
 #include "util/socket_address.h"
 
+namespace erdma::hmem {
+class Cuda;
+}
+namespace erdma::transport {
+class Transport;
+}
+
 namespace erdma::fabric {
 
 class AutoProgress;
@@ -26,6 +33,7 @@ struct TransportRequest {
   util::SocketAddress name;  ///< to listen under; port 0 = a free one
   bool shared_memory;        ///< else local peers are reached through the NIC
   std::string key;           ///< of the job; empty = none
+  hmem::Cuda* cuda;          ///< null: buffers are host memory
 };
 
 /// One domain: the lock that everything under it shares, the NIC with its registrations, and the
@@ -52,6 +60,8 @@ class Domain final : public fid_domain {
   util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
   /// Whether an endpoint here can bear that IP.
   bool names_us(const util::SocketAddress& address) const noexcept;
+  /// The CUDA driver for whoever has these capabilities; null without FI_HMEM.
+  hmem::Cuda* cuda_for(uint64_t caps) const noexcept;
   bool has_nic() const noexcept { return x_nic != nullptr; }
   /// What endpoints made from `info` and their peers must share.
   std::string key_of(const fi_info& info) const;
@@ -79,7 +89,7 @@ class Domain final : public fid_domain {
   int open_nic(const fi_info& info);
   util::Result<TransportSet> open_shm_only(const TransportRequest& request);
   util::Result<TransportSet> open_with_nic(const TransportRequest& request);
-  int add_local(TransportSet& set);
+  int add_local(TransportSet& set, const TransportRequest& request);
 
   Fabric& x_fabric;
   const bool x_auto;

@@ -57,7 +57,8 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
       x_min_multi_recv(kDefaultMinMultiRecv),
       x_max_msg_size(kMaxMessageBytes),
       x_shared_memory(domain.settings().shm != Switch::off),
-      x_key(domain.key_of(info)) {
+      x_key(domain.key_of(info)),
+      x_cuda(domain.cuda_for(info.caps)) {
   fid.fclass = FI_CLASS_EP;
   fid.context = context;
   for (CompletionPort* port : {&x_sent, &x_reads, &x_writes}) port->endpoint_context = context;
@@ -83,23 +84,24 @@ int Endpoint::enable() {
   const int bound = check_bindings();
   if (bound != 0) return bound;
   util::Result<TransportSet> transports =
-      x_domain.open_transports({x_name, x_shared_memory, x_key});
+      x_domain.open_transports({x_name, x_shared_memory, x_key, x_cuda});
   if (!transports) return transports.error();
   util::Guard guard(x_domain.lock());
   x_domain.memory_regions().add(*this);
   x_transports = std::move(*transports);
   const Settings& settings = x_domain.settings();
-  const protocol::EngineConfig config{x_inject_size, settings.unexpected_bytes, settings.tx_size};
+  const protocol::EngineConfig config{x_inject_size, settings.unexpected_bytes, settings.tx_size,
+                                      x_cuda};
   x_engine = std::make_unique<protocol::Engine>(config, *x_av, *this, x_transports.pointers(),
                                                 x_sent, x_received);
   x_engine->set_min_multi_recv(x_min_multi_recv);
   x_engine->enable_one_sided(x_one_sided);
   compute_defaults();
   announce_descriptors();
-  msg = &g_msg_ops;
-  tagged = &g_tagged_ops;
-  rma = &g_rma_ops;
-  atomic = &g_atomic_ops;
+  msg = x_cuda ? &g_msg_ops_any_memory : &g_msg_ops;
+  tagged = x_cuda ? &g_tagged_ops_any_memory : &g_tagged_ops;
+  rma = x_cuda ? &g_no_rma_ops : &g_rma_ops;
+  atomic = x_cuda ? &g_no_atomic_ops : &g_atomic_ops;
   if (AutoProgress* driver = x_domain.auto_progress()) driver->add(*this);
   ERDMA_INFO(EP_CTRL, "endpoint %s enabled\n", x_transports.name.to_string().c_str());
   return 0;

@@ -38,8 +38,8 @@ struct OpDefaults {
 
 /// One FI_EP_RDM endpoint. Data entry points (endpoint_msg, _tagged, _rma, _atomic.cc) are reached
 /// only after fi_enable: before, the tables in place refuse with -FI_EOPBADSTATE. Methods are
-/// spread over endpoint, endpoint_bind, endpoint_options and endpoint_progress.cc. Invariant: bound
-/// objects outlive it; their fi_close is -FI_EBUSY until then.
+/// spread over endpoint, endpoint_bind, endpoint_hmem, endpoint_options and endpoint_progress.cc.
+/// Invariant: bound objects outlive it; their fi_close is -FI_EBUSY until then.
 class Endpoint final : public fid_ep,
                        public ProgressSource,
                        public RegionUser,
@@ -78,6 +78,10 @@ class Endpoint final : public fid_ep,
   ssize_t one_sided(const protocol::OneSidedArgs& args) noexcept;
   ssize_t receive(const protocol::ReceiveArgs& args) noexcept;
   ssize_t probe(const protocol::ReceiveArgs& args, protocol::Probe kind) noexcept;
+  // The same where buffers may be device memory.
+  ssize_t send_any(const protocol::SendArgs& args) noexcept;
+  ssize_t receive_any(protocol::ReceiveArgs args) noexcept;
+  ssize_t probe_any(protocol::ReceiveArgs args, protocol::Probe kind) noexcept;
 
   // ProgressSource.
   int progress() noexcept override;
@@ -151,7 +155,8 @@ class Endpoint final : public fid_ep,
   size_t x_max_msg_size;
   bool x_shared_memory;  ///< FI_OPT_SHARED_MEMORY_PERMITTED and FI_ERDMA_SHM
   bool x_detour_logged = false;
-  std::string x_key;  ///< of the job
+  std::string x_key;         ///< of the job
+  hmem::Cuda* const x_cuda;  ///< null without FI_HMEM
 };
 
 inline ssize_t Endpoint::send(const protocol::SendArgs& args) noexcept {
@@ -184,8 +189,8 @@ inline ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {
   return status;
 }
 
-extern fi_ops_msg g_msg_ops, g_msg_ops_disabled;
-extern fi_ops_tagged g_tagged_ops, g_tagged_ops_disabled;
+extern fi_ops_msg g_msg_ops, g_msg_ops_any_memory, g_msg_ops_disabled;
+extern fi_ops_tagged g_tagged_ops, g_tagged_ops_any_memory, g_tagged_ops_disabled;
 extern fi_ops_rma g_rma_ops, g_rma_ops_disabled;
 extern fi_ops_atomic g_atomic_ops, g_atomic_ops_disabled;
 

@@ -85,7 +85,35 @@ inline protocol::ReceiveArgs receive_args(const Endpoint& ep, const iovec* iov, 
   const OpDefaults& defaults = ep.receive_defaults();
   return {
       iov,     count,  length,          ep.source_filter(wanted.source), wanted.tag, wanted.ignore,
-      context, tagged, defaults.report, defaults.multi && !tagged};
+      context, tagged, defaults.report, defaults.multi && !tagged,       false};
 }
+
+/// What entry points do with a message on endpoints without FI_HMEM: buffers are host memory.
+struct HostMemory {
+  static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
+    return ep.send(args);
+  }
+  static ssize_t receive(Endpoint& ep, const protocol::ReceiveArgs& args) noexcept {
+    return ep.receive(args);
+  }
+  static ssize_t probe(Endpoint& ep, const protocol::ReceiveArgs& args,
+                       protocol::Probe kind) noexcept {
+    return ep.probe(args, kind);
+  }
+};
+
+/// And on those with it: the driver is asked what they are.
+struct AnyMemory {
+  static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
+    return ep.send_any(args);
+  }
+  static ssize_t receive(Endpoint& ep, const protocol::ReceiveArgs& args) noexcept {
+    return ep.receive_any(args);
+  }
+  static ssize_t probe(Endpoint& ep, const protocol::ReceiveArgs& args,
+                       protocol::Probe kind) noexcept {
+    return ep.probe_any(args, kind);
+  }
+};
 
 }  // namespace erdma::fabric

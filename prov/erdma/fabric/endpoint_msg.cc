@@ -6,22 +6,25 @@
 namespace erdma::fabric {
 namespace {
 
+template <typename Memory>
 [[gnu::flatten]] ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source,
                               void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
-  return ep.receive(receive_args(ep, &iov, 1, length, {source}, context, false));
+  return Memory::receive(ep, receive_args(ep, &iov, 1, length, {source}, context, false));
 }
 
+template <typename Memory>
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source,
               void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
   if (const int bad = check_iov(iov, count, length)) return bad;
-  return ep.receive(receive_args(ep, iov, count, length, {source}, context, false));
+  return Memory::receive(ep, receive_args(ep, iov, count, length, {source}, context, false));
 }
 
+template <typename Memory>
 ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
@@ -32,25 +35,28 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
       receive_args(ep, msg->msg_iov, msg->iov_count, length, {msg->addr}, msg->context, false);
   args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
   args.multi = (flags & FI_MULTI_RECV) != 0;
-  return ep.receive(args);
+  return Memory::receive(ep, args);
 }
 
+template <typename Memory>
 [[gnu::flatten]] ssize_t send(fid_ep* fid, const void* buffer, size_t length, void*,
                               fi_addr_t destination, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
-  return ep.send(send_args(ep, &iov, 1, length, destination, 0, context, false));
+  return Memory::send(ep, send_args(ep, &iov, 1, length, destination, 0, context, false));
 }
 
+template <typename Memory>
 ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t destination,
               void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
   if (const int bad = check_iov(iov, count, length)) return bad;
-  return ep.send(send_args(ep, iov, count, length, destination, 0, context, false));
+  return Memory::send(ep, send_args(ep, iov, count, length, destination, 0, context, false));
 }
 
+template <typename Memory>
 ssize_t sendmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
@@ -60,16 +66,18 @@ ssize_t sendmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
       send_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr, 0, msg->context, false);
   args.data = msg->data;
   if (const int bad = apply_send_flags(ep, flags, args)) return bad;
-  return ep.send(args);
+  return Memory::send(ep, args);
 }
 
+template <typename Memory>
 [[gnu::flatten]] ssize_t inject(fid_ep* fid, const void* buffer, size_t length,
                                 fi_addr_t destination) noexcept {
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
-  return Endpoint::from(fid).send(inject_args(&iov, length, destination, 0, false));
+  return Memory::send(Endpoint::from(fid), inject_args(&iov, length, destination, 0, false));
 }
 
+template <typename Memory>
 ssize_t senddata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t data,
                  fi_addr_t destination, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
@@ -78,9 +86,10 @@ ssize_t senddata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t
   protocol::SendArgs args = send_args(ep, &iov, 1, length, destination, 0, context, false);
   args.data = data;
   args.has_data = true;
-  return ep.send(args);
+  return Memory::send(ep, args);
 }
 
+template <typename Memory>
 ssize_t injectdata(fid_ep* fid, const void* buffer, size_t length, uint64_t data,
                    fi_addr_t destination) noexcept {
   if (const int bad = check_buffer(buffer, length)) return bad;
@@ -88,23 +97,29 @@ ssize_t injectdata(fid_ep* fid, const void* buffer, size_t length, uint64_t data
   protocol::SendArgs args = inject_args(&iov, length, destination, 0, false);
   args.data = data;
   args.has_data = true;
-  return Endpoint::from(fid).send(args);
+  return Memory::send(Endpoint::from(fid), args);
+}
+
+template <typename Memory>
+constexpr fi_ops_msg table() noexcept {
+  return {
+      .size = sizeof(fi_ops_msg),
+      .recv = recv<Memory>,
+      .recvv = recvv<Memory>,
+      .recvmsg = recvmsg<Memory>,
+      .send = send<Memory>,
+      .sendv = sendv<Memory>,
+      .sendmsg = sendmsg<Memory>,
+      .inject = inject<Memory>,
+      .senddata = senddata<Memory>,
+      .injectdata = injectdata<Memory>,
+  };
 }
 
 }  // namespace
 
-fi_ops_msg g_msg_ops = {
-    .size = sizeof(fi_ops_msg),
-    .recv = recv,
-    .recvv = recvv,
-    .recvmsg = recvmsg,
-    .send = send,
-    .sendv = sendv,
-    .sendmsg = sendmsg,
-    .inject = inject,
-    .senddata = senddata,
-    .injectdata = injectdata,
-};
+fi_ops_msg g_msg_ops = table<HostMemory>();
+fi_ops_msg g_msg_ops_any_memory = table<AnyMemory>();
 
 fi_ops_msg g_msg_ops_disabled = {
     .size = sizeof(fi_ops_msg),

@@ -41,5 +41,8 @@ extern fi_ops_cm g_endpoint_cm_ops;
 
 // Not offered in this version: every call returns -FI_ENOSYS.
 extern fi_ops_collective g_no_collective_ops;
+// Nor with FI_HMEM.
+extern fi_ops_rma g_no_rma_ops;
+extern fi_ops_atomic g_no_atomic_ops;
 
 }  // namespace erdma::fabric

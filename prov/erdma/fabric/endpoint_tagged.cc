@@ -6,20 +6,24 @@
 namespace erdma::fabric {
 namespace {
 
+template <typename Memory>
 [[gnu::flatten]] ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source,
                               uint64_t tag, uint64_t ignore, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
-  return ep.receive(receive_args(ep, &iov, 1, length, {source, tag, ignore}, context, true));
+  return Memory::receive(ep,
+                         receive_args(ep, &iov, 1, length, {source, tag, ignore}, context, true));
 }
 
+template <typename Memory>
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, uint64_t tag,
               uint64_t ignore, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
   if (const int bad = check_iov(iov, count, length)) return bad;
-  return ep.receive(receive_args(ep, iov, count, length, {source, tag, ignore}, context, true));
+  return Memory::receive(
+      ep, receive_args(ep, iov, count, length, {source, tag, ignore}, context, true));
 }
 
 /// FI_PEEK, FI_CLAIM, FI_DISCARD; other combinations mean nothing.
@@ -45,6 +49,7 @@ bool probe_kind(uint64_t flags, protocol::Probe& kind) noexcept {
   }
 }
 
+template <typename Memory>
 ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
@@ -54,27 +59,30 @@ ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
   protocol::ReceiveArgs args = receive_args(ep, msg->msg_iov, msg->iov_count, length,
                                             {msg->addr, msg->tag, msg->ignore}, msg->context, true);
   args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
-  if (!(flags & kProbeFlags)) return ep.receive(args);
+  if (!(flags & kProbeFlags)) return Memory::receive(ep, args);
   protocol::Probe kind{};
-  return probe_kind(flags, kind) ? ep.probe(args, kind) : -FI_EINVAL;
+  return probe_kind(flags, kind) ? Memory::probe(ep, args, kind) : -FI_EINVAL;
 }
 
+template <typename Memory>
 [[gnu::flatten]] ssize_t send(fid_ep* fid, const void* buffer, size_t length, void*,
                               fi_addr_t destination, uint64_t tag, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
-  return ep.send(send_args(ep, &iov, 1, length, destination, tag, context, true));
+  return Memory::send(ep, send_args(ep, &iov, 1, length, destination, tag, context, true));
 }
 
+template <typename Memory>
 ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t destination,
               uint64_t tag, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
   if (const int bad = check_iov(iov, count, length)) return bad;
-  return ep.send(send_args(ep, iov, count, length, destination, tag, context, true));
+  return Memory::send(ep, send_args(ep, iov, count, length, destination, tag, context, true));
 }
 
+template <typename Memory>
 ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
@@ -84,16 +92,18 @@ ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept 
       send_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr, msg->tag, msg->context, true);
   args.data = msg->data;
   if (const int bad = apply_send_flags(ep, flags, args)) return bad;
-  return ep.send(args);
+  return Memory::send(ep, args);
 }
 
+template <typename Memory>
 [[gnu::flatten]] ssize_t inject(fid_ep* fid, const void* buffer, size_t length,
                                 fi_addr_t destination, uint64_t tag) noexcept {
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
-  return Endpoint::from(fid).send(inject_args(&iov, length, destination, tag, true));
+  return Memory::send(Endpoint::from(fid), inject_args(&iov, length, destination, tag, true));
 }
 
+template <typename Memory>
 ssize_t senddata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t data,
                  fi_addr_t destination, uint64_t tag, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
@@ -102,9 +112,10 @@ ssize_t senddata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t
   protocol::SendArgs args = send_args(ep, &iov, 1, length, destination, tag, context, true);
   args.data = data;
   args.has_data = true;
-  return ep.send(args);
+  return Memory::send(ep, args);
 }
 
+template <typename Memory>
 ssize_t injectdata(fid_ep* fid, const void* buffer, size_t length, uint64_t data,
                    fi_addr_t destination, uint64_t tag) noexcept {
   if (const int bad = check_buffer(buffer, length)) return bad;
@@ -112,23 +123,29 @@ ssize_t injectdata(fid_ep* fid, const void* buffer, size_t length, uint64_t data
   protocol::SendArgs args = inject_args(&iov, length, destination, tag, true);
   args.data = data;
   args.has_data = true;
-  return Endpoint::from(fid).send(args);
+  return Memory::send(Endpoint::from(fid), args);
+}
+
+template <typename Memory>
+constexpr fi_ops_tagged table() noexcept {
+  return {
+      .size = sizeof(fi_ops_tagged),
+      .recv = recv<Memory>,
+      .recvv = recvv<Memory>,
+      .recvmsg = recvmsg<Memory>,
+      .send = send<Memory>,
+      .sendv = sendv<Memory>,
+      .sendmsg = sendmsg<Memory>,
+      .inject = inject<Memory>,
+      .senddata = senddata<Memory>,
+      .injectdata = injectdata<Memory>,
+  };
 }
 
 }  // namespace
 
-fi_ops_tagged g_tagged_ops = {
-    .size = sizeof(fi_ops_tagged),
-    .recv = recv,
-    .recvv = recvv,
-    .recvmsg = recvmsg,
-    .send = send,
-    .sendv = sendv,
-    .sendmsg = sendmsg,
-    .inject = inject,
-    .senddata = senddata,
-    .injectdata = injectdata,
-};
+fi_ops_tagged g_tagged_ops = table<HostMemory>();
+fi_ops_tagged g_tagged_ops_any_memory = table<AnyMemory>();
 
 fi_ops_tagged g_tagged_ops_disabled = {
     .size = sizeof(fi_ops_tagged),

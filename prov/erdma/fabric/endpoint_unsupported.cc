@@ -18,4 +18,34 @@ fi_ops_collective g_no_collective_ops = {
     .barrier2 = not_offered,
 };
 
+fi_ops_rma g_no_rma_ops = {
+    .size = sizeof(fi_ops_rma),
+    .read = not_offered,
+    .readv = not_offered,
+    .readmsg = not_offered,
+    .write = not_offered,
+    .writev = not_offered,
+    .writemsg = not_offered,
+    .inject = not_offered,
+    .writedata = not_offered,
+    .injectdata = not_offered,
+};
+
+fi_ops_atomic g_no_atomic_ops = {
+    .size = sizeof(fi_ops_atomic),
+    .write = not_offered,
+    .writev = not_offered,
+    .writemsg = not_offered,
+    .inject = not_offered,
+    .readwrite = not_offered,
+    .readwritev = not_offered,
+    .readwritemsg = not_offered,
+    .compwrite = not_offered,
+    .compwritev = not_offered,
+    .compwritemsg = not_offered,
+    .writevalid = not_offered,
+    .readwritevalid = not_offered,
+    .compwritevalid = not_offered,
+};
+
 }  // namespace erdma::fabric

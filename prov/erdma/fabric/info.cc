@@ -104,7 +104,7 @@ void put_address(const util::SocketAddress& address, void*& member, size_t& leng
 /// The offer, turned into the answer on one device.
 InfoPtr make_answer(const InfoQuery& query, const Host& host, const util::SocketAddress& source,
                     const util::SocketAddress& destination) {
-  InfoPtr info = make_offer(host.settings);
+  InfoPtr info = make_offer(host.settings, query.hints ? query.hints->caps : 0);
   apply_hints(*info, query.version, query.hints);
   info->addr_format = source.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
   put_address(source, info->src_addr, info->src_addrlen);
@@ -176,7 +176,9 @@ int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
     return -FI_ENODATA;
   }
   if (query.hints)
-    if (int rc = check_hints(*make_offer(host.settings), query.version, *query.hints)) return rc;
+    if (int rc =
+            check_hints(*make_offer(host.settings, query.hints->caps), query.version, *query.hints))
+      return rc;
   const std::vector<DeviceReport> reports = survey(host);
   const bool nic = std::ranges::any_of(reports, &DeviceReport::usable);
   if (!nic)
@@ -201,7 +203,7 @@ int getinfo(uint32_t version, const char* node, const char* service, uint64_t fl
 }
 
 int check_info(uint32_t version, const fi_info& info) {
-  const int rc = check_hints(*make_offer(read_settings()), version, info);
+  const int rc = check_hints(*make_offer(read_settings(), info.caps), version, info);
   return rc == -FI_ENODATA ? -FI_EINVAL : rc;
 }
 

@@ -64,7 +64,7 @@ int check_fabric(const fi_fabric_attr& offer, const fi_fabric_attr& hints) {
   return check_limits({{"fabric_attr->prov_version", hints.prov_version, offer.prov_version}});
 }
 
-/// Only targets of one-sided operations need a mode.
+/// Targets of one-sided operations need a mode, and device memory another.
 int check_mr_mode(uint32_t version, int asked, uint64_t caps) {
   const bool pure = asked == kMrBasic || asked == kMrScalable;
   const bool valid = FI_VERSION_LT(version, kMrModeBits)
@@ -74,6 +74,9 @@ int check_mr_mode(uint32_t version, int asked, uint64_t caps) {
   if (!valid)
     return refuse("domain_attr->mr_mode", asked_text(),
                   "a set of bits, FI_MR_BASIC alone or FI_MR_SCALABLE alone");
+  const bool names_memory = FI_VERSION_GE(version, FI_VERSION(1, 9)) && asked & FI_MR_HMEM && !pure;
+  if (caps & FI_HMEM && !names_memory)
+    return refuse("domain_attr->mr_mode", asked_text(), "FI_MR_HMEM for FI_HMEM, as of API 1.9");
   if (!is_target(caps) || mode_permits_target(version, asked)) return 0;
   return refuse("domain_attr->mr_mode", asked_text(),
                 "FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY for a target of FI_RMA or "

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "fabric/nic.h"
+#include "hmem/cuda.h"
 #include "transport/transport.h"
 
 namespace erdma::fabric {
@@ -84,6 +85,14 @@ void fill_endpoint(fi_info& info, const Settings& settings) {
   info.rx_attr->iov_limit = kIovLimit;
 }
 
+/// Device memory in messages. No RMA, as a processor can't reach what peers would name.
+void add_device_memory(fi_info& info) {
+  constexpr uint64_t kOneSided = kOneSidedCaps | kTargetCaps | FI_READ | FI_WRITE;
+  for (uint64_t* caps : {&info.caps, &info.tx_attr->caps, &info.rx_attr->caps})
+    *caps = (*caps & ~kOneSided) | FI_HMEM;
+  info.domain_attr->mr_mode = FI_MR_HMEM;
+}
+
 std::string hexadecimal(uint32_t number) {
   char text[16];
   std::snprintf(text, sizeof(text), "0x%04x", number);
@@ -98,7 +107,7 @@ char* duplicate(const char* text) {
   return copy;
 }
 
-InfoPtr make_offer(const Settings& settings) {
+InfoPtr make_offer(const Settings& settings, uint64_t asked) {
   InfoPtr info(fi_allocinfo());
   if (!info) throw std::bad_alloc();
   info->caps = kCaps;
@@ -106,6 +115,8 @@ InfoPtr make_offer(const Settings& settings) {
   info->fabric_attr->prov_version = kProviderVersion;
   fill_domain(*info->domain_attr);
   fill_endpoint(*info, settings);
+  if (asked & FI_HMEM && settings.cuda != Switch::off && hmem::Cuda::get())
+    add_device_memory(*info);
   return info;
 }
 

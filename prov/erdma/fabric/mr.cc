@@ -16,6 +16,7 @@
 #include "fabric/cntr.h"
 #include "fabric/domain.h"
 #include "fabric/fid_stubs.h"
+#include "hmem/cuda.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -135,11 +136,13 @@ void MemoryRegion::accessed(uint64_t event) noexcept {
 }
 
 MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
-                             std::function<void()> opened, std::function<void()> closed)
+                             std::function<void()> opened, std::function<void()> closed,
+                             hmem::Cuda* cuda)
     : x_lock(lock),
       x_provider_keys(mr_mode & (FI_MR_PROV_KEY | kMrBasic)),
       x_attr_has_auth_key(FI_VERSION_GE(api_version, FI_VERSION(1, 5))),
       x_attr_has_interface(FI_VERSION_GE(api_version, FI_VERSION(1, 9))),
+      x_cuda(cuda),
       x_opened(std::move(opened)),
       x_closed(std::move(closed)) {}
 
@@ -259,9 +262,32 @@ int MemoryRegions::check(const fi_mr_attr& attr, uint64_t flags) const noexcept 
   if (flags & ~kIgnoredFlags) return -FI_EBADFLAGS;
   if (attr.access & ~kAccess || attr.offset) return -FI_EINVAL;
   if (x_attr_has_auth_key && attr.auth_key_size) return -FI_EOPNOTSUPP;
-  if (x_attr_has_interface && attr.iface != FI_HMEM_SYSTEM)
-    return refuse(-FI_ENOSYS, "only host memory can be registered: iface must be FI_HMEM_SYSTEM");
-  return check_iov(attr.mr_iov, attr.iov_count);
+  if (const int rc = check_iov(attr.mr_iov, attr.iov_count)) return rc;
+  return check_memory(attr);
+}
+
+/// What the memory is: the driver says so, whatever the attributes name.
+int MemoryRegions::check_memory(const fi_mr_attr& attr) const noexcept {
+  const fi_hmem_iface iface = x_attr_has_interface ? attr.iface : FI_HMEM_SYSTEM;
+  if (iface != FI_HMEM_SYSTEM && (iface != FI_HMEM_CUDA || !x_cuda))
+    return refuse(
+        -FI_ENOSYS,
+        "memory of this interface can't be registered: iface must be FI_HMEM_SYSTEM or, on "
+        "a domain opened with FI_HMEM, FI_HMEM_CUDA");
+  if (!x_cuda) return 0;
+  bool device = false;
+  for (size_t i = 0; i < attr.iov_count; ++i) {
+    const iovec& part = attr.mr_iov[i];
+    const bool ours = x_cuda->is_device(part.iov_base);
+    if (ours ? !x_cuda->covers(part.iov_base, part.iov_len) : iface == FI_HMEM_CUDA)
+      return refuse(-FI_EINVAL, ours ? "a region is longer than the GPU memory it begins in"
+                                     : "FI_HMEM_CUDA was said of memory that is not a GPU's");
+    device |= ours;
+  }
+  if (!device || !(attr.access & (FI_REMOTE_READ | FI_REMOTE_WRITE))) return 0;
+  return refuse(-FI_EOPNOTSUPP,
+                "GPU memory can't be a target of RMA or atomics: register it without "
+                "FI_REMOTE_READ and FI_REMOTE_WRITE, for messages");
 }
 
 /// In: the key that was asked for. Out: the key to use.

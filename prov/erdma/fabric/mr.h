@@ -14,6 +14,10 @@
 #include "util/lock.h"
 #include "util/process_epoch.h"
 
+namespace erdma::hmem {
+class Cuda;
+}
+
 namespace erdma::fabric {
 
 class Counter;
@@ -38,7 +42,7 @@ class RegionUser {
   ~RegionUser() = default;
 };
 
-/// One registered region of host memory. Owned by its MemoryRegions until fi_close.
+/// One registered region of memory. Owned by its MemoryRegions until fi_close.
 class MemoryRegion final : public fid_mr, public protocol::Region {
  public:
   static constexpr size_t kMaxIov = transport::kMaxIov;
@@ -68,9 +72,10 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
 /// Invariant: once close() has returned, no peer's operation touches the memory.
 class MemoryRegions final : public protocol::Regions {
  public:
-  /// `opened` and `closed` are called for each region.
+  /// `opened` and `closed` are called for each region. With `cuda` they may be device memory.
   MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
-                std::function<void()> opened, std::function<void()> closed);
+                std::function<void()> opened, std::function<void()> closed,
+                hmem::Cuda* cuda = nullptr);
   MemoryRegions(const MemoryRegions&) = delete;
   MemoryRegions& operator=(const MemoryRegions&) = delete;
   ~MemoryRegions();
@@ -91,6 +96,7 @@ class MemoryRegions final : public protocol::Regions {
 
  private:
   int check(const fi_mr_attr& attr, uint64_t flags) const noexcept;
+  int check_memory(const fi_mr_attr& attr) const noexcept;
   int choose_key(uint64_t& key) noexcept;
   int random_key(uint64_t& key) noexcept;
   void await_users(MemoryRegion& region) noexcept;
@@ -103,6 +109,7 @@ class MemoryRegions final : public protocol::Regions {
   // The application's fi_mr_attr is that of the API version it asked for.
   const bool x_attr_has_auth_key;
   const bool x_attr_has_interface;
+  hmem::Cuda* const x_cuda;  ///< null: regions are host memory
   const std::function<void()> x_opened;
   const std::function<void()> x_closed;
   std::unordered_map<uint64_t, MemoryRegion*> x_regions;

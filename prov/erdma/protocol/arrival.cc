@@ -7,6 +7,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
+#include "hmem/cuda.h"
 #include "protocol/engine.h"
 
 namespace erdma::protocol {
@@ -37,10 +38,10 @@ namespace erdma::protocol {
     return;
   }
   auto& receive = static_cast<Receive&>(*entry);
-  if (!receive.multi && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
+  if (!receive.special && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
     place_whole(receive, header, peer.fi_addr, payload, length);
   else
-    place_eager(receive, header, peer.fi_addr, payload);
+    return place_special(receive, peer, header, payload);
   if (header.flags & wire::kWantFin) [[unlikely]]
     send_fin(peer, {header.index, header.generation}, 0);
 }
@@ -75,9 +76,16 @@ void Engine::on_preview(transport::Link& link, const std::byte* header_bytes) no
     matcher(header.flags & wire::kTagged).prefetch(*peer, header.tag);
 }
 
-/// Copies a message to the receive it matched and completes that.
-void Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
-                         const std::byte* payload) noexcept {
+/// Any other message for a posted receive.
+void Engine::place_special(Receive& receive, Peer& peer, const wire::MessageHeader& header,
+                           const std::byte* payload) noexcept {
+  const int placed = place_eager(receive, header, peer.fi_addr, payload);
+  if (header.flags & wire::kWantFin) send_fin(peer, {header.index, header.generation}, placed);
+}
+
+/// Copies a message to the receive it matched and completes that. Returns what became of it.
+int Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
+                        const std::byte* payload) noexcept {
   Completion done;
   done.context = receive.context;
   done.flags = receive.completion_flags | data_flag(header);
@@ -85,19 +93,28 @@ void Engine::place_eager(Receive& receive, const wire::MessageHeader& header, ui
   done.tag = header.tag;
   done.source = source;
   done.report = receive.report;
-  if (!receive.multi) {
+  if (!receive.multi()) {
     done.length = std::min(size_t(header.length), receive.buffers.length);
-    hmem::scatter(receive.buffers.iov, receive.buffers.count, 0, payload, done.length);
+    const int placed = place(receive, receive.buffers, payload, done.length);
     x_receives.release(receive);
-    return complete_receive(done, header.length);
+    complete_placed(done, header.length, placed);
+    return placed;
   }
   const Buffers space = take_space(receive, header.length);
-  hmem::scatter(space.iov, space.count, 0, payload, space.length);
+  const int placed = place(receive, space, payload, space.length);
   done.buffer = space.count ? space.iov[0].iov_base : nullptr;
   done.length = space.length;
   if (return_space(receive)) done.flags |= FI_MULTI_RECV;
-  complete_receive(done, header.length);
+  complete_placed(done, header.length, placed);
   retire(receive);
+  return placed;
+}
+
+int Engine::place(const Receive& receive, const Buffers& target, const std::byte* payload,
+                  size_t length) noexcept {
+  if (receive.device()) return x_config.cuda->scatter(target.iov, target.count, 0, payload, length);
+  hmem::scatter(target.iov, target.count, 0, payload, length);
+  return 0;
 }
 
 void Engine::on_control(Peer& peer, transport::Link& link, const wire::ControlHeader& header,

@@ -20,6 +20,10 @@
 #include "util/clock.h"
 #include "util/recycler.h"
 
+namespace erdma::hmem {
+class Cuda;
+}
+
 namespace erdma::protocol {
 
 /// All 12 flavours of sending a message.
@@ -75,7 +79,8 @@ struct ReceiveArgs {
   void* context;
   bool tagged;
   bool report;
-  bool multi;  ///< FI_MULTI_RECV
+  bool multi;   ///< FI_MULTI_RECV
+  bool device;  ///< some of it is not host memory
 
   uint64_t completion_flags() const noexcept { return FI_RECV | (tagged ? FI_TAGGED : FI_MSG); }
 };
@@ -96,9 +101,10 @@ class Router {
 };
 
 struct EngineConfig {
-  size_t inject_size;       ///< largest SendArgs::length with inject
-  size_t unexpected_bytes;  ///< budget per peer
-  uint32_t send_limit;      ///< sends in flight before -FI_EAGAIN
+  size_t inject_size;          ///< largest SendArgs::length with inject
+  size_t unexpected_bytes;     ///< budget per peer
+  uint32_t send_limit;         ///< sends in flight before -FI_EAGAIN
+  hmem::Cuda* cuda = nullptr;  ///< places messages in device memory; null: there is none
 };
 
 /// The messages of one endpoint: turns operations into packets and packets into completions.
@@ -209,14 +215,19 @@ class Engine final : public transport::Sink {
   bool cancel_receive(const void* context, bool tagged) noexcept;
   bool cancel_send(const void* context) noexcept;
   void complete_receive(const Completion& done, size_t message_length) noexcept;
+  void complete_placed(const Completion& done, size_t message_length, int status) noexcept;
 
   // arrival.cc
   void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
                  size_t length) noexcept override;
   void on_eager(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                 const std::byte* payload, size_t length) noexcept;
-  void place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
-                   const std::byte* payload) noexcept;
+  int place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
+                  const std::byte* payload) noexcept;
+  int place(const Receive& receive, const Buffers& target, const std::byte* payload,
+            size_t length) noexcept;
+  void place_special(Receive& receive, Peer& peer, const wire::MessageHeader& header,
+                     const std::byte* payload) noexcept;
   void place_whole(Receive& receive, const wire::MessageHeader& header, uint64_t source,
                    const std::byte* payload, size_t length) noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
@@ -386,7 +397,8 @@ inline Receive* Engine::make_receive(const ReceiveArgs& args) noexcept {
   }
   receive->completion_flags = args.completion_flags();
   receive->report = args.report;
-  receive->multi = args.multi;
+  receive->special =
+      uint8_t((args.multi ? Receive::kMulti : 0) | (args.device ? Receive::kDevice : 0));
   return receive;
 }
 

@@ -84,7 +84,7 @@ void Engine::fail_directed(Matcher& queues, const Peer& peer, int status) noexce
     if (receive.source == &peer) {
       queues.remove(receive);
       receive.posted = false;
-      if (receive.multi && receive.deliveries > 0) {
+      if (receive.multi() && receive.deliveries > 0) {
         receive.cancelled = receive.exhausted = true;
       } else {
         fail_receive(receive, status);
@@ -103,7 +103,7 @@ void Engine::fail_receive(Receive& receive, int status) noexcept {
   failed.report = receive.report;
   failed.error = -status;
   const bool in_use = receive.deliveries > 0 || receive.posted || receive.held;
-  const bool ends = !receive.multi || !in_use;
+  const bool ends = !receive.multi() || !in_use;
   if (ends) x_receives.release(receive);
   x_received.fail(failed);
 }

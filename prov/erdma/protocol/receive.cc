@@ -39,7 +39,7 @@ int Engine::match_unexpected(Receive& receive, Unexpected& message) noexcept {
 /// Gives an unexpected message to a receive. True if the receive is still there and wants another.
 bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
   Peer& peer = const_cast<Peer&>(*message.source);
-  const bool multi = receive.multi;
+  const bool multi = receive.multi();
   const wire::RequestId sender{message.header.index, message.header.generation};
   receive.held = multi;
   if (message.status != 0) {
@@ -47,8 +47,8 @@ bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
   } else if (message.header.op == wire::Op::rts) {
     begin_delivery(receive, peer, *message.link, message.header, message.exposure);
   } else {
-    place_eager(receive, message.header, peer.fi_addr, message.payload());
-    if (message.header.flags & wire::kWantFin) send_fin(peer, sender, 0);
+    const int placed = place_eager(receive, message.header, peer.fi_addr, message.payload());
+    if (message.header.flags & wire::kWantFin) send_fin(peer, sender, placed);
   }
   release_unexpected(message);
   if (!multi) return false;
@@ -241,7 +241,8 @@ int Engine::claim(const ReceiveArgs& args, bool drop) noexcept {
   if (!drop && !receive) return -FI_ENOMEM;
   *link = message->next_claimed;
   if (!drop) {
-    receive->sticky = receive->multi = false;
+    receive->sticky = false;
+    receive->special &= uint8_t(~Receive::kMulti);
     accept(*receive, *message);
     return 0;
   }
@@ -263,6 +264,16 @@ void Engine::complete_receive(const Completion& done, size_t message_length) noe
   x_received.fail(truncated);
 }
 
+/// The same, unless the bytes could not be placed.
+void Engine::complete_placed(const Completion& done, size_t message_length, int status) noexcept {
+  if (status == 0) return complete_receive(done, message_length);
+  ErrorCompletion failed;
+  static_cast<Completion&>(failed) = done;
+  failed.error = -status;
+  failed.length = 0;
+  x_received.fail(failed);
+}
+
 int Engine::cancel(const void* context) noexcept {
   const bool found =
       cancel_receive(context, true) || cancel_receive(context, false) || cancel_send(context);
@@ -276,7 +287,7 @@ bool Engine::cancel_receive(const void* context, bool tagged) noexcept {
   auto& receive = static_cast<Receive&>(*entry);
   queues.remove(receive);
   receive.posted = false;
-  if (receive.multi) {
+  if (receive.multi()) {
     receive.cancelled = receive.exhausted = true;
     retire(receive);
   } else {

@@ -72,7 +72,7 @@ void Engine::begin_delivery(Receive& receive, Peer& peer, transport::Link& link,
   delivery->sender = {header.index, header.generation};
   delivery->remote = exposure;
   delivery->report = receive.report;
-  if (receive.multi) {
+  if (receive.multi()) {
     delivery->multi = &receive;
     delivery->buffers = take_space(receive, header.length);
   } else {

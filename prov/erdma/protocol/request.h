@@ -73,8 +73,10 @@ struct Send : util::ListHook<Send> {
 /// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer.
 /// One of one buffer and for one message needs two cache lines of it: what comes first.
 struct Receive : PostedEntry {
+  enum Special : uint8_t { kMulti = 1, kDevice = 2 };
+
   bool report = false;
-  bool multi = false;
+  uint8_t special = 0;     ///< of Special: what the short way of a message does not know
   bool posted = false;     ///< in the matcher
   bool exhausted = false;  ///< multi-receive: off the matcher, waits for its deliveries
   bool cancelled = false;
@@ -83,6 +85,9 @@ struct Receive : PostedEntry {
   Buffers buffers;
   size_t used = 0;          ///< multi-receive: bytes handed out
   uint32_t deliveries = 0;  ///< multi-receive: messages still being placed
+
+  bool multi() const noexcept { return special & kMulti; }
+  bool device() const noexcept { return special & kDevice; }
 };
 static_assert(sizeof(Receive) == 192);
 

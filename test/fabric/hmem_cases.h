@@ -1,0 +1,289 @@
+#pragma once
+
+#include <cstdlib>
+
+#include "fabric/rig.h"
+#include "softcuda/device_memory.h"
+
+/// Messages from and to memory of the simulated GPU, on whatever path the setup chooses.
+namespace erdma::test {
+
+inline Ask hmem_ask() {
+  Ask ask;
+  ask.caps = FI_HMEM | FI_MSG | FI_TAGGED;
+  ask.mr_mode = FI_MR_HMEM;
+  ask.version = FI_VERSION(1, 15);
+  return ask;
+}
+
+/// Bytes in host memory or in that of a device.
+class Memory {
+ public:
+  Memory(bool device, const std::vector<char>& bytes)
+      : x_host(device ? std::vector<char>() : bytes),
+        x_device(device ? new DeviceMemory(bytes) : nullptr) {}
+  char* at(size_t offset = 0) {
+    return x_device ? static_cast<char*>(x_device->at(offset)) : x_host.data() + offset;
+  }
+  std::vector<char> bytes() const { return x_device ? x_device->bytes() : x_host; }
+
+ private:
+  std::vector<char> x_host;
+  std::unique_ptr<DeviceMemory> x_device;
+};
+
+inline std::vector<char> head(const std::vector<char>& bytes, size_t length) {
+  return {bytes.begin(), bytes.begin() + ptrdiff_t(length)};
+}
+
+struct HmemPorts {
+  explicit HmemPorts(bool to_self = false)
+      : root(hmem_ask()), a(root), b(root), target(to_self ? a : b), address(a.insert(target)) {}
+
+  void send(const void* from, size_t length, uint64_t tag, void* context) {
+    ssize_t rc;
+    while ((rc = fi_tsend(a.ep, from, length, nullptr, address, tag, context)) == -FI_EAGAIN)
+      both();
+    ck_assert_int_eq(rc, 0);
+  }
+  void receive(void* to, size_t length, uint64_t tag, void* context) {
+    ck_assert_int_eq(fi_trecv(target.ep, to, length, nullptr, FI_ADDR_UNSPEC, tag, 0, context), 0);
+  }
+  void both() {
+    a.progress();
+    target.progress();
+  }
+  /// The completion of a receive, and that of the send.
+  fi_cq_tagged_entry finish() {
+    if (&a != &target) {
+      const fi_cq_tagged_entry received = target.wait(&a);
+      a.wait(&target);
+      return received;
+    }
+    const fi_cq_tagged_entry first = a.wait(), second = a.wait();
+    return first.flags & FI_RECV ? first : second;
+  }
+
+  Root root;
+  Port a, b;
+  Port& target;
+  fi_addr_t address;
+};
+
+/// Every size, both kinds of memory at both ends; before its receive and after.
+START_TEST(hmem_messages_arrive_whole_from_and_to_either_memory) {
+  HmemPorts ports(_i & 1);
+  for (const size_t length : {0, 1, 8, 64, 65, 4096, 4097, 16384, 100'000, 1'000'003}) {
+    for (int kinds = 0; kinds < 8; ++kinds) {
+      const bool from_device = kinds & 1, to_device = kinds & 2, unexpected = kinds & 4;
+      const auto message = pattern(size_t(length));
+      const std::vector<char> blank(size_t(length) + 16, '-');
+      Memory from(from_device, message), to(to_device, blank);
+      fi_context sent, received;
+      if (!unexpected) ports.receive(to.at(), size_t(length), 5, &received);
+      ports.send(from.at(), size_t(length), 5, &sent);
+      for (int i = 0; unexpected && i < 100; ++i) ports.both();
+      if (unexpected) ports.receive(to.at(), size_t(length), 5, &received);
+      const fi_cq_tagged_entry done = ports.finish();
+      ck_assert_ptr_eq(done.op_context, &received);
+      ck_assert_uint_eq(done.len, size_t(length));
+      const auto seen = to.bytes();
+      ck_assert_msg(head(seen, size_t(length)) == message, "%zu bytes, case %d", size_t(length),
+                    kinds);
+      ck_assert(std::all_of(seen.begin() + length, seen.end(), [](char c) { return c == '-'; }));
+    }
+  }
+}
+END_TEST
+
+START_TEST(hmem_truncated_message_fills_what_there_is) {
+  HmemPorts ports;
+  for (const size_t length : {100, 300'000}) {
+    const auto message = pattern(length);
+    Memory from(true, message), to(true, std::vector<char>(length, '-'));
+    fi_context sent, received;
+    ports.receive(to.at(), length / 2, 5, &received);
+    ports.send(from.at(), length, 5, &sent);
+    const fi_cq_err_entry error = ports.target.wait_error(&ports.a);
+    ck_assert_int_eq(error.err, FI_ETRUNC);
+    ck_assert_uint_eq(error.olen, length - length / 2);
+    ports.a.wait(&ports.b);
+    ck_assert(head(to.bytes(), length / 2) == head(message, length / 2));
+    ck_assert_int_eq(to.bytes()[length / 2], '-');
+  }
+}
+END_TEST
+
+START_TEST(hmem_multi_receive_buffer_takes_messages_of_all_sizes) {
+  HmemPorts ports(false);
+  const size_t lengths[] = {8, 5000, 200'000};
+  const auto message = pattern(200'000);
+  Memory from(true, message), buffer(true, std::vector<char>(1 << 20, '-'));
+  fi_context received;
+  iovec iov{buffer.at(), 1 << 20};
+  fi_msg posted{};
+  posted.msg_iov = &iov;
+  posted.iov_count = 1;
+  posted.addr = FI_ADDR_UNSPEC;
+  posted.context = &received;
+  ck_assert_int_eq(fi_recvmsg(ports.b.ep, &posted, FI_MULTI_RECV), 0);
+  for (const size_t length : lengths) {
+    ssize_t rc;
+    while ((rc = fi_send(ports.a.ep, from.at(), length, nullptr, ports.address, nullptr)) ==
+           -FI_EAGAIN)
+      ports.both();
+    ck_assert_int_eq(rc, 0);
+    const fi_cq_tagged_entry done = ports.finish();
+    ck_assert_uint_eq(done.len, length);
+    const auto at = static_cast<char*>(done.buf) - buffer.at();
+    const auto seen = buffer.bytes();
+    ck_assert(std::equal(message.begin(), message.begin() + ptrdiff_t(length), seen.begin() + at));
+  }
+}
+END_TEST
+
+START_TEST(hmem_lists_may_mix_host_and_device_memory) {
+  HmemPorts ports(_i & 1);
+  for (const size_t half : {16, 3000, 200'000}) {
+    const auto one = pattern(half), two = std::vector<char>(half, '2');
+    Memory from_host(false, one), from_device(true, two);
+    Memory to_device(true, std::vector<char>(half)), to_host(false, std::vector<char>(half));
+    const iovec out[] = {{from_host.at(), half}, {from_device.at(), half}};
+    const iovec in[] = {{to_device.at(), half}, {to_host.at(), half}};
+    ck_assert_int_eq(fi_trecvv(ports.target.ep, in, nullptr, 2, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    ssize_t rc;
+    while ((rc = fi_tsendv(ports.a.ep, out, nullptr, 2, ports.address, 1, nullptr)) == -FI_EAGAIN)
+      ports.both();
+    ck_assert_int_eq(rc, 0);
+    ck_assert_uint_eq(ports.finish().len, 2 * half);
+    ck_assert(to_device.bytes() == one);
+    ck_assert(to_host.bytes() == two);
+  }
+}
+END_TEST
+
+/// The memory is the application's again at once.
+START_TEST(hmem_injected_message_is_what_it_was) {
+  HmemPorts ports(_i & 1);
+  for (const size_t length : {8, 64, 1000, 4096}) {
+    const auto message = pattern(length);
+    Memory from(true, message), to(true, std::vector<char>(length));
+    ssize_t rc;
+    while ((rc = fi_tinject(ports.a.ep, from.at(), length, ports.address, 3)) == -FI_EAGAIN)
+      ports.both();
+    ck_assert_int_eq(rc, 0);
+    ck_assert_int_eq(cuMemsetD8_v2(DevicePointer(from.at()), 0, length), 0);
+    for (int i = 0; i < 20; ++i) ports.both();
+    ports.receive(to.at(), length, 3, nullptr);
+    ck_assert_uint_eq(ports.target.wait(&ports.a).len, length);
+    ck_assert(to.bytes() == message);
+  }
+  Memory large(true, std::vector<char>(4097));
+  ck_assert_int_eq(fi_tinject(ports.a.ep, large.at(), 4097, ports.address, 3), -FI_EMSGSIZE);
+}
+END_TEST
+
+START_TEST(hmem_claimed_message_goes_to_device_memory) {
+  HmemPorts ports(false);
+  for (const size_t length : {40, 200'000}) {
+    const auto message = pattern(length);
+    Memory from(true, message), to(true, std::vector<char>(length));
+    fi_context claimed;
+    ports.send(from.at(), length, 6, nullptr);
+    const iovec iov{to.at(), length};
+    fi_msg_tagged peek{};
+    peek.addr = FI_ADDR_UNSPEC;
+    peek.tag = 6;
+    peek.context = &claimed;
+    fi_cq_tagged_entry entry{};
+    for (;;) {
+      ck_assert_int_eq(fi_trecvmsg(ports.b.ep, &peek, FI_PEEK | FI_CLAIM), 0);
+      const ssize_t rc = fi_cq_read(ports.b.cq, &entry, 1);
+      if (rc == 1) break;
+      fi_cq_err_entry miss{};
+      ck_assert_int_eq(fi_cq_readerr(ports.b.cq, &miss, 0), 1);
+      ck_assert_int_eq(miss.err, FI_ENOMSG);
+      ports.both();
+    }
+    fi_msg_tagged take = peek;
+    take.msg_iov = &iov;
+    take.iov_count = 1;
+    ck_assert_int_eq(fi_trecvmsg(ports.b.ep, &take, FI_CLAIM), 0);
+    ck_assert_uint_eq(ports.b.wait(&ports.a).len, length);
+    ports.a.wait(&ports.b);
+    ck_assert(to.bytes() == message);
+  }
+}
+END_TEST
+
+/// A copy on the receiver's side fails: no success is reported at either end.
+START_TEST(hmem_failed_copy_is_an_error_at_both_ends) {
+  HmemPorts ports(false);
+  for (const size_t length : {32, 3000, 200'000}) {
+    Memory from(false, pattern(length)), to(true, std::vector<char>(length));
+    const iovec iov{from.at(), length};
+    fi_context sent, received;
+    fi_msg_tagged message{};
+    message.msg_iov = &iov;
+    message.iov_count = 1;
+    message.addr = ports.address;
+    message.tag = 4;
+    message.context = &sent;
+    ports.receive(to.at(), length, 4, &received);
+    ck_assert_int_eq(softcuda_control("fail cuMemcpyAsync error=719 times=2"), 0);
+    ssize_t rc;
+    while ((rc = fi_tsendmsg(ports.a.ep, &message, FI_DELIVERY_COMPLETE)) == -FI_EAGAIN)
+      ports.both();
+    ck_assert_int_eq(rc, 0);
+    const fi_cq_err_entry error = ports.b.wait_error(&ports.a);
+    ck_assert_int_eq(error.err, FI_EIO);
+    ck_assert_ptr_eq(error.op_context, &received);
+    const fi_cq_err_entry theirs = ports.a.wait_error(&ports.b);
+    ck_assert_int_eq(theirs.err, FI_EIO);
+    ck_assert_ptr_eq(theirs.op_context, &sent);
+    ck_assert_int_eq(softcuda_control("clear"), 0);
+  }
+  exchange(ports.a, ports.b, ports.address, 1000);
+}
+END_TEST
+
+/// And on the sender's: nothing arrives, or an error where the receiver had been asked already.
+START_TEST(hmem_unreadable_memory_is_not_sent) {
+  HmemPorts ports;
+  exchange(ports.a, ports.b, ports.address, 8);
+  for (const size_t length : {32, 3000, 200'000}) {
+    Memory from(true, pattern(length)), to(false, std::vector<char>(length, '-'));
+    fi_context sent, received;
+    ports.receive(to.at(), length, 4, &received);
+    ck_assert_int_eq(softcuda_control("fail cuMemcpyAsync error=719 times=1000"), 0);
+    ports.send(from.at(), length, 4, &sent);
+    const fi_cq_err_entry error = ports.a.wait_error(&ports.b);
+    ck_assert_int_eq(error.err, FI_EIO);
+    ck_assert_ptr_eq(error.op_context, &sent);
+    fi_cancel(&ports.b.ep->fid, &received);
+    const fi_cq_err_entry theirs = ports.b.wait_error(&ports.a);
+    ck_assert(theirs.err == FI_ECANCELED || theirs.err == FI_EIO);
+    ck_assert_ptr_eq(theirs.op_context, &received);
+    ck_assert(to.bytes() == std::vector<char>(length, '-'));
+    ck_assert_int_eq(softcuda_control("clear"), 0);
+  }
+  exchange(ports.a, ports.b, ports.address, 1000);
+}
+END_TEST
+
+inline TCase* hmem_case(SFun setup) {
+  TCase* tc = tcase_create("device memory in messages");
+  tcase_add_checked_fixture(tc, setup, nullptr);
+  tcase_set_timeout(tc, 20);
+  tcase_add_loop_test(tc, hmem_messages_arrive_whole_from_and_to_either_memory, 0, 2);
+  tcase_add_test(tc, hmem_truncated_message_fills_what_there_is);
+  tcase_add_test(tc, hmem_multi_receive_buffer_takes_messages_of_all_sizes);
+  tcase_add_loop_test(tc, hmem_lists_may_mix_host_and_device_memory, 0, 2);
+  tcase_add_loop_test(tc, hmem_injected_message_is_what_it_was, 0, 2);
+  tcase_add_test(tc, hmem_claimed_message_goes_to_device_memory);
+  tcase_add_test(tc, hmem_failed_copy_is_an_error_at_both_ends);
+  tcase_add_test(tc, hmem_unreadable_memory_is_not_sent);
+  return tc;
+}
+
+}  // namespace erdma::test

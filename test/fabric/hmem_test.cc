@@ -1,0 +1,168 @@
+// Device memory within a host: what is offered, what can be registered, messages.
+#include <memory>
+
+#include <rdma/fi_rma.h>
+
+#include "fabric/hmem_cases.h"
+
+namespace {
+
+using namespace erdma::test;
+
+int ask(const Ask& wanted, fi_info** info = nullptr) {
+  fi_info* hints = fi_allocinfo();
+  hints->caps = wanted.caps;
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->domain_attr->mr_mode = wanted.mr_mode;
+  fi_info* found = nullptr;
+  const int rc = provider()->getinfo(wanted.version, nullptr, nullptr, 0, hints, &found);
+  fi_freeinfo(hints);
+  if (info)
+    *info = found;
+  else
+    fi_freeinfo(found);
+  return rc;
+}
+
+int register_memory(Root& root, void* at, size_t length, fi_hmem_iface iface, uint64_t access) {
+  const iovec iov{at, length};
+  fi_mr_attr attr{};
+  attr.mr_iov = &iov;
+  attr.iov_count = 1;
+  attr.access = access;
+  attr.iface = iface;
+  fid_mr* mr = nullptr;
+  const int rc = fi_mr_regattr(root.domain, &attr, 0, &mr);
+  if (rc == 0) ck_assert_int_eq(fi_close(&mr->fid), 0);
+  return rc;
+}
+
+constexpr uint64_t kLocal = FI_SEND | FI_RECV;
+
+void nothing() {}
+
+}  // namespace
+
+START_TEST(device_memory_is_offered_to_who_asks_for_it) {
+  fi_info* info = nullptr;
+  ck_assert_int_eq(ask(hmem_ask(), &info), 0);
+  ck_assert(info->caps & FI_HMEM);
+  ck_assert(info->tx_attr->caps & FI_HMEM);
+  ck_assert(info->rx_attr->caps & FI_HMEM);
+  ck_assert(info->domain_attr->mr_mode & FI_MR_HMEM);
+  fi_freeinfo(info);
+}
+END_TEST
+
+/// And the driver isn't even opened for others.
+START_TEST(nobody_else_has_to_do_with_cuda) {
+  Ask plain = hmem_ask();
+  plain.caps = 0;
+  fi_info* info = nullptr;
+  ck_assert_int_eq(ask(plain, &info), 0);
+  ck_assert(!(info->caps & FI_HMEM));
+  ck_assert(!(info->domain_attr->mr_mode & FI_MR_HMEM));
+  fi_freeinfo(info);
+  Root root;
+  Port a(root), b(root);
+  for (const size_t length : {8, 200'000}) exchange(a, b, a.insert(b), length);
+  std::vector<char> buffer(8);
+  ck_assert_int_eq(register_memory(root, buffer.data(), 8, FI_HMEM_SYSTEM, kLocal), 0);
+  ck_assert_uint_eq(softcuda_calls(nullptr), 0);
+}
+END_TEST
+
+START_TEST(device_memory_is_not_offered_where_it_can_not_be_had) {
+  Ask wanted = hmem_ask();
+  if (_i == 0) setenv("FI_ERDMA_CUDA", "off", 1);
+  if (_i == 1) setenv("SOFTCUDA_DEVICES", "0", 1);
+  if (_i == 2) wanted.mr_mode = 0;
+  if (_i == 3) wanted.mr_mode = 1;  // FI_MR_BASIC
+  if (_i == 4) wanted.version = FI_VERSION(1, 8);
+  if (_i == 5) wanted.caps |= FI_RMA;
+  if (_i == 6) wanted.caps |= FI_ATOMIC;
+  ck_assert_int_eq(ask(wanted), -FI_ENODATA);
+  if (_i == 0) ck_assert_uint_eq(softcuda_calls(nullptr), 0);
+}
+END_TEST
+
+START_TEST(registration_asks_the_driver_what_memory_is) {
+  Root root(hmem_ask());
+  const DeviceMemory device(1000);
+  std::vector<char> host(1000);
+  ck_assert_int_eq(register_memory(root, device.at(0), 1000, FI_HMEM_CUDA, kLocal), 0);
+  ck_assert_int_eq(register_memory(root, device.at(8), 900, FI_HMEM_SYSTEM, kLocal), 0);
+  ck_assert_int_eq(register_memory(root, host.data(), 1000, FI_HMEM_SYSTEM, kLocal), 0);
+  ck_assert_int_eq(register_memory(root, host.data(), 1000, FI_HMEM_CUDA, kLocal), -FI_EINVAL);
+  ck_assert_int_eq(register_memory(root, device.at(0), 1001, FI_HMEM_CUDA, kLocal), -FI_EINVAL);
+  ck_assert_int_eq(register_memory(root, host.data(), 8, FI_HMEM_ZE, kLocal), -FI_ENOSYS);
+  for (const uint64_t access : {FI_REMOTE_READ, FI_REMOTE_WRITE})
+    ck_assert_int_eq(register_memory(root, device.at(0), 8, FI_HMEM_CUDA, kLocal | access),
+                     -FI_EOPNOTSUPP);
+}
+END_TEST
+
+START_TEST(domain_without_the_capability_refuses_the_interface) {
+  Root root;
+  const DeviceMemory device(8);
+  ck_assert_int_eq(register_memory(root, device.at(0), 8, FI_HMEM_CUDA, kLocal), -FI_ENOSYS);
+}
+END_TEST
+
+START_TEST(endpoint_makes_no_promise_about_cuda_that_it_can_not_keep) {
+  HmemPorts ports;
+  bool permitted = false;
+  ck_assert_int_eq(fi_setopt(&ports.a.ep->fid, FI_OPT_ENDPOINT, 10, &permitted, sizeof(permitted)),
+                   -FI_EOPNOTSUPP);
+  permitted = true;
+  ck_assert_int_eq(fi_setopt(&ports.a.ep->fid, FI_OPT_ENDPOINT, 10, &permitted, sizeof(permitted)),
+                   0);
+}
+END_TEST
+
+START_TEST(one_sided_operations_are_refused) {
+  HmemPorts ports;
+  const DeviceMemory device(8);
+  ck_assert_int_eq(fi_write(ports.a.ep, device.at(0), 8, nullptr, ports.address, 0, 0, nullptr),
+                   -FI_ENOSYS);
+  ck_assert_int_eq(fi_read(ports.a.ep, device.at(0), 8, nullptr, ports.address, 0, 0, nullptr),
+                   -FI_ENOSYS);
+}
+END_TEST
+
+/// Whoever drives the endpoints has no context: the provider's thread.
+START_TEST(provider_s_own_thread_places_messages) {
+  Ask automatic = hmem_ask();
+  automatic.progress = FI_PROGRESS_AUTO;
+  Root root(automatic);
+  Port a(root), b(root);
+  const fi_addr_t address = a.insert(b);
+  const auto message = pattern(200'000);
+  Memory from(true, message), to(true, std::vector<char>(200'000));
+  ck_assert_int_eq(fi_trecv(b.ep, to.at(), 200'000, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+  ck_assert_int_eq(fi_tsend(a.ep, from.at(), 200'000, nullptr, address, 1, nullptr), 0);
+  b.wait();
+  a.wait();
+  ck_assert(to.bytes() == message);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("device memory");
+  TCase* tc = tcase_create("offer");
+  tcase_add_test(tc, device_memory_is_offered_to_who_asks_for_it);
+  tcase_add_test(tc, nobody_else_has_to_do_with_cuda);
+  tcase_add_loop_test(tc, device_memory_is_not_offered_where_it_can_not_be_had, 0, 7);
+  tcase_add_test(tc, registration_asks_the_driver_what_memory_is);
+  tcase_add_test(tc, domain_without_the_capability_refuses_the_interface);
+  tcase_add_test(tc, endpoint_makes_no_promise_about_cuda_that_it_can_not_keep);
+  tcase_add_test(tc, one_sided_operations_are_refused);
+  tcase_add_test(tc, provider_s_own_thread_places_messages);
+  suite_add_tcase(suite, tc);
+  suite_add_tcase(suite, hmem_case(nothing));
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
