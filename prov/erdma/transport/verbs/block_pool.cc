@@ -102,7 +102,8 @@ struct BlockPool::Impl {
         return &slab;
       }
     }
-    if (!missing || refused) return nullptr;
+    // While nothing is out, nothing will be released: memory that is there again is noticed here.
+    if (!missing || (refused && in_use > 0)) return nullptr;
     if (!make(*missing)) {
       refused = true;
       return nullptr;

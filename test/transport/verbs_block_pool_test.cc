@@ -1,0 +1,116 @@
+#include <cerrno>
+#include <set>
+#include <vector>
+
+#include "libcheck.h"
+#include "transport/verbs_rig.h"
+
+/// Blocks of registered memory: what is handed out, what goes back, and what happens without
+/// memory.
+namespace erdma::test {
+namespace {
+
+using verbs::BlockPool;
+
+constexpr size_t kBytes = 1000;
+constexpr size_t kPerSlab = 4;
+constexpr size_t kSlabs = 3;
+
+START_TEST(blocks_are_apart_and_registered_up_to_the_limit) {
+  Rig rig;
+  BlockPool pool(*rig.device, kBytes, kPerSlab, kSlabs);
+  ck_assert_uint_ge(pool.block_bytes(), kBytes);
+  std::set<std::byte*> starts;
+  BlockPool::Block block;
+  while (pool.acquire(block)) {
+    for (std::byte* start : starts)
+      ck_assert(block.bytes >= start + kBytes || start >= block.bytes + kBytes);
+    starts.insert(block.bytes);
+    ck_assert_ptr_nonnull(rig.nic.region(block.lkey, false, uint64_t(block.bytes), kBytes,
+                                         verbs::Device::kSinkAccess));
+    ck_assert_ptr_nonnull(
+        rig.nic.region(block.rkey, true, uint64_t(block.bytes), kBytes, IBV_ACCESS_REMOTE_READ));
+  }
+  ck_assert_uint_eq(starts.size(), kPerSlab * kSlabs);
+  ck_assert_uint_eq(pool.in_use(), kPerSlab * kSlabs);
+}
+END_TEST
+
+START_TEST(a_block_that_came_back_is_handed_out_again) {
+  Rig rig;
+  BlockPool pool(*rig.device, kBytes, kPerSlab, kSlabs);
+  std::vector<BlockPool::Block> blocks;
+  for (BlockPool::Block block; pool.acquire(block);) blocks.push_back(block);
+  pool.release(blocks[5]);
+  BlockPool::Block again;
+  ck_assert(pool.acquire(again));
+  ck_assert_ptr_eq(again.bytes, blocks[5].bytes);
+  ck_assert(!pool.acquire(again));
+}
+END_TEST
+
+START_TEST(memory_that_is_not_used_goes_back) {
+  Rig rig;
+  const size_t before = rig.nic.regions.size();
+  {
+    BlockPool pool(*rig.device, kBytes, kPerSlab, kSlabs);
+    std::vector<BlockPool::Block> blocks;
+    for (BlockPool::Block block; pool.acquire(block);) blocks.push_back(block);
+    ck_assert_uint_eq(rig.nic.regions.size(), before + kSlabs);
+    for (const BlockPool::Block& block : blocks) pool.release(block);
+    ck_assert_uint_eq(pool.in_use(), 0);
+    ck_assert_uint_lt(rig.nic.regions.size(), before + kSlabs);
+  }
+  ck_assert_uint_eq(rig.nic.regions.size(), before);
+}
+END_TEST
+
+START_TEST(memory_that_is_there_again_is_found_although_nothing_was_ever_released) {
+  Rig rig;
+  BlockPool pool(*rig.device, kBytes, kPerSlab, kSlabs);
+  BlockPool::Block block;
+  rig.nic.refuse_regions = ENOMEM;
+  ck_assert(!pool.acquire(block));
+  rig.nic.refuse_regions = 0;
+  ck_assert(pool.acquire(block));
+}
+END_TEST
+
+START_TEST(without_memory_the_device_is_not_asked_again_while_blocks_are_out) {
+  Rig rig;
+  BlockPool pool(*rig.device, kBytes, kPerSlab, kSlabs);
+  std::vector<BlockPool::Block> blocks(kPerSlab);
+  for (BlockPool::Block& block : blocks) ck_assert(pool.acquire(block));
+  rig.nic.refuse_regions = ENOMEM;
+  BlockPool::Block more;
+  ck_assert(!pool.acquire(more));
+  rig.nic.refuse_regions = 0;
+  ck_assert(!pool.acquire(more));
+  pool.release(blocks[0]);
+  ck_assert(pool.acquire(more));
+  ck_assert(pool.acquire(more));
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("verbs block pool");
+  TCase* tc = tcase_create("blocks");
+  tcase_add_test(tc, blocks_are_apart_and_registered_up_to_the_limit);
+  tcase_add_test(tc, a_block_that_came_back_is_handed_out_again);
+  tcase_add_test(tc, memory_that_is_not_used_goes_back);
+  tcase_add_test(tc, memory_that_is_there_again_is_found_although_nothing_was_ever_released);
+  tcase_add_test(tc, without_memory_the_device_is_not_asked_again_while_blocks_are_out);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
