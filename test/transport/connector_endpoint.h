@@ -114,6 +114,7 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     attr.cap = {4, kReceives, 1, 1, 0};
     return std::make_unique<Connection>(alive);
   }
+  size_t connections() const noexcept override { return size_t(alive); }
   void adopt(Connection& connection, ibv_qp* queue_pair) noexcept override {
     connection.queue_pair.reset(queue_pair);
   }

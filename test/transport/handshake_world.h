@@ -64,6 +64,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   std::atomic<int> alive = 0;  ///< Connections
   int refuse_to_prepare = 0;   ///< so many times
   int fail_to_agree = 0;       ///< likewise
+  int crowded = 0;             ///< so many times were peers turned away
   uint64_t tokens = 0;
   bool listening = true;
 
@@ -96,6 +97,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
     if (refuse_to_prepare && refuse_to_prepare--) return nullptr;
     return std::make_unique<Connection>(alive);
   }
+  size_t connections() const noexcept override { return size_t(alive); }
   void adopt(Connection&, ibv_qp*) noexcept override {}
   int post_receives(Connection&) noexcept override { return 0; }
   void fill_terms(const Connection&, Terms& terms) const noexcept override {
@@ -195,6 +197,9 @@ inline void Host::poll() {
         ck_assert_uint_eq(up.erase(mail.connection_id) + closed.count(mail.connection_id), 1);
         manager->close(mail.connection_id, false);
         lost.push_back(std::move(mail));
+        break;
+      case Mail::Type::crowded:
+        ++crowded;
         break;
       case Mail::Type::dispose:
         break;

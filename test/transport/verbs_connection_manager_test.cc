@@ -282,6 +282,55 @@ START_TEST(a_peer_without_resources_is_tried_again) {
   a.connect(name_b());
   world.settle();
   expect_joined(world, a, b);
+  ck_assert_int_eq(b.crowded, 3);
+  ck_assert_int_eq(a.crowded, 0);
+}
+END_TEST
+
+START_TEST(while_other_connections_hold_resources_our_own_attempt_waits_for_them) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2), &c = world.add("10.0.0.3", 3);
+  c.connect(a.config.name);
+  world.settle();
+  ck_assert_uint_eq(a.up.size(), 1);
+  a.refuse_to_prepare = 3;
+  a.connect(name_b());
+  world.settle();
+  ck_assert_int_eq(a.crowded, 3);
+  ck_assert_uint_eq(a.failed.size(), 0);
+  ck_assert_uint_eq(a.up.size(), 2);
+  ck_assert_uint_eq(b.up.size(), 1);
+}
+END_TEST
+
+START_TEST(a_half_made_connection_holds_resources_too) {
+  World world;
+  Host &a = world.add(kA, 1), &c = world.add("10.0.0.3", 3);
+  world.add(kB, 2);
+  c.connect(a.config.name);
+  while (!a.alive) world.deliver(0);
+  a.refuse_to_prepare = 1;
+  a.connect(name_b());
+  world.settle();
+  ck_assert_uint_eq(a.failed.size(), 0);
+  ck_assert_uint_eq(a.up.size(), 2);
+}
+END_TEST
+
+START_TEST(our_own_attempt_waits_for_resources_no_longer_than_its_time_limit) {
+  World world;
+  Host &a = world.add(kA, 1), &c = world.add("10.0.0.3", 3);
+  world.add(kB, 2);
+  c.connect(a.config.name);
+  world.settle();
+  a.refuse_to_prepare = 1'000'000;
+  const uint64_t begin = world.clock.time;
+  a.connect(name_b());
+  world.settle();
+  ck_assert_uint_eq(a.failed.size(), 1);
+  ck_assert_int_eq(a.failed[0].status, -FI_ENOMEM);
+  ck_assert_uint_le(world.clock.time - begin, Options().connect_timeout_ns);
+  ck_assert_uint_eq(a.up.size(), 1);
 }
 END_TEST
 
@@ -438,6 +487,9 @@ Suite* suite() {
   tcase_add_test(test, an_unroutable_peer_fails_at_once_although_patient);
   tcase_add_test(test, another_address_family_is_unreachable);
   tcase_add_test(test, a_peer_without_resources_is_tried_again);
+  tcase_add_test(test, while_other_connections_hold_resources_our_own_attempt_waits_for_them);
+  tcase_add_test(test, a_half_made_connection_holds_resources_too);
+  tcase_add_test(test, our_own_attempt_waits_for_resources_no_longer_than_its_time_limit);
   tcase_add_test(test, no_resources_of_our_own_fail_the_attempt);
   tcase_add_loop_test(test, a_connection_that_can_not_be_used_is_none_on_either_side, 0, 2);
   tcase_add_test(test, a_closing_endpoint_takes_nobody_and_keeps_what_it_has);

@@ -96,6 +96,7 @@ class Node final : ConnectionFactory, MailSink {
   std::unique_ptr<Connection> prepare(ibv_qp_init_attr&) noexcept override {
     return std::make_unique<Connection>(alive);
   }
+  size_t connections() const noexcept override { return size_t(alive); }
   void adopt(Connection&, ibv_qp*) noexcept override {}
   int post_receives(Connection&) noexcept override { return 0; }
   void fill_terms(const Connection&, Terms& terms) const noexcept override {

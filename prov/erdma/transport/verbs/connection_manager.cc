@@ -84,7 +84,14 @@ void ConnectionManager::start(Peer& peer) {
 void ConnectionManager::on_reached(uint64_t id) {
   Attempt* attempt = find(id, Stage::reaching);
   if (!attempt) return;
-  if (const int rc = make_connection(*attempt)) return attempt_failed(*attempt, rc, false);
+  // Asked first: what is destroyed meanwhile is a reason to try again, too.
+  const bool others = x_config.factory->connections() > 0;
+  if (const int rc = make_connection(*attempt)) {
+    const bool crowded = rc == -FI_ENOMEM && others;
+    attempt_failed(*attempt, rc, crowded);
+    if (crowded) ask_for_room();
+    return;
+  }
   attempt->stage = Stage::requested;
   const NameBytes asked = name_bytes(attempt->peer->name);
   const HelloBytes hello =
@@ -103,6 +110,12 @@ int ConnectionManager::make_connection(Attempt& attempt) {
   if (!queue_pair) return -FI_ENOMEM;
   x_config.factory->adopt(*attempt.connection, queue_pair);
   return x_config.factory->post_receives(*attempt.connection);
+}
+
+void ConnectionManager::ask_for_room() noexcept {
+  Mail mail;
+  mail.type = Mail::Type::crowded;
+  x_config.mail->post(std::move(mail));
 }
 
 Hello ConnectionManager::own_hello(HelloKind kind, Attempt& attempt) noexcept {

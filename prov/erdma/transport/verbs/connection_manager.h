@@ -93,6 +93,7 @@ class ConnectionManager final : public BackendEvents {
   Attempt* find(uint64_t id, Stage stage) noexcept;
   void start(Peer& peer);
   int make_connection(Attempt& attempt);
+  void ask_for_room() noexcept;
   Hello own_hello(HelloKind kind, Attempt& attempt) noexcept;
   void attempt_failed(Attempt& attempt, int status);
   void attempt_failed(Attempt& attempt, int status, bool retry);

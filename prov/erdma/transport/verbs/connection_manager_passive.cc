@@ -131,6 +131,7 @@ void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
   if (!rc) return;
   x_backend.refuse(id, encode_prefix(HelloKind::refusal, Refusal::busy));
   passive_failed(attempt);
+  if (rc == -FI_ENOMEM) ask_for_room();
 }
 
 void ConnectionManager::on_established(uint64_t id) {

@@ -11,7 +11,8 @@ namespace erdma::transport::verbs {
 class Connection;
 
 /// Connections by the number that their work requests carry: index and generation, so that a
-/// completion from before finds nobody. acquire() and release(): any thread. find(): lock-free.
+/// completion from before finds nobody. acquire(), release(), in_use(): any thread. find():
+/// lock-free.
 class ConnectionTable {
  public:
   explicit ConnectionTable(uint32_t capacity) : x_slots(new Slot[capacity]), x_capacity(capacity) {
@@ -38,6 +39,10 @@ class ConnectionTable {
     x_slots[id & 0xffff].connection.store(nullptr, std::memory_order_relaxed);
     x_free.push_back(id & 0xffff);
   }
+  size_t in_use() const noexcept {
+    const std::lock_guard guard(x_mutex);
+    return x_capacity - x_free.size();
+  }
   Connection* find(uint32_t id) const noexcept {
     const uint32_t index = id & 0xffff;
     if (index >= x_capacity) return nullptr;
@@ -54,7 +59,7 @@ class ConnectionTable {
   };
   std::unique_ptr<Slot[]> x_slots;
   const uint32_t x_capacity;
-  std::mutex x_mutex;
+  mutable std::mutex x_mutex;
   std::vector<uint32_t> x_free;  ///< never grows beyond its first capacity
 };
 

@@ -44,9 +44,11 @@ struct Terms {
 class ConnectionFactory {
  public:
   /// Reserves places in completion queues and fills `attr` for a queue pair (context unset: the
-  /// connector's). Null: out of resources, logged; our own attempt then ends in `failed` with
-  /// -FI_ENOMEM, a peer's is told to come again.
+  /// connector's). Null: out of resources, logged. A peer's attempt is then told to come again; our
+  /// own is tried again if connections() hold something, else it has `failed` (-FI_ENOMEM).
   virtual std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept = 0;
+  /// How many are prepared and not destroyed yet.
+  virtual size_t connections() const noexcept = 0;
   /// The queue pair exists (state RESET or INIT, whichever the back end makes): takes ownership of
   /// it. Call post_receives() when it is at least INIT and before the peer can send.
   virtual void adopt(Connection& connection, ibv_qp* queue_pair) noexcept = 0;
@@ -72,6 +74,7 @@ struct Mail {
     // Also when the peer connects anew, because it gave up this one. Close it all the same.
     lost,     ///< `connection_id` is dead: `status` (-FI_ECONNRESET, -FI_ETIMEDOUT, ...)
     dispose,  ///< destroy `connection`: it never came up
+    crowded,  ///< an attempt waits for resources, ours or a peer's: one may be given up
   } type = Type::failed;
   util::SocketAddress peer;
   uint64_t connection_id = 0;  ///< 0 = none

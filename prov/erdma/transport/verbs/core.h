@@ -48,6 +48,7 @@ class Core final : public ConnectionFactory {
 
   // ConnectionFactory: the connector's thread.
   std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept override;
+  size_t connections() const noexcept override { return x_table.in_use(); }
   void adopt(Connection& connection, ibv_qp* queue_pair) noexcept override;
   int post_receives(Connection& connection) noexcept override;
   void fill_terms(const Connection& connection, Terms& terms) const noexcept override;
@@ -125,7 +126,7 @@ class Core final : public ConnectionFactory {
   void down(VerbsLink& link, int status, Sink& sink) noexcept;
   int admit_waiting(Sink& sink) noexcept;
   bool retire_one(const Connection* spared) noexcept;
-  size_t connections() const noexcept { return x_connected.size() - x_to_self; }
+  size_t to_others() const noexcept { return x_connected.size() - x_to_self; }
 
   // core_end.cc
   int close_broken(Sink& sink) noexcept;

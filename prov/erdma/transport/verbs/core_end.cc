@@ -105,7 +105,6 @@ void Core::link_is_down(VerbsLink& link, Sink& sink) noexcept {
   leave_connecting(link);
   x_attention = true;
   const bool silently = std::exchange(link.down_silently, true);
-  link.retries = 0;
   if (silently) return watch_for(link);
   ERDMA_INFO(EP_CTRL, "link to %s is down: %s\n", link.address().to_string().c_str(),
              fi_strerror(-link.down_status));

@@ -7,11 +7,6 @@
 
 /// Connections that come and go: what the connector reports, and the limit on their number.
 namespace erdma::transport::verbs {
-namespace {
-
-constexpr unsigned kMostRetries = 16;  ///< of one attempt, for want of device resources
-
-}  // namespace
 
 int Core::read_mail(Sink& sink) noexcept {
   std::vector<Mail> mails = x_mailbox.take();
@@ -37,6 +32,10 @@ void Core::open_mail(Mail& mail, Sink& sink) {
       return on_lost(mail);
     case Mail::Type::dispose:
       return drop(std::move(mail.connection), 0);
+    case Mail::Type::crowded:
+      // It comes again with backoff, and others meanwhile: one place at a time.
+      if (!x_retiring) retire_one(nullptr);
+      return;
   }
 }
 
@@ -64,7 +63,7 @@ void Core::on_up(Mail& mail, Sink& sink) {
   if (link.to_self()) ++x_to_self;
   link.install(std::move(mail.connection));
   connection.take_early(sink);
-  if (connections() > x_options.max_connections) retire_one(&connection);
+  if (to_others() > x_options.max_connections) retire_one(&connection);
 }
 
 /// Its attempt is over, one way or another.
@@ -81,13 +80,6 @@ void Core::on_failed(const Mail& mail, Sink& sink) {
   VerbsLink& link = *found->second;
   if (link.state != VerbsLink::State::connecting || link.attempt != mail.attempt) return;
   leave_connecting(link);
-  const bool resources = mail.status == -FI_ENOMEM || mail.status == -FI_ENOSPC;
-  if (resources && !x_connected.empty() && ++link.retries <= kMostRetries) {
-    x_waiting.push_back(&link);
-    link.state = VerbsLink::State::waiting;
-    retire_one(nullptr);
-    return;
-  }
   down(link, mail.status, sink);
 }
 
@@ -109,7 +101,7 @@ void Core::on_lost(const Mail& mail) noexcept {
 
 int Core::connect(VerbsLink& link) noexcept try {
   if (x_closed) return -FI_ESHUTDOWN;
-  if (connections() + x_connecting < x_options.max_connections) {
+  if (to_others() + x_connecting < x_options.max_connections) {
     const int rc = request(link);
     return rc ? rc : -FI_EAGAIN;
   }
@@ -133,7 +125,7 @@ int Core::request(VerbsLink& link) noexcept {
 /// Connects the links that wait for it, as far as there are places; and makes places.
 int Core::admit_waiting(Sink& sink) noexcept {
   int moved = 0;
-  while (!x_waiting.empty() && connections() + x_connecting < x_options.max_connections) {
+  while (!x_waiting.empty() && to_others() + x_connecting < x_options.max_connections) {
     VerbsLink& link = *x_waiting.front();
     x_waiting.erase(x_waiting.begin());
     link.state = VerbsLink::State::idle;

@@ -72,7 +72,6 @@ class VerbsLink final : public Link {
   uint64_t attempt = 0;
   int down_status = 0;  ///< to be reported once its connections are gone
   bool down_silently = true;
-  unsigned retries = 0;     ///< of an attempt that the device has no resources for
   uint64_t idle_since = 0;  ///< when its connection was given up
 
  private:
