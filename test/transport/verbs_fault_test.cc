@@ -1,0 +1,268 @@
+#include <cstdio>
+#include <cstring>
+#include <span>
+
+#include "transport/simulated_device.h"
+#include "transport/verbs_fault_rig.h"
+
+/// Every fault of the simulated adapter at every protocol: each operation ends once, nothing is
+/// reported that is not so, other peers do not notice, and the next message finds a way.
+/// ONLY=part of a fault's name and PROTOCOL=part of a protocol's pick rows.
+namespace erdma::test {
+namespace {
+
+using verbs::Rendezvous;
+
+/// How node 0 sends to node 1, and whose work requests of which kind a fault shall hit.
+struct Protocol {
+  const char* name;
+  size_t size;
+  int messages;
+  Rendezvous rendezvous;
+  bool sender_registers, receiver_registers;
+  bool reliable;
+  int hit;
+  const char* op;
+};
+const Protocol kProtocols[] = {
+    {"inline", 8, 12, Rendezvous::write, true, true, true, 0, "send"},
+    {"eager 500", 500, 12, Rendezvous::write, true, true, false, 0, "send"},
+    {"eager 8000", 8000, 12, Rendezvous::write, true, true, true, 0, "send"},
+    {"rendezvous WRITE", 300'000, 3, Rendezvous::write, true, true, false, 0, "write"},
+    {"rendezvous READ", 300'000, 3, Rendezvous::read, true, true, false, 1, "read"},
+    {"bounced WRITE", 300'000, 3, Rendezvous::write, false, true, false, 0, "write"},
+    {"staged push", 100'000, 3, Rendezvous::write, false, false, false, 0, "send"},
+    {"staged pull", 100'000, 3, Rendezvous::read, false, false, false, 0, "send"},
+    {"credits", 8, 300, Rendezvous::write, true, true, false, 1, "send"},
+};
+
+enum class Outcome { survives, breaks, either };
+enum class Third { speaks, silent };
+
+/// `line`: DEV and OP are the protocol's. `device`: options of the adapter that is hit.
+struct Fault {
+  const char* name;
+  const char* line;
+  const char* device;
+  Outcome outcome;
+  int error;     ///< beside FI_ECONNRESET, which is what the other side sees; for want of memory
+                 ///< also FI_ECONNREFUSED, likewise
+  Third third;   ///< whether the third node may expect that its traffic with the hit one goes on
+  bool cold;     ///< before the first connection
+  bool few;      ///< takes long and does not depend on the protocol: two of them are enough
+  bool cm_only;  ///< of rdma_cm
+};
+using enum Outcome;
+using enum Third;
+const Fault kFaults[] = {
+    {"general 1st", "wr dev=DEV op=OP n=1 status=general", "", breaks, 0, speaks, 0, 0, 0},
+    {"general 2nd", "wr dev=DEV op=OP n=2 status=general", "", breaks, 0, speaks, 0, 0, 0},
+    {"general 5th", "wr dev=DEV op=OP n=5 status=general", "", breaks, 0, speaks, 0, 0, 0},
+    {"rem_access", "wr dev=DEV op=OP n=2 status=rem_access", "", breaks, 0, speaks, 0, 0, 0},
+    {"loc_qp_op", "wr dev=DEV op=OP n=2 status=loc_qp_op", "", breaks, FI_EIO, speaks, 0, 0, 0},
+    {"loc_access", "wr dev=DEV op=OP n=2 status=loc_access", "", breaks, FI_EIO, speaks, 0, 0, 0},
+    {"flush", "wr dev=DEV op=OP n=2 status=flush", "", breaks, 0, speaks, 0, 0, 0},
+    {"retry_exc 1st", "wr dev=DEV op=OP n=1 status=retry_exc", "", breaks, FI_ETIMEDOUT, speaks, 0,
+     0, 0},
+    {"retry_exc 5th", "wr dev=DEV op=OP n=5 status=retry_exc", "", breaks, FI_ETIMEDOUT, speaks, 0,
+     0, 0},
+    {"drop 1st", "drop dev=DEV n=1", "", breaks, 0, speaks, 0, 0, 0},
+    {"drop 5th", "drop dev=DEV n=5", "", breaks, 0, speaks, 0, 0, 0},
+    {"dropped while connecting", "drop dev=DEV n=1", "", either, FI_ETIMEDOUT, speaks, 1, 0, 0},
+    {"flush of half", "wr dev=DEV op=OP n=2 status=general", ",flush=half", breaks, 0, speaks, 0, 0,
+     0},
+    {"no flush", "wr dev=DEV op=OP n=2 status=general", ",flush=none", breaks, 0, speaks, 0, 0, 0},
+    {"flush withheld", "flush withhold;wr dev=DEV op=OP n=3 status=general", "", breaks, 0, speaks,
+     0, 0, 0},
+    {"completions withheld", "completions withhold", "", breaks, FI_ETIMEDOUT, silent, 0, 0, 0},
+    {"completions delayed", "completions delay us=300", "", survives, 0, speaks, 0, 0, 0},
+    {"completions reordered", "completions reorder", "", survives, 0, speaks, 0, 0, 0},
+    {"no registration", "reg errno=ENOMEM times=1000000", "", either, FI_ENOMEM, silent, 0, 0, 0},
+    {"one registration fails", "reg errno=ENOMEM", "", either, FI_ENOMEM, speaks, 0, 0, 0},
+    {"no registration from the start", "reg errno=ENOMEM times=1000000", "", either, FI_ENOMEM,
+     silent, 1, 0, 0},
+    {"few regions", "", ",max_mr=6", either, FI_ENOMEM, silent, 1, 0, 0},
+    {"little locked memory", "", ",memlock=400K", either, FI_ENOMEM, silent, 1, 0, 0},
+    {"port down", "port dev=DEV down", "", breaks, FI_ETIMEDOUT, silent, 0, 0, 0},
+    {"one queue pair", "", ",max_qp=1", survives, 0, speaks, 1, 0, 0},
+    {"refused at first", "connect refuse times=3", "", survives, 0, speaks, 1, 1, 1},
+    {"refused always", "connect refuse times=1000000", "", breaks, FI_ECONNREFUSED, silent, 1, 1,
+     1},
+    {"the handshake hangs", "connect hang times=1000000", "", breaks, FI_ETIMEDOUT, silent, 1, 1,
+     1},
+    {"one handshake hangs", "connect hang", "", either, FI_ETIMEDOUT, silent, 1, 1, 1},
+};
+
+constexpr int kRows = int(std::size(kFaults));
+
+bool wanted(const char* variable, const char* name) {
+  const char* part = std::getenv(variable);
+  return !part || std::strstr(name, part);
+}
+
+std::string with(std::string text, const char* what, const std::string& value) {
+  for (size_t at; (at = text.find(what)) != std::string::npos;)
+    text.replace(at, std::strlen(what), value);
+  return text;
+}
+
+void tell_adapter(const std::string& lines) {
+  for (size_t begin = 0; begin < lines.size();) {
+    const size_t end = std::min(lines.find(';', begin), lines.size());
+    ck_assert_int_eq(softerdma(lines.substr(begin, end - begin)), 0);
+    begin = end + 1;
+  }
+}
+
+void set_up_adapters(const Protocol& protocol, const Fault& fault) {
+  std::string devices;
+  for (int i = 0; i < 3; ++i)
+    devices += "erdma_" + std::to_string(i) + ",ip=" + ip_of(i).host_string() +
+               ",retry_ms=100,connect_ms=500" + (i == protocol.hit ? fault.device : "") + ";";
+  setenv("SOFTERDMA_DEVICES", devices.c_str(), 1);
+  // A network of its own.
+  setenv("SOFTERDMA_DIR", ("/tmp/erdma-faults-" + std::to_string(getpid())).c_str(), 1);
+}
+
+/// What must hold of every message whatever happened.
+void expect_honest(const Message& message) {
+  for (const Operation* each : {&message.send, &message.receive})
+    ck_assert_msg(each->ends == each->posts,
+                  "a %s of node %d, posted %d times, ended %d times (%s)",
+                  each->is_send ? "send" : "receive", each->node, each->posts, each->ends,
+                  fi_strerror(each->error));
+  if (message.receive.succeeded()) ck_assert(message.delivered());
+  if (message.send.succeeded() && message.send.reliable) ck_assert(message.delivered());
+}
+
+void expect_fitting(const Operation& operation, const Fault& fault) {
+  const bool taken_back = !operation.is_send && operation.error == FI_ECANCELED;
+  const bool fits = !operation.error || operation.error == FI_ECONNRESET || taken_back ||
+                    (fault.error && operation.error == fault.error) ||
+                    (fault.error == FI_ENOMEM && operation.error == FI_ECONNREFUSED);
+  ck_assert_msg(fits, "%s: %s at node %d: %s", fault.name, operation.is_send ? "send" : "receive",
+                operation.node, fi_strerror(operation.error));
+}
+
+/// Runs until each operation has ended; receives of what was lost are taken back, but not those of
+/// the third node, which must come.
+void finish(World& world, Outcome outcome) {
+  const bool sent = world.until([&] { return world.sent(); });
+  for (const auto& each : world.messages)
+    ck_assert_msg(sent || each->send.over(), "a %s from %d to %d %s",
+                  each->send.reliable ? "reliable send" : "send", each->send.node, each->send.peer,
+                  each->send.posts ? "hangs" : "is never taken");
+  if (outcome == survives) {
+    for (const auto& each : world.messages)
+      ck_assert_msg(!each->send.error, "a send from %d to %d failed: %s", each->send.node,
+                    each->send.peer, fi_strerror(each->send.error));
+    ck_assert_msg(world.until([&] { return world.received(); }), "a receive hangs");
+  }
+  if (outcome != survives)
+    (void)world.until(
+        [&] { return world.received() || (world.still() && world.received_from(2)); });
+  world.cancel_receives();
+  ck_assert_msg(world.until([&] { return world.received(); }), "a receive can't be taken back");
+  for (int i = 0; i < 50; ++i) world.step();  // nothing ends twice
+  for (const auto& each : world.messages) expect_honest(*each);
+}
+
+void warm_up(World& world, const Protocol& protocol) {
+  // The receives for large packets are there after a while.
+  const int rounds = protocol.size > 1000 && protocol.size < 10'000 ? 30 : 1;
+  for (int i = 0; i < rounds; ++i) {
+    world.message(0, 1, std::min<size_t>(protocol.size, 900), true);
+    world.message(1, 0, 8, true);
+    ck_assert(world.until([&] { return world.sent() && world.received(); }));
+  }
+  world.message(2, protocol.hit, 8, false);
+  ck_assert(world.until([&] { return world.sent() && world.received(); }));
+  for (const auto& each : world.messages)
+    ck_assert_msg(each->delivered(), "warming up: %s", fi_strerror(each->send.error));
+  world.messages.clear();
+}
+
+/// A message may still go into a connection of which nobody knows that it is dead.
+void expect_reconnect(World& world, int from, int to, const Protocol& protocol) {
+  for (int tries = 0; tries < 5; ++tries) {
+    world.messages.clear();
+    const Message& again = world.message(from, to, protocol.size, true);
+    finish(world, either);
+    if (again.send.succeeded() && again.receive.succeeded()) return;
+  }
+  ck_abort_msg("node %d does not reach node %d any more", from, to);
+}
+
+void run_case(const Protocol& protocol, const Fault& fault) {
+  set_up_adapters(protocol, fault);
+  verbs::Options options;
+  options.rendezvous = protocol.rendezvous;
+  // Where nothing else ends an operation; otherwise so long that a busy machine does not matter.
+  const bool limited = fault.third == silent || fault.error;
+  options.connect_timeout_ns = options.peer_timeout_ns = limited ? 1'000'000'000 : 30'000'000'000;
+  World world(options, protocol.sender_registers, protocol.receiver_registers);
+  if (!fault.cold) warm_up(world, protocol);
+  tell_adapter(
+      with(with(fault.line, "DEV", "erdma_" + std::to_string(protocol.hit)), "OP", protocol.op));
+  for (int i = 0; i < protocol.messages; ++i)
+    world.message(0, 1, protocol.size, protocol.reliable && i % 2);
+  for (int i = 0; i < 2; ++i) world.message(1, 0, protocol.size, protocol.reliable);
+  if (fault.third == speaks) world.message(2, protocol.hit, 8, false);
+  finish(world, fault.outcome);
+  unsigned failed = 0;
+  for (const auto& each : world.messages) {
+    for (const Operation* half : {&each->send, &each->receive}) {
+      expect_fitting(*half, fault);
+      failed += half->error != 0;
+      if (each->send.node == 2)
+        ck_assert_msg(half->succeeded(), "the third: %s", fi_strerror(half->error));
+    }
+  }
+  if (fault.outcome == breaks) ck_assert_msg(failed > 0, "the fault did not strike");
+  if (fault.outcome == survives) ck_assert_msg(!failed, "%u operations failed", failed);
+  tell_adapter("clear");
+  if (std::strstr(fault.line, "down"))
+    tell_adapter("port dev=erdma_" + std::to_string(protocol.hit) + " up");
+  if (!*fault.device || fault.outcome != either) {
+    expect_reconnect(world, 0, 1, protocol);
+    expect_reconnect(world, 1, 0, protocol);
+  }
+  ck_assert_uint_eq(rules_broken(), 0);
+}
+
+START_TEST(an_operation_ends_once_and_truly_whatever_the_adapter_does) {
+  const Protocol& protocol = kProtocols[_i / kRows];
+  const Fault& fault = kFaults[_i % kRows];
+  if (!wanted("ONLY", fault.name) || !wanted("PROTOCOL", protocol.name)) return;
+  if (fault.few && _i / kRows != 0 && _i / kRows != 3) return;
+  if (fault.cm_only && compat()) return;
+  std::printf("# %s, %s\n", protocol.name, fault.name);
+  std::fflush(stdout);
+  run_case(protocol, fault);
+}
+END_TEST
+
+int run() {
+  if (getenv("FI_LOG_LEVEL")) {
+    fi_info* info = nullptr;
+    fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, nullptr, &info);
+  }
+  Suite* suite = suite_create("verbs faults");
+  TCase* tc = tcase_create("matrix");
+  tcase_set_timeout(tc, 60);
+  tcase_add_loop_test(tc, an_operation_ends_once_and_truly_whatever_the_adapter_does, 0,
+                      kRows * int(std::size(kProtocols)));
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main(int, char** argv) {
+  return erdma::test::on_simulated_devices(argv, erdma::test::run);
+}
