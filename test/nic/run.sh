@@ -56,8 +56,7 @@ for personality in standard compat; do
     simulated stress fi_close_inflight
   check "$personality: a million unexpected messages" 200 simulated stress fi_unexpected
   check "$personality: a receiver stopped for 3 s" 60 simulated stress fi_stop_stress --seconds 3
-  # In compat the adapter now and then never lets go of a process killed in the middle of an access.
-  [ "$personality" = compat ] || check "$personality: 40 processes killed" 200 \
+  check "$personality: 40 processes killed" 200 \
     with FI_ERDMA_CONNECT_TIMEOUT 1000 simulated stress fi_kill_stress --rounds 40 --limit-ms 15000
   unset FI_ERDMA_SHM
   check "$personality: Open MPI, 2 hosts with 2 ranks each" 150 simulated mpi_two_hosts 4
