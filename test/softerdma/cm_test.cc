@@ -101,6 +101,23 @@ START_TEST(hanging_handshake_is_unreachable) {
 }
 END_TEST
 
+START_TEST(fault_refuses_the_nth_connection_of_a_port) {
+  setenv("SOFTERDMA_FAULT", "connect refuse port=7472;connect refuse port=7471 n=2 times=2", 1);
+  Connection c;
+  c.listen();
+  for (const bool refused : {false, true, true, false}) {
+    c.call();
+    if (!refused) {
+      c.accept();
+      continue;
+    }
+    const Event event = next_event(c.channels[0]);
+    ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
+    ck_assert_uint_eq(event.data.size(), 0);
+  }
+}
+END_TEST
+
 START_TEST(backlog_is_exact) {
   Connection c;
   c.listen(1);
@@ -179,6 +196,7 @@ static void add_all(TCase* tc) {
   tcase_add_test(tc, rejection_carries_its_data);
   tcase_add_test(tc, nobody_at_the_address_is_unreachable);
   tcase_add_test(tc, hanging_handshake_is_unreachable);
+  tcase_add_test(tc, fault_refuses_the_nth_connection_of_a_port);
   tcase_add_test(tc, backlog_is_exact);
   tcase_add_test(tc, address_in_use_is_said_at_once);
   tcase_add_test(tc, disconnect_reaches_both_sides);

@@ -86,7 +86,8 @@ int Process::timeout() {
 }
 
 void Process::run() {
-  int wait = -1;
+  // A file of faults is watched before the first event, too.
+  int wait = fault_file_watched() ? 0 : -1;
   while (!x_stop) {
     epoll_event events[16];
     int count = epoll_wait(x_epoll, events, 16, wait);

@@ -1,8 +1,13 @@
 // The device's traps and signs, on two compat queue pairs of one process.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <string>
 
 #include "softerdma/mapping.h"
 #include "softerdma/rig.h"
@@ -10,6 +15,7 @@
 
 using namespace softerdma;
 using namespace softerdma::test;
+using namespace std::string_literals;
 
 START_TEST(device_is_what_an_erdma_nic_says_it_is) {
   Side sides[2];
@@ -309,6 +315,128 @@ START_TEST(fault_withholds_completions_until_cleared) {
 }
 END_TEST
 
+START_TEST(fault_strikes_again_and_only_whom_it_names) {
+  Side sides[2];
+  connect_compat(sides);
+  const std::string mine = "qp=" + std::to_string(sides[0].qp->qp_num) + " dev=erdma_0";
+  for (const std::string& other :
+       {"qp=" + std::to_string(sides[1].qp->qp_num), "dev=erdma_1"s, "op=read"s, "op=send"s})
+    ck_assert_int_eq(softerdma_control(("wr status=general " + other).c_str()), 0);
+  ibv_sge sge = sides[0].piece(8);
+  const ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1]);
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
+  ck_assert_int_eq(softerdma_control(("wr op=write status=loc_access " + mine).c_str()), 0);
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_LOC_ACCESS_ERR);
+}
+END_TEST
+
+constexpr struct {
+  const char* name;
+  ibv_wc_status status;
+} kStatuses[] = {
+    {"general", IBV_WC_GENERAL_ERR},     {"rem_access", IBV_WC_REM_ACCESS_ERR},
+    {"loc_qp_op", IBV_WC_LOC_QP_OP_ERR}, {"loc_access", IBV_WC_LOC_ACCESS_ERR},
+    {"flush", IBV_WC_WR_FLUSH_ERR},      {"retry_exc", IBV_WC_RETRY_EXC_ERR},
+};
+START_TEST(fault_gives_the_status_that_it_names) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(sides[1].receive(8), 0);
+  ck_assert_int_eq(softerdma_control(("wr op=send status="s + kStatuses[_i].name).c_str()), 0);
+  ck_assert_int_eq(sides[0].send(8, sides[1]), 0);
+  ck_assert_int_eq(sides[0].wait().status, kStatuses[_i].status);
+}
+END_TEST
+
+START_TEST(fault_drops_the_connection_at_the_nth_request) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(softerdma_control("drop n=2 dev=erdma_0"), 0);
+  ibv_sge sge = sides[0].piece(8);
+  const ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1]);
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_ne(sides[0].wait().status, IBV_WC_SUCCESS);
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_WR_FLUSH_ERR);
+}
+END_TEST
+
+START_TEST(fault_delays_completions) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(softerdma_control("completions delay us=3000"), 0);
+  ibv_sge sge = sides[0].piece(8);
+  const auto begin = std::chrono::steady_clock::now();
+  ck_assert_int_eq(sides[0].post(sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1])), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
+  ck_assert(std::chrono::steady_clock::now() - begin >= std::chrono::microseconds(3000));
+}
+END_TEST
+
+/// Of one queue the order stays; of two, what was done last comes first.
+START_TEST(fault_reorders_completions_between_queue_pairs) {
+  Side sides[2];
+  connect_compat(sides);
+  Side second = sides[0];
+  second.qp = ibv_create_qp(second.pd, &second.init);
+  Side third = sides[1];
+  third.qp = ibv_create_qp(third.pd, &third.init);
+  for (ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) {
+    modify(second, state, third);
+    modify(third, state, second);
+  }
+  ck_assert_int_eq(softerdma_control("completions reorder"), 0);
+  ibv_sge sge = sides[0].piece(8);
+  ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1]);
+  for (uint64_t id : {1, 2, 3, 4}) {
+    wr.wr_id = id;
+    ck_assert_int_eq((id < 3 ? sides[0] : second).post(wr), 0);
+  }
+  for (uint64_t id : {3, 4, 1, 2}) ck_assert_uint_eq(sides[0].wait().wr_id, id);
+}
+END_TEST
+
+START_TEST(flush_may_be_half_or_none) {
+  setenv("SOFTERDMA_FLUSH", _i == 0 ? "half" : "none", 1);
+  Side sides[2];
+  connect_compat(sides);
+  for (int i = 0; i < 4; ++i) ck_assert_int_eq(sides[0].receive(8), 0);
+  modify(sides[0], IBV_QPS_ERR, sides[1]);
+  for (int i = 0; i < (_i == 0 ? 2 : 0); ++i)
+    ck_assert_int_eq(sides[0].wait().status, IBV_WC_WR_FLUSH_ERR);
+  ck_assert(sides[0].quiet());
+}
+END_TEST
+
+START_TEST(faults_come_from_a_file_that_changes) {
+  const std::string path = "/tmp/softerdma-faults-" + std::to_string(getpid());
+  const auto write_file = [&](time_t changed, const char* text) {
+    std::ofstream(path + ".new") << text;
+    const timespec times[2] = {{changed, 0}, {changed, 0}};
+    ck_assert_int_eq(utimensat(AT_FDCWD, (path + ".new").c_str(), times, 0), 0);
+    ck_assert_int_eq(rename((path + ".new").c_str(), path.c_str()), 0);
+  };
+  write_file(1, "reg errno=EFAULT n=3 # the first two are those of connect_compat()\n");
+  setenv("SOFTERDMA_FAULTS", path.c_str(), 1);
+  Side sides[2];
+  connect_compat(sides);
+  const auto try_to_register = [&] {
+    ibv_mr* region = (ibv_reg_mr)(sides[0].pd, sides[0].data(), 8, 0);
+    return region ? ibv_dereg_mr(region) : errno;
+  };
+  ck_assert_int_eq(try_to_register(), EFAULT);
+  write_file(2, "reg errno=ENOMEM times=1000000\n");
+  while (try_to_register() != ENOMEM) sched_yield();
+  write_file(3, "");
+  while (try_to_register() != 0) sched_yield();
+  unlink(path.c_str());
+}
+END_TEST
+
 START_TEST(fault_fails_a_registration) {
   Side sides[2];
   connect_compat(sides);
@@ -428,6 +556,14 @@ static void add_all(TCase* tc) {
   tcase_add_loop_test(tc, error_flushes_receives_unless_that_is_withheld, 0, 2);
   tcase_add_test(tc, fault_fails_the_nth_request);
   tcase_add_test(tc, fault_withholds_completions_until_cleared);
+  tcase_add_test(tc, fault_strikes_again_and_only_whom_it_names);
+  tcase_add_loop_test(tc, fault_gives_the_status_that_it_names, 0,
+                      static_cast<int>(std::size(kStatuses)));
+  tcase_add_test(tc, fault_drops_the_connection_at_the_nth_request);
+  tcase_add_test(tc, fault_delays_completions);
+  tcase_add_test(tc, fault_reorders_completions_between_queue_pairs);
+  tcase_add_loop_test(tc, flush_may_be_half_or_none, 0, 2);
+  tcase_add_test(tc, faults_come_from_a_file_that_changes);
   tcase_add_test(tc, fault_fails_a_registration);
   tcase_add_test(tc, port_down_is_an_event_and_exhausts_the_retries);
   tcase_add_test(tc, a_peer_killed_in_the_middle_of_an_access_is_let_go);
