@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -19,11 +20,25 @@ namespace {
 /// Copied through a block: less work than to find a registration, as far as copies are cheap.
 constexpr size_t kShortBytes = 4096;
 
+/// Bytes of all open regions of this process.
+std::atomic<size_t> g_open_bytes{0};
+
+/// A quarter of what may be locked: without connections of its own the transport has no use for it.
+bool may_open(size_t bytes) noexcept {
+  static const size_t limit = lockable_bytes();
+  if (limit == SIZE_MAX) return true;
+  const size_t open = g_open_bytes.load(std::memory_order_relaxed);
+  return bytes <= limit / 4 && open <= limit / 4 - bytes;
+}
+
 /// A region of the application's, with its rights and no more: the cache's have all of them.
 class VerbsMemory final : public OpenMemory {
  public:
-  explicit VerbsMemory(MemoryRegion region) noexcept : x_region(std::move(region)) {}
+  explicit VerbsMemory(MemoryRegion region) noexcept : x_region(std::move(region)) {
+    g_open_bytes.fetch_add(x_region->length, std::memory_order_relaxed);
+  }
   ~VerbsMemory() override {
+    g_open_bytes.fetch_sub(x_region->length, std::memory_order_relaxed);
     if (x_epoch != util::process_epoch()) (void)x_region.release();  // the parent's
   }
   void describe(Exposure& exposure) const noexcept override {
@@ -54,10 +69,14 @@ std::unique_ptr<OpenMemory> VerbsLink::open(const iovec& memory, bool for_reads,
   if (!opens_memory() || memory.iov_len > device.limits().max_region) return nullptr;
   const int access = (for_reads ? IBV_ACCESS_REMOTE_READ : 0) |
                      (for_writes ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0);
-  MemoryRegion region(ibv_reg_mr(device.pd(), memory.iov_base, memory.iov_len, access));
+  const bool permitted = may_open(memory.iov_len);
+  errno = ENOMEM;
+  MemoryRegion region(permitted ? ibv_reg_mr(device.pd(), memory.iov_base, memory.iov_len, access)
+                                : nullptr);
   if (!region) {
     ERDMA_INFO(MR,
-               "%s: peers access a region of %zu bytes by messages: it can't be registered: %s\n",
+               "%s: peers access a region of %zu bytes by messages: it can't be registered: %s; "
+               "RLIMIT_MEMLOCK may be too small (regions get a quarter of it)\n",
                device.name().c_str(), memory.iov_len, std::strerror(errno));
     return nullptr;
   }

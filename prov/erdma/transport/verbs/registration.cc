@@ -52,15 +52,14 @@ bool may_lock_all() noexcept {
   return capabilities >> kIpcLock & 1;
 }
 
-/// Half of what may be locked: the rest is for the transport's own and for others of the user.
-size_t default_bytes() noexcept {
+}  // namespace
+
+size_t lockable_bytes() noexcept {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY || may_lock_all())
     return SIZE_MAX;
-  return size_t(limit.rlim_cur / 2);
+  return size_t(limit.rlim_cur);
 }
-
-}  // namespace
 
 util::Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(const Device& device,
                                                                            const Config& config) {
@@ -73,8 +72,11 @@ util::Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(const
                device.name().c_str());
     return none;
   }
+  // The rest is for open regions, for the transport's own and for others of the user.
+  const size_t lockable = lockable_bytes();
+  const size_t default_bytes = lockable == SIZE_MAX ? SIZE_MAX : lockable / 2;
   WatchedCache::Limits limits;
-  limits.max_bytes = config.max_bytes ? config.max_bytes : default_bytes();
+  limits.max_bytes = config.max_bytes ? config.max_bytes : default_bytes;
   limits.max_regions = config.max_regions;
   limits.max_region_bytes = device.limits().max_region;
   auto cache = WatchedCache::create(std::make_unique<VerbsRegions>(device.pd()), limits);

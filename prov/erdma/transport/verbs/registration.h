@@ -11,6 +11,9 @@
 
 namespace erdma::transport::verbs {
 
+/// What this process may register in all: RLIMIT_MEMLOCK; SIZE_MAX without a limit.
+size_t lockable_bytes() noexcept;
+
 /// A use of registered memory: while held, the memory region is not deregistered.
 /// lkey == rkey on eRDMA, but not everywhere.
 struct Registration {
