@@ -1,112 +1,9 @@
-#include "transport/conformance.h"
-
-#include <check.h>
-#include <rdma/fi_errno.h>
-#undef fail  // of check.h, in the way of Link::fail()
-
-#include <cstdlib>
-#include <span>
-
-#include "transport/shm/shm_transport.h"
-#include "transport/simulated_device.h"
-#include "transport/verbs/registration.h"
-#include "transport/verbs/verbs_transport.h"
+#include "transport/conformance_pairs.h"
 
 /// The rules of transport/transport.h, held against every transport: shared memory here, the NIC's
 /// on the simulated adapter.
 namespace erdma::test {
 namespace {
-
-using transport::Access;
-using transport::Exposure;
-using transport::Link;
-using transport::SendHint;
-
-void open_shm(Side& side, const transport::shm::Options& options) {
-  auto opened = transport::shm::ShmTransport::open(options, address_of("127.0.0.1", 0));
-  ck_assert_int_eq(opened.error(), 0);
-  side.name = (*opened)->name();
-  side.transport = opened->get();
-  side.owned = std::move(*opened);
-}
-
-void shm_pair(Pair& pair) {
-  open_shm(pair.a, {});
-  open_shm(pair.b, {});
-}
-
-void shm_pair_without_cma(Pair& pair) {
-  transport::shm::Options options;
-  options.cma = false;
-  open_shm(pair.a, options);
-  open_shm(pair.b, options);
-}
-
-void shm_pair_without_hot_rings(Pair& pair) {
-  transport::shm::Options options;
-  options.hot_peers = 0;  // at least one: taken by nobody that sends fewer than 16 messages
-  open_shm(pair.a, options);
-  open_shm(pair.b, options);
-}
-
-/// Outlive the sides of a test, which is a process of its own.
-std::unique_ptr<transport::verbs::Device> g_device;
-std::unique_ptr<transport::verbs::RegistrationCache> g_cache;
-
-void open_verbs(Side& side, const transport::verbs::Options& options, bool registers) {
-  if (!g_device) g_device = open_first_device();
-  ck_assert_ptr_nonnull(g_device.get());
-  if (!g_cache) {
-    auto cache = transport::verbs::RegistrationCache::create(*g_device, {.enabled = registers});
-    ck_assert_int_eq(cache.error(), 0);
-    g_cache = std::move(*cache);
-  }
-  auto opened =
-      transport::verbs::VerbsTransport::open(options, *g_device, *g_cache, g_device->address());
-  ck_assert_int_eq(opened.error(), 0);
-  side.name = (*opened)->name();
-  side.transport = opened->get();
-  side.owned = std::move(*opened);
-}
-
-void verbs_pair(Pair& pair) {
-  open_verbs(pair.a, {}, true);
-  open_verbs(pair.b, {}, true);
-}
-
-void verbs_pair_without_registration(Pair& pair) {
-  open_verbs(pair.a, {}, false);
-  open_verbs(pair.b, {}, false);
-}
-
-void verbs_to_itself(Pair& pair) {
-  open_verbs(pair.a, {}, true);
-  pair.b.transport = pair.a.transport;
-  pair.b.name = pair.a.name;
-  pair.b.sink = pair.a.sink;
-}
-
-struct Factory {
-  const char* name;
-  void (*make)(Pair& pair);
-  /// withdraw() takes the memory away from a peer that does not keep to the rules, too.
-  bool revokes;
-};
-const Factory kShm[] = {{"shm", shm_pair, true},
-                        {"shm without CMA", shm_pair_without_cma, true},
-                        {"shm with one hot ring", shm_pair_without_hot_rings, true}};
-const Factory kVerbs[] = {{"verbs", verbs_pair, false},
-                          {"verbs without registration", verbs_pair_without_registration, true},
-                          {"verbs to itself", verbs_to_itself, false}};
-std::span<const Factory> g_factories = kShm;
-
-void make(Pair& pair, int factory) {
-  g_factories[size_t(factory)].make(pair);
-}
-
-bool has_packets(const Side& side, size_t count) {
-  return side.sink->packets.size() >= count;
-}
 
 START_TEST(packets_arrive_once_and_in_the_order_of_send) {
   Pair pair;
@@ -308,180 +205,6 @@ START_TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing) {
 }
 END_TEST
 
-// --- direct access ------------------------------------------------------------------------------
-
-/// Memory of a's that b may access.
-struct Opened {
-  Opened(Pair& pair, size_t size, bool reads = true, bool writes = true) : bytes(size) {
-    // b has heard of a: until then it may have to be silent.
-    ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
-    ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
-    memory = pair.a_to_b().open({bytes.data(), size}, reads, writes);
-    if (memory) memory->describe(described);
-  }
-  std::vector<std::byte> bytes;
-  std::unique_ptr<transport::OpenMemory> memory;
-  Exposure described;
-};
-
-bool skips_direct(Pair& pair) {
-  if (pair.b_to_a().opens_memory()) return false;
-  std::byte byte{};
-  const iovec iov{&byte, 1};
-  const Exposure none{};
-  ck_assert(!pair.a_to_b().open(iov, true, true));
-  ck_assert_int_eq(pair.b_to_a().read_direct({none, 0, 1}, &iov, 1, 0), -FI_EOPNOTSUPP);
-  ck_assert_int_eq(pair.b_to_a().write_direct({none, 0, 1}, &iov, 1, 0, false), -FI_EOPNOTSUPP);
-  return true;
-}
-
-void expect_done(Pair& pair, size_t before, uint64_t token) {
-  ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() > before; }));
-  ck_assert_uint_eq(pair.b.sink->dones.size(), before + 1);
-  ck_assert_uint_eq(pair.b.sink->dones.back().token, token);
-  ck_assert_int_eq(pair.b.sink->dones.back().status, 0);
-}
-
-constexpr size_t kDirectSizes[] = {1, 8, 64, 65, 96, 97, 4096, 4097, 3'000'000};
-
-START_TEST(direct_access_moves_any_number_of_bytes) {
-  Pair pair;
-  make(pair, _i);
-  if (skips_direct(pair)) return;
-  Opened there(pair, 3'000'100);
-  ck_assert(there.memory);
-  for (size_t size : kDirectSizes) {
-    for (const bool until_placed : {false, true}) {
-      auto source = pattern(size, unsigned(size) + until_placed);
-      const iovec from[] = {{source.data(), size / 3}, {source.data() + size / 3, size - size / 3}};
-      size_t before = pair.b.sink->dones.size();
-      ck_assert(pair.poll_until([&] {
-        return pair.b_to_a().write_direct({there.described, 50, size}, from, 2, size,
-                                          until_placed) == 0;
-      }));
-      expect_done(pair, before, size);
-      std::vector<std::byte> back(size);
-      const iovec into[] = {{back.data(), size / 2}, {back.data() + size / 2, size - size / 2}};
-      before = pair.b.sink->dones.size();
-      ck_assert(pair.poll_until([&] {
-        return pair.b_to_a().read_direct({there.described, 50, size}, into, 2, size + 1) == 0;
-      }));
-      expect_done(pair, before, size + 1);
-      ck_assert(source == back);
-      ck_assert(std::equal(source.begin(), source.end(), there.bytes.begin() + 50));
-      ck_assert(there.bytes[49] == std::byte{} && there.bytes[50 + size] == std::byte{});
-      std::fill(there.bytes.begin(), there.bytes.end(), std::byte{});
-    }
-  }
-}
-END_TEST
-
-START_TEST(a_packet_finds_what_was_written_directly_before_it) {
-  Pair pair;
-  make(pair, _i);
-  if (skips_direct(pair)) return;
-  Opened there(pair, 64);
-  const size_t before = pair.a.sink->packets.size();
-  uint64_t next = 1, seen = 0;
-  const auto all_came = [&] {
-    const iovec iov{&next, 8};
-    if (next <= 500 && !pair.b_to_a().write_direct({there.described, 8, 8}, &iov, 1, 1, false)) {
-      ck_assert_int_eq(pair.send(pair.b_to_a(), next, nullptr, 0), 0);
-      ++next;
-    }
-    for (; seen < pair.a.sink->packets.size() - before; ++seen) {
-      uint64_t value = 0;
-      std::memcpy(&value, &there.bytes[8], 8);
-      ck_assert_uint_ge(value, pair.a.sink->packets[before + seen].number());
-    }
-    return seen == 500;
-  };
-  ck_assert(pair.poll_until(all_came));
-}
-END_TEST
-
-START_TEST(direct_operations_that_find_no_room_are_done_once_tried_again) {
-  Pair pair;
-  make(pair, _i);
-  if (skips_direct(pair)) return;
-  Opened there(pair, 4096);
-  const size_t before = pair.b.sink->dones.size();
-  std::vector<uint64_t> values(1000);
-  unsigned refused = 0;
-  for (uint64_t i = 0; i < values.size(); ++i) {
-    const iovec iov{&values[i], 8};
-    const auto post = [&] {
-      return i % 2 ? pair.b_to_a().read_direct({there.described, 8, 8}, &iov, 1, i)
-                   : pair.b_to_a().write_direct({there.described, 8, 8}, &iov, 1, i, i % 4 == 0);
-    };
-    if (i % 2 == 0) values[i] = i;
-    int rc = post();
-    refused += rc == -FI_EAGAIN;
-    while (rc == -FI_EAGAIN) pair.poll(), rc = post();
-    ck_assert_int_eq(rc, 0);
-  }
-  ck_assert_uint_gt(refused, 0);
-  ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() - before == values.size(); }));
-  std::vector<bool> done(values.size());
-  for (size_t i = before; i < pair.b.sink->dones.size(); ++i) {
-    const RecordingSink::Done& each = pair.b.sink->dones[i];
-    ck_assert_int_eq(each.status, 0);
-    ck_assert(!done[each.token]);
-    done[each.token] = true;
-  }
-  // A read sees the write before it.
-  for (size_t i = 1; i < values.size(); i += 2) ck_assert_uint_ge(values[i], i - 1);
-}
-END_TEST
-
-START_TEST(memory_that_was_closed_is_not_touched_and_costs_the_link) {
-  for (const bool large : {false, true}) {
-    for (const bool write : {false, true}) {
-      Pair pair;
-      make(pair, _i);
-      if (skips_direct(pair)) return;
-      const size_t size = large ? 1'000'000 : 8;
-      Opened there(pair, size);
-      there.memory.reset();
-      std::vector<std::byte> local(size, std::byte{7});
-      const iovec iov{local.data(), size};
-      const size_t before = pair.b.sink->dones.size();
-      ck_assert_int_eq(
-          write ? pair.b_to_a().write_direct({there.described, 0, size}, &iov, 1, 5, true)
-                : pair.b_to_a().read_direct({there.described, 0, size}, &iov, 1, 5),
-          0);
-      ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));
-      ck_assert_uint_eq(pair.b.sink->dones.size(), before + 1);
-      ck_assert_int_ne(pair.b.sink->dones.back().status, 0);
-      ck_assert_uint_eq(pair.b.sink->downs.front().dones_before, before + 1);
-      ck_assert(there.bytes == std::vector<std::byte>(size));
-      ck_assert(local == std::vector<std::byte>(size, std::byte{7}));
-    }
-  }
-}
-END_TEST
-
-START_TEST(a_range_beyond_what_was_described_is_refused) {
-  Pair pair;
-  make(pair, _i);
-  if (skips_direct(pair)) return;
-  Opened there(pair, 64);
-  std::byte bytes[65];
-  const iovec iov{bytes, 65};
-  Exposure nonsense;
-  nonsense.size = 3;
-  const transport::RemoteRange wrong[] = {{there.described, 0, 65},
-                                          {there.described, 60, 5},
-                                          {there.described, ~uint64_t{0}, 2},
-                                          {there.described, 0, 0},
-                                          {nonsense, 0, 1}};
-  for (const auto& range : wrong) {
-    ck_assert_int_eq(pair.b_to_a().read_direct(range, &iov, 1, 0), -FI_EINVAL);
-    ck_assert_int_eq(pair.b_to_a().write_direct(range, &iov, 1, 0, true), -FI_EINVAL);
-  }
-}
-END_TEST
-
 START_TEST(shutdown_reaches_the_peer_after_everything_sent) {
   Pair pair;
   make(pair, _i);
@@ -581,11 +304,6 @@ Suite* suite() {
                                 write_fills_the_exposed_memory,
                                 a_malformed_exposure_is_refused,
                                 a_write_to_withdrawn_memory_fails_and_touches_nothing,
-                                direct_access_moves_any_number_of_bytes,
-                                a_packet_finds_what_was_written_directly_before_it,
-                                direct_operations_that_find_no_room_are_done_once_tried_again,
-                                memory_that_was_closed_is_not_touched_and_costs_the_link,
-                                a_range_beyond_what_was_described_is_refused,
                                 shutdown_reaches_the_peer_after_everything_sent,
                                 reads_under_way_end_before_the_link_goes_down,
                                 fail_brings_the_link_down_once_and_delivers_nothing_more,
@@ -596,31 +314,9 @@ Suite* suite() {
   return suite;
 }
 
-int run() {
-  for (const Factory& factory : g_factories)
-    printf("%td: %s\n", &factory - g_factories.data(), factory.name);
-  fflush(stdout);
-  SRunner* runner = srunner_create(suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
-
-int run_verbs() {
-  g_factories = kVerbs;
-  return run();
-}
-
 }  // namespace
 }  // namespace erdma::test
 
 int main(int, char** argv) {
-  using namespace erdma::test;
-  // Again, in a process with the simulated adapter.
-  const char* preloaded = std::getenv("LD_PRELOAD");
-  const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
-  const int shm = simulated ? 0 : run();
-  const int nic = on_simulated_devices(argv, run_verbs);
-  return shm || (nic && nic != 77) ? 1 : 0;
+  return erdma::test::run_on_all(argv);
 }

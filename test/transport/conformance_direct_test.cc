@@ -1,0 +1,198 @@
+#include "transport/conformance_pairs.h"
+
+/// Direct access to a peer's memory, by every transport that has it; the others say so.
+namespace erdma::test {
+namespace {
+
+/// Memory of a's that b may access.
+struct Opened {
+  Opened(Pair& pair, size_t size, bool reads = true, bool writes = true) : bytes(size) {
+    // b has heard of a: until then it may have to be silent.
+    ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+    ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+    memory = pair.a_to_b().open({bytes.data(), size}, reads, writes);
+    if (memory) memory->describe(described);
+  }
+  std::vector<std::byte> bytes;
+  std::unique_ptr<transport::OpenMemory> memory;
+  Exposure described;
+};
+
+bool skips_direct(Pair& pair) {
+  if (pair.b_to_a().opens_memory()) return false;
+  std::byte byte{};
+  const iovec iov{&byte, 1};
+  const Exposure none{};
+  ck_assert(!pair.a_to_b().open(iov, true, true));
+  ck_assert_int_eq(pair.b_to_a().read_direct({none, 0, 1}, &iov, 1, 0), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(pair.b_to_a().write_direct({none, 0, 1}, &iov, 1, 0, false), -FI_EOPNOTSUPP);
+  return true;
+}
+
+void expect_done(Pair& pair, size_t before, uint64_t token) {
+  ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() > before; }));
+  ck_assert_uint_eq(pair.b.sink->dones.size(), before + 1);
+  ck_assert_uint_eq(pair.b.sink->dones.back().token, token);
+  ck_assert_int_eq(pair.b.sink->dones.back().status, 0);
+}
+
+constexpr size_t kDirectSizes[] = {1, 8, 64, 65, 96, 97, 4096, 4097, 3'000'000};
+
+START_TEST(direct_access_moves_any_number_of_bytes) {
+  Pair pair;
+  make(pair, _i);
+  if (skips_direct(pair)) return;
+  Opened there(pair, 3'000'100);
+  ck_assert(there.memory);
+  for (size_t size : kDirectSizes) {
+    for (const bool until_placed : {false, true}) {
+      auto source = pattern(size, unsigned(size) + until_placed);
+      const iovec from[] = {{source.data(), size / 3}, {source.data() + size / 3, size - size / 3}};
+      size_t before = pair.b.sink->dones.size();
+      ck_assert(pair.poll_until([&] {
+        return pair.b_to_a().write_direct({there.described, 50, size}, from, 2, size,
+                                          until_placed) == 0;
+      }));
+      expect_done(pair, before, size);
+      std::vector<std::byte> back(size);
+      const iovec into[] = {{back.data(), size / 2}, {back.data() + size / 2, size - size / 2}};
+      before = pair.b.sink->dones.size();
+      ck_assert(pair.poll_until([&] {
+        return pair.b_to_a().read_direct({there.described, 50, size}, into, 2, size + 1) == 0;
+      }));
+      expect_done(pair, before, size + 1);
+      ck_assert(source == back);
+      ck_assert(std::equal(source.begin(), source.end(), there.bytes.begin() + 50));
+      ck_assert(there.bytes[49] == std::byte{} && there.bytes[50 + size] == std::byte{});
+      std::fill(there.bytes.begin(), there.bytes.end(), std::byte{});
+    }
+  }
+}
+END_TEST
+
+START_TEST(a_packet_finds_what_was_written_directly_before_it) {
+  Pair pair;
+  make(pair, _i);
+  if (skips_direct(pair)) return;
+  Opened there(pair, 64);
+  const size_t before = pair.a.sink->packets.size();
+  uint64_t next = 1, seen = 0;
+  const auto all_came = [&] {
+    const iovec iov{&next, 8};
+    if (next <= 500 && !pair.b_to_a().write_direct({there.described, 8, 8}, &iov, 1, 1, false)) {
+      ck_assert_int_eq(pair.send(pair.b_to_a(), next, nullptr, 0), 0);
+      ++next;
+    }
+    for (; seen < pair.a.sink->packets.size() - before; ++seen) {
+      uint64_t value = 0;
+      std::memcpy(&value, &there.bytes[8], 8);
+      ck_assert_uint_ge(value, pair.a.sink->packets[before + seen].number());
+    }
+    return seen == 500;
+  };
+  ck_assert(pair.poll_until(all_came));
+}
+END_TEST
+
+START_TEST(direct_operations_that_find_no_room_are_done_once_tried_again) {
+  Pair pair;
+  make(pair, _i);
+  if (skips_direct(pair)) return;
+  Opened there(pair, 4096);
+  const size_t before = pair.b.sink->dones.size();
+  std::vector<uint64_t> values(1000);
+  unsigned refused = 0;
+  for (uint64_t i = 0; i < values.size(); ++i) {
+    const iovec iov{&values[i], 8};
+    const auto post = [&] {
+      return i % 2 ? pair.b_to_a().read_direct({there.described, 8, 8}, &iov, 1, i)
+                   : pair.b_to_a().write_direct({there.described, 8, 8}, &iov, 1, i, i % 4 == 0);
+    };
+    if (i % 2 == 0) values[i] = i;
+    int rc = post();
+    refused += rc == -FI_EAGAIN;
+    while (rc == -FI_EAGAIN) pair.poll(), rc = post();
+    ck_assert_int_eq(rc, 0);
+  }
+  ck_assert_uint_gt(refused, 0);
+  ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() - before == values.size(); }));
+  std::vector<bool> done(values.size());
+  for (size_t i = before; i < pair.b.sink->dones.size(); ++i) {
+    const RecordingSink::Done& each = pair.b.sink->dones[i];
+    ck_assert_int_eq(each.status, 0);
+    ck_assert(!done[each.token]);
+    done[each.token] = true;
+  }
+  // A read sees the write before it.
+  for (size_t i = 1; i < values.size(); i += 2) ck_assert_uint_ge(values[i], i - 1);
+}
+END_TEST
+
+START_TEST(memory_that_was_closed_is_not_touched_and_costs_the_link) {
+  for (const bool large : {false, true}) {
+    for (const bool write : {false, true}) {
+      Pair pair;
+      make(pair, _i);
+      if (skips_direct(pair)) return;
+      const size_t size = large ? 1'000'000 : 8;
+      Opened there(pair, size);
+      there.memory.reset();
+      std::vector<std::byte> local(size, std::byte{7});
+      const iovec iov{local.data(), size};
+      const size_t before = pair.b.sink->dones.size();
+      ck_assert_int_eq(
+          write ? pair.b_to_a().write_direct({there.described, 0, size}, &iov, 1, 5, true)
+                : pair.b_to_a().read_direct({there.described, 0, size}, &iov, 1, 5),
+          0);
+      ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));
+      ck_assert_uint_eq(pair.b.sink->dones.size(), before + 1);
+      ck_assert_int_ne(pair.b.sink->dones.back().status, 0);
+      ck_assert_uint_eq(pair.b.sink->downs.front().dones_before, before + 1);
+      ck_assert(there.bytes == std::vector<std::byte>(size));
+      ck_assert(local == std::vector<std::byte>(size, std::byte{7}));
+    }
+  }
+}
+END_TEST
+
+START_TEST(a_range_beyond_what_was_described_is_refused) {
+  Pair pair;
+  make(pair, _i);
+  if (skips_direct(pair)) return;
+  Opened there(pair, 64);
+  std::byte bytes[65];
+  const iovec iov{bytes, 65};
+  Exposure nonsense;
+  nonsense.size = 3;
+  const transport::RemoteRange wrong[] = {{there.described, 0, 65},
+                                          {there.described, 60, 5},
+                                          {there.described, ~uint64_t{0}, 2},
+                                          {there.described, 0, 0},
+                                          {nonsense, 0, 1}};
+  for (const auto& range : wrong) {
+    ck_assert_int_eq(pair.b_to_a().read_direct(range, &iov, 1, 0), -FI_EINVAL);
+    ck_assert_int_eq(pair.b_to_a().write_direct(range, &iov, 1, 0, true), -FI_EINVAL);
+  }
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("direct access");
+  TCase* tc = tcase_create("rules");
+  tcase_set_timeout(tc, 120);
+  const TTest* const tests[] = {direct_access_moves_any_number_of_bytes,
+                                a_packet_finds_what_was_written_directly_before_it,
+                                direct_operations_that_find_no_room_are_done_once_tried_again,
+                                memory_that_was_closed_is_not_touched_and_costs_the_link,
+                                a_range_beyond_what_was_described_is_refused};
+  for (const TTest* test : tests) tcase_add_loop_test(tc, test, 0, int(g_factories.size()));
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main(int, char** argv) {
+  return erdma::test::run_on_all(argv);
+}

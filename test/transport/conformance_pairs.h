@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+#include "transport/conformance.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/simulated_device.h"
+#include "transport/verbs/registration.h"
+#include "transport/verbs/verbs_transport.h"
+
+/// A pair of each transport: shared memory here, the NIC's on the simulated adapter. A program that
+/// includes it defines suite(), whose tests make() a pair of `_i`, and calls run_on_all().
+
+namespace erdma::test {
+namespace {
+
+Suite* suite();
+
+using transport::Access;
+using transport::Exposure;
+using transport::Link;
+using transport::SendHint;
+
+void open_shm(Side& side, const transport::shm::Options& options) {
+  auto opened = transport::shm::ShmTransport::open(options, address_of("127.0.0.1", 0));
+  ck_assert_int_eq(opened.error(), 0);
+  side.name = (*opened)->name();
+  side.transport = opened->get();
+  side.owned = std::move(*opened);
+}
+
+void shm_pair(Pair& pair) {
+  open_shm(pair.a, {});
+  open_shm(pair.b, {});
+}
+
+void shm_pair_without_cma(Pair& pair) {
+  transport::shm::Options options;
+  options.cma = false;
+  open_shm(pair.a, options);
+  open_shm(pair.b, options);
+}
+
+void shm_pair_without_hot_rings(Pair& pair) {
+  transport::shm::Options options;
+  options.hot_peers = 0;  // at least one: taken by nobody that sends fewer than 16 messages
+  open_shm(pair.a, options);
+  open_shm(pair.b, options);
+}
+
+/// Outlive the sides of a test, which is a process of its own.
+std::unique_ptr<transport::verbs::Device> g_device;
+std::unique_ptr<transport::verbs::RegistrationCache> g_cache;
+
+void open_verbs(Side& side, const transport::verbs::Options& options, bool registers) {
+  if (!g_device) g_device = open_first_device();
+  ck_assert_ptr_nonnull(g_device.get());
+  if (!g_cache) {
+    auto cache = transport::verbs::RegistrationCache::create(*g_device, {.enabled = registers});
+    ck_assert_int_eq(cache.error(), 0);
+    g_cache = std::move(*cache);
+  }
+  auto opened =
+      transport::verbs::VerbsTransport::open(options, *g_device, *g_cache, g_device->address());
+  ck_assert_int_eq(opened.error(), 0);
+  side.name = (*opened)->name();
+  side.transport = opened->get();
+  side.owned = std::move(*opened);
+}
+
+void verbs_pair(Pair& pair) {
+  open_verbs(pair.a, {}, true);
+  open_verbs(pair.b, {}, true);
+}
+
+void verbs_pair_without_registration(Pair& pair) {
+  open_verbs(pair.a, {}, false);
+  open_verbs(pair.b, {}, false);
+}
+
+void verbs_to_itself(Pair& pair) {
+  open_verbs(pair.a, {}, true);
+  pair.b.transport = pair.a.transport;
+  pair.b.name = pair.a.name;
+  pair.b.sink = pair.a.sink;
+}
+
+struct Factory {
+  const char* name;
+  void (*make)(Pair& pair);
+  /// withdraw() takes the memory away from a peer that does not keep to the rules, too.
+  bool revokes;
+};
+const Factory kShm[] = {{"shm", shm_pair, true},
+                        {"shm without CMA", shm_pair_without_cma, true},
+                        {"shm with one hot ring", shm_pair_without_hot_rings, true}};
+const Factory kVerbs[] = {{"verbs", verbs_pair, false},
+                          {"verbs without registration", verbs_pair_without_registration, true},
+                          {"verbs to itself", verbs_to_itself, false}};
+std::span<const Factory> g_factories = kShm;
+
+void make(Pair& pair, int factory) {
+  g_factories[size_t(factory)].make(pair);
+}
+
+bool has_packets(const Side& side, size_t count) {
+  return side.sink->packets.size() >= count;
+}
+
+int run() {
+  for (const Factory& factory : g_factories)
+    printf("%td: %s\n", &factory - g_factories.data(), factory.name);
+  fflush(stdout);
+  SRunner* runner = srunner_create(suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+int run_verbs() {
+  g_factories = kVerbs;
+  return run();
+}
+
+int run_on_all(char** argv) {
+  // Again, in a process with the simulated adapter.
+  const char* preloaded = std::getenv("LD_PRELOAD");
+  const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
+  const int shm = simulated ? 0 : run();
+  const int nic = on_simulated_devices(argv, run_verbs);
+  return shm || (nic && nic != 77) ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace erdma::test
