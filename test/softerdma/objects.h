@@ -54,7 +54,10 @@ struct Pd : ibv_pd {
   std::atomic<int> children{0};
 };
 
-struct Mr : ibv_mr {};
+struct Mr : ibv_mr {
+  void* mapped = nullptr;  ///< a dmabuf
+  size_t mapped_length = 0;
+};
 
 struct Channel : ibv_comp_channel {
   uint32_t number = 0;

@@ -42,6 +42,8 @@ constexpr Knob kKnobs[] = {
     {"small_send", &Limits::small_send, 2048},
     {"loopback", &Limits::loopback, 0},
     {"late", &Limits::late, 0},
+    {"peermem", &Limits::peermem, 1},
+    {"dmabuf", &Limits::dmabuf, 0},
     {"passive_first", &Limits::passive_first, 0},
 };
 

@@ -28,9 +28,6 @@ SOFTERDMA_API ibv_dm* ibv_import_dm(ibv_context*, uint32_t) {
   return absent<ibv_dm>();
 }
 SOFTERDMA_API void ibv_unimport_dm(ibv_dm*) {}
-SOFTERDMA_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) {
-  return absent<ibv_mr>();
-}
 SOFTERDMA_API int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) {
   errno = EOPNOTSUPP;
   return IBV_REREG_MR_ERR_INPUT;

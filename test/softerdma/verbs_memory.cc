@@ -1,4 +1,9 @@
 // Protection domains and memory regions.
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdlib>
 
@@ -37,12 +42,30 @@ int refuse(const Process& process, const Limits& limits, size_t length, unsigned
   return fault_on_registration();
 }
 
-ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned access) {
+/// Where the bytes lie that a simulated GPU (test/softcuda) shows at an address, if it does: the
+/// processor has no access there. 0 or an errno, as of a kernel that can't pin the memory.
+int find_on_gpu(const Limits& limits, size_t length, void*& address) {
+  using Alias = void*(const void*, size_t);
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (driver == nullptr) return 0;
+  auto* alias = reinterpret_cast<Alias*>(dlsym(driver, "softcuda_alias"));
+  dlclose(driver);
+  if (alias == nullptr || alias(address, 1) == nullptr) return 0;
+  void* bytes = limits.peermem != 0 ? alias(address, length) : nullptr;
+  if (bytes == nullptr) return EFAULT;
+  address = bytes;
+  return 0;
+}
+
+Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned access,
+                    bool dmabuf = false) {
   Context& context = Context::from(pd->context);
   Process& process = *context.process;
   const Limits& limits = context.device->config.limits;
+  void* const named = address;
   std::lock_guard guard(process.mutex);
   int error = refuse(process, limits, length, access);
+  if (error == 0 && !dmabuf) error = find_on_gpu(limits, length, address);
   uint32_t index = error == 0 ? take_index(process, limits) : 0;
   if (index == 0) {
     errno = error != 0 ? error : ENOMEM;
@@ -53,7 +76,7 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   auto* mr = new Mr;
   mr->context = pd->context;
   mr->pd = pd;
-  mr->addr = address;
+  mr->addr = named;
   mr->length = length;
   mr->handle = index;
   mr->lkey = mr->rkey = index << 8 | generation;
@@ -103,6 +126,36 @@ SOFTERDMA_API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length,
   return register_memory(pd, address, length, iova, access);
 }
 
+/// A dmabuf of a simulated GPU is a file that can be mapped.
+SOFTERDMA_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova,
+                                        int fd, int access) {
+  struct stat status {};
+  if (Context::from(pd->context).device->config.limits.dmabuf == 0) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  if (fstat(fd, &status) != 0) return nullptr;
+  const auto bytes = static_cast<uint64_t>(status.st_size);
+  if (length == 0 || offset > bytes || length > bytes - offset) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  Mr* mr = register_memory(pd, static_cast<char*>(mapped) + offset, length, iova,
+                           static_cast<unsigned>(access), true);
+  if (mr == nullptr) {
+    int error = errno;
+    munmap(mapped, bytes);
+    errno = error;
+    return nullptr;
+  }
+  mr->addr = nullptr;
+  mr->mapped = mapped;
+  mr->mapped_length = bytes;
+  return mr;
+}
+
 SOFTERDMA_API int ibv_dereg_mr(ibv_mr* handle) {
   auto* mr = static_cast<Mr*>(handle);
   Process& process = *Context::from(handle->context).process;
@@ -115,6 +168,7 @@ SOFTERDMA_API int ibv_dereg_mr(ibv_mr* handle) {
     process.registered_bytes -= mr->length;
     process.free_mrs.push_front(mr->handle);
   }
+  if (mr->mapped != nullptr) munmap(mr->mapped, mr->mapped_length);
   --static_cast<Pd*>(mr->pd)->children;
   delete mr;
   return 0;
