@@ -16,6 +16,7 @@
 #include "transport/self/self_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/staging/staging_transport.h"
+#include "transport/verbs/gpu_registrations.h"
 #include "transport/verbs/verbs_transport.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
@@ -88,10 +89,11 @@ std::string key_text(const uint8_t* key, size_t size) {
 
 /// The transport as it is where buffers are host memory; else one that takes any.
 std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
-                                                  std::unique_ptr<transport::Transport> transport) {
+                                                  std::unique_ptr<transport::Transport> transport,
+                                                  transport::DirectSource* direct = nullptr) {
   if (!request.cuda) return transport;
-  return std::make_unique<transport::staging::StagingTransport>(std::move(transport),
-                                                                *request.cuda);
+  return std::make_unique<transport::staging::StagingTransport>(std::move(transport), *request.cuda,
+                                                                direct);
 }
 
 }  // namespace
@@ -101,6 +103,7 @@ std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& reques
 struct Domain::Nic {
   std::unique_ptr<transport::verbs::Device> device;
   std::unique_ptr<transport::verbs::RegistrationCache> cache;
+  transport::DirectSource* direct = nullptr;  ///< of GPU memory; the cache itself
   const uint32_t epoch = util::process_epoch();
 
   ~Nic() {
@@ -156,6 +159,13 @@ int Domain::open_nic(const fi_info& info) {
   auto cache = transport::verbs::RegistrationCache::create(*nic->device, config);
   if (!cache) return cache.error();
   nic->cache = std::move(*cache);
+  hmem::Cuda* const cuda = config.enabled ? cuda_for(info.caps) : nullptr;
+  if (cuda) {
+    auto both = std::make_unique<transport::verbs::GpuRegistrations>(*nic->device, *cuda,
+                                                                     std::move(nic->cache));
+    nic->direct = both.get();
+    nic->cache = std::move(both);
+  }
   x_nic = std::move(nic);
   return 0;
 }
@@ -224,7 +234,7 @@ util::Result<TransportSet> Domain::open_with_nic(const TransportRequest& request
     set.name = (*nic)->name();
     const int local = request.shared_memory ? add_local(set, request) : 0;
     if (local == 0) {
-      set.nic = set.add(for_buffers(request, std::move(*nic)));
+      set.nic = set.add(for_buffers(request, std::move(*nic), x_nic->direct));
       return set;
     }
     if (request.name.port() || attempt == kNameAttempts) return local;

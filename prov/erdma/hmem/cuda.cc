@@ -1,6 +1,7 @@
 #include "hmem/cuda.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -28,6 +29,9 @@ struct Cuda::Functions {
   Result (*cuStreamCreate)(Stream* stream, unsigned flags);
   Result (*cuStreamSynchronize)(Stream stream);
   Result (*cuMemcpyAsync)(DevicePointer to, DevicePointer from, size_t length, Stream stream);
+  /// Of CUDA 11.7; null before.
+  Result (*cuMemGetHandleForAddressRange)(void* handle, DevicePointer pointer, size_t size,
+                                          int type, unsigned long long flags);
 
   /// The name of the first function that is missing, or null.
   const char* look_up(void* library) noexcept;
@@ -61,6 +65,7 @@ const char* Cuda::Functions::look_up(void* library) noexcept {
   ERDMA_FIND(cuStreamSynchronize);
   ERDMA_FIND(cuMemcpyAsync);
 #undef ERDMA_FIND
+  find(library, "cuMemGetHandleForAddressRange", cuMemGetHandleForAddressRange);
   return nullptr;
 }
 
@@ -118,14 +123,39 @@ bool Cuda::any_device(const iovec* iov, size_t count) const noexcept {
 }
 
 bool Cuda::covers(const void* pointer, size_t length) const noexcept {
+  Allocation found;
+  if (!allocation(pointer, found)) return false;
+  const uintptr_t offset = address_of(pointer) - found.base;
+  return offset <= found.size && length <= found.size - offset;
+}
+
+bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {
   Context context = nullptr;
   if (!is_device(pointer) || !enter(pointer, nullptr, context)) return false;
   DevicePointer base = 0;
-  size_t size = 0;
-  const Result rc = x_api->cuMemGetAddressRange_v2(&base, &size, address_of(pointer));
+  unsigned long long id = 0;
+  Result rc = x_api->cuMemGetAddressRange_v2(&base, &found.size, address_of(pointer));
+  if (rc == kSuccess) rc = x_api->cuPointerGetAttribute(&id, kPointerBufferId, base);
   x_api->cuCtxPopCurrent_v2(nullptr);
-  const DevicePointer offset = address_of(pointer) - base;
-  return rc == kSuccess && offset <= size && length <= size - offset;
+  found.base = base;
+  found.id = id;
+  return rc == kSuccess;
+}
+
+/// The driver wants whole pages of the host; allocations begin where they like.
+int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept {
+  static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
+  Context context = nullptr;
+  const auto* pointer = reinterpret_cast<const void*>(memory.base);
+  if (!usable() || !x_api->cuMemGetHandleForAddressRange || !enter(pointer, nullptr, context))
+    return -1;
+  const uintptr_t start = memory.base & ~mask;
+  const size_t size = ((memory.base + memory.size + mask) & ~mask) - start;
+  int fd = -1;
+  const Result rc = x_api->cuMemGetHandleForAddressRange(&fd, start, size, kRangeHandleDmabufFd, 0);
+  x_api->cuCtxPopCurrent_v2(nullptr);
+  offset = memory.base - start;
+  return rc == kSuccess ? fd : -1;
 }
 
 // --- copies -------------------------------------------------------------------------------------

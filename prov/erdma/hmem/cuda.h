@@ -13,6 +13,13 @@
 
 namespace erdma::hmem {
 
+/// Memory of a device as it was allocated.
+struct Allocation {
+  uintptr_t base = 0;
+  size_t size = 0;
+  uint64_t id = 0;  ///< unique in the process: another allocation at this address has another
+};
+
 /// The CUDA driver of this process: libcuda.so.1, opened at run time, never linked. Thread-safe.
 /// Makes no context of its own: device memory comes with that of whoever allocated it.
 /// Invariant: a forked child, in which CUDA can't be used, makes no call.
@@ -32,6 +39,11 @@ class Cuda {
   bool any_device(const iovec* iov, size_t count) const noexcept;
   /// Is [pointer, +length) inside one allocation of a device?
   bool covers(const void* pointer, size_t length) const noexcept;
+
+  /// The allocation that holds it; false: of no device.
+  bool allocation(const void* pointer, Allocation& found) const noexcept;
+  /// A new descriptor of a dmabuf in which the allocation begins at `offset`; -1: can't be had.
+  int export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept;
 
   /// Copies between device and host memory, or within either; done when it returns. 0 or -FI_EIO.
   /// Waits for its own copy only, not for what the application has in its streams.

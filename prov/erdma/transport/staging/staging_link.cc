@@ -45,7 +45,8 @@ int StagingLink::send(const Header& header, const iovec* payload, size_t count, 
 /// What the peer does not write stays what it was: the copy begins as the memory is.
 int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access access,
                         Exposure& exposure) noexcept try {
-  if (!cuda().any_device(memory, count))
+  DirectSource* const direct = access == Access::remote_read ? x_staging.direct : nullptr;
+  if (!cuda().any_device(memory, count) || (direct && direct->can_expose(memory, count)))
     return x_inner.expose(memory, count, length, access, exposure);
   if (count > kMaxIov) return -FI_EINVAL;
   Exposed exposed;
@@ -100,7 +101,8 @@ int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t cou
   describe(*transfer, local, count, length);
   int rc = 0;
   iovec staged{nullptr, length};
-  if (cuda().any_device(local, count)) {
+  DirectSource* const direct = inbound ? nullptr : x_staging.direct;
+  if (cuda().any_device(local, count) && !(direct && direct->can_write(local, count, remote))) {
     transfer->inbound = inbound;
     transfer->host = host_memory(length);
     if (!transfer->host) rc = -FI_ENOMEM;

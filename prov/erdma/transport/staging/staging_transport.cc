@@ -46,8 +46,9 @@ class StagingTransport::Relay final : public Sink {
   Sink& x_sink;
 };
 
-StagingTransport::StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda) noexcept
-    : x_inner(std::move(inner)), x_staging{cuda} {}
+StagingTransport::StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda,
+                                   DirectSource* direct) noexcept
+    : x_inner(std::move(inner)), x_staging{cuda, direct} {}
 
 StagingTransport::~StagingTransport() = default;
 

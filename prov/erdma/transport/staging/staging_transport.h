@@ -3,6 +3,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "transport/direct_source.h"
 #include "transport/transport.h"
 #include "util/pool.h"
 
@@ -27,6 +28,7 @@ struct Transfer {
 /// What the links of one transport share.
 struct Staging {
   hmem::Cuda& cuda;
+  DirectSource* direct;  ///< of the inner transport; may be null
   util::Pool<Transfer> transfers{};
 
   /// The status at the end of a transfer: brings its bytes to where they belong.
@@ -34,11 +36,13 @@ struct Staging {
 };
 
 /// Another transport, with links that take device memory, too: its bytes are staged, that is copied
-/// through host memory of the provider's own. For endpoints with FI_HMEM only; others have the
-/// transport itself. Invariant: the inner transport sees host memory only.
+/// through host memory of the provider's own, except for what `direct` says the inner transport can
+/// send as it is. For endpoints with FI_HMEM only; others have the
+/// transport itself. Invariant: the inner transport sees no other device memory.
 class StagingTransport final : public Transport {
  public:
-  StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda) noexcept;
+  StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda,
+                   DirectSource* direct = nullptr) noexcept;
   ~StagingTransport() override;
 
   int poll(Sink& sink) noexcept override;

@@ -1,0 +1,204 @@
+// GPU memory registered with the NIC: the simulated adapter and the simulated GPU.
+#include <cstring>
+#include <memory>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/captured_log.h"
+#include "hmem/cuda.h"
+#include "libcheck.h"
+#include "softcuda/device_memory.h"
+#include "transport/simulated_device.h"
+#include "transport/verbs/exposure.h"
+#include "transport/verbs/gpu_registrations.h"
+
+namespace {
+
+using namespace erdma;
+using erdma::test::DeviceMemory;
+using transport::verbs::GpuRegistrations;
+using transport::verbs::Registration;
+
+/// Of host memory: tells what it was asked.
+class Host final : public transport::verbs::RegistrationCache {
+ public:
+  explicit Host(int& uses) : x_uses(uses) {}
+  int acquire(const void*, size_t, Registration& registration) noexcept override {
+    ++x_uses;
+    registration = {7, 7, this};
+    return 0;
+  }
+  void release(const Registration&) noexcept override { --x_uses; }
+
+ private:
+  int& x_uses;
+};
+
+struct Scene {
+  explicit Scene(size_t max_idle = 256)
+      : device(test::open_first_device()),
+        registrations(*device, *hmem::Cuda::get(), std::make_unique<Host>(host_uses), max_idle) {
+    ck_assert_ptr_nonnull(device.get());
+  }
+  Registration acquire(const DeviceMemory& memory, size_t offset = 0) {
+    Registration made;
+    ck_assert_int_eq(registrations.acquire(memory.at(offset), memory.length() - offset, made), 0);
+    return made;
+  }
+  /// Registers, and lets go.
+  uint32_t key(const DeviceMemory& memory) {
+    const Registration made = acquire(memory);
+    registrations.release(made);
+    return made.rkey;
+  }
+
+  int host_uses = 0;
+  std::unique_ptr<transport::verbs::Device> device;
+  GpuRegistrations registrations;
+};
+
+void ways(int peermem, int dmabuf) {
+  setenv("SOFTERDMA_PEERMEM", peermem ? "1" : "0", 1);
+  setenv("SOFTERDMA_DMABUF", dmabuf ? "1" : "0", 1);
+}
+
+std::string warnings() {
+  const std::lock_guard guard(test::g_log_mutex);
+  std::string text;
+  for (const auto& line : test::g_log)
+    if (line.level == FI_LOG_WARN) text += line.text;
+  test::g_log.clear();
+  return text;
+}
+
+}  // namespace
+
+START_TEST(allocation_is_registered_once_whatever_the_way) {
+  ways(_i != 1, _i != 0);
+  Scene scene;
+  const DeviceMemory memory(10'000);
+  const Registration first = scene.acquire(memory), second = scene.acquire(memory, 5000);
+  ck_assert_uint_eq(first.rkey, second.rkey);
+  scene.registrations.release(first);
+  scene.registrations.release(second);
+  ck_assert_uint_eq(scene.key(memory), first.rkey);
+  ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), 1);
+  ck_assert_str_eq(warnings().c_str(), "");
+}
+END_TEST
+
+START_TEST(address_that_comes_back_is_registered_anew) {
+  Scene scene;
+  auto memory = std::make_unique<DeviceMemory>(8192);
+  void* const address = memory->at(0);
+  Registration held;
+  if (_i) held = scene.acquire(*memory);
+  const uint32_t before = scene.key(*memory);
+  memory.reset();
+  memory = std::make_unique<DeviceMemory>(8192);
+  ck_assert_ptr_eq(memory->at(0), address);
+  const uint32_t after = scene.key(*memory);
+  ck_assert_uint_ne(after, before);
+  if (_i) scene.registrations.release(held);
+  ck_assert_uint_eq(scene.key(*memory), after);
+}
+END_TEST
+
+START_TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
+  ways(0, 0);
+  Scene scene;
+  const DeviceMemory memory(8192);
+  Registration made;
+  ck_assert_int_eq(scene.registrations.acquire(memory.at(0), 8192, made), -FI_EOPNOTSUPP);
+  const std::string said = warnings();
+  ck_assert(test::contains(said, "nvidia-peermem"));
+  ck_assert(test::contains(said, std::strerror(EFAULT)));
+  ck_assert_int_eq(scene.registrations.acquire(memory.at(0), 8192, made), -FI_EOPNOTSUPP);
+  ck_assert_str_eq(warnings().c_str(), "");
+  ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), 1);
+  const iovec list{memory.at(0), 8192};
+  ck_assert(!scene.registrations.can_expose(&list, 1));
+}
+END_TEST
+
+START_TEST(want_of_room_passes) {
+  setenv("SOFTERDMA_MAX_MR", "1", 1);
+  ways(1, 0);
+  Scene scene(0);
+  const DeviceMemory one(4096), two(4096);
+  const Registration held = scene.acquire(one);
+  Registration refused;
+  ck_assert_int_eq(scene.registrations.acquire(two.at(0), 4096, refused), -FI_ENOMEM);
+  scene.registrations.release(held);
+  (void)scene.key(two);
+}
+END_TEST
+
+START_TEST(range_ends_with_its_allocation) {
+  Scene scene;
+  const DeviceMemory memory(8192);
+  Registration made;
+  ck_assert_int_eq(scene.registrations.acquire(memory.at(1), 8192, made), -FI_EINVAL);
+}
+END_TEST
+
+START_TEST(host_memory_is_another_s_business) {
+  Scene scene;
+  char bytes[8];
+  Registration made;
+  ck_assert_int_eq(scene.registrations.acquire(bytes, 8, made), 0);
+  ck_assert_int_eq(scene.host_uses, 1);
+  scene.registrations.release(made);
+  ck_assert_int_eq(scene.host_uses, 0);
+}
+END_TEST
+
+/// A processor may have to help with the rest of a list.
+START_TEST(only_lists_of_device_memory_are_direct) {
+  Scene scene;
+  const DeviceMemory memory(8192);
+  char bytes[8];
+  const iovec list[] = {{memory.at(0), 100}, {memory.at(200), 100}, {bytes, 8}};
+  ck_assert(scene.registrations.can_expose(list, 2));
+  ck_assert(!scene.registrations.can_expose(list, 3));
+  transport::Exposure nonsense;
+  ck_assert(!scene.registrations.can_write(list, 2, nonsense));
+  transport::verbs::RemoteMemory named;
+  named.staged = true;
+  named.length = 200;
+  transport::Exposure exposure;
+  encode(named, exposure);
+  ck_assert(!scene.registrations.can_write(list, 2, exposure));
+  named.staged = false;
+  named.count = 1;
+  named.pieces[0] = {4096, 200, 1};
+  encode(named, exposure);
+  ck_assert(scene.registrations.can_write(list, 2, exposure));
+}
+END_TEST
+
+namespace {
+
+int run() {
+  Suite* suite = suite_create("GPU memory and the NIC");
+  TCase* tc = tcase_create("registrations");
+  tcase_add_loop_test(tc, allocation_is_registered_once_whatever_the_way, 0, 3);
+  tcase_add_loop_test(tc, address_that_comes_back_is_registered_anew, 0, 2);
+  tcase_add_test(tc, what_can_not_be_registered_is_refused_with_the_remedy);
+  tcase_add_test(tc, want_of_room_passes);
+  tcase_add_test(tc, range_ends_with_its_allocation);
+  tcase_add_test(tc, host_memory_is_another_s_business);
+  tcase_add_test(tc, only_lists_of_device_memory_are_direct);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  return erdma::test::on_simulated_devices(argv, run);
+}
