@@ -118,8 +118,9 @@ class Link {
   /// Lets the peer access this memory until withdraw(). 0, -FI_EAGAIN or a final error.
   [[nodiscard]] virtual int expose(const iovec* memory, size_t count, size_t length, Access access,
                                    Exposure& exposure) noexcept = 0;
-  /// After return the peer's accesses no longer touch the memory. 0, or why what the peer wrote is
-  /// not in it.
+  /// After return a peer that keeps the rules touches the memory no more; one that breaks them is
+  /// kept out by shared memory, but by a NIC only once the registration goes: a cached one keeps
+  /// its key. 0, or why what the peer wrote is not in it.
   virtual int withdraw(const Exposure& exposure) noexcept = 0;
   /// Moves `length` bytes from the start of the peer's exposed memory here, or from here there.
   /// 0 = on_done(token) will follow; -FI_EAGAIN; -FI_EINVAL for a malformed exposure.
