@@ -3,7 +3,8 @@
 # fabtests/run.sh [--prefix DIR] [--refuse-cma | --nic KIND] [SET...]: upstream's fabtests, installed
 # in DIR (default /usr/local), between two processes of this host over the provider in $top_builddir
 # (default ./build). SET is unit, functional, short, standard, threaded, multinode, ..., or
-# ubertest-quick or ubertest-verify: fi_ubertest with the configuration of that name in fabtests/ubertest.
+# ubertest-NAME: fi_ubertest with the configuration of that name in fabtests/ubertest. Of those, verify-*
+# are several because fi_ubertest never frees two buffers of each test.
 # Default: unit functional short.
 # --refuse-cma: where the kernel refuses process_vm_readv and process_vm_writev.
 # --nic: through the NIC transport alone. KIND is standard or compat: the simulated adapter
