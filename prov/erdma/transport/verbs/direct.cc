@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <new>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "transport/verbs/connection.h"
 #include "transport/verbs/core.h"
 #include "transport/verbs/link.h"
+#include "util/error_text.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
 
@@ -77,7 +77,7 @@ std::unique_ptr<OpenMemory> VerbsLink::open(const iovec& memory, bool for_reads,
     ERDMA_INFO(MR,
                "%s: peers access a region of %zu bytes by messages: it can't be registered: %s; "
                "RLIMIT_MEMLOCK may be too small (regions get a quarter of it)\n",
-               device.name().c_str(), memory.iov_len, std::strerror(errno));
+               device.name().c_str(), memory.iov_len, util::ErrorText(errno).c_str());
     return nullptr;
   }
   return std::unique_ptr<OpenMemory>(new (std::nothrow) VerbsMemory(std::move(region)));
@@ -134,7 +134,8 @@ int Connection::post_direct(Transfer& transfer) noexcept {
 /// -FI_EAGAIN: nothing happened.
 int Connection::post_short(Transfer& transfer) noexcept {
   alignas(8) std::byte bytes[Chain::kMaxInline];
-  ibv_sge local{uint64_t(bytes), uint32_t(transfer.length), 0};
+  std::byte* here = bytes;
+  uint32_t lkey = 0;
   ibv_send_wr request{};
   Work work{};
   const bool fits = !transfer.is_read && transfer.length <= x_inline;
@@ -142,12 +143,11 @@ int Connection::post_short(Transfer& transfer) noexcept {
     request.send_flags = IBV_SEND_INLINE;
   } else {
     if (!x_core.packet_blocks().acquire(work.block)) return no_block(x_core.packet_blocks());
-    local.addr = uint64_t(work.block.bytes);
-    local.lkey = work.block.lkey;
+    here = work.block.bytes;
+    lkey = work.block.lkey;
   }
-  if (!transfer.is_read)
-    hmem::gather(reinterpret_cast<std::byte*>(local.addr), transfer.local, transfer.count, 0,
-                 transfer.length);
+  if (!transfer.is_read) hmem::gather(here, transfer.local, transfer.count, 0, transfer.length);
+  ibv_sge local{uint64_t(here), uint32_t(transfer.length), lkey};
   request.sg_list = &local;
   request.num_sge = 1;
   request.opcode = transfer.is_read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
