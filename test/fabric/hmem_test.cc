@@ -1,4 +1,8 @@
 // Device memory within a host: what is offered, what can be registered, messages.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <memory>
 
 #include <rdma/fi_rma.h>
@@ -147,6 +151,95 @@ START_TEST(provider_s_own_thread_places_messages) {
 }
 END_TEST
 
+namespace {
+
+constexpr size_t kLengths[] = {8, 5000, 1'000'003};
+
+/// The other process: sends from its GPU memory what it was told to. Its exit status.
+int sender(int from_parent, int to_parent) {
+  Root root(hmem_ask());
+  Port port(root);
+  std::vector<char> theirs = port.name();
+  const auto size = ssize_t(theirs.size());
+  if (read(from_parent, theirs.data(), size_t(size)) != size) return 1;
+  fi_addr_t address = FI_ADDR_NOTAVAIL;
+  if (fi_av_insert(port.av, theirs.data(), 1, &address, 0, nullptr) != 1) return 2;
+  for (const size_t length : kLengths) {
+    Memory message(true, pattern(length));
+    ssize_t rc;
+    while ((rc = fi_tsend(port.ep, message.at(), length, nullptr, address, length, nullptr)) ==
+           -FI_EAGAIN)
+      port.progress();
+    if (rc != 0 || !(port.wait().flags & FI_SEND)) return 3;
+  }
+  char byte = 0;  // stays until everything arrived
+  return write(to_parent, &byte, 1) == 1 && read(from_parent, &byte, 1) == 1 ? 0 : 4;
+}
+
+}  // namespace
+
+START_TEST(gpu_memory_goes_from_process_to_process) {
+  setenv("FI_ERDMA_CMA", _i ? "on" : "off", 1);
+  int to_child[2], to_parent[2];
+  ck_assert_int_eq(pipe(to_child) | pipe(to_parent), 0);
+  const pid_t pid = fork();
+  if (pid == 0) _exit(sender(to_child[0], to_parent[1]));
+  Root root(hmem_ask());
+  Port port(root);
+  const auto name = port.name();
+  ck_assert_int_eq(write(to_child[1], name.data(), name.size()), ssize_t(name.size()));
+  for (const size_t length : kLengths) {
+    Memory to(true, std::vector<char>(length));
+    ck_assert_int_eq(
+        fi_trecv(port.ep, to.at(), length, nullptr, FI_ADDR_UNSPEC, length, 0, nullptr), 0);
+    ck_assert_uint_eq(port.wait().len, length);
+    ck_assert(to.bytes() == pattern(length));
+  }
+  char byte = 0;
+  ck_assert_int_eq(write(to_child[1], &byte, 1), 1);
+  int status = -1;
+  while (waitpid(pid, &status, WNOHANG) == 0) port.progress();
+  ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+/// A peer that dies while its message is being fetched: one error, and the rest goes on.
+START_TEST(death_of_the_sender_ends_the_receive) {
+  int to_child[2], to_parent[2];
+  ck_assert_int_eq(pipe(to_child) | pipe(to_parent), 0);
+  const pid_t pid = fork();
+  if (pid == 0) _exit(sender(to_child[0], to_parent[1]));
+  Root root(hmem_ask());
+  Port port(root);
+  const auto name = port.name();
+  ck_assert_int_eq(write(to_child[1], name.data(), name.size()), ssize_t(name.size()));
+  std::vector<char> small(8);
+  ck_assert_int_eq(fi_trecv(port.ep, small.data(), 8, nullptr, FI_ADDR_UNSPEC, 8, 0, nullptr), 0);
+  port.wait();
+  kill(pid, SIGKILL);
+  ck_assert_int_eq(waitpid(pid, nullptr, 0), pid);
+  Memory to(true, std::vector<char>(kLengths[2]));
+  fi_context received;
+  ck_assert_int_eq(
+      fi_trecv(port.ep, to.at(), kLengths[2], nullptr, FI_ADDR_UNSPEC, kLengths[2], 0, &received),
+      0);
+  // It may have been announced before the death, or not; a wildcard waits for others then.
+  fi_cq_tagged_entry entry{};
+  int errors = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const ssize_t rc = fi_cq_read(port.cq, &entry, 1);
+    ck_assert_int_ne(rc, 1);
+    if (rc != -FI_EAVAIL) continue;
+    fi_cq_err_entry error{};
+    ck_assert_int_eq(fi_cq_readerr(port.cq, &error, 0), 1);
+    ck_assert_ptr_eq(error.op_context, &received);
+    ++errors;
+  }
+  ck_assert_int_le(errors, 1);
+  exchange(port, port, port.insert(port), 1000);
+}
+END_TEST
+
 int main() {
   Suite* suite = suite_create("device memory");
   TCase* tc = tcase_create("offer");
@@ -158,6 +251,8 @@ int main() {
   tcase_add_test(tc, endpoint_makes_no_promise_about_cuda_that_it_can_not_keep);
   tcase_add_test(tc, one_sided_operations_are_refused);
   tcase_add_test(tc, provider_s_own_thread_places_messages);
+  tcase_add_loop_test(tc, gpu_memory_goes_from_process_to_process, 0, 2);
+  tcase_add_test(tc, death_of_the_sender_ends_the_receive);
   suite_add_tcase(suite, tc);
   suite_add_tcase(suite, hmem_case(nothing));
   SRunner* runner = srunner_create(suite);

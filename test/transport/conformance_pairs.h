@@ -8,10 +8,12 @@
 
 #include <rdma/fi_errno.h>
 
+#include "hmem/cuda.h"
 #include "libcheck.h"
 #include "transport/conformance.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/simulated_device.h"
+#include "transport/staging/staging_transport.h"
 #include "transport/verbs/registration.h"
 #include "transport/verbs/verbs_transport.h"
 
@@ -53,6 +55,20 @@ void shm_pair_without_hot_rings(Pair& pair) {
   options.hot_peers = 0;  // at least one: taken by nobody that sends fewer than 16 messages
   open_shm(pair.a, options);
   open_shm(pair.b, options);
+}
+
+/// As endpoints with FI_HMEM have it.
+void stage(Side& side) {
+  hmem::Cuda* const cuda = hmem::Cuda::get();
+  ck_assert_ptr_nonnull(cuda);
+  side.owned = std::make_unique<transport::staging::StagingTransport>(std::move(side.owned), *cuda);
+  side.transport = side.owned.get();
+}
+
+void shm_pair_staged(Pair& pair) {
+  shm_pair(pair);
+  stage(pair.a);
+  stage(pair.b);
 }
 
 /// Outlive the sides of a test, which is a process of its own.
@@ -100,7 +116,8 @@ struct Factory {
 };
 const Factory kShm[] = {{"shm", shm_pair, true},
                         {"shm without CMA", shm_pair_without_cma, true},
-                        {"shm with one hot ring", shm_pair_without_hot_rings, true}};
+                        {"shm with one hot ring", shm_pair_without_hot_rings, true},
+                        {"shm, staged", shm_pair_staged, true}};
 const Factory kVerbs[] = {{"verbs", verbs_pair, false},
                           {"verbs without registration", verbs_pair_without_registration, true},
                           {"verbs to itself", verbs_to_itself, false}};
