@@ -101,6 +101,7 @@ START_TEST(copy_waits_for_no_stream_of_the_application) {
   ck_assert_int_eq(cuda().copy(memory.at(0), bytes.data(), 8), 0);
   ck_assert(memory.bytes() == bytes);
   ck_assert(theirs.bytes() != bytes);
+  ck_assert_int_eq(cuStreamDestroy_v2(stream), kSuccess);
 }
 END_TEST
 
@@ -122,10 +123,11 @@ END_TEST
 START_TEST(failed_copy_is_reported_and_the_next_one_succeeds) {
   const DeviceMemory memory(8);
   char back[8];
-  ck_assert_int_eq(softcuda_control("fail cuMemcpyAsync error=700 times=2"), 0);
+  ck_assert_int_eq(softcuda_control("fail cuMemcpyAsync error=700"), 0);
   ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), -FI_EIO);
   ck_assert(erdma::test::contains(erdma::test::only_log_line(), "CUDA error 700"));
   ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), 0);
+  ck_assert_uint_eq(softcuda_calls("cuStreamCreate"), 1);
 }
 END_TEST
 

@@ -35,8 +35,12 @@ Result run(StreamState& stream) {
   return std::exchange(stream.failed, kSuccess);
 }
 
-StreamState& stream_of(Stream stream) {
-  return stream ? *static_cast<StreamState*>(stream) : state().null_stream;
+/// Null: no stream, or one that was destroyed. Caller holds the mutex.
+StreamState* stream_of(Stream stream) {
+  State& s = state();
+  if (!stream) return &s.null_stream;
+  const auto found = s.streams.find(stream);
+  return found == s.streams.end() ? nullptr : found->second.get();
 }
 
 Result now(const char* function, DevicePointer to, DevicePointer from, size_t length) {
@@ -53,8 +57,9 @@ Result later(const char* function, DevicePointer to, DevicePointer from, size_t 
   State& s = state();
   std::lock_guard guard(s.mutex);
   if (length > 0 && (!reach(s, to, length) || !reach(s, from, length))) return kInvalidValue;
-  stream_of(stream).pending.push_back(
-      {[&s, to, from, length] { return copy(s, to, from, length); }});
+  StreamState* on = stream_of(stream);
+  if (!on) return kInvalidHandle;
+  on->pending.push_back({[&s, to, from, length] { return copy(s, to, from, length); }});
   return kSuccess;
 }
 
@@ -107,30 +112,36 @@ Result cuMemsetD8_v2(DevicePointer to, unsigned char value, size_t length) {
 
 Result cuStreamCreate(Stream* stream, unsigned) {
   if (const Result rc = enter("cuStreamCreate", Needs::context)) return rc;
-  *stream = new StreamState;
+  auto made = std::make_unique<StreamState>();
+  *stream = made.get();
+  std::lock_guard guard(state().mutex);
+  state().streams.emplace(*stream, std::move(made));
   return kSuccess;
 }
 
 Result cuStreamDestroy_v2(Stream stream) {
   if (const Result rc = enter("cuStreamDestroy", Needs::context)) return rc;
-  if (!stream) return kInvalidHandle;
   std::lock_guard guard(state().mutex);
-  run(stream_of(stream));
-  delete static_cast<StreamState*>(stream);
+  StreamState* gone = stream ? stream_of(stream) : nullptr;
+  if (!gone) return kInvalidHandle;
+  run(*gone);
+  state().streams.erase(stream);
   return kSuccess;
 }
 
 Result cuStreamSynchronize(Stream stream) {
   if (const Result rc = enter("cuStreamSynchronize", Needs::context)) return rc;
   std::lock_guard guard(state().mutex);
-  return run(stream_of(stream));
+  StreamState* waited = stream_of(stream);
+  return waited ? run(*waited) : kInvalidHandle;
 }
 
 Result cuStreamQuery(Stream stream) {
   if (const Result rc = enter("cuStreamQuery", Needs::context)) return rc;
   std::lock_guard guard(state().mutex);
-  StreamState& asked = stream_of(stream);
-  if (asked.pending.empty() || std::exchange(asked.asked, true)) return run(asked);
+  StreamState* asked = stream_of(stream);
+  if (!asked) return kInvalidHandle;
+  if (asked->pending.empty() || std::exchange(asked->asked, true)) return run(*asked);
   return kNotReady;
 }
 
@@ -156,7 +167,8 @@ Result cuEventRecord(Event event, Stream stream) {
   if (const Result rc = enter("cuEventRecord", Needs::context)) return rc;
   std::lock_guard guard(state().mutex);
   auto& recorded = *static_cast<EventState*>(event);
-  recorded.stream = &stream_of(stream);
+  recorded.stream = stream_of(stream);
+  if (!recorded.stream) return kInvalidHandle;
   recorded.until = recorded.stream->pending.size();
   return kSuccess;
 }

@@ -109,6 +109,8 @@ START_TEST(asynchronous_copy_is_not_done_before_it_is_waited_for) {
   ck_assert(content(other, 32) == bytes);
   ck_assert_int_eq(cuEventDestroy_v2(event), kSuccess);
   ck_assert_int_eq(cuStreamDestroy_v2(stream), kSuccess);
+  ck_assert_int_eq(cuStreamDestroy_v2(stream), kInvalidHandle);
+  ck_assert_int_eq(cuMemcpyDtoDAsync_v2(other, memory, 32, stream), kInvalidHandle);
 }
 END_TEST
 

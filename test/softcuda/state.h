@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -66,6 +67,7 @@ struct State {
   std::map<size_t, uintptr_t> freed;  ///< size → address: given out again, as a driver likes to
   ContextState primary[kMaxDevices];
   StreamState null_stream;
+  std::map<Stream, std::unique_ptr<StreamState>> streams;
   std::map<std::string, unsigned long> calls;
   std::vector<Fault> faults;
 

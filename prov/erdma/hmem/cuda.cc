@@ -187,8 +187,7 @@ Stream Cuda::stream_of(Context context) noexcept try {
   return nullptr;
 }
 
-/// Its stream can't be used: the application may have destroyed the context and made another that
-/// has the same name.
+/// Its stream went with a context that the application destroyed; this one has the same name.
 void Cuda::forget(Context context) noexcept {
   const std::lock_guard guard(x_mutex);
   std::erase_if(x_streams, [&](const StreamOf& known) { return known.context == context; });
@@ -216,6 +215,7 @@ int Cuda::copy_in(Context context, void* to, const void* from, size_t length) no
     rc = x_api->cuMemcpyAsync(address_of(to), address_of(from), length, stream);
     if (rc == kSuccess) rc = x_api->cuStreamSynchronize(stream);
     if (rc == kSuccess) return 0;
+    if (rc != kInvalidHandle && rc != kInvalidContext && rc != kContextDestroyed) break;
     forget(context);
   }
   ERDMA_WARN(EP_DATA, "%zu bytes of GPU memory could not be copied: CUDA error %d\n", length, rc);

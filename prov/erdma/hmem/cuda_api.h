@@ -31,6 +31,7 @@ enum : Result {
   kInvalidHandle = 400,
   kNotReady = 600,
   kIllegalAddress = 700,
+  kContextDestroyed = 709,
   kNotSupported = 801,
 };
 
