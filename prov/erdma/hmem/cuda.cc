@@ -146,6 +146,7 @@ bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {
 int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept {
   static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
   Context context = nullptr;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
   const auto* pointer = reinterpret_cast<const void*>(memory.base);
   if (!usable() || !x_api->cuMemGetHandleForAddressRange || !enter(pointer, nullptr, context))
     return -1;
@@ -210,7 +211,7 @@ int Cuda::copy(void* to, const void* from, size_t length) noexcept {
 int Cuda::copy_in(Context context, void* to, const void* from, size_t length) noexcept {
   Result rc = kOutOfMemory;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const Stream stream = stream_of(context);
+    Stream const stream = stream_of(context);  // NOLINT(misc-misplaced-const): what is meant
     if (!stream) break;
     rc = x_api->cuMemcpyAsync(address_of(to), address_of(from), length, stream);
     if (rc == kSuccess) rc = x_api->cuStreamSynchronize(stream);

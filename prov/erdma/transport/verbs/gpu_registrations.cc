@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <new>
 
 #include <rdma/fi_errno.h>
 
 #include "hmem/cuda.h"
 #include "transport/verbs/exposure.h"
+#include "util/error_text.h"
 #include "util/fd.h"
 #include "util/log.h"
 
@@ -18,17 +18,17 @@ namespace {
 /// Sources only. Nothing of relaxed ordering: whoever flushes by reading counts on the order.
 constexpr int kAccess = IBV_ACCESS_REMOTE_READ;
 
-/// Registration::entry of ours, told from those of the other cache.
+/// Added to Registration::entry of ours, which tells it from those of the other cache.
 constexpr uintptr_t kOurs = 1;
 
 void* mark(GpuRegion& region) noexcept {
-  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(&region) | kOurs);
+  return reinterpret_cast<std::byte*>(&region) + kOurs;
 }
 
 /// Null: of the other cache.
-GpuRegion* marked(const void* entry) noexcept {
-  const auto value = reinterpret_cast<uintptr_t>(entry);
-  return value & kOurs ? reinterpret_cast<GpuRegion*>(value & ~kOurs) : nullptr;
+GpuRegion* marked(void* entry) noexcept {
+  if (!(reinterpret_cast<uintptr_t>(entry) & kOurs)) return nullptr;
+  return reinterpret_cast<GpuRegion*>(static_cast<std::byte*>(entry) - kOurs);
 }
 
 /// These say that there is no such way, others that it failed this time.
@@ -146,8 +146,9 @@ MemoryRegion GpuRegistrations::as_dmabuf(const hmem::Allocation& allocation, int
 }
 
 MemoryRegion GpuRegistrations::by_address(const hmem::Allocation& allocation, int& error) noexcept {
-  MemoryRegion region(ibv_reg_mr(x_device.pd(), reinterpret_cast<void*>(allocation.base),
-                                 allocation.size, kAccess));
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
+  auto* const base = reinterpret_cast<void*>(allocation.base);
+  MemoryRegion region(ibv_reg_mr(x_device.pd(), base, allocation.size, kAccess));
   error = errno;
   return region;
 }
@@ -159,7 +160,8 @@ void GpuRegistrations::refuse(int dmabuf_error, int address_error) noexcept {
       "GPU memory can't be registered with %s (as a dmabuf: %s; by its address: %s): it is "
       "copied through host memory instead. Load nvidia-peermem, with a driver of the NIC that "
       "was built for it, or use a driver that has dmabuf\n",
-      x_device.name().c_str(), std::strerror(dmabuf_error), std::strerror(address_error));
+      x_device.name().c_str(), util::ErrorText(dmabuf_error).c_str(),
+      util::ErrorText(address_error).c_str());
 }
 
 // --- DirectSource
