@@ -1,5 +1,7 @@
 #include "fabric/cntr.h"
 
+#include <sched.h>
+
 #include <mutex>
 #include <utility>
 
@@ -11,9 +13,17 @@
 namespace erdma::fabric {
 
 uint64_t Counter::read() noexcept {
-  const util::Guard guard(x_lock);
-  x_waitable.progress();
-  return x_seen_successes = x_successes;
+  bool tired = false;
+  uint64_t value = 0;
+  {
+    const util::Guard guard(x_lock);
+    x_waitable.progress();
+    value = x_successes;
+    tired = x_idle_reads.tired(value != x_seen_successes);
+    x_seen_successes = value;
+  }
+  if (tired) sched_yield();
+  return value;
 }
 
 uint64_t Counter::read_error() noexcept {

@@ -68,6 +68,7 @@ class Counter final : public fid_cntr {
   // What the application knows: as of its last read or fi_trywait.
   uint64_t x_seen_successes = 0;
   uint64_t x_seen_failures = 0;
+  IdleReads x_idle_reads;
   const fi_wait_obj x_wait_object;
   std::function<void()> x_closed;
 };

@@ -1,5 +1,7 @@
 #include "fabric/cq.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
@@ -31,12 +33,18 @@ ssize_t CompletionQueue::probe() noexcept {
 
 template <typename E>
 inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sources) noexcept {
-  const util::Guard guard(x_lock);
-  if (count == 0) [[unlikely]]
-    return probe();
-  if (!entries) [[unlikely]]
+  if (count != 0 && !entries) [[unlikely]]
     return -FI_EINVAL;
-  return read_locked<E>(entries, count, sources);
+  bool tired = false;
+  ssize_t result;
+  {
+    const util::Guard guard(x_lock);
+    result = count == 0 ? probe() : read_locked<E>(entries, count, sources);
+    tired = x_idle_reads.tired(result != -FI_EAGAIN);
+  }
+  if (tired) [[unlikely]]
+    sched_yield();
+  return result;
 }
 
 template <typename E>

@@ -84,6 +84,7 @@ class CompletionQueue final : public fid_cq {
   util::OptionalLock& x_lock;
   CompletionRing x_ring;
   Waitable x_waitable;
+  IdleReads x_idle_reads;
   const uint32_t x_api_version;
   const fi_wait_obj x_wait_object;
   const size_t x_max_threshold;  ///< 0 = FI_CQ_COND_NONE

@@ -88,6 +88,23 @@ class WaitObject {
   bool x_stored = false;      ///< a signal that met no thread
 };
 
+/// Reads in a row that found nothing. After so many, some ten microseconds, whoever shares the core
+/// may run: it may be the one that is waited for, with more threads than cores.
+class IdleReads {
+ public:
+  static constexpr unsigned kPerYield = 256;
+  /// True: yield, once the lock is given up.
+  bool tired(bool found) noexcept {
+    x_count = found ? 0 : x_count + 1;
+    if (x_count < kPerYield) return false;
+    x_count = 0;
+    return true;
+  }
+
+ private:
+  unsigned x_count = 0;
+};
+
 /// The endpoints behind one CQ or counter, and how to sleep until one of them has work. The caller
 /// holds the domain lock.
 /// Invariant: while a thread sleeps here, each source is armed, or is being driven by a thread of
