@@ -69,7 +69,8 @@ build_programs >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die 'building the progr
 [ -n "${FI_PROVIDER_PATH:-}" ] || use_build "$build"
 unset FI_ERDMA_DEVICE
 export FI_PROVIDER=erdma FI_ERDMA_SHM=off SOFTERDMA_PERSONALITY=${SOFTERDMA_PERSONALITY:-standard}
-SOFTERDMA_DIR=$(mktemp -d)
+# In memory: making and removing files on a disk would be most of what a connection costs there.
+SOFTERDMA_DIR=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
 export SOFTERDMA_DIR
 trap 'rm -rf "$SOFTERDMA_DIR"' EXIT
 address=$(LD_PRELOAD=$softerdma fi_info -p erdma -v 2>>"$log" |
