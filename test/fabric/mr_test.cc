@@ -305,20 +305,25 @@ START_TEST(closing_takes_direct_access_back_and_waits_a_little_for_answers) {
 }
 END_TEST
 
-START_TEST(memory_is_closed_to_peers_that_never_let_go) {
+START_TEST(region_that_peers_never_let_go_of_stays_until_they_do) {
   Fixture f;
   FakeUser user;
   f.regions.add(user);
   fid_mr* mr = nullptr;
   f.reg(attributes(), &mr);
   bool open = false;
-  auto* const region = f.regions.region(fi_mr_key(mr));
+  const uint64_t key = fi_mr_key(mr);
+  auto* const region = f.regions.region(key);
   region->opened = std::make_unique<FakeOpen>(open);
   region->users = 1;
-  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(fi_close(&mr->fid), -FI_EBUSY);
   ck_assert_int_gt(user.stopped_all, 0);
   ck_assert(!open);
-  delete static_cast<MemoryRegion*>(region);
+  ck_assert_ptr_null(f.regions.region(key));
+  ck_assert_int_eq(f.open, 1);
+  region->users = 0;
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+  ck_assert_int_eq(f.open, 0);
 }
 END_TEST
 
@@ -359,7 +364,7 @@ int main() {
   tcase_add_test(tc, closing_waits_for_operations_of_peers);
   tcase_add_test(tc, closing_ends_the_connections_of_peers_that_do_not_go_on);
   tcase_add_loop_test(tc, closing_takes_direct_access_back_and_waits_a_little_for_answers, 0, 2);
-  tcase_add_test(tc, memory_is_closed_to_peers_that_never_let_go);
+  tcase_add_test(tc, region_that_peers_never_let_go_of_stays_until_they_do);
   tcase_add_test(tc, keys_of_the_application_open_nothing_to_peers);
   tcase_add_test(tc, entry_points_refuse_what_is_not_a_domain);
   suite_add_tcase(suite, tc);

@@ -119,8 +119,7 @@ MemoryRegion::MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, uint64_
 }
 
 int MemoryRegion::close() noexcept {
-  x_owner.close(*this);
-  return 0;
+  return x_owner.close(*this);
 }
 
 /// Endpoints need no binding, as FI_MR_ENDPOINT is never asked for.
@@ -163,15 +162,16 @@ int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
   return 0;
 }
 
-void MemoryRegions::close(MemoryRegion& region) noexcept {
+int MemoryRegions::close(MemoryRegion& region) noexcept {
   {
     util::Guard guard(x_lock);
-    x_regions.erase(region.key);
+    if (find(region.key) == &region) x_regions.erase(region.key);
     if (region.opened)
       for (RegionUser* user : x_users) user->revoke(region.key);
   }
-  await_users(region);
+  const bool over = await_users(region);
   region.opened.reset();  // a peer that did not answer has no access any more
+  if (!over) return -FI_EBUSY;
   {
     util::Guard guard(x_lock);
     unbind(region);
@@ -180,11 +180,13 @@ void MemoryRegions::close(MemoryRegion& region) noexcept {
   if (region.users.load(std::memory_order_acquire) == 0) delete &region;
   // The last: the domain may go as soon as it has no child, and this object with it.
   if (x_closed) x_closed();
+  return 0;
 }
 
 /// Operations of peers under way can't be stopped half-way, only driven to their end: at once, or
-/// with that of their connections. In a forked child there is nobody who could.
-void MemoryRegions::await_users(MemoryRegion& region) noexcept {
+/// with that of their connections. In a forked child there is nobody who could. False: some are
+/// under way still.
+bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
   const util::SystemClock clock;
   uint64_t deadline = 0, answers_until = 0;
   while (region.users.load(std::memory_order_acquire) > 0 && x_epoch == util::process_epoch()) {
@@ -203,11 +205,15 @@ void MemoryRegions::await_users(MemoryRegion& region) noexcept {
       }
     }
     if (late && clock.now() > deadline + kPatienceNanoseconds) {
-      ERDMA_WARN(MR, "a region was closed while a peer's transfer could not be ended\n");
-      return;
+      ERDMA_WARN(
+          MR,
+          "a region can't be closed: a peer is inside a transfer that does not end; if it is "
+          "stopped, let it go on, and close the region again\n");
+      return false;
     }
     sched_yield();
   }
+  return true;
 }
 
 int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {

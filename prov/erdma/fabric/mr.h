@@ -69,7 +69,7 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
 /// The memory regions of one domain, by key. A member of the domain; takes the domain lock itself.
 /// Provider keys come from the kernel's random numbers: knowing one tells nothing of another, and
 /// none comes back. Keys that the application chose open nothing to peers.
-/// Invariant: once close() has returned, no peer's operation touches the memory.
+/// Invariant: once close() has returned 0, no peer's operation touches the memory.
 class MemoryRegions final : public protocol::Regions {
  public:
   /// `opened` and `closed` are called for each region. With `cuda` they may be device memory.
@@ -81,8 +81,9 @@ class MemoryRegions final : public protocol::Regions {
   ~MemoryRegions();
 
   int open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr);
-  /// Waits, for a few seconds at most, until operations of peers on it are over.
-  void close(MemoryRegion& region) noexcept;
+  /// Waits, for a few seconds at most, until operations of peers on it are over. -FI_EBUSY: some
+  /// are not. No new one begins, and the region is to be closed again.
+  int close(MemoryRegion& region) noexcept;
   int bind(MemoryRegion& region, Counter& cntr, uint64_t flags);
   /// Null if there is none. The caller holds the domain lock.
   MemoryRegion* find(uint64_t key) noexcept;
@@ -99,7 +100,7 @@ class MemoryRegions final : public protocol::Regions {
   int check_memory(const fi_mr_attr& attr) const noexcept;
   int choose_key(uint64_t& key) noexcept;
   int random_key(uint64_t& key) noexcept;
-  void await_users(MemoryRegion& region) noexcept;
+  bool await_users(MemoryRegion& region) noexcept;
   void unbind(MemoryRegion& region) noexcept;
   bool counts_with(const Counter& cntr) noexcept;
 
