@@ -18,12 +18,70 @@ void without_cma() {
   setenv("FI_ERDMA_CMA", "off", 1);
 }
 
+size_t bytes_of(fi_datatype type) {
+  constexpr size_t kBytes[] = {1,
+                               1,
+                               2,
+                               2,
+                               4,
+                               4,
+                               8,
+                               8,
+                               sizeof(float),
+                               sizeof(double),
+                               2 * sizeof(float),
+                               2 * sizeof(double),
+                               sizeof(long double),
+                               2 * sizeof(long double),
+                               16,
+                               16};
+  return kBytes[type];
+}
+
 }  // namespace
+
+/// fi_query_atomic tells of a domain what fi_*atomicvalid tells of its endpoints.
+START_TEST(domain_and_endpoint_agree_on_what_is_atomic) {
+  OneSidedPorts ports(false);
+  fi_atomic_attr attr{};
+  int offered = 0;
+  for (int type = FI_INT8; type <= FI_UINT128 + 1; ++type)
+    for (int op = FI_MIN; op <= FI_MSWAP + 1; ++op) {
+      const auto datatype = fi_datatype(type);
+      size_t counts[3] = {};
+      const int valid[] = {
+          fi_atomicvalid(ports.a.ep, datatype, fi_op(op), &counts[0]),
+          fi_fetch_atomicvalid(ports.a.ep, datatype, fi_op(op), &counts[1]),
+          fi_compare_atomicvalid(ports.a.ep, datatype, fi_op(op), &counts[2]),
+      };
+      const uint64_t forms[] = {0, FI_FETCH_ATOMIC, FI_COMPARE_ATOMIC};
+      for (int i = 0; i < 3; ++i) {
+        attr = {};
+        const int rc = fi_query_atomic(ports.root.domain, datatype, fi_op(op), &attr, forms[i]);
+        ck_assert_int_eq(rc, valid[i]);
+        ck_assert_uint_eq(attr.count, counts[i]);
+        if (rc) continue;
+        ++offered;
+        ck_assert_uint_eq(attr.size, bytes_of(datatype));
+      }
+    }
+  ck_assert_int_gt(offered, 0);
+  ck_assert_int_eq(fi_query_atomic(ports.root.domain, FI_INT8, FI_SUM, nullptr, 0), -FI_EINVAL);
+  ck_assert_int_eq(fi_query_atomic(ports.root.domain, FI_INT8, FI_SUM, &attr,
+                                   FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC),
+                   -FI_EINVAL);
+  ck_assert_int_eq(fi_query_atomic(ports.root.domain, FI_INT8, FI_SUM, &attr, FI_TAGGED),
+                   -FI_EOPNOTSUPP);
+}
+END_TEST
 
 int main() {
   Suite* suite = suite_create("RMA and atomics within a host");
   for (void (*path)() : {with_cma, with_measured_paths, without_cma})
     suite_add_tcase(suite, one_sided_case(path));
+  TCase* query = tcase_create("query");
+  tcase_add_test(query, domain_and_endpoint_agree_on_what_is_atomic);
+  suite_add_tcase(suite, query);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
   const int failed = srunner_ntests_failed(runner);

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_rma.h>
 
 #include "fabric/hmem_cases.h"
@@ -131,6 +132,10 @@ START_TEST(one_sided_operations_are_refused) {
                    -FI_ENOSYS);
   ck_assert_int_eq(fi_read(ports.a.ep, device.at(0), 8, nullptr, ports.address, 0, 0, nullptr),
                    -FI_ENOSYS);
+  size_t count = 0;
+  ck_assert_int_eq(fi_atomicvalid(ports.a.ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+  fi_atomic_attr attr{};
+  ck_assert_int_eq(fi_query_atomic(ports.root.domain, FI_UINT64, FI_SUM, &attr, 0), -FI_ENOSYS);
 }
 END_TEST
 

@@ -117,6 +117,7 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
     : x_fabric(fabric),
       x_auto(wants_auto_progress(info)),
       x_settings(std::move(settings)),
+      x_one_sided(!cuda_for(info.caps)),
       x_local(LocalAddresses::load()),
       x_own_address(own_host(info, x_local)),
       x_lock(needs_lock(info)),
