@@ -11,6 +11,8 @@ build=${top_builddir:-$top/build}
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
 here=$top/test/bench clients=$top/test/clients
+# shellcheck source=test/bench/build.sh
+. "$here/build.sh"
 
 rounds=5 realtime=${BENCH_REALTIME:-} scale=1
 while [ $# -gt 0 ]; do
@@ -32,13 +34,9 @@ softerdma=$build/.libs/libsofterdma.so
 rt=()
 [ -z "$realtime" ] || rt=(chrt -r 10)
 
-compile() { # compile PROGRAM SOURCE... [-lLIBRARY...]
-  "${CXX:-g++}" -std=c++20 -O2 -g -Wall -Wextra -Wconversion -Wshadow "${@:2}" \
-    "$clients/fi_common.cc" "$clients/fi_node.cc" -o "$bin/$1" -lfabric -pthread
-}
 build_programs() {
   [ -f "$softerdma" ] || make -C "$build" libsofterdma.la || return 1
-  compile fi_pair_bench "$here"/{fi_pair_bench,matching,memory,one_sided,speed}.cc &&
+  compile_pair_bench &&
     compile raw_verbs "$here/raw_verbs.cc" -lrdmacm -libverbs &&
     compile fi_many "$clients/fi_many.cc"
 }

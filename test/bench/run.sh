@@ -12,6 +12,8 @@ build=${top_builddir:-$top/build}
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
 here=$top/test/bench clients=$top/test/clients
+# shellcheck source=test/bench/build.sh
+. "$here/build.sh"
 
 rounds=7 realtime=${BENCH_REALTIME:-}
 while [ $# -gt 0 ]; do
@@ -39,15 +41,7 @@ if [ -n "$realtime" ]; then
 fi
 
 build_programs() {
-  local flags=(${LIBFABRIC_PREFIX:+-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib"
-    -Wl,-rpath,"$LIBFABRIC_PREFIX/lib"})
-  local sources=("$here"/{fi_pair_bench,matching,memory,one_sided,speed}.cc "$clients/fi_common.cc" "$clients/fi_node.cc")
-  local headers=("$here/bench.h" "$clients/fi_common.h")
-  if [ ! -x "$bin/fi_pair_bench" ] ||
-    [ -n "$(find "${sources[@]}" "${headers[@]}" -newer "$bin/fi_pair_bench")" ]; then
-    "${CXX:-g++}" -std=c++20 -O2 -g -Wall -Wextra -Wconversion -Wshadow "${flags[@]}" \
-      "${sources[@]}" -o "$bin/fi_pair_bench" -lfabric -pthread || return 1
-  fi
+  compile_pair_bench || return 1
   refuse=$build/test/clients/refuse_cma
   if [ ! -x "$refuse" ]; then
     refuse=$bin/refuse_cma

@@ -11,6 +11,8 @@ build=${top_builddir:-$top/build}
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
 here=$top/test/bench clients=$top/test/clients
+# shellcheck source=test/bench/build.sh
+. "$here/build.sh"
 rounds=3 rt=()
 [ -z "${BENCH_REALTIME:-}" ] || rt=(chrt -r 10)
 while [ $# -gt 0 ]; do
@@ -23,11 +25,9 @@ while [ $# -gt 0 ]; do
 done
 mkdir -p "$build/bench/vm" || exit 1
 build=$(cd "$build" && pwd)
-out=$build/bench/vm samples=$build/bench/vm.tsv
+bin=$build/bench out=$build/bench/vm samples=$build/bench/vm.tsv
 rm -f "$build/bench-vm.txt"
-"${CXX:-g++}" -std=c++20 -O2 -g -Wall -Wextra -Wconversion -Wshadow \
-  "$here"/{fi_pair_bench,matching,memory,one_sided,speed}.cc "$clients/fi_common.cc" "$clients/fi_node.cc" \
-  -o "$build/bench/fi_pair_bench" -lfabric -pthread || die 'building the program failed'
+compile_pair_bench || die 'building the program failed'
 begin=$SECONDS
 "${rt[@]}" bash "$top/test/vm/vm.sh" -r -t $((120 + 120 * rounds)) -o "$out" "$here/guest.sh" "$top" \
   "$build/bench" "$build/.libs" "$rounds" >"$out/output" 2>&1

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# To be sourced by the benchmarks. The caller has set $here, $clients and $bin.
+# shellcheck shell=bash disable=SC2154
+
+# compile PROGRAM SOURCE... [-lLIBRARY...]: unless it is newer than what it is made of.
+compile() {
+  local program=$bin/$1 flags=()
+  local sources=("${@:2}" "$clients/fi_common.cc" "$clients/fi_node.cc")
+  if [ -x "$program" ] && [ -z "$(find "$here" "$clients" -name '*.[ch]*' -newer "$program")" ]; then
+    return 0
+  fi
+  [ -z "${LIBFABRIC_PREFIX:-}" ] || flags=(-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib"
+    "-Wl,-rpath,$LIBFABRIC_PREFIX/lib")
+  "${CXX:-g++}" -std=c++20 -O2 -g -Wall -Wextra -Wconversion -Wshadow "${flags[@]}" \
+    "${sources[@]}" -o "$program" -lfabric -pthread
+}
+
+compile_pair_bench() { compile fi_pair_bench "$here"/{fi_pair_bench,matching,memory,one_sided,speed}.cc; }
