@@ -57,7 +57,7 @@ util::Result<std::unique_ptr<WatchedCache>> WatchedCache::create(std::unique_ptr
 }
 
 int WatchedCache::start() {
-  x_quarantines.reserve(kMaxQuarantines);
+  x_quarantines.reserve();
   x_wake.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!x_wake) return -errno;
   auto monitor = MemoryMonitor::create(x_wake.get());
@@ -125,7 +125,7 @@ bool WatchedCache::tend(uint64_t now) noexcept {
     std::lock_guard guard(x_mutex);
     if (x_stop) return false;
     (void)apply_changes();
-    age_quarantines(now);
+    x_quarantines.age(now);
     while (CachedRegion* entry = x_doomed.pop_front()) doomed.push_back(*entry);
   }
   size_t regions = 0, bytes = 0;
@@ -220,7 +220,7 @@ int WatchedCache::make(const AddressRange& range, Registration& registration) {
   x_statistics.bytes += range.bytes();
   CachedRegion& made = *entry.release();
   use(made, registration);
-  if (!quarantined(range)) list(made);
+  if (!x_quarantines.overlap(range)) list(made);
   return 0;
 }
 
@@ -348,30 +348,7 @@ void WatchedCache::not_watched(const AddressRange& range) noexcept {
 }
 
 void WatchedCache::quarantine(const AddressRange& range) noexcept {
-  if (x_quarantines.empty()) {
-    x_next_tick = util::SystemClock().now() + x_limits.tick_ns;
-    (void)eventfd_write(x_wake.get(), 1);
-  }
-  for (Quarantine& old : x_quarantines) {
-    if (!old.range.contains(range)) continue;
-    old.ticks = 0;
-    return;
-  }
-  if (x_quarantines.size() < kMaxQuarantines)
-    x_quarantines.push_back({range});
-  else
-    x_quarantines.back() = {kAllAddresses};
-}
-
-bool WatchedCache::quarantined(const AddressRange& range) const noexcept {
-  return std::any_of(x_quarantines.begin(), x_quarantines.end(),
-                     [&](const Quarantine& each) { return each.range.overlaps(range); });
-}
-
-void WatchedCache::age_quarantines(uint64_t now) noexcept {
-  if (x_quarantines.empty() || now < x_next_tick) return;
-  x_next_tick = now + x_limits.tick_ns;
-  std::erase_if(x_quarantines, [](Quarantine& each) { return ++each.ticks > kTicks; });
+  if (x_quarantines.add(range, util::SystemClock().now())) (void)eventfd_write(x_wake.get(), 1);
 }
 
 void WatchedCache::say_once(unsigned what, const char* why, size_t bytes) noexcept {

@@ -10,6 +10,7 @@
 
 #include "transport/verbs/address_range.h"
 #include "transport/verbs/memory_monitor.h"
+#include "transport/verbs/quarantines.h"
 #include "transport/verbs/region_index.h"
 #include "transport/verbs/registration.h"
 #include "util/fd.h"
@@ -60,18 +61,8 @@ class WatchedCache final : public RegistrationCache {
   Statistics statistics() noexcept;
 
  private:
-  /// Memory that someone empties (MADV_DONTNEED): the kernel tells before it does so, and not when
-  /// it has. Until then new regions may be of pages that are about to go: each serves one use.
-  struct Quarantine {
-    AddressRange range;
-    unsigned ticks = 0;
-  };
-  static constexpr size_t kMaxQuarantines = 64;
-  /// A tick is a look at the clock by a thread that slept: a stopped process has none.
-  static constexpr unsigned kTicks = 10;
-
   WatchedCache(std::unique_ptr<RegionMaker> maker, const Limits& limits) noexcept
-      : x_maker(std::move(maker)), x_limits(limits) {}
+      : x_quarantines(limits.tick_ns), x_maker(std::move(maker)), x_limits(limits) {}
   int start();
   void keep_house() noexcept;
   bool tend(uint64_t now) noexcept;
@@ -81,8 +72,6 @@ class WatchedCache final : public RegistrationCache {
   void forget(const AddressRange& range) noexcept;
   void not_watched(const AddressRange& range) noexcept;
   void quarantine(const AddressRange& range) noexcept;
-  bool quarantined(const AddressRange& range) const noexcept;
-  void age_quarantines(uint64_t now) noexcept;
   void use(CachedRegion& entry, Registration& registration) noexcept;
   int make(const AddressRange& range, Registration& registration);
   void list(CachedRegion& entry);
@@ -102,8 +91,7 @@ class WatchedCache final : public RegistrationCache {
   util::IntrusiveList<CachedRegion> x_held;    ///< with users
   util::IntrusiveList<CachedRegion> x_doomed;  ///< no users, not listed: to be destroyed
   MemoryChanges x_changes;
-  std::vector<Quarantine> x_quarantines;
-  uint64_t x_next_tick = 0;
+  Quarantines x_quarantines;
   AddressRanges x_watched;
   std::unique_ptr<RegionMaker> x_maker;
   const Limits x_limits;

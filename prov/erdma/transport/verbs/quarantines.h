@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "transport/verbs/address_range.h"
+
+namespace erdma::transport::verbs {
+
+/// Memory that someone empties (MADV_DONTNEED): the kernel tells before it does so, and not when
+/// it has. For a while new regions may be of pages that are about to go: each serves one use.
+class Quarantines {
+ public:
+  explicit Quarantines(uint64_t tick_ns) noexcept : x_tick_ns(tick_ns) {}
+  /// May throw std::bad_alloc, and nothing else here does.
+  void reserve() { x_list.reserve(kMost); }
+
+  bool empty() const noexcept { return x_list.empty(); }
+  bool overlap(const AddressRange& range) const noexcept;
+  /// True: it is the first, and age() is to be called from now on.
+  [[nodiscard]] bool add(const AddressRange& range, uint64_t now) noexcept;
+  void age(uint64_t now) noexcept;
+
+ private:
+  struct Quarantine {
+    AddressRange range;
+    unsigned ticks = 0;
+  };
+  static constexpr size_t kMost = 64;
+  /// A tick is a look at the clock by a thread that slept: a stopped process has none.
+  static constexpr unsigned kTicks = 10;
+
+  const uint64_t x_tick_ns;
+  uint64_t x_next_tick = 0;
+  std::vector<Quarantine> x_list;
+};
+
+}  // namespace erdma::transport::verbs
