@@ -74,14 +74,16 @@ trap 'rm -rf "$SOFTERDMA_DIR"' EXIT
 address=$(LD_PRELOAD=$softerdma fi_info -p erdma -v 2>>"$log" |
   sed -nE 's,.*src_addr: fi_sockaddr_in://([0-9.]+):.*,\1,p' | head -n 1)
 [ -n "$address" ] || { tail -n 5 "$log" >&2; die 'the provider does not see the simulated adapter'; }
+# What that needs, and an eRDMA NIC does not have: an address of the loopback, a passive side that
+# may send first. One piece to a receive, it has to be told.
+rxm=('FI_PROVIDER=verbs;ofi_rxm' SOFTERDMA_LOOPBACK=1 SOFTERDMA_PASSIVE_FIRST=1 FI_VERBS_RX_IOV_LIMIT=1)
 begin=$SECONDS
 for ((round = 1; round <= rounds; ++round)); do
   say "round $round of $rounds" >&2
   measure raw "${rt[@]}" "$bin/raw_verbs" "$address"
   measure erdma "${rt[@]}" "$bin/fi_pair_bench" nic
   measure erdma "${rt[@]}" "$bin/fi_pair_bench" one-sided
-  [ -z "${BENCH_RXM:-}" ] ||
-    FI_PROVIDER='verbs;ofi_rxm' measure 'verbs;ofi_rxm' "${rt[@]}" "$bin/fi_pair_bench" nic
+  [ -z "${BENCH_RXM:-}" ] || measure 'verbs;ofi_rxm' env "${rxm[@]}" "${rt[@]}" "$bin/fi_pair_bench" nic
 done
 round=0
 say 'many peers' >&2
