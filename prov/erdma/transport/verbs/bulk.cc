@@ -11,9 +11,10 @@
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr uint64_t kPieceBytes = 256 * 1024;
-constexpr unsigned kMaxPieces = 8;        ///< in flight on one connection
-constexpr unsigned kPiecesPerSettle = 4;  ///< posting may take as long as moving
+constexpr uint64_t kPieceBytes = 1024 * 1024;
+constexpr unsigned kMaxPieces = 8;               ///< in flight on one connection
+constexpr uint64_t kMaxBytes = 2 * 1024 * 1024;  ///< likewise: until then no more are posted
+constexpr unsigned kPiecesPerSettle = 4;         ///< posting may take as long as moving
 
 /// The element of `list` at `offset`, and what is left of it from there.
 template <typename Piece, typename Length>
@@ -61,7 +62,8 @@ void Connection::settle_transfer(Transfer& transfer) noexcept {
 
 /// False: no room; or the piece could not be posted.
 bool Connection::post_piece(Transfer& transfer) noexcept {
-  if (x_pieces >= kMaxPieces || x_send.room() <= kPlacesForStreams) return false;
+  if (x_pieces >= kMaxPieces || x_piece_bytes >= kMaxBytes || x_send.room() <= kPlacesForStreams)
+    return false;
   if (transfer.is_read && x_reads >= x_core.reads_in_flight()) return false;
   if (transfer.posted == transfer.length) return post_flush(transfer) == 0;
   flush_chain();
@@ -85,6 +87,7 @@ bool Connection::post_piece(Transfer& transfer) noexcept {
   transfer.posted += described.bytes;
   ++transfer.in_flight;
   ++x_pieces;
+  x_piece_bytes += described.bytes;
   if (transfer.is_read) ++x_reads;
   return true;
 }
@@ -120,6 +123,7 @@ bool Connection::aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request,
 void Connection::on_piece(const Work& work, bool success, Sink& sink) noexcept {
   Transfer& transfer = *work.transfer;
   --x_pieces;
+  x_piece_bytes -= work.bytes;
   if (transfer.is_read) --x_reads;
   --transfer.in_flight;
   if (!success && !transfer.status) transfer.status = -FI_EIO;

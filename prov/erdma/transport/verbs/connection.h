@@ -224,7 +224,8 @@ class Connection final : public util::ListHook<DirtyTag> {
   util::IntrusiveList<Transfer> x_moving, x_waiting;
   util::IntrusiveList<Stream> x_streams;
   util::IntrusiveList<Answer> x_answers;
-  unsigned x_pieces = 0;  ///< of transfers, in flight
+  unsigned x_pieces = 0;       ///< of transfers, in flight
+  uint64_t x_piece_bytes = 0;  ///< of those
   unsigned x_reads = 0;
   unsigned x_answers_queued = 0;
   uint64_t x_heartbeat_address = 0;
