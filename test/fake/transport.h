@@ -33,6 +33,7 @@ struct Network {
 struct Behaviour {
   size_t eager = 1024;
   size_t room = SIZE_MAX;  ///< packets that may wait for the peer
+  size_t more_room = 0;    ///< that each poll() finds
   bool prefers_read = true;
   bool hold_transfers = false;  ///< read() and write() stay pending
   int transfer_status = 0;      ///< what on_done() reports; bytes move only if 0
@@ -243,6 +244,7 @@ class Transport final : public transport::Transport {
 
   int poll(transport::Sink& sink) noexcept override {
     int steps = 0;
+    behaviour.room += behaviour.more_room;
     for (auto& [port, each] : links) steps += poll_link(*each, sink);
     return steps;
   }

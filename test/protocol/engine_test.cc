@@ -130,6 +130,20 @@ START_TEST(messages_keep_their_order_over_a_full_link_and_mixed_protocols) {
 }
 END_TEST
 
+START_TEST(send_over_a_full_link_looks_for_room_before_it_waits) {
+  Pair pair;
+  char byte = 'b';
+  ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_one), 0);  // now they are connected
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  pair.a.transport.behaviour.room = 0;
+  pair.a.transport.behaviour.more_room = 1;
+  ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_two), 0);
+  ck_assert_uint_eq(pair.a.sent.entries.size(), 1);  // at once, so nothing waits behind it
+  ck_assert_ptr_eq(pair.a.sent.take().context, &g_two);
+}
+END_TEST
+
 START_TEST(inject_frees_the_buffer_at_once_even_if_the_link_is_full) {
   Pair pair;
   pair.a.transport.behaviour.room = 0;
@@ -536,6 +550,7 @@ Suite* engine_suite() {
   tcase_add_loop_test(tc, message_longer_than_its_receive_is_truncated_with_the_rest_in_olen, 0, 3);
   tcase_add_loop_test(tc, send_completes_with_delivery_complete_only_after_the_receive, 0, 2);
   tcase_add_test(tc, messages_keep_their_order_over_a_full_link_and_mixed_protocols);
+  tcase_add_test(tc, send_over_a_full_link_looks_for_room_before_it_waits);
   tcase_add_test(tc, inject_frees_the_buffer_at_once_even_if_the_link_is_full);
   tcase_add_test(tc, inject_beyond_the_limit_is_refused);
   tcase_add_test(tc, send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress);

@@ -182,6 +182,7 @@ class Engine final : public transport::Sink {
 
   // send.cc
   bool goes_direct(const SendArgs& args, const Peer& peer) noexcept;
+  bool send_direct(const SendArgs& args, Peer& peer) noexcept;
   int post_send_slow(SendArgs args, Peer& peer) noexcept;
   bool sends_full() const noexcept { return x_sends.in_use() >= x_config.send_limit; }
   Send* make_send(const SendArgs& args, Peer& peer) noexcept;
@@ -360,23 +361,28 @@ inline Peer* Engine::peer_at(uint64_t fi_addr) noexcept {
 /// Whether a send needs nothing but one packet, now.
 inline bool Engine::goes_direct(const SendArgs& args, const Peer& peer) noexcept {
   return peer.direct && !args.until_delivered && !args.fence &&
-         args.length <= transport::kAlwaysEager && ++x_sends_since_progress < kSendsPerProgress;
+         args.length <= transport::kAlwaysEager;
+}
+
+/// False: nothing happened.
+inline bool Engine::send_direct(const SendArgs& args, Peer& peer) noexcept {
+  const transport::Header header =
+      wire::encode({wire::Op::eager, args.wire_flags(), 0, 0, args.tag, args.data, args.length});
+  const auto hint = args.more ? transport::SendHint::more : transport::SendHint::none;
+  if (peer.link->send(header, args.iov, args.count, args.length, hint) != 0) [[unlikely]]
+    return false;
+  x_sent.succeed(args.report) = {args.context, args.completion_flags(), 0, nullptr, 0, 0,
+                                 UINT64_MAX};
+  return true;
 }
 
 inline int Engine::post_send(const SendArgs& args) noexcept {
   Peer* peer = peer_at(args.destination);
   if (!peer) [[unlikely]]
     return -FI_EINVAL;
-  if (goes_direct(args, *peer)) [[likely]] {
-    const transport::Header header =
-        wire::encode({wire::Op::eager, args.wire_flags(), 0, 0, args.tag, args.data, args.length});
-    const auto hint = args.more ? transport::SendHint::more : transport::SendHint::none;
-    if (peer->link->send(header, args.iov, args.count, args.length, hint) == 0) [[likely]] {
-      x_sent.succeed(args.report) = {args.context, args.completion_flags(), 0, nullptr, 0, 0,
-                                     UINT64_MAX};
+  if (goes_direct(args, *peer) && ++x_sends_since_progress < kSendsPerProgress) [[likely]]
+    if (send_direct(args, *peer)) [[likely]]
       return 0;
-    }
-  }
   return post_send_slow(args, *peer);
 }
 

@@ -10,10 +10,13 @@
 
 namespace erdma::protocol {
 
-/// With a request: whatever does not fit one packet right now.
+/// With a request, whatever does not fit one packet right now. Where the link has no room, the peer
+/// may have made some since we last looked: else this send and all behind it would need requests.
 // By value: what the caller holds in registers need not be in memory for the short way.
 int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
-  if (++x_sends_since_progress >= kSendsPerProgress) progress();
+  const bool has_no_room = goes_direct(args, peer);
+  if (has_no_room || ++x_sends_since_progress >= kSendsPerProgress) progress();
+  if (has_no_room && goes_direct(args, peer) && send_direct(args, peer)) return 0;
   if (args.inject && args.length > x_config.inject_size) return -FI_EMSGSIZE;
   Send* send = sends_full() ? nullptr : make_send(args, peer);
   if (!send) {
