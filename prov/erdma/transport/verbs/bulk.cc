@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 1024 * 1024;
 constexpr unsigned kMaxPieces = 8;               ///< in flight on one connection
-constexpr uint64_t kMaxBytes = 2 * 1024 * 1024;  ///< likewise: until then no more are posted
+constexpr uint64_t kMaxBytes = 2 * 1024 * 1024;  ///< likewise; the last may exceed it
 constexpr unsigned kPiecesPerSettle = 4;         ///< posting may take as long as moving
 
 /// The element of `list` at `offset`, and what is left of it from there.
