@@ -1,4 +1,6 @@
 // Counts and faults, and what the variables say.
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <sstream>
 
@@ -112,5 +114,24 @@ void* softcuda_alias(const void* pointer, size_t length) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   const Allocation* found = s.find(address, length);
   return found ? found->alias + (address - found->base) : nullptr;
+}
+
+int softcuda_device(const void* pointer) {
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  const Allocation* found = s.find(reinterpret_cast<uintptr_t>(pointer), 1);
+  return found ? found->device : -1;
+}
+
+int softcuda_device_of_dmabuf(int fd) {
+  struct stat asked {
+  }, known{};
+  if (fstat(fd, &asked)) return -1;
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  for (const auto& [base, one] : s.allocations)
+    if (fstat(one.fd, &known) == 0 && known.st_ino == asked.st_ino && known.st_dev == asked.st_dev)
+      return one.device;
+  return -1;
 }
 }

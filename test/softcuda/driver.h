@@ -74,5 +74,8 @@ unsigned long softcuda_calls(const char* function);
 /// Where the bytes of device memory lie for the simulated device, or null if [pointer, +length) is
 /// not inside one allocation.
 void* softcuda_alias(const void* pointer, size_t length);
+/// Which device's memory it is; -1: of none.
+int softcuda_device(const void* pointer);
+int softcuda_device_of_dmabuf(int fd);
 }
 #pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "softerdma/fault.h"
+#include "softerdma/posted.h"
 #include "softerdma/process.h"
 #include "softerdma/report.h"
 #include "softerdma/verbs_create.h"
@@ -178,8 +179,16 @@ bool unpack(Process& process, CqSlot& slot, ibv_wc& wc) {
     const MrEntry* mr = process.mr(slot.lkey);
     bool mapped = mr != nullptr && mr->key.load(std::memory_order_relaxed) == slot.lkey;
     const std::byte* from = slot.payload != 0 ? slot.data : qp->shared().ring() + slot.reserved;
-    // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    if (mapped) std::memcpy(reinterpret_cast<void*>(slot.address), from, slot.length);
+    PostedShared* queue =
+        mapped && mr->posted != 0 ? process.self()->posted(process.fabric, mr->adapter()) : nullptr;
+    if (queue != nullptr) {
+      const iovec piece{const_cast<std::byte*>(from), slot.length};
+      (void)post_store(process.fabric, *process.self(), *queue, mr->gpu(), mr->chance, &piece, 1,
+                       slot.address);
+    } else if (mapped) {
+      // NOLINTNEXTLINE(performance-no-int-to-ptr)
+      std::memcpy(reinterpret_cast<void*>(slot.address), from, slot.length);
+    }
     if (slot.payload == 0) {
       qp->shared().ring_head.store(slot.ring_end, std::memory_order_release);
     }

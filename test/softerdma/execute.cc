@@ -1,8 +1,10 @@
 // What the adapter does with one work request, on both ends of the wire.
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "softerdma/data_path.h"
+#include "softerdma/posted.h"
 #include "softerdma/process.h"
 #include "softerdma/report.h"
 #include "softerdma/verbs_create.h"
@@ -33,7 +35,33 @@ class Busy {
 struct Pieces {
   iovec iov[kMaxSge];
   size_t count = 0;
+  const MrEntry* gpu = nullptr;  ///< of the last, if stores to it are posted
 };
+
+/// The adapter reads from a GPU: what it had stored there before arrives first, unless the region
+/// lets reads overtake stores.
+void read_gpu(Fabric& fabric, PeerProcess& owner, const MrEntry* mr) {
+  if (mr->posted == 0 || (mr->access & IBV_ACCESS_RELAXED_ORDERING) != 0) return;
+  if (PostedShared* queue = owner.posted(fabric, mr->adapter()))
+    arrive(fabric, owner, *queue, mr->gpu());
+}
+
+/// The adapter of `owner` stores to its memory.
+int store(Fabric& fabric, PeerProcess& owner, const MrEntry* mr, const iovec* iov, size_t count,
+          uint64_t address, size_t length) {
+  PostedShared* queue = mr->posted != 0 ? owner.posted(fabric, mr->adapter()) : nullptr;
+  if (queue == nullptr) return owner.write(iov, count, address, length);
+  return post_store(fabric, owner, *queue, mr->gpu(), mr->chance, iov, count, address);
+}
+
+/// What a READ or an atomic operation brought.
+int take_result(Process& process, const Pieces& pieces, const void* bytes, size_t length) {
+  void* to = pieces.iov[0].iov_base;
+  if (pieces.gpu == nullptr) return std::memcpy(to, bytes, length), 0;
+  const iovec piece{const_cast<void*>(bytes), length};
+  return store(process.fabric, *process.self(), pieces.gpu, &piece, 1,
+               reinterpret_cast<uint64_t>(to), length);
+}
 
 bool local_pieces(Process& process, const Qp& qp, const Work& work, uint32_t access,
                   Pieces& pieces) {
@@ -45,6 +73,10 @@ bool local_pieces(Process& process, const Qp& qp, const Work& work, uint32_t acc
       const MrEntry* mr =
           process.self()->find(sge.lkey, sge.addr, sge.length, access, qp.map.as<QpShared>()->pd);
       if (mr == nullptr) return false;
+      if (mr->posted != 0) {
+        pieces.gpu = mr;
+        if (access == 0) read_gpu(process.fabric, *process.self(), mr);
+      }
       // NOLINTNEXTLINE(performance-no-int-to-ptr)
       address = reinterpret_cast<void*>(mr->address + (sge.addr - mr->iova));
     }
@@ -77,8 +109,8 @@ CqSlot* claim(const RemoteCq& cq, uint64_t& position) {
 }
 
 /// Puts the payload where polling the completion will find it, or at once where it belongs.
-Executed place(Remote& remote, CqSlot& slot, const Pieces& pieces, uint32_t length,
-               uint64_t address, uint64_t small) {
+Executed place(Process& process, Remote& remote, CqSlot& slot, const Pieces& pieces,
+               uint32_t length, uint64_t address, const MrEntry* mr, uint64_t small) {
   slot.payload = 0;
   if (length == 0) return {};
   std::byte* to = nullptr;
@@ -111,14 +143,14 @@ Executed place(Remote& remote, CqSlot& slot, const Pieces& pieces, uint32_t leng
     }
     return {};
   }
-  int error = remote.process->write(pieces.iov, pieces.count, address, length);
+  int error = store(process.fabric, *remote.process, mr, pieces.iov, pieces.count, address, length);
   if (error == 0) return {};
   if (error == ESRCH) return kLost;
   return kill(IBV_WC_REM_ACCESS_ERR, Cause::remote_access, true);
 }
 
 /// Consumes a receive of the peer: SEND in all its forms, and WRITE with immediate data.
-Executed deliver(Qp& qp, Remote& remote, const Work& work, const Pieces& pieces) {
+Executed deliver(Process& process, Qp& qp, Remote& remote, const Work& work, const Pieces& pieces) {
   QpShared& target = remote.shared();
   RqEntry& receive = target.rq()[remote.rq_head & (target.rq_size - 1)];
   if (receive.sequence.load(std::memory_order_acquire) != remote.rq_head + 1) {
@@ -127,10 +159,11 @@ Executed deliver(Qp& qp, Remote& remote, const Work& work, const Pieces& pieces)
   bool write = work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   uint32_t length = write ? 0 : work.length;
   uint64_t address = 0;
+  const MrEntry* mr = nullptr;
   if (length > receive.length) return kill(IBV_WC_GENERAL_ERR, Cause::too_long, true);
   if (length > 0) {
-    const MrEntry* mr = remote.process->find(receive.lkey, receive.address, length,
-                                             IBV_ACCESS_LOCAL_WRITE, target.pd);
+    mr = remote.process->find(receive.lkey, receive.address, length, IBV_ACCESS_LOCAL_WRITE,
+                              target.pd);
     if (mr == nullptr) return kill(IBV_WC_GENERAL_ERR, Cause::local_access, true);
     address = mr->address + (receive.address - mr->iova);
   }
@@ -155,8 +188,8 @@ Executed deliver(Qp& qp, Remote& remote, const Work& work, const Pieces& pieces)
   slot->status = IBV_WC_SUCCESS;
   slot->flags =
       static_cast<uint8_t>((imm ? CqSlot::with_imm : 0) | (work.solicited ? CqSlot::solicited : 0));
-  Executed result =
-      place(remote, *slot, pieces, length, address, qp.device->config.limits.small_send);
+  Executed result = place(process, remote, *slot, pieces, length, address, mr,
+                          qp.device->config.limits.small_send);
   if (result.outcome != Outcome::done) {
     slot->state.store(cq.word(CqSlot::dropped, 0, position), std::memory_order_release);
     return result;
@@ -174,50 +207,32 @@ Executed copy_result(int error, Cause cause) {
   return kill(IBV_WC_REM_ACCESS_ERR, cause, true);
 }
 
-Executed write(Remote& remote, const Work& work, const Pieces& pieces) {
+Executed write(Process& process, Remote& remote, const Work& work, const Pieces& pieces) {
   if (work.length == 0) return {};
   const MrEntry* mr = remote.process->find(work.rkey, work.remote_address, work.length,
                                            IBV_ACCESS_REMOTE_WRITE, remote.shared().pd);
   if (mr == nullptr) return kill(IBV_WC_REM_ACCESS_ERR, Cause::remote_access, true);
   uint64_t address = mr->address + (work.remote_address - mr->iova);
-  return copy_result(remote.process->write(pieces.iov, pieces.count, address, work.length),
-                     Cause::remote_access);
+  return copy_result(
+      store(process.fabric, *remote.process, mr, pieces.iov, pieces.count, address, work.length),
+      Cause::remote_access);
 }
 
-Executed read(Remote& remote, const Work& work, const Pieces& pieces) {
+Executed read(Process& process, Remote& remote, const Work& work, const Pieces& pieces) {
   if (work.length == 0) return {};
   const MrEntry* mr = remote.process->find(work.rkey, work.remote_address, work.length,
                                            IBV_ACCESS_REMOTE_READ, remote.shared().pd);
   if (mr == nullptr) return kill(IBV_WC_REM_ACCESS_ERR, Cause::remote_access, true);
   uint64_t address = mr->address + (work.remote_address - mr->iova);
-  return copy_result(remote.process->read(pieces.iov[0].iov_base, address, work.length),
-                     Cause::remote_access);
+  read_gpu(process.fabric, *remote.process, mr);
+  if (pieces.gpu == nullptr)
+    return copy_result(remote.process->read(pieces.iov[0].iov_base, address, work.length),
+                       Cause::remote_access);
+  std::vector<std::byte> bytes(work.length);
+  int error = remote.process->read(bytes.data(), address, work.length);
+  if (error == 0) error = take_result(process, pieces, bytes.data(), work.length);
+  return copy_result(error, Cause::remote_access);
 }
-
-/// Atomic among the atomic operations of all processes, not against the target's processor.
-class AtomicsLock {
- public:
-  AtomicsLock(Fabric& fabric, uint32_t target) noexcept
-      : x_word(fabric.shared().processes[target].atomics_lock) {
-    uint32_t mine = fabric.slot() + 1;
-    for (unsigned tries = 1;; ++tries) {
-      uint32_t holder = 0;
-      if (x_word.compare_exchange_weak(holder, mine)) return;
-      // Taken over from the dead; threads of this process wait for one another.
-      if (tries % 1024 == 0 && holder != 0 && holder != mine && !fabric.alive(holder - 1) &&
-          x_word.compare_exchange_strong(holder, mine)) {
-        return;
-      }
-      if (tries % 64 == 0) sched_yield();
-    }
-  }
-  AtomicsLock(const AtomicsLock&) = delete;
-  AtomicsLock& operator=(const AtomicsLock&) = delete;
-  ~AtomicsLock() { x_word.store(0, std::memory_order_release); }
-
- private:
-  std::atomic<uint32_t>& x_word;
-};
 
 Executed atomic(Process& process, Remote& remote, const Work& work, const Pieces& pieces) {
   if (pieces.count != 1 || work.length != 8) {
@@ -229,7 +244,10 @@ Executed atomic(Process& process, Remote& remote, const Work& work, const Pieces
     return kill(IBV_WC_REM_ACCESS_ERR, Cause::remote_access, true);
   }
   uint64_t address = mr->address + (work.remote_address - mr->iova);
-  AtomicsLock lock(process.fabric, remote.process->slot);
+  // Atomic among the atomic operations of all processes, not against the target's processor.
+  WordLock lock(process.fabric,
+                process.fabric.shared().processes[remote.process->slot].atomics_lock);
+  read_gpu(process.fabric, *remote.process, mr);
   uint64_t old = 0;
   int error = remote.process->read(&old, address, sizeof old);
   if (error == 0) {
@@ -238,7 +256,7 @@ Executed atomic(Process& process, Remote& remote, const Work& work, const Pieces
     iovec piece{&next, sizeof next};
     if (next != old) error = remote.process->write(&piece, 1, address, sizeof next);
   }
-  std::memcpy(pieces.iov[0].iov_base, &old, sizeof old);
+  if (error == 0) error = take_result(process, pieces, &old, sizeof old);
   return copy_result(error, Cause::remote_access);
 }
 
@@ -292,18 +310,18 @@ Executed try_work(Process& process, Qp& qp, const Work& work) {
   }
   switch (work.opcode) {
     case IBV_WR_RDMA_WRITE:
-      return write(remote, work, pieces);
+      return write(process, remote, work, pieces);
     case IBV_WR_RDMA_READ:
-      return read(remote, work, pieces);
+      return read(process, remote, work, pieces);
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
       return atomic(process, remote, work, pieces);
     case IBV_WR_RDMA_WRITE_WITH_IMM: {
-      Executed result = write(remote, work, pieces);
-      return result.outcome == Outcome::done ? deliver(qp, remote, work, pieces) : result;
+      Executed result = write(process, remote, work, pieces);
+      return result.outcome == Outcome::done ? deliver(process, qp, remote, work, pieces) : result;
     }
     default:
-      return deliver(qp, remote, work, pieces);
+      return deliver(process, qp, remote, work, pieces);
   }
 }
 

@@ -44,6 +44,7 @@ constexpr Knob kKnobs[] = {
     {"late", &Limits::late, 0},
     {"peermem", &Limits::peermem, 1},
     {"dmabuf", &Limits::dmabuf, 0},
+    {"posted", &Limits::posted, 0},
     {"passive_first", &Limits::passive_first, 0},
 };
 

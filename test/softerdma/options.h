@@ -35,6 +35,7 @@ struct Limits {
   uint64_t late;      ///< 1: a thread executes all work requests, as late as a real device would
   uint64_t peermem;   ///< 1: ibv_reg_mr() takes memory of a (simulated) GPU
   uint64_t dmabuf;    ///< 1: there is ibv_reg_dmabuf_mr()
+  uint64_t posted;    ///< stores to memory of a GPU arrive late: posted.h
   uint64_t passive_first;  ///< 1: the passive side may send before it has heard the active side
 };
 

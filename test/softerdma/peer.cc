@@ -87,6 +87,23 @@ int PeerProcess::write(const iovec* local, size_t count, uint64_t remote, size_t
   return transfer(true, local, count, remote, length);
 }
 
+int PeerProcess::place(const void* local, uint64_t remote, size_t length) noexcept {
+  iovec here{const_cast<void*>(local), length};
+  if (!x_self) return write(&here, 1, remote, length);
+  iovec there{reinterpret_cast<void*>(remote), length};  // NOLINT(performance-no-int-to-ptr)
+  return process_vm_writev(getpid(), &here, 1, &there, 1, 0) == static_cast<ssize_t>(length)
+             ? 0
+             : EFAULT;
+}
+
+PostedShared* PeerProcess::posted(Fabric& fabric, uint32_t adapter) {
+  if (adapter >= kDevicesPerProcess) return nullptr;
+  std::lock_guard guard(x_mutex);
+  Mapping& map = x_posted[adapter];
+  if (!map) map = Mapping::open(fabric.process_folder(slot) + "/posted" + std::to_string(adapter));
+  return map.as<PostedShared>();
+}
+
 int PeerProcess::read(void* local, uint64_t remote, size_t length) noexcept {
   iovec piece{local, length};
   return transfer(false, &piece, 1, remote, length);

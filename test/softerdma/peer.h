@@ -10,6 +10,7 @@
 
 #include "softerdma/fabric.h"
 #include "softerdma/mapping.h"
+#include "softerdma/posted.h"
 #include "softerdma/shared.h"
 
 namespace softerdma {
@@ -44,6 +45,10 @@ class PeerProcess {
   /// address is not mapped, ESRCH = the peer is gone, else the kernel refuses.
   int write(const iovec* local, size_t count, uint64_t remote, size_t length) noexcept;
   int read(void* local, uint64_t remote, size_t length) noexcept;
+  /// As write(), also where the peer is this process and the memory may be gone.
+  int place(const void* local, uint64_t remote, size_t length) noexcept;
+  /// Stores on their way from its n-th adapter to GPUs; null: it has none.
+  PostedShared* posted(Fabric& fabric, uint32_t adapter);
   /// The entry of a key if it covers the range, has all of `access` and belongs to `pd`.
   const MrEntry* find(uint32_t key, uint64_t address, uint64_t length, uint32_t access,
                       uint32_t pd) noexcept;
@@ -71,6 +76,7 @@ class PeerProcess {
   Mapping x_mrs;
   std::mutex x_mutex;  ///< guards what follows
   std::map<uint32_t, std::weak_ptr<RemoteCq>> x_cqs;
+  Mapping x_posted[kDevicesPerProcess];
   std::deque<Message> x_queued;
 };
 

@@ -48,11 +48,16 @@ struct MrEntry {
   std::atomic<uint32_t> key;  ///< 0 = none
   uint32_t access;
   uint32_t pd;
-  uint32_t reserved;
+  /// Memory of a GPU to which stores are posted: 1 + adapter << 16 + GPU. 0 = any other.
+  uint32_t posted;
   uint64_t iova;
   uint64_t address;
   uint64_t length;
-  uint64_t spare[3];
+  uint64_t chance;  ///< with `posted`: Limits::posted
+  uint64_t spare[2];
+
+  uint32_t adapter() const noexcept { return (posted - 1) >> 16; }
+  uint32_t gpu() const noexcept { return (posted - 1) & 0xffff; }
 };
 static_assert(sizeof(MrEntry) == 64);
 

@@ -6,8 +6,10 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <string>
 
 #include "softerdma/fault.h"
+#include "softerdma/posted.h"
 #include "softerdma/process.h"
 #include "softerdma/report.h"
 #include "softerdma/verbs_create.h"
@@ -20,7 +22,7 @@ using namespace softerdma;
 namespace {
 
 constexpr unsigned kRemoteMutable = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-/// RELAXED_ORDERING and its neighbours are ignored in silence.
+/// RELAXED_ORDERING and its neighbours are ignored in silence, but for GPUs (execute.cc).
 constexpr unsigned kKnownAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kRemoteMutable | IBV_ACCESS_OPTIONAL_RANGE;
 
@@ -42,30 +44,48 @@ int refuse(const Process& process, const Limits& limits, size_t length, unsigned
   return fault_on_registration();
 }
 
-/// Where the bytes lie that a simulated GPU (test/softcuda) shows at an address, if it does: the
-/// processor has no access there. 0 or an errno, as of a kernel that can't pin the memory.
-int find_on_gpu(const Limits& limits, size_t length, void*& address) {
-  using Alias = void*(const void*, size_t);
+/// A function of the simulated GPU's (test/softcuda); null: this process has none.
+template <typename F>
+F* of_gpu(const char* name) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (driver == nullptr) return 0;
-  auto* alias = reinterpret_cast<Alias*>(dlsym(driver, "softcuda_alias"));
+  if (driver == nullptr) return nullptr;
+  auto* function = reinterpret_cast<F*>(dlsym(driver, name));
   dlclose(driver);
+  return function;
+}
+
+/// Where the bytes lie that a simulated GPU shows at an address, if it does, and which GPU (else
+/// -1): the processor has no access there. 0 or an errno, as of a kernel that can't pin the memory.
+int find_on_gpu(const Limits& limits, size_t length, void*& address, int& gpu) {
+  auto* alias = of_gpu<void*(const void*, size_t)>("softcuda_alias");
   if (alias == nullptr || alias(address, 1) == nullptr) return 0;
   void* bytes = limits.peermem != 0 ? alias(address, length) : nullptr;
   if (bytes == nullptr) return EFAULT;
+  if (auto* device = of_gpu<int(const void*)>("softcuda_device")) gpu = device(address);
   address = bytes;
   return 0;
 }
 
+/// Stores to this GPU are posted: MrEntry::posted, or 0 if they are not. Caller holds
+/// Process::mutex.
+uint32_t posted_to(Process& process, const Device& device, int gpu) {
+  if (gpu < 0 || device.config.limits.posted == 0) return 0;
+  if (process.self()->posted(process.fabric, device.index) == nullptr) {
+    const std::string name = "posted" + std::to_string(device.index);
+    if (!Mapping::create(process.fabric.own_path(name), sizeof(PostedShared))) return 0;
+  }
+  return 1 + (device.index << 16 | static_cast<uint32_t>(gpu));
+}
+
 Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned access,
-                    bool dmabuf = false) {
+                    bool dmabuf = false, int gpu = -1) {
   Context& context = Context::from(pd->context);
   Process& process = *context.process;
   const Limits& limits = context.device->config.limits;
   void* const named = address;
   std::lock_guard guard(process.mutex);
   int error = refuse(process, limits, length, access);
-  if (error == 0 && !dmabuf) error = find_on_gpu(limits, length, address);
+  if (error == 0 && !dmabuf) error = find_on_gpu(limits, length, address, gpu);
   uint32_t index = error == 0 ? take_index(process, limits) : 0;
   if (index == 0) {
     errno = error != 0 ? error : ENOMEM;
@@ -86,6 +106,8 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
   entry.iova = iova;
   entry.address = reinterpret_cast<uint64_t>(address);
   entry.length = length;
+  entry.posted = posted_to(process, *context.device, gpu);
+  entry.chance = limits.posted;
   entry.key.store(mr->rkey, std::memory_order_release);
   process.registered_bytes += length;
   ++static_cast<Pd*>(pd)->children;
@@ -140,10 +162,11 @@ SOFTERDMA_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t leng
     errno = EINVAL;
     return nullptr;
   }
+  auto* device = of_gpu<int(int)>("softcuda_device_of_dmabuf");
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return nullptr;
   Mr* mr = register_memory(pd, static_cast<char*>(mapped) + offset, length, iova,
-                           static_cast<unsigned>(access), true);
+                           static_cast<unsigned>(access), true, device ? device(fd) : 0);
   if (mr == nullptr) {
     int error = errno;
     munmap(mapped, bytes);
@@ -165,6 +188,10 @@ SOFTERDMA_API int ibv_dereg_mr(ibv_mr* handle) {
     for (uint32_t i = 0; i < process.highest_qp; ++i) {
       if (Qp* qp = process.qps[i].load(); qp != nullptr) quiesce(process, *qp);
     }
+    const Device& device = *Context::from(handle->context).device;
+    if (process.mrs.as<MrEntry>()[mr->handle].posted != 0)
+      arrive_all(process.fabric, *process.self(),
+                 *process.self()->posted(process.fabric, device.index));
     process.registered_bytes -= mr->length;
     process.free_mrs.push_front(mr->handle);
   }
