@@ -16,6 +16,7 @@
 #include "transport/self/self_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/staging/staging_transport.h"
+#include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/gpu_registrations.h"
 #include "transport/verbs/verbs_transport.h"
 #include "util/log.h"
@@ -103,7 +104,8 @@ std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& reques
 struct Domain::Nic {
   std::unique_ptr<transport::verbs::Device> device;
   std::unique_ptr<transport::verbs::RegistrationCache> cache;
-  transport::DirectSource* direct = nullptr;  ///< of GPU memory; the cache itself
+  transport::DirectSource* direct = nullptr;                  ///< of GPU memory; the cache itself
+  std::unique_ptr<transport::verbs::GpuMemoryOpener> opener;  ///< of the same, for RMA
   const uint32_t epoch = util::process_epoch();
 
   ~Nic() {
@@ -117,7 +119,7 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
     : x_fabric(fabric),
       x_auto(wants_auto_progress(info)),
       x_settings(std::move(settings)),
-      x_one_sided(!cuda_for(info.caps)),
+      x_atomics(!cuda_for(info.caps)),
       x_local(LocalAddresses::load()),
       x_own_address(own_host(info, x_local)),
       x_lock(needs_lock(info)),
@@ -166,6 +168,10 @@ int Domain::open_nic(const fi_info& info) {
                                                                      std::move(nic->cache));
     nic->direct = both.get();
     nic->cache = std::move(both);
+  }
+  if (hmem::Cuda* const any = cuda_for(info.caps)) {
+    nic->opener = std::make_unique<transport::verbs::GpuMemoryOpener>(*nic->device, *any);
+    x_regions.open_device_memory_with(*nic->opener);
   }
   x_nic = std::move(nic);
   return 0;

@@ -62,8 +62,8 @@ class Domain final : public fid_domain {
   bool names_us(const util::SocketAddress& address) const noexcept;
   /// The CUDA driver for whoever has these capabilities; null without FI_HMEM.
   hmem::Cuda* cuda_for(uint64_t caps) const noexcept;
-  /// Whether endpoints made from the info of this domain have RMA and atomics.
-  bool one_sided() const noexcept { return x_one_sided; }
+  /// Whether endpoints made from the info of this domain have atomics.
+  bool atomics() const noexcept { return x_atomics; }
   bool has_nic() const noexcept { return x_nic != nullptr; }
   /// What endpoints made from `info` and their peers must share.
   std::string key_of(const fi_info& info) const;
@@ -96,7 +96,7 @@ class Domain final : public fid_domain {
   Fabric& x_fabric;
   const bool x_auto;
   Settings x_settings;
-  const bool x_one_sided;
+  const bool x_atomics;
   LocalAddresses x_local;
   util::SocketAddress x_own_address;
   util::OptionalLock x_lock;

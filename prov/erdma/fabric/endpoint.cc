@@ -100,7 +100,7 @@ int Endpoint::enable() {
   announce_descriptors();
   msg = x_cuda ? &g_msg_ops_any_memory : &g_msg_ops;
   tagged = x_cuda ? &g_tagged_ops_any_memory : &g_tagged_ops;
-  rma = x_cuda ? &g_no_rma_ops : &g_rma_ops;
+  rma = x_cuda ? &g_rma_ops_any_memory : &g_rma_ops;
   atomic = x_cuda ? &g_no_atomic_ops : &g_atomic_ops;
   if (AutoProgress* driver = x_domain.auto_progress()) driver->add(*this);
   ERDMA_INFO(EP_CTRL, "endpoint %s enabled\n", x_transports.name.to_string().c_str());
@@ -185,7 +185,8 @@ void Endpoint::on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonic
 
 util::Result<transport::Link*> Endpoint::route(const util::SocketAddress& address) noexcept {
   const TransportSet& to = x_transports;
-  if (to.self && address == to.name) return to.self->link_to(address);
+  // The NIC's way where there may be device memory: a read from oneself flushes what it wrote.
+  if (to.self && address == to.name) return (x_cuda && to.nic ? to.nic : to.self)->link_to(address);
   if (to.shm && x_domain.local_addresses().contains(address)) return to.shm->link_to(address);
   if (to.nic) return to.nic->link_to(address);
   return -FI_EHOSTUNREACH;

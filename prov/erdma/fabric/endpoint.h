@@ -80,6 +80,7 @@ class Endpoint final : public fid_ep,
   ssize_t probe(const protocol::ReceiveArgs& args, protocol::Probe kind) noexcept;
   // The same where buffers may be device memory.
   ssize_t send_any(const protocol::SendArgs& args) noexcept;
+  ssize_t one_sided_any(protocol::OneSidedArgs args) noexcept;
   ssize_t receive_any(protocol::ReceiveArgs args) noexcept;
   ssize_t probe_any(protocol::ReceiveArgs args, protocol::Probe kind) noexcept;
 
@@ -191,7 +192,7 @@ inline ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {
 
 extern fi_ops_msg g_msg_ops, g_msg_ops_any_memory, g_msg_ops_disabled;
 extern fi_ops_tagged g_tagged_ops, g_tagged_ops_any_memory, g_tagged_ops_disabled;
-extern fi_ops_rma g_rma_ops, g_rma_ops_disabled;
+extern fi_ops_rma g_rma_ops, g_rma_ops_any_memory, g_rma_ops_disabled;
 extern fi_ops_atomic g_atomic_ops, g_atomic_ops_disabled;
 
 }  // namespace erdma::fabric

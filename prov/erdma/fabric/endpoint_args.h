@@ -93,6 +93,9 @@ struct HostMemory {
   static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
     return ep.send(args);
   }
+  static ssize_t one_sided(Endpoint& ep, const protocol::OneSidedArgs& args) noexcept {
+    return ep.one_sided(args);
+  }
   static ssize_t receive(Endpoint& ep, const protocol::ReceiveArgs& args) noexcept {
     return ep.receive(args);
   }
@@ -106,6 +109,9 @@ struct HostMemory {
 struct AnyMemory {
   static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
     return ep.send_any(args);
+  }
+  static ssize_t one_sided(Endpoint& ep, const protocol::OneSidedArgs& args) noexcept {
+    return ep.one_sided_any(args);
   }
   static ssize_t receive(Endpoint& ep, const protocol::ReceiveArgs& args) noexcept {
     return ep.receive_any(args);

@@ -280,7 +280,7 @@ int compwritevalid(fid_ep* ep, fi_datatype datatype, fi_op op, size_t* count) no
 int query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
                  uint64_t flags) noexcept {
   constexpr uint64_t kForms = FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC;
-  if (!Domain::from(domain).one_sided()) return -FI_ENOSYS;
+  if (!Domain::from(domain).atomics()) return -FI_ENOSYS;
   if (!attr || (flags & kForms) == kForms) return -FI_EINVAL;
   if (flags & ~kForms) return -FI_EOPNOTSUPP;  // FI_TAGGED: no atomics with tags
   const Form form = flags & FI_FETCH_ATOMIC     ? Form::fetch

@@ -35,24 +35,6 @@ protocol::OneSidedArgs rma_args(const Endpoint& ep, Op op, const Local& local, c
   return args;
 }
 
-ssize_t transfer(fid_ep* fid, Op op, const void* buffer, size_t length, fi_addr_t peer,
-                 uint64_t address, uint64_t key, void* context) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
-  if (const int bad = check_buffer(buffer, length)) return bad;
-  const iovec iov = piece(buffer, length);
-  const Segment segment{address, key, length};
-  return ep.one_sided(rma_args(ep, op, {&iov, 1, length}, {peer, &segment, 1}, context));
-}
-
-ssize_t transferv(fid_ep* fid, Op op, const iovec* iov, size_t count, fi_addr_t peer,
-                  uint64_t address, uint64_t key, void* context) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
-  size_t length = 0;
-  if (const int bad = check_iov(iov, count, length)) return bad;
-  const Segment segment{address, key, length};
-  return ep.one_sided(rma_args(ep, op, {iov, count, length}, {peer, &segment, 1}, context));
-}
-
 /// The remote segments of a message; they must be as long as the local memory.
 int take_segments(const fi_msg_rma& msg, size_t length, Segment* segments) noexcept {
   if (msg.rma_iov_count > transport::kMaxIov || (msg.rma_iov_count && !msg.rma_iov))
@@ -66,6 +48,28 @@ int take_segments(const fi_msg_rma& msg, size_t length, Segment* segments) noexc
   return total == length ? 0 : -FI_EINVAL;
 }
 
+template <typename Memory>
+ssize_t transfer(fid_ep* fid, Op op, const void* buffer, size_t length, fi_addr_t peer,
+                 uint64_t address, uint64_t key, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  const Segment segment{address, key, length};
+  return Memory::one_sided(ep, rma_args(ep, op, {&iov, 1, length}, {peer, &segment, 1}, context));
+}
+
+template <typename Memory>
+ssize_t transferv(fid_ep* fid, Op op, const iovec* iov, size_t count, fi_addr_t peer,
+                  uint64_t address, uint64_t key, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  size_t length = 0;
+  if (const int bad = check_iov(iov, count, length)) return bad;
+  const Segment segment{address, key, length};
+  return Memory::one_sided(ep,
+                           rma_args(ep, op, {iov, count, length}, {peer, &segment, 1}, context));
+}
+
+template <typename Memory>
 ssize_t transfermsg(fid_ep* fid, Op op, const fi_msg_rma* msg, uint64_t flags) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   size_t length = 0;
@@ -78,9 +82,10 @@ ssize_t transfermsg(fid_ep* fid, Op op, const fi_msg_rma* msg, uint64_t flags) n
                                          {msg->addr, segments, msg->rma_iov_count}, msg->context);
   args.local.data = msg->data;
   if (const int bad = apply_send_flags(ep, flags, args.local)) return bad;
-  return ep.one_sided(args);
+  return Memory::one_sided(ep, args);
 }
 
+template <typename Memory>
 ssize_t write_injected(fid_ep* fid, const void* buffer, size_t length, bool has_data, uint64_t data,
                        fi_addr_t peer, uint64_t address, uint64_t key) noexcept {
   if (const int bad = check_buffer(buffer, length)) return bad;
@@ -93,40 +98,49 @@ ssize_t write_injected(fid_ep* fid, const void* buffer, size_t length, bool has_
   args.op = Op::write;
   args.segments = &segment;
   args.segment_count = 1;
-  return Endpoint::from(fid).one_sided(args);
+  return Memory::one_sided(Endpoint::from(fid), args);
 }
 
+template <typename Memory>
 ssize_t read(fid_ep* ep, void* buffer, size_t length, void*, fi_addr_t peer, uint64_t address,
              uint64_t key, void* context) noexcept {
-  return transfer(ep, Op::read, buffer, length, peer, address, key, context);
+  return transfer<Memory>(ep, Op::read, buffer, length, peer, address, key, context);
 }
+template <typename Memory>
 ssize_t readv(fid_ep* ep, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t address,
               uint64_t key, void* context) noexcept {
-  return transferv(ep, Op::read, iov, count, peer, address, key, context);
+  return transferv<Memory>(ep, Op::read, iov, count, peer, address, key, context);
 }
+template <typename Memory>
 ssize_t readmsg(fid_ep* ep, const fi_msg_rma* msg, uint64_t flags) noexcept {
-  return transfermsg(ep, Op::read, msg, flags);
+  return transfermsg<Memory>(ep, Op::read, msg, flags);
 }
+template <typename Memory>
 ssize_t write(fid_ep* ep, const void* buffer, size_t length, void*, fi_addr_t peer,
               uint64_t address, uint64_t key, void* context) noexcept {
-  return transfer(ep, Op::write, buffer, length, peer, address, key, context);
+  return transfer<Memory>(ep, Op::write, buffer, length, peer, address, key, context);
 }
+template <typename Memory>
 ssize_t writev(fid_ep* ep, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t address,
                uint64_t key, void* context) noexcept {
-  return transferv(ep, Op::write, iov, count, peer, address, key, context);
+  return transferv<Memory>(ep, Op::write, iov, count, peer, address, key, context);
 }
+template <typename Memory>
 ssize_t writemsg(fid_ep* ep, const fi_msg_rma* msg, uint64_t flags) noexcept {
-  return transfermsg(ep, Op::write, msg, flags);
+  return transfermsg<Memory>(ep, Op::write, msg, flags);
 }
+template <typename Memory>
 ssize_t inject(fid_ep* ep, const void* buffer, size_t length, fi_addr_t peer, uint64_t address,
                uint64_t key) noexcept {
-  return write_injected(ep, buffer, length, false, 0, peer, address, key);
+  return write_injected<Memory>(ep, buffer, length, false, 0, peer, address, key);
 }
+template <typename Memory>
 ssize_t injectdata(fid_ep* ep, const void* buffer, size_t length, uint64_t data, fi_addr_t peer,
                    uint64_t address, uint64_t key) noexcept {
-  return write_injected(ep, buffer, length, true, data, peer, address, key);
+  return write_injected<Memory>(ep, buffer, length, true, data, peer, address, key);
 }
 
+template <typename Memory>
 // NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
 ssize_t writedata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t data,
                   fi_addr_t peer, uint64_t address, uint64_t key, void* context) noexcept {
@@ -138,23 +152,27 @@ ssize_t writedata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_
       rma_args(ep, Op::write, {&iov, 1, length}, {peer, &segment, 1}, context);
   args.local.has_data = true;
   args.local.data = data;
-  return ep.one_sided(args);
+  return Memory::one_sided(ep, args);
 }
+
+template <typename Memory>
+constexpr fi_ops_rma kRmaOps = {
+    .size = sizeof(fi_ops_rma),
+    .read = read<Memory>,
+    .readv = readv<Memory>,
+    .readmsg = readmsg<Memory>,
+    .write = write<Memory>,
+    .writev = writev<Memory>,
+    .writemsg = writemsg<Memory>,
+    .inject = inject<Memory>,
+    .writedata = writedata<Memory>,
+    .injectdata = injectdata<Memory>,
+};
 
 }  // namespace
 
-fi_ops_rma g_rma_ops = {
-    .size = sizeof(fi_ops_rma),
-    .read = read,
-    .readv = readv,
-    .readmsg = readmsg,
-    .write = write,
-    .writev = writev,
-    .writemsg = writemsg,
-    .inject = inject,
-    .writedata = writedata,
-    .injectdata = injectdata,
-};
+fi_ops_rma g_rma_ops = kRmaOps<HostMemory>;
+fi_ops_rma g_rma_ops_any_memory = kRmaOps<AnyMemory>;
 
 fi_ops_rma g_rma_ops_disabled = {
     .size = sizeof(fi_ops_rma),

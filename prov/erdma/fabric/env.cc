@@ -139,9 +139,8 @@ constexpr Variable kVariables[] = {
      "messages are copied through memory of the provider's own. Default: auto.",
      [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.mr_cache); }},
     {"FI_ERDMA_CUDA", "cuda", "auto or off",
-     "GPU memory in messages (FI_HMEM), where there is a CUDA driver and an application asks for "
-     "it. "
-     "Default: auto.",
+     "GPU memory in messages and RMA (FI_HMEM), where there is a CUDA driver and an application "
+     "asks for it. Default: auto.",
      [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.cuda); }},
     {"FI_ERDMA_RENDEZVOUS", "rendezvous", "auto, read or write",
      "Who moves the bytes of a large message through the NIC: the receiver by RDMA READ or the "

@@ -85,12 +85,11 @@ void fill_endpoint(fi_info& info, const Settings& settings) {
   info.rx_attr->iov_limit = kIovLimit;
 }
 
-/// Device memory in messages. No RMA, as a processor can't reach what peers would name.
+/// Device memory in messages and RMA. No atomics, as a processor can't reach what peers would name.
 void add_device_memory(fi_info& info) {
-  constexpr uint64_t kOneSided = kOneSidedCaps | kTargetCaps | FI_READ | FI_WRITE;
   for (uint64_t* caps : {&info.caps, &info.tx_attr->caps, &info.rx_attr->caps})
-    *caps = (*caps & ~kOneSided) | FI_HMEM;
-  info.domain_attr->mr_mode = FI_MR_HMEM;
+    *caps = (*caps & ~FI_ATOMIC) | FI_HMEM;
+  info.domain_attr->mr_mode |= FI_MR_HMEM;
 }
 
 std::string hexadecimal(uint32_t number) {

@@ -60,7 +60,7 @@ using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
 
 /// Everything that a domain can do, without addresses, device and domain name. The limits that
 /// hints are checked against, and what is returned where a hint says nothing.
-/// FI_HMEM is in it if `asked` and there is a CUDA driver; then one-sided operations are not.
+/// FI_HMEM is in it if `asked` and there is a CUDA driver; then atomics are not.
 InfoPtr make_offer(const Settings& settings, uint64_t asked);
 
 /// Name the domain and its device, seen under `address`.

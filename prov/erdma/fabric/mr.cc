@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -29,6 +30,16 @@ constexpr uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_
 constexpr int kMrBasic = 1 << 0;
 // Hints that change nothing for host memory.
 constexpr uint64_t kIgnoredFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
+
+/// FI_MR_DMABUF and struct fi_mr_dmabuf of libfabric 1.20: ABI, whatever headers this is built
+/// with.
+constexpr uint64_t kMrDmabuf = uint64_t(1) << 40;
+struct FileMemory {
+  int fd;
+  uint64_t offset;  ///< bytes, of both the file and `base`
+  size_t length;
+  void* base;
+};
 
 /// How long fi_close waits for operations of living peers, and then for the end of theirs that do
 /// not go on.
@@ -106,16 +117,16 @@ fi_ops_mr g_mr_ops = {
     .regattr = mr_regattr,
 };
 
-MemoryRegion::MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, uint64_t chosen) noexcept
+MemoryRegion::MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, const iovec* memory,
+                           size_t pieces) noexcept
     : fid_mr{}, x_owner(owner) {
   access = attr.access;
-  iov_count = attr.iov_count;
-  for (size_t i = 0; i < iov_count; ++i) iov[i] = attr.mr_iov[i];
+  iov_count = pieces;
+  std::copy_n(memory, pieces, iov);
   fid.fclass = FI_CLASS_MR;
   fid.context = attr.context;
   fid.ops = &g_mr_fid_ops;
   mem_desc = this;
-  key = chosen;
 }
 
 int MemoryRegion::close() noexcept {
@@ -141,6 +152,7 @@ MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api
       x_provider_keys(mr_mode & (FI_MR_PROV_KEY | kMrBasic)),
       x_attr_has_auth_key(FI_VERSION_GE(api_version, FI_VERSION(1, 5))),
       x_attr_has_interface(FI_VERSION_GE(api_version, FI_VERSION(1, 9))),
+      x_attr_has_dmabuf(FI_VERSION_GE(api_version, FI_VERSION(1, 20))),
       x_cuda(cuda),
       x_opened(std::move(opened)),
       x_closed(std::move(closed)) {}
@@ -149,13 +161,26 @@ MemoryRegions::~MemoryRegions() {
   for (const auto& [key, region] : x_regions) delete region;
 }
 
+/// What the attributes name: an iovec, or a dmabuf.
+struct MemoryRegions::Memory {
+  iovec iov[MemoryRegion::kMaxIov];
+  size_t count = 0;
+  bool device = false;
+  bool in_file = false;
+  transport::Dmabuf file{};
+};
+
 int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
   if (!attr || !mr) return -FI_EINVAL;
-  if (const int rc = check(*attr, flags)) return rc;
+  Memory memory;
+  if (const int rc = take(*attr, flags, memory)) return rc;
+  auto region = std::make_unique<MemoryRegion>(*this, *attr, memory.iov, memory.count);
+  if (memory.device)
+    if (const int rc = open_for_peers(*region, memory)) return rc;
   util::Guard guard(x_lock);
   uint64_t key = attr->requested_key;
   if (const int rc = choose_key(key)) return rc;
-  auto region = std::make_unique<MemoryRegion>(*this, *attr, key);
+  region->key = key;
   x_regions.emplace(key, region.get());
   if (x_opened) x_opened();
   *mr = region.release();
@@ -261,19 +286,43 @@ MemoryRegion* MemoryRegions::find(uint64_t key) noexcept {
   return found == x_regions.end() ? nullptr : found->second;
 }
 
+int MemoryRegions::take(const fi_mr_attr& attr, uint64_t flags, Memory& memory) const noexcept {
+  if (const int rc = check(attr, flags)) return rc;
+  if (flags & kMrDmabuf) {
+    if (const int rc = take_dmabuf(attr, memory)) return rc;
+  } else if (const int rc = check_iov(attr.mr_iov, attr.iov_count)) {
+    return rc;
+  } else {
+    memory.count = attr.iov_count;
+    std::copy_n(attr.mr_iov, memory.count, memory.iov);
+  }
+  return check_memory(attr, memory);
+}
+
 int MemoryRegions::check(const fi_mr_attr& attr, uint64_t flags) const noexcept {
-#ifdef FI_MR_DMABUF
-  if (flags & FI_MR_DMABUF) return -FI_EOPNOTSUPP;  // the attributes hold no iovec then
-#endif
-  if (flags & ~kIgnoredFlags) return -FI_EBADFLAGS;
+  if (flags & ~(kIgnoredFlags | (x_attr_has_dmabuf ? kMrDmabuf : 0))) return -FI_EBADFLAGS;
   if (attr.access & ~kAccess || attr.offset) return -FI_EINVAL;
-  if (x_attr_has_auth_key && attr.auth_key_size) return -FI_EOPNOTSUPP;
-  if (const int rc = check_iov(attr.mr_iov, attr.iov_count)) return rc;
-  return check_memory(attr);
+  return x_attr_has_auth_key && attr.auth_key_size ? -FI_EOPNOTSUPP : 0;
+}
+
+int MemoryRegions::take_dmabuf(const fi_mr_attr& attr, Memory& memory) const noexcept {
+  if (!x_cuda || attr.iface != FI_HMEM_CUDA)
+    return refuse(-FI_EOPNOTSUPP,
+                  "a dmabuf can be registered of FI_HMEM_CUDA only, on a domain opened with "
+                  "FI_HMEM");
+  FileMemory named{};
+  if (!attr.mr_iov || attr.iov_count != 1) return -FI_EINVAL;
+  std::memcpy(&named, attr.mr_iov, sizeof(named));
+  if (named.fd < 0 || !named.base || named.length == 0) return -FI_EINVAL;
+  memory.iov[0] = {static_cast<std::byte*>(named.base) + named.offset, named.length};
+  memory.count = 1;
+  memory.in_file = true;
+  memory.file = {named.fd, named.offset};
+  return check_iov(memory.iov, 1);
 }
 
 /// What the memory is: the driver says so, whatever the attributes name.
-int MemoryRegions::check_memory(const fi_mr_attr& attr) const noexcept {
+int MemoryRegions::check_memory(const fi_mr_attr& attr, Memory& memory) const noexcept {
   const fi_hmem_iface iface = x_attr_has_interface ? attr.iface : FI_HMEM_SYSTEM;
   if (iface != FI_HMEM_SYSTEM && (iface != FI_HMEM_CUDA || !x_cuda))
     return refuse(
@@ -281,19 +330,32 @@ int MemoryRegions::check_memory(const fi_mr_attr& attr) const noexcept {
         "memory of this interface can't be registered: iface must be FI_HMEM_SYSTEM or, on "
         "a domain opened with FI_HMEM, FI_HMEM_CUDA");
   if (!x_cuda) return 0;
-  bool device = false;
-  for (size_t i = 0; i < attr.iov_count; ++i) {
-    const iovec& part = attr.mr_iov[i];
+  for (size_t i = 0; i < memory.count; ++i) {
+    const iovec& part = memory.iov[i];
     const bool ours = x_cuda->is_device(part.iov_base);
     if (ours ? !x_cuda->covers(part.iov_base, part.iov_len) : iface == FI_HMEM_CUDA)
       return refuse(-FI_EINVAL, ours ? "a region is longer than the GPU memory it begins in"
                                      : "FI_HMEM_CUDA was said of memory that is not a GPU's");
-    device |= ours;
+    memory.device |= ours;
   }
-  if (!device || !(attr.access & (FI_REMOTE_READ | FI_REMOTE_WRITE))) return 0;
-  return refuse(-FI_EOPNOTSUPP,
-                "GPU memory can't be a target of RMA or atomics: register it without "
-                "FI_REMOTE_READ and FI_REMOTE_WRITE, for messages");
+  return 0;
+}
+
+/// Device memory is registered with the NIC at once: whoever registers it is to know whether peers
+/// can access it, and reads of one's own are to take the NIC's way.
+int MemoryRegions::open_for_peers(MemoryRegion& region, const Memory& memory) const {
+  region.device = true;
+  region.open_tried = true;
+  const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
+  if ((!reads && !writes) || !x_opener || !x_provider_keys || memory.iov[0].iov_len == 0) return 0;
+  if (memory.count > 1)
+    return refuse(-FI_EOPNOTSUPP,
+                  "GPU memory that peers access is to be registered piece by piece");
+  auto opened =
+      x_opener->open(memory.iov[0], memory.in_file ? &memory.file : nullptr, reads, writes);
+  if (!opened) return opened.error();
+  region.opened = std::move(*opened);
+  return 0;
 }
 
 /// In: the key that was asked for. Out: the key to use.

@@ -11,6 +11,7 @@
 #include <rdma/fi_domain.h>
 
 #include "protocol/regions.h"
+#include "transport/direct_source.h"
 #include "util/lock.h"
 #include "util/process_epoch.h"
 
@@ -49,7 +50,8 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
   static MemoryRegion& from(fid_mr* mr) noexcept { return static_cast<MemoryRegion&>(*mr); }
   static MemoryRegion& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_mr*>(fid)); }
 
-  MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, uint64_t chosen) noexcept;
+  MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, const iovec* memory,
+               size_t pieces) noexcept;
 
   int bind(fid_t object, uint64_t flags);
   int close() noexcept;
@@ -80,6 +82,11 @@ class MemoryRegions final : public protocol::Regions {
   MemoryRegions& operator=(const MemoryRegions&) = delete;
   ~MemoryRegions();
 
+  /// Before the first open(). Else peers access device memory by messages only.
+  void open_device_memory_with(transport::DeviceMemoryOpener& opener) noexcept {
+    x_opener = &opener;
+  }
+
   int open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr);
   /// Waits, for a few seconds at most, until operations of peers on it are over. -FI_EBUSY: some
   /// are not. No new one begins, and the region is to be closed again.
@@ -96,8 +103,12 @@ class MemoryRegions final : public protocol::Regions {
   void remove(RegionUser& user) noexcept;
 
  private:
+  struct Memory;
+  int take(const fi_mr_attr& attr, uint64_t flags, Memory& memory) const noexcept;
+  int take_dmabuf(const fi_mr_attr& attr, Memory& memory) const noexcept;
   int check(const fi_mr_attr& attr, uint64_t flags) const noexcept;
-  int check_memory(const fi_mr_attr& attr) const noexcept;
+  int check_memory(const fi_mr_attr& attr, Memory& memory) const noexcept;
+  int open_for_peers(MemoryRegion& region, const Memory& memory) const;
   int choose_key(uint64_t& key) noexcept;
   int random_key(uint64_t& key) noexcept;
   bool await_users(MemoryRegion& region) noexcept;
@@ -110,7 +121,9 @@ class MemoryRegions final : public protocol::Regions {
   // The application's fi_mr_attr is that of the API version it asked for.
   const bool x_attr_has_auth_key;
   const bool x_attr_has_interface;
+  const bool x_attr_has_dmabuf;
   hmem::Cuda* const x_cuda;  ///< null: regions are host memory
+  transport::DeviceMemoryOpener* x_opener = nullptr;
   const std::function<void()> x_opened;
   const std::function<void()> x_closed;
   std::unordered_map<uint64_t, MemoryRegion*> x_regions;

@@ -55,6 +55,7 @@ struct OneSidedArgs {
   wire::Op op;     ///< write, read, atomic
   const wire::Segment* segments;
   size_t segment_count;  ///< at most transport::kMaxIov; as many bytes as `local`, or as operands
+  bool device;           ///< some of `local` is not host memory
 
   // Atomics only.
   wire::AtomicWord word;  ///< `count` unset
@@ -276,6 +277,8 @@ class Engine final : public transport::Sink {
   int locate(Request& request, uint64_t access) noexcept;
   int add_range(Request& request, const wire::Segment& segment, uint64_t access) noexcept;
   void on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept;
+  bool must_flush(const Peer& peer, const Request& request) noexcept;
+  void on_device_transfer(Peer& peer, transport::Link& link, Request& request) noexcept;
   void serve(Peer& peer, transport::Link& link, Request& request) noexcept;
   int start(Service& service) noexcept;
   bool flush_services(Peer& peer) noexcept;
@@ -290,6 +293,8 @@ class Engine final : public transport::Sink {
 
   // one_sided_direct.cc
   int launch_direct(Send& send) noexcept;
+  bool is_bare_flush(const Send& send) const noexcept;
+  void read_one_byte(Send& send, const Grant& grant) noexcept;
   Grant* usable_grant(const Send& send) noexcept;
   bool overtakes_read(const Send& send) const noexcept;
   void leave_way(Send& send) noexcept;
@@ -345,6 +350,7 @@ class Engine final : public transport::Sink {
   util::Pool<OneSided, 16> x_one_sided;
   util::Pool<Service, 16> x_services;
   Unexpected* x_claimed = nullptr;
+  std::byte x_flush_sink{};  ///< read into, never looked at
   size_t x_min_multi_recv = 64;
   size_t x_injected = 0;  ///< sends that are `owed`
   std::unordered_map<util::SocketAddress, std::unique_ptr<Peer>, util::SocketAddressHash> x_peers;

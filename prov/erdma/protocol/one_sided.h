@@ -36,6 +36,7 @@ struct Grant {
   uint64_t length = 0;   ///< bytes
   bool reads = false, writes = false;
   bool fresh = true;     ///< nothing was accessed yet
+  bool flushes = false;  ///< device memory of our own: reads of it take the NIC's way, or fail
   bool revoked = false;  ///< stays until nobody uses it
   uint32_t users = 0;    ///< operations under way
   transport::Exposure memory;
@@ -63,8 +64,9 @@ struct OneSided {
   uint8_t segment_count = 0;
   bool segments_sent = false;
   wire::Segment segments[transport::kMaxIov];
-  size_t received = 0;                                                 ///< bytes of the result
-  bool until_placed = false;                                           ///< FI_DELIVERY_COMPLETE
+  size_t received = 0;        ///< bytes of the result
+  bool until_placed = false;  ///< FI_DELIVERY_COMPLETE
+  bool device = false;        ///< some of the memory here is not the host's
   enum class Way : uint8_t { none, packets, direct } way = Way::none;  ///< once it is under way
 
   // Atomics. Operands, then what to compare with, lie in the Send's copy or in `small`.
@@ -94,6 +96,12 @@ struct Request {
   Buffers memory;                         ///< ours
   Region* regions[transport::kMaxIov]{};  ///< of each piece of it
 
+  /// Some of the memory here is not the host's.
+  bool device() const noexcept {
+    for (size_t i = 0; i < memory.count; ++i)
+      if (regions[i]->device) return true;
+    return false;
+  }
   wire::RequestId initiator() const noexcept { return {header.index, header.generation}; }
 };
 

@@ -61,6 +61,7 @@ void Engine::on_atomic(Peer& peer, transport::Link& link, Request& request) noex
                peer.address.to_string().c_str());
     return send_fin(peer, request.initiator(), rc);
   }
+  if (request.device()) return send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
   std::byte before[kMaxAtomicBytes];
   auto* const target = static_cast<std::byte*>(request.memory.iov[0].iov_base);
   ask.function(target, ask.operands, ask.compares, ask.fetches ? before : nullptr, ask.count);

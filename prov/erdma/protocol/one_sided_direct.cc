@@ -1,6 +1,7 @@
 // RMA without the target's processor. A target that has executed an operation on a region grants
 // its peer direct access; from then on the initiator checks key, range and right itself, and what
 // does not fit the grant goes by packets, so that the target refuses it.
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <new>
@@ -37,12 +38,20 @@ bool Engine::overtakes_read(const Send& send) const noexcept {
   return op == wire::Op::atomic || (op == wire::Op::write && is_ordered(send));
 }
 
+/// A read of nothing from oneself, which may be meant to flush.
+bool Engine::is_bare_flush(const Send& send) const noexcept {
+  const OneSided& op = *send.one_sided;
+  return op.op == wire::Op::read && x_config.cuda && op.segments[0].length == 0 &&
+         send.peer->address == x_one_sided_setup->name;
+}
+
 /// Null: it goes by packets.
 Grant* Engine::usable_grant(const Send& send) noexcept {
   const OneSided& op = *send.one_sided;
   const wire::Segment& segment = op.segments[0];
+  const size_t length = send.buffers.length;
   if (op.op == wire::Op::atomic || op.segment_count != 1 || send.wire_flags & wire::kHasData ||
-      send.buffers.length == 0 || segment.length != send.buffers.length)
+      segment.length != length || (length == 0 && !is_bare_flush(send)))
     return nullptr;
   Peer& peer = *send.peer;
   if (peer.address == x_one_sided_setup->name) grant_to_self(peer, segment.key);
@@ -51,6 +60,7 @@ Grant* Engine::usable_grant(const Send& send) noexcept {
   if (found == peer.grants->ours.end()) return nullptr;
   Grant& grant = found->second;
   const bool permitted = op.op == wire::Op::read ? grant.reads : grant.writes;
+  if (length == 0 && !grant.flushes) return nullptr;
   return permitted && !grant.revoked && covers(grant, segment) ? &grant : nullptr;
 }
 
@@ -63,7 +73,8 @@ int Engine::launch_direct(Send& send) noexcept {
   // What packets carry is executed when the target looks. An unbroken row of operations waits for
   // them once; later ones among packets are packets, too.
   if (is_ordered(send) && peer.one_sided_packets > 0)
-    return grant->fresh ? -FI_EAGAIN : -FI_EOPNOTSUPP;
+    return grant->fresh || grant->flushes ? -FI_EAGAIN : -FI_EOPNOTSUPP;
+  if (send.buffers.length == 0) read_one_byte(send, *grant);
   const wire::Segment& segment = op.segments[0];
   const transport::RemoteRange remote{grant->memory, segment.address - grant->address,
                                       segment.length};
@@ -85,6 +96,15 @@ int Engine::launch_direct(Send& send) noexcept {
   send.state = Send::State::writing;
   peer.flying.push_back(send);
   return 0;
+}
+
+/// A read of nothing orders nothing: it takes a byte of the region with it, to nowhere.
+void Engine::read_one_byte(Send& send, const Grant& grant) noexcept {
+  wire::Segment& segment = send.one_sided->segments[0];
+  segment.address = std::min(segment.address, grant.address + grant.length - 1);
+  segment.length = send.buffers.length = 1;
+  send.buffers.count = 1;
+  send.buffers.iov[0] = {&x_flush_sink, 1};
 }
 
 /// It ends, whichever way it went.
@@ -160,8 +180,10 @@ void Engine::grant_after(Peer& peer, transport::Link& link, const Request& reque
 
 void Engine::grant(Peer& peer, transport::Link& link, uint64_t key, Region& region) noexcept try {
   if (region.open_tried && !region.opened) return;
-  if (region.iov_count != 1 || region.iov[0].iov_len == 0 || region.counts() ||
-      x_one_sided_setup->remote_reads.counts() || x_one_sided_setup->remote_writes.counts())
+  if (region.iov_count != 1 || region.iov[0].iov_len == 0) return;
+  const bool flushes = region.device && peer.address == x_one_sided_setup->name;
+  if (!flushes && (region.counts() || x_one_sided_setup->remote_reads.counts() ||
+                   x_one_sided_setup->remote_writes.counts()))
     return;
   Grants* const grants = grants_of(peer);
   if (!grants || grants->theirs.contains(key) || grants->theirs.size() >= Grants::kMost) return;
@@ -176,19 +198,18 @@ void Engine::grant(Peer& peer, transport::Link& link, uint64_t key, Region& regi
   header.flags = uint8_t((reads ? wire::kGrantReads : 0) | (writes ? wire::kGrantWrites : 0));
   header.segment = {reinterpret_cast<uint64_t>(region.iov[0].iov_base), key, region.iov[0].iov_len};
   grants->theirs.emplace(key, Granted{RegionUse(region)});
-  if (peer.address == x_one_sided_setup->name)
-    on_grant(peer, link, header, memory.bytes, memory.size);
-  else
-    send_access(peer, header, &memory);
+  if (peer.address != x_one_sided_setup->name) return send_access(peer, header, &memory);
+  on_grant(peer, link, header, memory.bytes, memory.size);
+  grants->ours[key].flushes = flushes;
 } catch (const std::bad_alloc&) {
   // It goes on by packets.
 }
 
 /// Reads from oneself order what the NIC wrote before: they all take its way, the first included.
 void Engine::grant_to_self(Peer& peer, uint64_t key) noexcept {
-  if (!peer.link->opens_memory()) return;
   if (peer.grants && peer.grants->ours.contains(key)) return;
-  if (Region* const region = x_one_sided_setup->regions.region(key))
+  Region* const region = x_one_sided_setup->regions.region(key);
+  if (region && (region->opened || peer.link->opens_memory()))
     grant(peer, *peer.link, key, *region);
 }
 

@@ -9,6 +9,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
+#include "hmem/cuda.h"
 #include "protocol/engine.h"
 
 namespace erdma::protocol {
@@ -70,6 +71,7 @@ Send* Engine::make_one_sided(const OneSidedArgs& args, Peer& peer) noexcept {
   std::copy_n(args.segments, args.segment_count, op->segments);
   if (args.segment_count == 0) op->segments[0] = {};
   op->until_placed = args.local.until_delivered;
+  op->device = args.device;
   const bool reads = args.op == wire::Op::read || args.flags & wire::kFetch;
   const bool atomic = args.op == wire::Op::atomic;
   send->completion_flags = (atomic ? FI_ATOMIC : FI_RMA) | (reads ? FI_READ : FI_WRITE);
@@ -151,7 +153,11 @@ int Engine::send_transfer(Send& send, bool exposed) noexcept {
     payload.add(send.exposure.bytes, send.exposure.size);
   } else if (writes && memory.length <= transport::kAlwaysEager) {
     std::memcpy(joined, &send.data, payload.length);
-    hmem::gather(joined + payload.length, memory.iov, memory.count, 0, memory.length);
+    std::byte* const rest = joined + payload.length;
+    if (!send.one_sided->device)
+      hmem::gather(rest, memory.iov, memory.count, 0, memory.length);
+    else if (const int rc = x_config.cuda->gather(rest, memory.iov, memory.count, 0, memory.length))
+      return rc;
     payload.set(joined, payload.length + memory.length);
   } else if (writes) {
     for (size_t i = 0; i < memory.count; ++i)
@@ -233,7 +239,12 @@ void Engine::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHe
       (send->completion_flags & FI_READ) && !send->exposure.size && op.way != OneSided::Way::direct;
   if (!awaited || length > send->buffers.length - op.received)
     return protocol_violation(link, "more than what was to be read");
-  hmem::scatter(send->buffers.iov, send->buffers.count, op.received, payload, length);
+  const Buffers& memory = send->buffers;
+  if (!op.device)
+    hmem::scatter(memory.iov, memory.count, op.received, payload, length);
+  else if (const int rc =
+               x_config.cuda->scatter(memory.iov, memory.count, op.received, payload, length))
+    return finish_send(*send, rc);
   op.received += length;
   if (op.received == send->buffers.length && send->state == Send::State::flying)
     finish_send(*send, 0);

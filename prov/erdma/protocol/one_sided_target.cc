@@ -8,6 +8,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
+#include "hmem/cuda.h"
 #include "protocol/engine.h"
 #include "util/log.h"
 
@@ -112,13 +113,47 @@ void Engine::on_transfer(Peer& peer, transport::Link& link, Request& request) no
                peer.address.to_string().c_str(), writes ? "write" : "read");
     return send_fin(peer, request.initiator(), rc);
   }
+  if (!writes && must_flush(peer, request))
+    return send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
   if (request.exposure.size) return serve(peer, link, request);
   const Buffers& memory = request.memory;
+  if (request.device()) return on_device_transfer(peer, link, request);
   if (writes) hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
   report_access(peer, request, access);
   grant_after(peer, link, request);
   if (writes || memory.length == 0) return send_fin(peer, request.initiator(), 0);
   answer(peer, link, request.initiator(), memory.iov, memory.count, memory.length);
+}
+
+/// A read of our own device memory that did not take the NIC's way: the driver would find what was
+/// there before the NIC wrote, and clients flush by such a read.
+bool Engine::must_flush(const Peer& peer, const Request& request) noexcept {
+  if (!x_config.cuda || peer.address != x_one_sided_setup->name || !request.device()) return false;
+  const auto* const end = request.regions + request.memory.count;
+  if (std::none_of(request.regions, end, [](auto* region) { return region->opened != nullptr; }))
+    return false;
+  ERDMA_WARN(EP_DATA,
+             "a read of one's own GPU memory can't take the NIC's way, which is what flushes: it "
+             "needs one piece of memory there, and no data\n");
+  return true;
+}
+
+/// Of what fits a packet: the driver copies it at once.
+void Engine::on_device_transfer(Peer& peer, transport::Link& link, Request& request) noexcept {
+  const Buffers& memory = request.memory;
+  const bool writes = request.header.op == wire::Op::write;
+  std::unique_ptr<std::byte[]> result(writes ? nullptr
+                                             : new (std::nothrow) std::byte[memory.length]);
+  const int rc =
+      writes ? x_config.cuda->scatter(memory.iov, memory.count, 0, request.payload, request.length)
+      : !result ? -FI_ENOMEM
+                : x_config.cuda->gather(result.get(), memory.iov, memory.count, 0, memory.length);
+  if (rc) return send_fin(peer, request.initiator(), rc);
+  report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
+  grant_after(peer, link, request);
+  if (writes) return send_fin(peer, request.initiator(), 0);
+  const iovec bytes{result.get(), memory.length};
+  answer(peer, link, request.initiator(), &bytes, 1, memory.length);
 }
 
 /// Of an operation on the memory here that is over.

@@ -18,11 +18,13 @@ class Region {
   iovec iov[transport::kMaxIov]{};
   size_t iov_count = 0;
   uint64_t access = 0;  ///< FI_REMOTE_READ, FI_REMOTE_WRITE, ...
+  bool device = false;  ///< it is not host memory
   /// Operations of peers under way, and peers with direct access; its owner waits for them. Atomic,
   /// as an endpoint that closes lets go without the lock.
   std::atomic<uint32_t> users{0};
 
-  /// For direct access. Null: not yet, or `open_tried` and it can't be had.
+  /// For direct access. Null: not yet, or `open_tried` and it can't be had. Device memory that a
+  /// NIC can access is open from the beginning.
   std::unique_ptr<transport::OpenMemory> opened;
   bool open_tried = false;
   bool used = false;  ///< by a peer, so that it is worth the device's resources

@@ -4,6 +4,25 @@
 
 namespace erdma::transport {
 
+/// A file that holds device memory: what is named begins `offset` bytes into it. The descriptor is
+/// needed during the call only.
+struct Dmabuf {
+  int fd;
+  uint64_t offset;
+};
+
+/// Lets peers access device memory by the NIC. Thread-safe.
+class DeviceMemoryOpener {
+ public:
+  /// With these rights and no more. -FI_EOPNOTSUPP: NIC and driver have no way to (logged, with the
+  /// remedy); -FI_ENOMEM: it failed this time (logged). `file` may be null.
+  virtual util::Result<std::unique_ptr<OpenMemory>> open(const iovec& memory, const Dmabuf* file,
+                                                         bool for_reads, bool for_writes) = 0;
+
+ protected:
+  ~DeviceMemoryOpener() = default;
+};
+
 /// Says which device memory a transport's NIC can read by itself, so that nobody has to copy it
 /// before it is sent. What is true stays so until the memory is freed. The caller serialises calls
 /// as those on the transport.

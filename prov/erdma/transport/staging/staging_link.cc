@@ -91,6 +91,18 @@ int StagingLink::write(const Exposure& remote, const iovec* local, size_t count,
   return transfer(remote, local, count, length, token, false);
 }
 
+/// Puts host memory in the place of the operation's, and its bytes there if they are to leave.
+int StagingLink::stage(Transfer& transfer, const iovec*& local, size_t& count,
+                       iovec& staged) noexcept {
+  transfer.host = host_memory(transfer.length);
+  if (!transfer.host) return -FI_ENOMEM;
+  staged = {transfer.host.get(), transfer.length};
+  const iovec* const memory = std::exchange(local, &staged);
+  const size_t pieces = std::exchange(count, 1);
+  return transfer.inbound ? 0
+                          : cuda().gather(transfer.host.get(), memory, pieces, 0, transfer.length);
+}
+
 /// Every one has an entry, so that tokens of the inner transport are all of one kind.
 int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
                           uint64_t token, bool inbound) noexcept {
@@ -98,24 +110,52 @@ int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t cou
   Transfer* transfer = x_staging.transfers.acquire();
   if (!transfer) return -FI_EAGAIN;
   transfer->token = token;
+  transfer->inbound = inbound;
   describe(*transfer, local, count, length);
   int rc = 0;
-  iovec staged{nullptr, length};
+  iovec staged{};
   DirectSource* const direct = inbound ? nullptr : x_staging.direct;
-  if (cuda().any_device(local, count) && !(direct && direct->can_write(local, count, remote))) {
-    transfer->inbound = inbound;
-    transfer->host = host_memory(length);
-    if (!transfer->host) rc = -FI_ENOMEM;
-    staged.iov_base = transfer->host.get();
-    if (rc == 0 && !inbound) rc = cuda().gather(transfer->host.get(), local, count, 0, length);
-    local = &staged;
-    count = 1;
-  }
-  const util::PoolHandle handle = x_staging.transfers.handle(*transfer);
-  const uint64_t ours = uint64_t(handle.index) | uint64_t(handle.generation) << 32;
+  if (cuda().any_device(local, count) && !(direct && direct->can_write(local, count, remote)))
+    rc = stage(*transfer, local, count, staged);
+  const uint64_t ours = x_staging.token_of(*transfer);
   if (rc == 0)
     rc = inbound ? x_inner.read(remote, local, count, length, ours)
                  : x_inner.write(remote, local, count, length, ours);
+  if (rc != 0) x_staging.transfers.release(*transfer);
+  return rc;
+}
+
+/// Device memory that peers access is opened when it is registered, not here.
+std::unique_ptr<OpenMemory> StagingLink::open(const iovec& memory, bool for_reads,
+                                              bool for_writes) noexcept {
+  if (cuda().is_device(memory.iov_base)) return nullptr;
+  return x_inner.open(memory, for_reads, for_writes);
+}
+
+int StagingLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,
+                             uint64_t token) noexcept {
+  return direct_transfer(remote, local, count, token, true, false);
+}
+
+int StagingLink::write_direct(const RemoteRange& remote, const iovec* local, size_t count,
+                              uint64_t token, bool until_placed) noexcept {
+  return direct_transfer(remote, local, count, token, false, until_placed);
+}
+
+int StagingLink::direct_transfer(const RemoteRange& remote, const iovec* local, size_t count,
+                                 uint64_t token, bool inbound, bool until_placed) noexcept {
+  if (count > kMaxIov) return -FI_EINVAL;
+  Transfer* transfer = x_staging.transfers.acquire();
+  if (!transfer) return -FI_EAGAIN;
+  transfer->token = token;
+  transfer->inbound = inbound;
+  describe(*transfer, local, count, remote.length);
+  iovec staged{};
+  int rc = cuda().any_device(local, count) ? stage(*transfer, local, count, staged) : 0;
+  const uint64_t ours = x_staging.token_of(*transfer);
+  if (rc == 0)
+    rc = inbound ? x_inner.read_direct(remote, local, count, ours)
+                 : x_inner.write_direct(remote, local, count, ours, until_placed);
   if (rc != 0) x_staging.transfers.release(*transfer);
   return rc;
 }

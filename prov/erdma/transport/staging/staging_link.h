@@ -30,6 +30,13 @@ class StagingLink final : public Link {
            uint64_t token) noexcept override;
   int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept override;
+  bool opens_memory() const noexcept override { return x_inner.opens_memory(); }
+  std::unique_ptr<OpenMemory> open(const iovec& memory, bool for_reads,
+                                   bool for_writes) noexcept override;
+  int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
+                  uint64_t token) noexcept override;
+  int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+                   bool until_placed) noexcept override;
   void fail(int status) noexcept override { x_inner.fail(status); }
   bool met() const noexcept override { return x_inner.met(); }
   void hold(bool on) noexcept override { x_inner.hold(on); }
@@ -38,6 +45,9 @@ class StagingLink final : public Link {
   hmem::Cuda& cuda() const noexcept { return x_staging.cuda; }
   int transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
                uint64_t token, bool inbound) noexcept;
+  int direct_transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+                      bool inbound, bool until_placed) noexcept;
+  int stage(Transfer& transfer, const iovec*& local, size_t& count, iovec& staged) noexcept;
 
   Staging& x_staging;
   Link& x_inner;

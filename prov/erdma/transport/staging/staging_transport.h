@@ -33,6 +33,11 @@ struct Staging {
 
   /// The status at the end of a transfer: brings its bytes to where they belong.
   int settle(Transfer& transfer, int status) noexcept;
+  /// For the inner transport.
+  uint64_t token_of(Transfer& transfer) noexcept {
+    const util::PoolHandle handle = transfers.handle(transfer);
+    return uint64_t(handle.index) | uint64_t(handle.generation) << 32;
+  }
 };
 
 /// Another transport, with links that take device memory, too: its bytes are staged, that is copied

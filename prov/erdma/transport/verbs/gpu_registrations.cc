@@ -1,21 +1,20 @@
 #include "transport/verbs/gpu_registrations.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <new>
 
 #include <rdma/fi_errno.h>
 
 #include "hmem/cuda.h"
 #include "transport/verbs/exposure.h"
+#include "transport/verbs/gpu_memory.h"
 #include "util/error_text.h"
-#include "util/fd.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
 namespace {
 
-/// Sources only. Nothing of relaxed ordering: whoever flushes by reading counts on the order.
+/// Sources only.
 constexpr int kAccess = IBV_ACCESS_REMOTE_READ;
 
 /// Added to Registration::entry of ours, which tells it from those of the other cache.
@@ -29,12 +28,6 @@ void* mark(GpuRegion& region) noexcept {
 GpuRegion* marked(void* entry) noexcept {
   if (!(reinterpret_cast<uintptr_t>(entry) & kOurs)) return nullptr;
   return reinterpret_cast<GpuRegion*>(static_cast<std::byte*>(entry) - kOurs);
-}
-
-/// These say that there is no such way, others that it failed this time.
-bool never(int error) noexcept {
-  return error == EOPNOTSUPP || error == EPROTONOSUPPORT || error == EFAULT || error == EINVAL ||
-         error == ENOSYS;
 }
 
 }  // namespace
@@ -120,11 +113,12 @@ void GpuRegistrations::trim() noexcept {
 GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation) {
   if (x_refused) return nullptr;
   auto made = std::make_unique<GpuRegion>();
-  int dmabuf_error = 0, address_error = 0;
-  made->region = as_dmabuf(allocation, dmabuf_error);
-  if (!made->region) made->region = by_address(allocation, address_error);
+  GpuRefusal why;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
+  const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
+  made->region = register_gpu_memory(x_device, x_cuda, memory, nullptr, kAccess, why);
   if (!made->region) {
-    if (never(dmabuf_error) && never(address_error)) refuse(dmabuf_error, address_error);
+    if (why.final()) refuse(why);
     return nullptr;
   }
   made->base = allocation.base;
@@ -133,35 +127,15 @@ GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation) {
   return made.release();
 }
 
-MemoryRegion GpuRegistrations::as_dmabuf(const hmem::Allocation& allocation, int& error) noexcept {
-  uint64_t offset = 0;
-  const util::Fd file(x_cuda.export_dmabuf(allocation, offset));
-  errno = EOPNOTSUPP;
-  MemoryRegion region;
-  if (file)
-    region.reset(ibv_reg_dmabuf_mr(x_device.pd(), offset, allocation.size, allocation.base,
-                                   file.get(), kAccess));
-  error = errno;
-  return region;
-}
-
-MemoryRegion GpuRegistrations::by_address(const hmem::Allocation& allocation, int& error) noexcept {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  auto* const base = reinterpret_cast<void*>(allocation.base);
-  MemoryRegion region(ibv_reg_mr(x_device.pd(), base, allocation.size, kAccess));
-  error = errno;
-  return region;
-}
-
-void GpuRegistrations::refuse(int dmabuf_error, int address_error) noexcept {
+void GpuRegistrations::refuse(const GpuRefusal& why) noexcept {
   x_refused = true;
   ERDMA_WARN(
       MR,
       "GPU memory can't be registered with %s (as a dmabuf: %s; by its address: %s): it is "
       "copied through host memory instead. Load nvidia-peermem, with a driver of the NIC that "
       "was built for it, or use a driver that has dmabuf\n",
-      x_device.name().c_str(), util::ErrorText(dmabuf_error).c_str(),
-      util::ErrorText(address_error).c_str());
+      x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
+      util::ErrorText(why.by_address).c_str());
 }
 
 // --- DirectSource

@@ -16,6 +16,8 @@ struct Allocation;
 
 namespace erdma::transport::verbs {
 
+struct GpuRefusal;
+
 /// An allocation of a GPU that is registered. Its buffer id tells it from a later one at the same
 /// address.
 struct GpuRegion : util::ListHook<GpuRegion> {
@@ -46,9 +48,7 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   // Under x_mutex.
   GpuRegion* find(const hmem::Allocation& allocation) noexcept;
   GpuRegion* make(const hmem::Allocation& allocation);
-  MemoryRegion as_dmabuf(const hmem::Allocation& allocation, int& error) noexcept;
-  MemoryRegion by_address(const hmem::Allocation& allocation, int& error) noexcept;
-  void refuse(int dmabuf_error, int address_error) noexcept;
+  void refuse(const GpuRefusal& why) noexcept;
   void trim() noexcept;
 
   const Device& x_device;

@@ -1,0 +1,102 @@
+#include "transport/verbs/gpu_memory.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "hmem/cuda.h"
+#include "transport/verbs/exposure.h"
+#include "util/error_text.h"
+#include "util/fd.h"
+#include "util/log.h"
+#include "util/process_epoch.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+/// These say that there is no such way, others that it failed this time.
+bool never(int error) noexcept {
+  return error == EOPNOTSUPP || error == EPROTONOSUPPORT || error == EFAULT || error == EINVAL ||
+         error == ENOSYS;
+}
+
+MemoryRegion as_dmabuf(const Device& device, const iovec& memory, const Dmabuf& file, int access,
+                       int& error) noexcept {
+  MemoryRegion region(ibv_reg_dmabuf_mr(device.pd(), file.offset, memory.iov_len,
+                                        reinterpret_cast<uint64_t>(memory.iov_base), file.fd,
+                                        access));
+  error = errno;
+  return region;
+}
+
+/// Of the allocation that holds the memory.
+MemoryRegion as_exported(const Device& device, hmem::Cuda& cuda, const iovec& memory, int access,
+                         int& error) noexcept {
+  hmem::Allocation allocation;
+  uint64_t offset = 0;
+  error = EOPNOTSUPP;
+  if (!cuda.allocation(memory.iov_base, allocation)) return nullptr;
+  const util::Fd file(cuda.export_dmabuf(allocation, offset));
+  if (!file) return nullptr;
+  offset += reinterpret_cast<uintptr_t>(memory.iov_base) - allocation.base;
+  return as_dmabuf(device, memory, {file.get(), offset}, access, error);
+}
+
+/// The registration does not depend on who else has it: keys of one are those of no other.
+class OpenGpuMemory final : public OpenMemory {
+ public:
+  OpenGpuMemory(MemoryRegion region, const iovec& memory) noexcept
+      : x_region(std::move(region)), x_memory(memory) {}
+  ~OpenGpuMemory() override {
+    if (x_epoch != util::process_epoch()) (void)x_region.release();  // the parent's
+  }
+  void describe(Exposure& exposure) const noexcept override {
+    RemoteMemory named;
+    named.count = 1;
+    named.length = x_memory.iov_len;
+    named.pieces[0] = {uint64_t(x_memory.iov_base), x_memory.iov_len, x_region->rkey};
+    encode(named, exposure);
+  }
+
+ private:
+  MemoryRegion x_region;
+  const iovec x_memory;
+  const uint32_t x_epoch = util::process_epoch();
+};
+
+}  // namespace
+
+bool GpuRefusal::final() const noexcept {
+  return never(as_dmabuf) && never(by_address);
+}
+
+MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const iovec& memory,
+                                 const Dmabuf* file, int access, GpuRefusal& why) noexcept {
+  MemoryRegion region = file ? as_dmabuf(device, memory, *file, access, why.as_dmabuf)
+                             : as_exported(device, cuda, memory, access, why.as_dmabuf);
+  if (region) return region;
+  region.reset(ibv_reg_mr(device.pd(), memory.iov_base, memory.iov_len, access));
+  why.by_address = errno;
+  return region;
+}
+
+util::Result<std::unique_ptr<OpenMemory>> GpuMemoryOpener::open(const iovec& memory,
+                                                                const Dmabuf* file, bool for_reads,
+                                                                bool for_writes) {
+  const int access =
+      (for_reads ? IBV_ACCESS_REMOTE_READ : 0) | (for_writes ? Device::kSinkAccess : 0);
+  GpuRefusal why;
+  MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, file, access, why);
+  if (region)
+    return std::unique_ptr<OpenMemory>(std::make_unique<OpenGpuMemory>(std::move(region), memory));
+  ERDMA_WARN(MR,
+             "%zu bytes of GPU memory can't be registered with %s for RMA (as a dmabuf: %s; by "
+             "their address: %s). Load nvidia-peermem, with a driver of the NIC that was built for "
+             "it, or use a driver that has dmabuf\n",
+             memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
+             util::ErrorText(why.by_address).c_str());
+  return why.final() ? -FI_EOPNOTSUPP : -FI_ENOMEM;
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,368 @@
+// RMA on device memory through a NIC whose stores to a GPU are late, and the read that flushes
+// them: the simulated adapter, in both of its personalities.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+
+#include "fabric/hmem_rma_cases.h"
+#include "fake/captured_log.h"
+#include "transport/simulated_device.h"
+
+namespace {
+
+using namespace erdma::test;
+
+void on_nic(const char* shm, bool peermem, bool dmabuf) {
+  g_device = "erdma_0";
+  g_direct = true;
+  setenv("FI_ERDMA_SHM", shm, 1);
+  setenv("SOFTERDMA_POSTED", "1", 1);
+  setenv("SOFTERDMA_PEERMEM", peermem ? "1" : "0", 1);
+  setenv("SOFTERDMA_DMABUF", dmabuf ? "1" : "0", 1);
+}
+void by_address() {
+  on_nic("off", true, false);
+}
+void by_dmabuf() {
+  on_nic("off", false, true);
+}
+/// Local peers by shared memory, what is flushed by the NIC all the same.
+void with_shared_memory() {
+  on_nic("auto", true, true);
+}
+void without_cache() {
+  by_address();
+  setenv("FI_ERDMA_MR_CACHE", "off", 1);
+}
+/// The adapter executes work requests when the post call has long returned.
+void late() {
+  by_address();
+  setenv("SOFTERDMA_LATE", "1", 1);
+}
+
+int control_adapter(const char* line) {
+  auto* control = reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
+  ck_assert_ptr_nonnull(reinterpret_cast<void*>(control));
+  return control(line);
+}
+
+/// What a kernel sees at the start of device memory.
+uint64_t number_at(const void* at) {
+  uint64_t number = 0;
+  std::memcpy(&number, softcuda_alias(at, 8), 8);
+  return number;
+}
+
+/// Writes of a peer's, or of its own, go to the device directly from then on.
+struct Flushed : HmemRmaPorts {
+  explicit Flushed(bool to_self = true) : HmemRmaPorts(to_self) {
+    for (uint64_t i = 1; i <= 3; ++i) write(&i, 8);
+    flush();
+    ck_assert_uint_eq(number(), 3);
+  }
+  uint64_t number() { return number_at(memory.at()); }
+};
+
+}  // namespace
+
+START_TEST(number_is_stale_until_it_is_flushed) {
+  Flushed ports(_i & 1);
+  const bool nic = _i & 1 || getenv("FI_ERDMA_SHM")[0] == 'o';
+  const uint64_t fresh = 77;
+  ports.write(&fresh, 8);
+  if (nic) ck_assert_uint_eq(ports.number(), 3);
+  ports.flush(_i & 2 ? 4 : 1, _i & 4 ? 1'000'000 : 0);
+  ck_assert_uint_eq(ports.number(), 77);
+}
+END_TEST
+
+/// Stale without the flush, exact with it, each time.
+START_TEST(hundred_thousand_writes_are_flushed) {
+  Flushed ports;
+  size_t stale = 0;
+  for (uint64_t i = 4; i < 100'004; ++i) {
+    ports.write(&i, 8);
+    stale += ports.number() != i;
+    ports.flush();
+    ck_assert_uint_eq(ports.number(), i);
+  }
+  ck_assert_uint_eq(stale, 100'000);
+}
+END_TEST
+
+/// Completions come from a thread then, hence fewer.
+START_TEST(completion_of_a_flush_comes_after_it) {
+  Flushed ports;
+  for (uint64_t i = 4; i < 2004; ++i) {
+    ports.write(&i, 8);
+    ports.flush();
+    ck_assert_uint_eq(ports.number(), i);
+  }
+}
+END_TEST
+
+/// At any address, even behind the end; without a key it is nothing.
+START_TEST(read_of_nothing_flushes) {
+  Flushed ports;
+  const size_t offsets[] = {0, 1000, 1 << 20};
+  for (const size_t offset : offsets) {
+    const uint64_t fresh = offset + 100;
+    ports.write(&fresh, 8);
+    ck_assert_uint_ne(ports.number(), fresh);
+    ports.flush(0, offset);
+    ck_assert_uint_eq(ports.number(), fresh);
+  }
+  ck_assert_int_eq(fi_read(ports.b.ep, nullptr, 0, nullptr, ports.itself, 0, 12345, &ports), 0);
+  ports.expect(ports.b, FI_RMA | FI_READ, &ports);
+}
+END_TEST
+
+/// The bytes are the GPU's: what a kernel writes is what is read.
+START_TEST(flush_reads_what_the_gpu_holds) {
+  Flushed ports;
+  for (const char value : {'1', '2', '3'}) {
+    ck_assert_int_eq(
+        cuMemsetD8_v2(DevicePointer(ports.memory.at()), static_cast<unsigned char>(value), 64), 0);
+    const auto copies = softcuda_calls("cuMemcpyAsync");
+    ports.flush(64);
+    for (const char byte : ports.scratch) ck_assert_int_eq(byte, value);
+    ck_assert_uint_eq(softcuda_calls("cuMemcpyAsync"), copies);
+  }
+}
+END_TEST
+
+/// More than fit any queue, nobody tries again, each completes once.
+START_TEST(flush_is_never_to_be_tried_again) {
+  Flushed ports;
+  constexpr size_t kFlushes = 20'000;
+  std::vector<char> done(kFlushes);
+  for (char& one : done)
+    ck_assert_int_eq(fi_read(ports.b.ep, ports.scratch, 4, nullptr, ports.itself, ports.at(0),
+                             ports.region.key(), &one),
+                     0);
+  for (size_t i = 0; i < kFlushes; ++i) {
+    const fi_cq_tagged_entry entry = ports.b.wait();
+    ck_assert_uint_eq(entry.flags, FI_RMA | FI_READ);
+    ck_assert_int_eq((*static_cast<char*>(entry.op_context))++, 0);
+  }
+  ck_assert_int_eq(fi_cq_read(ports.b.cq, nullptr, 0), -FI_EAGAIN);
+}
+END_TEST
+
+/// Wrong keys, rights and ranges; a device that fails; a read that could only be done by a copy.
+START_TEST(flush_that_fails_is_an_error) {
+  Flushed ports;
+  Memory other(true, std::vector<char>(4096));
+  auto closed = std::make_unique<Region>(ports.root, other.at(), 4096);
+  const uint64_t gone = closed->key();
+  closed.reset();
+  Region write_only(ports.root, other.at(), 4096, FI_REMOTE_WRITE);
+  const uint64_t fresh = 99;
+  ports.write(&fresh, 8);
+  const struct {
+    uint64_t address, key;
+  } wrong[] = {{ports.at(0), ports.region.key() + 1},
+               {uint64_t(other.at()), gone},
+               {uint64_t(other.at()), write_only.key()},
+               {ports.at((1 << 20) - 3), ports.region.key()}};
+  for (const auto& [address, key] : wrong) {
+    fi_context context;
+    ck_assert_int_eq(
+        fi_read(ports.b.ep, ports.scratch, 4, nullptr, ports.itself, address, key, &context), 0);
+    const fi_cq_err_entry error = ports.b.wait_error();
+    ck_assert_int_eq(error.err, FI_EACCES);
+    ck_assert_uint_eq(error.flags, FI_RMA | FI_READ);
+    ck_assert_ptr_eq(error.op_context, &context);
+  }
+  const fi_rma_iov pieces[] = {{ports.at(0), 4, ports.region.key()},
+                               {ports.at(8), 4, ports.region.key()}};
+  const iovec into{ports.scratch, 8};
+  const fi_msg_rma two{&into, nullptr, 1, ports.itself, pieces, 2, &ports, 0};
+  ck_assert_int_eq(fi_readmsg(ports.b.ep, &two, 0), 0);
+  ck_assert_int_eq(ports.b.wait_error().err, FI_EOPNOTSUPP);
+  ck_assert_uint_eq(ports.number(), 3);
+  ck_assert_int_eq(control_adapter("wr n=1 op=read status=general"), 0);
+  ck_assert_int_eq(fi_read(ports.b.ep, ports.scratch, 4, nullptr, ports.itself, ports.at(0),
+                           ports.region.key(), &ports),
+                   0);
+  const fi_cq_err_entry error = ports.b.wait_error();
+  ck_assert_int_ne(error.err, 0);
+  ck_assert_uint_eq(error.flags, FI_RMA | FI_READ);
+  ck_assert_int_eq(control_adapter("clear"), 0);
+  // Some more may end with the connection, and then there is another.
+  fi_cq_tagged_entry done{};
+  while (done.op_context != &ports.sink) {
+    fi_cq_err_entry failed{};
+    ck_assert_int_eq(fi_read(ports.b.ep, ports.scratch, 4, nullptr, ports.itself, ports.at(0),
+                             ports.region.key(), &ports.sink),
+                     0);
+    ssize_t rc;
+    while ((rc = fi_cq_read(ports.b.cq, &done, 1)) == -FI_EAGAIN) continue;
+    if (rc == -FI_EAVAIL) ck_assert_int_eq(fi_cq_readerr(ports.b.cq, &failed, 0), 1);
+    if (rc == -FI_EAVAIL) ck_assert_ptr_eq(failed.op_context, &ports.sink);
+  }
+  ck_assert_uint_eq(ports.number(), 99);
+}
+END_TEST
+
+/// Pages of the host's are the kernel's business; neighbours are not touched, and not opened.
+START_TEST(region_of_a_part_of_an_allocation_is_just_that) {
+  Root root(hmem_rma_ask());
+  Port port(root);
+  const fi_addr_t itself = port.insert(port);
+  Memory memory(true, std::vector<char>(3 * 4096 + 100, '-'));
+  Region region(root, memory.at(4097), 5000);
+  const auto message = pattern(5000);
+  char scratch[1];
+  ck_assert_int_eq(fi_write(port.ep, message.data(), 5000, nullptr, itself,
+                            uint64_t(memory.at(4097)), region.key(), nullptr),
+                   0);
+  port.wait();
+  ck_assert_int_eq(fi_read(port.ep, scratch, 1, nullptr, itself, uint64_t(memory.at(9096)),
+                           region.key(), nullptr),
+                   0);
+  port.wait();
+  const auto seen = memory.bytes();
+  ck_assert_int_eq(seen[4096], '-');
+  ck_assert(std::equal(message.begin(), message.end(), seen.begin() + 4097));
+  ck_assert_int_eq(seen[9097], '-');
+}
+END_TEST
+
+START_TEST(address_that_comes_back_is_other_memory) {
+  Root root(hmem_rma_ask());
+  Port port(root);
+  const fi_addr_t itself = port.insert(port);
+  char scratch[8];
+  void* before = nullptr;
+  for (uint64_t i = 1; i <= 3; ++i) {
+    Memory memory(true, std::vector<char>(8192));
+    if (before) ck_assert_ptr_eq(memory.at(), before);
+    before = memory.at();
+    Region region(root, memory.at(), 8192);
+    ck_assert_int_eq(
+        fi_write(port.ep, &i, 8, nullptr, itself, uint64_t(before), region.key(), nullptr), 0);
+    port.wait();
+    ck_assert_int_eq(
+        fi_read(port.ep, scratch, 8, nullptr, itself, uint64_t(before), region.key(), nullptr), 0);
+    port.wait();
+    ck_assert_uint_eq(number_at(before), i);
+  }
+}
+END_TEST
+
+START_TEST(memory_that_the_nic_can_not_reach_is_refused_with_the_cause) {
+  on_nic(_i ? "auto" : "off", false, false);
+  Root root(hmem_rma_ask());
+  const DeviceMemory memory(8192);
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(
+      fi_mr_reg(root.domain, memory.at(0), 8192, FI_REMOTE_READ, 0, 0, 0, &mr, nullptr),
+      -FI_EOPNOTSUPP);
+  std::string said;
+  for (const auto& line : g_log)
+    if (line.level == FI_LOG_WARN) said += line.text;
+  ck_assert(contains(said, "nvidia-peermem"));
+  ck_assert(contains(said, std::strerror(EFAULT)));
+  ck_assert(contains(said, std::strerror(EOPNOTSUPP)));
+  // For messages it may be staged.
+  ck_assert_int_eq(fi_mr_reg(root.domain, memory.at(0), 8192, FI_SEND, 0, 0, 0, &mr, nullptr), 0);
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+}
+END_TEST
+
+/// struct fi_mr_dmabuf of libfabric 1.20, which newer headers have.
+struct FileMemory {
+  int fd;
+  uint64_t offset;
+  size_t length;
+  void* base;
+};
+
+START_TEST(region_can_be_named_by_a_dmabuf) {
+  by_dmabuf();
+  Ask wanted = hmem_rma_ask();
+  wanted.version = FI_VERSION(1, 20);
+  Root root(wanted);
+  Port port(root);
+  const fi_addr_t itself = port.insert(port);
+  Memory memory(true, std::vector<char>(8192, '-'));
+  int fd = -1;
+  ck_assert_int_eq(cuMemGetHandleForAddressRange(&fd, DevicePointer(memory.at()), 8192, 1, 0), 0);
+  const FileMemory file{fd, 4096, 4000, memory.at()};
+  fi_mr_attr attr{};
+  std::memcpy(&attr.mr_iov, std::array{&file}.data(), sizeof(void*));
+  attr.iov_count = 1;
+  attr.access = FI_REMOTE_READ | FI_REMOTE_WRITE;
+  fid_mr* mr = nullptr;
+  constexpr uint64_t kDmabuf = uint64_t(1) << 40;
+  ck_assert_int_eq(fi_mr_regattr(root.domain, &attr, kDmabuf, &mr), -FI_EOPNOTSUPP);
+  attr.iface = FI_HMEM_CUDA;
+  ck_assert_int_eq(fi_mr_regattr(root.domain, &attr, kDmabuf, &mr), 0);
+  close(fd);  // as NCCL does
+  const uint64_t number = 4711;
+  char scratch[8];
+  ck_assert_int_eq(fi_write(port.ep, &number, 8, nullptr, itself, uint64_t(memory.at(4096 + 8)),
+                            fi_mr_key(mr), nullptr),
+                   0);
+  port.wait();
+  ck_assert_int_eq(fi_read(port.ep, scratch, 8, nullptr, itself, uint64_t(memory.at(4096 + 8)),
+                           fi_mr_key(mr), nullptr),
+                   0);
+  port.wait();
+  ck_assert_uint_eq(number_at(memory.at(4096 + 8)), number);
+  ck_assert_mem_eq(scratch, &number, 8);
+  ck_assert_int_eq(fi_close(&mr->fid), 0);
+}
+END_TEST
+
+namespace {
+
+TCase* flush_case(SFun setup, bool all) {
+  TCase* tc = tcase_create("flush");
+  tcase_add_checked_fixture(tc, setup, nullptr);
+  tcase_set_timeout(tc, 60);
+  tcase_add_loop_test(tc, number_is_stale_until_it_is_flushed, 0, 8);
+  tcase_add_test(tc, read_of_nothing_flushes);
+  tcase_add_test(tc, flush_reads_what_the_gpu_holds);
+  tcase_add_test(tc, flush_is_never_to_be_tried_again);
+  tcase_add_test(tc, flush_that_fails_is_an_error);
+  tcase_add_test(tc, region_of_a_part_of_an_allocation_is_just_that);
+  tcase_add_test(tc, address_that_comes_back_is_other_memory);
+  if (all) tcase_add_test(tc, hundred_thousand_writes_are_flushed);
+  return tc;
+}
+
+int run() {
+  Suite* suite = suite_create("RMA on device memory through a NIC");
+  suite_add_tcase(suite, flush_case(by_address, true));
+  suite_add_tcase(suite, flush_case(by_dmabuf, false));
+  suite_add_tcase(suite, flush_case(with_shared_memory, false));
+  suite_add_tcase(suite, flush_case(without_cache, false));
+  TCase* slow = tcase_create("late adapter");
+  tcase_add_checked_fixture(slow, late, nullptr);
+  tcase_set_timeout(slow, 60);
+  tcase_add_test(slow, completion_of_a_flush_comes_after_it);
+  suite_add_tcase(suite, slow);
+  TCase* registration = tcase_create("registration");
+  tcase_add_loop_test(registration, memory_that_the_nic_can_not_reach_is_refused_with_the_cause, 0,
+                      2);
+  tcase_add_test(registration, region_can_be_named_by_a_dmabuf);
+  suite_add_tcase(suite, registration);
+  for (const SFun setup : {by_address, by_dmabuf, with_shared_memory})
+    suite_add_tcase(suite, hmem_rma_case(setup));
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  return erdma::test::on_simulated_devices(argv, run);
+}
