@@ -68,7 +68,7 @@ const Refusal kRefusals[] = {
     {"ep_attr->max_order_waw_size", [](fi_info& h) { h.ep_attr->max_order_waw_size = 65; }},
     {"ep_attr->tx_ctx_cnt", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = 2; }},
     {"ep_attr->tx_ctx_cnt", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; }},
-    {"ep_attr->rx_ctx_cnt", [](fi_info& h) { h.ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT; }},
+    {"ep_attr->rx_ctx_cnt", [](fi_info& h) { h.ep_attr->rx_ctx_cnt = 2; }},
     {"tx_attr->caps", [](fi_info& h) { h.tx_attr->caps = FI_TRIGGER; }},
     {"tx_attr->op_flags", [](fi_info& h) { h.tx_attr->op_flags = FI_COMMIT_COMPLETE; }},
     {"tx_attr->msg_order", [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_SAW; }},
@@ -236,6 +236,20 @@ START_TEST(sizes_follow_the_settings_and_smaller_hints) {
 }
 END_TEST
 
+START_TEST(a_shared_receive_context_is_granted_to_who_asks) {
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, nullptr, info), 0);
+  ck_assert_uint_eq(info->ep_attr->rx_ctx_cnt, 1);
+  ck_assert_uint_ge(info->domain_attr->max_ep_srx_ctx, 2);
+  ck_assert_uint_eq(info->domain_attr->max_ep_stx_ctx, 0);
+  const InfoPtr hints(fi_allocinfo());
+  hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+  ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
+  ck_assert_uint_eq(info->ep_attr->rx_ctx_cnt, FI_SHARED_CONTEXT);
+  ck_assert_int_eq(erdma::fabric::check_info(kVersion, *info), 0);
+}
+END_TEST
+
 START_TEST(an_info_with_fewer_capabilities_passes_and_one_with_more_does_not) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
@@ -261,6 +275,7 @@ Suite* make_suite() {
   tcase_add_loop_test(tcase, capabilities_are_those_asked_with_directions_and_what_is_free, 0,
                       std::size(kCapsCases));
   tcase_add_test(tcase, sizes_follow_the_settings_and_smaller_hints);
+  tcase_add_test(tcase, a_shared_receive_context_is_granted_to_who_asks);
   tcase_add_test(tcase, an_info_with_fewer_capabilities_passes_and_one_with_more_does_not);
   return suite;
 }

@@ -39,9 +39,10 @@ class Book final : public protocol::AddressBook {
 /// One engine over a fake transport.
 class Node final : public protocol::Router {
  public:
-  Node(fake::Network& network, uint16_t index, protocol::EngineConfig config)
+  Node(fake::Network& network, uint16_t index, protocol::EngineConfig config,
+       protocol::SharedReceives* shared = nullptr)
       : transport(network, address_with_port(uint16_t(5000 + index))),
-        engine(config, book, *this, {&transport}, sent, received) {}
+        engine(config, book, *this, {&transport}, sent, received, shared) {}
   /// With two ways to each peer: `transport` and `second`.
   Node(fake::Network& network, uint16_t index, protocol::EngineConfig config,
        fake::Transport& second)

@@ -11,6 +11,7 @@
 #include "fabric/endpoint_ops.h"
 #include "fabric/fabric.h"
 #include "fabric/fid_stubs.h"
+#include "fabric/shared_receive.h"
 
 namespace erdma::fabric {
 namespace {
@@ -65,7 +66,7 @@ fi_ops_domain g_domain_ops = {
     .cntr_open = open_cntr_entry,
     .poll_open = not_offered,
     .stx_ctx = not_offered,
-    .srx_ctx = not_offered,
+    .srx_ctx = open_shared_receive,
     .query_atomic = query_atomic,
     .query_collective = not_offered,
     .endpoint2 = open_endpoint2,

@@ -11,13 +11,13 @@
 #include "fabric/endpoint_ops.h"
 #include "fabric/eq.h"
 #include "fabric/info.h"
+#include "fabric/shared_receive.h"
 #include "util/clock.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
 namespace {
 
-constexpr size_t kDefaultMinMultiRecv = 64;
 /// How long fi_close waits for living peers to take what was promised to them.
 constexpr uint64_t kDrainNanoseconds = 1'000'000'000;
 
@@ -50,6 +50,7 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
       x_one_sided{x_transports.name, domain.memory_regions(), x_reads,
                   x_writes,          x_remote_reads,          x_remote_writes},
       x_name(domain.own_address()),
+      x_wants_shared(info.ep_attr && info.ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT),
       x_caps(info.caps),
       x_tx_flags(info.tx_attr ? info.tx_attr->op_flags : 0),
       x_rx_flags(info.rx_attr ? info.rx_attr->op_flags : 0),
@@ -87,24 +88,35 @@ int Endpoint::enable() {
       x_domain.open_transports({x_name, x_shared_memory, x_key, x_cuda});
   if (!transports) return transports.error();
   util::Guard guard(x_domain.lock());
+  if (const int bad = x_shared ? x_shared->add(*this, *x_av) : 0) return bad;
   x_domain.memory_regions().add(*this);
   x_transports = std::move(*transports);
   const Settings& settings = x_domain.settings();
   const protocol::EngineConfig config{x_inject_size, settings.unexpected_bytes, settings.tx_size,
                                       x_cuda};
-  x_engine = std::make_unique<protocol::Engine>(config, *x_av, *this, x_transports.pointers(),
-                                                x_sent, x_received);
+  x_engine =
+      std::make_unique<protocol::Engine>(config, *x_av, *this, x_transports.pointers(), x_sent,
+                                         x_received, x_shared ? &x_shared->receives() : nullptr);
   x_engine->set_min_multi_recv(x_min_multi_recv);
   x_engine->enable_one_sided(x_one_sided);
   compute_defaults();
   announce_descriptors();
-  msg = x_cuda ? &g_msg_ops_any_memory : &g_msg_ops;
-  tagged = x_cuda ? &g_tagged_ops_any_memory : &g_tagged_ops;
-  rma = x_cuda ? &g_rma_ops_any_memory : &g_rma_ops;
-  atomic = x_cuda ? &g_no_atomic_ops : &g_atomic_ops;
+  install_operations();
   if (AutoProgress* driver = x_domain.auto_progress()) driver->add(*this);
   ERDMA_INFO(EP_CTRL, "endpoint %s enabled\n", x_transports.name.to_string().c_str());
   return 0;
+}
+
+void Endpoint::install_operations() noexcept {
+  if (x_shared) {
+    msg = x_cuda ? &g_msg_ops_send_any_memory : &g_msg_ops_send;
+    tagged = x_cuda ? &g_tagged_ops_send_any_memory : &g_tagged_ops_send;
+  } else {
+    msg = x_cuda ? &g_msg_ops_any_memory : &g_msg_ops;
+    tagged = x_cuda ? &g_tagged_ops_any_memory : &g_tagged_ops;
+  }
+  rma = x_cuda ? &g_rma_ops_any_memory : &g_rma_ops;
+  atomic = x_cuda ? &g_no_atomic_ops : &g_atomic_ops;
 }
 
 /// The transports' descriptors exist now: wait objects that were bound before must watch them.
@@ -119,6 +131,7 @@ void Endpoint::compute_defaults() noexcept {
   x_send_defaults.inject = (x_tx_flags & FI_INJECT) != 0;
   x_send_defaults.report = !x_sent.selective || (x_tx_flags & FI_COMPLETION);
   x_send_defaults.until_delivered = (x_tx_flags & kDelivered) != 0;
+  x_received.unasked = x_shared && !x_received.selective;
   x_receive_defaults.report = !x_received.selective || (x_rx_flags & FI_COMPLETION);
   x_receive_defaults.multi = (x_rx_flags & FI_MULTI_RECV) != 0;
 }
@@ -163,6 +176,7 @@ void Endpoint::drain() noexcept {
 
 void Endpoint::detach() noexcept {
   if (x_engine && owned()) x_engine->withdraw_all();
+  if (x_shared) leave_shared();
   x_domain.memory_regions().remove(*this);
   for (CompletionQueue* cq : {x_sent.cq, x_received.cq})
     if (cq) cq->purge(this);
@@ -171,6 +185,15 @@ void Endpoint::detach() noexcept {
   for (Counter* cntr : x_counters) cntr->detach(*this);
   if (x_av) x_av->detach(*this);
   if (x_eq) x_eq->unbound();
+}
+
+/// What its messages were to fill is cancelled where the context goes on; if it does not, here.
+void Endpoint::leave_shared() noexcept {
+  const bool last = x_engine && x_shared->receives().engines() == 1;
+  if (!last) x_shared->remove(*this);
+  if (x_engine) x_engine->leave_shared();
+  x_shared->remove(*this);
+  x_shared->unbound();
 }
 
 // --- addresses ----------------------------------------------------------------------------------

@@ -27,6 +27,7 @@
 namespace erdma::fabric {
 
 class EventQueue;
+class SharedReceive;
 
 /// What the attributes of an endpoint make of a call without flags of its own.
 struct OpDefaults {
@@ -65,6 +66,13 @@ class Endpoint final : public fid_ep,
   int set_option(int name, const void* value, size_t length) noexcept;
   ssize_t cancel(void* context) noexcept;
   ssize_t room(bool transmit) const noexcept;
+
+  // For a shared receive context, under the domain lock.
+  CompletionPort& received() noexcept { return x_received; }
+  /// The engine did something outside of the calls below.
+  void worked() noexcept {
+    if (x_armed) keep_armed();
+  }
 
   // Data path.
   const OpDefaults& send_defaults() const noexcept { return x_send_defaults; }
@@ -108,9 +116,12 @@ class Endpoint final : public fid_ep,
   int bind_counter(Counter& cntr, uint64_t flags);
   int bind_av(AddressVector& av);
   int bind_eq(EventQueue& eq);
+  int bind_shared(SharedReceive& shared);
   int check_bindings() const noexcept;
   void attach_counter(Counter& cntr);
   CompletionPort& port_of(uint64_t event) noexcept;
+  void install_operations() noexcept;
+  void leave_shared() noexcept;
   void announce_descriptors() noexcept;
   bool slept_on() const noexcept;
   void keep_armed() noexcept;
@@ -147,6 +158,8 @@ class Endpoint final : public fid_ep,
   util::SocketAddress x_name;  ///< asked for; the bound one is x_transports.name
   AddressVector* x_av = nullptr;
   EventQueue* x_eq = nullptr;
+  SharedReceive* x_shared = nullptr;  ///< receives are posted there
+  const bool x_wants_shared;          ///< and must be
   std::vector<Counter*> x_counters;
   const uint64_t x_caps;
   uint64_t x_tx_flags;
@@ -192,6 +205,9 @@ inline ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {
 
 extern fi_ops_msg g_msg_ops, g_msg_ops_any_memory, g_msg_ops_disabled;
 extern fi_ops_tagged g_tagged_ops, g_tagged_ops_any_memory, g_tagged_ops_disabled;
+// With a shared receive context.
+extern fi_ops_msg g_msg_ops_send, g_msg_ops_send_any_memory;
+extern fi_ops_tagged g_tagged_ops_send, g_tagged_ops_send_any_memory;
 extern fi_ops_rma g_rma_ops, g_rma_ops_any_memory, g_rma_ops_disabled;
 extern fi_ops_atomic g_atomic_ops, g_atomic_ops_disabled;
 

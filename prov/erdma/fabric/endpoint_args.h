@@ -2,6 +2,7 @@
 
 #include "fabric/endpoint.h"
 #include "fabric/endpoint_ops.h"
+#include "fabric/shared_receive.h"
 #include "hmem/copy.h"
 
 /// Arguments of the data entry points, checked and brought into the engine's form.
@@ -79,9 +80,11 @@ struct Wanted {
   uint64_t ignore = 0;
 };
 
-inline protocol::ReceiveArgs receive_args(const Endpoint& ep, const iovec* iov, size_t count,
-                                          size_t length, const Wanted& wanted, void* context,
-                                          bool tagged) noexcept {
+/// `Receiver` is an Endpoint or a SharedReceive.
+template <typename Receiver>
+protocol::ReceiveArgs receive_args(const Receiver& ep, const iovec* iov, size_t count,
+                                   size_t length, const Wanted& wanted, void* context,
+                                   bool tagged) noexcept {
   const OpDefaults& defaults = ep.receive_defaults();
   return {
       iov,     count,  length,          ep.source_filter(wanted.source), wanted.tag, wanted.ignore,
@@ -90,6 +93,7 @@ inline protocol::ReceiveArgs receive_args(const Endpoint& ep, const iovec* iov, 
 
 /// What entry points do with a message on endpoints without FI_HMEM: buffers are host memory.
 struct HostMemory {
+  using Receiver = Endpoint;
   static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
     return ep.send(args);
   }
@@ -107,6 +111,7 @@ struct HostMemory {
 
 /// And on those with it: the driver is asked what they are.
 struct AnyMemory {
+  using Receiver = Endpoint;
   static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
     return ep.send_any(args);
   }
@@ -119,6 +124,18 @@ struct AnyMemory {
   static ssize_t probe(Endpoint& ep, const protocol::ReceiveArgs& args,
                        protocol::Probe kind) noexcept {
     return ep.probe_any(args, kind);
+  }
+};
+
+/// On a shared receive context.
+struct SharedQueue {
+  using Receiver = SharedReceive;
+  static ssize_t receive(SharedReceive& srx, const protocol::ReceiveArgs& args) noexcept {
+    return srx.receive(args);
+  }
+  static ssize_t probe(SharedReceive& srx, const protocol::ReceiveArgs& args,
+                       protocol::Probe kind) noexcept {
+    return srx.probe(args, kind);
   }
 };
 

@@ -5,6 +5,8 @@
 
 #include "fabric/endpoint.h"
 #include "fabric/eq.h"
+#include "fabric/shared_receive.h"
+#include "util/log.h"
 
 namespace erdma::fabric {
 
@@ -20,8 +22,9 @@ int Endpoint::bind(fid_t object, uint64_t flags) {
       return bind_av(AddressVector::from(object));
     case FI_CLASS_EQ:
       return bind_eq(EventQueue::from(object));
-    case FI_CLASS_STX_CTX:
     case FI_CLASS_SRX_CTX:
+      return flags ? -FI_EBADFLAGS : bind_shared(SharedReceive::from(object));
+    case FI_CLASS_STX_CTX:
       return -FI_ENOSYS;
     default:
       return -FI_EINVAL;
@@ -111,8 +114,23 @@ int Endpoint::bind_eq(EventQueue& eq) {
   return 0;
 }
 
+int Endpoint::bind_shared(SharedReceive& shared) {
+  if (x_shared || !shared.takes(x_domain)) return -FI_EINVAL;
+  if (shared.cuda() && shared.cuda() != x_cuda) {
+    ERDMA_WARN(EP_CTRL, "a shared receive context with FI_HMEM takes only endpoints with it\n");
+    return -FI_EINVAL;
+  }
+  util::Guard guard(x_domain.lock());
+  x_shared = &shared;
+  // Receives outlive the endpoint that they complete at, and so do their completions.
+  x_received.owner = &shared;
+  x_shared->bound();
+  return 0;
+}
+
 int Endpoint::check_bindings() const noexcept {
   if (!x_av) return -FI_ENOAV;
+  if (x_wants_shared && !x_shared) return -FI_ENORX;
   const bool messages = (x_caps & (FI_MSG | FI_TAGGED)) || !(x_caps & (FI_RMA | FI_ATOMIC));
   const bool both = messages && !(x_caps & (FI_SEND | FI_RECV));
   const bool sends = (x_caps & (FI_SEND | FI_READ | FI_WRITE)) || both;

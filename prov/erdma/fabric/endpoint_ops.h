@@ -17,6 +17,7 @@
 namespace erdma::fabric {
 
 inline constexpr size_t kInjectBytes = 4096;
+inline constexpr size_t kDefaultMinMultiRecv = 64;
 inline constexpr size_t kMaxMessageBytes = size_t(std::numeric_limits<ssize_t>::max());
 
 /// Fills a slot of an ops table, whatever its signature.
@@ -29,6 +30,12 @@ Result not_offered(Args...) noexcept {
 template <typename Result, typename... Args>
 Result not_enabled(Args...) noexcept {
   return -FI_EOPBADSTATE;
+}
+
+/// The same of receives on an endpoint with a shared receive context.
+template <typename Result, typename... Args>
+Result not_here(Args...) noexcept {
+  return -FI_EOPNOTSUPP;
 }
 
 /// fi_query_atomic(3).

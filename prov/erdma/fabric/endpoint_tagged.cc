@@ -9,7 +9,7 @@ namespace {
 template <typename Memory>
 [[gnu::flatten]] ssize_t recv(fid_ep* fid, void* buffer, size_t length, void*, fi_addr_t source,
                               uint64_t tag, uint64_t ignore, void* context) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
+  auto& ep = Memory::Receiver::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
   return Memory::receive(ep,
@@ -19,7 +19,7 @@ template <typename Memory>
 template <typename Memory>
 ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source, uint64_t tag,
               uint64_t ignore, void* context) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
+  auto& ep = Memory::Receiver::from(fid);
   size_t length = 0;
   if (const int bad = check_iov(iov, count, length)) return bad;
   return Memory::receive(
@@ -51,7 +51,7 @@ bool probe_kind(uint64_t flags, protocol::Probe& kind) noexcept {
 
 template <typename Memory>
 ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
+  auto& ep = Memory::Receiver::from(fid);
   size_t length = 0;
   if (!msg) return -FI_EINVAL;
   if (flags & ~((kReceiveFlags & ~FI_MULTI_RECV) | kProbeFlags)) return -FI_EBADFLAGS;
@@ -126,6 +126,23 @@ ssize_t injectdata(fid_ep* fid, const void* buffer, size_t length, uint64_t data
   return Memory::send(Endpoint::from(fid), args);
 }
 
+/// Of an endpoint whose receives are posted to a shared context.
+template <typename Memory>
+constexpr fi_ops_tagged send_table() noexcept {
+  return {
+      .size = sizeof(fi_ops_tagged),
+      .recv = not_here,
+      .recvv = not_here,
+      .recvmsg = not_here,
+      .send = send<Memory>,
+      .sendv = sendv<Memory>,
+      .sendmsg = sendmsg<Memory>,
+      .inject = inject<Memory>,
+      .senddata = senddata<Memory>,
+      .injectdata = injectdata<Memory>,
+  };
+}
+
 template <typename Memory>
 constexpr fi_ops_tagged table() noexcept {
   return {
@@ -146,6 +163,21 @@ constexpr fi_ops_tagged table() noexcept {
 
 fi_ops_tagged g_tagged_ops = table<HostMemory>();
 fi_ops_tagged g_tagged_ops_any_memory = table<AnyMemory>();
+fi_ops_tagged g_tagged_ops_send = send_table<HostMemory>();
+fi_ops_tagged g_tagged_ops_send_any_memory = send_table<AnyMemory>();
+
+fi_ops_tagged g_tagged_ops_shared = {
+    .size = sizeof(fi_ops_tagged),
+    .recv = recv<SharedQueue>,
+    .recvv = recvv<SharedQueue>,
+    .recvmsg = recvmsg<SharedQueue>,
+    .send = not_offered,
+    .sendv = not_offered,
+    .sendmsg = not_offered,
+    .inject = not_offered,
+    .senddata = not_offered,
+    .injectdata = not_offered,
+};
 
 fi_ops_tagged g_tagged_ops_disabled = {
     .size = sizeof(fi_ops_tagged),

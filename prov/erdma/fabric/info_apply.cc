@@ -100,6 +100,8 @@ void apply_hints(fi_info& info, uint32_t version, const fi_info* hints) {
   info.caps =
       answer_caps(info.caps, hints ? hints->caps : 0, unasked_caps(info.caps, version, hints));
   if (hints) info.handle = hints->handle;
+  if (hints && hints->ep_attr && hints->ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT)
+    info.ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
   apply_keys(info, version, hints);
   apply_domain(*info.domain_attr, version, hints ? hints->domain_attr : nullptr, info.caps);
   apply_rx(*info.rx_attr, hints ? hints->rx_attr : nullptr, info.caps);

@@ -136,7 +136,9 @@ int check_endpoint(const fi_ep_attr& offer, uint32_t version, const fi_ep_attr& 
   if (hints.protocol != FI_PROTO_UNSPEC && hints.protocol != offer.protocol)
     return refuse("ep_attr->protocol", text(hints.protocol, FI_TYPE_PROTOCOL),
                   text(offer.protocol, FI_TYPE_PROTOCOL));
-  // FI_SHARED_CONTEXT is the largest number there is, so the limit refuses it too.
+  // FI_SHARED_CONTEXT is the largest number there is, so the limit refuses it where it is not
+  // offered: for transmit contexts.
+  const size_t rx_contexts = hints.rx_ctx_cnt == FI_SHARED_CONTEXT ? 1 : hints.rx_ctx_cnt;
   if (int rc = check_limits(
           {{"ep_attr->protocol_version", hints.protocol_version, offer.protocol_version},
            {"ep_attr->max_msg_size", hints.max_msg_size, offer.max_msg_size},
@@ -144,7 +146,7 @@ int check_endpoint(const fi_ep_attr& offer, uint32_t version, const fi_ep_attr& 
            {"ep_attr->max_order_war_size", hints.max_order_war_size, offer.max_order_war_size},
            {"ep_attr->max_order_waw_size", hints.max_order_waw_size, offer.max_order_waw_size},
            {"ep_attr->tx_ctx_cnt", hints.tx_ctx_cnt, offer.tx_ctx_cnt},
-           {"ep_attr->rx_ctx_cnt", hints.rx_ctx_cnt, offer.rx_ctx_cnt}}))
+           {"ep_attr->rx_ctx_cnt", rx_contexts, offer.rx_ctx_cnt}}))
     return rc;
   if (FI_VERSION_LT(version, kMrModeBits)) return 0;  // older than the keys
   return check_auth_key("ep_attr->auth_key_size", hints.auth_key, hints.auth_key_size,

@@ -46,6 +46,7 @@ void fill_domain(fi_domain_attr& domain) {
   domain.ep_cnt = domain.tx_ctx_cnt = domain.rx_ctx_cnt = kMaxEndpoints;
   domain.max_ep_tx_ctx = 1;
   domain.max_ep_rx_ctx = 1;
+  domain.max_ep_srx_ctx = kMaxEndpoints;
   domain.mr_iov_limit = kIovLimit;
   domain.mr_cnt = kMaxRegions;
   domain.caps = kDomainCaps;

@@ -23,7 +23,7 @@ namespace erdma::protocol {
       length,          nullptr,
       header.data,     header.tag,
       source};
-  x_receives.release(receive);
+  x_own.receives.release(receive);
 }
 
 [[gnu::always_inline]] inline void Engine::on_eager(Peer& peer, transport::Link& link,
@@ -32,11 +32,9 @@ namespace erdma::protocol {
                                                     size_t length) noexcept {
   if (header.length != length) [[unlikely]]
     return protocol_violation(link, "an eager message whose length is not its packet's");
-  PostedEntry* entry = matcher(header.flags & wire::kTagged).arrive(peer, header.tag);
-  if (!entry) [[unlikely]] {
-    store_unexpected(peer, link, header, payload, length);
-    return;
-  }
+  PostedEntry* entry = x_own.matcher(header.flags & wire::kTagged).arrive(peer, header.tag);
+  if (!entry) [[unlikely]]
+    return on_early(peer, link, header, payload, length);
   auto& receive = static_cast<Receive&>(*entry);
   if (!receive.special && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
     place_whole(receive, header, peer.fi_addr, payload, length);
@@ -44,6 +42,16 @@ namespace erdma::protocol {
     return place_special(receive, peer, header, payload);
   if (header.flags & wire::kWantFin) [[unlikely]]
     send_fin(peer, {header.index, header.generation}, 0);
+}
+
+/// An eager message for which no receive is posted here.
+void Engine::on_early(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                      const std::byte* payload, size_t length) noexcept {
+  if (x_shared) {
+    PostedEntry* entry = matcher(header.flags & wire::kTagged).arrive(*peer.source, header.tag);
+    if (entry) return place_special(static_cast<Receive&>(*entry), peer, header, payload);
+  }
+  store_unexpected(peer, link, header, payload, length);
 }
 
 void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
@@ -73,7 +81,7 @@ void Engine::on_preview(transport::Link& link, const std::byte* header_bytes) no
   wire::MessageHeader header;
   std::memcpy(&header, header_bytes, sizeof(header));
   if (const auto* peer = static_cast<const Peer*>(link.user))
-    matcher(header.flags & wire::kTagged).prefetch(*peer, header.tag);
+    x_own.matcher(header.flags & wire::kTagged).prefetch(*peer, header.tag);
 }
 
 /// Any other message for a posted receive.
@@ -96,7 +104,7 @@ int Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uin
   if (!receive.multi()) {
     done.length = std::min(size_t(header.length), receive.buffers.length);
     const int placed = place(receive, receive.buffers, payload, done.length);
-    x_receives.release(receive);
+    x_queues->receives.release(receive);
     complete_placed(done, header.length, placed);
     return placed;
   }

@@ -15,13 +15,18 @@ constexpr uint64_t kNoAddress = UINT64_MAX;
 
 Engine::Engine(const EngineConfig& config, AddressBook& book, Router& router,
                std::vector<transport::Transport*> transports, CompletionSink& sent,
-               CompletionSink& received)
+               CompletionSink& received, SharedReceives* shared)
     : x_config(config),
       x_book(book),
       x_router(router),
       x_transports(std::move(transports)),
       x_sent(sent),
-      x_received(received) {}
+      x_received(received),
+      x_own(received),
+      x_shared(shared),
+      x_queues(shared ? &shared->queues() : &x_own) {
+  if (shared) shared->join(*this, book);
+}
 
 Engine::~Engine() = default;
 
@@ -43,6 +48,9 @@ Peer* Engine::peer_named(const util::SocketAddress& address) noexcept try {
   if (found != x_peers.end()) return found->second.get();
   auto peer = std::make_unique<Peer>(address);
   peer->fi_addr = x_book.fi_addr_of(address);
+  peer->engine = this;
+  if (x_shared) peer->source = x_shared->source_named(address);
+  if (!peer->source) return nullptr;
   return x_peers.emplace(address, std::move(peer)).first->second.get();
 } catch (const std::bad_alloc&) {
   return nullptr;
@@ -86,6 +94,7 @@ void Engine::address_inserted(uint64_t fi_addr, const util::SocketAddress& addre
 
 void Engine::address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept {
   x_table.erase(fi_addr);
+  if (x_shared) x_shared->address_removed(fi_addr);
   // Not by x_table: a peer that only ever sent to us is not in it.
   const auto found = x_peers.find(address);
   if (found == x_peers.end()) return;

@@ -15,10 +15,11 @@
 #include "protocol/match.h"
 #include "protocol/one_sided.h"
 #include "protocol/peer.h"
+#include "protocol/receive_queues.h"
 #include "protocol/request.h"
+#include "protocol/shared_receives.h"
 #include "transport/transport.h"
 #include "util/clock.h"
-#include "util/recycler.h"
 
 namespace erdma::hmem {
 class Cuda;
@@ -68,27 +69,6 @@ struct OneSidedArgs {
   size_t compare_count;
 };
 
-inline constexpr uint64_t kAnySource = UINT64_MAX;
-
-struct ReceiveArgs {
-  const iovec* iov;
-  size_t count;
-  size_t length;
-  uint64_t source;  ///< fi_addr_t, or kAnySource
-  uint64_t tag;
-  uint64_t ignore;
-  void* context;
-  bool tagged;
-  bool report;
-  bool multi;   ///< FI_MULTI_RECV
-  bool device;  ///< some of it is not host memory
-
-  uint64_t completion_flags() const noexcept { return FI_RECV | (tagged ? FI_TAGGED : FI_MSG); }
-};
-
-/// FI_PEEK, FI_CLAIM and FI_DISCARD of fi_trecvmsg(3).
-enum class Probe : uint8_t { peek, peek_claim, peek_discard, claim, claim_discard };
-
 /// Which link leads to an address: decided in fabric/.
 class Router {
  public:
@@ -116,7 +96,7 @@ class Engine final : public transport::Sink {
  public:
   Engine(const EngineConfig& config, AddressBook& book, Router& router,
          std::vector<transport::Transport*> transports, CompletionSink& sent,
-         CompletionSink& received);
+         CompletionSink& received, SharedReceives* shared = nullptr);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine();
@@ -153,20 +133,30 @@ class Engine final : public transport::Sink {
 
   /// The endpoint closes: no peer touches the caller's memory any more.
   void withdraw_all() noexcept;
+  /// After that: what it had to do with the shared receive context ends.
+  void leave_shared() noexcept;
 
-  void set_min_multi_recv(size_t bytes) noexcept { x_min_multi_recv = bytes; }
-  size_t min_multi_recv() const noexcept { return x_min_multi_recv; }
+  void set_min_multi_recv(size_t bytes) noexcept { x_own.min_multi_recv = bytes; }
 
   /// The address vector changed.
   void address_inserted(uint64_t fi_addr, const util::SocketAddress& address) noexcept;
   void address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept;
+
+  // For ReceiveQueues, about messages that came to this engine.
+  /// Gives an unexpected message to a receive. True if the receive is still there and wants
+  /// another.
+  bool accept(Receive& receive, Unexpected& message) noexcept;
+  void discard(Unexpected& message) noexcept;
+  CompletionSink& received() noexcept { return x_received; }
 
  private:
   // engine.cc
   void on_done(uint64_t token, int status) noexcept override;
   void on_link_down(transport::Link& link, int status) noexcept override;
   bool waits_for(const transport::Link& link) noexcept override;
-  bool wants_previews() const noexcept override { return x_tagged.deep() || x_untagged.deep(); }
+  bool wants_previews() const noexcept override {
+    return x_own.tagged.deep() || x_own.untagged.deep();
+  }
   void on_preview(transport::Link& link, const std::byte* header) noexcept override;
   Peer* peer_at(uint64_t fi_addr) noexcept;
   Peer* resolve(uint64_t fi_addr) noexcept;
@@ -179,7 +169,7 @@ class Engine final : public transport::Sink {
   void send_control(Peer& peer, const wire::ControlHeader& header,
                     const transport::Exposure* exposure) noexcept;
   bool flush_controls(Peer& peer) noexcept;
-  Matcher& matcher(bool tagged) noexcept { return tagged ? x_tagged : x_untagged; }
+  Matcher& matcher(bool tagged) noexcept { return x_queues->matcher(tagged); }
 
   // send.cc
   bool goes_direct(const SendArgs& args, const Peer& peer) noexcept;
@@ -198,23 +188,16 @@ class Engine final : public transport::Sink {
   static void report_lost(Peer& peer, int status) noexcept;
 
   // receive.cc
-  int match_unexpected(Receive& receive, Unexpected& message) noexcept;
-  bool accept(Receive& receive, Unexpected& message) noexcept;
-  Receive* make_receive(const ReceiveArgs& args) noexcept;
   Buffers take_space(Receive& multi, size_t length) noexcept;
   bool return_space(Receive& multi) noexcept;
-  void retire(Receive& multi) noexcept;
+  void retire(Receive& multi) noexcept { x_queues->retire(multi, x_received); }
   Unexpected* store_unexpected(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                                const std::byte* payload, size_t length) noexcept;
   void release_unexpected(Unexpected& message) noexcept;
-  void discard(Unexpected& message) noexcept;
   void send_budget(Peer& peer) noexcept;
   void budget_sent(Peer& peer, bool on) noexcept;
   void release_link(Peer& peer) noexcept;
   void restrain(Peer& peer, transport::Link& link) noexcept;
-  int claim(const ReceiveArgs& args, bool drop) noexcept;
-  void report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept;
-  bool cancel_receive(const void* context, bool tagged) noexcept;
   bool cancel_send(const void* context) noexcept;
   void complete_receive(const Completion& done, size_t message_length) noexcept;
   void complete_placed(const Completion& done, size_t message_length, int status) noexcept;
@@ -223,6 +206,8 @@ class Engine final : public transport::Sink {
   void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
                  size_t length) noexcept override;
   void on_eager(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                const std::byte* payload, size_t length) noexcept;
+  void on_early(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                 const std::byte* payload, size_t length) noexcept;
   int place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
                   const std::byte* payload) noexcept;
@@ -324,7 +309,10 @@ class Engine final : public transport::Sink {
                        int status) noexcept;
   void fail_unfetched(Matcher& queues, const transport::Link* link, int status) noexcept;
   void fail_directed(Matcher& queues, const Peer& peer, int status) noexcept;
-  void fail_receive(Receive& receive, int status) noexcept;
+  void fail_receive(Receive& receive, int status) noexcept {
+    x_queues->fail(receive, status, x_received);
+  }
+  void orphan(util::IntrusiveList<Delivery>& deliveries) noexcept;
 
   const EngineConfig x_config;
   AddressBook& x_book;
@@ -339,9 +327,7 @@ class Engine final : public transport::Sink {
 
   PeerTable x_table;
   unsigned x_sends_since_progress = 0;
-  util::Recycler<Receive> x_receives;
-  Matcher x_tagged;
-  Matcher x_untagged;
+  ReceiveQueues x_own;  ///< empty with a shared receive context
   util::IntrusiveList<Peer, BacklogTag> x_backlog;
   util::Pool<Send> x_sends;
   util::Pool<Delivery> x_deliveries;
@@ -349,10 +335,10 @@ class Engine final : public transport::Sink {
   util::Pool<Control> x_controls;
   util::Pool<OneSided, 16> x_one_sided;
   util::Pool<Service, 16> x_services;
-  Unexpected* x_claimed = nullptr;
+  SharedReceives* x_shared;  ///< null: receives are posted here
+  ReceiveQueues* x_queues;   ///< x_own, or the shared ones
   std::byte x_flush_sink{};  ///< read into, never looked at
-  size_t x_min_multi_recv = 64;
-  size_t x_injected = 0;  ///< sends that are `owed`
+  size_t x_injected = 0;     ///< sends that are `owed`
   std::unordered_map<util::SocketAddress, std::unique_ptr<Peer>, util::SocketAddressHash> x_peers;
 };
 
@@ -392,38 +378,18 @@ inline int Engine::post_send(const SendArgs& args) noexcept {
   return post_send_slow(args, *peer);
 }
 
-inline Receive* Engine::make_receive(const ReceiveArgs& args) noexcept {
-  Receive* receive = x_receives.acquire();
-  if (!receive) [[unlikely]]
-    return nullptr;
-  receive->tag = args.tag;
-  receive->ignore = args.ignore;
-  receive->context = args.context;
-  receive->sticky = args.multi;
-  receive->buffers.count = args.count;
-  receive->buffers.length = args.length;
-  if (args.count == 1) [[likely]] {
-    receive->buffers.iov[0] = args.iov[0];
-  } else if (args.count > 0) {
-    std::memcpy(receive->buffers.iov, args.iov, args.count * sizeof(iovec));
-  }
-  receive->completion_flags = args.completion_flags();
-  receive->report = args.report;
-  receive->special =
-      uint8_t((args.multi ? Receive::kMulti : 0) | (args.device ? Receive::kDevice : 0));
-  return receive;
-}
-
 inline int Engine::post_receive(const ReceiveArgs& args) noexcept {
   const Peer* source = args.source == kAnySource ? nullptr : peer_at(args.source);
   if (!source && args.source != kAnySource) [[unlikely]]
     return -FI_EINVAL;
-  Receive* receive = make_receive(args);
+  Receive* receive = x_own.make(args);
   if (!receive) [[unlikely]]
     return -FI_ENOMEM;
   receive->source = source;
-  if (UnexpectedEntry* message = matcher(args.tagged).post(*receive)) [[unlikely]]
-    return match_unexpected(*receive, static_cast<Unexpected&>(*message));
+  if (UnexpectedEntry* message = x_own.matcher(args.tagged).post(*receive)) [[unlikely]] {
+    x_own.satisfy(*receive, static_cast<Unexpected&>(*message));
+    return 0;
+  }
   receive->posted = true;
   return 0;
 }

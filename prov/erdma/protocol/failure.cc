@@ -72,7 +72,8 @@ void Engine::fail_unfetched(Matcher& queues, const transport::Link* link, int st
   for (UnexpectedEntry* entry = queues.first_unexpected(); entry;
        entry = queues.next_unexpected(*entry))
     mark(static_cast<Unexpected&>(*entry));
-  for (Unexpected* message = x_claimed; message; message = message->next_claimed) mark(*message);
+  for (Unexpected* message = x_queues->claimed; message; message = message->next_claimed)
+    mark(*message);
 }
 
 /// Receives that only the dead peer could have satisfied. A peer that closed in order may come
@@ -81,7 +82,7 @@ void Engine::fail_directed(Matcher& queues, const Peer& peer, int status) noexce
   for (PostedEntry* entry = queues.first_posted(); entry;) {
     PostedEntry* next = queues.next_posted(*entry);
     auto& receive = static_cast<Receive&>(*entry);
-    if (receive.source == &peer) {
+    if (receive.source == peer.source) {
       queues.remove(receive);
       receive.posted = false;
       if (receive.multi() && receive.deliveries > 0) {
@@ -94,20 +95,6 @@ void Engine::fail_directed(Matcher& queues, const Peer& peer, int status) noexce
   }
 }
 
-/// Ends a receive that is in no queue; a multi-receive buffer that is still in use goes on.
-void Engine::fail_receive(Receive& receive, int status) noexcept {
-  ErrorCompletion failed;
-  failed.context = receive.context;
-  failed.flags = receive.completion_flags;
-  failed.tag = receive.tag;
-  failed.report = receive.report;
-  failed.error = -status;
-  const bool in_use = receive.deliveries > 0 || receive.posted || receive.held;
-  const bool ends = !receive.multi() || !in_use;
-  if (ends) x_receives.release(receive);
-  x_received.fail(failed);
-}
-
 void Engine::withdraw_all() noexcept {
   for (auto& [address, peer] : x_peers) {
     for (auto* sends : {&peer->queued, &peer->flying})
@@ -115,6 +102,32 @@ void Engine::withdraw_all() noexcept {
     for (Delivery* delivery = peer->active.front(); delivery;
          delivery = peer->active.next(*delivery))
       if (delivery->local.size) delivery->link->withdraw(delivery->local);
+  }
+}
+
+void Engine::leave_shared() noexcept {
+  if (!x_shared) return;
+  x_shared->leave(*this);
+  for (auto& [address, peer] : x_peers)
+    for (auto* deliveries : {&peer->starting, &peer->active}) orphan(*deliveries);
+  x_shared = nullptr;
+  x_queues = &x_own;
+}
+
+/// Receives of the shared context whose messages will not be whole: the context outlives us, and
+/// its user waits for them.
+void Engine::orphan(util::IntrusiveList<Delivery>& deliveries) noexcept {
+  while (Delivery* delivery = deliveries.pop_front()) {
+    ErrorCompletion cancelled;
+    cancelled.context = delivery->context;
+    cancelled.flags = delivery->completion_flags;
+    cancelled.tag = delivery->tag;
+    cancelled.error = FI_ECANCELED;
+    Receive* const multi = delivery->multi;
+    if (multi && return_space(*multi)) cancelled.flags |= FI_MULTI_RECV;
+    x_deliveries.release(*delivery);
+    x_queues->orphans.fail(cancelled);
+    if (multi) x_queues->retire(*multi, x_queues->orphans);
   }
 }
 

@@ -15,6 +15,7 @@
 namespace erdma::protocol {
 
 struct BacklogTag;
+class Engine;
 
 /// One remote endpoint as the protocol sees it, whatever moves its bytes. Made on first use, lives
 /// as long as the engine. Invariant: `direct` iff a small send may go straight to the link.
@@ -55,6 +56,10 @@ class Peer : public util::ListHook<BacklogTag> {
   uint8_t segment_count = 0;
   std::unique_ptr<Grants> grants;  ///< null until there were some
   uint32_t one_sided_packets = 0;  ///< operations of ours in flight that packets carry
+
+  Engine* engine = nullptr;   ///< whose peer it is
+  const Peer* source = this;  ///< what its messages are matched by: with a shared receive context
+                              ///< that of the context
 
   const util::SocketAddress address;
 };

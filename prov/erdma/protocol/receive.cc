@@ -25,20 +25,8 @@ size_t cost(const Unexpected& message) noexcept {
 
 }  // namespace
 
-/// A receive that was not queued, because a message is there already.
-int Engine::match_unexpected(Receive& receive, Unexpected& message) noexcept {
-  UnexpectedEntry* entry = &message;
-  do {
-    if (!accept(receive, static_cast<Unexpected&>(*entry))) return 0;
-    entry = matcher(receive.completion_flags & FI_TAGGED).post(receive);
-  } while (entry);
-  receive.posted = true;
-  return 0;
-}
-
-/// Gives an unexpected message to a receive. True if the receive is still there and wants another.
 bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
-  Peer& peer = const_cast<Peer&>(*message.source);
+  Peer& peer = *message.peer;
   const bool multi = receive.multi();
   const wire::RequestId sender{message.header.index, message.header.generation};
   receive.held = multi;
@@ -68,7 +56,7 @@ Buffers Engine::take_space(Receive& multi, size_t length) noexcept {
       hmem::slice(multi.buffers.iov, multi.buffers.count, multi.used, part.length, part.iov);
   multi.used += part.length;
   ++multi.deliveries;
-  if (multi.buffers.length - multi.used < std::max<size_t>(x_min_multi_recv, 1)) {
+  if (multi.buffers.length - multi.used < std::max<size_t>(x_queues->min_multi_recv, 1)) {
     multi.exhausted = true;
     if (multi.posted) matcher(multi.completion_flags & FI_TAGGED).remove(multi);
     multi.posted = false;
@@ -80,18 +68,6 @@ Buffers Engine::take_space(Receive& multi, size_t length) noexcept {
 bool Engine::return_space(Receive& multi) noexcept {
   --multi.deliveries;
   return multi.exhausted && multi.deliveries == 0 && !multi.cancelled;
-}
-
-/// Ends a buffer that is used up and no longer written to.
-void Engine::retire(Receive& multi) noexcept {
-  if (!multi.exhausted || multi.deliveries > 0 || multi.held) return;
-  ErrorCompletion cancelled;
-  cancelled.context = multi.context;
-  cancelled.flags = multi.completion_flags;
-  cancelled.error = FI_ECANCELED;
-  const bool report = multi.cancelled;
-  x_receives.release(multi);
-  if (report) x_received.fail(cancelled);
 }
 
 // --- unexpected messages ------------------------------------------------------------------------
@@ -112,7 +88,8 @@ Unexpected* Engine::store_unexpected(Peer& peer, transport::Link& link,
     return nullptr;
   }
   if (length) std::memcpy(message->heap ? message->heap.get() : message->small, payload, length);
-  message->source = &peer;
+  message->source = peer.source;
+  message->peer = &peer;
   message->link = &link;
   message->tag = header.tag;
   message->header = header;
@@ -162,7 +139,7 @@ void Engine::release_link(Peer& peer) noexcept {
 
 /// The message is off the matcher.
 void Engine::release_unexpected(Unexpected& message) noexcept {
-  Peer& peer = const_cast<Peer&>(*message.source);
+  Peer& peer = *message.peer;
   peer.unexpected_bytes -= cost(message);
   if (message.header.op == wire::Op::eager)
     peer.eager_bytes -= cost(message);
@@ -177,7 +154,7 @@ void Engine::release_unexpected(Unexpected& message) noexcept {
 }
 
 void Engine::discard(Unexpected& message) noexcept {
-  Peer& peer = const_cast<Peer&>(*message.source);
+  Peer& peer = *message.peer;
   const bool owed =
       message.header.op == wire::Op::rts || (message.header.flags & wire::kWantFin) != 0;
   const wire::RequestId sender{message.header.index, message.header.generation};
@@ -188,67 +165,11 @@ void Engine::discard(Unexpected& message) noexcept {
 // --- FI_PEEK, FI_CLAIM, FI_DISCARD --------------------------------------------------------------
 
 int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
-  if (kind == Probe::claim || kind == Probe::claim_discard) {
-    return claim(args, kind == Probe::claim_discard);
-  }
+  if (is_claim(kind)) return x_own.probe(args, kind, nullptr);
   const Peer* source = args.source == kAnySource ? nullptr : peer_at(args.source);
   if (args.source != kAnySource && !source) return -FI_EINVAL;
   progress();
-  Matcher& queues = matcher(args.tagged);
-  UnexpectedEntry* entry = queues.find(source, args.tag, args.ignore);
-  if (!entry) {
-    ErrorCompletion miss;
-    miss.context = args.context;
-    miss.flags = args.completion_flags();
-    miss.tag = args.tag;
-    miss.error = FI_ENOMSG;
-    x_received.fail(miss);
-    return 0;
-  }
-  auto& message = static_cast<Unexpected&>(*entry);
-  report_probe(args, message);
-  if (kind == Probe::peek) return 0;
-  queues.remove(message);
-  if (kind == Probe::peek_discard) {
-    discard(message);
-  } else {
-    message.claimed_by = args.context;
-    message.next_claimed = x_claimed;
-    x_claimed = &message;
-  }
-  return 0;
-}
-
-void Engine::report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept {
-  Completion found;
-  found.context = args.context;
-  found.flags = args.completion_flags() | data_flag(message.header);
-  found.length = message.header.length;
-  found.data = message.header.data;
-  found.tag = message.header.tag;
-  found.source = message.source->fi_addr;
-  found.report = args.report;
-  x_received.complete(found);
-}
-
-/// Receives, or drops, the message that a FI_PEEK|FI_CLAIM with the same context set aside.
-int Engine::claim(const ReceiveArgs& args, bool drop) noexcept {
-  Unexpected** link = &x_claimed;
-  while (*link && (*link)->claimed_by != args.context) link = &(*link)->next_claimed;
-  Unexpected* message = *link;
-  if (!message) return -FI_EINVAL;
-  Receive* receive = drop ? nullptr : make_receive(args);
-  if (!drop && !receive) return -FI_ENOMEM;
-  *link = message->next_claimed;
-  if (!drop) {
-    receive->sticky = false;
-    receive->special &= uint8_t(~Receive::kMulti);
-    accept(*receive, *message);
-    return 0;
-  }
-  report_probe(args, *message);
-  discard(*message);
-  return 0;
+  return x_own.probe(args, kind, source);
 }
 
 // --- the end of a receive -----------------------------------------------------------------------
@@ -275,25 +196,7 @@ void Engine::complete_placed(const Completion& done, size_t message_length, int 
 }
 
 int Engine::cancel(const void* context) noexcept {
-  const bool found =
-      cancel_receive(context, true) || cancel_receive(context, false) || cancel_send(context);
-  return found ? 0 : -FI_ENOENT;
-}
-
-bool Engine::cancel_receive(const void* context, bool tagged) noexcept {
-  Matcher& queues = matcher(tagged);
-  PostedEntry* entry = queues.posted_with_context(context);
-  if (!entry) return false;
-  auto& receive = static_cast<Receive&>(*entry);
-  queues.remove(receive);
-  receive.posted = false;
-  if (receive.multi()) {
-    receive.cancelled = receive.exhausted = true;
-    retire(receive);
-  } else {
-    fail_receive(receive, -FI_ECANCELED);
-  }
-  return true;
+  return x_own.cancel(context) || cancel_send(context) ? 0 : -FI_ENOENT;
 }
 
 }  // namespace erdma::protocol

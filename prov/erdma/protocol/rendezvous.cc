@@ -48,7 +48,7 @@ void Engine::on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader
   transport::Exposure exposure;
   if (!decode(payload, length, exposure) || header.length > SSIZE_MAX)
     return protocol_violation(link, "a malformed rendezvous request");
-  PostedEntry* entry = matcher(header.flags & wire::kTagged).arrive(peer, header.tag);
+  PostedEntry* entry = matcher(header.flags & wire::kTagged).arrive(*peer.source, header.tag);
   if (entry) return begin_delivery(static_cast<Receive&>(*entry), peer, link, header, exposure);
   Unexpected* message = store_unexpected(peer, link, header, nullptr, 0);
   if (message) message->exposure = exposure;
@@ -80,7 +80,7 @@ void Engine::begin_delivery(Receive& receive, Peer& peer, transport::Link& link,
     target.length = std::min(size_t(header.length), receive.buffers.length);
     target.count =
         hmem::slice(receive.buffers.iov, receive.buffers.count, 0, target.length, target.iov);
-    x_receives.release(receive);
+    x_queues->receives.release(receive);
   }
   const int rc = start(*delivery);
   if (rc == -FI_EAGAIN) {

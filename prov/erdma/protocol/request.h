@@ -120,6 +120,7 @@ struct Unexpected : UnexpectedEntry {
   static constexpr size_t kInline = 64;
 
   wire::MessageHeader header{};
+  Peer* peer = nullptr;                  ///< who sent it
   transport::Link* link = nullptr;       ///< on which it came
   uint64_t source_address = UINT64_MAX;  ///< fi_addr_t at arrival
   void* claimed_by = nullptr;            ///< context of FI_PEEK|FI_CLAIM

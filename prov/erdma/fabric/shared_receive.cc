@@ -1,0 +1,213 @@
+#include "fabric/shared_receive.h"
+
+#include <cstring>
+#include <memory>
+
+#include <rdma/fi_errno.h>
+
+#include "fabric/abi.h"
+#include "fabric/endpoint_ops.h"
+#include "fabric/fid_stubs.h"
+#include "fabric/info.h"
+#include "hmem/cuda.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+
+ssize_t SharedReceive::receive(protocol::ReceiveArgs args) noexcept {
+  if (!owned()) return -FI_EOPBADSTATE;
+  if (x_cuda) args.device = x_cuda->any_device(args.iov, args.count);
+  const util::Guard guard(x_domain.lock());
+  bool matched = false;
+  const int status = x_receives.post(args, matched);
+  if (matched) keep_armed();
+  return status;
+}
+
+ssize_t SharedReceive::probe(protocol::ReceiveArgs args, protocol::Probe kind) noexcept {
+  if (!owned()) return -FI_EOPBADSTATE;
+  if (x_cuda) args.device = x_cuda->any_device(args.iov, args.count);
+  const util::Guard guard(x_domain.lock());
+  if (x_endpoints.empty()) return -FI_ENOCQ;
+  const int status = x_receives.probe(args, kind);
+  keep_armed();
+  return status;
+}
+
+ssize_t SharedReceive::cancel(void* context) noexcept {
+  if (!owned()) return -FI_EOPBADSTATE;
+  const util::Guard guard(x_domain.lock());
+  return x_endpoints.empty() ? -FI_ENOCQ : x_receives.cancel(context);
+}
+
+/// What was posted may have set any of the endpoints to work.
+void SharedReceive::keep_armed() noexcept {
+  for (Endpoint* endpoint : x_endpoints) endpoint->worked();
+}
+
+protocol::CompletionEntry& SharedReceive::succeed(bool report) noexcept {
+  return x_endpoints.front()->received().succeed(report);
+}
+
+void SharedReceive::fail(const protocol::ErrorCompletion& completion) noexcept {
+  x_endpoints.front()->received().fail(completion);
+}
+
+// --- life ---------------------------------------------------------------------------------------
+
+SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context)
+    : fid_ep{},
+      x_domain(domain),
+      x_directed(attr && (attr->caps & FI_DIRECTED_RECV)),
+      x_cuda(attr ? domain.cuda_for(attr->caps) : nullptr),
+      x_receives(*this),
+      x_min_multi_recv(kDefaultMinMultiRecv) {
+  fid.fclass = FI_CLASS_SRX_CTX;
+  fid.context = context;
+  x_defaults.report = attr && (attr->op_flags & FI_COMPLETION);
+  x_defaults.multi = attr && (attr->op_flags & FI_MULTI_RECV);
+  x_domain.child_opened();
+}
+
+SharedReceive::~SharedReceive() {
+  x_domain.child_closed();
+}
+
+int SharedReceive::close() noexcept {
+  {
+    const util::Guard guard(x_domain.lock());
+    if (x_bound) return -FI_EBUSY;
+  }
+  delete this;
+  return 0;
+}
+
+int SharedReceive::add(Endpoint& endpoint, const AddressVector& av) {
+  if (!x_endpoints.empty() && x_av != &av) {
+    ERDMA_WARN(EP_CTRL, "endpoints of one shared receive context must have the same AV\n");
+    return -FI_EINVAL;
+  }
+  x_endpoints.push_back(&endpoint);
+  x_av = &av;
+  return 0;
+}
+
+/// The endpoint that leaves speaks for the context until the end only if it is the last.
+void SharedReceive::remove(Endpoint& endpoint) noexcept {
+  std::erase(x_endpoints, &endpoint);
+}
+
+// --- options ------------------------------------------------------------------------------------
+
+int SharedReceive::get_option(int name, void* value, size_t* length) noexcept {
+  if (name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
+  const bool fits = *length >= sizeof(x_min_multi_recv);
+  *length = sizeof(x_min_multi_recv);
+  if (!fits) return -FI_ETOOSMALL;
+  std::memcpy(value, &x_min_multi_recv, sizeof(x_min_multi_recv));
+  return 0;
+}
+
+int SharedReceive::set_option(int name, const void* value, size_t length) noexcept {
+  if (name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
+  if (length != sizeof(x_min_multi_recv)) return -FI_EINVAL;
+  const util::Guard guard(x_domain.lock());
+  std::memcpy(&x_min_multi_recv, value, sizeof(x_min_multi_recv));
+  x_receives.set_min_multi_recv(x_min_multi_recv);
+  return 0;
+}
+
+// --- entry points -------------------------------------------------------------------------------
+
+namespace {
+
+int close_context(fid_t srx) noexcept {
+  return SharedReceive::from(srx).close();
+}
+
+ssize_t cancel(fid_t srx, void* context) noexcept {
+  return SharedReceive::from(srx).cancel(context);
+}
+
+int getopt(fid_t srx, int level, int name, void* value, size_t* length) noexcept {
+  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
+  if (!value || !length) return -FI_EINVAL;
+  return SharedReceive::from(srx).get_option(name, value, length);
+}
+
+int setopt(fid_t srx, int level, int name, const void* value, size_t length) noexcept {
+  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
+  if (!value) return -FI_EINVAL;
+  return SharedReceive::from(srx).set_option(name, value, length);
+}
+
+/// There is nothing to enable; whoever does as with other contexts is not disappointed.
+int control(fid_t, int command, void*) noexcept {
+  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
+}
+
+fi_ops g_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = close_context,
+    .bind = no_bind,
+    .control = control,
+    .ops_open = no_ops_open,
+    .tostr = no_tostr,
+    .ops_set = no_ops_set,
+};
+
+fi_ops_ep g_ep_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = cancel,
+    .getopt = getopt,
+    .setopt = setopt,
+    .tx_ctx = not_offered,
+    .rx_ctx = not_offered,
+    .rx_size_left = not_offered,
+    .tx_size_left = not_offered,
+};
+
+fi_ops_cm g_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = not_offered,
+    .getname = not_offered,
+    .getpeer = not_offered,
+    .connect = not_offered,
+    .listen = not_offered,
+    .accept = not_offered,
+    .reject = not_offered,
+    .shutdown = not_offered,
+    .join = not_offered,
+};
+
+int check_attr(Domain& domain, fi_rx_attr& attr) {
+  fi_info info{};
+  info.caps = attr.caps & FI_HMEM;
+  info.rx_attr = &attr;
+  return info.caps && !domain.cuda_for(FI_HMEM) ? -FI_EINVAL
+                                                : check_info(domain.api_version(), info);
+}
+
+}  // namespace
+
+int open_shared_receive(fid_domain* fid, fi_rx_attr* attr, fid_ep** srx, void* context) noexcept {
+  if (!srx) return -FI_EINVAL;
+  return abi_call([&] {
+    Domain& domain = Domain::from(fid);
+    if (attr)
+      if (const int bad = check_attr(domain, *attr)) return bad;
+    auto made = std::make_unique<SharedReceive>(domain, attr, context);
+    made->fid.ops = &g_fid_ops;
+    made->ops = &g_ep_ops;
+    made->cm = &g_cm_ops;
+    made->msg = &g_msg_ops_shared;
+    made->tagged = &g_tagged_ops_shared;
+    made->rma = &g_no_rma_ops;
+    made->atomic = &g_no_atomic_ops;
+    made->collective = &g_no_collective_ops;
+    *srx = made.release();
+    return 0;
+  });
+}
+
+}  // namespace erdma::fabric

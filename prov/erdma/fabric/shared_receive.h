@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_tagged.h>
+
+#include "fabric/endpoint.h"
+#include "protocol/shared_receives.h"
+#include "util/process_epoch.h"
+
+namespace erdma::fabric {
+
+/// One shared receive context: fi_srx_context(3). Has no queue of its own: a receive completes
+/// where the endpoint does that its message came to, and what no message belongs to at one of the
+/// bound endpoints. Takes the domain lock. Invariant: outlives its endpoints; close is -FI_EBUSY
+/// until then.
+class SharedReceive final : public fid_ep, private protocol::CompletionSink {
+ public:
+  static SharedReceive& from(fid_ep* ep) noexcept { return static_cast<SharedReceive&>(*ep); }
+  static SharedReceive& from(fid_t f) noexcept { return from(reinterpret_cast<fid_ep*>(f)); }
+
+  SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context);
+  ~SharedReceive();
+
+  // Data path, as of an Endpoint.
+  const OpDefaults& receive_defaults() const noexcept { return x_defaults; }
+  uint64_t source_filter(uint64_t fi_addr) const noexcept {
+    return x_directed ? fi_addr : FI_ADDR_UNSPEC;
+  }
+  /// How the queues are bound where it completes is not known yet: see CompletionPort::unasked.
+  bool selective_receive() const noexcept { return true; }
+  ssize_t receive(protocol::ReceiveArgs args) noexcept;
+  ssize_t probe(protocol::ReceiveArgs args, protocol::Probe kind) noexcept;
+  ssize_t cancel(void* context) noexcept;
+
+  int get_option(int name, void* value, size_t* length) noexcept;
+  int set_option(int name, const void* value, size_t length) noexcept;
+  int close() noexcept;
+
+  // For endpoints.
+  bool takes(const Domain& domain) const noexcept { return &domain == &x_domain; }
+  hmem::Cuda* cuda() const noexcept { return x_cuda; }
+  void bound() noexcept { ++x_bound; }
+  void unbound() noexcept { --x_bound; }
+  /// From fi_enable, with the domain lock held. -FI_EINVAL: the others have another AV.
+  int add(Endpoint& endpoint, const AddressVector& av);
+  void remove(Endpoint& endpoint) noexcept;
+  protocol::SharedReceives& receives() noexcept { return x_receives; }
+
+ private:
+  // CompletionSink, of what no message belongs to. There is an endpoint.
+  protocol::CompletionEntry& succeed(bool report) noexcept override;
+  void fail(const protocol::ErrorCompletion& completion) noexcept override;
+
+  bool owned() const noexcept { return x_epoch == util::process_epoch(); }
+  void keep_armed() noexcept;
+
+  Domain& x_domain;
+  const uint32_t x_epoch = util::process_epoch();
+  const bool x_directed;
+  OpDefaults x_defaults;
+  hmem::Cuda* const x_cuda;  ///< null without FI_HMEM
+  protocol::SharedReceives x_receives;
+  std::vector<Endpoint*> x_endpoints;  ///< enabled ones
+  const AddressVector* x_av = nullptr;
+  unsigned x_bound = 0;
+  size_t x_min_multi_recv;
+};
+
+/// fi_srx_context(3).
+int open_shared_receive(fid_domain* domain, fi_rx_attr* attr, fid_ep** srx, void* context) noexcept;
+
+extern fi_ops_msg g_msg_ops_shared;
+extern fi_ops_tagged g_tagged_ops_shared;
+
+}  // namespace erdma::fabric

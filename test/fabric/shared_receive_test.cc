@@ -1,0 +1,354 @@
+// fi_srx_context(3): endpoints that share their receives, over shared memory.
+#include <atomic>
+#include <cstdlib>
+#include <set>
+#include <thread>
+
+#include "fabric/rig.h"
+
+namespace {
+
+using namespace erdma::test;
+
+void on_shm() {
+  g_device = "shm";
+}
+
+fid_ep* open_context(Root& root, uint64_t caps = FI_DIRECTED_RECV) {
+  fi_rx_attr attr = *root.info->rx_attr;
+  attr.caps = FI_MSG | FI_TAGGED | FI_RECV | FI_MULTI_RECV | caps;
+  fid_ep* srx = nullptr;
+  ck_assert_int_eq(fi_srx_context(root.domain, &attr, &srx, nullptr), 0);
+  return srx;
+}
+
+/// An endpoint with a shared receive context, and queues of the test.
+struct Member {
+  Member(Root& root, fid_ep* srx, fid_cq* cq, fid_av* av, uint64_t flags = 0) {
+    fi_info* info = fi_dupinfo(root.info);
+    info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    ck_assert_int_eq(fi_endpoint(root.domain, info, &ep, nullptr), 0);
+    fi_freeinfo(info);
+    ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | flags), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
+    ck_assert_int_eq(fi_enable(ep), -FI_ENORX);
+    ck_assert_int_eq(fi_ep_bind(ep, &srx->fid, 0), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &srx->fid, 0), -FI_EINVAL);
+    ck_assert_int_eq(fi_enable(ep), 0);
+  }
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+  ~Member() {
+    if (ep) ck_assert_int_eq(fi_close(&ep->fid), 0);
+  }
+  std::vector<char> name() const {
+    std::vector<char> bytes(64);
+    size_t length = bytes.size();
+    ck_assert_int_eq(fi_getname(&ep->fid, bytes.data(), &length), 0);
+    bytes.resize(length);
+    return bytes;
+  }
+  fid_ep* ep = nullptr;
+};
+
+fi_addr_t insert(fid_av* av, const std::vector<char>& name) {
+  fi_addr_t address = FI_ADDR_NOTAVAIL;
+  ck_assert_int_eq(fi_av_insert(av, name.data(), 1, &address, 0, nullptr), 1);
+  return address;
+}
+
+/// Two endpoints share a context; a sender knows both.
+struct Shared {
+  explicit Shared(const Ask& ask = {}, fi_wait_obj wait = FI_WAIT_NONE, uint64_t flags = 0)
+      : root(ask),
+        other(ask),
+        srx(open_context(root)),
+        cq(root.open_cq(FI_CQ_FORMAT_TAGGED, wait)),
+        av(root.open_av()),
+        one(root, srx, cq, av, flags),
+        two(root, srx, cq, av, flags),
+        sender(other),
+        to{insert(sender.av, one.name()), insert(sender.av, two.name())},
+        source(insert(av, sender.name())) {}
+  ~Shared() {
+    for (Member* member : {&one, &two}) {
+      if (member->ep) ck_assert_int_eq(fi_close(&member->ep->fid), 0);
+      member->ep = nullptr;
+    }
+    ck_assert_int_eq(fi_close(&srx->fid), 0);
+    ck_assert_int_eq(fi_close(&cq->fid), 0);
+    ck_assert_int_eq(fi_close(&av->fid), 0);
+  }
+
+  fi_cq_tagged_entry wait() {
+    fi_cq_tagged_entry entry{};
+    for (;;) {
+      const ssize_t rc = fi_cq_read(cq, &entry, 1);
+      if (rc == 1) return entry;
+      ck_assert_msg(rc == -FI_EAGAIN, "fi_cq_read: %s", fi_strerror(int(-rc)));
+      sender.progress();
+    }
+  }
+  fi_cq_err_entry wait_error() {
+    fi_cq_tagged_entry entry{};
+    ssize_t rc;
+    while ((rc = fi_cq_read(cq, &entry, 1)) == -FI_EAGAIN) sender.progress();
+    ck_assert_int_eq(rc, -FI_EAVAIL);
+    fi_cq_err_entry error{};
+    ck_assert_int_eq(fi_cq_readerr(cq, &error, 0), 1);
+    return error;
+  }
+  void tsend(int which, const void* bytes, size_t length, uint64_t tag) {
+    ck_assert_int_eq(fi_tsend(sender.ep, bytes, length, nullptr, to[which], tag, nullptr), 0);
+    ck_assert_int_eq(int(sender.wait().flags & FI_SEND), int(FI_SEND));
+  }
+
+  Root root, other;
+  fid_ep* srx;
+  fid_cq* cq;
+  fid_av* av;
+  Member one, two;
+  Port sender;
+  fi_addr_t to[2];
+  fi_addr_t source;
+};
+
+START_TEST(every_form_of_receiving_works_on_a_context) {
+  Shared shared;
+  const auto message = pattern(64);
+  std::vector<char> buffer(64);
+  const iovec iov[2] = {{buffer.data(), 16}, {buffer.data() + 16, 48}};
+  fi_context contexts[6];
+  const fi_msg msg{iov, nullptr, 2, shared.source, &contexts[2], 0};
+  const fi_msg_tagged tagged{iov, nullptr, 2, shared.source, 7, 0, &contexts[5], 0};
+  for (int form = 0; form < 6; ++form) {
+    fid_ep* const srx = shared.srx;
+    const ssize_t rc =
+        form == 0   ? fi_recv(srx, buffer.data(), 64, nullptr, shared.source, &contexts[0])
+        : form == 1 ? fi_recvv(srx, iov, nullptr, 2, FI_ADDR_UNSPEC, &contexts[1])
+        : form == 2 ? fi_recvmsg(srx, &msg, FI_COMPLETION)
+        : form == 3 ? fi_trecv(srx, buffer.data(), 64, nullptr, shared.source, 7, 0, &contexts[3])
+        : form == 4 ? fi_trecvv(srx, iov, nullptr, 2, FI_ADDR_UNSPEC, 0, ~0ull, &contexts[4])
+                    : fi_trecvmsg(srx, &tagged, 0);
+    ck_assert_int_eq(rc, 0);
+    std::fill(buffer.begin(), buffer.end(), 'x');
+    const fi_addr_t to = shared.to[form % 2];
+    const ssize_t sent =
+        form < 3 ? fi_send(shared.sender.ep, message.data(), 64, nullptr, to, nullptr)
+                 : fi_tsend(shared.sender.ep, message.data(), 64, nullptr, to, 7, nullptr);
+    ck_assert_int_eq(sent, 0);
+    const fi_cq_tagged_entry entry = shared.wait();
+    shared.sender.wait();
+    ck_assert_ptr_eq(entry.op_context, &contexts[form]);
+    ck_assert_uint_eq(entry.flags, FI_RECV | (form < 3 ? FI_MSG : FI_TAGGED));
+    ck_assert_uint_eq(entry.len, 64);
+    ck_assert(buffer == message);
+  }
+}
+END_TEST
+
+START_TEST(a_source_is_heard_only_if_it_was_named) {
+  Shared shared;
+  char bytes[8] = {};
+  fi_context directed, any;
+  ck_assert_int_eq(fi_trecv(shared.srx, bytes, 8, nullptr, insert(shared.av, shared.one.name()), 7,
+                            0, &directed),
+                   0);
+  ck_assert_int_eq(fi_trecv(shared.srx, bytes, 8, nullptr, FI_ADDR_UNSPEC, 7, 0, &any), 0);
+  shared.tsend(1, bytes, 8, 7);
+  ck_assert_ptr_eq(shared.wait().op_context, &any);
+  ck_assert_int_eq(fi_cancel(&shared.srx->fid, &directed), 0);
+  const fi_cq_err_entry error = shared.wait_error();
+  ck_assert_int_eq(error.err, FI_ECANCELED);
+  ck_assert_ptr_eq(error.op_context, &directed);
+  ck_assert_int_eq(fi_cancel(&shared.srx->fid, &directed), -FI_ENOENT);
+}
+END_TEST
+
+START_TEST(a_member_itself_takes_no_receive) {
+  Shared shared;
+  char bytes[8] = {};
+  ck_assert_int_eq(fi_recv(shared.one.ep, bytes, 8, nullptr, FI_ADDR_UNSPEC, nullptr),
+                   -FI_EOPNOTSUPP);
+  ck_assert_int_eq(fi_trecv(shared.one.ep, bytes, 8, nullptr, FI_ADDR_UNSPEC, 0, 0, nullptr),
+                   -FI_EOPNOTSUPP);
+  ck_assert_int_eq(fi_send(shared.srx, bytes, 8, nullptr, 0, nullptr), -FI_ENOSYS);
+  size_t length = 8;
+  ck_assert_int_eq(fi_getname(&shared.srx->fid, bytes, &length), -FI_ENOSYS);
+  ck_assert_int_eq(fi_ep_bind(shared.srx, &shared.cq->fid, FI_RECV), -FI_ENOSYS);
+  ck_assert_int_eq(fi_enable(shared.srx), 0);
+}
+END_TEST
+
+START_TEST(a_context_outlives_its_endpoints) {
+  Shared shared;
+  char bytes[8] = {};
+  fi_context context;
+  ck_assert_int_eq(fi_close(&shared.srx->fid), -FI_EBUSY);
+  shared.tsend(0, "gone   ", 8, 7);
+  // What waits at an endpoint goes with it; what was received is there to be read.
+  ck_assert_int_eq(fi_recv(shared.srx, bytes, 8, nullptr, FI_ADDR_UNSPEC, &context), 0);
+  ck_assert_int_eq(fi_send(shared.sender.ep, "received", 8, nullptr, shared.to[0], nullptr), 0);
+  shared.sender.wait();
+  while (bytes[0] != 'r') fi_cq_read(shared.cq, nullptr, 0);
+  ck_assert_int_eq(fi_close(&shared.one.ep->fid), 0);
+  shared.one.ep = nullptr;
+  ck_assert_ptr_eq(shared.wait().op_context, &context);
+  ck_assert_int_eq(fi_trecv(shared.srx, bytes, 8, nullptr, FI_ADDR_UNSPEC, 7, 0, &context), 0);
+  shared.tsend(1, "here   ", 8, 7);
+  ck_assert_ptr_eq(shared.wait().op_context, &context);
+  ck_assert_str_eq(bytes, "here   ");
+}
+END_TEST
+
+START_TEST(nothing_is_cancelled_where_nobody_could_say_so) {
+  Root root;
+  fid_ep* srx = open_context(root);
+  char bytes[8];
+  fi_context context;
+  ck_assert_int_eq(fi_recv(srx, bytes, 8, nullptr, FI_ADDR_UNSPEC, &context), 0);
+  ck_assert_int_eq(fi_recv(srx, bytes, 8, nullptr, 0, &context), -FI_ENOAV);
+  ck_assert_int_eq(fi_cancel(&srx->fid, &context), -FI_ENOCQ);
+  const fi_msg_tagged peek{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 7, 0, &context, 0};
+  ck_assert_int_eq(fi_trecvmsg(srx, &peek, FI_PEEK), -FI_ENOCQ);
+  ck_assert_int_eq(fi_close(&srx->fid), 0);
+}
+END_TEST
+
+START_TEST(endpoints_of_a_context_have_one_av) {
+  Shared shared;
+  fid_av* av = shared.root.open_av();
+  fid_ep* ep = nullptr;
+  ck_assert_int_eq(fi_endpoint(shared.root.domain, shared.root.info, &ep, nullptr), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &shared.cq->fid, FI_TRANSMIT | FI_RECV), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &shared.srx->fid, 0), 0);
+  ck_assert_int_eq(fi_enable(ep), -FI_EINVAL);
+  ck_assert_int_eq(fi_close(&ep->fid), 0);
+  ck_assert_int_eq(fi_close(&av->fid), 0);
+}
+END_TEST
+
+START_TEST(selective_completion_is_that_of_the_endpoint) {
+  Shared shared({}, FI_WAIT_NONE, FI_SELECTIVE_COMPLETION);
+  char bytes[8] = {};
+  fi_context silent, told;
+  const iovec iov{bytes, 8};
+  const fi_msg_tagged flagged{&iov, nullptr, 1, FI_ADDR_UNSPEC, 7, 0, &told, 0};
+  ck_assert_int_eq(fi_trecv(shared.srx, bytes, 8, nullptr, FI_ADDR_UNSPEC, 7, 0, &silent), 0);
+  ck_assert_int_eq(fi_trecvmsg(shared.srx, &flagged, FI_COMPLETION), 0);
+  shared.tsend(0, "first  ", 8, 7);
+  shared.tsend(1, "second ", 8, 7);
+  ck_assert_ptr_eq(shared.wait().op_context, &told);
+  fi_cq_tagged_entry entry;
+  ck_assert_int_eq(int(fi_cq_read(shared.cq, &entry, 1)), -FI_EAGAIN);
+}
+END_TEST
+
+START_TEST(the_smallest_rest_of_a_buffer_is_an_option) {
+  Shared shared;
+  size_t bytes = 100, length = sizeof(bytes);
+  fid_t const fid = &shared.srx->fid;
+  ck_assert_int_eq(fi_setopt(fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &bytes, length), 0);
+  bytes = 0;
+  ck_assert_int_eq(fi_getopt(fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &bytes, &length), 0);
+  ck_assert_uint_eq(bytes, 100);
+  std::vector<char> buffer(200);
+  fi_context context;
+  const iovec iov{buffer.data(), buffer.size()};
+  const fi_msg msg{&iov, nullptr, 1, FI_ADDR_UNSPEC, &context, 0};
+  ck_assert_int_eq(fi_recvmsg(shared.srx, &msg, FI_MULTI_RECV), 0);
+  for (int i = 0; i < 2; ++i) {
+    ck_assert_int_eq(fi_send(shared.sender.ep, buffer.data(), 60, nullptr, shared.to[i], nullptr),
+                     0);
+    const fi_cq_tagged_entry entry = shared.wait();
+    shared.sender.wait();
+    ck_assert_ptr_eq(entry.buf, buffer.data() + 60 * i);
+    ck_assert_int_eq((entry.flags & FI_MULTI_RECV) != 0, i == 1);
+  }
+}
+END_TEST
+
+START_TEST(attributes_that_are_not_offered_are_refused) {
+  Root root;
+  fid_ep* srx = nullptr;
+  fi_rx_attr attr = *root.info->rx_attr;
+  attr.caps = FI_MSG | FI_COLLECTIVE;
+  ck_assert_int_eq(fi_srx_context(root.domain, &attr, &srx, nullptr), -FI_EINVAL);
+  attr = *root.info->rx_attr;
+  attr.iov_limit = 100;
+  ck_assert_int_eq(fi_srx_context(root.domain, &attr, &srx, nullptr), -FI_EINVAL);
+  ck_assert_ptr_null(srx);
+  ck_assert_int_eq(fi_srx_context(root.domain, nullptr, &srx, nullptr), 0);
+  ck_assert_int_eq(fi_close(&srx->fid), 0);
+  ck_assert_uint_ge(root.info->domain_attr->max_ep_srx_ctx, 1);
+}
+END_TEST
+
+/// Two threads post receives, one per message, while two send and one reads: each receive completes
+/// once.
+START_TEST(threads_share_a_context) {
+  constexpr int kMessages = 2000;
+  Ask ask;
+  ask.threading = FI_THREAD_SAFE;
+  ask.progress = _i ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL;
+  Shared shared(ask, FI_WAIT_FD);
+  std::vector<uint64_t> buffers(2 * kMessages);
+  std::vector<fi_context> contexts(2 * kMessages);
+  std::atomic<int> failed{0};
+  const auto post = [&](int thread) {
+    for (int i = thread * kMessages; i < (thread + 1) * kMessages; ++i)
+      if (fi_recv(shared.srx, &buffers[size_t(i)], 8, nullptr, FI_ADDR_UNSPEC,
+                  &contexts[size_t(i)]))
+        ++failed;
+  };
+  const auto send = [&](int thread) {
+    for (uint64_t i = 0; i < kMessages; ++i) {
+      const uint64_t value = uint64_t(thread) * kMessages + i + 1;
+      ssize_t rc;
+      while ((rc = fi_inject(shared.sender.ep, &value, 8, shared.to[i % 2])) == -FI_EAGAIN)
+        shared.sender.progress();
+      if (rc) ++failed;
+    }
+  };
+  std::thread threads[4];
+  for (int i = 0; i < 2; ++i) threads[i] = std::thread(post, i);
+  for (int i = 0; i < 2; ++i) threads[2 + i] = std::thread(send, i);
+  std::set<void*> seen;
+  while (seen.size() < 2 * kMessages) {
+    fi_cq_tagged_entry entry;
+    const ssize_t rc = fi_cq_sread(shared.cq, &entry, 1, nullptr, 20);
+    shared.sender.progress();
+    if (rc == -FI_EAGAIN) continue;
+    ck_assert_int_eq(int(rc), 1);
+    ck_assert(seen.insert(entry.op_context).second);
+  }
+  for (std::thread& thread : threads) thread.join();
+  ck_assert_int_eq(failed, 0);
+  ck_assert_uint_eq(std::set<uint64_t>(buffers.begin(), buffers.end()).size(), 2 * kMessages);
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("shared receive context");
+  TCase* tcase = tcase_create("shared receive context");
+  tcase_add_checked_fixture(tcase, on_shm, nullptr);
+  tcase_add_test(tcase, every_form_of_receiving_works_on_a_context);
+  tcase_add_test(tcase, a_source_is_heard_only_if_it_was_named);
+  tcase_add_test(tcase, a_member_itself_takes_no_receive);
+  tcase_add_test(tcase, a_context_outlives_its_endpoints);
+  tcase_add_test(tcase, nothing_is_cancelled_where_nobody_could_say_so);
+  tcase_add_test(tcase, endpoints_of_a_context_have_one_av);
+  tcase_add_test(tcase, selective_completion_is_that_of_the_endpoint);
+  tcase_add_test(tcase, the_smallest_rest_of_a_buffer_is_an_option);
+  tcase_add_test(tcase, attributes_that_are_not_offered_are_refused);
+  tcase_add_loop_test(tcase, threads_share_a_context, 0, 2);
+  suite_add_tcase(suite, tcase);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

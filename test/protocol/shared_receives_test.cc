@@ -1,0 +1,357 @@
+// Receives that several engines share.
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <random>
+
+#include "libcheck.h"
+#include "protocol/pair.h"
+
+namespace {
+
+using namespace erdma;
+using protocol::ErrorCompletion;
+using protocol::Probe;
+using test::kConfig;
+using test::must;
+using test::Node;
+using test::pattern;
+
+/// Two engines with one context, fi_addr 0 and 1, and two senders, 2 and 3.
+struct World {
+  World()
+      : shared(orphans),
+        a(network, 0, kConfig, &shared),
+        b(network, 1, kConfig, &shared),
+        c(network, 2, kConfig),
+        d(network, 3, kConfig) {}
+  ~World() {
+    for (Node* node : {&a, &b}) node->engine.leave_shared();
+  }
+
+  void settle() {
+    while (a.engine.progress() + b.engine.progress() + c.engine.progress() + d.engine.progress()) {
+    }
+  }
+  int post(const iovec& iov, uint64_t tag, void* context, uint64_t ignore = 0,
+           uint64_t source = UINT64_MAX, bool multi = false) {
+    protocol::ReceiveArgs args = Node::receive_args(iov, tag, context, ignore, source);
+    args.multi = multi;
+    bool matched = false;
+    const int rc = shared.post(args, matched);
+    settle();
+    return rc;
+  }
+  void send(Node& from, uint64_t to, const std::vector<char>& bytes, uint64_t tag) {
+    must(from.send(to, bytes.data(), bytes.size(), tag));
+    settle();
+  }
+  int probe(Probe kind, uint64_t tag, void* context, iovec iov = {}) {
+    return shared.probe(Node::receive_args(iov, tag, context), kind);
+  }
+  bool quiet() const {
+    return a.received.entries.empty() && b.received.entries.empty() && orphans.entries.empty();
+  }
+
+  fake::Network network;
+  fake::CompletionSink orphans;
+  protocol::SharedReceives shared;
+  Node a, b, c, d;
+};
+
+ErrorCompletion take_one(fake::CompletionSink& sink) {
+  ck_assert_uint_eq(sink.entries.size(), 1);
+  return sink.take();
+}
+
+int g_contexts[4];
+constexpr size_t kLengths[] = {0, 8, 1024, 1025, 70000};
+
+START_TEST(a_message_takes_the_oldest_receive_whichever_engine_it_comes_to) {
+  World world;
+  const auto first = pattern(kLengths[_i], 1), second = pattern(kLengths[_i], 2);
+  std::vector<char> one(70000), two(70000);
+  must(world.post({one.data(), one.size()}, 7, &g_contexts[0]));
+  must(world.post({two.data(), two.size()}, 7, &g_contexts[1]));
+  world.send(world.c, 1, first, 7);
+  const ErrorCompletion at_b = take_one(world.b.received);
+  world.send(world.d, 0, second, 7);
+  const ErrorCompletion at_a = take_one(world.a.received);
+  ck_assert_ptr_eq(at_b.context, &g_contexts[0]);
+  ck_assert_ptr_eq(at_a.context, &g_contexts[1]);
+  ck_assert_uint_eq(at_b.source, 2);
+  ck_assert_uint_eq(at_a.source, 3);
+  ck_assert_uint_eq(at_a.length, kLengths[_i]);
+  ck_assert(std::equal(first.begin(), first.end(), one.begin()));
+  ck_assert(std::equal(second.begin(), second.end(), two.begin()));
+  ck_assert(world.quiet());
+}
+END_TEST
+
+START_TEST(messages_wait_in_one_order_of_arrival) {
+  World world;
+  const auto first = pattern(kLengths[_i], 1), second = pattern(kLengths[_i], 2);
+  std::vector<char> one(70000), two(70000);
+  world.send(world.c, 1, first, 7);
+  world.send(world.c, 0, second, 7);
+  ck_assert(world.quiet());
+  must(world.post({one.data(), one.size()}, 7, &g_contexts[0]));
+  ck_assert_ptr_eq(take_one(world.b.received).context, &g_contexts[0]);
+  must(world.post({two.data(), two.size()}, 7, &g_contexts[1]));
+  ck_assert_ptr_eq(take_one(world.a.received).context, &g_contexts[1]);
+  ck_assert(std::equal(first.begin(), first.end(), one.begin()));
+  ck_assert(std::equal(second.begin(), second.end(), two.begin()));
+}
+END_TEST
+
+START_TEST(a_directed_receive_names_a_source_at_every_engine) {
+  World world;
+  char bytes[8];
+  for (const uint64_t to : {0, 1}) {
+    must(world.post({bytes, 8}, 7, &g_contexts[0], 0, 3));
+    world.send(world.c, to, pattern(8), 7);
+    ck_assert(world.quiet());
+    world.send(world.d, to, pattern(8), 7);
+    ck_assert_uint_eq(take_one(to ? world.b.received : world.a.received).source, 3);
+    must(world.post({bytes, 8}, 7, &g_contexts[1], 0, 2));
+    ck_assert_uint_eq(take_one(to ? world.b.received : world.a.received).source, 2);
+  }
+  ck_assert_int_eq(world.post({bytes, 8}, 7, &g_contexts[0], 0, 77), -FI_EINVAL);
+}
+END_TEST
+
+START_TEST(a_multi_receive_buffer_takes_messages_of_all_engines) {
+  World world;
+  std::vector<char> bytes(3000);
+  world.shared.set_min_multi_recv(1000);
+  world.send(world.c, 0, pattern(1025, 1), 7);
+  must(world.post({bytes.data(), bytes.size()}, 7, &g_contexts[0], 0, UINT64_MAX, true));
+  const ErrorCompletion first = take_one(world.a.received);
+  world.send(world.c, 1, pattern(1000, 2), 7);
+  const ErrorCompletion second = take_one(world.b.received);
+  ck_assert_ptr_eq(first.buffer, bytes.data());
+  ck_assert_ptr_eq(second.buffer, bytes.data() + 1025);
+  ck_assert(!(first.flags & FI_MULTI_RECV) && (second.flags & FI_MULTI_RECV));
+  world.send(world.c, 1, pattern(8, 3), 7);
+  ck_assert(world.quiet());
+}
+END_TEST
+
+START_TEST(one_buffer_takes_what_waited_at_several_engines) {
+  World world;
+  std::vector<char> bytes(100);
+  world.send(world.c, 0, pattern(10, 1), 7);
+  world.send(world.c, 1, pattern(20, 2), 7);
+  world.send(world.d, 0, pattern(30, 3), 7);
+  must(world.post({bytes.data(), bytes.size()}, 7, &g_contexts[0], 0, UINT64_MAX, true));
+  ck_assert_uint_eq(world.a.received.entries.size(), 2);
+  ck_assert_uint_eq(take_one(world.b.received).length, 20);
+  ck_assert_uint_eq(world.a.received.take().length, 10);
+  ck_assert_uint_eq(world.a.received.take().length, 30);
+}
+END_TEST
+
+START_TEST(probes_look_at_all_engines) {
+  World world;
+  std::vector<char> bytes(8);
+  must(world.probe(Probe::peek, 7, &g_contexts[0]));
+  ck_assert_int_eq(take_one(world.orphans).error, FI_ENOMSG);
+  world.send(world.c, 1, pattern(8, 1), 7);
+  world.send(world.c, 0, pattern(8, 2), 7);
+  must(world.probe(Probe::peek_claim, 7, &g_contexts[0]));
+  ck_assert_uint_eq(take_one(world.b.received).length, 8);
+  must(world.probe(Probe::peek_discard, 7, &g_contexts[1]));
+  ck_assert_uint_eq(take_one(world.a.received).source, 2);
+  must(world.probe(Probe::claim, 7, &g_contexts[0], {bytes.data(), bytes.size()}));
+  ck_assert_ptr_eq(take_one(world.b.received).context, &g_contexts[0]);
+  ck_assert(bytes == pattern(8, 1));
+  must(world.probe(Probe::peek, 7, &g_contexts[0]));
+  ck_assert_int_eq(take_one(world.orphans).error, FI_ENOMSG);
+}
+END_TEST
+
+START_TEST(a_receive_is_cancelled_without_an_engine) {
+  World world;
+  char bytes[8];
+  must(world.post({bytes, 8}, 7, &g_contexts[0]));
+  ck_assert_int_eq(world.shared.cancel(&g_contexts[1]), -FI_ENOENT);
+  must(world.shared.cancel(&g_contexts[0]));
+  const ErrorCompletion cancelled = take_one(world.orphans);
+  ck_assert_int_eq(cancelled.error, FI_ECANCELED);
+  ck_assert_ptr_eq(cancelled.context, &g_contexts[0]);
+  ck_assert_int_eq(world.shared.cancel(&g_contexts[0]), -FI_ENOENT);
+}
+END_TEST
+
+START_TEST(an_engine_that_leaves_takes_its_messages_along) {
+  World world;
+  char bytes[8];
+  world.send(world.c, 0, pattern(8, 1), 7);
+  world.send(world.c, 0, pattern(8, 2), 7);
+  must(world.probe(Probe::peek_claim, 7, &g_contexts[0]));
+  world.send(world.d, 1, pattern(8, 3), 7);
+  world.a.received.entries.clear();
+  world.a.engine.leave_shared();
+  ck_assert_int_eq(world.probe(Probe::claim, 7, &g_contexts[0], {bytes, 8}), -FI_EINVAL);
+  must(world.post({bytes, 8}, 7, &g_contexts[1]));
+  ck_assert_uint_eq(take_one(world.b.received).source, 3);
+  must(world.post({bytes, 8}, 7, &g_contexts[2]));
+  ck_assert(world.quiet());
+}
+END_TEST
+
+START_TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
+  World world;
+  std::vector<char> one(70000), two(140000);
+  world.a.transport.behaviour.hold_transfers = true;
+  must(world.post({one.data(), one.size()}, 7, &g_contexts[0]));
+  must(world.post({two.data(), two.size()}, 8, &g_contexts[1], 0, UINT64_MAX, true));
+  const auto message = pattern(70000);
+  world.send(world.c, 0, message, 7);
+  world.send(world.c, 0, message, 8);
+  ck_assert(world.quiet());
+  world.a.engine.withdraw_all();
+  world.a.engine.leave_shared();
+  ck_assert_uint_eq(world.orphans.entries.size(), 2);
+  for (int* context : {&g_contexts[0], &g_contexts[1]}) {
+    const ErrorCompletion cancelled = world.orphans.take();
+    ck_assert_int_eq(cancelled.error, FI_ECANCELED);
+    ck_assert_ptr_eq(cancelled.context, context);
+    ck_assert(!(cancelled.flags & FI_MULTI_RECV));
+  }
+  // The rest of the multi-receive buffer is good.
+  world.send(world.d, 1, message, 8);
+  const ErrorCompletion last = take_one(world.b.received);
+  ck_assert_ptr_eq(last.buffer, two.data() + 70000);
+  ck_assert(last.flags & FI_MULTI_RECV);
+}
+END_TEST
+
+START_TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
+  World world;
+  char bytes[8];
+  world.send(world.c, 0, pattern(8), 9);
+  world.send(world.a, 2, pattern(8), 9);
+  must(world.post({bytes, 8}, 7, &g_contexts[0], 0, 2));
+  must(world.post({bytes, 8}, 7, &g_contexts[1], 0, 3));
+  world.a.transport.link(world.c.transport.name).failed = -FI_ECONNRESET;
+  world.settle();
+  const ErrorCompletion failed = take_one(world.a.received);
+  ck_assert_int_eq(failed.error, FI_ECONNRESET);
+  ck_assert_ptr_eq(failed.context, &g_contexts[0]);
+  world.send(world.d, 1, pattern(8), 7);
+  ck_assert_ptr_eq(take_one(world.b.received).context, &g_contexts[1]);
+}
+END_TEST
+
+// --- against a model ----------------------------------------------------------------------------
+
+/// Scans lists of its own, oldest first.
+struct Model {
+  struct Posted {
+    uint64_t tag, ignore, source;
+    void* context;
+  };
+  struct Waiting {
+    uint64_t tag, source;
+    int to;
+    size_t length;
+  };
+  static bool match(const Posted& posted, const Waiting& message) {
+    return ((posted.tag ^ message.tag) & ~posted.ignore) == 0 &&
+           (posted.source == UINT64_MAX || posted.source == message.source);
+  }
+  std::deque<Posted> posted;
+  std::deque<Waiting> waiting;
+};
+
+struct Expected {
+  int at;
+  void* context;
+  uint64_t source, tag;
+  size_t length;
+};
+
+void expect(World& world, const Expected& expected) {
+  const ErrorCompletion done = take_one(expected.at ? world.b.received : world.a.received);
+  ck_assert_ptr_eq(done.context, expected.context);
+  ck_assert_int_eq(done.error, 0);
+  ck_assert_uint_eq(done.source, expected.source);
+  ck_assert_uint_eq(done.tag, expected.tag);
+  ck_assert_uint_eq(done.length, expected.length);
+}
+
+START_TEST(engines_with_one_context_match_as_one_list_does) {
+  World world;
+  Model model;
+  std::mt19937 random(unsigned(_i + 1));
+  const auto pick = [&](uint32_t below) { return uint32_t(random() % below); };
+  std::vector<char> buffer(4096);
+  uintptr_t last_context = 0;
+  for (int step = 0; step < 3000; ++step) {
+    const bool favour_posts = step / 300 % 2 != 0;
+    const uint32_t action = pick(10);
+    if (action == 0 && !model.posted.empty()) {
+      const size_t at = pick(uint32_t(model.posted.size()));
+      must(world.shared.cancel(model.posted[at].context));
+      ck_assert_ptr_eq(take_one(world.orphans).context, model.posted[at].context);
+      model.posted.erase(model.posted.begin() + long(at));
+    } else if ((action < 7) == favour_posts) {
+      const Model::Posted posted{pick(4), pick(3) ? 0u : 2u, pick(2) ? UINT64_MAX : 2 + pick(2),
+                                 reinterpret_cast<void*>(++last_context)};
+      must(world.post({buffer.data(), buffer.size()}, posted.tag, posted.context, posted.ignore,
+                      posted.source));
+      const auto found = std::ranges::find_if(
+          model.waiting, [&](const auto& message) { return Model::match(posted, message); });
+      if (found == model.waiting.end()) {
+        model.posted.push_back(posted);
+      } else {
+        expect(world, {found->to, posted.context, found->source, found->tag, found->length});
+        model.waiting.erase(found);
+      }
+    } else {
+      const uint64_t source = 2 + pick(2);
+      const Model::Waiting message{pick(4), source, int(pick(2)), pick(8) ? 16u : 2000u};
+      world.send(source == 2 ? world.c : world.d, uint64_t(message.to), pattern(message.length),
+                 message.tag);
+      const auto found = std::ranges::find_if(
+          model.posted, [&](const auto& posted) { return Model::match(posted, message); });
+      if (found == model.posted.end()) {
+        model.waiting.push_back(message);
+      } else {
+        expect(world, {message.to, found->context, source, message.tag, message.length});
+        model.posted.erase(found);
+      }
+    }
+    ck_assert(world.quiet());
+    world.c.sent.entries.clear();
+    world.d.sent.entries.clear();
+  }
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("shared receives");
+  TCase* tcase = tcase_create("shared receives");
+  constexpr int kSizes = int(std::size(kLengths));
+  tcase_add_loop_test(tcase, a_message_takes_the_oldest_receive_whichever_engine_it_comes_to, 0,
+                      kSizes);
+  tcase_add_loop_test(tcase, messages_wait_in_one_order_of_arrival, 0, kSizes);
+  tcase_add_test(tcase, a_directed_receive_names_a_source_at_every_engine);
+  tcase_add_test(tcase, a_multi_receive_buffer_takes_messages_of_all_engines);
+  tcase_add_test(tcase, one_buffer_takes_what_waited_at_several_engines);
+  tcase_add_test(tcase, probes_look_at_all_engines);
+  tcase_add_test(tcase, a_receive_is_cancelled_without_an_engine);
+  tcase_add_test(tcase, an_engine_that_leaves_takes_its_messages_along);
+  tcase_add_test(tcase, what_a_leaving_engine_was_filling_is_cancelled_once);
+  tcase_add_test(tcase, a_dead_peer_fails_what_only_it_could_satisfy);
+  tcase_add_loop_test(tcase, engines_with_one_context_match_as_one_list_does, 0, 4);
+  suite_add_tcase(suite, tcase);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
