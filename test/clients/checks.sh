@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # The checks of run.sh. Each runs in a shell of its own with its output in $log; what it returns is
-# the verdict. From the environment: provider, here, bin, logs, log, python.
+# the verdict. From the environment: top, provider, here, bin, logs, log, python.
 
 skip() { echo "$*"; exit 77; }
 wrong() { echo "WRONG: $*"; exit 1; }
@@ -90,13 +90,14 @@ ping() {
   carried_by_provider "$2"
 }
 
-# launch RANKS CALLS ERRNO PROGRAM...
+# launch RANKS CALLS ERRNO PROGRAM...: on this node, unless the caller has filled `nodes`.
+nodes=()
 launch() {
   local ranks=$1
   refusing "$2" "$3"
   shift 3
   needs mpirun
-  with_log mpirun -n "$ranks" "${wrapper[@]}" "$@"
+  with_log mpirun "${nodes[@]}" -n "$ranks" "${wrapper[@]}" "$@"
 }
 
 # mpi RANKS CALLS [ERRNO]
@@ -106,6 +107,25 @@ mpi() {
   grep -q "^mpi_check: .* on $1 ranks passed" "$log" || wrong 'no closing line'
   warnings_match "$2" "$1"
   carried_by_provider "$2"
+}
+
+# one_sided RANKS CALLS [ERRNO]: osc/rdma over btl/ofi, which has an endpoint of its own.
+use_one_sided() { export OMPI_MCA_osc=rdma OMPI_MCA_btl=ofi,self; }
+one_sided() {
+  [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
+  use_one_sided
+  launch "$1" "$2" "${3:-}" "$bin/mpi_check" one_sided
+  grep -q "^mpi_check: .* on $1 ranks passed" "$log" || wrong 'no closing line'
+  carried_by_provider "$2"
+}
+
+# one_sided_apart RANKS CALLS [ERRNO]: as if on two nodes, so that Open MPI has no shortcut through
+# memory that it shares.
+one_sided_apart() {
+  unshare -u true 2>/dev/null || skip 'no right to make a namespace of host names'
+  export OMPI_MCA_plm_rsh_agent=$top/test/lib/node_agent.sh OMPI_MCA_plm_rsh_no_tree_spawn=1
+  nodes=(--map-by node -H "A:$1,B:$1" -x FI_LOG_LEVEL -x FI_LOG_PROV)
+  one_sided "$@"
 }
 
 mpi_without_cma() {

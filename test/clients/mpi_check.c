@@ -1,5 +1,6 @@
 /* mpi_check [PHASE...]: an MPI job whose every result is checked. Any number of ranks from 2.
- * Prints a line per phase; a wrong result ends the job. */
+ * Prints a line per phase; a wrong result ends the job. "one_sided": all phases of that, which are
+ * not run unless they are named. */
 #include "mpi_check.h"
 
 int rank, ranks, peer, threads_allowed;
@@ -85,6 +86,13 @@ static int run_phases(const struct Phase* phases, int count, char** wanted) {
   return run;
 }
 
+static int run_one_sided(int count, char** wanted) {
+  const int all = count == 1 && strcmp(wanted[0], "one_sided") == 0;
+  if (count == 0) return 0;
+  return run_phases(one_sided_phases, all ? 0 : count, wanted) +
+         run_phases(atomic_phases, all ? 0 : count, wanted);
+}
+
 int main(int argc, char** argv) {
   int granted = 0, run = 0;
   unsigned long total = 0;
@@ -99,6 +107,7 @@ int main(int argc, char** argv) {
   run += run_phases(point_to_point_phases, argc - 1, argv + 1);
   run += run_phases(collective_phases, argc - 1, argv + 1);
   run += run_phases(thread_phases, argc - 1, argv + 1);
+  run += run_one_sided(argc - 1, argv + 1);
   MPI_Reduce(&checks, &total, 1, MPI_UNSIGNED_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
   if (rank == 0 && run > 0) printf("mpi_check: %lu checks on %d ranks passed\n", total, ranks);
   MPI_Finalize();

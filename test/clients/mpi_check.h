@@ -36,4 +36,17 @@ void fill(void* data, size_t length, uint64_t seed);
 void check_filled(const void* data, size_t length, uint64_t seed);
 void* allocate(size_t length);
 
-extern const struct Phase point_to_point_phases[], collective_phases[], thread_phases[];
+/* Memory of all ranks that peers access: from each way to make it on, the body is run on a new one.
+ */
+enum { kAllocated, kCreated, kDynamic, kWays };
+struct Window {
+  MPI_Win win;
+  char* base;
+  int way;
+  MPI_Aint* addresses; /* of the memory of each rank, where displacements are addresses */
+};
+void in_ways_from(int way, void (*body)(struct Window*));
+MPI_Aint at(const struct Window* window, int target, size_t offset);
+
+extern const struct Phase point_to_point_phases[], collective_phases[], thread_phases[],
+    one_sided_phases[], atomic_phases[];

@@ -11,7 +11,7 @@ top=$(cd "$top" && pwd)
 build=${top_builddir:-$top/build}
 [ -n "${FI_PROVIDER:-}" ] || use_build "$build"
 use_open_mpi
-export provider=${FI_PROVIDER} here=$top/test/clients bin=$build/clients
+export top provider=${FI_PROVIDER} here=$top/test/clients bin=$build/clients
 logs=$bin/logs
 filter=${1:-}
 mkdir -p "$logs" || exit 1
@@ -40,6 +40,10 @@ check 'Open MPI, 2 ranks, process_vm_readv refused' 60 mpi 2 readv EPERM
 check 'Open MPI, 2 ranks, process_vm_writev refused' 60 mpi 2 writev EPERM
 check 'Open MPI, 2 ranks, FI_ERDMA_CMA=off' 60 mpi_without_cma
 check 'Open MPI, 4 ranks, 64 MiB of /dev/shm' 90 mpi_small_shm
+check 'Open MPI one-sided, 4 ranks' 90 one_sided 4 none
+check 'Open MPI one-sided, 4 ranks, CMA refused with EPERM' 90 one_sided 4 $both EPERM
+check 'Open MPI one-sided, 4 ranks apart' 90 one_sided_apart 4 none
+check 'Open MPI one-sided, 4 ranks apart, CMA refused with ENOSYS' 90 one_sided_apart 4 $both ENOSYS
 
 check 'mpi4py broadcast, 4 siblings' 60 story none
 check 'mpi4py broadcast, CMA refused with EPERM' 60 story $both EPERM

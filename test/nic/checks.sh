@@ -56,17 +56,20 @@ mpi_phases() {
   carried_by_provider none
 }
 
-# mpi_two_hosts RANKS: half of them on each of two hosts, so that both ways are used.
+# mpi_two_hosts RANKS [one_sided]: half of them on each of two hosts, so that both ways are used.
 mpi_two_hosts() {
   [ "$hosts" = yes ] || skip 'no network namespaces can be made here'
   [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
   . "$top/test/lib/hosts.sh"
   use_hosts
+  [ "${2:-}" != one_sided ] || use_one_sided
   # shellcheck disable=SC2016
   with_hosts bash -c 'top=$1 ranks=$2 bin=$3
+    shift 3
     . "$top/test/lib/hosts.sh"
     on_host A mpirun --map-by node -H "A:$ranks,B:$ranks" -n "$ranks" -x LD_PRELOAD="$softerdma" \
-      -x FI_LOG_LEVEL=info -x FI_LOG_PROV="$provider" "$bin/mpi_check"' _ "$top" "$1" "$bin" ||
+      -x FI_LOG_LEVEL=info -x FI_LOG_PROV="$provider" "$bin/mpi_check" "$@"' _ "$top" "$1" \
+    "$bin" "${@:2}" ||
     wrong "exit status $?"
   grep -q "^mpi_check: .* on $1 ranks passed" "$log" || wrong 'no closing line'
   grep -q 'bytes through rings' "$log" || wrong 'shared memory was not used within a host'

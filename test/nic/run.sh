@@ -60,5 +60,7 @@ for personality in standard compat; do
     with FI_ERDMA_CONNECT_TIMEOUT 1000 simulated stress fi_kill_stress --rounds 40 --limit-ms 15000
   unset FI_ERDMA_SHM
   check "$personality: Open MPI, 2 hosts with 2 ranks each" 150 simulated mpi_two_hosts 4
+  check "$personality: Open MPI one-sided, 2 hosts with 2 ranks each" 150 \
+    simulated mpi_two_hosts 4 one_sided
 done
 summarize nic
