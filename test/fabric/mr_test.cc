@@ -244,6 +244,22 @@ START_TEST(bound_counter_is_lent_to_every_user_until_the_last_region_closes) {
 }
 END_TEST
 
+/// Whether it counts one kind of access or both, an operation is one event.
+START_TEST(operation_that_reads_and_modifies_counts_once_in_a_counter) {
+  constexpr uint64_t kBound[] = {FI_REMOTE_READ, FI_REMOTE_WRITE, FI_REMOTE_READ | FI_REMOTE_WRITE};
+  Fixture f;
+  auto made = erdma::fabric::make_cntr({f.lock, kApi, false, nullptr}, nullptr, nullptr);
+  ck_assert(made);
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(f.reg(attributes(), &mr), 0);
+  ck_assert_int_eq(fi_mr_bind(mr, &(*made)->fid, kBound[_i]), 0);
+  MemoryRegion::from(mr).accessed(FI_REMOTE_READ | FI_REMOTE_WRITE);
+  ck_assert_uint_eq(fi_cntr_read(*made), 1);
+  fi_close(&mr->fid);
+  ck_assert_int_eq(fi_close(&(*made)->fid), 0);
+}
+END_TEST
+
 START_TEST(closing_waits_for_operations_of_peers) {
   Fixture f;
   FakeUser user;
@@ -359,6 +375,7 @@ int main() {
   tcase_add_test(tc, registration_does_not_read_fields_that_an_old_application_lacks);
   tcase_add_test(tc, bind_takes_an_endpoint_and_refuses_what_it_does_not_know);
   tcase_add_test(tc, bound_counter_is_lent_to_every_user_until_the_last_region_closes);
+  tcase_add_loop_test(tc, operation_that_reads_and_modifies_counts_once_in_a_counter, 0, 3);
   tcase_add_test(tc, closing_waits_for_operations_of_peers);
   tcase_add_test(tc, closing_ends_the_connections_of_peers_that_do_not_go_on);
   tcase_add_loop_test(tc, closing_takes_direct_access_back_and_waits_a_little_for_answers, 0, 2);

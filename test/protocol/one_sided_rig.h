@@ -15,7 +15,7 @@ struct FakeRegion final : protocol::Region {
     iov_count = 1;
     access = access_;
   }
-  void accessed(uint64_t event) noexcept override { events.push_back(event); }
+  void accessed(uint64_t how) noexcept override { events.push_back(how); }
   std::vector<uint64_t> events;
 };
 

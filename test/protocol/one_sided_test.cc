@@ -2,6 +2,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include <rdma/fi_atomic.h>
+
 #include "libcheck.h"
 #include "protocol/one_sided_rig.h"
 
@@ -149,6 +151,45 @@ struct Refusal {
   bool wraps;      ///< to the end of the address space instead
   uint64_t access;
 };
+/// What peers did to a region counts by what became of it; to an endpoint, by what was asked.
+START_TEST(fetching_atomic_that_modifies_is_a_write_to_the_region_and_a_read_to_the_endpoint) {
+  struct Case {
+    int op;
+    uint8_t flags;
+    uint64_t region_events;
+    bool endpoint_reads;
+  };
+  constexpr uint64_t kRead = FI_REMOTE_READ, kWrite = FI_REMOTE_WRITE;
+  constexpr Case kCases[] = {{FI_SUM, 0, kWrite, false},
+                             {FI_SUM, wire::kFetch, kRead | kWrite, true},
+                             {FI_ATOMIC_READ, wire::kFetch, kRead, true},
+                             {FI_CSWAP, wire::kFetch | wire::kCompare, kRead | kWrite, true}};
+  const Case& c = kCases[_i];
+  OneSidedPair pair;
+  uint64_t operand = 1, compare = 2, result = 0;
+  const iovec operands{&operand, 8}, compares{&compare, 8}, results{&result, 8};
+  const wire::Segment segment{reinterpret_cast<uint64_t>(pair.memory.data()), kKey, 8};
+  const bool fetches = c.flags != 0;
+  auto args = OneSidedNode::args(wire::Op::atomic, 1, &results, fetches, &segment, 1, &g_one);
+  args.word = {0, uint8_t(c.op), FI_UINT64, 0};
+  args.flags = c.flags;
+  args.element = 8;
+  args.count = 1;
+  args.operands = &operands;
+  args.operand_count = c.op != FI_ATOMIC_READ;
+  args.compares = &compares;
+  args.compare_count = c.op == FI_CSWAP;
+  must(pair.a.engine.post_one_sided(args));
+  pair.settle();
+  expect_done(fetches ? pair.initiator.reads : pair.initiator.writes,
+              FI_ATOMIC | (fetches ? FI_READ : FI_WRITE));
+  ck_assert_uint_eq(pair.region.events.size(), 1);
+  ck_assert_uint_eq(pair.region.events[0], c.region_events);
+  ck_assert_uint_eq(pair.target.remote_reads.entries.size(), c.endpoint_reads);
+  ck_assert_uint_eq(pair.target.remote_writes.entries.size(), !c.endpoint_reads);
+}
+END_TEST
+
 constexpr uint64_t kBoth = FI_REMOTE_READ | FI_REMOTE_WRITE;
 const Refusal kRefusals[] = {
     {kKey + 1, 0, false, kBoth},
@@ -506,6 +547,9 @@ Suite* make_suite() {
   tcase_add_loop_test(tcase, pieces_on_both_sides_are_paired_in_order, 0, 8);
   tcase_add_loop_test(tcase, remote_data_reaches_the_target_with_any_size_of_write, 0,
                       std::size(kLengths));
+  tcase_add_loop_test(
+      tcase, fetching_atomic_that_modifies_is_a_write_to_the_region_and_a_read_to_the_endpoint, 0,
+      4);
   tcase_add_loop_test(tcase, access_without_right_is_an_error_and_touches_nothing, 0,
                       std::size(kRefusals) * 4);
   tcase_add_loop_test(tcase, one_bad_segment_of_several_touches_none, 0, 2);

@@ -141,8 +141,11 @@ int MemoryRegion::bind(fid_t object, uint64_t flags) {
                                          : -FI_EINVAL;
 }
 
-void MemoryRegion::accessed(uint64_t event) noexcept {
-  if (Counter* const cntr = counter(event)) cntr->add_success(1);
+void MemoryRegion::accessed(uint64_t how) noexcept {
+  Counter* const reads = how & FI_REMOTE_READ ? x_reads : nullptr;
+  Counter* const writes = how & FI_REMOTE_WRITE ? x_writes : nullptr;
+  if (reads) reads->add_success(1);
+  if (writes && writes != reads) writes->add_success(1);
 }
 
 MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,

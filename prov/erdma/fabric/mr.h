@@ -55,7 +55,7 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
 
   int bind(fid_t object, uint64_t flags);
   int close() noexcept;
-  void accessed(uint64_t event) noexcept override;
+  void accessed(uint64_t how) noexcept override;
   bool counts() const noexcept override { return x_reads || x_writes; }
   /// Of FI_REMOTE_READ or FI_REMOTE_WRITE; may be null.
   Counter*& counter(uint64_t event) noexcept {

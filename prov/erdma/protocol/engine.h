@@ -270,7 +270,7 @@ class Engine final : public transport::Sink {
   void finish_service(Service& service, int status) noexcept;
   void drop_service(Service& service) noexcept;
   void drop_services(Peer& peer, const transport::Link* link) noexcept;
-  void report_access(const Peer& peer, const Request& request, uint64_t event) noexcept;
+  void report_access(const Peer& peer, const Request& request, uint64_t access) noexcept;
   void answer(Peer& peer, transport::Link& link, wire::RequestId initiator, const iovec* iov,
               size_t count, size_t length) noexcept;
   int send_result(Peer& peer, wire::RequestId initiator, const iovec* iov, size_t count,

@@ -65,8 +65,7 @@ void Engine::on_atomic(Peer& peer, transport::Link& link, Request& request) noex
   std::byte before[kMaxAtomicBytes];
   auto* const target = static_cast<std::byte*>(request.memory.iov[0].iov_base);
   ask.function(target, ask.operands, ask.compares, ask.fetches ? before : nullptr, ask.count);
-  if (request.header.flags & wire::kLast)
-    report_access(peer, request, ask.fetches ? FI_REMOTE_READ : FI_REMOTE_WRITE);
+  if (request.header.flags & wire::kLast) report_access(peer, request, access);
   if (ask.fetches) {
     const iovec result{before, ask.count * ask.element};
     answer(peer, link, request.initiator(), &result, 1, result.iov_len);

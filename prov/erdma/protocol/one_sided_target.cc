@@ -156,14 +156,15 @@ void Engine::on_device_transfer(Peer& peer, transport::Link& link, Request& requ
   answer(peer, link, request.initiator(), &bytes, 1, memory.length);
 }
 
-/// Of an operation on the memory here that is over.
-void Engine::report_access(const Peer& peer, const Request& request, uint64_t event) noexcept {
+/// Of an operation on the memory here that is over. One that fetches and modifies is a read to the
+/// endpoint (fi_endpoint.3, FI_REMOTE_READ), and to the region a write too (fi_mr.3, fi_mr_bind).
+void Engine::report_access(const Peer& peer, const Request& request, uint64_t access) noexcept {
   for (size_t i = 0; i < request.memory.count; ++i) {
     const auto* const end = request.regions + i;
     if (std::find(request.regions, end, request.regions[i]) == end)
-      request.regions[i]->accessed(event);
+      request.regions[i]->accessed(access);
   }
-  const bool writes = event == FI_REMOTE_WRITE;
+  const bool writes = access == FI_REMOTE_WRITE;
   if (!x_one_sided_setup) return;
   CompletionSink& sink =
       writes ? x_one_sided_setup->remote_writes : x_one_sided_setup->remote_reads;

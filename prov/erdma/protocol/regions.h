@@ -29,8 +29,9 @@ class Region {
   bool open_tried = false;
   bool used = false;  ///< by a peer, so that it is worth the device's resources
 
-  /// An operation of a peer is over: FI_REMOTE_READ or FI_REMOTE_WRITE.
-  virtual void accessed(uint64_t event) noexcept = 0;
+  /// An operation of a peer is over: FI_REMOTE_READ, FI_REMOTE_WRITE, or both (an atomic operation
+  /// that fetches and modifies).
+  virtual void accessed(uint64_t how) noexcept = 0;
   /// Somebody waits for each accessed(): direct access would go unnoticed.
   virtual bool counts() const noexcept { return false; }
 
