@@ -84,6 +84,28 @@ START_TEST(paths_are_measured_on_what_is_sent) {
 }
 END_TEST
 
+START_TEST(rates_without_the_sender_are_no_rates_of_cma) {
+  Options options;
+  options.streaming = StreamingPolicy::never;
+  Channel channel(Ways::chosen, false, options);
+  uint64_t token = 0;
+  for (; token < 2 * PathChoice::kTrials; ++token) {
+    Message alone(channel, 64 * kKiB, token);
+    channel.run();
+  }
+  channel.out.attach(channel.shared);
+  channel.out.poll();
+  for (const unsigned end = unsigned(token) + PathChoice::kTrials; token < end; ++token) {
+    Message message(channel, 64 * kKiB, token);
+    channel.run();
+  }
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);  // CMA's trials come yet
+  Message message(channel, 64 * kKiB, token);
+  channel.run();
+  ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 64 * kKiB);
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("bulk_choice");
   TCase* tc = tcase_create("bulk_choice");
@@ -93,6 +115,7 @@ Suite* suite() {
   tcase_add_test(tc, copy_is_not_chosen_where_its_memory_is_one_too_many);
   tcase_add_test(tc, copy_is_chosen_no_more_once_its_memory_was_refused);
   tcase_add_test(tc, paths_are_measured_on_what_is_sent);
+  tcase_add_test(tc, rates_without_the_sender_are_no_rates_of_cma);
   suite_add_tcase(suite, tc);
   return suite;
 }

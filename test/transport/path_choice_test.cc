@@ -75,7 +75,7 @@ START_TEST(choice_follows_when_another_path_becomes_faster) {
   PathChoice choice(StreamingPolicy::calibrate);
   ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20)),
                    int(Path::cma));
-  // Each of the two others is tried in turn, and believed the second time.
+  // Each of the two others is tried in turn, and believed after its trials.
   ck_assert_int_eq(
       int(settle(choice, kSmallLength, kBoth, {{100, 200, 10, 0}}, 6 * PathChoice::kRetryEvery)),
       int(Path::copy_streaming_in));
@@ -104,8 +104,37 @@ START_TEST(choice_does_not_alternate_between_paths_that_are_alike) {
   PathChoice choice(StreamingPolicy::calibrate);
   const Times either[] = {{{1000, 1040, 3000, 0}}, {{1040, 1000, 3000, 0}}};
   const Path path = settle(choice, kSmallLength, kBoth, either[0], 20);
-  for (unsigned i = 20; i + 1 < PathChoice::kRetryEvery; ++i)
+  for (unsigned i = 20; i + 1 < PathChoice::kFirstRetry; ++i)
     ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, either[i % 2], 1)), int(path));
+}
+END_TEST
+
+/// CMA, the fastest path, takes longer than any other the first time after another.
+unsigned transfers_by_cma(PathChoice& choice, unsigned transfers) {
+  Path before = Path::copy;
+  unsigned by_cma = 0;
+  for (unsigned i = 0; i < transfers; ++i) {
+    const Path path = choice.choose(kSmallLength, kBoth);
+    const uint64_t cma = before == Path::cma ? 100 : 400;
+    choice.record(kSmallLength, path, path == Path::cma ? cma : path == Path::copy ? 200 : 300);
+    before = path;
+    by_cma += path == Path::cma;
+  }
+  return by_cma;
+}
+
+START_TEST(choice_is_not_misled_by_the_price_of_a_change) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  ck_assert_uint_gt(transfers_by_cma(choice, 1000), 950);
+}
+END_TEST
+
+START_TEST(choice_finds_back_in_spite_of_the_price_of_a_change) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{500, 200, 300, 0}}, 20)),
+                   int(Path::copy));
+  transfers_by_cma(choice, 4 * PathChoice::kRetryEvery);
+  ck_assert_uint_gt(transfers_by_cma(choice, 1000), 950);
 }
 END_TEST
 
@@ -184,6 +213,8 @@ Suite* suite() {
   tcase_add_test(tc, choice_leaves_a_path_that_became_slower_at_once);
   tcase_add_test(tc, choice_is_not_misled_by_one_wrong_rate);
   tcase_add_test(tc, choice_does_not_alternate_between_paths_that_are_alike);
+  tcase_add_test(tc, choice_is_not_misled_by_the_price_of_a_change);
+  tcase_add_test(tc, choice_finds_back_in_spite_of_the_price_of_a_change);
   tcase_add_test(tc, choice_keeps_size_classes_apart);
   tcase_add_test(tc, choice_obeys_a_fixed_streaming_policy);
   tcase_add_test(tc, choice_obeys_a_fixed_path);

@@ -77,7 +77,9 @@ bool BulkIn::State::must_wait(const Transfer& transfer) const noexcept {
 int BulkIn::State::choose_path(Transfer& transfer, Mode& mode) noexcept {
   const bool cma = mode != Mode::bounce;
   const size_t length = transfer.range.length();
-  transfer.path = choice.choose(length, {cma, !cma || may_choose_copy(transfer)});
+  const bool copy = !cma || may_choose_copy(transfer);
+  transfer.comparable = copy;
+  transfer.path = choice.choose(length, {cma, copy});
   if (!copies(transfer.path)) return 0;
   const int status = back_slots();
   if (status != 0) {
@@ -300,7 +302,7 @@ void BulkIn::State::end_generation(Transfer& transfer) noexcept {
   }
   transfer.state.mode = Mode::none;
   const uint64_t now = clock.now();
-  if (transfer.lefts == lefts && transfer.status == 0)
+  if (transfer.lefts == lefts && transfer.status == 0 && transfer.comparable)
     choice.record(transfer.range.length(), transfer.path,
                   now - std::max(transfer.started, last_end));
   last_end = now;

@@ -60,19 +60,26 @@ Path PathChoice::choose(size_t length, Open open) noexcept {
 }
 
 Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
-  const Path least = *std::min_element(
-      paths, paths + count, [this](Path a, Path b) { return arm(a).recorded < arm(b).recorded; });
-  if (arm(least).recorded < kTrials) return least;
-  // Stays with what it has unless another is clearly faster: what alternates finds the buffers in
-  // the caches of the wrong core.
-  if (std::find(paths, paths + count, best) == paths + count) best = paths[0];
+  const Path* const end = paths + count;
+  const Path* const untried =
+      std::find_if(paths, end, [this](Path path) { return arm(path).recorded < kTrials; });
+  if (untried != end) return *untried;
+  if (trials_left > 0 && std::find(paths, end, on_trial) != end) {
+    --trials_left;
+    return on_trial;
+  }
+  // Stays with what it has unless another is clearly faster: changing costs, too.
+  if (std::find(paths, end, best) == end) best = paths[0];
   for (size_t i = 0; i < count; ++i)
     if (arm(paths[i]).typical() > kClearly * arm(best).typical()) best = paths[i];
-  if (++transfers % kRetryEvery != 0) return best;
+  if (++transfers < retry_at) return best;
   const auto next = [count](uint32_t path) { return path + 1 < count ? path + 1 : 0; };
   retried = next(retried);
   if (paths[retried] == best) retried = next(retried);
-  return paths[retried];
+  transfers = 0;
+  retry_at = std::min(2 * retry_at, uint32_t(kRetryEvery));
+  trials_left = kTrials - 1;
+  return on_trial = paths[retried];
 }
 
 void PathChoice::record(size_t length, Path used, uint64_t nanoseconds) noexcept {

@@ -41,8 +41,12 @@ class PathChoice {
   /// the copying to CMA, are asked again ever more rarely.
   void sender_absent() noexcept;
 
-  static constexpr unsigned kTrials = 3;        ///< of each path, before the best is used
-  static constexpr unsigned kRetryEvery = 128;  ///< transfers, then another path is tried again
+  /// Of each path in a row, before the best is used, and each time it is tried again: the first
+  /// after another path finds the buffers in the caches of the wrong core.
+  static constexpr unsigned kTrials = 3;
+  /// Transfers until another path is tried again; then twice as many, up to the last.
+  static constexpr unsigned kFirstRetry = 64;
+  static constexpr unsigned kRetryEvery = 512;
   /// Up to here CMA, if open: only peers that hardly ever send use it for so little, and the slots
   /// for copies cost memory.
   static constexpr size_t kSpare = size_t{8} * 1024;
@@ -65,8 +69,11 @@ class PathChoice {
   };
   struct SizeClass {
     Arm arms[kPaths];
-    uint32_t transfers = 0;
+    uint32_t transfers = 0;  ///< since the last trial
+    uint32_t retry_at = kFirstRetry;
     uint32_t retried = 0;  ///< which arm was tried again last
+    unsigned trials_left = 0;
+    Path on_trial = Path::cma;
     Path best = Path::cma;
     const Arm& arm(Path path) const noexcept { return arms[size_t(path)]; }
     /// One of `count` paths: one that needs trials, the best, or now and then another.
