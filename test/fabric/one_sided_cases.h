@@ -172,7 +172,12 @@ START_TEST(counters_count_on_both_sides) {
                         ports.region.key(), &context);
       });
   }
-  const uint64_t expected[] = {2, 4, 2, 4, 4};
+  uint64_t one = 1, before;
+  post(ports, [&] {
+    return fi_fetch_atomic(ports.a.ep, &one, 1, nullptr, &before, nullptr, ports.address,
+                           ports.at(0), ports.region.key(), FI_UINT64, FI_SUM, &context);
+  });
+  const uint64_t expected[] = {3, 4, 3, 4, 5};
   for (int i = 0; i < 5; ++i)
     while (fi_cntr_read(cntr[i]) < expected[i]) ports.b.progress(), ports.a.progress();
   for (int i = 0; i < 5; ++i) ck_assert_uint_eq(fi_cntr_read(cntr[i]), expected[i]);
