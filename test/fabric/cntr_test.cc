@@ -114,7 +114,8 @@ START_TEST(counter_without_attributes_has_no_wait_object) {
   ck_assert_int_eq(made.error(), 0);
   Counter& cntr = **made;
   int fd;
-  ck_assert_int_eq(fi_cntr_wait(&cntr, 0, 0), -FI_ENOSYS);
+  ck_assert_int_eq(fi_cntr_wait(&cntr, 0, 0), 0);
+  ck_assert_int_eq(fi_cntr_wait(&cntr, 1, 0), -FI_ETIMEDOUT);
   ck_assert_int_eq(fi_control(&cntr.fid, FI_GETWAIT, &fd), -FI_ENODATA);
   ck_assert_int_eq(ask(cntr), -FI_EINVAL);
   ck_assert_int_eq(cntr.fid.ops->bind(&cntr.fid, &cntr.fid, 0), -FI_ENOSYS);
@@ -131,6 +132,19 @@ START_TEST(read_makes_progress) {
     ck_assert_uint_eq(fi_cntr_read(&cntr), 1);
     source.hand_in([&] { cntr.add_failure(); });
     ck_assert_uint_eq(fi_cntr_readerr(&cntr), 1);
+  }
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
+START_TEST(wait_without_a_wait_object_polls) {
+  Counter& cntr = open(FI_WAIT_NONE);
+  FakeSource source;
+  {
+    const Attached attached(cntr, source);
+    source.hand_in([&] { cntr.add_success(1); });
+    ck_assert_int_eq(fi_cntr_wait(&cntr, 1, kForever), 0);
+    ck_assert_int_eq(fi_cntr_wait(&cntr, 2, 1), -FI_ETIMEDOUT);
   }
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
@@ -233,6 +247,7 @@ int main() {
   tcase_add_test(tc, open_refuses_what_it_does_not_have);
   tcase_add_test(tc, counter_without_attributes_has_no_wait_object);
   tcase_add_test(tc, read_makes_progress);
+  tcase_add_test(tc, wait_without_a_wait_object_polls);
   tcase_add_test(tc, wait_returns_at_once_when_the_threshold_is_reached);
   tcase_add_loop_test(tc, wait_gives_up_when_the_time_is_over, 0, 2);
   tcase_add_loop_test(tc, wait_ends_with_the_change_that_it_waits_for, 0, 6);

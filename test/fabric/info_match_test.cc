@@ -25,7 +25,7 @@ struct Refusal {
 const Refusal kRefusals[] = {
     {"ep_attr->type", [](fi_info& h) { h.ep_attr->type = FI_EP_MSG; }},
     {"ep_attr->type", [](fi_info& h) { h.ep_attr->type = FI_EP_DGRAM; }},
-    {"caps", [](fi_info& h) { h.caps = FI_MSG | FI_TRIGGER; }},
+    {"caps", [](fi_info& h) { h.caps = FI_MSG | FI_COLLECTIVE; }},
     {"caps", [](fi_info& h) { h.caps = FI_COLLECTIVE; }},
     {"caps", [](fi_info& h) { h.caps = FI_TAGGED | FI_HMEM; }},
     {"caps", [](fi_info& h) { h.caps = FI_RMA_PMEM; }},
@@ -69,7 +69,7 @@ const Refusal kRefusals[] = {
     {"ep_attr->tx_ctx_cnt", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = 2; }},
     {"ep_attr->tx_ctx_cnt", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; }},
     {"ep_attr->rx_ctx_cnt", [](fi_info& h) { h.ep_attr->rx_ctx_cnt = 2; }},
-    {"tx_attr->caps", [](fi_info& h) { h.tx_attr->caps = FI_TRIGGER; }},
+    {"tx_attr->caps", [](fi_info& h) { h.tx_attr->caps = FI_COLLECTIVE; }},
     {"tx_attr->op_flags", [](fi_info& h) { h.tx_attr->op_flags = FI_COMMIT_COMPLETE; }},
     {"tx_attr->msg_order", [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_SAW; }},
     {"tx_attr->comp_order", [](fi_info& h) { h.tx_attr->comp_order = 1; }},

@@ -44,13 +44,12 @@ START_TEST(operations_that_do_not_exist_are_enosys) {
     ck_assert_int_eq(fi_open_ops(fid, "no such operations", 0, &ops, nullptr), -FI_ENOSYS);
   ck_assert_ptr_null(ops);
   fid_ep* other = nullptr;
-  ck_assert_int_eq(fi_ep_alias(port.ep, &other, 0), -FI_ENOSYS);
   ck_assert_int_eq(fi_tx_context(port.ep, 0, nullptr, &other, nullptr), -FI_ENOSYS);
   ck_assert_int_eq(fi_rx_context(port.ep, 0, nullptr, &other, nullptr), -FI_ENOSYS);
   fid_mc* group = nullptr;
   ck_assert_int_eq(fi_join(port.ep, nullptr, 0, &group, nullptr), -FI_ENOSYS);
   ck_assert_int_eq(fi_barrier(port.ep, 0, nullptr), -FI_ENOSYS);
-  ck_assert_int_eq(fi_control(&root.domain->fid, FI_QUEUE_WORK, nullptr), -FI_ENOSYS);
+  ck_assert_int_eq(fi_control(&root.domain->fid, FI_BACKLOG, nullptr), -FI_ENOSYS);
   ck_assert_int_eq(fi_listen(reinterpret_cast<fid_pep*>(port.ep)), -FI_ENOSYS);
   ck_assert_int_eq(fi_shutdown(port.ep, 0), -FI_ENOSYS);
 }

@@ -8,6 +8,7 @@
 #include "fabric/abi.h"
 #include "fabric/domain.h"
 #include "fabric/fid_stubs.h"
+#include "fabric/work_queue.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -32,32 +33,31 @@ uint64_t Counter::read_error() noexcept {
   return x_seen_failures = x_failures;
 }
 
+/// What the application does to a counter may be what works wait for.
+template <typename Change>
+int Counter::change(Change&& apply) noexcept {
+  const util::Guard guard(x_lock);
+  apply();
+  changed();
+  if (x_queue) x_queue->run();
+  return 0;
+}
+
 int Counter::add(uint64_t value) noexcept {
-  const util::Guard guard(x_lock);
-  x_successes += value;
-  x_waitable.notify();
-  return 0;
+  return change([&] { x_successes += value; });
 }
-
 int Counter::add_error(uint64_t value) noexcept {
-  const util::Guard guard(x_lock);
-  x_failures += value;
-  x_waitable.notify();
-  return 0;
+  return change([&] { x_failures += value; });
 }
-
 int Counter::set(uint64_t value) noexcept {
-  const util::Guard guard(x_lock);
-  x_successes = value;
-  x_waitable.notify();
-  return 0;
+  return change([&] { x_successes = value; });
+}
+int Counter::set_error(uint64_t value) noexcept {
+  return change([&] { x_failures = value; });
 }
 
-int Counter::set_error(uint64_t value) noexcept {
-  const util::Guard guard(x_lock);
-  x_failures = value;
-  x_waitable.notify();
-  return 0;
+void Counter::tell_queue() noexcept {
+  x_queue->collect(*this);
 }
 
 int Counter::check(uint64_t threshold, uint64_t failures_before) const noexcept {
@@ -66,7 +66,6 @@ int Counter::check(uint64_t threshold, uint64_t failures_before) const noexcept 
 }
 
 int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
-  if (!x_waitable.wait_object()) return -FI_ENOSYS;
   const Deadline deadline(timeout_ms);
   std::unique_lock lock(x_lock);
   const uint64_t failures_before = x_failures;
@@ -97,6 +96,8 @@ int Counter::control(int command, void* argument) noexcept {
 int Counter::close() noexcept {
   {
     const util::Guard guard(x_lock);
+    if (x_works) return -FI_EBUSY;
+    if (x_queue) x_queue->take_back(*this);
     if (x_waitable.busy() || x_waitable.blocked() != 0) return -FI_EBUSY;
   }
   const std::function<void()> closed = std::move(x_closed);

@@ -10,12 +10,15 @@
 
 #include "fabric/cq.h"
 #include "fabric/wait.h"
+#include "util/intrusive_list.h"
 #include "util/lock.h"
 #include "util/result.h"
 
 namespace erdma::fabric {
 
 class Domain;
+class Work;
+class WorkQueue;
 
 /// One counter of completions. The calls of fi_cntr(3) take the domain lock; endpoints hold it
 /// already. Invariant: outlives the endpoints attached to it; close is -FI_EBUSY until then.
@@ -31,11 +34,15 @@ class Counter final : public fid_cntr {
   // For endpoints, under the domain lock.
   void add_success(uint64_t value) noexcept {
     x_successes += value;
-    x_waitable.notify();
+    changed();
   }
   void add_failure() noexcept {
     ++x_failures;
-    x_waitable.notify();
+    changed();
+  }
+  void set_successes(uint64_t value) noexcept {
+    x_successes = value;
+    changed();
   }
   /// Whether this is the lock it takes, so that both are of one domain.
   bool takes(const util::OptionalLock& lock) const noexcept { return &lock == &x_lock; }
@@ -44,6 +51,23 @@ class Counter final : public fid_cntr {
   void sources_changed() noexcept { x_waitable.sources_changed(); }
   bool sleeping() const noexcept { return x_waitable.sleeping(); }
   void wake() noexcept { x_waitable.wake(); }
+
+  // For the work queue, likewise.
+  uint64_t successes() const noexcept { return x_successes; }
+  /// With failures; no more than the largest number.
+  uint64_t events() const noexcept {
+    const uint64_t sum = x_successes + x_failures;
+    return sum < x_successes ? UINT64_MAX : sum;
+  }
+  util::IntrusiveList<Work>& waiting() noexcept { return x_waiting; }
+  /// Works count themselves; until they are over, the counter can't be closed.
+  void use(WorkQueue& queue) noexcept {
+    x_queue = &queue;
+    ++x_works;
+  }
+  void release() noexcept { --x_works; }
+  /// The queue has lent it to every endpoint, so that whoever waits for it drives them all.
+  bool lent() const noexcept { return x_queue != nullptr; }
 
   // The calls of fi_cntr(3).
   uint64_t read() noexcept;
@@ -59,16 +83,27 @@ class Counter final : public fid_cntr {
   int try_wait() noexcept;
 
  private:
+  void changed() noexcept {
+    if (x_queue) [[unlikely]]
+      tell_queue();
+    x_waitable.notify();
+  }
+  void tell_queue() noexcept;
+  template <typename Change>
+  int change(Change&& apply) noexcept;
   int check(uint64_t threshold, uint64_t failures_before) const noexcept;
 
   util::OptionalLock& x_lock;
   uint64_t x_successes = 0;
   uint64_t x_failures = 0;
+  WorkQueue* x_queue = nullptr;  ///< null until something waits for it, or is to be counted
   Waitable x_waitable;
   // What the application knows: as of its last read or fi_trywait.
   uint64_t x_seen_successes = 0;
   uint64_t x_seen_failures = 0;
   IdleReads x_idle_reads;
+  util::IntrusiveList<Work> x_waiting;  ///< by threshold, then age
+  unsigned x_works = 0;
   const fi_wait_obj x_wait_object;
   std::function<void()> x_closed;
 };

@@ -126,6 +126,7 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
       x_regions(
           x_lock, info.domain_attr ? info.domain_attr->mr_mode : 0, fabric.api_version,
           [this] { child_opened(); }, [this] { child_closed(); }, cuda_for(info.caps)),
+      x_works(x_lock, x_regions),
       x_key(info.domain_attr ? key_text(info.domain_attr->auth_key, info.domain_attr->auth_key_size)
                              : std::string()) {
   fid.fclass = FI_CLASS_DOMAIN;

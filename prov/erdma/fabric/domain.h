@@ -11,6 +11,7 @@
 #include "fabric/env.h"
 #include "fabric/local_addresses.h"
 #include "fabric/mr.h"
+#include "fabric/work_queue.h"
 #include "util/lock.h"
 #include "util/result.h"
 #include "util/socket_address.h"
@@ -53,6 +54,8 @@ class Domain final : public fid_domain {
   uint32_t api_version() const noexcept;
   uint32_t addr_format() const noexcept;
   MemoryRegions& memory_regions() noexcept { return x_regions; }
+  /// Operations that wait for counters; under the lock.
+  WorkQueue& works() noexcept { return x_works; }
 
   /// The form in which an address names a peer here: on a single-host domain every local address
   /// stands for the domain's own IP, so that 127.0.0.1:p and 10.0.0.1:p are one endpoint. On a NIC
@@ -84,6 +87,7 @@ class Domain final : public fid_domain {
   ~Domain();
   int start(const fi_info& info);
   int bind(fid_t object, uint64_t flags) noexcept;
+  int control(int command, void* argument);
   int close() noexcept;
 
  private:
@@ -102,6 +106,7 @@ class Domain final : public fid_domain {
   util::OptionalLock x_lock;
   std::atomic<int> x_children{0};
   MemoryRegions x_regions;
+  WorkQueue x_works;
   std::string x_key;
   std::unique_ptr<Nic> x_nic;  ///< null on a single-host domain
   std::unique_ptr<AutoProgress> x_auto_progress;

@@ -47,11 +47,15 @@ int open_endpoint2(fid_domain* domain, fi_info* info, fid_ep** ep, uint64_t flag
   return flags ? -FI_EINVAL : open_endpoint(domain, info, ep, context);
 }
 
+int control_domain(fid_t domain, int command, void* argument) noexcept {
+  return abi_call([&] { return Domain::from(domain).control(command, argument); });
+}
+
 fi_ops g_domain_fid_ops = {
     .size = sizeof(fi_ops),
     .close = close_domain,
     .bind = bind_domain,
-    .control = no_control,
+    .control = control_domain,
     .ops_open = no_ops_open,
     .tostr = no_tostr,
     .ops_set = no_ops_set,

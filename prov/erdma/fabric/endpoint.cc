@@ -90,6 +90,7 @@ int Endpoint::enable() {
   util::Guard guard(x_domain.lock());
   if (const int bad = x_shared ? x_shared->add(*this, *x_av) : 0) return bad;
   x_domain.memory_regions().add(*this);
+  x_domain.works().add(*this);
   x_transports = std::move(*transports);
   const Settings& settings = x_domain.settings();
   const protocol::EngineConfig config{x_inject_size, settings.unexpected_bytes, settings.tx_size,
@@ -137,6 +138,7 @@ void Endpoint::compute_defaults() noexcept {
 }
 
 int Endpoint::close() noexcept {
+  if (x_aliases.load(std::memory_order_relaxed) > 0) return -FI_EBUSY;
   if (owned()) {
     if (AutoProgress* driver = x_domain.auto_progress()) driver->remove(*this);
     drain();
@@ -163,6 +165,7 @@ void Endpoint::drain() noexcept {
       util::Guard guard(x_domain.lock());
       if (!x_engine->owes()) break;
       x_engine->progress();
+      worked();
     }
     if (clock.now() > deadline) {
       ERDMA_WARN(EP_CTRL,
@@ -177,6 +180,7 @@ void Endpoint::drain() noexcept {
 void Endpoint::detach() noexcept {
   if (x_engine && owned()) x_engine->withdraw_all();
   if (x_shared) leave_shared();
+  x_domain.works().remove(*this);
   x_domain.memory_regions().remove(*this);
   for (CompletionQueue* cq : {x_sent.cq, x_received.cq})
     if (cq) cq->purge(this);
@@ -259,14 +263,16 @@ ssize_t Endpoint::probe(const protocol::ReceiveArgs& args, protocol::Probe kind)
   if (!owned()) return -FI_EOPBADSTATE;
   util::Guard guard(x_domain.lock());
   const int status = x_engine->probe(args, kind);
-  if (x_armed) keep_armed();
+  worked();
   return status;
 }
 
 ssize_t Endpoint::cancel(void* context) noexcept {
   if (!x_engine || !owned()) return -FI_EOPBADSTATE;
   util::Guard guard(x_domain.lock());
-  return x_engine->cancel(context);
+  const bool found = x_engine->cancel(context) == 0 || x_domain.works().cancel(*this, context);
+  worked();
+  return found ? 0 : -FI_ENOENT;
 }
 
 }  // namespace erdma::fabric

@@ -3,6 +3,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -28,6 +29,8 @@ namespace erdma::fabric {
 
 class EventQueue;
 class SharedReceive;
+class Work;
+struct Trigger;
 
 /// What the attributes of an endpoint make of a call without flags of its own.
 struct OpDefaults {
@@ -66,12 +69,34 @@ class Endpoint final : public fid_ep,
   int set_option(int name, const void* value, size_t length) noexcept;
   ssize_t cancel(void* context) noexcept;
   ssize_t room(bool transmit) const noexcept;
+  int open_alias(const struct fi_alias& wanted);
+  void alias_closed() noexcept { x_aliases.fetch_sub(1, std::memory_order_relaxed); }
 
   // For a shared receive context, under the domain lock.
   CompletionPort& received() noexcept { return x_received; }
-  /// The engine did something outside of the calls below.
+  /// The engine did something: what others rely on is looked after.
   void worked() noexcept {
-    if (x_armed) keep_armed();
+    if (x_attention) [[unlikely]]
+      attend();
+  }
+
+  // For works, under the domain lock.
+  /// For FI_TRIGGER: the condition in the context of an operation.
+  int trigger_of(void* context, Trigger& trigger) noexcept;
+  /// Queues an operation whose arguments were checked.
+  int defer(const protocol::SendArgs& args, const Trigger& trigger) noexcept;
+  int defer(const protocol::ReceiveArgs& args, const Trigger& trigger) noexcept;
+  int defer(const protocol::OneSidedArgs& args, const Trigger& trigger) noexcept;
+  Domain& domain() noexcept { return x_domain; }
+  /// Whether works may be queued for it.
+  bool triggerable() const noexcept { return x_engine && (x_caps & FI_TRIGGER); }
+  /// Posts it. As the engine's calls.
+  int fire(Work& work) noexcept;
+  /// Where operations of its kind complete.
+  CompletionPort& port_of(const Work& work) noexcept;
+  /// While there are works, every step of an endpoint may be what one waits for.
+  void expect_works(bool on) noexcept {
+    x_attention = uint8_t(on ? x_attention | kWorks : x_attention & ~kWorks);
   }
 
   // Data path.
@@ -126,6 +151,7 @@ class Endpoint final : public fid_ep,
   bool slept_on() const noexcept;
   void keep_armed() noexcept;
   void wake_sleepers() noexcept;
+  void attend() noexcept;
   void compute_defaults() noexcept;
   void drain() noexcept;
   void detach() noexcept;
@@ -142,7 +168,8 @@ class Endpoint final : public fid_ep,
   OpDefaults x_send_defaults;
   OpDefaults x_receive_defaults;
   bool x_directed;
-  bool x_armed = false;
+  static constexpr uint8_t kArmed = 1, kWorks = 2;
+  uint8_t x_attention = 0;  ///< what is to be done after each step of the engine
   CompletionPort x_sent;
   CompletionPort x_received;
 
@@ -160,6 +187,7 @@ class Endpoint final : public fid_ep,
   EventQueue* x_eq = nullptr;
   SharedReceive* x_shared = nullptr;  ///< receives are posted there
   const bool x_wants_shared;          ///< and must be
+  std::atomic<int> x_aliases{0};
   std::vector<Counter*> x_counters;
   const uint64_t x_caps;
   uint64_t x_tx_flags;
@@ -178,8 +206,7 @@ inline ssize_t Endpoint::send(const protocol::SendArgs& args) noexcept {
     return -FI_EOPBADSTATE;
   util::Guard guard(x_domain.lock());
   const int status = x_engine->post_send(args);
-  if (x_armed) [[unlikely]]
-    keep_armed();
+  worked();
   return status;
 }
 
@@ -188,8 +215,7 @@ inline ssize_t Endpoint::one_sided(const protocol::OneSidedArgs& args) noexcept 
     return -FI_EOPBADSTATE;
   util::Guard guard(x_domain.lock());
   const int status = x_engine->post_one_sided(args);
-  if (x_armed) [[unlikely]]
-    keep_armed();
+  worked();
   return status;
 }
 
@@ -198,8 +224,7 @@ inline ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {
     return -FI_EOPBADSTATE;
   util::Guard guard(x_domain.lock());
   const int status = x_engine->post_receive(args);
-  if (x_armed) [[unlikely]]
-    keep_armed();
+  worked();
   return status;
 }
 

@@ -4,6 +4,7 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_errno.h>
 
+#include "fabric/deferred.h"
 #include "fabric/domain.h"
 #include "fabric/endpoint_args.h"
 #include "protocol/atomic_ops.h"
@@ -153,13 +154,28 @@ ssize_t run(fid_ep* fid, const Call& call) noexcept {
   return ep.one_sided(converted.args);
 }
 
-ssize_t run_msg(fid_ep* fid, const Call& call, uint64_t flags) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
-  Converted converted;
+int take_msg(Converted& converted, const Endpoint& ep, const Call& call, uint64_t flags) noexcept {
   if (flags & ~kAtomicFlags) return -FI_EBADFLAGS;
   if (const int bad = converted.take(ep, call)) return bad;
   if (const int bad = apply_send_flags(ep, flags, converted.args.local)) return bad;
   if (call.form != Form::update) converted.args.local.inject = false;
+  return 0;
+}
+
+int defer_call(Endpoint& ep, const Call& call, uint64_t flags, const Trigger& trigger) noexcept {
+  Converted converted;
+  if (const int bad = take_msg(converted, ep, call, flags)) return bad;
+  return ep.defer(converted.args, trigger);
+}
+
+ssize_t run_msg(fid_ep* fid, const Call& call, uint64_t flags) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
+  if (flags & FI_TRIGGER) [[unlikely]]
+    return with_trigger(ep, call.context, [&](const Trigger& trigger) {
+      return defer_call(ep, call, flags & ~FI_TRIGGER, trigger);
+    });
+  Converted converted;
+  if (const int bad = take_msg(converted, ep, call, flags)) return bad;
   return ep.one_sided(converted.args);
 }
 
@@ -276,6 +292,23 @@ int compwritevalid(fid_ep* ep, fi_datatype datatype, fi_op op, size_t* count) no
 }
 
 }  // namespace
+
+int defer_atomic(Endpoint& ep, const AtomicMessage& atomic, uint64_t flags,
+                 const Trigger& trigger) noexcept {
+  Call call = call_of(atomic.compare ? Form::compare
+                      : atomic.fetch ? Form::fetch
+                                     : Form::update,
+                      atomic.msg);
+  if (atomic.fetch) {
+    call.results = atomic.fetch->msg_iov;
+    call.result_count = atomic.fetch->iov_count;
+  }
+  if (atomic.compare) {
+    call.compares = atomic.compare->msg_iov;
+    call.compare_count = atomic.compare->iov_count;
+  }
+  return defer_call(ep, call, flags, trigger);
+}
 
 int query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
                  uint64_t flags) noexcept {

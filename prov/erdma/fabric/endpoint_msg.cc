@@ -1,6 +1,9 @@
 // fi_msg(3).
+#include <type_traits>
+
 #include <rdma/fi_errno.h>
 
+#include "fabric/deferred.h"
 #include "fabric/endpoint_args.h"
 
 namespace erdma::fabric {
@@ -24,17 +27,29 @@ ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t sou
   return Memory::receive(ep, receive_args(ep, iov, count, length, {source}, context, false));
 }
 
+template <typename Receiver>
+int take(const Receiver& ep, const fi_msg& msg, uint64_t flags,
+         protocol::ReceiveArgs& args) noexcept {
+  size_t length = 0;
+  if (flags & ~kReceiveFlags) return -FI_EBADFLAGS;
+  if (const int bad = check_iov(msg.msg_iov, msg.iov_count, length)) return bad;
+  args = receive_args(ep, msg.msg_iov, msg.iov_count, length, {msg.addr}, msg.context, false);
+  args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
+  args.multi = (flags & FI_MULTI_RECV) != 0;
+  return 0;
+}
+
 template <typename Memory>
 ssize_t recvmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   auto& ep = Memory::Receiver::from(fid);
-  size_t length = 0;
+  protocol::ReceiveArgs args;
   if (!msg) return -FI_EINVAL;
-  if (flags & ~kReceiveFlags) return -FI_EBADFLAGS;
-  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
-  protocol::ReceiveArgs args =
-      receive_args(ep, msg->msg_iov, msg->iov_count, length, {msg->addr}, msg->context, false);
-  args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
-  args.multi = (flags & FI_MULTI_RECV) != 0;
+  if constexpr (std::is_same_v<typename Memory::Receiver, Endpoint>)
+    if (flags & FI_TRIGGER) [[unlikely]]
+      return with_trigger(ep, msg->context, [&](const Trigger& trigger) {
+        return defer_message(ep, *msg, flags & ~FI_TRIGGER, true, trigger);
+      });
+  if (const int bad = take(ep, *msg, flags, args)) return bad;
   return Memory::receive(ep, args);
 }
 
@@ -56,16 +71,24 @@ ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t des
   return Memory::send(ep, send_args(ep, iov, count, length, destination, 0, context, false));
 }
 
+int take(const Endpoint& ep, const fi_msg& msg, uint64_t flags, protocol::SendArgs& args) noexcept {
+  size_t length = 0;
+  if (const int bad = check_iov(msg.msg_iov, msg.iov_count, length)) return bad;
+  args = send_args(ep, msg.msg_iov, msg.iov_count, length, msg.addr, 0, msg.context, false);
+  args.data = msg.data;
+  return apply_send_flags(ep, flags, args);
+}
+
 template <typename Memory>
 ssize_t sendmsg(fid_ep* fid, const fi_msg* msg, uint64_t flags) noexcept {
   Endpoint& ep = Endpoint::from(fid);
-  size_t length = 0;
+  protocol::SendArgs args;
   if (!msg) return -FI_EINVAL;
-  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
-  protocol::SendArgs args =
-      send_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr, 0, msg->context, false);
-  args.data = msg->data;
-  if (const int bad = apply_send_flags(ep, flags, args)) return bad;
+  if (flags & FI_TRIGGER) [[unlikely]]
+    return with_trigger(ep, msg->context, [&](const Trigger& trigger) {
+      return defer_message(ep, *msg, flags & ~FI_TRIGGER, false, trigger);
+    });
+  if (const int bad = take(ep, *msg, flags, args)) return bad;
   return Memory::send(ep, args);
 }
 
@@ -134,6 +157,15 @@ constexpr fi_ops_msg table() noexcept {
 }
 
 }  // namespace
+
+int defer_message(Endpoint& ep, const fi_msg& msg, uint64_t flags, bool receive,
+                  const Trigger& trigger) noexcept {
+  protocol::SendArgs sending;
+  protocol::ReceiveArgs receiving;
+  const int bad = receive ? take(ep, msg, flags, receiving) : take(ep, msg, flags, sending);
+  if (bad) return bad;
+  return receive ? ep.defer(receiving, trigger) : ep.defer(sending, trigger);
+}
 
 fi_ops_msg g_msg_ops = table<HostMemory>();
 fi_ops_msg g_msg_ops_any_memory = table<AnyMemory>();

@@ -139,6 +139,8 @@ int Endpoint::control(int command, void* argument) {
     case FI_SETOPSFLAG:
       return argument ? op_flags(static_cast<uint64_t*>(argument), command == FI_SETOPSFLAG)
                       : -FI_EINVAL;
+    case FI_ALIAS:
+      return argument ? open_alias(*static_cast<struct fi_alias*>(argument)) : -FI_EINVAL;
     default:
       return -FI_ENOSYS;
   }

@@ -9,15 +9,17 @@ namespace erdma::fabric {
 int Endpoint::progress() noexcept {
   if (!x_engine || !owned()) [[unlikely]]
     return 0;
-  if (!x_armed) [[likely]]
+  if (!x_attention) [[likely]]
     return x_engine->progress();
-  if (!slept_on()) {
-    disarm();
-    return x_engine->progress();
-  }
+  if (x_attention & kArmed && !slept_on()) disarm();
   const int steps = x_engine->progress();
-  keep_armed();
+  worked();
   return steps;
+}
+
+void Endpoint::attend() noexcept {
+  if (x_attention & kWorks) x_domain.works().run();
+  if (x_attention & kArmed) keep_armed();
 }
 
 /// Whether some thread relies on the wake-up that arm() promised: it must survive the progress
@@ -32,7 +34,7 @@ bool Endpoint::slept_on() const noexcept {
 
 bool Endpoint::arm() noexcept {
   if (!x_engine || !owned()) return true;
-  x_armed = true;
+  x_attention |= kArmed;
   if (x_transports.arm()) return true;
   // The promise made to others who sleep is void.
   wake_sleepers();
@@ -53,7 +55,7 @@ void Endpoint::wake_sleepers() noexcept {
 }
 
 void Endpoint::disarm() noexcept {
-  x_armed = false;
+  x_attention &= uint8_t(~kArmed);
   if (x_engine && owned()) x_transports.disarm();
 }
 

@@ -1,6 +1,7 @@
 // fi_rma(3).
 #include <rdma/fi_errno.h>
 
+#include "fabric/deferred.h"
 #include "fabric/endpoint_args.h"
 
 namespace erdma::fabric {
@@ -69,20 +70,33 @@ ssize_t transferv(fid_ep* fid, Op op, const iovec* iov, size_t count, fi_addr_t 
                            rma_args(ep, op, {iov, count, length}, {peer, &segment, 1}, context));
 }
 
+struct Message {
+  Segment segments[transport::kMaxIov];
+  protocol::OneSidedArgs args;
+
+  int take(const Endpoint& ep, Op op, const fi_msg_rma& msg, uint64_t flags) noexcept {
+    size_t length = 0;
+    if (op == Op::read && flags & ~kReadFlags) return -FI_EBADFLAGS;
+    if (const int bad = check_iov(msg.msg_iov, msg.iov_count, length)) return bad;
+    if (const int bad = take_segments(msg, length, segments)) return bad;
+    args = rma_args(ep, op, {msg.msg_iov, msg.iov_count, length},
+                    {msg.addr, segments, msg.rma_iov_count}, msg.context);
+    args.local.data = msg.data;
+    return apply_send_flags(ep, flags, args.local);
+  }
+};
+
 template <typename Memory>
 ssize_t transfermsg(fid_ep* fid, Op op, const fi_msg_rma* msg, uint64_t flags) noexcept {
   Endpoint& ep = Endpoint::from(fid);
-  size_t length = 0;
-  Segment segments[transport::kMaxIov];
   if (!msg) return -FI_EINVAL;
-  if (op == Op::read && flags & ~kReadFlags) return -FI_EBADFLAGS;
-  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
-  if (const int bad = take_segments(*msg, length, segments)) return bad;
-  protocol::OneSidedArgs args = rma_args(ep, op, {msg->msg_iov, msg->iov_count, length},
-                                         {msg->addr, segments, msg->rma_iov_count}, msg->context);
-  args.local.data = msg->data;
-  if (const int bad = apply_send_flags(ep, flags, args.local)) return bad;
-  return Memory::one_sided(ep, args);
+  if (flags & FI_TRIGGER) [[unlikely]]
+    return with_trigger(ep, msg->context, [&](const Trigger& trigger) {
+      return defer_rma(ep, *msg, flags & ~FI_TRIGGER, op == Op::read, trigger);
+    });
+  Message message;
+  if (const int bad = message.take(ep, op, *msg, flags)) return bad;
+  return Memory::one_sided(ep, message.args);
 }
 
 template <typename Memory>
@@ -170,6 +184,13 @@ constexpr fi_ops_rma kRmaOps = {
 };
 
 }  // namespace
+
+int defer_rma(Endpoint& ep, const fi_msg_rma& msg, uint64_t flags, bool read,
+              const Trigger& trigger) noexcept {
+  Message message;
+  if (const int bad = message.take(ep, read ? Op::read : Op::write, msg, flags)) return bad;
+  return ep.defer(message.args, trigger);
+}
 
 fi_ops_rma g_rma_ops = kRmaOps<HostMemory>;
 fi_ops_rma g_rma_ops_any_memory = kRmaOps<AnyMemory>;

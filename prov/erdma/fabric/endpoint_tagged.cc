@@ -1,6 +1,9 @@
 // fi_tagged(3).
+#include <type_traits>
+
 #include <rdma/fi_errno.h>
 
+#include "fabric/deferred.h"
 #include "fabric/endpoint_args.h"
 
 namespace erdma::fabric {
@@ -49,16 +52,29 @@ bool probe_kind(uint64_t flags, protocol::Probe& kind) noexcept {
   }
 }
 
+template <typename Receiver>
+int take(const Receiver& ep, const fi_msg_tagged& msg, uint64_t flags,
+         protocol::ReceiveArgs& args) noexcept {
+  size_t length = 0;
+  if (flags & ~((kReceiveFlags & ~FI_MULTI_RECV) | kProbeFlags)) return -FI_EBADFLAGS;
+  if (const int bad = check_iov(msg.msg_iov, msg.iov_count, length)) return bad;
+  args = receive_args(ep, msg.msg_iov, msg.iov_count, length, {msg.addr, msg.tag, msg.ignore},
+                      msg.context, true);
+  args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
+  return 0;
+}
+
 template <typename Memory>
 ssize_t recvmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   auto& ep = Memory::Receiver::from(fid);
-  size_t length = 0;
+  protocol::ReceiveArgs args;
   if (!msg) return -FI_EINVAL;
-  if (flags & ~((kReceiveFlags & ~FI_MULTI_RECV) | kProbeFlags)) return -FI_EBADFLAGS;
-  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
-  protocol::ReceiveArgs args = receive_args(ep, msg->msg_iov, msg->iov_count, length,
-                                            {msg->addr, msg->tag, msg->ignore}, msg->context, true);
-  args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
+  if constexpr (std::is_same_v<typename Memory::Receiver, Endpoint>)
+    if (flags & FI_TRIGGER) [[unlikely]]
+      return with_trigger(ep, msg->context, [&](const Trigger& trigger) {
+        return defer_tagged(ep, *msg, flags & ~FI_TRIGGER, true, trigger);
+      });
+  if (const int bad = take(ep, *msg, flags, args)) return bad;
   if (!(flags & kProbeFlags)) return Memory::receive(ep, args);
   protocol::Probe kind{};
   return probe_kind(flags, kind) ? Memory::probe(ep, args, kind) : -FI_EINVAL;
@@ -82,16 +98,25 @@ ssize_t sendv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t des
   return Memory::send(ep, send_args(ep, iov, count, length, destination, tag, context, true));
 }
 
+int take(const Endpoint& ep, const fi_msg_tagged& msg, uint64_t flags,
+         protocol::SendArgs& args) noexcept {
+  size_t length = 0;
+  if (const int bad = check_iov(msg.msg_iov, msg.iov_count, length)) return bad;
+  args = send_args(ep, msg.msg_iov, msg.iov_count, length, msg.addr, msg.tag, msg.context, true);
+  args.data = msg.data;
+  return apply_send_flags(ep, flags, args);
+}
+
 template <typename Memory>
 ssize_t sendmsg(fid_ep* fid, const fi_msg_tagged* msg, uint64_t flags) noexcept {
   Endpoint& ep = Endpoint::from(fid);
-  size_t length = 0;
+  protocol::SendArgs args;
   if (!msg) return -FI_EINVAL;
-  if (const int bad = check_iov(msg->msg_iov, msg->iov_count, length)) return bad;
-  protocol::SendArgs args =
-      send_args(ep, msg->msg_iov, msg->iov_count, length, msg->addr, msg->tag, msg->context, true);
-  args.data = msg->data;
-  if (const int bad = apply_send_flags(ep, flags, args)) return bad;
+  if (flags & FI_TRIGGER) [[unlikely]]
+    return with_trigger(ep, msg->context, [&](const Trigger& trigger) {
+      return defer_tagged(ep, *msg, flags & ~FI_TRIGGER, false, trigger);
+    });
+  if (const int bad = take(ep, *msg, flags, args)) return bad;
   return Memory::send(ep, args);
 }
 
@@ -160,6 +185,16 @@ constexpr fi_ops_tagged table() noexcept {
 }
 
 }  // namespace
+
+int defer_tagged(Endpoint& ep, const fi_msg_tagged& msg, uint64_t flags, bool receive,
+                 const Trigger& trigger) noexcept {
+  protocol::SendArgs sending;
+  protocol::ReceiveArgs receiving;
+  if (receive && (flags & kProbeFlags)) return -FI_EBADFLAGS;
+  const int bad = receive ? take(ep, msg, flags, receiving) : take(ep, msg, flags, sending);
+  if (bad) return bad;
+  return receive ? ep.defer(receiving, trigger) : ep.defer(sending, trigger);
+}
 
 fi_ops_tagged g_tagged_ops = table<HostMemory>();
 fi_ops_tagged g_tagged_ops_any_memory = table<AnyMemory>();

@@ -86,10 +86,11 @@ void fill_endpoint(fi_info& info, const Settings& settings) {
   info.rx_attr->iov_limit = kIovLimit;
 }
 
-/// Device memory in messages and RMA. No atomics, as a processor can't reach what peers would name.
+/// Device memory in messages and RMA. No atomics, as a processor can't reach what peers would name;
+/// and nothing triggered, as what memory is is asked when an operation is posted.
 void add_device_memory(fi_info& info) {
   for (uint64_t* caps : {&info.caps, &info.tx_attr->caps, &info.rx_attr->caps})
-    *caps = (*caps & ~FI_ATOMIC) | FI_HMEM;
+    *caps = (*caps & ~(FI_ATOMIC | FI_TRIGGER)) | FI_HMEM;
   info.domain_attr->mr_mode |= FI_MR_HMEM;
 }
 

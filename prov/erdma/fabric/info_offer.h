@@ -26,9 +26,10 @@ inline constexpr int kMrScalable = 2;
 inline constexpr uint64_t kOneSidedCaps = FI_RMA | FI_ATOMIC;
 inline constexpr uint64_t kTargetCaps = FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT;
 inline constexpr uint64_t kTxCaps =
-    FI_MSG | FI_TAGGED | FI_SEND | kOneSidedCaps | FI_READ | FI_WRITE;
+    FI_MSG | FI_TAGGED | FI_SEND | kOneSidedCaps | FI_READ | FI_WRITE | FI_TRIGGER;
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV |
-                                    FI_MULTI_RECV | FI_SOURCE | kOneSidedCaps | kTargetCaps;
+                                    FI_MULTI_RECV | FI_SOURCE | FI_TRIGGER | kOneSidedCaps |
+                                    kTargetCaps;
 inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 inline constexpr uint64_t kCaps = kTxCaps | kRxCaps | kDomainCaps;
 

@@ -261,12 +261,12 @@ int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {
 void MemoryRegions::unbind(MemoryRegion& region) noexcept {
   for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE}) {
     Counter* const cntr = std::exchange(region.counter(event), nullptr);
-    if (!cntr || counts_with(*cntr)) continue;
+    if (!cntr || cntr->lent() || counts_with(*cntr)) continue;
     for (RegionUser* user : x_users) user->take_back(*cntr);
   }
 }
 
-bool MemoryRegions::counts_with(const Counter& cntr) noexcept {
+bool MemoryRegions::counts_with(const Counter& cntr) const noexcept {
   return std::any_of(x_regions.begin(), x_regions.end(), [&](const auto& entry) {
     return entry.second->counter(FI_REMOTE_READ) == &cntr ||
            entry.second->counter(FI_REMOTE_WRITE) == &cntr;

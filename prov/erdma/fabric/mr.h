@@ -101,6 +101,8 @@ class MemoryRegions final : public protocol::Regions {
   /// The caller holds the domain lock.
   void add(RegionUser& user);
   void remove(RegionUser& user) noexcept;
+  /// Whether a region counts with it, so that endpoints keep it.
+  bool counts_with(const Counter& cntr) const noexcept;
 
  private:
   struct Memory;
@@ -113,7 +115,6 @@ class MemoryRegions final : public protocol::Regions {
   int random_key(uint64_t& key) noexcept;
   bool await_users(MemoryRegion& region) noexcept;
   void unbind(MemoryRegion& region) noexcept;
-  bool counts_with(const Counter& cntr) noexcept;
 
   util::OptionalLock& x_lock;
   const uint32_t x_epoch = util::process_epoch();

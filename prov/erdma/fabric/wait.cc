@@ -142,7 +142,7 @@ void Waitable::forget(Attachment& attachment) noexcept {
 // --- sleeping -----------------------------------------------------------------------------------
 
 bool Waitable::arm() noexcept {
-  if (x_blind) return false;
+  if (x_blind || !x_wait) return false;
   x_wait->clear();
   x_alert = true;
   if (x_driven) return true;

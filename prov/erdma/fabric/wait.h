@@ -143,8 +143,8 @@ class Waitable {
   void wake() noexcept;
   size_t blocked() const noexcept { return x_blocked; }
 
-  /// Sleeps, unlocked; returns at once if there is work. May return for no reason. The caller has
-  /// just seen progress() bring nothing.
+  /// Sleeps, unlocked; returns at once if there is work, or no wait object. May return for no
+  /// reason. The caller has just seen progress() bring nothing.
   template <typename Lock>
   void sleep(Lock& lock, const Deadline& deadline) noexcept {
     const bool armed = arm();

@@ -104,8 +104,9 @@ int Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uin
   if (!receive.multi()) {
     done.length = std::min(size_t(header.length), receive.buffers.length);
     const int placed = place(receive, receive.buffers, payload, done.length);
+    CompletionSink& sink = receive.sink_or(x_received);
     x_queues->receives.release(receive);
-    complete_placed(done, header.length, placed);
+    complete_placed(sink, done, header.length, placed);
     return placed;
   }
   const Buffers space = take_space(receive, header.length);
@@ -113,7 +114,7 @@ int Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uin
   done.buffer = space.count ? space.iov[0].iov_base : nullptr;
   done.length = space.length;
   if (return_space(receive)) done.flags |= FI_MULTI_RECV;
-  complete_placed(done, header.length, placed);
+  complete_placed(x_received, done, header.length, placed);
   retire(receive);
   return placed;
 }

@@ -107,7 +107,16 @@ class Engine final : public transport::Sink {
   [[nodiscard]] int post_receive(const ReceiveArgs& args) noexcept;
   /// Completes once the target has executed it, or its device. Needs enable_one_sided(). Reads from
   /// oneself never are -FI_EAGAIN: clients use them to flush, and some do not try again.
-  [[nodiscard]] int post_one_sided(const OneSidedArgs& args) noexcept;
+  [[nodiscard]] int post_one_sided(const OneSidedArgs& args) noexcept {
+    return post_one_sided(args, nullptr);
+  }
+  /// The same, completing at `sink` whatever `report` says. The sink outlives the operation, or the
+  /// engine. Never multi-receive.
+  [[nodiscard]] int post_send(const SendArgs& args, CompletionSink& sink) noexcept;
+  [[nodiscard]] int post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept;
+  [[nodiscard]] int post_one_sided(const OneSidedArgs& args, CompletionSink& sink) noexcept {
+    return post_one_sided(args, &sink);
+  }
   [[nodiscard]] int probe(const ReceiveArgs& args, Probe kind) noexcept;
   /// Withdraws the oldest receive, or send not yet on the wire, with this context: completes with
   /// FI_ECANCELED. -FI_ENOENT if there is none.
@@ -199,8 +208,10 @@ class Engine final : public transport::Sink {
   void release_link(Peer& peer) noexcept;
   void restrain(Peer& peer, transport::Link& link) noexcept;
   bool cancel_send(const void* context) noexcept;
-  void complete_receive(const Completion& done, size_t message_length) noexcept;
-  void complete_placed(const Completion& done, size_t message_length, int status) noexcept;
+  static void complete_receive(CompletionSink& sink, const Completion& done,
+                               size_t message_length) noexcept;
+  static void complete_placed(CompletionSink& sink, const Completion& done, size_t message_length,
+                              int status) noexcept;
 
   // arrival.cc
   void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
@@ -242,6 +253,7 @@ class Engine final : public transport::Sink {
   void on_peer_done(const Peer& peer, const wire::ControlHeader& header) noexcept;
 
   // one_sided_initiator.cc
+  int post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept;
   Send* make_one_sided(const OneSidedArgs& args, Peer& peer) noexcept;
   bool keep_operands(Send& send, const OneSidedArgs& args) noexcept;
   int launch_one_sided(Send& send) noexcept;
@@ -310,7 +322,7 @@ class Engine final : public transport::Sink {
   void fail_unfetched(Matcher& queues, const transport::Link* link, int status) noexcept;
   void fail_directed(Matcher& queues, const Peer& peer, int status) noexcept;
   void fail_receive(Receive& receive, int status) noexcept {
-    x_queues->fail(receive, status, x_received);
+    x_queues->fail(receive, status, receive.sink_or(x_received));
   }
   void orphan(util::IntrusiveList<Delivery>& deliveries) noexcept;
 

@@ -45,7 +45,7 @@ int send_packet(transport::Link& link, const wire::OneSidedHeader& header,
 
 }  // namespace
 
-int Engine::post_one_sided(const OneSidedArgs& args) noexcept {
+int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept {
   Peer* peer = peer_at(args.local.destination);
   if (!peer || !x_one_sided_setup) return -FI_EINVAL;
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
@@ -53,9 +53,12 @@ int Engine::post_one_sided(const OneSidedArgs& args) noexcept {
   const bool full =
       sends_full() && !(args.op == wire::Op::read && peer->address == x_one_sided_setup->name);
   Send* send = full ? nullptr : make_one_sided(args, *peer);
-  if (send) return begin(*send);
-  progress();
-  return -FI_EAGAIN;
+  if (!send) {
+    progress();
+    return -FI_EAGAIN;
+  }
+  send->sink = sink;
+  return begin(*send);
 }
 
 Send* Engine::make_one_sided(const OneSidedArgs& args, Peer& peer) noexcept {

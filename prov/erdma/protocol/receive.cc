@@ -25,6 +25,22 @@ size_t cost(const Unexpected& message) noexcept {
 
 }  // namespace
 
+int Engine::post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept {
+  const Peer* source = args.source == kAnySource ? nullptr : peer_at(args.source);
+  if (!source && args.source != kAnySource) return -FI_EINVAL;
+  Receive* receive = x_own.make(args);
+  if (!receive) return -FI_EAGAIN;
+  receive->source = source;
+  receive->special |= Receive::kElsewhere;
+  receive->sink = &sink;
+  UnexpectedEntry* message = x_own.matcher(args.tagged).post(*receive);
+  if (message)
+    x_own.satisfy(*receive, static_cast<Unexpected&>(*message));
+  else
+    receive->posted = true;
+  return 0;
+}
+
 bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
   Peer& peer = *message.peer;
   const bool multi = receive.multi();
@@ -175,24 +191,26 @@ int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
 // --- the end of a receive -----------------------------------------------------------------------
 
 /// Success, or FI_ETRUNC if the message was longer than what it was placed into.
-void Engine::complete_receive(const Completion& done, size_t message_length) noexcept {
+void Engine::complete_receive(CompletionSink& sink, const Completion& done,
+                              size_t message_length) noexcept {
   if (message_length <= done.length) [[likely]]
-    return x_received.complete(done);
+    return sink.complete(done);
   ErrorCompletion truncated;
   static_cast<Completion&>(truncated) = done;
   truncated.error = FI_ETRUNC;
   truncated.overflow = message_length - done.length;
-  x_received.fail(truncated);
+  sink.fail(truncated);
 }
 
 /// The same, unless the bytes could not be placed.
-void Engine::complete_placed(const Completion& done, size_t message_length, int status) noexcept {
-  if (status == 0) return complete_receive(done, message_length);
+void Engine::complete_placed(CompletionSink& sink, const Completion& done, size_t message_length,
+                             int status) noexcept {
+  if (status == 0) return complete_receive(sink, done, message_length);
   ErrorCompletion failed;
   static_cast<Completion&>(failed) = done;
   failed.error = -status;
   failed.length = 0;
-  x_received.fail(failed);
+  sink.fail(failed);
 }
 
 int Engine::cancel(const void* context) noexcept {

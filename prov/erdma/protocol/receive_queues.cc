@@ -121,7 +121,7 @@ bool ReceiveQueues::cancel_in(Matcher& queues, const void* context) noexcept {
     receive.cancelled = receive.exhausted = true;
     retire(receive, orphans);
   } else {
-    fail(receive, -FI_ECANCELED, orphans);
+    fail(receive, -FI_ECANCELED, receive.sink_or(orphans));
   }
   return true;
 }

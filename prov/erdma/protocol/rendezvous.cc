@@ -72,6 +72,7 @@ void Engine::begin_delivery(Receive& receive, Peer& peer, transport::Link& link,
   delivery->sender = {header.index, header.generation};
   delivery->remote = exposure;
   delivery->report = receive.report;
+  delivery->sink = &receive.sink_or(x_received);
   if (receive.multi()) {
     delivery->multi = &receive;
     delivery->buffers = take_space(receive, header.length);
@@ -162,13 +163,14 @@ void Engine::finish_delivery(Delivery& delivery, int status) noexcept {
     done.buffer = delivery.buffers.count ? delivery.buffers.iov[0].iov_base : nullptr;
     if (return_space(*multi)) done.flags |= FI_MULTI_RECV;
   }
+  CompletionSink& sink = *delivery.sink;
   x_deliveries.release(delivery);
   if (status == 0) {
-    complete_receive(done, message_length);
+    complete_receive(sink, done, message_length);
   } else {
     done.error = -status;
     done.length = 0;
-    x_received.fail(done);
+    sink.fail(done);
   }
   if (multi) retire(*multi);
 }

@@ -17,6 +17,7 @@
 /// Operations in flight. All live in pools of one Engine, from post to completion.
 namespace erdma::protocol {
 
+class CompletionSink;
 class Peer;
 struct OneSided;
 
@@ -67,13 +68,14 @@ struct Send : util::ListHook<Send> {
   bool fence = false;   ///< stays queued until nothing of its peer is flying
   bool report = false;  ///< write a CQ entry
   bool injected = false;
-  bool owed = false;  ///< injected, and still in the caller's debt: Engine::owes()
+  bool owed = false;               ///< injected, and still in the caller's debt: Engine::owes()
+  CompletionSink* sink = nullptr;  ///< where it completes; null: where those of its kind do
 };
 
 /// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer.
 /// One of one buffer and for one message needs two cache lines of it: what comes first.
 struct Receive : PostedEntry {
-  enum Special : uint8_t { kMulti = 1, kDevice = 2 };
+  enum Special : uint8_t { kMulti = 1, kDevice = 2, kElsewhere = 4 };
 
   bool report = false;
   uint8_t special = 0;     ///< of Special: what the short way of a message does not know
@@ -83,11 +85,17 @@ struct Receive : PostedEntry {
   bool held = false;  ///< multi-receive: someone will look at it again, exhausted or not
   uint64_t completion_flags = 0;
   Buffers buffers;
-  size_t used = 0;          ///< multi-receive: bytes handed out
+  union {
+    size_t used = 0;       ///< multi-receive: bytes handed out
+    CompletionSink* sink;  ///< completes elsewhere; no multi-receive
+  };
   uint32_t deliveries = 0;  ///< multi-receive: messages still being placed
 
   bool multi() const noexcept { return special & kMulti; }
   bool device() const noexcept { return special & kDevice; }
+  CompletionSink& sink_or(CompletionSink& usual) const noexcept {
+    return special & kElsewhere ? *sink : usual;
+  }
 };
 static_assert(sizeof(Receive) == 192);
 
@@ -109,8 +117,9 @@ struct Delivery : util::ListHook<Delivery> {
   void* context = nullptr;
   uint64_t completion_flags = 0;
   wire::RequestId sender{};
-  transport::Exposure remote;  ///< the sender's memory; size 0 = it writes
-  transport::Exposure local;   ///< our memory, granted
+  transport::Exposure remote;      ///< the sender's memory; size 0 = it writes
+  transport::Exposure local;       ///< our memory, granted
+  CompletionSink* sink = nullptr;  ///< where it completes
   State state = State::starting;
   bool report = false;
 };

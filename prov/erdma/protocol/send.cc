@@ -26,6 +26,20 @@ int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
   return begin(*send);
 }
 
+int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
+  Peer* peer = peer_at(args.destination);
+  if (!peer) return -FI_EINVAL;
+  if (++x_sends_since_progress >= kSendsPerProgress) progress();
+  if (args.inject && args.length > x_config.inject_size) return -FI_EMSGSIZE;
+  Send* send = sends_full() ? nullptr : make_send(args, *peer);
+  if (!send) {
+    progress();
+    return -FI_EAGAIN;
+  }
+  send->sink = &sink;
+  return begin(*send);
+}
+
 /// Launches or queues it; from here on the completion tells how it went.
 int Engine::begin(Send& send) noexcept {
   Peer& peer = *send.peer;
@@ -129,6 +143,7 @@ void Engine::finish_send(Send& send, int status) noexcept {
 }
 
 CompletionSink& Engine::sink_of(const Send& send) noexcept {
+  if (send.sink) return *send.sink;
   if (!send.one_sided) return x_sent;
   return send.completion_flags & FI_READ ? x_one_sided_setup->reads : x_one_sided_setup->writes;
 }

@@ -35,6 +35,10 @@ class IntrusiveList {
     return hook == &x_head ? nullptr : cast(hook);
   }
   void push_back(T& element) noexcept { insert(*x_head.previous, element); }
+  /// `later` is in this list.
+  void insert_before(T& later, T& element) noexcept {
+    insert(*static_cast<Hook&>(later).previous, element);
+  }
   void push_front(T& element) noexcept { insert(x_head, element); }
   T* pop_front() noexcept {
     T* element = front();

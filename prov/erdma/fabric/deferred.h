@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+
+#include "fabric/endpoint.h"
+#include "fabric/work_queue.h"
+
+/// The forms of data transfer that take a structure, checked as fi_sendmsg and its like do, and
+/// queued instead of posted. `flags` are those of the call, without FI_TRIGGER.
+namespace erdma::fabric {
+
+int defer_message(Endpoint& ep, const fi_msg& msg, uint64_t flags, bool receive,
+                  const Trigger& trigger) noexcept;
+int defer_tagged(Endpoint& ep, const fi_msg_tagged& msg, uint64_t flags, bool receive,
+                 const Trigger& trigger) noexcept;
+int defer_rma(Endpoint& ep, const fi_msg_rma& msg, uint64_t flags, bool read,
+              const Trigger& trigger) noexcept;
+
+/// An atomic operation; null where its form has none.
+struct AtomicMessage {
+  const fi_msg_atomic& msg;
+  const fi_msg_fetch* fetch;
+  const fi_msg_compare* compare;
+};
+int defer_atomic(Endpoint& ep, const AtomicMessage& atomic, uint64_t flags,
+                 const Trigger& trigger) noexcept;
+
+/// An operation with FI_TRIGGER: `defer` queues it on the condition in its context.
+template <typename Defer>
+ssize_t with_trigger(Endpoint& ep, void* context, Defer&& defer) noexcept {
+  Trigger trigger;
+  if (const int bad = ep.trigger_of(context, trigger)) return bad;
+  return defer(trigger);
+}
+
+}  // namespace erdma::fabric

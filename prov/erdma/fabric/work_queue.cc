@@ -1,0 +1,246 @@
+#include "fabric/work_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "fabric/cntr.h"
+#include "fabric/endpoint.h"
+#include "fabric/mr.h"
+#include "hmem/copy.h"
+
+namespace erdma::fabric {
+namespace {
+
+/// Copies a list, and makes `from` name the copy.
+template <typename T>
+void keep(T* copy, const T*& from, size_t count) {
+  std::copy_n(from, count, copy);
+  from = copy;
+}
+
+}  // namespace
+
+Work::Work(Endpoint& of, const protocol::SendArgs& args, const Trigger& on)
+    : kind(Kind::send), trigger(on), endpoint(&of) {
+  operation.local = args;
+  keep_local();
+}
+
+Work::Work(Endpoint& of, const protocol::ReceiveArgs& args, const Trigger& on)
+    : kind(Kind::receive), trigger(on), endpoint(&of), receive(args) {
+  keep(x_iov, receive.iov, receive.count);
+}
+
+Work::Work(Endpoint& of, const protocol::OneSidedArgs& args, const Trigger& on)
+    : kind(Kind::one_sided), trigger(on), endpoint(&of), operation(args) {
+  keep(x_segments, operation.segments, operation.segment_count);
+  keep(x_operands, operation.operands, operation.operand_count);
+  keep(x_compares, operation.compares, operation.compare_count);
+  const size_t bytes = operation.operand_count ? operation.count * operation.element : 0;
+  keep_local();
+  if (!operation.local.inject || bytes == 0) return;
+  x_injected.reset(new std::byte[bytes]);
+  hmem::gather(x_injected.get(), x_operands, operation.operand_count, 0, bytes);
+  x_operands[0] = {x_injected.get(), bytes};
+  operation.operand_count = 1;
+}
+
+Work::Work(Kind what, Counter& counter, uint64_t amount, const Trigger& on)
+    : kind(what), trigger(on), target(&counter), value(amount) {}
+
+void Work::keep_local() {
+  protocol::SendArgs& local = operation.local;
+  keep(x_iov, local.iov, local.count);
+  if (!local.inject || local.length == 0) return;
+  x_injected.reset(new std::byte[local.length]);
+  hmem::gather(x_injected.get(), x_iov, local.count, 0, local.length);
+  x_iov[0] = {x_injected.get(), local.length};
+  local.count = 1;
+}
+
+bool Work::reads() const noexcept {
+  return operation.op == protocol::wire::Op::read || (operation.flags & protocol::wire::kFetch);
+}
+
+uint64_t Work::completion_flags() const noexcept {
+  if (kind == Kind::receive) return receive.completion_flags();
+  if (kind == Kind::send) return operation.local.completion_flags();
+  const bool atomic = operation.op == protocol::wire::Op::atomic;
+  return (atomic ? FI_ATOMIC : FI_RMA) | (reads() ? FI_READ : FI_WRITE);
+}
+
+protocol::CompletionEntry& Work::succeed(bool) noexcept {
+  WorkQueue& queue = endpoint->domain().works();
+  if (trigger.completion) trigger.completion->add_success(1);
+  queue.over(*this);
+  return trigger.report ? endpoint->port_of(*this).succeed(true) : queue.scratch();
+}
+
+/// With a counter its user knows; else, and where asked, there is an entry.
+void Work::fail(const protocol::ErrorCompletion& completion) noexcept {
+  if (trigger.completion) trigger.completion->add_failure();
+  if (trigger.report || !trigger.completion) endpoint->port_of(*this).fail(completion);
+  endpoint->domain().works().over(*this);
+}
+
+// --- the queue ----------------------------------------------------------------------------------
+
+void WorkQueue::add(std::unique_ptr<Work> owned) {
+  for (Counter* counter : {owned->trigger.counter, owned->trigger.completion, owned->target})
+    lend(counter);
+  Work& work = *owned.release();
+  for (Counter* counter : {work.trigger.counter, work.trigger.completion, work.target})
+    if (counter) counter->use(*this);
+  if (x_all.empty()) expect(true);
+  x_all.push_back(work);
+  util::IntrusiveList<Work>& waiting = work.trigger.counter->waiting();
+  Work* later = waiting.front();
+  while (later && later->trigger.threshold <= work.trigger.threshold) later = waiting.next(*later);
+  later ? waiting.insert_before(*later, work) : waiting.push_back(work);
+  collect(*work.trigger.counter);
+  run();
+}
+
+/// In order of thresholds, however far the counter went at once.
+void WorkQueue::collect(Counter& counter) noexcept {
+  util::IntrusiveList<Work>& waiting = counter.waiting();
+  const uint64_t events = counter.events(), successes = counter.successes();
+  for (Work* work = waiting.front(); work && work->trigger.threshold <= events;) {
+    Work* next = waiting.next(*work);
+    if (work->trigger.work || work->trigger.threshold <= successes) {
+      util::IntrusiveList<Work>::erase(*work);
+      x_due.push_back(*work);
+    }
+    work = next;
+  }
+}
+
+void WorkQueue::run() noexcept {
+  if (x_running) return;
+  x_running = true;
+  while (Work* work = x_due.front())
+    if (!fire(*work)) break;
+  x_running = false;
+  reap();
+}
+
+/// False: there is no room, and it stays the first.
+bool WorkQueue::fire(Work& work) noexcept {
+  util::IntrusiveList<Work>::erase(work);
+  if (work.target) {
+    work.kind == Work::Kind::set ? work.target->set_successes(work.value)
+                                 : work.target->add_success(work.value);
+    over(work);
+    return true;
+  }
+  work.fired = true;
+  const int rc = work.endpoint->fire(work);
+  if (rc == -FI_EAGAIN) {
+    work.fired = false;
+    x_due.push_front(work);
+    return false;
+  }
+  if (rc != 0) {
+    protocol::ErrorCompletion failed;
+    failed.context = work.context();
+    failed.flags = work.completion_flags();
+    failed.error = -rc;
+    if (work.trigger.work) {
+      work.fail(failed);
+      return true;
+    }
+    work.endpoint->port_of(work).fail(failed);
+  }
+  if (!work.trigger.work || rc != 0) over(work);
+  return true;
+}
+
+void WorkQueue::over(Work& work) noexcept {
+  work.fired = true;
+  for (Counter* counter : {work.trigger.counter, work.trigger.completion, work.target})
+    if (counter) counter->release();
+  x_over.push_back(work);
+}
+
+void WorkQueue::reap() noexcept {
+  while (Work* work = x_over.pop_front()) {
+    All::erase(*work);
+    delete work;
+  }
+  if (x_all.empty()) expect(false);
+}
+
+void WorkQueue::destroy(Work& work) noexcept {
+  if (static_cast<util::ListHook<Work>&>(work).linked()) util::IntrusiveList<Work>::erase(work);
+  over(work);
+}
+
+int WorkQueue::cancel_work(const void* work) noexcept {
+  for (Work* each = x_all.front(); each; each = x_all.next(*each)) {
+    if (each->trigger.work != work || each->fired) continue;
+    destroy(*each);
+    reap();
+    return 0;
+  }
+  return -FI_ENOENT;
+}
+
+void WorkQueue::flush(const Counter* counter) noexcept {
+  for (Work* each = x_all.front(); each; each = x_all.next(*each))
+    if (each->trigger.work && !each->fired && (!counter || each->trigger.counter == counter))
+      destroy(*each);
+  reap();
+}
+
+bool WorkQueue::cancel(const Endpoint& endpoint, const void* context) noexcept {
+  for (Work* each = x_all.front(); each; each = x_all.next(*each)) {
+    if (each->endpoint != &endpoint || each->fired || each->trigger.work) continue;
+    if (each->context() != context) continue;
+    protocol::ErrorCompletion cancelled;
+    cancelled.context = each->context();
+    cancelled.flags = each->completion_flags();
+    cancelled.error = FI_ECANCELED;
+    each->endpoint->port_of(*each).fail(cancelled);
+    destroy(*each);
+    reap();
+    return true;
+  }
+  return false;
+}
+
+// --- who takes part -----------------------------------------------------------------------------
+
+void WorkQueue::lend(Counter* counter) {
+  if (!counter || std::ranges::find(x_lent, counter) != x_lent.end()) return;
+  for (Endpoint* endpoint : x_endpoints) endpoint->lend(*counter);
+  x_lent.push_back(counter);
+}
+
+void WorkQueue::take_back(Counter& counter) noexcept {
+  if (std::erase(x_lent, &counter) == 0 || x_regions.counts_with(counter)) return;
+  for (Endpoint* endpoint : x_endpoints) endpoint->take_back(counter);
+}
+
+void WorkQueue::add(Endpoint& endpoint) {
+  x_endpoints.push_back(&endpoint);
+  for (Counter* counter : x_lent) endpoint.lend(*counter);
+  endpoint.expect_works(!x_all.empty());
+}
+
+/// Its works go, as other operations of an endpoint that closes. Nobody completes them any more.
+void WorkQueue::remove(Endpoint& endpoint) noexcept {
+  reap();
+  for (Work* each = x_all.front(); each; each = x_all.next(*each))
+    if (each->endpoint == &endpoint) destroy(*each);
+  std::erase(x_endpoints, &endpoint);
+  endpoint.expect_works(false);
+  reap();
+}
+
+void WorkQueue::expect(bool on) noexcept {
+  for (Endpoint* endpoint : x_endpoints) endpoint->expect_works(on);
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,332 @@
+// fi_trigger(3): operations that wait for counters, and aliases that make them; over shared memory.
+#include <cstdlib>
+
+#include "fabric/trigger_rig.h"
+
+namespace {
+
+using namespace erdma::test;
+
+void on_shm() {
+  g_device = "shm";
+}
+
+START_TEST(an_operation_waits_for_its_counter_and_completes_as_without) {
+  TriggerWorld world;
+  char text[8] = "before ", received[8] = {};
+  const iovec iov{text, 8};
+  fi_triggered_context context = world.condition(2);
+  fi_context receive;
+  const fi_msg msg{&iov, nullptr, 1, world.to, &context, 0};
+  ck_assert_int_eq(fi_recv(world.b.ep, received, 8, nullptr, FI_ADDR_UNSPEC, &receive), 0);
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
+  world.add();
+  world.expect_silence();
+  // Read when it is sent, not before.
+  std::memcpy(text, "after  ", 8);
+  world.add();
+  ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &context);
+  ck_assert_ptr_eq(world.b.wait(&world.a).op_context, &receive);
+  ck_assert_str_eq(received, "after  ");
+  world.expect_silence();
+}
+END_TEST
+
+START_TEST(every_form_with_flags_can_be_triggered) {
+  TriggerWorld world;
+  char text[64] = "triggered", received[64] = {};
+  const iovec iov{text, 64}, into{received, 64};
+  const fi_rma_iov remote{world.at(0), 64, world.region.key()};
+  uint64_t operand = 5, fetched = 1;
+  const fi_ioc ioc{&operand, 1};
+  fi_ioc result{&fetched, 1};
+  const fi_rma_ioc target{world.at(128), 1, world.region.key()};
+  fi_triggered_context context = world.condition(uint64_t(_i) + 1);
+  const fi_msg msg{&iov, nullptr, 1, world.to, &context, 0};
+  const fi_msg into_msg{&into, nullptr, 1, FI_ADDR_UNSPEC, &context, 0};
+  const fi_msg_tagged tagged{&iov, nullptr, 1, world.to, 7, 0, &context, 0};
+  const fi_msg_tagged into_tagged{&into, nullptr, 1, FI_ADDR_UNSPEC, 7, 0, &context, 0};
+  const fi_msg_rma rma{&iov, nullptr, 1, world.to, &remote, 1, &context, 0};
+  const fi_msg_atomic atomic{&ioc, nullptr,   1,      world.to, &target,
+                             1,    FI_UINT64, FI_SUM, &context, 0};
+  const fi_msg_atomic swap{&ioc, nullptr,   1,        world.to, &target,
+                           1,    FI_UINT64, FI_CSWAP, &context, 0};
+  fid_ep *const a = world.a.ep, *const b = world.b.ep;
+  uint64_t flags = 0;
+  Port* port = &world.a;
+  ssize_t rc = -FI_EINVAL;
+  switch (_i) {
+    case 0:
+      rc = fi_sendmsg(a, &msg, FI_TRIGGER | FI_INJECT);
+      flags = FI_SEND | FI_MSG;
+      break;
+    case 1:
+      rc = fi_tsendmsg(a, &tagged, FI_TRIGGER | FI_DELIVERY_COMPLETE);
+      flags = FI_SEND | FI_TAGGED;
+      break;
+    case 2:
+      rc = fi_recvmsg(b, &into_msg, FI_TRIGGER);
+      flags = FI_RECV | FI_MSG;
+      port = &world.b;
+      break;
+    case 3:
+      rc = fi_trecvmsg(b, &into_tagged, FI_TRIGGER);
+      flags = FI_RECV | FI_TAGGED;
+      port = &world.b;
+      break;
+    case 4:
+      rc = fi_writemsg(a, &rma, FI_TRIGGER);
+      flags = FI_RMA | FI_WRITE;
+      break;
+    case 5:
+      rc = fi_readmsg(a, &rma, FI_TRIGGER);
+      flags = FI_RMA | FI_READ;
+      break;
+    case 6:
+      rc = fi_atomicmsg(a, &atomic, FI_TRIGGER | FI_INJECT);
+      flags = FI_ATOMIC | FI_WRITE;
+      operand = 99;
+      break;
+    case 7:
+      rc = fi_fetch_atomicmsg(a, &atomic, &result, nullptr, 1, FI_TRIGGER);
+      flags = FI_ATOMIC | FI_READ;
+      break;
+    default:
+      rc = fi_compare_atomicmsg(a, &swap, &result, nullptr, 1, &result, nullptr, 1, FI_TRIGGER);
+      flags = FI_ATOMIC | FI_READ;
+  }
+  ck_assert_int_eq(rc, 0);
+  // Its other half, already there.
+  fi_context other;
+  if (_i == 0) ck_assert_int_eq(fi_recv(b, received, 64, nullptr, FI_ADDR_UNSPEC, &other), 0);
+  if (_i == 1)
+    ck_assert_int_eq(fi_trecv(b, received, 64, nullptr, FI_ADDR_UNSPEC, 7, 0, &other), 0);
+  if (_i == 2) ck_assert_int_eq(fi_inject(a, text, 64, world.to), 0);
+  if (_i == 3) ck_assert_int_eq(fi_tinject(a, text, 64, world.to, 7), 0);
+  std::memcpy(world.memory.data() + 64, "untouched", 10);
+  if (_i == 0) std::memset(text, 0, 64);
+  world.add(uint64_t(_i));
+  world.expect_silence();
+  world.add();
+  const fi_cq_tagged_entry entry = port->wait(port == &world.a ? &world.b : &world.a);
+  ck_assert_ptr_eq(entry.op_context, &context);
+  ck_assert_uint_eq(entry.flags, flags);
+  if (_i < 2) world.b.wait(&world.a);
+  if (_i < 4) ck_assert_str_eq(received, "triggered");
+  if (_i == 4) ck_assert_str_eq(world.memory.data(), "triggered");
+  uint64_t cell;
+  std::memcpy(&cell, world.memory.data() + 128, 8);
+  if (_i == 6) ck_assert_uint_eq(cell, 5);
+  if (_i == 7) ck_assert_uint_eq(fetched, 0);
+  world.expect_silence();
+}
+END_TEST
+
+START_TEST(works_are_posted_in_order_of_thresholds_then_of_age) {
+  TriggerWorld world;
+  constexpr uint64_t kThresholds[] = {3, 1, 2, 3, 1};
+  constexpr int kOrder[] = {1, 4, 2, 0, 3};
+  int values[5] = {0, 1, 2, 3, 4}, received[5];
+  fi_triggered_context contexts[5];
+  for (int i = 0; i < 5; ++i) {
+    contexts[i] = world.condition(kThresholds[i]);
+    const iovec iov{&values[i], sizeof(int)};
+    const fi_msg msg{&iov, nullptr, 1, world.to, &contexts[i], 0};
+    ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
+  }
+  world.add(3);
+  for (int& value : received) {
+    ck_assert_int_eq(fi_recv(world.b.ep, &value, sizeof(int), nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    world.b.wait(&world.a);
+    world.a.wait(&world.b);
+  }
+  for (int i = 0; i < 5; ++i) ck_assert_int_eq(received[i], kOrder[i]);
+}
+END_TEST
+
+START_TEST(a_condition_that_is_met_already_is_no_delay) {
+  TriggerWorld world;
+  world.add(5);
+  char text[8] = "now    ";
+  const iovec iov{text, 8};
+  fi_triggered_context context = world.condition(5);
+  const fi_msg msg{&iov, nullptr, 1, world.to, &context, 0};
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
+  ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &context);
+}
+END_TEST
+
+START_TEST(a_failure_is_no_success_to_wait_for) {
+  TriggerWorld world;
+  char text[8] = "never  ";
+  const iovec iov{text, 8};
+  fi_triggered_context context = world.condition(1);
+  const fi_msg msg{&iov, nullptr, 1, world.to, &context, 0};
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
+  ck_assert_int_eq(fi_cntr_adderr(world.start, 1), 0);
+  world.expect_silence();
+  ck_assert_int_eq(fi_close(&world.start->fid), -FI_EBUSY);
+  ck_assert_int_eq(fi_cancel(&world.a.ep->fid, &context), 0);
+  const fi_cq_err_entry error = world.a.wait_error();
+  ck_assert_int_eq(error.err, FI_ECANCELED);
+  ck_assert_ptr_eq(error.op_context, &context);
+  ck_assert_uint_eq(error.flags, FI_SEND | FI_MSG);
+  ck_assert_int_eq(fi_cancel(&world.a.ep->fid, &context), -FI_ENOENT);
+  world.add();
+  world.expect_silence();
+}
+END_TEST
+
+START_TEST(what_can_not_be_posted_when_it_is_due_is_an_error_completion) {
+  TriggerWorld world;
+  char text[8] = {};
+  const iovec iov{text, 8};
+  fi_triggered_context context = world.condition(1);
+  const fi_msg msg{&iov, nullptr, 1, 4711, &context, 0};
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
+  world.add();
+  const fi_cq_err_entry error = world.a.wait_error();
+  ck_assert_int_eq(error.err, FI_EINVAL);
+  ck_assert_ptr_eq(error.op_context, &context);
+}
+END_TEST
+
+START_TEST(the_completions_of_an_endpoint_trigger) {
+  TriggerWorld world;
+  exchange(world.a, world.b, world.to, 8);  // they are connected
+  fid_cntr* sent = open_cntr(world.root);
+  ck_assert_int_eq(fi_ep_bind(world.a.ep, &sent->fid, FI_SEND), 0);
+  char text[8] = "chained", received[2][8] = {};
+  const iovec iov{text, 8};
+  fi_triggered_context context = world.condition(1);
+  context.trigger.threshold.cntr = sent;
+  const fi_msg msg{&iov, nullptr, 1, world.to, &context, 0};
+  for (auto& buffer : received)
+    ck_assert_int_eq(fi_recv(world.b.ep, buffer, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
+  world.expect_silence();
+  // One call that completes at once, and nothing else of this endpoint.
+  ck_assert_int_eq(fi_send(world.a.ep, "first  ", 8, nullptr, world.to, nullptr), 0);
+  world.b.wait();
+  world.b.wait();
+  ck_assert_str_eq(received[1], "chained");
+  ck_assert_uint_eq(fi_cntr_read(sent), 2);
+  ck_assert_int_eq(fi_close(&world.a.ep->fid), 0);
+  world.a.ep = nullptr;
+  ck_assert_int_eq(fi_close(&sent->fid), 0);
+}
+END_TEST
+
+START_TEST(an_alias_has_flags_of_its_own) {
+  TriggerWorld world;
+  fid_ep* alias = nullptr;
+  ck_assert_int_eq(fi_ep_alias(world.a.ep, &alias, FI_TRANSMIT | FI_MULTI_RECV), -FI_EBADFLAGS);
+  ck_assert_int_eq(fi_ep_alias(world.a.ep, &alias, FI_TRIGGER), -FI_EINVAL);
+  ck_assert_int_eq(fi_ep_alias(world.a.ep, &alias, FI_TRANSMIT | FI_TRIGGER), 0);
+  ck_assert_int_eq(fi_close(&world.a.ep->fid), -FI_EBUSY);
+  char text[8] = "alias  ", received[8] = {};
+  fi_triggered_context context = world.condition(1);
+  ck_assert_int_eq(fi_recv(world.b.ep, received, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ck_assert_int_eq(fi_send(alias, text, 8, nullptr, world.to, &context), 0);
+  world.expect_silence();
+  ck_assert_int_eq(fi_inject(alias, text, 8, world.to), -FI_EOPNOTSUPP);
+  world.add();
+  ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &context);
+  world.b.wait(&world.a);
+  ck_assert_str_eq(received, "alias  ");
+  char name[64];
+  size_t length = sizeof(name);
+  ck_assert_int_eq(fi_getname(&alias->fid, name, &length), 0);
+  ck_assert(std::equal(name, name + length, world.a.name().begin()));
+  ck_assert_int_eq(fi_close(&alias->fid), 0);
+}
+END_TEST
+
+START_TEST(an_alias_does_what_its_endpoint_does) {
+  TriggerWorld world;
+  fid_ep *from = nullptr, *into = nullptr;
+  ck_assert_int_eq(fi_ep_alias(world.a.ep, &from, FI_TRANSMIT), 0);
+  ck_assert_int_eq(fi_ep_alias(world.b.ep, &into, FI_RECV), 0);
+  char text[8] = "alias  ", received[8] = {};
+  ck_assert_int_eq(fi_trecv(into, received, 8, nullptr, FI_ADDR_UNSPEC, 7, 0, nullptr), 0);
+  ck_assert_int_eq(fi_tsenddata(from, text, 8, nullptr, 33, world.to, 7, nullptr), 0);
+  ck_assert_uint_eq(world.a.wait(&world.b).flags, FI_SEND | FI_TAGGED);
+  const fi_cq_tagged_entry entry = world.b.wait(&world.a);
+  ck_assert_uint_eq(entry.flags, FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA);
+  ck_assert_uint_eq(entry.data, 33);
+  ck_assert_int_eq(fi_recv(into, received, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ck_assert_int_eq(fi_inject(from, text, 8, world.to), 0);
+  world.b.wait(&world.a);
+  ck_assert_int_eq(
+      fi_write(from, text, 8, nullptr, world.to, world.at(0), world.region.key(), nullptr), 0);
+  ck_assert_uint_eq(world.a.wait(&world.b).flags, FI_RMA | FI_WRITE);
+  ck_assert_int_eq(
+      fi_read(from, received, 8, nullptr, world.to, world.at(0), world.region.key(), nullptr), 0);
+  ck_assert_uint_eq(world.a.wait(&world.b).flags, FI_RMA | FI_READ);
+  ck_assert_str_eq(received, "alias  ");
+  uint64_t one = 1, before = 7;
+  ck_assert_int_eq(fi_fetch_atomic(from, &one, 1, nullptr, &before, nullptr, world.to, world.at(64),
+                                   world.region.key(), FI_UINT64, FI_SUM, nullptr),
+                   0);
+  ck_assert_uint_eq(world.a.wait(&world.b).flags, FI_ATOMIC | FI_READ);
+  ck_assert_uint_eq(before, 0);
+  fi_context context;
+  ck_assert_int_eq(fi_recv(into, received, 8, nullptr, FI_ADDR_UNSPEC, &context), 0);
+  ck_assert_int_eq(fi_cancel(&into->fid, &context), 0);
+  ck_assert_int_eq(world.b.wait_error().err, FI_ECANCELED);
+  ck_assert_int_eq(fi_close(&from->fid), 0);
+  ck_assert_int_eq(fi_close(&into->fid), 0);
+}
+END_TEST
+
+START_TEST(what_makes_no_condition_is_refused) {
+  TriggerWorld world;
+  Root other(trigger_ask());
+  fid_cntr* const foreign = open_cntr(other);
+  char text[8];
+  const iovec iov{text, 8};
+  fi_triggered_context context = world.condition(1);
+  fi_msg msg{&iov, nullptr, 1, world.to, &context, 0};
+  context.trigger.threshold.cntr = foreign;
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), -FI_EINVAL);
+  context.trigger.threshold.cntr = reinterpret_cast<fid_cntr*>(world.a.ep);
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), -FI_EINVAL);
+  context.trigger.threshold.cntr = nullptr;
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), -FI_EINVAL);
+  context.event_type = FI_TRIGGER_XPU;
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), -FI_ENOSYS);
+  msg.context = nullptr;
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), -FI_EINVAL);
+  context = world.condition(1);
+  msg.context = &context;
+  const std::vector<char> large(5000);
+  const iovec long_iov{const_cast<char*>(large.data()), large.size()};
+  msg.msg_iov = &long_iov;
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER | FI_INJECT), -FI_EMSGSIZE);
+  ck_assert_int_eq(fi_close(&foreign->fid), 0);
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("triggered operations");
+  TCase* tcase = tcase_create("triggered operations");
+  tcase_add_checked_fixture(tcase, on_shm, nullptr);
+  tcase_add_test(tcase, an_operation_waits_for_its_counter_and_completes_as_without);
+  tcase_add_loop_test(tcase, every_form_with_flags_can_be_triggered, 0, 9);
+  tcase_add_test(tcase, works_are_posted_in_order_of_thresholds_then_of_age);
+  tcase_add_test(tcase, a_condition_that_is_met_already_is_no_delay);
+  tcase_add_test(tcase, a_failure_is_no_success_to_wait_for);
+  tcase_add_test(tcase, what_can_not_be_posted_when_it_is_due_is_an_error_completion);
+  tcase_add_test(tcase, the_completions_of_an_endpoint_trigger);
+  tcase_add_test(tcase, an_alias_has_flags_of_its_own);
+  tcase_add_test(tcase, an_alias_does_what_its_endpoint_does);
+  tcase_add_test(tcase, what_makes_no_condition_is_refused);
+  suite_add_tcase(suite, tcase);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
