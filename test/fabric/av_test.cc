@@ -77,6 +77,40 @@ int bind(fid_av* av, fid_t queue, uint64_t flags) {
   return av->fid.ops->bind(&av->fid, queue, flags);
 }
 
+START_TEST(a_user_id_is_reported_in_place_of_the_index) {
+  Fixture f;
+  const sockaddr_in one = ip4("10.0.0.2", 1), two = ip4("10.0.0.2", 2);
+  fi_addr_t fi_addr = 4711;
+  ck_assert_int_eq(fi_av_insert(f.av, &one, 1, nullptr, FI_AV_USER_ID, nullptr), -FI_EINVAL);
+  ck_assert_int_eq(fi_av_insert(f.av, &one, 1, &fi_addr, FI_AV_USER_ID, nullptr), 1);
+  ck_assert_uint_eq(fi_addr, 0);
+  ck_assert_int_eq(fi_av_insert(f.av, &two, 1, &fi_addr, 0, nullptr), 1);
+  ck_assert_uint_eq(f.vector().fi_addr_of(address("10.0.0.2", 1)), 4711);
+  ck_assert_uint_eq(f.vector().fi_addr_of(address("10.0.0.2", 2)), 1);
+  ck_assert(f.vector().address_of(0) == address("10.0.0.2", 1));
+  ck_assert(!f.vector().address_of(4711).set());
+  fi_addr = 0;
+  ck_assert_int_eq(fi_av_remove(f.av, &fi_addr, 1, 0), 0);
+  ck_assert_int_eq(fi_av_insert(f.av, &one, 1, &fi_addr, 0, nullptr), 1);
+  ck_assert_uint_eq(f.vector().fi_addr_of(address("10.0.0.2", 1)), 0);
+  ck_assert_int_eq(f.vector().set_user_id(0, 7, 0), -FI_EINVAL);
+}
+END_TEST
+
+START_TEST(an_av_of_user_ids_knows_only_those) {
+  Fixture f(FI_AV_USER_ID);
+  const sockaddr_in one = ip4("10.0.0.2", 1);
+  fi_addr_t fi_addr = 4711;
+  ck_assert_int_eq(fi_av_insert(f.av, &one, 1, &fi_addr, FI_AV_USER_ID, nullptr), -FI_EINVAL);
+  ck_assert_int_eq(fi_av_insert(f.av, &one, 1, &fi_addr, 0, nullptr), 1);
+  ck_assert_uint_eq(f.vector().fi_addr_of(address("10.0.0.2", 1)), FI_ADDR_NOTAVAIL);
+  ck_assert_int_eq(f.vector().set_user_id(fi_addr, 7, FI_MORE), -FI_EBADFLAGS);
+  ck_assert_int_eq(f.vector().set_user_id(fi_addr + 1, 7, 0), -FI_EINVAL);
+  ck_assert_int_eq(f.vector().set_user_id(fi_addr, 7, 0), 0);
+  ck_assert_uint_eq(f.vector().fi_addr_of(address("10.0.0.2", 1)), 7);
+}
+END_TEST
+
 }  // namespace
 
 START_TEST(insert_counts_good_addresses_and_marks_bad_ones) {
@@ -419,6 +453,8 @@ int main() {
   tcase_add_test(tc, insert_reports_through_the_bound_event_queue);
   tcase_add_test(tc, bind_refuses_all_but_one_event_queue_on_an_event_av);
   tcase_add_test(tc, every_entry_point_is_there);
+  tcase_add_test(tc, a_user_id_is_reported_in_place_of_the_index);
+  tcase_add_test(tc, an_av_of_user_ids_knows_only_those);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

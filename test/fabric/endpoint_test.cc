@@ -415,6 +415,27 @@ START_TEST(operation_flags_that_do_not_exist_are_refused) {
 }
 END_TEST
 
+START_TEST(a_source_is_called_what_the_user_calls_it) {
+  Root root;
+  Port a(root), b(root);
+  const fi_addr_t to = a.insert(b);
+  constexpr fi_addr_t kName = 0x123456789abc;
+  char bytes[8] = {};
+  for (const bool known : {false, true}) {
+    fi_addr_t source = kName;
+    if (known)
+      ck_assert_int_eq(fi_av_insert(b.av, a.name().data(), 1, &source, FI_AV_USER_ID, nullptr), 1);
+    const fi_addr_t from = known ? source : FI_ADDR_UNSPEC;
+    ck_assert_int_eq(fi_recv(b.ep, bytes, 8, nullptr, from, nullptr), 0);
+    ck_assert_int_eq(fi_inject(a.ep, bytes, 8, to), 0);
+    fi_cq_tagged_entry entry;
+    fi_addr_t reported = 0;
+    while (fi_cq_readfrom(b.cq, &entry, 1, &reported) == -FI_EAGAIN) a.progress();
+    ck_assert_uint_eq(reported, known ? kName : FI_ADDR_NOTAVAIL);
+  }
+}
+END_TEST
+
 Suite* endpoint_suite() {
   Suite* suite = suite_create("endpoint");
   const int lengths = int(std::size(kLengths));
@@ -438,6 +459,7 @@ Suite* endpoint_suite() {
   tcase_add_test(tc, loopback_address_reaches_the_endpoint_with_that_port);
   tcase_add_test(tc, a_changed_source_address_is_refused);
   tcase_add_test(tc, operation_flags_that_do_not_exist_are_refused);
+  tcase_add_test(tc, a_source_is_called_what_the_user_calls_it);
   suite_add_tcase(suite, tc);
   return suite;
 }

@@ -207,7 +207,7 @@ START_TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {
   ck_assert_int_eq(info->domain_attr->control_progress, FI_PROGRESS_MANUAL);
   ck_assert_str_eq(info->fabric_attr->name, erdma::fabric::kFabricName);
   ck_assert_str_eq(info->domain_attr->name, erdma::fabric::kShmDomainName);
-  ck_assert_uint_eq(info->domain_attr->caps, kComm);
+  ck_assert_uint_eq(info->domain_attr->caps, kComm | FI_AV_USER_ID);
   ck_assert_ptr_null(info->dest_addr);
 }
 END_TEST

@@ -83,8 +83,8 @@ int av_insert_auth_key(fid_av*, const void*, size_t, fi_addr_t*, uint64_t) noexc
 int av_lookup_auth_key(fid_av*, fi_addr_t, void*, size_t*) noexcept {
   return -FI_ENOSYS;
 }
-int av_set_user_id(fid_av*, fi_addr_t, fi_addr_t, uint64_t) noexcept {
-  return -FI_ENOSYS;
+int av_set_user_id(fid_av* av, fi_addr_t fi_addr, fi_addr_t user_id, uint64_t flags) noexcept {
+  return AddressVector::from(av).set_user_id(fi_addr, user_id, flags);
 }
 #endif
 
@@ -133,7 +133,7 @@ int check_attr(const fi_av_attr& attr) noexcept {
     return refuse(-FI_EINVAL, "there are no scalable endpoints: rx_ctx_bits must be 0");
   if (attr.name) return refuse(-FI_ENOSYS, "named (shared) address vectors are not supported");
   // An AV for reading only has to be a named one.
-  return attr.flags & ~(FI_EVENT | FI_SYMMETRIC) ? -FI_EINVAL : 0;
+  return attr.flags & ~(FI_EVENT | FI_SYMMETRIC | FI_AV_USER_ID) ? -FI_EINVAL : 0;
 }
 
 sa_family_t family_of(Domain& domain) noexcept {
@@ -167,14 +167,20 @@ SocketAddress AddressVector::address_of(uint64_t fi_addr) const noexcept {
 }
 
 uint64_t AddressVector::fi_addr_of(const SocketAddress& canonical) const noexcept {
-  return x_table.find(canonical);
+  const uint64_t index = x_table.find(canonical);
+  if (!(x_flags & FI_AV_USER_ID) && x_user_ids.empty()) return index;
+  const auto found = x_user_ids.find(index);
+  if (found != x_user_ids.end()) return found->second;
+  return x_flags & FI_AV_USER_ID ? FI_ADDR_NOTAVAIL : index;
 }
 
 int AddressVector::check_insert(uint64_t flags, const void* context) const noexcept {
 #ifdef FI_AUTH_KEY
   if (flags & FI_AUTH_KEY) return -FI_EOPNOTSUPP;
 #endif
-  if (flags & ~(FI_MORE | FI_SYNC_ERR)) return -FI_EBADFLAGS;
+  if (flags & ~(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID)) return -FI_EBADFLAGS;
+  // With such an AV they are set by fi_av_set_user_id.
+  if ((flags & FI_AV_USER_ID) && (x_flags & FI_AV_USER_ID)) return -FI_EINVAL;
   if ((flags & FI_SYNC_ERR) && (x_flags & FI_EVENT)) return -FI_EBADFLAGS;
   return (flags & FI_SYNC_ERR) && !context ? -FI_EINVAL : 0;
 }
@@ -200,12 +206,13 @@ int AddressVector::insert_range(const AddressRange& range, fi_addr_t* fi_addr, u
 template <typename AddressAt>
 int AddressVector::insert_each(size_t count, AddressAt&& address_at, fi_addr_t* fi_addr,
                                uint64_t flags, void* context) noexcept {
+  if ((flags & FI_AV_USER_ID) && count && !fi_addr) return -FI_EINVAL;
   util::Guard guard(x_parent.lock);
   if ((x_flags & FI_EVENT) && !x_events) return -FI_ENOEQ;
   int* const status = flags & FI_SYNC_ERR ? static_cast<int*>(context) : nullptr;
   int inserted = 0;
   for (size_t i = 0; i < count; ++i) {
-    const int64_t index = insert_one(address_at(i));
+    const int64_t index = insert_one(address_at(i), flags & FI_AV_USER_ID ? &fi_addr[i] : nullptr);
     const int error = index < 0 ? static_cast<int>(-index) : 0;
     if (fi_addr) fi_addr[i] = error ? FI_ADDR_NOTAVAIL : static_cast<fi_addr_t>(index);
     if (status) status[i] = error;
@@ -225,15 +232,39 @@ int AddressVector::insert_each(size_t count, AddressAt&& address_at, fi_addr_t* 
   return 0;
 }
 
-int64_t AddressVector::insert_one(const SocketAddress& address) noexcept {
+int64_t AddressVector::insert_one(const SocketAddress& address, const fi_addr_t* user_id) noexcept {
   if (address.set() && (address.wildcard() || address.port() == 0)) return -FI_EADDRNOTAVAIL;
   const int64_t index = x_table.insert(address);
   if (index < 0) return index;
-  if (x_listeners.empty()) return index;
-  const SocketAddress canonical = x_table.canonical(static_cast<uint64_t>(index));
-  for (AvListener* listener : x_listeners)
-    listener->on_av_insert(static_cast<uint64_t>(index), canonical);
+  if (user_id && !keep_user_id(static_cast<uint64_t>(index), *user_id)) {
+    x_table.remove(static_cast<uint64_t>(index));
+    return -FI_ENOMEM;
+  }
+  tell(static_cast<uint64_t>(index));
   return index;
+}
+
+bool AddressVector::keep_user_id(uint64_t index, fi_addr_t user_id) noexcept try {
+  x_user_ids[index] = user_id;
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+void AddressVector::tell(uint64_t index) noexcept {
+  if (x_listeners.empty()) return;
+  const SocketAddress canonical = x_table.canonical(index);
+  for (AvListener* listener : x_listeners) listener->on_av_insert(index, canonical);
+}
+
+/// fi_av_set_user_id(3), on an AV that was opened with FI_AV_USER_ID.
+int AddressVector::set_user_id(fi_addr_t fi_addr, fi_addr_t user_id, uint64_t flags) noexcept {
+  if (flags) return -FI_EBADFLAGS;
+  util::Guard guard(x_parent.lock);
+  if (!(x_flags & FI_AV_USER_ID) || !x_table.contains(fi_addr)) return -FI_EINVAL;
+  if (!keep_user_id(fi_addr, user_id)) return -FI_ENOMEM;
+  tell(fi_addr);
+  return 0;
 }
 
 /// Removes what is there; -FI_EINVAL if something was not.
@@ -247,6 +278,7 @@ int AddressVector::remove(const fi_addr_t* fi_addr, size_t count) noexcept {
       rc = -FI_EINVAL;
       continue;
     }
+    x_user_ids.erase(fi_addr[i]);
     for (AvListener* listener : x_listeners) listener->on_av_remove(fi_addr[i], canonical);
   }
   return rc;

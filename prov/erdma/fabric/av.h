@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <unordered_map>
 #include <vector>
 
 #include <rdma/fabric.h>
@@ -63,6 +64,7 @@ class AddressVector final : public fid_av, public protocol::AddressBook {
                    void* context) noexcept;
   int remove(const fi_addr_t* fi_addr, size_t count) noexcept;
   int lookup(fi_addr_t fi_addr, void* address, size_t* length) noexcept;
+  int set_user_id(fi_addr_t fi_addr, fi_addr_t user_id, uint64_t flags) noexcept;
   int bind(fid_t queue, uint64_t flags) noexcept;
   int close() noexcept;
 
@@ -73,11 +75,14 @@ class AddressVector final : public fid_av, public protocol::AddressBook {
   template <typename AddressAt>
   int insert_each(size_t count, AddressAt&& address_at, fi_addr_t* fi_addr, uint64_t flags,
                   void* context) noexcept;
-  int64_t insert_one(const util::SocketAddress& address) noexcept;
+  int64_t insert_one(const util::SocketAddress& address, const fi_addr_t* user_id) noexcept;
+  bool keep_user_id(uint64_t index, fi_addr_t user_id) noexcept;
+  void tell(uint64_t index) noexcept;
 
   AvParent x_parent;
   const uint64_t x_flags;
   AddressTable x_table;
+  std::unordered_map<uint64_t, fi_addr_t> x_user_ids;  ///< FI_AV_USER_ID: reported instead
   std::vector<AvListener*> x_listeners;
   EventQueue* x_events = nullptr;
 };

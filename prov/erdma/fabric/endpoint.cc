@@ -202,8 +202,8 @@ void Endpoint::leave_shared() noexcept {
 
 // --- addresses ----------------------------------------------------------------------------------
 
-void Endpoint::on_av_insert(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept {
-  if (x_engine) x_engine->address_inserted(fi_addr, canonical);
+void Endpoint::on_av_insert(uint64_t, const util::SocketAddress& canonical) noexcept {
+  if (x_engine) x_engine->address_inserted(canonical);
 }
 
 void Endpoint::on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept {

@@ -30,7 +30,7 @@ inline constexpr uint64_t kTxCaps =
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV |
                                     FI_MULTI_RECV | FI_SOURCE | FI_TRIGGER | kOneSidedCaps |
                                     kTargetCaps;
-inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID;
 inline constexpr uint64_t kCaps = kTxCaps | kRxCaps | kDomainCaps;
 
 /// What a target of one-sided operations asks of the application.

@@ -87,9 +87,9 @@ int Engine::connect(Peer& peer) noexcept {
   return 0;
 }
 
-void Engine::address_inserted(uint64_t fi_addr, const util::SocketAddress& address) noexcept {
+void Engine::address_inserted(const util::SocketAddress& address) noexcept {
   const auto found = x_peers.find(address);
-  if (found != x_peers.end() && found->second->fi_addr > fi_addr) found->second->fi_addr = fi_addr;
+  if (found != x_peers.end()) found->second->fi_addr = x_book.fi_addr_of(address);
 }
 
 void Engine::address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept {
@@ -98,8 +98,7 @@ void Engine::address_removed(uint64_t fi_addr, const util::SocketAddress& addres
   // Not by x_table: a peer that only ever sent to us is not in it.
   const auto found = x_peers.find(address);
   if (found == x_peers.end()) return;
-  Peer& peer = *found->second;
-  if (peer.fi_addr == fi_addr) peer.fi_addr = x_book.fi_addr_of(address);
+  found->second->fi_addr = x_book.fi_addr_of(address);
 }
 
 // --- progress -----------------------------------------------------------------------------------

@@ -147,8 +147,8 @@ class Engine final : public transport::Sink {
 
   void set_min_multi_recv(size_t bytes) noexcept { x_own.min_multi_recv = bytes; }
 
-  /// The address vector changed.
-  void address_inserted(uint64_t fi_addr, const util::SocketAddress& address) noexcept;
+  /// The address vector changed, or what it calls that address.
+  void address_inserted(const util::SocketAddress& address) noexcept;
   void address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept;
 
   // For ReceiveQueues, about messages that came to this engine.
