@@ -8,7 +8,7 @@
 /// Messages from and to memory of the simulated GPU, on whatever path the setup chooses.
 namespace erdma::test {
 
-/// The NIC reads GPU memory itself where a message is longer than a packet.
+/// The NIC reads and writes GPU memory itself where a message is longer than a packet.
 inline bool g_direct = false;
 
 inline Ask hmem_ask() {
@@ -223,6 +223,7 @@ END_TEST
 START_TEST(hmem_failed_copy_is_an_error_at_both_ends) {
   HmemPorts ports(false);
   for (const size_t length : {32, 3000, 200'000}) {
+    if (g_direct && length > 100) break;  // the NIC writes it
     Memory from(false, pattern(length)), to(true, std::vector<char>(length));
     const iovec iov{from.at(), length};
     fi_context sent, received;

@@ -1,4 +1,7 @@
 // Device memory in messages through a NIC: the simulated adapter, in both of its personalities.
+#include <dlfcn.h>
+
+#include <iterator>
 #include <memory>
 
 #include "fabric/hmem_cases.h"
@@ -13,6 +16,7 @@ void on_nic(const char* rendezvous, bool peermem, bool dmabuf) {
   g_direct = peermem || dmabuf;
   setenv("FI_ERDMA_SHM", "off", 1);
   setenv("FI_ERDMA_RENDEZVOUS", rendezvous, 1);
+  setenv("SOFTERDMA_POSTED", "1", 1);  // what is not flushed is not seen
   setenv("SOFTERDMA_PEERMEM", peermem ? "1" : "0", 1);
   setenv("SOFTERDMA_DMABUF", dmabuf ? "1" : "0", 1);
 }
@@ -51,9 +55,80 @@ START_TEST(long_message_is_read_by_the_nic_where_it_lies) {
 }
 END_TEST
 
+struct Landing {
+  const char* flush;     ///< FI_ERDMA_HMEM_RECV_FLUSH
+  const char* ordering;  ///< of the GPU
+  bool flushed;
+};
+constexpr Landing kLandings[] = {{"auto", "ordering 0", true},
+                                 {"auto", "ordering 100", false},
+                                 {"on", "ordering 200", true},
+                                 {"off", "ordering 0", false}};
+
+/// Into the GPU by the NIC, and flushed where that is asked for: without, the bytes are late here.
+START_TEST(long_message_lands_in_the_gpu_and_is_flushed) {
+  const Landing& landing = kLandings[_i / 4];
+  on_nic(_i & 1 ? "read" : "write", true, _i & 2);
+  setenv("FI_ERDMA_HMEM_RECV_FLUSH", landing.flush, 1);
+  ck_assert_int_eq(softcuda_control(landing.ordering), 0);
+  HmemPorts ports;
+  const auto message = pattern(300'000);
+  for (const bool from_device : {false, true}) {
+    Memory from(from_device, message), to(true, std::vector<char>(300'000, '-'));
+    const auto copies = softcuda_calls("cuMemcpyAsync");
+    ports.receive(to.at(), 300'000, 1, nullptr);
+    ports.send(from.at(), 300'000, 1, nullptr);
+    ports.finish();
+    ck_assert_uint_eq(softcuda_calls("cuMemcpyAsync"), copies);
+    ck_assert_int_eq(to.bytes() == message, landing.flushed);
+  }
+}
+END_TEST
+
+/// One error at the receiver, and the next message arrives.
+START_TEST(flush_that_fails_is_a_receive_that_fails) {
+  on_nic("write", true, false);
+  HmemPorts ports;
+  const auto message = pattern(300'000);
+  Memory from(false, message), to(true, std::vector<char>(300'000));
+  const auto move = [&](fi_context& received) {
+    ports.receive(to.at(), 300'000, 1, &received);
+    ports.send(from.at(), 300'000, 1, nullptr);
+  };
+  fi_context received;
+  move(received);
+  ports.finish();
+  auto* adapter = reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
+  ck_assert_int_eq(adapter("wr n=1 op=read status=general"), 0);
+  move(received);
+  const fi_cq_err_entry error = ports.b.wait_error(&ports.a);
+  ck_assert_ptr_eq(error.op_context, &received);
+  ck_assert_int_ne(error.err, 0);
+  ck_assert_int_eq(adapter("clear"), 0);
+  ports.a.wait(&ports.b);                  // the sender's bytes were taken
+  for (bool arrived = false; !arrived;) {  // some more may end with the connection to oneself
+    cuMemsetD8_v2(DevicePointer(to.at()), 0, 300'000);
+    move(received);
+    fi_cq_tagged_entry entry{};
+    ssize_t rc;
+    while ((rc = fi_cq_read(ports.b.cq, &entry, 1)) == -FI_EAGAIN) ports.a.progress();
+    fi_cq_err_entry failed{};
+    if (rc != 1) ck_assert_int_eq(fi_cq_readerr(ports.b.cq, &failed, 0), 1);
+    ck_assert_ptr_eq(rc == 1 ? entry.op_context : failed.op_context, &received);
+    ports.a.wait(&ports.b);
+    arrived = rc == 1;
+  }
+  ck_assert(to.bytes() == message);
+}
+END_TEST
+
 int run() {
   Suite* suite = suite_create("device memory through a NIC");
   TCase* tc = tcase_create("who copies");
+  tcase_set_timeout(tc, 20);
+  tcase_add_loop_test(tc, long_message_lands_in_the_gpu_and_is_flushed, 0,
+                      4 * int(std::size(kLandings)));
+  tcase_add_test(tc, flush_that_fails_is_a_receive_that_fails);
   tcase_add_loop_test(tc, long_message_is_read_by_the_nic_where_it_lies, 0, 8);
   suite_add_tcase(suite, tc);
   for (const SFun setup : {staged_by_writing, staged_by_reading, direct_by_writing,

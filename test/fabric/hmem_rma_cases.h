@@ -147,6 +147,7 @@ END_TEST
 START_TEST(hmem_rma_failed_copy_is_an_error) {
   HmemRmaPorts ports;
   for (const size_t length : {8, 100'000}) {
+    if (g_direct && length > 100) break;  // the NIC does it
     Memory device(true, std::vector<char>(length));
     std::vector<char> host(length);
     for (const bool reads : {false, true}) {

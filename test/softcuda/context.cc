@@ -92,6 +92,9 @@ Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
     case kDeviceComputeMajor:
       *value = 8;
       return kSuccess;
+    case kDeviceWritesOrdering:
+      *value = state().ordering;
+      return kSuccess;
     case kDeviceDmabuf:
       *value = state().dmabuf;
       return kSuccess;

@@ -24,6 +24,7 @@ bool obey(State& state, const std::string& line) {
     (command == "ipc" ? state.ipc : state.dmabuf) = word == "on";
     return true;
   }
+  if (command == "ordering") return bool(words >> state.ordering);
   Fault fault;
   if (command != "fail" || !(words >> fault.function)) return false;
   while (words >> word) {

@@ -66,7 +66,8 @@ Result cuEventSynchronize(Event event);
 
 // Beside the API, for tests; README.md has the language of control.
 
-/// `fail FUNCTION error=N [n=1] [times=1]`, `clear`, `dmabuf on|off`, `ipc on|off`. 0, or -1 if the
+/// `fail FUNCTION error=N [n=1] [times=1]`, `clear`, `dmabuf on|off`, `ipc on|off`,
+/// `ordering N`. 0, or -1 if the
 /// line says nothing.
 int softcuda_control(const char* line);
 /// How often a function was called in this process (null: any at all); names without a version.

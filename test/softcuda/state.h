@@ -62,6 +62,7 @@ struct State {
   int devices = 1;
   bool dmabuf = true;
   bool ipc = true;
+  int ordering = 0;  ///< CU_GPU_DIRECT_RDMA_WRITES_ORDERING_*
   uint64_t next_buffer_id = 1;
   std::map<uintptr_t, Allocation> allocations;  ///< by base
   std::map<size_t, uintptr_t> freed;  ///< size → address: given out again, as a driver likes to

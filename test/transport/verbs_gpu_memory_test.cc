@@ -37,7 +37,8 @@ class Host final : public transport::verbs::RegistrationCache {
 struct Scene {
   explicit Scene(size_t max_idle = 256)
       : device(test::open_first_device()),
-        registrations(*device, *hmem::Cuda::get(), std::make_unique<Host>(host_uses), max_idle) {
+        registrations(*device, *hmem::Cuda::get(), std::make_unique<Host>(host_uses),
+                      transport::verbs::FlushPolicy::automatic, max_idle) {
     ck_assert_ptr_nonnull(device.get());
   }
   Registration acquire(const DeviceMemory& memory, size_t offset = 0) {
@@ -162,18 +163,18 @@ START_TEST(only_lists_of_device_memory_are_direct) {
   ck_assert(scene.registrations.can_expose(list, 2));
   ck_assert(!scene.registrations.can_expose(list, 3));
   transport::Exposure nonsense;
-  ck_assert(!scene.registrations.can_write(list, 2, nonsense));
+  ck_assert(!scene.registrations.can_move(list, 2, nonsense));
   transport::verbs::RemoteMemory named;
   named.staged = true;
   named.length = 200;
   transport::Exposure exposure;
   encode(named, exposure);
-  ck_assert(!scene.registrations.can_write(list, 2, exposure));
+  ck_assert(!scene.registrations.can_move(list, 2, exposure));
   named.staged = false;
   named.count = 1;
   named.pieces[0] = {4096, 200, 1};
   encode(named, exposure);
-  ck_assert(scene.registrations.can_write(list, 2, exposure));
+  ck_assert(scene.registrations.can_move(list, 2, exposure));
 }
 END_TEST
 

@@ -84,6 +84,13 @@ transport::verbs::Options verbs_options(const Settings& settings, const std::str
   return options;
 }
 
+transport::verbs::FlushPolicy flush_policy(Switch setting) noexcept {
+  using transport::verbs::FlushPolicy;
+  return setting == Switch::on    ? FlushPolicy::always
+         : setting == Switch::off ? FlushPolicy::never
+                                  : FlushPolicy::automatic;
+}
+
 std::string key_text(const uint8_t* key, size_t size) {
   return key ? std::string(reinterpret_cast<const char*>(key), size) : std::string();
 }
@@ -91,10 +98,11 @@ std::string key_text(const uint8_t* key, size_t size) {
 /// The transport as it is where buffers are host memory; else one that takes any.
 std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
                                                   std::unique_ptr<transport::Transport> transport,
-                                                  transport::DirectSource* direct = nullptr) {
+                                                  transport::DirectSource* direct = nullptr,
+                                                  const util::SocketAddress& name = {}) {
   if (!request.cuda) return transport;
   return std::make_unique<transport::staging::StagingTransport>(std::move(transport), *request.cuda,
-                                                                direct);
+                                                                direct, name);
 }
 
 }  // namespace
@@ -165,8 +173,8 @@ int Domain::open_nic(const fi_info& info) {
   nic->cache = std::move(*cache);
   hmem::Cuda* const cuda = config.enabled ? cuda_for(info.caps) : nullptr;
   if (cuda) {
-    auto both = std::make_unique<transport::verbs::GpuRegistrations>(*nic->device, *cuda,
-                                                                     std::move(nic->cache));
+    auto both = std::make_unique<transport::verbs::GpuRegistrations>(
+        *nic->device, *cuda, std::move(nic->cache), flush_policy(x_settings.hmem_recv_flush));
     nic->direct = both.get();
     nic->cache = std::move(both);
   }
@@ -242,7 +250,7 @@ util::Result<TransportSet> Domain::open_with_nic(const TransportRequest& request
     set.name = (*nic)->name();
     const int local = request.shared_memory ? add_local(set, request) : 0;
     if (local == 0) {
-      set.nic = set.add(for_buffers(request, std::move(*nic), x_nic->direct));
+      set.nic = set.add(for_buffers(request, std::move(*nic), x_nic->direct, set.name));
       return set;
     }
     if (request.name.port() || attempt == kNameAttempts) return local;

@@ -142,6 +142,12 @@ constexpr Variable kVariables[] = {
      "GPU memory in messages and RMA (FI_HMEM), where there is a CUDA driver and an application "
      "asks for it. Default: auto.",
      [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.cuda); }},
+    {"FI_ERDMA_HMEM_RECV_FLUSH", "hmem_recv_flush", "auto, on or off",
+     "Flush what the NIC wrote to a GPU before a receive completes; auto: where the GPU's "
+     "attributes say that kernels may not see it otherwise. Default: auto.",
+     [](std::string_view text, Settings& s) {
+       return parse_word(text, kAutoOnOff, s.hmem_recv_flush);
+     }},
     {"FI_ERDMA_RENDEZVOUS", "rendezvous", "auto, read or write",
      "Who moves the bytes of a large message through the NIC: the receiver by RDMA READ or the "
      "sender by RDMA WRITE. Default: auto.",

@@ -29,6 +29,8 @@ struct Cuda::Functions {
   Result (*cuStreamCreate)(Stream* stream, unsigned flags);
   Result (*cuStreamSynchronize)(Stream stream);
   Result (*cuMemcpyAsync)(DevicePointer to, DevicePointer from, size_t length, Stream stream);
+  /// Null: of a driver that lacks it.
+  Result (*cuDeviceGetAttribute)(int* value, int attribute, Device device);
   /// Of CUDA 11.7; null before.
   Result (*cuMemGetHandleForAddressRange)(void* handle, DevicePointer pointer, size_t size,
                                           int type, unsigned long long flags);
@@ -65,6 +67,7 @@ const char* Cuda::Functions::look_up(void* library) noexcept {
   ERDMA_FIND(cuStreamSynchronize);
   ERDMA_FIND(cuMemcpyAsync);
 #undef ERDMA_FIND
+  find(library, "cuDeviceGetAttribute", cuDeviceGetAttribute);
   find(library, "cuMemGetHandleForAddressRange", cuMemGetHandleForAddressRange);
   return nullptr;
 }
@@ -127,6 +130,16 @@ bool Cuda::covers(const void* pointer, size_t length) const noexcept {
   if (!allocation(pointer, found)) return false;
   const uintptr_t offset = address_of(pointer) - found.base;
   return offset <= found.size && length <= found.size - offset;
+}
+
+bool Cuda::orders_nic_writes(const void* pointer) const noexcept {
+  Device device = 0;
+  int ordering = 0;
+  return usable() && x_api->cuDeviceGetAttribute &&
+         x_api->cuPointerGetAttribute(&device, kPointerDeviceOrdinal, address_of(pointer)) ==
+             kSuccess &&
+         x_api->cuDeviceGetAttribute(&ordering, kDeviceWritesOrdering, device) == kSuccess &&
+         ordering >= kOrderedForOwner;
 }
 
 bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {

@@ -40,6 +40,10 @@ class Cuda {
   /// Is [pointer, +length) inside one allocation of a device?
   bool covers(const void* pointer, size_t length) const noexcept;
 
+  /// What a NIC writes there is visible to kernels that begin after its completion: nobody has to
+  /// flush. As the device's attributes say; false where they can't be had.
+  bool orders_nic_writes(const void* pointer) const noexcept;
+
   /// The allocation that holds it; false: of no device.
   bool allocation(const void* pointer, Allocation& found) const noexcept;
   /// A new descriptor of a dmabuf in which the allocation begins at `offset`; -1: can't be had.

@@ -60,6 +60,7 @@ enum DeviceAttribute : int {
   kDeviceDmabuf = 124,
 };
 
+inline constexpr int kOrderedForOwner = 100;        ///< CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
 inline constexpr int kRangeHandleDmabufFd = 1;      ///< CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 inline constexpr unsigned kStreamNonBlocking = 1;   ///< CU_STREAM_NON_BLOCKING
 inline constexpr unsigned kIpcLazyPeerAccess = 1;   ///< CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS

@@ -48,7 +48,9 @@ void Engine::on_fin(const Peer& peer, const wire::ControlHeader& header) noexcep
   // A fin for a send that already ended (its peer was given up, or lies) is stale.
   if (!send || send->peer != &peer || send->state != Send::State::flying) return;
   const bool known = header.status <= 0 && header.status >= -kLargestErrno;
-  finish_send(*send, known ? header.status : -FI_EIO);
+  const int status = known ? header.status : -FI_EIO;
+  if (send->one_sided && send->one_sided->device) return settle_one_sided(*send, status);
+  finish_send(*send, status);
 }
 
 }  // namespace erdma::protocol

@@ -150,10 +150,10 @@ void Engine::on_done(uint64_t token, int status) noexcept {
       on_write_done(*send, status);
   } else if (token & kServiceToken) {
     Service* service = x_services.find(handle);
-    if (service) finish_service(*service, status);
+    if (service) settle_service(*service, status);
   } else {
     Delivery* delivery = x_deliveries.find(handle);
-    if (delivery) finish_delivery(*delivery, status);
+    if (delivery) settle_delivery(*delivery, status);
   }
 }
 

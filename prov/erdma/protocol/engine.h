@@ -245,6 +245,7 @@ class Engine final : public transport::Sink {
                       const transport::Exposure& exposure) noexcept;
   int start(Delivery& delivery) noexcept;
   bool flush_deliveries(Peer& peer) noexcept;
+  void settle_delivery(Delivery& delivery, int status) noexcept;
   void finish_delivery(Delivery& delivery, int status) noexcept;
   void on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
               const std::byte* payload, size_t length) noexcept;
@@ -262,6 +263,7 @@ class Engine final : public transport::Sink {
   int send_atomic(Send& send) noexcept;
   int send_atomic_part(Send& send) noexcept;
   void launched(Send& send, bool exposed) noexcept;
+  void settle_one_sided(Send& send, int status) noexcept;
   void on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                  const std::byte* payload, size_t length) noexcept;
 
@@ -279,6 +281,7 @@ class Engine final : public transport::Sink {
   void serve(Peer& peer, transport::Link& link, Request& request) noexcept;
   int start(Service& service) noexcept;
   bool flush_services(Peer& peer) noexcept;
+  void settle_service(Service& service, int status) noexcept;
   void finish_service(Service& service, int status) noexcept;
   void drop_service(Service& service) noexcept;
   void drop_services(Peer& peer, const transport::Link* link) noexcept;

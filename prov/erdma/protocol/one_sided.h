@@ -113,6 +113,7 @@ struct Service : util::ListHook<Service> {
   RegionUse uses[transport::kMaxIov];
   std::unique_ptr<std::byte[]> result;  ///< to be sent; else bytes are to be moved
   size_t answered = 0;                  ///< bytes of it
+  bool settling = false;                ///< all is moved, the link makes it visible
 };
 
 }  // namespace erdma::protocol

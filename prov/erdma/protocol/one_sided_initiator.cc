@@ -230,6 +230,22 @@ int Engine::send_atomic_part(Send& send) noexcept {
   return rc;
 }
 
+/// The target is done. What it wrote into device memory here may not be visible yet.
+void Engine::settle_one_sided(Send& send, int status) noexcept {
+  if (!send.exposure.size || !(send.completion_flags & FI_READ)) return finish_send(send, status);
+  const Buffers& memory = send.buffers;
+  transport::Link& link = *send.peer->link;
+  const int rc = link.withdraw(send.exposure);
+  send.exposure.size = 0;
+  if (status == 0) status = rc;
+  if (status == 0) {
+    send.state = Send::State::writing;
+    status = link.settle(memory.iov, memory.count, token_of(x_sends.handle(send)) | kWriteToken);
+    if (status == transport::kSettling) return;
+  }
+  finish_send(send, status);
+}
+
 // --- answers ------------------------------------------------------------------------------------
 
 /// Bytes that were read or fetched: they come in order, and the last ones end the operation.

@@ -236,6 +236,19 @@ bool Engine::flush_services(Peer& peer) noexcept {
   return true;
 }
 
+/// All bytes are moved, or not. Those in device memory may not be visible yet.
+void Engine::settle_service(Service& service, int status) noexcept {
+  const Request& request = service.request;
+  const bool writes = request.header.op == wire::Op::write;
+  if (status == 0 && writes && !service.settling && request.device()) {
+    service.settling = true;
+    const uint64_t token = token_of(x_services.handle(service)) | kServiceToken;
+    status = service.link->settle(request.memory.iov, request.memory.count, token);
+    if (status == transport::kSettling) return;
+  }
+  finish_service(service, status);
+}
+
 void Engine::finish_service(Service& service, int status) noexcept {
   Peer& peer = *service.peer;
   const Request request = service.request;

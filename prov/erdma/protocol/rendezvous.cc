@@ -73,6 +73,7 @@ void Engine::begin_delivery(Receive& receive, Peer& peer, transport::Link& link,
   delivery->remote = exposure;
   delivery->report = receive.report;
   delivery->sink = &receive.sink_or(x_received);
+  delivery->device = receive.device();
   if (receive.multi()) {
     delivery->multi = &receive;
     delivery->buffers = take_space(receive, header.length);
@@ -138,6 +139,18 @@ bool Engine::flush_deliveries(Peer& peer) noexcept {
     if (rc != 0) finish_delivery(*delivery, rc);
   }
   return true;
+}
+
+/// All bytes are moved, or not: device memory may not show them yet.
+void Engine::settle_delivery(Delivery& delivery, int status) noexcept {
+  if (delivery.device && status == 0 && delivery.state != Delivery::State::settling) {
+    const Buffers& target = delivery.buffers;
+    delivery.state = Delivery::State::settling;
+    status =
+        delivery.link->settle(target.iov, target.count, token_of(x_deliveries.handle(delivery)));
+    if (status == transport::kSettling) return;
+  }
+  finish_delivery(delivery, status);
 }
 
 /// The one place where a delivery ends: tells the sender, completes the receive.
@@ -226,7 +239,7 @@ void Engine::on_write_done(Send& send, int status) noexcept {
 void Engine::on_peer_done(const Peer& peer, const wire::ControlHeader& header) noexcept {
   Delivery* delivery = x_deliveries.find({header.index, header.generation});
   if (!delivery || delivery->peer != &peer || delivery->state != Delivery::State::granted) return;
-  finish_delivery(*delivery, header.flags & wire::kFailed ? -FI_EIO : 0);
+  settle_delivery(*delivery, header.flags & wire::kFailed ? -FI_EIO : 0);
 }
 
 }  // namespace erdma::protocol

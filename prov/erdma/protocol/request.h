@@ -105,6 +105,7 @@ struct Delivery : util::ListHook<Delivery> {
     starting,  ///< link had no room for read() or expose(): retried by progress()
     reading,   ///< read() accepted
     granted,   ///< cts sent, waits for done
+    settling,  ///< all bytes are moved, the link makes them visible
   };
 
   Peer* peer = nullptr;
@@ -122,6 +123,7 @@ struct Delivery : util::ListHook<Delivery> {
   CompletionSink* sink = nullptr;  ///< where it completes
   State state = State::starting;
   bool report = false;
+  bool device = false;  ///< some of `buffers` is not host memory
 };
 
 /// A message that arrived before its receive.

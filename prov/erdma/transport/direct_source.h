@@ -23,15 +23,25 @@ class DeviceMemoryOpener {
   ~DeviceMemoryOpener() = default;
 };
 
-/// Says which device memory a transport's NIC can read by itself, so that nobody has to copy it
-/// before it is sent. What is true stays so until the memory is freed. The caller serialises calls
-/// as those on the transport.
+/// What a READ of one's own must name to flush what the NIC wrote to a device.
+struct FlushTarget {
+  void* held = nullptr;  ///< the same for memory of one registration; null: nothing to flush
+  Exposure memory;       ///< a byte of it
+};
+
+/// Says which device memory a transport's NIC can reach by itself, so that nobody has to copy it.
+/// What is true stays so until the memory is freed. The caller serialises calls as those on the
+/// transport.
 class DirectSource {
  public:
-  /// Every piece is device memory that expose() with Access::remote_read can name.
+  /// Every piece is device memory that expose() can name.
   virtual bool can_expose(const iovec* memory, size_t count) noexcept = 0;
-  /// Every piece is device memory from which write() can fill what the peer exposed.
-  virtual bool can_write(const iovec* memory, size_t count, const Exposure& remote) noexcept = 0;
+  /// Every piece is device memory that read() can fill from, or from which write() can fill, what
+  /// the peer exposed.
+  virtual bool can_move(const iovec* memory, size_t count, const Exposure& remote) noexcept = 0;
+  /// The flush that the NIC's writes to this memory ask for. Kept registered until let_go().
+  virtual FlushTarget hold(const iovec& memory) noexcept = 0;
+  virtual void let_go(const FlushTarget& target) noexcept = 0;
 
  protected:
   ~DirectSource() = default;

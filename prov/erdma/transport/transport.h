@@ -66,6 +66,9 @@ struct RemoteRange {
   uint64_t length;         ///< bytes, at least 1
 };
 
+/// Answer of Link::settle().
+inline constexpr int kSettling = 1;
+
 /// What send() may assume.
 enum class SendHint : uint8_t {
   none,
@@ -128,6 +131,13 @@ class Link {
                                  size_t length, uint64_t token) noexcept = 0;
   [[nodiscard]] virtual int write(const Exposure& remote, const iovec* local, size_t count,
                                   size_t length, uint64_t token) noexcept = 0;
+
+  /// The device may have written to this memory, and all of that is complete: lets the processor,
+  /// or whatever the memory belongs to, see it. 0 = it does; kSettling = on_done(token) will
+  /// follow.
+  [[nodiscard]] virtual int settle(const iovec* memory, size_t count, uint64_t token) noexcept {
+    return (void)memory, (void)count, (void)token, 0;
+  }
 
   /// Whether open() and direct access exist here.
   virtual bool opens_memory() const noexcept { return false; }

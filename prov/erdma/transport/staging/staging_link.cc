@@ -45,7 +45,7 @@ int StagingLink::send(const Header& header, const iovec* payload, size_t count, 
 /// What the peer does not write stays what it was: the copy begins as the memory is.
 int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access access,
                         Exposure& exposure) noexcept try {
-  DirectSource* const direct = access == Access::remote_read ? x_staging.direct : nullptr;
+  DirectSource* const direct = x_staging.direct;
   if (!cuda().any_device(memory, count) || (direct && direct->can_expose(memory, count)))
     return x_inner.expose(memory, count, length, access, exposure);
   if (count > kMaxIov) return -FI_EINVAL;
@@ -114,8 +114,8 @@ int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t cou
   describe(*transfer, local, count, length);
   int rc = 0;
   iovec staged{};
-  DirectSource* const direct = inbound ? nullptr : x_staging.direct;
-  if (cuda().any_device(local, count) && !(direct && direct->can_write(local, count, remote)))
+  DirectSource* const direct = x_staging.direct;
+  if (cuda().any_device(local, count) && !(direct && direct->can_move(local, count, remote)))
     rc = stage(*transfer, local, count, staged);
   const uint64_t ours = x_staging.token_of(*transfer);
   if (rc == 0)
@@ -123,6 +123,13 @@ int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t cou
                  : x_inner.write(remote, local, count, length, ours);
   if (rc != 0) x_staging.transfers.release(*transfer);
   return rc;
+}
+
+/// What was staged is settled at once, and asks for no more than what was not.
+int StagingLink::settle(const iovec* memory, size_t count, uint64_t token) noexcept {
+  DirectSource* const direct = x_staging.direct;
+  if (!direct || !direct->can_expose(memory, count)) return 0;
+  return x_staging.flusher.add(memory, count, token);
 }
 
 /// Device memory that peers access is opened when it is registered, not here.

@@ -30,6 +30,7 @@ class StagingLink final : public Link {
            uint64_t token) noexcept override;
   int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept override;
+  int settle(const iovec* memory, size_t count, uint64_t token) noexcept override;
   bool opens_memory() const noexcept override { return x_inner.opens_memory(); }
   std::unique_ptr<OpenMemory> open(const iovec& memory, bool for_reads,
                                    bool for_writes) noexcept override;

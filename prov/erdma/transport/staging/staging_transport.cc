@@ -21,6 +21,7 @@ class StagingTransport::Relay final : public Sink {
     x_sink.on_packet(*over, header, payload, length);
   }
   void on_done(uint64_t token, int status) noexcept override {
+    if (token & Flusher::kToken) return x_owner.x_staging.flusher.on_read(status);
     const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
     Transfer* transfer = x_owner.x_staging.transfers.find(handle);
     if (!transfer) return;
@@ -47,14 +48,15 @@ class StagingTransport::Relay final : public Sink {
 };
 
 StagingTransport::StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda,
-                                   DirectSource* direct) noexcept
-    : x_inner(std::move(inner)), x_staging{cuda, direct} {}
+                                   DirectSource* direct, const util::SocketAddress& name) noexcept
+    : x_inner(std::move(inner)), x_staging{cuda, direct, Flusher(*x_inner, direct, name)} {}
 
 StagingTransport::~StagingTransport() = default;
 
 int StagingTransport::poll(Sink& sink) noexcept {
   Relay relay(*this, sink);
-  return x_inner->poll(relay);
+  const int steps = x_inner->poll(relay);
+  return steps + x_staging.flusher.poll(sink);
 }
 
 util::Result<Link*> StagingTransport::link_to(const util::SocketAddress& address) noexcept {

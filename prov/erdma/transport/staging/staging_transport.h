@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "transport/direct_source.h"
+#include "transport/staging/flusher.h"
 #include "transport/transport.h"
 #include "util/pool.h"
 
@@ -29,6 +30,7 @@ struct Transfer {
 struct Staging {
   hmem::Cuda& cuda;
   DirectSource* direct;  ///< of the inner transport; may be null
+  Flusher flusher;
   util::Pool<Transfer> transfers{};
 
   /// The status at the end of a transfer: brings its bytes to where they belong.
@@ -42,18 +44,20 @@ struct Staging {
 
 /// Another transport, with links that take device memory, too: its bytes are staged, that is copied
 /// through host memory of the provider's own, except for what `direct` says the inner transport can
-/// send as it is. For endpoints with FI_HMEM only; others have the
-/// transport itself. Invariant: the inner transport sees no other device memory.
+/// reach as it is; what that wrote is flushed by READs of our own memory (flusher.h). For endpoints
+/// with FI_HMEM only; others have the transport itself. Invariant: the inner transport sees no
+/// other device memory.
 class StagingTransport final : public Transport {
  public:
+  /// `name`: of the endpoint, needed with `direct`.
   StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda,
-                   DirectSource* direct = nullptr) noexcept;
+                   DirectSource* direct = nullptr, const util::SocketAddress& name = {}) noexcept;
   ~StagingTransport() override;
 
   int poll(Sink& sink) noexcept override;
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
   int wait_fd() const noexcept override { return x_inner->wait_fd(); }
-  bool arm() noexcept override { return x_inner->arm(); }
+  bool arm() noexcept override { return !x_staging.flusher.owes() && x_inner->arm(); }
   void disarm() noexcept override { x_inner->disarm(); }
   void shutdown() noexcept override { x_inner->shutdown(); }
 

@@ -14,8 +14,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// Sources only.
-constexpr int kAccess = IBV_ACCESS_REMOTE_READ;
+constexpr int kAccess = IBV_ACCESS_REMOTE_READ | Device::kSinkAccess;
 
 /// Added to Registration::entry of ours, which tells it from those of the other cache.
 constexpr uintptr_t kOurs = 1;
@@ -33,9 +32,13 @@ GpuRegion* marked(void* entry) noexcept {
 }  // namespace
 
 GpuRegistrations::GpuRegistrations(const Device& device, hmem::Cuda& cuda,
-                                   std::unique_ptr<RegistrationCache> host,
+                                   std::unique_ptr<RegistrationCache> host, FlushPolicy flush,
                                    size_t max_idle) noexcept
-    : x_device(device), x_cuda(cuda), x_host(std::move(host)), x_max_idle(max_idle) {}
+    : x_device(device),
+      x_cuda(cuda),
+      x_host(std::move(host)),
+      x_flush(flush),
+      x_max_idle(max_idle) {}
 
 GpuRegistrations::~GpuRegistrations() {
   for (auto* list : {&x_idle, &x_held})
@@ -124,6 +127,8 @@ GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation) {
   made->base = allocation.base;
   made->size = allocation.size;
   made->id = allocation.id;
+  made->flush = x_flush == FlushPolicy::always ||
+                (x_flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base));
   return made.release();
 }
 
@@ -152,11 +157,32 @@ bool GpuRegistrations::can_expose(const iovec* memory, size_t count) noexcept {
   return true;
 }
 
-/// Not to memory that its owner fills from packets: those a processor fills here.
-bool GpuRegistrations::can_write(const iovec* memory, size_t count,
-                                 const Exposure& remote) noexcept {
+/// Not with memory that its owner fills or sends by packets: those a processor handles here.
+bool GpuRegistrations::can_move(const iovec* memory, size_t count,
+                                const Exposure& remote) noexcept {
   RemoteMemory named;
   return decode(remote, named) && !named.staged && can_expose(memory, count);
+}
+
+FlushTarget GpuRegistrations::hold(const iovec& memory) noexcept {
+  FlushTarget target;
+  Registration registration;
+  if (memory.iov_len == 0 || x_flush == FlushPolicy::never ||
+      acquire(memory.iov_base, memory.iov_len, registration))
+    return target;
+  const GpuRegion* const region = marked(registration.entry);
+  if (!region || !region->flush) return release(registration), target;
+  target.held = registration.entry;
+  RemoteMemory named;
+  named.count = 1;
+  named.length = 1;
+  named.pieces[0] = {uint64_t(memory.iov_base), 1, registration.rkey};
+  encode(named, target.memory);
+  return target;
+}
+
+void GpuRegistrations::let_go(const FlushTarget& target) noexcept {
+  if (target.held) release({0, 0, target.held});
 }
 
 }  // namespace erdma::transport::verbs

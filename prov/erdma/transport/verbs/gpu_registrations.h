@@ -18,6 +18,10 @@ namespace erdma::transport::verbs {
 
 struct GpuRefusal;
 
+/// FI_ERDMA_HMEM_RECV_FLUSH: what the NIC wrote to a GPU is flushed where the GPU's attributes say
+/// that it must be, always, or never.
+enum class FlushPolicy : uint8_t { automatic, always, never };
+
 /// An allocation of a GPU that is registered. Its buffer id tells it from a later one at the same
 /// address.
 struct GpuRegion : util::ListHook<GpuRegion> {
@@ -26,23 +30,26 @@ struct GpuRegion : util::ListHook<GpuRegion> {
   uint64_t id = 0;
   unsigned users = 0;
   bool stale = false;
+  bool flush = false;  ///< what the NIC writes there is to be flushed
   MemoryRegion region;
 };
 
-/// Registrations of GPU memory, to be read by the NIC and by peers; those of host memory are
+/// Registrations of GPU memory, for the NIC and for peers; those of host memory are
 /// another cache's. Whole allocations, as a dmabuf where driver and NIC can, else by their address,
 /// which needs nvidia-peermem. Thread-safe.
 class GpuRegistrations final : public RegistrationCache, public DirectSource {
  public:
   GpuRegistrations(const Device& device, hmem::Cuda& cuda, std::unique_ptr<RegistrationCache> host,
-                   size_t max_idle = 256) noexcept;
+                   FlushPolicy flush = FlushPolicy::automatic, size_t max_idle = 256) noexcept;
   ~GpuRegistrations() override;
 
   int acquire(const void* address, size_t length, Registration& registration) noexcept override;
   void release(const Registration& registration) noexcept override;
 
   bool can_expose(const iovec* memory, size_t count) noexcept override;
-  bool can_write(const iovec* memory, size_t count, const Exposure& remote) noexcept override;
+  bool can_move(const iovec* memory, size_t count, const Exposure& remote) noexcept override;
+  FlushTarget hold(const iovec& memory) noexcept override;
+  void let_go(const FlushTarget& target) noexcept override;
 
  private:
   // Under x_mutex.
@@ -54,6 +61,7 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   const Device& x_device;
   hmem::Cuda& x_cuda;
   const std::unique_ptr<RegistrationCache> x_host;
+  const FlushPolicy x_flush;
   const size_t x_max_idle;
   std::mutex x_mutex;
   util::IntrusiveList<GpuRegion> x_idle;  ///< least recently used first

@@ -1,0 +1,87 @@
+#include "transport/staging/flusher.h"
+
+#include <algorithm>
+#include <new>
+
+#include <rdma/fi_errno.h>
+
+#include "util/log.h"
+
+namespace erdma::transport::staging {
+
+Flusher::~Flusher() {
+  for (const auto* list : {&x_next, &x_targets})
+    for (const FlushTarget& target : *list) x_direct->let_go(target);
+}
+
+int Flusher::add(const iovec* memory, size_t count, uint64_t token) noexcept try {
+  x_next.reserve(x_next.size() + count);
+  x_next_tokens.reserve(x_next_tokens.size() + 1);
+  bool any = false;
+  for (size_t i = 0; i < count; ++i) {
+    const FlushTarget target = x_direct->hold(memory[i]);
+    if (!target.held) continue;
+    any = true;
+    const bool known = std::any_of(x_next.begin(), x_next.end(),
+                                   [&](const auto& one) { return one.held == target.held; });
+    if (known)
+      x_direct->let_go(target);
+    else
+      x_next.push_back(target);
+  }
+  if (!any) return 0;
+  x_next_tokens.push_back(token);
+  return kSettling;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+int Flusher::poll(Sink& sink) noexcept {
+  if (x_tokens.empty() && x_next_tokens.empty()) return 0;
+  int steps = x_tokens.empty() ? begin() : 0;
+  while (x_posted < x_targets.size()) {
+    const int rc = post(x_targets[x_posted]);
+    if (rc == -FI_EAGAIN) break;
+    ++x_posted;
+    ++steps;
+    if (rc != 0) on_read(rc);
+  }
+  return x_done == x_targets.size() ? steps + end(sink) : steps;
+}
+
+int Flusher::begin() noexcept {
+  x_targets.swap(x_next);
+  x_tokens.swap(x_next_tokens);
+  x_posted = x_done = 0;
+  x_status = 0;
+  return 1;
+}
+
+int Flusher::post(const FlushTarget& target) noexcept {
+  util::Result<Link*> loop = x_inner.link_to(x_name);
+  if (!loop) return loop.error();
+  const iovec local{&x_sink, sizeof(x_sink)};
+  return (*loop)->read_direct({target.memory, 0, 1}, &local, 1, kToken);
+}
+
+void Flusher::on_read(int status) noexcept {
+  ++x_done;
+  if (status == 0 || x_status) return;
+  x_status = status;
+  ERDMA_WARN(EP_DATA,
+             "what the NIC wrote to a GPU can't be flushed by reading it back (%s): the messages "
+             "end in errors\n",
+             fi_strerror(-status));
+}
+
+int Flusher::end(Sink& sink) noexcept {
+  for (const FlushTarget& target : x_targets) x_direct->let_go(target);
+  x_targets.clear();
+  // What ends may begin anew within the upcall: a round of its own.
+  x_over.clear();
+  x_over.swap(x_tokens);
+  for (const uint64_t token : x_over) sink.on_done(token, x_status);
+  return int(x_over.size());
+}
+
+}  // namespace erdma::transport::staging

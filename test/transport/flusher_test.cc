@@ -1,0 +1,226 @@
+// What flushes a NIC's writes to devices: how many READs there are, and for whom.
+#include "transport/staging/flusher.h"
+
+#include <map>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+
+namespace {
+
+using namespace erdma;
+using transport::Exposure;
+using transport::FlushTarget;
+using transport::staging::Flusher;
+
+/// To itself: keeps what is asked of it.
+class Loop final : public transport::Link {
+ public:
+  Loop() noexcept : Link(util::SocketAddress()) {}
+  int read_direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
+                  uint64_t token) noexcept override {
+    if (answer != 0) return answer;
+    ck_assert_uint_eq(remote.length, 1);
+    ck_assert_uint_eq(local[0].iov_len * count, 1);
+    ck_assert_uint_eq(token, Flusher::kToken);
+    ++reads;
+    return 0;
+  }
+  int send(const transport::Header&, const iovec*, size_t, size_t,
+           transport::SendHint) noexcept override {
+    return -FI_ENOSYS;
+  }
+  transport::LinkLimits limits() const noexcept override { return {64, false}; }
+  int expose(const iovec*, size_t, size_t, transport::Access, Exposure&) noexcept override {
+    return -FI_ENOSYS;
+  }
+  int withdraw(const Exposure&) noexcept override { return 0; }
+  int read(const Exposure&, const iovec*, size_t, size_t, uint64_t) noexcept override {
+    return -FI_ENOSYS;
+  }
+  int write(const Exposure&, const iovec*, size_t, size_t, uint64_t) noexcept override {
+    return -FI_ENOSYS;
+  }
+  void fail(int) noexcept override {}
+
+  int answer = 0;
+  int reads = 0;
+};
+
+class Nic final : public transport::Transport {
+ public:
+  int poll(transport::Sink&) noexcept override { return 0; }
+  util::Result<transport::Link*> link_to(const util::SocketAddress&) noexcept override {
+    return static_cast<transport::Link*>(&loop);
+  }
+  int wait_fd() const noexcept override { return -1; }
+  bool arm() noexcept override { return true; }
+  void disarm() noexcept override {}
+  void shutdown() noexcept override {}
+  Loop loop;
+};
+
+/// Memory below 100 needs no flush; of the rest, a hundred bytes are one registration.
+class Memory final : public transport::DirectSource {
+ public:
+  bool can_expose(const iovec*, size_t) noexcept override { return true; }
+  bool can_move(const iovec*, size_t, const Exposure&) noexcept override { return true; }
+  FlushTarget hold(const iovec& memory) noexcept override {
+    const auto address = reinterpret_cast<uintptr_t>(memory.iov_base);
+    FlushTarget target;
+    if (address < 100) return target;
+    target.held = reinterpret_cast<void*>(address / 100);
+    ++held;
+    return target;
+  }
+  void let_go(const FlushTarget& target) noexcept override {
+    if (target.held) --held;
+  }
+  int held = 0;
+};
+
+class Told final : public transport::Sink {
+ public:
+  void on_packet(transport::Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
+  void on_done(uint64_t token, int status) noexcept override {
+    ck_assert(!ended.contains(token));
+    ended[token] = status;
+  }
+  void on_link_down(transport::Link&, int) noexcept override {}
+  std::map<uint64_t, int> ended;
+};
+
+struct Scene {
+  int add(std::vector<uintptr_t> addresses, uint64_t token) {
+    std::vector<iovec> pieces;
+    for (const uintptr_t address : addresses)
+      pieces.push_back({reinterpret_cast<void*>(address), 8});
+    return flusher.add(pieces.data(), pieces.size(), token);
+  }
+  Nic nic;
+  Memory memory;
+  Told told;
+  Flusher flusher{nic, &memory, {}};
+};
+
+}  // namespace
+
+START_TEST(memory_that_needs_no_flush_is_settled) {
+  Scene scene;
+  ck_assert_int_eq(scene.add({8, 16}, 1), 0);
+  ck_assert(!scene.flusher.owes());
+  ck_assert_int_eq(scene.flusher.poll(scene.told), 0);
+  ck_assert_int_eq(scene.nic.loop.reads, 0);
+}
+END_TEST
+
+START_TEST(one_read_flushes_all_of_a_registration) {
+  Scene scene;
+  for (uint64_t token = 1; token <= 50; ++token)
+    ck_assert_int_eq(scene.add({100 + token, 150, 8}, token), transport::kSettling);
+  ck_assert_int_eq(scene.add({300}, 51), transport::kSettling);
+  ck_assert(scene.flusher.owes());
+  scene.flusher.poll(scene.told);
+  ck_assert_int_eq(scene.nic.loop.reads, 2);
+  ck_assert(!scene.flusher.owes());
+  scene.flusher.on_read(0);
+  scene.flusher.poll(scene.told);
+  ck_assert(scene.told.ended.empty());  // the other is under way
+  scene.flusher.on_read(0);
+  scene.flusher.poll(scene.told);
+  ck_assert_uint_eq(scene.told.ended.size(), 51);
+  for (const auto& [token, status] : scene.told.ended) ck_assert_int_eq(status, 0);
+  ck_assert_int_eq(scene.memory.held, 0);
+}
+END_TEST
+
+/// A READ that is under way may have passed what came since.
+START_TEST(what_comes_later_gets_a_read_of_its_own) {
+  Scene scene;
+  ck_assert_int_eq(scene.add({100}, 1), transport::kSettling);
+  scene.flusher.poll(scene.told);
+  ck_assert_int_eq(scene.add({100}, 2), transport::kSettling);
+  ck_assert(scene.flusher.owes());
+  scene.flusher.on_read(0);
+  scene.flusher.poll(scene.told);
+  ck_assert_uint_eq(scene.told.ended.size(), 1);
+  ck_assert(scene.told.ended.contains(1));
+  scene.flusher.poll(scene.told);
+  ck_assert_int_eq(scene.nic.loop.reads, 2);
+  scene.flusher.on_read(0);
+  scene.flusher.poll(scene.told);
+  ck_assert(scene.told.ended.contains(2));
+  ck_assert_int_eq(scene.memory.held, 0);
+}
+END_TEST
+
+START_TEST(read_that_finds_no_room_is_posted_later) {
+  Scene scene;
+  scene.nic.loop.answer = -FI_EAGAIN;
+  ck_assert_int_eq(scene.add({100}, 1), transport::kSettling);
+  for (int i = 0; i < 3; ++i) scene.flusher.poll(scene.told);
+  ck_assert(scene.flusher.owes());
+  scene.nic.loop.answer = 0;
+  scene.flusher.poll(scene.told);
+  scene.flusher.on_read(0);
+  scene.flusher.poll(scene.told);
+  ck_assert_int_eq(scene.told.ended.at(1), 0);
+}
+END_TEST
+
+START_TEST(read_that_fails_is_everyones_failure) {
+  Scene scene;
+  ck_assert_int_eq(scene.add({100}, 1), transport::kSettling);
+  ck_assert_int_eq(scene.add({200}, 2), transport::kSettling);
+  if (_i) scene.nic.loop.answer = -FI_ESHUTDOWN;  // refused at once
+  scene.flusher.poll(scene.told);
+  if (!_i) {
+    scene.flusher.on_read(0);
+    scene.flusher.on_read(-FI_ECONNRESET);
+    scene.flusher.poll(scene.told);
+  }
+  ck_assert_int_eq(scene.told.ended.at(1), _i ? -FI_ESHUTDOWN : -FI_ECONNRESET);
+  ck_assert_int_eq(scene.told.ended.at(2), scene.told.ended.at(1));
+  scene.nic.loop.answer = 0;
+  ck_assert_int_eq(scene.add({100}, 3), transport::kSettling);
+  scene.flusher.poll(scene.told);
+  scene.flusher.on_read(0);
+  scene.flusher.poll(scene.told);
+  ck_assert_int_eq(scene.told.ended.at(3), 0);
+}
+END_TEST
+
+START_TEST(memory_is_let_go_at_the_end) {
+  Memory memory;
+  Nic nic;
+  Told told;
+  {
+    Flusher flusher(nic, &memory, {});
+    const iovec piece{reinterpret_cast<void*>(100), 8}, later{reinterpret_cast<void*>(200), 8};
+    ck_assert_int_eq(flusher.add(&piece, 1, 1), transport::kSettling);
+    flusher.poll(told);
+    ck_assert_int_eq(flusher.add(&later, 1, 2), transport::kSettling);
+    ck_assert_int_eq(memory.held, 2);
+  }
+  ck_assert_int_eq(memory.held, 0);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("flusher");
+  TCase* tc = tcase_create("flusher");
+  tcase_add_test(tc, memory_that_needs_no_flush_is_settled);
+  tcase_add_test(tc, one_read_flushes_all_of_a_registration);
+  tcase_add_test(tc, what_comes_later_gets_a_read_of_its_own);
+  tcase_add_test(tc, read_that_finds_no_room_is_posted_later);
+  tcase_add_loop_test(tc, read_that_fails_is_everyones_failure, 0, 2);
+  tcase_add_test(tc, memory_is_let_go_at_the_end);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
