@@ -44,8 +44,10 @@ struct FileMemory {
 /// How long fi_close waits for operations of living peers, and then for the end of theirs that do
 /// not go on.
 constexpr uint64_t kPatienceNanoseconds = 1'000'000'000;
-/// For peers to say that they no longer access a region directly, or that they are at it.
-constexpr uint64_t kRevocationNanoseconds = 20'000'000;
+/// For peers to say that they no longer access a region directly, or that they are at it; and in so
+/// many steps of ours at least, as it may be we who got no processor all the time.
+constexpr uint64_t kRevocationNanoseconds = 100'000'000;
+constexpr unsigned kRevocationSteps = 100;
 
 int mr_regattr(fid_t fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   if (!fid || fid->fclass != FI_CLASS_DOMAIN) return -FI_EINVAL;
@@ -217,12 +219,13 @@ int MemoryRegions::close(MemoryRegion& region) noexcept {
 bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
   const util::SystemClock clock;
   uint64_t deadline = 0, answers_until = 0;
+  unsigned steps = 0;
   while (region.users.load(std::memory_order_acquire) > 0 && x_epoch == util::process_epoch()) {
     if (!deadline) {
       answers_until = clock.now() + kRevocationNanoseconds;
       deadline = clock.now() + kPatienceNanoseconds;
     }
-    const bool unanswered = clock.now() > answers_until;
+    const bool unanswered = ++steps > kRevocationSteps && clock.now() > answers_until;
     const bool late = clock.now() > deadline;
     {
       util::Guard guard(x_lock);
