@@ -42,8 +42,9 @@ struct World {
     settle();
     return rc;
   }
-  void send(Node& from, uint64_t to, const std::vector<char>& bytes, uint64_t tag) {
-    must(from.send(to, bytes.data(), bytes.size(), tag));
+  void send(Node& from, uint64_t to, std::vector<char> bytes, uint64_t tag) {
+    const std::vector<char>& message = sent.emplace_back(std::move(bytes));
+    must(from.send(to, message.data(), message.size(), tag));
     settle();
   }
   int probe(Probe kind, uint64_t tag, void* context, iovec iov = {}) {
@@ -53,6 +54,7 @@ struct World {
     return a.received.entries.empty() && b.received.entries.empty() && orphans.entries.empty();
   }
 
+  std::deque<std::vector<char>> sent;  ///< whoever is to fetch one does so later
   fake::Network network;
   fake::CompletionSink orphans;
   protocol::SharedReceives shared;
