@@ -45,8 +45,8 @@ struct Transfer : util::ListHook<Transfer> {
   uint32_t heard_piece = 0;          ///< bounce: slots filled when the sender was last heard of
   uint64_t heard = 0;                ///< and when that was
   Path path = Path::cma;
-  /// The sender is there to do its half of any path. Without it CMA takes twice as long: a rate that
-  /// says nothing about the time when there is a choice.
+  /// The sender is there to do its half of any path. Without it CMA takes twice as long: a rate
+  /// that says nothing about the time when there is a choice.
   bool comparable = false;
   uint64_t started = 0;
 
