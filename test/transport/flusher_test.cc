@@ -70,7 +70,8 @@ class Memory final : public transport::DirectSource {
   FlushTarget hold(const iovec& memory) noexcept override {
     const auto address = reinterpret_cast<uintptr_t>(memory.iov_base);
     FlushTarget target;
-    if (address < 100) return target;
+    target.status = refusal;
+    if (refusal || address < 100) return target;
     target.held = reinterpret_cast<void*>(address / 100);
     ++held;
     return target;
@@ -79,6 +80,7 @@ class Memory final : public transport::DirectSource {
     if (target.held) --held;
   }
   int held = 0;
+  int refusal = 0;
 };
 
 class Told final : public transport::Sink {
@@ -113,6 +115,14 @@ START_TEST(memory_that_needs_no_flush_is_settled) {
   ck_assert(!scene.flusher.owes());
   ck_assert_int_eq(scene.flusher.poll(scene.told), 0);
   ck_assert_int_eq(scene.nic.loop.reads, 0);
+}
+END_TEST
+
+START_TEST(memory_that_cannot_be_named_is_not_settled) {
+  Scene scene;
+  scene.memory.refusal = -FI_ENOMEM;
+  ck_assert_int_eq(scene.add({100}, 1), -FI_ENOMEM);
+  ck_assert(!scene.flusher.owes());
 }
 END_TEST
 
@@ -212,6 +222,7 @@ int main() {
   Suite* suite = suite_create("flusher");
   TCase* tc = tcase_create("flusher");
   tcase_add_test(tc, memory_that_needs_no_flush_is_settled);
+  tcase_add_test(tc, memory_that_cannot_be_named_is_not_settled);
   tcase_add_test(tc, one_read_flushes_all_of_a_registration);
   tcase_add_test(tc, what_comes_later_gets_a_read_of_its_own);
   tcase_add_test(tc, read_that_finds_no_room_is_posted_later);

@@ -25,6 +25,7 @@ class DeviceMemoryOpener {
 
 /// What a READ of one's own must name to flush what the NIC wrote to a device.
 struct FlushTarget {
+  int status = 0;        ///< not 0: there may be something to flush, and it can't be named
   void* held = nullptr;  ///< the same for memory of one registration; null: nothing to flush
   Exposure memory;       ///< a byte of it
 };

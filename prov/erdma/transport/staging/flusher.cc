@@ -20,6 +20,7 @@ int Flusher::add(const iovec* memory, size_t count, uint64_t token) noexcept try
   bool any = false;
   for (size_t i = 0; i < count; ++i) {
     const FlushTarget target = x_direct->hold(memory[i]);
+    if (target.status) return target.status;
     if (!target.held) continue;
     any = true;
     const bool known = std::any_of(x_next.begin(), x_next.end(),

@@ -23,7 +23,8 @@ class Flusher {
   Flusher& operator=(const Flusher&) = delete;
   ~Flusher();
 
-  /// 0: there is nothing to flush; kSettling: on_done(token) comes out of poll(); -FI_ENOMEM.
+  /// 0: there is nothing to flush; kSettling: on_done(token) comes out of poll(); else why it can't
+  /// be flushed.
   int add(const iovec* memory, size_t count, uint64_t token) noexcept;
   /// Posts what it can, and reports what is over. Returns the number of steps forward.
   int poll(Sink& sink) noexcept;

@@ -167,9 +167,9 @@ bool GpuRegistrations::can_move(const iovec* memory, size_t count,
 FlushTarget GpuRegistrations::hold(const iovec& memory) noexcept {
   FlushTarget target;
   Registration registration;
-  if (memory.iov_len == 0 || x_flush == FlushPolicy::never ||
-      acquire(memory.iov_base, memory.iov_len, registration))
-    return target;
+  if (memory.iov_len == 0 || x_flush == FlushPolicy::never) return target;
+  target.status = acquire(memory.iov_base, memory.iov_len, registration);
+  if (target.status) return target;
   const GpuRegion* const region = marked(registration.entry);
   if (!region || !region->flush) return release(registration), target;
   target.held = registration.entry;
