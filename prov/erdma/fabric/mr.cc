@@ -40,6 +40,10 @@ struct FileMemory {
   size_t length;
   void* base;
 };
+#ifdef FI_MR_DMABUF
+static_assert(kMrDmabuf == FI_MR_DMABUF && sizeof(FileMemory) == sizeof(fi_mr_dmabuf) &&
+              offsetof(FileMemory, base) == offsetof(fi_mr_dmabuf, base_addr));
+#endif
 
 /// How long fi_close waits for operations of living peers, and then for the end of theirs that do
 /// not go on.
