@@ -102,7 +102,7 @@ START_TEST(open_refuses_what_it_does_not_have) {
     int error;
   } cases[] = {
       {attr(1, FI_WAIT_NONE, 0), -FI_ENOSYS},       {attr(99, FI_WAIT_NONE, 0), -FI_ENOSYS},
-      {attr(0, FI_WAIT_SET, 0), -FI_ENOSYS},        {attr(0, FI_WAIT_MUTEX_COND, 0), -FI_ENOSYS},
+      {attr(0, FI_WAIT_SET, 0), -FI_EINVAL},        {attr(0, FI_WAIT_MUTEX_COND, 0), -FI_ENOSYS},
       {attr(0, FI_WAIT_POLLFD + 1, 0), -FI_EINVAL}, {attr(0, FI_WAIT_NONE, 1), -FI_EINVAL}};
   for (const auto& c : cases)
     ck_assert_int_eq(make_cntr({g_lock, 0, false, {}}, &c.attr, nullptr).error(), c.error);

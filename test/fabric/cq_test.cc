@@ -151,7 +151,7 @@ START_TEST(open_refuses_what_it_does_not_have) {
   const Case cases[] = {
       {attr(FI_CQ_FORMAT_TAGGED + 1, FI_WAIT_NONE), -FI_EINVAL},
       {attr(-1, FI_WAIT_NONE), -FI_EINVAL},
-      {attr(FI_CQ_FORMAT_TAGGED, FI_WAIT_SET), -FI_ENOSYS},
+      {attr(FI_CQ_FORMAT_TAGGED, FI_WAIT_SET), -FI_EINVAL},
       {attr(FI_CQ_FORMAT_TAGGED, FI_WAIT_MUTEX_COND), -FI_ENOSYS},
       {attr(FI_CQ_FORMAT_TAGGED, FI_WAIT_POLLFD), -FI_ENOSYS},
       {attr(FI_CQ_FORMAT_TAGGED, FI_WAIT_POLLFD + 1), -FI_EINVAL},

@@ -11,6 +11,9 @@
 #include "transport/simulated_device.h"
 #include "util/socket_address.h"
 
+// Of wait sets, which libfabric 2 deprecates.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 namespace {
 
 using namespace erdma::test;
@@ -203,6 +206,36 @@ START_TEST(a_thread_asleep_is_woken_by_the_nic) {
 }
 END_TEST
 
+START_TEST(a_thread_that_waits_for_a_set_is_woken_by_the_nic) {
+  setenv("FI_ERDMA_SHM", "off", 1);
+  Root receiving({.threading = FI_THREAD_SAFE}), sending({.threading = FI_THREAD_SAFE});
+  fi_wait_attr wait_attr{};
+  wait_attr.wait_obj = FI_WAIT_UNSPEC;
+  fi_cq_attr cq_attr{};
+  cq_attr.format = FI_CQ_FORMAT_TAGGED;
+  cq_attr.wait_obj = FI_WAIT_SET;
+  ck_assert_int_eq(fi_wait_open(receiving.fabric, &wait_attr, &cq_attr.wait_set), 0);
+  {
+    Port a(receiving, cq_attr), b(sending);
+    const fi_addr_t to = b.insert(a);
+    uint64_t got = 0;
+    for (uint64_t i = 1; i <= 20; ++i) {
+      ck_assert_int_eq(fi_trecv(a.ep, &got, sizeof(got), nullptr, FI_ADDR_UNSPEC, i, 0, &got), 0);
+      std::thread sender([&] {
+        ck_assert_int_eq(fi_tsend(b.ep, &i, sizeof(i), nullptr, to, i, &i), 0);
+        b.wait();
+      });
+      fi_cq_tagged_entry entry{};
+      while (fi_cq_read(a.cq, &entry, 1) == -FI_EAGAIN)
+        ck_assert_int_eq(fi_wait(cq_attr.wait_set, -1), 0);
+      ck_assert_uint_eq(got, i);
+      sender.join();
+    }
+  }
+  ck_assert_int_eq(fi_close(&cq_attr.wait_set->fid), 0);
+}
+END_TEST
+
 START_TEST(another_job_is_turned_away) {
   setenv("FI_ERDMA_SHM", "off", 1);
   setenv("FI_ERDMA_JOB_KEY", "one", 1);
@@ -233,6 +266,7 @@ int run() {
   tcase_add_loop_test(tcase, peers_of_which_one_has_no_shared_memory_talk_both_ways, 0, 2);
   tcase_add_test(tcase, a_name_that_shared_memory_has_already_is_refused);
   tcase_add_test(tcase, a_thread_asleep_is_woken_by_the_nic);
+  tcase_add_test(tcase, a_thread_that_waits_for_a_set_is_woken_by_the_nic);
   tcase_add_loop_test(tcase, another_job_is_turned_away, 0, 2);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -79,6 +79,9 @@ struct Root {
     attr.format = format;
     attr.wait_obj = wait;
     attr.size = size;
+    return open_cq(attr);
+  }
+  fid_cq* open_cq(fi_cq_attr attr) {
     fid_cq* cq = nullptr;
     ck_assert_int_eq(fi_cq_open(domain, &attr, &cq, nullptr), 0);
     return cq;
@@ -98,7 +101,10 @@ struct Root {
 /// An enabled endpoint with an AV and one CQ of its own.
 struct Port {
   explicit Port(Root& root, fi_wait_obj wait = FI_WAIT_NONE, uint64_t cq_flags = 0)
-      : cq(root.open_cq(FI_CQ_FORMAT_TAGGED, wait)), av(root.open_av()) {
+      : Port(root, root.open_cq(FI_CQ_FORMAT_TAGGED, wait), cq_flags) {}
+  Port(Root& root, const fi_cq_attr& attr) : Port(root, root.open_cq(attr), 0) {}
+  /// Owns the queue.
+  Port(Root& root, fid_cq* queue, uint64_t cq_flags) : cq(queue), av(root.open_av()) {
     ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
     ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | cq_flags), 0);
     ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);

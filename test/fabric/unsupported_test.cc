@@ -20,19 +20,13 @@ START_TEST(objects_that_do_not_exist_are_enosys) {
   Root root(one_sided_ask());
   fid_ep* ep = nullptr;
   fid_stx* stx = nullptr;
-  fid_poll* poll = nullptr;
   fid_pep* pep = nullptr;
-  fid_wait* wait = nullptr;
-  fi_poll_attr poll_attr{};
-  fi_wait_attr wait_attr{};
   fi_collective_attr collective{};
   ck_assert_int_eq(fi_scalable_ep(root.domain, root.info, &ep, nullptr), -FI_ENOSYS);
   ck_assert_int_eq(fi_stx_context(root.domain, nullptr, &stx, nullptr), -FI_ENOSYS);
-  ck_assert_int_eq(fi_poll_open(root.domain, &poll_attr, &poll), -FI_ENOSYS);
-  ck_assert_int_eq(fi_wait_open(root.fabric, &wait_attr, &wait), -FI_ENOSYS);
   ck_assert_int_eq(fi_passive_ep(root.fabric, root.info, &pep, nullptr), -FI_ENOSYS);
   ck_assert_int_eq(fi_query_collective(root.domain, FI_BARRIER, &collective, 0), -FI_ENOSYS);
-  ck_assert(!ep && !stx && !poll && !wait && !pep);
+  ck_assert(!ep && !stx && !pep);
 }
 END_TEST
 

@@ -44,16 +44,32 @@ int Counter::change(Change&& apply) noexcept {
 }
 
 int Counter::add(uint64_t value) noexcept {
-  return change([&] { x_successes += value; });
+  return change([&] {
+    x_successes += value;
+    x_polled_successes += value;
+  });
 }
 int Counter::add_error(uint64_t value) noexcept {
-  return change([&] { x_failures += value; });
+  return change([&] {
+    x_failures += value;
+    x_polled_failures += value;
+  });
 }
 int Counter::set(uint64_t value) noexcept {
-  return change([&] { x_successes = value; });
+  return change([&] { x_polled_successes = x_successes = value; });
 }
 int Counter::set_error(uint64_t value) noexcept {
-  return change([&] { x_failures = value; });
+  return change([&] { x_polled_failures = x_failures = value; });
+}
+
+bool Counter::poll(bool told) noexcept {
+  x_waitable.progress();
+  const bool news = x_polled_successes != x_successes || x_polled_failures != x_failures;
+  if (told) {
+    x_polled_successes = x_successes;
+    x_polled_failures = x_failures;
+  }
+  return news;
 }
 
 void Counter::tell_queue() noexcept {
@@ -79,14 +95,19 @@ int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
   }
 }
 
-int Counter::try_wait() noexcept {
-  if (!x_waitable.wait_object()) return -FI_EINVAL;
+Readiness Counter::prepare_wait() noexcept {
   const util::Guard guard(x_lock);
   x_waitable.progress();
   const bool changed = x_seen_successes != x_successes || x_seen_failures != x_failures;
   x_seen_successes = x_successes;
   x_seen_failures = x_failures;
-  return !changed && x_waitable.watch() ? 0 : -FI_EAGAIN;
+  if (changed) return Readiness::news;
+  return x_waitable.watch() ? Readiness::armed : Readiness::busy;
+}
+
+int Counter::try_wait() noexcept {
+  if (!x_waitable.wait_object()) return -FI_EINVAL;
+  return prepare_wait() == Readiness::armed ? 0 : -FI_EAGAIN;
 }
 
 int Counter::control(int command, void* argument) noexcept {
@@ -96,7 +117,7 @@ int Counter::control(int command, void* argument) noexcept {
 int Counter::close() noexcept {
   {
     const util::Guard guard(x_lock);
-    if (x_works) return -FI_EBUSY;
+    if (x_works || x_bound) return -FI_EBUSY;
     if (x_queue) x_queue->take_back(*this);
     if (x_waitable.busy() || x_waitable.blocked() != 0) return -FI_EBUSY;
   }
@@ -164,7 +185,10 @@ util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, v
   }
   util::Result<std::unique_ptr<WaitObject>> wait = make_wait_object(enum_value(attr->wait_obj));
   if (!wait) return wait.error();
-  return new Counter(std::move(parent), *attr, std::move(*wait), context);
+  auto made = std::make_unique<Counter>(std::move(parent), *attr, std::move(*wait), context);
+  if (enum_value(attr->wait_obj) == FI_WAIT_SET)
+    if (const int joined = made->join(attr->wait_set)) return joined;
+  return made.release();
 }
 
 int open_cntr(Domain& domain, const fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept {

@@ -10,6 +10,7 @@
 
 #include "fabric/cq.h"
 #include "fabric/wait.h"
+#include "fabric/wait_set.h"
 #include "util/intrusive_list.h"
 #include "util/lock.h"
 #include "util/result.h"
@@ -52,6 +53,13 @@ class Counter final : public fid_cntr {
   bool sleeping() const noexcept { return x_waitable.sleeping(); }
   void wake() noexcept { x_waitable.wake(); }
 
+  // For poll sets, likewise. A member can't be closed.
+  void bound() noexcept { ++x_bound; }
+  void unbound() noexcept { --x_bound; }
+  /// Makes progress. Whether it changed, other than by fi_cntr_set(3) and its like, since a poll
+  /// that was `told`.
+  bool poll(bool told) noexcept;
+
   // For the work queue, likewise.
   uint64_t successes() const noexcept { return x_successes; }
   /// With failures; no more than the largest number.
@@ -81,6 +89,9 @@ class Counter final : public fid_cntr {
   int close() noexcept;
   /// For fi_trywait(3).
   int try_wait() noexcept;
+  /// For a wait set.
+  Readiness prepare_wait() noexcept;
+  int join(fid_wait* set) { return x_membership.join(set, &fid, x_waitable.wait_object()->fd()); }
 
  private:
   void changed() noexcept {
@@ -101,11 +112,16 @@ class Counter final : public fid_cntr {
   // What the application knows: as of its last read or fi_trywait.
   uint64_t x_seen_successes = 0;
   uint64_t x_seen_failures = 0;
+  // As of the last fi_poll(3).
+  uint64_t x_polled_successes = 0;
+  uint64_t x_polled_failures = 0;
   IdleReads x_idle_reads;
   util::IntrusiveList<Work> x_waiting;  ///< by threshold, then age
   unsigned x_works = 0;
+  unsigned x_bound = 0;  ///< poll sets that it is in
   const fi_wait_obj x_wait_object;
   std::function<void()> x_closed;
+  WaitSetMember x_membership;
 };
 
 /// A counter that belongs to nothing; for open_cntr() and tests.

@@ -92,11 +92,15 @@ int CompletionQueue::signal() noexcept {
   return 0;
 }
 
+Readiness CompletionQueue::prepare_wait() noexcept {
+  const util::Guard guard(x_lock);
+  if (poll() || x_waitable.wait_object()->take_signal()) return Readiness::news;
+  return x_waitable.watch() ? Readiness::armed : Readiness::busy;
+}
+
 int CompletionQueue::try_wait() noexcept {
   if (!x_waitable.wait_object()) return -FI_EINVAL;
-  const util::Guard guard(x_lock);
-  if (!x_ring.readable()) x_waitable.progress();
-  return !x_ring.readable() && x_waitable.watch() ? 0 : -FI_EAGAIN;
+  return prepare_wait() == Readiness::armed ? 0 : -FI_EAGAIN;
 }
 
 int CompletionQueue::control(int command, void* argument) noexcept {
@@ -106,7 +110,7 @@ int CompletionQueue::control(int command, void* argument) noexcept {
 int CompletionQueue::close() noexcept {
   {
     const util::Guard guard(x_lock);
-    if (x_waitable.busy() || x_waitable.blocked() != 0) return -FI_EBUSY;
+    if (x_bound || x_waitable.busy() || x_waitable.blocked() != 0) return -FI_EBUSY;
   }
   const std::function<void()> closed = std::move(x_closed);
   delete this;
@@ -233,7 +237,11 @@ util::Result<CompletionQueue*> make_cq(QueueParent parent, const fi_cq_attr* att
   if (const int checked = check(*attr)) return checked;
   util::Result<std::unique_ptr<WaitObject>> wait = make_wait_object(enum_value(attr->wait_obj));
   if (!wait) return wait.error();
-  return new CompletionQueue(std::move(parent), *attr, std::move(*wait), context);
+  auto made =
+      std::make_unique<CompletionQueue>(std::move(parent), *attr, std::move(*wait), context);
+  if (enum_value(attr->wait_obj) == FI_WAIT_SET)
+    if (const int joined = made->join(attr->wait_set)) return joined;
+  return made.release();
 }
 
 int open_cq(Domain& domain, const fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {

@@ -11,6 +11,7 @@
 
 #include "fabric/completion_ring.h"
 #include "fabric/wait.h"
+#include "fabric/wait_set.h"
 #include "protocol/completion.h"
 #include "util/lock.h"
 #include "util/result.h"
@@ -63,6 +64,15 @@ class CompletionQueue final : public fid_cq {
   size_t blocked() const noexcept { return x_waitable.blocked(); }
   void wake() noexcept { x_waitable.wake(); }
 
+  // For poll sets, under the domain lock. A member can't be closed.
+  void bound() noexcept { ++x_bound; }
+  void unbound() noexcept { --x_bound; }
+  /// Makes progress. Whether there is something to read.
+  bool poll() noexcept {
+    if (!x_ring.readable()) x_waitable.progress();
+    return x_ring.readable();
+  }
+
   // The calls of fi_cq(3). E is the entry of the queue's format.
   template <typename E>
   ssize_t read(void* entries, size_t count, fi_addr_t* sources) noexcept;
@@ -75,6 +85,9 @@ class CompletionQueue final : public fid_cq {
   int close() noexcept;
   /// For fi_trywait(3).
   int try_wait() noexcept;
+  /// For a wait set.
+  Readiness prepare_wait() noexcept;
+  int join(fid_wait* set) { return x_membership.join(set, &fid, x_waitable.wait_object()->fd()); }
 
  private:
   template <typename E>
@@ -88,7 +101,9 @@ class CompletionQueue final : public fid_cq {
   const uint32_t x_api_version;
   const fi_wait_obj x_wait_object;
   const size_t x_max_threshold;  ///< 0 = FI_CQ_COND_NONE
+  unsigned x_bound = 0;          ///< poll sets that it is in
   std::function<void()> x_closed;
+  WaitSetMember x_membership;
 };
 
 /// A CQ that belongs to nothing; for open_cq() and tests.

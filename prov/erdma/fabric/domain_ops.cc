@@ -11,6 +11,7 @@
 #include "fabric/endpoint_ops.h"
 #include "fabric/fabric.h"
 #include "fabric/fid_stubs.h"
+#include "fabric/poll_set.h"
 #include "fabric/shared_receive.h"
 
 namespace erdma::fabric {
@@ -68,7 +69,7 @@ fi_ops_domain g_domain_ops = {
     .endpoint = open_endpoint,
     .scalable_ep = not_offered,
     .cntr_open = open_cntr_entry,
-    .poll_open = not_offered,
+    .poll_open = open_poll_set,
     .stx_ctx = not_offered,
     .srx_ctx = open_shared_receive,
     .query_atomic = query_atomic,

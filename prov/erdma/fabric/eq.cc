@@ -89,8 +89,8 @@ int check_attr(const fi_eq_attr& attr) noexcept {
     case FI_WAIT_NONE:
     case FI_WAIT_UNSPEC:
     case FI_WAIT_FD:
-      return 0;
     case FI_WAIT_SET:
+      return 0;
     case FI_WAIT_MUTEX_COND:
     case FI_WAIT_YIELD:
     case FI_WAIT_POLLFD:
@@ -207,7 +207,9 @@ int EventQueue::control(int command, void* argument) noexcept {
   if (command != FI_GETWAIT && command != FI_GETWAITOBJ) return -FI_ENOSYS;
   if (!argument) return -FI_EINVAL;
   if (command == FI_GETWAITOBJ) {
-    *static_cast<fi_wait_obj*>(argument) = x_wait ? FI_WAIT_FD : FI_WAIT_NONE;
+    *static_cast<fi_wait_obj*>(argument) = !x_wait                        ? FI_WAIT_NONE
+                                           : x_wait_object == FI_WAIT_SET ? FI_WAIT_SET
+                                                                          : FI_WAIT_FD;
     return 0;
   }
   if (!x_wait) return -FI_EINVAL;
@@ -267,7 +269,10 @@ util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, std::function
     wait.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wait) return -errno;
   }
-  return new EventQueue(*attr, std::move(wait), std::move(closed), context);
+  auto made = std::make_unique<EventQueue>(*attr, std::move(wait), std::move(closed), context);
+  if (attr->wait_obj == FI_WAIT_SET)
+    if (const int joined = made->join(attr->wait_set)) return joined;
+  return made.release();
 }
 
 int open_event_queue(Fabric& fabric, const fi_eq_attr* attr, fid_eq** eq, void* context) noexcept {

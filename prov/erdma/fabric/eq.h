@@ -11,6 +11,7 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_eq.h>
 
+#include "fabric/wait_set.h"
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -37,12 +38,14 @@ class EventQueue final : public fid_eq {
   void post(uint32_t event, const fi_eq_entry& entry) noexcept;
   void post_error(const fi_eq_err_entry& error) noexcept;
 
-  /// Objects bound to it (AV, endpoint) count themselves; fi_close is -FI_EBUSY until 0.
+  /// Objects that it is bound to (AV, endpoint, poll set) count themselves; fi_close is -FI_EBUSY
+  /// until 0.
   void bound() noexcept { x_bound.fetch_add(1, std::memory_order_relaxed); }
   void unbound() noexcept { x_bound.fetch_sub(1, std::memory_order_relaxed); }
 
   /// For fi_trywait(3): 0 if the caller may block on the descriptor, else -FI_EAGAIN.
   int try_wait() noexcept;
+  int join(fid_wait* set) { return x_membership.join(set, &fid, x_wait.get()); }
 
   // The calls of fi_eq(3).
   ssize_t read(uint32_t* event, void* buffer, size_t length, uint64_t flags) noexcept;
@@ -76,6 +79,7 @@ class EventQueue final : public fid_eq {
   bool x_signaled = false;
   std::atomic<int> x_bound{0};
   std::function<void()> x_closed;
+  WaitSetMember x_membership;
 };
 
 /// An event queue that belongs to nothing; `closed` as above. For open_event_queue() and tests.

@@ -13,6 +13,7 @@
 #include "fabric/info.h"
 #include "fabric/info_offer.h"
 #include "fabric/wait.h"
+#include "fabric/wait_set.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -41,10 +42,6 @@ int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) no
   return abi_call([&] { return open_event_queue(Fabric::from(fabric), attr, eq, context); });
 }
 
-int no_wait_open(fid_fabric*, fi_wait_attr*, fid_wait**) noexcept {
-  return -FI_ENOSYS;
-}
-
 int trywait(fid_fabric* fabric, fid_t* fids, int count) noexcept {
   return abi_call([&] { return try_wait(Fabric::from(fabric), fids, count); });
 }
@@ -68,7 +65,7 @@ fi_ops_fabric g_fabric_ops = {
     .domain = open_domain,
     .passive_ep = no_passive_endpoint,
     .eq_open = open_eq,
-    .wait_open = no_wait_open,
+    .wait_open = open_wait_set,
     .trywait = trywait,
     .domain2 = open_domain2,
 };
@@ -96,7 +93,7 @@ int Fabric::open(fi_fabric_attr* attr, fid_fabric** fabric, void* context) noexc
 
 int Fabric::close() noexcept {
   if (const int open = x_children.load(std::memory_order_relaxed); open > 0) {
-    ERDMA_WARN(FABRIC, "fabric is busy: %d domains and event queues are open\n", open);
+    ERDMA_WARN(FABRIC, "fabric is busy: %d domains, event queues and wait sets are open\n", open);
     return -FI_EBUSY;
   }
   delete this;

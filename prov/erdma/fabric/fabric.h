@@ -18,7 +18,7 @@ class Fabric final : public fid_fabric {
   /// fi_fabric(3). libfabric sets api_version after it returns.
   static int open(fi_fabric_attr* attr, fid_fabric** fabric, void* context) noexcept;
 
-  /// Children (domain, event queue) count themselves.
+  /// Children (domain, event queue, wait set) count themselves.
   void child_opened() noexcept { x_children.fetch_add(1, std::memory_order_relaxed); }
   void child_closed() noexcept { x_children.fetch_sub(1, std::memory_order_relaxed); }
 

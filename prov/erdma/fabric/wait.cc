@@ -10,6 +10,7 @@
 #include "fabric/cntr.h"
 #include "fabric/cq.h"
 #include "fabric/eq.h"
+#include "fabric/wait_set.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -179,8 +180,8 @@ util::Result<std::unique_ptr<WaitObject>> make_wait_object(int object) {
     case FI_WAIT_UNSPEC:
     case FI_WAIT_FD:
     case FI_WAIT_YIELD:
-      return WaitObject::create();
     case FI_WAIT_SET:
+      return WaitObject::create();
     case FI_WAIT_MUTEX_COND:
     case FI_WAIT_POLLFD:
       ERDMA_INFO(CQ, "wait object %d is not supported\n", object);
@@ -214,6 +215,8 @@ int try_wait_one(fid_t object) noexcept {
       return Counter::from(object).try_wait();
     case FI_CLASS_EQ:
       return EventQueue::from(object).try_wait();
+    case FI_CLASS_WAIT:
+      return WaitSet::from(object).try_wait();
     default:
       return -FI_EINVAL;
   }

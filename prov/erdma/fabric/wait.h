@@ -25,6 +25,13 @@ namespace erdma::fabric {
 
 class Fabric;
 
+/// What whoever wants to sleep finds.
+enum class Readiness : uint8_t {
+  news,   ///< something to read, or a signal
+  armed,  ///< nothing, and the descriptor becomes readable when there is
+  busy,   ///< nothing yet, but work: look again
+};
+
 /// When a blocking call gives up; `timeout_ms` as in fi_cq_sread(3), negative = never.
 class Deadline {
  public:
@@ -73,10 +80,12 @@ class WaitObject {
   void leave(Ticket ticket) noexcept;
   bool take_signal() noexcept;
 
+  /// False in a forked child.
+  bool owned() const noexcept { return x_epoch == util::process_epoch(); }
+
  private:
   WaitObject(util::Fd epoll, util::Fd event) noexcept
       : x_epoll(std::move(epoll)), x_event(std::move(event)), x_epoch(util::process_epoch()) {}
-  bool owned() const noexcept { return x_epoch == util::process_epoch(); }
 
   util::Fd x_epoll;
   util::Fd x_event;
@@ -195,7 +204,8 @@ int enum_value(const E& member) noexcept {
   return value;
 }
 
-/// Makes what `object` of an fi_cq_attr or fi_cntr_attr asks for; null for FI_WAIT_NONE.
+/// Makes what `object` of an fi_cq_attr or fi_cntr_attr asks for; null for FI_WAIT_NONE. For
+/// FI_WAIT_SET it is what the set is told by.
 util::Result<std::unique_ptr<WaitObject>> make_wait_object(int object);
 
 /// FI_GETWAIT and FI_GETWAITOBJ of a CQ or counter opened with `object`.

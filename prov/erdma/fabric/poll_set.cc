@@ -1,0 +1,147 @@
+#include "fabric/poll_set.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <memory>
+
+#include <rdma/fi_errno.h>
+
+#include "fabric/abi.h"
+#include "fabric/cntr.h"
+#include "fabric/cq.h"
+#include "fabric/domain.h"
+#include "fabric/eq.h"
+#include "fabric/fid_stubs.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+namespace {
+
+/// Event queues have no lock of a domain: any may be a member.
+bool can_join(fid_t object, const util::OptionalLock& lock) noexcept {
+  switch (object->fclass) {
+    case FI_CLASS_CQ:
+      return CompletionQueue::from(object).takes(lock);
+    case FI_CLASS_CNTR:
+      return Counter::from(object).takes(lock);
+    default:
+      return object->fclass == FI_CLASS_EQ;
+  }
+}
+
+void bind(fid_t object, bool on) noexcept {
+  const auto count = [on](auto& member) { on ? member.bound() : member.unbound(); };
+  switch (object->fclass) {
+    case FI_CLASS_CQ:
+      return count(CompletionQueue::from(object));
+    case FI_CLASS_CNTR:
+      return count(Counter::from(object));
+    default:
+      return count(EventQueue::from(object));
+  }
+}
+
+/// `told`: the application will hear of it.
+bool has_news(fid_t object, bool told) noexcept {
+  switch (object->fclass) {
+    case FI_CLASS_CQ:
+      return CompletionQueue::from(object).poll();
+    case FI_CLASS_CNTR:
+      return Counter::from(object).poll(told);
+    default:
+      return EventQueue::from(object).try_wait() != 0;
+  }
+}
+
+}  // namespace
+
+int PollSet::add(fid_t object, uint64_t flags) {
+  if (!object || flags || !can_join(object, x_domain.lock())) return -FI_EINVAL;
+  const util::Guard guard(x_domain.lock());
+  if (std::find(x_members.begin(), x_members.end(), object) != x_members.end()) return -FI_EALREADY;
+  x_members.push_back(object);
+  bind(object, true);
+  return 0;
+}
+
+int PollSet::remove(fid_t object, uint64_t flags) noexcept {
+  if (!object || flags) return -FI_EINVAL;
+  const util::Guard guard(x_domain.lock());
+  const auto found = std::find(x_members.begin(), x_members.end(), object);
+  if (found == x_members.end()) return -FI_EINVAL;
+  bind(object, false);
+  x_members.erase(found);
+  x_first = 0;
+  return 0;
+}
+
+int PollSet::poll(void** contexts, int count) noexcept {
+  if (count < 0 || (count > 0 && !contexts)) return -FI_EINVAL;
+  int found = 0;
+  bool tired = false;
+  {
+    const util::Guard guard(x_domain.lock());
+    const size_t members = x_members.size();
+    size_t left_out = members;
+    for (size_t i = 0; i < members; ++i) {
+      const size_t at = (x_first + i) % members;
+      const bool room = found < count;
+      if (!room && left_out == members) left_out = at;
+      if (has_news(x_members[at], room) && room) contexts[found++] = x_members[at]->context;
+    }
+    if (left_out < members) x_first = left_out;
+    tired = x_idle_reads.tired(found > 0);
+  }
+  if (tired) sched_yield();
+  return found;
+}
+
+int PollSet::close() noexcept {
+  Domain& domain = x_domain;
+  {
+    const util::Guard guard(domain.lock());
+    for (fid_t member : x_members) bind(member, false);
+  }
+  delete this;
+  domain.child_closed();
+  return 0;
+}
+
+// --- C entry points -----------------------------------------------------------------------------
+
+namespace {
+
+int poll(fid_poll* set, void** contexts, int count) noexcept {
+  return PollSet::from(set).poll(contexts, count);
+}
+int poll_add(fid_poll* set, fid_t object, uint64_t flags) noexcept {
+  return abi_call([&] { return PollSet::from(set).add(object, flags); });
+}
+int poll_del(fid_poll* set, fid_t object, uint64_t flags) noexcept {
+  return PollSet::from(set).remove(object, flags);
+}
+int poll_close(fid_t set) noexcept {
+  return PollSet::from(set).close();
+}
+
+fi_ops g_fid_ops = {sizeof(fi_ops), poll_close, no_bind,   no_control,
+                    no_ops_open,    no_tostr,   no_ops_set};
+fi_ops_poll g_poll_ops = {sizeof(fi_ops_poll), poll, poll_add, poll_del};
+
+}  // namespace
+
+PollSet::PollSet(Domain& domain) noexcept
+    : fid_poll{{FI_CLASS_POLL, nullptr, &g_fid_ops}, &g_poll_ops}, x_domain(domain) {}
+
+int open_poll_set(fid_domain* fid, fi_poll_attr* attr, fid_poll** set) noexcept {
+  if (!set || (attr && attr->flags)) return -FI_EINVAL;
+  return abi_call([&] {
+    Domain& domain = Domain::from(fid);
+    *set = std::make_unique<PollSet>(domain).release();
+    domain.child_opened();
+    return 0;
+  });
+}
+
+}  // namespace erdma::fabric

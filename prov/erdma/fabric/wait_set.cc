@@ -1,0 +1,161 @@
+#include "fabric/wait_set.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include <rdma/fi_errno.h>
+
+#include "fabric/abi.h"
+#include "fabric/cntr.h"
+#include "fabric/cq.h"
+#include "fabric/eq.h"
+#include "fabric/fabric.h"
+#include "fabric/fid_stubs.h"
+#include "util/log.h"
+
+namespace erdma::fabric {
+namespace {
+
+Readiness readiness(fid_t object) noexcept {
+  switch (object->fclass) {
+    case FI_CLASS_CQ:
+      return CompletionQueue::from(object).prepare_wait();
+    case FI_CLASS_CNTR:
+      return Counter::from(object).prepare_wait();
+    default:
+      return EventQueue::from(object).try_wait() ? Readiness::news : Readiness::armed;
+  }
+}
+
+}  // namespace
+
+int WaitSet::add(fid_t object, int fd) {
+  const std::lock_guard guard(x_mutex);
+  x_members.push_back(object);
+  if (const int added = x_wait->add(fd)) {
+    x_members.pop_back();
+    return added;
+  }
+  // Whoever sleeps did not arm what is new.
+  x_wait->wake();
+  return 0;
+}
+
+void WaitSet::remove(fid_t object, int fd) noexcept {
+  const std::lock_guard guard(x_mutex);
+  x_wait->remove(fd);
+  std::erase(x_members, object);
+}
+
+/// Of all members: news of one, else busy if one could not be armed.
+Readiness WaitSet::look() noexcept {
+  const std::lock_guard guard(x_mutex);
+  x_wait->clear();
+  Readiness all = Readiness::armed;
+  for (fid_t member : x_members) {
+    const Readiness one = readiness(member);
+    if (one == Readiness::news) return one;
+    if (one == Readiness::busy) all = one;
+  }
+  return all;
+}
+
+int WaitSet::wait(int timeout_ms) noexcept {
+  if (!x_wait->owned()) return -FI_EOPBADSTATE;
+  const Deadline deadline(timeout_ms);
+  {
+    const std::lock_guard guard(x_mutex);
+    ++x_inside;
+  }
+  int result = 0;
+  for (;;) {
+    const bool over = deadline.left() == 0;
+    const Readiness found = look();
+    if (found == Readiness::news) break;
+    if (over) {
+      result = -FI_ETIMEDOUT;
+      break;
+    }
+    if (found == Readiness::armed)
+      x_wait->wait(deadline);
+    else
+      sched_yield();  // whoever has the work in hand
+  }
+  const std::lock_guard guard(x_mutex);
+  --x_inside;
+  return result;
+}
+
+int WaitSet::try_wait() noexcept {
+  return look() == Readiness::armed ? 0 : -FI_EAGAIN;
+}
+
+int WaitSet::control(int command, void* argument) noexcept {
+  return control_wait_object(x_wait.get(), x_wait_object, command, argument);
+}
+
+int WaitSet::close() noexcept {
+  Fabric& fabric = x_fabric;
+  {
+    const std::lock_guard guard(x_mutex);
+    if (!x_members.empty() || x_inside) return -FI_EBUSY;
+  }
+  delete this;
+  fabric.child_closed();
+  return 0;
+}
+
+int WaitSetMember::join(fid_wait* set, fid_t object, int fd) {
+  if (!set) {
+    ERDMA_INFO(FABRIC, "FI_WAIT_SET without a wait_set\n");
+    return -FI_EINVAL;
+  }
+  if (const int added = WaitSet::from(set).add(object, fd)) return added;
+  x_set = &WaitSet::from(set);
+  x_object = object;
+  x_fd = fd;
+  return 0;
+}
+
+// --- C entry points -----------------------------------------------------------------------------
+
+namespace {
+
+int wait_wait(fid_wait* set, int timeout_ms) noexcept {
+  return WaitSet::from(set).wait(timeout_ms);
+}
+int wait_control(fid_t set, int command, void* argument) noexcept {
+  return WaitSet::from(set).control(command, argument);
+}
+int wait_close(fid_t set) noexcept {
+  return WaitSet::from(set).close();
+}
+
+fi_ops g_fid_ops = {sizeof(fi_ops), wait_close, no_bind,   wait_control,
+                    no_ops_open,    no_tostr,   no_ops_set};
+fi_ops_wait g_wait_ops = {sizeof(fi_ops_wait), wait_wait};
+
+}  // namespace
+
+WaitSet::WaitSet(Fabric& fabric, std::unique_ptr<WaitObject> wait, fi_wait_obj object) noexcept
+    : fid_wait{{FI_CLASS_WAIT, nullptr, &g_fid_ops}, &g_wait_ops},
+      x_fabric(fabric),
+      x_wait(std::move(wait)),
+      x_wait_object(object) {}
+
+int open_wait_set(fid_fabric* fid, fi_wait_attr* attr, fid_wait** set) noexcept {
+  if (!attr || !set || attr->flags) return -FI_EINVAL;
+  return abi_call([&] {
+    const int object = enum_value(attr->wait_obj);
+    if (object == FI_WAIT_NONE || object == FI_WAIT_SET) return -FI_EINVAL;
+    util::Result<std::unique_ptr<WaitObject>> wait = make_wait_object(object);
+    if (!wait) return wait.error();
+    Fabric& fabric = Fabric::from(fid);
+    *set = std::make_unique<WaitSet>(fabric, std::move(*wait), attr->wait_obj).release();
+    fabric.child_opened();
+    return 0;
+  });
+}
+
+}  // namespace erdma::fabric

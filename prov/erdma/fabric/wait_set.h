@@ -1,0 +1,73 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_eq.h>
+
+#include "fabric/wait.h"
+
+namespace erdma::fabric {
+
+class Fabric;
+
+/// One wait set: its descriptor is readable when that of one of its members is. Thread-safe by its
+/// own mutex, which is taken before the lock of a domain, and not held while a thread sleeps.
+/// Invariant: outlives its members; fi_close is -FI_EBUSY until then.
+class WaitSet final : public fid_wait {
+ public:
+  static WaitSet& from(fid_wait* set) noexcept { return static_cast<WaitSet&>(*set); }
+  static WaitSet& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_wait*>(fid)); }
+
+  WaitSet(Fabric& fabric, std::unique_ptr<WaitObject> wait, fi_wait_obj object) noexcept;
+
+  /// `fd` is readable when the object has news, and while it does not know whether it has.
+  int add(fid_t object, int fd);
+  /// After return no thread looks at the object on behalf of the set.
+  void remove(fid_t object, int fd) noexcept;
+
+  /// fi_wait(3): 0 if a member has news, -FI_ETIMEDOUT.
+  int wait(int timeout_ms) noexcept;
+  /// For fi_trywait(3).
+  int try_wait() noexcept;
+  int control(int command, void* argument) noexcept;
+  int close() noexcept;
+
+ private:
+  Readiness look() noexcept;
+
+  Fabric& x_fabric;
+  std::mutex x_mutex;
+  std::vector<fid_t> x_members;
+  unsigned x_inside = 0;  ///< threads in wait()
+  std::unique_ptr<WaitObject> x_wait;
+  const fi_wait_obj x_wait_object;
+};
+
+/// An object's place in the wait set of its attributes, if it has one there; ends with it.
+class WaitSetMember {
+ public:
+  WaitSetMember() noexcept = default;
+  WaitSetMember(const WaitSetMember&) = delete;
+  WaitSetMember& operator=(const WaitSetMember&) = delete;
+  ~WaitSetMember() { leave(); }
+
+  int join(fid_wait* set, fid_t object, int fd);
+  void leave() noexcept {
+    if (x_set) std::exchange(x_set, nullptr)->remove(x_object, x_fd);
+  }
+
+ private:
+  WaitSet* x_set = nullptr;
+  fid_t x_object = nullptr;
+  int x_fd = -1;
+};
+
+/// fi_wait_open(3).
+int open_wait_set(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** set) noexcept;
+
+}  // namespace erdma::fabric
