@@ -249,97 +249,6 @@ START_TEST(tagged_and_untagged_messages_do_not_meet) {
 }
 END_TEST
 
-// --- multi-receive ------------------------------------------------------------------------------
-
-START_TEST(multi_receive_fills_one_buffer_and_releases_it_with_the_last_message) {
-  Pair pair;
-  pair.b.engine.set_min_multi_recv(100);
-  std::vector<char> buffer(3000);
-  iovec iov{buffer.data(), buffer.size()};
-  auto args = Node::receive_args(iov, 0, &g_two);
-  args.tagged = false;
-  args.multi = true;
-  const size_t lengths[] = {10, 1500, 1400};
-  std::vector<std::vector<char>> messages;
-  const auto post = [&] { ck_assert_int_eq(pair.b.engine.post_receive(args), 0); };
-  if (_i == 0) post();
-  for (const size_t length : lengths) {
-    messages.push_back(pattern(length, unsigned(length)));
-    const iovec from{messages.back().data(), length};
-    auto send = Node::send_args(1, from, 0);
-    send.tagged = false;
-    must(pair.a.engine.post_send(send));
-  }
-  pair.settle();
-  if (_i == 1) post();
-  pair.settle();
-  ck_assert_uint_eq(pair.b.received.entries.size(), 3);
-  unsigned releases = 0;
-  for (size_t i = 0; i < 3; ++i) {
-    const ErrorCompletion received = pair.b.received.take();
-    ck_assert_int_eq(received.error, 0);
-    ck_assert_ptr_eq(received.context, &g_two);
-    const char* at = static_cast<const char*>(received.buffer);
-    const auto message = std::find_if(messages.begin(), messages.end(), [&](const auto& each) {
-      return each.size() == received.length;
-    });
-    ck_assert(message != messages.end());
-    ck_assert(std::equal(message->begin(), message->end(), at));
-    if (received.flags & FI_MULTI_RECV) {
-      ++releases;
-      ck_assert_uint_eq(i, 2);
-    }
-  }
-  ck_assert_uint_eq(releases, 1);
-}
-END_TEST
-
-START_TEST(multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them) {
-  Pair pair;
-  pair.b.engine.set_min_multi_recv(100);
-  const auto message = pattern(100);
-  const iovec from{const_cast<char*>(message.data()), message.size()};
-  auto send = Node::send_args(1, from, 0);
-  send.tagged = false;
-  for (int i = 0; i < 3; ++i) must(pair.a.engine.post_send(send));
-  pair.settle();
-  std::vector<char> buffer(250);
-  iovec iov{buffer.data(), buffer.size()};
-  auto args = Node::receive_args(iov, 0, &g_two);
-  args.tagged = false;
-  args.multi = true;
-  must(pair.b.engine.post_receive(args));
-  ck_assert_uint_eq(pair.b.received.entries.size(), 2);
-  ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, 0);
-  ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, FI_MULTI_RECV);
-}
-END_TEST
-
-START_TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message) {
-  Pair pair;
-  pair.b.transport.behaviour.hold_transfers = true;
-  std::vector<char> buffer(10000);
-  iovec iov{buffer.data(), buffer.size()};
-  auto args = Node::receive_args(iov, 0, &g_two);
-  args.tagged = false;
-  args.multi = true;
-  must(pair.b.engine.post_receive(args));
-  const auto message = pattern(5000);
-  const iovec from{const_cast<char*>(message.data()), message.size()};
-  auto send = Node::send_args(1, from, 0);
-  send.tagged = false;
-  must(pair.a.engine.post_send(send));
-  for (int i = 0; i < 4; ++i) pair.b.engine.progress();
-  ck_assert_int_eq(pair.b.engine.cancel(&g_two), 0);
-  ck_assert(pair.b.received.entries.empty());
-  pair.b.transport.behaviour.hold_transfers = false;
-  pair.settle();
-  ck_assert_int_eq(pair.b.received.take().error, 0);
-  ck_assert_int_eq(pair.b.received.take().error, FI_ECANCELED);
-  ck_assert(pair.b.received.entries.empty());
-}
-END_TEST
-
 // --- peek, claim, discard, cancel ---------------------------------------------------------------
 
 START_TEST(peek_that_misses_is_an_error_completion_enomsg) {
@@ -559,10 +468,6 @@ Suite* engine_suite() {
   tcase_add_test(tc, tagged_and_untagged_messages_do_not_meet);
   suite_add_tcase(suite, tc);
   tc = tcase_create("receives");
-  tcase_add_loop_test(tc, multi_receive_fills_one_buffer_and_releases_it_with_the_last_message, 0,
-                      2);
-  tcase_add_test(tc, multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them);
-  tcase_add_test(tc, multi_receive_cancelled_with_a_message_in_it_ends_after_that_message);
   tcase_add_test(tc, peek_that_misses_is_an_error_completion_enomsg);
   tcase_add_loop_test(tc, peek_reports_length_tag_and_source_and_leaves_the_message, 0, 2);
   tcase_add_loop_test(tc, claimed_message_goes_to_the_claim_and_to_nobody_else, 0, 2);

@@ -40,7 +40,8 @@ int Endpoint::open(Domain& domain, const fi_info& info, fid_ep** ep, void* conte
 Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
     : x_domain(domain),
       x_epoch(util::process_epoch()),
-      x_directed((info.caps & FI_DIRECTED_RECV) != 0),
+      x_directed(info.caps),
+      x_tagged_multi((info.caps & kTaggedMultiRecv) != 0),
       x_sent(this),
       x_received(this),
       x_reads(this),
@@ -135,6 +136,7 @@ void Endpoint::compute_defaults() noexcept {
   x_received.unasked = x_shared && !x_received.selective;
   x_receive_defaults.report = !x_received.selective || (x_rx_flags & FI_COMPLETION);
   x_receive_defaults.multi = (x_rx_flags & FI_MULTI_RECV) != 0;
+  x_receive_defaults.tagged_multi = x_receive_defaults.multi && x_tagged_multi;
 }
 
 int Endpoint::close() noexcept {

@@ -18,6 +18,7 @@
 #include "fabric/av.h"
 #include "fabric/completion_port.h"
 #include "fabric/domain.h"
+#include "fabric/info_offer.h"
 #include "fabric/progress.h"
 #include "fabric/transport_set.h"
 #include "protocol/engine.h"
@@ -38,6 +39,19 @@ struct OpDefaults {
   bool report = true;
   bool until_delivered = false;
   bool multi = false;
+  bool tagged_multi = false;
+};
+
+/// Of which receives the source counts; of the others it is ignored.
+struct Directed {
+  explicit Directed(uint64_t caps) noexcept
+      : untagged((caps & FI_DIRECTED_RECV) != 0),
+        tagged((caps & (FI_DIRECTED_RECV | kTaggedDirectedRecv)) != 0) {}
+  uint64_t filter(uint64_t fi_addr, bool is_tagged) const noexcept {
+    return (is_tagged ? tagged : untagged) ? fi_addr : FI_ADDR_UNSPEC;
+  }
+  bool untagged;
+  bool tagged;
 };
 
 /// One FI_EP_RDM endpoint. Data entry points (endpoint_msg, _tagged, _rma, _atomic.cc) are reached
@@ -102,9 +116,11 @@ class Endpoint final : public fid_ep,
   // Data path.
   const OpDefaults& send_defaults() const noexcept { return x_send_defaults; }
   const OpDefaults& receive_defaults() const noexcept { return x_receive_defaults; }
-  uint64_t source_filter(uint64_t fi_addr) const noexcept {
-    return x_directed ? fi_addr : FI_ADDR_UNSPEC;
+  uint64_t source_filter(uint64_t fi_addr, bool is_tagged) const noexcept {
+    return x_directed.filter(fi_addr, is_tagged);
   }
+  /// FI_TAGGED_MULTI_RECV.
+  bool takes_tagged_multi() const noexcept { return x_tagged_multi; }
   bool selective_send() const noexcept { return x_sent.selective; }
   bool selective_receive() const noexcept { return x_received.selective; }
   ssize_t send(const protocol::SendArgs& args) noexcept;
@@ -167,7 +183,8 @@ class Endpoint final : public fid_ep,
   const uint32_t x_epoch;
   OpDefaults x_send_defaults;
   OpDefaults x_receive_defaults;
-  bool x_directed;
+  const Directed x_directed;
+  const bool x_tagged_multi;
   static constexpr uint8_t kArmed = 1, kWorks = 2;
   uint8_t x_attention = 0;  ///< what is to be done after each step of the engine
   CompletionPort x_sent;

@@ -84,10 +84,16 @@ ssize_t injectdata(fid_ep* ep, const void* buffer, size_t length, uint64_t data,
 
 // --- fi_tagged(3) -------------------------------------------------------------------------------
 
+/// FI_MULTI_RECV is for messages without a tag where it is not offered for others.
+uint64_t tagged_flags(fid_ep* ep) noexcept {
+  const bool multi = Endpoint::from(real(ep)).takes_tagged_multi();
+  return alias(ep).receive_flags() & ~(multi ? 0 : FI_MULTI_RECV);
+}
+
 ssize_t trecvv(fid_ep* ep, const iovec* iov, void** desc, size_t count, fi_addr_t source,
                uint64_t tag, uint64_t ignore, void* context) noexcept {
   const fi_msg_tagged msg{iov, desc, count, source, tag, ignore, context, 0};
-  return fi_trecvmsg(real(ep), &msg, alias(ep).receive_flags());
+  return fi_trecvmsg(real(ep), &msg, tagged_flags(ep));
 }
 ssize_t trecv(fid_ep* ep, void* buffer, size_t length, void* desc, fi_addr_t source, uint64_t tag,
               uint64_t ignore, void* context) noexcept {

@@ -86,9 +86,17 @@ protocol::ReceiveArgs receive_args(const Receiver& ep, const iovec* iov, size_t 
                                    size_t length, const Wanted& wanted, void* context,
                                    bool tagged) noexcept {
   const OpDefaults& defaults = ep.receive_defaults();
-  return {
-      iov,     count,  length,          ep.source_filter(wanted.source), wanted.tag, wanted.ignore,
-      context, tagged, defaults.report, defaults.multi && !tagged,       false};
+  return {iov,
+          count,
+          length,
+          ep.source_filter(wanted.source, tagged),
+          wanted.tag,
+          wanted.ignore,
+          context,
+          tagged,
+          defaults.report,
+          tagged ? defaults.tagged_multi : defaults.multi,
+          false};
 }
 
 /// What entry points do with a message on endpoints without FI_HMEM: buffers are host memory.

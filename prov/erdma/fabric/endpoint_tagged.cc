@@ -56,11 +56,14 @@ template <typename Receiver>
 int take(const Receiver& ep, const fi_msg_tagged& msg, uint64_t flags,
          protocol::ReceiveArgs& args) noexcept {
   size_t length = 0;
-  if (flags & ~((kReceiveFlags & ~FI_MULTI_RECV) | kProbeFlags)) return -FI_EBADFLAGS;
+  if (flags & ~(kReceiveFlags | kProbeFlags)) return -FI_EBADFLAGS;
+  if (flags & FI_MULTI_RECV && (!ep.takes_tagged_multi() || flags & kProbeFlags))
+    return -FI_EBADFLAGS;
   if (const int bad = check_iov(msg.msg_iov, msg.iov_count, length)) return bad;
   args = receive_args(ep, msg.msg_iov, msg.iov_count, length, {msg.addr, msg.tag, msg.ignore},
                       msg.context, true);
   args.report = !ep.selective_receive() || (flags & FI_COMPLETION);
+  args.multi = (flags & FI_MULTI_RECV) != 0;
   return 0;
 }
 

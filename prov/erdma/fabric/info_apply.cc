@@ -29,8 +29,11 @@ uint64_t answer_caps(uint64_t offered, uint64_t asked, uint64_t inherited) {
   return (with_directions(asked ? asked : inherited) | kFreeCaps) & offered;
 }
 
-/// Whoever asks for nothing in particular, but offers no mr_mode for it, gets messages only.
+/// Whoever asks for nothing in particular, but offers no mr_mode for it, gets messages only; and an
+/// application of API 1.x nothing that it can't know.
 uint64_t unasked_caps(uint64_t offered, uint32_t version, const fi_info* hints) {
+  if (FI_VERSION_LT(version, FI_VERSION(2, 0)))
+    offered &= ~(kTaggedMultiRecv | kTaggedDirectedRecv);
   constexpr uint64_t kOneSided = kOneSidedCaps | kTargetCaps | FI_READ | FI_WRITE;
   const bool told = hints && hints->domain_attr;
   if (!told || mode_permits_target(version, hints->domain_attr->mr_mode)) return offered;

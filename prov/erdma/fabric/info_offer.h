@@ -23,13 +23,22 @@ inline constexpr char kShmDomainName[] = "shm";
 inline constexpr int kMrBasic = 1;
 inline constexpr int kMrScalable = 2;
 
+/// Of tagged receives only, in libfabric 2; 0 where its headers are older.
+#ifdef FI_TAGGED_MULTI_RECV
+inline constexpr uint64_t kTaggedMultiRecv = FI_TAGGED_MULTI_RECV;
+inline constexpr uint64_t kTaggedDirectedRecv = FI_TAGGED_DIRECTED_RECV;
+#else
+inline constexpr uint64_t kTaggedMultiRecv = 0;
+inline constexpr uint64_t kTaggedDirectedRecv = 0;
+#endif
+
 inline constexpr uint64_t kOneSidedCaps = FI_RMA | FI_ATOMIC;
 inline constexpr uint64_t kTargetCaps = FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT;
 inline constexpr uint64_t kTxCaps =
     FI_MSG | FI_TAGGED | FI_SEND | kOneSidedCaps | FI_READ | FI_WRITE | FI_TRIGGER;
 inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_RECV |
                                     FI_MULTI_RECV | FI_SOURCE | FI_TRIGGER | kOneSidedCaps |
-                                    kTargetCaps;
+                                    kTargetCaps | kTaggedMultiRecv | kTaggedDirectedRecv;
 inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID;
 inline constexpr uint64_t kCaps = kTxCaps | kRxCaps | kDomainCaps;
 

@@ -58,7 +58,8 @@ void SharedReceive::fail(const protocol::ErrorCompletion& completion) noexcept {
 SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context)
     : fid_ep{},
       x_domain(domain),
-      x_directed(attr && (attr->caps & FI_DIRECTED_RECV)),
+      x_directed(attr ? attr->caps : 0),
+      x_tagged_multi(attr && (attr->caps & kTaggedMultiRecv)),
       x_cuda(attr ? domain.cuda_for(attr->caps) : nullptr),
       x_receives(*this),
       x_min_multi_recv(kDefaultMinMultiRecv) {
@@ -66,6 +67,7 @@ SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* conte
   fid.context = context;
   x_defaults.report = attr && (attr->op_flags & FI_COMPLETION);
   x_defaults.multi = attr && (attr->op_flags & FI_MULTI_RECV);
+  x_defaults.tagged_multi = x_defaults.multi && x_tagged_multi;
   x_domain.child_opened();
 }
 

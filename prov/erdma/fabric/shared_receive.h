@@ -28,9 +28,10 @@ class SharedReceive final : public fid_ep, private protocol::CompletionSink {
 
   // Data path, as of an Endpoint.
   const OpDefaults& receive_defaults() const noexcept { return x_defaults; }
-  uint64_t source_filter(uint64_t fi_addr) const noexcept {
-    return x_directed ? fi_addr : FI_ADDR_UNSPEC;
+  uint64_t source_filter(uint64_t fi_addr, bool is_tagged) const noexcept {
+    return x_directed.filter(fi_addr, is_tagged);
   }
+  bool takes_tagged_multi() const noexcept { return x_tagged_multi; }
   /// How the queues are bound where it completes is not known yet: see CompletionPort::unasked.
   bool selective_receive() const noexcept { return true; }
   ssize_t receive(protocol::ReceiveArgs args) noexcept;
@@ -61,7 +62,8 @@ class SharedReceive final : public fid_ep, private protocol::CompletionSink {
 
   Domain& x_domain;
   const uint32_t x_epoch = util::process_epoch();
-  const bool x_directed;
+  const Directed x_directed;
+  const bool x_tagged_multi;
   OpDefaults x_defaults;
   hmem::Cuda* const x_cuda;  ///< null without FI_HMEM
   protocol::SharedReceives x_receives;

@@ -113,7 +113,7 @@ int Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uin
   const int placed = place(receive, space, payload, space.length);
   done.buffer = space.count ? space.iov[0].iov_base : nullptr;
   done.length = space.length;
-  if (return_space(receive)) done.flags |= FI_MULTI_RECV;
+  if (return_space(receive)) done.release_buffer();
   complete_placed(x_received, done, header.length, placed);
   retire(receive);
   return placed;

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <rdma/fabric.h>
+
 namespace erdma::protocol {
 
 /// A finished operation, in the terms of fi_cq(3). No initializers: arrays of it stay untouched.
@@ -20,6 +22,11 @@ struct CompletionEntry {
 struct Completion : CompletionEntry {
   Completion() noexcept {
     static_cast<CompletionEntry&>(*this) = {nullptr, 0, 0, nullptr, 0, 0, UINT64_MAX};
+  }
+  /// The last of a multi-receive buffer is reported whether or not the others are: fi_msg(3).
+  void release_buffer() noexcept {
+    flags |= FI_MULTI_RECV;
+    report = true;
   }
   bool report = true;  ///< false: counts, but writes no CQ entry (selective completion)
 };

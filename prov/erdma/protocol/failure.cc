@@ -124,7 +124,7 @@ void Engine::orphan(util::IntrusiveList<Delivery>& deliveries) noexcept {
     cancelled.tag = delivery->tag;
     cancelled.error = FI_ECANCELED;
     Receive* const multi = delivery->multi;
-    if (multi && return_space(*multi)) cancelled.flags |= FI_MULTI_RECV;
+    if (multi && return_space(*multi)) cancelled.release_buffer();
     x_deliveries.release(*delivery);
     x_queues->orphans.fail(cancelled);
     if (multi) x_queues->retire(*multi, x_queues->orphans);

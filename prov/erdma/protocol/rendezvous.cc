@@ -174,7 +174,7 @@ void Engine::finish_delivery(Delivery& delivery, int status) noexcept {
   Receive* const multi = delivery.multi;
   if (multi) {
     done.buffer = delivery.buffers.count ? delivery.buffers.iov[0].iov_base : nullptr;
-    if (return_space(*multi)) done.flags |= FI_MULTI_RECV;
+    if (return_space(*multi)) done.release_buffer();
   }
   CompletionSink& sink = *delivery.sink;
   x_deliveries.release(delivery);

@@ -1,0 +1,215 @@
+// FI_TAGGED_MULTI_RECV and FI_TAGGED_DIRECTED_RECV, which headers of libfabric 2 have.
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "fabric/info_offer.h"
+#include "fabric/rig.h"
+
+namespace {
+
+using namespace erdma::test;
+using erdma::fabric::kTaggedDirectedRecv;
+using erdma::fabric::kTaggedMultiRecv;
+
+constexpr uint64_t kDirectedBit = uint64_t{1} << 45, kMultiBit = uint64_t{1} << 46;
+constexpr bool kOffered = kTaggedMultiRecv != 0;
+constexpr uint32_t kNew = FI_VERSION(2, 0);
+
+int asked(uint64_t caps) {
+  fi_info *hints = fi_allocinfo(), *info = nullptr;
+  hints->caps = caps;
+  const int rc = provider()->getinfo(kNew, nullptr, nullptr, 0, hints, &info);
+  if (rc == 0) ck_assert_uint_eq(info->caps & caps, caps);
+  if (rc == 0) ck_assert_uint_eq(info->rx_attr->caps & caps, caps);
+  fi_freeinfo(hints);
+  if (info) fi_freeinfo(info);
+  return rc;
+}
+
+/// An endpoint with these capabilities and default flags, and a peer that sends.
+struct Pair {
+  explicit Pair(uint64_t caps, uint64_t op_flags = 0)
+      : root({.version = kNew, .caps = caps}), other({.version = kNew}) {
+    root.info->rx_attr->op_flags = op_flags;
+    b = std::make_unique<Port>(root);
+    a = std::make_unique<Port>(other);
+    to = a->insert(*b);
+    from = b->insert(*a);
+  }
+  ssize_t post(uint64_t flags, uint64_t tag = 0, uint64_t ignore = UINT64_MAX,
+               fi_addr_t source = FI_ADDR_UNSPEC) {
+    const iovec iov{buffer, sizeof(buffer)};
+    const fi_msg_tagged msg{&iov, nullptr, 1, source, tag, ignore, &context, 0};
+    return fi_trecvmsg(b->ep, &msg, flags);
+  }
+  void send(uint64_t tag) {
+    char word[50];
+    std::memset(word, char(tag), sizeof(word));
+    ck_assert_int_eq(fi_tinject(a->ep, word, sizeof(word), to, tag), 0);
+  }
+  fi_cq_tagged_entry wait() { return b->wait(a.get()); }
+
+  Root root, other;
+  std::unique_ptr<Port> b, a;
+  fi_addr_t to, from;
+  char buffer[256];
+  fi_context context;
+};
+
+START_TEST(they_are_offered_by_headers_that_have_them_to_who_asks) {
+  const int expected = kOffered ? 0 : -FI_ENODATA;
+  ck_assert_int_eq(asked(FI_TAGGED | kMultiBit), expected);
+  ck_assert_int_eq(asked(FI_TAGGED | kDirectedBit), expected);
+  ck_assert_int_eq(asked(uint64_t{1} << 48), -FI_ENODATA);  // FI_EXACT_DIRECTED_RECV
+  ck_assert(!kOffered || (kTaggedMultiRecv == kMultiBit && kTaggedDirectedRecv == kDirectedBit));
+}
+END_TEST
+
+START_TEST(without_the_capability_the_flag_is_refused_and_as_a_default_ignored) {
+  Pair pair(FI_TAGGED, FI_MULTI_RECV);
+  ck_assert_int_eq(pair.post(FI_MULTI_RECV), -FI_EBADFLAGS);
+  ck_assert_int_eq(fi_trecv(pair.b->ep, pair.buffer, sizeof(pair.buffer), nullptr, FI_ADDR_UNSPEC,
+                            7, 0, &pair.context),
+                   0);
+  pair.send(7);
+  const fi_cq_tagged_entry entry = pair.wait();
+  ck_assert_uint_eq(entry.flags, FI_RECV | FI_TAGGED);
+  pair.send(7);
+  ck_assert_int_eq(fi_trecv(pair.b->ep, pair.buffer, sizeof(pair.buffer), nullptr, FI_ADDR_UNSPEC,
+                            7, 0, pair.buffer),
+                   0);
+  ck_assert_ptr_eq(pair.wait().op_context, pair.buffer);  // the first buffer took one message
+}
+END_TEST
+
+void fill(Pair& pair) {
+  for (uint64_t i = 1; i <= 4; ++i) {
+    pair.send(i);
+    const fi_cq_tagged_entry entry = pair.wait();
+    ck_assert_ptr_eq(entry.op_context, &pair.context);
+    ck_assert_uint_eq(entry.tag, i);
+    ck_assert_uint_eq(entry.len, 50);
+    ck_assert_ptr_eq(entry.buf, pair.buffer + 50 * (i - 1));
+    ck_assert_int_eq(*static_cast<char*>(entry.buf), char(i));
+    ck_assert_uint_eq(entry.flags, FI_RECV | FI_TAGGED | (i == 4 ? FI_MULTI_RECV : 0));
+  }
+}
+
+START_TEST(one_buffer_takes_messages_until_it_is_used_up) {
+  Pair pair(FI_TAGGED | kTaggedMultiRecv, _i ? FI_MULTI_RECV : 0);
+  if (_i)  // by default
+    ck_assert_int_eq(fi_trecv(pair.b->ep, pair.buffer, sizeof(pair.buffer), nullptr, FI_ADDR_UNSPEC,
+                              0, UINT64_MAX, &pair.context),
+                     0);
+  else
+    ck_assert_int_eq(pair.post(FI_MULTI_RECV), 0);
+  fill(pair);
+  ck_assert_int_eq(fi_cancel(&pair.b->ep->fid, &pair.context), -FI_ENOENT);
+}
+END_TEST
+
+START_TEST(a_buffer_takes_what_came_before_it_and_can_be_cancelled) {
+  Pair pair(FI_TAGGED | kTaggedMultiRecv);
+  for (const uint64_t tag : {0x11, 0x21, 0x12}) pair.send(tag);
+  ck_assert_int_eq(pair.post(FI_PEEK, 0x21, 0), 0);  // until it is there
+  for (;;) {
+    fi_cq_tagged_entry entry;
+    fi_cq_err_entry error{};
+    const ssize_t rc = fi_cq_read(pair.b->cq, &entry, 1);
+    pair.a->progress();
+    if (rc == 1) break;
+    if (rc != -FI_EAVAIL) continue;
+    ck_assert_int_eq(fi_cq_readerr(pair.b->cq, &error, 0), 1);
+    ck_assert_int_eq(error.err, FI_ENOMSG);
+    ck_assert_int_eq(pair.post(FI_PEEK, 0x21, 0), 0);
+  }
+  ck_assert_int_eq(pair.post(FI_MULTI_RECV, 0x10, 0x0F), 0);
+  ck_assert_uint_eq(pair.wait().tag, 0x11);
+  ck_assert_uint_eq(pair.wait().tag, 0x12);
+  ck_assert_int_eq(fi_cancel(&pair.b->ep->fid, &pair.context), 0);
+  const fi_cq_err_entry error = pair.b->wait_error();
+  ck_assert_int_eq(error.err, FI_ECANCELED);
+  ck_assert_ptr_eq(error.op_context, &pair.context);
+  ck_assert_int_eq(pair.post(0, 0x21, 0), 0);
+  ck_assert_uint_eq(pair.wait().tag, 0x21);
+}
+END_TEST
+
+START_TEST(a_peek_or_claim_takes_no_buffer_for_several) {
+  Pair pair(FI_TAGGED | kTaggedMultiRecv);
+  for (const uint64_t probe : {FI_PEEK, FI_CLAIM, FI_PEEK | FI_CLAIM, FI_PEEK | FI_DISCARD})
+    ck_assert_int_eq(pair.post(FI_MULTI_RECV | probe), -FI_EBADFLAGS);
+}
+END_TEST
+
+/// Of two receives the first names who does not send.
+START_TEST(the_source_counts_for_the_receives_that_it_was_asked_for) {
+  const struct {
+    uint64_t caps;
+    bool tagged, untagged;
+  } cases[] = {{0, false, false}, {FI_DIRECTED_RECV, true, true}, {kDirectedBit, true, false}};
+  const auto& c = cases[_i];
+  if (c.caps == kDirectedBit && !kOffered) return;
+  Pair pair(FI_MSG | FI_TAGGED | c.caps);
+  const fi_addr_t self = pair.b->insert(*pair.b);
+  char bytes[2][50];
+  fid_ep* const ep = pair.b->ep;
+  for (int i = 0; i < 2; ++i) {
+    const fi_addr_t source = i ? pair.from : self;
+    ck_assert_int_eq(fi_trecv(ep, bytes[i], 50, nullptr, source, 1, 0, &bytes[i]), 0);
+  }
+  pair.send(1);
+  ck_assert_ptr_eq(pair.wait().op_context, &bytes[c.tagged]);
+  for (int i = 0; i < 2; ++i) {
+    const fi_addr_t source = i ? pair.from : self;
+    ck_assert_int_eq(fi_recv(ep, bytes[i], 50, nullptr, source, &bytes[i]), 0);
+  }
+  ck_assert_int_eq(fi_inject(pair.a->ep, "u", 1, pair.to), 0);
+  ck_assert_ptr_eq(pair.wait().op_context, &bytes[c.untagged]);
+}
+END_TEST
+
+/// A receive for anyone takes its turn among those that name their sender.
+START_TEST(a_wildcard_takes_its_turn_among_directed_receives) {
+  Pair pair(FI_TAGGED | FI_DIRECTED_RECV);
+  const fi_addr_t self = pair.b->insert(*pair.b);
+  const fi_addr_t sources[] = {self, FI_ADDR_UNSPEC, pair.from, FI_ADDR_UNSPEC};
+  char bytes[4][50];
+  for (int i = 0; i < 4; ++i)
+    ck_assert_int_eq(fi_trecv(pair.b->ep, bytes[i], 50, nullptr, sources[i], 1, 0, &bytes[i]), 0);
+  for (const int expected : {1, 2, 3}) {
+    pair.send(1);
+    ck_assert_ptr_eq(pair.wait().op_context, &bytes[expected]);
+  }
+  pair.send(1);  // waits: the receive that is left is for another
+  ck_assert_int_eq(fi_tinject(pair.b->ep, "self", 4, self, 1), 0);
+  ck_assert_ptr_eq(pair.wait().op_context, &bytes[0]);
+  ck_assert_int_eq(fi_trecv(pair.b->ep, bytes[1], 50, nullptr, FI_ADDR_UNSPEC, 1, 0, &pair.context),
+                   0);
+  ck_assert_ptr_eq(pair.wait().op_context, &pair.context);
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("tagged_receive");
+  TCase* tc = tcase_create("tagged_receive");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, they_are_offered_by_headers_that_have_them_to_who_asks);
+  tcase_add_test(tc, without_the_capability_the_flag_is_refused_and_as_a_default_ignored);
+  tcase_add_loop_test(tc, the_source_counts_for_the_receives_that_it_was_asked_for, 0, 3);
+  tcase_add_test(tc, a_wildcard_takes_its_turn_among_directed_receives);
+  if (kOffered) {
+    tcase_add_loop_test(tc, one_buffer_takes_messages_until_it_is_used_up, 0, 2);
+    tcase_add_test(tc, a_buffer_takes_what_came_before_it_and_can_be_cancelled);
+    tcase_add_test(tc, a_peek_or_claim_takes_no_buffer_for_several);
+  }
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

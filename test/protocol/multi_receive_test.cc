@@ -1,0 +1,232 @@
+// FI_MULTI_RECV: one buffer for several messages, with and without tags.
+#include <algorithm>
+#include <vector>
+
+#include "protocol/pair.h"
+
+namespace {
+
+using namespace erdma::test;
+using erdma::protocol::ErrorCompletion;
+
+int g_one, g_two;
+
+START_TEST(multi_receive_fills_one_buffer_and_releases_it_with_the_last_message) {
+  const bool late = _i & 1, tagged = _i & 2;
+  Pair pair;
+  pair.b.engine.set_min_multi_recv(100);
+  std::vector<char> buffer(3000);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_two);
+  args.tagged = tagged;
+  args.multi = true;
+  const size_t lengths[] = {10, 1500, 1400};
+  std::vector<std::vector<char>> messages;
+  const auto post = [&] { ck_assert_int_eq(pair.b.engine.post_receive(args), 0); };
+  if (!late) post();
+  for (const size_t length : lengths) {
+    messages.push_back(pattern(length, unsigned(length)));
+    const iovec from{messages.back().data(), length};
+    auto send = Node::send_args(1, from, 0);
+    send.tagged = tagged;
+    must(pair.a.engine.post_send(send));
+  }
+  pair.settle();
+  if (late) post();
+  pair.settle();
+  ck_assert_uint_eq(pair.b.received.entries.size(), 3);
+  unsigned releases = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const ErrorCompletion received = pair.b.received.take();
+    ck_assert_int_eq(received.error, 0);
+    ck_assert_ptr_eq(received.context, &g_two);
+    const char* at = static_cast<const char*>(received.buffer);
+    const auto message = std::find_if(messages.begin(), messages.end(), [&](const auto& each) {
+      return each.size() == received.length;
+    });
+    ck_assert(message != messages.end());
+    ck_assert(std::equal(message->begin(), message->end(), at));
+    if (received.flags & FI_MULTI_RECV) {
+      ++releases;
+      ck_assert_uint_eq(i, 2);
+    }
+  }
+  ck_assert_uint_eq(releases, 1);
+}
+END_TEST
+
+START_TEST(multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them) {
+  Pair pair;
+  pair.b.engine.set_min_multi_recv(100);
+  const auto message = pattern(100);
+  const iovec from{const_cast<char*>(message.data()), message.size()};
+  auto send = Node::send_args(1, from, 0);
+  send.tagged = _i;
+  for (int i = 0; i < 3; ++i) must(pair.a.engine.post_send(send));
+  pair.settle();
+  std::vector<char> buffer(250);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_two);
+  args.tagged = _i;
+  args.multi = true;
+  must(pair.b.engine.post_receive(args));
+  ck_assert_uint_eq(pair.b.received.entries.size(), 2);
+  ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, 0);
+  ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, FI_MULTI_RECV);
+}
+END_TEST
+
+START_TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message) {
+  Pair pair;
+  pair.b.transport.behaviour.hold_transfers = true;
+  std::vector<char> buffer(10000);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_two);
+  args.tagged = _i;
+  args.multi = true;
+  must(pair.b.engine.post_receive(args));
+  const auto message = pattern(5000);
+  const iovec from{const_cast<char*>(message.data()), message.size()};
+  auto send = Node::send_args(1, from, 0);
+  send.tagged = _i;
+  must(pair.a.engine.post_send(send));
+  for (int i = 0; i < 4; ++i) pair.b.engine.progress();
+  ck_assert_int_eq(pair.b.engine.cancel(&g_two), 0);
+  ck_assert(pair.b.received.entries.empty());
+  pair.b.transport.behaviour.hold_transfers = false;
+  pair.settle();
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert_int_eq(pair.b.received.take().error, FI_ECANCELED);
+  ck_assert(pair.b.received.entries.empty());
+}
+END_TEST
+
+START_TEST(tagged_multi_receive_takes_only_what_matches) {
+  Pair pair;
+  std::vector<char> buffer(1000);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0x10, &g_one, 0x0F, 0);
+  args.multi = true;
+  const auto message = pattern(100);
+  must(pair.a.send(1, message.data(), 100, 0x11));
+  pair.settle();
+  must(pair.b.engine.post_receive(args));
+  must(pair.b.send(1, message.data(), 100, 0x12));  // of another source
+  must(pair.a.send(1, message.data(), 100, 0x20));  // of another tag
+  must(pair.a.send(1, message.data(), 50, 0x1F));
+  pair.settle();
+  ck_assert_uint_eq(pair.b.received.entries.size(), 2);
+  const ErrorCompletion first = pair.b.received.take(), second = pair.b.received.take();
+  ck_assert_uint_eq(first.tag, 0x11);
+  ck_assert_ptr_eq(first.buffer, buffer.data());
+  ck_assert_uint_eq(second.tag, 0x1F);
+  ck_assert_ptr_eq(second.buffer, buffer.data() + 100);
+  ck_assert_uint_eq(second.length, 50);
+  ck_assert_uint_eq(second.flags, FI_RECV | FI_TAGGED);
+  std::vector<char> other(100);
+  for (const uint64_t tag : {0x12, 0x20}) must(pair.b.receive(other.data(), 100, tag, &g_two));
+  pair.settle();
+  ck_assert_uint_eq(pair.b.received.entries.size(), 2);
+}
+END_TEST
+
+/// min_multi_recv is the longest message that the application expects: then none is cut.
+START_TEST(multi_receive_cuts_no_message_up_to_its_minimum) {
+  Pair pair;
+  pair.b.engine.set_min_multi_recv(100);
+  std::vector<char> buffers(2 * 350);
+  for (int i = 0; i < 2; ++i) {
+    iovec iov{buffers.data() + 350 * i, 350};
+    auto args = Node::receive_args(iov, 0, i ? &g_two : &g_one);
+    args.tagged = _i;
+    args.multi = true;
+    must(pair.b.engine.post_receive(args));
+  }
+  const auto message = pattern(100);
+  const iovec from{const_cast<char*>(message.data()), 90};
+  auto send = Node::send_args(1, from, 0);
+  send.tagged = _i;
+  for (int i = 0; i < 6; ++i) must(pair.a.engine.post_send(send));
+  pair.settle();
+  for (int i = 0; i < 6; ++i) {
+    const ErrorCompletion received = pair.b.received.take();
+    ck_assert_int_eq(received.error, 0);
+    ck_assert_uint_eq(received.length, 90);
+    ck_assert_ptr_eq(received.context, i < 3 ? &g_one : &g_two);
+    ck_assert_ptr_eq(received.buffer, buffers.data() + (i < 3 ? 0 : 350) + 90 * (i % 3));
+    ck_assert_int_eq((received.flags & FI_MULTI_RECV) != 0, i % 3 == 2);
+  }
+}
+END_TEST
+
+START_TEST(multi_receive_longer_than_the_rest_of_its_buffer_is_an_error_and_the_last) {
+  Pair pair;
+  pair.b.engine.set_min_multi_recv(10);
+  char buffer[150];
+  iovec iov{buffer, sizeof(buffer)};
+  auto args = Node::receive_args(iov, 0, &g_one);
+  args.tagged = _i;
+  args.multi = true;
+  must(pair.b.engine.post_receive(args));
+  const auto message = pattern(100);
+  const iovec from{const_cast<char*>(message.data()), 100};
+  auto send = Node::send_args(1, from, 0);
+  send.tagged = _i;
+  for (int i = 0; i < 2; ++i) must(pair.a.engine.post_send(send));
+  pair.settle();
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  const ErrorCompletion cut = pair.b.received.take();
+  ck_assert_int_eq(cut.error, FI_ETRUNC);
+  ck_assert_uint_eq(cut.length, 50);
+  ck_assert_uint_eq(cut.overflow, 50);
+  ck_assert(cut.flags & FI_MULTI_RECV);
+}
+END_TEST
+
+/// Of messages in one packet, and of those that are fetched.
+START_TEST(multi_receive_reports_its_release_even_if_it_reports_nothing_else) {
+  const size_t length = _i & 2 ? 6000 : 100;
+  Pair pair;
+  pair.b.engine.set_min_multi_recv(length);
+  std::vector<char> buffer(2 * length);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_one);
+  args.tagged = _i & 1;
+  args.multi = true;
+  args.report = false;
+  must(pair.b.engine.post_receive(args));
+  const auto message = pattern(length);
+  const iovec from{const_cast<char*>(message.data()), length};
+  auto send = Node::send_args(1, from, 0);
+  send.tagged = _i & 1;
+  for (int i = 0; i < 2; ++i) must(pair.a.engine.post_send(send));
+  pair.settle();
+  ck_assert(!pair.b.received.take().report);
+  const ErrorCompletion last = pair.b.received.take();
+  ck_assert(last.report && (last.flags & FI_MULTI_RECV));
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("multi_receive");
+  TCase* tc = tcase_create("multi_receive");
+  tcase_add_loop_test(tc, multi_receive_fills_one_buffer_and_releases_it_with_the_last_message, 0,
+                      4);
+  tcase_add_loop_test(
+      tc, multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them, 0, 2);
+  tcase_add_loop_test(tc, multi_receive_cancelled_with_a_message_in_it_ends_after_that_message, 0,
+                      2);
+  tcase_add_test(tc, tagged_multi_receive_takes_only_what_matches);
+  tcase_add_loop_test(tc, multi_receive_cuts_no_message_up_to_its_minimum, 0, 2);
+  tcase_add_loop_test(tc, multi_receive_longer_than_the_rest_of_its_buffer_is_an_error_and_the_last,
+                      0, 2);
+  tcase_add_loop_test(tc, multi_receive_reports_its_release_even_if_it_reports_nothing_else, 0, 4);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
