@@ -143,6 +143,39 @@ START_TEST(a_peek_or_claim_takes_no_buffer_for_several) {
 }
 END_TEST
 
+START_TEST(a_shared_context_takes_a_buffer_for_several) {
+  Root root({.version = kNew, .caps = FI_TAGGED | kTaggedMultiRecv}), other({.version = kNew});
+  fid_ep *srx = nullptr, *ep = nullptr;
+  ck_assert_int_eq(fi_srx_context(root.domain, root.info->rx_attr, &srx, nullptr), 0);
+  root.info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+  Port port(other);
+  fid_cq* const cq = root.open_cq();
+  fid_av* const av = root.open_av();
+  ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
+  for (fid_t object : {&av->fid, &srx->fid}) ck_assert_int_eq(fi_ep_bind(ep, object, 0), 0);
+  ck_assert_int_eq(fi_enable(ep), 0);
+  char name[64], buffer[100];
+  size_t length = sizeof(name);
+  fi_addr_t to = FI_ADDR_NOTAVAIL;
+  ck_assert_int_eq(fi_getname(&ep->fid, name, &length), 0);
+  ck_assert_int_eq(fi_av_insert(port.av, name, 1, &to, 0, nullptr), 1);
+  const iovec iov{buffer, sizeof(buffer)};
+  const fi_msg_tagged msg{&iov, nullptr, 1, FI_ADDR_UNSPEC, 8, 7, buffer, 0};
+  ck_assert_int_eq(fi_trecvmsg(srx, &msg, FI_MULTI_RECV), 0);
+  for (uint64_t i = 0; i < 2; ++i) {
+    ck_assert_int_eq(fi_tinject(port.ep, "thirty bytes, or so, of a text", 30, to, 8 + i), 0);
+    fi_cq_tagged_entry entry{};
+    while (fi_cq_read(cq, &entry, 1) == -FI_EAGAIN) port.progress();
+    ck_assert_uint_eq(entry.tag, 8 + i);
+    ck_assert_ptr_eq(entry.buf, buffer + 30 * i);
+    ck_assert_uint_eq(entry.flags, FI_RECV | FI_TAGGED | (i == 1 ? FI_MULTI_RECV : 0));
+  }
+  for (fid_t object : {&ep->fid, &srx->fid, &cq->fid, &av->fid})
+    ck_assert_int_eq(fi_close(object), 0);
+}
+END_TEST
+
 /// Of two receives the first names who does not send.
 START_TEST(the_source_counts_for_the_receives_that_it_was_asked_for) {
   const struct {
@@ -205,6 +238,7 @@ int main() {
     tcase_add_loop_test(tc, one_buffer_takes_messages_until_it_is_used_up, 0, 2);
     tcase_add_test(tc, a_buffer_takes_what_came_before_it_and_can_be_cancelled);
     tcase_add_test(tc, a_peek_or_claim_takes_no_buffer_for_several);
+    tcase_add_test(tc, a_shared_context_takes_a_buffer_for_several);
   }
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
