@@ -98,6 +98,10 @@ struct Root {
   fid_domain* domain = nullptr;
 };
 
+/// FI_OPT_CUDA_API_PERMITTED of libfabric 1.19 and later, and what ports set it to if not to true.
+constexpr int kCudaApiPermitted = 10;
+inline bool g_cuda_permitted = true;
+
 /// An enabled endpoint with an AV and one CQ of its own.
 struct Port {
   explicit Port(Root& root, fi_wait_obj wait = FI_WAIT_NONE, uint64_t cq_flags = 0)
@@ -108,6 +112,10 @@ struct Port {
     ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
     ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | cq_flags), 0);
     ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
+    if (!g_cuda_permitted)
+      ck_assert_int_eq(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, kCudaApiPermitted, &g_cuda_permitted,
+                                 sizeof(g_cuda_permitted)),
+                       0);
     ck_assert_int_eq(fi_enable(ep), 0);
   }
   Port(const Port&) = delete;

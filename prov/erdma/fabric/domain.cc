@@ -1,6 +1,7 @@
 #include "fabric/domain.h"
 
 #include <cstring>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "transport/staging/staging_transport.h"
 #include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/gpu_registrations.h"
+#include "transport/verbs/known_memory.h"
 #include "transport/verbs/verbs_transport.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
@@ -100,9 +102,9 @@ std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& reques
                                                   std::unique_ptr<transport::Transport> transport,
                                                   transport::DirectSource* direct = nullptr,
                                                   const util::SocketAddress& name = {}) {
-  if (!request.cuda) return transport;
-  return std::make_unique<transport::staging::StagingTransport>(std::move(transport), *request.cuda,
-                                                                direct, name);
+  if (!request.devices) return transport;
+  return std::make_unique<transport::staging::StagingTransport>(std::move(transport),
+                                                                *request.devices, direct, name);
 }
 
 }  // namespace
@@ -114,10 +116,15 @@ struct Domain::Nic {
   std::unique_ptr<transport::verbs::RegistrationCache> cache;
   transport::DirectSource* direct = nullptr;                  ///< of GPU memory; the cache itself
   std::unique_ptr<transport::verbs::GpuMemoryOpener> opener;  ///< of the same, for RMA
+  transport::verbs::RegistrationCache* host = nullptr;        ///< of host memory only
+  std::mutex probing;
+  int probed = 1;                                        ///< 1: not yet
+  std::unique_ptr<transport::verbs::KnownMemory> known;  ///< for who may not call CUDA
   const uint32_t epoch = util::process_epoch();
 
   ~Nic() {
     if (epoch == util::process_epoch()) return;
+    (void)known.release();
     (void)cache.release();
     (void)device.release();
   }
@@ -171,6 +178,7 @@ int Domain::open_nic(const fi_info& info) {
   auto cache = transport::verbs::RegistrationCache::create(*nic->device, config);
   if (!cache) return cache.error();
   nic->cache = std::move(*cache);
+  nic->host = nic->cache.get();
   hmem::Cuda* const cuda = config.enabled ? cuda_for(info.caps) : nullptr;
   if (cuda) {
     auto both = std::make_unique<transport::verbs::GpuRegistrations>(
@@ -188,6 +196,28 @@ int Domain::open_nic(const fi_info& info) {
 
 hmem::Cuda* Domain::cuda_for(uint64_t caps) const noexcept {
   return caps & FI_HMEM && x_settings.cuda != Switch::off ? hmem::Cuda::get() : nullptr;
+}
+
+util::Result<hmem::DeviceMemory*> Domain::memory_without_cuda(uint64_t caps) {
+  hmem::Cuda* const cuda = cuda_for(caps);
+  if (!cuda || !x_nic) {
+    ERDMA_WARN(EP_CTRL, "GPU memory can't be had without calling CUDA: %s\n",
+               cuda ? "there is no NIC here, and within a host CUDA copies it"
+                    : "the endpoint has no FI_HMEM");
+    return -FI_EOPNOTSUPP;
+  }
+  const std::lock_guard guard(x_nic->probing);
+  if (x_nic->probed == 1) {
+    auto known = std::make_unique<transport::verbs::KnownMemory>(
+        *x_nic->device, *cuda, *x_nic->host, flush_policy(x_settings.hmem_recv_flush),
+        verbs_options(x_settings, {}));
+    const int probed = known->probe();
+    if (probed == 0) x_regions.keep_device_memory_with(*known);
+    if (probed == 0) x_nic->known = std::move(known);
+    x_nic->probed = probed;
+  }
+  if (x_nic->probed) return x_nic->probed;
+  return static_cast<hmem::DeviceMemory*>(x_nic->known.get());
 }
 
 std::string Domain::key_of(const fi_info& info) const {
@@ -242,15 +272,18 @@ util::Result<TransportSet> Domain::open_shm_only(const TransportRequest& request
 util::Result<TransportSet> Domain::open_with_nic(const TransportRequest& request) {
   using transport::verbs::VerbsTransport;
   std::vector<std::unique_ptr<VerbsTransport>> elsewhere;  // hold the ports that were no good
+  transport::verbs::KnownMemory* const known = x_nic->known.get();
+  const bool without_cuda = known && request.devices == known;
   for (int attempt = 1;; ++attempt) {
     auto nic = VerbsTransport::open(verbs_options(x_settings, request.key), *x_nic->device,
-                                    *x_nic->cache, request.name);
+                                    without_cuda ? *known : *x_nic->cache, request.name);
     if (!nic) return nic.error();
     TransportSet set;
     set.name = (*nic)->name();
     const int local = request.shared_memory ? add_local(set, request) : 0;
     if (local == 0) {
-      set.nic = set.add(for_buffers(request, std::move(*nic), x_nic->direct, set.name));
+      set.nic = set.add(
+          for_buffers(request, std::move(*nic), without_cuda ? known : x_nic->direct, set.name));
       return set;
     }
     if (request.name.port() || attempt == kNameAttempts) return local;

@@ -18,7 +18,8 @@
 
 namespace erdma::hmem {
 class Cuda;
-}
+class DeviceMemory;
+}  // namespace erdma::hmem
 namespace erdma::transport {
 class Transport;
 }
@@ -31,10 +32,10 @@ struct TransportSet;
 
 /// What an endpoint asks of its transports.
 struct TransportRequest {
-  util::SocketAddress name;  ///< to listen under; port 0 = a free one
-  bool shared_memory;        ///< else local peers are reached through the NIC
-  std::string key;           ///< of the job; empty = none
-  hmem::Cuda* cuda;          ///< null: buffers are host memory
+  util::SocketAddress name;     ///< to listen under; port 0 = a free one
+  bool shared_memory;           ///< else local peers are reached through the NIC
+  std::string key;              ///< of the job; empty = none
+  hmem::DeviceMemory* devices;  ///< null: buffers are host memory
 };
 
 /// One domain: the lock that everything under it shares, the NIC with its registrations, and the
@@ -65,6 +66,10 @@ class Domain final : public fid_domain {
   bool names_us(const util::SocketAddress& address) const noexcept;
   /// The CUDA driver for whoever has these capabilities; null without FI_HMEM.
   hmem::Cuda* cuda_for(uint64_t caps) const noexcept;
+  /// What endpoints use that may not call CUDA. The first call registers GPU memory, has the NIC
+  /// read and write it, and calls CUDA for that; what came of it is remembered. -FI_EOPNOTSUPP
+  /// (logged): it can't be had.
+  util::Result<hmem::DeviceMemory*> memory_without_cuda(uint64_t caps);
   /// Whether endpoints made from the info of this domain have atomics.
   bool atomics() const noexcept { return x_atomics; }
   bool has_nic() const noexcept { return x_nic != nullptr; }

@@ -12,6 +12,7 @@
 #include "fabric/eq.h"
 #include "fabric/info.h"
 #include "fabric/shared_receive.h"
+#include "hmem/cuda.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -60,7 +61,7 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
       x_max_msg_size(kMaxMessageBytes),
       x_shared_memory(domain.settings().shm != Switch::off),
       x_key(domain.key_of(info)),
-      x_cuda(domain.cuda_for(info.caps)) {
+      x_devices(domain.cuda_for(info.caps)) {
   fid.fclass = FI_CLASS_EP;
   fid.context = context;
   for (CompletionPort* port : {&x_sent, &x_reads, &x_writes}) port->endpoint_context = context;
@@ -86,7 +87,7 @@ int Endpoint::enable() {
   const int bound = check_bindings();
   if (bound != 0) return bound;
   util::Result<TransportSet> transports =
-      x_domain.open_transports({x_name, x_shared_memory, x_key, x_cuda});
+      x_domain.open_transports({x_name, x_shared_memory && x_cuda_permitted, x_key, x_devices});
   if (!transports) return transports.error();
   util::Guard guard(x_domain.lock());
   if (const int bad = x_shared ? x_shared->add(*this, *x_av) : 0) return bad;
@@ -95,7 +96,7 @@ int Endpoint::enable() {
   x_transports = std::move(*transports);
   const Settings& settings = x_domain.settings();
   const protocol::EngineConfig config{x_inject_size, settings.unexpected_bytes, settings.tx_size,
-                                      x_cuda};
+                                      x_devices};
   x_engine =
       std::make_unique<protocol::Engine>(config, *x_av, *this, x_transports.pointers(), x_sent,
                                          x_received, x_shared ? &x_shared->receives() : nullptr);
@@ -111,14 +112,14 @@ int Endpoint::enable() {
 
 void Endpoint::install_operations() noexcept {
   if (x_shared) {
-    msg = x_cuda ? &g_msg_ops_send_any_memory : &g_msg_ops_send;
-    tagged = x_cuda ? &g_tagged_ops_send_any_memory : &g_tagged_ops_send;
+    msg = x_devices ? &g_msg_ops_send_any_memory : &g_msg_ops_send;
+    tagged = x_devices ? &g_tagged_ops_send_any_memory : &g_tagged_ops_send;
   } else {
-    msg = x_cuda ? &g_msg_ops_any_memory : &g_msg_ops;
-    tagged = x_cuda ? &g_tagged_ops_any_memory : &g_tagged_ops;
+    msg = x_devices ? &g_msg_ops_any_memory : &g_msg_ops;
+    tagged = x_devices ? &g_tagged_ops_any_memory : &g_tagged_ops;
   }
-  rma = x_cuda ? &g_rma_ops_any_memory : &g_rma_ops;
-  atomic = x_cuda ? &g_no_atomic_ops : &g_atomic_ops;
+  rma = x_devices ? &g_rma_ops_any_memory : &g_rma_ops;
+  atomic = x_devices ? &g_no_atomic_ops : &g_atomic_ops;
 }
 
 /// The transports' descriptors exist now: wait objects that were bound before must watch them.
@@ -215,7 +216,8 @@ void Endpoint::on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonic
 util::Result<transport::Link*> Endpoint::route(const util::SocketAddress& address) noexcept {
   const TransportSet& to = x_transports;
   // The NIC's way where there may be device memory: a read from oneself flushes what it wrote.
-  if (to.self && address == to.name) return (x_cuda && to.nic ? to.nic : to.self)->link_to(address);
+  if (to.self && address == to.name)
+    return (x_devices && to.nic ? to.nic : to.self)->link_to(address);
   if (to.shm && x_domain.local_addresses().contains(address)) return to.shm->link_to(address);
   if (to.nic) return to.nic->link_to(address);
   return -FI_EHOSTUNREACH;

@@ -80,7 +80,7 @@ class Endpoint final : public fid_ep,
   int get_name(void* address, size_t* length) noexcept;
   int set_name(const void* address, size_t length) noexcept;
   int get_option(int name, void* value, size_t* length) noexcept;
-  int set_option(int name, const void* value, size_t length) noexcept;
+  int set_option(int name, const void* value, size_t length);
   ssize_t cancel(void* context) noexcept;
   ssize_t room(bool transmit) const noexcept;
   int open_alias(const struct fi_alias& wanted);
@@ -176,6 +176,7 @@ class Endpoint final : public fid_ep,
   bool owned() const noexcept { return x_epoch == util::process_epoch(); }
   int op_flags(uint64_t* flags, bool set) noexcept;
   int permit_shared_memory(bool permitted) noexcept;
+  int permit_cuda(bool permitted);
 
   // Hot.
   Domain& x_domain;
@@ -214,8 +215,9 @@ class Endpoint final : public fid_ep,
   size_t x_max_msg_size;
   bool x_shared_memory;  ///< FI_OPT_SHARED_MEMORY_PERMITTED and FI_ERDMA_SHM
   bool x_detour_logged = false;
-  std::string x_key;         ///< of the job
-  hmem::Cuda* const x_cuda;  ///< null without FI_HMEM
+  std::string x_key;              ///< of the job
+  hmem::DeviceMemory* x_devices;  ///< null without FI_HMEM
+  bool x_cuda_permitted = true;   ///< FI_OPT_CUDA_API_PERMITTED
 };
 
 inline ssize_t Endpoint::send(const protocol::SendArgs& args) noexcept {

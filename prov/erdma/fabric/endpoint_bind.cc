@@ -6,6 +6,7 @@
 #include "fabric/endpoint.h"
 #include "fabric/eq.h"
 #include "fabric/shared_receive.h"
+#include "hmem/cuda.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -116,8 +117,10 @@ int Endpoint::bind_eq(EventQueue& eq) {
 
 int Endpoint::bind_shared(SharedReceive& shared) {
   if (x_shared || !shared.takes(x_domain)) return -FI_EINVAL;
-  if (shared.cuda() && shared.cuda() != x_cuda) {
-    ERDMA_WARN(EP_CTRL, "a shared receive context with FI_HMEM takes only endpoints with it\n");
+  if (shared.cuda() && shared.cuda() != x_devices) {
+    ERDMA_WARN(EP_CTRL,
+               "a shared receive context with FI_HMEM takes only endpoints with it that may call "
+               "CUDA\n");
     return -FI_EINVAL;
   }
   util::Guard guard(x_domain.lock());

@@ -4,16 +4,16 @@
 
 #include "fabric/endpoint.h"
 #include "fabric/endpoint_ops.h"
-#include "hmem/cuda.h"
+#include "hmem/device_memory.h"
 
 namespace erdma::fabric {
 
 /// Injected memory is the application's again on return, so it is copied here.
 ssize_t Endpoint::send_any(const protocol::SendArgs& args) noexcept {
-  if (!args.inject || !x_cuda->any_device(args.iov, args.count)) return send(args);
+  if (!args.inject || !x_devices->any_device(args.iov, args.count)) return send(args);
   if (args.length > x_inject_size) return -FI_EMSGSIZE;
   std::byte copy[kInjectBytes];
-  if (const int rc = x_cuda->gather(copy, args.iov, args.count, 0, args.length)) return rc;
+  if (const int rc = x_devices->gather(copy, args.iov, args.count, 0, args.length)) return rc;
   const iovec host{copy, args.length};
   protocol::SendArgs staged = args;
   staged.iov = &host;
@@ -23,11 +23,11 @@ ssize_t Endpoint::send_any(const protocol::SendArgs& args) noexcept {
 
 ssize_t Endpoint::one_sided_any(protocol::OneSidedArgs args) noexcept {
   protocol::SendArgs& local = args.local;
-  args.device = x_cuda->any_device(local.iov, local.count);
+  args.device = x_devices->any_device(local.iov, local.count);
   if (!args.device || !local.inject) return one_sided(args);
   if (local.length > x_inject_size) return -FI_EMSGSIZE;
   std::byte copy[kInjectBytes];
-  if (const int rc = x_cuda->gather(copy, local.iov, local.count, 0, local.length)) return rc;
+  if (const int rc = x_devices->gather(copy, local.iov, local.count, 0, local.length)) return rc;
   const iovec host{copy, local.length};
   local.iov = &host;
   local.count = 1;
@@ -36,12 +36,12 @@ ssize_t Endpoint::one_sided_any(protocol::OneSidedArgs args) noexcept {
 }
 
 ssize_t Endpoint::receive_any(protocol::ReceiveArgs args) noexcept {
-  args.device = x_cuda->any_device(args.iov, args.count);
+  args.device = x_devices->any_device(args.iov, args.count);
   return receive(args);
 }
 
 ssize_t Endpoint::probe_any(protocol::ReceiveArgs args, protocol::Probe kind) noexcept {
-  args.device = x_cuda->any_device(args.iov, args.count);
+  args.device = x_devices->any_device(args.iov, args.count);
   return probe(args, kind);
 }
 

@@ -9,6 +9,8 @@
 #include "fabric/endpoint_ops.h"
 #include "fabric/fid_stubs.h"
 #include "fabric/info_offer.h"
+#include "hmem/cuda.h"
+#include "util/log.h"
 
 namespace erdma::fabric {
 namespace {
@@ -60,13 +62,13 @@ int Endpoint::get_option(int name, void* value, size_t* length) noexcept {
     case kSharedMemoryPermitted:
       return give(x_shared_memory, value, length);
     case kCudaApiPermitted:
-      return give(true, value, length);
+      return give(x_cuda_permitted, value, length);
     default:
       return -FI_ENOPROTOOPT;
   }
 }
 
-int Endpoint::set_option(int name, const void* value, size_t length) noexcept {
+int Endpoint::set_option(int name, const void* value, size_t length) {
   size_t size = 0;
   bool permitted = false;
   switch (name) {
@@ -83,11 +85,9 @@ int Endpoint::set_option(int name, const void* value, size_t length) noexcept {
     case kSharedMemoryPermitted:
       if (!take(value, length, permitted)) return -FI_EINVAL;
       return permit_shared_memory(permitted);
-    // Without GPU memory a promise about CUDA would be empty: saying yes would be a lie that
-    // clients build on.
     case kCudaApiPermitted:
       if (!take(value, length, permitted)) return -FI_EINVAL;
-      return permitted ? 0 : -FI_EOPNOTSUPP;
+      return permit_cuda(permitted);
     default:
       return -FI_ENOPROTOOPT;
   }
@@ -99,6 +99,25 @@ int Endpoint::permit_shared_memory(bool permitted) noexcept {
   if (!x_domain.has_nic() || x_domain.settings().shm == Switch::off) return -FI_EOPNOTSUPP;
   if (x_engine) return -FI_EOPBADSTATE;
   x_shared_memory = permitted;
+  return 0;
+}
+
+/// Clients take a promise for GPU memory that the NIC reaches: it is not given without a proof.
+int Endpoint::permit_cuda(bool permitted) {
+  if (permitted == x_cuda_permitted) return 0;
+  hmem::DeviceMemory* devices = x_domain.cuda_for(x_caps);
+  if (!permitted && (x_wants_shared || x_shared)) {
+    ERDMA_WARN(EP_CTRL, "an endpoint with a shared receive context can't do without CUDA\n");
+    return -FI_EOPNOTSUPP;
+  }
+  if (!permitted) {
+    auto without = x_domain.memory_without_cuda(x_caps);
+    if (!without) return without.error();
+    devices = *without;
+  }
+  if (x_engine) return -FI_EOPBADSTATE;
+  x_devices = devices;
+  x_cuda_permitted = permitted;
   return 0;
 }
 
@@ -198,7 +217,7 @@ int getopt(fid_t ep, int level, int name, void* value, size_t* length) noexcept 
 int setopt(fid_t ep, int level, int name, const void* value, size_t length) noexcept {
   if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
   if (!value) return -FI_EINVAL;
-  return Endpoint::from(ep).set_option(name, value, length);
+  return abi_call([&] { return Endpoint::from(ep).set_option(name, value, length); });
 }
 
 ssize_t rx_size_left(fid_ep* ep) noexcept {

@@ -154,6 +154,11 @@ void MemoryRegion::accessed(uint64_t how) noexcept {
   if (writes && writes != reads) writes->add_success(1);
 }
 
+void MemoryRegion::keep(transport::DeviceMemoryKeeper& keeper, const transport::Dmabuf* file) {
+  for (size_t i = 0; i < iov_count; ++i)
+    if (!x_kept[i] && iov[i].iov_len > 0) x_kept[i] = keeper.keep(iov[i], file);
+}
+
 MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
                              std::function<void()> opened, std::function<void()> closed,
                              hmem::Cuda* cuda)
@@ -186,7 +191,12 @@ int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
   auto region = std::make_unique<MemoryRegion>(*this, *attr, memory.iov, memory.count);
   if (memory.device)
     if (const int rc = open_for_peers(*region, memory)) return rc;
+  const transport::Dmabuf* const file = memory.in_file ? &memory.file : nullptr;
+  transport::DeviceMemoryKeeper* const early = memory.device ? x_keeper.load() : nullptr;
+  if (early) region->keep(*early, file);
   util::Guard guard(x_lock);
+  transport::DeviceMemoryKeeper* const late = memory.device ? x_keeper.load() : nullptr;
+  if (late && !early) region->keep(*late, file);
   uint64_t key = attr->requested_key;
   if (const int rc = choose_key(key)) return rc;
   region->key = key;
@@ -194,6 +204,13 @@ int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
   if (x_opened) x_opened();
   *mr = region.release();
   return 0;
+}
+
+void MemoryRegions::keep_device_memory_with(transport::DeviceMemoryKeeper& keeper) {
+  util::Guard guard(x_lock);
+  x_keeper.store(&keeper);
+  for (const auto& [key, region] : x_regions)
+    if (region->device) region->keep(keeper, nullptr);
 }
 
 int MemoryRegions::close(MemoryRegion& region) noexcept {

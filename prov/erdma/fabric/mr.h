@@ -1,9 +1,11 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -61,11 +63,14 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
   Counter*& counter(uint64_t event) noexcept {
     return event == FI_REMOTE_READ ? x_reads : x_writes;
   }
+  /// Device memory: has every piece remembered, once.
+  void keep(transport::DeviceMemoryKeeper& keeper, const transport::Dmabuf* file);
 
  private:
   MemoryRegions& x_owner;
   Counter* x_reads = nullptr;
   Counter* x_writes = nullptr;
+  std::array<std::unique_ptr<transport::KeptMemory>, kMaxIov> x_kept;
 };
 
 /// The memory regions of one domain, by key. A member of the domain; takes the domain lock itself.
@@ -86,6 +91,9 @@ class MemoryRegions final : public protocol::Regions {
   void open_device_memory_with(transport::DeviceMemoryOpener& opener) noexcept {
     x_opener = &opener;
   }
+
+  /// From now on device memory is remembered there, and all that is registered.
+  void keep_device_memory_with(transport::DeviceMemoryKeeper& keeper);
 
   int open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr);
   /// Waits, for a few seconds at most, until operations of peers on it are over. -FI_EBUSY: some
@@ -125,6 +133,7 @@ class MemoryRegions final : public protocol::Regions {
   const bool x_attr_has_dmabuf;
   hmem::Cuda* const x_cuda;  ///< null: regions are host memory
   transport::DeviceMemoryOpener* x_opener = nullptr;
+  std::atomic<transport::DeviceMemoryKeeper*> x_keeper{nullptr};
   const std::function<void()> x_opened;
   const std::function<void()> x_closed;
   std::unordered_map<uint64_t, MemoryRegion*> x_regions;

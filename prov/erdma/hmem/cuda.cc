@@ -10,7 +10,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "hmem/copy.h"
 #include "util/log.h"
 
 namespace erdma::hmem {
@@ -34,6 +33,11 @@ struct Cuda::Functions {
   /// Of CUDA 11.7; null before.
   Result (*cuMemGetHandleForAddressRange)(void* handle, DevicePointer pointer, size_t size,
                                           int type, unsigned long long flags);
+  // For memory of our own.
+  Result (*cuDevicePrimaryCtxRetain)(Context* context, Device device);
+  Result (*cuDevicePrimaryCtxRelease_v2)(Device device);
+  Result (*cuMemAlloc_v2)(DevicePointer* pointer, size_t bytes);
+  Result (*cuMemFree_v2)(DevicePointer pointer);
 
   /// The name of the first function that is missing, or null.
   const char* look_up(void* library) noexcept;
@@ -69,6 +73,10 @@ const char* Cuda::Functions::look_up(void* library) noexcept {
 #undef ERDMA_FIND
   find(library, "cuDeviceGetAttribute", cuDeviceGetAttribute);
   find(library, "cuMemGetHandleForAddressRange", cuMemGetHandleForAddressRange);
+  find(library, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain);
+  find(library, "cuDevicePrimaryCtxRelease_v2", cuDevicePrimaryCtxRelease_v2);
+  find(library, "cuMemAlloc_v2", cuMemAlloc_v2);
+  find(library, "cuMemFree_v2", cuMemFree_v2);
   return nullptr;
 }
 
@@ -117,12 +125,6 @@ bool Cuda::is_device(const void* pointer) const noexcept {
   if (!pointer || !usable()) return false;
   const Result rc = x_api->cuPointerGetAttribute(&type, kPointerMemoryType, address_of(pointer));
   return rc == kSuccess && type == kMemoryDevice;
-}
-
-bool Cuda::any_device(const iovec* iov, size_t count) const noexcept {
-  return std::any_of(iov, iov + count, [this](const iovec& part) {
-    return part.iov_len > 0 && is_device(part.iov_base);
-  });
 }
 
 bool Cuda::covers(const void* pointer, size_t length) const noexcept {
@@ -236,28 +238,36 @@ int Cuda::copy_in(Context context, void* to, const void* from, size_t length) no
   return -FI_EIO;
 }
 
-int Cuda::copy_any(void* to, const void* from, size_t length, bool device) noexcept {
-  if (device) return copy(to, from, length);
-  std::memcpy(to, from, length);
-  return 0;
+// --- memory of our own --------------------------------------------------------------------------
+
+/// In the thread's context, if it has one: that is the device which the application uses.
+std::unique_ptr<Cuda::Scratch> Cuda::allocate(size_t length) noexcept {
+  std::unique_ptr<Scratch> made(usable() ? new (std::nothrow) Scratch(*this) : nullptr);
+  if (!made || !x_api->cuMemAlloc_v2 || !x_api->cuMemFree_v2) return nullptr;
+  Context& context = made->x_context;
+  if (x_api->cuCtxGetCurrent(&context) != kSuccess) context = nullptr;
+  if (!context && x_api->cuDevicePrimaryCtxRetain && x_api->cuDevicePrimaryCtxRelease_v2)
+    made->x_retained = x_api->cuDevicePrimaryCtxRetain(&context, 0) == kSuccess;
+  if (!context || x_api->cuCtxPushCurrent_v2(context) != kSuccess) return nullptr;
+  const Result rc = x_api->cuMemAlloc_v2(&made->x_pointer, length);
+  x_api->cuCtxPopCurrent_v2(nullptr);
+  if (rc != kSuccess) made->x_pointer = 0;
+  return made->x_pointer ? std::move(made) : nullptr;
 }
 
-int Cuda::gather(void* to, const iovec* iov, size_t count, size_t offset, size_t length) noexcept {
-  int rc = 0;
-  for_each_part(iov, count, offset, length, [&](std::byte* part, size_t done, size_t bytes) {
-    if (!rc) rc = copy_any(static_cast<std::byte*>(to) + done, part, bytes, is_device(part));
-  });
-  return rc;
+Cuda::Scratch::~Scratch() {
+  const Functions& api = *x_cuda.x_api;
+  if (x_pointer && api.cuCtxPushCurrent_v2(x_context) == kSuccess) {
+    api.cuMemFree_v2(x_pointer);
+    api.cuCtxPopCurrent_v2(nullptr);
+  }
+  if (!x_retained) return;
+  x_cuda.forget(x_context);  // the stream goes with the last who retains it
+  api.cuDevicePrimaryCtxRelease_v2(0);
 }
 
-int Cuda::scatter(const iovec* iov, size_t count, size_t offset, const void* from,
-                  size_t length) noexcept {
-  int rc = 0;
-  for_each_part(iov, count, offset, length, [&](std::byte* part, size_t done, size_t bytes) {
-    const auto* source = static_cast<const std::byte*>(from) + done;
-    if (!rc) rc = copy_any(part, source, bytes, is_device(part));
-  });
-  return rc;
+void* Cuda::Scratch::pointer() const noexcept {
+  return reinterpret_cast<void*>(x_pointer);  // NOLINT(performance-no-int-to-ptr): CUDA's
 }
 
 }  // namespace erdma::hmem

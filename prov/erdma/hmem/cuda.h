@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hmem/cuda_api.h"
+#include "hmem/device_memory.h"
 #include "util/process_epoch.h"
 
 namespace erdma::hmem {
@@ -23,7 +24,7 @@ struct Allocation {
 /// The CUDA driver of this process: libcuda.so.1, opened at run time, never linked. Thread-safe.
 /// Makes no context of its own: device memory comes with that of whoever allocated it.
 /// Invariant: a forked child, in which CUDA can't be used, makes no call.
-class Cuda {
+class Cuda final : public DeviceMemory {
  public:
   /// Null: no driver, no device, or one of a driver that is too old. Asked for once per process,
   /// and only when an application wants FI_HMEM.
@@ -34,9 +35,7 @@ class Cuda {
 
   /// Does it point to memory of a device? Managed memory counts: who touches it with the processor
   /// would move it. Asks the driver, which knows at any time.
-  bool is_device(const void* pointer) const noexcept;
-  /// Does any piece?
-  bool any_device(const iovec* iov, size_t count) const noexcept;
+  bool is_device(const void* pointer) const noexcept override;
   /// Is [pointer, +length) inside one allocation of a device?
   bool covers(const void* pointer, size_t length) const noexcept;
 
@@ -52,11 +51,11 @@ class Cuda {
   /// Copies between device and host memory, or within either; done when it returns. 0 or -FI_EIO.
   /// Waits for its own copy only, not for what the application has in its streams.
   int copy(void* to, const void* from, size_t length) noexcept;
-  /// As the functions of copy.h, but -FI_EIO if a copy fails. `offset` and `length` lie in the
-  /// list.
-  int gather(void* to, const iovec* iov, size_t count, size_t offset, size_t length) noexcept;
-  int scatter(const iovec* iov, size_t count, size_t offset, const void* from,
-              size_t length) noexcept;
+
+  /// Memory of the calling thread's device, or of the first one, for as long as this lives; null:
+  /// can't be had. Makes a context if there is none.
+  class Scratch;
+  std::unique_ptr<Scratch> allocate(size_t length) noexcept;
 
  private:
   struct Functions;
@@ -72,13 +71,35 @@ class Cuda {
   bool enter(const void* one, const void* other, cuda_api::Context& context) const noexcept;
   cuda_api::Stream stream_of(cuda_api::Context context) noexcept;
   void forget(cuda_api::Context context) noexcept;
-  int copy_any(void* to, const void* from, size_t length, bool device) noexcept;
+  int from_device(void* to, const void* from, size_t length) noexcept override {
+    return copy(to, from, length);
+  }
+  int to_device(void* to, const void* from, size_t length) noexcept override {
+    return copy(to, from, length);
+  }
   int copy_in(cuda_api::Context context, void* to, const void* from, size_t length) noexcept;
 
   const std::unique_ptr<Functions> x_api;
   const uint32_t x_epoch;
   std::mutex x_mutex;  ///< of x_streams
   std::vector<StreamOf> x_streams;
+};
+
+class Cuda::Scratch {
+ public:
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch();
+  void* pointer() const noexcept;
+
+ private:
+  friend class Cuda;
+  explicit Scratch(Cuda& cuda) noexcept : x_cuda(cuda) {}
+
+  Cuda& x_cuda;
+  cuda_api::DevicePointer x_pointer = 0;
+  cuda_api::Context x_context = nullptr;  ///< in which it was allocated
+  bool x_retained = false;                ///< the primary context of device 0, by us
 };
 
 }  // namespace erdma::hmem

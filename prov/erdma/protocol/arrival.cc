@@ -7,7 +7,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
-#include "hmem/cuda.h"
+#include "hmem/device_memory.h"
 #include "protocol/engine.h"
 
 namespace erdma::protocol {
@@ -121,7 +121,8 @@ int Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uin
 
 int Engine::place(const Receive& receive, const Buffers& target, const std::byte* payload,
                   size_t length) noexcept {
-  if (receive.device()) return x_config.cuda->scatter(target.iov, target.count, 0, payload, length);
+  if (receive.device())
+    return x_config.device_memory->scatter(target.iov, target.count, 0, payload, length);
   hmem::scatter(target.iov, target.count, 0, payload, length);
   return 0;
 }

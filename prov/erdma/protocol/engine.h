@@ -22,7 +22,7 @@
 #include "util/clock.h"
 
 namespace erdma::hmem {
-class Cuda;
+class DeviceMemory;
 }
 
 namespace erdma::protocol {
@@ -82,10 +82,10 @@ class Router {
 };
 
 struct EngineConfig {
-  size_t inject_size;          ///< largest SendArgs::length with inject
-  size_t unexpected_bytes;     ///< budget per peer
-  uint32_t send_limit;         ///< sends in flight before -FI_EAGAIN
-  hmem::Cuda* cuda = nullptr;  ///< places messages in device memory; null: there is none
+  size_t inject_size;                           ///< largest SendArgs::length with inject
+  size_t unexpected_bytes;                      ///< budget per peer
+  uint32_t send_limit;                          ///< sends in flight before -FI_EAGAIN
+  hmem::DeviceMemory* device_memory = nullptr;  ///< places messages there; null: there is none
 };
 
 /// The messages of one endpoint: turns operations into packets and packets into completions.

@@ -41,7 +41,7 @@ bool Engine::overtakes_read(const Send& send) const noexcept {
 /// A read of nothing from oneself, which may be meant to flush.
 bool Engine::is_bare_flush(const Send& send) const noexcept {
   const OneSided& op = *send.one_sided;
-  return op.op == wire::Op::read && x_config.cuda && op.segments[0].length == 0 &&
+  return op.op == wire::Op::read && x_config.device_memory && op.segments[0].length == 0 &&
          send.peer->address == x_one_sided_setup->name;
 }
 

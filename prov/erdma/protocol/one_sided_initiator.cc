@@ -9,7 +9,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
-#include "hmem/cuda.h"
+#include "hmem/device_memory.h"
 #include "protocol/engine.h"
 
 namespace erdma::protocol {
@@ -159,7 +159,8 @@ int Engine::send_transfer(Send& send, bool exposed) noexcept {
     std::byte* const rest = joined + payload.length;
     if (!send.one_sided->device)
       hmem::gather(rest, memory.iov, memory.count, 0, memory.length);
-    else if (const int rc = x_config.cuda->gather(rest, memory.iov, memory.count, 0, memory.length))
+    else if (const int rc =
+                 x_config.device_memory->gather(rest, memory.iov, memory.count, 0, memory.length))
       return rc;
     payload.set(joined, payload.length + memory.length);
   } else if (writes) {
@@ -261,8 +262,8 @@ void Engine::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHe
   const Buffers& memory = send->buffers;
   if (!op.device)
     hmem::scatter(memory.iov, memory.count, op.received, payload, length);
-  else if (const int rc =
-               x_config.cuda->scatter(memory.iov, memory.count, op.received, payload, length))
+  else if (const int rc = x_config.device_memory->scatter(memory.iov, memory.count, op.received,
+                                                          payload, length))
     return finish_send(*send, rc);
   op.received += length;
   if (op.received == send->buffers.length && send->state == Send::State::flying)

@@ -8,7 +8,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
-#include "hmem/cuda.h"
+#include "hmem/device_memory.h"
 #include "protocol/engine.h"
 #include "util/log.h"
 
@@ -128,7 +128,8 @@ void Engine::on_transfer(Peer& peer, transport::Link& link, Request& request) no
 /// A read of our own device memory that did not take the NIC's way: the driver would find what was
 /// there before the NIC wrote, and clients flush by such a read.
 bool Engine::must_flush(const Peer& peer, const Request& request) noexcept {
-  if (!x_config.cuda || peer.address != x_one_sided_setup->name || !request.device()) return false;
+  if (!x_config.device_memory || peer.address != x_one_sided_setup->name || !request.device())
+    return false;
   const auto* const end = request.regions + request.memory.count;
   if (std::none_of(request.regions, end, [](auto* region) { return region->opened != nullptr; }))
     return false;
@@ -144,10 +145,11 @@ void Engine::on_device_transfer(Peer& peer, transport::Link& link, Request& requ
   const bool writes = request.header.op == wire::Op::write;
   std::unique_ptr<std::byte[]> result(writes ? nullptr
                                              : new (std::nothrow) std::byte[memory.length]);
-  const int rc =
-      writes ? x_config.cuda->scatter(memory.iov, memory.count, 0, request.payload, request.length)
-      : !result ? -FI_ENOMEM
-                : x_config.cuda->gather(result.get(), memory.iov, memory.count, 0, memory.length);
+  const int rc = writes    ? x_config.device_memory->scatter(memory.iov, memory.count, 0,
+                                                             request.payload, request.length)
+                 : !result ? -FI_ENOMEM
+                           : x_config.device_memory->gather(result.get(), memory.iov, memory.count,
+                                                            0, memory.length);
   if (rc) return send_fin(peer, request.initiator(), rc);
   report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
   grant_after(peer, link, request);

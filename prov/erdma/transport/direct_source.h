@@ -23,6 +23,23 @@ class DeviceMemoryOpener {
   ~DeviceMemoryOpener() = default;
 };
 
+/// Device memory of the application's that is known as such while this lives.
+class KeptMemory {
+ public:
+  virtual ~KeptMemory() = default;
+};
+
+/// Remembers which memory is a device's, for endpoints that may not ask. Thread-safe.
+class DeviceMemoryKeeper {
+ public:
+  /// Registers it with the NIC, with all rights, `file` (may be null) being needed during the call
+  /// only. Throws std::bad_alloc.
+  virtual std::unique_ptr<KeptMemory> keep(const iovec& memory, const Dmabuf* file) = 0;
+
+ protected:
+  ~DeviceMemoryKeeper() = default;
+};
+
 /// What a READ of one's own must name to flush what the NIC wrote to a device.
 struct FlushTarget {
   int status = 0;        ///< not 0: there may be something to flush, and it can't be named

@@ -32,12 +32,13 @@ bool same(const Exposure& one, const Exposure& other) noexcept {
 
 int StagingLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
                       SendHint hint) noexcept {
-  if (!cuda().any_device(payload, count)) return x_inner.send(header, payload, count, length, hint);
+  if (!device_memory().any_device(payload, count))
+    return x_inner.send(header, payload, count, length, hint);
   std::byte small[kOnStack];
   std::unique_ptr<std::byte[]> large;
   if (length > sizeof(small) && !(large = host_memory(length))) return -FI_EAGAIN;
   std::byte* const copy = large ? large.get() : small;
-  if (const int rc = cuda().gather(copy, payload, count, 0, length)) return rc;
+  if (const int rc = device_memory().gather(copy, payload, count, 0, length)) return rc;
   const iovec staged{copy, length};
   return x_inner.send(header, &staged, 1, length, hint);
 }
@@ -46,7 +47,7 @@ int StagingLink::send(const Header& header, const iovec* payload, size_t count, 
 int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access access,
                         Exposure& exposure) noexcept try {
   DirectSource* const direct = x_staging.direct;
-  if (!cuda().any_device(memory, count) || (direct && direct->can_expose(memory, count)))
+  if (!device_memory().any_device(memory, count) || (direct && direct->can_expose(memory, count)))
     return x_inner.expose(memory, count, length, access, exposure);
   if (count > kMaxIov) return -FI_EINVAL;
   Exposed exposed;
@@ -58,7 +59,8 @@ int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access
   const iovec staged{exposed.transfer.host.get(), length};
   if (const int rc = x_inner.expose(&staged, 1, length, access, exposure)) return rc;
   // Now, as nobody knows of it yet, and as an -FI_EAGAIN would have been in vain.
-  if (const int rc = cuda().gather(exposed.transfer.host.get(), memory, count, 0, length)) {
+  if (const int rc =
+          device_memory().gather(exposed.transfer.host.get(), memory, count, 0, length)) {
     x_inner.withdraw(exposure);
     exposure.size = 0;
     return rc;
@@ -99,8 +101,9 @@ int StagingLink::stage(Transfer& transfer, const iovec*& local, size_t& count,
   staged = {transfer.host.get(), transfer.length};
   const iovec* const memory = std::exchange(local, &staged);
   const size_t pieces = std::exchange(count, 1);
-  return transfer.inbound ? 0
-                          : cuda().gather(transfer.host.get(), memory, pieces, 0, transfer.length);
+  return transfer.inbound
+             ? 0
+             : device_memory().gather(transfer.host.get(), memory, pieces, 0, transfer.length);
 }
 
 /// Every one has an entry, so that tokens of the inner transport are all of one kind.
@@ -115,7 +118,8 @@ int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t cou
   int rc = 0;
   iovec staged{};
   DirectSource* const direct = x_staging.direct;
-  if (cuda().any_device(local, count) && !(direct && direct->can_move(local, count, remote)))
+  if (device_memory().any_device(local, count) &&
+      !(direct && direct->can_move(local, count, remote)))
     rc = stage(*transfer, local, count, staged);
   const uint64_t ours = x_staging.token_of(*transfer);
   if (rc == 0)
@@ -135,7 +139,7 @@ int StagingLink::settle(const iovec* memory, size_t count, uint64_t token) noexc
 /// Device memory that peers access is opened when it is registered, not here.
 std::unique_ptr<OpenMemory> StagingLink::open(const iovec& memory, bool for_reads,
                                               bool for_writes) noexcept {
-  if (cuda().is_device(memory.iov_base)) return nullptr;
+  if (device_memory().is_device(memory.iov_base)) return nullptr;
   return x_inner.open(memory, for_reads, for_writes);
 }
 
@@ -158,7 +162,7 @@ int StagingLink::direct_transfer(const RemoteRange& remote, const iovec* local, 
   transfer->inbound = inbound;
   describe(*transfer, local, count, remote.length);
   iovec staged{};
-  int rc = cuda().any_device(local, count) ? stage(*transfer, local, count, staged) : 0;
+  int rc = device_memory().any_device(local, count) ? stage(*transfer, local, count, staged) : 0;
   const uint64_t ours = x_staging.token_of(*transfer);
   if (rc == 0)
     rc = inbound ? x_inner.read_direct(remote, local, count, ours)

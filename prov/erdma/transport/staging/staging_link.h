@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "hmem/cuda.h"
+#include "hmem/device_memory.h"
 #include "transport/staging/staging_transport.h"
 
 namespace erdma::transport::staging {
@@ -43,7 +43,7 @@ class StagingLink final : public Link {
   void hold(bool on) noexcept override { x_inner.hold(on); }
 
  private:
-  hmem::Cuda& cuda() const noexcept { return x_staging.cuda; }
+  hmem::DeviceMemory& device_memory() const noexcept { return x_staging.device_memory; }
   int transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
                uint64_t token, bool inbound) noexcept;
   int direct_transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,

@@ -47,9 +47,11 @@ class StagingTransport::Relay final : public Sink {
   Sink& x_sink;
 };
 
-StagingTransport::StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda,
-                                   DirectSource* direct, const util::SocketAddress& name) noexcept
-    : x_inner(std::move(inner)), x_staging{cuda, direct, Flusher(*x_inner, direct, name)} {}
+StagingTransport::StagingTransport(std::unique_ptr<Transport> inner,
+                                   hmem::DeviceMemory& device_memory, DirectSource* direct,
+                                   const util::SocketAddress& name) noexcept
+    : x_inner(std::move(inner)),
+      x_staging{device_memory, direct, Flusher(*x_inner, direct, name)} {}
 
 StagingTransport::~StagingTransport() = default;
 
@@ -85,7 +87,8 @@ StagingLink* StagingTransport::over(Link& inner) noexcept try {
 
 int Staging::settle(Transfer& transfer, int status) noexcept {
   if (status != 0 || !transfer.host || !transfer.inbound) return status;
-  return cuda.scatter(transfer.memory, transfer.count, 0, transfer.host.get(), transfer.length);
+  return device_memory.scatter(transfer.memory, transfer.count, 0, transfer.host.get(),
+                               transfer.length);
 }
 
 }  // namespace erdma::transport::staging

@@ -9,7 +9,7 @@
 #include "util/pool.h"
 
 namespace erdma::hmem {
-class Cuda;
+class DeviceMemory;
 }
 
 namespace erdma::transport::staging {
@@ -28,7 +28,7 @@ struct Transfer {
 
 /// What the links of one transport share.
 struct Staging {
-  hmem::Cuda& cuda;
+  hmem::DeviceMemory& device_memory;
   DirectSource* direct;  ///< of the inner transport; may be null
   Flusher flusher;
   util::Pool<Transfer> transfers{};
@@ -50,7 +50,7 @@ struct Staging {
 class StagingTransport final : public Transport {
  public:
   /// `name`: of the endpoint, needed with `direct`.
-  StagingTransport(std::unique_ptr<Transport> inner, hmem::Cuda& cuda,
+  StagingTransport(std::unique_ptr<Transport> inner, hmem::DeviceMemory& device_memory,
                    DirectSource* direct = nullptr, const util::SocketAddress& name = {}) noexcept;
   ~StagingTransport() override;
 

@@ -1,0 +1,272 @@
+#include "transport/verbs/known_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <new>
+
+#include <rdma/fi_errno.h>
+
+#include "hmem/cuda.h"
+#include "transport/verbs/exposure.h"
+#include "transport/verbs/gpu_memory.h"
+#include "util/error_text.h"
+#include "util/log.h"
+#include "util/process_epoch.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr int kAccess = IBV_ACCESS_REMOTE_READ | Device::kSinkAccess;
+/// Added to Registration::entry of ours, which tells it from those of the other cache.
+constexpr uintptr_t kOurs = 1;
+/// More than a packet, and than an allocation's alignment.
+constexpr size_t kProbeBytes = 64 * 1024;
+
+uintptr_t address_of(const void* pointer) noexcept {
+  return reinterpret_cast<uintptr_t>(pointer);
+}
+
+}  // namespace
+
+/// One piece of the application's. Goes when neither the application nor an operation has it.
+struct KnownMemory::Known {
+  uintptr_t base = 0;
+  size_t size = 0;
+  MemoryRegion region;  ///< null: the NIC can't reach it
+  bool flush = false;   ///< what the NIC writes there is to be flushed
+  unsigned users = 1;
+
+  Exposure exposure(uintptr_t from, uint64_t length) const noexcept {
+    RemoteMemory named;
+    named.count = 1;
+    named.length = length;
+    named.pieces[0] = {from, length, region->rkey};
+    Exposure result;
+    encode(named, result);
+    return result;
+  }
+};
+
+class KnownMemory::Kept final : public KeptMemory {
+ public:
+  Kept(KnownMemory& owner, Known& known) noexcept : x_owner(owner), x_known(known) {}
+  ~Kept() override {
+    if (x_epoch == util::process_epoch()) x_owner.forget(x_known);  // else the parent's
+  }
+
+ private:
+  KnownMemory& x_owner;
+  Known& x_known;
+  const uint32_t x_epoch = util::process_epoch();
+};
+
+KnownMemory::KnownMemory(Device& device, hmem::Cuda& cuda, RegistrationCache& host,
+                         FlushPolicy flush, const Options& options) noexcept
+    : x_device(device),
+      x_cuda(cuda),
+      x_host(host),
+      x_flush(flush),
+      x_copier(options, device, host) {}
+
+KnownMemory::~KnownMemory() {
+  for (const auto& [base, known] : x_known) delete known;
+}
+
+// --- what is known ------------------------------------------------------------------------------
+
+/// Memory that the NIC refuses is known all the same: a processor must not touch it.
+std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf* file) {
+  auto known = std::make_unique<Known>();
+  GpuRefusal why;
+  known->base = address_of(memory.iov_base);
+  known->size = memory.iov_len;
+  known->region = register_gpu_memory(x_device, x_cuda, memory, file, kAccess, why);
+  if (!known->region)
+    ERDMA_WARN(MR,
+               "%zu bytes of GPU memory can't be registered with %s (as a dmabuf: %s; by their "
+               "address: %s): endpoints that may not call CUDA can't send or receive there\n",
+               memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
+               util::ErrorText(why.by_address).c_str());
+  known->flush = x_flush == FlushPolicy::always ||
+                 (x_flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base));
+  auto kept = std::make_unique<Kept>(*this, *known);
+  const std::lock_guard guard(x_mutex);
+  x_known.emplace(known->base, known.get());
+  x_longest = std::max(x_longest, known->size);
+  (void)known.release();
+  return kept;
+}
+
+/// One that holds all of it; else one that holds its first byte; null: it is not a device's.
+KnownMemory::Known* KnownMemory::find(const void* address, size_t length) const noexcept {
+  const uintptr_t from = address_of(address);
+  Known* begins_in = nullptr;
+  for (auto next = x_known.upper_bound(from); next != x_known.begin();) {
+    Known* const known = (--next)->second;
+    const uintptr_t offset = from - known->base;
+    if (offset >= x_longest) break;
+    if (offset >= known->size) continue;
+    if (known->region && length <= known->size - offset) return known;
+    begins_in = known;
+  }
+  return begins_in;
+}
+
+bool KnownMemory::is_device(const void* pointer) const noexcept {
+  const std::lock_guard guard(x_mutex);
+  return find(pointer, 1) != nullptr;
+}
+
+void KnownMemory::drop(Known& known) noexcept {
+  if (--known.users == 0) delete &known;
+}
+
+/// The application has closed its region.
+void KnownMemory::forget(Known& known) noexcept {
+  const std::lock_guard guard(x_mutex);
+  const auto [first, last] = x_known.equal_range(known.base);
+  const auto found =
+      std::find_if(first, last, [&](const auto& entry) { return entry.second == &known; });
+  x_known.erase(found);
+  drop(known);
+}
+
+// --- for the NIC --------------------------------------------------------------------------------
+
+int KnownMemory::acquire(const void* address, size_t length, Registration& registration) noexcept {
+  {
+    const std::lock_guard guard(x_mutex);
+    if (Known* const known = find(address, length)) {
+      const bool whole = length <= known->size - (address_of(address) - known->base);
+      if (!known->region || !whole) return -FI_EOPNOTSUPP;
+      ++known->users;
+      registration = {known->region->lkey, known->region->rkey,
+                      reinterpret_cast<std::byte*>(known) + kOurs};
+      return 0;
+    }
+  }
+  return x_host.acquire(address, length, registration);
+}
+
+void KnownMemory::release(const Registration& registration) noexcept {
+  auto* const entry = static_cast<std::byte*>(registration.entry);
+  if (!(address_of(entry) & kOurs)) return x_host.release(registration);
+  const std::lock_guard guard(x_mutex);
+  drop(*reinterpret_cast<Known*>(entry - kOurs));
+}
+
+bool KnownMemory::can_expose(const iovec* memory, size_t count) noexcept {
+  const std::lock_guard guard(x_mutex);
+  return std::all_of(memory, memory + count, [this](const iovec& piece) {
+    if (piece.iov_len == 0) return true;
+    const Known* const known = find(piece.iov_base, piece.iov_len);
+    return known && known->region &&
+           piece.iov_len <= known->size - (address_of(piece.iov_base) - known->base);
+  });
+}
+
+/// Not with memory that its owner fills or sends by packets: those a processor handles here.
+bool KnownMemory::can_move(const iovec* memory, size_t count, const Exposure& remote) noexcept {
+  RemoteMemory named;
+  return decode(remote, named) && !named.staged && can_expose(memory, count);
+}
+
+FlushTarget KnownMemory::hold(const iovec& memory) noexcept {
+  FlushTarget target;
+  if (memory.iov_len == 0) return target;
+  const std::lock_guard guard(x_mutex);
+  Known* const known = find(memory.iov_base, memory.iov_len);
+  if (!known || !known->region || !known->flush) return target;
+  ++known->users;
+  target.held = known;
+  target.memory = known->exposure(address_of(memory.iov_base), 1);
+  return target;
+}
+
+void KnownMemory::let_go(const FlushTarget& target) noexcept {
+  if (!target.held) return;
+  const std::lock_guard guard(x_mutex);
+  drop(*static_cast<Known*>(target.held));
+}
+
+// --- copies -------------------------------------------------------------------------------------
+
+int KnownMemory::from_device(void* to, const void* from, size_t length) noexcept {
+  Registration held;
+  if (length == 0) return 0;
+  if (const int rc = acquire(from, length, held)) return rc;
+  const iovec there{const_cast<void*>(from), length};
+  RemoteMemory named;
+  named.count = 1;
+  named.length = length;
+  named.pieces[0] = {address_of(there.iov_base), length, held.rkey};
+  Exposure memory;
+  encode(named, memory);
+  const int rc = x_copier.read(to, {memory, 0, length});
+  release(held);
+  return rc;
+}
+
+/// And visible there, if a flush makes it so.
+int KnownMemory::to_device(void* to, const void* from, size_t length) noexcept {
+  Registration held;
+  if (length == 0) return 0;
+  if (const int rc = acquire(to, length, held)) return rc;
+  RemoteMemory named;
+  named.count = 1;
+  named.length = length;
+  named.pieces[0] = {address_of(to), length, held.rkey};
+  Exposure memory;
+  encode(named, memory);
+  int rc = x_copier.write({memory, 0, length}, from);
+  const FlushTarget flush = hold({to, length});
+  std::byte sink{};
+  if (!rc && flush.held) rc = x_copier.read(&sink, {flush.memory, 0, 1});
+  let_go(flush);
+  release(held);
+  return rc;
+}
+
+// --- the probe ----------------------------------------------------------------------------------
+
+int KnownMemory::probe() noexcept try {
+  const auto scratch = x_cuda.allocate(kProbeBytes);
+  const char* failed = "CUDA has no memory for it";
+  if (scratch) {
+    const auto kept = keep({scratch->pointer(), kProbeBytes}, nullptr);
+    failed = try_bytes(scratch->pointer());
+  }
+  if (!failed) return 0;
+  ERDMA_WARN(
+      EP_CTRL,
+      "GPU memory can't be had without calling CUDA: %s failed with %s. Load nvidia-peermem, "
+      "with a driver of the NIC that was built for it, or use a driver that has dmabuf\n",
+      failed, x_device.name().c_str());
+  return -FI_EOPNOTSUPP;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+/// Null: all arrived. Both ways, as CUDA and the NIC see the same memory or they do not.
+const char* KnownMemory::try_bytes(void* device) noexcept {
+  const iovec all{device, kProbeBytes};
+  if (!can_expose(&all, 1)) return "its registration";
+  std::array<std::byte, 8192> there{}, back{};
+  const iovec piece{static_cast<std::byte*>(device) + kProbeBytes / 2, there.size()};
+  const auto fill = [&](unsigned seed) {
+    for (size_t i = 0; i < there.size(); ++i)
+      there[i] = std::byte((i * 31 + (i >> 8) + seed) & 255);
+  };
+  fill(1);
+  if (x_cuda.scatter(&piece, 1, 0, there.data(), there.size())) return "CUDA's copy to it";
+  if (gather(back.data(), &piece, 1, 0, back.size())) return "an RDMA READ of it";
+  if (there != back) return "an RDMA READ of it, which brought other bytes than are there,";
+  fill(2);
+  if (scatter(&piece, 1, 0, there.data(), there.size())) return "an RDMA WRITE to it";
+  // Whatever the policy is: it flushes.
+  if (gather(back.data(), &piece, 1, 0, 1)) return "an RDMA READ of it";
+  if (x_cuda.gather(back.data(), &piece, 1, 0, back.size())) return "CUDA's copy of it";
+  return there == back ? nullptr : "an RDMA WRITE to it, which CUDA does not see,";
+}
+
+}  // namespace erdma::transport::verbs

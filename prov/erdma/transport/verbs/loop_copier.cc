@@ -1,0 +1,84 @@
+#include "transport/verbs/loop_copier.h"
+
+#include <sched.h>
+
+#include <new>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/process_epoch.h"
+
+namespace erdma::transport::verbs {
+
+/// Nobody but the copier itself is at the other end: there is nothing else to hear.
+class LoopCopier::Waiter final : public Sink {
+ public:
+  void on_packet(Link& link, const std::byte*, const std::byte*, size_t) noexcept override {
+    link.fail(-FI_ECONNRESET);
+  }
+  void on_done(uint64_t, int status) noexcept override {
+    done = true;
+    if (!rc) rc = status;
+  }
+  void on_link_down(Link&, int status) noexcept override {
+    if (!posted) done = true;
+    if (!rc) rc = status;
+  }
+
+  bool posted = false;
+  bool done = false;
+  int rc = 0;
+};
+
+int LoopCopier::read(void* to, const RemoteRange& from) noexcept {
+  return move(from, to, true);
+}
+
+int LoopCopier::write(const RemoteRange& to, const void* from) noexcept {
+  return move(to, const_cast<void*>(from), false);
+}
+
+int LoopCopier::open() noexcept try {
+  auto loop = VerbsTransport::open(x_options, x_device, x_cache, x_device.address());
+  if (!loop) return loop.error();
+  x_loop = std::move(*loop);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+/// -FI_EAGAIN: there is no connection yet, or no room.
+int LoopCopier::begin(Waiter& waiter, const RemoteRange& remote, const iovec& local,
+                      bool reads) noexcept {
+  util::Result<Link*> link = x_loop->link_to(x_loop->name());
+  if (!link) return link.error();
+  const int rc = reads ? (*link)->read_direct(remote, &local, 1, 0)
+                       : (*link)->write_direct(remote, &local, 1, 0, true);
+  waiter.posted = rc == 0;
+  return rc;
+}
+
+int LoopCopier::move(const RemoteRange& remote, void* local, bool reads) noexcept {
+  const std::lock_guard guard(x_mutex);
+  const util::SystemClock clock;
+  const uint64_t deadline = clock.now() + x_options.connect_timeout_ns + x_options.peer_timeout_ns;
+  const iovec here{local, remote.length};
+  Waiter waiter;
+  if (!x_loop) waiter.rc = open();
+  while (!waiter.rc && !waiter.done) {
+    const int rc = waiter.posted ? 0 : begin(waiter, remote, here, reads);
+    if (rc && rc != -FI_EAGAIN) waiter.rc = rc;
+    if (!x_loop->poll(waiter)) sched_yield();
+    if (!waiter.done && clock.now() > deadline) waiter.rc = -FI_ETIMEDOUT;
+  }
+  if (!waiter.rc) return 0;
+  x_loop.reset();  // with its queue pairs, so that nothing touches the memory any more
+  ERDMA_WARN(EP_DATA, "%s could not copy %lu bytes between host and GPU memory by itself: %s\n",
+             x_device.name().c_str(), remote.length, fi_strerror(-waiter.rc));
+  return -FI_EIO;
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "transport/transport.h"
+#include "transport/verbs/verbs_transport.h"
+
+namespace erdma::transport::verbs {
+
+/// Copies between host memory and what a NIC can reach, by RDMA READ and WRITE of a NIC from and to
+/// itself, and waits for them: what a processor or CUDA can't or may not do. Has a connection of
+/// its own. Thread-safe.
+class LoopCopier {
+ public:
+  /// `device` and `cache`, which registers host memory, outlive it. Connects when first used.
+  LoopCopier(const Options& options, Device& device, RegistrationCache& cache) noexcept
+      : x_options(options), x_device(device), x_cache(cache) {}
+
+  /// All bytes are moved, and written ones are placed, when they return 0. -FI_EIO (logged): they
+  /// are not, and nothing is being moved any more.
+  int read(void* to, const RemoteRange& from) noexcept;
+  int write(const RemoteRange& to, const void* from) noexcept;
+
+ private:
+  class Waiter;
+  int move(const RemoteRange& remote, void* local, bool reads) noexcept;
+  int begin(Waiter& waiter, const RemoteRange& remote, const iovec& local, bool reads) noexcept;
+  int open() noexcept;
+
+  const Options x_options;
+  Device& x_device;
+  RegistrationCache& x_cache;
+  std::mutex x_mutex;
+  std::unique_ptr<VerbsTransport> x_loop;  ///< null: not yet, or given up
+};
+
+}  // namespace erdma::transport::verbs
