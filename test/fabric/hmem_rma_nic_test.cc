@@ -104,6 +104,25 @@ START_TEST(completion_of_a_flush_comes_after_it) {
 }
 END_TEST
 
+/// As NCCL's plugin, which is a target for nobody else: it asks for FI_READ alone.
+START_TEST(who_only_reads_flushes_its_own_memory) {
+  Ask ask = hmem_rma_ask();
+  ask.caps |= FI_READ;
+  Root root(ask);
+  ck_assert(!(root.info->caps & (FI_REMOTE_READ | FI_REMOTE_WRITE)));
+  ck_assert_int_eq(root.info->domain_attr->mr_mode, ask.mr_mode);
+  Port port(root);
+  const fi_addr_t itself = port.insert(port);
+  Memory memory(true, pattern(4096));
+  Region region(root, memory.at(), 4096, FI_SEND | FI_RECV | FI_REMOTE_READ);
+  char sink[4]{};
+  ck_assert_int_eq(
+      fi_read(port.ep, sink, 4, nullptr, itself, uint64_t(memory.at(100)), region.key(), &sink), 0);
+  ck_assert_ptr_eq(port.wait().op_context, &sink);
+  ck_assert_mem_eq(sink, pattern(4096).data() + 100, 4);
+}
+END_TEST
+
 /// At any address, even behind the end; without a key it is nothing.
 START_TEST(read_of_nothing_flushes) {
   Flushed ports;
@@ -326,6 +345,7 @@ TCase* flush_case(SFun setup, bool all) {
   tcase_add_checked_fixture(tc, setup, nullptr);
   tcase_set_timeout(tc, 60);
   tcase_add_loop_test(tc, number_is_stale_until_it_is_flushed, 0, 8);
+  tcase_add_test(tc, who_only_reads_flushes_its_own_memory);
   tcase_add_test(tc, read_of_nothing_flushes);
   tcase_add_test(tc, flush_reads_what_the_gpu_holds);
   tcase_add_test(tc, flush_is_never_to_be_tried_again);

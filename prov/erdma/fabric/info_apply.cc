@@ -43,7 +43,9 @@ uint64_t unasked_caps(uint64_t offered, uint32_t version, const fi_info* hints) 
 void apply_domain(fi_domain_attr& domain, uint32_t version, const fi_domain_attr* hints,
                   uint64_t caps) {
   const int asked = hints ? hints->mr_mode : 0;
-  domain.mr_mode &= (is_target(caps) ? kMrMode : 0) | FI_MR_HMEM;
+  // Who reads may read from itself, to flush what a NIC wrote to a GPU: as far as it offers keys.
+  const bool flushes = caps & FI_HMEM && caps & FI_READ && mode_permits_target(version, asked);
+  domain.mr_mode &= (is_target(caps) || flushes ? kMrMode : 0) | FI_MR_HMEM;
   if (asked == kMrBasic || asked == kMrScalable) {
     domain.mr_mode = asked;
   } else if (FI_VERSION_LT(version, FI_VERSION(1, 5))) {
