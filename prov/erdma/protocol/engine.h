@@ -48,6 +48,12 @@ struct SendArgs {
     return uint8_t((tagged ? wire::kTagged : 0) | (has_data ? wire::kHasData : 0));
   }
   uint64_t completion_flags() const noexcept { return FI_SEND | (tagged ? FI_TAGGED : FI_MSG); }
+  /// A copy, member by member from where each is: a copy as a whole would read wide what was
+  /// written narrow just now, and so wait for every store before it, those to other cores too.
+  SendArgs by_member() const noexcept {
+    return {destination, iov,    count,  length,          tag,   data, context, tagged,
+            has_data,    inject, report, until_delivered, fence, more};
+  }
 };
 
 /// All flavours of RMA and of atomic operations.
@@ -192,6 +198,7 @@ class Engine final : public transport::Sink {
   bool flush_sends(Peer& peer) noexcept;
   void withdraw(Send& send) noexcept;
   void finish_send(Send& send, int status) noexcept;
+  void fail_send(Send& send, int status) noexcept;
   void drop_send(Send& send) noexcept;
   void lose_injected(Peer& peer, int status) noexcept;
   static void report_lost(Peer& peer, int status) noexcept;
@@ -390,7 +397,7 @@ inline int Engine::post_send(const SendArgs& args) noexcept {
   if (goes_direct(args, *peer) && ++x_sends_since_progress < kSendsPerProgress) [[likely]]
     if (send_direct(args, *peer)) [[likely]]
       return 0;
-  return post_send_slow(args, *peer);
+  return post_send_slow(args.by_member(), *peer);
 }
 
 inline int Engine::post_receive(const ReceiveArgs& args) noexcept {

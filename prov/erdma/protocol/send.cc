@@ -65,7 +65,10 @@ Send* Engine::make_send(const SendArgs& args, Peer& peer) noexcept {
   send->peer = &peer;
   send->buffers.count = args.count;
   send->buffers.length = args.length;
-  if (args.count > 0) std::memcpy(send->buffers.iov, args.iov, args.count * sizeof(iovec));
+  for (size_t i = 0; i < args.count; ++i) {  // word by word: see finish_send()
+    send->buffers.iov[i].iov_base = args.iov[i].iov_base;
+    send->buffers.iov[i].iov_len = args.iov[i].iov_len;
+  }
   if (args.inject && args.length > 0) {
     send->copy.reset(new (std::nothrow) std::byte[args.length]);
     if (!send->copy) {
@@ -125,6 +128,26 @@ void Engine::withdraw(Send& send) noexcept {
 /// The one place where a send with a request ends.
 void Engine::finish_send(Send& send, int status) noexcept {
   withdraw(send);
+  if (status != 0) return fail_send(send, status);
+  // Word by word into the entry: whoever reads wide what he wrote narrow waits for every store
+  // before it, and the last ones went to another core.
+  CompletionSink& sink = sink_of(send);
+  void* const context = send.context;
+  const uint64_t flags = send.completion_flags;
+  const uint64_t tag = send.tag;
+  const bool report = send.report;
+  drop_send(send);
+  CompletionEntry& entry = sink.succeed(report);
+  entry.context = context;
+  entry.flags = flags;
+  entry.length = 0;
+  entry.buffer = nullptr;
+  entry.data = 0;
+  entry.tag = tag;
+  entry.source = UINT64_MAX;
+}
+
+void Engine::fail_send(Send& send, int status) noexcept {
   ErrorCompletion done;
   done.context = send.context;
   done.flags = send.completion_flags;
@@ -132,14 +155,10 @@ void Engine::finish_send(Send& send, int status) noexcept {
   done.error = -status;
   done.tag = send.tag;
   done.anonymous = send.injected && !send.report && !send.context;
-  if (status != 0 && done.anonymous) lose_injected(*send.peer, status);
+  if (done.anonymous) lose_injected(*send.peer, status);
   CompletionSink& sink = sink_of(send);
   drop_send(send);
-  if (status == 0) {
-    sink.complete(done);
-  } else {
-    sink.fail(done);
-  }
+  sink.fail(done);
 }
 
 CompletionSink& Engine::sink_of(const Send& send) noexcept {
