@@ -1,5 +1,6 @@
 // What is not offered says so, and never by a crash or a success that is none.
 #include <cstdlib>
+#include <cstring>
 
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
@@ -7,6 +8,9 @@
 #include <rdma/fi_trigger.h>
 
 #include "fabric/one_sided_rig.h"
+
+// Of poll sets and wait sets, which libfabric 2 deprecates.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
 
@@ -46,6 +50,109 @@ START_TEST(operations_that_do_not_exist_are_enosys) {
   ck_assert_int_eq(fi_control(&root.domain->fid, FI_BACKLOG, nullptr), -FI_ENOSYS);
   ck_assert_int_eq(fi_listen(reinterpret_cast<fid_pep*>(port.ep)), -FI_ENOSYS);
   ck_assert_int_eq(fi_shutdown(port.ep, 0), -FI_ENOSYS);
+}
+END_TEST
+
+/// Every pointer of a table that libfabric 1.17 has: it calls them without a look.
+template <typename Ops>
+void check_table(const char* name, const Ops* ops, size_t known = sizeof(Ops)) {
+  ck_assert_msg(ops && ops->size == sizeof(Ops), "%s", name);
+  for (size_t at = sizeof(size_t); at < known; at += sizeof(void*)) {
+    void* slot = nullptr;
+    std::memcpy(&slot, reinterpret_cast<const char*>(ops) + at, sizeof(slot));
+    ck_assert_msg(slot, "%s: byte %zu is null", name, at);
+  }
+}
+
+void check_endpoint(const char* name, const fid_ep& ep) {
+  check_table(name, ep.fid.ops);
+  check_table(name, ep.ops);
+  check_table(name, ep.cm);
+  check_table(name, ep.msg);
+  check_table(name, ep.tagged);
+  check_table(name, ep.rma);
+  check_table(name, ep.atomic);
+  check_table(name, ep.collective);
+}
+
+/// One of each object; null: not opened.
+struct Objects {
+  explicit Objects(Root& root) : port(root) {
+    fi_eq_attr eq_attr{};
+    fi_wait_attr wait_attr{};
+    fi_poll_attr poll_attr{};
+    wait_attr.wait_obj = FI_WAIT_FD;
+    struct fi_alias alias_of{&alias, FI_TRANSMIT};
+    ck_assert_int_eq(fi_endpoint(root.domain, root.info, &disabled, nullptr), 0);
+    ck_assert_int_eq(fi_control(&port.ep->fid, FI_ALIAS, &alias_of), 0);
+    ck_assert_int_eq(fi_srx_context(root.domain, root.info->rx_attr, &srx, nullptr), 0);
+    ck_assert_int_eq(fi_cntr_open(root.domain, nullptr, &cntr, nullptr), 0);
+    ck_assert_int_eq(fi_eq_open(root.fabric, &eq_attr, &eq, nullptr), 0);
+    ck_assert_int_eq(fi_poll_open(root.domain, &poll_attr, &poll), 0);
+    ck_assert_int_eq(fi_wait_open(root.fabric, &wait_attr, &wait), 0);
+    ck_assert_int_eq(fi_mr_reg(root.domain, this, 1, FI_REMOTE_READ, 0, 0, 0, &mr, nullptr), 0);
+  }
+  ~Objects() {
+    for (fid_t object :
+         {alias, &disabled->fid, &srx->fid, &cntr->fid, &eq->fid, &poll->fid, &wait->fid, &mr->fid})
+      ck_assert_int_eq(fi_close(object), 0);
+  }
+  Port port;
+  fid_t alias = nullptr;
+  fid_ep *disabled = nullptr, *srx = nullptr;
+  fid_cntr* cntr = nullptr;
+  fid_eq* eq = nullptr;
+  fid_poll* poll = nullptr;
+  fid_wait* wait = nullptr;
+  fid_mr* mr = nullptr;
+};
+
+START_TEST(every_slot_of_every_table_is_filled) {
+  Root root(one_sided_ask());
+  Objects all(root);
+  check_endpoint("endpoint", *all.port.ep);
+  check_endpoint("endpoint before fi_enable", *all.disabled);
+  check_endpoint("alias", *reinterpret_cast<fid_ep*>(all.alias));
+  check_endpoint("shared receive context", *all.srx);
+  check_table("fabric", root.fabric->ops);
+  check_table("domain", root.domain->ops);
+  check_table("domain, memory", root.domain->mr);
+  check_table("av", all.port.av->ops, 8 * sizeof(void*));
+  check_table("cq", all.port.cq->ops);
+  check_table("counter", all.cntr->ops);
+  check_table("eq", all.eq->ops);
+  check_table("poll set", all.poll->ops);
+  check_table("wait set", all.wait->ops);
+  for (fid_t object : {&root.fabric->fid, &root.domain->fid, &all.port.av->fid, &all.port.cq->fid,
+                       &all.cntr->fid, &all.eq->fid, &all.poll->fid, &all.wait->fid, &all.mr->fid})
+    check_table("fid", object->ops);
+}
+END_TEST
+
+START_TEST(commands_and_operations_that_no_object_has_are_enosys) {
+  Root root(one_sided_ask());
+  Objects all(root);
+  for (fid_t object :
+       {&root.fabric->fid, &root.domain->fid, &all.port.ep->fid, &all.disabled->fid, all.alias,
+        &all.srx->fid, &all.port.av->fid, &all.port.cq->fid, &all.cntr->fid, &all.eq->fid,
+        &all.poll->fid, &all.wait->fid, &all.mr->fid}) {
+    uint64_t argument[16] = {};
+    void* ops = argument;
+    ck_assert_int_eq(fi_control(object, 9999, argument), -FI_ENOSYS);
+    ck_assert_int_eq(fi_open_ops(object, "no such operations", 0, &ops, nullptr), -FI_ENOSYS);
+    ck_assert_int_eq(fi_set_ops(object, "no such operations", 0, &ops, nullptr), -FI_ENOSYS);
+  }
+  uint64_t base = 0, key = 0;
+  uint8_t raw[8];
+  size_t length = sizeof(raw);
+  const iovec iov{raw, sizeof(raw)};
+  ck_assert_int_eq(fi_mr_raw_attr(all.mr, &base, raw, &length, 0), -FI_ENOSYS);
+  ck_assert_int_eq(fi_mr_map_raw(root.domain, 0, raw, sizeof(raw), &key, 0), -FI_ENOSYS);
+  ck_assert_int_eq(fi_mr_unmap_key(root.domain, 1), -FI_ENOSYS);
+  ck_assert_int_eq(fi_mr_refresh(all.mr, &iov, 1, 0), -FI_ENOSYS);
+  fid_av_set* set = nullptr;
+  fi_av_set_attr set_attr{};
+  ck_assert_int_eq(fi_av_set(all.port.av, &set_attr, &set, nullptr), -FI_ENOSYS);
 }
 END_TEST
 
@@ -90,6 +197,8 @@ int main() {
   tcase_add_checked_fixture(tcase, on_shm, nullptr);
   tcase_add_test(tcase, objects_that_do_not_exist_are_enosys);
   tcase_add_test(tcase, operations_that_do_not_exist_are_enosys);
+  tcase_add_test(tcase, every_slot_of_every_table_is_filled);
+  tcase_add_test(tcase, commands_and_operations_that_no_object_has_are_enosys);
   tcase_add_test(tcase, flags_that_mean_nothing_here_are_refused);
   tcase_add_test(tcase, an_endpoint_with_a_shared_transmit_context_is_refused);
   suite_add_tcase(suite, tcase);
