@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include <rdma/fi_errno.h>
@@ -42,6 +43,8 @@ struct Behaviour {
   bool opens = false;        ///< direct access exists
   bool hold_direct = false;  ///< it stays pending: reads are not executed, writes are not reported
   int direct_refusal = 0;    ///< what it returns at once
+  bool settles = false;      ///< what was moved is visible later, when poll() says so
+  bool hold_settling = false;  ///< and not even then
 };
 
 /// Packets are queues of bytes between transports of one process. Everything moves in poll() of the
@@ -95,6 +98,11 @@ class Transport final : public transport::Transport {
     int write(const transport::Exposure& remote, const iovec* local, size_t count, size_t length,
               uint64_t token) noexcept override {
       return transfer(remote, local, count, length, token, false);
+    }
+    int settle(const iovec*, size_t, uint64_t token) noexcept override {
+      if (!x_owner.behaviour.settles) return 0;
+      x_owner.settling.push_back(token);
+      return transport::kSettling;
     }
     bool opens_memory() const noexcept override { return x_owner.behaviour.opens; }
     std::unique_ptr<transport::OpenMemory> open(const iovec& memory, bool reads,
@@ -246,7 +254,10 @@ class Transport final : public transport::Transport {
     int steps = 0;
     behaviour.room += behaviour.more_room;
     for (auto& [port, each] : links) steps += poll_link(*each, sink);
-    return steps;
+    const std::vector<uint64_t> settled =
+        behaviour.hold_settling ? std::vector<uint64_t>() : std::exchange(settling, {});
+    for (const uint64_t token : settled) sink.on_done(token, 0);
+    return steps + int(settled.size());
   }
   util::Result<transport::Link*> link_to(const util::SocketAddress& address) noexcept override {
     return static_cast<transport::Link*>(&link(address));
@@ -261,6 +272,7 @@ class Transport final : public transport::Transport {
   Behaviour behaviour;
   std::set<uint32_t> exposed;  ///< not withdrawn yet
   uint32_t exposures_made = 0;
+  std::vector<uint64_t> settling;  ///< accepted by settle()
   std::map<uint16_t, std::unique_ptr<FakeLink>> links;
 
  private:

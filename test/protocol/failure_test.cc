@@ -138,6 +138,37 @@ START_TEST(failed_transfer_fails_both_sides_once) {
 }
 END_TEST
 
+/// All its bytes are here, only not visible yet. A sender that writes them is done before that, and
+/// may close.
+START_TEST(message_that_is_settling_survives_its_sender) {
+  Pair pair;
+  for (Node* node : {&pair.a, &pair.b}) {
+    node->transport.behaviour.prefers_read = _i;
+    node->transport.behaviour.settles = node->transport.behaviour.hold_settling = true;
+  }
+  const auto message = pattern(5000);
+  std::vector<char> buffer(5000);
+  const iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 7, &g_two);
+  args.device = true;
+  must(pair.b.engine.post_receive(args));
+  must(pair.a.send(1, message.data(), 5000, 7, &g_one));
+  pair.settle();
+  ck_assert_uint_eq(pair.b.transport.settling.size(), 1);
+  pair.b_to_a().fail(-FI_ESHUTDOWN);
+  pair.settle();
+  ck_assert(pair.b.received.entries.empty());
+  pair.b.unreachable = true;  // nobody is told
+  pair.b.transport.behaviour.hold_settling = false;
+  pair.settle();
+  const ErrorCompletion done = pair.b.received.take();
+  ck_assert_int_eq(done.error, 0);
+  ck_assert_ptr_eq(done.context, &g_two);
+  ck_assert(buffer == message);
+  ck_assert(pair.b.received.entries.empty() && pair.b.transport.exposed.empty());
+}
+END_TEST
+
 START_TEST(transfer_waits_while_the_link_has_no_room) {
   const bool read = _i == 0;
   Pair pair;
@@ -312,6 +343,7 @@ Suite* failure_suite() {
   tcase_add_test(tc, death_of_the_sender_fails_what_only_it_could_complete);
   tcase_add_test(tc, peer_that_closed_in_order_leaves_directed_receives_posted);
   tcase_add_loop_test(tc, failed_transfer_fails_both_sides_once, 0, 2);
+  tcase_add_loop_test(tc, message_that_is_settling_survives_its_sender, 0, 2);
   tcase_add_loop_test(tc, transfer_waits_while_the_link_has_no_room, 0, 2);
   tcase_add_test(tc, exposure_waits_while_the_link_connects);
   tcase_add_loop_test(tc, garbage_closes_the_link_of_its_sender, 0, 6);

@@ -133,7 +133,6 @@ class Engine final : public transport::Sink {
   /// True while something taken from the caller is not yet handed to a link and its caller will
   /// never hear of it: injected messages, fins.
   bool owes() noexcept;
-
   /// Before it peers' one-sided operations are refused. `setup` outlives the engine.
   void enable_one_sided(const OneSidedSetup& setup) noexcept { x_one_sided_setup = &setup; }
   /// Ends the connections of peers whose operations on the region are under way.
@@ -329,6 +328,7 @@ class Engine final : public transport::Sink {
   void fail_sends(Peer& peer, int status) noexcept;
   void fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,
                        int status) noexcept;
+  static void leave_link(Delivery& delivery) noexcept;
   void fail_unfetched(Matcher& queues, const transport::Link* link, int status) noexcept;
   void fail_directed(Matcher& queues, const Peer& peer, int status) noexcept;
   void fail_receive(Receive& receive, int status) noexcept {

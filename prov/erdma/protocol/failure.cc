@@ -56,9 +56,21 @@ void Engine::fail_deliveries(util::IntrusiveList<Delivery>& list, const transpor
                              int status) noexcept {
   for (Delivery* delivery = list.front(); delivery;) {
     Delivery* next = list.next(*delivery);
-    if (delivery->link == link) finish_delivery(*delivery, status);
+    const bool concerned = delivery->link == link;
+    if (concerned && delivery->state == Delivery::State::settling)
+      leave_link(*delivery);
+    else if (concerned)
+      finish_delivery(*delivery, status);
     delivery = next;
   }
+}
+
+/// All its bytes are here, and will be visible: it goes on without its sender, who may have closed
+/// because it was done.
+void Engine::leave_link(Delivery& delivery) noexcept {
+  if (delivery.local.size) delivery.link->withdraw(delivery.local);
+  delivery.local.size = 0;
+  delivery.link = nullptr;
 }
 
 /// Messages whose bytes are still with the sender can no longer be had; their headers stay

@@ -157,11 +157,12 @@ void Engine::settle_delivery(Delivery& delivery, int status) noexcept {
 void Engine::finish_delivery(Delivery& delivery, int status) noexcept {
   Peer& peer = *delivery.peer;
   if (delivery.linked()) util::IntrusiveList<Delivery>::erase(delivery);
+  const bool tells = !delivery.local.size;  // the sender that it is over; else that one told us
   if (delivery.local.size) {
     const int rc = delivery.link->withdraw(delivery.local);
     if (rc != 0 && status == 0) status = rc;
   }
-  if (!delivery.local.size || status != 0) send_fin(peer, delivery.sender, status);
+  if (delivery.link && (tells || status != 0)) send_fin(peer, delivery.sender, status);
   ErrorCompletion done;
   done.context = delivery.context;
   done.flags = delivery.completion_flags;

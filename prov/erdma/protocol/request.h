@@ -109,7 +109,7 @@ struct Delivery : util::ListHook<Delivery> {
   };
 
   Peer* peer = nullptr;
-  transport::Link* link = nullptr;  ///< on which the rts came: exposures are of one link
+  transport::Link* link = nullptr;  ///< on which the rts came; null: settling, its sender is gone
   Receive* multi = nullptr;         ///< the multi-receive buffer it belongs to
   Buffers buffers;                  ///< what to fill: no longer than the message
   size_t message_length = 0;
