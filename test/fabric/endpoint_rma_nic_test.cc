@@ -67,12 +67,39 @@ START_TEST(a_region_closes_although_its_user_does_not_answer) {
 }
 END_TEST
 
+/// The first of all, so that there is no connection yet: it gets there all the same.
+START_TEST(short_operations_outlive_their_endpoint) {
+  OneSidedPorts ports;
+  std::vector<char> buffer(64, '-');
+  const auto message = pattern(64);
+  const uint64_t number = 77;
+  ck_assert_int_eq(fi_trecv(ports.b.ep, buffer.data(), 64, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr),
+                   0);
+  ck_assert_int_eq(fi_write(ports.a.ep, &number, 8, nullptr, ports.address, ports.at(16),
+                            ports.region.key(), nullptr),
+                   0);
+  ck_assert_int_eq(fi_tsend(ports.a.ep, message.data(), 64, nullptr, ports.address, 1, nullptr), 0);
+  std::atomic<bool> closed{false};
+  std::thread other([&] {
+    while (!closed) ports.b.progress();
+  });
+  ck_assert_int_eq(fi_close(&ports.a.ep->fid), 0);
+  ports.a.ep = nullptr;
+  closed = true;
+  other.join();
+  ports.b.wait();
+  ck_assert(buffer == message);
+  ck_assert_mem_eq(ports.memory.data() + 16, &number, 8);
+}
+END_TEST
+
 TCase* direct_case(void (*set_up)()) {
   TCase* tcase = tcase_create("direct");
   tcase_set_timeout(tcase, 10);
   tcase_add_checked_fixture(tcase, set_up, nullptr);
   tcase_add_test(tcase, a_known_region_is_accessed_without_the_targets_processor);
   tcase_add_test(tcase, a_region_closes_although_its_user_does_not_answer);
+  tcase_add_test(tcase, short_operations_outlive_their_endpoint);
   return tcase;
 }
 

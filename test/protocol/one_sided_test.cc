@@ -293,6 +293,26 @@ START_TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left) {
 }
 END_TEST
 
+/// What an endpoint that closes waits for: no more than what leaves in one packet.
+START_TEST(write_that_waits_for_its_link_is_known_if_it_is_one_packet) {
+  const size_t length = _i ? 4000 : 16;
+  OneSidedPair pair;
+  pair.a.transport.behaviour.room = 0;
+  const auto bytes = pattern(length);
+  const iovec iov{const_cast<char*>(bytes.data()), length};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, length};
+  must(pair.a.engine.post_one_sided(
+      OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_one)));
+  ck_assert_int_eq(pair.a.engine.has_packets(), !_i);
+  ck_assert(!pair.a.engine.owes());
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  pair.a.engine.progress();
+  ck_assert(!pair.a.engine.has_packets());
+  settle(pair);
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+}
+END_TEST
+
 START_TEST(inject_beyond_the_limit_is_refused) {
   OneSidedPair pair;
   std::vector<char> bytes(4097);
@@ -557,6 +577,7 @@ Suite* make_suite() {
   tcase_add_test(tcase, engine_without_regions_refuses_every_access);
   tcase_add_loop_test(tcase, injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 0,
                       2);
+  tcase_add_loop_test(tcase, write_that_waits_for_its_link_is_known_if_it_is_one_packet, 0, 2);
   tcase_add_test(tcase, inject_beyond_the_limit_is_refused);
   tcase_add_test(tcase, operations_beyond_the_limit_are_eagain_and_clear_with_progress);
   tcase_add_loop_test(tcase, reads_from_oneself_are_queued_beyond_the_limit, 0, 2);

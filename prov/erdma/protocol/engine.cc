@@ -1,5 +1,6 @@
 #include "protocol/engine.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <rdma/fi_errno.h>
@@ -137,6 +138,18 @@ bool Engine::owes() noexcept {
   if (x_injected > 0) return true;
   for (Peer* peer = x_backlog.front(); peer; peer = x_backlog.next(*peer))
     if (!peer->controls.empty()) return true;
+  return false;
+}
+
+bool Engine::has_packets() noexcept {
+  for (Peer* peer = x_backlog.front(); peer; peer = x_backlog.next(*peer)) {
+    const Send* const next = peer->queued.front();
+    if (!next || next->state != Send::State::queued || !peer->link) continue;
+    const size_t room = std::max(transport::kAlwaysEager, peer->link->limits().eager);
+    const bool writes = next->one_sided && next->one_sided->op == wire::Op::write;
+    const bool message = !next->one_sided && !peer->told_to_hold;
+    if ((writes || message) && next->buffers.length <= room) return true;
+  }
   return false;
 }
 

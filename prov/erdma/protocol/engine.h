@@ -133,6 +133,10 @@ class Engine final : public transport::Sink {
   /// True while something taken from the caller is not yet handed to a link and its caller will
   /// never hear of it: injected messages, fins.
   bool owes() noexcept;
+  /// True while the next operation for some peer waits for its link to take the one packet that it
+  /// is: a connection that is being made, mostly.
+  bool has_packets() noexcept;
+
   /// Before it peers' one-sided operations are refused. `setup` outlives the engine.
   void enable_one_sided(const OneSidedSetup& setup) noexcept { x_one_sided_setup = &setup; }
   /// Ends the connections of peers whose operations on the region are under way.
