@@ -220,14 +220,17 @@ inline ibv_wc_status Nic::carry_out(Qp& qp, const Qp::Send& send) {
   if (request.opcode == IBV_WR_SEND) return deliver(qp, send);
   const bool read = request.opcode == IBV_WR_RDMA_READ;
   const int sink = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-  if (!region(send.piece.lkey, false, send.piece.addr, send.piece.length, read ? sink : 0))
+  const bool inlined = !send.inlined.empty();
+  if (!inlined &&
+      !region(send.piece.lkey, false, send.piece.addr, send.piece.length, read ? sink : 0))
     return violation("local memory is not registered for this"), IBV_WC_LOC_PROT_ERR;
   if (!region(request.wr.rdma.rkey, true, request.wr.rdma.remote_addr, send.piece.length,
               read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE))
     return IBV_WC_REM_ACCESS_ERR;
   void* local = reinterpret_cast<void*>(send.piece.addr);
+  const void* from = inlined ? send.inlined.data() : local;
   void* remote = reinterpret_cast<void*>(request.wr.rdma.remote_addr);
-  std::memcpy(read ? local : remote, read ? remote : local, send.piece.length);
+  std::memcpy(read ? local : remote, read ? remote : from, send.piece.length);
   return IBV_WC_SUCCESS;
 }
 

@@ -165,6 +165,34 @@ START_TEST(write_moves_any_size_however_memory_is_reached) {
 }
 END_TEST
 
+START_TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
+  Two two;
+  two.meet();
+  std::vector<std::byte> there(300'001), here(300'001);
+  const auto memory = two.pair.a_to_b().open({there.data(), there.size()}, true, true);
+  ck_assert(memory);
+  Exposure exposure;
+  memory->describe(exposure);
+  uint64_t written = 0, read = 0;
+  for (const size_t size : {size_t{1}, size_t{100}, size_t{4096}, here.size()}) {
+    const iovec local{here.data(), size};
+    for (const int how : {0, 1, 2}) {
+      const size_t before = two.b().sink->dones.size();
+      ck_assert(two.pair.poll_until([&] {
+        Link& back = two.pair.b_to_a();
+        return (how == 2 ? back.read_direct({exposure, 0, size}, &local, 1, size)
+                         : back.write_direct({exposure, 0, size}, &local, 1, size, how == 1)) == 0;
+      }));
+      ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > before; }));
+      ck_assert_int_eq(two.b().sink->dones.back().status, 0);
+      (how == 2 ? read : written) += size;
+      ck_assert_uint_eq(Rig::core(two.b()).counters().write_bytes, written);
+      ck_assert_uint_eq(Rig::core(two.b()).counters().read_bytes, read);
+    }
+  }
+}
+END_TEST
+
 START_TEST(small_packets_pass_while_large_transfers_run) {
   Two two;
   two.meet();
@@ -481,6 +509,7 @@ Suite* suite() {
   tcase_add_loop_test(tc, read_moves_any_size_however_memory_is_reached, 0, int(std::size(kMoves)));
   tcase_add_loop_test(tc, write_moves_any_size_however_memory_is_reached, 0,
                       int(std::size(kMoves)));
+  tcase_add_test(tc, what_is_accessed_directly_is_counted_whatever_its_end_waits_for);
   tcase_add_test(tc, small_packets_pass_while_large_transfers_run);
   tcase_add_test(tc, a_peer_that_closes_is_told_from_one_that_died);
   tcase_add_test(tc, what_was_taken_before_shutdown_is_delivered);

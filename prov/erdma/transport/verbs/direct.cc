@@ -165,6 +165,8 @@ int Connection::post_short(Transfer& transfer) noexcept {
     return refused(rc);
   }
   if (transfer.is_read) ++x_reads;
+  // Only the READ behind it will say that it is done.
+  if (transfer.flush_due) x_core.counters().write_bytes += transfer.length;
   return 0;
 }
 
