@@ -34,5 +34,9 @@ compare test/Makefile.include unit_tests <"${TMPDIR:-/tmp}/lists.$$"
 find test/*.h test/util test/hmem test/protocol test/transport test/fabric test/fake -name '*.h' \
   2>/dev/null >"${TMPDIR:-/tmp}/lists.$$"
 compare test/Makefile.include test_headers <"${TMPDIR:-/tmp}/lists.$$"
+find fabtests/programs -name '*.cc' ! -name 'erdma_*' -o -name '*.h' >"${TMPDIR:-/tmp}/lists.$$"
+compare fabtests/Makefile.include programs_sources <"${TMPDIR:-/tmp}/lists.$$"
+find fabtests/programs -name 'erdma_*.cc' | sed 's/\.cc$//' >"${TMPDIR:-/tmp}/lists.$$"
+compare fabtests/Makefile.include own_programs <"${TMPDIR:-/tmp}/lists.$$"
 rm -f "${TMPDIR:-/tmp}/lists.$$"
 exit $bad

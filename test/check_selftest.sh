@@ -12,7 +12,7 @@ plant_clean() {
   for layer in util hmem protocol transport/shm transport/self fabric; do
     mkdir -p "$folder/prov/erdma/$layer"
   done
-  mkdir -p "$folder/man" "$folder/test/util"
+  mkdir -p "$folder/man" "$folder/test/util" "$folder/fabtests/programs"
   echo '#include "transport/shm/shm.h"' >"$folder/prov/erdma/fabric/domain.cc"
   echo '#include "transport/self/self.h"' >>"$folder/prov/erdma/fabric/domain.cc"
   echo 'const char* kNames[] = {"FI_ERDMA_CMA"};' >"$folder/prov/erdma/fabric/env.cc"
@@ -30,6 +30,10 @@ erdma_sources = \
 END
   printf 'unit_tests = \\\n\ttest/util/a_test\n\ntest_headers = \\\n\t\n' \
     >"$folder/test/Makefile.include"
+  echo 'int x;' >"$folder/fabtests/programs/shared.cc"
+  echo 'int main() {}' >"$folder/fabtests/programs/erdma_a.cc"
+  printf 'programs_sources = \\\n\t%s\n\nown_programs = \\\n\t%s\n' \
+    fabtests/programs/shared.cc fabtests/programs/erdma_a >"$folder/fabtests/Makefile.include"
 }
 
 # verdict CHECK pass|refuse WHAT
@@ -87,6 +91,8 @@ refused check_names.sh quickstart 'curl http://10.1.2.3/x'
 
 refused check_lists.sh $p/util/unlisted.cc 'int x;'
 refused check_lists.sh test/util/unlisted_test.cc 'int x;'
+refused check_lists.sh fabtests/programs/unlisted.h 'int x;'
+refused check_lists.sh fabtests/programs/erdma_unlisted.cc 'int main() {}'
 plant_clean
 rm "$folder/$p/util/a.cc"
 verdict check_lists.sh refuse 'a listed file is missing'

@@ -23,7 +23,7 @@ build_stress() { # build_stress NAME
 
 build_clients() {
   local name sources=("$here"/mpi_check*.c)
-  if stale "$bin/refuse_cma" "$here/refuse_cma.c"; then
+  if stale "$bin/refuse_cma" "$here/refuse_cma.c" "$top/fabtests/programs/refuse_calls.h"; then
     "${CC:-cc}" -O2 -Wall -Wextra "$here/refuse_cma.c" -o "$bin/refuse_cma" || return 1
   fi
   if command -v mpicc >/dev/null && stale "$bin/mpi_check" "${sources[@]}" "$here/mpi_check.h"; then

@@ -5,6 +5,7 @@
 
 skip() { echo "$*"; exit 77; }
 wrong() { echo "WRONG: $*"; exit 1; }
+with() { export "$1=$2"; "${@:3}"; }
 needs() { command -v "$1" >/dev/null || skip "there is no $1 here"; }
 
 # refusing CALLS ERRNO: fills `wrapper`. CALLS "none": no wrapper.
@@ -237,4 +238,22 @@ stress_refused() {
 # Files left behind count where no one else can leave any.
 kill_stress_private() {
   in_private_mounts "$bin/fi_kill_stress" "$@" ${private_tmp:+--strict}
+}
+
+# own PROGRAM [OPTION...]: one of those that are installed (fabtests/programs), both sides of it. 77 is
+# a skip as everywhere.
+own() {
+  local program=$own_programs/$1
+  shift
+  [ -x "$program" ] || wrong "$program is not built"
+  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$program" "$@"
+}
+# own_fails WHY PROGRAM [OPTION...]: it must fail, for this reason.
+own_fails() {
+  local why=$1 status=0
+  shift
+  own "$@" || status=$?
+  [ "$status" != 77 ] || exit 77
+  [ "$status" = 1 ] || wrong "exit status $status instead of 1"
+  grep -q "$why" "$log" || wrong "it does not say '$why'"
 }

@@ -12,6 +12,7 @@ build=${top_builddir:-$top/build}
 [ -n "${FI_PROVIDER:-}" ] || use_build "$build"
 use_open_mpi
 export top provider=${FI_PROVIDER} here=$top/test/clients bin=$build/clients
+export own_programs=$build/fabtests/programs
 logs=$bin/logs
 filter=${1:-}
 mkdir -p "$logs" || exit 1
@@ -71,5 +72,23 @@ check 'a receiver stopped for 3 s' 60 stress fi_stop_stress --seconds 3
 check 'a receiver stopped for 1 s, CMA refused' 60 stress_refused fi_stop_stress --seconds 1
 check '200 processes killed' 200 kill_stress_private --rounds 200 --limit-ms 10000
 check '40 processes killed, CMA refused' 100 stress_refused fi_kill_stress --rounds 40 --limit-ms 10000
+
+check 'erdma_refused_cma' 60 own erdma_refused_cma --pair
+check 'erdma_refused_cma, ENOSYS at the server' 60 \
+  own erdma_refused_cma --pair --errno ENOSYS --side server
+check 'erdma_refused_cma, process_vm_readv at the client' 60 \
+  own erdma_refused_cma --pair --refuse readv --side client
+check 'erdma_refused_cma, process_vm_writev' 60 own erdma_refused_cma --pair --refuse writev
+check 'erdma_refused_cma sees a wrong byte' 60 own_fails 'byte .* is wrong' erdma_refused_cma --pair --spoil
+check 'erdma_paths, rings' 60 own erdma_paths --pair -S 64 --expect rings
+check 'erdma_paths, CMA' 60 with FI_ERDMA_CMA on own erdma_paths --pair -S 1M --expect cma
+check 'erdma_paths, copy' 60 with FI_ERDMA_CMA off own erdma_paths --pair -S 1M --expect copy
+for operation in message read write; do
+  check "erdma_paths, all sizes, $operation" 60 \
+    own erdma_paths --pair --operation $operation --expect shm
+done
+check 'erdma_paths sees another path' 60 \
+  with FI_ERDMA_CMA off own_fails 'carried 0 of' erdma_paths --pair -S 1M --expect cma
+check 'erdma_paths sees a wrong byte' 60 own_fails 'byte .* is wrong' erdma_paths --pair --spoil
 
 summarize clients

@@ -3,8 +3,6 @@
 # Checks of test/nic/run.sh; beside those of test/clients/checks.sh, some of whose functions they
 # replace. From the environment besides: softerdma, the library that simulates the adapter.
 
-with() { export "$1=$2"; "${@:3}"; }
-
 # simulated COMMAND...: with an adapter of its own, whose rules nobody breaks.
 simulated() {
   SOFTERDMA_DIR=$(mktemp -d) SOFTERDMA_REPORT=$log.violations
@@ -20,6 +18,9 @@ refusing() { wrapper=(env "LD_PRELOAD=$softerdma"); }
 warnings_match() { ! grep -q 'continuing by copy' "$log" || wrong 'shared memory was used'; }
 stress() {
   env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" LD_PRELOAD="$softerdma" "$bin/$1" "${@:2}"
+}
+own() {
+  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" LD_PRELOAD="$softerdma" "$own_programs/$1" "${@:2}"
 }
 
 # The counters at close say that bytes went through the adapter, and that none went around it.

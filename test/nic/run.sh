@@ -15,6 +15,7 @@ build=$(cd "$build" && pwd)
 [ -n "${FI_PROVIDER:-}" ] || use_build "$build"
 use_open_mpi
 export top provider=${FI_PROVIDER} here=$top/test/clients bin=$build/clients
+export own_programs=$build/fabtests/programs
 export softerdma=$build/.libs/libsofterdma.so more_checks=$top/test/nic/checks.sh
 logs=$build/nic/logs
 filter=${1:-}
@@ -59,6 +60,12 @@ for personality in standard compat; do
   check "$personality: 40 processes killed" 200 \
     with FI_ERDMA_CONNECT_TIMEOUT 1000 simulated stress fi_kill_stress --rounds 40 --limit-ms 15000
   unset FI_ERDMA_SHM
+  for operation in message read write; do
+    check "$personality: erdma_paths, all sizes, $operation" 60 \
+      simulated own erdma_paths --pair --nic-only --operation $operation --expect nic
+  done
+  check "$personality: erdma_paths sees another path" 60 \
+    simulated own_fails 'carried 0 of' erdma_paths --pair --expect nic
   check "$personality: Open MPI, 2 hosts with 2 ranks each" 150 simulated mpi_two_hosts 4
   check "$personality: Open MPI one-sided, 2 hosts with 2 ranks each" 150 \
     simulated mpi_two_hosts 4 one_sided

@@ -1,0 +1,158 @@
+#include "endpoint.h"
+
+#include <sched.h>
+
+#include <cstring>
+
+#include <rdma/fi_cm.h>
+
+#include "sides.h"
+
+namespace erdma::programs {
+namespace {
+
+constexpr int kSharedMemoryPermitted = 11;  // FI_OPT_SHARED_MEMORY_PERMITTED of newer headers
+
+char* copy_of(const std::string& text) {
+  return text.empty() ? nullptr : ::strdup(text.c_str());
+}
+
+fi_info* find(const Options& options, uint64_t caps) {
+  fi_info* hints = fi_allocinfo();
+  if (!hints) fail("out of memory");
+  const bool device = options.memory != "host";
+  hints->caps = caps | (device ? FI_HMEM : 0);
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
+  hints->domain_attr->mr_mode =
+      FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | (device ? FI_MR_HMEM : 0);
+  hints->domain_attr->threading = FI_THREAD_DOMAIN;
+  hints->domain_attr->name = copy_of(options.domain);
+  hints->fabric_attr->prov_name = copy_of(options.provider);
+  const char* node = options.source.empty() ? nullptr : options.source.c_str();
+  fi_info* found = nullptr;
+  const int rc = fi_getinfo(FI_VERSION(1, 17), node, nullptr, node ? FI_SOURCE : 0, hints, &found);
+  fi_freeinfo(hints);
+  if (rc == -FI_ENODATA) {
+    not_supported("provider %s does not offer what this test needs", options.provider.c_str());
+  }
+  must(rc, "fi_getinfo");
+  return found;
+}
+
+/// Fills a Fid from an open call.
+template <class T, class F>
+void open(Fid<T>& fid, const char* what, F&& call) {
+  T* opened = nullptr;
+  must(call(&opened), what);
+  fid.reset(opened);
+}
+
+void forbid_shared_memory(fid_ep* ep) {
+  const bool permitted = false;
+  const int rc =
+      fi_setopt(&ep->fid, FI_OPT_ENDPOINT, kSharedMemoryPermitted, &permitted, sizeof permitted);
+  if (rc != 0) not_supported("FI_OPT_SHARED_MEMORY_PERMITTED: %s", fi_strerror(-rc));
+}
+
+void complete(void* context, int error, uint64_t flags, size_t length, uint64_t tag) {
+  if (!context) fail("a completion without a context");
+  auto& operation = *static_cast<Operation*>(context);
+  if (operation.done()) fail("a second completion of one operation");
+  ++operation.completions;
+  operation.error = error;
+  operation.flags = flags;
+  operation.length = length;
+  operation.tag = tag;
+  operation.at_s = now_s();
+}
+
+}  // namespace
+
+Endpoint::Endpoint(const Options& options, uint64_t caps)
+    : x_limit_s(options.limit_s), x_info(find(options, caps)) {
+  open(x_fabric, "fi_fabric",
+       [&](auto** fid) { return fi_fabric(x_info->fabric_attr, fid, nullptr); });
+  open(x_domain, "fi_domain",
+       [&](auto** fid) { return fi_domain(x_fabric.get(), x_info.get(), fid, nullptr); });
+  fi_av_attr av{};
+  av.type = FI_AV_TABLE;
+  open(x_av, "fi_av_open",
+       [&](auto** fid) { return fi_av_open(x_domain.get(), &av, fid, nullptr); });
+  fi_cq_attr cq{};
+  cq.format = FI_CQ_FORMAT_TAGGED;
+  cq.size = 8192;
+  open(x_cq, "fi_cq_open",
+       [&](auto** fid) { return fi_cq_open(x_domain.get(), &cq, fid, nullptr); });
+  open(x_ep, "fi_endpoint",
+       [&](auto** fid) { return fi_endpoint(x_domain.get(), x_info.get(), fid, nullptr); });
+  must(fi_ep_bind(x_ep.get(), &x_av->fid, 0), "fi_ep_bind av");
+  must(fi_ep_bind(x_ep.get(), &x_cq->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind cq");
+  if (options.nic_only) forbid_shared_memory(x_ep.get());
+  must(fi_enable(x_ep.get()), "fi_enable");
+}
+
+Endpoint::~Endpoint() = default;
+
+bool Endpoint::needs_registration() const noexcept {
+  return (x_info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
+}
+
+std::string Endpoint::name() const {
+  char bytes[256];
+  size_t length = sizeof bytes;
+  must(fi_getname(&x_ep->fid, bytes, &length), "fi_getname");
+  return {bytes, length};
+}
+
+fi_addr_t Endpoint::insert(std::string name) {
+  name.append(8, '\0');  // string addresses (shm) end with a zero
+  fi_addr_t address = FI_ADDR_UNSPEC;
+  const int rc = fi_av_insert(x_av.get(), name.data(), 1, &address, 0, nullptr);
+  if (rc != 1) fail("fi_av_insert: %d", rc);
+  return address;
+}
+
+void Endpoint::progress() {
+  fi_cq_tagged_entry found[16];
+  const ssize_t count = fi_cq_read(x_cq.get(), found, 16);
+  if (count == -FI_EAGAIN) return;
+  if (count == -FI_EAVAIL) return take_error();
+  if (count < 0) fail("fi_cq_read: %s", fi_strerror(int(-count)));
+  for (ssize_t i = 0; i < count; ++i) {
+    complete(found[i].op_context, 0, found[i].flags, found[i].len, found[i].tag);
+  }
+}
+
+void Endpoint::take_error() {
+  fi_cq_err_entry error{};
+  const ssize_t rc = fi_cq_readerr(x_cq.get(), &error, 0);
+  if (rc == -FI_EAGAIN) return;
+  if (rc != 1) fail("fi_cq_readerr: %zd", rc);
+  if (error.err == 0) fail("an error completion without an error");
+  complete(error.op_context, error.err, error.flags, error.len, error.tag);
+}
+
+void Endpoint::until(const std::function<bool()>& condition, const char* what) {
+  const double start = now_s();
+  for (unsigned turns = 1; !condition(); ++turns) {
+    progress();
+    if (turns % 256 != 0) continue;
+    ::sched_yield();
+    if (now_s() - start > x_limit_s) fail("waited %.0f s for %s", x_limit_s, what);
+  }
+}
+
+void Endpoint::post(const std::function<ssize_t()>& post, const char* what) {
+  ssize_t rc = 0;
+  until([&] { return (rc = post()) != -FI_EAGAIN; }, what);
+  must(rc, what);
+}
+
+void Endpoint::finish(Operation& operation, const char* what) {
+  until([&] { return operation.done(); }, what);
+  if (operation.error) fail("%s: %s", what, fi_strerror(operation.error));
+}
+
+}  // namespace erdma::programs

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+
+#include "options.h"
+
+namespace erdma::programs {
+
+struct Close {
+  template <class T>
+  void operator()(T* object) const noexcept {
+    (void)fi_close(&object->fid);
+  }
+};
+template <class T>
+using Fid = std::unique_ptr<T, Close>;
+
+/// One operation of the application. Stays where it is until it has completed.
+struct Operation {
+  fi_context2 context{};  // first: what comes back as op_context
+  int completions = 0;
+  int error = 0;  ///< fi_errno of the completion; 0: success
+  uint64_t flags = 0;
+  size_t length = 0;
+  uint64_t tag = 0;
+  double at_s = 0;  ///< when it completed
+  bool done() const noexcept { return completions > 0; }
+};
+
+/// Fabric, domain, AV, CQ and one enabled RDM endpoint of the provider that the options name. A
+/// completion that belongs to no operation, or comes a second time, ends the process with kFailed.
+class Endpoint {
+ public:
+  Endpoint(const Options& options, uint64_t caps);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+
+  std::string name() const;
+  fi_addr_t insert(std::string name);
+  fid_ep* ep() const noexcept { return x_ep.get(); }
+  fid_domain* domain() const noexcept { return x_domain.get(); }
+  const fi_info& info() const noexcept { return *x_info; }
+  bool needs_registration() const noexcept;
+
+  void progress();
+  /// Progress until it is true; fails after the limit of the options.
+  void until(const std::function<bool()>& condition, const char* what);
+  /// Calls `post` until it says something else than -FI_EAGAIN, and fails if that is not 0.
+  void post(const std::function<ssize_t()>& post, const char* what);
+  /// Waits, and fails unless it was a success.
+  void finish(Operation& operation, const char* what);
+  /// Closes the endpoint; the rest with the object.
+  void close() { x_ep.reset(); }
+
+ private:
+  void take_error();
+
+  struct FreeInfo {
+    void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
+  };
+  const double x_limit_s;
+  std::unique_ptr<fi_info, FreeInfo> x_info;
+  Fid<fid_fabric> x_fabric;
+  Fid<fid_domain> x_domain;
+  Fid<fid_av> x_av;
+  Fid<fid_cq> x_cq;
+  Fid<fid_ep> x_ep;
+};
+
+}  // namespace erdma::programs

@@ -1,0 +1,210 @@
+#include "sides.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+namespace erdma::programs {
+namespace {
+
+constexpr uint32_t kLongest = 1 << 16;
+
+addrinfo* resolve(const char* host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_family = host ? AF_UNSPEC : AF_INET6;  // without a host: both, by an unspecified IPv6
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  int rc = ::getaddrinfo(host, port.c_str(), &hints, &found);
+  if (rc != 0 && !host) {
+    hints.ai_family = AF_INET;
+    rc = ::getaddrinfo(host, port.c_str(), &hints, &found);
+  }
+  if (rc != 0) fail("%s port %s: %s", host ? host : "any", port.c_str(), ::gai_strerror(rc));
+  return found;
+}
+
+/// A listening socket; IPv4 alone where the kernel has no IPv6.
+int listen_on(const Options& options) {
+  const char* host = options.source.empty() ? nullptr : options.source.c_str();
+  addrinfo* at = resolve(host, options.port);
+  int socket = ::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_port = reinterpret_cast<sockaddr_in*>(at->ai_addr)->sin_port;
+  const bool old = socket < 0 && errno == EAFNOSUPPORT;
+  if (old) socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
+  (void)::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  const sockaddr* address = old ? reinterpret_cast<sockaddr*>(&any) : at->ai_addr;
+  if (socket < 0 || ::bind(socket, address, old ? sizeof any : at->ai_addrlen) != 0 ||
+      ::listen(socket, 1) != 0) {
+    fail("listen on TCP port %s: %s", options.port.c_str(), std::strerror(errno));
+  }
+  ::freeaddrinfo(at);
+  return socket;
+}
+
+int accept_one(const Options& options) {
+  const int listener = listen_on(options);
+  std::fprintf(stderr, "waiting for the client on TCP port %s\n", options.port.c_str());
+  const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  if (socket < 0) fail("accept: %s", std::strerror(errno));
+  ::close(listener);
+  return socket;
+}
+
+/// The server may be about to start: tries until the limit.
+int connect_to(const Options& options) {
+  addrinfo* at = resolve(options.server.c_str(), options.port);
+  const double start = now_s();
+  for (;;) {
+    int error = 0;
+    for (addrinfo* each = at; each; each = each->ai_next) {
+      const int socket = ::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (socket >= 0 && ::connect(socket, each->ai_addr, each->ai_addrlen) == 0) {
+        ::freeaddrinfo(at);
+        return socket;
+      }
+      error = errno;
+      if (socket >= 0) ::close(socket);
+    }
+    if (now_s() - start > options.limit_s) {
+      fail("connect to %s port %s: %s", options.server.c_str(), options.port.c_str(),
+           std::strerror(error));
+    }
+    ::usleep(20000);
+  }
+}
+
+int run_side(Side side, int socket, const Options& options, const Body& body) {
+  const int yes = 1;
+  (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  Channel channel(socket, options.limit_s);
+  return body(side, channel);
+}
+
+/// Where one side lacks something the other one fails for want of it.
+int worse(int a, int b) {
+  if (a == kNotSupported || b == kNotSupported) return kNotSupported;
+  return a != kPassed ? a : b;
+}
+
+int run_pair(const Options& options, const Body& body) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("socketpair");
+  int children[2];
+  for (int i : {0, 1}) {
+    children[i] = spawn([&, i] {
+      ::close(ends[1 - i]);  // else its end would not be seen
+      return run_side(i == 0 ? Side::server : Side::client, ends[i], options, body);
+    });
+  }
+  ::close(ends[0]);
+  ::close(ends[1]);
+  int result = kPassed;
+  for (int child : children) {
+    int status = 0;
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (WIFSIGNALED(status))
+      std::fprintf(stderr, "a side died: %s\n", ::strsignal(WTERMSIG(status)));
+    result = worse(result, WIFEXITED(status) ? WEXITSTATUS(status) : int(kFailed));
+  }
+  return result;
+}
+
+}  // namespace
+
+double now_s() noexcept {
+  timespec t{};
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return double(t.tv_sec) + double(t.tv_nsec) / 1e9;
+}
+
+Channel::~Channel() {
+  ::close(x_socket);
+}
+
+void Channel::send(const std::string& message) {
+  const auto length = uint32_t(message.size());
+  const std::string framed = bytes_of(length) + message;
+  for (size_t sent = 0; sent < framed.size();) {
+    const ssize_t count =
+        ::send(x_socket, framed.data() + sent, framed.size() - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail("the other side is gone");
+    sent += size_t(count);
+  }
+}
+
+bool Channel::ready() const {
+  pollfd readable{x_socket, POLLIN, 0};
+  return ::poll(&readable, 1, 0) > 0;
+}
+
+void Channel::take(std::span<char> bytes, const Drive& drive) {
+  const double start = now_s();
+  for (size_t taken = 0; taken < bytes.size();) {
+    if (drive) drive();
+    pollfd readable{x_socket, POLLIN, 0};
+    const int found = ::poll(&readable, 1, drive ? 0 : 1000);
+    if (found <= 0) {
+      if (now_s() - start > x_limit_s) fail("the other side said nothing for %.0f s", x_limit_s);
+      if (drive) ::sched_yield();
+      continue;
+    }
+    const ssize_t count = ::recv(x_socket, bytes.data() + taken, bytes.size() - taken, 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail("the other side is gone");
+    taken += size_t(count);
+  }
+}
+
+std::string Channel::receive(const Drive& drive) {
+  uint32_t length = 0;
+  take({reinterpret_cast<char*>(&length), sizeof length}, drive);
+  if (length > kLongest) fail("what connected is not the other side of this test");
+  std::string message(length, '\0');
+  take(message, drive);
+  return message;
+}
+
+std::string Channel::swap(const std::string& message, const Drive& drive) {
+  send(message);
+  return receive(drive);
+}
+
+int spawn(const std::function<int()>& body) {
+  std::fflush(nullptr);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) fail("fork: %s", std::strerror(errno));
+  if (child > 0) return child;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(kFailed);
+  const int status = body();
+  std::fflush(nullptr);
+  ::_exit(status);
+}
+
+int run_sides(const Options& options, const Body& body) {
+  if (options.pair) return run_pair(options, body);
+  if (options.server.empty()) return run_side(Side::server, accept_one(options), options, body);
+  return run_side(Side::client, connect_to(options), options, body);
+}
+
+}  // namespace erdma::programs
