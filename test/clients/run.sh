@@ -90,5 +90,7 @@ done
 check 'erdma_paths sees another path' 60 \
   with FI_ERDMA_CMA off own_fails 'carried 0 of' erdma_paths --pair -S 1M --expect cma
 check 'erdma_paths sees a wrong byte' 60 own_fails 'byte .* is wrong' erdma_paths --pair --spoil
+check 'erdma_local_read' 60 own erdma_local_read
+check 'erdma_local_read sees a wrong byte' 60 own_fails 'byte .* is wrong' erdma_local_read --spoil
 
 summarize clients

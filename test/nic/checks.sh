@@ -19,6 +19,11 @@ warnings_match() { ! grep -q 'continuing by copy' "$log" || wrong 'shared memory
 stress() {
   env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" LD_PRELOAD="$softerdma" "$bin/$1" "${@:2}"
 }
+# A simulated GPU.
+with_softcuda() {
+  [ -e "$softcuda/libcuda.so.1" ] || skip "no simulated CUDA driver in $softcuda (make check builds it)"
+  with LD_LIBRARY_PATH "$softcuda:${LD_LIBRARY_PATH:-}" "$@"
+}
 own() {
   env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" LD_PRELOAD="$softerdma" "$own_programs/$1" "${@:2}"
 }

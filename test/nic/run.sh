@@ -15,7 +15,7 @@ build=$(cd "$build" && pwd)
 [ -n "${FI_PROVIDER:-}" ] || use_build "$build"
 use_open_mpi
 export top provider=${FI_PROVIDER} here=$top/test/clients bin=$build/clients
-export own_programs=$build/fabtests/programs
+export own_programs=$build/fabtests/programs softcuda=$build/test/softcuda/.libs
 export softerdma=$build/.libs/libsofterdma.so more_checks=$top/test/nic/checks.sh
 logs=$build/nic/logs
 filter=${1:-}
@@ -66,6 +66,9 @@ for personality in standard compat; do
   done
   check "$personality: erdma_paths sees another path" 60 \
     simulated own_fails 'carried 0 of' erdma_paths --pair --expect nic
+  check "$personality: erdma_local_read" 60 simulated own erdma_local_read --nic-only
+  check "$personality: erdma_local_read of GPU memory" 60 \
+    with_softcuda simulated own erdma_local_read -D cuda
   check "$personality: Open MPI, 2 hosts with 2 ranks each" 150 simulated mpi_two_hosts 4
   check "$personality: Open MPI one-sided, 2 hosts with 2 ranks each" 150 \
     simulated mpi_two_hosts 4 one_sided

@@ -1,0 +1,122 @@
+// erdma_local_read: an endpoint reads its own registered memory. That is how applications flush
+// what a NIC wrote to a GPU, so it must never be -FI_EAGAIN, complete exactly once, and not before
+// the bytes are here.
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+
+#include "memory.h"
+#include "path_bytes.h"
+
+using namespace erdma::programs;
+
+namespace {
+
+constexpr size_t kGuard = 8;  ///< bytes behind what is read, which must stay as they are
+
+class LocalRead {
+ public:
+  explicit LocalRead(const Options& options, size_t burst)
+      : x_options(options),
+        x_endpoint(options, FI_MSG | FI_RMA),
+        x_self(x_endpoint.insert(x_endpoint.name())),
+        x_size(std::max(
+            {*std::max_element(options.sizes.begin(), options.sizes.end()), burst * 8, size_t{1}})),
+        x_source(x_endpoint, x_size, FI_REMOTE_READ,
+                 options.memory == "cuda" ? FI_HMEM_CUDA : FI_HMEM_SYSTEM) {
+    x_source.fill(0, x_size, kSource);
+    if (options.spoil) x_source.spoil(0);
+  }
+  void run(int iterations, size_t burst, fi_hmem_iface into);
+  Endpoint& endpoint() noexcept { return x_endpoint; }
+  uint64_t reads() const noexcept { return x_reads; }
+
+ private:
+  static constexpr uint64_t kSource = 1, kBefore = 2;
+
+  void read(Buffer& into, size_t offset, size_t size, Operation& operation);
+  void expect(Operation& operation, size_t size);
+  void one(Buffer& into, size_t size);
+  void many(Buffer& into, size_t count);
+
+  const Options& x_options;
+  Endpoint x_endpoint;
+  const fi_addr_t x_self;
+  const size_t x_size;
+  Buffer x_source;
+  uint64_t x_reads = 0;
+};
+
+void LocalRead::read(Buffer& into, size_t offset, size_t size, Operation& operation) {
+  const ssize_t rc = fi_read(x_endpoint.ep(), into.at(offset), size, into.desc(), x_self,
+                             x_source.remote(offset), x_source.key(), &operation);
+  if (rc == -FI_EAGAIN) fail("fi_read of %zu bytes: -FI_EAGAIN (after %" PRIu64 ")", size, x_reads);
+  must(rc, "fi_read");
+  ++x_reads;
+}
+
+void LocalRead::expect(Operation& operation, size_t size) {
+  x_endpoint.finish(operation, "fi_read");
+  constexpr uint64_t kFlags = FI_READ | FI_RMA;
+  if ((operation.flags & kFlags) != kFlags) {
+    fail("%zu bytes: the completion has flags %#" PRIx64 ", not FI_READ|FI_RMA", size,
+         operation.flags);
+  }
+}
+
+void LocalRead::one(Buffer& into, size_t size) {
+  Operation operation;
+  into.fill(0, size, kBefore);
+  into.fill(size, kGuard, kBefore);
+  read(into, 0, size, operation);
+  expect(operation, size);
+  const ptrdiff_t wrong = into.first_wrong(0, size, kSource);
+  if (wrong >= 0) fail("%zu bytes: complete, but byte %td is wrong", size, wrong);
+  if (into.first_wrong(size, kGuard, kBefore) >= 0) fail("%zu bytes: more was written", size);
+  for (int i = 0; i < 100; ++i) x_endpoint.progress();  // a second completion would end the process
+}
+
+/// Without progress in between: more than a transmit queue holds.
+void LocalRead::many(Buffer& into, size_t count) {
+  std::deque<Operation> operations(count);
+  into.fill(0, count * 8, kBefore);
+  for (size_t i = 0; i < count; ++i) read(into, i * 8, 8, operations[i]);
+  for (Operation& operation : operations) expect(operation, 8);
+  if (into.first_wrong(0, count * 8, kSource) >= 0) fail("%zu reads: wrong data", count);
+}
+
+void LocalRead::run(int iterations, size_t burst, fi_hmem_iface iface) {
+  Buffer into(x_endpoint, x_size + kGuard, 0, iface);
+  for (const size_t size : x_options.sizes) {
+    for (int i = 0; i < iterations; ++i) one(into, size);
+  }
+  if (burst > 0) many(into, burst);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  size_t burst = 3000;
+  Program program{"An endpoint reads its own registered memory.", 4 << 20, true};
+  program.extras = {{"burst", "NUMBER", "reads of 8 bytes at once (3000); 0: none",
+                     [&](const char* value) { return parse_size(value, burst); }},
+                    {"into", "MEMORY", "host (default) or device: where -D cuda reads to", {}}};
+  bool into_device = false;
+  program.extras[1].take = [&](const char* value) {
+    into_device = std::string(value) == "device";
+    return into_device || std::string(value) == "host";
+  };
+  const Options options = parse(argc, argv, program);
+  if (into_device && options.memory == "host") fail("--into device needs -D cuda");
+  listen_to_log();
+  LocalRead test(options, burst);
+  test.run(options.iterations ? options.iterations : 3, burst,
+           into_device ? FI_HMEM_CUDA : FI_HMEM_SYSTEM);
+  test.endpoint().close();
+  std::printf("%" PRIu64 " reads of %s memory, each complete once and with its bytes\n",
+              test.reads(), options.memory.c_str());
+  bytes_told().print("this endpoint");
+  return kPassed;
+}
