@@ -92,5 +92,10 @@ check 'erdma_paths sees another path' 60 \
 check 'erdma_paths sees a wrong byte' 60 own_fails 'byte .* is wrong' erdma_paths --pair --spoil
 check 'erdma_local_read' 60 own erdma_local_read
 check 'erdma_local_read sees a wrong byte' 60 own_fails 'byte .* is wrong' erdma_local_read --spoil
+check 'erdma_peer_death' 60 own erdma_peer_death --pair --limit-ms 10000
+check 'erdma_peer_death, without CMA' 60 \
+  with FI_ERDMA_CMA off own erdma_peer_death --pair --limit-ms 10000
+check 'erdma_peer_death sees what does not end' 60 \
+  own_fails 'has not ended' erdma_peer_death --pair --signal STOP --limit-ms 500
 
 summarize clients

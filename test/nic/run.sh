@@ -69,6 +69,7 @@ for personality in standard compat; do
   check "$personality: erdma_local_read" 60 simulated own erdma_local_read --nic-only
   check "$personality: erdma_local_read of GPU memory" 60 \
     with_softcuda simulated own erdma_local_read -D cuda
+  check "$personality: erdma_peer_death" 60 simulated own erdma_peer_death --pair --nic-only
   check "$personality: Open MPI, 2 hosts with 2 ranks each" 150 simulated mpi_two_hosts 4
   check "$personality: Open MPI one-sided, 2 hosts with 2 ranks each" 150 \
     simulated mpi_two_hosts 4 one_sided

@@ -1,0 +1,388 @@
+// erdma_peer_death: a server process is killed in the middle of traffic. Each operation of the
+// client must end in exactly one completion within a limit, and the endpoint must go on serving
+// another peer.
+//
+// The server's side is three processes: one that forks and kills, and never touches libfabric; a
+// victim per round; and a survivor. Both send back what they receive and have a window for RMA.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+
+#include "echo_server.h"
+#include "memory.h"
+
+using namespace erdma::programs;
+
+namespace {
+
+struct Death {
+  double limit_ms = 15000;
+  int signal = SIGKILL;
+};
+
+size_t largest(const Options& options) {
+  return *std::max_element(options.sizes.begin(), options.sizes.end());
+}
+
+// --- the server's side ---
+
+/// A forked echo server.
+class Child {
+ public:
+  Child(const Options& options, const std::string& client) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("socketpair");
+    x_pid = spawn([&] {
+      ::close(ends[0]);
+      Channel parent(ends[1], options.limit_s);
+      return serve_echoes(options, client, largest(options), parent);
+    });
+    ::close(ends[1]);
+    x_channel = std::make_unique<Channel>(ends[0], options.limit_s);
+  }
+  ~Child() { end(SIGKILL); }
+  Child(const Child&) = delete;
+
+  std::string contact() { return x_channel->receive(); }
+  void signal(int number) const { ::kill(x_pid, number); }
+  /// Its exit status, or 128 + the signal that killed it.
+  int end(int number) {
+    if (x_pid <= 0) return 0;
+    if (number) ::kill(x_pid, number);
+    int status = 0;
+    (void)::waitpid(x_pid, &status, 0);
+    x_pid = 0;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+  int dismiss() {
+    x_channel->send("end");
+    return end(0);
+  }
+
+ private:
+  pid_t x_pid = 0;
+  std::unique_ptr<Channel> x_channel;
+};
+
+int serve(const Options& options, const Death& death, int rounds, Channel& client) {
+  const std::string name = client.receive();
+  Child survivor(options, name);
+  client.send(survivor.contact());
+  for (int round = 0; round < rounds; ++round) {
+    Child victim(options, name);
+    client.send(victim.contact());
+    if (client.receive() == "stop") {
+      victim.signal(SIGSTOP);
+      client.send("stopped");
+      (void)client.receive();
+    }
+    if (death.signal == SIGKILL) {
+      if (const int status = victim.end(SIGKILL); status != 128 + SIGKILL) {
+        fail("the victim ended by itself, status %d", status);
+      }
+    } else {
+      victim.signal(death.signal);
+    }
+    client.send("killed");
+    if (client.receive() != "next") fail("the client is another version of this program");
+  }
+  return survivor.dismiss();
+}
+
+// --- the client's side ---
+
+struct Target {
+  fi_addr_t address = FI_ADDR_UNSPEC;
+  uint64_t remote = 0, key = 0;
+};
+
+enum class Kind { stuck_send, lonely_receive, send, receive, read, write };
+constexpr const char* kNames[] = {
+    "send without a receive", "receive without a send", "send", "receive", "read", "write"};
+
+/// One operation on a server, posted again and again.
+class Work {
+ public:
+  Work(Endpoint& endpoint, const Target& target, Kind kind, size_t size, uint64_t number)
+      : x_endpoint(endpoint),
+        x_target(target),
+        x_kind(kind),
+        x_size(size),
+        x_number(number),
+        x_buffer(endpoint, size + 1, 0) {
+    if (kind == Kind::send) x_buffer.fill(0, size, number);
+  }
+  /// 0 or a negative fi_errno.
+  ssize_t post() {
+    x_operation = {};
+    if (kind() == Kind::receive) x_buffer.fill(0, x_size, ~x_number);
+    const ssize_t rc = call();
+    x_posted = rc == 0;
+    return rc;
+  }
+  bool pending() const noexcept { return x_posted && !x_operation.done(); }
+  bool ended() const noexcept { return x_posted && x_operation.done(); }
+  const Operation& operation() const noexcept { return x_operation; }
+  Kind kind() const noexcept { return x_kind; }
+  size_t size() const noexcept { return x_size; }
+  void cancel() { (void)fi_cancel(&x_endpoint.ep()->fid, &x_operation); }
+  void check() const {
+    if (x_kind != Kind::receive || x_operation.error) return;
+    const ptrdiff_t wrong = x_buffer.first_wrong(0, x_size, x_number);
+    if (wrong >= 0) fail("an echo of %zu bytes: byte %td is wrong", x_size, wrong);
+  }
+  void spoil() { x_buffer.spoil(0); }
+
+ private:
+  ssize_t call() {
+    fid_ep* ep = x_endpoint.ep();
+    void *at = x_buffer.at(), *desc = x_buffer.desc();
+    const fi_addr_t to = x_target.address;
+    switch (x_kind) {
+      case Kind::stuck_send:
+        return fi_tsend(ep, at, x_size, desc, to, kUnheard | x_number, &x_operation);
+      case Kind::send:
+        return fi_tsend(ep, at, x_size, desc, to, x_number, &x_operation);
+      case Kind::lonely_receive:
+        return fi_trecv(ep, at, x_size, desc, to, kUnheard | x_number, 0, &x_operation);
+      case Kind::receive:
+        return fi_trecv(ep, at, x_size, desc, to, x_number, 0, &x_operation);
+      case Kind::read:
+        return fi_read(ep, at, x_size, desc, to, x_target.remote, x_target.key, &x_operation);
+      case Kind::write:
+        return fi_write(ep, at, x_size, desc, to, x_target.remote, x_target.key, &x_operation);
+    }
+    return -FI_EINVAL;
+  }
+
+  Endpoint& x_endpoint;
+  const Target x_target;
+  const Kind x_kind;
+  const size_t x_size;
+  const uint64_t x_number;
+  Buffer x_buffer;
+  Operation x_operation;
+  bool x_posted = false;
+};
+
+/// Checked echoes of one server, one after the other.
+class Echoes {
+ public:
+  Echoes(const Options& options, Endpoint& endpoint, const Target& target, uint64_t number) {
+    for (const size_t size : options.sizes) {
+      Pair& pair = x_pairs.emplace_back(endpoint, target, size, number);
+      if (options.spoil && size > 0) pair.out.spoil();
+      ++number;
+    }
+  }
+  void step() {
+    Pair& pair = x_pairs[x_done % x_pairs.size()];
+    if (!x_received) x_received = posted(pair.in);
+    if (x_received && !x_sent) x_sent = posted(pair.out);
+    if (!x_sent || !pair.out.ended() || !pair.in.ended()) return;
+    for (const Work* work : {&pair.out, &pair.in}) {
+      if (work->operation().error) {
+        fail("%s of %zu bytes with a server that lives: %s", kNames[int(work->kind())],
+             work->size(), fi_strerror(work->operation().error));
+      }
+    }
+    pair.in.check();
+    x_received = x_sent = false;
+    ++x_done;
+  }
+  uint64_t done() const noexcept { return x_done; }
+  bool idle() const noexcept { return !x_received; }
+
+ private:
+  struct Pair {
+    Pair(Endpoint& endpoint, const Target& target, size_t size, uint64_t number)
+        : out(endpoint, target, Kind::send, size, number),
+          in(endpoint, target, Kind::receive, size, number) {}
+    Work out, in;
+  };
+  static bool posted(Work& work) {
+    const ssize_t rc = work.post();
+    if (rc != -FI_EAGAIN) must(rc, "a server that lives");
+    return rc == 0;
+  }
+  std::deque<Pair> x_pairs;
+  bool x_received = false, x_sent = false;
+  uint64_t x_done = 0;
+};
+
+struct Totals {
+  uint64_t operations = 0, errors = 0, meanwhile = 0;
+  double slowest_ms = 0;
+};
+
+class Client {
+ public:
+  Client(const Options& options, const Death& death, Channel& channel)
+      : x_options(options),
+        x_death(death),
+        x_channel(channel),
+        x_endpoint(options, FI_TAGGED | FI_RMA | FI_DIRECTED_RECV) {
+    channel.send(x_endpoint.name());
+    x_survivor = std::make_unique<Echoes>(options, x_endpoint, meet(), next_number());
+  }
+  void round(bool stopped);
+  const Totals& totals() const noexcept { return x_totals; }
+
+ private:
+  void drive() {
+    x_endpoint.progress();
+    if (x_survivor) x_survivor->step();
+  }
+  Target meet() {
+    const auto contact = from_bytes<Contact>(x_channel.receive([this] { drive(); }));
+    return {x_endpoint.insert({contact.name, std::min(contact.name_length, sizeof contact.name)}),
+            contact.remote, contact.key};
+  }
+  uint64_t next_number() { return x_numbers += 1000; }
+  void echo(Echoes& echoes, const char* what);
+  void post_all(const Target& victim);
+  void repeat();
+  void bury(double killed_at);
+
+  const Options& x_options;
+  const Death& x_death;
+  Channel& x_channel;
+  Endpoint x_endpoint;
+  std::unique_ptr<Echoes> x_survivor;
+  std::deque<Work> x_work;
+  uint64_t x_numbers = 0;
+  Totals x_totals;
+};
+
+/// Each size once more.
+void Client::echo(Echoes& echoes, const char* what) {
+  const uint64_t until = echoes.done() + x_options.sizes.size();
+  x_endpoint.until(
+      [&] {
+        echoes.step();
+        return echoes.done() >= until && echoes.idle();
+      },
+      what);
+}
+
+void Client::post_all(const Target& victim) {
+  x_work.clear();
+  uint64_t number = next_number();
+  for (const size_t size : x_options.sizes) {
+    ++number;
+    for (const Kind kind : {Kind::lonely_receive, Kind::receive, Kind::send, Kind::read,
+                            Kind::write, Kind::stuck_send}) {
+      Work& work = x_work.emplace_back(x_endpoint, victim, kind, size, number);
+      // A full queue in front of a server that stands still is what it should be.
+      for (int i = 0; i < 1000 && work.post() == -FI_EAGAIN; ++i) drive();
+    }
+  }
+}
+
+/// Reads and writes that are done are begun anew: there is always something under way.
+void Client::repeat() {
+  for (Work& work : x_work) {
+    const bool again = work.kind() == Kind::read || work.kind() == Kind::write;
+    if (!again || !work.ended()) continue;
+    ++x_totals.operations;
+    if (work.operation().error) ++x_totals.errors;
+    (void)work.post();
+  }
+}
+
+void Client::bury(double killed_at) {
+  for (Work& work : x_work) {
+    const bool receive = work.kind() == Kind::receive || work.kind() == Kind::lonely_receive;
+    if (receive && work.pending()) work.cancel();  // no one owes them an end
+  }
+  const double limit = killed_at + x_death.limit_ms / 1000;
+  const uint64_t before = x_survivor->done();
+  for (const Work& work : x_work) {
+    while (work.pending()) {
+      drive();
+      if (now_s() > limit) {
+        fail("%.0f ms after the server's death: %s of %zu bytes has not ended", x_death.limit_ms,
+             kNames[int(work.kind())], work.size());
+      }
+    }
+  }
+  uint64_t errors = 0;
+  for (const Work& work : x_work) {
+    if (!work.ended()) continue;
+    work.check();
+    ++x_totals.operations;
+    errors += work.operation().error != 0;
+    x_totals.slowest_ms = std::max(x_totals.slowest_ms, (work.operation().at_s - killed_at) * 1000);
+  }
+  if (errors == 0) fail("nothing was pending when the server died");
+  x_totals.errors += errors;
+  x_totals.meanwhile += x_survivor->done() - before;
+}
+
+void Client::round(bool stopped) {
+  const Target victim = meet();
+  {
+    Echoes echoes(x_options, x_endpoint, victim, next_number());
+    echo(echoes, "echoes of the server that will die");
+  }
+  auto drive_all = [this] {
+    drive();
+    repeat();
+  };
+  if (stopped) {
+    x_channel.send("stop");
+    (void)x_channel.receive([this] { drive(); });
+  }
+  post_all(victim);
+  const double killed_at = now_s();
+  x_channel.send("kill");
+  (void)x_channel.receive(drive_all);
+  bury(killed_at);
+  echo(*x_survivor, "echoes of the server that lives");
+  x_channel.send("next");
+}
+
+int take_part(const Options& options, const Death& death, Side side, Channel& channel) {
+  const int rounds = options.iterations ? options.iterations : 4;
+  if (side == Side::server) return serve(options, death, rounds, channel);
+  Client client(options, death, channel);
+  for (int round = 0; round < rounds; ++round) client.round(round % 2 != 0);
+  const Totals& totals = client.totals();
+  std::printf(
+      "%d servers killed: %lu operations on them, %lu ended in an error, each in one completion, "
+      "the "
+      "slowest %.1f ms after the order to kill; another server sent %lu messages back meanwhile\n",
+      rounds, totals.operations, totals.errors, totals.slowest_ms, totals.meanwhile);
+  return kPassed;
+}
+
+bool take_signal(Death& death, const std::string& name) {
+  death.signal = name == "STOP" ? SIGSTOP : SIGKILL;
+  return name == "STOP" || name == "KILL";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Death death;
+  Program program{
+      "A server is killed in the middle of traffic; every second one was stopped before.", 1 << 20,
+      false};
+  program.sizes = {0, 8, 4096, 65536, 1 << 20};
+  program.extras = {
+      {"limit-ms", "MS", "when every operation must have ended (15000)",
+       [&](const char* value) { return (death.limit_ms = std::atof(value)) > 0; }},
+      {"signal", "SIGNAL", "KILL (default), or STOP: then it must wait, and the program fails",
+       [&](const char* value) { return take_signal(death, value); }}};
+  const Options options = parse(argc, argv, program);
+  return run_sides(options, [&](Side side, Channel& channel) {
+    return take_part(options, death, side, channel);
+  });
+}
