@@ -5,6 +5,7 @@
 # (default ./build). SET is unit, functional, short, standard, threaded, multinode, ..., or
 # ubertest-NAME: fi_ubertest with the configuration of that name in fabtests/ubertest. Of those, verify-*
 # are several because fi_ubertest never frees two buffers of each test.
+# own: this repository's programs (fabtests/programs), not in the virtual machine.
 # Default: unit functional short.
 # --refuse-cma: where the kernel refuses process_vm_readv and process_vm_writev.
 # --nic: through the NIC transport alone. KIND is standard or compat: the simulated adapter
@@ -55,6 +56,7 @@ mkdir -p "$logs" && cd "$logs" || exit 1
 
 case $kind in
   siw | rxe)
+    [[ " $* " != *' own '* ]] || die 'own is not run in the virtual machine'
     bash "$top/test/vm/vm.sh" -r -t 10800 -o "$logs" "$top/fabtests/guest.sh" "$top" "$build/.libs" \
       "$prefix" "$kind" "$@" | tee machine.log | tr -d '\r' | grep -E '^(==|FAIL:|# Total)'
     status=${PIPESTATUS[0]}
@@ -84,9 +86,32 @@ if [ -n "$kind" ]; then
     "SOFTERDMA_DEVICES=erdma_0,ip=$address" FI_ERDMA_SHM=off)
 fi
 
+# run_own WRAPPER...: a line per program; its output is in PROGRAM.log.
+run_own() {
+  local program pair status verdict result=0
+  title "own ($PWD)"
+  for program in erdma_local_read erdma_paths erdma_peer_death erdma_refused_cma; do
+    pair=(--pair) status=0 verdict=Pass
+    [ "$program" != erdma_local_read ] || pair=()
+    timeout 120 "$@" "$build/fabtests/programs/$program" "${pair[@]}" -p erdma >"$program.log" 2>&1 ||
+      status=$?
+    case $status in
+      0) ;;
+      77) verdict=Notrun ;;
+      *) verdict=FAIL result=1 ;;
+    esac
+    say "$verdict: $program ($(tail -n 1 "$program.log"))"
+  done
+  return "$result"
+}
+
 take_runner ssh || exit 1
 status=0
 for each in "$@"; do
+  if [ "$each" = own ]; then
+    run_own "${private[@]}" "${wrapper[@]}" || status=1
+    continue
+  fi
   run_set "${private[@]}" "${wrapper[@]}" -- "$each" -T 120 -s "$address" -c "$address" erdma || status=1
 done
 exit "$status"
