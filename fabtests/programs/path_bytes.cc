@@ -20,7 +20,6 @@ namespace {
 struct Heard {
   std::mutex mutex;  // a provider's threads log too
   PathBytes bytes;
-  int refusals = 0;
   int shown_level = -1;  ///< of FI_LOG_LEVEL
 };
 Heard& heard() {
@@ -58,7 +57,6 @@ void log(const fi_provider* provider, fi_log_level, fi_log_subsys, const char* f
   {
     const std::lock_guard lock(heard().mutex);
     (void)add_line(heard().bytes, message);
-    if (strcasestr(message, "continuing by copy")) ++heard().refusals;
   }
   if (!t_shown) return;
   std::fprintf(stderr, "libfabric:%d:%s:%s():%d %s", int(::getpid()), provider->name, function,
@@ -144,11 +142,6 @@ void listen_to_log() {
 PathBytes bytes_told() {
   const std::lock_guard lock(heard().mutex);
   return heard().bytes;
-}
-
-int refusals_told() {
-  const std::lock_guard lock(heard().mutex);
-  return heard().refusals;
 }
 
 PathBytes bytes_of_both(Channel& channel) {

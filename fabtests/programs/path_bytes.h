@@ -31,8 +31,6 @@ bool add_line(PathBytes& bytes, const char* line) noexcept;
 void listen_to_log();
 /// What was told up to now by this process.
 PathBytes bytes_told();
-/// Warnings "continuing by copy" up to now.
-int refusals_told();
 
 /// Of the endpoints of both sides; each must be closed before. Uses the channel.
 PathBytes bytes_of_both(Channel& channel);
