@@ -49,7 +49,8 @@ void Engine::on_fin(const Peer& peer, const wire::ControlHeader& header) noexcep
   if (!send || send->peer != &peer || send->state != Send::State::flying) return;
   const bool known = header.status <= 0 && header.status >= -kLargestErrno;
   const int status = known ? header.status : -FI_EIO;
-  if (send->one_sided && send->one_sided->device) return settle_one_sided(*send, status);
+  if (x_config.device_memory) [[unlikely]]
+    return settle_send(*send, status);
   finish_send(*send, status);
 }
 

@@ -31,6 +31,11 @@ Engine::Engine(const EngineConfig& config, AddressBook& book, Router& router,
 
 Engine::~Engine() = default;
 
+void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
+  x_one_sided_setup = &setup;
+  for (auto& [address, peer] : x_peers) peer->itself = address == setup.name;
+}
+
 // --- peers --------------------------------------------------------------------------------------
 
 Peer* Engine::resolve(uint64_t fi_addr) noexcept try {
@@ -52,6 +57,7 @@ Peer* Engine::peer_named(const util::SocketAddress& address) noexcept try {
   peer->engine = this;
   if (x_shared) peer->source = x_shared->source_named(address);
   if (!peer->source) return nullptr;
+  peer->itself = x_one_sided_setup && address == x_one_sided_setup->name;
   return x_peers.emplace(address, std::move(peer)).first->second.get();
 } catch (const std::bad_alloc&) {
   return nullptr;
@@ -155,18 +161,24 @@ bool Engine::has_packets() noexcept {
 
 void Engine::on_done(uint64_t token, int status) noexcept {
   const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
-  if (token & kWriteToken) {
+  if (!(token & (kWriteToken | kServiceToken))) {
+    Delivery* delivery = x_deliveries.find(handle);
+    if (!delivery) return;
+    if (delivery->device) [[unlikely]]
+      return settle_delivery(*delivery, status);
+    finish_delivery(*delivery, status);
+  } else if (token & kWriteToken) {
     Send* send = x_sends.find(handle);
     if (send && send->one_sided)
       finish_send(*send, status);
     else if (send)
       on_write_done(*send, status);
-  } else if (token & kServiceToken) {
-    Service* service = x_services.find(handle);
-    if (service) settle_service(*service, status);
   } else {
-    Delivery* delivery = x_deliveries.find(handle);
-    if (delivery) settle_delivery(*delivery, status);
+    Service* service = x_services.find(handle);
+    if (!service) return;
+    if (x_config.device_memory) [[unlikely]]
+      return settle_service(*service, status);
+    finish_service(*service, status);
   }
 }
 

@@ -138,7 +138,7 @@ class Engine final : public transport::Sink {
   bool has_packets() noexcept;
 
   /// Before it peers' one-sided operations are refused. `setup` outlives the engine.
-  void enable_one_sided(const OneSidedSetup& setup) noexcept { x_one_sided_setup = &setup; }
+  void enable_one_sided(const OneSidedSetup& setup) noexcept;
   /// Ends the connections of peers whose operations on the region are under way.
   void abandon(const Region& region) noexcept;
   /// Takes back what peers may access directly: of one region, or of all.
@@ -270,10 +270,11 @@ class Engine final : public transport::Sink {
   int launch_one_sided(Send& send) noexcept;
   int send_segments(Send& send) noexcept;
   int send_transfer(Send& send, bool exposed) noexcept;
+  int gather_from_device(const Buffers& memory, std::byte* to) noexcept;
   int send_atomic(Send& send) noexcept;
   int send_atomic_part(Send& send) noexcept;
   void launched(Send& send, bool exposed) noexcept;
-  void settle_one_sided(Send& send, int status) noexcept;
+  void settle_send(Send& send, int status) noexcept;
   void on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                  const std::byte* payload, size_t length) noexcept;
 
@@ -287,7 +288,9 @@ class Engine final : public transport::Sink {
   int add_range(Request& request, const wire::Segment& segment, uint64_t access) noexcept;
   void on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept;
   bool must_flush(const Peer& peer, const Request& request) noexcept;
-  void on_device_transfer(Peer& peer, transport::Link& link, Request& request) noexcept;
+  void on_device_transfer(Peer& peer, transport::Link& link, Request& request,
+                          uint64_t access) noexcept;
+  void on_device_packet(Peer& peer, transport::Link& link, Request& request) noexcept;
   void serve(Peer& peer, transport::Link& link, Request& request) noexcept;
   int start(Service& service) noexcept;
   bool flush_services(Peer& peer) noexcept;
@@ -303,7 +306,9 @@ class Engine final : public transport::Sink {
 
   // one_sided_direct.cc
   int launch_direct(Send& send) noexcept;
-  bool is_bare_flush(const Send& send) const noexcept;
+  int access(Send& send, Grant& granted) noexcept;
+  Grant* flush_grant(const Send& send) noexcept;
+  Grant* permitting_grant(const Send& send) noexcept;
   void read_one_byte(Send& send, const Grant& grant) noexcept;
   Grant* usable_grant(const Send& send) noexcept;
   bool overtakes_read(const Send& send) const noexcept;

@@ -38,11 +38,12 @@ bool Engine::overtakes_read(const Send& send) const noexcept {
   return op == wire::Op::atomic || (op == wire::Op::write && is_ordered(send));
 }
 
-/// A read of nothing from oneself, which may be meant to flush.
-bool Engine::is_bare_flush(const Send& send) const noexcept {
-  const OneSided& op = *send.one_sided;
-  return op.op == wire::Op::read && x_config.device_memory && op.segments[0].length == 0 &&
-         send.peer->address == x_one_sided_setup->name;
+/// Of nothing: a read of that from oneself may be meant to flush.
+Grant* Engine::flush_grant(const Send& send) noexcept {
+  const bool bare =
+      send.one_sided->op == wire::Op::read && x_config.device_memory && send.peer->itself;
+  Grant* const grant = bare ? permitting_grant(send) : nullptr;
+  return grant && grant->flushes ? grant : nullptr;
 }
 
 /// Null: it goes by packets.
@@ -51,23 +52,35 @@ Grant* Engine::usable_grant(const Send& send) noexcept {
   const wire::Segment& segment = op.segments[0];
   const size_t length = send.buffers.length;
   if (op.op == wire::Op::atomic || op.segment_count != 1 || send.wire_flags & wire::kHasData ||
-      segment.length != length || (length == 0 && !is_bare_flush(send)))
+      segment.length != length)
     return nullptr;
+  if (length == 0) [[unlikely]]
+    return flush_grant(send);
+  return permitting_grant(send);
+}
+
+/// Of those of its peer; null: there is none for this.
+inline Grant* Engine::permitting_grant(const Send& send) noexcept {
+  const OneSided& op = *send.one_sided;
+  const wire::Segment& segment = op.segments[0];
   Peer& peer = *send.peer;
-  if (peer.address == x_one_sided_setup->name) grant_to_self(peer, segment.key);
+  if (peer.itself) grant_to_self(peer, segment.key);
   if (!peer.grants) return nullptr;
   const auto found = peer.grants->ours.find(segment.key);
   if (found == peer.grants->ours.end()) return nullptr;
   Grant& grant = found->second;
   const bool permitted = op.op == wire::Op::read ? grant.reads : grant.writes;
-  if (length == 0 && !grant.flushes) return nullptr;
   return permitted && !grant.revoked && covers(grant, segment) ? &grant : nullptr;
 }
 
 /// -FI_EOPNOTSUPP: by packets. -FI_EAGAIN: nothing happened.
 int Engine::launch_direct(Send& send) noexcept {
   Grant* const grant = usable_grant(send);
-  if (!grant) return -FI_EOPNOTSUPP;
+  return grant ? access(send, *grant) : -FI_EOPNOTSUPP;
+}
+
+int Engine::access(Send& send, Grant& granted) noexcept {
+  Grant* const grant = &granted;
   Peer& peer = *send.peer;
   OneSided& op = *send.one_sided;
   // What packets carry is executed when the target looks. An unbroken row of operations waits for
@@ -181,7 +194,7 @@ void Engine::grant_after(Peer& peer, transport::Link& link, const Request& reque
 void Engine::grant(Peer& peer, transport::Link& link, uint64_t key, Region& region) noexcept try {
   if (region.open_tried && !region.opened) return;
   if (region.iov_count != 1 || region.iov[0].iov_len == 0) return;
-  const bool flushes = region.device && peer.address == x_one_sided_setup->name;
+  const bool flushes = region.device && peer.itself;
   if (!flushes && (region.counts() || x_one_sided_setup->remote_reads.counts() ||
                    x_one_sided_setup->remote_writes.counts()))
     return;
@@ -198,7 +211,7 @@ void Engine::grant(Peer& peer, transport::Link& link, uint64_t key, Region& regi
   header.flags = uint8_t((reads ? wire::kGrantReads : 0) | (writes ? wire::kGrantWrites : 0));
   header.segment = {reinterpret_cast<uint64_t>(region.iov[0].iov_base), key, region.iov[0].iov_len};
   grants->theirs.emplace(key, Granted{RegionUse(region)});
-  if (peer.address != x_one_sided_setup->name) return send_access(peer, header, &memory);
+  if (!peer.itself) return send_access(peer, header, &memory);
   on_grant(peer, link, header, memory.bytes, memory.size);
   grants->ours[key].flushes = flushes;
 } catch (const std::bad_alloc&) {

@@ -50,8 +50,7 @@ int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexc
   if (!peer || !x_one_sided_setup) return -FI_EINVAL;
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
   if (args.local.inject && args.local.length > x_config.inject_size) return -FI_EMSGSIZE;
-  const bool full =
-      sends_full() && !(args.op == wire::Op::read && peer->address == x_one_sided_setup->name);
+  const bool full = sends_full() && !(args.op == wire::Op::read && peer->itself);
   Send* send = full ? nullptr : make_one_sided(args, *peer);
   if (!send) {
     progress();
@@ -74,7 +73,8 @@ Send* Engine::make_one_sided(const OneSidedArgs& args, Peer& peer) noexcept {
   std::copy_n(args.segments, args.segment_count, op->segments);
   if (args.segment_count == 0) op->segments[0] = {};
   op->until_placed = args.local.until_delivered;
-  op->device = args.device;
+  if (args.device) [[unlikely]]
+    op->device = true;
   const bool reads = args.op == wire::Op::read || args.flags & wire::kFetch;
   const bool atomic = args.op == wire::Op::atomic;
   send->completion_flags = (atomic ? FI_ATOMIC : FI_RMA) | (reads ? FI_READ : FI_WRITE);
@@ -157,11 +157,11 @@ int Engine::send_transfer(Send& send, bool exposed) noexcept {
   } else if (writes && memory.length <= transport::kAlwaysEager) {
     std::memcpy(joined, &send.data, payload.length);
     std::byte* const rest = joined + payload.length;
-    if (!send.one_sided->device)
+    if (send.one_sided->device) [[unlikely]] {
+      if (const int rc = gather_from_device(memory, rest)) return rc;
+    } else {
       hmem::gather(rest, memory.iov, memory.count, 0, memory.length);
-    else if (const int rc =
-                 x_config.device_memory->gather(rest, memory.iov, memory.count, 0, memory.length))
-      return rc;
+    }
     payload.set(joined, payload.length + memory.length);
   } else if (writes) {
     for (size_t i = 0; i < memory.count; ++i)
@@ -175,6 +175,10 @@ int Engine::send_transfer(Send& send, bool exposed) noexcept {
     send.exposure.size = 0;
   }
   return rc;
+}
+
+[[gnu::noinline]] int Engine::gather_from_device(const Buffers& memory, std::byte* to) noexcept {
+  return x_config.device_memory->gather(to, memory.iov, memory.count, 0, memory.length);
 }
 
 /// All its packets are with the link. What was injected is no longer our debt, unless the target
@@ -231,9 +235,11 @@ int Engine::send_atomic_part(Send& send) noexcept {
   return rc;
 }
 
-/// The target is done. What it wrote into device memory here may not be visible yet.
-void Engine::settle_one_sided(Send& send, int status) noexcept {
-  if (!send.exposure.size || !(send.completion_flags & FI_READ)) return finish_send(send, status);
+/// The peer is done. What it wrote into device memory here may not be visible yet.
+void Engine::settle_send(Send& send, int status) noexcept {
+  if (!send.one_sided || !send.one_sided->device || !send.exposure.size ||
+      !(send.completion_flags & FI_READ))
+    return finish_send(send, status);
   const Buffers& memory = send.buffers;
   transport::Link& link = *send.peer->link;
   const int rc = link.withdraw(send.exposure);

@@ -113,11 +113,10 @@ void Engine::on_transfer(Peer& peer, transport::Link& link, Request& request) no
                peer.address.to_string().c_str(), writes ? "write" : "read");
     return send_fin(peer, request.initiator(), rc);
   }
-  if (!writes && must_flush(peer, request))
-    return send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
+  if (x_config.device_memory) [[unlikely]]
+    if (request.device()) return on_device_transfer(peer, link, request, access);
   if (request.exposure.size) return serve(peer, link, request);
   const Buffers& memory = request.memory;
-  if (request.device()) return on_device_transfer(peer, link, request);
   if (writes) hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
   report_access(peer, request, access);
   grant_after(peer, link, request);
@@ -128,8 +127,7 @@ void Engine::on_transfer(Peer& peer, transport::Link& link, Request& request) no
 /// A read of our own device memory that did not take the NIC's way: the driver would find what was
 /// there before the NIC wrote, and clients flush by such a read.
 bool Engine::must_flush(const Peer& peer, const Request& request) noexcept {
-  if (!x_config.device_memory || peer.address != x_one_sided_setup->name || !request.device())
-    return false;
+  if (!peer.itself) return false;
   const auto* const end = request.regions + request.memory.count;
   if (std::none_of(request.regions, end, [](auto* region) { return region->opened != nullptr; }))
     return false;
@@ -139,8 +137,17 @@ bool Engine::must_flush(const Peer& peer, const Request& request) noexcept {
   return true;
 }
 
-/// Of what fits a packet: the driver copies it at once.
-void Engine::on_device_transfer(Peer& peer, transport::Link& link, Request& request) noexcept {
+/// Some of the memory is a device's.
+void Engine::on_device_transfer(Peer& peer, transport::Link& link, Request& request,
+                                uint64_t access) noexcept {
+  if (access == FI_REMOTE_READ && must_flush(peer, request))
+    return send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
+  if (request.exposure.size) return serve(peer, link, request);
+  on_device_packet(peer, link, request);
+}
+
+/// The driver copies it at once.
+void Engine::on_device_packet(Peer& peer, transport::Link& link, Request& request) noexcept {
   const Buffers& memory = request.memory;
   const bool writes = request.header.op == wire::Op::write;
   std::unique_ptr<std::byte[]> result(writes ? nullptr

@@ -33,6 +33,7 @@ class Peer : public util::ListHook<BacklogTag> {
   transport::Link* link = nullptr;
   uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of its messages
   bool direct = false;
+  bool itself = false;        ///< the endpoint that we belong to; with one-sided operations
   bool told_to_hold = false;  ///< its unexpected-message budget is used up: rts only
   bool holding_back = false;  ///< we told it so
   bool unreachable_logged = false;

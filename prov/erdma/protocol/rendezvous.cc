@@ -72,16 +72,23 @@ void Engine::begin_delivery(Receive& receive, Peer& peer, transport::Link& link,
   delivery->sender = {header.index, header.generation};
   delivery->remote = exposure;
   delivery->report = receive.report;
-  delivery->sink = &receive.sink_or(x_received);
-  delivery->device = receive.device();
+  delivery->sink = &x_received;
+  if (receive.special) [[unlikely]] {
+    delivery->sink = &receive.sink_or(x_received);
+    delivery->device = receive.device();
+  }
   if (receive.multi()) {
     delivery->multi = &receive;
     delivery->buffers = take_space(receive, header.length);
   } else {
     Buffers& target = delivery->buffers;
     target.length = std::min(size_t(header.length), receive.buffers.length);
-    target.count =
-        hmem::slice(receive.buffers.iov, receive.buffers.count, 0, target.length, target.iov);
+    target.count = receive.buffers.count;
+    if (target.count == 1) [[likely]]
+      target.iov[0] = {receive.buffers.iov[0].iov_base, target.length};
+    else
+      target.count =
+          hmem::slice(receive.buffers.iov, receive.buffers.count, 0, target.length, target.iov);
     x_queues->receives.release(receive);
   }
   const int rc = start(*delivery);
