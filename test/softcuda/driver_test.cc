@@ -209,6 +209,46 @@ START_TEST(memory_is_shared_with_another_process_by_handle) {
 }
 END_TEST
 
+/// Who keeps handles open has to tell by the buffer id.
+START_TEST(handle_may_come_back_and_an_open_one_stays_what_it_was) {
+  int to_child[2], to_parent[2];
+  ck_assert_int_eq(pipe(to_child), 0);
+  ck_assert_int_eq(pipe(to_parent), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    begin();
+    IpcMemHandle handle, later;
+    char byte = 0;
+    DevicePointer old = 0, theirs = 0;
+    if (read(to_child[0], &handle, sizeof(handle)) != sizeof(handle)) _exit(1);
+    if (cuIpcOpenMemHandle_v2(&old, handle, kIpcLazyPeerAccess)) _exit(2);
+    if (write(to_parent[1], &byte, 1) != 1) _exit(3);
+    if (read(to_child[0], &later, sizeof(later)) != sizeof(later)) _exit(4);
+    if (memcmp(&handle, &later, sizeof(handle)) != 0) _exit(5);
+    if (cuIpcOpenMemHandle_v2(&theirs, later, kIpcLazyPeerAccess)) _exit(6);
+    if (theirs != old || content(theirs, 1)[0] != 1) _exit(7);
+    if (cuIpcCloseMemHandle(old) || cuIpcCloseMemHandle(old)) _exit(8);
+    if (cuIpcOpenMemHandle_v2(&theirs, later, kIpcLazyPeerAccess)) _exit(9);
+    _exit(content(theirs, 1)[0] == 2 ? 0 : 10);
+  }
+  begin();
+  IpcMemHandle handle;
+  char byte = 0;
+  for (unsigned char fill = 1; fill <= 2; ++fill) {
+    const DevicePointer memory = allocate(100);
+    ck_assert_int_eq(cuMemsetD8_v2(memory, fill, 100), kSuccess);
+    ck_assert_int_eq(cuIpcGetMemHandle(&handle, memory), kSuccess);
+    ck_assert_int_eq(write(to_child[1], &handle, sizeof(handle)), sizeof(handle));
+    if (fill == 2) break;
+    ck_assert_int_eq(read(to_parent[0], &byte, 1), 1);
+    ck_assert_int_eq(cuMemFree_v2(memory), kSuccess);
+  }
+  int status = 0;
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 START_TEST(dmabuf_shows_the_bytes_of_the_device) {
   begin();
   const DevicePointer memory = allocate(8192);
@@ -258,6 +298,7 @@ int main() {
   tcase_add_test(tc, pointers_are_known_up_to_the_end_of_their_allocation);
   tcase_add_test(tc, address_that_comes_back_has_another_buffer_id);
   tcase_add_test(tc, memory_is_shared_with_another_process_by_handle);
+  tcase_add_test(tc, handle_may_come_back_and_an_open_one_stays_what_it_was);
   tcase_add_test(tc, dmabuf_shows_the_bytes_of_the_device);
   tcase_add_test(tc, calls_are_counted_and_fail_on_demand);
   suite_add_tcase(suite, tc);

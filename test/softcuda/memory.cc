@@ -47,18 +47,26 @@ void unmap(const Allocation& gone) {
   close(gone.fd);
 }
 
-/// What an IPC handle holds: the memfd by its owner's descriptor, and its inode, which tells
-/// whether the descriptor still is what it was.
+/// What an IPC handle holds: the memfd by its owner's descriptor. So memory that is allocated anew
+/// may have the handle of what was freed, and who has that open still has the old one.
 struct Handle {
   char magic[8];
   int pid;
   int fd;
-  uint64_t inode;
   uint64_t size;
   Device device;
 };
 static_assert(sizeof(Handle) <= sizeof(IpcMemHandle));
 constexpr char kMagic[8] = "softipc";
+
+/// The descriptor may be another file by now.
+bool is_device_memory(int fd, size_t size) {
+  char link[64], name[64] = "";
+  std::snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  struct stat status {};
+  return readlink(link, name, sizeof(name) - 1) > 0 && std::strstr(name, "memfd:softcuda") &&
+         fstat(fd, &status) == 0 && size_t(status.st_size) == pages(size);
+}
 
 template <typename T>
 Result give(void* out, const T& value) {
@@ -192,13 +200,10 @@ Result cuIpcGetMemHandle(IpcMemHandle* out, DevicePointer pointer) {
   const Allocation* found = s.find(pointer, 1);
   if (!found) return kInvalidValue;
   if (!s.ipc || !found->ipc_source.empty()) return kNotSupported;
-  struct stat status {};
-  if (fstat(found->fd, &status)) return kMapFailed;
   Handle handle{};
   std::memcpy(handle.magic, kMagic, sizeof(kMagic));
   handle.pid = getpid();
   handle.fd = found->fd;
-  handle.inode = status.st_ino;
   handle.size = found->size;
   handle.device = found->device;
   std::memset(out, 0, sizeof(*out));
@@ -226,9 +231,8 @@ Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, IpcMemHandle from, unsigned
   char path[64];
   std::snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.pid, handle.fd);
   const int fd = open(path, O_RDWR | O_CLOEXEC);
-  struct stat status {};
   if (fd < 0) return kMapFailed;
-  if (fstat(fd, &status) || status.st_ino != handle.inode) {
+  if (!is_device_memory(fd, handle.size)) {
     close(fd);
     return kMapFailed;
   }
