@@ -10,38 +10,12 @@
 
 #include <rdma/fi_errno.h>
 
+#include "hmem/cuda_functions.h"
 #include "util/log.h"
 
 namespace erdma::hmem {
 
 using namespace cuda_api;
-
-/// What is looked up, by these names.
-struct Cuda::Functions {
-  Result (*cuInit)(unsigned flags);
-  Result (*cuDeviceGetCount)(int* count);
-  Result (*cuPointerGetAttribute)(void* value, int attribute, DevicePointer pointer);
-  Result (*cuMemGetAddressRange_v2)(DevicePointer* base, size_t* size, DevicePointer pointer);
-  Result (*cuCtxGetCurrent)(Context* context);
-  Result (*cuCtxPushCurrent_v2)(Context context);
-  Result (*cuCtxPopCurrent_v2)(Context* context);
-  Result (*cuStreamCreate)(Stream* stream, unsigned flags);
-  Result (*cuStreamSynchronize)(Stream stream);
-  Result (*cuMemcpyAsync)(DevicePointer to, DevicePointer from, size_t length, Stream stream);
-  /// Null: of a driver that lacks it.
-  Result (*cuDeviceGetAttribute)(int* value, int attribute, Device device);
-  /// Of CUDA 11.7; null before.
-  Result (*cuMemGetHandleForAddressRange)(void* handle, DevicePointer pointer, size_t size,
-                                          int type, unsigned long long flags);
-  // For memory of our own.
-  Result (*cuDevicePrimaryCtxRetain)(Context* context, Device device);
-  Result (*cuDevicePrimaryCtxRelease_v2)(Device device);
-  Result (*cuMemAlloc_v2)(DevicePointer* pointer, size_t bytes);
-  Result (*cuMemFree_v2)(DevicePointer pointer);
-
-  /// The name of the first function that is missing, or null.
-  const char* look_up(void* library) noexcept;
-};
 
 namespace {
 
@@ -77,6 +51,10 @@ const char* Cuda::Functions::look_up(void* library) noexcept {
   find(library, "cuDevicePrimaryCtxRelease_v2", cuDevicePrimaryCtxRelease_v2);
   find(library, "cuMemAlloc_v2", cuMemAlloc_v2);
   find(library, "cuMemFree_v2", cuMemFree_v2);
+  if (!find(library, "cuIpcOpenMemHandle_v2", cuIpcOpenMemHandle_v2) ||
+      !find(library, "cuIpcCloseMemHandle", cuIpcCloseMemHandle) ||
+      !find(library, "cuIpcGetMemHandle", cuIpcGetMemHandle))
+    cuIpcGetMemHandle = nullptr;
   return nullptr;
 }
 

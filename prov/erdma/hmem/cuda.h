@@ -2,8 +2,10 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "hmem/cuda_api.h"
 #include "hmem/device_memory.h"
 #include "util/process_epoch.h"
+#include "util/result.h"
 
 namespace erdma::hmem {
 
@@ -21,8 +24,28 @@ struct Allocation {
   uint64_t id = 0;  ///< unique in the process: another allocation at this address has another
 };
 
+/// Names an allocation to other processes of the host.
+struct IpcHandle {
+  cuda_api::IpcMemHandle bytes;  ///< the driver's
+  uint32_t id;  ///< of the allocation, in its process: one made later may have the same bytes
+
+  bool same_name(const IpcHandle& other) const noexcept {
+    return std::memcmp(&bytes, &other.bytes, sizeof(bytes)) == 0;
+  }
+  bool operator==(const IpcHandle& other) const noexcept {
+    return id == other.id && same_name(other);
+  }
+};
+
+/// Where an allocation of another process is in this one's device addresses.
+struct IpcMemory {
+  uintptr_t base = 0;
+  size_t size = 0;
+};
+
 /// The CUDA driver of this process: libcuda.so.1, opened at run time, never linked. Thread-safe.
-/// Makes no context of its own: device memory comes with that of whoever allocated it.
+/// Makes no context of its own: device memory comes with that of whoever allocated it. Methods are
+/// spread over cuda.cc and cuda_ipc.cc.
 /// Invariant: a forked child, in which CUDA can't be used, makes no call.
 class Cuda final : public DeviceMemory {
  public:
@@ -48,6 +71,15 @@ class Cuda final : public DeviceMemory {
   /// A new descriptor of a dmabuf in which the allocation begins at `offset`; -1: can't be had.
   int export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept;
 
+  /// Names the allocation that holds the pointer, which lies `offset` bytes into it. 0, or
+  /// -FI_EOPNOTSUPP: it can't be shared (logged once), or is of no device.
+  int share(const void* pointer, IpcHandle& handle, uint64_t& offset) noexcept;
+  /// Opens what share() named in another process, or in this one, for the device that `near`
+  /// belongs to, else that of the thread's context. To be closed as often as opened.
+  /// -FI_EOPNOTSUPP: can't be had (logged once), or another allocation of that name is open.
+  util::Result<IpcMemory> open(const IpcHandle& handle, const void* near) noexcept;
+  void close(const IpcHandle& handle) noexcept;
+
   /// Copies between device and host memory, or within either; done when it returns. 0 or -FI_EIO.
   /// Waits for its own copy only, not for what the application has in its streams.
   int copy(void* to, const void* from, size_t length) noexcept;
@@ -64,6 +96,18 @@ class Cuda final : public DeviceMemory {
     cuda_api::Stream stream;
   };
 
+  struct Export {
+    Allocation memory;
+    IpcHandle handle;
+    bool shared;  ///< else the driver has refused
+  };
+  struct Opened {
+    IpcHandle handle;
+    IpcMemory memory;
+    cuda_api::Context context;  ///< in which it was opened
+    uint32_t users;
+  };
+
   Cuda(std::unique_ptr<Functions> functions) noexcept;
   ~Cuda();
   static Cuda* load() noexcept;
@@ -77,12 +121,22 @@ class Cuda final : public DeviceMemory {
   int to_device(void* to, const void* from, size_t length) noexcept override {
     return copy(to, from, length);
   }
+  static bool warn_once(std::atomic_flag& said) noexcept;
+  bool get_handle(Export& memory) noexcept;
+  const Export* own(const IpcHandle& handle) const noexcept;
+  int open_new(Opened& made, const void* near) noexcept;
   int copy_in(cuda_api::Context context, void* to, const void* from, size_t length) noexcept;
 
   const std::unique_ptr<Functions> x_api;
   const uint32_t x_epoch;
   std::mutex x_mutex;  ///< of x_streams
   std::vector<StreamOf> x_streams;
+
+  std::mutex x_ipc_mutex;  ///< of what follows; held while the driver opens or closes
+  std::vector<Export> x_exports;
+  size_t x_next_export = 0;
+  std::vector<Opened> x_opened;
+  std::atomic_flag x_share_warned, x_open_warned;
 };
 
 class Cuda::Scratch {

@@ -1,0 +1,236 @@
+// Device memory of one process in another one, on the simulated driver.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/captured_log.h"
+#include "hmem/cuda.h"
+#include "libcheck.h"
+#include "softcuda/device_memory.h"
+
+using erdma::hmem::Cuda;
+using erdma::hmem::IpcHandle;
+using erdma::test::DeviceMemory;
+using namespace erdma::hmem::cuda_api;
+
+namespace {
+
+Cuda& cuda() {
+  Cuda* const driver = Cuda::get();
+  ck_assert_ptr_nonnull(driver);
+  return *driver;
+}
+
+struct Shared {
+  IpcHandle handle{};
+  uint64_t offset = 0;
+};
+
+Shared share(const void* pointer) {
+  Shared made;
+  ck_assert_int_eq(cuda().share(pointer, made.handle, made.offset), 0);
+  return made;
+}
+
+/// Another process, which shares memory that it allocates, fills and frees as it is told.
+class Owner {
+ public:
+  Owner() {
+    ck_assert_int_eq(pipe(x_to) | pipe(x_from), 0);
+    x_pid = fork();
+    if (x_pid == 0) run();
+    close(x_to[0]);
+    close(x_from[1]);
+  }
+  ~Owner() {
+    close(x_to[1]);
+    int status = -1;
+    ck_assert_int_eq(waitpid(x_pid, &status, 0), x_pid);
+    ck_assert_int_eq(status, 0);
+  }
+  /// 1000 bytes of this value, the last 100 of which are named. What it shared before is freed.
+  Shared memory_of(char fill) {
+    Shared made;
+    ck_assert_int_eq(write(x_to[1], &fill, 1), 1);
+    ck_assert_int_eq(read(x_from[0], &made, sizeof(made)), sizeof(made));
+    return made;
+  }
+
+ private:
+  [[noreturn]] void run() {
+    close(x_to[1]);
+    char fill = 0;
+    while (read(x_to[0], &fill, 1) == 1) {
+      x_memory.reset();
+      x_memory.reset(new DeviceMemory(std::vector<char>(1000, fill)));
+      const Shared made = share(x_memory->at(900));
+      if (write(x_from[1], &made, sizeof(made)) != sizeof(made)) _exit(1);
+    }
+    _exit(0);
+  }
+  int x_to[2], x_from[2];
+  pid_t x_pid;
+  std::unique_ptr<DeviceMemory> x_memory;
+};
+
+std::vector<char> content(const erdma::hmem::IpcMemory& memory, uint64_t offset, size_t length) {
+  std::vector<char> bytes(length);
+  ck_assert_int_eq(
+      cuda().copy(bytes.data(), reinterpret_cast<const void*>(memory.base + offset), length), 0);
+  return bytes;
+}
+
+}  // namespace
+
+START_TEST(memory_of_another_process_is_read_where_it_is) {
+  Owner owner;
+  const DeviceMemory here(8);
+  const Shared theirs = owner.memory_of('a');
+  ck_assert_uint_eq(theirs.offset, 900);
+  auto opened = cuda().open(theirs.handle, here.at(0));
+  ck_assert_int_eq(opened.error(), 0);
+  ck_assert_uint_ge(opened->size, 1000);
+  ck_assert(content(*opened, theirs.offset, 100) == std::vector<char>(100, 'a'));
+  cuda().close(theirs.handle);
+  ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
+}
+END_TEST
+
+START_TEST(memory_is_opened_once_and_closed_with_its_last_user) {
+  Owner owner;
+  const DeviceMemory here(8);
+  const Shared theirs = owner.memory_of('a');
+  auto one = cuda().open(theirs.handle, here.at(0)), two = cuda().open(theirs.handle, nullptr);
+  ck_assert_uint_eq(one->base, two->base);
+  ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 1);
+  cuda().close(theirs.handle);
+  ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 0);
+  cuda().close(theirs.handle);
+  ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
+  cuda().close(theirs.handle);
+  ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
+}
+END_TEST
+
+/// The driver names both alike, and would go on to show the old one.
+START_TEST(reallocated_memory_is_not_taken_for_what_was_there) {
+  Owner owner;
+  const DeviceMemory here(8);
+  const Shared old = owner.memory_of('a');
+  ck_assert(bool(cuda().open(old.handle, here.at(0))));
+  const Shared anew = owner.memory_of('b');
+  ck_assert(anew.handle.same_name(old.handle));
+  ck_assert(!(anew.handle == old.handle));
+  ck_assert_int_eq(cuda().open(anew.handle, here.at(0)).error(), -FI_EOPNOTSUPP);
+  cuda().close(old.handle);
+  auto opened = cuda().open(anew.handle, here.at(0));
+  ck_assert_int_eq(opened.error(), 0);
+  ck_assert(content(*opened, anew.offset, 100) == std::vector<char>(100, 'b'));
+  cuda().close(anew.handle);
+}
+END_TEST
+
+START_TEST(memory_of_this_process_is_where_it_is) {
+  const DeviceMemory memory(1000);
+  const Shared ours = share(memory.at(10));
+  auto opened = cuda().open(ours.handle, nullptr);
+  ck_assert_int_eq(opened.error(), 0);
+  ck_assert_uint_eq(opened->base + ours.offset, memory.pointer() + 10);
+  cuda().close(ours.handle);
+  ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 0);
+  ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 0);
+}
+END_TEST
+
+START_TEST(handle_is_asked_for_once_per_allocation) {
+  for (int i = 0; i < 3; ++i) {
+    const DeviceMemory memory(1000);
+    const Shared one = share(memory.at(10)), two = share(memory.at(999));
+    ck_assert(one.handle == two.handle);
+    ck_assert_uint_eq(two.offset, 999);
+    ck_assert_uint_eq(softcuda_calls("cuIpcGetMemHandle"), unsigned(i) + 1);
+  }
+}
+END_TEST
+
+START_TEST(what_can_not_be_shared_is_said_once_and_not_tried_again) {
+  const DeviceMemory memory(1000), other(1000);
+  const char on_host[8] = {};
+  IpcHandle handle{};
+  uint64_t offset = 0;
+  ck_assert_int_eq(cuda().share(on_host, handle, offset), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(softcuda_control("fail cuIpcGetMemHandle error=1 times=100"), 0);
+  for (int i = 0; i < 3; ++i)
+    ck_assert_int_eq(cuda().share(memory.at(0), handle, offset), -FI_EOPNOTSUPP);
+  ck_assert_uint_eq(softcuda_calls("cuIpcGetMemHandle"), 1);
+  ck_assert_int_eq(cuda().share(other.at(0), handle, offset), -FI_EOPNOTSUPP);
+  ck_assert(erdma::test::contains(erdma::test::only_log_line(), "cudaMalloc"));
+}
+END_TEST
+
+START_TEST(what_can_not_be_opened_is_said_once) {
+  Owner owner;
+  const DeviceMemory here(8);
+  const Shared theirs = owner.memory_of('a');
+  ck_assert_int_eq(softcuda_control("fail cuIpcOpenMemHandle error=205 times=2"), 0);
+  for (int i = 0; i < 2; ++i)
+    ck_assert_int_eq(cuda().open(theirs.handle, here.at(0)).error(), -FI_EOPNOTSUPP);
+  ck_assert(erdma::test::contains(erdma::test::only_log_line(), "CUDA error 205"));
+  ck_assert(bool(cuda().open(theirs.handle, here.at(0))));
+  cuda().close(theirs.handle);
+}
+END_TEST
+
+/// No context, and none is made.
+START_TEST(thread_without_a_context_opens_nothing_for_host_memory) {
+  Owner owner;
+  ck_assert_int_eq(cuInit(0), 0);
+  const Shared theirs = owner.memory_of('a');
+  ck_assert_int_eq(cuda().open(theirs.handle, nullptr).error(), -FI_EOPNOTSUPP);
+  ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 0);
+}
+END_TEST
+
+START_TEST(forked_child_closes_nothing) {
+  Owner owner;
+  const DeviceMemory here(8);
+  const Shared theirs = owner.memory_of('a');
+  Cuda& driver = cuda();
+  ck_assert(bool(driver.open(theirs.handle, here.at(0))));
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const unsigned long before = softcuda_calls(nullptr);
+    driver.close(theirs.handle);
+    const bool refused = !driver.open(theirs.handle, here.at(0));
+    _exit(refused && softcuda_calls(nullptr) == before ? 0 : 1);
+  }
+  int status = -1;
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert_int_eq(status, 0);
+  cuda().close(theirs.handle);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("cuda ipc");
+  TCase* tc = tcase_create("cuda ipc");
+  tcase_add_test(tc, memory_of_another_process_is_read_where_it_is);
+  tcase_add_test(tc, memory_is_opened_once_and_closed_with_its_last_user);
+  tcase_add_test(tc, reallocated_memory_is_not_taken_for_what_was_there);
+  tcase_add_test(tc, memory_of_this_process_is_where_it_is);
+  tcase_add_test(tc, handle_is_asked_for_once_per_allocation);
+  tcase_add_test(tc, what_can_not_be_shared_is_said_once_and_not_tried_again);
+  tcase_add_test(tc, what_can_not_be_opened_is_said_once);
+  tcase_add_test(tc, thread_without_a_context_opens_nothing_for_host_memory);
+  tcase_add_test(tc, forked_child_closes_nothing);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
