@@ -40,6 +40,8 @@ struct Behaviour {
   int transfer_status = 0;      ///< what on_done() reports; bytes move only if 0
   int transfer_refusal = 0;     ///< what read() and write() return at once
   int expose_refusal = 0;
+  bool offers = false;       ///< expose() makes offers where it may
+  bool takes_offers = true;  ///< read() does
   bool opens = false;        ///< direct access exists
   bool hold_direct = false;  ///< it stays pending: reads are not executed, writes are not reported
   int direct_refusal = 0;    ///< what it returns at once
@@ -72,7 +74,7 @@ class Transport final : public transport::Transport {
     transport::LinkLimits limits() const noexcept override {
       return {x_owner.behaviour.eager, x_owner.behaviour.prefers_read};
     }
-    int expose(const iovec* memory, size_t count, size_t length, transport::Access,
+    int expose(const iovec* memory, size_t count, size_t length, transport::Access access,
                transport::Exposure& exposure) noexcept override {
       if (x_owner.behaviour.expose_refusal) return x_owner.behaviour.expose_refusal;
       Memory exposed{};
@@ -83,7 +85,15 @@ class Transport final : public transport::Transport {
       x_owner.exposed.insert(exposed.id);
       exposure.size = sizeof(exposed);
       std::memcpy(exposure.bytes, &exposed, sizeof(exposed));
+      // Less what are zeros of the length.
+      const bool offer = access == transport::Access::offer && x_owner.behaviour.offers;
+      if (offer) exposure.size = transport::Exposure::kOfferBytes;
+      x_owner.offers_made += offer;
       return 0;
+    }
+    void refused(const transport::Exposure& exposure) noexcept override {
+      ++x_owner.offers_refused;
+      withdraw(exposure);
     }
     int withdraw(const transport::Exposure& exposure) noexcept override {
       Memory memory;
@@ -213,9 +223,10 @@ class Transport final : public transport::Transport {
     int transfer(const transport::Exposure& remote, const iovec* local, size_t count, size_t length,
                  uint64_t token, bool read) {
       if (x_owner.behaviour.transfer_refusal) return x_owner.behaviour.transfer_refusal;
-      if (remote.size != sizeof(Memory)) return -FI_EINVAL;
+      if (remote.is_offer() && !x_owner.behaviour.takes_offers) return -FI_EOPNOTSUPP;
+      if (remote.size != sizeof(Memory) && !remote.is_offer()) return -FI_EINVAL;
       Transfer pending{};
-      std::memcpy(&pending.remote, remote.bytes, sizeof(Memory));
+      std::memcpy(&pending.remote, remote.bytes, remote.size);
       pending.local.assign(local, local + count);
       pending.length = length;
       pending.token = token;
@@ -273,6 +284,7 @@ class Transport final : public transport::Transport {
   std::set<uint32_t> exposed;  ///< not withdrawn yet
   uint32_t exposures_made = 0;
   std::vector<uint64_t> settling;  ///< accepted by settle()
+  uint32_t offers_made = 0, offers_refused = 0;
   std::map<uint16_t, std::unique_ptr<FakeLink>> links;
 
  private:

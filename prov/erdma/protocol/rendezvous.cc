@@ -27,7 +27,7 @@ int Engine::send_rts(Send& send) noexcept {
   transport::Link& link = *send.peer->link;
   if (link.limits().prefers_read && !send.exposure.size && send.buffers.length > 0) {
     const int rc = link.expose(send.buffers.iov, send.buffers.count, send.buffers.length,
-                               transport::Access::remote_read, send.exposure);
+                               transport::Access::offer, send.exposure);
     if (rc != 0) return rc;
   }
   const util::PoolHandle id = x_sends.handle(send);
@@ -113,6 +113,10 @@ int Engine::start(Delivery& delivery) noexcept {
   if (delivery.remote.size) {
     const int rc =
         link.read(delivery.remote, target.iov, target.count, target.length, token_of(id));
+    if (rc == -FI_EOPNOTSUPP && delivery.remote.is_offer()) {
+      delivery.remote.size = 0;  // let the sender write
+      return start(delivery);
+    }
     if (rc != 0) return rc;
     delivery.state = Delivery::State::reading;
   } else {
@@ -204,8 +208,11 @@ void Engine::on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader
     return protocol_violation(link, "a malformed grant for a rendezvous");
   const util::PoolHandle id{header.index, header.generation};
   Send* send = x_sends.find(id);
-  if (!send || send->peer != &peer || send->state != Send::State::flying || send->exposure.size)
-    return;
+  if (!send || send->peer != &peer || send->state != Send::State::flying) return;
+  if (send->exposure.size) {
+    if (!send->exposure.is_offer()) return;
+    peer.link->refused(send->exposure);
+  }
   util::IntrusiveList<Send>::erase(*send);
   send->receiver = {header.reply_index, header.reply_generation};
   send->granted = std::min(size_t(header.length), send->buffers.length);

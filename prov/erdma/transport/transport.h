@@ -43,11 +43,21 @@ struct alignas(8) Header {
 /// used there by read()/write(). Opaque to the protocol and never trusted by the transport.
 struct Exposure {
   static constexpr size_t kMaxBytes = 80;
+  /// Of this size are those of Access::offer that read() may refuse, and no other.
+  static constexpr size_t kOfferBytes = 76;
   uint8_t size = 0;
   std::byte bytes[kMaxBytes];
+
+  bool is_offer() const noexcept { return size == kOfferBytes; }
 };
 
-enum class Access : uint8_t { remote_read, remote_write };
+enum class Access : uint8_t {
+  remote_read,
+  remote_write,
+  /// As remote_read, for a peer that can say that it can't read this memory: its read() may be
+  /// -FI_EOPNOTSUPP.
+  offer,
+};
 
 /// Memory of this process that peers may access without its help, from Link::open() on until this
 /// object is destroyed: then the device refuses, and the connection of who still tries is lost.
@@ -125,8 +135,11 @@ class Link {
   /// kept out by shared memory, but by a NIC only once the registration goes: a cached one keeps
   /// its key. 0, or why what the peer wrote is not in it.
   virtual int withdraw(const Exposure& exposure) noexcept = 0;
+  /// withdraw() of an offer that the peer could not take.
+  virtual void refused(const Exposure& exposure) noexcept { withdraw(exposure); }
   /// Moves `length` bytes from the start of the peer's exposed memory here, or from here there.
-  /// 0 = on_done(token) will follow; -FI_EAGAIN; -FI_EINVAL for a malformed exposure.
+  /// 0 = on_done(token) will follow; -FI_EAGAIN; -FI_EINVAL for a malformed exposure;
+  /// -FI_EOPNOTSUPP for an offer that this process can't take.
   [[nodiscard]] virtual int read(const Exposure& remote, const iovec* local, size_t count,
                                  size_t length, uint64_t token) noexcept = 0;
   [[nodiscard]] virtual int write(const Exposure& remote, const iovec* local, size_t count,
@@ -163,6 +176,10 @@ class Link {
   /// The peer broke the protocol's rules: nothing more is delivered from it, and on_link_down()
   /// with this status follows in a later poll().
   virtual void fail(int status) noexcept = 0;
+
+  /// The peer gave the link up, though what it sent may not be delivered yet: what it had exposed
+  /// is its owner's again.
+  virtual bool left() const noexcept { return false; }
 
   /// False = it never was up, so that no packet of either side ever went over it.
   virtual bool met() const noexcept { return true; }

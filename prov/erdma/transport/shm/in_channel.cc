@@ -147,7 +147,7 @@ int InChannel::read(const Exposure& remote, const iovec* local, size_t count, si
   if (const int rc = x_bulk->transfers.start(remote, local, count, length,
                                              uint64_t(handle.generation) << 32 | handle.index)) {
     x_bulk->moving.release(*moving);
-    return rc;
+    return remote.is_offer() ? -FI_EOPNOTSUPP : rc;
   }
   wake_waiting_sender();
   x_core.add_bulk(*this);

@@ -65,6 +65,7 @@ class InChannel final : private BulkMemory, private Sink {
   void await_settled() noexcept;
   void abort_bulk(Sink& sink, int status) noexcept;  ///< once settled
   bool has_bounce() const noexcept { return x_has_bounce; }
+  bool sender_left() const noexcept override;
 
   ShmLink& link() const noexcept { return x_link; }
   const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
@@ -97,7 +98,6 @@ class InChannel final : private BulkMemory, private Sink {
 
   int back_bounce() noexcept override;
   bool bounce_affordable() const noexcept override;
-  bool sender_left() const noexcept override;
   void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
   void on_done(uint64_t token, int status) noexcept override;
   void on_link_down(Link&, int) noexcept override {}

@@ -34,6 +34,7 @@ class ShmLink final : public Link {
             uint64_t token) noexcept override;
   void fail(int status) noexcept override;
   void hold(bool on) noexcept override;
+  bool left() const noexcept override { return x_in && x_in->sender_left(); }
 
   // By Core.
   void install_in(std::unique_ptr<InChannel> channel) noexcept { x_in = std::move(channel); }

@@ -135,7 +135,7 @@ void Connection::on_pull(const StagedBody& body) noexcept {
   const util::PoolHandle requester{body.requester_index, body.requester_generation};
   Exposed* exposed = x_core.exposures().find(handle);
   if (!exposed || exposed->link != x_link) return answer(requester, -FI_ECANCELED);
-  if (!exposed->staged || exposed->access != Access::remote_read || body.length == 0 ||
+  if (!exposed->staged || exposed->access == Access::remote_write || body.length == 0 ||
       body.length > exposed->length || exposed->stream)
     return broken(-FI_ECONNRESET, "the peer asked for memory that it may not read");
   Stream* stream = x_core.streams().acquire();

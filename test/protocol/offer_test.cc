@@ -1,0 +1,146 @@
+// Memory that a receiver may find that it can't read: then its sender writes.
+#include <cstdlib>
+
+#include "libcheck.h"
+#include "protocol/one_sided_rig.h"
+#include "protocol/pair.h"
+
+namespace {
+
+using namespace erdma::test;
+using erdma::protocol::ErrorCompletion;
+
+constexpr size_t kLength = 70'000;
+
+/// a offers; b takes offers or not.
+struct Offering : Pair {
+  explicit Offering(bool taken) {
+    a.transport.behaviour.offers = true;
+    b.transport.behaviour.takes_offers = taken;
+  }
+};
+
+}  // namespace
+
+START_TEST(offer_is_read_where_it_can_be_else_its_sender_writes) {
+  const bool taken = _i & 1, early = _i & 2;
+  Offering pair(taken);
+  const auto message = pattern(kLength);
+  std::vector<char> buffer(kLength);
+  if (early) must(pair.b.receive(buffer.data(), kLength, 7));
+  must(pair.a.send(1, message.data(), kLength, 7));
+  pair.settle();
+  if (!early) must(pair.b.receive(buffer.data(), kLength, 7));
+  pair.settle();
+  ck_assert(buffer == message);
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  const ErrorCompletion received = pair.b.received.take();
+  ck_assert_int_eq(received.error, 0);
+  ck_assert_uint_eq(received.length, kLength);
+  ck_assert_uint_eq(pair.a.transport.offers_made, 1);
+  ck_assert_uint_eq(pair.a.transport.offers_refused, taken ? 0 : 1);
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(refused_offer_is_truncated_as_any_message) {
+  Offering pair(false);
+  const auto message = pattern(kLength);
+  std::vector<char> buffer(kLength, '-');
+  must(pair.b.receive(buffer.data(), 50'000, 7));
+  must(pair.a.send(1, message.data(), kLength, 7));
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  ck_assert_int_eq(pair.b.received.take().error, FI_ETRUNC);
+  ck_assert(std::equal(buffer.begin(), buffer.begin() + 50'000, message.begin()));
+  ck_assert_int_eq(buffer[50'000], '-');
+  expect_clean(pair);
+}
+END_TEST
+
+/// The grant, or the write, waits for room; nothing is lost.
+START_TEST(refusal_waits_for_room) {
+  Offering pair(false);
+  pair.b.transport.behaviour.expose_refusal = -FI_EAGAIN;
+  pair.a.transport.behaviour.transfer_refusal = -FI_EAGAIN;
+  const auto message = pattern(kLength);
+  std::vector<char> buffer(kLength);
+  must(pair.b.receive(buffer.data(), kLength, 7));
+  must(pair.a.send(1, message.data(), kLength, 7));
+  pair.settle();
+  pair.b.transport.behaviour.expose_refusal = 0;
+  pair.settle();
+  ck_assert(pair.b.received.entries.empty());
+  pair.a.transport.behaviour.transfer_refusal = 0;
+  pair.settle();
+  ck_assert(buffer == message);
+  ck_assert_int_eq(pair.a.sent.take().error, 0);
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  expect_clean(pair);
+}
+END_TEST
+
+START_TEST(refused_offer_that_can_not_be_written_ends_in_errors) {
+  Offering pair(false);
+  pair.a.transport.behaviour.transfer_status = -FI_EIO;
+  const auto message = pattern(kLength);
+  std::vector<char> buffer(kLength);
+  must(pair.b.receive(buffer.data(), kLength, 7));
+  must(pair.a.send(1, message.data(), kLength, 7));
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, FI_EIO);
+  ck_assert_int_eq(pair.b.received.take().error, FI_EIO);
+  expect_clean(pair);
+}
+END_TEST
+
+/// Before it is read, and after it was refused.
+START_TEST(end_of_the_link_ends_what_was_offered) {
+  const bool refused = _i;
+  Offering pair(!refused);
+  pair.a.transport.behaviour.hold_transfers = pair.b.transport.behaviour.hold_transfers = true;
+  const auto message = pattern(kLength);
+  std::vector<char> buffer(kLength);
+  must(pair.b.receive(buffer.data(), kLength, 7));
+  must(pair.a.send(1, message.data(), kLength, 7));
+  pair.settle();
+  ck_assert(pair.a.sent.entries.empty() && pair.b.received.entries.empty());
+  pair.a_to_b().failed = pair.b_to_a().failed = -FI_ECONNRESET;
+  pair.settle();
+  ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
+  ck_assert_int_ne(pair.b.received.take().error, 0);
+  expect_clean(pair);
+}
+END_TEST
+
+/// Their targets have no way to say that they can't read it.
+START_TEST(one_sided_operations_offer_nothing) {
+  OneSidedPair pair;
+  pair.a.transport.behaviour.offers = true;
+  pair.b.transport.behaviour.takes_offers = false;
+  const auto bytes = pattern(kLength);
+  must(pair.initiator.write(1, bytes.data(), kLength, pair.memory.data(), OneSidedPair::kKey));
+  pair.settle();
+  ck_assert_int_eq(pair.initiator.writes.take().error, 0);
+  ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin()));
+  ck_assert_uint_eq(pair.a.transport.offers_made, 0);
+  ck_assert_uint_gt(pair.a.transport.exposures_made, 0);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("offers");
+  TCase* tc = tcase_create("offers");
+  tcase_add_loop_test(tc, offer_is_read_where_it_can_be_else_its_sender_writes, 0, 4);
+  tcase_add_test(tc, refused_offer_is_truncated_as_any_message);
+  tcase_add_test(tc, refusal_waits_for_room);
+  tcase_add_test(tc, refused_offer_that_can_not_be_written_ends_in_errors);
+  tcase_add_loop_test(tc, end_of_the_link_ends_what_was_offered, 0, 2);
+  tcase_add_test(tc, one_sided_operations_offer_nothing);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
