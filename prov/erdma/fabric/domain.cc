@@ -100,11 +100,22 @@ std::string key_text(const uint8_t* key, size_t size) {
 /// The transport as it is where buffers are host memory; else one that takes any.
 std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
                                                   std::unique_ptr<transport::Transport> transport,
-                                                  transport::DirectSource* direct = nullptr,
-                                                  const util::SocketAddress& name = {}) {
+                                                  transport::DirectSource* direct,
+                                                  const util::SocketAddress& name) {
   if (!request.devices) return transport;
   return std::make_unique<transport::staging::StagingTransport>(std::move(transport),
                                                                 *request.devices, direct, name);
+}
+
+/// The same for one whose peers are of this host.
+std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
+                                                  std::unique_ptr<transport::Transport> transport,
+                                                  const Settings& settings) {
+  if (!request.devices) return transport;
+  hmem::Cuda* const cuda = settings.cuda_ipc != Switch::off ? hmem::Cuda::get() : nullptr;
+  return std::make_unique<transport::staging::StagingTransport>(
+      std::move(transport), *request.devices, nullptr, util::SocketAddress{},
+      cuda == request.devices ? cuda : nullptr);
 }
 
 }  // namespace
@@ -262,9 +273,9 @@ util::Result<TransportSet> Domain::open_shm_only(const TransportRequest& request
   if (!shm) return shm.error();
   TransportSet set;
   set.name = (*shm)->name();
-  set.shm = set.add(for_buffers(request, std::move(*shm)));
-  set.self =
-      set.add(for_buffers(request, std::make_unique<transport::self::SelfTransport>(set.name)));
+  set.shm = set.add(for_buffers(request, std::move(*shm), x_settings));
+  set.self = set.add(
+      for_buffers(request, std::make_unique<transport::self::SelfTransport>(set.name), x_settings));
   return set;
 }
 
@@ -297,9 +308,9 @@ int Domain::add_local(TransportSet& set, const TransportRequest& request) {
   auto shm = transport::shm::ShmTransport::open(
       shm_options(x_settings, transport::shm::NameScope::address), set.name);
   if (shm) {
-    set.shm = set.add(for_buffers(request, std::move(*shm)));
-    set.self =
-        set.add(for_buffers(request, std::make_unique<transport::self::SelfTransport>(set.name)));
+    set.shm = set.add(for_buffers(request, std::move(*shm), x_settings));
+    set.self = set.add(for_buffers(
+        request, std::make_unique<transport::self::SelfTransport>(set.name), x_settings));
     return 0;
   }
   if (shm.error() == -FI_EADDRINUSE) return shm.error();

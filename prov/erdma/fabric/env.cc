@@ -142,6 +142,10 @@ constexpr Variable kVariables[] = {
      "GPU memory in messages and RMA (FI_HMEM), where there is a CUDA driver and an application "
      "asks for it. Default: auto.",
      [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.cuda); }},
+    {"FI_ERDMA_CUDA_IPC", "cuda_ipc", "auto or off",
+     "Processes of a host read long messages where they are in each other's GPU memory; off: they "
+     "are copied through host memory. Default: auto.",
+     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.cuda_ipc); }},
     {"FI_ERDMA_HMEM_RECV_FLUSH", "hmem_recv_flush", "auto, on or off",
      "Flush what the NIC wrote to a GPU before a receive completes; auto: where the GPU's "
      "attributes say that kernels may not see it otherwise. Default: auto.",

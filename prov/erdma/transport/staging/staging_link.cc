@@ -49,6 +49,7 @@ int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access
   DirectSource* const direct = x_staging.direct;
   if (!device_memory().any_device(memory, count) || (direct && direct->can_expose(memory, count)))
     return x_inner.expose(memory, count, length, access, exposure);
+  if (access == Access::offer && offer(memory, count, exposure)) return 0;
   if (count > kMaxIov) return -FI_EINVAL;
   Exposed exposed;
   describe(exposed.transfer, memory, count, length);
@@ -72,7 +73,35 @@ int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access
   return -FI_ENOMEM;
 }
 
+/// One allocation, for a peer that was met: another link, which may be taken instead of one that
+/// never was up, knows no offers.
+bool StagingLink::offer(const iovec* memory, size_t count, Exposure& exposure) noexcept {
+  if (!x_staging.cuda || count != 1 || !x_inner.met()) return false;
+  if (x_pause > 0) return --x_pause, false;
+  Offer made{};
+  if (x_staging.cuda->share(memory->iov_base, made.handle, made.offset) != 0) return false;
+  made.encode(exposure);
+  return true;
+}
+
+/// The next ones may fare better, so it is asked again after 1, 2, 4, ... messages.
+void StagingLink::refused(const Exposure& exposure) noexcept {
+  constexpr unsigned kLongestPause = 256;
+  if (!exposure.is_offer()) return (void)withdraw(exposure);
+  x_next_pause = std::min(std::max(x_next_pause * 2, 1u), kLongestPause);
+  x_pause = x_next_pause;
+}
+
+void StagingLink::forget_peer() noexcept {
+  x_theirs.close();
+  x_pause = x_next_pause = 0;
+}
+
 int StagingLink::withdraw(const Exposure& exposure) noexcept {
+  if (exposure.is_offer()) {
+    x_next_pause = 0;
+    return 0;
+  }
   const int rc = x_inner.withdraw(exposure);
   const auto found = std::find_if(x_exposed.begin(), x_exposed.end(),
                                   [&](const Exposed& one) { return same(one.exposure, exposure); });
@@ -85,7 +114,21 @@ int StagingLink::withdraw(const Exposure& exposure) noexcept {
 
 int StagingLink::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
                       uint64_t token) noexcept {
+  if (remote.is_offer()) return read_offer(remote, local, count, length, token);
   return transfer(remote, local, count, length, token, true);
+}
+
+int StagingLink::read_offer(const Exposure& remote, const iovec* local, size_t count, size_t length,
+                            uint64_t token) noexcept {
+  if (count > kMaxIov) return -FI_EINVAL;
+  if (!x_staging.cuda) return -FI_EOPNOTSUPP;
+  const auto near = std::find_if(local, local + count, [this](const iovec& part) {
+    return part.iov_len > 0 && device_memory().is_device(part.iov_base);
+  });
+  util::Result<const std::byte*> from = x_theirs.reach(
+      Offer::decode(remote), near == local + count ? nullptr : near->iov_base, length);
+  if (!from) return from.error();
+  return x_staging.reads.add(*this, *from, local, count, length, token);
 }
 
 int StagingLink::write(const Exposure& remote, const iovec* local, size_t count, size_t length,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "hmem/device_memory.h"
+#include "transport/staging/offers.h"
 #include "transport/staging/staging_transport.h"
 
 namespace erdma::transport::staging {
@@ -18,7 +19,7 @@ struct Exposed {
 class StagingLink final : public Link {
  public:
   StagingLink(Staging& staging, Link& inner) noexcept
-      : Link(inner.address()), x_staging(staging), x_inner(inner) {}
+      : Link(inner.address()), x_staging(staging), x_inner(inner), x_theirs(staging.cuda) {}
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override;
@@ -26,6 +27,7 @@ class StagingLink final : public Link {
   int expose(const iovec* memory, size_t count, size_t length, Access access,
              Exposure& exposure) noexcept override;
   int withdraw(const Exposure& exposure) noexcept override;
+  void refused(const Exposure& exposure) noexcept override;
   int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
            uint64_t token) noexcept override;
   int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
@@ -40,10 +42,17 @@ class StagingLink final : public Link {
                    bool until_placed) noexcept override;
   void fail(int status) noexcept override { x_inner.fail(status); }
   bool met() const noexcept override { return x_inner.met(); }
+  bool left() const noexcept override { return x_inner.left(); }
   void hold(bool on) noexcept override { x_inner.hold(on); }
+
+  /// Its peer is gone: nothing of it stays open here.
+  void forget_peer() noexcept;
 
  private:
   hmem::DeviceMemory& device_memory() const noexcept { return x_staging.device_memory; }
+  bool offer(const iovec* memory, size_t count, Exposure& exposure) noexcept;
+  int read_offer(const Exposure& remote, const iovec* local, size_t count, size_t length,
+                 uint64_t token) noexcept;
   int transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
                uint64_t token, bool inbound) noexcept;
   int direct_transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
@@ -53,6 +62,9 @@ class StagingLink final : public Link {
   Staging& x_staging;
   Link& x_inner;
   std::vector<Exposed> x_exposed;
+  PeerMemory x_theirs;
+  unsigned x_pause = 0;       ///< messages that are not to be offered
+  unsigned x_next_pause = 0;  ///< half of what the next refusal brings
 };
 
 }  // namespace erdma::transport::staging

@@ -31,7 +31,11 @@ class StagingTransport::Relay final : public Sink {
     x_sink.on_done(theirs, status);
   }
   void on_link_down(Link& link, int status) noexcept override {
-    if (StagingLink* over = known(link)) x_sink.on_link_down(*over, status);
+    StagingLink* const over = known(link);
+    if (!over) return;
+    x_owner.x_staging.reads.end(*over, x_sink, status);
+    over->forget_peer();
+    x_sink.on_link_down(*over, status);
   }
   bool waits_for(const Link& link) noexcept override {
     const StagingLink* over = known(link);
@@ -49,15 +53,15 @@ class StagingTransport::Relay final : public Sink {
 
 StagingTransport::StagingTransport(std::unique_ptr<Transport> inner,
                                    hmem::DeviceMemory& device_memory, DirectSource* direct,
-                                   const util::SocketAddress& name) noexcept
+                                   const util::SocketAddress& name, hmem::Cuda* cuda) noexcept
     : x_inner(std::move(inner)),
-      x_staging{device_memory, direct, Flusher(*x_inner, direct, name)} {}
+      x_staging{device_memory, direct, cuda, Flusher(*x_inner, direct, name)} {}
 
 StagingTransport::~StagingTransport() = default;
 
 int StagingTransport::poll(Sink& sink) noexcept {
   Relay relay(*this, sink);
-  const int steps = x_inner->poll(relay);
+  const int steps = x_inner->poll(relay) + x_staging.reads.poll(sink);
   return steps + x_staging.flusher.poll(sink);
 }
 

@@ -5,6 +5,7 @@
 
 #include "transport/direct_source.h"
 #include "transport/staging/flusher.h"
+#include "transport/staging/offers.h"
 #include "transport/transport.h"
 #include "util/pool.h"
 
@@ -30,7 +31,9 @@ struct Transfer {
 struct Staging {
   hmem::DeviceMemory& device_memory;
   DirectSource* direct;  ///< of the inner transport; may be null
+  hmem::Cuda* cuda;      ///< peers are of this host, and may read memory where it is; null: not
   Flusher flusher;
+  OfferedReads reads{cuda};
   util::Pool<Transfer> transfers{};
 
   /// The status at the end of a transfer: brings its bytes to where they belong.
@@ -44,20 +47,25 @@ struct Staging {
 
 /// Another transport, with links that take device memory, too: its bytes are staged, that is copied
 /// through host memory of the provider's own, except for what `direct` says the inner transport can
-/// reach as it is; what that wrote is flushed by READs of our own memory (flusher.h). For endpoints
-/// with FI_HMEM only; others have the transport itself. Invariant: the inner transport sees no
-/// other device memory.
+/// reach as it is; what that wrote is flushed by READs of our own memory (flusher.h); and except
+/// for long messages inside a host, which the receiver reads where they are (offers.h). For
+/// endpoints with FI_HMEM only; others have the transport itself. Invariant: the inner transport
+/// sees no other device memory.
 class StagingTransport final : public Transport {
  public:
-  /// `name`: of the endpoint, needed with `direct`.
+  /// `name`: of the endpoint, needed with `direct`. `cuda`: peers are of this host,
+  /// and read device memory where it is.
   StagingTransport(std::unique_ptr<Transport> inner, hmem::DeviceMemory& device_memory,
-                   DirectSource* direct = nullptr, const util::SocketAddress& name = {}) noexcept;
+                   DirectSource* direct = nullptr, const util::SocketAddress& name = {},
+                   hmem::Cuda* cuda = nullptr) noexcept;
   ~StagingTransport() override;
 
   int poll(Sink& sink) noexcept override;
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
   int wait_fd() const noexcept override { return x_inner->wait_fd(); }
-  bool arm() noexcept override { return !x_staging.flusher.owes() && x_inner->arm(); }
+  bool arm() noexcept override {
+    return !x_staging.flusher.owes() && x_staging.reads.empty() && x_inner->arm();
+  }
   void disarm() noexcept override { x_inner->disarm(); }
   void shutdown() noexcept override { x_inner->shutdown(); }
 

@@ -1,0 +1,378 @@
+// Long messages between GPU memory of two processes: read where it is, or staged where it can't be.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+
+#include "fabric/hmem_cases.h"
+#include "fake/captured_log.h"
+
+namespace {
+
+using namespace erdma::test;
+
+/// What the other process is to do.
+struct Command {
+  size_t length;  ///< of the message; it is the tag, too
+  char fill;      ///< its first byte
+  char keep;      ///< its memory stays; else it is freed once it is sent
+  char wait;      ///< for the end of the send
+};
+struct Report {
+  unsigned long copies, handles;
+  int status;  ///< of the send: 0 or an fi_errno
+};
+
+std::vector<char> message_of(size_t length, char fill) {
+  auto bytes = pattern(length);
+  bytes[0] = fill;
+  return bytes;
+}
+
+/// Sends from GPU memory what it is told to, until its commands end.
+class Sender {
+ public:
+  explicit Sender(const char* control = "") {
+    ck_assert_int_eq(pipe(x_to) | pipe(x_from), 0);
+    x_pid = fork();
+    if (x_pid == 0) {
+      close(x_to[1]);
+      if (*control) ck_assert_int_eq(softcuda_control(control), 0);
+      serve();
+    }
+    close(x_to[0]);
+    close(x_from[1]);
+    ck_assert_int_eq(fcntl(x_from[0], F_SETFL, O_NONBLOCK), 0);
+  }
+  ~Sender() { stop(); }
+  void meet(const Port& port) {
+    const auto name = port.name();
+    ck_assert_int_eq(write(x_to[1], name.data(), name.size()), ssize_t(name.size()));
+  }
+  void send(size_t length, char fill, bool keep = false, bool wait = true) {
+    const Command command{length, fill, keep, wait};
+    ck_assert_int_eq(write(x_to[1], &command, sizeof(command)), sizeof(command));
+  }
+  /// Of the oldest message that was not reported. Drives the receiver: what it answered may still
+  /// be on its way.
+  Report report(Port& receiver) {
+    Report got{};
+    ssize_t rc;
+    while ((rc = read(x_from[0], &got, sizeof(got))) < 0 && errno == EAGAIN) receiver.progress();
+    ck_assert_int_eq(rc, sizeof(got));
+    return got;
+  }
+  void kill_it() {
+    kill(x_pid, SIGKILL);
+    ck_assert_int_eq(waitpid(x_pid, nullptr, 0), x_pid);
+    x_pid = 0;
+  }
+  /// It ends in order.
+  void stop() {
+    if (x_to[1] >= 0) close(x_to[1]);
+    x_to[1] = -1;
+    int status = 0;
+    if (x_pid) ck_assert_int_eq(waitpid(x_pid, &status, 0), x_pid);
+    ck_assert_int_eq(status, 0);
+    x_pid = 0;
+  }
+
+ private:
+  [[noreturn]] void serve() {
+    {
+      Root root(hmem_ask());
+      Port port(root);
+      std::vector<char> theirs = port.name();
+      const auto size = ssize_t(theirs.size());
+      if (read(x_to[0], theirs.data(), size_t(size)) != size) _exit(1);
+      fi_addr_t address = FI_ADDR_NOTAVAIL;
+      if (fi_av_insert(port.av, theirs.data(), 1, &address, 0, nullptr) != 1) _exit(2);
+      std::vector<std::unique_ptr<Memory>> kept;
+      Command command{};
+      while (read(x_to[0], &command, sizeof(command)) == sizeof(command)) {
+        auto memory = std::make_unique<Memory>(true, message_of(command.length, command.fill));
+        const unsigned long copies = softcuda_calls("cuMemcpyAsync");
+        ssize_t rc;
+        while ((rc = fi_tsend(port.ep, memory->at(), command.length, nullptr, address,
+                              command.length, nullptr)) == -FI_EAGAIN)
+          port.progress();
+        if (rc != 0) _exit(3);
+        Report report{0, 0, command.wait ? end_of(port) : 0};
+        report.copies = softcuda_calls("cuMemcpyAsync") - copies;
+        report.handles = softcuda_calls("cuIpcGetMemHandle");
+        if (command.keep || !command.wait) kept.push_back(std::move(memory));
+        if (write(x_from[1], &report, sizeof(report)) != sizeof(report)) _exit(4);
+        for (int i = 0; !command.wait && i < 1000; ++i) port.progress();
+      }
+    }
+    _exit(0);
+  }
+  static int end_of(Port& port) {
+    fi_cq_tagged_entry entry{};
+    for (;;) {
+      const ssize_t rc = fi_cq_read(port.cq, &entry, 1);
+      if (rc == 1) return 0;
+      if (rc == -FI_EAGAIN) continue;
+      fi_cq_err_entry error{};
+      return fi_cq_readerr(port.cq, &error, 0) == 1 ? error.err : FI_EOTHER;
+    }
+  }
+  int x_to[2], x_from[2];
+  pid_t x_pid;
+};
+
+/// A receiver with a sender in another process.
+struct Receiver {
+  explicit Receiver(const char* control = "", const Ask& ask = hmem_ask())
+      : sender(control), root(new Root(ask)), port(new Port(*root)) {
+    sender.meet(*port);
+  }
+  void post(Memory& to, size_t room, uint64_t tag) {
+    ck_assert_int_eq(fi_trecv(port->ep, to.at(), room, nullptr, FI_ADDR_UNSPEC, tag, 0, nullptr),
+                     0);
+  }
+  /// One message, whole.
+  Report take(size_t length, bool device = true, char fill = 'f', bool keep = false) {
+    Memory to(device, std::vector<char>(length + 1, '-'));
+    post(to, length, length);
+    sender.send(length, fill, keep);
+    ck_assert_uint_eq(port->wait().len, length);
+    const auto seen = to.bytes();
+    ck_assert(head(seen, length) == message_of(length, fill));
+    ck_assert_int_eq(seen[length], '-');
+    return finish();
+  }
+  Report finish() {
+    const Report report = sender.report(*port);
+    ck_assert_int_eq(report.status, 0);
+    return report;
+  }
+  /// The first messages of a pair find no link, or only its beginnings.
+  void warm_up() {
+    for (int i = 0; i < 3; ++i) take(20'000, true, 'w', true);
+  }
+
+  Sender sender;
+  std::unique_ptr<Root> root;
+  std::unique_ptr<Port> port;
+};
+
+std::vector<std::string> warnings() {
+  const std::lock_guard guard(g_log_mutex);
+  std::vector<std::string> texts;
+  for (const LogLine& line : g_log)
+    if (line.level == FI_LOG_WARN) texts.push_back(line.text);
+  return texts;
+}
+
+unsigned long opened() {
+  return softcuda_calls("cuIpcOpenMemHandle");
+}
+unsigned long closed() {
+  return softcuda_calls("cuIpcCloseMemHandle");
+}
+
+}  // namespace
+
+/// One copy by the receiver, none by the sender; from both to both kinds of memory.
+START_TEST(long_message_is_copied_once_from_where_it_is) {
+  Receiver here;
+  here.warm_up();
+  for (const size_t length : {9000, 100'000, 1'000'003, 40 << 20}) {
+    for (const bool device : {true, false}) {
+      const unsigned long copies = softcuda_calls("cuMemcpyAsync");
+      const Report theirs = here.take(length, device, 'f', true);
+      ck_assert_uint_eq(theirs.copies, 0);
+      ck_assert_uint_eq(softcuda_calls("cuMemcpyAsync") - copies, length > (32 << 20) ? 2 : 1);
+    }
+  }
+  ck_assert_uint_gt(opened(), 0);
+}
+END_TEST
+
+START_TEST(memory_that_is_sent_again_is_opened_once) {
+  Receiver here;
+  here.warm_up();
+  Memory to(true, std::vector<char>(50'000));
+  here.take(50'000, true, 'a', true);
+  const unsigned long before = opened();
+  ck_assert_uint_gt(before, 0);
+  for (int i = 0; i < 5; ++i) here.take(50'000, true, 'b', true);  // other memory each
+  ck_assert_uint_eq(opened(), before + 5);
+  ck_assert_uint_eq(closed(), 0);
+}
+END_TEST
+
+/// At the same address, with the same handle, and other bytes.
+START_TEST(memory_that_is_allocated_anew_is_not_taken_for_what_was_there) {
+  Receiver here;
+  here.warm_up();
+  for (const char fill : {'a', 'b', 'c', 'd'})
+    ck_assert_uint_eq(here.take(50'000, true, fill).copies, 0);
+}
+END_TEST
+
+START_TEST(more_allocations_than_are_kept_open_are_closed_in_turn) {
+  Receiver here;
+  here.warm_up();
+  for (int i = 0; i < 40; ++i) here.take(size_t(10'000 + i), true, char(i), true);
+  ck_assert_uint_le(opened() - closed(), 16);
+  here.port.reset();
+  ck_assert_uint_eq(opened(), closed());
+}
+END_TEST
+
+/// Nothing is lost, and one line says why it is slow.
+START_TEST(what_can_not_be_opened_is_staged) {
+  Receiver here;
+  here.warm_up();
+  ck_assert_int_eq(softcuda_control("fail cuIpcOpenMemHandle error=205 times=1000"), 0);
+  const unsigned long before = opened();
+  for (int i = 0; i < 20; ++i) ck_assert_uint_eq(here.take(60'000).status, 0);
+  const auto said = warnings();
+  ck_assert_uint_eq(said.size(), 1);
+  ck_assert(contains(said[0], "cuIpcOpenMemHandle: CUDA error 205"));
+  // Asked for again ever more rarely: the 1st, 3rd, 6th, 11th and 20th.
+  ck_assert_uint_eq(opened() - before, 5);
+  ck_assert_int_eq(softcuda_control("clear"), 0);
+  for (int i = 0; i < 20; ++i) here.take(60'000);
+  ck_assert_uint_gt(opened() - before, 5);
+}
+END_TEST
+
+START_TEST(what_can_not_be_shared_is_staged) {
+  Receiver here(_i == 0 ? "ipc off" : "fail cuIpcGetMemHandle error=1 times=1000");
+  here.warm_up();
+  for (int i = 0; i < 3; ++i) ck_assert_uint_gt(here.take(60'000).copies, 0);
+  ck_assert_uint_eq(opened(), 0);
+}
+END_TEST
+
+START_TEST(nothing_is_shared_where_it_is_switched_off) {
+  setenv("FI_ERDMA_CUDA_IPC", "off", 1);
+  Receiver here;
+  here.warm_up();
+  ck_assert_uint_eq(here.take(60'000).handles, 0);
+  ck_assert_uint_eq(opened(), 0);
+}
+END_TEST
+
+/// It can't open anything, and says so.
+START_TEST(receiver_without_gpu_memory_gets_it_by_the_sender) {
+  Ask plain = hmem_ask();
+  plain.caps = FI_MSG | FI_TAGGED;
+  plain.mr_mode = 0;
+  Receiver here("", plain);
+  for (const size_t length : {9000, 100'000, 1'000'003}) here.take(length, false);
+  ck_assert_uint_eq(softcuda_calls(nullptr), 0);
+}
+END_TEST
+
+START_TEST(shorter_receive_takes_what_it_has_room_for) {
+  Receiver here;
+  here.warm_up();
+  if (_i) ck_assert_int_eq(softcuda_control("fail cuIpcOpenMemHandle error=205 times=1000"), 0);
+  Memory to(true, std::vector<char>(100'000, '-'));
+  here.post(to, 30'000, 100'000);
+  here.sender.send(100'000, 'f');
+  ck_assert_int_eq(here.port->wait_error().err, FI_ETRUNC);
+  here.finish();
+  ck_assert(head(to.bytes(), 30'000) == head(message_of(100'000, 'f'), 30'000));
+  ck_assert_int_eq(to.bytes()[30'000], '-');
+}
+END_TEST
+
+START_TEST(copy_that_fails_is_an_error_at_both_ends) {
+  Receiver here;
+  here.warm_up();
+  Memory to(true, std::vector<char>(100'000));
+  here.post(to, 100'000, 100'000);
+  ck_assert_int_eq(softcuda_control("fail cuMemcpyAsync error=719"), 0);
+  here.sender.send(100'000, 'f');
+  ck_assert_int_eq(here.port->wait_error().err, FI_EIO);
+  ck_assert_int_eq(here.sender.report(*here.port).status, FI_EIO);
+  here.take(100'000);
+}
+END_TEST
+
+START_TEST(message_that_waits_for_its_receive_is_read_later) {
+  Receiver here;
+  here.warm_up();
+  here.sender.send(100'000, 'u', true);
+  for (int i = 0; i < 1000; ++i) here.port->progress();
+  Memory to(true, std::vector<char>(100'000));
+  here.post(to, 100'000, 100'000);
+  here.port->wait();
+  here.finish();
+  ck_assert(to.bytes() == message_of(100'000, 'u'));
+}
+END_TEST
+
+/// Its memory is closed with the link, and what it announced ends in one error.
+START_TEST(death_of_the_sender_closes_what_was_open) {
+  Receiver here;
+  here.warm_up();
+  here.take(100'000, true, 'a', true);
+  ck_assert_uint_gt(opened(), 0);
+  here.sender.send(200'000, 'b', true, false);
+  here.sender.report(*here.port);
+  here.sender.kill_it();
+  fi_cq_tagged_entry entry{};
+  while (closed() < opened()) ck_assert_int_eq(fi_cq_read(here.port->cq, &entry, 1), -FI_EAGAIN);
+  exchange(*here.port, *here.port, here.port->insert(*here.port), 1000);
+}
+END_TEST
+
+START_TEST(goodbye_of_the_sender_closes_what_was_open) {
+  Receiver here;
+  here.warm_up();
+  here.sender.stop();
+  while (closed() < opened()) here.port->progress();
+}
+END_TEST
+
+START_TEST(forked_child_closes_nothing) {
+  Receiver here;
+  here.warm_up();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const unsigned long before = softcuda_calls(nullptr);
+    fi_close(&here.port->ep->fid);
+    _exit(softcuda_calls(nullptr) == before ? 0 : 1);
+  }
+  int status = -1;
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert_int_eq(status, 0);
+  here.take(100'000);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("GPU memory of another process");
+  TCase* tc = tcase_create("ipc");
+  tcase_set_timeout(tc, 20);
+  tcase_add_test(tc, long_message_is_copied_once_from_where_it_is);
+  tcase_add_test(tc, memory_that_is_sent_again_is_opened_once);
+  tcase_add_test(tc, memory_that_is_allocated_anew_is_not_taken_for_what_was_there);
+  tcase_add_test(tc, more_allocations_than_are_kept_open_are_closed_in_turn);
+  tcase_add_test(tc, what_can_not_be_opened_is_staged);
+  tcase_add_loop_test(tc, what_can_not_be_shared_is_staged, 0, 2);
+  tcase_add_test(tc, nothing_is_shared_where_it_is_switched_off);
+  tcase_add_test(tc, receiver_without_gpu_memory_gets_it_by_the_sender);
+  tcase_add_loop_test(tc, shorter_receive_takes_what_it_has_room_for, 0, 2);
+  tcase_add_test(tc, copy_that_fails_is_an_error_at_both_ends);
+  tcase_add_test(tc, message_that_waits_for_its_receive_is_read_later);
+  tcase_add_test(tc, death_of_the_sender_closes_what_was_open);
+  tcase_add_test(tc, goodbye_of_the_sender_closes_what_was_open);
+  tcase_add_test(tc, forked_child_closes_nothing);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
