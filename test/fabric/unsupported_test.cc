@@ -82,7 +82,9 @@ struct Objects {
     fi_wait_attr wait_attr{};
     fi_poll_attr poll_attr{};
     wait_attr.wait_obj = FI_WAIT_FD;
-    struct fi_alias alias_of{&alias, FI_TRANSMIT};
+    struct fi_alias alias_of {
+      &alias, FI_TRANSMIT
+    };
     ck_assert_int_eq(fi_endpoint(root.domain, root.info, &disabled, nullptr), 0);
     ck_assert_int_eq(fi_control(&port.ep->fid, FI_ALIAS, &alias_of), 0);
     ck_assert_int_eq(fi_srx_context(root.domain, root.info->rx_attr, &srx, nullptr), 0);

@@ -1,0 +1,213 @@
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include <rdma/fi_atomic.h>
+
+#include "libcheck.h"
+#include "protocol/one_sided_rig.h"
+
+namespace {
+
+using erdma::protocol::ErrorCompletion;
+using erdma::test::FakeRegion;
+using erdma::test::must;
+using erdma::test::OneSidedNode;
+using erdma::test::OneSidedPair;
+using erdma::test::pattern;
+namespace wire = erdma::protocol::wire;
+
+constexpr uint64_t kKey = OneSidedPair::kKey;
+int g_one, g_two;
+
+void expect_done(erdma::fake::CompletionSink& sink, uint64_t flags, int error = 0,
+                 void* context = &g_one) {
+  ck_assert_uint_eq(sink.entries.size(), 1);
+  const ErrorCompletion done = sink.take();
+  ck_assert_ptr_eq(done.context, context);
+  ck_assert_int_eq(done.error, error);
+  ck_assert_uint_eq(done.flags, flags);
+}
+
+/// Drives both sides and forgets what the target counted.
+void settle(OneSidedPair& pair) {
+  pair.settle();
+  pair.target.remote_reads.entries.clear();
+  pair.target.remote_writes.entries.clear();
+}
+
+START_TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left) {
+  const size_t length = _i ? 4000 : 16;  // in a packet, and fetched by the target
+  OneSidedPair pair;
+  pair.a.transport.behaviour.room = 0;
+  auto bytes = pattern(length);
+  const auto original = bytes;
+  const iovec iov{bytes.data(), length};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, length};
+  auto args = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, nullptr);
+  args.local.inject = true;
+  args.local.report = false;
+  must(pair.a.engine.post_one_sided(args));
+  std::fill(bytes.begin(), bytes.end(), 'z');
+  ck_assert(pair.a.engine.owes());
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  pair.a.engine.progress();
+  ck_assert_int_eq(pair.a.engine.owes(), _i);
+  settle(pair);
+  ck_assert(!pair.a.engine.owes());
+  ck_assert_int_eq(pair.initiator.writes.take().report, false);
+  ck_assert(std::equal(original.begin(), original.end(), pair.memory.begin()));
+  pair.expect_silent();
+}
+END_TEST
+
+/// What an endpoint that closes waits for: no more than what leaves in one packet.
+START_TEST(write_that_waits_for_its_link_is_known_if_it_is_one_packet) {
+  const size_t length = _i ? 4000 : 16;
+  OneSidedPair pair;
+  pair.a.transport.behaviour.room = 0;
+  const auto bytes = pattern(length);
+  const iovec iov{const_cast<char*>(bytes.data()), length};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, length};
+  must(pair.a.engine.post_one_sided(
+      OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_one)));
+  ck_assert_int_eq(pair.a.engine.has_packets(), !_i);
+  ck_assert(!pair.a.engine.owes());
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  pair.a.engine.progress();
+  ck_assert(!pair.a.engine.has_packets());
+  settle(pair);
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+}
+END_TEST
+
+START_TEST(inject_beyond_the_limit_is_refused) {
+  OneSidedPair pair;
+  std::vector<char> bytes(4097);
+  const iovec iov{bytes.data(), bytes.size()};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, bytes.size()};
+  auto args = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, nullptr);
+  args.local.inject = true;
+  ck_assert_int_eq(pair.a.engine.post_one_sided(args), -FI_EMSGSIZE);
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(operations_beyond_the_limit_are_eagain_and_clear_with_progress) {
+  OneSidedPair pair;
+  char byte = 'b';
+  for (uint32_t i = 0; i < erdma::test::kConfig.send_limit; ++i)
+    must(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey));
+  ck_assert_int_eq(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey), -FI_EAGAIN);
+  ck_assert_int_eq(pair.initiator.read(1, &byte, 1, pair.memory.data(), kKey), -FI_EAGAIN);
+  settle(pair);
+  must(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey));
+  settle(pair);
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), erdma::test::kConfig.send_limit + 1);
+  pair.initiator.writes.entries.clear();
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(reads_from_oneself_are_queued_beyond_the_limit) {
+  OneSidedPair pair;
+  auto& a = pair.initiator;
+  a.regions.by_key[kKey] = &pair.region;
+  pair.a.transport.behaviour.room = 0;
+  char bytes[2000], byte = 'w';
+  const uint32_t limit = erdma::test::kConfig.send_limit;
+  for (uint32_t i = 0; i < 3 * limit; ++i)
+    must(a.read(0, bytes, _i ? 2000 : 8, pair.memory.data(), kKey));
+  ck_assert_int_eq(a.write(0, &byte, 1, pair.memory.data(), kKey), -FI_EAGAIN);
+  pair.a.transport.behaviour.room = SIZE_MAX;
+  settle(pair);
+  ck_assert_uint_eq(a.reads.entries.size(), 3 * limit);
+  while (!a.reads.entries.empty()) ck_assert_int_eq(a.reads.take().error, 0);
+}
+END_TEST
+
+// Small ones, which is what fi_info promises: through a link that is full again and again.
+START_TEST(small_operations_keep_their_order_over_a_full_link) {
+  OneSidedPair pair;
+  pair.a.transport.behaviour.room = 2;
+  pair.b.transport.behaviour.room = 1;
+  uint64_t values[20], seen[20];
+  for (uint64_t i = 0; i < 20; ++i) {
+    values[i] = i;
+    must(pair.initiator.write(1, &values[i], 8, pair.memory.data(), kKey));
+    must(pair.initiator.read(1, &seen[i], 8, pair.memory.data(), kKey));
+  }
+  settle(pair);
+  for (uint64_t i = 0; i < 20; ++i) ck_assert_uint_eq(seen[i], i);
+  ck_assert_uint_eq(pair.initiator.reads.entries.size(), 20);
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 20);
+}
+END_TEST
+
+START_TEST(fenced_operation_waits_for_what_is_in_flight) {
+  OneSidedPair pair;
+  pair.b.transport.behaviour.hold_transfers = true;
+  const auto large = pattern(5000);
+  must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey, &g_one));
+  char seen[8];
+  const iovec iov{seen, 8};
+  const wire::Segment segment{uint64_t(pair.memory.data() + 4000), kKey, 8};
+  auto args = OneSidedNode::args(wire::Op::read, 1, &iov, 1, &segment, 1, &g_two);
+  args.local.fence = true;
+  must(pair.a.engine.post_one_sided(args));
+  for (int i = 0; i < 10; ++i) pair.a.engine.progress(), pair.b.engine.progress();
+  ck_assert(pair.initiator.reads.entries.empty());
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.b.transport.behaviour.hold_transfers = false;
+  settle(pair);
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ, 0, &g_two);
+  ck_assert(std::equal(seen, seen + 8, large.begin() + 4000));
+  pair.expect_silent();
+}
+END_TEST
+
+START_TEST(fenced_message_waits_for_a_write) {
+  OneSidedPair pair;
+  const auto large = pattern(5000);
+  pair.b.transport.behaviour.hold_transfers = true;
+  must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey, &g_one));
+  char message = 'm', buffer = 0;
+  const iovec iov{&message, 1};
+  auto args = erdma::test::Node::send_args(1, iov, 7);
+  args.fence = true;
+  must(pair.b.receive(&buffer, 1, 7));
+  must(pair.a.engine.post_send(args));
+  for (int i = 0; i < 10; ++i) pair.a.engine.progress(), pair.b.engine.progress();
+  ck_assert_int_eq(buffer, 0);
+  pair.b.transport.behaviour.hold_transfers = false;
+  settle(pair);
+  ck_assert_int_eq(buffer, 'm');
+}
+END_TEST
+
+Suite* make_suite() {
+  Suite* suite = suite_create("one_sided_queue");
+  TCase* tcase = tcase_create("one_sided_queue");
+  tcase_add_loop_test(tcase, injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 0,
+                      2);
+  tcase_add_loop_test(tcase, write_that_waits_for_its_link_is_known_if_it_is_one_packet, 0, 2);
+  tcase_add_test(tcase, inject_beyond_the_limit_is_refused);
+  tcase_add_test(tcase, operations_beyond_the_limit_are_eagain_and_clear_with_progress);
+  tcase_add_loop_test(tcase, reads_from_oneself_are_queued_beyond_the_limit, 0, 2);
+  tcase_add_test(tcase, small_operations_keep_their_order_over_a_full_link);
+  tcase_add_test(tcase, fenced_operation_waits_for_what_is_in_flight);
+  tcase_add_test(tcase, fenced_message_waits_for_a_write);
+  suite_add_tcase(suite, tcase);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(make_suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
