@@ -239,6 +239,36 @@ START_TEST(death_of_the_sender_ends_the_receive) {
 }
 END_TEST
 
+/// It has no means to touch device memory that its domain registered.
+START_TEST(endpoint_without_the_capability_refuses_peers_device_memory) {
+  const bool reads = _i != 0;
+  Root root(hmem_rma_ask());
+  Port initiator(root);
+  for (uint64_t* caps : {&root.info->caps, &root.info->tx_attr->caps, &root.info->rx_attr->caps})
+    *caps &= ~FI_HMEM;
+  Port target(root);
+  const fi_addr_t address = initiator.insert(target);
+  Memory memory(true, std::vector<char>(4096, '-'));
+  Region region(root, memory.at(), 4096);
+  std::vector<char> local(4096, '+');
+  for (const size_t length : {8, 4096}) {
+    fi_context context;
+    ssize_t rc;
+    while ((rc = reads ? fi_read(initiator.ep, local.data(), length, nullptr, address,
+                                 uint64_t(memory.at()), region.key(), &context)
+                       : fi_write(initiator.ep, local.data(), length, nullptr, address,
+                                  uint64_t(memory.at()), region.key(), &context)) == -FI_EAGAIN) {
+      initiator.progress();
+      target.progress();
+    }
+    ck_assert_int_eq(rc, 0);
+    ck_assert_int_eq(initiator.wait_error(&target).err, FI_EACCES);
+  }
+  ck_assert(memory.bytes() == std::vector<char>(4096, '-'));
+  ck_assert(local == std::vector<char>(4096, '+'));
+}
+END_TEST
+
 int main() {
   Suite* suite = suite_create("device memory");
   TCase* tc = tcase_create("offer");
@@ -249,6 +279,7 @@ int main() {
   tcase_add_test(tc, domain_without_the_capability_refuses_the_interface);
   tcase_add_test(tc, endpoint_makes_no_promise_about_cuda_that_it_can_not_keep);
   tcase_add_test(tc, atomic_operations_are_refused);
+  tcase_add_loop_test(tc, endpoint_without_the_capability_refuses_peers_device_memory, 0, 2);
   tcase_add_test(tc, provider_s_own_thread_places_messages);
   tcase_add_loop_test(tc, gpu_memory_goes_from_process_to_process, 0, 2);
   tcase_add_test(tc, death_of_the_sender_ends_the_receive);

@@ -213,6 +213,13 @@ void MemoryRegions::keep_device_memory_with(transport::DeviceMemoryKeeper& keepe
     if (region->device) region->keep(keeper, nullptr);
 }
 
+protocol::Region* MemoryRegions::HostRegions::region(uint64_t key) noexcept {
+  protocol::Region* const found = all.region(key);
+  if (!found || !found->device) return found;
+  ERDMA_INFO(MR, "a peer names GPU memory to an endpoint without FI_HMEM: refused\n");
+  return nullptr;
+}
+
 int MemoryRegions::close(MemoryRegion& region) noexcept {
   {
     util::Guard guard(x_lock);

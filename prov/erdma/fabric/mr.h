@@ -105,6 +105,11 @@ class MemoryRegions final : public protocol::Regions {
   protocol::Region* region(uint64_t key) noexcept override {
     return x_provider_keys ? find(key) : nullptr;
   }
+  /// What peers may access through an endpoint, which can handle device memory or not.
+  protocol::Regions& of_endpoint(bool with_device_memory) noexcept {
+    if (with_device_memory || !x_cuda) return *this;
+    return x_host;
+  }
 
   /// The caller holds the domain lock.
   void add(RegionUser& user);
@@ -113,6 +118,11 @@ class MemoryRegions final : public protocol::Regions {
   bool counts_with(const Counter& cntr) const noexcept;
 
  private:
+  struct HostRegions final : protocol::Regions {
+    explicit HostRegions(MemoryRegions& regions) noexcept : all(regions) {}
+    protocol::Region* region(uint64_t key) noexcept override;
+    MemoryRegions& all;
+  };
   struct Memory;
   int take(const fi_mr_attr& attr, uint64_t flags, Memory& memory) const noexcept;
   int take_dmabuf(const fi_mr_attr& attr, Memory& memory) const noexcept;
@@ -137,6 +147,7 @@ class MemoryRegions final : public protocol::Regions {
   const std::function<void()> x_opened;
   const std::function<void()> x_closed;
   std::unordered_map<uint64_t, MemoryRegion*> x_regions;
+  HostRegions x_host{*this};
   std::vector<RegionUser*> x_users;
   std::array<uint64_t, 32> x_random{};
   size_t x_random_left = 0;
