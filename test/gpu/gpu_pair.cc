@@ -1,11 +1,13 @@
 // gpu_pair kind | check PROVIDER | time PROVIDER BYTES ROUNDS | copy BYTES ROUNDS
 // Messages between GPU memory of two processes, through libfabric; and what the driver alone takes.
 // The second process uses the second GPU, if there is one.
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -143,13 +145,22 @@ class Endpoint {
   std::vector<fid_mr*> x_regions;
 };
 
-/// Two processes; the second is a child that was made before either knew of CUDA.
+/// Two processes; the second is a child that was made before either knew of CUDA. One that fails
+/// takes the other with it, which would wait for its messages for ever.
 class Pipes {
  public:
   Pipes() {
     if (pipe(x_down) || pipe(x_up)) std::exit(1);
+    std::signal(SIGCHLD, [](int) {
+      int status = 0;
+      if (waitpid(-1, &status, WNOHANG) > 0 && status != 0) _exit(1);
+    });
+    const pid_t parent = getpid();
     x_child = fork();
     if (x_child < 0) std::exit(1);
+    if (!second()) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
   }
   bool second() const { return x_child == 0; }
   std::vector<char> exchange(const std::vector<char>& mine) {
@@ -161,12 +172,12 @@ class Pipes {
       std::exit(1);
     return theirs;
   }
-  /// The worse of this one's status and the other's.
+  /// Status 1 if either has failed.
   int finish(int status) {
     if (second()) _exit(status);
-    int other = 1 << 8;
+    int other = 0;  // stays, where the signal was first: it has ended well
     waitpid(x_child, &other, 0);
-    return status ? status : WIFEXITED(other) ? WEXITSTATUS(other) : 1;
+    return status || other ? 1 : 0;
   }
 
  private:
