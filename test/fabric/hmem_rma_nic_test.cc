@@ -113,13 +113,14 @@ START_TEST(who_only_reads_flushes_its_own_memory) {
   ck_assert_int_eq(root.info->domain_attr->mr_mode, ask.mr_mode);
   Port port(root);
   const fi_addr_t itself = port.insert(port);
-  Memory memory(true, pattern(4096));
+  const auto bytes = pattern(4096);
+  Memory memory(true, bytes);
   Region region(root, memory.at(), 4096, FI_SEND | FI_RECV | FI_REMOTE_READ);
   char sink[4]{};
   ck_assert_int_eq(
       fi_read(port.ep, sink, 4, nullptr, itself, uint64_t(memory.at(100)), region.key(), &sink), 0);
   ck_assert_ptr_eq(port.wait().op_context, &sink);
-  ck_assert_mem_eq(sink, pattern(4096).data() + 100, 4);
+  ck_assert_mem_eq(sink, bytes.data() + 100, 4);
 }
 END_TEST
 
