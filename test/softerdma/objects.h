@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,8 @@ struct Context : verbs_context {
   // Async events: as many counts in async_fd (a semaphore) as entries here.
   std::mutex events_mutex;
   std::deque<ibv_async_event> events;
+  std::vector<ibv_qp*> unacknowledged;  ///< of each event that was taken and is about one
+  std::condition_variable acknowledged;
 
   static Context& from(ibv_context* c) noexcept { return *static_cast<Context*>(verbs_get_ctx(c)); }
   void raise(const ibv_async_event& event);

@@ -12,6 +12,7 @@
 #include "softerdma/data_path.h"
 #include "softerdma/device.h"
 #include "softerdma/process.h"
+#include "softerdma/report.h"
 #include "softerdma/verbs_create.h"
 
 #undef ibv_query_port
@@ -214,11 +215,25 @@ SOFTERDMA_API int ibv_get_async_event(ibv_context* handle, ibv_async_event* even
     if (context.events.empty()) continue;  // its object was destroyed
     *event = context.events.front();
     context.events.pop_front();
+    if (event->event_type == IBV_EVENT_QP_FATAL)
+      context.unacknowledged.push_back(event->element.qp);
     return 0;
   }
 }
 
-SOFTERDMA_API void ibv_ack_async_event(ibv_async_event*) {}
+SOFTERDMA_API void ibv_ack_async_event(ibv_async_event* event) {
+  if (event->event_type != IBV_EVENT_QP_FATAL) return;
+  Context& context = Context::from(event->element.qp->context);
+  std::lock_guard guard(context.events_mutex);
+  auto taken =
+      std::find(context.unacknowledged.begin(), context.unacknowledged.end(), event->element.qp);
+  if (taken == context.unacknowledged.end()) {
+    violation("an asynchronous event is acknowledged that was not taken");
+    return;
+  }
+  context.unacknowledged.erase(taken);
+  context.acknowledged.notify_all();
+}
 
 SOFTERDMA_API int ibv_query_device(ibv_context* context, ibv_device_attr* attr) {
   return query_device(context, attr);

@@ -359,6 +359,14 @@ SOFTERDMA_API int ibv_destroy_qp(ibv_qp* handle) {
       return event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == qp;
     });
   }
+  if (&process == Process::existing()) {
+    // As ibv_get_async_event(3) says: until every event about it is acknowledged.
+    std::unique_lock events(qp->owner->events_mutex);
+    qp->owner->acknowledged.wait(events, [qp] {
+      const auto& taken = qp->owner->unacknowledged;
+      return std::find(taken.begin(), taken.end(), qp) == taken.end();
+    });
+  }
   --send_cq->users;
   --recv_cq->users;
   --static_cast<Pd*>(qp->pd)->children;

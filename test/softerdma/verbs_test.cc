@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "softerdma/mapping.h"
 #include "softerdma/rig.h"
@@ -144,6 +146,7 @@ void assert_killed(Side& side) {
   ibv_async_event event{};
   ck_assert_int_eq(ibv_get_async_event(side.context, &event), 0);
   ck_assert_int_eq(event.event_type, IBV_EVENT_QP_FATAL);
+  ibv_ack_async_event(&event);
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
   ck_assert_int_eq(ibv_query_qp(side.qp, &attr, IBV_QP_STATE, &init), 0);
@@ -447,6 +450,27 @@ START_TEST(fault_fails_a_registration) {
 }
 END_TEST
 
+/// Whoever handles the event may look at the queue pair until then.
+START_TEST(queue_pair_outlives_the_events_about_it) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(sides[0].send(8, sides[1], 0), 0);
+  ibv_async_event event{};
+  ck_assert_int_eq(ibv_get_async_event(sides[0].context, &event), 0);
+  std::atomic<bool> began = false, acknowledged = false, waited = false;
+  std::thread destroyer([&] {
+    began = true;
+    ibv_destroy_qp(sides[0].qp);
+    waited = acknowledged.load();
+  });
+  for (int i = 0; i < 1000 || !began; ++i) sched_yield();
+  acknowledged = true;
+  ibv_ack_async_event(&event);
+  destroyer.join();
+  ck_assert(waited);
+}
+END_TEST
+
 START_TEST(port_down_is_an_event_and_exhausts_the_retries) {
   Side sides[2];
   connect_compat(sides);
@@ -565,6 +589,7 @@ static void add_all(TCase* tc) {
   tcase_add_loop_test(tc, flush_may_be_half_or_none, 0, 2);
   tcase_add_test(tc, faults_come_from_a_file_that_changes);
   tcase_add_test(tc, fault_fails_a_registration);
+  tcase_add_test(tc, queue_pair_outlives_the_events_about_it);
   tcase_add_test(tc, port_down_is_an_event_and_exhausts_the_retries);
   tcase_add_test(tc, a_peer_killed_in_the_middle_of_an_access_is_let_go);
   tcase_add_test(tc, dead_peer_is_silent_until_the_retries_are_exhausted);
