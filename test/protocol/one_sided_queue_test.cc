@@ -9,32 +9,17 @@
 
 namespace {
 
-using erdma::protocol::ErrorCompletion;
-using erdma::test::FakeRegion;
+using erdma::test::expect_done;
+using erdma::test::g_one;
+using erdma::test::g_two;
 using erdma::test::must;
 using erdma::test::OneSidedNode;
 using erdma::test::OneSidedPair;
 using erdma::test::pattern;
+using erdma::test::settle;
 namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;
-int g_one, g_two;
-
-void expect_done(erdma::fake::CompletionSink& sink, uint64_t flags, int error = 0,
-                 void* context = &g_one) {
-  ck_assert_uint_eq(sink.entries.size(), 1);
-  const ErrorCompletion done = sink.take();
-  ck_assert_ptr_eq(done.context, context);
-  ck_assert_int_eq(done.error, error);
-  ck_assert_uint_eq(done.flags, flags);
-}
-
-/// Drives both sides and forgets what the target counted.
-void settle(OneSidedPair& pair) {
-  pair.settle();
-  pair.target.remote_reads.entries.clear();
-  pair.target.remote_writes.entries.clear();
-}
 
 START_TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left) {
   const size_t length = _i ? 4000 : 16;  // in a packet, and fetched by the target

@@ -100,4 +100,23 @@ struct OneSidedPair : Pair {
   FakeRegion region;
 };
 
+/// Contexts of operations.
+inline int g_one, g_two;
+
+inline void expect_done(fake::CompletionSink& sink, uint64_t flags, int error = 0,
+                        void* context = &g_one) {
+  ck_assert_uint_eq(sink.entries.size(), 1);
+  const protocol::ErrorCompletion done = sink.take();
+  ck_assert_ptr_eq(done.context, context);
+  ck_assert_int_eq(done.error, error);
+  ck_assert_uint_eq(done.flags, flags);
+}
+
+/// Drives both sides and forgets what the target counted.
+inline void settle(OneSidedPair& pair) {
+  pair.settle();
+  pair.target.remote_reads.entries.clear();
+  pair.target.remote_writes.entries.clear();
+}
+
 }  // namespace erdma::test
