@@ -26,6 +26,16 @@ uintptr_t address_of(const void* pointer) noexcept {
   return reinterpret_cast<uintptr_t>(pointer);
 }
 
+Exposure exposure_of(uintptr_t from, uint64_t length, uint32_t rkey) noexcept {
+  RemoteMemory named;
+  named.count = 1;
+  named.length = length;
+  named.pieces[0] = {from, length, rkey};
+  Exposure result;
+  encode(named, result);
+  return result;
+}
+
 }  // namespace
 
 /// One piece of the application's. Goes when neither the application nor an operation has it.
@@ -35,16 +45,6 @@ struct KnownMemory::Known {
   MemoryRegion region;  ///< null: the NIC can't reach it
   bool flush = false;   ///< what the NIC writes there is to be flushed
   unsigned users = 1;
-
-  Exposure exposure(uintptr_t from, uint64_t length) const noexcept {
-    RemoteMemory named;
-    named.count = 1;
-    named.length = length;
-    named.pieces[0] = {from, length, region->rkey};
-    Exposure result;
-    encode(named, result);
-    return result;
-  }
 };
 
 class KnownMemory::Kept final : public KeptMemory {
@@ -179,7 +179,7 @@ FlushTarget KnownMemory::hold(const iovec& memory) noexcept {
   if (!known || !known->region || !known->flush) return target;
   ++known->users;
   target.held = known;
-  target.memory = known->exposure(address_of(memory.iov_base), 1);
+  target.memory = exposure_of(address_of(memory.iov_base), 1, known->region->rkey);
   return target;
 }
 
@@ -195,13 +195,7 @@ int KnownMemory::from_device(void* to, const void* from, size_t length) noexcept
   Registration held;
   if (length == 0) return 0;
   if (const int rc = acquire(from, length, held)) return rc;
-  const iovec there{const_cast<void*>(from), length};
-  RemoteMemory named;
-  named.count = 1;
-  named.length = length;
-  named.pieces[0] = {address_of(there.iov_base), length, held.rkey};
-  Exposure memory;
-  encode(named, memory);
+  const Exposure memory = exposure_of(address_of(from), length, held.rkey);
   const int rc = x_copier.read(to, {memory, 0, length});
   release(held);
   return rc;
@@ -212,12 +206,7 @@ int KnownMemory::to_device(void* to, const void* from, size_t length) noexcept {
   Registration held;
   if (length == 0) return 0;
   if (const int rc = acquire(to, length, held)) return rc;
-  RemoteMemory named;
-  named.count = 1;
-  named.length = length;
-  named.pieces[0] = {address_of(to), length, held.rkey};
-  Exposure memory;
-  encode(named, memory);
+  const Exposure memory = exposure_of(address_of(to), length, held.rkey);
   int rc = x_copier.write({memory, 0, length}, from);
   const FlushTarget flush = hold({to, length});
   std::byte sink{};
