@@ -13,7 +13,6 @@
 #include "fabric/domain.h"
 #include "fabric/eq.h"
 #include "fabric/fid_stubs.h"
-#include "util/log.h"
 
 namespace erdma::fabric {
 namespace {
