@@ -128,9 +128,9 @@ struct Domain::Nic {
   transport::DirectSource* direct = nullptr;                  ///< of GPU memory; the cache itself
   std::unique_ptr<transport::verbs::GpuMemoryOpener> opener;  ///< of the same, for RMA
   transport::verbs::RegistrationCache* host = nullptr;        ///< of host memory only
-  std::mutex probing;
-  int probed = 1;                                        ///< 1: not yet
-  std::unique_ptr<transport::verbs::KnownMemory> known;  ///< for who may not call CUDA
+  std::mutex probing;                                         ///< of what follows
+  std::unique_ptr<transport::verbs::KnownMemory> known;       ///< for who may not call CUDA
+  bool refused = false;                                       ///< there can be none
   const uint32_t epoch = util::process_epoch();
 
   ~Nic() {
@@ -218,17 +218,25 @@ util::Result<hmem::DeviceMemory*> Domain::memory_without_cuda(uint64_t caps) {
     return -FI_EOPNOTSUPP;
   }
   const std::lock_guard guard(x_nic->probing);
-  if (x_nic->probed == 1) {
+  if (x_nic->refused) return -FI_EOPNOTSUPP;
+  if (!x_nic->known) {
     auto known = std::make_unique<transport::verbs::KnownMemory>(
         *x_nic->device, *cuda, *x_nic->host, flush_policy(x_settings.hmem_recv_flush),
         verbs_options(x_settings, {}));
     const int probed = known->probe();
-    if (probed == 0) x_regions.keep_device_memory_with(*known);
-    if (probed == 0) x_nic->known = std::move(known);
-    x_nic->probed = probed;
+    x_nic->refused = probed == -FI_EOPNOTSUPP;  // memory may be there the next time
+    if (probed) return probed;
+    x_nic->known = std::move(known);
   }
-  if (x_nic->probed) return x_nic->probed;
+  // Each time, as the first may have run out of memory: what is kept already is not kept again.
+  x_regions.keep_device_memory_with(*x_nic->known);
   return static_cast<hmem::DeviceMemory*>(x_nic->known.get());
+}
+
+transport::verbs::KnownMemory* Domain::known_memory(const hmem::DeviceMemory* devices) {
+  const std::lock_guard guard(x_nic->probing);
+  transport::verbs::KnownMemory* const known = x_nic->known.get();
+  return known == devices ? known : nullptr;
 }
 
 std::string Domain::key_of(const fi_info& info) const {
@@ -283,18 +291,17 @@ util::Result<TransportSet> Domain::open_shm_only(const TransportRequest& request
 util::Result<TransportSet> Domain::open_with_nic(const TransportRequest& request) {
   using transport::verbs::VerbsTransport;
   std::vector<std::unique_ptr<VerbsTransport>> elsewhere;  // hold the ports that were no good
-  transport::verbs::KnownMemory* const known = x_nic->known.get();
-  const bool without_cuda = known && request.devices == known;
+  transport::verbs::KnownMemory* const known = known_memory(request.devices);
   for (int attempt = 1;; ++attempt) {
     auto nic = VerbsTransport::open(verbs_options(x_settings, request.key), *x_nic->device,
-                                    without_cuda ? *known : *x_nic->cache, request.name);
+                                    known ? *known : *x_nic->cache, request.name);
     if (!nic) return nic.error();
     TransportSet set;
     set.name = (*nic)->name();
     const int local = request.shared_memory ? add_local(set, request) : 0;
     if (local == 0) {
-      set.nic = set.add(
-          for_buffers(request, std::move(*nic), without_cuda ? known : x_nic->direct, set.name));
+      transport::DirectSource* const direct = known ? known : x_nic->direct;
+      set.nic = set.add(for_buffers(request, std::move(*nic), direct, set.name));
       return set;
     }
     if (request.name.port() || attempt == kNameAttempts) return local;

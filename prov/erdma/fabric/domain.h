@@ -23,6 +23,9 @@ class DeviceMemory;
 namespace erdma::transport {
 class Transport;
 }
+namespace erdma::transport::verbs {
+class KnownMemory;
+}
 
 namespace erdma::fabric {
 
@@ -99,6 +102,8 @@ class Domain final : public fid_domain {
   struct Nic;
   int open_nic(const fi_info& info);
   util::Result<TransportSet> open_shm_only(const TransportRequest& request);
+  /// What memory_without_cuda() gave, if `devices` is that; else null.
+  transport::verbs::KnownMemory* known_memory(const hmem::DeviceMemory* devices);
   util::Result<TransportSet> open_with_nic(const TransportRequest& request);
   int add_local(TransportSet& set, const TransportRequest& request);
 
