@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -37,6 +38,12 @@ struct Memory final : BulkMemory {
   bool sender_left() const noexcept override { return left; }
   bool left = false;
   bool bounce_affordable() const noexcept override { return affordable; }
+  /// Of lent memory: how many accesses are permitted still, and who is inside.
+  bool enter() noexcept override { return permitted-- > 0 && (inside = true); }
+  void leave() noexcept override { inside = false; }
+  void ask_for_help() noexcept override { ++asked; }
+  int permitted = INT_MAX, asked = 0;
+  bool inside = false;
   bool affordable = false;  ///< so that what CMA permits is done by CMA
   int back_bounce() noexcept override {
     ++calls;

@@ -396,15 +396,15 @@ void scramble(BulkShared& page, std::minstd_rand& random, bool receivers_words) 
   }
   Ticket& body = page.ticket[ticket];
   SharedWord* const words[] = {&body.exposure, &body.begin,
-                               &body.end,      &body.chunk,
-                               &body.iovs,     &body.iov[random() % kMaxIov].length,
+                               &body.end,      &body.base,
+                               &body.chunks,   &body.iov[random() % kMaxIov].length,
                                &page.consumed, &page.progress[ticket].claim,
                                &body.state};
   const size_t which = random() % std::size(words);
   words[which]->store(word(), relaxed);
   if (random() % 2 == 0)
     page.ticket[ticket].state.store(
-        pack(TicketState{uint32_t(random()), Mode(random() % 6), Streaming::none}), relaxed);
+        pack(TicketState{uint32_t(random()), Mode(random() % 7), Streaming::none}), relaxed);
 }
 
 START_TEST(receiver_survives_a_sender_that_writes_nonsense) {

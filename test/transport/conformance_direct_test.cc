@@ -10,16 +10,39 @@ struct Opened {
     // b has heard of a: until then it may have to be silent.
     ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
     ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
-    memory = pair.a_to_b().open({bytes.data(), size}, reads, writes);
-    if (memory) memory->describe(described);
+    Link& link = pair.a_to_b();
+    if (link.lends_memory()) {
+      ck_assert_int_eq(link.lend({bytes.data(), size}, reads, writes, described), 0);
+      return;
+    }
+    memory = link.open({bytes.data(), size}, reads, writes);
+    ck_assert(memory);
+    memory->describe(described);
   }
   std::vector<std::byte> bytes;
   std::unique_ptr<transport::OpenMemory> memory;
   Exposure described;
 };
 
+/// Posts it, from b to a; what is over at once is done, too.
+int access(Pair& pair, bool reads, const transport::RemoteRange& range, const iovec* local,
+           size_t count, uint64_t token, bool until_placed = false) {
+  const int rc = reads ? pair.b_to_a().read_direct(range, local, count, token)
+                       : pair.b_to_a().write_direct(range, local, count, token, until_placed);
+  if (rc != transport::kDone) return rc;
+  pair.b.sink->on_done(token, 0);
+  return 0;
+}
+
+bool has_direct(Pair& pair) {
+  if (pair.b_to_a().opens_memory()) return true;
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return has_packets(pair.a, 1); }));
+  return pair.a_to_b().lends_memory();
+}
+
 bool skips_direct(Pair& pair) {
-  if (pair.b_to_a().opens_memory()) return false;
+  if (has_direct(pair)) return false;
   std::byte byte{};
   const iovec iov{&byte, 1};
   const Exposure none{};
@@ -43,22 +66,20 @@ START_TEST(direct_access_moves_any_number_of_bytes) {
   make(pair, _i);
   if (skips_direct(pair)) return;
   Opened there(pair, 3'000'100);
-  ck_assert(there.memory);
   for (size_t size : kDirectSizes) {
     for (const bool until_placed : {false, true}) {
       auto source = pattern(size, unsigned(size) + until_placed);
       const iovec from[] = {{source.data(), size / 3}, {source.data() + size / 3, size - size / 3}};
       size_t before = pair.b.sink->dones.size();
       ck_assert(pair.poll_until([&] {
-        return pair.b_to_a().write_direct({there.described, 50, size}, from, 2, size,
-                                          until_placed) == 0;
+        return access(pair, false, {there.described, 50, size}, from, 2, size, until_placed) == 0;
       }));
       expect_done(pair, before, size);
       std::vector<std::byte> back(size);
       const iovec into[] = {{back.data(), size / 2}, {back.data() + size / 2, size - size / 2}};
       before = pair.b.sink->dones.size();
       ck_assert(pair.poll_until([&] {
-        return pair.b_to_a().read_direct({there.described, 50, size}, into, 2, size + 1) == 0;
+        return access(pair, true, {there.described, 50, size}, into, 2, size + 1) == 0;
       }));
       expect_done(pair, before, size + 1);
       ck_assert(source == back);
@@ -79,7 +100,7 @@ START_TEST(a_packet_finds_what_was_written_directly_before_it) {
   uint64_t next = 1, seen = 0;
   const auto all_came = [&] {
     const iovec iov{&next, 8};
-    if (next <= 500 && !pair.b_to_a().write_direct({there.described, 8, 8}, &iov, 1, 1, false)) {
+    if (next <= 500 && !access(pair, false, {there.described, 8, 8}, &iov, 1, 1)) {
       ck_assert_int_eq(pair.send(pair.b_to_a(), next, nullptr, 0), 0);
       ++next;
     }
@@ -105,8 +126,7 @@ START_TEST(direct_operations_that_find_no_room_are_done_once_tried_again) {
   for (uint64_t i = 0; i < values.size(); ++i) {
     const iovec iov{&values[i], 8};
     const auto post = [&] {
-      return i % 2 ? pair.b_to_a().read_direct({there.described, 8, 8}, &iov, 1, i)
-                   : pair.b_to_a().write_direct({there.described, 8, 8}, &iov, 1, i, i % 4 == 0);
+      return access(pair, i % 2, {there.described, 8, 8}, &iov, 1, i, i % 4 == 0);
     };
     if (i % 2 == 0) values[i] = i;
     int rc = post();
@@ -114,7 +134,7 @@ START_TEST(direct_operations_that_find_no_room_are_done_once_tried_again) {
     while (rc == -FI_EAGAIN) pair.poll(), rc = post();
     ck_assert_int_eq(rc, 0);
   }
-  ck_assert_uint_gt(refused, 0);
+  if (there.memory) ck_assert_uint_gt(refused, 0);
   ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() - before == values.size(); }));
   std::vector<bool> done(values.size());
   for (size_t i = before; i < pair.b.sink->dones.size(); ++i) {
@@ -133,7 +153,7 @@ START_TEST(memory_that_was_closed_is_not_touched_and_costs_the_link) {
     for (const bool write : {false, true}) {
       Pair pair;
       make(pair, _i);
-      if (skips_direct(pair)) return;
+      if (!pair.b_to_a().opens_memory()) return;
       const size_t size = large ? 1'000'000 : 8;
       Opened there(pair, size);
       there.memory.reset();
@@ -150,6 +170,39 @@ START_TEST(memory_that_was_closed_is_not_touched_and_costs_the_link) {
       ck_assert_uint_eq(pair.b.sink->downs.front().dones_before, before + 1);
       ck_assert(there.bytes == std::vector<std::byte>(size));
       ck_assert(local == std::vector<std::byte>(size, std::byte{7}));
+    }
+  }
+}
+END_TEST
+
+/// While it is under way, and until its user has heard of it, nothing else is accessed either.
+START_TEST(what_was_recalled_is_not_touched) {
+  for (const size_t size : {size_t{8}, size_t{1'000'000}}) {
+    for (const bool reads : {false, true}) {
+      Pair pair;
+      make(pair, _i);
+      if (skips_direct(pair) || pair.b_to_a().opens_memory()) return;
+      Opened there(pair, size), other(pair, size);
+      std::vector<std::byte> local(size, std::byte{7});
+      const iovec iov{local.data(), size};
+      const bool under_way = size > 8;
+      if (under_way)
+        ck_assert_int_eq(access(pair, reads, {there.described, 0, size}, &iov, 1, 1), 0);
+      pair.a_to_b().recall(there.described);
+      ck_assert(pair.a_to_b().unused());
+      if (under_way) {
+        ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
+        ck_assert_int_eq(pair.b.sink->dones.back().status, -FI_EBUSY);
+      }
+      const auto before = there.bytes;
+      for (const Opened* each : {&there, &other})
+        ck_assert_int_eq(access(pair, reads, {each->described, 0, size}, &iov, 1, 2), -FI_EBUSY);
+      pair.b_to_a().recalled();
+      const size_t dones = pair.b.sink->dones.size();
+      ck_assert_int_eq(access(pair, reads, {other.described, 0, size}, &iov, 1, 3), 0);
+      expect_done(pair, dones, 3);
+      ck_assert(there.bytes == before);
+      ck_assert(other.bytes == local);
     }
   }
 }
@@ -184,6 +237,7 @@ Suite* suite() {
                                 a_packet_finds_what_was_written_directly_before_it,
                                 direct_operations_that_find_no_room_are_done_once_tried_again,
                                 memory_that_was_closed_is_not_touched_and_costs_the_link,
+                                what_was_recalled_is_not_touched,
                                 a_range_beyond_what_was_described_is_refused};
   for (const TTest* test : tests) tcase_add_loop_test(tc, test, 0, int(g_factories.size()));
   suite_add_tcase(suite, tc);

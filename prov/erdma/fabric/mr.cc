@@ -224,7 +224,7 @@ int MemoryRegions::close(MemoryRegion& region) noexcept {
   {
     util::Guard guard(x_lock);
     if (find(region.key) == &region) x_regions.erase(region.key);
-    if (region.opened)
+    if (region.opened || region.used)
       for (RegionUser* user : x_users) user->revoke(region.key);
   }
   const bool over = await_users(region);

@@ -310,6 +310,7 @@ class Engine final : public transport::Sink {
   Grant* flush_grant(const Send& send) noexcept;
   Grant* permitting_grant(const Send& send) noexcept;
   void read_one_byte(Send& send, const Grant& grant) noexcept;
+  void retry_direct(Send& send, int status) noexcept;
   Grant* usable_grant(const Send& send) noexcept;
   bool overtakes_read(const Send& send) const noexcept;
   void leave_way(Send& send) noexcept;
@@ -317,11 +318,13 @@ class Engine final : public transport::Sink {
                  const std::byte* payload, size_t length) noexcept;
   void on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                 const std::byte* payload, size_t length) noexcept;
-  void on_revoke(Peer& peer, uint64_t key) noexcept;
+  void on_revoke(Peer& peer, transport::Link& link, uint64_t key) noexcept;
   void answer_revoke(Peer& peer, uint64_t key, uint8_t flags) noexcept;
   void on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept;
   void grant_after(Peer& peer, transport::Link& link, const Request& request) noexcept;
   void grant(Peer& peer, transport::Link& link, uint64_t key, Region& region) noexcept;
+  static bool describe(transport::Link& link, Region& region, Granted& granted,
+                       transport::Exposure& memory) noexcept;
   void grant_to_self(Peer& peer, uint64_t key) noexcept;
   Grants* grants_of(Peer& peer) noexcept;
   void send_access(Peer& peer, const wire::OneSidedHeader& header,

@@ -45,6 +45,8 @@ struct Grant {
 /// A peer's direct access to a region of ours.
 struct Granted {
   RegionUse use;
+  transport::Link* lender = nullptr;  ///< lent over it, not opened
+  transport::Exposure lent;
   bool busy = false;  ///< revoked, but something of the peer's is under way
 };
 

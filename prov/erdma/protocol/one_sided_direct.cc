@@ -97,18 +97,38 @@ int Engine::access(Send& send, Grant& granted) noexcept {
       op.op == wire::Op::read
           ? peer.link->read_direct(remote, memory.iov, memory.count, token)
           : peer.link->write_direct(remote, memory.iov, memory.count, token, op.until_placed);
+  if (rc == -FI_EBUSY) return -FI_EOPNOTSUPP;
   if (rc == -FI_EOPNOTSUPP || rc == -FI_EINVAL) {  // the grant is of another link, or nonsense
-    grant->reads = grant->writes = false;
+    (op.op == wire::Op::read ? grant->reads : grant->writes) = false;
     return -FI_EOPNOTSUPP;
   }
-  if (rc != 0) return rc;
+  if (rc != 0 && rc != transport::kDone) return rc;
   grant->fresh = false;
+  if (rc == transport::kDone) {
+    finish_send(send, 0);
+    return 0;
+  }
   ++grant->users;
   if (op.op == wire::Op::read && is_ordered(send)) ++peer.grants->reads;
   op.way = OneSided::Way::direct;
   send.state = Send::State::writing;
   peer.flying.push_back(send);
   return 0;
+}
+
+/// It was under way, and the link can't go on with it: packets can, from the start.
+void Engine::retry_direct(Send& send, int status) noexcept {
+  Peer& peer = *send.peer;
+  OneSided& op = *send.one_sided;
+  const auto found = peer.grants->ours.find(op.segments[0].key);
+  if (status == -FI_EOPNOTSUPP)
+    (op.op == wire::Op::read ? found->second.reads : found->second.writes) = false;
+  leave_way(send);
+  op.way = OneSided::Way::none;
+  util::IntrusiveList<Send>::erase(send);
+  send.state = Send::State::queued;
+  peer.queued.push_front(send);
+  backlog(peer);
 }
 
 /// A read of nothing orders nothing: it takes a byte of the region with it, to nowhere.
@@ -155,7 +175,8 @@ void Engine::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHea
   // It goes on by packets.
 }
 
-void Engine::on_revoke(Peer& peer, uint64_t key) noexcept {
+void Engine::on_revoke(Peer& peer, transport::Link& link, uint64_t key) noexcept {
+  link.recalled();
   if (peer.grants) {
     const auto found = peer.grants->ours.find(key);
     if (found != peer.grants->ours.end()) {
@@ -178,44 +199,58 @@ void Engine::answer_revoke(Peer& peer, uint64_t key, uint8_t flags) noexcept {
 
 // --- the target's side --------------------------------------------------------------------------
 
-/// An operation on the region succeeded. The first on a region is not worth the device's resources:
+/// An operation on the region succeeded. The first on a region is not worth a device's resources:
 /// it may be the last.
 void Engine::grant_after(Peer& peer, transport::Link& link, const Request& request) noexcept {
   if (request.memory.count != 1 || request.segment_count != 1) return;
   Region& region = *request.regions[0];
   const uint64_t key = request.segments[0].key;
-  if (!region.used)
-    region.used = true;
-  else if (link.opens_memory() && peer.link == &link && !peer.failing &&
-           x_one_sided_setup->regions.region(key) == &region)  // not being closed
+  const bool first = !std::exchange(region.used, true);
+  if (!(link.opens_memory() ? !first : link.lends_memory())) return;
+  if (peer.link != &link || peer.failing) return;
+  if (x_one_sided_setup->regions.region(key) == &region)  // not being closed
     grant(peer, link, key, region);
 }
 
 void Engine::grant(Peer& peer, transport::Link& link, uint64_t key, Region& region) noexcept try {
-  if (region.open_tried && !region.opened) return;
   if (region.iov_count != 1 || region.iov[0].iov_len == 0) return;
   const bool flushes = region.device && peer.itself;
   if (!flushes && (region.counts() || x_one_sided_setup->remote_reads.counts() ||
                    x_one_sided_setup->remote_writes.counts()))
     return;
   Grants* const grants = grants_of(peer);
-  if (!grants || grants->theirs.contains(key) || grants->theirs.size() >= Grants::kMost) return;
-  const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
-  if (!std::exchange(region.open_tried, true))
-    region.opened = link.open(region.iov[0], reads, writes);
-  if (!region.opened) return;
+  if (!grants || grants->theirs.size() >= Grants::kMost) return;
+  const auto [at, is_new] = grants->theirs.try_emplace(key);
+  if (!is_new) return;
   transport::Exposure memory;
-  region.opened->describe(memory);
+  if (!describe(link, region, at->second, memory)) return (void)grants->theirs.erase(at);
+  at->second.use = RegionUse(region);
+  const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
   wire::OneSidedHeader header{};
   header.op = wire::Op::grant;
   header.flags = uint8_t((reads ? wire::kGrantReads : 0) | (writes ? wire::kGrantWrites : 0));
   header.segment = {reinterpret_cast<uint64_t>(region.iov[0].iov_base), key, region.iov[0].iov_len};
-  grants->theirs.emplace(key, Granted{RegionUse(region)});
   if (!peer.itself) return send_access(peer, header, &memory);
   on_grant(peer, link, header, memory.bytes, memory.size);
   grants->ours[key].flushes = flushes;
 } catch (const std::bad_alloc&) {
   // It goes on by packets.
+}
+
+/// Opens or lends it, as the link can. False: it can't be had.
+bool Engine::describe(transport::Link& link, Region& region, Granted& granted,
+                      transport::Exposure& memory) noexcept {
+  const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
+  if (link.lends_memory()) {
+    if (region.device || link.lend(region.iov[0], reads, writes, memory) != 0) return false;
+    granted.lender = &link;
+    granted.lent = memory;
+    return true;
+  }
+  if (!std::exchange(region.open_tried, true))
+    region.opened = link.open(region.iov[0], reads, writes);
+  if (region.opened) region.opened->describe(memory);
+  return region.opened != nullptr;
 }
 
 /// Reads from oneself order what the NIC wrote before: they all take its way, the first included.
@@ -234,7 +269,9 @@ void Engine::revoke(uint64_t key) noexcept {
     if (!peer->grants) continue;
     const auto found = peer->grants->theirs.find(key);
     if (found == peer->grants->theirs.end()) continue;
-    if (peer->grants->tardy) peer->grants->theirs.erase(found);
+    if (found->second.lender) found->second.lender->recall(found->second.lent);
+    if (found->second.lender ? found->second.lender->unused() : peer->grants->tardy)
+      peer->grants->theirs.erase(found);
     send_access(*peer, header, nullptr);
   }
 }
@@ -266,9 +303,11 @@ void Engine::stop_waiting(uint64_t key, bool all) noexcept {
   for (const auto& [address, peer] : x_peers) {
     if (!peer->grants) continue;
     const auto found = peer->grants->theirs.find(key);
-    if (found == peer->grants->theirs.end() || (found->second.busy && !all)) continue;
+    if (found == peer->grants->theirs.end()) continue;
+    const Granted& granted = found->second;
+    if (granted.lender ? !granted.lender->unused() : granted.busy && !all) continue;
+    if (!granted.lender) peer->grants->tardy = true;
     peer->grants->theirs.erase(found);
-    peer->grants->tardy = true;
   }
 }
 
@@ -278,7 +317,7 @@ void Engine::on_access(Peer& peer, transport::Link& link, const wire::OneSidedHe
     case wire::Op::grant:
       return on_grant(peer, link, header, payload, length);
     case wire::Op::revoke:
-      return on_revoke(peer, header.segment.key);
+      return on_revoke(peer, link, header.segment.key);
     case wire::Op::revoked:
       return on_revoked(peer, header);
     default:

@@ -299,6 +299,10 @@ void Engine::abandon(const Region& region) noexcept {
           service->link->fail(-FI_ETIMEDOUT);
       }
     }
+    if (!peer->grants) continue;
+    for (const auto& [key, granted] : peer->grants->theirs)
+      if (granted.use.get() == &region && granted.lender && !granted.lender->unused())
+        granted.lender->fail(-FI_ETIMEDOUT);
   }
 }
 

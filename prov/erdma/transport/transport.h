@@ -78,6 +78,8 @@ struct RemoteRange {
 
 /// Answer of Link::settle().
 inline constexpr int kSettling = 1;
+/// Answer of Link::read_direct(), write_direct(): it is over, no on_done() follows.
+inline constexpr int kDone = 2;
 
 /// What send() may assume.
 enum class SendHint : uint8_t {
@@ -159,9 +161,27 @@ class Link {
                                            bool for_writes) noexcept {
     return (void)memory, (void)for_reads, (void)for_writes, nullptr;
   }
-  /// Like read() and write(), without the peer's processor. Of up to kAlwaysEager bytes they are
-  /// executed in the order of these calls, a write also before any packet that is sent later; a
-  /// write or a packet may overtake a read. -FI_EOPNOTSUPP: not over this link.
+
+  /// Whether lend() and direct access exist here.
+  virtual bool lends_memory() const noexcept { return false; }
+  /// The peer may access this memory directly from now on. 0, or -FI_EOPNOTSUPP, -FI_ENOMEM.
+  [[nodiscard]] virtual int lend(const iovec& memory, bool for_reads, bool for_writes,
+                                 Exposure& exposure) noexcept {
+    return (void)memory, (void)for_reads, (void)for_writes, (void)exposure, -FI_EOPNOTSUPP;
+  }
+  /// The peer begins no access to it any more, nor to anything else that was lent over this link
+  /// until it has called recalled() as often. One may be under way until unused().
+  virtual void recall(const Exposure& exposure) noexcept { (void)exposure; }
+  /// No access of the peer's to what was lent is under way.
+  virtual bool unused() noexcept { return true; }
+  /// The peer called recall(), and what it named is not accessed any more.
+  virtual void recalled() noexcept {}
+
+  /// Like read() and write(), without the peer's processor, in memory that it opened or lent. Of up
+  /// to kAlwaysEager bytes they are executed in the order of these calls, a write also before any
+  /// packet that is sent later; a write or a packet may overtake a read. -FI_EOPNOTSUPP: not over
+  /// this link; -FI_EBUSY: not now. on_done() may say the same of lent memory: then any part of the
+  /// bytes was moved.
   [[nodiscard]] virtual int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                                         uint64_t token) noexcept {
     return (void)remote, (void)local, (void)count, (void)token, -FI_EOPNOTSUPP;

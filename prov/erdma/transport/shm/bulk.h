@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "transport/shm/cma.h"
+#include "transport/shm/lending.h"
 #include "transport/shm/options.h"
 #include "transport/transport.h"
 #include "util/clock.h"
@@ -23,6 +24,7 @@ inline constexpr size_t kBounceSlots = 16;
 /// by memory only once they are needed (BulkMemory::back_bounce).
 inline constexpr size_t kBulkBytes = kBulkControlBytes + kBounceSlots * kBounceSlotBytes;
 
+class LentTable;
 struct BulkShared;  // layout of the control page, in bulk_shared.h
 
 /// The receiver's means to have the bounce slots backed before the sender touches them.
@@ -34,6 +36,11 @@ class BulkMemory {
   virtual bool bounce_affordable() const noexcept = 0;
   /// The sender gave up the channel, perhaps before it was attached: nothing it exposed is valid.
   virtual bool sender_left() const noexcept = 0;
+  /// Around each access to lent memory. False: there is to be none now, and no leave().
+  virtual bool enter() noexcept = 0;
+  virtual void leave() noexcept = 0;
+  /// A ticket is published that the sender does not expect: of use if it polls.
+  virtual void ask_for_help() noexcept = 0;
 
  protected:
   ~BulkMemory() = default;
@@ -51,6 +58,10 @@ class BulkIn {
   /// run a few at a time. 0 or -FI_EINVAL, -FI_ENOMEM.
   int start(const Exposure& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept;
+  /// Begins to access lent memory. on_done() may say -FI_EBUSY: it is being recalled, or
+  /// -FI_EOPNOTSUPP: it can't be reached. Then any part of the bytes was moved.
+  int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+             size_t count, size_t length, uint64_t token) noexcept;
   /// Moves a chunk or two of what is active; sink.on_done() for what has finished. Returns the
   /// steps made: if any, a sleeping sender may have something to do.
   int poll(Sink& sink) noexcept;
@@ -80,13 +91,19 @@ class BulkOut {
   /// After return nothing here touches the memory; a transfer that still uses it fails at the
   /// receiver with -FI_ECANCELED.
   void withdraw(const Exposure& exposure) noexcept;
+  /// Memory that the receiver accesses by itself, and that poll() may help it with; outlives this
+  /// object. Null: none.
+  void lends(LentTable* table) noexcept;
+  /// It was taken out of the table: nothing here touches it any more.
+  void taken_back(uint64_t id) noexcept;
   /// The receiver's shared memory (kBulkBytes) is mapped here now; it outlives this object. Counts
   /// as a step of the next poll().
   void attach(void* shared) noexcept;
   /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
   /// have something to do.
   int poll() noexcept;
-  bool active() const noexcept;  ///< something is exposed, or asked for that no longer is
+  /// Something is exposed, or asked for that no longer is, or lent memory is moved.
+  bool active() const noexcept;
   bool attached() const noexcept;
   bool ready() const noexcept;  ///< poll() would do something now: do not sleep
 

@@ -26,6 +26,7 @@ Stop BulkIn::State::stop_of(const Transfer& transfer) const noexcept {
 }
 
 bool BulkIn::State::withdrawn(const Transfer& transfer) const noexcept {
+  if (transfer.remote.lent) return backing.sender_left();  // enter() tells the rest
   const uint16_t last = page.withdrawn[transfer.remote.index].load(std::memory_order_seq_cst);
   return withdrawn_by(last, transfer.remote.generation) || backing.sender_left();
 }
@@ -45,9 +46,10 @@ bool BulkIn::State::all_claimed(const Transfer& transfer) const noexcept {
 
 Mode BulkIn::State::next_mode(const Transfer& transfer) const noexcept {
   const auto write_state = WriteState(page.write_state.load(std::memory_order_acquire));
-  const bool never_writes = transfer.write_off || (write_state != WriteState::allowed &&
-                                                   write_state != WriteState::unknown);
-  if (may_read(transfer)) return never_writes ? Mode::read_only : Mode::dual;
+  if (transfer.call == CmaCall::write) return Mode::outward;
+  const bool never_writes = transfer.sender_off || (write_state != WriteState::allowed &&
+                                                    write_state != WriteState::unknown);
+  if (may_call(transfer)) return never_writes ? Mode::read_only : Mode::dual;
   if (never_writes) return Mode::bounce;
   return write_state == WriteState::allowed ? Mode::write_only : Mode::none;
 }
@@ -62,7 +64,8 @@ int BulkIn::State::back_slots() noexcept {
 /// True if this transfer may go through the slots although it could go by CMA. A sender that has
 /// not said yet whether it may write is not there to copy either.
 bool BulkIn::State::may_choose_copy(const Transfer& transfer) const noexcept {
-  return !transfer.copy_off && !unaffordable && backing.bounce_affordable() &&
+  return !transfer.copy_off && !unaffordable && transfer.call == CmaCall::read &&
+         transfer.remote.index != kUnhelped && backing.bounce_affordable() &&
          WriteState(page.write_state.load(std::memory_order_acquire)) != WriteState::unknown;
 }
 
@@ -75,6 +78,11 @@ bool BulkIn::State::must_wait(const Transfer& transfer) const noexcept {
 /// `mode` is what CMA permits; becomes Mode::bounce if the bytes are to be copied. 0, or why they
 /// can't be.
 int BulkIn::State::choose_path(Transfer& transfer, Mode& mode) noexcept {
+  if (mode == Mode::outward) {
+    transfer.path = Path::cma;
+    transfer.comparable = false;
+    return 0;
+  }
   const bool cma = mode != Mode::bounce;
   const size_t length = transfer.range.length();
   const bool copy = !cma || may_choose_copy(transfer);
@@ -101,7 +109,8 @@ bool BulkIn::State::begin_generation(Transfer& transfer) noexcept {
   transfer.leave(transfer.range.end, whole.end);
   transfer.status = choose_path(transfer, mode);
   if (transfer.status != 0) return true;
-  transfer.chunk = chunk_bytes(transfer.range.length(), mode == Mode::dual);
+  const bool shared = mode == Mode::dual || mode == Mode::outward;
+  transfer.chunk = chunk_bytes(transfer.range.length(), shared);
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
   transfer.claimed = 0;
   transfer.failed = Stop::kNoChunk;
@@ -127,8 +136,8 @@ void BulkIn::State::publish(Transfer& transfer) noexcept {
   ticket.exposure.store(transfer.remote.id(), kRelease);
   ticket.begin.store(transfer.range.begin, kRelease);
   ticket.end.store(transfer.range.end, kRelease);
-  ticket.chunk.store(transfer.chunk, kRelease);
-  ticket.iovs.store(transfer.locals, kRelease);
+  ticket.base.store(transfer.base, kRelease);
+  ticket.chunks.store(uint64_t(transfer.locals) << 32 | transfer.chunk, kRelease);
   for (size_t i = 0; i < transfer.locals; ++i) {
     const iovec& piece = transfer.local[i];
     ticket.iov[i].address.store(reinterpret_cast<uintptr_t>(piece.iov_base), kRelease);
@@ -142,7 +151,10 @@ void BulkIn::State::publish(Transfer& transfer) noexcept {
     progress.done.store(0, kRelease);
     progress.claim.store(pack(Claims{transfer.state.generation, 0, 0}), kRelease);
   }
+  const bool helped = transfer.state.mode != Mode::outward || !transfer.sender_off;
+  if (transfer.remote.index == kUnhelped || !helped) return;
   ticket.state.store(pack(transfer.state), kRelease);
+  if (transfer.remote.lent) backing.ask_for_help();
 }
 
 /// The next chunk; kNoChunk if none is left now, or the word is nonsense (then status is set).
@@ -182,43 +194,50 @@ void BulkIn::State::close(Transfer& transfer) noexcept {
   transfer.status = -EPROTO;
 }
 
-void BulkIn::State::read_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept {
+void BulkIn::State::move_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept {
   const uint64_t begin = transfer.range.begin + uint64_t(index) * transfer.chunk;
   const auto length = size_t(std::min<uint64_t>(transfer.chunk, transfer.range.end - begin));
-  const int error = move_by_cma(calls, CmaCall::read, peer.pid, {transfer.local, transfer.locals},
+  const bool lent = transfer.remote.lent;
+  if (lent && !backing.enter()) {
+    transfer.status = -FI_EBUSY;
+    return;
+  }
+  const bool reads = transfer.call == CmaCall::read;
+  const int error = move_by_cma(calls, transfer.call, peer.pid, {transfer.local, transfer.locals},
                                 {transfer.remote.iov, transfer.remote.count}, begin, length,
-                                counters.cma_read_bytes);
+                                reads ? counters.cma_read_bytes : counters.cma_write_bytes);
+  if (lent) backing.leave();
   budget.spend_chunk(length);
   if (error == 0) return;
   transfer.failed = index;
   if (classify(error) == Failure::permission) {
-    deny(peer, CmaCall::read, error, counters);
+    deny(peer, transfer.call, error, counters);
   } else {
-    transfer.read_off = transfer.write_off = true;
+    transfer.own_off = transfer.sender_off = true;
   }
 }
 
-int BulkIn::State::read_chunks(Transfer& transfer, Budget& budget) noexcept {
+int BulkIn::State::move_chunks(Transfer& transfer, Budget& budget) noexcept {
   int steps = 0;
   while (!transfer.closed && transfer.status == 0 && budget.chunk_left() &&
          !fatal(stop_of(transfer))) {
-    if (!may_read(transfer)) {
+    if (!may_call(transfer)) {
       close(transfer);
       break;
     }
     const uint32_t index = claim(transfer);
     if (index == Stop::kNoChunk) break;
-    read_chunk(transfer, index, budget);
+    move_chunk(transfer, index, budget);
     ++steps;
     if (transfer.failed != Stop::kNoChunk) close(transfer);
     // Tells at once whether that was the last one, so that the end does not wait for another poll.
     if (!transfer.closed && transfer.status == 0 && all_claimed(transfer)) close(transfer);
   }
-  return steps + watch_writes(transfer);
+  return steps + watch_sender(transfer);
 }
 
 /// Ends the generation once everything claimed is done or has failed.
-int BulkIn::State::watch_writes(Transfer& transfer) noexcept {
+int BulkIn::State::watch_sender(Transfer& transfer) noexcept {
   if (transfer.status != 0) return 0;
   // Read before `done`: a sender that stopped has stored its last `done` before.
   const Stop stop = stop_of(transfer);
@@ -226,7 +245,7 @@ int BulkIn::State::watch_writes(Transfer& transfer) noexcept {
     transfer.status = -int(stop.error);
     return 1;
   }
-  if (stop.error != 0) transfer.write_off = true;
+  if (stop.error != 0) transfer.sender_off = true;
   TicketProgress& progress = page.progress[transfer.ticket];
   if (transfer.state.mode == Mode::write_only && !transfer.closed &&
       (stop.error != 0 || all_claimed(transfer)))
@@ -273,7 +292,7 @@ int BulkIn::State::empty_slots(Transfer& transfer, Budget& budget) noexcept {
 /// No slot is filled. A sender that computes may not look here for long: what it exposed is read
 /// then. It may be about to fill a slot, which nobody reads any more.
 int BulkIn::State::await_sender(Transfer& transfer) noexcept {
-  if (!may_read(transfer)) return 0;
+  if (!may_call(transfer)) return 0;
   const uint64_t now = clock.now();
   if (transfer.heard_piece != transfer.piece) {
     transfer.heard_piece = transfer.piece;

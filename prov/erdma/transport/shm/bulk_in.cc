@@ -6,6 +6,15 @@
 #include <rdma/fi_errno.h>
 
 namespace erdma::transport::shm {
+namespace {
+
+/// The sender may have claimed chunks.
+bool is_shared(Mode mode) noexcept {
+  return mode == Mode::dual || mode == Mode::write_only || mode == Mode::outward;
+}
+
+}  // namespace
+
 BulkIn::BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& peer,
                const Options& options, Counters& counters, const util::Clock& clock)
     : x_state(std::make_unique<State>(shared, memory, calls, peer, options, counters, clock)) {}
@@ -23,6 +32,29 @@ int BulkIn::start(const Exposure& remote, const iovec* local, size_t count, size
   if (!transfer) return -FI_ENOMEM;
   transfer->token = token;
   transfer->remote = memory;
+  transfer->length = length;
+  std::copy_n(local, count, transfer->local);
+  transfer->locals = count;
+  transfer->leave(0, length);
+  x_state->queued.push_back(*transfer);
+  ++x_state->live;
+  return 0;
+}
+
+int BulkIn::access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+                   size_t count, size_t length, uint64_t token) noexcept {
+  if (count > kMaxIov || !plausible(local, count, length)) return -FI_EINVAL;
+  Transfer* transfer = x_state->pool.acquire();
+  if (!transfer) return -FI_ENOMEM;
+  transfer->token = token;
+  transfer->call = call;
+  transfer->base = offset;
+  transfer->remote.lent = true;
+  transfer->remote.index = lent.index;
+  transfer->remote.generation = uint16_t(lent.generation);
+  transfer->remote.count = 1;
+  transfer->remote.length = length;
+  transfer->remote.iov[0] = {remote_address(lent.address + offset), length};
   transfer->length = length;
   std::copy_n(local, count, transfer->local);
   transfer->locals = count;
@@ -62,8 +94,7 @@ bool BulkIn::settle() noexcept {
   State& state = *x_state;
   for (Transfer* transfer = state.running.front(); transfer;
        transfer = state.running.next(*transfer))
-    if (transfer->state.mode == Mode::dual || transfer->state.mode == Mode::write_only)
-      if (!transfer->closed) state.close(*transfer);
+    if (is_shared(transfer->state.mode) && !transfer->closed) state.close(*transfer);
   return !state.writes_under_way();
 }
 
@@ -90,16 +121,18 @@ void BulkIn::State::activate() noexcept {
 int BulkIn::State::step(Transfer& transfer, Budget& budget) noexcept {
   int steps = 0;
   if (transfer.state.mode == Mode::none && transfer.lefts > 0) {
+    if (transfer.remote.lent && !may_call(transfer)) transfer.status = -FI_EOPNOTSUPP;
     if (withdrawn(transfer)) transfer.status = -FI_ECANCELED;
     if (transfer.status == 0) steps += begin_generation(transfer);
   }
   switch (transfer.state.mode) {
     case Mode::read_only:
     case Mode::dual:
-      steps += read_chunks(transfer, budget);
+    case Mode::outward:
+      steps += move_chunks(transfer, budget);
       break;
     case Mode::write_only:
-      steps += watch_writes(transfer);
+      steps += watch_sender(transfer);
       break;
     case Mode::bounce:
       steps += empty_slots(transfer, budget);
@@ -115,12 +148,12 @@ int BulkIn::State::step(Transfer& transfer, Budget& budget) noexcept {
 
 /// Takes the transfer off its ticket: no claim can succeed any more.
 void BulkIn::State::finish(Transfer& transfer, int status) noexcept {
-  const Mode mode = transfer.state.mode;
-  if ((mode == Mode::dual || mode == Mode::write_only) && !transfer.closed) close(transfer);
+  if (is_shared(transfer.state.mode) && !transfer.closed) close(transfer);
   page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
   ticket_used[transfer.ticket] = false;
   if (bouncing == &transfer) bouncing = nullptr;
-  transfer.status = status;
+  // What was lent is being recalled, or the sender ends the link, as will be heard.
+  transfer.status = transfer.remote.lent && status == -FI_ECANCELED ? -FI_EBUSY : status;
   transfer.unlink();
   finished.push_back(transfer);
 }
@@ -158,15 +191,17 @@ bool BulkIn::State::ready(const Transfer& transfer) const noexcept {
   const TicketProgress& progress = page.progress[transfer.ticket];
   switch (transfer.state.mode) {
     case Mode::none:
-      return next_mode(transfer) != Mode::none && !must_wait(transfer);
+      return (transfer.remote.lent && !may_call(transfer)) ||
+             (next_mode(transfer) != Mode::none && !must_wait(transfer));
     case Mode::bounce:
       // Who could read instead does not sleep until the sender comes.
-      return count_of(page.produced, transfer) != transfer.piece || may_read(transfer);
+      return count_of(page.produced, transfer) != transfer.piece || may_call(transfer);
     case Mode::write_only:
       if (!transfer.closed) return all_claimed(transfer);
       [[fallthrough]];
     case Mode::read_only:
     case Mode::dual:
+    case Mode::outward:
       return !transfer.closed || count_of(progress.done, transfer) >= transfer.by_sender;
   }
   return true;

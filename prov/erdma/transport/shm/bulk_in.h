@@ -21,14 +21,16 @@ struct Transfer : util::ListHook<Transfer> {
   size_t locals = 0;
   uint64_t length = 0;
   int status = 0;
-  size_t ticket = 0;  ///< while running
+  CmaCall call = CmaCall::read;  ///< what this side does; write: into lent memory
+  uint64_t base = 0;             ///< of the first byte, in lent memory as the sender knows it
+  size_t ticket = 0;             ///< while running
 
   /// What no generation has taken up yet. Each failure takes a capability away (both, one, bounce),
   /// and leaves at most three parts: never full.
   static constexpr size_t kMaxLeft = 8;
   Range left[kMaxLeft];
   size_t lefts = 0;
-  bool read_off = false, write_off = false;  ///< calls that cannot reach this message's memory
+  bool own_off = false, sender_off = false;  ///< whose calls cannot reach this message's memory
   bool copy_off = false;                     ///< the sender did not come to copy: not by choice
 
   // The generation under way. Of what is shared, only what the sender writes is ever read back.
@@ -91,17 +93,18 @@ struct BulkIn::State {
   bool begin_generation(Transfer& transfer) noexcept;
   int back_slots() noexcept;
   void publish(Transfer& transfer) noexcept;
-  int read_chunks(Transfer& transfer, Budget& budget) noexcept;
-  int watch_writes(Transfer& transfer) noexcept;
+  int move_chunks(Transfer& transfer, Budget& budget) noexcept;
+  int watch_sender(Transfer& transfer) noexcept;
   int empty_slots(Transfer& transfer, Budget& budget) noexcept;
   int await_sender(Transfer& transfer) noexcept;
   void end_generation(Transfer& transfer) noexcept;
 
-  bool may_read(const Transfer& transfer) const noexcept {
-    return peer.read.permission == Permission::allowed && !transfer.read_off;
+  bool may_call(const Transfer& transfer) const noexcept {
+    const CmaVerdict& verdict = transfer.call == CmaCall::read ? peer.read : peer.write;
+    return verdict.permission == Permission::allowed && !transfer.own_off;
   }
   uint32_t claim(Transfer& transfer) noexcept;
-  void read_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept;
+  void move_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept;
   void close(Transfer& transfer) noexcept;
   bool withdrawn(const Transfer& transfer) const noexcept;
   Stop stop_of(const Transfer& transfer) const noexcept;

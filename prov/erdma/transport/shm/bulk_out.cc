@@ -5,7 +5,17 @@
 
 #include <rdma/fi_errno.h>
 
+#include "hmem/copy.h"
+
 namespace erdma::transport::shm {
+namespace {
+
+/// What this side does in that mode.
+CmaCall call_of(Mode mode) noexcept {
+  return mode == Mode::outward ? CmaCall::read : CmaCall::write;
+}
+
+}  // namespace
 
 BulkOut::BulkOut(CmaCalls& calls, CmaPeer& peer, const Options&, Counters& counters,
                  const util::Clock&)
@@ -32,7 +42,7 @@ void BulkOut::withdraw(const Exposure& exposure) noexcept {
   State& state = *x_state;
   RemoteMemory named;
   if (decode(exposure, named) != 0) return;
-  RemoteMemory* exposed = state.find(named.id());
+  RemoteMemory* exposed = state.pool.find({named.index, named.generation});
   if (!exposed) return;
   state.pool.release(*exposed);
   if (!state.page) {
@@ -41,13 +51,25 @@ void BulkOut::withdraw(const Exposure& exposure) noexcept {
   }
   // Sequentially consistent: who still reads the memory after this also sees it withdrawn.
   state.page->withdrawn[named.index].store(named.generation, std::memory_order_seq_cst);
-  // Tickets not joined yet are refused when they are: join() no longer finds the exposure.
+  state.stop_all(named.id());
+}
+
+/// Tickets not joined yet are refused when they are: join() no longer finds the exposure.
+void BulkOut::State::stop_all(uint64_t id) noexcept {
   for (size_t i = 0; i < kTickets; ++i) {
-    const Joined& joined = state.tickets[i];
-    if (joined.exposure == named.id() && !joined.stopped &&
-        state.state_of(i).generation == joined.state.generation)
-      state.stop(i, ECANCELED);
+    const Joined& joined = tickets[i];
+    if (joined.exposure == id && !joined.stopped &&
+        state_of(i).generation == joined.state.generation)
+      stop(i, ECANCELED);
   }
+}
+
+void BulkOut::lends(LentTable* table) noexcept {
+  x_state->lent = table;
+}
+
+void BulkOut::taken_back(uint64_t id) noexcept {
+  if (x_state->page) x_state->stop_all(id);
 }
 
 void BulkOut::attach(void* shared) noexcept {
@@ -102,7 +124,7 @@ bool BulkOut::ready() const noexcept {
 void BulkOut::State::publish_write_state() noexcept {
   const Permission permission = peer.write.permission;
   const WriteState now = permission == Permission::untested ? WriteState::unknown
-                         : may_write()                      ? WriteState::allowed
+                         : may(CmaCall::write)              ? WriteState::allowed
                                                             : WriteState::denied;
   if (now == told) return;
   told = now;
@@ -131,7 +153,7 @@ int BulkOut::State::step(size_t ticket, Budget& budget) noexcept {
   if (!exposed) return steps;  // withdraw() has stopped it
   if (joined.state.mode == Mode::bounce) return steps + fill_slots(ticket, *exposed, budget);
   if (joined.state.mode == Mode::read_only) return steps;
-  return steps + write_chunks(ticket, *exposed, budget);
+  return steps + move_chunks(ticket, *exposed, budget);
 }
 
 bool BulkOut::State::join(size_t ticket, TicketState state) noexcept {
@@ -141,8 +163,10 @@ bool BulkOut::State::join(size_t ticket, TicketState state) noexcept {
   copy.state = state;
   copy.exposure = body.exposure.load(kAcquire);
   copy.range = {body.begin.load(kAcquire), body.end.load(kAcquire)};
-  copy.chunk = body.chunk.load(kAcquire);
-  copy.iovs = body.iovs.load(kAcquire);
+  copy.base = body.base.load(kAcquire);
+  const uint64_t chunks = body.chunks.load(kAcquire);
+  copy.chunk = uint32_t(chunks);
+  copy.iovs = chunks >> 32;
   for (size_t i = 0; i < std::min(copy.iovs, kMaxIov); ++i)
     copy.iov[i] = {remote_address(body.iov[i].address.load(kAcquire)),
                    body.iov[i].length.load(kAcquire)};
@@ -159,12 +183,16 @@ int BulkOut::State::refusal(const Joined& joined) noexcept {
   const RemoteMemory* exposed = find(joined.exposure);
   if (!exposed) return ECANCELED;
   const Range& range = joined.range;
-  if (range.begin >= range.end || range.end > exposed->length || range.length() > kMaxRange ||
-      joined.chunk < kPageBytes || joined.chunk > kMaxChunk ||
-      chunks_of(range.length(), joined.chunk) > Claims::kMaxChunks || joined.iovs > kMaxIov ||
-      joined.state.mode > Mode::bounce || !plausible(joined.iov, joined.iovs, range.end))
+  const bool outward = joined.state.mode == Mode::outward;
+  if (outward ? !exposed->for_writes : !exposed->for_reads) return EPROTO;
+  if (joined.base > exposed->length || (joined.base > 0 && !LentTable::names(joined.exposure)))
     return EPROTO;
-  return joined.state.mode == Mode::write_only && !may_write() ? EPERM : 0;
+  if (range.begin >= range.end || range.end > exposed->length - joined.base ||
+      range.length() > kMaxRange || joined.chunk < kPageBytes || joined.chunk > kMaxChunk ||
+      chunks_of(range.length(), joined.chunk) > Claims::kMaxChunks || joined.iovs > kMaxIov ||
+      joined.state.mode > Mode::outward || !plausible(joined.iov, joined.iovs, range.end))
+    return EPROTO;
+  return joined.state.mode == Mode::write_only && !may(CmaCall::write) ? EPERM : 0;
 }
 
 /// The next chunk, or kNoChunk.
@@ -184,12 +212,17 @@ uint32_t BulkOut::State::claim(size_t ticket) noexcept {
   return Stop::kNoChunk;
 }
 
-int BulkOut::State::write_chunks(size_t ticket, const RemoteMemory& exposed,
-                                 Budget& budget) noexcept {
+int BulkOut::State::move_chunks(size_t ticket, const RemoteMemory& exposed,
+                                Budget& budget) noexcept {
   Joined& joined = tickets[ticket];
+  const CmaCall call = call_of(joined.state.mode);
+  uint64_t& moved = call == CmaCall::read ? counters.cma_read_bytes : counters.cma_write_bytes;
+  iovec ours[kMaxIov];
+  const size_t pieces =
+      hmem::slice(exposed.iov, exposed.count, joined.base, exposed.length - joined.base, ours);
   int steps = 0;
   while (budget.chunk_left()) {
-    if (!may_write()) {
+    if (!may(call)) {
       if (joined.state.mode == Mode::write_only) stop(ticket, EPERM);
       break;
     }
@@ -198,12 +231,11 @@ int BulkOut::State::write_chunks(size_t ticket, const RemoteMemory& exposed,
     ++steps;
     const uint64_t begin = joined.range.begin + uint64_t(index) * joined.chunk;
     const auto length = size_t(std::min<uint64_t>(joined.chunk, joined.range.end - begin));
-    const int error =
-        move_by_cma(calls, CmaCall::write, peer.pid, {exposed.iov, exposed.count},
-                    {joined.iov, joined.iovs}, begin, length, counters.cma_write_bytes);
+    const int error = move_by_cma(calls, call, peer.pid, {ours, pieces}, {joined.iov, joined.iovs},
+                                  begin, length, moved);
     budget.spend_chunk(length);
     if (error != 0) {
-      if (classify(error) == Failure::permission) deny(peer, CmaCall::write, error, counters);
+      if (classify(error) == Failure::permission) deny(peer, call, error, counters);
       publish_write_state();  // before the stop: who sees the stop chooses by it
       stop(ticket, error, index);
       break;
@@ -230,7 +262,7 @@ int BulkOut::State::fill_slots(size_t ticket, const RemoteMemory& exposed,
   while (joined.offset < joined.range.length() && budget.pieces > 0 && slot_free(joined)) {
     const size_t bytes = piece_bytes(joined.piece, joined.range.length() - joined.offset);
     copy_in(bounce_slot(memory, joined.piece), exposed.iov, exposed.count,
-            joined.range.begin + joined.offset, bytes, copy);
+            joined.base + joined.range.begin + joined.offset, bytes, copy);
     joined.offset += bytes;
     counters.bounce_out_bytes += bytes;
     --budget.pieces;
@@ -251,7 +283,7 @@ bool BulkOut::State::ready(size_t ticket) noexcept {
   if (joined.state.mode == Mode::bounce)
     return joined.offset < joined.range.length() && slot_free(joined);
   const Claims claims = unpack_claims(page->progress[ticket].claim.load(std::memory_order_acquire));
-  return may_write() && claims.generation == state.generation &&
+  return may(call_of(joined.state.mode)) && claims.generation == state.generation &&
          claims.front + claims.back < joined.chunks;
 }
 

@@ -6,6 +6,7 @@
 
 #include "transport/shm/bulk.h"
 #include "transport/shm/bulk_shared.h"
+#include "transport/shm/lent_table.h"
 #include "util/pool.h"
 
 namespace erdma::transport::shm {
@@ -15,12 +16,13 @@ struct Joined {
   TicketState state;
   uint64_t exposure = 0;
   Range range;
+  uint64_t base = 0;  ///< of offset 0, in what is exposed
   size_t chunk = 0;
   uint32_t chunks = 0;
   size_t iovs = 0;
   iovec iov[kMaxIov];  ///< the receiver's memory
   bool stopped = false;
-  uint32_t done = 0;      ///< chunks written
+  uint32_t done = 0;      ///< chunks moved
   uint32_t piece = 0;     ///< bounce: next slot to fill
   uint32_t consumed = 0;  ///< bounce: slots emptied, when last looked
   uint64_t offset = 0;    ///< bounce: bytes of the range sent
@@ -34,14 +36,19 @@ struct BulkOut::State {
   /// False if the receiver changes the ticket just now.
   bool join(size_t ticket, TicketState state) noexcept;
   int refusal(const Joined& joined) noexcept;
-  RemoteMemory* find(uint64_t exposure) noexcept {
+  const RemoteMemory* find(uint64_t exposure) noexcept {
+    if (LentTable::names(exposure)) return lent ? lent->find(exposure) : nullptr;
     return pool.find({uint32_t(exposure >> 16), uint16_t(exposure)});
   }
-  bool may_write() const noexcept { return peer.write.permission == Permission::allowed; }
+  bool may(CmaCall call) const noexcept {
+    const CmaVerdict& verdict = call == CmaCall::read ? peer.read : peer.write;
+    return verdict.permission == Permission::allowed;
+  }
+  void stop_all(uint64_t id) noexcept;
   void publish_write_state() noexcept;
   void stop(size_t ticket, int error, uint32_t chunk = Stop::kNoChunk) noexcept;
   uint32_t claim(size_t ticket) noexcept;
-  int write_chunks(size_t ticket, const RemoteMemory& memory, Budget& budget) noexcept;
+  int move_chunks(size_t ticket, const RemoteMemory& memory, Budget& budget) noexcept;
   int fill_slots(size_t ticket, const RemoteMemory& memory, Budget& budget) noexcept;
   bool slot_free(Joined& joined) const noexcept;
   bool ready(size_t ticket) noexcept;
@@ -55,6 +62,7 @@ struct BulkOut::State {
   void* memory = nullptr;
   BulkShared* page = nullptr;  ///< null until attach()
   util::Pool<RemoteMemory, 8> pool{kMaxExposures};
+  LentTable* lent = nullptr;
   /// As in BulkShared, for withdrawals before attach().
   std::unique_ptr<uint16_t[]> withdrawn = std::make_unique<uint16_t[]>(kMaxExposures);
   Joined tickets[kTickets];

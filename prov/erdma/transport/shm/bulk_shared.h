@@ -28,7 +28,10 @@ inline constexpr size_t kMaxChunk = size_t{256} * 1024;
 inline constexpr uint64_t kMaxRange = uint64_t(1) << 30;
 /// Exposures of one channel at a time: those whose withdrawal fits in the control page.
 inline constexpr uint32_t kMaxExposures = 1024;
-inline constexpr unsigned kTransientRetries = 4;  ///< of a call that failed for want of memory
+/// Of lent memory that may be helped with; what is lent besides is not.
+inline constexpr uint32_t kMaxLent = 1024;
+inline constexpr uint32_t kUnhelped = UINT32_MAX;  ///< LentMemory::index of that
+inline constexpr unsigned kTransientRetries = 4;   ///< of a call that failed for want of memory
 /// One poll moves at most this: small messages wait behind it.
 inline constexpr size_t kPollChunks = 2;
 inline constexpr size_t kPollBytes = size_t{256} * 1024;
@@ -40,6 +43,7 @@ enum class Mode : uint8_t {
   dual,        ///< the receiver reads, the sender may write
   write_only,  ///< the sender writes
   bounce,      ///< the sender streams through the slots
+  outward,     ///< the other way, into lent memory: the receiver writes, the sender may read
 };
 
 /// What a ticket's state word says. 0 = the ticket is not in use.
@@ -104,8 +108,9 @@ static_assert(SharedWord::is_always_lock_free && sizeof(SharedWord) == 8);
 struct alignas(64) Ticket {
   SharedWord state;
   SharedWord exposure;  ///< index << 16 | generation
-  SharedWord begin, end, chunk;
-  SharedWord iovs;
+  SharedWord begin, end;
+  SharedWord base;    ///< of offset 0 in the exposed memory
+  SharedWord chunks;  ///< pieces in `iov` << 32 | bytes of a chunk
   struct Piece {
     SharedWord address, length;
   } iov[kMaxIov];  ///< the receiver's memory of the whole message
@@ -189,6 +194,8 @@ struct RemoteMemory {
   uint8_t count = 0;
   uint64_t length = 0;
   iovec iov[kMaxIov];
+  bool lent = false;  ///< not exposed: nobody needs to be asked
+  bool for_reads = true, for_writes = false;
 
   uint64_t id() const noexcept { return uint64_t(index) << 16 | generation; }
 };

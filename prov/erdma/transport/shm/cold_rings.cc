@@ -20,7 +20,10 @@ util::Result<ColdPlace> ColdRings::acquire() {
     return rc;
   chunk.used |= uint64_t(1) << index;
   const ColdPlace place{&chunk.segment.as<ColdChunk>(), index, chunk.segment.fd()};
-  place.chunk->controls[index].left.store(0, std::memory_order_relaxed);
+  ColdControl& control = place.chunk->controls[index];
+  control.left.store(0, std::memory_order_relaxed);
+  control.inside.store(0, std::memory_order_relaxed);
+  control.help.store(0, std::memory_order_relaxed);
   reset_ring(RingMemory::cold(*place.chunk, index), 0);
   return place;
 }

@@ -27,7 +27,8 @@ InChannel::InChannel(Core& core, ShmLink& link, std::shared_ptr<Connection> conn
       x_core(core),
       x_link(link),
       x_cold(RingMemory::cold(*connection->place.chunk, connection->place.index), 0),
-      x_connection(std::move(connection)) {}
+      x_connection(std::move(connection)),
+      x_lending(x_connection->place.chunk->controls[x_connection->place.index]) {}
 
 int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;
@@ -154,6 +155,34 @@ int InChannel::read(const Exposure& remote, const iovec* local, size_t count, si
   return 0;
 }
 
+int InChannel::access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+                      size_t count, size_t length, uint64_t token) noexcept {
+  if (!x_bulk)
+    if (const int rc = share_bulk_memory()) return rc;
+  Moving* moving = x_bulk->moving.acquire(Moving{token, {}, false});
+  if (!moving) return -FI_ENOMEM;
+  const util::PoolHandle handle = x_bulk->moving.handle(*moving);
+  if (const int rc = x_bulk->transfers.access(call, lent, offset, local, count, length,
+                                              uint64_t(handle.generation) << 32 | handle.index)) {
+    x_bulk->moving.release(*moving);
+    return rc;
+  }
+  x_core.add_bulk(*this);
+  return 0;
+}
+
+bool InChannel::enter() noexcept {
+  return x_link.out_up() && x_link.out()->borrowing.enter();
+}
+
+void InChannel::leave() noexcept {
+  x_link.out()->borrowing.leave();
+}
+
+void InChannel::ask_for_help() noexcept {
+  x_link.ask_for_help();
+}
+
 InChannel::Bulk::Bulk(Segment&& memory, InChannel& channel)
     : segment(std::move(memory)),
       transfers(segment.data(), static_cast<BulkMemory&>(channel), channel.x_core.calls(),
@@ -206,7 +235,9 @@ bool InChannel::sender_dead() const noexcept {
 }
 
 bool InChannel::settle_bulk() noexcept {
-  return !x_bulk || x_bulk->transfers.settle() || sender_dead();
+  x_lending.end();
+  const bool settled = (!x_bulk || x_bulk->transfers.settle()) && !x_lending.inside();
+  return settled || sender_dead();
 }
 
 void InChannel::await_settled() noexcept {

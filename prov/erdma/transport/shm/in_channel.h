@@ -56,10 +56,17 @@ class InChannel final : private BulkMemory, private Sink {
   /// Copies from the peer's exposure; on_done(token), or for a remote write the reply `write`.
   int read(const Exposure& remote, const iovec* local, size_t count, size_t length, uint64_t token,
            const RemoteWrite* write) noexcept;
+  /// Accesses what the peer lent; on_done(token).
+  int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+             size_t count, size_t length, uint64_t token) noexcept;
+  /// What was lent to the peer.
+  Lending& lending() noexcept { return x_lending; }
+  /// It may be inside an access to that.
+  bool lent_in_use() noexcept { return x_lending.inside() && !sender_dead(); }
   int poll_bulk(Sink& sink) noexcept;
   bool bulk_active() const noexcept { return x_bulk && x_bulk->transfers.active(); }
   bool bulk_ready() const noexcept { return x_bulk && x_bulk->transfers.ready(); }
-  /// The peer begins no write into local memory any more. False: one may be under way.
+  /// The peer begins no access to local memory any more. False: one may be under way.
   bool settle_bulk() noexcept;
   /// Waits for that, a tenth of a second at most: only where the caller cannot come again.
   void await_settled() noexcept;
@@ -98,6 +105,9 @@ class InChannel final : private BulkMemory, private Sink {
 
   int back_bounce() noexcept override;
   bool bounce_affordable() const noexcept override;
+  bool enter() noexcept override;
+  void leave() noexcept override;
+  void ask_for_help() noexcept override;
   void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
   void on_done(uint64_t token, int status) noexcept override;
   void on_link_down(Link&, int) noexcept override {}
@@ -122,6 +132,7 @@ class InChannel final : private BulkMemory, private Sink {
   uint32_t x_pause = kAskAgainAfter;
   RingReceiver x_cold;
   std::shared_ptr<Connection> x_connection;
+  Lending x_lending;
   std::unique_ptr<Hot> x_hot;
   std::unique_ptr<Bulk> x_bulk;
 };

@@ -53,6 +53,9 @@ struct alignas(kLine / 2) ColdControl {
   std::atomic<uint64_t> consumed;  ///< slots | bytes << 32; by the receiver
   std::atomic<uint32_t> waiting;   ///< the sender sleeps: it wants a wake-up once something moves
   std::atomic<uint32_t> left;      ///< the sender gave the channel up: its memory is its own again
+  std::atomic<uint64_t> recalls;   ///< of memory that was lent to the sender (lending.h)
+  std::atomic<uint32_t> inside;    ///< the sender accesses such memory
+  std::atomic<uint32_t> help;      ///< the sender wants help with that: see its tickets
 };
 
 /// Written by the sleeper and the wakers. `may_sleep` goes 0 → 1 once, so its line stays shared.
@@ -107,6 +110,9 @@ constexpr uint64_t layout_fingerprint() noexcept {
                             sizeof(ColdControl),
                             offsetof(ColdControl, waiting),
                             offsetof(ColdControl, left),
+                            offsetof(ColdControl, recalls),
+                            offsetof(ColdControl, inside),
+                            offsetof(ColdControl, help),
                             offsetof(WakeWords, armed),
                             offsetof(ColdChunk, ready),
                             offsetof(ColdChunk, controls),

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <new>
+#include <utility>
 
 #include <rdma/fi_errno.h>
 
@@ -122,18 +123,19 @@ int ShmLink::expose(const iovec* memory, size_t count, size_t length, Access acc
                     Exposure& exposure) noexcept {
   if (access == Access::remote_write) return expose_target(memory, count, length, exposure);
   if (!out_up() || ending()) return not_ready();
-  if (!x_out->bulk)
-    if (const int rc = begin_bulk()) return rc;
+  if (const int rc = begin_bulk()) return rc;
+  if (x_cold && !std::exchange(x_out->asked_for_hot, true)) request_promotion();
   const int rc = x_out->bulk->expose(memory, count, length, exposure);
   if (!rc) x_core.add_bulk_out(*this);
   return rc;
 }
 
 int ShmLink::begin_bulk() noexcept try {
+  if (x_out->bulk) return 0;
   x_out->bulk = std::make_unique<BulkOut>(x_core.calls(), x_cma, x_core.options(),
                                           x_core.counters(), x_core.clock());
+  x_out->bulk->lends(x_lent.get());
   if (x_out->bulk_segment) x_out->bulk->attach(x_out->bulk_segment.data());
-  if (x_cold) request_promotion();
   return 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
@@ -243,6 +245,8 @@ void ShmLink::end_channels(int status) noexcept {
     x_remote->replies.clear();
     x_remote->target_is_named = false;
   }
+  if (x_out && x_out->bulk) x_out->bulk->lends(nullptr);
+  x_lent.reset();
   if (x_in) end_in(status);
 }
 

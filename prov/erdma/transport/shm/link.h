@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "transport/shm/in_channel.h"
+#include "transport/shm/lent_table.h"
 #include "transport/shm/out_channel.h"
 #include "transport/shm/wake.h"
 #include "transport/transport.h"
@@ -32,6 +33,16 @@ class ShmLink final : public Link {
            uint64_t token) noexcept override;
   int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept override;
+  bool lends_memory() const noexcept override;
+  int lend(const iovec& memory, bool for_reads, bool for_writes,
+           Exposure& exposure) noexcept override;
+  void recall(const Exposure& exposure) noexcept override;
+  bool unused() noexcept override { return !x_in || !x_in->lent_in_use(); }
+  void recalled() noexcept override;
+  int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
+                  uint64_t token) noexcept override;
+  int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+                   bool until_placed) noexcept override;
   void fail(int status) noexcept override;
   void hold(bool on) noexcept override;
   bool left() const noexcept override { return x_in && x_in->sender_left(); }
@@ -61,6 +72,10 @@ class ShmLink final : public Link {
   bool has_exposures() const noexcept { return out_up() && x_out->bulk && x_out->bulk->active(); }
   bool bulk_out_ready() const noexcept { return has_exposures() && x_out->bulk->ready(); }
 
+  // Lent memory (lent_memory.cc).
+  void ask_for_help() noexcept;
+  void help() noexcept;  ///< the peer asked
+
   // Remote writes (remote_write.cc).
   bool on_write_entry(const RingEntry& entry, Sink& sink) noexcept;
   void reply_write(util::PoolHandle write, util::PoolHandle target, int status) noexcept;
@@ -72,6 +87,7 @@ class ShmLink final : public Link {
   /// The peer process of either channel, or null.
   PeerProcess* process() const noexcept;
   CmaPeer& cma() noexcept { return x_cma; }
+  void settle_cma(bool settled) noexcept { x_cma_settled = settled; }
   bool connecting(uint32_t attempt) const noexcept {
     return x_state == State::connecting && x_attempt == attempt;
   }
@@ -117,6 +133,8 @@ class ShmLink final : public Link {
   void use_ring() noexcept;
   void request_promotion() noexcept;
   int begin_bulk() noexcept;
+  int access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
+             uint64_t token) noexcept;
   void let_bulk_arrive() noexcept;
   void end_channels(int status) noexcept;
   void end_in(int status) noexcept;
@@ -142,6 +160,8 @@ class ShmLink final : public Link {
   std::unique_ptr<OutChannel> x_out;
   std::unique_ptr<InChannel> x_in;
   CmaPeer x_cma;
+  bool x_cma_settled = false;         ///< nothing is asked any more that may permit more
+  std::unique_ptr<LentTable> x_lent;  ///< to the peer, until the link ends
 
   std::unique_ptr<RemoteWrites> x_remote;
 };

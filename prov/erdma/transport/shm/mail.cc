@@ -113,6 +113,7 @@ void Core::on_out_up(Mail& mail, Sink& sink) {
   channel->chunk_segment = std::move(mail.segment);
   channel->ring = mail.ring;
   channel->cold = RingSender(RingMemory::cold(channel->chunk(), mail.ring), 0);
+  channel->borrowing = Borrowing(channel->control());
   mail.connection->link = &link;
   link.install_out(std::move(channel));
   link.set_met();
@@ -127,6 +128,7 @@ void Core::learn_cma(ShmLink& link, const Mail& mail) noexcept {
   const bool reported = !first && known.read.reported && known.read.error == mail.cma.read.error;
   known = mail.cma;
   if (reported) known.read.reported = true;
+  link.settle_cma(mail.settled);
   if (mail.settled) report_refusals(link.cma(), x_counters);
 }
 

@@ -5,6 +5,7 @@
 
 #include "transport/shm/bulk.h"
 #include "transport/shm/connection.h"
+#include "transport/shm/lending.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/segment.h"
 #include "transport/shm/wake.h"
@@ -24,19 +25,20 @@ struct OutChannel {
   Segment chunk_segment, bulk_segment;
   RingSender cold;
   std::unique_ptr<HotOut> hot;
-  uint32_t ring = 0;     ///< index of the cold one
-  bool to_hot = false;   ///< a switch to the hot ring is due: no room for the entry yet
-  bool to_cold = false;  ///< or back
+  Borrowing borrowing;
+  uint32_t ring = 0;           ///< index of the cold one
+  bool to_hot = false;         ///< a switch to the hot ring is due: no room for the entry yet
+  bool to_cold = false;        ///< or back
+  bool asked_for_hot = false;  ///< because of large messages
   bool down = false;
   unsigned bulk_polls = 0;        ///< before bulk_segment was there
   unsigned yields = 0;            ///< by then
   std::unique_ptr<BulkOut> bulk;  ///< after the segments: destroyed first
 
   ColdChunk& chunk() const noexcept { return chunk_segment.as<ColdChunk>(); }
+  ColdControl& control() const noexcept { return chunk().controls[ring]; }
   /// Before any completion says so: from now on the exposed memory may change.
-  void announce_end() const noexcept {
-    chunk().controls[ring].left.store(1, std::memory_order_seq_cst);
-  }
+  void announce_end() const noexcept { control().left.store(1, std::memory_order_seq_cst); }
 };
 
 }  // namespace erdma::transport::shm

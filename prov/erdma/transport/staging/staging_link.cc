@@ -186,6 +186,12 @@ std::unique_ptr<OpenMemory> StagingLink::open(const iovec& memory, bool for_read
   return x_inner.open(memory, for_reads, for_writes);
 }
 
+int StagingLink::lend(const iovec& memory, bool for_reads, bool for_writes,
+                      Exposure& exposure) noexcept {
+  if (device_memory().is_device(memory.iov_base)) return -FI_EOPNOTSUPP;
+  return x_inner.lend(memory, for_reads, for_writes, exposure);
+}
+
 int StagingLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                              uint64_t token) noexcept {
   return direct_transfer(remote, local, count, token, true, false);
@@ -210,7 +216,10 @@ int StagingLink::direct_transfer(const RemoteRange& remote, const iovec* local, 
   if (rc == 0)
     rc = inbound ? x_inner.read_direct(remote, local, count, ours)
                  : x_inner.write_direct(remote, local, count, ours, until_placed);
-  if (rc != 0) x_staging.transfers.release(*transfer);
+  if (rc == 0) return 0;
+  if (rc == kDone)
+    if (const int settled = x_staging.settle(*transfer, 0)) rc = settled;
+  x_staging.transfers.release(*transfer);
   return rc;
 }
 

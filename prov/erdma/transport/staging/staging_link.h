@@ -36,6 +36,12 @@ class StagingLink final : public Link {
   bool opens_memory() const noexcept override { return x_inner.opens_memory(); }
   std::unique_ptr<OpenMemory> open(const iovec& memory, bool for_reads,
                                    bool for_writes) noexcept override;
+  bool lends_memory() const noexcept override { return x_inner.lends_memory(); }
+  int lend(const iovec& memory, bool for_reads, bool for_writes,
+           Exposure& exposure) noexcept override;
+  void recall(const Exposure& exposure) noexcept override { x_inner.recall(exposure); }
+  bool unused() noexcept override { return x_inner.unused(); }
+  void recalled() noexcept override { x_inner.recalled(); }
   int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                   uint64_t token) noexcept override;
   int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,

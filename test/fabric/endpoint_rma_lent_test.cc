@@ -1,0 +1,223 @@
+// RMA within a host while the target does nothing: by CMA, from the second operation on.
+#include <atomic>
+#include <thread>
+
+#include "fabric/one_sided_rig.h"
+
+namespace {
+
+using namespace erdma::test;
+
+void with_cma() {
+  setenv("FI_ERDMA_CMA", "on", 1);
+}
+
+constexpr size_t kLengths[] = {1, 8, 4000, 32768, 32769, 100'000, 1 << 20, (3 << 20) - 64};
+
+/// Other bytes than those of the target.
+std::vector<char> numbers(size_t length) {
+  std::vector<char> bytes = pattern(length);
+  for (char& byte : bytes) byte = char(byte ^ 0x55);
+  return bytes;
+}
+
+/// After this the initiator needs the target no more.
+void introduce(OneSidedPorts& ports) {
+  int context;
+  char byte = 'i';
+  post(ports, [&] {
+    return fi_write(ports.a.ep, &byte, 1, nullptr, ports.address, ports.at(0), ports.region.key(),
+                    &context);
+  });
+  ports.expect(FI_RMA | FI_WRITE, &context);
+}
+
+START_TEST(memory_is_accessed_although_its_owner_does_nothing) {
+  OneSidedPorts ports;
+  introduce(ports);
+  for (const size_t length : kLengths) {
+    int written, read;
+    const auto bytes = numbers(length);
+    std::vector<char> back(length);
+    const iovec from[] = {{const_cast<char*>(bytes.data()), length / 3},
+                          {const_cast<char*>(bytes.data()) + length / 3, length - length / 3}};
+    ck_assert_int_eq(fi_writev(ports.a.ep, from, nullptr, 2, ports.address, ports.at(33),
+                               ports.region.key(), &written),
+                     0);
+    ck_assert_ptr_eq(ports.a.wait().op_context, &written);
+    ck_assert(std::equal(bytes.begin(), bytes.end(), ports.memory.begin() + 33));
+    const iovec into[] = {{back.data(), length / 2},
+                          {back.data() + length / 2, length - length / 2}};
+    ck_assert_int_eq(fi_readv(ports.a.ep, into, nullptr, 2, ports.address, ports.at(33),
+                              ports.region.key(), &read),
+                     0);
+    ck_assert_ptr_eq(ports.a.wait().op_context, &read);
+    ck_assert(back == bytes);
+  }
+}
+END_TEST
+
+START_TEST(many_long_operations_are_under_way_at_once) {
+  constexpr size_t kEach = 200'000, kCount = 12;
+  OneSidedPorts ports;
+  introduce(ports);
+  const auto bytes = numbers(kEach * kCount);
+  std::vector<char> back(bytes.size());
+  int contexts[2 * kCount];
+  for (size_t i = 0; i < kCount; ++i)
+    ck_assert_int_eq(fi_write(ports.a.ep, &bytes[i * kEach], kEach, nullptr, ports.address,
+                              ports.at(i * kEach), ports.region.key(), &contexts[i]),
+                     0);
+  for (size_t i = 0; i < kCount; ++i) ports.a.wait();
+  for (size_t i = 0; i < kCount; ++i)
+    ck_assert_int_eq(fi_read(ports.a.ep, &back[i * kEach], kEach, nullptr, ports.address,
+                             ports.at(i * kEach), ports.region.key(), &contexts[kCount + i]),
+                     0);
+  for (size_t i = 0; i < kCount; ++i) ports.a.wait();
+  ck_assert(back == bytes);
+}
+END_TEST
+
+START_TEST(a_message_finds_what_was_written_before_it) {
+  OneSidedPorts ports;
+  introduce(ports);
+  const auto bytes = numbers(4096);
+  char buffer = 0;
+  ck_assert_int_eq(fi_trecv(ports.b.ep, &buffer, 1, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+  ck_assert_int_eq(fi_write(ports.a.ep, bytes.data(), 4096, nullptr, ports.address, ports.at(0),
+                            ports.region.key(), nullptr),
+                   0);
+  ck_assert_int_eq(fi_tsend(ports.a.ep, bytes.data(), 1, nullptr, ports.address, 1, nullptr), 0);
+  ports.b.wait();
+  ck_assert(std::equal(bytes.begin(), bytes.end(), ports.memory.begin()));
+}
+END_TEST
+
+// Nobody moves the initiator meanwhile.
+START_TEST(a_region_closes_although_its_user_does_not_answer) {
+  OneSidedPorts ports;
+  const size_t length = _i ? 1 << 20 : 1;
+  int context;
+  std::vector<char> bytes(length, 'n');
+  introduce(ports);
+  const uint64_t key = ports.region.key();
+  ports.region.close();
+  const auto before = ports.memory;
+  for (int i = 0; i < 3; ++i) {
+    post(ports, [&] {
+      return fi_write(ports.a.ep, bytes.data(), length, nullptr, ports.address, ports.at(0), key,
+                      &context);
+    });
+    ports.expect_error(FI_RMA | FI_WRITE, &context);
+    post(ports, [&] {
+      return fi_read(ports.a.ep, bytes.data(), length, nullptr, ports.address, ports.at(0), key,
+                     &context);
+    });
+    ports.expect_error(FI_RMA | FI_READ, &context);
+  }
+  ck_assert(ports.memory == before);
+}
+END_TEST
+
+START_TEST(other_regions_stay_open_when_one_closes) {
+  OneSidedPorts ports;
+  introduce(ports);
+  std::vector<char> more(4096, '-');
+  int context;
+  for (int i = 0; i < 20; ++i) {
+    Region other(ports.other, more.data(), more.size());
+    const char byte = char('a' + i);
+    post(ports, [&] {
+      return fi_write(ports.a.ep, &byte, 1, nullptr, ports.address, uint64_t(more.data()),
+                      other.key(), &context);
+    });
+    ports.expect(FI_RMA | FI_WRITE, &context);
+    ck_assert_int_eq(more[0], byte);
+  }
+  for (int i = 0; i < 4; ++i) {  // until it has heard of the last
+    ports.a.progress();
+    ports.b.progress();
+  }
+  const char byte = 'z';
+  ck_assert_int_eq(fi_write(ports.a.ep, &byte, 1, nullptr, ports.address, ports.at(7),
+                            ports.region.key(), &context),
+                   0);
+  ck_assert_ptr_eq(ports.a.wait().op_context, &context);
+  ck_assert_int_eq(ports.memory[7], 'z');
+}
+END_TEST
+
+/// Of operations that go on while their region is closed, each is over before fi_close() is, or
+/// is refused.
+START_TEST(nothing_is_written_once_a_region_is_closed) {
+  const size_t length = _i ? 150'000 : 512;
+  OneSidedPorts ports;
+  std::vector<char> memory(length), bytes(length);
+  std::atomic<uint64_t> key{0};
+  std::atomic<bool> stop{false};
+  std::thread initiator([&] {
+    int context;
+    for (unsigned char fill = 1; !stop; fill = (unsigned char)(fill % 250 + 1)) {
+      const uint64_t now = key;
+      if (!now) continue;
+      std::fill(bytes.begin(), bytes.end(), char(fill));
+      ssize_t rc;
+      while ((rc = fi_write(ports.a.ep, bytes.data(), length, nullptr, ports.address,
+                            uint64_t(memory.data()), now, &context)) == -FI_EAGAIN)
+        ports.a.progress();
+      if (rc) continue;
+      fi_cq_tagged_entry done{};
+      while ((rc = fi_cq_read(ports.a.cq, &done, 1)) == -FI_EAGAIN) continue;
+      fi_cq_err_entry error{};
+      if (rc == -FI_EAVAIL) fi_cq_readerr(ports.a.cq, &error, 0);
+    }
+  });
+  for (int round = 0; round < 300; ++round) {
+    Region region(ports.other, memory.data(), length);
+    memory[0] = memory[length - 1] = 0;
+    key = region.key();
+    while (memory[length - 1] == 0) ports.b.progress();  // the first, by packets
+    const char seen = memory[0];
+    if (round % 2)
+      while (static_cast<volatile char&>(memory[0]) == seen) ports.b.progress();
+    region.close();
+    std::fill(memory.begin(), memory.end(), char(0));
+    for (int i = 0; i < 50; ++i) ports.b.progress();
+    ck_assert(std::all_of(memory.begin(), memory.end(), [](char byte) { return byte == 0; }));
+  }
+  stop = true;
+  for (std::atomic<bool> over{false}; !over;) {
+    std::thread waits([&] {
+      initiator.join();
+      over = true;
+    });
+    while (!over) ports.b.progress();
+    waits.join();
+  }
+}
+END_TEST
+
+int run() {
+  Suite* suite = suite_create("RMA within a host, of a target that does nothing");
+  TCase* tcase = tcase_create("lent memory");
+  tcase_set_timeout(tcase, 60);
+  tcase_add_checked_fixture(tcase, with_cma, nullptr);
+  tcase_add_test(tcase, memory_is_accessed_although_its_owner_does_nothing);
+  tcase_add_test(tcase, many_long_operations_are_under_way_at_once);
+  tcase_add_test(tcase, a_message_finds_what_was_written_before_it);
+  tcase_add_loop_test(tcase, a_region_closes_although_its_user_does_not_answer, 0, 2);
+  tcase_add_test(tcase, other_regions_stay_open_when_one_closes);
+  tcase_add_loop_test(tcase, nothing_is_written_once_a_region_is_closed, 0, 2);
+  suite_add_tcase(suite, tcase);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+int main() {
+  return run();
+}

@@ -1,0 +1,184 @@
+// Access to lent memory: the receiver of a channel drives it, the sender may help.
+#include <cerrno>
+#include <iterator>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/bulk_channel.h"
+#include "transport/shm/lent_table.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr CmaCall kCalls[] = {CmaCall::read, CmaCall::write};
+
+/// The sender lent `there`; `here` is the receiver's.
+struct LentChannel {
+  LentChannel(CmaCall call_, size_t length_)
+      : channel(Ways::dual),
+        call(call_),
+        length(length_),
+        there(length_ + 100, 1, 0x11),
+        here(length_, 3, 0x22) {
+    channel.reader.write.permission = channel.writer.read.permission = Permission::allowed;
+    channel.out.lends(&table);
+    lent = table.lend(there.iov[0], call == CmaCall::read, call == CmaCall::write);
+    (call == CmaCall::read ? there : here).fill(3);
+  }
+  void access() {
+    ck_assert_int_eq(channel.in.access(call, lent, kOffset, here.iov, here.count, length, kToken),
+                     0);
+  }
+  void run_alone() {
+    for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
+  }
+  bool arrived() const {
+    const auto all = there.flat(), part = here.flat();
+    const bool edges = call == CmaCall::read || (all[kOffset - 1] == 0x11 && all.back() == 0x11);
+    return edges && std::equal(part.begin(), part.end(), all.begin() + kOffset) &&
+           there.gaps_changed(0x11) == 0 && here.gaps_changed(0x22) == 0;
+  }
+  void expect(int status) {
+    assert_done_once(channel.sink, kToken, status);
+    ck_assert(!channel.memory.inside);
+    if (status == 0) ck_assert(arrived());
+  }
+  size_t moved_by(const Counters& counters) const {
+    return counters.cma_read_bytes + counters.cma_write_bytes;
+  }
+
+  static constexpr uint64_t kOffset = 37, kToken = 5;
+  LentTable table;
+  Channel channel;
+  CmaCall call;
+  size_t length;
+  Pieces there, here;
+  LentMemory lent{};
+};
+
+START_TEST(the_receiver_needs_nobody) {
+  for (const size_t length : {size_t{1}, 100 * kKiB, 3 * kMiB + 5}) {
+    LentChannel lent(kCalls[_i], length);
+    lent.access();
+    lent.run_alone();
+    lent.expect(0);
+    ck_assert_uint_eq(lent.moved_by(lent.channel.in_counters), length);
+  }
+}
+END_TEST
+
+START_TEST(a_sender_that_polls_helps) {
+  LentChannel lent(kCalls[_i], 4 * kMiB);
+  lent.access();
+  lent.channel.run();
+  lent.expect(0);
+  ck_assert_int_gt(lent.channel.memory.asked, 0);
+  ck_assert_uint_gt(lent.moved_by(lent.channel.in_counters), 0);
+  ck_assert_uint_gt(lent.moved_by(lent.channel.out_counters), 0);
+  ck_assert(!lent.channel.out.active());
+}
+END_TEST
+
+START_TEST(a_sender_that_fails_is_done_without) {
+  LentChannel lent(kCalls[_i], 4 * kMiB);
+  fake::CmaCalls::Plan& plan =
+      lent.call == CmaCall::read ? lent.channel.calls.write : lent.channel.calls.read;
+  plan.first = 1;
+  plan.last = fake::CmaCalls::kForever;
+  plan.error = EFAULT;
+  lent.access();
+  lent.channel.run();
+  lent.expect(0);
+  ck_assert_uint_eq(plan.calls, 1);
+}
+END_TEST
+
+START_TEST(a_sender_helps_only_with_what_it_lent) {
+  LentChannel lent(kCalls[_i], 2 * kMiB);
+  // The other way round, as a hostile peer may ask.
+  lent.call = kCalls[1 - _i];
+  lent.access();
+  lent.channel.in.poll(lent.channel.sink);
+  ck_assert(lent.channel.out.ready());
+  for (int i = 0; i < 3; ++i) lent.channel.out.poll();
+  lent.channel.run();
+  assert_done_once(lent.channel.sink, LentChannel::kToken, -EPROTO);
+  ck_assert_uint_eq(lent.moved_by(lent.channel.out_counters), 0);
+}
+END_TEST
+
+START_TEST(what_can_not_be_reached_is_told) {
+  LentChannel lent(kCalls[_i], kMiB);
+  fake::CmaCalls::Plan& plan =
+      lent.call == CmaCall::read ? lent.channel.calls.read : lent.channel.calls.write;
+  plan.first = 2;
+  plan.last = fake::CmaCalls::kForever;
+  plan.error = EFAULT;
+  lent.access();
+  lent.run_alone();
+  lent.expect(-FI_EOPNOTSUPP);
+}
+END_TEST
+
+START_TEST(a_recall_ends_it) {
+  LentChannel lent(kCalls[_i], 3 * kMiB);
+  lent.channel.memory.permitted = 2;
+  lent.access();
+  lent.run_alone();
+  lent.expect(-FI_EBUSY);
+  // The sender that is at it knows, too.
+  LentChannel other(kCalls[_i], 3 * kMiB);
+  other.access();
+  other.channel.in.poll(other.channel.sink);
+  other.channel.out.poll();
+  other.channel.out.taken_back(other.table.take_back(other.lent));
+  const auto there = other.there.flat(), here = other.here.flat();
+  for (int i = 0; i < 3; ++i) other.channel.out.poll();
+  ck_assert(other.there.flat() == there);
+  ck_assert(other.here.flat() == here);
+  other.run_alone();
+  other.expect(-FI_EBUSY);
+}
+END_TEST
+
+START_TEST(what_finds_no_place_in_the_table_is_accessed_without_help) {
+  LentTable full;
+  std::byte byte{};
+  for (uint32_t i = 0; i < kMaxLent; ++i)
+    ck_assert_uint_ne(full.lend({&byte, 1}, true, true).index, kUnhelped);
+  LentChannel lent(kCalls[_i], 4 * kMiB);
+  lent.lent = full.lend(lent.there.iov[0], true, true);
+  ck_assert_uint_eq(lent.lent.index, kUnhelped);
+  lent.access();
+  lent.channel.run();
+  lent.expect(0);
+  ck_assert_uint_eq(lent.moved_by(lent.channel.out_counters), 0);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("bulk access to lent memory");
+  TCase* tc = tcase_create("lent");
+  tcase_set_timeout(tc, 60);
+  const TTest* const tests[] = {the_receiver_needs_nobody,
+                                a_sender_that_polls_helps,
+                                a_sender_that_fails_is_done_without,
+                                a_sender_helps_only_with_what_it_lent,
+                                what_can_not_be_reached_is_told,
+                                a_recall_ends_it,
+                                what_finds_no_place_in_the_table_is_accessed_without_help};
+  for (const TTest* test : tests) tcase_add_loop_test(tc, test, 0, int(std::size(kCalls)));
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::transport::shm
+
+int main() {
+  SRunner* runner = srunner_create(erdma::transport::shm::suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
