@@ -1,5 +1,7 @@
 // RMA within a host while the target does nothing: by CMA, from the second operation on.
 #include <atomic>
+#include <iterator>
+#include <random>
 #include <thread>
 
 #include "fabric/one_sided_rig.h"
@@ -54,6 +56,128 @@ START_TEST(memory_is_accessed_although_its_owner_does_nothing) {
     ck_assert_ptr_eq(ports.a.wait().op_context, &read);
     ck_assert(back == bytes);
   }
+}
+END_TEST
+
+/// So many that the link has its fast ring: the target polls, and packets serve best.
+void make_used_to(OneSidedPorts& ports) {
+  introduce(ports);
+  for (uint64_t i = 0; i < 200; ++i) {
+    int context;
+    post(ports, [&] {
+      return fi_write(ports.a.ep, &i, 8, nullptr, ports.address, ports.at(0), ports.region.key(),
+                      &context);
+    });
+    ports.expect(FI_RMA | FI_WRITE, &context);
+  }
+}
+
+START_TEST(small_operations_are_done_although_their_owner_stops) {
+  OneSidedPorts ports;
+  for (int round = 0; round < 10; ++round) {
+    make_used_to(ports);
+    uint64_t numbers[40], back = 0;
+    const uint64_t key = ports.region.key();
+    // More at once than the ring has room for.
+    for (uint64_t i = 0; i < std::size(numbers); ++i) {
+      numbers[i] = i + 1000 * unsigned(round);
+      ssize_t rc;
+      while ((rc = fi_write(ports.a.ep, &numbers[i], 8, nullptr, ports.address, ports.at(64), key,
+                            &numbers[i])) == -FI_EAGAIN)
+        ports.a.progress();
+      ck_assert_int_eq(rc, 0);
+    }
+    for (const uint64_t& number : numbers) ck_assert_ptr_eq(ports.a.wait().op_context, &number);
+    ck_assert_mem_eq(&ports.memory[64], &numbers[std::size(numbers) - 1], 8);
+    ck_assert_int_eq(
+        fi_read(ports.a.ep, &back, 8, nullptr, ports.address, ports.at(64), key, &back), 0);
+    ck_assert_ptr_eq(ports.a.wait().op_context, &back);
+    ck_assert_mem_eq(&ports.memory[64], &back, 8);
+    ports.memory[64] = ~ports.memory[64];
+    const char kept = ports.memory[64];
+    for (int i = 0; i < 100; ++i) ports.b.progress();  // finds what was done without it
+    ck_assert_int_eq(ports.memory[64], kept);
+  }
+}
+END_TEST
+
+/// Who sleeps until an operation is over drives nothing.
+START_TEST(a_sleeper_learns_of_an_operation_whose_target_does_nothing) {
+  Root root(one_sided_ask()), other(one_sided_ask());
+  Port a(root, FI_WAIT_UNSPEC), b(other);
+  std::vector<char> memory(64);
+  Region region(other, memory.data(), memory.size());
+  const fi_addr_t address = a.insert(b);
+  for (uint64_t i = 0; i < 300; ++i) {
+    int context;
+    ssize_t rc;
+    while ((rc = fi_write(a.ep, &i, 8, nullptr, address, uint64_t(memory.data()), region.key(),
+                          &context)) == -FI_EAGAIN)
+      a.progress(), b.progress();
+    ck_assert_int_eq(rc, 0);
+    fi_cq_tagged_entry done{};
+    if (i < 250)
+      done = a.wait(&b);
+    else
+      ck_assert_int_eq(fi_cq_sread(a.cq, &done, 1, nullptr, -1), 1);
+    ck_assert_ptr_eq(done.op_context, &context);
+    ck_assert_mem_eq(memory.data(), &i, 8);
+  }
+}
+END_TEST
+
+/// Small operations change their way all the time, as their target looks or does not: none
+/// overtakes another, and no message what was written before it.
+START_TEST(order_is_kept_whichever_way_operations_go) {
+  constexpr uint64_t kLast = 20'000;
+  OneSidedPorts ports;
+  make_used_to(ports);
+  const auto& seen = reinterpret_cast<const volatile uint64_t&>(ports.memory[64]);
+  const_cast<volatile uint64_t&>(seen) = 0;
+  std::thread target([&] {
+    std::minstd_rand random(7);
+    uint64_t number = 0;
+    const auto receive = [&] {
+      ck_assert_int_eq(fi_trecv(ports.b.ep, &number, 8, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    };
+    for (receive(); number < kLast;) {
+      for (auto polls = random() % 300; polls > 0; --polls) {
+        fi_cq_tagged_entry entry{};
+        if (fi_cq_read(ports.b.cq, &entry, 1) != 1) continue;
+        ck_assert_uint_ge(seen, number);
+        if (number == kLast) return;
+        receive();
+      }
+      for (auto away = random() % 60'000; away > 0; --away) __builtin_ia32_pause();
+    }
+  });
+  const uint64_t key = ports.region.key();
+  const auto await = [&](unsigned operations) {
+    for (; operations > 0; --operations) ports.a.wait();
+  };
+  const auto until_taken = [&](auto call) {
+    ssize_t rc;
+    while ((rc = call()) == -FI_EAGAIN) ports.a.progress();
+    ck_assert_int_eq(rc, 0);
+  };
+  for (uint64_t i = 1; i <= kLast; ++i) {
+    uint64_t back = 0;
+    unsigned operations = 2;
+    until_taken([&] {
+      return fi_write(ports.a.ep, &i, 8, nullptr, ports.address, ports.at(64), key, nullptr);
+    });
+    until_taken([&] {
+      return fi_read(ports.a.ep, &back, 8, nullptr, ports.address, ports.at(64), key, nullptr);
+    });
+    if (i % 5 == 0) {
+      until_taken([&] { return fi_tsend(ports.a.ep, &i, 8, nullptr, ports.address, 1, nullptr); });
+      ++operations;
+    }
+    await(operations);
+    ck_assert_uint_eq(back, i);
+  }
+  target.join();
+  ck_assert_uint_eq(seen, kLast);
 }
 END_TEST
 
@@ -203,6 +327,9 @@ int run() {
   tcase_set_timeout(tcase, 60);
   tcase_add_checked_fixture(tcase, with_cma, nullptr);
   tcase_add_test(tcase, memory_is_accessed_although_its_owner_does_nothing);
+  tcase_add_test(tcase, small_operations_are_done_although_their_owner_stops);
+  tcase_add_test(tcase, a_sleeper_learns_of_an_operation_whose_target_does_nothing);
+  tcase_add_test(tcase, order_is_kept_whichever_way_operations_go);
   tcase_add_test(tcase, many_long_operations_are_under_way_at_once);
   tcase_add_test(tcase, a_message_finds_what_was_written_before_it);
   tcase_add_loop_test(tcase, a_region_closes_although_its_user_does_not_answer, 0, 2);

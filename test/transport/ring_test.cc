@@ -4,6 +4,7 @@
 #undef fail  // of check.h, in the way of the standard library
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -232,6 +233,90 @@ void stress(bool hot, uint32_t start, uint64_t messages) {
   ck_assert_uint_eq(wrong, 0);
 }
 
+START_TEST(a_packet_is_delivered_or_taken_back) {
+  Ring ring(true, kStarts[_i]);
+  Header header{};
+  const iovec nothing{nullptr, 0};
+  uint32_t first = 0, second = 0;
+  RingEntry entry;
+  ck_assert(ring.sender.push_retractable(&header, &nothing, 1, 0, first));
+  ck_assert(ring.sender.push_retractable(&header, &nothing, 1, 0, second));
+  ck_assert(ring.receiver.next(entry) && entry.kind == Kind::retractable);
+  ck_assert(ring.receiver.take());
+  ck_assert(!ring.sender.retract(first));
+  ring.receiver.advance();
+  ck_assert(ring.sender.retract(second));
+  ck_assert(ring.receiver.next(entry) && entry.kind == Kind::retracted);
+  ck_assert(!ring.receiver.take());
+  ring.sender.retracted(second, _i % 2);
+  ck_assert(ring.receiver.next(entry));
+  ck_assert(entry.kind == (_i % 2 ? Kind::skipped : Kind::retractable));
+  ck_assert(ring.receiver.take() == !(_i % 2));
+  ring.receiver.advance();
+  ck_assert(!ring.receiver.next(entry));
+}
+END_TEST
+
+START_TEST(what_may_be_skipped_fills_half_a_ring) {
+  Ring ring(true);
+  Header header{};
+  const iovec nothing{nullptr, 0};
+  uint32_t sequence = 0, pushed = 0;
+  while (ring.sender.push_retractable(&header, &nothing, 1, 0, sequence)) ++pushed;
+  ck_assert_uint_eq(pushed, kHotSlots / 2 + 1);
+  ck_assert(ring.push(1));
+}
+END_TEST
+
+/// Each packet is executed once, by one of both, in order. `executed` is no atomic: the ring alone
+/// orders those who touch it.
+START_TEST(two_threads_execute_each_packet_once_in_order) {
+  constexpr uint32_t kPackets = 300'000;
+  Ring ring(true, kStarts[_i]);
+  uint32_t executed = 0, spared = 0;
+  std::atomic<uint32_t> answered{0};
+  std::thread receiver([&] {
+    RingEntry entry;
+    for (uint32_t entries = 0; entries < kPackets;) {
+      if (!ring.receiver.next(entry) || entry.kind == Kind::retracted) continue;
+      if (entry.kind == Kind::retractable) {
+        if (!ring.receiver.take()) continue;
+        ck_assert_uint_eq(number_of(entry), ++executed);
+        answered.store(executed, std::memory_order_release);
+      }
+      ++entries;
+      if (ring.receiver.advance()) ring.receiver.publish();
+    }
+    ring.receiver.publish();
+  });
+  Header header{};
+  const iovec nothing{nullptr, 0};
+  std::vector<uint32_t> names(kPackets + 1);
+  uint32_t oldest = 1;
+  for (uint64_t number = 1; number <= kPackets; ++number) {
+    std::memcpy(header.bytes, &number, sizeof(number));
+    while (!ring.sender.push_retractable(&header, &nothing, 1, 0, names[number])) continue;
+    if (number % 7) continue;
+    for (; oldest <= number; ++oldest) {
+      if (!ring.sender.retract(names[oldest])) {  // it was taken: the answer follows
+        while (answered.load(std::memory_order_acquire) < oldest) continue;
+        continue;
+      }
+      const bool gives_back = oldest % 5 == 0;
+      if (!gives_back) {
+        ck_assert_uint_eq(oldest, ++executed);
+        ++spared;
+      }
+      ring.sender.retracted(names[oldest], !gives_back);
+      if (gives_back) break;
+    }
+  }
+  receiver.join();
+  ck_assert_uint_eq(executed, kPackets);
+  ck_assert_uint_gt(spared, 0);
+}
+END_TEST
+
 START_TEST(two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers) {
   stress(true, kStarts[_i], 5'000);
   stress(false, kStarts[_i], 20'000);
@@ -253,6 +338,9 @@ Suite* suite() {
   tcase_add_test(tc, a_waiting_sender_is_reported_once);
   tcase_add_test(tc, an_impossible_length_is_noticed);
   tcase_add_loop_test(tc, random_bytes_in_a_ring_lead_nowhere_outside_it, 0, 4);
+  tcase_add_loop_test(tc, a_packet_is_delivered_or_taken_back, 0, starts);
+  tcase_add_test(tc, what_may_be_skipped_fills_half_a_ring);
+  tcase_add_loop_test(tc, two_threads_execute_each_packet_once_in_order, 0, 2);
   tcase_add_loop_test(tc, two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers, 0,
                       starts);
   suite_add_tcase(suite, tc);

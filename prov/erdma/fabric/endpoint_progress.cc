@@ -35,7 +35,7 @@ bool Endpoint::slept_on() const noexcept {
 bool Endpoint::arm() noexcept {
   if (!x_engine || !owned()) return true;
   x_attention |= kArmed;
-  if (x_transports.arm()) return true;
+  if (x_engine->spare_targets() == 0 && x_transports.arm()) return true;
   // The promise made to others who sleep is void.
   wake_sleepers();
   return false;

@@ -134,7 +134,8 @@ void Engine::backlog(Peer& peer) noexcept {
 int Engine::work_off(Peer& peer) noexcept {
   const bool room =
       flush_controls(peer) && flush_deliveries(peer) && flush_services(peer) && flush_sends(peer);
-  if (peer.backlogged()) return room ? 1 : 0;
+  const int spared = peer.retractable > 0 ? mind_retractable(peer) : 0;
+  if (peer.backlogged()) return spared + (room && peer.waiting() ? 1 : 0);
   util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.update_direct();
   return 1;

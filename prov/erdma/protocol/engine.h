@@ -151,6 +151,9 @@ class Engine final : public transport::Sink {
 
   /// The endpoint closes: no peer touches the caller's memory any more.
   void withdraw_all() noexcept;
+  /// Nobody may call progress() for a while: what waits for a peer that does not look, and can be
+  /// done without it, is done. Returns how many operations were.
+  int spare_targets() noexcept;
   /// After that: what it had to do with the shared receive context ends.
   void leave_shared() noexcept;
 
@@ -269,7 +272,7 @@ class Engine final : public transport::Sink {
   bool keep_operands(Send& send, const OneSidedArgs& args) noexcept;
   int launch_one_sided(Send& send) noexcept;
   int send_segments(Send& send) noexcept;
-  int send_transfer(Send& send, bool exposed) noexcept;
+  int send_transfer(Send& send, bool exposed, uint64_t* packet = nullptr) noexcept;
   int gather_from_device(const Buffers& memory, std::byte* to) noexcept;
   int send_atomic(Send& send) noexcept;
   int send_atomic_part(Send& send) noexcept;
@@ -311,6 +314,10 @@ class Engine final : public transport::Sink {
   Grant* permitting_grant(const Send& send) noexcept;
   void read_one_byte(Send& send, const Grant& grant) noexcept;
   void retry_direct(Send& send, int status) noexcept;
+  int launch_retractable(Send& send) noexcept;
+  int mind_retractable(Peer& peer) noexcept;
+  int spare_target(Peer& peer) noexcept;
+  bool retract(Send& send) noexcept;
   Grant* usable_grant(const Send& send) noexcept;
   bool overtakes_read(const Send& send) const noexcept;
   void leave_way(Send& send) noexcept;

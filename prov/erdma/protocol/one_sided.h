@@ -57,7 +57,11 @@ struct Grants {
   std::unordered_map<uint64_t, Grant> ours;      ///< by the peer's key
   std::unordered_map<uint64_t, Granted> theirs;  ///< our regions, by key
   uint32_t reads = 0;  ///< small ones of ours under way: what must not overtake them waits
-  bool tardy = false;  ///< let a revocation wait for too long: the next is not waited for
+  // Small operations that a packet carries, as long as the peer looks at it soon.
+  uint32_t polls = 0;       ///< since the last answer
+  uint32_t pause = 0;       ///< operations that are to go without
+  uint32_t next_pause = 0;  ///< half of what the next retraction brings
+  bool tardy = false;       ///< let a revocation wait for too long: the next is not waited for
 };
 
 /// The initiator's side of a one-sided Send.
@@ -70,6 +74,7 @@ struct OneSided {
   bool until_placed = false;  ///< FI_DELIVERY_COMPLETE
   bool device = false;        ///< some of the memory here is not the host's
   enum class Way : uint8_t { none, packets, direct } way = Way::none;  ///< once it is under way
+  uint64_t packet = 0;  ///< that can be retracted; 0 = there is none
 
   // Atomics. Operands, then what to compare with, lie in the Send's copy or in `small`.
   uint8_t flags = 0;  ///< wire::kFetch, wire::kCompare

@@ -76,7 +76,9 @@ inline Grant* Engine::permitting_grant(const Send& send) noexcept {
 /// -FI_EOPNOTSUPP: by packets. -FI_EAGAIN: nothing happened.
 int Engine::launch_direct(Send& send) noexcept {
   Grant* const grant = usable_grant(send);
-  return grant ? access(send, *grant) : -FI_EOPNOTSUPP;
+  if (!grant) return -FI_EOPNOTSUPP;
+  if (const int rc = launch_retractable(send); rc != -FI_EOPNOTSUPP) return rc;
+  return access(send, *grant);
 }
 
 int Engine::access(Send& send, Grant& granted) noexcept {
@@ -145,6 +147,10 @@ void Engine::leave_way(Send& send) noexcept {
   Peer& peer = *send.peer;
   const OneSided& op = *send.one_sided;
   if (op.way == OneSided::Way::packets) --peer.one_sided_packets;
+  if (op.packet) {
+    --peer.retractable;
+    peer.grants->polls = peer.grants->pause = peer.grants->next_pause = 0;
+  }
   if (op.way != OneSided::Way::direct) return;
   if (op.op == wire::Op::read && is_ordered(send)) --peer.grants->reads;
   const uint64_t key = op.segments[0].key;

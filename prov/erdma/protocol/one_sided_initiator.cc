@@ -36,10 +36,13 @@ struct Payload {
   }
 };
 
-int send_packet(transport::Link& link, const wire::OneSidedHeader& header,
-                const Payload& payload) noexcept {
+/// `packet`: where the name goes of one that can be retracted; null: it need not be.
+int send_packet(transport::Link& link, const wire::OneSidedHeader& header, const Payload& payload,
+                uint64_t* packet = nullptr) noexcept {
   transport::Header encoded;
   std::memcpy(&encoded, &header, sizeof(encoded));
+  if (packet)
+    return link.send_retractable(encoded, payload.iov, payload.count, payload.length, *packet);
   return link.send(encoded, payload.iov, payload.count, payload.length, transport::SendHint::none);
 }
 
@@ -139,7 +142,7 @@ int Engine::send_segments(Send& send) noexcept {
 }
 
 /// A write or a read. -FI_EAGAIN: nothing happened.
-int Engine::send_transfer(Send& send, bool exposed) noexcept {
+int Engine::send_transfer(Send& send, bool exposed, uint64_t* packet) noexcept {
   transport::Link& link = *send.peer->link;
   const Buffers& memory = send.buffers;
   const bool writes = send.one_sided->op == wire::Op::write;
@@ -168,7 +171,7 @@ int Engine::send_transfer(Send& send, bool exposed) noexcept {
       payload.add(memory.iov[i].iov_base, memory.iov[i].iov_len);
   }
   const util::PoolHandle id = x_sends.handle(send);
-  const int rc = send_packet(link, header_of(*send.one_sided, id, flags), payload);
+  const int rc = send_packet(link, header_of(*send.one_sided, id, flags), payload, packet);
   // Not kept: what waits may take another link, where the exposure means nothing.
   if (rc != 0 && exposed) {
     link.withdraw(send.exposure);

@@ -26,9 +26,12 @@ class Peer : public util::ListHook<BacklogTag> {
   void update_direct() noexcept {
     direct = link && !told_to_hold && queued.empty() && controls.empty();
   }
-  bool backlogged() noexcept {
+  /// Something waits for room on the link.
+  bool waiting() noexcept {
     return !queued.empty() || !controls.empty() || !starting.empty() || !services.empty();
   }
+  /// Every progress() is to look at it.
+  bool backlogged() noexcept { return waiting() || retractable > 0; }
 
   transport::Link* link = nullptr;
   uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of its messages
@@ -57,6 +60,7 @@ class Peer : public util::ListHook<BacklogTag> {
   uint8_t segment_count = 0;
   std::unique_ptr<Grants> grants;  ///< null until there were some
   uint32_t one_sided_packets = 0;  ///< operations of ours in flight that packets carry
+  uint32_t retractable = 0;        ///< of them those with a packet that can be retracted
 
   Engine* engine = nullptr;   ///< whose peer it is
   const Peer* source = this;  ///< what its messages are matched by: with a shared receive context

@@ -193,6 +193,19 @@ class Link {
     return (void)remote, (void)local, (void)count, (void)token, (void)until_placed, -FI_EOPNOTSUPP;
   }
 
+  /// send() of a packet that can be taken back as long as the peer has not looked at it; `packet`
+  /// names it. -FI_EOPNOTSUPP: not over this link, or not now.
+  [[nodiscard]] virtual int send_retractable(const Header& header, const iovec* payload,
+                                             size_t count, size_t length,
+                                             uint64_t& packet) noexcept {
+    return (void)header, (void)payload, (void)count, (void)length, (void)packet, -FI_EOPNOTSUPP;
+  }
+  /// True: the peer has not looked at it, and gets nothing that was sent after it until
+  /// retracted(): soon. False: the peer has it.
+  virtual bool retract(uint64_t packet) noexcept { return (void)packet, false; }
+  /// `executed`: the peer never gets it. Else as if nothing had happened.
+  virtual void retracted(uint64_t packet, bool executed) noexcept { (void)packet, (void)executed; }
+
   /// The peer broke the protocol's rules: nothing more is delivered from it, and on_link_down()
   /// with this status follows in a later poll().
   virtual void fail(int status) noexcept = 0;

@@ -42,6 +42,7 @@ int InChannel::drain(Sink& sink) noexcept {
     if (entry.kind == Kind::packet) [[likely]] {
       sink.on_packet(x_link, entry.header, entry.payload, entry.length);
     } else if (const Next next = handle(entry, sink); next != Next::more) {
+      if (next == Next::wait) break;
       if (next == Next::broken) x_core.break_link(x_link, "its ring holds an invalid entry");
       return count + 1;
     }
@@ -77,6 +78,14 @@ InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) noexcept {
     case Kind::write_source:
     case Kind::write_done:
       return x_link.on_write_entry(entry, sink) ? Next::more : Next::broken;
+    case Kind::retractable:
+      if (!x_current->take()) return Next::wait;
+      sink.on_packet(x_link, entry.header, entry.payload, entry.length);
+      return Next::more;
+    case Kind::retracted:
+      return Next::wait;
+    case Kind::skipped:
+      return Next::more;
     default:
       return Next::broken;
   }

@@ -101,7 +101,7 @@ class InChannel final : private BulkMemory, private Sink {
     util::Pool<Moving, 8> moving;
     Sink* sink = nullptr;  ///< while they are polled
   };
-  enum class Next : uint8_t { more, switched, broken };
+  enum class Next : uint8_t { more, switched, broken, wait };
 
   int back_bounce() noexcept override;
   bool bounce_affordable() const noexcept override;

@@ -43,6 +43,11 @@ enum class Kind : uint8_t {
   write_target,  ///< header: token; payload: the receiver's Exposure. write_source follows.
   write_source,  ///< payload: the sender's Exposure; header: token, length
   write_done,    ///< header: token, status
+  // A packet that its sender may take back; only in hot rings, never in the byte ring.
+  retractable,  ///< whoever is first makes it one of the next three
+  taken,        ///< by the receiver
+  retracted,    ///< by the sender, who says soon what becomes of it: retractable, or skipped
+  skipped,      ///< the receiver goes on to the next
 };
 
 /// No kind that fits a stamp.
@@ -103,7 +108,7 @@ constexpr uint64_t layout_fingerprint() noexcept {
                             kPayloadEnd,
                             kMaxEager,
                             kRestart,
-                            uint64_t(Kind::write_done),
+                            uint64_t(Kind::skipped),
                             sizeof(Slot),
                             offsetof(Slot, header),
                             offsetof(Slot, payload),

@@ -41,8 +41,33 @@ void ShmLink::after_push() noexcept {
   wake_if_asleep(*x_wake, x_wake_fd);
 }
 
+int ShmLink::send_retractable(const Header& header, const iovec* payload, size_t count,
+                              size_t length, uint64_t& packet) noexcept {
+  if (!x_ring || length > kSlotPayload) return -FI_EOPNOTSUPP;
+  if (x_cold) {
+    ask_for_hot();
+    return -FI_EOPNOTSUPP;
+  }
+  uint32_t sequence = 0;
+  if (!x_ring->push_retractable(&header, payload, count, length, sequence)) return -FI_EAGAIN;
+  packet = uint64_t(x_out->hot_count) << 32 | sequence;
+  x_counters.ring_bytes += length;
+  after_push();
+  return 0;
+}
+
+// In a ring that was given up, everything has been taken, or will be.
+bool ShmLink::retract(uint64_t packet) noexcept {
+  return x_ring && !x_cold && packet >> 32 == x_out->hot_count && x_ring->retract(uint32_t(packet));
+}
+
+void ShmLink::retracted(uint64_t packet, bool executed) noexcept {
+  x_ring->retracted(uint32_t(packet), executed);
+}
+
 // Lost when the socket is full: then the receiver sees by itself that much is sent.
-void ShmLink::request_promotion() noexcept {
+void ShmLink::ask_for_hot() noexcept {
+  if (std::exchange(x_out->asked_for_hot, true)) return;
   const Control ask{ControlType::promote, 0};
   (void)send_message(x_out->connection->socket.get(), &ask, sizeof(ask));
 }
@@ -84,6 +109,7 @@ void ShmLink::offer_hot(Segment segment) noexcept {
   if (out.hot) return;
   out.hot.reset(new (std::nothrow) HotOut);
   if (!out.hot) return;  // as if the offer had been lost
+  ++out.hot_count;
   out.hot->segment = std::move(segment);
   out.hot->ring =
       RingSender(RingMemory::hot(out.hot->segment.as<HotSegment>()), 0, x_core.options().streaming);
@@ -124,7 +150,7 @@ int ShmLink::expose(const iovec* memory, size_t count, size_t length, Access acc
   if (access == Access::remote_write) return expose_target(memory, count, length, exposure);
   if (!out_up() || ending()) return not_ready();
   if (const int rc = begin_bulk()) return rc;
-  if (x_cold && !std::exchange(x_out->asked_for_hot, true)) request_promotion();
+  if (x_cold) ask_for_hot();
   const int rc = x_out->bulk->expose(memory, count, length, exposure);
   if (!rc) x_core.add_bulk_out(*this);
   return rc;

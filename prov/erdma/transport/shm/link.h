@@ -43,6 +43,10 @@ class ShmLink final : public Link {
                   uint64_t token) noexcept override;
   int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
                    bool until_placed) noexcept override;
+  int send_retractable(const Header& header, const iovec* payload, size_t count, size_t length,
+                       uint64_t& packet) noexcept override;
+  bool retract(uint64_t packet) noexcept override;
+  void retracted(uint64_t packet, bool executed) noexcept override;
   void fail(int status) noexcept override;
   void hold(bool on) noexcept override;
   bool left() const noexcept override { return x_in && x_in->sender_left(); }
@@ -131,7 +135,7 @@ class ShmLink final : public Link {
   int no_room(size_t length) noexcept;
   void after_push() noexcept;
   void use_ring() noexcept;
-  void request_promotion() noexcept;
+  void ask_for_hot() noexcept;
   int begin_bulk() noexcept;
   int access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
              uint64_t token) noexcept;

@@ -25,11 +25,12 @@ struct OutChannel {
   Segment chunk_segment, bulk_segment;
   RingSender cold;
   std::unique_ptr<HotOut> hot;
+  uint32_t hot_count = 0;  ///< rings so far: part of what names a packet there
   Borrowing borrowing;
   uint32_t ring = 0;           ///< index of the cold one
   bool to_hot = false;         ///< a switch to the hot ring is due: no room for the entry yet
   bool to_cold = false;        ///< or back
-  bool asked_for_hot = false;  ///< because of large messages
+  bool asked_for_hot = false;  ///< before having sent a lot
   bool down = false;
   unsigned bulk_polls = 0;        ///< before bulk_segment was there
   unsigned yields = 0;            ///< by then

@@ -28,6 +28,46 @@ bool RingSender::refresh() noexcept {
   return x_head != x_limit;
 }
 
+namespace {
+
+Kind kind_of(uint64_t stamp) noexcept {
+  return Kind(stamp >> 56 & 0x7f);
+}
+uint64_t with_kind(uint64_t stamp, Kind kind) noexcept {
+  return (stamp & ~(uint64_t(0x7f) << 56)) | uint64_t(kind) << 56;
+}
+/// Who is first changes the kind, and with it what the other may do.
+bool change_kind(std::atomic<uint64_t>& stamp, uint32_t sequence, Kind to) noexcept {
+  uint64_t seen = stamp.load(std::memory_order_acquire);
+  return uint32_t(seen) == sequence && kind_of(seen) == Kind::retractable &&
+         stamp.compare_exchange_strong(seen, with_kind(seen, to), std::memory_order_acq_rel);
+}
+
+}  // namespace
+
+bool RingSender::push_retractable(const void* header, const iovec* payload, size_t count,
+                                  size_t length, uint32_t& sequence) noexcept {
+  if (!room_for(x_memory.count / 2) || !push(Kind::retractable, header, payload, count, length))
+    return false;
+  sequence = x_head;
+  return true;
+}
+
+bool RingSender::retract(uint32_t sequence) noexcept {
+  return change_kind(x_memory.slots[(sequence - 1) & x_mask].stamp, sequence, Kind::retracted);
+}
+
+void RingSender::retracted(uint32_t sequence, bool executed) noexcept {
+  std::atomic<uint64_t>& stamp = x_memory.slots[(sequence - 1) & x_mask].stamp;
+  const uint64_t seen = stamp.load(std::memory_order_relaxed);
+  stamp.store(with_kind(seen, executed ? Kind::skipped : Kind::retractable),
+              std::memory_order_release);
+}
+
+bool RingReceiver::take() noexcept {
+  return change_kind(x_memory.slots[x_tail & x_mask].stamp, x_tail + 1, Kind::taken);
+}
+
 bool RingSender::drained() noexcept {
   refresh();
   return uint32_t(x_seen) == x_head;

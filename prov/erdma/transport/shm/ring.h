@@ -106,6 +106,13 @@ class RingSender {
     return true;
   }
 
+  /// Pushes a packet that may be taken back, of the name `sequence`. False = no room: no more than
+  /// half of the ring is filled with what may have to be skipped. `length` ≤ kSlotPayload.
+  bool push_retractable(const void* header, const iovec* payload, size_t count, size_t length,
+                        uint32_t& sequence) noexcept;
+  bool retract(uint32_t sequence) noexcept;
+  void retracted(uint32_t sequence, bool executed) noexcept;
+
   /// True if at least `slots` entries without long payload fit.
   bool room_for(uint32_t slots) noexcept {
     return x_limit - x_head >= slots || (refresh(), x_limit - x_head >= slots);
@@ -173,6 +180,9 @@ class RingReceiver {
       find_bytes(entry, word);
     return true;
   }
+  /// The entry that next() gave is retractable: it is delivered now. False: its sender took it
+  /// back.
+  bool take() noexcept;
   /// The header of the entry after the one that next() gave; null = there is none yet.
   const std::byte* following() const noexcept {
     const Slot& slot = x_memory.slots[(x_tail + 1) & x_mask];

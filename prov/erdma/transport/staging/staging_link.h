@@ -46,6 +46,16 @@ class StagingLink final : public Link {
                   uint64_t token) noexcept override;
   int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
                    bool until_placed) noexcept override;
+  /// Of host memory: device memory is not sent this way.
+  int send_retractable(const Header& header, const iovec* payload, size_t count, size_t length,
+                       uint64_t& packet) noexcept override {
+    if (device_memory().any_device(payload, count)) return -FI_EOPNOTSUPP;
+    return x_inner.send_retractable(header, payload, count, length, packet);
+  }
+  bool retract(uint64_t packet) noexcept override { return x_inner.retract(packet); }
+  void retracted(uint64_t packet, bool executed) noexcept override {
+    x_inner.retracted(packet, executed);
+  }
   void fail(int status) noexcept override { x_inner.fail(status); }
   bool met() const noexcept override { return x_inner.met(); }
   bool left() const noexcept override { return x_inner.left(); }
