@@ -41,6 +41,17 @@ bool has_direct(Pair& pair) {
   return pair.a_to_b().lends_memory();
 }
 
+bool has_short(Pair& pair, const Opened& there, transport::DeviceAddress& first) {
+  Exposure nonsense;
+  nonsense.size = 3;
+  ck_assert(!pair.b_to_a().resolve(nonsense, first));
+  if (pair.b_to_a().resolve(there.described, first)) return true;
+  std::byte byte{};
+  ck_assert_int_ne(pair.b_to_a().read_short(first, &byte, 1, 0), 0);
+  ck_assert_int_ne(pair.b_to_a().write_short(first, &byte, 1, 0), 0);
+  return false;
+}
+
 bool skips_direct(Pair& pair) {
   if (has_direct(pair)) return false;
   std::byte byte{};
@@ -91,16 +102,48 @@ START_TEST(direct_access_moves_any_number_of_bytes) {
 }
 END_TEST
 
+START_TEST(the_short_way_moves_what_always_fits_a_packet) {
+  Pair pair;
+  make(pair, _i);
+  if (skips_direct(pair)) return;
+  Opened there(pair, 200);
+  transport::DeviceAddress first;
+  if (!has_short(pair, there, first)) return;
+  first.address += 50;
+  for (size_t size = 1; size <= transport::kAlwaysEager; ++size) {
+    const auto source = pattern(size, unsigned(size));
+    size_t before = pair.b.sink->dones.size();
+    ck_assert_int_eq(pair.b_to_a().write_short(first, source.data(), size, size), 0);
+    expect_done(pair, before, size);
+    std::vector<std::byte> back(size + 1);
+    before = pair.b.sink->dones.size();
+    ck_assert_int_eq(pair.b_to_a().read_short(first, back.data(), size, size + 100), 0);
+    expect_done(pair, before, size + 100);
+    ck_assert(std::equal(source.begin(), source.end(), back.begin()));
+    ck_assert(std::equal(source.begin(), source.end(), there.bytes.begin() + 50));
+    ck_assert(back[size] == std::byte{} && there.bytes[49] == std::byte{});
+    ck_assert(there.bytes[50 + size] == std::byte{});
+  }
+}
+END_TEST
+
 START_TEST(a_packet_finds_what_was_written_directly_before_it) {
   Pair pair;
   make(pair, _i);
   if (skips_direct(pair)) return;
   Opened there(pair, 64);
+  transport::DeviceAddress first;
+  const bool both = has_short(pair, there, first);
+  first.address += 8;
   const size_t before = pair.a.sink->packets.size();
   uint64_t next = 1, seen = 0;
-  const auto all_came = [&] {
+  const auto write = [&] {
     const iovec iov{&next, 8};
-    if (next <= 500 && !access(pair, false, {there.described, 8, 8}, &iov, 1, 1)) {
+    return both && next % 2 ? pair.b_to_a().write_short(first, &next, 8, 1)
+                            : access(pair, false, {there.described, 8, 8}, &iov, 1, 1);
+  };
+  const auto all_came = [&] {
+    if (next <= 500 && !write()) {
       ck_assert_int_eq(pair.send(pair.b_to_a(), next, nullptr, 0), 0);
       ++next;
     }
@@ -115,17 +158,23 @@ START_TEST(a_packet_finds_what_was_written_directly_before_it) {
 }
 END_TEST
 
-START_TEST(direct_operations_that_find_no_room_are_done_once_tried_again) {
+void find_no_room(int factory, bool by_short) {
   Pair pair;
-  make(pair, _i);
+  make(pair, factory);
   if (skips_direct(pair)) return;
   Opened there(pair, 4096);
+  transport::DeviceAddress first;
+  if (!has_short(pair, there, first) && by_short) return;
+  first.address += 8;
   const size_t before = pair.b.sink->dones.size();
   std::vector<uint64_t> values(1000);
   unsigned refused = 0;
   for (uint64_t i = 0; i < values.size(); ++i) {
     const iovec iov{&values[i], 8};
     const auto post = [&] {
+      if (by_short)
+        return i % 2 ? pair.b_to_a().read_short(first, &values[i], 8, i)
+                     : pair.b_to_a().write_short(first, &values[i], 8, i);
       return access(pair, i % 2, {there.described, 8, 8}, &iov, 1, i, i % 4 == 0);
     };
     if (i % 2 == 0) values[i] = i;
@@ -145,6 +194,15 @@ START_TEST(direct_operations_that_find_no_room_are_done_once_tried_again) {
   }
   // A read sees the write before it.
   for (size_t i = 1; i < values.size(); i += 2) ck_assert_uint_ge(values[i], i - 1);
+}
+
+START_TEST(direct_operations_that_find_no_room_are_done_once_tried_again) {
+  find_no_room(_i, false);
+}
+END_TEST
+
+START_TEST(those_of_the_short_way_too) {
+  find_no_room(_i, true);
 }
 END_TEST
 
@@ -208,6 +266,32 @@ START_TEST(what_was_recalled_is_not_touched) {
 }
 END_TEST
 
+START_TEST(the_short_way_to_memory_that_was_closed_costs_the_link) {
+  for (const bool write : {false, true}) {
+    Pair pair;
+    make(pair, _i);
+    if (skips_direct(pair)) return;
+    Opened there(pair, 8);
+    transport::DeviceAddress first;
+    if (!has_short(pair, there, first)) return;
+    there.memory.reset();
+    uint64_t local = 7;
+    const size_t before = pair.b.sink->dones.size();
+    ck_assert_int_eq(write ? pair.b_to_a().write_short(first, &local, 8, 5)
+                           : pair.b_to_a().read_short(first, &local, 8, 5),
+                     0);
+    ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));
+    ck_assert_uint_eq(pair.b.sink->dones.size(), before + 1);
+    ck_assert_uint_eq(pair.b.sink->dones.back().token, 5);
+    // What the link says: the operation itself can't know better.
+    ck_assert_int_eq(pair.b.sink->dones.back().status, pair.b.sink->downs.front().status);
+    ck_assert_uint_eq(pair.b.sink->downs.front().dones_before, before + 1);
+    ck_assert(there.bytes == std::vector<std::byte>(8));
+    ck_assert_uint_eq(local, 7);
+  }
+}
+END_TEST
+
 START_TEST(a_range_beyond_what_was_described_is_refused) {
   Pair pair;
   make(pair, _i);
@@ -234,6 +318,9 @@ Suite* suite() {
   TCase* tc = tcase_create("rules");
   tcase_set_timeout(tc, 120);
   const TTest* const tests[] = {direct_access_moves_any_number_of_bytes,
+                                the_short_way_moves_what_always_fits_a_packet,
+                                those_of_the_short_way_too,
+                                the_short_way_to_memory_that_was_closed_costs_the_link,
                                 a_packet_finds_what_was_written_directly_before_it,
                                 direct_operations_that_find_no_room_are_done_once_tried_again,
                                 memory_that_was_closed_is_not_touched_and_costs_the_link,

@@ -76,6 +76,12 @@ struct RemoteRange {
   uint64_t length;         ///< bytes, at least 1
 };
 
+/// Open memory of a peer as the device names it: what of an Exposure the short way needs.
+struct DeviceAddress {
+  uint64_t address = 0;
+  uint32_t key = 0;
+};
+
 /// Answer of Link::settle().
 inline constexpr int kSettling = 1;
 /// Answer of Link::read_direct(), write_direct(): it is over, no on_done() follows.
@@ -205,6 +211,22 @@ class Link {
   virtual bool retract(uint64_t packet) noexcept { return (void)packet, false; }
   /// `executed`: the peer never gets it. Else as if nothing had happened.
   virtual void retracted(uint64_t packet, bool executed) noexcept { (void)packet, (void)executed; }
+
+  /// False: no short way there. True: `first` names the first byte of that open memory.
+  virtual bool resolve(const Exposure& memory, DeviceAddress& first) noexcept {
+    return (void)memory, (void)first, false;
+  }
+  /// The short way of read_direct() and write_direct(), without `until_placed`: 1 to kAlwaysEager
+  /// bytes, one piece of host memory, and an address that is the caller's to check. Anything but 0:
+  /// nothing happened, and the long way knows more.
+  [[nodiscard]] virtual int read_short(DeviceAddress remote, void* local, size_t length,
+                                       uint64_t token) noexcept {
+    return (void)remote, (void)local, (void)length, (void)token, -FI_EOPNOTSUPP;
+  }
+  [[nodiscard]] virtual int write_short(DeviceAddress remote, const void* local, size_t length,
+                                        uint64_t token) noexcept {
+    return (void)remote, (void)local, (void)length, (void)token, -FI_EOPNOTSUPP;
+  }
 
   /// The peer broke the protocol's rules: nothing more is delivered from it, and on_link_down()
   /// with this status follows in a later poll().

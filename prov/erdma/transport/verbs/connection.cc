@@ -274,7 +274,8 @@ void Connection::resume() noexcept {
 }
 
 bool Connection::quiet() noexcept {
-  return x_moving.empty() && x_waiting.empty() && x_streams.empty() && x_answers.empty();
+  return x_moving.empty() && x_waiting.empty() && x_streams.empty() && x_answers.empty() &&
+         x_shorts == 0;
 }
 
 bool Connection::may_retire() noexcept {

@@ -79,6 +79,11 @@ class Connection final : public util::ListHook<DirtyTag> {
   void begin(Transfer& transfer) noexcept;
   /// A short transfer at once, which is in this list then. -FI_EAGAIN: nothing happened.
   [[nodiscard]] int post_direct(Transfer& transfer) noexcept;
+  /// As those of Link.
+  [[nodiscard]] int read_short(DeviceAddress remote, void* local, size_t length,
+                               uint64_t token) noexcept;
+  [[nodiscard]] int write_short(DeviceAddress remote, const void* local, size_t length,
+                                uint64_t token) noexcept;
   void want_more() noexcept { x_flags |= kWantsMore; }
   void due(Due packets) noexcept;
   void post_heartbeat() noexcept;
@@ -185,6 +190,11 @@ class Connection final : public util::ListHook<DirtyTag> {
   void on_direct(const Work& work, bool success, Sink& sink) noexcept;
   void on_flush(const Work& work, bool success, Sink& sink) noexcept;
 
+  // short.cc
+  int submit(ibv_send_wr& request) noexcept;
+  void on_short(const Work& work, bool success, Sink& sink) noexcept;
+  void keep_failed(uint64_t token, Sink& sink) noexcept;
+
   // staged.cc
   bool request_staged(Transfer& transfer) noexcept;
   bool push_staged(Transfer& transfer) noexcept;
@@ -227,6 +237,7 @@ class Connection final : public util::ListHook<DirtyTag> {
   unsigned x_pieces = 0;       ///< of transfers, in flight
   uint64_t x_piece_bytes = 0;  ///< of those
   unsigned x_reads = 0;
+  unsigned x_shorts = 0;  ///< reads and writes of the short way, in flight
   unsigned x_answers_queued = 0;
   uint64_t x_heartbeat_address = 0;
   uint32_t x_heartbeat_rkey = 0;

@@ -104,6 +104,7 @@ void Connection::first_packet() noexcept {
 void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {
   const bool known = x_send.complete(wc.wr_id, [&](const Work& posted) {
     if (posted.type == Work::Type::packet) return;
+    if (posted.type >= Work::Type::read) return on_short(posted, true, sink);
     const Work work = posted;  // its place may be taken during an upcall
     on_work(work, true, sink);
   });
@@ -149,6 +150,10 @@ void Connection::on_work(const Work& work, bool success, Sink& sink) noexcept {
       return on_flush(work, success, sink);
     case Work::Type::heartbeat:
       if (success) x_heartbeat_pending = false;
+      return;
+    case Work::Type::read:
+    case Work::Type::write:
+      return on_short(work, success, sink);
   }
 }
 

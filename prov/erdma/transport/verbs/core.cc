@@ -92,7 +92,9 @@ int Core::make_descriptors() noexcept {
 /// Two regions, as the key of the one goes to every peer: it admits READs only.
 int Core::make_heartbeat_memory() noexcept {
   if (const int rc = x_target_slab.make(x_device, 1, 64, IBV_ACCESS_REMOTE_READ)) return rc;
-  if (const int rc = x_sink_slab.make(x_device, 1, 64, Device::kSinkAccess)) return rc;
+  if (const int rc =
+          x_sink_slab.make(x_device, ReadSinks::kSlots, kAlwaysEager, Device::kSinkAccess))
+    return rc;
   x_heartbeat = {uint64_t(x_target_slab.slot(0)), x_target_slab.lkey(), x_target_slab.rkey(),
                  uint64_t(x_sink_slab.slot(0)), x_sink_slab.lkey()};
   const Prefix ready{Kind::ready, 0, 0, 0};

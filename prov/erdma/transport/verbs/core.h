@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,26 @@
 #include "util/fd.h"
 
 namespace erdma::transport::verbs {
+
+/// Where READs of the short way go, kAlwaysEager bytes each: the rest of the page that takes those
+/// of heartbeats.
+class ReadSinks {
+ public:
+  static constexpr uint32_t kNone = 64;
+  static constexpr uint32_t kSlots = 64;  ///< of the slab, the first included
+
+  uint32_t acquire() noexcept {
+    if (!x_free) [[unlikely]]
+      return kNone;
+    const auto slot = uint32_t(std::countr_zero(x_free));
+    x_free &= x_free - 1;
+    return slot;
+  }
+  void release(uint32_t slot) noexcept { x_free |= uint64_t(1) << slot; }
+
+ private:
+  uint64_t x_free = ~uint64_t(1);  ///< the first is that of heartbeats
+};
 
 /// Makes the connector of a transport: Connector::start, or a test's.
 using StartConnector = util::Result<std::unique_ptr<Connector>> (*)(const ConnectorConfig& config);
@@ -70,6 +91,7 @@ class Core final : public ConnectionFactory {
   BlockPool& bounce_blocks() noexcept { return x_bounce_blocks; }
   Chain& chain() noexcept { return x_chain; }
   const HeartbeatMemory& heartbeat() const noexcept { return x_heartbeat; }
+  ReadSinks& read_sinks() noexcept { return x_read_sinks; }
   util::Pool<Transfer>& transfers() noexcept { return x_transfers; }
   util::Pool<Exposed>& exposures() noexcept { return x_exposures; }
   util::Pool<Stream>& streams() noexcept { return x_streams; }
@@ -166,6 +188,7 @@ class Core final : public ConnectionFactory {
   BlockPool x_bounce_blocks;
   Slab x_target_slab, x_sink_slab;
   HeartbeatMemory x_heartbeat;
+  ReadSinks x_read_sinks;
   util::Pool<Transfer> x_transfers;
   util::Pool<Exposed> x_exposures;
   util::Pool<Stream> x_streams;

@@ -55,6 +55,11 @@ class VerbsLink final : public Link {
                    bool until_placed) noexcept override {
     return direct(remote, local, count, token, false, until_placed);
   }
+  bool resolve(const Exposure& memory, DeviceAddress& first) noexcept override;
+  int read_short(DeviceAddress remote, void* local, size_t length,
+                 uint64_t token) noexcept override;
+  int write_short(DeviceAddress remote, const void* local, size_t length,
+                  uint64_t token) noexcept override;
   void fail(int status) noexcept override;
   bool met() const noexcept override { return x_met; }
 

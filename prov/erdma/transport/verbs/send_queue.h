@@ -26,12 +26,18 @@ struct WorkId {
 /// What a posted work request holds until it is complete.
 struct Work {
   /// direct: a short READ or WRITE that is the whole transfer; flush: the READ at the end of a
-  /// transfer's WRITEs.
-  enum class Type : uint8_t { packet, block, piece, direct, flush, heartbeat } type;
-  uint32_t bytes;          ///< piece
-  BlockPool::Block block;  ///< block; piece that bounces; direct that has one
-  Transfer* transfer;      ///< piece, direct, flush
-  uint64_t offset;         ///< piece: within the transfer
+  /// transfer's WRITEs; read, write: of the short way, which has no transfer.
+  enum class Type : uint8_t { packet, block, piece, direct, flush, heartbeat, read, write } type;
+  uint32_t bytes;          ///< piece, read, write
+  BlockPool::Block block;  ///< block; piece that bounces; direct that has one; read: a ReadSink's
+  union {
+    Transfer* transfer;  ///< piece, direct, flush
+    void* local;         ///< read: where it is to go
+  };
+  union {
+    uint64_t offset;  ///< piece: within the transfer
+    uint64_t token;   ///< read, write
+  };
 };
 
 /// Our account of one send queue. The device counts its own building blocks and frees them only
