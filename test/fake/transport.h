@@ -43,6 +43,7 @@ struct Behaviour {
   bool offers = false;       ///< expose() makes offers where it may
   bool takes_offers = true;  ///< read() does
   bool opens = false;        ///< direct access exists
+  bool has_short = true;     ///< and the short way of it
   bool hold_direct = false;  ///< it stays pending: reads are not executed, writes are not reported
   int direct_refusal = 0;    ///< what it returns at once
   bool settles = false;      ///< what was moved is visible later, when poll() says so
@@ -128,6 +129,21 @@ class Transport final : public transport::Transport {
                      uint64_t token, bool until_placed) noexcept override {
       return direct(remote, local, count, token, false, until_placed);
     }
+    bool resolve(const transport::Exposure& memory,
+                 transport::DeviceAddress& first) noexcept override {
+      if (!x_owner.behaviour.has_short || memory.size != sizeof(first.key)) return false;
+      std::memcpy(&first.key, memory.bytes, sizeof(first.key));
+      first.address = kOpenFrom;
+      return true;
+    }
+    int read_short(transport::DeviceAddress remote, void* local, size_t length,
+                   uint64_t token) noexcept override {
+      return by_short(remote, {local, length}, token, true);
+    }
+    int write_short(transport::DeviceAddress remote, const void* local, size_t length,
+                    uint64_t token) noexcept override {
+      return by_short(remote, {const_cast<void*>(local), length}, token, false);
+    }
     void fail(int status) noexcept override { failed = status; }
     bool met() const noexcept override { return up_once; }
     void hold(bool on) noexcept override { held = on; }
@@ -149,6 +165,7 @@ class Transport final : public transport::Transport {
     };
     std::deque<Direct> directs;  ///< to be reported
     size_t direct_count = 0;
+    size_t short_count = 0;  ///< of those
 
     std::deque<std::vector<std::byte>> inbound;
     bool held = false;  ///< nothing is delivered
@@ -160,6 +177,7 @@ class Transport final : public transport::Transport {
 
    private:
     friend class Transport;
+    static constexpr uint64_t kOpenFrom = 0x1000;  ///< address of open memory, to the device
     struct Memory {
       iovec iov[transport::kMaxIov];
       uint32_t count;
@@ -198,6 +216,15 @@ class Transport final : public transport::Transport {
       if (!read) execute(wanted);
       directs.push_back(std::move(wanted));
       return 0;
+    }
+    int by_short(transport::DeviceAddress remote, const iovec& local, uint64_t token, bool read) {
+      transport::Exposure named;
+      named.size = sizeof(remote.key);
+      std::memcpy(named.bytes, &remote.key, sizeof(remote.key));
+      const int rc =
+          direct({named, remote.address - kOpenFrom, local.iov_len}, &local, 1, token, read, false);
+      if (rc == 0) ++short_count;
+      return rc;
     }
     void execute(const Direct& wanted) {
       Network& network = x_owner.network;

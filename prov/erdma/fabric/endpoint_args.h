@@ -101,6 +101,7 @@ protocol::ReceiveArgs receive_args(const Receiver& ep, const iovec* iov, size_t 
 
 /// What entry points do with a message on endpoints without FI_HMEM: buffers are host memory.
 struct HostMemory {
+  static constexpr bool kHost = true;
   using Receiver = Endpoint;
   static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
     return ep.send(args);
@@ -119,6 +120,7 @@ struct HostMemory {
 
 /// And on those with it: the driver is asked what they are.
 struct AnyMemory {
+  static constexpr bool kHost = false;
   using Receiver = Endpoint;
   static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
     return ep.send_any(args);

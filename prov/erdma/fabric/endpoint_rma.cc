@@ -54,6 +54,14 @@ ssize_t transfer(fid_ep* fid, Op op, const void* buffer, size_t length, fi_addr_
                  uint64_t address, uint64_t key, void* context) noexcept {
   Endpoint& ep = Endpoint::from(fid);
   if (const int bad = check_buffer(buffer, length)) return bad;
+  if constexpr (Memory::kHost) {
+    const OpDefaults& defaults = ep.send_defaults();
+    const bool reads = op == Op::read;
+    const bool plain = !defaults.until_delivered && (reads || !defaults.inject);
+    if (plain && ep.access({peer, const_cast<void*>(buffer), length, address, key, context, reads,
+                            defaults.report, false})) [[likely]]
+      return 0;
+  }
   const iovec iov = piece(buffer, length);
   const Segment segment{address, key, length};
   return Memory::one_sided(ep, rma_args(ep, op, {&iov, 1, length}, {peer, &segment, 1}, context));

@@ -162,6 +162,7 @@ bool Engine::has_packets() noexcept {
 
 void Engine::on_done(uint64_t token, int status) noexcept {
   const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
+  if (token & kAccessToken) return on_access_done(handle, status);
   if (!(token & (kWriteToken | kServiceToken))) {
     Delivery* delivery = x_deliveries.find(handle);
     if (!delivery) return;
@@ -193,7 +194,7 @@ void Engine::on_link_down(transport::Link& link, int status) noexcept {
 
 bool Engine::waits_for(const transport::Link& link) noexcept {
   Peer* peer = static_cast<Peer*>(link.user);
-  return peer && (!peer->flying.empty() || !peer->active.empty());
+  return peer && (peer->sending() || !peer->active.empty());
 }
 
 // --- control packets ----------------------------------------------------------------------------

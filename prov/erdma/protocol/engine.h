@@ -97,7 +97,8 @@ struct EngineConfig {
 /// The messages of one endpoint: turns operations into packets and packets into completions.
 /// Single-threaded: the caller holds the domain lock. Owns every request and peer; the transports
 /// outlive it. Methods are spread over engine, send, receive, arrival, eager, rendezvous,
-/// one_sided_initiator, one_sided_target, one_sided_atomic, one_sided_direct and failure.cc.
+/// one_sided_initiator, one_sided_target, one_sided_atomic, one_sided_direct, one_sided_short and
+/// failure.cc.
 class Engine final : public transport::Sink {
  public:
   Engine(const EngineConfig& config, AddressBook& book, Router& router,
@@ -116,6 +117,8 @@ class Engine final : public transport::Sink {
   [[nodiscard]] int post_one_sided(const OneSidedArgs& args) noexcept {
     return post_one_sided(args, nullptr);
   }
+  /// The short way of post_one_sided(). False: nothing happened, it is to take the long one.
+  [[nodiscard]] bool post_access(const AccessArgs& args) noexcept;
   /// The same, completing at `sink` whatever `report` says. The sink outlives the operation, or the
   /// engine. Never multi-receive.
   [[nodiscard]] int post_send(const SendArgs& args, CompletionSink& sink) noexcept;
@@ -196,7 +199,9 @@ class Engine final : public transport::Sink {
   bool goes_direct(const SendArgs& args, const Peer& peer) noexcept;
   bool send_direct(const SendArgs& args, Peer& peer) noexcept;
   int post_send_slow(SendArgs args, Peer& peer) noexcept;
-  bool sends_full() const noexcept { return x_sends.in_use() >= x_config.send_limit; }
+  bool sends_full() const noexcept {
+    return x_sends.in_use() + x_accesses.in_use() >= x_config.send_limit;
+  }
   Send* make_send(const SendArgs& args, Peer& peer) noexcept;
   int begin(Send& send) noexcept;
   CompletionSink& sink_of(const Send& send) noexcept;
@@ -337,6 +342,13 @@ class Engine final : public transport::Sink {
   void send_access(Peer& peer, const wire::OneSidedHeader& header,
                    const transport::Exposure* exposure) noexcept;
 
+  // one_sided_short.cc
+  Grant* recall(Peer& peer, uint64_t key) noexcept;
+  bool is_plain(const OneSidedArgs& args) const noexcept;
+  void on_access_done(util::PoolHandle handle, int status) noexcept;
+  void finish_access(Access& access, int status) noexcept;
+  void give_back(Peer& peer, const Grant& grant) noexcept;
+
   // one_sided_atomic.cc
   void on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept;
 
@@ -375,6 +387,7 @@ class Engine final : public transport::Sink {
   util::Pool<Unexpected> x_unexpected;
   util::Pool<Control> x_controls;
   util::Pool<OneSided, 16> x_one_sided;
+  util::Pool<Access> x_accesses;
   util::Pool<Service, 16> x_services;
   SharedReceives* x_shared;  ///< null: receives are posted here
   ReceiveQueues* x_queues;   ///< x_own, or the shared ones

@@ -39,6 +39,9 @@ struct Grant {
   bool flushes = false;  ///< device memory of our own: reads of it take the NIC's way, or fail
   bool revoked = false;  ///< stays until nobody uses it
   uint32_t users = 0;    ///< operations under way
+  const transport::Link* link = nullptr;  ///< that has resolved it; null: the long way
+  uint64_t key = 0;                       ///< of those
+  transport::DeviceAddress first;         ///< of those: `address`
   transport::Exposure memory;
 };
 
@@ -56,12 +59,41 @@ struct Grants {
   static constexpr size_t kMost = 65536;
   std::unordered_map<uint64_t, Grant> ours;      ///< by the peer's key
   std::unordered_map<uint64_t, Granted> theirs;  ///< our regions, by key
+  Grant* recent = nullptr;                       ///< of ours, the last that the short way took
   uint32_t reads = 0;  ///< small ones of ours under way: what must not overtake them waits
   // Small operations that a packet carries, as long as the peer looks at it soon.
   uint32_t polls = 0;       ///< since the last answer
   uint32_t pause = 0;       ///< operations that are to go without
   uint32_t next_pause = 0;  ///< half of what the next retraction brings
   bool tardy = false;       ///< let a revocation wait for too long: the next is not waited for
+
+  void erase(std::unordered_map<uint64_t, Grant>::iterator grant) noexcept {
+    if (recent == &grant->second) recent = nullptr;
+    ours.erase(grant);
+  }
+};
+
+/// A small write or read that is with the device already: all that is left is its end. One cache
+/// line, with what its pool keeps.
+struct Access : util::ListHook<Access> {
+  Peer* peer;
+  Grant* grant;
+  void* context;
+  bool reads;
+  bool report;  ///< write a CQ entry
+  bool injected;
+};
+
+/// What may take the short way.
+struct AccessArgs {
+  uint64_t destination;  ///< fi_addr_t
+  void* local;
+  size_t length;
+  uint64_t address, key;
+  void* context;
+  bool reads;
+  bool report;  ///< write a CQ entry
+  bool inject;
 };
 
 /// The initiator's side of a one-sided Send.

@@ -156,7 +156,7 @@ void Engine::leave_way(Send& send) noexcept {
   const uint64_t key = op.segments[0].key;
   const auto found = peer.grants->ours.find(key);
   if (--found->second.users > 0 || !found->second.revoked) return;
-  peer.grants->ours.erase(found);
+  peer.grants->erase(found);
   answer_revoke(peer, key, 0);
 }
 
@@ -189,7 +189,7 @@ void Engine::on_revoke(Peer& peer, transport::Link& link, uint64_t key) noexcept
       found->second.revoked = true;
       // Once more with the end of the last of them.
       if (found->second.users > 0) return answer_revoke(peer, key, wire::kBusy);
-      peer.grants->ours.erase(found);
+      peer.grants->erase(found);
     }
   }
   answer_revoke(peer, key, 0);

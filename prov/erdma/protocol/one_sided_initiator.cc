@@ -49,6 +49,13 @@ int send_packet(transport::Link& link, const wire::OneSidedHeader& header, const
 }  // namespace
 
 int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept {
+  if (!sink && is_plain(args)) {
+    const SendArgs& local = args.local;
+    if (post_access({local.destination, local.iov[0].iov_base, local.length,
+                     args.segments[0].address, args.segments[0].key, local.context,
+                     args.op == wire::Op::read, local.report, local.inject}))
+      return 0;
+  }
   Peer* peer = peer_at(args.local.destination);
   if (!peer || !x_one_sided_setup) return -FI_EINVAL;
   if (++x_sends_since_progress >= kSendsPerProgress) progress();

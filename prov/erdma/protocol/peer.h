@@ -33,6 +33,9 @@ class Peer : public util::ListHook<BacklogTag> {
   /// Every progress() is to look at it.
   bool backlogged() noexcept { return waiting() || retractable > 0; }
 
+  /// Something of ours is on its way: a fence waits.
+  bool sending() const noexcept { return !flying.empty() || !accesses.empty(); }
+
   transport::Link* link = nullptr;
   uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of its messages
   bool direct = false;
@@ -50,6 +53,7 @@ class Peer : public util::ListHook<BacklogTag> {
 
   util::IntrusiveList<Send> queued;  ///< in order of posting
   util::IntrusiveList<Send> flying;
+  util::IntrusiveList<Access> accesses;
   util::IntrusiveList<Delivery> starting;  ///< waiting for room on the link
   util::IntrusiveList<Delivery> active;
   util::IntrusiveList<Control> controls;

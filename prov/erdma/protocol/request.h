@@ -21,10 +21,11 @@ class CompletionSink;
 class Peer;
 struct OneSided;
 
-/// Token of a read() or write(): the pool handle of its Delivery, or of its Send or Service with
-/// one of these bits.
+/// Token of a read() or write(): the pool handle of its Delivery, or of its Send, Service or Access
+/// with one of these bits.
 inline constexpr uint64_t kWriteToken = uint64_t(1) << 63;
 inline constexpr uint64_t kServiceToken = uint64_t(1) << 62;
+inline constexpr uint64_t kAccessToken = uint64_t(1) << 61;
 
 inline uint64_t token_of(util::PoolHandle handle) noexcept {
   return uint64_t(handle.index) | uint64_t(handle.generation) << 32;

@@ -48,7 +48,7 @@ int Engine::begin(Send& send) noexcept {
     finish_send(send, connected);
     return 0;
   }
-  const bool must_wait = !peer.queued.empty() || (send.fence && !peer.flying.empty());
+  const bool must_wait = !peer.queued.empty() || (send.fence && peer.sending());
   const int rc = must_wait ? -FI_EAGAIN : launch(send);
   if (rc == -FI_EAGAIN) {
     peer.queued.push_back(send);
@@ -104,7 +104,7 @@ int Engine::launch(Send& send) noexcept {
 bool Engine::flush_sends(Peer& peer) noexcept {
   while (Send* send = peer.queued.front()) {
     const bool granted = send->state == Send::State::granted;
-    if (!granted && send->fence && !peer.flying.empty()) return false;
+    if (!granted && send->fence && peer.sending()) return false;
     util::IntrusiveList<Send>::erase(*send);
     const int rc = granted ? write(*send) : launch(*send);
     if (rc == -FI_EAGAIN) {

@@ -1,0 +1,192 @@
+// The short way of direct access: what takes it, and that it keeps the rules of the long one.
+#include <cstdlib>
+
+#include "libcheck.h"
+#include "protocol/direct_rig.h"
+
+namespace {
+
+using erdma::protocol::ErrorCompletion;
+using erdma::test::expect_done;
+using erdma::test::g_one;
+using erdma::test::g_two;
+using erdma::test::must;
+using erdma::test::OneSidedNode;
+using erdma::test::OneSidedPair;
+namespace wire = erdma::protocol::wire;
+
+constexpr uint64_t kKey = OneSidedPair::kKey;
+constexpr uint64_t kWrite = FI_RMA | FI_WRITE, kRead = FI_RMA | FI_READ;
+
+struct ShortPair : erdma::test::DirectPair {
+  explicit ShortPair(erdma::protocol::EngineConfig config = erdma::test::kConfig)
+      : DirectPair(true, kAll, config) {
+    introduce();
+  }
+  size_t shorts() { return a_to_b().short_count; }
+  erdma::protocol::OneSidedArgs write_of(const iovec& iov, const wire::Segment& segment) {
+    return OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_one);
+  }
+};
+
+START_TEST(what_is_plain_and_small_takes_the_short_way) {
+  ShortPair pair;
+  char bytes[65] = {};
+  const struct {
+    size_t length;
+    size_t shorts;
+  } cases[] = {{1, 1}, {64, 1}, {65, 0}, {0, 0}};
+  for (const auto& c : cases) {
+    const size_t before = pair.shorts();
+    must(pair.initiator.write(1, bytes, c.length, pair.memory.data(), kKey, &g_one));
+    pair.settle();
+    expect_done(pair.initiator.writes, kWrite);
+    must(pair.initiator.read(1, bytes, c.length, pair.memory.data(), kKey, &g_one));
+    pair.settle();
+    expect_done(pair.initiator.reads, kRead);
+    ck_assert_uint_eq(pair.shorts() - before, 2 * c.shorts);
+  }
+}
+END_TEST
+
+START_TEST(what_is_not_plain_takes_the_long_way) {
+  ShortPair pair;
+  char byte = 'p';
+  const iovec iov{&byte, 1}, pieces[] = {{&byte, 1}, {&byte, 1}};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, 1};
+  const wire::Segment two{uint64_t(pair.memory.data()), kKey, 2};
+  auto placed = pair.write_of(iov, segment), fenced = placed, with_data = placed, gpu = placed;
+  placed.local.until_delivered = fenced.local.fence = with_data.local.has_data = gpu.device = true;
+  const auto scattered = OneSidedNode::args(wire::Op::write, 1, pieces, 2, &two, 1, &g_one);
+  for (const auto& args : {placed, fenced, with_data, gpu, scattered}) {
+    must(pair.a.engine.post_one_sided(args));
+    pair.settle();
+    expect_done(pair.initiator.writes, kWrite);
+  }
+  erdma::fake::CompletionSink own;
+  must(pair.a.engine.post_one_sided(pair.write_of(iov, segment), own));
+  pair.settle();
+  expect_done(own, kWrite);
+  ck_assert_uint_eq(pair.shorts(), 0);
+}
+END_TEST
+
+START_TEST(an_injected_write_of_the_short_way_ends_without_a_word) {
+  ShortPair pair;
+  char byte = 'i';
+  const iovec iov{&byte, 1};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, 1};
+  auto args = pair.write_of(iov, segment);
+  args.local.inject = true;
+  args.local.report = false;
+  args.local.context = nullptr;
+  must(pair.a.engine.post_one_sided(args));
+  ck_assert_uint_eq(pair.shorts(), 1);
+  ck_assert(!pair.a.engine.owes());  // it is with the device
+  byte = 'x';
+  pair.settle();
+  ck_assert_int_eq(pair.memory[0], 'i');
+  must(pair.a.engine.post_one_sided(args));
+  pair.a_to_b().failed = -FI_ECONNRESET;
+  pair.settle();
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
+  ck_assert(!pair.initiator.writes.take().report);
+  const ErrorCompletion lost = pair.initiator.writes.take();
+  ck_assert_int_eq(lost.error, FI_ECONNRESET);
+  ck_assert(lost.anonymous);
+}
+END_TEST
+
+START_TEST(a_fence_waits_for_the_short_way) {
+  ShortPair pair;
+  pair.a.transport.behaviour.hold_direct = true;
+  char byte = 0;
+  must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  const iovec iov{&byte, 1};
+  const wire::Segment segment{uint64_t(&pair.memory[9]), kKey, 1};
+  auto fenced = OneSidedNode::args(wire::Op::read, 1, &iov, 1, &segment, 1, &g_two);
+  fenced.local.fence = true;
+  must(pair.a.engine.post_one_sided(fenced));
+  pair.settle();
+  ck_assert_uint_eq(pair.direct(), 1);
+  pair.a.transport.behaviour.hold_direct = false;
+  pair.settle();
+  ck_assert_uint_eq(pair.direct(), 2);
+  ck_assert_uint_eq(pair.initiator.reads.entries.size(), 2);
+}
+END_TEST
+
+START_TEST(the_short_way_keeps_the_limit_of_operations) {
+  erdma::protocol::EngineConfig config = erdma::test::kConfig;
+  config.send_limit = 4;
+  ShortPair pair(config);
+  pair.a.transport.behaviour.hold_direct = true;
+  char byte = 0;
+  for (int i = 0; i < 4; ++i)
+    must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  ck_assert_int_eq(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one), -FI_EAGAIN);
+  pair.a.transport.behaviour.hold_direct = false;
+  pair.settle();
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 4);
+  must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+}
+END_TEST
+
+START_TEST(the_short_way_fails_with_its_link) {
+  ShortPair pair;
+  pair.a.transport.behaviour.hold_direct = true;
+  char byte = 0;
+  must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  pair.a_to_b().failed = -FI_ECONNRESET;
+  pair.settle();
+  expect_done(pair.initiator.reads, kRead, FI_ECONNRESET);
+}
+END_TEST
+
+START_TEST(grants_do_not_get_mixed_up) {
+  ShortPair pair;
+  std::vector<char> other(64, 'o');
+  erdma::test::FakeRegion second(other.data(), 64, OneSidedPair::kAll);
+  pair.target.regions.by_key[7] = &second;
+  char byte = 0;
+  for (int i = 0; i < 2; ++i) {
+    must(pair.initiator.read(1, &byte, 1, other.data(), 7));
+    pair.settle();
+  }
+  for (int i = 0; i < 4; ++i) {
+    must(pair.initiator.read(1, &byte, 1, i % 2 ? &other[3] : &pair.memory[3], i % 2 ? 7 : kKey));
+    pair.settle();
+    ck_assert_int_eq(byte, i % 2 ? 'o' : pair.memory[3]);
+  }
+  ck_assert_uint_eq(pair.shorts(), 4);
+  pair.forget();
+  pair.target.regions.by_key.erase(7);
+  pair.b.engine.revoke(7);
+  pair.settle();
+  must(pair.initiator.read(1, &byte, 1, &other[3], 7, &g_one));
+  pair.settle();
+  expect_done(pair.initiator.reads, kRead, FI_EACCES);
+  ck_assert_uint_eq(pair.shorts(), 4);
+  ck_assert_uint_eq(second.users, 0);
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("short way");
+  TCase* tcase = tcase_create("short way");
+  tcase_add_test(tcase, what_is_plain_and_small_takes_the_short_way);
+  tcase_add_test(tcase, what_is_not_plain_takes_the_long_way);
+  tcase_add_test(tcase, an_injected_write_of_the_short_way_ends_without_a_word);
+  tcase_add_test(tcase, a_fence_waits_for_the_short_way);
+  tcase_add_test(tcase, the_short_way_keeps_the_limit_of_operations);
+  tcase_add_test(tcase, the_short_way_fails_with_its_link);
+  tcase_add_test(tcase, grants_do_not_get_mixed_up);
+  suite_add_tcase(suite, tcase);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
