@@ -60,6 +60,7 @@ struct Grants {
   std::unordered_map<uint64_t, Grant> ours;      ///< by the peer's key
   std::unordered_map<uint64_t, Granted> theirs;  ///< our regions, by key
   Grant* recent = nullptr;                       ///< of ours, the last that the short way took
+  bool long_way = false;                         ///< the link has no short one
   uint32_t reads = 0;  ///< small ones of ours under way: what must not overtake them waits
   // Small operations that a packet carries, as long as the peer looks at it soon.
   uint32_t polls = 0;       ///< since the last answer

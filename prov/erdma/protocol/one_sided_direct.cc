@@ -175,6 +175,7 @@ void Engine::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHea
   grant.length = segment.length;
   grant.reads = header.flags & wire::kGrantReads;
   grant.writes = header.flags & wire::kGrantWrites;
+  grant.link = nullptr;
   grant.memory.size = uint8_t(length);
   std::memcpy(grant.memory.bytes, payload, length);
 } catch (const std::bad_alloc&) {

@@ -20,6 +20,7 @@ bool Engine::post_access(const AccessArgs& args) noexcept {
       [[unlikely]]
     return false;
   Grants& grants = *peer->grants;
+  if (grants.long_way) return false;
   Grant* grant = grants.recent;
   if (!grant || grant->key != args.key || grant->link != peer->link) [[unlikely]]
     if (!(grant = recall(*peer, args.key))) return false;
@@ -59,7 +60,8 @@ bool Engine::post_access(const AccessArgs& args) noexcept {
   if (found == peer.grants->ours.end()) return nullptr;
   Grant& grant = found->second;
   if (grant.link != peer.link) {
-    if (!peer.link->resolve(grant.memory, grant.first)) return nullptr;
+    peer.grants->long_way = !peer.link->resolve(grant.memory, grant.first);
+    if (peer.grants->long_way) return nullptr;
     grant.link = peer.link;
     grant.key = key;
   }
