@@ -46,6 +46,10 @@ struct Behaviour {
   bool has_short = true;     ///< and the short way of it
   bool hold_direct = false;  ///< it stays pending: reads are not executed, writes are not reported
   int direct_refusal = 0;    ///< what it returns at once
+  bool lends = false;        ///< direct access is to lent memory
+  bool direct_busy = false;  ///< and not possible now
+  int lent_status = 0;       ///< with which what was held ends
+  bool retracts = false;     ///< packets can be taken back
   bool settles = false;      ///< what was moved is visible later, when poll() says so
   bool hold_settling = false;  ///< and not even then
 };
@@ -69,6 +73,7 @@ class Transport final : public transport::Transport {
       std::memcpy(packet.data(), header.bytes, transport::kHeaderBytes);
       hmem::gather(packet.data() + transport::kHeaderBytes, payload, count, 0, length);
       there.inbound.push_back(std::move(packet));
+      ++there.arrived;
       ++sent;
       return 0;
     }
@@ -154,7 +159,45 @@ class Transport final : public transport::Transport {
       std::memcpy(packet.data(), header, header_bytes);
       if (length) std::memcpy(packet.data() + transport::kHeaderBytes, payload, length);
       inbound.push_back(std::move(packet));
+      ++arrived;
     }
+
+    // Memory that is lent, and packets that can be taken back: as between processes of a host.
+    bool lends_memory() const noexcept override { return x_owner.behaviour.lends; }
+    int lend(const iovec& memory, bool reads, bool writes,
+             transport::Exposure& exposure) noexcept override {
+      auto lent = std::make_unique<FakeOpen>(x_owner.network, Network::Open{memory, reads, writes});
+      lent->describe(exposure);
+      x_lent[lent->key] = std::move(lent);
+      return 0;
+    }
+    void recall(const transport::Exposure& exposure) noexcept override {
+      uint32_t key = 0;
+      std::memcpy(&key, exposure.bytes, sizeof(key));
+      x_lent.erase(key);
+      ++recalls;
+    }
+    bool unused() noexcept override { return !inside; }
+    void recalled() noexcept override { ++recalls_heard; }
+    int send_retractable(const transport::Header& header, const iovec* payload, size_t count,
+                         size_t length, uint64_t& packet) noexcept override {
+      if (!x_owner.behaviour.retracts) return -FI_EOPNOTSUPP;
+      if (const int rc = send(header, payload, count, length, transport::SendHint::none)) return rc;
+      packet = remote()->link(x_owner.name).arrived;
+      return 0;
+    }
+    bool retract(uint64_t packet) noexcept override {
+      FakeLink& there = remote()->link(x_owner.name);
+      return packet > there.arrived - there.inbound.size() && packet > there.taken;
+    }
+    void retracted(uint64_t packet, bool executed) noexcept override {
+      if (executed) remote()->link(x_owner.name).skipped.insert(packet);
+    }
+    uint64_t arrived = 0;        ///< packets so far
+    uint64_t taken = 0;          ///< up to this one they can't be taken back
+    std::set<uint64_t> skipped;  ///< are not delivered
+    bool inside = false;         ///< the peer is inside lent memory
+    unsigned recalls = 0, recalls_heard = 0;
 
     struct Direct {
       uint32_t key;
@@ -205,6 +248,7 @@ class Transport final : public transport::Transport {
       Network& network;
       uint32_t key;
     };
+    std::map<uint32_t, std::unique_ptr<FakeOpen>> x_lent;
     int direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
                uint64_t token, bool read, bool until_placed) {
       if (x_owner.behaviour.direct_refusal) return x_owner.behaviour.direct_refusal;
@@ -212,8 +256,13 @@ class Transport final : public transport::Transport {
                     token, read,          until_placed};
       if (remote.memory.size != sizeof(wanted.key)) return -FI_EINVAL;
       std::memcpy(&wanted.key, remote.memory.bytes, sizeof(wanted.key));
+      if (x_owner.behaviour.lends && x_owner.behaviour.direct_busy) return -FI_EBUSY;
       ++direct_count;
-      if (!read) execute(wanted);
+      if (x_owner.behaviour.lends && !x_owner.behaviour.hold_direct) {
+        execute(wanted);
+        return transport::kDone;
+      }
+      if (!read && !x_owner.behaviour.lends) execute(wanted);
       directs.push_back(std::move(wanted));
       return 0;
     }
@@ -321,6 +370,7 @@ class Transport final : public transport::Transport {
          --left, ++steps) {
       const std::vector<std::byte> packet = std::move(link.inbound.front());
       link.inbound.pop_front();
+      if (link.skipped.erase(link.arrived - link.inbound.size())) continue;
       sink.on_packet(link, packet.data(), packet.data() + transport::kHeaderBytes,
                      packet.size() - transport::kHeaderBytes);
     }
@@ -335,8 +385,9 @@ class Transport final : public transport::Transport {
          --left, ++steps) {
       const FakeLink::Direct direct = std::move(link.directs.front());
       link.directs.pop_front();
-      if (direct.read) link.execute(direct);
-      sink.on_done(direct.token, link.failed);
+      const int status = behaviour.lends ? behaviour.lent_status : 0;
+      if (status == 0 && (direct.read || behaviour.lends)) link.execute(direct);
+      sink.on_done(direct.token, link.failed ? link.failed : status);
     }
     if (link.failed) bring_down(link, link.failed, sink);
     return steps;

@@ -1,0 +1,304 @@
+// Memory that is lent, between processes of a host: who may use it, how it is taken back, and small
+// operations that ask the target and do without it if it does not look.
+#include <algorithm>
+#include <iterator>
+
+#include "libcheck.h"
+#include "protocol/one_sided_rig.h"
+
+namespace {
+
+using erdma::test::expect_done;
+using erdma::test::g_one;
+using erdma::test::g_two;
+using erdma::test::must;
+using erdma::test::OneSidedNode;
+using erdma::test::OneSidedPair;
+using erdma::test::pattern;
+namespace wire = erdma::protocol::wire;
+
+constexpr uint64_t kKey = OneSidedPair::kKey;
+constexpr unsigned kMorePolls = 1000;  ///< than a target is given to answer
+
+struct LentPair : OneSidedPair {
+  explicit LentPair(bool retracts) : OneSidedPair(1 << 18, kAll) {
+    for (auto* node : {&a, &b}) {
+      node->transport.behaviour.lends = true;
+      node->transport.behaviour.has_short = false;
+    }
+    a.transport.behaviour.retracts = retracts;
+    char byte = 0;
+    must(initiator.read(1, &byte, 1, memory.data(), kKey, &g_one));
+    settle();
+    forget();
+  }
+  void forget() {
+    for (OneSidedNode* node : {&initiator, &target})
+      for (auto* sink : {&node->reads, &node->writes, &node->remote_reads, &node->remote_writes})
+        sink->entries.clear();
+  }
+  void alone(unsigned polls = kMorePolls) {
+    for (unsigned i = 0; i < polls; ++i) a.engine.progress();
+  }
+  size_t direct() { return a_to_b().direct_count; }
+  void close_region() {
+    target.regions.by_key.clear();
+    b.engine.revoke(kKey);
+  }
+};
+
+START_TEST(a_region_is_lent_with_its_first_operation) {
+  LentPair pair(false);
+  for (const size_t length : {size_t{1}, size_t{64}, size_t{100000}}) {
+    const auto bytes = pattern(length, 3);
+    std::vector<char> back(length);
+    must(pair.initiator.write(1, bytes.data(), length, &pair.memory[17], kKey, &g_one));
+    expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+    must(pair.initiator.read(1, back.data(), length, &pair.memory[17], kKey, &g_two));
+    expect_done(pair.initiator.reads, FI_RMA | FI_READ, 0, &g_two);
+    ck_assert(back == bytes);
+  }
+  ck_assert_uint_eq(pair.direct(), 6);
+  ck_assert(pair.target.silent());
+}
+END_TEST
+
+START_TEST(a_region_closes_without_an_answer) {
+  LentPair pair(false);
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.close_region();
+  ck_assert_uint_eq(pair.region.users, 0);
+  ck_assert_uint_eq(pair.b_to_a().recalls, 1);
+  ck_assert_uint_eq(pair.a_to_b().recalls_heard, 0);
+  pair.settle();
+  ck_assert_uint_eq(pair.a_to_b().recalls_heard, 1);
+  char byte = 'x';
+  must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  pair.settle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, FI_EACCES);
+  ck_assert_uint_eq(pair.network.faults, 0);
+}
+END_TEST
+
+START_TEST(a_region_stays_while_its_user_is_inside) {
+  LentPair pair(false);
+  pair.b_to_a().inside = true;
+  pair.close_region();
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.b.engine.stop_waiting(kKey, true);
+  ck_assert_uint_eq(pair.region.users, 1);
+  const bool answers = _i;
+  if (answers) {
+    pair.settle();
+  } else {
+    pair.b_to_a().inside = false;
+    pair.b.engine.stop_waiting(kKey, false);
+  }
+  ck_assert_uint_eq(pair.region.users, 0);
+}
+END_TEST
+
+START_TEST(what_is_not_possible_now_goes_by_packets) {
+  LentPair pair(false);
+  pair.a.transport.behaviour.direct_busy = true;
+  char byte = 'b';
+  must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  pair.alone();
+  ck_assert(pair.initiator.silent());
+  pair.settle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  ck_assert_int_eq(pair.memory[5], 'b');
+  ck_assert_uint_eq(pair.direct(), 0);
+  pair.a.transport.behaviour.direct_busy = false;
+  must(pair.initiator.write(1, &byte, 1, &pair.memory[6], kKey, &g_one));
+  ck_assert_uint_eq(pair.direct(), 1);
+}
+END_TEST
+
+START_TEST(what_ends_half_way_is_done_by_packets) {
+  const int status = _i ? -FI_EBUSY : -FI_EOPNOTSUPP;
+  LentPair pair(false);
+  auto& behaviour = pair.a.transport.behaviour;
+  behaviour.hold_direct = true;
+  behaviour.lent_status = status;
+  const auto bytes = pattern(100000, 4);
+  must(pair.initiator.write(1, bytes.data(), bytes.size(), &pair.memory[5], kKey, &g_one));
+  ck_assert_uint_eq(pair.direct(), 1);
+  behaviour.direct_busy = true;
+  behaviour.hold_direct = false;
+  pair.settle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin() + 5));
+  behaviour.direct_busy = false;
+  must(pair.initiator.write(1, bytes.data(), 1, &pair.memory[5], kKey, &g_one));
+  pair.settle();
+  ck_assert_uint_eq(pair.direct(), status == -FI_EBUSY ? 2 : 1);
+}
+END_TEST
+
+START_TEST(a_link_that_goes_down_ends_what_is_under_way) {
+  LentPair pair(_i);
+  pair.a.transport.behaviour.hold_direct = true;
+  char byte = 0;
+  must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  pair.a_to_b().failed = pair.b_to_a().failed = -FI_ECONNRESET;
+  pair.a.transport.behaviour.hold_direct = false;
+  pair.settle();
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ, FI_ECONNRESET);
+  ck_assert_uint_eq(pair.region.users, 0);
+}
+END_TEST
+
+// --- small operations that ask ------------------------------------------------------------------
+
+START_TEST(a_target_that_polls_is_asked) {
+  LentPair pair(true);
+  char byte = 'p', back = 0;
+  for (int i = 0; i < 100; ++i) {
+    must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+    must(pair.initiator.read(1, &back, 1, &pair.memory[5], kKey, &g_two));
+    pair.settle();
+    expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+    expect_done(pair.initiator.reads, FI_RMA | FI_READ, 0, &g_two);
+    ck_assert_int_eq(back, 'p');
+  }
+  ck_assert_uint_eq(pair.direct(), 0);
+}
+END_TEST
+
+START_TEST(a_target_that_does_not_is_spared) {
+  const bool sleeps = _i;
+  LentPair pair(true);
+  char bytes[] = "abc", back = 0;
+  for (int i = 0; i < 3; ++i)
+    must(pair.initiator.write(1, &bytes[i], 1, &pair.memory[5], kKey, &bytes[i]));
+  must(pair.initiator.read(1, &back, 1, &pair.memory[5], kKey, &g_two));
+  ck_assert(pair.initiator.silent());
+  if (sleeps)
+    ck_assert_int_eq(pair.a.engine.spare_targets(), 4);
+  else
+    pair.alone();
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 3);
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ, 0, &g_two);
+  ck_assert_int_eq(back, 'c');
+  ck_assert_int_eq(pair.memory[5], 'c');
+  pair.memory[5] = 'o';
+  pair.forget();
+  pair.settle();  // the target finds nothing to do
+  ck_assert_int_eq(pair.memory[5], 'o');
+  ck_assert(pair.initiator.silent() && pair.target.silent());
+}
+END_TEST
+
+/// What the target has may be anywhere: only its answer tells that it is done.
+START_TEST(what_follows_something_taken_is_not_spared) {
+  LentPair pair(true);
+  char first = '1', second = '2';
+  must(pair.initiator.write(1, &first, 1, &pair.memory[5], kKey, &g_one));
+  pair.b_to_a().taken = pair.b_to_a().arrived;
+  must(pair.initiator.write(1, &second, 1, &pair.memory[5], kKey, &g_two));
+  pair.alone();
+  ck_assert_uint_eq(pair.direct(), 0);
+  ck_assert(pair.initiator.silent());
+  pair.settle();
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
+  ck_assert_int_eq(pair.memory[5], '2');
+}
+END_TEST
+
+START_TEST(what_follows_something_that_needs_the_target_needs_it_too) {
+  LentPair pair(true);
+  char first = '1', second = '2';
+  const iovec iov{&first, 1};
+  const wire::Segment segment{uint64_t(&pair.memory[5]), kKey, 1};
+  auto with_data = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_one);
+  with_data.local.has_data = true;
+  must(pair.a.engine.post_one_sided(with_data));
+  must(pair.initiator.write(1, &second, 1, &pair.memory[5], kKey, &g_two));
+  pair.alone();
+  ck_assert(pair.initiator.silent());
+  ck_assert_int_ne(pair.memory[5], '2');
+  pair.settle();
+  ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
+  ck_assert_int_eq(pair.memory[5], '2');
+}
+END_TEST
+
+START_TEST(what_can_not_be_done_here_is_left_to_the_target) {
+  const bool revoked = _i;
+  LentPair pair(true);
+  char byte = 'r';
+  must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+  if (revoked) {
+    pair.target.remote_writes.counted = true;
+    pair.b.engine.revoke_all();
+    pair.alone(4);
+  } else {
+    pair.a.transport.behaviour.direct_busy = true;
+  }
+  pair.alone();
+  ck_assert(pair.initiator.silent());
+  ck_assert_int_ne(pair.memory[5], 'r');
+  pair.settle();
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  ck_assert_int_eq(pair.memory[5], 'r');
+}
+END_TEST
+
+START_TEST(who_did_not_look_is_not_asked_for_a_while) {
+  LentPair pair(true);
+  char byte = 'w';
+  size_t spared = 0, packets = pair.a_to_b().sent;
+  for (int i = 0; i < 1000; ++i) {
+    must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+    spared += pair.initiator.writes.entries.empty();
+    pair.alone();
+    expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+  }
+  // 64, 128, 256, 512 operations between them, and one packet each.
+  ck_assert_uint_eq(spared, 5);
+  ck_assert_uint_eq(pair.a_to_b().sent - packets, 5);
+  // Who looks again is asked again.
+  while (pair.direct() < 2000) {
+    must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+    if (pair.initiator.writes.entries.empty()) break;
+    pair.forget();
+  }
+  pair.settle();
+  const size_t before = pair.direct();
+  for (int i = 0; i < 10; ++i) {
+    must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
+    pair.settle();
+  }
+  ck_assert_uint_eq(pair.direct(), before);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("lent memory");
+  TCase* tc = tcase_create("lent");
+  tcase_add_test(tc, a_region_is_lent_with_its_first_operation);
+  tcase_add_test(tc, a_region_closes_without_an_answer);
+  tcase_add_loop_test(tc, a_region_stays_while_its_user_is_inside, 0, 2);
+  tcase_add_test(tc, what_is_not_possible_now_goes_by_packets);
+  tcase_add_loop_test(tc, what_ends_half_way_is_done_by_packets, 0, 2);
+  tcase_add_loop_test(tc, a_link_that_goes_down_ends_what_is_under_way, 0, 2);
+  tcase_add_test(tc, a_target_that_polls_is_asked);
+  tcase_add_loop_test(tc, a_target_that_does_not_is_spared, 0, 2);
+  tcase_add_test(tc, what_follows_something_taken_is_not_spared);
+  tcase_add_test(tc, what_follows_something_that_needs_the_target_needs_it_too);
+  tcase_add_loop_test(tc, what_can_not_be_done_here_is_left_to_the_target, 0, 2);
+  tcase_add_test(tc, who_did_not_look_is_not_asked_for_a_while);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
