@@ -125,7 +125,8 @@ class Endpoint final : public fid_ep,
   bool selective_receive() const noexcept { return x_received.selective; }
   ssize_t send(const protocol::SendArgs& args) noexcept;
   ssize_t one_sided(const protocol::OneSidedArgs& args) noexcept;
-  /// The short way of one_sided(). False: nothing happened.
+  /// The short way of one_sided(), defined where it is used (endpoint_rma.cc). False: nothing
+  /// happened.
   bool access(const protocol::AccessArgs& args) noexcept;
   ssize_t receive(const protocol::ReceiveArgs& args) noexcept;
   ssize_t probe(const protocol::ReceiveArgs& args, protocol::Probe kind) noexcept;
@@ -238,15 +239,6 @@ inline ssize_t Endpoint::one_sided(const protocol::OneSidedArgs& args) noexcept 
   const int status = x_engine->post_one_sided(args);
   worked();
   return status;
-}
-
-inline bool Endpoint::access(const protocol::AccessArgs& args) noexcept {
-  if (!owned()) [[unlikely]]
-    return false;
-  util::Guard guard(x_domain.lock());
-  const bool taken = x_engine->post_access(args);
-  worked();
-  return taken;
 }
 
 inline ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {

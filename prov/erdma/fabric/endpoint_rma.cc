@@ -3,8 +3,19 @@
 
 #include "fabric/deferred.h"
 #include "fabric/endpoint_args.h"
+#include "protocol/access.h"
 
 namespace erdma::fabric {
+
+inline bool Endpoint::access(const protocol::AccessArgs& args) noexcept {
+  if (!owned()) [[unlikely]]
+    return false;
+  util::Guard guard(x_domain.lock());
+  const bool taken = x_engine->post_access(args);
+  worked();
+  return taken;
+}
+
 namespace {
 
 using protocol::wire::Op;
@@ -49,22 +60,31 @@ int take_segments(const fi_msg_rma& msg, size_t length, Segment* segments) noexc
   return total == length ? 0 : -FI_EINVAL;
 }
 
+/// Apart, so that the short way saves few registers.
 template <typename Memory>
-ssize_t transfer(fid_ep* fid, Op op, const void* buffer, size_t length, fi_addr_t peer,
-                 uint64_t address, uint64_t key, void* context) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
+// NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
+[[gnu::noinline]] ssize_t transfer_anyhow(Endpoint& ep, Op op, const void* buffer, size_t length,
+                                          fi_addr_t peer, uint64_t address, uint64_t key,
+                                          void* context) noexcept {
   if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  const Segment segment{address, key, length};
+  return Memory::one_sided(ep, rma_args(ep, op, {&iov, 1, length}, {peer, &segment, 1}, context));
+}
+
+template <typename Memory>
+inline ssize_t transfer(fid_ep* fid, Op op, const void* buffer, size_t length, fi_addr_t peer,
+                        uint64_t address, uint64_t key, void* context) noexcept {
+  Endpoint& ep = Endpoint::from(fid);
   if constexpr (Memory::kHost) {
     const OpDefaults& defaults = ep.send_defaults();
     const bool reads = op == Op::read;
-    const bool plain = !defaults.until_delivered && (reads || !defaults.inject);
+    const bool plain = buffer && !defaults.until_delivered && (reads || !defaults.inject);
     if (plain && ep.access({peer, const_cast<void*>(buffer), length, address, key, context, reads,
                             defaults.report, false})) [[likely]]
       return 0;
   }
-  const iovec iov = piece(buffer, length);
-  const Segment segment{address, key, length};
-  return Memory::one_sided(ep, rma_args(ep, op, {&iov, 1, length}, {peer, &segment, 1}, context));
+  return transfer_anyhow<Memory>(ep, op, buffer, length, peer, address, key, context);
 }
 
 template <typename Memory>
@@ -123,9 +143,10 @@ ssize_t write_injected(fid_ep* fid, const void* buffer, size_t length, bool has_
   return Memory::one_sided(Endpoint::from(fid), args);
 }
 
+// Flat, for the short way: each has a copy of its own that knows which it is.
 template <typename Memory>
-ssize_t read(fid_ep* ep, void* buffer, size_t length, void*, fi_addr_t peer, uint64_t address,
-             uint64_t key, void* context) noexcept {
+[[gnu::flatten]] ssize_t read(fid_ep* ep, void* buffer, size_t length, void*, fi_addr_t peer,
+                              uint64_t address, uint64_t key, void* context) noexcept {
   return transfer<Memory>(ep, Op::read, buffer, length, peer, address, key, context);
 }
 template <typename Memory>
@@ -138,8 +159,8 @@ ssize_t readmsg(fid_ep* ep, const fi_msg_rma* msg, uint64_t flags) noexcept {
   return transfermsg<Memory>(ep, Op::read, msg, flags);
 }
 template <typename Memory>
-ssize_t write(fid_ep* ep, const void* buffer, size_t length, void*, fi_addr_t peer,
-              uint64_t address, uint64_t key, void* context) noexcept {
+[[gnu::flatten]] ssize_t write(fid_ep* ep, const void* buffer, size_t length, void*, fi_addr_t peer,
+                               uint64_t address, uint64_t key, void* context) noexcept {
   return transfer<Memory>(ep, Op::write, buffer, length, peer, address, key, context);
 }
 template <typename Memory>

@@ -10,7 +10,7 @@
 
 #include "hmem/copy.h"
 #include "hmem/device_memory.h"
-#include "protocol/engine.h"
+#include "protocol/access.h"
 
 namespace erdma::protocol {
 namespace {

@@ -1,8 +1,8 @@
-// The short way of a small write or read of memory that a peer has granted: no Send, no queue, and
-// as few instructions as it takes. What is not plain takes the long one (one_sided_initiator.cc).
+// The short way of a small write or read of memory that a peer has granted: what is rare in its
+// beginning (protocol/access.h), and its end.
 #include <rdma/fabric.h>
 
-#include "protocol/engine.h"
+#include "protocol/access.h"
 
 namespace erdma::protocol {
 
@@ -11,47 +11,6 @@ bool Engine::is_plain(const OneSidedArgs& args) const noexcept {
   return args.op != wire::Op::atomic && args.segment_count == 1 && local.count == 1 &&
          args.segments[0].length == local.length && !local.has_data && !local.until_delivered &&
          !local.fence && !args.device && (!local.inject || local.length <= x_config.inject_size);
-}
-
-bool Engine::post_access(const AccessArgs& args) noexcept {
-  Peer* const peer = x_table.find(args.destination);
-  if (!peer || !peer->direct || !peer->grants || peer->one_sided_packets > 0 || sends_full() ||
-      args.length - 1 >= transport::kAlwaysEager || x_sends_since_progress + 1 >= kSendsPerProgress)
-      [[unlikely]]
-    return false;
-  Grants& grants = *peer->grants;
-  if (grants.long_way) return false;
-  Grant* grant = grants.recent;
-  if (!grant || grant->key != args.key || grant->link != peer->link) [[unlikely]]
-    if (!(grant = recall(*peer, args.key))) return false;
-  const uint64_t offset = args.address - grant->address;
-  const bool permitted = args.reads ? grant->reads : grant->writes && grants.reads == 0;
-  if (!permitted || grant->revoked || offset >= grant->length ||
-      args.length > grant->length - offset) [[unlikely]]
-    return false;
-  Access* const access = x_accesses.acquire();
-  if (!access) [[unlikely]]
-    return false;
-  const uint64_t token = token_of(x_accesses.handle(*access)) | kAccessToken;
-  const transport::DeviceAddress remote{grant->first.address + offset, grant->first.key};
-  const int rc = args.reads ? peer->link->read_short(remote, args.local, args.length, token)
-                            : peer->link->write_short(remote, args.local, args.length, token);
-  if (rc != 0) [[unlikely]] {
-    x_accesses.release(*access);
-    return false;
-  }
-  ++x_sends_since_progress;
-  access->peer = peer;
-  access->grant = grant;
-  access->context = args.context;
-  access->reads = args.reads;
-  access->report = args.report;
-  access->injected = args.inject;
-  peer->accesses.push_back(*access);
-  grant->fresh = false;
-  ++grant->users;
-  grants.reads += args.reads;
-  return true;
 }
 
 /// A grant that has a short way over the peer's link. Null: none.
@@ -68,7 +27,7 @@ bool Engine::post_access(const AccessArgs& args) noexcept {
   return peer.grants->recent = &grant;
 }
 
-void Engine::on_access_done(util::PoolHandle handle, int status) noexcept {
+[[gnu::flatten]] void Engine::on_access_done(util::PoolHandle handle, int status) noexcept {
   if (Access* const access = x_accesses.find(handle)) finish_access(*access, status);
 }
 

@@ -32,7 +32,8 @@ class Pool {
   template <typename... Args>
   T* acquire(Args&&... args) noexcept {
     static_assert(std::is_nothrow_constructible_v<T, Args...>);
-    if (!x_free && !grow()) return nullptr;
+    if (!x_free && !grow()) [[unlikely]]
+      return nullptr;
     Slot* taken = x_free;
     x_free = taken->next_free;
     taken->live = true;
@@ -81,7 +82,7 @@ class Pool {
   static Slot& slot_of(T& object) noexcept { return *reinterpret_cast<Slot*>(&object); }
   Slot& slot(uint32_t index) noexcept { return x_chunks[index / kChunk][index % kChunk]; }
 
-  bool grow() noexcept try {
+  [[gnu::noinline, gnu::cold]] bool grow() noexcept try {
     if (x_slots_made >= x_limit) return false;
     x_chunks.push_back(std::make_unique_for_overwrite<Slot[]>(kChunk));
     Slot* chunk = x_chunks.back().get();
