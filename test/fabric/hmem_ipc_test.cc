@@ -1,5 +1,6 @@
 // Long messages between GPU memory of two processes: read where it is, or staged where it can't be.
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,6 +65,14 @@ class Sender {
     ssize_t rc;
     while ((rc = read(x_from[0], &got, sizeof(got))) < 0 && errno == EAGAIN) receiver.progress();
     ck_assert_int_eq(rc, sizeof(got));
+    return got;
+  }
+  /// As report(), of a receiver that does nothing meanwhile.
+  Report report_while_idle() {
+    pollfd wanted{x_from[0], POLLIN, 0};
+    Report got{};
+    ck_assert_int_eq(poll(&wanted, 1, -1), 1);
+    ck_assert_int_eq(read(x_from[0], &got, sizeof(got)), sizeof(got));
     return got;
   }
   void kill_it() {
@@ -226,6 +235,29 @@ START_TEST(more_allocations_than_are_kept_open_are_closed_in_turn) {
 }
 END_TEST
 
+/// All are announced at once: the first ones have still to be read when the last are opened.
+START_TEST(what_is_still_to_be_read_is_not_closed_for_others) {
+  constexpr size_t kMessages = 24, kLength = 20'000;
+  Receiver here;
+  here.warm_up();
+  for (int i = 0; i < 200; ++i) here.take(8);  // until its ring has room for all
+  const unsigned long before = opened();
+  std::vector<std::unique_ptr<Memory>> to;
+  for (size_t i = 0; i < kMessages; ++i) {
+    to.push_back(std::make_unique<Memory>(true, std::vector<char>(kLength + i, '-')));
+    here.post(*to[i], kLength + i, kLength + i);
+  }
+  for (size_t i = 0; i < kMessages; ++i) here.sender.send(kLength + i, char('a' + i), true, false);
+  for (size_t i = 0; i < kMessages; ++i) here.sender.report_while_idle();
+  for (size_t i = 0; i < kMessages; ++i) here.port->wait();
+  for (size_t i = 0; i < kMessages; ++i)
+    ck_assert_msg(to[i]->bytes() == message_of(kLength + i, char('a' + i)), "message %zu", i);
+  ck_assert_uint_eq(opened() - before, kMessages);
+  here.port.reset();
+  ck_assert_uint_eq(opened(), closed());
+}
+END_TEST
+
 /// Nothing is lost, and one line says why it is slow.
 START_TEST(what_can_not_be_opened_is_staged) {
   Receiver here;
@@ -359,6 +391,7 @@ int main() {
   tcase_add_test(tc, memory_that_is_sent_again_is_opened_once);
   tcase_add_test(tc, memory_that_is_allocated_anew_is_not_taken_for_what_was_there);
   tcase_add_test(tc, more_allocations_than_are_kept_open_are_closed_in_turn);
+  tcase_add_test(tc, what_is_still_to_be_read_is_not_closed_for_others);
   tcase_add_test(tc, what_can_not_be_opened_is_staged);
   tcase_add_loop_test(tc, what_can_not_be_shared_is_staged, 0, 2);
   tcase_add_test(tc, nothing_is_shared_where_it_is_switched_off);

@@ -85,14 +85,30 @@ void PeerMemory::close() noexcept {
 
 // --- copies -------------------------------------------------------------------------------------
 
-int OfferedReads::add(const Link& from, const std::byte* source, const iovec* memory, size_t count,
-                      size_t length, uint64_t token) noexcept try {
-  Read read{&from, source, {}, count, length, token};
+OfferedReads::~OfferedReads() {
+  for (const Read& read : x_reads) x_cuda->close(read.handle);
+}
+
+int OfferedReads::add(const Link& from, const Offer& offer, const std::byte* source,
+                      const iovec* memory, size_t count, size_t length, uint64_t token) noexcept
+    try {
+  Read read{&from, offer.handle, source, {}, count, length, token};
   std::copy_n(memory, count, read.memory);
   x_reads.push_back(read);
-  return 0;
+  // It is open, so this only counts.
+  const util::Result<hmem::IpcMemory> held = x_cuda->open(offer.handle, nullptr);
+  if (held) return 0;
+  x_reads.pop_back();
+  return held.error();
 } catch (const std::bad_alloc&) {
   return -FI_EAGAIN;
+}
+
+uint64_t OfferedReads::finish(std::deque<Read>::iterator read) noexcept {
+  const uint64_t token = read->token;
+  x_cuda->close(read->handle);
+  x_reads.erase(read);
+  return token;
 }
 
 int OfferedReads::poll(Sink& sink) noexcept {
@@ -105,9 +121,7 @@ int OfferedReads::poll(Sink& sink) noexcept {
     if (status == 0 && read.done < read.length) continue;
     // The bytes are those of the message only if its owner did not have the memory back meanwhile.
     if (status == 0 && read.link->left()) status = -FI_ECANCELED;
-    const uint64_t token = read.token;
-    x_reads.pop_front();
-    sink.on_done(token, status);
+    sink.on_done(finish(x_reads.begin()), status);
   }
   return steps;
 }
@@ -128,9 +142,7 @@ void OfferedReads::end(const Link& link, Sink& sink, int status) noexcept {
   for (;;) {  // the upcall may begin others
     const auto at = std::find_if(x_reads.begin(), x_reads.end(), ours);
     if (at == x_reads.end()) return;
-    const uint64_t token = at->token;
-    x_reads.erase(at);
-    sink.on_done(token, status);
+    sink.on_done(finish(at), status);
   }
 }
 

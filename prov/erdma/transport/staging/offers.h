@@ -51,13 +51,18 @@ class PeerMemory {
 };
 
 /// Copies of offered memory that are under way, in the order in which they began. They move in
-/// poll() only, so nothing is touched after end(). Not thread-safe.
+/// poll() only, so nothing is touched after end(). Each holds its allocation open, whatever
+/// PeerMemory closes meanwhile to open others. Not thread-safe.
 class OfferedReads {
  public:
   explicit OfferedReads(hmem::Cuda* cuda) noexcept : x_cuda(cuda) {}
+  OfferedReads(const OfferedReads&) = delete;
+  OfferedReads& operator=(const OfferedReads&) = delete;
+  ~OfferedReads();
 
-  int add(const Link& from, const std::byte* source, const iovec* memory, size_t count,
-          size_t length, uint64_t token) noexcept;
+  /// `source`: where what was offered is here. -FI_EAGAIN, -FI_EOPNOTSUPP: nothing began.
+  int add(const Link& from, const Offer& offer, const std::byte* source, const iovec* memory,
+          size_t count, size_t length, uint64_t token) noexcept;
   int poll(Sink& sink) noexcept;
   /// The link is down: on_done(status) for what is left of it.
   void end(const Link& link, Sink& sink, int status) noexcept;
@@ -66,6 +71,7 @@ class OfferedReads {
  private:
   struct Read {
     const Link* link;
+    hmem::IpcHandle handle;
     const std::byte* source;
     iovec memory[kMaxIov];
     size_t count;
@@ -74,6 +80,8 @@ class OfferedReads {
     size_t done = 0;
   };
   int step(Read& read, size_t bytes) noexcept;
+  /// Takes it out of the list; its token.
+  uint64_t finish(std::deque<Read>::iterator read) noexcept;
 
   hmem::Cuda* const x_cuda;
   std::deque<Read> x_reads;

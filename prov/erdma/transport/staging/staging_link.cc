@@ -125,10 +125,11 @@ int StagingLink::read_offer(const Exposure& remote, const iovec* local, size_t c
   const auto near = std::find_if(local, local + count, [this](const iovec& part) {
     return part.iov_len > 0 && device_memory().is_device(part.iov_base);
   });
-  util::Result<const std::byte*> from = x_theirs.reach(
-      Offer::decode(remote), near == local + count ? nullptr : near->iov_base, length);
+  const Offer offer = Offer::decode(remote);
+  util::Result<const std::byte*> from =
+      x_theirs.reach(offer, near == local + count ? nullptr : near->iov_base, length);
   if (!from) return from.error();
-  return x_staging.reads.add(*this, *from, local, count, length, token);
+  return x_staging.reads.add(*this, offer, *from, local, count, length, token);
 }
 
 int StagingLink::write(const Exposure& remote, const iovec* local, size_t count, size_t length,
