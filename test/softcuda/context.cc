@@ -107,13 +107,28 @@ Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
 Result cuDevicePrimaryCtxRetain(Context* context, Device device) {
   if (const Result rc = enter("cuDevicePrimaryCtxRetain", Needs::initialized)) return rc;
   if (!known(device)) return kInvalidDevice;
+  std::lock_guard guard(state().mutex);
+  ++state().primary[device].retained;
   *context = &state().primary[device];
+  return kSuccess;
+}
+
+Result cuDevicePrimaryCtxGetState(Device device, unsigned* flags, int* active) {
+  if (const Result rc = enter("cuDevicePrimaryCtxGetState", Needs::initialized)) return rc;
+  if (!known(device)) return kInvalidDevice;
+  std::lock_guard guard(state().mutex);
+  *flags = 0;
+  *active = state().primary[device].retained > 0;
   return kSuccess;
 }
 
 Result cuDevicePrimaryCtxRelease_v2(Device device) {
   if (const Result rc = enter("cuDevicePrimaryCtxRelease", Needs::initialized)) return rc;
-  return known(device) ? kSuccess : kInvalidDevice;
+  if (!known(device)) return kInvalidDevice;
+  std::lock_guard guard(state().mutex);
+  if (state().primary[device].retained == 0) return kInvalidContext;
+  --state().primary[device].retained;
+  return kSuccess;
 }
 
 Result cuCtxGetCurrent(Context* context) {

@@ -74,6 +74,18 @@ Allocation* State::find(uintptr_t pointer, size_t length) {
   return offset < found.size && length <= found.size - offset ? &found : nullptr;
 }
 
+std::byte* State::bytes(uintptr_t pointer, size_t length, Device reader) {
+  const Allocation* const first = find(pointer, 1);
+  for (uintptr_t at = pointer; first;) {
+    const Allocation* const one = find(at, 1);
+    if (!one || (reader >= 0 && !(one->readers >> reader & 1))) return nullptr;
+    if (length <= one->base + one->size - pointer) return first->alias + (pointer - first->base);
+    at = one->base + one->size;
+    if (!one->physical) return nullptr;
+  }
+  return nullptr;
+}
+
 Result enter(const char* function, Needs needs) {
   State& s = state();
   std::lock_guard guard(s.mutex);
@@ -113,8 +125,7 @@ void* softcuda_alias(const void* pointer, size_t length) {
   State& s = state();
   std::lock_guard guard(s.mutex);
   const auto address = reinterpret_cast<uintptr_t>(pointer);
-  const Allocation* found = s.find(address, length);
-  return found ? found->alias + (address - found->base) : nullptr;
+  return s.bytes(address, length);
 }
 
 int softcuda_device(const void* pointer) {

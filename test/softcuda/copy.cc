@@ -10,17 +10,16 @@ namespace softcuda {
 namespace {
 
 /// The bytes behind a pointer for the simulated device, which reaches host memory, too. Null:
-/// beyond the end of an allocation. Caller holds the mutex.
-std::byte* reach(State& s, DevicePointer pointer, size_t length) {
-  if (const Allocation* found = s.find(pointer, length))
-    return found->alias + (pointer - found->base);
-  return s.find(pointer, 1) ? nullptr : reinterpret_cast<std::byte*>(pointer);
+/// beyond the end of an allocation, or without access. Caller holds the mutex.
+std::byte* reach(State& s, DevicePointer pointer, size_t length, Device by) {
+  if (s.find(pointer, 1)) return s.bytes(pointer, length, by);
+  return reinterpret_cast<std::byte*>(pointer);
 }
 
-Result copy(State& s, DevicePointer to, DevicePointer from, size_t length) {
+Result copy(State& s, DevicePointer to, DevicePointer from, size_t length, Device by) {
   if (length == 0) return kSuccess;
-  std::byte* target = reach(s, to, length);
-  const std::byte* source = reach(s, from, length);
+  std::byte* target = reach(s, to, length, by);
+  const std::byte* source = reach(s, from, length, by);
   if (!target || !source) return kInvalidValue;
   std::memmove(target, source, length);
   return kSuccess;
@@ -48,7 +47,7 @@ Result now(const char* function, DevicePointer to, DevicePointer from, size_t le
   State& s = state();
   std::lock_guard guard(s.mutex);
   if (const Result rc = run(s.null_stream)) return rc;
-  return copy(s, to, from, length);
+  return copy(s, to, from, length, current_context()->device);
 }
 
 Result later(const char* function, DevicePointer to, DevicePointer from, size_t length,
@@ -56,10 +55,12 @@ Result later(const char* function, DevicePointer to, DevicePointer from, size_t 
   if (const Result rc = enter(function, Needs::context)) return rc;
   State& s = state();
   std::lock_guard guard(s.mutex);
-  if (length > 0 && (!reach(s, to, length) || !reach(s, from, length))) return kInvalidValue;
+  const Device by = current_context()->device;
+  if (length > 0 && (!reach(s, to, length, by) || !reach(s, from, length, by)))
+    return kInvalidValue;
   StreamState* on = stream_of(stream);
   if (!on) return kInvalidHandle;
-  on->pending.push_back({[&s, to, from, length] { return copy(s, to, from, length); }});
+  on->pending.push_back({[=, &s] { return copy(s, to, from, length, by); }});
   return kSuccess;
 }
 
@@ -104,7 +105,7 @@ Result cuMemsetD8_v2(DevicePointer to, unsigned char value, size_t length) {
   State& s = state();
   std::lock_guard guard(s.mutex);
   if (length == 0) return kSuccess;
-  std::byte* target = s.find(to, 1) ? reach(s, to, length) : nullptr;
+  std::byte* target = s.find(to, 1) ? reach(s, to, length, current_context()->device) : nullptr;
   if (!target) return kInvalidValue;
   std::memset(target, value, length);
   return kSuccess;

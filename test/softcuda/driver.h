@@ -11,6 +11,9 @@ using erdma::hmem::cuda_api::Device;
 using erdma::hmem::cuda_api::DevicePointer;
 using erdma::hmem::cuda_api::Event;
 using erdma::hmem::cuda_api::IpcMemHandle;
+using erdma::hmem::cuda_api::MemAccess;
+using erdma::hmem::cuda_api::MemAllocationProperties;
+using erdma::hmem::cuda_api::PhysicalMemory;
 using erdma::hmem::cuda_api::Result;
 using erdma::hmem::cuda_api::Stream;
 
@@ -24,6 +27,7 @@ Result cuDeviceGetName(char* name, int length, Device device);
 Result cuDeviceGetPCIBusId(char* name, int length, Device device);
 Result cuDeviceGetAttribute(int* value, int attribute, Device device);
 Result cuDevicePrimaryCtxRetain(Context* context, Device device);
+Result cuDevicePrimaryCtxGetState(Device device, unsigned* flags, int* active);
 Result cuDevicePrimaryCtxRelease_v2(Device device);
 Result cuCtxGetCurrent(Context* context);
 Result cuCtxSetCurrent(Context context);
@@ -44,6 +48,23 @@ Result cuIpcCloseMemHandle(DevicePointer pointer);
 Result cuMemGetHandleForAddressRange(void* out, DevicePointer pointer, size_t size, int type,
                                      unsigned long long flags);
 Result cuFlushGPUDirectRDMAWrites(int target, int scope);
+
+Result cuMemCreate(PhysicalMemory* made, size_t size, const MemAllocationProperties* wanted,
+                   unsigned long long flags);
+Result cuMemRelease(PhysicalMemory handle);
+Result cuMemRetainAllocationHandle(PhysicalMemory* handle, void* address);
+Result cuMemGetAllocationPropertiesFromHandle(MemAllocationProperties* out, PhysicalMemory handle);
+Result cuMemGetAllocationGranularity(size_t* out, const MemAllocationProperties* of, int option);
+Result cuMemAddressReserve(DevicePointer* address, size_t size, size_t alignment,
+                           DevicePointer wanted, unsigned long long flags);
+Result cuMemAddressFree(DevicePointer address, size_t size);
+Result cuMemMap(DevicePointer address, size_t size, size_t offset, PhysicalMemory handle,
+                unsigned long long flags);
+Result cuMemUnmap(DevicePointer address, size_t size);
+Result cuMemSetAccess(DevicePointer address, size_t size, const MemAccess* access, size_t count);
+Result cuMemExportToShareableHandle(void* out, PhysicalMemory handle, int type,
+                                    unsigned long long flags);
+Result cuMemImportFromShareableHandle(PhysicalMemory* out, void* shared, int type);
 
 Result cuMemcpy(DevicePointer to, DevicePointer from, size_t length);
 Result cuMemcpyDtoH_v2(void* to, DevicePointer from, size_t length);

@@ -249,6 +249,78 @@ START_TEST(handle_may_come_back_and_an_open_one_stays_what_it_was) {
 }
 END_TEST
 
+/// Two pieces in a row.
+START_TEST(mapped_memory_is_of_no_context_and_readable_where_allowed) {
+  begin();
+  constexpr size_t kPiece = size_t(2) << 20;
+  const MemAllocationProperties wanted{kMemoryPinned, kHandlePosixFd, {kLocationDevice, 0}, {}, {}};
+  DevicePointer at = 0;
+  PhysicalMemory pieces[2], retained = 0;
+  ck_assert_int_eq(cuMemAddressReserve(&at, 2 * kPiece, 0, 0, 0), kSuccess);
+  for (int i = 0; i < 2; ++i) {
+    ck_assert_int_eq(cuMemCreate(&pieces[i], kPiece, &wanted, 0), kSuccess);
+    ck_assert_int_eq(cuMemMap(at + size_t(i) * kPiece, kPiece, 0, pieces[i], 0), kSuccess);
+  }
+  ck_assert_ptr_null(attribute<Context>(kPointerContext, at));
+  ck_assert_int_eq(cuMemsetD8_v2(at, 7, 1), kInvalidValue);  // no access yet
+  const MemAccess access{{kLocationDevice, 0}, kAccessReadWrite};
+  ck_assert_int_eq(cuMemSetAccess(at, 2 * kPiece, &access, 1), kSuccess);
+  const auto bytes = numbers(10'000);
+  const DevicePointer across = at + kPiece - 5'000;
+  ck_assert_int_eq(cuMemcpyHtoD_v2(across, bytes.data(), bytes.size()), kSuccess);
+  ck_assert(content(across, bytes.size()) == bytes);
+  ck_assert_int_eq(cuMemcpyHtoD_v2(at + 2 * kPiece - 1, bytes.data(), 2), kInvalidValue);
+
+  DevicePointer base = 0;
+  size_t size = 0;
+  ck_assert_int_eq(cuMemGetAddressRange_v2(&base, &size, across + 6'000), kSuccess);
+  ck_assert_uint_eq(base, at + kPiece);
+  ck_assert_uint_eq(size, kPiece);
+  ck_assert_int_eq(cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(base)), kSuccess);
+  ck_assert_uint_eq(retained, pieces[1]);
+  IpcMemHandle handle;
+  ck_assert_int_eq(cuIpcGetMemHandle(&handle, at), kInvalidValue);
+  ck_assert_int_eq(cuMemUnmap(at, kPiece), kSuccess);
+  ck_assert_int_eq(cuMemAddressFree(at, 2 * kPiece), kInvalidValue);
+  ck_assert_int_eq(cuMemUnmap(at + kPiece, kPiece), kSuccess);
+  ck_assert_int_eq(cuMemAddressFree(at, 2 * kPiece), kSuccess);
+  for (const PhysicalMemory one : {pieces[0], pieces[1], retained})
+    ck_assert_int_eq(cuMemRelease(one), kSuccess);
+  ck_assert_int_eq(cuMemRelease(retained), kInvalidValue);
+}
+END_TEST
+
+START_TEST(descriptor_of_physical_memory_shows_the_same_bytes_elsewhere) {
+  begin();
+  constexpr size_t kSize = size_t(2) << 20;
+  MemAllocationProperties wanted{kMemoryPinned, 0, {kLocationDevice, 0}, {}, {}};
+  PhysicalMemory made = 0, other = 0;
+  int fd = -1;
+  ck_assert_int_eq(cuMemCreate(&made, kSize, &wanted, 0), kSuccess);
+  ck_assert_int_eq(cuMemExportToShareableHandle(&fd, made, kHandlePosixFd, 0), kInvalidValue);
+  ck_assert_int_eq(cuMemRelease(made), kSuccess);
+  wanted.handle_types = kHandlePosixFd;
+  ck_assert_int_eq(cuMemCreate(&made, kSize, &wanted, 0), kSuccess);
+  ck_assert_int_eq(cuMemExportToShareableHandle(&fd, made, kHandlePosixFd, 0), kSuccess);
+  void* const shared = reinterpret_cast<void*>(intptr_t(fd));
+  ck_assert_int_eq(cuMemImportFromShareableHandle(&other, shared, kHandlePosixFd), kSuccess);
+  close(fd);
+  DevicePointer at[2];
+  const MemAccess access{{kLocationDevice, 0}, kAccessReadWrite};
+  for (int i = 0; i < 2; ++i) {
+    ck_assert_int_eq(cuMemAddressReserve(&at[i], kSize, 0, 0, 0), kSuccess);
+    ck_assert_int_eq(cuMemMap(at[i], kSize, 0, i ? other : made, 0), kSuccess);
+    ck_assert_int_eq(cuMemSetAccess(at[i], kSize, &access, 1), kSuccess);
+    ck_assert_int_eq(cuMemRelease(i ? other : made), kSuccess);
+  }
+  ck_assert_int_eq(cuMemsetD8_v2(at[0] + 100, 7, 1), kSuccess);
+  ck_assert_int_eq(content(at[1] + 100, 1)[0], 7);
+  void* const null_file = reinterpret_cast<void*>(intptr_t(open("/dev/null", O_RDONLY)));
+  ck_assert_int_eq(cuMemImportFromShareableHandle(&other, null_file, kHandlePosixFd),
+                   kInvalidValue);
+}
+END_TEST
+
 START_TEST(dmabuf_shows_the_bytes_of_the_device) {
   begin();
   const DevicePointer memory = allocate(8192);
@@ -299,6 +371,8 @@ int main() {
   tcase_add_test(tc, address_that_comes_back_has_another_buffer_id);
   tcase_add_test(tc, memory_is_shared_with_another_process_by_handle);
   tcase_add_test(tc, handle_may_come_back_and_an_open_one_stays_what_it_was);
+  tcase_add_test(tc, mapped_memory_is_of_no_context_and_readable_where_allowed);
+  tcase_add_test(tc, descriptor_of_physical_memory_shows_the_same_bytes_elsewhere);
   tcase_add_test(tc, dmabuf_shows_the_bytes_of_the_device);
   tcase_add_test(tc, calls_are_counted_and_fail_on_demand);
   suite_add_tcase(suite, tc);

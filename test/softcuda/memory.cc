@@ -78,7 +78,7 @@ Result attribute_of(State& s, const Allocation& memory, int attribute, DevicePoi
                     void* out) {
   switch (attribute) {
     case kPointerContext:
-      return give(out, static_cast<Context>(&s.primary[memory.device]));
+      return give(out, memory.physical ? nullptr : static_cast<Context>(&s.primary[memory.device]));
     case kPointerMemoryType:
       return give(out, unsigned{kMemoryDevice});
     case kPointerDevicePointer:
@@ -92,7 +92,7 @@ Result attribute_of(State& s, const Allocation& memory, int attribute, DevicePoi
     case kPointerDeviceOrdinal:
       return give(out, memory.device);
     case kPointerIpcCapable:
-      return give(out, int{s.ipc && memory.ipc_source.empty()});
+      return give(out, int{s.ipc && memory.ipc_source.empty() && !memory.physical});
     case kPointerRangeStart:
       return give(out, DevicePointer(memory.base));
     case kPointerRangeSize:
@@ -137,7 +137,8 @@ Result cuMemFree_v2(DevicePointer pointer) {
   State& s = state();
   std::lock_guard guard(s.mutex);
   const auto found = s.allocations.find(pointer);
-  if (found == s.allocations.end() || !found->second.ipc_source.empty()) return kInvalidValue;
+  if (found == s.allocations.end() || !found->second.ipc_source.empty() || found->second.physical)
+    return kInvalidValue;
   unmap(found->second);
   s.freed[pages(found->second.size)] = found->first;
   s.allocations.erase(found);
@@ -198,7 +199,7 @@ Result cuIpcGetMemHandle(IpcMemHandle* out, DevicePointer pointer) {
   State& s = state();
   std::lock_guard guard(s.mutex);
   const Allocation* found = s.find(pointer, 1);
-  if (!found) return kInvalidValue;
+  if (!found || found->physical) return kInvalidValue;
   if (!s.ipc || !found->ipc_source.empty()) return kNotSupported;
   Handle handle{};
   std::memcpy(handle.magic, kMagic, sizeof(kMagic));

@@ -28,6 +28,24 @@ struct Allocation {
   bool sync_memops = false;
   std::string ipc_source;  ///< mapped from another process: what its handle says
   unsigned ipc_uses = 0;
+  PhysicalMemory physical = 0;  ///< mapped by cuMemMap(): of no context; 0: by cuMemAlloc()
+  unsigned readers = ~0u;       ///< bit per device that may access it
+};
+
+/// What cuMemCreate() makes: a memfd. A mapping has a descriptor of its own.
+struct Physical {
+  int fd = -1;
+  size_t size = 0;
+  Device device = 0;
+  int handle_types = 0;
+  unsigned uses = 1;  ///< handles of the application and mappings
+  unsigned handles = 1;
+};
+
+/// What cuMemAddressReserve() gives: both views of it, so that neighbours stay neighbours.
+struct Reservation {
+  size_t size = 0;
+  std::byte* alias = nullptr;
 };
 
 struct Pending {
@@ -45,6 +63,7 @@ struct EventState {
 
 struct ContextState {
   Device device = 0;
+  unsigned retained = 0;  ///< the primary one: how often
 };
 
 struct Fault {
@@ -66,6 +85,9 @@ struct State {
   uint64_t next_buffer_id = 1;
   std::map<uintptr_t, Allocation> allocations;  ///< by base
   std::map<size_t, uintptr_t> freed;  ///< size → address: given out again, as a driver likes to
+  std::map<PhysicalMemory, Physical> physical;
+  std::map<uintptr_t, Reservation> reserved;  ///< by address
+  PhysicalMemory next_physical = 1;
   ContextState primary[kMaxDevices];
   StreamState null_stream;
   std::map<Stream, std::unique_ptr<StreamState>> streams;
@@ -75,6 +97,9 @@ struct State {
   State();
   /// The allocation that holds [pointer, +length), or null.
   Allocation* find(uintptr_t pointer, size_t length);
+  /// Where the device sees [pointer, +length), of neighbouring mappings, too; null: nowhere, or the
+  /// device may not. -1: as whoever may.
+  std::byte* bytes(uintptr_t pointer, size_t length, Device reader = -1);
 };
 
 State& state();

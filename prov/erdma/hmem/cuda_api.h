@@ -15,9 +15,28 @@ using Context = void*;           ///< CUcontext
 using Stream = void*;            ///< CUstream
 using Event = void*;             ///< CUevent
 
+using PhysicalMemory = uint64_t;  ///< CUmemGenericAllocationHandle
+
 struct IpcMemHandle {  ///< CUipcMemHandle: passed by value
   char reserved[64];
 };
+
+struct MemLocation {  ///< CUmemLocation
+  int type;
+  int id;
+};
+struct MemAllocationProperties {  ///< CUmemAllocationProp
+  int type;
+  int handle_types;  ///< in which it may be exported
+  MemLocation location;
+  void* win32_metadata;
+  unsigned char flags[8];
+};
+struct MemAccess {  ///< CUmemAccessDesc
+  MemLocation location;
+  int flags;
+};
+static_assert(sizeof(MemAllocationProperties) == 32 && sizeof(MemAccess) == 12);
 
 enum : Result {
   kSuccess = 0,
@@ -64,6 +83,11 @@ inline constexpr int kOrderedForOwner = 100;        ///< CU_GPU_DIRECT_RDMA_WRIT
 inline constexpr int kRangeHandleDmabufFd = 1;      ///< CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 inline constexpr unsigned kStreamNonBlocking = 1;   ///< CU_STREAM_NON_BLOCKING
 inline constexpr unsigned kIpcLazyPeerAccess = 1;   ///< CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+inline constexpr int kMemoryPinned = 1;             ///< CU_MEM_ALLOCATION_TYPE_PINNED
+inline constexpr int kHandlePosixFd = 1;            ///< CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+inline constexpr int kLocationDevice = 1;           ///< CU_MEM_LOCATION_TYPE_DEVICE
+inline constexpr int kAccessRead = 1;               ///< CU_MEM_ACCESS_FLAGS_PROT_READ
+inline constexpr int kAccessReadWrite = 3;          ///< CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 inline constexpr unsigned kEventDisableTiming = 2;  ///< CU_EVENT_DISABLE_TIMING
 
 }  // namespace erdma::hmem::cuda_api
