@@ -74,7 +74,9 @@ START_TEST(freed_memory_is_no_device_memory) {
 }
 END_TEST
 
+/// Memory of cuMemCreate() belongs to no context, and the thread has none.
 START_TEST(copies_are_done_on_return_from_any_thread) {
+  erdma::test::g_made_by = erdma::test::MadeBy(_i);
   const DeviceMemory memory(100'000);
   const auto bytes = numbers(100'000);
   std::thread([&] {
@@ -165,7 +167,7 @@ int main() {
   tcase_add_test(tc, there_is_none_where_the_driver_has_no_device);
   tcase_add_test(tc, driver_tells_device_from_host_memory);
   tcase_add_test(tc, freed_memory_is_no_device_memory);
-  tcase_add_test(tc, copies_are_done_on_return_from_any_thread);
+  tcase_add_loop_test(tc, copies_are_done_on_return_from_any_thread, 0, 2);
   tcase_add_test(tc, copy_waits_for_no_stream_of_the_application);
   tcase_add_test(tc, lists_of_host_and_device_memory_are_copied_whole);
   tcase_add_test(tc, failed_copy_is_reported_and_the_next_one_succeeds);

@@ -7,23 +7,46 @@
 
 namespace erdma::test {
 
+using hmem::cuda_api::kAccessReadWrite;
+using hmem::cuda_api::kHandlePosixFd;
+using hmem::cuda_api::kLocationDevice;
+using hmem::cuda_api::kMemoryPinned;
+
+/// What the simulated GPU's memory of a test is made by.
+enum class MadeBy {
+  allocation,  ///< cuMemAlloc()
+  mapping,     ///< cuMemCreate() and cuMemMap(); it may be exported
+  private_mapping,
+};
+inline MadeBy g_made_by = MadeBy::allocation;
+
 /// An allocation of the simulated GPU, for tests that link libcuda.so.1. Its context is the calling
 /// thread's from then on.
 class DeviceMemory {
  public:
-  explicit DeviceMemory(size_t length) : x_length(length) {
+  explicit DeviceMemory(size_t length, int device = 0) : x_length(length) {
     Context context = nullptr;
     ck_assert_int_eq(cuInit(0), 0);
-    ck_assert_int_eq(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    ck_assert_int_eq(cuDevicePrimaryCtxRetain(&context, device), 0);
     ck_assert_int_eq(cuCtxSetCurrent(context), 0);
-    ck_assert_int_eq(cuMemAlloc_v2(&x_pointer, length > 0 ? length : 1), 0);
+    if (g_made_by == MadeBy::allocation)
+      ck_assert_int_eq(cuMemAlloc_v2(&x_pointer, length > 0 ? length : 1), 0);
+    else
+      map(device);
   }
   explicit DeviceMemory(const std::vector<char>& bytes) : DeviceMemory(bytes.size()) {
     if (x_length) ck_assert_int_eq(cuMemcpyHtoD_v2(x_pointer, bytes.data(), x_length), 0);
   }
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory() { cuMemFree_v2(x_pointer); }
+  ~DeviceMemory() {
+    if (x_mapped == 0) {
+      cuMemFree_v2(x_pointer);
+      return;
+    }
+    ck_assert_int_eq(cuMemUnmap(x_pointer, x_mapped), 0);
+    ck_assert_int_eq(cuMemAddressFree(x_pointer, x_mapped), 0);
+  }
 
   DevicePointer pointer() const { return x_pointer; }
   void* at(size_t offset) const { return reinterpret_cast<void*>(x_pointer + offset); }
@@ -35,7 +58,23 @@ class DeviceMemory {
   }
 
  private:
+  void map(int device) {
+    constexpr size_t kPiece = size_t(2) << 20;
+    const int handles = g_made_by == MadeBy::mapping ? kHandlePosixFd : 0;
+    const MemAllocationProperties wanted{
+        kMemoryPinned, handles, {kLocationDevice, device}, nullptr, {}};
+    const MemAccess access{{kLocationDevice, device}, kAccessReadWrite};
+    PhysicalMemory made = 0;
+    x_mapped = (x_length / kPiece + 1) * kPiece;
+    ck_assert_int_eq(cuMemCreate(&made, x_mapped, &wanted, 0), 0);
+    ck_assert_int_eq(cuMemAddressReserve(&x_pointer, x_mapped, 0, 0, 0), 0);
+    ck_assert_int_eq(cuMemMap(x_pointer, x_mapped, 0, made, 0), 0);
+    ck_assert_int_eq(cuMemRelease(made), 0);
+    ck_assert_int_eq(cuMemSetAccess(x_pointer, x_mapped, &access, 1), 0);
+  }
+
   const size_t x_length;
+  size_t x_mapped = 0;  ///< by map()
   DevicePointer x_pointer = 0;
 };
 

@@ -49,12 +49,24 @@ const char* Cuda::Functions::look_up(void* library) noexcept {
   find(library, "cuMemGetHandleForAddressRange", cuMemGetHandleForAddressRange);
   find(library, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain);
   find(library, "cuDevicePrimaryCtxRelease_v2", cuDevicePrimaryCtxRelease_v2);
+  find(library, "cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState);
   find(library, "cuMemAlloc_v2", cuMemAlloc_v2);
   find(library, "cuMemFree_v2", cuMemFree_v2);
   if (!find(library, "cuIpcOpenMemHandle_v2", cuIpcOpenMemHandle_v2) ||
       !find(library, "cuIpcCloseMemHandle", cuIpcCloseMemHandle) ||
       !find(library, "cuIpcGetMemHandle", cuIpcGetMemHandle))
     cuIpcGetMemHandle = nullptr;
+  if (!find(library, "cuMemRelease", cuMemRelease) ||
+      !find(library, "cuMemGetAllocationPropertiesFromHandle",
+            cuMemGetAllocationPropertiesFromHandle) ||
+      !find(library, "cuMemExportToShareableHandle", cuMemExportToShareableHandle) ||
+      !find(library, "cuMemImportFromShareableHandle", cuMemImportFromShareableHandle) ||
+      !find(library, "cuMemAddressReserve", cuMemAddressReserve) ||
+      !find(library, "cuMemAddressFree", cuMemAddressFree) ||
+      !find(library, "cuMemMap", cuMemMap) || !find(library, "cuMemUnmap", cuMemUnmap) ||
+      !find(library, "cuMemSetAccess", cuMemSetAccess) ||
+      !find(library, "cuMemRetainAllocationHandle", cuMemRetainAllocationHandle))
+    cuMemRetainAllocationHandle = nullptr;
   return nullptr;
 }
 
@@ -155,7 +167,7 @@ int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexce
 // --- copies -------------------------------------------------------------------------------------
 
 /// Makes the context of one of the pointers the thread's current one, on top of what it has; to be
-/// popped. The first that CUDA knows counts.
+/// popped. The first that CUDA knows counts; memory of cuMemCreate() and of pools has none.
 bool Cuda::enter(const void* one, const void* other, Context& context) const noexcept {
   for (const void* pointer : {one, other}) {
     context = nullptr;
@@ -163,7 +175,39 @@ bool Cuda::enter(const void* one, const void* other, Context& context) const noe
     const Result rc = x_api->cuPointerGetAttribute(&context, kPointerContext, address_of(pointer));
     if (rc == kSuccess && context) return x_api->cuCtxPushCurrent_v2(context) == kSuccess;
   }
+  for (const void* pointer : {one, other})
+    if (pointer && is_device(pointer) && (context = context_for(pointer)))
+      return x_api->cuCtxPushCurrent_v2(context) == kSuccess;
   return false;
+}
+
+int Cuda::device_of(const void* pointer) const noexcept {
+  Device device = -1;
+  const Result rc =
+      x_api->cuPointerGetAttribute(&device, kPointerDeviceOrdinal, address_of(pointer));
+  return rc == kSuccess ? device : -1;
+}
+
+/// The primary context of the device, if the application uses it: it stays as long as it does. Else
+/// the thread's own; null: none.
+Context Cuda::context_for(const void* pointer) const noexcept {
+  Context context = primary_context(device_of(pointer));
+  if (!context && x_api->cuCtxGetCurrent(&context) != kSuccess) context = nullptr;
+  return context;
+}
+
+/// Null: nobody uses it, and none is made.
+Context Cuda::primary_context(Device device) const noexcept {
+  Context context = nullptr;
+  unsigned flags = 0;
+  int active = 0;
+  if (device < 0 || !x_api->cuDevicePrimaryCtxGetState || !x_api->cuDevicePrimaryCtxRetain ||
+      !x_api->cuDevicePrimaryCtxRelease_v2 ||
+      x_api->cuDevicePrimaryCtxGetState(device, &flags, &active) != kSuccess || !active ||
+      x_api->cuDevicePrimaryCtxRetain(&context, device) != kSuccess)
+    return nullptr;
+  x_api->cuDevicePrimaryCtxRelease_v2(device);
+  return context;
 }
 
 /// One per context, which is current. It waits for no other stream: a kernel of the application may

@@ -12,6 +12,7 @@
 
 #include "hmem/cuda_api.h"
 #include "hmem/device_memory.h"
+#include "util/fd.h"
 #include "util/process_epoch.h"
 #include "util/result.h"
 
@@ -26,16 +27,38 @@ struct Allocation {
 
 /// Names an allocation to other processes of the host.
 struct IpcHandle {
-  cuda_api::IpcMemHandle bytes;  ///< the driver's
+  enum class Kind : uint8_t {
+    driver,  ///< of cudaMalloc: the bytes are CUDA's own handle, and enough to open it
+    file,    ///< of cuMemCreate: the bytes are a FileName, and its descriptor has to come with it
+  };
+  cuda_api::IpcMemHandle bytes;
   uint32_t id;  ///< of the allocation, in its process: one made later may have the same bytes
+  Kind kind;
 
   bool same_name(const IpcHandle& other) const noexcept {
-    return std::memcmp(&bytes, &other.bytes, sizeof(bytes)) == 0;
+    return kind == other.kind && std::memcmp(&bytes, &other.bytes, sizeof(bytes)) == 0;
   }
   bool operator==(const IpcHandle& other) const noexcept {
     return id == other.id && same_name(other);
   }
 };
+
+/// What an IpcHandle of Kind::file holds, the rest is 0. Means something to its peer only, and only
+/// as long as they are connected.
+struct FileName {
+  uint64_t base;      ///< in the process of its owner
+  uint64_t size;      ///< bytes of the mapping, which is the start of what the file names
+  uint64_t physical;  ///< CUDA's handle in that process
+  uint64_t number;    ///< by which the descriptor was passed; 0: not yet
+
+  static FileName of(const IpcHandle& handle) noexcept {
+    FileName name;
+    std::memcpy(&name, &handle.bytes, sizeof(name));
+    return name;
+  }
+  void put(IpcHandle& handle) const noexcept { std::memcpy(&handle.bytes, this, sizeof(*this)); }
+};
+static_assert(sizeof(FileName) <= sizeof(cuda_api::IpcMemHandle));
 
 /// Where an allocation of another process is in this one's device addresses.
 struct IpcMemory {
@@ -45,7 +68,7 @@ struct IpcMemory {
 
 /// The CUDA driver of this process: libcuda.so.1, opened at run time, never linked. Thread-safe.
 /// Makes no context of its own: device memory comes with that of whoever allocated it. Methods are
-/// spread over cuda.cc and cuda_ipc.cc.
+/// spread over cuda.cc, cuda_ipc.cc and cuda_files.cc.
 /// Invariant: a forked child, in which CUDA can't be used, makes no call.
 class Cuda final : public DeviceMemory {
  public:
@@ -76,8 +99,16 @@ class Cuda final : public DeviceMemory {
   int share(const void* pointer, IpcHandle& handle, uint64_t& offset) noexcept;
   /// Opens what share() named in another process, or in this one, for the device that `near`
   /// belongs to, else that of the thread's context. To be closed as often as opened.
-  /// -FI_EOPNOTSUPP: can't be had (logged once), or another allocation of that name is open.
+  /// -FI_EOPNOTSUPP: can't be had (logged once), or another allocation of that name is open. Of
+  /// Kind::file: what import_file() made, again, and for another device.
   util::Result<IpcMemory> open(const IpcHandle& handle, const void* near) noexcept;
+
+  /// Memory of Kind::file: a new descriptor for another process; none: can't be had (logged once).
+  util::Fd export_file(const IpcHandle& handle) noexcept;
+  /// Maps what another process exported, `size` bytes from its start; the descriptor is not needed
+  /// any more. `handle`: names it here, for open() and close(). As open() else.
+  util::Result<IpcMemory> import_file(const util::Fd& file, size_t size, const void* near,
+                                      IpcHandle& handle) noexcept;
   void close(const IpcHandle& handle) noexcept;
 
   /// Copies between device and host memory, or within either; done when it returns. 0 or -FI_EIO.
@@ -104,8 +135,9 @@ class Cuda final : public DeviceMemory {
   struct Opened {
     IpcHandle handle;
     IpcMemory memory;
-    cuda_api::Context context;  ///< in which it was opened
+    cuda_api::Context context;  ///< in which it was opened; of Kind::file: null
     uint32_t users;
+    uint64_t devices;  ///< of Kind::file: bit per device that may read it
   };
 
   Cuda(std::unique_ptr<Functions> functions) noexcept;
@@ -113,6 +145,9 @@ class Cuda final : public DeviceMemory {
   static Cuda* load() noexcept;
   bool usable() const noexcept { return x_epoch == util::process_epoch(); }
   bool enter(const void* one, const void* other, cuda_api::Context& context) const noexcept;
+  cuda_api::Context context_for(const void* pointer) const noexcept;
+  cuda_api::Context primary_context(cuda_api::Device device) const noexcept;
+  int device_of(const void* pointer) const noexcept;
   cuda_api::Stream stream_of(cuda_api::Context context) noexcept;
   void forget(cuda_api::Context context) noexcept;
   int from_device(void* to, const void* from, size_t length) noexcept override {
@@ -125,6 +160,16 @@ class Cuda final : public DeviceMemory {
   bool get_handle(Export& memory) noexcept;
   const Export* own(const IpcHandle& handle) const noexcept;
   int open_new(Opened& made, const void* near) noexcept;
+  // cuda_files.cc
+  class Held;
+  bool name_file(Export& memory, const void* pointer) const noexcept;
+  bool still_mapped(const Export& memory, const void* pointer) const noexcept;
+  util::Result<IpcMemory> open_again(const IpcHandle& handle, const void* near) noexcept;
+  int map_file(const Held& physical, const void* near, Opened& made) noexcept;
+  int let_read(const Held& physical, const void* near, Opened& made) noexcept;
+  void unmap_file(const IpcMemory& memory) noexcept;
+  cuda_api::Result admit(Opened& file, cuda_api::Device device) const noexcept;
+  int refuse_file(const char* call, cuda_api::Result rc) noexcept;
   int copy_in(cuda_api::Context context, void* to, const void* from, size_t length) noexcept;
 
   const std::unique_ptr<Functions> x_api;
@@ -136,7 +181,8 @@ class Cuda final : public DeviceMemory {
   std::vector<Export> x_exports;
   size_t x_next_export = 0;
   std::vector<Opened> x_opened;
-  std::atomic_flag x_share_warned, x_open_warned;
+  uint32_t x_files_opened = 0;
+  std::atomic_flag x_share_warned, x_open_warned, x_export_warned, x_import_warned;
 };
 
 class Cuda::Scratch {

@@ -86,7 +86,6 @@ inline constexpr unsigned kIpcLazyPeerAccess = 1;   ///< CU_IPC_MEM_LAZY_ENABLE_
 inline constexpr int kMemoryPinned = 1;             ///< CU_MEM_ALLOCATION_TYPE_PINNED
 inline constexpr int kHandlePosixFd = 1;            ///< CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 inline constexpr int kLocationDevice = 1;           ///< CU_MEM_LOCATION_TYPE_DEVICE
-inline constexpr int kAccessRead = 1;               ///< CU_MEM_ACCESS_FLAGS_PROT_READ
 inline constexpr int kAccessReadWrite = 3;          ///< CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 inline constexpr unsigned kEventDisableTiming = 2;  ///< CU_EVENT_DISABLE_TIMING
 

@@ -28,6 +28,8 @@ struct Cuda::Functions {
   // For memory of our own.
   cuda_api::Result (*cuDevicePrimaryCtxRetain)(cuda_api::Context* context, cuda_api::Device device);
   cuda_api::Result (*cuDevicePrimaryCtxRelease_v2)(cuda_api::Device device);
+  cuda_api::Result (*cuDevicePrimaryCtxGetState)(cuda_api::Device device, unsigned* flags,
+                                                 int* active);
   cuda_api::Result (*cuMemAlloc_v2)(cuda_api::DevicePointer* pointer, size_t bytes);
   cuda_api::Result (*cuMemFree_v2)(cuda_api::DevicePointer pointer);
   /// All three, or the first is null.
@@ -36,6 +38,25 @@ struct Cuda::Functions {
   cuda_api::Result (*cuIpcOpenMemHandle_v2)(cuda_api::DevicePointer* pointer,
                                             cuda_api::IpcMemHandle handle, unsigned flags);
   cuda_api::Result (*cuIpcCloseMemHandle)(cuda_api::DevicePointer pointer);
+
+  /// All of them (CUDA 11), or the first is null.
+  cuda_api::Result (*cuMemRetainAllocationHandle)(cuda_api::PhysicalMemory* handle, void* address);
+  cuda_api::Result (*cuMemRelease)(cuda_api::PhysicalMemory handle);
+  cuda_api::Result (*cuMemGetAllocationPropertiesFromHandle)(cuda_api::MemAllocationProperties* out,
+                                                             cuda_api::PhysicalMemory handle);
+  cuda_api::Result (*cuMemExportToShareableHandle)(void* out, cuda_api::PhysicalMemory handle,
+                                                   int type, unsigned long long flags);
+  cuda_api::Result (*cuMemImportFromShareableHandle)(cuda_api::PhysicalMemory* out, void* shared,
+                                                     int type);
+  cuda_api::Result (*cuMemAddressReserve)(cuda_api::DevicePointer* address, size_t size,
+                                          size_t alignment, cuda_api::DevicePointer wanted,
+                                          unsigned long long flags);
+  cuda_api::Result (*cuMemAddressFree)(cuda_api::DevicePointer address, size_t size);
+  cuda_api::Result (*cuMemMap)(cuda_api::DevicePointer address, size_t size, size_t offset,
+                               cuda_api::PhysicalMemory handle, unsigned long long flags);
+  cuda_api::Result (*cuMemUnmap)(cuda_api::DevicePointer address, size_t size);
+  cuda_api::Result (*cuMemSetAccess)(cuda_api::DevicePointer address, size_t size,
+                                     const cuda_api::MemAccess* access, size_t count);
 
   /// The name of the first function that is missing, or null.
   const char* look_up(void* library) noexcept;

@@ -25,18 +25,18 @@ bool Cuda::warn_once(std::atomic_flag& said) noexcept {
 
 int Cuda::share(const void* pointer, IpcHandle& handle, uint64_t& offset) noexcept try {
   Allocation memory;
-  if (!usable() || !x_api->cuIpcGetMemHandle || !allocation(pointer, memory)) return -FI_EOPNOTSUPP;
+  if (!usable() || !allocation(pointer, memory)) return -FI_EOPNOTSUPP;
   offset = reinterpret_cast<uintptr_t>(pointer) - memory.base;
   const std::lock_guard guard(x_ipc_mutex);
   auto at = std::find_if(x_exports.begin(), x_exports.end(),
                          [&](const Export& one) { return one.memory.base == memory.base; });
-  if (at == x_exports.end() || at->memory.id != memory.id) {
+  if (at == x_exports.end() || at->memory.id != memory.id || !still_mapped(*at, pointer)) {
     // What was here before is gone, and so is what its handle named.
     if (at == x_exports.end() && x_exports.size() >= kExports)
       at = x_exports.begin() + ptrdiff_t(x_next_export++ % kExports);
     if (at == x_exports.end()) at = x_exports.insert(at, Export{});
-    *at = {memory, {{}, uint32_t(memory.id)}, false};
-    at->shared = get_handle(*at);
+    *at = {memory, {{}, uint32_t(memory.id), IpcHandle::Kind::driver}, false};
+    at->shared = name_file(*at, pointer) || get_handle(*at);
   }
   handle = at->handle;
   return at->shared ? 0 : -FI_EOPNOTSUPP;
@@ -46,6 +46,7 @@ int Cuda::share(const void* pointer, IpcHandle& handle, uint64_t& offset) noexce
 
 bool Cuda::get_handle(Export& memory) noexcept {
   Context context = nullptr;
+  if (!x_api->cuIpcGetMemHandle) return false;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
   if (!enter(reinterpret_cast<const void*>(memory.memory.base), nullptr, context)) return false;
   const Result rc = x_api->cuIpcGetMemHandle(&memory.handle.bytes, memory.memory.base);
@@ -54,7 +55,8 @@ bool Cuda::get_handle(Export& memory) noexcept {
     ERDMA_WARN(EP_DATA,
                "GPU memory can't be shared with other processes (cuIpcGetMemHandle: CUDA error "
                "%d), so its messages are copied through host memory. Only memory of cudaMalloc can "
-               "be: none of a pool, of cuMemCreate, or of another process "
+               "be, and of cuMemCreate if it was made to be exported as a POSIX file descriptor: "
+               "none of a pool or of another process "
                "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False for PyTorch)\n",
                rc);
   return rc == kSuccess;
@@ -68,18 +70,20 @@ const Cuda::Export* Cuda::own(const IpcHandle& handle) const noexcept {
 }
 
 util::Result<IpcMemory> Cuda::open(const IpcHandle& handle, const void* near) noexcept try {
-  if (!usable() || !x_api->cuIpcGetMemHandle) return -FI_EOPNOTSUPP;
+  if (!usable()) return -FI_EOPNOTSUPP;
   const std::lock_guard guard(x_ipc_mutex);
+  if (handle.kind == IpcHandle::Kind::file) return open_again(handle, near);
+  if (!x_api->cuIpcGetMemHandle) return -FI_EOPNOTSUPP;
   if (const Export* mine = own(handle)) return IpcMemory{mine->memory.base, mine->memory.size};
   for (Opened& known : x_opened) {
-    if (std::memcmp(&known.handle.bytes, &handle.bytes, sizeof(handle.bytes)) != 0) continue;
+    if (!known.handle.same_name(handle)) continue;
     // Of memory that is no more, and somebody has it open still: the driver would give it again.
     if (known.handle.id != handle.id) return -FI_EOPNOTSUPP;
     ++known.users;
     return known.memory;
   }
   x_opened.reserve(x_opened.size() + 1);
-  Opened made{handle, {}, nullptr, 1};
+  Opened made{handle, {}, nullptr, 1, 0};
   if (const int rc = open_new(made, near)) return rc;
   x_opened.push_back(made);
   return made.memory;
@@ -119,13 +123,14 @@ void Cuda::close(const IpcHandle& handle) noexcept {
   const auto at = std::find_if(x_opened.begin(), x_opened.end(),
                                [&](const Opened& one) { return one.handle == handle; });
   if (at == x_opened.end() || --at->users > 0) return;  // of this process, or still in use
-  // A context that is gone took its mappings with it.
-  if (x_api->cuCtxPushCurrent_v2(at->context) == kSuccess) {
-    if (const Result rc = x_api->cuIpcCloseMemHandle(at->memory.base))
-      ERDMA_INFO(EP_DATA, "GPU memory of another process could not be closed: CUDA error %d\n", rc);
-    x_api->cuCtxPopCurrent_v2(nullptr);
-  }
+  const Opened gone = *at;
   x_opened.erase(at);
+  if (gone.handle.kind == IpcHandle::Kind::file) return unmap_file(gone.memory);
+  // A context that is gone took its mappings with it.
+  if (x_api->cuCtxPushCurrent_v2(gone.context) != kSuccess) return;
+  if (const Result rc = x_api->cuIpcCloseMemHandle(gone.memory.base))
+    ERDMA_INFO(EP_DATA, "GPU memory of another process could not be closed: CUDA error %d\n", rc);
+  x_api->cuCtxPopCurrent_v2(nullptr);
 }
 
 }  // namespace erdma::hmem

@@ -80,6 +80,7 @@ bool StagingLink::offer(const iovec* memory, size_t count, Exposure& exposure) n
   if (x_pause > 0) return --x_pause, false;
   Offer made{};
   if (x_staging.cuda->share(memory->iov_base, made.handle, made.offset) != 0) return false;
+  if (made.handle.kind != hmem::IpcHandle::Kind::driver) return false;
   made.encode(exposure);
   return true;
 }
