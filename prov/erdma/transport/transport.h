@@ -8,6 +8,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "util/fd.h"
 #include "util/result.h"
 #include "util/socket_address.h"
 
@@ -158,6 +159,17 @@ class Link {
   /// follow.
   [[nodiscard]] virtual int settle(const iovec* memory, size_t count, uint64_t token) noexcept {
     return (void)memory, (void)count, (void)token, 0;
+  }
+
+  /// Gives the peer a descriptor of what `file` is open for, and it a name for a packet to tell.
+  /// -FI_EOPNOTSUPP: not over this link; else why not now.
+  virtual util::Result<uint32_t> hand_over(const util::Fd& file) noexcept {
+    return (void)file, -FI_EOPNOTSUPP;
+  }
+  /// What the peer handed over by this name: once, and not after 16 later ones. -FI_EAGAIN: it is
+  /// still on its way, poll(); -FI_EOPNOTSUPP: it can't be had.
+  virtual util::Result<util::Fd> take_file(uint32_t name) noexcept {
+    return (void)name, -FI_EOPNOTSUPP;
   }
 
   /// Whether open() and direct access exist here.

@@ -117,6 +117,7 @@ class Bootstrap {
   // control.cc
   void on_control(const ConnectionPtr& connection);
   bool handle(const ConnectionPtr& connection, const Control& control, util::Fd fd);
+  void report_lost_file(const Connection& connection) noexcept;
   void on_admit_answer(const ConnectionPtr& connection, int status);
   void on_proof(const ConnectionPtr& connection, uint32_t found);
   void post_verdict(const ConnectionPtr& connection);
@@ -143,6 +144,7 @@ class Bootstrap {
   uint64_t x_next_id = 1;
   uint64_t x_listen_again = 0;  ///< when to listen again; 0 = listening
   bool x_exhaustion_logged = false;
+  bool x_lost_file_logged = false;
   size_t x_pending_hellos = 0;
   std::unordered_map<uint64_t, ConnectionPtr> x_connections;
   std::unordered_map<uint64_t, std::shared_ptr<PeerProcess>> x_processes;  ///< by id

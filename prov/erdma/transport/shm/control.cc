@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <utility>
 
 #include <rdma/fi_errno.h>
 
@@ -34,7 +35,11 @@ void Bootstrap::on_control(const ConnectionPtr& connection) {
     Received received = receive(connection->socket.get(), &control, sizeof(control));
     if (received.bytes == -EAGAIN) return;
     if (received.bytes <= 0) return on_hang_up(connection);
-    if (received.fds_lost) {
+    const bool whole = received.bytes == sizeof(control);
+    const bool file_lost =
+        received.fds_lost && whole && control.type == ControlType::file && !connection->outbound;
+    if (file_lost) report_lost_file(*connection);
+    if (received.fds_lost && !file_lost) {
       ERDMA_WARN(
           EP_CTRL,
           "cannot take what %s shares: too many open files; raise RLIMIT_NOFILE (ulimit -n); "
@@ -42,13 +47,22 @@ void Bootstrap::on_control(const ConnectionPtr& connection) {
           connection->process->name.to_string().c_str());
       return lose(connection, -FI_EMFILE);
     }
-    if (received.bytes != sizeof(control) || received.truncated ||
+    if (!whole || (received.truncated && !file_lost) ||
         !handle(connection, control, std::move(received.fds[0]))) {
       ERDMA_WARN(EP_CTRL, "%s sent an invalid control message: closed\n",
                  connection->process->name.to_string().c_str());
       return lose(connection, -FI_ECONNRESET);
     }
   }
+}
+
+/// It may come again: what it names is copied meanwhile.
+void Bootstrap::report_lost_file(const Connection& connection) noexcept {
+  if (std::exchange(x_lost_file_logged, true)) return;
+  ERDMA_WARN(EP_CTRL,
+             "cannot take GPU memory that %s shares: too many open files; raise RLIMIT_NOFILE "
+             "(ulimit -n); its messages are copied through host memory\n",
+             connection.process->name.to_string().c_str());
 }
 
 bool Bootstrap::handle(const ConnectionPtr& connection, const Control& control, util::Fd fd) {
@@ -72,6 +86,12 @@ bool Bootstrap::handle(const ConnectionPtr& connection, const Control& control, 
       mail.segment = std::move(*segment);
       break;
     }
+    case ControlType::file:
+      if (connection->outbound) return false;
+      mail.type = Mail::Type::file;
+      mail.number = uint32_t(control.value);
+      mail.file = std::move(fd);
+      break;
     case ControlType::admit: {
       const pid_t requester = connection->process->cma.pid;
       const Control answer{

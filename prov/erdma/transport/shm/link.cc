@@ -178,7 +178,29 @@ int ShmLink::withdraw(const Exposure& exposure) noexcept {
 int ShmLink::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
                   uint64_t token) noexcept {
   if (is_target(remote)) return -FI_EINVAL;
+  if (remote.is_offer()) x_files.reset();  // nobody here takes any
   return x_in ? x_in->read(remote, local, count, length, token, nullptr) : -FI_ENOTCONN;
+}
+
+// The peer's background thread reads it whether or not the peer polls.
+util::Result<uint32_t> ShmLink::hand_over(const util::Fd& file) noexcept {
+  if (!out_up() || ending()) return -FI_ENOTCONN;
+  const Control give{ControlType::file, int32_t(x_files_given + 1)};
+  const int fd = file.get();
+  if (const int rc = send_message(x_out->connection->socket.get(), &give, sizeof(give), &fd, 1))
+    return rc;
+  return ++x_files_given;
+}
+
+util::Result<util::Fd> ShmLink::take_file(uint32_t name) noexcept {
+  if (!x_in) return -FI_EOPNOTSUPP;
+  if (!x_files) return -FI_EAGAIN;
+  return x_files->take(name);
+}
+
+void ShmLink::keep_file(uint32_t name, util::Fd file) {
+  if (!x_files) x_files = std::make_unique<HandedFiles>();
+  x_files->put(name, std::move(file));
 }
 
 void ShmLink::fail(int status) noexcept {
@@ -280,6 +302,7 @@ void ShmLink::end_in(int status) noexcept {
   x_core.close(x_in->connection(), status);
   x_core.forget(*x_in);
   x_in.reset();
+  x_files.reset();
 }
 
 }  // namespace erdma::transport::shm

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "transport/shm/handed_files.h"
 #include "transport/shm/in_channel.h"
 #include "transport/shm/lent_table.h"
 #include "transport/shm/out_channel.h"
@@ -50,6 +51,8 @@ class ShmLink final : public Link {
   void fail(int status) noexcept override;
   void hold(bool on) noexcept override;
   bool left() const noexcept override { return x_in && x_in->sender_left(); }
+  util::Result<uint32_t> hand_over(const util::Fd& file) noexcept override;
+  util::Result<util::Fd> take_file(uint32_t name) noexcept override;
 
   // By Core.
   void install_in(std::unique_ptr<InChannel> channel) noexcept { x_in = std::move(channel); }
@@ -58,6 +61,7 @@ class ShmLink final : public Link {
   void ask_cold() noexcept;
   bool try_switch() noexcept;  ///< true once no switch is due
   void attach_bulk(Segment segment) noexcept;
+  void keep_file(uint32_t name, util::Fd file);  ///< may throw
   int poll_bulk_out() noexcept;
   /// While it connects, the end of a channel that brought nothing says nothing: that of the attempt
   /// under way does. True = it was dropped.
@@ -168,6 +172,8 @@ class ShmLink final : public Link {
   std::unique_ptr<LentTable> x_lent;  ///< to the peer, until the link ends
 
   std::unique_ptr<RemoteWrites> x_remote;
+  uint32_t x_files_given = 0;            ///< to the peer, over all channels
+  std::unique_ptr<HandedFiles> x_files;  ///< of the inbound channel; few peers ever have any
 };
 
 }  // namespace erdma::transport::shm

@@ -76,6 +76,8 @@ int Core::on_channel_mail(Mail& mail, Sink& sink) {
     link->ask_cold();
   else if (mail.type == Type::bulk && is_out)
     link->attach_bulk(std::move(mail.segment));
+  else if (mail.type == Type::file && is_in)
+    link->keep_file(mail.number, std::move(mail.file));
   return 1;
 }
 

@@ -24,6 +24,7 @@ struct Mail {
     demote,      ///< connection
     bulk,        ///< connection, segment
     verdict,     ///< connection, cma, settled
+    file,        ///< connection, number, file; none: it could not be received
   };
   Type type;
   std::shared_ptr<Connection> connection = nullptr;
@@ -31,6 +32,8 @@ struct Mail {
   int status = 0;
   uint32_t ring = 0;
   Segment segment = {};
+  uint32_t number = 0;
+  util::Fd file = {};
   CmaPeer cma = {};
   bool settled = true;  ///< no other probe will follow
 };

@@ -59,6 +59,7 @@ enum class ControlType : uint32_t {
   bye,           ///< either: this link is over; value = the status to report
   prove,         ///< either: what is in this scratch word of yours? value = which
   proof,         ///< value = what is there
+  file,          ///< sender: of my device memory; value = its name, with the descriptor
 };
 
 struct Control {

@@ -1,0 +1,140 @@
+// Descriptors that one side of a shared-memory link hands over to the other.
+#include <dirent.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "libcheck.h"
+#include "transport/shm_pair.h"
+
+namespace erdma::test {
+namespace {
+
+size_t open_files() {
+  DIR* const directory = opendir("/proc/self/fd");
+  size_t count = 0;
+  while (readdir(directory)) ++count;
+  closedir(directory);
+  return count;
+}
+
+ino_t inode(const util::Fd& file) {
+  struct stat status {};
+  ck_assert_int_eq(fstat(file.get(), &status), 0);
+  return status.st_ino;
+}
+
+/// Two sides that met.
+struct Met : Pair {
+  Met() {
+    ck_assert(open_side(a) && open_side(b));
+    ck_assert_int_eq(send(a_to_b(), 0, nullptr, 0), 0);
+    ck_assert_int_eq(send(b_to_a(), 0, nullptr, 0), 0);
+    ck_assert(poll_until([&] { return a.sink->packets.size() + b.sink->packets.size() == 2; }));
+  }
+  /// A new file that a hands over; its name.
+  uint32_t hand_over(util::Fd& file) {
+    file.reset(memfd_create("handed", MFD_CLOEXEC));
+    auto name = a_to_b().hand_over(file);
+    ck_assert_int_eq(name.error(), 0);
+    return *name;
+  }
+  util::Result<util::Fd> take(uint32_t name) {
+    auto taken = b_to_a().take_file(name);
+    while (taken.error() == -FI_EAGAIN) poll(), taken = b_to_a().take_file(name);
+    return taken;
+  }
+};
+
+START_TEST(a_file_that_is_handed_over_is_taken_once) {
+  Met pair;
+  const size_t before = open_files();
+  {
+    util::Fd one, two;
+    const uint32_t first = pair.hand_over(one), second = pair.hand_over(two);
+    auto taken = pair.take(second);
+    ck_assert_int_eq(taken.error(), 0);
+    ck_assert_uint_eq(inode(*taken), inode(two));
+    ck_assert_uint_eq(inode(*pair.take(first)), inode(one));
+    ck_assert_int_eq(pair.take(first).error(), -FI_EOPNOTSUPP);
+    ck_assert_int_eq(pair.b_to_a().take_file(second + 1).error(), -FI_EAGAIN);
+  }
+  ck_assert_uint_eq(open_files(), before);
+}
+END_TEST
+
+START_TEST(no_more_than_sixteen_files_are_kept_and_none_beyond_the_link) {
+  Met pair;
+  const size_t before = open_files();
+  util::Fd file;
+  uint32_t last = 0;
+  for (int i = 0; i < 40; ++i) {
+    last = pair.hand_over(file);
+    if (i % 16 == 15) ck_assert(bool(pair.take(last)));
+  }
+  const uint32_t names[] = {last - 16, last - 15};
+  ck_assert(bool(pair.take(last)));
+  ck_assert_int_eq(pair.take(names[0]).error(), -FI_EOPNOTSUPP);
+  ck_assert(bool(pair.take(names[1])));
+  file.reset();
+  ck_assert_uint_le(open_files(), before + 16);
+  pair.b_to_a().fail(-FI_ECONNRESET);
+  while (pair.b.sink->downs.empty()) pair.b.poll();
+  ck_assert_uint_le(open_files(), before);
+  ck_assert_int_eq(pair.b_to_a().take_file(last).error(), -FI_EOPNOTSUPP);
+}
+END_TEST
+
+START_TEST(a_file_for_which_there_is_no_room_costs_no_link) {
+  Met pair;
+  util::Fd file;
+  ck_assert(bool(pair.take(pair.hand_over(file))));
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t usual = limit.rlim_cur;
+  file.reset(memfd_create("handed", MFD_CLOEXEC));
+  limit.rlim_cur = 3;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  auto name = pair.a_to_b().hand_over(file);
+  ck_assert_int_eq(name.error(), 0);
+  ck_assert_int_eq(pair.take(*name).error(), -FI_EOPNOTSUPP);
+  limit.rlim_cur = usual;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  ck_assert(bool(pair.take(pair.hand_over(file))));
+  ck_assert(pair.b.sink->downs.empty());
+}
+END_TEST
+
+START_TEST(a_link_that_is_not_up_hands_nothing_over) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  const util::Fd file(memfd_create("handed", MFD_CLOEXEC));
+  ck_assert_int_eq(pair.a_to_b().hand_over(file).error(), -FI_ENOTCONN);
+  ck_assert_int_eq(pair.b_to_a().take_file(1).error(), -FI_EOPNOTSUPP);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("handed files");
+  TCase* tc = tcase_create("handed files");
+  tcase_set_timeout(tc, 20);
+  tcase_add_test(tc, a_file_that_is_handed_over_is_taken_once);
+  tcase_add_test(tc, no_more_than_sixteen_files_are_kept_and_none_beyond_the_link);
+  tcase_add_test(tc, a_file_for_which_there_is_no_room_costs_no_link);
+  tcase_add_test(tc, a_link_that_is_not_up_hands_nothing_over);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
