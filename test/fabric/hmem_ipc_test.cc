@@ -1,7 +1,9 @@
 // Long messages between GPU memory of two processes: read where it is, or staged where it can't be.
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,8 +27,25 @@ struct Command {
 };
 struct Report {
   unsigned long copies, handles;
-  int status;  ///< of the send: 0 or an fi_errno
+  size_t files;  ///< open ones, with the message's memory
+  int status;    ///< of the send: 0 or an fi_errno
 };
+
+/// How the sender's memory is made.
+MadeBy g_theirs = MadeBy::allocation;
+
+/// Both kinds that can be shared, in a loop test.
+void with_memory_of(int i) {
+  g_theirs = i == 0 ? MadeBy::allocation : MadeBy::mapping;
+}
+
+size_t open_files() {
+  DIR* const directory = opendir("/proc/self/fd");
+  size_t count = 0;
+  while (readdir(directory)) ++count;
+  closedir(directory);
+  return count;
+}
 
 std::vector<char> message_of(size_t length, char fill) {
   auto bytes = pattern(length);
@@ -42,6 +61,7 @@ class Sender {
     x_pid = fork();
     if (x_pid == 0) {
       close(x_to[1]);
+      g_made_by = g_theirs;
       if (*control) ck_assert_int_eq(softcuda_control(control), 0);
       serve();
     }
@@ -102,7 +122,7 @@ class Sender {
       if (fi_av_insert(port.av, theirs.data(), 1, &address, 0, nullptr) != 1) _exit(2);
       std::vector<std::unique_ptr<Memory>> kept;
       Command command{};
-      while (read(x_to[0], &command, sizeof(command)) == sizeof(command)) {
+      while (next(port, command)) {
         auto memory = std::make_unique<Memory>(true, message_of(command.length, command.fill));
         const unsigned long copies = softcuda_calls("cuMemcpyAsync");
         ssize_t rc;
@@ -110,15 +130,23 @@ class Sender {
                               command.length, nullptr)) == -FI_EAGAIN)
           port.progress();
         if (rc != 0) _exit(3);
-        Report report{0, 0, command.wait ? end_of(port) : 0};
+        Report report{0, 0, 0, command.wait ? end_of(port) : 0};
+        report.files = open_files();
         report.copies = softcuda_calls("cuMemcpyAsync") - copies;
-        report.handles = softcuda_calls("cuIpcGetMemHandle");
+        report.handles =
+            softcuda_calls("cuIpcGetMemHandle") + softcuda_calls("cuMemExportToShareableHandle");
         if (command.keep || !command.wait) kept.push_back(std::move(memory));
         if (write(x_from[1], &report, sizeof(report)) != sizeof(report)) _exit(4);
         for (int i = 0; !command.wait && i < 1000; ++i) port.progress();
       }
     }
     _exit(0);
+  }
+  /// Makes progress meanwhile: what is staged takes both. False: the end.
+  bool next(Port& port, Command& command) {
+    pollfd wanted{x_to[0], POLLIN, 0};
+    while (poll(&wanted, 1, 0) == 0) port.progress();
+    return read(x_to[0], &command, sizeof(command)) == sizeof(command);
   }
   static int end_of(Port& port) {
     fi_cq_tagged_entry entry{};
@@ -178,17 +206,26 @@ std::vector<std::string> warnings() {
   return texts;
 }
 
+/// Ours is made by allocation, so what is mapped is theirs.
 unsigned long opened() {
-  return softcuda_calls("cuIpcOpenMemHandle");
+  return softcuda_calls("cuIpcOpenMemHandle") + softcuda_calls("cuMemImportFromShareableHandle");
 }
 unsigned long closed() {
-  return softcuda_calls("cuIpcCloseMemHandle");
+  return softcuda_calls("cuIpcCloseMemHandle") + softcuda_calls("cuMemUnmap");
+}
+/// The call by which theirs is opened does not succeed any more.
+void refuse_to_open() {
+  const char* const fault = g_theirs == MadeBy::allocation
+                                ? "fail cuIpcOpenMemHandle error=205 times=1000"
+                                : "fail cuMemImportFromShareableHandle error=205 times=1000";
+  ck_assert_int_eq(softcuda_control(fault), 0);
 }
 
 }  // namespace
 
 /// One copy by the receiver, none by the sender; from both to both kinds of memory.
 START_TEST(long_message_is_copied_once_from_where_it_is) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
   for (const size_t length : {9000, 100'000, 1'000'003, 40 << 20}) {
@@ -204,6 +241,7 @@ START_TEST(long_message_is_copied_once_from_where_it_is) {
 END_TEST
 
 START_TEST(memory_that_is_sent_again_is_opened_once) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
   Memory to(true, std::vector<char>(50'000));
@@ -218,6 +256,7 @@ END_TEST
 
 /// At the same address, with the same handle, and other bytes.
 START_TEST(memory_that_is_allocated_anew_is_not_taken_for_what_was_there) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
   for (const char fill : {'a', 'b', 'c', 'd'})
@@ -226,6 +265,7 @@ START_TEST(memory_that_is_allocated_anew_is_not_taken_for_what_was_there) {
 END_TEST
 
 START_TEST(more_allocations_than_are_kept_open_are_closed_in_turn) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
   for (int i = 0; i < 40; ++i) here.take(size_t(10'000 + i), true, char(i), true);
@@ -237,6 +277,7 @@ END_TEST
 
 /// All are announced at once: the first ones have still to be read when the last are opened.
 START_TEST(what_is_still_to_be_read_is_not_closed_for_others) {
+  with_memory_of(_i);
   constexpr size_t kMessages = 24, kLength = 20'000;
   Receiver here;
   here.warm_up();
@@ -252,7 +293,8 @@ START_TEST(what_is_still_to_be_read_is_not_closed_for_others) {
   for (size_t i = 0; i < kMessages; ++i) here.port->wait();
   for (size_t i = 0; i < kMessages; ++i)
     ck_assert_msg(to[i]->bytes() == message_of(kLength + i, char('a' + i)), "message %zu", i);
-  ck_assert_uint_eq(opened() - before, kMessages);
+  // A sender has 16 descriptors wait for an answer at most: the other messages are staged.
+  ck_assert_uint_eq(opened() - before, _i == 0 ? kMessages : 16);
   here.port.reset();
   ck_assert_uint_eq(opened(), closed());
 }
@@ -260,14 +302,15 @@ END_TEST
 
 /// Nothing is lost, and one line says why it is slow.
 START_TEST(what_can_not_be_opened_is_staged) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
-  ck_assert_int_eq(softcuda_control("fail cuIpcOpenMemHandle error=205 times=1000"), 0);
+  refuse_to_open();
   const unsigned long before = opened();
   for (int i = 0; i < 20; ++i) ck_assert_uint_eq(here.take(60'000).status, 0);
   const auto said = warnings();
   ck_assert_uint_eq(said.size(), 1);
-  ck_assert(contains(said[0], "cuIpcOpenMemHandle: CUDA error 205"));
+  ck_assert(contains(said[0], "Handle: CUDA error 205"));
   // Asked for again ever more rarely: the 1st, 3rd, 6th, 11th and 20th.
   ck_assert_uint_eq(opened() - before, 5);
   ck_assert_int_eq(softcuda_control("clear"), 0);
@@ -277,7 +320,10 @@ START_TEST(what_can_not_be_opened_is_staged) {
 END_TEST
 
 START_TEST(what_can_not_be_shared_is_staged) {
-  Receiver here(_i == 0 ? "ipc off" : "fail cuIpcGetMemHandle error=1 times=1000");
+  const char* const faults[] = {"ipc off", "fail cuIpcGetMemHandle error=1 times=1000", "",
+                                "fail cuMemExportToShareableHandle error=1 times=1000"};
+  g_theirs = _i < 2 ? MadeBy::allocation : _i == 2 ? MadeBy::private_mapping : MadeBy::mapping;
+  Receiver here(faults[_i]);
   here.warm_up();
   for (int i = 0; i < 3; ++i) ck_assert_uint_gt(here.take(60'000).copies, 0);
   ck_assert_uint_eq(opened(), 0);
@@ -285,6 +331,7 @@ START_TEST(what_can_not_be_shared_is_staged) {
 END_TEST
 
 START_TEST(nothing_is_shared_where_it_is_switched_off) {
+  with_memory_of(_i);
   setenv("FI_ERDMA_CUDA_IPC", "off", 1);
   Receiver here;
   here.warm_up();
@@ -293,8 +340,84 @@ START_TEST(nothing_is_shared_where_it_is_switched_off) {
 }
 END_TEST
 
+/// Neither of who exports nor of who maps, however many come and go.
+START_TEST(descriptors_of_mapped_memory_do_not_stay) {
+  g_theirs = MadeBy::mapping;
+  Receiver here;
+  here.warm_up();
+  const size_t before = open_files();
+  const unsigned long mapped = opened() - closed();
+  size_t theirs = 0;
+  for (int i = 0; i < 60; ++i) {
+    const Report report = here.take(size_t(50'000 + i));
+    ck_assert_uint_eq(report.copies, 0);
+    if (i == 0) theirs = report.files;
+    ck_assert_uint_eq(report.files, theirs);
+  }
+  // The simulated driver has two descriptors for each allocation that is mapped.
+  ck_assert_uint_eq(open_files() - before, 2 * (opened() - closed() - mapped));
+  ck_assert_uint_le(opened() - closed(), 16);
+  here.port.reset();
+  ck_assert_uint_eq(opened(), closed());
+  ck_assert_uint_eq(softcuda_calls("cuMemAddressReserve"), softcuda_calls("cuMemAddressFree"));
+}
+END_TEST
+
+/// It has no descriptor left for what it is offered: staged, and offered again later.
+START_TEST(receiver_without_descriptors_gets_it_by_the_sender) {
+  g_theirs = MadeBy::mapping;
+  Receiver here;
+  here.warm_up();
+  // What copying takes descriptors for is there then.
+  ck_assert_int_eq(softcuda_control("fail cuMemImportFromShareableHandle error=1"), 0);
+  for (int i = 0; i < 2; ++i) here.take(60'000, true, 'x', true);
+  ck_assert_uint_eq(warnings().size(), 1);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit none{3, limit.rlim_max};
+  const unsigned long before = opened();
+  Memory to(true, std::vector<char>(60'000));
+  here.post(to, 60'000, 60'000);
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+  here.sender.send(60'000, 'x', true);
+  here.port->wait();
+  here.finish();
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ck_assert(to.bytes() == message_of(60'000, 'x'));
+  ck_assert_uint_eq(opened(), before);
+  const auto said = warnings();
+  ck_assert_uint_eq(said.size(), 2);
+  ck_assert(contains(said[1], "RLIMIT_NOFILE"));
+  for (int i = 0; i < 3; ++i) here.take(60'000, true, 'y', true);
+  ck_assert_uint_gt(opened(), before);
+}
+END_TEST
+
+/// More than the sender lets wait for an answer: the others are staged.
+START_TEST(many_files_that_nobody_takes_cost_no_link) {
+  constexpr size_t kMessages = 24, kLength = 30'000;
+  g_theirs = MadeBy::mapping;
+  Receiver here;
+  here.warm_up();
+  for (int i = 0; i < 200; ++i) here.take(8, true, 's');
+  for (int round = 0; round < 4; ++round) {
+    for (size_t i = 0; i < kMessages; ++i)
+      here.sender.send(kLength + i, char('a' + i), true, false);
+    for (size_t i = 0; i < kMessages; ++i) here.sender.report(*here.port);
+    for (size_t i = 0; i < kMessages; ++i) {
+      Memory to(i % 2, std::vector<char>(kLength + i));
+      here.post(to, kLength + i, kLength + i);
+      here.port->wait();
+      ck_assert(to.bytes() == message_of(kLength + i, char('a' + i)));
+    }
+  }
+  ck_assert_uint_le(opened() - closed(), 16);
+}
+END_TEST
+
 /// It can't open anything, and says so.
 START_TEST(receiver_without_gpu_memory_gets_it_by_the_sender) {
+  with_memory_of(_i);
   Ask plain = hmem_ask();
   plain.caps = FI_MSG | FI_TAGGED;
   plain.mr_mode = 0;
@@ -305,9 +428,10 @@ START_TEST(receiver_without_gpu_memory_gets_it_by_the_sender) {
 END_TEST
 
 START_TEST(shorter_receive_takes_what_it_has_room_for) {
+  with_memory_of(_i / 2);
   Receiver here;
   here.warm_up();
-  if (_i) ck_assert_int_eq(softcuda_control("fail cuIpcOpenMemHandle error=205 times=1000"), 0);
+  if (_i % 2) refuse_to_open();
   Memory to(true, std::vector<char>(100'000, '-'));
   here.post(to, 30'000, 100'000);
   here.sender.send(100'000, 'f');
@@ -319,6 +443,7 @@ START_TEST(shorter_receive_takes_what_it_has_room_for) {
 END_TEST
 
 START_TEST(copy_that_fails_is_an_error_at_both_ends) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
   Memory to(true, std::vector<char>(100'000));
@@ -332,6 +457,7 @@ START_TEST(copy_that_fails_is_an_error_at_both_ends) {
 END_TEST
 
 START_TEST(message_that_waits_for_its_receive_is_read_later) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
   here.sender.send(100'000, 'u', true);
@@ -346,6 +472,7 @@ END_TEST
 
 /// Its memory is closed with the link, and what it announced ends in one error.
 START_TEST(death_of_the_sender_closes_what_was_open) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
   here.take(100'000, true, 'a', true);
@@ -360,6 +487,7 @@ START_TEST(death_of_the_sender_closes_what_was_open) {
 END_TEST
 
 START_TEST(goodbye_of_the_sender_closes_what_was_open) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
   here.sender.stop();
@@ -368,6 +496,7 @@ START_TEST(goodbye_of_the_sender_closes_what_was_open) {
 END_TEST
 
 START_TEST(forked_child_closes_nothing) {
+  with_memory_of(_i);
   Receiver here;
   here.warm_up();
   const pid_t pid = fork();
@@ -387,21 +516,27 @@ int main() {
   Suite* suite = suite_create("GPU memory of another process");
   TCase* tc = tcase_create("ipc");
   tcase_set_timeout(tc, 20);
-  tcase_add_test(tc, long_message_is_copied_once_from_where_it_is);
-  tcase_add_test(tc, memory_that_is_sent_again_is_opened_once);
-  tcase_add_test(tc, memory_that_is_allocated_anew_is_not_taken_for_what_was_there);
-  tcase_add_test(tc, more_allocations_than_are_kept_open_are_closed_in_turn);
-  tcase_add_test(tc, what_is_still_to_be_read_is_not_closed_for_others);
-  tcase_add_test(tc, what_can_not_be_opened_is_staged);
-  tcase_add_loop_test(tc, what_can_not_be_shared_is_staged, 0, 2);
-  tcase_add_test(tc, nothing_is_shared_where_it_is_switched_off);
-  tcase_add_test(tc, receiver_without_gpu_memory_gets_it_by_the_sender);
-  tcase_add_loop_test(tc, shorter_receive_takes_what_it_has_room_for, 0, 2);
-  tcase_add_test(tc, copy_that_fails_is_an_error_at_both_ends);
-  tcase_add_test(tc, message_that_waits_for_its_receive_is_read_later);
-  tcase_add_test(tc, death_of_the_sender_closes_what_was_open);
-  tcase_add_test(tc, goodbye_of_the_sender_closes_what_was_open);
-  tcase_add_test(tc, forked_child_closes_nothing);
+  tcase_add_loop_test(tc, long_message_is_copied_once_from_where_it_is, 0, 2);
+  tcase_add_loop_test(tc, memory_that_is_sent_again_is_opened_once, 0, 2);
+  tcase_add_loop_test(tc, memory_that_is_allocated_anew_is_not_taken_for_what_was_there, 0, 2);
+  tcase_add_loop_test(tc, more_allocations_than_are_kept_open_are_closed_in_turn, 0, 2);
+  tcase_add_loop_test(tc, what_is_still_to_be_read_is_not_closed_for_others, 0, 2);
+  tcase_add_loop_test(tc, what_can_not_be_opened_is_staged, 0, 2);
+  tcase_add_loop_test(tc, what_can_not_be_shared_is_staged, 0, 4);
+  tcase_add_loop_test(tc, nothing_is_shared_where_it_is_switched_off, 0, 2);
+  tcase_add_loop_test(tc, receiver_without_gpu_memory_gets_it_by_the_sender, 0, 2);
+  tcase_add_loop_test(tc, shorter_receive_takes_what_it_has_room_for, 0, 4);
+  tcase_add_loop_test(tc, copy_that_fails_is_an_error_at_both_ends, 0, 2);
+  tcase_add_loop_test(tc, message_that_waits_for_its_receive_is_read_later, 0, 2);
+  tcase_add_loop_test(tc, death_of_the_sender_closes_what_was_open, 0, 2);
+  tcase_add_loop_test(tc, goodbye_of_the_sender_closes_what_was_open, 0, 2);
+  tcase_add_loop_test(tc, forked_child_closes_nothing, 0, 2);
+  suite_add_tcase(suite, tc);
+  tc = tcase_create("files");
+  tcase_set_timeout(tc, 20);
+  tcase_add_test(tc, descriptors_of_mapped_memory_do_not_stay);
+  tcase_add_test(tc, receiver_without_descriptors_gets_it_by_the_sender);
+  tcase_add_test(tc, many_files_that_nobody_takes_cost_no_link);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

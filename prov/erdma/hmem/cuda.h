@@ -38,6 +38,8 @@ struct IpcHandle {
   bool same_name(const IpcHandle& other) const noexcept {
     return kind == other.kind && std::memcmp(&bytes, &other.bytes, sizeof(bytes)) == 0;
   }
+  /// Where one is, the other can't be: one of them is gone.
+  bool same_place(const IpcHandle& other) const noexcept;
   bool operator==(const IpcHandle& other) const noexcept {
     return id == other.id && same_name(other);
   }
@@ -58,6 +60,10 @@ struct FileName {
   }
   void put(IpcHandle& handle) const noexcept { std::memcpy(&handle.bytes, this, sizeof(*this)); }
 };
+inline bool IpcHandle::same_place(const IpcHandle& other) const noexcept {
+  if (kind != Kind::file) return same_name(other);
+  return other.kind == Kind::file && FileName::of(*this).base == FileName::of(other).base;
+}
 static_assert(sizeof(FileName) <= sizeof(cuda_api::IpcMemHandle));
 
 /// Where an allocation of another process is in this one's device addresses.

@@ -13,6 +13,10 @@ namespace {
 
 /// More allocations of a peer than this are opened anew in turn, which takes longer than to copy.
 constexpr size_t kMostOpen = 16;
+/// Of a peer that polls seldom, as many descriptors wait in it: Link::take_file() keeps 16.
+constexpr size_t kMostHanded = 16;
+/// In the place of an offset: the handle is of Kind::file.
+constexpr uint64_t kIsFile = uint64_t(1) << 63;
 /// Copied in one poll(): about a millisecond over PCIe.
 constexpr size_t kBytesPerPoll = size_t(32) << 20;
 
@@ -23,7 +27,8 @@ void Offer::encode(Exposure& exposure) const noexcept {
   std::byte* to = exposure.bytes;
   std::memcpy(to, &handle.bytes, sizeof(handle.bytes));
   std::memcpy(to += sizeof(handle.bytes), &handle.id, sizeof(handle.id));
-  std::memcpy(to += sizeof(handle.id), &offset, sizeof(offset));
+  const uint64_t place = offset | (handle.kind == hmem::IpcHandle::Kind::file ? kIsFile : 0);
+  std::memcpy(to += sizeof(handle.id), &place, sizeof(place));
   exposure.size = Exposure::kOfferBytes;
 }
 
@@ -33,44 +38,77 @@ Offer Offer::decode(const Exposure& exposure) noexcept {
   std::memcpy(&offer.handle.bytes, from, sizeof(offer.handle.bytes));
   std::memcpy(&offer.handle.id, from += sizeof(offer.handle.bytes), sizeof(offer.handle.id));
   std::memcpy(&offer.offset, from += sizeof(offer.handle.id), sizeof(offer.offset));
+  if (offer.offset & kIsFile) offer.handle.kind = hmem::IpcHandle::Kind::file;
+  offer.offset &= ~kIsFile;
   return offer;
+}
+
+// --- what was handed over -----------------------------------------------------------------------
+
+bool HandedMemory::name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept try {
+  auto at = std::find_if(x_handed.begin(), x_handed.end(),
+                         [&](const Handed& one) { return one.handle == handle; });
+  if (at == x_handed.end()) {
+    if (!make_room()) return false;
+    x_handed.reserve(x_handed.size() + 1);
+    const util::Fd file = cuda.export_file(handle);
+    if (!file) return false;
+    util::Result<uint32_t> number = link.hand_over(file);
+    if (!number) return false;
+    at = x_handed.insert(x_handed.end(), {handle, *number, false, 0});
+  }
+  at->used = ++x_uses;
+  hmem::FileName named = hmem::FileName::of(handle);
+  named.number = at->number;
+  named.put(handle);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+/// The peer looks at the file of an offer when it reads it, at the latest: then it waits no more.
+bool HandedMemory::make_room() noexcept {
+  if (x_handed.size() < kMostHanded) return true;
+  const auto oldest = std::min_element(
+      x_handed.begin(), x_handed.end(),
+      [](const Handed& one, const Handed& other) { return one.used < other.used; });
+  if (!oldest->answered) return false;
+  x_handed.erase(oldest);
+  return true;
+}
+
+void HandedMemory::answered(const hmem::IpcHandle& handle, bool read) noexcept {
+  if (handle.kind != hmem::IpcHandle::Kind::file) return;
+  const uint64_t number = hmem::FileName::of(handle).number;
+  const auto at = std::find_if(x_handed.begin(), x_handed.end(),
+                               [&](const Handed& one) { return one.number == number; });
+  if (at == x_handed.end()) return;
+  at->answered = true;
+  if (!read) x_handed.erase(at);
 }
 
 // --- what is open -------------------------------------------------------------------------------
 
-util::Result<const std::byte*> PeerMemory::reach(const Offer& offer, const void* near,
-                                                 size_t length) noexcept {
-  util::Result<const Open*> found = open(offer, near);
+util::Result<Source> PeerMemory::reach(const Offer& offer, Link& link, const void* near,
+                                       size_t length) noexcept {
+  util::Result<const Open*> found = open(offer, link, near);
   if (!found) return found.error();
   const hmem::IpcMemory& memory = (*found)->memory;
   if (offer.offset > memory.size || length > memory.size - offer.offset) return -FI_EOPNOTSUPP;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  return reinterpret_cast<const std::byte*>(memory.base + offer.offset);
+  return Source{(*found)->here, reinterpret_cast<const std::byte*>(memory.base + offer.offset)};
 }
 
-util::Result<const PeerMemory::Open*> PeerMemory::open(const Offer& offer,
+util::Result<const PeerMemory::Open*> PeerMemory::open(const Offer& offer, Link& link,
                                                        const void* near) noexcept try {
-  const auto end = x_open.end();
   // By handle and id: memory that was allocated anew may have the handle of what was there before.
-  auto at = std::find_if(x_open.begin(), end,
+  auto at = std::find_if(x_open.begin(), x_open.end(),
                          [&](const Open& one) { return one.handle == offer.handle; });
-  if (at == end) {
-    std::erase_if(x_open, [&](const Open& one) {
-      const bool stale = one.handle.same_name(offer.handle);
-      if (stale) x_cuda->close(one.handle);
-      return stale;
-    });
-    if (x_open.size() >= kMostOpen) {
-      const auto oldest = std::min_element(
-          x_open.begin(), x_open.end(),
-          [](const Open& one, const Open& other) { return one.used < other.used; });
-      x_cuda->close(oldest->handle);
-      x_open.erase(oldest);
-    }
-    x_open.reserve(x_open.size() + 1);
-    util::Result<hmem::IpcMemory> memory = x_cuda->open(offer.handle, near);
-    if (!memory) return memory.error();
-    at = x_open.insert(x_open.end(), {offer.handle, *memory, 0});
+  if (at == x_open.end()) {
+    x_open.reserve(kMostOpen);
+    Open made{offer.handle, offer.handle, {}, 0};
+    if (const int rc = open_new(link, near, made)) return rc;
+    at = x_open.insert(x_open.end(), made);
   }
   at->used = ++x_uses;
   return static_cast<const Open*>(&*at);
@@ -78,8 +116,45 @@ util::Result<const PeerMemory::Open*> PeerMemory::open(const Offer& offer,
   return -FI_EOPNOTSUPP;
 }
 
+int PeerMemory::open_new(Link& link, const void* near, Open& made) noexcept {
+  if (made.handle.kind != hmem::IpcHandle::Kind::file) {
+    make_room(made.handle);
+    util::Result<hmem::IpcMemory> memory = x_cuda->open(made.handle, near);
+    if (memory) made.memory = *memory;
+    return memory.error();
+  }
+  const hmem::FileName name = hmem::FileName::of(made.handle);
+  util::Result<util::Fd> file = link.take_file(uint32_t(name.number));
+  if (!file) return file.error();
+  make_room(made.handle);
+  util::Result<hmem::IpcMemory> memory = x_cuda->import_file(*file, name.size, near, made.here);
+  if (memory) made.memory = *memory;
+  return memory.error();
+}
+
+/// Closes what was there before, and what was used longest ago.
+void PeerMemory::make_room(const hmem::IpcHandle& handle) noexcept {
+  std::erase_if(x_open, [&](const Open& one) {
+    const bool stale = one.handle.same_place(handle);
+    if (stale) x_cuda->close(one.here);
+    return stale;
+  });
+  if (x_open.size() < kMostOpen) return;
+  const auto oldest =
+      std::min_element(x_open.begin(), x_open.end(),
+                       [](const Open& one, const Open& other) { return one.used < other.used; });
+  x_cuda->close(oldest->here);
+  x_open.erase(oldest);
+}
+
+int PeerMemory::decline(const Offer& offer, Link& link) noexcept {
+  if (offer.handle.kind == hmem::IpcHandle::Kind::file)
+    (void)link.take_file(uint32_t(hmem::FileName::of(offer.handle).number));
+  return -FI_EOPNOTSUPP;
+}
+
 void PeerMemory::close() noexcept {
-  for (const Open& one : x_open) x_cuda->close(one.handle);
+  for (const Open& one : x_open) x_cuda->close(one.here);
   x_open.clear();
 }
 
@@ -89,14 +164,13 @@ OfferedReads::~OfferedReads() {
   for (const Read& read : x_reads) x_cuda->close(read.handle);
 }
 
-int OfferedReads::add(const Link& from, const Offer& offer, const std::byte* source,
-                      const iovec* memory, size_t count, size_t length, uint64_t token) noexcept
-    try {
-  Read read{&from, offer.handle, source, {}, count, length, token};
+int OfferedReads::add(const Link& from, const Source& source, const void* near, const iovec* memory,
+                      size_t count, size_t length, uint64_t token) noexcept try {
+  Read read{&from, source.handle, source.bytes, {}, count, length, token};
   std::copy_n(memory, count, read.memory);
   x_reads.push_back(read);
-  // It is open, so this only counts.
-  const util::Result<hmem::IpcMemory> held = x_cuda->open(offer.handle, nullptr);
+  // It is open, so this only counts, and lets one more device read it.
+  const util::Result<hmem::IpcMemory> held = x_cuda->open(source.handle, near);
   if (held) return 0;
   x_reads.pop_back();
   return held.error();

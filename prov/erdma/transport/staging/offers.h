@@ -8,8 +8,9 @@
 #include "hmem/cuda.h"
 #include "transport/transport.h"
 
-/// Device memory that a peer of this host reads where it is (CUDA IPC): no copy through host
-/// memory. Offered by expose(), and refused by read() where the driver can't open it.
+/// Device memory that a peer of this host reads where it is (CUDA IPC, or a descriptor that is
+/// handed over): no copy through host memory. Offered by expose(), and refused by read() where the
+/// driver can't open it.
 namespace erdma::transport::staging {
 
 class StagingLink;
@@ -23,6 +24,35 @@ struct Offer {
   static Offer decode(const Exposure& exposure) noexcept;
 };
 
+/// Our allocations of which one peer was handed the files, those that were offered last.
+class HandedMemory {
+ public:
+  /// Completes the name of memory of Kind::file by the number of a descriptor, which the peer is
+  /// given if it does not have it. False: it can't be, or the peer has yet to answer for too many.
+  bool name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept;
+  /// The peer is done with an offer. Not `read`: it may not have the file.
+  void answered(const hmem::IpcHandle& handle, bool read) noexcept;
+  void clear() noexcept { x_handed.clear(); }
+
+ private:
+  struct Handed {
+    hmem::IpcHandle handle;  ///< without the number
+    uint32_t number;
+    bool answered;
+    uint64_t used;  ///< later is higher
+  };
+  bool make_room() noexcept;
+
+  std::vector<Handed> x_handed;
+  uint64_t x_uses = 0;
+};
+
+/// Where offered memory is here.
+struct Source {
+  hmem::IpcHandle handle;  ///< by which it is open here
+  const std::byte* bytes;
+};
+
 /// The allocations of one peer that are open here, the most recently used ones. Without CUDA there
 /// are none.
 class PeerMemory {
@@ -32,18 +62,24 @@ class PeerMemory {
   PeerMemory& operator=(const PeerMemory&) = delete;
   ~PeerMemory() { close(); }
 
-  /// Where the offered memory is for the device that `near` belongs to. -FI_EOPNOTSUPP: nowhere.
-  util::Result<const std::byte*> reach(const Offer& offer, const void* near,
-                                       size_t length) noexcept;
+  /// Where the offered memory is for the device that `near` belongs to. -FI_EOPNOTSUPP: nowhere;
+  /// -FI_EAGAIN: its file is still on its way over the link.
+  util::Result<Source> reach(const Offer& offer, Link& link, const void* near,
+                             size_t length) noexcept;
   void close() noexcept;
+  /// -FI_EOPNOTSUPP, and what came with the offer is not kept.
+  static int decline(const Offer& offer, Link& link) noexcept;
 
  private:
   struct Open {
-    hmem::IpcHandle handle;
+    hmem::IpcHandle handle;  ///< the peer's
+    hmem::IpcHandle here;
     hmem::IpcMemory memory;
     uint64_t used;  ///< later is higher
   };
-  util::Result<const Open*> open(const Offer& offer, const void* near) noexcept;
+  util::Result<const Open*> open(const Offer& offer, Link& link, const void* near) noexcept;
+  int open_new(Link& link, const void* near, Open& made) noexcept;
+  void make_room(const hmem::IpcHandle& handle) noexcept;
 
   hmem::Cuda* const x_cuda;
   std::vector<Open> x_open;
@@ -61,7 +97,7 @@ class OfferedReads {
   ~OfferedReads();
 
   /// `source`: where what was offered is here. -FI_EAGAIN, -FI_EOPNOTSUPP: nothing began.
-  int add(const Link& from, const Offer& offer, const std::byte* source, const iovec* memory,
+  int add(const Link& from, const Source& source, const void* near, const iovec* memory,
           size_t count, size_t length, uint64_t token) noexcept;
   int poll(Sink& sink) noexcept;
   /// The link is down: on_done(status) for what is left of it.

@@ -80,7 +80,12 @@ bool StagingLink::offer(const iovec* memory, size_t count, Exposure& exposure) n
   if (x_pause > 0) return --x_pause, false;
   Offer made{};
   if (x_staging.cuda->share(memory->iov_base, made.handle, made.offset) != 0) return false;
-  if (made.handle.kind != hmem::IpcHandle::Kind::driver) return false;
+  if (made.handle.kind == hmem::IpcHandle::Kind::file) {
+    // One mapping of several in a row, perhaps, and the next is another file.
+    const uint64_t size = hmem::FileName::of(made.handle).size;
+    if (made.offset + memory->iov_len > size) return false;
+    if (!x_ours.name(x_inner, *x_staging.cuda, made.handle)) return false;
+  }
   made.encode(exposure);
   return true;
 }
@@ -89,17 +94,20 @@ bool StagingLink::offer(const iovec* memory, size_t count, Exposure& exposure) n
 void StagingLink::refused(const Exposure& exposure) noexcept {
   constexpr unsigned kLongestPause = 256;
   if (!exposure.is_offer()) return (void)withdraw(exposure);
+  x_ours.answered(Offer::decode(exposure).handle, false);
   x_next_pause = std::min(std::max(x_next_pause * 2, 1u), kLongestPause);
   x_pause = x_next_pause;
 }
 
 void StagingLink::forget_peer() noexcept {
   x_theirs.close();
+  x_ours.clear();
   x_pause = x_next_pause = 0;
 }
 
 int StagingLink::withdraw(const Exposure& exposure) noexcept {
   if (exposure.is_offer()) {
+    x_ours.answered(Offer::decode(exposure).handle, true);
     x_next_pause = 0;
     return 0;
   }
@@ -122,15 +130,15 @@ int StagingLink::read(const Exposure& remote, const iovec* local, size_t count, 
 int StagingLink::read_offer(const Exposure& remote, const iovec* local, size_t count, size_t length,
                             uint64_t token) noexcept {
   if (count > kMaxIov) return -FI_EINVAL;
-  if (!x_staging.cuda) return -FI_EOPNOTSUPP;
-  const auto near = std::find_if(local, local + count, [this](const iovec& part) {
+  const Offer offer = Offer::decode(remote);
+  if (!x_staging.cuda) return PeerMemory::decline(offer, x_inner);
+  const auto found = std::find_if(local, local + count, [this](const iovec& part) {
     return part.iov_len > 0 && device_memory().is_device(part.iov_base);
   });
-  const Offer offer = Offer::decode(remote);
-  util::Result<const std::byte*> from =
-      x_theirs.reach(offer, near == local + count ? nullptr : near->iov_base, length);
+  const void* const near = found == local + count ? nullptr : found->iov_base;
+  util::Result<Source> from = x_theirs.reach(offer, x_inner, near, length);
   if (!from) return from.error();
-  return x_staging.reads.add(*this, offer, *from, local, count, length, token);
+  return x_staging.reads.add(*this, *from, near, local, count, length, token);
 }
 
 int StagingLink::write(const Exposure& remote, const iovec* local, size_t count, size_t length,

@@ -79,6 +79,7 @@ class StagingLink final : public Link {
   Link& x_inner;
   std::vector<Exposed> x_exposed;
   PeerMemory x_theirs;
+  HandedMemory x_ours;
   unsigned x_pause = 0;       ///< messages that are not to be offered
   unsigned x_next_pause = 0;  ///< half of what the next refusal brings
 };
