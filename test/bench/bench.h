@@ -19,6 +19,7 @@ struct Side {
   Board& board;
   bool first;
   fi_addr_t other;
+  fi_addr_t own;
 };
 
 double now_us() noexcept;

@@ -61,7 +61,7 @@ int run_side(Board& board, int who, void (*measure)(Side&)) {
   }
   Node node(options);
   const std::vector<fi_addr_t> addresses = board.meet(node, who, 2);
-  Side side{node, board, who == 0, addresses[size_t(1 - who)]};
+  Side side{node, board, who == 0, addresses[size_t(1 - who)], addresses[size_t(who)]};
   measure(side);
   // Neither leaves while the other still needs its progress.
   board.words[0].fetch_add(1);

@@ -26,10 +26,15 @@ class Target {
 
   char* memory() { return x_memory.data(); }
   void* desc() const { return fi_mr_desc(x_region); }
-  void publish() {
+  /// As a peer names it.
+  uint64_t address() {
     const bool virtual_addresses = x_side.node.info().domain_attr->mr_mode & FI_MR_VIRT_ADDR;
-    x_side.board.words[kAddress] = virtual_addresses ? uint64_t(x_memory.data()) : 0;
-    x_side.board.words[kKey] = fi_mr_key(x_region);
+    return virtual_addresses ? uint64_t(x_memory.data()) : 0;
+  }
+  uint64_t key() const { return fi_mr_key(x_region); }
+  void publish() {
+    x_side.board.words[kAddress] = address();
+    x_side.board.words[kKey] = key();
     x_side.board.words[kReady] = 1;
   }
 
@@ -46,8 +51,18 @@ class Initiator {
   Initiator(Side& side, Target& own)
       : x_side(side),
         x_own(own),
+        x_peer(side.other),
         x_address(side.board.words[kAddress]),
         x_key(side.board.words[kKey]),
+        x_contexts(kWindow) {}
+  /// From the second large part of its own memory, as GPUDirect's flush does.
+  struct FromItself {};
+  Initiator(Side& side, Target& own, FromItself)
+      : x_side(side),
+        x_own(own),
+        x_peer(side.own),
+        x_address(own.address() + kLarge),
+        x_key(own.key()),
         x_contexts(kWindow) {}
 
   /// Microseconds of each, with at most `window` under way.
@@ -82,11 +97,11 @@ class Initiator {
     void* const context = &x_contexts[slot];
     switch (what) {
       case What::write:
-        return fi_write(ep, here, length, x_own.desc(), x_side.other, there, x_key, context);
+        return fi_write(ep, here, length, x_own.desc(), x_peer, there, x_key, context);
       case What::read:
-        return fi_read(ep, here, length, x_own.desc(), x_side.other, there, x_key, context);
+        return fi_read(ep, here, length, x_own.desc(), x_peer, there, x_key, context);
       case What::fetch_add:
-        return fi_fetch_atomic(ep, here, 1, x_own.desc(), here + kLarge, x_own.desc(), x_side.other,
+        return fi_fetch_atomic(ep, here, 1, x_own.desc(), here + kLarge, x_own.desc(), x_peer,
                                there, x_key, FI_UINT64, FI_SUM, context);
     }
     return -FI_EINVAL;
@@ -94,6 +109,7 @@ class Initiator {
 
   Side& x_side;
   Target& x_own;
+  const fi_addr_t x_peer;
   const uint64_t x_address, x_key;
   std::vector<fi_context2> x_contexts;
 };
@@ -117,6 +133,8 @@ void measure_one_sided(Side& side) {
   Initiator initiator(side, own);
   print("write_8", initiator.median_of(1000, What::write, 8, 20, 1));
   print("read_8", initiator.median_of(1000, What::read, 8, 20, 1));
+  Initiator reader(side, own, Initiator::FromItself{});
+  print("local_read_8", reader.median_of(1000, What::read, 8, 20, 1));
   print("fetch_add", initiator.median_of(1000, What::fetch_add, 8, 20, 1));
   print("fetch_add_rate", 1 / initiator.median_of(5, What::fetch_add, 8, 50000, kWindow));
   print_large("write", initiator.median_of(20, What::write, kLarge, 32, kLargeWindow));

@@ -1,5 +1,6 @@
 // raw_verbs ADDRESS: what an adapter does without a library on top: 8 B SENDs there and back, a
-// stream of them, 8 B RDMA WRITEs and READs, and 1 MiB ones, between two processes over rdma_cm.
+// stream of them, 8 B RDMA WRITEs and READs, and 1 MiB ones, between two processes over rdma_cm;
+// 8 B READs of a process from itself.
 // The yardstick of the NIC transport; key and value as fi_pair_bench prints them. BENCH_CORES as
 // there.
 #include <arpa/inet.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include <infiniband/verbs.h>
@@ -71,7 +73,9 @@ struct Target {
 
 class Side {
  public:
-  Side(Board& board, bool first, const char* address) : x_board(board), x_first(first) {
+  /// `port_word`: of the board, by which the side that listens tells the other its port.
+  Side(Board& board, bool first, const char* address, size_t port_word = 0)
+      : x_board(board), x_port(board.words[port_word]), x_first(first) {
     x_channel = must(rdma_create_event_channel(), "rdma_create_event_channel");
     sockaddr_in in{};
     in.sin_family = AF_INET;
@@ -79,6 +83,8 @@ class Side {
     first ? connect(in) : accept(in);
   }
 
+  /// The other side is of this process.
+  void run_loop() { print("local_read_8", median_of(1000, IBV_WR_RDMA_READ, 8, 20, 1)); }
   void run() {
     half_round_trip();
     rate();
@@ -100,7 +106,7 @@ class Side {
     must(rdma_create_id(x_channel, &listener, nullptr, RDMA_PS_TCP), "rdma_create_id");
     must(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&in)), "rdma_bind_addr");
     must(rdma_listen(listener, 1), "rdma_listen");
-    x_board.words[0] = ntohs(rdma_get_src_port(listener));
+    x_port = ntohs(rdma_get_src_port(listener));
     rdma_cm_event* event = expect(RDMA_CM_EVENT_CONNECT_REQUEST);
     x_id = event->id;
     std::memcpy(&x_remote, event->param.conn.private_data, sizeof x_remote);
@@ -112,8 +118,8 @@ class Side {
   }
 
   void connect(sockaddr_in in) {
-    while (x_board.words[0] == 0) ::usleep(100);
-    in.sin_port = htons(uint16_t(x_board.words[0]));
+    while (x_port == 0) ::usleep(100);
+    in.sin_port = htons(uint16_t(x_port));
     must(rdma_create_id(x_channel, &x_id, nullptr, RDMA_PS_TCP), "rdma_create_id");
     must(rdma_resolve_addr(x_id, nullptr, reinterpret_cast<sockaddr*>(&in), 2000), "resolve_addr");
     rdma_ack_cm_event(expect(RDMA_CM_EVENT_ADDR_RESOLVED));
@@ -302,6 +308,7 @@ class Side {
   }
 
   Board& x_board;
+  std::atomic<uint64_t>& x_port;
   const bool x_first;
   rdma_event_channel* x_channel = nullptr;
   rdma_cm_id* x_id = nullptr;
@@ -312,6 +319,16 @@ class Side {
   uint64_t x_sent = 0, x_received = 0, x_expected = 0;
   int x_signals = 0, x_writes = 0;
 };
+
+void measure_loop(Board& board, const char* address) {
+  constexpr size_t kPortWord = 2;
+  std::unique_ptr<Side> answers;
+  std::thread accepting(
+      [&] { answers = std::make_unique<Side>(board, false, address, kPortWord); });
+  Side side(board, true, address, kPortWord);
+  accepting.join();
+  side.run_loop();
+}
 
 }  // namespace
 
@@ -324,6 +341,7 @@ int main(int argc, char** argv) {
       pin(first ? 0 : 1);
       Side side(board, first, argv[1]);
       side.run();
+      if (first) measure_loop(board, argv[1]);
       // Neither ends while the other still polls.
       board.words[1].fetch_add(1);
       while (board.words[1] < 2) ::usleep(100);

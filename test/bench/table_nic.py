@@ -14,6 +14,7 @@ SPEED = [
     ("1 MiB bandwidth, to raw RDMA WRITE", "bandwidth_1048576", "GB/s", (">=", 0.95)),
     ("8 B fi_write", "write_8", "us", ("+", 0.1)),
     ("8 B fi_read", "read_8", "us", ("+", 0.1)),
+    ("8 B fi_read from oneself (flush)", "local_read_8", "us", ("+", 0.1)),
     ("1 MiB fi_write", "write_bandwidth", "GB/s", (">=", 0.95)),
     ("1 MiB fi_read", "read_bandwidth", "GB/s", (">=", 0.95)),
     ("8 B fetch-add", "fetch_add", "us", None),
