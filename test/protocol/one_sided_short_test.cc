@@ -171,6 +171,30 @@ START_TEST(grants_do_not_get_mixed_up) {
 }
 END_TEST
 
+START_TEST(a_grant_that_replaces_another_counts) {
+  ShortPair pair;
+  char byte = 0;
+  must(pair.initiator.read(1, &byte, 1, &pair.memory[3], kKey));
+  pair.settle();
+  pair.forget();
+  std::vector<char> other(64, 'o');
+  const auto opened = pair.b_to_a().open({other.data(), 64}, true, true);
+  erdma::transport::Exposure memory;
+  opened->describe(memory);
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::grant;
+  header.flags = wire::kGrantReads;
+  header.segment = {uint64_t(other.data()), kKey, 64};
+  pair.a_to_b().inject(&header, sizeof(header), memory.bytes, memory.size);
+  pair.settle();
+  must(pair.initiator.read(1, &byte, 1, &other[3], kKey, &g_one));
+  pair.settle();
+  expect_done(pair.initiator.reads, kRead);
+  ck_assert_int_eq(byte, 'o');
+  ck_assert_uint_eq(pair.shorts(), 2);
+}
+END_TEST
+
 }  // namespace
 
 int main() {
@@ -183,6 +207,7 @@ int main() {
   tcase_add_test(tcase, the_short_way_keeps_the_limit_of_operations);
   tcase_add_test(tcase, the_short_way_fails_with_its_link);
   tcase_add_test(tcase, grants_do_not_get_mixed_up);
+  tcase_add_test(tcase, a_grant_that_replaces_another_counts);
   suite_add_tcase(suite, tcase);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
