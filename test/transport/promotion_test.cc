@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -69,6 +70,34 @@ void send_some(Pair& pair, uint64_t count) {
   ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == before + count; }));
 }
 
+/// Nothing behind it is delivered, so there is nothing to do; but whoever sleeps then is woken.
+START_TEST(a_receiver_sleeps_while_a_packet_is_taken_back) {
+  const bool executed = _i;
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert(pair.poll_until([&] {
+    if (!is_hot(pair.b_to_a())) send_some(pair, 4);
+    return is_hot(pair.b_to_a());
+  }));
+  Link& link = pair.b_to_a();
+  const iovec nothing{nullptr, 0};
+  uint64_t packet = 0;
+  const size_t before = pair.a.sink->packets.size();
+  ck_assert_int_eq(link.send_retractable(numbered(77), &nothing, 1, 0, packet), 0);
+  ck_assert_int_eq(link.send(numbered(78), &nothing, 1, 0, SendHint::none), 0);
+  ck_assert(link.retract(packet));
+  ck_assert(pair.poll_until([&] { return pair.a.transport->arm(); }));
+  ck_assert_uint_eq(pair.a.sink->packets.size(), before);
+  pollfd woken{pair.a.transport->wait_fd(), POLLIN, 0};
+  link.retracted(packet, executed);
+  ck_assert_int_eq(::poll(&woken, 1, 10'000), 1);
+  pair.a.transport->disarm();
+  ck_assert(
+      pair.poll_until([&] { return pair.a.sink->packets.size() == before + (executed ? 1 : 2); }));
+  ck_assert_uint_eq(pair.a.sink->packets[before].number(), executed ? 78 : 77);
+}
+END_TEST
+
 START_TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) {
   GateClock clock;
   Pair pair;
@@ -114,6 +143,7 @@ Suite* suite() {
   Suite* suite = suite_create("shm promotion");
   TCase* tc = tcase_create("promotion");
   tcase_set_timeout(tc, 60);
+  tcase_add_loop_test(tc, a_receiver_sleeps_while_a_packet_is_taken_back, 0, 2);
   tcase_add_test(tc, a_busy_peer_is_promoted_although_the_background_thread_gets_no_time);
   tcase_add_test(tc, a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again);
   suite_add_tcase(suite, tc);

@@ -174,7 +174,7 @@ bool Core::announce_waiting() noexcept {
 
 bool Core::anything_to_do() noexcept {
   for (InChannel* channel : x_hot)
-    if (channel->ready()) return true;
+    if (channel->ready() && !channel->parked()) return true;
   for (ChunkRings& rings : x_chunks)
     if (rings.again || rings.chunk->ready.load(std::memory_order_relaxed)) return true;
   for (InChannel* channel : x_bulk_ins)

@@ -79,13 +79,14 @@ InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) noexcept {
     case Kind::write_done:
       return x_link.on_write_entry(entry, sink) ? Next::more : Next::broken;
     case Kind::retractable:
+      if (!hot()) return Next::broken;
       if (!x_current->take()) return Next::wait;
       sink.on_packet(x_link, entry.header, entry.payload, entry.length);
       return Next::more;
     case Kind::retracted:
-      return Next::wait;
+      return hot() ? Next::wait : Next::broken;
     case Kind::skipped:
-      return Next::more;
+      return hot() ? Next::more : Next::broken;
     default:
       return Next::broken;
   }

@@ -31,6 +31,8 @@ class InChannel final : private BulkMemory, private Sink {
 
   bool hot() const noexcept { return x_current != &x_cold; }
   bool ready() const noexcept { return x_current->ready(); }
+  /// Of what is ready: its sender says what becomes of it, and wakes us.
+  bool parked() const noexcept { return x_current->parked(); }
   /// Delivers what has arrived, within bounds. Returns the number of entries.
   int drain(Sink& sink) noexcept;
 

@@ -63,6 +63,7 @@ bool ShmLink::retract(uint64_t packet) noexcept {
 
 void ShmLink::retracted(uint64_t packet, bool executed) noexcept {
   x_ring->retracted(uint32_t(packet), executed);
+  wake_if_asleep(*x_wake, x_wake_fd);
 }
 
 // Lost when the socket is full: then the receiver sees by itself that much is sent.

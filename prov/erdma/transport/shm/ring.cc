@@ -64,6 +64,10 @@ void RingSender::retracted(uint32_t sequence, bool executed) noexcept {
               std::memory_order_release);
 }
 
+bool RingReceiver::parked() const noexcept {
+  return kind_of(stamp()) == Kind::retracted;
+}
+
 bool RingReceiver::take() noexcept {
   return change_kind(x_memory.slots[x_tail & x_mask].stamp, x_tail + 1, Kind::taken);
 }

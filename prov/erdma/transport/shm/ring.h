@@ -180,6 +180,8 @@ class RingReceiver {
       find_bytes(entry, word);
     return true;
   }
+  /// The entry that is ready was taken back: there is nothing to do until that is over.
+  bool parked() const noexcept;
   /// The entry that next() gave is retractable: it is delivered now. False: its sender took it
   /// back.
   bool take() noexcept;
