@@ -1,6 +1,11 @@
 #include "fabric/address_range.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
+
 #include <climits>
+#include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,6 +16,38 @@
 using erdma::fabric::AddressRange;
 using erdma::fabric::to_uri;
 using erdma::util::Result;
+
+namespace {
+
+/// What /etc/hosts, /etc/services and the name servers know. The machine of the test may have none.
+const std::map<std::string, const char*>& names() {
+  static const std::map<std::string, const char*> known = {
+      {"here", "127.0.0.1"}, {"node08", "10.2.0.8"}, {"node10", "10.2.0.10"}, {"discard", "9"}};
+  return known;
+}
+
+/// The number that stands for a name; a number stays as it is. Null = a name that nobody knows.
+const char* number_of(const char* name) {
+  if (!name || !std::strpbrk(name, "ghijklmnopqrstuvwxyz")) return name;
+  const auto found = names().find(name);
+  return found == names().end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+/// Takes the place of the C library's, so that names mean the same on every machine.
+extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  static const auto real =
+      reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  addrinfo numeric = *hints;
+  numeric.ai_flags |= AI_NUMERICHOST | AI_NUMERICSERV;
+  const char* number = hints->ai_flags & AI_NUMERICHOST ? node : number_of(node);
+  if (node && !number) return EAI_NONAME;
+  const char* port = number_of(service);
+  if (service && !port) return EAI_SERVICE;
+  return real(number, port, &numeric, found);
+}
 
 namespace {
 
@@ -36,7 +73,8 @@ const std::vector<Case>& ranges() {
       {AF_INET, "10.1.1.1", 1, "discard", 1, {"10.1.1.1:9"}},
       {AF_INET6, "fd00::ffff", 2, "7", 1, {"[fd00::ffff]:7", "[fd00::1:0]:7"}},
       {AF_INET6, "fe80::1%1", 1, "7", 1, {"[fe80::1%1]:7"}},
-      {AF_INET, "localhost", 1, "5000", 2, {"127.0.0.1:5000", "127.0.0.1:5001"}},
+      {AF_INET, "here", 1, "5000", 2, {"127.0.0.1:5000", "127.0.0.1:5001"}},
+      {AF_INET, "node08", 3, "5000", 1, {"10.2.0.8:5000", "unset", "10.2.0.10:5000"}},
       {AF_INET, "10.1.1.1", 1, "0", 1, {"10.1.1.1:0"}},
   };
   return cases;
@@ -58,7 +96,7 @@ const std::vector<Case>& refusals() {
       {AF_INET, "255.255.255.255", 2, "1", 1, {}},
       {AF_INET, "10.1.1.1", SIZE_MAX, "1", 2, {}},
       {AF_INET, "10.1.1.1", size_t{INT_MAX} + 1, "1", 1, {}},
-      {AF_INET, "localhost", 2, "1", 1, {}},
+      {AF_INET, "here", 2, "1", 1, {}},
       {AF_INET, "n99999999999999999999", 2, "1", 1, {}},
   };
   return cases;
@@ -87,9 +125,8 @@ START_TEST(range_refuses_what_cannot_be_counted) {
 }
 END_TEST
 
-// ".invalid" never resolves (RFC 6761).
 START_TEST(range_leaves_unset_a_host_that_does_not_resolve) {
-  Result<AddressRange> range = AddressRange::resolve(AF_INET, "node09.invalid", 1, "5000", 1);
+  Result<AddressRange> range = AddressRange::resolve(AF_INET, "node09", 1, "5000", 1);
   ck_assert_int_eq(range.error(), 0);
   ck_assert_uint_eq(range->size(), 1);
   ck_assert(!range->at(0).set());
