@@ -102,9 +102,11 @@ int Bootstrap::connect(const ConnectRequest& request) noexcept {
 
 void Bootstrap::close(const ConnectionPtr& connection, int status) noexcept {
   const Control bye{ControlType::bye, status};
-  // Best effort: the shutdown says it too, even where a forked child still holds the socket.
+  // Best effort: the shutdown says it too, even where a forked child still holds the socket. Of an
+  // outbound channel it also says that this process writes into the peer's memory no more; of an
+  // inbound one we wait for the peer to say so.
   if (connection->process) (void)send_message(connection->socket.get(), &bye, sizeof(bye));
-  ::shutdown(connection->socket.get(), SHUT_RDWR);
+  ::shutdown(connection->socket.get(), connection->outbound ? SHUT_RDWR : SHUT_WR);
   (void)command({Command::Type::close, {}, connection});
 }
 
@@ -143,6 +145,9 @@ void Bootstrap::dispatch(uint64_t event) {
       return on_welcome(connection);
     case ConnectionState::up:
       return on_control(connection);
+    case ConnectionState::lost:
+    case ConnectionState::leaving:
+      return on_sender_event(connection);
     case ConnectionState::connecting:
     case ConnectionState::hung_up:
       return;
@@ -158,7 +163,7 @@ void Bootstrap::run_commands() {
   }
   for (Command& command : commands) {
     if (command.type == Command::Type::close) {
-      drop(command.connection);
+      end_channel(command.connection);
     } else if (command.type == Command::Type::stop_listening) {
       close_listener();
     } else {

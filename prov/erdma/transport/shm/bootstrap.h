@@ -125,6 +125,13 @@ class Bootstrap {
   void on_exit(uint64_t process);
   void lose(const ConnectionPtr& connection, int status);
 
+  // quarantine.cc
+  void end_channel(const ConnectionPtr& connection);
+  void await_sender(Connection& connection);
+  void on_sender_event(const ConnectionPtr& connection);
+  void on_sender_done(const ConnectionPtr& connection);
+  bool crowded(const util::SocketAddress& name) const noexcept;
+
   BootstrapConfig x_config;
   const uint64_t x_nonce;
   const uint64_t x_boot;

@@ -27,6 +27,7 @@ class ColdRings {
 
   /// An empty ring that no peer uses.
   util::Result<ColdPlace> acquire();
+  /// Neither its former sender nor the polling thread touches it any more.
   void release(const ColdPlace& place) noexcept;
   /// Sets may_sleep everywhere, for good.
   void announce_sleep() noexcept;

@@ -48,6 +48,9 @@ enum class ConnectionState : uint8_t {
   awaiting_hello,    ///< inbound
   up,
   hung_up,  ///< the socket closed: until `deadline` we wait for the pidfd to say why
+  // Inbound, in quarantine (quarantine.cc):
+  lost,     ///< the polling thread was told that it is over, and has not closed it yet
+  leaving,  ///< closed here; its sender may still write into the ring that it was given
 };
 
 /// The control socket of one channel. Received from by the background thread; either thread sends.
@@ -63,6 +66,7 @@ struct Connection {
   uint64_t deadline = 0;  ///< 0 = none
   uint64_t started = 0;
   uint64_t backoff = 0;
+  bool sender_done = false;  ///< inbound: it writes into its ring no more
   ConnectRequest request;
   // Polling thread only:
   ShmLink* link = nullptr;

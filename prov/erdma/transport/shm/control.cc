@@ -185,20 +185,29 @@ void Bootstrap::on_exit(uint64_t process_id) {
     const ConnectionPtr alive = at->second;
     // A goodbye that it sent before it exited is still to be read.
     if (alive->state == ConnectionState::up) on_control(alive);
-    if (x_connections.contains(alive->id)) lose(alive, -FI_ECONNRESET);
+    if (alive->state == ConnectionState::up || alive->state == ConnectionState::hung_up)
+      lose(alive, -FI_ECONNRESET);
+    on_sender_done(alive);
   }
 }
 
-// The peer hears of it even while nobody polls here.
+// The peer hears of it even while nobody polls here. But the socket of an outbound channel is shut
+// down by the polling thread only (close()), which may be writing into the peer's memory just now.
 void Bootstrap::lose(const ConnectionPtr& connection, int status) {
   Mail mail{Mail::Type::lost, connection};
   mail.status = status;
   Connection& lost = *mail.connection;  // `connection` may be what drop() destroys
-  drop(mail.connection);
   const Control bye{ControlType::bye, status};
   (void)send_message(lost.socket.get(), &bye, sizeof(bye));
-  ::shutdown(lost.socket.get(), SHUT_RDWR);
-  lost.state = ConnectionState::hung_up;
+  if (lost.place.chunk) {
+    ::shutdown(lost.socket.get(), SHUT_WR);
+    lost.state = ConnectionState::lost;
+    lost.deadline = 0;
+    await_sender(lost);
+  } else {
+    drop(mail.connection);
+    lost.state = ConnectionState::hung_up;
+  }
   x_config.mailbox->post(std::move(mail));
 }
 

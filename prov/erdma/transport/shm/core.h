@@ -60,7 +60,8 @@ class Core {
   void remove_hot(InChannel& channel) noexcept;
   /// Looks into its ring, or no longer does.
   void attend_to(InChannel& channel, bool on) noexcept;
-  void forget(InChannel& channel) noexcept;  ///< the channel ends
+  /// The channel ends. Its place stays taken until the background thread gives it back.
+  void forget(InChannel& channel) noexcept;
   void add_bulk(InChannel& channel) noexcept;
   void add_bulk_out(ShmLink& link) noexcept;
   void add_starved(ShmLink& link) noexcept;

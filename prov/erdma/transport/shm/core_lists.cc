@@ -61,7 +61,6 @@ void Core::forget(InChannel& channel) noexcept {
   const ColdPlace& place = channel.connection()->place;
   for (ChunkRings& rings : x_chunks)
     if (rings.chunk == place.chunk) rings.channels[place.index] = nullptr;
-  x_cold_rings.release(place);
   grant_to_waiters();
 }
 

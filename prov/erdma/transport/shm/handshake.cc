@@ -34,6 +34,15 @@ const char* fault_of(const Greeting& greeting, uint64_t boot) noexcept {
   return nullptr;
 }
 
+/// It has a connection that is not over.
+bool speaks(const PeerProcess& process) noexcept {
+  return std::any_of(process.connections.begin(), process.connections.end(),
+                     [](const Connection* connection) {
+                       return connection->state != ConnectionState::lost &&
+                              connection->state != ConnectionState::leaving;
+                     });
+}
+
 const char* remedy(int status) noexcept {
   return status == -FI_EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "";
 }
@@ -172,6 +181,8 @@ void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& th
                              util::Fd wake) {
   const char* why = nullptr;
   util::Fd back;
+  if (crowded(name_of(theirs)))
+    return refuse(connection, "it has ended many connections and closed none of them");
   const int owned = check_name(connection, name_of(theirs), theirs.nonce, back);
   if (owned == -FI_ECONNREFUSED) {
     ERDMA_INFO(EP_CTRL, "%s greeted, and is gone\n", name_of(theirs).to_string().c_str());
@@ -249,7 +260,7 @@ int Bootstrap::check_name(const ConnectionPtr& connection, const util::SocketAdd
   const util::SocketAddress address = canonical(name);
   bool taken = false;
   for (const auto& [id, process] : x_processes) {
-    if (!(canonical(process->name) == address)) continue;
+    if (!(canonical(process->name) == address) || !speaks(*process)) continue;
     if (process->nonce == nonce) return 0;  // proven before; meet() compares the pid
     taken = true;
   }

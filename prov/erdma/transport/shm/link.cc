@@ -299,11 +299,13 @@ void ShmLink::end_channels(int status) noexcept {
   if (x_in) end_in(status);
 }
 
+// Closed last: from then on its ring may become another peer's.
 void ShmLink::end_in(int status) noexcept {
-  x_core.close(x_in->connection(), status);
+  const std::shared_ptr<Connection> connection = x_in->connection();
   x_core.forget(*x_in);
   x_in.reset();
   x_files.reset();
+  x_core.close(connection, status);
 }
 
 }  // namespace erdma::transport::shm

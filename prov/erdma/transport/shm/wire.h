@@ -15,7 +15,7 @@
 namespace erdma::transport::shm {
 
 inline constexpr uint32_t kMagic = 0x416d6465;
-inline constexpr uint16_t kWireVersion = 4;
+inline constexpr uint16_t kWireVersion = 5;
 inline constexpr uint16_t kByteOrder = 0x0102;
 /// Who changes the layout counts the version up, and puts the new fingerprint here.
 static_assert(layout_fingerprint() == 0x136e9fbaa0a0d08b, "kWireVersion must change, too");

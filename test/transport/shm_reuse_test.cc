@@ -1,0 +1,271 @@
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+#include "transport/impostor.h"
+#include "transport/shm/segment.h"
+
+/// What one peer leaves behind is given to the next only once the former can't touch it any more
+/// (docs/architecture.md, "Reuse").
+namespace erdma::test {
+namespace {
+
+using transport::Access;
+using transport::Exposure;
+using transport::Link;
+using transport::SendHint;
+
+constexpr uint64_t kRingful = transport::shm::kColdSlots;
+
+Link& link_from(Side& side, const Side& to) {
+  return **side.transport->link_to(to.name);
+}
+
+/// Polls those two, and nobody else.
+bool send_between(Side& from, Side& to, uint64_t number) {
+  Link& link = link_from(from, to);
+  const size_t packets = to.sink->packets.size();
+  const util::SystemClock clock;
+  const uint64_t end = clock.now() + 20'000'000'000;
+  int rc = -EAGAIN;
+  while (rc == -EAGAIN || (rc == 0 && to.sink->packets.size() == packets)) {
+    if (rc == -EAGAIN) rc = link.send(numbered(number), nullptr, 0, 0, SendHint::none);
+    from.poll();
+    to.poll();
+    if (clock.now() > end) return false;
+  }
+  return rc == 0;
+}
+
+/// `side` ends its link to a peer that lives.
+bool end_link(Side& side, const Side& peer) {
+  link_from(side, peer).fail(-FI_EIO);
+  const size_t downs = side.sink->downs.size();
+  for (int i = 0; i < 1000 && side.sink->downs.size() == downs; ++i) side.poll();
+  return side.sink->downs.size() == downs + 1;
+}
+
+START_TEST(what_is_sent_over_a_link_that_the_receiver_ended_is_nobody_elses) {
+  Side receiver, former, next;
+  ck_assert(open_side(receiver) && open_side(former) && open_side(next));
+  for (uint64_t i = 0; i < kRingful; ++i) ck_assert(send_between(former, receiver, 0xA0 + i));
+  ck_assert(end_link(receiver, former));
+  // As many of another, so that it is at the number that the former would use next.
+  for (uint64_t i = 0; i < kRingful; ++i) ck_assert(send_between(next, receiver, 0xB0 + i));
+  receiver.sink->packets.clear();
+  // It has not polled since: it doesn't know yet.
+  ck_assert_int_eq(link_from(former, receiver).send(numbered(0xAA), nullptr, 0, 0, SendHint::none),
+                   0);
+  for (int i = 0; i < 100; ++i) receiver.poll();
+  ck_assert_uint_eq(receiver.sink->packets.size(), 0);
+  for (uint64_t i = 0; i < 2 * kRingful; ++i) {
+    ck_assert(send_between(next, receiver, 0xC0 + i));
+    ck_assert_uint_eq(receiver.sink->packets.size(), i + 1);
+    ck_assert_uint_eq(receiver.sink->packets[i].number(), 0xC0 + i);
+    ck_assert_ptr_eq(receiver.sink->packets[i].link, &link_from(receiver, next));
+  }
+}
+END_TEST
+
+START_TEST(a_late_goodbye_does_not_end_the_next_channel) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert(send_between(pair.b, pair.a, 1) && send_between(pair.a, pair.b, 1));
+  ck_assert(end_link(pair.a, pair.b));
+  // Both channels anew, before b has polled: its background thread answers for it.
+  Link& again = pair.a_to_b();
+  while (again.send(numbered(2), nullptr, 0, 0, SendHint::none)) pair.a.poll();
+  while (!again.lends_memory()) pair.a.poll();
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 2; }));
+  const std::vector<std::byte> from = pattern(size_t{1} << 20, 1);
+  std::vector<std::byte> to(from.size());
+  const iovec remote{const_cast<std::byte*>(from.data()), from.size()};
+  const iovec local{to.data(), to.size()};
+  Exposure exposure;
+  int rc = -EAGAIN;
+  ck_assert(pair.poll_until([&] {
+    rc = pair.b_to_a().expose(&remote, 1, from.size(), Access::remote_read, exposure);
+    return rc != -EAGAIN;
+  }));
+  ck_assert_int_eq(rc, 0);
+  ck_assert_int_eq(pair.a_to_b().read(exposure, &local, 1, to.size(), 7), 0);
+  ck_assert(pair.poll_until([&] { return !pair.a.sink->dones.empty(); }));
+  ck_assert_int_eq(pair.a.sink->dones[0].status, 0);
+  ck_assert(from == to);
+}
+END_TEST
+
+/// An impostor whose link `side` has ended, while it still has its ring.
+void greet_and_be_ended(Impostor& impostor, Side& side, uint16_t port) {
+  ck_assert(impostor.greet(side.name, port));
+  Link& link = **side.transport->link_to(address_of("127.0.0.1", port));
+  const util::SystemClock clock;
+  const uint64_t end = clock.now() + 20'000'000'000;
+  while (!link.lends_memory() && clock.now() < end) side.poll();  // it has come up
+  Side peer;
+  peer.name = link.address();
+  ck_assert(end_link(side, peer));
+}
+
+START_TEST(a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down) {
+  Side side;
+  ck_assert(open_side(side));
+  Impostor former, next, last;
+  greet_and_be_ended(former, side, 901);
+  ck_assert(next.greet(side.name, 902));
+  ck_assert_uint_ne(next.ring, former.ring);
+  ck_assert_int_eq(shutdown(former.socket.get(), SHUT_RDWR), 0);
+  ck_assert(last.greet(side.name, 903));  // heard of after the shutdown
+  ck_assert_uint_eq(last.ring, former.ring);
+}
+END_TEST
+
+/// Greets the endpoint whose port it hears, says which ring it got, and leaves its socket to a
+/// child when it is killed.
+int greet_and_fork(int channel) {
+  Impostor impostor;
+  if (!impostor.greet(address_of("127.0.0.1", hear(channel)), 901)) return 1;
+  const pid_t child = fork();
+  if (child == 0) {
+    for (;;) pause();
+  }
+  tell(channel, uint16_t(impostor.ring));
+  (void)!::write(channel, &child, sizeof(child));
+  for (;;) pause();
+  return 0;
+}
+
+START_TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
+  Child child(greet_and_fork);
+  Side side;
+  ck_assert(open_side(side));
+  tell(child.channel(), side.name.port());
+  const uint32_t ring = hear(child.channel());
+  pid_t grandchild = 0;
+  ck_assert_int_eq(read(child.channel(), &grandchild, sizeof(grandchild)), sizeof(grandchild));
+  Side peer;
+  peer.name = address_of("127.0.0.1", 901);
+  while (!link_from(side, peer).lends_memory()) side.poll();
+  ck_assert(end_link(side, peer));
+  Impostor before;
+  ck_assert(before.greet(side.name, 902));
+  ck_assert_uint_ne(before.ring, ring);
+  child.kill(SIGKILL);
+  child.wait();
+  Impostor after;  // its exit is heard of before this greeting
+  ck_assert(after.greet(side.name, 903));
+  ck_assert_uint_eq(after.ring, ring);
+  kill(grandchild, SIGKILL);
+}
+END_TEST
+
+START_TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
+  Side side, other;
+  ck_assert(open_side(side) && open_side(other));
+  auto listening = transport::shm::listen_as(address_of("127.0.0.1", 901), {});
+  ck_assert(bool(listening));
+  std::vector<Impostor> impostors(100);
+  size_t greeted = 0;
+  for (Impostor& impostor : impostors) {
+    impostor.nonce = 1000 + greeted;  // each time as if it had started again
+    if (!impostor.greet_as(side.name, 901)) break;
+    ++greeted;
+    side.poll();
+  }
+  ck_assert_uint_gt(greeted, 8);
+  ck_assert_uint_lt(greeted, impostors.size());
+  ck_assert(send_between(other, side, 5));
+  impostors.clear();
+  // It has closed them all, as is heard before the next greeting and after this poll.
+  for (int i = 0; i < 100; ++i) side.poll();
+  Impostor again;
+  const util::SystemClock clock;
+  const uint64_t end = clock.now() + 20'000'000'000;
+  while (!again.greet_as(side.name, 901) && clock.now() < end) side.poll();
+  ck_assert_ptr_nonnull(again.chunk);
+}
+END_TEST
+
+/// Stands in for a receiver: accepts one connection and gives it a ring.
+struct FalseReceiver {
+  util::Fd listener, socket, wake{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  transport::shm::Segment chunk;
+
+  bool listen(uint16_t port) {
+    auto listening = transport::shm::listen_as(address_of("127.0.0.1", port), {});
+    auto segment = transport::shm::Segment::create("test", transport::shm::kColdChunkBytes,
+                                                   transport::shm::kShmPage);
+    if (!listening || !segment) return false;
+    listener = std::move(*listening);
+    chunk = std::move(*segment);
+    return true;
+  }
+  /// Once somebody has connected.
+  bool welcome(uint16_t port) {
+    pollfd knock{listener.get(), POLLIN, 0};
+    if (poll(&knock, 1, 20'000) != 1) return false;
+    socket.reset(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    transport::shm::Welcome answer;
+    answer.greeting.boot = transport::shm::boot_id_hash();
+    answer.greeting.nonce = port;
+    const auto name = address_of("127.0.0.1", port);
+    answer.greeting.name_bytes = uint32_t(name.size());
+    std::memcpy(answer.greeting.name, name.data(), name.size());
+    const int fds[] = {chunk.fd(), wake.get()};
+    return !transport::shm::send_message(socket.get(), &answer, sizeof(answer), fds, 2);
+  }
+};
+
+START_TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
+  Side side;
+  ck_assert(open_side(side));
+  FalseReceiver receiver;
+  ck_assert(receiver.listen(901));
+  Link& link = **side.transport->link_to(address_of("127.0.0.1", 901));
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert(receiver.welcome(901));
+  while (link.send(numbered(1), nullptr, 0, 0, SendHint::none)) side.poll();
+  // Nothing that a receiver says: the connection thread ends the channel at once, and says so.
+  const transport::shm::Control wrong{transport::shm::ControlType::promote, 0};
+  const int socket = receiver.socket.get();
+  ck_assert_int_eq(transport::shm::send_message(socket, &wrong, sizeof(wrong)), 0);
+  transport::shm::Control heard{};
+  while (heard.type != transport::shm::ControlType::bye) {
+    pollfd readable{socket, POLLIN, 0};
+    ck_assert_int_eq(poll(&readable, 1, 20'000), 1);
+    (void)transport::shm::receive(socket, &heard, sizeof(heard));
+  }
+  pollfd over{socket, POLLRDHUP, 0};
+  ck_assert_int_eq(poll(&over, 1, 0), 0);
+  ck_assert_int_eq(link.send(numbered(2), nullptr, 0, 0, SendHint::none), 0);  // it may still write
+  while (side.sink->downs.empty()) side.poll();
+  ck_assert_int_eq(poll(&over, 1, 20'000), 1);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm reuse");
+  TCase* tc = tcase_create("reuse");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, what_is_sent_over_a_link_that_the_receiver_ended_is_nobody_elses);
+  tcase_add_test(tc, a_late_goodbye_does_not_end_the_next_channel);
+  tcase_add_test(tc, a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down);
+  tcase_add_test(tc, a_ring_is_given_out_again_once_its_sender_is_dead);
+  tcase_add_test(tc, a_peer_that_never_closes_gets_no_rings_without_end);
+  tcase_add_test(tc, a_sender_shuts_its_socket_down_when_it_polls_and_not_before);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
