@@ -1,5 +1,9 @@
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
 
 #include <rdma/fi_errno.h>
 
@@ -245,6 +249,154 @@ START_TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
 }
 END_TEST
 
+/// The system's, and as far ahead as the test says.
+struct Ahead final : util::Clock {
+  uint64_t now() const noexcept override { return util::SystemClock().now() + ahead; }
+  std::atomic<uint64_t> ahead = 0;
+};
+
+/// Counts the calls on `watched`; `instead` answers them once it is set.
+struct Watching final : transport::shm::CmaCalls {
+  ssize_t readv(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
+                size_t remotes) noexcept override {
+    if (pid == watched && instead) return ++calls, instead(local->iov_len);
+    return CmaCalls::readv(pid, local, locals, remote, remotes);
+  }
+  ssize_t writev(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
+                 size_t remotes) noexcept override {
+    if (pid == watched && instead) return ++calls, instead(local->iov_len);
+    return CmaCalls::writev(pid, local, locals, remote, remotes);
+  }
+  pid_t watched = -1;
+  std::function<ssize_t(size_t)> instead;
+  int calls = 0;
+};
+
+constexpr size_t kLentBytes = 256 * 1024;
+
+/// Greets its parent, lends it memory, exposes the same, and polls until it is told to end: with 1,
+/// as another program.
+int lend_to_parent(int channel) {
+  static std::byte memory[kLentBytes];
+  const iovec all{memory, sizeof(memory)};
+  const uint16_t port = hear(channel);
+  Pair own;
+  transport::shm::Options options;
+  options.paths = transport::shm::PathPolicy::cma;
+  if (!open_side(own.a, options)) return 1;
+  Link& link = **own.a.transport->link_to(address_of("127.0.0.1", port));
+  Exposure lent, exposed;
+  while (link.expose(&all, 1, sizeof(memory), Access::remote_read, exposed)) own.a.poll();
+  while (!link.lends_memory()) own.a.poll();
+  if (link.lend(all, true, true, lent)) return 2;
+  if (own.send(link, lent.size, lent.bytes, lent.size)) return 3;
+  if (own.send(link, exposed.size, exposed.bytes, exposed.size)) return 4;
+  pollfd fd{channel, POLLIN, 0};
+  while (poll(&fd, 1, 0) == 0) own.a.poll();
+  if (hear(channel) == 1) execl("/bin/sleep", "sleep", "1000", nullptr);
+  return 5;
+}
+
+/// An endpoint, and a peer in another process that has lent memory to it.
+struct Lent {
+  Child child{lend_to_parent};
+  Ahead clock;
+  Watching calls;
+  Side side;
+  Exposure lent, exposed;
+  Link* link = nullptr;
+  std::byte bytes[kLentBytes] = {};
+
+  void meet() {
+    transport::shm::Options options;
+    options.paths = transport::shm::PathPolicy::cma;
+    auto opened =
+        transport::shm::ShmTransport::open(options, address_of("127.0.0.1", 0), &calls, &clock);
+    ck_assert(bool(opened));
+    side.name = (*opened)->name();
+    side.transport = opened->get();
+    side.owned = std::move(*opened);
+    calls.watched = child.pid();
+    tell(child.channel(), side.name.port());
+    while (side.sink->packets.size() < 2) side.poll();
+    keep(side.sink->packets[0], lent);
+    keep(side.sink->packets[1], exposed);
+    link = side.sink->packets[0].link;
+    while (access(transport::shm::CmaCall::write, 8) != transport::kDone) side.poll();
+  }
+  static void keep(const RecordingSink::Packet& packet, Exposure& exposure) {
+    exposure.size = uint8_t(packet.number());
+    std::memcpy(exposure.bytes, packet.payload.data(), packet.payload.size());
+  }
+  int access(transport::shm::CmaCall call, size_t length) {
+    const transport::RemoteRange remote{lent, 0, length};
+    const iovec local{bytes, length};
+    return call == transport::shm::CmaCall::read ? link->read_direct(remote, &local, 1, 5)
+                                                 : link->write_direct(remote, &local, 1, 5, true);
+  }
+  void kill_and_reap() {
+    child.kill(SIGKILL);
+    child.wait();  // its pid may be another's from now on
+  }
+};
+
+constexpr transport::shm::CmaCall kCalls[] = {transport::shm::CmaCall::read,
+                                              transport::shm::CmaCall::write};
+
+START_TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called) {
+  Lent rig;
+  rig.meet();
+  rig.calls.instead = [](size_t length) { return ssize_t(length); };
+  ck_assert_int_eq(rig.access(kCalls[_i], 1024), transport::kDone);
+  ck_assert_int_eq(rig.calls.calls, 1);
+  rig.kill_and_reap();
+  rig.clock.ahead += 1'000'000;
+  ck_assert_int_eq(rig.access(kCalls[_i], 1024), -FI_EBUSY);
+  ck_assert_int_eq(rig.calls.calls, 1);
+}
+END_TEST
+
+START_TEST(an_access_during_which_the_peer_died_has_not_succeeded) {
+  Lent rig;
+  rig.meet();
+  rig.calls.instead = [&](size_t length) {
+    if (rig.child.pid() > 0) rig.kill_and_reap();
+    return ssize_t(length);  // as its successor under this pid would have it
+  };
+  ck_assert_int_eq(rig.access(kCalls[_i], 1024), -FI_EBUSY);
+  ck_assert_int_eq(rig.calls.calls, 1);
+}
+END_TEST
+
+/// Longer ones, which poll() moves: of lent memory, and of what was exposed.
+START_TEST(a_transfer_during_which_the_peer_died_has_not_succeeded) {
+  Lent rig;
+  rig.meet();
+  rig.calls.instead = [&](size_t length) {
+    if (rig.child.pid() > 0) rig.kill_and_reap();
+    return ssize_t(length);
+  };
+  const iovec local{rig.bytes, kLentBytes};
+  const int rc = _i < 2 ? rig.access(kCalls[_i], kLentBytes)
+                        : rig.link->read(rig.exposed, &local, 1, kLentBytes, 5);
+  ck_assert_int_eq(rc, 0);
+  while (rig.side.sink->dones.empty()) rig.side.poll();
+  ck_assert_int_gt(rig.calls.calls, 0);
+  ck_assert_int_ne(rig.side.sink->dones[0].status, 0);
+}
+END_TEST
+
+START_TEST(a_peer_that_executes_another_program_is_not_called_for_long) {
+  Lent rig;
+  rig.meet();
+  rig.calls.instead = [](size_t length) { return ssize_t(length); };
+  tell(rig.child.channel(), 1);
+  // Nobody polls here: the connection thread sees its sockets close.
+  while (rig.access(kCalls[_i], 1024) == transport::kDone) continue;
+  ck_assert_int_eq(kill(rig.child.pid(), 0), 0);
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("shm reuse");
   TCase* tc = tcase_create("reuse");
@@ -255,6 +407,10 @@ Suite* suite() {
   tcase_add_test(tc, a_ring_is_given_out_again_once_its_sender_is_dead);
   tcase_add_test(tc, a_peer_that_never_closes_gets_no_rings_without_end);
   tcase_add_test(tc, a_sender_shuts_its_socket_down_when_it_polls_and_not_before);
+  tcase_add_loop_test(tc, the_pid_of_a_peer_that_died_unnoticed_is_not_called, 0, 2);
+  tcase_add_loop_test(tc, an_access_during_which_the_peer_died_has_not_succeeded, 0, 2);
+  tcase_add_loop_test(tc, a_transfer_during_which_the_peer_died_has_not_succeeded, 0, 3);
+  tcase_add_loop_test(tc, a_peer_that_executes_another_program_is_not_called_for_long, 0, 2);
   suite_add_tcase(suite, tc);
   return suite;
 }

@@ -235,7 +235,7 @@ void Bootstrap::drop(const ConnectionPtr& connection) noexcept {
   if (!process) return;
   std::erase(process->connections, connection.get());
   if (!process->connections.empty()) return;
-  if (process->pidfd) unwatch(process->pidfd.get());
+  if (process->life->pidfd() >= 0) unwatch(process->life->pidfd());
   x_processes.erase(process->id);
 }
 

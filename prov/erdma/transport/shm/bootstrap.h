@@ -107,6 +107,8 @@ class Bootstrap {
   void accept_welcome(const ConnectionPtr& connection, const Welcome& welcome, Received& received);
   bool meet(const ConnectionPtr& connection, const Greeting& greeting, util::Fd wake,
             const char** why);
+  std::shared_ptr<PeerProcess> know_process(int socket, pid_t pid, const Greeting& greeting,
+                                            util::Fd wake, const char** why);
   std::shared_ptr<PeerProcess> find_process(uint64_t nonce) const noexcept;
   void hear_out(PeerProcess& process);
   static void settle(Mail& mail) noexcept;

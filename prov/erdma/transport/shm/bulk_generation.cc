@@ -203,7 +203,7 @@ void BulkIn::State::move_chunk(Transfer& transfer, uint32_t index, Budget& budge
     return;
   }
   const bool reads = transfer.call == CmaCall::read;
-  const int error = move_by_cma(calls, transfer.call, peer.pid, {transfer.local, transfer.locals},
+  const int error = move_by_cma(calls, transfer.call, peer, {transfer.local, transfer.locals},
                                 {transfer.remote.iov, transfer.remote.count}, begin, length,
                                 reads ? counters.cma_read_bytes : counters.cma_write_bytes);
   if (lent) backing.leave();
@@ -308,6 +308,9 @@ int BulkIn::State::await_sender(Transfer& transfer) noexcept {
 void BulkIn::State::end_generation(Transfer& transfer) noexcept {
   // A withdrawal that is not seen here came after the last byte was read.
   if (withdrawn(transfer)) transfer.status = -FI_ECANCELED;
+  // Of all that was moved from here by its pid.
+  if (transfer.claimed > 0 && !peer.was_called())
+    transfer.status = transfer.remote.lent ? -FI_EBUSY : -FI_ECONNRESET;
   page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
   const size_t lefts = transfer.lefts;
   if (transfer.state.mode == Mode::bounce) {

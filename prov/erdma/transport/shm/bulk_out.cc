@@ -231,7 +231,7 @@ int BulkOut::State::move_chunks(size_t ticket, const RemoteMemory& exposed,
     ++steps;
     const uint64_t begin = joined.range.begin + uint64_t(index) * joined.chunk;
     const auto length = size_t(std::min<uint64_t>(joined.chunk, joined.range.end - begin));
-    const int error = move_by_cma(calls, call, peer.pid, {ours, pieces}, {joined.iov, joined.iovs},
+    const int error = move_by_cma(calls, call, peer, {ours, pieces}, {joined.iov, joined.iovs},
                                   begin, length, moved);
     budget.spend_chunk(length);
     if (error != 0) {

@@ -103,16 +103,18 @@ Failure classify(int error) noexcept {
   }
 }
 
-int move_by_cma(CmaCalls& calls, CmaCall call, pid_t pid, IovList local, IovList remote,
+int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
                 uint64_t offset, size_t length, uint64_t& moved) noexcept {
   iovec here[kMaxIov];
   iovec there[kMaxIov];
   unsigned retries = 0;
   while (length > 0) {
+    if (!peer.may_be_called()) return ESRCH;
     const size_t heres = hmem::slice(local.iov, local.count, offset, length, here);
     const size_t theres = hmem::slice(remote.iov, remote.count, offset, length, there);
-    const ssize_t count = call == CmaCall::read ? calls.readv(pid, here, heres, there, theres)
-                                                : calls.writev(pid, here, heres, there, theres);
+    const ssize_t count = call == CmaCall::read
+                              ? calls.readv(peer.pid, here, heres, there, theres)
+                              : calls.writev(peer.pid, here, heres, there, theres);
     if (count > 0) {
       const size_t bytes = std::min(size_t(count), length);
       offset += bytes;

@@ -227,8 +227,9 @@ struct IovList {
 };
 
 /// Moves [offset, offset+length) between two lists by one of the two calls: goes on after a short
-/// count, retries what is transient. Returns 0 or the positive errno; adds to `moved`.
-int move_by_cma(CmaCalls& calls, CmaCall call, pid_t pid, IovList local, IovList remote,
+/// count, retries what is transient. Returns 0 or the positive errno; adds to `moved`. That it was
+/// the peer's memory is certain once peer.was_called() says so.
+int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
                 uint64_t offset, size_t length, uint64_t& moved) noexcept;
 
 }  // namespace erdma::transport::shm

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "transport/shm/ptracer.h"
+#include "transport/shm/unix_socket.h"
 #include "util/log.h"
 
 namespace erdma::transport::shm {
@@ -107,6 +108,14 @@ int CmaCalls::set_ptracer(unsigned long pid) noexcept {
   return ::prctl(PR_SET_PTRACER, pid, 0, 0, 0) == 0 ? 0 : -errno;
 }
 
+pid_t CmaCalls::pid_of(int socket, const util::SocketAddress&) noexcept {
+  return peer_credentials(socket).pid;
+}
+
+util::Result<util::Fd> CmaCalls::pidfd_of(int socket, pid_t pid) noexcept {
+  return peer_pidfd(socket, pid);
+}
+
 CmaIdentity own_cma_identity() {
   static std::mutex mutex;
   ProbeWords* const words = probe_words();
@@ -137,6 +146,7 @@ void probe(CmaCalls& calls, bool enabled, CmaPeer& peer, const ProcFs& proc) noe
   if (!enabled) return deny_both(peer, "switched off by FI_ERDMA_CMA", false);
   if (const char* reason = hopeless(peer, proc)) return deny_both(peer, reason, true);
   peer.read = probe_read(calls, peer);
+  if (!peer.was_called()) return deny_both(peer, "the peer is gone", false);
   if (peer.read.permission == Permission::allowed) {
     peer.write = probe_write(calls, peer);
   } else {
@@ -158,6 +168,7 @@ int mark(CmaCalls& calls, const CmaPeer& peer, uint32_t word, uint32_t value) no
   const iovec local{&bytes, sizeof bytes};
   const uint64_t address = peer.identity.scratch_address + word * sizeof bytes;
   const iovec remote{remote_address(address), sizeof bytes};
+  if (!peer.was_called()) return ESRCH;
   const ssize_t moved = calls.writev(peer.pid, &local, 1, &remote, 1);
   if (moved == ssize_t(sizeof bytes)) return 0;
   return moved < 0 ? int(-moved) : EFAULT;

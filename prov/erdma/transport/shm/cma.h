@@ -4,9 +4,13 @@
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "transport/shm/options.h"
+#include "transport/shm/peer_life.h"
+#include "util/result.h"
+#include "util/socket_address.h"
 
 /// Cross-memory attach: process_vm_readv(2), process_vm_writev(2), and who may use them on whom.
 namespace erdma::transport::shm {
@@ -22,6 +26,10 @@ class CmaCalls {
   virtual ssize_t writev(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
                          size_t remotes) noexcept;
   virtual int set_ptracer(unsigned long pid) noexcept;  ///< prctl(PR_SET_PTRACER, pid)
+  /// Who is at the other end of a socket: its pid as seen here (0 = invisible), and a pidfd of it
+  /// (none where the kernel has none; -ESRCH: it is dead). `name` is what it calls itself.
+  virtual pid_t pid_of(int socket, const util::SocketAddress& name) noexcept;
+  virtual util::Result<util::Fd> pidfd_of(int socket, pid_t pid) noexcept;
 };
 
 /// What a process tells its peers in the hello, so that they can probe it and explain a refusal.
@@ -62,6 +70,11 @@ struct CmaPeer {
   pid_t pid = 0;  ///< as seen here, from SO_PEERCRED; 0 = invisible
   CmaIdentity identity{};
   CmaVerdict read, write;
+  std::shared_ptr<PeerLife> life = nullptr;  ///< null, for tests: it lives
+
+  /// To be asked before, and after what succeeded: see PeerLife.
+  bool may_be_called() const noexcept { return !life || life->may_be_called(); }
+  bool was_called() const noexcept { return !life || life->was_called(); }
 };
 
 /// This process's identity. The nonce and scratch words are static; valid until exec.

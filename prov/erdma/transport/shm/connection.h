@@ -23,9 +23,9 @@ struct PeerProcess {
   uint64_t id = 0;
   bool expedited = false;  ///< a barrier_on_all(registered) reaches it
   util::Fd wake;           ///< its eventfd
-  util::Fd pidfd;          ///< none when the process is invisible here
+  std::shared_ptr<PeerLife> life;
   // Background thread only:
-  CmaPeer cma;
+  CmaPeer cma;  ///< with the same life
   bool admission_asked = false;
   bool admission_answered = false;
   uint8_t proofs_asked = 0;

@@ -1,4 +1,3 @@
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -144,8 +143,7 @@ void Bootstrap::ask_proof(const ConnectionPtr& connection) {
   PeerProcess& process = *connection->process;
   if (process.proof_pending || process.proofs_asked >= kMaxProofs) return;
   if (!x_config.options.cma || process.cma.pid <= 0 || !wants_proof(process.cma)) return;
-  pollfd exited{process.pidfd.get(), POLLIN, 0};
-  if (!process.pidfd || ::poll(&exited, 1, 0) != 0) return;
+  if (process.life->pidfd() < 0 || process.life->over()) return;
   // Another word each time: a second peer may have chosen the same one.
   const auto seed = uint32_t(x_nonce >> (8 * process.proofs_asked++));
   const uint32_t word = 1 + seed % (kScratchWords - 1);
@@ -167,7 +165,9 @@ void Bootstrap::on_proof(const ConnectionPtr& connection, uint32_t found) {
 }
 
 void Bootstrap::on_hang_up(const ConnectionPtr& connection) {
-  if (!connection->process->pidfd) return lose(connection, -FI_ECONNRESET);
+  // Perhaps it executes another program now: nothing of that is to be touched.
+  connection->process->life->suspend();
+  if (connection->process->life->pidfd() < 0) return lose(connection, -FI_ECONNRESET);
   unwatch(connection->socket.get());
   connection->state = ConnectionState::hung_up;
   connection->deadline = x_config.clock->now() + kExitGrace;
@@ -177,7 +177,8 @@ void Bootstrap::on_exit(uint64_t process_id) {
   const auto found = x_processes.find(process_id);
   if (found == x_processes.end()) return;
   const std::shared_ptr<PeerProcess> process = found->second;
-  unwatch(process->pidfd.get());
+  unwatch(process->life->pidfd());
+  process->life->suspend();
   const std::vector<Connection*> connections = process->connections;
   for (Connection* connection : connections) {
     const auto at = x_connections.find(connection->id);

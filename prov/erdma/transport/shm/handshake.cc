@@ -280,34 +280,47 @@ int Bootstrap::check_name(const ConnectionPtr& connection, const util::SocketAdd
 
 bool Bootstrap::meet(const ConnectionPtr& connection, const Greeting& theirs, util::Fd wake,
                      const char** why) {
-  const pid_t pid = peer_credentials(connection->socket.get()).pid;
+  const int socket = connection->socket.get();
+  const pid_t pid = x_config.calls->pid_of(socket, name_of(theirs));
   std::shared_ptr<PeerProcess> process = find_process(theirs.nonce);
   if (process && (process->cma.pid != pid || !(process->name == name_of(theirs)))) {
     *why = "it claims to be another process";
     return false;
   }
   if (process) hear_out(*process);
-  if (!process || process->connections.empty()) {
-    if (!wake || !is_wake_fd(wake.get())) {
-      *why = "it sent no eventfd";
-      return false;
-    }
-    process = std::make_shared<PeerProcess>();
-    process->name = name_of(theirs);
-    process->nonce = theirs.nonce;
-    process->id = x_next_id++;
-    process->expedited = theirs.expedited;
-    process->wake = std::move(wake);
-    process->pidfd = peer_pidfd(connection->socket.get(), pid);
-    process->cma.pid = pid;
-    process->cma.identity = theirs.identity;
-    probe(*x_config.calls, x_config.options.cma, process->cma);
-    x_processes.emplace(process->id, process);
-    if (process->pidfd) watch(process->pidfd.get(), event_of(kProcess, process->id));
-  }
+  if (process && !process->connections.empty())
+    process->life->resume();
+  else
+    process = know_process(socket, pid, theirs, std::move(wake), why);
+  if (!process) return false;
   process->connections.push_back(connection.get());
   connection->process = std::move(process);
   return true;
+}
+
+/// Null: it can't be had, and why.
+std::shared_ptr<PeerProcess> Bootstrap::know_process(int socket, pid_t pid, const Greeting& theirs,
+                                                     util::Fd wake, const char** why) {
+  *why = "it sent no eventfd";
+  if (!wake || !is_wake_fd(wake.get())) return nullptr;
+  auto pidfd = x_config.calls->pidfd_of(socket, pid);
+  *why = "its process is gone";
+  if (!pidfd) return nullptr;
+  *why = nullptr;
+  auto process = std::make_shared<PeerProcess>();
+  process->name = name_of(theirs);
+  process->nonce = theirs.nonce;
+  process->id = x_next_id++;
+  process->expedited = theirs.expedited;
+  process->wake = std::move(wake);
+  process->life = std::make_shared<PeerLife>(std::move(*pidfd), *x_config.clock);
+  process->cma.life = process->life;
+  process->cma.pid = pid;
+  process->cma.identity = theirs.identity;
+  probe(*x_config.calls, x_config.options.cma, process->cma);
+  x_processes.emplace(process->id, process);
+  if (const int fd = process->life->pidfd(); fd >= 0) watch(fd, event_of(kProcess, process->id));
+  return process;
 }
 
 std::shared_ptr<PeerProcess> Bootstrap::find_process(uint64_t nonce) const noexcept {

@@ -1,6 +1,5 @@
 #include "transport/shm/in_channel.h"
 
-#include <poll.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -240,8 +239,7 @@ int InChannel::poll_bulk(Sink& sink) noexcept {
 
 // The dead claim chunks and never say that they are written: their writes ended with them.
 bool InChannel::sender_dead() const noexcept {
-  pollfd exited{x_connection->process->pidfd.get(), POLLIN, 0};
-  return exited.fd >= 0 && ::poll(&exited, 1, 0) == 1;
+  return x_connection->process->life->exited();
 }
 
 bool InChannel::settle_bulk() noexcept {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
 
@@ -86,12 +87,14 @@ int ShmLink::access(CmaCall call, const RemoteRange& remote, const iovec* local,
   if (remote.length <= kAtOnce) {
     const iovec there{remote_address(lent.address + remote.offset), remote.length};
     error =
-        move_by_cma(x_core.calls(), call, x_cma.pid, {local, count}, {&there, 1}, 0, remote.length,
+        move_by_cma(x_core.calls(), call, x_cma, {local, count}, {&there, 1}, 0, remote.length,
                     call == CmaCall::read ? x_counters.cma_read_bytes : x_counters.cma_write_bytes);
   }
   borrowing.leave();
   if (remote.length > kAtOnce)
     return x_in->access(call, lent, remote.offset, local, count, remote.length, token);
+  // Whose memory it was is not known while the pid may have been another's: the link will end.
+  if (error == ESRCH || (error == 0 && !x_cma.was_called())) return -FI_EBUSY;
   if (error == 0) return kDone;
   if (classify(error) == Failure::permission) deny(x_cma, call, error, x_counters);
   return -FI_EOPNOTSUPP;

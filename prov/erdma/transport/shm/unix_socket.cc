@@ -1,6 +1,7 @@
 #include "transport/shm/unix_socket.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -136,12 +137,20 @@ Credentials peer_credentials(int socket) noexcept {
   return {credentials.pid, credentials.uid};
 }
 
-util::Fd peer_pidfd(int socket, pid_t pid) noexcept {
+// Before 6.5 the kernel knows the peer by its pid alone, which may be another's if the peer is
+// dead: its socket is closed then, unless a child of it holds it.
+util::Result<util::Fd> peer_pidfd(int socket, pid_t pid) noexcept {
   int fd = -1;
   socklen_t bytes = sizeof(fd);
   if (!getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes)) return util::Fd(fd);
+  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) return util::Fd();
+  if (errno != ENOPROTOOPT && errno != EOPNOTSUPP) return -ESRCH;
   if (pid <= 0) return util::Fd();
-  return util::Fd(int(syscall(SYS_pidfd_open, pid, 0)));
+  util::Fd opened(int(syscall(SYS_pidfd_open, pid, 0)));
+  if (!opened) return errno == ESRCH ? util::Result<util::Fd>(-ESRCH) : util::Fd();
+  pollfd closed{socket, POLLRDHUP, 0};
+  if (::poll(&closed, 1, 0) == 1 && (closed.revents & (POLLRDHUP | POLLHUP))) return -ESRCH;
+  return opened;
 }
 
 bool is_wake_fd(int fd) noexcept {
