@@ -131,17 +131,23 @@ void Engine::on_control(Peer& peer, transport::Link& link, const wire::ControlHe
                         const std::byte* payload, size_t length) noexcept {
   switch (header.op) {
     case wire::Op::fin:
-      return on_fin(peer, header);
+      return on_fin(peer, link, header, length);
     case wire::Op::cts:
       return on_cts(peer, link, header, payload, length);
     case wire::Op::done:
-      return on_peer_done(peer, header);
+      return on_peer_done(peer, link, header, length);
     case wire::Op::budget:
-      peer.told_to_hold = header.status != 0;
-      return peer.update_direct();
+      return on_budget(peer, link, header, length);
     default:
       return protocol_violation(link, "a packet of unknown kind");
   }
+}
+
+void Engine::on_budget(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+                       size_t length) noexcept {
+  if (!takes(link, inbound::judge_budget(header, length), "a malformed budget")) return;
+  peer.told_to_hold = header.status != 0;
+  peer.update_direct();
 }
 
 }  // namespace erdma::protocol

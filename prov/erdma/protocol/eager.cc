@@ -7,14 +7,9 @@
 
 #include "hmem/copy.h"
 #include "protocol/engine.h"
+#include "util/peer_status.h"
 
 namespace erdma::protocol {
-namespace {
-
-/// That the other side may report; FI_ERRNO_MAX is far below.
-constexpr int32_t kLargestErrno = 4095;
-
-}  // namespace
 
 int Engine::send_eager(Send& send) noexcept {
   const util::PoolHandle id = x_sends.handle(send);
@@ -43,12 +38,12 @@ void Engine::send_fin(Peer& peer, wire::RequestId sender, int status) noexcept {
   send_control(peer, header, nullptr);
 }
 
-void Engine::on_fin(const Peer& peer, const wire::ControlHeader& header) noexcept {
+void Engine::on_fin(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+                    size_t length) noexcept {
   Send* send = x_sends.find({header.index, header.generation});
-  // A fin for a send that already ended (its peer was given up, or lies) is stale.
-  if (!send || send->peer != &peer || send->state != Send::State::flying) return;
-  const bool known = header.status <= 0 && header.status >= -kLargestErrno;
-  const int status = known ? header.status : -FI_EIO;
+  if (!takes(link, inbound::judge_fin(send, peer, header, length), "an end that nothing awaits"))
+    return;
+  const int status = util::peer_status(header.status);
   if (x_config.device_memory) [[unlikely]]
     return settle_send(*send, status);
   finish_send(*send, status);

@@ -171,7 +171,8 @@ void Engine::on_done(uint64_t token, int status) noexcept {
     finish_delivery(*delivery, status);
   } else if (token & kWriteToken) {
     Send* send = x_sends.find(handle);
-    if (send && send->one_sided && (status == -FI_EBUSY || status == -FI_EOPNOTSUPP)) [[unlikely]]
+    if (send && send->one_sided && send->one_sided->way == OneSided::Way::direct &&
+        (status == -FI_EBUSY || status == -FI_EOPNOTSUPP)) [[unlikely]]
       retry_direct(*send, status);
     else if (send && send->one_sided)
       finish_send(*send, status);

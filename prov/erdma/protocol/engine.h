@@ -12,6 +12,7 @@
 
 #include "protocol/address_book.h"
 #include "protocol/completion.h"
+#include "protocol/inbound.h"
 #include "protocol/match.h"
 #include "protocol/one_sided.h"
 #include "protocol/peer.h"
@@ -248,11 +249,14 @@ class Engine final : public transport::Sink {
                    const std::byte* payload, size_t length) noexcept;
   void on_control(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                   const std::byte* payload, size_t length) noexcept;
+  void on_budget(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+                 size_t length) noexcept;
 
   // eager.cc
   int send_eager(Send& send) noexcept;
   void send_fin(Peer& peer, wire::RequestId sender, int status) noexcept;
-  void on_fin(const Peer& peer, const wire::ControlHeader& header) noexcept;
+  void on_fin(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+              size_t length) noexcept;
 
   // rendezvous.cc
   int send_rts(Send& send) noexcept;
@@ -269,7 +273,8 @@ class Engine final : public transport::Sink {
               const std::byte* payload, size_t length) noexcept;
   int write(Send& send) noexcept;
   void on_write_done(Send& send, int status) noexcept;
-  void on_peer_done(const Peer& peer, const wire::ControlHeader& header) noexcept;
+  void on_peer_done(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+                    size_t length) noexcept;
 
   // one_sided_initiator.cc
   int post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept;
@@ -354,6 +359,7 @@ class Engine final : public transport::Sink {
 
   // failure.cc
   void protocol_violation(transport::Link& link, const char* what) noexcept;
+  bool takes(transport::Link& link, inbound::Verdict verdict, const char* what) noexcept;
   bool take_detour(Peer& peer, transport::Link& failed, int status) noexcept;
   void fail_link(Peer& peer, const transport::Link* link, int status) noexcept;
   void fail_sends(Peer& peer, int status) noexcept;

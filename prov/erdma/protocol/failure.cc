@@ -13,6 +13,12 @@ void Engine::protocol_violation(transport::Link& link, const char* what) noexcep
   link.fail(-FI_ECONNRESET);
 }
 
+/// Whether a packet is to be acted upon.
+bool Engine::takes(transport::Link& link, inbound::Verdict verdict, const char* what) noexcept {
+  if (verdict == inbound::Verdict::violation) protocol_violation(link, what);
+  return verdict == inbound::Verdict::take;
+}
+
 /// What waits for a link that was never up waits for another one instead, where there is one.
 bool Engine::take_detour(Peer& peer, transport::Link& failed, int status) noexcept {
   if (peer.link != &failed || failed.met()) return false;

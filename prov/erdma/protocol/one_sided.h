@@ -50,7 +50,8 @@ struct Granted {
   RegionUse use;
   transport::Link* lender = nullptr;  ///< lent over it, not opened
   transport::Exposure lent;
-  bool busy = false;  ///< revoked, but something of the peer's is under way
+  bool revoked = false;  ///< the peer was told
+  bool busy = false;     ///< revoked, but something of the peer's is under way
 };
 
 /// Direct access between us and one peer, both ways.

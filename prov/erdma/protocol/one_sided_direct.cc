@@ -122,6 +122,7 @@ int Engine::access(Send& send, Grant& granted) noexcept {
 void Engine::retry_direct(Send& send, int status) noexcept {
   Peer& peer = *send.peer;
   OneSided& op = *send.one_sided;
+  // As long as it is a user of its grant, that exists.
   const auto found = peer.grants->ours.find(op.segments[0].key);
   if (status == -FI_EOPNOTSUPP)
     (op.op == wire::Op::read ? found->second.reads : found->second.writes) = false;
@@ -163,9 +164,8 @@ void Engine::leave_way(Send& send) noexcept {
 void Engine::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                       const std::byte* payload, size_t length) noexcept try {
   const wire::Segment& segment = header.segment;
-  if (length == 0 || length > transport::Exposure::kMaxBytes ||
-      segment.address + segment.length < segment.address)
-    return protocol_violation(link, "a malformed grant of direct access");
+  if (!takes(link, inbound::judge_grant(segment, length), "a malformed grant of direct access"))
+    return;
   Grants* const grants = grants_of(peer);
   if (!grants || peer.link != &link || grants->ours.size() >= Grants::kMost) return;
   const auto [at, is_new] = grants->ours.try_emplace(segment.key);
@@ -276,6 +276,7 @@ void Engine::revoke(uint64_t key) noexcept {
     if (!peer->grants) continue;
     const auto found = peer->grants->theirs.find(key);
     if (found == peer->grants->theirs.end()) continue;
+    found->second.revoked = true;
     if (found->second.lender) found->second.lender->recall(found->second.lent);
     if (found->second.lender ? found->second.lender->unused() : peer->grants->tardy)
       peer->grants->theirs.erase(found);
@@ -299,7 +300,7 @@ void Engine::on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept
   Grants& grants = *peer.grants;
   grants.tardy = false;
   const auto found = grants.theirs.find(header.segment.key);
-  if (found == grants.theirs.end()) return;
+  if (found == grants.theirs.end() || !found->second.revoked) return;
   if (header.flags & wire::kBusy)
     found->second.busy = true;
   else
@@ -320,6 +321,8 @@ void Engine::stop_waiting(uint64_t key, bool all) noexcept {
 
 void Engine::on_access(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                        const std::byte* payload, size_t length) noexcept {
+  if (header.op != wire::Op::grant && length > 0)
+    return protocol_violation(link, "bytes that belong to nothing");
   switch (header.op) {
     case wire::Op::grant:
       return on_grant(peer, link, header, payload, length);

@@ -269,12 +269,9 @@ void Engine::settle_send(Send& send, int status) noexcept {
 void Engine::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                        const std::byte* payload, size_t length) noexcept {
   Send* send = x_sends.find({header.index, header.generation});
-  if (!send || send->peer != &peer || !send->one_sided) return;  // it ended already
+  if (!takes(link, inbound::judge_result(send, peer, length), "more than what was to be read"))
+    return;
   OneSided& op = *send->one_sided;
-  const bool awaited =
-      (send->completion_flags & FI_READ) && !send->exposure.size && op.way != OneSided::Way::direct;
-  if (!awaited || length > send->buffers.length - op.received)
-    return protocol_violation(link, "more than what was to be read");
   const Buffers& memory = send->buffers;
   if (!op.device)
     hmem::scatter(memory.iov, memory.count, op.received, payload, length);

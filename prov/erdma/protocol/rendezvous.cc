@@ -203,19 +203,16 @@ void Engine::finish_delivery(Delivery& delivery, int status) noexcept {
 /// At the sender: the receiver has granted memory to write to.
 void Engine::on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                     const std::byte* payload, size_t length) noexcept {
+  Send* send = x_sends.find({header.index, header.generation});
   transport::Exposure exposure;
-  if (!decode(payload, length, exposure))
-    return protocol_violation(link, "a malformed grant for a rendezvous");
-  const util::PoolHandle id{header.index, header.generation};
-  Send* send = x_sends.find(id);
-  if (!send || send->peer != &peer || send->state != Send::State::flying) return;
-  if (send->exposure.size) {
-    if (!send->exposure.is_offer()) return;
-    peer.link->refused(send->exposure);
-  }
+  if (!takes(link, inbound::judge_cts(send, peer, header, length),
+             "a grant that no rendezvous awaits") ||
+      !decode(payload, length, exposure))
+    return;
+  if (send->exposure.size) peer.link->refused(send->exposure);
   util::IntrusiveList<Send>::erase(*send);
   send->receiver = {header.reply_index, header.reply_generation};
-  send->granted = std::min(size_t(header.length), send->buffers.length);
+  send->granted = header.length;
   send->exposure = exposure;
   send->state = Send::State::granted;
   const int rc = write(*send);
@@ -251,9 +248,11 @@ void Engine::on_write_done(Send& send, int status) noexcept {
 }
 
 /// At the receiver: the sender's write() into our memory is over.
-void Engine::on_peer_done(const Peer& peer, const wire::ControlHeader& header) noexcept {
+void Engine::on_peer_done(const Peer& peer, transport::Link& link,
+                          const wire::ControlHeader& header, size_t length) noexcept {
   Delivery* delivery = x_deliveries.find({header.index, header.generation});
-  if (!delivery || delivery->peer != &peer || delivery->state != Delivery::State::granted) return;
+  if (!takes(link, inbound::judge_done(delivery, peer, length), "an end of what it did not write"))
+    return;
   settle_delivery(*delivery, header.flags & wire::kFailed ? -FI_EIO : 0);
 }
 

@@ -8,6 +8,7 @@
 #include "transport/shm/bulk_shared.h"
 #include "transport/shm/core.h"
 #include "transport/shm/link.h"
+#include "util/peer_status.h"
 
 /// Link::write(): the writer exposes its memory and asks the owner of the target to read it. So the
 /// owner validates its own exposure, and one bulk engine moves bytes in either case.
@@ -196,7 +197,7 @@ void ShmLink::on_write_done(const RingEntry& entry, Sink& sink) noexcept {
   withdraw(write->source);
   x_remote->written.erase(*write);
   x_remote->writes.release(*write);
-  sink.on_done(token, header.status > 0 ? -FI_EIO : header.status);
+  sink.on_done(token, util::peer_transfer_status(header.status));
 }
 
 void ShmLink::fail_writes(Sink& sink, int status) noexcept {

@@ -1,0 +1,75 @@
+#include "protocol/inbound.h"
+
+#include <algorithm>
+
+#include <rdma/fabric.h>
+
+#include "protocol/one_sided.h"
+#include "protocol/peer.h"
+#include "transport/transport.h"
+
+namespace erdma::protocol::inbound {
+namespace {
+
+Verdict violation_unless(bool permitted) noexcept {
+  return permitted ? Verdict::take : Verdict::violation;
+}
+
+/// Bytes of the result that the peer has been asked for so far.
+size_t asked(const Send& send) noexcept {
+  const OneSided& op = *send.one_sided;
+  const bool brings = (send.completion_flags & FI_READ) && !send.exposure.size;
+  if (!brings) return 0;
+  if (op.op == wire::Op::atomic) return std::min(op.sent * op.element, send.buffers.length);
+  return send.state == Send::State::flying ? send.buffers.length : 0;
+}
+
+}  // namespace
+
+/// With success it ends what needs no bytes of ours to be complete; with an error whatever the peer
+/// has seen.
+Verdict judge_fin(const Send* send, const Peer& peer, const wire::ControlHeader& header,
+                  size_t payload) noexcept {
+  if (payload > 0) return Verdict::violation;
+  if (!send || send->peer != &peer) return Verdict::stale;
+  const OneSided* const op = send->one_sided;
+  // A part of an atomic operation may be refused while the others still wait for room.
+  if (send->state == Send::State::queued)
+    return violation_unless(op && op->sent > 0 && header.status != 0);
+  if (send->state != Send::State::flying) return Verdict::violation;
+  return violation_unless(!op || header.status != 0 || op->received >= asked(*send));
+}
+
+/// Only a message whose bytes the receiver does not fetch itself is written to it.
+Verdict judge_cts(const Send* send, const Peer& peer, const wire::ControlHeader& header,
+                  size_t payload) noexcept {
+  if (payload == 0 || payload > transport::Exposure::kMaxBytes) return Verdict::violation;
+  if (!send || send->peer != &peer) return Verdict::stale;
+  const bool awaited = !send->one_sided && send->rendezvous && send->state == Send::State::flying &&
+                       (!send->exposure.size || send->exposure.is_offer());
+  return violation_unless(awaited && header.length > 0 && header.length <= send->buffers.length);
+}
+
+Verdict judge_done(const Delivery* delivery, const Peer& peer, size_t payload) noexcept {
+  if (payload > 0) return Verdict::violation;
+  if (!delivery || delivery->peer != &peer) return Verdict::stale;
+  return violation_unless(delivery->state == Delivery::State::granted);
+}
+
+Verdict judge_result(const Send* send, const Peer& peer, size_t payload) noexcept {
+  if (!send || send->peer != &peer) return Verdict::stale;
+  if (!send->one_sided || payload == 0) return Verdict::violation;
+  return violation_unless(payload <= asked(*send) - send->one_sided->received);
+}
+
+Verdict judge_budget(const wire::ControlHeader& header, size_t payload) noexcept {
+  return violation_unless(payload == 0 && (header.status == 0 || header.status == 1));
+}
+
+Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept {
+  return violation_unless(payload > 0 && payload <= transport::Exposure::kMaxBytes &&
+                          segment.length > 0 &&
+                          segment.address + segment.length >= segment.address);
+}
+
+}  // namespace erdma::protocol::inbound

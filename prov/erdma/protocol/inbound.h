@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+
+#include "protocol/request.h"
+#include "protocol/wire.h"
+
+/// The one place where a packet that names an operation of this process, or access to memory, is
+/// held against what that operation awaits. Nothing else looks at the state of a request on behalf
+/// of a peer. Requests for RMA name nothing here: Engine::parse() and locate() judge those.
+namespace erdma::protocol::inbound {
+
+enum class Verdict : uint8_t {
+  take,       ///< the operation awaits it
+  stale,      ///< it speaks of what is over, as those of honest peers do at times
+  violation,  ///< no peer that keeps the rules sends it
+};
+
+// `send` and `delivery`: what the header names; null: there is no such one any more.
+Verdict judge_fin(const Send* send, const Peer& peer, const wire::ControlHeader& header,
+                  size_t payload) noexcept;
+Verdict judge_cts(const Send* send, const Peer& peer, const wire::ControlHeader& header,
+                  size_t payload) noexcept;
+Verdict judge_done(const Delivery* delivery, const Peer& peer, size_t payload) noexcept;
+Verdict judge_result(const Send* send, const Peer& peer, size_t payload) noexcept;
+Verdict judge_budget(const wire::ControlHeader& header, size_t payload) noexcept;
+Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept;
+
+}  // namespace erdma::protocol::inbound
