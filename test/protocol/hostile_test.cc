@@ -401,6 +401,57 @@ START_TEST(revoked_that_was_not_asked_for_leaves_the_region_in_use) {
 }
 END_TEST
 
+// --- what it costs ------------------------------------------------------------------------------
+
+/// More than an honest peer can be waiting for.
+constexpr uint32_t kMostAnswers = 3 * 65536;
+
+START_TEST(answers_that_are_not_taken_are_bounded) {
+  OneSidedPair pair;
+  wire::OneSidedHeader header{};
+  switch (_i) {
+    case 0:
+      header.op = wire::Op::revoke;
+      break;
+    case 1:
+      header.op = wire::Op::write;
+      header.segment = {4096, 5, 1};
+      break;
+    default:
+      header.op = wire::Op::write;  // of nothing: permitted
+      break;
+  }
+  pair.b.transport.behaviour.room = 0;
+  for (uint32_t i = 0; i < kMostAnswers; ++i)
+    pair.b_to_a().inject(&header, sizeof(header), "x", header.segment.length);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 0);
+  ck_assert(pair.b.engine.owes());
+  pair.b_to_a().inject(&header, sizeof(header), "x", header.segment.length);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 1);
+  ck_assert(!pair.b.engine.owes());  // and nothing is kept for it
+}
+END_TEST
+
+START_TEST(answers_of_a_peer_that_takes_them_late_all_arrive) {
+  OneSidedPair pair;
+  pair.b.transport.behaviour.room = 0;
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::write;
+  for (uint32_t i = 0; i < kMostAnswers; ++i)
+    pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
+  pair.b.engine.progress();
+  pair.b.transport.behaviour.room = SIZE_MAX;
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.a_to_b().inbound.size(), kMostAnswers);
+  for (uint32_t i = 0; i < kMostAnswers; ++i)  // as many once more
+    pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 0);
+}
+END_TEST
+
 Suite* make_suite() {
   Suite* suite = suite_create("hostile");
   TCase* tcase = tcase_create("hostile");
@@ -419,6 +470,8 @@ Suite* make_suite() {
   tcase_add_loop_test(tcase, field_that_no_honest_peer_sends_costs_the_connection, 0,
                       int(std::size(kFields)));
   tcase_add_test(tcase, revoked_that_was_not_asked_for_leaves_the_region_in_use);
+  tcase_add_loop_test(tcase, answers_that_are_not_taken_are_bounded, 0, 3);
+  tcase_add_test(tcase, answers_of_a_peer_that_takes_them_late_all_arrive);
   suite_add_tcase(suite, tcase);
   return suite;
 }

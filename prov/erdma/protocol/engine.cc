@@ -202,6 +202,11 @@ bool Engine::waits_for(const transport::Link& link) noexcept {
 
 namespace {
 
+/// What may wait for room. A peer is owed an answer for each of its at most 65536 operations in
+/// flight (FI_ERDMA_TX_SIZE) and for those of a connection before, and is told of each region that
+/// it has been granted.
+constexpr uint32_t kMostControls = 2 * 65536 + Grants::kMost;
+
 int try_control(transport::Link& link, const Control& control) noexcept {
   transport::Header header;
   std::memcpy(&header, &control.header, sizeof(header));
@@ -217,6 +222,7 @@ void Engine::send_control(Peer& peer, const wire::ControlHeader& header,
   if (peer.failing) return;
   const int connected = connect(peer);
   if (connected != 0) return fail_link(peer, nullptr, connected);
+  if (peer.controls_kept >= kMostControls) return too_many_controls(peer);
   Control* control = x_controls.acquire();
   if (!control) return peer.link->fail(-FI_ENOMEM);
   control->header = header;
@@ -226,7 +232,14 @@ void Engine::send_control(Peer& peer, const wire::ControlHeader& header,
     return x_controls.release(*control);
   }
   peer.controls.push_back(*control);
+  ++peer.controls_kept;
   backlog(peer);
+}
+
+/// The link goes, and with it what waits: said once, as more may ask until then.
+void Engine::too_many_controls(Peer& peer) noexcept {
+  if (!peer.takes_no_controls) protocol_violation(*peer.link, "requests, but takes no answers");
+  peer.takes_no_controls = true;
 }
 
 /// False when the link is full.
@@ -238,6 +251,7 @@ bool Engine::flush_controls(Peer& peer) noexcept {
       budget_sent(peer, control->header.status != 0);
     // Any other failure is the link's: on_link_down() follows and settles what waits for it.
     util::IntrusiveList<Control>::erase(*control);
+    --peer.controls_kept;
     x_controls.release(*control);
   }
   return true;

@@ -194,6 +194,7 @@ class Engine final : public transport::Sink {
   void send_control(Peer& peer, const wire::ControlHeader& header,
                     const transport::Exposure* exposure) noexcept;
   bool flush_controls(Peer& peer) noexcept;
+  void too_many_controls(Peer& peer) noexcept;
   Matcher& matcher(bool tagged) noexcept { return x_queues->matcher(tagged); }
 
   // send.cc

@@ -51,6 +51,8 @@ void Engine::fail_link(Peer& peer, const transport::Link* link, int status) noex
 
 void Engine::fail_sends(Peer& peer, int status) noexcept {
   while (Control* control = peer.controls.pop_front()) x_controls.release(*control);
+  peer.controls_kept = 0;
+  peer.takes_no_controls = false;
   while (Access* access = peer.accesses.front()) finish_access(*access, status);
   while (Send* send = peer.flying.front()) finish_send(*send, status);
   while (Send* send = peer.queued.front()) finish_send(*send, status);

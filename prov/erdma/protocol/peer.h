@@ -44,19 +44,21 @@ class Peer : public util::ListHook<BacklogTag> {
   bool holding_back = false;  ///< we told it so
   bool unreachable_logged = false;
   bool failing = false;             ///< fail_link() is at work: nothing is sent to it
+  bool takes_no_controls = false;   ///< its link is failed for that
   bool budget_told = false;         ///< and it can know
   transport::Link* held = nullptr;  ///< on hold until it can
   size_t unexpected_bytes = 0;      ///< memory held here for its unmatched messages
   size_t eager_bytes = 0;           ///< the part of those that came whole
   uint32_t unexpected_rts = 0;      ///< how many did not
   uint32_t injected_lost = 0;       ///< failed, and not in the log yet
+  uint32_t controls_kept = 0;       ///< length of `controls`
 
   util::IntrusiveList<Send> queued;  ///< in order of posting
   util::IntrusiveList<Send> flying;
   util::IntrusiveList<Access> accesses;
   util::IntrusiveList<Delivery> starting;  ///< waiting for room on the link
   util::IntrusiveList<Delivery> active;
-  util::IntrusiveList<Control> controls;
+  util::IntrusiveList<Control> controls;      ///< that found no room on the link
   util::IntrusiveList<Service> services;      ///< waiting for room on the link
   util::IntrusiveList<Service> served;        ///< read() or write() accepted
   uint32_t unserved = 0;                      ///< how many of both
