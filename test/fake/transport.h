@@ -44,6 +44,7 @@ struct Behaviour {
   bool takes_offers = true;  ///< read() does
   bool opens = false;        ///< direct access exists
   bool has_short = true;     ///< and the short way of it
+  bool holds = true;         ///< hold() does something
   bool hold_direct = false;  ///< it stays pending: reads are not executed, writes are not reported
   int direct_refusal = 0;    ///< what it returns at once
   bool lends = false;        ///< direct access is to lent memory
@@ -151,7 +152,7 @@ class Transport final : public transport::Transport {
     }
     void fail(int status) noexcept override { failed = status; }
     bool met() const noexcept override { return up_once; }
-    void hold(bool on) noexcept override { held = on; }
+    void hold(bool on) noexcept override { held = on && x_owner.behaviour.holds; }
 
     /// What a hostile peer sends: any bytes.
     void inject(const void* header, size_t header_bytes, const void* payload, size_t length) {

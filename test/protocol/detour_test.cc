@@ -63,6 +63,40 @@ START_TEST(what_waits_for_a_link_that_never_came_up_goes_another_way) {
 }
 END_TEST
 
+/// Messages come by one link, what they are answered goes by another.
+START_TEST(a_peer_on_hold_goes_on_when_the_link_that_should_tell_it_fails) {
+  namespace wire = erdma::protocol::wire;
+  Rig rig;
+  rig.near_ba().up_once = true;
+  rig.b.by_other = true;
+  char byte = 'b';
+  must(rig.b.send(0, &byte, 1, 1));
+  rig.far_b.behaviour.room = 0;
+  const std::vector<char> payload(1024, 'x');
+  const uint32_t messages = 9'000;
+  for (uint32_t i = 0; i < messages; ++i) {
+    const wire::MessageHeader header{wire::Op::eager, wire::kTagged, 1, i, i, 0, payload.size()};
+    rig.near_ba().inject(&header, sizeof(header), payload.data(), payload.size());
+  }
+  rig.b.engine.progress();
+  ck_assert(rig.near_ba().held);
+  ck_assert(!rig.near_ba().inbound.empty());
+  Transport::bring_down(rig.far_ba(), -FI_ECONNRESET, rig.b.engine);
+  ck_assert(!rig.near_ba().held);
+  rig.b.engine.progress();  // it still can't be told
+  ck_assert(rig.near_ba().held);
+  rig.far_b.behaviour.room = SIZE_MAX;
+  while (!rig.near_ba().inbound.empty()) rig.b.engine.progress();
+  ck_assert(!rig.near_ba().held);
+  ck_assert_uint_eq(rig.near_ba().ended, 0);
+  std::vector<char> bytes(1024);
+  for (uint32_t i = 0; i < messages; ++i) {
+    must(rig.b.receive(bytes.data(), bytes.size(), i));
+    ck_assert_int_eq(rig.b.received.take().error, 0);
+  }
+}
+END_TEST
+
 START_TEST(a_link_that_was_up_is_not_replaced_when_it_dies) {
   Rig rig;
   rig.near_ab().up_once = true;
@@ -196,6 +230,7 @@ int main() {
   TCase* tcase = tcase_create("detour");
   suite_add_tcase(suite, tcase);
   tcase_add_test(tcase, what_waits_for_a_link_that_never_came_up_goes_another_way);
+  tcase_add_test(tcase, a_peer_on_hold_goes_on_when_the_link_that_should_tell_it_fails);
   tcase_add_test(tcase, a_link_that_was_up_is_not_replaced_when_it_dies);
   tcase_add_test(tcase, without_another_way_each_operation_fails_once);
   tcase_add_test(tcase, a_detour_that_fails_too_ends_the_operation);

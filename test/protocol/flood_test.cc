@@ -71,6 +71,21 @@ START_TEST(a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing) {
 }
 END_TEST
 
+/// As a NIC's link, which can leave nothing where it is.
+START_TEST(a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bound) {
+  Pair pair;
+  pair.b.transport.behaviour.room = 0;
+  pair.b.transport.behaviour.holds = false;
+  flood_eager(pair, 0, 10'000, 1024);  // an honest one may have as much under way
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 0);
+  flood_eager(pair, 10'000, 20'000, 1024);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 1);
+  ck_assert(pair.b_to_a().inbound.empty());
+}
+END_TEST
+
 START_TEST(a_held_peer_goes_on_when_its_messages_are_received) {
   Pair pair;
   pair.b.transport.behaviour.room = 0;
@@ -95,6 +110,7 @@ int main() {
   tcase_add_test(tc, a_flood_of_rendezvous_requests_ends_the_link);
   tcase_add_test(tc, a_peer_that_does_not_hold_back_loses_its_link);
   tcase_add_test(tc, a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing);
+  tcase_add_test(tc, a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bound);
   tcase_add_test(tc, a_held_peer_goes_on_when_its_messages_are_received);
   Suite* suite = suite_create("flood");
   suite_add_tcase(suite, tc);

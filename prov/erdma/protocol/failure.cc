@@ -34,6 +34,7 @@ void Engine::fail_link(Peer& peer, const transport::Link* link, int status) noex
   if (peer.failing) return;
   peer.failing = true;
   const bool sending = peer.link == link;
+  if (peer.held == link) peer.held = nullptr;
   if (sending) fail_sends(peer, status);
   fail_deliveries(peer.starting, link, status);
   fail_deliveries(peer.active, link, status);
@@ -42,7 +43,6 @@ void Engine::fail_link(Peer& peer, const transport::Link* link, int status) noex
     fail_unfetched(matcher(tagged), link, status);
     if (sending && status != -FI_ESHUTDOWN) fail_directed(matcher(tagged), peer, status);
   }
-  if (peer.held == link) peer.held = nullptr;
   auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
   if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.failing = false;
@@ -59,6 +59,7 @@ void Engine::fail_sends(Peer& peer, int status) noexcept {
   report_lost(peer, status);
   peer.grants.reset();
   peer.told_to_hold = peer.holding_back = peer.budget_told = false;
+  release_link(peer);  // it can't be told any more; the next message begins anew
 }
 
 void Engine::fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,

@@ -123,14 +123,16 @@ Unexpected* Engine::store_unexpected(Peer& peer, transport::Link& link,
   return message;
 }
 
-/// The budget is used up, and more comes. As long as the peer cannot know, its ring has to wait; if
-/// it does not care, it breaks the rules. Either way memory stays bounded.
+/// The budget is used up, and more comes. As long as the peer cannot know, its ring has to wait,
+/// where the link can do that; what comes all the same, or after it was told, breaks the rules. In
+/// every case memory stays bounded.
 void Engine::restrain(Peer& peer, transport::Link& link) noexcept {
   if (peer.unexpected_rts > kMaxUnexpectedRts)
     return protocol_violation(link, "more rendezvous requests than a peer can have");
-  const size_t above = peer.budget_told ? 2 * kOvershoot : kOvershoot;
-  if (peer.eager_bytes <= x_config.unexpected_bytes + above || peer.held) return;
-  if (peer.budget_told) return protocol_violation(link, "messages that it was told to hold back");
+  if (peer.eager_bytes > x_config.unexpected_bytes + 2 * kOvershoot)
+    return protocol_violation(link, "messages that it was to hold back");
+  const bool waits = peer.budget_told || peer.held;
+  if (waits || peer.eager_bytes <= x_config.unexpected_bytes + kOvershoot) return;
   peer.held = &link;
   link.hold(true);
 }
