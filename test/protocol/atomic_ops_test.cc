@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <complex>
 #include <cstdlib>
 #include <cstring>
@@ -178,6 +179,55 @@ void add_up(Datatype type) {
   ck_assert(total == T(kThreads * kEach));
 }
 
+/// Elements are 2; what is asked leaves them so.
+struct Unchanging {
+  AtomicOp op;
+  uint8_t operand, compare;
+};
+constexpr Unchanging kUnchanging[] = {
+    {AtomicOp::read, 0, 0},
+    {AtomicOp::swap_if_equal, 5, 3},
+    {AtomicOp::swap_if_not_equal, 5, 2},
+    {AtomicOp::swap_if_less_or_equal, 5, 3},
+    {AtomicOp::swap_if_less, 5, 2},
+    {AtomicOp::swap_if_greater_or_equal, 5, 1},
+    {AtomicOp::swap_if_greater, 5, 2},
+    {AtomicOp::masked_swap, 5, 0},
+    {AtomicOp::bit_or, 2, 0},
+};
+
+/// A store would undo what the owner stored meanwhile, and end a process whose memory is read-only.
+START_TEST(what_changes_nothing_stores_nothing) {
+  const Unchanging& c = kUnchanging[_i];
+  const auto page = size_t(sysconf(_SC_PAGESIZE));
+  auto* const memory = static_cast<std::byte*>(
+      mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ck_assert(memory != MAP_FAILED);
+  constexpr size_t kCount = 3;
+  for (unsigned type = 0; type < kDatatypes; ++type) {
+    const auto function = atomic_function(unsigned(c.op), type);
+    const size_t size = datatype_size(type);
+    for (size_t offset = 0; function && offset <= 1; ++offset) {
+      std::byte operands[32 * kCount]{}, compares[32 * kCount]{}, fetched[32 * kCount]{};
+      ck_assert_int_eq(mprotect(memory, page, PROT_READ | PROT_WRITE), 0);
+      std::memset(memory, 0, page);
+      for (size_t i = 0; i < kCount; ++i) {
+        memory[offset + i * size] = std::byte(2);
+        operands[i * size] = std::byte(c.operand);
+        compares[i * size] = std::byte(c.compare);
+      }
+      ck_assert_int_eq(mprotect(memory, page, PROT_READ), 0);
+      function(memory + offset, operands, compares, fetched, kCount);
+      for (size_t i = 0; i < kCount; ++i)  // what pads a long double need not be fetched
+        ck_assert(std::memcmp(memory + offset + i * size, fetched + i * size,
+                              std::min<size_t>(size, 10)) == 0);
+      function(memory + offset, operands, compares, nullptr, kCount);
+    }
+  }
+  munmap(memory, page);
+}
+END_TEST
+
 START_TEST(no_sum_is_lost_between_threads) {
   add_up<uint64_t>(Datatype::uint64);
   add_up<double>(Datatype::float64);
@@ -218,6 +268,7 @@ Suite* make_suite() {
   tcase_add_test(tcase, complex_numbers_multiply_as_such);
   tcase_add_test(tcase, what_has_no_meaning_is_not_offered);
   tcase_add_test(tcase, elements_need_not_be_aligned);
+  tcase_add_loop_test(tcase, what_changes_nothing_stores_nothing, 0, int(std::size(kUnchanging)));
   tcase_add_test(tcase, no_sum_is_lost_between_threads);
   tcase_add_test(tcase, no_sum_is_lost_between_processes_that_share_the_memory);
   suite_add_tcase(suite, tcase);

@@ -131,7 +131,16 @@ using Word = std::conditional_t<
     Bytes == 1, uint8_t,
     std::conditional_t<Bytes == 2, uint16_t, std::conditional_t<Bytes == 4, uint32_t, uint64_t>>>;
 
-/// Returns what was there before.
+/// Whether an element stays what it was. The rest is for whoever has both values to compare.
+template <AtomicOp Op, typename T>
+bool keeps(T old, T compare) noexcept {
+  if constexpr (Op == AtomicOp::read) return true;
+  if constexpr (Op != AtomicOp::masked_swap && compares(Op)) return !swaps<Op>(old, compare);
+  return false;
+}
+
+/// Returns what was there before. Stores nothing that does not change: the memory may be read-only,
+/// and where a lock is what makes it atomic a store would undo that of an owner who knows no lock.
 template <AtomicOp Op, typename T>
 T change(std::byte* target, T operand, T compare) noexcept {
   if constexpr (sizeof(T) <= sizeof(uint64_t)) {
@@ -139,17 +148,22 @@ T change(std::byte* target, T operand, T compare) noexcept {
     if (reinterpret_cast<uintptr_t>(target) % sizeof(T) == 0) {
       std::atomic_ref<Bits> element(*reinterpret_cast<Bits*>(target));
       Bits old = element.load(std::memory_order_acquire);
-      if constexpr (Op != AtomicOp::read)
-        while (!element.compare_exchange_weak(
-            old, bits_as<Bits>(apply<Op, T>(bits_as<T>(old), operand, compare)),
-            std::memory_order_acq_rel, std::memory_order_acquire)) {
-        }
+      while (!keeps<Op, T>(bits_as<T>(old), compare)) {
+        const auto changed = bits_as<Bits>(apply<Op, T>(bits_as<T>(old), operand, compare));
+        if (changed == old || element.compare_exchange_weak(old, changed, std::memory_order_acq_rel,
+                                                            std::memory_order_acquire))
+          break;
+      }
       return bits_as<T>(old);
     }
   }
   const std::lock_guard guard(g_wide);
   const T old = load<T>(target);
+  if (keeps<Op, T>(old, compare)) return old;
   const T changed = apply<Op, T>(old, operand, compare);
+  if (std::memcmp(static_cast<const void*>(&old), static_cast<const void*>(&changed),
+                  sizeof(old)) == 0)
+    return old;
   std::memcpy(target, static_cast<const void*>(&changed), sizeof(changed));
   return old;
 }
