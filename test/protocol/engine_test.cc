@@ -282,6 +282,27 @@ START_TEST(peek_reports_length_tag_and_source_and_leaves_the_message) {
 }
 END_TEST
 
+/// As a miss is: a caller that looks for the answer must not wait for ever.
+START_TEST(peek_is_answered_even_where_only_errors_are_reported) {
+  Pair pair;
+  const auto message = pattern(8);
+  pair.a.send(1, message.data(), message.size(), 7);
+  pair.settle();
+  iovec iov{nullptr, 0};
+  auto args = Node::receive_args(iov, 7, &g_one);
+  args.report = false;
+  const std::vector<Probe> peeks[] = {{Probe::peek, Probe::peek_discard},
+                                      {Probe::peek_claim, Probe::claim_discard}};
+  for (const Probe probe : peeks[_i]) {
+    must(pair.b.engine.probe(args, probe));
+    const ErrorCompletion found = pair.b.received.take();
+    ck_assert_int_eq(found.error, 0);
+    ck_assert(found.report);
+  }
+  ck_assert(pair.b.received.entries.empty());
+}
+END_TEST
+
 START_TEST(claimed_message_goes_to_the_claim_and_to_nobody_else) {
   const size_t length = _i == 0 ? 8 : 5000;
   Pair pair;
@@ -469,6 +490,7 @@ Suite* engine_suite() {
   suite_add_tcase(suite, tc);
   tc = tcase_create("receives");
   tcase_add_test(tc, peek_that_misses_is_an_error_completion_enomsg);
+  tcase_add_loop_test(tc, peek_is_answered_even_where_only_errors_are_reported, 0, 2);
   tcase_add_loop_test(tc, peek_reports_length_tag_and_source_and_leaves_the_message, 0, 2);
   tcase_add_loop_test(tc, claimed_message_goes_to_the_claim_and_to_nobody_else, 0, 2);
   tcase_add_loop_test(tc, discarded_message_is_gone_and_its_sender_completes, 0, 2);

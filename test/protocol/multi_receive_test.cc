@@ -101,6 +101,41 @@ START_TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message)
 }
 END_TEST
 
+START_TEST(multi_receive_tells_where_a_message_without_bytes_would_lie) {
+  const bool rendezvous = _i & 1, late = _i & 2;
+  Pair pair;
+  std::vector<char> buffer(1000);
+  iovec pieces[] = {{buffer.data(), 100}, {buffer.data() + 500, 500}};
+  auto args = Node::receive_args(pieces[0], 0, &g_two);
+  args.iov = pieces;
+  args.count = 2;
+  args.length = 600;
+  args.multi = true;
+  if (!late) must(pair.b.engine.post_receive(args));
+  const erdma::protocol::wire::ControlHeader told{
+      erdma::protocol::wire::Op::budget, 0, 0, 0, 0, 0, 0, rendezvous, 0, 0};
+  pair.a_to_b().inject(&told, sizeof(told), nullptr, 0);
+  pair.a.engine.progress();
+  const auto message = pattern(100);
+  must(pair.a.send(1, message.data(), 0, 0));
+  must(pair.a.send(1, message.data(), 100, 0));
+  must(pair.a.send(1, message.data(), 0, 0));
+  pair.settle();
+  if (late) must(pair.b.engine.post_receive(args));
+  pair.settle();
+  const char* const expected[] = {buffer.data(), buffer.data(), buffer.data() + 500};
+  ck_assert_uint_eq(pair.b.received.entries.size(), 3);
+  std::vector<const void*> empty, full;
+  for (int i = 0; i < 3; ++i) {
+    const ErrorCompletion received = pair.b.received.take();
+    (received.length ? full : empty).push_back(received.buffer);
+  }
+  ck_assert_ptr_eq(full.at(0), expected[1]);
+  ck_assert_ptr_eq(empty.at(0), expected[0]);
+  ck_assert_ptr_eq(empty.at(1), expected[2]);
+}
+END_TEST
+
 START_TEST(tagged_multi_receive_takes_only_what_matches) {
   Pair pair;
   std::vector<char> buffer(1000);
@@ -218,6 +253,7 @@ int main() {
       tc, multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them, 0, 2);
   tcase_add_loop_test(tc, multi_receive_cancelled_with_a_message_in_it_ends_after_that_message, 0,
                       2);
+  tcase_add_loop_test(tc, multi_receive_tells_where_a_message_without_bytes_would_lie, 0, 4);
   tcase_add_test(tc, tagged_multi_receive_takes_only_what_matches);
   tcase_add_loop_test(tc, multi_receive_cuts_no_message_up_to_its_minimum, 0, 2);
   tcase_add_loop_test(tc, multi_receive_longer_than_the_rest_of_its_buffer_is_an_error_and_the_last,

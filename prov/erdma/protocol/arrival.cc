@@ -111,7 +111,7 @@ int Engine::place_eager(Receive& receive, const wire::MessageHeader& header, uin
   }
   const Buffers space = take_space(receive, header.length);
   const int placed = place(receive, space, payload, space.length);
-  done.buffer = space.count ? space.iov[0].iov_base : nullptr;
+  done.buffer = space.iov[0].iov_base;
   done.length = space.length;
   if (return_space(receive)) done.release_buffer();
   complete_placed(x_received, done, header.length, placed);

@@ -64,9 +64,12 @@ bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
 
 // --- multi-receive buffers ----------------------------------------------------------------------
 
-/// The next part of the buffer for a message of `length` bytes; less if less is left.
+/// The next part of the buffer for a message of `length` bytes; less if less is left. Its first
+/// piece tells where the message lies even if that has no bytes.
 Buffers Engine::take_space(Receive& multi, size_t length) noexcept {
   Buffers part;
+  part.iov[0] = multi.buffers.iov[0];
+  (void)hmem::slice(multi.buffers.iov, multi.buffers.count, multi.used, 1, part.iov);
   part.length = std::min(length, multi.buffers.length - multi.used);
   part.count =
       hmem::slice(multi.buffers.iov, multi.buffers.count, multi.used, part.length, part.iov);

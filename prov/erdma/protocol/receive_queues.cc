@@ -20,6 +20,7 @@ void ReceiveQueues::satisfy(Receive& receive, Unexpected& message) noexcept {
 
 namespace {
 
+/// Found, and said so whatever FI_COMPLETION says, as a miss is: the caller asked to be told.
 void report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept {
   Completion found;
   found.context = args.context;
@@ -28,7 +29,6 @@ void report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept {
   found.data = message.header.data;
   found.tag = message.header.tag;
   found.source = message.peer->fi_addr;
-  found.report = args.report;
   message.peer->engine->received().complete(found);
 }
 

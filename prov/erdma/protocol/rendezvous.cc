@@ -185,7 +185,7 @@ void Engine::finish_delivery(Delivery& delivery, int status) noexcept {
   const size_t message_length = delivery.message_length;
   Receive* const multi = delivery.multi;
   if (multi) {
-    done.buffer = delivery.buffers.count ? delivery.buffers.iov[0].iov_base : nullptr;
+    done.buffer = delivery.buffers.iov[0].iov_base;
     if (return_space(*multi)) done.release_buffer();
   }
   CompletionSink& sink = *delivery.sink;
