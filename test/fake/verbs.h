@@ -27,6 +27,7 @@ struct Nic;
 
 struct Region : ibv_mr {
   int access;
+  std::set<uint32_t> read_by;  ///< queue pairs whose READs went there: on iWARP the peers know it
 };
 
 struct Cq : ibv_cq {
@@ -262,7 +263,10 @@ inline int Nic::post_send(ibv_qp* queue_pair, ibv_send_wr* request, ibv_send_wr*
       if (send.piece.length > qp.cap.max_inline_data) return -EINVAL;
       const auto* from = reinterpret_cast<const std::byte*>(send.piece.addr);
       send.inlined.assign(from, from + send.piece.length);
-    } else if (!nic.region(send.piece.lkey, false, send.piece.addr, send.piece.length, 0)) {
+    } else if (Region* from =
+                   nic.region(send.piece.lkey, false, send.piece.addr, send.piece.length, 0)) {
+      if (request->opcode == IBV_WR_RDMA_READ) from->read_by.insert(qp.qp_num);
+    } else {
       nic.violation("memory that is not registered");
     }
     ++qp.send_places;

@@ -52,6 +52,22 @@ class Stranger {
     std::memcpy(packet + sizeof(prefix), &body, sizeof(body));
     send(packet, sizeof(prefix) + sizeof(body) - cut + more);
   }
+  /// A request of its own at the victim's memory. True: the device carried it out.
+  bool access(ibv_wr_opcode opcode, uint64_t address, uint32_t key, uint32_t length) {
+    ibv_sge piece{uint64_t(x_memory), length, x_mr->lkey};
+    ibv_send_wr request{}, *bad = nullptr;
+    request.wr_id = kAccess;
+    request.sg_list = &piece;
+    request.num_sge = 1;
+    request.opcode = opcode;
+    request.send_flags = IBV_SEND_SIGNALED;
+    request.wr.rdma = {address, key};
+    ck_assert_int_eq(ibv_post_send(x_qp, &request, &bad), 0);
+    x_rig.nic.run();
+    for (ibv_wc wc{}; ibv_poll_cq(x_cq, 1, &wc) == 1;)
+      if (wc.wr_id == kAccess) return wc.status == IBV_WC_SUCCESS;
+    return false;
+  }
   /// Packets of that kind which the victim sent.
   unsigned heard(Kind kind) {
     ibv_wc wc{};
@@ -64,9 +80,11 @@ class Stranger {
     return x_heard[size_t(kind)];
   }
   const util::SocketAddress& name() const { return x_name; }
+  const Terms& told() const { return x_told; }  ///< by the victim
 
  private:
   static constexpr size_t kSlot = 1024;
+  static constexpr uint64_t kAccess = 1000;
   static size_t slot(uint64_t index) { return (index + 1) * kSlot; }
   void receive(uint64_t index) {
     ibv_sge piece{uint64_t(x_memory + slot(index)), kSlot, x_mr->lkey};
@@ -80,6 +98,7 @@ class Stranger {
     mail.connection = config.factory->prepare(attr);
     ibv_qp* theirs = ibv_create_qp(x_rig.device->pd(), &attr);
     config.factory->adopt(*mail.connection, theirs);
+    config.factory->fill_terms(*mail.connection, x_told);
     ck_assert_int_eq(config.factory->post_receives(*mail.connection), 0);
     fake::Nic::join(x_qp, theirs);
     mail.type = Mail::Type::up;
@@ -98,6 +117,7 @@ class Stranger {
   ibv_cq* x_cq;
   ibv_qp* x_qp;
   ibv_mr* x_mr;
+  Terms x_told;
   unsigned x_heard[256] = {};
   std::byte x_memory[50 * kSlot] = {};
 };
@@ -316,6 +336,29 @@ START_TEST(completions_that_come_after_the_end_find_nobody) {
 }
 END_TEST
 
+/// What a peer is told is where its heartbeats go. From that it can guess what lies beside it, and
+/// which keys were given out before and after.
+START_TEST(what_lies_beside_the_heartbeat_memory_is_out_of_reach) {
+  Scene scene;
+  use_all_memory(scene.rig, scene.pair);
+  const Terms told = scene.stranger->told();
+  constexpr int kPages = 8, kKeys = 16;
+  const bool write = _i == 0;
+  const ibv_wr_opcode opcode = write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+  uint16_t port = 1000;
+  for (int page = -kPages; page <= kPages; ++page)
+    for (int key = -kKeys; key <= kKeys; ++key) {
+      if (!write && page == 0 && key == 0) continue;  // that is what it was told for
+      Stranger guesser(scene.rig, scene.pair.a, port++);
+      ck_assert_msg(!guesser.access(opcode, told.heartbeat_address + uint64_t(page * 4096),
+                                    told.heartbeat_rkey + uint32_t(key * 0x100), 8),
+                    "page %d, key %d", page, key);
+      scene.poll(2);
+    }
+  ck_assert(scene.honest_peer_goes_on());
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("verbs and hostile peers");
   TCase* tc = tcase_create("strangers");
@@ -328,6 +371,7 @@ Suite* suite() {
   tcase_add_test(tc, terms_that_make_no_sense_are_no_connection);
   tcase_add_loop_test(tc, random_packets_do_no_harm, 0, 8);
   tcase_add_test(tc, completions_that_come_after_the_end_find_nobody);
+  tcase_add_loop_test(tc, what_lies_beside_the_heartbeat_memory_is_out_of_reach, 0, 2);
   suite_add_tcase(suite, tc);
   return suite;
 }

@@ -282,7 +282,7 @@ START_TEST(transfers_under_way_end_before_the_link_goes_down) {
   ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
   two.pair.a_to_b().withdraw(exposure);
   ck_assert_int_eq(two.rig.cache.held, 0);
-  ck_assert_uint_eq(Rig::core(two.b()).bounce_blocks().in_use(), 0);
+  ck_assert_uint_eq(Rig::core(two.b()).bounce_blocks(true).in_use(), 0);
 }
 END_TEST
 

@@ -80,7 +80,7 @@ bool Connection::post_piece(Transfer& transfer) noexcept {
   x_send.stage(request, true) = described;
   if (const int rc = x_send.post(request)) {
     x_send.unstage();
-    if (transfer.bounces) x_core.bounce_blocks().release(described.block);
+    if (transfer.bounces) x_core.bounce_blocks(transfer.is_read).release(described.block);
     (void)refused(rc);
     return false;
   }
@@ -104,8 +104,9 @@ bool Connection::aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request,
   uint64_t bytes = std::min({remote->length - remote_offset, transfer.length - transfer.posted,
                              kPieceBytes, x_core.device().limits().max_message});
   if (transfer.bounces) {
-    if (!x_core.bounce_blocks().acquire(work.block)) return no_block(x_core.bounce_blocks()), false;
-    bytes = std::min<uint64_t>(bytes, x_core.bounce_blocks().block_bytes());
+    BlockPool& blocks = x_core.bounce_blocks(transfer.is_read);
+    if (!blocks.acquire(work.block, x_link)) return no_block(blocks), false;
+    bytes = std::min<uint64_t>(bytes, blocks.block_bytes());
     local = {uint64_t(work.block.bytes), uint32_t(bytes), work.block.lkey};
     if (!transfer.is_read)
       hmem::gather(work.block.bytes, transfer.local, transfer.count, transfer.posted, bytes);
@@ -130,7 +131,7 @@ void Connection::on_piece(const Work& work, bool success, Sink& sink) noexcept {
   if (transfer.bounces) {
     if (success && transfer.is_read)
       hmem::scatter(transfer.local, transfer.count, work.offset, work.block.bytes, work.bytes);
-    x_core.bounce_blocks().release(work.block);
+    x_core.bounce_blocks(transfer.is_read).release(work.block);
   }
   if (!success) return;  // ends with its connection
   Counters& counters = x_core.counters();

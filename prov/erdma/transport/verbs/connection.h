@@ -11,6 +11,7 @@
 #include "transport/verbs/connector.h"
 #include "transport/verbs/credits.h"
 #include "transport/verbs/packet.h"
+#include "transport/verbs/read_sinks.h"
 #include "transport/verbs/receive_queue.h"
 #include "transport/verbs/send_queue.h"
 #include "transport/verbs/transfer.h"
@@ -84,6 +85,7 @@ class Connection final : public util::ListHook<DirtyTag> {
                                uint64_t token) noexcept;
   [[nodiscard]] int write_short(DeviceAddress remote, const void* local, size_t length,
                                 uint64_t token) noexcept;
+  bool may_read_short() noexcept;  ///< there is memory for the answers
   void want_more() noexcept { x_flags |= kWantsMore; }
   void due(Due packets) noexcept;
   void post_heartbeat() noexcept;
@@ -185,6 +187,8 @@ class Connection final : public util::ListHook<DirtyTag> {
   void settle_transfer(Transfer& transfer) noexcept;
 
   // direct.cc
+  bool acquire_short(const Transfer& transfer, BlockPool::Block& block) noexcept;
+  void release_short(const Transfer& transfer, const BlockPool::Block& block) noexcept;
   int post_short(Transfer& transfer) noexcept;
   int post_flush(Transfer& transfer) noexcept;
   void on_direct(const Work& work, bool success, Sink& sink) noexcept;
@@ -229,6 +233,7 @@ class Connection final : public util::ListHook<DirtyTag> {
   bool x_heard = false;
   SendQueue x_send;
   ReceiveQueue x_receives;
+  ReadSinks x_sinks;
   uint64_t x_completions = 0;
 
   util::IntrusiveList<Transfer> x_moving, x_waiting;

@@ -50,8 +50,9 @@ Core::Core(const Options& options, Device& device, RegistrationCache& cache,
       x_reads_in_flight(std::clamp(device.limits().max_read_in_flight, 1u, 16u)),
       x_tick_ns(std::clamp<uint64_t>(x_options.peer_timeout_ns / kTicksPerTimeout, 100'000,
                                      1'000'000'000)),
-      x_packet_blocks(device, kPacketOverhead + x_options.eager_bytes, 32, 64),
-      x_bounce_blocks(device, kBounceBytes, 8, 16) {}
+      x_packet_blocks(device, OwnUse::packets, kPacketOverhead + x_options.eager_bytes, 32, 64),
+      x_bounce_blocks(device, OwnUse::packets, kBounceBytes, 8, 16),
+      x_bounce_sinks(device, OwnUse::sinks, kBounceBytes, 8, 16) {}
 
 Core::~Core() {
   shutdown();
@@ -91,12 +92,10 @@ int Core::make_descriptors() noexcept {
 
 /// Two regions, as the key of the one goes to every peer: it admits READs only.
 int Core::make_heartbeat_memory() noexcept {
-  if (const int rc = x_target_slab.make(x_device, 1, 64, IBV_ACCESS_REMOTE_READ)) return rc;
-  if (const int rc =
-          x_sink_slab.make(x_device, ReadSinks::kSlots, kAlwaysEager, Device::kSinkAccess))
-    return rc;
+  if (const int rc = x_target_slab.make(x_device, 1, 64, OwnUse::heartbeat)) return rc;
+  if (const int rc = x_scratch_slab.make(x_device, 1, 64, OwnUse::scratch)) return rc;
   x_heartbeat = {uint64_t(x_target_slab.slot(0)), x_target_slab.lkey(), x_target_slab.rkey(),
-                 uint64_t(x_sink_slab.slot(0)), x_sink_slab.lkey()};
+                 uint64_t(x_scratch_slab.slot(0)), x_scratch_slab.lkey()};
   const Prefix ready{Kind::ready, 0, 0, 0};
   static_assert(sizeof(ready) == sizeof(uint64_t));
   std::memcpy(x_target_slab.slot(0), &ready, sizeof(ready));

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -21,26 +20,6 @@
 #include "util/fd.h"
 
 namespace erdma::transport::verbs {
-
-/// Where READs of the short way go, kAlwaysEager bytes each: the rest of the page that takes those
-/// of heartbeats.
-class ReadSinks {
- public:
-  static constexpr uint32_t kNone = 64;
-  static constexpr uint32_t kSlots = 64;  ///< of the slab, the first included
-
-  uint32_t acquire() noexcept {
-    if (!x_free) [[unlikely]]
-      return kNone;
-    const auto slot = uint32_t(std::countr_zero(x_free));
-    x_free &= x_free - 1;
-    return slot;
-  }
-  void release(uint32_t slot) noexcept { x_free |= uint64_t(1) << slot; }
-
- private:
-  uint64_t x_free = ~uint64_t(1);  ///< the first is that of heartbeats
-};
 
 /// Makes the connector of a transport: Connector::start, or a test's.
 using StartConnector = util::Result<std::unique_ptr<Connector>> (*)(const ConnectorConfig& config);
@@ -79,7 +58,7 @@ class Core final : public ConnectionFactory {
   struct HeartbeatMemory {
     uint64_t target_address = 0;  ///< a packet that says `ready`; eight bytes that peers READ
     uint32_t target_lkey = 0, target_rkey = 0;
-    uint64_t sink_address = 0;  ///< where theirs go
+    uint64_t sink_address = 0;  ///< where ours go; nobody looks at it
     uint32_t sink_lkey = 0;
   };
   const Device& device() const noexcept { return x_device; }
@@ -88,10 +67,10 @@ class Core final : public ConnectionFactory {
   RegistrationCache& cache() noexcept { return x_cache; }
   CompletionQueues& completion_queues() noexcept { return x_queues; }
   BlockPool& packet_blocks() noexcept { return x_packet_blocks; }
-  BlockPool& bounce_blocks() noexcept { return x_bounce_blocks; }
+  /// By what is to go through them: of READs, or of WRITEs.
+  BlockPool& bounce_blocks(bool reads) noexcept { return reads ? x_bounce_sinks : x_bounce_blocks; }
   Chain& chain() noexcept { return x_chain; }
   const HeartbeatMemory& heartbeat() const noexcept { return x_heartbeat; }
-  ReadSinks& read_sinks() noexcept { return x_read_sinks; }
   util::Pool<Transfer>& transfers() noexcept { return x_transfers; }
   util::Pool<Exposed>& exposures() noexcept { return x_exposures; }
   util::Pool<Stream>& streams() noexcept { return x_streams; }
@@ -185,10 +164,9 @@ class Core final : public ConnectionFactory {
   uint64_t x_next_tick = 0;
 
   BlockPool x_packet_blocks;
-  BlockPool x_bounce_blocks;
-  Slab x_target_slab, x_sink_slab;
+  BlockPool x_bounce_blocks, x_bounce_sinks;
+  Slab x_target_slab, x_scratch_slab;
   HeartbeatMemory x_heartbeat;
-  ReadSinks x_read_sinks;
   util::Pool<Transfer> x_transfers;
   util::Pool<Exposed> x_exposures;
   util::Pool<Stream> x_streams;

@@ -18,7 +18,7 @@ namespace erdma::transport::verbs {
 namespace {
 
 /// Copied through a block: less work than to find a registration, as far as copies are cheap.
-constexpr size_t kShortBytes = 4096;
+constexpr size_t kShortBytes = ReadSinks::kLongBytes;
 
 /// Bytes of all open regions of this process.
 std::atomic<size_t> g_open_bytes{0};
@@ -103,7 +103,8 @@ int VerbsLink::direct(const RemoteRange& remote, const iovec* local, size_t coun
   begun->remote.pieces[0] = {named.pieces[0].address + remote.offset, remote.length,
                              named.pieces[0].rkey};
   x_sender->used = x_core.polls();
-  if (remote.length > std::min(kShortBytes, x_core.packet_blocks().block_bytes())) {
+  if (remote.length > std::min(kShortBytes, x_core.packet_blocks().block_bytes()) ||
+      (is_read && !x_sender->may_read_short())) {
     prepare(*begun, local, count);
     x_sender->begin(*begun);
     return 0;
@@ -131,6 +132,26 @@ int Connection::post_direct(Transfer& transfer) noexcept {
   return 0;
 }
 
+bool Connection::may_read_short() noexcept {
+  return x_sinks.has_long(x_core.device());
+}
+
+/// A place for a transfer that is not inline: of a READ, one of its own connection's.
+bool Connection::acquire_short(const Transfer& transfer, BlockPool::Block& block) noexcept {
+  if (!transfer.is_read) return x_core.packet_blocks().acquire(block);
+  const uint32_t slot = x_sinks.acquire_long(x_core.device());
+  if (slot == ReadSinks::kNone) return false;
+  block = {x_sinks.bytes(slot), x_sinks.lkey(slot), slot};
+  return true;
+}
+
+void Connection::release_short(const Transfer& transfer, const BlockPool::Block& block) noexcept {
+  if (transfer.is_read)
+    x_sinks.release(block.slab);
+  else
+    x_core.packet_blocks().release(block);
+}
+
 /// -FI_EAGAIN: nothing happened.
 int Connection::post_short(Transfer& transfer) noexcept {
   alignas(8) std::byte bytes[Chain::kMaxInline];
@@ -142,7 +163,7 @@ int Connection::post_short(Transfer& transfer) noexcept {
   if (fits) {
     request.send_flags = IBV_SEND_INLINE;
   } else {
-    if (!x_core.packet_blocks().acquire(work.block)) return no_block(x_core.packet_blocks());
+    if (!acquire_short(transfer, work.block)) return no_block(x_core.packet_blocks());
     here = work.block.bytes;
     lkey = work.block.lkey;
   }
@@ -161,7 +182,7 @@ int Connection::post_short(Transfer& transfer) noexcept {
   x_send.stage(request, !transfer.flush_due) = work;
   if (const int rc = x_send.post(request)) {
     x_send.unstage();
-    if (!fits) x_core.packet_blocks().release(work.block);
+    if (!fits) release_short(transfer, work.block);
     return refused(rc);
   }
   if (transfer.is_read) ++x_reads;
@@ -202,7 +223,7 @@ void Connection::on_direct(const Work& work, bool success, Sink& sink) noexcept 
   if (transfer.is_read) --x_reads;
   if (success && transfer.is_read)
     hmem::scatter(transfer.local, transfer.count, 0, work.block.bytes, transfer.length);
-  if (work.block.bytes) x_core.packet_blocks().release(work.block);
+  if (work.block.bytes) release_short(transfer, work.block);
   if (!success) return;  // ends with its connection
   Counters& counters = x_core.counters();
   (transfer.is_read ? counters.read_bytes : counters.write_bytes) += transfer.length;

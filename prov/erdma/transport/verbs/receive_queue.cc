@@ -1,61 +1,27 @@
 #include "transport/verbs/receive_queue.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "transport/verbs/device.h"
 #include "transport/verbs/send_queue.h"
+#include "util/error_text.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
 
-Slab::Slab(Slab&& other) noexcept {
-  *this = std::move(other);
-}
-
-Slab& Slab::operator=(Slab&& other) noexcept {
-  std::swap(x_memory, other.x_memory);
-  std::swap(x_bytes, other.x_bytes);
-  std::swap(x_slots, other.x_slots);
-  std::swap(x_slot_bytes, other.x_slot_bytes);
-  std::swap(x_region, other.x_region);
-  return *this;
-}
-
-int Slab::make(const Device& device, uint32_t slots, uint32_t slot_bytes, int access) noexcept {
+int Slab::make(const Device& device, uint32_t slots, uint32_t slot_bytes, OwnUse use) noexcept {
   const size_t bytes = size_t(slots) * slot_bytes;
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return -FI_ENOMEM;
-  // A child that writes to its copy must not take the pages away from the device.
-  (void)madvise(memory, bytes, MADV_DONTFORK);
-  MemoryRegion region(ibv_reg_mr(device.pd(), memory, bytes, access));
-  if (!region) {
-    const int error = errno;
-    munmap(memory, bytes);
+  if (const int error = x_memory.make(device, bytes, use)) {
     ERDMA_WARN(EP_CTRL,
                "%s: %zu bytes for receives cannot be registered: %s; more locked memory (ulimit "
                "-l) or a lower FI_ERDMA_MAX_CONNECTIONS helps\n",
-               device.name().c_str(), bytes, std::strerror(error));
-    return error ? -error : -FI_ENOMEM;
+               device.name().c_str(), bytes, util::ErrorText(error).c_str());
+    return -error;
   }
-  reset();
-  x_memory = static_cast<std::byte*>(memory);
-  x_bytes = bytes;
   x_slots = slots;
   x_slot_bytes = slot_bytes;
-  x_region = std::move(region);
   return 0;
-}
-
-void Slab::reset() noexcept {
-  x_region.reset();
-  if (x_memory) munmap(x_memory, x_bytes);
-  x_memory = nullptr;
-  x_slots = 0;
 }
 
 int ReceiveQueue::make(const Device& device, uint32_t slots, uint32_t slot_bytes) noexcept {

@@ -3,38 +3,33 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/verbs/handles.h"
+#include "transport/verbs/own_memory.h"
 
 namespace erdma::transport::verbs {
 
 class Device;
 
-/// Receives of one size in memory of the transport's own, registered, not inherited by children.
+/// Places of one size in memory of the transport's own.
 class Slab {
  public:
-  Slab() noexcept = default;
-  Slab(Slab&& other) noexcept;
-  Slab& operator=(Slab&& other) noexcept;
-  ~Slab() { reset(); }
-
   /// -FI_ENOMEM and others; logged with the remedy.
   int make(const Device& device, uint32_t slots, uint32_t slot_bytes,
-           int access = IBV_ACCESS_LOCAL_WRITE) noexcept;
-  void reset() noexcept;
+           OwnUse use = OwnUse::receives) noexcept;
+  void reset() noexcept { x_memory.reset(); }
 
-  explicit operator bool() const noexcept { return x_slots > 0; }
+  explicit operator bool() const noexcept { return bool(x_memory); }
   uint32_t slots() const noexcept { return x_slots; }
   uint32_t slot_bytes() const noexcept { return x_slot_bytes; }
-  uint32_t lkey() const noexcept { return x_region->lkey; }
-  uint32_t rkey() const noexcept { return x_region->rkey; }
-  std::byte* slot(uint32_t index) const noexcept { return x_memory + size_t(index) * x_slot_bytes; }
+  uint32_t lkey() const noexcept { return x_memory.lkey(); }
+  uint32_t rkey() const noexcept { return x_memory.rkey(); }
+  std::byte* slot(uint32_t index) const noexcept {
+    return x_memory.bytes() + size_t(index) * x_slot_bytes;
+  }
 
  private:
-  std::byte* x_memory = nullptr;
-  size_t x_bytes = 0;
+  OwnMemory x_memory;
   uint32_t x_slots = 0;
   uint32_t x_slot_bytes = 0;
-  MemoryRegion x_region;
 };
 
 /// Posted receives of one connection. They are consumed in the order of posting; number n, counted

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "transport/verbs/device.h"
+#include "transport/verbs/own_memory.h"
 #include "util/result.h"
 
 namespace erdma::transport::verbs {
@@ -45,25 +46,26 @@ class RegistrationCache {
   virtual void release(const Registration& registration) noexcept = 0;
 };
 
-/// Memory of the transport's own, registered once, handed out in blocks of one size. MADV_DONTFORK.
-/// Grows by slabs; slabs without a block in use go back when `idle_slabs` are exceeded.
-/// Not thread-safe.
+/// Memory of the transport's own, registered once, handed out in blocks of one size.
+/// Grows by slabs; idle ones go back, but for a few. Not thread-safe.
+/// Slabs of sinks have one peer at a time, where a peer learns their keys (see ReadSinks): an idle
+/// one that another peer had is registered anew.
 class BlockPool {
  public:
   struct Block {
     std::byte* bytes = nullptr;
     uint32_t lkey = 0;
-    uint32_t rkey = 0;
     uint32_t slab = 0;
   };
-  /// Access of each slab: kSinkAccess | REMOTE_READ.
-  BlockPool(const Device& device, size_t block_bytes, size_t blocks_per_slab, size_t max_slabs);
+  BlockPool(const Device& device, OwnUse use, size_t block_bytes, size_t blocks_per_slab,
+            size_t max_slabs);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
   /// False: at its limit, or registration failed (logged once, with the remedy: memlock).
-  [[nodiscard]] bool acquire(Block& block) noexcept;
+  /// `peer` says whose the bytes are: of sinks.
+  [[nodiscard]] bool acquire(Block& block, const void* peer = nullptr) noexcept;
   void release(const Block& block) noexcept;
   size_t block_bytes() const noexcept;
   size_t in_use() const noexcept;

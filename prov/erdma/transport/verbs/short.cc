@@ -28,11 +28,10 @@ inline int Connection::read_short(DeviceAddress remote, void* local, size_t leng
                                   uint64_t token) noexcept {
   if (x_due || x_send.room() <= kReservedPlaces || x_reads >= x_core.reads_in_flight()) [[unlikely]]
     return -FI_EAGAIN;
-  const uint32_t slot = x_core.read_sinks().acquire();
+  const uint32_t slot = x_sinks.acquire_short(x_core.device());
   if (slot == ReadSinks::kNone) [[unlikely]]
     return -FI_EAGAIN;
-  const Core::HeartbeatMemory& sinks = x_core.heartbeat();
-  ibv_sge sge{sinks.sink_address + slot * kAlwaysEager, uint32_t(length), sinks.sink_lkey};
+  ibv_sge sge{uint64_t(x_sinks.bytes(slot)), uint32_t(length), x_sinks.lkey(slot)};
   ibv_send_wr request;
   request.sg_list = &sge;
   request.opcode = IBV_WR_RDMA_READ;
@@ -47,7 +46,7 @@ inline int Connection::read_short(DeviceAddress remote, void* local, size_t leng
   work.local = local;
   work.token = token;
   if (const int rc = submit(request)) [[unlikely]] {
-    x_core.read_sinks().release(slot);
+    x_sinks.release(slot);
     return rc;
   }
   ++x_reads;
@@ -92,13 +91,11 @@ void Connection::on_short(const Work& work, bool success, Sink& sink) noexcept {
   if (work.type == Work::Type::read) {
     const uint32_t slot = work.block.slab;
     if (success) {
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): what the device was told
-      const auto* from = reinterpret_cast<const std::byte*>(x_core.heartbeat().sink_address);
-      hmem::copy_short(work.local, from + slot * kAlwaysEager, bytes);
+      hmem::copy_short(work.local, x_sinks.bytes(slot), bytes);
       x_core.counters().read_bytes += bytes;
     }
     --x_reads;
-    x_core.read_sinks().release(slot);
+    x_sinks.release(slot);
   } else if (success) {
     x_core.counters().write_bytes += bytes;
   }

@@ -1,0 +1,93 @@
+#include "transport/verbs/own_memory.h"
+
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr int kRemote = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+constexpr uintptr_t kLowest = uintptr_t(1) << 32;
+/// Thread sanitizer leaves a thirtieth of all addresses to the application.
+constexpr int kTries = 1024;
+
+std::byte* map(void* at, size_t bytes, int flags) noexcept {
+  void* mapped =
+      ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
+}
+
+/// Anywhere below where the kernel would put it. Null: no free place was found.
+std::byte* map_at_random(size_t bytes) noexcept {
+  static const auto page = uintptr_t(::sysconf(_SC_PAGESIZE));
+  std::byte* const nearby = map(nullptr, bytes, 0);
+  if (!nearby) return nullptr;
+  ::munmap(nearby, bytes);
+  const auto limit = reinterpret_cast<uintptr_t>(nearby);
+  uint64_t word = 0;
+  for (int tries = 0; limit > kLowest && tries < kTries; ++tries) {
+    if (::getrandom(&word, sizeof(word), 0) != sizeof(word)) break;
+    const uintptr_t at = (kLowest + word % (limit - kLowest)) & ~(page - 1);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of our choice
+    auto* const wanted = reinterpret_cast<std::byte*>(at);
+    std::byte* const mapped = map(wanted, bytes, MAP_FIXED_NOREPLACE);
+    if (mapped == wanted) return mapped;
+    if (mapped) ::munmap(mapped, bytes);  // kernels before 4.17 take it for a hint
+  }
+  return nullptr;
+}
+
+std::byte* map_for(int rights, size_t bytes) noexcept {
+  if (!(rights & kRemote)) return map(nullptr, bytes, 0);
+  if (std::byte* const mapped = map_at_random(bytes)) return mapped;
+  ERDMA_INFO(MR, "no random address was free for %zu bytes that peers have rights to\n", bytes);
+  return map(nullptr, bytes, 0);
+}
+
+}  // namespace
+
+int OwnMemory::make(const Device& device, size_t bytes, OwnUse use) noexcept {
+  const int rights = rights_of(use, device.personality());
+  std::byte* const mapped = map_for(rights, bytes);
+  if (!mapped) return ENOMEM;
+  // A child that writes to its copy must not take the pages away from the device.
+  (void)::madvise(mapped, bytes, MADV_DONTFORK);
+  MemoryRegion region(ibv_reg_mr(device.pd(), mapped, bytes, rights));
+  if (!region) {
+    const int error = errno;
+    ::munmap(mapped, bytes);
+    return error ? error : ENOMEM;
+  }
+  reset();
+  x_bytes = mapped;
+  x_size = bytes;
+  x_region = std::move(region);
+  x_epoch = util::process_epoch();
+  return 0;
+}
+
+void OwnMemory::reset() noexcept {
+  if (!x_bytes) return;
+  if (x_epoch != util::process_epoch()) {  // the parent's region; nothing is mapped here
+    (void)x_region.release();
+  } else {
+    x_region.reset();
+    ::munmap(x_bytes, x_size);
+  }
+  x_bytes = nullptr;
+}
+
+void OwnMemory::swap(OwnMemory& other) noexcept {
+  std::swap(x_bytes, other.x_bytes);
+  std::swap(x_size, other.x_size);
+  std::swap(x_region, other.x_region);
+  std::swap(x_epoch, other.x_epoch);
+}
+
+}  // namespace erdma::transport::verbs

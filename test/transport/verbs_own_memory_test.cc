@@ -1,0 +1,169 @@
+#include <cstdint>
+#include <iterator>
+#include <set>
+#include <string>
+
+#include "libcheck.h"
+#include "transport/verbs_rig.h"
+
+/// Everything that a transport registers for itself: with which rights, and who learns its key.
+/// What is not listed here is not to be registered.
+namespace erdma::test {
+namespace {
+
+using verbs::OwnMemory;
+using verbs::OwnUse;
+using verbs::Personality;
+
+constexpr int kSink = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+
+enum class Told { nobody, every_peer, the_peer_that_is_read };
+
+struct Listed {
+  const char* name;
+  size_t bytes;
+  int rights;
+  Told told;
+};
+/// By size, as far as they have one: the first that fits.
+constexpr size_t kBounce = 8 * 128 * 1024;
+const Listed kListed[] = {
+    {"the word that heartbeats read", 64, IBV_ACCESS_REMOTE_READ, Told::every_peer},
+    {"where heartbeats and flushes go", 64, kSink, Told::every_peer},
+    {"small receives", verbs::Connection::kSmallReceives* verbs::Connection::kSmallReceiveBytes,
+     IBV_ACCESS_LOCAL_WRITE, Told::nobody},
+    {"large receives", 0, IBV_ACCESS_LOCAL_WRITE, Told::nobody},
+    {"writes that bounce", kBounce, 0, Told::nobody},
+    {"packets, and short writes", 0, 0, Told::nobody},
+    {"short reads", 16 * 64, kSink, Told::the_peer_that_is_read},
+    {"reads of a few pages", 16 * 4096, kSink, Told::the_peer_that_is_read},
+    {"reads that bounce", kBounce, kSink, Told::the_peer_that_is_read},
+};
+
+const Listed* find(const fake::Region& region) {
+  for (const Listed& listed : kListed)
+    if (listed.rights == region.access && (listed.bytes == 0 || listed.bytes == region.length))
+      return &listed;
+  return nullptr;
+}
+
+START_TEST(all_that_is_registered_is_listed_with_its_rights_and_who_knows_it) {
+  Rig rig;
+  Pair pair;
+  ck_assert(rig.open(pair.a));
+  ck_assert(rig.open(pair.b));
+  use_all_memory(rig, pair);
+  Pair quiet;  // its receives stay small
+  ck_assert(rig.open(quiet.a));
+  ck_assert(rig.open(quiet.b));
+  ck_assert_int_eq(quiet.send(quiet.a_to_b(), 1, nullptr, 0), 0);
+  std::set<const Listed*> found;
+  for (const auto& region : rig.nic.regions) {
+    const Listed* const listed = find(*region);
+    ck_assert_msg(listed, "%zu bytes with rights 0x%x are not listed", region->length,
+                  unsigned(region->access));
+    found.insert(listed);
+    if (listed->told == Told::the_peer_that_is_read)
+      ck_assert_msg(region->read_by.size() == 1, "%s", listed->name);
+    // Who is not told must have no rights to lose.
+    if (listed->told == Told::nobody)
+      ck_assert_int_eq(region->access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE), 0);
+  }
+  for (const Listed& listed : kListed) ck_assert_msg(found.count(&listed), "no %s", listed.name);
+}
+END_TEST
+
+START_TEST(only_the_heartbeat_word_is_in_a_hello) {
+  Rig rig;
+  Pair pair;
+  ck_assert(rig.open(pair.a));
+  verbs::Terms told;
+  verbs::Core& core = Rig::core(pair.a);
+  const verbs::ConnectorConfig& config = rig.fabric.find(pair.a.name)->config();
+  ibv_qp_init_attr attr{};
+  const auto connection = config.factory->prepare(attr);
+  core.fill_terms(*connection, told);
+  const fake::Region* region =
+      rig.nic.region(told.heartbeat_rkey, true, told.heartbeat_address, 8, IBV_ACCESS_REMOTE_READ);
+  ck_assert_ptr_nonnull(region);
+  ck_assert_int_eq(region->access, IBV_ACCESS_REMOTE_READ);
+  ck_assert_uint_eq(uint64_t(region->addr), told.heartbeat_address);
+}
+END_TEST
+
+struct Use {
+  OwnUse use;
+  int iwarp, ib;
+};
+const Use kUses[] = {
+    {OwnUse::heartbeat, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_READ},
+    {OwnUse::receives, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_LOCAL_WRITE},
+    {OwnUse::packets, 0, 0},
+    {OwnUse::scratch, kSink, IBV_ACCESS_LOCAL_WRITE},
+    {OwnUse::sinks, kSink, IBV_ACCESS_LOCAL_WRITE},
+};
+
+START_TEST(each_use_has_the_least_rights_and_remote_writes_are_for_iwarp) {
+  const Use& use = kUses[_i];
+  ck_assert_int_eq(rights_of(use.use, Personality::iwarp), use.iwarp);
+  ck_assert_int_eq(rights_of(use.use, Personality::ib), use.ib);
+}
+END_TEST
+
+/// The kernel puts one mapping beside the other; an address that peers may use tells of no other.
+START_TEST(memory_that_peers_have_rights_to_lies_where_nobody_can_derive) {
+  Rig rig;
+  constexpr size_t kCount = 32;
+  OwnMemory all[2 * kCount];
+  for (size_t i = 0; i < 2 * kCount; ++i)
+    ck_assert_int_eq(all[i].make(*rig.device, 4096, i % 2 ? OwnUse::sinks : OwnUse::heartbeat), 0);
+  std::set<uintptr_t> spots;
+  for (const OwnMemory& memory : all) {
+    std::memset(memory.bytes(), 1, memory.size());
+    spots.insert(reinterpret_cast<uintptr_t>(memory.bytes()));
+  }
+  ck_assert_uint_eq(spots.size(), 2 * kCount);
+  // Of 2^35 pages: that two of 64 are within 64 pages of each other is one in several million.
+  for (auto at = spots.begin(), next = std::next(at); next != spots.end(); ++at, ++next)
+    ck_assert_uint_gt(*next - *at, 64 * 4096);
+}
+END_TEST
+
+START_TEST(memory_that_cannot_be_registered_leaves_no_mapping) {
+  Rig rig;
+  OwnMemory memory;
+  rig.nic.refuse_regions = EPERM;
+  ck_assert_int_eq(memory.make(*rig.device, 4096, OwnUse::sinks), EPERM);
+  ck_assert(!memory);
+  rig.nic.refuse_regions = 0;
+  ck_assert_int_eq(memory.make(*rig.device, 4096, OwnUse::sinks), 0);
+  OwnMemory moved = std::move(memory);
+  ck_assert(moved && !memory);
+  moved.reset();
+  ck_assert(!moved && rig.nic.regions.empty());
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("verbs own memory");
+  TCase* tc = tcase_create("rights");
+  tcase_add_test(tc, all_that_is_registered_is_listed_with_its_rights_and_who_knows_it);
+  tcase_add_test(tc, only_the_heartbeat_word_is_in_a_hello);
+  tcase_add_loop_test(tc, each_use_has_the_least_rights_and_remote_writes_are_for_iwarp, 0,
+                      int(std::size(kUses)));
+  tcase_add_test(tc, memory_that_peers_have_rights_to_lies_where_nobody_can_derive);
+  tcase_add_test(tc, memory_that_cannot_be_registered_leaves_no_mapping);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
