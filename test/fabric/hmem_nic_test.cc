@@ -1,8 +1,10 @@
 // Device memory in messages through a NIC: the simulated adapter, in both of its personalities.
+#include <arpa/inet.h>
 #include <dlfcn.h>
 
 #include <iterator>
 #include <memory>
+#include <string>
 
 #include "fabric/hmem_cases.h"
 #include "transport/simulated_device.h"
@@ -85,6 +87,11 @@ START_TEST(long_message_lands_in_the_gpu_and_is_flushed) {
 }
 END_TEST
 
+int adapter(const std::string& line) {
+  auto* control = reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
+  return control ? control(line.c_str()) : -1;
+}
+
 /// One error at the receiver, and the next message arrives.
 START_TEST(flush_that_fails_is_a_receive_that_fails) {
   on_nic("write", true, false);
@@ -98,7 +105,6 @@ START_TEST(flush_that_fails_is_a_receive_that_fails) {
   fi_context received;
   move(received);
   ports.finish();
-  auto* adapter = reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
   ck_assert_int_eq(adapter("wr n=1 op=read status=general"), 0);
   move(received);
   const fi_cq_err_entry error = ports.b.wait_error(&ports.a);
@@ -122,6 +128,59 @@ START_TEST(flush_that_fails_is_a_receive_that_fails) {
 }
 END_TEST
 
+/// Of the next `times` connections to it.
+void refuse_connections(Port& port, int from, int times) {
+  sockaddr_in name{};
+  size_t length = sizeof(name);
+  ck_assert_int_eq(fi_getname(&port.ep->fid, &name, &length), 0);
+  const std::string line = "connect refuse n=" + std::to_string(from) +
+                           " times=" + std::to_string(times) +
+                           " port=" + std::to_string(ntohs(name.sin_port));
+  ck_assert_int_eq(adapter(line), 0);
+}
+
+/// The NIC can't connect to itself: no loopback, a security group, no queue pair left.
+START_TEST(flush_that_cannot_begin_is_a_receive_that_fails) {
+  on_nic("write", true, false);
+  HmemPorts ports;
+  const auto message = pattern(300'000);
+  Memory from(false, message), to(true, std::vector<char>(300'000));
+  fi_context received;
+  ports.send(from.at(), 8, 1, nullptr);  // the sender's connection is there
+  Memory small(false, std::vector<char>(8));
+  ports.receive(small.at(), 8, 1, nullptr);
+  ports.finish();
+  refuse_connections(ports.b, 1, 1'000'000);
+  for (int round = 0; round < 2; ++round) {
+    ports.receive(to.at(), 300'000, 1, &received);
+    ports.send(from.at(), 300'000, 1, nullptr);
+    const fi_cq_err_entry error = ports.b.wait_error(&ports.a);
+    ck_assert_ptr_eq(error.op_context, &received);
+    ck_assert_int_ne(error.err, 0);
+    ports.a.wait(&ports.b);
+  }
+  ck_assert_int_eq(adapter("clear"), 0);
+  ports.receive(to.at(), 300'000, 1, &received);
+  ports.send(from.at(), 300'000, 1, nullptr);
+  ports.finish();
+  ck_assert(to.bytes() == message);
+}
+END_TEST
+
+/// What an endpoint with FI_HMEM sends to itself takes the NIC, too.
+START_TEST(message_to_oneself_fails_where_the_nic_cannot_reach_itself) {
+  on_nic("write", _i & 1, false);
+  HmemPorts ports(true);
+  refuse_connections(ports.a, 1, 1'000'000);
+  Memory from(_i & 2, std::vector<char>(_i & 4 ? 300'000 : 8));
+  fi_context sent;
+  ports.send(from.at(), from.bytes().size(), 1, &sent);
+  const fi_cq_err_entry error = ports.a.wait_error();
+  ck_assert_ptr_eq(error.op_context, &sent);
+  ck_assert_int_ne(error.err, 0);
+}
+END_TEST
+
 int run() {
   Suite* suite = suite_create("device memory through a NIC");
   TCase* tc = tcase_create("who copies");
@@ -129,6 +188,11 @@ int run() {
   tcase_add_loop_test(tc, long_message_lands_in_the_gpu_and_is_flushed, 0,
                       4 * int(std::size(kLandings)));
   tcase_add_test(tc, flush_that_fails_is_a_receive_that_fails);
+  const char* const personality = std::getenv("SOFTERDMA_PERSONALITY");
+  if (!personality || std::string(personality) != "compat") {  // which connects without the adapter
+    tcase_add_test(tc, flush_that_cannot_begin_is_a_receive_that_fails);
+    tcase_add_loop_test(tc, message_to_oneself_fails_where_the_nic_cannot_reach_itself, 0, 8);
+  }
   tcase_add_loop_test(tc, long_message_is_read_by_the_nic_where_it_lies, 0, 8);
   suite_add_tcase(suite, tc);
   for (const SFun setup : {staged_by_writing, staged_by_reading, direct_by_writing,

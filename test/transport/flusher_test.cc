@@ -2,11 +2,14 @@
 #include "transport/staging/flusher.h"
 
 #include <map>
+#include <memory>
 #include <vector>
 
 #include <rdma/fi_errno.h>
 
+#include "hmem/device_memory.h"
 #include "libcheck.h"
+#include "transport/staging/staging_transport.h"
 
 namespace {
 
@@ -51,7 +54,10 @@ class Loop final : public transport::Link {
 
 class Nic final : public transport::Transport {
  public:
-  int poll(transport::Sink&) noexcept override { return 0; }
+  int poll(transport::Sink& sink) noexcept override {
+    if (broken) sink.on_link_down(loop, std::exchange(broken, 0));
+    return 0;
+  }
   util::Result<transport::Link*> link_to(const util::SocketAddress&) noexcept override {
     return static_cast<transport::Link*>(&loop);
   }
@@ -60,6 +66,7 @@ class Nic final : public transport::Transport {
   void disarm() noexcept override {}
   void shutdown() noexcept override {}
   Loop loop;
+  int broken = 0;  ///< status with which the loop goes down
 };
 
 /// Memory below 100 needs no flush; of the rest, a hundred bytes are one registration.
@@ -202,6 +209,45 @@ START_TEST(read_that_fails_is_everyones_failure) {
 }
 END_TEST
 
+struct HostOnly final : hmem::DeviceMemory {
+  bool is_device(const void*) const noexcept override { return false; }
+  int from_device(void*, const void*, size_t) noexcept override { return -FI_ENOSYS; }
+  int to_device(void*, const void*, size_t) noexcept override { return -FI_ENOSYS; }
+};
+
+/// A NIC that gets no connection to itself says so of the link; the READ was never taken.
+START_TEST(what_waits_for_a_link_that_never_comes_up_ends_with_it) {
+  Memory memory;
+  HostOnly host;
+  Told told;
+  auto owned = std::make_unique<Nic>();
+  Nic& nic = *owned;
+  transport::staging::StagingTransport staging(std::move(owned), host, &memory);
+  transport::Link& link = **staging.link_to(util::SocketAddress());
+  if (_i == 1) nic.loop.user = nullptr;  // as long as the application does not use it itself
+  nic.loop.answer = -FI_EAGAIN;
+  const iovec piece{reinterpret_cast<void*>(100), 8}, later{reinterpret_cast<void*>(200), 8};
+  ck_assert_int_eq(link.settle(&piece, 1, 1), transport::kSettling);
+  staging.poll(told);
+  ck_assert_int_eq(link.settle(&later, 1, 2), transport::kSettling);
+  nic.broken = -FI_ECONNREFUSED;
+  staging.poll(told);
+  ck_assert_int_eq(told.ended.at(1), -FI_ECONNREFUSED);
+  ck_assert_uint_eq(told.ended.size(), 1);
+  // The next round tries anew, and ends as well.
+  staging.poll(told);
+  ck_assert_uint_eq(told.ended.size(), 1);
+  nic.broken = -FI_ETIMEDOUT;
+  staging.poll(told);
+  ck_assert_int_eq(told.ended.at(2), -FI_ETIMEDOUT);
+  ck_assert_int_eq(memory.held, 0);
+  nic.loop.answer = 0;
+  ck_assert_int_eq(link.settle(&piece, 1, 3), transport::kSettling);
+  staging.poll(told);
+  ck_assert_int_eq(nic.loop.reads, 1);
+}
+END_TEST
+
 START_TEST(memory_is_let_go_at_the_end) {
   Memory memory;
   Nic nic;
@@ -227,6 +273,7 @@ int main() {
   tcase_add_test(tc, what_comes_later_gets_a_read_of_its_own);
   tcase_add_test(tc, read_that_finds_no_room_is_posted_later);
   tcase_add_loop_test(tc, read_that_fails_is_everyones_failure, 0, 2);
+  tcase_add_loop_test(tc, what_waits_for_a_link_that_never_comes_up_ends_with_it, 0, 2);
   tcase_add_test(tc, memory_is_let_go_at_the_end);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);

@@ -61,6 +61,7 @@ int Flusher::begin() noexcept {
 int Flusher::post(const FlushTarget& target) noexcept {
   util::Result<Link*> loop = x_inner.link_to(x_name);
   if (!loop) return loop.error();
+  x_loop = *loop;
   const iovec local{&x_sink, sizeof(x_sink)};
   return (*loop)->read_direct({target.memory, 0, 1}, &local, 1, kToken);
 }
@@ -73,6 +74,12 @@ void Flusher::on_read(int status) noexcept {
              "what the NIC wrote to a GPU can't be flushed by reading it back (%s): the messages "
              "end in errors\n",
              fi_strerror(-status));
+}
+
+/// Those that were posted have ended before, in on_read().
+void Flusher::on_link_down(const Link& link, int status) noexcept {
+  if (&link != x_loop) return;
+  for (; x_posted < x_targets.size(); ++x_posted) on_read(status);
 }
 
 int Flusher::end(Sink& sink) noexcept {

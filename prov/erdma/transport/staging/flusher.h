@@ -30,6 +30,9 @@ class Flusher {
   int poll(Sink& sink) noexcept;
   /// One of the READs is over.
   void on_read(int status) noexcept;
+  /// A link of the inner transport is down. If it is the NIC's to itself, what waits for it ends
+  /// with this round; the next one tries anew.
+  void on_link_down(const Link& link, int status) noexcept;
   /// There is something to post.
   bool owes() const noexcept { return x_posted < x_targets.size() || !x_next_tokens.empty(); }
 
@@ -41,6 +44,7 @@ class Flusher {
   Transport& x_inner;
   DirectSource* const x_direct;
   const util::SocketAddress x_name;
+  const Link* x_loop = nullptr;  ///< to ourselves, once it was asked for
   // For the next round.
   std::vector<FlushTarget> x_next;
   std::vector<uint64_t> x_next_tokens;

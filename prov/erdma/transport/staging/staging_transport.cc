@@ -31,6 +31,7 @@ class StagingTransport::Relay final : public Sink {
     x_sink.on_done(theirs, status);
   }
   void on_link_down(Link& link, int status) noexcept override {
+    x_owner.x_staging.flusher.on_link_down(link, status);
     StagingLink* const over = known(link);
     if (!over) return;
     x_owner.x_staging.reads.end(*over, x_sink, status);
