@@ -23,6 +23,8 @@ struct LogLine {
 /// Threads of the provider log, too: hold the mutex.
 inline std::mutex g_log_mutex;
 inline std::vector<LogLine> g_log;
+/// What libfabric's log takes, as with FI_LOG_LEVEL: this level and graver ones; -1 = nothing.
+inline int g_log_level = FI_LOG_DEBUG;
 
 /// The only line logged since the last call; "" if none, "many lines" if several.
 inline std::string only_log_line() {
@@ -38,8 +40,9 @@ inline bool contains(const std::string& text, const char* part) {
 
 }  // namespace erdma::test
 
-extern "C" int fi_log_enabled(const fi_provider* provider, fi_log_level, fi_log_subsys) {
-  return provider && provider->name && std::strcmp(provider->name, "erdma") == 0;
+extern "C" int fi_log_enabled(const fi_provider* provider, fi_log_level level, fi_log_subsys) {
+  return int(level) <= erdma::test::g_log_level && provider && provider->name &&
+         std::strcmp(provider->name, "erdma") == 0;
 }
 
 extern "C" void fi_log(const fi_provider* provider, fi_log_level level, fi_log_subsys subsystem,

@@ -2,6 +2,8 @@
 
 #include <rdma/providers/fi_log.h>
 
+#include "util/notice.h"
+
 struct fi_provider;
 
 namespace erdma::util {
@@ -11,8 +13,16 @@ namespace erdma::util {
 const fi_provider* log_provider() noexcept;
 void set_log_provider(const fi_provider* provider) noexcept;
 
+/// Does libfabric's log, or what an application put in its place, take such a line?
+inline bool log_takes(fi_log_level level, fi_log_subsys subsystem) noexcept {
+  return fi_log_enabled(log_provider(), level, subsystem) != 0;
+}
+
 }  // namespace erdma::util
 
+// Each of these evaluates its arguments only if the line is written. A noexcept function must not
+// pass what allocates (SocketAddress::to_string()): util::AddressText does not.
+//
 // Subsystem: CORE, FABRIC, DOMAIN, EP_CTRL, EP_DATA, AV, CQ, EQ, MR, CNTR.
 #define ERDMA_WARN(subsystem, ...) \
   FI_WARN(::erdma::util::log_provider(), FI_LOG_##subsystem, __VA_ARGS__)
@@ -20,3 +30,22 @@ void set_log_provider(const fi_provider* provider) noexcept;
   FI_INFO(::erdma::util::log_provider(), FI_LOG_##subsystem, __VA_ARGS__)
 #define ERDMA_DEBUG(subsystem, ...) \
   FI_LOG(::erdma::util::log_provider(), FI_LOG_DEBUG, FI_LOG_##subsystem, __VA_ARGS__)
+
+/// A warning that a user must see (util::Cause): in libfabric's log if that takes warnings, else on
+/// standard error, within the limits of tell().
+#define ERDMA_NOTICE(cause, subsystem, ...)                          \
+  do {                                                               \
+    if (::erdma::util::log_takes(FI_LOG_WARN, FI_LOG_##subsystem))   \
+      ERDMA_WARN(subsystem, __VA_ARGS__);                            \
+    else if (::erdma::util::may_tell(::erdma::util::Cause::cause))   \
+      ::erdma::util::tell(::erdma::util::Cause::cause, __VA_ARGS__); \
+  } while (0)
+/// A line for those who ask what is used: in libfabric's log if that takes information, else on
+/// standard error with FI_ERDMA_LOG=info.
+#define ERDMA_ANNOUNCE(subsystem, ...)                                          \
+  do {                                                                          \
+    if (::erdma::util::log_takes(FI_LOG_INFO, FI_LOG_##subsystem))              \
+      ERDMA_INFO(subsystem, __VA_ARGS__);                                       \
+    else if (::erdma::util::notice_level() == ::erdma::util::NoticeLevel::info) \
+      ::erdma::util::announce(__VA_ARGS__);                                     \
+  } while (0)

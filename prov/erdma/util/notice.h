@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+
+namespace erdma::util {
+
+/// FI_ERDMA_LOG: what the provider writes to standard error by itself, where libfabric's log does
+/// not show it.
+enum class NoticeLevel : uint8_t { off, warn, info };
+
+/// What changes a run, so that a user must hear of it. Each cause gets few lines per process,
+/// however often it occurs and however many peers have a part in it.
+enum class Cause : uint8_t {
+  variable,       ///< an FI_ERDMA_* variable is unknown, or its value is not allowed
+  no_data,        ///< why fi_getinfo offers nothing
+  device,         ///< a device that was named is absent or down; no device at all
+  port,           ///< a port or a device failed under way
+  cma,            ///< the kernel refuses CMA
+  local_path,     ///< a local peer is not reached through shared memory
+  zero_copy,      ///< memory of the application is copied, not registered
+  locked_memory,  ///< RLIMIT_MEMLOCK is too low for the provider's own memory
+  descriptors,    ///< RLIMIT_NOFILE is too low
+  queue_pairs,    ///< the NIC has none left
+  gpu_staged,     ///< GPU memory is copied through host memory
+  gpu_refused,    ///< GPU memory can't be used
+  peer_lost,      ///< operations end in errors, as the peer is gone or refuses
+  lost_messages,  ///< messages are lost that nobody else reports
+  count
+};
+
+void set_notice_level(NoticeLevel level) noexcept;
+NoticeLevel notice_level() noexcept;
+
+/// False: tell() would write nothing, so that its arguments need not be made.
+bool may_tell(Cause cause) noexcept;
+/// Writes "erdma: HOST[PID]: text" to standard error: one line, by one write(2). Never waits: where
+/// standard error takes nothing at once, the line is lost. The same text is written once per
+/// process. Neither allocates nor changes errno.
+void tell(Cause cause, const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
+
+/// The same at NoticeLevel::info, each time.
+void announce(const char* format, ...) noexcept __attribute__((format(printf, 1, 2)));
+
+}  // namespace erdma::util

@@ -1,0 +1,303 @@
+#include "util/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fake/captured_log.h"
+#include "fake/captured_stderr.h"
+#include "libcheck.h"
+#include "util/address_text.h"
+
+using erdma::test::CapturedStderr;
+using erdma::test::contains;
+using erdma::test::g_log;
+using erdma::test::g_log_level;
+using erdma::util::Cause;
+using erdma::util::NoticeLevel;
+using erdma::util::set_notice_level;
+using erdma::util::tell;
+
+namespace {
+
+/// In the forked child of each test: as for a user who set nothing.
+void set_up() {
+  g_log_level = -1;
+  g_log.clear();
+}
+
+std::string prefix() {
+  char host[65] = "";
+  gethostname(host, sizeof(host) - 1);
+  const std::string name = host;
+  return "erdma: " + name.substr(0, name.find('.')) + "[" + std::to_string(getpid()) + "]: ";
+}
+
+void assert_text(const std::string& text, const std::string& expected) {
+  ck_assert_msg(text == expected, "'%s' instead of '%s'", text.c_str(), expected.c_str());
+}
+
+// Where a notice goes: to one place.
+
+START_TEST(a_notice_is_one_write_with_host_and_pid_where_the_log_is_silent) {
+  const CapturedStderr error_output;
+  ERDMA_NOTICE(cma, EP_DATA, "refused: %s\n", "EPERM");
+  assert_text(error_output.only_write(), prefix() + "refused: EPERM\n");
+  ck_assert_uint_eq(g_log.size(), 0);
+}
+END_TEST
+
+START_TEST(a_notice_goes_to_the_log_alone_if_that_takes_warnings) {
+  const CapturedStderr error_output;
+  for (const int level : {FI_LOG_WARN, FI_LOG_INFO}) {
+    g_log_level = level;
+    g_log.clear();
+    ERDMA_NOTICE(cma, EP_DATA, "refused: %s\n", "EPERM");
+    ck_assert_uint_eq(g_log.size(), 1);
+    ck_assert_int_eq(g_log[0].level, FI_LOG_WARN);
+    assert_text(g_log[0].text, "refused: EPERM\n");
+    assert_text(error_output.only_write(), "");
+  }
+}
+END_TEST
+
+START_TEST(off_writes_nothing_and_leaves_the_log_alone) {
+  const CapturedStderr error_output;
+  set_notice_level(NoticeLevel::off);
+  ERDMA_NOTICE(cma, EP_DATA, "refused\n");
+  ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
+  assert_text(error_output.only_write(), "");
+  g_log_level = FI_LOG_WARN;
+  ERDMA_NOTICE(cma, EP_DATA, "refused\n");
+  ck_assert_uint_eq(g_log.size(), 1);
+}
+END_TEST
+
+START_TEST(an_announcement_needs_the_level_info_of_either) {
+  const CapturedStderr error_output;
+  ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
+  assert_text(error_output.only_write(), "");
+  set_notice_level(NoticeLevel::info);
+  ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
+  assert_text(error_output.only_write(), prefix() + "endpoint\n");
+  g_log_level = FI_LOG_WARN;  // which does not show it
+  ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
+  assert_text(error_output.only_write(), prefix() + "endpoint\n");
+  ck_assert_uint_eq(g_log.size(), 0);
+  g_log_level = FI_LOG_INFO;
+  ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
+  assert_text(error_output.only_write(), "");
+  ck_assert_uint_eq(g_log.size(), 1);
+}
+END_TEST
+
+START_TEST(arguments_are_made_only_for_a_line_that_is_written) {
+  const CapturedStderr error_output;
+  unsigned made = 0;
+  const auto make = [&] { return ++made; };
+  ERDMA_NOTICE(cma, EP_DATA, "refused %u\n", make());
+  ck_assert_uint_eq(made, 1);
+  ERDMA_NOTICE(cma, EP_DATA, "refused %u\n", make());  // the cause had its line
+  ERDMA_ANNOUNCE(EP_CTRL, "endpoint %u\n", make());
+  set_notice_level(NoticeLevel::off);
+  ERDMA_NOTICE(zero_copy, MR, "copied %u\n", make());
+  ck_assert_uint_eq(made, 1);
+}
+END_TEST
+
+// How often.
+
+START_TEST(a_cause_is_told_once_whoever_it_concerns) {
+  const CapturedStderr error_output;
+  for (int peer = 0; peer < 100; ++peer) tell(Cause::cma, "peer %d refuses", peer);
+  assert_text(error_output.only_write(), prefix() + "peer 0 refuses\n");
+  tell(Cause::zero_copy, "another cause");
+  assert_text(error_output.only_write(), prefix() + "another cause\n");
+}
+END_TEST
+
+START_TEST(lost_peers_are_told_up_to_a_bound_that_is_told) {
+  const CapturedStderr error_output;
+  for (int peer = 0; peer < 100; ++peer) tell(Cause::peer_lost, "peer %d is lost\n", peer);
+  const std::vector<std::string> writes = error_output.writes();
+  ck_assert_uint_eq(writes.size(), 3);
+  assert_text(writes[1], prefix() + "peer 1 is lost\n");
+  assert_text(writes[2], prefix() + "peer 2 is lost (no more of these are shown)\n");
+}
+END_TEST
+
+START_TEST(the_same_text_is_told_once) {
+  const CapturedStderr error_output;
+  for (int i = 0; i < 3; ++i) tell(Cause::peer_lost, "peer A is lost");
+  tell(Cause::peer_lost, "peer B is lost");
+  ck_assert_uint_eq(error_output.writes().size(), 2);
+}
+END_TEST
+
+START_TEST(threads_that_meet_one_cause_write_one_line) {
+  const CapturedStderr error_output;
+  std::atomic<bool> go = false;
+  std::vector<std::thread> threads;
+  threads.reserve(8);
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&, i] {
+      while (!go) std::this_thread::yield();
+      tell(Cause::cma, "peer %d refuses", i);
+    });
+  go = true;
+  for (std::thread& thread : threads) thread.join();
+  ck_assert_uint_eq(error_output.writes().size(), 1);
+}
+END_TEST
+
+// What a line is.
+
+START_TEST(a_line_has_one_end_whatever_it_quotes) {
+  const CapturedStderr error_output;
+  tell(Cause::variable, "the name is %s", "a\nb\033[2J\tc\x7f");
+  assert_text(error_output.only_write(), prefix() + "the name is a?b?[2J?c?\n");
+}
+END_TEST
+
+START_TEST(a_long_line_is_cut_and_still_one_write) {
+  const CapturedStderr error_output;
+  const std::string long_text(5000, 'x');
+  tell(Cause::cma, "%s", long_text.c_str());
+  const std::string line = error_output.only_write();
+  ck_assert_uint_le(line.size(), 1024);
+  ck_assert_uint_gt(line.size(), 900);
+  ck_assert_int_eq(line.back(), '\n');
+}
+END_TEST
+
+START_TEST(the_last_line_of_a_cause_fits_however_long_it_is) {
+  const CapturedStderr error_output;
+  const std::string long_text(5000, 'x');
+  for (int peer = 0; peer < 3; ++peer) tell(Cause::peer_lost, "%d%s", peer, long_text.c_str());
+  const std::vector<std::string> writes = error_output.writes();
+  ck_assert_uint_eq(writes.size(), 3);
+  ck_assert_uint_le(writes[2].size(), 1024);
+  ck_assert(writes[2].ends_with(" (no more of these are shown)\n"));
+}
+END_TEST
+
+// What it must not do to the process.
+
+START_TEST(errno_stays) {
+  const CapturedStderr error_output;
+  errno = ENOLINK;
+  ERDMA_NOTICE(cma, EP_DATA, "refused\n");
+  set_notice_level(NoticeLevel::info);
+  ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
+  ck_assert_int_eq(errno, ENOLINK);
+  ck_assert_uint_eq(error_output.writes().size(), 2);
+}
+END_TEST
+
+START_TEST(a_pipe_that_nobody_reads_kills_nobody) {
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  close(ends[0]);
+  signal(SIGPIPE, SIG_DFL);
+  dup2(ends[1], STDERR_FILENO);
+  tell(Cause::cma, "refused");
+  sigset_t pending;
+  sigpending(&pending);
+  ck_assert(!sigismember(&pending, SIGPIPE));
+}
+END_TEST
+
+/// Its reader may be waiting for this very process.
+START_TEST(a_pipe_that_is_full_holds_nobody_up) {
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  ck_assert_int_eq(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+  const std::string block(4096, 'x');
+  while (write(ends[1], block.data(), block.size()) > 0) {
+  }
+  ck_assert_int_eq(fcntl(ends[1], F_SETFL, 0), 0);
+  dup2(ends[1], STDERR_FILENO);
+  tell(Cause::cma, "refused");  // or the test would time out
+  ck_assert(erdma::util::may_tell(Cause::cma));
+}
+END_TEST
+
+START_TEST(without_standard_error_nothing_is_written_and_the_line_is_not_used_up) {
+  close(STDERR_FILENO);
+  tell(Cause::cma, "refused");
+  ck_assert(erdma::util::may_tell(Cause::cma));
+}
+END_TEST
+
+START_TEST(a_forked_child_tells_its_own_pid) {
+  const CapturedStderr error_output;
+  const pid_t child = fork();
+  if (child == 0) {
+    tell(Cause::cma, "refused");
+    _exit(0);
+  }
+  ck_assert_int_eq(waitpid(child, nullptr, 0), child);
+  ck_assert(contains(error_output.only_write(), ("[" + std::to_string(child) + "]").c_str()));
+}
+END_TEST
+
+START_TEST(an_address_reads_the_same_without_allocation) {
+  sockaddr_in in{};
+  in.sin_family = AF_INET;
+  in.sin_port = htons(65535);
+  in.sin_addr.s_addr = 0xFFFFFFFF;
+  sockaddr_in6 in6{};
+  in6.sin6_family = AF_INET6;
+  in6.sin6_port = htons(5000);
+  in6.sin6_scope_id = 0xFFFFFFFF;
+  inet_pton(AF_INET6, "fe80:1111:2222:3333:4444:5555:6666:7777", &in6.sin6_addr);
+  using erdma::util::SocketAddress;
+  for (const SocketAddress& address :
+       {SocketAddress(), SocketAddress::from_sockaddr(&in, sizeof(in)),
+        SocketAddress::from_sockaddr(&in6, sizeof(in6))})
+    assert_text(erdma::util::AddressText(address).c_str(), address.to_string());
+}
+END_TEST
+
+Suite* make_suite() {
+  Suite* suite = suite_create("log");
+  TCase* tcase = tcase_create("log");
+  tcase_add_checked_fixture(tcase, set_up, nullptr);
+  tcase_add_test(tcase, a_notice_is_one_write_with_host_and_pid_where_the_log_is_silent);
+  tcase_add_test(tcase, a_notice_goes_to_the_log_alone_if_that_takes_warnings);
+  tcase_add_test(tcase, off_writes_nothing_and_leaves_the_log_alone);
+  tcase_add_test(tcase, an_announcement_needs_the_level_info_of_either);
+  tcase_add_test(tcase, arguments_are_made_only_for_a_line_that_is_written);
+  tcase_add_test(tcase, a_cause_is_told_once_whoever_it_concerns);
+  tcase_add_test(tcase, lost_peers_are_told_up_to_a_bound_that_is_told);
+  tcase_add_test(tcase, the_same_text_is_told_once);
+  tcase_add_test(tcase, threads_that_meet_one_cause_write_one_line);
+  tcase_add_test(tcase, a_line_has_one_end_whatever_it_quotes);
+  tcase_add_test(tcase, a_long_line_is_cut_and_still_one_write);
+  tcase_add_test(tcase, the_last_line_of_a_cause_fits_however_long_it_is);
+  tcase_add_test(tcase, errno_stays);
+  tcase_add_test(tcase, a_pipe_that_nobody_reads_kills_nobody);
+  tcase_add_test(tcase, a_pipe_that_is_full_holds_nobody_up);
+  tcase_add_test(tcase, without_standard_error_nothing_is_written_and_the_line_is_not_used_up);
+  tcase_add_test(tcase, a_forked_child_tells_its_own_pid);
+  tcase_add_test(tcase, an_address_reads_the_same_without_allocation);
+  suite_add_tcase(suite, tcase);
+  return suite;
+}
+
+}  // namespace
+
+int main() {
+  SRunner* runner = srunner_create(make_suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
