@@ -7,14 +7,18 @@
 #include <check.h>
 
 #include "fake/captured_log.h"
+#include "fake/captured_stderr.h"
 
 using erdma::fabric::Ptracer;
 using erdma::fabric::RendezvousBy;
 using erdma::fabric::Settings;
 using erdma::fabric::Switch;
+using erdma::test::CapturedStderr;
 using erdma::test::contains;
 using erdma::test::g_log;
+using erdma::test::g_log_level;
 using erdma::test::only_log_line;
+using erdma::util::NoticeLevel;
 
 namespace {
 
@@ -37,7 +41,7 @@ void check_text(const std::string& text, const char* expected) {
 }
 
 bool same(const Settings& a, const Settings& b) {
-  return a.devices == b.devices && a.cma == b.cma && a.ptracer == b.ptracer &&
+  return a.log == b.log && a.devices == b.devices && a.cma == b.cma && a.ptracer == b.ptracer &&
          a.streaming == b.streaming && a.eager_bytes == b.eager_bytes &&
          a.hot_peers == b.hot_peers && a.unexpected_bytes == b.unexpected_bytes &&
          a.connect_timeout_ms == b.connect_timeout_ms && a.tx_size == b.tx_size &&
@@ -54,6 +58,9 @@ struct GoodCase {
 };
 
 const GoodCase kGood[] = {
+    {"FI_ERDMA_LOG", "warn", [](const Settings& s) { return s.log == NoticeLevel::warn; }},
+    {"FI_ERDMA_LOG", "off", [](const Settings& s) { return s.log == NoticeLevel::off; }},
+    {"FI_ERDMA_LOG", "info", [](const Settings& s) { return s.log == NoticeLevel::info; }},
     {"FI_ERDMA_DEVICE", "shm", [](const Settings& s) { return s.devices.size() == 1; }},
     {"FI_ERDMA_DEVICE", "erdma_0,mlx5_1",
      [](const Settings& s) { return s.devices.size() == 2 && s.devices[1] == "mlx5_1"; }},
@@ -100,6 +107,7 @@ struct BadCase {
 };
 
 const BadCase kBad[] = {
+    {"FI_ERDMA_LOG", "debug", "warn, off or info"},
     {"FI_ERDMA_DEVICE", ",", "device names"},
     {"FI_ERDMA_DEVICE", "a,,b", "device names"},
     {"FI_ERDMA_DEVICE", "a,", "device names"},
@@ -151,6 +159,62 @@ START_TEST(a_key_that_is_refused_is_not_shown) {
 }
 END_TEST
 
+struct UnknownCase {
+  const char* variable;
+  const char* advice;
+};
+
+const UnknownCase kUnknown[] = {
+    {"FI_ERDMA_DEVICES", "FI_ERDMA_DEVICE is one"},
+    {"FI_ERDMA_DEVCIE", "FI_ERDMA_DEVICE is one"},
+    {"FI_ERDMA_device", "FI_ERDMA_DEVICE is one"},
+    {"FI_ERDMA_MR_CACHE_ENABLE", "fi_info -e lists those of erdma"},
+    {"FI_ERDMA_SHM_EAGER_SIZ", "FI_ERDMA_SHM_EAGER_SIZE is one"},
+    {"FI_ERDMA_NIC_EAGERSIZE", "FI_ERDMA_NIC_EAGER_SIZE is one"},
+    {"FI_ERDMA_CM", "FI_ERDMA_CMA is one"},
+    {"FI_ERDMA_LOG_LEVEL", "fi_info -e lists those of erdma"},
+    {"FI_ERDMA_", "fi_info -e lists those of erdma"},
+    {"FI_ERDMA_XYZ", "fi_info -e lists those of erdma"},
+    {"FI_ERDMA_AN_EXTREMELY_LONG_NAME_THAT_NOBODY_WOULD_EVER_TYPE_INTO_A_SHELL_BY_MISTAKE",
+     "fi_info -e lists those of erdma"},
+};
+
+START_TEST(an_unknown_variable_is_told_once_with_the_nearest_one_and_without_its_value) {
+  const UnknownCase& c = kUnknown[_i];
+  setenv(c.variable, "secret", 1);
+  ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
+  ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
+  ck_assert_uint_eq(g_log.size(), 1);
+  ck_assert_int_eq(g_log[0].level, FI_LOG_WARN);
+  const std::string line = only_log_line();
+  ck_assert_msg(line.starts_with(std::string(c.variable) + " is ignored"), "%s", line.c_str());
+  ck_assert_msg(contains(line, c.advice) && !contains(line, "secret"), "%s", line.c_str());
+}
+END_TEST
+
+START_TEST(variables_of_others_are_none_of_ours) {
+  setenv("FI_ERDM_DEVICE", "a", 1);
+  setenv("FI_ERDMAX_DEVICE", "a", 1);
+  setenv("ERDMA_DEVICE", "a", 1);
+  ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
+  check_text(only_log_line(), "");
+}
+END_TEST
+
+/// As for a user who set nothing else.
+START_TEST(faults_in_variables_are_seen_unless_the_log_is_off) {
+  const CapturedStderr error_output;
+  g_log_level = -1;
+  setenv("FI_ERDMA_DEVICES", "a", 1);
+  setenv("FI_ERDMA_CMA", "yes", 1);
+  if (_i) setenv("FI_ERDMA_LOG", "off", 1);
+  erdma::fabric::read_settings(&g_provider);
+  erdma::fabric::read_settings(&g_provider);
+  ck_assert_uint_eq(error_output.writes().size(), _i ? 0 : 2);
+  ck_assert_uint_eq(g_log.size(), 0);
+}
+END_TEST
+
 START_TEST(without_any_variable_the_defaults_hold) {
   ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
   check_text(only_log_line(), "");
@@ -186,6 +250,11 @@ Suite* make_suite() {
   tcase_add_loop_test(tcase, a_bad_value_is_replaced_by_the_default_with_one_warning, 0,
                       std::size(kBad));
   tcase_add_test(tcase, a_key_that_is_refused_is_not_shown);
+  tcase_add_loop_test(tcase,
+                      an_unknown_variable_is_told_once_with_the_nearest_one_and_without_its_value,
+                      0, std::size(kUnknown));
+  tcase_add_test(tcase, variables_of_others_are_none_of_ours);
+  tcase_add_loop_test(tcase, faults_in_variables_are_seen_unless_the_log_is_off, 0, 2);
   tcase_add_test(tcase, without_any_variable_the_defaults_hold);
   tcase_add_test(tcase, without_a_provider_the_defaults_hold);
   tcase_add_test(tcase, every_variable_is_listed_by_libfabric_with_its_values);

@@ -1,5 +1,7 @@
 #include "fabric/env.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cctype>
@@ -7,6 +9,8 @@
 #include <concepts>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include <rdma/fabric.h>
 #include <rdma/providers/fi_prov.h>
@@ -63,6 +67,9 @@ bool parse_devices(std::string_view text, Settings& settings) {
   return true;
 }
 
+constexpr Word<util::NoticeLevel> kNoticeLevels[] = {{"warn", util::NoticeLevel::warn},
+                                                     {"off", util::NoticeLevel::off},
+                                                     {"info", util::NoticeLevel::info}};
 constexpr Word<Switch> kAutoOff[] = {{"auto", Switch::automatic}, {"off", Switch::off}};
 constexpr Word<Switch> kAutoOnOff[] = {
     {"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}};
@@ -80,8 +87,17 @@ struct Variable {
   bool (*parse)(std::string_view text, Settings& settings);
 };
 
-/// The one table of variables.
+/// The one table of variables. The first decides who hears of a fault in the others.
 constexpr Variable kVariables[] = {
+    {"FI_ERDMA_LOG", "log", "warn, off or info",
+     "What is written to standard error where libfabric's log (FI_LOG_LEVEL) does not show it: "
+     "what "
+     "slows a run down or ends it; nothing; a line about each endpoint as well. Default: warn.",
+     [](std::string_view text, Settings& s) {
+       const bool known = parse_word(text, kNoticeLevels, s.log);
+       util::set_notice_level(s.log);
+       return known;
+     }},
     {"FI_ERDMA_DEVICE", "device", "device names separated by commas; \"shm\" among them",
      "Devices to use, whatever their vendor; shm means this host only, without a NIC. Default: "
      "every ACTIVE eRDMA port.",
@@ -188,6 +204,64 @@ constexpr Variable kVariables[] = {
 };
 
 std::atomic_flag g_warned[std::size(kVariables)];
+constexpr std::string_view kPrefix = "FI_ERDMA_";
+
+/// How many letters must be put in, left out or replaced to make one of the other, in whatever
+/// case.
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const bool same = std::toupper(uint8_t(a[i - 1])) == std::toupper(uint8_t(b[j - 1]));
+      const size_t replaced = diagonal + (same ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+/// The variable that was meant: at most a third of its letters differ. Null: none resembles it.
+const char* nearest(std::string_view name) {
+  constexpr size_t kLongest = 64;
+  name = name.substr(0, kLongest);
+  const char* best = nullptr;
+  size_t least = kLongest;
+  for (const Variable& variable : kVariables) {
+    const std::string_view known = std::string_view(variable.name).substr(kPrefix.size());
+    const size_t away = distance(name.substr(kPrefix.size()), known);
+    if (away >= least || away > std::max<size_t>(known.size() / 3, 1)) continue;
+    least = away;
+    best = variable.name;
+  }
+  return best;
+}
+
+/// The values are not shown: the one meant may be a secret.
+void report_unknown(std::string_view name) {
+  const auto is_it = [&](const Variable& variable) { return name == variable.name; };
+  if (std::ranges::any_of(kVariables, is_it)) return;
+  const char* meant = nearest(name);
+  const int length = int(name.size());
+  if (meant)
+    ERDMA_NOTICE(variable, CORE, "%.*s is ignored: there is no such variable. %s is one\n", length,
+                 name.data(), meant);
+  else
+    ERDMA_NOTICE(variable, CORE,
+                 "%.*s is ignored: there is no such variable. fi_info -e lists those of erdma\n",
+                 length, name.data());
+}
+
+void report_unknown_variables() {
+  static std::atomic_flag reported;
+  if (reported.test_and_set()) return;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view text(*entry);
+    if (text.starts_with(kPrefix)) report_unknown(text.substr(0, text.find('=')));
+  }
+}
 
 }  // namespace
 
@@ -208,9 +282,10 @@ Settings read_settings(fi_provider* provider) {
     if (fi_param_get(provider, variable.key, &text) != 0 || !text) continue;
     if (variable.parse(text, settings) || g_warned[i].test_and_set()) continue;
     const bool secret = std::string_view(variable.key) == "job_key";
-    ERDMA_WARN(CORE, "%s=%s is ignored: the value must be %s\n", variable.name,
-               secret ? "(not shown)" : text, variable.allowed);
+    ERDMA_NOTICE(variable, CORE, "%s=%s is ignored: the value must be %s\n", variable.name,
+                 secret ? "(not shown)" : text, variable.allowed);
   }
+  report_unknown_variables();
   return settings;
 }
 

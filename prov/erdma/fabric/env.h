@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "util/notice.h"
+
 struct fi_provider;
 
 namespace erdma::fabric {
@@ -18,6 +20,7 @@ inline constexpr size_t kMaxKeyBytes = 256;
 
 /// The FI_ERDMA_* variables. man/fi_erdma.7.md documents each (test/check_man.sh).
 struct Settings {
+  util::NoticeLevel log = util::NoticeLevel::warn;  ///< FI_ERDMA_LOG=warn|off|info
   std::vector<std::string> devices;      ///< FI_ERDMA_DEVICE; empty = every ACTIVE eRDMA port
   Switch cma = Switch::automatic;        ///< FI_ERDMA_CMA=auto|on|off
   Ptracer ptracer = Ptracer::ancestor;   ///< FI_ERDMA_PTRACER=ancestor|any|none
@@ -45,7 +48,8 @@ struct Settings {
 /// Registers every variable with libfabric (fi_info -e lists them). Once, from fi_prov_ini.
 void define_settings(fi_provider* provider) noexcept;
 
-/// Reads them. A value out of range is replaced by the default with one warning per process.
+/// Reads them; FI_ERDMA_LOG holds from then on. A value that is not allowed is replaced by the
+/// default with one notice per process, as is a variable FI_ERDMA_* that there is not.
 Settings read_settings(fi_provider* provider);
 /// The same, of the provider given to define_settings(); defaults before that.
 Settings read_settings();
