@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fabric/info_query.h"
+#include "fake/captured_stderr.h"
 
 using erdma::fabric::InfoPtr;
 using erdma::fabric::kMrBasic;
@@ -97,6 +98,55 @@ START_TEST(what_cannot_be_had_is_no_data_with_one_line_that_names_it) {
   const std::string line = only_log_line();
   ck_assert_msg(contains(line, (std::string("hints ask ") + refusal.attribute + " ").c_str()),
                 "%s: %s", refusal.attribute, line.c_str());
+}
+END_TEST
+
+/// Nobody else will answer.
+START_TEST(who_asked_for_this_provider_alone_sees_the_attribute_once) {
+  const CapturedStderr error_output;
+  g_log_level = -1;
+  setenv("FI_PROVIDER", "erdma", 1);
+  const Refusal& refusal = kRefusals[_i];
+  InfoPtr hints = make_hints();
+  refusal.ask(*hints);
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
+  ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
+  const std::string line = error_output.only_write();
+  ck_assert_msg(
+      contains(line, (std::string("refused: hints ask ") + refusal.attribute + " ").c_str()),
+      "%s: %s", refusal.attribute, line.c_str());
+}
+END_TEST
+
+START_TEST(where_others_may_answer_a_refusal_is_not_seen) {
+  constexpr const char* kFilters[] = {"erdma,tcp", "erdma;ofi_rxd", "^erdma", "^tcp"};
+  const CapturedStderr error_output;
+  g_log_level = FI_LOG_WARN;
+  setenv("FI_PROVIDER", kFilters[_i], 1);
+  InfoPtr hints = make_hints();
+  hints->ep_attr->type = FI_EP_MSG;
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
+  check_text(error_output.only_write(), "");
+  check_text(only_log_line(), "");
+}
+END_TEST
+
+/// ofi_rxm asks for message endpoints when the application asks for no endpoint in particular.
+START_TEST(a_refusal_of_a_layer_of_libfabric_is_not_seen) {
+  const CapturedStderr error_output;
+  g_log_level = FI_LOG_WARN;
+  setenv("FI_PROVIDER", "erdma", 1);
+  InfoPtr hints = make_hints();
+  hints->ep_attr->type = FI_EP_MSG;
+  InfoPtr info;
+  for (const uint64_t flag : {1ull << 59, 1ull << 58})
+    ck_assert_int_eq(query(kVersion, hints.get(), info, nullptr, nullptr, flag), -FI_ENODATA);
+  check_text(error_output.only_write(), "");
+  check_text(only_log_line(), "");
+  ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
+  ck_assert(contains(only_log_line(), "ep_attr->type"));
 }
 END_TEST
 
@@ -266,6 +316,10 @@ Suite* make_suite() {
   TCase* tcase = add_case(suite, "info_match");
   tcase_add_loop_test(tcase, what_cannot_be_had_is_no_data_with_one_line_that_names_it, 0,
                       std::size(kRefusals));
+  tcase_add_loop_test(tcase, who_asked_for_this_provider_alone_sees_the_attribute_once, 0,
+                      std::size(kRefusals));
+  tcase_add_loop_test(tcase, where_others_may_answer_a_refusal_is_not_seen, 0, 4);
+  tcase_add_test(tcase, a_refusal_of_a_layer_of_libfabric_is_not_seen);
   tcase_add_test(tcase, message_endpoints_are_refused_to_utility_providers_too);
   tcase_add_test(tcase, the_peer_flag_is_refused);
   tcase_add_test(tcase, every_known_model_is_echoed);

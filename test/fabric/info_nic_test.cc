@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fabric/info_query.h"
+#include "fake/captured_stderr.h"
 #include "fake/devices.h"
 
 using erdma::fabric::Host;
@@ -214,6 +215,100 @@ START_TEST(without_a_usable_nic_single_host_operation_names_each_reason) {
 }
 END_TEST
 
+/// Asked for by name or not: whoever names a NIC does not mean shared memory.
+START_TEST(a_named_device_that_is_absent_is_no_data_and_a_line_tells_which_there_are) {
+  if (_i) setenv("FI_PROVIDER", "erdma", 1);
+  setenv("FI_ERDMA_DEVICE", "erdma_7", 1);
+  const Devices devices = {kTwo[0], make_nic("erdma_1", "10.0.1.1", false),
+                           make_nic("erdma_2", nullptr)};
+  const Answer answer = ask(devices);
+  ck_assert_int_eq(answer.status, -FI_ENODATA);
+  ck_assert_ptr_null(answer.list.get());
+  ck_assert_int_eq(g_log.at(0).level, FI_LOG_WARN);
+  const std::string line = only_log_line();
+  ck_assert_msg(contains(line, "erdma_7: this host has no such device"), "%s", line.c_str());
+  ck_assert_msg(contains(line,
+                         "erdma_0 (ACTIVE), erdma_1 (port 1 (eth1) is DOWN), erdma_2 (eth1 "
+                         "has no IP address in this network namespace)"),
+                "%s", line.c_str());
+  ck_assert_msg(contains(line, "FI_ERDMA_DEVICE=shm"), "%s", line.c_str());
+}
+END_TEST
+
+START_TEST(a_named_device_on_a_host_without_any_is_no_data) {
+  setenv("FI_PROVIDER", "erdma", 1);
+  setenv("FI_ERDMA_DEVICE", "erdma_0,erdma_1", 1);
+  ck_assert_int_eq(ask({}).status, -FI_ENODATA);
+  const std::string line = only_log_line();
+  ck_assert_msg(contains(line, "erdma_0: this host has no such device; erdma_1: "), "%s",
+                line.c_str());
+  ck_assert_msg(contains(line, "no RDMA device at all"), "%s", line.c_str());
+}
+END_TEST
+
+START_TEST(a_named_device_that_is_down_is_no_data_with_its_state) {
+  setenv("FI_PROVIDER", "erdma", 1);
+  setenv("FI_ERDMA_DEVICE", "erdma_0", 1);
+  ck_assert_int_eq(ask({make_nic("erdma_0", "10.0.0.1", false)}).status, -FI_ENODATA);
+  const std::string line = only_log_line();
+  ck_assert_msg(contains(line, "erdma_0: port 1 (eth1) is DOWN"), "%s", line.c_str());
+  ck_assert_msg(contains(line, "ip link set eth1 up"), "%s", line.c_str());
+}
+END_TEST
+
+START_TEST(a_named_device_that_is_absent_is_told_even_if_another_serves) {
+  setenv("FI_ERDMA_DEVICE", "erdma_0,erdma_7", 1);
+  check_text(ask(kTwo).names(), "erdma_0");
+  ck_assert_int_eq(g_log.at(0).level, FI_LOG_WARN);
+  ck_assert_msg(contains(g_log[0].text, "erdma_7: this host has no such device"), "%s",
+                g_log[0].text.c_str());
+}
+END_TEST
+
+START_TEST(a_fault_of_a_device_is_told_once_per_process) {
+  setenv("FI_ERDMA_DEVICE", "erdma_7", 1);
+  ask({});
+  ck_assert(only_log_line() != "");
+  ask({});
+  check_text(only_log_line(), "");
+}
+END_TEST
+
+// What is seen where no variable of the log is set.
+
+START_TEST(nothing_is_seen_of_a_host_whose_nics_serve) {
+  const CapturedStderr error_output;
+  g_log_level = -1;
+  any_nic();
+  setenv("FI_PROVIDER", "erdma", 1);
+  check_text(ask({kTwo[0], make_nic("erdma_1", "10.0.1.1", false)}).names(), "erdma_0");
+  check_text(error_output.only_write(), "");
+}
+END_TEST
+
+START_TEST(nothing_is_seen_where_nobody_named_provider_or_device) {
+  const CapturedStderr error_output;
+  g_log_level = -1;
+  any_nic();
+  ck_assert_int_eq(ask({}).status, -FI_ENODATA);
+  InfoPtr hints = make_hints();
+  hints->ep_attr->type = FI_EP_MSG;
+  ck_assert_int_eq(ask(kTwo, hints.get()).status, -FI_ENODATA);
+  check_text(error_output.only_write(), "");
+}
+END_TEST
+
+START_TEST(a_named_device_that_is_absent_is_seen) {
+  const CapturedStderr error_output;
+  g_log_level = -1;
+  setenv("FI_ERDMA_DEVICE", "erdma_7", 1);
+  ask(kTwo);
+  ask(kTwo);
+  const std::string line = error_output.only_write();
+  ck_assert_msg(contains(line, "erdma_7: this host has no such device"), "%s", line.c_str());
+}
+END_TEST
+
 START_TEST(shm_behind_a_device_is_the_fallback_without_a_warning) {
   setenv("FI_ERDMA_DEVICE", "erdma_0,shm", 1);
   check_text(ask({kTwo[0]}).names(), "erdma_0");
@@ -301,9 +396,19 @@ int main() {
   tcase_add_test(tcase, a_device_variable_selects_by_name_whatever_the_vendor);
   tcase = add_case(suite, "none");
   tcase_add_test(tcase, without_a_usable_nic_single_host_operation_names_each_reason);
+  tcase_add_loop_test(
+      tcase, a_named_device_that_is_absent_is_no_data_and_a_line_tells_which_there_are, 0, 2);
+  tcase_add_test(tcase, a_named_device_on_a_host_without_any_is_no_data);
+  tcase_add_test(tcase, a_named_device_that_is_down_is_no_data_with_its_state);
+  tcase_add_test(tcase, a_named_device_that_is_absent_is_told_even_if_another_serves);
+  tcase_add_test(tcase, a_fault_of_a_device_is_told_once_per_process);
   tcase_add_test(tcase, shm_behind_a_device_is_the_fallback_without_a_warning);
   tcase_add_test(tcase, shm_alone_does_not_even_look_at_devices);
   tcase_add_test(tcase, shared_memory_switched_off_leaves_nothing_without_a_nic);
+  tcase = add_case(suite, "seen");
+  tcase_add_test(tcase, nothing_is_seen_of_a_host_whose_nics_serve);
+  tcase_add_test(tcase, nothing_is_seen_where_nobody_named_provider_or_device);
+  tcase_add_test(tcase, a_named_device_that_is_absent_is_seen);
   tcase = add_case(suite, "keys");
   tcase_add_test(tcase, a_key_is_returned_for_a_nic);
   tcase_add_test(tcase, a_key_that_is_too_long_is_no_data);

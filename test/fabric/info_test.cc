@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fabric/info_query.h"
+#include "fabric/info_refusal.h"
 
 using erdma::fabric::InfoPtr;
 using namespace erdma::test;
@@ -252,14 +253,13 @@ START_TEST(without_a_nic_an_unnamed_provider_stays_away_without_a_warning) {
 END_TEST
 
 START_TEST(without_a_nic_a_named_provider_warns_once_and_serves_this_host) {
-  setenv("FI_ERDMA_DEVICE", "erdma_7", 1);
+  unsetenv("FI_ERDMA_DEVICE");
   setenv("FI_PROVIDER", "erdma", 1);
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   ck_assert_uint_eq(g_log.size(), 1);
   ck_assert_int_eq(g_log[0].level, FI_LOG_WARN);
   const std::string line = only_log_line();
-  ck_assert_msg(contains(line, "erdma_7: this host has no such device"), "%s", line.c_str());
   ck_assert_msg(contains(line, "FI_ERDMA_DEVICE=shm"), "%s", line.c_str());
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   check_text(only_log_line(), "");

@@ -26,12 +26,8 @@ std::string port_of(const DeviceDescription& device) {
          (device.state.empty() ? "in an unknown state" : device.state);
 }
 
-/// Why the device can't be used; empty if it can.
-std::string fault_of(const DeviceDescription& device, const std::vector<std::string>& wanted) {
-  const bool named = std::ranges::find(wanted, device.name) != wanted.end();
-  if (!wanted.empty() && !named) return "FI_ERDMA_DEVICE does not name it";
-  if (!named && device.vendor != kErdmaVendor)
-    return "vendor " + vendor_of(device) + " is not eRDMA, and FI_ERDMA_DEVICE does not name it";
+/// What is wrong with the device, whether it is to be used or not; empty: nothing.
+std::string trouble_of(const DeviceDescription& device) {
   if (!device.why_unusable.empty()) return device.why_unusable;
   if (!device.active) return port_of(device);
   if (!preferred_address(device.addresses, AF_UNSPEC).set())
@@ -40,25 +36,66 @@ std::string fault_of(const DeviceDescription& device, const std::vector<std::str
   return {};
 }
 
+/// Why the device can't be used; empty if it can.
+std::string fault_of(const DeviceDescription& device, bool named, bool others_named) {
+  if (!named && others_named) return "FI_ERDMA_DEVICE does not name it";
+  if (!named && device.vendor != kErdmaVendor)
+    return "vendor " + vendor_of(device) + " is not eRDMA, and FI_ERDMA_DEVICE does not name it";
+  return trouble_of(device);
+}
+
+void append(std::string& list, const char* separator, const std::string& item) {
+  list += (list.empty() ? "" : separator) + item;
+}
+
+/// "siw0 (ACTIVE), mlx5_0 (port 1 (eth1) is DOWN)".
+std::string present_devices(const std::vector<DeviceReport>& reports) {
+  std::string text;
+  for (const DeviceReport& report : reports)
+    if (!report.state.empty()) append(text, ", ", report.device.name + " (" + report.state + ")");
+  return text;
+}
+
 }  // namespace
 
 std::vector<DeviceReport> survey_devices(const std::vector<DeviceDescription>& present,
                                          const std::vector<std::string>& wanted) {
   std::vector<DeviceReport> reports;
   for (const DeviceDescription& device : present) {
-    std::string fault = fault_of(device, wanted);
+    const bool named = std::ranges::find(wanted, device.name) != wanted.end();
+    std::string fault = fault_of(device, named, !wanted.empty());
     const bool usable = fault.empty();
-    reports.push_back({device, usable, std::move(fault)});
+    const std::string trouble = trouble_of(device);
+    reports.push_back(
+        {device, usable, named, std::move(fault), trouble.empty() ? "ACTIVE" : trouble});
   }
   for (const std::string& name : wanted) {
     const auto is_it = [&](const DeviceDescription& device) { return device.name == name; };
     if (name == kShmDevice || std::ranges::any_of(present, is_it)) continue;
     DeviceReport absent;
     absent.device.name = name;
+    absent.named = true;
     absent.reason = "this host has no such device";
     reports.push_back(std::move(absent));
   }
   return reports;
+}
+
+std::string faults_of_named(const std::vector<DeviceReport>& reports) {
+  std::string faults, remedy;
+  for (const DeviceReport& report : reports) {
+    if (!report.named || report.usable) continue;
+    append(faults, "; ", report.device.name + ": " + report.reason);
+    const transport::verbs::DeviceDescription& device = report.device;
+    if (device.why_unusable.empty() && !device.active && !device.netdev.empty())
+      remedy = ". Try: ip link set " + device.netdev + " up";
+  }
+  if (faults.empty()) return {};
+  const std::string present = present_devices(reports);
+  return "FI_ERDMA_DEVICE names what can't be used: " + faults + ". " +
+         (present.empty() ? "It has no RDMA device at all (ibv_devices)"
+                          : "RDMA devices of this host: " + present) +
+         remedy;
 }
 
 SocketAddress preferred_address(const std::vector<SocketAddress>& addresses,

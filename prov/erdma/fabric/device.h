@@ -15,7 +15,9 @@ inline constexpr char kShmDevice[] = "shm";
 struct DeviceReport {
   transport::verbs::DeviceDescription device;
   bool usable = false;
+  bool named = false;  ///< by FI_ERDMA_DEVICE
   std::string reason;  ///< why it is not usable
+  std::string state;   ///< "ACTIVE", or what is wrong with it, named or not; empty: absent
 };
 
 /// Judges each of `present` (in order of name) by FI_ERDMA_DEVICE (`wanted`; empty = every ACTIVE
@@ -23,6 +25,10 @@ struct DeviceReport {
 std::vector<DeviceReport> survey_devices(
     const std::vector<transport::verbs::DeviceDescription>& present,
     const std::vector<std::string>& wanted);
+
+/// Which devices that FI_ERDMA_DEVICE names can't be used, why, and which there are; empty: all
+/// can.
+std::string faults_of_named(const std::vector<DeviceReport>& reports);
 
 /// The one among the addresses of a device by which an endpoint on it is known: of `family`
 /// (AF_UNSPEC: IPv4 if there is any), link-local ones after others, then

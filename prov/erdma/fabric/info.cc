@@ -1,14 +1,11 @@
 #include "fabric/info.h"
 
-#include <strings.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string>
-#include <string_view>
 
 #include <rdma/fi_errno.h>
 
@@ -18,27 +15,12 @@
 #include "fabric/info_address.h"
 #include "fabric/info_match.h"
 #include "fabric/info_offer.h"
+#include "fabric/info_refusal.h"
 #include "fabric/local_addresses.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
 namespace {
-
-bool is_provider_name(std::string_view token) noexcept {
-  constexpr size_t kLength = sizeof(kProviderName) - 1;
-  return token.size() == kLength && strncasecmp(token.data(), kProviderName, kLength) == 0;
-}
-
-/// Is the name one of the list, which does not begin with ^ (all but these)?
-bool lists_provider(std::string_view list) noexcept {
-  if (list.starts_with('^')) return false;
-  while (!list.empty()) {
-    const size_t end = list.find_first_of(",;");
-    if (is_provider_name(list.substr(0, end))) return true;
-    list.remove_prefix(end == list.npos ? list.size() : end + 1);
-  }
-  return false;
-}
 
 std::string reasons(const std::vector<DeviceReport>& reports) {
   if (reports.empty()) return "this host has no RDMA device";
@@ -69,27 +51,40 @@ std::vector<DeviceReport> survey(const Host& host) {
   return survey_devices(host.devices(), wanted);
 }
 
+/// Of a device, once per process: it is not the last to be asked for.
+void say_once(const std::string& text) {
+  static std::atomic_flag said;
+  if (!said.test_and_set()) ERDMA_NOTICE(device, CORE, "%s\n", text.c_str());
+}
+
+/// Whoever names a NIC wants that one: neither another device nor shared memory stands in for it,
+/// unless "shm" is among the names.
+int check_named(const Host& host, const std::vector<DeviceReport>& reports, bool nic) {
+  if (wants_shm(host.settings)) return 0;
+  const std::string faults = faults_of_named(reports);
+  if (faults.empty()) return 0;
+  say_once(nic ? faults
+               : faults + ". FI_ERDMA_DEVICE=shm is for jobs on this host alone, without a NIC");
+  return nic ? 0 : -FI_ENODATA;
+}
+
 /// May there be single-host operation? Says why each NIC is not used, unless the user knows.
 int permit_single_host(const Host& host, const fi_info* hints,
                        const std::vector<DeviceReport>& reports) {
   if (host.settings.shm == Switch::off) {
-    ERDMA_INFO(CORE, "no NIC to use (%s), and FI_ERDMA_SHM=off\n", reasons(reports).c_str());
+    ERDMA_REFUSE("no NIC to use (%s), and FI_ERDMA_SHM=off\n", reasons(reports).c_str());
     return -FI_ENODATA;
   }
   if (wants_shm(host.settings)) return 0;
   const char* prov_name = hints && hints->fabric_attr ? hints->fabric_attr->prov_name : nullptr;
-  // As libfabric itself reads it.  NOLINTNEXTLINE(concurrency-mt-unsafe)
-  if (!asked_by_name(std::getenv("FI_PROVIDER"), prov_name)) {
+  if (!asked_by_name(provider_filter(), prov_name)) {
     ERDMA_INFO(CORE, "no NIC to use (%s), and erdma was not asked for by name\n",
                reasons(reports).c_str());
     return -FI_ENODATA;
   }
-  static std::atomic_flag warned;
-  if (!warned.test_and_set())
-    ERDMA_WARN(CORE,
-               "no NIC to use (%s): processes of other hosts can't be reached. "
-               "FI_ERDMA_DEVICE=shm asks for this and silences the warning\n",
-               reasons(reports).c_str());
+  say_once("no NIC to use (" + reasons(reports) +
+           "): only processes of this host can be reached. FI_ERDMA_DEVICE=shm says that this is "
+           "meant");
   return 0;
 }
 
@@ -116,11 +111,11 @@ int answer_single_host(const InfoQuery& query, const Host& host, const InfoAddre
                        fi_info** result) {
   const char* domain = hinted_domain(query.hints);
   if (domain && strcmp(domain, kShmDomainName) != 0) {
-    ERDMA_INFO(CORE, "hints ask domain_attr->name %s, offered is %s\n", domain, kShmDomainName);
+    ERDMA_REFUSE("hints ask domain_attr->name %s, offered is %s\n", domain, kShmDomainName);
     return -FI_ENODATA;
   }
   if (query.hints && hints_have_key(*query.hints)) {
-    ERDMA_INFO(CORE, "hints ask auth_key: within a host the user decides who may connect\n");
+    ERDMA_REFUSE("hints ask auth_key: within a host the user decides who may connect\n");
     return -FI_ENODATA;
   }
   const util::SocketAddress source = source_on_host(host.local, asked);
@@ -161,9 +156,9 @@ int answer_nics(const InfoQuery& query, const Host& host, const InfoAddresses& a
     put(list, std::move(info), by_route.set() && source.same_host(by_route));
   }
   if (!list)
-    ERDMA_INFO(CORE, "no NIC has the domain name %s and the source address %s that were asked\n",
-               domain ? domain : "(any)",
-               asked.source.set() ? asked.source.host_string().c_str() : "(any)");
+    ERDMA_REFUSE("no NIC has the domain name %s and the source address %s that were asked\n",
+                 domain ? domain : "(any)",
+                 asked.source.set() ? asked.source.host_string().c_str() : "(any)");
   *result = list.release();
   return *result ? 0 : -FI_ENODATA;
 }
@@ -171,8 +166,9 @@ int answer_nics(const InfoQuery& query, const Host& host, const InfoAddresses& a
 }  // namespace
 
 int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
+  const Query asking(query.flags);
   if (query.flags & FI_PEER) {
-    ERDMA_INFO(CORE, "FI_PEER is set: this provider does not share its objects with others\n");
+    ERDMA_REFUSE("FI_PEER is set: this provider does not share its objects with others\n");
     return -FI_ENODATA;
   }
   if (query.hints)
@@ -181,6 +177,7 @@ int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
       return rc;
   const std::vector<DeviceReport> reports = survey(host);
   const bool nic = std::ranges::any_of(reports, &DeviceReport::usable);
+  if (int rc = check_named(host, reports, nic)) return rc;
   if (!nic)
     if (int rc = permit_single_host(host, query.hints, reports)) return rc;
   InfoAddresses asked;
@@ -188,10 +185,6 @@ int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
     return rc;
   return nic ? answer_nics(query, host, asked, reports, result)
              : answer_single_host(query, host, asked, result);
-}
-
-bool asked_by_name(const char* filter, const char* prov_name) noexcept {
-  return (filter && lists_provider(filter)) || (prov_name && lists_provider(prov_name));
 }
 
 int getinfo(uint32_t version, const char* node, const char* service, uint64_t flags,

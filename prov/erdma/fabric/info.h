@@ -41,8 +41,4 @@ int getinfo(uint32_t version, const char* node, const char* service, uint64_t fl
 /// after one log line.
 int check_info(uint32_t version, const fi_info& info);
 
-/// Was the provider asked for by name? `filter` is FI_PROVIDER (names separated by commas and
-/// semicolons, a leading ^ excludes), `prov_name` that of the hints; either may be null.
-bool asked_by_name(const char* filter, const char* prov_name) noexcept;
-
 }  // namespace erdma::fabric

@@ -8,8 +8,8 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/device.h"
+#include "fabric/info_refusal.h"
 #include "util/fd.h"
-#include "util/log.h"
 #include "util/result.h"
 
 namespace erdma::fabric {
@@ -55,8 +55,8 @@ Result<SocketAddress> resolve(const char* node, const char* service, uint64_t fl
   if (flags & FI_NUMERICHOST) wanted.ai_flags |= AI_NUMERICHOST;
   addrinfo* list = nullptr;
   if (const int rc = getaddrinfo(node, service, &wanted, &list); rc != 0) {
-    ERDMA_INFO(CORE, "cannot resolve node %s service %s: %s\n", node ? node : "(none)",
-               service ? service : "(none)", gai_strerror(rc));
+    ERDMA_REFUSE("cannot resolve node %s service %s: %s\n", node ? node : "(none)",
+                 service ? service : "(none)", gai_strerror(rc));
     return -FI_ENODATA;
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
@@ -74,8 +74,7 @@ Result<SocketAddress> hinted(const char* attribute, const void* address, size_t 
                              sa_family_t family) {
   const SocketAddress result = SocketAddress::from_sockaddr(address, length);
   if (result.set() && (family == AF_UNSPEC || family == result.family())) return result;
-  ERDMA_INFO(CORE, "hints->%s (%zu bytes) is not an address of the family in use\n", attribute,
-             length);
+  ERDMA_REFUSE("hints->%s (%zu bytes) is not an address of the family in use\n", attribute, length);
   return -FI_ENODATA;
 }
 
@@ -100,7 +99,7 @@ Result<SocketAddress> find_source(const char* node, const char* service, uint64_
 int resolve_addresses(const char* node, const char* service, uint64_t flags, const fi_info* hints,
                       InfoAddresses& result) {
   if ((flags & FI_SOURCE) && !node && !service) {
-    ERDMA_INFO(CORE, "FI_SOURCE is set, but neither node nor service is\n");
+    ERDMA_REFUSE("FI_SOURCE is set, but neither node nor service is\n");
     return -FI_EINVAL;
   }
   sa_family_t family = hints ? family_of(hints->addr_format) : sa_family_t{AF_UNSPEC};
@@ -123,7 +122,7 @@ SocketAddress source_on_host(const LocalAddresses& local, const InfoAddresses& a
     return own;
   }
   if (local.contains(asked.source)) return asked.source;
-  ERDMA_INFO(CORE, "source address %s is none of this host\n", asked.source.host_string().c_str());
+  ERDMA_REFUSE("source address %s is none of this host\n", asked.source.host_string().c_str());
   return {};
 }
 

@@ -6,7 +6,7 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/info_offer.h"
-#include "util/log.h"
+#include "fabric/info_refusal.h"
 
 namespace erdma::fabric {
 namespace {
@@ -15,7 +15,7 @@ constexpr uint32_t kMrModeBits = FI_VERSION(1, 5);  ///< API since which mr_mode
 constexpr uint32_t kSockaddrIp = 17;                ///< FI_SOCKADDR_IP of 2.x headers
 
 int refuse(const char* attribute, const std::string& asked, const std::string& offered) {
-  ERDMA_INFO(CORE, "hints ask %s %s, offered is %s\n", attribute, asked.c_str(), offered.c_str());
+  ERDMA_REFUSE("hints ask %s %s, offered is %s\n", attribute, asked.c_str(), offered.c_str());
   return -FI_ENODATA;
 }
 
