@@ -85,9 +85,15 @@ void report(CmaPeer& peer, CmaVerdict& verdict, const char* call, Counters& coun
   if (verdict.permission != Permission::denied || verdict.reported) return;
   verdict.reported = true;
   ++counters.cma_refusals;
-  ERDMA_WARN(EP_DATA, "%s\n", diagnosis(peer, call, verdict).c_str());
+  if (util::log_takes(FI_LOG_WARN, FI_LOG_EP_DATA)) {
+    ERDMA_WARN(EP_DATA, "%s\n", diagnosis(peer, call, verdict).c_str());
+  } else if (util::may_tell(util::Cause::cma)) {
+    const std::string line = summary(peer, call, verdict);
+    if (!line.empty()) util::tell(util::Cause::cma, "%s", line.c_str());
+  }
 } catch (const std::bad_alloc&) {
-  ERDMA_WARN(EP_DATA, "%s on process %d: %d\n", call, int(peer.pid), verdict.error);
+  ERDMA_NOTICE(cma, EP_DATA, "CMA is refused: %s on process %d: %d\n", call, int(peer.pid),
+               verdict.error);
 }
 
 }  // namespace

@@ -110,10 +110,14 @@ int admit(CmaCalls& calls, PtracerPolicy policy, pid_t requester) noexcept;
 /// ptrace_scope, what an administrator can do, "continuing by copy".
 std::string diagnosis(const CmaPeer& peer, const char* call, const CmaVerdict& verdict);
 
+/// One line for users, who need not know of peers: who refuses, what it costs, what can be done.
+/// Empty if it says nothing of the host, as when the peer is ending.
+std::string summary(const CmaPeer& peer, const char* call, const CmaVerdict& verdict);
+
 enum class CmaCall : uint8_t { read, write };
 
-/// Warns once about each call that the last probe() found refused. Call it when no other probe will
-/// follow. Silent about what the user switched off.
+/// Warns once about each call that the last probe() found refused; on standard error once per
+/// process. Call it when no other probe will follow. Silent about what the user switched off.
 void report_refusals(CmaPeer& peer, Counters& counters) noexcept;
 
 /// Gives up `call` on this peer for good, because it failed with `error` (positive errno) although

@@ -49,6 +49,40 @@ RefusalCause likely_cause(const CmaPeer& peer, const CmaVerdict& verdict,
   }
 }
 
+bool lasting(RefusalCause cause, const CmaVerdict& verdict) noexcept {
+  return cause != RefusalCause::memory && verdict.error != ESRCH;
+}
+
+const char* reason(RefusalCause cause) noexcept {
+  switch (cause) {
+    case RefusalCause::scope_admin_only:
+      return "by Yama (ptrace_scope 2)";
+    case RefusalCause::scope_nobody:
+      return "by Yama (ptrace_scope 3)";
+    case RefusalCause::scope_ancestor_only:
+      return "by Yama (ptrace_scope 1)";
+    case RefusalCause::invisible_pid:
+      return "as the peer is in a pid namespace that can't be seen from here";
+    case RefusalCause::wrong_process:
+      return "as the peer is in another pid namespace";
+    case RefusalCause::other_user:
+      return "as the peer has another uid or gid";
+    case RefusalCause::other_user_namespace:
+      return "as the peer is in another user namespace";
+    case RefusalCause::not_dumpable:
+      return "as the peer is not dumpable";
+    case RefusalCause::seccomp:
+      return "by a seccomp filter, as containers have";
+    case RefusalCause::no_such_call:
+      return "as it lacks the call";
+    case RefusalCause::memory:
+      return "for this memory";
+    case RefusalCause::capabilities:
+      return "as the peer has other capabilities, or by an LSM";
+  }
+  return "for an unknown reason";
+}
+
 const char* remedy(RefusalCause cause) noexcept {
   switch (cause) {
     case RefusalCause::scope_admin_only:
@@ -104,6 +138,22 @@ std::string diagnosis(const CmaPeer& peer, const char* call, const CmaVerdict& v
                 there.gid, sameness(self.user_namespace, there.user_namespace),
                 sameness(self.pid_namespace, there.pid_namespace), there.dumpable, self.seccomp,
                 there.seccomp, self.ptrace_scope, remedy(likely_cause(peer, verdict, self)));
+  return line;
+}
+
+std::string summary(const CmaPeer& peer, const char* call, const CmaVerdict& verdict) {
+  const RefusalCause cause = likely_cause(peer, verdict, own_cma_identity());
+  if (!lasting(cause, verdict)) return {};
+  char error[48] = "";
+  if (verdict.error != 0) {
+    char text[40];
+    std::snprintf(error, sizeof error, ", %s", ::strerror_r(verdict.error, text, sizeof text));
+  }
+  char line[600];
+  std::snprintf(line, sizeof line,
+                "CMA is refused %s (%s%s): large messages within this host are copied twice, which "
+                "is slower. Remedy: %s",
+                reason(cause), call, error, remedy(cause));
   return line;
 }
 

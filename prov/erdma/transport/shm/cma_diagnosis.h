@@ -25,6 +25,12 @@ enum class RefusalCause : uint8_t {
 RefusalCause likely_cause(const CmaPeer& peer, const CmaVerdict& verdict,
                           const CmaIdentity& self) noexcept;
 
+/// Does the refusal say something of the host or the job, other than that the peer is ending?
+bool lasting(RefusalCause cause, const CmaVerdict& verdict) noexcept;
+
+/// Who refuses: "by ..." or "as ..."; static text.
+const char* reason(RefusalCause cause) noexcept;
+
 /// What an administrator can do about it; static text.
 const char* remedy(RefusalCause cause) noexcept;
 
