@@ -9,6 +9,7 @@
 namespace erdma::util {
 
 /// Names one acquisition of a pool slot; a stale handle finds nothing. Small enough for the wire.
+/// No acquisition has generation 0: wherever a handle or a token made of it travels, 0 means none.
 struct PoolHandle {
   uint32_t index = UINT32_MAX;
   uint16_t generation = 0;
@@ -49,7 +50,7 @@ class Pool {
     Slot& freed = slot_of(object);
     object.~T();
     freed.live = false;
-    ++freed.generation;
+    if (++freed.generation == 0) freed.generation = 1;
     freed.next_free = x_free;
     x_free = &freed;
     --x_in_use;

@@ -1,0 +1,87 @@
+#include "util/pool.h"
+
+#include <set>
+
+#include "libcheck.h"
+
+/// Names of what comes and goes: a stale one finds nothing, and none is the one that means "none".
+namespace erdma::util {
+namespace {
+
+struct Thing {
+  int number = 0;
+};
+
+START_TEST(a_handle_finds_its_object_until_the_release_and_nothing_afterwards) {
+  Pool<Thing, 4> pool;
+  Thing& first = *pool.acquire(Thing{1});
+  const PoolHandle old = pool.handle(first);
+  ck_assert_ptr_eq(pool.find(old), &first);
+  pool.release(first);
+  ck_assert_ptr_null(pool.find(old));
+  Thing& second = *pool.acquire(Thing{2});  // last in, first out: the same slot
+  ck_assert_ptr_eq(&second, &first);
+  ck_assert_ptr_null(pool.find(old));
+  ck_assert_ptr_eq(pool.find(pool.handle(second)), &second);
+}
+END_TEST
+
+START_TEST(a_handle_that_names_no_slot_finds_nothing) {
+  Pool<Thing, 4> pool;
+  ck_assert_ptr_null(pool.find({}));
+  Thing& thing = *pool.acquire();
+  const PoolHandle handle = pool.handle(thing);
+  ck_assert_ptr_null(pool.find({4, handle.generation}));
+  ck_assert_ptr_null(pool.find({UINT32_MAX, handle.generation}));
+  ck_assert_ptr_null(pool.find({handle.index + 1, handle.generation}));  // never acquired
+}
+END_TEST
+
+START_TEST(no_generation_of_a_slot_is_zero) {
+  Pool<Thing, 4> pool;
+  std::set<uint16_t> seen;
+  for (uint32_t i = 0; i < 65535; ++i) {
+    Thing& thing = *pool.acquire();
+    const PoolHandle handle = pool.handle(thing);
+    ck_assert_uint_ne(handle.generation, 0);
+    seen.insert(handle.generation);
+    pool.release(thing);
+  }
+  ck_assert_uint_eq(seen.size(), 65535);  // every other one is used
+  Thing& again = *pool.acquire();
+  ck_assert_uint_eq(pool.handle(again).generation, 1);
+}
+END_TEST
+
+START_TEST(no_more_objects_than_the_limit_are_given_out) {
+  Pool<Thing, 4> pool(5);
+  Thing* last = nullptr;
+  for (int i = 0; i < 5; ++i) ck_assert_ptr_nonnull(last = pool.acquire());
+  ck_assert_ptr_null(pool.acquire());
+  ck_assert_uint_eq(pool.in_use(), 5);
+  pool.release(*last);
+  ck_assert_ptr_eq(pool.acquire(), last);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("pool");
+  TCase* tc = tcase_create("pool");
+  tcase_add_test(tc, a_handle_finds_its_object_until_the_release_and_nothing_afterwards);
+  tcase_add_test(tc, a_handle_that_names_no_slot_finds_nothing);
+  tcase_add_test(tc, no_generation_of_a_slot_is_zero);
+  tcase_add_test(tc, no_more_objects_than_the_limit_are_given_out);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::util
+
+int main() {
+  SRunner* runner = srunner_create(erdma::util::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
