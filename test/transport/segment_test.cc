@@ -1,11 +1,15 @@
 #include "transport/shm/segment.h"
 
 #include <fcntl.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include <check.h>
@@ -19,6 +23,14 @@ using erdma::transport::shm::Segment;
 using erdma::util::Fd;
 
 constexpr size_t kBytes = 64 * 1024;
+
+/// What this program finds instead of the kernel, see madvise(), fallocate() and getpagesize()
+/// below.
+struct FakeKernel {
+  size_t page = 0;             ///< larger than the real one; 0 = the real one
+  const void* base = nullptr;  ///< of the mapping: as if it began with a page of that size
+  int no_memory = 0;           ///< errno of whatever would bring memory; 0 = there is enough
+} g_kernel;
 
 START_TEST(a_created_segment_is_zeroed_and_shared_through_its_descriptor) {
   auto made = Segment::create("test", kBytes, kBytes);
@@ -86,6 +98,53 @@ START_TEST(more_of_a_segment_is_backed_later) {
 }
 END_TEST
 
+/// Of kernels with larger pages, as they are usual on aarch64: there the second 4 KiB of a segment
+/// begin in the middle of a page, which madvise() refuses.
+START_TEST(more_of_a_segment_is_backed_later_whatever_the_size_of_a_page) {
+  for (const size_t page : {size_t{4096}, size_t{16} * 1024, size_t{64} * 1024}) {
+    constexpr size_t kLong = 4096 + 16 * 32 * 1024;
+    auto made = Segment::create("test", kLong, 4096);
+    ck_assert(bool(made));
+    made->close_fd_unless_needed();
+    ck_assert_int_eq(made->fd(), -1);
+    g_kernel = {page, made->data(), 0};
+    const int rc = made->back(4096, kLong - 4096);
+    g_kernel = {};
+    ck_assert_int_eq(rc, 0);
+    unsigned char present[kLong / 4096];
+    ck_assert_int_eq(mincore(made->data(), kLong, present), 0);
+    for (unsigned char each : present) ck_assert(each & 1);
+  }
+}
+END_TEST
+
+START_TEST(memory_that_cannot_be_had_is_an_error) {
+  g_kernel.no_memory = ENOSPC;
+  ck_assert_int_eq(Segment::create("test", kBytes, kBytes).error(), -FI_ENOMEM);
+  g_kernel.no_memory = 0;
+  auto with_fd = Segment::create("test", kBytes, 4096);
+  auto without = Segment::create("test", kBytes, 4096);
+  ck_assert(bool(with_fd) && bool(without));
+  without->close_fd_unless_needed();
+  ck_assert_int_eq(without->fd(), -1);
+  g_kernel.no_memory = ENOMEM;
+  ck_assert_int_eq(with_fd->back(4096, kBytes - 4096), -FI_ENOMEM);
+  ck_assert_int_eq(without->back(4096, kBytes - 4096), -FI_ENOMEM);
+  g_kernel.no_memory = 0;
+  ck_assert_int_eq(with_fd->back(4096, kBytes - 4096), 0);
+  ck_assert_int_eq(without->back(4096, kBytes - 4096), 0);
+}
+END_TEST
+
+START_TEST(a_descriptor_stays_open_where_the_kernel_cannot_do_without) {
+  auto made = Segment::create("test", kBytes, 4096);
+  g_kernel.no_memory = EINVAL;  // as kernels before 5.14 answer to MADV_POPULATE_WRITE
+  made->close_fd_unless_needed();
+  g_kernel.no_memory = 0;
+  ck_assert_int_ge(made->fd(), 0);
+}
+END_TEST
+
 START_TEST(a_forked_child_neither_has_nor_unmaps_the_memory) {
   erdma::util::register_fork_handler();
   auto made = Segment::create("test", kBytes, kBytes);
@@ -118,12 +177,36 @@ Suite* suite() {
   tcase_add_test(tc, adopt_refuses_what_is_no_memory);
   tcase_add_test(tc, create_says_which_limit_is_reached);
   tcase_add_test(tc, more_of_a_segment_is_backed_later);
+  tcase_add_test(tc, more_of_a_segment_is_backed_later_whatever_the_size_of_a_page);
+  tcase_add_test(tc, memory_that_cannot_be_had_is_an_error);
+  tcase_add_test(tc, a_descriptor_stays_open_where_the_kernel_cannot_do_without);
   tcase_add_test(tc, a_forked_child_neither_has_nor_unmaps_the_memory);
   suite_add_tcase(suite, tc);
   return suite;
 }
 
 }  // namespace
+
+extern "C" int madvise(void* address, size_t bytes, int advice) noexcept {
+  constexpr int kPopulateWrite = 23;
+  const auto offset = uintptr_t(address) - uintptr_t(g_kernel.base);
+  int error = 0;
+  if (advice == kPopulateWrite) error = g_kernel.no_memory;
+  if (g_kernel.page && offset % g_kernel.page) error = EINVAL;
+  if (!error) return int(syscall(SYS_madvise, address, bytes, advice));
+  errno = error;
+  return -1;
+}
+
+extern "C" int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  if (!g_kernel.no_memory) return int(syscall(SYS_fallocate, fd, mode, offset, bytes));
+  errno = g_kernel.no_memory;
+  return -1;
+}
+
+extern "C" int getpagesize() noexcept {
+  return int(g_kernel.page ? g_kernel.page : getauxval(AT_PAGESZ));
+}
 
 int main() {
   SRunner* runner = srunner_create(suite());

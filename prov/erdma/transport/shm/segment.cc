@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -30,6 +32,14 @@ int reserve(int fd, size_t offset, size_t bytes) noexcept {
     rc = fallocate(fd, 0, off_t(offset), off_t(bytes)) ? errno : 0;
   } while (rc == EINTR);
   return rc;
+}
+
+/// The same by the mapping alone. The kernel wants an address that begins a page, of which the size
+/// differs between machines; to back the start of the first page again costs nothing.
+int populate(void* base, size_t offset, size_t bytes) noexcept {
+  const size_t before = offset & (size_t(getpagesize()) - 1);
+  std::byte* const from = static_cast<std::byte*>(base) + offset - before;
+  return madvise(from, before + bytes, MADV_POPULATE_WRITE) ? errno : 0;
 }
 
 }  // namespace
@@ -104,11 +114,7 @@ util::Result<Segment> Segment::adopt(util::Fd fd, size_t bytes) {
 
 int Segment::back(size_t offset, size_t bytes) noexcept {
   if (!bytes) return 0;
-  int error = 0;
-  if (x_fd)
-    error = reserve(x_fd.get(), offset, bytes);
-  else if (madvise(static_cast<char*>(x_base) + offset, bytes, MADV_POPULATE_WRITE))
-    error = errno;
+  const int error = x_fd ? reserve(x_fd.get(), offset, bytes) : populate(x_base, offset, bytes);
   if (!error) return 0;
   ERDMA_WARN(EP_CTRL, "no memory for %zu bytes to share with peers: %s\n", bytes,
              util::ErrorText(error).c_str());
@@ -116,7 +122,7 @@ int Segment::back(size_t offset, size_t bytes) noexcept {
 }
 
 void Segment::close_fd_unless_needed() noexcept {
-  if (!madvise(x_base, 1, MADV_POPULATE_WRITE)) x_fd.reset();
+  if (!populate(x_base, 0, 1)) x_fd.reset();
 }
 
 }  // namespace erdma::transport::shm
