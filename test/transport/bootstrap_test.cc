@@ -164,7 +164,7 @@ START_TEST(a_hello_with_a_wrong_field_is_turned_away) {
   expect_refused(side, [](Greeting& g) { ++g.boot; });
   expect_refused(side, [](Greeting& g) { g.name_bytes = 3; });
   expect_refused(side, [](Greeting& g) { g.name_bytes = 0xFFFFFFFF, g.name[0] = std::byte(99); });
-  expect_refused(side, [](Greeting&) {});  // no eventfd came with it
+  expect_refused(side, [](Greeting& g) { ++g.doorbell.name; });
   expect_alive(side);
 }
 END_TEST

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <utility>
 
+#include "transport/shm/doorbell.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/unix_socket.h"
 #include "transport/shm/wire.h"
@@ -17,7 +17,8 @@ namespace erdma::test {
 
 /// Listens and greets as an honest peer would, then owns the ring it was given.
 struct Impostor {
-  util::Fd listener, socket, wake;
+  util::Fd listener, socket;
+  transport::shm::Doorbell doorbell;
   transport::shm::ColdChunk* chunk = nullptr;
   uint32_t ring = 0;
   uint64_t nonce = 0;  ///< 0 = one of its own
@@ -36,9 +37,9 @@ struct Impostor {
     const auto name = address_of("127.0.0.1", port);
     hello.greeting.name_bytes = uint32_t(name.size());
     std::memcpy(hello.greeting.name, name.data(), name.size());
-    wake.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    const int fd = wake.get();
-    if (transport::shm::send_message(socket.get(), &hello, sizeof(hello), &fd, 1)) return false;
+    if (auto bell = transport::shm::Doorbell::open()) doorbell = std::move(*bell);
+    hello.greeting.doorbell = doorbell.address();
+    if (transport::shm::send_message(socket.get(), &hello, sizeof(hello))) return false;
     pollfd readable{socket.get(), POLLIN, 0};
     if (poll(&readable, 1, 10'000) != 1) return false;
     transport::shm::Welcome welcome;

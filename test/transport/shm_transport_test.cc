@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -390,6 +389,38 @@ START_TEST(no_wake_up_is_lost_between_sleeper_and_sender) {
 }
 END_TEST
 
+/// `side` has nothing to do, and says so to its senders.
+void fall_asleep(Side& side) {
+  while (!side.transport->arm()) side.poll();
+}
+
+/// What a peer of the same user can do to its own end of what wakes it.
+START_TEST(a_peer_that_reads_no_wake_ups_neither_blocks_its_sender_nor_takes_them_from_others) {
+  Pair pair;
+  Side third;
+  ck_assert(open_side(pair.a) && open_side(pair.b) && open_side(third));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+  Link& to_third = **pair.a.transport->link_to(third.name);
+  while (to_third.send(numbered(0), nullptr, 0, 0, SendHint::none)) pair.a.poll(), third.poll();
+  while (third.sink->packets.empty()) third.poll();
+  fall_asleep(pair.b);
+  // An eventfd would now be full as well: blocking whoever writes to it.
+  const int fd = pair.b.transport->wait_fd();
+  const uint64_t full = UINT64_MAX - 1;
+  (void)!::write(fd, &full, sizeof(full));
+  ck_assert_int_eq(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK), 0);
+  for (uint64_t i = 1; i < 3'000; ++i) {
+    ck_assert_int_eq(pair.send(pair.a_to_b(), i, nullptr, 0), 0);
+    fall_asleep(pair.b);
+  }
+  fall_asleep(third);
+  ck_assert_int_eq(to_third.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
+  pollfd woken{third.transport->wait_fd(), POLLIN, 0};
+  ck_assert_int_eq(poll(&woken, 1, 20'000), 1);
+  ck_assert(pair.a.sink->downs.empty());
+}
+END_TEST
+
 START_TEST(a_forked_child_destroys_its_copy_without_harm) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
@@ -466,7 +497,7 @@ START_TEST(a_peer_costs_four_descriptors) {
       while (receiver.sink->packets.size() == packets) peers[i].poll(), pair.a.poll();
     }
   }
-  // Of both sides, and each new endpoint's own: listener, epoll, two eventfds, memfd.
+  // Of both sides, and each new endpoint's own: listener, epoll, doorbell, eventfd, memfd.
   ck_assert_uint_le(count_files("/proc/self/fd") - before, (2 * 4 + 5) * 9);
 }
 END_TEST
@@ -487,6 +518,8 @@ Suite* suite() {
   tcase_add_test(tc, many_cold_peers_are_served_across_chunks);
   tcase_add_test(tc, no_wake_up_is_lost_between_two_sleepers);
   tcase_add_test(tc, no_wake_up_is_lost_between_sleeper_and_sender);
+  tcase_add_test(
+      tc, a_peer_that_reads_no_wake_ups_neither_blocks_its_sender_nor_takes_them_from_others);
   tcase_add_test(tc, a_forked_child_destroys_its_copy_without_harm);
   tcase_add_test(tc, a_child_that_holds_the_sockets_does_not_hide_a_death);
   tcase_add_test(tc, an_endpoint_that_closes_leaves_no_descriptor);

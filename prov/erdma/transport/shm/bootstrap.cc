@@ -14,6 +14,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "transport/shm/wake.h"
 #include "util/error_text.h"
 #include "util/log.h"
 

@@ -34,7 +34,7 @@ struct BootstrapConfig {
   ColdRings* rings;
   CmaCalls* calls;
   const util::Clock* clock;
-  int wake_fd;     ///< sent to peers
+  DoorbellAddress doorbell;
   bool expedited;  ///< this process registered for barriers
 };
 
@@ -98,17 +98,17 @@ class Bootstrap {
   void retry_or_fail(const ConnectionPtr& connection, int status, bool patient);
   void fail(const ConnectionPtr& connection, int status);
   void on_hello(const ConnectionPtr& connection);
-  void accept_hello(const ConnectionPtr& connection, const Greeting& greeting, util::Fd wake);
+  void accept_hello(const ConnectionPtr& connection, const Greeting& greeting);
   void refuse(const ConnectionPtr& connection, const char* why);
   void turn_away(const ConnectionPtr& connection);
   int check_name(const ConnectionPtr& connection, const util::SocketAddress& name, uint64_t nonce,
                  util::Fd& back) const;
   void on_welcome(const ConnectionPtr& connection);
   void accept_welcome(const ConnectionPtr& connection, const Welcome& welcome, Received& received);
-  bool meet(const ConnectionPtr& connection, const Greeting& greeting, util::Fd wake,
-            const char** why);
-  std::shared_ptr<PeerProcess> know_process(int socket, pid_t pid, const Greeting& greeting,
-                                            util::Fd wake, const char** why);
+  int meet(const ConnectionPtr& connection, const Greeting& greeting, const char** why);
+  util::Result<std::shared_ptr<PeerProcess>> know_process(int socket, pid_t pid,
+                                                          const Greeting& greeting,
+                                                          const char** why);
   std::shared_ptr<PeerProcess> find_process(uint64_t nonce) const noexcept;
   void hear_out(PeerProcess& process);
   static void settle(Mail& mail) noexcept;

@@ -7,6 +7,7 @@
 
 #include "transport/shm/cma.h"
 #include "transport/shm/cold_rings.h"
+#include "transport/shm/doorbell.h"
 #include "util/fd.h"
 #include "util/socket_address.h"
 
@@ -16,13 +17,13 @@ class ShmLink;
 struct Connection;
 
 /// A remote endpoint, alive when it greeted. Both channels between two endpoints share it, so each
-/// peer costs one pidfd and one eventfd. Members above the line never change.
+/// peer costs one pidfd and one socket to wake it. Members above the line never change.
 struct PeerProcess {
   util::SocketAddress name;  ///< as it calls itself
   uint64_t nonce = 0;
   uint64_t id = 0;
   bool expedited = false;  ///< a barrier_on_all(registered) reaches it
-  util::Fd wake;           ///< its eventfd
+  Ringer ringer;           ///< wakes it
   std::shared_ptr<PeerLife> life;
   // Background thread only:
   CmaPeer cma;  ///< with the same life

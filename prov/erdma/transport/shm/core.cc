@@ -1,7 +1,5 @@
 #include "transport/shm/core.h"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -17,8 +15,7 @@
 namespace erdma::transport::shm {
 
 Core::Core(const Options& options, CmaCalls* calls, const util::Clock* clock) noexcept
-    : x_wake_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      x_mailbox(x_wake_fd.get()),
+    : x_mailbox(x_doorbell),
       x_options(options),
       x_calls(calls ? calls : &x_own_calls),
       x_clock(clock ? clock : &x_own_clock),
@@ -38,14 +35,16 @@ util::Result<std::unique_ptr<Core>> Core::open(const Options& options,
                                                const util::Clock* clock) {
   util::register_fork_handler();
   auto core = std::make_unique<Core>(options, calls, clock);
-  if (!core->x_wake_fd) {
-    const int error = errno;
-    ERDMA_WARN(EP_CTRL, "eventfd: %s\n", util::ErrorText(error).c_str());
-    return -error;
+  auto doorbell = Doorbell::open();
+  if (!doorbell) {
+    ERDMA_WARN(EP_CTRL, "cannot make a socket to be woken by: %s\n",
+               util::ErrorText(-doorbell.error()).c_str());
+    return doorbell.error();
   }
+  core->x_doorbell = std::move(*doorbell);
   const BootstrapConfig config{
-      core->x_options, name,          &core->x_mailbox,      &core->x_cold_rings,
-      core->x_calls,   core->x_clock, core->x_wake_fd.get(), core->x_barriers.expedited};
+      core->x_options, name,          &core->x_mailbox,           &core->x_cold_rings,
+      core->x_calls,   core->x_clock, core->x_doorbell.address(), core->x_barriers.expedited};
   auto bootstrap = Bootstrap::start(config);
   if (!bootstrap) return bootstrap.error();
   core->x_bootstrap = std::move(*bootstrap);
@@ -196,7 +195,7 @@ bool Core::anything_to_do() noexcept {
 void Core::disarm() noexcept {
   x_mailbox.disarm();
   for (ChunkRings& rings : x_chunks) rings.chunk->wake.armed.store(0, std::memory_order_relaxed);
-  drain_eventfd(x_wake_fd.get());
+  x_doorbell.drain();
 }
 
 void Core::shutdown() noexcept {
@@ -218,7 +217,7 @@ void Core::abandon() noexcept {
     if (link->out_up()) link->out()->connection->socket.reset();
     if (link->in()) link->in()->connection()->socket.reset();
   }
-  x_wake_fd.reset();
+  x_doorbell.reset();
   if (x_bootstrap) x_bootstrap->abandon();
 }
 

@@ -9,6 +9,7 @@
 
 #include "transport/shm/bootstrap.h"
 #include "transport/shm/cold_rings.h"
+#include "transport/shm/doorbell.h"
 #include "transport/shm/link.h"
 #include "transport/shm/mailbox.h"
 #include "transport/shm/options.h"
@@ -38,7 +39,7 @@ class Core {
     return moved;
   }
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept;
-  int wait_fd() const noexcept { return x_wake_fd.get(); }
+  int wait_fd() const noexcept { return x_doorbell.fd(); }
   bool arm() noexcept;
   void disarm() noexcept;
   void shutdown() noexcept;
@@ -123,7 +124,7 @@ class Core {
   bool x_sleep_announced = false;
   bool x_armed = false;
   uint64_t x_entries = 0;
-  util::Fd x_wake_fd;
+  Doorbell x_doorbell;
   Mailbox x_mailbox;
 
   Options x_options;

@@ -56,6 +56,7 @@ Greeting Bootstrap::greeting() const noexcept {
   greeting.expedited = x_config.expedited;
   greeting.nonce = x_nonce;
   greeting.boot = x_boot;
+  greeting.doorbell = x_config.doorbell;
   greeting.identity = x_identity;
   return greeting;
 }
@@ -120,7 +121,7 @@ void Bootstrap::try_connect(const ConnectionPtr& connection) {
   }
   connection->socket = std::move(*socket);
   const Hello hello{greeting()};
-  if (send_message(connection->socket.get(), &hello, sizeof(hello), &x_config.wake_fd, 1))
+  if (send_message(connection->socket.get(), &hello, sizeof(hello)))
     return retry_or_fail(connection, -FI_ECONNREFUSED, true);
   connection->state = ConnectionState::awaiting_welcome;
   connection->deadline = x_config.clock->now() + kHandshakeTimeout;
@@ -170,15 +171,13 @@ void Bootstrap::on_hello(const ConnectionPtr& connection) {
     ERDMA_INFO(EP_CTRL, "a connection closed without a word\n");
     return drop(connection);
   }
-  if (received.fds_lost) return refuse(connection, "too many open files here; raise RLIMIT_NOFILE");
   if (received.truncated || received.bytes != sizeof(hello))
     return refuse(connection, "its greeting is malformed");
   if (const char* fault = fault_of(hello.greeting, x_boot)) return refuse(connection, fault);
-  accept_hello(connection, hello.greeting, std::move(received.fds[0]));
+  accept_hello(connection, hello.greeting);
 }
 
-void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& theirs,
-                             util::Fd wake) {
+void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& theirs) {
   const char* why = nullptr;
   util::Fd back;
   if (crowded(name_of(theirs)))
@@ -189,7 +188,7 @@ void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& th
     return turn_away(connection);
   }
   if (owned) return refuse(connection, "the name it gives belongs to another process");
-  if (!meet(connection, theirs, std::move(wake), &why)) return refuse(connection, why);
+  if (meet(connection, theirs, &why)) return refuse(connection, why);
   auto place = x_config.rings->acquire();
   if (!place) return refuse(connection, "no memory for its ring");
   connection->place = *place;
@@ -202,8 +201,7 @@ void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& th
   Welcome welcome;
   welcome.greeting = greeting();
   welcome.ring = place->index;
-  const int fds[] = {place->fd, x_config.wake_fd};
-  if (send_message(connection->socket.get(), &welcome, sizeof(welcome), fds, 2))
+  if (send_message(connection->socket.get(), &welcome, sizeof(welcome), &place->fd, 1))
     return lose(connection, -FI_ECONNRESET);
   ask_admission(connection);
   connect_back(connection->process->name, std::move(back));
@@ -234,13 +232,13 @@ void Bootstrap::on_welcome(const ConnectionPtr& connection) {
 void Bootstrap::accept_welcome(const ConnectionPtr& connection, const Welcome& welcome,
                                Received& received) {
   const char* why = nullptr;
-  const bool met = meet(connection, welcome.greeting, std::move(received.fds[1]), &why);
+  const int status = meet(connection, welcome.greeting, &why);
   auto chunk = Segment::adopt(std::move(received.fds[0]), kColdChunkBytes);
-  if (!met || !chunk || welcome.ring >= kColdRings) {
+  if (status || !chunk || welcome.ring >= kColdRings) {
     ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n",
                connection->request.address.to_string().c_str(),
                why ? why : "its shared memory is not as promised");
-    return fail(connection, -FI_ECONNREFUSED);
+    return fail(connection, status == -FI_EMFILE ? status : -FI_ECONNREFUSED);
   }
   chunk->close_fd();
   go_up(connection);
@@ -278,41 +276,50 @@ int Bootstrap::check_name(const ConnectionPtr& connection, const util::SocketAdd
   return peer_credentials(listener).pid == greets ? 0 : -FI_EACCES;
 }
 
-bool Bootstrap::meet(const ConnectionPtr& connection, const Greeting& theirs, util::Fd wake,
-                     const char** why) {
+/// 0, or why not, also in words.
+int Bootstrap::meet(const ConnectionPtr& connection, const Greeting& theirs, const char** why) {
   const int socket = connection->socket.get();
   const pid_t pid = x_config.calls->pid_of(socket, name_of(theirs));
   std::shared_ptr<PeerProcess> process = find_process(theirs.nonce);
   if (process && (process->cma.pid != pid || !(process->name == name_of(theirs)))) {
     *why = "it claims to be another process";
-    return false;
+    return -FI_EACCES;
   }
   if (process) hear_out(*process);
-  if (process && !process->connections.empty())
+  if (process && !process->connections.empty()) {
     process->life->resume();
-  else
-    process = know_process(socket, pid, theirs, std::move(wake), why);
-  if (!process) return false;
+  } else {
+    auto known = know_process(socket, pid, theirs, why);
+    if (!known) return known.error();
+    process = std::move(*known);
+  }
   process->connections.push_back(connection.get());
   connection->process = std::move(process);
-  return true;
+  return 0;
 }
 
-/// Null: it can't be had, and why.
-std::shared_ptr<PeerProcess> Bootstrap::know_process(int socket, pid_t pid, const Greeting& theirs,
-                                                     util::Fd wake, const char** why) {
-  *why = "it sent no eventfd";
-  if (!wake || !is_wake_fd(wake.get())) return nullptr;
+/// Or why it can't be had, also in words.
+util::Result<std::shared_ptr<PeerProcess>> Bootstrap::know_process(int socket, pid_t pid,
+                                                                   const Greeting& theirs,
+                                                                   const char** why) {
+  auto ringer = Ringer::to(theirs.doorbell);
+  if (!ringer) {
+    *why = ringer.error() == -FI_EMFILE
+               ? "too many open files here; raise RLIMIT_NOFILE (ulimit -n)"
+               : "it cannot be woken";
+    return ringer.error();
+  }
   auto pidfd = x_config.calls->pidfd_of(socket, pid);
-  *why = "its process is gone";
-  if (!pidfd) return nullptr;
-  *why = nullptr;
+  if (!pidfd) {
+    *why = "its process is gone";
+    return pidfd.error();
+  }
   auto process = std::make_shared<PeerProcess>();
   process->name = name_of(theirs);
   process->nonce = theirs.nonce;
   process->id = x_next_id++;
   process->expedited = theirs.expedited;
-  process->wake = std::move(wake);
+  process->ringer = std::move(*ringer);
   process->life = std::make_shared<PeerLife>(std::move(*pidfd), *x_config.clock);
   process->cma.life = process->life;
   process->cma.pid = pid;

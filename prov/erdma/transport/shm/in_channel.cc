@@ -66,7 +66,7 @@ void InChannel::begin_to_end() noexcept {
 }
 
 void InChannel::publish(RingReceiver& ring) noexcept {
-  if (ring.publish() && ring.take_waiting()) write_eventfd(x_connection->process->wake.get());
+  if (ring.publish() && ring.take_waiting()) x_connection->process->ringer.ring();
 }
 
 InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) noexcept {
@@ -276,7 +276,7 @@ void InChannel::on_done(uint64_t token, int status) noexcept {
 void InChannel::wake_waiting_sender() noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool hot_waits = x_hot && x_hot->ring.take_waiting();
-  if (x_cold.take_waiting() || hot_waits) write_eventfd(x_connection->process->wake.get());
+  if (x_cold.take_waiting() || hot_waits) x_connection->process->ringer.ring();
 }
 
 }  // namespace erdma::transport::shm

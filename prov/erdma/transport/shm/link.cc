@@ -38,7 +38,7 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
 void ShmLink::after_push() noexcept {
   if (x_cold) [[unlikely]]
     x_out->chunk().ready.fetch_or(uint64_t(1) << x_out->ring, std::memory_order_acq_rel);
-  wake_if_asleep(*x_wake, x_wake_fd);
+  wake_if_asleep(*x_wake, *x_ringer);
 }
 
 int ShmLink::send_retractable(const Header& header, const iovec* payload, size_t count,
@@ -63,7 +63,7 @@ bool ShmLink::retract(uint64_t packet) noexcept {
 
 void ShmLink::retracted(uint64_t packet, bool executed) noexcept {
   x_ring->retracted(uint32_t(packet), executed);
-  wake_if_asleep(*x_wake, x_wake_fd);
+  wake_if_asleep(*x_wake, *x_ringer);
 }
 
 // Lost when the socket is full: then the receiver sees by itself that much is sent.
@@ -95,7 +95,7 @@ LinkLimits ShmLink::limits() const noexcept {
 void ShmLink::install_out(std::unique_ptr<OutChannel> channel) noexcept {
   x_out = std::move(channel);
   x_wake = &x_out->chunk().wake;
-  x_wake_fd = x_out->connection->process->wake.get();
+  x_ringer = &x_out->connection->process->ringer;
   x_state = State::up;
   use_ring();
 }
@@ -231,7 +231,7 @@ void ShmLink::let_bulk_arrive() noexcept {
 int ShmLink::poll_bulk_out() noexcept {
   let_bulk_arrive();
   const int steps = x_out->bulk->poll();
-  if (steps) wake_if_asleep(*x_wake, x_wake_fd);
+  if (steps) wake_if_asleep(*x_wake, *x_ringer);
   return steps;
 }
 

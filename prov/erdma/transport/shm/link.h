@@ -158,7 +158,7 @@ class ShmLink final : public Link {
   // What send() touches.
   RingSender* x_ring = nullptr;  ///< null: not connected, or a switch is due
   WakeWords* x_wake = nullptr;
-  int x_wake_fd = -1;
+  const Ringer* x_ringer = nullptr;
   bool x_cold = true;
   State x_state = State::idle;
   bool x_met = false;  ///< was connected once

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "transport/shm/connection.h"
+#include "transport/shm/doorbell.h"
 #include "transport/shm/segment.h"
-#include "transport/shm/wake.h"
 
 namespace erdma::transport::shm {
 
@@ -41,7 +41,8 @@ struct Mail {
 /// From the background thread to the polling thread, which looks with one relaxed load.
 class Mailbox {
  public:
-  explicit Mailbox(int eventfd) noexcept : x_eventfd(eventfd) {}
+  /// `doorbell` outlives it.
+  explicit Mailbox(const Doorbell& doorbell) noexcept : x_doorbell(doorbell) {}
 
   void post(Mail mail) {
     {
@@ -49,7 +50,7 @@ class Mailbox {
       x_mails.push_back(std::move(mail));
     }
     x_pending.store(true);
-    if (x_armed.exchange(false)) write_eventfd(x_eventfd);
+    if (x_armed.exchange(false)) x_doorbell.ring();
   }
   bool pending() const noexcept { return x_pending.load(std::memory_order_relaxed); }
   std::vector<Mail> take() noexcept {
@@ -69,7 +70,7 @@ class Mailbox {
   std::vector<Mail> x_mails;
   std::atomic<bool> x_pending = false;
   std::atomic<bool> x_armed = false;
-  const int x_eventfd;
+  const Doorbell& x_doorbell;
 };
 
 }  // namespace erdma::transport::shm

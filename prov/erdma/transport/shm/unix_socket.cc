@@ -153,17 +153,6 @@ util::Result<util::Fd> peer_pidfd(int socket, pid_t pid) noexcept {
   return opened;
 }
 
-bool is_wake_fd(int fd) noexcept {
-  const int flags = fcntl(fd, F_GETFL);
-  if (flags < 0 || !(flags & O_NONBLOCK)) return false;
-  char path[32];
-  char target[32];
-  std::snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-  const ssize_t length = readlink(path, target, sizeof(target));
-  if (length < 0) return true;  // no /proc: non-blocking is what matters
-  return std::string_view(target, size_t(length)) == "anon_inode:[eventfd]";
-}
-
 uint64_t boot_id_hash() noexcept {
   char text[64] = {};
   const util::Fd fd(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));

@@ -41,8 +41,6 @@ struct Credentials {
 Credentials peer_credentials(int socket) noexcept;
 /// Readable once the peer process is gone; -1 = cannot be had. -ESRCH: it is gone.
 util::Result<util::Fd> peer_pidfd(int socket, pid_t pid) noexcept;
-/// A non-blocking eventfd, so that writing to it cannot hurt.
-bool is_wake_fd(int fd) noexcept;
 
 uint64_t boot_id_hash() noexcept;
 

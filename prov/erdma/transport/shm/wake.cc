@@ -33,7 +33,7 @@ bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept {
 
 void write_eventfd(int fd) noexcept {
   const uint64_t one = 1;
-  // A full counter is readable already; nothing else can go wrong with a checked descriptor.
+  // A full counter is readable already.
   [[maybe_unused]] const ssize_t rc = write(fd, &one, sizeof(one));
 }
 
@@ -42,10 +42,9 @@ void drain_eventfd(int fd) noexcept {
   [[maybe_unused]] const ssize_t rc = read(fd, &count, sizeof(count));
 }
 
-void wake_slow(WakeWords& words, int eventfd) noexcept {
+void wake_slow(WakeWords& words, const Ringer& ringer) noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (words.armed.load(std::memory_order_relaxed) && words.armed.exchange(0))
-    write_eventfd(eventfd);
+  if (words.armed.load(std::memory_order_relaxed) && words.armed.exchange(0)) ringer.ring();
 }
 
 }  // namespace erdma::transport::shm

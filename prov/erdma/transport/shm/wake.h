@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "transport/shm/doorbell.h"
 #include "transport/shm/layout.h"
 
 /// Sleeping and waking without a fence on the hot path. docs/threading.md, "Sleeping".
@@ -21,14 +22,15 @@ Barriers register_barriers() noexcept;
 /// A barrier on all peers' CPUs. False = cannot be had.
 bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept;
 
+/// Of this process alone.
 void write_eventfd(int fd) noexcept;
 void drain_eventfd(int fd) noexcept;
-void wake_slow(WakeWords& words, int eventfd) noexcept;
+void wake_slow(WakeWords& words, const Ringer& ringer) noexcept;
 
 /// By a sender, after it published something.
-inline void wake_if_asleep(WakeWords& words, int eventfd) noexcept {
+inline void wake_if_asleep(WakeWords& words, const Ringer& ringer) noexcept {
   if (words.may_sleep.load(std::memory_order_relaxed)) [[unlikely]]
-    wake_slow(words, eventfd);
+    wake_slow(words, ringer);
 }
 
 }  // namespace erdma::transport::shm

@@ -8,6 +8,7 @@
 
 #include "transport/shm/bulk.h"
 #include "transport/shm/cma.h"
+#include "transport/shm/doorbell.h"
 #include "transport/shm/layout.h"
 
 /// Messages on the control socket (AF_UNIX, SOCK_SEQPACKET) of one channel. Host byte order: both
@@ -34,15 +35,16 @@ struct Greeting {
   uint32_t expedited = 0;  ///< registered for membarrier(GLOBAL_EXPEDITED)
   uint64_t nonce = 0;      ///< of the endpoint: a restarted one has another
   uint64_t boot = 0;       ///< hash of the kernel's boot id
+  DoorbellAddress doorbell = {};
   CmaIdentity identity = {};
 };
 
-/// Sender to receiver, with its eventfd.
+/// Sender to receiver.
 struct Hello {
   Greeting greeting;
 };
 
-/// Receiver to sender, with the memfd of the cold chunk and its eventfd; neither when refused.
+/// Receiver to sender, with the memfd of the cold chunk; without when refused.
 struct Welcome {
   Greeting greeting;
   int32_t status = 0;  ///< negative fi_errno: refused

@@ -1,0 +1,110 @@
+#include "transport/shm/doorbell.h"
+
+#include <arpa/inet.h>
+#include <linux/filter.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <iterator>
+#include <utility>
+
+#include "util/clock.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr int kAttempts = 16;  // at a name that nobody has
+constexpr unsigned kDrainedAtOnce = 8;
+
+struct Name {
+  sockaddr_un address{};
+  socklen_t bytes = 0;
+
+  explicit Name(uint64_t number) noexcept {
+    address.sun_family = AF_UNIX;
+    const int length = std::snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1,
+                                     "erdma/wake/%016lx", static_cast<unsigned long>(number));
+    bytes = socklen_t(offsetof(sockaddr_un, sun_path) + 1) + socklen_t(length);
+  }
+  const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+util::Fd make_socket() noexcept {
+  return util::Fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+uint64_t random_word() noexcept {
+  uint64_t word = 0;
+  if (getrandom(&word, sizeof(word), GRND_NONBLOCK) != sizeof(word))
+    word = uint64_t(getpid()) << 32 ^ util::SystemClock().now();
+  return word;
+}
+
+/// The kernel drops every datagram that does not begin with the secret, without waking anybody. It
+/// loads words in network order.
+int accept_only(int socket, uint64_t secret) noexcept {
+  const uint32_t* const words = reinterpret_cast<const uint32_t*>(&secret);
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(words[0]), 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(words[1]), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+      BPF_STMT(BPF_RET | BPF_K, 0),
+  };
+  const sock_fprog filter{std::size(program), program};
+  return setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) ? -errno : 0;
+}
+
+constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+
+}  // namespace
+
+util::Result<Doorbell> Doorbell::open() noexcept {
+  Doorbell bell;
+  bell.x_socket = make_socket();
+  if (!bell.x_socket) return -errno;
+  bell.x_address.secret = random_word();
+  // Where there are no filters, strangers can wake us in vain, and nothing worse.
+  (void)accept_only(bell.fd(), bell.x_address.secret);
+  int error = EADDRINUSE;
+  for (int i = 0; i < kAttempts && error == EADDRINUSE; ++i) {
+    bell.x_address.name = random_word();
+    const Name name(bell.x_address.name);
+    error = bind(bell.fd(), name.data(), name.bytes) ? errno : 0;
+  }
+  if (error) return -error;
+  return bell;
+}
+
+void Doorbell::ring() const noexcept {
+  const Name name(x_address.name);
+  (void)sendto(fd(), &x_address.secret, sizeof(x_address.secret), kFlags, name.data(), name.bytes);
+}
+
+void Doorbell::drain() const noexcept {
+  mmsghdr messages[kDrainedAtOnce] = {};
+  while (recvmmsg(fd(), messages, kDrainedAtOnce, MSG_DONTWAIT, nullptr) == int(kDrainedAtOnce))
+    continue;
+}
+
+util::Result<Ringer> Ringer::to(const DoorbellAddress& address) noexcept {
+  Ringer ringer;
+  ringer.x_socket = make_socket();
+  if (!ringer.x_socket) return -errno;
+  const Name name(address.name);
+  if (connect(ringer.x_socket.get(), name.data(), name.bytes)) return -errno;
+  ringer.x_secret = address.secret;
+  return ringer;
+}
+
+void Ringer::ring() const noexcept {
+  (void)send(x_socket.get(), &x_secret, sizeof(x_secret), kFlags);
+}
+
+}  // namespace erdma::transport::shm
