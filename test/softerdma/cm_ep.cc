@@ -191,6 +191,8 @@ SOFTERDMA_API int rdma_getaddrinfo(const char* node, const char* service,
     *out = convert(nullptr, hints, passive);
     return *out != nullptr ? 0 : fail(ENOMEM);
   }
+  // The one name that libfabric's verbs provider asks for; a container may lack /etc/hosts.
+  if (node != nullptr && std::strcmp(node, "localhost") == 0) node = "127.0.0.1";
   addrinfo* list = nullptr;
   if (int rc = getaddrinfo(node, service, &wish, &list); rc != 0) return rc;
   rdma_addrinfo** next = out;

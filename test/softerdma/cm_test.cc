@@ -1,4 +1,6 @@
 // Connections of the standard personality, both ends in one process.
+#include <dlfcn.h>
+#include <netdb.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -7,6 +9,30 @@
 #include "softerdma/rig.h"
 
 using namespace softerdma::test;
+
+/// Takes the place of the C library's: nobody names hosts here.
+extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  static const auto real =
+      reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  addrinfo numeric = *hints;
+  numeric.ai_flags |= AI_NUMERICHOST | AI_NUMERICSERV;
+  return real(node, service, &numeric, found);
+}
+
+START_TEST(localhost_is_known_where_nobody_names_hosts) {
+  start("standard");
+  rdma_addrinfo hints{};
+  hints.ai_port_space = RDMA_PS_TCP;
+  rdma_addrinfo* found = nullptr;
+  ck_assert_int_eq(rdma_getaddrinfo("localhost", "7471", &hints, &found), 0);
+  const auto* address = reinterpret_cast<const sockaddr_in*>(found->ai_dst_addr);
+  ck_assert_uint_eq(address->sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+  ck_assert_uint_eq(address->sin_port, htons(7471));
+  rdma_freeaddrinfo(found);
+  ck_assert_int_eq(rdma_getaddrinfo("elsewhere", "7471", &hints, &found), EAI_NONAME);
+}
+END_TEST
 
 START_TEST(connection_carries_private_data_and_messages) {
   Connection c;
@@ -201,6 +227,7 @@ static void add_all(TCase* tc) {
   tcase_add_test(tc, address_in_use_is_said_at_once);
   tcase_add_test(tc, disconnect_reaches_both_sides);
   tcase_add_test(tc, killed_peer_ends_the_connection);
+  tcase_add_test(tc, localhost_is_known_where_nobody_names_hosts);
 }
 
 int main() {
