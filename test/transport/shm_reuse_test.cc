@@ -397,6 +397,50 @@ START_TEST(a_peer_that_executes_another_program_is_not_called_for_long) {
 }
 END_TEST
 
+/// Whose connection thread waits at its second look at who is at the other end of a socket.
+struct Gated final : transport::shm::CmaCalls {
+  pid_t pid_of(int socket, const util::SocketAddress& name) noexcept override {
+    if (++looks == 2) open.wait(false);
+    return CmaCalls::pid_of(socket, name);
+  }
+  int looks = 0;
+  std::atomic<bool> open = false;
+};
+
+START_TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched) {
+  Gated calls;
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  auto borrower = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), &calls);
+  ck_assert(bool(borrower));
+  pair.b.name = (*borrower)->name();
+  pair.b.transport = borrower->get();
+  // The owner connects; of the way back the borrower's connection thread has heard, and says so
+  // when we let it.
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
+  ck_assert(pair.poll_until([&] { return pair.a_to_b().lends_memory(); }));
+  uint64_t memory = 0;
+  const uint64_t news = 7;
+  const iovec all{&memory, sizeof(memory)};
+  const iovec local{const_cast<uint64_t*>(&news), sizeof(news)};
+  Exposure lent;
+  ck_assert_int_eq(pair.a_to_b().lend(all, true, true, lent), 0);
+  const transport::RemoteRange remote{lent, 0, sizeof(memory)};
+  pair.a_to_b().recall(lent);
+  ck_assert(pair.a_to_b().unused());
+  calls.open = true;
+  calls.open.notify_all();
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 2, nullptr, 0), 0);
+  ck_assert_int_eq(pair.b_to_a().write_direct(remote, &local, 1, 5, true), -FI_EBUSY);
+  ck_assert_uint_eq(memory, 0);
+  pair.b_to_a().recalled();
+  ck_assert_int_eq(pair.a_to_b().lend(all, true, true, lent), 0);
+  ck_assert_int_eq(pair.b_to_a().write_direct(remote, &local, 1, 5, true), transport::kDone);
+  ck_assert_uint_eq(memory, news);
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("shm reuse");
   TCase* tc = tcase_create("reuse");
@@ -411,6 +455,7 @@ Suite* suite() {
   tcase_add_loop_test(tc, an_access_during_which_the_peer_died_has_not_succeeded, 0, 2);
   tcase_add_loop_test(tc, a_transfer_during_which_the_peer_died_has_not_succeeded, 0, 3);
   tcase_add_loop_test(tc, a_peer_that_executes_another_program_is_not_called_for_long, 0, 2);
+  tcase_add_test(tc, what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched);
   suite_add_tcase(suite, tc);
   return suite;
 }

@@ -16,9 +16,9 @@ namespace erdma::transport::shm {
 class Borrowing {
  public:
   Borrowing() noexcept = default;
-  /// A place that had other users counts on from theirs.
-  explicit Borrowing(ColdControl& control) noexcept
-      : x_control(&control), x_heard(control.recalls.load(std::memory_order_relaxed)) {}
+  /// `heard`: recalls that this side has heard of over the link, perhaps before it knew the place.
+  /// Not what the place counts: what was recalled by now, it may not have heard of.
+  Borrowing(ColdControl& control, uint64_t heard) noexcept : x_control(&control), x_heard(heard) {}
 
   /// False: something was recalled that this side has not heard of. True: leave() is to follow.
   bool enter() noexcept {
@@ -41,7 +41,7 @@ class Lending {
   explicit Lending(ColdControl& control) noexcept : x_control(control) {}
 
   void recall() noexcept { x_control.recalls.fetch_add(1, std::memory_order_seq_cst); }
-  /// For good: nobody counts that far, nor does a later user of the place begin there.
+  /// For good: nobody counts that far.
   void end() noexcept {
     if (!x_ended) x_control.recalls.fetch_add(kEnd, std::memory_order_seq_cst);
     x_ended = true;

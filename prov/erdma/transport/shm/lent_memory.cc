@@ -55,7 +55,8 @@ void ShmLink::recall(const Exposure& exposure) noexcept {
 }
 
 void ShmLink::recalled() noexcept {
-  if (x_out) x_out->borrowing.recalled();
+  ++x_recalls_heard;
+  if (out_up()) x_out->borrowing.recalled();
 }
 
 int ShmLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,

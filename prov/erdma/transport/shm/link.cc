@@ -296,6 +296,7 @@ void ShmLink::end_channels(int status) noexcept {
   }
   if (x_out && x_out->bulk) x_out->bulk->lends(nullptr);
   x_lent.reset();
+  x_recalls_heard = 0;
   if (x_in) end_in(status);
 }
 

@@ -57,6 +57,7 @@ class ShmLink final : public Link {
   // By Core.
   void install_in(std::unique_ptr<InChannel> channel) noexcept { x_in = std::move(channel); }
   void install_out(std::unique_ptr<OutChannel> channel) noexcept;
+  uint64_t recalls_heard() const noexcept { return x_recalls_heard; }
   void offer_hot(Segment segment) noexcept;
   void ask_cold() noexcept;
   bool try_switch() noexcept;  ///< true once no switch is due
@@ -170,6 +171,7 @@ class ShmLink final : public Link {
   CmaPeer x_cma;
   bool x_cma_settled = false;         ///< nothing is asked any more that may permit more
   std::unique_ptr<LentTable> x_lent;  ///< to the peer, until the link ends
+  uint64_t x_recalls_heard = 0;       ///< by the peer, since the link began
 
   std::unique_ptr<RemoteWrites> x_remote;
   uint32_t x_files_given = 0;            ///< to the peer, over all channels

@@ -115,7 +115,7 @@ void Core::on_out_up(Mail& mail, Sink& sink) {
   channel->chunk_segment = std::move(mail.segment);
   channel->ring = mail.ring;
   channel->cold = RingSender(RingMemory::cold(channel->chunk(), mail.ring), 0);
-  channel->borrowing = Borrowing(channel->control());
+  channel->borrowing = Borrowing(channel->control(), link.recalls_heard());
   mail.connection->link = &link;
   link.install_out(std::move(channel));
   link.set_met();
