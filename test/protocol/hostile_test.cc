@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "fake/live_bytes.h"
 #include "libcheck.h"
 #include "protocol/direct_rig.h"
 
@@ -452,6 +453,76 @@ START_TEST(answers_of_a_peer_that_takes_them_late_all_arrive) {
 }
 END_TEST
 
+/// Bytes of every one of its requests that may be in flight, were they copied: 8 GiB.
+START_TEST(results_that_are_not_taken_are_not_copied_without_bound) {
+  const bool atomics = _i;
+  OneSidedPair pair;
+  pair.b.transport.behaviour.room = 0;
+  wire::OneSidedHeader header{};
+  header.op = atomics ? wire::Op::atomic : wire::Op::read;
+  header.flags = atomics ? uint8_t(wire::kFetch | wire::kLast) : uint8_t(0);
+  header.segment = {uint64_t(pair.memory.data()), kKey, 1 << 16};
+  const wire::AtomicWord word{512, 10, 7, 0};  // FI_ATOMIC_READ of FI_UINT64
+  if (atomics) std::memcpy(&header.segment.length, &word, sizeof(word));
+  const size_t before = erdma::fake::live_bytes();
+  size_t most = 0;
+  for (uint32_t i = 0; i < 2 * 65536; ++i) {
+    pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
+    if (i % 4096 == 0) pair.b.engine.progress();
+    most = std::max(most, erdma::fake::live_bytes() - before);
+    pair.target.remote_reads.entries.clear();
+  }
+  ck_assert_uint_eq(pair.b_to_a().ended, 0);  // an honest peer may have as many in flight
+  ck_assert_uint_le(most, size_t(256) << 20);
+  pair.b_to_a().fail(-FI_ECONNRESET);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.region.users, 0);
+}
+END_TEST
+
+START_TEST(results_that_are_taken_late_bring_the_right_bytes) {
+  OneSidedPair pair;
+  pair.b.transport.behaviour.room = 0;
+  std::vector<std::vector<char>> got;
+  for (const size_t length : {64, 65, 1000, 700, 1}) got.emplace_back(length);
+  size_t offset = 0;
+  for (auto& bytes : got) {
+    must(pair.initiator.read(1, bytes.data(), bytes.size(), &pair.memory[offset], kKey, &g_one));
+    offset += bytes.size();
+  }
+  pair.b.engine.progress();
+  ck_assert(pair.initiator.reads.entries.empty());
+  const auto before = pair.memory;
+  pair.memory[0] ^= 1;  // up to 64 bytes a read is in order with what comes later
+  pair.b.transport.behaviour.more_room = 1;
+  while (pair.initiator.reads.entries.size() < got.size()) {
+    pair.b.engine.progress();
+    pair.a.engine.progress();
+  }
+  offset = 0;
+  for (auto& bytes : got) {
+    ck_assert(std::equal(bytes.begin(), bytes.end(), before.begin() + long(offset)));
+    ck_assert_int_eq(pair.initiator.reads.take().error, 0);
+    offset += bytes.size();
+  }
+  ck_assert_uint_eq(pair.region.users, 0);
+}
+END_TEST
+
+START_TEST(region_of_results_that_are_not_taken_can_be_abandoned) {
+  OneSidedPair pair;
+  pair.b.transport.behaviour.room = 0;
+  std::vector<char> bytes(1000);
+  must(pair.initiator.read(1, bytes.data(), bytes.size(), pair.memory.data(), kKey, &g_one));
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.b.engine.abandon(pair.region);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 1);
+  ck_assert_uint_eq(pair.region.users, 0);
+}
+END_TEST
+
 Suite* make_suite() {
   Suite* suite = suite_create("hostile");
   TCase* tcase = tcase_create("hostile");
@@ -472,6 +543,9 @@ Suite* make_suite() {
   tcase_add_test(tcase, revoked_that_was_not_asked_for_leaves_the_region_in_use);
   tcase_add_loop_test(tcase, answers_that_are_not_taken_are_bounded, 0, 3);
   tcase_add_test(tcase, answers_of_a_peer_that_takes_them_late_all_arrive);
+  tcase_add_loop_test(tcase, results_that_are_not_taken_are_not_copied_without_bound, 0, 2);
+  tcase_add_test(tcase, results_that_are_taken_late_bring_the_right_bytes);
+  tcase_add_test(tcase, region_of_results_that_are_not_taken_can_be_abandoned);
   suite_add_tcase(suite, tcase);
   return suite;
 }

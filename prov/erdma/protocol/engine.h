@@ -313,10 +313,13 @@ class Engine final : public transport::Sink {
   void drop_service(Service& service) noexcept;
   void drop_services(Peer& peer, const transport::Link* link) noexcept;
   void report_access(const Peer& peer, const Request& request, uint64_t access) noexcept;
-  void answer(Peer& peer, transport::Link& link, wire::RequestId initiator, const iovec* iov,
-              size_t count, size_t length) noexcept;
-  int send_result(Peer& peer, wire::RequestId initiator, const iovec* iov, size_t count,
-                  size_t length, size_t& done) noexcept;
+  void answer(Peer& peer, transport::Link& link, const Request& request, const Buffers& bytes,
+              bool lasting) noexcept;
+  Service* make_service(Peer& peer, transport::Link& link, const Request& request) noexcept;
+  static void hold_regions(Service& service) noexcept;
+  static bool keep_copy(Service& service, const Buffers& bytes) noexcept;
+  int send_result(Peer& peer, wire::RequestId initiator, const Buffers& bytes,
+                  size_t& done) noexcept;
 
   // one_sided_direct.cc
   int launch_direct(Send& send) noexcept;

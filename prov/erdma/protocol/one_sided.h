@@ -19,6 +19,9 @@ namespace erdma::protocol {
 /// Bytes of the operands of one atomic operation.
 inline constexpr size_t kMaxAtomicBytes = 4096;
 
+/// Results that one peer may leave untaken, where they are copies: atomics, and what is in order.
+inline constexpr size_t kMostResultBytes = size_t(64) << 20;
+
 /// Where completions of one-sided operations go, and what peers may access.
 struct OneSidedSetup {
   const util::SocketAddress& name;  ///< of the endpoint itself
@@ -152,7 +155,8 @@ struct Service : util::ListHook<Service> {
   transport::Link* link = nullptr;  ///< on which it came: exposures are of one link
   Request request;
   RegionUse uses[transport::kMaxIov];
-  std::unique_ptr<std::byte[]> result;  ///< to be sent; else bytes are to be moved
+  bool answers = false;                 ///< a result is to be sent; else bytes are to be moved
+  std::unique_ptr<std::byte[]> result;  ///< a copy of it; null: it is sent from the memory itself
   size_t answered = 0;                  ///< bytes of it
   bool settling = false;                ///< all is moved, the link makes it visible
 };

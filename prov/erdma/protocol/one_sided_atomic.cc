@@ -62,13 +62,16 @@ void Engine::on_atomic(Peer& peer, transport::Link& link, Request& request) noex
     return send_fin(peer, request.initiator(), rc);
   }
   if (request.device()) return send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
+  const size_t bytes = ask.count * ask.element;
+  if (ask.fetches && peer.result_bytes + bytes > kMostResultBytes)
+    return send_fin(peer, request.initiator(), -FI_ENOMEM);
   std::byte before[kMaxAtomicBytes];
   auto* const target = static_cast<std::byte*>(request.memory.iov[0].iov_base);
   ask.function(target, ask.operands, ask.compares, ask.fetches ? before : nullptr, ask.count);
   if (request.header.flags & wire::kLast) report_access(peer, request, access);
   if (ask.fetches) {
-    const iovec result{before, ask.count * ask.element};
-    answer(peer, link, request.initiator(), &result, 1, result.iov_len);
+    const Buffers result{1, bytes, {{before, bytes}}};
+    answer(peer, link, request, result, false);
   } else if (request.header.flags & wire::kLast) {
     send_fin(peer, request.initiator(), 0);
   }

@@ -121,7 +121,7 @@ void Engine::on_transfer(Peer& peer, transport::Link& link, Request& request) no
   report_access(peer, request, access);
   grant_after(peer, link, request);
   if (writes || memory.length == 0) return send_fin(peer, request.initiator(), 0);
-  answer(peer, link, request.initiator(), memory.iov, memory.count, memory.length);
+  answer(peer, link, request, memory, true);
 }
 
 /// A read of our own device memory that did not take the NIC's way: the driver would find what was
@@ -161,8 +161,8 @@ void Engine::on_device_packet(Peer& peer, transport::Link& link, Request& reques
   report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
   grant_after(peer, link, request);
   if (writes) return send_fin(peer, request.initiator(), 0);
-  const iovec bytes{result.get(), memory.length};
-  answer(peer, link, request.initiator(), &bytes, 1, memory.length);
+  const Buffers bytes{1, memory.length, {{result.get(), memory.length}}};
+  answer(peer, link, request, bytes, false);
 }
 
 /// Of an operation on the memory here that is over. One that fetches and modifies is a read to the
@@ -189,18 +189,29 @@ void Engine::report_access(const Peer& peer, const Request& request, uint64_t ac
 
 // --- bulk ---------------------------------------------------------------------------------------
 
-/// Moves the bytes between the memory here and what the initiator exposed.
-void Engine::serve(Peer& peer, transport::Link& link, Request& request) noexcept {
+/// Null: the peer has been told, or has lost its link.
+Service* Engine::make_service(Peer& peer, transport::Link& link, const Request& request) noexcept {
   if (peer.unserved >= kMaxUnserved)
-    return protocol_violation(link, "more requests than a peer can have");
+    return protocol_violation(link, "more requests than a peer can have"), nullptr;
   Service* service = x_services.acquire();
-  if (!service) return send_fin(peer, request.initiator(), -FI_ENOMEM);
+  if (!service) return send_fin(peer, request.initiator(), -FI_ENOMEM), nullptr;
   ++peer.unserved;
   service->peer = &peer;
   service->link = &link;
   service->request = request;
-  for (size_t i = 0; i < request.memory.count; ++i)
-    service->uses[i] = RegionUse(*request.regions[i]);
+  return service;
+}
+
+void Engine::hold_regions(Service& service) noexcept {
+  for (size_t i = 0; i < service.request.memory.count; ++i)
+    service.uses[i] = RegionUse(*service.request.regions[i]);
+}
+
+/// Moves the bytes between the memory here and what the initiator exposed.
+void Engine::serve(Peer& peer, transport::Link& link, Request& request) noexcept {
+  Service* service = make_service(peer, link, request);
+  if (!service) return;
+  hold_regions(*service);
   const int rc = peer.services.empty() ? start(*service) : -FI_EAGAIN;
   if (rc == -FI_EAGAIN) {
     peer.services.push_back(*service);
@@ -215,10 +226,8 @@ int Engine::start(Service& service) noexcept {
   const Request& request = service.request;
   const Buffers& memory = request.memory;
   Peer& peer = *service.peer;
-  if (service.result) {
-    const iovec all{service.result.get(), request.length};
-    const int rc =
-        send_result(peer, request.initiator(), &all, 1, request.length, service.answered);
+  if (service.answers) {
+    const int rc = send_result(peer, request.initiator(), memory, service.answered);
     if (rc != -FI_EAGAIN) drop_service(service);
     return rc == -FI_EAGAIN ? rc : 0;  // any other failure is the link's, which settles it
   }
@@ -273,6 +282,7 @@ void Engine::finish_service(Service& service, int status) noexcept {
 void Engine::drop_service(Service& service) noexcept {
   if (service.linked()) util::IntrusiveList<Service>::erase(service);
   --service.peer->unserved;
+  if (service.result) service.peer->result_bytes -= service.request.memory.length;
   x_services.release(service);
 }
 
@@ -281,7 +291,7 @@ void Engine::drop_services(Peer& peer, const transport::Link* link) noexcept {
   for (auto* list : {&peer.services, &peer.served}) {
     for (Service* service = list->front(); service;) {
       Service* next = list->next(*service);
-      const bool gone = service->link == link || (service->result && peer.link == link);
+      const bool gone = service->link == link || (service->answers && peer.link == link);
       if (gone) drop_service(*service);
       service = next;
     }
@@ -308,47 +318,55 @@ void Engine::abandon(const Region& region) noexcept {
 
 // --- results ------------------------------------------------------------------------------------
 
-/// Sends what was read or fetched. What finds no room is copied: the memory may change, and an
-/// earlier read must not see a later write.
-void Engine::answer(Peer& peer, transport::Link& link, wire::RequestId initiator, const iovec* iov,
-                    size_t count, size_t length) noexcept {
+/// Sends what was read or fetched. Of what finds no room a copy is made where an earlier read must
+/// not see a later write, and where the bytes do not last; a longer read that regions hold is sent
+/// from there, so that a peer that takes nothing costs no memory by that.
+void Engine::answer(Peer& peer, transport::Link& link, const Request& request, const Buffers& bytes,
+                    bool lasting) noexcept {
   if (peer.failing) return;
   const int connected = connect(peer);
   if (connected != 0) return fail_link(peer, nullptr, connected);
   size_t done = 0;
-  if (peer.services.empty() && send_result(peer, initiator, iov, count, length, done) != -FI_EAGAIN)
+  if (peer.services.empty() && send_result(peer, request.initiator(), bytes, done) != -FI_EAGAIN)
     return;
-  if (peer.unserved >= kMaxUnserved)
-    return protocol_violation(link, "more requests than a peer can have");
-  Service* service = x_services.acquire();
-  if (!service) return link.fail(-FI_ENOMEM);
-  service->result.reset(new (std::nothrow) std::byte[length - done]);
-  if (!service->result) {
-    x_services.release(*service);
-    return link.fail(-FI_ENOMEM);
+  Service* service = make_service(peer, link, request);
+  if (!service) return;
+  service->answers = true;
+  service->answered = done;
+  if (lasting && bytes.length > transport::kAlwaysEager) {
+    hold_regions(*service);
+  } else if (!keep_copy(*service, bytes)) {
+    drop_service(*service);
+    return send_fin(peer, request.initiator(), -FI_ENOMEM);
   }
-  ++peer.unserved;
-  hmem::gather(service->result.get(), iov, count, done, length - done);
-  service->peer = &peer;
-  service->link = &link;
-  service->request.header.generation = initiator.generation;
-  service->request.header.index = initiator.index;
-  service->request.length = length - done;
   peer.services.push_back(*service);
   backlog(peer);
 }
 
+bool Engine::keep_copy(Service& service, const Buffers& bytes) noexcept {
+  Peer& peer = *service.peer;
+  const size_t left = bytes.length - service.answered;
+  if (peer.result_bytes + left > kMostResultBytes) return false;
+  service.result.reset(new (std::nothrow) std::byte[left]);
+  if (!service.result) return false;
+  hmem::gather(service.result.get(), bytes.iov, bytes.count, service.answered, left);
+  service.request.memory = {1, left, {{service.result.get(), left}}};
+  service.answered = 0;
+  peer.result_bytes += left;
+  return true;
+}
+
 /// From `done` on, which it advances. -FI_EAGAIN: not all of it.
-int Engine::send_result(Peer& peer, wire::RequestId initiator, const iovec* iov, size_t count,
-                        size_t length, size_t& done) noexcept {
+int Engine::send_result(Peer& peer, wire::RequestId initiator, const Buffers& bytes,
+                        size_t& done) noexcept {
   const wire::OneSidedHeader header{wire::Op::result, 0, initiator.generation, initiator.index, {}};
   transport::Header encoded;
   std::memcpy(&encoded, &header, sizeof(encoded));
-  while (done < length) {
+  while (done < bytes.length) {
     const size_t room = std::max(transport::kAlwaysEager, peer.link->limits().eager);
-    const size_t part = std::min(room, length - done);
+    const size_t part = std::min(room, bytes.length - done);
     iovec pieces[transport::kMaxIov];
-    const size_t used = hmem::slice(iov, count, done, part, pieces);
+    const size_t used = hmem::slice(bytes.iov, bytes.count, done, part, pieces);
     const int rc = peer.link->send(encoded, pieces, used, part, transport::SendHint::none);
     if (rc != 0) return rc;
     done += part;

@@ -62,6 +62,7 @@ class Peer : public util::ListHook<BacklogTag> {
   util::IntrusiveList<Service> services;      ///< waiting for room on the link
   util::IntrusiveList<Service> served;        ///< read() or write() accepted
   uint32_t unserved = 0;                      ///< how many of both
+  size_t result_bytes = 0;                    ///< that they keep copies of
   std::unique_ptr<FurtherSegments> segments;  ///< null until there were some
   uint8_t segment_count = 0;
   std::unique_ptr<Grants> grants;  ///< null until there were some
