@@ -2,6 +2,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "fake/captured_log.h"
+#include "fake/captured_stderr.h"
 #include "libcheck.h"
 #include "protocol/pair.h"
 
@@ -119,6 +121,40 @@ START_TEST(peer_that_closed_in_order_leaves_directed_receives_posted) {
   Transport::bring_down(pair.b_to_a(), -FI_ESHUTDOWN, pair.b.engine);
   ck_assert(pair.b.received.entries.empty());
   ck_assert_int_eq(pair.b.engine.cancel(&g_one), 0);
+}
+END_TEST
+
+// What a user sees of it who set nothing.
+
+START_TEST(a_peer_that_dies_under_an_operation_is_seen_once) {
+  const erdma::test::CapturedStderr error_output;
+  erdma::test::g_log_level = -1;
+  Pair pair;
+  const auto large = pattern(5000);
+  char byte = 0;
+  if (_i == 0) {
+    pair.a.receive(&byte, 1, 9, &g_one, 0, 1);
+    pair.a.send(1, &byte, 1, 1);
+  } else {
+    pair.a.send(1, large.data(), large.size(), 1, &g_one);
+  }
+  Transport::bring_down(pair.a_to_b(), -FI_ECONNRESET, pair.a.engine);
+  const std::string line = error_output.only_write();
+  ck_assert_msg(line.find("is lost (Connection reset by peer), operations") != line.npos, "%s",
+                line.c_str());
+}
+END_TEST
+
+START_TEST(a_peer_that_leaves_without_a_loss_is_not_seen) {
+  const erdma::test::CapturedStderr error_output;
+  erdma::test::g_log_level = -1;
+  Pair pair;
+  char byte = 0;
+  pair.a.send(1, &byte, 1, 1);
+  pair.settle();
+  if (_i) pair.a.receive(&byte, 1, 9, &g_one, 0, 1);
+  Transport::bring_down(pair.a_to_b(), _i ? -FI_ESHUTDOWN : -FI_ECONNRESET, pair.a.engine);
+  ck_assert(error_output.writes().empty());
 }
 END_TEST
 
@@ -342,6 +378,8 @@ Suite* failure_suite() {
   tcase_add_test(tc, death_of_the_receiver_fails_each_pending_send_once);
   tcase_add_test(tc, death_of_the_sender_fails_what_only_it_could_complete);
   tcase_add_test(tc, peer_that_closed_in_order_leaves_directed_receives_posted);
+  tcase_add_loop_test(tc, a_peer_that_dies_under_an_operation_is_seen_once, 0, 2);
+  tcase_add_loop_test(tc, a_peer_that_leaves_without_a_loss_is_not_seen, 0, 2);
   tcase_add_loop_test(tc, failed_transfer_fails_both_sides_once, 0, 2);
   tcase_add_loop_test(tc, message_that_is_settling_survives_its_sender, 0, 2);
   tcase_add_loop_test(tc, transfer_waits_while_the_link_has_no_room, 0, 2);

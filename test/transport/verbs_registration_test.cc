@@ -15,8 +15,10 @@
 #include <rdma/fi_errno.h>
 
 #include "fake/captured_log.h"
+#include "fake/captured_stderr.h"
 #include "transport/verbs/memory_map.h"
 #include "transport/verbs_registration_rig.h"
+#include "util/notice.h"
 
 namespace {
 
@@ -296,6 +298,34 @@ START_TEST(a_sandbox_without_userfaultfd_is_told_of) {
 }
 END_TEST
 
+/// As zero copy is lost for the whole run.
+START_TEST(a_sandbox_without_userfaultfd_is_seen_once) {
+  const erdma::test::CapturedStderr error_output;
+  erdma::test::g_log_level = -1;
+  forbid_userfaultfd();
+  RegionLog log;
+  for (int domain = 0; domain < 2; ++domain)
+    ck_assert_int_eq(WatchedCache::create(std::make_unique<TestRegions>(log), {}).error(),
+                     -FI_EOPNOTSUPP);
+  const std::string line = error_output.only_write();
+  ck_assert_msg(contains(line, "zero copy is off") && contains(line, "allow it in the sandbox"),
+                "%s", line.c_str());
+}
+END_TEST
+
+/// What an application does by itself is no fault of the host.
+START_TEST(shared_memory_of_the_application_is_seen_only_by_who_asks) {
+  const erdma::test::CapturedStderr error_output;
+  erdma::test::g_log_level = -1;
+  if (_i) erdma::util::set_notice_level(erdma::util::NoticeLevel::info);
+  RegionLog log;
+  auto cache = make_cache(log);
+  Registration use;
+  ck_assert_int_eq(cache->acquire(shared_pages(), Arena::bytes(4), use), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(contains(error_output.only_write(), "is shared or of a file"), _i);
+}
+END_TEST
+
 START_TEST(sets_of_addresses_are_sets) {
   unsigned seed = unsigned(_i) + 1;
   AddressRanges ranges;
@@ -383,6 +413,8 @@ Suite* suite() {
   TCase* monitor = tcase_create("monitor");
   tcase_add_test(monitor, a_monitor_closed_by_the_application_is_missed);
   tcase_add_test(monitor, a_sandbox_without_userfaultfd_is_told_of);
+  tcase_add_test(monitor, a_sandbox_without_userfaultfd_is_seen_once);
+  tcase_add_loop_test(monitor, shared_memory_of_the_application_is_seen_only_by_who_asks, 0, 2);
   suite_add_tcase(suite, monitor);
   TCase* addresses = tcase_create("addresses");
   tcase_add_loop_test(addresses, sets_of_addresses_are_sets, 0, 4);

@@ -92,8 +92,8 @@ Cuda* Cuda::load() noexcept {
   std::unique_ptr<Functions> api(new (std::nothrow) Functions{});
   if (!api) return nullptr;
   if (const char* missing = api->look_up(library)) {
-    ERDMA_WARN(CORE, "libcuda.so.1 has no %s: GPU memory can't be used. Update the driver\n",
-               missing);
+    ERDMA_NOTICE(gpu_refused, CORE,
+                 "libcuda.so.1 has no %s: GPU memory can't be used. Update the driver\n", missing);
     return nullptr;
   }
   int count = 0;
@@ -235,9 +235,9 @@ int Cuda::copy(void* to, const void* from, size_t length) noexcept {
   if (length == 0) return 0;
   Context context = nullptr;
   if (!usable() || !enter(to, from, context)) {
-    ERDMA_WARN(EP_DATA, "GPU memory could not be copied: %s\n",
-               usable() ? "the CUDA driver does not know it, it may have been freed"
-                        : "CUDA can't be used in a forked process");
+    ERDMA_NOTICE(gpu_refused, EP_DATA, "GPU memory could not be copied: %s\n",
+                 usable() ? "the CUDA driver does not know it, it may have been freed"
+                          : "CUDA can't be used in a forked process");
     return -FI_EIO;
   }
   const int rc = copy_in(context, to, from, length);
@@ -256,7 +256,8 @@ int Cuda::copy_in(Context context, void* to, const void* from, size_t length) no
     if (rc != kInvalidHandle && rc != kInvalidContext && rc != kContextDestroyed) break;
     forget(context);
   }
-  ERDMA_WARN(EP_DATA, "%zu bytes of GPU memory could not be copied: CUDA error %d\n", length, rc);
+  ERDMA_NOTICE(gpu_refused, EP_DATA, "%zu bytes of GPU memory could not be copied: CUDA error %d\n",
+               length, rc);
   return -FI_EIO;
 }
 

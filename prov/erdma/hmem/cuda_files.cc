@@ -91,8 +91,8 @@ util::Fd Cuda::export_file(const IpcHandle& handle) noexcept {
   const Result rc = x_api->cuMemExportToShareableHandle(&fd, held.get(), kHandlePosixFd, 0);
   if (rc == kSuccess) return util::Fd(fd);
   if (warn_once(x_export_warned))
-    ERDMA_WARN(
-        EP_DATA,
+    ERDMA_NOTICE(
+        gpu_staged, EP_DATA,
         "GPU memory can't be exported to other processes (cuMemExportToShareableHandle: CUDA "
         "error %d), so its messages are copied through host memory. It takes a file "
         "descriptor for a moment (ulimit -n); FI_ERDMA_CUDA_IPC=off does not try\n",
@@ -104,12 +104,13 @@ util::Fd Cuda::export_file(const IpcHandle& handle) noexcept {
 
 int Cuda::refuse_file(const char* call, Result rc) noexcept {
   if (warn_once(x_import_warned))
-    ERDMA_WARN(EP_DATA,
-               "GPU memory of another process can't be mapped (%s: CUDA error %d), so its messages "
-               "are copied through host memory. Both processes need to see both GPUs (docker run "
-               "--gpus all; CUDA_VISIBLE_DEVICES), and the GPUs to reach each other (nvidia-smi "
-               "topo -p2p r); FI_ERDMA_CUDA_IPC=off does not try\n",
-               call, rc);
+    ERDMA_NOTICE(
+        gpu_staged, EP_DATA,
+        "GPU memory of another process can't be mapped (%s: CUDA error %d), so its messages "
+        "are copied through host memory. Both processes need to see both GPUs (docker run "
+        "--gpus all; CUDA_VISIBLE_DEVICES), and the GPUs to reach each other (nvidia-smi "
+        "topo -p2p r); FI_ERDMA_CUDA_IPC=off does not try\n",
+        call, rc);
   return -FI_EOPNOTSUPP;
 }
 

@@ -52,13 +52,14 @@ bool Cuda::get_handle(Export& memory) noexcept {
   const Result rc = x_api->cuIpcGetMemHandle(&memory.handle.bytes, memory.memory.base);
   x_api->cuCtxPopCurrent_v2(nullptr);
   if (rc != kSuccess && warn_once(x_share_warned))
-    ERDMA_WARN(EP_DATA,
-               "GPU memory can't be shared with other processes (cuIpcGetMemHandle: CUDA error "
-               "%d), so its messages are copied through host memory. Only memory of cudaMalloc can "
-               "be, and of cuMemCreate if it was made to be exported as a POSIX file descriptor: "
-               "none of a pool or of another process "
-               "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False for PyTorch)\n",
-               rc);
+    ERDMA_NOTICE(
+        gpu_staged, EP_DATA,
+        "GPU memory can't be shared with other processes (cuIpcGetMemHandle: CUDA error "
+        "%d), so its messages are copied through host memory. Only memory of cudaMalloc can "
+        "be, and of cuMemCreate if it was made to be exported as a POSIX file descriptor: "
+        "none of a pool or of another process "
+        "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False for PyTorch)\n",
+        rc);
   return rc == kSuccess;
 }
 
@@ -107,8 +108,8 @@ int Cuda::open_new(Opened& made, const void* near) noexcept {
   if (entered) x_api->cuCtxPopCurrent_v2(nullptr);
   if (rc == kSuccess) return 0;
   if (warn_once(x_open_warned))
-    ERDMA_WARN(
-        EP_DATA,
+    ERDMA_NOTICE(
+        gpu_staged, EP_DATA,
         "GPU memory of another process can't be opened (cuIpcOpenMemHandle: CUDA error %d), "
         "so its messages are copied through host memory. Both processes need the same IPC "
         "namespace and see both GPUs (docker run --ipc=host --gpus all; CUDA_VISIBLE_DEVICES)"

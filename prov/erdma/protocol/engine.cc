@@ -5,6 +5,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "util/address_text.h"
 #include "util/log.h"
 
 namespace erdma::protocol {
@@ -85,8 +86,8 @@ int Engine::connect(Peer& peer) noexcept {
   util::Result<transport::Link*> link = x_router.route(peer.address);
   if (!link) {
     if (!peer.unreachable_logged)
-      ERDMA_WARN(EP_CTRL, "%s cannot be reached from this endpoint: %s\n",
-                 peer.address.to_string().c_str(), fi_strerror(-link.error()));
+      ERDMA_NOTICE(peer_lost, EP_CTRL, "%s cannot be reached from this endpoint: %s\n",
+                   util::AddressText(peer.address).c_str(), fi_strerror(-link.error()));
     peer.unreachable_logged = true;
     return link.error();
   }

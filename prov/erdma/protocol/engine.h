@@ -367,11 +367,11 @@ class Engine final : public transport::Sink {
   bool take_detour(Peer& peer, transport::Link& failed, int status) noexcept;
   void fail_link(Peer& peer, const transport::Link* link, int status) noexcept;
   void fail_sends(Peer& peer, int status) noexcept;
-  void fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,
+  bool fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,
                        int status) noexcept;
   static void leave_link(Delivery& delivery) noexcept;
   void fail_unfetched(Matcher& queues, const transport::Link* link, int status) noexcept;
-  void fail_directed(Matcher& queues, const Peer& peer, int status) noexcept;
+  bool fail_directed(Matcher& queues, const Peer& peer, int status) noexcept;
   void fail_receive(Receive& receive, int status) noexcept {
     x_queues->fail(receive, status, receive.sink_or(x_received));
   }

@@ -3,9 +3,36 @@
 #include <rdma/fi_errno.h>
 
 #include "protocol/engine.h"
+#include "util/address_text.h"
+#include "util/error_text.h"
 #include "util/log.h"
 
 namespace erdma::protocol {
+namespace {
+
+/// What a user can look for.
+const char* advice(int status, bool met) noexcept {
+  switch (status) {
+    case -FI_ETIMEDOUT:
+      return met ? "no sign of life for FI_ERDMA_PEER_TIMEOUT: look at its host and the network"
+                 : "it did not appear within FI_ERDMA_CONNECT_TIMEOUT: is it running?";
+    case -FI_ECONNRESET:
+      return "its process or the connection ended: look at its output";
+    case -FI_ECONNREFUSED:
+      return met ? "nobody listens there any more" : "nobody listens there, or it refuses us";
+    default:
+      return "FI_LOG_LEVEL=warn may tell more";
+  }
+}
+
+/// Only of operations that end in errors: a peer that leaves an idle endpoint alone is no loss.
+void tell_lost(const Peer& peer, const transport::Link& link, int status) noexcept {
+  ERDMA_NOTICE(peer_lost, EP_DATA, "%s is lost (%s), operations with it end in errors: %s\n",
+               util::AddressText(peer.address).c_str(), util::ErrorText(-status).c_str(),
+               advice(status, link.met()));
+}
+
+}  // namespace
 
 void Engine::protocol_violation(transport::Link& link, const char* what) noexcept {
   ERDMA_WARN(EP_DATA, "%s sent %s; its connection is closed\n", link.address().to_string().c_str(),
@@ -35,14 +62,16 @@ void Engine::fail_link(Peer& peer, const transport::Link* link, int status) noex
   peer.failing = true;
   const bool sending = peer.link == link;
   if (peer.held == link) peer.held = nullptr;
+  bool lost = sending && (peer.sending() || !peer.queued.empty());
   if (sending) fail_sends(peer, status);
-  fail_deliveries(peer.starting, link, status);
-  fail_deliveries(peer.active, link, status);
+  lost |= fail_deliveries(peer.starting, link, status);
+  lost |= fail_deliveries(peer.active, link, status);
   drop_services(peer, link);
   for (const bool tagged : {true, false}) {
     fail_unfetched(matcher(tagged), link, status);
-    if (sending && status != -FI_ESHUTDOWN) fail_directed(matcher(tagged), peer, status);
+    if (sending && status != -FI_ESHUTDOWN) lost |= fail_directed(matcher(tagged), peer, status);
   }
+  if (lost && link && status != -FI_ESHUTDOWN) tell_lost(peer, *link, status);
   auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
   if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.failing = false;
@@ -62,8 +91,9 @@ void Engine::fail_sends(Peer& peer, int status) noexcept {
   release_link(peer);  // it can't be told any more; the next message begins anew
 }
 
-void Engine::fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,
+bool Engine::fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,
                              int status) noexcept {
+  bool any = false;
   for (Delivery* delivery = list.front(); delivery;) {
     Delivery* next = list.next(*delivery);
     const bool concerned = delivery->link == link;
@@ -71,8 +101,10 @@ void Engine::fail_deliveries(util::IntrusiveList<Delivery>& list, const transpor
       leave_link(*delivery);
     else if (concerned)
       finish_delivery(*delivery, status);
+    any |= concerned;
     delivery = next;
   }
+  return any;
 }
 
 /// All its bytes are here, and will be visible: it goes on without its sender, who may have closed
@@ -100,11 +132,13 @@ void Engine::fail_unfetched(Matcher& queues, const transport::Link* link, int st
 
 /// Receives that only the dead peer could have satisfied. A peer that closed in order may come
 /// back under its name: theirs stay.
-void Engine::fail_directed(Matcher& queues, const Peer& peer, int status) noexcept {
+bool Engine::fail_directed(Matcher& queues, const Peer& peer, int status) noexcept {
+  bool any = false;
   for (PostedEntry* entry = queues.first_posted(); entry;) {
     PostedEntry* next = queues.next_posted(*entry);
     auto& receive = static_cast<Receive&>(*entry);
     if (receive.source == peer.source) {
+      any = true;
       queues.remove(receive);
       receive.posted = false;
       if (receive.multi() && receive.deliveries > 0) {
@@ -115,6 +149,7 @@ void Engine::fail_directed(Matcher& queues, const Peer& peer, int status) noexce
     }
     entry = next;
   }
+  return any;
 }
 
 void Engine::withdraw_all() noexcept {

@@ -31,6 +31,8 @@ constexpr unsigned most_lines(Cause cause) noexcept {
     case Cause::no_data:
     case Cause::device:
     case Cause::port:
+    case Cause::zero_copy:
+    case Cause::locked_memory:
     case Cause::gpu_staged:
     case Cause::gpu_refused:
       return kMostLines;

@@ -6,6 +6,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/shm/bootstrap.h"
+#include "util/address_text.h"
 #include "util/log.h"
 
 /// Bootstrap's established connections: control messages and the end of a peer.
@@ -39,11 +40,11 @@ void Bootstrap::on_control(const ConnectionPtr& connection) {
         received.fds_lost && whole && control.type == ControlType::file && !connection->outbound;
     if (file_lost) report_lost_file(*connection);
     if (received.fds_lost && !file_lost) {
-      ERDMA_WARN(
-          EP_CTRL,
+      ERDMA_NOTICE(
+          descriptors, EP_CTRL,
           "cannot take what %s shares: too many open files; raise RLIMIT_NOFILE (ulimit -n); "
           "closed\n",
-          connection->process->name.to_string().c_str());
+          util::AddressText(connection->process->name).c_str());
       return lose(connection, -FI_EMFILE);
     }
     if (!whole || (received.truncated && !file_lost) ||
@@ -58,10 +59,10 @@ void Bootstrap::on_control(const ConnectionPtr& connection) {
 /// It may come again: what it names is copied meanwhile.
 void Bootstrap::report_lost_file(const Connection& connection) noexcept {
   if (std::exchange(x_lost_file_logged, true)) return;
-  ERDMA_WARN(EP_CTRL,
-             "cannot take GPU memory that %s shares: too many open files; raise RLIMIT_NOFILE "
-             "(ulimit -n); its messages are copied through host memory\n",
-             connection.process->name.to_string().c_str());
+  ERDMA_NOTICE(descriptors, EP_CTRL,
+               "cannot take GPU memory that %s shares: too many open files; raise RLIMIT_NOFILE "
+               "(ulimit -n); its messages are copied through host memory\n",
+               util::AddressText(connection.process->name).c_str());
 }
 
 bool Bootstrap::handle(const ConnectionPtr& connection, const Control& control, util::Fd fd) {

@@ -223,7 +223,8 @@ void Bootstrap::on_welcome(const ConnectionPtr& connection) {
     return fail(connection, -FI_ECONNREFUSED);
   }
   if (received.truncated) {
-    ERDMA_WARN(EP_CTRL, "cannot take what %s shares%s\n", peer.c_str(), remedy(-FI_EMFILE));
+    ERDMA_NOTICE(descriptors, EP_CTRL, "cannot take what %s shares%s\n", peer.c_str(),
+                 remedy(-FI_EMFILE));
     return fail(connection, -FI_EMFILE);
   }
   accept_welcome(connection, welcome, received);

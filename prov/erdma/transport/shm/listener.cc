@@ -66,8 +66,9 @@ void Bootstrap::accept_all() {
       return;
     } else if (errno != EINTR && errno != ECONNABORTED) {
       if (!x_exhaustion_logged)
-        ERDMA_WARN(EP_CTRL, "cannot accept peers: %s%s\n", util::ErrorText(errno).c_str(),
-                   errno == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
+        ERDMA_NOTICE(descriptors, EP_CTRL, "cannot accept peers: %s%s\n",
+                     util::ErrorText(errno).c_str(),
+                     errno == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
       x_exhaustion_logged = true;
       return pause_listener(100 * kMillisecond);
     }

@@ -85,8 +85,9 @@ util::Result<Segment> Segment::create(const char* name, size_t bytes, size_t bac
   segment.x_fd.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.x_fd) {
     const int error = errno;
-    ERDMA_WARN(EP_CTRL, "memfd_create(%s): %s%s\n", name, util::ErrorText(error).c_str(),
-               error == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
+    ERDMA_NOTICE(descriptors, EP_CTRL, "memfd_create(%s): %s%s\n", name,
+                 util::ErrorText(error).c_str(),
+                 error == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
     return -error;
   }
   if (ftruncate(segment.fd(), off_t(bytes))) return -errno;

@@ -70,10 +70,10 @@ void Flusher::on_read(int status) noexcept {
   ++x_done;
   if (status == 0 || x_status) return;
   x_status = status;
-  ERDMA_WARN(EP_DATA,
-             "what the NIC wrote to a GPU can't be flushed by reading it back (%s): the messages "
-             "end in errors\n",
-             fi_strerror(-status));
+  ERDMA_NOTICE(gpu_refused, EP_DATA,
+               "what the NIC wrote to a GPU can't be flushed by reading it back (%s): the messages "
+               "end in errors\n",
+               fi_strerror(-status));
 }
 
 /// Those that were posted have ended before, in on_read().

@@ -88,18 +88,20 @@ void AsyncEvents::handle(const ibv_async_event& event) noexcept {
                       [&](AsyncListener& to) { to.on_queue_pair_event(id, what); });
     }
     case IBV_EVENT_CQ_ERR:
-      ERDMA_WARN(EP_CTRL, "%s: a completion queue failed: its connections are lost\n", name);
+      ERDMA_NOTICE(port, EP_CTRL, "%s: a completion queue failed: its connections are lost\n",
+                   name);
       return tell_all(x_device.context(),
                       [&](AsyncListener& to) { to.on_completion_queue_event(event.element.cq); });
     case IBV_EVENT_DEVICE_FATAL:
-      ERDMA_WARN(EP_CTRL, "%s: %s: all its connections are lost\n", name, what);
+      ERDMA_NOTICE(port, EP_CTRL, "%s: %s: all its connections are lost\n", name, what);
       return tell_all(x_device.context(), [](AsyncListener& to) { to.on_device_fatal(); });
     case IBV_EVENT_PORT_ERR:
-      ERDMA_WARN(EP_CTRL, "%s: port %d is down: connections die unless it comes back soon\n", name,
-                 event.element.port_num);
+      ERDMA_NOTICE(port, EP_CTRL,
+                   "%s: port %d is down: connections die unless it comes back soon\n", name,
+                   event.element.port_num);
       return;
     case IBV_EVENT_PORT_ACTIVE:
-      ERDMA_WARN(EP_CTRL, "%s: port %d is active again\n", name, event.element.port_num);
+      ERDMA_NOTICE(port, EP_CTRL, "%s: port %d is active again\n", name, event.element.port_num);
       return;
     default:
       ERDMA_INFO(EP_CTRL, "%s: %s\n", name, what);

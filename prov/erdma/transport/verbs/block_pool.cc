@@ -63,11 +63,11 @@ struct BlockPool::Impl {
 
   bool refuse(int error) noexcept {
     if (!said)
-      ERDMA_WARN(EP_DATA,
-                 "%s: no more memory for packets (%zu KiB: %s); go on with %zu KiB. "
-                 "Raise the limit of locked memory (ulimit -l)\n",
-                 device.name().c_str(), slab_bytes() >> 10, util::ErrorText(error).c_str(),
-                 made * slab_bytes() >> 10);
+      ERDMA_NOTICE(locked_memory, EP_DATA,
+                   "%s: no more memory for packets (%zu KiB: %s); go on with %zu KiB. "
+                   "Raise the limit of locked memory (ulimit -l)\n",
+                   device.name().c_str(), slab_bytes() >> 10, util::ErrorText(error).c_str(),
+                   made * slab_bytes() >> 10);
     said = true;
     return false;
   }

@@ -60,10 +60,10 @@ int CompletionQueues::add_group(uint32_t entries) noexcept {
   for (; !cq && wanted / 2 >= entries; wanted /= 2)
     cq.reset(ibv_create_cq(x_device.context(), int(wanted / 2), nullptr, x_channel.get(), 0));
   if (!cq) {
-    ERDMA_WARN(EP_CTRL,
-               "%s: no completion queue of %u entries (%s); more locked memory (ulimit -l) or a "
-               "lower FI_ERDMA_MAX_CONNECTIONS may help\n",
-               x_device.name().c_str(), wanted, std::strerror(errno));
+    ERDMA_NOTICE(locked_memory, EP_CTRL,
+                 "%s: no completion queue of %u entries (%s); more locked memory (ulimit -l) or a "
+                 "lower FI_ERDMA_MAX_CONNECTIONS may help\n",
+                 x_device.name().c_str(), wanted, std::strerror(errno));
     return -FI_ENOMEM;
   }
   x_groups[index].entries = uint32_t(std::max(cq->cqe, 0));

@@ -163,10 +163,12 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
     case Refusal::closing:
       return attempt_failed(*attempt, -FI_ECONNREFUSED);
     case Refusal::none:
-      ERDMA_WARN(EP_CTRL, "what listens at %s is not an endpoint of this provider\n", name.c_str());
+      ERDMA_NOTICE(peer_lost, EP_CTRL, "what listens at %s is not an endpoint of this provider\n",
+                   name.c_str());
       return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
     default:
-      ERDMA_WARN(EP_CTRL, "%s refuses this endpoint: %s\n", name.c_str(), refusal_text(reason));
+      ERDMA_NOTICE(peer_lost, EP_CTRL, "%s refuses this endpoint: %s\n", name.c_str(),
+                   refusal_text(reason));
       return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
   }
 }

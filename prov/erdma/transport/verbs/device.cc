@@ -10,7 +10,7 @@ namespace erdma::transport::verbs {
 namespace {
 
 int fail(const std::string& name, const char* what, int error) noexcept {
-  ERDMA_WARN(DOMAIN, "%s: %s: %s\n", name.c_str(), what, std::strerror(error));
+  ERDMA_NOTICE(device, DOMAIN, "%s: %s: %s\n", name.c_str(), what, std::strerror(error));
   return error ? -error : -FI_EIO;
 }
 
@@ -125,8 +125,9 @@ util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
   device->x_gid = gid_of(address);
   const int index = find_gid(context, device->port(), port.gid_tbl_len, device->x_gid);
   if (index < 0) {
-    ERDMA_WARN(DOMAIN, "%s: none of its GIDs is %s; give its network interface this address\n",
-               name.c_str(), address.host_string().c_str());
+    ERDMA_NOTICE(device, DOMAIN,
+                 "%s: none of its GIDs is %s; give its network interface this address\n",
+                 name.c_str(), address.host_string().c_str());
     return -FI_EADDRNOTAVAIL;
   }
   device->x_gid_index = uint8_t(index);

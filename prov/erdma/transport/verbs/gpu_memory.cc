@@ -90,12 +90,13 @@ util::Result<std::unique_ptr<OpenMemory>> GpuMemoryOpener::open(const iovec& mem
   MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, file, access, why);
   if (region)
     return std::unique_ptr<OpenMemory>(std::make_unique<OpenGpuMemory>(std::move(region), memory));
-  ERDMA_WARN(MR,
-             "%zu bytes of GPU memory can't be registered with %s for RMA (as a dmabuf: %s; by "
-             "their address: %s). Load nvidia-peermem, with a driver of the NIC that was built for "
-             "it, or use a driver that has dmabuf\n",
-             memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
-             util::ErrorText(why.by_address).c_str());
+  ERDMA_NOTICE(
+      gpu_refused, MR,
+      "%zu bytes of GPU memory can't be registered with %s for RMA (as a dmabuf: %s; by "
+      "their address: %s). Load nvidia-peermem, with a driver of the NIC that was built for "
+      "it, or use a driver that has dmabuf\n",
+      memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
+      util::ErrorText(why.by_address).c_str());
   return why.final() ? -FI_EOPNOTSUPP : -FI_ENOMEM;
 }
 

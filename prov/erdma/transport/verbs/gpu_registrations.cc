@@ -134,8 +134,8 @@ GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation) {
 
 void GpuRegistrations::refuse(const GpuRefusal& why) noexcept {
   x_refused = true;
-  ERDMA_WARN(
-      MR,
+  ERDMA_NOTICE(
+      gpu_staged, MR,
       "GPU memory can't be registered with %s (as a dmabuf: %s; by its address: %s): it is "
       "copied through host memory instead. Load nvidia-peermem, with a driver of the NIC that "
       "was built for it, or use a driver that has dmabuf\n",

@@ -82,11 +82,11 @@ std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf*
   known->size = memory.iov_len;
   known->region = register_gpu_memory(x_device, x_cuda, memory, file, kAccess, why);
   if (!known->region)
-    ERDMA_WARN(MR,
-               "%zu bytes of GPU memory can't be registered with %s (as a dmabuf: %s; by their "
-               "address: %s): endpoints that may not call CUDA can't send or receive there\n",
-               memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
-               util::ErrorText(why.by_address).c_str());
+    ERDMA_NOTICE(gpu_refused, MR,
+                 "%zu bytes of GPU memory can't be registered with %s (as a dmabuf: %s; by their "
+                 "address: %s): endpoints that may not call CUDA can't send or receive there\n",
+                 memory.iov_len, x_device.name().c_str(), util::ErrorText(why.as_dmabuf).c_str(),
+                 util::ErrorText(why.by_address).c_str());
   known->flush = x_flush == FlushPolicy::always ||
                  (x_flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base));
   auto kept = std::make_unique<Kept>(*this, *known);
@@ -226,8 +226,8 @@ int KnownMemory::probe() noexcept try {
     failed = try_bytes(scratch->pointer());
   }
   if (!failed) return 0;
-  ERDMA_WARN(
-      EP_CTRL,
+  ERDMA_NOTICE(
+      gpu_refused, EP_CTRL,
       "GPU memory can't be had without calling CUDA: %s failed with %s. Load nvidia-peermem, "
       "with a driver of the NIC that was built for it, or use a driver that has dmabuf\n",
       failed, x_device.name().c_str());

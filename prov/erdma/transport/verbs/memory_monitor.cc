@@ -63,6 +63,13 @@ int open_userfaultfd() noexcept {
   return fd >= 0 ? fd : -error;
 }
 
+void no_zero_copy(const char* why) noexcept {
+  ERDMA_NOTICE(zero_copy, MR,
+               "zero copy is off, long messages through the NIC are copied: %s. "
+               "FI_ERDMA_MR_CACHE=off says that this is meant\n",
+               why);
+}
+
 bool kernel_counts_changes() noexcept {
   utsname name{};
   unsigned major = 0, minor = 0;
@@ -83,7 +90,7 @@ util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(int wake) {
     monitors().push_back(monitor.get());
   }
   if (!monitor->behaves()) {
-    ERDMA_INFO(MR, "userfaultfd of this kernel does not tell of unmapped memory in time\n");
+    no_zero_copy("userfaultfd of this kernel does not tell of unmapped memory in time");
     return -FI_EOPNOTSUPP;
   }
   if (const int rc = monitor->start_reader()) return rc;
@@ -93,16 +100,17 @@ util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(int wake) {
 int MemoryMonitor::open() noexcept {
   const int fd = open_userfaultfd();
   if (fd < 0) {
-    ERDMA_INFO(MR, "userfaultfd: %s%s\n", std::strerror(-fd),
-               fd == -EPERM ? "; allow it in the sandbox (seccomp), or on kernels before 5.11 set "
-                              "vm.unprivileged_userfaultfd=1"
-                            : "");
+    no_zero_copy(fd == -EPERM
+                     ? "userfaultfd is not permitted: allow it in the sandbox (seccomp), or "
+                       "on kernels before 5.11 set vm.unprivileged_userfaultfd=1"
+                 : fd == -ENOSYS ? "this kernel has no userfaultfd"
+                                 : "no userfaultfd can be had");
     return -FI_EOPNOTSUPP;
   }
   x_uffd.reset(fd);
   uffdio_api api{UFFD_API, kFeatures, 0};
   if (::ioctl(fd, UFFDIO_API, &api)) {
-    ERDMA_INFO(MR, "userfaultfd of this kernel lacks events or write protection (x86-64: 5.7)\n");
+    no_zero_copy("userfaultfd of this kernel lacks events or write protection (x86-64: 5.7)");
     return -FI_EOPNOTSUPP;
   }
   x_counts = kernel_counts_changes();

@@ -93,11 +93,11 @@ ibv_qp* DeviceQueuePairs::create(uint64_t id, ibv_qp_init_attr& attr) noexcept {
 void DeviceQueuePairs::log_shortage(int error) noexcept {
   unsigned suppressed = 0;
   if (!x_shortage.allow(util::SystemClock().now(), suppressed)) return;
-  ERDMA_WARN(EP_CTRL,
-             "%s: cannot make a queue pair: %s (%u more times before). The device has %u for all "
-             "processes together; fewer are used with a lower FI_ERDMA_MAX_CONNECTIONS\n",
-             x_device.name().c_str(), error ? fi_strerror(error) : "no reason given", suppressed,
-             x_device.limits().max_qp);
+  ERDMA_NOTICE(queue_pairs, EP_CTRL,
+               "%s: cannot make a queue pair: %s (%u more times before). The device has %u for all "
+               "processes together; fewer are used with a lower FI_ERDMA_MAX_CONNECTIONS\n",
+               x_device.name().c_str(), error ? fi_strerror(error) : "no reason given", suppressed,
+               x_device.limits().max_qp);
 }
 
 int DeviceQueuePairs::to_init(ibv_qp& queue_pair) noexcept {

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "util/address_text.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -53,8 +54,8 @@ RdmaCmBackend::~RdmaCmBackend() = default;
 
 int RdmaCmBackend::listen(util::SocketAddress& name) noexcept {
   if (!x_channel) {
-    ERDMA_WARN(EP_CTRL, "no rdma_cm event channel: %s; load the module rdma_ucm\n",
-               fi_strerror(errno));
+    ERDMA_NOTICE(device, EP_CTRL, "no rdma_cm event channel: %s; load the module rdma_ucm\n",
+                 fi_strerror(errno));
     return -FI_ENODEV;
   }
   int rc = 0;
@@ -64,8 +65,8 @@ int RdmaCmBackend::listen(util::SocketAddress& name) noexcept {
     if (rc != -FI_EADDRINUSE) break;
   }
   if (rc) {
-    ERDMA_WARN(EP_CTRL, "%s: cannot listen at %s: %s\n", x_device.name().c_str(),
-               name.to_string().c_str(), fi_strerror(-rc));
+    ERDMA_NOTICE(device, EP_CTRL, "%s: cannot listen at %s: %s\n", x_device.name().c_str(),
+                 util::AddressText(name).c_str(), fi_strerror(-rc));
     return rc;
   }
   name.set_port(ntohs(rdma_get_src_port(x_listener.get())));
@@ -91,9 +92,9 @@ void RdmaCmBackend::stop_listening() noexcept {
 /// librdmacm finds the device by the address, and opens it again for itself: only the name tells.
 bool RdmaCmBackend::own_device(const rdma_cm_id* cm) const noexcept {
   if (cm->verbs && x_device.name() == ibv_get_device_name(cm->verbs->device)) return true;
-  ERDMA_WARN(EP_CTRL, "rdma_cm uses %s for %s, not %s: check the routes of this host\n",
-             cm->verbs ? ibv_get_device_name(cm->verbs->device) : "no device",
-             x_own.host_string().c_str(), x_device.name().c_str());
+  ERDMA_NOTICE(device, EP_CTRL, "rdma_cm uses %s for %s, not %s: check the routes of this host\n",
+               cm->verbs ? ibv_get_device_name(cm->verbs->device) : "no device",
+               util::AddressText(x_own).c_str(), x_device.name().c_str());
   return false;
 }
 

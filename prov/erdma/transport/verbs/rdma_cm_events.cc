@@ -3,6 +3,7 @@
 #include <span>
 
 #include "transport/verbs/rdma_cm_backend.h"
+#include "util/address_text.h"
 #include "util/log.h"
 
 /// What rdma_cm reports, and what it means.
@@ -16,8 +17,8 @@ constexpr int kRouteTime = 2'000;  // ms
 void RdmaCmBackend::handle(const Event& event, BackendEvents& events) {
   if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) return on_request(event, events);
   if (event.of_listener) {
-    ERDMA_WARN(EP_CTRL, "%s at %s: no peer can connect any more\n", rdma_event_str(event.type),
-               x_own.to_string().c_str());
+    ERDMA_NOTICE(port, EP_CTRL, "%s at %s: no peer can connect any more\n",
+                 rdma_event_str(event.type), util::AddressText(x_own).c_str());
     return;
   }
   Entry* entry = find(event.id);

@@ -206,7 +206,11 @@ void WatchedCache::destroy(CachedRegion& entry) noexcept {
 
 int WatchedCache::make(const AddressRange& range, Registration& registration) {
   if (range.bytes() > x_limits.max_region_bytes || range.bytes() > x_limits.max_bytes) {
-    say_once(kSaidSize, "is more than may be registered", range.bytes());
+    say_once(kSaidSize,
+             range.bytes() > x_limits.max_region_bytes
+                 ? "is more than the NIC registers at once"
+                 : "is more than half of the limit of locked memory (raise ulimit -l)",
+             range.bytes());
     return -FI_EOPNOTSUPP;
   }
   if (range.bytes() >= x_refused_bytes) return -FI_ENOMEM;
@@ -358,17 +362,21 @@ void WatchedCache::say_once(unsigned what, const char* why, size_t bytes) noexce
   switch (what) {
     case kSaidLocked:
       (void)::getrlimit(RLIMIT_MEMLOCK, &limit);
-      ERDMA_WARN(MR,
-                 "memory of the application (%zu bytes) could not be registered: %s; it is copied "
-                 "instead. Raise the limit of locked memory (ulimit -l, now %zu KiB)\n",
-                 bytes, why, size_t(limit.rlim_cur >> 10));
+      ERDMA_NOTICE(
+          zero_copy, MR,
+          "memory of the application (%zu bytes) could not be registered: %s; it is copied "
+          "instead. Raise the limit of locked memory (ulimit -l, now %zu KiB)\n",
+          bytes, why, size_t(limit.rlim_cur >> 10));
       break;
     case kSaidSize:
-      ERDMA_INFO(MR, "memory of the application (%zu bytes) %s: it is copied instead\n", bytes,
-                 why);
+      ERDMA_NOTICE(zero_copy, MR,
+                   "memory of the application (%zu bytes) %s: it is copied instead\n", bytes, why);
+      break;
+    case kSaidShared:  // as an application may well do
+      ERDMA_ANNOUNCE(MR, "memory of the application %s: it is copied instead\n", why);
       break;
     default:
-      ERDMA_INFO(MR, "memory of the application %s: it is copied instead\n", why);
+      ERDMA_NOTICE(zero_copy, MR, "memory of the application %s: it is copied instead\n", why);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "util/address_text.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -60,7 +61,8 @@ TcpBackend::TcpBackend(const util::SocketAddress& name, uint64_t peer_timeout_ns
 int TcpBackend::listen(util::SocketAddress& name) noexcept {
   if (!x_epoll) return -FI_EMFILE;
   if (const int rc = bind_listener(name)) {
-    ERDMA_WARN(EP_CTRL, "cannot listen at %s: %s\n", name.to_string().c_str(), fi_strerror(-rc));
+    ERDMA_NOTICE(device, EP_CTRL, "cannot listen at %s: %s\n", util::AddressText(name).c_str(),
+                 fi_strerror(-rc));
     return rc;
   }
   name.set_port(address_of(x_listener.get(), getsockname).port());
@@ -137,9 +139,9 @@ void TcpBackend::pause_listener(int error) noexcept {
   unsigned suppressed = 0;
   const uint64_t now = x_clock.now();
   if (x_exhaustion.allow(now, suppressed))
-    ERDMA_WARN(EP_CTRL,
-               "cannot accept a connection: %s; each peer needs a descriptor (ulimit -n)\n",
-               fi_strerror(error));
+    ERDMA_NOTICE(descriptors, EP_CTRL,
+                 "cannot accept a connection: %s; each peer needs a descriptor (ulimit -n)\n",
+                 fi_strerror(error));
   epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, x_listener.get(), nullptr);
   x_listen_again = now + kPause;
 }
@@ -200,8 +202,9 @@ int TcpBackend::connect(uint64_t id, const util::SocketAddress& peer) noexcept t
   util::Fd fd(bound_socket(own, true));
   if (fd.get() < 0) {
     const int error = -fd.release();
-    ERDMA_WARN(EP_CTRL, "cannot make a socket to %s: %s%s\n", peer.to_string().c_str(),
-               fi_strerror(error), error == EMFILE ? "; each peer needs one (ulimit -n)" : "");
+    ERDMA_NOTICE(descriptors, EP_CTRL, "cannot make a socket to %s: %s%s\n",
+                 util::AddressText(peer).c_str(), fi_strerror(error),
+                 error == EMFILE ? "; each peer needs one (ulimit -n)" : "");
     return -error;
   }
   if (::connect(fd.get(), peer.data(), socklen_t(peer.size())) && errno != EINPROGRESS)
