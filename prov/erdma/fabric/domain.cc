@@ -10,6 +10,7 @@
 
 #include "fabric/auto_progress.h"
 #include "fabric/device.h"
+#include "fabric/endpoint_summary.h"
 #include "fabric/fabric.h"
 #include "fabric/info_offer.h"
 #include "fabric/transport_set.h"
@@ -128,6 +129,7 @@ struct Domain::Nic {
   transport::DirectSource* direct = nullptr;                  ///< of GPU memory; the cache itself
   std::unique_ptr<transport::verbs::GpuMemoryOpener> opener;  ///< of the same, for RMA
   transport::verbs::RegistrationCache* host = nullptr;        ///< of host memory only
+  const char* no_zero_copy = nullptr;                         ///< why host memory is copied
   std::mutex probing;                                         ///< of what follows
   std::unique_ptr<transport::verbs::KnownMemory> known;       ///< for who may not call CUDA
   bool refused = false;                                       ///< there can be none
@@ -190,6 +192,7 @@ int Domain::open_nic(const fi_info& info) {
   if (!cache) return cache.error();
   nic->cache = std::move(*cache);
   nic->host = nic->cache.get();
+  nic->no_zero_copy = nic->cache->refuses_always();
   hmem::Cuda* const cuda = config.enabled ? cuda_for(info.caps) : nullptr;
   if (cuda) {
     auto both = std::make_unique<transport::verbs::GpuRegistrations>(
@@ -202,6 +205,8 @@ int Domain::open_nic(const fi_info& info) {
     x_regions.open_device_memory_with(*nic->opener);
   }
   x_nic = std::move(nic);
+  x_device_name = name;
+  if (info.nic && info.nic->link_attr) x_device_speed = info.nic->link_attr->speed;
   return 0;
 }
 
@@ -212,9 +217,9 @@ hmem::Cuda* Domain::cuda_for(uint64_t caps) const noexcept {
 util::Result<hmem::DeviceMemory*> Domain::memory_without_cuda(uint64_t caps) {
   hmem::Cuda* const cuda = cuda_for(caps);
   if (!cuda || !x_nic) {
-    ERDMA_WARN(EP_CTRL, "GPU memory can't be had without calling CUDA: %s\n",
-               cuda ? "there is no NIC here, and within a host CUDA copies it"
-                    : "the endpoint has no FI_HMEM");
+    ERDMA_NOTICE(gpu_refused, EP_CTRL, "GPU memory can't be had without calling CUDA: %s\n",
+                 cuda ? "there is no NIC here, and within a host CUDA copies it"
+                      : "the endpoint has no FI_HMEM");
     return -FI_EOPNOTSUPP;
   }
   const std::lock_guard guard(x_nic->probing);
@@ -233,7 +238,7 @@ util::Result<hmem::DeviceMemory*> Domain::memory_without_cuda(uint64_t caps) {
   return static_cast<hmem::DeviceMemory*>(x_nic->known.get());
 }
 
-transport::verbs::KnownMemory* Domain::known_memory(const hmem::DeviceMemory* devices) {
+transport::verbs::KnownMemory* Domain::known_memory(const hmem::DeviceMemory* devices) const {
   const std::lock_guard guard(x_nic->probing);
   transport::verbs::KnownMemory* const known = x_nic->known.get();
   return known == devices ? known : nullptr;
@@ -273,7 +278,8 @@ util::Result<TransportSet> Domain::open_transports(const TransportRequest& reque
 util::Result<TransportSet> Domain::open_shm_only(const TransportRequest& request) {
   using transport::shm::ShmTransport;
   if (!request.shared_memory) {
-    ERDMA_WARN(DOMAIN, "FI_ERDMA_SHM=off leaves no way to any peer, as there is no NIC here\n");
+    ERDMA_NOTICE(local_path, DOMAIN,
+                 "FI_ERDMA_SHM=off leaves no way to any peer, as there is no NIC here\n");
     return -FI_EOPNOTSUPP;
   }
   auto shm =
@@ -285,6 +291,30 @@ util::Result<TransportSet> Domain::open_shm_only(const TransportRequest& request
   set.self = set.add(
       for_buffers(request, std::make_unique<transport::self::SelfTransport>(set.name), x_settings));
   return set;
+}
+
+EndpointFacts Domain::describe(const TransportRequest& request, const TransportSet& set) const {
+  using Gpu = EndpointFacts::Gpu;
+  EndpointFacts facts;
+  facts.name = set.name.to_string();
+  facts.device = x_device_name;
+  facts.speed = x_device_speed;
+  facts.nic = set.nic != nullptr;
+  facts.no_zero_copy = x_nic ? x_nic->no_zero_copy : nullptr;
+  facts.shm = set.shm != nullptr;
+  facts.no_shm = x_settings.shm == Switch::off ? "FI_ERDMA_SHM=off"
+                 : request.shared_memory       ? "no shared memory"
+                                               : "as the application asked";
+  facts.cma = x_settings.cma != Switch::off;
+  if (!request.devices) return facts;
+  const bool ipc = x_settings.cuda_ipc != Switch::off;
+  facts.no_direct = x_nic ? "FI_ERDMA_MR_CACHE=off" : "FI_ERDMA_CUDA_IPC=off";
+  facts.gpu = x_nic ? known_memory(request.devices) ? Gpu::direct
+                      : x_nic->direct               ? Gpu::registered
+                                                    : Gpu::staged
+              : ipc ? Gpu::ipc
+                    : Gpu::staged;
+  return facts;
 }
 
 /// The NIC's listener picks the port, and shared memory takes the same name.
@@ -321,8 +351,9 @@ int Domain::add_local(TransportSet& set, const TransportRequest& request) {
     return 0;
   }
   if (shm.error() == -FI_EADDRINUSE) return shm.error();
-  ERDMA_WARN(DOMAIN, "no shared memory (%s): local peers are reached through the NIC\n",
-             fi_strerror(-shm.error()));
+  ERDMA_NOTICE(local_path, DOMAIN,
+               "no shared memory (%s): local peers are reached through the NIC\n",
+               fi_strerror(-shm.error()));
   return 0;
 }
 

@@ -31,6 +31,7 @@ namespace erdma::fabric {
 
 class AutoProgress;
 class Fabric;
+struct EndpointFacts;
 struct TransportSet;
 
 /// What an endpoint asks of its transports.
@@ -88,6 +89,9 @@ class Domain final : public fid_domain {
   /// The transports of a new endpoint, all listening under one name.
   util::Result<TransportSet> open_transports(const TransportRequest& request);
 
+  /// How the bytes of an endpoint with these transports travel.
+  EndpointFacts describe(const TransportRequest& request, const TransportSet& set) const;
+
   /// FI_PROGRESS_AUTO: the thread that drives endpoints; null under manual progress.
   AutoProgress* auto_progress() noexcept { return x_auto_progress.get(); }
 
@@ -103,7 +107,7 @@ class Domain final : public fid_domain {
   int open_nic(const fi_info& info);
   util::Result<TransportSet> open_shm_only(const TransportRequest& request);
   /// What memory_without_cuda() gave, if `devices` is that; else null.
-  transport::verbs::KnownMemory* known_memory(const hmem::DeviceMemory* devices);
+  transport::verbs::KnownMemory* known_memory(const hmem::DeviceMemory* devices) const;
   util::Result<TransportSet> open_with_nic(const TransportRequest& request);
   int add_local(TransportSet& set, const TransportRequest& request);
 
@@ -113,6 +117,8 @@ class Domain final : public fid_domain {
   const bool x_atomics;
   LocalAddresses x_local;
   util::SocketAddress x_own_address;
+  std::string x_device_name = "shm";
+  uint64_t x_device_speed = 0;  ///< bit/s; 0 = unknown
   util::OptionalLock x_lock;
   std::atomic<int> x_children{0};
   MemoryRegions x_regions;

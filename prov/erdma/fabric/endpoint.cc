@@ -9,10 +9,12 @@
 #include "fabric/abi.h"
 #include "fabric/auto_progress.h"
 #include "fabric/endpoint_ops.h"
+#include "fabric/endpoint_summary.h"
 #include "fabric/eq.h"
 #include "fabric/info.h"
 #include "fabric/shared_receive.h"
 #include "hmem/cuda.h"
+#include "util/address_text.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -90,8 +92,8 @@ int Endpoint::enable() {
   if (x_engine) return 0;
   const int bound = check_bindings();
   if (bound != 0) return bound;
-  util::Result<TransportSet> transports =
-      x_domain.open_transports({x_name, x_shared_memory && x_cuda_permitted, x_key, x_devices});
+  const TransportRequest request{x_name, x_shared_memory && x_cuda_permitted, x_key, x_devices};
+  util::Result<TransportSet> transports = x_domain.open_transports(request);
   if (!transports) return transports.error();
   util::Guard guard(x_domain.lock());
   if (const int bad = x_shared ? x_shared->add(*this, *x_av) : 0) return bad;
@@ -110,7 +112,7 @@ int Endpoint::enable() {
   announce_descriptors();
   install_operations();
   if (AutoProgress* driver = x_domain.auto_progress()) driver->add(*this);
-  ERDMA_INFO(EP_CTRL, "endpoint %s enabled\n", x_transports.name.to_string().c_str());
+  ERDMA_ANNOUNCE(EP_CTRL, "%s\n", summarize(x_domain.describe(request, x_transports)).c_str());
   return 0;
 }
 
@@ -180,9 +182,9 @@ void Endpoint::drain() noexcept {
     }
     if (clock.now() > deadline) {
       if (owes)
-        ERDMA_WARN(EP_CTRL,
-                   "endpoint %s closed while peers did not take messages injected for them\n",
-                   x_transports.name.to_string().c_str());
+        ERDMA_NOTICE(lost_messages, EP_CTRL,
+                     "endpoint %s closed while peers did not take messages injected for them\n",
+                     util::AddressText(x_transports.name).c_str());
       break;
     }
     sched_yield();
@@ -239,11 +241,12 @@ transport::Link* Endpoint::detour(const util::SocketAddress& address, int status
   util::Result<transport::Link*> link = x_transports.nic->link_to(address);
   if (!link) return nullptr;
   if (!x_detour_logged)
-    ERDMA_WARN(EP_CTRL,
-               "%s cannot be reached through shared memory (%s): it is reached through the NIC, as "
-               "will be others of which this is true. Local peers need the same user and network "
-               "namespace, and FI_ERDMA_SHM to be the same\n",
-               address.to_string().c_str(), fi_strerror(-status));
+    ERDMA_NOTICE(
+        local_path, EP_CTRL,
+        "%s cannot be reached through shared memory (%s): it is reached through the NIC, as "
+        "will be others of which this is true. Local peers need the same user and network "
+        "namespace, and FI_ERDMA_SHM to be the same\n",
+        util::AddressText(address).c_str(), fi_strerror(-status));
   x_detour_logged = true;
   return *link;
 }

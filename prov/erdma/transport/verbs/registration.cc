@@ -33,8 +33,13 @@ class VerbsRegions final : public RegionMaker {
 /// Where memory can't be watched, or must not be registered.
 class NoCache final : public RegistrationCache {
  public:
+  explicit NoCache(const char* why) noexcept : x_why(why) {}
   int acquire(const void*, size_t, Registration&) noexcept override { return -FI_EOPNOTSUPP; }
   void release(const Registration&) noexcept override {}
+  const char* refuses_always() const noexcept override { return x_why; }
+
+ private:
+  const char* const x_why;
 };
 
 struct Close {
@@ -63,14 +68,16 @@ size_t lockable_bytes() noexcept {
 
 util::Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(const Device& device,
                                                                            const Config& config) {
-  std::unique_ptr<RegistrationCache> none(new NoCache);
-  if (!config.enabled) return none;
+  const auto none = [](const char* why) {
+    return std::unique_ptr<RegistrationCache>(new NoCache(why));
+  };
+  if (!config.enabled) return none("FI_ERDMA_MR_CACHE=off");
   if (!device.fork_safe()) {
-    ERDMA_INFO(MR,
-               "%s: memory of the application is copied, not registered: a fork would take it "
-               "away on this kernel (5.12 and later have copy on fork)\n",
-               device.name().c_str());
-    return none;
+    ERDMA_NOTICE(zero_copy, MR,
+                 "zero copy is off, long messages through %s are copied: a fork would take "
+                 "registered memory away on this kernel (5.12 and later have copy on fork)\n",
+                 device.name().c_str());
+    return none("a fork would take registered memory away on this kernel");
   }
   // The rest is for open regions, for the transport's own and for others of the user.
   const size_t lockable = lockable_bytes();
@@ -85,7 +92,7 @@ util::Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(const
              "%s: memory of the application is copied, not registered: changes of its mappings "
              "could not be noticed\n",
              device.name().c_str());
-  return none;
+  return none("no userfaultfd");
 }
 
 }  // namespace erdma::transport::verbs

@@ -44,6 +44,8 @@ class RegistrationCache {
   [[nodiscard]] virtual int acquire(const void* address, size_t length,
                                     Registration& registration) noexcept = 0;
   virtual void release(const Registration& registration) noexcept = 0;
+  /// Why acquire() refuses always; null: it does not. Static text.
+  virtual const char* refuses_always() const noexcept { return nullptr; }
 };
 
 /// Memory of the transport's own, registered once, handed out in blocks of one size.

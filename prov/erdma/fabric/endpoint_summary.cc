@@ -1,0 +1,52 @@
+#include "fabric/endpoint_summary.h"
+
+#include <cstdio>
+
+namespace erdma::fabric {
+namespace {
+
+std::string speed_text(uint64_t bits_per_second) {
+  if (!bits_per_second) return {};
+  char text[32];
+  std::snprintf(text, sizeof(text), ", %g Gbit/s", double(bits_per_second) / 1e9);
+  return text;
+}
+
+std::string between_hosts(const EndpointFacts& facts) {
+  if (!facts.nic) return "none, there is no NIC";
+  if (!facts.no_zero_copy) return "RDMA, zero copy";
+  return std::string("RDMA of copies (") + facts.no_zero_copy + ")";
+}
+
+std::string within_host(const EndpointFacts& facts) {
+  if (!facts.shm) return std::string("the NIC (") + facts.no_shm + ")";
+  return facts.cma ? "shared memory, CMA where the kernel permits"
+                   : "shared memory, no CMA (FI_ERDMA_CMA=off)";
+}
+
+std::string gpu_memory(const EndpointFacts& facts) {
+  switch (facts.gpu) {
+    case EndpointFacts::Gpu::unasked:
+      return "none, FI_HMEM was not asked for";
+    case EndpointFacts::Gpu::direct:
+      return "GPUDirect, without CUDA";
+    case EndpointFacts::Gpu::registered:
+      return "GPUDirect where it can be registered";
+    case EndpointFacts::Gpu::ipc:
+      return "CUDA IPC where the driver permits";
+    case EndpointFacts::Gpu::staged:
+      return std::string("staged (") + facts.no_direct + ")";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string summarize(const EndpointFacts& facts) {
+  return "endpoint " + facts.name + " on " + facts.device +
+         (facts.nic ? speed_text(facts.speed) : std::string()) +
+         "; other hosts: " + between_hosts(facts) + "; this host: " + within_host(facts) +
+         "; GPU memory: " + gpu_memory(facts);
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace erdma::fabric {
+
+/// How an endpoint's bytes travel, as far as it is known when it is enabled.
+struct EndpointFacts {
+  std::string name;    ///< its address
+  std::string device;  ///< the domain's
+  uint64_t speed = 0;  ///< bit/s; 0 = unknown
+  bool nic = false;    ///< else single-host operation
+  /// Why memory of the application is not registered with the NIC; null: it is.
+  const char* no_zero_copy = nullptr;
+  bool shm = false;
+  const char* no_shm = "";  ///< why not
+  bool cma = true;          ///< not switched off
+  enum class Gpu : uint8_t { unasked, direct, registered, ipc, staged };
+  Gpu gpu = Gpu::unasked;
+  const char* no_direct = "";  ///< why it is staged
+};
+
+/// One line for the log.
+std::string summarize(const EndpointFacts& facts);
+
+}  // namespace erdma::fabric
