@@ -153,6 +153,7 @@ class Transport final : public transport::Transport {
     void fail(int status) noexcept override { failed = status; }
     bool met() const noexcept override { return up_once; }
     void hold(bool on) noexcept override { held = on && x_owner.behaviour.holds; }
+    void addressed() noexcept override { trusted = true; }
 
     /// What a hostile peer sends: any bytes.
     void inject(const void* header, size_t header_bytes, const void* payload, size_t length) {
@@ -212,7 +213,8 @@ class Transport final : public transport::Transport {
     size_t short_count = 0;  ///< of those
 
     std::deque<std::vector<std::byte>> inbound;
-    bool held = false;  ///< nothing is delivered
+    bool held = false;     ///< nothing is delivered
+    bool trusted = false;  ///< the application named the peer
     size_t sent = 0;
     bool up_once = true;  ///< met()
     int down = 0;         ///< send() returns it

@@ -86,6 +86,19 @@ START_TEST(message_longer_than_its_receive_is_truncated_with_the_rest_in_olen) {
 }
 END_TEST
 
+START_TEST(a_peer_is_trusted_once_the_application_itself_names_it) {
+  Pair pair;
+  ck_assert_int_eq(pair.a.send(1, nullptr, 0, 7), 0);
+  pair.settle();
+  const auto& to_b = pair.a.transport.link(pair.b.transport.name);
+  const auto& to_a = pair.b.transport.link(pair.a.transport.name);
+  ck_assert(to_b.trusted);
+  ck_assert(!to_a.trusted);  // it only ever sent
+  ck_assert_int_eq(pair.b.send(0, nullptr, 0, 7), 0);
+  ck_assert(to_a.trusted);
+}
+END_TEST
+
 START_TEST(send_completes_with_delivery_complete_only_after_the_receive) {
   const size_t length = _i == 0 ? 8 : 5000;
   Pair pair;
@@ -478,6 +491,7 @@ Suite* engine_suite() {
   tcase_add_loop_test(tc, message_arrives_whole_and_completes_once_on_both_sides, 0,
                       int(std::size(kCases)));
   tcase_add_loop_test(tc, message_longer_than_its_receive_is_truncated_with_the_rest_in_olen, 0, 3);
+  tcase_add_test(tc, a_peer_is_trusted_once_the_application_itself_names_it);
   tcase_add_loop_test(tc, send_completes_with_delivery_complete_only_after_the_receive, 0, 2);
   tcase_add_test(tc, messages_keep_their_order_over_a_full_link_and_mixed_protocols);
   tcase_add_test(tc, send_over_a_full_link_looks_for_room_before_it_waits);

@@ -44,7 +44,10 @@ Peer* Engine::resolve(uint64_t fi_addr) noexcept try {
   const util::SocketAddress address = x_book.address_of(fi_addr);
   if (!address.set()) return nullptr;
   Peer* peer = peer_named(address);
-  if (peer) x_table.set(fi_addr, peer);
+  if (!peer) return nullptr;
+  x_table.set(fi_addr, peer);
+  peer->addressed = true;
+  if (peer->link) peer->link->addressed();
   return peer;
 } catch (const std::bad_alloc&) {
   return nullptr;
@@ -78,6 +81,7 @@ void Engine::use_link(Peer& peer, transport::Link& link) noexcept {
   if (peer.link) peer.link->user = nullptr;
   peer.link = &link;
   link.user = &peer;
+  if (peer.addressed) link.addressed();
   peer.update_direct();
 }
 

@@ -42,6 +42,7 @@ class Peer : public util::ListHook<BacklogTag> {
   bool itself = false;        ///< the endpoint that we belong to; with one-sided operations
   bool told_to_hold = false;  ///< its unexpected-message budget is used up: rts only
   bool holding_back = false;  ///< we told it so
+  bool addressed = false;     ///< the application named it; else it only ever sent to us
   bool unreachable_logged = false;
   bool failing = false;             ///< fail_link() is at work: nothing is sent to it
   bool takes_no_controls = false;   ///< its link is failed for that

@@ -251,6 +251,10 @@ class Link {
   /// False = it never was up, so that no packet of either side ever went over it.
   virtual bool met() const noexcept { return true; }
 
+  /// The application itself named this peer, so it may have what a stranger may not: the right to
+  /// trace this process, where CMA needs that.
+  virtual void addressed() noexcept {}
+
   /// While on, a transport that can leaves what the peer sends where it is: the peer finds no more
   /// room. May be called from on_packet().
   virtual void hold(bool on) noexcept { (void)on; }

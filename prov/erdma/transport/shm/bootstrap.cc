@@ -101,6 +101,10 @@ int Bootstrap::connect(const ConnectRequest& request) noexcept {
   return command({Command::Type::connect, request});
 }
 
+int Bootstrap::trust(const util::SocketAddress& peer) noexcept {
+  return command({Command::Type::trust, {nullptr, 0, peer, false}});
+}
+
 void Bootstrap::close(const ConnectionPtr& connection, int status) noexcept {
   const Control bye{ControlType::bye, status};
   // Best effort: the shutdown says it too, even where a forked child still holds the socket. Of an
@@ -165,6 +169,8 @@ void Bootstrap::run_commands() {
   for (Command& command : commands) {
     if (command.type == Command::Type::close) {
       end_channel(command.connection);
+    } else if (command.type == Command::Type::trust) {
+      on_trust(command.request.address);
     } else if (command.type == Command::Type::stop_listening) {
       close_listener();
     } else {

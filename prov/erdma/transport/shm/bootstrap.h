@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "transport/shm/cold_rings.h"
@@ -53,6 +54,8 @@ class Bootstrap {
   util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
   /// Polling thread: begins to connect; out_up or out_failed will come.
   int connect(const ConnectRequest& request) noexcept;
+  /// Polling thread: the application itself addressed this peer. 0 or -FI_ENOMEM.
+  int trust(const util::SocketAddress& peer) noexcept;
   /// Polling thread: says bye with `status` and ends the channel. No more mail matters.
   void close(const std::shared_ptr<Connection>& connection, int status) noexcept;
   /// Polling thread: takes no more connections.
@@ -60,7 +63,7 @@ class Bootstrap {
 
  private:
   struct Command {
-    enum class Type : uint8_t { connect, close, stop_listening } type;
+    enum class Type : uint8_t { connect, trust, close, stop_listening } type;
     ConnectRequest request = {};
     std::shared_ptr<Connection> connection = nullptr;
   };
@@ -102,7 +105,7 @@ class Bootstrap {
   void refuse(const ConnectionPtr& connection, const char* why);
   void turn_away(const ConnectionPtr& connection);
   int check_name(const ConnectionPtr& connection, const util::SocketAddress& name, uint64_t nonce,
-                 util::Fd& back) const;
+                 util::Fd& back);
   void on_welcome(const ConnectionPtr& connection);
   void accept_welcome(const ConnectionPtr& connection, const Welcome& welcome, Received& received);
   int meet(const ConnectionPtr& connection, const Greeting& greeting, const char** why);
@@ -120,6 +123,10 @@ class Bootstrap {
   void on_control(const ConnectionPtr& connection);
   bool handle(const ConnectionPtr& connection, const Control& control, util::Fd fd);
   void report_lost_file(const Connection& connection) noexcept;
+  bool may_trace(const PeerProcess& process) const noexcept;
+  void on_admit(const ConnectionPtr& connection);
+  void on_trust(const util::SocketAddress& peer);
+  void answer_admission(Connection& connection);
   void on_admit_answer(const ConnectionPtr& connection, int status);
   void on_proof(const ConnectionPtr& connection, uint32_t found);
   void post_verdict(const ConnectionPtr& connection);
@@ -154,9 +161,11 @@ class Bootstrap {
   uint64_t x_listen_again = 0;  ///< when to listen again; 0 = listening
   bool x_exhaustion_logged = false;
   bool x_lost_file_logged = false;
+  bool x_owed_logged = false;
   size_t x_pending_hellos = 0;
   std::unordered_map<uint64_t, ConnectionPtr> x_connections;
-  std::unordered_map<uint64_t, std::shared_ptr<PeerProcess>> x_processes;  ///< by id
+  std::unordered_set<util::SocketAddress, util::SocketAddressHash> x_addressed;  ///< trusted
+  std::unordered_map<uint64_t, std::shared_ptr<PeerProcess>> x_processes;        ///< by id
 };
 
 }  // namespace erdma::transport::shm

@@ -26,9 +26,11 @@ struct PeerProcess {
   Ringer ringer;           ///< wakes it
   std::shared_ptr<PeerLife> life;
   // Background thread only:
-  CmaPeer cma;  ///< with the same life
+  bool proven = false;  ///< by the kernel: it listens under its name
+  CmaPeer cma;          ///< with the same life
   bool admission_asked = false;
   bool admission_answered = false;
+  bool admission_owed = false;  ///< it asked, and the application has not addressed it
   uint8_t proofs_asked = 0;
   bool proof_pending = false;
   uint32_t mark = 0;  ///< what proof has to say
@@ -69,6 +71,7 @@ struct Connection {
   uint64_t backoff = 0;
   bool sender_done = false;  ///< inbound: it writes into its ring no more
   ConnectRequest request;
+  bool name_proven = false;  ///< inbound: who greeted listens under the name it gave
   // Polling thread only:
   ShmLink* link = nullptr;
 };

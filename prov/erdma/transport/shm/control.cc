@@ -92,14 +92,9 @@ bool Bootstrap::handle(const ConnectionPtr& connection, const Control& control, 
       mail.number = uint32_t(control.value);
       mail.file = std::move(fd);
       break;
-    case ControlType::admit: {
-      const pid_t requester = connection->process->cma.pid;
-      const Control answer{
-          ControlType::admit_answer,
-          requester > 0 ? admit(*x_config.calls, x_config.options.ptracer, requester) : -FI_EPERM};
-      (void)send_message(connection->socket.get(), &answer, sizeof(answer));
+    case ControlType::admit:
+      on_admit(connection);
       return true;
-    }
     case ControlType::admit_answer:
       on_admit_answer(connection, control.value);
       return true;
@@ -120,6 +115,46 @@ bool Bootstrap::handle(const ConnectionPtr& connection, const Control& control, 
   if (connection->unread.fetch_add(1) >= kMaxUnread) return false;
   x_config.mailbox->post(std::move(mail));
   return true;
+}
+
+/// Not everybody who connects may trace this process: only who the application addressed, under a
+/// name that the kernel says is its own. What the user opened to everybody, or to nobody, is so.
+bool Bootstrap::may_trace(const PeerProcess& process) const noexcept {
+  if (x_config.options.ptracer != PtracerPolicy::ancestor) return true;
+  return process.proven && x_addressed.contains(canonical(process.name));
+}
+
+/// Who has to wait for its answer copies meanwhile, as where it is refused, and says nothing of it.
+void Bootstrap::on_admit(const ConnectionPtr& connection) {
+  PeerProcess& process = *connection->process;
+  if (may_trace(process)) return answer_admission(*connection);
+  process.admission_owed = true;
+  if (std::exchange(x_owed_logged, true)) return;
+  ERDMA_INFO(EP_CTRL,
+             "process %d (%s) asks to trace this one, for CMA under ptrace_scope 1: it may once "
+             "the application addresses it, as will be true of others; it copies until then. "
+             "FI_ERDMA_PTRACER=any admits every process of the user\n",
+             int(process.cma.pid), process.name.to_string().c_str());
+}
+
+void Bootstrap::on_trust(const util::SocketAddress& peer) {
+  x_addressed.insert(peer);
+  for (const auto& [id, process] : x_processes) {
+    if (!process->admission_owed || !may_trace(*process)) continue;
+    for (Connection* connection : process->connections)
+      if (process->admission_owed && connection->state == ConnectionState::up)
+        answer_admission(*connection);
+  }
+}
+
+void Bootstrap::answer_admission(Connection& connection) {
+  PeerProcess& process = *connection.process;
+  process.admission_owed = false;
+  const pid_t requester = process.cma.pid;
+  const Control answer{
+      ControlType::admit_answer,
+      requester > 0 ? admit(*x_config.calls, x_config.options.ptracer, requester) : -FI_EPERM};
+  (void)send_message(connection.socket.get(), &answer, sizeof(answer));
 }
 
 void Bootstrap::on_admit_answer(const ConnectionPtr& connection, int status) {

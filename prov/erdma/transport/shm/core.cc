@@ -225,6 +225,10 @@ int Core::connect(ShmLink& link, uint32_t attempt) noexcept {
   return x_bootstrap->connect({&link, attempt, link.address(), !link.met()});
 }
 
+int Core::trust(ShmLink& link) noexcept {
+  return x_bootstrap->trust(link.address());
+}
+
 void Core::close(const std::shared_ptr<Connection>& connection, int status) noexcept {
   x_bootstrap->close(connection, status);
 }

@@ -55,6 +55,7 @@ class Core {
 
   // By links and channels.
   int connect(ShmLink& link, uint32_t attempt) noexcept;
+  int trust(ShmLink& link) noexcept;  ///< the application itself addressed it
   void close(const std::shared_ptr<Connection>& connection, int status) noexcept;
   void break_link(ShmLink& link, const char* why, int status = -FI_ECONNRESET) noexcept;
   void add_hot(InChannel& channel) noexcept;

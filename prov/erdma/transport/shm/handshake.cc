@@ -255,13 +255,13 @@ void Bootstrap::accept_welcome(const ConnectionPtr& connection, const Welcome& w
 /// listen under it. -FI_ECONNREFUSED: nobody does; -FI_EACCES: another process does. `back` is the
 /// connection by which that was found out.
 int Bootstrap::check_name(const ConnectionPtr& connection, const util::SocketAddress& name,
-                          uint64_t nonce, util::Fd& back) const {
+                          uint64_t nonce, util::Fd& back) {
   const util::SocketAddress address = canonical(name);
   bool taken = false;
   for (const auto& [id, process] : x_processes) {
     if (!(canonical(process->name) == address) || !speaks(*process)) continue;
-    if (process->nonce == nonce) return 0;  // proven before; meet() compares the pid
-    taken = true;
+    if (process->nonce == nonce && process->proven) return 0;  // meet() compares the pid
+    taken = taken || process->nonce != nonce;
   }
   const ConnectionPtr begun = outbound_to(address);
   const bool asked = begun && begun->state == ConnectionState::awaiting_welcome;
@@ -274,7 +274,8 @@ int Bootstrap::check_name(const ConnectionPtr& connection, const util::SocketAdd
   }
   const int listener = asked ? begun->socket.get() : back.get();
   const pid_t greets = peer_credentials(connection->socket.get()).pid;
-  return peer_credentials(listener).pid == greets ? 0 : -FI_EACCES;
+  connection->name_proven = peer_credentials(listener).pid == greets;
+  return connection->name_proven ? 0 : -FI_EACCES;
 }
 
 /// 0, or why not, also in words.
@@ -294,6 +295,10 @@ int Bootstrap::meet(const ConnectionPtr& connection, const Greeting& theirs, con
     if (!known) return known.error();
     process = std::move(*known);
   }
+  // Who answers where one asked for a name listens there.
+  process->proven =
+      process->proven || connection->name_proven ||
+      (connection->outbound && canonical(process->name) == connection->request.address);
   process->connections.push_back(connection.get());
   connection->process = std::move(process);
   return 0;

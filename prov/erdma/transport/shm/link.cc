@@ -212,6 +212,11 @@ void ShmLink::hold(bool on) noexcept {
   if (x_in) x_in->hold(on);
 }
 
+// If there is no memory to say it, its next sender says it again.
+void ShmLink::addressed() noexcept {
+  if (!x_addressed) x_addressed = x_core.trust(*this) == 0;
+}
+
 void ShmLink::attach_bulk(Segment segment) noexcept {
   OutChannel& out = *x_out;
   if (out.bulk_segment) return;

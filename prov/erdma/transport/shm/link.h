@@ -50,6 +50,7 @@ class ShmLink final : public Link {
   void retracted(uint64_t packet, bool executed) noexcept override;
   void fail(int status) noexcept override;
   void hold(bool on) noexcept override;
+  void addressed() noexcept override;
   bool left() const noexcept override { return x_in && x_in->sender_left(); }
   util::Result<uint32_t> hand_over(const util::Fd& file) noexcept override;
   util::Result<util::Fd> take_file(uint32_t name) noexcept override;
@@ -162,7 +163,8 @@ class ShmLink final : public Link {
   const Ringer* x_ringer = nullptr;
   bool x_cold = true;
   State x_state = State::idle;
-  bool x_met = false;  ///< was connected once
+  bool x_met = false;        ///< was connected once
+  bool x_addressed = false;  ///< by the application; the background thread knows
   Counters& x_counters;
   Core& x_core;
   uint32_t x_attempt = 0;

@@ -60,6 +60,7 @@ class StagingLink final : public Link {
   bool met() const noexcept override { return x_inner.met(); }
   bool left() const noexcept override { return x_inner.left(); }
   void hold(bool on) noexcept override { x_inner.hold(on); }
+  void addressed() noexcept override { x_inner.addressed(); }
 
   /// Its peer is gone: nothing of it stays open here.
   void forget_peer() noexcept;

@@ -1,0 +1,195 @@
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/captured_log.h"
+#include "libcheck.h"
+#include "transport/impostor.h"
+
+/// Under Yama a process lets nobody trace it but peers that its application itself addressed.
+namespace erdma::test {
+namespace {
+
+using transport::shm::Control;
+using transport::shm::ControlType;
+using transport::shm::Options;
+using transport::shm::PtracerPolicy;
+
+/// Counts who is named a tracer, and names nobody.
+struct Namings final : transport::shm::CmaCalls {
+  int set_ptracer(unsigned long) noexcept override {
+    ++count;
+    return 0;
+  }
+  std::atomic<unsigned> count = 0;
+};
+
+struct Asked {
+  Side side;
+  Namings namings;
+
+  explicit Asked(PtracerPolicy policy = PtracerPolicy::ancestor) {
+    Options options;
+    options.ptracer = policy;
+    auto opened = transport::shm::ShmTransport::open(options, address_of("127.0.0.1", 0), &namings);
+    ck_assert(bool(opened));
+    side.name = (*opened)->name();
+    side.transport = opened->get();
+    side.owned = std::move(*opened);
+  }
+  transport::Link& link_to(uint16_t port) {
+    return **side.transport->link_to(address_of("127.0.0.1", port));
+  }
+};
+
+void ask(Impostor& peer, ControlType type) {
+  const Control question{type, 1};
+  ck_assert_int_eq(transport::shm::send_message(peer.socket.get(), &question, sizeof(question)), 0);
+}
+
+Control hear_control(Impostor& peer) {
+  pollfd readable{peer.socket.get(), POLLIN, 0};
+  Control control{};
+  ck_assert_int_eq(poll(&readable, 1, 20'000), 1);
+  ck_assert_int_eq(transport::shm::receive(peer.socket.get(), &control, sizeof(control)).bytes,
+                   sizeof(control));
+  return control;
+}
+
+/// Whatever the peer said before has been heard, and was not answered.
+void expect_no_answer(Impostor& peer) {
+  ask(peer, ControlType::prove);
+  ck_assert_uint_eq(unsigned(hear_control(peer).type), unsigned(ControlType::proof));
+}
+
+START_TEST(a_peer_that_the_application_never_addressed_may_not_trace_this_process) {
+  Asked asked;
+  Impostor peer;
+  ck_assert(peer.greet(asked.side.name, 920));
+  ask(peer, ControlType::admit);
+  expect_no_answer(peer);
+  ck_assert_uint_eq(asked.namings.count, 0);
+  asked.link_to(921).addressed();  // another one
+  asked.side.poll();
+  expect_no_answer(peer);
+  ck_assert_uint_eq(asked.namings.count, 0);
+}
+END_TEST
+
+START_TEST(a_peer_may_trace_this_process_once_the_application_addresses_it) {
+  Asked asked;
+  Impostor peer;
+  ck_assert(peer.greet(asked.side.name, 922));
+  ask(peer, ControlType::admit);
+  ask(peer, ControlType::admit);
+  expect_no_answer(peer);
+  asked.link_to(922).addressed();
+  const Control answer = hear_control(peer);
+  ck_assert_uint_eq(unsigned(answer.type), unsigned(ControlType::admit_answer));
+  ck_assert_int_eq(answer.value, 0);
+  ck_assert_uint_eq(asked.namings.count, 1);
+  asked.link_to(922).addressed();
+  expect_no_answer(peer);  // one answer was owed
+}
+END_TEST
+
+START_TEST(a_peer_that_was_addressed_before_is_answered_at_once) {
+  Asked asked;
+  asked.link_to(923).addressed();
+  Impostor peer;
+  ck_assert(peer.greet(asked.side.name, 923));
+  ask(peer, ControlType::admit);
+  ck_assert_int_eq(hear_control(peer).value, 0);
+  ck_assert_uint_eq(asked.namings.count, 1);
+}
+END_TEST
+
+START_TEST(the_policies_any_and_none_do_not_ask_whom_the_application_addressed) {
+  for (const auto policy : {PtracerPolicy::any, PtracerPolicy::none}) {
+    Asked asked(policy);
+    Impostor peer;
+    ck_assert(peer.greet(asked.side.name, 924));
+    ask(peer, ControlType::admit);
+    const bool any = policy == PtracerPolicy::any;
+    ck_assert_int_eq(hear_control(peer).value, any ? 0 : -FI_EPERM);
+    ck_assert_uint_eq(asked.namings.count, any ? 1 : 0);
+  }
+}
+END_TEST
+
+/// A name is believed of who connects while the queue of who listens under it is full: good enough
+/// for packets, not for rights.
+START_TEST(a_name_that_could_not_be_verified_gives_no_rights) {
+  Asked asked;
+  asked.link_to(925).addressed();
+  const util::SocketAddress name = address_of("127.0.0.1", 925);
+  auto listener = transport::shm::listen_as(name, {});
+  ck_assert(bool(listener));
+  ck_assert_int_eq(listen(listener->get(), 0), 0);
+  std::vector<util::Fd> queue;
+  for (;;) {
+    auto waiting = transport::shm::connect_as_peer(name);
+    if (!waiting) break;
+    queue.push_back(std::move(*waiting));
+    ck_assert_uint_lt(queue.size(), 100);
+  }
+  Impostor peer;
+  ck_assert(peer.greet_as(asked.side.name, 925));
+  ask(peer, ControlType::admit);
+  expect_no_answer(peer);
+  // Nor does the nonce of that greeting prove the next one.
+  Impostor again;
+  again.nonce = uint64_t(getpid()) << 16 | 925;
+  ck_assert(again.greet_as(asked.side.name, 925));
+  ask(again, ControlType::admit);
+  expect_no_answer(again);
+  ck_assert_uint_eq(asked.namings.count, 0);
+}
+END_TEST
+
+START_TEST(what_the_application_can_do_is_logged_once) {
+  Asked asked;
+  Impostor first, second;
+  ck_assert(first.greet(asked.side.name, 926));
+  ck_assert(second.greet(asked.side.name, 927));
+  for (Impostor* peer : {&first, &second}) {
+    ask(*peer, ControlType::admit);
+    expect_no_answer(*peer);
+  }
+  const std::lock_guard guard(g_log_mutex);
+  unsigned lines = 0;
+  for (const LogLine& line : g_log)
+    lines += contains(line.text, "FI_ERDMA_PTRACER=any") && contains(line.text, "addresses");
+  ck_assert_uint_eq(lines, 1);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm admission");
+  TCase* tc = tcase_create("admission");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, a_peer_that_the_application_never_addressed_may_not_trace_this_process);
+  tcase_add_test(tc, a_peer_may_trace_this_process_once_the_application_addresses_it);
+  tcase_add_test(tc, a_peer_that_was_addressed_before_is_answered_at_once);
+  tcase_add_test(tc, the_policies_any_and_none_do_not_ask_whom_the_application_addressed);
+  tcase_add_test(tc, a_name_that_could_not_be_verified_gives_no_rights);
+  tcase_add_test(tc, what_the_application_can_do_is_logged_once);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
