@@ -14,6 +14,7 @@
 using erdma::fabric::Deadline;
 using erdma::fabric::make_cq;
 using erdma::fabric::ProgressSource;
+using erdma::fabric::Sleepers;
 using erdma::fabric::try_wait;
 using erdma::fabric::Waitable;
 using erdma::fabric::WaitObject;
@@ -47,28 +48,59 @@ class FileSource final : public ProgressSource {
 
 }  // namespace
 
-START_TEST(descriptor_is_readable_from_wake_to_clear) {
+/// Whether a thread inside a blocking call would be woken at once.
+bool woken(WaitObject& wait) {
+  return wait.wait(Deadline(0));
+}
+
+START_TEST(watchers_are_woken_until_that_is_cleared_and_nobody_else) {
   auto wait = make();
   ck_assert(!readable(wait->fd()));
-  wait->wake();
-  wait->wake();
-  ck_assert(readable(wait->fd()));
-  wait->wait(Deadline(-1));
-  wait->clear();
+  wait->wake_watchers();
+  wait->wake_watchers();
+  wait->clear_sleepers();
+  ck_assert(readable(wait->fd()) && !woken(*wait));
+  ck_assert(wait->clear_watchers());
   ck_assert(!readable(wait->fd()));
-  wait->clear();
-  wait->wait(Deadline(0));
+  ck_assert(wait->clear_watchers());
 }
 END_TEST
 
-START_TEST(descriptor_is_readable_while_an_added_one_is) {
+START_TEST(sleepers_are_woken_until_that_is_cleared_and_nobody_else) {
+  auto wait = make();
+  ck_assert(!woken(*wait));
+  wait->wake_sleepers();
+  wait->wake_sleepers();
+  ck_assert(wait->clear_watchers());
+  ck_assert(!readable(wait->fd()) && woken(*wait));
+  ck_assert(wait->clear_sleepers());
+  ck_assert(!woken(*wait));
+  ck_assert(wait->clear_sleepers());
+}
+END_TEST
+
+START_TEST(all_are_woken_while_an_added_descriptor_is_readable) {
   auto wait = make();
   erdma::util::Fd event(eventfd(1, EFD_CLOEXEC));
   ck_assert_int_eq(wait->add(event.get()), 0);
-  ck_assert(readable(wait->fd()));
+  ck_assert(readable(wait->fd()) && woken(*wait));
   wait->remove(event.get());
-  ck_assert(!readable(wait->fd()));
+  ck_assert(!readable(wait->fd()) && !woken(*wait));
   wait->remove(event.get());
+}
+END_TEST
+
+START_TEST(who_was_told_is_waited_for) {
+  Sleepers sleepers;
+  ck_assert(!sleepers.tell() && sleepers.all_looked());
+  const Sleepers::Ticket first = sleepers.enter(), second = sleepers.enter();
+  ck_assert(sleepers.tell() && !sleepers.all_looked());
+  ck_assert(sleepers.leave(first) && !sleepers.all_looked());
+  ck_assert(sleepers.tell() && !sleepers.all_looked());
+  ck_assert(sleepers.leave(second) && sleepers.all_looked());
+  const Sleepers::Ticket third = sleepers.enter();
+  ck_assert(!sleepers.leave(third) && sleepers.all_looked());
+  ck_assert_uint_eq(sleepers.count(), 0);
 }
 END_TEST
 
@@ -77,17 +109,17 @@ START_TEST(clear_does_not_hide_a_signal_from_those_inside) {
   const WaitObject::Ticket first = wait->enter();
   const WaitObject::Ticket second = wait->enter();
   wait->signal();
-  wait->clear();
-  ck_assert(readable(wait->fd()));
+  ck_assert(!wait->clear_sleepers());
+  ck_assert(woken(*wait));
   ck_assert(wait->signalled(first) && wait->signalled(second));
   const WaitObject::Ticket late = wait->enter();
   ck_assert(!wait->signalled(late));
   wait->leave(first);
-  wait->clear();
-  ck_assert(readable(wait->fd()));
+  ck_assert(!wait->clear_sleepers());
+  ck_assert(woken(*wait));
   wait->leave(second);
-  wait->clear();
-  ck_assert(!readable(wait->fd()));
+  ck_assert(wait->clear_sleepers());
+  ck_assert(!woken(*wait));
   wait->leave(late);
   ck_assert(!wait->take_signal());
 }
@@ -107,7 +139,10 @@ START_TEST(signal_that_meets_nobody_is_for_the_next) {
   const WaitObject::Ticket next = wait->enter();
   ck_assert(!wait->signalled(next));
   wait->leave(next);
-  wait->clear();
+  wait->signal();
+  ck_assert(readable(wait->fd()));
+  ck_assert(!wait->clear_watchers());
+  ck_assert(wait->clear_watchers());
   ck_assert(!readable(wait->fd()));
 }
 END_TEST
@@ -134,6 +169,50 @@ START_TEST(source_with_work_keeps_everyone_awake) {
   waitable.detach(busy);
   waitable.detach(idle);
   ck_assert(!waitable.busy());
+}
+END_TEST
+
+/// Its descriptor stays readable from the first event to disarm(), as a device's does.
+class LatchedSource final : public ProgressSource {
+ public:
+  void happen() { eventfd_write(x_event.get(), 1); }
+  int progress() noexcept override { return 0; }
+  bool arm() noexcept override { return true; }
+  void disarm() noexcept override {
+    eventfd_t value;
+    eventfd_read(x_event.get(), &value);
+  }
+  int wait_fds(int* fds, int) const noexcept override {
+    fds[0] = x_event.get();
+    return 1;
+  }
+
+ private:
+  erdma::util::Fd x_event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+};
+
+/// As an application does that sleeps on the descriptor; and one that has a thread in a blocking
+/// call, while a second queue of the source is asked for once and left alone.
+START_TEST(an_event_wakes_once) {
+  LatchedSource source;
+  Waitable watched(make(), false), other(make(), false);
+  OptionalLock lock(true);
+  std::unique_lock held(lock);
+  watched.attach(source);
+  other.attach(source);
+  ck_assert(watched.watch());
+  for (int i = 0; i < 200; ++i) {
+    source.happen();
+    ck_assert(readable(watched.wait_object()->fd()));
+    watched.progress();
+    ck_assert(watched.watch());
+    ck_assert(!readable(watched.wait_object()->fd()));
+    source.happen();
+    other.sleep(held, Deadline(0));
+    ck_assert(!woken(*other.wait_object()));
+  }
+  watched.detach(source);
+  other.detach(source);
 }
 END_TEST
 
@@ -184,12 +263,15 @@ int main() {
   Suite* suite = suite_create("wait");
   TCase* tc = tcase_create("wait");
   tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, descriptor_is_readable_from_wake_to_clear);
-  tcase_add_test(tc, descriptor_is_readable_while_an_added_one_is);
+  tcase_add_test(tc, watchers_are_woken_until_that_is_cleared_and_nobody_else);
+  tcase_add_test(tc, sleepers_are_woken_until_that_is_cleared_and_nobody_else);
+  tcase_add_test(tc, all_are_woken_while_an_added_descriptor_is_readable);
+  tcase_add_test(tc, who_was_told_is_waited_for);
   tcase_add_test(tc, clear_does_not_hide_a_signal_from_those_inside);
   tcase_add_test(tc, signal_that_meets_nobody_is_for_the_next);
   tcase_add_test(tc, deadline_rounds_up_and_may_never_come);
   tcase_add_test(tc, source_with_work_keeps_everyone_awake);
+  tcase_add_test(tc, an_event_wakes_once);
   tcase_add_test(tc, sleep_lets_others_have_the_lock_even_if_it_can_not_sleep);
   tcase_add_test(tc, trywait_refuses_bad_arguments);
   tcase_add_test(tc, trywait_asks_every_object);

@@ -8,8 +8,10 @@ class ProgressSource {
  public:
   /// Returns the number of steps forward.
   virtual int progress() noexcept = 0;
-  /// True = nothing to do now, and one of the descriptors becomes readable when there is.
+  /// True = nothing to do now, and one of the descriptors becomes readable when there is, if it is
+  /// not from an earlier arm().
   virtual bool arm() noexcept = 0;
+  /// Takes back what arm() promised: the descriptors are readable no more.
   virtual void disarm() noexcept = 0;
   /// Writes up to `room` descriptors to `fds`; returns how many there are. Constant after enable.
   virtual int wait_fds(int* fds, int room) const noexcept = 0;

@@ -17,53 +17,93 @@ namespace erdma::fabric {
 
 // --- the descriptor -----------------------------------------------------------------------------
 
-util::Result<std::unique_ptr<WaitObject>> WaitObject::create() {
-  util::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
+int WaitObject::Half::open() noexcept {
+  epoll.reset(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return -errno;
-  util::Fd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  event.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event) return -errno;
-  const int event_fd = event.get();
-  std::unique_ptr<WaitObject> made(new WaitObject(std::move(epoll), std::move(event)));
-  if (const int added = made->add(event_fd)) return added;
+  return add(event.get());
+}
+
+int WaitObject::Half::add(int fd) noexcept {
+  epoll_event wanted{};
+  wanted.events = EPOLLIN;
+  wanted.data.fd = fd;
+  return epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &wanted) == 0 ? 0 : -errno;
+}
+
+void WaitObject::Half::ring() noexcept {
+  if (!std::exchange(rung, true)) eventfd_write(event.get(), 1);
+}
+
+void WaitObject::Half::clear() noexcept {
+  eventfd_t value;
+  if (std::exchange(rung, false)) eventfd_read(event.get(), &value);
+}
+
+util::Result<std::unique_ptr<WaitObject>> WaitObject::create() {
+  std::unique_ptr<WaitObject> made(new WaitObject);
+  for (Half* half : {&made->x_watchers, &made->x_sleepers})
+    if (const int opened = half->open()) return opened;
   return made;
 }
 
 int WaitObject::add(int fd) noexcept {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = fd;
-  return !owned() || epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+  if (!owned()) return 0;
+  if (const int added = x_watchers.add(fd)) return added;
+  const int added = x_sleepers.add(fd);
+  if (added) remove(fd);
+  return added;
 }
 
 void WaitObject::remove(int fd) noexcept {
   epoll_event event{};
-  if (owned()) epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, fd, &event);
+  if (!owned()) return;
+  for (const Half* half : {&x_watchers, &x_sleepers})
+    epoll_ctl(half->epoll.get(), EPOLL_CTL_DEL, fd, &event);
 }
 
-void WaitObject::wake() noexcept {
-  if (owned()) eventfd_write(x_event.get(), 1);
-}
-
-void WaitObject::clear() noexcept {
+void WaitObject::wake_watchers() noexcept {
   if (!owned()) return;
   const std::lock_guard guard(x_mutex);
-  if (x_owed != 0) return;
-  eventfd_t value;
-  eventfd_read(x_event.get(), &value);
+  x_watchers.ring();
 }
 
-void WaitObject::wait(const Deadline& deadline) noexcept {
+bool WaitObject::clear_watchers() noexcept {
+  if (!owned()) return true;
+  const std::lock_guard guard(x_mutex);
+  if (std::exchange(x_stored, false)) return false;
+  x_watchers.clear();
+  return true;
+}
+
+void WaitObject::wake_sleepers() noexcept {
+  if (!owned()) return;
+  const std::lock_guard guard(x_mutex);
+  x_sleepers.ring();
+}
+
+bool WaitObject::clear_sleepers() noexcept {
+  if (!owned()) return true;
+  const std::lock_guard guard(x_mutex);
+  if (x_owed != 0) return false;
+  x_sleepers.clear();
+  return true;
+}
+
+bool WaitObject::wait(const Deadline& deadline) noexcept {
   // A signal handler ends the wait early, which the caller takes for a wake-up without a reason.
   epoll_event event;
-  epoll_wait(x_epoll.get(), &event, 1, deadline.left());
+  return epoll_wait(x_sleepers.epoll.get(), &event, 1, deadline.left()) != 0;
 }
 
 void WaitObject::signal() noexcept {
+  if (!owned()) return;
   const std::lock_guard guard(x_mutex);
   ++x_generation;
   x_owed = x_inside;
   if (x_inside == 0) x_stored = true;
-  wake();
+  x_inside == 0 ? x_watchers.ring() : x_sleepers.ring();
 }
 
 WaitObject::Ticket WaitObject::enter() noexcept {
@@ -142,22 +182,32 @@ void Waitable::forget(Attachment& attachment) noexcept {
 
 // --- sleeping -----------------------------------------------------------------------------------
 
+/// What an earlier wake-up stood for was looked at, in the progress() before this. So it is taken
+/// back, as nobody could sleep else; what comes now is found by arm(), and what others sleep in
+/// reliance on is promised anew.
 bool Waitable::arm() noexcept {
   if (x_blind || !x_wait) return false;
-  x_wait->clear();
   x_alert = true;
   if (x_driven) return true;
-  return std::all_of(x_sources.begin(), x_sources.end(),
-                     [](const Attachment& attachment) { return attachment.source->arm(); });
+  return std::all_of(x_sources.begin(), x_sources.end(), [](const Attachment& attachment) {
+    attachment.source->disarm();
+    return attachment.source->arm();
+  });
+}
+
+bool Waitable::arm_to_sleep() noexcept {
+  return x_wait && x_sleepers.all_looked() && x_wait->clear_sleepers() && arm();
 }
 
 void Waitable::wake() noexcept {
   x_alert = false;
-  if (x_wait) x_wait->wake();
+  if (!x_wait) return;
+  if (x_watched) x_wait->wake_watchers();
+  if (x_sleepers.tell()) x_wait->wake_sleepers();
 }
 
 bool Waitable::watch() noexcept {
-  if (x_wait->take_signal() || !arm()) return false;
+  if (x_blind || !x_wait->clear_watchers() || !arm()) return false;
   x_watched = true;
   x_watch_left = kWatchLife;
   return true;
@@ -168,7 +218,7 @@ bool Waitable::watch() noexcept {
 void Waitable::tire_watch() noexcept {
   if (--x_watch_left != 0) return;
   x_watched = false;
-  wake();
+  x_wait->wake_watchers();
 }
 
 // --- entry points -------------------------------------------------------------------------------

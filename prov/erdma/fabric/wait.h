@@ -51,9 +51,11 @@ class Deadline {
   uint64_t x_end;
 };
 
-/// The descriptor on which threads sleep: an epoll set of the sources' descriptors and one eventfd
-/// of its own. Thread-safe, except that add() and remove() exclude each other. A forked child
-/// shares the set with its parent: what it calls here changes nothing.
+/// On what threads sleep: two epoll sets of the sources' descriptors, each with an eventfd of its
+/// own. One is the application's, fd(), for who watches it (fi_trywait, then poll or epoll); the
+/// other is for threads inside a blocking call. So neither kind takes a wake-up from the other.
+/// Thread-safe, except that add() and remove() exclude each other. A forked child shares the sets
+/// with its parent: what it calls here changes nothing.
 class WaitObject {
  public:
   /// A thread's stay in a blocking call, for signal().
@@ -61,19 +63,23 @@ class WaitObject {
 
   static util::Result<std::unique_ptr<WaitObject>> create();
 
-  int fd() const noexcept { return x_epoll.get(); }
+  int fd() const noexcept { return x_watchers.epoll.get(); }
   int add(int fd) noexcept;
   void remove(int fd) noexcept;
 
-  /// Makes the descriptor readable until clear().
-  void wake() noexcept;
-  /// Undoes wake(), unless a signalled thread has not noticed yet.
-  void clear() noexcept;
-  /// Sleeps until the descriptor is readable or the deadline is over.
-  void wait(const Deadline& deadline) noexcept;
+  /// Makes fd() readable until clear_watchers().
+  void wake_watchers() noexcept;
+  /// False: it took a signal instead.
+  bool clear_watchers() noexcept;
+  /// Lets every wait() return until clear_sleepers().
+  void wake_sleepers() noexcept;
+  /// False: a signalled thread has not noticed yet.
+  bool clear_sleepers() noexcept;
+  /// Sleeps until woken, a source's descriptor is readable, or the deadline is over: false.
+  bool wait(const Deadline& deadline) noexcept;
 
   /// fi_cq_signal(3): every thread between enter() and leave() is signalled, or if there is none,
-  /// the next one to enter() or to ask take_signal().
+  /// the next one to enter(), or to ask take_signal() or clear_watchers().
   void signal() noexcept;
   Ticket enter() noexcept;
   bool signalled(Ticket ticket) const noexcept;
@@ -84,11 +90,19 @@ class WaitObject {
   bool owned() const noexcept { return x_epoch == util::process_epoch(); }
 
  private:
-  WaitObject(util::Fd epoll, util::Fd event) noexcept
-      : x_epoll(std::move(epoll)), x_event(std::move(event)), x_epoch(util::process_epoch()) {}
+  struct Half {
+    int open() noexcept;
+    int add(int fd) noexcept;
+    void ring() noexcept;
+    void clear() noexcept;
 
-  util::Fd x_epoll;
-  util::Fd x_event;
+    util::Fd epoll, event;
+    bool rung = false;  ///< `event` is readable
+  };
+
+  WaitObject() noexcept : x_epoch(util::process_epoch()) {}
+
+  Half x_watchers, x_sleepers;
   const uint32_t x_epoch;
   mutable std::mutex x_mutex;
   uint64_t x_generation = 0;  ///< signals so far
@@ -114,10 +128,44 @@ class IdleReads {
   unsigned x_count = 0;
 };
 
+/// Who sleeps on one wait object, and who of them was told to look and has not yet: as long as
+/// there is one, the wake-up must stay and nobody else can sleep. The caller holds a lock.
+class Sleepers {
+ public:
+  using Ticket = uint64_t;
+
+  size_t count() const noexcept { return x_count; }
+  bool all_looked() const noexcept { return x_told == 0; }
+  Ticket enter() noexcept {
+    ++x_count;
+    return x_tellings;
+  }
+  /// True: it was told.
+  bool leave(Ticket ticket) noexcept {
+    --x_count;
+    if (ticket == x_tellings) return false;
+    --x_told;
+    return true;
+  }
+  /// False: there is nobody to wake.
+  bool tell() noexcept {
+    if (x_count == 0) return false;
+    ++x_tellings;
+    x_told = x_count;
+    return true;
+  }
+
+ private:
+  size_t x_count = 0;
+  size_t x_told = 0;
+  uint64_t x_tellings = 0;
+};
+
 /// The endpoints behind one CQ or counter, and how to sleep until one of them has work. The caller
 /// holds the domain lock.
 /// Invariant: while a thread sleeps here, each source is armed, or is being driven by a thread of
-/// the provider, or the wait object is readable.
+/// the provider, or its half of the wait object is readable. Who was told stays told until it has
+/// looked (Sleepers; of who watches the descriptor, until the next watch()).
 class Waitable {
  public:
   /// `wait` is null for FI_WAIT_NONE. `driven`: the provider's own thread makes all progress.
@@ -147,24 +195,22 @@ class Waitable {
   bool alert() const noexcept { return x_alert; }
   /// Whether anyone may sleep in reliance on the sources being armed. A source that a progress()
   /// left unarmed meanwhile arms itself again, or calls wake().
-  bool sleeping() const noexcept { return x_blocked != 0 || x_watched; }
+  bool sleeping() const noexcept { return x_sleepers.count() != 0 || x_watched; }
   /// Sends sleepers back to look for themselves.
   void wake() noexcept;
-  size_t blocked() const noexcept { return x_blocked; }
+  /// Threads in sleep(), which use this object once they have the lock again.
+  size_t blocked() const noexcept { return x_sleepers.count() + x_yielding; }
 
   /// Sleeps, unlocked; returns at once if there is work, or no wait object. May return for no
   /// reason. The caller has just seen progress() bring nothing.
   template <typename Lock>
   void sleep(Lock& lock, const Deadline& deadline) noexcept {
-    const bool armed = arm();
-    if (armed) ++x_blocked;
+    if (!arm_to_sleep()) return yield(lock);
+    const Sleepers::Ticket ticket = x_sleepers.enter();
     lock.unlock();
-    if (armed)
-      x_wait->wait(deadline);
-    else
-      sched_yield();  // whoever waits for the lock gets it
+    x_wait->wait(deadline);
     lock.lock();
-    if (armed) --x_blocked;
+    x_sleepers.leave(ticket);
   }
   /// The application is about to sleep on the descriptor: false if there is work.
   bool watch() noexcept;
@@ -180,7 +226,17 @@ class Waitable {
   /// So many calls of progress() after watch() without another mean that the application polls.
   static constexpr unsigned kWatchLife = 64;
 
+  /// Whoever waits for the lock gets it.
+  template <typename Lock>
+  void yield(Lock& lock) noexcept {
+    ++x_yielding;
+    lock.unlock();
+    sched_yield();
+    lock.lock();
+    --x_yielding;
+  }
   bool arm() noexcept;
+  bool arm_to_sleep() noexcept;
   void tire_watch() noexcept;
   bool refresh(Attachment& attachment) noexcept;
   void forget(Attachment& attachment) noexcept;
@@ -190,7 +246,8 @@ class Waitable {
   const bool x_driven;
   bool x_blind = false;       ///< a source's descriptor could not be added: nobody may sleep
   unsigned x_watch_left = 0;  ///< of kWatchLife
-  size_t x_blocked = 0;       ///< threads in sleep()
+  size_t x_yielding = 0;      ///< threads in yield()
+  Sleepers x_sleepers;        ///< threads in sleep() but for those
   std::vector<Attachment> x_sources;
   std::unique_ptr<WaitObject> x_wait;
 };

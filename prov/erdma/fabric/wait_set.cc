@@ -38,8 +38,13 @@ int WaitSet::add(fid_t object, int fd) {
     return added;
   }
   // Whoever sleeps did not arm what is new.
-  x_wait->wake();
+  tell();
   return 0;
+}
+
+void WaitSet::tell() noexcept {
+  x_wait->wake_watchers();
+  if (x_sleepers.tell()) x_wait->wake_sleepers();
 }
 
 void WaitSet::remove(fid_t object, int fd) noexcept {
@@ -48,15 +53,16 @@ void WaitSet::remove(fid_t object, int fd) noexcept {
   std::erase(x_members, object);
 }
 
-/// Of all members: news of one, else busy if one could not be armed.
+/// Of all members: news of one, else busy if one could not be armed. Under the mutex.
 Readiness WaitSet::look() noexcept {
-  const std::lock_guard guard(x_mutex);
-  x_wait->clear();
   Readiness all = Readiness::armed;
   for (fid_t member : x_members) {
     const Readiness one = readiness(member);
-    if (one == Readiness::news) return one;
     if (one == Readiness::busy) all = one;
+    if (one != Readiness::news) continue;
+    ++x_news;
+    tell();
+    return one;
   }
   return all;
 }
@@ -64,30 +70,44 @@ Readiness WaitSet::look() noexcept {
 int WaitSet::wait(int timeout_ms) noexcept {
   if (!x_wait->owned()) return -FI_EOPBADSTATE;
   const Deadline deadline(timeout_ms);
-  {
-    const std::lock_guard guard(x_mutex);
-    ++x_inside;
-  }
+  std::unique_lock lock(x_mutex);
+  ++x_inside;
+  const uint64_t news_before = x_news;
   int result = 0;
   for (;;) {
     const bool over = deadline.left() == 0;
+    if (x_news != news_before) break;
     const Readiness found = look();
     if (found == Readiness::news) break;
     if (over) {
       result = -FI_ETIMEDOUT;
       break;
     }
-    if (found == Readiness::armed)
-      x_wait->wait(deadline);
-    else
-      sched_yield();  // whoever has the work in hand
+    sleep(lock, deadline, found);
   }
-  const std::lock_guard guard(x_mutex);
   --x_inside;
   return result;
 }
 
+void WaitSet::sleep(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+                    Readiness found) noexcept {
+  // Nobody has news, so what woke the others is over once they know.
+  const bool armed =
+      found == Readiness::armed && x_sleepers.all_looked() && x_wait->clear_sleepers();
+  const Sleepers::Ticket ticket = armed ? x_sleepers.enter() : 0;
+  lock.unlock();
+  if (armed)
+    x_wait->wait(deadline);
+  else
+    sched_yield();  // whoever has the work in hand
+  lock.lock();
+  if (armed) x_sleepers.leave(ticket);
+}
+
 int WaitSet::try_wait() noexcept {
+  const std::lock_guard guard(x_mutex);
+  // Before the look, as that may say anew that there is something.
+  (void)x_wait->clear_watchers();
   return look() == Readiness::armed ? 0 : -FI_EAGAIN;
 }
 

@@ -17,7 +17,9 @@ class Fabric;
 
 /// One wait set: its descriptor is readable when that of one of its members is. Thread-safe by its
 /// own mutex, which is taken before the lock of a domain, and not held while a thread sleeps.
-/// Invariant: outlives its members; fi_close is -FI_EBUSY until then.
+/// Invariants: outlives its members; fi_close is -FI_EBUSY until then, and while a thread is in
+/// wait(). News that a member tells once (the change of a counter) ends every wait() that had begun
+/// by then, and makes the descriptor readable.
 class WaitSet final : public fid_wait {
  public:
   static WaitSet& from(fid_wait* set) noexcept { return static_cast<WaitSet&>(*set); }
@@ -39,11 +41,16 @@ class WaitSet final : public fid_wait {
 
  private:
   Readiness look() noexcept;
+  void tell() noexcept;
+  void sleep(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+             Readiness found) noexcept;
 
   Fabric& x_fabric;
   std::mutex x_mutex;
   std::vector<fid_t> x_members;
   unsigned x_inside = 0;  ///< threads in wait()
+  uint64_t x_news = 0;    ///< found so far
+  Sleepers x_sleepers;
   std::unique_ptr<WaitObject> x_wait;
   const fi_wait_obj x_wait_object;
 };
