@@ -52,6 +52,7 @@ struct RecordingSink final : transport::Sink {
   std::vector<Packet> packets;
   std::vector<Done> dones;
   std::vector<Down> downs;
+  bool waits = false;  ///< operations wait for every peer
 
   void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
                  size_t length) noexcept override {
@@ -62,6 +63,12 @@ struct RecordingSink final : transport::Sink {
   void on_done(uint64_t token, int status) noexcept override { dones.push_back({token, status}); }
   void on_link_down(transport::Link& link, int status) noexcept override {
     downs.push_back({&link, status, packets.size(), dones.size()});
+  }
+  bool waits_for(const transport::Link&) noexcept override { return waits; }
+  size_t downs_of(const transport::Link& link) const {
+    size_t count = 0;
+    for (const Down& down : downs) count += down.link == &link;
+    return count;
   }
 };
 

@@ -130,7 +130,7 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     }
     return 0;
   }
-  void fill_terms(const Connection&, Terms& terms) const noexcept override {
+  void fill_terms(const Connection&, const util::SocketAddress&, Terms& terms) noexcept override {
     terms.credits = kReceives;
     terms.receive_bytes = sizeof(x_memory);
   }

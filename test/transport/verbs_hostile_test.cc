@@ -104,6 +104,7 @@ class Stranger {
     mail.type = Mail::Type::up;
     mail.peer = x_name;
     mail.connection_id = x_rig.fabric.next_id++;
+    mail.session = 2 * mail.connection_id;
     mail.terms.credits = 48;
     mail.terms.receive_bytes = kSlot;
     mail.terms.heartbeat_address = uint64_t(x_memory);
@@ -185,8 +186,14 @@ const Attack kAttacks[] = {
     [](Scene& s) {
       s.stranger->send(Kind::grow, GrowBody{0, 1});
     },
-    [](Scene& s) { s.stranger->send(Kind::retire_ok, Nothing{}); },
-    [](Scene& s) { s.stranger->send(Kind::retire_no, Nothing{}); },
+    [](Scene& s) { s.stranger->send(Kind::retire_ok, RetireBody{0}); },
+    [](Scene& s) { s.stranger->send(Kind::retire_no, RetireBody{7}); },
+    [](Scene& s) { s.stranger->send(Kind::retire, RetireBody{0}, 1); },
+    [](Scene& s) { s.stranger->send(Kind::retire_back, RetireBody{0}, 1); },
+    [](Scene& s) {
+      s.stranger->send(Kind::retire, RetireBody{0});
+      s.stranger->send(Kind::retire, RetireBody{1});
+    },
     [](Scene& s) { s.stranger->send(Kind::pull, Scene::about(s.readable), 1); },
     [](Scene& s) { s.stranger->send(Kind::pull, Scene::about(s.readable, 0, 101)); },
     [](Scene& s) { s.stranger->send(Kind::pull, Scene::about(s.readable, 0, 0)); },
@@ -263,7 +270,8 @@ END_TEST
 
 START_TEST(a_peer_that_retires_and_stays_is_left_in_time) {
   Scene scene;
-  scene.stranger->send(Kind::retire, Nothing{});
+  scene.stranger->send(Kind::retire, RetireBody{5});
+  scene.stranger->send(Kind::retire_back, RetireBody{4});
   scene.poll();
   ck_assert_uint_eq(scene.stranger->heard(Kind::retire_ok), 1);
   ck_assert_int_eq(scene.to_stranger().send(numbered(1), nullptr, 0, 0, SendHint::none),

@@ -10,6 +10,7 @@
 #include "fake/verbs.h"
 #include "transport/conformance.h"
 #include "transport/verbs/core.h"
+#include "transport/verbs/session.h"
 
 // Endpoints on the NIC of fake/verbs.h, connected without a thread: include in one file.
 namespace erdma::test {
@@ -21,10 +22,15 @@ struct FakeFabric {
   struct Wire {
     class FakeConnector* ends[2];
     uint64_t ids[2];
+    bool joins(const FakeConnector* a, const FakeConnector* b) const {
+      const bool these = (ends[0] == a && ends[1] == b) || (ends[0] == b && ends[1] == a);
+      return these && a != b && ids[0] && ids[1];
+    }
   };
   std::vector<std::pair<util::SocketAddress, FakeConnector*>> listeners;
   std::vector<Wire> wires;
   uint64_t next_id = 1;
+  uint32_t next_serial = 0;
   uint16_t next_port = 1000;
   bool hold = false;          ///< connect() does nothing yet
   bool quiet_deaths = false;  ///< a close is not told to the peer
@@ -60,6 +66,9 @@ class FakeConnector final : public verbs::Connector {
   uint64_t nonce() const noexcept override { return x_nonce; }
   int connect(const util::SocketAddress& peer, uint64_t attempt, bool) noexcept override {
     ++FakeFabric::one().attempts;
+    // The peer's came up meanwhile: that mail is the answer.
+    for (const FakeFabric::Wire& wire : FakeFabric::one().wires)
+      if (wire.joins(this, FakeFabric::one().find(peer))) return 0;
     x_attempts.push_back({peer, attempt});
     if (!FakeFabric::one().hold) go_on();
     return 0;
@@ -117,7 +126,7 @@ class FakeConnector final : public verbs::Connector {
     verbs::Terms terms;
   };
 
-  Half make() {
+  Half make(const util::SocketAddress& peer) {
     Half half;
     ibv_qp_init_attr attr{};
     half.connection = x_config.factory->prepare(attr);
@@ -125,14 +134,14 @@ class FakeConnector final : public verbs::Connector {
     half.qp = ibv_create_qp(x_config.device->pd(), &attr);
     x_config.factory->adopt(*half.connection, half.qp);
     if (x_config.factory->post_receives(*half.connection)) half.qp = nullptr;
-    x_config.factory->fill_terms(*half.connection, half.terms);
+    x_config.factory->fill_terms(*half.connection, peer, half.terms);
     half.terms.name = x_name;
     half.terms.nonce = x_nonce;
     return half;
   }
   void join(FakeConnector& peer, const Attempt& attempt) {
-    Half mine = make();
-    Half theirs = mine.qp ? peer.make() : Half{};
+    Half mine = make(attempt.peer);
+    Half theirs = mine.qp ? peer.make(x_name) : Half{};
     if (!mine.qp || !theirs.qp) return fail(attempt, std::move(mine), peer, std::move(theirs));
     fake::Nic::join(mine.qp, theirs.qp);
     FakeFabric& fabric = FakeFabric::one();
@@ -141,8 +150,10 @@ class FakeConnector final : public verbs::Connector {
     const verbs::Terms my_terms = mine.terms;
     ck_assert(!x_config.factory->agree(*mine.connection, theirs.terms, true));
     ck_assert(!peer.x_config.factory->agree(*theirs.connection, my_terms, false));
-    tell(std::move(mine), peer.x_name, theirs.terms, ids[0], true);
-    peer.tell(std::move(theirs), x_name, my_terms, ids[1], false);
+    fabric.next_serial += 2;
+    const uint64_t session = verbs::Session::name(fabric.next_serial, fabric.next_serial, 0);
+    tell(std::move(mine), peer.x_name, theirs.terms, ids[0], session, true);
+    peer.tell(std::move(theirs), x_name, my_terms, ids[1], session, false);
   }
   void fail(const Attempt& attempt, Half mine, FakeConnector& peer, Half theirs) {
     dispose(std::move(mine));
@@ -161,13 +172,15 @@ class FakeConnector final : public verbs::Connector {
     x_config.mail->post(std::move(mail));
   }
   void tell(Half half, const util::SocketAddress& peer, const verbs::Terms& terms, uint64_t id,
-            bool active) {
+            uint64_t session, bool active) {
     verbs::Mail mail;
     mail.type = verbs::Mail::Type::up;
     mail.peer = peer;
     mail.connection_id = id;
     mail.active = active;
     mail.terms = terms;
+    mail.resumes = half.terms.resumes;
+    mail.session = session;
     mail.connection = std::move(half.connection);
     x_config.mail->post(std::move(mail));
   }
@@ -228,9 +241,10 @@ struct Rig {
     if (opened) device = std::move(*opened);
     cache.pd = device->pd();
   }
-  bool open(Side& side, const verbs::Options& options = {}, const util::Clock* with = nullptr) {
+  bool open(Side& side, const verbs::Options& options = {}, const util::Clock* with = nullptr,
+            uint16_t port = 0) {
     auto core =
-        verbs::Core::open(options, *device, cache, address_of("10.0.0.1", 0), with,
+        verbs::Core::open(options, *device, cache, address_of("10.0.0.1", port), with,
                           [](const verbs::ConnectorConfig& config)
                               -> util::Result<std::unique_ptr<verbs::Connector>> {
                             return std::unique_ptr<verbs::Connector>(new FakeConnector(config));

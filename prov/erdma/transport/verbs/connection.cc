@@ -94,6 +94,7 @@ int Connection::post_ready() noexcept {
 void Connection::go_up(VerbsLink& link, const Mail& mail) noexcept {
   x_link = &link;
   connection_id = mail.connection_id;
+  session = mail.session;
   x_phase = Phase::up;
   // On iWARP the passive side must stay silent until it heard something; it harms nowhere.
   x_may_send = active;
@@ -264,23 +265,6 @@ void Connection::post_heartbeat() noexcept {
 
 void Connection::broken(int status, const char* why) noexcept {
   x_core.break_connection(*this, status, why);
-}
-
-void Connection::resume() noexcept {
-  x_retiring = false;
-  if (x_phase != Phase::leaving) return;
-  x_phase = Phase::up;
-  x_may_send = true;
-}
-
-bool Connection::quiet() noexcept {
-  return x_moving.empty() && x_waiting.empty() && x_streams.empty() && x_answers.empty() &&
-         x_shorts == 0;
-}
-
-bool Connection::may_retire() noexcept {
-  return x_phase == Phase::up && x_may_send && !x_retiring && !x_due && quiet() &&
-         !x_link->to_self();
 }
 
 void Connection::modify_to_error() noexcept {

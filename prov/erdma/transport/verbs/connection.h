@@ -26,8 +26,8 @@ struct DirtyTag;
 enum Due : uint8_t {
   kDueGrow = 1,
   kDueRetireNo = 2,
-  kDueRetire = 4,    ///< nothing follows
-  kDueRetireOk = 8,  ///< nothing follows
+  kDueRetire = 4,    ///< nothing follows, unless it is taken back
+  kDueRetireOk = 8,  ///< likewise, by the peer
   kDueBye = 16,      ///< nothing follows
 };
 
@@ -41,11 +41,29 @@ class Connection final : public util::ListHook<DirtyTag> {
   static constexpr uint32_t kLargeReceives = 56;
   static constexpr uint32_t kReceiveDepth = kSmallReceives + kLargeReceives;
 
+  /// One end of it. Where there are more peers than connections, one end asks to give it up (to
+  /// retire), and the other agrees; both then know all that the other sent. What they say of it
+  /// when they connect anew is in Session.
+  ///
+  ///   making --> up --> asking --> asked --retire_ok--> closing, in agreement
+  ///              ^         |         |
+  ///              +---------+---------+  retire_no, a request of the peer's that goes before, or no
+  ///              |                      answer in time: retire_back
+  ///              up --> agreeing --> agreed --it ends--> closing, in agreement
+  ///              ^         |           |
+  ///              +---------+-----------+  retire_back
+  ///              up --> parting --it ends--> closing
+  ///   any --broken--> closing; if it was `asked`, a retire_ok that is found on the way still
+  ///   counts
   enum class Phase : uint8_t {
     making,  ///< not yet mailed: completions are kept
     up,
-    leaving,  ///< our last packet is sent: retire, retire_ok or bye
-    closing,  ///< broken or given up: only completions are taken
+    asking,    ///< retire waits for room
+    asked,     ///< retire is sent
+    agreeing,  ///< retire_ok waits for room
+    agreed,    ///< retire_ok is sent
+    parting,   ///< bye is sent
+    closing,   ///< broken or given up: only completions are taken
   };
 
   Connection(Core& core, uint32_t id) noexcept : x_core(core), x_id(id) {}
@@ -89,12 +107,15 @@ class Connection final : public util::ListHook<DirtyTag> {
   void want_more() noexcept { x_flags |= kWantsMore; }
   void due(Due packets) noexcept;
   void post_heartbeat() noexcept;
-  void give_up() noexcept { x_phase = Phase::closing; }
+  void give_up() noexcept;
   void modify_to_error() noexcept;
   /// Destroys the queue pair, releases what was posted and reports transfers as failed.
   void end(Sink& sink, int status) noexcept;
-  /// Nothing more is delivered.
-  void mute() noexcept { x_muted = true; }
+  /// Nothing more is delivered, and whatever both sides agreed on is void.
+  void mute() noexcept {
+    x_muted = true;
+    in_agreement = false;
+  }
 
   uint32_t id() const noexcept { return x_id; }
   ibv_qp* qp() const noexcept { return x_qp.get(); }
@@ -109,20 +130,35 @@ class Connection final : public util::ListHook<DirtyTag> {
   /// Nothing of a transfer is under way in either direction.
   bool quiet() noexcept;
   bool may_retire() noexcept;
+  /// Asks the peer to give it up.
+  void retire() noexcept;
+  /// The link goes on with this connection. False: not now, or the peer goes by the request
+  /// already.
+  bool take_back() noexcept;
+  /// The peer did not answer: it is not asked again until something was heard of it.
+  void unanswered() noexcept { x_unanswered_at = x_receives.taken(); }
+  /// What can still be taken back is: a bye follows.
+  void stay() noexcept;
+  /// We agreed, and the peer does not end it. True: it has all that we sent, so that we may.
+  bool proven() noexcept;
   /// The other side spoke first, or we did. Before, we must not send at all.
   bool met() const noexcept { return x_heard || active; }
-  bool retiring() const noexcept { return x_retiring; }
-  void resume() noexcept;  ///< the peer did not agree to retire
+  bool retiring() const noexcept { return x_phase == Phase::asking || x_phase == Phase::asked; }
+  bool agrees() const noexcept { return x_phase == Phase::agreeing || x_phase == Phase::agreed; }
   uint64_t completions() const noexcept { return x_completions; }
 
   // Of Core: when and how it ends, what its timer saw.
   uint64_t connection_id = 0;  ///< the connector's
+  uint64_t session = 0;        ///< what both ends call it
   uint64_t used = 0;           ///< poll in which it last carried a packet
   uint64_t came_up = 0;        ///< the same while it has not carried any
   bool active = false;
   bool fenced = false;  ///< a READ follows our last packet
-  bool listed_closing = false, erred = false, silently = false, orderly = false;
+  bool listed_closing = false, erred = false, orderly = false;
+  bool in_agreement = false;  ///< closing: what waits for the peer goes on waiting
+  bool in_doubt = false;      ///< likewise, but the peer may see it otherwise
   int close_status = 0;
+  uint64_t phase_since = 0;  ///< when retiring() or agrees() began
   uint64_t close_deadline = 0;
   uint64_t seen_completions = 0, progress_at = 0;
 
@@ -131,6 +167,7 @@ class Connection final : public util::ListHook<DirtyTag> {
   static constexpr uint32_t kPlacesForStreams = 16;
   /// Of the send queue: only credits and heartbeats use them.
   static constexpr uint32_t kReservedPlaces = 2;
+  static constexpr uint32_t kCreditsToTakeBack = 2;
 
   /// Bytes behind the body of a packet: a part of a list.
   struct Payload {
@@ -158,6 +195,15 @@ class Connection final : public util::ListHook<DirtyTag> {
     return emit(kind, body, bytes, {}, SendHint::none);
   }
 
+  // connection_retire.cc
+  void on_retirement(Kind kind, const std::byte* body, size_t length) noexcept;
+  void on_retire(uint32_t request) noexcept;
+  void on_retire_back(uint32_t request) noexcept;
+  void on_answer_to_retire(uint32_t request, bool agreed) noexcept;
+  void sent_last(Due which) noexcept;
+  void go_on() noexcept;
+  void enter(Phase phase) noexcept;
+
   // connection_receive.cc
   void mark_dirty() noexcept;
   /// Something waits for credits or for places in the send queue.
@@ -170,11 +216,11 @@ class Connection final : public util::ListHook<DirtyTag> {
   void on_failed(const ibv_wc& wc, Sink& sink) noexcept;
   void on_control(const Prefix& prefix, const std::byte* body, size_t length, Sink& sink) noexcept;
   void on_grow(const std::byte* body, size_t length) noexcept;
-  void on_retire() noexcept;
   void first_packet() noexcept;
   void repost() noexcept;
   void flush_due() noexcept;
   int send_due(Due which) noexcept;
+  int emit_request(Kind kind, uint32_t request) noexcept;
   void try_grow() noexcept;
 
   // bulk.cc
@@ -228,13 +274,17 @@ class Connection final : public util::ListHook<DirtyTag> {
   bool x_chained = false;
   uint8_t x_flags = 0;
   uint8_t x_due = 0;
-  bool x_retiring = false;  ///< we asked
+  bool x_was_asked = false;  ///< closing: the phase before
   bool x_heartbeat_pending = false;
   bool x_heard = false;
   SendQueue x_send;
   ReceiveQueue x_receives;
   ReadSinks x_sinks;
   uint64_t x_completions = 0;
+  uint32_t x_request = 0;                 ///< number of our next or current request to retire
+  uint32_t x_peers_request = 0;           ///< that we agree to
+  uint32_t x_last_packet = 0;             ///< of the send queue: retire_ok
+  uint64_t x_unanswered_at = UINT64_MAX;  ///< packets that had come when a request was taken back
 
   util::IntrusiveList<Transfer> x_moving, x_waiting;
   util::IntrusiveList<Stream> x_streams;

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "transport/verbs/session.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -121,8 +122,9 @@ void ConnectionManager::ask_for_room() noexcept {
 Hello ConnectionManager::own_hello(HelloKind kind, Attempt& attempt) noexcept {
   Hello hello;
   hello.kind = kind;
-  hello.serial = ++x_serial;
-  x_config.factory->fill_terms(*attempt.connection, hello.terms);
+  hello.serial = attempt.serial = ++x_serial;
+  x_config.factory->fill_terms(*attempt.connection, attempt.peer->name, hello.terms);
+  attempt.resumes = hello.terms.resumes;
   hello.terms.name = x_config.name;
   hello.terms.nonce = x_nonce;
   return hello;
@@ -221,12 +223,20 @@ void ConnectionManager::go_up(Attempt& attempt) {
     peer.wanted = false;
     x_retries.clear(peer);
   }
+  announce(attempt);
+}
+
+void ConnectionManager::announce(Attempt& attempt) {
+  const uint32_t serials[] = {attempt.serial, attempt.peer_serial};
   Mail mail;
   mail.type = Mail::Type::up;
-  mail.peer = peer.name;
+  mail.peer = attempt.peer->name;
   mail.connection_id = attempt.id;
   mail.active = attempt.active;
   mail.terms = attempt.terms;
+  mail.resumes = attempt.resumes;
+  mail.session = Session::name(serials[!attempt.active], serials[attempt.active],
+                               x_nonce ^ attempt.terms.nonce);
   mail.connection = std::move(attempt.connection);
   x_config.mail->post(std::move(mail));
 }

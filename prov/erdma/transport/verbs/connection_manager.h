@@ -64,7 +64,9 @@ class ConnectionManager final : public BackendEvents {
     Peer* peer = nullptr;  ///< null when lost
     Stage stage = Stage::reaching;
     bool active = false;
+    uint32_t serial = 0;  ///< of our own hello or welcome
     uint32_t peer_serial = 0;
+    uint64_t resumes = 0;  ///< as our own terms say
     uint64_t deadline = 0;
     Mac hello_mac{};                         ///< active: of our hello, which the welcome must know
     Terms terms;                             ///< the peer's
@@ -100,6 +102,7 @@ class ConnectionManager final : public BackendEvents {
   void try_again(Peer& peer, int status);
   void give_up(Peer& peer, int status) noexcept;
   void go_up(Attempt& attempt);
+  void announce(Attempt& attempt);
   void lose(Attempt& attempt, int status) noexcept;
   void discard(Attempt& attempt) noexcept;
   void detach(Attempt& attempt) noexcept;

@@ -29,11 +29,6 @@ int status_of(ibv_wc_status status) noexcept {
   }
 }
 
-/// Any order will do that both sides see alike.
-bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
-  return a.size() != b.size() ? a.size() < b.size() : std::memcmp(a.data(), b.data(), a.size()) < 0;
-}
-
 template <typename Body>
 bool read_body(const std::byte* from, size_t length, Body& body) noexcept {
   if (length < sizeof(body)) return false;
@@ -166,13 +161,10 @@ void Connection::on_control(const Prefix& prefix, const std::byte* body, size_t 
     case Kind::grow:
       return on_grow(body, length);
     case Kind::retire:
-      return on_retire();
     case Kind::retire_ok:
-      if (x_retiring) return x_core.retired(*this);
-      break;
     case Kind::retire_no:
-      if (x_retiring) return x_core.refused_to_retire(*this);
-      break;
+    case Kind::retire_back:
+      return on_retirement(prefix.kind, body, length);
     case Kind::bye:
       orderly = true;
       return x_core.break_connection(*this, -FI_ESHUTDOWN, nullptr);
@@ -197,28 +189,8 @@ void Connection::on_grow(const std::byte* body, size_t length) noexcept {
   x_peer_large_from = x_sent + uint64_t(int64_t(int32_t(grow.from - uint32_t(x_sent))));
 }
 
-/// The peer would give this connection up. Where both ask, the smaller name's request stands.
-void Connection::on_retire() noexcept {
-  if (x_retiring) {
-    const bool asked = !(x_due & kDueRetire);
-    if (asked && smaller(x_core.name(), x_link->address())) return;
-    x_due = uint8_t(x_due & ~kDueRetire);
-    x_core.no_longer_retiring(*this);
-  }
-  if (x_phase == Phase::closing) return;
-  if (!quiet()) {
-    if (x_may_send) x_link->may_send(*this);
-    return due(kDueRetireNo);
-  }
-  x_may_send = false;
-  x_link->may_not_send(*this);
-  silently = true;
-  due(kDueRetireOk);
-}
-
 void Connection::due(Due packets) noexcept {
   x_due |= packets;
-  if (packets == kDueRetire) x_retiring = true;
   mark_dirty();
 }
 
@@ -252,10 +224,11 @@ void Connection::settle() noexcept {
   if (!met()) return;
   if (x_due) flush_due();
   // Who asked to retire still returns credits: the peer needs some for what it has to send first.
-  if (x_phase != Phase::up && !x_retiring) return;
+  if (x_phase == Phase::agreed || x_phase == Phase::parting) return;
   if (!x_moving.empty() || !x_streams.empty() || !x_answers.empty()) [[unlikely]]
     move_transfers();
-  if (x_credits.must_return() && x_credits.may_send_credit() && x_send.room() > 0) {
+  const bool spare = x_phase != Phase::asked || x_credits.available() > kCreditsToTakeBack;
+  if (x_credits.must_return() && x_credits.may_send_credit() && x_send.room() > 0 && spare) {
     flush_chain();
     (void)emit_control(Kind::credit, nullptr, 0);
   }
@@ -268,10 +241,7 @@ void Connection::flush_due() noexcept {
     const bool room = x_credits.may_send() || (which == kDueBye && x_credits.available() > 0);
     if (!room || x_send.room() == 0 || send_due(which)) return;
     x_due = uint8_t(x_due & ~which);
-    if (which < kDueRetire) continue;
-    x_phase = Phase::leaving;
-    x_may_send = false;
-    x_link->may_not_send(*this);
+    if (which >= kDueRetire) sent_last(which);
   }
 }
 
@@ -282,15 +252,22 @@ int Connection::send_due(Due which) noexcept {
       return emit_control(Kind::grow, &body, sizeof(body));
     }
     case kDueRetireNo:
-      return emit_control(Kind::retire_no, nullptr, 0);
+      return emit_request(Kind::retire_no, x_peers_request);
     case kDueRetire:
-      return emit_control(Kind::retire, nullptr, 0);
+      x_link->session.offer(session);  // before the peer can go by it
+      return emit_request(Kind::retire, x_request);
     case kDueRetireOk:
-      return emit_control(Kind::retire_ok, nullptr, 0);
+      x_link->session.offer(session);
+      return emit_request(Kind::retire_ok, x_peers_request);
     case kDueBye:
       return emit_control(Kind::bye, nullptr, 0);
   }
   return 0;
+}
+
+int Connection::emit_request(Kind kind, uint32_t request) noexcept {
+  const RetireBody body{request};
+  return emit_control(kind, &body, sizeof(body));
 }
 
 }  // namespace erdma::transport::verbs

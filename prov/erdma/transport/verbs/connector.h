@@ -36,6 +36,7 @@ struct Terms {
   // a death must show before the first packet, too.
   uint64_t heartbeat_address = 0;
   uint32_t heartbeat_rkey = 0;
+  uint64_t resumes = 0;  ///< the connection that this one continues (session.h); 0 = none
 };
 
 /// The data side's half of making a connection. Called on the connector's thread; thread-safe
@@ -53,8 +54,10 @@ class ConnectionFactory {
   /// it. Call post_receives() when it is at least INIT and before the peer can send.
   virtual void adopt(Connection& connection, ibv_qp* queue_pair) noexcept = 0;
   [[nodiscard]] virtual int post_receives(Connection& connection) noexcept = 0;
-  /// Our terms for this connection (name and nonce are the connector's).
-  virtual void fill_terms(const Connection& connection, Terms& terms) const noexcept = 0;
+  /// Our terms for this connection to `peer` (name and nonce are the connector's). What they say of
+  /// the past is told the peer.
+  virtual void fill_terms(const Connection& connection, const util::SocketAddress& peer,
+                          Terms& terms) noexcept = 0;
   /// Packets can flow: takes the peer's terms. The active side sends its first packet, so that the
   /// peer may speak however long it takes until somebody polls here. An error: it can't be used.
   [[nodiscard]] virtual int agree(Connection& connection, const Terms& peer,
@@ -80,8 +83,10 @@ struct Mail {
   uint64_t connection_id = 0;  ///< 0 = none
   uint64_t attempt = 0;        ///< `failed`: as given to connect()
   int status = 0;
-  bool active = false;  ///< `up`: we connected
-  Terms terms;          ///< `up`: the peer's
+  bool active = false;   ///< `up`: we connected
+  Terms terms;           ///< `up`: the peer's
+  uint64_t resumes = 0;  ///< `up`: what our own terms said
+  uint64_t session = 0;  ///< `up`: what both ends call this connection
   std::unique_ptr<Connection> connection;
 };
 

@@ -19,8 +19,7 @@ constexpr int kBatch = 32;  ///< completions of one queue in one poll()
 constexpr uint64_t kPollsPerClock = 256;
 constexpr size_t kBounceBytes = 128 * 1024;
 constexpr uint64_t kTicksPerTimeout = 12;
-/// More than the limit is there for a while: connections that others make, and half-made ones.
-constexpr uint32_t kSpareIds = 256;
+constexpr uint64_t kGraceNs = 50'000'000;
 
 Options checked(Options options, const Device& device) noexcept {
   options.eager_bytes = std::clamp<size_t>(options.eager_bytes, 2 * kAlwaysEager, 1 << 20);
@@ -50,6 +49,8 @@ Core::Core(const Options& options, Device& device, RegistrationCache& cache,
       x_reads_in_flight(std::clamp(device.limits().max_read_in_flight, 1u, 16u)),
       x_tick_ns(std::clamp<uint64_t>(x_options.peer_timeout_ns / kTicksPerTimeout, 100'000,
                                      1'000'000'000)),
+      x_grace_ns(std::min(x_tick_ns, kGraceNs)),
+      x_tick_in(x_tick_ns),
       x_packet_blocks(device, OwnUse::packets, kPacketOverhead + x_options.eager_bytes, 32, 64),
       x_bounce_blocks(device, OwnUse::packets, kBounceBytes, 8, 16),
       x_bounce_sinks(device, OwnUse::sinks, kBounceBytes, 8, 16) {}
@@ -164,7 +165,7 @@ int Core::attend(Sink& sink) noexcept {
   }
   if (!x_closing.empty()) moved += close_broken(sink);
   if (!x_waiting.empty()) moved += admit_waiting(sink);
-  if (!x_connected.empty() || !x_unwatched.empty()) {
+  if (!x_connected.empty() || !x_unwatched.empty() || !x_waiting.empty()) {
     const uint64_t now = x_clock->now();
     if (now >= x_next_tick) tick(sink, now);
   }
@@ -183,6 +184,7 @@ VerbsLink& Core::find_or_make(const util::SocketAddress& address) {
   const auto found = x_links.find(address);
   if (found != x_links.end()) return *found->second;
   auto link = std::make_unique<VerbsLink>(*this, address, address == name());
+  const std::lock_guard guard(x_links_mutex);
   return *x_links.emplace(address, std::move(link)).first->second;
 }
 
@@ -201,8 +203,8 @@ bool Core::arm() noexcept {
     x_mailbox.disarm();
     return false;
   }
-  if (!x_connected.empty() || !x_unwatched.empty()) {
-    const itimerspec when{{}, {time_t(x_tick_ns / 1'000'000'000), long(x_tick_ns % 1'000'000'000)}};
+  if (!x_connected.empty() || !x_unwatched.empty() || !x_waiting.empty()) {
+    const itimerspec when{{}, {time_t(x_tick_in / 1'000'000'000), long(x_tick_in % 1'000'000'000)}};
     (void)timerfd_settime(x_timer.get(), 0, &when, nullptr);
   }
   return true;
@@ -261,7 +263,12 @@ int Core::post_receives(Connection& connection) noexcept {
   return connection.post_receives();
 }
 
-void Core::fill_terms(const Connection&, Terms& terms) const noexcept {
+void Core::fill_terms(const Connection&, const util::SocketAddress& peer, Terms& terms) noexcept {
+  {
+    const std::lock_guard guard(x_links_mutex);
+    const auto found = x_links.find(peer);
+    terms.resumes = found == x_links.end() ? 0 : found->second->session.tell();
+  }
   terms.credits = Connection::kSmallReceives;
   terms.receive_bytes = Connection::kSmallReceiveBytes;
   terms.heartbeat_address = x_heartbeat.target_address;

@@ -51,7 +51,8 @@ class Core final : public ConnectionFactory {
   size_t connections() const noexcept override { return x_table.in_use(); }
   void adopt(Connection& connection, ibv_qp* queue_pair) noexcept override;
   int post_receives(Connection& connection) noexcept override;
-  void fill_terms(const Connection& connection, Terms& terms) const noexcept override;
+  void fill_terms(const Connection& connection, const util::SocketAddress& peer,
+                  Terms& terms) noexcept override;
   int agree(Connection& connection, const Terms& peer, bool active) noexcept override;
 
   // What links and connections share.
@@ -84,8 +85,10 @@ class Core final : public ConnectionFactory {
   void break_connection(Connection& connection, int status, const char* why) noexcept;
   void fail_unconnected(VerbsLink& link, int status) noexcept;
   void retired(Connection& connection) noexcept;
-  void refused_to_retire(Connection& connection) noexcept;
-  void no_longer_retiring(Connection& connection) noexcept;
+  void count_retiring(int change) noexcept { x_retiring = unsigned(int(x_retiring) + change); }
+  /// Now; and tick() comes in time to see who did not answer.
+  uint64_t begin_grace() noexcept;
+  void look_again() noexcept { x_attention = true; }
   void mark_dirty(Connection& connection) noexcept {
     auto& hook = static_cast<util::ListHook<DirtyTag>&>(connection);
     if (!hook.linked()) x_dirty.push_back(connection);
@@ -101,6 +104,8 @@ class Core final : public ConnectionFactory {
   void count_grown(int change) noexcept { x_grown = unsigned(int(x_grown) + change); }
 
  private:
+  /// More than the limit is there for a while: connections that others make, and half-made ones.
+  static constexpr uint32_t kSpareIds = 256;
   /// Connections with large receives, of about half a megabyte each.
   static constexpr unsigned kMostGrown = 64;
 
@@ -122,21 +127,31 @@ class Core final : public ConnectionFactory {
   void on_failed(const Mail& mail, Sink& sink);
   void on_lost(const Mail& mail) noexcept;
   void drop(std::unique_ptr<Connection> connection, uint64_t connection_id) noexcept;
+  bool resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept;
   int request(VerbsLink& link) noexcept;
   void leave_connecting(VerbsLink& link) noexcept;
   void down(VerbsLink& link, int status, Sink& sink) noexcept;
   int admit_waiting(Sink& sink) noexcept;
+  void admit_first(Sink& sink) noexcept;
+  void admit_overdue(Sink& sink, uint64_t now) noexcept;
   bool retire_one(const Connection* spared) noexcept;
   size_t to_others() const noexcept { return x_connected.size() - x_to_self; }
+  /// Of those that nobody asked to give up.
+  bool too_many() const noexcept {
+    return to_others() > x_options.max_connections + x_retiring + x_closing.size();
+  }
 
   // core_end.cc
   int close_broken(Sink& sink) noexcept;
   bool is_drained(Connection& connection) noexcept;
   void finish(Connection& connection, Sink& sink) noexcept;
   void link_is_down(VerbsLink& link, Sink& sink) noexcept;
+  void report_down(VerbsLink& link, int status, Sink& sink) noexcept;
   void watch_for(VerbsLink& link) noexcept;
   void tick(Sink& sink, uint64_t now) noexcept;
   void watch(Connection& connection, uint64_t now) noexcept;
+  bool watch_retirement(Connection& connection, uint64_t now) noexcept;
+  void watch_given_up(Sink& sink, uint64_t now) noexcept;
   void say_goodbye() noexcept;
   bool goodbyes_said() noexcept;
 
@@ -161,6 +176,8 @@ class Core final : public ConnectionFactory {
   const uint32_t x_epoch;
   const unsigned x_reads_in_flight;
   const uint64_t x_tick_ns;
+  const uint64_t x_grace_ns;  ///< how long others wait for the answer of who is asked to retire
+  uint64_t x_tick_in;         ///< one of both
   uint64_t x_next_tick = 0;
 
   BlockPool x_packet_blocks;
@@ -172,6 +189,7 @@ class Core final : public ConnectionFactory {
   util::Pool<Stream> x_streams;
   util::Pool<Answer> x_answers;
 
+  std::mutex x_links_mutex;  ///< for changes to the table, and for the connector's look-ups in it
   std::unordered_map<util::SocketAddress, std::unique_ptr<VerbsLink>, util::SocketAddressHash>
       x_links;
   std::vector<Connection*> x_connected;  ///< all that are owned by links

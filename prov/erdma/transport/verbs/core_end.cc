@@ -31,13 +31,12 @@ void Core::break_connection(Connection& connection, int status, const char* why)
     return;
   }
   VerbsLink& link = *connection.link();
-  if (why && !connection.silently && !x_closed)
+  connection.give_up();
+  if (why && !connection.in_agreement && !x_closed)
     ERDMA_WARN(EP_DATA, "closed the connection to %s: %s\n", link.address().to_string().c_str(),
                why);
-  no_longer_retiring(connection);
   connection.listed_closing = true;
   connection.close_status = status;
-  connection.give_up();
   link.may_not_send(connection);
   x_closing.push_back(&connection);  // has room for all that are up
   x_attention = true;
@@ -86,10 +85,11 @@ void Core::finish(Connection& connection, Sink& sink) noexcept {
   if (link.to_self()) --x_to_self;
   std::erase(x_starved, &connection);
   const std::unique_ptr<Connection> owned = link.remove(connection);
-  if (!connection.silently) {
+  if (!connection.in_agreement) {
     link.down_status = status;
     link.down_silently = false;
   }
+  link.in_doubt = connection.in_doubt;
   connection.end(sink, status ? status : -FI_ECONNRESET);
   auto& hook = static_cast<util::ListHook<DirtyTag>&>(connection);
   if (hook.linked()) hook.unlink();
@@ -106,39 +106,73 @@ void Core::link_is_down(VerbsLink& link, Sink& sink) noexcept {
   x_attention = true;
   const bool silently = std::exchange(link.down_silently, true);
   if (silently) return watch_for(link);
+  link.session.end();
+  report_down(link, link.down_status, sink);
+}
+
+void Core::report_down(VerbsLink& link, int status, Sink& sink) noexcept {
   ERDMA_INFO(EP_CTRL, "link to %s is down: %s\n", link.address().to_string().c_str(),
-             fi_strerror(-link.down_status));
-  sink.on_link_down(link, link.down_status);
+             fi_strerror(-status));
+  sink.on_link_down(link, status);
 }
 
 /// A link without a connection does not notice that its peer dies. Where operations wait for the
-/// peer, it is connected again after a while.
+/// peer, it is connected again after a while; at once where the peer may not know that the
+/// connection was given up in agreement.
 void Core::watch_for(VerbsLink& link) noexcept try {
-  link.idle_since = x_clock->now();
+  link.idle_since = x_clock->now() - (link.in_doubt ? x_options.peer_timeout_ns : 0);
   x_unwatched.push_back(&link);
 } catch (const std::bad_alloc&) {
   (void)connect(link);
 }
 
 void Core::tick(Sink& sink, uint64_t now) noexcept {
-  x_next_tick = now + x_tick_ns;
-  for (Connection* connection : x_connected) watch(*connection, now);
-  for (size_t i = 0; i < x_unwatched.size();) {
-    VerbsLink& link = *x_unwatched[i];
-    const bool due = now - link.idle_since >= x_options.peer_timeout_ns / 2;
-    const bool waited_for = due && sink.waits_for(link);
-    if (waited_for && link.state == VerbsLink::State::idle) (void)connect(link);
-    if (due)
-      x_unwatched.erase(x_unwatched.begin() + ptrdiff_t(i));
-    else
-      ++i;
+  bool in_grace = false;
+  for (Connection* connection : x_connected) {
+    watch(*connection, now);
+    in_grace = in_grace || connection->retiring() || connection->agrees();
   }
+  watch_given_up(sink, now);
+  admit_overdue(sink, now);
+  x_tick_in = in_grace || !x_waiting.empty() ? x_grace_ns : x_tick_ns;
+  x_next_tick = now + x_tick_in;
   // Peers that were asked to retire may be busy with something else.
-  if (!x_waiting.empty()) retire_one(nullptr);
+  if (!x_waiting.empty() || too_many()) retire_one(nullptr);
+}
+
+/// Operations may wait for them at any time, also for what they will never send.
+void Core::watch_given_up(Sink& sink, uint64_t now) noexcept {
+  size_t connects = x_options.max_connections / 8 + 1;  // others need places, too
+  for (size_t i = 0; i < x_unwatched.size() && connects > 0; ++i) {
+    VerbsLink& link = *x_unwatched[i];
+    if (link.state != VerbsLink::State::idle) continue;
+    if (now - link.idle_since < x_options.peer_timeout_ns / 2) continue;
+    link.idle_since = now;
+    if (!sink.waits_for(link)) continue;
+    (void)connect(link);
+    --connects;
+  }
+}
+
+/// A peer that does not answer may compute, and so may one that has our consent; it has had time to
+/// see that, or to take its request back. True: the connection ends.
+bool Core::watch_retirement(Connection& connection, uint64_t now) noexcept {
+  const uint64_t patience = connection.agrees() ? 4 * x_grace_ns : x_grace_ns;
+  if (now - connection.phase_since < patience) return false;
+  if (connection.retiring()) {
+    if (!connection.take_back()) return false;
+    connection.unanswered();
+    x_attention = true;
+    return false;
+  }
+  if (!connection.agrees() || !connection.proven()) return false;
+  connection.orderly = true;
+  break_connection(connection, 0, nullptr);
+  return true;
 }
 
 void Core::watch(Connection& connection, uint64_t now) noexcept {
-  if (connection.listed_closing) return;
+  if (connection.listed_closing || watch_retirement(connection, now)) return;
   if (connection.completions() != connection.seen_completions || !connection.progress_at) {
     connection.seen_completions = connection.completions();
     connection.progress_at = now;
@@ -148,10 +182,10 @@ void Core::watch(Connection& connection, uint64_t now) noexcept {
   const bool too_long = silent >= x_options.peer_timeout_ns;
   const bool stuck = !connection.met() || connection.heartbeat_pending() ||
                      connection.sends_outstanding() == Connection::kSendDepth;
-  if (too_long && (stuck || connection.silently))
+  if (too_long && stuck)
     return break_connection(connection, -FI_ETIMEDOUT,
                             "no sign of life; FI_ERDMA_PEER_TIMEOUT says how long to wait");
-  if (silent >= x_options.peer_timeout_ns / 3 && !connection.silently) connection.post_heartbeat();
+  if (silent >= x_options.peer_timeout_ns / 3) connection.post_heartbeat();
 }
 
 /// Everything that send() took has arrived, as far as peers live: a READ behind it proves that
@@ -161,8 +195,10 @@ void Core::say_goodbye() noexcept {
   const util::SystemClock clock;
   const uint64_t end = clock.now() + std::min(kGoodbyeNs, x_options.peer_timeout_ns);
   if (x_chain.owner) x_chain.owner->flush_chain();
-  for (Connection* connection : x_connected)
+  for (Connection* connection : x_connected) {
+    connection->stay();
     if (connection->phase() == Connection::Phase::up) connection->due(kDueBye);
+  }
   while (!goodbyes_said() && clock.now() < end) {
     const int moved = poll_queues(nobody);
     settle_dirty();

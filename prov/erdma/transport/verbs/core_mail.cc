@@ -56,6 +56,8 @@ void Core::on_up(Mail& mail, Sink& sink) {
     finish(*old, sink);
   }
   if (mail.active || !link.to_self()) leave_connecting(link);
+  if (!link.to_self() && !resume(link, mail, sink))
+    return drop(std::move(mail.connection), mail.connection_id);
   Connection& connection = *mail.connection;
   connection.go_up(link, mail);
   x_connected.push_back(&connection);
@@ -63,7 +65,20 @@ void Core::on_up(Mail& mail, Sink& sink) {
   if (link.to_self()) ++x_to_self;
   link.install(std::move(mail.connection));
   connection.take_early(sink);
-  if (to_others() > x_options.max_connections) retire_one(&connection);
+  if (too_many()) retire_one(&connection);
+}
+
+/// What waited for the peer goes on if both sides said so, and ends else. False: they did, and it
+/// did not last until now; the peer has to learn that.
+bool Core::resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept {
+  const bool agreed = mail.resumes && mail.resumes == mail.terms.resumes;
+  if (agreed && link.session.claim() != mail.resumes) return false;
+  const bool over = !agreed && link.session.claim();
+  link.session.end();
+  if (!over) return true;
+  link.state = VerbsLink::State::up;  // nobody is to connect it meanwhile
+  report_down(link, -FI_ECONNRESET, sink);
+  return true;
 }
 
 /// Its attempt is over, one way or another.
@@ -107,6 +122,7 @@ int Core::connect(VerbsLink& link) noexcept try {
   }
   x_waiting.push_back(&link);
   link.state = VerbsLink::State::waiting;
+  link.waiting_since = begin_grace();
   x_attention = true;
   return -FI_EAGAIN;
 } catch (const std::bad_alloc&) {
@@ -125,18 +141,33 @@ int Core::request(VerbsLink& link) noexcept {
 /// Connects the links that wait for it, as far as there are places; and makes places.
 int Core::admit_waiting(Sink& sink) noexcept {
   int moved = 0;
-  while (!x_waiting.empty() && to_others() + x_connecting < x_options.max_connections) {
-    VerbsLink& link = *x_waiting.front();
-    x_waiting.erase(x_waiting.begin());
-    link.state = VerbsLink::State::idle;
-    if (const int rc = request(link)) down(link, rc, sink);
-    ++moved;
-  }
-  while (x_retiring < x_waiting.size() && retire_one(nullptr)) ++moved;
+  for (; !x_waiting.empty() && to_others() + x_connecting < x_options.max_connections; ++moved)
+    admit_first(sink);
+  while (x_retiring + x_closing.size() < x_waiting.size() && retire_one(nullptr)) ++moved;
   return moved;
 }
 
-/// Asks the peer of the least recently used connection to give it up. False: all are in use.
+void Core::admit_first(Sink& sink) noexcept {
+  VerbsLink& link = *x_waiting.front();
+  x_waiting.erase(x_waiting.begin());
+  link.state = VerbsLink::State::idle;
+  if (const int rc = request(link)) down(link, rc, sink);
+}
+
+/// The peers that were asked to retire may compute: nobody waits for that longer than a moment, as
+/// long as there is anything to connect with.
+void Core::admit_overdue(Sink& sink, uint64_t now) noexcept {
+  const size_t reserve = kSpareIds / 2;  // for who connects to us
+  const size_t ids = 2 * x_options.max_connections + kSpareIds - reserve;
+  const size_t most =
+      std::min<size_t>(ids, std::max(x_options.max_connections, x_device.limits().max_qp));
+  while (!x_waiting.empty() && now - x_waiting.front()->waiting_since >= x_grace_ns &&
+         to_others() + x_connecting < most)
+    admit_first(sink);
+}
+
+/// Asks the peer of the least recently used connection to give it up, among those that answered the
+/// last time. False: there is none.
 bool Core::retire_one(const Connection* spared) noexcept {
   Connection* oldest = nullptr;
   for (Connection* connection : x_connected) {
@@ -146,30 +177,22 @@ bool Core::retire_one(const Connection* spared) noexcept {
     if (!oldest || connection->used < oldest->used) oldest = connection;
   }
   if (!oldest) return false;
-  ++x_retiring;
-  oldest->link()->may_not_send(*oldest);
-  oldest->due(kDueRetire);
+  oldest->retire();
   return true;
 }
 
 /// The peer agreed, and everything that either side sent has arrived.
 void Core::retired(Connection& connection) noexcept {
-  connection.silently = connection.orderly = true;
+  connection.in_agreement = connection.orderly = true;
   ++x_counters.reclaimed;
   break_connection(connection, 0, nullptr);
 }
 
-void Core::refused_to_retire(Connection& connection) noexcept {
-  no_longer_retiring(connection);
-  connection.used = x_polls;
-  connection.link()->may_send(connection);
-  x_attention = true;
-}
-
-void Core::no_longer_retiring(Connection& connection) noexcept {
-  if (!connection.retiring()) return;
-  --x_retiring;
-  connection.resume();
+uint64_t Core::begin_grace() noexcept {
+  const uint64_t now = x_clock->now();
+  x_tick_in = x_grace_ns;
+  x_next_tick = std::min(x_next_tick, now + x_grace_ns);
+  return now;
 }
 
 }  // namespace erdma::transport::verbs

@@ -92,6 +92,7 @@ HelloBytes encode(const Hello& hello, const JobKey& key, const Path& path,
   bytes.nonce = hello.terms.nonce;
   bytes.heartbeat_address = hello.terms.heartbeat_address;
   bytes.heartbeat_rkey = hello.terms.heartbeat_rkey;
+  bytes.resumes = hello.terms.resumes;
   put_name(hello.terms.name, bytes);
   bytes.mac = key.sign(signed_part(bytes), path, context);
   return bytes;
@@ -122,6 +123,7 @@ Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKe
   hello.terms.nonce = wire.nonce;
   hello.terms.heartbeat_address = wire.heartbeat_address;
   hello.terms.heartbeat_rkey = wire.heartbeat_rkey;
+  hello.terms.resumes = wire.resumes;
   hello.terms.credits = wire.prefix.argument;
   hello.terms.receive_bytes = wire.receive_units * kReceiveUnit;
   const bool usable = hello.terms.credits && hello.terms.receive_bytes && hello.terms.name.port() &&

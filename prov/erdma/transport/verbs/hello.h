@@ -15,7 +15,7 @@ namespace erdma::transport::verbs {
 
 inline constexpr uint32_t kHelloMagic = 0x61445265;  // "eRDa" on x86-64
 /// Of the handshake and of all packets. The first six bytes of a hello never change.
-inline constexpr uint8_t kWireVersion = 3;
+inline constexpr uint8_t kWireVersion = 4;
 
 enum class HelloKind : uint8_t { hello = 1, welcome = 2, refusal = 3, confirm = 4, bye = 5 };
 
@@ -29,7 +29,7 @@ struct HelloPrefix {
 };
 static_assert(sizeof(HelloPrefix) == 8);
 
-/// 72 bytes: rdma_cm carries up to 255 on iWARP, and no other device is asked by rdma_cm.
+/// 80 bytes: rdma_cm carries up to 255 on iWARP, and no other device is asked by rdma_cm.
 struct HelloBytes {
   HelloPrefix prefix;
   uint16_t receive_units;  ///< of 8 bytes
@@ -40,9 +40,10 @@ struct HelloBytes {
   uint64_t heartbeat_address;
   uint32_t heartbeat_rkey;
   uint32_t reserved;
-  Mac mac;  ///< of all above, the path, and the name of the one who is asked, or its hello
+  uint64_t resumes;  ///< the connection that the new one continues (session.h); 0 = none
+  Mac mac;           ///< of all above, the path, and the name of the one who is asked, or its hello
 };
-static_assert(sizeof(HelloBytes) == 72);
+static_assert(sizeof(HelloBytes) == 80);
 
 /// Bytes of the back end's own that both sides must know and that the MAC covers: GID and queue
 /// pair number on ib, nothing on iWARP.

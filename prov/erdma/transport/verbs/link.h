@@ -6,6 +6,7 @@
 #include "transport/transport.h"
 #include "transport/verbs/connection.h"
 #include "transport/verbs/exposure.h"
+#include "transport/verbs/session.h"
 
 namespace erdma::transport::verbs {
 
@@ -78,6 +79,9 @@ class VerbsLink final : public Link {
   int down_status = 0;  ///< to be reported once its connections are gone
   bool down_silently = true;
   uint64_t idle_since = 0;  ///< when its connection was given up
+  bool in_doubt = false;    ///< likewise: the peer may not know
+  uint64_t waiting_since = 0;
+  Session session;
 
  private:
   size_t slot(bool active) const noexcept { return x_to_self && !active ? 1 : 0; }

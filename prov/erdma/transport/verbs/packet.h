@@ -15,14 +15,15 @@ enum class Kind : uint8_t {
   ready,       ///< the active side's first: the passive side may speak
   credit,      ///< credits only; the one kind that may use the last credit
   grow,        ///< GrowBody: receives are bigger from a sequence number on
-  retire,      ///< the sender's last packet, if the peer agrees
-  retire_ok,   ///< agreed: the last packet of this side
-  retire_no,   ///< busy: go on
+  retire,      ///< RetireBody: the sender's last packet, if the peer agrees
+  retire_ok,   ///< RetireBody: agreed: the last packet of this side, unless the asker takes it back
+  retire_no,   ///< RetireBody: busy: go on
   bye,         ///< the endpoint closes: the last packet
   pull,        ///< StagedBody: send me your staged memory
   data,        ///< StagedBody and bytes: a part of what pull asked for
   push,        ///< StagedBody and bytes: a part of a write() to staged memory
   answer,      ///< StagedBody: pull or push is over, `status`
+  retire_back,  ///< RetireBody: forget that request, whatever was answered
 };
 
 /// `flags` of a prefix.
@@ -45,6 +46,12 @@ struct GrowBody {
   uint32_t bytes;  ///< ... whose receive has this size, prefix included
 };
 static_assert(sizeof(GrowBody) == 8 && std::is_trivially_copyable_v<GrowBody>);
+
+/// Of all four packets about retiring.
+struct RetireBody {
+  uint32_t request;  ///< counts those of the asking side
+};
+static_assert(sizeof(RetireBody) == 4 && std::is_trivially_copyable_v<RetireBody>);
 
 /// One transfer through packets. The requester's handle comes back in `data` and `answer`.
 struct StagedBody {

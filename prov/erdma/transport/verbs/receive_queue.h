@@ -57,6 +57,7 @@ class ReceiveQueue {
   /// The receive that `wr_id` completed. False: not the next one, so completions were lost.
   [[nodiscard]] bool take(uint64_t wr_id, Slot& slot) noexcept;
   uint32_t outstanding() const noexcept { return uint32_t(x_posted - x_consumed); }
+  uint64_t taken() const noexcept { return x_consumed; }
   /// Consumed receives that may be posted again.
   uint32_t idle() const noexcept { return x_target - uint32_t(x_posted - later(x_consumed)); }
   uint32_t batch() const noexcept { return x_batch; }

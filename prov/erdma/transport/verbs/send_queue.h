@@ -68,6 +68,11 @@ class SendQueue {
     ++x_head;
     return work;
   }
+  /// Number of the last one.
+  uint32_t latest() const noexcept { return x_head - 1; }
+  bool is_outstanding(uint32_t number) noexcept {
+    return number - x_tail < outstanding() && state(number) != State::complete;
+  }
   /// The last staged request was not posted after all.
   void unstage() noexcept { --x_head; }
   /// Posts staged requests. 0 or a negative errno; -FI_EAGAIN: full although it should not be.

@@ -57,7 +57,7 @@ class TcpBackend final : public ConnectionBackend {
     HelloBytes hello;
     Path path;
   };
-  static_assert(sizeof(Frame) == 104);
+  static_assert(sizeof(Frame) == 112);
   struct Socket {
     uint64_t id = 0;
     util::Fd fd;

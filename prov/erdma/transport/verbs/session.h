@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace erdma::transport::verbs {
+
+/// What one end of a link says when the link is connected anew: which connection, given up in
+/// agreement, the new one is to continue. Both ends say so in the handshake, and both act on the
+/// same two words: what waits for the peer goes on waiting only if the two are equal and not 0.
+///
+///   0 --offer(), before `retire` or `retire_ok` leaves--> claim
+///   claim --withdraw(), the connection is used on--> 0
+///   claim --tell(), in a hello or welcome--> told: can't be withdrawn, the peer may go by it
+///   claim, told --end(), what waited was reported lost--> 0
+///
+/// tell() is of the connector's thread, everything else of the polling thread.
+class Session {
+ public:
+  /// A connection as both ends name it. Never 0, and never that of an earlier process.
+  static uint64_t name(uint32_t hello_serial, uint32_t welcome_serial, uint64_t nonces) noexcept {
+    const uint64_t mixed = nonces ^ (uint64_t(hello_serial) << 32 | welcome_serial);
+    return mixed & ~kTold ? mixed & ~kTold : 2;
+  }
+
+  uint64_t claim() const noexcept { return x_word.load() & ~kTold; }
+  void offer(uint64_t name) noexcept { x_word.store(name); }
+  /// False: the peer was told.
+  [[nodiscard]] bool withdraw() noexcept {
+    uint64_t expected = claim();
+    return x_word.compare_exchange_strong(expected, 0);
+  }
+  void end() noexcept { x_word.store(0); }
+  uint64_t tell() noexcept {
+    uint64_t word = x_word.load();
+    while (word && !x_word.compare_exchange_weak(word, word | kTold)) {
+    }
+    return word & ~kTold;
+  }
+
+ private:
+  static constexpr uint64_t kTold = 1;
+  std::atomic<uint64_t> x_word = 0;
+};
+
+}  // namespace erdma::transport::verbs

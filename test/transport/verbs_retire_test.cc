@@ -1,0 +1,281 @@
+#include "libcheck.h"
+#include "transport/verbs_rig.h"
+
+/// More peers than connections: who is asked to give one up, what both sides make of it wherever it
+/// breaks, and that nobody waits for a peer that computes.
+namespace erdma::test {
+namespace {
+
+using transport::Exposure;
+using transport::Link;
+using transport::SendHint;
+
+/// Three endpoints, of which the first may have two connections; so that of `old` and of `other`
+/// one is given up when the third is talked to.
+struct Three {
+  Rig rig;
+  Side a, old, other, third;
+  transport::Transport* idle[2] = {};  ///< of who computes
+  explicit Three(const verbs::Options& others = {}) {
+    verbs::Options options = others;
+    options.max_connections = 2;
+    ck_assert(rig.open(a, options, &rig.clock));
+    for (Side* side : {&old, &other, &third}) ck_assert(rig.open(*side, others, &rig.clock));
+  }
+  ~Three() { ck_assert(rig.nic.violations.empty()); }
+  Link& to(Side& side) { return **a.transport->link_to(side.name); }
+  Link& from(Side& side) { return **side.transport->link_to(a.name); }
+  void poll() {
+    for (Side* side : {&a, &old, &other, &third})
+      if (side->transport) side->poll();
+  }
+  template <typename Condition>
+  bool until(Condition condition, uint64_t step = 100'000) {
+    for (int i = 0; i < 200'000; ++i) {
+      if (condition()) return true;
+      poll();
+      rig.clock.time += step;
+    }
+    return condition();
+  }
+  bool send(Link& link) {
+    return until([&] { return !link.send(numbered(1), nullptr, 0, 0, SendHint::none); });
+  }
+  void meet_two() {
+    ck_assert(send(to(old)) && send(to(other)));
+    ck_assert(until([&] { return old.sink->packets.size() + other.sink->packets.size() == 2; }));
+    for (int i = 0; i < 1000; ++i) poll();
+  }
+  uint64_t given_up() { return Rig::core(a).counters().reclaimed; }
+  /// The connection to `old` is given up for one to the third.
+  void retire_old() {
+    meet_two();
+    ck_assert(send(to(third)));
+    ck_assert(until([&] { return given_up() == 1; }));
+    for (int i = 0; i < 1000; ++i) poll();
+    ck_assert(downs() == 0);
+  }
+  size_t downs() {
+    size_t count = 0;
+    for (Side* side : {&a, &old, &other, &third}) count += side->sink->downs.size();
+    return count;
+  }
+  /// Another process takes the name of `old`, which dies without a word.
+  void replace_old() {
+    old.owned.reset();
+    old.transport = nullptr;
+    old.own_sink = {};
+    ck_assert(rig.open(old, {}, &rig.clock, old.name.port()));
+  }
+};
+
+START_TEST(a_peer_that_was_replaced_while_it_had_no_connection_is_reported) {
+  Three world;
+  world.retire_old();
+  world.replace_old();
+  ck_assert(world.send(_i ? world.from(world.old) : world.to(world.old)));
+  ck_assert(world.until([&] { return !world.a.sink->downs.empty(); }));
+  ck_assert_ptr_eq(world.a.sink->downs[0].link, &world.to(world.old));
+  ck_assert_int_eq(world.a.sink->downs[0].status, -FI_ECONNRESET);
+  RecordingSink& receiver = _i ? *world.a.sink : *world.old.sink;
+  ck_assert(world.until([&] { return receiver.packets.size() == 1; }));
+  ck_assert_uint_eq(world.a.sink->downs[0].packets_before, 0);
+  ck_assert_uint_eq(world.downs(), 1);
+}
+END_TEST
+
+START_TEST(a_peer_that_is_connected_anew_goes_on_as_before) {
+  Three world;
+  world.retire_old();
+  ck_assert(world.send(_i ? world.from(world.old) : world.to(world.old)));
+  RecordingSink& receiver = _i ? *world.a.sink : *world.old.sink;
+  const size_t packets = _i ? 1 : 2;
+  ck_assert(world.until([&] { return receiver.packets.size() == packets; }));
+  ck_assert_uint_eq(world.downs(), 0);
+}
+END_TEST
+
+/// At the request of this number, whoever posts it. What one side takes for a loss the other must
+/// not take for the end that both agreed on: something may wait there that will never come.
+START_TEST(both_sides_come_to_one_view_wherever_a_retirement_breaks) {
+  Three world;
+  world.meet_two();
+  for (Side* side : {&world.a, &world.old, &world.other}) side->sink->waits = true;
+  world.rig.nic.fail_send = _i / 2;
+  world.rig.fabric.quiet_deaths = _i % 2;
+  ck_assert_int_eq(world.to(world.third).send(numbered(1), nullptr, 0, 0, SendHint::none),
+                   -FI_EAGAIN);
+  for (int i = 0; i < 20'000; ++i) {
+    world.poll();
+    world.rig.clock.time += 2'000'000;
+  }
+  ck_assert_int_eq(world.rig.nic.fail_send, -1);
+  for (Side* side : {&world.old, &world.other})
+    ck_assert_uint_eq(world.a.sink->downs_of(world.to(*side)), side->sink->downs.size());
+  ck_assert_uint_le(world.downs(), 2);
+  for (Side* side : {&world.old, &world.other}) {
+    const size_t before = side->sink->packets.size();
+    ck_assert(world.send(world.to(*side)));
+    ck_assert(world.until([&] { return side->sink->packets.size() > before; }));
+  }
+}
+END_TEST
+
+START_TEST(peers_that_compute_keep_nobody_from_a_peer_that_polls) {
+  Three world;
+  world.meet_two();
+  std::swap(world.old.transport, world.idle[0]);
+  std::swap(world.other.transport, world.idle[1]);
+  ck_assert(world.send(world.to(world.third)));
+  ck_assert(world.until([&] { return world.third.sink->packets.size() == 1; }));
+  // Neither link is worse for having been asked.
+  for (Side* side : {&world.old, &world.other}) ck_assert(world.send(world.to(*side)));
+  std::swap(world.old.transport, world.idle[0]);
+  std::swap(world.other.transport, world.idle[1]);
+  for (Side* side : {&world.old, &world.other})
+    ck_assert(world.until([&] { return side->sink->packets.size() == 2; }));
+  ck_assert_uint_eq(world.downs(), 0);
+  // Now that they answer, what is above the limit goes.
+  ck_assert(world.until([&] { return Rig::core(world.a).connections() == 2; }));
+}
+END_TEST
+
+START_TEST(memory_of_peers_that_compute_is_accessed_however_many_they_are) {
+  Three world;
+  std::vector<std::byte> there(64), here(64);
+  ck_assert(world.send(world.from(world.old)));
+  const auto memory = world.from(world.old).open({there.data(), there.size()}, true, true);
+  ck_assert(memory);
+  Exposure exposure;
+  memory->describe(exposure);
+  world.meet_two();
+  for (Side* side : {&world.old, &world.other, &world.third}) side->transport = nullptr;
+  for (int round = 1; round < 6; ++round) {
+    size_t wanted = world.a.sink->dones.size();
+    for (Side* side : {&world.old, &world.other, &world.third}) {
+      here[0] = std::byte(round);
+      const iovec local{here.data(), here.size()};
+      ck_assert(world.until([&] {
+        return !world.to(*side).write_direct({exposure, 0, 64}, &local, 1, 1, true);
+      }));
+      ++wanted;
+      ck_assert(world.until([&] { return world.a.sink->dones.size() == wanted; }));
+      ck_assert_int_eq(world.a.sink->dones.back().status, 0);
+    }
+    ck_assert_int_eq(int(there[0]), round);
+  }
+  ck_assert_uint_eq(world.downs(), 0);
+}
+END_TEST
+
+START_TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
+  Three world;
+  world.meet_two();
+  std::vector<std::byte> there(64), here(64);
+  const auto memory = world.to(world.old).open({there.data(), there.size()}, true, true);
+  Exposure exposure;
+  memory->describe(exposure);
+  ck_assert_int_eq(world.to(world.third).send(numbered(1), nullptr, 0, 0, SendHint::none),
+                   -FI_EAGAIN);
+  // Until the request is on its way; then it computes.
+  const iovec local{here.data(), here.size()};
+  world.a.poll();
+  world.rig.clock.time += 1'000'000'000;
+  world.a.poll();
+  transport::Transport* const computes = std::exchange(world.a.transport, nullptr);
+  for (int i = 0; i < 10; ++i) world.old.poll();
+  here[0] = std::byte{7};
+  Link& back = **world.old.transport->link_to(world.a.name);
+  ck_assert_int_eq(back.send(numbered(7), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert(world.until([&] { return !back.write_direct({exposure, 0, 64}, &local, 1, 1, true); }));
+  ck_assert(world.until([&] { return world.old.sink->dones.size() == 1; }));
+  ck_assert_int_eq(world.old.sink->dones[0].status, 0);
+  ck_assert_int_eq(int(there[0]), 7);
+  ck_assert(world.send(back));
+  world.a.transport = computes;
+  ck_assert(world.until([&] { return world.a.sink->packets.size() == 1; }));
+  ck_assert_uint_eq(world.downs(), 0);
+}
+END_TEST
+
+/// Every one has more peers than connections, and each computes now and then, longer than others
+/// wait for its consent.
+START_TEST(limits_everywhere_lose_nothing_although_peers_compute) {
+  constexpr size_t kPeers = 5;
+  verbs::Options options;
+  options.max_connections = 2;
+  Rig rig;
+  Side sides[kPeers];
+  for (Side& side : sides) ck_assert(rig.open(side, options, &rig.clock));
+  uint64_t sent[kPeers][kPeers] = {};
+  unsigned state = unsigned(_i) + 1, computes[kPeers] = {};
+  const auto next = [&](unsigned below) {
+    state = state * 1664525u + 1013904223u;
+    return (state >> 16) % below;
+  };
+  const auto link = [&](size_t from, size_t to) -> Link& {
+    return **sides[from].transport->link_to(sides[to].name);
+  };
+  const auto received = [&](size_t from, size_t to) {
+    uint64_t count = 0;
+    for (const auto& packet : sides[to].sink->packets) {
+      if (packet.link != &link(to, from)) continue;
+      ck_assert_uint_eq(packet.number(), count);
+      ++count;
+    }
+    return count;
+  };
+  for (int round = 0; round < 6000; ++round) {
+    for (size_t i = 0; i < kPeers; ++i) {
+      if (!next(50)) computes[i] = next(400);
+      if (computes[i] && computes[i]--) continue;
+      const size_t to = next(kPeers);
+      if (to != i && !link(i, to).send(numbered(sent[i][to]), nullptr, 0, 0, SendHint::none))
+        ++sent[i][to];
+      sides[i].poll();
+    }
+    rig.clock.time += 1'000'000;
+  }
+  const auto all_there = [&] {
+    for (size_t i = 0; i < kPeers * kPeers; ++i)
+      if (received(i / kPeers, i % kPeers) != sent[i / kPeers][i % kPeers]) return false;
+    return true;
+  };
+  for (int i = 0; i < 2000 && !all_there(); ++i) {
+    for (Side& side : sides) side.poll();
+    rig.clock.time += 1'000'000;
+  }
+  ck_assert(all_there());
+  for (Side& side : sides) {
+    ck_assert_uint_eq(side.sink->downs.size(), 0);
+    ck_assert_uint_gt(Rig::core(side).counters().reclaimed, 0);
+  }
+  ck_assert(rig.nic.violations.empty());
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("verbs retirement");
+  TCase* tc = tcase_create("three endpoints");
+  tcase_set_timeout(tc, 60);
+  tcase_add_loop_test(tc, a_peer_that_was_replaced_while_it_had_no_connection_is_reported, 0, 2);
+  tcase_add_loop_test(tc, both_sides_come_to_one_view_wherever_a_retirement_breaks, 0, 16);
+  tcase_add_test(tc, peers_that_compute_keep_nobody_from_a_peer_that_polls);
+  tcase_add_test(tc, memory_of_peers_that_compute_is_accessed_however_many_they_are);
+  tcase_add_test(tc, who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting);
+  tcase_add_loop_test(tc, limits_everywhere_lose_nothing_although_peers_compute, 0, 8);
+  tcase_add_loop_test(tc, a_peer_that_is_connected_anew_goes_on_as_before, 0, 2);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
