@@ -158,6 +158,22 @@ START_TEST(a_peer_that_leaves_without_a_loss_is_not_seen) {
 }
 END_TEST
 
+START_TEST(a_directed_receive_waits_for_its_peer_and_another_does_not) {
+  Pair pair;
+  erdma::transport::Sink& engine = pair.b.engine;
+  char byte = 'a', in = 0;
+  pair.a.send(1, &byte, 1, 1);
+  pair.b.engine.progress();
+  pair.b.receive(&in, 1, 9, &g_one);
+  pair.b.receive(&in, 1, 9, &g_one, 0, 2);
+  ck_assert(!engine.waits_for(pair.b_to_a()));
+  pair.b.receive(&in, 1, 9, &g_two, 0, 0);
+  ck_assert(engine.waits_for(pair.b_to_a()));
+  ck_assert_int_eq(pair.b.engine.cancel(&g_two), 0);
+  ck_assert(!engine.waits_for(pair.b_to_a()));
+}
+END_TEST
+
 START_TEST(failed_transfer_fails_both_sides_once) {
   const bool read = _i == 0;
   Pair pair;
@@ -377,6 +393,7 @@ Suite* failure_suite() {
   tcase_add_test(tc, unknown_address_is_refused);
   tcase_add_test(tc, death_of_the_receiver_fails_each_pending_send_once);
   tcase_add_test(tc, death_of_the_sender_fails_what_only_it_could_complete);
+  tcase_add_test(tc, a_directed_receive_waits_for_its_peer_and_another_does_not);
   tcase_add_test(tc, peer_that_closed_in_order_leaves_directed_receives_posted);
   tcase_add_loop_test(tc, a_peer_that_dies_under_an_operation_is_seen_once, 0, 2);
   tcase_add_loop_test(tc, a_peer_that_leaves_without_a_loss_is_not_seen, 0, 2);

@@ -95,6 +95,20 @@ START_TEST(a_peer_that_is_connected_anew_goes_on_as_before) {
 }
 END_TEST
 
+/// Something may begin to wait for it long after it was given up.
+START_TEST(a_peer_that_died_without_a_connection_is_found_once_something_waits_for_it) {
+  Three world;
+  world.retire_old();
+  world.old.owned.reset();
+  world.old.transport = nullptr;
+  ck_assert(!world.until([&] { return world.a.sink->downs.size() == 1; }));
+  world.a.sink->waits = true;
+  ck_assert(world.until([&] { return world.a.sink->downs.size() == 1; }));
+  ck_assert_ptr_eq(world.a.sink->downs[0].link, &world.to(world.old));
+  ck_assert_int_eq(world.a.sink->downs[0].status, -FI_ECONNREFUSED);
+}
+END_TEST
+
 /// At the request of this number, whoever posts it. What one side takes for a loss the other must
 /// not take for the end that both agreed on: something may wait there that will never come.
 START_TEST(both_sides_come_to_one_view_wherever_a_retirement_breaks) {
@@ -260,6 +274,7 @@ Suite* suite() {
   tcase_set_timeout(tc, 60);
   tcase_add_loop_test(tc, a_peer_that_was_replaced_while_it_had_no_connection_is_reported, 0, 2);
   tcase_add_loop_test(tc, both_sides_come_to_one_view_wherever_a_retirement_breaks, 0, 16);
+  tcase_add_test(tc, a_peer_that_died_without_a_connection_is_found_once_something_waits_for_it);
   tcase_add_test(tc, peers_that_compute_keep_nobody_from_a_peer_that_polls);
   tcase_add_test(tc, memory_of_peers_that_compute_is_accessed_however_many_they_are);
   tcase_add_test(tc, who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting);

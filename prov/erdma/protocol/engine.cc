@@ -200,7 +200,17 @@ void Engine::on_link_down(transport::Link& link, int status) noexcept {
 
 bool Engine::waits_for(const transport::Link& link) noexcept {
   Peer* peer = static_cast<Peer*>(link.user);
-  return peer && (peer->sending() || !peer->active.empty());
+  if (!peer) return false;
+  if (peer->sending() || !peer->active.empty()) return true;
+  return peer->link == &link && (directed_at(*peer, true) || directed_at(*peer, false));
+}
+
+/// A receive that only this peer can satisfy is posted. Looked for, as hardly anyone asks.
+bool Engine::directed_at(const Peer& peer, bool tagged) noexcept {
+  Matcher& queues = matcher(tagged);
+  for (PostedEntry* entry = queues.first_posted(); entry; entry = queues.next_posted(*entry))
+    if (entry->source == peer.source) return true;
+  return false;
 }
 
 // --- control packets ----------------------------------------------------------------------------

@@ -372,6 +372,7 @@ class Engine final : public transport::Sink {
   static void leave_link(Delivery& delivery) noexcept;
   void fail_unfetched(Matcher& queues, const transport::Link* link, int status) noexcept;
   bool fail_directed(Matcher& queues, const Peer& peer, int status) noexcept;
+  bool directed_at(const Peer& peer, bool tagged) noexcept;
   void fail_receive(Receive& receive, int status) noexcept {
     x_queues->fail(receive, status, receive.sink_or(x_received));
   }
