@@ -1,7 +1,11 @@
 // RMA within a host while the target does nothing: by CMA, from the second operation on.
+#include <unistd.h>
+
 #include <atomic>
+#include <fstream>
 #include <iterator>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "fabric/one_sided_rig.h"
@@ -59,23 +63,26 @@ START_TEST(memory_is_accessed_although_its_owner_does_nothing) {
 }
 END_TEST
 
-/// So many that the link has its fast ring: the target polls, and packets serve best.
-void make_used_to(OneSidedPorts& ports) {
-  introduce(ports);
-  for (uint64_t i = 0; i < 200; ++i) {
-    int context;
-    post(ports, [&] {
-      return fi_write(ports.a.ep, &i, 8, nullptr, ports.address, ports.at(0), ports.region.key(),
-                      &context);
-    });
-    ports.expect(FI_RMA | FI_WRITE, &context);
+/// Writes until the target is asked, as it polls: what is not done at once needs it.
+void make_used_to(Port& a, Port& b, fi_addr_t address, uint64_t at, uint64_t key) {
+  for (bool asked = false, known = false; !asked; known = true) {
+    const uint64_t number = 0;
+    ssize_t rc;
+    while ((rc = fi_write(a.ep, &number, 8, nullptr, address, at, key, nullptr)) == -FI_EAGAIN)
+      a.progress(), b.progress();
+    ck_assert_int_eq(rc, 0);
+    fi_cq_tagged_entry done{};
+    const bool at_once = fi_cq_read(a.cq, &done, 1) == 1;
+    asked = known && !at_once;
+    if (!at_once) a.wait(&b);
+    b.progress();
   }
 }
 
 START_TEST(small_operations_are_done_although_their_owner_stops) {
   OneSidedPorts ports;
   for (int round = 0; round < 10; ++round) {
-    make_used_to(ports);
+    make_used_to(ports.a, ports.b, ports.address, ports.at(0), ports.region.key());
     uint64_t numbers[40], back = 0;
     const uint64_t key = ports.region.key();
     // More at once than the ring has room for.
@@ -108,19 +115,44 @@ START_TEST(a_sleeper_learns_of_an_operation_whose_target_does_nothing) {
   std::vector<char> memory(64);
   Region region(other, memory.data(), memory.size());
   const fi_addr_t address = a.insert(b);
-  for (uint64_t i = 0; i < 300; ++i) {
+  for (uint64_t i = 1; i < 20; ++i) {
+    make_used_to(a, b, address, uint64_t(memory.data()), region.key());
     int context;
-    ssize_t rc;
-    while ((rc = fi_write(a.ep, &i, 8, nullptr, address, uint64_t(memory.data()), region.key(),
-                          &context)) == -FI_EAGAIN)
-      a.progress(), b.progress();
-    ck_assert_int_eq(rc, 0);
+    ck_assert_int_eq(
+        fi_write(a.ep, &i, 8, nullptr, address, uint64_t(memory.data()), region.key(), &context),
+        0);
     fi_cq_tagged_entry done{};
-    if (i < 250)
-      done = a.wait(&b);
-    else
-      ck_assert_int_eq(fi_cq_sread(a.cq, &done, 1, nullptr, -1), 1);
+    ck_assert_int_eq(fi_cq_sread(a.cq, &done, 1, nullptr, -1), 1);
     ck_assert_ptr_eq(done.op_context, &context);
+    ck_assert_mem_eq(memory.data(), &i, 8);
+  }
+}
+END_TEST
+
+/// One thread sleeps, another posts and then drives nothing either.
+START_TEST(a_sleeper_learns_of_what_another_thread_posts) {
+  Ask ask = one_sided_ask();
+  ask.threading = FI_THREAD_SAFE;
+  Root root(ask), other(one_sided_ask());
+  Port a(root, FI_WAIT_UNSPEC), b(other);
+  std::vector<char> memory(64);
+  Region region(other, memory.data(), memory.size());
+  const fi_addr_t address = a.insert(b);
+  for (uint64_t i = 1; i < 20; ++i) {
+    make_used_to(a, b, address, uint64_t(memory.data()), region.key());
+    std::atomic<pid_t> sleeper{0};
+    std::thread thread([&] {
+      sleeper = gettid();
+      fi_cq_tagged_entry done{};
+      ck_assert_int_eq(fi_cq_sread(a.cq, &done, 1, nullptr, -1), 1);
+    });
+    while (sleeper == 0) continue;
+    const std::string stat = "/proc/self/task/" + std::to_string(sleeper) + "/stat";
+    for (std::string text; text.find(") S") == std::string::npos;)
+      std::getline(std::ifstream(stat), text);
+    ck_assert_int_eq(
+        fi_write(a.ep, &i, 8, nullptr, address, uint64_t(memory.data()), region.key(), nullptr), 0);
+    thread.join();
     ck_assert_mem_eq(memory.data(), &i, 8);
   }
 }
@@ -131,7 +163,7 @@ END_TEST
 START_TEST(order_is_kept_whichever_way_operations_go) {
   constexpr uint64_t kLast = 20'000;
   OneSidedPorts ports;
-  make_used_to(ports);
+  make_used_to(ports.a, ports.b, ports.address, ports.at(0), ports.region.key());
   const auto& seen = reinterpret_cast<const volatile uint64_t&>(ports.memory[64]);
   const_cast<volatile uint64_t&>(seen) = 0;
   std::thread target([&] {
@@ -329,6 +361,7 @@ int run() {
   tcase_add_test(tcase, memory_is_accessed_although_its_owner_does_nothing);
   tcase_add_test(tcase, small_operations_are_done_although_their_owner_stops);
   tcase_add_test(tcase, a_sleeper_learns_of_an_operation_whose_target_does_nothing);
+  tcase_add_test(tcase, a_sleeper_learns_of_what_another_thread_posts);
   tcase_add_test(tcase, order_is_kept_whichever_way_operations_go);
   tcase_add_test(tcase, many_long_operations_are_under_way_at_once);
   tcase_add_test(tcase, a_message_finds_what_was_written_before_it);

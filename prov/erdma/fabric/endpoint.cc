@@ -217,11 +217,15 @@ void Endpoint::leave_shared() noexcept {
 // --- addresses ----------------------------------------------------------------------------------
 
 void Endpoint::on_av_insert(uint64_t, const util::SocketAddress& canonical) noexcept {
-  if (x_engine) x_engine->address_inserted(canonical);
+  if (!x_engine) return;
+  x_engine->address_inserted(canonical);
+  told();
 }
 
 void Endpoint::on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept {
-  if (x_engine) x_engine->address_removed(fi_addr, canonical);
+  if (!x_engine) return;
+  x_engine->address_removed(fi_addr, canonical);
+  told();
 }
 
 util::Result<transport::Link*> Endpoint::route(const util::SocketAddress& address) noexcept {
@@ -254,15 +258,21 @@ transport::Link* Endpoint::detour(const util::SocketAddress& address, int status
 // --- memory regions -----------------------------------------------------------------------------
 
 void Endpoint::abandon(const protocol::Region& region) noexcept {
-  if (x_engine && owned()) x_engine->abandon(region);
+  if (!x_engine || !owned()) return;
+  x_engine->abandon(region);
+  told();
 }
 
 void Endpoint::revoke(uint64_t key) noexcept {
-  if (x_engine && owned()) x_engine->revoke(key);
+  if (!x_engine || !owned()) return;
+  x_engine->revoke(key);
+  told();
 }
 
 void Endpoint::stop_waiting(uint64_t key, bool all) noexcept {
-  if (x_engine && owned()) x_engine->stop_waiting(key, all);
+  if (!x_engine || !owned()) return;
+  x_engine->stop_waiting(key, all);
+  told();
 }
 
 void Endpoint::take_back(Counter& cntr) noexcept {

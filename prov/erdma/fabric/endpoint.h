@@ -169,6 +169,10 @@ class Endpoint final : public fid_ep,
   void announce_descriptors() noexcept;
   bool slept_on() const noexcept;
   void keep_armed() noexcept;
+  /// As worked(), where another object is in the middle of something: works must wait.
+  void told() noexcept {
+    if (x_attention & kArmed) keep_armed();
+  }
   void wake_sleepers() noexcept;
   void attend() noexcept;
   void compute_defaults() noexcept;

@@ -41,9 +41,11 @@ bool Endpoint::arm() noexcept {
   return false;
 }
 
-/// After something was done while others sleep: what it left undone is theirs to notice.
+/// After something was done while others sleep: what it left undone is theirs to notice, and what
+/// it asked a target for must not wait until that looks, as in arm().
 void Endpoint::keep_armed() noexcept {
-  if (!x_transports.arm()) wake_sleepers();
+  if (!slept_on()) return disarm();
+  if (x_engine->spare_targets() != 0 || !x_transports.arm()) wake_sleepers();
 }
 
 void Endpoint::wake_sleepers() noexcept {
@@ -55,6 +57,7 @@ void Endpoint::wake_sleepers() noexcept {
 }
 
 void Endpoint::disarm() noexcept {
+  if (!(x_attention & kArmed)) return;
   x_attention &= uint8_t(~kArmed);
   if (x_engine && owned()) x_transports.disarm();
 }
