@@ -51,6 +51,7 @@ struct Behaviour {
   bool direct_busy = false;  ///< and not possible now
   int lent_status = 0;       ///< with which what was held ends
   bool retracts = false;     ///< packets can be taken back
+  int settle_status = 0;     ///< with which that ends
   bool settles = false;      ///< what was moved is visible later, when poll() says so
   bool hold_settling = false;  ///< and not even then
 };
@@ -346,7 +347,7 @@ class Transport final : public transport::Transport {
     for (auto& [port, each] : links) steps += poll_link(*each, sink);
     const std::vector<uint64_t> settled =
         behaviour.hold_settling ? std::vector<uint64_t>() : std::exchange(settling, {});
-    for (const uint64_t token : settled) sink.on_done(token, 0);
+    for (const uint64_t token : settled) sink.on_done(token, behaviour.settle_status);
     return steps + int(settled.size());
   }
   util::Result<transport::Link*> link_to(const util::SocketAddress& address) noexcept override {

@@ -1,10 +1,12 @@
 // Memory that is lent, between processes of a host: who may use it, how it is taken back, and small
 // operations that ask the target and do without it if it does not look.
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
+#include "hmem/device_memory.h"
 #include "libcheck.h"
-#include "protocol/one_sided_rig.h"
+#include "protocol/direct_rig.h"
 
 namespace {
 
@@ -20,11 +22,11 @@ namespace wire = erdma::protocol::wire;
 constexpr uint64_t kKey = OneSidedPair::kKey;
 constexpr unsigned kMorePolls = 1000;  ///< than a target is given to answer
 
-struct LentPair : OneSidedPair {
-  explicit LentPair(bool retracts) : OneSidedPair(1 << 18, kAll) {
+struct LentPair : erdma::test::DirectPair {
+  explicit LentPair(bool retracts) : DirectPair(false) {
     for (auto* node : {&a, &b}) {
       node->transport.behaviour.lends = true;
-      node->transport.behaviour.has_short = false;
+      node->transport.behaviour.opens = false;
     }
     a.transport.behaviour.retracts = retracts;
     char byte = 0;
@@ -32,18 +34,8 @@ struct LentPair : OneSidedPair {
     settle();
     forget();
   }
-  void forget() {
-    for (OneSidedNode* node : {&initiator, &target})
-      for (auto* sink : {&node->reads, &node->writes, &node->remote_reads, &node->remote_writes})
-        sink->entries.clear();
-  }
   void alone(unsigned polls = kMorePolls) {
     for (unsigned i = 0; i < polls; ++i) a.engine.progress();
-  }
-  size_t direct() { return a_to_b().direct_count; }
-  void close_region() {
-    target.regions.by_key.clear();
-    b.engine.revoke(kKey);
   }
 };
 
@@ -146,6 +138,39 @@ START_TEST(a_link_that_goes_down_ends_what_is_under_way) {
   pair.settle();
   expect_done(pair.initiator.reads, FI_RMA | FI_READ, FI_ECONNRESET);
   ck_assert_uint_eq(pair.region.users, 0);
+}
+END_TEST
+
+/// The host's memory in the role of a device's.
+class PretendedDevice final : public erdma::hmem::DeviceMemory {
+ public:
+  bool is_device(const void*) const noexcept override { return true; }
+
+ private:
+  int from_device(void* to, const void* from, size_t length) noexcept override {
+    return std::memcpy(to, from, length), 0;
+  }
+  int to_device(void* to, const void* from, size_t length) noexcept override {
+    return std::memcpy(to, from, length), 0;
+  }
+};
+
+/// -FI_EOPNOTSUPP of a flush is no refusal of direct access.
+START_TEST(what_can_not_be_settled_fails) {
+  PretendedDevice device;
+  erdma::protocol::EngineConfig config = erdma::test::kConfig;
+  config.device_memory = &device;
+  OneSidedPair pair(1 << 18, OneSidedPair::kAll, config);
+  pair.a.transport.behaviour.settles = true;
+  pair.a.transport.behaviour.settle_status = -FI_EOPNOTSUPP;
+  std::vector<char> buffer(100000);
+  const iovec iov{buffer.data(), buffer.size()};
+  const wire::Segment segment{uint64_t(pair.memory.data()), kKey, buffer.size()};
+  auto args = OneSidedNode::args(wire::Op::read, 1, &iov, 1, &segment, 1, &g_one);
+  args.device = true;
+  must(pair.a.engine.post_one_sided(args));
+  pair.settle();
+  expect_done(pair.initiator.reads, FI_RMA | FI_READ, FI_EOPNOTSUPP);
 }
 END_TEST
 
@@ -283,6 +308,7 @@ Suite* suite() {
   tcase_add_test(tc, what_is_not_possible_now_goes_by_packets);
   tcase_add_loop_test(tc, what_ends_half_way_is_done_by_packets, 0, 2);
   tcase_add_loop_test(tc, a_link_that_goes_down_ends_what_is_under_way, 0, 2);
+  tcase_add_test(tc, what_can_not_be_settled_fails);
   tcase_add_test(tc, a_target_that_polls_is_asked);
   tcase_add_loop_test(tc, a_target_that_does_not_is_spared, 0, 2);
   tcase_add_test(tc, what_follows_something_taken_is_not_spared);
