@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -239,6 +240,28 @@ START_TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
 }
 END_TEST
 
+/// Asleep, or about to look again as there is nothing to sleep on.
+START_TEST(close_is_refused_while_a_thread_waits) {
+  Counter& cntr = open(_i == 0 ? FI_WAIT_UNSPEC : FI_WAIT_NONE);
+  {
+    FakeSource source;
+    std::atomic<bool> inside = false;
+    source.still_wanted = [&] { return inside = true; };
+    const Attached attached(cntr, source);
+    Waiter waiter(cntr, 1);
+    while (!inside) sched_yield();
+    {
+      const Guard guard(g_lock);
+      cntr.detach(source);
+    }
+    for (int i = 0; i < 100; ++i) ck_assert_int_eq(fi_close(&cntr.fid), -FI_EBUSY);
+    fi_cntr_add(&cntr, 1);
+    ck_assert_int_eq(waiter.join(), 0);
+  }
+  ck_assert_int_eq(fi_close(&cntr.fid), 0);
+}
+END_TEST
+
 int main() {
   Suite* suite = suite_create("cntr");
   TCase* tc = tcase_create("cntr");
@@ -254,6 +277,7 @@ int main() {
   tcase_add_test(tc, wait_goes_on_below_the_threshold);
   tcase_add_test(tc, trywait_refuses_once_for_each_change_not_yet_read);
   tcase_add_test(tc, close_is_refused_while_a_source_is_attached_and_told_once);
+  tcase_add_loop_test(tc, close_is_refused_while_a_thread_waits, 0, 2);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,7 @@
 #include "fabric/eq.h"
 
 #include <poll.h>
+#include <sched.h>
 
 #include <atomic>
 #include <cstring>
@@ -256,6 +257,23 @@ START_TEST(strerror_fills_the_buffer_it_is_given) {
 }
 END_TEST
 
+START_TEST(close_is_refused_while_a_thread_reads) {
+  fid_eq* eq = open_queue();
+  ssize_t result = 0;
+  std::thread reader([&] {
+    fi_eq_entry entry;
+    uint32_t event;
+    result = fi_eq_sread(eq, &event, &entry, sizeof(entry), -1, 0);
+  });
+  while (!EventQueue::from(eq).sleeping()) sched_yield();
+  for (int i = 0; i < 100; ++i) ck_assert_int_eq(fi_close(&eq->fid), -FI_EBUSY);
+  ck_assert_int_gt(write(eq, 1), 0);
+  reader.join();
+  ck_assert_int_eq(result, sizeof(fi_eq_entry));
+  ck_assert_int_eq(fi_close(&eq->fid), 0);
+}
+END_TEST
+
 START_TEST(close_is_refused_while_something_is_bound_and_told_once) {
   int closed = 0;
   fi_eq_attr attr{};
@@ -289,6 +307,7 @@ int main() {
   tcase_add_test(tc, error_is_read_apart_and_in_its_turn);
   tcase_add_test(tc, overrun_queue_gives_what_it_has_and_then_the_error);
   tcase_add_test(tc, strerror_fills_the_buffer_it_is_given);
+  tcase_add_test(tc, close_is_refused_while_a_thread_reads);
   tcase_add_test(tc, close_is_refused_while_something_is_bound_and_told_once);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);

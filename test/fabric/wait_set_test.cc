@@ -202,6 +202,24 @@ START_TEST(every_thread_that_waits_hears_of_news) {
 }
 END_TEST
 
+START_TEST(close_is_refused_while_a_thread_waits) {
+  Set set;
+  Queue* queue = new Queue(set);
+  ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
+  std::atomic<bool> inside = false;
+  queue->source.still_wanted = [&] { return inside = true; };
+  std::thread waiter([&] { ck_assert_int_eq(fi_wait(set.wait, kForever), 0); });
+  while (!inside) sched_yield();
+  // The member may go: nobody looks at it any more, or sleeps in reliance on it.
+  delete queue;
+  for (int i = 0; i < 100; ++i) ck_assert_int_eq(fi_close(&set.wait->fid), -FI_EBUSY);
+  fid_eq* eq = set.open_eq();
+  write(eq);
+  waiter.join();
+  ck_assert_int_eq(fi_close(&eq->fid), 0);
+}
+END_TEST
+
 START_TEST(what_is_closed_has_no_news) {
   Set set;
   {
@@ -311,6 +329,7 @@ int main() {
   tcase_add_test(tc, a_signal_to_a_queue_ends_one_wait);
   tcase_add_test(tc, a_thread_that_waits_hears_of_a_queue_that_joins);
   tcase_add_test(tc, every_thread_that_waits_hears_of_news);
+  tcase_add_test(tc, close_is_refused_while_a_thread_waits);
   tcase_add_test(tc, what_is_closed_has_no_news);
   tcase_add_test(tc, the_descriptor_tells_who_asked_before_sleeping);
   tcase_add_test(tc, bad_arguments_are_refused);

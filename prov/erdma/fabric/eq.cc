@@ -141,6 +141,11 @@ int EventQueue::try_wait() noexcept {
 ssize_t EventQueue::read(uint32_t* event, void* buffer, size_t length, uint64_t flags) noexcept {
   if (!buffer || (flags & ~FI_PEEK)) return -FI_EINVAL;
   const std::lock_guard guard(x_mutex);
+  return read_locked(event, buffer, length, flags);
+}
+
+ssize_t EventQueue::read_locked(uint32_t* event, void* buffer, size_t length,
+                                uint64_t flags) noexcept {
   if (x_events.empty()) return x_overrun ? -FI_EAVAIL : -FI_EAGAIN;
   const Event& first = x_events.front();
   if (first.failed) return -FI_EAVAIL;
@@ -187,20 +192,33 @@ ssize_t EventQueue::write(uint32_t event, const void* buffer, size_t length,
   return -FI_ENOMEM;
 }
 
-/// A signal ends the wait: fi_eq_sread(3) says so.
+/// A signal ends the wait: fi_eq_sread(3) says so. The last that a thread does here is to give the
+/// mutex back, which close() takes before it looks at x_blocked.
 ssize_t EventQueue::read_blocking(uint32_t* event, void* buffer, size_t length, int timeout_ms,
                                   uint64_t flags) noexcept {
   if (x_wait_object == FI_WAIT_NONE) return -FI_ENOSYS;
+  if (!buffer || (flags & ~FI_PEEK)) return -FI_EINVAL;
   const uint64_t deadline =
       timeout_ms > 0 ? util::SystemClock().now() + uint64_t(timeout_ms) * 1'000'000 : 0;
+  std::unique_lock lock(x_mutex);
   for (;;) {
-    const ssize_t rc = read(event, buffer, length, flags);
+    const ssize_t rc = read_locked(event, buffer, length, flags);
     if (rc != -FI_EAGAIN) return rc;
     pollfd wait{x_wait.get(), POLLIN, 0};
+    ++x_blocked;
+    lock.unlock();
     const int ready = ::poll(&wait, 1, timeout_ms < 0 ? -1 : until(deadline));
-    if (ready < 0) return errno == EINTR ? -FI_EAGAIN : -errno;
+    const int error = errno;
+    lock.lock();
+    --x_blocked;
+    if (ready < 0) return error == EINTR ? -FI_EAGAIN : -error;
     if (ready == 0) return -FI_EAGAIN;
   }
+}
+
+bool EventQueue::sleeping() noexcept {
+  const std::lock_guard guard(x_mutex);
+  return x_blocked != 0;
 }
 
 int EventQueue::control(int command, void* argument) noexcept {
@@ -218,7 +236,7 @@ int EventQueue::control(int command, void* argument) noexcept {
 }
 
 int EventQueue::close() noexcept {
-  if (x_bound.load(std::memory_order_relaxed) != 0) return -FI_EBUSY;
+  if (x_bound.load(std::memory_order_relaxed) != 0 || sleeping()) return -FI_EBUSY;
   const std::function<void()> closed = std::move(x_closed);
   delete this;
   if (closed) closed();

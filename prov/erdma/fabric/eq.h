@@ -53,6 +53,8 @@ class EventQueue final : public fid_eq {
   ssize_t write(uint32_t event, const void* buffer, size_t length, uint64_t flags) noexcept;
   ssize_t read_blocking(uint32_t* event, void* buffer, size_t length, int timeout_ms,
                         uint64_t flags) noexcept;
+  /// For tests: whether a thread is in a blocking call.
+  bool sleeping() noexcept;
   int control(int command, void* argument) noexcept;
   int close() noexcept;
 
@@ -66,6 +68,7 @@ class EventQueue final : public fid_eq {
   void post_bytes(uint32_t event, bool failed, const void* bytes, size_t length) noexcept;
   void push(Event event);
   void pop() noexcept;
+  ssize_t read_locked(uint32_t* event, void* buffer, size_t length, uint64_t flags) noexcept;
   bool readable() const noexcept { return !x_events.empty() || x_overrun; }
   void signal() noexcept;
 
@@ -77,6 +80,7 @@ class EventQueue final : public fid_eq {
   const fi_wait_obj x_wait_object;
   util::Fd x_wait;
   bool x_signaled = false;
+  unsigned x_blocked = 0;  ///< threads in read_blocking()
   std::atomic<int> x_bound{0};
   std::function<void()> x_closed;
   WaitSetMember x_membership;
