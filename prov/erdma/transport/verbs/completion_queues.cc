@@ -73,8 +73,12 @@ int CompletionQueues::add_group(uint32_t entries) noexcept {
 }
 
 bool CompletionQueues::arm() noexcept {
-  for (uint32_t i = 0; i < count(); ++i)
+  for (uint32_t i = 0; i < count(); ++i) {
+    Group& group = x_groups[i];
+    if (group.asked) continue;
     if (ibv_req_notify_cq(at(i), 0)) return false;
+    group.asked = true;
+  }
   return true;
 }
 
@@ -82,6 +86,7 @@ void CompletionQueues::take_events() noexcept {
   constexpr unsigned kAcknowledgeAt = 1024;  // it takes a lock
   ibv_cq* cq = nullptr;
   void* context = nullptr;
+  for (uint32_t i = 0; i < count(); ++i) x_groups[i].asked = false;
   while (!ibv_get_cq_event(x_channel.get(), &cq, &context)) {
     for (uint32_t i = 0; i < count(); ++i) {
       Group& group = x_groups[i];

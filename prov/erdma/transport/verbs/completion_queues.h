@@ -42,9 +42,11 @@ class CompletionQueues {
   ibv_cq* at(uint32_t index) const noexcept { return x_groups[index].cq.get(); }
 
   int channel_fd() const noexcept { return x_channel->fd; }
-  /// The next completion on any queue makes channel_fd() readable. False: a queue refused.
+  /// The next completion on any queue makes channel_fd() readable, or it is, from an earlier one.
+  /// So there is at most one event of each queue that nobody has taken, however often it is asked
+  /// for in between: the kernel keeps a list of them. False: a queue refused.
   bool arm() noexcept;
-  /// Takes the events that arm() may have caused.
+  /// Takes the events that arm() may have caused, and what it asked for.
   void take_events() noexcept;
 
  private:
@@ -53,6 +55,7 @@ class CompletionQueues {
     uint32_t entries = 0;
     uint32_t reserved = 0;
     unsigned events = 0;  ///< taken, not yet acknowledged
+    bool asked = false;   ///< for an event, since events were last taken
   };
   /// The largest has 2^24 entries and more, which no device offers.
   static constexpr size_t kMaxGroups = 24;

@@ -189,7 +189,8 @@ VerbsLink& Core::find_or_make(const util::SocketAddress& address) {
 }
 
 bool Core::arm() noexcept {
-  if (x_attention || x_chain.owner || !x_dirty.empty() || !x_stash.empty()) return false;
+  if (x_attention || x_check_clock || x_chain.owner || !x_dirty.empty() || !x_stash.empty())
+    return false;
   const bool mail = !x_mailbox.arm();
   ibv_wc completions[kBatch];
   bool found = mail || !x_queues.arm();
@@ -203,9 +204,10 @@ bool Core::arm() noexcept {
     x_mailbox.disarm();
     return false;
   }
-  if (!x_connected.empty() || !x_unwatched.empty() || !x_waiting.empty()) {
+  const bool needs_timer = !x_connected.empty() || !x_unwatched.empty() || !x_waiting.empty();
+  if (needs_timer && (!x_timer_ns || x_tick_in < x_timer_ns)) {
     const itimerspec when{{}, {time_t(x_tick_in / 1'000'000'000), long(x_tick_in % 1'000'000'000)}};
-    (void)timerfd_settime(x_timer.get(), 0, &when, nullptr);
+    if (!timerfd_settime(x_timer.get(), 0, &when, nullptr)) x_timer_ns = x_tick_in;
   }
   return true;
 }
@@ -214,9 +216,12 @@ void Core::disarm() noexcept {
   x_mailbox.disarm();
   uint64_t count = 0;
   (void)eventfd_read(x_wake.get(), &count);
-  (void)!read(x_timer.get(), &count, sizeof(count));
+  // It runs on from sleep to sleep, so that it ends although messages arrive all the time.
+  if (x_timer_ns && read(x_timer.get(), &count, sizeof(count)) > 0) {
+    x_timer_ns = 0;
+    x_check_clock = true;
+  }
   x_queues.take_events();
-  x_check_clock = true;
 }
 
 void Core::shutdown() noexcept {

@@ -1,0 +1,310 @@
+// How often a thread that sleeps is woken: next to never while nothing happens, and about once for
+// a message, whatever it sleeps on, whichever way messages take, and whatever happened before.
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fabric/rig.h"
+#include "transport/simulated_device.h"
+
+// Of wait sets, which libfabric 2 deprecates.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+namespace {
+thread_local bool t_counted = false;  ///< the thread that receives
+std::atomic<unsigned> g_wake_ups;
+}  // namespace
+
+// What the provider and the test sleep in.
+extern "C" int epoll_wait(int fd, epoll_event* events, int count, int timeout) {
+  const long ready = syscall(SYS_epoll_pwait, fd, events, count, timeout, nullptr, 8);
+  if (t_counted && ready > 0) ++g_wake_ups;
+  return int(ready);
+}
+extern "C" int poll(pollfd* fds, nfds_t count, int timeout) {
+  const timespec limit{timeout / 1000, timeout % 1000 * 1'000'000L};
+  const long ready = syscall(SYS_ppoll, fds, count, timeout < 0 ? nullptr : &limit, nullptr, 8);
+  if (t_counted && ready > 0) ++g_wake_ups;
+  return int(ready);
+}
+
+namespace {
+
+using namespace erdma::test;
+
+constexpr int kForever = -1;
+constexpr unsigned kMessages = 30;
+constexpr int kIdleMs = 250;
+constexpr unsigned kIdleWakeUps = 20 * kIdleMs / 1000;
+
+enum Way { via_shm, via_nic, via_self, kWays };
+enum Means {
+  queue_fd,      ///< fi_trywait, poll
+  queue_sread,   ///< fi_cq_sread
+  second_queue,  ///< likewise, after the other queue was once asked for its descriptor
+  counter_fd,
+  counter_wait,
+  set_wait,  ///< fi_wait
+  set_fd,
+  poll_set,  ///< fi_poll, then as queue_fd
+  kMeans
+};
+constexpr size_t kSizes[] = {64, 64 * 1024, 1024 * 1024};
+
+/// What the receiver must see: the message, or its announcement and the end of its transfer.
+unsigned messages_of(Way way, size_t size) {
+  return way == via_nic && size > kSizes[0] ? 2 : 1;
+}
+
+fi_wait_obj object_of(Means means) {
+  return means == set_wait || means == set_fd ? FI_WAIT_SET
+         : means == queue_sread               ? FI_WAIT_UNSPEC
+                                              : FI_WAIT_FD;
+}
+
+/// An endpoint that receives, with everything that one can sleep on.
+struct Receiver {
+  Receiver(Root& root_, Means means_) : root(root_), means(means_), av(root.open_av()) {
+    fi_wait_attr set_attr{};
+    set_attr.wait_obj = FI_WAIT_FD;
+    ck_assert_int_eq(fi_wait_open(root.fabric, &set_attr, &set), 0);
+    fi_cq_attr attr{};
+    attr.format = FI_CQ_FORMAT_TAGGED;
+    attr.wait_obj = object_of(means);
+    attr.wait_set = set;
+    received = root.open_cq(attr);
+    sent = root.open_cq(FI_CQ_FORMAT_TAGGED, FI_WAIT_FD);
+    fi_cntr_attr count{};
+    count.wait_obj = means == counter_wait ? FI_WAIT_UNSPEC : FI_WAIT_FD;
+    ck_assert_int_eq(fi_cntr_open(root.domain, &count, &cntr, nullptr), 0);
+    fi_poll_attr no_attr{};
+    ck_assert_int_eq(fi_poll_open(root.domain, &no_attr, &poll_set), 0);
+    ck_assert_int_eq(fi_poll_add(poll_set, &received->fid, 0), 0);
+    ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &received->fid, FI_RECV), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &sent->fid, FI_TRANSMIT), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &cntr->fid, FI_RECV), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
+    ck_assert_int_eq(fi_enable(ep), 0);
+    if (means == second_queue) (void)may_sleep(&sent->fid);
+  }
+  Receiver(const Receiver&) = delete;
+  Receiver& operator=(const Receiver&) = delete;
+  ~Receiver() {
+    for (fid_t object :
+         {&ep->fid, &poll_set->fid, &received->fid, &sent->fid, &cntr->fid, &set->fid, &av->fid})
+      ck_assert_int_eq(fi_close(object), 0);
+  }
+
+  fi_addr_t address_in(fid_av* others) {
+    char name[64];
+    size_t length = sizeof(name);
+    fi_addr_t address = FI_ADDR_NOTAVAIL;
+    ck_assert_int_eq(fi_getname(&ep->fid, name, &length), 0);
+    ck_assert_int_eq(fi_av_insert(others, name, 1, &address, 0, nullptr), 1);
+    return address;
+  }
+
+  bool may_sleep(fid_t object) {
+    const int rc = fi_trywait(root.fabric, &object, 1);
+    ck_assert(rc == 0 || rc == -FI_EAGAIN);
+    return rc == 0;
+  }
+  void sleep_on(fid_t object) {
+    int fd = -1;
+    ck_assert_int_eq(fi_control(object, FI_GETWAIT, &fd), 0);
+    pollfd waiting{fd, POLLIN, 0};
+    if (may_sleep(object)) ck_assert_int_eq(::poll(&waiting, 1, kForever), 1);
+  }
+  bool take() {
+    fi_cq_tagged_entry entry;
+    const ssize_t rc = fi_cq_read(received, &entry, 1);
+    ck_assert(rc == 1 || rc == -FI_EAGAIN);
+    return rc == 1;
+  }
+  /// Until one more message is there.
+  void await() {
+    ++messages;
+    fi_cq_tagged_entry entry;
+    void* contexts[1];
+    switch (means) {
+      case queue_fd:
+        while (!take()) sleep_on(&received->fid);
+        return;
+      case queue_sread:
+      case second_queue:
+        ck_assert_int_eq(fi_cq_sread(received, &entry, 1, nullptr, kForever), 1);
+        return;
+      case counter_fd:
+        while (fi_cntr_read(cntr) < messages) sleep_on(&cntr->fid);
+        break;
+      case counter_wait:
+        ck_assert_int_eq(fi_cntr_wait(cntr, messages, kForever), 0);
+        break;
+      case set_wait:
+        while (!take()) ck_assert_int_eq(fi_wait(set, kForever), 0);
+        return;
+      case set_fd:
+        while (!take()) sleep_on(&set->fid);
+        return;
+      default:
+        while (fi_poll(poll_set, contexts, 1) == 0) sleep_on(&received->fid);
+    }
+    ck_assert(take());
+  }
+
+  Root& root;
+  const Means means;
+  fid_av* av;
+  fid_wait* set = nullptr;
+  fid_cq *received = nullptr, *sent = nullptr;
+  fid_cntr* cntr = nullptr;
+  fid_poll* poll_set = nullptr;
+  fid_ep* ep = nullptr;
+  uint64_t messages = 0;
+};
+
+Ask for_threads() {
+  return {.threading = FI_THREAD_SAFE};
+}
+
+void on(Way way) {
+  g_device = "erdma_0";
+  setenv("FI_ERDMA_SHM", way == via_nic ? "off" : "on", 1);
+}
+
+/// Sends when the receiver is about to sleep; the last message after a while.
+struct Sender {
+  Sender(Receiver& receiver, Way way, size_t size)
+      : root(for_threads()), port(root), buffer(pattern(size)) {
+    const bool self = way == via_self;
+    ep = self ? receiver.ep : port.ep;
+    cq = self ? receiver.sent : port.cq;
+    to = receiver.address_in(self ? receiver.av : port.av);
+  }
+  void send(unsigned number) {
+    while (asked.load() < number) asked.wait(number - 1);
+    if (number == kMessages) {
+      const unsigned before = g_wake_ups;
+      (void)::poll(nullptr, 0, kIdleMs);
+      idle = g_wake_ups - before;
+    }
+    ssize_t rc;
+    fi_cq_tagged_entry entry;
+    while ((rc = fi_tsend(ep, buffer.data(), buffer.size(), nullptr, to, number, &entry)) ==
+           -FI_EAGAIN)
+      fi_cq_read(cq, nullptr, 0);
+    ck_assert_int_eq(rc, 0);
+    while ((rc = fi_cq_read(cq, &entry, 1)) == -FI_EAGAIN) continue;
+    ck_assert_int_eq(rc, 1);
+  }
+
+  Root root;
+  Port port;
+  std::vector<char> buffer;
+  fid_ep* ep;
+  fid_cq* cq;
+  fi_addr_t to;
+  std::atomic<unsigned> asked = 0;  ///< messages that are waited for
+  unsigned idle = 0;                ///< wake-ups before the last
+};
+
+START_TEST(a_thread_asleep_is_woken_once_for_a_message_and_else_left_alone) {
+  const auto means = Means(_i % int(kMeans));
+  const auto way = Way(_i / int(kMeans) % int(kWays));
+  const size_t size = kSizes[_i / int(kMeans) / int(kWays)];
+  on(way);
+  Root root(for_threads());
+  Receiver receiver(root, means);
+  std::vector<char> buffer(size);
+  {
+    Sender sender(receiver, way, size);
+    std::thread thread([&] {
+      for (unsigned i = 1; i <= kMessages; ++i) sender.send(i);
+    });
+    t_counted = true;
+    for (unsigned i = 1; i <= kMessages; ++i) {
+      ck_assert_int_eq(
+          fi_trecv(receiver.ep, buffer.data(), size, nullptr, FI_ADDR_UNSPEC, i, 0, nullptr), 0);
+      sender.asked = i;
+      sender.asked.notify_one();
+      receiver.await();
+    }
+    t_counted = false;
+    thread.join();
+    const unsigned woken = g_wake_ups;
+    ck_assert_msg(sender.idle <= kIdleWakeUps, "%u wake-ups in %d ms", sender.idle, kIdleMs);
+    ck_assert_msg(woken <= messages_of(way, size) * kMessages * 3 / 2,
+                  "%u wake-ups for %u messages", woken, kMessages);
+  }
+  ck_assert(buffer == pattern(size));
+}
+END_TEST
+
+/// Bytes that wait in the fullest of this process's descriptors.
+int most_unread() {
+  int most = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    int bytes = 0;
+    if (ioctl(std::stoi(entry.path().filename()), FIONREAD, &bytes) == 0)
+      most = std::max(most, bytes);
+  }
+  return most;
+}
+
+/// A queue was asked for its descriptor and left alone: somebody may sleep there, so that each
+/// message may have to wake. The kernel keeps what nobody takes.
+START_TEST(events_that_nobody_takes_do_not_pile_up) {
+  on(via_nic);
+  Root root(for_threads());
+  Receiver receiver(root, second_queue);
+  Sender sender(receiver, via_nic, kSizes[0]);
+  std::vector<char> buffer(kSizes[0]);
+  int unread = 0;
+  for (const unsigned count : {100u, 1000u}) {
+    std::thread thread([&] {
+      for (unsigned i = 0; i < count; ++i) sender.send(0);
+    });
+    for (unsigned i = 0; i < count; ++i) {
+      ck_assert_int_eq(fi_trecv(receiver.ep, buffer.data(), buffer.size(), nullptr, FI_ADDR_UNSPEC,
+                                0, 0, nullptr),
+                       0);
+      while (!receiver.take()) continue;
+    }
+    thread.join();
+    if (count == 100) unread = most_unread();
+  }
+  ck_assert_int_le(most_unread(), unread + 64);
+}
+END_TEST
+
+int run() {
+  Suite* suite = suite_create("wake-ups");
+  TCase* tcase = tcase_create("wake-ups");
+  suite_add_tcase(suite, tcase);
+  tcase_set_timeout(tcase, 120);
+  tcase_add_loop_test(tcase, a_thread_asleep_is_woken_once_for_a_message_and_else_left_alone, 0,
+                      int(kMeans) * int(kWays) * int(std::size(kSizes)));
+  tcase_add_test(tcase, events_that_nobody_takes_do_not_pile_up);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  return erdma::test::on_simulated_devices(argv, run);
+}
