@@ -457,6 +457,7 @@ constexpr Case kCases[] = {
     {{{2, 0, 1}, {2, 0, 1}, {kNone, 0, 0}}, {{5, 0}, {6, 0}, {1, 0}}},
     // A set, whose counter tells of each change once.
     {{{4, 0, 0}, {4, 0, 0}, {kNone, 0, 0}}, {{3, 1}, {kNone, 0}, {kNone, 0}}},
+    {{{4, 0, 0}, {4, 0, 0}, {4, 0, 0}}, {{3, 1}, {kNone, 0}, {kNone, 0}}},
     {{{4, 0, 0}, {5, 0, 0}, {kNone, 0, 0}}, {{0, 1}, {kNone, 0}, {kNone, 0}}},
     {{{4, 0, 0}, {2, 1, 1}, {kNone, 0, 0}}, {{1, 1}, {5, 1}, {kNone, 0}}},
     // Two queues of one source, of which one was asked for its descriptor and left alone.
