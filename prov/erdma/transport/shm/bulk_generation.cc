@@ -3,6 +3,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/shm/bulk_in.h"
+#include "transport/shm/ordering.h"
 
 /// BulkIn: one generation of a transfer, from the choice of its mode to its end.
 namespace erdma::transport::shm {
@@ -27,7 +28,7 @@ Stop BulkIn::State::stop_of(const Transfer& transfer) const noexcept {
 
 bool BulkIn::State::withdrawn(const Transfer& transfer) const noexcept {
   if (transfer.remote.lent) return backing.sender_left();  // enter() tells the rest
-  const uint16_t last = page.withdrawn[transfer.remote.index].load(std::memory_order_seq_cst);
+  const uint16_t last = look_after_reading(page.withdrawn[transfer.remote.index]);
   return withdrawn_by(last, transfer.remote.generation) || backing.sender_left();
 }
 

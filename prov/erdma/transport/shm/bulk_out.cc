@@ -6,6 +6,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
+#include "transport/shm/ordering.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -49,8 +50,7 @@ void BulkOut::withdraw(const Exposure& exposure) noexcept {
     state.withdrawn[named.index] = named.generation;
     return;
   }
-  // Sequentially consistent: who still reads the memory after this also sees it withdrawn.
-  state.page->withdrawn[named.index].store(named.generation, std::memory_order_seq_cst);
+  tell_before_reuse(state.page->withdrawn[named.index], named.generation);
   state.stop_all(named.id());
 }
 
@@ -77,7 +77,7 @@ void BulkOut::attach(void* shared) noexcept {
   x_state->page = &shared_page(shared);
   for (size_t i = 0; i < kMaxExposures; ++i)
     if (const uint16_t generation = x_state->withdrawn[i])
-      x_state->page->withdrawn[i].store(generation, std::memory_order_seq_cst);
+      tell_before_reuse(x_state->page->withdrawn[i], generation);
   x_state->withdrawn.reset();
   x_state->publish_write_state();
 }

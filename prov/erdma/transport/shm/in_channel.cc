@@ -227,7 +227,7 @@ bool InChannel::bounce_affordable() const noexcept {
 
 bool InChannel::sender_left() const noexcept {
   const ColdPlace& place = x_connection->place;
-  return place.chunk->controls[place.index].left.load(std::memory_order_seq_cst) != 0;
+  return look_after_reading(place.chunk->controls[place.index].left) != 0;
 }
 
 int InChannel::poll_bulk(Sink& sink) noexcept {
@@ -271,12 +271,11 @@ void InChannel::on_done(uint64_t token, int status) noexcept {
     x_bulk->sink->on_done(done.token, status);
 }
 
-// A sender with exposed memory sleeps with `waiting` set; the fence orders the ticket before the
-// look. Once per step of a bulk transfer it does not matter.
+// A sender with exposed memory sleeps with `waiting` set; a ticket was published. Once per step of
+// a bulk transfer a fence does not matter.
 void InChannel::wake_waiting_sender() noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const bool hot_waits = x_hot && x_hot->ring.take_waiting();
-  if (x_cold.take_waiting() || hot_waits) x_connection->process->ringer.ring();
+  const bool hot_waits = x_hot && x_hot->ring.take_sleeper();
+  if (x_cold.take_sleeper() || hot_waits) x_connection->process->ringer.ring();
 }
 
 }  // namespace erdma::transport::shm

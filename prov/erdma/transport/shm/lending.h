@@ -12,13 +12,14 @@
 /// the owner.
 namespace erdma::transport::shm {
 
-/// Of a borrower. Not thread-safe.
-class Borrowing {
+/// Of a borrower. Not thread-safe. Control is ColdControl, or its model (ordering_test.cc).
+template <typename Control>
+class BorrowingOf {
  public:
-  Borrowing() noexcept = default;
+  BorrowingOf() noexcept = default;
   /// `heard`: recalls that this side has heard of over the link, perhaps before it knew the place.
   /// Not what the place counts: what was recalled by now, it may not have heard of.
-  Borrowing(ColdControl& control, uint64_t heard) noexcept : x_control(&control), x_heard(heard) {}
+  BorrowingOf(Control& control, uint64_t heard) noexcept : x_control(&control), x_heard(heard) {}
 
   /// False: something was recalled that this side has not heard of. True: leave() is to follow.
   bool enter() noexcept {
@@ -31,14 +32,16 @@ class Borrowing {
   void recalled() noexcept { ++x_heard; }
 
  private:
-  ColdControl* x_control = nullptr;
+  Control* x_control = nullptr;
   uint64_t x_heard = 0;
 };
+using Borrowing = BorrowingOf<ColdControl>;
 
 /// Of the owner. What a borrower writes is believed only so far as it concerns itself.
-class Lending {
+template <typename Control>
+class LendingOf {
  public:
-  explicit Lending(ColdControl& control) noexcept : x_control(control) {}
+  explicit LendingOf(Control& control) noexcept : x_control(control) {}
 
   void recall() noexcept { x_control.recalls.fetch_add(1, std::memory_order_seq_cst); }
   /// For good: nobody counts that far.
@@ -54,9 +57,10 @@ class Lending {
 
  private:
   static constexpr uint64_t kEnd = uint64_t(1) << 32;
-  ColdControl& x_control;
+  Control& x_control;
   bool x_ended = false;
 };
+using Lending = LendingOf<ColdControl>;
 
 /// What a peer needs to know of memory that was lent to it, in an Exposure of this size.
 struct LentMemory {

@@ -6,6 +6,7 @@
 #include "transport/shm/bulk.h"
 #include "transport/shm/connection.h"
 #include "transport/shm/lending.h"
+#include "transport/shm/ordering.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/segment.h"
 #include "transport/shm/wake.h"
@@ -39,7 +40,7 @@ struct OutChannel {
   ColdChunk& chunk() const noexcept { return chunk_segment.as<ColdChunk>(); }
   ColdControl& control() const noexcept { return chunk().controls[ring]; }
   /// Before any completion says so: from now on the exposed memory may change.
-  void announce_end() const noexcept { control().left.store(1, std::memory_order_seq_cst); }
+  void announce_end() const noexcept { tell_before_reuse(control().left, 1u); }
 };
 
 }  // namespace erdma::transport::shm

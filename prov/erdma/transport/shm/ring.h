@@ -10,6 +10,7 @@
 #include "hmem/copy.h"
 #include "transport/shm/eager_streaming.h"
 #include "transport/shm/layout.h"
+#include "transport/shm/ordering.h"
 
 namespace erdma::transport::shm {
 
@@ -200,11 +201,14 @@ class RingReceiver {
     x_memory.consumed->store(uint64_t(x_byte_tail) << 32 | x_tail, std::memory_order_release);
     return x_memory.waiting->load(std::memory_order_relaxed) != 0;
   }
-  /// True once per announcement of the sender that it sleeps.
+  /// True once per announcement of the sender that it sleeps. For what it makes a barrier on this
+  /// processor (Core::announce_waiting): its space in the ring.
   bool take_waiting() noexcept {
     return x_memory.waiting->load(std::memory_order_relaxed) &&
            x_memory.waiting->exchange(0, std::memory_order_acq_rel);
   }
+  /// The same for whatever else was published.
+  bool take_sleeper() noexcept { return shm::take_sleeper(*x_memory.waiting); }
 
  private:
   uint64_t stamp() const noexcept {

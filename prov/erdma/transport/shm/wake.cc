@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "transport/shm/ordering.h"
+
 namespace erdma::transport::shm {
 namespace {
 
@@ -43,8 +45,7 @@ void drain_eventfd(int fd) noexcept {
 }
 
 void wake_slow(WakeWords& words, const Ringer& ringer) noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (words.armed.load(std::memory_order_relaxed) && words.armed.exchange(0)) ringer.ring();
+  if (take_sleeper(words.armed)) ringer.ring();
 }
 
 }  // namespace erdma::transport::shm

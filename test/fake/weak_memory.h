@@ -1,0 +1,212 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <semaphore>
+#include <thread>
+#include <utility>
+#include <vector>
+
+/// Weakly ordered memory, and everything that may happen in it.
+///
+/// An operational model of C++'s memory order, in which a thread has a view: of each location the
+/// oldest store that it may still read. A relaxed load may read any store from there on; what
+/// acquires takes over the view of the store it read, and so on. Every order of the threads' steps
+/// and every choice of what a load reads is tried, by running the scenario again and again. What is
+/// allowed by aarch64 and hidden by x86 happens here.
+namespace erdma::fake::weak {
+
+class Model;
+inline Model* g_model = nullptr;
+inline thread_local size_t g_thread = 0;
+
+class Model {
+ public:
+  /// Runs Scenario (thread(i) for each i < kThreads, then wrong()) in every way. Returns how many
+  /// of them went wrong; `runs`, if not null, becomes how many there are.
+  template <typename Scenario>
+  static uint64_t wrong_runs(uint64_t* runs = nullptr) {
+    std::vector<Choice> path;
+    uint64_t wrong = 0, count = 0;
+    do {
+      Model model(path);
+      g_model = &model;
+      Scenario scenario;
+      model.run(Scenario::kThreads, [&](size_t thread) { scenario.thread(thread); });
+      wrong += scenario.wrong();
+      ++count;
+      path = std::move(model.x_path);
+      while (!path.empty() && path.back().taken + 1 == path.back().of) path.pop_back();
+      if (!path.empty()) ++path.back().taken;
+    } while (!path.empty());
+    if (runs) *runs = count;
+    return wrong;
+  }
+
+  size_t add(uint64_t value) {
+    x_stores.push_back({{value, {}}});
+    x_sequential.push_back(0);
+    return x_stores.size() - 1;
+  }
+  uint64_t load(size_t at, std::memory_order order) {
+    Thread& self = step();
+    size_t from = grown(self.now)[at];
+    if (order == std::memory_order_seq_cst) {
+      settle(self);
+      from = std::max(from, x_sequential[at]);
+    }
+    const size_t last = x_stores[at].size() - 1;
+    const size_t read = last - choose(last - from + 1);
+    self.now[at] = std::max(self.now[at], read);
+    join(order == std::memory_order_relaxed ? self.acquirable : self.now, x_stores[at][read].view);
+    return x_stores[at][read].value;
+  }
+  void store(size_t at, uint64_t value, std::memory_order order) {
+    publish(step(), at, value, order, {});
+  }
+  template <typename Change>
+  uint64_t change(size_t at, std::memory_order order, Change change) {
+    Thread& self = step();
+    const Store before = x_stores[at].back();
+    join(acquires(order) ? grown(self.now) : grown(self.acquirable), before.view);
+    publish(self, at, change(before.value), order, before.view);
+    return before.value;
+  }
+  void fence(std::memory_order order) {
+    Thread& self = step();
+    if (acquires(order)) join(grown(self.now), self.acquirable);
+    if (order == std::memory_order_seq_cst) {
+      settle(self);
+      join(self.now, x_sequential);
+      join(x_sequential, self.now);
+    }
+    if (releases(order)) self.released = grown(self.now);
+  }
+
+ private:
+  using View = std::vector<size_t>;  ///< by location: the number of a store there
+  struct Store {
+    uint64_t value;
+    View view;
+  };
+  struct Choice {
+    size_t taken, of;
+  };
+  struct Thread {
+    View now, acquirable, released;
+    std::vector<std::pair<size_t, size_t>> unsettled;  ///< sequentially consistent stores
+    std::binary_semaphore go{0};
+    bool over = false;
+  };
+
+  explicit Model(std::vector<Choice> path) : x_path(std::move(path)) {}
+
+  static bool acquires(std::memory_order order) {
+    return order == std::memory_order_acquire || order == std::memory_order_acq_rel ||
+           order == std::memory_order_seq_cst;
+  }
+  static bool releases(std::memory_order order) {
+    return order == std::memory_order_release || order == std::memory_order_acq_rel ||
+           order == std::memory_order_seq_cst;
+  }
+  View& grown(View& view) const {
+    view.resize(x_stores.size());
+    return view;
+  }
+  void join(View& into, const View& other) const {
+    grown(into);
+    for (size_t i = 0; i < other.size(); ++i) into[i] = std::max(into[i], other[i]);
+  }
+  /// A sequentially consistent store takes its place in the one order of those at the latest when
+  /// its thread does the next such thing: a relaxed store behind it may be seen before it.
+  void settle(Thread& self) {
+    for (const auto& [at, number] : self.unsettled)
+      x_sequential[at] = std::max(x_sequential[at], number);
+    self.unsettled.clear();
+  }
+  void publish(Thread& self, size_t at, uint64_t value, std::memory_order order, const View& kept) {
+    const size_t number = x_stores[at].size();
+    if (order == std::memory_order_seq_cst) {
+      settle(self);
+      self.unsettled.emplace_back(at, number);
+    }
+    grown(self.now)[at] = number;
+    View view = releases(order) ? self.now : grown(self.released);
+    view[at] = number;
+    join(view, kept);
+    x_stores[at].push_back({value, std::move(view)});
+  }
+
+  size_t choose(size_t of) {
+    if (of == 1) return 0;
+    if (x_at == x_path.size()) x_path.push_back({0, of});
+    return x_path[x_at++].taken;
+  }
+  /// Lets another thread go first, or not.
+  Thread& step() {
+    Thread& self = *x_threads[g_thread];
+    x_back.release();
+    self.go.acquire();
+    return self;
+  }
+  template <typename Body>
+  void run(size_t threads, Body body) {
+    for (size_t i = 0; i < threads; ++i) x_threads.push_back(std::make_unique<Thread>());
+    std::vector<std::thread> running;
+    for (size_t i = 0; i < threads; ++i)
+      running.emplace_back([this, i, &body] {
+        g_thread = i;
+        x_threads[i]->go.acquire();
+        body(i);
+        x_threads[i]->over = true;
+        x_back.release();
+      });
+    for (;;) {
+      std::vector<Thread*> ready;
+      for (const auto& thread : x_threads)
+        if (!thread->over) ready.push_back(thread.get());
+      if (ready.empty()) break;
+      ready[choose(ready.size())]->go.release();
+      x_back.acquire();
+    }
+    for (std::thread& thread : running) thread.join();
+  }
+
+  std::vector<Choice> x_path;
+  size_t x_at = 0;
+  std::vector<std::vector<Store>> x_stores;  ///< by location, oldest first
+  View x_sequential;
+  std::vector<std::unique_ptr<Thread>> x_threads;
+  std::binary_semaphore x_back{0};
+};
+
+/// In place of std::atomic, in a Scenario.
+template <typename T>
+class Atomic {
+ public:
+  Atomic(T value = T()) : x_at(g_model->add(uint64_t(value))) {}
+  T load(std::memory_order order) const { return T(g_model->load(x_at, order)); }
+  void store(T value, std::memory_order order) { g_model->store(x_at, uint64_t(value), order); }
+  T exchange(T value, std::memory_order order) {
+    return T(g_model->change(x_at, order, [&](uint64_t) { return uint64_t(value); }));
+  }
+  T fetch_add(T value, std::memory_order order) {
+    return T(
+        g_model->change(x_at, order, [&](uint64_t old) { return uint64_t(T(T(old) + value)); }));
+  }
+
+ private:
+  size_t x_at;
+};
+
+/// In place of HardwareOrder.
+struct Order {
+  static void fence(std::memory_order order) { g_model->fence(order); }
+};
+struct NoOrder {
+  static void fence(std::memory_order) {}
+};
+
+}  // namespace erdma::fake::weak

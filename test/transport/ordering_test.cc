@@ -1,0 +1,204 @@
+#include "transport/shm/ordering.h"
+
+#include "fake/weak_memory.h"
+#include "libcheck.h"
+#include "transport/shm/lending.h"
+
+/// What two processes tell each other by words in shared memory, on every processor that C++ knows.
+namespace erdma::transport::shm {
+namespace {
+
+using fake::weak::Atomic;
+using fake::weak::Model;
+using fake::weak::NoOrder;
+using fake::weak::Order;
+
+constexpr auto kPlain = std::memory_order_relaxed;  ///< as memcpy() and the kernel do
+
+// ---- memory that is taken back while it is being read -------------------------------------------
+
+/// The owner ends an exposure, and its application fills the buffer anew.
+template <typename Owner, typename Reader>
+struct Withdrawal {
+  static constexpr size_t kThreads = 2;
+  Atomic<uint16_t> withdrawn;
+  Atomic<int> byte{1};
+  int read = 0;
+  bool seen = false;
+
+  void thread(size_t index) {
+    if (index == 0) {
+      tell_before_reuse<Owner>(withdrawn, uint16_t(7));
+      byte.store(2, kPlain);
+    } else {
+      read = byte.load(kPlain);
+      seen = look_after_reading<Reader>(withdrawn) != 0;
+    }
+  }
+  bool wrong() const { return read == 2 && !seen; }
+};
+
+START_TEST(who_reads_what_its_owner_has_back_sees_that_it_was_withdrawn) {
+  uint64_t runs = 0;
+  ck_assert_uint_eq((Model::wrong_runs<Withdrawal<Order, Order>>(&runs)), 0);
+  ck_assert_uint_gt(runs, 20);
+}
+END_TEST
+
+/// What stood here before: right on x86 alone.
+struct SequentialStore {
+  static constexpr size_t kThreads = 2;
+  Atomic<uint16_t> withdrawn;
+  Atomic<int> byte{1};
+  int read = 0;
+  bool seen = false;
+
+  void thread(size_t index) {
+    if (index == 0) {
+      withdrawn.store(7, std::memory_order_seq_cst);
+      byte.store(2, kPlain);
+    } else {
+      read = byte.load(kPlain);
+      seen = withdrawn.load(std::memory_order_seq_cst) != 0;
+    }
+  }
+  bool wrong() const { return read == 2 && !seen; }
+};
+
+START_TEST(each_fence_of_a_withdrawal_is_needed) {
+  ck_assert_uint_gt((Model::wrong_runs<Withdrawal<NoOrder, Order>>()), 0);
+  ck_assert_uint_gt((Model::wrong_runs<Withdrawal<Order, NoOrder>>()), 0);
+  ck_assert_uint_gt(Model::wrong_runs<SequentialStore>(), 0);
+}
+END_TEST
+
+// ---- sleeping -----------------------------------------------------------------------------------
+
+template <typename Waker, typename Sleeper>
+struct Sleep {
+  static constexpr size_t kThreads = 2;
+  Atomic<uint32_t> waiting;
+  Atomic<int> published;
+  bool woken = false, asleep = false;
+
+  void thread(size_t index) {
+    if (index == 0) {
+      published.store(1, std::memory_order_release);
+      woken = take_sleeper<Waker>(waiting);
+    } else {
+      waiting.store(1, std::memory_order_relaxed);
+      Sleeper::fence(std::memory_order_seq_cst);
+      asleep = published.load(std::memory_order_acquire) == 0;
+    }
+  }
+  bool wrong() const { return asleep && !woken; }
+};
+
+START_TEST(nobody_sleeps_on_what_was_published) {
+  ck_assert_uint_eq((Model::wrong_runs<Sleep<Order, Order>>()), 0);
+  ck_assert_uint_gt((Model::wrong_runs<Sleep<NoOrder, Order>>()), 0);
+  ck_assert_uint_gt((Model::wrong_runs<Sleep<Order, NoOrder>>()), 0);
+}
+END_TEST
+
+/// Two publish, one sleeps: it is woken once.
+struct TwoWakers {
+  static constexpr size_t kThreads = 3;
+  Atomic<uint32_t> waiting{1};
+  int woken[2] = {};
+
+  void thread(size_t index) {
+    if (index < 2) woken[index] = take_sleeper<Order>(waiting);
+  }
+  bool wrong() const { return woken[0] + woken[1] != 1; }
+};
+
+START_TEST(a_sleeper_is_woken_by_one_alone) {
+  ck_assert_uint_eq(Model::wrong_runs<TwoWakers>(), 0);
+}
+END_TEST
+
+// ---- lent memory --------------------------------------------------------------------------------
+
+struct ModelControl {
+  Atomic<uint64_t> recalls;
+  Atomic<uint32_t> inside, help;
+};
+
+/// A borrower reads what the owner recalls, and its application then fills anew.
+struct ReadOfLentMemory {
+  static constexpr size_t kThreads = 2;
+  ModelControl control;
+  Atomic<int> byte{1};
+  BorrowingOf<ModelControl> borrowing{control, 0};
+  LendingOf<ModelControl> lending{control};
+  int read = 0;
+
+  void thread(size_t index) {
+    if (index == 0) {
+      if (!borrowing.enter()) return;
+      read = byte.load(kPlain);
+      borrowing.leave();
+    } else {
+      lending.recall();
+      if (!lending.inside()) byte.store(2, kPlain);
+    }
+  }
+  bool wrong() const { return read == 2; }
+};
+
+/// A borrower writes there. What the owner finds once nobody is inside, it finds for good.
+struct WriteToLentMemory {
+  static constexpr size_t kThreads = 2;
+  ModelControl control;
+  Atomic<int> byte{1};
+  BorrowingOf<ModelControl> borrowing{control, 0};
+  LendingOf<ModelControl> lending{control};
+  bool wrote = false;
+  int found = 2;
+
+  void thread(size_t index) {
+    if (index == 0) {
+      if (!borrowing.enter()) return;
+      byte.store(2, kPlain);
+      borrowing.leave();
+      wrote = true;
+    } else {
+      lending.recall();
+      if (!lending.inside()) found = byte.load(kPlain);
+    }
+  }
+  bool wrong() const { return wrote && found != 2; }
+};
+
+START_TEST(nobody_is_inside_lent_memory_that_its_owner_has_back) {
+  uint64_t runs = 0;
+  ck_assert_uint_eq(Model::wrong_runs<ReadOfLentMemory>(&runs), 0);
+  ck_assert_uint_gt(runs, 20);
+  ck_assert_uint_eq(Model::wrong_runs<WriteToLentMemory>(), 0);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm ordering");
+  TCase* tc = tcase_create("ordering");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, who_reads_what_its_owner_has_back_sees_that_it_was_withdrawn);
+  tcase_add_test(tc, each_fence_of_a_withdrawal_is_needed);
+  tcase_add_test(tc, nobody_sleeps_on_what_was_published);
+  tcase_add_test(tc, a_sleeper_is_woken_by_one_alone);
+  tcase_add_test(tc, nobody_is_inside_lent_memory_that_its_owner_has_back);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::transport::shm
+
+int main() {
+  SRunner* runner = srunner_create(erdma::transport::shm::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
