@@ -173,8 +173,8 @@ uint32_t BulkIn::State::claim(Transfer& transfer) noexcept {
       return Stop::kNoChunk;
     }
     ++claims.front;
-    if (word.compare_exchange_weak(seen, pack(claims), std::memory_order_acq_rel,
-                                   std::memory_order_acquire))
+    if (word.compare_exchange_strong(seen, pack(claims), std::memory_order_acq_rel,
+                                     std::memory_order_acquire))
       return transfer.claimed++;
   }
   transfer.status = -EPROTO;

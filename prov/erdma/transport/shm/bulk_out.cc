@@ -205,8 +205,8 @@ uint32_t BulkOut::State::claim(size_t ticket) noexcept {
     if (claims.generation != joined.state.generation || claims.front + claims.back >= joined.chunks)
       break;
     ++claims.back;
-    if (word.compare_exchange_weak(seen, pack(claims), std::memory_order_acq_rel,
-                                   std::memory_order_acquire))
+    if (word.compare_exchange_strong(seen, pack(claims), std::memory_order_acq_rel,
+                                     std::memory_order_acquire))
       return joined.chunks - claims.back;
   }
   return Stop::kNoChunk;
