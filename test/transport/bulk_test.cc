@@ -494,6 +494,29 @@ START_TEST(a_sender_that_left_before_it_attached_spoils_a_read_under_way) {
 }
 END_TEST
 
+/// Its store may have been on the way since then.
+START_TEST(a_stop_of_an_older_generation_means_nothing) {
+  Channel channel(Ways::dual);
+  BulkShared& page = shared_page(channel.shared);
+  Message first(channel, kMiB);
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  channel.sink.done.clear();
+  Message second(channel, 3 * kMiB);
+  channel.in.poll(channel.sink);
+  const uint32_t now = unpack_state(page.ticket[0].state.load()).generation;
+  ck_assert_uint_gt(now, 1);
+  for (const uint8_t error : {uint8_t(ECANCELED), uint8_t(EPROTO), uint8_t(EFAULT)}) {
+    page.progress[0].stop.store(pack(Stop{now - 1, Stop::kNoChunk, error}));
+    channel.in.poll(channel.sink);
+    ck_assert(channel.in.active());
+  }
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(second.arrived());
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("bulk");
   TCase* tc = tcase_create("one_thread");
@@ -527,6 +550,7 @@ Suite* suite() {
   tcase_add_loop_test(threads, two_threads_move_every_byte_in_every_way, 0, 3 * ways);
   tcase_add_loop_test(threads, two_threads_survive_faults_on_both_sides, 0,
                       int(std::size(kFaults)));
+  tcase_add_test(tc, a_stop_of_an_older_generation_means_nothing);
   suite_add_tcase(suite, threads);
   return suite;
 }

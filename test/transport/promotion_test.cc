@@ -10,6 +10,7 @@
 
 #include "libcheck.h"
 #include "transport/shm/layout.h"
+#include "transport/shm/link.h"
 #include "transport/shm/unix_socket.h"
 #include "transport/shm_pair.h"
 
@@ -139,6 +140,44 @@ START_TEST(a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again) {
 }
 END_TEST
 
+/// One packet that may be taken back, the first in its hot ring.
+uint64_t first_retractable(Pair& pair) {
+  const iovec nothing{nullptr, 0};
+  uint64_t packet = 0;
+  ck_assert_int_eq(pair.b_to_a().send_retractable(numbered(1), &nothing, 1, 0, packet), 0);
+  return packet;
+}
+
+/// Sequence numbers begin anew in each hot ring: a name from the one before is not taken for that
+/// of another packet.
+START_TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  send_some(pair, 1);
+  const iovec nothing{nullptr, 0};
+  uint64_t old = 0;
+  // Asks for a hot ring before there are packets for it.
+  ck_assert(pair.poll_until(
+      [&] { return pair.b_to_a().send_retractable(numbered(0), &nothing, 1, 0, old) == 0; }));
+  const size_t before = pair.a.sink->packets.size();
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() > before || before > 1; }));
+  static_cast<transport::shm::ShmLink&>(pair.b_to_a()).ask_cold();
+  ck_assert(pair.poll_until([&] { return !is_hot(pair.b_to_a()); }));
+  while (!is_hot(pair.b_to_a())) {
+    for (int i = 0; i < 4 && !is_hot(pair.b_to_a()); ++i)
+      (void)pair.b_to_a().send(numbered(2), &nothing, 1, 0, SendHint::none);
+    for (int i = 0; i < 4; ++i) pair.a.poll();
+    if (!is_hot(pair.b_to_a())) pair.b.poll();
+  }
+  const uint64_t packet = first_retractable(pair);
+  ck_assert_uint_eq(uint32_t(packet), uint32_t(old));
+  ck_assert_uint_ne(packet, old);
+  ck_assert(!pair.b_to_a().retract(old));
+  ck_assert(pair.b_to_a().retract(packet));
+  pair.b_to_a().retracted(packet, true);
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("shm promotion");
   TCase* tc = tcase_create("promotion");
@@ -146,6 +185,7 @@ Suite* suite() {
   tcase_add_loop_test(tc, a_receiver_sleeps_while_a_packet_is_taken_back, 0, 2);
   tcase_add_test(tc, a_busy_peer_is_promoted_although_the_background_thread_gets_no_time);
   tcase_add_test(tc, a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again);
+  tcase_add_test(tc, a_packet_of_a_ring_that_was_given_up_is_not_taken_back);
   suite_add_tcase(suite, tc);
   return suite;
 }

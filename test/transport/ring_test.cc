@@ -323,6 +323,31 @@ START_TEST(two_threads_agree_about_every_byte_across_the_wrap_of_sequence_number
 }
 END_TEST
 
+/// What the receiver has not given back is not written to, not a line of it.
+START_TEST(the_byte_ring_is_never_filled_beyond_what_was_consumed) {
+  constexpr size_t kFirst = 128, kLast = kPayloadEnd - kFirst - 3 * kMaxEager;
+  const std::vector<std::byte> first(kFirst, std::byte(1)), long_one(kMaxEager, std::byte(2)),
+      last(kLast, std::byte(3)), late(kFirst + kLine, std::byte(4));
+  Ring ring(true);
+  ck_assert(ring.push(0, first.data(), first.size()));
+  for (uint64_t i = 1; i <= 3; ++i) ck_assert(ring.push(i, long_one.data(), long_one.size()));
+  ck_assert(ring.push(4, last.data(), last.size()));  // up to the last byte
+  take_one(ring, 0, first.size());
+  ring.receiver.publish();
+  // Only the start of the byte ring is free, as much as the first payload took.
+  for (size_t length = kFirst + 1; length <= late.size(); ++length)
+    ck_assert(!ring.push(5, late.data(), length));
+  ck_assert(ring.push(5, late.data(), kFirst));
+  for (uint64_t i = 1; i <= 3; ++i) {
+    RingEntry entry;
+    ck_assert(ring.receiver.next(entry));
+    ck_assert_uint_eq(entry.length, long_one.size());
+    ck_assert_mem_eq(entry.payload, long_one.data(), long_one.size());
+    ring.receiver.advance();
+  }
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("shm ring");
   TCase* tc = tcase_create("ring");
@@ -343,6 +368,7 @@ Suite* suite() {
   tcase_add_loop_test(tc, two_threads_execute_each_packet_once_in_order, 0, 2);
   tcase_add_loop_test(tc, two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers, 0,
                       starts);
+  tcase_add_test(tc, the_byte_ring_is_never_filled_beyond_what_was_consumed);
   suite_add_tcase(suite, tc);
   return suite;
 }

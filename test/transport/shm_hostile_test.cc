@@ -1,11 +1,14 @@
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <cstring>
+#include <thread>
 
 #include <rdma/fi_errno.h>
 
 #include "libcheck.h"
 #include "transport/impostor.h"
+#include "transport/shm/segment.h"
 
 /// Processes of the same user that do not keep the rules: they harm nobody but themselves.
 namespace erdma::test {
@@ -154,6 +157,60 @@ START_TEST(a_greeting_under_a_name_that_nobody_listens_to_is_turned_away) {
 }
 END_TEST
 
+/// Answers the one who connects to `listener` as `port` with a chunk and the ring `index` in it.
+void welcome_into(const util::Fd& listener, uint16_t port, uint32_t index) {
+  using namespace transport::shm;
+  pollfd knock{listener.get(), POLLIN, 0};
+  ck_assert_int_eq(poll(&knock, 1, 20'000), 1);
+  const util::Fd socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  pollfd readable{socket.get(), POLLIN, 0};
+  ck_assert_int_eq(poll(&readable, 1, 20'000), 1);
+  Hello hello;
+  ck_assert_int_eq(receive(socket.get(), &hello, sizeof(hello)).bytes, sizeof(hello));
+  auto bell = Doorbell::open();
+  auto chunk = Segment::create("test", kColdChunkBytes, kColdChunkBytes);
+  ck_assert(bool(bell) && bool(chunk));
+  Welcome welcome;
+  welcome.greeting.boot = boot_id_hash();
+  welcome.greeting.nonce = port;
+  const auto name = address_of("127.0.0.1", port);
+  welcome.greeting.name_bytes = uint32_t(name.size());
+  std::memcpy(welcome.greeting.name, name.data(), name.size());
+  welcome.greeting.doorbell = bell->address();
+  welcome.ring = index;
+  const int fd = chunk->fd();
+  ck_assert_int_eq(send_message(socket.get(), &welcome, sizeof(welcome), &fd, 1), 0);
+  char nothing;
+  (void)!recv(socket.get(), &nothing, 1, 0);  // until it has been read
+}
+
+/// The chunk has 64 rings: the last one is good, and there is none behind it.
+START_TEST(a_ring_that_is_not_in_its_chunk_is_refused) {
+  const bool exists = _i == 0;
+  const uint16_t port = uint16_t(930 + _i);
+  Pair pair;
+  ck_assert(open_side(pair.a));
+  auto listener = transport::shm::listen_as(address_of("127.0.0.1", port), {});
+  ck_assert(bool(listener));
+  auto& link = **pair.a.transport->link_to(address_of("127.0.0.1", port));
+  using transport::SendHint;
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  std::thread peer(
+      [&] { welcome_into(*listener, port, transport::shm::kColdRings - (exists ? 1 : 0)); });
+  int sent = -FI_EAGAIN;
+  const bool over = pair.poll_until([&] {
+    if (sent == -FI_EAGAIN && pair.a.sink->downs.empty())
+      sent = link.send(numbered(1), nullptr, 0, 0, SendHint::none);
+    return sent != -FI_EAGAIN || !pair.a.sink->downs.empty();
+  });
+  pair.a.transport->shutdown();
+  peer.join();
+  ck_assert(over);
+  ck_assert_int_eq(sent, exists ? 0 : -FI_EAGAIN);
+  if (!exists) ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNREFUSED);
+}
+END_TEST
+
 Suite* suite() {
   Suite* suite = suite_create("shm hostile peers");
   TCase* tc = tcase_create("hostile");
@@ -166,6 +223,7 @@ Suite* suite() {
   tcase_add_test(tc, a_greeting_under_the_name_of_a_peer_leaves_that_peer_connected);
   tcase_add_test(tc, a_greeting_under_the_name_of_a_peer_to_come_is_turned_away);
   tcase_add_test(tc, a_greeting_under_a_name_that_nobody_listens_to_is_turned_away);
+  tcase_add_loop_test(tc, a_ring_that_is_not_in_its_chunk_is_refused, 0, 2);
   suite_add_tcase(suite, tc);
   return suite;
 }
