@@ -91,6 +91,43 @@ ping() {
   carried_by_provider "$2"
 }
 
+# silent_ping CALLS ERRNO [NAME=VALUE...]: fi_pingpong as by a user who set no variable of a log;
+# its lines of the provider are left in $log.
+silent_ping() {
+  needs fi_pingpong
+  refusing "$1" "$2"
+  shift 2
+  local port server status=0 run=(env -u FI_LOG_LEVEL -u FI_LOG_PROV -u FI_LOG_SUBSYS "$@")
+  local arguments=(-p "$provider" -e rdm -c -I 10 -S 1048576)
+  port=$((20000 + RANDOM % 12000))
+  "${run[@]}" "${wrapper[@]}" fi_pingpong "${arguments[@]}" -B "$port" & server=$!
+  sleep 0.7
+  "${run[@]}" "${wrapper[@]}" fi_pingpong "${arguments[@]}" -P "$port" 127.0.0.1 || status=1
+  wait "$server" || status=1
+  [ $status = 0 ] || wrong 'a side failed'
+}
+
+# seen LINES CALLS ERRNO [NAME=VALUE...]: so many lines on standard error, each of a process of its own,
+# with cause and remedy.
+seen() {
+  [ "$provider" = erdma ] || skip 'other providers have other messages'
+  local lines=$1 count processes
+  shift
+  silent_ping "$@"
+  count=$(grep -c '^erdma: ' "$log")
+  processes=$(grep -oE '^erdma: [^ ]+\[[0-9]+\]: CMA is refused .*\. Remedy: .' "$log" |
+    cut -d' ' -f2 | sort -u | wc -l)
+  echo "# lines of the provider: $count, of processes that name a remedy: $processes"
+  [ "$count" -eq "$lines" ] || wrong "$count lines instead of $lines"
+  [ "$processes" -eq "$lines" ] || wrong 'a line without cause and remedy, or two of one process'
+}
+
+# seen_in_one_place: where libfabric's log shows warnings, standard error has no line besides.
+seen_in_one_place() {
+  seen 0 readv,writev EPERM FI_LOG_LEVEL=warn FI_LOG_PROV="$provider"
+  warnings_match readv,writev 2
+}
+
 # launch RANKS CALLS ERRNO PROGRAM...: on this node, unless the caller has filled `nodes`.
 nodes=()
 launch() {

@@ -32,6 +32,11 @@ for message in tagged msg; do
 done
 check 'fi_pingpong tagged, CMA refused with ENOSYS' 60 ping tagged $both ENOSYS
 
+check 'fi_pingpong, nothing to see' 60 seen 0 none ''
+check 'fi_pingpong, a refusal is seen once per process' 60 seen 2 $both EPERM
+check 'fi_pingpong, a refusal is not seen with FI_ERDMA_LOG=off' 60 seen 0 $both EPERM FI_ERDMA_LOG=off
+check 'fi_pingpong, a refusal is seen in one place' 60 seen_in_one_place
+
 check 'Open MPI, 2 ranks' 60 mpi 2 none
 check 'Open MPI, 4 ranks' 90 mpi 4 none
 check 'Open MPI, 8 ranks' 120 mpi 8 none

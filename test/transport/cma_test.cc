@@ -22,12 +22,10 @@
 #include <rdma/fi_errno.h>
 
 #include "fake/captured_log.h"
-#include "fake/captured_stderr.h"
 #include "fake/cma_calls.h"
 #include "libcheck.h"
 #include "transport/shm/cma_diagnosis.h"
 #include "transport/shm/ptracer.h"
-#include "util/notice.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -176,49 +174,6 @@ START_TEST(refusal_is_reported_once) {
   deny(peer, CmaCall::read, EPERM, counters);
   ck_assert_uint_eq(counters.cma_refusals, 1);
   ck_assert(test::g_log.empty());
-}
-END_TEST
-
-/// A user who set nothing: peers, calls and processes come and go, the cause is one.
-START_TEST(refusals_of_any_number_of_peers_are_one_line_on_standard_error) {
-  const test::CapturedStderr error_output;
-  test::g_log_level = -1;
-  FakeProc proc;
-  fake::CmaCalls calls;
-  calls.read.first = 1;
-  calls.read.last = fake::CmaCalls::kForever;
-  calls.read.error = EPERM;
-  Counters counters;
-  for (int i = 0; i < 3; ++i) {
-    CmaPeer peer = peer_of_self();
-    peer.identity.uid += 1;
-    probe(calls, true, peer, proc.fs());
-    report_refusals(peer, counters);
-  }
-  CmaPeer other = peer_of_self();
-  deny(other, CmaCall::write, EPERM, counters);
-  const std::string line = error_output.only_write();
-  ck_assert_msg(
-      test::contains(line,
-                     "CMA is refused as the peer has another uid or gid (process_vm_readv, "
-                     "Operation not permitted)") &&
-          test::contains(line, "Remedy: run both processes with the same uid and gid\n"),
-      "%s", line.c_str());
-  ck_assert_uint_eq(counters.cma_refusals, 4);
-  ck_assert(test::g_log.empty());
-}
-END_TEST
-
-START_TEST(a_peer_that_ends_is_no_refusal_to_tell_a_user_of) {
-  const test::CapturedStderr error_output;
-  test::g_log_level = -1;
-  Counters counters;
-  for (const int error : {ESRCH, EFAULT}) {
-    CmaPeer peer = peer_of_self();
-    deny(peer, CmaCall::read, error, counters);
-  }
-  ck_assert(error_output.writes().empty());
-  ck_assert(util::may_tell(util::Cause::cma));
 }
 END_TEST
 
@@ -581,8 +536,6 @@ Suite* suite() {
                       int(std::size(kScopeCases)));
   tcase_add_test(tc, probe_switched_off_makes_no_call_and_no_line);
   tcase_add_test(tc, refusal_is_reported_once);
-  tcase_add_test(tc, refusals_of_any_number_of_peers_are_one_line_on_standard_error);
-  tcase_add_test(tc, a_peer_that_ends_is_no_refusal_to_tell_a_user_of);
   tcase_add_loop_test(tc, probe_tells_which_call_seccomp_refuses, 0, int(std::size(kSeccompCases)));
   tcase_add_test(tc, only_a_refusal_of_reading_asks_for_a_proof_by_writing);
   tcase_add_test(tc, a_mark_is_found_in_its_word_alone);

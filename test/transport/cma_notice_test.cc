@@ -1,0 +1,99 @@
+// What a user sees of a refused CMA who set no variable of a log.
+#include <cerrno>
+#include <string>
+
+#include "fake/captured_log.h"
+#include "fake/captured_stderr.h"
+#include "libcheck.h"
+#include "transport/shm/cma.h"
+#include "util/notice.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+/// In the forked child of each test.
+void set_up() {
+  test::g_log_level = -1;
+  test::g_log.clear();
+}
+
+/// Another user's, of which reading was refused with `error`.
+CmaPeer stranger(int error) {
+  CmaPeer peer;
+  peer.pid = 4711;
+  peer.identity = own_cma_identity();
+  peer.identity.uid += 1;
+  peer.read = {Permission::denied, error, nullptr, false};
+  peer.write = {Permission::denied, 0, "the peer could not be proven: reading it failed", true};
+  return peer;
+}
+
+/// Peers, calls and links come and go, the cause is one.
+START_TEST(refusals_of_any_number_of_peers_are_one_line) {
+  const test::CapturedStderr error_output;
+  Counters counters;
+  for (int i = 0; i < 3; ++i) {
+    CmaPeer peer = stranger(EPERM);
+    report_refusals(peer, counters);
+  }
+  CmaPeer other = stranger(0);
+  other.write = {Permission::allowed, 0, nullptr, false};
+  deny(other, CmaCall::write, EPERM, counters);
+  const std::string line = error_output.only_write();
+  ck_assert_msg(test::contains(line,
+                               "CMA is refused as the peer has another uid or gid "
+                               "(process_vm_readv, Operation not permitted)"),
+                "%s", line.c_str());
+  ck_assert(test::contains(line, "Remedy: run both processes with the same uid and gid\n"));
+  ck_assert_uint_eq(counters.cma_refusals, 4);
+  ck_assert(test::g_log.empty());
+}
+END_TEST
+
+START_TEST(the_log_has_each_instead_where_it_shows_warnings) {
+  const test::CapturedStderr error_output;
+  test::g_log_level = FI_LOG_WARN;
+  Counters counters;
+  for (int i = 0; i < 3; ++i) {
+    CmaPeer peer = stranger(EPERM);
+    report_refusals(peer, counters);
+  }
+  ck_assert_uint_eq(test::g_log.size(), 3);
+  ck_assert(error_output.writes().empty());
+}
+END_TEST
+
+START_TEST(a_peer_that_ends_is_no_refusal_to_tell_a_user_of) {
+  const test::CapturedStderr error_output;
+  Counters counters;
+  for (const int error : {ESRCH, EFAULT}) {
+    CmaPeer peer = stranger(error);
+    report_refusals(peer, counters);
+  }
+  ck_assert_uint_eq(counters.cma_refusals, 2);
+  ck_assert(error_output.writes().empty());
+  ck_assert(util::may_tell(util::Cause::cma));
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("cma notice");
+  TCase* tc = tcase_create("cma notice");
+  tcase_add_checked_fixture(tc, set_up, nullptr);
+  tcase_add_test(tc, refusals_of_any_number_of_peers_are_one_line);
+  tcase_add_test(tc, the_log_has_each_instead_where_it_shows_warnings);
+  tcase_add_test(tc, a_peer_that_ends_is_no_refusal_to_tell_a_user_of);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::transport::shm
+
+int main() {
+  SRunner* runner = srunner_create(erdma::transport::shm::suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
