@@ -79,6 +79,7 @@ class CmState {
   CmId* find(uint64_t number);
   /// The device's context that ids share.
   ibv_context* context(Device& device);
+  size_t own_contexts() const noexcept { return x_contexts.size(); }
 
   std::map<uint64_t, CmId*> ids;
   uint64_t next_number = 1;

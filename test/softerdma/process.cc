@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "softerdma/cm.h"
 #include "softerdma/device.h"
@@ -129,4 +130,38 @@ void Process::tell(MessageType type, uint32_t qpn, int32_t status) {
   if (x_self != nullptr) x_self->send(message);
 }
 
+std::string Process::held() {
+  std::lock_guard guard(mutex);
+  std::lock_guard cqs_guard(cqs_mutex);
+  size_t made_qps = 0;
+  for (uint32_t i = 0; i < highest_qp; ++i) made_qps += qps[i].load() != nullptr;
+  const std::pair<const char*, size_t> counts[] = {
+      {"contexts", contexts.size() - cm->own_contexts()},
+      {"protection domains", pds.load()},
+      {"memory regions", used_mrs - free_mrs.size()},
+      {"completion channels", channels.load()},
+      {"completion queues", cqs.size()},
+      {"queue pairs", made_qps},
+      {"rdma_cm ids", cm->ids.size()}};
+  std::string text;
+  for (const auto& [what, count] : counts) {
+    if (count == 0) continue;
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + what;
+  }
+  return text;
+}
+
 }  // namespace softerdma
+
+/// For tests: leaves the network, as at the end of the process, unless the application holds
+/// something. Returns that in words, valid until the next call; null = nothing.
+SOFTERDMA_API const char* softerdma_leave() {
+  using softerdma::Process;
+  static std::string text;
+  Process* process = Process::existing();
+  if (process == nullptr) return nullptr;
+  text = process->held();
+  if (!text.empty()) return text.c_str();
+  delete softerdma::the_process.exchange(nullptr);
+  return nullptr;
+}

@@ -48,6 +48,7 @@ class Process {
   uint64_t registered_bytes = 0;
   std::vector<uint8_t> mr_generation;
   uint32_t next_number = 1;  ///< of PDs, CQs and channels
+  std::atomic<uint32_t> pds{0}, channels{0};
   std::unordered_map<uint32_t, Cq*> cqs;
   std::mutex cqs_mutex;  ///< guards cqs; taken within nothing
 
@@ -66,6 +67,8 @@ class Process {
   std::shared_ptr<PeerProcess> peer(uint32_t slot, uint32_t generation);
   std::shared_ptr<PeerProcess> self() { return x_self; }
   void send(uint32_t slot, uint32_t generation, Message message);
+  /// What the application holds, in words; empty = nothing.
+  std::string held();
   /// To the own thread.
   void tell(MessageType type, uint32_t qpn = 0, int32_t status = 0);
 

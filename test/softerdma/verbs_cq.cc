@@ -35,6 +35,7 @@ SOFTERDMA_API ibv_comp_channel* ibv_create_comp_channel(ibv_context* handle) {
   channel->write_fd = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
   fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) & ~O_NONBLOCK);
   ++context.children;
+  ++process.channels;
   return channel;
 }
 
@@ -44,6 +45,7 @@ SOFTERDMA_API int ibv_destroy_comp_channel(ibv_comp_channel* handle) {
   if (context.process == Process::existing()) {
     if (channel->cqs.load() != 0) return EBUSY;
     unlink(context.process->fabric.own_path("e" + std::to_string(channel->number)).c_str());
+    --context.process->channels;
   }
   close(channel->fd);
   close(channel->write_fd);

@@ -123,13 +123,17 @@ SOFTERDMA_API ibv_pd* ibv_alloc_pd(ibv_context* handle) {
   pd->context = handle;
   pd->handle = context.process->next_number++;
   ++context.children;
+  ++context.process->pds;
   return pd;
 }
 
 SOFTERDMA_API int ibv_dealloc_pd(ibv_pd* handle) {
   auto* pd = static_cast<Pd*>(handle);
   Context& context = Context::from(handle->context);
-  if (context.process == Process::existing() && pd->children.load() != 0) return EBUSY;
+  if (context.process == Process::existing()) {
+    if (pd->children.load() != 0) return EBUSY;
+    --context.process->pds;
+  }
   --context.children;
   delete pd;
   return 0;
