@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "util/left_over.h"
+
 namespace erdma::util {
 
 /// Names one acquisition of a pool slot; a stale handle finds nothing. Small enough for the wire.
@@ -25,8 +27,14 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   ~Pool() {
+    expect_none_left(__PRETTY_FUNCTION__, x_in_use);
+    clear();
+  }
+
+  /// Ends what is out, for an owner whose end is meant to end it.
+  void clear() noexcept {
     for (uint32_t i = 0; i < x_slots_made; ++i)
-      if (slot(i).live) object(slot(i))->~T();
+      if (slot(i).live) release(*object(slot(i)));
   }
 
   /// Null when the limit is reached or memory is out.

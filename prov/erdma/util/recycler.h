@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "util/left_over.h"
+
 namespace erdma::util {
 
 /// Objects of one type in chunks of kChunk that never move, recycled last-in first-out, like Pool;
@@ -21,6 +23,10 @@ class Recycler {
   Recycler() noexcept = default;
   Recycler(const Recycler&) = delete;
   Recycler& operator=(const Recycler&) = delete;
+  ~Recycler() {
+    if (tell_left_over.load(std::memory_order_relaxed))
+      expect_none_left(__PRETTY_FUNCTION__, in_use());
+  }
 
   /// Default-initialised: members without an initializer are indeterminate. Null: out of memory.
   T* acquire() noexcept {
@@ -42,6 +48,12 @@ class Recycler {
     alignas(T) unsigned char storage[sizeof(T)];
     Slot* next_free;
   };
+
+  size_t in_use() const noexcept {
+    size_t free = 0;
+    for (const Slot* slot = x_free; slot; slot = slot->next_free) ++free;
+    return x_chunks.size() * kChunk - free;
+  }
 
   bool grow() noexcept try {
     x_chunks.push_back(std::make_unique_for_overwrite<Slot[]>(kChunk));

@@ -9,6 +9,7 @@
 #include <rdma/fi_errno.h>
 
 #include "util/error_text.h"
+#include "util/left_over.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
 
@@ -28,6 +29,8 @@ Core::Core(const Options& options, CmaCalls* calls, const util::Clock* clock) no
 
 Core::~Core() {
   shutdown();
+  util::expect_none_left("hot ring", x_granted);
+  util::expect_none_left("bounce memory", x_bounces);
 }
 
 util::Result<std::unique_ptr<Core>> Core::open(const Options& options,

@@ -17,6 +17,9 @@ class LentTable {
   /// Of a Ticket's exposure: is it of such a table?
   static bool names(uint64_t id) noexcept { return id >> 16 & kLentIndex; }
 
+  LentTable() noexcept = default;
+  ~LentTable() { x_pool.clear(); }  // lending ends with the link
+
   LentMemory lend(const iovec& memory, bool for_reads, bool for_writes) noexcept {
     LentMemory result{reinterpret_cast<uintptr_t>(memory.iov_base), memory.iov_len, kUnhelped, 0};
     RemoteMemory* lent = x_pool.in_use() < kMaxLent ? x_pool.acquire() : nullptr;

@@ -7,6 +7,7 @@
 
 #include "transport/verbs/registration.h"
 #include "util/error_text.h"
+#include "util/left_over.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -39,6 +40,9 @@ struct BlockPool::Impl {
         block_bytes(bytes),
         blocks(count),
         slabs(limit) {}
+  ~Impl() { util::expect_none_left("block", in_use); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   size_t slab_bytes() const noexcept { return whole_pages(block_bytes * blocks); }
 

@@ -14,6 +14,7 @@
 
 #include "transport/verbs/memory_map.h"
 #include "util/clock.h"
+#include "util/left_over.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -92,12 +93,15 @@ WatchedCache::~WatchedCache() {
   // By hand, so that no memory waits for events should a child still have the descriptor.
   for (const AddressRange& range : x_watched.ranges())
     if (ours) x_monitor->unwatch(range);
+  size_t users = 0;
   for (auto* entries : {&x_idle, &x_held, &x_doomed}) {
     while (CachedRegion* entry = entries->pop_front()) {
+      users += entry->users;
       if (ours) x_maker->destroy(entry->region);
       delete entry;
     }
   }
+  util::expect_none_left("user of a registration", users);
   x_monitor.reset();  // its thread writes to x_wake
 }
 
