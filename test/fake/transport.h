@@ -23,6 +23,7 @@ struct Network {
   struct Open {
     iovec memory;
     bool reads, writes;
+    uint16_t owner;  ///< port: keys mean something at their owner's device only
   };
   std::map<uint16_t, Transport*> by_port;
   std::map<uint32_t, Open> open;  ///< memory for direct access, by a device's key
@@ -90,7 +91,7 @@ class Transport final : public transport::Transport {
       exposed.count = uint32_t(count);
       exposed.length = length;
       exposed.id = ++x_owner.exposures_made;
-      x_owner.exposed.insert(exposed.id);
+      x_owner.exposed.emplace(exposed.id, Exposed{exposed, access, address().port()});
       exposure.size = sizeof(exposed);
       std::memcpy(exposure.bytes, &exposed, sizeof(exposed));
       // Less what are zeros of the length.
@@ -125,7 +126,8 @@ class Transport final : public transport::Transport {
     bool opens_memory() const noexcept override { return x_owner.behaviour.opens; }
     std::unique_ptr<transport::OpenMemory> open(const iovec& memory, bool reads,
                                                 bool writes) noexcept override {
-      return std::make_unique<FakeOpen>(x_owner.network, Network::Open{memory, reads, writes});
+      return std::make_unique<FakeOpen>(x_owner.network,
+                                        Network::Open{memory, reads, writes, x_owner.name.port()});
     }
     int read_direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
                     uint64_t token) noexcept override {
@@ -169,7 +171,8 @@ class Transport final : public transport::Transport {
     bool lends_memory() const noexcept override { return x_owner.behaviour.lends; }
     int lend(const iovec& memory, bool reads, bool writes,
              transport::Exposure& exposure) noexcept override {
-      auto lent = std::make_unique<FakeOpen>(x_owner.network, Network::Open{memory, reads, writes});
+      auto lent = std::make_unique<FakeOpen>(
+          x_owner.network, Network::Open{memory, reads, writes, x_owner.name.port()});
       lent->describe(exposure);
       x_lent[lent->key] = std::move(lent);
       return 0;
@@ -232,6 +235,15 @@ class Transport final : public transport::Transport {
       size_t length;
     };
     static_assert(sizeof(Memory) <= transport::Exposure::kMaxBytes);
+
+   public:
+    struct Exposed {
+      Memory memory;
+      transport::Access access;
+      uint16_t to;  ///< port of the peer
+    };
+
+   private:
     struct Transfer {
       Memory remote;
       std::vector<iovec> local;
@@ -283,8 +295,9 @@ class Transport final : public transport::Transport {
       Network& network = x_owner.network;
       const auto found = network.open.find(wanted.key);
       const Network::Open* open = found == network.open.end() ? nullptr : &found->second;
-      if (!open || !(wanted.read ? open->reads : open->writes) || wanted.length == 0 ||
-          wanted.offset + wanted.length > open->memory.iov_len) {
+      if (!open || open->owner != address().port() || !(wanted.read ? open->reads : open->writes) ||
+          wanted.length == 0 || wanted.offset > open->memory.iov_len ||
+          wanted.length > open->memory.iov_len - wanted.offset) {
         ++network.faults;
         failed = -FI_ECONNRESET;
         return;
@@ -313,6 +326,19 @@ class Transport final : public transport::Transport {
       pending.read = read;
       transfers.push_back(pending);
       return 0;
+    }
+    /// Nothing of what the peer says of its memory is believed.
+    bool permitted(const Transfer& t) {
+      Transport* const peer = remote();
+      if (!peer) return false;
+      const auto found = peer->exposed.find(t.remote.id);
+      if (found == peer->exposed.end()) return false;
+      const Exposed& exposed = found->second;
+      const bool to_read = exposed.access != transport::Access::remote_write;
+      return exposed.to == x_owner.name.port() && to_read == t.read &&
+             t.length <= exposed.memory.length &&
+             std::memcmp(&t.remote, &exposed.memory, sizeof(exposed.memory.iov)) == 0 &&
+             t.remote.count == exposed.memory.count;
     }
     static void move(const Transfer& t) {
       std::vector<std::byte> bytes(t.length);
@@ -361,7 +387,7 @@ class Transport final : public transport::Transport {
   Network& network;
   util::SocketAddress name;
   Behaviour behaviour;
-  std::set<uint32_t> exposed;  ///< not withdrawn yet
+  std::map<uint32_t, FakeLink::Exposed> exposed;  ///< not withdrawn yet
   uint32_t exposures_made = 0;
   std::vector<uint64_t> settling;  ///< accepted by settle()
   uint32_t offers_made = 0, offers_refused = 0;
@@ -382,8 +408,11 @@ class Transport final : public transport::Transport {
          --left, ++steps) {
       const FakeLink::Transfer transfer = link.transfers.front();
       link.transfers.pop_front();
-      if (behaviour.transfer_status == 0) FakeLink::move(transfer);
-      sink.on_done(transfer.token, behaviour.transfer_status);
+      const int status = behaviour.transfer_status   ? behaviour.transfer_status
+                         : !link.permitted(transfer) ? -FI_EACCES
+                                                     : 0;
+      if (status == 0) FakeLink::move(transfer);
+      sink.on_done(transfer.token, status);
     }
     for (size_t left = behaviour.hold_direct ? 0 : link.directs.size(); left > 0 && !link.failed;
          --left, ++steps) {

@@ -1,0 +1,377 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+
+#include "protocol/fuzz_world.h"
+
+/// A peer that knows the grammar of the packets. It plays by the rules for a while, so that the
+/// victim's operations come into every state, and says between what it likes: any kind of packet,
+/// with ids, keys, generations, lengths and exposures that it has seen, or nearly so.
+namespace erdma::fuzz {
+
+class HostilePeer final : public transport::Sink {
+ public:
+  HostilePeer(transport::Transport& own, const util::SocketAddress& victim, Random& random)
+      : x_transport(own), x_victim(victim), x_random(random), x_loot(1 << 16, '.') {}
+
+  /// What of the victim's memory it has been told, and may use: address, key, bytes.
+  std::vector<wire::Segment> told;
+  /// What only the transport's own packets can do; null: nothing more.
+  std::function<void(transport::Link&, Random&)> meddle;
+
+  void poll() { x_transport.poll(*this); }
+
+  /// One thing that it does.
+  void act() {
+    transport::Link* const way = link();
+    if (!way) return;
+    if (x_random.one_in(97) && meddle) return meddle(*way, x_random);
+    if (!x_heard.empty() && x_random.one_in(8)) return play_wrong(*way);
+    if (!x_heard.empty() && x_random.one_in(2)) return play_right(*way);
+    if (x_random.one_in(3)) return begin_right(*way);
+    attack(*way);
+  }
+
+  /// The same packet again and again, whose answers it does not take.
+  void flood(wire::Op op) {
+    transport::Link* const way = link();
+    if (!way) return;
+    const wire::Segment segment{0x1000, 0x1234, 0};
+    one_sided(*way, op, 0, {}, segment, nullptr, 0);
+  }
+
+  /// Canaries among what came, or where the victim wrote: it read what nobody had given.
+  bool holds_canary() const { return x_canary_came || has_canary(x_loot.data(), x_loot.size()); }
+  uint64_t packets_sent = 0, packets_heard = 0;
+
+ private:
+  struct Heard {
+    wire::Op op;
+    uint8_t flags;
+    uint32_t index;
+    uint16_t generation;
+    wire::Segment segment;
+    uint64_t length;
+    transport::Exposure exposure;
+  };
+
+  transport::Link* link() {
+    auto found = x_transport.link_to(x_victim);
+    return found ? *found : nullptr;
+  }
+
+  void on_packet(transport::Link&, const std::byte* header, const std::byte* payload,
+                 size_t length) noexcept override {
+    ++packets_heard;
+    Heard heard{};
+    wire::MessageHeader message;
+    wire::OneSidedHeader one_sided;
+    std::memcpy(&message, header, sizeof(message));
+    std::memcpy(&one_sided, header, sizeof(one_sided));
+    heard.op = message.op;
+    heard.flags = message.flags;
+    heard.index = message.index;
+    heard.generation = message.generation;
+    heard.segment = one_sided.segment;
+    heard.length = message.op == wire::Op::rts || message.op == wire::Op::cts
+                       ? message.length
+                       : one_sided.segment.length;
+    const bool exposes = message.op == wire::Op::rts || message.op == wire::Op::cts ||
+                         message.op == wire::Op::grant ||
+                         (message.op >= wire::Op::write && message.op <= wire::Op::read &&
+                          message.flags & wire::kExposed);
+    if (exposes && length <= transport::Exposure::kMaxBytes) {
+      heard.exposure.size = uint8_t(length);
+      std::memcpy(heard.exposure.bytes, payload, length);
+    } else if (has_canary(reinterpret_cast<const char*>(payload), length)) {
+      x_canary_came = true;
+    }
+    x_heard.push_back(heard);
+    x_known.push_back(heard);
+    if (x_heard.size() > 256) x_heard.pop_front();
+    if (x_known.size() > 64) x_known.pop_front();
+  }
+  void on_done(uint64_t, int) noexcept override {}
+  void on_link_down(transport::Link&, int) noexcept override {}
+
+  static bool has_canary(const char* bytes, size_t length) {
+    size_t row = 0;
+    for (size_t i = 0; i < length; ++i) {
+      row = bytes[i] == kCanary ? row + 1 : 0;
+      if (row == 6) return true;
+    }
+    return false;
+  }
+
+  template <typename Header>
+  void say(transport::Link& way, const Header& header, const void* payload, size_t length) {
+    transport::Header encoded;
+    static_assert(sizeof(header) == sizeof(encoded));
+    std::memcpy(&encoded, &header, sizeof(encoded));
+    const size_t room = std::max(transport::kAlwaysEager + 24, way.limits().eager);
+    const iovec iov{const_cast<void*>(payload), std::min(length, room)};
+    if (way.send(encoded, &iov, 1, iov.iov_len, transport::SendHint::none) == 0) ++packets_sent;
+  }
+  void control(transport::Link& way, wire::Op op, const Heard& about, int32_t status,
+               uint64_t length, const transport::Exposure& exposure, uint8_t flags = 0) {
+    wire::ControlHeader header{};
+    header.op = op;
+    header.flags = flags;
+    header.index = about.index;
+    header.generation = about.generation;
+    header.reply_index = uint32_t(x_random.below(4));
+    header.reply_generation = uint16_t(x_random.below(4));
+    header.status = status;
+    header.length = length;
+    say(way, header, exposure.bytes, exposure.size);
+    // What the grant leads to may be answered before it can begin.
+    for (int i = 0; op == wire::Op::cts && meddle && i < 4; ++i) meddle(way, x_random);
+  }
+  /// Memory of its own that the victim may access: that which is looked through for canaries.
+  transport::Exposure exposed(transport::Link& way, transport::Access access) {
+    transport::Exposure exposure;
+    const iovec iov{x_loot.data(), x_loot.size()};
+    if (way.expose(&iov, 1, x_loot.size(), access, exposure) != 0) {
+      exposure.size = 0;
+      return exposure;
+    }
+    x_exposed.push_back(exposure);
+    if (x_exposed.size() > 16) {
+      (void)way.withdraw(x_exposed.front());
+      x_exposed.pop_front();
+    }
+    return exposure;
+  }
+
+  // --- by the rules
+  // -------------------------------------------------------------------------------
+
+  void play_right(transport::Link& way) {
+    const Heard heard = x_heard.front();
+    x_heard.pop_front();
+    switch (heard.op) {
+      case wire::Op::rts:
+        if (heard.exposure.size) return control(way, wire::Op::fin, heard, 0, 0, {});
+        return control(way, wire::Op::cts, heard, 0, std::min<uint64_t>(heard.length, 1 << 16),
+                       exposed(way, transport::Access::remote_write));
+      case wire::Op::cts:
+        return control(way, wire::Op::done, replied(heard), 0, 0, {});
+      case wire::Op::read:
+        if (heard.flags & wire::kExposed) return control(way, wire::Op::fin, heard, 0, 0, {});
+        return result(way, heard, heard.segment.length);
+      case wire::Op::atomic:
+        if (heard.flags & wire::kFetch) return result(way, heard, 8 * (heard.segment.length & 7));
+        return control(way, wire::Op::fin, heard, 0, 0, {});
+      case wire::Op::write:
+        control(way, wire::Op::fin, heard, 0, 0, {});
+        return grant(way, heard.segment);
+      case wire::Op::eager:
+        if (heard.flags & wire::kWantFin) return control(way, wire::Op::fin, heard, 0, 0, {});
+        return;
+      case wire::Op::revoke:
+        return one_sided(way, wire::Op::revoked, 0, heard, heard.segment, nullptr, 0);
+      default:
+        return;
+    }
+  }
+  /// An answer that is right in itself, to what awaits another.
+  void play_wrong(transport::Link& way) {
+    const Heard heard = x_heard.front();
+    if (x_random.one_in(2)) x_heard.pop_front();  // else it is answered once more
+    const uint64_t length = std::clamp<uint64_t>(heard.length, 1, 4096);
+    switch (x_random.below(4)) {
+      case 0:
+        return control(way, wire::Op::fin, heard, any_status(), 0, {});
+      case 1:
+        return control(way, wire::Op::done, heard, any_status(), 0, {});
+      case 2:
+        return result(way, heard, length);
+      default:
+        return control(way, wire::Op::cts, heard, 0, length,
+                       exposed(way, transport::Access::remote_write));
+    }
+  }
+  Heard replied(const Heard& cts) const {
+    Heard delivery = cts;  // reply_generation and reply_index lie where an address does
+    delivery.generation = uint16_t(cts.segment.address);
+    delivery.index = uint32_t(cts.segment.address >> 32);
+    return delivery;
+  }
+  void result(transport::Link& way, const Heard& about, size_t length) {
+    const auto bytes = plain(std::min<size_t>(length, 4096), 11);
+    one_sided(way, wire::Op::result, 0, about, {}, bytes.data(), bytes.size());
+  }
+  void grant(transport::Link& way, const wire::Segment& segment) {
+    const iovec iov{x_loot.data(), x_loot.size()};
+    transport::Exposure memory;
+    if (!way.lends_memory() || way.lend(iov, true, true, memory) != 0) return;
+    x_lent.push_back(memory);
+    if (x_lent.size() > 16) {
+      way.recall(x_lent.front());
+      x_lent.pop_front();
+    }
+    one_sided(way, wire::Op::grant, wire::kGrantReads | wire::kGrantWrites, {},
+              {segment.address, segment.key, x_loot.size()}, memory.bytes, memory.size);
+  }
+  void one_sided(transport::Link& way, wire::Op op, uint8_t flags, const Heard& about,
+                 const wire::Segment& segment, const void* payload, size_t length) {
+    const wire::OneSidedHeader header{op, flags, about.generation, about.index, segment};
+    say(way, header, payload, length);
+  }
+  void begin_right(transport::Link& way) {
+    const size_t length = x_random.of<size_t>({0, 1, 8, 64, 65, 700, 3000});
+    const auto bytes = plain(length, x_random.below(50));
+    if (x_random.one_in(2)) {  // a message
+      const bool whole = length <= way.limits().eager && x_random.one_in(2);
+      const auto memory = whole || x_random.one_in(2)
+                              ? transport::Exposure{}
+                              : exposed(way, transport::Access::remote_read);
+      const wire::MessageHeader header{whole ? wire::Op::eager : wire::Op::rts,
+                                       uint8_t(wire::kTagged | (x_random.below(2) * 4)),
+                                       uint16_t(x_random.next()),
+                                       uint32_t(x_random.next()),
+                                       tag(),
+                                       0,
+                                       whole ? length : x_random.below(x_loot.size())};
+      if (whole) return say(way, header, bytes.data(), length);
+      return say(way, header, memory.bytes, memory.size);
+    }
+    if (told.empty()) return;
+    wire::Segment segment = told[x_random.below(told.size())];
+    segment.length = std::min<uint64_t>(length, segment.length);
+    if (x_random.one_in(2)) return one_sided(way, wire::Op::read, 0, any_id(), segment, nullptr, 0);
+    one_sided(way, wire::Op::write, 0, any_id(), segment, bytes.data(), segment.length);
+  }
+
+  // --- against them
+  // -------------------------------------------------------------------------------
+
+  uint64_t tag() { return uint64_t(1) << 40 | x_random.below(4); }
+
+  Heard any_id() {
+    Heard about{};
+    if (!x_known.empty()) about = x_known[x_random.below(x_known.size())];
+    if (x_random.one_in(4)) about = replied(about);
+    switch (x_random.below(12)) {
+      case 0:
+        ++about.generation;
+        break;
+      case 1:
+        ++about.index;
+        break;
+      case 2:
+        about.index = uint32_t(x_random.below(8));
+        about.generation = uint16_t(x_random.below(4));
+        break;
+      case 3:
+        about.index = uint32_t(x_random.next());
+        break;
+      default:
+        break;
+    }
+    return about;
+  }
+  int32_t any_status() {
+    return x_random.of<int32_t>({0, 0, 0, -FI_EBUSY, -FI_EOPNOTSUPP, -FI_EAGAIN, -FI_EACCES, 1,
+                                 -FI_ENOMEM, INT32_MIN, INT32_MAX, -4096});
+  }
+  uint64_t any_length(const Heard& about) {
+    const uint64_t seen = about.length;
+    return x_random.of<uint64_t>({0, 1, 8, 64, seen, seen, seen, seen + 1, seen - 1, 4096, 1 << 16,
+                                  (1 << 16) + 1, uint64_t(1) << 40, UINT64_MAX});
+  }
+  wire::Segment any_segment(const Heard& about) {
+    wire::Segment segment = about.segment;
+    if (!told.empty() && !x_random.one_in(4)) segment = told[x_random.below(told.size())];
+    segment.address += x_random.of<uint64_t>({0, 0, 0, 1, 7, 64, uint64_t(-1), uint64_t(-64)});
+    segment.key ^= x_random.of<uint64_t>({0, 0, 0, 0, 1, uint64_t(1) << 63});
+    segment.length = any_length(about);
+    return segment;
+  }
+  transport::Exposure any_exposure(transport::Link& way) {
+    transport::Exposure exposure;
+    switch (x_random.below(5)) {
+      case 0:
+        if (!x_known.empty()) exposure = x_known[x_random.below(x_known.size())].exposure;
+        break;
+      case 1:
+        exposure.size = uint8_t(x_random.below(transport::Exposure::kMaxBytes + 1));
+        for (std::byte& byte : exposure.bytes) byte = std::byte(x_random.next());
+        break;
+      case 2:
+        break;
+      default:
+        exposure = exposed(way, x_random.one_in(2) ? transport::Access::remote_read
+                                                   : transport::Access::remote_write);
+        break;
+    }
+    if (exposure.size && x_random.one_in(6))  // nearly
+      exposure.bytes[x_random.below(exposure.size)] ^= std::byte(1 << x_random.below(8));
+    return exposure;
+  }
+
+  void attack(transport::Link& way) {
+    const auto op = wire::Op(x_random.one_in(400) ? x_random.below(256) : 1 + x_random.below(14));
+    const Heard about = any_id();
+    if (op == wire::Op::eager || op == wire::Op::rts) return attack_message(way, op, about);
+    if (op >= wire::Op::cts && op <= wire::Op::budget)
+      return control(
+          way, op, about, any_status(), any_length(about),
+          op == wire::Op::cts || x_random.one_in(16) ? any_exposure(way) : transport::Exposure{},
+          uint8_t(x_random.one_in(4) ? wire::kFailed : 0));
+    attack_one_sided(way, op, about);
+  }
+  void attack_message(transport::Link& way, wire::Op op, const Heard& about) {
+    const auto exposure = any_exposure(way);
+    const auto bytes = plain(x_random.below(200), 13);
+    const bool eager = op == wire::Op::eager;
+    const uint64_t length = eager && !x_random.one_in(8) ? bytes.size() : any_length(about);
+    const wire::MessageHeader header{
+        op,    uint8_t(x_random.next()), about.generation, about.index, tag(), x_random.next(),
+        length};
+    if (eager) return say(way, header, bytes.data(), bytes.size());
+    say(way, header, exposure.bytes, exposure.size);
+  }
+  void attack_one_sided(transport::Link& way, wire::Op op, const Heard& about) {
+    wire::Segment segment = any_segment(about);
+    uint8_t flags = x_random.one_in(4) ? uint8_t(x_random.next()) : uint8_t(0);
+    std::vector<char> payload = plain(x_random.of<size_t>({0, 0, 1, 8, 24, 48, 64, 72, 500}), 7);
+    if (op == wire::Op::atomic) {
+      const wire::AtomicWord word{uint32_t(x_random.of<size_t>({1, 1, 8, 512, 513, 0})),
+                                  uint8_t(x_random.below(20)), uint8_t(x_random.below(17)), 0};
+      std::memcpy(&segment.length, &word, sizeof(word));
+      flags = uint8_t(x_random.of<int>({0, wire::kLast, wire::kFetch, wire::kFetch | wire::kLast,
+                                        wire::kCompare | wire::kFetch, wire::kExposed}));
+    } else if (op == wire::Op::segments && !x_random.one_in(4)) {
+      payload.resize(24 * (1 + x_random.below(3)));
+      for (size_t at = 0; at < payload.size(); at += 24) {
+        const wire::Segment further = any_segment(about);
+        std::memcpy(&payload[at], &further, sizeof(further));
+      }
+    } else if ((op == wire::Op::write || op == wire::Op::read) && x_random.one_in(2)) {
+      const auto exposure = any_exposure(way);
+      flags = wire::kExposed;
+      payload.assign(reinterpret_cast<const char*>(exposure.bytes),
+                     reinterpret_cast<const char*>(exposure.bytes) + exposure.size);
+    } else if (op == wire::Op::write && !x_random.one_in(4)) {
+      segment.length = payload.size();
+      flags = 0;
+    } else if (op >= wire::Op::grant && op <= wire::Op::revoked && !x_random.one_in(4)) {
+      if (op == wire::Op::grant) return grant(way, about.segment);
+      payload.clear();
+    }
+    one_sided(way, op, flags, about, segment, payload.data(), payload.size());
+  }
+
+  transport::Transport& x_transport;
+  const util::SocketAddress x_victim;
+  Random& x_random;
+  std::vector<char> x_loot;
+  std::deque<Heard> x_heard;  ///< and not answered
+  std::deque<Heard> x_known;  ///< ids and exposures to misuse
+  std::deque<transport::Exposure> x_exposed, x_lent;
+  bool x_canary_came = false;
+};
+
+}  // namespace erdma::fuzz

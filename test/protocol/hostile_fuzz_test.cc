@@ -1,0 +1,79 @@
+#include <arpa/inet.h>
+
+#include "fake/transport.h"
+#include "protocol/fuzz_run.h"
+
+namespace erdma::fuzz {
+namespace {
+
+util::SocketAddress address_of(size_t index) {
+  sockaddr_in in{};
+  in.sin_family = AF_INET;
+  in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  in.sin_port = htons(uint16_t(5000 + index));
+  return util::SocketAddress::from_sockaddr(&in, sizeof(in));
+}
+
+const auto over_fake = [](Random& random, auto&& body) {
+  fake::Network network;
+  Medium medium;
+  std::unique_ptr<fake::Transport> transports[3];
+  for (size_t i = 0; i < 3; ++i) {
+    medium.names[i] = address_of(i);
+    transports[i] = std::make_unique<fake::Transport>(network, medium.names[i]);
+    medium.transports[i] = transports[i].get();
+    fake::Behaviour& behaviour = transports[i]->behaviour;
+    behaviour.room = 256;
+    behaviour.prefers_read = random.one_in(2);
+    behaviour.eager = random.of<size_t>({64, 1024, 8192});
+    behaviour.retracts = behaviour.lends = random.one_in(2);
+    behaviour.opens = !behaviour.lends && random.one_in(2);
+    behaviour.offers = random.one_in(3);
+    behaviour.takes_offers = random.one_in(2);
+  }
+  auto& to_hostile = transports[kVictim]->link(medium.names[kHostile]);
+  medium.work_is_bounded = [&] {
+    // A read of 64 KiB in packets of 64 bytes, and as many of the victim's own.
+    return to_hostile.sent <= (to_hostile.arrived + 4096) * 1024;
+  };
+  medium.end_hostile = [&] {
+    network.by_port.erase(medium.names[kHostile].port());
+    to_hostile.fail(-FI_ECONNRESET);
+    to_hostile.down = -FI_ECONNRESET;
+  };
+  body(medium);
+};
+
+START_TEST(hostile_peer_over_the_fake_link) {
+  fuzz_over("fake", 1'000'000, over_fake);
+}
+END_TEST
+
+START_TEST(peer_that_takes_no_answers_over_the_fake_link) {
+  flood_over(600'000, over_fake);
+}
+END_TEST
+
+Suite* make_suite() {
+  Suite* suite = suite_create("hostile fuzz");
+  TCase* tcase = tcase_create("hostile fuzz");
+  // Hours by hand; a hang ends by until().
+  tcase_set_timeout(tcase, std::getenv("ERDMA_FUZZ_STEPS") ? 0 : 60);
+  tcase_add_test(tcase, hostile_peer_over_the_fake_link);
+  tcase_add_test(tcase, peer_that_takes_no_answers_over_the_fake_link);
+  suite_add_tcase(suite, tcase);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::fuzz
+
+int main() {
+  using namespace erdma::fuzz;
+  (void)seed();
+  SRunner* runner = srunner_create(make_suite());
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
