@@ -138,7 +138,7 @@ void Bootstrap::run() noexcept {
 void Bootstrap::dispatch(uint64_t event) {
   const uint64_t id = event >> 2;
   if ((event & 3) == kCommands) return run_commands();
-  if ((event & 3) == kListener) return accept_all();
+  if ((event & 3) == kListener) return accept_some();
   if ((event & 3) == kProcess) return on_exit(id);
   const auto found = x_connections.find(id);
   if (found == x_connections.end()) return;

@@ -18,6 +18,7 @@
 #include "transport/shm/wire.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/rate_limit.h"
 #include "util/result.h"
 
 namespace erdma::transport::shm {
@@ -89,7 +90,7 @@ class Bootstrap {
   int bind_name();
   void close_listener() noexcept;
   void pause_listener(uint64_t nanoseconds);
-  void accept_all();
+  void accept_some();
   void accept_one(util::Fd socket);
 
   // handshake.cc
@@ -160,6 +161,7 @@ class Bootstrap {
   uint64_t x_next_id = 1;
   uint64_t x_listen_again = 0;  ///< when to listen again; 0 = listening
   bool x_exhaustion_logged = false;
+  util::RateLimit x_strangers;
   bool x_lost_file_logged = false;
   bool x_owed_logged = false;
   size_t x_pending_hellos = 0;

@@ -150,8 +150,10 @@ void Bootstrap::fail(const ConnectionPtr& connection, int status) {
 }
 
 void Bootstrap::refuse(const ConnectionPtr& connection, const char* why) {
-  ERDMA_WARN(EP_CTRL, "refused a connection of process %d: %s\n",
-             int(peer_credentials(connection->socket.get()).pid), why);
+  unsigned suppressed = 0;
+  if (x_strangers.allow(x_config.clock->now(), suppressed))
+    ERDMA_WARN(EP_CTRL, "refused a connection of process %d: %s; %u more before\n",
+               int(peer_credentials(connection->socket.get()).pid), why, suppressed);
   turn_away(connection);
 }
 

@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kHelloTimeout = 5'000 * kMillisecond;
 constexpr size_t kMaxPendingHellos = 64;
+constexpr int kAcceptsAtOnce = 64;  ///< then other connections have their turn
 constexpr uint16_t kFirstPort = 32768;
 constexpr uint16_t kPorts = 60999 - 32768 + 1;
 
@@ -55,8 +56,8 @@ void Bootstrap::pause_listener(uint64_t nanoseconds) {
   x_listen_again = x_config.clock->now() + nanoseconds;
 }
 
-void Bootstrap::accept_all() {
-  while (x_listener) {
+void Bootstrap::accept_some() {
+  for (int i = 0; i < kAcceptsAtOnce && x_listener; ++i) {
     if (x_pending_hellos >= kMaxPendingHellos) return pause_listener(2 * kMillisecond);
     util::Fd socket(accept4(x_listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
@@ -78,8 +79,12 @@ void Bootstrap::accept_all() {
 void Bootstrap::accept_one(util::Fd socket) {
   const Credentials peer = peer_credentials(socket.get());
   if (peer.uid != geteuid()) {
-    ERDMA_WARN(EP_CTRL, "refused a connection of process %d, user %u: not this user (%u)\n",
-               int(peer.pid), peer.uid, geteuid());
+    unsigned suppressed = 0;
+    if (x_strangers.allow(x_config.clock->now(), suppressed))
+      ERDMA_WARN(
+          EP_CTRL,
+          "refused a connection of process %d, user %u: not this user (%u); %u more before\n",
+          int(peer.pid), peer.uid, geteuid(), suppressed);
     return;
   }
   auto connection = std::make_shared<Connection>();

@@ -9,7 +9,7 @@
 #include "transport/verbs/deadlines.h"
 #include "transport/verbs/hello.h"
 #include "transport/verbs/job_key.h"
-#include "transport/verbs/rate_limit.h"
+#include "util/rate_limit.h"
 
 namespace erdma::transport::verbs {
 
@@ -121,7 +121,7 @@ class ConnectionManager final : public BackendEvents {
   const JobKey x_key;
   uint32_t x_serial = 0;
   bool x_closing = false;
-  RateLimit x_strangers;
+  util::RateLimit x_strangers;
   std::unordered_map<uint64_t, Attempt> x_attempts;
   std::unordered_map<util::SocketAddress, Peer, util::SocketAddressHash> x_peers;
   Deadlines<Attempt> x_requests;   ///< active, neither up nor lost

@@ -4,8 +4,8 @@
 
 #include "transport/verbs/device.h"
 #include "transport/verbs/hello.h"
-#include "transport/verbs/rate_limit.h"
 #include "util/clock.h"
+#include "util/rate_limit.h"
 
 namespace erdma::transport::verbs {
 
@@ -37,7 +37,7 @@ class DeviceQueuePairs final : public QueuePairs {
   const uint8_t x_ack_timeout;  ///< 4.096 us x 2^n, until a packet is sent again
   uint8_t x_mtu = IBV_MTU_1024;
   uint32_t x_next_psn;
-  RateLimit x_shortage{1};
+  util::RateLimit x_shortage{1};
 };
 
 }  // namespace erdma::transport::verbs

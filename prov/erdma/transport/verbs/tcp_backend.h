@@ -7,9 +7,9 @@
 #include "transport/verbs/connection_backend.h"
 #include "transport/verbs/deadlines.h"
 #include "transport/verbs/queue_pairs.h"
-#include "transport/verbs/rate_limit.h"
 #include "util/clock.h"
 #include "util/fd.h"
+#include "util/rate_limit.h"
 
 namespace erdma::transport::verbs {
 
@@ -96,7 +96,7 @@ class TcpBackend final : public ConnectionBackend {
   const util::Clock& x_clock;
   util::Fd x_epoll, x_listener;
   uint64_t x_listen_again = 0;  ///< 0 = listening
-  RateLimit x_exhaustion;
+  util::RateLimit x_exhaustion;
   std::unordered_map<uint64_t, Socket> x_sockets;
   Deadlines<Socket> x_half_open;
 };

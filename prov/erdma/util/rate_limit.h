@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace erdma::transport::verbs {
+namespace erdma::util {
 
 /// Keeps what strangers do from filling the log: a burst, then one line a second.
 class RateLimit {
@@ -33,4 +33,4 @@ class RateLimit {
   unsigned x_suppressed = 0;
 };
 
-}  // namespace erdma::transport::verbs
+}  // namespace erdma::util

@@ -1,0 +1,115 @@
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "fake/captured_log.h"
+#include "libcheck.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/shm/unix_socket.h"
+#include "transport/shm_pair.h"
+
+/// Strangers at the door, more of them than anybody can serve.
+namespace erdma::test {
+namespace {
+
+std::atomic<uint64_t> g_flood = 0;  ///< connections of another user that still come
+std::atomic<int> g_flooded = -1;    ///< the listener that somebody knocks at first
+thread_local int g_stranger = -1;   ///< the last of them
+
+/// Time is what the test says it is.
+struct StandingClock final : util::Clock {
+  uint64_t now() const noexcept override { return 1'000'000'000; }
+};
+
+bool open_with(Side& side, const util::Clock& clock) {
+  auto opened = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, &clock);
+  if (!opened) return false;
+  side.name = (*opened)->name();
+  side.transport = opened->get();
+  side.owned = std::move(*opened);
+  return true;
+}
+
+unsigned refusals_logged() {
+  const std::lock_guard guard(g_log_mutex);
+  unsigned lines = 0;
+  for (const LogLine& line : g_log) lines += contains(line.text, "refused a connection");
+  return lines;
+}
+
+/// It never ends, and yet the peer that is asked for is connected.
+START_TEST(a_flood_of_strangers_does_not_keep_the_others_from_their_turn) {
+  StandingClock clock;
+  Pair pair;
+  ck_assert(open_with(pair.a, clock) && open_side(pair.b));
+  g_flood = UINT64_MAX;
+  auto knock = transport::shm::connect_as_peer(pair.a.name);
+  ck_assert(bool(knock));
+  g_flooded.wait(-1);
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
+  g_flood = 0;
+  pair.a.owned.reset();
+  ck_assert_uint_gt(refusals_logged(), 0);
+}
+END_TEST
+
+START_TEST(strangers_do_not_fill_the_log) {
+  StandingClock clock;
+  Pair pair;
+  ck_assert(open_with(pair.a, clock) && open_side(pair.b));
+  g_flood = 1'000;
+  auto knock = transport::shm::connect_as_peer(pair.a.name);
+  ck_assert(bool(knock));
+  for (uint64_t left = g_flood; left; left = g_flood) g_flood.wait(left);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  ck_assert_uint_le(refusals_logged(), 10);  // no second has passed
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm listener");
+  TCase* tc = tcase_create("listener");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, a_flood_of_strangers_does_not_keep_the_others_from_their_turn);
+  tcase_add_test(tc, strangers_do_not_fill_the_log);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+/// As if another user knocked without end: the queue is never empty while there is a flood.
+extern "C" int accept4(int listener, sockaddr* address, socklen_t* bytes, int flags) {
+  using erdma::test::g_flood;
+  uint64_t left = g_flood;
+  int nobody = -1;
+  if (left && erdma::test::g_flooded.compare_exchange_strong(nobody, listener))
+    erdma::test::g_flooded.notify_all();
+  if (erdma::test::g_flooded != listener) left = 0;
+  while (left && left != UINT64_MAX && !g_flood.compare_exchange_weak(left, left - 1)) continue;
+  if (!left) return int(syscall(SYS_accept4, listener, address, bytes, flags));
+  g_flood.notify_all();
+  return erdma::test::g_stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+}
+
+extern "C" int getsockopt(int socket, int level, int name, void* value, socklen_t* bytes) noexcept {
+  if (socket != erdma::test::g_stranger || name != SO_PEERCRED)
+    return int(syscall(SYS_getsockopt, socket, level, name, value, bytes));
+  erdma::test::g_stranger = -1;
+  *static_cast<ucred*>(value) = {1, geteuid() + 1, 0};
+  return 0;
+}
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
