@@ -1,0 +1,113 @@
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+#include "transport/shm/layout.h"
+#include "transport/shm_pair.h"
+
+/// What there is only so much of for all peers comes back when one ends.
+namespace erdma::test {
+namespace {
+
+using transport::Link;
+using transport::shm::Options;
+using transport::shm::PathPolicy;
+
+bool is_hot(Link& link) {
+  return link.limits().eager > transport::shm::kSlotPayload;
+}
+
+/// Both poll until `condition`.
+template <typename Condition>
+bool until(Side& one, Side& other, Condition condition) {
+  Pair pair;
+  pair.a.transport = one.transport;
+  pair.a.sink = one.sink;
+  pair.b.transport = other.transport;
+  pair.b.sink = other.sink;
+  return pair.poll_until(condition);
+}
+
+void send_one(Side& from, Side& to) {
+  Link& link = **from.transport->link_to(to.name);
+  const iovec nothing{nullptr, 0};
+  const size_t before = to.sink->packets.size();
+  ck_assert(until(from, to, [&] {
+    return link.send(numbered(1), &nothing, 1, 0, transport::SendHint::none) == 0;
+  }));
+  ck_assert(until(from, to, [&] { return to.sink->packets.size() > before; }));
+}
+
+START_TEST(the_hot_ring_of_a_peer_that_ended_is_given_to_another) {
+  Options options;
+  options.hot_peers = 1;
+  Side side;
+  ck_assert(open_side(side, options));
+  for (size_t round = 0; round < 3; ++round) {
+    Side peer;
+    ck_assert(open_side(peer));
+    for (int i = 0; i < 100 && !is_hot(**peer.transport->link_to(side.name)); ++i)
+      send_one(peer, side);
+    ck_assert(until(peer, side, [&] { return is_hot(**peer.transport->link_to(side.name)); }));
+    peer.transport->shutdown();
+    ck_assert(until(peer, side, [&] { return side.sink->downs.size() == round + 1; }));
+  }
+}
+END_TEST
+
+/// Copying by choice takes memory: for sixteen peers at a time, and not for sixteen in all.
+START_TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
+  Options options;
+  options.paths = PathPolicy::copy;
+  Side side;
+  ck_assert(open_side(side, options));
+  auto& shm = static_cast<transport::shm::ShmTransport&>(*side.transport);
+  for (size_t round = 0; round < 18; ++round) {
+    Side peer;
+    ck_assert(open_side(peer, options));
+    const uint64_t copied = shm.counters().bounce_in_bytes;
+    // Until the peer has the shared memory, the receiver reads.
+    for (uint64_t token = 1; shm.counters().bounce_in_bytes == copied && token < 200; ++token) {
+      const auto bytes = pattern(200'000, 7);
+      const iovec from{const_cast<std::byte*>(bytes.data()), bytes.size()};
+      Link& out = **peer.transport->link_to(side.name);
+      transport::Exposure exposure;
+      ck_assert(until(peer, side, [&] {
+        return out.expose(&from, 1, bytes.size(), transport::Access::remote_read, exposure) == 0;
+      }));
+      send_one(peer, side);
+      std::vector<std::byte> target(bytes.size());
+      const iovec to{target.data(), target.size()};
+      const size_t dones = side.sink->dones.size();
+      Link& in = **side.transport->link_to(peer.name);
+      ck_assert_int_eq(in.read(exposure, &to, 1, to.iov_len, token), 0);
+      ck_assert(until(peer, side, [&] { return side.sink->dones.size() > dones; }));
+      ck_assert_int_eq(side.sink->dones.back().status, 0);
+      (void)out.withdraw(exposure);
+    }
+    ck_assert_uint_gt(shm.counters().bounce_in_bytes, copied);
+    peer.transport->shutdown();
+    ck_assert(until(peer, side, [&] { return side.sink->downs.size() == round + 1; }));
+  }
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm shares");
+  TCase* tc = tcase_create("shares");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, the_hot_ring_of_a_peer_that_ended_is_given_to_another);
+  tcase_add_test(tc, the_memory_for_copies_of_peers_that_ended_is_there_for_others);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

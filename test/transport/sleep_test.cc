@@ -1,0 +1,94 @@
+#include <dlfcn.h>
+#include <linux/membarrier.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <functional>
+
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+#include "transport/shm_pair.h"
+
+/// What happens between two steps of one that is about to sleep: the barrier on all processors is
+/// held there, and the peer acts.
+namespace erdma::test {
+namespace {
+
+std::function<void()> g_at_barrier;
+unsigned g_barriers = 0;
+
+/// The receiver publishes the room without a fence of its own, so the sleeper needs one on the
+/// receiver's processor, after it has said that it waits and before it looks for the last time.
+START_TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
+  // The first sleep has a barrier for another reason.
+  while (!pair.a.transport->arm()) pair.poll();
+  pair.a.transport->disarm();
+  transport::Link& link = pair.a_to_b();
+  const iovec nothing{nullptr, 0};
+  while (link.send(numbered(1), &nothing, 1, 0, transport::SendHint::none) == 0) continue;
+  bool woken = false;
+  g_barriers = 0;
+  g_at_barrier = [&] {
+    if (g_barriers != 1) return;
+    pair.b.poll();  // takes packets, and finds that somebody waits for room
+    pollfd bell{pair.a.transport->wait_fd(), POLLIN, 0};
+    woken = poll(&bell, 1, 0) == 1;
+  };
+  const bool may_sleep = pair.a.transport->arm();
+  g_at_barrier = nullptr;
+  ck_assert_uint_ge(g_barriers, 1);
+  ck_assert(woken);
+  ck_assert(!may_sleep);
+  ck_assert_int_eq(link.send(numbered(1), &nothing, 1, 0, transport::SendHint::none), 0);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("shm sleep");
+  TCase* tc = tcase_create("sleep");
+  tcase_set_timeout(tc, 60);
+  tcase_add_test(tc, a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+/// Every kernel has membarrier here. In one thread none is needed.
+extern "C" long syscall(long number, ...) noexcept {
+  va_list list;
+  va_start(list, number);
+  long argument[6];
+  for (long& each : argument) each = va_arg(list, long);
+  va_end(list);
+  if (number != SYS_membarrier) {
+    static const auto real = reinterpret_cast<long (*)(long, ...)>(dlsym(RTLD_NEXT, "syscall"));
+    return real(number, argument[0], argument[1], argument[2], argument[3], argument[4],
+                argument[5]);
+  }
+  const long command = argument[0] & 0x7fffffff;
+  if (command == MEMBARRIER_CMD_QUERY)
+    return MEMBARRIER_CMD_GLOBAL | MEMBARRIER_CMD_GLOBAL_EXPEDITED |
+           MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
+  if (command == MEMBARRIER_CMD_GLOBAL || command == MEMBARRIER_CMD_GLOBAL_EXPEDITED) {
+    ++erdma::test::g_barriers;
+    if (erdma::test::g_at_barrier) erdma::test::g_at_barrier();
+  }
+  return 0;
+}
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
