@@ -64,7 +64,10 @@ class Model {
     return x_stores[at][read].value;
   }
   void store(size_t at, uint64_t value, std::memory_order order) {
-    publish(step(), at, value, order, {});
+    if (x_threads.empty())  // a constructor, before the threads begin
+      x_stores[at].back().value = value;
+    else
+      publish(step(), at, value, order, {});
   }
   template <typename Change>
   uint64_t change(size_t at, std::memory_order order, Change change) {

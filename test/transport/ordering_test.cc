@@ -131,7 +131,7 @@ struct ReadOfLentMemory {
   ModelControl control;
   Atomic<int> byte{1};
   BorrowingOf<ModelControl> borrowing{control, 0};
-  LendingOf<ModelControl> lending{control};
+  LendingOf<ModelControl> lending{control, 0, 0};
   int read = 0;
 
   void thread(size_t index) {
@@ -153,7 +153,7 @@ struct WriteToLentMemory {
   ModelControl control;
   Atomic<int> byte{1};
   BorrowingOf<ModelControl> borrowing{control, 0};
-  LendingOf<ModelControl> lending{control};
+  LendingOf<ModelControl> lending{control, 0, 0};
   bool wrote = false;
   int found = 2;
 

@@ -22,6 +22,7 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr uint64_t kMillisecond = 1'000'000;
+constexpr int kEvents = 32;
 
 uint64_t random_word() noexcept {
   uint64_t word = 0;
@@ -44,7 +45,7 @@ Bootstrap::Bootstrap(const BootstrapConfig& config)
     : x_config(config),
       x_nonce(random_word()),
       x_boot(boot_id_hash()),
-      x_identity(own_cma_identity()),
+      x_identity(config.calls->identity()),
       x_epoll(epoll_create1(EPOLL_CLOEXEC)),
       x_command_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -57,7 +58,8 @@ util::Result<std::unique_ptr<Bootstrap>> Bootstrap::start(const BootstrapConfig&
   if (const int rc = bootstrap->bind_name()) return rc;
   bootstrap->watch(bootstrap->x_command_fd.get(), event_of(kCommands, 0));
   bootstrap->watch(bootstrap->x_listener.get(), event_of(kListener, 0));
-  if (const int rc = bootstrap->start_thread()) return rc;
+  if (config.options.background)
+    if (const int rc = bootstrap->start_thread()) return rc;
   return bootstrap;
 }
 
@@ -107,6 +109,7 @@ int Bootstrap::trust(const util::SocketAddress& peer) noexcept {
 
 void Bootstrap::close(const ConnectionPtr& connection, int status) noexcept {
   const Control bye{ControlType::bye, status};
+  connection->closed.store(true);
   // Best effort: the shutdown says it too, even where a forked child still holds the socket. Of an
   // outbound channel it also says that this process writes into the peer's memory no more; of an
   // inbound one we wait for the peer to say so.
@@ -126,13 +129,16 @@ void* Bootstrap::entry(void* self) noexcept {
 }
 
 void Bootstrap::run() noexcept {
-  epoll_event events[32];
-  while (!x_stop) {
-    const int count = epoll_wait(x_epoll.get(), events, int(std::size(events)), timeout());
-    for (int i = 0; i < count; ++i)
-      survive("serving a connection", [&] { dispatch(events[i].data.u64); });
-    survive("connecting", [&] { expire(); });
-  }
+  while (!x_stop) serve(kEvents, timeout());
+}
+
+int Bootstrap::serve(int most, int timeout) noexcept {
+  epoll_event events[kEvents];
+  const int count = epoll_wait(x_epoll.get(), events, most, timeout);
+  for (int i = 0; i < count; ++i)
+    survive("serving a connection", [&] { dispatch(events[i].data.u64); });
+  survive("connecting", [&] { expire(); });
+  return count;
 }
 
 void Bootstrap::dispatch(uint64_t event) {

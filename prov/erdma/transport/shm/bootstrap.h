@@ -61,6 +61,9 @@ class Bootstrap {
   void close(const std::shared_ptr<Connection>& connection, int status) noexcept;
   /// Polling thread: takes no more connections.
   void stop_listening() noexcept;
+  /// Where there is no thread (Options::background): what it would do about one event, at most.
+  /// False: there was none.
+  bool step() noexcept { return serve(1, 0) > 0; }
 
  private:
   struct Command {
@@ -77,6 +80,7 @@ class Bootstrap {
   // bootstrap.cc: the loop
   static void* entry(void* self) noexcept;
   void run() noexcept;
+  int serve(int most, int timeout) noexcept;
   void dispatch(uint64_t event);
   void run_commands();
   int timeout() const noexcept;

@@ -114,6 +114,10 @@ int CmaCalls::set_ptracer(unsigned long pid) noexcept {
   return ::prctl(PR_SET_PTRACER, pid, 0, 0, 0) == 0 ? 0 : -errno;
 }
 
+CmaIdentity CmaCalls::identity() {
+  return own_cma_identity();
+}
+
 pid_t CmaCalls::pid_of(int socket, const util::SocketAddress&) noexcept {
   return peer_credentials(socket).pid;
 }

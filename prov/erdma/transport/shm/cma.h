@@ -16,6 +16,7 @@
 namespace erdma::transport::shm {
 
 class ProcFs;
+struct CmaIdentity;
 
 /// The system calls, replaceable in tests. Return bytes moved or negative errno.
 class CmaCalls {
@@ -26,6 +27,7 @@ class CmaCalls {
   virtual ssize_t writev(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
                          size_t remotes) noexcept;
   virtual int set_ptracer(unsigned long pid) noexcept;  ///< prctl(PR_SET_PTRACER, pid)
+  virtual CmaIdentity identity();                       ///< of this process
   /// Who is at the other end of a socket: its pid as seen here (0 = invisible), and a pidfd of it
   /// (none where the kernel has none; -ESRCH: it is dead). `name` is what it calls itself.
   virtual pid_t pid_of(int socket, const util::SocketAddress& name) noexcept;

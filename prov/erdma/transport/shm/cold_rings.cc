@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "transport/shm/lending.h"
 #include "transport/shm/ring.h"
 
 namespace erdma::transport::shm {
@@ -22,7 +23,7 @@ util::Result<ColdPlace> ColdRings::acquire() {
   const ColdPlace place{&chunk.segment.as<ColdChunk>(), index, chunk.segment.fd()};
   ColdControl& control = place.chunk->controls[index];
   control.left.store(0, std::memory_order_relaxed);
-  control.recalls.store(0, std::memory_order_relaxed);
+  control.recalls.store(Lending::kClosed, std::memory_order_relaxed);
   control.inside.store(0, std::memory_order_relaxed);
   control.help.store(0, std::memory_order_relaxed);
   reset_ring(RingMemory::cold(*place.chunk, index), 0);

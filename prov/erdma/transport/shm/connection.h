@@ -63,6 +63,7 @@ struct Connection {
   std::shared_ptr<PeerProcess> process;  ///< set once greeted
   ColdPlace place;                       ///< inbound: the ring given out
   std::atomic<uint32_t> unread{0};       ///< of its control messages, in the mailbox
+  std::atomic<bool> closed{false};       ///< here: that its socket ends says nothing of the peer
   // Background thread only:
   ConnectionState state = ConnectionState::awaiting_hello;
   uint64_t id = 0;

@@ -202,7 +202,7 @@ void Bootstrap::on_proof(const ConnectionPtr& connection, uint32_t found) {
 
 void Bootstrap::on_hang_up(const ConnectionPtr& connection) {
   // Perhaps it executes another program now: nothing of that is to be touched.
-  connection->process->life->suspend();
+  if (!connection->closed.load()) connection->process->life->suspend();
   if (connection->process->life->pidfd() < 0) return lose(connection, -FI_ECONNRESET);
   unwatch(connection->socket.get());
   connection->state = ConnectionState::hung_up;

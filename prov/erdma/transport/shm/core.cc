@@ -94,7 +94,7 @@ int Core::attend(Sink& sink) noexcept {
     end(*link, link->broken_status, sink);
     ++moved;
   }
-  moved += attend_endings(sink);
+  moved += attend_endings(sink) + read_later(sink);
   x_attention = !x_switching.empty() || !x_replying.empty() || !x_bulk_ins.empty() ||
                 !x_bulk_outs.empty() || !x_deferred.empty() || !x_broken.empty() ||
                 !x_endings.empty();
@@ -206,6 +206,7 @@ void Core::shutdown() noexcept {
   x_closed = true;
   x_bootstrap->stop_listening();
   x_endings.clear();
+  x_later.clear();
   for (const auto& [address, link] : x_links) link->close(-FI_ESHUTDOWN);
   ERDMA_INFO(EP_CTRL,
              "%s: %lu bytes through rings, %lu by CMA read, %lu by CMA write, %lu copied in, "
@@ -216,6 +217,7 @@ void Core::shutdown() noexcept {
 }
 
 void Core::abandon() noexcept {
+  x_closed = true;
   for (const auto& [address, link] : x_links) {
     if (link->out_up()) link->out()->connection->socket.reset();
     if (link->in()) link->in()->connection()->socket.reset();

@@ -43,7 +43,9 @@ class Core {
   bool arm() noexcept;
   void disarm() noexcept;
   void shutdown() noexcept;
-  /// In a forked child, instead of destruction: closes descriptors, touches nothing shared.
+  bool step() noexcept { return x_bootstrap->step(); }  ///< see Bootstrap::step()
+  /// In a forked child, instead of destruction: closes descriptors, touches nothing shared. Nor
+  /// does destruction after it.
   void abandon() noexcept;
 
   const util::SocketAddress& name() const noexcept { return x_bootstrap->name(); }
@@ -102,6 +104,8 @@ class Core {
 
   // mail.cc
   int read_mail(Sink& sink) noexcept;
+  int read_later(Sink& sink) noexcept;
+  int read(std::vector<Mail> mails, Sink& sink) noexcept;
   int open_mail(Mail& mail, Sink& sink);
   void on_in_up(Mail& mail, Sink& sink);
   void on_out_up(Mail& mail, Sink& sink);
@@ -147,6 +151,7 @@ class Core {
   std::vector<ShmLink*> x_bulk_outs, x_starved, x_switching, x_replying, x_broken;
   std::vector<DeferredDone> x_deferred;
   std::vector<Ending> x_endings;
+  std::vector<Mail> x_later;               ///< of channels whose link is still ending
   std::unique_ptr<Bootstrap> x_bootstrap;  ///< last: its thread uses what is above
 };
 

@@ -27,7 +27,8 @@ InChannel::InChannel(Core& core, ShmLink& link, std::shared_ptr<Connection> conn
       x_link(link),
       x_cold(RingMemory::cold(*connection->place.chunk, connection->place.index), 0),
       x_connection(std::move(connection)),
-      x_lending(x_connection->place.chunk->controls[x_connection->place.index]) {}
+      x_lending(x_connection->place.chunk->controls[x_connection->place.index], link.number(),
+                link.recalls_made()) {}
 
 int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;

@@ -24,15 +24,20 @@ class BorrowingOf {
   /// False: something was recalled that this side has not heard of. True: leave() is to follow.
   bool enter() noexcept {
     x_control->inside.store(1, std::memory_order_seq_cst);
-    if (x_control->recalls.load(std::memory_order_seq_cst) == x_heard) return true;
+    if (x_control->recalls.load(std::memory_order_seq_cst) == x_link + x_heard) return true;
     leave();
     return false;
   }
   void leave() noexcept { x_control->inside.store(0, std::memory_order_release); }
   void recalled() noexcept { ++x_heard; }
+  /// What is to be accessed was lent over the owner's link of this number: all that is lent to this
+  /// side over one of its own was. The owner may have ended it, and we not know.
+  void belongs_to(uint32_t link) noexcept { x_link = link_base(link); }
+  static constexpr uint64_t link_base(uint32_t link) noexcept { return uint64_t(link) << 32; }
 
  private:
   Control* x_control = nullptr;
+  uint64_t x_link = 0;
   uint64_t x_heard = 0;
 };
 using Borrowing = BorrowingOf<ColdControl>;
@@ -41,13 +46,21 @@ using Borrowing = BorrowingOf<ColdControl>;
 template <typename Control>
 class LendingOf {
  public:
-  explicit LendingOf(Control& control) noexcept : x_control(control) {}
+  /// What a place says until the owner's polling thread knows of its borrower.
+  static constexpr uint64_t kClosed = UINT64_MAX;
 
-  void recall() noexcept { x_control.recalls.fetch_add(1, std::memory_order_seq_cst); }
-  /// For good: nobody counts that far.
+  /// `recalls` so far over the owner's link number `link`: their news may still be on its way.
+  LendingOf(Control& control, uint32_t link, uint32_t recalls) noexcept : x_control(control) {
+    x_control.recalls.store(BorrowingOf<Control>::link_base(link) + recalls, std::memory_order_release);
+  }
+
+  void recall() noexcept {
+    if (!x_ended) x_control.recalls.fetch_add(1, std::memory_order_seq_cst);
+  }
+  /// For good.
   void end() noexcept {
-    if (!x_ended) x_control.recalls.fetch_add(kEnd, std::memory_order_seq_cst);
     x_ended = true;
+    x_control.recalls.store(kClosed, std::memory_order_seq_cst);
   }
   bool inside() const noexcept { return x_control.inside.load(std::memory_order_seq_cst) != 0; }
   bool take_help() noexcept {
@@ -56,7 +69,6 @@ class LendingOf {
   }
 
  private:
-  static constexpr uint64_t kEnd = uint64_t(1) << 32;
   Control& x_control;
   bool x_ended = false;
 };
@@ -68,7 +80,9 @@ struct LentMemory {
   uint64_t length;
   uint32_t index;  ///< of LentTable::lend()
   uint32_t generation;
+  uint32_t link = 0;  ///< number of the owner's link, see Borrowing
+  uint32_t zero = 0;
 };
-static_assert(sizeof(LentMemory) == 24);
+static_assert(sizeof(LentMemory) == 32);
 
 }  // namespace erdma::transport::shm

@@ -41,15 +41,17 @@ int ShmLink::lend(const iovec& memory, bool for_reads, bool for_writes,
   if (!x_lent) x_lent.reset(new (std::nothrow) LentTable);
   if (!x_lent) return -FI_ENOMEM;
   if (x_out && x_out->bulk) x_out->bulk->lends(x_lent.get());
-  const LentMemory lent = x_lent->lend(memory, for_reads, for_writes);
+  LentMemory lent = x_lent->lend(memory, for_reads, for_writes);
+  lent.link = x_link_number;
   exposure.size = sizeof(lent);
   std::memcpy(exposure.bytes, &lent, sizeof(lent));
   return 0;
 }
 
 void ShmLink::recall(const Exposure& exposure) noexcept {
-  if (!x_in || exposure.size != sizeof(LentMemory)) return;
-  x_in->lending().recall();
+  if (exposure.size != sizeof(LentMemory)) return;
+  ++x_recalls_made;
+  if (x_in) x_in->lending().recall();
   const uint64_t id = x_lent ? x_lent->take_back(decode(exposure)) : 0;
   if (id && x_out && x_out->bulk) x_out->bulk->taken_back(id);
 }
@@ -83,6 +85,7 @@ int ShmLink::access(CmaCall call, const RemoteRange& remote, const iovec* local,
   if (permission == Permission::denied && x_cma_settled) return -FI_EOPNOTSUPP;
   if (permission != Permission::allowed || !x_in || !out_up() || ending()) return -FI_EBUSY;
   Borrowing& borrowing = x_out->borrowing;
+  borrowing.belongs_to(lent.link);
   if (!borrowing.enter()) return -FI_EBUSY;
   int error = 0;
   if (remote.length <= kAtOnce) {

@@ -301,13 +301,15 @@ void ShmLink::end_channels(int status) noexcept {
   }
   if (x_out && x_out->bulk) x_out->bulk->lends(nullptr);
   x_lent.reset();
-  x_recalls_heard = 0;
+  x_recalls_heard = x_recalls_made = 0;
+  ++x_link_number;
   if (x_in) end_in(status);
 }
 
 // Closed last: from then on its ring may become another peer's.
 void ShmLink::end_in(int status) noexcept {
   const std::shared_ptr<Connection> connection = x_in->connection();
+  x_in->lending().end();
   x_core.forget(*x_in);
   x_in.reset();
   x_files.reset();

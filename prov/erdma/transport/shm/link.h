@@ -59,6 +59,8 @@ class ShmLink final : public Link {
   void install_in(std::unique_ptr<InChannel> channel) noexcept { x_in = std::move(channel); }
   void install_out(std::unique_ptr<OutChannel> channel) noexcept;
   uint64_t recalls_heard() const noexcept { return x_recalls_heard; }
+  uint32_t recalls_made() const noexcept { return x_recalls_made; }
+  uint32_t number() const noexcept { return x_link_number; }  ///< each time that it begins
   void offer_hot(Segment segment) noexcept;
   void ask_cold() noexcept;
   bool try_switch() noexcept;  ///< true once no switch is due
@@ -174,6 +176,8 @@ class ShmLink final : public Link {
   bool x_cma_settled = false;         ///< nothing is asked any more that may permit more
   std::unique_ptr<LentTable> x_lent;  ///< to the peer, until the link ends
   uint64_t x_recalls_heard = 0;       ///< by the peer, since the link began
+  uint32_t x_link_number = 1;
+  uint32_t x_recalls_made = 0;  ///< here, since then, whatever channels there were
 
   std::unique_ptr<RemoteWrites> x_remote;
   uint32_t x_files_given = 0;            ///< to the peer, over all channels

@@ -20,8 +20,17 @@ constexpr uint64_t kEndPatience = 5'000'000'000;  // ns
 }  // namespace
 
 int Core::read_mail(Sink& sink) noexcept {
+  return read(x_mailbox.take(), sink);
+}
+
+/// What had to wait for the end of a link, with all that came after it about the same channel.
+int Core::read_later(Sink& sink) noexcept {
+  return x_later.empty() ? 0 : read(std::exchange(x_later, {}), sink);
+}
+
+int Core::read(std::vector<Mail> mails, Sink& sink) noexcept {
   int moved = 0;
-  for (Mail& mail : x_mailbox.take()) {
+  for (Mail& mail : mails) {
     try {
       moved += open_mail(mail, sink);
     } catch (const std::bad_alloc&) {
@@ -37,6 +46,13 @@ int Core::open_mail(Mail& mail, Sink& sink) {
   if (x_closed) {
     if (mail.type == Type::in_up || mail.type == Type::out_up)
       close(mail.connection, -FI_ESHUTDOWN);
+    return 0;
+  }
+  const bool waits = std::any_of(x_later.begin(), x_later.end(), [&](const Mail& later) {
+    return later.connection == mail.connection;
+  });
+  if (waits) {
+    x_later.push_back(std::move(mail));
     return 0;
   }
   if (mail.type == Type::in_up) {
@@ -84,9 +100,11 @@ int Core::on_channel_mail(Mail& mail, Sink& sink) {
 void Core::on_in_up(Mail& mail, Sink& sink) {
   ShmLink& link = find_or_make(canonical(mail.connection->process->name));
   const PeerProcess* known = link.process();
-  // A restarted peer, or one that gave up this link before we noticed: then it writes no longer.
+  // A restarted peer, or one that gave up this link before we noticed. Its connection thread may
+  // have done so, while the other is inside a write.
   if (known && (link.in() || known->nonce != mail.connection->process->nonce))
-    bring_down(link, -FI_ECONNRESET, sink);
+    end(link, -FI_ECONNRESET, sink);
+  if (link.ending()) return x_later.push_back(std::move(mail));
   learn_cma(link, mail);
   auto channel = std::make_unique<InChannel>(*this, link, mail.connection);
   install_rings(mail.connection->place, *channel);
@@ -106,7 +124,7 @@ void Core::on_out_up(Mail& mail, Sink& sink) {
                                     : link.connecting() || (link.in() && !link.out_up());
   if (!wanted) return close(mail.connection, -FI_ESHUTDOWN);
   if (known && known->nonce != mail.connection->process->nonce) {
-    bring_down(link, -FI_ECONNRESET, sink);
+    end(link, -FI_ECONNRESET, sink);
     return close(mail.connection, -FI_ESHUTDOWN);
   }
   learn_cma(link, mail);

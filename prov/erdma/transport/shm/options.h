@@ -19,8 +19,9 @@ struct Options {
   PtracerPolicy ptracer = PtracerPolicy::ancestor;
   StreamingPolicy streaming = StreamingPolicy::calibrate;
   NameScope scope = NameScope::host;
-  size_t eager_bytes = 8192;                  ///< largest payload through a hot ring; at most 16384
-  unsigned hot_peers = 32;                    ///< inbound peers with a large ring at one time
+  bool background = true;     ///< false, for tests: no thread, Core::step() does its work
+  size_t eager_bytes = 8192;  ///< largest payload through a hot ring; at most 16384
+  unsigned hot_peers = 32;    ///< inbound peers with a large ring at one time
   uint64_t connect_timeout_ns = 500'000'000;  ///< how long a peer never met may take to appear
 };
 
