@@ -1,0 +1,188 @@
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "libcheck.h"
+#include "transport/conformance.h"
+#include "transport/shm/core.h"
+
+/// Processes that are simulated in this one: each has an endpoint of the real transport, without a
+/// thread of its own, memory, a pid and a pidfd. Sockets and shared memory are the kernel's. One
+/// step of one of them runs at a time, but for calls by CMA: others may run in the middle of one.
+namespace erdma::test {
+
+using transport::Exposure;
+using transport::Link;
+namespace shm = transport::shm;
+
+constexpr size_t kBlocks = 6;
+constexpr size_t kBlockBytes = size_t{40} * 1024;
+constexpr int kSlots = 3;
+
+/// A millisecond later at each look.
+struct StepClock final : util::Clock {
+  uint64_t now() const noexcept override { return time += 1'000'000; }
+  mutable uint64_t time = 1'000'000'000;
+};
+
+struct Block {
+  enum class Use { free, exposed, lent, recalled, inbox } use = Use::free;
+  int peer = 0;       ///< whose
+  uint64_t seed = 0;  ///< names this use
+  Exposure exposure;
+};
+
+struct Memory {
+  uint64_t nonce;
+  uint64_t scratch[shm::kScratchWords];
+  std::byte blocks[kBlocks][kBlockBytes];
+};
+
+struct Note {  ///< header of a packet
+  enum Kind : uint32_t { plain, big, fin, lend, revoke } kind;
+  uint32_t block;
+  uint64_t from;  ///< incarnation
+  uint64_t number;
+  uint64_t seed;
+};
+static_assert(sizeof(Note) == transport::kHeaderBytes);
+
+/// What one incarnation sent to one name.
+struct Flow {
+  struct Sent {
+    uint64_t downs;  ///< of its link, reported before
+    bool arrived;
+  };
+  std::vector<Sent> sent;
+  uint64_t downs = 0;
+  uint64_t next = 0;   ///< number that may arrive
+  size_t settled = 0;  ///< before this one all have arrived, or their loss was reported
+  std::deque<std::pair<Note, Exposure>> outbox;
+};
+
+struct World;
+
+struct Process final : transport::Sink, shm::CmaCalls {
+  Process(World& in, int at, uint64_t number, pid_t with_pid) noexcept;
+  ~Process() override;
+
+  Link& link(int to) noexcept;
+  bool idle() const noexcept { return !polling && !stepping; }
+  /// What is left of its memory after `use`.
+  void free_block(Block& block) noexcept;
+  size_t index(const Block& block) const noexcept { return size_t(&block - blocks.data()); }
+  Block* find(Block::Use use) noexcept;
+  void post(int to, Note note, const Exposure* exposure) noexcept;
+  bool send(int to, const Note& note, const Exposure& exposure) noexcept;
+  void flush() noexcept;
+
+  // Steps.
+  void poll() noexcept;
+  void step() noexcept;
+  void push(int to) noexcept;
+  void big(int to) noexcept;
+  void lend(int to) noexcept;
+  int write() noexcept;
+  void recall() noexcept;
+  void end(int to) noexcept;
+
+  void on_packet(Link& link, const std::byte* header, const std::byte* payload,
+                 size_t length) noexcept override;
+  void on_done(uint64_t token, int status) noexcept override;
+  void on_link_down(Link& link, int status) noexcept override;
+  bool arrived(const Note& note, const Link& link) noexcept;
+  void on_big(const Note& note, const Exposure& exposure, Link& link) noexcept;
+
+  ssize_t readv(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
+                size_t remotes) noexcept override;
+  ssize_t writev(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
+                 size_t remotes) noexcept override;
+  pid_t pid_of(int socket, const util::SocketAddress& name) noexcept override;
+  util::Result<util::Fd> pidfd_of(int socket, pid_t pid) noexcept override;
+  shm::CmaIdentity identity() override;
+
+  struct Read {
+    Note note;
+    int from;
+    size_t inbox;
+    uint64_t my_downs, its_downs;
+  };
+  struct Grant {
+    Note note;
+    int from;
+    Exposure exposure;
+  };
+
+  World& world;
+  const int slot;
+  const uint64_t incarnation;
+  const pid_t pid;
+  util::Fd exited{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::unique_ptr<Memory> memory = std::make_unique<Memory>();
+  std::array<Block, kBlocks> blocks;
+  std::array<Flow, kSlots> flows;
+  std::map<uint64_t, Read> reads;  ///< by token
+  std::vector<Read> failed;
+  std::vector<Grant> grants;
+  uint64_t tokens = 0;
+  bool polling = false, stepping = false;
+  std::unique_ptr<shm::Core> core;
+};
+
+struct World {
+  World(uint64_t random_seed, uint64_t step_limit);
+
+  Process& at(int slot) { return *processes[size_t(slot)]; }
+  uint64_t draw(uint64_t below) { return random() % below; }
+  util::SocketAddress name_of(int slot) const { return names[size_t(slot)]; }
+  int slot_of(const util::SocketAddress& name) const {
+    for (int i = 0; i < kSlots; ++i)
+      if (names[size_t(i)] == name) return i;
+    return -1;
+  }
+  Process* owner(pid_t pid) {
+    for (const auto& process : processes)
+      if (process && process->pid == pid) return process.get();
+    return nullptr;
+  }
+  void run();
+  /// One step of a process that can make one.
+  void any_step();
+  void step_of(Process& process);
+  /// In the middle of a call by `caller` on `pid`.
+  void interrupt(Process& caller, pid_t pid);
+  void replace(int slot, bool dies);
+  void settle();
+  void check_settled();
+  void trace(const char* what, const Process& who, uint64_t detail);
+  [[noreturn]] void fail(const char* what, uint64_t who, uint64_t detail);
+
+  const uint64_t seed;
+  const uint64_t limit;
+  std::mt19937_64 random;
+  StepClock clock;
+  std::vector<util::SocketAddress> names;
+  std::vector<std::unique_ptr<Process>> processes;
+  uint64_t incarnations = 0, seeds = 0, steps = 0;
+  pid_t pids = 100;
+  bool quiet = false;  ///< no interruptions
+  int depth = 0;
+  pid_t died_inside = -1;
+  // So that a run that checks nothing is seen.
+  uint64_t arrived = 0, read = 0, written = 0, replaced = 0, ended = 0;
+  std::deque<std::string> history;
+};
+
+}  // namespace erdma::test
