@@ -21,6 +21,12 @@ using transport::Exposure;
 using transport::Link;
 using transport::SendHint;
 
+/// Names that no program that runs beside this one uses; the same in its children.
+const auto g_first_port = uint16_t(1024 + getpid() * 8 % 31'000);
+uint16_t port(unsigned number) {
+  return uint16_t(g_first_port + number);
+}
+
 constexpr uint64_t kRingful = transport::shm::kColdSlots;
 
 Link& link_from(Side& side, const Side& to) {
@@ -102,9 +108,9 @@ START_TEST(a_late_goodbye_does_not_end_the_next_channel) {
 END_TEST
 
 /// An impostor whose link `side` has ended, while it still has its ring.
-void greet_and_be_ended(Impostor& impostor, Side& side, uint16_t port) {
-  ck_assert(impostor.greet(side.name, port));
-  Link& link = **side.transport->link_to(address_of("127.0.0.1", port));
+void greet_and_be_ended(Impostor& impostor, Side& side, uint16_t as) {
+  ck_assert(impostor.greet(side.name, as));
+  Link& link = **side.transport->link_to(address_of("127.0.0.1", as));
   const util::SystemClock clock;
   const uint64_t end = clock.now() + 20'000'000'000;
   while (!link.lends_memory() && clock.now() < end) side.poll();  // it has come up
@@ -117,11 +123,11 @@ START_TEST(a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down) {
   Side side;
   ck_assert(open_side(side));
   Impostor former, next, last;
-  greet_and_be_ended(former, side, 901);
-  ck_assert(next.greet(side.name, 902));
+  greet_and_be_ended(former, side, port(1));
+  ck_assert(next.greet(side.name, port(2)));
   ck_assert_uint_ne(next.ring, former.ring);
   ck_assert_int_eq(shutdown(former.socket.get(), SHUT_RDWR), 0);
-  ck_assert(last.greet(side.name, 903));  // heard of after the shutdown
+  ck_assert(last.greet(side.name, port(3)));  // heard of after the shutdown
   ck_assert_uint_eq(last.ring, former.ring);
 }
 END_TEST
@@ -130,7 +136,7 @@ END_TEST
 /// child when it is killed.
 int greet_and_fork(int channel) {
   Impostor impostor;
-  if (!impostor.greet(address_of("127.0.0.1", hear(channel)), 901)) return 1;
+  if (!impostor.greet(address_of("127.0.0.1", hear(channel)), port(1))) return 1;
   const pid_t child = fork();
   if (child == 0) {
     for (;;) pause();
@@ -150,16 +156,16 @@ START_TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
   pid_t grandchild = 0;
   ck_assert_int_eq(read(child.channel(), &grandchild, sizeof(grandchild)), sizeof(grandchild));
   Side peer;
-  peer.name = address_of("127.0.0.1", 901);
+  peer.name = address_of("127.0.0.1", port(1));
   while (!link_from(side, peer).lends_memory()) side.poll();
   ck_assert(end_link(side, peer));
   Impostor before;
-  ck_assert(before.greet(side.name, 902));
+  ck_assert(before.greet(side.name, port(2)));
   ck_assert_uint_ne(before.ring, ring);
   child.kill(SIGKILL);
   child.wait();
   Impostor after;  // its exit is heard of before this greeting
-  ck_assert(after.greet(side.name, 903));
+  ck_assert(after.greet(side.name, port(3)));
   ck_assert_uint_eq(after.ring, ring);
   kill(grandchild, SIGKILL);
 }
@@ -168,13 +174,13 @@ END_TEST
 START_TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
   Side side, other;
   ck_assert(open_side(side) && open_side(other));
-  auto listening = transport::shm::listen_as(address_of("127.0.0.1", 901), {});
+  auto listening = transport::shm::listen_as(address_of("127.0.0.1", port(1)), {});
   ck_assert(bool(listening));
   std::vector<Impostor> impostors(100);
   size_t greeted = 0;
   for (Impostor& impostor : impostors) {
     impostor.nonce = 1000 + greeted;  // each time as if it had started again
-    if (!impostor.greet_as(side.name, 901)) break;
+    if (!impostor.greet_as(side.name, port(1))) break;
     ++greeted;
     side.poll();
   }
@@ -187,7 +193,7 @@ START_TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
   Impostor again;
   const util::SystemClock clock;
   const uint64_t end = clock.now() + 20'000'000'000;
-  while (!again.greet_as(side.name, 901) && clock.now() < end) side.poll();
+  while (!again.greet_as(side.name, port(1)) && clock.now() < end) side.poll();
   ck_assert_ptr_nonnull(again.chunk);
 }
 END_TEST
@@ -197,8 +203,8 @@ struct FalseReceiver {
   util::Fd listener, socket, wake{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   transport::shm::Segment chunk;
 
-  bool listen(uint16_t port) {
-    auto listening = transport::shm::listen_as(address_of("127.0.0.1", port), {});
+  bool listen(uint16_t as) {
+    auto listening = transport::shm::listen_as(address_of("127.0.0.1", as), {});
     auto segment = transport::shm::Segment::create("test", transport::shm::kColdChunkBytes,
                                                    transport::shm::kShmPage);
     if (!listening || !segment) return false;
@@ -207,14 +213,14 @@ struct FalseReceiver {
     return true;
   }
   /// Once somebody has connected.
-  bool welcome(uint16_t port) {
+  bool welcome(uint16_t as) {
     pollfd knock{listener.get(), POLLIN, 0};
     if (poll(&knock, 1, 20'000) != 1) return false;
     socket.reset(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     transport::shm::Welcome answer;
     answer.greeting.boot = transport::shm::boot_id_hash();
-    answer.greeting.nonce = port;
-    const auto name = address_of("127.0.0.1", port);
+    answer.greeting.nonce = as;
+    const auto name = address_of("127.0.0.1", as);
     answer.greeting.name_bytes = uint32_t(name.size());
     std::memcpy(answer.greeting.name, name.data(), name.size());
     const int fds[] = {chunk.fd(), wake.get()};
@@ -226,10 +232,10 @@ START_TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
   Side side;
   ck_assert(open_side(side));
   FalseReceiver receiver;
-  ck_assert(receiver.listen(901));
-  Link& link = **side.transport->link_to(address_of("127.0.0.1", 901));
+  ck_assert(receiver.listen(port(1)));
+  Link& link = **side.transport->link_to(address_of("127.0.0.1", port(1)));
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
-  ck_assert(receiver.welcome(901));
+  ck_assert(receiver.welcome(port(1)));
   while (link.send(numbered(1), nullptr, 0, 0, SendHint::none)) side.poll();
   // Nothing that a receiver says: the connection thread ends the channel at once, and says so.
   const transport::shm::Control wrong{transport::shm::ControlType::promote, 0};
@@ -279,12 +285,12 @@ constexpr size_t kLentBytes = 256 * 1024;
 int lend_to_parent(int channel) {
   static std::byte memory[kLentBytes];
   const iovec all{memory, sizeof(memory)};
-  const uint16_t port = hear(channel);
+  const uint16_t parent = hear(channel);
   Pair own;
   transport::shm::Options options;
   options.paths = transport::shm::PathPolicy::cma;
   if (!open_side(own.a, options)) return 1;
-  Link& link = **own.a.transport->link_to(address_of("127.0.0.1", port));
+  Link& link = **own.a.transport->link_to(address_of("127.0.0.1", parent));
   Exposure lent, exposed;
   while (link.expose(&all, 1, sizeof(memory), Access::remote_read, exposed)) own.a.poll();
   while (!link.lends_memory()) own.a.poll();
