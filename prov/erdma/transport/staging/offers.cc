@@ -19,6 +19,9 @@ constexpr size_t kMostHanded = 16;
 constexpr uint64_t kIsFile = uint64_t(1) << 63;
 /// Copied in one poll(): about a millisecond over PCIe.
 constexpr size_t kBytesPerPoll = size_t(32) << 20;
+/// A file is sent before its offer. If it takes longer than that to be received, the bytes are
+/// copied another way.
+constexpr uint64_t kFilePatience = 1'000'000'000;
 
 }  // namespace
 
@@ -125,11 +128,26 @@ int PeerMemory::open_new(Link& link, const void* near, Open& made) noexcept {
   }
   const hmem::FileName name = hmem::FileName::of(made.handle);
   util::Result<util::Fd> file = link.take_file(uint32_t(name.number));
-  if (!file) return file.error();
+  if (!file)
+    return file.error() == -FI_EAGAIN && is_late(name.number) ? -FI_EOPNOTSUPP : file.error();
+  if (name.number == x_awaited) x_awaited_since = 0;
   make_room(made.handle);
   util::Result<hmem::IpcMemory> memory = x_cuda->import_file(*file, name.size, near, made.here);
   if (memory) made.memory = *memory;
   return memory.error();
+}
+
+/// The peer may have named what it never gives. Files that are awaited at a time share the patience
+/// with the first of them.
+bool PeerMemory::is_late(uint64_t number) noexcept {
+  const uint64_t now = x_clock ? x_clock->now() : util::SystemClock().now();
+  if (!x_awaited_since) {
+    x_awaited = number;
+    x_awaited_since = now;
+  }
+  if (now - x_awaited_since < kFilePatience) return false;
+  if (number == x_awaited) x_awaited_since = 0;
+  return true;
 }
 
 /// Closes what was there before, and what was used longest ago.
@@ -156,6 +174,7 @@ int PeerMemory::decline(const Offer& offer, Link& link) noexcept {
 void PeerMemory::close() noexcept {
   for (const Open& one : x_open) x_cuda->close(one.here);
   x_open.clear();
+  x_awaited_since = 0;
 }
 
 // --- copies -------------------------------------------------------------------------------------

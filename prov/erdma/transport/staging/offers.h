@@ -7,6 +7,7 @@
 
 #include "hmem/cuda.h"
 #include "transport/transport.h"
+#include "util/clock.h"
 
 /// Device memory that a peer of this host reads where it is (CUDA IPC, or a descriptor that is
 /// handed over): no copy through host memory. Offered by expose(), and refused by read() where the
@@ -57,13 +58,14 @@ struct Source {
 /// are none.
 class PeerMemory {
  public:
-  explicit PeerMemory(hmem::Cuda* cuda) noexcept : x_cuda(cuda) {}
+  explicit PeerMemory(hmem::Cuda* cuda, const util::Clock* clock = nullptr) noexcept
+      : x_cuda(cuda), x_clock(clock) {}
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
   ~PeerMemory() { close(); }
 
   /// Where the offered memory is for the device that `near` belongs to. -FI_EOPNOTSUPP: nowhere;
-  /// -FI_EAGAIN: its file is still on its way over the link.
+  /// -FI_EAGAIN: its file is still on its way over the link, which it is for a second at most.
   util::Result<Source> reach(const Offer& offer, Link& link, const void* near,
                              size_t length) noexcept;
   void close() noexcept;
@@ -80,8 +82,12 @@ class PeerMemory {
   util::Result<const Open*> open(const Offer& offer, Link& link, const void* near) noexcept;
   int open_new(Link& link, const void* near, Open& made) noexcept;
   void make_room(const hmem::IpcHandle& handle) noexcept;
+  bool is_late(uint64_t number) noexcept;
 
   hmem::Cuda* const x_cuda;
+  const util::Clock* const x_clock;
+  uint64_t x_awaited = 0;        ///< number of a file that has not come
+  uint64_t x_awaited_since = 0;  ///< 0: of none
   std::vector<Open> x_open;
   uint64_t x_uses = 0;
 };

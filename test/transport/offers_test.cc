@@ -1,0 +1,112 @@
+// Device memory that a peer offers: what its receiver waits for.
+#include "transport/staging/offers.h"
+
+#include <map>
+
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+
+namespace {
+
+using namespace erdma;
+using transport::Exposure;
+using transport::staging::Offer;
+using transport::staging::PeerMemory;
+
+struct Clock final : util::Clock {
+  uint64_t time = 5'000'000'000;
+  uint64_t now() const noexcept override { return time; }
+};
+
+/// Files come as the test says.
+class Peer final : public transport::Link {
+ public:
+  Peer() noexcept : Link(util::SocketAddress()) {}
+  util::Result<util::Fd> take_file(uint32_t name) noexcept override {
+    return answers.contains(name) ? answers.at(name) : -FI_EAGAIN;
+  }
+  int send(const transport::Header&, const iovec*, size_t, size_t,
+           transport::SendHint) noexcept override {
+    return -FI_ENOSYS;
+  }
+  transport::LinkLimits limits() const noexcept override { return {64, false}; }
+  int expose(const iovec*, size_t, size_t, transport::Access, Exposure&) noexcept override {
+    return -FI_ENOSYS;
+  }
+  int withdraw(const Exposure&) noexcept override { return 0; }
+  int read(const Exposure&, const iovec*, size_t, size_t, uint64_t) noexcept override {
+    return -FI_ENOSYS;
+  }
+  int write(const Exposure&, const iovec*, size_t, size_t, uint64_t) noexcept override {
+    return -FI_ENOSYS;
+  }
+  void fail(int) noexcept override {}
+  std::map<uint32_t, int> answers;
+};
+
+Offer file(uint32_t number) {
+  Offer offer{};
+  offer.handle.kind = hmem::IpcHandle::Kind::file;
+  hmem::FileName name = hmem::FileName::of(offer.handle);
+  name.number = number;
+  name.put(offer.handle);
+  return offer;
+}
+
+struct Scene {
+  int reach(uint32_t number) { return memory.reach(file(number), peer, nullptr, 8).error(); }
+  Clock clock;
+  Peer peer;
+  PeerMemory memory{nullptr, &clock};
+};
+
+}  // namespace
+
+START_TEST(file_that_never_comes_is_given_up_after_a_second) {
+  Scene scene;
+  for (int i = 0; i < 9; ++i, scene.clock.time += 100'000'000)
+    ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
+  scene.clock.time += 100'000'000;
+  ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
+  // The next has a time of its own.
+  ck_assert_int_eq(scene.reach(2), -FI_EAGAIN);
+  scene.clock.time += 1'000'000'000;
+  ck_assert_int_eq(scene.reach(2), -FI_EOPNOTSUPP);
+}
+END_TEST
+
+/// However many a peer names in turn, none of them waits longer.
+START_TEST(files_that_are_awaited_by_turns_are_given_up_as_well) {
+  Scene scene;
+  for (uint32_t i = 0; i < 10; ++i, scene.clock.time += 100'000'000)
+    for (uint32_t number : {1u, 2u, 100 + i}) ck_assert_int_eq(scene.reach(number), -FI_EAGAIN);
+  ck_assert_int_eq(scene.reach(2), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
+}
+END_TEST
+
+START_TEST(link_that_ended_leaves_no_impatience) {
+  Scene scene;
+  ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
+  scene.clock.time += 2'000'000'000;
+  scene.memory.close();
+  ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
+  scene.peer.answers[1] = -FI_EOPNOTSUPP;  // is not to be had
+  ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
+}
+END_TEST
+
+int main() {
+  Suite* suite = suite_create("offers");
+  TCase* tc = tcase_create("files");
+  tcase_add_test(tc, file_that_never_comes_is_given_up_after_a_second);
+  tcase_add_test(tc, files_that_are_awaited_by_turns_are_given_up_as_well);
+  tcase_add_test(tc, link_that_ended_leaves_no_impatience);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
