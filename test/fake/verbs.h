@@ -79,13 +79,14 @@ struct Nic {
   ibv_wc_status fail_status = IBV_WC_GENERAL_ERR;
   int refuse_regions = 0;    ///< errno
   std::set<const Qp*> held;  ///< requests of these do not execute
-  unsigned long posts = 0, doorbells = 0;
+  unsigned long posts = 0, doorbells = 0, reads = 0;
 
   Nic() {
     std::strcpy(device.name, "fake0");
     device.node_type = IBV_NODE_RNIC;
     device.transport_type = IBV_TRANSPORT_IWARP;
     context.device = &device;
+    context.cmd_fd = context.async_fd = -1;
     context.ops.poll_cq = poll;
     context.ops.req_notify_cq = arm;
     context.ops.post_send = post_send;
@@ -232,6 +233,7 @@ inline ibv_wc_status Nic::carry_out(Qp& qp, const Qp::Send& send) {
   const void* from = inlined ? send.inlined.data() : local;
   void* remote = reinterpret_cast<void*>(request.wr.rdma.remote_addr);
   std::memcpy(read ? local : remote, read ? remote : from, send.piece.length);
+  reads += read;
   return IBV_WC_SUCCESS;
 }
 

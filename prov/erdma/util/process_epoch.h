@@ -14,6 +14,7 @@ inline uint32_t process_epoch() noexcept {
   return g_process_epoch.load(std::memory_order_relaxed);
 }
 
+/// Also takes the descriptors of this process from its children (private_fds.h).
 /// Idempotent; call before the first object remembers an epoch.
 void register_fork_handler() noexcept;
 

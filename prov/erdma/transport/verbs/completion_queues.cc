@@ -24,6 +24,7 @@ int CompletionQueues::open() noexcept {
                std::strerror(error));
     return error ? -error : -FI_ENOMEM;
   }
+  x_channel_fd = util::PrivateFd(x_channel->fd);
   const int flags = fcntl(x_channel->fd, F_GETFL);
   return fcntl(x_channel->fd, F_SETFL, flags | O_NONBLOCK) ? -errno : 0;
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "transport/verbs/handles.h"
+#include "util/private_fds.h"
 
 namespace erdma::transport::verbs {
 
@@ -65,6 +66,7 @@ class CompletionQueues {
 
   const Device& x_device;
   CompletionChannel x_channel;
+  util::PrivateFd x_channel_fd;
   std::atomic<uint32_t> x_count = 0;
   std::mutex x_mutex;  ///< reservations, and adding a group
   std::array<Group, kMaxGroups> x_groups;

@@ -108,6 +108,8 @@ util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
   device->x_context.reset(open_by_name(name));
   if (!device->x_context) return fail(name, "cannot be opened", errno);
   ibv_context* const context = device->context();
+  device->x_commands = util::PrivateFd(context->cmd_fd);
+  device->x_events = util::PrivateFd(context->async_fd);
   ibv_device_attr attr{};
   ibv_port_attr port{};
   if (const int rc = ibv_query_device(context, &attr)) return fail(name, "query", std::abs(rc));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "transport/verbs/handles.h"
+#include "util/private_fds.h"
 #include "util/result.h"
 #include "util/socket_address.h"
 
@@ -60,6 +61,7 @@ class Device {
   std::string x_name;
   util::SocketAddress x_address;
   Context x_context;
+  util::PrivateFd x_commands, x_events;  ///< of the context
   ProtectionDomain x_pd;
   Personality x_personality = Personality::iwarp;
   DeviceLimits x_limits;

@@ -45,6 +45,7 @@ RdmaCmBackend::RdmaCmBackend(const Device& device, const util::SocketAddress& na
     : x_device(device), x_own(name), x_queue_pairs(queue_pairs) {
   x_channel.reset(rdma_create_event_channel());
   if (!x_channel) return;
+  x_channel_fd = util::PrivateFd(x_channel->fd);
   const int flags = fcntl(x_channel->fd, F_GETFL);
   fcntl(x_channel->fd, F_SETFL, flags | O_NONBLOCK);
   fcntl(x_channel->fd, F_SETFD, FD_CLOEXEC);
@@ -100,6 +101,7 @@ bool RdmaCmBackend::own_device(const rdma_cm_id* cm) const noexcept {
 
 /// The parent uses the ids: only its descriptor goes, whatever state the fork found the rest in.
 void RdmaCmBackend::abandon() noexcept {
+  x_channel_fd = util::PrivateFd();
   if (x_channel) ::close(x_channel->fd);
 }
 

@@ -6,6 +6,7 @@
 
 #include "transport/verbs/connection_backend.h"
 #include "transport/verbs/queue_pairs.h"
+#include "util/private_fds.h"
 
 namespace erdma::transport::verbs {
 
@@ -85,6 +86,7 @@ class RdmaCmBackend final : public ConnectionBackend {
   const util::SocketAddress x_own;
   QueuePairs& x_queue_pairs;
   std::unique_ptr<rdma_event_channel, ChannelDeleter> x_channel;
+  util::PrivateFd x_channel_fd;
   CmId x_listener;
   std::unordered_map<uint64_t, Entry> x_entries;
 };

@@ -1,0 +1,133 @@
+// What a forked child that stays holds of its parent's endpoints: over shared memory, and through
+// the simulated adapter in both of its personalities.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "fabric/descriptors.h"
+#include "fabric/rig.h"
+#include "transport/simulated_device.h"
+
+namespace {
+
+using namespace erdma::test;
+
+/// This test's pipes; of the simulated adapter files, pipes, what its thread sleeps on, and the
+/// socket that takes the port of an rdma_cm listener.
+bool is_not_the_providers(const std::string& target) {
+  if (target.rfind("pipe:", 0) == 0) return true;
+  if (std::string(g_device) == "shm") return false;
+  const char* const personality = std::getenv("SOFTERDMA_PERSONALITY");
+  return target.find("softerdma") != std::string::npos ||
+         target.rfind("anon_inode:[event", 0) == 0 ||
+         (personality && std::string(personality) == "standard" && target.rfind("socket:", 0) == 0);
+}
+
+/// Of the parent's that were opened since `before`, what the child can still reach: one name.
+std::string kept(const std::map<int, std::string>& before,
+                 const std::map<int, std::string>& parents) {
+  for (const auto& [fd, target] : descriptors()) {
+    if (before.contains(fd) || is_not_the_providers(target)) continue;
+    for (const auto& [number, parent] : parents)
+      if (target == parent && target.rfind("anon_inode:", 0) != 0) return target;
+    if (target.rfind("socket:", 0) != 0) return target;  // whatever it is, it is no plug
+  }
+  return "";
+}
+
+/// A child that says what it has kept, and stays until the parent lets go of it.
+class Helper {
+ public:
+  explicit Helper(const std::map<int, std::string>& before) {
+    ck_assert_int_eq(pipe(x_says), 0);
+    ck_assert_int_eq(pipe(x_stays), 0);
+    const auto parents = descriptors();
+    x_pid = fork();
+    if (x_pid > 0) {
+      close(x_says[1]);
+      close(x_stays[0]);
+      return;
+    }
+    close(x_stays[1]);
+    const std::string found = kept(before, parents);
+    if (!found.empty()) (void)!write(x_says[1], found.data(), found.size());
+    close(x_says[1]);
+    char byte;
+    (void)!read(x_stays[0], &byte, 1);
+    _exit(0);
+  }
+  ~Helper() {
+    close(x_stays[1]);
+    waitpid(x_pid, nullptr, 0);
+    close(x_says[0]);
+  }
+  std::string says() {
+    char text[256] = {};
+    (void)!read(x_says[0], text, sizeof(text) - 1);
+    return text;
+  }
+
+ private:
+  int x_says[2], x_stays[2];
+  pid_t x_pid;
+};
+
+/// As another process would that is started in its place.
+void open_again_at(Root& root, const std::vector<char>& name) {
+  std::free(root.info->src_addr);
+  root.info->src_addr = std::malloc(name.size());
+  root.info->src_addrlen = name.size();
+  std::memcpy(root.info->src_addr, name.data(), name.size());
+  const Port again(root);
+  ck_assert(again.name() == name);
+}
+
+}  // namespace
+
+START_TEST(child_that_stays_holds_no_descriptor_and_no_port_of_its_parent) {
+  provider();
+  const auto before = descriptors();
+  Root root;
+  std::vector<char> name;
+  std::unique_ptr<Helper> helper;
+  {
+    Port a(root, FI_WAIT_FD), b(root, FI_WAIT_FD);
+    const fi_addr_t to = a.insert(b), back = b.insert(a);
+    for (const size_t length : {8, 100'000}) {
+      exchange(a, b, to, length);
+      exchange(b, a, back, length);
+    }
+    name = b.name();
+    helper = std::make_unique<Helper>(before);
+    const std::string found = helper->says();
+    ck_assert_msg(found.empty(), "the child has %s", found.c_str());
+    exchange(a, b, to, 100'000);  // the parent's are as they were
+  }
+  open_again_at(root, name);
+}
+END_TEST
+
+int run() {
+  if (const char* preloaded = std::getenv("LD_PRELOAD"); preloaded && *preloaded) {
+    g_device = "erdma_0";
+    setenv("FI_ERDMA_SHM", "off", 1);
+  }
+  Suite* suite = suite_create("endpoints and children");
+  TCase* tc = tcase_create("fork");
+  tcase_add_test(tc, child_that_stays_holds_no_descriptor_and_no_port_of_its_parent);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+int main(int, char** argv) {
+  const char* preloaded = std::getenv("LD_PRELOAD");
+  if (!preloaded && run()) return 1;
+  return erdma::test::on_simulated_devices(argv, run);
+}
