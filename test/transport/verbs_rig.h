@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <utility>
@@ -8,6 +9,7 @@
 #include <rdma/fi_errno.h>
 
 #include "fake/verbs.h"
+#include "libcheck.h"
 #include "transport/conformance.h"
 #include "transport/verbs/core.h"
 #include "transport/verbs/session.h"
@@ -195,9 +197,11 @@ class FakeConnector final : public verbs::Connector {
 struct FakeCache final : verbs::RegistrationCache {
   ibv_pd* pd = nullptr;
   bool refuse = false;
+  int refuse_after = -1;  ///< that many more are registered
   int held = 0;
   int acquire(const void* address, size_t length, verbs::Registration& out) noexcept override {
-    if (refuse) return -FI_EOPNOTSUPP;
+    if (refuse || refuse_after == 0) return -FI_EOPNOTSUPP;
+    if (refuse_after > 0) --refuse_after;
     ibv_mr* mr = ibv_reg_mr(pd, const_cast<void*>(address), length,
                             verbs::Device::kSinkAccess | IBV_ACCESS_REMOTE_READ);
     out = {mr->lkey, mr->rkey, mr};
@@ -259,6 +263,38 @@ struct Rig {
   }
   static verbs::Core& core(Side& side) {
     return *static_cast<CoreTransport*>(side.transport)->core;
+  }
+};
+
+/// Two endpoints, which break no rule of the device.
+struct Two {
+  Rig rig;
+  Pair pair;
+  explicit Two(const verbs::Options& options = {}) {
+    ck_assert(rig.open(pair.a, options, &rig.clock));
+    ck_assert(rig.open(pair.b, options, &rig.clock));
+  }
+  ~Two() {
+    for (const std::string& what : rig.nic.violations) printf("violation: %s\n", what.c_str());
+    ck_assert(rig.nic.violations.empty() || broken_on_purpose);
+  }
+  bool broken_on_purpose = false;
+  Side& a() { return pair.a; }
+  Side& b() { return pair.b; }
+  void meet() {
+    ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
+    ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
+    for (int i = 0; i < 8; ++i) pair.poll();
+  }
+  /// The clock runs too: what drains has a limit.
+  template <typename Condition>
+  bool until(Condition condition) {
+    for (int i = 0; i < 200'000; ++i) {
+      if (condition()) return true;
+      pair.poll();
+      rig.clock.time += 100'000;
+    }
+    return false;
   }
 };
 

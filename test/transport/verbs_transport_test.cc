@@ -12,37 +12,6 @@ using transport::Exposure;
 using transport::Link;
 using transport::SendHint;
 
-struct Two {
-  Rig rig;
-  Pair pair;
-  explicit Two(const verbs::Options& options = {}) {
-    ck_assert(rig.open(pair.a, options, &rig.clock));
-    ck_assert(rig.open(pair.b, options, &rig.clock));
-  }
-  ~Two() {
-    for (const std::string& what : rig.nic.violations) printf("violation: %s\n", what.c_str());
-    ck_assert(rig.nic.violations.empty() || broken_on_purpose);
-  }
-  bool broken_on_purpose = false;
-  Side& a() { return pair.a; }
-  Side& b() { return pair.b; }
-  void meet() {
-    ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
-    ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
-    for (int i = 0; i < 8; ++i) pair.poll();
-  }
-  /// The clock runs too: what drains has a limit.
-  template <typename Condition>
-  bool until(Condition condition) {
-    for (int i = 0; i < 200'000; ++i) {
-      if (condition()) return true;
-      pair.poll();
-      rig.clock.time += 100'000;
-    }
-    return false;
-  }
-};
-
 START_TEST(small_packets_arrive_in_order_both_ways) {
   Two two;
   two.meet();

@@ -1,0 +1,124 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "libcheck.h"
+#include "transport/verbs_rig.h"
+
+/// What two endpoints on a fake NIC hold, and for how long: registrations, the end of a write, and
+/// descriptors.
+namespace erdma::test {
+namespace {
+
+using transport::Access;
+using transport::Exposure;
+
+/// Exposes at a, names it to b.
+Exposure exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
+  Exposure exposure;
+  ck_assert_int_eq(two.pair.a_to_b().expose(iov, count, length, access, exposure), 0);
+  return exposure;
+}
+
+/// Of several pieces all are registered or none, at either end.
+START_TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
+  Two two;
+  two.meet();
+  std::vector<std::byte> bytes(300'000), others(300'000);
+  const iovec pieces[] = {{bytes.data(), 100'000},
+                          {bytes.data() + 100'000, 100'000},
+                          {bytes.data() + 200'000, 100'000}};
+  const iovec whole{others.data(), others.size()};
+  for (int registered = 0; registered < 3; ++registered) {
+    two.rig.cache.refuse_after = registered;
+    const Exposure staged = exposed_at_a(two, pieces, 3, 300'000, Access::remote_read);
+    ck_assert_int_eq(two.rig.cache.held, 0);
+    two.pair.a_to_b().withdraw(staged);
+    two.rig.cache.refuse_after = -1;
+    const Exposure exposure = exposed_at_a(two, &whole, 1, 300'000, Access::remote_read);
+    two.rig.cache.refuse_after = registered;
+    const size_t dones = two.b().sink->dones.size();
+    ck_assert_int_eq(two.pair.b_to_a().read(exposure, pieces, 3, 300'000, 1), 0);
+    ck_assert_int_eq(two.rig.cache.held, 1);  // what is exposed
+    ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
+    two.rig.cache.refuse_after = -1;
+    two.pair.a_to_b().withdraw(exposure);
+    ck_assert_int_eq(two.rig.cache.held, 0);
+  }
+}
+END_TEST
+
+/// A READ behind it tells, and its failure is the write's.
+START_TEST(write_that_is_to_be_placed_ends_with_a_read) {
+  Two two;
+  two.meet();
+  std::vector<std::byte> there(300'001), here(300'001);
+  const auto memory = two.pair.a_to_b().open({there.data(), there.size()}, true, true);
+  Exposure exposure;
+  memory->describe(exposure);
+  for (const size_t size : {size_t{8}, size_t{4096}, here.size()}) {
+    const iovec local{here.data(), size};
+    for (const bool until_placed : {false, true}) {
+      const unsigned long reads = two.rig.nic.reads;
+      const size_t dones = two.b().sink->dones.size();
+      ck_assert_int_eq(
+          two.pair.b_to_a().write_direct({exposure, 0, size}, &local, 1, 1, until_placed), 0);
+      ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
+      ck_assert_int_eq(two.b().sink->dones.back().status, 0);
+      ck_assert_uint_eq(two.rig.nic.reads - reads, until_placed);
+    }
+  }
+  const iovec local{here.data(), 8};
+  const size_t dones = two.b().sink->dones.size();
+  two.rig.nic.fail_send = 1;
+  ck_assert_int_eq(two.pair.b_to_a().write_direct({exposure, 0, 8}, &local, 1, 1, true), 0);
+  ck_assert(two.until([&] { return two.b().sink->dones.size() > dones; }));
+  ck_assert_int_lt(two.b().sink->dones.back().status, 0);
+}
+END_TEST
+
+/// It would keep the device's objects alive when the parent is dead.
+START_TEST(forked_child_has_no_descriptor_of_the_device) {
+  ibv_context& context = fake::Nic::one().context;
+  context.cmd_fd = open("/dev/null", O_RDONLY);
+  context.async_fd = open("/dev/null", O_RDONLY);
+  Two two;
+  two.meet();
+  const int fds[] = {context.cmd_fd, context.async_fd,
+                     Rig::core(two.a()).completion_queues().channel_fd(),
+                     Rig::core(two.a()).wait_fd()};
+  const pid_t child = fork();
+  if (child == 0) {
+    struct stat status {};
+    for (const int fd : fds)
+      if (fstat(fd, &status) || !S_ISSOCK(status.st_mode)) _exit(1);
+    _exit(0);
+  }
+  int status = -1;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), 1, nullptr, 0), 0);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("verbs, what is held");
+  TCase* tc = tcase_create("held");
+  tcase_add_test(tc, pieces_that_were_registered_before_one_was_refused_are_given_back);
+  tcase_add_test(tc, write_that_is_to_be_placed_ends_with_a_read);
+  tcase_add_test(tc, forked_child_has_no_descriptor_of_the_device);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::test
+
+int main() {
+  SRunner* runner = srunner_create(erdma::test::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
