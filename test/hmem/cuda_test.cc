@@ -93,6 +93,25 @@ START_TEST(copies_are_done_on_return_from_any_thread) {
 END_TEST
 
 /// A kernel of the application may wait for the message that is being copied.
+/// By the application, in another thread.
+START_TEST(primary_context_that_is_released_meanwhile_stays_for_the_copy) {
+  const auto bytes = numbers(100);
+  erdma::test::g_made_by = erdma::test::MadeBy::mapping;
+  const DeviceMemory memory(bytes);
+  std::vector<char> back(100);
+  int rc = -1;
+  std::thread other([&] {
+    ck_assert_int_eq(softcuda_control("release cuMemcpyAsync"), 0);
+    rc = cuda().copy(back.data(), memory.at(0), back.size());
+  });
+  other.join();
+  ck_assert_int_eq(rc, 0);
+  ck_assert(back == bytes);
+  Context again = nullptr;  // for what the memory's end needs
+  ck_assert_int_eq(cuDevicePrimaryCtxRetain(&again, 0), kSuccess);
+}
+END_TEST
+
 START_TEST(copy_waits_for_no_stream_of_the_application) {
   const DeviceMemory memory(8), theirs(8);
   Stream stream = nullptr;
@@ -168,6 +187,7 @@ int main() {
   tcase_add_test(tc, driver_tells_device_from_host_memory);
   tcase_add_test(tc, freed_memory_is_no_device_memory);
   tcase_add_loop_test(tc, copies_are_done_on_return_from_any_thread, 0, 2);
+  tcase_add_test(tc, primary_context_that_is_released_meanwhile_stays_for_the_copy);
   tcase_add_test(tc, copy_waits_for_no_stream_of_the_application);
   tcase_add_test(tc, lists_of_host_and_device_memory_are_copied_whole);
   tcase_add_test(tc, failed_copy_is_reported_and_the_next_one_succeeds);

@@ -24,6 +24,7 @@ bool obey(State& state, const std::string& line) {
     (command == "ipc" ? state.ipc : state.dmabuf) = word == "on";
     return true;
   }
+  if (command == "release") return bool(words >> state.released_in);
   if (command == "ordering") return bool(words >> state.ordering);
   Fault fault;
   if (command != "fail" || !(words >> fault.function)) return false;
@@ -90,6 +91,10 @@ Result enter(const char* function, Needs needs) {
   State& s = state();
   std::lock_guard guard(s.mutex);
   ++s.calls[function];
+  if (s.released_in == function) {
+    s.released_in.clear();
+    if (s.primary[0].retained > 0) --s.primary[0].retained;
+  }
   for (auto fault = s.faults.begin(); fault != s.faults.end(); ++fault) {
     if (fault->function != function || --fault->n > 0) continue;
     const Result error = fault->error;
@@ -98,7 +103,12 @@ Result enter(const char* function, Needs needs) {
     return error;
   }
   if (needs != Needs::nothing && !s.initialized) return kNotInitialized;
-  return needs == Needs::context && !current_context() ? kInvalidContext : kSuccess;
+  if (needs != Needs::context) return kSuccess;
+  const ContextState* const context = current_context();
+  if (!context) return kInvalidContext;
+  for (const ContextState& primary : s.primary)
+    if (context == &primary && primary.retained == 0) return kContextDestroyed;
+  return kSuccess;
 }
 
 }  // namespace softcuda

@@ -81,7 +81,8 @@ struct State {
   int devices = 1;
   bool dmabuf = true;
   bool ipc = true;
-  int ordering = 0;  ///< CU_GPU_DIRECT_RDMA_WRITES_ORDERING_*
+  std::string released_in;  ///< the function during which a primary context is released
+  int ordering = 0;         ///< CU_GPU_DIRECT_RDMA_WRITES_ORDERING_*
   uint64_t next_buffer_id = 1;
   std::map<uintptr_t, Allocation> allocations;  ///< by base
   std::map<size_t, uintptr_t> freed;  ///< size → address: given out again, as a driver likes to

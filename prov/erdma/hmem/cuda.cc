@@ -135,13 +135,13 @@ bool Cuda::orders_nic_writes(const void* pointer) const noexcept {
 }
 
 bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {
-  Context context = nullptr;
-  if (!is_device(pointer) || !enter(pointer, nullptr, context)) return false;
+  Entered in;
+  if (!is_device(pointer) || !enter(pointer, nullptr, in)) return false;
   DevicePointer base = 0;
   unsigned long long id = 0;
   Result rc = x_api->cuMemGetAddressRange_v2(&base, &found.size, address_of(pointer));
   if (rc == kSuccess) rc = x_api->cuPointerGetAttribute(&id, kPointerBufferId, base);
-  x_api->cuCtxPopCurrent_v2(nullptr);
+  leave(in);
   found.base = base;
   found.id = id;
   return rc == kSuccess;
@@ -150,16 +150,15 @@ bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {
 /// The driver wants whole pages of the host; allocations begin where they like.
 int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept {
   static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
-  Context context = nullptr;
+  Entered in;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
   const auto* pointer = reinterpret_cast<const void*>(memory.base);
-  if (!usable() || !x_api->cuMemGetHandleForAddressRange || !enter(pointer, nullptr, context))
-    return -1;
+  if (!usable() || !x_api->cuMemGetHandleForAddressRange || !enter(pointer, nullptr, in)) return -1;
   const uintptr_t start = memory.base & ~mask;
   const size_t size = ((memory.base + memory.size + mask) & ~mask) - start;
   int fd = -1;
   const Result rc = x_api->cuMemGetHandleForAddressRange(&fd, start, size, kRangeHandleDmabufFd, 0);
-  x_api->cuCtxPopCurrent_v2(nullptr);
+  leave(in);
   offset = memory.base - start;
   return rc == kSuccess ? fd : -1;
 }
@@ -168,17 +167,32 @@ int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexce
 
 /// Makes the context of one of the pointers the thread's current one, on top of what it has; to be
 /// popped. The first that CUDA knows counts; memory of cuMemCreate() and of pools has none.
-bool Cuda::enter(const void* one, const void* other, Context& context) const noexcept {
+bool Cuda::enter(const void* one, const void* other, Entered& in) const noexcept {
   for (const void* pointer : {one, other}) {
-    context = nullptr;
+    in = {};
     if (!pointer) continue;
-    const Result rc = x_api->cuPointerGetAttribute(&context, kPointerContext, address_of(pointer));
-    if (rc == kSuccess && context) return x_api->cuCtxPushCurrent_v2(context) == kSuccess;
+    const Result rc =
+        x_api->cuPointerGetAttribute(&in.context, kPointerContext, address_of(pointer));
+    if (rc == kSuccess && in.context) return push(in);
   }
   for (const void* pointer : {one, other})
-    if (pointer && is_device(pointer) && (context = context_for(pointer)))
-      return x_api->cuCtxPushCurrent_v2(context) == kSuccess;
+    if (pointer && is_device(pointer) && (in = context_for(pointer)).context) return push(in);
   return false;
+}
+
+bool Cuda::push(Entered& in) const noexcept {
+  if (x_api->cuCtxPushCurrent_v2(in.context) == kSuccess) return true;
+  release(in);
+  return false;
+}
+
+void Cuda::leave(const Entered& in) const noexcept {
+  x_api->cuCtxPopCurrent_v2(nullptr);
+  release(in);
+}
+
+void Cuda::release(const Entered& in) const noexcept {
+  if (in.retained >= 0) x_api->cuDevicePrimaryCtxRelease_v2(in.retained);
 }
 
 int Cuda::device_of(const void* pointer) const noexcept {
@@ -190,24 +204,24 @@ int Cuda::device_of(const void* pointer) const noexcept {
 
 /// The primary context of the device, if the application uses it: it stays as long as it does. Else
 /// the thread's own; null: none.
-Context Cuda::context_for(const void* pointer) const noexcept {
-  Context context = primary_context(device_of(pointer));
-  if (!context && x_api->cuCtxGetCurrent(&context) != kSuccess) context = nullptr;
-  return context;
+Cuda::Entered Cuda::context_for(const void* pointer) const noexcept {
+  Entered found = retain_primary(device_of(pointer));
+  if (!found.context && x_api->cuCtxGetCurrent(&found.context) != kSuccess) found.context = nullptr;
+  return found;
 }
 
-/// Null: nobody uses it, and none is made.
-Context Cuda::primary_context(Device device) const noexcept {
-  Context context = nullptr;
+/// To be released. Without context: nobody uses it, and none is made.
+Cuda::Entered Cuda::retain_primary(Device device) const noexcept {
+  Entered found;
   unsigned flags = 0;
   int active = 0;
   if (device < 0 || !x_api->cuDevicePrimaryCtxGetState || !x_api->cuDevicePrimaryCtxRetain ||
       !x_api->cuDevicePrimaryCtxRelease_v2 ||
       x_api->cuDevicePrimaryCtxGetState(device, &flags, &active) != kSuccess || !active ||
-      x_api->cuDevicePrimaryCtxRetain(&context, device) != kSuccess)
-    return nullptr;
-  x_api->cuDevicePrimaryCtxRelease_v2(device);
-  return context;
+      x_api->cuDevicePrimaryCtxRetain(&found.context, device) != kSuccess)
+    return {};
+  found.retained = device;
+  return found;
 }
 
 /// One per context, which is current. It waits for no other stream: a kernel of the application may
@@ -233,15 +247,15 @@ void Cuda::forget(Context context) noexcept {
 
 int Cuda::copy(void* to, const void* from, size_t length) noexcept {
   if (length == 0) return 0;
-  Context context = nullptr;
-  if (!usable() || !enter(to, from, context)) {
+  Entered in;
+  if (!usable() || !enter(to, from, in)) {
     ERDMA_NOTICE(gpu_refused, EP_DATA, "GPU memory could not be copied: %s\n",
                  usable() ? "the CUDA driver does not know it, it may have been freed"
                           : "CUDA can't be used in a forked process");
     return -FI_EIO;
   }
-  const int rc = copy_in(context, to, from, length);
-  x_api->cuCtxPopCurrent_v2(nullptr);
+  const int rc = copy_in(in.context, to, from, length);
+  leave(in);
   return rc;
 }
 

@@ -150,9 +150,18 @@ class Cuda final : public DeviceMemory {
   ~Cuda();
   static Cuda* load() noexcept;
   bool usable() const noexcept { return x_epoch == util::process_epoch(); }
-  bool enter(const void* one, const void* other, cuda_api::Context& context) const noexcept;
-  cuda_api::Context context_for(const void* pointer) const noexcept;
-  cuda_api::Context primary_context(cuda_api::Device device) const noexcept;
+  /// A context that the thread entered. A primary one is retained until leave(), as another thread
+  /// of the application may release it.
+  struct Entered {
+    cuda_api::Context context = nullptr;
+    cuda_api::Device retained = -1;
+  };
+  bool enter(const void* one, const void* other, Entered& in) const noexcept;
+  bool push(Entered& in) const noexcept;
+  void leave(const Entered& in) const noexcept;
+  void release(const Entered& in) const noexcept;
+  Entered context_for(const void* pointer) const noexcept;
+  Entered retain_primary(cuda_api::Device device) const noexcept;
   int device_of(const void* pointer) const noexcept;
   cuda_api::Stream stream_of(cuda_api::Context context) noexcept;
   void forget(cuda_api::Context context) noexcept;

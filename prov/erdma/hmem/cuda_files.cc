@@ -155,7 +155,11 @@ int Cuda::let_read(const Held& physical, const void* near, Opened& made) noexcep
   MemAllocationProperties properties{};
   if (!physical.properties(properties)) return -FI_EOPNOTSUPP;
   const Device owner = properties.location.id;
-  if (!near && !primary_context(owner)) return -FI_EOPNOTSUPP;
+  if (!near) {
+    const Entered primary = retain_primary(owner);
+    if (!primary.context) return -FI_EOPNOTSUPP;
+    release(primary);
+  }
   Result rc = admit(made, owner);
   if (rc == kSuccess && near) rc = admit(made, device_of(near));
   return rc == kSuccess ? 0 : refuse_file("cuMemSetAccess", rc);

@@ -45,12 +45,12 @@ int Cuda::share(const void* pointer, IpcHandle& handle, uint64_t& offset) noexce
 }
 
 bool Cuda::get_handle(Export& memory) noexcept {
-  Context context = nullptr;
+  Entered in;
   if (!x_api->cuIpcGetMemHandle) return false;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  if (!enter(reinterpret_cast<const void*>(memory.memory.base), nullptr, context)) return false;
+  if (!enter(reinterpret_cast<const void*>(memory.memory.base), nullptr, in)) return false;
   const Result rc = x_api->cuIpcGetMemHandle(&memory.handle.bytes, memory.memory.base);
-  x_api->cuCtxPopCurrent_v2(nullptr);
+  leave(in);
   if (rc != kSuccess && warn_once(x_share_warned))
     ERDMA_NOTICE(
         gpu_staged, EP_DATA,
@@ -93,8 +93,9 @@ util::Result<IpcMemory> Cuda::open(const IpcHandle& handle, const void* near) no
 }
 
 int Cuda::open_new(Opened& made, const void* near) noexcept {
-  Context context = nullptr;
-  const bool entered = enter(near, nullptr, context);
+  Entered in;
+  const bool entered = enter(near, nullptr, in);
+  Context context = in.context;
   if (!entered && (x_api->cuCtxGetCurrent(&context) != kSuccess || !context)) return -FI_EOPNOTSUPP;
   DevicePointer base = 0;
   const Result rc = x_api->cuIpcOpenMemHandle_v2(&base, made.handle.bytes, kIpcLazyPeerAccess);
@@ -105,7 +106,7 @@ int Cuda::open_new(Opened& made, const void* near) noexcept {
       made.memory.size = 0;
     made.context = context;
   }
-  if (entered) x_api->cuCtxPopCurrent_v2(nullptr);
+  if (entered) leave(in);
   if (rc == kSuccess) return 0;
   if (warn_once(x_open_warned))
     ERDMA_NOTICE(
