@@ -131,7 +131,8 @@ const BadCase kBad[] = {
     {"FI_ERDMA_MR_CACHE", "on", "auto or off"},
     {"FI_ERDMA_RENDEZVOUS", "pull", "auto, read or write"},
     {"FI_ERDMA_NIC_EAGER_SIZE", "1024", "2048 to 65536"},
-    {"FI_ERDMA_MAX_CONNECTIONS", "1", "2 to 65536"},
+    {"FI_ERDMA_MAX_CONNECTIONS", "1", "2 to 30000"},
+    {"FI_ERDMA_MAX_CONNECTIONS", "30001", "2 to 30000"},
     {"FI_ERDMA_PEER_TIMEOUT", "99", "100 to 3600000"},
 };
 

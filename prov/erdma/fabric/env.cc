@@ -180,12 +180,12 @@ constexpr Variable kVariables[] = {
      [](std::string_view text, Settings& s) {
        return parse_number<size_t>(text, 2048, 65536, s.nic_eager_bytes);
      }},
-    {"FI_ERDMA_MAX_CONNECTIONS", "max_connections", "2 to 65536",
+    {"FI_ERDMA_MAX_CONNECTIONS", "max_connections", "2 to 30000",
      "Connections of one endpoint through a NIC at one time; beyond that the least recently used "
      "is "
      "given up until it is needed again. Default: 1024.",
      [](std::string_view text, Settings& s) {
-       return parse_number<unsigned>(text, 2, 65536, s.max_connections);
+       return parse_number<unsigned>(text, 2, 30000, s.max_connections);
      }},
     {"FI_ERDMA_PEER_TIMEOUT", "peer_timeout", "100 to 3600000",
      "Milliseconds without a sign of life after which a peer behind a NIC is taken for dead. "
