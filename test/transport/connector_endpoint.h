@@ -134,6 +134,7 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     terms.credits = kReceives;
     terms.receive_bytes = sizeof(x_memory);
   }
+  uint64_t continues(const util::SocketAddress&) noexcept override { return 0; }
   int agree(Connection&, const Terms&, bool) noexcept override { return 0; }
   void post(Mail mail) noexcept override {
     {

@@ -66,6 +66,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   int fail_to_agree = 0;       ///< likewise
   int crowded = 0;             ///< so many times were peers turned away
   uint64_t tokens = 0;
+  uint64_t session = 0;  ///< given up in agreement with whoever it is
   bool listening = true;
 
   // ConnectionBackend
@@ -105,7 +106,9 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
     terms.receive_bytes = 2048;
     terms.heartbeat_address = 0x7000'0000'1000;
     terms.heartbeat_rkey = 0x1234;
+    terms.resumes = session;
   }
+  uint64_t continues(const util::SocketAddress&) noexcept override { return session; }
   int agree(Connection&, const Terms&, bool) noexcept override {
     return fail_to_agree && fail_to_agree-- ? -FI_ECONNRESET : 0;
   }

@@ -471,6 +471,7 @@ END_TEST
 Suite* suite() {
   Suite* suite = suite_create("connection_manager");
   TCase* test = tcase_create("all");
+  tcase_set_timeout(test, 60);
   tcase_add_test(test, a_connection_comes_up_at_both_ends_with_the_terms_of_the_other);
   tcase_add_test(test, simultaneous_connects_end_in_one_connection_in_every_order);
   tcase_add_test(test, lost_and_closed_connections_are_replaced_in_any_order);

@@ -160,6 +160,67 @@ START_TEST(requests_that_never_confirm_are_bounded_and_keep_nobody_out) {
 }
 END_TEST
 
+/// Somebody who has recorded hellos of `b` repeats them: from before a restart, say.
+void repeat(World& world, Host& a, const Captured& recorded) {
+  const uint64_t id = next_connection_id();
+  world.other[id] = {name_b(), next_connection_id()};
+  a.manager->on_request(id, name_b(), std::as_bytes(std::span(&recorded.hello, 1)), recorded.path);
+  world.other.erase(id);
+  a.poll();
+}
+
+START_TEST(a_hello_that_is_repeated_ends_no_connection) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  const Captured recorded = hello_of(b, name_a());
+  b.connect(name_a());
+  world.settle();
+  repeat(world, a, recorded);
+  ck_assert(a.lost.empty());
+  world.settle();
+  ck_assert(a.lost.empty() && b.lost.empty());
+  expect_joined(world, a, b);
+}
+END_TEST
+
+START_TEST(a_hello_that_is_repeated_ends_nothing_that_is_to_be_continued) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  const Captured recorded = hello_of(b, name_a());
+  a.session = b.session = 4711;
+  repeat(world, a, recorded);
+  ck_assert_int_eq(a.alive, 0);
+  // The peer itself says what it is about; and if it was restarted, it can answer.
+  b.session = _i ? 4711 : 0;
+  b.connect(name_a());
+  world.settle();
+  expect_joined(world, a, b);
+}
+END_TEST
+
+START_TEST(one_host_does_not_get_all_places) {
+  World world;
+  Options options;
+  options.max_connections = 2;
+  Host& a = world.add(kA, 1, options);
+  for (unsigned i = 0; i < 1000; ++i) {
+    Hello hello;
+    hello.terms = {address_of("10.0.9.9", uint16_t(i + 1)), i, 8, 2048};
+    const HelloBytes bytes = encode(hello, JobKey(""), {}, name_bytes(name_a()));
+    const uint64_t id = next_connection_id();
+    world.other[id] = {address_of("10.0.9.9", 1), next_connection_id()};
+    a.manager->on_request(id, {}, std::as_bytes(std::span(&bytes, 1)), {});
+    a.manager->on_established(id);
+    a.poll();
+  }
+  ck_assert_uint_eq(a.up.size(), 130);
+  Host& b = world.add(kB, 2);
+  b.connect(name_a());
+  world.settle();
+  ck_assert_uint_eq(a.up_to(name_b()), 1);
+}
+END_TEST
+
 START_TEST(something_else_that_listens_is_not_asked_twice) {
   World world;
   Host& a = world.add(kA, 1);
@@ -205,6 +266,9 @@ Suite* suite() {
   tcase_add_loop_test(test, a_hello_with_empty_terms_is_refused, 0, 2);
   tcase_add_test(test, strangers_do_not_fill_the_log);
   tcase_add_test(test, requests_that_never_confirm_are_bounded_and_keep_nobody_out);
+  tcase_add_test(test, a_hello_that_is_repeated_ends_no_connection);
+  tcase_add_loop_test(test, a_hello_that_is_repeated_ends_nothing_that_is_to_be_continued, 0, 2);
+  tcase_add_test(test, one_host_does_not_get_all_places);
   tcase_add_test(test, something_else_that_listens_is_not_asked_twice);
   tcase_add_loop_test(test, a_false_welcome_fails_the_attempt, 0, 2);
   suite_add_tcase(suite, test);

@@ -103,6 +103,7 @@ class Node final : ConnectionFactory, MailSink {
     terms.credits = 8;
     terms.receive_bytes = 2048;
   }
+  uint64_t continues(const util::SocketAddress&) noexcept override { return 0; }
   int agree(Connection&, const Terms&, bool) noexcept override { return 0; }
   void post(Mail mail) noexcept override {
     if (mail.type == Mail::Type::up)

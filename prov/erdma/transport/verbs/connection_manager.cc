@@ -1,5 +1,7 @@
 #include "transport/verbs/connection_manager.h"
 
+#include <sodium.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -15,6 +17,12 @@ namespace {
 constexpr uint64_t kFirstBackoff = 2'000'000;
 constexpr uint64_t kLongestBackoff = 250'000'000;
 
+std::string random_text() {
+  std::string text(32, 0);
+  randombytes_buf(text.data(), text.size());
+  return text;
+}
+
 const char* why(int status) noexcept {
   return fi_strerror(-status);
 }
@@ -28,7 +36,11 @@ uint64_t next_connection_id() noexcept {
 
 ConnectionManager::ConnectionManager(const ConnectorConfig& config, uint64_t nonce,
                                      ConnectionBackend& backend) noexcept
-    : x_config(config), x_nonce(nonce), x_backend(backend), x_key(config.options.job_key) {}
+    : x_config(config),
+      x_nonce(nonce),
+      x_backend(backend),
+      x_key(config.options.job_key),
+      x_secret(random_text()) {}
 
 ConnectionManager::Peer& ConnectionManager::peer_of(const util::SocketAddress& name) {
   return x_peers.try_emplace(name, name).first->second;
@@ -125,6 +137,7 @@ Hello ConnectionManager::own_hello(HelloKind kind, Attempt& attempt) noexcept {
   hello.serial = attempt.serial = ++x_serial;
   x_config.factory->fill_terms(*attempt.connection, attempt.peer->name, hello.terms);
   attempt.resumes = hello.terms.resumes;
+  hello.answer = std::exchange(attempt.peer->answer, 0);
   hello.terms.name = x_config.name;
   hello.terms.nonce = x_nonce;
   return hello;
@@ -157,6 +170,9 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
   const std::string name = attempt->peer->name.to_string();
   if (bytes.empty()) return attempt_failed(*attempt, -FI_ECONNREFUSED);
   switch (const Refusal reason = decode_refusal(bytes)) {
+    case Refusal::replay:
+      attempt->peer->answer = decode_challenge(bytes);
+      return attempt_failed(*attempt, -FI_ECONNREFUSED, true);
     case Refusal::use_mine:
     case Refusal::stale:
     case Refusal::busy:
@@ -235,8 +251,8 @@ void ConnectionManager::announce(Attempt& attempt) {
   mail.active = attempt.active;
   mail.terms = attempt.terms;
   mail.resumes = attempt.resumes;
-  mail.session = Session::name(serials[!attempt.active], serials[attempt.active],
-                               x_nonce ^ attempt.terms.nonce);
+  mail.session = attempt.session = Session::name(serials[!attempt.active], serials[attempt.active],
+                                                 x_nonce ^ attempt.terms.nonce);
   mail.connection = std::move(attempt.connection);
   x_config.mail->post(std::move(mail));
 }

@@ -67,6 +67,7 @@ class ConnectionManager final : public BackendEvents {
     uint32_t serial = 0;  ///< of our own hello or welcome
     uint32_t peer_serial = 0;
     uint64_t resumes = 0;  ///< as our own terms say
+    uint64_t session = 0;  ///< up: what both ends call it
     uint64_t deadline = 0;
     Mac hello_mac{};                         ///< active: of our hello, which the welcome must know
     Terms terms;                             ///< the peer's
@@ -86,6 +87,7 @@ class ConnectionManager final : public BackendEvents {
     uint64_t token = 0;
     uint64_t give_up = 0;
     uint64_t backoff = 0;
+    uint32_t answer = 0;  ///< to its challenge
   };
 
   // connection_manager.cc: active side, life and death
@@ -113,12 +115,16 @@ class ConnectionManager final : public BackendEvents {
   Refusal resolve_crossing(Peer& peer, const Hello& hello);
   bool stale(const Attempt& attempt, const Hello& hello) const noexcept;
   void accept(uint64_t id, Peer& peer, const Hello& hello);
+  uint64_t ended_by(const Peer& peer, const Hello& hello) const noexcept;
+  uint16_t challenge(const Peer& peer, uint64_t session) const noexcept;
+  bool too_many_of(const util::SocketAddress& name) const noexcept;
   void passive_failed(Attempt& attempt);
 
   const ConnectorConfig& x_config;  ///< with the name that was bound
   const uint64_t x_nonce;
   ConnectionBackend& x_backend;
   const JobKey x_key;
+  const JobKey x_secret;  ///< nobody else's: for challenges
   uint32_t x_serial = 0;
   bool x_closing = false;
   util::RateLimit x_strangers;

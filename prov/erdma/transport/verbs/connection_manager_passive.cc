@@ -15,6 +15,8 @@ namespace {
 /// out the oldest: an honest peer confirms within a round trip.
 constexpr size_t kMaxAccepting = 256;
 constexpr uint64_t kConfirmTime = 10'000'000'000;
+/// More than the limit on connections: half of the places that a Core has.
+constexpr size_t kPlacesOfOneHost = 128;
 
 /// Only a host knows the scope of its addresses: both names are of the same link.
 util::SocketAddress with_scope_of(const util::SocketAddress& own, const util::SocketAddress& name) {
@@ -45,9 +47,42 @@ void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from,
     reason = resolve_crossing(peer, hello);
     if (reason == Refusal::none) return accept(id, peer, hello);
     ERDMA_DEBUG(EP_CTRL, "%s is refused: %s\n", name.to_string().c_str(), refusal_text(reason));
+    if (reason == Refusal::replay) {
+      HelloPrefix prefix = encode_prefix(HelloKind::challenge);
+      prefix.argument = challenge(peer, ended_by(peer, hello));
+      x_backend.refuse(id, prefix);
+      return forget_if_idle(peer);
+    }
+    if (reason == Refusal::busy) ask_for_room();
     forget_if_idle(peer);
   }
   x_backend.refuse(id, encode_prefix(HelloKind::refusal, reason));
+}
+
+/// What would be over if the request were taken for what it says: a live connection, or one that
+/// was given up and is to be continued. 0 = nothing.
+uint64_t ConnectionManager::ended_by(const Peer& peer, const Hello& hello) const noexcept {
+  const uint64_t continues = x_config.factory->continues(peer.name);
+  if (self(peer) || (continues && hello.terms.resumes == continues)) return 0;
+  for (const Attempt* attempt : {peer.passive, peer.active})
+    if (attempt && attempt->stage == Stage::up) return attempt->session;
+  return continues;
+}
+
+/// Whoever has recorded the hellos of a peer can repeat them, but has none that answers this: it is
+/// another one for each connection.
+uint16_t ConnectionManager::challenge(const Peer& peer, uint64_t session) const noexcept {
+  const Mac mac = x_secret.sign(name_bytes(peer.name), {}, std::as_bytes(std::span(&session, 1)));
+  return uint16_t((mac[0] | mac[1] << 8) | 1);
+}
+
+/// One host alone is not to have all places: its names are as many as it likes.
+bool ConnectionManager::too_many_of(const util::SocketAddress& name) const noexcept {
+  size_t count = 0;
+  for (const auto& [id, attempt] : x_attempts)
+    count += attempt.peer && !attempt.active && attempt.stage == Stage::up &&
+             same_ip(attempt.peer->name, name);
+  return count >= x_config.options.max_connections + kPlacesOfOneHost;
 }
 
 Refusal ConnectionManager::judge(const util::SocketAddress& from, Bytes bytes, const Path& path,
@@ -104,6 +139,9 @@ Refusal ConnectionManager::resolve_crossing(Peer& peer, const Hello& hello) {
         name_bytes(x_config.name) < name_bytes(hello.terms.name))
       return Refusal::use_mine;
   }
+  const uint64_t ended = ended_by(peer, hello);
+  if (ended && hello.answer != challenge(peer, ended)) return Refusal::replay;
+  if (!peer.passive && !self(peer) && too_many_of(peer.name)) return Refusal::busy;
   // From here on the request is the newest that both sides have.
   for (Attempt* attempt : {peer.passive, peer.active}) {
     if (!attempt || (attempt->active && self(peer))) continue;

@@ -58,6 +58,9 @@ class ConnectionFactory {
   /// the past is told the peer.
   virtual void fill_terms(const Connection& connection, const util::SocketAddress& peer,
                           Terms& terms) noexcept = 0;
+  /// Which connection to `peer` was given up in agreement and may be continued (session.h); 0 =
+  /// none. Tells nobody.
+  virtual uint64_t continues(const util::SocketAddress& peer) noexcept = 0;
   /// Packets can flow: takes the peer's terms. The active side sends its first packet, so that the
   /// peer may speak however long it takes until somebody polls here. An error: it can't be used.
   [[nodiscard]] virtual int agree(Connection& connection, const Terms& peer,

@@ -68,6 +68,9 @@ util::Result<std::unique_ptr<Core>> Core::open(const Options& options, Device& d
                                                StartConnector start_connector) {
   util::register_fork_handler();
   auto core = std::make_unique<Core>(options, device, cache, clock);
+  if (core->x_options.max_connections < options.max_connections)
+    ERDMA_INFO(EP_CTRL, "%s has %u queue pairs: at most as many connections at one time, not %u\n",
+               device.name().c_str(), device.limits().max_qp, options.max_connections);
   int rc = core->x_queues.open();
   if (!rc) rc = core->make_descriptors();
   if (!rc) rc = core->make_heartbeat_memory();
@@ -278,6 +281,12 @@ void Core::fill_terms(const Connection&, const util::SocketAddress& peer, Terms&
   terms.receive_bytes = Connection::kSmallReceiveBytes;
   terms.heartbeat_address = x_heartbeat.target_address;
   terms.heartbeat_rkey = x_heartbeat.target_rkey;
+}
+
+uint64_t Core::continues(const util::SocketAddress& peer) noexcept {
+  const std::lock_guard guard(x_links_mutex);
+  const auto found = x_links.find(peer);
+  return found == x_links.end() ? 0 : found->second->session.claim();
 }
 
 int Core::agree(Connection& connection, const Terms& peer, bool active) noexcept {

@@ -53,6 +53,7 @@ class Core final : public ConnectionFactory {
   int post_receives(Connection& connection) noexcept override;
   void fill_terms(const Connection& connection, const util::SocketAddress& peer,
                   Terms& terms) noexcept override;
+  uint64_t continues(const util::SocketAddress& peer) noexcept override;
   int agree(Connection& connection, const Terms& peer, bool active) noexcept override;
 
   // What links and connections share.
@@ -125,6 +126,7 @@ class Core final : public ConnectionFactory {
   void open_mail(Mail& mail, Sink& sink);
   void on_up(Mail& mail, Sink& sink);
   void on_failed(const Mail& mail, Sink& sink);
+  void attempt_failed(const util::SocketAddress& peer, int status, Sink& sink) noexcept;
   void on_lost(const Mail& mail) noexcept;
   void drop(std::unique_ptr<Connection> connection, uint64_t connection_id) noexcept;
   bool resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept;

@@ -63,6 +63,8 @@ const char* refusal_text(Refusal reason) noexcept {
       return "it is out of resources";
     case Refusal::closing:
       return "the endpoint is being closed";
+    case Refusal::replay:
+      return "it wants to see that the request is not an old one, repeated";
   }
   return "a reason unknown here";
 }
@@ -92,6 +94,7 @@ HelloBytes encode(const Hello& hello, const JobKey& key, const Path& path,
   bytes.nonce = hello.terms.nonce;
   bytes.heartbeat_address = hello.terms.heartbeat_address;
   bytes.heartbeat_rkey = hello.terms.heartbeat_rkey;
+  bytes.answer = hello.answer;
   bytes.resumes = hello.terms.resumes;
   put_name(hello.terms.name, bytes);
   bytes.mac = key.sign(signed_part(bytes), path, context);
@@ -118,6 +121,7 @@ Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKe
   if (!key.verify(wire.mac, signed_part(wire), path, context)) return Refusal::key;
   hello.kind = expected;
   hello.serial = wire.serial;
+  hello.answer = wire.answer;
   hello.mac = wire.mac;
   hello.terms.name = get_name(wire);
   hello.terms.nonce = wire.nonce;
@@ -131,14 +135,22 @@ Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKe
   return usable ? Refusal::none : Refusal::garbage;
 }
 
+uint16_t decode_challenge(std::span<const std::byte> bytes) noexcept {
+  HelloPrefix prefix{};
+  std::memcpy(&prefix, bytes.data(), std::min(bytes.size(), sizeof(prefix)));
+  return prefix.argument;
+}
+
 Refusal decode_refusal(std::span<const std::byte> bytes) noexcept {
   HelloPrefix prefix;
   if (bytes.size() < sizeof(prefix)) return Refusal::none;
   std::memcpy(&prefix, bytes.data(), sizeof(prefix));
   // Whatever their version, they said that it is another one.
   if (prefix.magic == __builtin_bswap32(kHelloMagic)) return Refusal::version;
-  if (prefix.magic != kHelloMagic || prefix.kind != uint8_t(HelloKind::refusal))
+  const bool challenge = prefix.kind == uint8_t(HelloKind::challenge);
+  if (prefix.magic != kHelloMagic || (prefix.kind != uint8_t(HelloKind::refusal) && !challenge))
     return Refusal::none;
+  if (challenge && prefix.version == kWireVersion) return Refusal::replay;
   return prefix.version == kWireVersion ? Refusal(prefix.argument) : Refusal::version;
 }
 

@@ -17,7 +17,14 @@ inline constexpr uint32_t kHelloMagic = 0x61445265;  // "eRDa" on x86-64
 /// Of the handshake and of all packets. The first six bytes of a hello never change.
 inline constexpr uint8_t kWireVersion = 4;
 
-enum class HelloKind : uint8_t { hello = 1, welcome = 2, refusal = 3, confirm = 4, bye = 5 };
+enum class HelloKind : uint8_t {
+  hello = 1,
+  welcome = 2,
+  refusal = 3,
+  confirm = 4,
+  bye = 5,
+  challenge = 6,  ///< a refusal, too: come again with `argument` as answer
+};
 
 /// Also of a refusal, a confirm and a bye, which have no more than that. In the byte order of the
 /// sender: the magic shows it, and another order is turned away.
@@ -25,7 +32,7 @@ struct HelloPrefix {
   uint32_t magic;
   uint8_t version;
   uint8_t kind;       ///< HelloKind; bit 7: `ip` of the hello is IPv6
-  uint16_t argument;  ///< hello, welcome: credits; refusal: Refusal
+  uint16_t argument;  ///< hello, welcome: credits; refusal: Refusal; challenge: not 0
 };
 static_assert(sizeof(HelloPrefix) == 8);
 
@@ -39,7 +46,7 @@ struct HelloBytes {
   uint64_t nonce;
   uint64_t heartbeat_address;
   uint32_t heartbeat_rkey;
-  uint32_t reserved;
+  uint32_t answer;   ///< hello: to the challenge before; 0 = none
   uint64_t resumes;  ///< the connection that the new one continues (session.h); 0 = none
   Mac mac;           ///< of all above, the path, and the name of the one who is asked, or its hello
 };
@@ -59,6 +66,7 @@ enum class Refusal : uint16_t {
   stale = 5,     ///< overtaken by a later attempt of yours
   busy = 6,      ///< out of resources: come again
   closing = 7,   ///< the endpoint is being closed
+  replay = 8,    ///< never sent: HelloKind::challenge says so
 };
 const char* refusal_text(Refusal reason) noexcept;
 
@@ -66,6 +74,7 @@ struct Hello {
   HelloKind kind = HelloKind::hello;
   Terms terms;
   uint32_t serial = 0;
+  uint32_t answer = 0;
   Mac mac{};  ///< as decoded; encode() makes its own
 };
 
@@ -79,7 +88,10 @@ HelloPrefix encode_prefix(HelloKind kind, Refusal reason = Refusal::none) noexce
 /// it is not checked against anything.
 Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKey& key,
                const Path& path, JobKey::Bytes context, Hello& hello) noexcept;
-/// The reason in a refusal; Refusal::none = these bytes are no refusal of ours.
+/// What a challenge asks for.
+uint16_t decode_challenge(std::span<const std::byte> bytes) noexcept;
+/// The reason in a refusal, replay in a challenge; Refusal::none = these bytes are no refusal of
+/// ours.
 Refusal decode_refusal(std::span<const std::byte> bytes) noexcept;
 /// Whether a message may go on like this; looks at as many bytes as there are.
 Refusal check_prefix(std::span<const std::byte> bytes) noexcept;
