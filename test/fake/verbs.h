@@ -74,6 +74,7 @@ struct Nic {
   bool hold = false;        ///< nothing executes
   bool flush = true;        ///< requests of a broken queue pair complete with errors
   int post_send_error = 0;  ///< returned as it is, once
+  int refuse_sends = 0;     ///< likewise, until it is 0 again
   int post_recv_error = 0;
   int fail_send = -1;  ///< the n-th request from now completes with fail_status
   ibv_wc_status fail_status = IBV_WC_GENERAL_ERR;
@@ -254,6 +255,7 @@ inline int Nic::post_send(ibv_qp* queue_pair, ibv_send_wr* request, ibv_send_wr*
   for (*bad = request; request; *bad = request = request->next) {
     ++nic.posts;
     if (nic.post_send_error) return std::exchange(nic.post_send_error, 0);
+    if (nic.refuse_sends) return nic.refuse_sends;
     if (qp.send_places >= qp.cap.max_send_wr) {
       nic.violation("send queue overrun");
       return -ENOMEM;

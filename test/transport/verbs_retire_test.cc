@@ -10,6 +10,79 @@ using transport::Exposure;
 using transport::Link;
 using transport::SendHint;
 
+START_TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
+  verbs::Options options;
+  options.max_connections = 3;
+  Rig rig;
+  Pair pair;
+  constexpr int kPeers = 12;
+  std::vector<std::unique_ptr<Side>> peers;
+  ck_assert(rig.open(pair.a, options, &rig.clock));
+  for (int i = 0; i < kPeers; ++i) {
+    peers.push_back(std::make_unique<Side>());
+    ck_assert(rig.open(*peers.back(), {}, &rig.clock));
+  }
+  uint64_t sent[kPeers] = {}, wanted[kPeers] = {};
+  unsigned state = 1;
+  for (int round = 0; round < 20'000; ++round) {
+    state = state * 1664525u + 1013904223u;
+    const int to = int(state >> 16) % kPeers;
+    wanted[to] += round < 15'000;
+    for (int i = 0; i < kPeers; ++i) {
+      Link& link = **pair.a.transport->link_to(peers[i]->name);
+      if (sent[i] < wanted[i] && !link.send(numbered(sent[i]), nullptr, 0, 0, SendHint::none))
+        ++sent[i];
+    }
+    pair.a.poll();
+    for (auto& peer : peers) {
+      peer->poll();
+      // Answers from a peer that does not know that its connection is to go.
+      if (round % 64 == to)
+        (void)(**peer->transport->link_to(pair.a.name))
+            .send(numbered(0), nullptr, 0, 0, SendHint::none);
+    }
+    rig.clock.time += 10'000;
+  }
+  const auto all_there = [&] {
+    for (int i = 0; i < kPeers; ++i)
+      if (peers[i]->sink->packets.size() != sent[i]) return false;
+    return true;
+  };
+  for (int i = 0; i < 10'000 && !all_there(); ++i) {
+    pair.a.poll();
+    for (auto& peer : peers) peer->poll();
+  }
+  ck_assert(all_there());
+  for (int i = 0; i < kPeers; ++i) {
+    ck_assert_uint_gt(sent[i], 3);
+    ck_assert_uint_eq(peers[i]->sink->downs.size(), 0);
+    for (uint64_t k = 0; k < sent[i]; ++k)
+      ck_assert_uint_eq(peers[i]->sink->packets[k].number(), k);
+  }
+  ck_assert_uint_eq(pair.a.sink->downs.size(), 0);
+  ck_assert_uint_gt(Rig::core(pair.a).counters().reclaimed, kPeers);
+  ck_assert(rig.nic.violations.empty());
+}
+END_TEST
+
+START_TEST(connections_to_itself_take_no_place_of_others) {
+  verbs::Options options;
+  options.max_connections = 2;
+  Rig rig;
+  Pair pair;
+  ck_assert(rig.open(pair.a, options, &rig.clock));
+  ck_assert(rig.open(pair.b, {}, &rig.clock));
+  Link& self = **pair.a.transport->link_to(pair.a.name);
+  Link& other = pair.a_to_b();
+  for (Link* link : {&self, &other}) {
+    ck_assert_int_eq(link->send(numbered(7), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+    ck_assert(
+        pair.poll_until([&] { return !link->send(numbered(7), nullptr, 0, 0, SendHint::none); }));
+  }
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
+}
+END_TEST
+
 /// Three endpoints, of which the first may have two connections; so that of `old` and of `other`
 /// one is given up when the third is talked to.
 struct Three {
@@ -275,6 +348,8 @@ Suite* suite() {
   tcase_add_loop_test(tc, a_peer_that_was_replaced_while_it_had_no_connection_is_reported, 0, 2);
   tcase_add_loop_test(tc, both_sides_come_to_one_view_wherever_a_retirement_breaks, 0, 16);
   tcase_add_test(tc, a_peer_that_died_without_a_connection_is_found_once_something_waits_for_it);
+  tcase_add_test(tc, the_oldest_connection_is_given_up_for_a_new_one_without_loss);
+  tcase_add_test(tc, connections_to_itself_take_no_place_of_others);
   tcase_add_test(tc, peers_that_compute_keep_nobody_from_a_peer_that_polls);
   tcase_add_test(tc, memory_of_peers_that_compute_is_accessed_however_many_they_are);
   tcase_add_test(tc, who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting);

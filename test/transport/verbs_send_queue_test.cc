@@ -93,6 +93,18 @@ START_TEST(what_is_complete_is_not_dropped_again) {
 }
 END_TEST
 
+START_TEST(what_follows_a_refused_request_is_signalled) {
+  Queue q;
+  ibv_send_wr first{}, refused{}, next{};
+  q.queue.stage(first, false);
+  q.queue.stage(refused, true);
+  q.queue.unstage();
+  q.queue.stage(next, false);
+  ck_assert(next.send_flags & IBV_SEND_SIGNALED);
+  ck_assert_uint_eq(q.queue.outstanding(), 2);
+}
+END_TEST
+
 START_TEST(a_completion_of_nothing_is_refused) {
   Queue q;
   ck_assert(!q.complete(0));
@@ -114,6 +126,7 @@ int main() {
   tcase_add_test(tcase, a_read_stands_for_the_sends_before_it);
   tcase_add_test(tcase, places_are_used_again_in_order);
   tcase_add_test(tcase, what_is_complete_is_not_dropped_again);
+  tcase_add_test(tcase, what_follows_a_refused_request_is_signalled);
   tcase_add_test(tcase, a_completion_of_nothing_is_refused);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

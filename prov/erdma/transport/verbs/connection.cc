@@ -205,7 +205,11 @@ int Connection::post_packet(ibv_send_wr& request, uint16_t credits) noexcept {
 /// The device has less room than it promised: wait for what is outstanding. Anything else, or
 /// nothing to wait for, is the end.
 int Connection::refused(int error) noexcept {
-  if (error == -FI_EAGAIN && x_send.outstanding() > 0) return error;
+  if (error == -FI_EAGAIN && x_send.outstanding() > 0) {
+    x_refused = true;  // for ever, if nothing that is outstanding is signalled
+    x_refused_after = x_send.latest();
+    return error;
+  }
   broken(error == -FI_EAGAIN ? -FI_ENOMEM : error, "a send was refused by the device");
   return -FI_EAGAIN;
 }

@@ -127,6 +127,10 @@ class Connection final : public util::ListHook<DirtyTag> {
   uint32_t outstanding() const noexcept { return x_send.outstanding() + x_receives.outstanding(); }
   uint32_t sends_outstanding() const noexcept { return x_send.outstanding(); }
   bool heartbeat_pending() const noexcept { return x_heartbeat_pending; }
+  /// The device refused the last request for want of room, and none was posted since.
+  bool refused_last() const noexcept {
+    return x_refused && x_refused_after == x_send.latest() && x_send.outstanding() > 0;
+  }
   /// Nothing of a transfer is under way in either direction.
   bool quiet() noexcept;
   bool may_retire() noexcept;
@@ -281,6 +285,8 @@ class Connection final : public util::ListHook<DirtyTag> {
   ReceiveQueue x_receives;
   ReadSinks x_sinks;
   uint64_t x_completions = 0;
+  bool x_refused = false;
+  uint32_t x_refused_after = 0;           ///< number of the send before it
   uint32_t x_request = 0;                 ///< number of our next or current request to retire
   uint32_t x_peers_request = 0;           ///< that we agree to
   uint32_t x_last_packet = 0;             ///< of the send queue: retire_ok

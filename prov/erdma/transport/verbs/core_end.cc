@@ -91,6 +91,7 @@ void Core::finish(Connection& connection, Sink& sink) noexcept {
   }
   link.in_doubt = connection.in_doubt;
   connection.end(sink, status ? status : -FI_ECONNRESET);
+  feed_starved();  // its blocks are free
   auto& hook = static_cast<util::ListHook<DirtyTag>&>(connection);
   if (hook.linked()) hook.unlink();
   if (connection.grown()) count_grown(-1);
@@ -181,6 +182,7 @@ void Core::watch(Connection& connection, uint64_t now) noexcept {
   const uint64_t silent = now - connection.progress_at;
   const bool too_long = silent >= x_options.peer_timeout_ns;
   const bool stuck = !connection.met() || connection.heartbeat_pending() ||
+                     connection.refused_last() ||
                      connection.sends_outstanding() == Connection::kSendDepth;
   if (too_long && stuck)
     return break_connection(connection, -FI_ETIMEDOUT,

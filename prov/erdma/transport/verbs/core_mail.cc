@@ -16,6 +16,7 @@ int Core::read_mail(Sink& sink) noexcept {
     } catch (const std::bad_alloc&) {
       ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
       drop(std::move(mail.connection), mail.connection_id);
+      if (mail.type == Mail::Type::up) attempt_failed(mail.peer, -FI_ENOMEM, sink);
     }
   }
   return int(mails.size());
@@ -91,11 +92,17 @@ void Core::leave_connecting(VerbsLink& link) noexcept {
 
 void Core::on_failed(const Mail& mail, Sink& sink) {
   const auto found = x_links.find(mail.peer);
+  if (found != x_links.end() && found->second->attempt == mail.attempt)
+    attempt_failed(mail.peer, mail.status, sink);
+}
+
+void Core::attempt_failed(const util::SocketAddress& peer, int status, Sink& sink) noexcept {
+  const auto found = x_links.find(peer);
   if (found == x_links.end()) return;
   VerbsLink& link = *found->second;
-  if (link.state != VerbsLink::State::connecting || link.attempt != mail.attempt) return;
+  if (link.state != VerbsLink::State::connecting) return;
   leave_connecting(link);
-  down(link, mail.status, sink);
+  down(link, status, sink);
 }
 
 /// A link whose attempt failed; to ourselves, the other half may exist.

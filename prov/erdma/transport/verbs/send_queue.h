@@ -73,8 +73,12 @@ class SendQueue {
   bool is_outstanding(uint32_t number) noexcept {
     return number - x_tail < outstanding() && state(number) != State::complete;
   }
-  /// The last staged request was not posted after all.
-  void unstage() noexcept { --x_head; }
+  /// The last staged request was not posted after all. The next one is signalled: those before it
+  /// may be waited for.
+  void unstage() noexcept {
+    --x_head;
+    x_unsignalled = x_signal_every;
+  }
   /// Posts staged requests. 0 or a negative errno; -FI_EAGAIN: full although it should not be.
   int post(ibv_send_wr& first) noexcept {
     ibv_send_wr* bad = nullptr;
