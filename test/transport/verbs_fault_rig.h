@@ -143,8 +143,8 @@ struct Message {
 
 class World {
  public:
-  World(const verbs::Options& options, bool first_registers, bool others_register) {
-    for (int i = 0; i < 3; ++i)
+  World(const verbs::Options& options, bool first_registers, bool others_register, int count = 3) {
+    for (int i = 0; i < count; ++i)
       nodes.push_back(
           std::make_unique<Node>(i, options, i == 0 ? first_registers : others_register, x_names));
   }

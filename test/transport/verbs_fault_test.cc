@@ -114,9 +114,9 @@ void tell_adapter(const std::string& lines) {
   }
 }
 
-void set_up_adapters(const Protocol& protocol, const Fault& fault) {
+void set_up_adapters(const Protocol& protocol, const Fault& fault, int count = 3) {
   std::string devices;
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < count; ++i)
     devices += "erdma_" + std::to_string(i) + ",ip=" + ip_of(i).host_string() +
                ",retry_ms=100,connect_ms=500" + (i == protocol.hit ? fault.device : "") + ";";
   setenv("SOFTERDMA_DEVICES", devices.c_str(), 1);
@@ -242,6 +242,39 @@ START_TEST(an_operation_ends_once_and_truly_whatever_the_adapter_does) {
 }
 END_TEST
 
+/// Node 0 has more peers than connections, so that it gives up the one to node 1, which breaks at
+/// any of the messages that this takes. Both ends have operations that wait for the other: receives
+/// from it, and sends that end when their message was delivered.
+START_TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks) {
+  const std::string device = "erdma_" + std::to_string(_i % 2);
+  const Fault none{"a retirement that breaks", "", "", either, FI_ETIMEDOUT, speaks, 0, 0, 0};
+  set_up_adapters(kProtocols[0], none, 4);
+  verbs::Options options;
+  options.max_connections = 2;
+  options.connect_timeout_ns = options.peer_timeout_ns = 1'000'000'000;
+  World world(options, true, true, 4);
+  for (const int to : {1, 2}) {
+    world.message(0, to, 8, true);
+    ck_assert(world.until([&] { return world.sent() && world.received(); }));
+  }
+  world.messages.clear();
+  tell_adapter("drop dev=" + device + " n=" + std::to_string(1 + _i / 2));
+  world.message(0, 3, 8, true);
+  world.message(1, 0, 8, true);
+  finish(world, either);
+  for (const auto& each : world.messages) {
+    expect_fitting(each->send, none);
+    expect_fitting(each->receive, none);
+  }
+  tell_adapter("clear");
+  for (const int peer : {1, 2, 3}) {
+    expect_reconnect(world, 0, peer, kProtocols[0]);
+    expect_reconnect(world, peer, 0, kProtocols[0]);
+  }
+  ck_assert_uint_eq(rules_broken(), 0);
+}
+END_TEST
+
 int run() {
   if (getenv("FI_LOG_LEVEL")) {
     fi_info* info = nullptr;
@@ -252,6 +285,7 @@ int run() {
   tcase_set_timeout(tc, 60);
   tcase_add_loop_test(tc, an_operation_ends_once_and_truly_whatever_the_adapter_does, 0,
                       kRows * int(std::size(kProtocols)));
+  tcase_add_loop_test(tc, an_operation_ends_once_and_truly_wherever_a_retirement_breaks, 0, 12);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
