@@ -4,10 +4,9 @@
 
 #include <string>
 
-#include <check.h>
-
 #include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
+#include "libcheck.h"
 
 using erdma::fabric::Ptracer;
 using erdma::fabric::RendezvousBy;

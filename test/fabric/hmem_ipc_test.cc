@@ -69,7 +69,10 @@ class Sender {
     close(x_from[1]);
     ck_assert_int_eq(fcntl(x_from[0], F_SETFL, O_NONBLOCK), 0);
   }
-  ~Sender() { stop(); }
+  ~Sender() {
+    stop();
+    close(x_from[0]);
+  }
   void meet(const Port& port) {
     const auto name = port.name();
     ck_assert_int_eq(write(x_to[1], name.data(), name.size()), ssize_t(name.size()));

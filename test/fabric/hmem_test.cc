@@ -154,6 +154,17 @@ namespace {
 
 constexpr size_t kLengths[] = {8, 5000, 1'000'003};
 
+struct Pipe {
+  int ends[2];
+  Pipe() { ck_assert_int_eq(pipe(ends), 0); }
+  ~Pipe() {
+    close(ends[0]);
+    close(ends[1]);
+  }
+  int in() const { return ends[0]; }
+  int out() const { return ends[1]; }
+};
+
 /// The other process: sends from its GPU memory what it was told to. Its exit status.
 int sender(int from_parent, int to_parent) {
   Root root(hmem_ask());
@@ -179,14 +190,13 @@ int sender(int from_parent, int to_parent) {
 
 START_TEST(gpu_memory_goes_from_process_to_process) {
   setenv("FI_ERDMA_CMA", _i ? "on" : "off", 1);
-  int to_child[2], to_parent[2];
-  ck_assert_int_eq(pipe(to_child) | pipe(to_parent), 0);
+  Pipe to_child, to_parent;
   const pid_t pid = fork();
-  if (pid == 0) _exit(sender(to_child[0], to_parent[1]));
+  if (pid == 0) _exit(sender(to_child.in(), to_parent.out()));
   Root root(hmem_ask());
   Port port(root);
   const auto name = port.name();
-  ck_assert_int_eq(write(to_child[1], name.data(), name.size()), ssize_t(name.size()));
+  ck_assert_int_eq(write(to_child.out(), name.data(), name.size()), ssize_t(name.size()));
   for (const size_t length : kLengths) {
     Memory to(true, std::vector<char>(length));
     ck_assert_int_eq(
@@ -195,7 +205,7 @@ START_TEST(gpu_memory_goes_from_process_to_process) {
     ck_assert(to.bytes() == pattern(length));
   }
   char byte = 0;
-  ck_assert_int_eq(write(to_child[1], &byte, 1), 1);
+  ck_assert_int_eq(write(to_child.out(), &byte, 1), 1);
   int status = -1;
   while (waitpid(pid, &status, WNOHANG) == 0) port.progress();
   ck_assert_int_eq(status, 0);
@@ -204,14 +214,13 @@ END_TEST
 
 /// A peer that dies while its message is being fetched: one error, and the rest goes on.
 START_TEST(death_of_the_sender_ends_the_receive) {
-  int to_child[2], to_parent[2];
-  ck_assert_int_eq(pipe(to_child) | pipe(to_parent), 0);
+  Pipe to_child, to_parent;
   const pid_t pid = fork();
-  if (pid == 0) _exit(sender(to_child[0], to_parent[1]));
+  if (pid == 0) _exit(sender(to_child.in(), to_parent.out()));
   Root root(hmem_ask());
   Port port(root);
   const auto name = port.name();
-  ck_assert_int_eq(write(to_child[1], name.data(), name.size()), ssize_t(name.size()));
+  ck_assert_int_eq(write(to_child.out(), name.data(), name.size()), ssize_t(name.size()));
   std::vector<char> small(8);
   ck_assert_int_eq(fi_trecv(port.ep, small.data(), 8, nullptr, FI_ADDR_UNSPEC, 8, 0, nullptr), 0);
   port.wait();

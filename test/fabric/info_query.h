@@ -6,7 +6,6 @@
 #include <memory>  // before check.h, whose macro fail() breaks it
 #include <string>
 
-#include <check.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
@@ -14,6 +13,7 @@
 #include "fabric/info.h"
 #include "fabric/info_offer.h"
 #include "fake/captured_log.h"
+#include "libcheck.h"
 #include "util/socket_address.h"
 
 // What the tests of fi_getinfo share. Include in one file.

@@ -2,7 +2,7 @@
 
 #include <arpa/inet.h>
 
-#include <check.h>
+#include "libcheck.h"
 
 using erdma::fabric::LocalAddresses;
 using erdma::util::SocketAddress;

@@ -146,7 +146,10 @@ struct Channel {
     memory.affordable = ways == Ways::chosen;
     if (attached) out.attach(shared);
   }
-  ~Channel() { munmap(shared, kBulkBytes); }
+  ~Channel() {
+    for (const Exposure& exposure : exposed) out.withdraw(exposure);
+    munmap(shared, kBulkBytes);
+  }
 
   BulkShared& page() { return shared_page(shared); }
   void run() {
@@ -165,6 +168,7 @@ struct Channel {
   void* shared;
   BulkIn in;
   BulkOut out;
+  std::vector<Exposure> exposed;  ///< withdrawn at the end
 };
 
 /// One message on its way.
@@ -178,6 +182,7 @@ struct Message {
       : from(length_, froms, 0x11), to(length_, tos, 0x22), length(length_), token(token_) {
     from.fill(unsigned(token));
     ck_assert_int_eq(channel.out.expose(from.iov, from.count, length, exposure), 0);
+    channel.exposed.push_back(exposure);
     ck_assert_int_eq(channel.in.start(exposure, to.iov, to.count, length, token), 0);
   }
   bool arrived() const { return from.flat() == to.flat() && to.gaps_changed(0x22) == 0; }

@@ -151,6 +151,12 @@ START_TEST(memory_that_is_mapped_anew_has_another_name) {
   const Imported other = import(anew, nullptr);
   ck_assert(content(other, 0, 10) == std::vector<char>(10, 'b'));
   ck_assert(content(opened, 0, 10) == std::vector<char>(10, 'a'));
+  cuda().close(opened.handle);
+  cuda().close(other.handle);
+  ck_assert_int_eq(cuMemUnmap(range, kPiece), 0);
+  ck_assert_int_eq(cuMemAddressFree(range, kPiece), 0);
+  ck_assert_int_eq(cuMemRelease(one), 0);
+  ck_assert_int_eq(cuMemRelease(two), 0);
 }
 END_TEST
 
@@ -164,13 +170,18 @@ START_TEST(piece_of_a_range_is_named_by_itself) {
     PhysicalMemory piece = 0;
     ck_assert_int_eq(cuMemCreate(&piece, kPiece, &wanted, 0), 0);
     ck_assert_int_eq(cuMemMap(range + i * kPiece, kPiece, 0, piece, 0), 0);
+    ck_assert_int_eq(cuMemRelease(piece), 0);  // the mapping keeps it
   }
   ck_assert_int_eq(cuMemSetAccess(range, 2 * kPiece, &access, 1), 0);
   ck_assert_int_eq(cuMemsetD8_v2(range + kPiece + 5, 'z', 1), 0);
   const Shared second = share(reinterpret_cast<void*>(range + kPiece + 5));
   ck_assert_uint_eq(second.offset, 5);
   ck_assert_uint_eq(second.name().size, kPiece);
-  ck_assert_int_eq(content(import(second, nullptr), 5, 1)[0], 'z');
+  const Imported mapped = import(second, nullptr);
+  ck_assert_int_eq(content(mapped, 5, 1)[0], 'z');
+  cuda().close(mapped.handle);
+  for (size_t i = 0; i < 2; ++i) ck_assert_int_eq(cuMemUnmap(range + i * kPiece, kPiece), 0);
+  ck_assert_int_eq(cuMemAddressFree(range, 2 * kPiece), 0);
 }
 END_TEST
 
@@ -203,6 +214,7 @@ START_TEST(refusal_of_any_call_leaves_nothing_behind_and_is_said_once) {
   const Imported mapped = import(file, kPiece, here.at(0));
   ck_assert_int_eq(mapped.error, 0);
   ck_assert(content(mapped, 0, 1000) == std::vector<char>(1000, 'a'));
+  cuda().close(mapped.handle);
 }
 END_TEST
 
@@ -239,6 +251,7 @@ START_TEST(another_device_may_read_what_is_open) {
   ck_assert_int_eq(cuda().copy(far.at(0), reinterpret_cast<const void*>(mapped.memory.base), 1000),
                    0);
   ck_assert(far.bytes() == std::vector<char>(1000, 'a'));
+  for (int uses = 0; uses < 2; ++uses) cuda().close(mapped.handle);
 }
 END_TEST
 

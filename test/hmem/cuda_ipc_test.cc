@@ -48,6 +48,7 @@ class Owner {
   }
   ~Owner() {
     close(x_to[1]);
+    close(x_from[0]);
     int status = -1;
     ck_assert_int_eq(waitpid(x_pid, &status, 0), x_pid);
     ck_assert_int_eq(status, 0);

@@ -256,6 +256,7 @@ START_TEST(no_sum_is_lost_between_processes_that_share_the_memory) {
   ck_assert_int_eq(waitpid(child, &status, 0), child);
   ck_assert_int_eq(status, 0);
   ck_assert_uint_eq(*total, 2 * kEach);
+  munmap(total, 4096);
 }
 END_TEST
 

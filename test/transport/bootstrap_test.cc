@@ -8,14 +8,11 @@
 #include <atomic>
 #include <cstring>
 
+#include "libcheck.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/shm/unix_socket.h"
 #include "transport/shm/wire.h"
 #include "transport/shm_pair.h"
-
-// Last: it defines a macro fail().
-#include <check.h>
-#undef fail
 
 /// Strangers at the door: whatever they do, the endpoint keeps serving the others.
 namespace erdma::test {

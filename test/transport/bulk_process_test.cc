@@ -139,6 +139,7 @@ void run_two_processes(size_t length, const Refusal& refusal, bool late) {
   waitpid(child, &status, 0);
   ck_assert(WIFEXITED(status));
   ck_assert_int_eq(WEXITSTATUS(status), 0);
+  munmap(map, kBulkBytes + sizeof(Meeting));
 }
 
 START_TEST(two_processes_move_every_byte_whatever_seccomp_refuses) {

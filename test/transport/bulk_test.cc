@@ -334,6 +334,7 @@ START_TEST(malformed_exposure_is_refused) {
   Pieces from(kMiB, 2, 0x11), to(kMiB, 1, 0x22);
   Exposure good;
   ck_assert_int_eq(channel.out.expose(from.iov, 2, kMiB, good), 0);
+  channel.exposed.push_back(good);
   ck_assert_int_eq(channel.in.start(good, to.iov, 1, kMiB + 1, 1), -FI_EINVAL);
   ck_assert_int_eq(channel.in.start(good, to.iov, kMaxIov + 1, kMiB, 1), -FI_EINVAL);
   Exposure bad = good;
@@ -364,6 +365,7 @@ START_TEST(exposure_withdrawn_and_made_anew_is_not_confused) {
   ck_assert_int_eq(channel.out.expose(old.iov, 1, kMiB, first), 0);
   channel.out.withdraw(first);
   ck_assert_int_eq(channel.out.expose(fresh.iov, 1, kMiB, second), 0);
+  channel.exposed.push_back(second);
   ck_assert_int_eq(channel.in.start(first, to.iov, 1, kMiB, 1), 0);
   channel.run();
   assert_done_once(channel.sink, 1, -FI_ECANCELED);

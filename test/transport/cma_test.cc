@@ -245,28 +245,40 @@ int in_child(Body body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
 }
 
+struct Pipe {
+  Pipe() { ck_assert_int_eq(pipe(ends), 0); }
+  ~Pipe() {
+    close_end(0);
+    close_end(1);
+  }
+  void close_end(int which) {
+    if (ends[which] >= 0) close(ends[which]);
+    ends[which] = -1;
+  }
+  int ends[2];
+};
+
 START_TEST(probe_does_not_take_a_forked_child_for_its_parent) {
   drop_privileges();
   // The child has the same addresses. Its word is its own, and it is not the parent's nonce.
   CmaPeer peer = peer_of_self();
-  int ready[2], over[2];
-  ck_assert(pipe(ready) == 0 && pipe(over) == 0);
+  Pipe ready, over;
   const pid_t child = fork();
   if (child == 0) {
     char byte = 0;
     own_cma_identity();
-    if (write(ready[1], &byte, 1) != 1 || read(over[0], &byte, 1) != 1) _exit(1);
+    if (write(ready.ends[1], &byte, 1) != 1 || read(over.ends[0], &byte, 1) != 1) _exit(1);
     _exit(*reinterpret_cast<uint64_t*>(peer.identity.scratch_address) == 0 ? 0 : 2);
   }
   char byte = 0;
-  ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+  ck_assert_int_eq(read(ready.ends[0], &byte, 1), 1);
   peer.pid = child;
   CmaCalls calls;
   probe(calls, true, peer);
   ck_assert_int_eq(int(peer.read.permission), int(Permission::denied));
   ck_assert_int_eq(int(peer.write.permission), int(Permission::denied));
   ck_assert_int_eq(peer.read.error, 0);
-  ck_assert_int_eq(write(over[1], &byte, 1), 1);
+  ck_assert_int_eq(write(over.ends[1], &byte, 1), 1);
   int status = 0;
   waitpid(child, &status, 0);
   ck_assert_int_eq(WEXITSTATUS(status), 0);
@@ -293,8 +305,7 @@ START_TEST(permission_can_differ_by_direction) {
   const CmaPeer parent = peer_of_self();
   // Under Yama a child may not read its parent either way; that is not what this is about.
   if (parent.identity.ptrace_scope > 0) return;
-  int to_parent[2], to_child[2];
-  ck_assert(pipe(to_parent) == 0 && pipe(to_child) == 0);
+  Pipe to_parent, to_child;
   const pid_t child = fork();
   if (child == 0) {
     if (by_namespace && unshare(CLONE_NEWUSER) != 0) _exit(77);
@@ -304,13 +315,13 @@ START_TEST(permission_can_differ_by_direction) {
     CmaCalls calls;
     probe(calls, true, peer);
     char byte = 0;
-    if (write(to_parent[1], &identity, sizeof identity) != sizeof identity ||
-        read(to_child[0], &byte, 1) != 1)
+    if (write(to_parent.ends[1], &identity, sizeof identity) != sizeof identity ||
+        read(to_child.ends[0], &byte, 1) != 1)
       _exit(1);
     _exit((peer.read.permission == Permission::allowed) != by_namespace ? 0 : 2);
   }
-  close(to_parent[1]);
-  const ssize_t got = read(to_parent[0], &child_seen.identity, sizeof(CmaIdentity));
+  to_parent.close_end(1);
+  const ssize_t got = read(to_parent.ends[0], &child_seen.identity, sizeof(CmaIdentity));
   if (got == 0) {  // no user namespaces for users here
     int status = 0;
     waitpid(child, &status, 0);
@@ -324,7 +335,7 @@ START_TEST(permission_can_differ_by_direction) {
   const std::string line = diagnosis(child_seen, "process_vm_readv", child_seen.read);
   ck_assert_ptr_nonnull(
       std::strstr(line.c_str(), by_namespace ? "user namespace different" : "PR_SET_DUMPABLE"));
-  ck_assert_int_eq(write(to_child[1], "x", 1), 1);
+  ck_assert_int_eq(write(to_child.ends[1], "x", 1), 1);
   int status = 0;
   waitpid(child, &status, 0);
   ck_assert_int_eq(WEXITSTATUS(status), 0);

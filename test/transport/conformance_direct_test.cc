@@ -316,6 +316,7 @@ END_TEST
 Suite* suite() {
   Suite* suite = suite_create("direct access");
   TCase* tc = tcase_create("rules");
+  tcase_add_checked_fixture(tc, nullptr, close_device);
   tcase_set_timeout(tc, 120);
   const TTest* const tests[] = {direct_access_moves_any_number_of_bytes,
                                 the_short_way_moves_what_always_fits_a_packet,

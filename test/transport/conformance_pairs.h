@@ -91,6 +91,12 @@ void open_verbs(Side& side, const transport::verbs::Options& options, bool regis
   side.owned = std::move(*opened);
 }
 
+/// What a test of this program ends with.
+void close_device() {
+  g_cache.reset();
+  g_device.reset();
+}
+
 void verbs_pair(Pair& pair) {
   open_verbs(pair.a, {}, true);
   open_verbs(pair.b, {}, true);

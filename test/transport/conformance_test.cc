@@ -240,6 +240,7 @@ START_TEST(reads_under_way_end_before_the_link_goes_down) {
   ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));
   ck_assert_uint_eq(pair.b.sink->dones.size(), 1);
   ck_assert_uint_eq(pair.b.sink->downs[0].dones_before, 1);
+  pair.a_to_b().withdraw(exposure);
 }
 END_TEST
 
@@ -292,6 +293,7 @@ END_TEST
 Suite* suite() {
   Suite* suite = suite_create("transport conformance");
   TCase* tc = tcase_create("rules");
+  tcase_add_checked_fixture(tc, nullptr, close_device);
   tcase_set_timeout(tc, 120);
   const TTest* const tests[] = {packets_arrive_once_and_in_the_order_of_send,
                                 payload_of_any_length_up_to_the_limit_arrives_unchanged,

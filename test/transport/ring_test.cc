@@ -1,6 +1,7 @@
 #include "transport/shm/ring.h"
 
-#include <check.h>
+#include "libcheck.h"
+
 #undef fail  // of check.h, in the way of the standard library
 
 #include <algorithm>

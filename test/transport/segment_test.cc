@@ -12,9 +12,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include <check.h>
 #include <rdma/fi_errno.h>
 
+#include "libcheck.h"
 #include "util/process_epoch.h"
 
 namespace {

@@ -14,12 +14,9 @@
 #include <thread>
 #include <utility>
 
+#include "libcheck.h"
 #include "transport/shm/layout.h"
 #include "transport/shm_pair.h"
-
-// Last: it defines a macro fail().
-#include <check.h>
-#undef fail
 
 /// Peers that die, stop, restart, sleep; and the two sorts of rings.
 namespace erdma::test {

@@ -236,6 +236,7 @@ START_TEST(a_child_that_lives_on_holds_up_nobody) {
   arena.unmap(0, 4);  // would wait for a reader for ever
   close(stay[1]);
   waitpid(child, nullptr, 0);
+  for (const int fd : {ready[0], ready[1], stay[0]}) close(fd);
 }
 END_TEST
 
