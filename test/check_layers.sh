@@ -37,4 +37,9 @@ for file in $(grep -rlE '^ *# *include *"transport/(verbs|shm|self|staging)/' fa
     bad=1
   fi
 done
+# Every test is counted (test/libcheck.h), but for those of the simulated devices.
+cd ../../test || exit 1
+if grep -rn --include='*.cc' --include='*.h' '# *include *<check.h>' . | grep -v '^./libcheck.h:'; then bad=1; fi
+if grep -rn --include='*.cc' --include='*.h' -e '(tcase_create)' -e '#undef tcase_create' . |
+  grep -vE '^./(resources.cc|softcuda/driver_test.cc|softerdma/rig.h):'; then bad=1; fi
 exit $bad

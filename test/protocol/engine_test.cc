@@ -144,6 +144,7 @@ START_TEST(messages_keep_their_order_over_a_full_link_and_mixed_protocols) {
 END_TEST
 
 START_TEST(send_over_a_full_link_looks_for_room_before_it_waits) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   char byte = 'b';
   ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_one), 0);  // now they are connected
@@ -191,6 +192,7 @@ START_TEST(inject_beyond_the_limit_is_refused) {
 END_TEST
 
 START_TEST(send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   pair.a.transport.behaviour.room = 0;
   char byte = 'b';
@@ -243,6 +245,7 @@ START_TEST(remote_data_travels_with_eager_and_rendezvous) {
 END_TEST
 
 START_TEST(tagged_and_untagged_messages_do_not_meet) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   char in[2] = {}, out = 'u';
   iovec iov{&in[0], 1};
@@ -317,6 +320,7 @@ START_TEST(peek_is_answered_even_where_only_errors_are_reported) {
 END_TEST
 
 START_TEST(claimed_message_goes_to_the_claim_and_to_nobody_else) {
+  erdma::test::leaves_work_undone();
   const size_t length = _i == 0 ? 8 : 5000;
   Pair pair;
   const auto message = pattern(length);
@@ -425,6 +429,7 @@ START_TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
 END_TEST
 
 START_TEST(sender_that_only_sends_learns_of_the_budget) {
+  erdma::test::leaves_work_undone();
   Pair pair({4096, 16384, 64});
   const auto message = pattern(1000);
   const iovec from{const_cast<char*>(message.data()), message.size()};
@@ -470,6 +475,7 @@ START_TEST(empty_message_needs_no_memory) {
 END_TEST
 
 START_TEST(memory_is_withdrawn_when_the_endpoint_closes) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   pair.a.transport.behaviour.prefers_read = pair.b.transport.behaviour.prefers_read = _i == 0;
   pair.a.transport.behaviour.hold_transfers = pair.b.transport.behaviour.hold_transfers = true;

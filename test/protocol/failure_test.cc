@@ -83,6 +83,7 @@ START_TEST(death_of_the_receiver_fails_each_pending_send_once) {
 END_TEST
 
 START_TEST(death_of_the_sender_fails_what_only_it_could_complete) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   pair.b.transport.behaviour.hold_transfers = true;
   const auto large = pattern(5000);
@@ -113,6 +114,7 @@ START_TEST(death_of_the_sender_fails_what_only_it_could_complete) {
 END_TEST
 
 START_TEST(peer_that_closed_in_order_leaves_directed_receives_posted) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   char byte = 'a', in = 0;
   pair.a.send(1, &byte, 1, 1);
@@ -193,6 +195,7 @@ END_TEST
 /// All its bytes are here, only not visible yet. A sender that writes them is done before that, and
 /// may close.
 START_TEST(message_that_is_settling_survives_its_sender) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) {
     node->transport.behaviour.prefers_read = _i;
@@ -260,6 +263,7 @@ END_TEST
 // --- a peer that lies ---------------------------------------------------------------------------
 
 START_TEST(garbage_closes_the_link_of_its_sender) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   char byte = 'a';
   pair.a.send(1, &byte, 1, 1);
@@ -300,6 +304,7 @@ START_TEST(garbage_closes_the_link_of_its_sender) {
 END_TEST
 
 START_TEST(stale_and_invented_ids_are_ignored) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   char byte = 'a';
   pair.a.send(1, &byte, 1, 1);
@@ -363,6 +368,7 @@ START_TEST(status_that_is_no_errno_is_an_io_error) {
 END_TEST
 
 START_TEST(multi_receive_survives_a_message_that_finds_no_memory) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   std::vector<char> buffer(20000);
   iovec iov{buffer.data(), buffer.size()};

@@ -256,6 +256,7 @@ START_TEST(engine_without_regions_refuses_every_access) {
 END_TEST
 
 START_TEST(dead_target_ends_each_operation_in_one_error) {
+  erdma::test::leaves_work_undone();
   OneSidedPair pair;
   auto large = pattern(5000);
   pair.b.transport.behaviour.hold_transfers = true;
@@ -277,6 +278,7 @@ START_TEST(dead_target_ends_each_operation_in_one_error) {
 END_TEST
 
 START_TEST(dead_initiator_leaves_no_use_of_a_region) {
+  erdma::test::leaves_work_undone();
   OneSidedPair pair;
   auto large = pattern(5000);
   pair.b.transport.behaviour.hold_transfers = true;
@@ -308,6 +310,7 @@ START_TEST(transfer_that_fails_at_the_target_is_an_error_here) {
 END_TEST
 
 START_TEST(abandoned_region_ends_the_connections_that_use_it) {
+  erdma::test::leaves_work_undone();
   OneSidedPair pair;
   auto large = pattern(5000);
   pair.b.transport.behaviour.hold_transfers = true;

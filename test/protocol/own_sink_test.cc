@@ -65,6 +65,7 @@ START_TEST(a_receive_completes_there_early_or_late) {
 END_TEST
 
 START_TEST(a_truncated_a_cancelled_and_a_failed_one_too) {
+  leaves_work_undone();
   Pair pair;
   CompletionSink sink;
   char bytes[8];
@@ -96,6 +97,7 @@ START_TEST(a_truncated_a_cancelled_and_a_failed_one_too) {
 END_TEST
 
 START_TEST(there_is_no_more_room_than_for_others) {
+  leaves_work_undone();
   erdma::protocol::EngineConfig config = kConfig;
   config.send_limit = 2;
   Pair pair(config);

@@ -123,6 +123,7 @@ START_TEST(a_directed_receive_names_a_source_at_every_engine) {
 END_TEST
 
 START_TEST(a_multi_receive_buffer_takes_messages_of_all_engines) {
+  erdma::test::leaves_work_undone();
   World world;
   std::vector<char> bytes(3000);
   world.shared.set_min_multi_recv(1000);
@@ -186,6 +187,7 @@ START_TEST(a_receive_is_cancelled_without_an_engine) {
 END_TEST
 
 START_TEST(an_engine_that_leaves_takes_its_messages_along) {
+  erdma::test::leaves_work_undone();
   World world;
   char bytes[8];
   world.send(world.c, 0, pattern(8, 1), 7);
@@ -203,6 +205,7 @@ START_TEST(an_engine_that_leaves_takes_its_messages_along) {
 END_TEST
 
 START_TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
+  erdma::test::leaves_work_undone();
   World world;
   std::vector<char> one(70000), two(140000);
   world.a.transport.behaviour.hold_transfers = true;
@@ -230,6 +233,7 @@ START_TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
 END_TEST
 
 START_TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
+  erdma::test::leaves_work_undone();
   World world;
   char bytes[8];
   world.send(world.c, 0, pattern(8), 9);
@@ -284,6 +288,7 @@ void expect(World& world, const Expected& expected) {
 }
 
 START_TEST(engines_with_one_context_match_as_one_list_does) {
+  erdma::test::leaves_work_undone();
   World world;
   Model model;
   std::mt19937 random(unsigned(_i + 1));

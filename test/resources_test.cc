@@ -1,0 +1,220 @@
+#include "resources.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include "libcheck.h"
+#include "transport/simulated_device.h"
+#include "util/pool.h"
+#include "util/recycler.h"
+
+namespace erdma::protocol {
+struct Undone {  // named like what an engine holds
+  int member = 0;
+};
+}  // namespace erdma::protocol
+
+namespace erdma::test {
+namespace {
+
+struct Lent {
+  int member = 0;
+};
+
+int inherited = -1;  ///< a descriptor from before every test
+
+int shared_memory(const char* name) {
+  const int fd = memfd_create(name, 0);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_int_eq(posix_fallocate(fd, 0, 8192), 0);
+  return fd;
+}
+
+void leaks_descriptor() {
+  (void)shared_memory("erdma-leak");
+}
+void leaks_mapping() {
+  const int fd = shared_memory("erdma-leak");
+  ck_assert(mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED);
+  close(fd);
+}
+void leaks_thread() {
+  std::thread([] {
+    pthread_setname_np(pthread_self(), "leak");
+    for (;;) pause();
+  }).detach();
+}
+void closes_a_stranger() {
+  close(inherited);
+}
+void leaks_pool_object() {
+  util::Pool<Lent> pool;
+  ck_assert_ptr_nonnull(pool.acquire());
+}
+void leaks_recycled_object() {
+  util::Recycler<Lent> recycler;
+  ck_assert_ptr_nonnull(recycler.acquire());
+  ck_assert_ptr_nonnull(recycler.acquire());
+}
+void leaves_an_operation() {
+  util::Pool<protocol::Undone> pool;
+  ck_assert_ptr_nonnull(pool.acquire());
+}
+
+ibv_context* context() {
+  ibv_device** list = ibv_get_device_list(nullptr);
+  ck_assert(list && *list);
+  ibv_context* opened = ibv_open_device(*list);
+  ibv_free_device_list(list);
+  ck_assert_ptr_nonnull(opened);
+  return opened;
+}
+ibv_pd* domain() {
+  ibv_pd* pd = ibv_alloc_pd(context());
+  ck_assert_ptr_nonnull(pd);
+  return pd;
+}
+ibv_cq* queue(ibv_context* of) {
+  ibv_cq* cq = ibv_create_cq(of, 8, nullptr, nullptr, 0);
+  ck_assert_ptr_nonnull(cq);
+  return cq;
+}
+void leaks_context() {
+  (void)context();
+}
+void leaks_domain() {
+  (void)domain();
+}
+void leaks_region() {
+  static char memory[64];
+  ck_assert_ptr_nonnull((ibv_reg_mr)(domain(), memory, sizeof(memory), 0));
+}
+void leaks_channel() {
+  ck_assert_ptr_nonnull(ibv_create_comp_channel(context()));
+}
+void leaks_queue() {
+  (void)queue(context());
+}
+void leaks_queue_pair() {
+  ibv_pd* pd = domain();
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = queue(pd->context);
+  init.cap = {1, 1, 1, 1, 0};
+  init.qp_type = IBV_QPT_RC;
+  ck_assert_ptr_nonnull(ibv_create_qp(pd, &init));
+}
+void leaks_cm_id() {
+  rdma_event_channel* channel = rdma_create_event_channel();
+  ck_assert_ptr_nonnull(channel);
+  rdma_cm_id* id = nullptr;
+  ck_assert_int_eq(rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP), 0);
+}
+
+struct Leak {
+  void (*leak)();
+  std::vector<const char*> said;
+};
+const Leak kLeaks[] = {
+    {leaks_descriptor, {"descriptor", "/memfd:erdma-leak", "8192 bytes"}},
+    {leaks_mapping, {"mapping of /memfd:erdma-leak"}},
+    {leaks_thread, {"thread", "named leak"}},
+    {closes_a_stranger, {"of /dev/null: closed"}},
+    {leaks_pool_object, {"Lent: still out"}},
+    {leaks_recycled_object, {"Lent x 2: still out"}},
+    {leaves_an_operation, {"erdma::protocol::Undone: still out"}},
+    {leaks_context, {"1 contexts"}},
+    {leaks_domain, {"1 protection domains"}},
+    {leaks_region, {"1 memory regions"}},
+    {leaks_channel, {"1 completion channels"}},
+    {leaks_queue, {"1 completion queues"}},
+    {leaks_queue_pair, {"1 queue pairs"}},
+    {leaks_cm_id, {"1 rdma_cm ids"}},
+};
+
+START_TEST(leaking) {
+  kLeaks[_i].leak();
+}
+END_TEST
+
+void give_all_back() {
+  std::thread([] {}).join();
+  const int fd = shared_memory("erdma-lent");
+  void* mapped = mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd, 0);
+  ck_assert(mapped != MAP_FAILED);
+  munmap(mapped, 8192);
+  close(fd);
+  util::Pool<Lent> pool;
+  pool.release(*pool.acquire());
+  ibv_pd* pd = domain();
+  ibv_context* of = pd->context;
+  ck_assert_int_eq(ibv_dealloc_pd(pd), 0);
+  ck_assert_int_eq(ibv_close_device(of), 0);
+}
+
+/// What the tests above were reported for; empty = passed.
+std::vector<std::string> reports;
+
+void run_leaking() {
+  Suite* suite = suite_create("leaks");
+  TCase* tc = tcase_create("on purpose");
+  tcase_add_loop_test(tc, leaking, 0, int(std::size(kLeaks)));
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_SILENT);
+  TestResult** results = srunner_results(runner);
+  for (int i = 0; i < srunner_ntests_run(runner); ++i)
+    reports.emplace_back(tr_rtype(results[i]) == CK_PASS ? "" : tr_msg(results[i]));
+  std::free(results);
+  srunner_free(runner);
+}
+
+}  // namespace
+
+START_TEST(what_a_test_leaves_behind_is_named) {
+  ck_assert_uint_eq(reports.size(), std::size(kLeaks));
+  const std::string& report = reports[size_t(_i)];
+  for (const char* words : kLeaks[_i].said)
+    ck_assert_msg(report.find(words) != report.npos, "no \"%s\" in: %s", words, report.c_str());
+}
+END_TEST
+
+START_TEST(what_is_given_back_is_not_named) {
+  give_all_back();
+}
+END_TEST
+
+START_TEST(operations_may_be_left_undone_on_purpose) {
+  leaves_work_undone();
+  leaves_an_operation();
+}
+END_TEST
+
+static int run() {
+  inherited = open("/dev/null", O_RDONLY);
+  run_leaking();
+  Suite* suite = suite_create("resources");
+  TCase* tc = tcase_create("resources");
+  tcase_add_loop_test(tc, what_a_test_leaves_behind_is_named, 0, int(std::size(kLeaks)));
+  tcase_add_test(tc, what_is_given_back_is_not_named);
+  tcase_add_test(tc, operations_may_be_left_undone_on_purpose);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
+
+}  // namespace erdma::test
+
+int main(int, char** argv) {
+  return erdma::test::on_simulated_devices(argv, erdma::test::run);
+}
