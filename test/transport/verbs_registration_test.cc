@@ -16,6 +16,7 @@
 
 #include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
+#include "transport/verbs/exposure.h"
 #include "transport/verbs/memory_map.h"
 #include "transport/verbs_registration_rig.h"
 #include "util/notice.h"
@@ -159,6 +160,24 @@ START_TEST(memory_that_may_change_unseen_is_refused) {
   ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), use), -FI_EOPNOTSUPP);
   ck_assert(contains(only_log_line(), "copied instead"));
   ck_assert_uint_eq(log.made, 0);
+  munmap(memory, Arena::bytes(4));
+}
+END_TEST
+
+// That it has no user any more is counted at the end of the cache.
+START_TEST(pieces_before_one_that_is_refused_are_given_back) {
+  Arena arena(6);
+  arena.map(0, 4);
+  RegionLog log;
+  auto cache = make_cache(log);
+  const iovec pieces[] = {{arena.at(0), Arena::bytes(1)},
+                          {arena.at(2), Arena::bytes(1)},
+                          {arena.at(5), Arena::bytes(1)}};  // where nothing is mapped
+  Registration uses[3];
+  ck_assert_int_eq(verbs::register_all(*cache, pieces, 3, uses), -FI_EOPNOTSUPP);
+  for (const Registration& use : uses) ck_assert_ptr_null(use.entry);
+  ck_assert_int_eq(verbs::register_all(*cache, pieces, 2, uses), 0);
+  verbs::release_all(*cache, uses, 2);
 }
 END_TEST
 
@@ -402,6 +421,7 @@ Suite* suite() {
   tcase_add_test(cache, a_region_in_use_outlives_its_place);
   tcase_add_loop_test(cache, what_are_no_bytes_is_refused, 0, int(std::size(kNonsense)));
   tcase_add_loop_test(cache, memory_that_may_change_unseen_is_refused, 0, int(std::size(kUnsafe)));
+  tcase_add_test(cache, pieces_before_one_that_is_refused_are_given_back);
   tcase_add_test(cache, a_buffer_over_several_mappings_is_registered);
   tcase_add_test(cache, the_stack_can_be_registered);
   tcase_add_test(cache, the_least_recently_used_region_goes_first);
