@@ -51,7 +51,8 @@ class LendingOf {
 
   /// `recalls` so far over the owner's link number `link`: their news may still be on its way.
   LendingOf(Control& control, uint32_t link, uint32_t recalls) noexcept : x_control(control) {
-    x_control.recalls.store(BorrowingOf<Control>::link_base(link) + recalls, std::memory_order_release);
+    x_control.recalls.store(BorrowingOf<Control>::link_base(link) + recalls,
+                            std::memory_order_release);
   }
 
   void recall() noexcept {

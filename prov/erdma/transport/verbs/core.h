@@ -181,7 +181,7 @@ class Core final : public ConnectionFactory {
   const uint64_t x_grace_ns;  ///< how long others wait for the answer of who is asked to retire
   uint64_t x_tick_in;         ///< one of both
   uint64_t x_next_tick = 0;
-  uint64_t x_timer_ns = 0;    ///< for which the timer was set; 0 = its end was noticed
+  uint64_t x_timer_ns = 0;  ///< for which the timer was set; 0 = its end was noticed
 
   BlockPool x_packet_blocks;
   BlockPool x_bounce_blocks, x_bounce_sinks;

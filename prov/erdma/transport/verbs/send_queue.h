@@ -29,7 +29,7 @@ struct Work {
   /// transfer's WRITEs; read, write: of the short way, which has no transfer.
   enum class Type : uint8_t { packet, block, piece, direct, flush, heartbeat, read, write } type;
   uint32_t bytes;          ///< piece, read, write
-  BlockPool::Block block;  ///< block; piece that bounces; direct that has one; of READs, ReadSinks' 
+  BlockPool::Block block;  ///< block; piece that bounces; direct that has one; of READs, ReadSinks'
   union {
     Transfer* transfer;  ///< piece, direct, flush
     void* local;         ///< read: where it is to go
