@@ -284,17 +284,6 @@ END_TEST
 
 // --- blocking -----------------------------------------------------------------------------------
 
-START_TEST(close_is_refused_while_a_thread_reads) {
-  CompletionQueue& cq = open();
-  Reader reader(cq);
-  await_sleeper(cq);
-  for (int i = 0; i < 100; ++i) ck_assert_int_eq(fi_close(&cq.fid), -FI_EBUSY);
-  push(cq, 1);
-  ck_assert_int_eq(reader.join(), 1);
-  ck_assert_int_eq(fi_close(&cq.fid), 0);
-}
-END_TEST
-
 START_TEST(blocking_read_gives_up_when_the_time_is_over) {
   CompletionQueue& cq = open();
   FakeSource source;
@@ -583,7 +572,6 @@ int main() {
   tcase_add_test(tc, error_is_announced_and_read_apart);
   tcase_add_test(tc, strerror_fills_the_buffer_it_is_given);
   tcase_add_test(tc, close_is_refused_while_a_source_is_attached_and_told_once);
-  tcase_add_test(tc, close_is_refused_while_a_thread_reads);
   suite_add_tcase(suite, tc);
   TCase* blocking = tcase_create("blocking");
   tcase_set_timeout(blocking, 60);

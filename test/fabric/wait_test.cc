@@ -1,16 +1,19 @@
 #include "fabric/wait.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <climits>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "fabric/cq.h"
 #include "fake/progress_source.h"
 #include "libcheck.h"
 
+using erdma::fabric::CompletionQueue;
 using erdma::fabric::Deadline;
 using erdma::fabric::make_cq;
 using erdma::fabric::ProgressSource;
@@ -259,6 +262,31 @@ START_TEST(trywait_asks_every_object) {
 }
 END_TEST
 
+START_TEST(queue_is_not_closed_under_a_reader) {
+  OptionalLock lock(true);
+  fi_cq_attr attr{};
+  attr.wait_obj = FI_WAIT_UNSPEC;
+  CompletionQueue& cq = **make_cq({lock, 0, false, {}}, &attr, nullptr);
+  ssize_t result = 0;
+  std::thread reader([&] {
+    fi_cq_entry entry;
+    result = fi_cq_sread(&cq, &entry, 1, nullptr, -1);
+  });
+  for (bool asleep = false; !asleep; sched_yield()) {
+    const std::lock_guard guard(lock);
+    asleep = cq.sleeping();
+  }
+  for (int i = 0; i < 100; ++i) ck_assert_int_eq(fi_close(&cq.fid), -FI_EBUSY);
+  {
+    const std::lock_guard guard(lock);
+    cq.push({}, nullptr);
+  }
+  reader.join();
+  ck_assert_int_eq(result, 1);
+  ck_assert_int_eq(fi_close(&cq.fid), 0);
+}
+END_TEST
+
 int main() {
   Suite* suite = suite_create("wait");
   TCase* tc = tcase_create("wait");
@@ -275,6 +303,7 @@ int main() {
   tcase_add_test(tc, sleep_lets_others_have_the_lock_even_if_it_can_not_sleep);
   tcase_add_test(tc, trywait_refuses_bad_arguments);
   tcase_add_test(tc, trywait_asks_every_object);
+  tcase_add_test(tc, queue_is_not_closed_under_a_reader);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

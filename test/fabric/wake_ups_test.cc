@@ -96,7 +96,7 @@ struct Receiver {
     ck_assert_int_eq(fi_ep_bind(ep, &cntr->fid, FI_RECV), 0);
     ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
     ck_assert_int_eq(fi_enable(ep), 0);
-    if (means == second_queue) (void)may_sleep(&sent->fid);
+    while (means == second_queue && !may_sleep(&sent->fid)) continue;
   }
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
@@ -251,12 +251,12 @@ START_TEST(a_thread_asleep_is_woken_once_for_a_message_and_else_left_alone) {
 }
 END_TEST
 
-/// Bytes that wait in the fullest of this process's descriptors.
+/// Bytes that wait in the fullest of this process's pipes, which the adapter tells of events by.
 int most_unread() {
   int most = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     int bytes = 0;
-    if (ioctl(std::stoi(entry.path().filename()), FIONREAD, &bytes) == 0)
+    if (entry.is_fifo() && ioctl(std::stoi(entry.path().filename()), FIONREAD, &bytes) == 0)
       most = std::max(most, bytes);
   }
   return most;
@@ -284,7 +284,7 @@ START_TEST(events_that_nobody_takes_do_not_pile_up) {
     thread.join();
     if (count == 100) unread = most_unread();
   }
-  ck_assert_int_le(most_unread(), unread + 64);
+  ck_assert_int_le(most_unread(), unread + 16);
 }
 END_TEST
 
