@@ -163,7 +163,7 @@ START_TEST(a_name_that_shared_memory_has_already_is_refused) {
   const SocketAddress name = SocketAddress::from_sockaddr(source, sizeof(*source));
   sockaddr_un taken{};
   taken.sun_family = AF_UNIX;
-  const std::string text = "erdma/" + name.to_string();
+  const std::string text = "erdma/" + std::string(name.to_string());
   std::memcpy(taken.sun_path + 1, text.data(), text.size());
   const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
   ck_assert_int_eq(bind(socket, reinterpret_cast<sockaddr*>(&taken),

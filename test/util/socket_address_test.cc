@@ -2,11 +2,14 @@
 
 #include <arpa/inet.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string>
 
 #include "libcheck.h"
 
+using erdma::util::AddressText;
 using erdma::util::SocketAddress;
 
 namespace {
@@ -18,6 +21,8 @@ SocketAddress ip4(const char* host, uint16_t port) {
   inet_pton(AF_INET, host, &raw.sin_addr);
   return SocketAddress::from_sockaddr(&raw, sizeof(raw));
 }
+
+unsigned g_allocations = 0;
 
 SocketAddress ip6(const char* host, uint16_t port, uint32_t scope = 0) {
   sockaddr_in6 raw{};
@@ -34,6 +39,29 @@ void assert_text(const std::string& text, const char* expected) {
 }
 
 }  // namespace
+
+void* operator new(size_t bytes) {
+  ++g_allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+
+/// Functions that must not throw log it when there is no memory.
+START_TEST(the_text_of_an_address_takes_no_memory) {
+  const SocketAddress longest = ip6("fe80:1111:2222:3333:4444:5555:6666:7777", 65535, UINT32_MAX);
+  static_assert(noexcept(longest.to_string()));
+  const unsigned before = g_allocations;
+  const AddressText text = longest.to_string();
+  ck_assert_uint_eq(g_allocations, before);
+  assert_text(text, "[fe80:1111:2222:3333:4444:5555:6666:7777%4294967295]:65535");
+}
+END_TEST
 
 START_TEST(address_is_unset_by_default) {
   const SocketAddress address;
@@ -169,6 +197,7 @@ int main() {
   tcase_add_test(tc, address_knows_wildcard_and_loopback);
   tcase_add_test(tc, address_takes_another_port);
   tcase_add_test(tc, hash_differs_when_only_the_port_does);
+  tcase_add_test(tc, the_text_of_an_address_takes_no_memory);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -122,7 +122,7 @@ SocketAddress AddressRange::at(size_t i) const noexcept {
 
 std::string to_uri(const SocketAddress& address) {
   if (!address.set()) return {};
-  return scheme_of(address.family()) + address.to_string();
+  return scheme_of(address.family()) + address.to_string().c_str();
 }
 
 }  // namespace erdma::fabric

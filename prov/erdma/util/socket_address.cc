@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <net/if.h>
 
+#include <cstdio>
 #include <cstring>
 
 namespace erdma::util {
@@ -92,10 +93,20 @@ std::string SocketAddress::host_string() const {
   return text;
 }
 
-std::string SocketAddress::to_string() const {
-  if (!set()) return "unset";
-  const std::string host = host_string();
-  return (family() == AF_INET6 ? "[" + host + "]" : host) + ":" + std::to_string(port());
+AddressText SocketAddress::to_string() const noexcept {
+  AddressText text;
+  char host[INET6_ADDRSTRLEN] = "";
+  char zone[16] = "";
+  if (family() == AF_INET6) {
+    inet_ntop(AF_INET6, &x_storage.in6.sin6_addr, host, sizeof(host));
+    if (x_storage.in6.sin6_scope_id)
+      std::snprintf(zone, sizeof(zone), "%%%u", x_storage.in6.sin6_scope_id);
+    std::snprintf(text.x_text, sizeof(text.x_text), "[%s%s]:%u", host, zone, port());
+  } else if (set()) {
+    inet_ntop(AF_INET, &x_storage.in.sin_addr, host, sizeof(host));
+    std::snprintf(text.x_text, sizeof(text.x_text), "%s:%u", host, port());
+  }
+  return text;
 }
 
 }  // namespace erdma::util

@@ -9,6 +9,18 @@
 
 namespace erdma::util {
 
+/// The text of an address, where it is made: log lines of functions that must not throw need it.
+class AddressText {
+ public:
+  const char* c_str() const noexcept { return x_text; }
+  operator std::string() const { return x_text; }
+
+ private:
+  friend class SocketAddress;
+  AddressText() noexcept = default;
+  char x_text[80] = "unset";  ///< the longest, with a zone of 10 digits: 64
+};
+
 /// An IPv4 or IPv6 address with port: the name of an endpoint. Regular value type, 28 bytes.
 /// Unset = family AF_UNSPEC. Flow label is ignored; an IPv4-mapped IPv6 address stays IPv6.
 class SocketAddress {
@@ -32,7 +44,7 @@ class SocketAddress {
   bool operator==(const SocketAddress& other) const noexcept;
   uint64_t hash() const noexcept;
   /// "10.0.0.1:5000" or "[fe80::1%2]:5000".
-  std::string to_string() const;
+  AddressText to_string() const noexcept;
   /// The same without the port, no brackets.
   std::string host_string() const;
 

@@ -114,7 +114,7 @@ void ConnectionManager::on_stranger(const util::SocketAddress& from, const char*
   if (!x_strangers.allow(x_config.clock->now(), suppressed)) return;
   const std::string more =
       suppressed ? " (" + std::to_string(suppressed) + " others were not logged)" : "";
-  const std::string who = from.set() ? from.to_string() : "an unknown address";
+  const std::string who = from.set() ? std::string(from.to_string()) : "an unknown address";
   const char* format = "connection from %s refused by %s: it %s%s\n";
   if (harmless)
     ERDMA_INFO(EP_CTRL, format, who.c_str(), x_config.name.to_string().c_str(), what, more.c_str());
