@@ -14,7 +14,6 @@
 #include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
 #include "libcheck.h"
-#include "util/address_text.h"
 
 using erdma::test::CapturedStderr;
 using erdma::test::contains;
@@ -248,24 +247,6 @@ START_TEST(a_forked_child_tells_its_own_pid) {
 }
 END_TEST
 
-START_TEST(an_address_reads_the_same_without_allocation) {
-  sockaddr_in in{};
-  in.sin_family = AF_INET;
-  in.sin_port = htons(65535);
-  in.sin_addr.s_addr = 0xFFFFFFFF;
-  sockaddr_in6 in6{};
-  in6.sin6_family = AF_INET6;
-  in6.sin6_port = htons(5000);
-  in6.sin6_scope_id = 0xFFFFFFFF;
-  inet_pton(AF_INET6, "fe80:1111:2222:3333:4444:5555:6666:7777", &in6.sin6_addr);
-  using erdma::util::SocketAddress;
-  for (const SocketAddress& address :
-       {SocketAddress(), SocketAddress::from_sockaddr(&in, sizeof(in)),
-        SocketAddress::from_sockaddr(&in6, sizeof(in6))})
-    assert_text(erdma::util::AddressText(address).c_str(), address.to_string());
-}
-END_TEST
-
 Suite* make_suite() {
   Suite* suite = suite_create("log");
   TCase* tcase = tcase_create("log");
@@ -287,7 +268,6 @@ Suite* make_suite() {
   tcase_add_test(tcase, a_pipe_that_is_full_holds_nobody_up);
   tcase_add_test(tcase, without_standard_error_nothing_is_written_and_the_line_is_not_used_up);
   tcase_add_test(tcase, a_forked_child_tells_its_own_pid);
-  tcase_add_test(tcase, an_address_reads_the_same_without_allocation);
   suite_add_tcase(suite, tcase);
   return suite;
 }

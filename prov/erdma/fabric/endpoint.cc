@@ -14,7 +14,6 @@
 #include "fabric/info.h"
 #include "fabric/shared_receive.h"
 #include "hmem/cuda.h"
-#include "util/address_text.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -184,7 +183,7 @@ void Endpoint::drain() noexcept {
       if (owes)
         ERDMA_NOTICE(lost_messages, EP_CTRL,
                      "endpoint %s closed while peers did not take messages injected for them\n",
-                     util::AddressText(x_transports.name).c_str());
+                     x_transports.name.to_string().c_str());
       break;
     }
     sched_yield();
@@ -250,7 +249,7 @@ transport::Link* Endpoint::detour(const util::SocketAddress& address, int status
         "%s cannot be reached through shared memory (%s): it is reached through the NIC, as "
         "will be others of which this is true. Local peers need the same user and network "
         "namespace, and FI_ERDMA_SHM to be the same\n",
-        util::AddressText(address).c_str(), fi_strerror(-status));
+        address.to_string().c_str(), fi_strerror(-status));
   x_detour_logged = true;
   return *link;
 }

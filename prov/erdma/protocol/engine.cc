@@ -5,7 +5,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "util/address_text.h"
 #include "util/log.h"
 
 namespace erdma::protocol {
@@ -91,7 +90,7 @@ int Engine::connect(Peer& peer) noexcept {
   if (!link) {
     if (!peer.unreachable_logged)
       ERDMA_NOTICE(peer_lost, EP_CTRL, "%s cannot be reached from this endpoint: %s\n",
-                   util::AddressText(peer.address).c_str(), fi_strerror(-link.error()));
+                   peer.address.to_string().c_str(), fi_strerror(-link.error()));
     peer.unreachable_logged = true;
     return link.error();
   }

@@ -3,7 +3,6 @@
 #include <rdma/fi_errno.h>
 
 #include "protocol/engine.h"
-#include "util/address_text.h"
 #include "util/error_text.h"
 #include "util/log.h"
 
@@ -28,7 +27,7 @@ const char* advice(int status, bool met) noexcept {
 /// Only of operations that end in errors: a peer that leaves an idle endpoint alone is no loss.
 void tell_lost(const Peer& peer, const transport::Link& link, int status) noexcept {
   ERDMA_NOTICE(peer_lost, EP_DATA, "%s is lost (%s), operations with it end in errors: %s\n",
-               util::AddressText(peer.address).c_str(), util::ErrorText(-status).c_str(),
+               peer.address.to_string().c_str(), util::ErrorText(-status).c_str(),
                advice(status, link.met()));
 }
 

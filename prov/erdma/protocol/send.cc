@@ -6,7 +6,6 @@
 
 #include "hmem/copy.h"
 #include "protocol/engine.h"
-#include "util/address_text.h"
 #include "util/log.h"
 
 namespace erdma::protocol {
@@ -177,7 +176,7 @@ void Engine::lose_injected(Peer& peer, int status) noexcept {
 void Engine::report_lost(Peer& peer, int status) noexcept {
   if (!peer.injected_lost) return;
   ERDMA_NOTICE(lost_messages, EP_DATA, "%u injected messages for %s are lost: %s\n",
-               peer.injected_lost, util::AddressText(peer.address).c_str(), fi_strerror(-status));
+               peer.injected_lost, peer.address.to_string().c_str(), fi_strerror(-status));
   peer.injected_lost = 0;
 }
 

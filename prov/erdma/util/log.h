@@ -21,7 +21,7 @@ inline bool log_takes(fi_log_level level, fi_log_subsys subsystem) noexcept {
 }  // namespace erdma::util
 
 // Each of these evaluates its arguments only if the line is written. A noexcept function must not
-// pass what allocates (SocketAddress::to_string()): util::AddressText does not.
+// pass what allocates; SocketAddress::to_string() does not.
 //
 // Subsystem: CORE, FABRIC, DOMAIN, EP_CTRL, EP_DATA, AV, CQ, EQ, MR, CNTR.
 #define ERDMA_WARN(subsystem, ...) \

@@ -6,7 +6,6 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/shm/bootstrap.h"
-#include "util/address_text.h"
 #include "util/log.h"
 
 /// Bootstrap's established connections: control messages and the end of a peer.
@@ -44,7 +43,7 @@ void Bootstrap::on_control(const ConnectionPtr& connection) {
           descriptors, EP_CTRL,
           "cannot take what %s shares: too many open files; raise RLIMIT_NOFILE (ulimit -n); "
           "closed\n",
-          util::AddressText(connection->process->name).c_str());
+          connection->process->name.to_string().c_str());
       return lose(connection, -FI_EMFILE);
     }
     if (!whole || (received.truncated && !file_lost) ||
@@ -62,7 +61,7 @@ void Bootstrap::report_lost_file(const Connection& connection) noexcept {
   ERDMA_NOTICE(descriptors, EP_CTRL,
                "cannot take GPU memory that %s shares: too many open files; raise RLIMIT_NOFILE "
                "(ulimit -n); its messages are copied through host memory\n",
-               util::AddressText(connection.process->name).c_str());
+               connection.process->name.to_string().c_str());
 }
 
 bool Bootstrap::handle(const ConnectionPtr& connection, const Control& control, util::Fd fd) {

@@ -8,7 +8,6 @@
 #include <new>
 #include <utility>
 
-#include "util/address_text.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -67,7 +66,7 @@ int RdmaCmBackend::listen(util::SocketAddress& name) noexcept {
   }
   if (rc) {
     ERDMA_NOTICE(device, EP_CTRL, "%s: cannot listen at %s: %s\n", x_device.name().c_str(),
-                 util::AddressText(name).c_str(), fi_strerror(-rc));
+                 name.to_string().c_str(), fi_strerror(-rc));
     return rc;
   }
   name.set_port(ntohs(rdma_get_src_port(x_listener.get())));
@@ -95,7 +94,7 @@ bool RdmaCmBackend::own_device(const rdma_cm_id* cm) const noexcept {
   if (cm->verbs && x_device.name() == ibv_get_device_name(cm->verbs->device)) return true;
   ERDMA_NOTICE(device, EP_CTRL, "rdma_cm uses %s for %s, not %s: check the routes of this host\n",
                cm->verbs ? ibv_get_device_name(cm->verbs->device) : "no device",
-               util::AddressText(x_own).c_str(), x_device.name().c_str());
+               x_own.to_string().c_str(), x_device.name().c_str());
   return false;
 }
 

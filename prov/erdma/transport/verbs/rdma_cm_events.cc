@@ -3,7 +3,6 @@
 #include <span>
 
 #include "transport/verbs/rdma_cm_backend.h"
-#include "util/address_text.h"
 #include "util/log.h"
 
 /// What rdma_cm reports, and what it means.
@@ -18,7 +17,7 @@ void RdmaCmBackend::handle(const Event& event, BackendEvents& events) {
   if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) return on_request(event, events);
   if (event.of_listener) {
     ERDMA_NOTICE(port, EP_CTRL, "%s at %s: no peer can connect any more\n",
-                 rdma_event_str(event.type), util::AddressText(x_own).c_str());
+                 rdma_event_str(event.type), x_own.to_string().c_str());
     return;
   }
   Entry* entry = find(event.id);

@@ -11,7 +11,6 @@
 #include <new>
 #include <utility>
 
-#include "util/address_text.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -61,7 +60,7 @@ TcpBackend::TcpBackend(const util::SocketAddress& name, uint64_t peer_timeout_ns
 int TcpBackend::listen(util::SocketAddress& name) noexcept {
   if (!x_epoll) return -FI_EMFILE;
   if (const int rc = bind_listener(name)) {
-    ERDMA_NOTICE(device, EP_CTRL, "cannot listen at %s: %s\n", util::AddressText(name).c_str(),
+    ERDMA_NOTICE(device, EP_CTRL, "cannot listen at %s: %s\n", name.to_string().c_str(),
                  fi_strerror(-rc));
     return rc;
   }
@@ -203,7 +202,7 @@ int TcpBackend::connect(uint64_t id, const util::SocketAddress& peer) noexcept t
   if (fd.get() < 0) {
     const int error = -fd.release();
     ERDMA_NOTICE(descriptors, EP_CTRL, "cannot make a socket to %s: %s%s\n",
-                 util::AddressText(peer).c_str(), fi_strerror(error),
+                 peer.to_string().c_str(), fi_strerror(error),
                  error == EMFILE ? "; each peer needs one (ulimit -n)" : "");
     return -error;
   }
