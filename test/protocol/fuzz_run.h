@@ -34,7 +34,6 @@ struct Medium {
   util::SocketAddress names[3];
   std::function<void()> end_hostile;  ///< the victim hears of it in a later poll()
   std::function<void(transport::Link&, Random&)> meddle;
-  bool acquainted = false;  ///< the honest ones know each other before
   std::function<bool()> work_is_bounded = [] { return true; };
 };
 
@@ -162,12 +161,6 @@ struct World {
   }
 
   /// The victim and the honest peer, before the hostile one says anything.
-  void acquaint() {
-    for (int i = 0; i < 16; ++i) converse();
-    until([&] { return victim.pending_with_honest() + honest.pending_with_honest() == 0; },
-          "an operation with the honest peer does not end");
-  }
-
   /// Answers are all that this costs.
   void flood(wire::Op op, size_t packets) {
     constexpr size_t kMostAnswerBytes = size_t(48) << 20;
@@ -242,7 +235,6 @@ void fuzz_over(const char* name, uint64_t steps, MakeMedium make) {
     std::fflush(stdout);
     make(random, [&](Medium& medium) {
       World world(medium, random);
-      if (medium.acquainted) world.acquaint();
       world.run(size_t(std::min<uint64_t>(kEpisode, steps - done)));
       world.end();
     });

@@ -43,7 +43,6 @@ START_TEST(hostile_peer_over_shared_memory) {
     }
     medium.end_hostile = [&] { medium.transports[kHostile]->shutdown(); };
     medium.meddle = meddle_shm;
-    medium.acquainted = true;
     body(medium);
   });
 }
