@@ -62,7 +62,13 @@ class FakeConnector final : public verbs::Connector {
     if (!x_name.port()) x_name.set_port(FakeFabric::one().next_port++);
     FakeFabric::one().listeners.emplace_back(x_name, this);
   }
-  ~FakeConnector() override { stop_listening(); }
+  ~FakeConnector() override {
+    stop_listening();
+    // What it accepted and nobody took from the mail.
+    for (FakeFabric::Wire& wire : FakeFabric::one().wires)
+      for (int end : {0, 1})
+        if (wire.ends[end] == this) wire.ids[end] = 0;
+  }
 
   const util::SocketAddress& name() const noexcept override { return x_name; }
   uint64_t nonce() const noexcept override { return x_nonce; }

@@ -15,6 +15,9 @@ bool g_fail_allocation = false;  ///< the next one
   if (!memory) throw std::bad_alloc();
   return memory;
 }
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(bytes);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
