@@ -178,6 +178,7 @@ START_TEST(descriptors_that_nobody_asked_for_are_closed) {
   close(ends[1]);
   char byte;
   ck_assert_int_eq(read(ends[0], &byte, 1), 0);  // end of file: no copy is left
+  close(ends[0]);
 }
 END_TEST
 
@@ -323,6 +324,7 @@ START_TEST(without_descriptors_a_connection_fails_with_that_reason) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   const int highest = fcntl(0, F_DUPFD_CLOEXEC, 0);
+  close(highest);
   rlimit limit{rlim_t(highest), rlim_t(highest)};
   getrlimit(RLIMIT_NOFILE, &limit);
   const rlimit tight{rlim_t(highest), limit.rlim_max};
@@ -352,6 +354,7 @@ START_TEST(descriptors_lost_for_want_of_room_are_told_from_a_malformed_message) 
   ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
   ck_assert(lost);
   ck_assert(!transport::shm::receive(ends[1], &byte, 1).fds_lost);
+  for (const int end : ends) close(end);
 }
 END_TEST
 

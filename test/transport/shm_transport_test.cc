@@ -215,6 +215,7 @@ START_TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
   ck_assert_uint_eq(pair.a.sink->dones.size(), 2);
   ck_assert_int_eq(pair.a.sink->dones[1].status, -FI_EIO);
   ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, 2);
+  pair.b_to_a().withdraw(exposure);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 3, nullptr, 0), 0);  // connects anew
 }
 END_TEST
