@@ -64,7 +64,7 @@ struct Fixture {
 
 struct Listener final : AvListener {
   void on_av_insert(uint64_t fi_addr, const SocketAddress& canonical) noexcept override {
-    log += "+" + std::to_string(fi_addr) + " " + canonical.to_string() + " ";
+    log += "+" + std::to_string(fi_addr) + " " + canonical.to_string().c_str() + " ";
   }
   void on_av_remove(uint64_t fi_addr, const SocketAddress&) noexcept override {
     log += "-" + std::to_string(fi_addr) + " ";

@@ -200,14 +200,17 @@ END_TEST
 
 /// Stands in for a receiver: accepts one connection and gives it a ring.
 struct FalseReceiver {
-  util::Fd listener, socket, wake{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  util::Fd listener, socket;
+  transport::shm::Doorbell doorbell;
   transport::shm::Segment chunk;
 
   bool listen(uint16_t as) {
     auto listening = transport::shm::listen_as(address_of("127.0.0.1", as), {});
     auto segment = transport::shm::Segment::create("test", transport::shm::kColdChunkBytes,
                                                    transport::shm::kShmPage);
-    if (!listening || !segment) return false;
+    auto bell = transport::shm::Doorbell::open();
+    if (!listening || !segment || !bell) return false;
+    doorbell = std::move(*bell);
     listener = std::move(*listening);
     chunk = std::move(*segment);
     return true;
@@ -221,10 +224,11 @@ struct FalseReceiver {
     answer.greeting.boot = transport::shm::boot_id_hash();
     answer.greeting.nonce = as;
     const auto name = address_of("127.0.0.1", as);
+    answer.greeting.doorbell = doorbell.address();
     answer.greeting.name_bytes = uint32_t(name.size());
     std::memcpy(answer.greeting.name, name.data(), name.size());
-    const int fds[] = {chunk.fd(), wake.get()};
-    return !transport::shm::send_message(socket.get(), &answer, sizeof(answer), fds, 2);
+    const int fd = chunk.fd();
+    return !transport::shm::send_message(socket.get(), &answer, sizeof(answer), &fd, 1);
   }
 };
 

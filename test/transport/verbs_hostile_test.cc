@@ -98,7 +98,7 @@ class Stranger {
     mail.connection = config.factory->prepare(attr);
     ibv_qp* theirs = ibv_create_qp(x_rig.device->pd(), &attr);
     config.factory->adopt(*mail.connection, theirs);
-    config.factory->fill_terms(*mail.connection, x_told);
+    config.factory->fill_terms(*mail.connection, x_name, x_told);
     ck_assert_int_eq(config.factory->post_receives(*mail.connection), 0);
     fake::Nic::join(x_qp, theirs);
     mail.type = Mail::Type::up;
