@@ -15,6 +15,10 @@ TCase* counted_case(const char* name);
 /// By a test that ends, on purpose, before all its operations have: what these hold is not counted.
 void leaves_work_undone();
 
+/// By a test that plays a peer which gives nothing back, or ends endpoints as if they had died:
+/// what owners in the provider had lent then is not counted.
+void leaves_owners_short();
+
 }  // namespace erdma::test
 
 // So that no test can forget it.

@@ -148,6 +148,7 @@ START_TEST(a_peer_that_dies_under_an_operation_is_seen_once) {
 END_TEST
 
 START_TEST(a_peer_that_leaves_without_a_loss_is_not_seen) {
+  erdma::test::leaves_work_undone();
   const erdma::test::CapturedStderr error_output;
   erdma::test::g_log_level = -1;
   Pair pair;
@@ -161,6 +162,7 @@ START_TEST(a_peer_that_leaves_without_a_loss_is_not_seen) {
 END_TEST
 
 START_TEST(a_directed_receive_waits_for_its_peer_and_another_does_not) {
+  erdma::test::leaves_work_undone();
   Pair pair;
   erdma::transport::Sink& engine = pair.b.engine;
   char byte = 'a', in = 0;

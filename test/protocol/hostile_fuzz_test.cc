@@ -45,11 +45,13 @@ const auto over_fake = [](Random& random, auto&& body) {
 };
 
 START_TEST(hostile_peer_over_the_fake_link) {
+  erdma::test::leaves_owners_short();
   fuzz_over("fake", 1'000'000, over_fake);
 }
 END_TEST
 
 START_TEST(peer_that_takes_no_answers_over_the_fake_link) {
+  erdma::test::leaves_owners_short();
   flood_over(600'000, over_fake);
 }
 END_TEST

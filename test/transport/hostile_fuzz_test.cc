@@ -29,6 +29,7 @@ void meddle_shm(transport::Link& link, Random& random) {
 }
 
 START_TEST(hostile_peer_over_shared_memory) {
+  erdma::test::leaves_owners_short();
   fuzz_over("shm", 60'000, [](Random& random, auto&& body) {
     std::unique_ptr<transport::shm::ShmTransport> sides[3];
     Medium medium;
@@ -49,6 +50,7 @@ START_TEST(hostile_peer_over_shared_memory) {
 END_TEST
 
 START_TEST(hostile_peer_behind_the_simulated_nic) {
+  erdma::test::leaves_owners_short();
   fuzz_over("nic", 8'000, [](Random& random, auto&& body) {
     Medium medium;
     const auto device = test::open_first_device();

@@ -104,6 +104,7 @@ START_TEST(a_late_goodbye_does_not_end_the_next_channel) {
   ck_assert(pair.poll_until([&] { return !pair.a.sink->dones.empty(); }));
   ck_assert_int_eq(pair.a.sink->dones[0].status, 0);
   ck_assert(from == to);
+  pair.b_to_a().withdraw(exposure);
 }
 END_TEST
 

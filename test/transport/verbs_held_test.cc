@@ -99,6 +99,8 @@ START_TEST(forked_child_has_no_descriptor_of_the_device) {
   ck_assert_int_eq(waitpid(child, &status, 0), child);
   ck_assert_int_eq(status, 0);
   ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), 1, nullptr, 0), 0);
+  close(context.cmd_fd);
+  close(context.async_fd);
 }
 END_TEST
 

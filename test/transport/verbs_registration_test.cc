@@ -340,8 +340,10 @@ START_TEST(shared_memory_of_the_application_is_seen_only_by_who_asks) {
   RegionLog log;
   auto cache = make_cache(log);
   Registration use;
-  ck_assert_int_eq(cache->acquire(shared_pages(), Arena::bytes(4), use), -FI_EOPNOTSUPP);
+  void* memory = shared_pages();
+  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), use), -FI_EOPNOTSUPP);
   ck_assert_int_eq(contains(error_output.only_write(), "is shared or of a file"), _i);
+  munmap(memory, Arena::bytes(4));
 }
 END_TEST
 

@@ -367,6 +367,8 @@ START_TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   ck_assert_int_eq(two.b().sink->dones[1].status, 0);
   two.rig.nic.refuse_regions = 0;
   for (const auto& block : held) pool.release(block);
+  two.pair.a_to_b().withdraw(at_a);
+  third.withdraw(at_other);
 }
 END_TEST
 

@@ -43,6 +43,18 @@ void assert_text(const std::string& text, const std::string& expected) {
   ck_assert_msg(text == expected, "'%s' instead of '%s'", text.c_str(), expected.c_str());
 }
 
+/// Standard error is what the test makes of it, as long as this exists.
+struct OwnStderr {
+  OwnStderr() { close(STDERR_FILENO); }
+  ~OwnStderr() {
+    dup2(before, STDERR_FILENO);
+    close(before);
+  }
+  OwnStderr(const OwnStderr&) = delete;
+  OwnStderr& operator=(const OwnStderr&) = delete;
+  const int before = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+};
+
 // Where a notice goes: to one place.
 
 START_TEST(a_notice_is_one_write_with_host_and_pid_where_the_log_is_silent) {
@@ -205,7 +217,9 @@ START_TEST(a_pipe_that_nobody_reads_kills_nobody) {
   ck_assert_int_eq(pipe(ends), 0);
   close(ends[0]);
   signal(SIGPIPE, SIG_DFL);
+  const OwnStderr own;
   dup2(ends[1], STDERR_FILENO);
+  close(ends[1]);
   tell(Cause::cma, "refused");
   sigset_t pending;
   sigpending(&pending);
@@ -222,14 +236,17 @@ START_TEST(a_pipe_that_is_full_holds_nobody_up) {
   while (write(ends[1], block.data(), block.size()) > 0) {
   }
   ck_assert_int_eq(fcntl(ends[1], F_SETFL, 0), 0);
+  const OwnStderr own;
   dup2(ends[1], STDERR_FILENO);
+  close(ends[1]);
   tell(Cause::cma, "refused");  // or the test would time out
   ck_assert(erdma::util::may_tell(Cause::cma));
+  close(ends[0]);
 }
 END_TEST
 
 START_TEST(without_standard_error_nothing_is_written_and_the_line_is_not_used_up) {
-  close(STDERR_FILENO);
+  const OwnStderr own;
   tell(Cause::cma, "refused");
   ck_assert(erdma::util::may_tell(Cause::cma));
 }

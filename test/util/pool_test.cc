@@ -23,6 +23,7 @@ START_TEST(a_handle_finds_its_object_until_the_release_and_nothing_afterwards) {
   ck_assert_ptr_eq(&second, &first);
   ck_assert_ptr_null(pool.find(old));
   ck_assert_ptr_eq(pool.find(pool.handle(second)), &second);
+  pool.clear();
 }
 END_TEST
 
@@ -34,6 +35,7 @@ START_TEST(a_handle_that_names_no_slot_finds_nothing) {
   ck_assert_ptr_null(pool.find({4, handle.generation}));
   ck_assert_ptr_null(pool.find({UINT32_MAX, handle.generation}));
   ck_assert_ptr_null(pool.find({handle.index + 1, handle.generation}));  // never acquired
+  pool.clear();
 }
 END_TEST
 
@@ -50,6 +52,7 @@ START_TEST(no_generation_of_a_slot_is_zero) {
   ck_assert_uint_eq(seen.size(), 65535);  // every other one is used
   Thing& again = *pool.acquire();
   ck_assert_uint_eq(pool.handle(again).generation, 1);
+  pool.clear();
 }
 END_TEST
 
@@ -61,6 +64,7 @@ START_TEST(no_more_objects_than_the_limit_are_given_out) {
   ck_assert_uint_eq(pool.in_use(), 5);
   pool.release(*last);
   ck_assert_ptr_eq(pool.acquire(), last);
+  pool.clear();
 }
 END_TEST
 
