@@ -231,6 +231,8 @@ START_TEST(answer_that_its_operation_does_not_await_costs_the_connection_and_not
       ck_assert_int_eq(each.error, FI_ECONNRESET);
     }
   ck_assert_uint_eq(completions, 1);
+  // The peer's end of it.
+  erdma::fake::Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
 }
 END_TEST
 
