@@ -10,6 +10,7 @@
 #include "fake/captured_log.h"
 #include "transport/simulated_device.h"
 #include "util/socket_address.h"
+#include "watched_memory.h"
 
 // Of wait sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -261,7 +262,8 @@ int run() {
   tcase_set_timeout(tcase, 10);
   tcase_add_checked_fixture(tcase, on_nic, nullptr);
   tcase_add_test(tcase, local_peers_share_memory_under_the_name_of_the_nic);
-  tcase_add_test(tcase, without_shared_memory_local_peers_and_itself_use_the_nic);
+  if (erdma::test::can_watch_memory())
+    tcase_add_test(tcase, without_shared_memory_local_peers_and_itself_use_the_nic);
   tcase_add_test(tcase, an_endpoint_may_forgo_shared_memory);
   tcase_add_loop_test(tcase, peers_of_which_one_has_no_shared_memory_talk_both_ways, 0, 2);
   tcase_add_test(tcase, a_name_that_shared_memory_has_already_is_refused);

@@ -11,6 +11,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/verbs_registration_rig.h"
+#include "watched_memory.h"
 
 namespace {
 
@@ -377,6 +378,7 @@ Suite* suite() {
 }  // namespace
 
 int main() {
+  if (!erdma::test::can_watch_memory()) return 77;
   SRunner* runner = srunner_create(suite());
   srunner_run_all(runner, CK_NORMAL);
   const int failed = srunner_ntests_failed(runner);

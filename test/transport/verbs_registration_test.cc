@@ -20,6 +20,7 @@
 #include "transport/verbs/memory_map.h"
 #include "transport/verbs_registration_rig.h"
 #include "util/notice.h"
+#include "watched_memory.h"
 
 namespace {
 
@@ -412,8 +413,7 @@ START_TEST(a_mapping_is_found_by_any_of_its_addresses) {
 }
 END_TEST
 
-Suite* suite() {
-  Suite* suite = suite_create("verbs registration");
+void add_cache(Suite* suite) {
   TCase* cache = tcase_create("cache");
   tcase_add_test(cache, memory_is_registered_once_and_found_again);
   tcase_add_test(cache, bytes_are_registered_by_whole_pages);
@@ -431,12 +431,17 @@ Suite* suite() {
   tcase_add_test(cache, a_device_without_room_takes_new_regions_for_old_ones);
   tcase_add_test(cache, a_limit_of_locked_memory_is_told_once_with_the_remedy);
   tcase_add_test(cache, an_error_that_room_does_not_mend_costs_nobody_his_region);
+  tcase_add_test(cache, a_monitor_closed_by_the_application_is_missed);
+  tcase_add_loop_test(cache, shared_memory_of_the_application_is_seen_only_by_who_asks, 0, 2);
   suite_add_tcase(suite, cache);
+}
+
+Suite* suite() {
+  Suite* suite = suite_create("verbs registration");
+  if (can_watch_memory()) add_cache(suite);
   TCase* monitor = tcase_create("monitor");
-  tcase_add_test(monitor, a_monitor_closed_by_the_application_is_missed);
   tcase_add_test(monitor, a_sandbox_without_userfaultfd_is_told_of);
   tcase_add_test(monitor, a_sandbox_without_userfaultfd_is_seen_once);
-  tcase_add_loop_test(monitor, shared_memory_of_the_application_is_seen_only_by_who_asks, 0, 2);
   suite_add_tcase(suite, monitor);
   TCase* addresses = tcase_create("addresses");
   tcase_add_loop_test(addresses, sets_of_addresses_are_sets, 0, 4);

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <sys/eventfd.h>
+
+#include <cstdio>
+
+#include "transport/verbs/memory_monitor.h"
+#include "util/fd.h"
+
+namespace erdma::test {
+
+/// Whether a process may watch its own mappings here (userfaultfd), as registrations that are kept
+/// need. The usual seccomp profile of containers refuses it; what needs it is left out then, and
+/// the output says so. What the provider does without it is tested everywhere.
+inline bool can_watch_memory() {
+  const util::Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const bool can = bool(transport::verbs::MemoryMonitor::create(wake.get()));
+  if (!can) std::printf("userfaultfd is refused here: what needs it is left out\n");
+  return can;
+}
+
+}  // namespace erdma::test
