@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "softerdma/cm.h"
 #include "softerdma/report.h"
@@ -58,6 +59,18 @@ void wait_for_acknowledgements(Process& process, CmId& id) {
   violation("rdma_destroy_id with %u events not acknowledged: librdmacm waits forever", left);
 }
 
+/// With a listener go the connections that nobody has heard of yet, as in the kernel: the caller
+/// hears that it is refused.
+void refuse_unheard(Process& process, CmId& listener) {
+  std::vector<rdma_cm_id*> unheard;
+  {
+    std::lock_guard guard(process.mutex);
+    for (const CmEvent* event : static_cast<CmChannel*>(listener.channel)->events)
+      if (event->owner == &listener && event->id != &listener) unheard.push_back(event->id);
+  }
+  for (rdma_cm_id* id : unheard) rdma_destroy_id(id);
+}
+
 }  // namespace
 }  // namespace softerdma
 
@@ -98,6 +111,7 @@ SOFTERDMA_API int rdma_destroy_id(rdma_cm_id* handle) {
   }
   if (&process == Process::existing()) {
     wait_for_acknowledgements(process, *id);
+    refuse_unheard(process, *id);
     std::lock_guard guard(process.mutex);
     if (id->bound != nullptr && id->bound->cm == id) {
       Qp& qp = *id->bound;

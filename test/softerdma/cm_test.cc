@@ -1,14 +1,24 @@
 // Connections of the standard personality, both ends in one process.
 #include <dlfcn.h>
 #include <netdb.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "softerdma/rig.h"
 
 using namespace softerdma::test;
+
+extern "C" const char* softerdma_leave();
+
+/// Waits until there is something to read.
+int poll_in(int fd) {
+  pollfd readable{fd, POLLIN, 0};
+  return poll(&readable, 1, 10'000);
+}
 
 /// Takes the place of the C library's: nobody names hosts here.
 extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
@@ -167,6 +177,21 @@ START_TEST(address_in_use_is_said_at_once) {
 }
 END_TEST
 
+START_TEST(listener_that_goes_refuses_what_nobody_has_heard_of) {
+  Connection c;
+  c.listen();
+  c.call();
+  ck_assert_int_eq(poll_in(c.channels[1]->fd), 1);  // the request is there
+  ck_assert_int_eq(rdma_destroy_id(c.listener), 0);
+  Event event = next_event(c.channels[0]);
+  ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
+  ck_assert_int_eq(event.status, -ECONNREFUSED);
+  ck_assert_int_eq(rdma_destroy_id(c.sides[0].id), 0);
+  const char* held = softerdma_leave();
+  ck_assert(held == nullptr || strstr(held, "rdma_cm") == nullptr);
+}
+END_TEST
+
 START_TEST(disconnect_reaches_both_sides) {
   Connection c;
   c.establish();
@@ -225,6 +250,7 @@ static void add_all(TCase* tc) {
   tcase_add_test(tc, fault_refuses_the_nth_connection_of_a_port);
   tcase_add_test(tc, backlog_is_exact);
   tcase_add_test(tc, address_in_use_is_said_at_once);
+  tcase_add_test(tc, listener_that_goes_refuses_what_nobody_has_heard_of);
   tcase_add_test(tc, disconnect_reaches_both_sides);
   tcase_add_test(tc, killed_peer_ends_the_connection);
   tcase_add_test(tc, localhost_is_known_where_nobody_names_hosts);
