@@ -231,6 +231,7 @@ void run_case(const Protocol& protocol, const Fault& fault) {
 }
 
 START_TEST(an_operation_ends_once_and_truly_whatever_the_adapter_does) {
+  leaves_work_undone();  // messages that arrived before a fault made their receives fail
   const Protocol& protocol = kProtocols[_i / kRows];
   const Fault& fault = kFaults[_i % kRows];
   if (!wanted("ONLY", fault.name) || !wanted("PROTOCOL", protocol.name)) return;
@@ -246,6 +247,7 @@ END_TEST
 /// any of the messages that this takes. Both ends have operations that wait for the other: receives
 /// from it, and sends that end when their message was delivered.
 START_TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks) {
+  leaves_work_undone();  // likewise
   const std::string device = "erdma_" + std::to_string(_i % 2);
   const Fault none{"a retirement that breaks", "", "", either, FI_ETIMEDOUT, speaks, 0, 0, 0};
   set_up_adapters(kProtocols[0], none, 4);
