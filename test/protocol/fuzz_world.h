@@ -264,7 +264,7 @@ class Endpoint final : public protocol::Router {
     }
     if (!op.honest) return;
     ck_assert_msg(done.error == 0, "with the honest peer: %s", fi_strerror(done.error));
-    ck_assert_msg(std::memcmp(op.memory.data(), op.expected.data(), op.expected.size()) == 0,
+    ck_assert_msg(std::equal(op.expected.begin(), op.expected.end(), op.memory.data()),
                   "the honest peer's bytes are not what they were");
   }
 

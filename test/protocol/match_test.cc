@@ -20,7 +20,14 @@ bool g_out_of_memory = false;
 size_t g_array_bytes = 0;  // held by nothrow arrays: the indexes' tables
 }  // namespace
 
-// The matcher allocates by nothrow new[] only, so these replacements see all of it.
+// The matcher allocates by nothrow new[] only, so these replacements see all of it; what others
+// allocate by the throwing one is given back by the same delete[].
+void* operator new[](size_t size) {
+  void* memory = std::malloc(size);
+  if (!memory) throw std::bad_alloc();
+  g_array_bytes += malloc_usable_size(memory);
+  return memory;
+}
 void* operator new[](size_t size, const std::nothrow_t&) noexcept {
   void* memory = g_out_of_memory ? nullptr : std::malloc(size);
   if (memory) g_array_bytes += malloc_usable_size(memory);
