@@ -118,9 +118,20 @@ struct Moves {
 const Moves kMoves[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 constexpr size_t kSizes[] = {1, 100, 4096, 300'001, 3'000'000};
 
+/// Bytes of the application that the two say they sent, or moved by RDMA.
+uint64_t counted(Two& two) {
+  uint64_t sum = 0;
+  for (Side* side : {&two.a(), &two.b()}) {
+    const auto& counters = Rig::core(*side).counters();
+    sum += counters.sent_bytes + counters.read_bytes + counters.write_bytes;
+  }
+  return sum;
+}
+
 void moves(bool is_read, const Moves& how) {
   Two two;
   two.meet();
+  uint64_t moved = counted(two);
   for (const size_t size : kSizes) {
     auto source = pattern(size, unsigned(size));
     std::vector<std::byte> target(size);
@@ -143,6 +154,7 @@ void moves(bool is_read, const Moves& how) {
     ck_assert(source == target);
     two.pair.a_to_b().withdraw(exposure);
     ck_assert_int_eq(two.rig.cache.held, 0);
+    ck_assert_uint_eq(counted(two), moved += size);
   }
 }
 

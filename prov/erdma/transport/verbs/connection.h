@@ -251,6 +251,7 @@ class Connection final : public util::ListHook<DirtyTag> {
 
   // staged.cc
   bool request_staged(Transfer& transfer) noexcept;
+  void count_copied(size_t bytes) noexcept;
   bool push_staged(Transfer& transfer) noexcept;
   bool move_streams() noexcept;
   bool flush_answers() noexcept;

@@ -24,7 +24,7 @@ struct Counters {
   uint64_t sent_bytes = 0;    ///< payload of packets
   uint64_t read_bytes = 0;    ///< by RDMA READ issued here
   uint64_t write_bytes = 0;   ///< by RDMA WRITE issued here
-  uint64_t bounce_bytes = 0;  ///< of these, or streamed, through memory of the transport's own
+  uint64_t bounce_bytes = 0;  ///< of all these, through memory of the transport's own
   uint64_t connects = 0;
   uint64_t reclaimed = 0;  ///< connections given up as least recently used
 };

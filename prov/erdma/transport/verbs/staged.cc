@@ -35,6 +35,12 @@ bool Connection::request_staged(Transfer& transfer) noexcept {
   return transfer.requested = true;
 }
 
+/// Of a packet with a part of a transfer: the sender counts it, as it counts messages.
+void Connection::count_copied(size_t bytes) noexcept {
+  x_core.counters().sent_bytes += bytes;
+  x_core.counters().bounce_bytes += bytes;
+}
+
 /// Sends the next part of a write(). False: no room.
 bool Connection::push_staged(Transfer& transfer) noexcept {
   if (!x_credits.plenty() || x_send.room() <= kPlacesForStreams) return false;
@@ -52,7 +58,7 @@ bool Connection::push_staged(Transfer& transfer) noexcept {
   const Payload part{transfer.local, transfer.count, transfer.posted, bytes};
   if (emit(Kind::push, &body, sizeof(body), part, SendHint::none)) return false;
   transfer.posted += bytes;
-  x_core.counters().bounce_bytes += bytes;
+  count_copied(bytes);
   return true;
 }
 
@@ -83,7 +89,7 @@ bool Connection::move_streams() noexcept {
     return false;
   }
   stream->next += bytes;
-  x_core.counters().bounce_bytes += bytes;
+  count_copied(bytes);
   if (stream->next < stream->length) {
     x_streams.push_back(*stream);
   } else {
@@ -161,7 +167,6 @@ void Connection::on_data(const StagedBody& body, const std::byte* bytes, size_t 
     return broken(-FI_ECONNRESET, "the peer sent bytes that nobody asked for");
   hmem::scatter(transfer->local, transfer->count, transfer->moved, bytes, length);
   transfer->moved += length;
-  x_core.counters().bounce_bytes += length;
   if (transfer->moved == transfer->length) end_transfer(*transfer, 0, sink);
 }
 
