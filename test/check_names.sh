@@ -4,7 +4,7 @@
 # mirror, no address of a private network in a URL.
 cd "${srcdir:-.}" || exit 1
 trees=
-for tree in prov include man test fabtests .ci configure.ac Makefile.am README.md CHANGELOG.md \
+for tree in prov include man docs examples test fabtests .ci configure.ac Makefile.am README.md CHANGELOG.md \
   CONTRIBUTING.md quickstart run-tests; do
   [ -e "$tree" ] && trees="$trees $tree"
 done
