@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""The picture of README.md.
+
+figures.py take BENCH.JSON FIGURES.TSV [COMMIT]: the medians of a run of run.sh, with date and machine.
+figures.py draw FIGURES.TSV FIGURES.SVG: the picture of them. The same file gives the same picture."""
+import datetime
+import html
+import json
+import os
+import statistics
+import sys
+
+LESS, MORE = "shorter is better", "longer is better"
+SHM, UCX, UCX_CMA = "shm", "UCX posix", "UCX posix+cma"
+# group, what, unit, key, (name of a bar, peer of the samples)...
+ROWS = [
+    (LESS, "8 B message, half round trip", "us", "half_8", ("erdma", "erdma"), (UCX, UCX), (SHM, SHM)),
+    (LESS, "4 KiB message, half round trip", "us", "half_4096", ("erdma", "erdma"), (SHM, SHM)),
+    (LESS, "8 B fi_write", "us", "write_8", ("erdma", "erdma"), (SHM, SHM)),
+    (LESS, "8 B fi_read", "us", "read_8", ("erdma", "erdma"), (SHM, SHM)),
+    (LESS, "8 B fetch-add", "us", "fetch_add", ("erdma", "erdma"), (SHM, SHM)),
+    (LESS, "Open MPI, 8 B, half round trip", "us", "half_8",
+     ("erdma", "Open MPI erdma"), ("vader", "Open MPI vader")),
+    (MORE, "8 B messages per second", "M/s", "rate", ("erdma", "erdma"), (UCX, UCX)),
+    (MORE, "64 KiB messages", "GB/s", "half_65536", ("erdma", "erdma"), (UCX_CMA, UCX_CMA)),
+    (MORE, "1 MiB messages", "GB/s", "half_1048576", ("erdma", "erdma"), (UCX, UCX)),
+    (MORE, "4 MiB messages", "GB/s", "half_4194304", ("erdma", "erdma"), (UCX, UCX)),
+    (MORE, "1 MiB, CMA refused", "GB/s", "half_1048576",
+     ("erdma", "erdma, CMA refused"), ("shm with CMA", SHM)),
+    (MORE, "1 MiB fi_write", "GB/s", "write_1048576", ("erdma", "erdma"), (SHM, SHM)),
+    (MORE, "1 MiB fi_read", "GB/s", "read_1048576", ("erdma", "erdma"), (SHM, SHM)),
+]
+WIDTH, LABEL, ROOM = 760, 220, 150  # of the picture, of what stands left of the bars and right of them
+BAR, GAP = 14, 10
+COLOURS = {"erdma": "#1f6feb"}
+OTHER = "#9aa4b1"
+
+
+def machine():
+    model, cores = "unknown processor", os.cpu_count()
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    return f"{model}, {cores} processors, Linux {os.uname().release.split('-')[0]}"
+
+
+def shown(value):
+    return f"{value:.3g}"
+
+
+def take(path, to, commit="unknown"):
+    with open(path, encoding="utf-8") as source:
+        run = json.load(source)
+    samples = {(s["peer"], s["key"]): list(s["rounds"].values()) for s in run["samples"]}
+    lines = ["# The figures of README.md: medians, within one host.",
+             f"# date: {datetime.date.today()}", f"# machine: {machine()}", f"# commit: {commit}",
+             f"# run: {run['caption']}", "# group\twhat\tunit\tbar\tvalue"]
+    for group, what, unit, key, *bars in ROWS:
+        for bar, peer in bars:
+            if not samples.get((peer, key)):
+                continue
+            value = statistics.median(samples[peer, key])
+            if unit == "GB/s":  # bytes per us are MB/s
+                value = int(key.rsplit("_", 1)[1]) / value / 1e3
+            lines.append(f"{group}\t{what}\t{unit}\t{bar}\t{shown(value)}")
+    with open(to, "w", encoding="utf-8") as out:
+        out.write("\n".join(lines) + "\n")
+
+
+def read(path):
+    """What the comments say, and {(group, what, unit): [(bar, value)]} in the order of the file."""
+    about, rows = {}, {}
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("#"):
+                name, _, value = line[1:].partition(":")
+                about[name.strip()] = value.strip()
+                continue
+            group, what, unit, bar, value = line.rstrip("\n").split("\t")
+            rows.setdefault((group, what, unit), []).append((bar, value))
+    return about, rows
+
+
+def text(x, y, words, **attributes):
+    more = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
+    return f'<text x="{x}" y="{y}"{more}>{html.escape(words)}</text>'
+
+
+def draw_row(y, what, unit, bars):
+    most = max(float(value) for _, value in bars)
+    out = [text(LABEL - 10, y + len(bars) * BAR / 2 + 4, what, text_anchor="end")]
+    for bar, value in bars:
+        width = max(1, round((WIDTH - LABEL - ROOM) * float(value) / most))
+        colour = COLOURS.get(bar, OTHER)
+        out.append(f'<rect x="{LABEL}" y="{y}" width="{width}" height="{BAR - 2}" fill="{colour}"/>')
+        out.append(text(LABEL + width + 6, y + BAR - 4, f"{value} {unit}  {bar}", font_size=11))
+        y += BAR
+    return out, y
+
+
+def draw(path, to):
+    about, rows = read(path)
+    out, y, last = [], 10, None
+    for (group, what, unit), bars in rows.items():
+        if group != last:
+            out.append(text(LABEL, y + 14, group, font_weight="bold"))
+            y += 26
+            last = group
+        row, y = draw_row(y, what, unit, bars)
+        out += row
+        y += GAP
+    out.append(text(10, y + 10, f"Two processes of one host; {about.get('date')}; {about.get('machine')}",
+                    font_size=11, fill="#57606a"))
+    y += 24
+    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" '
+           f'viewBox="0 0 {WIDTH} {y}" font-family="sans-serif" font-size="13" fill="#24292f">',
+           f'<rect width="{WIDTH}" height="{y}" fill="#ffffff"/>', *out, "</svg>"]
+    with open(to, "w", encoding="utf-8") as file:
+        file.write("\n".join(svg) + "\n")
+
+
+if __name__ == "__main__":
+    {"take": take, "draw": draw}[sys.argv[1]](*sys.argv[2:])
