@@ -34,6 +34,19 @@ END
   echo 'int main() {}' >"$folder/fabtests/programs/erdma_a.cc"
   printf 'programs_sources = \\\n\t%s\n\nown_programs = \\\n\t%s\n' \
     fabtests/programs/shared.cc fabtests/programs/erdma_a >"$folder/fabtests/Makefile.include"
+  mkdir -p "$folder/docs" "$folder/examples" "$folder/test/bench"
+  echo '[a page](docs/a.md) about `FI_ERDMA_CMA`' >"$folder/README.md"
+  echo '# A' >"$folder/docs/a.md"
+  echo '### `the … is made of …`' >"$folder/docs/troubleshooting.md"
+  echo 'ERDMA_WARN(CORE, "the %s is made of %s\n", what, which);' >>"$folder/prov/erdma/util/a.cc"
+  printf '# date: %s\nless\ttime\tus\terdma\t1\n' now >"$folder/docs/figures.tsv"
+  cp "$checks/bench/figures.py" "$folder/test/bench/"
+  echo 'a: b' >"$folder/examples/a.yaml"
+  printf 'docs_files = \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s\n\nexamples_files = \\\n\t%s\n' \
+    docs/a.md docs/figures.svg docs/figures.tsv docs/troubleshooting.md examples/a.yaml \
+    >"$folder/docs/Makefile.include"
+  ! command -v python3 >/dev/null ||
+    (cd "$folder" && python3 test/bench/figures.py draw docs/figures.tsv docs/figures.svg)
 }
 
 # verdict CHECK pass|refuse WHAT
@@ -57,7 +70,7 @@ refused() {
 }
 
 plant_clean
-for check in layers man sizes names aborts lists; do verdict check_$check.sh pass 'the clean tree'; done
+for check in layers man sizes names aborts lists docs; do verdict check_$check.sh pass 'the clean tree'; done
 
 p=prov/erdma
 refused check_layers.sh test/util/a_test.cc '#include <check.h>'
@@ -80,6 +93,18 @@ refused check_layers.sh $p/fabric/x.cc '#include "transport/shm/a.h"
 refused check_man.sh $p/fabric/env.cc '"FI_ERDMA_NEW"'
 refused check_man.sh man/fi_erdma.7.md '`FI_ERDMA_OLD`'
 refused check_man.sh README.md '`FI_ERDMA_OLD`'
+
+if command -v python3 >/dev/null; then
+  refused check_docs.sh README.md "$(yes x | head -n 121)"
+  refused check_docs.sh README.md '[a page](docs/none.md)'
+  refused check_docs.sh README.md '[a place](#none)'
+  refused check_docs.sh docs/a.md '`FI_ERDMA_OLD`'
+  refused check_docs.sh docs/unlisted.md 'x'
+  refused check_docs.sh docs/troubleshooting.md '### `the … is made of cheese`'
+  refused check_docs.sh $p/util/a.cc '  ERDMA_WARN(CORE, "the moon is made of %s\n", what);'
+  refused check_docs.sh docs/figures.tsv '# date: today'
+  refused check_docs.sh examples/a.yaml 'a: [b'
+fi
 
 refused check_aborts.sh $p/util/a.cc '  abort();'
 refused check_aborts.sh $p/util/a.cc '  assert(x);'

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""check_docs.py TREE: the README has at most 120 lines; links between documents lead somewhere; the lists of
+docs/Makefile.include hold what is in the tree; every FI_ERDMA_* variable that is named exists; the text of each
+heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; the picture is
+the drawing of its figures; manifests are YAML."""
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+MOST_LINES = 120
+MOST_COMPARED = 60  # of a log line: a heading may leave out the end of a long remedy
+NOT_OURS = "## Lines of other programs"
+faults = []
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def exists(path):
+    return os.path.exists(path)
+
+
+def documents():
+    return [p for p in ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))] if exists(p)]
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+
+
+def check_length():
+    lines = read("README.md").count("\n") if exists("README.md") else 0
+    if lines > MOST_LINES:
+        faults.append(f"README.md has {lines} lines, the limit is {MOST_LINES}")
+
+
+def anchors(path):
+    """As GitHub makes them of headings; of a manual page's, too."""
+    heads = re.findall(r"^#+ (.*)$", without_code(read(path)), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def check_links():
+    for page in documents():
+        for link in re.findall(r"\]\(([^)\s]+)\)", without_code(read(page))):
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            path = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+            if not exists(path):
+                faults.append(f"{page}: {link} leads nowhere")
+            elif anchor and anchor not in anchors(path):
+                faults.append(f"{page}: {link}: there is no such heading")
+
+
+def check_lists():
+    makefile = "docs/Makefile.include"
+    if not exists(makefile):
+        return
+    for folder in ["docs", "examples"]:
+        text = re.search(rf"^{folder}_files = \\\n((?:\t.*\n)*)", read(makefile), flags=re.M)
+        listed = re.findall(r"[^\s\\]+", text[1]) if text else []
+        tree = sorted(p for p in glob.glob(f"{folder}/*") if p != makefile and os.path.isfile(p))
+        for path in sorted(set(tree) ^ set(listed)):
+            faults.append(f"{path}: {'not listed' if path in tree else 'does not exist'} ({makefile})")
+        if listed != sorted(listed):
+            faults.append(f"{folder}_files in {makefile} is not sorted")
+
+
+def check_variables():
+    names = lambda path: set(re.findall(r"FI_ERDMA_[A-Z0-9_]*[A-Z0-9]", read(path)))
+    known = names("prov/erdma/fabric/env.cc")
+    for path in documents() + sorted(glob.glob("examples/*")):
+        for name in sorted(names(path) - known):
+            faults.append(f"{name} is in {path}, but not in fabric/env.cc")
+
+
+# --- log lines
+
+# Where the code puts a line together from parts.
+JOINTS = r"\. |: |; | \(|bytes\)|memory of the application |CMA is refused "
+LITERAL = r'"(?:[^"\\]|\\.)*"'
+
+
+def code():
+    """All of the provider, with string literals that stand side by side joined."""
+    text = "".join(read(p) for p in sorted(glob.glob("prov/erdma/**/*.[ch]*", recursive=True)))
+    return re.sub(r'(?<!\\)"\s*\n\s*"', "", text)
+
+
+def warnings(text):
+    """Formats of ERDMA_NOTICE, ERDMA_WARN and ERDMA_REFUSE."""
+    for call in re.finditer(rf"\bERDMA_(NOTICE|WARN|REFUSE)\([^\";]*?({LITERAL})", text):
+        yield call[2][1:-1].replace("\\n", "").replace('\\"', '"')
+
+
+def pieces(form, separator):
+    return [piece.strip(" :;,.()") for piece in re.split(separator, form)]
+
+
+def check_log_lines():
+    page = "docs/troubleshooting.md"
+    if not exists(page):
+        return
+    text = code()
+    heads = [h for section in re.split(r"^(?=## )", read(page), flags=re.M)
+             if not section.startswith(NOT_OURS) for h in re.findall(r"^### `(.*)`", section, flags=re.M)]
+    for head in heads:
+        for piece in pieces(head, "…"):
+            if not all(part in text for part in pieces(piece, JOINTS)):
+                faults.append(f"{page}: no line of the code says «{piece}» (of «{head}»)")
+    for form in sorted(set(warnings(text))):
+        fixed = pieces(form, r"%[-+ #0-9.*]*(?:ll|[hlzjt])?[a-zA-Z]")
+        telling = next((p for p in fixed if len(p) > 15), max(fixed, key=len))[:MOST_COMPARED]
+        if len(telling) > 3 and not any(telling in head for head in heads):
+            faults.append(f"{page}: no heading for «{form}»")
+
+
+def check_picture():
+    figures = "docs/figures.tsv"
+    if not exists(figures):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = os.path.join(folder, "figures.svg")
+        subprocess.run([sys.executable, "test/bench/figures.py", "draw", figures, drawn], check=True)
+        if read(drawn) != read("docs/figures.svg"):
+            faults.append("docs/figures.svg is not the drawing of docs/figures.tsv: test/bench/figures.py draw")
+
+
+def check_manifests():
+    try:
+        import yaml
+    except ImportError:
+        return
+    for path in sorted(glob.glob("examples/*.yaml")):
+        try:
+            list(yaml.safe_load_all(read(path)))
+        except yaml.YAMLError as error:
+            faults.append(f"{path}: {error}")
+
+
+os.chdir(sys.argv[1])
+sys.dont_write_bytecode = True
+for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_picture, check_manifests]:
+    check()
+print(*faults, sep="\n", end="\n" if faults else "")
+sys.exit(1 if faults else 0)
