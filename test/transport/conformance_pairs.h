@@ -129,7 +129,7 @@ const Factory kVerbs[] = {{"verbs", verbs_pair, false},
                           {"verbs to itself", verbs_to_itself, false}};
 std::span<const Factory> g_factories = kShm;
 
-void make(Pair& pair, int factory) {
+[[maybe_unused]] void make(Pair& pair, int factory) {
   g_factories[size_t(factory)].make(pair);
 }
 

@@ -73,7 +73,7 @@ START_TEST(what_is_no_hello_costs_one_line_and_nothing_else) {
       bad.hello.prefix.version = 77, expect = "another version";
       break;
     case 2:
-      bad.hello.prefix.magic = __builtin_bswap32(kHelloMagic), expect = "another version";
+      bad.hello.prefix.magic = __builtin_bswap32(kHelloMagic), expect = "another byte order";
       break;
     case 3:
       bad.hello.prefix.kind = uint8_t(HelloKind::welcome);

@@ -15,6 +15,7 @@
 #include "fabric/info_offer.h"
 #include "fabric/transport_set.h"
 #include "hmem/cuda.h"
+#include "protocol/wire.h"
 #include "transport/self/self_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/staging/staging_transport.h"
@@ -64,6 +65,7 @@ transport::shm::Options shm_options(const Settings& settings,
   options.streaming = settings.streaming == Switch::on    ? StreamingPolicy::always
                       : settings.streaming == Switch::off ? StreamingPolicy::never
                                                           : StreamingPolicy::calibrate;
+  options.protocol_version = protocol::wire::kVersion;
   options.eager_bytes = settings.eager_bytes;
   options.hot_peers = settings.hot_peers;
   options.scope = scope;
@@ -78,6 +80,7 @@ transport::verbs::Options verbs_options(const Settings& settings, const std::str
   options.rendezvous = settings.rendezvous == RendezvousBy::read    ? Rendezvous::read
                        : settings.rendezvous == RendezvousBy::write ? Rendezvous::write
                                                                     : Rendezvous::automatic;
+  options.protocol_version = protocol::wire::kVersion;
   options.eager_bytes = settings.nic_eager_bytes;
   options.max_connections = settings.max_connections;
   options.peer_timeout_ns = settings.peer_timeout_ms * kMillisecond;

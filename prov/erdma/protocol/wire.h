@@ -11,7 +11,9 @@
 /// of each transport refuses a peer of another order). docs/wire-protocol.md has the diagrams.
 namespace erdma::protocol::wire {
 
-inline constexpr uint8_t kVersion = 2;
+/// Both handshakes compare it (transport/version.h). Count it up with each change of a header, of
+/// an Op, a flag, or of what they mean (test/protocol/wire_test.cc has their bytes).
+inline constexpr uint8_t kVersion = 3;
 
 enum class Op : uint8_t {
   eager = 1,   ///< a whole message; payload = its bytes

@@ -7,6 +7,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/shm/bootstrap.h"
+#include "transport/version.h"
 #include "util/error_text.h"
 #include "util/log.h"
 
@@ -23,15 +24,19 @@ util::SocketAddress name_of(const Greeting& greeting) noexcept {
       greeting.name, std::min(size_t(greeting.name_bytes), sizeof(greeting.name)));
 }
 
-/// Null = acceptable.
-const char* fault_of(const Greeting& greeting, uint64_t boot) noexcept {
-  if (greeting.magic != kMagic) return "it does not speak this protocol";
-  if (greeting.version != kWireVersion) return "its wire version is another";
-  if (greeting.byte_order != kByteOrder) return "its byte order is another";
-  if (greeting.geometry != kGeometry) return "its shared-memory layout is another";
-  if (greeting.boot != boot) return "it runs on another host";
-  if (!name_of(greeting).set() || !name_of(greeting).port()) return "it has no name";
-  return nullptr;
+/// Empty = acceptable. `whole`: it has the size that it has in this version.
+std::string fault_of(const Greeting& theirs, bool whole, const Greeting& ours) {
+  if (theirs.magic != kMagic) return "it does not speak this protocol";
+  if (theirs.byte_order != kByteOrder) return "its byte order is another";
+  if (theirs.version != ours.version)
+    return "it speaks " + version_fault("control messages", theirs.version, ours.version);
+  if (theirs.protocol_version != ours.protocol_version)
+    return "it speaks " + version_fault("protocol", theirs.protocol_version, ours.protocol_version);
+  if (!whole) return "its greeting is malformed";
+  if (theirs.geometry != kGeometry) return "its shared-memory layout is another";
+  if (theirs.boot != ours.boot) return "it runs on another host";
+  if (!name_of(theirs).set() || !name_of(theirs).port()) return "it has no name";
+  return {};
 }
 
 /// It has a connection that is not over.
@@ -51,6 +56,7 @@ const char* remedy(int status) noexcept {
 
 Greeting Bootstrap::greeting() const noexcept {
   Greeting greeting;
+  greeting.protocol_version = x_config.options.protocol_version;
   greeting.name_bytes = uint32_t(x_config.name.size());
   std::memcpy(greeting.name, x_config.name.data(), x_config.name.size());
   greeting.expedited = x_config.expedited;
@@ -166,16 +172,17 @@ void Bootstrap::turn_away(const ConnectionPtr& connection) {
 }
 
 void Bootstrap::on_hello(const ConnectionPtr& connection) {
-  Hello hello;
+  const Greeting ours = greeting();
+  Hello hello{ours};  // what a short one leaves out is right
   Received received = receive(connection->socket.get(), &hello, sizeof(hello));
   if (received.bytes == -EAGAIN) return;
   if (received.bytes <= 0) {
     ERDMA_INFO(EP_CTRL, "a connection closed without a word\n");
     return drop(connection);
   }
-  if (received.truncated || received.bytes != sizeof(hello))
-    return refuse(connection, "its greeting is malformed");
-  if (const char* fault = fault_of(hello.greeting, x_boot)) return refuse(connection, fault);
+  const bool whole = !received.truncated && received.bytes == sizeof(hello);
+  const std::string fault = fault_of(hello.greeting, whole, ours);
+  if (!fault.empty()) return refuse(connection, fault.c_str());
   accept_hello(connection, hello.greeting);
 }
 
@@ -210,18 +217,16 @@ void Bootstrap::accept_hello(const ConnectionPtr& connection, const Greeting& th
 }
 
 void Bootstrap::on_welcome(const ConnectionPtr& connection) {
-  Welcome welcome;
+  const Greeting ours = greeting();
+  Welcome welcome{ours};
   Received received = receive(connection->socket.get(), &welcome, sizeof(welcome));
   if (received.bytes == -EAGAIN) return;
   if (received.bytes <= 0) return retry_or_fail(connection, -FI_ECONNREFUSED, true);
   const std::string peer = connection->request.address.to_string();
-  if (received.bytes != sizeof(welcome) || welcome.greeting.magic != kMagic) {
-    ERDMA_WARN(EP_CTRL, "%s does not speak this protocol\n", peer.c_str());
-    return fail(connection, -FI_ECONNREFUSED);
-  }
-  const char* fault = fault_of(welcome.greeting, x_boot);
-  if (fault || welcome.status) {
-    ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n", peer.c_str(), fault ? fault : "it refused");
+  const std::string fault = fault_of(welcome.greeting, received.bytes == sizeof(welcome), ours);
+  if (!fault.empty() || welcome.status) {
+    ERDMA_NOTICE(peer_lost, EP_CTRL, "no connection with %s: %s\n", peer.c_str(),
+                 fault.empty() ? "it refused" : fault.c_str());
     return fail(connection, -FI_ECONNREFUSED);
   }
   if (received.truncated) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "transport/transport.h"
+#include "util/fingerprint.h"
 
 /// What lies in shared memory, all of it in the receiver's: sizes and structures. Changing anything
 /// here changes kWireVersion (wire.h). docs/architecture.md, "Rings".
@@ -100,7 +101,7 @@ inline constexpr size_t kHotSegmentBytes = whole_pages(sizeof(HotSegment));
 
 /// Changes with any size or place above: kWireVersion has to change then, too (wire.h).
 constexpr uint64_t layout_fingerprint() noexcept {
-  const uint64_t parts[] = {kHeaderBytes,
+  return util::fingerprint({kHeaderBytes,
                             kHotSlots,
                             kColdSlots,
                             kColdRings,
@@ -126,10 +127,7 @@ constexpr uint64_t layout_fingerprint() noexcept {
                             offsetof(HotSegment, bytes),
                             offsetof(HotSegment, consumed),
                             offsetof(HotSegment, waiting),
-                            kHotSegmentBytes};
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const uint64_t part : parts) hash = (hash ^ part) * 1099511628211u;
-  return hash;
+                            kHotSegmentBytes});
 }
 
 }  // namespace erdma::transport::shm

@@ -16,7 +16,8 @@
 namespace erdma::transport::shm {
 
 inline constexpr uint32_t kMagic = 0x416d6465;
-inline constexpr uint16_t kWireVersion = 5;
+/// Of this transport: of these messages, the rings and the pages of large transfers.
+inline constexpr uint8_t kWireVersion = 6;
 inline constexpr uint16_t kByteOrder = 0x0102;
 /// Who changes the layout counts the version up, and puts the new fingerprint here.
 static_assert(layout_fingerprint() == 0x136e9fbaa0a0d08b, "kWireVersion must change, too");
@@ -24,10 +25,11 @@ static_assert(layout_fingerprint() == 0x136e9fbaa0a0d08b, "kWireVersion must cha
 inline constexpr uint32_t kGeometry =
     uint32_t(layout_fingerprint() ^ layout_fingerprint() >> 32 ^ kBulkBytes);
 
-/// Who is speaking.
+/// Who is speaking. The first eight bytes are the same in every version.
 struct Greeting {
   uint32_t magic = kMagic;
-  uint16_t version = kWireVersion;
+  uint8_t version = kWireVersion;
+  uint8_t protocol_version = 0;  ///< Options::protocol_version
   uint16_t byte_order = kByteOrder;
   uint32_t geometry = kGeometry;
   uint32_t name_bytes = 0;

@@ -140,7 +140,12 @@ Hello ConnectionManager::own_hello(HelloKind kind, Attempt& attempt) noexcept {
   hello.answer = std::exchange(attempt.peer->answer, 0);
   hello.terms.name = x_config.name;
   hello.terms.nonce = x_nonce;
+  hello.terms.protocol_version = x_config.options.protocol_version;
   return hello;
+}
+
+std::string ConnectionManager::text_of(Refusal reason, Bytes bytes) const {
+  return reason == Refusal::version ? version_text(bytes, own_version()) : refusal_text(reason);
 }
 
 void ConnectionManager::on_accepted(uint64_t id, Bytes welcome, const Path& path) {
@@ -151,9 +156,11 @@ void ConnectionManager::on_accepted(uint64_t id, Bytes welcome, const Path& path
                          std::as_bytes(std::span(attempt->hello_mac)), hello);
   if (wrong == Refusal::none && name_bytes(hello.terms.name) != name_bytes(attempt->peer->name))
     wrong = Refusal::key;
+  if (wrong == Refusal::none && hello.terms.protocol_version != own_version())
+    wrong = Refusal::version;
   if (wrong != Refusal::none) {
     ERDMA_WARN(EP_CTRL, "%s answers with something else than a welcome: %s\n",
-               attempt->peer->name.to_string().c_str(), refusal_text(wrong));
+               attempt->peer->name.to_string().c_str(), text_of(wrong, welcome).c_str());
     return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
   }
   attempt->terms = hello.terms;
@@ -186,7 +193,7 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
       return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
     default:
       ERDMA_NOTICE(peer_lost, EP_CTRL, "%s refuses this endpoint: %s\n", name.c_str(),
-                   refusal_text(reason));
+                   text_of(reason, bytes).c_str());
       return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
   }
 }

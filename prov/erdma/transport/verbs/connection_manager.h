@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "transport/verbs/connection_backend.h"
@@ -87,7 +88,7 @@ class ConnectionManager final : public BackendEvents {
     uint64_t token = 0;
     uint64_t give_up = 0;
     uint64_t backoff = 0;
-    uint32_t answer = 0;  ///< to its challenge
+    uint16_t answer = 0;  ///< to its challenge
   };
 
   // connection_manager.cc: active side, life and death
@@ -109,6 +110,8 @@ class ConnectionManager final : public BackendEvents {
   void discard(Attempt& attempt) noexcept;
   void detach(Attempt& attempt) noexcept;
   bool self(const Peer& peer) const noexcept { return peer.name == x_config.name; }
+  uint8_t own_version() const noexcept { return x_config.options.protocol_version; }
+  std::string text_of(Refusal reason, Bytes bytes) const;
 
   // connection_manager_passive.cc
   Refusal judge(const util::SocketAddress& from, Bytes bytes, const Path& path, Hello& hello);

@@ -56,7 +56,7 @@ void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from,
     if (reason == Refusal::busy) ask_for_room();
     forget_if_idle(peer);
   }
-  x_backend.refuse(id, encode_prefix(HelloKind::refusal, reason));
+  x_backend.refuse(id, encode_prefix(HelloKind::refusal, reason, own_version()));
 }
 
 /// What would be over if the request were taken for what it says: a live connection, or one that
@@ -90,7 +90,9 @@ Refusal ConnectionManager::judge(const util::SocketAddress& from, Bytes bytes, c
   if (x_closing) return Refusal::closing;
   const NameBytes own = name_bytes(x_config.name);
   Refusal wrong = decode(bytes, HelloKind::hello, x_key, path, own, hello);
-  const char* what = wrong == Refusal::version ? "speaks another version of the wire protocol"
+  if (wrong == Refusal::none && hello.terms.protocol_version != own_version())
+    wrong = Refusal::version;
+  std::string what = wrong == Refusal::version ? "speaks " + version_text(bytes, own_version())
                      : wrong == Refusal::key
                          ? "has another job key (FI_ERDMA_JOB_KEY), or takes this endpoint for "
                            "another"
@@ -104,7 +106,7 @@ Refusal ConnectionManager::judge(const util::SocketAddress& from, Bytes bytes, c
       wrong = Refusal::garbage;
     }
   }
-  if (wrong != Refusal::none) on_stranger(from, what, false);
+  if (wrong != Refusal::none) on_stranger(from, what.c_str(), false);
   return wrong;
 }
 

@@ -36,7 +36,8 @@ struct Terms {
   // a death must show before the first packet, too.
   uint64_t heartbeat_address = 0;
   uint32_t heartbeat_rkey = 0;
-  uint64_t resumes = 0;  ///< the connection that this one continues (session.h); 0 = none
+  uint64_t resumes = 0;          ///< the connection that this one continues (session.h); 0 = none
+  uint8_t protocol_version = 0;  ///< Options::protocol_version
 };
 
 /// The data side's half of making a connection. Called on the connector's thread; thread-safe

@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/version.h"
+
 namespace erdma::transport::verbs {
 namespace {
 
 constexpr uint8_t kIpv6 = 0x80;
 constexpr uint32_t kReceiveUnit = 8;
+constexpr unsigned kVersionShift = 8;  ///< in the argument of a refusal
+constexpr unsigned kReasonMask = 0xff;
 
 JobKey::Bytes signed_part(const HelloBytes& bytes) noexcept {
   return {reinterpret_cast<const std::byte*>(&bytes), offsetof(HelloBytes, mac)};
@@ -48,8 +52,7 @@ const char* refusal_text(Refusal reason) noexcept {
     case Refusal::none:
       return "none given";
     case Refusal::version:
-      return "another version of the wire protocol, or another byte order: install the same "
-             "version of the provider on all hosts";
+      return "another version of the wire protocol";
     case Refusal::garbage:
       return "it did not understand the request";
     case Refusal::key:
@@ -79,8 +82,9 @@ NameBytes name_bytes(const util::SocketAddress& name) noexcept {
   return bytes;
 }
 
-HelloPrefix encode_prefix(HelloKind kind, Refusal reason) noexcept {
-  return {kHelloMagic, kWireVersion, uint8_t(kind), uint16_t(reason)};
+HelloPrefix encode_prefix(HelloKind kind, Refusal reason, uint8_t protocol_version) noexcept {
+  return {kHelloMagic, kWireVersion, uint8_t(kind),
+          uint16_t(unsigned(reason) | unsigned(protocol_version) << kVersionShift)};
 }
 
 HelloBytes encode(const Hello& hello, const JobKey& key, const Path& path,
@@ -95,6 +99,7 @@ HelloBytes encode(const Hello& hello, const JobKey& key, const Path& path,
   bytes.heartbeat_address = hello.terms.heartbeat_address;
   bytes.heartbeat_rkey = hello.terms.heartbeat_rkey;
   bytes.answer = hello.answer;
+  bytes.protocol_version = hello.terms.protocol_version;
   bytes.resumes = hello.terms.resumes;
   put_name(hello.terms.name, bytes);
   bytes.mac = key.sign(signed_part(bytes), path, context);
@@ -125,6 +130,7 @@ Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKe
   hello.mac = wire.mac;
   hello.terms.name = get_name(wire);
   hello.terms.nonce = wire.nonce;
+  hello.terms.protocol_version = wire.protocol_version;
   hello.terms.heartbeat_address = wire.heartbeat_address;
   hello.terms.heartbeat_rkey = wire.heartbeat_rkey;
   hello.terms.resumes = wire.resumes;
@@ -151,7 +157,18 @@ Refusal decode_refusal(std::span<const std::byte> bytes) noexcept {
   if (prefix.magic != kHelloMagic || (prefix.kind != uint8_t(HelloKind::refusal) && !challenge))
     return Refusal::none;
   if (challenge && prefix.version == kWireVersion) return Refusal::replay;
-  return prefix.version == kWireVersion ? Refusal(prefix.argument) : Refusal::version;
+  return prefix.version == kWireVersion ? Refusal(prefix.argument & kReasonMask) : Refusal::version;
+}
+
+std::string version_text(std::span<const std::byte> bytes, uint8_t ours) {
+  HelloBytes wire{};
+  if (!bytes.empty()) std::memcpy(&wire, bytes.data(), std::min(bytes.size(), sizeof(wire)));
+  if (wire.prefix.magic != kHelloMagic) return "another byte order";
+  if (wire.prefix.version != kWireVersion)
+    return version_fault("handshake", wire.prefix.version, kWireVersion);
+  const bool refusal = wire.prefix.kind == uint8_t(HelloKind::refusal);
+  return version_fault(
+      "protocol", refusal ? wire.prefix.argument >> kVersionShift : wire.protocol_version, ours);
 }
 
 }  // namespace erdma::transport::verbs

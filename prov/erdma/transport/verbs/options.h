@@ -16,7 +16,8 @@ struct Options {
   unsigned max_connections = 1024;               ///< beyond it the least recently used is given up
   uint64_t connect_timeout_ns = 10'000'000'000;  ///< how long a peer may take to appear
   uint64_t peer_timeout_ns = 10'000'000'000;     ///< silence after which a peer is dead
-  std::string job_key;                           ///< both sides must have the same; empty = none
+  uint8_t protocol_version = 0;  ///< of the headers in packets: peers must have the same
+  std::string job_key;           ///< both sides must have the same; empty = none
 };
 
 /// Bytes and events of one endpoint. Written by the polling thread; logged at close.
