@@ -14,18 +14,13 @@
 #include "fabric/address_range.h"
 #include "fabric/domain.h"
 #include "fabric/eq.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
 namespace {
 
 using util::SocketAddress;
-
-int av_insert(fid_av* av, const void* addresses, size_t count, fi_addr_t* fi_addr, uint64_t flags,
-              void* context) noexcept {
-  return AddressVector::from(av).insert(addresses, count, fi_addr, flags, context);
-}
 
 int av_insertsym(fid_av* fid, const char* node, size_t nodes, const char* service, size_t services,
                  fi_addr_t* fi_addr, uint64_t flags, void* context) noexcept {
@@ -54,10 +49,6 @@ int av_remove(fid_av* av, fi_addr_t* fi_addr, size_t count, uint64_t flags) noex
   return flags ? -FI_EINVAL : AddressVector::from(av).remove(fi_addr, count);
 }
 
-int av_lookup(fid_av* av, fi_addr_t fi_addr, void* address, size_t* length) noexcept {
-  return AddressVector::from(av).lookup(fi_addr, address, length);
-}
-
 const char* av_straddr(fid_av*, const void* address, char* buffer, size_t* length) noexcept try {
   if (!address || !length) return nullptr;
   sa_family_t family = AF_UNSPEC;
@@ -72,53 +63,20 @@ const char* av_straddr(fid_av*, const void* address, char* buffer, size_t* lengt
   return nullptr;
 }
 
-int av_set(fid_av*, fi_av_set_attr*, fid_av_set**, void*) noexcept {
-  return -FI_ENOSYS;
-}
-
-#if FI_MAJOR_VERSION >= 2
-int av_insert_auth_key(fid_av*, const void*, size_t, fi_addr_t*, uint64_t) noexcept {
-  return -FI_ENOSYS;
-}
-int av_lookup_auth_key(fid_av*, fi_addr_t, void*, size_t*) noexcept {
-  return -FI_ENOSYS;
-}
-int av_set_user_id(fid_av* av, fi_addr_t fi_addr, fi_addr_t user_id, uint64_t flags) noexcept {
-  return AddressVector::from(av).set_user_id(fi_addr, user_id, flags);
-}
-#endif
-
 fi_ops_av g_av_ops = {
     .size = sizeof(fi_ops_av),
-    .insert = av_insert,
+    .insert = entry<&AddressVector::insert>,
     .insertsvc = av_insertsvc,
     .insertsym = av_insertsym,
     .remove = av_remove,
-    .lookup = av_lookup,
+    .lookup = entry<&AddressVector::lookup>,
     .straddr = av_straddr,
-    .av_set = av_set,
+    .av_set = kNotOffered,
 #if FI_MAJOR_VERSION >= 2
-    .insert_auth_key = av_insert_auth_key,
-    .lookup_auth_key = av_lookup_auth_key,
-    .set_user_id = av_set_user_id,
+    .insert_auth_key = kNotOffered,
+    .lookup_auth_key = kNotOffered,
+    .set_user_id = entry<&AddressVector::set_user_id>,
 #endif
-};
-
-int av_close(fid_t fid) noexcept {
-  return AddressVector::from(fid).close();
-}
-int av_bind(fid_t fid, fid_t queue, uint64_t flags) noexcept {
-  return AddressVector::from(fid).bind(queue, flags);
-}
-
-fi_ops g_av_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = av_close,
-    .bind = av_bind,
-    .control = no_control,
-    .ops_open = no_ops_open,
-    .tostr = no_tostr,
-    .ops_set = no_ops_set,
 };
 
 int refuse(int error, const char* why) noexcept {
@@ -150,7 +108,7 @@ AddressVector::AddressVector(AvParent parent, uint64_t flags, void* context)
       x_table(x_parent.family, x_parent.canonical) {
   fid.fclass = FI_CLASS_AV;
   fid.context = context;
-  fid.ops = &g_av_fid_ops;
+  fid.ops = &g_fid_ops<AddressVector>;
   ops = &g_av_ops;
 }
 
@@ -314,8 +272,9 @@ int AddressVector::close() noexcept {
   return 0;
 }
 
-int open_av(Domain& domain, fi_av_attr* attr, fid_av** av, void* context) noexcept {
+int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** av, void* context) noexcept {
   return abi_call([&] {
+    Domain& domain = Domain::from(fid);
     if (!attr || !av) return -FI_EINVAL;
     if (const int rc = check_attr(*attr)) return rc;
     AvParent parent{domain.lock(), family_of(domain),

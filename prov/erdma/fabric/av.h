@@ -88,6 +88,6 @@ class AddressVector final : public fid_av, public protocol::AddressBook {
 };
 
 /// fi_av_open(3). Writes the type back where it was FI_AV_UNSPEC.
-int open_av(Domain& domain, fi_av_attr* attr, fid_av** av, void* context) noexcept;
+int open_av(fid_domain* domain, fi_av_attr* attr, fid_av** av, void* context) noexcept;
 
 }  // namespace erdma::fabric

@@ -7,7 +7,7 @@
 
 #include "fabric/abi.h"
 #include "fabric/domain.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 #include "fabric/work_queue.h"
 #include "util/log.h"
 
@@ -131,44 +131,22 @@ int Counter::close() noexcept {
 
 namespace {
 
-uint64_t cntr_read(fid_cntr* cntr) noexcept {
-  return Counter::from(cntr).read();
-}
-uint64_t cntr_readerr(fid_cntr* cntr) noexcept {
-  return Counter::from(cntr).read_error();
-}
-int cntr_add(fid_cntr* cntr, uint64_t value) noexcept {
-  return Counter::from(cntr).add(value);
-}
-int cntr_set(fid_cntr* cntr, uint64_t value) noexcept {
-  return Counter::from(cntr).set(value);
-}
-int cntr_adderr(fid_cntr* cntr, uint64_t value) noexcept {
-  return Counter::from(cntr).add_error(value);
-}
-int cntr_seterr(fid_cntr* cntr, uint64_t value) noexcept {
-  return Counter::from(cntr).set_error(value);
-}
-int cntr_wait(fid_cntr* cntr, uint64_t threshold, int timeout_ms) noexcept {
-  return Counter::from(cntr).wait(threshold, timeout_ms);
-}
-int cntr_close(fid_t cntr) noexcept {
-  return Counter::from(cntr).close();
-}
-int cntr_control(fid_t cntr, int command, void* argument) noexcept {
-  return Counter::from(cntr).control(command, argument);
-}
-
-fi_ops g_fid_ops = {sizeof(fi_ops), cntr_close, no_bind,   cntr_control,
-                    no_ops_open,    no_tostr,   no_ops_set};
-fi_ops_cntr g_cntr_ops = {sizeof(fi_ops_cntr), cntr_read,   cntr_readerr, cntr_add, cntr_set,
-                          cntr_wait,           cntr_adderr, cntr_seterr};
+fi_ops_cntr g_cntr_ops = {
+    .size = sizeof(fi_ops_cntr),
+    .read = entry<&Counter::read>,
+    .readerr = entry<&Counter::read_error>,
+    .add = entry<&Counter::add>,
+    .set = entry<&Counter::set>,
+    .wait = entry<&Counter::wait>,
+    .adderr = entry<&Counter::add_error>,
+    .seterr = entry<&Counter::set_error>,
+};
 
 }  // namespace
 
 Counter::Counter(QueueParent parent, const fi_cntr_attr& attr, std::unique_ptr<WaitObject> wait,
                  void* context)
-    : fid_cntr{{FI_CLASS_CNTR, context, &g_fid_ops}, &g_cntr_ops},
+    : fid_cntr{{FI_CLASS_CNTR, context, &g_fid_ops<Counter>}, &g_cntr_ops},
       x_lock(parent.lock),
       x_waitable(std::move(wait), parent.driven),
       x_wait_object(attr.wait_obj),
@@ -191,8 +169,9 @@ util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, v
   return made.release();
 }
 
-int open_cntr(Domain& domain, const fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept {
+int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept {
   return abi_call([&] {
+    Domain& domain = Domain::from(fid);
     if (!cntr) return -FI_EINVAL;
     util::Result<Counter*> made =
         make_cntr({domain.lock(), domain.api_version(), domain.auto_progress() != nullptr,

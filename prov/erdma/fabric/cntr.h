@@ -128,6 +128,6 @@ class Counter final : public fid_cntr {
 util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, void* context);
 
 /// fi_cntr_open(3).
-int open_cntr(Domain& domain, const fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept;
+int open_cntr(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept;
 
 }  // namespace erdma::fabric

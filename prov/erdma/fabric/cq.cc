@@ -11,7 +11,7 @@
 
 #include "fabric/abi.h"
 #include "fabric/domain.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -77,7 +77,7 @@ ssize_t CompletionQueue::read_blocking(void* entries, size_t count, fi_addr_t* s
   return result;
 }
 
-ssize_t CompletionQueue::read_error(fi_cq_err_entry* error) noexcept {
+ssize_t CompletionQueue::read_error(fi_cq_err_entry* error, uint64_t) noexcept {
   if (!error) return -FI_EINVAL;
   const util::Guard guard(x_lock);
   return x_ring.read_error(error, x_api_version);
@@ -144,14 +144,6 @@ ssize_t cq_sreadfrom(fid_cq* cq, void* entries, size_t count, fi_addr_t* sources
   return CompletionQueue::from(cq).read_blocking<E>(entries, count, sources, condition, timeout_ms);
 }
 
-ssize_t cq_readerr(fid_cq* cq, fi_cq_err_entry* error, uint64_t) noexcept {
-  return CompletionQueue::from(cq).read_error(error);
-}
-
-int cq_signal(fid_cq* cq) noexcept {
-  return CompletionQueue::from(cq).signal();
-}
-
 const char* cq_strerror(fid_cq*, int provider_error, const void*, char* text,
                         size_t length) noexcept {
   const char* description = fi_strerror(provider_error == INT_MIN ? 0 : std::abs(provider_error));
@@ -162,20 +154,17 @@ const char* cq_strerror(fid_cq*, int provider_error, const void*, char* text,
   return description;
 }
 
-int cq_close(fid_t cq) noexcept {
-  return CompletionQueue::from(cq).close();
-}
-
-int cq_control(fid_t cq, int command, void* argument) noexcept {
-  return CompletionQueue::from(cq).control(command, argument);
-}
-
-fi_ops g_fid_ops = {sizeof(fi_ops), cq_close, no_bind,   cq_control,
-                    no_ops_open,    no_tostr, no_ops_set};
-
 template <typename E>
-fi_ops_cq g_cq_ops = {sizeof(fi_ops_cq), cq_read<E>,      cq_readfrom<E>, cq_readerr,
-                      cq_sread<E>,       cq_sreadfrom<E>, cq_signal,      cq_strerror};
+fi_ops_cq g_cq_ops = {
+    .size = sizeof(fi_ops_cq),
+    .read = cq_read<E>,
+    .readfrom = cq_readfrom<E>,
+    .readerr = entry<&CompletionQueue::read_error>,
+    .sread = cq_sread<E>,
+    .sreadfrom = cq_sreadfrom<E>,
+    .signal = entry<&CompletionQueue::signal>,
+    .strerror = cq_strerror,
+};
 
 /// Null if the format is unknown.
 fi_ops_cq* ops_for(int format) noexcept {
@@ -223,7 +212,7 @@ size_t max_threshold(const fi_cq_attr& attr) noexcept {
 
 CompletionQueue::CompletionQueue(QueueParent parent, const fi_cq_attr& attr,
                                  std::unique_ptr<WaitObject> wait, void* context)
-    : fid_cq{{FI_CLASS_CQ, context, &g_fid_ops}, ops_for(attr.format)},
+    : fid_cq{{FI_CLASS_CQ, context, &g_fid_ops<CompletionQueue>}, ops_for(attr.format)},
       x_lock(parent.lock),
       x_ring(attr.size),
       x_waitable(std::move(wait), parent.driven),
@@ -244,8 +233,9 @@ util::Result<CompletionQueue*> make_cq(QueueParent parent, const fi_cq_attr* att
   return made.release();
 }
 
-int open_cq(Domain& domain, const fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {
+int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {
   return abi_call([&] {
+    Domain& domain = Domain::from(fid);
     if (!cq) return -FI_EINVAL;
     util::Result<CompletionQueue*> made =
         make_cq({domain.lock(), domain.api_version(), domain.auto_progress() != nullptr,

@@ -79,7 +79,7 @@ class CompletionQueue final : public fid_cq {
   template <typename E>
   ssize_t read_blocking(void* entries, size_t count, fi_addr_t* sources, const void* condition,
                         int timeout_ms) noexcept;
-  ssize_t read_error(fi_cq_err_entry* error) noexcept;
+  ssize_t read_error(fi_cq_err_entry* error, uint64_t flags) noexcept;
   int signal() noexcept;
   int control(int command, void* argument) noexcept;
   int close() noexcept;
@@ -110,6 +110,6 @@ class CompletionQueue final : public fid_cq {
 util::Result<CompletionQueue*> make_cq(QueueParent parent, const fi_cq_attr* attr, void* context);
 
 /// fi_cq_open(3).
-int open_cq(Domain& domain, const fi_cq_attr* attr, fid_cq** cq, void* context) noexcept;
+int open_cq(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept;
 
 }  // namespace erdma::fabric

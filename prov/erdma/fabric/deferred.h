@@ -14,10 +14,10 @@
 /// queued instead of posted. `flags` are those of the call, without FI_TRIGGER.
 namespace erdma::fabric {
 
-int defer_message(Endpoint& ep, const fi_msg& msg, uint64_t flags, bool receive,
+/// `Message` is fi_msg or fi_msg_tagged.
+template <typename Message>
+int defer_message(Endpoint& ep, const Message& msg, uint64_t flags, bool receive,
                   const Trigger& trigger) noexcept;
-int defer_tagged(Endpoint& ep, const fi_msg_tagged& msg, uint64_t flags, bool receive,
-                 const Trigger& trigger) noexcept;
 int defer_rma(Endpoint& ep, const fi_msg_rma& msg, uint64_t flags, bool read,
               const Trigger& trigger) noexcept;
 
@@ -36,6 +36,10 @@ ssize_t with_trigger(Endpoint& ep, void* context, Defer&& defer) noexcept {
   Trigger trigger;
   if (const int bad = ep.trigger_of(context, trigger)) return bad;
   return defer(trigger);
+}
+template <typename Args>
+ssize_t defer_by_context(Endpoint& ep, void* context, const Args& args) noexcept {
+  return with_trigger(ep, context, [&](const Trigger& trigger) { return ep.defer(args, trigger); });
 }
 
 }  // namespace erdma::fabric

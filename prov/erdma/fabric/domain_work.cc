@@ -61,7 +61,7 @@ int queue_work(Domain& domain, const fi_deferred_work* work) {
     case FI_OP_TRECV:
     case FI_OP_TSEND:
       return queue_operation(domain, op.tagged, trigger, [&](Endpoint& ep, const Trigger& on) {
-        return defer_tagged(ep, op.tagged->msg, op.tagged->flags, type == FI_OP_TRECV, on);
+        return defer_message(ep, op.tagged->msg, op.tagged->flags, type == FI_OP_TRECV, on);
       });
     case FI_OP_READ:
     case FI_OP_WRITE:

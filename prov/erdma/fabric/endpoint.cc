@@ -42,8 +42,6 @@ int Endpoint::open(Domain& domain, const fi_info& info, fid_ep** ep, void* conte
 Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
     : x_domain(domain),
       x_epoch(util::process_epoch()),
-      x_directed(info.caps),
-      x_tagged_multi((info.caps & kTaggedMultiRecv) != 0),
       x_sent(this),
       x_received(this),
       x_reads(this),
@@ -70,14 +68,10 @@ Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
   fid.fclass = FI_CLASS_EP;
   fid.context = context;
   for (CompletionPort* port : {&x_sent, &x_reads, &x_writes}) port->endpoint_context = context;
-  fid.ops = &g_endpoint_fid_ops;
+  fid.ops = &g_fid_ops<Endpoint>;
   ops = &g_endpoint_ops;
   cm = &g_endpoint_cm_ops;
-  msg = &g_msg_ops_disabled;
-  tagged = &g_tagged_ops_disabled;
-  rma = &g_rma_ops_disabled;
-  atomic = &g_atomic_ops_disabled;
-  collective = &g_no_collective_ops;
+  refuse_calls(*this);
   x_domain.child_opened();
 }
 
@@ -109,22 +103,15 @@ int Endpoint::enable() {
   x_engine->enable_one_sided(x_one_sided);
   compute_defaults();
   announce_descriptors();
-  install_operations();
+  install_calls(*this, calls());
+  for (EndpointAlias* alias : x_aliases) alias->enable(calls());
   if (AutoProgress* driver = x_domain.auto_progress()) driver->add(*this);
   ERDMA_ANNOUNCE(EP_CTRL, "%s\n", summarize(x_domain.describe(request, x_transports)).c_str());
   return 0;
 }
 
-void Endpoint::install_operations() noexcept {
-  if (x_shared) {
-    msg = x_devices ? &g_msg_ops_send_any_memory : &g_msg_ops_send;
-    tagged = x_devices ? &g_tagged_ops_send_any_memory : &g_tagged_ops_send;
-  } else {
-    msg = x_devices ? &g_msg_ops_any_memory : &g_msg_ops;
-    tagged = x_devices ? &g_tagged_ops_any_memory : &g_tagged_ops;
-  }
-  rma = x_devices ? &g_rma_ops_any_memory : &g_rma_ops;
-  atomic = x_devices ? &g_no_atomic_ops : &g_atomic_ops;
+CallsOn Endpoint::calls() const noexcept {
+  return {false, x_devices != nullptr, x_shared != nullptr};
 }
 
 /// The transports' descriptors exist now: wait objects that were bound before must watch them.
@@ -135,18 +122,16 @@ void Endpoint::announce_descriptors() noexcept {
 }
 
 void Endpoint::compute_defaults() noexcept {
-  constexpr uint64_t kDelivered = FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
-  x_send_defaults.inject = (x_tx_flags & FI_INJECT) != 0;
-  x_send_defaults.report = !x_sent.selective || (x_tx_flags & FI_COMPLETION);
-  x_send_defaults.until_delivered = (x_tx_flags & kDelivered) != 0;
+  x_send_defaults = {x_tx_flags, x_sent.selective};
+  x_receive_defaults = {x_caps, x_rx_flags, x_received.selective};
   x_received.unasked = x_shared && !x_received.selective;
-  x_receive_defaults.report = !x_received.selective || (x_rx_flags & FI_COMPLETION);
-  x_receive_defaults.multi = (x_rx_flags & FI_MULTI_RECV) != 0;
-  x_receive_defaults.tagged_multi = x_receive_defaults.multi && x_tagged_multi;
 }
 
 int Endpoint::close() noexcept {
-  if (x_aliases.load(std::memory_order_relaxed) > 0) return -FI_EBUSY;
+  {
+    util::Guard guard(x_domain.lock());
+    if (!x_aliases.empty()) return -FI_EBUSY;
+  }
   if (owned()) {
     if (AutoProgress* driver = x_domain.auto_progress()) driver->remove(*this);
     drain();

@@ -3,7 +3,6 @@
 #include <sys/uio.h>
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,7 +17,8 @@
 #include "fabric/av.h"
 #include "fabric/completion_port.h"
 #include "fabric/domain.h"
-#include "fabric/info_offer.h"
+#include "fabric/endpoint_alias.h"
+#include "fabric/op_defaults.h"
 #include "fabric/progress.h"
 #include "fabric/transport_set.h"
 #include "protocol/engine.h"
@@ -33,28 +33,7 @@ class SharedReceive;
 class Work;
 struct Trigger;
 
-/// What the attributes of an endpoint make of a call without flags of its own.
-struct OpDefaults {
-  bool inject = false;
-  bool report = true;
-  bool until_delivered = false;
-  bool multi = false;
-  bool tagged_multi = false;
-};
-
-/// Of which receives the source counts; of the others it is ignored.
-struct Directed {
-  explicit Directed(uint64_t caps) noexcept
-      : untagged((caps & FI_DIRECTED_RECV) != 0),
-        tagged((caps & (FI_DIRECTED_RECV | kTaggedDirectedRecv)) != 0) {}
-  uint64_t filter(uint64_t fi_addr, bool is_tagged) const noexcept {
-    return (is_tagged ? tagged : untagged) ? fi_addr : FI_ADDR_UNSPEC;
-  }
-  bool untagged;
-  bool tagged;
-};
-
-/// One FI_EP_RDM endpoint. Data entry points (endpoint_msg, _tagged, _rma, _atomic.cc) are reached
+/// One FI_EP_RDM endpoint. Data entry points (endpoint_messages, _rma, _atomic.cc) are reached
 /// only after fi_enable: before, the tables in place refuse with -FI_EOPBADSTATE. Methods are
 /// spread over endpoint, endpoint_bind, endpoint_hmem, endpoint_options and endpoint_progress.cc.
 /// Invariant: bound objects outlive it; their fi_close is -FI_EBUSY until then.
@@ -84,7 +63,7 @@ class Endpoint final : public fid_ep,
   ssize_t cancel(void* context) noexcept;
   ssize_t room(bool transmit) const noexcept;
   int open_alias(const struct fi_alias& wanted);
-  void alias_closed() noexcept { x_aliases.fetch_sub(1, std::memory_order_relaxed); }
+  void alias_closed(EndpointAlias& alias) noexcept;
 
   // For a shared receive context, under the domain lock.
   CompletionPort& received() noexcept { return x_received; }
@@ -114,15 +93,8 @@ class Endpoint final : public fid_ep,
   }
 
   // Data path.
-  const OpDefaults& send_defaults() const noexcept { return x_send_defaults; }
-  const OpDefaults& receive_defaults() const noexcept { return x_receive_defaults; }
-  uint64_t source_filter(uint64_t fi_addr, bool is_tagged) const noexcept {
-    return x_directed.filter(fi_addr, is_tagged);
-  }
-  /// FI_TAGGED_MULTI_RECV.
-  bool takes_tagged_multi() const noexcept { return x_tagged_multi; }
-  bool selective_send() const noexcept { return x_sent.selective; }
-  bool selective_receive() const noexcept { return x_received.selective; }
+  const SendDefaults& send_defaults() const noexcept { return x_send_defaults; }
+  const ReceiveDefaults& receive_defaults() const noexcept { return x_receive_defaults; }
   ssize_t send(const protocol::SendArgs& args) noexcept;
   ssize_t one_sided(const protocol::OneSidedArgs& args) noexcept;
   /// The short way of one_sided(), defined where it is used (endpoint_rma.cc). False: nothing
@@ -164,7 +136,7 @@ class Endpoint final : public fid_ep,
   int check_bindings() const noexcept;
   void attach_counter(Counter& cntr);
   CompletionPort& port_of(uint64_t event) noexcept;
-  void install_operations() noexcept;
+  CallsOn calls() const noexcept;
   void leave_shared() noexcept;
   void announce_descriptors() noexcept;
   bool slept_on() const noexcept;
@@ -189,10 +161,8 @@ class Endpoint final : public fid_ep,
   Domain& x_domain;
   std::unique_ptr<protocol::Engine> x_engine;  ///< null until enabled
   const uint32_t x_epoch;
-  OpDefaults x_send_defaults;
-  OpDefaults x_receive_defaults;
-  const Directed x_directed;
-  const bool x_tagged_multi;
+  SendDefaults x_send_defaults;
+  ReceiveDefaults x_receive_defaults;
   static constexpr uint8_t kArmed = 1, kWorks = 2;
   uint8_t x_attention = 0;  ///< what is to be done after each step of the engine
   CompletionPort x_sent;
@@ -212,7 +182,7 @@ class Endpoint final : public fid_ep,
   EventQueue* x_eq = nullptr;
   SharedReceive* x_shared = nullptr;  ///< receives are posted there
   const bool x_wants_shared;          ///< and must be
-  std::atomic<int> x_aliases{0};
+  std::vector<EndpointAlias*> x_aliases;
   std::vector<Counter*> x_counters;
   const uint64_t x_caps;
   uint64_t x_tx_flags;
@@ -253,13 +223,5 @@ inline ssize_t Endpoint::receive(const protocol::ReceiveArgs& args) noexcept {
   worked();
   return status;
 }
-
-extern fi_ops_msg g_msg_ops, g_msg_ops_any_memory, g_msg_ops_disabled;
-extern fi_ops_tagged g_tagged_ops, g_tagged_ops_any_memory, g_tagged_ops_disabled;
-// With a shared receive context.
-extern fi_ops_msg g_msg_ops_send, g_msg_ops_send_any_memory;
-extern fi_ops_tagged g_tagged_ops_send, g_tagged_ops_send_any_memory;
-extern fi_ops_rma g_rma_ops, g_rma_ops_any_memory, g_rma_ops_disabled;
-extern fi_ops_atomic g_atomic_ops, g_atomic_ops_disabled;
 
 }  // namespace erdma::fabric

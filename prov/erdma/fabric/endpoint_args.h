@@ -1,7 +1,10 @@
 #pragma once
 
+#include "fabric/deferred.h"
 #include "fabric/endpoint.h"
+#include "fabric/endpoint_alias.h"
 #include "fabric/endpoint_ops.h"
+#include "fabric/op_defaults.h"
 #include "fabric/shared_receive.h"
 #include "hmem/copy.h"
 
@@ -35,22 +38,22 @@ inline int check_buffer(const void* buffer, size_t length) noexcept {
 }
 
 /// The flags of fi_sendmsg(3) and fi_tsendmsg(3) into args; the endpoint's own do not apply.
-inline int apply_send_flags(const Endpoint& ep, uint64_t flags, protocol::SendArgs& args) noexcept {
+inline int apply_send_flags(const SendDefaults& defaults, uint64_t flags,
+                            protocol::SendArgs& args) noexcept {
   if (flags & ~kSendFlags) return -FI_EBADFLAGS;
   args.has_data = (flags & FI_REMOTE_CQ_DATA) != 0;
   if (!args.has_data) args.data = 0;
   args.inject = (flags & FI_INJECT) != 0;
-  args.report = !ep.selective_send() || (flags & FI_COMPLETION);
+  args.report = !defaults.selective || (flags & FI_COMPLETION);
   args.until_delivered = (flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE)) != 0;
   args.fence = (flags & FI_FENCE) != 0;
   args.more = (flags & FI_MORE) != 0;
   return 0;
 }
 
-inline protocol::SendArgs send_args(const Endpoint& ep, const iovec* iov, size_t count,
+inline protocol::SendArgs send_args(const SendDefaults& defaults, const iovec* iov, size_t count,
                                     size_t length, uint64_t destination, uint64_t tag,
                                     void* context, bool tagged) noexcept {
-  const OpDefaults& defaults = ep.send_defaults();
   return {destination,
           iov,
           count,
@@ -73,6 +76,13 @@ inline protocol::SendArgs inject_args(const iovec* iov, size_t length, uint64_t 
           tagged,      false, true, false,  false, false, false};
 }
 
+/// Remote CQ data, where there is some.
+inline void add_data(protocol::SendArgs&) noexcept {}
+inline void add_data(protocol::SendArgs& args, uint64_t data) noexcept {
+  args.data = data;
+  args.has_data = true;
+}
+
 /// What a receive is to take.
 struct Wanted {
   fi_addr_t source;
@@ -80,16 +90,13 @@ struct Wanted {
   uint64_t ignore = 0;
 };
 
-/// `Receiver` is an Endpoint or a SharedReceive.
-template <typename Receiver>
-protocol::ReceiveArgs receive_args(const Receiver& ep, const iovec* iov, size_t count,
-                                   size_t length, const Wanted& wanted, void* context,
-                                   bool tagged) noexcept {
-  const OpDefaults& defaults = ep.receive_defaults();
+inline protocol::ReceiveArgs receive_args(const ReceiveDefaults& defaults, const iovec* iov,
+                                          size_t count, size_t length, const Wanted& wanted,
+                                          void* context, bool tagged) noexcept {
   return {iov,
           count,
           length,
-          ep.source_filter(wanted.source, tagged),
+          defaults.filter(wanted.source, tagged),
           wanted.tag,
           wanted.ignore,
           context,
@@ -99,10 +106,15 @@ protocol::ReceiveArgs receive_args(const Receiver& ep, const iovec* iov, size_t 
           false};
 }
 
-/// What entry points do with a message on endpoints without FI_HMEM: buffers are host memory.
+// The entry points are templates over what they are called on. `Caller` has the flags of calls that
+// have none of their own, `Target` does what is asked.
+
+/// An endpoint without FI_HMEM: buffers are host memory.
 struct HostMemory {
   static constexpr bool kHost = true;
-  using Receiver = Endpoint;
+  using Caller = Endpoint;
+  using Target = HostMemory;
+  static Endpoint& target(fid_ep* fid) noexcept { return Endpoint::from(fid); }
   static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
     return ep.send(args);
   }
@@ -118,10 +130,12 @@ struct HostMemory {
   }
 };
 
-/// And on those with it: the driver is asked what they are.
+/// And one with it: the driver is asked what they are.
 struct AnyMemory {
   static constexpr bool kHost = false;
-  using Receiver = Endpoint;
+  using Caller = Endpoint;
+  using Target = AnyMemory;
+  static Endpoint& target(fid_ep* fid) noexcept { return Endpoint::from(fid); }
   static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
     return ep.send_any(args);
   }
@@ -137,9 +151,35 @@ struct AnyMemory {
   }
 };
 
-/// On a shared receive context.
+/// An alias: calls with flags of their own are the endpoint's. The others may be triggered.
+template <typename Memory>
+struct Alias {
+  static constexpr bool kHost = false;
+  using Caller = EndpointAlias;
+  using Target = Memory;
+  static Endpoint& target(fid_ep* fid) noexcept { return EndpointAlias::from(fid).endpoint(); }
+  [[gnu::noinline]] static ssize_t send(EndpointAlias& alias,
+                                        const protocol::SendArgs& args) noexcept {
+    return alias.sends_on_trigger() ? defer_by_context(alias.endpoint(), args.context, args)
+                                    : Memory::send(alias.endpoint(), args);
+  }
+  [[gnu::noinline]] static ssize_t one_sided(EndpointAlias& alias,
+                                             const protocol::OneSidedArgs& args) noexcept {
+    return alias.sends_on_trigger() ? defer_by_context(alias.endpoint(), args.local.context, args)
+                                    : Memory::one_sided(alias.endpoint(), args);
+  }
+  [[gnu::noinline]] static ssize_t receive(EndpointAlias& alias,
+                                           const protocol::ReceiveArgs& args) noexcept {
+    return alias.receives_on_trigger() ? defer_by_context(alias.endpoint(), args.context, args)
+                                       : Memory::receive(alias.endpoint(), args);
+  }
+};
+
+/// A shared receive context.
 struct SharedQueue {
-  using Receiver = SharedReceive;
+  using Caller = SharedReceive;
+  using Target = SharedQueue;
+  static SharedReceive& target(fid_ep* fid) noexcept { return SharedReceive::from(fid); }
   static ssize_t receive(SharedReceive& srx, const protocol::ReceiveArgs& args) noexcept {
     return srx.receive(args);
   }
@@ -148,5 +188,13 @@ struct SharedQueue {
     return srx.probe(args, kind);
   }
 };
+
+/// What is injected has no context, so it cannot name what it would wait for.
+inline bool can_inject(const Endpoint&) noexcept {
+  return true;
+}
+inline bool can_inject(const EndpointAlias& alias) noexcept {
+  return !alias.sends_on_trigger();
+}
 
 }  // namespace erdma::fabric

@@ -4,7 +4,6 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_errno.h>
 
-#include "fabric/deferred.h"
 #include "fabric/domain.h"
 #include "fabric/endpoint_args.h"
 #include "protocol/atomic_ops.h"
@@ -41,12 +40,17 @@ ssize_t element_bytes(unsigned datatype, unsigned op, Form form) noexcept {
   return ssize_t(protocol::datatype_size(datatype));
 }
 
-int valid(fid_ep*, fi_datatype datatype, fi_op op, size_t* count, Form form) noexcept {
+int check_valid(fi_datatype datatype, fi_op op, size_t* count, Form form) noexcept {
   const ssize_t element = element_bytes(unsigned(datatype), unsigned(op), form);
   if (element < 0) return int(element);
   if (!count) return -FI_EINVAL;
   *count = protocol::kMaxAtomicBytes / size_t(element);
   return 0;
+}
+
+template <Form kForm>
+int valid(fid_ep*, fi_datatype datatype, fi_op op, size_t* count) noexcept {
+  return check_valid(datatype, op, count, kForm);
 }
 
 /// fi_ioc, which counts elements, to iovec. Returns the elements, or a negative fi_errno.
@@ -95,13 +99,13 @@ struct Converted {
   Segment segments[transport::kMaxIov];
   protocol::OneSidedArgs args{};
 
-  int take(const Endpoint& ep, const Call& call) noexcept;
+  int take(const SendDefaults& defaults, const Call& call) noexcept;
 
  private:
   int take_remote(const Call& call, size_t element, size_t count) noexcept;
 };
 
-int Converted::take(const Endpoint& ep, const Call& call) noexcept {
+int Converted::take(const SendDefaults& defaults, const Call& call) noexcept {
   const ssize_t size = element_bytes(unsigned(call.datatype), unsigned(call.op), call.form);
   if (size < 0) return int(size);
   const auto element = size_t(size);
@@ -117,7 +121,7 @@ int Converted::take(const Endpoint& ep, const Call& call) noexcept {
       (call.form != Form::update && result_elements != count))
     return -FI_EINVAL;
   if (size_t(count) > protocol::kMaxAtomicBytes / element) return -FI_EMSGSIZE;
-  args.local = send_args(ep, results, call.result_count, size_t(result_elements) * element,
+  args.local = send_args(defaults, results, call.result_count, size_t(result_elements) * element,
                          call.peer, 0, call.context, false);
   args.local.inject = false;
   args.op = protocol::wire::Op::atomic;
@@ -146,36 +150,40 @@ int Converted::take_remote(const Call& call, size_t element, size_t count) noexc
   return total == count ? 0 : -FI_EINVAL;
 }
 
+template <typename On>
 ssize_t run(fid_ep* fid, const Call& call) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
+  auto& caller = On::Caller::from(fid);
+  const SendDefaults& defaults = caller.send_defaults();
   Converted converted;
-  if (const int bad = converted.take(ep, call)) return bad;
-  converted.args.local.inject = call.form == Form::update && ep.send_defaults().inject;
-  return ep.one_sided(converted.args);
+  if (const int bad = converted.take(defaults, call)) return bad;
+  converted.args.local.inject = call.form == Form::update && defaults.inject;
+  return On::one_sided(caller, converted.args);
 }
 
-int take_msg(Converted& converted, const Endpoint& ep, const Call& call, uint64_t flags) noexcept {
+int take_msg(Converted& converted, const SendDefaults& defaults, const Call& call,
+             uint64_t flags) noexcept {
   if (flags & ~kAtomicFlags) return -FI_EBADFLAGS;
-  if (const int bad = converted.take(ep, call)) return bad;
-  if (const int bad = apply_send_flags(ep, flags, converted.args.local)) return bad;
+  if (const int bad = converted.take(defaults, call)) return bad;
+  if (const int bad = apply_send_flags(defaults, flags, converted.args.local)) return bad;
   if (call.form != Form::update) converted.args.local.inject = false;
   return 0;
 }
 
 int defer_call(Endpoint& ep, const Call& call, uint64_t flags, const Trigger& trigger) noexcept {
   Converted converted;
-  if (const int bad = take_msg(converted, ep, call, flags)) return bad;
+  if (const int bad = take_msg(converted, ep.send_defaults(), call, flags)) return bad;
   return ep.defer(converted.args, trigger);
 }
 
+template <typename On>
 ssize_t run_msg(fid_ep* fid, const Call& call, uint64_t flags) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
+  Endpoint& ep = On::target(fid);
   if (flags & FI_TRIGGER) [[unlikely]]
     return with_trigger(ep, call.context, [&](const Trigger& trigger) {
       return defer_call(ep, call, flags & ~FI_TRIGGER, trigger);
     });
   Converted converted;
-  if (const int bad = take_msg(converted, ep, call, flags)) return bad;
+  if (const int bad = take_msg(converted, ep.send_defaults(), call, flags)) return bad;
   return ep.one_sided(converted.args);
 }
 
@@ -191,82 +199,94 @@ Call call_of(Form form, const fi_msg_atomic& msg) noexcept {
 
 // NOLINTBEGIN(readability-function-size): libfabric sets the number of parameters
 
+template <typename On>
 ssize_t writev(fid_ep* ep, const fi_ioc* iov, void**, size_t count, fi_addr_t peer,
                uint64_t address, uint64_t key, fi_datatype datatype, fi_op op,
                void* context) noexcept {
   const fi_rma_ioc remote{address, total_count(iov, count), key};
-  return run(ep, {Form::update, datatype, op, iov, count, nullptr, 0, nullptr, 0, &remote, 1, peer,
-                  context});
+  return run<On>(ep, {Form::update, datatype, op, iov, count, nullptr, 0, nullptr, 0, &remote, 1,
+                      peer, context});
 }
 
+template <typename On>
 ssize_t write(fid_ep* ep, const void* buffer, size_t count, void*, fi_addr_t peer, uint64_t address,
               uint64_t key, fi_datatype datatype, fi_op op, void* context) noexcept {
   const fi_ioc operand = ioc(buffer, count);
-  return writev(ep, &operand, nullptr, 1, peer, address, key, datatype, op, context);
+  return writev<On>(ep, &operand, nullptr, 1, peer, address, key, datatype, op, context);
 }
 
+template <typename On>
 ssize_t writemsg(fid_ep* ep, const fi_msg_atomic* msg, uint64_t flags) noexcept {
-  return msg ? run_msg(ep, call_of(Form::update, *msg), flags) : -FI_EINVAL;
+  return msg ? run_msg<On>(ep, call_of(Form::update, *msg), flags) : -FI_EINVAL;
 }
 
+template <typename On>
 ssize_t inject(fid_ep* fid, const void* buffer, size_t count, fi_addr_t peer, uint64_t address,
                uint64_t key, fi_datatype datatype, fi_op op) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
+  auto& caller = On::Caller::from(fid);
+  if (!can_inject(caller)) return -FI_EOPNOTSUPP;
   const fi_ioc operand = ioc(buffer, count);
   const fi_rma_ioc remote{address, count, key};
   Converted converted;
-  if (const int bad = converted.take(ep, {Form::update, datatype, op, &operand, 1, nullptr, 0,
-                                          nullptr, 0, &remote, 1, peer, nullptr}))
+  if (const int bad =
+          converted.take(caller.send_defaults(), {Form::update, datatype, op, &operand, 1, nullptr,
+                                                  0, nullptr, 0, &remote, 1, peer, nullptr}))
     return bad;
   converted.args.local.inject = true;
   converted.args.local.report = false;
-  return ep.one_sided(converted.args);
+  return On::one_sided(caller, converted.args);
 }
 
+template <typename On>
 ssize_t readwritev(fid_ep* ep, const fi_ioc* iov, void**, size_t count, fi_ioc* results, void**,
                    size_t result_count, fi_addr_t peer, uint64_t address, uint64_t key,
                    fi_datatype datatype, fi_op op, void* context) noexcept {
   const fi_rma_ioc remote{address, total_count(results, result_count), key};
-  return run(ep, {Form::fetch, datatype, op, iov, count, nullptr, 0, results, result_count, &remote,
-                  1, peer, context});
+  return run<On>(ep, {Form::fetch, datatype, op, iov, count, nullptr, 0, results, result_count,
+                      &remote, 1, peer, context});
 }
 
+template <typename On>
 ssize_t readwrite(fid_ep* ep, const void* buffer, size_t count, void*, void* result, void*,
                   fi_addr_t peer, uint64_t address, uint64_t key, fi_datatype datatype, fi_op op,
                   void* context) noexcept {
   const fi_ioc operand = ioc(buffer, count);
   fi_ioc fetched = ioc(result, count);
-  return readwritev(ep, &operand, nullptr, 1, &fetched, nullptr, 1, peer, address, key, datatype,
-                    op, context);
+  return readwritev<On>(ep, &operand, nullptr, 1, &fetched, nullptr, 1, peer, address, key,
+                        datatype, op, context);
 }
 
+template <typename On>
 ssize_t readwritemsg(fid_ep* ep, const fi_msg_atomic* msg, fi_ioc* results, void**,
                      size_t result_count, uint64_t flags) noexcept {
   if (!msg) return -FI_EINVAL;
   Call call = call_of(Form::fetch, *msg);
   call.results = results;
   call.result_count = result_count;
-  return run_msg(ep, call, flags);
+  return run_msg<On>(ep, call, flags);
 }
 
+template <typename On>
 ssize_t compwritev(fid_ep* ep, const fi_ioc* iov, void**, size_t count, const fi_ioc* compares,
                    void**, size_t compare_count, fi_ioc* results, void**, size_t result_count,
                    fi_addr_t peer, uint64_t address, uint64_t key, fi_datatype datatype, fi_op op,
                    void* context) noexcept {
   const fi_rma_ioc remote{address, total_count(iov, count), key};
-  return run(ep, {Form::compare, datatype, op, iov, count, compares, compare_count, results,
-                  result_count, &remote, 1, peer, context});
+  return run<On>(ep, {Form::compare, datatype, op, iov, count, compares, compare_count, results,
+                      result_count, &remote, 1, peer, context});
 }
 
+template <typename On>
 ssize_t compwrite(fid_ep* ep, const void* buffer, size_t count, void*, const void* compare, void*,
                   void* result, void*, fi_addr_t peer, uint64_t address, uint64_t key,
                   fi_datatype datatype, fi_op op, void* context) noexcept {
   const fi_ioc operand = ioc(buffer, count), comparison = ioc(compare, count);
   fi_ioc fetched = ioc(result, count);
-  return compwritev(ep, &operand, nullptr, 1, &comparison, nullptr, 1, &fetched, nullptr, 1, peer,
-                    address, key, datatype, op, context);
+  return compwritev<On>(ep, &operand, nullptr, 1, &comparison, nullptr, 1, &fetched, nullptr, 1,
+                        peer, address, key, datatype, op, context);
 }
 
+template <typename On>
 ssize_t compwritemsg(fid_ep* ep, const fi_msg_atomic* msg, const fi_ioc* compares, void**,
                      size_t compare_count, fi_ioc* results, void**, size_t result_count,
                      uint64_t flags) noexcept {
@@ -276,20 +296,28 @@ ssize_t compwritemsg(fid_ep* ep, const fi_msg_atomic* msg, const fi_ioc* compare
   call.compare_count = compare_count;
   call.results = results;
   call.result_count = result_count;
-  return run_msg(ep, call, flags);
+  return run_msg<On>(ep, call, flags);
 }
 
 // NOLINTEND(readability-function-size)
 
-int writevalid(fid_ep* ep, fi_datatype datatype, fi_op op, size_t* count) noexcept {
-  return valid(ep, datatype, op, count, Form::update);
-}
-int readwritevalid(fid_ep* ep, fi_datatype datatype, fi_op op, size_t* count) noexcept {
-  return valid(ep, datatype, op, count, Form::fetch);
-}
-int compwritevalid(fid_ep* ep, fi_datatype datatype, fi_op op, size_t* count) noexcept {
-  return valid(ep, datatype, op, count, Form::compare);
-}
+template <typename On>
+fi_ops_atomic g_atomic_ops = {
+    .size = sizeof(fi_ops_atomic),
+    .write = write<On>,
+    .writev = writev<On>,
+    .writemsg = writemsg<On>,
+    .inject = inject<On>,
+    .readwrite = readwrite<On>,
+    .readwritev = readwritev<On>,
+    .readwritemsg = readwritemsg<On>,
+    .compwrite = compwrite<On>,
+    .compwritev = compwritev<On>,
+    .compwritemsg = compwritemsg<On>,
+    .writevalid = valid<Form::update>,
+    .readwritevalid = valid<Form::fetch>,
+    .compwritevalid = valid<Form::compare>,
+};
 
 }  // namespace
 
@@ -319,43 +347,23 @@ int query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_a
   const Form form = flags & FI_FETCH_ATOMIC     ? Form::fetch
                     : flags & FI_COMPARE_ATOMIC ? Form::compare
                                                 : Form::update;
-  if (const int bad = valid(nullptr, datatype, op, &attr->count, form)) return bad;
+  if (const int bad = check_valid(datatype, op, &attr->count, form)) return bad;
   attr->size = protocol::datatype_size(unsigned(datatype));
   return 0;
 }
 
-fi_ops_atomic g_atomic_ops = {
-    .size = sizeof(fi_ops_atomic),
-    .write = write,
-    .writev = writev,
-    .writemsg = writemsg,
-    .inject = inject,
-    .readwrite = readwrite,
-    .readwritev = readwritev,
-    .readwritemsg = readwritemsg,
-    .compwrite = compwrite,
-    .compwritev = compwritev,
-    .compwritemsg = compwritemsg,
-    .writevalid = writevalid,
-    .readwritevalid = readwritevalid,
-    .compwritevalid = compwritevalid,
-};
+fi_ops_atomic g_atomic_ops_disabled = [] {
+  fi_ops_atomic ops = refusing<fi_ops_atomic, -FI_EOPBADSTATE>();
+  ops.writevalid = valid<Form::update>;
+  ops.readwritevalid = valid<Form::fetch>;
+  ops.compwritevalid = valid<Form::compare>;
+  return ops;
+}();
 
-fi_ops_atomic g_atomic_ops_disabled = {
-    .size = sizeof(fi_ops_atomic),
-    .write = not_enabled,
-    .writev = not_enabled,
-    .writemsg = not_enabled,
-    .inject = not_enabled,
-    .readwrite = not_enabled,
-    .readwritev = not_enabled,
-    .readwritemsg = not_enabled,
-    .compwrite = not_enabled,
-    .compwritev = not_enabled,
-    .compwritemsg = not_enabled,
-    .writevalid = writevalid,
-    .readwritevalid = readwritevalid,
-    .compwritevalid = compwritevalid,
-};
+/// With FI_HMEM there are none.
+fi_ops_atomic* atomic_ops(const CallsOn& on) noexcept {
+  if (on.any_memory) return &g_refusing_ops<fi_ops_atomic>;
+  return on.alias ? &g_atomic_ops<Alias<HostMemory>> : &g_atomic_ops<HostMemory>;
+}
 
 }  // namespace erdma::fabric

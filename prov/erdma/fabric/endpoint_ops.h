@@ -13,6 +13,9 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+
+#include "fabric/fid_ops.h"
 
 namespace erdma::fabric {
 
@@ -20,36 +23,36 @@ inline constexpr size_t kInjectBytes = 4096;
 inline constexpr size_t kDefaultMinMultiRecv = 64;
 inline constexpr size_t kMaxMessageBytes = size_t(std::numeric_limits<ssize_t>::max());
 
-/// Fills a slot of an ops table, whatever its signature.
-template <typename Result, typename... Args>
-Result not_offered(Args...) noexcept {
-  return -FI_ENOSYS;
-}
-
-/// The same before fi_enable.
-template <typename Result, typename... Args>
-Result not_enabled(Args...) noexcept {
-  return -FI_EOPBADSTATE;
-}
-
-/// The same of receives on an endpoint with a shared receive context.
-template <typename Result, typename... Args>
-Result not_here(Args...) noexcept {
-  return -FI_EOPNOTSUPP;
-}
-
 /// fi_query_atomic(3).
 int query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
                  uint64_t flags) noexcept;
 
-extern fi_ops g_endpoint_fid_ops;
-extern fi_ops_ep g_endpoint_ops;
-extern fi_ops_cm g_endpoint_cm_ops;
+/// A table that refuses every call, for objects of all kinds.
+template <typename Ops, int kError = -FI_ENOSYS>
+inline Ops g_refusing_ops = refusing<Ops, kError>();
 
-// Not offered in this version: every call returns -FI_ENOSYS.
-extern fi_ops_collective g_no_collective_ops;
-// Nor with FI_HMEM.
-extern fi_ops_rma g_no_rma_ops;
-extern fi_ops_atomic g_no_atomic_ops;
+extern fi_ops_ep g_endpoint_ops, g_alias_ops, g_shared_receive_ops;
+extern fi_ops_cm g_endpoint_cm_ops, g_alias_cm_ops;
+
+/// What data entry points are called on, once it is enabled.
+struct CallsOn {
+  bool alias;
+  bool any_memory;       ///< FI_HMEM
+  bool shared_receives;  ///< receives are posted to a shared context
+};
+fi_ops_msg* message_ops(const CallsOn& what) noexcept;
+fi_ops_tagged* tagged_ops(const CallsOn& what) noexcept;
+fi_ops_rma* rma_ops(const CallsOn& what) noexcept;
+fi_ops_atomic* atomic_ops(const CallsOn& what) noexcept;
+/// Refuses but for the queries, which need no enabled endpoint.
+extern fi_ops_atomic g_atomic_ops_disabled;
+/// Before fi_enable: -FI_EOPBADSTATE.
+void refuse_calls(fid_ep& ep) noexcept;
+/// After it.
+void install_calls(fid_ep& ep, const CallsOn& on) noexcept;
+
+// Of a shared receive context.
+extern fi_ops_msg g_shared_message_ops;
+extern fi_ops_tagged g_shared_tagged_ops;
 
 }  // namespace erdma::fabric

@@ -7,7 +7,7 @@
 #include "fabric/abi.h"
 #include "fabric/endpoint.h"
 #include "fabric/endpoint_ops.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 #include "fabric/info_offer.h"
 #include "hmem/cuda.h"
 #include "util/log.h"
@@ -187,88 +187,5 @@ ssize_t Endpoint::room(bool transmit) const noexcept {
   if (!x_engine) return -FI_EOPBADSTATE;
   return transmit ? x_domain.settings().tx_size : x_domain.settings().rx_size;
 }
-
-// --- tables -------------------------------------------------------------------------------------
-
-namespace {
-
-int close_endpoint(fid_t ep) noexcept {
-  return Endpoint::from(ep).close();
-}
-
-int bind_endpoint(fid_t ep, fid_t object, uint64_t flags) noexcept {
-  return abi_call([&] { return Endpoint::from(ep).bind(object, flags); });
-}
-
-int control_endpoint(fid_t ep, int command, void* argument) noexcept {
-  return abi_call([&] { return Endpoint::from(ep).control(command, argument); });
-}
-
-ssize_t cancel(fid_t ep, void* context) noexcept {
-  return Endpoint::from(ep).cancel(context);
-}
-
-int getopt(fid_t ep, int level, int name, void* value, size_t* length) noexcept {
-  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
-  if (!value || !length) return -FI_EINVAL;
-  return Endpoint::from(ep).get_option(name, value, length);
-}
-
-int setopt(fid_t ep, int level, int name, const void* value, size_t length) noexcept {
-  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
-  if (!value) return -FI_EINVAL;
-  return abi_call([&] { return Endpoint::from(ep).set_option(name, value, length); });
-}
-
-ssize_t rx_size_left(fid_ep* ep) noexcept {
-  return Endpoint::from(ep).room(false);
-}
-ssize_t tx_size_left(fid_ep* ep) noexcept {
-  return Endpoint::from(ep).room(true);
-}
-
-int setname(fid_t ep, void* address, size_t length) noexcept {
-  return address ? Endpoint::from(ep).set_name(address, length) : -FI_EINVAL;
-}
-
-int getname(fid_t ep, void* address, size_t* length) noexcept {
-  return length ? Endpoint::from(ep).get_name(address, length) : -FI_EINVAL;
-}
-
-}  // namespace
-
-fi_ops g_endpoint_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_endpoint,
-    .bind = bind_endpoint,
-    .control = control_endpoint,
-    .ops_open = no_ops_open,
-    .tostr = no_tostr,
-    .ops_set = no_ops_set,
-};
-
-fi_ops_ep g_endpoint_ops = {
-    .size = sizeof(fi_ops_ep),
-    .cancel = cancel,
-    .getopt = getopt,
-    .setopt = setopt,
-    .tx_ctx = not_offered,
-    .rx_ctx = not_offered,
-    .rx_size_left = rx_size_left,
-    .tx_size_left = tx_size_left,
-};
-
-fi_ops_cm g_endpoint_cm_ops = {
-    .size = sizeof(fi_ops_cm),
-    .setname = setname,
-    .getname = getname,
-    .getpeer = not_offered,
-    .connect = not_offered,
-    .listen = not_offered,
-    .accept = not_offered,
-    .reject = not_offered,
-    .shutdown = not_offered,
-    .join = not_offered,
-};
 
 }  // namespace erdma::fabric

@@ -1,7 +1,6 @@
 // fi_rma(3).
 #include <rdma/fi_errno.h>
 
-#include "fabric/deferred.h"
 #include "fabric/endpoint_args.h"
 #include "protocol/access.h"
 
@@ -36,10 +35,11 @@ struct Remote {
   size_t count;
 };
 
-protocol::OneSidedArgs rma_args(const Endpoint& ep, Op op, const Local& local, const Remote& remote,
-                                void* context) noexcept {
+protocol::OneSidedArgs rma_args(const SendDefaults& defaults, Op op, const Local& local,
+                                const Remote& remote, void* context) noexcept {
   protocol::OneSidedArgs args{};
-  args.local = send_args(ep, local.iov, local.count, local.length, remote.peer, 0, context, false);
+  args.local =
+      send_args(defaults, local.iov, local.count, local.length, remote.peer, 0, context, false);
   if (op == Op::read) args.local.inject = false;
   args.op = op;
   args.segments = remote.segments;
@@ -60,156 +60,115 @@ int take_segments(const fi_msg_rma& msg, size_t length, Segment* segments) noexc
   return total == length ? 0 : -FI_EINVAL;
 }
 
-/// Apart, so that the short way saves few registers.
-template <typename Memory>
-// NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
-[[gnu::noinline]] ssize_t transfer_anyhow(Endpoint& ep, Op op, const void* buffer, size_t length,
-                                          fi_addr_t peer, uint64_t address, uint64_t key,
-                                          void* context) noexcept {
-  if (const int bad = check_buffer(buffer, length)) return bad;
-  const iovec iov = piece(buffer, length);
-  const Segment segment{address, key, length};
-  return Memory::one_sided(ep, rma_args(ep, op, {&iov, 1, length}, {peer, &segment, 1}, context));
-}
-
-template <typename Memory>
-inline ssize_t transfer(fid_ep* fid, Op op, const void* buffer, size_t length, fi_addr_t peer,
-                        uint64_t address, uint64_t key, void* context) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
-  if constexpr (Memory::kHost) {
-    const OpDefaults& defaults = ep.send_defaults();
-    const bool reads = op == Op::read;
-    const bool plain = buffer && !defaults.until_delivered && (reads || !defaults.inject);
-    if (plain && ep.access({peer, const_cast<void*>(buffer), length, address, key, context, reads,
-                            defaults.report, false})) [[likely]]
-      return 0;
-  }
-  return transfer_anyhow<Memory>(ep, op, buffer, length, peer, address, key, context);
-}
-
-template <typename Memory>
-ssize_t transferv(fid_ep* fid, Op op, const iovec* iov, size_t count, fi_addr_t peer,
-                  uint64_t address, uint64_t key, void* context) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
-  size_t length = 0;
-  if (const int bad = check_iov(iov, count, length)) return bad;
-  const Segment segment{address, key, length};
-  return Memory::one_sided(ep,
-                           rma_args(ep, op, {iov, count, length}, {peer, &segment, 1}, context));
-}
-
 struct Message {
   Segment segments[transport::kMaxIov];
   protocol::OneSidedArgs args;
 
-  int take(const Endpoint& ep, Op op, const fi_msg_rma& msg, uint64_t flags) noexcept {
+  int take(const SendDefaults& defaults, Op op, const fi_msg_rma& msg, uint64_t flags) noexcept {
     size_t length = 0;
     if (op == Op::read && flags & ~kReadFlags) return -FI_EBADFLAGS;
     if (const int bad = check_iov(msg.msg_iov, msg.iov_count, length)) return bad;
     if (const int bad = take_segments(msg, length, segments)) return bad;
-    args = rma_args(ep, op, {msg.msg_iov, msg.iov_count, length},
+    args = rma_args(defaults, op, {msg.msg_iov, msg.iov_count, length},
                     {msg.addr, segments, msg.rma_iov_count}, msg.context);
     args.local.data = msg.data;
-    return apply_send_flags(ep, flags, args.local);
+    return apply_send_flags(defaults, flags, args.local);
   }
 };
 
-template <typename Memory>
-ssize_t transfermsg(fid_ep* fid, Op op, const fi_msg_rma* msg, uint64_t flags) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
+// The entry points on `On`. `Data` is uint64_t with remote CQ data, and nothing without.
+
+/// Apart, so that the short way saves few registers.
+template <typename On, typename... Data>
+// NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
+[[gnu::noinline]] ssize_t transfer_anyhow(typename On::Caller& caller, Op op, const void* buffer,
+                                          size_t length, Data... data, fi_addr_t peer,
+                                          uint64_t address, uint64_t key, void* context) noexcept {
+  if (const int bad = check_buffer(buffer, length)) return bad;
+  const iovec iov = piece(buffer, length);
+  const Segment segment{address, key, length};
+  protocol::OneSidedArgs args =
+      rma_args(caller.send_defaults(), op, {&iov, 1, length}, {peer, &segment, 1}, context);
+  add_data(args.local, data...);
+  return On::one_sided(caller, args);
+}
+
+// Flat, for the short way: each has a copy of its own that knows which it is.
+template <typename On, Op kOp, typename Buffer>
+[[gnu::flatten]] ssize_t transfer(fid_ep* fid, Buffer* buffer, size_t length, void*, fi_addr_t peer,
+                                  uint64_t address, uint64_t key, void* context) noexcept {
+  auto& caller = On::Caller::from(fid);
+  if constexpr (On::kHost) {
+    const SendDefaults& defaults = caller.send_defaults();
+    constexpr bool kReads = kOp == Op::read;
+    const bool plain = buffer && !defaults.until_delivered && (kReads || !defaults.inject);
+    if (plain && caller.access({peer, const_cast<void*>(static_cast<const void*>(buffer)), length,
+                                address, key, context, kReads, defaults.report, false})) [[likely]]
+      return 0;
+  }
+  return transfer_anyhow<On>(caller, kOp, buffer, length, peer, address, key, context);
+}
+
+template <typename On>
+ssize_t writedata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t data,
+                  fi_addr_t peer, uint64_t address, uint64_t key, void* context) noexcept {
+  return transfer_anyhow<On, uint64_t>(On::Caller::from(fid), Op::write, buffer, length, data, peer,
+                                       address, key, context);
+}
+
+template <typename On, Op kOp>
+ssize_t transferv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t peer,
+                  uint64_t address, uint64_t key, void* context) noexcept {
+  auto& caller = On::Caller::from(fid);
+  size_t length = 0;
+  if (const int bad = check_iov(iov, count, length)) return bad;
+  const Segment segment{address, key, length};
+  return On::one_sided(caller, rma_args(caller.send_defaults(), kOp, {iov, count, length},
+                                        {peer, &segment, 1}, context));
+}
+
+template <typename On, Op kOp>
+ssize_t transfermsg(fid_ep* fid, const fi_msg_rma* msg, uint64_t flags) noexcept {
+  Endpoint& ep = On::target(fid);
   if (!msg) return -FI_EINVAL;
   if (flags & FI_TRIGGER) [[unlikely]]
     return with_trigger(ep, msg->context, [&](const Trigger& trigger) {
-      return defer_rma(ep, *msg, flags & ~FI_TRIGGER, op == Op::read, trigger);
+      return defer_rma(ep, *msg, flags & ~FI_TRIGGER, kOp == Op::read, trigger);
     });
   Message message;
-  if (const int bad = message.take(ep, op, *msg, flags)) return bad;
-  return Memory::one_sided(ep, message.args);
+  if (const int bad = message.take(ep.send_defaults(), kOp, *msg, flags)) return bad;
+  return On::Target::one_sided(ep, message.args);
 }
 
-template <typename Memory>
-ssize_t write_injected(fid_ep* fid, const void* buffer, size_t length, bool has_data, uint64_t data,
-                       fi_addr_t peer, uint64_t address, uint64_t key) noexcept {
+template <typename On, typename... Data>
+ssize_t inject(fid_ep* fid, const void* buffer, size_t length, Data... data, fi_addr_t peer,
+               uint64_t address, uint64_t key) noexcept {
+  auto& caller = On::Caller::from(fid);
+  if (!can_inject(caller)) return -FI_EOPNOTSUPP;
   if (const int bad = check_buffer(buffer, length)) return bad;
   const iovec iov = piece(buffer, length);
   const Segment segment{address, key, length};
   protocol::OneSidedArgs args{};
   args.local = inject_args(&iov, length, peer, 0, false);
-  args.local.has_data = has_data;
-  args.local.data = data;
+  add_data(args.local, data...);
   args.op = Op::write;
   args.segments = &segment;
   args.segment_count = 1;
-  return Memory::one_sided(Endpoint::from(fid), args);
+  return On::one_sided(caller, args);
 }
 
-// Flat, for the short way: each has a copy of its own that knows which it is.
-template <typename Memory>
-[[gnu::flatten]] ssize_t read(fid_ep* ep, void* buffer, size_t length, void*, fi_addr_t peer,
-                              uint64_t address, uint64_t key, void* context) noexcept {
-  return transfer<Memory>(ep, Op::read, buffer, length, peer, address, key, context);
-}
-template <typename Memory>
-ssize_t readv(fid_ep* ep, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t address,
-              uint64_t key, void* context) noexcept {
-  return transferv<Memory>(ep, Op::read, iov, count, peer, address, key, context);
-}
-template <typename Memory>
-ssize_t readmsg(fid_ep* ep, const fi_msg_rma* msg, uint64_t flags) noexcept {
-  return transfermsg<Memory>(ep, Op::read, msg, flags);
-}
-template <typename Memory>
-[[gnu::flatten]] ssize_t write(fid_ep* ep, const void* buffer, size_t length, void*, fi_addr_t peer,
-                               uint64_t address, uint64_t key, void* context) noexcept {
-  return transfer<Memory>(ep, Op::write, buffer, length, peer, address, key, context);
-}
-template <typename Memory>
-ssize_t writev(fid_ep* ep, const iovec* iov, void**, size_t count, fi_addr_t peer, uint64_t address,
-               uint64_t key, void* context) noexcept {
-  return transferv<Memory>(ep, Op::write, iov, count, peer, address, key, context);
-}
-template <typename Memory>
-ssize_t writemsg(fid_ep* ep, const fi_msg_rma* msg, uint64_t flags) noexcept {
-  return transfermsg<Memory>(ep, Op::write, msg, flags);
-}
-template <typename Memory>
-ssize_t inject(fid_ep* ep, const void* buffer, size_t length, fi_addr_t peer, uint64_t address,
-               uint64_t key) noexcept {
-  return write_injected<Memory>(ep, buffer, length, false, 0, peer, address, key);
-}
-template <typename Memory>
-ssize_t injectdata(fid_ep* ep, const void* buffer, size_t length, uint64_t data, fi_addr_t peer,
-                   uint64_t address, uint64_t key) noexcept {
-  return write_injected<Memory>(ep, buffer, length, true, data, peer, address, key);
-}
-
-template <typename Memory>
-// NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
-ssize_t writedata(fid_ep* fid, const void* buffer, size_t length, void*, uint64_t data,
-                  fi_addr_t peer, uint64_t address, uint64_t key, void* context) noexcept {
-  Endpoint& ep = Endpoint::from(fid);
-  if (const int bad = check_buffer(buffer, length)) return bad;
-  const iovec iov = piece(buffer, length);
-  const Segment segment{address, key, length};
-  protocol::OneSidedArgs args =
-      rma_args(ep, Op::write, {&iov, 1, length}, {peer, &segment, 1}, context);
-  args.local.has_data = true;
-  args.local.data = data;
-  return Memory::one_sided(ep, args);
-}
-
-template <typename Memory>
-constexpr fi_ops_rma kRmaOps = {
+template <typename On>
+fi_ops_rma g_rma_ops = {
     .size = sizeof(fi_ops_rma),
-    .read = read<Memory>,
-    .readv = readv<Memory>,
-    .readmsg = readmsg<Memory>,
-    .write = write<Memory>,
-    .writev = writev<Memory>,
-    .writemsg = writemsg<Memory>,
-    .inject = inject<Memory>,
-    .writedata = writedata<Memory>,
-    .injectdata = injectdata<Memory>,
+    .read = transfer<On, Op::read>,
+    .readv = transferv<On, Op::read>,
+    .readmsg = transfermsg<On, Op::read>,
+    .write = transfer<On, Op::write>,
+    .writev = transferv<On, Op::write>,
+    .writemsg = transfermsg<On, Op::write>,
+    .inject = inject<On>,
+    .writedata = writedata<On>,
+    .injectdata = inject<On, uint64_t>,
 };
 
 }  // namespace
@@ -217,24 +176,14 @@ constexpr fi_ops_rma kRmaOps = {
 int defer_rma(Endpoint& ep, const fi_msg_rma& msg, uint64_t flags, bool read,
               const Trigger& trigger) noexcept {
   Message message;
-  if (const int bad = message.take(ep, read ? Op::read : Op::write, msg, flags)) return bad;
+  const Op op = read ? Op::read : Op::write;
+  if (const int bad = message.take(ep.send_defaults(), op, msg, flags)) return bad;
   return ep.defer(message.args, trigger);
 }
 
-fi_ops_rma g_rma_ops = kRmaOps<HostMemory>;
-fi_ops_rma g_rma_ops_any_memory = kRmaOps<AnyMemory>;
-
-fi_ops_rma g_rma_ops_disabled = {
-    .size = sizeof(fi_ops_rma),
-    .read = not_enabled,
-    .readv = not_enabled,
-    .readmsg = not_enabled,
-    .write = not_enabled,
-    .writev = not_enabled,
-    .writemsg = not_enabled,
-    .inject = not_enabled,
-    .writedata = not_enabled,
-    .injectdata = not_enabled,
-};
+fi_ops_rma* rma_ops(const CallsOn& on) noexcept {
+  if (on.alias) return on.any_memory ? &g_rma_ops<Alias<AnyMemory>> : &g_rma_ops<Alias<HostMemory>>;
+  return on.any_memory ? &g_rma_ops<AnyMemory> : &g_rma_ops<HostMemory>;
+}
 
 }  // namespace erdma::fabric

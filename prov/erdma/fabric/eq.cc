@@ -15,7 +15,7 @@
 
 #include "fabric/abi.h"
 #include "fabric/fabric.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -24,24 +24,6 @@ namespace {
 
 constexpr size_t kDefaultSize = 256;
 constexpr size_t kMaxEventBytes = 65536;
-
-ssize_t eq_read(fid_eq* eq, uint32_t* event, void* buffer, size_t length, uint64_t flags) noexcept {
-  return EventQueue::from(eq).read(event, buffer, length, flags);
-}
-
-ssize_t eq_readerr(fid_eq* eq, fi_eq_err_entry* error, uint64_t flags) noexcept {
-  return EventQueue::from(eq).read_error(error, flags);
-}
-
-ssize_t eq_write(fid_eq* eq, uint32_t event, const void* buffer, size_t length,
-                 uint64_t flags) noexcept {
-  return EventQueue::from(eq).write(event, buffer, length, flags);
-}
-
-ssize_t eq_sread(fid_eq* eq, uint32_t* event, void* buffer, size_t length, int timeout,
-                 uint64_t flags) noexcept {
-  return EventQueue::from(eq).read_blocking(event, buffer, length, timeout, flags);
-}
 
 // Provider errors of this provider are errno values.
 const char* eq_strerror(fid_eq*, int provider_error, const void*, char* buffer,
@@ -54,28 +36,11 @@ const char* eq_strerror(fid_eq*, int provider_error, const void*, char* buffer,
 
 fi_ops_eq g_eq_ops = {
     .size = sizeof(fi_ops_eq),
-    .read = eq_read,
-    .readerr = eq_readerr,
-    .write = eq_write,
-    .sread = eq_sread,
+    .read = entry<&EventQueue::read>,
+    .readerr = entry<&EventQueue::read_error>,
+    .write = entry<&EventQueue::write>,
+    .sread = entry<&EventQueue::read_blocking>,
     .strerror = eq_strerror,
-};
-
-int eq_close(fid_t fid) noexcept {
-  return EventQueue::from(fid).close();
-}
-int eq_control(fid_t fid, int command, void* argument) noexcept {
-  return EventQueue::from(fid).control(command, argument);
-}
-
-fi_ops g_eq_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = eq_close,
-    .bind = no_bind,
-    .control = eq_control,
-    .ops_open = no_ops_open,
-    .tostr = no_tostr,
-    .ops_set = no_ops_set,
 };
 
 int refuse(int error, const char* why) noexcept {
@@ -118,7 +83,7 @@ EventQueue::EventQueue(const fi_eq_attr& attr, util::Fd wait, std::function<void
       x_closed(std::move(closed)) {
   fid.fclass = FI_CLASS_EQ;
   fid.context = context;
-  fid.ops = &g_eq_fid_ops;
+  fid.ops = &g_fid_ops<EventQueue>;
   ops = &g_eq_ops;
 }
 
@@ -293,8 +258,9 @@ util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, std::function
   return made.release();
 }
 
-int open_event_queue(Fabric& fabric, const fi_eq_attr* attr, fid_eq** eq, void* context) noexcept {
+int open_event_queue(fid_fabric* fid, fi_eq_attr* attr, fid_eq** eq, void* context) noexcept {
   return abi_call([&] {
+    Fabric& fabric = Fabric::from(fid);
     if (!eq) return -FI_EINVAL;
     util::Result<EventQueue*> made = make_event_queue(
         attr, [&fabric] { fabric.child_closed(); }, context);

@@ -91,6 +91,6 @@ util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, std::function
                                            void* context);
 
 /// fi_eq_open(3).
-int open_event_queue(Fabric& fabric, const fi_eq_attr* attr, fid_eq** eq, void* context) noexcept;
+int open_event_queue(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) noexcept;
 
 }  // namespace erdma::fabric

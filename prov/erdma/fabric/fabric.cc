@@ -9,7 +9,7 @@
 #include "fabric/abi.h"
 #include "fabric/domain.h"
 #include "fabric/eq.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 #include "fabric/info.h"
 #include "fabric/info_offer.h"
 #include "fabric/wait.h"
@@ -34,39 +34,13 @@ int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* co
   return open_domain2(fabric, info, domain, 0, context);
 }
 
-int no_passive_endpoint(fid_fabric*, fi_info*, fid_pep**, void*) noexcept {
-  return -FI_ENOSYS;
-}
-
-int open_eq(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) noexcept {
-  return abi_call([&] { return open_event_queue(Fabric::from(fabric), attr, eq, context); });
-}
-
-int trywait(fid_fabric* fabric, fid_t* fids, int count) noexcept {
-  return abi_call([&] { return try_wait(Fabric::from(fabric), fids, count); });
-}
-
-int close_fabric(fid_t fabric) noexcept {
-  return Fabric::from(fabric).close();
-}
-
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_fabric,
-    .bind = no_bind,
-    .control = no_control,
-    .ops_open = no_ops_open,
-    .tostr = no_tostr,
-    .ops_set = no_ops_set,
-};
-
 fi_ops_fabric g_fabric_ops = {
     .size = sizeof(fi_ops_fabric),
     .domain = open_domain,
-    .passive_ep = no_passive_endpoint,
-    .eq_open = open_eq,
+    .passive_ep = kNotOffered,
+    .eq_open = open_event_queue,
     .wait_open = open_wait_set,
-    .trywait = trywait,
+    .trywait = try_wait,
     .domain2 = open_domain2,
 };
 
@@ -75,7 +49,7 @@ fi_ops_fabric g_fabric_ops = {
 Fabric::Fabric(void* context) noexcept : fid_fabric{} {
   fid.fclass = FI_CLASS_FABRIC;
   fid.context = context;
-  fid.ops = &g_fid_ops;
+  fid.ops = &g_fid_ops<Fabric>;
   ops = &g_fabric_ops;
 }
 

@@ -16,7 +16,7 @@
 #include "fabric/abi.h"
 #include "fabric/cntr.h"
 #include "fabric/domain.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 #include "hmem/cuda.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -78,28 +78,6 @@ int mr_reg(fid_t fid, const void* buffer, size_t length, uint64_t access, uint64
   return mr_regv(fid, &iov, 1, access, offset, requested_key, flags, mr, context);
 }
 
-int mr_close(fid_t fid) noexcept {
-  return MemoryRegion::from(fid).close();
-}
-
-int mr_bind(fid_t fid, fid_t object, uint64_t flags) noexcept {
-  return abi_call([&] { return MemoryRegion::from(fid).bind(object, flags); });
-}
-
-int mr_control(fid_t, int command, void*) noexcept {
-  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
-}
-
-fi_ops g_mr_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = mr_close,
-    .bind = mr_bind,
-    .control = mr_control,
-    .ops_open = no_ops_open,
-    .tostr = no_tostr,
-    .ops_set = no_ops_set,
-};
-
 int refuse(int error, const char* why) noexcept {
   ERDMA_WARN(MR, "%s\n", why);
   return error;
@@ -131,8 +109,13 @@ MemoryRegion::MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, const i
   std::copy_n(memory, pieces, iov);
   fid.fclass = FI_CLASS_MR;
   fid.context = attr.context;
-  fid.ops = &g_mr_fid_ops;
+  fid.ops = &g_fid_ops<MemoryRegion>;
   mem_desc = this;
+}
+
+/// There is nothing to enable; whoever does as with other providers is not disappointed.
+int MemoryRegion::control(int command, void*) noexcept {
+  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
 }
 
 int MemoryRegion::close() noexcept {

@@ -56,6 +56,7 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
                size_t pieces) noexcept;
 
   int bind(fid_t object, uint64_t flags);
+  int control(int command, void* argument) noexcept;
   int close() noexcept;
   void accessed(uint64_t how) noexcept override;
   bool counts() const noexcept override { return x_reads || x_writes; }

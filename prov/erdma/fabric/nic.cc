@@ -4,8 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "fabric/abi.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 
 namespace erdma::fabric {
 namespace {
@@ -13,8 +12,8 @@ namespace {
 /// Owns itself: made by make_nic or FI_DUP, ended by fi_close. The public pointers point into it.
 class Nic final : public fid_nic {
  public:
-  static const Nic& from(const struct fid* object) noexcept {
-    return static_cast<const Nic&>(*reinterpret_cast<const fid_nic*>(object));
+  static Nic& from(fid_t nic) noexcept {
+    return static_cast<Nic&>(*reinterpret_cast<fid_nic*>(nic));
   }
 
   explicit Nic(NicDescription description);
@@ -22,25 +21,21 @@ class Nic final : public fid_nic {
   Nic& operator=(const Nic&) = delete;
 
   const NicDescription& description() const noexcept { return x_description; }
+  int control(int command, void* argument) {
+    if (command != FI_DUP) return -FI_ENOSYS;
+    *static_cast<fid_nic**>(argument) = make_nic(x_description);
+    return 0;
+  }
+  int close() noexcept {
+    delete this;
+    return 0;
+  }
 
  private:
   NicDescription x_description;
   fi_device_attr x_device{};
   fi_link_attr x_link{};
 };
-
-int close(fid_t nic) noexcept {
-  delete &Nic::from(nic);
-  return 0;
-}
-
-int control(fid_t nic, int command, void* argument) noexcept {
-  if (command != FI_DUP) return -FI_ENOSYS;
-  return abi_call([&] {
-    *static_cast<fid_nic**>(argument) = make_nic(Nic::from(nic).description());
-    return 0;
-  });
-}
 
 std::string bus_text(const fi_bus_attr& bus) {
   if (bus.bus_type != FI_BUS_PCI) return "unknown";
@@ -53,7 +48,8 @@ std::string bus_text(const fi_bus_attr& bus) {
 
 /// Appends to the text in `buffer`, indented as fi_tostr(3) does.
 int to_string(const struct fid* nic, char* buffer, size_t room) noexcept {
-  const NicDescription& d = Nic::from(nic).description();
+  const NicDescription& d =
+      static_cast<const Nic&>(*reinterpret_cast<const fid_nic*>(nic)).description();
   const size_t used = strnlen(buffer, room);
   std::snprintf(buffer + used, room - used,
                 "    nic:\n        device: %s (vendor %s, device %s)\n        driver: %s\n"
@@ -65,15 +61,11 @@ int to_string(const struct fid* nic, char* buffer, size_t room) noexcept {
   return 0;
 }
 
-fi_ops g_nic_ops = {
-    .size = sizeof(fi_ops),
-    .close = close,
-    .bind = no_bind,
-    .control = control,
-    .ops_open = no_ops_open,
-    .tostr = to_string,
-    .ops_set = no_ops_set,
-};
+fi_ops g_nic_ops = [] {
+  fi_ops ops = fid_ops<Nic>();
+  ops.tostr = to_string;
+  return ops;
+}();
 
 Nic::Nic(NicDescription description) : fid_nic{}, x_description(std::move(description)) {
   fid.fclass = FI_CLASS_NIC;

@@ -12,7 +12,7 @@
 #include "fabric/cq.h"
 #include "fabric/domain.h"
 #include "fabric/eq.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 
 namespace erdma::fabric {
 namespace {
@@ -111,27 +111,17 @@ int PollSet::close() noexcept {
 
 namespace {
 
-int poll(fid_poll* set, void** contexts, int count) noexcept {
-  return PollSet::from(set).poll(contexts, count);
-}
-int poll_add(fid_poll* set, fid_t object, uint64_t flags) noexcept {
-  return abi_call([&] { return PollSet::from(set).add(object, flags); });
-}
-int poll_del(fid_poll* set, fid_t object, uint64_t flags) noexcept {
-  return PollSet::from(set).remove(object, flags);
-}
-int poll_close(fid_t set) noexcept {
-  return PollSet::from(set).close();
-}
-
-fi_ops g_fid_ops = {sizeof(fi_ops), poll_close, no_bind,   no_control,
-                    no_ops_open,    no_tostr,   no_ops_set};
-fi_ops_poll g_poll_ops = {sizeof(fi_ops_poll), poll, poll_add, poll_del};
+fi_ops_poll g_poll_ops = {
+    .size = sizeof(fi_ops_poll),
+    .poll = entry<&PollSet::poll>,
+    .poll_add = entry<&PollSet::add>,
+    .poll_del = entry<&PollSet::remove>,
+};
 
 }  // namespace
 
 PollSet::PollSet(Domain& domain) noexcept
-    : fid_poll{{FI_CLASS_POLL, nullptr, &g_fid_ops}, &g_poll_ops}, x_domain(domain) {}
+    : fid_poll{{FI_CLASS_POLL, nullptr, &g_fid_ops<PollSet>}, &g_poll_ops}, x_domain(domain) {}
 
 int open_poll_set(fid_domain* fid, fi_poll_attr* attr, fid_poll** set) noexcept {
   if (!set || (attr && attr->flags)) return -FI_EINVAL;

@@ -7,7 +7,7 @@
 
 #include "fabric/abi.h"
 #include "fabric/endpoint_ops.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 #include "fabric/info.h"
 #include "hmem/cuda.h"
 #include "util/log.h"
@@ -58,21 +58,30 @@ void SharedReceive::fail(const protocol::ErrorCompletion& completion) noexcept {
 SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context)
     : fid_ep{},
       x_domain(domain),
-      x_directed(attr ? attr->caps : 0),
-      x_tagged_multi(attr && (attr->caps & kTaggedMultiRecv)),
+      x_defaults(attr ? attr->caps : 0, attr ? attr->op_flags : 0, true),
       x_cuda(attr ? domain.cuda_for(attr->caps) : nullptr),
       x_receives(*this),
       x_min_multi_recv(kDefaultMinMultiRecv) {
   fid.fclass = FI_CLASS_SRX_CTX;
   fid.context = context;
-  x_defaults.report = attr && (attr->op_flags & FI_COMPLETION);
-  x_defaults.multi = attr && (attr->op_flags & FI_MULTI_RECV);
-  x_defaults.tagged_multi = x_defaults.multi && x_tagged_multi;
+  fid.ops = &g_fid_ops<SharedReceive>;
+  ops = &g_shared_receive_ops;
+  cm = &g_refusing_ops<fi_ops_cm>;
+  msg = &g_shared_message_ops;
+  tagged = &g_shared_tagged_ops;
+  rma = &g_refusing_ops<fi_ops_rma>;
+  atomic = &g_refusing_ops<fi_ops_atomic>;
+  collective = &g_refusing_ops<fi_ops_collective>;
   x_domain.child_opened();
 }
 
 SharedReceive::~SharedReceive() {
   x_domain.child_closed();
+}
+
+/// There is nothing to enable; whoever does as with other contexts is not disappointed.
+int SharedReceive::control(int command, void*) noexcept {
+  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
 }
 
 int SharedReceive::close() noexcept {
@@ -123,65 +132,6 @@ int SharedReceive::set_option(int name, const void* value, size_t length) noexce
 
 namespace {
 
-int close_context(fid_t srx) noexcept {
-  return SharedReceive::from(srx).close();
-}
-
-ssize_t cancel(fid_t srx, void* context) noexcept {
-  return SharedReceive::from(srx).cancel(context);
-}
-
-int getopt(fid_t srx, int level, int name, void* value, size_t* length) noexcept {
-  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
-  if (!value || !length) return -FI_EINVAL;
-  return SharedReceive::from(srx).get_option(name, value, length);
-}
-
-int setopt(fid_t srx, int level, int name, const void* value, size_t length) noexcept {
-  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
-  if (!value) return -FI_EINVAL;
-  return SharedReceive::from(srx).set_option(name, value, length);
-}
-
-/// There is nothing to enable; whoever does as with other contexts is not disappointed.
-int control(fid_t, int command, void*) noexcept {
-  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
-}
-
-fi_ops g_fid_ops = {
-    .size = sizeof(fi_ops),
-    .close = close_context,
-    .bind = no_bind,
-    .control = control,
-    .ops_open = no_ops_open,
-    .tostr = no_tostr,
-    .ops_set = no_ops_set,
-};
-
-fi_ops_ep g_ep_ops = {
-    .size = sizeof(fi_ops_ep),
-    .cancel = cancel,
-    .getopt = getopt,
-    .setopt = setopt,
-    .tx_ctx = not_offered,
-    .rx_ctx = not_offered,
-    .rx_size_left = not_offered,
-    .tx_size_left = not_offered,
-};
-
-fi_ops_cm g_cm_ops = {
-    .size = sizeof(fi_ops_cm),
-    .setname = not_offered,
-    .getname = not_offered,
-    .getpeer = not_offered,
-    .connect = not_offered,
-    .listen = not_offered,
-    .accept = not_offered,
-    .reject = not_offered,
-    .shutdown = not_offered,
-    .join = not_offered,
-};
-
 int check_attr(Domain& domain, fi_rx_attr& attr) {
   fi_info info{};
   info.caps = attr.caps & FI_HMEM;
@@ -199,14 +149,6 @@ int open_shared_receive(fid_domain* fid, fi_rx_attr* attr, fid_ep** srx, void* c
     if (attr)
       if (const int bad = check_attr(domain, *attr)) return bad;
     auto made = std::make_unique<SharedReceive>(domain, attr, context);
-    made->fid.ops = &g_fid_ops;
-    made->ops = &g_ep_ops;
-    made->cm = &g_cm_ops;
-    made->msg = &g_msg_ops_shared;
-    made->tagged = &g_tagged_ops_shared;
-    made->rma = &g_no_rma_ops;
-    made->atomic = &g_no_atomic_ops;
-    made->collective = &g_no_collective_ops;
     *srx = made.release();
     return 0;
   });

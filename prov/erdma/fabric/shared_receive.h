@@ -26,20 +26,16 @@ class SharedReceive final : public fid_ep, private protocol::CompletionSink {
   SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context);
   ~SharedReceive();
 
-  // Data path, as of an Endpoint.
-  const OpDefaults& receive_defaults() const noexcept { return x_defaults; }
-  uint64_t source_filter(uint64_t fi_addr, bool is_tagged) const noexcept {
-    return x_directed.filter(fi_addr, is_tagged);
-  }
-  bool takes_tagged_multi() const noexcept { return x_tagged_multi; }
-  /// How the queues are bound where it completes is not known yet: see CompletionPort::unasked.
-  bool selective_receive() const noexcept { return true; }
+  // Data path, as of an Endpoint. How the queues are bound where it completes is not known yet (see
+  // CompletionPort::unasked): as if with FI_SELECTIVE_COMPLETION.
+  const ReceiveDefaults& receive_defaults() const noexcept { return x_defaults; }
   ssize_t receive(protocol::ReceiveArgs args) noexcept;
   ssize_t probe(protocol::ReceiveArgs args, protocol::Probe kind) noexcept;
   ssize_t cancel(void* context) noexcept;
 
   int get_option(int name, void* value, size_t* length) noexcept;
   int set_option(int name, const void* value, size_t length) noexcept;
+  int control(int command, void* argument) noexcept;
   int close() noexcept;
 
   // For endpoints.
@@ -62,9 +58,7 @@ class SharedReceive final : public fid_ep, private protocol::CompletionSink {
 
   Domain& x_domain;
   const uint32_t x_epoch = util::process_epoch();
-  const Directed x_directed;
-  const bool x_tagged_multi;
-  OpDefaults x_defaults;
+  const ReceiveDefaults x_defaults;
   hmem::Cuda* const x_cuda;  ///< null without FI_HMEM
   protocol::SharedReceives x_receives;
   std::vector<Endpoint*> x_endpoints;  ///< enabled ones
@@ -75,8 +69,5 @@ class SharedReceive final : public fid_ep, private protocol::CompletionSink {
 
 /// fi_srx_context(3).
 int open_shared_receive(fid_domain* domain, fi_rx_attr* attr, fid_ep** srx, void* context) noexcept;
-
-extern fi_ops_msg g_msg_ops_shared;
-extern fi_ops_tagged g_tagged_ops_shared;
 
 }  // namespace erdma::fabric

@@ -270,7 +270,7 @@ int control_wait_object(WaitObject* wait, fi_wait_obj object, int command, void*
 
 /// fi_trywait(3).
 int try_wait(fid** fids, int count) noexcept;
-inline int try_wait(Fabric&, fid** fids, int count) noexcept {
+inline int try_wait(fid_fabric*, fid** fids, int count) noexcept {
   return try_wait(fids, count);
 }
 

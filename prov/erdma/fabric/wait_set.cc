@@ -11,7 +11,7 @@
 #include "fabric/cq.h"
 #include "fabric/eq.h"
 #include "fabric/fabric.h"
-#include "fabric/fid_stubs.h"
+#include "fabric/fid_ops.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -142,24 +142,12 @@ int WaitSetMember::join(fid_wait* set, fid_t object, int fd) {
 
 namespace {
 
-int wait_wait(fid_wait* set, int timeout_ms) noexcept {
-  return WaitSet::from(set).wait(timeout_ms);
-}
-int wait_control(fid_t set, int command, void* argument) noexcept {
-  return WaitSet::from(set).control(command, argument);
-}
-int wait_close(fid_t set) noexcept {
-  return WaitSet::from(set).close();
-}
-
-fi_ops g_fid_ops = {sizeof(fi_ops), wait_close, no_bind,   wait_control,
-                    no_ops_open,    no_tostr,   no_ops_set};
-fi_ops_wait g_wait_ops = {sizeof(fi_ops_wait), wait_wait};
+fi_ops_wait g_wait_ops = {.size = sizeof(fi_ops_wait), .wait = entry<&WaitSet::wait>};
 
 }  // namespace
 
 WaitSet::WaitSet(Fabric& fabric, std::unique_ptr<WaitObject> wait, fi_wait_obj object) noexcept
-    : fid_wait{{FI_CLASS_WAIT, nullptr, &g_fid_ops}, &g_wait_ops},
+    : fid_wait{{FI_CLASS_WAIT, nullptr, &g_fid_ops<WaitSet>}, &g_wait_ops},
       x_fabric(fabric),
       x_wait(std::move(wait)),
       x_wait_object(object) {}
