@@ -1,0 +1,66 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+namespace erdma::transport {
+
+/// Messages from any thread to the one thread that takes them. An endpoint has two such mailboxes:
+/// mail from its connector to the polling thread, and orders the other way.
+///
+/// pending() is one relaxed load. A taker that is about to sleep calls arm(), and the next message
+/// rings the bell, once. `Bell` has ring() const noexcept, which never blocks.
+template <typename Message, typename Bell>
+class Mailbox {
+ public:
+  /// `bell` outlives the mailbox.
+  explicit Mailbox(const Bell& bell) noexcept : x_bell(bell) {}
+
+  /// 0, or -FI_ENOMEM: `message` is left as it was.
+  [[nodiscard]] int try_post(Message&& message) noexcept try {
+    {
+      const std::lock_guard guard(x_mutex);
+      x_messages.push_back(std::move(message));
+    }
+    x_pending.store(true);
+    if (x_armed.exchange(false)) x_bell.ring();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return -FI_ENOMEM;
+  }
+  /// For what must not be lost: waits until there is memory for it.
+  void post(Message message) noexcept {
+    while (try_post(std::move(message))) ::usleep(1000);
+  }
+
+  bool pending() const noexcept { return x_pending.load(std::memory_order_relaxed); }
+  std::vector<Message> take() noexcept {
+    x_pending.store(false);
+    const std::lock_guard guard(x_mutex);
+    return std::exchange(x_messages, {});
+  }
+  /// False = a message is pending, which may have rung or not.
+  bool arm() noexcept {
+    x_armed.store(true);
+    return !x_pending.load();
+  }
+  void disarm() noexcept { x_armed.store(false); }
+
+ private:
+  static_assert(std::is_nothrow_move_constructible_v<Message>);
+
+  std::mutex x_mutex;
+  std::vector<Message> x_messages;
+  std::atomic<bool> x_pending = false;
+  std::atomic<bool> x_armed = false;
+  const Bell& x_bell;
+};
+
+}  // namespace erdma::transport

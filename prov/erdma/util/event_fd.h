@@ -1,0 +1,28 @@
+#pragma once
+
+#include <sys/eventfd.h>
+
+#include "util/fd.h"
+
+namespace erdma::util {
+
+/// Wakes a thread of this process: readable from ring() until drain().
+class EventFd {
+ public:
+  EventFd() noexcept : x_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  explicit operator bool() const noexcept { return bool(x_fd); }
+  int fd() const noexcept { return x_fd.get(); }
+  /// Any thread; never blocks. A counter that is full is readable already.
+  void ring() const noexcept { (void)::eventfd_write(x_fd.get(), 1); }
+  void drain() const noexcept {
+    eventfd_t count;
+    (void)::eventfd_read(x_fd.get(), &count);
+  }
+  void reset() noexcept { x_fd.reset(); }
+
+ private:
+  Fd x_fd;
+};
+
+}  // namespace erdma::util

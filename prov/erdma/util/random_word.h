@@ -1,0 +1,20 @@
+#pragma once
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+#include "util/clock.h"
+
+namespace erdma::util {
+
+/// Differs between the objects and processes of a host; never waits for the kernel's randomness.
+inline uint64_t random_word() noexcept {
+  uint64_t word = 0;
+  if (::getrandom(&word, sizeof(word), GRND_NONBLOCK) != sizeof(word))
+    word = uint64_t(::getpid()) << 32 ^ SystemClock().now();
+  return word;
+}
+
+}  // namespace erdma::util

@@ -1,0 +1,176 @@
+#include "transport/endpoint_thread.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <csignal>
+#include <new>
+
+#include "libcheck.h"
+#include "transport/mailbox.h"
+
+/// Orders, descriptors and deadlines are served, each on the thread, until it is stopped.
+namespace erdma::transport {
+namespace {
+
+constexpr uint64_t kNever = UINT64_MAX;
+
+/// Notes what it is told; a test adds what it does about it.
+struct Notes final : EndpointThread::Work {
+  void on_orders() override {
+    orders.arm();
+    for (const int order : orders.take()) {
+      last_order = order;
+      last_order.notify_all();
+    }
+  }
+  void on_event(uint64_t event) override {
+    thread.unwatch(event_fd.fd());
+    last_event = event;
+    last_event.notify_all();
+    if (out_of_memory.exchange(false)) throw std::bad_alloc();
+  }
+  void on_time() override {
+    if (clock.now() < deadline) return;
+    deadline = kNever;
+    on_deadline = true;
+    on_deadline.notify_all();
+  }
+  uint64_t next_deadline() const noexcept override { return deadline; }
+
+  util::SystemClock clock;
+  util::EventFd event_fd;
+  std::atomic<uint64_t> deadline = kNever;
+  std::atomic<int> last_order = 0;
+  std::atomic<uint64_t> last_event = 0;
+  std::atomic<bool> on_deadline = false, out_of_memory = false;
+  EndpointThread thread{*this, clock};
+  Mailbox<int, util::EventFd> orders{thread.bell()};
+};
+
+START_TEST(orders_and_descriptors_are_served) {
+  Notes notes;
+  ck_assert_int_eq(notes.thread.open(), 0);
+  notes.orders.arm();
+  ck_assert_int_eq(notes.thread.start("erdma-test"), 0);
+  notes.orders.post(1);
+  notes.last_order.wait(0);
+  ck_assert_int_eq(notes.last_order, 1);
+  notes.orders.post(2);
+  notes.last_order.wait(1);
+  ck_assert_int_eq(notes.thread.watch(notes.event_fd.fd(), 77), 0);
+  notes.event_fd.ring();
+  notes.last_event.wait(0);
+  ck_assert_uint_eq(notes.last_event, 77);
+}
+END_TEST
+
+START_TEST(a_deadline_ends_the_sleep) {
+  Notes notes;
+  ck_assert_int_eq(notes.thread.open(), 0);
+  notes.deadline = notes.clock.now() + 2'000'000;
+  ck_assert_int_eq(notes.thread.start("erdma-test"), 0);
+  notes.on_deadline.wait(false);
+}
+END_TEST
+
+/// The next event is served all the same.
+START_TEST(want_of_memory_ends_one_call_only) {
+  Notes notes;
+  ck_assert_int_eq(notes.thread.open(), 0);
+  notes.out_of_memory = true;
+  notes.event_fd.ring();
+  ck_assert_int_eq(notes.thread.watch(notes.event_fd.fd(), 1), 0);
+  ck_assert_int_eq(notes.thread.start("erdma-test"), 0);
+  notes.last_event.wait(0);
+  ck_assert_int_eq(notes.thread.watch(notes.event_fd.fd(), 2), 0);
+  notes.last_event.wait(1);
+  ck_assert(!notes.out_of_memory);
+}
+END_TEST
+
+START_TEST(what_a_descriptor_is_watched_for_can_change) {
+  Notes notes;
+  ck_assert_int_eq(notes.thread.open(), 0);
+  notes.event_fd.ring();
+  ck_assert_int_eq(notes.thread.watch(notes.event_fd.fd(), 1, EPOLLRDHUP), 0);
+  ck_assert(!notes.thread.step());
+  ck_assert_int_eq(notes.thread.watch(notes.event_fd.fd(), 2, EPOLLIN), 0);
+  ck_assert(notes.thread.step());
+  ck_assert_uint_eq(notes.last_event, 2);
+  ck_assert(!notes.thread.step());
+}
+END_TEST
+
+START_TEST(what_cannot_be_watched_is_an_error) {
+  Notes notes;
+  ck_assert_int_eq(notes.thread.open(), 0);
+  ck_assert_int_lt(notes.thread.watch(-1, 1), 0);
+}
+END_TEST
+
+/// Whoever handles it would run on a thread that the application knows nothing of.
+START_TEST(no_signal_of_the_application_is_handled_there) {
+  struct Masked final : EndpointThread::Work {
+    void on_orders() override {
+      sigset_t mask;
+      pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+      pthread_getname_np(pthread_self(), name, sizeof(name));
+      blocked = sigismember(&mask, SIGUSR1) && sigismember(&mask, SIGINT) ? 1 : -1;
+      blocked.notify_all();
+    }
+    void on_event(uint64_t) override {}
+    void on_time() override {}
+    uint64_t next_deadline() const noexcept override { return kNever; }
+    util::SystemClock clock;
+    std::atomic<int> blocked = 0;
+    char name[16] = {};
+    EndpointThread thread{*this, clock};
+  } work;
+  ck_assert_int_eq(work.thread.open(), 0);
+  ck_assert_int_eq(work.thread.start("erdma-test"), 0);
+  work.thread.bell().ring();
+  work.blocked.wait(0);
+  ck_assert_int_eq(work.blocked, 1);
+  ck_assert_str_eq(work.name, "erdma-test");
+}
+END_TEST
+
+START_TEST(a_thread_that_has_ended_leaves_its_orders) {
+  Notes notes;
+  ck_assert_int_eq(notes.thread.open(), 0);
+  notes.orders.arm();
+  ck_assert_int_eq(notes.thread.start("erdma-test"), 0);
+  notes.thread.stop();
+  notes.thread.stop();
+  notes.orders.post(5);
+  ck_assert_int_eq(notes.last_order, 0);
+  ck_assert(notes.thread.step());
+  ck_assert_int_eq(notes.last_order, 5);
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("endpoint thread");
+  TCase* tc = tcase_create("endpoint thread");
+  tcase_add_test(tc, orders_and_descriptors_are_served);
+  tcase_add_test(tc, a_deadline_ends_the_sleep);
+  tcase_add_test(tc, want_of_memory_ends_one_call_only);
+  tcase_add_test(tc, what_a_descriptor_is_watched_for_can_change);
+  tcase_add_test(tc, what_cannot_be_watched_is_an_error);
+  tcase_add_test(tc, no_signal_of_the_application_is_handled_there);
+  tcase_add_test(tc, a_thread_that_has_ended_leaves_its_orders);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::transport
+
+int main() {
+  SRunner* runner = srunner_create(erdma::transport::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,110 @@
+#include "transport/mailbox.h"
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "libcheck.h"
+
+/// No message is lost, each is taken in its sender's order, and the bell rings for who sleeps only.
+namespace erdma::transport {
+namespace {
+
+struct CountingBell {
+  void ring() const noexcept { ++rings; }
+  mutable std::atomic<int> rings = 0;
+};
+
+START_TEST(a_message_rings_once_for_a_taker_that_is_armed) {
+  const CountingBell bell;
+  Mailbox<int, CountingBell> box(bell);
+  ck_assert(!box.pending());
+  box.post(1);
+  ck_assert(box.pending());
+  ck_assert_int_eq(bell.rings, 0);
+  ck_assert(!box.arm());  // a message is there
+  box.disarm();
+  ck_assert_int_eq(int(box.take().size()), 1);
+  ck_assert(!box.pending());
+  ck_assert(box.arm());
+  box.post(2);
+  box.post(3);
+  ck_assert_int_eq(bell.rings, 1);
+  const std::vector<int> both = box.take();
+  ck_assert(both == std::vector<int>({2, 3}));
+  box.post(4);
+  ck_assert_int_eq(bell.rings, 1);
+}
+END_TEST
+
+START_TEST(a_taker_that_no_longer_sleeps_is_not_rung_for) {
+  const CountingBell bell;
+  Mailbox<int, CountingBell> box(bell);
+  ck_assert(box.arm());
+  box.disarm();
+  box.post(1);
+  ck_assert_int_eq(bell.rings, 0);
+}
+END_TEST
+
+START_TEST(what_is_owned_by_a_message_is_handed_on) {
+  const CountingBell bell;
+  Mailbox<std::unique_ptr<int>, CountingBell> box(bell);
+  ck_assert_int_eq(box.try_post(std::make_unique<int>(7)), 0);
+  const auto taken = box.take();
+  ck_assert_int_eq(*taken.at(0), 7);
+}
+END_TEST
+
+/// A taker that goes by arm() and the bell alone gets everything, in the order of each sender.
+START_TEST(senders_on_many_threads_lose_nothing) {
+  constexpr int kSenders = 3, kEach = 2'000;
+  struct WaitingBell {
+    void ring() const noexcept {
+      rung = true;
+      rung.notify_one();
+    }
+    mutable std::atomic<bool> rung = false;
+  } bell;
+  Mailbox<int, WaitingBell> box(bell);
+  std::vector<std::thread> senders;
+  for (int sender = 0; sender < kSenders; ++sender)
+    senders.emplace_back([&box, sender] {
+      for (int i = 0; i < kEach; ++i) box.post(sender * kEach + i);
+    });
+  int next[kSenders] = {};
+  for (int taken = 0; taken < kSenders * kEach;) {
+    for (const int message : box.take()) {
+      ck_assert_int_eq(message % kEach, next[message / kEach]++);
+      ++taken;
+    }
+    if (taken == kSenders * kEach || !box.arm()) continue;
+    bell.rung.wait(false);
+    bell.rung = false;
+  }
+  for (std::thread& sender : senders) sender.join();
+}
+END_TEST
+
+Suite* suite() {
+  Suite* suite = suite_create("mailbox");
+  TCase* tc = tcase_create("mailbox");
+  tcase_add_test(tc, a_message_rings_once_for_a_taker_that_is_armed);
+  tcase_add_test(tc, a_taker_that_no_longer_sleeps_is_not_rung_for);
+  tcase_add_test(tc, what_is_owned_by_a_message_is_handed_on);
+  tcase_add_test(tc, senders_on_many_threads_lose_nothing);
+  suite_add_tcase(suite, tc);
+  return suite;
+}
+
+}  // namespace
+}  // namespace erdma::transport
+
+int main() {
+  SRunner* runner = srunner_create(erdma::transport::suite());
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
