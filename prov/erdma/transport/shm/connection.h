@@ -57,7 +57,7 @@ enum class ConnectionState : uint8_t {
 };
 
 /// The control socket of one channel. Received from by the background thread; either thread sends.
-struct Connection {
+struct Connection : std::enable_shared_from_this<Connection> {
   util::Fd socket;
   bool outbound = false;
   std::shared_ptr<PeerProcess> process;  ///< set once greeted

@@ -45,12 +45,12 @@ util::Result<std::unique_ptr<Core>> Core::open(const Options& options,
     return doorbell.error();
   }
   core->x_doorbell = std::move(*doorbell);
-  const BootstrapConfig config{
+  const ConnectorConfig config{
       core->x_options, name,          &core->x_mailbox,           &core->x_cold_rings,
       core->x_calls,   core->x_clock, core->x_doorbell.address(), core->x_barriers.expedited};
-  auto bootstrap = Bootstrap::start(config);
-  if (!bootstrap) return bootstrap.error();
-  core->x_bootstrap = std::move(*bootstrap);
+  auto connector = Connector::start(config);
+  if (!connector) return connector.error();
+  core->x_connector = std::move(*connector);
   return core;
 }
 
@@ -129,7 +129,7 @@ util::Result<Link*> Core::link_to(const util::SocketAddress& address) noexcept t
 }
 
 util::SocketAddress Core::canonical(const util::SocketAddress& address) const noexcept {
-  return x_bootstrap->canonical(address);
+  return x_connector->canonical(address);
 }
 
 ShmLink& Core::find_or_make(const util::SocketAddress& address) {
@@ -202,9 +202,9 @@ void Core::disarm() noexcept {
 }
 
 void Core::shutdown() noexcept {
-  if (x_closed || !x_bootstrap) return;
+  if (x_closed || !x_connector) return;
   x_closed = true;
-  x_bootstrap->stop_listening();
+  x_connector->stop_listening();
   x_endings.clear();
   x_later.clear();
   for (const auto& [address, link] : x_links) link->close(-FI_ESHUTDOWN);
@@ -223,19 +223,19 @@ void Core::abandon() noexcept {
     if (link->in()) link->in()->connection()->socket.reset();
   }
   x_doorbell.reset();
-  if (x_bootstrap) x_bootstrap->abandon();
+  if (x_connector) x_connector->abandon();
 }
 
 int Core::connect(ShmLink& link, uint32_t attempt) noexcept {
-  return x_bootstrap->connect({&link, attempt, link.address(), !link.met()});
+  return x_connector->connect({&link, attempt, link.address(), !link.met()});
 }
 
 int Core::trust(ShmLink& link) noexcept {
-  return x_bootstrap->trust(link.address());
+  return x_connector->trust(link.address());
 }
 
 void Core::close(const std::shared_ptr<Connection>& connection, int status) noexcept {
-  x_bootstrap->close(connection, status);
+  x_connector->close(connection, status);
 }
 
 }  // namespace erdma::transport::shm

@@ -7,11 +7,11 @@
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/bootstrap.h"
 #include "transport/shm/cold_rings.h"
+#include "transport/shm/connector.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/link.h"
-#include "transport/shm/mailbox.h"
+#include "transport/shm/mail.h"
 #include "transport/shm/options.h"
 #include "transport/shm/wake.h"
 #include "util/clock.h"
@@ -43,12 +43,12 @@ class Core {
   bool arm() noexcept;
   void disarm() noexcept;
   void shutdown() noexcept;
-  bool step() noexcept { return x_bootstrap->step(); }  ///< see Bootstrap::step()
+  bool step() noexcept { return x_connector->step(); }  ///< see Connector::step()
   /// In a forked child, instead of destruction: closes descriptors, touches nothing shared. Nor
   /// does destruction after it.
   void abandon() noexcept;
 
-  const util::SocketAddress& name() const noexcept { return x_bootstrap->name(); }
+  const util::SocketAddress& name() const noexcept { return x_connector->name(); }
   const Options& options() const noexcept { return x_options; }
   Counters& counters() noexcept { return x_counters; }
   CmaCalls& calls() noexcept { return *x_calls; }
@@ -130,7 +130,7 @@ class Core {
   bool x_armed = false;
   uint64_t x_entries = 0;
   Doorbell x_doorbell;
-  Mailbox x_mailbox;
+  MailBox x_mailbox;
 
   Options x_options;
   Counters x_counters;
@@ -152,7 +152,7 @@ class Core {
   std::vector<DeferredDone> x_deferred;
   std::vector<Ending> x_endings;
   std::vector<Mail> x_later;               ///< of channels whose link is still ending
-  std::unique_ptr<Bootstrap> x_bootstrap;  ///< last: its thread uses what is above
+  std::unique_ptr<Connector> x_connector;  ///< last: its thread uses what is above
 };
 
 }  // namespace erdma::transport::shm

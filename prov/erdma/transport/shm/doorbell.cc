@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <linux/filter.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -13,7 +12,7 @@
 #include <iterator>
 #include <utility>
 
-#include "util/clock.h"
+#include "util/random_word.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -36,13 +35,6 @@ struct Name {
 
 util::Fd make_socket() noexcept {
   return util::Fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-uint64_t random_word() noexcept {
-  uint64_t word = 0;
-  if (getrandom(&word, sizeof(word), GRND_NONBLOCK) != sizeof(word))
-    word = uint64_t(getpid()) << 32 ^ util::SystemClock().now();
-  return word;
 }
 
 /// The kernel drops every datagram that does not begin with the secret, without waking anybody. It
@@ -69,12 +61,12 @@ util::Result<Doorbell> Doorbell::open() noexcept {
   Doorbell bell;
   bell.x_socket = make_socket();
   if (!bell.x_socket) return -errno;
-  bell.x_address.secret = random_word();
+  bell.x_address.secret = util::random_word();
   // Where there are no filters, strangers can wake us in vain, and nothing worse.
   (void)accept_only(bell.fd(), bell.x_address.secret);
   int error = EADDRINUSE;
   for (int i = 0; i < kAttempts && error == EADDRINUSE; ++i) {
-    bell.x_address.name = random_word();
+    bell.x_address.name = util::random_word();
     const Name name(bell.x_address.name);
     error = bind(bell.fd(), name.data(), name.bytes) ? errno : 0;
   }

@@ -1,16 +1,16 @@
+#include "transport/shm/listener.h"
+
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/bootstrap.h"
+#include "transport/shm/unix_socket.h"
 #include "util/error_text.h"
 #include "util/log.h"
 
-/// Bootstrap's listening socket: the name, and who may come in.
 namespace erdma::transport::shm {
 namespace {
 
@@ -23,18 +23,19 @@ constexpr uint16_t kPorts = 60999 - 32768 + 1;
 
 }  // namespace
 
-int Bootstrap::bind_name() {
-  const bool pick = !x_config.name.port();
-  const auto first = uint16_t(x_nonce % kPorts);
+int Listener::bind(util::SocketAddress& name) {
+  const bool pick = !name.port();
+  const auto first = uint16_t(x_connections.nonce % kPorts);
   for (uint32_t i = 0; i < kPorts; ++i) {
-    if (pick) x_config.name.set_port(uint16_t(kFirstPort + (first + i) % kPorts));
-    auto listener = listen_as(x_config.name, x_config.options.scope);
+    if (pick) name.set_port(uint16_t(kFirstPort + (first + i) % kPorts));
+    auto listener = listen_as(name, x_connections.config.options.scope);
     if (listener) {
-      x_listener = std::move(*listener);
+      x_socket = std::move(*listener);
+      listen();
       return 0;
     }
     if (listener.error() != -FI_EADDRINUSE || !pick) {
-      ERDMA_WARN(EP_CTRL, "cannot listen as %s: %s\n", x_config.name.to_string().c_str(),
+      ERDMA_WARN(EP_CTRL, "cannot listen as %s: %s\n", name.to_string().c_str(),
                  util::ErrorText(-listener.error()).c_str());
       return listener.error();
     }
@@ -43,26 +44,32 @@ int Bootstrap::bind_name() {
 }
 
 // The shutdown turns peers away even where a forked child still holds the socket.
-void Bootstrap::close_listener() noexcept {
-  if (!x_listener) return;
-  unwatch(x_listener.get());
-  ::shutdown(x_listener.get(), SHUT_RDWR);
-  x_listener.reset();
-  x_listen_again = 0;
+void Listener::close() noexcept {
+  if (!x_socket) return;
+  x_thread.unwatch(x_socket.get());
+  ::shutdown(x_socket.get(), SHUT_RDWR);
+  x_socket.reset();
+  x_again = 0;
 }
 
-void Bootstrap::pause_listener(uint64_t nanoseconds) {
-  unwatch(x_listener.get());
-  x_listen_again = x_config.clock->now() + nanoseconds;
+void Listener::pause(uint64_t nanoseconds) noexcept {
+  x_thread.unwatch(x_socket.get());
+  x_again = x_connections.config.clock->now() + nanoseconds;
 }
 
-void Bootstrap::accept_some() {
-  for (int i = 0; i < kAcceptsAtOnce && x_listener; ++i) {
-    if (x_pending_hellos >= kMaxPendingHellos) return pause_listener(2 * kMillisecond);
-    util::Fd socket(accept4(x_listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+void Listener::resume(uint64_t now) noexcept {
+  if (!x_again || x_again > now) return;
+  x_again = 0;
+  listen();
+}
+
+void Listener::accept() {
+  for (int i = 0; i < kAcceptsAtOnce && x_socket; ++i) {
+    if (x_connections.pending_hellos() >= kMaxPendingHellos) return pause(2 * kMillisecond);
+    util::Fd socket(accept4(x_socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
       x_exhaustion_logged = false;
-      accept_one(std::move(socket));
+      let_in(std::move(socket));
     } else if (errno == EAGAIN) {
       return;
     } else if (errno != EINTR && errno != ECONNABORTED) {
@@ -71,16 +78,17 @@ void Bootstrap::accept_some() {
                      util::ErrorText(errno).c_str(),
                      errno == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
       x_exhaustion_logged = true;
-      return pause_listener(100 * kMillisecond);
+      return pause(100 * kMillisecond);
     }
   }
 }
 
-void Bootstrap::accept_one(util::Fd socket) {
+void Listener::let_in(util::Fd socket) {
+  const uint64_t now = x_connections.config.clock->now();
   const Credentials peer = peer_credentials(socket.get());
   if (peer.uid != geteuid()) {
     unsigned suppressed = 0;
-    if (x_strangers.allow(x_config.clock->now(), suppressed))
+    if (x_connections.strangers.allow(now, suppressed))
       ERDMA_WARN(
           EP_CTRL,
           "refused a connection of process %d, user %u: not this user (%u); %u more before\n",
@@ -89,10 +97,8 @@ void Bootstrap::accept_one(util::Fd socket) {
   }
   auto connection = std::make_shared<Connection>();
   connection->socket = std::move(socket);
-  connection->deadline = x_config.clock->now() + kHelloTimeout;
-  ++x_pending_hellos;
-  add(connection);
-  watch(connection->socket.get(), event_of(kSocket, connection->id));
+  connection->deadline = now + kHelloTimeout;
+  x_connections.watch(x_connections.add(std::move(connection)));
 }
 
 }  // namespace erdma::transport::shm

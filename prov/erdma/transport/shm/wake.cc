@@ -33,17 +33,6 @@ bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept {
   return barriers.global && !membarrier(MEMBARRIER_CMD_GLOBAL);
 }
 
-void write_eventfd(int fd) noexcept {
-  const uint64_t one = 1;
-  // A full counter is readable already.
-  [[maybe_unused]] const ssize_t rc = write(fd, &one, sizeof(one));
-}
-
-void drain_eventfd(int fd) noexcept {
-  uint64_t count;
-  [[maybe_unused]] const ssize_t rc = read(fd, &count, sizeof(count));
-}
-
 void wake_slow(WakeWords& words, const Ringer& ringer) noexcept {
   if (take_sleeper(words.armed)) ringer.ring();
 }

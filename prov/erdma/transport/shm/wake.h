@@ -22,9 +22,6 @@ Barriers register_barriers() noexcept;
 /// A barrier on all peers' CPUs. False = cannot be had.
 bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept;
 
-/// Of this process alone.
-void write_eventfd(int fd) noexcept;
-void drain_eventfd(int fd) noexcept;
 void wake_slow(WakeWords& words, const Ringer& ringer) noexcept;
 
 /// By a sender, after it published something.

@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -10,6 +11,7 @@
 #include "transport/shm/cma.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/layout.h"
+#include "util/socket_address.h"
 
 /// Messages on the control socket (AF_UNIX, SOCK_SEQPACKET) of one channel. Host byte order: both
 /// ends run the same kernel. docs/wire-protocol.md.
@@ -40,6 +42,10 @@ struct Greeting {
   DoorbellAddress doorbell = {};
   CmaIdentity identity = {};
 };
+inline util::SocketAddress name_of(const Greeting& greeting) noexcept {
+  return util::SocketAddress::from_sockaddr(
+      greeting.name, std::min(size_t(greeting.name_bytes), sizeof(greeting.name)));
+}
 
 /// Sender to receiver.
 struct Hello {

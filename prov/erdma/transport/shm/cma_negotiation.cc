@@ -1,0 +1,122 @@
+#include "transport/shm/cma_negotiation.h"
+
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/unix_socket.h"
+#include "util/log.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+/// Each with another word.
+constexpr uint8_t kMaxProofs = 3;
+
+int tell(const Connection& connection, ControlType type, int value) noexcept {
+  const Control control{type, value};
+  return send_message(connection.socket.get(), &control, sizeof(control));
+}
+
+}  // namespace
+
+void CmaNegotiation::describe(Mail& mail) noexcept {
+  const PeerProcess& process = *mail.connection->process;
+  mail.cma = process.cma;
+  mail.settled = process.admission_answered || !wants_admission(process.cma);
+}
+
+void CmaNegotiation::begin(Connection& connection) {
+  PeerProcess& process = *connection.process;
+  if (process.admission_asked) return;
+  if (!wants_admission(process.cma)) return ask_proof(connection);
+  process.admission_asked = true;
+  (void)tell(connection, ControlType::admit, 0);
+}
+
+/// Not everybody who connects may trace this process: only who the application addressed, under a
+/// name that the kernel says is its own. What the user opened to everybody, or to nobody, is so.
+bool CmaNegotiation::may_trace(const PeerProcess& process) const noexcept {
+  if (x_connections.config.options.ptracer != PtracerPolicy::ancestor) return true;
+  return process.proven && x_addressed.contains(x_connections.canonical(process.name));
+}
+
+/// Who has to wait for its answer copies meanwhile, as where it is refused, and says nothing of it.
+void CmaNegotiation::on_admit(Connection& connection) {
+  PeerProcess& process = *connection.process;
+  if (may_trace(process)) return answer_admission(connection);
+  process.admission_owed = true;
+  if (std::exchange(x_owed_logged, true)) return;
+  ERDMA_INFO(EP_CTRL,
+             "process %d (%s) asks to trace this one, for CMA under ptrace_scope 1: it may once "
+             "the application addresses it, as will be true of others; it copies until then. "
+             "FI_ERDMA_PTRACER=any admits every process of the user\n",
+             int(process.cma.pid), process.name.to_string().c_str());
+}
+
+void CmaNegotiation::on_trust(const util::SocketAddress& peer) {
+  x_addressed.insert(peer);
+  for (const auto& [id, process] : x_connections.processes()) {
+    if (!process->admission_owed || !may_trace(*process)) continue;
+    for (Connection* connection : process->connections)
+      if (process->admission_owed && connection->state == ConnectionState::up)
+        answer_admission(*connection);
+  }
+}
+
+void CmaNegotiation::answer_admission(Connection& connection) noexcept {
+  PeerProcess& process = *connection.process;
+  process.admission_owed = false;
+  const pid_t requester = process.cma.pid;
+  const ConnectorConfig& config = x_connections.config;
+  (void)tell(connection, ControlType::admit_answer,
+             requester > 0 ? admit(*config.calls, config.options.ptracer, requester) : -FI_EPERM);
+}
+
+void CmaNegotiation::on_admit_answer(Connection& connection, int status) {
+  PeerProcess& process = *connection.process;
+  if (!process.admission_asked || process.admission_answered) return;
+  process.admission_answered = true;
+  const ConnectorConfig& config = x_connections.config;
+  if (!status) probe(*config.calls, config.options.cma, process.cma);
+  ask_proof(connection);
+  post_verdict(connection);
+}
+
+void CmaNegotiation::post_verdict(Connection& connection) {
+  Mail mail{Mail::Type::verdict, connection.shared_from_this()};
+  describe(mail);
+  x_connections.config.mailbox->post(std::move(mail));
+}
+
+/// Writing may be permitted where reading is not. Who listens or connects is known from the kernel,
+/// and by the pidfd that its pid was not given to another process; that it also is the process that
+/// talks to us, and no child that holds its socket, it says by what it finds in its memory.
+void CmaNegotiation::ask_proof(Connection& connection) noexcept {
+  PeerProcess& process = *connection.process;
+  const ConnectorConfig& config = x_connections.config;
+  if (process.proof_pending || process.proofs_asked >= kMaxProofs) return;
+  if (!config.options.cma || process.cma.pid <= 0 || !wants_proof(process.cma)) return;
+  if (process.life->pidfd() < 0 || process.life->over()) return;
+  // Another word each time: a second peer may have chosen the same one.
+  const auto seed = uint32_t(x_connections.nonce >> (8 * process.proofs_asked++));
+  const uint32_t word = 1 + seed % (kScratchWords - 1);
+  process.mark = seed | 1;
+  if (mark(*config.calls, process.cma, word, process.mark)) return;
+  process.proof_pending = !tell(connection, ControlType::prove, int32_t(word));
+}
+
+void CmaNegotiation::on_prove(Connection& connection, uint32_t word) noexcept {
+  (void)tell(connection, ControlType::proof, int32_t(marked(word)));
+}
+
+void CmaNegotiation::on_proof(Connection& connection, uint32_t found) {
+  PeerProcess& process = *connection.process;
+  if (!process.proof_pending) return;
+  process.proof_pending = false;
+  if (found != process.mark) return ask_proof(connection);
+  allow_write(process.cma);
+  for (Connection* each : process.connections) post_verdict(*each);
+}
+
+}  // namespace erdma::transport::shm

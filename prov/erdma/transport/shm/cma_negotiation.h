@@ -1,0 +1,39 @@
+#pragma once
+
+#include <unordered_set>
+
+#include "transport/shm/connections.h"
+
+namespace erdma::transport::shm {
+
+/// What two processes tell each other about CMA once they have greeted: who may trace whom under
+/// Yama, and proof of a peer that may only be written to. Connector's thread only.
+/// docs/architecture.md, "Permission for CMA".
+class CmaNegotiation {
+ public:
+  explicit CmaNegotiation(Connections& connections) noexcept : x_connections(connections) {}
+
+  /// Fills in what is known so far.
+  static void describe(Mail& mail) noexcept;
+  /// Where Yama wants the peer to name us its tracer. Never before our Welcome, which is the first
+  /// thing that a peer expects.
+  void begin(Connection& connection);
+  void on_admit(Connection& connection);
+  void on_admit_answer(Connection& connection, int status);
+  void on_prove(Connection& connection, uint32_t word) noexcept;
+  void on_proof(Connection& connection, uint32_t found);
+  /// The application itself addressed this peer.
+  void on_trust(const util::SocketAddress& peer);
+
+ private:
+  bool may_trace(const PeerProcess& process) const noexcept;
+  void answer_admission(Connection& connection) noexcept;
+  void ask_proof(Connection& connection) noexcept;
+  void post_verdict(Connection& connection);
+
+  Connections& x_connections;
+  bool x_owed_logged = false;
+  std::unordered_set<util::SocketAddress, util::SocketAddressHash> x_addressed;  ///< trusted
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,187 @@
+#include "transport/shm/connections.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/unix_socket.h"
+#include "transport/version.h"
+#include "util/random_word.h"
+
+namespace erdma::transport::shm {
+
+Connections::Connections(const ConnectorConfig& with, EndpointThread& watched_by) noexcept
+    : config(with),
+      nonce(util::random_word()),
+      boot(boot_id_hash()),
+      x_thread(watched_by),
+      x_identity(with.calls->identity()) {}
+
+util::SocketAddress Connections::canonical(const util::SocketAddress& address) const noexcept {
+  if (config.options.scope != NameScope::host) return address;
+  util::SocketAddress result = config.name;
+  result.set_port(address.port());
+  return result;
+}
+
+Greeting Connections::greeting() const noexcept {
+  Greeting greeting;
+  greeting.protocol_version = config.options.protocol_version;
+  greeting.name_bytes = uint32_t(config.name.size());
+  std::memcpy(greeting.name, config.name.data(), config.name.size());
+  greeting.expedited = config.expedited;
+  greeting.nonce = nonce;
+  greeting.boot = boot;
+  greeting.doorbell = config.doorbell;
+  greeting.identity = x_identity;
+  return greeting;
+}
+
+std::string fault_of(const Greeting& theirs, bool whole, const Greeting& ours) {
+  if (theirs.magic != kMagic) return "it does not speak this protocol";
+  if (theirs.byte_order != kByteOrder) return "its byte order is another";
+  if (theirs.version != ours.version)
+    return "it speaks " + version_fault("control messages", theirs.version, ours.version);
+  if (theirs.protocol_version != ours.protocol_version)
+    return "it speaks " + version_fault("protocol", theirs.protocol_version, ours.protocol_version);
+  if (!whole) return "its greeting is malformed";
+  if (theirs.geometry != kGeometry) return "its shared-memory layout is another";
+  if (theirs.boot != ours.boot) return "it runs on another host";
+  if (!name_of(theirs).set() || !name_of(theirs).port()) return "it has no name";
+  return {};
+}
+
+Connection& Connections::add(std::shared_ptr<Connection> connection) {
+  connection->id = x_next_id++;
+  Connection& added = *x_connections.emplace(connection->id, connection).first->second;
+  if (added.state == ConnectionState::awaiting_hello) ++x_pending_hellos;
+  return added;
+}
+
+std::shared_ptr<Connection> Connections::find(uint64_t id) const noexcept {
+  const auto found = x_connections.find(id);
+  return found == x_connections.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Connection> Connections::outbound_to(
+    const util::SocketAddress& address) const noexcept {
+  for (const auto& [id, connection] : x_connections)
+    if (connection->outbound && connection->state != ConnectionState::hung_up &&
+        connection->request.address == address)
+      return connection;
+  return nullptr;
+}
+
+void Connections::drop(Connection& connection) noexcept {
+  if (!x_connections.erase(connection.id)) return;
+  unwatch(connection);
+  if (connection.state == ConnectionState::awaiting_hello) --x_pending_hellos;
+  PeerProcess* process = connection.process.get();
+  if (!process) return;
+  std::erase(process->connections, &connection);
+  if (!process->connections.empty()) return;
+  unwatch_exit(*process);
+  x_processes.erase(process->id);
+}
+
+void Connections::unwatch_exit(const PeerProcess& process) noexcept {
+  if (process.life->pidfd() >= 0) x_thread.unwatch(process.life->pidfd());
+}
+
+void Connections::watch(const Connection& connection, uint32_t what) noexcept {
+  (void)x_thread.watch(connection.socket.get(), event_of(kSocket, connection.id), what);
+}
+
+void Connections::unwatch(const Connection& connection) noexcept {
+  if (connection.socket) x_thread.unwatch(connection.socket.get());
+}
+
+void Connections::go_up(Connection& connection) noexcept {
+  if (connection.state == ConnectionState::awaiting_hello) --x_pending_hellos;
+  connection.state = ConnectionState::up;
+  connection.deadline = 0;
+}
+
+uint64_t Connections::next_deadline() const noexcept {
+  uint64_t next = UINT64_MAX;
+  for (const auto& [id, connection] : x_connections)
+    if (connection->deadline) next = std::min(next, connection->deadline);
+  return next;
+}
+
+std::vector<std::shared_ptr<Connection>> Connections::due(uint64_t now) const {
+  std::vector<std::shared_ptr<Connection>> result;
+  for (const auto& [id, connection] : x_connections)
+    if (connection->deadline && connection->deadline <= now) result.push_back(connection);
+  return result;
+}
+
+int Connections::meet(Connection& connection, const Greeting& theirs, const char** why) {
+  const int socket = connection.socket.get();
+  const pid_t pid = config.calls->pid_of(socket, name_of(theirs));
+  std::shared_ptr<PeerProcess> process = process_of(theirs.nonce);
+  if (process && (process->cma.pid != pid || !(process->name == name_of(theirs)))) {
+    *why = "it claims to be another process";
+    return -FI_EACCES;
+  }
+  if (process) {
+    process->life->resume();
+  } else {
+    auto known = know_process(socket, pid, theirs, why);
+    if (!known) return known.error();
+    process = std::move(*known);
+  }
+  // Who answers where one asked for a name listens there.
+  process->proven = process->proven || connection.name_proven ||
+                    (connection.outbound && canonical(process->name) == connection.request.address);
+  process->connections.push_back(&connection);
+  connection.process = std::move(process);
+  return 0;
+}
+
+/// Or why it can't be had, also in words.
+util::Result<std::shared_ptr<PeerProcess>> Connections::know_process(int socket, pid_t pid,
+                                                                     const Greeting& theirs,
+                                                                     const char** why) {
+  auto ringer = Ringer::to(theirs.doorbell);
+  if (!ringer) {
+    *why = ringer.error() == -FI_EMFILE
+               ? "too many open files here; raise RLIMIT_NOFILE (ulimit -n)"
+               : "it cannot be woken";
+    return ringer.error();
+  }
+  auto pidfd = config.calls->pidfd_of(socket, pid);
+  if (!pidfd) {
+    *why = "its process is gone";
+    return pidfd.error();
+  }
+  auto process = std::make_shared<PeerProcess>();
+  process->name = name_of(theirs);
+  process->nonce = theirs.nonce;
+  process->id = x_next_id++;
+  process->expedited = theirs.expedited;
+  process->ringer = std::move(*ringer);
+  process->life = std::make_shared<PeerLife>(std::move(*pidfd), *config.clock);
+  process->cma.life = process->life;
+  process->cma.pid = pid;
+  process->cma.identity = theirs.identity;
+  probe(*config.calls, config.options.cma, process->cma);
+  x_processes.emplace(process->id, process);
+  if (const int fd = process->life->pidfd(); fd >= 0)
+    (void)x_thread.watch(fd, event_of(kProcess, process->id));
+  return process;
+}
+
+std::shared_ptr<PeerProcess> Connections::process_of(uint64_t nonce_of_it) const noexcept {
+  for (const auto& [id, process] : x_processes)
+    if (process->nonce == nonce_of_it) return process;
+  return nullptr;
+}
+
+std::shared_ptr<PeerProcess> Connections::process(uint64_t id) const noexcept {
+  const auto found = x_processes.find(id);
+  return found == x_processes.end() ? nullptr : found->second;
+}
+
+}  // namespace erdma::transport::shm

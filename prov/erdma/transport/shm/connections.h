@@ -1,0 +1,98 @@
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/endpoint_thread.h"
+#include "transport/shm/cold_rings.h"
+#include "transport/shm/connection.h"
+#include "transport/shm/mail.h"
+#include "transport/shm/options.h"
+#include "transport/shm/wire.h"
+#include "util/clock.h"
+#include "util/rate_limit.h"
+#include "util/result.h"
+
+namespace erdma::transport::shm {
+
+/// What the connector's thread is told of a descriptor: the lowest two bits are the sort, the rest
+/// is an id.
+enum EventSort : uint64_t { kListener, kSocket, kProcess };
+constexpr uint64_t event_of(EventSort sort, uint64_t id) noexcept {
+  return id << 2 | sort;
+}
+
+/// Why a peer's greeting is not acceptable; empty = it is. `whole`: it has the size that it has in
+/// this version.
+std::string fault_of(const Greeting& theirs, bool whole, const Greeting& ours);
+
+struct ConnectorConfig {
+  Options options;
+  util::SocketAddress name;  ///< port 0 = pick one
+  MailBox* mailbox;
+  ColdRings* rings;
+  CmaCalls* calls;
+  const util::Clock* clock;
+  DoorbellAddress doorbell;
+  bool expedited;  ///< this process registered for barriers
+};
+
+/// All control sockets of one endpoint and the processes at their other ends, and what the parts of
+/// its connector have in common. Connector's thread only, but for what never changes once it runs.
+class Connections {
+ public:
+  Connections(const ConnectorConfig& with, EndpointThread& watched_by) noexcept;
+
+  /// In a host-wide scope every peer is on this host, under whichever of its IPs it is known.
+  util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
+  /// Of this endpoint.
+  Greeting greeting() const noexcept;
+
+  Connection& add(std::shared_ptr<Connection> connection);
+  std::shared_ptr<Connection> find(uint64_t id) const noexcept;
+  std::shared_ptr<Connection> outbound_to(const util::SocketAddress& address) const noexcept;
+  /// The caller has a share in it. Nothing if it was dropped before.
+  void drop(Connection& connection) noexcept;
+  void watch(const Connection& connection, uint32_t what = EPOLLIN) noexcept;
+  void unwatch(const Connection& connection) noexcept;
+  void go_up(Connection& connection) noexcept;
+  size_t pending_hellos() const noexcept { return x_pending_hellos; }
+  uint64_t next_deadline() const noexcept;  ///< UINT64_MAX = none
+  std::vector<std::shared_ptr<Connection>> due(uint64_t now) const;
+
+  /// Finds or makes the process of a connection that greeted. 0, or why not, also in words.
+  int meet(Connection& connection, const Greeting& theirs, const char** why);
+  std::shared_ptr<PeerProcess> process_of(uint64_t nonce) const noexcept;
+  std::shared_ptr<PeerProcess> process(uint64_t id) const noexcept;
+  void unwatch_exit(const PeerProcess& process) noexcept;
+  const std::unordered_map<uint64_t, std::shared_ptr<PeerProcess>>& processes() const noexcept {
+    return x_processes;
+  }
+
+  ConnectorConfig config;
+  const uint64_t nonce;
+  const uint64_t boot;
+  util::RateLimit strangers;
+  /// Set before the first socket is shut down, so that a channel that is seen to end for that
+  /// reason is not made anew.
+  std::atomic<bool> closing = false;
+
+ private:
+  util::Result<std::shared_ptr<PeerProcess>> know_process(int socket, pid_t pid,
+                                                          const Greeting& theirs, const char** why);
+
+  EndpointThread& x_thread;
+  const CmaIdentity x_identity;
+  uint64_t x_next_id = 1;
+  size_t x_pending_hellos = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<Connection>> x_connections;
+  std::unordered_map<uint64_t, std::shared_ptr<PeerProcess>> x_processes;
+};
+
+}  // namespace erdma::transport::shm

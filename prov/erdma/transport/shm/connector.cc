@@ -1,0 +1,114 @@
+#include "transport/shm/connector.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/unix_socket.h"
+
+namespace erdma::transport::shm {
+
+Connector::Connector(const ConnectorConfig& config)
+    : x_connections(config, x_thread),
+      x_listener(x_connections, x_thread),
+      x_thread(*this, *config.clock) {}
+
+util::Result<std::unique_ptr<Connector>> Connector::start(const ConnectorConfig& config) {
+  std::unique_ptr<Connector> connector(new Connector(config));
+  if (const int rc = connector->x_thread.open()) return rc;
+  if (const int rc = connector->x_listener.bind(connector->x_connections.config.name)) return rc;
+  connector->x_orders.arm();
+  if (config.options.background)
+    if (const int rc = connector->x_thread.start("erdma-connect")) return rc;
+  return connector;
+}
+
+Connector::~Connector() {
+  x_thread.stop();
+  x_listener.close();
+}
+
+void Connector::abandon() noexcept {
+  x_listener.abandon();
+  x_thread.abandon();
+}
+
+int Connector::connect(const ConnectRequest& request) noexcept {
+  return x_orders.try_post({Order::Type::connect, request});
+}
+
+int Connector::trust(const util::SocketAddress& peer) noexcept {
+  return x_orders.try_post({Order::Type::trust, {nullptr, 0, peer, false}});
+}
+
+void Connector::close(const std::shared_ptr<Connection>& connection, int status) noexcept {
+  const Control bye{ControlType::bye, status};
+  connection->closed.store(true);
+  // Best effort: the shutdown says it too, even where a forked child still holds the socket. Of an
+  // outbound channel it also says that this process writes into the peer's memory no more; of an
+  // inbound one we wait for the peer to say so.
+  if (connection->process) (void)send_message(connection->socket.get(), &bye, sizeof(bye));
+  ::shutdown(connection->socket.get(), connection->outbound ? SHUT_RDWR : SHUT_WR);
+  (void)x_orders.try_post({Order::Type::close, {}, connection});
+}
+
+void Connector::stop_listening() noexcept {
+  x_connections.closing = true;
+  (void)x_orders.try_post({Order::Type::stop_listening});
+}
+
+void Connector::on_orders() {
+  x_orders.arm();
+  for (Order& order : x_orders.take()) {
+    if (order.type == Order::Type::close)
+      x_quarantine.on_closed(*order.connection);
+    else if (order.type == Order::Type::trust)
+      x_negotiation.on_trust(order.request.address);
+    else if (order.type == Order::Type::stop_listening)
+      x_listener.close();
+    else
+      x_handshake.begin(order.request);
+  }
+}
+
+void Connector::on_event(uint64_t event) {
+  const uint64_t id = event >> 2;
+  if ((event & 3) == kListener) return x_listener.accept();
+  if ((event & 3) == kProcess) return x_control.on_exit(id);
+  const std::shared_ptr<Connection> connection = x_connections.find(id);
+  if (!connection) return;
+  switch (connection->state) {
+    case ConnectionState::awaiting_hello:
+      return x_handshake.on_hello(*connection);
+    case ConnectionState::awaiting_welcome:
+      return x_handshake.on_welcome(*connection);
+    case ConnectionState::up:
+      return x_control.on_readable(*connection);
+    case ConnectionState::lost:
+    case ConnectionState::leaving:
+      return x_quarantine.on_event(*connection);
+    case ConnectionState::connecting:
+    case ConnectionState::hung_up:
+      return;
+  }
+}
+
+void Connector::on_time() {
+  const uint64_t now = x_connections.config.clock->now();
+  x_listener.resume(now);
+  for (const auto& connection : x_connections.due(now)) {
+    connection->deadline = 0;
+    if (connection->state == ConnectionState::hung_up)
+      x_control.lose(*connection, -FI_ESHUTDOWN);
+    else
+      x_handshake.on_deadline(*connection);
+  }
+}
+
+uint64_t Connector::next_deadline() const noexcept {
+  return std::min(x_listener.deadline(), x_connections.next_deadline());
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "transport/endpoint_thread.h"
+#include "transport/mailbox.h"
+#include "transport/shm/cma_negotiation.h"
+#include "transport/shm/connections.h"
+#include "transport/shm/control_reader.h"
+#include "transport/shm/handshake.h"
+#include "transport/shm/listener.h"
+#include "transport/shm/quarantine.h"
+#include "util/result.h"
+
+namespace erdma::transport::shm {
+
+/// The background thread of one endpoint, and what the polling thread asks of it: listens,
+/// connects, shakes hands, reads control sockets, watches for deaths. Tells the polling thread by
+/// mail only.
+class Connector final : private EndpointThread::Work {
+ public:
+  static util::Result<std::unique_ptr<Connector>> start(const ConnectorConfig& config);
+  ~Connector();
+
+  /// In a forked child: closes descriptors. Not followed by destruction.
+  void abandon() noexcept;
+
+  const util::SocketAddress& name() const noexcept { return x_connections.config.name; }
+  util::SocketAddress canonical(const util::SocketAddress& address) const noexcept {
+    return x_connections.canonical(address);
+  }
+  /// Polling thread: begins to connect; out_up or out_failed will come.
+  int connect(const ConnectRequest& request) noexcept;
+  /// Polling thread: the application itself addressed this peer. 0 or -FI_ENOMEM.
+  int trust(const util::SocketAddress& peer) noexcept;
+  /// Polling thread: says bye with `status` and ends the channel. No more mail matters.
+  void close(const std::shared_ptr<Connection>& connection, int status) noexcept;
+  /// Polling thread: takes no more connections.
+  void stop_listening() noexcept;
+  /// Where there is no thread (Options::background): what it would do about one event, at most.
+  /// False: there was none.
+  bool step() noexcept { return x_thread.step(); }
+
+ private:
+  struct Order {
+    enum class Type : uint8_t { connect, trust, close, stop_listening } type;
+    ConnectRequest request = {};
+    std::shared_ptr<Connection> connection = nullptr;
+  };
+
+  explicit Connector(const ConnectorConfig& config);
+  void on_orders() override;
+  void on_event(uint64_t event) override;
+  void on_time() override;
+  uint64_t next_deadline() const noexcept override;
+
+  Connections x_connections;
+  Quarantine x_quarantine{x_connections};
+  CmaNegotiation x_negotiation{x_connections};
+  ControlReader x_control{x_connections, x_negotiation, x_quarantine};
+  Handshake x_handshake{x_connections, x_negotiation, x_control, x_quarantine};
+  Listener x_listener;
+  EndpointThread x_thread;
+  Mailbox<Order, util::EventFd> x_orders{x_thread.bell()};
+};
+
+}  // namespace erdma::transport::shm

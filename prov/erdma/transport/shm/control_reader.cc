@@ -1,0 +1,169 @@
+#include "transport/shm/control_reader.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/unix_socket.h"
+#include "util/log.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+/// A process closes its sockets a moment before its pidfd tells of its exit.
+constexpr uint64_t kExitGrace = 100'000'000;
+
+/// Honest peers wait for an answer to the few things that they ask.
+constexpr uint32_t kMaxUnread = 64;
+
+/// What a peer may report of itself in a bye.
+int bye_status(int value) noexcept {
+  return value == -FI_ECONNRESET ? value : -FI_ESHUTDOWN;
+}
+
+/// Shares: what is read may end any of them.
+std::vector<std::shared_ptr<Connection>> connections_of(const PeerProcess& process) {
+  std::vector<std::shared_ptr<Connection>> all;
+  for (Connection* connection : process.connections) all.push_back(connection->shared_from_this());
+  return all;
+}
+
+}  // namespace
+
+void ControlReader::on_readable(Connection& connection) {
+  while (connection.state == ConnectionState::up) {
+    Control control{};
+    Received received = receive(connection.socket.get(), &control, sizeof(control));
+    if (received.bytes == -EAGAIN) return;
+    if (received.bytes <= 0) return on_hang_up(connection);
+    const bool whole = received.bytes == sizeof(control);
+    const bool file_lost =
+        received.fds_lost && whole && control.type == ControlType::file && !connection.outbound;
+    if (file_lost) report_lost_file(connection);
+    if (received.fds_lost && !file_lost) {
+      ERDMA_NOTICE(
+          descriptors, EP_CTRL,
+          "cannot take what %s shares: too many open files; raise RLIMIT_NOFILE (ulimit -n); "
+          "closed\n",
+          connection.process->name.to_string().c_str());
+      return lose(connection, -FI_EMFILE);
+    }
+    if (!whole || (received.truncated && !file_lost) ||
+        !handle(connection, control, std::move(received.fds[0]))) {
+      ERDMA_WARN(EP_CTRL, "%s sent an invalid control message: closed\n",
+                 connection.process->name.to_string().c_str());
+      return lose(connection, -FI_ECONNRESET);
+    }
+  }
+}
+
+/// It may come again: what it names is copied meanwhile.
+void ControlReader::report_lost_file(const Connection& connection) noexcept {
+  if (std::exchange(x_lost_file_logged, true)) return;
+  ERDMA_NOTICE(descriptors, EP_CTRL,
+               "cannot take GPU memory that %s shares: too many open files; raise RLIMIT_NOFILE "
+               "(ulimit -n); its messages are copied through host memory\n",
+               connection.process->name.to_string().c_str());
+}
+
+bool ControlReader::handle(Connection& connection, const Control& control, util::Fd fd) {
+  switch (control.type) {
+    case ControlType::admit:
+      x_negotiation.on_admit(connection);
+      return true;
+    case ControlType::admit_answer:
+      x_negotiation.on_admit_answer(connection, control.value);
+      return true;
+    case ControlType::prove:
+      x_negotiation.on_prove(connection, uint32_t(control.value));
+      return true;
+    case ControlType::proof:
+      x_negotiation.on_proof(connection, uint32_t(control.value));
+      return true;
+    case ControlType::bye:
+      lose(connection, bye_status(control.value));
+      return true;
+    default:
+      return handle_mail(connection, control, std::move(fd));
+  }
+}
+
+/// What the polling thread has to know. False = no honest peer says that here.
+bool ControlReader::handle_mail(Connection& connection, const Control& control, util::Fd fd) {
+  const bool by_sender = control.type == ControlType::promote || control.type == ControlType::file;
+  if (by_sender == connection.outbound) return false;
+  Mail mail{Mail::Type::promote, connection.shared_from_this()};
+  if (control.type == ControlType::demote) {
+    mail.type = Mail::Type::demote;
+  } else if (control.type == ControlType::file) {
+    mail.type = Mail::Type::file;
+    mail.number = uint32_t(control.value);
+    mail.file = std::move(fd);
+  } else if (control.type == ControlType::hot_ring || control.type == ControlType::bulk_memory) {
+    const bool hot = control.type == ControlType::hot_ring;
+    auto segment = Segment::adopt(std::move(fd), hot ? kHotSegmentBytes : kBulkBytes);
+    if (!segment) return false;
+    segment->close_fd();
+    mail.type = hot ? Mail::Type::hot_ring : Mail::Type::bulk;
+    mail.segment = std::move(*segment);
+  } else if (control.type != ControlType::promote) {
+    return false;
+  }
+  if (connection.unread.fetch_add(1) >= kMaxUnread) return false;
+  x_connections.config.mailbox->post(std::move(mail));
+  return true;
+}
+
+void ControlReader::hear_out(uint64_t nonce) {
+  const std::shared_ptr<PeerProcess> process = x_connections.process_of(nonce);
+  if (!process) return;
+  for (const auto& connection : connections_of(*process)) on_readable(*connection);
+}
+
+void ControlReader::on_hang_up(Connection& connection) {
+  // Perhaps it executes another program now: nothing of that is to be touched.
+  if (!connection.closed.load()) connection.process->life->suspend();
+  if (connection.process->life->pidfd() < 0) return lose(connection, -FI_ECONNRESET);
+  x_connections.unwatch(connection);
+  connection.state = ConnectionState::hung_up;
+  connection.deadline = x_connections.config.clock->now() + kExitGrace;
+}
+
+void ControlReader::on_exit(uint64_t process_id) {
+  const std::shared_ptr<PeerProcess> process = x_connections.process(process_id);
+  if (!process) return;
+  x_connections.unwatch_exit(*process);
+  process->life->suspend();
+  for (const auto& connection : connections_of(*process)) {
+    // A goodbye that it sent before it exited is still to be read.
+    on_readable(*connection);
+    const ConnectionState state = connection->state;
+    if (!x_connections.find(connection->id)) continue;
+    if (state == ConnectionState::up || state == ConnectionState::hung_up)
+      lose(*connection, -FI_ECONNRESET);
+    x_quarantine.on_sender_done(*connection);
+  }
+}
+
+// The peer hears of it even while nobody polls here. But the socket of an outbound channel is shut
+// down by the polling thread only (Connector::close), which may be writing into the peer's memory
+// just now.
+void ControlReader::lose(Connection& connection, int status) {
+  Mail mail{Mail::Type::lost, connection.shared_from_this()};
+  mail.status = status;
+  const Control bye{ControlType::bye, status};
+  (void)send_message(connection.socket.get(), &bye, sizeof(bye));
+  if (connection.place.chunk) {
+    ::shutdown(connection.socket.get(), SHUT_WR);
+    x_quarantine.begin(connection);
+  } else {
+    x_connections.drop(connection);
+    connection.state = ConnectionState::hung_up;
+  }
+  x_connections.config.mailbox->post(std::move(mail));
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+
+#include "transport/endpoint_thread.h"
+#include "transport/shm/connections.h"
+#include "util/fd.h"
+
+namespace erdma::transport::shm {
+
+/// The socket that listens under an endpoint's name, and who may come in. Connector's thread only.
+class Listener {
+ public:
+  Listener(Connections& connections, EndpointThread& thread) noexcept
+      : x_connections(connections), x_thread(thread) {}
+
+  /// Takes the name, and picks a port where it has none. 0 or -FI_EADDRINUSE, ...
+  int bind(util::SocketAddress& name);
+  explicit operator bool() const noexcept { return bool(x_socket); }
+  /// Somebody connects: adds connections that await a hello.
+  void accept();
+  void close() noexcept;
+  void abandon() noexcept { x_socket.reset(); }
+  void resume(uint64_t now) noexcept;
+  uint64_t deadline() const noexcept { return x_again ? x_again : UINT64_MAX; }
+
+ private:
+  void listen() noexcept { (void)x_thread.watch(x_socket.get(), event_of(kListener, 0)); }
+  void pause(uint64_t nanoseconds) noexcept;
+  void let_in(util::Fd socket);
+
+  Connections& x_connections;
+  EndpointThread& x_thread;
+  util::Fd x_socket;
+  uint64_t x_again = 0;  ///< when to listen again; 0 = listening
+  bool x_exhaustion_logged = false;
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "transport/mailbox.h"
+#include "transport/shm/connection.h"
+#include "transport/shm/doorbell.h"
+#include "transport/shm/segment.h"
+
+namespace erdma::transport::shm {
+
+/// What the connector's thread tells the polling thread.
+struct Mail {
+  enum class Type : uint8_t {
+    in_up,       ///< connection, cma
+    out_up,      ///< connection, cma, segment = the peer's cold chunk, ring
+    out_failed,  ///< request, status
+    lost,        ///< connection, status
+    promote,     ///< connection
+    hot_ring,    ///< connection, segment
+    demote,      ///< connection
+    bulk,        ///< connection, segment
+    verdict,     ///< connection, cma, settled
+    file,        ///< connection, number, file; none: it could not be received
+  };
+  Type type;
+  std::shared_ptr<Connection> connection = nullptr;
+  ConnectRequest request = {};
+  int status = 0;
+  uint32_t ring = 0;
+  Segment segment = {};
+  uint32_t number = 0;
+  util::Fd file = {};
+  CmaPeer cma = {};
+  bool settled = true;  ///< no other probe will follow
+};
+
+using MailBox = Mailbox<Mail, Doorbell>;
+
+}  // namespace erdma::transport::shm
