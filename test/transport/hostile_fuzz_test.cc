@@ -23,7 +23,7 @@ void meddle_shm(transport::Link& link, Random& random) {
   if (link.expose(&iov, 1, 1, transport::Access::remote_write, exposure) != 0) return;
   (void)link.withdraw(exposure);
   const util::PoolHandle write{uint32_t(random.below(2)), uint16_t(1 + random.below(6))};
-  static_cast<transport::shm::ShmLink&>(link).reply_write(
+  static_cast<transport::shm::ShmLink&>(link).remote_writes()->reply(
       write, {},
       random.of<int>({0, -FI_EBUSY, -FI_EOPNOTSUPP, -FI_EAGAIN, 1, INT32_MIN, -FI_EACCES}));
 }

@@ -161,7 +161,7 @@ START_TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
       [&] { return pair.b_to_a().send_retractable(numbered(0), &nothing, 1, 0, old) == 0; }));
   const size_t before = pair.a.sink->packets.size();
   ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() > before || before > 1; }));
-  static_cast<transport::shm::ShmLink&>(pair.b_to_a()).ask_cold();
+  static_cast<transport::shm::ShmLink&>(pair.b_to_a()).out().ask_cold();
   ck_assert(pair.poll_until([&] { return !is_hot(pair.b_to_a()); }));
   while (!is_hot(pair.b_to_a())) {
     for (int i = 0; i < 4 && !is_hot(pair.b_to_a()); ++i)

@@ -45,15 +45,15 @@ Process::Process(World& in, int at, uint64_t number, pid_t with_pid) noexcept
   options.streaming = shm::StreamingPolicy::never;
   options.background = false;
   options.hot_peers = 1;
-  auto opened = shm::Core::open(options, world.name_of(slot), this, &world.clock);
+  auto opened = shm::ShmTransport::open(options, world.name_of(slot), this, &world.clock);
   if (!opened) world.fail("cannot open", number, uint64_t(-opened.error()));
-  core = std::move(*opened);
+  transport = std::move(*opened);
 }
 
 Process::~Process() = default;
 
 Link& Process::link(int to) noexcept {
-  return **core->link_to(world.name_of(to));
+  return **transport->link_to(world.name_of(to));
 }
 
 void Process::free_block(Block& block) noexcept {
@@ -96,7 +96,7 @@ void Process::flush() noexcept {
 
 void Process::poll() noexcept {
   const Inside inside(polling);
-  core->poll(*this);
+  transport->poll(*this);
   for (Block& block : blocks)
     if (block.use == Block::Use::recalled && link(block.peer).unused()) free_block(block);
   flush();
@@ -104,7 +104,7 @@ void Process::poll() noexcept {
 
 void Process::step() noexcept {
   const Inside inside(stepping);
-  core->step();
+  transport->step();
 }
 
 void Process::push(int to) noexcept {
@@ -427,14 +427,14 @@ void World::replace(int slot, bool dies) {
   const pid_t former = process->pid;
   const bool again = !dies || draw(2);
   if (dies) {
-    process->core->abandon();
+    process->transport->abandon();
     const uint64_t one = 1;
     (void)!::write(process->exited.get(), &one, sizeof(one));
   } else {
     const Inside polls(process->polling);
-    process->core->shutdown();
+    process->transport->shutdown();
   }
-  process->core.reset();
+  process->transport.reset();
   process.reset();
   process = std::make_unique<Process>(*this, slot, ++incarnations,
                                       again && died_inside != former ? former : ++pids);

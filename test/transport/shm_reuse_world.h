@@ -16,7 +16,7 @@
 
 #include "libcheck.h"
 #include "transport/conformance.h"
-#include "transport/shm/core.h"
+#include "transport/shm/shm_transport.h"
 
 /// Processes that are simulated in this one: each has an endpoint of the real transport, without a
 /// thread of its own, memory, a pid and a pidfd. Sockets and shared memory are the kernel's. One
@@ -138,7 +138,7 @@ struct Process final : transport::Sink, shm::CmaCalls {
   std::vector<Grant> grants;
   uint64_t tokens = 0;
   bool polling = false, stepping = false;
-  std::unique_ptr<shm::Core> core;
+  std::unique_ptr<shm::ShmTransport> transport;
 };
 
 struct World {

@@ -7,43 +7,43 @@
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/core.h"
 #include "transport/shm/link.h"
-#include "transport/shm/wire.h"
-#include "util/log.h"
+#include "transport/shm/link_context.h"
+#include "transport/shm/unix_socket.h"
 
 namespace erdma::transport::shm {
 namespace {
 
 constexpr int kEntriesPerPoll = 64;
 constexpr uint64_t kSettleWait = 100'000'000;  // ns
-constexpr unsigned kBouncesByChoice = 16;      ///< inbound channels of one endpoint: 8 MiB
 
 }  // namespace
 
-InChannel::InChannel(Core& core, ShmLink& link, std::shared_ptr<Connection> connection) noexcept
+InChannel::InChannel(LinkContext& context, ShmLink& link,
+                     std::shared_ptr<Connection> connection) noexcept
     : x_current(&x_cold),
-      x_core(core),
+      x_context(context),
       x_link(link),
       x_cold(RingMemory::cold(*connection->place.chunk, connection->place.index), 0),
       x_connection(std::move(connection)),
-      x_lending(x_connection->place.chunk->controls[x_connection->place.index], link.number(),
-                link.recalls_made()) {}
+      x_lending(x_connection->place.chunk->controls[x_connection->place.index],
+                link.direct().link_number(), link.direct().recalls_made()) {}
 
 int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;
   int count = 0;
   bool previews = false;
   RingEntry entry;
-  while (count < kEntriesPerPoll && !x_stopped && ring.next(entry)) {
+  while (count < kEntriesPerPoll && x_intake <= Intake::ending && ring.next(entry)) {
     if (count == 1) previews = sink.wants_previews();  // one alone has none to look ahead to
     if (previews) [[unlikely]]
       if (const std::byte* header = ring.following()) sink.on_preview(x_link, header);
     if (entry.kind == Kind::packet) [[likely]] {
       sink.on_packet(x_link, entry.header, entry.payload, entry.length);
-    } else if (const Next next = handle(entry, sink); next != Next::more) {
-      if (next == Next::wait) break;
-      if (next == Next::broken) x_core.break_link(x_link, "its ring holds an invalid entry");
+    } else if (const Next then = handle(entry, sink); then != Next::more) {
+      if (then == Next::wait) break;
+      if (then == Next::broken)
+        x_context.ends.break_link(x_link, "its ring holds an invalid entry");
       return count + 1;
     }
     ++count;
@@ -51,19 +51,35 @@ int InChannel::drain(Sink& sink) noexcept {
   }
   if (ring.unpublished()) publish(ring);
   x_brought = x_brought || count;
-  x_last_active = x_core.count_entries(count);
+  x_last_active = x_context.hot.count_entries(count);
   return count;
 }
 
 void InChannel::hold(bool on) noexcept {
-  if (x_ending || x_stopped == on) return;
-  x_stopped = on;
-  x_core.attend_to(*this, !on);
+  const Intake now = on ? Intake::held : Intake::open;
+  if (x_intake == now || (x_intake != Intake::open && x_intake != Intake::held)) return;
+  x_intake = now;
+  if (on)
+    x_context.hot.remove(*this);
+  else if (!hot())
+    x_context.cold.look_again(x_connection->place);
+  else
+    be_polled();
+}
+
+void InChannel::be_polled() noexcept {
+  if (!x_context.hot.add(*this)) x_context.ends.break_link(x_link, "out of memory");
 }
 
 void InChannel::begin_to_end() noexcept {
-  if (!x_ending) x_stopped = false;
-  x_ending = true;
+  if (x_intake != Intake::stopped) x_intake = Intake::ending;
+}
+
+void InChannel::end() noexcept {
+  x_lending.end();
+  x_context.cold.forget(*this);
+  x_context.hot.forget(*this);
+  if (linked()) unlink();
 }
 
 void InChannel::publish(RingReceiver& ring) noexcept {
@@ -77,7 +93,7 @@ InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) noexcept {
     case Kind::write_target:
     case Kind::write_source:
     case Kind::write_done:
-      return x_link.on_write_entry(entry, sink) ? Next::more : Next::broken;
+      return on_write_entry(entry, sink);
     case Kind::retractable:
       if (!hot()) return Next::broken;
       if (!x_current->take()) return Next::wait;
@@ -99,16 +115,25 @@ InChannel::Next InChannel::switch_ring() noexcept {
     publish(left);
     if (!granted()) return Next::broken;
     x_current = &x_hot->ring;
-    x_last_active = x_core.count_entries(1);
-    x_core.add_hot(*this);
+    x_last_active = x_context.hot.count_entries(1);
+    be_polled();
   } else {
     x_current = &x_cold;
     x_demoting = false;
     x_until_promotion = kPromoteAfter;
-    x_core.remove_hot(*this);
     x_hot.reset();
+    x_context.hot.remove(*this);
+    x_context.cold.look_again(x_connection->place);
+    x_context.hot.give_back();
   }
   return Next::switched;
+}
+
+InChannel::Next InChannel::on_write_entry(const RingEntry& entry, Sink& sink) noexcept {
+  if (RemoteWrites* writes = x_link.remote_writes())
+    return writes->on_entry(entry, sink) ? Next::more : Next::broken;
+  x_context.ends.break_link(x_link, "out of memory for what it writes");
+  return Next::more;
 }
 
 bool InChannel::sends_a_lot(int count) noexcept {
@@ -130,10 +155,8 @@ int InChannel::grant_hot() noexcept {
   if (!hot) return -FI_ENOMEM;
   auto segment = Segment::create("erdma-hot", kHotSegmentBytes, kHotSegmentBytes);
   if (!segment) return segment.error();
-  const Control offer{ControlType::hot_ring, 0};
   const int fd = segment->fd();
-  if (const int rc = send_message(x_connection->socket.get(), &offer, sizeof(offer), &fd, 1))
-    return rc;
+  if (const int rc = send_control(ControlType::hot_ring, &fd)) return rc;
   segment->close_fd();
   hot->segment = std::move(*segment);
   hot->ring = RingReceiver(RingMemory::hot(hot->segment.as<HotSegment>()), 0);
@@ -143,99 +166,37 @@ int InChannel::grant_hot() noexcept {
 }
 
 void InChannel::ask_to_demote() noexcept {
-  const Control ask{ControlType::demote, 0};
-  x_demoting = !send_message(x_connection->socket.get(), &ask, sizeof(ask));
+  x_demoting = !send_control(ControlType::demote);
+}
+
+int InChannel::send_control(ControlType type, const int* fd) const noexcept {
+  const Control control{type, 0};
+  return send_message(x_connection->socket.get(), &control, sizeof(control), fd, fd ? 1 : 0);
+}
+
+int InChannel::share_bulk() noexcept {
+  if (x_bulk) return 0;
+  auto bulk = InBulk::share(x_context, *this);
+  if (!bulk) return bulk.error();
+  x_bulk = std::move(*bulk);
+  return 0;
 }
 
 int InChannel::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
                     uint64_t token, const RemoteWrite* write) noexcept {
-  if (!x_bulk)
-    if (const int rc = share_bulk_memory()) return rc;
-  Moving* moving =
-      x_bulk->moving.acquire(Moving{token, write ? *write : RemoteWrite{}, write != nullptr});
-  if (!moving) return -FI_ENOMEM;
-  const util::PoolHandle handle = x_bulk->moving.handle(*moving);
-  if (const int rc = x_bulk->transfers.start(remote, local, count, length,
-                                             uint64_t(handle.generation) << 32 | handle.index)) {
-    x_bulk->moving.release(*moving);
-    return remote.is_offer() ? -FI_EOPNOTSUPP : rc;
-  }
-  wake_waiting_sender();
-  x_core.add_bulk(*this);
-  return 0;
+  if (const int rc = share_bulk()) return rc;
+  return x_bulk->read(remote, local, count, length, token, write);
 }
 
 int InChannel::access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
                       size_t count, size_t length, uint64_t token) noexcept {
-  if (!x_bulk)
-    if (const int rc = share_bulk_memory()) return rc;
-  Moving* moving = x_bulk->moving.acquire(Moving{token, {}, false});
-  if (!moving) return -FI_ENOMEM;
-  const util::PoolHandle handle = x_bulk->moving.handle(*moving);
-  if (const int rc = x_bulk->transfers.access(call, lent, offset, local, count, length,
-                                              uint64_t(handle.generation) << 32 | handle.index)) {
-    x_bulk->moving.release(*moving);
-    return rc;
-  }
-  x_core.add_bulk(*this);
-  return 0;
-}
-
-bool InChannel::enter() noexcept {
-  return x_link.out_up() && x_link.out()->borrowing.enter();
-}
-
-void InChannel::leave() noexcept {
-  x_link.out()->borrowing.leave();
-}
-
-void InChannel::ask_for_help() noexcept {
-  x_link.ask_for_help();
-}
-
-InChannel::Bulk::Bulk(Segment&& memory, InChannel& channel)
-    : segment(std::move(memory)),
-      transfers(segment.data(), static_cast<BulkMemory&>(channel), channel.x_core.calls(),
-                channel.x_link.cma(), channel.x_core.options(), channel.x_core.counters(),
-                channel.x_core.clock()) {}
-
-int InChannel::share_bulk_memory() noexcept try {
-  auto segment = Segment::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
-  if (!segment) return segment.error();
-  auto bulk = std::make_unique<Bulk>(std::move(*segment), *this);
-  const Control offer{ControlType::bulk_memory, 0};
-  const int fd = bulk->segment.fd();
-  if (const int rc = send_message(x_connection->socket.get(), &offer, sizeof(offer), &fd, 1))
-    return rc == -FI_EAGAIN ? rc : -FI_ECONNRESET;
-  bulk->segment.close_fd_unless_needed();
-  x_bulk = std::move(bulk);
-  return 0;
-} catch (const std::bad_alloc&) {
-  return -FI_ENOMEM;
-}
-
-int InChannel::back_bounce() noexcept {
-  const int rc = x_bulk->segment.back(kBulkControlBytes, kBulkBytes - kBulkControlBytes);
-  if (rc) return rc;
-  x_has_bounce = true;
-  x_core.count_bounce();
-  return 0;
-}
-
-bool InChannel::bounce_affordable() const noexcept {
-  return x_has_bounce || x_core.bounces() < kBouncesByChoice;
+  if (const int rc = share_bulk()) return rc;
+  return x_bulk->access(call, lent, offset, local, count, length, token);
 }
 
 bool InChannel::sender_left() const noexcept {
   const ColdPlace& place = x_connection->place;
   return look_after_reading(place.chunk->controls[place.index].left) != 0;
-}
-
-int InChannel::poll_bulk(Sink& sink) noexcept {
-  x_bulk->sink = &sink;
-  const int steps = x_bulk->transfers.poll(*this);
-  if (steps) wake_waiting_sender();
-  return steps;
 }
 
 // The dead claim chunks and never say that they are written: their writes ended with them.
@@ -245,31 +206,18 @@ bool InChannel::sender_dead() const noexcept {
 
 bool InChannel::settle_bulk() noexcept {
   x_lending.end();
-  const bool settled = (!x_bulk || x_bulk->transfers.settle()) && !x_lending.inside();
+  const bool settled = (!x_bulk || x_bulk->settle()) && !x_lending.inside();
   return settled || sender_dead();
 }
 
 void InChannel::await_settled() noexcept {
-  const util::Clock& clock = x_core.clock();
+  const util::Clock& clock = x_context.clock;
   const uint64_t start = clock.now();
   while (!settle_bulk() && clock.now() - start < kSettleWait) ::sched_yield();
 }
 
 void InChannel::abort_bulk(Sink& sink, int status) noexcept {
-  if (!x_bulk) return;
-  x_bulk->sink = &sink;
-  x_bulk->transfers.abort(*this, status);
-}
-
-void InChannel::on_done(uint64_t token, int status) noexcept {
-  Moving* moving = x_bulk->moving.find({uint32_t(token), uint16_t(token >> 32)});
-  if (!moving) return;
-  const Moving done = *moving;
-  x_bulk->moving.release(*moving);
-  if (done.replies)
-    x_link.reply_write(done.write.write, done.write.target, status);
-  else
-    x_bulk->sink->on_done(done.token, status);
+  if (x_bulk) x_bulk->abort(sink, status);
 }
 
 // A sender with exposed memory sleeps with `waiting` set; a ticket was published. Once per step of

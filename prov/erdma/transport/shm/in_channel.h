@@ -3,31 +3,28 @@
 #include <cstdint>
 #include <memory>
 
-#include "transport/shm/bulk.h"
 #include "transport/shm/connection.h"
+#include "transport/shm/in_bulk.h"
+#include "transport/shm/lending.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/segment.h"
+#include "transport/shm/wire.h"
 #include "transport/transport.h"
-#include "util/pool.h"
+#include "util/intrusive_list.h"
 
 namespace erdma::transport::shm {
 
-class Core;
 class ShmLink;
+struct LinkContext;
 
-/// A read that serves the peer's write().
-struct RemoteWrite {
-  util::PoolHandle write;   ///< at the peer
-  util::PoolHandle target;  ///< here
-};
+struct BulkInTag;  ///< has large transfers under way
 
 /// What one peer sends here: its cold ring, sometimes a hot one, and bulk transfers that this side
 /// drives. Polling thread only. Invariant: a peer uses one of its rings at a time; the switch is
 /// the last entry of the one it leaves.
-class InChannel final : private BulkMemory, private Sink {
+class InChannel final : public util::ListHook<BulkInTag> {
  public:
-  InChannel(Core& core, ShmLink& link, std::shared_ptr<Connection> connection) noexcept;
-  ~InChannel() = default;
+  InChannel(LinkContext& context, ShmLink& link, std::shared_ptr<Connection> connection) noexcept;
 
   bool hot() const noexcept { return x_current != &x_cold; }
   bool ready() const noexcept { return x_current->ready(); }
@@ -37,11 +34,13 @@ class InChannel final : private BulkMemory, private Sink {
   int drain(Sink& sink) noexcept;
 
   /// Delivers nothing more.
-  void stop() noexcept { x_stopped = x_ending = true; }
+  void stop() noexcept { x_intake = Intake::stopped; }
   /// Leaves entries in their ring, or goes on; without effect once the channel ends.
   void hold(bool on) noexcept;
   /// Everything that is in the ring is delivered, held or not.
   void begin_to_end() noexcept;
+  /// Nobody looks for it any more, and nothing that it lent is accessed.
+  void end() noexcept;
 
   /// Gives the sender a hot ring. 0 or negative errno.
   int grant_hot() noexcept;
@@ -53,28 +52,30 @@ class InChannel final : private BulkMemory, private Sink {
   bool granted() const noexcept { return bool(x_hot); }
   bool demoting() const noexcept { return x_demoting; }
   uint64_t last_active() const noexcept { return x_last_active; }
-  bool brought_anything() const noexcept { return x_brought; }
+  /// Something came or is about to.
+  bool in_use() const noexcept { return x_brought || ready() || bulk_active(); }
 
-  /// Copies from the peer's exposure; on_done(token), or for a remote write the reply `write`.
+  // As of InBulk.
   int read(const Exposure& remote, const iovec* local, size_t count, size_t length, uint64_t token,
            const RemoteWrite* write) noexcept;
-  /// Accesses what the peer lent; on_done(token).
   int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
   /// What was lent to the peer.
   Lending& lending() noexcept { return x_lending; }
   /// It may be inside an access to that.
   bool lent_in_use() noexcept { return x_lending.inside() && !sender_dead(); }
-  int poll_bulk(Sink& sink) noexcept;
-  bool bulk_active() const noexcept { return x_bulk && x_bulk->transfers.active(); }
-  bool bulk_ready() const noexcept { return x_bulk && x_bulk->transfers.ready(); }
+  int poll_bulk(Sink& sink) noexcept { return x_bulk->poll(sink); }
+  bool bulk_active() const noexcept { return x_bulk && x_bulk->active(); }
+  bool bulk_ready() const noexcept { return x_bulk && x_bulk->ready(); }
   /// The peer begins no access to local memory any more. False: one may be under way.
   bool settle_bulk() noexcept;
   /// Waits for that, a tenth of a second at most: only where the caller cannot come again.
   void await_settled() noexcept;
   void abort_bulk(Sink& sink, int status) noexcept;  ///< once settled
-  bool has_bounce() const noexcept { return x_has_bounce; }
-  bool sender_left() const noexcept override;
+  /// The sender gave the channel up.
+  bool sender_left() const noexcept;
+  void wake_waiting_sender() noexcept;
+  int send_control(ControlType type, const int* fd = nullptr) const noexcept;
 
   ShmLink& link() const noexcept { return x_link; }
   const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
@@ -84,50 +85,33 @@ class InChannel final : private BulkMemory, private Sink {
   static constexpr uint32_t kAskAgainAfter = 1024;  ///< when that had no effect
   static constexpr uint32_t kLongestPause = 1 << 24;
 
-  /// One read under way.
-  struct Moving {
-    uint64_t token;
-    RemoteWrite write;
-    bool replies;
-  };
   /// A hot ring, while it is granted.
   struct Hot {
     Segment segment;
     RingReceiver ring;
   };
-  /// From the first read on.
-  struct Bulk {
-    Bulk(Segment&& memory, InChannel& channel);
-    Segment segment;
-    BulkIn transfers;  ///< after the segment: destroyed first
-    util::Pool<Moving, 8> moving;
-    Sink* sink = nullptr;  ///< while they are polled
-  };
   enum class Next : uint8_t { more, switched, broken, wait };
-
-  int back_bounce() noexcept override;
-  bool bounce_affordable() const noexcept override;
-  bool enter() noexcept override;
-  void leave() noexcept override;
-  void ask_for_help() noexcept override;
-  void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
-  void on_done(uint64_t token, int status) noexcept override;
-  void on_link_down(Link&, int) noexcept override {}
+  /// What becomes of entries.
+  enum class Intake : uint8_t {
+    open,
+    ending,   ///< all that is there is delivered
+    held,     ///< they stay in their ring
+    stopped,  ///< for good
+  };
 
   Next handle(const RingEntry& entry, Sink& sink) noexcept;
   Next switch_ring() noexcept;
+  Next on_write_entry(const RingEntry& entry, Sink& sink) noexcept;
+  void be_polled() noexcept;
   void publish(RingReceiver& ring) noexcept;
   bool sender_dead() const noexcept;
-  int share_bulk_memory() noexcept;
-  void wake_waiting_sender() noexcept;
+  int share_bulk() noexcept;
 
   RingReceiver* x_current;
-  bool x_stopped = false;  ///< nothing is taken from a ring: on hold, or for good
-  bool x_ending = false;
+  Intake x_intake = Intake::open;
   bool x_demoting = false;
   bool x_brought = false;  ///< an entry was delivered
-  bool x_has_bounce = false;
-  Core& x_core;
+  LinkContext& x_context;
   ShmLink& x_link;
   uint64_t x_last_active = 0;
   uint32_t x_until_promotion = kPromoteAfter;  ///< entries through the cold ring
@@ -136,7 +120,7 @@ class InChannel final : private BulkMemory, private Sink {
   std::shared_ptr<Connection> x_connection;
   Lending x_lending;
   std::unique_ptr<Hot> x_hot;
-  std::unique_ptr<Bulk> x_bulk;
+  std::unique_ptr<InBulk> x_bulk;  ///< from the first large transfer on
 };
 
 }  // namespace erdma::transport::shm

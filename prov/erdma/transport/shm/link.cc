@@ -1,194 +1,204 @@
 #include "transport/shm/link.h"
 
-#include <sched.h>
-
 #include <new>
 #include <utility>
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/core.h"
-#include "transport/shm/wire.h"
+#include "transport/shm/link_context.h"
+#include "transport/shm/mail.h"
 
 namespace erdma::transport::shm {
 namespace {
 
-constexpr unsigned kPollsPerYield = 256;  ///< a few microseconds
-constexpr unsigned kBulkYields = 64;      ///< per channel, at most
-constexpr int kDrainsAtEnd = 8;           ///< more than both rings hold
+constexpr int kDrainsAtEnd = 8;  ///< more than both rings hold
 
 }  // namespace
 
-ShmLink::ShmLink(Core& core, const util::SocketAddress& address) noexcept
-    : Link(address), x_counters(core.counters()), x_core(core) {}
-
-ShmLink::~ShmLink() = default;
-
 int ShmLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
                   SendHint) noexcept {
-  if (!x_ring) [[unlikely]]
-    return not_ready();
-  if (!x_ring->push(Kind::packet, &header, payload, count, length)) [[unlikely]]
+  RingSender* const ring = x_out.ring();
+  if (!ring) [[unlikely]]
+    return connect();
+  if (!ring->push(Kind::packet, &header, payload, count, length)) [[unlikely]]
     return no_room(length);
-  x_counters.ring_bytes += length;
-  after_push();
+  x_context.counters.ring_bytes += length;
+  x_out.announce();
   return 0;
-}
-
-void ShmLink::after_push() noexcept {
-  if (x_cold) [[unlikely]]
-    x_out->chunk().ready.fetch_or(uint64_t(1) << x_out->ring, std::memory_order_acq_rel);
-  wake_if_asleep(*x_wake, *x_ringer);
 }
 
 int ShmLink::send_retractable(const Header& header, const iovec* payload, size_t count,
                               size_t length, uint64_t& packet) noexcept {
-  if (!x_ring || length > kSlotPayload) return -FI_EOPNOTSUPP;
-  if (x_cold) {
-    ask_for_hot();
+  RingSender* const ring = x_out.ring();
+  if (!ring || length > kSlotPayload) return -FI_EOPNOTSUPP;
+  if (x_out.cold()) {
+    x_out.ask_for_hot();
     return -FI_EOPNOTSUPP;
   }
   uint32_t sequence = 0;
-  if (!x_ring->push_retractable(&header, payload, count, length, sequence)) return -FI_EAGAIN;
-  packet = uint64_t(x_out->hot_count) << 32 | sequence;
-  x_counters.ring_bytes += length;
-  after_push();
+  if (!ring->push_retractable(&header, payload, count, length, sequence)) return -FI_EAGAIN;
+  packet = x_out.name_of_packet(sequence);
+  x_context.counters.ring_bytes += length;
+  x_out.announce();
   return 0;
 }
 
 // In a ring that was given up, everything has been taken, or will be.
 bool ShmLink::retract(uint64_t packet) noexcept {
-  return x_ring && !x_cold && packet >> 32 == x_out->hot_count && x_ring->retract(uint32_t(packet));
+  return x_out.uses_hot_ring_of(packet) && x_out.ring()->retract(uint32_t(packet));
 }
 
 void ShmLink::retracted(uint64_t packet, bool executed) noexcept {
-  x_ring->retracted(uint32_t(packet), executed);
-  wake_if_asleep(*x_wake, *x_ringer);
+  x_out.ring()->retracted(uint32_t(packet), executed);
+  x_out.wake();
 }
 
-// Lost when the socket is full: then the receiver sees by itself that much is sent.
-void ShmLink::ask_for_hot() noexcept {
-  if (std::exchange(x_out->asked_for_hot, true)) return;
-  const Control ask{ControlType::promote, 0};
-  (void)send_message(x_out->connection->socket.get(), &ask, sizeof(ask));
-}
-
-int ShmLink::not_ready() noexcept {
-  if (x_state == State::closed) return -FI_ESHUTDOWN;
-  if (x_state != State::idle) return -FI_EAGAIN;
-  const int rc = x_core.connect(*this, ++x_attempt);
-  if (rc) return rc;
-  x_state = State::connecting;
+int ShmLink::connect() noexcept {
+  if (x_state == LinkState::closed) return -FI_ESHUTDOWN;
+  if (x_state != LinkState::idle) return -FI_EAGAIN;
+  if (const int rc = x_context.connector->connect({this, ++x_attempt, x_address, !x_met}))
+    return rc;
+  x_state = LinkState::connecting;
   return -FI_EAGAIN;
 }
 
 int ShmLink::no_room(size_t length) noexcept {
   if (length > limits().eager) return -FI_EMSGSIZE;
-  x_core.add_starved(*this);
+  LinkContext::join(x_context.starved, *this);
   return -FI_EAGAIN;
 }
 
 LinkLimits ShmLink::limits() const noexcept {
-  return {x_cold ? size_t(kSlotPayload) : x_core.options().eager_bytes, true};
+  return {x_out.cold() ? size_t(kSlotPayload) : x_context.options.eager_bytes, true};
 }
 
-void ShmLink::install_out(std::unique_ptr<OutChannel> channel) noexcept {
-  x_out = std::move(channel);
-  x_wake = &x_out->chunk().wake;
-  x_ringer = &x_out->connection->process->ringer;
-  x_state = State::up;
-  use_ring();
+void ShmLink::install_in(const std::shared_ptr<Connection>& connection) {
+  auto channel = std::make_unique<InChannel>(x_context, *this, connection);
+  x_context.cold.add(*channel);
+  connection->link = this;
+  x_in = std::move(channel);
+  x_met = true;
 }
 
-void ShmLink::use_ring() noexcept {
-  x_cold = !x_out->hot;
-  x_ring = x_cold ? &x_out->cold : &x_out->hot->ring;
+void ShmLink::install_out(Mail& mail) noexcept {
+  mail.connection->link = this;
+  x_out.begin(mail.connection, std::move(mail.segment), mail.ring, x_direct.recalls_heard());
+  x_state = LinkState::up;
+  x_met = true;
 }
 
-void ShmLink::offer_hot(Segment segment) noexcept {
-  OutChannel& out = *x_out;
-  if (out.hot) return;
-  out.hot.reset(new (std::nothrow) HotOut);
-  if (!out.hot) return;  // as if the offer had been lost
-  ++out.hot_count;
-  out.hot->segment = std::move(segment);
-  out.hot->ring =
-      RingSender(RingMemory::hot(out.hot->segment.as<HotSegment>()), 0, x_core.options().streaming);
-  out.to_hot = true;
-  x_ring = nullptr;
-  if (!try_switch()) x_core.add_switching(*this);
-}
-
-void ShmLink::ask_cold() noexcept {
-  OutChannel& out = *x_out;
-  if (!out.hot || out.to_hot || out.to_cold) return;
-  out.to_cold = true;
-  x_ring = nullptr;
-  if (!try_switch()) x_core.add_switching(*this);
-}
-
-bool ShmLink::try_switch() noexcept {
-  if (!out_up() || ending() || !(x_out->to_hot || x_out->to_cold)) return true;
-  OutChannel& out = *x_out;
-  RingSender& left = out.to_hot ? out.cold : out.hot->ring;
-  const Header nothing{};
-  const iovec empty{nullptr, 0};
-  if (!left.push(Kind::switch_ring, &nothing, &empty, 1, 0)) return false;
-  after_push();
-  if (out.to_cold) out.hot.reset();
-  out.to_hot = out.to_cold = false;
-  use_ring();
+/// The channel may have ended since it was sent.
+bool ShmLink::on_mail(Mail& mail, Sink& sink) {
+  using Type = Mail::Type;
+  const bool is_in = x_in && x_in->connection() == mail.connection;
+  const bool is_out = x_out.up() && x_out.connection() == mail.connection;
+  if (!is_in && !is_out) return false;
+  if (mail.type == Type::lost) {
+    if (!is_in || !drop_unused_in()) x_context.ends.end(*this, mail.status, sink);
+  } else if (mail.type == Type::verdict) {
+    learn_cma(mail);
+  } else if (mail.type == Type::promote && is_in) {
+    x_context.hot.promote(*x_in);
+  } else if (mail.type == Type::hot_ring && is_out) {
+    if (!x_out.offer_hot(std::move(mail.segment))) x_context.attend(x_context.switching, *this);
+  } else if (mail.type == Type::demote && is_out) {
+    if (!x_out.ask_cold()) x_context.attend(x_context.switching, *this);
+  } else if (mail.type == Type::bulk && is_out) {
+    x_out.attach_bulk(std::move(mail.segment));
+  } else if (mail.type == Type::file && is_in) {
+    if (!x_files) x_files = std::make_unique<HandedFiles>();
+    x_files->put(mail.number, std::move(mail.file));
+  }
   return true;
 }
 
-RingSender* ShmLink::blocked_ring() const noexcept {
-  if (!out_up() || x_ring) return x_ring;
-  return x_out->to_hot ? &x_out->cold : x_out->to_cold ? &x_out->hot->ring : nullptr;
+// The second channel to the same process brings nothing new; what was denied at run time stays so.
+void ShmLink::learn_cma(const Mail& mail) noexcept {
+  const bool first = !process();
+  if (!first && mail.type != Mail::Type::verdict) return;
+  // A verdict on one call does not repeat the warning about the other.
+  const bool reported = !first && x_cma.read.reported && x_cma.read.error == mail.cma.read.error;
+  x_cma = mail.cma;
+  if (reported) x_cma.read.reported = true;
+  x_cma_settled = mail.settled;
+  if (mail.settled) report_refusals(x_cma, x_context.counters);
 }
 
 int ShmLink::expose(const iovec* memory, size_t count, size_t length, Access access,
                     Exposure& exposure) noexcept {
-  if (access == Access::remote_write) return expose_target(memory, count, length, exposure);
-  if (!out_up() || ending()) return not_ready();
-  if (const int rc = begin_bulk()) return rc;
-  if (x_cold) ask_for_hot();
-  const int rc = x_out->bulk->expose(memory, count, length, exposure);
-  if (!rc) x_core.add_bulk_out(*this);
+  if (access == Access::remote_write)
+    return remote_writes() ? x_remote_writes->expose(memory, count, length, exposure) : -FI_ENOMEM;
+  if (!x_out.up() || x_out.stopped()) return connect();
+  BulkOut* const bulk = x_out.begin_bulk(x_cma, x_direct.lent());
+  if (!bulk) return -FI_ENOMEM;
+  if (x_out.cold()) x_out.ask_for_hot();
+  const int rc = bulk->expose(memory, count, length, exposure);
+  if (!rc) x_context.attend(x_context.bulk_outs, *this);
   return rc;
 }
 
-int ShmLink::begin_bulk() noexcept try {
-  if (x_out->bulk) return 0;
-  x_out->bulk = std::make_unique<BulkOut>(x_core.calls(), x_cma, x_core.options(),
-                                          x_core.counters(), x_core.clock());
-  x_out->bulk->lends(x_lent.get());
-  if (x_out->bulk_segment) x_out->bulk->attach(x_out->bulk_segment.data());
-  return 0;
-} catch (const std::bad_alloc&) {
-  return -FI_ENOMEM;
-}
-
 int ShmLink::withdraw(const Exposure& exposure) noexcept {
-  if (is_target(exposure))
-    withdraw_target(exposure);
-  else if (x_out && x_out->bulk)
-    x_out->bulk->withdraw(exposure);
+  if (!RemoteWrites::is_target(exposure)) {
+    if (x_out.bulk()) x_out.bulk()->withdraw(exposure);
+  } else if (x_remote_writes) {
+    x_remote_writes->withdraw(exposure);
+  }
   return 0;
 }
 
 int ShmLink::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
                   uint64_t token) noexcept {
-  if (is_target(remote)) return -FI_EINVAL;
+  if (RemoteWrites::is_target(remote)) return -FI_EINVAL;
   if (remote.is_offer()) x_files.reset();  // nobody here takes any
   return x_in ? x_in->read(remote, local, count, length, token, nullptr) : -FI_ENOTCONN;
 }
 
+int ShmLink::write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+                   uint64_t token) noexcept {
+  if (!RemoteWrites::is_target(remote)) return -FI_EINVAL;
+  if (!x_out.ring()) return connect();
+  if (!x_out.ring()->room_for(2)) return no_room(0);
+  if (!remote_writes()) return -FI_ENOMEM;
+  return x_remote_writes->start(remote, local, count, length, token);
+}
+
+RemoteWrites* ShmLink::remote_writes() noexcept {
+  if (!x_remote_writes) x_remote_writes.reset(new (std::nothrow) RemoteWrites(x_context, *this));
+  return x_remote_writes.get();
+}
+
+/// The peer may be refused what this process is permitted, and the other way round: it finds out.
+bool ShmLink::lends_memory() const noexcept {
+  return x_context.options.cma && x_in && x_state != LinkState::ending;
+}
+
+int ShmLink::lend(const iovec& memory, bool for_reads, bool for_writes,
+                  Exposure& exposure) noexcept {
+  if (!lends_memory()) return -FI_EOPNOTSUPP;
+  return x_direct.lend(memory, for_reads, for_writes, exposure);
+}
+
+int ShmLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,
+                         uint64_t token) noexcept {
+  return x_direct.access(CmaCall::read, x_cma_settled, remote, local, count, token);
+}
+
+int ShmLink::write_direct(const RemoteRange& remote, const iovec* local, size_t count,
+                          uint64_t token, bool) noexcept {
+  return x_direct.access(CmaCall::write, x_cma_settled, remote, local, count, token);
+}
+
+void ShmLink::help() noexcept {
+  if (!x_direct.lent() || !x_out.up()) return;
+  BulkOut* const bulk = x_out.begin_bulk(x_cma, x_direct.lent());
+  if (bulk && bulk->active()) x_context.attend(x_context.bulk_outs, *this);
+}
+
 // The peer's background thread reads it whether or not the peer polls.
 util::Result<uint32_t> ShmLink::hand_over(const util::Fd& file) noexcept {
-  if (!out_up() || ending()) return -FI_ENOTCONN;
-  const Control give{ControlType::file, int32_t(x_files_given + 1)};
+  if (!x_out.up() || x_out.stopped()) return -FI_ENOTCONN;
   const int fd = file.get();
-  if (const int rc = send_message(x_out->connection->socket.get(), &give, sizeof(give), &fd, 1))
+  if (const int rc = x_out.send_control(ControlType::file, int32_t(x_files_given + 1), &fd))
     return rc;
   return ++x_files_given;
 }
@@ -199,13 +209,8 @@ util::Result<util::Fd> ShmLink::take_file(uint32_t name) noexcept {
   return x_files->take(name);
 }
 
-void ShmLink::keep_file(uint32_t name, util::Fd file) {
-  if (!x_files) x_files = std::make_unique<HandedFiles>();
-  x_files->put(name, std::move(file));
-}
-
 void ShmLink::fail(int status) noexcept {
-  x_core.break_link(*this, "the protocol's rules are broken", status);
+  x_context.ends.break_link(*this, "the protocol's rules are broken", status);
 }
 
 void ShmLink::hold(bool on) noexcept {
@@ -214,55 +219,30 @@ void ShmLink::hold(bool on) noexcept {
 
 // If there is no memory to say it, its next sender says it again.
 void ShmLink::addressed() noexcept {
-  if (!x_addressed) x_addressed = x_core.trust(*this) == 0;
-}
-
-void ShmLink::attach_bulk(Segment segment) noexcept {
-  OutChannel& out = *x_out;
-  if (out.bulk_segment) return;
-  out.bulk_segment = std::move(segment);
-  if (out.bulk) out.bulk->attach(out.bulk_segment.data());
-}
-
-// The memory that both sides copy through arrives by the connection thread, which may have to wait
-// for the core that this thread spins on: under a real-time policy for a whole time slice.
-void ShmLink::let_bulk_arrive() noexcept {
-  if (x_out->bulk->attached() || x_out->yields == kBulkYields) return;
-  if (++x_out->bulk_polls % kPollsPerYield != 0) return;
-  ++x_out->yields;
-  ::sched_yield();
-}
-
-int ShmLink::poll_bulk_out() noexcept {
-  let_bulk_arrive();
-  const int steps = x_out->bulk->poll();
-  if (steps) wake_if_asleep(*x_wake, *x_ringer);
-  return steps;
+  if (!x_addressed) x_addressed = x_context.connector->trust(x_address) == 0;
 }
 
 PeerProcess* ShmLink::process() const noexcept {
-  if (out_up()) return x_out->connection->process.get();
+  if (x_out.up()) return x_out.connection()->process.get();
   return x_in ? x_in->connection()->process.get() : nullptr;
 }
 
-bool ShmLink::begin_end() noexcept {
-  if (settled()) return true;
-  x_ring = nullptr;
-  x_state = State::ending;
-  return false;
+void ShmLink::begin_end(LinkState state, const LinkEnd& end) noexcept {
+  x_state = state;
+  x_end = end;
 }
 
 void ShmLink::take_down(Sink& sink, int status) noexcept {
   if (x_in) {
     x_in->begin_to_end();
-    for (int i = 0; i < kDrainsAtEnd && !broken && x_in->drain(sink); ++i) continue;
+    for (int i = 0; i < kDrainsAtEnd && x_in->drain(sink); ++i) continue;
     x_in->abort_bulk(sink, status);
   }
-  x_ring = nullptr;
-  if (out_up()) x_out->announce_end();
-  fail_writes(sink, status);
+  x_out.stop();
+  if (x_out.up()) x_out.announce_end();
+  if (x_remote_writes) x_remote_writes->fail(sink, status);
   end_channels(status);
-  x_state = State::idle;
+  x_state = LinkState::idle;
   ++x_attempt;  // what still comes of an attempt under way is stale
 }
 
@@ -276,44 +256,36 @@ void ShmLink::close(int status) noexcept {
     x_in->await_settled();
     x_in->abort_bulk(nobody, status);
   }
-  x_ring = nullptr;
   end_channels(status);
-  x_state = State::closed;
+  x_state = LinkState::closed;
 }
 
+/// While the link connects, the end of a channel that brought nothing says nothing: that of the
+/// attempt under way does. True = it was dropped.
 bool ShmLink::drop_unused_in() noexcept {
-  if (!connecting() || x_in->brought_anything() || x_in->ready() || x_in->bulk_active())
-    return false;
+  if (x_state != LinkState::connecting || x_in->in_use()) return false;
   end_in(-FI_ESHUTDOWN);
   return true;
 }
 
 void ShmLink::end_channels(int status) noexcept {
-  if (out_up()) {
-    x_out->announce_end();
-    x_out->down = true;
-    x_core.close(x_out->connection, status);
+  if (x_out.up()) {
+    x_out.announce_end();
+    x_context.connector->close(x_out.connection(), status);
   }
-  x_cold = true;
-  if (x_remote) {
-    x_remote->replies.clear();
-    x_remote->target_is_named = false;
-  }
-  if (x_out && x_out->bulk) x_out->bulk->lends(nullptr);
-  x_lent.reset();
-  x_recalls_heard = x_recalls_made = 0;
-  ++x_link_number;
+  x_out.end();
+  if (x_remote_writes) x_remote_writes->forget_peer();
+  x_direct.end();
   if (x_in) end_in(status);
 }
 
 // Closed last: from then on its ring may become another peer's.
 void ShmLink::end_in(int status) noexcept {
   const std::shared_ptr<Connection> connection = x_in->connection();
-  x_in->lending().end();
-  x_core.forget(*x_in);
+  x_in->end();
   x_in.reset();
   x_files.reset();
-  x_core.close(connection, status);
+  x_context.connector->close(connection, status);
 }
 
 }  // namespace erdma::transport::shm

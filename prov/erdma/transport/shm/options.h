@@ -19,7 +19,7 @@ struct Options {
   PtracerPolicy ptracer = PtracerPolicy::ancestor;
   StreamingPolicy streaming = StreamingPolicy::calibrate;
   NameScope scope = NameScope::host;
-  bool background = true;        ///< false, for tests: no thread, Core::step() does its work
+  bool background = true;        ///< false, for tests: no thread, step() does its work
   size_t eager_bytes = 8192;     ///< largest payload through a hot ring; at most 16384
   unsigned hot_peers = 32;       ///< inbound peers with a large ring at one time
   uint8_t protocol_version = 0;  ///< of the headers in packets: peers must have the same

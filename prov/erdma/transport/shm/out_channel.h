@@ -6,41 +6,112 @@
 #include "transport/shm/bulk.h"
 #include "transport/shm/connection.h"
 #include "transport/shm/lending.h"
+#include "transport/shm/options.h"
 #include "transport/shm/ordering.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/segment.h"
 #include "transport/shm/wake.h"
+#include "transport/shm/wire.h"
+#include "transport/transport.h"
+#include "util/result.h"
 
 namespace erdma::transport::shm {
 
-/// A hot ring at the peer, while it is granted.
-struct HotOut {
-  Segment segment;
-  RingSender ring;
-};
+struct LinkContext;
 
-/// What goes to one peer: rings and bulk memory, all of it the peer's. Kept after the link went
-/// down until the next one replaces it, so that a late withdraw() finds its exposure.
-struct OutChannel {
-  std::shared_ptr<Connection> connection;
-  Segment chunk_segment, bulk_segment;
-  RingSender cold;
-  std::unique_ptr<HotOut> hot;
-  uint32_t hot_count = 0;  ///< rings so far: part of what names a packet there
-  Borrowing borrowing;
-  uint32_t ring = 0;           ///< index of the cold one
-  bool to_hot = false;         ///< a switch to the hot ring is due: no room for the entry yet
-  bool to_cold = false;        ///< or back
-  bool asked_for_hot = false;  ///< before having sent a lot
-  bool down = false;
-  unsigned bulk_polls = 0;        ///< before bulk_segment was there
-  unsigned yields = 0;            ///< by then
-  std::unique_ptr<BulkOut> bulk;  ///< after the segments: destroyed first
+/// What goes to one peer: rings and bulk memory, all of it the peer's. It ends with its link, but
+/// keeps the memory until it begins anew, so that a late withdraw() finds its exposure. Polling
+/// thread only. Invariant: the sender uses one of its rings at a time; the switch to the other is
+/// the last entry of the one it leaves, and while there is no room for it ring() is null.
+class OutChannel {
+ public:
+  explicit OutChannel(LinkContext& context) noexcept : x_context(context) {}
 
-  ColdChunk& chunk() const noexcept { return chunk_segment.as<ColdChunk>(); }
-  ColdControl& control() const noexcept { return chunk().controls[ring]; }
+  bool up() const noexcept { return x_up; }
+  bool stopped() const noexcept { return x_stopped; }
+  /// `heard`: recalls that this side has heard of over the link.
+  void begin(std::shared_ptr<Connection> connection, Segment chunk, uint32_t index,
+             uint64_t heard) noexcept;
+  /// Nothing is sent any more.
+  void stop() noexcept;
   /// Before any completion says so: from now on the exposed memory may change.
   void announce_end() const noexcept { tell_before_reuse(control().left, 1u); }
+  void end() noexcept;
+  const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
+
+  /// Where the next entry goes; null: not connected, or a switch is due.
+  RingSender* ring() const noexcept { return x_ring; }
+  bool cold() const noexcept { return x_cold; }
+  /// After an entry was pushed.
+  void announce() const noexcept {
+    if (x_cold) [[unlikely]]
+      show_news();
+    wake();
+  }
+  void wake() const noexcept { wake_if_asleep(*x_wake, *x_ringer); }
+  /// Names a ring and a packet in it.
+  uint64_t name_of_packet(uint32_t sequence) const noexcept {
+    return uint64_t(x_hot_count) << 32 | sequence;
+  }
+  bool uses_hot_ring_of(uint64_t packet) const noexcept {
+    return x_ring && !x_cold && packet >> 32 == x_hot_count;
+  }
+  /// The ring whose lack of room is in the way; null = something else is.
+  RingSender* blocked_ring() noexcept;
+
+  // Promotion: true = the switch is done.
+  void ask_for_hot() noexcept;
+  bool offer_hot(Segment segment) noexcept;
+  bool ask_cold() noexcept;
+  bool try_switch() noexcept;
+
+  // Large transfers.
+  /// Null: out of memory.
+  BulkOut* begin_bulk(CmaPeer& cma, LentTable* lent) noexcept;
+  BulkOut* bulk() const noexcept { return x_bulk.get(); }
+  bool bulk_active() const noexcept { return x_up && x_bulk && x_bulk->active(); }
+  void attach_bulk(Segment segment) noexcept;
+  int poll_bulk() noexcept;
+  Borrowing& borrowing() noexcept { return x_borrowing; }
+  void ask_for_help() noexcept;
+  int send_control(ControlType type, int value, const int* fd = nullptr) const noexcept;
+
+ private:
+  /// A hot ring at the peer, while it is granted.
+  struct Hot {
+    Segment segment;
+    RingSender ring;
+  };
+  enum class Switch : uint8_t { none, to_hot, to_cold };  ///< one that is due
+
+  ColdChunk& chunk() const noexcept { return x_chunk.as<ColdChunk>(); }
+  ColdControl& control() const noexcept { return chunk().controls[x_index]; }
+  void show_news() const noexcept {
+    chunk().ready.fetch_or(uint64_t(1) << x_index, std::memory_order_acq_rel);
+  }
+  void use_ring() noexcept;
+  void let_bulk_arrive() noexcept;
+
+  // What send() touches.
+  RingSender* x_ring = nullptr;
+  WakeWords* x_wake = nullptr;
+  const Ringer* x_ringer = nullptr;
+  bool x_cold = true;
+  bool x_up = false;
+  bool x_stopped = false;
+  Switch x_switch = Switch::none;
+  bool x_asked_for_hot = false;  ///< before having sent a lot
+  uint32_t x_index = 0;          ///< of the cold ring
+  uint32_t x_hot_count = 0;      ///< hot rings so far: part of what names a packet there
+  Segment x_chunk, x_bulk_segment;
+  RingSender x_cold_ring;
+  std::unique_ptr<Hot> x_hot;
+  LinkContext& x_context;
+  std::shared_ptr<Connection> x_connection;
+  Borrowing x_borrowing;
+  unsigned x_bulk_polls = 0;        ///< before x_bulk_segment was there
+  unsigned x_yields = 0;            ///< by then
+  std::unique_ptr<BulkOut> x_bulk;  ///< after the segments: destroyed first
 };
 
 }  // namespace erdma::transport::shm

@@ -202,7 +202,7 @@ class RingReceiver {
     return x_memory.waiting->load(std::memory_order_relaxed) != 0;
   }
   /// True once per announcement of the sender that it sleeps. For what it makes a barrier on this
-  /// processor (Core::announce_waiting): its space in the ring.
+  /// processor (ShmTransport::announce_waiting): its space in the ring.
   bool take_waiting() noexcept {
     return x_memory.waiting->load(std::memory_order_relaxed) &&
            x_memory.waiting->exchange(0, std::memory_order_acq_rel);

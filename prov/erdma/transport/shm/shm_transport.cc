@@ -1,54 +1,205 @@
 #include "transport/shm/shm_transport.h"
 
-#include <new>
+#include <algorithm>
+#include <utility>
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/core.h"
+#include "util/error_text.h"
+#include "util/log.h"
 #include "util/process_epoch.h"
 
 namespace erdma::transport::shm {
+namespace {
+
+Options checked(Options options) noexcept {
+  options.eager_bytes = std::clamp(options.eager_bytes, size_t(kSlotPayload), size_t(kMaxEager));
+  options.hot_peers = std::max(options.hot_peers, 1u);
+  return options;
+}
+
+/// Steps of those in the list; who returns true leaves it.
+template <typename T, typename Tag, typename Step>
+int each(util::IntrusiveList<T, Tag>& list, Step&& done) noexcept {
+  int left = 0;
+  for (T *element = list.front(), *next; element; element = next) {
+    const bool over = done(*element);
+    next = list.next(*element);
+    if (!over) continue;
+    list.erase(*element);
+    ++left;
+  }
+  return left;
+}
+
+}  // namespace
+
+ShmTransport::ShmTransport(const Options& options, CmaCalls* calls,
+                           const util::Clock* clock) noexcept
+    : x_barriers(register_barriers()),
+      x_cold_rings(!x_barriers.global),
+      x_epoch(util::process_epoch()),
+      x_context(checked(options), calls ? *calls : x_own_calls, clock ? *clock : x_own_clock) {}
+
+ShmTransport::~ShmTransport() {
+  shutdown();
+}
+
+void ShmTransport::operator delete(ShmTransport* transport, std::destroying_delete_t) noexcept {
+  if (transport->x_epoch != util::process_epoch()) return transport->abandon();
+  transport->~ShmTransport();
+  ::operator delete(transport);
+}
 
 util::Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const Options& options,
                                                                const util::SocketAddress& name,
                                                                CmaCalls* calls,
                                                                const util::Clock* clock) {
-  auto core = Core::open(options, name, calls, clock);
-  if (!core) return core.error();
-  return std::unique_ptr<ShmTransport>(new ShmTransport(std::move(*core)));
+  util::register_fork_handler();
+  auto transport = std::make_unique<ShmTransport>(options, calls, clock);
+  auto doorbell = Doorbell::open();
+  if (!doorbell) {
+    ERDMA_WARN(EP_CTRL, "cannot make a socket to be woken by: %s\n",
+               util::ErrorText(-doorbell.error()).c_str());
+    return doorbell.error();
+  }
+  transport->x_doorbell = std::move(*doorbell);
+  LinkContext& context = transport->x_context;
+  auto connector = Connector::start(
+      {context.options, name, &transport->x_mailbox, &transport->x_cold_rings, &context.calls,
+       &context.clock, transport->x_doorbell.address(), transport->x_barriers.expedited});
+  if (!connector) return connector.error();
+  transport->x_connector = std::move(*connector);
+  context.connector = transport->x_connector.get();
+  return transport;
 }
 
-ShmTransport::ShmTransport(std::unique_ptr<Core> core) noexcept : x_core(std::move(core)) {}
-
-// In a forked child the rest is left alone: the thread does not exist here, the shared memory is
-// not mapped, and a lock may be held for ever.
-ShmTransport::~ShmTransport() {
-  if (x_core->epoch() != util::process_epoch()) x_core.release()->abandon();
+int ShmTransport::attend(Sink& sink) noexcept {
+  LinkContext& all = x_context;
+  int moved = deliver_deferred(sink);
+  if (x_mailbox.pending()) moved += x_links.read(x_mailbox.take(), sink);
+  moved += each(all.switching, [](ShmLink& link) { return link.out().try_switch(); });
+  moved += each(all.replying, [](ShmLink& link) { return link.remote_writes()->flush_replies(); });
+  moved += attend_bulk(sink);
+  moved += all.ends.poll(sink) + x_links.read_later(sink);
+  all.attention = !all.switching.empty() || !all.replying.empty() || !all.bulk_ins.empty() ||
+                  !all.bulk_outs.empty() || !all.deferred.empty() || !all.ends.empty();
+  return moved;
 }
 
-const util::SocketAddress& ShmTransport::name() const noexcept {
-  return x_core->name();
+int ShmTransport::attend_bulk(Sink& sink) noexcept {
+  int moved = 0;
+  each(x_context.bulk_outs, [&](ShmLink& link) {
+    if (link.out().bulk_active()) moved += link.out().poll_bulk();
+    return !link.out().bulk_active();
+  });
+  each(x_context.bulk_ins, [&](InChannel& channel) {
+    if (channel.link().state() != LinkState::ending) moved += channel.poll_bulk(sink);
+    return !channel.bulk_active();
+  });
+  return moved;
 }
-const Counters& ShmTransport::counters() const noexcept {
-  return x_core->counters();
+
+int ShmTransport::deliver_deferred(Sink& sink) noexcept {
+  const auto dones = std::exchange(x_context.deferred, {});
+  for (const auto& done : dones) sink.on_done(done.token, done.status);
+  return int(dones.size());
 }
-int ShmTransport::poll(Sink& sink) noexcept {
-  return x_core->poll(sink);
+
+util::Result<Link*> ShmTransport::link_to(const util::SocketAddress& address) noexcept try {
+  if (!address.set() || !address.port()) return -FI_EINVAL;
+  return &x_links.find_or_make(x_connector->canonical(address));
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
 }
-util::Result<Link*> ShmTransport::link_to(const util::SocketAddress& address) noexcept {
-  return x_core->link_to(address);
-}
-int ShmTransport::wait_fd() const noexcept {
-  return x_core->wait_fd();
-}
+
 bool ShmTransport::arm() noexcept {
-  return x_core->arm();
+  if (!x_sleep_announced) {
+    x_cold_rings.announce_sleep();
+    if (x_barriers.global && !barrier_on_all(x_barriers, false)) return false;
+    x_sleep_announced = true;
+  }
+  const bool mail = !x_mailbox.arm();
+  x_context.cold.set_armed(true);
+  const bool can_sleep = announce_waiting();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (can_sleep && !mail && !anything_to_do()) return true;
+  disarm();
+  return false;
 }
+
+// Of links whose ring is full, and of those whose peer may ask this process to help it. The first
+// need a barrier: the peer publishes what it consumed without a fence. It makes one before it
+// looks whether to call for help.
+bool ShmTransport::announce_waiting() noexcept {
+  bool barrier = false;
+  bool registered = true;
+  const auto announce = [&](ShmLink& link) {
+    if (RingSender* ring = link.out().blocked_ring()) {
+      ring->set_waiting(true);
+      barrier = true;
+      registered = registered && link.process()->expedited;
+    }
+    return false;
+  };
+  each(x_context.starved, announce);
+  each(x_context.switching, announce);
+  each(x_context.replying, announce);
+  each(x_context.bulk_outs, [](ShmLink& link) {
+    if (RingSender* ring = link.out().blocked_ring()) ring->set_waiting(true);
+    return false;
+  });
+  return !barrier || barrier_on_all(x_barriers, registered);
+}
+
+bool ShmTransport::anything_to_do() noexcept {
+  LinkContext& all = x_context;
+  bool found = all.hot.anything_to_do() || all.cold.anything_to_do() || !all.deferred.empty() ||
+               !all.ends.empty() || x_mailbox.pending();
+  each(all.bulk_ins, [&](InChannel& channel) {
+    found = found || channel.bulk_ready();
+    return false;
+  });
+  each(all.bulk_outs, [&](ShmLink& link) {
+    found = found || (link.out().bulk_active() && link.out().bulk()->ready());
+    return false;
+  });
+  const auto moved = [&](ShmLink& link) {
+    const RingSender* ring = link.out().blocked_ring();
+    found = found || (ring && ring->moved());
+    return !ring || ring->moved();
+  };
+  each(all.switching, [&](ShmLink& link) { return moved(link), false; });
+  each(all.replying, [&](ShmLink& link) { return moved(link), false; });
+  each(all.starved, moved);
+  return found;
+}
+
 void ShmTransport::disarm() noexcept {
-  x_core->disarm();
+  x_mailbox.disarm();
+  x_context.cold.set_armed(false);
+  x_doorbell.drain();
 }
+
 void ShmTransport::shutdown() noexcept {
-  x_core->shutdown();
+  if (x_closed || !x_connector) return;
+  x_closed = true;
+  x_connector->stop_listening();
+  x_links.close();
+  const Counters& moved = x_context.counters;
+  ERDMA_INFO(EP_CTRL,
+             "%s: %lu bytes through rings, %lu by CMA read, %lu by CMA write, %lu copied in, "
+             "%lu copied out, %lu CMA refusals\n",
+             name().to_string().c_str(), moved.ring_bytes, moved.cma_read_bytes,
+             moved.cma_write_bytes, moved.bounce_in_bytes, moved.bounce_out_bytes,
+             moved.cma_refusals);
+}
+
+void ShmTransport::abandon() noexcept {
+  x_closed = true;
+  x_links.abandon();
+  x_doorbell.reset();
+  if (x_connector) x_connector->abandon();
 }
 
 }  // namespace erdma::transport::shm

@@ -1,17 +1,22 @@
 #pragma once
 
 #include <memory>
+#include <new>
 
-#include "transport/shm/cma.h"
+#include "transport/shm/cold_rings.h"
+#include "transport/shm/connector.h"
+#include "transport/shm/doorbell.h"
+#include "transport/shm/link_context.h"
+#include "transport/shm/links.h"
+#include "transport/shm/mail.h"
 #include "transport/shm/options.h"
+#include "transport/shm/wake.h"
 #include "transport/transport.h"
 #include "util/clock.h"
 #include "util/result.h"
 #include "util/socket_address.h"
 
 namespace erdma::transport::shm {
-
-class Core;
 
 /// All peers of one endpoint on this host: rings in shared memory for packets, CMA or bounce slots
 /// for bulk. One background thread per transport serves connections and watches for deaths; it
@@ -24,21 +29,53 @@ class ShmTransport final : public Transport {
                                                           const util::SocketAddress& name,
                                                           CmaCalls* calls = nullptr,
                                                           const util::Clock* clock = nullptr);
+  ShmTransport(const Options& options, CmaCalls* calls, const util::Clock* clock) noexcept;
   ~ShmTransport() override;
+  /// In a forked child the rest is left alone: the thread does not exist there, the shared memory
+  /// is not mapped, and a lock may be held for ever.
+  static void operator delete(ShmTransport* transport, std::destroying_delete_t) noexcept;
 
-  const util::SocketAddress& name() const noexcept;  ///< with the port that was bound
-  const Counters& counters() const noexcept;
+  const util::SocketAddress& name() const noexcept { return x_connector->name(); }
+  const Counters& counters() const noexcept { return x_context.counters; }
 
-  int poll(Sink& sink) noexcept override;
+  int poll(Sink& sink) noexcept override {
+    int moved = x_context.hot.poll(sink) + x_context.cold.poll(sink);
+    if (x_mailbox.pending() || x_context.attention) [[unlikely]]
+      moved += attend(sink);
+    return moved;
+  }
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
-  int wait_fd() const noexcept override;
+  int wait_fd() const noexcept override { return x_doorbell.fd(); }
   bool arm() noexcept override;
   void disarm() noexcept override;
   void shutdown() noexcept override;
 
+  /// See Connector::step().
+  bool step() noexcept { return x_connector->step(); }
+  /// In a forked child, or as if this process had died: closes descriptors, touches nothing shared.
+  /// Nor does destruction after it.
+  void abandon() noexcept;
+
  private:
-  explicit ShmTransport(std::unique_ptr<Core> core) noexcept;
-  std::unique_ptr<Core> x_core;
+  int attend(Sink& sink) noexcept;
+  int attend_bulk(Sink& sink) noexcept;
+  int deliver_deferred(Sink& sink) noexcept;
+  bool anything_to_do() noexcept;
+  bool announce_waiting() noexcept;
+
+  // What the connector's thread uses, too, comes first.
+  util::SystemClock x_own_clock;
+  CmaCalls x_own_calls;
+  Doorbell x_doorbell;
+  MailBox x_mailbox{x_doorbell};
+  const Barriers x_barriers;
+  ColdRings x_cold_rings;
+  const uint32_t x_epoch;
+  bool x_closed = false;
+  bool x_sleep_announced = false;
+  LinkContext x_context;
+  Links x_links{x_context};
+  std::unique_ptr<Connector> x_connector;
 };
 
 }  // namespace erdma::transport::shm

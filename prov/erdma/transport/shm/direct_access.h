@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "transport/shm/cma.h"
+#include "transport/shm/in_channel.h"
+#include "transport/shm/lent_table.h"
+#include "transport/shm/out_channel.h"
+#include "transport/transport.h"
+
+namespace erdma::transport::shm {
+
+struct LinkContext;
+
+/// Memory that the two sides of one link lend each other, until the link ends: RMA by CMA, whatever
+/// the owner's processor does. Polling thread only.
+class DirectAccess {
+ public:
+  /// The link's own; null = nothing was received.
+  DirectAccess(LinkContext& context, CmaPeer& peer, OutChannel& out,
+               const std::unique_ptr<InChannel>& in) noexcept
+      : x_context(context), x_peer(peer), x_out(out), x_in(in) {}
+
+  // Of the owner.
+  int lend(const iovec& memory, bool for_reads, bool for_writes, Exposure& exposure) noexcept;
+  void recall(const Exposure& exposure) noexcept;
+  LentTable* lent() const noexcept { return x_lent.get(); }
+  uint32_t link_number() const noexcept { return x_link_number; }
+  uint32_t recalls_made() const noexcept { return x_recalls_made; }
+
+  // Of the borrower.
+  void recalled() noexcept;
+  uint64_t recalls_heard() const noexcept { return x_recalls_heard; }
+  /// `settled`: nothing is asked any more that may permit more.
+  int access(CmaCall call, bool settled, const RemoteRange& remote, const iovec* local,
+             size_t count, uint64_t token) noexcept;
+
+  /// The link ends.
+  void end() noexcept;
+
+ private:
+  LinkContext& x_context;
+  CmaPeer& x_peer;
+  OutChannel& x_out;
+  const std::unique_ptr<InChannel>& x_in;
+  std::unique_ptr<LentTable> x_lent;  ///< to the peer, until the link ends
+  uint64_t x_recalls_heard = 0;       ///< by the peer, since the link began
+  uint32_t x_link_number = 1;         ///< each time that the link begins
+  uint32_t x_recalls_made = 0;        ///< here, since then, whatever channels there were
+};
+
+}  // namespace erdma::transport::shm

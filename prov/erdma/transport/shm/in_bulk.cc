@@ -1,0 +1,123 @@
+#include "transport/shm/in_bulk.h"
+
+#include <new>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/link.h"
+#include "transport/shm/link_context.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr unsigned kBouncesByChoice = 16;  ///< inbound channels of one endpoint: 8 MiB
+
+}  // namespace
+
+util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChannel& channel) try {
+  auto segment = Segment::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
+  if (!segment) return segment.error();
+  auto bulk = std::make_unique<InBulk>(context, channel, std::move(*segment));
+  const int fd = bulk->x_segment.fd();
+  if (const int rc = channel.send_control(ControlType::bulk_memory, &fd))
+    return rc == -FI_EAGAIN ? rc : -FI_ECONNRESET;
+  bulk->x_segment.close_fd_unless_needed();
+  return bulk;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
+}
+
+InBulk::InBulk(LinkContext& context, InChannel& channel, Segment memory)
+    : x_context(context),
+      x_channel(channel),
+      x_segment(std::move(memory)),
+      x_transfers(x_segment.data(), static_cast<BulkMemory&>(*this), context.calls,
+                  channel.link().cma(), context.options, context.counters, context.clock) {}
+
+InBulk::~InBulk() {
+  if (x_has_bounce) --x_context.bounces;
+}
+
+template <typename Start>
+int InBulk::begin(const Moving& what, Start&& start) noexcept {
+  Moving* moving = x_moving.acquire(what);
+  if (!moving) return -FI_ENOMEM;
+  const util::PoolHandle handle = x_moving.handle(*moving);
+  const int rc = start(uint64_t(handle.generation) << 32 | handle.index);
+  if (rc)
+    x_moving.release(*moving);
+  else
+    x_context.attend(x_context.bulk_ins, x_channel);
+  return rc;
+}
+
+int InBulk::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+                 uint64_t token, const RemoteWrite* write) noexcept {
+  const Moving what{token, write ? *write : RemoteWrite{}, write != nullptr};
+  const int rc = begin(
+      what, [&](uint64_t name) { return x_transfers.start(remote, local, count, length, name); });
+  if (rc == 0) x_channel.wake_waiting_sender();
+  return rc && rc != -FI_ENOMEM && remote.is_offer() ? -FI_EOPNOTSUPP : rc;
+}
+
+int InBulk::access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+                   size_t count, size_t length, uint64_t token) noexcept {
+  return begin({token, {}, false}, [&](uint64_t name) {
+    return x_transfers.access(call, lent, offset, local, count, length, name);
+  });
+}
+
+int InBulk::poll(Sink& sink) noexcept {
+  x_sink = &sink;
+  const int steps = x_transfers.poll(*this);
+  if (steps) x_channel.wake_waiting_sender();
+  return steps;
+}
+
+void InBulk::abort(Sink& sink, int status) noexcept {
+  x_sink = &sink;
+  x_transfers.abort(*this, status);
+}
+
+void InBulk::on_done(uint64_t token, int status) noexcept {
+  Moving* moving = x_moving.find({uint32_t(token), uint16_t(token >> 32)});
+  if (!moving) return;
+  const Moving done = *moving;
+  x_moving.release(*moving);
+  if (done.replies)
+    x_channel.link().remote_writes()->reply(done.write.write, done.write.target, status);
+  else
+    x_sink->on_done(done.token, status);
+}
+
+int InBulk::back_bounce() noexcept {
+  const int rc = x_segment.back(kBulkControlBytes, kBulkBytes - kBulkControlBytes);
+  if (rc) return rc;
+  x_has_bounce = true;
+  ++x_context.bounces;
+  return 0;
+}
+
+bool InBulk::bounce_affordable() const noexcept {
+  return x_has_bounce || x_context.bounces < kBouncesByChoice;
+}
+
+bool InBulk::sender_left() const noexcept {
+  return x_channel.sender_left();
+}
+
+bool InBulk::enter() noexcept {
+  OutChannel& out = x_channel.link().out();
+  return out.up() && out.borrowing().enter();
+}
+
+void InBulk::leave() noexcept {
+  x_channel.link().out().borrowing().leave();
+}
+
+void InBulk::ask_for_help() noexcept {
+  x_channel.link().out().ask_for_help();
+}
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "transport/shm/bulk.h"
+#include "transport/shm/segment.h"
+#include "transport/transport.h"
+#include "util/pool.h"
+#include "util/result.h"
+
+namespace erdma::transport::shm {
+
+class InChannel;
+struct LinkContext;
+
+/// A read that serves the peer's write().
+struct RemoteWrite {
+  util::PoolHandle write;   ///< at the peer
+  util::PoolHandle target;  ///< here
+};
+
+/// The large transfers of one inbound channel, from the first on: memory shared with the sender,
+/// and who waits for which transfer. Polling thread only.
+class InBulk final : private BulkMemory, private Sink {
+ public:
+  /// Makes the memory and sends it to the peer. -FI_EAGAIN, -FI_ENOMEM, ...
+  static util::Result<std::unique_ptr<InBulk>> share(LinkContext& context, InChannel& channel);
+  InBulk(LinkContext& context, InChannel& channel, Segment memory);
+  ~InBulk();
+
+  /// Copies from the peer's exposure; on_done(token), or for a remote write the reply `write`.
+  int read(const Exposure& remote, const iovec* local, size_t count, size_t length, uint64_t token,
+           const RemoteWrite* write) noexcept;
+  /// Accesses what the peer lent; on_done(token).
+  int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+             size_t count, size_t length, uint64_t token) noexcept;
+  int poll(Sink& sink) noexcept;
+  void abort(Sink& sink, int status) noexcept;
+  bool active() const noexcept { return x_transfers.active(); }
+  bool ready() const noexcept { return x_transfers.ready(); }
+  bool settle() noexcept { return x_transfers.settle(); }
+
+ private:
+  /// One read under way.
+  struct Moving {
+    uint64_t token;
+    RemoteWrite write;
+    bool replies;
+  };
+  template <typename Start>
+  int begin(const Moving& what, Start&& start) noexcept;
+
+  int back_bounce() noexcept override;
+  bool bounce_affordable() const noexcept override;
+  bool sender_left() const noexcept override;
+  bool enter() noexcept override;
+  void leave() noexcept override;
+  void ask_for_help() noexcept override;
+  void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
+  void on_done(uint64_t token, int status) noexcept override;
+  void on_link_down(Link&, int) noexcept override {}
+
+  LinkContext& x_context;
+  InChannel& x_channel;
+  bool x_has_bounce = false;
+  Segment x_segment;
+  BulkIn x_transfers;  ///< after the segment: destroyed first
+  util::Pool<Moving, 8> x_moving;
+  Sink* x_sink = nullptr;  ///< while the transfers are polled
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "transport/shm/cma.h"
+#include "transport/shm/cold_channels.h"
+#include "transport/shm/connector.h"
+#include "transport/shm/hot_channels.h"
+#include "transport/shm/link.h"
+#include "transport/shm/link_ends.h"
+#include "transport/shm/options.h"
+#include "util/clock.h"
+#include "util/intrusive_list.h"
+#include "util/left_over.h"
+
+namespace erdma::transport::shm {
+
+/// What the links of one endpoint share: services, and lists of those that want something of the
+/// next poll(). Polling thread only.
+struct LinkContext {
+  struct DeferredDone {
+    uint64_t token;
+    int status;
+  };
+
+  LinkContext(const Options& with, CmaCalls& cma_calls, const util::Clock& time) noexcept
+      : hot(with.hot_peers), options(with), calls(cma_calls), clock(time) {}
+  ~LinkContext() { util::expect_none_left("bounce memory", bounces); }
+
+  template <typename T, typename Tag>
+  void attend(util::IntrusiveList<T, Tag>& list, T& element) noexcept {
+    attention = true;
+    join(list, element);
+  }
+  template <typename T, typename Tag>
+  static void join(util::IntrusiveList<T, Tag>& list, T& element) noexcept {
+    if (!static_cast<util::ListHook<Tag>&>(element).linked()) list.push_back(element);
+  }
+  /// on_done() in the next poll(), as now would be an upcall too early.
+  void defer_done(uint64_t token, int status) noexcept try {
+    attention = true;
+    deferred.push_back({token, status});
+  } catch (const std::bad_alloc&) {
+  }
+
+  HotChannels hot;
+  ColdChannels cold{hot};
+  bool attention = false;  ///< something below is not empty
+  Counters counters;
+  const Options options;
+  CmaCalls& calls;
+  const util::Clock& clock;
+  LinkEnds ends{clock, attention};
+  Connector* connector = nullptr;
+  unsigned bounces = 0;                              ///< channels whose slots have memory
+  util::IntrusiveList<ShmLink, StarvedTag> starved;  ///< no room in the ring; needs no attention
+  util::IntrusiveList<ShmLink, SwitchTag> switching;
+  util::IntrusiveList<ShmLink, ReplyTag> replying;
+  util::IntrusiveList<ShmLink, BulkOutTag> bulk_outs;
+  util::IntrusiveList<InChannel, BulkInTag> bulk_ins;
+  std::vector<DeferredDone> deferred;
+};
+
+}  // namespace erdma::transport::shm

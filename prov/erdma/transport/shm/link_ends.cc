@@ -1,0 +1,74 @@
+#include "transport/shm/link_ends.h"
+
+#include "transport/shm/link.h"
+#include "util/log.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+/// How long a peer that is neither done with a write nor dead keeps its link from coming down: an
+/// honest one needs milliseconds, or as long as somebody stops it.
+constexpr uint64_t kEndPatience = 5'000'000'000;  // ns
+
+}  // namespace
+
+void LinkEnds::break_link(ShmLink& link, const char* why, int status) noexcept {
+  if (link.in()) link.in()->stop();
+  if (link.state() >= LinkState::broken) return;
+  x_attention = true;
+  link.begin_end(LinkState::broken, {why, status, 0});
+  x_links.push_back(link);
+}
+
+void LinkEnds::end(ShmLink& link, int status, Sink& sink) noexcept {
+  if (link.state() >= LinkState::ending) return;
+  x_attention = true;
+  if (link.state() != LinkState::broken) x_links.push_back(link);
+  link.begin_end(LinkState::ending, {nullptr, status, x_clock.now() + kEndPatience});
+  (void)advance(link, sink);
+}
+
+/// One step on the way down. False: it has to wait for the peer.
+bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
+  if (link.state() == LinkState::broken) {
+    const LinkEnd& end = link.how_it_ends();
+    ERDMA_WARN(EP_DATA, "closed the link to %s: %s\n", link.address().to_string().c_str(), end.why);
+    link.begin_end(LinkState::ending, {end.why, end.status, x_clock.now() + kEndPatience});
+  }
+  const bool settled = link.settled();
+  if (!settled && x_clock.now() < link.how_it_ends().deadline) {
+    link.out().stop();
+    return false;
+  }
+  if (!settled)
+    ERDMA_WARN(EP_DATA,
+               "%s neither ends nor says that it has finished a write; if it is stopped, it will "
+               "finish it once it continues\n",
+               link.address().to_string().c_str());
+  bring_down(link, sink);
+  return true;
+}
+
+void LinkEnds::bring_down(ShmLink& link, Sink& sink) noexcept {
+  const int status = link.how_it_ends().status;
+  link.take_down(sink, status);
+  util::IntrusiveList<ShmLink, EndTag>::erase(link);
+  ERDMA_INFO(EP_CTRL, "link to %s is down: %s\n", link.address().to_string().c_str(),
+             fi_strerror(-status));
+  sink.on_link_down(link, status);
+}
+
+int LinkEnds::poll(Sink& sink) noexcept {
+  int moved = 0;
+  for (ShmLink *link = x_links.front(), *next; link; link = next) {
+    next = x_links.next(*link);
+    moved += advance(*link, sink);
+  }
+  return moved;
+}
+
+void LinkEnds::forget_all() noexcept {
+  while (x_links.pop_front()) continue;
+}
+
+}  // namespace erdma::transport::shm

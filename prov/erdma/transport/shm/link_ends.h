@@ -1,0 +1,41 @@
+#pragma once
+
+#include "transport/shm/link_state.h"
+#include "transport/transport.h"
+#include "util/clock.h"
+#include "util/intrusive_list.h"
+
+namespace erdma::transport::shm {
+
+class ShmLink;
+struct EndTag;
+
+/// Links on their way down (link_state.h). No operation of a link ends while the peer may be
+/// writing into its memory; nor does anybody wait for that meanwhile. Polling thread only.
+class LinkEnds {
+ public:
+  /// `attention` is set while poll() has something to do.
+  LinkEnds(const util::Clock& clock, bool& attention) noexcept
+      : x_clock(clock), x_attention(attention) {}
+
+  /// Delivers nothing more over the link and ends it in the next poll(). May be called from
+  /// on_packet(). `why` is static text.
+  void break_link(ShmLink& link, const char* why, int status = -FI_ECONNRESET) noexcept;
+  /// The link is over: if nothing is in the way, it is idle on return.
+  void end(ShmLink& link, int status, Sink& sink) noexcept;
+  /// Returns how many links went on.
+  int poll(Sink& sink) noexcept;
+  bool empty() const noexcept { return x_links.empty(); }
+  /// The endpoint closes: nothing is reported any more.
+  void forget_all() noexcept;
+
+ private:
+  bool advance(ShmLink& link, Sink& sink) noexcept;
+  void bring_down(ShmLink& link, Sink& sink) noexcept;
+
+  const util::Clock& x_clock;
+  bool& x_attention;
+  util::IntrusiveList<ShmLink, EndTag> x_links;  ///< broken or ending
+};
+
+}  // namespace erdma::transport::shm

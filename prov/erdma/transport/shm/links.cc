@@ -1,0 +1,115 @@
+#include "transport/shm/links.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/shm/link_context.h"
+#include "util/log.h"
+
+namespace erdma::transport::shm {
+
+ShmLink& Links::find_or_make(const util::SocketAddress& address) {
+  const auto found = x_links.find(address);
+  if (found != x_links.end()) return *found->second;
+  auto link = std::make_unique<ShmLink>(x_context, address);
+  return *x_links.emplace(address, std::move(link)).first->second;
+}
+
+int Links::read(std::vector<Mail> mails, Sink& sink) noexcept {
+  int moved = 0;
+  for (Mail& mail : mails) {
+    try {
+      moved += open(mail, sink);
+    } catch (const std::bad_alloc&) {
+      ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
+      if (mail.connection) turn_away(mail, -FI_ECONNRESET);
+    }
+  }
+  return moved;
+}
+
+int Links::read_later(Sink& sink) noexcept {
+  return x_later.empty() ? 0 : read(std::exchange(x_later, {}), sink);
+}
+
+int Links::open(Mail& mail, Sink& sink) {
+  using Type = Mail::Type;
+  const bool comes_up = mail.type == Type::in_up || mail.type == Type::out_up;
+  if (x_closed) {
+    if (comes_up) turn_away(mail, -FI_ESHUTDOWN);
+    return 0;
+  }
+  const bool waits = std::ranges::any_of(
+      x_later, [&](const Mail& later) { return later.connection == mail.connection; });
+  if (waits) {
+    x_later.push_back(std::move(mail));
+    return 0;
+  }
+  if (mail.type == Type::out_failed) {
+    ShmLink* const link = mail.request.link;
+    if (!link || !link->awaits(mail.request.attempt)) return 0;
+    x_context.ends.end(*link, mail.status, sink);
+  } else if (mail.type == Type::in_up) {
+    on_in_up(mail, sink);
+  } else if (mail.type == Type::out_up) {
+    on_out_up(mail, sink);
+  } else {
+    if (mail.type != Type::lost && mail.type != Type::verdict)
+      mail.connection->unread.fetch_sub(1, std::memory_order_relaxed);
+    ShmLink* const link = mail.connection->link;
+    return link && link->on_mail(mail, sink);
+  }
+  return 1;
+}
+
+void Links::on_in_up(Mail& mail, Sink& sink) {
+  const PeerProcess& process = *mail.connection->process;
+  ShmLink& link = find_or_make(x_context.connector->canonical(process.name));
+  const PeerProcess* known = link.process();
+  // A restarted peer, or one that gave up this link before we noticed. Its connection thread may
+  // have done so, while the other is inside a write.
+  if (known && (link.in() || known->nonce != process.nonce))
+    x_context.ends.end(link, -FI_ECONNRESET, sink);
+  if (link.state() == LinkState::ending) return x_later.push_back(std::move(mail));
+  link.learn_cma(mail);
+  link.install_in(mail.connection);
+}
+
+void Links::on_out_up(Mail& mail, Sink& sink) {
+  const bool asked = mail.request.link != nullptr;
+  ShmLink& link = asked ? *mail.request.link : find_or_make(mail.request.address);
+  const PeerProcess* known = link.process();
+  // Begun by the background thread when the peer connected: of use while that channel lives, or
+  // where an answer is waited for since.
+  const bool wanted = asked ? link.awaits(mail.request.attempt) : link.can_use_channel();
+  if (!wanted) return turn_away(mail, -FI_ESHUTDOWN);
+  if (known && known->nonce != mail.connection->process->nonce) {
+    x_context.ends.end(link, -FI_ECONNRESET, sink);
+    return turn_away(mail, -FI_ESHUTDOWN);
+  }
+  link.learn_cma(mail);
+  link.install_out(mail);
+}
+
+void Links::turn_away(const Mail& mail, int status) noexcept {
+  x_context.connector->close(mail.connection, status);
+}
+
+void Links::close() noexcept {
+  x_closed = true;
+  x_later.clear();
+  x_context.ends.forget_all();
+  for (const auto& [address, link] : x_links) link->close(-FI_ESHUTDOWN);
+}
+
+void Links::abandon() noexcept {
+  for (const auto& [address, link] : x_links) {
+    if (link->out().up()) link->out().connection()->socket.reset();
+    if (link->in()) link->in()->connection()->socket.reset();
+  }
+}
+
+}  // namespace erdma::transport::shm

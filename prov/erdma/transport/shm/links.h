@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/shm/link.h"
+#include "transport/shm/mail.h"
+#include "transport/transport.h"
+#include "util/socket_address.h"
+
+namespace erdma::transport::shm {
+
+/// All links of one endpoint, and the connector's mail that makes their channels come and go.
+/// Polling thread only.
+class Links {
+ public:
+  explicit Links(LinkContext& context) noexcept : x_context(context) {}
+
+  ShmLink& find_or_make(const util::SocketAddress& address);  ///< may throw
+  /// Returns how many had any effect.
+  int read(std::vector<Mail> mails, Sink& sink) noexcept;
+  /// What had to wait for the end of a link, with all that came after it about the same channel.
+  int read_later(Sink& sink) noexcept;
+  /// For good; what connects from now on is turned away.
+  void close() noexcept;
+  /// In a forked child: closes descriptors.
+  void abandon() noexcept;
+
+ private:
+  int open(Mail& mail, Sink& sink);
+  void on_in_up(Mail& mail, Sink& sink);
+  void on_out_up(Mail& mail, Sink& sink);
+  void turn_away(const Mail& mail, int status) noexcept;
+
+  LinkContext& x_context;
+  std::unordered_map<util::SocketAddress, std::unique_ptr<ShmLink>, util::SocketAddressHash>
+      x_links;
+  std::vector<Mail> x_later;  ///< of channels whose link is still ending
+  bool x_closed = false;
+};
+
+}  // namespace erdma::transport::shm

@@ -1,0 +1,144 @@
+#include "transport/shm/out_channel.h"
+
+#include <sched.h>
+
+#include <new>
+#include <utility>
+
+#include "transport/shm/link_context.h"
+#include "transport/shm/unix_socket.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr unsigned kPollsPerYield = 256;  ///< a few microseconds
+constexpr unsigned kBulkYields = 64;      ///< per channel, at most
+
+}  // namespace
+
+void OutChannel::begin(std::shared_ptr<Connection> connection, Segment chunk, uint32_t index,
+                       uint64_t heard) noexcept {
+  x_bulk.reset();
+  x_bulk_segment.reset();
+  x_hot.reset();
+  x_connection = std::move(connection);
+  x_chunk = std::move(chunk);
+  x_index = index;
+  x_hot_count = x_bulk_polls = x_yields = 0;
+  x_switch = Switch::none;
+  x_asked_for_hot = x_stopped = false;
+  x_cold_ring = RingSender(RingMemory::cold(this->chunk(), index), 0);
+  x_borrowing = Borrowing(control(), heard);
+  x_wake = &this->chunk().wake;
+  x_ringer = &x_connection->process->ringer;
+  x_up = true;
+  use_ring();
+}
+
+void OutChannel::stop() noexcept {
+  x_ring = nullptr;
+  x_stopped = true;
+}
+
+void OutChannel::end() noexcept {
+  stop();
+  x_up = false;
+  x_cold = true;
+}
+
+void OutChannel::use_ring() noexcept {
+  x_cold = !x_hot;
+  x_ring = x_cold ? &x_cold_ring : &x_hot->ring;
+}
+
+int OutChannel::send_control(ControlType type, int value, const int* fd) const noexcept {
+  const Control control{type, value};
+  return send_message(x_connection->socket.get(), &control, sizeof(control), fd, fd ? 1 : 0);
+}
+
+// Lost when the socket is full: then the receiver sees by itself that much is sent.
+void OutChannel::ask_for_hot() noexcept {
+  if (!std::exchange(x_asked_for_hot, true)) (void)send_control(ControlType::promote, 0);
+}
+
+bool OutChannel::offer_hot(Segment segment) noexcept {
+  if (x_hot) return true;
+  x_hot.reset(new (std::nothrow) Hot);
+  if (!x_hot) return true;  // as if the offer had been lost
+  ++x_hot_count;
+  x_hot->segment = std::move(segment);
+  x_hot->ring =
+      RingSender(RingMemory::hot(x_hot->segment.as<HotSegment>()), 0, x_context.options.streaming);
+  x_switch = Switch::to_hot;
+  x_ring = nullptr;
+  return try_switch();
+}
+
+bool OutChannel::ask_cold() noexcept {
+  if (!x_hot || x_switch != Switch::none) return true;
+  x_switch = Switch::to_cold;
+  x_ring = nullptr;
+  return try_switch();
+}
+
+bool OutChannel::try_switch() noexcept {
+  if (!x_up || x_stopped || x_switch == Switch::none) return true;
+  RingSender& left = x_switch == Switch::to_hot ? x_cold_ring : x_hot->ring;
+  const Header nothing{};
+  const iovec empty{nullptr, 0};
+  if (!left.push(Kind::switch_ring, &nothing, &empty, 1, 0)) return false;
+  announce();
+  if (x_switch == Switch::to_cold) x_hot.reset();
+  x_switch = Switch::none;
+  use_ring();
+  return true;
+}
+
+RingSender* OutChannel::blocked_ring() noexcept {
+  if (!x_up || x_ring) return x_ring;
+  return x_switch == Switch::to_hot    ? &x_cold_ring
+         : x_switch == Switch::to_cold ? &x_hot->ring
+                                       : nullptr;
+}
+
+BulkOut* OutChannel::begin_bulk(CmaPeer& cma, LentTable* lent) noexcept try {
+  if (x_bulk) return x_bulk.get();
+  x_bulk = std::make_unique<BulkOut>(x_context.calls, cma, x_context.options, x_context.counters,
+                                     x_context.clock);
+  x_bulk->lends(lent);
+  if (x_bulk_segment) x_bulk->attach(x_bulk_segment.data());
+  return x_bulk.get();
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+void OutChannel::attach_bulk(Segment segment) noexcept {
+  if (x_bulk_segment) return;
+  x_bulk_segment = std::move(segment);
+  if (x_bulk) x_bulk->attach(x_bulk_segment.data());
+}
+
+// The memory that both sides copy through arrives by the connection thread, which may have to wait
+// for the core that this thread spins on: under a real-time policy for a whole time slice.
+void OutChannel::let_bulk_arrive() noexcept {
+  if (x_bulk->attached() || x_yields == kBulkYields) return;
+  if (++x_bulk_polls % kPollsPerYield != 0) return;
+  ++x_yields;
+  ::sched_yield();
+}
+
+int OutChannel::poll_bulk() noexcept {
+  let_bulk_arrive();
+  const int steps = x_bulk->poll();
+  if (steps) wake();
+  return steps;
+}
+
+/// Who does not poll is not disturbed.
+void OutChannel::ask_for_help() noexcept {
+  if (!x_up) return;
+  control().help.store(1, std::memory_order_release);
+  show_news();
+}
+
+}  // namespace erdma::transport::shm

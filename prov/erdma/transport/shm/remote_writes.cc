@@ -1,0 +1,202 @@
+#include "transport/shm/remote_writes.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "transport/shm/bulk_shared.h"
+#include "transport/shm/link.h"
+#include "transport/shm/link_context.h"
+#include "util/peer_status.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+/// Names a target of the process that made it. Its size tells it from a readable exposure.
+struct TargetName {
+  uint32_t index;
+  uint16_t generation;
+  uint16_t zero;
+  uint32_t magic;
+};
+constexpr uint32_t kTargetMagic = 0x74677277;
+static_assert(sizeof(TargetName) == 12);
+
+/// Header of the three entries.
+struct WriteEntry {
+  uint64_t length = 0;
+  uint32_t index = 0;  ///< of the writer's Pending
+  uint16_t generation = 0;
+  uint16_t zero = 0;
+  int32_t status = 0;
+  uint32_t zeros[3] = {};
+};
+static_assert(sizeof(WriteEntry) == kHeaderBytes);
+
+bool copy_exposure(const RingEntry& entry, Exposure& exposure) noexcept {
+  if (entry.length > Exposure::kMaxBytes) return false;
+  exposure.size = uint8_t(entry.length);
+  std::memcpy(exposure.bytes, entry.payload, entry.length);
+  return true;
+}
+
+iovec whole(const Exposure& exposure) noexcept {
+  return {const_cast<std::byte*>(exposure.bytes), exposure.size};
+}
+
+/// Keeps on_done() upcalls for the next poll.
+struct Deferring final : Sink {
+  explicit Deferring(LinkContext& with) noexcept : context(with) {}
+  void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
+  void on_done(uint64_t token, int status) noexcept override { context.defer_done(token, status); }
+  void on_link_down(Link&, int) noexcept override {}
+  LinkContext& context;
+};
+
+util::PoolHandle target_handle(const Exposure& exposure) noexcept {
+  TargetName name;
+  std::memcpy(&name, exposure.bytes, sizeof(name));
+  if (name.magic != kTargetMagic) return {};
+  return {name.index, name.generation};
+}
+
+}  // namespace
+
+bool RemoteWrites::is_target(const Exposure& exposure) noexcept {
+  return exposure.size == sizeof(TargetName);
+}
+
+int RemoteWrites::expose(const iovec* memory, size_t count, size_t length,
+                         Exposure& exposure) noexcept {
+  if (count > kMaxIov || hmem::total_length(memory, count) < length) return -FI_EINVAL;
+  Target* target = x_targets.acquire();
+  if (!target) return -FI_ENOMEM;
+  std::copy_n(memory, count, target->memory);
+  target->count = count;
+  target->length = length;
+  const util::PoolHandle handle = x_targets.handle(*target);
+  const TargetName name{handle.index, handle.generation, 0, kTargetMagic};
+  exposure.size = sizeof(name);
+  std::memcpy(exposure.bytes, &name, sizeof(name));
+  return 0;
+}
+
+void RemoteWrites::withdraw(const Exposure& exposure) noexcept {
+  Target* target = x_targets.find(target_handle(exposure));
+  if (!target) return;
+  // Rare: a write is under way into memory that is being taken back. Chunks that the peer has begun
+  // to write cannot be stopped, so the transfers of this link are ended, which waits for those.
+  if (target->active && x_link.in()) {
+    Deferring deferring(x_context);
+    x_link.in()->await_settled();
+    x_link.in()->abort_bulk(deferring, -FI_ECANCELED);
+  }
+  x_targets.release(*target);
+}
+
+int RemoteWrites::start(const Exposure& remote, const iovec* local, size_t count, size_t length,
+                        uint64_t token) noexcept {
+  Pending* write = x_pending.acquire();
+  if (!write) return -FI_ENOMEM;
+  write->token = token;
+  if (const int rc = x_link.expose(local, count, length, Access::remote_read, write->source)) {
+    x_pending.release(*write);
+    return rc;
+  }
+  x_written.push_back(*write);
+  const util::PoolHandle handle = x_pending.handle(*write);
+  const WriteEntry header{length, handle.index, handle.generation, 0, 0, {}};
+  const iovec target = whole(remote);
+  const iovec source = whole(write->source);
+  RingSender& ring = *x_link.out().ring();
+  (void)ring.push(Kind::write_target, &header, &target, 1, target.iov_len);
+  (void)ring.push(Kind::write_source, &header, &source, 1, source.iov_len);
+  x_link.out().announce();
+  return 0;
+}
+
+bool RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) noexcept {
+  if (entry.kind == Kind::write_done) {
+    on_done(entry, sink);
+    return true;
+  }
+  if (entry.kind == Kind::write_target) {
+    x_is_named = copy_exposure(entry, x_named);
+    return x_is_named;
+  }
+  Exposure source;
+  WriteEntry header;
+  std::memcpy(&header, entry.header, sizeof(header));
+  if (!x_is_named || !copy_exposure(entry, source)) return false;
+  // No honest peer has more writes under way than it can expose.
+  if (x_replies.size() >= kMaxExposures) return false;
+  x_is_named = false;
+  const util::PoolHandle write{header.index, header.generation};
+  if (const int rc = serve(source, header.length, write)) reply(write, {}, rc);
+  return true;
+}
+
+int RemoteWrites::serve(const Exposure& source, size_t length, util::PoolHandle write) noexcept {
+  if (!is_target(x_named) || is_target(source)) return -FI_EINVAL;
+  const util::PoolHandle handle = target_handle(x_named);
+  Target* target = x_targets.find(handle);
+  if (!target || length > target->length) return -FI_EACCES;
+  const RemoteWrite remote{write, handle};
+  const int rc = x_link.in()->read(source, target->memory, target->count, length, 0, &remote);
+  if (!rc) ++target->active;
+  return rc;
+}
+
+void RemoteWrites::reply(util::PoolHandle write, util::PoolHandle target_name, int status) noexcept
+    try {
+  Target* target = x_targets.find(target_name);
+  if (target && target->active) --target->active;
+  x_replies.push_back({write, status});
+  if (!flush_replies()) x_context.attend(x_context.replying, x_link);
+} catch (const std::bad_alloc&) {
+  x_context.ends.break_link(x_link, "out of memory for an answer to it");
+}
+
+bool RemoteWrites::flush_replies() noexcept {
+  while (!x_replies.empty()) {
+    OutChannel& out = x_link.out();
+    if (!out.ring()) return x_link.connect() != -FI_EAGAIN;
+    const Reply& reply = x_replies.front();
+    const WriteEntry header{0, reply.write.index, reply.write.generation, 0, reply.status, {}};
+    const iovec empty{nullptr, 0};
+    if (!out.ring()->push(Kind::write_done, &header, &empty, 1, 0)) return false;
+    out.announce();
+    x_replies.erase(x_replies.begin());
+  }
+  return true;
+}
+
+void RemoteWrites::on_done(const RingEntry& entry, Sink& sink) noexcept {
+  WriteEntry header;
+  std::memcpy(&header, entry.header, sizeof(header));
+  Pending* write = x_pending.find({header.index, header.generation});
+  if (!write) return;
+  x_written.erase(*write);
+  finish(*write, util::peer_transfer_status(header.status), sink);
+}
+
+void RemoteWrites::finish(Pending& write, int status, Sink& sink) noexcept {
+  const uint64_t token = write.token;
+  x_link.withdraw(write.source);
+  x_pending.release(write);
+  sink.on_done(token, status);
+}
+
+void RemoteWrites::fail(Sink& sink, int status) noexcept {
+  while (Pending* write = x_written.pop_front()) finish(*write, status, sink);
+}
+
+void RemoteWrites::forget_peer() noexcept {
+  x_replies.clear();
+  x_is_named = false;
+}
+
+}  // namespace erdma::transport::shm
