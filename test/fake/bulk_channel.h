@@ -14,8 +14,8 @@
 
 #include "fake/cma_calls.h"
 #include "libcheck.h"
-#include "transport/shm/bulk.h"
-#include "transport/shm/bulk_shared.h"
+#include "transport/shm/bulk_in.h"
+#include "transport/shm/bulk_out.h"
 
 /// A bulk channel with both its sides in one process, and messages to send through it.
 namespace erdma::transport::shm {
@@ -142,7 +142,7 @@ struct Channel {
         shared(
             mmap(nullptr, kBulkBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
         in(shared, memory, calls, reader, options, in_counters, clock),
-        out(calls, writer, options, out_counters, clock) {
+        out(calls, writer, out_counters) {
     memory.affordable = ways == Ways::chosen;
     if (attached) out.attach(shared);
   }

@@ -2,7 +2,6 @@
 
 #include "fake/bulk_channel.h"
 #include "libcheck.h"
-#include "transport/shm/bulk.h"
 
 /// Copies through the slots where CMA is permitted.
 namespace erdma::transport::shm {

@@ -17,7 +17,6 @@
 
 #include "fake/bulk_channel.h"
 #include "libcheck.h"
-#include "transport/shm/bulk.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -78,7 +77,7 @@ unsigned char byte_at(size_t i) {
   probe(calls, true, peer);
   if (refusal.writes && late) refuse_calls(numbers, refusal.error);
   report_refusals(peer, counters);
-  BulkOut out(calls, peer, {}, counters, clock);
+  BulkOut out(calls, peer, counters);
   const iovec iov{data.data(), length};
   if (out.expose(&iov, 1, length, meeting.exposure) != 0) _exit(1);
   out.attach(shared);

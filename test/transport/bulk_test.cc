@@ -1,5 +1,3 @@
-#include "transport/shm/bulk.h"
-
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -13,6 +11,7 @@
 
 #include "fake/bulk_channel.h"
 #include "libcheck.h"
+#include "transport/shm/bulk_in.h"
 
 namespace erdma::transport::shm {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "transport/shm/cma.h"
 #include "transport/shm/lending.h"
@@ -24,9 +23,6 @@ inline constexpr size_t kBounceSlots = 16;
 /// by memory only once they are needed (BulkMemory::back_bounce).
 inline constexpr size_t kBulkBytes = kBulkControlBytes + kBounceSlots * kBounceSlotBytes;
 
-class LentTable;
-struct BulkShared;  // layout of the control page, in bulk_shared.h
-
 /// The receiver's means to have the bounce slots backed before the sender touches them.
 class BulkMemory {
  public:
@@ -44,72 +40,6 @@ class BulkMemory {
 
  protected:
   ~BulkMemory() = default;
-};
-
-/// Receiver's side of one inbound channel. `shared` (kBulkBytes, zeroed when made) outlives it; the
-/// sender may write anything there at any time: no value in it is trusted.
-class BulkIn {
- public:
-  BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& peer, const Options& options,
-         Counters& counters, const util::Clock& clock);
-  ~BulkIn();  ///< after abort, if something is active
-
-  /// Begins to copy `length` bytes of the sender's exposed memory. Any number may be queued; they
-  /// run a few at a time. 0 or -FI_EINVAL, -FI_ENOMEM.
-  int start(const Exposure& remote, const iovec* local, size_t count, size_t length,
-            uint64_t token) noexcept;
-  /// Begins to access lent memory. on_done() may say -FI_EBUSY: it is being recalled, or
-  /// -FI_EOPNOTSUPP: it can't be reached. Then any part of the bytes was moved.
-  int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
-             size_t count, size_t length, uint64_t token) noexcept;
-  /// Moves a chunk or two of what is active; sink.on_done() for what has finished. Returns the
-  /// steps made: if any, a sleeping sender may have something to do.
-  int poll(Sink& sink) noexcept;
-  bool active() const noexcept;  ///< something is started and not reported
-  bool ready() const noexcept;   ///< poll() would do something now: do not sleep
-  /// The sender claims nothing more from now on. False: it lives, perhaps, and is inside a write
-  /// into local memory: ask again. No poll() between settle() and abort().
-  bool settle() noexcept;
-  /// The channel ends: on_done(status) for everything. After return nothing touches local memory,
-  /// provided that settle() has returned true or the sender is dead.
-  void abort(Sink& sink, int status) noexcept;
-
- private:
-  struct State;
-  std::unique_ptr<State> x_state;
-};
-
-/// Sender's side of one outbound channel.
-class BulkOut {
- public:
-  BulkOut(CmaCalls& calls, CmaPeer& peer, const Options& options, Counters& counters,
-          const util::Clock& clock);
-  ~BulkOut();
-
-  /// 0, -FI_EAGAIN while too much is exposed, -FI_EINVAL, -FI_ENOMEM.
-  int expose(const iovec* memory, size_t count, size_t length, Exposure& exposure) noexcept;
-  /// After return nothing here touches the memory; a transfer that still uses it fails at the
-  /// receiver with -FI_ECANCELED.
-  void withdraw(const Exposure& exposure) noexcept;
-  /// Memory that the receiver accesses by itself, and that poll() may help it with; outlives this
-  /// object. Null: none.
-  void lends(LentTable* table) noexcept;
-  /// It was taken out of the table: nothing here touches it any more.
-  void taken_back(uint64_t id) noexcept;
-  /// The receiver's shared memory (kBulkBytes) is mapped here now; it outlives this object. Counts
-  /// as a step of the next poll().
-  void attach(void* shared) noexcept;
-  /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
-  /// have something to do.
-  int poll() noexcept;
-  /// Something is exposed, or asked for that no longer is, or lent memory is moved.
-  bool active() const noexcept;
-  bool attached() const noexcept;
-  bool ready() const noexcept;  ///< poll() would do something now: do not sleep
-
- private:
-  struct State;
-  std::unique_ptr<State> x_state;
 };
 
 }  // namespace erdma::transport::shm

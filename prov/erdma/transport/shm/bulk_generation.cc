@@ -1,11 +1,11 @@
+#include "transport/shm/bulk_generation.h"
+
 #include <cerrno>
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/bulk_in.h"
 #include "transport/shm/ordering.h"
 
-/// BulkIn: one generation of a transfer, from the choice of its mode to its end.
 namespace erdma::transport::shm {
 namespace {
 
@@ -18,35 +18,79 @@ bool fatal(const Stop& stop) noexcept {
   return stop.error == ECANCELED || stop.error == EPROTO;
 }
 
+/// The sender may have claimed chunks.
+bool is_shared(Mode mode) noexcept {
+  return mode == Mode::dual || mode == Mode::write_only || mode == Mode::outward;
+}
+
 }  // namespace
 
-Stop BulkIn::State::stop_of(const Transfer& transfer) const noexcept {
+int Generations::step(Transfer& transfer, Budget& budget) noexcept {
+  int steps = 0;
+  if (transfer.state.mode == Mode::none && transfer.lefts > 0) {
+    if (transfer.remote.lent && !may_call(transfer)) transfer.status = -FI_EOPNOTSUPP;
+    if (withdrawn(transfer)) transfer.status = -FI_ECANCELED;
+    if (transfer.status == 0) steps += begin(transfer);
+  }
+  switch (transfer.state.mode) {
+    case Mode::read_only:
+    case Mode::dual:
+    case Mode::outward:
+      return steps + move_chunks(transfer, budget);
+    case Mode::write_only:
+      return steps + watch_sender(transfer);
+    case Mode::bounce:
+      return steps + empty_slots(transfer, budget);
+    case Mode::none:
+      return steps;
+  }
+  return steps;
+}
+
+void Generations::close_claims(Transfer& transfer) noexcept {
+  if (is_shared(transfer.state.mode) && !transfer.closed) close(transfer);
+}
+
+bool Generations::sender_writes(const Transfer& transfer) const noexcept {
+  if (!transfer.closed || transfer.status != 0) return false;
+  const uint32_t over = tally_of(x_page.progress[transfer.ticket].done, transfer) +
+                        (stop_of(transfer).chunk != Stop::kNoChunk ? 1 : 0);
+  return over < transfer.by_sender;
+}
+
+void Generations::abandon(Transfer& transfer) noexcept {
+  close_claims(transfer);
+  x_page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
+  if (x_bouncing == &transfer) x_bouncing = nullptr;
+}
+
+Stop Generations::stop_of(const Transfer& transfer) const noexcept {
   const Stop stop =
-      unpack_stop(page.progress[transfer.ticket].stop.load(std::memory_order_acquire));
+      unpack_stop(x_page.progress[transfer.ticket].stop.load(std::memory_order_acquire));
   return stop.generation == transfer.state.generation && stop.error != 0 ? stop : Stop{};
 }
 
-bool BulkIn::State::withdrawn(const Transfer& transfer) const noexcept {
-  if (transfer.remote.lent) return backing.sender_left();  // enter() tells the rest
-  const uint16_t last = look_after_reading(page.withdrawn[transfer.remote.index]);
-  return withdrawn_by(last, transfer.remote.generation) || backing.sender_left();
+bool Generations::withdrawn(const Transfer& transfer) const noexcept {
+  if (transfer.remote.lent) return x_backing.sender_left();  // enter() tells the rest
+  const uint16_t last = look_after_reading(x_page.withdrawn[transfer.remote.index]);
+  return withdrawn_by(last, transfer.remote.generation) || x_backing.sender_left();
 }
 
 /// A tally that speaks of another generation counts as none.
-uint32_t BulkIn::State::count_of(const SharedWord& word, const Transfer& transfer) const noexcept {
+uint32_t Generations::tally_of(const SharedWord& word, const Transfer& transfer) const noexcept {
   const Tally tally = unpack_tally(word.load(std::memory_order_acquire));
   return tally.generation == transfer.state.generation ? tally.count : 0;
 }
 
-bool BulkIn::State::all_claimed(const Transfer& transfer) const noexcept {
+bool Generations::all_claimed(const Transfer& transfer) const noexcept {
   const Claims claims =
-      unpack_claims(page.progress[transfer.ticket].claim.load(std::memory_order_acquire));
+      unpack_claims(x_page.progress[transfer.ticket].claim.load(std::memory_order_acquire));
   return claims.generation == transfer.state.generation &&
          claims.front + claims.back >= transfer.chunks;
 }
 
-Mode BulkIn::State::next_mode(const Transfer& transfer) const noexcept {
-  const auto write_state = WriteState(page.write_state.load(std::memory_order_acquire));
+Mode Generations::next_mode(const Transfer& transfer) const noexcept {
+  const auto write_state = WriteState(x_page.write_state.load(std::memory_order_acquire));
   if (transfer.call == CmaCall::write) return Mode::outward;
   const bool never_writes = transfer.sender_off || (write_state != WriteState::allowed &&
                                                     write_state != WriteState::unknown);
@@ -55,30 +99,30 @@ Mode BulkIn::State::next_mode(const Transfer& transfer) const noexcept {
   return write_state == WriteState::allowed ? Mode::write_only : Mode::none;
 }
 
-int BulkIn::State::back_slots() noexcept {
-  if (backed) return 0;
-  const int status = backing.back_bounce();
-  backed = status == 0;
+int Generations::back_slots() noexcept {
+  if (x_backed) return 0;
+  const int status = x_backing.back_bounce();
+  x_backed = status == 0;
   return status;
 }
 
 /// True if this transfer may go through the slots although it could go by CMA. A sender that has
 /// not said yet whether it may write is not there to copy either.
-bool BulkIn::State::may_choose_copy(const Transfer& transfer) const noexcept {
-  return !transfer.copy_off && !unaffordable && transfer.call == CmaCall::read &&
-         transfer.remote.index != kUnhelped && backing.bounce_affordable() &&
-         WriteState(page.write_state.load(std::memory_order_acquire)) != WriteState::unknown;
+bool Generations::may_choose_copy(const Transfer& transfer) const noexcept {
+  return !transfer.copy_off && !x_unaffordable && transfer.call == CmaCall::read &&
+         transfer.remote.index != kUnhelped && x_backing.bounce_affordable() &&
+         WriteState(x_page.write_state.load(std::memory_order_acquire)) != WriteState::unknown;
 }
 
 /// One transfer at a time has the slots. Others that might want them wait, so that what is measured
 /// is the path alone.
-bool BulkIn::State::must_wait(const Transfer& transfer) const noexcept {
-  return bouncing && (next_mode(transfer) == Mode::bounce || may_choose_copy(transfer));
+bool Generations::must_wait(const Transfer& transfer) const noexcept {
+  return x_bouncing && (next_mode(transfer) == Mode::bounce || may_choose_copy(transfer));
 }
 
 /// `mode` is what CMA permits; becomes Mode::bounce if the bytes are to be copied. 0, or why they
 /// can't be.
-int BulkIn::State::choose_path(Transfer& transfer, Mode& mode) noexcept {
+int Generations::choose_path(Transfer& transfer, Mode& mode) noexcept {
   if (mode == Mode::outward) {
     transfer.path = Path::cma;
     transfer.comparable = false;
@@ -88,21 +132,21 @@ int BulkIn::State::choose_path(Transfer& transfer, Mode& mode) noexcept {
   const size_t length = transfer.range.length();
   const bool copy = !cma || may_choose_copy(transfer);
   transfer.comparable = copy;
-  transfer.path = choice.choose(length, {cma, copy});
+  transfer.path = x_choice.choose(length, {cma, copy});
   if (!copies(transfer.path)) return 0;
   const int status = back_slots();
   if (status != 0) {
-    unaffordable = true;
+    x_unaffordable = true;
     transfer.path = Path::cma;
     return cma ? 0 : status;
   }
   mode = Mode::bounce;
-  bouncing = &transfer;
+  x_bouncing = &transfer;
   return 0;
 }
 
 /// False: has to wait for the slots, or for the sender to say whether it may write.
-bool BulkIn::State::begin_generation(Transfer& transfer) noexcept {
+bool Generations::begin(Transfer& transfer) noexcept {
   Mode mode = next_mode(transfer);
   if (mode == Mode::none || must_wait(transfer)) return false;
   const Range whole = transfer.left[--transfer.lefts];
@@ -120,9 +164,9 @@ bool BulkIn::State::begin_generation(Transfer& transfer) noexcept {
   transfer.piece = 0;
   transfer.offset = 0;
   transfer.heard_piece = 0;
-  if (++generation == 0) ++generation;
-  transfer.state = {generation, mode, streaming_of(transfer.path)};
-  transfer.started = transfer.heard = clock.now();
+  if (++x_generation == 0) ++x_generation;
+  transfer.state = {x_generation, mode, streaming_of(transfer.path)};
+  transfer.started = transfer.heard = x_clock.now();
   publish(transfer);
   return true;
 }
@@ -130,10 +174,10 @@ bool BulkIn::State::begin_generation(Transfer& transfer) noexcept {
 /// The state word was zero since the last generation ended. The release stores let a sender that
 /// sees any of the new values also see that zero, so it never mixes two generations. What a bounce
 /// does not look at is not written: each line costs its way from the sender and back.
-void BulkIn::State::publish(Transfer& transfer) noexcept {
+void Generations::publish(Transfer& transfer) noexcept {
   constexpr auto kRelease = std::memory_order_release;
-  Ticket& ticket = page.ticket[transfer.ticket];
-  TicketProgress& progress = page.progress[transfer.ticket];
+  Ticket& ticket = x_page.ticket[transfer.ticket];
+  TicketProgress& progress = x_page.progress[transfer.ticket];
   ticket.exposure.store(transfer.remote.id(), kRelease);
   ticket.begin.store(transfer.range.begin, kRelease);
   ticket.end.store(transfer.range.end, kRelease);
@@ -147,7 +191,7 @@ void BulkIn::State::publish(Transfer& transfer) noexcept {
   // Zeroed, so that a number from 2^32 generations ago cannot pass for this one's.
   if (progress.stop.load(std::memory_order_relaxed) != 0) progress.stop.store(0, kRelease);
   if (transfer.state.mode == Mode::bounce) {
-    page.consumed.store(pack(Tally{transfer.state.generation, 0}), kRelease);
+    x_page.consumed.store(pack(Tally{transfer.state.generation, 0}), kRelease);
   } else {
     progress.done.store(0, kRelease);
     progress.claim.store(pack(Claims{transfer.state.generation, 0, 0}), kRelease);
@@ -155,12 +199,12 @@ void BulkIn::State::publish(Transfer& transfer) noexcept {
   const bool helped = transfer.state.mode != Mode::outward || !transfer.sender_off;
   if (transfer.remote.index == kUnhelped || !helped) return;
   ticket.state.store(pack(transfer.state), kRelease);
-  if (transfer.remote.lent) backing.ask_for_help();
+  if (transfer.remote.lent) x_backing.ask_for_help();
 }
 
 /// The next chunk; kNoChunk if none is left now, or the word is nonsense (then status is set).
-uint32_t BulkIn::State::claim(Transfer& transfer) noexcept {
-  SharedWord& word = page.progress[transfer.ticket].claim;
+uint32_t Generations::claim(Transfer& transfer) noexcept {
+  SharedWord& word = x_page.progress[transfer.ticket].claim;
   uint64_t seen = word.load(std::memory_order_acquire);
   for (uint32_t tries = 0; tries <= transfer.chunks; ++tries) {
     Claims claims = unpack_claims(seen);
@@ -181,10 +225,10 @@ uint32_t BulkIn::State::claim(Transfer& transfer) noexcept {
   return Stop::kNoChunk;
 }
 
-void BulkIn::State::close(Transfer& transfer) noexcept {
+void Generations::close(Transfer& transfer) noexcept {
   const Claims all{transfer.state.generation, transfer.chunks, 0};
   const Claims claims = unpack_claims(
-      page.progress[transfer.ticket].claim.exchange(pack(all), std::memory_order_acq_rel));
+      x_page.progress[transfer.ticket].claim.exchange(pack(all), std::memory_order_acq_rel));
   transfer.closed = true;
   if (claims.generation == transfer.state.generation && claims.front == transfer.claimed &&
       claims.front + claims.back <= transfer.chunks) {
@@ -195,30 +239,30 @@ void BulkIn::State::close(Transfer& transfer) noexcept {
   transfer.status = -EPROTO;
 }
 
-void BulkIn::State::move_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept {
+void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept {
   const uint64_t begin = transfer.range.begin + uint64_t(index) * transfer.chunk;
   const auto length = size_t(std::min<uint64_t>(transfer.chunk, transfer.range.end - begin));
   const bool lent = transfer.remote.lent;
-  if (lent && !backing.enter()) {
+  if (lent && !x_backing.enter()) {
     transfer.status = -FI_EBUSY;
     return;
   }
   const bool reads = transfer.call == CmaCall::read;
-  const int error = move_by_cma(calls, transfer.call, peer, {transfer.local, transfer.locals},
+  const int error = move_by_cma(x_calls, transfer.call, x_peer, {transfer.local, transfer.locals},
                                 {transfer.remote.iov, transfer.remote.count}, begin, length,
-                                reads ? counters.cma_read_bytes : counters.cma_write_bytes);
-  if (lent) backing.leave();
+                                reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes);
+  if (lent) x_backing.leave();
   budget.spend_chunk(length);
   if (error == 0) return;
   transfer.failed = index;
   if (classify(error) == Failure::permission) {
-    deny(peer, transfer.call, error, counters);
+    deny(x_peer, transfer.call, error, x_counters);
   } else {
     transfer.own_off = transfer.sender_off = true;
   }
 }
 
-int BulkIn::State::move_chunks(Transfer& transfer, Budget& budget) noexcept {
+int Generations::move_chunks(Transfer& transfer, Budget& budget) noexcept {
   int steps = 0;
   while (!transfer.closed && transfer.status == 0 && budget.chunk_left() &&
          !fatal(stop_of(transfer))) {
@@ -238,7 +282,7 @@ int BulkIn::State::move_chunks(Transfer& transfer, Budget& budget) noexcept {
 }
 
 /// Ends the generation once everything claimed is done or has failed.
-int BulkIn::State::watch_sender(Transfer& transfer) noexcept {
+int Generations::watch_sender(Transfer& transfer) noexcept {
   if (transfer.status != 0) return 0;
   // Read before `done`: a sender that stopped has stored its last `done` before.
   const Stop stop = stop_of(transfer);
@@ -247,13 +291,13 @@ int BulkIn::State::watch_sender(Transfer& transfer) noexcept {
     return 1;
   }
   if (stop.error != 0) transfer.sender_off = true;
-  TicketProgress& progress = page.progress[transfer.ticket];
+  TicketProgress& progress = x_page.progress[transfer.ticket];
   if (transfer.state.mode == Mode::write_only && !transfer.closed &&
       (stop.error != 0 || all_claimed(transfer)))
     close(transfer);
   if (!transfer.closed || transfer.status != 0) return 0;
   const uint32_t failed = stop.chunk != Stop::kNoChunk ? 1 : 0;
-  const uint64_t over = uint64_t(count_of(progress.done, transfer)) + failed;
+  const uint64_t over = uint64_t(tally_of(progress.done, transfer)) + failed;
   // A sender stops at the chunk that failed: it is the last one that it took.
   if (over > transfer.by_sender || (failed && stop.chunk != transfer.chunks - transfer.by_sender)) {
     transfer.status = -EPROTO;
@@ -261,13 +305,13 @@ int BulkIn::State::watch_sender(Transfer& transfer) noexcept {
   }
   if (over < transfer.by_sender) return 0;
   if (failed) transfer.leave_chunk(stop.chunk);
-  end_generation(transfer);
+  end(transfer);
   return 1;
 }
 
-int BulkIn::State::empty_slots(Transfer& transfer, Budget& budget) noexcept {
+int Generations::empty_slots(Transfer& transfer, Budget& budget) noexcept {
   const Stop stop = stop_of(transfer);
-  const uint32_t produced = count_of(page.produced, transfer);
+  const uint32_t produced = tally_of(x_page.produced, transfer);
   if (stop.error != 0 || produced < transfer.piece || produced - transfer.piece > kBounceSlots) {
     transfer.status = fatal(stop) ? -int(stop.error) : -EPROTO;
     return 1;
@@ -278,44 +322,44 @@ int BulkIn::State::empty_slots(Transfer& transfer, Budget& budget) noexcept {
          budget.pieces > 0) {
     const size_t bytes = piece_bytes(transfer.piece, transfer.range.length() - transfer.offset);
     copy_out(transfer.local, transfer.locals, transfer.range.begin + transfer.offset,
-             bounce_slot(memory, transfer.piece), bytes, copy);
+             bounce_slot(x_memory, transfer.piece), bytes, copy);
     transfer.offset += bytes;
-    counters.bounce_in_bytes += bytes;
+    x_counters.bounce_in_bytes += bytes;
     --budget.pieces;
     ++steps;
-    page.consumed.store(pack(Tally{transfer.state.generation, ++transfer.piece}),
-                        std::memory_order_release);
+    x_page.consumed.store(pack(Tally{transfer.state.generation, ++transfer.piece}),
+                          std::memory_order_release);
   }
-  if (transfer.offset == transfer.range.length()) end_generation(transfer);
+  if (transfer.offset == transfer.range.length()) end(transfer);
   return steps ? steps : await_sender(transfer);
 }
 
 /// No slot is filled. A sender that computes may not look here for long: what it exposed is read
 /// then. It may be about to fill a slot, which nobody reads any more.
-int BulkIn::State::await_sender(Transfer& transfer) noexcept {
+int Generations::await_sender(Transfer& transfer) noexcept {
   if (!may_call(transfer)) return 0;
-  const uint64_t now = clock.now();
+  const uint64_t now = x_clock.now();
   if (transfer.heard_piece != transfer.piece) {
     transfer.heard_piece = transfer.piece;
     transfer.heard = now;
   }
   if (now - transfer.heard < kSenderWait) return 0;
-  choice.sender_absent();
+  x_choice.sender_absent();
   transfer.copy_off = true;
-  end_generation(transfer);
+  end(transfer);
   return 1;
 }
 
-void BulkIn::State::end_generation(Transfer& transfer) noexcept {
+void Generations::end(Transfer& transfer) noexcept {
   // A withdrawal that is not seen here came after the last byte was read.
   if (withdrawn(transfer)) transfer.status = -FI_ECANCELED;
   // Of all that was moved from here by its pid.
-  if (transfer.claimed > 0 && !peer.was_called())
+  if (transfer.claimed > 0 && !x_peer.was_called())
     transfer.status = transfer.remote.lent ? -FI_EBUSY : -FI_ECONNRESET;
-  page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
+  x_page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
   const size_t lefts = transfer.lefts;
   if (transfer.state.mode == Mode::bounce) {
-    bouncing = nullptr;
+    x_bouncing = nullptr;
     transfer.leave(transfer.range.begin + transfer.offset, transfer.range.end);
   } else {
     if (transfer.failed != Stop::kNoChunk) transfer.leave_chunk(transfer.failed);
@@ -324,11 +368,32 @@ void BulkIn::State::end_generation(Transfer& transfer) noexcept {
                    std::min(transfer.range.begin + back, transfer.range.end));
   }
   transfer.state.mode = Mode::none;
-  const uint64_t now = clock.now();
+  const uint64_t now = x_clock.now();
   if (transfer.lefts == lefts && transfer.status == 0 && transfer.comparable)
-    choice.record(transfer.range.length(), transfer.path,
-                  now - std::max(transfer.started, last_end));
-  last_end = now;
+    x_choice.record(transfer.range.length(), transfer.path,
+                    now - std::max(transfer.started, x_last_end));
+  x_last_end = now;
+}
+
+bool Generations::ready(const Transfer& transfer) const noexcept {
+  if (stop_of(transfer).error != 0) return true;
+  const TicketProgress& progress = x_page.progress[transfer.ticket];
+  switch (transfer.state.mode) {
+    case Mode::none:
+      return (transfer.remote.lent && !may_call(transfer)) ||
+             (next_mode(transfer) != Mode::none && !must_wait(transfer));
+    case Mode::bounce:
+      // Who could read instead does not sleep until the sender comes.
+      return tally_of(x_page.produced, transfer) != transfer.piece || may_call(transfer);
+    case Mode::write_only:
+      if (!transfer.closed) return all_claimed(transfer);
+      [[fallthrough]];
+    case Mode::read_only:
+    case Mode::dual:
+    case Mode::outward:
+      return !transfer.closed || tally_of(progress.done, transfer) >= transfer.by_sender;
+  }
+  return true;
 }
 
 }  // namespace erdma::transport::shm

@@ -1,134 +1,56 @@
 #pragma once
 
-#include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 
 #include "transport/shm/bulk.h"
-#include "transport/shm/bulk_shared.h"
-#include "transport/shm/path_choice.h"
+#include "transport/shm/bulk_generation.h"
 #include "util/intrusive_list.h"
 #include "util/pool.h"
 
 namespace erdma::transport::shm {
 
-/// One inbound transfer. In exactly one of State's lists.
-struct Transfer : util::ListHook<Transfer> {
-  uint64_t token = 0;
-  RemoteMemory remote;
-  iovec local[kMaxIov];
-  size_t locals = 0;
-  uint64_t length = 0;
-  int status = 0;
-  CmaCall call = CmaCall::read;  ///< what this side does; write: into lent memory
-  uint64_t base = 0;             ///< of the first byte, in lent memory as the sender knows it
-  size_t ticket = 0;             ///< while running
+/// Receiver's side of one inbound channel's large transfers: who is next. `shared` (kBulkBytes,
+/// zeroed when made) outlives it; the sender may write anything there at any time.
+class BulkIn {
+ public:
+  BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender, const Options& options,
+         Counters& counters, const util::Clock& clock) noexcept
+      : x_generations(shared, memory, calls, sender, options, counters, clock) {}
 
-  /// What no generation has taken up yet. Each failure takes a capability away (both, one, bounce),
-  /// and leaves at most three parts: never full.
-  static constexpr size_t kMaxLeft = 8;
-  Range left[kMaxLeft];
-  size_t lefts = 0;
-  bool own_off = false, sender_off = false;  ///< whose calls cannot reach this message's memory
-  bool copy_off = false;                     ///< the sender did not come to copy: not by choice
+  /// Begins to copy `length` bytes of the sender's exposed memory. Any number may be queued; they
+  /// run a few at a time. 0 or -FI_EINVAL, -FI_ENOMEM.
+  int start(const Exposure& remote, const iovec* local, size_t count, size_t length,
+            uint64_t token) noexcept;
+  /// Begins to access lent memory. on_done() may say -FI_EBUSY: it is being recalled, or
+  /// -FI_EOPNOTSUPP: it can't be reached. Then any part of the bytes was moved.
+  int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+             size_t count, size_t length, uint64_t token) noexcept;
+  /// Moves a chunk or two of what is active; sink.on_done() for what has finished. Returns the
+  /// steps made: if any, a sleeping sender may have something to do.
+  int poll(Sink& sink) noexcept;
+  bool active() const noexcept { return x_live > 0; }  ///< something is started and not reported
+  bool ready() noexcept;  ///< poll() would do something now: do not sleep
+  /// The sender claims nothing more from now on. False: it lives, perhaps, and is inside a write
+  /// into local memory: ask again. No poll() between settle() and abort().
+  bool settle() noexcept;
+  /// The channel ends: on_done(status) for everything. After return nothing touches local memory,
+  /// provided that settle() has returned true or the sender is dead.
+  void abort(Sink& sink, int status) noexcept;
 
-  // The generation under way. Of what is shared, only what the sender writes is ever read back.
-  TicketState state;  ///< mode none: between generations
-  Range range;
-  size_t chunk = 0;
-  uint32_t chunks = 0;
-  uint32_t claimed = 0;              ///< chunks that this side took, from the front
-  uint32_t failed = Stop::kNoChunk;  ///< the one of them that failed
-  bool closed = false;               ///< nobody can claim any more
-  uint32_t by_sender = 0;            ///< once closed: chunks that the sender took, from the back
-  uint32_t piece = 0;                ///< bounce: next slot to empty
-  uint64_t offset = 0;               ///< bounce: bytes of the range in place
-  uint32_t heard_piece = 0;          ///< bounce: slots filled when the sender was last heard of
-  uint64_t heard = 0;                ///< and when that was
-  Path path = Path::cma;
-  /// The sender is there to do its half of any path. Without it CMA takes twice as long: a rate
-  /// that says nothing about the time when there is a choice.
-  bool comparable = false;
-  uint64_t started = 0;
-
-  void leave(uint64_t begin, uint64_t end) noexcept {
-    if (begin >= end) return;
-    if (lefts == kMaxLeft) {
-      status = -EPROTO;
-      return;
-    }
-    left[lefts++] = {begin, end};
-  }
-  void leave_chunk(uint32_t index) noexcept {
-    const uint64_t begin = range.begin + uint64_t(index) * chunk;
-    leave(begin, std::min<uint64_t>(begin + chunk, range.end));
-  }
-};
-
-struct BulkIn::State {
-  State(void* shared, BulkMemory& slots, CmaCalls& cma_calls, CmaPeer& sender,
-        const Options& options, Counters& counted, const util::Clock& time) noexcept
-      : memory(shared),
-        page(shared_page(shared)),
-        backing(slots),
-        calls(cma_calls),
-        peer(sender),
-        counters(counted),
-        clock(time),
-        choice(options.streaming, options.paths) {}
-
+ private:
+  int enqueue(const RemoteMemory& remote, CmaCall call, uint64_t base, const iovec* local,
+              size_t count, size_t length, uint64_t token) noexcept;
   void activate() noexcept;
   int step(Transfer& transfer, Budget& budget) noexcept;
   int deliver(Sink& sink) noexcept;
   void finish(Transfer& transfer, int status) noexcept;
-  bool ready(const Transfer& transfer) const noexcept;
-  bool writes_under_way() noexcept;
 
-  // One generation, from its beginning to its end (bulk_generation.cc).
-  Mode next_mode(const Transfer& transfer) const noexcept;
-  bool may_choose_copy(const Transfer& transfer) const noexcept;
-  bool must_wait(const Transfer& transfer) const noexcept;
-  int choose_path(Transfer& transfer, Mode& mode) noexcept;
-  bool begin_generation(Transfer& transfer) noexcept;
-  int back_slots() noexcept;
-  void publish(Transfer& transfer) noexcept;
-  int move_chunks(Transfer& transfer, Budget& budget) noexcept;
-  int watch_sender(Transfer& transfer) noexcept;
-  int empty_slots(Transfer& transfer, Budget& budget) noexcept;
-  int await_sender(Transfer& transfer) noexcept;
-  void end_generation(Transfer& transfer) noexcept;
-
-  bool may_call(const Transfer& transfer) const noexcept {
-    const CmaVerdict& verdict = transfer.call == CmaCall::read ? peer.read : peer.write;
-    return verdict.permission == Permission::allowed && !transfer.own_off;
-  }
-  uint32_t claim(Transfer& transfer) noexcept;
-  void move_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept;
-  void close(Transfer& transfer) noexcept;
-  bool withdrawn(const Transfer& transfer) const noexcept;
-  Stop stop_of(const Transfer& transfer) const noexcept;
-  uint32_t count_of(const SharedWord& word, const Transfer& transfer) const noexcept;
-  bool all_claimed(const Transfer& transfer) const noexcept;
-
-  void* const memory;
-  BulkShared& page;
-  BulkMemory& backing;
-  CmaCalls& calls;
-  CmaPeer& peer;
-  Counters& counters;
-  const util::Clock& clock;
-  PathChoice choice;
-
-  util::Pool<Transfer, 4> pool;
-  util::IntrusiveList<Transfer> queued, running, finished;  ///< each in order of start()
-  size_t live = 0;                                          ///< in any of them
-  bool ticket_used[kTickets] = {};
-  uint32_t generation = 0;  ///< last one given out; unique over all tickets
-  Transfer* bouncing = nullptr;
-  bool backed = false;
-  bool unaffordable = false;  ///< backing the slots failed: they are not chosen again
-  uint64_t last_end = 0;      ///< of a generation: what begins earlier shares the time before
+  Generations x_generations;
+  util::Pool<Transfer, 4> x_pool;
+  util::IntrusiveList<Transfer> x_queued, x_running, x_finished;  ///< each in order of start()
+  size_t x_live = 0;                                              ///< in any of them
+  bool x_ticket_used[kTickets] = {};
 };
 
 }  // namespace erdma::transport::shm

@@ -18,18 +18,12 @@ CmaCall call_of(Mode mode) noexcept {
 
 }  // namespace
 
-BulkOut::BulkOut(CmaCalls& calls, CmaPeer& peer, const Options&, Counters& counters,
-                 const util::Clock&)
-    : x_state(std::make_unique<State>(calls, peer, counters)) {}
-
-BulkOut::~BulkOut() = default;
-
 int BulkOut::expose(const iovec* memory, size_t count, size_t length, Exposure& exposure) noexcept {
   if (count > kMaxIov || !plausible(memory, count, length)) return -FI_EINVAL;
-  if (x_state->pool.in_use() == kMaxExposures) return -FI_EAGAIN;
-  RemoteMemory* exposed = x_state->pool.acquire();
+  if (x_pool.in_use() == kMaxExposures) return -FI_EAGAIN;
+  RemoteMemory* exposed = x_pool.acquire();
   if (!exposed) return -FI_ENOMEM;
-  const util::PoolHandle handle = x_state->pool.handle(*exposed);
+  const util::PoolHandle handle = x_pool.handle(*exposed);
   exposed->index = handle.index;
   exposed->generation = handle.generation;
   exposed->count = uint8_t(count);
@@ -40,62 +34,52 @@ int BulkOut::expose(const iovec* memory, size_t count, size_t length, Exposure& 
 }
 
 void BulkOut::withdraw(const Exposure& exposure) noexcept {
-  State& state = *x_state;
   RemoteMemory named;
   if (decode(exposure, named) != 0) return;
-  RemoteMemory* exposed = state.pool.find({named.index, named.generation});
+  RemoteMemory* exposed = x_pool.find({named.index, named.generation});
   if (!exposed) return;
-  state.pool.release(*exposed);
-  if (!state.page) {
-    state.withdrawn[named.index] = named.generation;
+  x_pool.release(*exposed);
+  if (!x_page) {
+    x_withdrawn[named.index] = named.generation;
     return;
   }
-  tell_before_reuse(state.page->withdrawn[named.index], named.generation);
-  state.stop_all(named.id());
+  tell_before_reuse(x_page->withdrawn[named.index], named.generation);
+  stop_all(named.id());
 }
 
 /// Tickets not joined yet are refused when they are: join() no longer finds the exposure.
-void BulkOut::State::stop_all(uint64_t id) noexcept {
+void BulkOut::stop_all(uint64_t id) noexcept {
   for (size_t i = 0; i < kTickets; ++i) {
-    const Joined& joined = tickets[i];
+    const Joined& joined = x_tickets[i];
     if (joined.exposure == id && !joined.stopped &&
         state_of(i).generation == joined.state.generation)
       stop(i, ECANCELED);
   }
 }
 
-void BulkOut::lends(LentTable* table) noexcept {
-  x_state->lent = table;
-}
-
 void BulkOut::taken_back(uint64_t id) noexcept {
-  if (x_state->page) x_state->stop_all(id);
+  if (x_page) stop_all(id);
 }
 
 void BulkOut::attach(void* shared) noexcept {
-  x_state->memory = shared;
-  x_state->page = &shared_page(shared);
+  x_memory = shared;
+  x_page = &shared_page(shared);
   for (size_t i = 0; i < kMaxExposures; ++i)
-    if (const uint16_t generation = x_state->withdrawn[i])
-      tell_before_reuse(x_state->page->withdrawn[i], generation);
-  x_state->withdrawn.reset();
-  x_state->publish_write_state();
-}
-
-bool BulkOut::attached() const noexcept {
-  return x_state->page != nullptr;
+    if (const uint16_t generation = x_withdrawn[i])
+      tell_before_reuse(x_page->withdrawn[i], generation);
+  x_withdrawn.reset();
+  publish_write_state();
 }
 
 int BulkOut::poll() noexcept {
-  State& state = *x_state;
-  if (!state.page) return 0;
-  state.publish_write_state();
+  if (!x_page) return 0;
+  publish_write_state();
   // Oldest first: what the receiver has waited for longest.
   size_t order[kTickets];
   uint32_t generation[kTickets];
   size_t used = 0;
   for (size_t i = 0; i < kTickets; ++i) {
-    const TicketState seen = state.state_of(i);
+    const TicketState seen = state_of(i);
     if (seen.mode == Mode::none) continue;
     generation[i] = seen.generation;
     size_t at = used++;
@@ -103,45 +87,41 @@ int BulkOut::poll() noexcept {
       order[at] = order[at - 1];
     order[at] = i;
   }
-  int steps = std::exchange(state.announce, false) ? 1 : 0;
+  int steps = std::exchange(x_announce, false) ? 1 : 0;
   Budget budget;
-  for (size_t i = 0; i < used; ++i) steps += state.step(order[i], budget);
+  for (size_t i = 0; i < used; ++i) steps += step(order[i], budget);
   return steps;
 }
 
-bool BulkOut::active() const noexcept {
-  return x_state->pool.in_use() > 0 || ready();
-}
-
-bool BulkOut::ready() const noexcept {
-  if (!x_state->page) return false;
-  if (x_state->announce) return true;
+bool BulkOut::ready() noexcept {
+  if (!x_page) return false;
+  if (x_announce) return true;
   for (size_t i = 0; i < kTickets; ++i)
-    if (x_state->ready(i)) return true;
+    if (ready(i)) return true;
   return false;
 }
 
-void BulkOut::State::publish_write_state() noexcept {
-  const Permission permission = peer.write.permission;
+void BulkOut::publish_write_state() noexcept {
+  const Permission permission = x_peer.write.permission;
   const WriteState now = permission == Permission::untested ? WriteState::unknown
                          : may(CmaCall::write)              ? WriteState::allowed
                                                             : WriteState::denied;
-  if (now == told) return;
-  told = now;
-  page->write_state.store(uint64_t(now), std::memory_order_release);
-  announce = true;
+  if (now == x_told) return;
+  x_told = now;
+  x_page->write_state.store(uint64_t(now), std::memory_order_release);
+  x_announce = true;
 }
 
-void BulkOut::State::stop(size_t ticket, int error, uint32_t chunk) noexcept {
-  Joined& joined = tickets[ticket];
+void BulkOut::stop(size_t ticket, int error, uint32_t chunk) noexcept {
+  Joined& joined = x_tickets[ticket];
   joined.stopped = true;
-  page->progress[ticket].stop.store(pack(Stop{joined.state.generation, chunk, uint8_t(error)}),
-                                    std::memory_order_release);
+  x_page->progress[ticket].stop.store(pack(Stop{joined.state.generation, chunk, uint8_t(error)}),
+                                      std::memory_order_release);
 }
 
-int BulkOut::State::step(size_t ticket, Budget& budget) noexcept {
+int BulkOut::step(size_t ticket, Budget& budget) noexcept {
   const TicketState state = state_of(ticket);
-  Joined& joined = tickets[ticket];
+  Joined& joined = x_tickets[ticket];
   if (state.mode == Mode::none) return 0;
   int steps = 0;
   if (state.generation != joined.state.generation) {
@@ -156,9 +136,9 @@ int BulkOut::State::step(size_t ticket, Budget& budget) noexcept {
   return steps + move_chunks(ticket, *exposed, budget);
 }
 
-bool BulkOut::State::join(size_t ticket, TicketState state) noexcept {
+bool BulkOut::join(size_t ticket, TicketState state) noexcept {
   constexpr auto kAcquire = std::memory_order_acquire;
-  const Ticket& body = page->ticket[ticket];
+  const Ticket& body = x_page->ticket[ticket];
   Joined copy;
   copy.state = state;
   copy.exposure = body.exposure.load(kAcquire);
@@ -173,13 +153,13 @@ bool BulkOut::State::join(size_t ticket, TicketState state) noexcept {
   if (body.state.load(kAcquire) != pack(state)) return false;
   const int error = refusal(copy);
   if (error == 0) copy.chunks = chunks_of(copy.range.length(), copy.chunk);
-  tickets[ticket] = copy;
+  x_tickets[ticket] = copy;
   if (error != 0) stop(ticket, error);
   return true;
 }
 
 /// Positive errno if this side takes no part in what the ticket asks. Nothing in it is trusted.
-int BulkOut::State::refusal(const Joined& joined) noexcept {
+int BulkOut::refusal(const Joined& joined) noexcept {
   const RemoteMemory* exposed = find(joined.exposure);
   if (!exposed) return ECANCELED;
   const Range& range = joined.range;
@@ -196,9 +176,9 @@ int BulkOut::State::refusal(const Joined& joined) noexcept {
 }
 
 /// The next chunk, or kNoChunk.
-uint32_t BulkOut::State::claim(size_t ticket) noexcept {
-  const Joined& joined = tickets[ticket];
-  SharedWord& word = page->progress[ticket].claim;
+uint32_t BulkOut::claim(size_t ticket) noexcept {
+  const Joined& joined = x_tickets[ticket];
+  SharedWord& word = x_page->progress[ticket].claim;
   uint64_t seen = word.load(std::memory_order_acquire);
   for (uint32_t tries = 0; tries <= joined.chunks; ++tries) {
     Claims claims = unpack_claims(seen);
@@ -212,11 +192,10 @@ uint32_t BulkOut::State::claim(size_t ticket) noexcept {
   return Stop::kNoChunk;
 }
 
-int BulkOut::State::move_chunks(size_t ticket, const RemoteMemory& exposed,
-                                Budget& budget) noexcept {
-  Joined& joined = tickets[ticket];
+int BulkOut::move_chunks(size_t ticket, const RemoteMemory& exposed, Budget& budget) noexcept {
+  Joined& joined = x_tickets[ticket];
   const CmaCall call = call_of(joined.state.mode);
-  uint64_t& moved = call == CmaCall::read ? counters.cma_read_bytes : counters.cma_write_bytes;
+  uint64_t& moved = call == CmaCall::read ? x_counters.cma_read_bytes : x_counters.cma_write_bytes;
   iovec ours[kMaxIov];
   const size_t pieces =
       hmem::slice(exposed.iov, exposed.count, joined.base, exposed.length - joined.base, ours);
@@ -231,58 +210,58 @@ int BulkOut::State::move_chunks(size_t ticket, const RemoteMemory& exposed,
     ++steps;
     const uint64_t begin = joined.range.begin + uint64_t(index) * joined.chunk;
     const auto length = size_t(std::min<uint64_t>(joined.chunk, joined.range.end - begin));
-    const int error = move_by_cma(calls, call, peer, {ours, pieces}, {joined.iov, joined.iovs},
+    const int error = move_by_cma(x_calls, call, x_peer, {ours, pieces}, {joined.iov, joined.iovs},
                                   begin, length, moved);
     budget.spend_chunk(length);
     if (error != 0) {
-      if (classify(error) == Failure::permission) deny(peer, call, error, counters);
+      if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);
       publish_write_state();  // before the stop: who sees the stop chooses by it
       stop(ticket, error, index);
       break;
     }
-    page->progress[ticket].done.store(pack(Tally{joined.state.generation, ++joined.done}),
-                                      std::memory_order_release);
+    x_page->progress[ticket].done.store(pack(Tally{joined.state.generation, ++joined.done}),
+                                        std::memory_order_release);
   }
   return steps;
 }
 
 /// Looks at the receiver's word only when all slots seem full.
-bool BulkOut::State::slot_free(Joined& joined) const noexcept {
+bool BulkOut::slot_free(Joined& joined) const noexcept {
   if (joined.piece - joined.consumed < kBounceSlots) return true;
-  const Tally tally = unpack_tally(page->consumed.load(std::memory_order_acquire));
+  const Tally tally = unpack_tally(x_page->consumed.load(std::memory_order_acquire));
   if (tally.generation == joined.state.generation) joined.consumed = tally.count;
   return joined.piece - joined.consumed < kBounceSlots;  // nonsense: wraps, counts as none free
 }
 
-int BulkOut::State::fill_slots(size_t ticket, const RemoteMemory& exposed,
-                               Budget& budget) noexcept {
-  Joined& joined = tickets[ticket];
+int BulkOut::fill_slots(size_t ticket, const RemoteMemory& exposed, Budget& budget) noexcept {
+  Joined& joined = x_tickets[ticket];
   const CopyFunction copy = joined.state.streaming == Streaming::none ? plain_copy : stream_copy;
   int steps = 0;
   while (joined.offset < joined.range.length() && budget.pieces > 0 && slot_free(joined)) {
     const size_t bytes = piece_bytes(joined.piece, joined.range.length() - joined.offset);
-    copy_in(bounce_slot(memory, joined.piece), exposed.iov, exposed.count,
+    copy_in(bounce_slot(x_memory, joined.piece), exposed.iov, exposed.count,
             joined.base + joined.range.begin + joined.offset, bytes, copy);
     joined.offset += bytes;
-    counters.bounce_out_bytes += bytes;
+    x_counters.bounce_out_bytes += bytes;
     --budget.pieces;
     ++steps;
-    page->produced.store(pack(Tally{joined.state.generation, ++joined.piece}),
-                         std::memory_order_release);
+    x_page->produced.store(pack(Tally{joined.state.generation, ++joined.piece}),
+                           std::memory_order_release);
   }
   return steps;
 }
 
 /// True if step() would do something now.
-bool BulkOut::State::ready(size_t ticket) noexcept {
+bool BulkOut::ready(size_t ticket) noexcept {
   const TicketState state = state_of(ticket);
-  Joined& joined = tickets[ticket];
+  Joined& joined = x_tickets[ticket];
   if (state.mode == Mode::none) return false;
   if (state.generation != joined.state.generation) return true;
   if (joined.stopped || joined.state.mode == Mode::read_only) return false;
   if (joined.state.mode == Mode::bounce)
     return joined.offset < joined.range.length() && slot_free(joined);
-  const Claims claims = unpack_claims(page->progress[ticket].claim.load(std::memory_order_acquire));
+  const Claims claims =
+      unpack_claims(x_page->progress[ticket].claim.load(std::memory_order_acquire));
   return may(call_of(joined.state.mode)) && claims.generation == state.generation &&
          claims.front + claims.back < joined.chunks;
 }

@@ -11,38 +11,61 @@
 
 namespace erdma::transport::shm {
 
-/// One ticket as the sender took it over: a validated copy, for one generation.
-struct Joined {
-  TicketState state;
-  uint64_t exposure = 0;
-  Range range;
-  uint64_t base = 0;  ///< of offset 0, in what is exposed
-  size_t chunk = 0;
-  uint32_t chunks = 0;
-  size_t iovs = 0;
-  iovec iov[kMaxIov];  ///< the receiver's memory
-  bool stopped = false;
-  uint32_t done = 0;      ///< chunks moved
-  uint32_t piece = 0;     ///< bounce: next slot to fill
-  uint32_t consumed = 0;  ///< bounce: slots emptied, when last looked
-  uint64_t offset = 0;    ///< bounce: bytes of the range sent
-};
+/// Sender's side of one outbound channel's large transfers.
+class BulkOut {
+ public:
+  BulkOut(CmaCalls& calls, CmaPeer& receiver, Counters& counters)
+      : x_calls(calls), x_peer(receiver), x_counters(counters) {}
 
-struct BulkOut::State {
-  State(CmaCalls& cma_calls, CmaPeer& receiver, Counters& counted) noexcept
-      : calls(cma_calls), peer(receiver), counters(counted) {}
+  /// 0, -FI_EAGAIN while too much is exposed, -FI_EINVAL, -FI_ENOMEM.
+  int expose(const iovec* memory, size_t count, size_t length, Exposure& exposure) noexcept;
+  /// After return nothing here touches the memory; a transfer that still uses it fails at the
+  /// receiver with -FI_ECANCELED.
+  void withdraw(const Exposure& exposure) noexcept;
+  /// Memory that the receiver accesses by itself, and that poll() may help it with; outlives this
+  /// object. Null: none.
+  void lends(LentTable* table) noexcept { x_lent = table; }
+  /// It was taken out of the table: nothing here touches it any more.
+  void taken_back(uint64_t id) noexcept;
+  /// The receiver's shared memory (kBulkBytes) is mapped here now; it outlives this object. Counts
+  /// as a step of the next poll().
+  void attach(void* shared) noexcept;
+  bool attached() const noexcept { return x_page != nullptr; }
+  /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
+  /// have something to do.
+  int poll() noexcept;
+  /// Something is exposed, or asked for that no longer is, or lent memory is moved.
+  bool active() noexcept { return x_pool.in_use() > 0 || ready(); }
+  bool ready() noexcept;  ///< poll() would do something now: do not sleep
+
+ private:
+  /// One ticket as taken over: a validated copy, for one generation.
+  struct Joined {
+    TicketState state;
+    uint64_t exposure = 0;
+    Range range;
+    uint64_t base = 0;  ///< of offset 0, in what is exposed
+    size_t chunk = 0;
+    uint32_t chunks = 0;
+    size_t iovs = 0;
+    iovec iov[kMaxIov];  ///< the receiver's memory
+    bool stopped = false;
+    uint32_t done = 0;      ///< chunks moved
+    uint32_t piece = 0;     ///< bounce: next slot to fill
+    uint32_t consumed = 0;  ///< bounce: slots emptied, when last looked
+    uint64_t offset = 0;    ///< bounce: bytes of the range sent
+  };
 
   int step(size_t ticket, Budget& budget) noexcept;
   /// False if the receiver changes the ticket just now.
   bool join(size_t ticket, TicketState state) noexcept;
   int refusal(const Joined& joined) noexcept;
   const RemoteMemory* find(uint64_t exposure) noexcept {
-    if (LentTable::names(exposure)) return lent ? lent->find(exposure) : nullptr;
-    return pool.find({uint32_t(exposure >> 16), uint16_t(exposure)});
+    if (LentTable::names(exposure)) return x_lent ? x_lent->find(exposure) : nullptr;
+    return x_pool.find({uint32_t(exposure >> 16), uint16_t(exposure)});
   }
   bool may(CmaCall call) const noexcept {
-    const CmaVerdict& verdict = call == CmaCall::read ? peer.read : peer.write;
-    return verdict.permission == Permission::allowed;
+    return x_peer.verdict(call).permission == Permission::allowed;
   }
   void stop_all(uint64_t id) noexcept;
   void publish_write_state() noexcept;
@@ -53,21 +76,21 @@ struct BulkOut::State {
   bool slot_free(Joined& joined) const noexcept;
   bool ready(size_t ticket) noexcept;
   TicketState state_of(size_t ticket) const noexcept {
-    return unpack_state(page->ticket[ticket].state.load(std::memory_order_acquire));
+    return unpack_state(x_page->ticket[ticket].state.load(std::memory_order_acquire));
   }
 
-  CmaCalls& calls;
-  CmaPeer& peer;
-  Counters& counters;
-  void* memory = nullptr;
-  BulkShared* page = nullptr;  ///< null until attach()
-  util::Pool<RemoteMemory, 8> pool{kMaxExposures};
-  LentTable* lent = nullptr;
+  CmaCalls& x_calls;
+  CmaPeer& x_peer;
+  Counters& x_counters;
+  void* x_memory = nullptr;
+  BulkShared* x_page = nullptr;  ///< null until attach()
+  util::Pool<RemoteMemory, 8> x_pool{kMaxExposures};
+  LentTable* x_lent = nullptr;
   /// As in BulkShared, for withdrawals before attach().
-  std::unique_ptr<uint16_t[]> withdrawn = std::make_unique<uint16_t[]>(kMaxExposures);
-  Joined tickets[kTickets];
-  WriteState told = WriteState::unknown;
-  bool announce = false;  ///< the receiver may sleep until it learns that: counts as a step
+  std::unique_ptr<uint16_t[]> x_withdrawn = std::make_unique<uint16_t[]>(kMaxExposures);
+  Joined x_tickets[kTickets];
+  WriteState x_told = WriteState::unknown;
+  bool x_announce = false;  ///< the receiver may sleep until it learns that: counts as a step
 };
 
 }  // namespace erdma::transport::shm

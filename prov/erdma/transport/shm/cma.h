@@ -54,6 +54,8 @@ inline void* remote_address(uint64_t address) noexcept {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): comes by wire
 }
 
+enum class CmaCall : uint8_t { read, write };
+
 enum class Permission : uint8_t { untested, allowed, denied };
 
 /// Outcome of one direction (this process as caller on one peer) of one call.
@@ -74,6 +76,9 @@ struct CmaPeer {
   CmaVerdict read, write;
   std::shared_ptr<PeerLife> life = nullptr;  ///< null, for tests: it lives
 
+  const CmaVerdict& verdict(CmaCall call) const noexcept {
+    return call == CmaCall::read ? read : write;
+  }
   /// To be asked before, and after what succeeded: see PeerLife.
   bool may_be_called() const noexcept { return !life || life->may_be_called(); }
   bool was_called() const noexcept { return !life || life->was_called(); }
@@ -115,8 +120,6 @@ std::string diagnosis(const CmaPeer& peer, const char* call, const CmaVerdict& v
 /// One line for users, who need not know of peers: who refuses, what it costs, what can be done.
 /// Empty if it says nothing of the host, as when the peer is ending.
 std::string summary(const CmaPeer& peer, const char* call, const CmaVerdict& verdict);
-
-enum class CmaCall : uint8_t { read, write };
 
 /// Warns once about each call that the last probe() found refused; on standard error once per
 /// process. Call it when no other probe will follow. Silent about what the user switched off.

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "transport/shm/bulk.h"
+#include "transport/shm/bulk_in.h"
 #include "transport/shm/segment.h"
 #include "transport/transport.h"
 #include "util/pool.h"
@@ -38,7 +38,7 @@ class InBulk final : private BulkMemory, private Sink {
   int poll(Sink& sink) noexcept;
   void abort(Sink& sink, int status) noexcept;
   bool active() const noexcept { return x_transfers.active(); }
-  bool ready() const noexcept { return x_transfers.ready(); }
+  bool ready() noexcept { return x_transfers.ready(); }
   bool settle() noexcept { return x_transfers.settle(); }
 
  private:

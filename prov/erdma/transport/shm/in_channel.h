@@ -66,7 +66,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   bool lent_in_use() noexcept { return x_lending.inside() && !sender_dead(); }
   int poll_bulk(Sink& sink) noexcept { return x_bulk->poll(sink); }
   bool bulk_active() const noexcept { return x_bulk && x_bulk->active(); }
-  bool bulk_ready() const noexcept { return x_bulk && x_bulk->ready(); }
+  bool bulk_ready() noexcept { return x_bulk && x_bulk->ready(); }
   /// The peer begins no access to local memory any more. False: one may be under way.
   bool settle_bulk() noexcept;
   /// Waits for that, a tenth of a second at most: only where the caller cannot come again.

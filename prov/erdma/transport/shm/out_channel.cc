@@ -103,8 +103,7 @@ RingSender* OutChannel::blocked_ring() noexcept {
 
 BulkOut* OutChannel::begin_bulk(CmaPeer& cma, LentTable* lent) noexcept try {
   if (x_bulk) return x_bulk.get();
-  x_bulk = std::make_unique<BulkOut>(x_context.calls, cma, x_context.options, x_context.counters,
-                                     x_context.clock);
+  x_bulk = std::make_unique<BulkOut>(x_context.calls, cma, x_context.counters);
   x_bulk->lends(lent);
   if (x_bulk_segment) x_bulk->attach(x_bulk_segment.data());
   return x_bulk.get();

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "transport/shm/bulk.h"
+#include "transport/shm/bulk_out.h"
 #include "transport/shm/connection.h"
 #include "transport/shm/lending.h"
 #include "transport/shm/options.h"
@@ -69,7 +69,7 @@ class OutChannel {
   /// Null: out of memory.
   BulkOut* begin_bulk(CmaPeer& cma, LentTable* lent) noexcept;
   BulkOut* bulk() const noexcept { return x_bulk.get(); }
-  bool bulk_active() const noexcept { return x_up && x_bulk && x_bulk->active(); }
+  bool bulk_active() noexcept { return x_up && x_bulk && x_bulk->active(); }
   void attach_bulk(Segment segment) noexcept;
   int poll_bulk() noexcept;
   Borrowing& borrowing() noexcept { return x_borrowing; }
