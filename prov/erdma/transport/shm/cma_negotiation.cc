@@ -4,7 +4,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/unix_socket.h"
 #include "util/log.h"
 
 namespace erdma::transport::shm {
@@ -12,11 +11,6 @@ namespace {
 
 /// Each with another word.
 constexpr uint8_t kMaxProofs = 3;
-
-int tell(const Connection& connection, ControlType type, int value) noexcept {
-  const Control control{type, value};
-  return send_message(connection.socket.get(), &control, sizeof(control));
-}
 
 }  // namespace
 
@@ -31,7 +25,7 @@ void CmaNegotiation::begin(Connection& connection) {
   if (process.admission_asked) return;
   if (!wants_admission(process.cma)) return ask_proof(connection);
   process.admission_asked = true;
-  (void)tell(connection, ControlType::admit, 0);
+  (void)send_control(connection.socket, ControlType::admit);
 }
 
 /// Not everybody who connects may trace this process: only who the application addressed, under a
@@ -69,8 +63,9 @@ void CmaNegotiation::answer_admission(Connection& connection) noexcept {
   process.admission_owed = false;
   const pid_t requester = process.cma.pid;
   const ConnectorConfig& config = x_connections.config;
-  (void)tell(connection, ControlType::admit_answer,
-             requester > 0 ? admit(*config.calls, config.options.ptracer, requester) : -FI_EPERM);
+  (void)send_control(
+      connection.socket, ControlType::admit_answer,
+      requester > 0 ? admit(*config.calls, config.options.ptracer, requester) : -FI_EPERM);
 }
 
 void CmaNegotiation::on_admit_answer(Connection& connection, int status) {
@@ -103,11 +98,11 @@ void CmaNegotiation::ask_proof(Connection& connection) noexcept {
   const uint32_t word = 1 + seed % (kScratchWords - 1);
   process.mark = seed | 1;
   if (mark(*config.calls, process.cma, word, process.mark)) return;
-  process.proof_pending = !tell(connection, ControlType::prove, int32_t(word));
+  process.proof_pending = !send_control(connection.socket, ControlType::prove, int32_t(word));
 }
 
 void CmaNegotiation::on_prove(Connection& connection, uint32_t word) noexcept {
-  (void)tell(connection, ControlType::proof, int32_t(marked(word)));
+  (void)send_control(connection.socket, ControlType::proof, int32_t(marked(word)));
 }
 
 void CmaNegotiation::on_proof(Connection& connection, uint32_t found) {

@@ -6,8 +6,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/unix_socket.h"
-
 namespace erdma::transport::shm {
 
 Connector::Connector(const ConnectorConfig& config)
@@ -44,12 +42,11 @@ int Connector::trust(const util::SocketAddress& peer) noexcept {
 }
 
 void Connector::close(const std::shared_ptr<Connection>& connection, int status) noexcept {
-  const Control bye{ControlType::bye, status};
   connection->closed.store(true);
   // Best effort: the shutdown says it too, even where a forked child still holds the socket. Of an
   // outbound channel it also says that this process writes into the peer's memory no more; of an
   // inbound one we wait for the peer to say so.
-  if (connection->process) (void)send_message(connection->socket.get(), &bye, sizeof(bye));
+  if (connection->process) (void)send_control(connection->socket, ControlType::bye, status);
   ::shutdown(connection->socket.get(), connection->outbound ? SHUT_RDWR : SHUT_WR);
   (void)x_orders.try_post({Order::Type::close, {}, connection});
 }

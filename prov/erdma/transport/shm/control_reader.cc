@@ -7,7 +7,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/unix_socket.h"
 #include "util/log.h"
 
 namespace erdma::transport::shm {
@@ -154,8 +153,7 @@ void ControlReader::on_exit(uint64_t process_id) {
 void ControlReader::lose(Connection& connection, int status) {
   Mail mail{Mail::Type::lost, connection.shared_from_this()};
   mail.status = status;
-  const Control bye{ControlType::bye, status};
-  (void)send_message(connection.socket.get(), &bye, sizeof(bye));
+  (void)send_control(connection.socket, ControlType::bye, status);
   if (connection.place.chunk) {
     ::shutdown(connection.socket.get(), SHUT_WR);
     x_quarantine.begin(connection);

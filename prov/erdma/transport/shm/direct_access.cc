@@ -9,6 +9,7 @@
 #include "hmem/copy.h"
 #include "transport/shm/bulk_shared.h"
 #include "transport/shm/link_context.h"
+#include "transport/shm/mail.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -28,6 +29,16 @@ bool contains(const LentMemory& lent, const RemoteRange& part) noexcept {
 }
 
 }  // namespace
+
+// What was denied at run time stays so.
+void DirectAccess::learn(const Mail& mail, bool first) noexcept {
+  // A verdict on one call does not repeat the warning about the other.
+  const bool reported = !first && x_peer.read.reported && x_peer.read.error == mail.cma.read.error;
+  x_peer = mail.cma;
+  if (reported) x_peer.read.reported = true;
+  x_settled = mail.settled;
+  if (mail.settled) report_refusals(x_peer, x_context.counters);
+}
 
 int DirectAccess::lend(const iovec& memory, bool for_reads, bool for_writes,
                        Exposure& exposure) noexcept {
@@ -54,17 +65,16 @@ void DirectAccess::recalled() noexcept {
   if (x_out.up()) x_out.borrowing().recalled();
 }
 
-int DirectAccess::access(CmaCall call, bool settled, const RemoteRange& remote, const iovec* local,
-                         size_t count, uint64_t token) noexcept {
+int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
+                         uint64_t token) noexcept {
   if (!x_context.options.cma) return -FI_EOPNOTSUPP;
   if (remote.memory.size != sizeof(LentMemory) || remote.length == 0) return -FI_EINVAL;
   const LentMemory lent = decode(remote.memory);
   if (!contains(lent, remote) || count > kMaxIov ||
       hmem::total_length(local, count) < remote.length)
     return -FI_EINVAL;
-  const Permission permission =
-      call == CmaCall::read ? x_peer.read.permission : x_peer.write.permission;
-  if (permission == Permission::denied && settled) return -FI_EOPNOTSUPP;
+  const Permission permission = x_peer.verdict(call).permission;
+  if (permission == Permission::denied && x_settled) return -FI_EOPNOTSUPP;
   if (permission != Permission::allowed || !x_in || !x_out.up() || x_out.stopped())
     return -FI_EBUSY;
   Borrowing& borrowing = x_out.borrowing();

@@ -12,15 +12,19 @@
 namespace erdma::transport::shm {
 
 struct LinkContext;
+struct Mail;
 
 /// Memory that the two sides of one link lend each other, until the link ends: RMA by CMA, whatever
 /// the owner's processor does. Polling thread only.
 class DirectAccess {
  public:
   /// The link's own; null = nothing was received.
-  DirectAccess(LinkContext& context, CmaPeer& peer, OutChannel& out,
-               const std::unique_ptr<InChannel>& in) noexcept
-      : x_context(context), x_peer(peer), x_out(out), x_in(in) {}
+  DirectAccess(LinkContext& context, OutChannel& out, const std::unique_ptr<InChannel>& in) noexcept
+      : x_context(context), x_out(out), x_in(in) {}
+
+  /// What is permitted on the peer, of the `first` channel or a later verdict.
+  void learn(const Mail& mail, bool first) noexcept;
+  CmaPeer& peer() noexcept { return x_peer; }
 
   // Of the owner.
   int lend(const iovec& memory, bool for_reads, bool for_writes, Exposure& exposure) noexcept;
@@ -32,16 +36,16 @@ class DirectAccess {
   // Of the borrower.
   void recalled() noexcept;
   uint64_t recalls_heard() const noexcept { return x_recalls_heard; }
-  /// `settled`: nothing is asked any more that may permit more.
-  int access(CmaCall call, bool settled, const RemoteRange& remote, const iovec* local,
-             size_t count, uint64_t token) noexcept;
+  int access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
+             uint64_t token) noexcept;
 
   /// The link ends.
   void end() noexcept;
 
  private:
   LinkContext& x_context;
-  CmaPeer& x_peer;
+  CmaPeer x_peer;
+  bool x_settled = false;  ///< nothing is asked any more that may permit more
   OutChannel& x_out;
   const std::unique_ptr<InChannel>& x_in;
   std::unique_ptr<LentTable> x_lent;  ///< to the peer, until the link ends

@@ -20,7 +20,7 @@ util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChan
   if (!segment) return segment.error();
   auto bulk = std::make_unique<InBulk>(context, channel, std::move(*segment));
   const int fd = bulk->x_segment.fd();
-  if (const int rc = channel.send_control(ControlType::bulk_memory, &fd))
+  if (const int rc = send_control(channel.connection()->socket, ControlType::bulk_memory, 0, &fd))
     return rc == -FI_EAGAIN ? rc : -FI_ECONNRESET;
   bulk->x_segment.close_fd_unless_needed();
   return bulk;
@@ -33,7 +33,8 @@ InBulk::InBulk(LinkContext& context, InChannel& channel, Segment memory)
       x_channel(channel),
       x_segment(std::move(memory)),
       x_transfers(x_segment.data(), static_cast<BulkMemory&>(*this), context.calls,
-                  channel.link().cma(), context.options, context.counters, context.clock) {}
+                  channel.link().direct().peer(), context.options, context.counters,
+                  context.clock) {}
 
 InBulk::~InBulk() {
   if (x_has_bounce) --x_context.bounces;

@@ -36,7 +36,7 @@ class InBulk final : private BulkMemory, private Sink {
   int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
   int poll(Sink& sink) noexcept;
-  void abort(Sink& sink, int status) noexcept;
+  void abort(Sink& sink, int status) noexcept;  ///< once settled
   bool active() const noexcept { return x_transfers.active(); }
   bool ready() noexcept { return x_transfers.ready(); }
   bool settle() noexcept { return x_transfers.settle(); }

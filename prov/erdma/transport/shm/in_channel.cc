@@ -9,7 +9,6 @@
 
 #include "transport/shm/link.h"
 #include "transport/shm/link_context.h"
-#include "transport/shm/unix_socket.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -156,7 +155,7 @@ int InChannel::grant_hot() noexcept {
   auto segment = Segment::create("erdma-hot", kHotSegmentBytes, kHotSegmentBytes);
   if (!segment) return segment.error();
   const int fd = segment->fd();
-  if (const int rc = send_control(ControlType::hot_ring, &fd)) return rc;
+  if (const int rc = send_control(x_connection->socket, ControlType::hot_ring, 0, &fd)) return rc;
   segment->close_fd();
   hot->segment = std::move(*segment);
   hot->ring = RingReceiver(RingMemory::hot(hot->segment.as<HotSegment>()), 0);
@@ -166,12 +165,7 @@ int InChannel::grant_hot() noexcept {
 }
 
 void InChannel::ask_to_demote() noexcept {
-  x_demoting = !send_control(ControlType::demote);
-}
-
-int InChannel::send_control(ControlType type, const int* fd) const noexcept {
-  const Control control{type, 0};
-  return send_message(x_connection->socket.get(), &control, sizeof(control), fd, fd ? 1 : 0);
+  x_demoting = !send_control(x_connection->socket, ControlType::demote);
 }
 
 int InChannel::share_bulk() noexcept {
@@ -214,10 +208,6 @@ void InChannel::await_settled() noexcept {
   const util::Clock& clock = x_context.clock;
   const uint64_t start = clock.now();
   while (!settle_bulk() && clock.now() - start < kSettleWait) ::sched_yield();
-}
-
-void InChannel::abort_bulk(Sink& sink, int status) noexcept {
-  if (x_bulk) x_bulk->abort(sink, status);
 }
 
 // A sender with exposed memory sleeps with `waiting` set; a ticket was published. Once per step of

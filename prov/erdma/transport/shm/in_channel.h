@@ -53,7 +53,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   bool demoting() const noexcept { return x_demoting; }
   uint64_t last_active() const noexcept { return x_last_active; }
   /// Something came or is about to.
-  bool in_use() const noexcept { return x_brought || ready() || bulk_active(); }
+  bool in_use() const noexcept { return x_brought || ready() || (x_bulk && x_bulk->active()); }
 
   // As of InBulk.
   int read(const Exposure& remote, const iovec* local, size_t count, size_t length, uint64_t token,
@@ -64,18 +64,14 @@ class InChannel final : public util::ListHook<BulkInTag> {
   Lending& lending() noexcept { return x_lending; }
   /// It may be inside an access to that.
   bool lent_in_use() noexcept { return x_lending.inside() && !sender_dead(); }
-  int poll_bulk(Sink& sink) noexcept { return x_bulk->poll(sink); }
-  bool bulk_active() const noexcept { return x_bulk && x_bulk->active(); }
-  bool bulk_ready() noexcept { return x_bulk && x_bulk->ready(); }
+  InBulk* bulk() const noexcept { return x_bulk.get(); }  ///< null: there was none yet
   /// The peer begins no access to local memory any more. False: one may be under way.
   bool settle_bulk() noexcept;
   /// Waits for that, a tenth of a second at most: only where the caller cannot come again.
   void await_settled() noexcept;
-  void abort_bulk(Sink& sink, int status) noexcept;  ///< once settled
   /// The sender gave the channel up.
   bool sender_left() const noexcept;
   void wake_waiting_sender() noexcept;
-  int send_control(ControlType type, const int* fd = nullptr) const noexcept;
 
   ShmLink& link() const noexcept { return x_link; }
   const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }

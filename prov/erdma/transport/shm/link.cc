@@ -54,11 +54,11 @@ void ShmLink::retracted(uint64_t packet, bool executed) noexcept {
 }
 
 int ShmLink::connect() noexcept {
-  if (x_state == LinkState::closed) return -FI_ESHUTDOWN;
-  if (x_state != LinkState::idle) return -FI_EAGAIN;
+  if (x_phase.state == LinkState::closed) return -FI_ESHUTDOWN;
+  if (x_phase.state != LinkState::idle) return -FI_EAGAIN;
   if (const int rc = x_context.connector->connect({this, ++x_attempt, x_address, !x_met}))
     return rc;
-  x_state = LinkState::connecting;
+  x_phase.state = LinkState::connecting;
   return -FI_EAGAIN;
 }
 
@@ -72,18 +72,27 @@ LinkLimits ShmLink::limits() const noexcept {
   return {x_out.cold() ? size_t(kSlotPayload) : x_context.options.eager_bytes, true};
 }
 
-void ShmLink::install_in(const std::shared_ptr<Connection>& connection) {
-  auto channel = std::make_unique<InChannel>(x_context, *this, connection);
+bool ShmLink::awaits(const ConnectRequest& request) const noexcept {
+  const bool connecting = x_phase.state == LinkState::connecting;
+  if (request.link) return connecting && request.attempt == x_attempt;
+  return connecting || (x_phase.state == LinkState::idle && x_in);
+}
+
+// The second channel to the same process brings no news of CMA.
+void ShmLink::install_in(const Mail& mail) {
+  if (!process()) x_direct.learn(mail, true);
+  auto channel = std::make_unique<InChannel>(x_context, *this, mail.connection);
   x_context.cold.add(*channel);
-  connection->link = this;
+  mail.connection->link = this;
   x_in = std::move(channel);
   x_met = true;
 }
 
 void ShmLink::install_out(Mail& mail) noexcept {
+  if (!process()) x_direct.learn(mail, true);
   mail.connection->link = this;
   x_out.begin(mail.connection, std::move(mail.segment), mail.ring, x_direct.recalls_heard());
-  x_state = LinkState::up;
+  x_phase.state = LinkState::up;
   x_met = true;
 }
 
@@ -94,9 +103,14 @@ bool ShmLink::on_mail(Mail& mail, Sink& sink) {
   const bool is_out = x_out.up() && x_out.connection() == mail.connection;
   if (!is_in && !is_out) return false;
   if (mail.type == Type::lost) {
-    if (!is_in || !drop_unused_in()) x_context.ends.end(*this, mail.status, sink);
+    // While the link connects, the end of a channel that brought nothing says nothing: that of the
+    // attempt under way does.
+    if (is_in && x_phase.state == LinkState::connecting && !x_in->in_use())
+      end_in(-FI_ESHUTDOWN);
+    else
+      x_context.ends.end(*this, mail.status, sink);
   } else if (mail.type == Type::verdict) {
-    learn_cma(mail);
+    x_direct.learn(mail, false);
   } else if (mail.type == Type::promote && is_in) {
     x_context.hot.promote(*x_in);
   } else if (mail.type == Type::hot_ring && is_out) {
@@ -112,24 +126,12 @@ bool ShmLink::on_mail(Mail& mail, Sink& sink) {
   return true;
 }
 
-// The second channel to the same process brings nothing new; what was denied at run time stays so.
-void ShmLink::learn_cma(const Mail& mail) noexcept {
-  const bool first = !process();
-  if (!first && mail.type != Mail::Type::verdict) return;
-  // A verdict on one call does not repeat the warning about the other.
-  const bool reported = !first && x_cma.read.reported && x_cma.read.error == mail.cma.read.error;
-  x_cma = mail.cma;
-  if (reported) x_cma.read.reported = true;
-  x_cma_settled = mail.settled;
-  if (mail.settled) report_refusals(x_cma, x_context.counters);
-}
-
 int ShmLink::expose(const iovec* memory, size_t count, size_t length, Access access,
                     Exposure& exposure) noexcept {
   if (access == Access::remote_write)
     return remote_writes() ? x_remote_writes->expose(memory, count, length, exposure) : -FI_ENOMEM;
   if (!x_out.up() || x_out.stopped()) return connect();
-  BulkOut* const bulk = x_out.begin_bulk(x_cma, x_direct.lent());
+  BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.lent());
   if (!bulk) return -FI_ENOMEM;
   if (x_out.cold()) x_out.ask_for_hot();
   const int rc = bulk->expose(memory, count, length, exposure);
@@ -169,7 +171,7 @@ RemoteWrites* ShmLink::remote_writes() noexcept {
 
 /// The peer may be refused what this process is permitted, and the other way round: it finds out.
 bool ShmLink::lends_memory() const noexcept {
-  return x_context.options.cma && x_in && x_state != LinkState::ending;
+  return x_context.options.cma && x_in && x_phase.state != LinkState::ending;
 }
 
 int ShmLink::lend(const iovec& memory, bool for_reads, bool for_writes,
@@ -180,17 +182,17 @@ int ShmLink::lend(const iovec& memory, bool for_reads, bool for_writes,
 
 int ShmLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                          uint64_t token) noexcept {
-  return x_direct.access(CmaCall::read, x_cma_settled, remote, local, count, token);
+  return x_direct.access(CmaCall::read, remote, local, count, token);
 }
 
 int ShmLink::write_direct(const RemoteRange& remote, const iovec* local, size_t count,
                           uint64_t token, bool) noexcept {
-  return x_direct.access(CmaCall::write, x_cma_settled, remote, local, count, token);
+  return x_direct.access(CmaCall::write, remote, local, count, token);
 }
 
 void ShmLink::help() noexcept {
   if (!x_direct.lent() || !x_out.up()) return;
-  BulkOut* const bulk = x_out.begin_bulk(x_cma, x_direct.lent());
+  BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.lent());
   if (bulk && bulk->active()) x_context.attend(x_context.bulk_outs, *this);
 }
 
@@ -198,7 +200,8 @@ void ShmLink::help() noexcept {
 util::Result<uint32_t> ShmLink::hand_over(const util::Fd& file) noexcept {
   if (!x_out.up() || x_out.stopped()) return -FI_ENOTCONN;
   const int fd = file.get();
-  if (const int rc = x_out.send_control(ControlType::file, int32_t(x_files_given + 1), &fd))
+  if (const int rc = send_control(x_out.connection()->socket, ControlType::file,
+                                  int32_t(x_files_given + 1), &fd))
     return rc;
   return ++x_files_given;
 }
@@ -227,22 +230,17 @@ PeerProcess* ShmLink::process() const noexcept {
   return x_in ? x_in->connection()->process.get() : nullptr;
 }
 
-void ShmLink::begin_end(LinkState state, const LinkEnd& end) noexcept {
-  x_state = state;
-  x_end = end;
-}
-
 void ShmLink::take_down(Sink& sink, int status) noexcept {
   if (x_in) {
     x_in->begin_to_end();
     for (int i = 0; i < kDrainsAtEnd && x_in->drain(sink); ++i) continue;
-    x_in->abort_bulk(sink, status);
+    if (x_in->bulk()) x_in->bulk()->abort(sink, status);
   }
   x_out.stop();
   if (x_out.up()) x_out.announce_end();
   if (x_remote_writes) x_remote_writes->fail(sink, status);
   end_channels(status);
-  x_state = LinkState::idle;
+  x_phase = {};
   ++x_attempt;  // what still comes of an attempt under way is stale
 }
 
@@ -254,18 +252,10 @@ void ShmLink::close(int status) noexcept {
   } nobody;
   if (x_in) {
     x_in->await_settled();
-    x_in->abort_bulk(nobody, status);
+    if (x_in->bulk()) x_in->bulk()->abort(nobody, status);
   }
   end_channels(status);
-  x_state = LinkState::closed;
-}
-
-/// While the link connects, the end of a channel that brought nothing says nothing: that of the
-/// attempt under way does. True = it was dropped.
-bool ShmLink::drop_unused_in() noexcept {
-  if (x_state != LinkState::connecting || x_in->in_use()) return false;
-  end_in(-FI_ESHUTDOWN);
-  return true;
+  x_phase.state = LinkState::closed;
 }
 
 void ShmLink::end_channels(int status) noexcept {

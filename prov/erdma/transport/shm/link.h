@@ -24,13 +24,6 @@ struct ReplyTag;    ///< answers to remote writes are due
 struct BulkOutTag;  ///< the peer may need help with what it reads here
 struct EndTag;      ///< broken or ending
 
-/// How a link ends, while it does.
-struct LinkEnd {
-  const char* why;  ///< broken: static text
-  int status;
-  uint64_t deadline;  ///< ending: the peer is not waited for longer
-};
-
 /// One remote endpoint: an outbound channel once something was sent, an inbound one once the peer
 /// sent something. Polling thread only.
 class ShmLink final : public Link,
@@ -78,19 +71,13 @@ class ShmLink final : public Link,
 
   /// Begins to connect if nobody has. -FI_EAGAIN: that is under way.
   int connect() noexcept;
-  /// The outcome of this attempt is still waited for.
-  bool awaits(uint32_t attempt) const noexcept {
-    return x_state == LinkState::connecting && x_attempt == attempt;
-  }
-  /// A channel that nobody asked for is welcome.
-  bool can_use_channel() const noexcept {
-    return x_state == LinkState::connecting || (x_state == LinkState::idle && x_in);
-  }
-  void install_in(const std::shared_ptr<Connection>& connection);  ///< may throw
+  /// The outcome of this attempt is still waited for; or where nobody asked, any channel is
+  /// welcome.
+  bool awaits(const ConnectRequest& request) const noexcept;
+  void install_in(const Mail& mail);  ///< may throw
   void install_out(Mail& mail) noexcept;
   /// About one of its channels. Returns false if none of them is meant.
   bool on_mail(Mail& mail, Sink& sink);
-  void learn_cma(const Mail& mail) noexcept;
   /// The peer asks for help with memory that was lent to it.
   void help() noexcept;
 
@@ -98,38 +85,29 @@ class ShmLink final : public Link,
   OutChannel& out() noexcept { return x_out; }
   /// The peer process of either channel, or null.
   PeerProcess* process() const noexcept;
-  CmaPeer& cma() noexcept { return x_cma; }
-  const DirectAccess& direct() const noexcept { return x_direct; }
+  DirectAccess& direct() noexcept { return x_direct; }
   /// Null: out of memory.
   RemoteWrites* remote_writes() noexcept;
 
   // Its end (link_ends.h).
-  LinkState state() const noexcept { return x_state; }
-  void begin_end(LinkState state, const LinkEnd& end) noexcept;
-  const LinkEnd& how_it_ends() const noexcept { return x_end; }
-  /// No write of the peer's is under way, and none begins.
-  bool settled() noexcept { return !x_in || x_in->settle_bulk(); }
+  LinkPhase& phase() noexcept { return x_phase; }
   /// What was accepted fails, and both channels end.
   void take_down(Sink& sink, int status) noexcept;
   void close(int status) noexcept;  ///< for good, and without upcalls
 
  private:
   int no_room(size_t length) noexcept;
-  bool drop_unused_in() noexcept;
   void end_channels(int status) noexcept;
   void end_in(int status) noexcept;
 
   OutChannel x_out;
   LinkContext& x_context;
-  LinkState x_state = LinkState::idle;
-  bool x_met = false;          ///< was connected once
-  bool x_addressed = false;    ///< by the application; the background thread knows
-  bool x_cma_settled = false;  ///< nothing is asked any more that may permit more
+  bool x_met = false;        ///< was connected once
+  bool x_addressed = false;  ///< by the application; the background thread knows
   uint32_t x_attempt = 0;
   std::unique_ptr<InChannel> x_in;
-  CmaPeer x_cma;
-  LinkEnd x_end{};
-  DirectAccess x_direct{x_context, x_cma, x_out, x_in};
+  LinkPhase x_phase;
+  DirectAccess x_direct{x_context, x_out, x_in};
   std::unique_ptr<RemoteWrites> x_remote_writes;
   uint32_t x_files_given = 0;            ///< to the peer, over all channels
   std::unique_ptr<HandedFiles> x_files;  ///< of the inbound channel; few peers ever have any

@@ -14,29 +14,29 @@ constexpr uint64_t kEndPatience = 5'000'000'000;  // ns
 
 void LinkEnds::break_link(ShmLink& link, const char* why, int status) noexcept {
   if (link.in()) link.in()->stop();
-  if (link.state() >= LinkState::broken) return;
+  if (link.phase().state >= LinkState::broken) return;
   x_attention = true;
-  link.begin_end(LinkState::broken, {why, status, 0});
+  link.phase() = {LinkState::broken, status, why};
   x_links.push_back(link);
 }
 
 void LinkEnds::end(ShmLink& link, int status, Sink& sink) noexcept {
-  if (link.state() >= LinkState::ending) return;
+  if (link.phase().state >= LinkState::ending) return;
   x_attention = true;
-  if (link.state() != LinkState::broken) x_links.push_back(link);
-  link.begin_end(LinkState::ending, {nullptr, status, x_clock.now() + kEndPatience});
+  if (link.phase().state != LinkState::broken) x_links.push_back(link);
+  link.phase() = {LinkState::ending, status, nullptr, x_clock.now() + kEndPatience};
   (void)advance(link, sink);
 }
 
 /// One step on the way down. False: it has to wait for the peer.
 bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
-  if (link.state() == LinkState::broken) {
-    const LinkEnd& end = link.how_it_ends();
-    ERDMA_WARN(EP_DATA, "closed the link to %s: %s\n", link.address().to_string().c_str(), end.why);
-    link.begin_end(LinkState::ending, {end.why, end.status, x_clock.now() + kEndPatience});
+  if (link.phase().state == LinkState::broken) {
+    ERDMA_WARN(EP_DATA, "closed the link to %s: %s\n", link.address().to_string().c_str(),
+               link.phase().why);
+    link.phase() = {LinkState::ending, link.phase().status, nullptr, x_clock.now() + kEndPatience};
   }
-  const bool settled = link.settled();
-  if (!settled && x_clock.now() < link.how_it_ends().deadline) {
+  const bool settled = !link.in() || link.in()->settle_bulk();
+  if (!settled && x_clock.now() < link.phase().deadline) {
     link.out().stop();
     return false;
   }
@@ -50,7 +50,7 @@ bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
 }
 
 void LinkEnds::bring_down(ShmLink& link, Sink& sink) noexcept {
-  const int status = link.how_it_ends().status;
+  const int status = link.phase().status;
   link.take_down(sink, status);
   util::IntrusiveList<ShmLink, EndTag>::erase(link);
   ERDMA_INFO(EP_CTRL, "link to %s is down: %s\n", link.address().to_string().c_str(),

@@ -30,4 +30,12 @@ enum class LinkState : uint8_t {
   closed,      ///< the endpoint is closed
 };
 
+/// The state, and what a link on its way down has to remember.
+struct LinkPhase {
+  LinkState state = LinkState::idle;
+  int status = 0;             ///< broken, ending: to report
+  const char* why = nullptr;  ///< broken: static text
+  uint64_t deadline = 0;      ///< ending: the peer is not waited for longer
+};
+
 }  // namespace erdma::transport::shm

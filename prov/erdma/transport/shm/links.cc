@@ -50,7 +50,7 @@ int Links::open(Mail& mail, Sink& sink) {
   }
   if (mail.type == Type::out_failed) {
     ShmLink* const link = mail.request.link;
-    if (!link || !link->awaits(mail.request.attempt)) return 0;
+    if (!link || !link->awaits(mail.request)) return 0;
     x_context.ends.end(*link, mail.status, sink);
   } else if (mail.type == Type::in_up) {
     on_in_up(mail, sink);
@@ -73,9 +73,10 @@ void Links::on_in_up(Mail& mail, Sink& sink) {
   // have done so, while the other is inside a write.
   if (known && (link.in() || known->nonce != process.nonce))
     x_context.ends.end(link, -FI_ECONNRESET, sink);
-  if (link.state() == LinkState::ending) return x_later.push_back(std::move(mail));
-  link.learn_cma(mail);
-  link.install_in(mail.connection);
+  const LinkState state = link.phase().state;
+  if (state == LinkState::broken || state == LinkState::ending)
+    return x_later.push_back(std::move(mail));
+  link.install_in(mail);
 }
 
 void Links::on_out_up(Mail& mail, Sink& sink) {
@@ -84,13 +85,11 @@ void Links::on_out_up(Mail& mail, Sink& sink) {
   const PeerProcess* known = link.process();
   // Begun by the background thread when the peer connected: of use while that channel lives, or
   // where an answer is waited for since.
-  const bool wanted = asked ? link.awaits(mail.request.attempt) : link.can_use_channel();
-  if (!wanted) return turn_away(mail, -FI_ESHUTDOWN);
+  if (!link.awaits(mail.request)) return turn_away(mail, -FI_ESHUTDOWN);
   if (known && known->nonce != mail.connection->process->nonce) {
     x_context.ends.end(link, -FI_ECONNRESET, sink);
     return turn_away(mail, -FI_ESHUTDOWN);
   }
-  link.learn_cma(mail);
   link.install_out(mail);
 }
 

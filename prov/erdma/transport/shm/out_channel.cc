@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "transport/shm/link_context.h"
-#include "transport/shm/unix_socket.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -51,14 +50,10 @@ void OutChannel::use_ring() noexcept {
   x_ring = x_cold ? &x_cold_ring : &x_hot->ring;
 }
 
-int OutChannel::send_control(ControlType type, int value, const int* fd) const noexcept {
-  const Control control{type, value};
-  return send_message(x_connection->socket.get(), &control, sizeof(control), fd, fd ? 1 : 0);
-}
-
 // Lost when the socket is full: then the receiver sees by itself that much is sent.
 void OutChannel::ask_for_hot() noexcept {
-  if (!std::exchange(x_asked_for_hot, true)) (void)send_control(ControlType::promote, 0);
+  if (!std::exchange(x_asked_for_hot, true))
+    (void)send_control(x_connection->socket, ControlType::promote);
 }
 
 bool OutChannel::offer_hot(Segment segment) noexcept {

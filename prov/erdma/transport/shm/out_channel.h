@@ -74,7 +74,6 @@ class OutChannel {
   int poll_bulk() noexcept;
   Borrowing& borrowing() noexcept { return x_borrowing; }
   void ask_for_help() noexcept;
-  int send_control(ControlType type, int value, const int* fd = nullptr) const noexcept;
 
  private:
   /// A hot ring at the peer, while it is granted.

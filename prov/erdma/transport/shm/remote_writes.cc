@@ -92,7 +92,7 @@ void RemoteWrites::withdraw(const Exposure& exposure) noexcept {
   if (target->active && x_link.in()) {
     Deferring deferring(x_context);
     x_link.in()->await_settled();
-    x_link.in()->abort_bulk(deferring, -FI_ECANCELED);
+    x_link.in()->bulk()->abort(deferring, -FI_ECANCELED);
   }
   x_targets.release(*target);
 }

@@ -94,8 +94,8 @@ int ShmTransport::attend_bulk(Sink& sink) noexcept {
     return !link.out().bulk_active();
   });
   each(x_context.bulk_ins, [&](InChannel& channel) {
-    if (channel.link().state() != LinkState::ending) moved += channel.poll_bulk(sink);
-    return !channel.bulk_active();
+    if (channel.link().phase().state != LinkState::ending) moved += channel.bulk()->poll(sink);
+    return !channel.bulk()->active();
   });
   return moved;
 }
@@ -138,7 +138,7 @@ bool ShmTransport::announce_waiting() noexcept {
     if (RingSender* ring = link.out().blocked_ring()) {
       ring->set_waiting(true);
       barrier = true;
-      registered = registered && link.process()->expedited;
+      registered = registered && link.out().connection()->process->expedited;
     }
     return false;
   };
@@ -157,7 +157,7 @@ bool ShmTransport::anything_to_do() noexcept {
   bool found = all.hot.anything_to_do() || all.cold.anything_to_do() || !all.deferred.empty() ||
                !all.ends.empty() || x_mailbox.pending();
   each(all.bulk_ins, [&](InChannel& channel) {
-    found = found || channel.bulk_ready();
+    found = found || channel.bulk()->ready();
     return false;
   });
   each(all.bulk_outs, [&](ShmLink& link) {

@@ -11,6 +11,7 @@
 #include "transport/shm/cma.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/layout.h"
+#include "transport/shm/unix_socket.h"
 #include "util/socket_address.h"
 
 /// Messages on the control socket (AF_UNIX, SOCK_SEQPACKET) of one channel. Host byte order: both
@@ -76,6 +77,13 @@ struct Control {
   ControlType type;
   int32_t value;
 };
+
+/// Never blocks. 0 or negative errno.
+inline int send_control(const util::Fd& socket, ControlType type, int32_t value = 0,
+                        const int* fd = nullptr) noexcept {
+  const Control control{type, value};
+  return send_message(socket.get(), &control, sizeof(control), fd, fd ? 1 : 0);
+}
 
 static_assert(sizeof(Hello) != sizeof(Welcome) && std::is_trivially_copyable_v<Hello> &&
               std::is_trivially_copyable_v<Welcome> && sizeof(Control) == 8);
