@@ -115,10 +115,8 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     return std::make_unique<Connection>(alive);
   }
   size_t connections() const noexcept override { return size_t(alive); }
-  void adopt(Connection& connection, ibv_qp* queue_pair) noexcept override {
+  int adopt(Connection& connection, ibv_qp* queue_pair) noexcept override {
     connection.queue_pair.reset(queue_pair);
-  }
-  int post_receives(Connection& connection) noexcept override {
     for (uint32_t i = 0; i < kReceives; ++i) {
       ibv_sge piece{reinterpret_cast<uintptr_t>(x_memory), sizeof(x_memory), x_region->lkey};
       ibv_recv_wr request{}, *bad = nullptr;

@@ -97,9 +97,8 @@ class Stranger {
     ibv_qp_init_attr attr{};
     mail.connection = config.factory->prepare(attr);
     ibv_qp* theirs = ibv_create_qp(x_rig.device->pd(), &attr);
-    config.factory->adopt(*mail.connection, theirs);
+    ck_assert_int_eq(config.factory->adopt(*mail.connection, theirs), 0);
     config.factory->fill_terms(*mail.connection, x_name, x_told);
-    ck_assert_int_eq(config.factory->post_receives(*mail.connection), 0);
     fake::Nic::join(x_qp, theirs);
     mail.type = Mail::Type::up;
     mail.peer = x_name;
@@ -260,11 +259,11 @@ START_TEST(a_peer_that_takes_no_answers_does_not_fill_the_memory) {
     scene.stranger->send(Kind::push, Scene::about(scene.writable, 100), 0);
     scene.poll(2);
     (void)scene.stranger->heard(Kind::answer);  // without returning credits
-    ck_assert_uint_le(core.answers().in_use(), 1024);
+    ck_assert_uint_le(core.resources().answers.in_use(), 1024);
   }
   scene.poll();
   ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 1);
-  ck_assert_uint_eq(core.answers().in_use(), 0);
+  ck_assert_uint_eq(core.resources().answers.in_use(), 0);
 }
 END_TEST
 
@@ -295,8 +294,8 @@ START_TEST(terms_that_make_no_sense_are_no_connection) {
     Mail mail;
     ibv_qp_init_attr attr{};
     mail.connection = config.factory->prepare(attr);
-    config.factory->adopt(*mail.connection, ibv_create_qp(scene.rig.device->pd(), &attr));
-    ck_assert_int_eq(config.factory->post_receives(*mail.connection), 0);
+    ibv_qp* queue_pair = ibv_create_qp(scene.rig.device->pd(), &attr);
+    ck_assert_int_eq(config.factory->adopt(*mail.connection, queue_pair), 0);
     mail.type = Mail::Type::up;
     mail.peer = address_of("10.0.0.8", 1);
     mail.connection_id = scene.rig.fabric.next_id++;

@@ -30,7 +30,8 @@ constexpr size_t kBounce = 8 * 128 * 1024;
 const Listed kListed[] = {
     {"the word that heartbeats read", 64, IBV_ACCESS_REMOTE_READ, Told::every_peer},
     {"where heartbeats and flushes go", 64, kSink, Told::every_peer},
-    {"small receives", verbs::Connection::kSmallReceives* verbs::Connection::kSmallReceiveBytes,
+    {"small receives",
+     verbs::PacketReceiver::kSmallReceives* verbs::PacketReceiver::kSmallReceiveBytes,
      IBV_ACCESS_LOCAL_WRITE, Told::nobody},
     {"large receives", 0, IBV_ACCESS_LOCAL_WRITE, Told::nobody},
     {"writes that bounce", kBounce, 0, Told::nobody},

@@ -140,8 +140,7 @@ class FakeConnector final : public verbs::Connector {
     half.connection = x_config.factory->prepare(attr);
     if (!half.connection) return half;
     half.qp = ibv_create_qp(x_config.device->pd(), &attr);
-    x_config.factory->adopt(*half.connection, half.qp);
-    if (x_config.factory->post_receives(*half.connection)) half.qp = nullptr;
+    if (x_config.factory->adopt(*half.connection, half.qp)) half.qp = nullptr;
     x_config.factory->fill_terms(*half.connection, peer, half.terms);
     half.terms.name = x_name;
     half.terms.nonce = x_nonce;

@@ -97,8 +97,7 @@ class Node final : ConnectionFactory, MailSink {
     return std::make_unique<Connection>(alive);
   }
   size_t connections() const noexcept override { return size_t(alive); }
-  void adopt(Connection&, ibv_qp*) noexcept override {}
-  int post_receives(Connection&) noexcept override { return 0; }
+  int adopt(Connection&, ibv_qp*) noexcept override { return 0; }
   void fill_terms(const Connection&, const util::SocketAddress&, Terms& terms) noexcept override {
     terms.credits = 8;
     terms.receive_bytes = 2048;

@@ -6,7 +6,7 @@
 
 namespace erdma::transport::verbs {
 
-class Connection;
+class PacketSender;
 
 /// Small packets of one connection that share a doorbell (SendHint::more). At most one connection
 /// at a time has any; they leave with its next packet without the hint, or in the next poll().
@@ -15,7 +15,7 @@ struct Chain {
   static constexpr size_t kMaxInline =
       256;  ///< more is copied to a block, whatever the device says
 
-  Connection* owner = nullptr;
+  PacketSender* owner = nullptr;
   unsigned count = 0;
   ibv_send_wr requests[kLength];
   ibv_sge pieces[kLength];

@@ -1,9 +1,9 @@
 #include "transport/verbs/connection.h"
 
-#include <algorithm>
 #include <cstring>
+#include <new>
+#include <utility>
 
-#include "hmem/copy.h"
 #include "transport/verbs/core.h"
 #include "transport/verbs/link.h"
 #include "util/log.h"
@@ -13,17 +13,47 @@ void std::default_delete<erdma::transport::verbs::Connection>::operator()(
   delete connection;
 }
 
-/// Making and ending a connection, and its sending side.
 namespace erdma::transport::verbs {
 namespace {
 
-/// What the sender sends nothing after. Its completion stands for all before it: who knows that
-/// nothing is under way need not wait for the device to say so before it ends the connection.
-constexpr bool is_last(Kind kind) noexcept {
-  return kind == Kind::retire || kind == Kind::retire_ok || kind == Kind::bye;
+constexpr const char* kSenseless = "the peer sent a control packet that makes no sense";
+constexpr uint32_t kCreditsToTakeBack = 2;
+constexpr unsigned kPiecesPerSettle = 4;  ///< posting may take as long as moving
+
+/// What the application is told about a request that failed.
+int status_of(ibv_wc_status status) noexcept {
+  switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR:
+      return -FI_ETIMEDOUT;
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_ACCESS_ERR:
+    case IBV_WC_LOC_QP_OP_ERR:
+    case IBV_WC_LOC_LEN_ERR:
+      return -FI_EIO;
+    default:
+      return -FI_ECONNRESET;
+  }
+}
+
+/// Any order will do that both sides see alike.
+bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
+  return a.size() != b.size() ? a.size() < b.size() : std::memcmp(a.data(), b.data(), a.size()) < 0;
 }
 
 }  // namespace
+
+Connection::Connection(Core& core, uint32_t id) noexcept
+    : sender(core.resources(), *this),
+      heartbeat(core.resources(), sender),
+      transfers(core.resources(), sender, heartbeat, *this),
+      direct(core.resources(), sender, transfers, *this),
+      packet_transfers(core.resources(), sender, transfers, *this),
+      lifecycle(sender, heartbeat, *this),
+      x_core(core),
+      x_receiver(core.resources(), sender, *this),
+      x_id(id) {}
 
 Connection::~Connection() {
   x_qp.reset();
@@ -32,29 +62,24 @@ Connection::~Connection() {
 }
 
 int Connection::prepare(ibv_qp_init_attr& attr) noexcept {
-  const DeviceLimits& limits = x_core.device().limits();
+  constexpr uint32_t kReceiveDepth = PacketReceiver::kReceiveDepth;
   const int rc = x_core.completion_queues().reserve(kSendDepth + kReceiveDepth, x_share);
   if (rc) return rc;
-  const int memory = x_receives.make(x_core.device(), kSmallReceives, kSmallReceiveBytes);
-  if (memory) return memory;
+  if (const int memory = x_receiver.make()) return memory;
   attr = {};
   attr.send_cq = attr.recv_cq = x_share.cq;
   attr.qp_type = IBV_QPT_RC;
   attr.cap.max_send_wr = kSendDepth;
   attr.cap.max_recv_wr = kReceiveDepth;
   attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
-  attr.cap.max_inline_data = limits.max_inline;
-  x_inline = std::min<uint32_t>(limits.max_inline, Chain::kMaxInline);
+  attr.cap.max_inline_data = x_core.resources().device.limits().max_inline;
   return 0;
 }
 
-void Connection::adopt(ibv_qp* queue_pair) noexcept {
+int Connection::adopt(ibv_qp* queue_pair) noexcept {
   x_qp.reset(queue_pair);
-}
-
-int Connection::post_receives() noexcept {
-  const int rc = x_send.start(qp(), x_id, kSendDepth);
-  return rc ? rc : x_receives.start(qp(), x_id);
+  const int rc = sender.queue().start(queue_pair, x_id, kSendDepth);
+  return rc ? rc : x_receiver.start(queue_pair, x_id);
 }
 
 int Connection::agree(const Terms& peer, bool is_active) noexcept {
@@ -66,230 +91,264 @@ int Connection::agree(const Terms& peer, bool is_active) noexcept {
     return -FI_ECONNRESET;
   }
   active = is_active;
-  x_credits.start(peer.credits, kSmallReceives);
-  x_peer_small = x_peer_large = uint32_t(
-      std::min<size_t>(peer.receive_bytes, kPacketOverhead + x_core.options().eager_bytes));
-  x_heartbeat_address = peer.heartbeat_address;
-  x_heartbeat_rkey = peer.heartbeat_rkey;
-  return active ? post_ready() : 0;
-}
-
-/// The one packet that is not built: every endpoint has it registered, for this thread must not
-/// touch the blocks of the other.
-int Connection::post_ready() noexcept {
-  const Core::HeartbeatMemory& mine = x_core.heartbeat();
-  ibv_sge piece{mine.target_address, kPrefixBytes, mine.target_lkey};
-  ibv_send_wr request{};
-  request.sg_list = &piece;
-  request.num_sge = 1;
-  request.opcode = IBV_WR_SEND;
-  x_send.stage(request, false).type = Work::Type::packet;
-  x_credits.consume();
-  ++x_sent;
-  const int rc = x_send.post(request);
-  if (rc) x_send.unstage();
-  return rc;
+  sender.agree(peer, PacketReceiver::kSmallReceives);
+  heartbeat.agree(peer);
+  return active ? sender.post_ready() : 0;
 }
 
 void Connection::go_up(VerbsLink& link, const Mail& mail) noexcept {
   x_link = &link;
   connection_id = mail.connection_id;
-  session = mail.session;
-  x_phase = Phase::up;
-  // On iWARP the passive side must stay silent until it heard something; it harms nowhere.
-  x_may_send = active;
+  transfers.start(&link);
+  packet_transfers.start(&link);
+  lifecycle.go_up(link.session, mail.session, smaller(x_core.name(), link.address()));
 }
 
-int Connection::send(const Header& header, const iovec* payload, size_t count, size_t length,
-                     SendHint hint) noexcept {
-  if (!x_credits.may_send() || x_send.room() <= kReservedPlaces || x_due) [[unlikely]] {
-    if (!x_credits.may_send()) want_more();
-    return -FI_EAGAIN;
+void Connection::take_early(Sink& sink) noexcept {
+  const std::vector<ibv_wc> early = std::exchange(x_early, {});
+  for (const ibv_wc& wc : early) on_completion(wc, sink);
+}
+
+void Connection::on_completion(const ibv_wc& wc, Sink& sink) noexcept {
+  if (!x_link) [[unlikely]] {
+    try {
+      x_early.push_back(wc);
+    } catch (const std::bad_alloc&) {
+      // A number will be missing, and that is noticed.
+    }
+    return;
   }
-  if (length > eager_limit()) [[unlikely]]
-    return -FI_EMSGSIZE;
-  const Payload rest{payload, count, 0, length};
-  const int rc = emit(Kind::packet, &header, kHeaderBytes, rest, hint);
-  if (!rc) {
-    used = x_core.polls();
-    x_core.counters().sent_bytes += length;
-  }
-  return rc;
-}
-
-/// Sends one packet. The caller has seen to credits and room. -FI_EAGAIN: nothing happened.
-int Connection::emit(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
-                     SendHint hint) noexcept {
-  const size_t total = kPrefixBytes + body_bytes + payload.length;
-  if (total > x_inline) return emit_block(kind, body, body_bytes, payload);
-  if (x_chained || hint == SendHint::more) [[unlikely]]
-    return emit_chained(kind, body, body_bytes, payload, hint);
-  return emit_inline(kind, body, body_bytes, payload);
-}
-
-size_t Connection::build(std::byte* to, Kind kind, const void* body, size_t body_bytes,
-                         const Payload& payload) noexcept {
-  const Prefix prefix{kind, x_flags, x_credits.consume(), 0};
-  std::memcpy(to, &prefix, sizeof(prefix));
-  size_t at = sizeof(prefix);
-  if (body_bytes) std::memcpy(to + at, body, body_bytes);
-  at += body_bytes;
-  if (!payload.length) return at;
-  if (payload.count == 1 && payload.offset == 0) [[likely]]
-    std::memcpy(to + at, payload.memory[0].iov_base, payload.length);
+  ++completions;
+  if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+    return on_failed(wc, sink);
+  if (wc.wr_id & WorkId::kReceive)
+    on_receive(wc, sink);
   else
-    hmem::gather(to + at, payload.memory, payload.count, payload.offset, payload.length);
-  return at + payload.length;
+    on_sent(wc, sink);
+  // Most packets of a conversation leave nothing to do.
+  if (x_receiver.has_batch() || wants_room()) x_core.mark_dirty(*this);
 }
 
-int Connection::emit_inline(Kind kind, const void* body, size_t body_bytes,
-                            const Payload& payload) noexcept {
-  alignas(8) std::byte bytes[Chain::kMaxInline];
-  const uint32_t owed = x_credits.owed();
-  const size_t length = build(bytes, kind, body, body_bytes, payload);
-  ibv_sge piece{uint64_t(bytes), uint32_t(length), 0};
-  ibv_send_wr request;
-  request.sg_list = &piece;
-  request.num_sge = 1;
-  request.opcode = IBV_WR_SEND;
-  request.send_flags = IBV_SEND_INLINE;
-  x_send.stage(request, is_last(kind)).type = Work::Type::packet;
-  return post_packet(request, uint16_t(owed - x_credits.owed()));
+void Connection::on_receive(const ibv_wc& wc, Sink& sink) noexcept {
+  PacketReceiver::Packet packet;
+  if (!x_receiver.take(wc, packet)) [[unlikely]]
+    return;
+  if (!x_heard) [[unlikely]]
+    on_first_packet();
+  if (packet.prefix.flags & kWantsMore) [[unlikely]]
+    if (lifecycle.phase() == Phase::up) x_receiver.grow();
+  if (packet.prefix.kind != Kind::packet) [[unlikely]]
+    return on_control(packet, sink);
+  if (packet.length < kHeaderBytes) [[unlikely]]
+    return broken(-FI_ECONNRESET, "the peer sent a packet that is too short");
+  sender.touch();
+  sink.on_packet(*x_link, packet.body, packet.body + kHeaderBytes, packet.length - kHeaderBytes);
 }
 
-int Connection::emit_block(Kind kind, const void* body, size_t body_bytes,
-                           const Payload& payload) noexcept {
-  BlockPool::Block block;
-  if (kPrefixBytes + body_bytes + payload.length > x_core.packet_blocks().block_bytes())
-    return -FI_EMSGSIZE;
-  if (!x_core.packet_blocks().acquire(block)) return no_block(x_core.packet_blocks());
-  flush_chain();
-  const uint32_t owed = x_credits.owed();
-  const size_t length = build(block.bytes, kind, body, body_bytes, payload);
-  ibv_sge piece{uint64_t(block.bytes), uint32_t(length), block.lkey};
-  ibv_send_wr request;
-  request.sg_list = &piece;
-  request.num_sge = 1;
-  request.opcode = IBV_WR_SEND;
-  request.send_flags = 0;
-  Work& work = x_send.stage(request, true);
-  work.type = Work::Type::block;
-  work.block = block;
-  const int rc = post_packet(request, uint16_t(owed - x_credits.owed()));
-  if (rc) x_core.packet_blocks().release(block);
-  return rc;
+void Connection::on_first_packet() noexcept {
+  x_heard = true;
+  if (may_send()) x_link->may_send(*this);
 }
 
-/// Blocks come back with completions. If none is out, none will ever come.
-int Connection::no_block(const BlockPool& pool) noexcept {
-  if (pool.in_use() == 0)
-    broken(-FI_ENOMEM, "no memory can be registered for what it sends");
-  else
-    x_core.starve(*this);
-  return -FI_EAGAIN;
+void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {
+  const bool known = sender.queue().complete(wc.wr_id, [&](const Work& posted) {
+    if (posted.type == Work::Type::packet) return;
+    if (posted.type >= Work::Type::read) return direct.on_short(posted, true, sink);
+    const Work work = posted;  // its place may be taken during an upcall
+    on_work(work, true, sink);
+  });
+  if (!known) broken(-FI_EIO, "the device completed a request that was not posted");
+  x_core.feed_starved();
 }
 
-/// Posts one staged packet; takes everything back if the device does not.
-int Connection::post_packet(ibv_send_wr& request, uint16_t credits) noexcept {
-  const int rc = x_send.post(request);
-  if (rc) [[unlikely]] {
-    x_send.unstage();
-    x_credits.unconsume(credits);
-    return refused(rc);
+/// One failed request is the end of the connection. Which one says why; flushed ones say nothing.
+void Connection::on_failed(const ibv_wc& wc, Sink& sink) noexcept {
+  const bool receive = wc.wr_id & WorkId::kReceive;
+  if (!lifecycle.ending()) {
+    // A flush says that the connection ended, not why.
+    const bool flushed = wc.status == IBV_WC_WR_FLUSH_ERR;
+    const char* why = ibv_wc_status_str(wc.status);
+    if (!flushed)
+      ERDMA_INFO(EP_DATA, "%s: a %s failed: %s (vendor code 0x%x)\n",
+                 x_link->address().to_string().c_str(), receive ? "receive" : "send", why,
+                 wc.vendor_err);
+    broken(status_of(wc.status), flushed ? "the peer is gone" : why);
   }
-  ++x_sent;
-  x_flags = 0;
-  return 0;
+  if (receive) return x_receiver.skip(wc);
+  (void)sender.queue().complete(wc.wr_id, [&](const Work& posted) {
+    const Work work = posted;
+    on_work(work, false, sink);
+  });
 }
 
-/// The device has less room than it promised: wait for what is outstanding. Anything else, or
-/// nothing to wait for, is the end.
-int Connection::refused(int error) noexcept {
-  if (error == -FI_EAGAIN && x_send.outstanding() > 0) {
-    x_refused = true;  // for ever, if nothing that is outstanding is signalled
-    x_refused_after = x_send.latest();
-    return error;
+/// What a request held is free, and what waited for it goes on.
+void Connection::on_work(const Work& work, bool success, Sink& sink) noexcept {
+  switch (work.type) {
+    case Work::Type::packet:
+      return;
+    case Work::Type::block:
+      return x_core.resources().packet_blocks.release(work.block);
+    case Work::Type::piece:
+      return transfers.on_piece(work, success, sink);
+    case Work::Type::direct:
+      return direct.on_direct(work, success, sink);
+    case Work::Type::flush:
+      return transfers.on_flush(work, success, sink);
+    case Work::Type::heartbeat:
+      if (success) heartbeat.answered();
+      return;
+    case Work::Type::read:
+    case Work::Type::write:
+      return direct.on_short(work, success, sink);
   }
-  broken(error == -FI_EAGAIN ? -FI_ENOMEM : error, "a send was refused by the device");
-  return -FI_EAGAIN;
 }
 
-int Connection::emit_chained(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
-                             SendHint hint) noexcept {
-  Chain& chain = x_core.chain();
-  if (chain.owner && chain.owner != this) chain.owner->flush_chain();
-  const unsigned at = chain.count++;
-  ibv_send_wr& request = chain.requests[at];
-  const size_t length = build(chain.bytes[at], kind, body, body_bytes, payload);
-  chain.pieces[at] = {uint64_t(chain.bytes[at]), uint32_t(length), 0};
-  request.sg_list = &chain.pieces[at];
-  request.num_sge = 1;
-  request.opcode = IBV_WR_SEND;
-  request.send_flags = IBV_SEND_INLINE;
-  x_send.stage(request, is_last(kind)).type = Work::Type::packet;
-  if (at > 0) chain.requests[at - 1].next = &request;
-  chain.owner = this;
-  x_chained = true;
-  x_flags = 0;
-  ++x_sent;
-  if (hint != SendHint::more || chain.count == Chain::kLength) flush_chain();
-  return 0;
+void Connection::on_control(const PacketReceiver::Packet& packet, Sink& sink) noexcept {
+  const Kind kind = packet.prefix.kind;
+  switch (kind) {
+    case Kind::credit:
+    case Kind::ready:
+      return;
+    case Kind::grow: {
+      GrowBody grow;
+      if (packet.length < sizeof(grow)) break;
+      std::memcpy(&grow, packet.body, sizeof(grow));
+      if (grow.bytes < kMinReceiveBytes) break;
+      return sender.on_grow(grow);
+    }
+    case Kind::retire:
+    case Kind::retire_ok:
+    case Kind::retire_no:
+    case Kind::retire_back:
+      return lifecycle.on_packet(kind, packet.body, packet.length);
+    case Kind::bye:
+      orderly = true;
+      return broken(-FI_ESHUTDOWN, nullptr);
+    case Kind::pull:
+    case Kind::data:
+    case Kind::push:
+    case Kind::answer:
+      return packet_transfers.on_packet(kind, packet.body, packet.length, sink);
+    case Kind::packet:
+      break;
+  }
+  broken(-FI_ECONNRESET, kSenseless);
 }
 
-void Connection::flush_chain() noexcept {
-  if (!x_chained) return;
-  Chain& chain = x_core.chain();
-  chain.owner = nullptr;
-  chain.count = 0;
-  x_chained = false;
-  // They were taken, so there is no way back.
-  const int rc = x_send.post(chain.requests[0]);
-  if (rc) broken(rc == -FI_EAGAIN ? -FI_ENOMEM : rc, "a chain of sends was refused by the device");
+void Connection::settle() noexcept {
+  if (lifecycle.ending() || lifecycle.phase() == Phase::making) return;
+  x_receiver.repost();
+  if (!met()) return;
+  if (sender.has_due()) flush_due();
+  const Phase phase = lifecycle.phase();
+  // Who asked to retire still returns credits: the peer needs some for what it has to send first.
+  if (phase == Phase::agreed || phase == Phase::parting) return;
+  if (transfers.any_moving() || !packet_transfers.empty()) [[unlikely]]
+    move_transfers();
+  const Credits& credits = sender.credits();
+  const bool spare = phase != Phase::asked || credits.available() > kCreditsToTakeBack;
+  if (credits.must_return() && credits.may_send_credit() && sender.queue().room() > 0 && spare) {
+    sender.flush_chain();
+    (void)sender.emit_control(Kind::credit, nullptr, 0);
+  }
+}
+
+/// Something waits for credits or for places in the send queue.
+inline bool Connection::wants_room() noexcept {
+  return sender.has_due() || sender.credits().must_return() || transfers.any_moving() ||
+         !packet_transfers.empty();
+}
+
+void Connection::flush_due() noexcept {
+  Due which;
+  while (sender.next_due(which)) {
+    const GrowBody grown = x_receiver.grown();
+    const int rc = which == kDueGrow ? sender.emit_control(Kind::grow, &grown, sizeof(grown))
+                                     : lifecycle.send(which);
+    if (rc) return;
+    sender.not_due(which);
+  }
+}
+
+/// In turn: answers, our own transfers, and what peers asked for.
+void Connection::move_transfers() noexcept {
+  packet_transfers.flush_answers();
+  bool more = false;
+  for (unsigned posted = 0; posted < kPiecesPerSettle; ++posted) {
+    Transfer* transfer = transfers.next();
+    if (!transfer) break;
+    if (!(transfer->remote.staged ? packet_transfers.post(*transfer)
+                                  : transfers.post_piece(*transfer)))
+      break;
+    transfers.pass(*transfer);
+    more = more || posted + 1 == kPiecesPerSettle;
+  }
+  more = packet_transfers.move_streams() || more;
+  // Later in this or in the next poll(), after the packets of others.
+  if (more) settle_soon();
+}
+
+bool Connection::may_retire() noexcept {
+  return met() && !x_link->to_self() && lifecycle.may_retire(heard());
 }
 
 void Connection::post_heartbeat() noexcept {
-  if (!met() || x_heartbeat_pending || !x_send.room() || x_phase == Phase::closing) return;
-  flush_chain();
-  const Core::HeartbeatMemory& mine = x_core.heartbeat();
-  ibv_sge piece{mine.sink_address, sizeof(uint64_t), mine.sink_lkey};
-  ibv_send_wr request{};
-  request.sg_list = &piece;
-  request.num_sge = 1;
-  request.opcode = IBV_WR_RDMA_READ;
-  request.wr.rdma.remote_addr = x_heartbeat_address;
-  request.wr.rdma.rkey = x_heartbeat_rkey;
-  x_send.stage(request, true).type = Work::Type::heartbeat;
-  if (const int rc = x_send.post(request)) {
-    x_send.unstage();
-    (void)refused(rc);
-    return;
-  }
-  x_heartbeat_pending = true;
-}
-
-void Connection::broken(int status, const char* why) noexcept {
-  x_core.break_connection(*this, status, why);
+  if (met() && !lifecycle.ending()) heartbeat.post();
 }
 
 void Connection::modify_to_error() noexcept {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   // It may be there already, and may say so: what follows does not depend on it.
-  if (x_qp) (void)ibv_modify_qp(qp(), &attr, IBV_QP_STATE);
-  erred = true;
+  if (x_qp) (void)ibv_modify_qp(x_qp.get(), &attr, IBV_QP_STATE);
+  lifecycle.drain();
+}
+
+void Connection::mute() noexcept {
+  x_receiver.mute();
+  lifecycle.void_agreement();
 }
 
 void Connection::end(Sink& sink, int status) noexcept {
-  if (x_chained) x_core.chain().owner = nullptr, x_core.chain().count = 0;
-  x_chained = false;
+  sender.drop_chain();
   x_qp.reset();
-  x_send.drop_all([&](Work& posted) {
+  sender.queue().drop_all([&](Work& posted) {
     const Work work = posted;
     on_work(work, false, sink);
   });
-  while (Transfer* transfer = x_moving.front()) end_transfer(*transfer, status, sink);
-  while (Transfer* transfer = x_waiting.front()) end_transfer(*transfer, status, sink);
-  drop_staged();
+  transfers.end_all(status, sink);
+  packet_transfers.drop();
+}
+
+void Connection::broken(int status, const char* why) noexcept {
+  x_core.break_connection(*this, status, why);
+}
+
+void Connection::settle_soon() noexcept {
+  x_core.mark_dirty(*this);
+}
+
+void Connection::await_block() noexcept {
+  x_core.starve(*this);
+}
+
+void Connection::phase_changed(Phase before) noexcept {
+  const bool retired = before == Phase::asking || before == Phase::asked;
+  x_core.count_retiring(int(lifecycle.retiring()) - int(retired));
+  if (lifecycle.retiring() || lifecycle.agrees()) phase_since = x_core.begin_grace();
+  if (may_send())
+    x_link->may_send(*this);
+  else
+    x_link->may_not_send(*this);
+}
+
+void Connection::on_agreed() noexcept {
+  x_core.retired(*this);
+}
+
+void Connection::on_kept() noexcept {
+  sender.touch();
+  x_core.look_again();
 }
 
 }  // namespace erdma::transport::verbs

@@ -121,8 +121,7 @@ int ConnectionManager::make_connection(Attempt& attempt) {
   attempt.receive_queue = attr.recv_cq;
   ibv_qp* queue_pair = x_backend.create_queue_pair(attempt.id, attr);
   if (!queue_pair) return -FI_ENOMEM;
-  x_config.factory->adopt(*attempt.connection, queue_pair);
-  return x_config.factory->post_receives(*attempt.connection);
+  return x_config.factory->adopt(*attempt.connection, queue_pair);
 }
 
 void ConnectionManager::ask_for_room() noexcept {

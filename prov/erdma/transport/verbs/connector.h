@@ -51,10 +51,9 @@ class ConnectionFactory {
   virtual std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept = 0;
   /// How many are prepared and not destroyed yet.
   virtual size_t connections() const noexcept = 0;
-  /// The queue pair exists (state RESET or INIT, whichever the back end makes): takes ownership of
-  /// it. Call post_receives() when it is at least INIT and before the peer can send.
-  virtual void adopt(Connection& connection, ibv_qp* queue_pair) noexcept = 0;
-  [[nodiscard]] virtual int post_receives(Connection& connection) noexcept = 0;
+  /// The queue pair is at least INIT, and the peer can't send yet: takes ownership of
+  /// it, and posts receives.
+  [[nodiscard]] virtual int adopt(Connection& connection, ibv_qp* queue_pair) noexcept = 0;
   /// Our terms for this connection to `peer` (name and nonce are the connector's). What they say of
   /// the past is told the peer.
   virtual void fill_terms(const Connection& connection, const util::SocketAddress& peer,

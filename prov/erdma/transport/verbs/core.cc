@@ -17,17 +17,8 @@ namespace {
 
 constexpr int kBatch = 32;  ///< completions of one queue in one poll()
 constexpr uint64_t kPollsPerClock = 256;
-constexpr size_t kBounceBytes = 128 * 1024;
 constexpr uint64_t kTicksPerTimeout = 12;
 constexpr uint64_t kGraceNs = 50'000'000;
-
-Options checked(Options options, const Device& device) noexcept {
-  options.eager_bytes = std::clamp<size_t>(options.eager_bytes, 2 * kAlwaysEager, 1 << 20);
-  options.max_connections =
-      std::clamp(options.max_connections, 2u, std::clamp(device.limits().max_qp, 2u, 30'000u));
-  options.peer_timeout_ns = std::max<uint64_t>(options.peer_timeout_ns, 1'000'000);
-  return options;
-}
 
 int last_error() noexcept {
   return errno ? -errno : -FI_EIO;
@@ -38,22 +29,16 @@ int last_error() noexcept {
 Core::Core(const Options& options, Device& device, RegistrationCache& cache,
            const util::Clock* clock)
     : x_queues(device),
-      x_table(2 * checked(options, device).max_connections + kSpareIds),
+      x_shared(options, device, cache),
+      x_table(2 * x_shared.options.max_connections + kSpareIds),
       x_wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       x_mailbox(x_wake.get()),
-      x_options(checked(options, device)),
-      x_device(device),
-      x_cache(cache),
       x_clock(clock ? clock : &x_own_clock),
       x_epoch(util::process_epoch()),
-      x_reads_in_flight(std::clamp(device.limits().max_read_in_flight, 1u, 16u)),
-      x_tick_ns(std::clamp<uint64_t>(x_options.peer_timeout_ns / kTicksPerTimeout, 100'000,
+      x_tick_ns(std::clamp<uint64_t>(x_shared.options.peer_timeout_ns / kTicksPerTimeout, 100'000,
                                      1'000'000'000)),
       x_grace_ns(std::min(x_tick_ns, kGraceNs)),
-      x_tick_in(x_tick_ns),
-      x_packet_blocks(device, OwnUse::packets, kPacketOverhead + x_options.eager_bytes, 32, 64),
-      x_bounce_blocks(device, OwnUse::packets, kBounceBytes, 8, 16),
-      x_bounce_sinks(device, OwnUse::sinks, kBounceBytes, 8, 16) {}
+      x_tick_in(x_tick_ns) {}
 
 Core::~Core() {
   shutdown();
@@ -68,15 +53,15 @@ util::Result<std::unique_ptr<Core>> Core::open(const Options& options, Device& d
                                                StartConnector start_connector) {
   util::register_fork_handler();
   auto core = std::make_unique<Core>(options, device, cache, clock);
-  if (core->x_options.max_connections < options.max_connections)
+  if (core->x_shared.options.max_connections < options.max_connections)
     ERDMA_INFO(EP_CTRL, "%s has %u queue pairs: at most as many connections at one time, not %u\n",
                device.name().c_str(), device.limits().max_qp, options.max_connections);
   int rc = core->x_queues.open();
   if (!rc) rc = core->make_descriptors();
-  if (!rc) rc = core->make_heartbeat_memory();
+  if (!rc) rc = core->x_shared.open();
   if (rc) return rc;
   auto connector = start_connector(
-      {&device, core->x_options, name, core.get(), &core->x_mailbox, core->x_clock});
+      {&device, core->x_shared.options, name, core.get(), &core->x_mailbox, core->x_clock});
   if (!connector) return connector.error();
   core->x_connector = std::move(*connector);
   return core;
@@ -94,25 +79,13 @@ int Core::make_descriptors() noexcept {
   return 0;
 }
 
-/// Two regions, as the key of the one goes to every peer: it admits READs only.
-int Core::make_heartbeat_memory() noexcept {
-  if (const int rc = x_target_slab.make(x_device, 1, 64, OwnUse::heartbeat)) return rc;
-  if (const int rc = x_scratch_slab.make(x_device, 1, 64, OwnUse::scratch)) return rc;
-  x_heartbeat = {uint64_t(x_target_slab.slot(0)), x_target_slab.lkey(), x_target_slab.rkey(),
-                 uint64_t(x_scratch_slab.slot(0)), x_scratch_slab.lkey()};
-  const Prefix ready{Kind::ready, 0, 0, 0};
-  static_assert(sizeof(ready) == sizeof(uint64_t));
-  std::memcpy(x_target_slab.slot(0), &ready, sizeof(ready));
-  return 0;
-}
-
 int Core::poll(Sink& sink) noexcept {
-  ++x_polls;
-  if (x_chain.owner) [[unlikely]]
-    x_chain.owner->flush_chain();
+  ++x_shared.polls;
+  if (x_shared.chain.owner) [[unlikely]]
+    x_shared.chain.owner->flush_chain();
   int moved = poll_queues(sink);
   if (!x_dirty.empty()) settle_dirty();
-  const bool look = x_attention | x_check_clock | (x_polls % kPollsPerClock == 0);
+  const bool look = x_attention | x_check_clock | (x_shared.polls % kPollsPerClock == 0);
   if (look || x_mailbox.pending()) [[unlikely]]
     moved += attend(sink);
   return moved;
@@ -192,7 +165,7 @@ VerbsLink& Core::find_or_make(const util::SocketAddress& address) {
 }
 
 bool Core::arm() noexcept {
-  if (x_attention || x_check_clock || x_chain.owner || !x_dirty.empty() || !x_stash.empty())
+  if (x_attention || x_check_clock || x_shared.chain.owner || !x_dirty.empty() || !x_stash.empty())
     return false;
   const bool mail = !x_mailbox.arm();
   ibv_wc completions[kBatch];
@@ -235,9 +208,9 @@ void Core::shutdown() noexcept {
   ERDMA_INFO(EP_CTRL,
              "%s: %lu bytes in packets, %lu by RDMA READ, %lu by RDMA WRITE, %lu of these copied; "
              "%lu connections asked for, %lu given up for others\n",
-             name().to_string().c_str(), x_counters.sent_bytes, x_counters.read_bytes,
-             x_counters.write_bytes, x_counters.bounce_bytes, x_counters.connects,
-             x_counters.reclaimed);
+             name().to_string().c_str(), x_shared.counters.sent_bytes, x_shared.counters.read_bytes,
+             x_shared.counters.write_bytes, x_shared.counters.bounce_bytes,
+             x_shared.counters.connects, x_shared.counters.reclaimed);
 }
 
 void Core::abandon() noexcept {
@@ -263,12 +236,8 @@ std::unique_ptr<Connection> Core::prepare(ibv_qp_init_attr& attr) noexcept {
   return connection;
 }
 
-void Core::adopt(Connection& connection, ibv_qp* queue_pair) noexcept {
-  connection.adopt(queue_pair);
-}
-
-int Core::post_receives(Connection& connection) noexcept {
-  return connection.post_receives();
+int Core::adopt(Connection& connection, ibv_qp* queue_pair) noexcept {
+  return connection.adopt(queue_pair);
 }
 
 void Core::fill_terms(const Connection&, const util::SocketAddress& peer, Terms& terms) noexcept {
@@ -277,10 +246,10 @@ void Core::fill_terms(const Connection&, const util::SocketAddress& peer, Terms&
     const auto found = x_links.find(peer);
     terms.resumes = found == x_links.end() ? 0 : found->second->session.tell();
   }
-  terms.credits = Connection::kSmallReceives;
-  terms.receive_bytes = Connection::kSmallReceiveBytes;
-  terms.heartbeat_address = x_heartbeat.target_address;
-  terms.heartbeat_rkey = x_heartbeat.target_rkey;
+  terms.credits = PacketReceiver::kSmallReceives;
+  terms.receive_bytes = PacketReceiver::kSmallReceiveBytes;
+  terms.heartbeat_address = x_shared.heartbeat.target_address;
+  terms.heartbeat_rkey = x_shared.heartbeat.target_rkey;
 }
 
 uint64_t Core::continues(const util::SocketAddress& peer) noexcept {

@@ -7,16 +7,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "transport/verbs/chain.h"
 #include "transport/verbs/completion_queues.h"
 #include "transport/verbs/connection_table.h"
 #include "transport/verbs/connector.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/link.h"
 #include "transport/verbs/mailbox.h"
-#include "transport/verbs/options.h"
-#include "transport/verbs/registration.h"
-#include "transport/verbs/transfer.h"
+#include "transport/verbs/resources.h"
 #include "util/fd.h"
 
 namespace erdma::transport::verbs {
@@ -49,36 +46,15 @@ class Core final : public ConnectionFactory {
   // ConnectionFactory: the connector's thread.
   std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept override;
   size_t connections() const noexcept override { return x_table.in_use(); }
-  void adopt(Connection& connection, ibv_qp* queue_pair) noexcept override;
-  int post_receives(Connection& connection) noexcept override;
+  int adopt(Connection& connection, ibv_qp* queue_pair) noexcept override;
   void fill_terms(const Connection& connection, const util::SocketAddress& peer,
                   Terms& terms) noexcept override;
   uint64_t continues(const util::SocketAddress& peer) noexcept override;
   int agree(Connection& connection, const Terms& peer, bool active) noexcept override;
 
-  // What links and connections share.
-  struct HeartbeatMemory {
-    uint64_t target_address = 0;  ///< a packet that says `ready`; eight bytes that peers READ
-    uint32_t target_lkey = 0, target_rkey = 0;
-    uint64_t sink_address = 0;  ///< where ours go; nobody looks at it
-    uint32_t sink_lkey = 0;
-  };
-  const Device& device() const noexcept { return x_device; }
-  const Options& options() const noexcept { return x_options; }
-  Counters& counters() noexcept { return x_counters; }
-  RegistrationCache& cache() noexcept { return x_cache; }
+  Resources& resources() noexcept { return x_shared; }
+  const Counters& counters() const noexcept { return x_shared.counters; }
   CompletionQueues& completion_queues() noexcept { return x_queues; }
-  BlockPool& packet_blocks() noexcept { return x_packet_blocks; }
-  /// By what is to go through them: of READs, or of WRITEs.
-  BlockPool& bounce_blocks(bool reads) noexcept { return reads ? x_bounce_sinks : x_bounce_blocks; }
-  Chain& chain() noexcept { return x_chain; }
-  const HeartbeatMemory& heartbeat() const noexcept { return x_heartbeat; }
-  util::Pool<Transfer>& transfers() noexcept { return x_transfers; }
-  util::Pool<Exposed>& exposures() noexcept { return x_exposures; }
-  util::Pool<Stream>& streams() noexcept { return x_streams; }
-  util::Pool<Answer>& answers() noexcept { return x_answers; }
-  uint64_t polls() const noexcept { return x_polls; }
-  unsigned reads_in_flight() const noexcept { return x_reads_in_flight; }
   void release_id(uint32_t id) noexcept { x_table.release(id); }
 
   // What they ask for.
@@ -100,19 +76,13 @@ class Core final : public ConnectionFactory {
       wake_starved();
   }
   int defer_done(uint64_t token) noexcept;
-  bool may_grow() const noexcept { return x_grown < kMostGrown && !x_growth_failed; }
-  void stop_growing() noexcept { x_growth_failed = true; }
-  void count_grown(int change) noexcept { x_grown = unsigned(int(x_grown) + change); }
 
  private:
   /// More than the limit is there for a while: connections that others make, and half-made ones.
   static constexpr uint32_t kSpareIds = 256;
-  /// Connections with large receives, of about half a megabyte each.
-  static constexpr unsigned kMostGrown = 64;
 
   // core.cc
   int make_descriptors() noexcept;
-  int make_heartbeat_memory() noexcept;
   int poll_queues(Sink& sink) noexcept;
   void dispatch(const ibv_wc* completions, int count, Sink& sink) noexcept;
   void queue_is_broken() noexcept;
@@ -140,7 +110,7 @@ class Core final : public ConnectionFactory {
   size_t to_others() const noexcept { return x_connected.size() - x_to_self; }
   /// Of those that nobody asked to give up.
   bool too_many() const noexcept {
-    return to_others() > x_options.max_connections + x_retiring + x_closing.size();
+    return to_others() > x_shared.options.max_connections + x_retiring + x_closing.size();
   }
 
   // core_end.cc
@@ -160,37 +130,22 @@ class Core final : public ConnectionFactory {
   // What poll() touches first.
   CompletionQueues x_queues;
   util::IntrusiveList<Connection, DirtyTag> x_dirty;
+  Resources x_shared;
   ConnectionTable x_table;
-  uint64_t x_polls = 0;
   bool x_attention = false;
   bool x_check_clock = false;
   bool x_closed = false;
-  Chain x_chain;
 
   util::Fd x_epoll, x_wake, x_timer;
   Mailbox x_mailbox;
-  Options x_options;
-  Device& x_device;
-  RegistrationCache& x_cache;
-  Counters x_counters;
   util::SystemClock x_own_clock;
   const util::Clock* x_clock;
   const uint32_t x_epoch;
-  const unsigned x_reads_in_flight;
   const uint64_t x_tick_ns;
   const uint64_t x_grace_ns;  ///< how long others wait for the answer of who is asked to retire
   uint64_t x_tick_in;         ///< one of both
   uint64_t x_next_tick = 0;
   uint64_t x_timer_ns = 0;  ///< for which the timer was set; 0 = its end was noticed
-
-  BlockPool x_packet_blocks;
-  BlockPool x_bounce_blocks, x_bounce_sinks;
-  Slab x_target_slab, x_scratch_slab;
-  HeartbeatMemory x_heartbeat;
-  util::Pool<Transfer> x_transfers;
-  util::Pool<Exposed> x_exposures;
-  util::Pool<Stream> x_streams;
-  util::Pool<Answer> x_answers;
 
   std::mutex x_links_mutex;  ///< for changes to the table, and for the connector's look-ups in it
   std::unordered_map<util::SocketAddress, std::unique_ptr<VerbsLink>, util::SocketAddressHash>
@@ -206,8 +161,6 @@ class Core final : public ConnectionFactory {
   unsigned x_to_self = 0;  ///< of x_connected: they cannot be given up, so they do not count
   unsigned x_connecting = 0;
   unsigned x_retiring = 0;
-  unsigned x_grown = 0;
-  bool x_growth_failed = false;
   std::unique_ptr<Connector> x_connector;  ///< last: its thread uses what is above
 };
 

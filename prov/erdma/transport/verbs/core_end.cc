@@ -23,21 +23,20 @@ struct Nobody final : Sink {
 }  // namespace
 
 void Core::break_connection(Connection& connection, int status, const char* why) noexcept {
-  if (connection.phase() == Connection::Phase::making) return;
-  if (connection.listed_closing) {
+  if (connection.lifecycle.phase() == Phase::making) return;
+  if (connection.lifecycle.ending()) {
     // An orderly end explains a loss that was noticed first.
     if (status == -FI_ESHUTDOWN && connection.close_status == -FI_ECONNRESET)
       connection.close_status = status;
     return;
   }
   VerbsLink& link = *connection.link();
-  connection.give_up();
-  if (why && !connection.in_agreement && !x_closed)
+  connection.close_status = status;
+  connection.close();
+  const bool agreed = connection.lifecycle.agreement() != Agreement::none;
+  if (why && !agreed && !x_closed)
     ERDMA_WARN(EP_DATA, "closed the connection to %s: %s\n", link.address().to_string().c_str(),
                why);
-  connection.listed_closing = true;
-  connection.close_status = status;
-  link.may_not_send(connection);
   x_closing.push_back(&connection);  // has room for all that are up
   x_attention = true;
 }
@@ -68,7 +67,7 @@ int Core::close_broken(Sink& sink) noexcept {
 
 /// Everything came back, or will not come. Takes a moment at most.
 bool Core::is_drained(Connection& connection) noexcept {
-  if (!connection.erred) {
+  if (connection.lifecycle.phase() != Phase::draining) {
     connection.modify_to_error();
     connection.close_deadline = x_clock->now() + kDrainNs;
     return false;
@@ -85,16 +84,16 @@ void Core::finish(Connection& connection, Sink& sink) noexcept {
   if (link.to_self()) --x_to_self;
   std::erase(x_starved, &connection);
   const std::unique_ptr<Connection> owned = link.remove(connection);
-  if (!connection.in_agreement) {
+  const Agreement agreement = connection.lifecycle.agreement();
+  if (agreement == Agreement::none) {
     link.down_status = status;
     link.down_silently = false;
   }
-  link.in_doubt = connection.in_doubt;
+  link.in_doubt = agreement == Agreement::doubtful;
   connection.end(sink, status ? status : -FI_ECONNRESET);
   feed_starved();  // its blocks are free
   auto& hook = static_cast<util::ListHook<DirtyTag>&>(connection);
   if (hook.linked()) hook.unlink();
-  if (connection.grown()) count_grown(-1);
   x_connector->close(connection.connection_id, connection.orderly);
   for (const bool active : {true, false})
     if (Connection* other = link.connection(active))
@@ -121,7 +120,7 @@ void Core::report_down(VerbsLink& link, int status, Sink& sink) noexcept {
 /// peer, it is connected again after a while; at once where the peer may not know that the
 /// connection was given up in agreement.
 void Core::watch_for(VerbsLink& link) noexcept try {
-  link.idle_since = x_clock->now() - (link.in_doubt ? x_options.peer_timeout_ns : 0);
+  link.idle_since = x_clock->now() - (link.in_doubt ? x_shared.options.peer_timeout_ns : 0);
   x_unwatched.push_back(&link);
 } catch (const std::bad_alloc&) {
   (void)connect(link);
@@ -131,7 +130,7 @@ void Core::tick(Sink& sink, uint64_t now) noexcept {
   bool in_grace = false;
   for (Connection* connection : x_connected) {
     watch(*connection, now);
-    in_grace = in_grace || connection->retiring() || connection->agrees();
+    in_grace = in_grace || connection->lifecycle.retiring() || connection->lifecycle.agrees();
   }
   watch_given_up(sink, now);
   admit_overdue(sink, now);
@@ -143,11 +142,11 @@ void Core::tick(Sink& sink, uint64_t now) noexcept {
 
 /// Operations may wait for them at any time, also for what they will never send.
 void Core::watch_given_up(Sink& sink, uint64_t now) noexcept {
-  size_t connects = x_options.max_connections / 8 + 1;  // others need places, too
+  size_t connects = x_shared.options.max_connections / 8 + 1;  // others need places, too
   for (size_t i = 0; i < x_unwatched.size() && connects > 0; ++i) {
     VerbsLink& link = *x_unwatched[i];
     if (link.state != VerbsLink::State::idle) continue;
-    if (now - link.idle_since < x_options.peer_timeout_ns / 2) continue;
+    if (now - link.idle_since < x_shared.options.peer_timeout_ns / 2) continue;
     link.idle_since = now;
     if (!sink.waits_for(link)) continue;
     (void)connect(link);
@@ -158,36 +157,36 @@ void Core::watch_given_up(Sink& sink, uint64_t now) noexcept {
 /// A peer that does not answer may compute, and so may one that has our consent; it has had time to
 /// see that, or to take its request back. True: the connection ends.
 bool Core::watch_retirement(Connection& connection, uint64_t now) noexcept {
-  const uint64_t patience = connection.agrees() ? 4 * x_grace_ns : x_grace_ns;
+  Lifecycle& lifecycle = connection.lifecycle;
+  const uint64_t patience = lifecycle.agrees() ? 4 * x_grace_ns : x_grace_ns;
   if (now - connection.phase_since < patience) return false;
-  if (connection.retiring()) {
-    if (!connection.take_back()) return false;
-    connection.unanswered();
+  if (lifecycle.retiring()) {
+    if (!lifecycle.take_back()) return false;
+    lifecycle.unanswered(connection.heard());
     x_attention = true;
     return false;
   }
-  if (!connection.agrees() || !connection.proven()) return false;
+  if (!lifecycle.proven()) return false;
   connection.orderly = true;
   break_connection(connection, 0, nullptr);
   return true;
 }
 
 void Core::watch(Connection& connection, uint64_t now) noexcept {
-  if (connection.listed_closing || watch_retirement(connection, now)) return;
-  if (connection.completions() != connection.seen_completions || !connection.progress_at) {
-    connection.seen_completions = connection.completions();
+  if (connection.lifecycle.ending() || watch_retirement(connection, now)) return;
+  if (connection.completions != connection.seen_completions || !connection.progress_at) {
+    connection.seen_completions = connection.completions;
     connection.progress_at = now;
     return;
   }
   const uint64_t silent = now - connection.progress_at;
-  const bool too_long = silent >= x_options.peer_timeout_ns;
-  const bool stuck = !connection.met() || connection.heartbeat_pending() ||
-                     connection.refused_last() ||
-                     connection.sends_outstanding() == Connection::kSendDepth;
+  const bool too_long = silent >= x_shared.options.peer_timeout_ns;
+  const bool stuck = !connection.met() || connection.heartbeat.pending() ||
+                     connection.sender.refused_last() || !connection.sender.queue().room();
   if (too_long && stuck)
     return break_connection(connection, -FI_ETIMEDOUT,
                             "no sign of life; FI_ERDMA_PEER_TIMEOUT says how long to wait");
-  if (silent >= x_options.peer_timeout_ns / 3) connection.post_heartbeat();
+  if (silent >= x_shared.options.peer_timeout_ns / 3) connection.post_heartbeat();
 }
 
 /// Everything that send() took has arrived, as far as peers live: a READ behind it proves that
@@ -195,11 +194,11 @@ void Core::watch(Connection& connection, uint64_t now) noexcept {
 void Core::say_goodbye() noexcept {
   Nobody nobody;
   const util::SystemClock clock;
-  const uint64_t end = clock.now() + std::min(kGoodbyeNs, x_options.peer_timeout_ns);
-  if (x_chain.owner) x_chain.owner->flush_chain();
+  const uint64_t end = clock.now() + std::min(kGoodbyeNs, x_shared.options.peer_timeout_ns);
+  if (x_shared.chain.owner) x_shared.chain.owner->flush_chain();
   for (Connection* connection : x_connected) {
-    connection->stay();
-    if (connection->phase() == Connection::Phase::up) connection->due(kDueBye);
+    connection->lifecycle.stay();
+    if (connection->lifecycle.phase() == Phase::up) connection->sender.due(kDueBye);
   }
   while (!goodbyes_said() && clock.now() < end) {
     const int moved = poll_queues(nobody);
@@ -219,17 +218,9 @@ void Core::say_goodbye() noexcept {
 bool Core::goodbyes_said() noexcept {
   bool said = true;
   for (Connection* connection : x_connected) {
-    using Phase = Connection::Phase;
-    if (connection->phase() == Phase::closing || !connection->met()) continue;
-    if (connection->phase() == Phase::up) {
-      said = said && !connection->may_send();  // never heard of: nothing was sent
-    } else if (!connection->fenced) {
-      connection->fenced = !connection->heartbeat_pending();
-      if (connection->fenced) connection->post_heartbeat();
-      said = false;
-    } else {
-      said = said && !connection->heartbeat_pending();
-    }
+    Lifecycle& lifecycle = connection->lifecycle;
+    if (lifecycle.ending() || !connection->met()) continue;  // never heard of: nothing was sent
+    said = lifecycle.phase() != Phase::up && lifecycle.fenced() && said;
   }
   return said;
 }

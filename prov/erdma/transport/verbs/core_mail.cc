@@ -62,7 +62,7 @@ void Core::on_up(Mail& mail, Sink& sink) {
   Connection& connection = *mail.connection;
   connection.go_up(link, mail);
   x_connected.push_back(&connection);
-  connection.used = connection.came_up = x_polls - 1;
+  connection.sender.used = connection.came_up = x_shared.polls - 1;
   if (link.to_self()) ++x_to_self;
   link.install(std::move(mail.connection));
   connection.take_early(sink);
@@ -123,7 +123,7 @@ void Core::on_lost(const Mail& mail) noexcept {
 
 int Core::connect(VerbsLink& link) noexcept try {
   if (x_closed) return -FI_ESHUTDOWN;
-  if (to_others() + x_connecting < x_options.max_connections) {
+  if (to_others() + x_connecting < x_shared.options.max_connections) {
     const int rc = request(link);
     return rc ? rc : -FI_EAGAIN;
   }
@@ -141,14 +141,15 @@ int Core::request(VerbsLink& link) noexcept {
   if (rc) return rc;
   link.state = VerbsLink::State::connecting;
   ++x_connecting;
-  ++x_counters.connects;
+  ++x_shared.counters.connects;
   return 0;
 }
 
 /// Connects the links that wait for it, as far as there are places; and makes places.
 int Core::admit_waiting(Sink& sink) noexcept {
   int moved = 0;
-  for (; !x_waiting.empty() && to_others() + x_connecting < x_options.max_connections; ++moved)
+  for (; !x_waiting.empty() && to_others() + x_connecting < x_shared.options.max_connections;
+       ++moved)
     admit_first(sink);
   while (x_retiring + x_closing.size() < x_waiting.size() && retire_one(nullptr)) ++moved;
   return moved;
@@ -165,9 +166,9 @@ void Core::admit_first(Sink& sink) noexcept {
 /// long as there is anything to connect with.
 void Core::admit_overdue(Sink& sink, uint64_t now) noexcept {
   const size_t reserve = kSpareIds / 2;  // for who connects to us
-  const size_t ids = 2 * x_options.max_connections + kSpareIds - reserve;
-  const size_t most =
-      std::min<size_t>(ids, std::max(x_options.max_connections, x_device.limits().max_qp));
+  const size_t ids = 2 * x_shared.options.max_connections + kSpareIds - reserve;
+  const size_t most = std::min<size_t>(
+      ids, std::max(x_shared.options.max_connections, x_shared.device.limits().max_qp));
   while (!x_waiting.empty() && now - x_waiting.front()->waiting_since >= x_grace_ns &&
          to_others() + x_connecting < most)
     admit_first(sink);
@@ -180,18 +181,18 @@ bool Core::retire_one(const Connection* spared) noexcept {
   for (Connection* connection : x_connected) {
     if (connection == spared || !connection->may_retire()) continue;
     // Somebody wanted it: he has until the next tick to use it.
-    if (connection->used == connection->came_up && !connection->progress_at) continue;
-    if (!oldest || connection->used < oldest->used) oldest = connection;
+    if (connection->sender.used == connection->came_up && !connection->progress_at) continue;
+    if (!oldest || connection->sender.used < oldest->sender.used) oldest = connection;
   }
   if (!oldest) return false;
-  oldest->retire();
+  oldest->lifecycle.retire();
   return true;
 }
 
 /// The peer agreed, and everything that either side sent has arrived.
 void Core::retired(Connection& connection) noexcept {
-  connection.in_agreement = connection.orderly = true;
-  ++x_counters.reclaimed;
+  connection.orderly = true;
+  ++x_shared.counters.reclaimed;
   break_connection(connection, 0, nullptr);
 }
 

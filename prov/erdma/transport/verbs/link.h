@@ -6,6 +6,7 @@
 #include "transport/transport.h"
 #include "transport/verbs/connection.h"
 #include "transport/verbs/exposure.h"
+#include "transport/verbs/open_region.h"
 #include "transport/verbs/session.h"
 
 namespace erdma::transport::verbs {
@@ -29,9 +30,9 @@ class VerbsLink final : public Link {
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override {
-    if (!x_sender) [[unlikely]]
+    if (!x_packets) [[unlikely]]
       return not_ready();
-    return x_sender->send(header, payload, count, length, hint);
+    return x_packets->send(header, payload, count, length, hint);
   }
   LinkLimits limits() const noexcept override;
   int expose(const iovec* memory, size_t count, size_t length, Access access,
@@ -58,9 +59,13 @@ class VerbsLink final : public Link {
   }
   bool resolve(const Exposure& memory, DeviceAddress& first) noexcept override;
   int read_short(DeviceAddress remote, void* local, size_t length,
-                 uint64_t token) noexcept override;
+                 uint64_t token) noexcept override {
+    return x_sender ? x_sender->direct.read_short(remote, local, length, token) : -FI_EAGAIN;
+  }
   int write_short(DeviceAddress remote, const void* local, size_t length,
-                  uint64_t token) noexcept override;
+                  uint64_t token) noexcept override {
+    return x_sender ? x_sender->direct.write_short(remote, local, length, token) : -FI_EAGAIN;
+  }
   void fail(int status) noexcept override;
   bool met() const noexcept override { return x_met; }
 
@@ -92,7 +97,9 @@ class VerbsLink final : public Link {
              bool is_read, bool until_placed) noexcept;
   void prepare(Transfer& transfer, const iovec* local, size_t count) noexcept;
 
-  Connection* x_sender = nullptr;  ///< null: not connected, or nothing may be sent now
+  /// Null: not connected, or nothing may be sent now.
+  PacketSender* x_packets = nullptr;
+  Connection* x_sender = nullptr;  ///< to which they belong
   Core& x_core;
   const bool x_to_self;
   bool x_met = false;

@@ -9,13 +9,13 @@
 
 namespace erdma::transport::verbs {
 
-class Connection;
+class Transfers;
 
 /// A read() or write() of ours under way on one connection. In exactly one of its connection's
 /// lists (`moving` while there is something to post or to ask for, then `waiting`).
 /// Invariant: it ends when nothing of it is in flight any more, in one on_done().
 struct Transfer : util::ListHook<Transfer> {
-  Connection* owner = nullptr;
+  Transfers* owner = nullptr;
   uint64_t token = 0;
   bool is_read = false;
   bool bounces = false;    ///< local memory can't be registered: through blocks of our own

@@ -1,13 +1,10 @@
+#include "transport/verbs/packet_transfers.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "hmem/copy.h"
-#include "transport/verbs/connection.h"
-#include "transport/verbs/core.h"
-#include "transport/verbs/link.h"
 
-/// Memory that can't be registered: its owner copies it out of, or in from, packets that the other
-/// side asked for. docs/wire-protocol.md, "Staged memory".
 namespace erdma::transport::verbs {
 namespace {
 
@@ -20,10 +17,10 @@ size_t packet_room(size_t eager_limit) noexcept {
 
 }  // namespace
 
-/// Asks the owner to send. False: no room.
-bool Connection::request_staged(Transfer& transfer) noexcept {
-  if (!x_credits.may_send() || x_send.room() <= kPlacesForStreams) return false;
-  const util::PoolHandle mine = x_core.transfers().handle(transfer);
+bool PacketTransfers::request(Transfer& transfer) noexcept {
+  if (!x_sender.credits().may_send() || x_sender.queue().room() <= PacketSender::kPlacesForStreams)
+    return false;
+  const util::PoolHandle mine = x_shared.transfers.handle(transfer);
   const StagedBody body{transfer.remote.handle.index,
                         mine.index,
                         transfer.remote.handle.generation,
@@ -31,23 +28,23 @@ bool Connection::request_staged(Transfer& transfer) noexcept {
                         0,
                         0,
                         transfer.length};
-  if (emit_control(Kind::pull, &body, sizeof(body))) return false;
+  if (x_sender.emit_control(Kind::pull, &body, sizeof(body))) return false;
   return transfer.requested = true;
 }
 
 /// Of a packet with a part of a transfer: the sender counts it, as it counts messages.
-void Connection::count_copied(size_t bytes) noexcept {
-  x_core.counters().sent_bytes += bytes;
-  x_core.counters().bounce_bytes += bytes;
+void PacketTransfers::count_copied(size_t bytes) noexcept {
+  x_shared.counters.sent_bytes += bytes;
+  x_shared.counters.bounce_bytes += bytes;
 }
 
-/// Sends the next part of a write(). False: no room.
-bool Connection::push_staged(Transfer& transfer) noexcept {
-  if (!x_credits.plenty() || x_send.room() <= kPlacesForStreams) return false;
-  want_more();
-  const util::PoolHandle mine = x_core.transfers().handle(transfer);
+bool PacketTransfers::push(Transfer& transfer) noexcept {
+  if (!x_sender.credits().plenty() || x_sender.queue().room() <= PacketSender::kPlacesForStreams)
+    return false;
+  x_sender.want_more();
+  const util::PoolHandle mine = x_shared.transfers.handle(transfer);
   const size_t bytes =
-      std::min<uint64_t>(packet_room(eager_limit()), transfer.length - transfer.posted);
+      std::min<uint64_t>(packet_room(x_sender.eager_limit()), transfer.length - transfer.posted);
   const StagedBody body{transfer.remote.handle.index,
                         mine.index,
                         transfer.remote.handle.generation,
@@ -56,19 +53,20 @@ bool Connection::push_staged(Transfer& transfer) noexcept {
                         transfer.posted,
                         transfer.length};
   const Payload part{transfer.local, transfer.count, transfer.posted, bytes};
-  if (emit(Kind::push, &body, sizeof(body), part, SendHint::none)) return false;
+  if (x_sender.emit(Kind::push, &body, sizeof(body), part, SendHint::none)) return false;
   transfer.posted += bytes;
   count_copied(bytes);
   return true;
 }
 
-/// One packet of each stream in turn, while there is plenty of room. True: there is more.
-bool Connection::move_streams() noexcept {
+bool PacketTransfers::move_streams() noexcept {
   Stream* stream = x_streams.front();
-  if (!stream || !x_credits.plenty() || x_send.room() <= kPlacesForStreams) return false;
-  want_more();
+  if (!stream || !x_sender.credits().plenty() ||
+      x_sender.queue().room() <= PacketSender::kPlacesForStreams)
+    return false;
+  x_sender.want_more();
   util::IntrusiveList<Stream>::erase(*stream);
-  Exposed* exposed = x_core.exposures().find(stream->exposed);
+  Exposed* exposed = x_shared.exposures.find(stream->exposed);
   StagedBody body{stream->exposed.index,
                   stream->requester.index,
                   stream->exposed.generation,
@@ -78,13 +76,13 @@ bool Connection::move_streams() noexcept {
                   stream->length};
   if (!exposed) {
     answer(stream->requester, -FI_ECANCELED);
-    x_core.streams().release(*stream);
+    x_shared.streams.release(*stream);
     return true;
   }
   const size_t bytes =
-      std::min<uint64_t>(packet_room(eager_limit()), stream->length - stream->next);
+      std::min<uint64_t>(packet_room(x_sender.eager_limit()), stream->length - stream->next);
   const Payload part{exposed->memory, exposed->count, stream->next, bytes};
-  if (emit(Kind::data, &body, sizeof(body), part, SendHint::none)) {
+  if (x_sender.emit(Kind::data, &body, sizeof(body), part, SendHint::none)) {
     x_streams.push_front(*stream);
     return false;
   }
@@ -94,39 +92,40 @@ bool Connection::move_streams() noexcept {
     x_streams.push_back(*stream);
   } else {
     exposed->stream = nullptr;
-    x_core.streams().release(*stream);
+    x_shared.streams.release(*stream);
   }
   return !x_streams.empty();
 }
 
-void Connection::answer(util::PoolHandle requester, int status) noexcept {
-  Answer* queued = x_answers_queued < kMostAnswers ? x_core.answers().acquire() : nullptr;
-  if (!queued) return broken(-FI_ECONNRESET, "the peer does not take its answers");
+void PacketTransfers::answer(util::PoolHandle requester, int status) noexcept {
+  Answer* queued = x_answers_queued < kMostAnswers ? x_shared.answers.acquire() : nullptr;
+  if (!queued) return x_host.broken(-FI_ECONNRESET, "the peer does not take its answers");
   queued->requester = requester;
   queued->status = status;
   x_answers.push_back(*queued);
   ++x_answers_queued;
-  x_core.mark_dirty(*this);
+  x_host.settle_soon();
 }
 
-/// True: some are left, for which there is room.
-bool Connection::flush_answers() noexcept {
+void PacketTransfers::flush_answers() noexcept {
   while (Answer* oldest = x_answers.front()) {
-    if (!x_credits.may_send() || x_send.room() <= kPlacesForStreams) return false;
+    if (!x_sender.credits().may_send() ||
+        x_sender.queue().room() <= PacketSender::kPlacesForStreams)
+      return;
     const StagedBody body{
         0, oldest->requester.index, 0, oldest->requester.generation, oldest->status, 0, 0};
-    if (emit_control(Kind::answer, &body, sizeof(body))) return false;
+    if (x_sender.emit_control(Kind::answer, &body, sizeof(body))) return;
     util::IntrusiveList<Answer>::erase(*oldest);
-    x_core.answers().release(*oldest);
+    x_shared.answers.release(*oldest);
     --x_answers_queued;
   }
-  return false;
 }
 
-void Connection::on_staged(Kind kind, const std::byte* body, size_t length, Sink& sink) noexcept {
+void PacketTransfers::on_packet(Kind kind, const std::byte* body, size_t length,
+                                Sink& sink) noexcept {
   StagedBody staged;
   if (length < sizeof(staged))
-    return broken(-FI_ECONNRESET, "the peer sent a truncated control packet");
+    return x_host.broken(-FI_ECONNRESET, "the peer sent a truncated control packet");
   std::memcpy(&staged, body, sizeof(staged));
   body += sizeof(staged);
   length -= sizeof(staged);
@@ -136,15 +135,15 @@ void Connection::on_staged(Kind kind, const std::byte* body, size_t length, Sink
   on_answer(staged, sink);
 }
 
-void Connection::on_pull(const StagedBody& body) noexcept {
+void PacketTransfers::on_pull(const StagedBody& body) noexcept {
   const util::PoolHandle handle{body.exposure_index, body.exposure_generation};
   const util::PoolHandle requester{body.requester_index, body.requester_generation};
-  Exposed* exposed = x_core.exposures().find(handle);
+  Exposed* exposed = x_shared.exposures.find(handle);
   if (!exposed || exposed->link != x_link) return answer(requester, -FI_ECANCELED);
   if (!exposed->staged || exposed->access == Access::remote_write || body.length == 0 ||
       body.length > exposed->length || exposed->stream)
-    return broken(-FI_ECONNRESET, "the peer asked for memory that it may not read");
-  Stream* stream = x_core.streams().acquire();
+    return x_host.broken(-FI_ECONNRESET, "the peer asked for memory that it may not read");
+  Stream* stream = x_shared.streams.acquire();
   if (!stream) return answer(requester, -FI_ENOMEM);
   stream->exposed = handle;
   stream->requester = requester;
@@ -154,50 +153,51 @@ void Connection::on_pull(const StagedBody& body) noexcept {
 }
 
 /// The transfer that a peer speaks of; null if it is not one of this connection.
-Transfer* Connection::staged_transfer(const StagedBody& body) noexcept {
-  Transfer* transfer = x_core.transfers().find({body.requester_index, body.requester_generation});
-  return transfer && transfer->remote.staged && transfer->owner == this ? transfer : nullptr;
+Transfer* PacketTransfers::find(const StagedBody& body) noexcept {
+  Transfer* transfer = x_transfers.find({body.requester_index, body.requester_generation});
+  return transfer && transfer->remote.staged ? transfer : nullptr;
 }
 
-void Connection::on_data(const StagedBody& body, const std::byte* bytes, size_t length,
-                         Sink& sink) noexcept {
-  Transfer* transfer = staged_transfer(body);
+void PacketTransfers::on_data(const StagedBody& body, const std::byte* bytes, size_t length,
+                              Sink& sink) noexcept {
+  Transfer* transfer = find(body);
   if (!transfer || !transfer->is_read || body.offset != transfer->moved ||
       length > transfer->length - transfer->moved)
-    return broken(-FI_ECONNRESET, "the peer sent bytes that nobody asked for");
+    return x_host.broken(-FI_ECONNRESET, "the peer sent bytes that nobody asked for");
   hmem::scatter(transfer->local, transfer->count, transfer->moved, bytes, length);
   transfer->moved += length;
-  if (transfer->moved == transfer->length) end_transfer(*transfer, 0, sink);
+  if (transfer->moved == transfer->length) x_transfers.end(*transfer, 0, sink);
 }
 
 /// The writer learns at the end whether the memory was still there.
-void Connection::on_push(const StagedBody& body, const std::byte* bytes, size_t length) noexcept {
+void PacketTransfers::on_push(const StagedBody& body, const std::byte* bytes,
+                              size_t length) noexcept {
   const util::PoolHandle handle{body.exposure_index, body.exposure_generation};
-  Exposed* exposed = x_core.exposures().find(handle);
+  Exposed* exposed = x_shared.exposures.find(handle);
   const bool ours = exposed && exposed->link == x_link;
   if (body.offset > body.length || length > body.length - body.offset ||
       (ours && (!exposed->staged || exposed->access != Access::remote_write ||
                 body.length > exposed->length)))
-    return broken(-FI_ECONNRESET, "the peer wrote to memory that it may not write to");
+    return x_host.broken(-FI_ECONNRESET, "the peer wrote to memory that it may not write to");
   if (ours) hmem::scatter(exposed->memory, exposed->count, body.offset, bytes, length);
   if (body.offset + length == body.length)
     answer({body.requester_index, body.requester_generation}, ours ? 0 : -FI_ECANCELED);
 }
 
-void Connection::on_answer(const StagedBody& body, Sink& sink) noexcept {
-  Transfer* transfer = staged_transfer(body);
+void PacketTransfers::on_answer(const StagedBody& body, Sink& sink) noexcept {
+  Transfer* transfer = find(body);
   const bool complete = transfer && !transfer->is_read && transfer->all_posted();
   if (!transfer || body.status > 0 || (!body.status && !complete))
-    return broken(-FI_ECONNRESET, "the peer answered what nobody asked");
-  end_transfer(*transfer, body.status ? -FI_EIO : 0, sink);
+    return x_host.broken(-FI_ECONNRESET, "the peer answered what nobody asked");
+  x_transfers.end(*transfer, body.status ? -FI_EIO : 0, sink);
 }
 
-void Connection::drop_staged() noexcept {
+void PacketTransfers::drop() noexcept {
   while (Stream* stream = x_streams.pop_front()) {
-    if (Exposed* exposed = x_core.exposures().find(stream->exposed)) exposed->stream = nullptr;
-    x_core.streams().release(*stream);
+    if (Exposed* exposed = x_shared.exposures.find(stream->exposed)) exposed->stream = nullptr;
+    x_shared.streams.release(*stream);
   }
-  while (Answer* queued = x_answers.pop_front()) x_core.answers().release(*queued);
+  while (Answer* queued = x_answers.pop_front()) x_shared.answers.release(*queued);
   x_answers_queued = 0;
 }
 

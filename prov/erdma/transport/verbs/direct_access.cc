@@ -1,0 +1,124 @@
+#include "transport/verbs/direct_access.h"
+
+#include <algorithm>
+
+#include "hmem/copy.h"
+
+namespace erdma::transport::verbs {
+
+/// Copied through a block: less work than to find a registration, as far as copies are cheap.
+bool DirectAccess::takes(size_t length, bool is_read) noexcept {
+  return length <= std::min(ReadSinks::kLongBytes, x_shared.packet_blocks.block_bytes()) &&
+         (!is_read || x_sinks.has_long(x_shared.device));
+}
+
+int DirectAccess::post(Transfer& transfer) noexcept {
+  const bool flushes = transfer.flush_due;
+  const bool reads = transfer.is_read || flushes;
+  if (!has_room(flushes ? 2 : 1) || (reads && !x_transfers.may_read())) return -FI_EAGAIN;
+  x_sender.flush_chain();
+  if (const int rc = post_request(transfer)) return rc;
+  transfer.posted = transfer.length;
+  x_transfers.wait(transfer);
+  // There is no way back: what the device did not take ends with the connection.
+  if (flushes && x_transfers.post_flush(transfer))
+    x_host.broken(-FI_EIO, "a READ was refused by the device");
+  return 0;
+}
+
+/// A place for a transfer that is not inline: of a READ, one of its own connection's.
+bool DirectAccess::acquire(const Transfer& transfer, BlockPool::Block& block) noexcept {
+  if (!transfer.is_read) return x_shared.packet_blocks.acquire(block);
+  const uint32_t slot = x_sinks.acquire_long(x_shared.device);
+  if (slot == ReadSinks::kNone) return false;
+  block = {x_sinks.bytes(slot), x_sinks.lkey(slot), slot};
+  return true;
+}
+
+void DirectAccess::release(const Transfer& transfer, const BlockPool::Block& block) noexcept {
+  if (transfer.is_read)
+    x_sinks.release(block.slab);
+  else
+    x_shared.packet_blocks.release(block);
+}
+
+/// -FI_EAGAIN: nothing happened.
+int DirectAccess::post_request(Transfer& transfer) noexcept {
+  alignas(8) std::byte bytes[Chain::kMaxInline];
+  std::byte* here = bytes;
+  uint32_t lkey = 0;
+  ibv_send_wr request{};
+  Work work{};
+  const bool fits = !transfer.is_read && transfer.length <= x_sender.inline_bytes;
+  if (fits) {
+    request.send_flags = IBV_SEND_INLINE;
+  } else {
+    if (!acquire(transfer, work.block)) return x_sender.no_block(x_shared.packet_blocks);
+    here = work.block.bytes;
+    lkey = work.block.lkey;
+  }
+  if (!transfer.is_read) hmem::gather(here, transfer.local, transfer.count, 0, transfer.length);
+  ibv_sge local{uint64_t(here), uint32_t(transfer.length), lkey};
+  request.sg_list = &local;
+  request.num_sge = 1;
+  request.opcode = transfer.is_read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  request.wr.rdma.remote_addr = transfer.remote.pieces[0].address;
+  request.wr.rdma.rkey = transfer.remote.pieces[0].rkey;
+  // A WRITE that a READ follows is nothing but what it holds.
+  work.type = !transfer.flush_due ? Work::Type::direct
+              : fits              ? Work::Type::packet
+                                  : Work::Type::block;
+  work.transfer = &transfer;
+  x_sender.queue().stage(request, !transfer.flush_due) = work;
+  if (const int rc = x_sender.queue().post(request)) {
+    if (!fits) release(transfer, work.block);
+    return x_sender.refused(rc);
+  }
+  if (transfer.is_read) x_transfers.read_begins();
+  // Only the READ behind it will say that it is done.
+  if (transfer.flush_due) x_shared.counters.write_bytes += transfer.length;
+  return 0;
+}
+
+void DirectAccess::on_direct(const Work& work, bool success, Sink& sink) noexcept {
+  Transfer& transfer = *work.transfer;
+  if (transfer.is_read) x_transfers.read_ends();
+  if (success && transfer.is_read)
+    hmem::scatter(transfer.local, transfer.count, 0, work.block.bytes, transfer.length);
+  if (work.block.bytes) release(transfer, work.block);
+  if (!success) return;  // ends with its connection
+  Counters& counters = x_shared.counters;
+  (transfer.is_read ? counters.read_bytes : counters.write_bytes) += transfer.length;
+  x_transfers.end(transfer, 0, sink);
+}
+
+void DirectAccess::on_short(const Work& work, bool success, Sink& sink) noexcept {
+  const uint64_t token = work.token;
+  const uint32_t bytes = work.bytes;
+  --x_shorts;
+  if (work.type == Work::Type::read) {
+    const uint32_t slot = work.block.slab;
+    if (success) {
+      hmem::copy_short(work.local, x_sinks.bytes(slot), bytes);
+      x_shared.counters.read_bytes += bytes;
+    }
+    x_transfers.read_ends();
+    x_sinks.release(slot);
+  } else if (success) {
+    x_shared.counters.write_bytes += bytes;
+  }
+  if (!success) [[unlikely]]
+    return keep_failed(token, sink);
+  sink.on_done(token, 0);
+}
+
+/// Ends with its connection, which will know why.
+void DirectAccess::keep_failed(uint64_t token, Sink& sink) noexcept {
+  Transfer* const failed = x_shared.transfers.acquire();
+  if (!failed) return sink.on_done(token, -FI_EIO);
+  failed->token = token;
+  failed->bounces = true;
+  x_transfers.wait(*failed);
+}
+
+}  // namespace erdma::transport::verbs

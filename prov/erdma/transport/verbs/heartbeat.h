@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "transport/verbs/packet_sender.h"
+
+namespace erdma::transport::verbs {
+
+/// READs of eight bytes of the peer, which need no help of its processor: a sign of life, and the
+/// proof that all that was sent before has arrived.
+class HeartbeatReads {
+ public:
+  HeartbeatReads(Resources& shared, PacketSender& sender) noexcept
+      : x_shared(shared), x_sender(sender) {}
+  void agree(const Terms& peer) noexcept {
+    x_address = peer.heartbeat_address;
+    x_rkey = peer.heartbeat_rkey;
+  }
+
+  /// A heartbeat, unless one is under way or there is no room.
+  void post() noexcept {
+    if (!x_pending && x_sender.queue().room()) x_pending = !post(Work::Type::heartbeat, nullptr);
+  }
+  /// A READ behind what `transfer` wrote. -FI_EAGAIN: nothing happened.
+  int post(Work::Type type, Transfer* transfer) noexcept;
+  bool pending() const noexcept { return x_pending; }
+  void answered() noexcept { x_pending = false; }
+
+ private:
+  Resources& x_shared;
+  PacketSender& x_sender;
+  uint64_t x_address = 0;
+  uint32_t x_rkey = 0;
+  bool x_pending = false;
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,156 @@
+#include "transport/verbs/lifecycle.h"
+
+#include <cstring>
+#include <utility>
+
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr const char* kSenseless = "the peer sent a control packet that makes no sense";
+/// One for the request, one for a credit packet, one to take the request back, and the last.
+constexpr uint32_t kCreditsToRetire = 4;
+
+}  // namespace
+
+void Lifecycle::advance(Phase to) noexcept {
+  const Phase before = std::exchange(x_phase, to);
+  x_host.phase_changed(before);
+}
+
+void Lifecycle::go_up(Session& session, uint64_t name, bool goes_first) noexcept {
+  x_session = &session;
+  x_name = name;
+  x_goes_first = goes_first;
+  advance(Phase::up);
+}
+
+/// The connection goes on after all.
+void Lifecycle::go_on() noexcept {
+  x_fenced = false;
+  advance(Phase::up);
+}
+
+bool Lifecycle::may_retire(uint64_t heard) noexcept {
+  return x_phase == Phase::up && !x_sender.has_due() && x_unanswered_at != heard &&
+         x_sender.credits().available() >= kCreditsToRetire && x_host.quiet();
+}
+
+void Lifecycle::retire() noexcept {
+  advance(Phase::asking);
+  x_sender.due(kDueRetire);
+}
+
+/// At once or not at all: until the peer is told, it may end the connection by its consent.
+bool Lifecycle::take_back() noexcept {
+  if (x_phase == Phase::asked) {
+    if (!x_sender.credits().may_send() || x_sender.queue().room() == 0 || !x_session->withdraw())
+      return false;
+    if (emit_request(Kind::retire_back, x_request)) {
+      x_session->offer(x_name);
+      return false;
+    }
+    ++x_request;
+  }
+  x_sender.not_due(kDueRetire);
+  go_on();
+  return true;
+}
+
+void Lifecycle::stay() noexcept {
+  if (retiring()) (void)take_back();
+  if (x_phase != Phase::agreeing) return;
+  x_sender.not_due(kDueRetireOk);
+  go_on();
+}
+
+bool Lifecycle::fenced() noexcept {
+  if (x_fenced) return !x_heartbeat.pending();
+  if (x_heartbeat.pending()) return false;
+  x_heartbeat.post();
+  x_fenced = x_heartbeat.pending();
+  return false;
+}
+
+bool Lifecycle::proven() noexcept {
+  return x_phase == Phase::agreed && !x_sender.queue().is_outstanding(x_last_packet) && fenced();
+}
+
+void Lifecycle::close(bool muted) noexcept {
+  x_was_asked = x_phase == Phase::asked;
+  if (x_phase == Phase::agreed && !muted)
+    x_agreement =
+        x_sender.queue().is_outstanding(x_last_packet) ? Agreement::doubtful : Agreement::certain;
+  advance(Phase::closing);
+}
+
+int Lifecycle::emit_request(Kind kind, uint32_t request) noexcept {
+  const RetireBody body{request};
+  return x_sender.emit_control(kind, &body, sizeof(body));
+}
+
+int Lifecycle::send(Due which) noexcept {
+  if (which == kDueRetireNo) return emit_request(Kind::retire_no, x_peers_request);
+  // The claim comes before the packet that the peer can go by.
+  if (which == kDueRetire || which == kDueRetireOk) x_session->offer(x_name);
+  const int rc = which == kDueRetire     ? emit_request(Kind::retire, x_request)
+                 : which == kDueRetireOk ? emit_request(Kind::retire_ok, x_peers_request)
+                                         : x_sender.emit_control(Kind::bye, nullptr, 0);
+  if (rc) return rc;
+  // Nothing follows the last packet of this side.
+  x_last_packet = x_sender.queue().latest();
+  advance(which == kDueRetire     ? Phase::asked
+          : which == kDueRetireOk ? Phase::agreed
+                                  : Phase::parting);
+  return 0;
+}
+
+void Lifecycle::on_packet(Kind kind, const std::byte* body, size_t length) noexcept {
+  RetireBody named;
+  if (length < sizeof(named)) return x_host.broken(-FI_ECONNRESET, kSenseless);
+  std::memcpy(&named, body, sizeof(named));
+  if (kind == Kind::retire) return on_retire(named.request);
+  if (kind == Kind::retire_back) return on_retire_back(named.request);
+  on_answer(named.request, kind == Kind::retire_ok);
+}
+
+/// The peer would give this connection up. Where both ask, the smaller name's request stands.
+void Lifecycle::on_retire(uint32_t request) noexcept {
+  // If it can't be said now that ours does not stand, neither does: who asked does not wait long.
+  if (x_phase == Phase::asked && x_goes_first) return;
+  if (retiring() && !take_back()) return;
+  if (agrees()) return x_host.broken(-FI_ECONNRESET, kSenseless);
+  if (x_phase != Phase::up) return;
+  x_peers_request = request;
+  if (!x_host.quiet()) return x_sender.due(kDueRetireNo);
+  advance(Phase::agreeing);
+  x_sender.due(kDueRetireOk);
+}
+
+/// The peer did not wait for our answer, which it will not look at.
+void Lifecycle::on_retire_back(uint32_t request) noexcept {
+  if (request != x_peers_request) return;
+  if (!x_was_asked) void_agreement();  // ending: it is not the peer's view
+  if (!agrees()) return;
+  x_sender.not_due(kDueRetireOk);
+  x_session->end();
+  go_on();
+}
+
+void Lifecycle::on_answer(uint32_t request, bool agreed) noexcept {
+  const bool waiting = x_phase == Phase::asked || (ending() && x_was_asked);
+  if (request != x_request || !waiting) {
+    const bool taken_back = int32_t(request - x_request) < 0;
+    return taken_back ? void() : x_host.broken(-FI_ECONNRESET, kSenseless);
+  }
+  if (agreed) {
+    x_agreement = Agreement::certain;
+    return x_host.on_agreed();
+  }
+  if (ending()) return;
+  ++x_request;
+  x_session->end();
+  go_on();
+  x_host.on_kept();
+}
+
+}  // namespace erdma::transport::verbs

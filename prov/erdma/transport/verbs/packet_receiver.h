@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "transport/verbs/connection_host.h"
+#include "transport/verbs/packet.h"
+#include "transport/verbs/packet_sender.h"
+#include "transport/verbs/receive_queue.h"
+#include "transport/verbs/resources.h"
+
+namespace erdma::transport::verbs {
+
+/// The receiving side of one connection: what the peer may say, and how many receives wait for it.
+/// Starts with few and small ones; a peer that would use more gets them.
+class PacketReceiver {
+ public:
+  static constexpr uint32_t kSmallReceives = 8;
+  static constexpr uint32_t kSmallReceiveBytes = 1024;
+  static constexpr uint32_t kLargeReceives = 56;
+  static constexpr uint32_t kReceiveDepth = kSmallReceives + kLargeReceives;
+
+  struct Packet {
+    Prefix prefix;
+    const std::byte* body;
+    size_t length;  ///< of the body
+  };
+
+  PacketReceiver(Resources& shared, PacketSender& sender, ConnectionHost& host) noexcept
+      : x_shared(shared), x_sender(sender), x_host(host) {}
+  ~PacketReceiver() { x_shared.grown -= x_receives.grown(); }
+  PacketReceiver(const PacketReceiver&) = delete;
+  PacketReceiver& operator=(const PacketReceiver&) = delete;
+
+  int make() noexcept {
+    return x_receives.make(x_shared.device, kSmallReceives, kSmallReceiveBytes);
+  }
+  int start(ibv_qp* qp, uint32_t connection) noexcept { return x_receives.start(qp, connection); }
+
+  /// What the receive that is complete holds. False: the connection is broken, or nothing of it is
+  /// to be delivered any more.
+  [[nodiscard]] bool take(const ibv_wc& wc, Packet& packet) noexcept;
+  /// A receive that failed.
+  void skip(const ibv_wc& wc) noexcept {
+    ReceiveQueue::Slot slot;
+    (void)x_receives.take(wc.wr_id, slot);
+  }
+  /// Nothing more is delivered.
+  void mute() noexcept { x_muted = true; }
+  bool muted() const noexcept { return x_muted; }
+
+  bool has_batch() const noexcept { return x_receives.idle() >= x_receives.batch(); }
+  void repost() noexcept;
+  /// Posts more and bigger receives, of which the peer is told.
+  void grow() noexcept;
+  GrowBody grown() const noexcept {
+    return {uint32_t(x_receives.grown_from()), x_receives.large_bytes()};
+  }
+  uint32_t outstanding() const noexcept { return x_receives.outstanding(); }
+  uint64_t taken() const noexcept { return x_receives.taken(); }
+
+ private:
+  Resources& x_shared;
+  PacketSender& x_sender;
+  ConnectionHost& x_host;
+  bool x_muted = false;
+  ReceiveQueue x_receives;
+};
+
+inline bool PacketReceiver::take(const ibv_wc& wc, Packet& packet) noexcept {
+  const auto reject = [&](int status, const char* why) {
+    x_host.broken(status, why);
+    return false;
+  };
+  ReceiveQueue::Slot slot;
+  if (!x_receives.take(wc.wr_id, slot)) [[unlikely]]
+    return reject(-FI_EIO, "a completion of a receive was lost");
+  if (x_muted) [[unlikely]]
+    return false;
+  if (wc.byte_len < sizeof(Prefix) || wc.byte_len > slot.capacity) [[unlikely]]
+    return reject(-FI_ECONNRESET, "the peer sent a packet of impossible length");
+  std::memcpy(&packet.prefix, slot.bytes, sizeof(Prefix));
+  if (!x_sender.credits().receive(packet.prefix.credits)) [[unlikely]]
+    return reject(-FI_ECONNRESET, "the peer claims to have posted more receives than it can");
+  packet.body = slot.bytes + kPrefixBytes;
+  packet.length = wc.byte_len - kPrefixBytes;
+  return true;
+}
+
+}  // namespace erdma::transport::verbs

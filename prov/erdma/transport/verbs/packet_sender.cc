@@ -1,0 +1,218 @@
+#include "transport/verbs/packet_sender.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "hmem/copy.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+/// What the sender sends nothing after. Its completion stands for all before it: who knows that
+/// nothing is under way need not wait for the device to say so before it ends the connection.
+constexpr bool is_last(Kind kind) noexcept {
+  return kind == Kind::retire || kind == Kind::retire_ok || kind == Kind::bye;
+}
+
+}  // namespace
+
+PacketSender::PacketSender(Resources& shared, ConnectionHost& host) noexcept
+    : inline_bytes(std::min<uint32_t>(shared.device.limits().max_inline, Chain::kMaxInline)),
+      x_shared(shared),
+      x_host(host) {}
+
+void PacketSender::agree(const Terms& peer, uint32_t window) noexcept {
+  x_credits.start(peer.credits, window);
+  x_peer_small = x_peer_large = uint32_t(
+      std::min<size_t>(peer.receive_bytes, kPacketOverhead + x_shared.options.eager_bytes));
+}
+
+/// The one packet that is not built: every endpoint has it registered, for this thread must not
+/// touch the blocks of the other.
+int PacketSender::post_ready() noexcept {
+  const HeartbeatMemory& mine = x_shared.heartbeat;
+  ibv_sge piece{mine.target_address, kPrefixBytes, mine.target_lkey};
+  ibv_send_wr request{};
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_SEND;
+  x_queue.stage(request, false).type = Work::Type::packet;
+  x_credits.consume();
+  ++x_sent;
+  const int rc = x_queue.post(request);
+  if (rc) x_queue.unstage();
+  return rc;
+}
+
+int PacketSender::send(const Header& header, const iovec* payload, size_t count, size_t length,
+                       SendHint hint) noexcept {
+  if (!x_credits.may_send() || x_queue.room() <= kReservedPlaces || x_due) [[unlikely]] {
+    if (!x_credits.may_send()) want_more();
+    return -FI_EAGAIN;
+  }
+  if (length > eager_limit()) [[unlikely]]
+    return -FI_EMSGSIZE;
+  const Payload rest{payload, count, 0, length};
+  const int rc = emit(Kind::packet, &header, kHeaderBytes, rest, hint);
+  if (!rc) {
+    touch();
+    x_shared.counters.sent_bytes += length;
+  }
+  return rc;
+}
+
+int PacketSender::emit(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
+                       SendHint hint) noexcept {
+  const size_t total = kPrefixBytes + body_bytes + payload.length;
+  if (total > inline_bytes) return emit_block(kind, body, body_bytes, payload);
+  if (x_chained || hint == SendHint::more) [[unlikely]]
+    return emit_chained(kind, body, body_bytes, payload, hint);
+  return emit_inline(kind, body, body_bytes, payload);
+}
+
+size_t PacketSender::build(std::byte* to, Kind kind, const void* body, size_t body_bytes,
+                           const Payload& payload) noexcept {
+  const Prefix prefix{kind, x_flags, x_credits.consume(), 0};
+  std::memcpy(to, &prefix, sizeof(prefix));
+  size_t at = sizeof(prefix);
+  if (body_bytes) std::memcpy(to + at, body, body_bytes);
+  at += body_bytes;
+  if (!payload.length) return at;
+  if (payload.count == 1 && payload.offset == 0) [[likely]]
+    std::memcpy(to + at, payload.memory[0].iov_base, payload.length);
+  else
+    hmem::gather(to + at, payload.memory, payload.count, payload.offset, payload.length);
+  return at + payload.length;
+}
+
+int PacketSender::emit_inline(Kind kind, const void* body, size_t body_bytes,
+                              const Payload& payload) noexcept {
+  alignas(8) std::byte bytes[Chain::kMaxInline];
+  const uint32_t owed = x_credits.owed();
+  const size_t length = build(bytes, kind, body, body_bytes, payload);
+  ibv_sge piece{uint64_t(bytes), uint32_t(length), 0};
+  ibv_send_wr request;
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_SEND;
+  request.send_flags = IBV_SEND_INLINE;
+  x_queue.stage(request, is_last(kind)).type = Work::Type::packet;
+  return post_packet(request, uint16_t(owed - x_credits.owed()));
+}
+
+int PacketSender::emit_block(Kind kind, const void* body, size_t body_bytes,
+                             const Payload& payload) noexcept {
+  BlockPool::Block block;
+  if (kPrefixBytes + body_bytes + payload.length > x_shared.packet_blocks.block_bytes())
+    return -FI_EMSGSIZE;
+  if (!x_shared.packet_blocks.acquire(block)) return no_block(x_shared.packet_blocks);
+  flush_chain();
+  const uint32_t owed = x_credits.owed();
+  const size_t length = build(block.bytes, kind, body, body_bytes, payload);
+  ibv_sge piece{uint64_t(block.bytes), uint32_t(length), block.lkey};
+  ibv_send_wr request;
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_SEND;
+  request.send_flags = 0;
+  Work& work = x_queue.stage(request, true);
+  work.type = Work::Type::block;
+  work.block = block;
+  const int rc = post_packet(request, uint16_t(owed - x_credits.owed()));
+  if (rc) x_shared.packet_blocks.release(block);
+  return rc;
+}
+
+/// Blocks come back with completions. If none is out, none will ever come.
+int PacketSender::no_block(const BlockPool& pool) noexcept {
+  if (pool.in_use() == 0)
+    x_host.broken(-FI_ENOMEM, "no memory can be registered for what it sends");
+  else
+    x_host.await_block();
+  return -FI_EAGAIN;
+}
+
+/// Posts one staged packet; takes everything back if the device does not.
+int PacketSender::post_packet(ibv_send_wr& request, uint16_t carried) noexcept {
+  const int rc = x_queue.post(request);
+  if (rc) [[unlikely]] {
+    x_credits.unconsume(carried);
+    return refused(rc);
+  }
+  ++x_sent;
+  x_flags = 0;
+  return 0;
+}
+
+/// The device has less room than it promised: wait for what is outstanding. Anything else, or
+/// nothing to wait for, is the end.
+int PacketSender::refused(int error) noexcept {
+  x_queue.unstage();
+  if (error == -FI_EAGAIN && x_queue.outstanding() > 0) {
+    x_refused = true;  // for ever, if nothing that is outstanding is signalled
+    x_refused_after = x_queue.latest();
+    return error;
+  }
+  x_host.broken(error == -FI_EAGAIN ? -FI_ENOMEM : error, "a send was refused by the device");
+  return -FI_EAGAIN;
+}
+
+int PacketSender::emit_chained(Kind kind, const void* body, size_t body_bytes,
+                               const Payload& payload, SendHint hint) noexcept {
+  Chain& chain = x_shared.chain;
+  if (chain.owner && chain.owner != this) chain.owner->flush_chain();
+  const unsigned at = chain.count++;
+  ibv_send_wr& request = chain.requests[at];
+  const size_t length = build(chain.bytes[at], kind, body, body_bytes, payload);
+  chain.pieces[at] = {uint64_t(chain.bytes[at]), uint32_t(length), 0};
+  request.sg_list = &chain.pieces[at];
+  request.num_sge = 1;
+  request.opcode = IBV_WR_SEND;
+  request.send_flags = IBV_SEND_INLINE;
+  x_queue.stage(request, is_last(kind)).type = Work::Type::packet;
+  if (at > 0) chain.requests[at - 1].next = &request;
+  chain.owner = this;
+  x_chained = true;
+  x_flags = 0;
+  ++x_sent;
+  if (hint != SendHint::more || chain.count == Chain::kLength) flush_chain();
+  return 0;
+}
+
+void PacketSender::post_chain() noexcept {
+  Chain& chain = x_shared.chain;
+  chain.owner = nullptr;
+  chain.count = 0;
+  x_chained = false;
+  // They were taken, so there is no way back.
+  const int rc = x_queue.post(chain.requests[0]);
+  if (rc)
+    x_host.broken(rc == -FI_EAGAIN ? -FI_ENOMEM : rc, "a chain of sends was refused by the device");
+}
+
+void PacketSender::drop_chain() noexcept {
+  if (x_chained) x_shared.chain.owner = nullptr, x_shared.chain.count = 0;
+  x_chained = false;
+}
+
+void PacketSender::on_grow(const GrowBody& grow) noexcept {
+  x_peer_small = uint32_t(eager_limit() + kPacketOverhead);
+  x_peer_large =
+      uint32_t(std::min<size_t>(grow.bytes, kPacketOverhead + x_shared.options.eager_bytes));
+  x_peer_large_from = x_sent + uint64_t(int64_t(int32_t(grow.from - uint32_t(x_sent))));
+}
+
+void PacketSender::due(Due packet) noexcept {
+  x_due |= packet;
+  x_host.settle_soon();
+}
+
+bool PacketSender::next_due(Due& packet) const noexcept {
+  if (!x_due) return false;
+  packet = Due(x_due & -x_due);
+  // The last packet of all may take the last credit: nobody waits for more from us.
+  const bool credit = x_credits.may_send() || (packet == kDueBye && x_credits.available() > 0);
+  return credit && x_queue.room() > 0;
+}
+
+}  // namespace erdma::transport::verbs

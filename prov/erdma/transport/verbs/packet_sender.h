@@ -1,0 +1,118 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/verbs/connection_host.h"
+#include "transport/verbs/connector.h"
+#include "transport/verbs/credits.h"
+#include "transport/verbs/packet.h"
+#include "transport/verbs/resources.h"
+#include "transport/verbs/send_queue.h"
+
+namespace erdma::transport::verbs {
+
+/// Bytes behind the body of a packet: a part of a list.
+struct Payload {
+  const iovec* memory = nullptr;
+  size_t count = 0;
+  size_t offset = 0;
+  size_t length = 0;
+};
+
+/// Control packets that wait for credits or room, in the order in which they leave.
+enum Due : uint8_t {
+  kDueGrow = 1,
+  kDueRetireNo = 2,
+  kDueRetire = 4,    ///< nothing follows, unless it is taken back
+  kDueRetireOk = 8,  ///< likewise, by the peer
+  kDueBye = 16,      ///< nothing follows
+};
+
+/// The sending side of one connection: what may leave, and in which form (inline, in a chain, from
+/// a block). Owns the account of the send queue and the credits.
+class PacketSender {
+ public:
+  /// Of the send queue: left for packets of the protocol.
+  static constexpr uint32_t kPlacesForStreams = 16;
+  /// Of the send queue: only credits and heartbeats use them.
+  static constexpr uint32_t kReservedPlaces = 2;
+
+  PacketSender(Resources& shared, ConnectionHost& host) noexcept;
+  /// Takes the peer's terms; `window`: receives posted for it.
+  void agree(const Terms& peer, uint32_t window) noexcept;
+  /// The active side's first packet, on the connector's thread.
+  int post_ready() noexcept;
+
+  /// A packet of the protocol. -FI_EAGAIN: nothing happened.
+  [[nodiscard]] int send(const Header& header, const iovec* payload, size_t count, size_t length,
+                         SendHint hint) noexcept;
+  /// Any packet. The caller has seen to credits and room. -FI_EAGAIN: nothing happened.
+  [[nodiscard]] int emit(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
+                         SendHint hint) noexcept;
+  [[nodiscard]] int emit_control(Kind kind, const void* body, size_t bytes) noexcept {
+    return emit(kind, body, bytes, {}, SendHint::none);
+  }
+  size_t eager_limit() const noexcept {
+    return (x_sent >= x_peer_large_from ? x_peer_large : x_peer_small) - kPacketOverhead;
+  }
+  /// The peer's receives are bigger from some packet on.
+  void on_grow(const GrowBody& grow) noexcept;
+  void want_more() noexcept { x_flags |= kWantsMore; }
+
+  void flush_chain() noexcept {
+    if (x_chained) [[unlikely]]
+      post_chain();
+  }
+  void drop_chain() noexcept;
+  /// The device refused what was staged last: takes it back. -FI_EAGAIN: there is something to wait
+  /// for; else the connection is broken.
+  int refused(int error) noexcept;
+  /// No block is free. -FI_EAGAIN.
+  int no_block(const BlockPool& pool) noexcept;
+  /// The device refused the last request for want of room, and none was posted since.
+  bool refused_last() const noexcept {
+    return x_refused && x_refused_after == x_queue.latest() && x_queue.outstanding() > 0;
+  }
+
+  void due(Due packet) noexcept;
+  void not_due(Due packet) noexcept { x_due = uint8_t(x_due & ~packet); }
+  bool has_due() const noexcept { return x_due; }
+  /// The first that is due, if it may leave now.
+  bool next_due(Due& packet) const noexcept;
+  void touch() noexcept { used = x_shared.polls; }
+
+  SendQueue& queue() noexcept { return x_queue; }
+  Credits& credits() noexcept { return x_credits; }
+
+  const uint32_t inline_bytes;
+  uint64_t used = 0;  ///< poll in which the connection last carried a packet
+
+ private:
+  int emit_inline(Kind kind, const void* body, size_t body_bytes, const Payload& payload) noexcept;
+  int emit_chained(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
+                   SendHint hint) noexcept;
+  int emit_block(Kind kind, const void* body, size_t body_bytes, const Payload& payload) noexcept;
+  size_t build(std::byte* to, Kind kind, const void* body, size_t body_bytes,
+               const Payload& payload) noexcept;
+  int post_packet(ibv_send_wr& request, uint16_t credits) noexcept;
+  void post_chain() noexcept;
+
+  Resources& x_shared;
+  ConnectionHost& x_host;
+  SendQueue x_queue;
+  Credits x_credits;
+  uint32_t x_peer_small = kMinReceiveBytes;
+  uint32_t x_peer_large = kMinReceiveBytes;
+  uint64_t x_sent = 0;                      ///< packets: number of the next one
+  uint64_t x_peer_large_from = UINT64_MAX;  ///< number of the first that may be large
+  bool x_chained = false;
+  uint8_t x_flags = 0;
+  uint8_t x_due = 0;
+  bool x_refused = false;
+  uint32_t x_refused_after = 0;  ///< number of the send before it
+};
+
+}  // namespace erdma::transport::verbs

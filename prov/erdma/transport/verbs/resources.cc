@@ -1,0 +1,44 @@
+#include "transport/verbs/resources.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/verbs/packet.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr size_t kBounceBytes = 128 * 1024;
+
+Options checked(Options options, const Device& device) noexcept {
+  options.eager_bytes = std::clamp<size_t>(options.eager_bytes, 2 * kAlwaysEager, 1 << 20);
+  options.max_connections =
+      std::clamp(options.max_connections, 2u, std::clamp(device.limits().max_qp, 2u, 30'000u));
+  options.peer_timeout_ns = std::max<uint64_t>(options.peer_timeout_ns, 1'000'000);
+  return options;
+}
+
+}  // namespace
+
+Resources::Resources(const Options& wanted, const Device& on, RegistrationCache& registrations)
+    : device(on),
+      options(checked(wanted, on)),
+      cache(registrations),
+      reads_in_flight(std::clamp(on.limits().max_read_in_flight, 1u, 16u)),
+      packet_blocks(on, OwnUse::packets, kPacketOverhead + options.eager_bytes, 32, 64),
+      bounce_packets(on, OwnUse::packets, kBounceBytes, 8, 16),
+      bounce_sinks(on, OwnUse::sinks, kBounceBytes, 8, 16) {}
+
+/// Two regions, as the key of the one goes to every peer: it admits READs only.
+int Resources::open() noexcept {
+  if (const int rc = x_target.make(device, 1, 64, OwnUse::heartbeat)) return rc;
+  if (const int rc = x_scratch.make(device, 1, 64, OwnUse::scratch)) return rc;
+  heartbeat = {uint64_t(x_target.slot(0)), x_target.lkey(), x_target.rkey(),
+               uint64_t(x_scratch.slot(0)), x_scratch.lkey()};
+  const Prefix ready{Kind::ready, 0, 0, 0};
+  static_assert(sizeof(ready) == sizeof(uint64_t));
+  std::memcpy(x_target.slot(0), &ready, sizeof(ready));
+  return 0;
+}
+
+}  // namespace erdma::transport::verbs

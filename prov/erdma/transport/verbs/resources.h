@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+
+#include "transport/verbs/chain.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/exposure.h"
+#include "transport/verbs/options.h"
+#include "transport/verbs/receive_queue.h"
+#include "transport/verbs/registration.h"
+#include "transport/verbs/transfer.h"
+#include "util/pool.h"
+
+namespace erdma::transport::verbs {
+
+/// Eight bytes that every peer may READ, and where our own such READs go.
+struct HeartbeatMemory {
+  uint64_t target_address = 0;  ///< a packet that says `ready`; eight bytes that peers READ
+  uint32_t target_lkey = 0, target_rkey = 0;
+  uint64_t sink_address = 0;  ///< where ours go; nobody looks at it
+  uint32_t sink_lkey = 0;
+};
+
+/// What the connections of one endpoint share. Polling thread only, except for what never changes
+/// after open().
+struct Resources {
+  Resources(const Options& options, const Device& device, RegistrationCache& cache);
+  /// Registers the memory of heartbeats.
+  [[nodiscard]] int open() noexcept;
+
+  /// Blocks for transfers whose memory can't be registered: of READs, or of WRITEs.
+  BlockPool& bounce_blocks(bool reads) noexcept { return reads ? bounce_sinks : bounce_packets; }
+  bool may_grow() const noexcept { return grown < kMostGrown && !growth_failed; }
+
+  const Device& device;
+  const Options options;  ///< within what the device can do
+  RegistrationCache& cache;
+  const unsigned reads_in_flight;  ///< of one connection
+  uint64_t polls = 0;
+  Counters counters;
+  Chain chain;
+  BlockPool packet_blocks;
+  BlockPool bounce_packets, bounce_sinks;
+  HeartbeatMemory heartbeat;
+  util::Pool<Transfer> transfers;
+  util::Pool<Exposed> exposures;
+  util::Pool<Stream> streams;
+  util::Pool<Answer> answers;
+  unsigned grown = 0;  ///< connections with large receives, of about half a megabyte each
+  bool growth_failed = false;
+
+ private:
+  static constexpr unsigned kMostGrown = 64;
+
+  Slab x_target, x_scratch;
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,68 @@
+#pragma once
+
+#include "transport/verbs/connection_host.h"
+#include "transport/verbs/heartbeat.h"
+#include "transport/verbs/packet_sender.h"
+#include "transport/verbs/resources.h"
+#include "transport/verbs/send_queue.h"
+#include "transport/verbs/transfer.h"
+
+namespace erdma::transport::verbs {
+
+/// read() and write() of one connection by RDMA: in pieces, some in flight, in turn. Packets never
+/// wait for more than what is in flight. Owns the list of all transfers, also of those that move
+/// by other means (DirectAccess, PacketTransfers).
+class Transfers {
+ public:
+  Transfers(Resources& shared, PacketSender& sender, HeartbeatReads& heartbeat,
+            ConnectionHost& host) noexcept
+      : x_shared(shared),
+        x_sender(sender),
+        x_heartbeat(heartbeat),
+        x_host(host),
+        x_reads_left(shared.reads_in_flight) {}
+  /// `peer` owns the blocks that READs go to.
+  void start(const void* peer) noexcept { x_peer = peer; }
+
+  /// Something of it is left to post or to ask for.
+  void begin(Transfer& transfer) noexcept;
+  /// Nothing is left to post.
+  void wait(Transfer& transfer) noexcept;
+  /// The one whose turn it is; null: nothing is left to post.
+  Transfer* next() noexcept { return x_moving.front(); }
+  /// Its turn is over: behind the others, or among those that only wait.
+  void pass(Transfer& transfer) noexcept;
+  /// The next piece, or the READ behind all. False: no room; or it could not be posted.
+  bool post_piece(Transfer& transfer) noexcept;
+  /// A READ behind the WRITEs of a transfer: its answer proves that they are placed, as RC keeps
+  /// their order. -FI_EAGAIN: nothing happened.
+  int post_flush(Transfer& transfer) noexcept;
+  void on_piece(const Work& work, bool success, Sink& sink) noexcept;
+  void on_flush(const Work& work, bool success, Sink& sink) noexcept;
+  void end(Transfer& transfer, int status, Sink& sink) noexcept;
+  void end_all(int status, Sink& sink) noexcept;
+
+  /// The transfer that a peer names; null if it is not one of this connection.
+  Transfer* find(util::PoolHandle handle) noexcept;
+  bool any_moving() const noexcept { return !x_moving.empty(); }
+  bool empty() const noexcept { return x_moving.empty() && x_waiting.empty(); }
+
+  bool may_read() const noexcept { return x_reads_left > 0; }
+  void read_begins() noexcept { --x_reads_left; }
+  void read_ends() noexcept { ++x_reads_left; }
+
+ private:
+  bool aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request, Work& work) noexcept;
+
+  Resources& x_shared;
+  PacketSender& x_sender;
+  HeartbeatReads& x_heartbeat;
+  ConnectionHost& x_host;
+  const void* x_peer = nullptr;
+  util::IntrusiveList<Transfer> x_moving, x_waiting;
+  unsigned x_reads_left;       ///< READs that may still be posted
+  unsigned x_pieces = 0;       ///< in flight
+  uint64_t x_piece_bytes = 0;  ///< of those
+};
+
+}  // namespace erdma::transport::verbs
