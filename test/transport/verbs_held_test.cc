@@ -86,8 +86,8 @@ START_TEST(forked_child_has_no_descriptor_of_the_device) {
   Two two;
   two.meet();
   const int fds[] = {context.cmd_fd, context.async_fd,
-                     Rig::core(two.a()).completion_queues().channel_fd(),
-                     Rig::core(two.a()).wait_fd()};
+                     Rig::transport(two.a()).resources().queues.channel_fd(),
+                     Rig::transport(two.a()).wait_fd()};
   const pid_t child = fork();
   if (child == 0) {
     struct stat status {};

@@ -254,16 +254,16 @@ END_TEST
 
 START_TEST(a_peer_that_takes_no_answers_does_not_fill_the_memory) {
   Scene scene;
-  Core& core = Rig::core(scene.pair.a);
+  VerbsTransport& transport = Rig::transport(scene.pair.a);
   for (int i = 0; i < 5000 && scene.pair.a.sink->downs.empty(); ++i) {
     scene.stranger->send(Kind::push, Scene::about(scene.writable, 100), 0);
     scene.poll(2);
     (void)scene.stranger->heard(Kind::answer);  // without returning credits
-    ck_assert_uint_le(core.resources().answers.in_use(), 1024);
+    ck_assert_uint_le(transport.resources().answers.in_use(), 1024);
   }
   scene.poll();
   ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 1);
-  ck_assert_uint_eq(core.resources().answers.in_use(), 0);
+  ck_assert_uint_eq(transport.resources().answers.in_use(), 0);
 }
 END_TEST
 

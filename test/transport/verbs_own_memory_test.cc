@@ -79,11 +79,10 @@ START_TEST(only_the_heartbeat_word_is_in_a_hello) {
   Pair pair;
   ck_assert(rig.open(pair.a));
   verbs::Terms told;
-  verbs::Core& core = Rig::core(pair.a);
   const verbs::ConnectorConfig& config = rig.fabric.find(pair.a.name)->config();
   ibv_qp_init_attr attr{};
   const auto connection = config.factory->prepare(attr);
-  core.fill_terms(*connection, pair.b.name, told);
+  config.factory->fill_terms(*connection, pair.b.name, told);
   const fake::Region* region =
       rig.nic.region(told.heartbeat_rkey, true, told.heartbeat_address, 8, IBV_ACCESS_REMOTE_READ);
   ck_assert_ptr_nonnull(region);

@@ -60,7 +60,7 @@ START_TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
       ck_assert_uint_eq(peers[i]->sink->packets[k].number(), k);
   }
   ck_assert_uint_eq(pair.a.sink->downs.size(), 0);
-  ck_assert_uint_gt(Rig::core(pair.a).counters().reclaimed, kPeers);
+  ck_assert_uint_gt(Rig::transport(pair.a).counters().reclaimed, kPeers);
   ck_assert(rig.nic.violations.empty());
 }
 END_TEST
@@ -119,7 +119,7 @@ struct Three {
     ck_assert(until([&] { return old.sink->packets.size() + other.sink->packets.size() == 2; }));
     for (int i = 0; i < 1000; ++i) poll();
   }
-  uint64_t given_up() { return Rig::core(a).counters().reclaimed; }
+  uint64_t given_up() { return Rig::transport(a).counters().reclaimed; }
   /// The connection to `old` is given up for one to the third.
   void retire_old() {
     meet_two();
@@ -223,7 +223,7 @@ START_TEST(peers_that_compute_keep_nobody_from_a_peer_that_polls) {
     ck_assert(world.until([&] { return side->sink->packets.size() == 2; }));
   ck_assert_uint_eq(world.downs(), 0);
   // Now that they answer, what is above the limit goes.
-  ck_assert(world.until([&] { return Rig::core(world.a).connections() == 2; }));
+  ck_assert(world.until([&] { return Rig::transport(world.a).connections() == 2; }));
 }
 END_TEST
 
@@ -335,7 +335,7 @@ START_TEST(limits_everywhere_lose_nothing_although_peers_compute) {
   ck_assert(all_there());
   for (Side& side : sides) {
     ck_assert_uint_eq(side.sink->downs.size(), 0);
-    ck_assert_uint_gt(Rig::core(side).counters().reclaimed, 0);
+    ck_assert_uint_gt(Rig::transport(side).counters().reclaimed, 0);
   }
   ck_assert(rig.nic.violations.empty());
 }

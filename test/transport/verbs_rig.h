@@ -11,8 +11,8 @@
 #include "fake/verbs.h"
 #include "libcheck.h"
 #include "transport/conformance.h"
-#include "transport/verbs/core.h"
 #include "transport/verbs/session.h"
+#include "transport/verbs/verbs_transport.h"
 
 // Endpoints on the NIC of fake/verbs.h, connected without a thread: include in one file.
 namespace erdma::test {
@@ -224,19 +224,6 @@ struct FakeClock final : util::Clock {
   uint64_t now() const noexcept override { return time; }
 };
 
-/// What VerbsTransport is to Core, for tests that look inside.
-struct CoreTransport final : transport::Transport {
-  std::unique_ptr<verbs::Core> core;
-  int poll(transport::Sink& sink) noexcept override { return core->poll(sink); }
-  util::Result<transport::Link*> link_to(const util::SocketAddress& a) noexcept override {
-    return core->link_to(a);
-  }
-  int wait_fd() const noexcept override { return core->wait_fd(); }
-  bool arm() noexcept override { return core->arm(); }
-  void disarm() noexcept override { core->disarm(); }
-  void shutdown() noexcept override { core->shutdown(); }
-};
-
 /// A device and endpoints on it. Destroyed after the sides that use it.
 struct Rig {
   std::unique_ptr<verbs::Device> device;
@@ -252,22 +239,20 @@ struct Rig {
   }
   bool open(Side& side, const verbs::Options& options = {}, const util::Clock* with = nullptr,
             uint16_t port = 0) {
-    auto core =
-        verbs::Core::open(options, *device, cache, address_of("10.0.0.1", port), with,
-                          [](const verbs::ConnectorConfig& config)
-                              -> util::Result<std::unique_ptr<verbs::Connector>> {
-                            return std::unique_ptr<verbs::Connector>(new FakeConnector(config));
-                          });
-    if (!core) return false;
-    auto transport = std::make_unique<CoreTransport>();
-    transport->core = std::move(*core);
-    side.name = transport->core->name();
-    side.transport = transport.get();
-    side.owned = std::move(transport);
+    auto opened = verbs::VerbsTransport::open(
+        options, *device, cache, address_of("10.0.0.1", port), with,
+        [](const verbs::ConnectorConfig& config)
+            -> util::Result<std::unique_ptr<verbs::Connector>> {
+          return std::unique_ptr<verbs::Connector>(new FakeConnector(config));
+        });
+    if (!opened) return false;
+    side.name = (*opened)->name();
+    side.transport = opened->get();
+    side.owned = std::move(*opened);
     return true;
   }
-  static verbs::Core& core(Side& side) {
-    return *static_cast<CoreTransport*>(side.transport)->core;
+  static verbs::VerbsTransport& transport(Side& side) {
+    return static_cast<verbs::VerbsTransport&>(*side.transport);
   }
 };
 

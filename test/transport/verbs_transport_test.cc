@@ -189,8 +189,8 @@ START_TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
       ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > before; }));
       ck_assert_int_eq(two.b().sink->dones.back().status, 0);
       (how == 2 ? read : written) += size;
-      ck_assert_uint_eq(Rig::core(two.b()).counters().write_bytes, written);
-      ck_assert_uint_eq(Rig::core(two.b()).counters().read_bytes, read);
+      ck_assert_uint_eq(Rig::transport(two.b()).counters().write_bytes, written);
+      ck_assert_uint_eq(Rig::transport(two.b()).counters().read_bytes, read);
     }
   }
 }
@@ -297,7 +297,7 @@ START_TEST(transfers_under_way_end_before_the_link_goes_down) {
   ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
   two.pair.a_to_b().withdraw(exposure);
   ck_assert_int_eq(two.rig.cache.held, 0);
-  ck_assert_uint_eq(Rig::core(two.b()).resources().bounce_blocks(true).in_use(), 0);
+  ck_assert_uint_eq(Rig::transport(two.b()).resources().bounce_blocks(true).in_use(), 0);
 }
 END_TEST
 
@@ -359,7 +359,7 @@ START_TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   ck_assert_int_eq(two.pair.b_to_a().write(at_a, &to, 1, kBytes, 1), 0);
   two.b().poll();
   two.rig.nic.refuse_regions = ENOMEM;
-  transport::verbs::BlockPool& pool = Rig::core(two.b()).resources().bounce_blocks(false);
+  transport::verbs::BlockPool& pool = Rig::transport(two.b()).resources().bounce_blocks(false);
   std::vector<transport::verbs::BlockPool::Block> held(1);
   while (pool.acquire(held.back())) held.emplace_back();
   held.pop_back();

@@ -4,8 +4,8 @@
 #include <new>
 #include <utility>
 
-#include "transport/verbs/core.h"
 #include "transport/verbs/link.h"
+#include "transport/verbs/worklist.h"
 #include "util/log.h"
 
 void std::default_delete<erdma::transport::verbs::Connection>::operator()(
@@ -37,49 +37,47 @@ int status_of(ibv_wc_status status) noexcept {
   }
 }
 
-/// Any order will do that both sides see alike.
-bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
-  return a.size() != b.size() ? a.size() < b.size() : std::memcmp(a.data(), b.data(), a.size()) < 0;
-}
-
 }  // namespace
 
-Connection::Connection(Core& core, uint32_t id) noexcept
-    : sender(core.resources(), *this),
-      heartbeat(core.resources(), sender),
-      transfers(core.resources(), sender, heartbeat, *this),
-      direct(core.resources(), sender, transfers, *this),
-      packet_transfers(core.resources(), sender, transfers, *this),
+Connection::Connection(Resources& shared, Worklist& worklist, ConnectionOwner& owner,
+                       uint32_t id) noexcept
+    : sender(shared, *this),
+      receiver(shared, sender, *this),
+      heartbeat(shared, sender),
+      transfers(shared, sender, heartbeat, *this),
+      direct(shared, sender, transfers, *this),
+      packet_transfers(shared, sender, transfers, *this),
       lifecycle(sender, heartbeat, *this),
-      x_core(core),
-      x_receiver(core.resources(), sender, *this),
+      x_shared(shared),
+      x_worklist(worklist),
+      x_owner(owner),
       x_id(id) {}
 
 Connection::~Connection() {
   x_qp.reset();
-  x_core.completion_queues().release(x_share);
-  x_core.release_id(x_id);
+  x_shared.queues.release(x_share);
+  x_shared.table.release(x_id);
 }
 
 int Connection::prepare(ibv_qp_init_attr& attr) noexcept {
   constexpr uint32_t kReceiveDepth = PacketReceiver::kReceiveDepth;
-  const int rc = x_core.completion_queues().reserve(kSendDepth + kReceiveDepth, x_share);
+  const int rc = x_shared.queues.reserve(kSendDepth + kReceiveDepth, x_share);
   if (rc) return rc;
-  if (const int memory = x_receiver.make()) return memory;
+  if (const int memory = receiver.make()) return memory;
   attr = {};
   attr.send_cq = attr.recv_cq = x_share.cq;
   attr.qp_type = IBV_QPT_RC;
   attr.cap.max_send_wr = kSendDepth;
   attr.cap.max_recv_wr = kReceiveDepth;
   attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
-  attr.cap.max_inline_data = x_core.resources().device.limits().max_inline;
+  attr.cap.max_inline_data = x_shared.device.limits().max_inline;
   return 0;
 }
 
 int Connection::adopt(ibv_qp* queue_pair) noexcept {
   x_qp.reset(queue_pair);
   const int rc = sender.queue().start(queue_pair, x_id, kSendDepth);
-  return rc ? rc : x_receiver.start(queue_pair, x_id);
+  return rc ? rc : receiver.start(queue_pair, x_id);
 }
 
 int Connection::agree(const Terms& peer, bool is_active) noexcept {
@@ -96,15 +94,12 @@ int Connection::agree(const Terms& peer, bool is_active) noexcept {
   return active ? sender.post_ready() : 0;
 }
 
-void Connection::go_up(VerbsLink& link, const Mail& mail) noexcept {
+void Connection::go_up(VerbsLink& link, const Mail& mail, bool goes_first, Sink& sink) noexcept {
   x_link = &link;
   connection_id = mail.connection_id;
   transfers.start(&link);
   packet_transfers.start(&link);
-  lifecycle.go_up(link.session, mail.session, smaller(x_core.name(), link.address()));
-}
-
-void Connection::take_early(Sink& sink) noexcept {
+  lifecycle.go_up(link.session, mail.session, goes_first);
   const std::vector<ibv_wc> early = std::exchange(x_early, {});
   for (const ibv_wc& wc : early) on_completion(wc, sink);
 }
@@ -126,28 +121,27 @@ void Connection::on_completion(const ibv_wc& wc, Sink& sink) noexcept {
   else
     on_sent(wc, sink);
   // Most packets of a conversation leave nothing to do.
-  if (x_receiver.has_batch() || wants_room()) x_core.mark_dirty(*this);
+  if (receiver.has_batch() || sender.has_due() || sender.credits().must_return() ||
+      transfers.any_moving() || !packet_transfers.empty())
+    x_worklist.mark(*this);
 }
 
 void Connection::on_receive(const ibv_wc& wc, Sink& sink) noexcept {
   PacketReceiver::Packet packet;
-  if (!x_receiver.take(wc, packet)) [[unlikely]]
+  if (!receiver.take(wc, packet)) [[unlikely]]
     return;
-  if (!x_heard) [[unlikely]]
-    on_first_packet();
+  if (!x_heard) [[unlikely]] {
+    x_heard = true;
+    if (may_send()) x_link->use(*this, true);
+  }
   if (packet.prefix.flags & kWantsMore) [[unlikely]]
-    if (lifecycle.phase() == Phase::up) x_receiver.grow();
+    if (lifecycle.phase() == Phase::up) receiver.grow();
   if (packet.prefix.kind != Kind::packet) [[unlikely]]
     return on_control(packet, sink);
   if (packet.length < kHeaderBytes) [[unlikely]]
     return broken(-FI_ECONNRESET, "the peer sent a packet that is too short");
   sender.touch();
   sink.on_packet(*x_link, packet.body, packet.body + kHeaderBytes, packet.length - kHeaderBytes);
-}
-
-void Connection::on_first_packet() noexcept {
-  x_heard = true;
-  if (may_send()) x_link->may_send(*this);
 }
 
 void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {
@@ -158,7 +152,7 @@ void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {
     on_work(work, true, sink);
   });
   if (!known) broken(-FI_EIO, "the device completed a request that was not posted");
-  x_core.feed_starved();
+  x_worklist.feed();
 }
 
 /// One failed request is the end of the connection. Which one says why; flushed ones say nothing.
@@ -174,7 +168,7 @@ void Connection::on_failed(const ibv_wc& wc, Sink& sink) noexcept {
                  wc.vendor_err);
     broken(status_of(wc.status), flushed ? "the peer is gone" : why);
   }
-  if (receive) return x_receiver.skip(wc);
+  if (receive) return receiver.skip(wc);
   (void)sender.queue().complete(wc.wr_id, [&](const Work& posted) {
     const Work work = posted;
     on_work(work, false, sink);
@@ -187,7 +181,7 @@ void Connection::on_work(const Work& work, bool success, Sink& sink) noexcept {
     case Work::Type::packet:
       return;
     case Work::Type::block:
-      return x_core.resources().packet_blocks.release(work.block);
+      return x_shared.packet_blocks.release(work.block);
     case Work::Type::piece:
       return transfers.on_piece(work, success, sink);
     case Work::Type::direct:
@@ -237,7 +231,7 @@ void Connection::on_control(const PacketReceiver::Packet& packet, Sink& sink) no
 
 void Connection::settle() noexcept {
   if (lifecycle.ending() || lifecycle.phase() == Phase::making) return;
-  x_receiver.repost();
+  receiver.repost();
   if (!met()) return;
   if (sender.has_due()) flush_due();
   const Phase phase = lifecycle.phase();
@@ -253,16 +247,10 @@ void Connection::settle() noexcept {
   }
 }
 
-/// Something waits for credits or for places in the send queue.
-inline bool Connection::wants_room() noexcept {
-  return sender.has_due() || sender.credits().must_return() || transfers.any_moving() ||
-         !packet_transfers.empty();
-}
-
 void Connection::flush_due() noexcept {
   Due which;
   while (sender.next_due(which)) {
-    const GrowBody grown = x_receiver.grown();
+    const GrowBody grown = receiver.grown();
     const int rc = which == kDueGrow ? sender.emit_control(Kind::grow, &grown, sizeof(grown))
                                      : lifecycle.send(which);
     if (rc) return;
@@ -289,11 +277,7 @@ void Connection::move_transfers() noexcept {
 }
 
 bool Connection::may_retire() noexcept {
-  return met() && !x_link->to_self() && lifecycle.may_retire(heard());
-}
-
-void Connection::post_heartbeat() noexcept {
-  if (met() && !lifecycle.ending()) heartbeat.post();
+  return met() && !x_link->to_self() && lifecycle.may_retire(receiver.taken());
 }
 
 void Connection::modify_to_error() noexcept {
@@ -302,11 +286,6 @@ void Connection::modify_to_error() noexcept {
   // It may be there already, and may say so: what follows does not depend on it.
   if (x_qp) (void)ibv_modify_qp(x_qp.get(), &attr, IBV_QP_STATE);
   lifecycle.drain();
-}
-
-void Connection::mute() noexcept {
-  x_receiver.mute();
-  lifecycle.void_agreement();
 }
 
 void Connection::end(Sink& sink, int status) noexcept {
@@ -321,34 +300,24 @@ void Connection::end(Sink& sink, int status) noexcept {
 }
 
 void Connection::broken(int status, const char* why) noexcept {
-  x_core.break_connection(*this, status, why);
+  x_owner.break_connection(*this, status, why);
 }
 
 void Connection::settle_soon() noexcept {
-  x_core.mark_dirty(*this);
+  x_worklist.mark(*this);
 }
 
 void Connection::await_block() noexcept {
-  x_core.starve(*this);
+  x_worklist.await_block(*this);
 }
 
 void Connection::phase_changed(Phase before) noexcept {
-  const bool retired = before == Phase::asking || before == Phase::asked;
-  x_core.count_retiring(int(lifecycle.retiring()) - int(retired));
-  if (lifecycle.retiring() || lifecycle.agrees()) phase_since = x_core.begin_grace();
-  if (may_send())
-    x_link->may_send(*this);
-  else
-    x_link->may_not_send(*this);
+  x_owner.phase_changed(*this, before);
+  x_link->use(*this, may_send());
 }
 
-void Connection::on_agreed() noexcept {
-  x_core.retired(*this);
-}
-
-void Connection::on_kept() noexcept {
-  sender.touch();
-  x_core.look_again();
+void Connection::on_answer(bool agreed) noexcept {
+  x_owner.on_answer(*this, agreed);
 }
 
 }  // namespace erdma::transport::verbs

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "transport/verbs/completion_queues.h"
+#include "transport/verbs/connection_owner.h"
 #include "transport/verbs/connector.h"
 #include "transport/verbs/direct_access.h"
 #include "transport/verbs/heartbeat.h"
@@ -15,8 +16,8 @@
 
 namespace erdma::transport::verbs {
 
-class Core;
 class VerbsLink;
+class Worklist;
 struct DirtyTag;
 
 /// One RC queue pair and the parts that use it: takes its completions and its packets to them. Made
@@ -26,7 +27,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
  public:
   static constexpr uint32_t kSendDepth = 64;
 
-  Connection(Core& core, uint32_t id) noexcept;
+  Connection(Resources& shared, Worklist& worklist, ConnectionOwner& owner, uint32_t id) noexcept;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   /// Destroys the queue pair. What completions would have released was released by end().
@@ -41,33 +42,22 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   int agree(const Terms& peer, bool active) noexcept;
 
   // --- the polling thread
-  /// Packets may flow.
-  void go_up(VerbsLink& link, const Mail& mail) noexcept;
-  void take_early(Sink& sink) noexcept;  ///< completions from before go_up()
+  /// Packets may flow, and those that came before are delivered. `goes_first`: as Lifecycle has it.
+  void go_up(VerbsLink& link, const Mail& mail, bool goes_first, Sink& sink) noexcept;
   void on_completion(const ibv_wc& wc, Sink& sink) noexcept;
   /// After completions or for anything else to do: posts receives again, sends what is due, moves
   /// transfers on.
   void settle() noexcept;
-  void post_heartbeat() noexcept;
-  /// It is broken, or given up.
-  void close() noexcept { lifecycle.close(x_receiver.muted()); }
   void modify_to_error() noexcept;
-  /// Nothing more is delivered, and whatever both sides agreed on is void.
-  void mute() noexcept;
   /// Destroys the queue pair, releases what was posted and reports transfers as failed.
   void end(Sink& sink, int status) noexcept;
 
-  uint32_t id() const noexcept { return x_id; }
   VerbsLink* link() const noexcept { return x_link; }
   /// The other side spoke first, or we did. Before, we must not send at all: on iWARP the passive
   /// side must stay silent until it heard something; it harms nowhere.
   bool met() const noexcept { return x_heard || active; }
   bool may_send() const noexcept { return lifecycle.phase() == Phase::up && met(); }
   bool may_retire() noexcept;
-  uint32_t outstanding() noexcept {
-    return sender.queue().outstanding() + x_receiver.outstanding();
-  }
-  uint64_t heard() const noexcept { return x_receiver.taken(); }
 
   // ConnectionHost, LifecycleHost
   void broken(int status, const char* why) noexcept override;
@@ -77,17 +67,17 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   bool quiet() noexcept override {
     return transfers.empty() && packet_transfers.empty() && direct.idle();
   }
-  void on_agreed() noexcept override;
-  void on_kept() noexcept override;
+  void on_answer(bool agreed) noexcept override;
 
   PacketSender sender;
+  PacketReceiver receiver;
   HeartbeatReads heartbeat;
   Transfers transfers;
   DirectAccess direct;
   PacketTransfers packet_transfers;
   Lifecycle lifecycle;
 
-  // Of Core: when and how it ends, what its timer saw.
+  // Of the transport: when and how it ends, what the watchdog saw.
   uint64_t connection_id = 0;  ///< the connector's
   uint64_t came_up = 0;        ///< sender.used as long as it has not carried any packet
   uint64_t phase_since = 0;    ///< when lifecycle.retiring() or agrees() began
@@ -102,17 +92,16 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   void on_sent(const ibv_wc& wc, Sink& sink) noexcept;
   void on_failed(const ibv_wc& wc, Sink& sink) noexcept;
   void on_work(const Work& work, bool success, Sink& sink) noexcept;
-  void on_first_packet() noexcept;
   void on_control(const PacketReceiver::Packet& packet, Sink& sink) noexcept;
-  bool wants_room() noexcept;
   void flush_due() noexcept;
   void move_transfers() noexcept;
 
-  Core& x_core;
+  Resources& x_shared;
+  Worklist& x_worklist;
+  ConnectionOwner& x_owner;
   VerbsLink* x_link = nullptr;
   bool x_heard = false;
-  PacketReceiver x_receiver;
-  std::vector<ibv_wc> x_early;
+  std::vector<ibv_wc> x_early;  ///< completions from before go_up()
   const uint32_t x_id;
   CqShare x_share;
   QueuePair x_qp;  ///< last: destroyed before the memory that it writes to

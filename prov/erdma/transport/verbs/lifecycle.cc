@@ -144,13 +144,13 @@ void Lifecycle::on_answer(uint32_t request, bool agreed) noexcept {
   }
   if (agreed) {
     x_agreement = Agreement::certain;
-    return x_host.on_agreed();
+    return x_host.on_answer(true);
   }
   if (ending()) return;
   ++x_request;
   x_session->end();
   go_on();
-  x_host.on_kept();
+  x_host.on_answer(false);
 }
 
 }  // namespace erdma::transport::verbs

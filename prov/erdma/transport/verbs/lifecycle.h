@@ -49,10 +49,9 @@ class LifecycleHost : public ConnectionHost {
   virtual void phase_changed(Phase before) noexcept = 0;
   /// Nothing of a transfer is under way in either direction.
   virtual bool quiet() noexcept = 0;
-  /// The peer agreed to give the connection up, and everything that either side sent has arrived.
-  virtual void on_agreed() noexcept = 0;
-  /// The peer wants to keep it.
-  virtual void on_kept() noexcept = 0;
+  /// The peer agreed to give the connection up, and everything that either side sent has arrived;
+  /// or it wants to keep the connection.
+  virtual void on_answer(bool agreed) noexcept = 0;
 
  protected:
   ~LifecycleHost() = default;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "transport/transport.h"
 #include "transport/verbs/connection.h"
@@ -11,22 +12,27 @@
 
 namespace erdma::transport::verbs {
 
-class Core;
+/// Where a link is on its way to a connection. What happens between two connections is in Session.
+///
+///   idle --connect()--> connecting --it is up--> up --all its connections ended--> idle
+///   idle --connect(), no place--> waiting --there is a place--> connecting
+///   connecting, waiting --failed, or the peer's own attempt came up--> idle, up
+///   any --shutdown()--> closed
+enum class LinkState : uint8_t {
+  idle,
+  waiting,     ///< for another connection to be given up
+  connecting,  ///< the connector is at it
+  up,          ///< has a connection, though perhaps one that may not be used (yet, any more)
+  closed,
+};
 
 /// One remote endpoint, with a connection while there is use for it. The link to ourselves has two:
 /// one to send, one to receive. Polling thread only.
 class VerbsLink final : public Link {
  public:
-  enum class State : uint8_t {
-    idle,
-    waiting,     ///< for another connection to be given up
-    connecting,  ///< the connector is at it
-    up,          ///< has a connection, though perhaps one that may not be used (yet, any more)
-    closed,
-  };
-
-  VerbsLink(Core& core, const util::SocketAddress& address, bool to_self) noexcept
-      : Link(address), x_core(core), x_to_self(to_self) {}
+  VerbsLink(Resources& shared, Worklist& worklist, ConnectionOwner& owner,
+            const util::SocketAddress& address, bool to_self) noexcept
+      : Link(address), x_shared(shared), x_worklist(worklist), x_owner(owner), x_to_self(to_self) {}
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override {
@@ -46,9 +52,11 @@ class VerbsLink final : public Link {
             uint64_t token) noexcept override {
     return transfer(remote, local, count, length, token, false);
   }
-  bool opens_memory() const noexcept override;
+  bool opens_memory() const noexcept override { return x_shared.device.fork_safe(); }
   std::unique_ptr<OpenMemory> open(const iovec& memory, bool for_reads,
-                                   bool for_writes) noexcept override;
+                                   bool for_writes) noexcept override {
+    return open_region(x_shared.device, memory, for_reads, for_writes);
+  }
   int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                   uint64_t token) noexcept override {
     return direct(remote, local, count, token, true, false);
@@ -66,41 +74,44 @@ class VerbsLink final : public Link {
                   uint64_t token) noexcept override {
     return x_sender ? x_sender->direct.write_short(remote, local, length, token) : -FI_EAGAIN;
   }
-  void fail(int status) noexcept override;
+  void fail(int status) noexcept override { x_owner.fail(*this, status); }
   bool met() const noexcept override { return x_met; }
 
-  // By Core and connections.
+  // By the transport.
+  LinkState state() const noexcept { return x_state; }
+  /// Returns the state before. What is closed stays closed.
+  LinkState advance(LinkState to) noexcept {
+    return x_state == LinkState::closed ? x_state : std::exchange(x_state, to);
+  }
   void install(std::unique_ptr<Connection> connection) noexcept;
   std::unique_ptr<Connection> remove(const Connection& connection) noexcept;
-  void may_send(Connection& connection) noexcept;
-  void may_not_send(const Connection& connection) noexcept;
+  /// Packets leave on this connection, or not any more.
+  void use(Connection& connection, bool may_send) noexcept;
   /// The connection of that role; a link to another endpoint has only one, whoever connected.
-  Connection* connection(bool active) const noexcept { return x_connections[slot(active)].get(); }
-  bool connected() const noexcept { return x_connections[0] || x_connections[1]; }
+  Connection* connection(bool active) const noexcept {
+    return x_connections[x_to_self && !active].get();
+  }
   bool to_self() const noexcept { return x_to_self; }
 
-  State state = State::idle;
   uint64_t attempt = 0;
-  int down_status = 0;  ///< to be reported once its connections are gone
-  bool down_silently = true;
-  uint64_t idle_since = 0;  ///< when its connection was given up
-  bool in_doubt = false;    ///< likewise: the peer may not know
-  uint64_t waiting_since = 0;
+  int down_status = 0;  ///< to be reported once its connections are gone; 0 = it goes on
+  uint64_t since = 0;   ///< waiting, or idle after its connection was given up
   Session session;
 
  private:
-  size_t slot(bool active) const noexcept { return x_to_self && !active ? 1 : 0; }
   int not_ready() noexcept;
   int transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
                uint64_t token, bool is_read) noexcept;
   int direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
              bool is_read, bool until_placed) noexcept;
-  void prepare(Transfer& transfer, const iovec* local, size_t count) noexcept;
 
   /// Null: not connected, or nothing may be sent now.
   PacketSender* x_packets = nullptr;
   Connection* x_sender = nullptr;  ///< to which they belong
-  Core& x_core;
+  Resources& x_shared;
+  Worklist& x_worklist;
+  ConnectionOwner& x_owner;
+  LinkState x_state = LinkState::idle;
   const bool x_to_self;
   bool x_met = false;
   std::unique_ptr<Connection> x_connections[2];

@@ -20,17 +20,21 @@ Options checked(Options options, const Device& device) noexcept {
 
 }  // namespace
 
-Resources::Resources(const Options& wanted, const Device& on, RegistrationCache& registrations)
+Resources::Resources(const Options& wanted, const Device& on, RegistrationCache& registrations,
+                     uint32_t spare_ids)
     : device(on),
       options(checked(wanted, on)),
       cache(registrations),
       reads_in_flight(std::clamp(on.limits().max_read_in_flight, 1u, 16u)),
+      queues(on),
+      table(2 * options.max_connections + spare_ids),
       packet_blocks(on, OwnUse::packets, kPacketOverhead + options.eager_bytes, 32, 64),
       bounce_packets(on, OwnUse::packets, kBounceBytes, 8, 16),
       bounce_sinks(on, OwnUse::sinks, kBounceBytes, 8, 16) {}
 
 /// Two regions, as the key of the one goes to every peer: it admits READs only.
 int Resources::open() noexcept {
+  if (const int rc = queues.open()) return rc;
   if (const int rc = x_target.make(device, 1, 64, OwnUse::heartbeat)) return rc;
   if (const int rc = x_scratch.make(device, 1, 64, OwnUse::scratch)) return rc;
   heartbeat = {uint64_t(x_target.slot(0)), x_target.lkey(), x_target.rkey(),

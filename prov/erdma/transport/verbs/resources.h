@@ -3,6 +3,8 @@
 #include <cstdint>
 
 #include "transport/verbs/chain.h"
+#include "transport/verbs/completion_queues.h"
+#include "transport/verbs/connection_table.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/exposure.h"
 #include "transport/verbs/options.h"
@@ -21,11 +23,13 @@ struct HeartbeatMemory {
   uint32_t sink_lkey = 0;
 };
 
-/// What the connections of one endpoint share. Polling thread only, except for what never changes
-/// after open().
+/// What the connections of one endpoint share. Polling thread only, except for the completion
+/// queues, the table, and what never changes after open().
 struct Resources {
-  Resources(const Options& options, const Device& device, RegistrationCache& cache);
-  /// Registers the memory of heartbeats.
+  /// `spare_ids`: connections that may exist besides twice those that the options allow.
+  Resources(const Options& options, const Device& device, RegistrationCache& cache,
+            uint32_t spare_ids);
+  /// Makes the channel of the completion queues, and the memory of heartbeats.
   [[nodiscard]] int open() noexcept;
 
   /// Blocks for transfers whose memory can't be registered: of READs, or of WRITEs.
@@ -36,6 +40,8 @@ struct Resources {
   const Options options;  ///< within what the device can do
   RegistrationCache& cache;
   const unsigned reads_in_flight;  ///< of one connection
+  CompletionQueues queues;
+  ConnectionTable table;
   uint64_t polls = 0;
   Counters counters;
   Chain chain;

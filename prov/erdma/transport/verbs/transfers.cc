@@ -24,7 +24,11 @@ const Piece* element_at(const Piece* list, size_t count, uint64_t& offset, Lengt
 
 }  // namespace
 
-void Transfers::begin(Transfer& transfer) noexcept {
+void Transfers::begin(Transfer& transfer, const iovec* local, size_t count) noexcept {
+  transfer.count = hmem::slice(local, count, 0, transfer.length, transfer.local);
+  transfer.bounces =
+      !transfer.remote.staged &&
+      register_all(x_shared.cache, transfer.local, transfer.count, transfer.registrations) != 0;
   transfer.owner = this;
   x_moving.push_back(transfer);
   x_host.settle_soon();

@@ -24,8 +24,8 @@ class Transfers {
   /// `peer` owns the blocks that READs go to.
   void start(const void* peer) noexcept { x_peer = peer; }
 
-  /// Something of it is left to post or to ask for.
-  void begin(Transfer& transfer) noexcept;
+  /// Registers its memory here, or lets it bounce; posts in poll().
+  void begin(Transfer& transfer, const iovec* local, size_t count) noexcept;
   /// Nothing is left to post.
   void wait(Transfer& transfer) noexcept;
   /// The one whose turn it is; null: nothing is left to post.

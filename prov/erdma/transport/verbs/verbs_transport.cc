@@ -1,53 +1,144 @@
 #include "transport/verbs/verbs_transport.h"
 
-#include <new>
+#include <sys/epoll.h>
 
-#include "transport/verbs/core.h"
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "util/log.h"
 #include "util/process_epoch.h"
 
 namespace erdma::transport::verbs {
+namespace {
 
-util::Result<std::unique_ptr<VerbsTransport>> VerbsTransport::open(const Options& options,
-                                                                   Device& device,
-                                                                   RegistrationCache& cache,
-                                                                   const util::SocketAddress& name,
-                                                                   const util::Clock* clock) {
-  auto core = Core::open(options, device, cache, name, clock, &Connector::start);
-  if (!core) return core.error();
-  return std::unique_ptr<VerbsTransport>(new VerbsTransport(std::move(*core)));
-}
+constexpr uint64_t kPollsPerClock = 256;
 
-VerbsTransport::VerbsTransport(std::unique_ptr<Core> core) noexcept : x_core(std::move(core)) {}
+}  // namespace
 
-// In a forked child the rest is left alone: the thread does not exist here, the memory of the
-// transport is not mapped, and the device's objects are the parent's.
+VerbsTransport::VerbsTransport(const Options& options, Device& device, RegistrationCache& cache,
+                               const util::Clock* clock)
+    : x_shared(options, device, cache, Places::kSpareIds),
+      x_completions(x_shared),
+      x_inbox(x_wake),
+      x_epoll(epoll_create1(EPOLL_CLOEXEC)),
+      x_manager(x_shared, x_worklist, x_links, x_completions, clock ? *clock : x_own_clock),
+      x_maker(x_shared, x_worklist, x_links, x_manager),
+      x_epoch(util::process_epoch()) {}
+
 VerbsTransport::~VerbsTransport() {
-  if (x_core->epoch() != util::process_epoch()) x_core.release()->abandon();
+  shutdown();
+  x_connector.reset();  // its thread may still have posted connections
+  for (Mail& mail : x_inbox.mails.take()) mail.connection.reset();
 }
 
-const util::SocketAddress& VerbsTransport::name() const noexcept {
-  return x_core->name();
+void VerbsTransport::operator delete(VerbsTransport* transport, std::destroying_delete_t) {
+  if (transport->x_epoch != util::process_epoch()) return transport->abandon();
+  transport->~VerbsTransport();
+  ::operator delete(transport);
 }
-const Counters& VerbsTransport::counters() const noexcept {
-  return x_core->counters();
+
+void VerbsTransport::abandon() noexcept {
+  x_epoll.reset();
+  x_wake.reset();
+  x_manager.watchdog.abandon();
+  if (x_connector) x_connector->abandon();
 }
+
+util::Result<std::unique_ptr<VerbsTransport>> VerbsTransport::open(
+    const Options& options, Device& device, RegistrationCache& cache,
+    const util::SocketAddress& name, const util::Clock* clock, StartConnector start_connector) {
+  util::register_fork_handler();
+  std::unique_ptr<VerbsTransport> made(new VerbsTransport(options, device, cache, clock));
+  const Options& checked = made->x_shared.options;
+  if (checked.max_connections < options.max_connections)
+    ERDMA_INFO(EP_CTRL, "%s has %u queue pairs: at most as many connections at one time, not %u\n",
+               device.name().c_str(), device.limits().max_qp, options.max_connections);
+  int rc = made->x_shared.open();
+  if (!rc) rc = made->make_descriptors();
+  if (rc) return rc;
+  auto connector = start_connector(
+      {&device, checked, name, &made->x_maker, &made->x_inbox, clock ? clock : &made->x_own_clock});
+  if (!connector) return connector.error();
+  made->x_connector = std::move(*connector);
+  made->x_manager.start(*made->x_connector);
+  return made;
+}
+
+int VerbsTransport::make_descriptors() noexcept {
+  if (const int rc = x_manager.watchdog.open()) return rc;
+  if (!x_wake || !x_epoll) return -FI_EMFILE;
+  for (const int fd : {x_wake.fd(), x_manager.watchdog.fd(), x_shared.queues.channel_fd()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fd, &event)) return -errno;
+  }
+  return 0;
+}
+
 int VerbsTransport::poll(Sink& sink) noexcept {
-  return x_core->poll(sink);
+  ++x_shared.polls;
+  if (x_shared.chain.owner) [[unlikely]]
+    x_shared.chain.owner->flush_chain();
+  int moved = x_manager.poll(sink);
+  if (x_worklist.any_dirty()) x_worklist.settle();
+  const bool look = x_worklist.attention | x_check_clock | (x_shared.polls % kPollsPerClock == 0);
+  if (look || x_inbox.mails.pending()) [[unlikely]]
+    moved += attend(sink);
+  return moved;
 }
-util::Result<Link*> VerbsTransport::link_to(const util::SocketAddress& address) noexcept {
-  return x_core->link_to(address);
+
+int VerbsTransport::attend(Sink& sink) noexcept {
+  x_check_clock = false;
+  int moved = 0;
+  if (x_inbox.mails.pending()) {
+    for (Mail& mail : x_inbox.mails.take()) {
+      x_manager.on_mail(mail, sink);
+      ++moved;
+    }
+  }
+  moved += x_worklist.report_dones(sink);
+  return moved + x_manager.attend(sink);
 }
-int VerbsTransport::wait_fd() const noexcept {
-  return x_core->wait_fd();
+
+util::Result<Link*> VerbsTransport::link_to(const util::SocketAddress& address) noexcept try {
+  if (!address.set() || !address.port() || address.family() != name().family()) return -FI_EINVAL;
+  return &x_manager.find_or_make(address);
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
 }
+
 bool VerbsTransport::arm() noexcept {
-  return x_core->arm();
+  if (x_worklist.attention || x_check_clock || x_shared.chain.owner || x_worklist.any_dirty() ||
+      x_completions.any())
+    return false;
+  if (!x_inbox.mails.arm() || !x_completions.arm()) {
+    x_inbox.mails.disarm();
+    return false;
+  }
+  x_manager.watchdog.arm();
+  return true;
 }
+
 void VerbsTransport::disarm() noexcept {
-  x_core->disarm();
+  x_inbox.mails.disarm();
+  x_wake.drain();
+  x_check_clock = x_manager.watchdog.disarm() || x_check_clock;
+  x_shared.queues.take_events();
 }
+
 void VerbsTransport::shutdown() noexcept {
-  x_core->shutdown();
+  if (x_closed || !x_connector) return;
+  x_closed = true;
+  x_connector->stop_listening();
+  if (x_shared.chain.owner) x_shared.chain.owner->flush_chain();
+  x_manager.say_goodbye();
+  const Counters& counters = x_shared.counters;
+  ERDMA_INFO(EP_CTRL,
+             "%s: %lu bytes in packets, %lu by RDMA READ, %lu by RDMA WRITE, %lu of these copied; "
+             "%lu connections asked for, %lu given up for others\n",
+             name().to_string().c_str(), counters.sent_bytes, counters.read_bytes,
+             counters.write_bytes, counters.bounce_bytes, counters.connects, counters.reclaimed);
 }
 
 }  // namespace erdma::transport::verbs

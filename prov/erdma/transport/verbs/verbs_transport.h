@@ -1,18 +1,27 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <new>
 
+#include "transport/mailbox.h"
 #include "transport/transport.h"
+#include "transport/verbs/connection_maker.h"
+#include "transport/verbs/connector.h"
 #include "transport/verbs/device.h"
+#include "transport/verbs/link_manager.h"
 #include "transport/verbs/options.h"
 #include "transport/verbs/registration.h"
 #include "util/clock.h"
+#include "util/event_fd.h"
+#include "util/fd.h"
 #include "util/result.h"
 #include "util/socket_address.h"
 
 namespace erdma::transport::verbs {
 
-class Core;
+/// Makes the connector of a transport: Connector::start, or a test's.
+using StartConnector = util::Result<std::unique_ptr<Connector>> (*)(const ConnectorConfig& config);
 
 /// All peers of one endpoint that are reached through the NIC: one RC queue pair each, made on
 /// first use. One background thread (Connector). Must not be used in a forked child, except to
@@ -21,25 +30,58 @@ class VerbsTransport final : public Transport {
  public:
   /// Listens under `name` (an IP of the device; port 0 = a free one). `device` and `cache` outlive
   /// the transport; so does `clock` (tests; null = the system's).
-  static util::Result<std::unique_ptr<VerbsTransport>> open(const Options& options, Device& device,
-                                                            RegistrationCache& cache,
-                                                            const util::SocketAddress& name,
-                                                            const util::Clock* clock = nullptr);
+  static util::Result<std::unique_ptr<VerbsTransport>> open(
+      const Options& options, Device& device, RegistrationCache& cache,
+      const util::SocketAddress& name, const util::Clock* clock = nullptr,
+      StartConnector start_connector = &Connector::start);
+  VerbsTransport(const VerbsTransport&) = delete;
+  VerbsTransport& operator=(const VerbsTransport&) = delete;
   ~VerbsTransport() override;
+  /// In a forked child only descriptors are closed: the thread does not exist here, the memory of
+  /// the transport is not mapped, and the device's objects are the parent's.
+  static void operator delete(VerbsTransport* transport, std::destroying_delete_t);
 
-  const util::SocketAddress& name() const noexcept;  ///< with the port that was bound
-  const Counters& counters() const noexcept;
+  /// With the port that was bound.
+  const util::SocketAddress& name() const noexcept { return x_connector->name(); }
+  const Counters& counters() const noexcept { return x_shared.counters; }
+  size_t connections() const noexcept { return x_shared.table.in_use(); }
+  Resources& resources() noexcept { return x_shared; }
 
   int poll(Sink& sink) noexcept override;
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
-  int wait_fd() const noexcept override;
+  int wait_fd() const noexcept override { return x_epoll.get(); }
   bool arm() noexcept override;
   void disarm() noexcept override;
   void shutdown() noexcept override;
 
  private:
-  explicit VerbsTransport(std::unique_ptr<Core> core) noexcept;
-  std::unique_ptr<Core> x_core;
+  /// Mail from the connector's thread.
+  struct Inbox final : MailSink {
+    explicit Inbox(const util::EventFd& bell) noexcept : mails(bell) {}
+    void post(Mail mail) noexcept override { mails.post(std::move(mail)); }
+    Mailbox<Mail, util::EventFd> mails;
+  };
+
+  VerbsTransport(const Options& options, Device& device, RegistrationCache& cache,
+                 const util::Clock* clock);
+  int make_descriptors() noexcept;
+  int attend(Sink& sink) noexcept;
+  void abandon() noexcept;
+
+  Resources x_shared;
+  Worklist x_worklist;
+  Completions x_completions;
+  bool x_check_clock = false;
+  bool x_closed = false;
+  util::EventFd x_wake;
+  Inbox x_inbox;
+  util::Fd x_epoll;
+  util::SystemClock x_own_clock;
+  LinkTable x_links;
+  LinkManager x_manager;
+  ConnectionMaker x_maker;
+  const uint32_t x_epoch;
+  std::unique_ptr<Connector> x_connector;  ///< last: its thread uses what is above
 };
 
 }  // namespace erdma::transport::verbs

@@ -1,0 +1,315 @@
+#include "transport/verbs/link_manager.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+/// How long completions of a broken connection are waited for; a device need not deliver them.
+constexpr uint64_t kDrainNs = 20'000'000;
+constexpr uint64_t kGoodbyeNs = 1'000'000'000;
+
+struct Nobody final : Sink {
+  void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
+  void on_done(uint64_t, int) noexcept override {}
+  void on_link_down(Link&, int) noexcept override {}
+};
+
+/// Any order will do that both sides see alike.
+bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
+  return a.size() != b.size() ? a.size() < b.size() : std::memcmp(a.data(), b.data(), a.size()) < 0;
+}
+
+}  // namespace
+
+LinkManager::LinkManager(Resources& shared, Worklist& worklist, LinkTable& links,
+                         Completions& completions, const util::Clock& clock) noexcept
+    : places(shared, *this),
+      watchdog(shared, places, *this, clock),
+      x_shared(shared),
+      x_worklist(worklist),
+      x_links(links),
+      x_completions(completions),
+      x_clock(clock) {}
+
+void LinkManager::start(Connector& connector) noexcept {
+  x_connector = &connector;
+  places.start(connector);
+}
+
+VerbsLink& LinkManager::find_or_make(const util::SocketAddress& address) {
+  if (VerbsLink* const found = x_links.find(address)) return *found;
+  auto link = std::make_unique<VerbsLink>(x_shared, x_worklist, *this, address,
+                                          address == x_connector->name());
+  VerbsLink& made = *link;
+  x_links.add(std::move(link));
+  return made;
+}
+
+// --- what the connector reports ------------------------------------------------------------------
+
+void LinkManager::on_mail(Mail& mail, Sink& sink) noexcept try {
+  open_mail(mail, sink);
+} catch (const std::bad_alloc&) {
+  ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
+  drop(mail);
+  if (mail.type == Mail::Type::up) attempt_failed(mail, -FI_ENOMEM, sink);
+}
+
+void LinkManager::open_mail(Mail& mail, Sink& sink) {
+  switch (mail.type) {
+    case Mail::Type::up:
+      return x_closed ? drop(mail) : on_up(mail, sink);
+    case Mail::Type::failed: {
+      const VerbsLink* const link = x_links.find(mail.peer);
+      if (link && link->attempt == mail.attempt) attempt_failed(mail, mail.status, sink);
+      return;
+    }
+    case Mail::Type::lost:
+      for (Connection* connection : places.connected())
+        if (connection->connection_id == mail.connection_id)
+          return break_connection(*connection, mail.status, "it was lost");
+      return;
+    case Mail::Type::dispose:
+      return mail.connection.reset();
+    case Mail::Type::crowded:
+      // It comes again with backoff, and others meanwhile: one place at a time.
+      if (!places.any_retiring()) places.retire_one(nullptr);
+      return;
+  }
+}
+
+void LinkManager::drop(Mail& mail) noexcept {
+  mail.connection.reset();
+  if (mail.connection_id) x_connector->close(mail.connection_id, false);
+}
+
+void LinkManager::on_up(Mail& mail, Sink& sink) {
+  VerbsLink& link = find_or_make(mail.peer);
+  places.reserve();
+  x_completions.reserve();
+  // The peer made a new one: it has given up the one that we know.
+  if (Connection* old = link.connection(mail.active)) {
+    break_connection(*old, -FI_ECONNRESET, "the peer connected anew");
+    poll(sink);  // what arrived before comes first
+    finish(*old, sink);
+  }
+  if (mail.active || !link.to_self()) {
+    places.advance(link, LinkState::idle);
+    watchdog.forget(link);
+  }
+  if (!link.to_self() && !resume(link, mail, sink)) return drop(mail);
+  Connection& connection = *mail.connection;
+  places.add(connection, link);
+  link.install(std::move(mail.connection));
+  places.advance(link, LinkState::up);
+  connection.go_up(link, mail, smaller(x_connector->name(), link.address()), sink);
+  if (places.too_many()) places.retire_one(&connection);
+}
+
+/// What waited for the peer goes on if both sides said so, and ends else. False: they did, and it
+/// did not last until now; the peer has to learn that.
+bool LinkManager::resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept {
+  const bool agreed = mail.resumes && mail.resumes == mail.terms.resumes;
+  if (agreed && link.session.claim() != mail.resumes) return false;
+  const bool over = !agreed && link.session.claim();
+  link.session.end();
+  if (!over) return true;
+  places.advance(link, LinkState::up);  // nobody is to connect it meanwhile
+  report_down(link, -FI_ECONNRESET, sink);
+  return true;
+}
+
+void LinkManager::attempt_failed(const Mail& mail, int status, Sink& sink) noexcept {
+  VerbsLink* const link = x_links.find(mail.peer);
+  if (!link || link->state() != LinkState::connecting) return;
+  places.advance(*link, LinkState::idle);
+  down(*link, status, sink);
+}
+
+int LinkManager::connect(VerbsLink& link) noexcept {
+  if (x_closed) return -FI_ESHUTDOWN;
+  const int rc = places.connect(link);
+  if (link.state() == LinkState::waiting) {
+    link.since = watchdog.begin_grace();
+    x_worklist.attention = true;
+  }
+  return rc;
+}
+
+/// To ourselves, the other half may exist.
+void LinkManager::down(VerbsLink& link, int status, Sink& sink) noexcept {
+  link.down_status = status;
+  if (Connection* other = link.connection(false))
+    break_connection(*other, status, "the connection to ourselves failed");
+  else
+    link_is_down(link, false, sink);
+}
+
+// --- how connections end -------------------------------------------------------------------------
+
+void LinkManager::break_connection(Connection& connection, int status, const char* why) noexcept {
+  Lifecycle& lifecycle = connection.lifecycle;
+  if (lifecycle.phase() == Phase::making) return;
+  if (lifecycle.ending()) {
+    // An orderly end explains a loss that was noticed first.
+    if (status == -FI_ESHUTDOWN && connection.close_status == -FI_ECONNRESET)
+      connection.close_status = status;
+    return;
+  }
+  connection.close_status = status;
+  lifecycle.close(connection.receiver.muted());
+  if (why && lifecycle.agreement() == Agreement::none && !x_closed)
+    ERDMA_WARN(EP_DATA, "closed the connection to %s: %s\n",
+               connection.link()->address().to_string().c_str(), why);
+  places.close(connection);
+  x_worklist.attention = true;
+}
+
+void LinkManager::break_all() noexcept {
+  for (Connection* connection : places.connected())
+    break_connection(*connection, -FI_EIO, "its completion queue is broken");
+}
+
+void LinkManager::phase_changed(Connection& connection, Phase before) noexcept {
+  const bool retired = before == Phase::asking || before == Phase::asked;
+  places.count_retiring(int(connection.lifecycle.retiring()) - int(retired));
+  if (connection.lifecycle.retiring() || connection.lifecycle.agrees())
+    connection.phase_since = watchdog.begin_grace();
+}
+
+void LinkManager::on_answer(Connection& connection, bool agreed) noexcept {
+  x_worklist.attention = true;
+  if (!agreed) return connection.sender.touch();
+  connection.orderly = true;
+  ++x_shared.counters.reclaimed;
+  break_connection(connection, 0, nullptr);
+}
+
+void LinkManager::fail(VerbsLink& link, int status) noexcept try {
+  bool connected = false;
+  for (const bool active : {true, false}) {
+    Connection* const connection = link.connection(active);
+    if (!connection) continue;
+    connected = true;
+    connection->receiver.mute();
+    connection->lifecycle.void_agreement();
+    break_connection(*connection, status, "the protocol's rules are broken");
+  }
+  if (connected || std::find(x_failed.begin(), x_failed.end(), &link) != x_failed.end()) return;
+  x_failed.push_back(&link);
+  link.down_status = status;
+  x_worklist.attention = true;
+} catch (const std::bad_alloc&) {
+  ERDMA_WARN(EP_DATA, "out of memory: %s stays up\n", link.address().to_string().c_str());
+}
+
+int LinkManager::attend(Sink& sink) noexcept {
+  int moved = 0;
+  for (VerbsLink* link : std::exchange(x_failed, {})) {
+    link_is_down(*link, false, sink);
+    ++moved;
+  }
+  for (size_t i = 0; i < places.closing().size();) {
+    Connection& connection = *places.closing()[i];
+    if (!is_drained(connection)) {
+      ++i;
+      continue;
+    }
+    finish(connection, sink);  // takes it out of the list
+    ++moved;
+  }
+  if (places.any_waiting()) moved += places.admit(sink);
+  watchdog.tick(sink);
+  x_worklist.attention = !places.closing().empty() || !x_failed.empty() || x_worklist.any_dones();
+  return moved;
+}
+
+/// Everything came back, or will not come. Takes a moment at most.
+bool LinkManager::is_drained(Connection& connection) noexcept {
+  if (connection.lifecycle.phase() != Phase::draining) {
+    connection.modify_to_error();
+    connection.close_deadline = x_clock.now() + kDrainNs;
+    return false;
+  }
+  return connection.sender.queue().outstanding() + connection.receiver.outstanding() == 0 ||
+         x_clock.now() >= connection.close_deadline;
+}
+
+/// From here on the device touches no memory for this connection, whether it said so or not.
+void LinkManager::finish(Connection& connection, Sink& sink) noexcept {
+  VerbsLink& link = *connection.link();
+  const Agreement agreement = connection.lifecycle.agreement();
+  const int status = connection.close_status ? connection.close_status : -FI_ECONNRESET;
+  places.remove(connection);
+  const std::unique_ptr<Connection> owned = link.remove(connection);
+  if (agreement == Agreement::none) link.down_status = status;
+  connection.end(sink, status);
+  x_worklist.feed();  // its blocks are free
+  x_worklist.forget(connection);
+  x_connector->close(connection.connection_id, connection.orderly);
+  for (const bool active : {true, false})
+    if (Connection* other = link.connection(active))
+      return break_connection(*other, status, nullptr);
+  link_is_down(link, agreement == Agreement::doubtful, sink);
+}
+
+void LinkManager::link_is_down(VerbsLink& link, bool in_doubt, Sink& sink) noexcept {
+  places.advance(link, LinkState::idle);
+  watchdog.forget(link);
+  x_worklist.attention = true;
+  const int status = std::exchange(link.down_status, 0);
+  if (!status) return watchdog.watch(link, in_doubt);
+  link.session.end();
+  report_down(link, status, sink);
+}
+
+void LinkManager::report_down(VerbsLink& link, int status, Sink& sink) noexcept {
+  ERDMA_INFO(EP_CTRL, "link to %s is down: %s\n", link.address().to_string().c_str(),
+             fi_strerror(-status));
+  sink.on_link_down(link, status);
+}
+
+// --- the end of all ------------------------------------------------------------------------------
+
+void LinkManager::say_goodbye() noexcept {
+  x_closed = true;
+  Nobody nobody;
+  const util::SystemClock clock;
+  const uint64_t end = clock.now() + std::min(kGoodbyeNs, x_shared.options.peer_timeout_ns);
+  for (Connection* connection : places.connected()) {
+    connection->lifecycle.stay();
+    if (connection->lifecycle.phase() == Phase::up) connection->sender.due(kDueBye);
+  }
+  while (!goodbyes_said() && clock.now() < end) {
+    const int moved = poll(nobody);
+    x_worklist.settle();
+    if (!moved) sched_yield();
+  }
+  for (Connection* connection : places.connected()) connection->modify_to_error();
+  while (!places.connected().empty()) {
+    Connection& connection = *places.connected().back();
+    connection.orderly = true;
+    finish(connection, nobody);
+  }
+  x_links.for_each([&](VerbsLink& link) { places.advance(link, LinkState::closed); });
+}
+
+bool LinkManager::goodbyes_said() noexcept {
+  bool said = true;
+  for (Connection* connection : places.connected()) {
+    Lifecycle& lifecycle = connection->lifecycle;
+    if (lifecycle.ending() || !connection->met()) continue;  // never heard of: nothing was sent
+    said = lifecycle.phase() != Phase::up && lifecycle.fenced() && said;
+  }
+  return said;
+}
+
+}  // namespace erdma::transport::verbs

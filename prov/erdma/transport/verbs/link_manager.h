@@ -1,0 +1,73 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "transport/verbs/completions.h"
+#include "transport/verbs/connection_owner.h"
+#include "transport/verbs/connector.h"
+#include "transport/verbs/link_table.h"
+#include "transport/verbs/places.h"
+#include "transport/verbs/watchdog.h"
+#include "transport/verbs/worklist.h"
+
+namespace erdma::transport::verbs {
+
+/// Brings links up as the connector reports connections, and down as connections end. Polling
+/// thread only.
+class LinkManager final : public ConnectionOwner {
+ public:
+  LinkManager(Resources& shared, Worklist& worklist, LinkTable& links, Completions& completions,
+              const util::Clock& clock) noexcept;
+  void start(Connector& connector) noexcept;
+
+  VerbsLink& find_or_make(const util::SocketAddress& address);
+  void on_mail(Mail& mail, Sink& sink) noexcept;
+  /// Ends what is to end, and connects what waits. Returns the number of steps.
+  int attend(Sink& sink) noexcept;
+  /// Takes completions to their connections. Returns how many.
+  int poll(Sink& sink) noexcept {
+    bool broken = false;
+    const int moved = x_completions.poll(sink, broken);
+    if (broken) [[unlikely]]
+      break_all();
+    return moved;
+  }
+  /// Everything that send() took has arrived, as far as peers live: a READ behind it proves that
+  /// without their help. Then all connections end.
+  void say_goodbye() noexcept;
+
+  void break_connection(Connection& connection, int status, const char* why) noexcept override;
+  void phase_changed(Connection& connection, Phase before) noexcept override;
+  void on_answer(Connection& connection, bool agreed) noexcept override;
+  int connect(VerbsLink& link) noexcept override;
+  void down(VerbsLink& link, int status, Sink& sink) noexcept override;
+  void fail(VerbsLink& link, int status) noexcept override;
+
+  Places places;
+  Watchdog watchdog;
+
+ private:
+  void open_mail(Mail& mail, Sink& sink);
+  void on_up(Mail& mail, Sink& sink);
+  bool resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept;
+  void attempt_failed(const Mail& mail, int status, Sink& sink) noexcept;
+  void drop(Mail& mail) noexcept;
+  void break_all() noexcept;
+  bool is_drained(Connection& connection) noexcept;
+  void finish(Connection& connection, Sink& sink) noexcept;
+  void link_is_down(VerbsLink& link, bool in_doubt, Sink& sink) noexcept;
+  void report_down(VerbsLink& link, int status, Sink& sink) noexcept;
+  bool goodbyes_said() noexcept;
+
+  Resources& x_shared;
+  Worklist& x_worklist;
+  LinkTable& x_links;
+  Completions& x_completions;
+  const util::Clock& x_clock;
+  Connector* x_connector = nullptr;
+  std::vector<VerbsLink*> x_failed;  ///< without a connection: on_link_down() is due
+  bool x_closed = false;
+};
+
+}  // namespace erdma::transport::verbs

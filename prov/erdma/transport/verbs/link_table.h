@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "transport/verbs/link.h"
+
+namespace erdma::transport::verbs {
+
+/// The links of one endpoint, by the address of the peer. Polling thread, except for tell() and
+/// claim().
+class LinkTable {
+ public:
+  VerbsLink* find(const util::SocketAddress& address) const noexcept {
+    const auto found = x_links.find(address);
+    return found == x_links.end() ? nullptr : found->second.get();
+  }
+  void add(std::unique_ptr<VerbsLink> link) {
+    const std::lock_guard guard(x_mutex);
+    const util::SocketAddress& address = link->address();
+    x_links.emplace(address, std::move(link));
+  }
+  template <typename Function>
+  void for_each(Function&& function) noexcept {
+    for (const auto& [address, link] : x_links) function(*link);
+  }
+
+  /// Session::tell() and claim() of the link to `peer`; 0 where there is none. Any thread.
+  uint64_t tell(const util::SocketAddress& peer) noexcept {
+    const std::lock_guard guard(x_mutex);
+    VerbsLink* const link = find(peer);
+    return link ? link->session.tell() : 0;
+  }
+  uint64_t claim(const util::SocketAddress& peer) noexcept {
+    const std::lock_guard guard(x_mutex);
+    const VerbsLink* const link = find(peer);
+    return link ? link->session.claim() : 0;
+  }
+
+ private:
+  std::mutex x_mutex;  ///< for changes, and for the connector's look-ups
+  std::unordered_map<util::SocketAddress, std::unique_ptr<VerbsLink>, util::SocketAddressHash>
+      x_links;
+};
+
+}  // namespace erdma::transport::verbs

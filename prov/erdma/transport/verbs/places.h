@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "transport/verbs/connection_owner.h"
+#include "transport/verbs/connector.h"
+#include "transport/verbs/link.h"
+#include "transport/verbs/resources.h"
+
+namespace erdma::transport::verbs {
+
+/// The limit on connections (FI_ERDMA_MAX_CONNECTIONS): which links have one, which wait for a
+/// place, and which peer is asked to give its place up. The connection to ourselves cannot be given
+/// up, so it does not count.
+class Places {
+ public:
+  /// More than the limit is there for a while: connections that others make, and half-made ones.
+  static constexpr uint32_t kSpareIds = 256;
+
+  Places(Resources& shared, ConnectionOwner& owner) noexcept : x_shared(shared), x_owner(owner) {}
+  void start(Connector& connector) noexcept { x_connector = &connector; }
+
+  const std::vector<Connection*>& connected() const noexcept { return x_connected; }
+  const std::vector<Connection*>& closing() const noexcept { return x_closing; }
+  bool any_waiting() const noexcept { return !x_waiting.empty(); }
+
+  /// Makes room for one more connection, so that add() and close() cannot fail.
+  void reserve();
+  /// `link` owns it.
+  void add(Connection& connection, const VerbsLink& link) noexcept;
+  void close(Connection& connection) noexcept { x_closing.push_back(&connection); }
+  void remove(Connection& connection) noexcept;
+  void count_retiring(int change) noexcept { x_retiring = unsigned(int(x_retiring) + change); }
+
+  /// Asks the connector for a connection, or lets the link wait for a place. -FI_EAGAIN, or why
+  /// not.
+  int connect(VerbsLink& link) noexcept;
+  /// Changes the state of a link, and counts it where it is then.
+  void advance(VerbsLink& link, LinkState to) noexcept;
+  /// Connects the links that wait for it, as far as there are places; and makes places. Returns the
+  /// number of steps.
+  int admit(Sink& sink) noexcept;
+  /// Likewise those that wait since `before`: the peers that were asked to retire may compute, and
+  /// nobody waits for that longer than a moment, as long as there is anything to connect with.
+  void admit_overdue(Sink& sink, uint64_t before) noexcept;
+
+  /// More connections than the limit, not counting those that somebody asked to give up.
+  bool too_many() const noexcept;
+  bool any_retiring() const noexcept { return x_retiring > 0; }
+  /// Asks the peer of the least recently used connection to give it up, among those that answered
+  /// the last time. False: there is none.
+  bool retire_one(const Connection* spared) noexcept;
+
+ private:
+  size_t taken() const noexcept { return x_connected.size() - x_to_self + x_connecting; }
+  int request(VerbsLink& link) noexcept;
+  void admit_first(Sink& sink) noexcept;
+
+  Resources& x_shared;
+  ConnectionOwner& x_owner;
+  Connector* x_connector = nullptr;
+  std::vector<Connection*> x_connected;  ///< all that are owned by links
+  std::vector<Connection*> x_closing;    ///< of those
+  std::vector<VerbsLink*> x_waiting;     ///< the first has waited longest
+  unsigned x_to_self = 0;                ///< of x_connected
+  unsigned x_connecting = 0;
+  unsigned x_retiring = 0;
+};
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,130 @@
+#include "transport/verbs/watchdog.h"
+
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <new>
+
+#include "transport/verbs/connection.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr uint64_t kTicksPerTimeout = 12;
+constexpr uint64_t kGraceNs = 50'000'000;
+constexpr uint64_t kSecond = 1'000'000'000;
+
+}  // namespace
+
+Watchdog::Watchdog(Resources& shared, Places& places, ConnectionOwner& owner,
+                   const util::Clock& clock) noexcept
+    : x_shared(shared),
+      x_places(places),
+      x_owner(owner),
+      x_clock(clock),
+      x_tick_ns(std::clamp<uint64_t>(shared.options.peer_timeout_ns / kTicksPerTimeout, 100'000,
+                                     kSecond)),
+      x_grace_ns(std::min(x_tick_ns, kGraceNs)),
+      x_tick_in(x_tick_ns) {}
+
+int Watchdog::open() noexcept {
+  x_timer.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  return x_timer ? 0 : -errno;
+}
+
+void Watchdog::arm() noexcept {
+  if (!has_work() || (x_timer_ns && x_tick_in >= x_timer_ns)) return;
+  const itimerspec when{{}, {time_t(x_tick_in / kSecond), long(x_tick_in % kSecond)}};
+  if (!timerfd_settime(x_timer.get(), 0, &when, nullptr)) x_timer_ns = x_tick_in;
+}
+
+bool Watchdog::disarm() noexcept {
+  uint64_t count = 0;
+  if (!x_timer_ns || read(x_timer.get(), &count, sizeof(count)) <= 0) return false;
+  x_timer_ns = 0;
+  return true;
+}
+
+uint64_t Watchdog::begin_grace() noexcept {
+  const uint64_t now = x_clock.now();
+  x_tick_in = x_grace_ns;
+  x_next_tick = std::min(x_next_tick, now + x_grace_ns);
+  return now;
+}
+
+void Watchdog::tick(Sink& sink) noexcept {
+  if (!has_work()) return;
+  const uint64_t now = x_clock.now();
+  if (now < x_next_tick) return;
+  bool in_grace = false;
+  for (Connection* connection : x_places.connected()) {
+    const Lifecycle& lifecycle = connection->lifecycle;
+    if (!lifecycle.ending() && !watch_retirement(*connection, now)) watch_silence(*connection, now);
+    in_grace = in_grace || lifecycle.retiring() || lifecycle.agrees();
+  }
+  watch_unconnected(sink, now);
+  x_places.admit_overdue(sink, now - x_grace_ns);
+  x_tick_in = in_grace || x_places.any_waiting() ? x_grace_ns : x_tick_ns;
+  x_next_tick = now + x_tick_in;
+  // Peers that were asked to retire may be busy with something else.
+  if (x_places.any_waiting() || x_places.too_many()) x_places.retire_one(nullptr);
+}
+
+/// A peer that does not answer may compute, and so may one that has our consent; it has had time to
+/// see that, or to take its request back. True: the connection ends.
+bool Watchdog::watch_retirement(Connection& connection, uint64_t now) noexcept {
+  Lifecycle& lifecycle = connection.lifecycle;
+  const uint64_t patience = lifecycle.agrees() ? 4 * x_grace_ns : x_grace_ns;
+  if (now - connection.phase_since < patience) return false;
+  if (lifecycle.retiring()) {
+    if (!lifecycle.take_back()) return false;
+    lifecycle.unanswered(connection.receiver.taken());
+    return false;
+  }
+  if (!lifecycle.proven()) return false;
+  connection.orderly = true;
+  x_owner.break_connection(connection, 0, nullptr);
+  return true;
+}
+
+void Watchdog::watch_silence(Connection& connection, uint64_t now) noexcept {
+  if (connection.completions != connection.seen_completions || !connection.progress_at) {
+    connection.seen_completions = connection.completions;
+    connection.progress_at = now;
+    return;
+  }
+  const uint64_t silent = now - connection.progress_at;
+  const bool stuck = !connection.met() || connection.heartbeat.pending() ||
+                     connection.sender.refused_last() || !connection.sender.queue().room();
+  if (stuck && silent >= x_shared.options.peer_timeout_ns)
+    return x_owner.break_connection(connection, -FI_ETIMEDOUT,
+                                    "no sign of life; FI_ERDMA_PEER_TIMEOUT says how long to wait");
+  if (connection.met() && silent >= x_shared.options.peer_timeout_ns / 3)
+    connection.heartbeat.post();
+}
+
+void Watchdog::watch(VerbsLink& link, bool in_doubt) noexcept try {
+  link.since = x_clock.now() - (in_doubt ? x_shared.options.peer_timeout_ns : 0);
+  x_unconnected.push_back(&link);
+} catch (const std::bad_alloc&) {
+  (void)x_owner.connect(link);
+}
+
+/// Operations may wait for them at any time, also for what they will never send.
+void Watchdog::watch_unconnected(Sink& sink, uint64_t now) noexcept {
+  size_t connects = x_shared.options.max_connections / 8 + 1;  // others need places, too
+  for (size_t i = 0; i < x_unconnected.size() && connects > 0; ++i) {
+    VerbsLink& link = *x_unconnected[i];
+    if (link.state() != LinkState::idle) continue;
+    if (now - link.since < x_shared.options.peer_timeout_ns / 2) continue;
+    link.since = now;
+    if (!sink.waits_for(link)) continue;
+    (void)x_owner.connect(link);
+    --connects;
+  }
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "transport/verbs/connection.h"
+
+namespace erdma::transport::verbs {
+
+/// What poll() has to look at besides completions: connections with something to send or to post
+/// again, those that wait for a block, and whatever else came up.
+class Worklist {
+ public:
+  void mark(Connection& connection) noexcept {
+    if (!hook(connection).linked()) x_dirty.push_back(connection);
+  }
+  /// Marks it again once a block is free.
+  void await_block(Connection& connection) noexcept try {
+    if (std::find(x_starved.begin(), x_starved.end(), &connection) == x_starved.end())
+      x_starved.push_back(&connection);
+  } catch (const std::bad_alloc&) {
+    mark(connection);
+  }
+  /// Blocks may be free.
+  void feed() noexcept {
+    if (!x_starved.empty()) [[unlikely]]
+      for (Connection* connection : std::exchange(x_starved, {})) mark(*connection);
+  }
+  void forget(Connection& connection) noexcept {
+    std::erase(x_starved, &connection);
+    if (hook(connection).linked()) hook(connection).unlink();
+  }
+  bool any_dirty() const noexcept { return !x_dirty.empty(); }
+  /// Each once: what wants more has itself listed again.
+  void settle() noexcept {
+    util::IntrusiveList<Connection, DirtyTag> now;
+    while (Connection* connection = x_dirty.pop_front()) now.push_back(*connection);
+    while (Connection* connection = now.pop_front()) connection->settle();
+  }
+
+  /// A transfer of no bytes is over. -FI_EAGAIN: there is no memory to say so.
+  int defer_done(uint64_t token) noexcept try {
+    x_dones.push_back(token);
+    attention = true;
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return -FI_EAGAIN;
+  }
+  int report_dones(Sink& sink) noexcept {
+    const std::vector<uint64_t> dones = std::exchange(x_dones, {});
+    for (const uint64_t token : dones) sink.on_done(token, 0);
+    return int(dones.size());
+  }
+  bool any_dones() const noexcept { return !x_dones.empty(); }
+
+  bool attention = false;  ///< the next poll() looks at what is rare, too
+
+ private:
+  static util::ListHook<DirtyTag>& hook(Connection& connection) noexcept { return connection; }
+
+  util::IntrusiveList<Connection, DirtyTag> x_dirty;
+  std::vector<Connection*> x_starved;
+  std::vector<uint64_t> x_dones;  ///< tokens
+};
+
+}  // namespace erdma::transport::verbs
