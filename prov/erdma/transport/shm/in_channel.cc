@@ -50,7 +50,7 @@ int InChannel::drain(Sink& sink) noexcept {
   }
   if (ring.unpublished()) publish(ring);
   x_brought = x_brought || count;
-  x_last_active = x_context.hot.count_entries(count);
+  x_last_active = x_context.channels.count_entries(count);
   return count;
 }
 
@@ -59,15 +59,13 @@ void InChannel::hold(bool on) noexcept {
   if (x_intake == now || (x_intake != Intake::open && x_intake != Intake::held)) return;
   x_intake = now;
   if (on)
-    x_context.hot.remove(*this);
-  else if (!hot())
-    x_context.cold.look_again(x_connection->place);
+    x_context.channels.unwatch(*this);
   else
-    be_polled();
+    be_watched();
 }
 
-void InChannel::be_polled() noexcept {
-  if (!x_context.hot.add(*this)) x_context.ends.break_link(x_link, "out of memory");
+void InChannel::be_watched() noexcept {
+  if (!x_context.channels.watch(*this)) x_context.ends.break_link(x_link, "out of memory");
 }
 
 void InChannel::begin_to_end() noexcept {
@@ -76,8 +74,7 @@ void InChannel::begin_to_end() noexcept {
 
 void InChannel::end() noexcept {
   x_lending.end();
-  x_context.cold.forget(*this);
-  x_context.hot.forget(*this);
+  x_context.channels.forget(*this);
   if (linked()) unlink();
 }
 
@@ -114,16 +111,16 @@ InChannel::Next InChannel::switch_ring() noexcept {
     publish(left);
     if (!granted()) return Next::broken;
     x_current = &x_hot->ring;
-    x_last_active = x_context.hot.count_entries(1);
-    be_polled();
+    x_last_active = x_context.channels.count_entries(1);
+    be_watched();
   } else {
     x_current = &x_cold;
     x_demoting = false;
     x_until_promotion = kPromoteAfter;
     x_hot.reset();
-    x_context.hot.remove(*this);
-    x_context.cold.look_again(x_connection->place);
-    x_context.hot.give_back();
+    x_context.channels.unwatch(*this);
+    be_watched();
+    x_context.channels.give_back();
   }
   return Next::switched;
 }

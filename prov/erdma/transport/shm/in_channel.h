@@ -98,7 +98,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   Next handle(const RingEntry& entry, Sink& sink) noexcept;
   Next switch_ring() noexcept;
   Next on_write_entry(const RingEntry& entry, Sink& sink) noexcept;
-  void be_polled() noexcept;
+  void be_watched() noexcept;
   void publish(RingReceiver& ring) noexcept;
   bool sender_dead() const noexcept;
   int share_bulk() noexcept;

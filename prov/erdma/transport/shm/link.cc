@@ -82,7 +82,7 @@ bool ShmLink::awaits(const ConnectRequest& request) const noexcept {
 void ShmLink::install_in(const Mail& mail) {
   if (!process()) x_direct.learn(mail, true);
   auto channel = std::make_unique<InChannel>(x_context, *this, mail.connection);
-  x_context.cold.add(*channel);
+  x_context.channels.add(*channel);
   mail.connection->link = this;
   x_in = std::move(channel);
   x_met = true;
@@ -112,7 +112,7 @@ bool ShmLink::on_mail(Mail& mail, Sink& sink) {
   } else if (mail.type == Type::verdict) {
     x_direct.learn(mail, false);
   } else if (mail.type == Type::promote && is_in) {
-    x_context.hot.promote(*x_in);
+    x_context.channels.promote(*x_in);
   } else if (mail.type == Type::hot_ring && is_out) {
     if (!x_out.offer_hot(std::move(mail.segment))) x_context.attend(x_context.switching, *this);
   } else if (mail.type == Type::demote && is_out) {

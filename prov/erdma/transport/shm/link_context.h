@@ -5,9 +5,8 @@
 #include <vector>
 
 #include "transport/shm/cma.h"
-#include "transport/shm/cold_channels.h"
 #include "transport/shm/connector.h"
-#include "transport/shm/hot_channels.h"
+#include "transport/shm/in_channels.h"
 #include "transport/shm/link.h"
 #include "transport/shm/link_ends.h"
 #include "transport/shm/options.h"
@@ -26,7 +25,7 @@ struct LinkContext {
   };
 
   LinkContext(const Options& with, CmaCalls& cma_calls, const util::Clock& time) noexcept
-      : hot(with.hot_peers), options(with), calls(cma_calls), clock(time) {}
+      : channels(with.hot_peers), options(with), calls(cma_calls), clock(time) {}
   ~LinkContext() { util::expect_none_left("bounce memory", bounces); }
 
   template <typename T, typename Tag>
@@ -45,8 +44,7 @@ struct LinkContext {
   } catch (const std::bad_alloc&) {
   }
 
-  HotChannels hot;
-  ColdChannels cold{hot};
+  InChannels channels;
   bool attention = false;  ///< something below is not empty
   Counters counters;
   const Options options;

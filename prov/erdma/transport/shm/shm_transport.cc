@@ -120,7 +120,7 @@ bool ShmTransport::arm() noexcept {
     x_sleep_announced = true;
   }
   const bool mail = !x_mailbox.arm();
-  x_context.cold.set_armed(true);
+  x_context.channels.set_armed(true);
   const bool can_sleep = announce_waiting();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (can_sleep && !mail && !anything_to_do()) return true;
@@ -154,8 +154,8 @@ bool ShmTransport::announce_waiting() noexcept {
 
 bool ShmTransport::anything_to_do() noexcept {
   LinkContext& all = x_context;
-  bool found = all.hot.anything_to_do() || all.cold.anything_to_do() || !all.deferred.empty() ||
-               !all.ends.empty() || x_mailbox.pending();
+  bool found = all.channels.anything_to_do() || !all.deferred.empty() || !all.ends.empty() ||
+               x_mailbox.pending();
   each(all.bulk_ins, [&](InChannel& channel) {
     found = found || channel.bulk()->ready();
     return false;
@@ -177,7 +177,7 @@ bool ShmTransport::anything_to_do() noexcept {
 
 void ShmTransport::disarm() noexcept {
   x_mailbox.disarm();
-  x_context.cold.set_armed(false);
+  x_context.channels.set_armed(false);
   x_doorbell.drain();
 }
 

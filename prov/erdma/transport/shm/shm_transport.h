@@ -39,7 +39,7 @@ class ShmTransport final : public Transport {
   const Counters& counters() const noexcept { return x_context.counters; }
 
   int poll(Sink& sink) noexcept override {
-    int moved = x_context.hot.poll(sink) + x_context.cold.poll(sink);
+    int moved = x_context.channels.poll(sink);
     if (x_mailbox.pending() || x_context.attention) [[unlikely]]
       moved += attend(sink);
     return moved;
