@@ -47,8 +47,8 @@ class EndpointThread {
   [[nodiscard]] int start(const char* name) noexcept;
   /// The thread ends; orders that it has not taken stay in their mailbox.
   void stop() noexcept;
-  /// In a forked child, where the thread does not exist: closes descriptors. Neither stop() nor
-  /// destruction may follow.
+  /// In a forked child, where the thread does not exist: closes descriptors. If start() was called,
+  /// neither stop() nor destruction may follow.
   void abandon() noexcept;
 
   const util::EventFd& bell() const noexcept { return x_bell; }

@@ -35,7 +35,7 @@ std::string fault_of(const Greeting& theirs, bool whole, const Greeting& ours);
 struct ConnectorConfig {
   Options options;
   util::SocketAddress name;  ///< port 0 = pick one
-  MailBox* mailbox;
+  ConnectorMailbox* mailbox;
   ColdRings* rings;
   CmaCalls* calls;
   const util::Clock* clock;

@@ -36,6 +36,6 @@ struct Mail {
   bool settled = true;  ///< no other probe will follow
 };
 
-using MailBox = Mailbox<Mail, Doorbell>;
+using ConnectorMailbox = Mailbox<Mail, Doorbell>;
 
 }  // namespace erdma::transport::shm

@@ -67,7 +67,7 @@ class ShmTransport final : public Transport {
   util::SystemClock x_own_clock;
   CmaCalls x_own_calls;
   Doorbell x_doorbell;
-  MailBox x_mailbox{x_doorbell};
+  ConnectorMailbox x_mailbox{x_doorbell};
   const Barriers x_barriers;
   ColdRings x_cold_rings;
   const uint32_t x_epoch;

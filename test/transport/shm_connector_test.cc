@@ -359,8 +359,8 @@ START_TEST(descriptors_lost_for_want_of_room_are_told_from_a_malformed_message) 
 END_TEST
 
 Suite* suite() {
-  Suite* suite = suite_create("shm bootstrap");
-  TCase* tc = tcase_create("bootstrap");
+  Suite* suite = suite_create("shm connector");
+  TCase* tc = tcase_create("connector");
   tcase_set_timeout(tc, 60);
   tcase_add_test(tc, a_free_port_is_picked_when_none_is_named);
   tcase_add_test(tc, an_explicit_port_in_use_is_refused);
