@@ -26,7 +26,7 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
 
   explicit ConnectorEndpoint(const Device& a_device, const Options& options = {}, uint16_t port = 0)
       : device(a_device),
-        x_region(ibv_reg_mr(device.pd(), x_memory, sizeof(x_memory), Device::kSinkAccess)),
+        x_region(ibv_reg_mr(device.pd(), x_memory, sizeof(x_memory), peer_rights(false, true))),
         x_queue(ibv_create_cq(device.context(), kEntries, nullptr, nullptr, 0)) {
     util::SocketAddress name = device.address();
     name.set_port(port);

@@ -72,8 +72,9 @@ class Nic final : public transport::Transport {
 /// Memory below 100 needs no flush; of the rest, a hundred bytes are one registration.
 class Memory final : public transport::DirectSource {
  public:
-  bool can_expose(const iovec*, size_t) noexcept override { return true; }
-  bool can_move(const iovec*, size_t, const Exposure&) noexcept override { return true; }
+  bool can_expose(const iovec*, size_t, transport::Access) noexcept override { return true; }
+  bool can_move(const iovec*, size_t, const Exposure&, bool) noexcept override { return true; }
+  bool may_be_written(const iovec*, size_t) noexcept override { return true; }
   FlushTarget hold(const iovec& memory) noexcept override {
     const auto address = reinterpret_cast<uintptr_t>(memory.iov_base);
     FlushTarget target;

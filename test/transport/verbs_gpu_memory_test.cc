@@ -16,14 +16,18 @@ namespace {
 
 using namespace erdma;
 using erdma::test::DeviceMemory;
+using transport::Access;
 using transport::verbs::GpuRegistrations;
 using transport::verbs::Registration;
+
+constexpr int kReads = transport::verbs::peer_rights(true, false);
+constexpr int kWrites = transport::verbs::peer_rights(false, true);
 
 /// Of host memory: tells what it was asked.
 class Host final : public transport::verbs::RegistrationCache {
  public:
   explicit Host(int& uses) : x_uses(uses) {}
-  int acquire(const void*, size_t, Registration& registration) noexcept override {
+  int acquire(const void*, size_t, int, Registration& registration) noexcept override {
     ++x_uses;
     registration = {7, 7, this};
     return 0;
@@ -41,14 +45,15 @@ struct Scene {
                       transport::verbs::FlushPolicy::automatic, max_idle) {
     ck_assert_ptr_nonnull(device.get());
   }
-  Registration acquire(const DeviceMemory& memory, size_t offset = 0) {
+  Registration acquire(const DeviceMemory& memory, size_t offset = 0, int rights = kReads) {
     Registration made;
-    ck_assert_int_eq(registrations.acquire(memory.at(offset), memory.length() - offset, made), 0);
+    ck_assert_int_eq(
+        registrations.acquire(memory.at(offset), memory.length() - offset, rights, made), 0);
     return made;
   }
   /// Registers, and lets go.
-  uint32_t key(const DeviceMemory& memory) {
-    const Registration made = acquire(memory);
+  uint32_t key(const DeviceMemory& memory, int rights = kReads) {
+    const Registration made = acquire(memory, 0, rights);
     registrations.release(made);
     return made.rkey;
   }
@@ -117,15 +122,15 @@ START_TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
   Scene scene;
   const DeviceMemory memory(8192);
   Registration made;
-  ck_assert_int_eq(scene.registrations.acquire(memory.at(0), 8192, made), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(scene.registrations.acquire(memory.at(0), 8192, kReads, made), -FI_EOPNOTSUPP);
   const std::string said = warnings();
   ck_assert(test::contains(said, "nvidia-peermem"));
   ck_assert(test::contains(said, std::strerror(EFAULT)));
-  ck_assert_int_eq(scene.registrations.acquire(memory.at(0), 8192, made), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(scene.registrations.acquire(memory.at(0), 8192, kReads, made), -FI_EOPNOTSUPP);
   ck_assert(warnings().empty());
   ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), 1);
   const iovec list{memory.at(0), 8192};
-  ck_assert(!scene.registrations.can_expose(&list, 1));
+  ck_assert(!scene.registrations.can_expose(&list, 1, Access::remote_read));
 }
 END_TEST
 
@@ -136,7 +141,7 @@ START_TEST(want_of_room_passes) {
   const DeviceMemory one(4096), two(4096);
   const Registration held = scene.acquire(one);
   Registration refused;
-  ck_assert_int_eq(scene.registrations.acquire(two.at(0), 4096, refused), -FI_ENOMEM);
+  ck_assert_int_eq(scene.registrations.acquire(two.at(0), 4096, kReads, refused), -FI_ENOMEM);
   scene.registrations.release(held);
   (void)scene.key(two);
 }
@@ -146,7 +151,7 @@ START_TEST(range_ends_with_its_allocation) {
   Scene scene;
   const DeviceMemory memory(8192);
   Registration made;
-  ck_assert_int_eq(scene.registrations.acquire(memory.at(1), 8192, made), -FI_EINVAL);
+  ck_assert_int_eq(scene.registrations.acquire(memory.at(1), 8192, kReads, made), -FI_EINVAL);
 }
 END_TEST
 
@@ -154,10 +159,32 @@ START_TEST(host_memory_is_another_s_business) {
   Scene scene;
   char bytes[8];
   Registration made;
-  ck_assert_int_eq(scene.registrations.acquire(bytes, 8, made), 0);
+  ck_assert_int_eq(scene.registrations.acquire(bytes, 8, kReads, made), 0);
   ck_assert_int_eq(scene.host_uses, 1);
   scene.registrations.release(made);
   ck_assert_int_eq(scene.host_uses, 0);
+}
+END_TEST
+
+START_TEST(each_set_of_rights_has_a_registration_of_its_own) {
+  Scene scene;
+  const DeviceMemory memory(8192);
+  const uint32_t reads = scene.key(memory), writes = scene.key(memory, kWrites);
+  ck_assert_uint_ne(reads, writes);
+  ck_assert_uint_ne(scene.key(memory, 0), reads);
+  ck_assert_uint_eq(scene.key(memory), reads);
+  ck_assert_uint_eq(scene.key(memory, kWrites), writes);
+}
+END_TEST
+
+START_TEST(only_what_the_nic_may_have_written_is_flushed) {
+  Scene scene;
+  const DeviceMemory memory(8192);
+  const iovec list{memory.at(0), 8192};
+  (void)scene.key(memory);
+  ck_assert(!scene.registrations.may_be_written(&list, 1));
+  (void)scene.key(memory, kWrites);
+  ck_assert(scene.registrations.may_be_written(&list, 1));
 }
 END_TEST
 
@@ -167,21 +194,21 @@ START_TEST(only_lists_of_device_memory_are_direct) {
   const DeviceMemory memory(8192);
   char bytes[8];
   const iovec list[] = {{memory.at(0), 100}, {memory.at(200), 100}, {bytes, 8}};
-  ck_assert(scene.registrations.can_expose(list, 2));
-  ck_assert(!scene.registrations.can_expose(list, 3));
+  ck_assert(scene.registrations.can_expose(list, 2, Access::remote_write));
+  ck_assert(!scene.registrations.can_expose(list, 3, Access::remote_write));
   transport::Exposure nonsense;
-  ck_assert(!scene.registrations.can_move(list, 2, nonsense));
+  ck_assert(!scene.registrations.can_move(list, 2, nonsense, true));
   transport::verbs::RemoteMemory named;
   named.staged = true;
   named.length = 200;
   transport::Exposure exposure;
   encode(named, exposure);
-  ck_assert(!scene.registrations.can_move(list, 2, exposure));
+  ck_assert(!scene.registrations.can_move(list, 2, exposure, _i));
   named.staged = false;
   named.count = 1;
   named.pieces[0] = {4096, 200, 1};
   encode(named, exposure);
-  ck_assert(scene.registrations.can_move(list, 2, exposure));
+  ck_assert(scene.registrations.can_move(list, 2, exposure, _i));
 }
 END_TEST
 
@@ -196,7 +223,9 @@ int run() {
   tcase_add_test(tc, want_of_room_passes);
   tcase_add_test(tc, range_ends_with_its_allocation);
   tcase_add_test(tc, host_memory_is_another_s_business);
-  tcase_add_test(tc, only_lists_of_device_memory_are_direct);
+  tcase_add_loop_test(tc, only_lists_of_device_memory_are_direct, 0, 2);
+  tcase_add_test(tc, each_set_of_rights_has_a_registration_of_its_own);
+  tcase_add_test(tc, only_what_the_nic_may_have_written_is_flushed);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -23,8 +23,7 @@ class Stranger {
     attr.qp_type = IBV_QPT_RC;
     attr.cap = {256, 64, 1, 1, 96};
     x_qp = ibv_create_qp(rig.device->pd(), &attr);
-    x_mr = ibv_reg_mr(rig.device->pd(), x_memory, sizeof(x_memory),
-                      Device::kSinkAccess | IBV_ACCESS_REMOTE_READ);
+    x_mr = ibv_reg_mr(rig.device->pd(), x_memory, sizeof(x_memory), verbs::peer_rights(true, true));
     for (uint64_t i = 0; i < 48; ++i) receive(i);
     introduce(victim);
   }

@@ -97,12 +97,12 @@ START_TEST(the_heap_may_shrink) {
       (reinterpret_cast<uintptr_t>(sbrk(intptr_t(2 * bytes))) + page_bytes() - 1) &
       ~(page_bytes() - 1));
   Registration use;
-  ck_assert_int_eq(cache->acquire(start, bytes, use), 0);
+  ck_assert_int_eq(cache->acquire(start, bytes, 0, use), 0);
   const uint32_t old = use.lkey;
   cache->release(use);
   ck_assert_int_eq(brk(start), 0);
   ck_assert_int_eq(brk(start + bytes), 0);
-  ck_assert_int_eq(cache->acquire(start, bytes, use), 0);
+  ck_assert_int_eq(cache->acquire(start, bytes, 0, use), 0);
   ck_assert_uint_ne(use.lkey, old);
   cache->release(use);
 }
@@ -267,7 +267,7 @@ START_TEST(the_next_owner_of_an_address_never_gets_the_last_owners_pages) {
       ++rounds;
       for (int twice = 0; twice < 2; ++twice) {
         Registration use;
-        if (cache->acquire(page, page_bytes(), use)) continue;  // too busy to tell
+        if (cache->acquire(page, page_bytes(), 0, use)) continue;  // too busy to tell
         ++found;
         if (region_of(use).numbers[0] != arena.number(slot)) ++wrong;
         cache->release(use);
@@ -316,6 +316,7 @@ class Model {
 
  private:
   static constexpr size_t kPages = 48;
+  static constexpr int kRights[] = {0, IBV_ACCESS_REMOTE_READ};
   static WatchedCache::Limits limits() {
     WatchedCache::Limits limits;
     limits.max_regions = 12;
@@ -330,7 +331,7 @@ class Model {
   }
   void use(size_t page, size_t count) {
     Registration use;
-    const int rc = x_rig.acquire(page, count, use);
+    const int rc = x_rig.acquire(page, count, use, kRights[pick(std::size(kRights))]);
     const bool mapped = x_rig.arena.mapped(page, count);
     if (rc) {
       ck_assert(!mapped || rc == -FI_ENOMEM);

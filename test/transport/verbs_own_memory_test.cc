@@ -6,8 +6,8 @@
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
-/// Everything that a transport registers for itself: with which rights, and who learns its key.
-/// What is not listed here is not to be registered.
+/// Everything that a transport registers for itself: with which rights, and who learns its key; and
+/// what it registers of the application's. What is not listed here is not to be registered.
 namespace erdma::test {
 namespace {
 
@@ -71,6 +71,65 @@ START_TEST(all_that_is_registered_is_listed_with_its_rights_and_who_knows_it) {
       ck_assert_int_eq(region->access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE), 0);
   }
   for (const Listed& listed : kListed) ck_assert_msg(found.count(&listed), "no %s", listed.name);
+}
+END_TEST
+
+/// The application's memory, by what is done with it, and at which end: a transfer registers it at
+/// both.
+struct Application {
+  const char* name;
+  bool reads;
+  bool expose;  ///< only; else all of the transfer
+  int exposed, local;
+};
+const Application kApplication[] = {
+    {"told to a peer that reads it", true, true, IBV_ACCESS_REMOTE_READ, 0},
+    {"told to a peer that writes it", false, true, kSink, 0},
+    {"filled by a READ", true, false, IBV_ACCESS_REMOTE_READ, kSink},
+    {"what a WRITE takes", false, false, kSink, 0},
+};
+
+const fake::Region* region_at(const Rig& rig, const void* address) {
+  const fake::Region* found = nullptr;
+  for (const auto& region : rig.nic.regions)
+    if (region->addr == address) {
+      ck_assert_ptr_null(found);
+      found = region.get();
+    }
+  return found;
+}
+
+START_TEST(memory_of_the_application_is_registered_with_the_rights_of_its_use) {
+  const Application& use = kApplication[_i];
+  Rig rig;
+  Pair pair;
+  ck_assert(rig.open(pair.a));
+  ck_assert(rig.open(pair.b));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
+  std::vector<std::byte> there(300'000), here(300'000);
+  const iovec theirs{there.data(), there.size()}, mine{here.data(), here.size()};
+  transport::Exposure exposure;
+  const auto access = use.reads ? transport::Access::remote_read : transport::Access::remote_write;
+  transport::Link& owner = pair.b_to_a();
+  ck_assert_int_eq(owner.expose(&theirs, 1, there.size(), access, exposure), 0);
+  const fake::Region* const exposed = region_at(rig, there.data());
+  ck_assert_ptr_nonnull(exposed);
+  ck_assert_msg(exposed->access == use.exposed, "%s: 0x%x", use.name, unsigned(exposed->access));
+  if (!use.expose) {
+    transport::Link& link = pair.a_to_b();
+    ck_assert_int_eq(use.reads ? link.read(exposure, &mine, 1, here.size(), 7)
+                               : link.write(exposure, &mine, 1, here.size(), 7),
+                     0);
+    const fake::Region* const local = region_at(rig, here.data());
+    ck_assert_ptr_nonnull(local);
+    ck_assert_msg(local->access == use.local, "%s: 0x%x", use.name, unsigned(local->access));
+    ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
+    ck_assert_int_eq(pair.a.sink->dones[0].status, 0);
+    ck_assert_ptr_null(region_at(rig, here.data()));
+  }
+  owner.withdraw(exposure);
+  ck_assert_ptr_null(region_at(rig, there.data()));
 }
 END_TEST
 
@@ -148,6 +207,8 @@ Suite* suite() {
   Suite* suite = suite_create("verbs own memory");
   TCase* tc = tcase_create("rights");
   tcase_add_test(tc, all_that_is_registered_is_listed_with_its_rights_and_who_knows_it);
+  tcase_add_loop_test(tc, memory_of_the_application_is_registered_with_the_rights_of_its_use, 0,
+                      int(std::size(kApplication)));
   tcase_add_test(tc, only_the_heartbeat_word_is_in_a_hello);
   tcase_add_loop_test(tc, each_use_has_the_least_rights_and_remote_writes_are_for_iwarp, 0,
                       int(std::size(kUses)));

@@ -92,6 +92,7 @@ class Arena {
 
 struct TestRegion : ibv_mr {
   verbs::AddressRange range;
+  int rights = 0;
   std::vector<uint64_t> numbers;  ///< of its pages, where they are an arena's
 };
 
@@ -115,7 +116,7 @@ struct RegionLog {
 class TestRegions final : public verbs::RegionMaker {
  public:
   explicit TestRegions(RegionLog& log) : x_log(log) {}
-  ibv_mr* make(const verbs::AddressRange& range) noexcept override {
+  ibv_mr* make(const verbs::AddressRange& range, int rights) noexcept override {
     if (auto* meanwhile = x_log.meanwhile.load()) meanwhile();
     std::lock_guard guard(x_log.mutex);
     errno = x_log.refuse ? x_log.refuse : ENOMEM;
@@ -123,6 +124,7 @@ class TestRegions final : public verbs::RegionMaker {
     auto* region = new TestRegion{};
     region->lkey = region->rkey = ++x_log.made;
     region->range = range;
+    region->rights = rights;
     for (uintptr_t at = range.start; x_log.arena && at < range.end; at += page_bytes())
       region->numbers.push_back(x_log.arena->number(x_log.arena->page_of(at)));
     x_log.alive.insert(region);
@@ -161,13 +163,13 @@ struct Rig {
     log.arena = &arena;
     cache = make_cache(log, limits);
   }
-  int acquire(size_t page, size_t count, verbs::Registration& use) {
-    return cache->acquire(arena.at(page), Arena::bytes(count), use);
+  int acquire(size_t page, size_t count, verbs::Registration& use, int rights = 0) {
+    return cache->acquire(arena.at(page), Arena::bytes(count), rights, use);
   }
   /// Key of the region; given back at once.
-  uint32_t key(size_t page, size_t count) {
+  uint32_t key(size_t page, size_t count, int rights = 0) {
     verbs::Registration use;
-    ck_assert_int_eq(acquire(page, count, use), 0);
+    ck_assert_int_eq(acquire(page, count, use, rights), 0);
     cache->release(use);
     return use.lkey;
   }

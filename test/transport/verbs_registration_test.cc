@@ -45,7 +45,7 @@ END_TEST
 START_TEST(bytes_are_registered_by_whole_pages) {
   Rig rig;
   Registration use;
-  ck_assert_int_eq(rig.cache->acquire(rig.arena.at(1) + 7, page_bytes(), use), 0);
+  ck_assert_int_eq(rig.cache->acquire(rig.arena.at(1) + 7, page_bytes(), 0, use), 0);
   ck_assert_ptr_eq(reinterpret_cast<std::byte*>(region_of(use).range.start), rig.arena.at(1));
   ck_assert_uint_eq(region_of(use).range.bytes(), Arena::bytes(2));
   rig.cache->release(use);
@@ -59,6 +59,31 @@ START_TEST(what_lies_within_a_region_uses_it) {
   ck_assert_uint_eq(rig.key(3, 2), whole);
   ck_assert_uint_eq(rig.key(7, 1), whole);
   ck_assert_uint_ne(rig.key(7, 2), whole);
+}
+END_TEST
+
+constexpr int kRights[] = {0, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ,
+                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
+
+/// No fewer, and no more either: the key may be told to a peer.
+START_TEST(a_region_with_other_rights_is_not_found) {
+  Rig rig;
+  uint32_t keys[std::size(kRights)];
+  for (size_t i = 0; i < std::size(kRights); ++i) {
+    Registration use;
+    ck_assert_int_eq(rig.acquire(0, 8, use, kRights[i]), 0);
+    ck_assert_int_eq(region_of(use).rights, kRights[i]);
+    keys[i] = use.rkey;
+    rig.cache->release(use);
+  }
+  ck_assert_uint_eq(rig.log.count(), std::size(kRights));
+  for (size_t i = 0; i < std::size(kRights); ++i)
+    ck_assert_uint_eq(rig.key(2, 3, kRights[i]), keys[i]);
+  rig.arena.map(0, 8);
+  for (size_t i = 0; i < std::size(kRights); ++i)
+    ck_assert_uint_ne(rig.key(0, 8, kRights[i]), keys[i]);
+  Registration use;
+  ck_assert_int_eq(rig.acquire(0, 8, use, IBV_ACCESS_REMOTE_ATOMIC), -FI_EINVAL);
 }
 END_TEST
 
@@ -107,9 +132,9 @@ constexpr Nonsense kNonsense[] = {{4096, 0}, {UINTPTR_MAX - 10, 5}, {UINTPTR_MAX
 START_TEST(what_are_no_bytes_is_refused) {
   Rig rig;
   Registration use;
-  ck_assert_int_eq(
-      rig.cache->acquire(reinterpret_cast<void*>(kNonsense[_i].address), kNonsense[_i].length, use),
-      -FI_EINVAL);
+  ck_assert_int_eq(rig.cache->acquire(reinterpret_cast<void*>(kNonsense[_i].address),
+                                      kNonsense[_i].length, 0, use),
+                   -FI_EINVAL);
 }
 END_TEST
 
@@ -157,8 +182,8 @@ START_TEST(memory_that_may_change_unseen_is_refused) {
   ck_assert_ptr_ne(memory, MAP_FAILED);
   Registration use;
   g_log.clear();
-  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), use), -FI_EOPNOTSUPP);
-  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), use), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), 0, use), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), 0, use), -FI_EOPNOTSUPP);
   ck_assert(contains(only_log_line(), "copied instead"));
   ck_assert_uint_eq(log.made, 0);
   munmap(memory, Arena::bytes(4));
@@ -175,9 +200,9 @@ START_TEST(pieces_before_one_that_is_refused_are_given_back) {
                           {arena.at(2), Arena::bytes(1)},
                           {arena.at(5), Arena::bytes(1)}};  // where nothing is mapped
   Registration uses[3];
-  ck_assert_int_eq(verbs::register_all(*cache, pieces, 3, uses), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(verbs::register_all(*cache, pieces, 3, 0, uses), -FI_EOPNOTSUPP);
   for (const Registration& use : uses) ck_assert_ptr_null(use.entry);
-  ck_assert_int_eq(verbs::register_all(*cache, pieces, 2, uses), 0);
+  ck_assert_int_eq(verbs::register_all(*cache, pieces, 2, 0, uses), 0);
   verbs::release_all(*cache, uses, 2);
 }
 END_TEST
@@ -199,7 +224,7 @@ START_TEST(the_stack_can_be_registered) {
   auto cache = make_cache(log);
   std::byte local[20000];
   Registration use;
-  ck_assert_int_eq(cache->acquire(local, sizeof(local), use), 0);
+  ck_assert_int_eq(cache->acquire(local, sizeof(local), 0, use), 0);
   cache->release(use);
 }
 END_TEST
@@ -342,7 +367,7 @@ START_TEST(shared_memory_of_the_application_is_seen_only_by_who_asks) {
   auto cache = make_cache(log);
   Registration use;
   void* memory = shared_pages();
-  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), use), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), 0, use), -FI_EOPNOTSUPP);
   ck_assert_int_eq(contains(error_output.only_write(), "is shared or of a file"), _i);
   munmap(memory, Arena::bytes(4));
 }
@@ -418,6 +443,7 @@ void add_cache(Suite* suite) {
   tcase_add_test(cache, memory_is_registered_once_and_found_again);
   tcase_add_test(cache, bytes_are_registered_by_whole_pages);
   tcase_add_test(cache, what_lies_within_a_region_uses_it);
+  tcase_add_test(cache, a_region_with_other_rights_is_not_found);
   tcase_add_test(cache, overlapping_ranges_have_regions_of_their_own);
   tcase_add_test(cache, a_region_takes_the_place_of_what_it_contains);
   tcase_add_test(cache, a_region_in_use_outlives_its_place);

@@ -204,11 +204,11 @@ struct FakeCache final : verbs::RegistrationCache {
   bool refuse = false;
   int refuse_after = -1;  ///< that many more are registered
   int held = 0;
-  int acquire(const void* address, size_t length, verbs::Registration& out) noexcept override {
+  int acquire(const void* address, size_t length, int rights,
+              verbs::Registration& out) noexcept override {
     if (refuse || refuse_after == 0) return -FI_EOPNOTSUPP;
     if (refuse_after > 0) --refuse_after;
-    ibv_mr* mr = ibv_reg_mr(pd, const_cast<void*>(address), length,
-                            verbs::Device::kSinkAccess | IBV_ACCESS_REMOTE_READ);
+    ibv_mr* mr = ibv_reg_mr(pd, const_cast<void*>(address), length, rights);
     out = {mr->lkey, mr->rkey, mr};
     ++held;
     return 0;

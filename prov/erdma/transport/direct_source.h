@@ -32,8 +32,8 @@ class KeptMemory {
 /// Remembers which memory is a device's, for endpoints that may not ask. Thread-safe.
 class DeviceMemoryKeeper {
  public:
-  /// Registers it with the NIC, with all rights, `file` (may be null) being needed during the call
-  /// only. Throws std::bad_alloc.
+  /// Registers it with the NIC, to be read and to be written, `file` (may be null) being needed
+  /// during the call only. Throws std::bad_alloc.
   virtual std::unique_ptr<KeptMemory> keep(const iovec& memory, const Dmabuf* file) = 0;
 
  protected:
@@ -53,10 +53,13 @@ struct FlushTarget {
 class DirectSource {
  public:
   /// Every piece is device memory that expose() can name.
-  virtual bool can_expose(const iovec* memory, size_t count) noexcept = 0;
-  /// Every piece is device memory that read() can fill from, or from which write() can fill, what
-  /// the peer exposed.
-  virtual bool can_move(const iovec* memory, size_t count, const Exposure& remote) noexcept = 0;
+  virtual bool can_expose(const iovec* memory, size_t count, Access access) noexcept = 0;
+  /// Every piece is device memory that read() can fill from (`inbound`), or from which write() can
+  /// fill, what the peer exposed.
+  virtual bool can_move(const iovec* memory, size_t count, const Exposure& remote,
+                        bool inbound) noexcept = 0;
+  /// Every piece is device memory that the NIC may have written by itself.
+  virtual bool may_be_written(const iovec* memory, size_t count) noexcept = 0;
   /// The flush that the NIC's writes to this memory ask for. Kept registered until let_go().
   virtual FlushTarget hold(const iovec& memory) noexcept = 0;
   virtual void let_go(const FlushTarget& target) noexcept = 0;

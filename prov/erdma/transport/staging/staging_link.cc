@@ -47,7 +47,8 @@ int StagingLink::send(const Header& header, const iovec* payload, size_t count, 
 int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access access,
                         Exposure& exposure) noexcept try {
   DirectSource* const direct = x_staging.direct;
-  if (!device_memory().any_device(memory, count) || (direct && direct->can_expose(memory, count)))
+  if (!device_memory().any_device(memory, count) ||
+      (direct && direct->can_expose(memory, count, access)))
     return x_inner.expose(memory, count, length, access, exposure);
   if (access == Access::offer && offer(memory, count, exposure)) return 0;
   if (count > kMaxIov) return -FI_EINVAL;
@@ -172,7 +173,7 @@ int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t cou
   iovec staged{};
   DirectSource* const direct = x_staging.direct;
   if (device_memory().any_device(local, count) &&
-      !(direct && direct->can_move(local, count, remote)))
+      !(direct && direct->can_move(local, count, remote, inbound)))
     rc = stage(*transfer, local, count, staged);
   const uint64_t ours = x_staging.token_of(*transfer);
   if (rc == 0)
@@ -185,7 +186,7 @@ int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t cou
 /// What was staged is settled at once, and asks for no more than what was not.
 int StagingLink::settle(const iovec* memory, size_t count, uint64_t token) noexcept {
   DirectSource* const direct = x_staging.direct;
-  if (!direct || !direct->can_expose(memory, count)) return 0;
+  if (!direct || !direct->may_be_written(memory, count)) return 0;
   return x_staging.flusher.add(memory, count, token);
 }
 

@@ -17,6 +17,19 @@ enum class Personality : uint8_t {
   ib,     ///< GIDs and ibv_modify_qp, out of band (eRDMA in compat mode, rxe, InfiniBand proper)
 };
 
+/// Least rights (IBV_ACCESS_*) of memory by its use. What this side only sends or writes from needs
+/// none: registering it breaks copy-on-write all the same.
+constexpr int kSourceRights = 0;
+/// Of memory that peers access.
+constexpr int peer_rights(bool for_reads, bool for_writes) noexcept {
+  return (for_reads ? IBV_ACCESS_REMOTE_READ : 0) |
+         (for_writes ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0);
+}
+/// Of memory that a READ of this side fills. Only iWARP lets the answer in as a remote WRITE.
+constexpr int sink_rights(Personality personality) noexcept {
+  return personality == Personality::iwarp ? peer_rights(false, true) : IBV_ACCESS_LOCAL_WRITE;
+}
+
 /// What a device can do, with the traps of libibverbs' numbers mended (a limit is never 0).
 struct DeviceLimits {
   uint32_t max_qp = 0;
@@ -49,9 +62,6 @@ class Device {
   const ibv_gid& gid() const noexcept { return x_gid; }
   uint8_t gid_index() const noexcept { return x_gid_index; }
   uint8_t port() const noexcept { return 1; }
-  /// Access flags of memory that the device writes to for a local READ or atomic: iWARP needs
-  /// REMOTE_WRITE there, and it harms nowhere.
-  static constexpr int kSinkAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
   /// Whether user memory may be registered although the application may fork: the kernel copies
   /// pinned pages on fork (ibv_is_fork_initialized() == IBV_FORK_UNNEEDED).
   bool fork_safe() const noexcept { return x_fork_safe; }

@@ -73,11 +73,11 @@ bool decode(const Exposure& exposure, RemoteMemory& memory) noexcept {
   return true;
 }
 
-int register_all(RegistrationCache& cache, const iovec* memory, size_t count,
+int register_all(RegistrationCache& cache, const iovec* memory, size_t count, int rights,
                  Registration* registrations) noexcept {
   for (size_t i = 0; i < count; ++i) {
     if (memory[i].iov_len == 0) continue;
-    const int rc = cache.acquire(memory[i].iov_base, memory[i].iov_len, registrations[i]);
+    const int rc = cache.acquire(memory[i].iov_base, memory[i].iov_len, rights, registrations[i]);
     if (!rc) continue;
     release_all(cache, registrations, i);
     return rc;

@@ -29,6 +29,12 @@ struct RemoteMemory {
   RemotePiece pieces[kMaxIov];
 };
 
+/// What the NIC must let a peer do with memory that is exposed so.
+constexpr int rights_of(Access access) noexcept {
+  const bool for_writes = access == Access::remote_write;
+  return peer_rights(!for_writes, for_writes);
+}
+
 void encode(const RemoteMemory& memory, Exposure& exposure) noexcept;
 /// False: not made by encode().
 [[nodiscard]] bool decode(const Exposure& exposure, RemoteMemory& memory) noexcept;
@@ -47,7 +53,7 @@ struct Exposed {
 
 /// Registers all pieces or none. -FI_EOPNOTSUPP, -FI_ENOMEM: move the bytes another way.
 [[nodiscard]] int register_all(RegistrationCache& cache, const iovec* memory, size_t count,
-                               Registration* registrations) noexcept;
+                               int rights, Registration* registrations) noexcept;
 void release_all(RegistrationCache& cache, Registration* registrations, size_t count) noexcept;
 
 }  // namespace erdma::transport::verbs

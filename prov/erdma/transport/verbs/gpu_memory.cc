@@ -84,8 +84,7 @@ MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const i
 util::Result<std::unique_ptr<OpenMemory>> GpuMemoryOpener::open(const iovec& memory,
                                                                 const Dmabuf* file, bool for_reads,
                                                                 bool for_writes) {
-  const int access =
-      (for_reads ? IBV_ACCESS_REMOTE_READ : 0) | (for_writes ? Device::kSinkAccess : 0);
+  const int access = peer_rights(for_reads, for_writes);
   GpuRefusal why;
   MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, file, access, why);
   if (region)

@@ -14,8 +14,6 @@
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr int kAccess = IBV_ACCESS_REMOTE_READ | Device::kSinkAccess;
-
 /// Added to Registration::entry of ours, which tells it from those of the other cache.
 constexpr uintptr_t kOurs = 1;
 
@@ -45,16 +43,16 @@ GpuRegistrations::~GpuRegistrations() {
     while (GpuRegion* region = list->pop_front()) delete region;
 }
 
-int GpuRegistrations::acquire(const void* address, size_t length,
+int GpuRegistrations::acquire(const void* address, size_t length, int rights,
                               Registration& registration) noexcept try {
   hmem::Allocation allocation;
-  if (!x_cuda.is_device(address)) return x_host->acquire(address, length, registration);
+  if (!x_cuda.is_device(address)) return x_host->acquire(address, length, rights, registration);
   if (!x_cuda.allocation(address, allocation)) return -FI_EOPNOTSUPP;
   const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - allocation.base;
   if (offset > allocation.size || length > allocation.size - offset) return -FI_EINVAL;
   std::lock_guard guard(x_mutex);
-  GpuRegion* region = find(allocation);
-  if (!region) region = make(allocation);
+  GpuRegion* region = find(allocation, rights);
+  if (!region) region = make(allocation, rights);
   if (!region) return x_refused ? -FI_EOPNOTSUPP : -FI_ENOMEM;
   if (region->users++ == 0) {
     if (region->linked()) {
@@ -85,16 +83,19 @@ void GpuRegistrations::release(const Registration& registration) noexcept {
 }
 
 /// What was registered of an earlier allocation at the same address is of no use to anyone.
-GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation) noexcept {
+GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation, int rights) noexcept {
+  GpuRegion* found = nullptr;
   for (auto* list : {&x_held, &x_idle}) {
     for (GpuRegion* region = list->front(); region;) {
       GpuRegion* const next = list->next(*region);
       const bool overlaps = !region->stale && region->base < allocation.base + allocation.size &&
                             allocation.base < region->base + region->size;
-      if (overlaps && region->id == allocation.id) return region;
-      if (overlaps && region->users > 0) {
+      const bool same = overlaps && region->id == allocation.id;
+      if (same && region->rights == rights) {
+        found = region;
+      } else if (overlaps && !same && region->users > 0) {
         region->stale = true;
-      } else if (overlaps) {
+      } else if (overlaps && !same) {
         list->erase(*region);
         --x_idle_count;
         delete region;
@@ -102,7 +103,17 @@ GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation) noexcept {
       region = next;
     }
   }
-  return nullptr;
+  return found;
+}
+
+/// The NIC may write to it by one registration or another.
+bool GpuRegistrations::writable(const hmem::Allocation& allocation) noexcept {
+  for (auto* list : {&x_held, &x_idle})
+    for (GpuRegion* region = list->front(); region; region = list->next(*region))
+      if (!region->stale && region->id == allocation.id && region->base == allocation.base &&
+          (region->rights & IBV_ACCESS_LOCAL_WRITE))
+        return true;
+  return false;
 }
 
 void GpuRegistrations::trim() noexcept {
@@ -113,13 +124,13 @@ void GpuRegistrations::trim() noexcept {
 }
 
 /// Null: it can't be registered, now or ever.
-GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation) {
+GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation, int rights) {
   if (x_refused) return nullptr;
   auto made = std::make_unique<GpuRegion>();
   GpuRefusal why;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
   const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
-  made->region = register_gpu_memory(x_device, x_cuda, memory, nullptr, kAccess, why);
+  made->region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
   if (!made->region) {
     if (why.final()) refuse(why);
     return nullptr;
@@ -127,6 +138,7 @@ GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation) {
   made->base = allocation.base;
   made->size = allocation.size;
   made->id = allocation.id;
+  made->rights = rights;
   made->flush = x_flush == FlushPolicy::always ||
                 (x_flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base));
   return made.release();
@@ -145,30 +157,46 @@ void GpuRegistrations::refuse(const GpuRefusal& why) noexcept {
 
 // --- DirectSource
 
-bool GpuRegistrations::can_expose(const iovec* memory, size_t count) noexcept {
+bool GpuRegistrations::can_acquire(const iovec* memory, size_t count, int rights) noexcept {
   for (size_t i = 0; i < count; ++i) {
     Registration registration;
     if (memory[i].iov_len == 0) continue;
     if (!x_cuda.is_device(memory[i].iov_base) ||
-        acquire(memory[i].iov_base, memory[i].iov_len, registration))
+        acquire(memory[i].iov_base, memory[i].iov_len, rights, registration))
       return false;
     release(registration);
   }
   return true;
 }
 
+bool GpuRegistrations::can_expose(const iovec* memory, size_t count, Access access) noexcept {
+  return can_acquire(memory, count, rights_of(access));
+}
+
 /// Not with memory that its owner fills or sends by packets: those a processor handles here.
-bool GpuRegistrations::can_move(const iovec* memory, size_t count,
-                                const Exposure& remote) noexcept {
+bool GpuRegistrations::can_move(const iovec* memory, size_t count, const Exposure& remote,
+                                bool inbound) noexcept {
   RemoteMemory named;
-  return decode(remote, named) && !named.staged && can_expose(memory, count);
+  const int rights = inbound ? sink_rights(x_device.personality()) : kSourceRights;
+  return decode(remote, named) && !named.staged && can_acquire(memory, count, rights);
+}
+
+bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcept {
+  return std::all_of(memory, memory + count, [this](const iovec& piece) {
+    if (piece.iov_len == 0) return true;
+    hmem::Allocation allocation;
+    if (!x_cuda.is_device(piece.iov_base) || !x_cuda.allocation(piece.iov_base, allocation))
+      return false;
+    const std::lock_guard guard(x_mutex);
+    return writable(allocation);
+  });
 }
 
 FlushTarget GpuRegistrations::hold(const iovec& memory) noexcept {
   FlushTarget target;
   Registration registration;
   if (memory.iov_len == 0 || x_flush == FlushPolicy::never) return target;
-  target.status = acquire(memory.iov_base, memory.iov_len, registration);
+  target.status = acquire(memory.iov_base, memory.iov_len, peer_rights(true, false), registration);
   if (target.status) return target;
   const GpuRegion* const region = marked(registration.entry);
   if (!region || !region->flush) return release(registration), target;

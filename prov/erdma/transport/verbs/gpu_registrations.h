@@ -22,14 +22,15 @@ struct GpuRefusal;
 /// that it must be, always, or never.
 enum class FlushPolicy : uint8_t { automatic, always, never };
 
-/// An allocation of a GPU that is registered. Its buffer id tells it from a later one at the same
-/// address.
+/// An allocation of a GPU that is registered, with one set of rights. Its buffer id tells it from a
+/// later one at the same address.
 struct GpuRegion : util::ListHook<GpuRegion> {
   uintptr_t base = 0;
   size_t size = 0;
   uint64_t id = 0;
   unsigned users = 0;
   bool stale = false;
+  int rights = 0;      ///< IBV_ACCESS_*
   bool flush = false;  ///< what the NIC writes there is to be flushed
   MemoryRegion region;
 };
@@ -43,18 +44,23 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
                    FlushPolicy flush = FlushPolicy::automatic, size_t max_idle = 256) noexcept;
   ~GpuRegistrations() override;
 
-  int acquire(const void* address, size_t length, Registration& registration) noexcept override;
+  int acquire(const void* address, size_t length, int rights,
+              Registration& registration) noexcept override;
   void release(const Registration& registration) noexcept override;
 
-  bool can_expose(const iovec* memory, size_t count) noexcept override;
-  bool can_move(const iovec* memory, size_t count, const Exposure& remote) noexcept override;
+  bool can_expose(const iovec* memory, size_t count, Access access) noexcept override;
+  bool can_move(const iovec* memory, size_t count, const Exposure& remote,
+                bool inbound) noexcept override;
+  bool may_be_written(const iovec* memory, size_t count) noexcept override;
   FlushTarget hold(const iovec& memory) noexcept override;
   void let_go(const FlushTarget& target) noexcept override;
 
  private:
+  bool can_acquire(const iovec* memory, size_t count, int rights) noexcept;
   // Under x_mutex.
-  GpuRegion* find(const hmem::Allocation& allocation) noexcept;
-  GpuRegion* make(const hmem::Allocation& allocation);
+  GpuRegion* find(const hmem::Allocation& allocation, int rights) noexcept;
+  bool writable(const hmem::Allocation& allocation) noexcept;
+  GpuRegion* make(const hmem::Allocation& allocation, int rights);
   void refuse(const GpuRefusal& why) noexcept;
   void trim() noexcept;
 

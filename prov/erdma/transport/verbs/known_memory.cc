@@ -16,7 +16,6 @@
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr int kAccess = IBV_ACCESS_REMOTE_READ | Device::kSinkAccess;
 /// Added to Registration::entry of ours, which tells it from those of the other cache.
 constexpr uintptr_t kOurs = 1;
 /// More than a packet, and than an allocation's alignment.
@@ -42,9 +41,15 @@ Exposure exposure_of(uintptr_t from, uint64_t length, uint32_t rkey) noexcept {
 struct KnownMemory::Known {
   uintptr_t base = 0;
   size_t size = 0;
-  MemoryRegion region;  ///< null: the NIC can't reach it
-  bool flush = false;   ///< what the NIC writes there is to be flushed
+  /// By what a peer that knows the key may do. Its use is not known when it is registered, and CUDA
+  /// can't be asked later. Null, both: the NIC can't reach it.
+  MemoryRegion for_reads, for_writes;
+  bool flush = false;  ///< what the NIC writes there is to be flushed
   unsigned users = 1;
+
+  const MemoryRegion& region(int rights) const noexcept {
+    return rights & IBV_ACCESS_LOCAL_WRITE ? for_writes : for_reads;
+  }
 };
 
 class KnownMemory::Kept final : public KeptMemory {
@@ -80,8 +85,13 @@ std::unique_ptr<KeptMemory> KnownMemory::keep(const iovec& memory, const Dmabuf*
   GpuRefusal why;
   known->base = address_of(memory.iov_base);
   known->size = memory.iov_len;
-  known->region = register_gpu_memory(x_device, x_cuda, memory, file, kAccess, why);
-  if (!known->region)
+  known->for_reads =
+      register_gpu_memory(x_device, x_cuda, memory, file, peer_rights(true, false), why);
+  if (known->for_reads)
+    known->for_writes =
+        register_gpu_memory(x_device, x_cuda, memory, file, peer_rights(false, true), why);
+  if (!known->for_writes) known->for_reads.reset();
+  if (!known->for_reads)
     ERDMA_NOTICE(gpu_refused, MR,
                  "%zu bytes of GPU memory can't be registered with %s (as a dmabuf: %s; by their "
                  "address: %s): endpoints that may not call CUDA can't send or receive there\n",
@@ -106,7 +116,7 @@ KnownMemory::Known* KnownMemory::find(const void* address, size_t length) const 
     const uintptr_t offset = from - known->base;
     if (offset >= x_longest) break;
     if (offset >= known->size) continue;
-    if (known->region && length <= known->size - offset) return known;
+    if (known->for_reads && length <= known->size - offset) return known;
     begins_in = known;
   }
   return begins_in;
@@ -133,19 +143,20 @@ void KnownMemory::forget(Known& known) noexcept {
 
 // --- for the NIC --------------------------------------------------------------------------------
 
-int KnownMemory::acquire(const void* address, size_t length, Registration& registration) noexcept {
+int KnownMemory::acquire(const void* address, size_t length, int rights,
+                         Registration& registration) noexcept {
   {
     const std::lock_guard guard(x_mutex);
     if (Known* const known = find(address, length)) {
       const bool whole = length <= known->size - (address_of(address) - known->base);
-      if (!known->region || !whole) return -FI_EOPNOTSUPP;
+      const MemoryRegion& region = known->region(rights);
+      if (!region || !whole) return -FI_EOPNOTSUPP;
       ++known->users;
-      registration = {known->region->lkey, known->region->rkey,
-                      reinterpret_cast<std::byte*>(known) + kOurs};
+      registration = {region->lkey, region->rkey, reinterpret_cast<std::byte*>(known) + kOurs};
       return 0;
     }
   }
-  return x_host.acquire(address, length, registration);
+  return x_host.acquire(address, length, rights, registration);
 }
 
 void KnownMemory::release(const Registration& registration) noexcept {
@@ -155,20 +166,29 @@ void KnownMemory::release(const Registration& registration) noexcept {
   drop(*reinterpret_cast<Known*>(entry - kOurs));
 }
 
-bool KnownMemory::can_expose(const iovec* memory, size_t count) noexcept {
+bool KnownMemory::reaches(const iovec* memory, size_t count) noexcept {
   const std::lock_guard guard(x_mutex);
   return std::all_of(memory, memory + count, [this](const iovec& piece) {
     if (piece.iov_len == 0) return true;
     const Known* const known = find(piece.iov_base, piece.iov_len);
-    return known && known->region &&
+    return known && known->for_reads &&
            piece.iov_len <= known->size - (address_of(piece.iov_base) - known->base);
   });
 }
 
+bool KnownMemory::can_expose(const iovec* memory, size_t count, Access) noexcept {
+  return reaches(memory, count);
+}
+
+bool KnownMemory::may_be_written(const iovec* memory, size_t count) noexcept {
+  return reaches(memory, count);
+}
+
 /// Not with memory that its owner fills or sends by packets: those a processor handles here.
-bool KnownMemory::can_move(const iovec* memory, size_t count, const Exposure& remote) noexcept {
+bool KnownMemory::can_move(const iovec* memory, size_t count, const Exposure& remote,
+                           bool) noexcept {
   RemoteMemory named;
-  return decode(remote, named) && !named.staged && can_expose(memory, count);
+  return decode(remote, named) && !named.staged && reaches(memory, count);
 }
 
 FlushTarget KnownMemory::hold(const iovec& memory) noexcept {
@@ -176,10 +196,10 @@ FlushTarget KnownMemory::hold(const iovec& memory) noexcept {
   if (memory.iov_len == 0) return target;
   const std::lock_guard guard(x_mutex);
   Known* const known = find(memory.iov_base, memory.iov_len);
-  if (!known || !known->region || !known->flush) return target;
+  if (!known || !known->for_reads || !known->flush) return target;
   ++known->users;
   target.held = known;
-  target.memory = exposure_of(address_of(memory.iov_base), 1, known->region->rkey);
+  target.memory = exposure_of(address_of(memory.iov_base), 1, known->for_reads->rkey);
   return target;
 }
 
@@ -194,7 +214,7 @@ void KnownMemory::let_go(const FlushTarget& target) noexcept {
 int KnownMemory::from_device(void* to, const void* from, size_t length) noexcept {
   Registration held;
   if (length == 0) return 0;
-  if (const int rc = acquire(from, length, held)) return rc;
+  if (const int rc = acquire(from, length, peer_rights(true, false), held)) return rc;
   const Exposure memory = exposure_of(address_of(from), length, held.rkey);
   const int rc = x_copier.read(to, {memory, 0, length});
   release(held);
@@ -205,7 +225,7 @@ int KnownMemory::from_device(void* to, const void* from, size_t length) noexcept
 int KnownMemory::to_device(void* to, const void* from, size_t length) noexcept {
   Registration held;
   if (length == 0) return 0;
-  if (const int rc = acquire(to, length, held)) return rc;
+  if (const int rc = acquire(to, length, peer_rights(false, true), held)) return rc;
   const Exposure memory = exposure_of(address_of(to), length, held.rkey);
   int rc = x_copier.write({memory, 0, length}, from);
   const FlushTarget flush = hold({to, length});
@@ -239,7 +259,7 @@ int KnownMemory::probe() noexcept try {
 /// Null: all arrived. Both ways, as CUDA and the NIC see the same memory or they do not.
 const char* KnownMemory::try_bytes(void* device) noexcept {
   const iovec all{device, kProbeBytes};
-  if (!can_expose(&all, 1)) return "its registration";
+  if (!reaches(&all, 1)) return "its registration";
   std::array<std::byte, 8192> there{}, back{};
   const iovec piece{static_cast<std::byte*>(device) + kProbeBytes / 2, there.size()};
   const auto fill = [&](unsigned seed) {

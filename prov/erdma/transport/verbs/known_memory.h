@@ -33,17 +33,21 @@ class KnownMemory final : public RegistrationCache,
 
   std::unique_ptr<KeptMemory> keep(const iovec& memory, const Dmabuf* file) override;
 
-  int acquire(const void* address, size_t length, Registration& registration) noexcept override;
+  int acquire(const void* address, size_t length, int rights,
+              Registration& registration) noexcept override;
   void release(const Registration& registration) noexcept override;
 
-  bool can_expose(const iovec* memory, size_t count) noexcept override;
-  bool can_move(const iovec* memory, size_t count, const Exposure& remote) noexcept override;
+  bool can_expose(const iovec* memory, size_t count, Access access) noexcept override;
+  bool can_move(const iovec* memory, size_t count, const Exposure& remote,
+                bool inbound) noexcept override;
+  bool may_be_written(const iovec* memory, size_t count) noexcept override;
   FlushTarget hold(const iovec& memory) noexcept override;
   void let_go(const FlushTarget& target) noexcept override;
 
   bool is_device(const void* pointer) const noexcept override;
 
  private:
+  bool reaches(const iovec* memory, size_t count) noexcept;
   struct Known;
   class Kept;
 

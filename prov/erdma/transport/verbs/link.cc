@@ -49,8 +49,9 @@ int VerbsLink::expose(const iovec* memory, size_t count, size_t length, Access a
   exposed->length = length;
   exposed->access = access;
   exposed->count = hmem::slice(memory, count, 0, length, exposed->memory);
-  exposed->staged = exposed->count == 0 || register_all(x_shared.cache, exposed->memory,
-                                                        exposed->count, exposed->registrations);
+  exposed->staged =
+      exposed->count == 0 || register_all(x_shared.cache, exposed->memory, exposed->count,
+                                          rights_of(access), exposed->registrations);
   RemoteMemory named;
   named.handle = x_shared.exposures.handle(*exposed);
   named.staged = exposed->staged;

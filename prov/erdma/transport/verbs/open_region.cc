@@ -26,7 +26,7 @@ bool may_open(size_t bytes) noexcept {
   return bytes <= limit / 4 && open <= limit / 4 - bytes;
 }
 
-/// A region of the application's, with its rights and no more: the cache's have all of them.
+/// A region of the application's, with its rights and no more.
 class VerbsMemory final : public OpenMemory {
  public:
   explicit VerbsMemory(MemoryRegion region) noexcept : x_region(std::move(region)) {
@@ -54,11 +54,10 @@ class VerbsMemory final : public OpenMemory {
 std::unique_ptr<OpenMemory> open_region(const Device& device, const iovec& memory, bool for_reads,
                                         bool for_writes) noexcept {
   if (!device.fork_safe() || memory.iov_len > device.limits().max_region) return nullptr;
-  const int access = (for_reads ? IBV_ACCESS_REMOTE_READ : 0) |
-                     (for_writes ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0);
   const bool permitted = may_open(memory.iov_len);
   errno = ENOMEM;
-  MemoryRegion region(permitted ? ibv_reg_mr(device.pd(), memory.iov_base, memory.iov_len, access)
+  MemoryRegion region(permitted ? ibv_reg_mr(device.pd(), memory.iov_base, memory.iov_len,
+                                             peer_rights(for_reads, for_writes))
                                 : nullptr);
   if (!region) {
     ERDMA_INFO(MR,

@@ -19,19 +19,18 @@ enum class OwnUse : uint8_t {
   sinks,    ///< where READs go. On iWARP the peer that answers one learns address and key
 };
 
-/// The least that each use works with. Only iWARP lets a READ's answer in as a remote WRITE.
+/// The least that each use works with.
 constexpr int rights_of(OwnUse use, Personality personality) noexcept {
-  const int sink = personality == Personality::iwarp ? Device::kSinkAccess : IBV_ACCESS_LOCAL_WRITE;
   switch (use) {
     case OwnUse::heartbeat:
-      return IBV_ACCESS_REMOTE_READ;
+      return peer_rights(true, false);
     case OwnUse::receives:
       return IBV_ACCESS_LOCAL_WRITE;
     case OwnUse::packets:
-      return 0;
+      return kSourceRights;
     case OwnUse::scratch:
     case OwnUse::sinks:
-      return sink;
+      return sink_rights(personality);
   }
   return 0;
 }

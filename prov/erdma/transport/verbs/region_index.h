@@ -15,13 +15,14 @@ namespace erdma::transport::verbs {
 struct CachedRegion : util::ListHook<CachedRegion> {
   AddressRange range;
   ibv_mr* region = nullptr;
+  int rights = 0;  ///< IBV_ACCESS_*
   uint32_t users = 0;
   bool listed = false;  ///< in the index: may be found
 };
 
-/// Regions that may be found, by address. Invariant: none contains another. So the starts are in
-/// the same order as the ends, and if the last that starts at or before a range does not hold it,
-/// none does.
+/// Regions of the same rights that may be found, by address. Invariant: none contains another. So
+/// the starts are in the same order as the ends, and if the last that starts at or before a range
+/// does not hold it, none does.
 class RegionIndex {
  public:
   CachedRegion* find(const AddressRange& range) const noexcept;

@@ -18,9 +18,8 @@ namespace {
 class VerbsRegions final : public RegionMaker {
  public:
   explicit VerbsRegions(ibv_pd* pd) noexcept : x_pd(pd) {}
-  ibv_mr* make(const AddressRange& range) noexcept override {
-    return ibv_reg_mr(x_pd, reinterpret_cast<void*>(range.start), range.bytes(),
-                      Device::kSinkAccess | IBV_ACCESS_REMOTE_READ);
+  ibv_mr* make(const AddressRange& range, int rights) noexcept override {
+    return ibv_reg_mr(x_pd, reinterpret_cast<void*>(range.start), range.bytes(), rights);
   }
   void destroy(ibv_mr* region) noexcept override {
     if (const int rc = ibv_dereg_mr(region)) log_leak("a memory region", std::abs(rc));
@@ -34,7 +33,7 @@ class VerbsRegions final : public RegionMaker {
 class NoCache final : public RegistrationCache {
  public:
   explicit NoCache(const char* why) noexcept : x_why(why) {}
-  int acquire(const void*, size_t, Registration&) noexcept override { return -FI_EOPNOTSUPP; }
+  int acquire(const void*, size_t, int, Registration&) noexcept override { return -FI_EOPNOTSUPP; }
   void release(const Registration&) noexcept override {}
   const char* refuses_always() const noexcept override { return x_why; }
 

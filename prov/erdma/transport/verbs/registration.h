@@ -38,10 +38,11 @@ class RegistrationCache {
                                                                  const Config& config);
   virtual ~RegistrationCache() = default;
 
-  /// Registered with Device::kSinkAccess | REMOTE_READ, or found registered. -FI_EOPNOTSUPP: this
-  /// memory can't be registered safely (no monitor, file mapping, fork-unsafe kernel, too big):
-  /// move its bytes through memory of the transport's own. -FI_ENOMEM likewise, but may pass.
-  [[nodiscard]] virtual int acquire(const void* address, size_t length,
+  /// Registered with exactly these rights (IBV_ACCESS_*), or found registered so: a key that a peer
+  /// was told for one use opens the memory for no other. -FI_EOPNOTSUPP: this memory can't be
+  /// registered safely (no monitor, file mapping, fork-unsafe kernel, too big): move its bytes
+  /// through memory of the transport's own. -FI_ENOMEM likewise, but may pass.
+  [[nodiscard]] virtual int acquire(const void* address, size_t length, int rights,
                                     Registration& registration) noexcept = 0;
   virtual void release(const Registration& registration) noexcept = 0;
   /// Why acquire() refuses always; null: it does not. Static text.

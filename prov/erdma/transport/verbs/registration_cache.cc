@@ -152,21 +152,21 @@ WatchedCache::Statistics WatchedCache::statistics() noexcept {
 
 // --- use
 
-int WatchedCache::acquire(const void* address, size_t length, Registration& registration) noexcept
-    try {
+int WatchedCache::acquire(const void* address, size_t length, int rights,
+                          Registration& registration) noexcept try {
   AddressRange range;
-  if (!whole_pages(address, length, range)) return -FI_EINVAL;
+  if (!whole_pages(address, length, range) || (rights & ~kAllRights) != 0) return -FI_EINVAL;
   if (x_epoch != util::process_epoch()) return -FI_EOPNOTSUPP;
   std::lock_guard guard(x_mutex);
   int rc = -FI_EOPNOTSUPP;
   if (apply_changes()) [[likely]] {
-    if (CachedRegion* entry = x_index.find(range)) {
+    if (CachedRegion* entry = x_indexes[rights].find(range)) {
       ++x_statistics.hits;
       use(*entry, registration);
       return 0;
     }
     ++x_statistics.misses;
-    rc = make(range, registration);
+    rc = make(range, rights, registration);
   }
   if (rc) ++x_statistics.refusals;
   return rc;
@@ -208,7 +208,7 @@ void WatchedCache::destroy(CachedRegion& entry) noexcept {
 
 // --- making
 
-int WatchedCache::make(const AddressRange& range, Registration& registration) {
+int WatchedCache::make(const AddressRange& range, int rights, Registration& registration) {
   if (range.bytes() > x_limits.max_region_bytes || range.bytes() > x_limits.max_bytes) {
     say_once(kSaidSize,
              range.bytes() > x_limits.max_region_bytes
@@ -222,7 +222,8 @@ int WatchedCache::make(const AddressRange& range, Registration& registration) {
   if (!make_room(range.bytes(), 1)) return -FI_ENOMEM;
   auto entry = std::make_unique<CachedRegion>();
   entry->range = range;
-  entry->region = make_region(range);
+  entry->rights = rights;
+  entry->region = make_region(range, rights);
   if (!entry->region) return for_want_of_room(errno) ? -FI_ENOMEM : -FI_EOPNOTSUPP;
   ++x_statistics.regions;
   x_statistics.bytes += range.bytes();
@@ -235,7 +236,7 @@ int WatchedCache::make(const AddressRange& range, Registration& registration) {
 /// Lets it be found. Where memory is out, it isn't.
 void WatchedCache::list(CachedRegion& entry) try {
   std::vector<CachedRegion*> superseded;
-  x_index.insert(entry, superseded);
+  x_indexes[entry.rights].insert(entry, superseded);
   entry.listed = true;
   for (CachedRegion* old : superseded) {
     old->listed = false;
@@ -279,9 +280,9 @@ int WatchedCache::watch_mapping(uintptr_t address, AddressRange& watched) {
 }
 
 /// Null with errno.
-ibv_mr* WatchedCache::make_region(const AddressRange& range) noexcept {
+ibv_mr* WatchedCache::make_region(const AddressRange& range, int rights) noexcept {
   for (;;) {
-    ibv_mr* region = x_maker->make(range);
+    ibv_mr* region = x_maker->make(range, rights);
     const int error = errno;
     if (region || !for_want_of_room(error)) return region;
     const size_t bytes = x_statistics.bytes;
@@ -308,7 +309,7 @@ bool WatchedCache::evict() noexcept {
   if (!entry) {
     entry = x_idle.pop_front();
     if (!entry) return false;
-    x_index.remove(*entry);
+    x_indexes[entry->rights].remove(*entry);
   }
   destroy(*entry);
   return true;
@@ -338,13 +339,14 @@ bool WatchedCache::apply_changes() noexcept {
 }
 
 void WatchedCache::forget(const AddressRange& range) noexcept {
-  x_index.remove_overlapping(range, [this](CachedRegion& entry) {
+  const auto lose = [this](CachedRegion& entry) {
     ++x_statistics.lost;
     entry.listed = false;
     if (entry.users > 0) return;
     x_idle.erase(entry);
     doom(entry);
-  });
+  };
+  for (RegionIndex& index : x_indexes) index.remove_overlapping(range, lose);
 }
 
 void WatchedCache::not_watched(const AddressRange& range) noexcept {

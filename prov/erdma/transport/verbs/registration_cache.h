@@ -24,7 +24,7 @@ class RegionMaker {
  public:
   virtual ~RegionMaker() = default;
   /// Null with errno.
-  virtual ibv_mr* make(const AddressRange& range) noexcept = 0;
+  virtual ibv_mr* make(const AddressRange& range, int rights) noexcept = 0;
   virtual void destroy(ibv_mr* region) noexcept = 0;
 };
 
@@ -33,8 +33,9 @@ class RegionMaker {
 /// watched as a whole, from the first use of any part: a mapping of which a part is watched is two
 /// to the kernel, and mremap() of both at once would fail.
 ///
-/// Overlapping ranges are not merged: whoever sends a sliding window would register all of it anew
-/// each time. What is contained in another goes.
+/// Each set of rights has regions of its own: memory that is both sent and received has two or
+/// more. Overlapping ranges are not merged: whoever sends a sliding window would register all of it
+/// anew each time. What is contained in another goes.
 ///
 /// Memory that is freed under x_mutex may itself be watched: that waits for the monitor's thread,
 /// which never takes x_mutex. Hence a thread of the cache's own for what can be done later.
@@ -51,7 +52,8 @@ class WatchedCache final : public RegistrationCache {
                                                             const Limits& limits);
   ~WatchedCache() override;
 
-  int acquire(const void* address, size_t length, Registration& registration) noexcept override;
+  int acquire(const void* address, size_t length, int rights,
+              Registration& registration) noexcept override;
   void release(const Registration& registration) noexcept override;
 
   struct Statistics {
@@ -61,6 +63,9 @@ class WatchedCache final : public RegistrationCache {
   Statistics statistics() noexcept;
 
  private:
+  static constexpr int kAllRights =
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
   WatchedCache(std::unique_ptr<RegionMaker> maker, const Limits& limits) noexcept
       : x_quarantines(limits.tick_ns), x_maker(std::move(maker)), x_limits(limits) {}
   int start();
@@ -73,11 +78,11 @@ class WatchedCache final : public RegistrationCache {
   void not_watched(const AddressRange& range) noexcept;
   void quarantine(const AddressRange& range) noexcept;
   void use(CachedRegion& entry, Registration& registration) noexcept;
-  int make(const AddressRange& range, Registration& registration);
+  int make(const AddressRange& range, int rights, Registration& registration);
   void list(CachedRegion& entry);
   int watch(const AddressRange& range);
   int watch_mapping(uintptr_t address, AddressRange& watched);
-  ibv_mr* make_region(const AddressRange& range) noexcept;
+  ibv_mr* make_region(const AddressRange& range, int rights) noexcept;
   bool make_room(size_t bytes, size_t regions) noexcept;
   bool evict() noexcept;
   void doom(CachedRegion& entry) noexcept;
@@ -86,7 +91,7 @@ class WatchedCache final : public RegistrationCache {
 
   std::mutex x_mutex;
   std::unique_ptr<MemoryMonitor> x_monitor;
-  RegionIndex x_index;
+  RegionIndex x_indexes[kAllRights + 1];       ///< by rights
   util::IntrusiveList<CachedRegion> x_idle;    ///< listed, no users; least recently used first
   util::IntrusiveList<CachedRegion> x_held;    ///< with users
   util::IntrusiveList<CachedRegion> x_doomed;  ///< no users, not listed: to be destroyed

@@ -26,9 +26,10 @@ const Piece* element_at(const Piece* list, size_t count, uint64_t& offset, Lengt
 
 void Transfers::begin(Transfer& transfer, const iovec* local, size_t count) noexcept {
   transfer.count = hmem::slice(local, count, 0, transfer.length, transfer.local);
+  const int rights = transfer.is_read ? sink_rights(x_shared.device.personality()) : kSourceRights;
   transfer.bounces =
-      !transfer.remote.staged &&
-      register_all(x_shared.cache, transfer.local, transfer.count, transfer.registrations) != 0;
+      !transfer.remote.staged && register_all(x_shared.cache, transfer.local, transfer.count,
+                                              rights, transfer.registrations) != 0;
   transfer.owner = this;
   x_moving.push_back(transfer);
   x_host.settle_soon();
