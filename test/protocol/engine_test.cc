@@ -454,7 +454,7 @@ START_TEST(removed_address_no_longer_names_the_source_of_messages) {
     pair.settle();
     ck_assert_uint_eq(pair.b.received.take().source, source);
     pair.b.book.size = 0;
-    pair.b.engine.address_removed(0, pair.a.transport.name);
+    pair.b.engine.peers().address_removed(0, pair.a.transport.name);
   }
 }
 END_TEST

@@ -202,13 +202,13 @@ void Endpoint::leave_shared() noexcept {
 
 void Endpoint::on_av_insert(uint64_t, const util::SocketAddress& canonical) noexcept {
   if (!x_engine) return;
-  x_engine->address_inserted(canonical);
+  x_engine->peers().address_inserted(canonical);
   told();
 }
 
 void Endpoint::on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept {
   if (!x_engine) return;
-  x_engine->address_removed(fi_addr, canonical);
+  x_engine->peers().address_removed(fi_addr, canonical);
   told();
 }
 

@@ -7,7 +7,7 @@
 namespace erdma::protocol {
 
 inline bool Engine::post_access(const AccessArgs& args) noexcept {
-  Peer* const peer = x_table.find(args.destination);
+  Peer* const peer = x_peers.known(args.destination);
   if (!peer || !peer->direct || !peer->grants || peer->one_sided_packets > 0 || sends_full() ||
       args.length - 1 >= transport::kAlwaysEager || x_sends_since_progress + 1 >= kSendsPerProgress)
       [[unlikely]]

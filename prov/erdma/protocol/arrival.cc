@@ -31,7 +31,7 @@ namespace erdma::protocol {
                                                     const std::byte* payload,
                                                     size_t length) noexcept {
   if (header.length != length) [[unlikely]]
-    return protocol_violation(link, "an eager message whose length is not its packet's");
+    return inbound::protocol_violation(link, "an eager message whose length is not its packet's");
   PostedEntry* entry = x_own.matcher(header.flags & wire::kTagged).arrive(peer, header.tag);
   if (!entry) [[unlikely]]
     return on_early(peer, link, header, payload, length);
@@ -41,7 +41,7 @@ namespace erdma::protocol {
   else
     return place_special(receive, peer, header, payload);
   if (header.flags & wire::kWantFin) [[unlikely]]
-    send_fin(peer, {header.index, header.generation}, 0);
+    x_controls.send_fin(peer, {header.index, header.generation}, 0);
 }
 
 /// An eager message for which no receive is posted here.
@@ -56,11 +56,9 @@ void Engine::on_early(Peer& peer, transport::Link& link, const wire::MessageHead
 
 void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
                        const std::byte* payload, size_t length) noexcept {
-  Peer* peer = static_cast<Peer*>(link.user);
-  if (!peer) [[unlikely]] {
-    peer = adopt(link);
-    if (!peer) return link.fail(-FI_ENOMEM);
-  }
+  Peer* peer = x_peers.behind(link);
+  if (!peer) [[unlikely]]
+    return link.fail(-FI_ENOMEM);
   // The header may lie in memory that the peer can still change: judge a copy.
   wire::MessageHeader header;
   std::memcpy(&header, header_bytes, sizeof(header));
@@ -88,7 +86,8 @@ void Engine::on_preview(transport::Link& link, const std::byte* header_bytes) no
 void Engine::place_special(Receive& receive, Peer& peer, const wire::MessageHeader& header,
                            const std::byte* payload) noexcept {
   const int placed = place_eager(receive, header, peer.fi_addr, payload);
-  if (header.flags & wire::kWantFin) send_fin(peer, {header.index, header.generation}, placed);
+  if (header.flags & wire::kWantFin)
+    x_controls.send_fin(peer, {header.index, header.generation}, placed);
 }
 
 /// Copies a message to the receive it matched and completes that. Returns what became of it.
@@ -139,13 +138,13 @@ void Engine::on_control(Peer& peer, transport::Link& link, const wire::ControlHe
     case wire::Op::budget:
       return on_budget(peer, link, header, length);
     default:
-      return protocol_violation(link, "a packet of unknown kind");
+      return inbound::protocol_violation(link, "a packet of unknown kind");
   }
 }
 
 void Engine::on_budget(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                        size_t length) noexcept {
-  if (!takes(link, inbound::judge_budget(header, length), "a malformed budget")) return;
+  if (!inbound::takes(link, inbound::judge_budget(header, length), "a malformed budget")) return;
   peer.told_to_hold = header.status != 0;
   peer.update_direct();
 }

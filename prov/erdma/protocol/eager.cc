@@ -28,20 +28,11 @@ int Engine::send_eager(Send& send) noexcept {
   return 0;
 }
 
-/// Tells the sender that its message is placed (0) or could not be.
-void Engine::send_fin(Peer& peer, wire::RequestId sender, int status) noexcept {
-  wire::ControlHeader header{};
-  header.op = wire::Op::fin;
-  header.generation = sender.generation;
-  header.index = sender.index;
-  header.status = status;
-  send_control(peer, header, nullptr);
-}
-
 void Engine::on_fin(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                     size_t length) noexcept {
   Send* send = x_sends.find({header.index, header.generation});
-  if (!takes(link, inbound::judge_fin(send, peer, header, length), "an end that nothing awaits"))
+  if (!inbound::takes(link, inbound::judge_fin(send, peer, header, length),
+                      "an end that nothing awaits"))
     return;
   const int status = util::peer_status(header.status);
   if (x_config.device_memory) [[unlikely]]

@@ -10,12 +10,13 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
-#include "protocol/address_book.h"
+#include "protocol/arguments.h"
 #include "protocol/completion.h"
+#include "protocol/controls.h"
 #include "protocol/inbound.h"
 #include "protocol/match.h"
 #include "protocol/one_sided.h"
-#include "protocol/peer.h"
+#include "protocol/peers.h"
 #include "protocol/receive_queues.h"
 #include "protocol/request.h"
 #include "protocol/shared_receives.h"
@@ -28,79 +29,12 @@ class DeviceMemory;
 
 namespace erdma::protocol {
 
-/// All 12 flavours of sending a message.
-struct SendArgs {
-  uint64_t destination;  ///< fi_addr_t
-  const iovec* iov;
-  size_t count;   ///< at most transport::kMaxIov
-  size_t length;  ///< sum of the iov
-  uint64_t tag;
-  uint64_t data;
-  void* context;
-  bool tagged;
-  bool has_data;
-  bool inject;           ///< memory is the caller's again on return
-  bool report;           ///< write a CQ entry
-  bool until_delivered;  ///< FI_DELIVERY_COMPLETE
-  bool fence;
-  bool more;
-
-  uint8_t wire_flags() const noexcept {
-    return uint8_t((tagged ? wire::kTagged : 0) | (has_data ? wire::kHasData : 0));
-  }
-  uint64_t completion_flags() const noexcept { return FI_SEND | (tagged ? FI_TAGGED : FI_MSG); }
-  /// A copy, member by member from where each is: a copy as a whole would read wide what was
-  /// written narrow just now, and so wait for every store before it, those to other cores too.
-  SendArgs by_member() const noexcept {
-    return {destination, iov,    count,  length,          tag,   data, context, tagged,
-            has_data,    inject, report, until_delivered, fence, more};
-  }
-};
-
-/// All flavours of RMA and of atomic operations.
-struct OneSidedArgs {
-  SendArgs local;  ///< `iov`: to write from, to read into, for results; its tag means nothing
-  wire::Op op;     ///< write, read, atomic
-  const wire::Segment* segments;
-  size_t segment_count;  ///< at most transport::kMaxIov; as many bytes as `local`, or as operands
-  bool device;           ///< some of `local` is not host memory
-
-  // Atomics only.
-  wire::AtomicWord word;  ///< `count` unset
-  uint8_t flags;          ///< wire::kFetch, wire::kCompare
-  size_t element;         ///< bytes
-  size_t count;           ///< elements: at most kMaxAtomicBytes
-  const iovec* operands;
-  size_t operand_count;  ///< 0 for FI_ATOMIC_READ
-  const iovec* compares;
-  size_t compare_count;
-};
-
-/// Which link leads to an address: decided in fabric/.
-class Router {
- public:
-  /// -FI_EHOSTUNREACH if no transport of this endpoint leads there.
-  virtual util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept = 0;
-  /// Another way to an address whose link was never up and has failed with a status; null = none.
-  virtual transport::Link* detour(const util::SocketAddress&, int) noexcept { return nullptr; }
-
- protected:
-  ~Router() = default;
-};
-
-struct EngineConfig {
-  size_t inject_size;                           ///< largest SendArgs::length with inject
-  size_t unexpected_bytes;                      ///< budget per peer
-  uint32_t send_limit;                          ///< sends in flight before -FI_EAGAIN
-  hmem::DeviceMemory* device_memory = nullptr;  ///< places messages there; null: there is none
-};
-
 /// The messages of one endpoint: turns operations into packets and packets into completions.
 /// Single-threaded: the caller holds the domain lock. Owns every request and peer; the transports
 /// outlive it. Methods are spread over engine, send, receive, arrival, eager, rendezvous,
 /// one_sided_initiator, one_sided_target, one_sided_atomic, one_sided_direct, one_sided_short and
 /// failure.cc.
-class Engine final : public transport::Sink {
+class Engine final : public transport::Sink, PeerLoss {
  public:
   Engine(const EngineConfig& config, AddressBook& book, Router& router,
          std::vector<transport::Transport*> transports, CompletionSink& sent,
@@ -161,11 +95,8 @@ class Engine final : public transport::Sink {
   /// After that: what it had to do with the shared receive context ends.
   void leave_shared() noexcept;
 
+  Peers& peers() noexcept { return x_peers; }
   void set_min_multi_recv(size_t bytes) noexcept { x_own.min_multi_recv = bytes; }
-
-  /// The address vector changed, or what it calls that address.
-  void address_inserted(const util::SocketAddress& address) noexcept;
-  void address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept;
 
   // For ReceiveQueues, about messages that came to this engine.
   /// Gives an unexpected message to a receive. True if the receive is still there and wants
@@ -183,18 +114,7 @@ class Engine final : public transport::Sink {
     return x_own.tagged.deep() || x_own.untagged.deep();
   }
   void on_preview(transport::Link& link, const std::byte* header) noexcept override;
-  Peer* peer_at(uint64_t fi_addr) noexcept;
-  Peer* resolve(uint64_t fi_addr) noexcept;
-  Peer* peer_named(const util::SocketAddress& address) noexcept;
-  Peer* adopt(transport::Link& link) noexcept;
-  void use_link(Peer& peer, transport::Link& link) noexcept;
-  int connect(Peer& peer) noexcept;
-  void backlog(Peer& peer) noexcept;
   int work_off(Peer& peer) noexcept;
-  void send_control(Peer& peer, const wire::ControlHeader& header,
-                    const transport::Exposure* exposure) noexcept;
-  bool flush_controls(Peer& peer) noexcept;
-  void too_many_controls(Peer& peer) noexcept;
   Matcher& matcher(bool tagged) noexcept { return x_queues->matcher(tagged); }
 
   // send.cc
@@ -224,8 +144,6 @@ class Engine final : public transport::Sink {
                                const std::byte* payload, size_t length) noexcept;
   void release_unexpected(Unexpected& message) noexcept;
   void send_budget(Peer& peer) noexcept;
-  void budget_sent(Peer& peer, bool on) noexcept;
-  void release_link(Peer& peer) noexcept;
   void restrain(Peer& peer, transport::Link& link) noexcept;
   bool cancel_send(const void* context) noexcept;
   static void complete_receive(CompletionSink& sink, const Completion& done,
@@ -255,7 +173,6 @@ class Engine final : public transport::Sink {
 
   // eager.cc
   int send_eager(Send& send) noexcept;
-  void send_fin(Peer& peer, wire::RequestId sender, int status) noexcept;
   void on_fin(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
               size_t length) noexcept;
 
@@ -348,9 +265,6 @@ class Engine final : public transport::Sink {
                        transport::Exposure& memory) noexcept;
   void grant_to_self(Peer& peer, uint64_t key) noexcept;
   Grants* grants_of(Peer& peer) noexcept;
-  void send_access(Peer& peer, const wire::OneSidedHeader& header,
-                   const transport::Exposure* exposure) noexcept;
-
   // one_sided_short.cc
   Grant* recall(Peer& peer, uint64_t key) noexcept;
   bool is_plain(const OneSidedArgs& args) const noexcept;
@@ -362,10 +276,7 @@ class Engine final : public transport::Sink {
   void on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept;
 
   // failure.cc
-  void protocol_violation(transport::Link& link, const char* what) noexcept;
-  bool takes(transport::Link& link, inbound::Verdict verdict, const char* what) noexcept;
-  bool take_detour(Peer& peer, transport::Link& failed, int status) noexcept;
-  void fail_link(Peer& peer, const transport::Link* link, int status) noexcept;
+  void lose(Peer& peer, const transport::Link* link, int status) noexcept override;
   void fail_sends(Peer& peer, int status) noexcept;
   bool fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,
                        int status) noexcept;
@@ -379,8 +290,6 @@ class Engine final : public transport::Sink {
   void orphan(util::IntrusiveList<Delivery>& deliveries) noexcept;
 
   const EngineConfig x_config;
-  AddressBook& x_book;
-  Router& x_router;
   const std::vector<transport::Transport*> x_transports;
   CompletionSink& x_sent;
   CompletionSink& x_received;
@@ -389,14 +298,13 @@ class Engine final : public transport::Sink {
   /// A caller that only ever sends must still see what its peers tell it.
   static constexpr unsigned kSendsPerProgress = 64;
 
-  PeerTable x_table;
+  Peers x_peers;
+  Controls x_controls{x_peers};
   unsigned x_sends_since_progress = 0;
   ReceiveQueues x_own;  ///< empty with a shared receive context
-  util::IntrusiveList<Peer, BacklogTag> x_backlog;
   util::Pool<Send> x_sends;
   util::Pool<Delivery> x_deliveries;
   util::Pool<Unexpected> x_unexpected;
-  util::Pool<Control> x_controls;
   util::Pool<OneSided, 16> x_one_sided;
   util::Pool<Access> x_accesses;
   util::Pool<Service, 16> x_services;
@@ -404,16 +312,10 @@ class Engine final : public transport::Sink {
   ReceiveQueues* x_queues;   ///< x_own, or the shared ones
   std::byte x_flush_sink{};  ///< read into, never looked at
   size_t x_injected = 0;     ///< sends that are `owed`
-  std::unordered_map<util::SocketAddress, std::unique_ptr<Peer>, util::SocketAddressHash> x_peers;
 };
 
 // --- the short way of a message, part of the entry points
 // -----------------------------------------
-
-inline Peer* Engine::peer_at(uint64_t fi_addr) noexcept {
-  Peer* peer = x_table.find(fi_addr);
-  return peer ? peer : resolve(fi_addr);
-}
 
 /// Whether a send needs nothing but one packet, now.
 inline bool Engine::goes_direct(const SendArgs& args, const Peer& peer) noexcept {
@@ -434,7 +336,7 @@ inline bool Engine::send_direct(const SendArgs& args, Peer& peer) noexcept {
 }
 
 inline int Engine::post_send(const SendArgs& args) noexcept {
-  Peer* peer = peer_at(args.destination);
+  Peer* peer = x_peers.at(args.destination);
   if (!peer) [[unlikely]]
     return -FI_EINVAL;
   if (goes_direct(args, *peer) && ++x_sends_since_progress < kSendsPerProgress) [[likely]]
@@ -444,7 +346,7 @@ inline int Engine::post_send(const SendArgs& args) noexcept {
 }
 
 inline int Engine::post_receive(const ReceiveArgs& args) noexcept {
-  const Peer* source = args.source == kAnySource ? nullptr : peer_at(args.source);
+  const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
   if (!source && args.source != kAnySource) [[unlikely]]
     return -FI_EINVAL;
   Receive* receive = x_own.make(args);

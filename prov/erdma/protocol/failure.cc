@@ -33,30 +33,9 @@ void tell_lost(const Peer& peer, const transport::Link& link, int status) noexce
 
 }  // namespace
 
-void Engine::protocol_violation(transport::Link& link, const char* what) noexcept {
-  ERDMA_WARN(EP_DATA, "%s sent %s; its connection is closed\n", link.address().to_string().c_str(),
-             what);
-  link.fail(-FI_ECONNRESET);
-}
-
-/// Whether a packet is to be acted upon.
-bool Engine::takes(transport::Link& link, inbound::Verdict verdict, const char* what) noexcept {
-  if (verdict == inbound::Verdict::violation) protocol_violation(link, what);
-  return verdict == inbound::Verdict::take;
-}
-
-/// What waits for a link that was never up waits for another one instead, where there is one.
-bool Engine::take_detour(Peer& peer, transport::Link& failed, int status) noexcept {
-  if (peer.link != &failed || failed.met()) return false;
-  transport::Link* other = x_router.detour(peer.address, status);
-  if (!other || other == &failed) return false;
-  use_link(peer, *other);
-  return true;
-}
-
 /// A link to the peer is down; null: there is no way to it. It may come back: later sends connect
 /// anew. What goes over another link of the same peer goes on.
-void Engine::fail_link(Peer& peer, const transport::Link* link, int status) noexcept {
+void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept {
   if (peer.failing) return;
   peer.failing = true;
   const bool sending = peer.link == link;
@@ -78,16 +57,14 @@ void Engine::fail_link(Peer& peer, const transport::Link* link, int status) noex
 }
 
 void Engine::fail_sends(Peer& peer, int status) noexcept {
-  while (Control* control = peer.controls.pop_front()) x_controls.release(*control);
-  peer.controls_kept = 0;
-  peer.takes_no_controls = false;
+  x_controls.drop(peer);
   while (Access* access = peer.accesses.front()) finish_access(*access, status);
   while (Send* send = peer.flying.front()) finish_send(*send, status);
   while (Send* send = peer.queued.front()) finish_send(*send, status);
   report_lost(peer, status);
   peer.grants.reset();
   peer.told_to_hold = peer.holding_back = peer.budget_told = false;
-  release_link(peer);  // it can't be told any more; the next message begins anew
+  peer.release_link();  // it can't be told any more; the next message begins anew
 }
 
 bool Engine::fail_deliveries(util::IntrusiveList<Delivery>& list, const transport::Link* link,
@@ -152,7 +129,7 @@ bool Engine::fail_directed(Matcher& queues, const Peer& peer, int status) noexce
 }
 
 void Engine::withdraw_all() noexcept {
-  for (auto& [address, peer] : x_peers) {
+  for (auto& [address, peer] : x_peers.all()) {
     for (auto* sends : {&peer->queued, &peer->flying})
       for (Send* send = sends->front(); send; send = sends->next(*send)) withdraw(*send);
     for (Delivery* delivery = peer->active.front(); delivery;
@@ -164,7 +141,8 @@ void Engine::withdraw_all() noexcept {
 void Engine::leave_shared() noexcept {
   if (!x_shared) return;
   x_shared->leave(*this);
-  for (auto& [address, peer] : x_peers)
+  x_peers.leave_shared();
+  for (auto& [address, peer] : x_peers.all())
     for (auto* deliveries : {&peer->starting, &peer->active}) orphan(*deliveries);
   x_shared = nullptr;
   x_queues = &x_own;

@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
 
 #include "protocol/one_sided.h"
 #include "protocol/peer.h"
 #include "transport/transport.h"
+#include "util/log.h"
 
 namespace erdma::protocol::inbound {
 namespace {
@@ -70,6 +72,17 @@ Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept {
   return violation_unless(payload > 0 && payload <= transport::Exposure::kMaxBytes &&
                           segment.length > 0 &&
                           segment.address + segment.length >= segment.address);
+}
+
+void protocol_violation(transport::Link& link, const char* what) noexcept {
+  ERDMA_WARN(EP_DATA, "%s sent %s; its connection is closed\n", link.address().to_string().c_str(),
+             what);
+  link.fail(-FI_ECONNRESET);
+}
+
+bool takes(transport::Link& link, Verdict verdict, const char* what) noexcept {
+  if (verdict == Verdict::violation) protocol_violation(link, what);
+  return verdict == Verdict::take;
 }
 
 }  // namespace erdma::protocol::inbound

@@ -26,4 +26,9 @@ Verdict judge_result(const Send* send, const Peer& peer, size_t payload) noexcep
 Verdict judge_budget(const wire::ControlHeader& header, size_t payload) noexcept;
 Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept;
 
+/// Ends the connection to a peer that sent what no peer does.
+void protocol_violation(transport::Link& link, const char* what) noexcept;
+/// Whether a packet is to be acted upon. If it is a violation, it is dealt with as that.
+bool takes(transport::Link& link, Verdict verdict, const char* what) noexcept;
+
 }  // namespace erdma::protocol::inbound

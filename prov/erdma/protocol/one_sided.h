@@ -89,18 +89,6 @@ struct Access : util::ListHook<Access> {
   bool injected;
 };
 
-/// What may take the short way.
-struct AccessArgs {
-  uint64_t destination;  ///< fi_addr_t
-  void* local;
-  size_t length;
-  uint64_t address, key;
-  void* context;
-  bool reads;
-  bool report;  ///< write a CQ entry
-  bool inject;
-};
-
 /// The initiator's side of a one-sided Send.
 struct OneSided {
   wire::Op op = wire::Op::write;

@@ -47,7 +47,7 @@ void Engine::on_atomic(Peer& peer, transport::Link& link, Request& request) noex
   const auto word = std::bit_cast<wire::AtomicWord>(request.header.segment.length);
   Ask ask;
   if (!parse_atomic(request, word, ask))
-    return protocol_violation(link, "a malformed atomic operation");
+    return inbound::protocol_violation(link, "a malformed atomic operation");
   request.segments[0] = request.header.segment;
   // All that is still to come of the operation must be permitted, before the first element changes.
   request.segments[0].length = word.count * ask.element;
@@ -59,12 +59,12 @@ void Engine::on_atomic(Peer& peer, transport::Link& link, Request& request) noex
                "%s asked for an atomic operation on memory that is not registered for that under "
                "its key: refused\n",
                peer.address.to_string().c_str());
-    return send_fin(peer, request.initiator(), rc);
+    return x_controls.send_fin(peer, request.initiator(), rc);
   }
-  if (request.device()) return send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
+  if (request.device()) return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
   const size_t bytes = ask.count * ask.element;
   if (ask.fetches && peer.result_bytes + bytes > kMostResultBytes)
-    return send_fin(peer, request.initiator(), -FI_ENOMEM);
+    return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
   std::byte before[kMaxAtomicBytes];
   auto* const target = static_cast<std::byte*>(request.memory.iov[0].iov_base);
   ask.function(target, ask.operands, ask.compares, ask.fetches ? before : nullptr, ask.count);
@@ -73,7 +73,7 @@ void Engine::on_atomic(Peer& peer, transport::Link& link, Request& request) noex
     const Buffers result{1, bytes, {{before, bytes}}};
     answer(peer, link, request, result, false);
   } else if (request.header.flags & wire::kLast) {
-    send_fin(peer, request.initiator(), 0);
+    x_controls.send_fin(peer, request.initiator(), 0);
   }
 }
 

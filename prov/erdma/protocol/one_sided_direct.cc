@@ -131,7 +131,7 @@ void Engine::retry_direct(Send& send, int status) noexcept {
   util::IntrusiveList<Send>::erase(send);
   send.state = Send::State::queued;
   peer.queued.push_front(send);
-  backlog(peer);
+  x_peers.backlog(peer);
 }
 
 /// A read of nothing orders nothing: it takes a byte of the region with it, to nowhere.
@@ -164,7 +164,8 @@ void Engine::leave_way(Send& send) noexcept {
 void Engine::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                       const std::byte* payload, size_t length) noexcept try {
   const wire::Segment& segment = header.segment;
-  if (!takes(link, inbound::judge_grant(segment, length), "a malformed grant of direct access"))
+  if (!inbound::takes(link, inbound::judge_grant(segment, length),
+                      "a malformed grant of direct access"))
     return;
   Grants* const grants = grants_of(peer);
   if (!grants || peer.link != &link || grants->ours.size() >= Grants::kMost) return;
@@ -201,7 +202,7 @@ void Engine::answer_revoke(Peer& peer, uint64_t key, uint8_t flags) noexcept {
   header.op = wire::Op::revoked;
   header.flags = flags;
   header.segment.key = key;
-  send_access(peer, header, nullptr);
+  x_controls.send(peer, header);
 }
 
 // --- the target's side --------------------------------------------------------------------------
@@ -237,7 +238,7 @@ void Engine::grant(Peer& peer, transport::Link& link, uint64_t key, Region& regi
   header.op = wire::Op::grant;
   header.flags = uint8_t((reads ? wire::kGrantReads : 0) | (writes ? wire::kGrantWrites : 0));
   header.segment = {reinterpret_cast<uint64_t>(region.iov[0].iov_base), key, region.iov[0].iov_len};
-  if (!peer.itself) return send_access(peer, header, &memory);
+  if (!peer.itself) return x_controls.send(peer, header, &memory);
   on_grant(peer, link, header, memory.bytes, memory.size);
   grants->ours[key].flushes = flushes;
 } catch (const std::bad_alloc&) {
@@ -272,7 +273,7 @@ void Engine::revoke(uint64_t key) noexcept {
   wire::OneSidedHeader header{};
   header.op = wire::Op::revoke;
   header.segment.key = key;
-  for (auto& [address, peer] : x_peers) {
+  for (auto& [address, peer] : x_peers.all()) {
     if (!peer->grants) continue;
     const auto found = peer->grants->theirs.find(key);
     if (found == peer->grants->theirs.end()) continue;
@@ -280,18 +281,18 @@ void Engine::revoke(uint64_t key) noexcept {
     if (found->second.lender) found->second.lender->recall(found->second.lent);
     if (found->second.lender ? found->second.lender->unused() : peer->grants->tardy)
       peer->grants->theirs.erase(found);
-    send_access(*peer, header, nullptr);
+    x_controls.send(*peer, header);
   }
 }
 
 void Engine::revoke_all() noexcept try {
   std::vector<uint64_t> keys;
-  for (const auto& [address, peer] : x_peers)
+  for (const auto& [address, peer] : x_peers.all())
     if (peer->grants)
       for (const auto& [key, use] : peer->grants->theirs) keys.push_back(key);
   for (const uint64_t key : keys) revoke(key);
 } catch (const std::bad_alloc&) {
-  for (const auto& [address, peer] : x_peers)
+  for (const auto& [address, peer] : x_peers.all())
     if (peer->grants && peer->link) peer->link->fail(-FI_ENOMEM);
 }
 
@@ -308,7 +309,7 @@ void Engine::on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept
 }
 
 void Engine::stop_waiting(uint64_t key, bool all) noexcept {
-  for (const auto& [address, peer] : x_peers) {
+  for (const auto& [address, peer] : x_peers.all()) {
     if (!peer->grants) continue;
     const auto found = peer->grants->theirs.find(key);
     if (found == peer->grants->theirs.end()) continue;
@@ -322,7 +323,7 @@ void Engine::stop_waiting(uint64_t key, bool all) noexcept {
 void Engine::on_access(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                        const std::byte* payload, size_t length) noexcept {
   if (header.op != wire::Op::grant && length > 0)
-    return protocol_violation(link, "bytes that belong to nothing");
+    return inbound::protocol_violation(link, "bytes that belong to nothing");
   switch (header.op) {
     case wire::Op::grant:
       return on_grant(peer, link, header, payload, length);
@@ -331,7 +332,7 @@ void Engine::on_access(Peer& peer, transport::Link& link, const wire::OneSidedHe
     case wire::Op::revoked:
       return on_revoked(peer, header);
     default:
-      return protocol_violation(link, "a packet of unknown kind");
+      return inbound::protocol_violation(link, "a packet of unknown kind");
   }
 }
 
@@ -340,11 +341,6 @@ void Engine::on_access(Peer& peer, transport::Link& link, const wire::OneSidedHe
 Grants* Engine::grants_of(Peer& peer) noexcept {
   if (!peer.grants) peer.grants.reset(new (std::nothrow) Grants);
   return peer.grants.get();
-}
-
-void Engine::send_access(Peer& peer, const wire::OneSidedHeader& header,
-                         const transport::Exposure* exposure) noexcept {
-  send_control(peer, std::bit_cast<wire::ControlHeader>(header), exposure);
 }
 
 }  // namespace erdma::protocol

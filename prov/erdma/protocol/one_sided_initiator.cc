@@ -56,7 +56,7 @@ int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexc
                      args.op == wire::Op::read, local.report, local.inject}))
       return 0;
   }
-  Peer* peer = peer_at(args.local.destination);
+  Peer* peer = x_peers.at(args.local.destination);
   if (!peer || !x_one_sided_setup) return -FI_EINVAL;
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
   if (args.local.inject && args.local.length > x_config.inject_size) return -FI_EMSGSIZE;
@@ -269,7 +269,8 @@ void Engine::settle_send(Send& send, int status) noexcept {
 void Engine::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                        const std::byte* payload, size_t length) noexcept {
   Send* send = x_sends.find({header.index, header.generation});
-  if (!takes(link, inbound::judge_result(send, peer, length), "more than what was to be read"))
+  if (!inbound::takes(link, inbound::judge_result(send, peer, length),
+                      "more than what was to be read"))
     return;
   OneSided& op = *send->one_sided;
   const Buffers& memory = send->buffers;

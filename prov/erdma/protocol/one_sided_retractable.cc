@@ -33,7 +33,7 @@ int Engine::launch_retractable(Send& send) noexcept {
   launched(send, false);
   op.packet = packet;
   ++peer.retractable;
-  backlog(peer);
+  x_peers.backlog(peer);
   return 0;
 }
 
@@ -84,8 +84,9 @@ bool Engine::retract(Send& send) noexcept {
 
 int Engine::spare_targets() noexcept {
   int executed = 0;
-  for (Peer *peer = x_backlog.front(), *next; peer; peer = next) {
-    next = x_backlog.next(*peer);
+  auto& waiting = x_peers.waiting();
+  for (Peer *peer = waiting.front(), *next; peer; peer = next) {
+    next = waiting.next(*peer);
     if (peer->retractable > 0) executed += spare_target(*peer);
   }
   return executed;

@@ -34,7 +34,7 @@ void Engine::on_one_sided(Peer& peer, transport::Link& link, const wire::OneSide
   request.length = length;
   if (header.op == wire::Op::atomic) return on_atomic(peer, link, request);
   if (!parse(peer, header, request))
-    return protocol_violation(link, "a malformed one-sided request");
+    return inbound::protocol_violation(link, "a malformed one-sided request");
   on_transfer(peer, link, request);
 }
 
@@ -44,7 +44,7 @@ void Engine::on_segments(Peer& peer, transport::Link& link, const wire::OneSided
   if (!peer.segments) return link.fail(-FI_ENOMEM);
   const size_t count = length / sizeof(wire::Segment);
   if (length % sizeof(wire::Segment) || count == 0 || count > peer.segments->size())
-    return protocol_violation(link, "a malformed one-sided request");
+    return inbound::protocol_violation(link, "a malformed one-sided request");
   peer.segment_count = uint8_t(count);
   std::memcpy(peer.segments->data(), payload, length);
 }
@@ -111,7 +111,7 @@ void Engine::on_transfer(Peer& peer, transport::Link& link, Request& request) no
     ERDMA_INFO(EP_DATA,
                "%s asked to %s memory that is not registered for that under its key: refused\n",
                peer.address.to_string().c_str(), writes ? "write" : "read");
-    return send_fin(peer, request.initiator(), rc);
+    return x_controls.send_fin(peer, request.initiator(), rc);
   }
   if (x_config.device_memory) [[unlikely]]
     if (request.device()) return on_device_transfer(peer, link, request, access);
@@ -120,7 +120,7 @@ void Engine::on_transfer(Peer& peer, transport::Link& link, Request& request) no
   if (writes) hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
   report_access(peer, request, access);
   grant_after(peer, link, request);
-  if (writes || memory.length == 0) return send_fin(peer, request.initiator(), 0);
+  if (writes || memory.length == 0) return x_controls.send_fin(peer, request.initiator(), 0);
   answer(peer, link, request, memory, true);
 }
 
@@ -141,7 +141,7 @@ bool Engine::must_flush(const Peer& peer, const Request& request) noexcept {
 void Engine::on_device_transfer(Peer& peer, transport::Link& link, Request& request,
                                 uint64_t access) noexcept {
   if (access == FI_REMOTE_READ && must_flush(peer, request))
-    return send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
+    return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
   if (request.exposure.size) return serve(peer, link, request);
   on_device_packet(peer, link, request);
 }
@@ -157,10 +157,10 @@ void Engine::on_device_packet(Peer& peer, transport::Link& link, Request& reques
                  : !result ? -FI_ENOMEM
                            : x_config.device_memory->gather(result.get(), memory.iov, memory.count,
                                                             0, memory.length);
-  if (rc) return send_fin(peer, request.initiator(), rc);
+  if (rc) return x_controls.send_fin(peer, request.initiator(), rc);
   report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
   grant_after(peer, link, request);
-  if (writes) return send_fin(peer, request.initiator(), 0);
+  if (writes) return x_controls.send_fin(peer, request.initiator(), 0);
   const Buffers bytes{1, memory.length, {{result.get(), memory.length}}};
   answer(peer, link, request, bytes, false);
 }
@@ -192,9 +192,9 @@ void Engine::report_access(const Peer& peer, const Request& request, uint64_t ac
 /// Null: the peer has been told, or has lost its link.
 Service* Engine::make_service(Peer& peer, transport::Link& link, const Request& request) noexcept {
   if (peer.unserved >= kMaxUnserved)
-    return protocol_violation(link, "more requests than a peer can have"), nullptr;
+    return inbound::protocol_violation(link, "more requests than a peer can have"), nullptr;
   Service* service = x_services.acquire();
-  if (!service) return send_fin(peer, request.initiator(), -FI_ENOMEM), nullptr;
+  if (!service) return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM), nullptr;
   ++peer.unserved;
   service->peer = &peer;
   service->link = &link;
@@ -215,7 +215,7 @@ void Engine::serve(Peer& peer, transport::Link& link, Request& request) noexcept
   const int rc = peer.services.empty() ? start(*service) : -FI_EAGAIN;
   if (rc == -FI_EAGAIN) {
     peer.services.push_back(*service);
-    backlog(peer);
+    x_peers.backlog(peer);
   } else if (rc != 0) {
     finish_service(*service, rc);
   }
@@ -276,7 +276,7 @@ void Engine::finish_service(Service& service, int status) noexcept {
     grant_after(peer, *service.link, request);
   }
   drop_service(service);
-  send_fin(peer, request.initiator(), status);
+  x_controls.send_fin(peer, request.initiator(), status);
 }
 
 void Engine::drop_service(Service& service) noexcept {
@@ -300,7 +300,7 @@ void Engine::drop_services(Peer& peer, const transport::Link* link) noexcept {
 }
 
 void Engine::abandon(const Region& region) noexcept {
-  for (auto& [address, peer] : x_peers) {
+  for (auto& [address, peer] : x_peers.all()) {
     for (auto* list : {&peer->services, &peer->served}) {
       for (Service* service = list->front(); service; service = list->next(*service)) {
         const auto* const regions = service->request.regions;
@@ -323,9 +323,7 @@ void Engine::abandon(const Region& region) noexcept {
 /// from there, so that a peer that takes nothing costs no memory by that.
 void Engine::answer(Peer& peer, transport::Link& link, const Request& request, const Buffers& bytes,
                     bool lasting) noexcept {
-  if (peer.failing) return;
-  const int connected = connect(peer);
-  if (connected != 0) return fail_link(peer, nullptr, connected);
+  if (!x_peers.reach(peer)) return;
   size_t done = 0;
   if (peer.services.empty() && send_result(peer, request.initiator(), bytes, done) != -FI_EAGAIN)
     return;
@@ -337,10 +335,10 @@ void Engine::answer(Peer& peer, transport::Link& link, const Request& request, c
     hold_regions(*service);
   } else if (!keep_copy(*service, bytes)) {
     drop_service(*service);
-    return send_fin(peer, request.initiator(), -FI_ENOMEM);
+    return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
   }
   peer.services.push_back(*service);
-  backlog(peer);
+  x_peers.backlog(peer);
 }
 
 bool Engine::keep_copy(Service& service, const Buffers& bytes) noexcept {

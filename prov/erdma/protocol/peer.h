@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "protocol/one_sided.h"
@@ -33,6 +34,15 @@ class Peer : public util::ListHook<BacklogTag> {
   /// Every progress() is to look at it.
   bool backlogged() noexcept { return waiting() || retractable > 0; }
 
+  /// The link took news of the budget for its unexpected messages.
+  void budget_sent(bool on) noexcept {
+    budget_told = on;
+    release_link();
+  }
+  void release_link() noexcept {
+    if (held) std::exchange(held, nullptr)->hold(false);
+  }
+
   /// Something of ours is on its way: a fence waits.
   bool sending() const noexcept { return !flying.empty() || !accesses.empty(); }
 
@@ -59,7 +69,7 @@ class Peer : public util::ListHook<BacklogTag> {
   util::IntrusiveList<Access> accesses;
   util::IntrusiveList<Delivery> starting;  ///< waiting for room on the link
   util::IntrusiveList<Delivery> active;
-  util::IntrusiveList<Control> controls;      ///< that found no room on the link
+  PendingList<Control> controls;              ///< that found no room on the link
   util::IntrusiveList<Service> services;      ///< waiting for room on the link
   util::IntrusiveList<Service> served;        ///< read() or write() accepted
   uint32_t unserved = 0;                      ///< how many of both

@@ -26,7 +26,7 @@ size_t cost(const Unexpected& message) noexcept {
 }  // namespace
 
 int Engine::post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept {
-  const Peer* source = args.source == kAnySource ? nullptr : peer_at(args.source);
+  const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
   if (!source && args.source != kAnySource) return -FI_EINVAL;
   Receive* receive = x_own.make(args);
   if (!receive) return -FI_EAGAIN;
@@ -52,7 +52,7 @@ bool Engine::accept(Receive& receive, Unexpected& message) noexcept {
     begin_delivery(receive, peer, *message.link, message.header, message.exposure);
   } else {
     const int placed = place_eager(receive, message.header, peer.fi_addr, message.payload());
-    if (message.header.flags & wire::kWantFin) send_fin(peer, sender, placed);
+    if (message.header.flags & wire::kWantFin) x_controls.send_fin(peer, sender, placed);
   }
   release_unexpected(message);
   if (!multi) return false;
@@ -131,9 +131,9 @@ Unexpected* Engine::store_unexpected(Peer& peer, transport::Link& link,
 /// every case memory stays bounded.
 void Engine::restrain(Peer& peer, transport::Link& link) noexcept {
   if (peer.unexpected_rts > kMaxUnexpectedRts)
-    return protocol_violation(link, "more rendezvous requests than a peer can have");
+    return inbound::protocol_violation(link, "more rendezvous requests than a peer can have");
   if (peer.eager_bytes > x_config.unexpected_bytes + 2 * kOvershoot)
-    return protocol_violation(link, "messages that it was to hold back");
+    return inbound::protocol_violation(link, "messages that it was to hold back");
   const bool waits = peer.budget_told || peer.held;
   if (waits || peer.eager_bytes <= x_config.unexpected_bytes + kOvershoot) return;
   peer.held = &link;
@@ -145,17 +145,7 @@ void Engine::send_budget(Peer& peer) noexcept {
   header.op = wire::Op::budget;
   header.status = peer.holding_back ? 1 : 0;
   peer.budget_told = false;
-  send_control(peer, header, nullptr);
-}
-
-/// The link took it.
-void Engine::budget_sent(Peer& peer, bool on) noexcept {
-  peer.budget_told = on;
-  release_link(peer);
-}
-
-void Engine::release_link(Peer& peer) noexcept {
-  if (peer.held) std::exchange(peer.held, nullptr)->hold(false);
+  x_controls.send(peer, header);
 }
 
 /// The message is off the matcher.
@@ -169,7 +159,7 @@ void Engine::release_unexpected(Unexpected& message) noexcept {
   x_unexpected.release(message);
   if (peer.holding_back && peer.unexpected_bytes < x_config.unexpected_bytes / 2) {
     peer.holding_back = false;
-    release_link(peer);
+    peer.release_link();
     send_budget(peer);
   }
 }
@@ -179,7 +169,7 @@ void Engine::discard(Unexpected& message) noexcept {
   const bool owed =
       message.header.op == wire::Op::rts || (message.header.flags & wire::kWantFin) != 0;
   const wire::RequestId sender{message.header.index, message.header.generation};
-  if (owed && message.status == 0) send_fin(peer, sender, 0);
+  if (owed && message.status == 0) x_controls.send_fin(peer, sender, 0);
   release_unexpected(message);
 }
 
@@ -187,7 +177,7 @@ void Engine::discard(Unexpected& message) noexcept {
 
 int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
   if (is_claim(kind)) return x_own.probe(args, kind, nullptr);
-  const Peer* source = args.source == kAnySource ? nullptr : peer_at(args.source);
+  const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
   if (args.source != kAnySource && !source) return -FI_EINVAL;
   progress();
   return x_own.probe(args, kind, source);

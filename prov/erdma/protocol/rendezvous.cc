@@ -47,7 +47,7 @@ void Engine::on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader
                     const std::byte* payload, size_t length) noexcept {
   transport::Exposure exposure;
   if (!decode(payload, length, exposure) || header.length > SSIZE_MAX)
-    return protocol_violation(link, "a malformed rendezvous request");
+    return inbound::protocol_violation(link, "a malformed rendezvous request");
   PostedEntry* entry = matcher(header.flags & wire::kTagged).arrive(*peer.source, header.tag);
   if (entry) return begin_delivery(static_cast<Receive&>(*entry), peer, link, header, exposure);
   Unexpected* message = store_unexpected(peer, link, header, nullptr, 0);
@@ -59,7 +59,7 @@ void Engine::begin_delivery(Receive& receive, Peer& peer, transport::Link& link,
                             const transport::Exposure& exposure) noexcept {
   Delivery* delivery = x_deliveries.acquire();
   if (!delivery) {
-    send_fin(peer, {header.index, header.generation}, -FI_ENOMEM);
+    x_controls.send_fin(peer, {header.index, header.generation}, -FI_ENOMEM);
     return fail_receive(receive, -FI_ENOMEM);
   }
   delivery->peer = &peer;
@@ -94,7 +94,7 @@ void Engine::begin_delivery(Receive& receive, Peer& peer, transport::Link& link,
   const int rc = start(*delivery);
   if (rc == -FI_EAGAIN) {
     peer.starting.push_back(*delivery);
-    backlog(peer);
+    x_peers.backlog(peer);
   } else if (rc != 0) {
     finish_delivery(*delivery, rc);
   }
@@ -132,7 +132,7 @@ int Engine::start(Delivery& delivery) noexcept {
     header.length = target.length;
     delivery.state = Delivery::State::granted;
     peer.active.push_back(delivery);
-    send_control(peer, header, &delivery.local);
+    x_controls.send(peer, header, &delivery.local);
     return 0;
   }
   peer.active.push_back(delivery);
@@ -173,7 +173,7 @@ void Engine::finish_delivery(Delivery& delivery, int status) noexcept {
     const int rc = delivery.link->withdraw(delivery.local);
     if (rc != 0 && status == 0) status = rc;
   }
-  if (delivery.link && (tells || status != 0)) send_fin(peer, delivery.sender, status);
+  if (delivery.link && (tells || status != 0)) x_controls.send_fin(peer, delivery.sender, status);
   ErrorCompletion done;
   done.context = delivery.context;
   done.flags = delivery.completion_flags;
@@ -205,8 +205,8 @@ void Engine::on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader
                     const std::byte* payload, size_t length) noexcept {
   Send* send = x_sends.find({header.index, header.generation});
   transport::Exposure exposure;
-  if (!takes(link, inbound::judge_cts(send, peer, header, length),
-             "a grant that no rendezvous awaits") ||
+  if (!inbound::takes(link, inbound::judge_cts(send, peer, header, length),
+                      "a grant that no rendezvous awaits") ||
       !decode(payload, length, exposure))
     return;
   if (send->exposure.size) peer.link->refused(send->exposure);
@@ -218,7 +218,7 @@ void Engine::on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader
   const int rc = write(*send);
   if (rc == -FI_EAGAIN) {
     peer.queued.push_front(*send);
-    backlog(peer);
+    x_peers.backlog(peer);
   } else if (rc != 0) {
     on_write_done(*send, rc);
   }
@@ -243,7 +243,7 @@ void Engine::on_write_done(Send& send, int status) noexcept {
   header.generation = send.receiver.generation;
   header.index = send.receiver.index;
   header.status = status;
-  send_control(*send.peer, header, nullptr);
+  x_controls.send(*send.peer, header);
   finish_send(send, status);
 }
 
@@ -251,7 +251,8 @@ void Engine::on_write_done(Send& send, int status) noexcept {
 void Engine::on_peer_done(const Peer& peer, transport::Link& link,
                           const wire::ControlHeader& header, size_t length) noexcept {
   Delivery* delivery = x_deliveries.find({header.index, header.generation});
-  if (!takes(link, inbound::judge_done(delivery, peer, length), "an end of what it did not write"))
+  if (!inbound::takes(link, inbound::judge_done(delivery, peer, length),
+                      "an end of what it did not write"))
     return;
   settle_delivery(*delivery, header.flags & wire::kFailed ? -FI_EIO : 0);
 }

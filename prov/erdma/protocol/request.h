@@ -9,6 +9,7 @@
 #include <rdma/fabric.h>
 
 #include "protocol/match.h"
+#include "protocol/pending.h"
 #include "protocol/wire.h"
 #include "transport/transport.h"
 #include "util/intrusive_list.h"
@@ -18,6 +19,7 @@
 namespace erdma::protocol {
 
 class CompletionSink;
+class Controls;
 class Peer;
 struct OneSided;
 
@@ -146,7 +148,12 @@ struct Unexpected : UnexpectedEntry {
 };
 
 /// A control packet that the link had no room for.
-struct Control : util::ListHook<Control> {
+struct Control final : Pending {
+  int start() noexcept override;
+  void finish(int status) noexcept override;
+
+  Controls* controls = nullptr;
+  Peer* peer = nullptr;
   wire::ControlHeader header{};
   transport::Exposure exposure;
 };

@@ -27,7 +27,7 @@ int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
 }
 
 int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
-  Peer* peer = peer_at(args.destination);
+  Peer* peer = x_peers.at(args.destination);
   if (!peer) return -FI_EINVAL;
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
   if (args.inject && args.length > x_config.inject_size) return -FI_EMSGSIZE;
@@ -43,7 +43,7 @@ int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
 /// Launches or queues it; from here on the completion tells how it went.
 int Engine::begin(Send& send) noexcept {
   Peer& peer = *send.peer;
-  const int connected = connect(peer);
+  const int connected = x_peers.connect(peer);
   if (connected != 0) {
     finish_send(send, connected);
     return 0;
@@ -52,7 +52,7 @@ int Engine::begin(Send& send) noexcept {
   const int rc = must_wait ? -FI_EAGAIN : launch(send);
   if (rc == -FI_EAGAIN) {
     peer.queued.push_back(send);
-    backlog(peer);
+    x_peers.backlog(peer);
   } else if (rc != 0) {
     finish_send(send, rc);
   }
@@ -191,7 +191,8 @@ void Engine::drop_send(Send& send) noexcept {
 }
 
 bool Engine::cancel_send(const void* context) noexcept {
-  for (Peer* peer = x_backlog.front(); peer; peer = x_backlog.next(*peer)) {
+  auto& waiting = x_peers.waiting();
+  for (Peer* peer = waiting.front(); peer; peer = waiting.next(*peer)) {
     for (Send* send = peer->queued.front(); send; send = peer->queued.next(*send)) {
       const bool begun = send->one_sided && send->one_sided->sent > 0;
       if (send->context != context || send->injected || begun || send->state != Send::State::queued)

@@ -1,0 +1,84 @@
+#include "protocol/controls.h"
+
+#include <cstring>
+
+#include <rdma/fi_errno.h>
+
+#include "protocol/inbound.h"
+
+namespace erdma::protocol {
+namespace {
+
+/// What may wait for room. A peer is owed an answer for each of its at most 65536 operations in
+/// flight (FI_ERDMA_TX_SIZE) and for those of a connection before, and is told of each region that
+/// it has been granted.
+constexpr uint32_t kMostControls = 2 * 65536 + Grants::kMost;
+
+int transmit(Peer& peer, const wire::ControlHeader& header,
+             const transport::Exposure* exposure) noexcept {
+  transport::Header encoded;
+  std::memcpy(&encoded, &header, sizeof(encoded));
+  iovec payload{};
+  if (exposure) payload = {const_cast<std::byte*>(exposure->bytes), exposure->size};
+  const int rc = peer.link->send(encoded, &payload, payload.iov_len ? 1 : 0, payload.iov_len,
+                                 transport::SendHint::none);
+  if (rc == 0 && header.op == wire::Op::budget) peer.budget_sent(header.status != 0);
+  return rc;
+}
+
+}  // namespace
+
+int Control::start() noexcept {
+  const int rc = transmit(*peer, header, &exposure);
+  if (rc != -FI_EAGAIN) finish(rc);
+  return rc == -FI_EAGAIN ? rc : 0;
+}
+
+/// A failure is the link's: on_link_down() follows and ends what waits for it.
+void Control::finish(int) noexcept {
+  controls->release(*this);
+}
+
+void Controls::send(Peer& peer, const wire::ControlHeader& header,
+                    const transport::Exposure* exposure) noexcept {
+  if (!x_peers.reach(peer)) return;
+  if (peer.controls.empty() && transmit(peer, header, exposure) == 0) return;
+  if (peer.controls_kept >= kMostControls) return too_many(peer);
+  Control* control = x_controls.acquire();
+  if (!control) return peer.link->fail(-FI_ENOMEM);
+  control->controls = this;
+  control->peer = &peer;
+  control->header = header;
+  if (exposure) control->exposure = *exposure;
+  peer.controls.push_back(*control);
+  ++peer.controls_kept;
+  x_peers.backlog(peer);
+}
+
+void Controls::send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept {
+  wire::ControlHeader header{};
+  header.op = wire::Op::fin;
+  header.generation = initiator.generation;
+  header.index = initiator.index;
+  header.status = status;
+  send(peer, header);
+}
+
+/// The link goes, and with it what waits: said once, as more may ask until then.
+void Controls::too_many(Peer& peer) noexcept {
+  if (!peer.takes_no_controls)
+    inbound::protocol_violation(*peer.link, "requests, but takes no answers");
+  peer.takes_no_controls = true;
+}
+
+void Controls::drop(Peer& peer) noexcept {
+  while (Control* control = peer.controls.pop_front()) release(*control);
+  peer.takes_no_controls = false;
+}
+
+void Controls::release(Control& control) noexcept {
+  --control.peer->controls_kept;
+  x_controls.release(control);
+}
+
+}  // namespace erdma::protocol

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <bit>
+
+#include "protocol/peers.h"
+#include "util/pool.h"
+
+namespace erdma::protocol {
+
+/// Sends control packets, which a peer is owed: what finds no room on the link is kept until there
+/// is some.
+class Controls {
+ public:
+  explicit Controls(Peers& peers) noexcept : x_peers(peers) {}
+
+  /// `exposure`: the payload; null: there is none.
+  void send(Peer& peer, const wire::ControlHeader& header,
+            const transport::Exposure* exposure = nullptr) noexcept;
+  void send(Peer& peer, const wire::OneSidedHeader& header,
+            const transport::Exposure* exposure = nullptr) noexcept {
+    send(peer, std::bit_cast<wire::ControlHeader>(header), exposure);
+  }
+  /// Tells the initiator how its operation ended.
+  void send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept;
+  /// The peer's link is down.
+  void drop(Peer& peer) noexcept;
+
+  void release(Control& control) noexcept;
+
+ private:
+  static void too_many(Peer& peer) noexcept;
+
+  Peers& x_peers;
+  util::Pool<Control> x_controls;
+};
+
+}  // namespace erdma::protocol

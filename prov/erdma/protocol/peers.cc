@@ -1,0 +1,118 @@
+#include "protocol/peers.h"
+
+#include <new>
+
+#include <rdma/fi_errno.h>
+
+#include "protocol/shared_receives.h"
+#include "util/log.h"
+
+namespace erdma::protocol {
+namespace {
+
+constexpr uint64_t kNoAddress = UINT64_MAX;
+
+}  // namespace
+
+void Peers::set_own_name(const util::SocketAddress& name) noexcept {
+  x_own_name = &name;
+  for (auto& [address, peer] : x_peers) peer->itself = address == name;
+}
+
+Peer* Peers::resolve(uint64_t fi_addr) noexcept try {
+  if (fi_addr == kNoAddress) return nullptr;
+  const util::SocketAddress address = x_book.address_of(fi_addr);
+  if (!address.set()) return nullptr;
+  Peer* peer = named(address);
+  if (!peer) return nullptr;
+  x_table.set(fi_addr, peer);
+  peer->addressed = true;
+  if (peer->link) peer->link->addressed();
+  return peer;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+Peer* Peers::named(const util::SocketAddress& address) noexcept try {
+  const auto found = x_peers.find(address);
+  if (found != x_peers.end()) return found->second.get();
+  auto peer = std::make_unique<Peer>(address);
+  peer->fi_addr = x_book.fi_addr_of(address);
+  peer->engine = &x_engine;
+  if (x_shared) peer->source = x_shared->source_named(address);
+  if (!peer->source) return nullptr;
+  peer->itself = x_own_name && address == *x_own_name;
+  return x_peers.emplace(address, std::move(peer)).first->second.get();
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+/// The peer behind a link that was opened from the other side. What we send keeps to its own link,
+/// for the sake of order, unless that was never up: where the peer could not come, we won't.
+Peer* Peers::adopt(transport::Link& link) noexcept {
+  Peer* peer = named(link.address());
+  if (!peer) return nullptr;
+  if (!peer->link || !peer->link->met()) use_link(*peer, link);
+  link.user = peer;
+  return peer;
+}
+
+void Peers::use_link(Peer& peer, transport::Link& link) noexcept {
+  if (peer.link) peer.link->user = nullptr;
+  peer.link = &link;
+  link.user = &peer;
+  if (peer.addressed) link.addressed();
+  peer.update_direct();
+}
+
+int Peers::connect(Peer& peer) noexcept {
+  if (peer.link) return 0;
+  util::Result<transport::Link*> link = x_router.route(peer.address);
+  if (!link) {
+    if (!peer.unreachable_logged)
+      ERDMA_NOTICE(peer_lost, EP_CTRL, "%s cannot be reached from this endpoint: %s\n",
+                   peer.address.to_string().c_str(), fi_strerror(-link.error()));
+    peer.unreachable_logged = true;
+    return link.error();
+  }
+  use_link(peer, **link);
+  return 0;
+}
+
+void Peers::address_inserted(const util::SocketAddress& address) noexcept {
+  const auto found = x_peers.find(address);
+  if (found != x_peers.end()) found->second->fi_addr = x_book.fi_addr_of(address);
+}
+
+void Peers::address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept {
+  x_table.erase(fi_addr);
+  if (x_shared) x_shared->address_removed(fi_addr);
+  // Not by x_table: a peer that only ever sent to us is not in it.
+  const auto found = x_peers.find(address);
+  if (found == x_peers.end()) return;
+  found->second->fi_addr = x_book.fi_addr_of(address);
+}
+
+void Peers::backlog(Peer& peer) noexcept {
+  peer.direct = false;
+  auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
+  if (!hook.linked()) x_backlog.push_back(peer);
+}
+
+/// What waits for a link that was never up waits for another one instead, where there is one.
+bool Peers::take_detour(Peer& peer, transport::Link& failed, int status) noexcept {
+  if (peer.link != &failed || failed.met()) return false;
+  transport::Link* other = x_router.detour(peer.address, status);
+  if (!other || other == &failed) return false;
+  use_link(peer, *other);
+  return true;
+}
+
+bool Peers::reach(Peer& peer) noexcept {
+  if (peer.failing) return false;
+  const int connected = connect(peer);
+  if (connected != 0) x_loss.lose(peer, nullptr, connected);
+  return connected == 0;
+}
+
+}  // namespace erdma::protocol
