@@ -37,7 +37,7 @@ struct DirectPair : OneSidedPair {
   size_t direct() { return a_to_b().direct_count; }
   void close_region() {
     target.regions.by_key.clear();
-    b.engine.revoke(kKey);
+    b.engine.grants().revoke(kKey);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "fake/live_bytes.h"
+#include "util/clock.h"
 #include "protocol/fuzz_hostile.h"
 #include "protocol/fuzz_world.h"
 

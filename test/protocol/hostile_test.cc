@@ -280,8 +280,7 @@ START_TEST(status_of_a_transfer_that_packets_carry_is_never_taken_for_a_retry) {
     must(pair.initiator.read(1, g_local.data(), 64, pair.memory.data(), kKey, &g_one));
   else
     must(pair.initiator.write(1, g_local.data(), 64, pair.memory.data(), kKey, &g_one));
-  const uint64_t token =
-      erdma::protocol::token_of({kIndex, kGeneration}) | erdma::protocol::kWriteToken;
+  const uint64_t token = make_token(erdma::protocol::TokenOf::send, {kIndex, kGeneration});
   static_cast<transport::Sink&>(pair.a.engine).on_done(token, status);
   auto& sink = reads ? pair.initiator.reads : pair.initiator.writes;
   ck_assert_uint_eq(sink.entries.size(), 1);

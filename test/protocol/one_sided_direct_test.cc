@@ -195,7 +195,7 @@ START_TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   pair.close_region();
   pair.settle();
-  pair.b.engine.stop_waiting(kKey, false);  // it said that it is at it
+  pair.b.engine.grants().stop_waiting(kKey, false);  // it said that it is at it
   ck_assert_uint_eq(pair.region.users, 1);
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_two));
   pair.settle();
@@ -217,7 +217,7 @@ START_TEST(a_peer_that_does_not_answer_is_waited_for_once) {
   pair.introduce();
   pair.close_region();
   ck_assert_uint_eq(pair.region.users, 1);
-  pair.b.engine.stop_waiting(kKey, false);
+  pair.b.engine.grants().stop_waiting(kKey, false);
   ck_assert_uint_eq(pair.region.users, 0);
   // Another region, granted while the peer still owes the answer.
   erdma::test::FakeRegion second(pair.memory.data(), 64, OneSidedPair::kAll);
@@ -229,7 +229,7 @@ START_TEST(a_peer_that_does_not_answer_is_waited_for_once) {
     pair.settle();
   }
   ck_assert_uint_eq(second.users, 1);
-  pair.b.engine.revoke(7);
+  pair.b.engine.grants().revoke(7);
   ck_assert_uint_eq(second.users, 0);
   pair.settle();  // it answers: the next is waited for again
   erdma::test::FakeRegion third(pair.memory.data(), 64, OneSidedPair::kAll);
@@ -238,7 +238,7 @@ START_TEST(a_peer_that_does_not_answer_is_waited_for_once) {
     must(pair.initiator.read(1, &byte, 1, pair.memory.data(), 8));
     pair.settle();
   }
-  pair.b.engine.revoke(8);
+  pair.b.engine.grants().revoke(8);
   ck_assert_uint_eq(third.users, 1);
   pair.settle();
   ck_assert_uint_eq(third.users, 0);
@@ -270,7 +270,7 @@ START_TEST(what_somebody_counts_is_not_granted) {
   pair.introduce();
   ck_assert_uint_eq(pair.region.users, 1);
   pair.target.remote_writes.counted = true;
-  pair.b.engine.revoke_all();
+  pair.b.engine.grants().revoke_all();
   pair.settle();
   ck_assert_uint_eq(pair.region.users, 0);
   char byte = 0;

@@ -77,14 +77,14 @@ START_TEST(a_region_stays_while_its_user_is_inside) {
   pair.b_to_a().inside = true;
   pair.close_region();
   ck_assert_uint_eq(pair.region.users, 1);
-  pair.b.engine.stop_waiting(kKey, true);
+  pair.b.engine.grants().stop_waiting(kKey, true);
   ck_assert_uint_eq(pair.region.users, 1);
   const bool answers = _i;
   if (answers) {
     pair.settle();
   } else {
     pair.b_to_a().inside = false;
-    pair.b.engine.stop_waiting(kKey, false);
+    pair.b.engine.grants().stop_waiting(kKey, false);
   }
   ck_assert_uint_eq(pair.region.users, 0);
 }
@@ -256,7 +256,7 @@ START_TEST(what_can_not_be_done_here_is_left_to_the_target) {
   must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   if (revoked) {
     pair.target.remote_writes.counted = true;
-    pair.b.engine.revoke_all();
+    pair.b.engine.grants().revoke_all();
     pair.alone(4);
   } else {
     pair.a.transport.behaviour.direct_busy = true;

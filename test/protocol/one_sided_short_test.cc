@@ -64,7 +64,7 @@ START_TEST(what_is_not_plain_takes_the_long_way) {
     expect_done(pair.initiator.writes, kWrite);
   }
   erdma::fake::CompletionSink own;
-  must(pair.a.engine.post_one_sided(pair.write_of(iov, segment), own));
+  must(pair.a.engine.post_one_sided(pair.write_of(iov, segment), &own));
   pair.settle();
   expect_done(own, kWrite);
   ck_assert_uint_eq(pair.shorts(), 0);
@@ -162,7 +162,7 @@ START_TEST(grants_do_not_get_mixed_up) {
   ck_assert_uint_eq(pair.shorts(), 4);
   pair.forget();
   pair.target.regions.by_key.erase(7);
-  pair.b.engine.revoke(7);
+  pair.b.engine.grants().revoke(7);
   pair.settle();
   must(pair.initiator.read(1, &byte, 1, &other[3], 7, &g_one));
   pair.settle();

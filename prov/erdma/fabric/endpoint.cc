@@ -249,13 +249,13 @@ void Endpoint::abandon(const protocol::Region& region) noexcept {
 
 void Endpoint::revoke(uint64_t key) noexcept {
   if (!x_engine || !owned()) return;
-  x_engine->revoke(key);
+  x_engine->grants().revoke(key);
   told();
 }
 
 void Endpoint::stop_waiting(uint64_t key, bool all) noexcept {
   if (!x_engine || !owned()) return;
-  x_engine->stop_waiting(key, all);
+  x_engine->grants().stop_waiting(key, all);
   told();
 }
 

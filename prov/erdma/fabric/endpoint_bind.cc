@@ -90,7 +90,7 @@ int Endpoint::bind_counter(Counter& cntr, uint64_t flags) {
   for (const uint64_t event : kEvents)
     if (flags & event) port_of(event).cntr = &cntr;
   // What peers do directly would not be counted.
-  if (x_engine && flags & (FI_REMOTE_READ | FI_REMOTE_WRITE)) x_engine->revoke_all();
+  if (x_engine && flags & (FI_REMOTE_READ | FI_REMOTE_WRITE)) x_engine->grants().revoke_all();
   return 0;
 }
 

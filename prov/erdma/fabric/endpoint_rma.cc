@@ -2,7 +2,6 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/endpoint_args.h"
-#include "protocol/access.h"
 
 namespace erdma::fabric {
 

@@ -74,7 +74,7 @@ int Endpoint::fire(Work& work) noexcept {
                         : x_engine->post_receive(work.receive);
       break;
     default:
-      status = deferred ? x_engine->post_one_sided(work.operation, work)
+      status = deferred ? x_engine->post_one_sided(work.operation, &work)
                         : x_engine->post_one_sided(work.operation);
   }
   worked();

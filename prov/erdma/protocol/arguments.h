@@ -7,7 +7,10 @@
 
 #include <rdma/fabric.h>
 
+#include "protocol/completion.h"
+#include "protocol/regions.h"
 #include "protocol/wire.h"
+#include "util/socket_address.h"
 
 namespace erdma::hmem {
 class DeviceMemory;
@@ -50,6 +53,19 @@ struct SendArgs {
     return {destination, iov,    count,  length,          tag,   data, context, tagged,
             has_data,    inject, report, until_delivered, fence, more};
   }
+};
+
+/// Bytes of the operands of one atomic operation.
+inline constexpr size_t kMaxAtomicBytes = 4096;
+
+/// Where completions of one-sided operations go, and what peers may access.
+struct OneSidedSetup {
+  const util::SocketAddress& name;  ///< of the endpoint itself
+  Regions& regions;
+  CompletionSink& reads;          ///< of our reads and fetching atomics
+  CompletionSink& writes;         ///< of our writes and other atomics
+  CompletionSink& remote_reads;   ///< of the peers' reads here: counted
+  CompletionSink& remote_writes;  ///< of the peers' writes here: counted, reported with CQ data
 };
 
 /// All flavours of RMA and of atomic operations.

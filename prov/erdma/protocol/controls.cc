@@ -12,7 +12,7 @@ namespace {
 /// What may wait for room. A peer is owed an answer for each of its at most 65536 operations in
 /// flight (FI_ERDMA_TX_SIZE) and for those of a connection before, and is told of each region that
 /// it has been granted.
-constexpr uint32_t kMostControls = 2 * 65536 + Grants::kMost;
+constexpr uint32_t kMostControls = 2 * 65536 + PeerGrants::kMost;
 
 int transmit(Peer& peer, const wire::ControlHeader& header,
              const transport::Exposure* exposure) noexcept {

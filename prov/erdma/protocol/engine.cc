@@ -1,33 +1,121 @@
 #include "protocol/engine.h"
 
-#include <algorithm>
 #include <cstring>
 
-#include <rdma/fi_errno.h>
-
+#include "util/error_text.h"
 #include "util/log.h"
 
 namespace erdma::protocol {
+namespace {
+
+/// What a user can look for.
+const char* advice(int status, bool met) noexcept {
+  switch (status) {
+    case -FI_ETIMEDOUT:
+      return met ? "no sign of life for FI_ERDMA_PEER_TIMEOUT: look at its host and the network"
+                 : "it did not appear within FI_ERDMA_CONNECT_TIMEOUT: is it running?";
+    case -FI_ECONNRESET:
+      return "its process or the connection ended: look at its output";
+    case -FI_ECONNREFUSED:
+      return met ? "nobody listens there any more" : "nobody listens there, or it refuses us";
+    default:
+      return "FI_LOG_LEVEL=warn may tell more";
+  }
+}
+
+/// Only of operations that end in errors: a peer that leaves an idle endpoint alone is no loss.
+void tell_lost(const Peer& peer, const transport::Link& link, int status) noexcept {
+  ERDMA_NOTICE(peer_lost, EP_DATA, "%s is lost (%s), operations with it end in errors: %s\n",
+               peer.address.to_string().c_str(), util::ErrorText(-status).c_str(),
+               advice(status, link.met()));
+}
+
+}  // namespace
 
 Engine::Engine(const EngineConfig& config, AddressBook& book, Router& router,
                std::vector<transport::Transport*> transports, CompletionSink& sent,
                CompletionSink& received, SharedReceives* shared)
     : x_config(config),
       x_transports(std::move(transports)),
-      x_sent(sent),
-      x_received(received),
-      x_peers(book, router, *this, *this, shared),
-      x_own(received),
-      x_shared(shared),
-      x_queues(shared ? &shared->queues() : &x_own) {
+      x_peers(book, router, *this, x_receives, shared),
+      x_messages(x_sends, x_controls, sent),
+      x_receives(x_config, x_peers, x_controls, received, shared) {
   if (shared) shared->join(*this, book);
 }
 
 Engine::~Engine() = default;
 
 void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
-  x_one_sided_setup = &setup;
+  x_one_sided = true;
   x_peers.set_own_name(setup.name);
+  x_grants.enable(setup);
+  x_fast_rma.enable(setup);
+  x_rma.enable(setup);
+  x_target.enable(setup);
+}
+
+// --- operations ---------------------------------------------------------------------------------
+
+/// With a request, whatever does not fit one packet right now. Where the link has no room, the peer
+/// may have made some since we last looked: else this send and all behind it would need requests.
+// By value: what the caller holds in registers need not be in memory for the fast path.
+int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
+  const bool has_no_room = Messages::goes_direct(args, peer);
+  if (has_no_room || ++x_sends_since_progress >= kSendsPerProgress) progress();
+  if (has_no_room && Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer))
+    return 0;
+  return post_slow(args, peer, nullptr);
+}
+
+int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
+  Peer* peer = x_peers.at(args.destination);
+  if (!peer) return -FI_EINVAL;
+  if (++x_sends_since_progress >= kSendsPerProgress) progress();
+  return post_slow(args, *peer, &sink);
+}
+
+int Engine::post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept {
+  if (args.inject && args.length > x_config.inject_size) return -FI_EMSGSIZE;
+  if (!sends_full() && x_messages.send(args, peer, sink)) return 0;
+  progress();
+  return -FI_EAGAIN;
+}
+
+int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept {
+  const SendArgs& local = args.local;
+  const bool fits = !local.inject || local.length <= x_config.inject_size;
+  if (!sink && fits && FastRma::is_plain(args)) {
+    if (post_access({local.destination, local.iov[0].iov_base, local.length,
+                     args.segments[0].address, args.segments[0].key, local.context,
+                     args.op == wire::Op::read, local.report, local.inject}))
+      return 0;
+  }
+  Peer* peer = x_peers.at(local.destination);
+  if (!peer || !x_one_sided) return -FI_EINVAL;
+  if (++x_sends_since_progress >= kSendsPerProgress) progress();
+  if (!fits) return -FI_EMSGSIZE;
+  const bool full = sends_full() && !(args.op == wire::Op::read && peer->itself);
+  if (!full && x_rma.post(args, *peer, sink)) return 0;
+  progress();
+  return -FI_EAGAIN;
+}
+
+int Engine::post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept {
+  const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
+  if (!source && args.source != kAnySource) return -FI_EINVAL;
+  return x_receives.post(args, source, sink) ? 0 : -FI_EAGAIN;
+}
+
+int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
+  if (is_claim(kind)) return x_receives.own().probe(args, kind, nullptr);
+  const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
+  if (args.source != kAnySource && !source) return -FI_EINVAL;
+  progress();
+  return x_receives.own().probe(args, kind, source);
+}
+
+int Engine::cancel(const void* context) noexcept {
+  return x_receives.own().cancel(context) || x_sends.cancel(context) ? 0 : -FI_ENOENT;
 }
 
 // --- progress -----------------------------------------------------------------------------------
@@ -49,9 +137,9 @@ int Engine::progress() noexcept {
 
 /// Controls first: they free memory and credits at the other side.
 int Engine::work_off(Peer& peer) noexcept {
-  const bool room = start_all(peer.controls) && flush_deliveries(peer) && flush_services(peer) &&
-                    flush_sends(peer);
-  const int spared = peer.retractable > 0 ? mind_retractable(peer) : 0;
+  const bool room = start_all(peer.controls) && start_all(peer.starting) &&
+                    start_all(peer.services) && start_all(peer.queued);
+  const int spared = peer.retractable > 0 ? x_rma.retractables().poll(peer) : 0;
   if (peer.backlogged()) return spared + (room && peer.waiting() ? 1 : 0);
   util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.update_direct();
@@ -59,52 +147,86 @@ int Engine::work_off(Peer& peer) noexcept {
 }
 
 bool Engine::owes() noexcept {
-  if (x_injected > 0) return true;
+  if (x_sends.owes()) return true;
   auto& waiting = x_peers.waiting();
   for (Peer* peer = waiting.front(); peer; peer = waiting.next(*peer))
     if (!peer->controls.empty()) return true;
   return false;
 }
 
-bool Engine::has_packets() noexcept {
-  auto& waiting = x_peers.waiting();
-  for (Peer* peer = waiting.front(); peer; peer = waiting.next(*peer)) {
-    const Send* const next = peer->queued.front();
-    if (!next || next->state != Send::State::queued || !peer->link) continue;
-    const size_t room = std::max(transport::kAlwaysEager, peer->link->limits().eager);
-    const bool writes = next->one_sided && next->one_sided->op == wire::Op::write;
-    const bool message = !next->one_sided && !peer->told_to_hold;
-    if ((writes || message) && next->buffers.length <= room) return true;
+// --- what transports report ---------------------------------------------------------------------
+
+/// The usual packet, a short message for a receive that is posted, is dealt with in this function:
+/// Receives::on_eager() and place_whole() are in it.
+void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
+                       const std::byte* payload, size_t length) noexcept {
+  Peer* peer = x_peers.behind(link);
+  if (!peer) [[unlikely]]
+    return link.fail(-FI_ENOMEM);
+  // The header may lie in memory that the peer can still change: judge a copy.
+  wire::MessageHeader header;
+  std::memcpy(&header, header_bytes, sizeof(header));
+  if (header.op == wire::Op::eager) [[likely]]
+    return x_receives.on_eager(*peer, link, header, payload, length);
+  if (header.op == wire::Op::rts) return x_receives.on_rts(*peer, link, header, payload, length);
+  if (header.op >= wire::Op::segments) return on_one_sided(*peer, link, header, payload, length);
+  on_control(*peer, link, header, payload, length);
+}
+
+void Engine::on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& bytes,
+                        const std::byte* payload, size_t length) noexcept {
+  const auto header = std::bit_cast<wire::ControlHeader>(bytes);
+  switch (header.op) {
+    case wire::Op::fin:
+      return x_sends.on_fin(peer, link, header, length);
+    case wire::Op::cts:
+      return x_messages.on_cts(peer, link, header, payload, length);
+    case wire::Op::done:
+      return x_receives.deliveries().on_peer_done(peer, link, header, length);
+    case wire::Op::budget:
+      return x_messages.on_budget(peer, link, header, length);
+    default:
+      return inbound::protocol_violation(link, "a packet of unknown kind");
   }
-  return false;
+}
+
+void Engine::on_one_sided(Peer& peer, transport::Link& link, const wire::MessageHeader& bytes,
+                          const std::byte* payload, size_t length) noexcept {
+  const auto header = std::bit_cast<wire::OneSidedHeader>(bytes);
+  if (header.op == wire::Op::result) return x_rma.on_result(peer, link, header, payload, length);
+  if (header.op > wire::Op::result) return x_grants.on_packet(peer, link, header, payload, length);
+  x_target.on_packet(peer, link, header, payload, length);
+}
+
+void Engine::on_preview(transport::Link& link, const std::byte* header_bytes) noexcept {
+  wire::MessageHeader header;
+  std::memcpy(&header, header_bytes, sizeof(header));
+  if (const auto* peer = static_cast<const Peer*>(link.user))
+    x_receives.own().matcher(header.flags & wire::kTagged).prefetch(*peer, header.tag);
 }
 
 void Engine::on_done(uint64_t token, int status) noexcept {
   const util::PoolHandle handle{uint32_t(token), uint16_t(token >> 32)};
-  if (token & kAccessToken) return on_access_done(handle, status);
-  if (!(token & (kWriteToken | kServiceToken))) {
-    Delivery* delivery = x_deliveries.find(handle);
-    if (!delivery) return;
-    if (delivery->device) [[unlikely]]
-      return settle_delivery(*delivery, status);
-    finish_delivery(*delivery, status);
-  } else if (token & kWriteToken) {
-    Send* send = x_sends.find(handle);
-    if (send && send->one_sided && send->one_sided->way == OneSided::Way::direct &&
-        (status == -FI_EBUSY || status == -FI_EOPNOTSUPP)) [[unlikely]]
-      retry_direct(*send, status);
-    else if (send && send->one_sided)
-      finish_send(*send, status);
-    else if (send)
-      on_write_done(*send, status);
-  } else {
-    Service* service = x_services.find(handle);
-    if (!service) return;
-    if (x_config.device_memory) [[unlikely]]
-      return settle_service(*service, status);
-    finish_service(*service, status);
+  switch (TokenOf(token >> 48)) {
+    case TokenOf::access:
+      return x_fast_rma.on_done(handle, status);
+    case TokenOf::send:
+      return x_sends.on_moved(handle, status);
+    case TokenOf::delivery:
+      return x_receives.deliveries().on_moved(handle, status);
+    case TokenOf::service:
+      return x_target.on_moved(handle, status);
   }
 }
+
+bool Engine::waits_for(const transport::Link& link) noexcept {
+  Peer* peer = static_cast<Peer*>(link.user);
+  if (!peer) return false;
+  if (peer->sending() || !peer->active.empty()) return true;
+  return peer->link == &link && x_receives.waits_for(*peer);
+}
+
+// --- the end of a peer, or of the endpoint ------------------------------------------------------
 
 void Engine::on_link_down(transport::Link& link, int status) noexcept {
   Peer* peer = static_cast<Peer*>(link.user);
@@ -112,19 +234,39 @@ void Engine::on_link_down(transport::Link& link, int status) noexcept {
   lose(*peer, &link, status);
 }
 
-bool Engine::waits_for(const transport::Link& link) noexcept {
-  Peer* peer = static_cast<Peer*>(link.user);
-  if (!peer) return false;
-  if (peer->sending() || !peer->active.empty()) return true;
-  return peer->link == &link && (directed_at(*peer, true) || directed_at(*peer, false));
+/// Every operation that waits for the peer ends in one error completion. The link may come back:
+/// later sends connect anew. What goes over another link of the same peer goes on.
+void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept {
+  if (peer.failing) return;
+  peer.failing = true;
+  const bool sending = peer.link == link;
+  if (peer.held == link) peer.held = nullptr;
+  bool lost = sending && (peer.sending() || !peer.queued.empty());
+  if (sending) {
+    x_controls.drop(peer);
+    x_fast_rma.fail(peer, status);
+    x_sends.fail(peer, status);
+    peer.forget_agreements();
+  }
+  x_target.drop(peer, link);
+  lost |= x_receives.fail(peer, link, status, sending);
+  if (lost && link && status != -FI_ESHUTDOWN) tell_lost(peer, *link, status);
+  auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
+  if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
+  peer.failing = false;
+  peer.update_direct();
 }
 
-/// A receive that only this peer can satisfy is posted. Looked for, as hardly anyone asks.
-bool Engine::directed_at(const Peer& peer, bool tagged) noexcept {
-  Matcher& queues = matcher(tagged);
-  for (PostedEntry* entry = queues.first_posted(); entry; entry = queues.next_posted(*entry))
-    if (entry->source == peer.source) return true;
-  return false;
+void Engine::abandon(const Region& region) noexcept {
+  x_target.abandon(region);
+  x_grants.abandon(region);
+}
+
+void Engine::withdraw_all() noexcept {
+  for (auto& [address, peer] : x_peers.all()) {
+    x_sends.withdraw(*peer);
+    Deliveries::withdraw(*peer);
+  }
 }
 
 }  // namespace erdma::protocol

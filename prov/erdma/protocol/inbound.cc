@@ -1,10 +1,12 @@
 #include "protocol/inbound.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
+#include "protocol/deliveries.h"
 #include "protocol/one_sided.h"
 #include "protocol/peer.h"
 #include "transport/transport.h"
@@ -72,6 +74,13 @@ Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept {
   return violation_unless(payload > 0 && payload <= transport::Exposure::kMaxBytes &&
                           segment.length > 0 &&
                           segment.address + segment.length >= segment.address);
+}
+
+bool decode(const std::byte* payload, size_t length, transport::Exposure& exposure) noexcept {
+  if (length > transport::Exposure::kMaxBytes) return false;
+  exposure.size = uint8_t(length);
+  std::memcpy(exposure.bytes, payload, length);
+  return true;
 }
 
 void protocol_violation(transport::Link& link, const char* what) noexcept {

@@ -7,7 +7,11 @@
 
 /// The one place where a packet that names an operation of this process, or access to memory, is
 /// held against what that operation awaits. Nothing else looks at the state of a request on behalf
-/// of a peer. Requests for RMA name nothing here: Engine::parse() and locate() judge those.
+/// of a peer. Requests for RMA name nothing here: Request::parse() and locate() judge those.
+namespace erdma::protocol {
+struct Delivery;
+}
+
 namespace erdma::protocol::inbound {
 
 enum class Verdict : uint8_t {
@@ -25,6 +29,9 @@ Verdict judge_done(const Delivery* delivery, const Peer& peer, size_t payload) n
 Verdict judge_result(const Send* send, const Peer& peer, size_t payload) noexcept;
 Verdict judge_budget(const wire::ControlHeader& header, size_t payload) noexcept;
 Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept;
+
+/// The exposure that a packet brings. False if it is longer than one can be.
+bool decode(const std::byte* payload, size_t length, transport::Exposure& exposure) noexcept;
 
 /// Ends the connection to a peer that sent what no peer does.
 void protocol_violation(transport::Link& link, const char* what) noexcept;

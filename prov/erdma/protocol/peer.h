@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/one_sided.h"
+#include "protocol/peer_grants.h"
 #include "protocol/request.h"
+#include "protocol/rma_request.h"
 #include "transport/transport.h"
 #include "util/intrusive_list.h"
 #include "util/socket_address.h"
@@ -16,7 +17,10 @@
 namespace erdma::protocol {
 
 struct BacklogTag;
-class Engine;
+class Receives;
+struct Delivery;
+struct Access;
+struct Service;
 
 /// One remote endpoint as the protocol sees it, whatever moves its bytes. Made on first use, lives
 /// as long as the engine. Invariant: `direct` iff a small send may go straight to the link.
@@ -43,6 +47,13 @@ class Peer : public util::ListHook<BacklogTag> {
     if (held) std::exchange(held, nullptr)->hold(false);
   }
 
+  /// Its link is down: what it was told, and has granted, is no more.
+  void forget_agreements() noexcept {
+    grants.reset();
+    told_to_hold = holding_back = budget_told = false;
+    release_link();  // it can't be told any more; the next message begins anew
+  }
+
   /// Something of ours is on its way: a fence waits.
   bool sending() const noexcept { return !flying.empty() || !accesses.empty(); }
 
@@ -64,23 +75,23 @@ class Peer : public util::ListHook<BacklogTag> {
   uint32_t injected_lost = 0;       ///< failed, and not in the log yet
   uint32_t controls_kept = 0;       ///< length of `controls`
 
-  util::IntrusiveList<Send> queued;  ///< in order of posting
-  util::IntrusiveList<Send> flying;
+  PendingList<Send> queued;  ///< in order of posting
+  PendingList<Send> flying;
   util::IntrusiveList<Access> accesses;
-  util::IntrusiveList<Delivery> starting;  ///< waiting for room on the link
-  util::IntrusiveList<Delivery> active;
+  PendingList<Delivery> starting;  ///< waiting for room on the link
+  PendingList<Delivery> active;
   PendingList<Control> controls;              ///< that found no room on the link
-  util::IntrusiveList<Service> services;      ///< waiting for room on the link
-  util::IntrusiveList<Service> served;        ///< read() or write() accepted
+  PendingList<Service> services;              ///< waiting for room on the link
+  PendingList<Service> served;                ///< read() or write() accepted
   uint32_t unserved = 0;                      ///< how many of both
   size_t result_bytes = 0;                    ///< that they keep copies of
   std::unique_ptr<FurtherSegments> segments;  ///< null until there were some
   uint8_t segment_count = 0;
-  std::unique_ptr<Grants> grants;  ///< null until there were some
-  uint32_t one_sided_packets = 0;  ///< operations of ours in flight that packets carry
-  uint32_t retractable = 0;        ///< of them those with a packet that can be retracted
+  std::unique_ptr<PeerGrants> grants;  ///< null until there were some
+  uint32_t one_sided_packets = 0;      ///< operations of ours in flight that packets carry
+  uint32_t retractable = 0;            ///< of them those with a packet that can be retracted
 
-  Engine* engine = nullptr;   ///< whose peer it is
+  Receives* receives = nullptr;  ///< where its messages go
   const Peer* source = this;  ///< what its messages are matched by: with a shared receive context
                               ///< that of the context
 

@@ -38,7 +38,7 @@ Peer* Peers::named(const util::SocketAddress& address) noexcept try {
   if (found != x_peers.end()) return found->second.get();
   auto peer = std::make_unique<Peer>(address);
   peer->fi_addr = x_book.fi_addr_of(address);
-  peer->engine = &x_engine;
+  peer->receives = &x_receives;
   if (x_shared) peer->source = x_shared->source_named(address);
   if (!peer->source) return nullptr;
   peer->itself = x_own_name && address == *x_own_name;

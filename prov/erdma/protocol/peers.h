@@ -37,12 +37,13 @@ class PeerLoss {
 /// decides which link leads to each. Owns them; they live as long as it does.
 class Peers {
  public:
-  Peers(AddressBook& book, Router& router, PeerLoss& loss, Engine& engine, SharedReceives* shared)
-      : x_book(book), x_router(router), x_loss(loss), x_engine(engine), x_shared(shared) {}
+  Peers(AddressBook& book, Router& router, PeerLoss& loss, Receives& receives,
+        SharedReceives* shared)
+      : x_book(book), x_router(router), x_loss(loss), x_receives(receives), x_shared(shared) {}
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  /// Null: there was nothing for it yet.
+  /// Null: no operation has named this address yet.
   Peer* known(uint64_t fi_addr) const noexcept { return x_table.find(fi_addr); }
   /// Null: no such address.
   Peer* at(uint64_t fi_addr) noexcept {
@@ -60,9 +61,10 @@ class Peers {
 
   /// Gives it a link. Else why there is none.
   int connect(Peer& peer) noexcept;
-  /// The same. False: there is none, or the peer is being lost, and nothing can be sent to it.
+  /// The same, and the peer is lost if there is none. False: nothing can be sent to it.
   bool reach(Peer& peer) noexcept;
-  /// What waits for a link that was never up waits for another one instead. False: there is none.
+  /// What waits for a link that was never up waits for another one instead. False: there is no
+  /// other.
   bool take_detour(Peer& peer, transport::Link& failed, int status) noexcept;
 
   /// Every progress() is to look at it.
@@ -98,7 +100,7 @@ class Peers {
   AddressBook& x_book;
   Router& x_router;
   PeerLoss& x_loss;
-  Engine& x_engine;
+  Receives& x_receives;
   SharedReceives* x_shared;
   const util::SocketAddress* x_own_name = nullptr;  ///< null: without one-sided operations
   PeerTable x_table;

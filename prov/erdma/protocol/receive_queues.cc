@@ -1,8 +1,11 @@
 #include "protocol/receive_queues.h"
 
+#include <algorithm>
+
 #include <rdma/fi_errno.h>
 
-#include "protocol/engine.h"
+#include "hmem/copy.h"
+#include "protocol/receives.h"
 
 namespace erdma::protocol {
 
@@ -10,7 +13,7 @@ void ReceiveQueues::satisfy(Receive& receive, Unexpected& message) noexcept {
   UnexpectedEntry* entry = &message;
   do {
     auto& next = static_cast<Unexpected&>(*entry);
-    if (!next.peer->engine->accept(receive, next)) return;
+    if (!next.peer->receives->accept(receive, next)) return;
     entry = matcher(receive.completion_flags & FI_TAGGED).post(receive);
   } while (entry);
   receive.posted = true;
@@ -29,7 +32,7 @@ void report_probe(const ReceiveArgs& args, const Unexpected& message) noexcept {
   found.data = message.header.data;
   found.tag = message.header.tag;
   found.source = message.peer->fi_addr;
-  message.peer->engine->received().complete(found);
+  message.peer->receives->sink().complete(found);
 }
 
 }  // namespace
@@ -52,7 +55,7 @@ int ReceiveQueues::probe(const ReceiveArgs& args, Probe kind, const Peer* source
   if (kind == Probe::peek) return 0;
   queues.remove(message);
   if (kind == Probe::peek_discard) {
-    message.peer->engine->discard(message);
+    message.peer->receives->discard(message);
   } else {
     message.claimed_by = args.context;
     message.next_claimed = claimed;
@@ -73,15 +76,27 @@ int ReceiveQueues::claim(const ReceiveArgs& args, bool drop) noexcept {
   if (!drop) {
     receive->sticky = false;
     receive->special &= uint8_t(~Receive::kMulti);
-    message->peer->engine->accept(*receive, *message);
+    message->peer->receives->accept(*receive, *message);
     return 0;
   }
   report_probe(args, *message);
-  message->peer->engine->discard(*message);
+  message->peer->receives->discard(*message);
   return 0;
 }
 
 // --- the end of a receive -----------------------------------------------------------------------
+
+void ReceiveQueues::complete(CompletionSink& sink, const Completion& done, size_t message_length,
+                             int placed) noexcept {
+  if (placed == 0 && message_length <= done.length) [[likely]]
+    return sink.complete(done);
+  ErrorCompletion failed;
+  static_cast<Completion&>(failed) = done;
+  failed.error = placed ? -placed : FI_ETRUNC;
+  failed.overflow = placed ? 0 : message_length - done.length;
+  if (placed) failed.length = 0;
+  sink.fail(failed);
+}
 
 void ReceiveQueues::fail(Receive& receive, int status, CompletionSink& sink) noexcept {
   ErrorCompletion failed;
@@ -124,6 +139,93 @@ bool ReceiveQueues::cancel_in(Matcher& queues, const void* context) noexcept {
     fail(receive, -FI_ECANCELED, receive.sink_or(orphans));
   }
   return true;
+}
+
+// --- multi-receive buffers ----------------------------------------------------------------------
+
+Buffers ReceiveQueues::take_space(Receive& multi, size_t length) noexcept {
+  Buffers part;
+  part.iov[0] = multi.buffers.iov[0];
+  (void)hmem::slice(multi.buffers.iov, multi.buffers.count, multi.used, 1, part.iov);
+  part.length = std::min(length, multi.buffers.length - multi.used);
+  part.count =
+      hmem::slice(multi.buffers.iov, multi.buffers.count, multi.used, part.length, part.iov);
+  multi.used += part.length;
+  ++multi.deliveries;
+  if (multi.buffers.length - multi.used < std::max<size_t>(min_multi_recv, 1)) {
+    multi.exhausted = true;
+    if (multi.posted) matcher(multi.completion_flags & FI_TAGGED).remove(multi);
+    multi.posted = false;
+  }
+  return part;
+}
+
+bool ReceiveQueues::return_space(Receive& multi) noexcept {
+  --multi.deliveries;
+  return multi.exhausted && multi.deliveries == 0 && !multi.cancelled;
+}
+
+// --- the end of a link, or of an engine ---------------------------------------------------------
+
+bool ReceiveQueues::has_directed(const Peer& source) noexcept {
+  for (Matcher* queues : {&tagged, &untagged})
+    for (PostedEntry* entry = queues->first_posted(); entry; entry = queues->next_posted(*entry))
+      if (entry->source == &source) return true;
+  return false;
+}
+
+bool ReceiveQueues::fail_directed(const Peer& source, int status, CompletionSink& sink) noexcept {
+  const bool any = fail_directed(tagged, source, status, sink);
+  return fail_directed(untagged, source, status, sink) || any;
+}
+
+bool ReceiveQueues::fail_directed(Matcher& queues, const Peer& source, int status,
+                                  CompletionSink& sink) noexcept {
+  bool any = false;
+  for (PostedEntry* entry = queues.first_posted(); entry;) {
+    PostedEntry* next = queues.next_posted(*entry);
+    auto& receive = static_cast<Receive&>(*entry);
+    if (receive.source == &source) {
+      any = true;
+      queues.remove(receive);
+      receive.posted = false;
+      if (receive.multi() && receive.deliveries > 0)
+        receive.cancelled = receive.exhausted = true;
+      else
+        fail(receive, status, receive.sink_or(sink));
+    }
+    entry = next;
+  }
+  return any;
+}
+
+void ReceiveQueues::fail_unfetched(const transport::Link* link, int status) noexcept {
+  const auto mark = [&](Unexpected& message) {
+    if (message.link != link) return;
+    if (message.header.op == wire::Op::rts) message.status = status;
+    message.header.flags = uint8_t(message.header.flags & ~wire::kWantFin);
+  };
+  for (Matcher* queues : {&tagged, &untagged})
+    for (UnexpectedEntry* entry = queues->first_unexpected(); entry;
+         entry = queues->next_unexpected(*entry))
+      mark(static_cast<Unexpected&>(*entry));
+  for (Unexpected* message = claimed; message; message = message->next_claimed) mark(*message);
+}
+
+void ReceiveQueues::forget_messages(const Receives& engine) noexcept {
+  for (Matcher* queues : {&tagged, &untagged}) {
+    for (UnexpectedEntry* entry = queues->first_unexpected(); entry;) {
+      UnexpectedEntry* next = queues->next_unexpected(*entry);
+      if (static_cast<Unexpected&>(*entry).peer->receives == &engine) queues->remove(*entry);
+      entry = next;
+    }
+  }
+  for (Unexpected** link = &claimed; *link;) {
+    if ((*link)->peer->receives == &engine)
+      *link = (*link)->next_claimed;
+    else
+      link = &(*link)->next_claimed;
+  }
 }
 
 }  // namespace erdma::protocol

@@ -31,6 +31,8 @@ struct ReceiveArgs {
   uint64_t completion_flags() const noexcept { return FI_RECV | (tagged ? FI_TAGGED : FI_MSG); }
 };
 
+class Receives;
+
 /// FI_PEEK, FI_CLAIM and FI_DISCARD of fi_trecvmsg(3).
 enum class Probe : uint8_t { peek, peek_claim, peek_discard, claim, claim_discard };
 /// Of a message that was set aside, known by its context alone.
@@ -46,10 +48,19 @@ struct ReceiveQueues {
   ReceiveQueues(const ReceiveQueues&) = delete;
   ReceiveQueues& operator=(const ReceiveQueues&) = delete;
 
+  bool deep() const noexcept { return tagged.deep() || untagged.deep(); }
   Matcher& matcher(bool is_tagged) noexcept { return is_tagged ? tagged : untagged; }
 
   /// Null: out of memory. `source` is left to the caller.
   Receive* make(const ReceiveArgs& args) noexcept;
+  /// Queues it, or gives it the message that waits for it.
+  void post(Receive& receive, bool is_tagged) noexcept {
+    UnexpectedEntry* message = matcher(is_tagged).post(receive);
+    if (message) [[unlikely]]
+      satisfy(receive, static_cast<Unexpected&>(*message));
+    else
+      receive.posted = true;
+  }
   /// Gives a receive that is not queued the message that it matched, and more if it wants more.
   void satisfy(Receive& receive, Unexpected& message) noexcept;
   /// As Engine::probe(); `source` is null for any.
@@ -61,6 +72,27 @@ struct ReceiveQueues {
   /// Ends a multi-receive buffer that is used up and no longer written to.
   void retire(Receive& multi, CompletionSink& sink) noexcept;
 
+  /// The next part of the buffer for a message of `length` bytes; less if less is left. Its first
+  /// piece tells where the message lies even if that has no bytes.
+  Buffers take_space(Receive& multi, size_t length) noexcept;
+  /// A message is placed. True if its completion is the buffer's last (FI_MULTI_RECV).
+  static bool return_space(Receive& multi) noexcept;
+  /// Reports a received message. `placed`: 0, or why its bytes could not be placed. FI_ETRUNC if it
+  /// was longer than what it was placed into.
+  static void complete(CompletionSink& sink, const Completion& done, size_t message_length,
+                       int placed) noexcept;
+
+  /// A receive that only this source can satisfy is posted.
+  bool has_directed(const Peer& source) noexcept;
+  /// Ends those. True if there were some.
+  bool fail_directed(const Peer& source, int status, CompletionSink& sink) noexcept;
+  /// Messages whose bytes are still with the sender, over a link that is down, can no longer be
+  /// had; their headers stay matchable, so that their receives learn of it. Nobody waits for the
+  /// fin of the others.
+  void fail_unfetched(const transport::Link* link, int status) noexcept;
+  /// The messages of an engine that ends go.
+  void forget_messages(const Receives& engine) noexcept;
+
   util::Recycler<Receive> receives;
   Matcher tagged;
   Matcher untagged;
@@ -71,6 +103,8 @@ struct ReceiveQueues {
  private:
   int claim(const ReceiveArgs& args, bool drop) noexcept;
   bool cancel_in(Matcher& queues, const void* context) noexcept;
+  bool fail_directed(Matcher& queues, const Peer& source, int status,
+                     CompletionSink& sink) noexcept;
 };
 
 inline Receive* ReceiveQueues::make(const ReceiveArgs& args) noexcept {

@@ -20,17 +20,15 @@ namespace erdma::protocol {
 
 class CompletionSink;
 class Controls;
+class Initiator;
 class Peer;
 struct OneSided;
 
-/// Token of a read() or write(): the pool handle of its Delivery, or of its Send, Service or Access
-/// with one of these bits.
-inline constexpr uint64_t kWriteToken = uint64_t(1) << 63;
-inline constexpr uint64_t kServiceToken = uint64_t(1) << 62;
-inline constexpr uint64_t kAccessToken = uint64_t(1) << 61;
+/// The operation whose transfer a link reports as done: which kind it is, and its pool handle.
+enum class TokenOf : uint8_t { access, send, delivery, service };
 
-inline uint64_t token_of(util::PoolHandle handle) noexcept {
-  return uint64_t(handle.index) | uint64_t(handle.generation) << 32;
+constexpr uint64_t make_token(TokenOf kind, util::PoolHandle handle) noexcept {
+  return uint64_t(handle.index) | uint64_t(handle.generation) << 32 | uint64_t(kind) << 48;
 }
 
 /// For the completion of a received message.
@@ -45,15 +43,20 @@ struct Buffers {
   iovec iov[transport::kMaxIov];
 };
 
-/// A send that could not be handed to the link at once, or that waits for the receiver.
-struct Send : util::ListHook<Send> {
+/// A message or an RMA operation that could not be handed to the link at once, or that waits for
+/// the peer.
+struct Send final : Pending {
   enum class State : uint8_t {
     queued,   ///< in Peer::queued: not on the wire yet
-    flying,   ///< in Peer::flying: eager or rts sent, waits for cts or fin
+    flying,   ///< in Peer::flying: eager, rts or request sent, waits for cts or fin
     granted,  ///< in Peer::queued: cts arrived, the link has no room for write() yet
-    writing,  ///< in Peer::flying: write() into the receiver's memory accepted
+    writing,  ///< in Peer::flying: the link moves the bytes
   };
 
+  int start() noexcept override;
+  void finish(int status) noexcept override;
+
+  Initiator* initiator = nullptr;  ///< what carries it out
   Peer* peer = nullptr;
   OneSided* one_sided = nullptr;  ///< RMA or atomic, not a message
   Buffers buffers;
@@ -72,7 +75,7 @@ struct Send : util::ListHook<Send> {
   bool report = false;  ///< write a CQ entry
   bool injected = false;
   bool owed = false;               ///< injected, and still in the caller's debt: Engine::owes()
-  CompletionSink* sink = nullptr;  ///< where it completes; null: where those of its kind do
+  CompletionSink* sink = nullptr;  ///< where it completes
 };
 
 /// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer.
@@ -101,33 +104,6 @@ struct Receive : PostedEntry {
   }
 };
 static_assert(sizeof(Receive) == 192);
-
-/// A matched rendezvous message while its bytes move.
-struct Delivery : util::ListHook<Delivery> {
-  enum class State : uint8_t {
-    starting,  ///< link had no room for read() or expose(): retried by progress()
-    reading,   ///< read() accepted
-    granted,   ///< cts sent, waits for done
-    settling,  ///< all bytes are moved, the link makes them visible
-  };
-
-  Peer* peer = nullptr;
-  transport::Link* link = nullptr;  ///< on which the rts came; null: settling, its sender is gone
-  Receive* multi = nullptr;         ///< the multi-receive buffer it belongs to
-  Buffers buffers;                  ///< what to fill: no longer than the message
-  size_t message_length = 0;
-  uint64_t tag = 0;
-  uint64_t data = 0;
-  void* context = nullptr;
-  uint64_t completion_flags = 0;
-  wire::RequestId sender{};
-  transport::Exposure remote;      ///< the sender's memory; size 0 = it writes
-  transport::Exposure local;       ///< our memory, granted
-  CompletionSink* sink = nullptr;  ///< where it completes
-  State state = State::starting;
-  bool report = false;
-  bool device = false;  ///< some of `buffers` is not host memory
-};
 
 /// A message that arrived before its receive.
 struct Unexpected : UnexpectedEntry {

@@ -13,26 +13,12 @@ void SharedReceives::join(Engine& engine, AddressBook& book) {
   x_book = &book;
 }
 
-void SharedReceives::leave(Engine& engine) noexcept {
-  for (Matcher* queues : {&x_queues.tagged, &x_queues.untagged}) forget_messages(*queues, engine);
-  for (Unexpected** link = &x_queues.claimed; *link;) {
-    if ((*link)->peer->engine == &engine)
-      *link = (*link)->next_claimed;
-    else
-      link = &(*link)->next_claimed;
-  }
+void SharedReceives::leave(Engine& engine, const Receives& receives) noexcept {
+  x_queues.forget_messages(receives);
   std::erase(x_engines, &engine);
   if (!x_engines.empty()) return;
   x_book = nullptr;
   x_table = {};
-}
-
-void SharedReceives::forget_messages(Matcher& queues, const Engine& engine) noexcept {
-  for (UnexpectedEntry* entry = queues.first_unexpected(); entry;) {
-    UnexpectedEntry* next = queues.next_unexpected(*entry);
-    if (static_cast<Unexpected&>(*entry).peer->engine == &engine) queues.remove(*entry);
-    entry = next;
-  }
 }
 
 const Peer* SharedReceives::source_named(const util::SocketAddress& address) noexcept try {

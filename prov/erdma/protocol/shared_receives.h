@@ -32,7 +32,7 @@ class SharedReceives {
   /// Throws std::bad_alloc. All engines have the same book.
   void join(Engine& engine, AddressBook& book);
   /// The engine ends: its messages go, and receives that it was filling are cancelled.
-  void leave(Engine& engine) noexcept;
+  void leave(Engine& engine, const Receives& receives) noexcept;
   size_t engines() const noexcept { return x_engines.size(); }
   ReceiveQueues& queues() noexcept { return x_queues; }
   /// Null: out of memory.
@@ -41,7 +41,6 @@ class SharedReceives {
 
  private:
   int source_at(uint64_t fi_addr, const Peer*& source) noexcept;
-  void forget_messages(Matcher& queues, const Engine& engine) noexcept;
 
   ReceiveQueues x_queues;
   PeerTable x_table;

@@ -1,16 +1,17 @@
-// RMA and atomics, where they begin: a Send with a OneSided, in the queues of messages, so that
-// fences, limits and the end of a peer mean the same to both.
+#include "protocol/rma_initiator.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
 #include "hmem/device_memory.h"
-#include "protocol/access.h"
+#include "protocol/inbound.h"
 
 namespace erdma::protocol {
 namespace {
@@ -46,36 +47,30 @@ int send_packet(transport::Link& link, const wire::OneSidedHeader& header, const
   return link.send(encoded, payload.iov, payload.count, payload.length, transport::SendHint::none);
 }
 
-}  // namespace
-
-int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept {
-  if (!sink && is_plain(args)) {
-    const SendArgs& local = args.local;
-    if (post_access({local.destination, local.iov[0].iov_base, local.length,
-                     args.segments[0].address, args.segments[0].key, local.context,
-                     args.op == wire::Op::read, local.report, local.inject}))
-      return 0;
-  }
-  Peer* peer = x_peers.at(args.local.destination);
-  if (!peer || !x_one_sided_setup) return -FI_EINVAL;
-  if (++x_sends_since_progress >= kSendsPerProgress) progress();
-  if (args.local.inject && args.local.length > x_config.inject_size) return -FI_EMSGSIZE;
-  const bool full = sends_full() && !(args.op == wire::Op::read && peer->itself);
-  Send* send = full ? nullptr : make_one_sided(args, *peer);
-  if (!send) {
-    progress();
-    return -FI_EAGAIN;
-  }
-  send->sink = sink;
-  return begin(*send);
+/// Of that little, the order of posting is kept: fi_ep_attr::max_order_*_size.
+bool is_ordered(const Send& send) noexcept {
+  return send.buffers.length <= transport::kAlwaysEager;
 }
 
-Send* Engine::make_one_sided(const OneSidedArgs& args, Peer& peer) noexcept {
-  OneSided* op = x_one_sided.acquire();
-  Send* send = op ? make_send(args.local, peer) : nullptr;
+/// A device may execute what follows a READ before it: FI_ORDER_WAR is kept by waiting.
+bool overtakes_read(const Send& send) noexcept {
+  const PeerGrants* const grants = send.peer->grants.get();
+  if (!grants || grants->reads == 0) return false;
+  const wire::Op op = send.one_sided->op;
+  return op == wire::Op::atomic || (op == wire::Op::write && is_ordered(send));
+}
+
+}  // namespace
+
+bool RmaInitiator::post(const OneSidedArgs& args, Peer& peer, CompletionSink* sink) noexcept {
+  const bool reads = args.op == wire::Op::read || args.flags & wire::kFetch;
+  const bool atomic = args.op == wire::Op::atomic;
+  CompletionSink& usual = reads ? x_setup->reads : x_setup->writes;
+  OneSided* const op = x_operations.acquire();
+  Send* const send = op ? sends.make(args.local, peer, *this, sink ? *sink : usual) : nullptr;
   if (!send) {
-    if (op) x_one_sided.release(*op);
-    return nullptr;
+    if (op) x_operations.release(*op);
+    return false;
   }
   send->one_sided = op;
   op->op = args.op;
@@ -85,18 +80,19 @@ Send* Engine::make_one_sided(const OneSidedArgs& args, Peer& peer) noexcept {
   op->until_placed = args.local.until_delivered;
   if (args.device) [[unlikely]]
     op->device = true;
-  const bool reads = args.op == wire::Op::read || args.flags & wire::kFetch;
-  const bool atomic = args.op == wire::Op::atomic;
   send->completion_flags = (atomic ? FI_ATOMIC : FI_RMA) | (reads ? FI_READ : FI_WRITE);
   send->wire_flags = args.local.has_data ? wire::kHasData : 0;
-  if (!atomic || keep_operands(*send, args)) return send;
-  drop_send(*send);
-  return nullptr;
+  const bool complete = !atomic || keep_operands(*send, args);
+  if (complete)
+    sends.begin(*send);
+  else
+    sends.drop(*send);
+  return complete;
 }
 
 /// An atomic operation takes a copy of what it was given: that is little, and may have to be sent
 /// in parts.
-bool Engine::keep_operands(Send& send, const OneSidedArgs& args) noexcept {
+bool RmaInitiator::keep_operands(Send& send, const OneSidedArgs& args) noexcept {
   OneSided& op = *send.one_sided;
   op.flags = args.flags;
   op.word = args.word;
@@ -118,7 +114,7 @@ bool Engine::keep_operands(Send& send, const OneSidedArgs& args) noexcept {
 }
 
 /// -FI_EAGAIN: what is left to be sent is sent later.
-int Engine::launch_one_sided(Send& send) noexcept {
+int RmaInitiator::launch(Send& send) noexcept {
   OneSided& op = *send.one_sided;
   if (overtakes_read(send)) return -FI_EAGAIN;
   if (op.op == wire::Op::atomic) return send_atomic(send);
@@ -136,7 +132,7 @@ int Engine::launch_one_sided(Send& send) noexcept {
 }
 
 /// Segments but the first go ahead, as one packet has no room for all and an exposure.
-int Engine::send_segments(Send& send) noexcept {
+int RmaInitiator::send_segments(Send& send) noexcept {
   OneSided& op = *send.one_sided;
   if (op.segment_count <= 1 || op.segments_sent) return 0;
   wire::OneSidedHeader header{};
@@ -148,8 +144,7 @@ int Engine::send_segments(Send& send) noexcept {
   return rc;
 }
 
-/// A write or a read. -FI_EAGAIN: nothing happened.
-int Engine::send_transfer(Send& send, bool exposed, uint64_t* packet) noexcept {
+int RmaInitiator::send_transfer(Send& send, bool exposed, uint64_t* packet) noexcept {
   transport::Link& link = *send.peer->link;
   const Buffers& memory = send.buffers;
   const bool writes = send.one_sided->op == wire::Op::write;
@@ -177,7 +172,7 @@ int Engine::send_transfer(Send& send, bool exposed, uint64_t* packet) noexcept {
     for (size_t i = 0; i < memory.count; ++i)
       payload.add(memory.iov[i].iov_base, memory.iov[i].iov_len);
   }
-  const util::PoolHandle id = x_sends.handle(send);
+  const util::PoolHandle id = sends.id(send);
   const int rc = send_packet(link, header_of(*send.one_sided, id, flags), payload, packet);
   // Not kept: what waits may take another link, where the exposure means nothing.
   if (rc != 0 && exposed) {
@@ -187,27 +182,23 @@ int Engine::send_transfer(Send& send, bool exposed, uint64_t* packet) noexcept {
   return rc;
 }
 
-[[gnu::noinline]] int Engine::gather_from_device(const Buffers& memory, std::byte* to) noexcept {
-  return x_config.device_memory->gather(to, memory.iov, memory.count, 0, memory.length);
+[[gnu::noinline]] int RmaInitiator::gather_from_device(const Buffers& memory,
+                                                       std::byte* to) noexcept {
+  return x_devices->gather(to, memory.iov, memory.count, 0, memory.length);
 }
 
-/// All its packets are with the link. What was injected is no longer our debt, unless the target
-/// still has to fetch it.
-void Engine::launched(Send& send, bool exposed) noexcept {
-  if (send.owed && !exposed) {
-    send.owed = false;
-    --x_injected;
-  }
-  send.one_sided->way = OneSided::Way::packets;
+/// What was injected is no longer our debt, unless the target still has to fetch it.
+void RmaInitiator::launched(Send& send, bool exposed) noexcept {
+  if (!exposed) sends.clear_owed(send);
+  send.one_sided->by_packets = true;
   ++send.peer->one_sided_packets;
-  send.state = Send::State::flying;
-  send.peer->flying.push_back(send);
+  sends.fly(send);
 }
 
 // --- atomics ------------------------------------------------------------------------------------
 
 /// In as many packets as it takes: each element is an atomic operation of its own.
-int Engine::send_atomic(Send& send) noexcept {
+int RmaInitiator::send_atomic(Send& send) noexcept {
   OneSided& op = *send.one_sided;
   do {
     if (const int rc = send_atomic_part(send)) return rc;
@@ -217,7 +208,7 @@ int Engine::send_atomic(Send& send) noexcept {
 }
 
 /// Elements that lie in one segment and fit one packet. -FI_EAGAIN: nothing happened.
-int Engine::send_atomic_part(Send& send) noexcept {
+int RmaInitiator::send_atomic_part(Send& send) noexcept {
   transport::Link& link = *send.peer->link;
   OneSided& op = *send.one_sided;
   size_t into_segment = op.sent * op.element;
@@ -235,7 +226,7 @@ int Engine::send_atomic_part(Send& send) noexcept {
   if (compares)
     payload.add(bytes + (operands * op.count + op.sent) * op.element, part * op.element);
   const bool last = op.sent + part == op.count;
-  const util::PoolHandle id = x_sends.handle(send);
+  const util::PoolHandle id = sends.id(send);
   wire::OneSidedHeader header = header_of(op, id, uint8_t(op.flags | (last ? wire::kLast : 0)));
   wire::AtomicWord word = op.word;
   word.count = uint32_t(left);
@@ -246,10 +237,9 @@ int Engine::send_atomic_part(Send& send) noexcept {
 }
 
 /// The peer is done. What it wrote into device memory here may not be visible yet.
-void Engine::settle_send(Send& send, int status) noexcept {
-  if (!send.one_sided || !send.one_sided->device || !send.exposure.size ||
-      !(send.completion_flags & FI_READ))
-    return finish_send(send, status);
+void RmaInitiator::on_device_fin(Send& send, int status) noexcept {
+  if (!send.one_sided->device || !send.exposure.size || !(send.completion_flags & FI_READ))
+    return sends.finish(send, status);
   const Buffers& memory = send.buffers;
   transport::Link& link = *send.peer->link;
   const int rc = link.withdraw(send.exposure);
@@ -257,18 +247,123 @@ void Engine::settle_send(Send& send, int status) noexcept {
   if (status == 0) status = rc;
   if (status == 0) {
     send.state = Send::State::writing;
-    status = link.settle(memory.iov, memory.count, token_of(x_sends.handle(send)) | kWriteToken);
+    status = link.settle(memory.iov, memory.count, sends.token(send));
     if (status == transport::kSettling) return;
   }
-  finish_send(send, status);
+  sends.finish(send, status);
 }
 
-// --- answers ------------------------------------------------------------------------------------
+// --- direct access ------------------------------------------------------------------------------
+
+Grant* RmaInitiator::usable_grant(const Send& send) noexcept {
+  const OneSided& op = *send.one_sided;
+  const wire::Segment& segment = op.segments[0];
+  const size_t length = send.buffers.length;
+  if (op.op == wire::Op::atomic || op.segment_count != 1 || send.wire_flags & wire::kHasData ||
+      segment.length != length)
+    return nullptr;
+  // Of nothing: a read of that from oneself may be meant to flush.
+  const bool flushes = op.op == wire::Op::read && x_devices && send.peer->itself;
+  if (length == 0 && !flushes) [[unlikely]]
+    return nullptr;
+  Grant* const grant = x_grants.permitting(*send.peer, op.op, segment);
+  return grant && (length > 0 || grant->flushes) ? grant : nullptr;
+}
+
+/// -FI_EOPNOTSUPP: by packets. -FI_EAGAIN: nothing happened.
+int RmaInitiator::launch_direct(Send& send) noexcept {
+  Grant* const grant = usable_grant(send);
+  if (!grant) return -FI_EOPNOTSUPP;
+  if (const int rc = x_retractables.launch(send); rc != -FI_EOPNOTSUPP) return rc;
+  return access(send, *grant);
+}
+
+int access_directly(Send& send, const Grant& grant, bool until_placed) noexcept {
+  const wire::Segment& segment = send.one_sided->segments[0];
+  const transport::RemoteRange remote{grant.memory, segment.address - grant.address,
+                                      segment.length};
+  const Buffers& memory = send.buffers;
+  transport::Link& link = *send.peer->link;
+  const uint64_t token = send.initiator->sends.token(send);
+  return send.one_sided->op == wire::Op::read
+             ? link.read_direct(remote, memory.iov, memory.count, token)
+             : link.write_direct(remote, memory.iov, memory.count, token, until_placed);
+}
+
+int RmaInitiator::access(Send& send, Grant& grant) noexcept {
+  Peer& peer = *send.peer;
+  OneSided& op = *send.one_sided;
+  // What packets carry is executed when the target looks. An unbroken row of operations waits for
+  // them once; later ones among packets are packets, too.
+  if (is_ordered(send) && peer.one_sided_packets > 0)
+    return grant.fresh || grant.flushes ? -FI_EAGAIN : -FI_EOPNOTSUPP;
+  if (send.buffers.length == 0) read_one_byte(send, grant);
+  const int rc = access_directly(send, grant, op.until_placed);
+  if (rc == -FI_EBUSY) return -FI_EOPNOTSUPP;
+  if (rc == -FI_EOPNOTSUPP || rc == -FI_EINVAL) {  // the grant is of another link, or nonsense
+    (op.op == wire::Op::read ? grant.reads : grant.writes) = false;
+    return -FI_EOPNOTSUPP;
+  }
+  if (rc != 0 && rc != transport::kDone) return rc;
+  grant.fresh = false;
+  if (rc == transport::kDone) {
+    sends.finish(send, 0);
+    return 0;
+  }
+  ++grant.users;
+  op.grant = &grant;
+  if (op.op == wire::Op::read && is_ordered(send)) ++peer.grants->reads;
+  sends.move(send);
+  return 0;
+}
+
+/// It was under way, and the link can't go on with it: packets can, from the start.
+void RmaInitiator::retry(Send& send, int status) noexcept {
+  OneSided& op = *send.one_sided;
+  if (status == -FI_EOPNOTSUPP)
+    (op.op == wire::Op::read ? op.grant->reads : op.grant->writes) = false;
+  leave_grant(send);
+  send.unlink();
+  send.state = Send::State::queued;
+  sends.queue_first(send);
+}
+
+/// A read of nothing orders nothing: it takes a byte of the region with it, to nowhere.
+void RmaInitiator::read_one_byte(Send& send, const Grant& grant) noexcept {
+  wire::Segment& segment = send.one_sided->segments[0];
+  segment.address = std::min(segment.address, grant.address + grant.length - 1);
+  segment.length = send.buffers.length = 1;
+  send.buffers.count = 1;
+  send.buffers.iov[0] = {&x_flush_sink, 1};
+}
+
+// --- the end ------------------------------------------------------------------------------------
+
+void RmaInitiator::on_moved(Send& send, int status) noexcept {
+  const bool interrupted = status == -FI_EBUSY || status == -FI_EOPNOTSUPP;
+  if (send.one_sided->grant && interrupted) [[unlikely]]
+    return retry(send, status);
+  sends.finish(send, status);
+}
+
+void RmaInitiator::leave_grant(Send& send) noexcept {
+  OneSided& op = *send.one_sided;
+  if (op.op == wire::Op::read && is_ordered(send)) --send.peer->grants->reads;
+  x_grants.leave(*send.peer, *std::exchange(op.grant, nullptr));
+}
+
+void RmaInitiator::forget(Send& send) noexcept {
+  OneSided& op = *send.one_sided;
+  if (op.by_packets) --send.peer->one_sided_packets;
+  if (op.packet) RetractableRma::forget(*send.peer);
+  if (op.grant) leave_grant(send);
+  x_operations.release(op);
+}
 
 /// Bytes that were read or fetched: they come in order, and the last ones end the operation.
-void Engine::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
-                       const std::byte* payload, size_t length) noexcept {
-  Send* send = x_sends.find({header.index, header.generation});
+void RmaInitiator::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                             const std::byte* payload, size_t length) noexcept {
+  Send* send = sends.find({header.index, header.generation});
   if (!inbound::takes(link, inbound::judge_result(send, peer, length),
                       "more than what was to be read"))
     return;
@@ -276,12 +371,12 @@ void Engine::on_result(Peer& peer, transport::Link& link, const wire::OneSidedHe
   const Buffers& memory = send->buffers;
   if (!op.device)
     hmem::scatter(memory.iov, memory.count, op.received, payload, length);
-  else if (const int rc = x_config.device_memory->scatter(memory.iov, memory.count, op.received,
-                                                          payload, length))
-    return finish_send(*send, rc);
+  else if (const int rc =
+               x_devices->scatter(memory.iov, memory.count, op.received, payload, length))
+    return sends.finish(*send, rc);
   op.received += length;
   if (op.received == send->buffers.length && send->state == Send::State::flying)
-    finish_send(*send, 0);
+    sends.finish(*send, 0);
 }
 
 }  // namespace erdma::protocol

@@ -1,11 +1,11 @@
-// Small operations on memory that a peer of this host has lent: where it polls, its processor is
-// several times as fast as the system call with which we would access the memory ourselves. So a
-// packet asks it, and is retracted if it does not look at it soon.
+#include "protocol/retractable_rma.h"
+
 #include <algorithm>
 
 #include <rdma/fi_errno.h>
 
-#include "protocol/engine.h"
+#include "protocol/one_sided.h"
+#include "protocol/rma_initiator.h"
 
 namespace erdma::protocol {
 namespace {
@@ -17,35 +17,33 @@ constexpr uint32_t kFirstPause = 64, kLongestPause = 4096;
 
 }  // namespace
 
-/// -FI_EOPNOTSUPP: not this way. -FI_EAGAIN: nothing happened.
-int Engine::launch_retractable(Send& send) noexcept {
+int RetractableRma::launch(Send& send) noexcept {
   Peer& peer = *send.peer;
   OneSided& op = *send.one_sided;
   if (send.buffers.length > transport::kAlwaysEager || op.device || peer.itself)
     return -FI_EOPNOTSUPP;
-  Grants& grants = *peer.grants;
+  PeerGrants& grants = *peer.grants;
   // What must not be overtaken, and can't be retracted itself, decides.
   if (peer.one_sided_packets != peer.retractable || grants.reads > 0) return -FI_EOPNOTSUPP;
   if (grants.pause > 0 && peer.retractable == 0) return --grants.pause, -FI_EOPNOTSUPP;
   uint64_t packet = 0;
-  if (const int rc = send_transfer(send, false, &packet))
+  if (const int rc = x_initiator.send_transfer(send, false, &packet))
     return rc == -FI_EAGAIN && peer.retractable > 0 ? rc : -FI_EOPNOTSUPP;
-  launched(send, false);
+  x_initiator.launched(send, false);
   op.packet = packet;
   ++peer.retractable;
   x_peers.backlog(peer);
   return 0;
 }
 
-/// Asked with every progress() that finds some.
-int Engine::mind_retractable(Peer& peer) noexcept {
+int RetractableRma::poll(Peer& peer) noexcept {
   return ++peer.grants->polls < kPatience ? 0 : spare_target(peer);
 }
 
 /// In the order of their packets: the first that the peer has, or that can't be executed here, ends
 /// it, as what follows must not overtake that.
-int Engine::spare_target(Peer& peer) noexcept {
-  Grants& grants = *peer.grants;
+int RetractableRma::spare_target(Peer& peer) noexcept {
+  PeerGrants& grants = *peer.grants;
   grants.polls = 0;
   int executed = 0;
   for (Send *send = peer.flying.front(), *next; send; send = next) {
@@ -61,28 +59,21 @@ int Engine::spare_target(Peer& peer) noexcept {
 }
 
 /// Executes it instead of the peer. False: the peer does, or will.
-bool Engine::retract(Send& send) noexcept {
+bool RetractableRma::retract(Send& send) noexcept {
   Peer& peer = *send.peer;
   OneSided& op = *send.one_sided;
-  Grant* const grant = usable_grant(send);
+  Grant* const grant = x_initiator.usable_grant(send);
   if (!grant || !peer.link->retract(op.packet)) return false;
-  const wire::Segment& segment = op.segments[0];
-  const transport::RemoteRange remote{grant->memory, segment.address - grant->address,
-                                      segment.length};
-  const Buffers& memory = send.buffers;
-  const uint64_t token = token_of(x_sends.handle(send)) | kWriteToken;
-  const int rc = op.op == wire::Op::read
-                     ? peer.link->read_direct(remote, memory.iov, memory.count, token)
-                     : peer.link->write_direct(remote, memory.iov, memory.count, token, true);
+  const int rc = access_directly(send, *grant, true);
   peer.link->retracted(op.packet, rc == transport::kDone);
   if (rc != transport::kDone) return false;
   op.packet = 0;
   --peer.retractable;
-  finish_send(send, 0);
+  x_sends.finish(send, 0);
   return true;
 }
 
-int Engine::spare_targets() noexcept {
+int RetractableRma::spare_targets() noexcept {
   int executed = 0;
   auto& waiting = x_peers.waiting();
   for (Peer *peer = waiting.front(), *next; peer; peer = next) {
@@ -90,6 +81,11 @@ int Engine::spare_targets() noexcept {
     if (peer->retractable > 0) executed += spare_target(*peer);
   }
   return executed;
+}
+
+void RetractableRma::forget(Peer& peer) noexcept {
+  --peer.retractable;
+  peer.grants->polls = peer.grants->pause = peer.grants->next_pause = 0;
 }
 
 }  // namespace erdma::protocol

@@ -1,0 +1,223 @@
+#include "protocol/deliveries.h"
+
+#include <algorithm>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "protocol/inbound.h"
+
+namespace erdma::protocol {
+namespace {
+
+/// All its bytes are here, and will be visible: it goes on without its sender, who may have closed
+/// because it was done.
+void leave_link(Delivery& delivery) noexcept {
+  if (delivery.local.size) delivery.link->withdraw(delivery.local);
+  delivery.local.size = 0;
+  delivery.link = nullptr;
+}
+
+}  // namespace
+
+int Delivery::start() noexcept {
+  return owner->start(*this);
+}
+
+void Delivery::finish(int status) noexcept {
+  owner->finish(*this, status);
+}
+
+void Deliveries::begin(Receive& receive, Peer& peer, transport::Link& link,
+                       const wire::MessageHeader& header,
+                       const transport::Exposure& exposure) noexcept {
+  Delivery* delivery = x_deliveries.acquire();
+  if (!delivery) {
+    x_controls.send_fin(peer, {header.index, header.generation}, -FI_ENOMEM);
+    return x_queues.fail(receive, -FI_ENOMEM, receive.sink_or(x_received));
+  }
+  delivery->owner = this;
+  delivery->peer = &peer;
+  delivery->link = &link;
+  delivery->remote = exposure;
+  fill_in(*delivery, receive, header);
+  x_peers.start(peer, peer.starting, *delivery, false);
+}
+
+/// From its message and its receive, which ends unless it is a multi-receive buffer.
+void Deliveries::fill_in(Delivery& delivery, Receive& receive,
+                         const wire::MessageHeader& header) noexcept {
+  delivery.message_length = header.length;
+  delivery.tag = header.tag;
+  delivery.data = header.data;
+  delivery.context = receive.context;
+  delivery.completion_flags = receive.completion_flags | data_flag(header);
+  delivery.sender = {header.index, header.generation};
+  delivery.report = receive.report;
+  delivery.sink = &x_received;
+  if (receive.special) [[unlikely]] {
+    delivery.sink = &receive.sink_or(x_received);
+    delivery.device = receive.device();
+  }
+  if (receive.multi()) {
+    delivery.multi = &receive;
+    delivery.buffers = x_queues.take_space(receive, header.length);
+  } else {
+    Buffers& target = delivery.buffers;
+    target.length = std::min(size_t(header.length), receive.buffers.length);
+    target.count = receive.buffers.count;
+    if (target.count == 1) [[likely]]
+      target.iov[0] = {receive.buffers.iov[0].iov_base, target.length};
+    else
+      target.count =
+          hmem::slice(receive.buffers.iov, receive.buffers.count, 0, target.length, target.iov);
+    x_queues.receives.release(receive);
+  }
+}
+
+/// Gets the bytes of a matched message moving. -FI_EAGAIN: nothing happened.
+int Deliveries::start(Delivery& delivery) noexcept {
+  const Buffers& target = delivery.buffers;
+  if (target.length == 0) {
+    finish(delivery, 0);
+    return 0;
+  }
+  if (!delivery.remote.size) return let_write(delivery);
+  const uint64_t token = make_token(TokenOf::delivery, x_deliveries.handle(delivery));
+  const int rc =
+      delivery.link->read(delivery.remote, target.iov, target.count, target.length, token);
+  if (rc == -FI_EOPNOTSUPP && delivery.remote.is_offer()) {
+    delivery.remote.size = 0;
+    return let_write(delivery);
+  }
+  if (rc != 0) return rc;
+  delivery.state = Delivery::State::reading;
+  delivery.peer->active.push_back(delivery);
+  return 0;
+}
+
+/// Grants our memory to the sender. -FI_EAGAIN: nothing happened.
+int Deliveries::let_write(Delivery& delivery) noexcept {
+  const Buffers& target = delivery.buffers;
+  const int rc = delivery.link->expose(target.iov, target.count, target.length,
+                                       transport::Access::remote_write, delivery.local);
+  if (rc != 0) return rc;
+  const util::PoolHandle id = x_deliveries.handle(delivery);
+  wire::ControlHeader header{};
+  header.op = wire::Op::cts;
+  header.generation = delivery.sender.generation;
+  header.index = delivery.sender.index;
+  header.reply_generation = id.generation;
+  header.reply_index = id.index;
+  header.length = target.length;
+  delivery.state = Delivery::State::granted;
+  delivery.peer->active.push_back(delivery);
+  x_controls.send(*delivery.peer, header, &delivery.local);
+  return 0;
+}
+
+void Deliveries::on_moved(util::PoolHandle handle, int status) noexcept {
+  Delivery* const delivery = x_deliveries.find(handle);
+  if (delivery) settle(*delivery, status);
+}
+
+void Deliveries::on_peer_done(const Peer& peer, transport::Link& link,
+                              const wire::ControlHeader& header, size_t length) noexcept {
+  Delivery* delivery = x_deliveries.find({header.index, header.generation});
+  if (!inbound::takes(link, inbound::judge_done(delivery, peer, length),
+                      "an end of what it did not write"))
+    return;
+  settle(*delivery, header.flags & wire::kFailed ? -FI_EIO : 0);
+}
+
+/// All bytes are moved, or not: device memory may not show them yet.
+void Deliveries::settle(Delivery& delivery, int status) noexcept {
+  if (delivery.device && status == 0 && delivery.state != Delivery::State::settling) {
+    const Buffers& target = delivery.buffers;
+    delivery.state = Delivery::State::settling;
+    status = delivery.link->settle(target.iov, target.count,
+                                   make_token(TokenOf::delivery, x_deliveries.handle(delivery)));
+    if (status == transport::kSettling) return;
+  }
+  finish(delivery, status);
+}
+
+/// The one place where a delivery ends: tells the sender, completes the receive.
+void Deliveries::finish(Delivery& delivery, int status) noexcept {
+  Peer& peer = *delivery.peer;
+  if (delivery.linked()) delivery.unlink();
+  const bool tells = !delivery.local.size;  // the sender that it is over; else that one told us
+  if (delivery.local.size) {
+    const int rc = delivery.link->withdraw(delivery.local);
+    if (rc != 0 && status == 0) status = rc;
+  }
+  if (delivery.link && (tells || status != 0)) x_controls.send_fin(peer, delivery.sender, status);
+  Completion done;
+  done.context = delivery.context;
+  done.flags = delivery.completion_flags;
+  done.length = delivery.buffers.length;
+  done.data = delivery.data;
+  done.tag = delivery.tag;
+  done.source = peer.fi_addr;
+  done.report = delivery.report;
+  const size_t message_length = delivery.message_length;
+  Receive* const multi = delivery.multi;
+  if (multi) {
+    done.buffer = delivery.buffers.iov[0].iov_base;
+    if (ReceiveQueues::return_space(*multi)) done.release_buffer();
+  }
+  CompletionSink& sink = *delivery.sink;
+  x_deliveries.release(delivery);
+  ReceiveQueues::complete(sink, done, message_length, status);
+  if (multi) x_queues.retire(*multi, x_received);
+}
+
+// --- the end of a link, or of the endpoint ------------------------------------------------------
+
+bool Deliveries::fail(Peer& peer, const transport::Link* link, int status) noexcept {
+  const bool starting = fail(peer.starting, link, status);
+  return fail(peer.active, link, status) || starting;
+}
+
+bool Deliveries::fail(PendingList<Delivery>& list, const transport::Link* link,
+                      int status) noexcept {
+  bool any = false;
+  for (Delivery* delivery = list.front(); delivery;) {
+    Delivery* next = list.next(*delivery);
+    const bool concerned = delivery->link == link;
+    if (concerned && delivery->state == Delivery::State::settling)
+      leave_link(*delivery);
+    else if (concerned)
+      delivery->finish(status);
+    any |= concerned;
+    delivery = next;
+  }
+  return any;
+}
+
+void Deliveries::withdraw(Peer& peer) noexcept {
+  for (Delivery* delivery = peer.active.front(); delivery; delivery = peer.active.next(*delivery))
+    if (delivery->local.size) delivery->link->withdraw(delivery->local);
+}
+
+void Deliveries::orphan(Peer& peer) noexcept {
+  for (auto* deliveries : {&peer.starting, &peer.active}) orphan(*deliveries);
+}
+
+void Deliveries::orphan(PendingList<Delivery>& deliveries) noexcept {
+  while (Delivery* delivery = deliveries.pop_front()) {
+    ErrorCompletion cancelled;
+    cancelled.context = delivery->context;
+    cancelled.flags = delivery->completion_flags;
+    cancelled.tag = delivery->tag;
+    cancelled.error = FI_ECANCELED;
+    Receive* const multi = delivery->multi;
+    if (multi && ReceiveQueues::return_space(*multi)) cancelled.release_buffer();
+    x_deliveries.release(*delivery);
+    x_queues.orphans.fail(cancelled);
+    if (multi) x_queues.retire(*multi, x_queues.orphans);
+  }
+}
+
+}  // namespace erdma::protocol

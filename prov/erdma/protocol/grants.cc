@@ -1,0 +1,237 @@
+#include "protocol/grants.h"
+
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "protocol/inbound.h"
+#include "protocol/rma_request.h"
+
+namespace erdma::protocol {
+namespace {
+
+bool covers(const Grant& grant, const wire::Segment& segment) noexcept {
+  return segment.address >= grant.address && segment.length <= grant.length &&
+         segment.address - grant.address <= grant.length - segment.length;
+}
+
+/// Null: out of memory.
+PeerGrants* grants_of(Peer& peer) noexcept {
+  if (!peer.grants) peer.grants.reset(new (std::nothrow) PeerGrants);
+  return peer.grants.get();
+}
+
+/// Opens or lends it, as the link can. False: it can't be had.
+bool describe(transport::Link& link, Region& region, Granted& granted,
+              transport::Exposure& memory) noexcept {
+  const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
+  if (link.lends_memory()) {
+    if (region.device || link.lend(region.iov[0], reads, writes, memory) != 0) return false;
+    granted.lender = &link;
+    granted.lent = memory;
+    return true;
+  }
+  if (!std::exchange(region.open_tried, true))
+    region.opened = link.open(region.iov[0], reads, writes);
+  if (region.opened) region.opened->describe(memory);
+  return region.opened != nullptr;
+}
+
+}  // namespace
+
+void Grants::on_packet(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                       const std::byte* payload, size_t length) noexcept {
+  if (header.op != wire::Op::grant && length > 0)
+    return inbound::protocol_violation(link, "bytes that belong to nothing");
+  switch (header.op) {
+    case wire::Op::grant:
+      return on_grant(peer, link, header, payload, length);
+    case wire::Op::revoke:
+      return on_revoke(peer, link, header.segment.key);
+    case wire::Op::revoked:
+      return on_revoked(peer, header);
+    default:
+      return inbound::protocol_violation(link, "a packet of unknown kind");
+  }
+}
+
+// --- the initiator's side -----------------------------------------------------------------------
+
+Grant* Grants::permitting(Peer& peer, wire::Op op, const wire::Segment& segment) noexcept {
+  if (peer.itself) grant_to_self(peer, segment.key);
+  if (!peer.grants) return nullptr;
+  const auto found = peer.grants->ours.find(segment.key);
+  if (found == peer.grants->ours.end()) return nullptr;
+  Grant& grant = found->second;
+  const bool permitted = op == wire::Op::read ? grant.reads : grant.writes;
+  return permitted && !grant.revoked && covers(grant, segment) ? &grant : nullptr;
+}
+
+/// It is revoked, and nobody uses it any more.
+void Grants::give_back(Peer& peer, const Grant& grant) noexcept {
+  const uint64_t key = grant.key;
+  peer.grants->erase(peer.grants->ours.find(key));
+  answer_revoke(peer, key, 0);
+}
+
+void Grants::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                      const std::byte* payload, size_t length) noexcept try {
+  const wire::Segment& segment = header.segment;
+  if (!inbound::takes(link, inbound::judge_grant(segment, length),
+                      "a malformed grant of direct access"))
+    return;
+  PeerGrants* const grants = grants_of(peer);
+  if (!grants || peer.link != &link || grants->ours.size() >= PeerGrants::kMost) return;
+  const auto [at, is_new] = grants->ours.try_emplace(segment.key);
+  Grant& grant = at->second;
+  if (!is_new && (grant.users > 0 || grant.revoked)) return;
+  grant.key = segment.key;
+  grant.address = segment.address;
+  grant.length = segment.length;
+  grant.reads = header.flags & wire::kGrantReads;
+  grant.writes = header.flags & wire::kGrantWrites;
+  grant.link = nullptr;
+  grant.memory.size = uint8_t(length);
+  std::memcpy(grant.memory.bytes, payload, length);
+} catch (const std::bad_alloc&) {
+  // It goes on by packets.
+}
+
+void Grants::on_revoke(Peer& peer, transport::Link& link, uint64_t key) noexcept {
+  link.recalled();
+  if (peer.grants) {
+    const auto found = peer.grants->ours.find(key);
+    if (found != peer.grants->ours.end()) {
+      found->second.revoked = true;
+      // Once more with the end of the last of them.
+      if (found->second.users > 0) return answer_revoke(peer, key, wire::kBusy);
+      peer.grants->erase(found);
+    }
+  }
+  answer_revoke(peer, key, 0);
+}
+
+void Grants::answer_revoke(Peer& peer, uint64_t key, uint8_t flags) noexcept {
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::revoked;
+  header.flags = flags;
+  header.segment.key = key;
+  x_controls.send(peer, header);
+}
+
+// --- the target's side --------------------------------------------------------------------------
+
+/// An operation on the region succeeded. The first on a region is not worth a device's resources:
+/// it may be the last.
+void Grants::after(Peer& peer, transport::Link& link, const Request& request) noexcept {
+  if (request.memory.count != 1 || request.segment_count != 1) return;
+  Region& region = *request.regions[0];
+  const uint64_t key = request.segments[0].key;
+  const bool first = !std::exchange(region.used, true);
+  if (!(link.opens_memory() ? !first : link.lends_memory())) return;
+  if (peer.link != &link || peer.failing) return;
+  if (x_setup->regions.region(key) == &region)  // not being closed
+    grant(peer, link, key, region);
+}
+
+/// Direct access goes unnoticed: not what somebody counts, but for flushes of our own.
+bool Grants::grantable(const Peer& peer, const Region& region) const noexcept {
+  if (region.iov_count != 1 || region.iov[0].iov_len == 0) return false;
+  if (region.device && peer.itself) return true;
+  return !region.counts() && !x_setup->remote_reads.counts() && !x_setup->remote_writes.counts();
+}
+
+void Grants::grant(Peer& peer, transport::Link& link, uint64_t key, Region& region) noexcept try {
+  if (!grantable(peer, region)) return;
+  PeerGrants* const grants = grants_of(peer);
+  if (!grants || grants->theirs.size() >= PeerGrants::kMost) return;
+  const auto [at, is_new] = grants->theirs.try_emplace(key);
+  if (!is_new) return;
+  transport::Exposure memory;
+  if (!describe(link, region, at->second, memory)) return (void)grants->theirs.erase(at);
+  at->second.use = RegionUse(region);
+  const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::grant;
+  header.flags = uint8_t((reads ? wire::kGrantReads : 0) | (writes ? wire::kGrantWrites : 0));
+  header.segment = {reinterpret_cast<uint64_t>(region.iov[0].iov_base), key, region.iov[0].iov_len};
+  if (!peer.itself) return x_controls.send(peer, header, &memory);
+  on_grant(peer, link, header, memory.bytes, memory.size);
+  grants->ours[key].flushes = region.device;
+} catch (const std::bad_alloc&) {
+  // It goes on by packets.
+}
+
+/// Reads from oneself order what the NIC wrote before: they all take its way, the first included.
+void Grants::grant_to_self(Peer& peer, uint64_t key) noexcept {
+  if (peer.grants && peer.grants->ours.contains(key)) return;
+  Region* const region = x_setup->regions.region(key);
+  if (region && (region->opened || peer.link->opens_memory()))
+    grant(peer, *peer.link, key, *region);
+}
+
+void Grants::revoke(uint64_t key) noexcept {
+  wire::OneSidedHeader header{};
+  header.op = wire::Op::revoke;
+  header.segment.key = key;
+  for (auto& [address, peer] : x_peers.all()) {
+    if (!peer->grants) continue;
+    const auto found = peer->grants->theirs.find(key);
+    if (found == peer->grants->theirs.end()) continue;
+    found->second.revoked = true;
+    if (found->second.lender) found->second.lender->recall(found->second.lent);
+    if (found->second.lender ? found->second.lender->unused() : peer->grants->tardy)
+      peer->grants->theirs.erase(found);
+    x_controls.send(*peer, header);
+  }
+}
+
+void Grants::revoke_all() noexcept try {
+  std::vector<uint64_t> keys;
+  for (const auto& [address, peer] : x_peers.all())
+    if (peer->grants)
+      for (const auto& [key, use] : peer->grants->theirs) keys.push_back(key);
+  for (const uint64_t key : keys) revoke(key);
+} catch (const std::bad_alloc&) {
+  for (const auto& [address, peer] : x_peers.all())
+    if (peer->grants && peer->link) peer->link->fail(-FI_ENOMEM);
+}
+
+void Grants::on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept {
+  if (!peer.grants) return;
+  PeerGrants& grants = *peer.grants;
+  grants.tardy = false;
+  const auto found = grants.theirs.find(header.segment.key);
+  if (found == grants.theirs.end() || !found->second.revoked) return;
+  if (header.flags & wire::kBusy)
+    found->second.busy = true;
+  else
+    grants.theirs.erase(found);
+}
+
+void Grants::stop_waiting(uint64_t key, bool all) noexcept {
+  for (const auto& [address, peer] : x_peers.all()) {
+    if (!peer->grants) continue;
+    const auto found = peer->grants->theirs.find(key);
+    if (found == peer->grants->theirs.end()) continue;
+    const Granted& granted = found->second;
+    if (granted.lender ? !granted.lender->unused() : granted.busy && !all) continue;
+    if (!granted.lender) peer->grants->tardy = true;
+    peer->grants->theirs.erase(found);
+  }
+}
+
+void Grants::abandon(const Region& region) noexcept {
+  for (auto& [address, peer] : x_peers.all()) {
+    if (!peer->grants) continue;
+    for (const auto& [key, granted] : peer->grants->theirs)
+      if (granted.use.get() == &region && granted.lender && !granted.lender->unused())
+        granted.lender->fail(-FI_ETIMEDOUT);
+  }
+}
+
+}  // namespace erdma::protocol

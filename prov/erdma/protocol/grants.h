@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/controls.h"
+#include "protocol/one_sided.h"
+
+namespace erdma::protocol {
+
+struct Request;
+
+/// Direct access to memory, without the processor of its owner: what peers may access here, what we
+/// may access there, and the packets that grant and revoke it. A target that has executed an
+/// operation on a region grants its peer direct access; from then on the initiator checks key,
+/// range and right itself, and what does not fit the grant goes by packets, so that the target
+/// refuses it.
+class Grants {
+ public:
+  Grants(Peers& peers, Controls& controls) noexcept : x_peers(peers), x_controls(controls) {}
+
+  /// Before it nothing is granted. `setup` outlives this.
+  void enable(const OneSidedSetup& setup) noexcept { x_setup = &setup; }
+
+  /// A packet: grant, revoke or revoked.
+  void on_packet(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                 const std::byte* payload, size_t length) noexcept;
+
+  // The initiator's side.
+  /// What permits this access to the peer's memory. Null: it goes by packets.
+  Grant* permitting(Peer& peer, wire::Op op, const wire::Segment& segment) noexcept;
+  /// An operation that used it is over.
+  void leave(Peer& peer, Grant& grant) noexcept {
+    if (--grant.users == 0 && grant.revoked) [[unlikely]]
+      give_back(peer, grant);
+  }
+
+  // The target's side.
+  /// An operation of the peer on memory here succeeded.
+  void after(Peer& peer, transport::Link& link, const Request& request) noexcept;
+  /// Takes back what peers may access directly: of one region, or of all. Each is a user of its
+  /// region until its peer has answered.
+  void revoke(uint64_t key) noexcept;
+  void revoke_all() noexcept;
+  /// Waits for those answers no longer, nor for the next of the same peers. Those who said that
+  /// they are busy are waited for unless `all`.
+  void stop_waiting(uint64_t key, bool all) noexcept;
+  /// Ends the links over which a peer is in the middle of an access to the region.
+  void abandon(const Region& region) noexcept;
+
+ private:
+  void on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                const std::byte* payload, size_t length) noexcept;
+  void on_revoke(Peer& peer, transport::Link& link, uint64_t key) noexcept;
+  void give_back(Peer& peer, const Grant& grant) noexcept;
+  void answer_revoke(Peer& peer, uint64_t key, uint8_t flags) noexcept;
+  void on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept;
+  bool grantable(const Peer& peer, const Region& region) const noexcept;
+  void grant(Peer& peer, transport::Link& link, uint64_t key, Region& region) noexcept;
+  void grant_to_self(Peer& peer, uint64_t key) noexcept;
+
+  Peers& x_peers;
+  Controls& x_controls;
+  const OneSidedSetup* x_setup = nullptr;
+};
+
+}  // namespace erdma::protocol

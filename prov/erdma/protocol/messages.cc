@@ -1,0 +1,117 @@
+#include "protocol/messages.h"
+
+#include <algorithm>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "protocol/inbound.h"
+
+namespace erdma::protocol {
+
+bool Messages::send(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept {
+  Send* const send = sends.make(args, peer, *this, sink ? *sink : x_sent);
+  if (send) sends.begin(*send);
+  return send != nullptr;
+}
+
+/// Puts the first packet of a send on the wire, or fills what the receiver granted. -FI_EAGAIN:
+/// nothing happened.
+int Messages::launch(Send& send) noexcept {
+  if (send.state == Send::State::granted) return write(send);
+  Peer& peer = *send.peer;
+  const bool fits = send.buffers.length <= transport::kAlwaysEager ||
+                    send.buffers.length <= peer.link->limits().eager;
+  send.rendezvous = !fits || peer.told_to_hold;
+  return send.rendezvous ? send_rts(send) : send_eager(send);
+}
+
+int Messages::send_eager(Send& send) noexcept {
+  const util::PoolHandle id = sends.id(send);
+  const transport::Header header =
+      wire::encode({wire::Op::eager, send.wire_flags, id.generation, id.index, send.tag, send.data,
+                    send.buffers.length});
+  const int rc = send.peer->link->send(header, send.buffers.iov, send.buffers.count,
+                                       send.buffers.length, transport::SendHint::none);
+  if (rc != 0) return rc;
+  if (send.wire_flags & wire::kWantFin) {
+    sends.fly(send);
+  } else {
+    sends.finish(send, 0);
+  }
+  return 0;
+}
+
+int Messages::send_rts(Send& send) noexcept {
+  transport::Link& link = *send.peer->link;
+  if (link.limits().prefers_read && !send.exposure.size && send.buffers.length > 0) {
+    const int rc = link.expose(send.buffers.iov, send.buffers.count, send.buffers.length,
+                               transport::Access::offer, send.exposure);
+    if (rc != 0) return rc;
+  }
+  const util::PoolHandle id = sends.id(send);
+  const transport::Header header =
+      wire::encode({wire::Op::rts, send.wire_flags, id.generation, id.index, send.tag, send.data,
+                    send.buffers.length});
+  const iovec payload{send.exposure.bytes, send.exposure.size};
+  const int rc = link.send(header, &payload, send.exposure.size ? 1 : 0, send.exposure.size,
+                           transport::SendHint::none);
+  if (rc != 0) return rc;
+  sends.fly(send);
+  return 0;
+}
+
+void Messages::on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+                      const std::byte* payload, size_t length) noexcept {
+  Send* send = sends.find({header.index, header.generation});
+  transport::Exposure exposure;
+  if (!inbound::takes(link, inbound::judge_cts(send, peer, header, length),
+                      "a grant that no rendezvous awaits") ||
+      !inbound::decode(payload, length, exposure))
+    return;
+  if (send->exposure.size) peer.link->refused(send->exposure);
+  send->unlink();
+  send->receiver = {header.reply_index, header.reply_generation};
+  send->granted = header.length;
+  send->exposure = exposure;
+  send->state = Send::State::granted;
+  if (write(*send) == -FI_EAGAIN) sends.queue_first(*send);
+}
+
+/// Begins to fill the memory that the receiver granted. -FI_EAGAIN: nothing happened.
+int Messages::write(Send& send) noexcept {
+  iovec part[transport::kMaxIov];
+  const size_t count = hmem::slice(send.buffers.iov, send.buffers.count, 0, send.granted, part);
+  const int rc =
+      send.peer->link->write(send.exposure, part, count, send.granted, sends.token(send));
+  if (rc == 0)
+    sends.move(send);
+  else if (rc != -FI_EAGAIN)
+    on_moved(send, rc);
+  return rc == -FI_EAGAIN ? rc : 0;
+}
+
+void Messages::on_moved(Send& send, int status) noexcept {
+  wire::ControlHeader header{};
+  header.op = wire::Op::done;
+  header.flags = status ? wire::kFailed : 0;
+  header.generation = send.receiver.generation;
+  header.index = send.receiver.index;
+  header.status = status;
+  x_controls.send(*send.peer, header);
+  sends.finish(send, status);
+}
+
+void Messages::on_device_fin(Send& send, int status) noexcept {
+  sends.finish(send, status);
+}
+
+void Messages::on_budget(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
+                         size_t length) noexcept {
+  if (!inbound::takes(link, inbound::judge_budget(header, length), "a malformed budget")) return;
+  peer.told_to_hold = header.status != 0;
+  peer.update_direct();
+}
+
+}  // namespace erdma::protocol

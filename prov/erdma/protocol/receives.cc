@@ -1,0 +1,149 @@
+#include "protocol/receives.h"
+
+#include <algorithm>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "hmem/device_memory.h"
+
+namespace erdma::protocol {
+
+Receives::Receives(const EngineConfig& config, Peers& peers, Controls& controls,
+                   CompletionSink& received, SharedReceives* shared) noexcept
+    : x_devices(config.device_memory),
+      x_peers(peers),
+      x_controls(controls),
+      x_received(received),
+      x_own(received),
+      x_shared(shared),
+      x_queues(shared ? &shared->queues() : &x_own),
+      x_unexpected(config, controls),
+      x_deliveries(peers, controls, *x_queues, received) {}
+
+bool Receives::post(const ReceiveArgs& args, const Peer* source, CompletionSink& sink) noexcept {
+  Receive* receive = x_own.make(args);
+  if (!receive) return false;
+  receive->source = source;
+  receive->special |= Receive::kElsewhere;
+  receive->sink = &sink;
+  x_own.post(*receive, args.tagged);
+  return true;
+}
+
+// --- arrival ------------------------------------------------------------------------------------
+
+/// An eager message for which no receive is posted here.
+void Receives::on_early(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                        const std::byte* payload, size_t length) noexcept {
+  Matcher& queues = matcher(header.flags & wire::kTagged);
+  if (x_shared) {
+    PostedEntry* entry = queues.arrive(*peer.source, header.tag);
+    if (entry) return place_special(static_cast<Receive&>(*entry), peer, header, payload);
+  }
+  x_unexpected.store(peer, link, header, payload, length, queues);
+}
+
+void Receives::on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                      const std::byte* payload, size_t length) noexcept {
+  transport::Exposure exposure;
+  if (!inbound::decode(payload, length, exposure) || header.length > SSIZE_MAX)
+    return inbound::protocol_violation(link, "a malformed rendezvous request");
+  Matcher& queues = matcher(header.flags & wire::kTagged);
+  PostedEntry* entry = queues.arrive(*peer.source, header.tag);
+  if (entry) return x_deliveries.begin(static_cast<Receive&>(*entry), peer, link, header, exposure);
+  Unexpected* message = x_unexpected.store(peer, link, header, nullptr, 0, queues);
+  if (message) message->exposure = exposure;
+}
+
+bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
+  Peer& peer = *message.peer;
+  const bool multi = receive.multi();
+  const wire::RequestId sender{message.header.index, message.header.generation};
+  receive.held = multi;
+  if (message.status != 0) {
+    x_queues->fail(receive, message.status, receive.sink_or(x_received));
+  } else if (message.header.op == wire::Op::rts) {
+    x_deliveries.begin(receive, peer, *message.link, message.header, message.exposure);
+  } else {
+    const int placed = place_eager(receive, message.header, peer.fi_addr, message.payload());
+    if (message.header.flags & wire::kWantFin) x_controls.send_fin(peer, sender, placed);
+  }
+  x_unexpected.release(message);
+  if (!multi) return false;
+  receive.held = false;
+  const bool wants_more = !receive.exhausted;
+  x_queues->retire(receive, x_received);
+  return wants_more;
+}
+
+/// Any other message for a posted receive.
+void Receives::place_special(Receive& receive, Peer& peer, const wire::MessageHeader& header,
+                             const std::byte* payload) noexcept {
+  const int placed = place_eager(receive, header, peer.fi_addr, payload);
+  if (header.flags & wire::kWantFin)
+    x_controls.send_fin(peer, {header.index, header.generation}, placed);
+}
+
+/// Copies a message to the receive it matched and completes that. Returns what became of it.
+int Receives::place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
+                          const std::byte* payload) noexcept {
+  Completion done;
+  done.context = receive.context;
+  done.flags = receive.completion_flags | data_flag(header);
+  done.data = header.data;
+  done.tag = header.tag;
+  done.source = source;
+  done.report = receive.report;
+  if (!receive.multi()) {
+    done.length = std::min(size_t(header.length), receive.buffers.length);
+    const int placed = place(receive, receive.buffers, payload, done.length);
+    CompletionSink& sink = receive.sink_or(x_received);
+    x_queues->receives.release(receive);
+    ReceiveQueues::complete(sink, done, header.length, placed);
+    return placed;
+  }
+  const Buffers space = x_queues->take_space(receive, header.length);
+  const int placed = place(receive, space, payload, space.length);
+  done.buffer = space.iov[0].iov_base;
+  done.length = space.length;
+  if (ReceiveQueues::return_space(receive)) done.release_buffer();
+  ReceiveQueues::complete(x_received, done, header.length, placed);
+  x_queues->retire(receive, x_received);
+  return placed;
+}
+
+int Receives::place(const Receive& receive, const Buffers& target, const std::byte* payload,
+                    size_t length) noexcept {
+  if (receive.device()) return x_devices->scatter(target.iov, target.count, 0, payload, length);
+  hmem::scatter(target.iov, target.count, 0, payload, length);
+  return 0;
+}
+
+// --- the end of a link, or of the endpoint ------------------------------------------------------
+
+/// Looked for, as hardly anyone asks.
+bool Receives::waits_for(const Peer& peer) noexcept {
+  return x_queues->has_directed(*peer.source);
+}
+
+bool Receives::fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept {
+  bool lost = x_deliveries.fail(peer, link, status);
+  x_queues->fail_unfetched(link, status);
+  // A peer that closed in order may come back under its name: what only it can satisfy stays.
+  if (sending && status != -FI_ESHUTDOWN)
+    lost |= x_queues->fail_directed(*peer.source, status, x_received);
+  return lost;
+}
+
+void Receives::leave_shared(Engine& engine) noexcept {
+  if (!x_shared) return;
+  x_shared->leave(engine, *this);
+  for (auto& [address, peer] : x_peers.all()) x_deliveries.orphan(*peer);
+  x_peers.leave_shared();
+  x_shared = nullptr;
+  x_queues = &x_own;
+}
+
+}  // namespace erdma::protocol

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <algorithm>
+
+#include "hmem/copy.h"
+#include "protocol/arguments.h"
+#include "protocol/deliveries.h"
+#include "protocol/inbound.h"
+#include "protocol/shared_receives.h"
+#include "protocol/unexpected_messages.h"
+
+namespace erdma::protocol {
+
+/// Receives the messages that come to one engine, with the receives that are posted to it or to the
+/// receive context that it shares with other engines.
+class Receives {
+ public:
+  Receives(const EngineConfig& config, Peers& peers, Controls& controls, CompletionSink& received,
+           SharedReceives* shared) noexcept;
+
+  /// `source` is null for any. False: out of memory.
+  bool post(const ReceiveArgs& args, const Peer* source) noexcept;
+  /// The same, completing at `sink`. Never multi-receive.
+  bool post(const ReceiveArgs& args, const Peer* source, CompletionSink& sink) noexcept;
+  /// The receives that are posted here. Empty with a shared context.
+  ReceiveQueues& own() noexcept { return x_own; }
+  const ReceiveQueues& own() const noexcept { return x_own; }
+  Deliveries& deliveries() noexcept { return x_deliveries; }
+
+  /// A packet: a whole message.
+  void on_eager(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                const std::byte* payload, size_t length) noexcept;
+  /// A packet: a message whose bytes follow after the match.
+  void on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+              const std::byte* payload, size_t length) noexcept;
+
+  // For ReceiveQueues, about messages that came to this engine.
+  /// Gives an unexpected message to a receive. True if the receive is still there and wants
+  /// another.
+  bool accept(Receive& receive, Unexpected& message) noexcept;
+  void discard(Unexpected& message) noexcept { x_unexpected.discard(message); }
+  CompletionSink& sink() noexcept { return x_received; }
+
+  /// A receive that only this peer can satisfy is posted.
+  bool waits_for(const Peer& peer) noexcept;
+  /// The link is down: `sending` if it is the one that the peer is sent to. True if it was needed.
+  bool fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept;
+  /// The engine ends: what it had to do with the shared receive context ends.
+  void leave_shared(Engine& engine) noexcept;
+
+ private:
+  Matcher& matcher(bool tagged) noexcept { return x_queues->matcher(tagged); }
+  void on_early(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                const std::byte* payload, size_t length) noexcept;
+  void place_whole(Receive& receive, const wire::MessageHeader& header, uint64_t source,
+                   const std::byte* payload, size_t length) noexcept;
+  void place_special(Receive& receive, Peer& peer, const wire::MessageHeader& header,
+                     const std::byte* payload) noexcept;
+  int place_eager(Receive& receive, const wire::MessageHeader& header, uint64_t source,
+                  const std::byte* payload) noexcept;
+  int place(const Receive& receive, const Buffers& target, const std::byte* payload,
+            size_t length) noexcept;
+
+  hmem::DeviceMemory* const x_devices;  ///< null: all memory is the host's
+  Peers& x_peers;
+  Controls& x_controls;
+  CompletionSink& x_received;
+  ReceiveQueues x_own;
+  SharedReceives* x_shared;  ///< null: receives are posted here
+  ReceiveQueues* x_queues;   ///< x_own, or the shared ones
+  UnexpectedMessages x_unexpected;
+  Deliveries x_deliveries;
+};
+
+// --- the fast path of a message: part of the entry points, and of Engine::on_packet() -----------
+
+inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept {
+  Receive* receive = x_own.make(args);
+  if (!receive) [[unlikely]]
+    return false;
+  receive->source = source;
+  x_own.post(*receive, args.tagged);
+  return true;
+}
+
+/// place_eager() for a receive of one buffer that the message fits.
+[[gnu::always_inline]] inline void Receives::place_whole(Receive& receive,
+                                                         const wire::MessageHeader& header,
+                                                         uint64_t source, const std::byte* payload,
+                                                         size_t length) noexcept {
+  hmem::copy_short(receive.buffers.iov[0].iov_base, payload, length);
+  x_received.succeed(receive.report) = {
+      receive.context, receive.completion_flags | data_flag(header),
+      length,          nullptr,
+      header.data,     header.tag,
+      source};
+  x_own.receives.release(receive);
+}
+
+[[gnu::always_inline]] inline void Receives::on_eager(Peer& peer, transport::Link& link,
+                                                      const wire::MessageHeader& header,
+                                                      const std::byte* payload,
+                                                      size_t length) noexcept {
+  if (header.length != length) [[unlikely]]
+    return inbound::protocol_violation(link, "an eager message whose length is not its packet's");
+  PostedEntry* entry = x_own.matcher(header.flags & wire::kTagged).arrive(peer, header.tag);
+  if (!entry) [[unlikely]]
+    return on_early(peer, link, header, payload, length);
+  auto& receive = static_cast<Receive&>(*entry);
+  if (!receive.special && receive.buffers.count == 1 && length <= receive.buffers.length) [[likely]]
+    place_whole(receive, header, peer.fi_addr, payload, length);
+  else
+    return place_special(receive, peer, header, payload);
+  if (header.flags & wire::kWantFin) [[unlikely]]
+    x_controls.send_fin(peer, {header.index, header.generation}, 0);
+}
+
+}  // namespace erdma::protocol

@@ -1,0 +1,343 @@
+#include "protocol/rma_target.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "hmem/copy.h"
+#include "hmem/device_memory.h"
+#include "protocol/inbound.h"
+#include "util/log.h"
+
+namespace erdma::protocol {
+namespace {
+
+/// A peer has at most 65536 operations in flight (FI_ERDMA_TX_SIZE), and those of a connection
+/// before.
+constexpr uint32_t kMaxUnserved = 2 * 65536;
+/// Results that one peer may leave untaken, where they are copies: atomics, and what is in order.
+constexpr size_t kMostResultBytes = size_t(64) << 20;
+
+/// A read of our own device memory that did not take the NIC's way: the driver would find what was
+/// there before the NIC wrote, and clients flush by such a read.
+bool must_flush(const Peer& peer, const Request& request) noexcept {
+  if (!peer.itself) return false;
+  const auto* const end = request.regions + request.memory.count;
+  if (std::none_of(request.regions, end, [](auto* region) { return region->opened != nullptr; }))
+    return false;
+  ERDMA_WARN(EP_DATA,
+             "a read of one's own GPU memory can't take the NIC's way, which is what flushes: it "
+             "needs one piece of memory there, and no data\n");
+  return true;
+}
+
+void hold_regions(Service& service) noexcept {
+  for (size_t i = 0; i < service.request.memory.count; ++i)
+    service.uses[i] = RegionUse(*service.request.regions[i]);
+}
+
+bool keep_copy(Service& service, const Buffers& bytes) noexcept {
+  Peer& peer = *service.peer;
+  const size_t left = bytes.length - service.answered;
+  if (peer.result_bytes + left > kMostResultBytes) return false;
+  service.result.reset(new (std::nothrow) std::byte[left]);
+  if (!service.result) return false;
+  hmem::gather(service.result.get(), bytes.iov, bytes.count, service.answered, left);
+  service.request.memory = {1, left, {{service.result.get(), left}}};
+  service.answered = 0;
+  peer.result_bytes += left;
+  return true;
+}
+
+/// From `done` on, which it advances. -FI_EAGAIN: not all of it.
+int send_result(Peer& peer, wire::RequestId initiator, const Buffers& bytes,
+                size_t& done) noexcept {
+  const wire::OneSidedHeader header{wire::Op::result, 0, initiator.generation, initiator.index, {}};
+  transport::Header encoded;
+  std::memcpy(&encoded, &header, sizeof(encoded));
+  while (done < bytes.length) {
+    const size_t room = std::max(transport::kAlwaysEager, peer.link->limits().eager);
+    const size_t part = std::min(room, bytes.length - done);
+    iovec pieces[transport::kMaxIov];
+    const size_t used = hmem::slice(bytes.iov, bytes.count, done, part, pieces);
+    const int rc = peer.link->send(encoded, pieces, used, part, transport::SendHint::none);
+    if (rc != 0) return rc;
+    done += part;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int Service::start() noexcept {
+  return target->start(*this);
+}
+
+void Service::finish(int status) noexcept {
+  target->finish(*this, status);
+}
+
+// --- requests -----------------------------------------------------------------------------------
+
+void RmaTarget::on_packet(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
+                          const std::byte* payload, size_t length) noexcept {
+  if (header.op == wire::Op::segments) return on_segments(peer, link, payload, length);
+  Request request;
+  request.header = header;
+  request.payload = payload;
+  request.length = length;
+  if (header.op == wire::Op::atomic) return on_atomic(peer, link, request);
+  size_t more = 0;
+  if (header.flags & wire::kSegments) more = std::exchange(peer.segment_count, uint8_t(0));
+  if (!request.parse(more ? peer.segments->data() : nullptr, more))
+    return inbound::protocol_violation(link, "a malformed one-sided request");
+  on_transfer(peer, link, request);
+}
+
+/// All but the first, of the write or read that follows.
+void RmaTarget::on_segments(Peer& peer, transport::Link& link, const std::byte* payload,
+                            size_t length) noexcept {
+  if (!peer.segments) peer.segments.reset(new (std::nothrow) FurtherSegments);
+  if (!peer.segments) return link.fail(-FI_ENOMEM);
+  const size_t count = length / sizeof(wire::Segment);
+  if (length % sizeof(wire::Segment) || count == 0 || count > peer.segments->size())
+    return inbound::protocol_violation(link, "a malformed one-sided request");
+  peer.segment_count = uint8_t(count);
+  std::memcpy(peer.segments->data(), payload, length);
+}
+
+void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept {
+  const bool writes = request.header.op == wire::Op::write;
+  const uint64_t access = writes ? FI_REMOTE_WRITE : FI_REMOTE_READ;
+  if (const int rc = request.locate(regions(), access)) {
+    ERDMA_INFO(EP_DATA,
+               "%s asked to %s memory that is not registered for that under its key: refused\n",
+               peer.address.to_string().c_str(), writes ? "write" : "read");
+    return x_controls.send_fin(peer, request.initiator(), rc);
+  }
+  if (x_devices) [[unlikely]]
+    if (request.device()) return on_device_transfer(peer, link, request, access);
+  if (request.exposure.size) return serve(peer, link, request);
+  const Buffers& memory = request.memory;
+  if (writes) hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
+  report_access(peer, request, access);
+  x_grants.after(peer, link, request);
+  if (writes || memory.length == 0) return x_controls.send_fin(peer, request.initiator(), 0);
+  answer(peer, link, request, memory, true);
+}
+
+/// Some of the memory is a device's.
+void RmaTarget::on_device_transfer(Peer& peer, transport::Link& link, Request& request,
+                                   uint64_t access) noexcept {
+  if (access == FI_REMOTE_READ && must_flush(peer, request))
+    return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
+  if (request.exposure.size) return serve(peer, link, request);
+  on_device_packet(peer, link, request);
+}
+
+/// The driver copies it at once.
+void RmaTarget::on_device_packet(Peer& peer, transport::Link& link, Request& request) noexcept {
+  const Buffers& memory = request.memory;
+  const bool writes = request.header.op == wire::Op::write;
+  std::unique_ptr<std::byte[]> result(writes ? nullptr
+                                             : new (std::nothrow) std::byte[memory.length]);
+  const int rc =
+      writes    ? x_devices->scatter(memory.iov, memory.count, 0, request.payload, request.length)
+      : !result ? -FI_ENOMEM
+                : x_devices->gather(result.get(), memory.iov, memory.count, 0, memory.length);
+  if (rc) return x_controls.send_fin(peer, request.initiator(), rc);
+  report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
+  x_grants.after(peer, link, request);
+  if (writes) return x_controls.send_fin(peer, request.initiator(), 0);
+  const Buffers bytes{1, memory.length, {{result.get(), memory.length}}};
+  answer(peer, link, request, bytes, false);
+}
+
+void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept {
+  const auto word = std::bit_cast<wire::AtomicWord>(request.header.segment.length);
+  AtomicRequest ask;
+  if (!ask.parse(request, word))
+    return inbound::protocol_violation(link, "a malformed atomic operation");
+  request.segments[0] = request.header.segment;
+  // All that is still to come of the operation must be permitted, before the first element changes.
+  request.segments[0].length = word.count * ask.element;
+  const uint64_t access = ask.access();
+  if (const int rc = request.locate(regions(), access)) {
+    ERDMA_INFO(EP_DATA,
+               "%s asked for an atomic operation on memory that is not registered for that under "
+               "its key: refused\n",
+               peer.address.to_string().c_str());
+    return x_controls.send_fin(peer, request.initiator(), rc);
+  }
+  if (request.device()) return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
+  const size_t bytes = ask.count * ask.element;
+  if (ask.fetches && peer.result_bytes + bytes > kMostResultBytes)
+    return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
+  std::byte before[kMaxAtomicBytes];
+  auto* const target = static_cast<std::byte*>(request.memory.iov[0].iov_base);
+  ask.function(target, ask.operands, ask.compares, ask.fetches ? before : nullptr, ask.count);
+  if (request.header.flags & wire::kLast) report_access(peer, request, access);
+  if (ask.fetches) {
+    const Buffers result{1, bytes, {{before, bytes}}};
+    answer(peer, link, request, result, false);
+  } else if (request.header.flags & wire::kLast) {
+    x_controls.send_fin(peer, request.initiator(), 0);
+  }
+}
+
+/// Of an operation on the memory here that is over. One that fetches and modifies is a read to the
+/// endpoint (fi_endpoint.3, FI_REMOTE_READ), and to the region a write too (fi_mr.3, fi_mr_bind).
+void RmaTarget::report_access(const Peer& peer, const Request& request, uint64_t access) noexcept {
+  for (size_t i = 0; i < request.memory.count; ++i) {
+    const auto* const end = request.regions + i;
+    if (std::find(request.regions, end, request.regions[i]) == end)
+      request.regions[i]->accessed(access);
+  }
+  const bool writes = access == FI_REMOTE_WRITE;
+  if (!x_setup) return;
+  CompletionSink& sink = writes ? x_setup->remote_writes : x_setup->remote_reads;
+  const bool report = (request.header.flags & wire::kHasData) != 0 && writes;
+  sink.succeed(report) = {nullptr,
+                          FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+                          request.memory.length,
+                          nullptr,
+                          request.data,
+                          0,
+                          peer.fi_addr};
+}
+
+// --- bulk ---------------------------------------------------------------------------------------
+
+/// Null: the peer has been told, or has lost its link.
+Service* RmaTarget::make_service(Peer& peer, transport::Link& link,
+                                 const Request& request) noexcept {
+  if (peer.unserved >= kMaxUnserved)
+    return inbound::protocol_violation(link, "more requests than a peer can have"), nullptr;
+  Service* service = x_services.acquire();
+  if (!service) return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM), nullptr;
+  ++peer.unserved;
+  service->target = this;
+  service->peer = &peer;
+  service->link = &link;
+  service->request = request;
+  return service;
+}
+
+/// Moves the bytes between the memory here and what the initiator exposed.
+void RmaTarget::serve(Peer& peer, transport::Link& link, Request& request) noexcept {
+  Service* service = make_service(peer, link, request);
+  if (!service) return;
+  hold_regions(*service);
+  x_peers.start(peer, peer.services, *service, !peer.services.empty());
+}
+
+/// -FI_EAGAIN: nothing happened, or the result is not all on its way.
+int RmaTarget::start(Service& service) noexcept {
+  const Request& request = service.request;
+  const Buffers& memory = request.memory;
+  Peer& peer = *service.peer;
+  if (service.answers) {
+    const int rc = send_result(peer, request.initiator(), memory, service.answered);
+    if (rc != -FI_EAGAIN) drop_service(service);
+    return rc == -FI_EAGAIN ? rc : 0;  // any other failure is the link's, which settles it
+  }
+  const uint64_t token = make_token(TokenOf::service, x_services.handle(service));
+  const bool writes = request.header.op == wire::Op::write;
+  const int rc =
+      writes
+          ? service.link->read(request.exposure, memory.iov, memory.count, memory.length, token)
+          : service.link->write(request.exposure, memory.iov, memory.count, memory.length, token);
+  if (rc == 0) peer.served.push_back(service);
+  return rc;
+}
+
+/// What was moved into device memory may not be visible yet.
+void RmaTarget::on_moved(util::PoolHandle handle, int status) noexcept {
+  Service* const service = x_services.find(handle);
+  if (!service) return;
+  const Request& request = service->request;
+  const bool writes = request.header.op == wire::Op::write;
+  if (x_devices && status == 0 && writes && !service->settling && request.device()) [[unlikely]] {
+    service->settling = true;
+    status = service->link->settle(request.memory.iov, request.memory.count,
+                                   make_token(TokenOf::service, handle));
+    if (status == transport::kSettling) return;
+  }
+  finish(*service, status);
+}
+
+void RmaTarget::finish(Service& service, int status) noexcept {
+  Peer& peer = *service.peer;
+  const Request request = service.request;
+  const bool writes = request.header.op == wire::Op::write;
+  if (status == 0) {
+    report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
+    x_grants.after(peer, *service.link, request);
+  }
+  drop_service(service);
+  x_controls.send_fin(peer, request.initiator(), status);
+}
+
+void RmaTarget::drop_service(Service& service) noexcept {
+  if (service.linked()) service.unlink();
+  --service.peer->unserved;
+  if (service.result) service.peer->result_bytes -= service.request.memory.length;
+  x_services.release(service);
+}
+
+void RmaTarget::drop(Peer& peer, const transport::Link* link) noexcept {
+  for (auto* list : {&peer.services, &peer.served}) {
+    for (Service* service = list->front(); service;) {
+      Service* next = list->next(*service);
+      const bool gone = service->link == link || (service->answers && peer.link == link);
+      if (gone) drop_service(*service);
+      service = next;
+    }
+  }
+  peer.segment_count = 0;
+}
+
+void RmaTarget::abandon(const Region& region) noexcept {
+  for (auto& [address, peer] : x_peers.all()) {
+    for (auto* list : {&peer->services, &peer->served}) {
+      for (Service* service = list->front(); service; service = list->next(*service)) {
+        const auto* const regions = service->request.regions;
+        const auto* const end = regions + service->request.memory.count;
+        if (!service->result && std::find(regions, end, &region) != end)
+          service->link->fail(-FI_ETIMEDOUT);
+      }
+    }
+  }
+}
+
+// --- results ------------------------------------------------------------------------------------
+
+/// Sends what was read or fetched. Of what finds no room a copy is made where an earlier read must
+/// not see a later write, and where the bytes do not last; a longer read that regions hold is sent
+/// from there, so that a peer that takes nothing costs no memory by that.
+void RmaTarget::answer(Peer& peer, transport::Link& link, const Request& request,
+                       const Buffers& bytes, bool lasting) noexcept {
+  if (!x_peers.reach(peer)) return;
+  size_t done = 0;
+  if (peer.services.empty() && send_result(peer, request.initiator(), bytes, done) != -FI_EAGAIN)
+    return;
+  Service* service = make_service(peer, link, request);
+  if (!service) return;
+  service->answers = true;
+  service->answered = done;
+  if (lasting && bytes.length > transport::kAlwaysEager) {
+    hold_regions(*service);
+  } else if (!keep_copy(*service, bytes)) {
+    drop_service(*service);
+    return x_controls.send_fin(peer, request.initiator(), -FI_ENOMEM);
+  }
+  peer.services.push_back(*service);
+  x_peers.backlog(peer);
+}
+
+}  // namespace erdma::protocol
