@@ -1,5 +1,5 @@
 // What fi_getinfo(3) says of sizes and numbers is true: each is used up to the end, and one more is
-// refused. On shared memory and on the simulated adapter. docs/attributes.md lists which
+// refused. On shared memory and on the simulated adapter. prov/erdma/docs/attributes.md lists which
 // test holds which attribute.
 #include <sys/resource.h>
 

@@ -1,5 +1,6 @@
 // fi_trigger(3): operations that wait for counters, and aliases that make them; over shared memory.
 #include <cstdlib>
+#include <cstring>
 
 #include "fabric/trigger_rig.h"
 
@@ -279,6 +280,46 @@ START_TEST(an_alias_does_what_its_endpoint_does) {
 }
 END_TEST
 
+START_TEST(an_alias_is_enabled_with_its_endpoint) {
+  TriggerWorld world;
+  fid_ep *ep = nullptr, *alias = nullptr, *second = nullptr;
+  ck_assert_int_eq(fi_endpoint(world.root.domain, world.root.info, &ep, nullptr), 0);
+  ck_assert_int_eq(fi_ep_alias(ep, &alias, FI_TRANSMIT), 0);
+  ck_assert_int_eq(fi_ep_alias(ep, &second, FI_RECV), 0);
+  char text[8] = "early  ", received[8] = {};
+  ck_assert_int_eq(fi_send(alias, text, 8, nullptr, world.to, nullptr), -FI_EOPBADSTATE);
+  ck_assert_int_eq(fi_close(&second->fid), 0);
+  const uint64_t directions = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
+  ck_assert_int_eq(fi_ep_bind(ep, &world.a.cq->fid, directions), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &world.a.av->fid, 0), 0);
+  ck_assert_int_eq(fi_enable(ep), 0);
+  ck_assert_int_eq(fi_recv(world.b.ep, received, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ck_assert_int_eq(fi_send(alias, text, 8, nullptr, world.to, nullptr), 0);
+  world.b.wait(&world.a);
+  ck_assert_str_eq(received, "early  ");
+  world.expect_silence();
+  ck_assert_int_eq(fi_close(&ep->fid), -FI_EBUSY);
+  ck_assert_int_eq(fi_close(&alias->fid), 0);
+  ck_assert_int_eq(fi_close(&ep->fid), 0);
+}
+END_TEST
+
+START_TEST(an_alias_reads_with_flags_that_are_of_sends) {
+  TriggerWorld world;
+  const uint64_t flags =
+      FI_TRANSMIT | FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_MATCH_COMPLETE;
+  fid_ep* alias = nullptr;
+  ck_assert_int_eq(fi_ep_alias(world.a.ep, &alias, flags), 0);
+  std::memcpy(world.memory.data(), "remote ", 8);
+  char bytes[8] = {};
+  ck_assert_int_eq(
+      fi_read(alias, bytes, 8, nullptr, world.to, world.at(0), world.region.key(), nullptr), 0);
+  ck_assert_uint_eq(world.a.wait(&world.b).flags, FI_RMA | FI_READ);
+  ck_assert_str_eq(bytes, "remote ");
+  ck_assert_int_eq(fi_close(&alias->fid), 0);
+}
+END_TEST
+
 START_TEST(what_makes_no_condition_is_refused) {
   TriggerWorld world;
   Root other(trigger_ask());
@@ -322,6 +363,8 @@ int main() {
   tcase_add_test(tcase, the_completions_of_an_endpoint_trigger);
   tcase_add_test(tcase, an_alias_has_flags_of_its_own);
   tcase_add_test(tcase, an_alias_does_what_its_endpoint_does);
+  tcase_add_test(tcase, an_alias_is_enabled_with_its_endpoint);
+  tcase_add_test(tcase, an_alias_reads_with_flags_that_are_of_sends);
   tcase_add_test(tcase, what_makes_no_condition_is_refused);
   suite_add_tcase(suite, tcase);
   SRunner* runner = srunner_create(suite);

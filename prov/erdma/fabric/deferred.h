@@ -16,8 +16,8 @@ namespace erdma::fabric {
 
 /// `Message` is fi_msg or fi_msg_tagged.
 template <typename Message>
-int defer_message(Endpoint& ep, const Message& msg, uint64_t flags, bool receive,
-                  const Trigger& trigger) noexcept;
+[[gnu::noinline]] int defer_message(Endpoint& ep, const Message& msg, uint64_t flags, bool receive,
+                                    const Trigger& trigger) noexcept;
 int defer_rma(Endpoint& ep, const fi_msg_rma& msg, uint64_t flags, bool read,
               const Trigger& trigger) noexcept;
 

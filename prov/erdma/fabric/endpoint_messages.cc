@@ -48,9 +48,10 @@ bool probe_kind(uint64_t flags, protocol::Probe& kind) noexcept {
   }
 }
 
+// Inline, as what is taken goes on in registers.
 template <typename Message>
-int take(const ReceiveDefaults& defaults, const Message& msg, uint64_t flags,
-         protocol::ReceiveArgs& args) noexcept {
+[[gnu::always_inline]] inline int take(const ReceiveDefaults& defaults, const Message& msg,
+                                       uint64_t flags, protocol::ReceiveArgs& args) noexcept {
   constexpr bool kIsTagged = kTagged<Message>;
   size_t length = 0;
   if (flags & ~(kReceiveFlags | (kIsTagged ? kProbeFlags : 0))) return -FI_EBADFLAGS;
@@ -65,8 +66,8 @@ int take(const ReceiveDefaults& defaults, const Message& msg, uint64_t flags,
 }
 
 template <typename Message>
-int take(const SendDefaults& defaults, const Message& msg, uint64_t flags,
-         protocol::SendArgs& args) noexcept {
+[[gnu::always_inline]] inline int take(const SendDefaults& defaults, const Message& msg,
+                                       uint64_t flags, protocol::SendArgs& args) noexcept {
   size_t length = 0;
   if (const int bad = check_iov(msg.msg_iov, msg.iov_count, length)) return bad;
   args = send_args(defaults, msg.msg_iov, msg.iov_count, length, msg.addr, tag_of(msg), msg.context,
@@ -95,8 +96,9 @@ struct Calls {
                                             {source, tag..., ignore...}, context, kTag));
   }
 
-  static ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count, fi_addr_t source,
-                       Tag... tag, Tag... ignore, void* context) noexcept {
+  [[gnu::flatten]] static ssize_t recvv(fid_ep* fid, const iovec* iov, void**, size_t count,
+                                        fi_addr_t source, Tag... tag, Tag... ignore,
+                                        void* context) noexcept {
     auto& caller = On::Caller::from(fid);
     size_t length = 0;
     if (const int bad = check_iov(iov, count, length)) return bad;
@@ -104,7 +106,8 @@ struct Calls {
                                             {source, tag..., ignore...}, context, kTag));
   }
 
-  static ssize_t recvmsg(fid_ep* fid, const Message* msg, uint64_t flags) noexcept {
+  [[gnu::flatten]] static ssize_t recvmsg(fid_ep* fid, const Message* msg,
+                                          uint64_t flags) noexcept {
     auto& target = On::target(fid);
     protocol::ReceiveArgs args;
     if (!msg) return -FI_EINVAL;

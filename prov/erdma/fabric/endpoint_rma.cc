@@ -34,8 +34,10 @@ struct Remote {
   size_t count;
 };
 
-protocol::OneSidedArgs rma_args(const SendDefaults& defaults, Op op, const Local& local,
-                                const Remote& remote, void* context) noexcept {
+[[gnu::always_inline]] inline protocol::OneSidedArgs rma_args(const SendDefaults& defaults, Op op,
+                                                              const Local& local,
+                                                              const Remote& remote,
+                                                              void* context) noexcept {
   protocol::OneSidedArgs args{};
   args.local =
       send_args(defaults, local.iov, local.count, local.length, remote.peer, 0, context, false);
