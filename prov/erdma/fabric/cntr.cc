@@ -5,8 +5,6 @@
 #include <mutex>
 #include <utility>
 
-#include "fabric/abi.h"
-#include "fabric/domain.h"
 #include "fabric/fid_ops.h"
 #include "fabric/work_queue.h"
 #include "util/log.h"
@@ -76,11 +74,6 @@ void Counter::tell_queue() noexcept {
   x_queue->collect(*this);
 }
 
-int Counter::check(uint64_t threshold, uint64_t failures_before) const noexcept {
-  if (x_successes >= threshold) return 0;
-  return x_failures != failures_before ? -FI_EAVAIL : -FI_EAGAIN;
-}
-
 int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
   const Deadline deadline(timeout_ms);
   std::unique_lock lock(x_lock);
@@ -88,8 +81,8 @@ int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
   for (;;) {
     const bool over = deadline.left() == 0;
     x_waitable.progress();
-    const int result = check(threshold, failures_before);
-    if (result != -FI_EAGAIN) return result;
+    if (x_successes >= threshold) return 0;
+    if (x_failures != failures_before) return -FI_EAVAIL;
     if (over) return -FI_ETIMEDOUT;
     x_waitable.sleep(lock, deadline);
   }
@@ -110,21 +103,14 @@ int Counter::try_wait() noexcept {
   return prepare_wait() == Readiness::armed ? 0 : -FI_EAGAIN;
 }
 
-int Counter::control(int command, void* argument) noexcept {
-  return control_wait_object(x_waitable.wait_object(), x_wait_object, command, argument);
-}
-
 int Counter::close() noexcept {
   {
     const util::Guard guard(x_lock);
-    if (x_works || x_bound) return -FI_EBUSY;
+    if (x_works || in_poll_set()) return -FI_EBUSY;
     if (x_queue) x_queue->take_back(*this);
-    if (x_waitable.busy() || x_waitable.blocked() != 0) return -FI_EBUSY;
+    if (in_use()) return -FI_EBUSY;
   }
-  const std::function<void()> closed = std::move(x_closed);
-  delete this;
-  if (closed) closed();
-  return 0;
+  return end(this);
 }
 
 // --- C entry points -----------------------------------------------------------------------------
@@ -147,10 +133,7 @@ fi_ops_cntr g_cntr_ops = {
 Counter::Counter(QueueParent parent, const fi_cntr_attr& attr, std::unique_ptr<WaitObject> wait,
                  void* context)
     : fid_cntr{{FI_CLASS_CNTR, context, &g_fid_ops<Counter>}, &g_cntr_ops},
-      x_lock(parent.lock),
-      x_waitable(std::move(wait), parent.driven),
-      x_wait_object(attr.wait_obj),
-      x_closed(std::move(parent.closed)) {}
+      Pollable(std::move(parent), attr.wait_obj, std::move(wait)) {}
 
 util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, void* context) {
   const fi_cntr_attr defaults{};
@@ -161,27 +144,11 @@ util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, v
     ERDMA_INFO(CNTR, "events %d can't be counted\n", events);
     return -FI_ENOSYS;
   }
-  util::Result<std::unique_ptr<WaitObject>> wait = make_wait_object(enum_value(attr->wait_obj));
-  if (!wait) return wait.error();
-  auto made = std::make_unique<Counter>(std::move(parent), *attr, std::move(*wait), context);
-  if (enum_value(attr->wait_obj) == FI_WAIT_SET)
-    if (const int joined = made->join(attr->wait_set)) return joined;
-  return made.release();
+  return Pollable::make<Counter>(std::move(parent), *attr, context);
 }
 
-int open_cntr(fid_domain* fid, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept {
-  return abi_call([&] {
-    Domain& domain = Domain::from(fid);
-    if (!cntr) return -FI_EINVAL;
-    util::Result<Counter*> made =
-        make_cntr({domain.lock(), domain.api_version(), domain.auto_progress() != nullptr,
-                   [&domain] { domain.child_closed(); }},
-                  attr, context);
-    if (!made) return made.error();
-    domain.child_opened();
-    *cntr = *made;
-    return 0;
-  });
+int open_cntr(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept {
+  return open_in(domain, attr, cntr, context, make_cntr);
 }
 
 }  // namespace erdma::fabric

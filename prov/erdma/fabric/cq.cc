@@ -9,8 +9,6 @@
 #include <mutex>
 #include <utility>
 
-#include "fabric/abi.h"
-#include "fabric/domain.h"
 #include "fabric/fid_ops.h"
 #include "util/log.h"
 
@@ -103,19 +101,12 @@ int CompletionQueue::try_wait() noexcept {
   return prepare_wait() == Readiness::armed ? 0 : -FI_EAGAIN;
 }
 
-int CompletionQueue::control(int command, void* argument) noexcept {
-  return control_wait_object(x_waitable.wait_object(), x_wait_object, command, argument);
-}
-
 int CompletionQueue::close() noexcept {
   {
     const util::Guard guard(x_lock);
-    if (x_bound || x_waitable.busy() || x_waitable.blocked() != 0) return -FI_EBUSY;
+    if (in_use()) return -FI_EBUSY;
   }
-  const std::function<void()> closed = std::move(x_closed);
-  delete this;
-  if (closed) closed();
-  return 0;
+  return end(this);
 }
 
 // --- C entry points -----------------------------------------------------------------------------
@@ -213,39 +204,19 @@ size_t max_threshold(const fi_cq_attr& attr) noexcept {
 CompletionQueue::CompletionQueue(QueueParent parent, const fi_cq_attr& attr,
                                  std::unique_ptr<WaitObject> wait, void* context)
     : fid_cq{{FI_CLASS_CQ, context, &g_fid_ops<CompletionQueue>}, ops_for(attr.format)},
-      x_lock(parent.lock),
+      Pollable(parent, attr.wait_obj, std::move(wait)),
       x_ring(attr.size),
-      x_waitable(std::move(wait), parent.driven),
       x_api_version(parent.api_version),
-      x_wait_object(attr.wait_obj),
-      x_max_threshold(max_threshold(attr)),
-      x_closed(std::move(parent.closed)) {}
+      x_max_threshold(max_threshold(attr)) {}
 
 util::Result<CompletionQueue*> make_cq(QueueParent parent, const fi_cq_attr* attr, void* context) {
   if (!attr) return -FI_EINVAL;
   if (const int checked = check(*attr)) return checked;
-  util::Result<std::unique_ptr<WaitObject>> wait = make_wait_object(enum_value(attr->wait_obj));
-  if (!wait) return wait.error();
-  auto made =
-      std::make_unique<CompletionQueue>(std::move(parent), *attr, std::move(*wait), context);
-  if (enum_value(attr->wait_obj) == FI_WAIT_SET)
-    if (const int joined = made->join(attr->wait_set)) return joined;
-  return made.release();
+  return Pollable::make<CompletionQueue>(std::move(parent), *attr, context);
 }
 
-int open_cq(fid_domain* fid, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {
-  return abi_call([&] {
-    Domain& domain = Domain::from(fid);
-    if (!cq) return -FI_EINVAL;
-    util::Result<CompletionQueue*> made =
-        make_cq({domain.lock(), domain.api_version(), domain.auto_progress() != nullptr,
-                 [&domain] { domain.child_closed(); }},
-                attr, context);
-    if (!made) return made.error();
-    domain.child_opened();
-    *cq = *made;
-    return 0;
-  });
+int open_cq(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {
+  return open_in(domain, attr, cq, context, make_cq);
 }
 
 }  // namespace erdma::fabric

@@ -10,27 +10,15 @@
 #include <rdma/fi_eq.h>
 
 #include "fabric/completion_ring.h"
-#include "fabric/wait.h"
-#include "fabric/wait_set.h"
+#include "fabric/pollable.h"
 #include "protocol/completion.h"
-#include "util/lock.h"
 #include "util/result.h"
 
 namespace erdma::fabric {
 
-class Domain;
-
-/// What a CQ or counter needs of its domain.
-struct QueueParent {
-  util::OptionalLock& lock;
-  uint32_t api_version;
-  bool driven;                   ///< FI_PROGRESS_AUTO
-  std::function<void()> closed;  ///< called once, after fi_close succeeded
-};
-
 /// One completion queue. The calls of fi_cq(3) take the domain lock; endpoints hold it already.
 /// Invariant: outlives the endpoints attached to it; close is -FI_EBUSY until then.
-class CompletionQueue final : public fid_cq {
+class CompletionQueue final : public fid_cq, public Pollable {
  public:
   static CompletionQueue& from(fid_cq* cq) noexcept { return static_cast<CompletionQueue&>(*cq); }
   static CompletionQueue& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_cq*>(fid)); }
@@ -55,18 +43,8 @@ class CompletionQueue final : public fid_cq {
     x_waitable.notify();
   }
   void purge(const void* owner) noexcept { x_ring.purge(owner); }
-  /// Whether this is the lock it takes, so that both are of one domain.
-  bool takes(const util::OptionalLock& lock) const noexcept { return &lock == &x_lock; }
-  void attach(ProgressSource& source) { x_waitable.attach(source); }
-  void detach(ProgressSource& source) noexcept { x_waitable.detach(source); }
-  void sources_changed() noexcept { x_waitable.sources_changed(); }
-  bool sleeping() const noexcept { return x_waitable.sleeping(); }
-  size_t blocked() const noexcept { return x_waitable.blocked(); }
-  void wake() noexcept { x_waitable.wake(); }
 
-  // For poll sets, under the domain lock. A member can't be closed.
-  void bound() noexcept { ++x_bound; }
-  void unbound() noexcept { --x_bound; }
+  // For poll sets, likewise.
   /// Makes progress. Whether there is something to read.
   bool poll() noexcept {
     if (!x_ring.readable()) x_waitable.progress();
@@ -81,29 +59,20 @@ class CompletionQueue final : public fid_cq {
                         int timeout_ms) noexcept;
   ssize_t read_error(fi_cq_err_entry* error, uint64_t flags) noexcept;
   int signal() noexcept;
-  int control(int command, void* argument) noexcept;
   int close() noexcept;
   /// For fi_trywait(3).
   int try_wait() noexcept;
   /// For a wait set.
   Readiness prepare_wait() noexcept;
-  int join(fid_wait* set) { return x_membership.join(set, &fid, x_waitable.wait_object()->fd()); }
 
  private:
   template <typename E>
   ssize_t read_locked(void* entries, size_t count, fi_addr_t* sources) noexcept;
   ssize_t probe() noexcept;
 
-  util::OptionalLock& x_lock;
   CompletionRing x_ring;
-  Waitable x_waitable;
-  IdleReads x_idle_reads;
   const uint32_t x_api_version;
-  const fi_wait_obj x_wait_object;
   const size_t x_max_threshold;  ///< 0 = FI_CQ_COND_NONE
-  unsigned x_bound = 0;          ///< poll sets that it is in
-  std::function<void()> x_closed;
-  WaitSetMember x_membership;
 };
 
 /// A CQ that belongs to nothing; for open_cq() and tests.

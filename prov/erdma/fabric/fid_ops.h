@@ -48,9 +48,10 @@ struct ClassOf<Member T::*> {
 };
 
 /// The entry point of a method. No exception crosses the C boundary.
-template <auto kMethod, typename Result, typename Fid, typename... Args>
+template <auto kMethod, typename T = typename ClassOf<decltype(kMethod)>::Type, typename Result,
+          typename Fid, typename... Args>
 Result entry(Fid* fid, Args... args) noexcept {
-  auto& object = ClassOf<decltype(kMethod)>::Type::from(fid);
+  T& object = T::from(fid);
   if constexpr (noexcept((object.*kMethod)(args...)))
     return (object.*kMethod)(args...);
   else
@@ -61,9 +62,9 @@ Result entry(Fid* fid, Args... args) noexcept {
 template <typename T>
 constexpr fi_ops fid_ops() noexcept {
   fi_ops ops = refusing<fi_ops>();
-  ops.close = entry<&T::close>;
-  if constexpr (requires { &T::bind; }) ops.bind = entry<&T::bind>;
-  if constexpr (requires { &T::control; }) ops.control = entry<&T::control>;
+  ops.close = entry<&T::close, T>;
+  if constexpr (requires { &T::bind; }) ops.bind = entry<&T::bind, T>;
+  if constexpr (requires { &T::control; }) ops.control = entry<&T::control, T>;
   return ops;
 }
 
