@@ -188,10 +188,14 @@ START_TEST(bind_takes_an_endpoint_and_refuses_what_it_does_not_know) {
 END_TEST
 
 struct FakeUser final : RegionUser {
-  void drive() noexcept override {
+  int progress() noexcept override {
     ++driven;
     if (region && driven == drives_needed) region->users = 0;
+    return 0;
   }
+  bool arm() noexcept override { return true; }
+  void disarm() noexcept override {}
+  int wait_fds(int*, int) const noexcept override { return 0; }
   void abandon(const erdma::protocol::Region& which) noexcept override {
     ++abandoned;
     if (&which == region) region->users = 0;

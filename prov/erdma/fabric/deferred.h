@@ -6,6 +6,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
+#include <rdma/fi_trigger.h>
 
 #include "fabric/endpoint.h"
 #include "fabric/work_queue.h"
@@ -30,16 +31,25 @@ struct AtomicMessage {
 int defer_atomic(Endpoint& ep, const AtomicMessage& atomic, uint64_t flags,
                  const Trigger& trigger) noexcept;
 
-/// An operation with FI_TRIGGER: `defer` queues it on the condition in its context.
+// The same of what was checked already.
+int defer(Endpoint& ep, const protocol::SendArgs& args, const Trigger& trigger) noexcept;
+int defer(Endpoint& ep, const protocol::ReceiveArgs& args, const Trigger& trigger) noexcept;
+int defer(Endpoint& ep, const protocol::OneSidedArgs& args, const Trigger& trigger) noexcept;
+
+/// For FI_TRIGGER: the condition in the context of an operation.
+int trigger_of(Endpoint& ep, void* context, Trigger& trigger) noexcept;
+
+/// An operation with FI_TRIGGER: `queue` queues it on the condition in its context.
 template <typename Defer>
-ssize_t with_trigger(Endpoint& ep, void* context, Defer&& defer) noexcept {
+ssize_t with_trigger(Endpoint& ep, void* context, Defer&& queue) noexcept {
   Trigger trigger;
-  if (const int bad = ep.trigger_of(context, trigger)) return bad;
-  return defer(trigger);
+  if (const int bad = trigger_of(ep, context, trigger)) return bad;
+  return queue(trigger);
 }
 template <typename Args>
 ssize_t defer_by_context(Endpoint& ep, void* context, const Args& args) noexcept {
-  return with_trigger(ep, context, [&](const Trigger& trigger) { return ep.defer(args, trigger); });
+  return with_trigger(ep, context,
+                      [&](const Trigger& trigger) { return defer(ep, args, trigger); });
 }
 
 }  // namespace erdma::fabric

@@ -157,7 +157,7 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
       x_regions(
           x_lock, info.domain_attr ? info.domain_attr->mr_mode : 0, fabric.api_version,
           [this] { child_opened(); }, [this] { child_closed(); }, cuda_for(info.caps)),
-      x_works(x_lock, x_regions),
+      x_works(x_regions),
       x_key(info.domain_attr ? key_text(info.domain_attr->auth_key, info.domain_attr->auth_key_size)
                              : std::string()) {
   fid.fclass = FI_CLASS_DOMAIN;
@@ -275,7 +275,11 @@ bool Domain::names_us(const util::SocketAddress& address) const noexcept {
 }
 
 util::Result<TransportSet> Domain::open_transports(const TransportRequest& request) {
-  return x_nic ? open_with_nic(request) : open_shm_only(request);
+  util::Result<TransportSet> set = x_nic ? open_with_nic(request) : open_shm_only(request);
+  if (!set) return set;
+  set->local = &x_local;
+  set->device_memory = request.devices != nullptr;
+  return set;
 }
 
 util::Result<TransportSet> Domain::open_shm_only(const TransportRequest& request) {

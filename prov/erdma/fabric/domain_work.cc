@@ -36,7 +36,8 @@ template <typename Op, typename Queue>
 int queue_operation(Domain& domain, const Op* op, Trigger trigger, Queue&& queue) {
   if (!op || !op->ep) return -FI_EINVAL;
   Endpoint* const ep = endpoint_behind(op->ep);
-  if (!ep || &ep->domain() != &domain || !ep->triggerable()) return -FI_EINVAL;
+  if (!ep || &ep->domain() != &domain || !ep->driver().engine() || !ep->options().triggers())
+    return -FI_EINVAL;
   // Whose memory would be whose when?
   if (op->flags & FI_INJECT) return -FI_ENOSYS;
   trigger.report = (op->flags & FI_COMPLETION) != 0;

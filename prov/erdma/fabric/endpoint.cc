@@ -3,10 +3,12 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
 
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/auto_progress.h"
 #include "fabric/endpoint_ops.h"
 #include "fabric/endpoint_summary.h"
@@ -22,6 +24,34 @@ namespace {
 
 /// How long fi_close waits for living peers to take what was promised to them.
 constexpr uint64_t kDrainNanoseconds = 1'000'000'000;
+
+/// Injected messages and acknowledgements were promised: living peers get them. So do they what is
+/// one packet, as it would have left at once over a connection that was there; nobody promised
+/// that.
+void drain(EndpointDriver& driver, util::OptionalLock& lock) noexcept {
+  protocol::Engine* const engine = driver.engine();
+  if (!engine) return;
+  const util::SystemClock clock;
+  const uint64_t deadline = clock.now() + kDrainNanoseconds;
+  for (;;) {
+    bool owes = false;
+    {
+      const util::Guard guard(lock);
+      owes = engine->owes();
+      if (!owes && !engine->has_packets()) break;
+      engine->progress();
+      driver.worked();
+    }
+    if (clock.now() > deadline) {
+      if (owes)
+        ERDMA_NOTICE(lost_messages, EP_CTRL,
+                     "endpoint %s closed while peers did not take messages injected for them\n",
+                     driver.transports().name.to_string().c_str());
+      break;
+    }
+    sched_yield();
+  }
+}
 
 }  // namespace
 
@@ -40,34 +70,14 @@ int Endpoint::open(Domain& domain, const fi_info& info, fid_ep** ep, void* conte
 }
 
 Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
-    : x_domain(domain),
-      x_epoch(util::process_epoch()),
-      x_sent(this),
-      x_received(this),
-      x_reads(this),
-      x_writes(this),
-      x_remote_reads(this),
-      x_remote_writes(this),
-      x_one_sided{x_transports.name,
-                  domain.memory_regions().of_endpoint(domain.cuda_for(info.caps) != nullptr),
-                  x_reads,
-                  x_writes,
-                  x_remote_reads,
-                  x_remote_writes},
+    : fid_ep{},
+      x_domain(domain),
+      x_driver(domain, context, domain.cuda_for(info.caps) != nullptr),
+      x_options(domain, info),
       x_name(domain.own_address()),
-      x_wants_shared(info.ep_attr && info.ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT),
-      x_caps(info.caps),
-      x_tx_flags(info.tx_attr ? info.tx_attr->op_flags : 0),
-      x_rx_flags(info.rx_attr ? info.rx_attr->op_flags : 0),
-      x_inject_size(kInjectBytes),
-      x_min_multi_recv(kDefaultMinMultiRecv),
-      x_max_msg_size(kMaxMessageBytes),
-      x_shared_memory(domain.settings().shm != Switch::off),
-      x_key(domain.key_of(info)),
-      x_devices(domain.cuda_for(info.caps)) {
+      x_key(domain.key_of(info)) {
   fid.fclass = FI_CLASS_EP;
   fid.context = context;
-  for (CompletionPort* port : {&x_sent, &x_reads, &x_writes}) port->endpoint_context = context;
   fid.ops = &g_fid_ops<Endpoint>;
   ops = &g_endpoint_ops;
   cm = &g_endpoint_cm_ops;
@@ -79,210 +89,197 @@ Endpoint::~Endpoint() {
   x_domain.child_closed();
 }
 
-// --- life ---------------------------------------------------------------------------------------
+// --- what is bound to it ------------------------------------------------------------------------
 
-int Endpoint::enable() {
-  if (x_engine) return 0;
-  const int bound = check_bindings();
-  if (bound != 0) return bound;
-  const TransportRequest request{x_name, x_shared_memory && x_cuda_permitted, x_key, x_devices};
-  util::Result<TransportSet> transports = x_domain.open_transports(request);
-  if (!transports) return transports.error();
-  util::Guard guard(x_domain.lock());
-  if (const int bad = x_shared ? x_shared->add(*this, *x_av) : 0) return bad;
-  x_domain.memory_regions().add(*this);
-  x_domain.works().add(*this);
-  x_transports = std::move(*transports);
-  const Settings& settings = x_domain.settings();
-  const protocol::EngineConfig config{x_inject_size, settings.unexpected_bytes, settings.tx_size,
-                                      x_devices};
-  x_engine =
-      std::make_unique<protocol::Engine>(config, *x_av, *this, x_transports.pointers(), x_sent,
-                                         x_received, x_shared ? &x_shared->receives() : nullptr);
-  x_engine->set_min_multi_recv(x_min_multi_recv);
-  x_engine->enable_one_sided(x_one_sided);
-  compute_defaults();
-  announce_descriptors();
-  install_calls(*this, calls());
-  for (EndpointAlias* alias : x_aliases) alias->enable(calls());
-  if (AutoProgress* driver = x_domain.auto_progress()) driver->add(*this);
-  ERDMA_ANNOUNCE(EP_CTRL, "%s\n", summarize(x_domain.describe(request, x_transports)).c_str());
+int Endpoint::bind(fid_t object, uint64_t flags) {
+  if (!object) return -FI_EINVAL;
+  if (x_driver.engine() && object->fclass != FI_CLASS_CNTR) return -FI_EOPBADSTATE;
+  switch (object->fclass) {
+    case FI_CLASS_CQ:
+      return bind_cq(CompletionQueue::from(object), flags);
+    case FI_CLASS_CNTR:
+      return bind_counter(Counter::from(object), flags);
+    case FI_CLASS_AV:
+      return bind_av(AddressVector::from(object));
+    case FI_CLASS_EQ:
+      return bind_eq(EventQueue::from(object));
+    case FI_CLASS_SRX_CTX:
+      return flags ? -FI_EBADFLAGS : bind_shared(SharedReceive::from(object));
+    case FI_CLASS_STX_CTX:
+      return -FI_ENOSYS;
+    default:
+      return -FI_EINVAL;
+  }
+}
+
+int Endpoint::bind_cq(CompletionQueue& cq, uint64_t flags) {
+  const util::Guard guard(x_domain.lock());
+  return x_driver.ports().bind(cq, flags, x_domain.lock());
+}
+
+/// Counters may come after fi_enable.
+int Endpoint::bind_counter(Counter& cntr, uint64_t flags) {
+  const util::Guard guard(x_domain.lock());
+  if (const int bad = x_driver.ports().bind(cntr, flags, x_domain.lock())) return bad;
+  // What peers do directly would not be counted.
+  protocol::Engine* const engine = x_driver.engine();
+  if (engine && flags & (FI_REMOTE_READ | FI_REMOTE_WRITE)) engine->grants().revoke_all();
   return 0;
 }
 
-CallsOn Endpoint::calls() const noexcept {
-  return {false, x_devices != nullptr, x_shared != nullptr};
+int Endpoint::bind_av(AddressVector& av) {
+  if (x_av || !av.takes(x_domain.lock())) return -FI_EINVAL;
+  const util::Guard guard(x_domain.lock());
+  av.attach(x_driver);
+  x_av = &av;
+  return 0;
 }
 
-/// The transports' descriptors exist now: wait objects that were bound before must watch them.
-void Endpoint::announce_descriptors() noexcept {
-  for (CompletionQueue* cq : {x_sent.cq, x_received.cq})
-    if (cq) cq->sources_changed();
-  for (Counter* cntr : x_counters) cntr->sources_changed();
+int Endpoint::bind_eq(EventQueue& eq) {
+  if (x_eq) return -FI_EINVAL;
+  x_eq = &eq;
+  x_eq->bound();
+  return 0;
 }
 
-void Endpoint::compute_defaults() noexcept {
-  x_send_defaults = {x_tx_flags, x_sent.selective};
-  x_receive_defaults = {x_caps, x_rx_flags, x_received.selective};
-  x_received.unasked = x_shared && !x_received.selective;
+int Endpoint::bind_shared(SharedReceive& shared) {
+  if (x_shared || !shared.takes(x_domain)) return -FI_EINVAL;
+  if (shared.cuda() && shared.cuda() != x_options.devices()) {
+    ERDMA_WARN(EP_CTRL,
+               "a shared receive context with FI_HMEM takes only endpoints with it that may call "
+               "CUDA\n");
+    return -FI_EINVAL;
+  }
+  const util::Guard guard(x_domain.lock());
+  x_shared = &shared;
+  x_options.receives_are_shared();
+  // Receives outlive the endpoint that they complete at, and so do their completions.
+  x_driver.ports().received.owner = &shared;
+  x_shared->bound();
+  return 0;
+}
+
+int Endpoint::check_bindings() noexcept {
+  if (!x_av) return -FI_ENOAV;
+  if (x_options.wants_shared_receives() && !x_shared) return -FI_ENORX;
+  const CompletionPorts& ports = x_driver.ports();
+  const uint64_t caps = x_options.caps();
+  const bool messages = (caps & (FI_MSG | FI_TAGGED)) || !(caps & (FI_RMA | FI_ATOMIC));
+  const bool both = messages && !(caps & (FI_SEND | FI_RECV));
+  const bool sends = (caps & (FI_SEND | FI_READ | FI_WRITE)) || both;
+  const bool receives = (caps & FI_RECV) || both;
+  if (sends && !ports.sent.cq && !ports.sent.cntr && !ports.reads.cntr && !ports.writes.cntr)
+    return -FI_ENOCQ;
+  if (receives && !ports.received.cq && !ports.received.cntr) return -FI_ENOCQ;
+  return 0;
+}
+
+// --- life ---------------------------------------------------------------------------------------
+
+int Endpoint::enable() {
+  if (x_driver.engine()) return 0;
+  const int bound = check_bindings();
+  if (bound != 0) return bound;
+  hmem::DeviceMemory* const devices = x_options.devices();
+  const TransportRequest request{x_name, x_options.shared_memory(), x_key, devices};
+  util::Result<TransportSet> transports = x_domain.open_transports(request);
+  if (!transports) return transports.error();
+  const util::Guard guard(x_domain.lock());
+  if (const int bad = x_shared ? x_shared->add(x_driver, *x_av) : 0) return bad;
+  const Settings& settings = x_domain.settings();
+  x_driver.start({kInjectBytes, settings.unexpected_bytes, settings.tx_size, devices},
+                 std::move(*transports), *x_av, x_shared ? &x_shared->receives() : nullptr);
+  CompletionPorts& ports = x_driver.ports();
+  x_options.enable(*x_driver.engine(), ports.sent.selective, ports.received.selective);
+  ports.received.unasked = x_shared && !ports.received.selective;
+  const CallsOn calls{false, devices != nullptr, x_shared != nullptr};
+  install_calls(*this, calls);
+  x_aliases.enable(calls);
+  if (AutoProgress* progress = x_domain.auto_progress()) progress->add(x_driver);
+  ERDMA_ANNOUNCE(EP_CTRL, "%s\n",
+                 summarize(x_domain.describe(request, x_driver.transports())).c_str());
+  return 0;
+}
+
+int Endpoint::control(int command, void* argument) {
+  switch (command) {
+    case FI_ENABLE:
+      return enable();
+    case FI_GETOPSFLAG:
+    case FI_SETOPSFLAG:
+      return argument
+                 ? x_options.op_flags(static_cast<uint64_t*>(argument), command == FI_SETOPSFLAG)
+                 : -FI_EINVAL;
+    case FI_ALIAS:
+      return argument ? x_aliases.open(*this, *static_cast<struct fi_alias*>(argument))
+                      : -FI_EINVAL;
+    default:
+      return -FI_ENOSYS;
+  }
 }
 
 int Endpoint::close() noexcept {
   {
-    util::Guard guard(x_domain.lock());
+    const util::Guard guard(x_domain.lock());
     if (!x_aliases.empty()) return -FI_EBUSY;
   }
-  if (owned()) {
-    if (AutoProgress* driver = x_domain.auto_progress()) driver->remove(*this);
-    drain();
+  if (x_driver.owned()) {
+    if (AutoProgress* progress = x_domain.auto_progress()) progress->remove(x_driver);
+    drain(x_driver, x_domain.lock());
   }
   {
-    util::Guard guard(x_domain.lock());
-    detach();
+    const util::Guard guard(x_domain.lock());
+    if (x_driver.engine() && x_driver.owned()) x_driver.engine()->withdraw_all();
+    if (x_shared) leave_shared();
+    x_driver.detach();
+    if (x_av) x_av->detach(x_driver);
+    if (x_eq) x_eq->unbound();
   }
   // Nobody else finds this endpoint any more: what may take a while holds up no other.
-  if (x_engine && owned()) x_transports.shutdown();
-  x_engine.reset();
-  x_transports = {};
+  x_driver.stop();
   delete this;
   return 0;
 }
 
-/// Injected messages and acknowledgements were promised: living peers get them. So do they what is
-/// one packet, as it would have left at once over a connection that was there; nobody promised
-/// that.
-void Endpoint::drain() noexcept {
-  if (!x_engine) return;
-  const util::SystemClock clock;
-  const uint64_t deadline = clock.now() + kDrainNanoseconds;
-  for (;;) {
-    bool owes = false;
-    {
-      util::Guard guard(x_domain.lock());
-      owes = x_engine->owes();
-      if (!owes && !x_engine->has_packets()) break;
-      x_engine->progress();
-      worked();
-    }
-    if (clock.now() > deadline) {
-      if (owes)
-        ERDMA_NOTICE(lost_messages, EP_CTRL,
-                     "endpoint %s closed while peers did not take messages injected for them\n",
-                     x_transports.name.to_string().c_str());
-      break;
-    }
-    sched_yield();
-  }
-}
-
-void Endpoint::detach() noexcept {
-  if (x_engine && owned()) x_engine->withdraw_all();
-  if (x_shared) leave_shared();
-  x_domain.works().remove(*this);
-  x_domain.memory_regions().remove(*this);
-  for (CompletionQueue* cq : {x_sent.cq, x_received.cq})
-    if (cq) cq->purge(this);
-  if (x_sent.cq) x_sent.cq->detach(*this);
-  if (x_received.cq && x_received.cq != x_sent.cq) x_received.cq->detach(*this);
-  for (Counter* cntr : x_counters) cntr->detach(*this);
-  if (x_av) x_av->detach(*this);
-  if (x_eq) x_eq->unbound();
-}
-
 /// What its messages were to fill is cancelled where the context goes on; if it does not, here.
 void Endpoint::leave_shared() noexcept {
-  const bool last = x_engine && x_shared->receives().engines() == 1;
-  if (!last) x_shared->remove(*this);
-  if (x_engine) x_engine->leave_shared();
-  x_shared->remove(*this);
+  const bool last = x_driver.engine() && x_shared->receives().engines() == 1;
+  if (!last) x_shared->remove(x_driver);
+  if (x_driver.engine()) x_driver.engine()->leave_shared();
+  x_shared->remove(x_driver);
   x_shared->unbound();
 }
 
-// --- addresses ----------------------------------------------------------------------------------
+// --- its name, and the rest ---------------------------------------------------------------------
 
-void Endpoint::on_av_insert(uint64_t, const util::SocketAddress& canonical) noexcept {
-  if (!x_engine) return;
-  x_engine->peers().address_inserted(canonical);
-  told();
+int Endpoint::get_name(void* address, size_t* length) noexcept {
+  if (!x_driver.engine()) return -FI_EOPBADSTATE;
+  const util::SocketAddress& name = x_driver.transports().name;
+  const size_t room = *length;
+  *length = name.size();
+  if (address) std::memcpy(address, name.data(), std::min(room, name.size()));
+  return !address || room < name.size() ? -FI_ETOOSMALL : 0;
 }
 
-void Endpoint::on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept {
-  if (!x_engine) return;
-  x_engine->peers().address_removed(fi_addr, canonical);
-  told();
+int Endpoint::set_name(const void* address, size_t length) noexcept {
+  return x_driver.engine() ? -FI_EOPBADSTATE : take_port(address, length);
 }
 
-util::Result<transport::Link*> Endpoint::route(const util::SocketAddress& address) noexcept {
-  const TransportSet& to = x_transports;
-  // The NIC's way where there may be device memory: a read from oneself flushes what it wrote.
-  if (to.self && address == to.name)
-    return (x_devices && to.nic ? to.nic : to.self)->link_to(address);
-  if (to.shm && x_domain.local_addresses().contains(address)) return to.shm->link_to(address);
-  if (to.nic) return to.nic->link_to(address);
-  return -FI_EHOSTUNREACH;
-}
-
-/// A local peer whose socket is not there or is another user's is reached through the NIC. What it
-/// says of a peer that closed stands.
-transport::Link* Endpoint::detour(const util::SocketAddress& address, int status) noexcept {
-  if (!x_transports.nic || status == -FI_ESHUTDOWN) return nullptr;
-  util::Result<transport::Link*> link = x_transports.nic->link_to(address);
-  if (!link) return nullptr;
-  if (!x_detour_logged)
-    ERDMA_NOTICE(
-        local_path, EP_CTRL,
-        "%s cannot be reached through shared memory (%s): it is reached through the NIC, as "
-        "will be others of which this is true. Local peers need the same user and network "
-        "namespace, and FI_ERDMA_SHM to be the same\n",
-        address.to_string().c_str(), fi_strerror(-status));
-  x_detour_logged = true;
-  return *link;
-}
-
-// --- memory regions -----------------------------------------------------------------------------
-
-void Endpoint::abandon(const protocol::Region& region) noexcept {
-  if (!x_engine || !owned()) return;
-  x_engine->abandon(region);
-  told();
-}
-
-void Endpoint::revoke(uint64_t key) noexcept {
-  if (!x_engine || !owned()) return;
-  x_engine->grants().revoke(key);
-  told();
-}
-
-void Endpoint::stop_waiting(uint64_t key, bool all) noexcept {
-  if (!x_engine || !owned()) return;
-  x_engine->grants().stop_waiting(key, all);
-  told();
-}
-
-void Endpoint::take_back(Counter& cntr) noexcept {
-  for (const CompletionPort* port :
-       {&x_sent, &x_received, &x_reads, &x_writes, &x_remote_reads, &x_remote_writes})
-    if (port->cntr == &cntr) return;
-  std::erase(x_counters, &cntr);
-  cntr.detach(*this);
-}
-
-// --- data ---------------------------------------------------------------------------------------
-
-ssize_t Endpoint::probe(const protocol::ReceiveArgs& args, protocol::Probe kind) noexcept {
-  if (!owned()) return -FI_EOPBADSTATE;
-  util::Guard guard(x_domain.lock());
-  const int status = x_engine->probe(args, kind);
-  worked();
-  return status;
+/// The port of an address that is this host's, or of a wildcard.
+int Endpoint::take_port(const void* address, size_t length) noexcept {
+  const auto name = util::SocketAddress::from_sockaddr(address, length);
+  if (!name.set() || name.family() != x_domain.own_address().family()) return -FI_EINVAL;
+  if (!name.wildcard() && !x_domain.names_us(name)) return -FI_EADDRNOTAVAIL;
+  x_name.set_port(name.port());
+  return 0;
 }
 
 ssize_t Endpoint::cancel(void* context) noexcept {
-  if (!x_engine || !owned()) return -FI_EOPBADSTATE;
-  util::Guard guard(x_domain.lock());
-  const bool found = x_engine->cancel(context) == 0 || x_domain.works().cancel(*this, context);
-  worked();
-  return found ? 0 : -FI_ENOENT;
+  if (!x_driver.engine()) return -FI_EOPBADSTATE;
+  return x_driver.post([&](protocol::Engine& engine) {
+    if (engine.cancel(context) == 0 || x_domain.works().cancel(x_driver, context)) return 0;
+    return -FI_ENOENT;
+  });
 }
 
 }  // namespace erdma::fabric

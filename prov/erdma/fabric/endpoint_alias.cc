@@ -5,7 +5,6 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/endpoint.h"
-#include "fabric/info_offer.h"
 
 namespace erdma::fabric {
 
@@ -20,7 +19,7 @@ EndpointAlias::EndpointAlias(Endpoint& of, uint64_t transmit, uint64_t receive) 
 }
 
 int EndpointAlias::close() noexcept {
-  x_endpoint.alias_closed(*this);
+  x_endpoint.aliases().closed(x_endpoint, *this);
   delete this;
   return 0;
 }
@@ -37,28 +36,27 @@ Endpoint* endpoint_behind(fid_ep* ep) noexcept {
   return ep->fid.ops == &g_fid_ops<EndpointAlias> ? &EndpointAlias::from(ep).endpoint() : nullptr;
 }
 
-/// The flags name one direction or both; the other keeps those of the endpoint.
-int Endpoint::open_alias(const struct fi_alias& wanted) {
-  constexpr uint64_t kDirections = FI_TRANSMIT | FI_RECV;
+int EndpointAliases::open(Endpoint& of, const struct fi_alias& wanted) {
+  uint64_t transmit = 0, receive = 0;
   if (!wanted.fid) return -FI_EINVAL;
-  const uint64_t flags = wanted.flags & ~kDirections;
-  const bool transmits = wanted.flags & FI_TRANSMIT, receives = wanted.flags & FI_RECV;
-  const uint64_t trigger = x_caps & FI_TRIGGER;
-  if (flags && !transmits && !receives) return -FI_EINVAL;
-  if (transmits && (flags & ~(kTxOpFlags | trigger))) return -FI_EBADFLAGS;
-  if (receives && (flags & ~(kRxOpFlags | trigger))) return -FI_EBADFLAGS;
-  auto made = std::make_unique<EndpointAlias>(*this, transmits ? flags : x_tx_flags,
-                                              receives ? flags : x_rx_flags);
-  const util::Guard guard(x_domain.lock());
+  if (const int bad = of.options().alias_flags(wanted.flags, transmit, receive)) return bad;
+  auto made = std::make_unique<EndpointAlias>(of, transmit, receive);
+  const util::Guard guard(of.domain().lock());
   x_aliases.push_back(made.get());
-  if (x_engine) made->enable(calls());
+  if (x_enabled) made->enable(x_calls);
   *wanted.fid = &made.release()->fid;
   return 0;
 }
 
-void Endpoint::alias_closed(EndpointAlias& alias) noexcept {
-  const util::Guard guard(x_domain.lock());
+void EndpointAliases::closed(Endpoint& of, EndpointAlias& alias) noexcept {
+  const util::Guard guard(of.domain().lock());
   std::erase(x_aliases, &alias);
+}
+
+void EndpointAliases::enable(const CallsOn& on) noexcept {
+  x_calls = on;
+  x_enabled = true;
+  for (EndpointAlias* alias : x_aliases) alias->enable(on);
 }
 
 }  // namespace erdma::fabric

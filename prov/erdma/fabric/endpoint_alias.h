@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_endpoint.h>
@@ -37,6 +38,21 @@ class EndpointAlias final : public fid_ep {
   const uint64_t x_receive;
   SendDefaults x_send_defaults;
   ReceiveDefaults x_receive_defaults;
+};
+
+/// The aliases of one endpoint, which take its domain's lock.
+class EndpointAliases {
+ public:
+  int open(Endpoint& of, const struct fi_alias& wanted);
+  void closed(Endpoint& of, EndpointAlias& alias) noexcept;
+  /// fi_enable(3) of the endpoint, with the domain lock held.
+  void enable(const CallsOn& on) noexcept;
+  bool empty() const noexcept { return x_aliases.empty(); }
+
+ private:
+  std::vector<EndpointAlias*> x_aliases;
+  CallsOn x_calls{};
+  bool x_enabled = false;
 };
 
 /// The endpoint that this is, or is an alias of; null if it is something else.

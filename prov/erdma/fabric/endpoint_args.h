@@ -115,18 +115,20 @@ struct HostMemory {
   using Caller = Endpoint;
   using Target = HostMemory;
   static Endpoint& target(fid_ep* fid) noexcept { return Endpoint::from(fid); }
-  static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
-    return ep.send(args);
+  // Flat, as without that the call is given through memory.
+  [[gnu::flatten]] static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
+    return ep.driver().post([&](protocol::Engine& engine) { return engine.post_send(args); });
   }
-  static ssize_t one_sided(Endpoint& ep, const protocol::OneSidedArgs& args) noexcept {
-    return ep.one_sided(args);
+  [[gnu::flatten]] static ssize_t one_sided(Endpoint& ep,
+                                            const protocol::OneSidedArgs& args) noexcept {
+    return ep.driver().post([&](protocol::Engine& engine) { return engine.post_one_sided(args); });
   }
   static ssize_t receive(Endpoint& ep, const protocol::ReceiveArgs& args) noexcept {
-    return ep.receive(args);
+    return ep.driver().post([&](protocol::Engine& engine) { return engine.post_receive(args); });
   }
   static ssize_t probe(Endpoint& ep, const protocol::ReceiveArgs& args,
                        protocol::Probe kind) noexcept {
-    return ep.probe(args, kind);
+    return ep.driver().post([&](protocol::Engine& engine) { return engine.probe(args, kind); });
   }
 };
 
@@ -136,19 +138,10 @@ struct AnyMemory {
   using Caller = Endpoint;
   using Target = AnyMemory;
   static Endpoint& target(fid_ep* fid) noexcept { return Endpoint::from(fid); }
-  static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
-    return ep.send_any(args);
-  }
-  static ssize_t one_sided(Endpoint& ep, const protocol::OneSidedArgs& args) noexcept {
-    return ep.one_sided_any(args);
-  }
-  static ssize_t receive(Endpoint& ep, const protocol::ReceiveArgs& args) noexcept {
-    return ep.receive_any(args);
-  }
-  static ssize_t probe(Endpoint& ep, const protocol::ReceiveArgs& args,
-                       protocol::Probe kind) noexcept {
-    return ep.probe_any(args, kind);
-  }
+  static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept;
+  static ssize_t one_sided(Endpoint& ep, protocol::OneSidedArgs args) noexcept;
+  static ssize_t receive(Endpoint& ep, protocol::ReceiveArgs args) noexcept;
+  static ssize_t probe(Endpoint& ep, protocol::ReceiveArgs args, protocol::Probe kind) noexcept;
 };
 
 /// An alias: calls with flags of their own are the endpoint's. The others may be triggered.

@@ -172,7 +172,7 @@ int take_msg(Converted& converted, const SendDefaults& defaults, const Call& cal
 int defer_call(Endpoint& ep, const Call& call, uint64_t flags, const Trigger& trigger) noexcept {
   Converted converted;
   if (const int bad = take_msg(converted, ep.send_defaults(), call, flags)) return bad;
-  return ep.defer(converted.args, trigger);
+  return defer(ep, converted.args, trigger);
 }
 
 template <typename On>
@@ -184,7 +184,7 @@ ssize_t run_msg(fid_ep* fid, const Call& call, uint64_t flags) noexcept {
     });
   Converted converted;
   if (const int bad = take_msg(converted, ep.send_defaults(), call, flags)) return bad;
-  return ep.one_sided(converted.args);
+  return On::Target::one_sided(ep, converted.args);
 }
 
 fi_ioc ioc(const void* buffer, size_t count) noexcept {

@@ -211,7 +211,7 @@ int defer_message(Endpoint& ep, const Message& msg, uint64_t flags, bool receive
   const int bad = receive ? take(ep.receive_defaults(), msg, flags, receiving)
                           : take(ep.send_defaults(), msg, flags, sending);
   if (bad) return bad;
-  return receive ? ep.defer(receiving, trigger) : ep.defer(sending, trigger);
+  return receive ? defer(ep, receiving, trigger) : defer(ep, sending, trigger);
 }
 template int defer_message(Endpoint&, const fi_msg&, uint64_t, bool, const Trigger&) noexcept;
 template int defer_message(Endpoint&, const fi_msg_tagged&, uint64_t, bool,

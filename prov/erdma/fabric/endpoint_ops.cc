@@ -20,6 +20,13 @@ SharedReceive& doer(SharedReceive& srx) noexcept {
   return srx;
 }
 
+EndpointOptions& options(Endpoint& ep) noexcept {
+  return ep.options();
+}
+SharedReceive& options(SharedReceive& srx) noexcept {
+  return srx;
+}
+
 template <typename T>
 ssize_t cancel(fid_t fid, void* context) noexcept {
   return doer(T::from(fid)).cancel(context);
@@ -29,19 +36,21 @@ template <typename T>
 int getopt(fid_t fid, int level, int name, void* value, size_t* length) noexcept {
   if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
   if (!value || !length) return -FI_EINVAL;
-  return doer(T::from(fid)).get_option(name, value, length);
+  return options(doer(T::from(fid))).get_option(name, value, length);
 }
 
 template <typename T>
 int setopt(fid_t fid, int level, int name, const void* value, size_t length) noexcept {
   if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
   if (!value) return -FI_EINVAL;
-  return abi_call([&] { return doer(T::from(fid)).set_option(name, value, length); });
+  return abi_call([&] { return options(doer(T::from(fid))).set_option(name, value, length); });
 }
 
 template <typename T, bool kTransmit>
 ssize_t size_left(fid_ep* fid) noexcept {
-  return doer(T::from(fid)).room(kTransmit);
+  Endpoint& ep = doer(T::from(fid));
+  if (!ep.driver().engine()) return -FI_EOPBADSTATE;
+  return kTransmit ? ep.domain().settings().tx_size : ep.domain().settings().rx_size;
 }
 
 template <typename T>

@@ -1,15 +1,13 @@
-// Names, options and control of an endpoint: fi_cm(3), fi_endpoint(3).
-#include <algorithm>
+#include "fabric/endpoint_options.h"
+
 #include <cstring>
 
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
-#include "fabric/endpoint.h"
 #include "fabric/endpoint_ops.h"
-#include "fabric/fid_ops.h"
 #include "fabric/info_offer.h"
 #include "hmem/cuda.h"
+#include "protocol/engine.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -26,6 +24,8 @@ enum Option : int {
   kInjectMsgSize = 16,
   kInjectTaggedSize = 17,
 };
+constexpr uint64_t kDirections = FI_TRANSMIT | FI_RECV;
+
 static_assert(int(FI_OPT_MIN_MULTI_RECV) == kMinMultiRecv);
 static_assert(int(FI_OPT_FI_HMEM_P2P) == kHmemP2p);
 
@@ -49,16 +49,40 @@ bool take(const void* value, size_t length, T& out) noexcept {
 
 }  // namespace
 
-int Endpoint::get_option(int name, void* value, size_t* length) noexcept {
+EndpointOptions::EndpointOptions(Domain& domain, const fi_info& info)
+    : x_domain(domain),
+      x_caps(info.caps),
+      x_tx_flags(info.tx_attr ? info.tx_attr->op_flags : 0),
+      x_rx_flags(info.rx_attr ? info.rx_attr->op_flags : 0),
+      x_wants_shared(info.ep_attr && info.ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT),
+      x_shared_memory(domain.settings().shm != Switch::off),
+      x_min_multi_recv(kDefaultMinMultiRecv),
+      x_devices(domain.cuda_for(info.caps)) {}
+
+void EndpointOptions::enable(protocol::Engine& engine, bool selective_send,
+                             bool selective_receive) noexcept {
+  x_engine = &engine;
+  x_selective_send = selective_send;
+  x_selective_receive = selective_receive;
+  engine.set_min_multi_recv(x_min_multi_recv);
+  compute_defaults();
+}
+
+void EndpointOptions::compute_defaults() noexcept {
+  x_send_defaults = {x_tx_flags, x_selective_send};
+  x_receive_defaults = {x_caps, x_rx_flags, x_selective_receive};
+}
+
+int EndpointOptions::get_option(int name, void* value, size_t* length) noexcept {
   switch (name) {
     case kMinMultiRecv:
       return give(x_min_multi_recv, value, length);
     case kMaxMsgSize:
     case kMaxTaggedSize:
-      return give(x_max_msg_size, value, length);
+      return give(kMaxMessageBytes, value, length);
     case kInjectMsgSize:
     case kInjectTaggedSize:
-      return give(x_inject_size, value, length);
+      return give(kInjectBytes, value, length);
     case kSharedMemoryPermitted:
       return give(x_shared_memory, value, length);
     case kCudaApiPermitted:
@@ -68,7 +92,7 @@ int Endpoint::get_option(int name, void* value, size_t* length) noexcept {
   }
 }
 
-int Endpoint::set_option(int name, const void* value, size_t length) {
+int EndpointOptions::set_option(int name, const void* value, size_t length) {
   size_t size = 0;
   bool permitted = false;
   switch (name) {
@@ -77,11 +101,11 @@ int Endpoint::set_option(int name, const void* value, size_t length) {
     case kMaxMsgSize:
     case kMaxTaggedSize:
       if (!take(value, length, size)) return -FI_EINVAL;
-      return size <= x_max_msg_size ? 0 : -FI_EINVAL;
+      return size <= kMaxMessageBytes ? 0 : -FI_EINVAL;
     case kInjectMsgSize:
     case kInjectTaggedSize:
       if (!take(value, length, size)) return -FI_EINVAL;
-      return size <= x_inject_size ? 0 : -FI_EINVAL;
+      return size <= kInjectBytes ? 0 : -FI_EINVAL;
     case kSharedMemoryPermitted:
       if (!take(value, length, permitted)) return -FI_EINVAL;
       return permit_shared_memory(permitted);
@@ -94,7 +118,7 @@ int Endpoint::set_option(int name, const void* value, size_t length) {
 }
 
 /// Without a NIC shared memory is all there is. FI_ERDMA_SHM=off is not overruled.
-int Endpoint::permit_shared_memory(bool permitted) noexcept {
+int EndpointOptions::permit_shared_memory(bool permitted) noexcept {
   if (permitted == x_shared_memory) return 0;
   if (!x_domain.has_nic() || x_domain.settings().shm == Switch::off) return -FI_EOPNOTSUPP;
   if (x_engine) return -FI_EOPBADSTATE;
@@ -103,7 +127,7 @@ int Endpoint::permit_shared_memory(bool permitted) noexcept {
 }
 
 /// Clients take a promise for GPU memory that the NIC reaches: it is not given without a proof.
-int Endpoint::permit_cuda(bool permitted) {
+int EndpointOptions::permit_cuda(bool permitted) {
   if (permitted == x_cuda_permitted) return 0;
   hmem::DeviceMemory* devices = x_domain.cuda_for(x_caps);
   if (!permitted && (x_wants_shared || x_shared)) {
@@ -121,53 +145,15 @@ int Endpoint::permit_cuda(bool permitted) {
   return 0;
 }
 
-int Endpoint::set_min_multi_recv(size_t bytes) noexcept {
+int EndpointOptions::set_min_multi_recv(size_t bytes) noexcept {
   util::Guard guard(x_domain.lock());
   x_min_multi_recv = bytes;
   if (x_engine) x_engine->set_min_multi_recv(bytes);
   return 0;
 }
 
-int Endpoint::get_name(void* address, size_t* length) noexcept {
-  if (!x_engine) return -FI_EOPBADSTATE;
-  const util::SocketAddress& name = x_transports.name;
-  const size_t room = *length;
-  *length = name.size();
-  if (address) std::memcpy(address, name.data(), std::min(room, name.size()));
-  return !address || room < name.size() ? -FI_ETOOSMALL : 0;
-}
-
-int Endpoint::set_name(const void* address, size_t length) noexcept {
-  return x_engine ? -FI_EOPBADSTATE : take_port(address, length);
-}
-
-/// The port of an address that is this host's, or of a wildcard.
-int Endpoint::take_port(const void* address, size_t length) noexcept {
-  const auto name = util::SocketAddress::from_sockaddr(address, length);
-  if (!name.set() || name.family() != x_domain.own_address().family()) return -FI_EINVAL;
-  if (!name.wildcard() && !x_domain.names_us(name)) return -FI_EADDRNOTAVAIL;
-  x_name.set_port(name.port());
-  return 0;
-}
-
-int Endpoint::control(int command, void* argument) {
-  switch (command) {
-    case FI_ENABLE:
-      return enable();
-    case FI_GETOPSFLAG:
-    case FI_SETOPSFLAG:
-      return argument ? op_flags(static_cast<uint64_t*>(argument), command == FI_SETOPSFLAG)
-                      : -FI_EINVAL;
-    case FI_ALIAS:
-      return argument ? open_alias(*static_cast<struct fi_alias*>(argument)) : -FI_EINVAL;
-    default:
-      return -FI_ENOSYS;
-  }
-}
-
 /// The flags word names one direction, by FI_TRANSMIT or FI_RECV, besides the operation flags.
-int Endpoint::op_flags(uint64_t* flags, bool set) noexcept {
-  constexpr uint64_t kDirections = FI_TRANSMIT | FI_RECV;
+int EndpointOptions::op_flags(uint64_t* flags, bool set) noexcept {
   const uint64_t direction = *flags & kDirections;
   if (direction != FI_TRANSMIT && direction != FI_RECV) return -FI_EINVAL;
   uint64_t& ours = direction == FI_TRANSMIT ? x_tx_flags : x_rx_flags;
@@ -183,9 +169,18 @@ int Endpoint::op_flags(uint64_t* flags, bool set) noexcept {
   return 0;
 }
 
-ssize_t Endpoint::room(bool transmit) const noexcept {
-  if (!x_engine) return -FI_EOPBADSTATE;
-  return transmit ? x_domain.settings().tx_size : x_domain.settings().rx_size;
+/// The flags name one direction or both; the other keeps those of the endpoint.
+int EndpointOptions::alias_flags(uint64_t wanted, uint64_t& transmit,
+                                 uint64_t& receive) const noexcept {
+  const uint64_t flags = wanted & ~kDirections;
+  const bool transmits = wanted & FI_TRANSMIT, receives = wanted & FI_RECV;
+  const uint64_t trigger = x_caps & FI_TRIGGER;
+  if (flags && !transmits && !receives) return -FI_EINVAL;
+  if (transmits && (flags & ~(kTxOpFlags | trigger))) return -FI_EBADFLAGS;
+  if (receives && (flags & ~(kRxOpFlags | trigger))) return -FI_EBADFLAGS;
+  transmit = transmits ? flags : x_tx_flags;
+  receive = receives ? flags : x_rx_flags;
+  return 0;
 }
 
 }  // namespace erdma::fabric

@@ -5,15 +5,6 @@
 
 namespace erdma::fabric {
 
-inline bool Endpoint::access(const protocol::AccessArgs& args) noexcept {
-  if (!owned()) [[unlikely]]
-    return false;
-  util::Guard guard(x_domain.lock());
-  const bool taken = x_engine->post_access(args);
-  worked();
-  return taken;
-}
-
 namespace {
 
 using protocol::wire::Op;
@@ -103,8 +94,13 @@ template <typename On, Op kOp, typename Buffer>
     const SendDefaults& defaults = caller.send_defaults();
     constexpr bool kReads = kOp == Op::read;
     const bool plain = buffer && !defaults.until_delivered && (kReads || !defaults.inject);
-    if (plain && caller.access({peer, const_cast<void*>(static_cast<const void*>(buffer)), length,
-                                address, key, context, kReads, defaults.report, false})) [[likely]]
+    const auto access = [&](protocol::Engine& engine) {
+      return engine.post_access({peer, const_cast<void*>(static_cast<const void*>(buffer)), length,
+                                 address, key, context, kReads, defaults.report, false})
+                 ? 0
+                 : -FI_EAGAIN;
+    };
+    if (plain && caller.driver().post(access) == 0) [[likely]]
       return 0;
   }
   return transfer_anyhow<On>(caller, kOp, buffer, length, peer, address, key, context);
@@ -179,7 +175,7 @@ int defer_rma(Endpoint& ep, const fi_msg_rma& msg, uint64_t flags, bool read,
   Message message;
   const Op op = read ? Op::read : Op::write;
   if (const int bad = message.take(ep.send_defaults(), op, msg, flags)) return bad;
-  return ep.defer(message.args, trigger);
+  return defer(ep, message.args, trigger);
 }
 
 fi_ops_rma* rma_ops(const CallsOn& on) noexcept {

@@ -243,7 +243,7 @@ bool MemoryRegions::await_users(MemoryRegion& region) noexcept {
       for (RegionUser* user : x_users) {
         if (unanswered) user->stop_waiting(region.key, late);
         if (late) user->abandon(region);
-        user->drive();
+        user->progress();
       }
     }
     if (late && clock.now() > deadline + kPatienceNanoseconds) {

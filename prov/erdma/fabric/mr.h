@@ -12,6 +12,7 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 
+#include "fabric/progress.h"
 #include "protocol/regions.h"
 #include "transport/direct_source.h"
 #include "util/lock.h"
@@ -28,9 +29,8 @@ class Domain;
 class MemoryRegions;
 
 /// Executes what peers ask of regions: an endpoint. The caller holds the domain lock.
-class RegionUser {
+class RegionUser : public ProgressSource {
  public:
-  virtual void drive() noexcept = 0;
   /// Ends the connections over which operations on the region are under way.
   virtual void abandon(const protocol::Region& region) noexcept = 0;
   /// Takes back direct access; peers that do not answer are waited for until stop_waiting().

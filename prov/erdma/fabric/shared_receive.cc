@@ -42,15 +42,15 @@ ssize_t SharedReceive::cancel(void* context) noexcept {
 
 /// What was posted may have set any of the endpoints to work.
 void SharedReceive::keep_armed() noexcept {
-  for (Endpoint* endpoint : x_endpoints) endpoint->worked();
+  for (EndpointDriver* endpoint : x_endpoints) endpoint->worked();
 }
 
 protocol::CompletionEntry& SharedReceive::succeed(bool report) noexcept {
-  return x_endpoints.front()->received().succeed(report);
+  return x_endpoints.front()->ports().received.succeed(report);
 }
 
 void SharedReceive::fail(const protocol::ErrorCompletion& completion) noexcept {
-  x_endpoints.front()->received().fail(completion);
+  x_endpoints.front()->ports().received.fail(completion);
 }
 
 // --- life ---------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ int SharedReceive::close() noexcept {
   return 0;
 }
 
-int SharedReceive::add(Endpoint& endpoint, const AddressVector& av) {
+int SharedReceive::add(EndpointDriver& endpoint, const AddressVector& av) {
   if (!x_endpoints.empty() && x_av != &av) {
     ERDMA_WARN(EP_CTRL, "endpoints of one shared receive context must have the same AV\n");
     return -FI_EINVAL;
@@ -104,7 +104,7 @@ int SharedReceive::add(Endpoint& endpoint, const AddressVector& av) {
 }
 
 /// The endpoint that leaves speaks for the context until the end only if it is the last.
-void SharedReceive::remove(Endpoint& endpoint) noexcept {
+void SharedReceive::remove(EndpointDriver& endpoint) noexcept {
   std::erase(x_endpoints, &endpoint);
 }
 

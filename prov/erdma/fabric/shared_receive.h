@@ -8,7 +8,8 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_tagged.h>
 
-#include "fabric/endpoint.h"
+#include "fabric/endpoint_driver.h"
+#include "fabric/op_defaults.h"
 #include "protocol/shared_receives.h"
 #include "util/process_epoch.h"
 
@@ -44,8 +45,8 @@ class SharedReceive final : public fid_ep, private protocol::CompletionSink {
   void bound() noexcept { ++x_bound; }
   void unbound() noexcept { --x_bound; }
   /// From fi_enable, with the domain lock held. -FI_EINVAL: the others have another AV.
-  int add(Endpoint& endpoint, const AddressVector& av);
-  void remove(Endpoint& endpoint) noexcept;
+  int add(EndpointDriver& endpoint, const AddressVector& av);
+  void remove(EndpointDriver& endpoint) noexcept;
   protocol::SharedReceives& receives() noexcept { return x_receives; }
 
  private:
@@ -61,7 +62,7 @@ class SharedReceive final : public fid_ep, private protocol::CompletionSink {
   const ReceiveDefaults x_defaults;
   hmem::Cuda* const x_cuda;  ///< null without FI_HMEM
   protocol::SharedReceives x_receives;
-  std::vector<Endpoint*> x_endpoints;  ///< enabled ones
+  std::vector<EndpointDriver*> x_endpoints;  ///< enabled ones
   const AddressVector* x_av = nullptr;
   unsigned x_bound = 0;
   size_t x_min_multi_recv;

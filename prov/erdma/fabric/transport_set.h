@@ -4,20 +4,28 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/local_addresses.h"
+#include "protocol/engine.h"
 #include "transport/transport.h"
+#include "util/result.h"
 #include "util/socket_address.h"
 
 namespace erdma::fabric {
 
-/// The transports of one endpoint, made by the domain, the composition root, at fi_enable. Empty
-/// until then. The caller holds the domain lock.
-/// Invariant: self, shm and nic are null or owned by `all`.
-struct TransportSet {
+/// The transports of one endpoint, made by the domain, the composition root, at fi_enable, and
+/// which of them leads to a peer. Empty until then. The caller holds the domain lock. Invariant:
+/// self, shm and nic are null or owned by `all`.
+struct TransportSet final : protocol::Router {
   util::SocketAddress name;  ///< of the endpoint, with its port
   transport::Transport* self = nullptr;
   transport::Transport* shm = nullptr;
   transport::Transport* nic = nullptr;
   std::vector<std::unique_ptr<transport::Transport>> all;  ///< in the order of polling
+  const LocalAddresses* local = nullptr;                   ///< not null if there is `shm`
+  bool device_memory = false;                              ///< there may be some
+
+  util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override;
+  transport::Link* detour(const util::SocketAddress& address, int status) noexcept override;
 
   transport::Transport* add(std::unique_ptr<transport::Transport> transport) {
     all.push_back(std::move(transport));
@@ -52,6 +60,9 @@ struct TransportSet {
     }
     return count;
   }
+
+ private:
+  bool x_detour_logged = false;
 };
 
 }  // namespace erdma::fabric

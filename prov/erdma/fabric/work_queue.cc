@@ -6,7 +6,7 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/cntr.h"
-#include "fabric/endpoint.h"
+#include "fabric/endpoint_driver.h"
 #include "fabric/mr.h"
 #include "hmem/copy.h"
 
@@ -22,18 +22,18 @@ void keep(T* copy, const T*& from, size_t count) {
 
 }  // namespace
 
-Work::Work(Endpoint& of, const protocol::SendArgs& args, const Trigger& on)
+Work::Work(EndpointDriver& of, const protocol::SendArgs& args, const Trigger& on)
     : kind(Kind::send), trigger(on), endpoint(&of) {
   operation.local = args;
   keep_local();
 }
 
-Work::Work(Endpoint& of, const protocol::ReceiveArgs& args, const Trigger& on)
+Work::Work(EndpointDriver& of, const protocol::ReceiveArgs& args, const Trigger& on)
     : kind(Kind::receive), trigger(on), endpoint(&of), receive(args) {
   keep(x_iov, receive.iov, receive.count);
 }
 
-Work::Work(Endpoint& of, const protocol::OneSidedArgs& args, const Trigger& on)
+Work::Work(EndpointDriver& of, const protocol::OneSidedArgs& args, const Trigger& on)
     : kind(Kind::one_sided), trigger(on), endpoint(&of), operation(args) {
   keep(x_segments, operation.segments, operation.segment_count);
   keep(x_operands, operation.operands, operation.operand_count);
@@ -71,18 +71,24 @@ uint64_t Work::completion_flags() const noexcept {
   return (atomic ? FI_ATOMIC : FI_RMA) | (reads() ? FI_READ : FI_WRITE);
 }
 
+CompletionPort& Work::port() const noexcept {
+  CompletionPorts& ports = endpoint->ports();
+  if (kind == Kind::send) return ports.sent;
+  if (kind == Kind::receive) return ports.received;
+  return reads() ? ports.reads : ports.writes;
+}
+
 protocol::CompletionEntry& Work::succeed(bool) noexcept {
-  WorkQueue& queue = endpoint->domain().works();
   if (trigger.completion) trigger.completion->add_success(1);
-  queue.over(*this);
-  return trigger.report ? endpoint->port_of(*this).succeed(true) : queue.scratch();
+  queue->over(*this);
+  return trigger.report ? port().succeed(true) : queue->scratch();
 }
 
 /// With a counter its user knows; else, and where asked, there is an entry.
 void Work::fail(const protocol::ErrorCompletion& completion) noexcept {
   if (trigger.completion) trigger.completion->add_failure();
-  if (trigger.report || !trigger.completion) endpoint->port_of(*this).fail(completion);
-  endpoint->domain().works().over(*this);
+  if (trigger.report || !trigger.completion) port().fail(completion);
+  queue->over(*this);
 }
 
 // --- the queue ----------------------------------------------------------------------------------
@@ -91,6 +97,7 @@ void WorkQueue::add(std::unique_ptr<Work> owned) {
   for (Counter* counter : {owned->trigger.counter, owned->trigger.completion, owned->target})
     lend(counter);
   Work& work = *owned.release();
+  work.queue = this;
   for (Counter* counter : {work.trigger.counter, work.trigger.completion, work.target})
     if (counter) counter->use(*this);
   if (x_all.empty()) expect(true);
@@ -126,6 +133,29 @@ void WorkQueue::run() noexcept {
   reap();
 }
 
+/// As the calls of Engine.
+int WorkQueue::post(Work& work) noexcept {
+  if (!work.endpoint->owned()) return -FI_EOPBADSTATE;
+  protocol::Engine& engine = *work.endpoint->engine();
+  const bool deferred = work.trigger.work != nullptr;
+  int status = 0;
+  switch (work.kind) {
+    case Work::Kind::send:
+      status = deferred ? engine.post_send(work.operation.local, work)
+                        : engine.post_send(work.operation.local);
+      break;
+    case Work::Kind::receive:
+      status =
+          deferred ? engine.post_receive(work.receive, work) : engine.post_receive(work.receive);
+      break;
+    default:
+      status = deferred ? engine.post_one_sided(work.operation, &work)
+                        : engine.post_one_sided(work.operation);
+  }
+  work.endpoint->worked();
+  return status;
+}
+
 /// False: there is no room, and it stays the first.
 bool WorkQueue::fire(Work& work) noexcept {
   util::IntrusiveList<Work>::erase(work);
@@ -136,7 +166,7 @@ bool WorkQueue::fire(Work& work) noexcept {
     return true;
   }
   work.fired = true;
-  const int rc = work.endpoint->fire(work);
+  const int rc = post(work);
   if (rc == -FI_EAGAIN) {
     work.fired = false;
     x_due.push_front(work);
@@ -151,7 +181,7 @@ bool WorkQueue::fire(Work& work) noexcept {
       work.fail(failed);
       return true;
     }
-    work.endpoint->port_of(work).fail(failed);
+    work.port().fail(failed);
   }
   if (!work.trigger.work || rc != 0) over(work);
   return true;
@@ -194,7 +224,7 @@ void WorkQueue::flush(const Counter* counter) noexcept {
   reap();
 }
 
-bool WorkQueue::cancel(const Endpoint& endpoint, const void* context) noexcept {
+bool WorkQueue::cancel(const EndpointDriver& endpoint, const void* context) noexcept {
   for (Work* each = x_all.front(); each; each = x_all.next(*each)) {
     if (each->endpoint != &endpoint || each->fired || each->trigger.work) continue;
     if (each->context() != context) continue;
@@ -202,7 +232,7 @@ bool WorkQueue::cancel(const Endpoint& endpoint, const void* context) noexcept {
     cancelled.context = each->context();
     cancelled.flags = each->completion_flags();
     cancelled.error = FI_ECANCELED;
-    each->endpoint->port_of(*each).fail(cancelled);
+    each->port().fail(cancelled);
     destroy(*each);
     reap();
     return true;
@@ -214,23 +244,23 @@ bool WorkQueue::cancel(const Endpoint& endpoint, const void* context) noexcept {
 
 void WorkQueue::lend(Counter* counter) {
   if (!counter || std::ranges::find(x_lent, counter) != x_lent.end()) return;
-  for (Endpoint* endpoint : x_endpoints) endpoint->lend(*counter);
+  for (EndpointDriver* endpoint : x_endpoints) endpoint->lend(*counter);
   x_lent.push_back(counter);
 }
 
 void WorkQueue::take_back(Counter& counter) noexcept {
   if (std::erase(x_lent, &counter) == 0 || x_regions.counts_with(counter)) return;
-  for (Endpoint* endpoint : x_endpoints) endpoint->take_back(counter);
+  for (EndpointDriver* endpoint : x_endpoints) endpoint->take_back(counter);
 }
 
-void WorkQueue::add(Endpoint& endpoint) {
+void WorkQueue::add(EndpointDriver& endpoint) {
   x_endpoints.push_back(&endpoint);
   for (Counter* counter : x_lent) endpoint.lend(*counter);
   endpoint.expect_works(!x_all.empty());
 }
 
 /// Its works go, as other operations of an endpoint that closes. Nobody completes them any more.
-void WorkQueue::remove(Endpoint& endpoint) noexcept {
+void WorkQueue::remove(EndpointDriver& endpoint) noexcept {
   reap();
   for (Work* each = x_all.front(); each; each = x_all.next(*each))
     if (each->endpoint == &endpoint) destroy(*each);
@@ -240,7 +270,7 @@ void WorkQueue::remove(Endpoint& endpoint) noexcept {
 }
 
 void WorkQueue::expect(bool on) noexcept {
-  for (Endpoint* endpoint : x_endpoints) endpoint->expect_works(on);
+  for (EndpointDriver* endpoint : x_endpoints) endpoint->expect_works(on);
 }
 
 }  // namespace erdma::fabric

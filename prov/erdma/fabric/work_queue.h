@@ -10,13 +10,14 @@
 #include "protocol/completion.h"
 #include "protocol/engine.h"
 #include "util/intrusive_list.h"
-#include "util/lock.h"
 
 namespace erdma::fabric {
 
 class Counter;
-class Endpoint;
+class CompletionPort;
+class EndpointDriver;
 class MemoryRegions;
+class WorkQueue;
 
 /// What an operation waits for, and how it is reported.
 struct Trigger {
@@ -41,9 +42,9 @@ class Work final : public util::ListHook<Work>,
   enum class Kind : uint8_t { send, receive, one_sided, set, add };
 
   // All throw std::bad_alloc.
-  Work(Endpoint& of, const protocol::SendArgs& args, const Trigger& on);
-  Work(Endpoint& of, const protocol::ReceiveArgs& args, const Trigger& on);
-  Work(Endpoint& of, const protocol::OneSidedArgs& args, const Trigger& on);
+  Work(EndpointDriver& of, const protocol::SendArgs& args, const Trigger& on);
+  Work(EndpointDriver& of, const protocol::ReceiveArgs& args, const Trigger& on);
+  Work(EndpointDriver& of, const protocol::OneSidedArgs& args, const Trigger& on);
   /// FI_OP_CNTR_SET, FI_OP_CNTR_ADD.
   Work(Kind what, Counter& target, uint64_t value, const Trigger& on);
 
@@ -55,14 +56,17 @@ class Work final : public util::ListHook<Work>,
   }
   bool reads() const noexcept;
   uint64_t completion_flags() const noexcept;
+  /// Where the endpoint completes operations of its kind.
+  CompletionPort& port() const noexcept;
 
   const Kind kind;
   const Trigger trigger;
-  Endpoint* const endpoint = nullptr;  ///< null of counter operations
-  Counter* const target = nullptr;     ///< of those
-  const uint64_t value = 0;            ///< likewise
-  bool fired = false;                  ///< not to be cancelled any more
-  protocol::OneSidedArgs operation{};  ///< of a send: `local`
+  EndpointDriver* const endpoint = nullptr;  ///< null of counter operations
+  Counter* const target = nullptr;           ///< of those
+  const uint64_t value = 0;                  ///< likewise
+  WorkQueue* queue = nullptr;                ///< from WorkQueue::add() on
+  bool fired = false;                        ///< not to be cancelled any more
+  protocol::OneSidedArgs operation{};        ///< of a send: `local`
   protocol::ReceiveArgs receive{};
 
  private:
@@ -82,12 +86,9 @@ class Work final : public util::ListHook<Work>,
 /// each counter that takes part is lent to every endpoint.
 class WorkQueue {
  public:
-  WorkQueue(util::OptionalLock& lock, MemoryRegions& regions) noexcept
-      : x_lock(lock), x_regions(regions) {}
+  explicit WorkQueue(MemoryRegions& regions) noexcept : x_regions(regions) {}
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
-
-  util::OptionalLock& lock() noexcept { return x_lock; }
 
   /// Takes it, and posts it if its condition is met. Throws std::bad_alloc.
   void add(std::unique_ptr<Work> work);
@@ -98,15 +99,15 @@ class WorkQueue {
   /// All that wait, or all that wait for one counter.
   void flush(const Counter* counter) noexcept;
   /// fi_cancel of an operation with FI_TRIGGER that waits.
-  bool cancel(const Endpoint& endpoint, const void* context) noexcept;
+  bool cancel(const EndpointDriver& endpoint, const void* context) noexcept;
 
   // For counters.
   void collect(Counter& counter) noexcept;
   void take_back(Counter& counter) noexcept;
 
   // For endpoints. add() throws std::bad_alloc.
-  void add(Endpoint& endpoint);
-  void remove(Endpoint& endpoint) noexcept;
+  void add(EndpointDriver& endpoint);
+  void remove(EndpointDriver& endpoint) noexcept;
 
   // For works.
   protocol::CompletionEntry& scratch() noexcept { return x_scratch; }
@@ -117,14 +118,14 @@ class WorkQueue {
   using All = util::IntrusiveList<Work, WorkTag>;
 
   void lend(Counter* counter);
+  int post(Work& work) noexcept;
   bool fire(Work& work) noexcept;
   void destroy(Work& work) noexcept;
   void reap() noexcept;
   void expect(bool on) noexcept;
 
-  util::OptionalLock& x_lock;
   MemoryRegions& x_regions;
-  std::vector<Endpoint*> x_endpoints;
+  std::vector<EndpointDriver*> x_endpoints;
   std::vector<Counter*> x_lent;
   All x_all;
   util::IntrusiveList<Work> x_due;

@@ -1,0 +1,126 @@
+#include "fabric/endpoint_driver.h"
+
+#include <utility>
+
+#include "fabric/auto_progress.h"
+
+namespace erdma::fabric {
+EndpointDriver::EndpointDriver(Domain& domain, void* context, bool with_device_memory) noexcept
+    : x_domain(domain),
+      x_ports(*this, context),
+      x_one_sided{x_transports.name,    domain.memory_regions().of_endpoint(with_device_memory),
+                  x_ports.reads,        x_ports.writes,
+                  x_ports.remote_reads, x_ports.remote_writes} {}
+
+// --- life ---------------------------------------------------------------------------------------
+
+void EndpointDriver::start(const protocol::EngineConfig& config, TransportSet transports,
+                           protocol::AddressBook& addresses, protocol::SharedReceives* shared) {
+  x_domain.memory_regions().add(*this);
+  x_domain.works().add(*this);
+  x_transports = std::move(transports);
+  x_engine =
+      std::make_unique<protocol::Engine>(config, addresses, x_transports, x_transports.pointers(),
+                                         x_ports.sent, x_ports.received, shared);
+  x_engine->enable_one_sided(x_one_sided);
+  x_ports.sources_changed();
+}
+
+void EndpointDriver::detach() noexcept {
+  x_domain.works().remove(*this);
+  x_domain.memory_regions().remove(*this);
+  x_ports.detach();
+}
+
+void EndpointDriver::stop() noexcept {
+  if (x_engine && owned()) x_transports.shutdown();
+  x_engine.reset();
+  x_transports = {};
+}
+
+// --- progress and sleep -------------------------------------------------------------------------
+
+int EndpointDriver::progress() noexcept {
+  if (!x_engine || !owned()) [[unlikely]]
+    return 0;
+  if (!x_attention) [[likely]]
+    return x_engine->progress();
+  if (x_attention & kArmed && !slept_on()) disarm();
+  const int steps = x_engine->progress();
+  worked();
+  return steps;
+}
+
+void EndpointDriver::attend() noexcept {
+  if (x_attention & kWorks) x_domain.works().run();
+  if (x_attention & kArmed) keep_armed();
+}
+
+/// Whether some thread relies on the wake-up that arm() promised: it must survive the progress
+/// that others make.
+bool EndpointDriver::slept_on() const noexcept {
+  return x_domain.auto_progress() || x_ports.sleeping();
+}
+
+bool EndpointDriver::arm() noexcept {
+  if (!x_engine || !owned()) return true;
+  x_attention |= kArmed;
+  if (x_engine->spare_targets() == 0 && x_transports.arm()) return true;
+  // The promise made to others who sleep is void.
+  wake_sleepers();
+  return false;
+}
+
+/// After something was done while others sleep: what it left undone is theirs to notice, and what
+/// it asked a target for must not wait until that looks, as in arm().
+void EndpointDriver::keep_armed() noexcept {
+  if (!slept_on()) return disarm();
+  if (x_engine->spare_targets() != 0 || !x_transports.arm()) wake_sleepers();
+}
+
+void EndpointDriver::wake_sleepers() noexcept {
+  x_ports.wake();
+  if (AutoProgress* driver = x_domain.auto_progress()) driver->wake();
+}
+
+void EndpointDriver::disarm() noexcept {
+  if (!(x_attention & kArmed)) return;
+  x_attention &= uint8_t(~kArmed);
+  if (x_engine && owned()) x_transports.disarm();
+}
+
+int EndpointDriver::wait_fds(int* fds, int room) const noexcept {
+  return x_transports.wait_fds(fds, room);
+}
+
+// --- what other objects of the domain tell ------------------------------------------------------
+
+/// Another object is in the middle of something: works must wait.
+template <typename Tell>
+void EndpointDriver::tell(Tell&& tell) noexcept {
+  if (!x_engine || !owned()) return;
+  tell(*x_engine);
+  if (x_attention & kArmed) keep_armed();
+}
+
+void EndpointDriver::abandon(const protocol::Region& region) noexcept {
+  tell([&](protocol::Engine& engine) { engine.abandon(region); });
+}
+
+void EndpointDriver::revoke(uint64_t key) noexcept {
+  tell([&](protocol::Engine& engine) { engine.grants().revoke(key); });
+}
+
+void EndpointDriver::stop_waiting(uint64_t key, bool all) noexcept {
+  tell([&](protocol::Engine& engine) { engine.grants().stop_waiting(key, all); });
+}
+
+void EndpointDriver::on_av_insert(uint64_t, const util::SocketAddress& canonical) noexcept {
+  tell([&](protocol::Engine& engine) { engine.peers().address_inserted(canonical); });
+}
+
+void EndpointDriver::on_av_remove(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept {
+  tell([&](protocol::Engine& engine) { engine.peers().address_removed(fi_addr, canonical); });
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <rdma/fabric.h>
+
+#include "fabric/domain.h"
+#include "fabric/op_defaults.h"
+
+namespace erdma::protocol {
+class Engine;
+}
+
+namespace erdma::fabric {
+
+/// What an endpoint was asked to be, by its fi_info, fi_setopt(3) and FI_SETOPSFLAG, and what its
+/// calls mean by that.
+class EndpointOptions {
+ public:
+  EndpointOptions(Domain& domain, const fi_info& info);
+
+  const SendDefaults& send_defaults() const noexcept { return x_send_defaults; }
+  const ReceiveDefaults& receive_defaults() const noexcept { return x_receive_defaults; }
+  uint64_t caps() const noexcept { return x_caps; }
+  bool triggers() const noexcept { return x_caps & FI_TRIGGER; }
+  /// Null without FI_HMEM.
+  hmem::DeviceMemory* devices() const noexcept { return x_devices; }
+  bool shared_memory() const noexcept { return x_shared_memory && x_cuda_permitted; }
+  bool wants_shared_receives() const noexcept { return x_wants_shared; }
+
+  /// fi_ep_bind(3) of a shared receive context.
+  void receives_are_shared() noexcept { x_shared = true; }
+  /// fi_enable(3), with the domain lock held. What transports depend on is fixed.
+  void enable(protocol::Engine& engine, bool selective_send, bool selective_receive) noexcept;
+
+  // fi_getopt(3), fi_setopt(3).
+  int get_option(int name, void* value, size_t* length) noexcept;
+  int set_option(int name, const void* value, size_t length);
+  /// FI_GETOPSFLAG, FI_SETOPSFLAG.
+  int op_flags(uint64_t* flags, bool set) noexcept;
+  /// fi_ep_alias(3): what the flags that are wanted make of those of the endpoint.
+  int alias_flags(uint64_t wanted, uint64_t& transmit, uint64_t& receive) const noexcept;
+
+ private:
+  int set_min_multi_recv(size_t bytes) noexcept;
+  int permit_shared_memory(bool permitted) noexcept;
+  int permit_cuda(bool permitted);
+  void compute_defaults() noexcept;
+
+  SendDefaults x_send_defaults;
+  ReceiveDefaults x_receive_defaults;
+  Domain& x_domain;
+  protocol::Engine* x_engine = nullptr;  ///< null until enabled
+  const uint64_t x_caps;
+  uint64_t x_tx_flags;
+  uint64_t x_rx_flags;
+  bool x_selective_send = false;
+  bool x_selective_receive = false;
+  const bool x_wants_shared;     ///< a shared receive context must be bound
+  bool x_shared = false;         ///< and is
+  bool x_shared_memory;          ///< FI_OPT_SHARED_MEMORY_PERMITTED and FI_ERDMA_SHM
+  bool x_cuda_permitted = true;  ///< FI_OPT_CUDA_API_PERMITTED
+  size_t x_min_multi_recv;
+  hmem::DeviceMemory* x_devices;
+};
+
+}  // namespace erdma::fabric

@@ -1,0 +1,34 @@
+#include "fabric/transport_set.h"
+
+#include <rdma/fi_errno.h>
+
+#include "util/log.h"
+
+namespace erdma::fabric {
+
+util::Result<transport::Link*> TransportSet::route(const util::SocketAddress& address) noexcept {
+  // The NIC's way where there may be device memory: a read from oneself flushes what it wrote.
+  if (self && address == name) return (device_memory && nic ? nic : self)->link_to(address);
+  if (shm && local->contains(address)) return shm->link_to(address);
+  if (nic) return nic->link_to(address);
+  return -FI_EHOSTUNREACH;
+}
+
+/// A local peer whose socket is not there or is another user's is reached through the NIC. What it
+/// says of a peer that closed stands.
+transport::Link* TransportSet::detour(const util::SocketAddress& address, int status) noexcept {
+  if (!nic || status == -FI_ESHUTDOWN) return nullptr;
+  util::Result<transport::Link*> link = nic->link_to(address);
+  if (!link) return nullptr;
+  if (!x_detour_logged)
+    ERDMA_NOTICE(
+        local_path, EP_CTRL,
+        "%s cannot be reached through shared memory (%s): it is reached through the NIC, as "
+        "will be others of which this is true. Local peers need the same user and network "
+        "namespace, and FI_ERDMA_SHM to be the same\n",
+        address.to_string().c_str(), fi_strerror(-status));
+  x_detour_logged = true;
+  return *link;
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,131 @@
+#include "fabric/completion_ports.h"
+
+#include <rdma/fi_errno.h>
+
+#include "fake/progress_source.h"
+#include "libcheck.h"
+
+using erdma::fabric::CompletionPorts;
+using erdma::fabric::CompletionQueue;
+using erdma::fabric::Counter;
+using erdma::test::FakeSource;
+using erdma::util::Guard;
+using erdma::util::OptionalLock;
+
+namespace {
+
+OptionalLock g_lock(true);
+
+struct Bound {
+  Bound() : ports(source, nullptr) {
+    const fi_cq_attr cq_attr{};
+    auto made = erdma::fabric::make_cq({g_lock, FI_VERSION(1, 9), false, {}}, &cq_attr, nullptr);
+    auto counted =
+        erdma::fabric::make_cntr({g_lock, FI_VERSION(1, 9), false, {}}, nullptr, nullptr);
+    ck_assert_int_eq(made.error() | counted.error(), 0);
+    cq = *made;
+    cntr = *counted;
+  }
+  ~Bound() {
+    {
+      const Guard guard(g_lock);
+      ports.detach();
+    }
+    ck_assert_int_eq(fi_close(&cq->fid) | fi_close(&cntr->fid), 0);
+  }
+  /// How often a read of the counter drives the source.
+  int drives() {
+    const int before = source.calls;
+    fi_cntr_read(cntr);
+    return source.calls - before;
+  }
+  FakeSource source;
+  CompletionPorts ports;
+  CompletionQueue* cq;
+  Counter* cntr;
+};
+
+START_TEST(each_direction_has_one_queue_and_each_event_one_counter) {
+  Bound b;
+  const OptionalLock foreign(true);
+  const Guard guard(g_lock);
+  ck_assert_int_eq(b.ports.bind(*b.cq, FI_TRANSMIT | FI_READ, g_lock), -FI_EBADFLAGS);
+  ck_assert_int_eq(b.ports.bind(*b.cq, FI_SELECTIVE_COMPLETION, g_lock), -FI_EINVAL);
+  ck_assert_int_eq(b.ports.bind(*b.cq, FI_TRANSMIT, foreign), -FI_EINVAL);
+  ck_assert_int_eq(b.ports.bind(*b.cq, FI_TRANSMIT | FI_SELECTIVE_COMPLETION, g_lock), 0);
+  ck_assert_int_eq(b.ports.bind(*b.cq, FI_TRANSMIT, g_lock), -FI_EINVAL);
+  ck_assert_int_eq(b.ports.bind(*b.cq, FI_RECV, g_lock), 0);
+  ck_assert(b.ports.sent.selective && b.ports.reads.selective && b.ports.writes.selective);
+  ck_assert(!b.ports.received.selective);
+  ck_assert(b.ports.sent.cq && b.ports.reads.cq && b.ports.writes.cq && b.ports.remote_writes.cq);
+  ck_assert_ptr_null(b.ports.remote_reads.cq);
+  ck_assert_int_eq(b.ports.bind(*b.cntr, FI_TAGGED, g_lock), -FI_EBADFLAGS);
+  ck_assert_int_eq(b.ports.bind(*b.cntr, 0, g_lock), -FI_EINVAL);
+  ck_assert_int_eq(b.ports.bind(*b.cntr, FI_SEND, foreign), -FI_EINVAL);
+  ck_assert_int_eq(b.ports.bind(*b.cntr, FI_SEND | FI_REMOTE_READ, g_lock), 0);
+  ck_assert_int_eq(b.ports.bind(*b.cntr, FI_RECV | FI_SEND, g_lock), -FI_EINVAL);
+  ck_assert(b.ports.sent.cntr && b.ports.remote_reads.cntr && !b.ports.received.cntr);
+}
+END_TEST
+
+START_TEST(a_counter_that_is_lent_drives_the_source_until_it_is_taken_back) {
+  Bound b;
+  ck_assert_int_eq(b.drives(), 0);
+  {
+    const Guard guard(g_lock);
+    b.ports.lend(*b.cntr);
+    b.ports.lend(*b.cntr);
+  }
+  ck_assert_int_eq(b.drives(), 1);
+  {
+    const Guard guard(g_lock);
+    b.ports.take_back(*b.cntr);
+  }
+  ck_assert_int_eq(b.drives(), 0);
+}
+END_TEST
+
+START_TEST(a_counter_that_is_bound_stays_when_it_is_taken_back) {
+  Bound b;
+  {
+    const Guard guard(g_lock);
+    ck_assert_int_eq(b.ports.bind(*b.cntr, FI_WRITE, g_lock), 0);
+    b.ports.lend(*b.cntr);
+    b.ports.take_back(*b.cntr);
+  }
+  ck_assert_int_eq(b.drives(), 1);
+}
+END_TEST
+
+START_TEST(what_is_detached_is_driven_no_more_and_loses_its_entries) {
+  Bound b;
+  fi_cq_entry entry;
+  {
+    const Guard guard(g_lock);
+    ck_assert_int_eq(b.ports.bind(*b.cq, FI_TRANSMIT | FI_RECV, g_lock), 0);
+    ck_assert_int_eq(b.ports.bind(*b.cntr, FI_READ, g_lock), 0);
+    b.ports.sent.succeed(true) = {};
+    b.ports.detach();
+  }
+  ck_assert_int_eq(b.drives(), 0);
+  ck_assert_int_eq(int(fi_cq_read(b.cq, &entry, 1)), -FI_EAGAIN);
+  ck_assert_int_eq(b.source.calls, 0);
+}
+END_TEST
+
+}  // namespace
+
+int main() {
+  Suite* suite = suite_create("completion_ports");
+  TCase* tc = tcase_create("completion_ports");
+  tcase_add_test(tc, each_direction_has_one_queue_and_each_event_one_counter);
+  tcase_add_test(tc, a_counter_that_is_lent_drives_the_source_until_it_is_taken_back);
+  tcase_add_test(tc, a_counter_that_is_bound_stays_when_it_is_taken_back);
+  tcase_add_test(tc, what_is_detached_is_driven_no_more_and_loses_its_entries);
+  suite_add_tcase(suite, tc);
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? 0 : 1;
+}
