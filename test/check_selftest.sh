@@ -13,8 +13,8 @@ plant_clean() {
     mkdir -p "$folder/prov/erdma/$layer"
   done
   mkdir -p "$folder/man" "$folder/test/util" "$folder/fabtests/programs"
-  echo '#include "transport/shm/shm.h"' >"$folder/prov/erdma/fabric/domain.cc"
-  echo '#include "transport/self/self.h"' >>"$folder/prov/erdma/fabric/domain.cc"
+  echo '#include "transport/shm/shm.h"' >"$folder/prov/erdma/fabric/domain_transports.cc"
+  echo '#include "transport/self/self.h"' >>"$folder/prov/erdma/fabric/domain_transports.cc"
   echo 'const char* kNames[] = {"FI_ERDMA_CMA"};' >"$folder/prov/erdma/fabric/env.cc"
   echo '#include <rdma/fi_errno.h>' >"$folder/prov/erdma/util/a.cc"
   echo '#include "util/a.h"' >"$folder/prov/erdma/protocol/b.cc"
@@ -23,7 +23,7 @@ plant_clean() {
   echo 'int main() {}' >"$folder/test/util/a_test.cc"
   cat >"$folder/prov/erdma/Makefile.include" <<'END'
 erdma_sources = \
-	prov/erdma/fabric/domain.cc \
+	prov/erdma/fabric/domain_transports.cc \
 	prov/erdma/fabric/env.cc \
 	prov/erdma/protocol/b.cc \
 	prov/erdma/util/a.cc

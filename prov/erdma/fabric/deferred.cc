@@ -8,6 +8,8 @@
 #include <rdma/fi_trigger.h>
 
 #include "fabric/abi.h"
+#include "fabric/domain.h"
+#include "fabric/endpoint_alias.h"
 #include "fabric/endpoint_ops.h"
 #include "fabric/wait.h"
 
@@ -59,6 +61,100 @@ int defer(Endpoint& ep, const protocol::OneSidedArgs& args, const Trigger& trigg
   if (!ep.driver().owned()) return -FI_EOPBADSTATE;
   if (args.local.inject && args.local.length > kInjectBytes) return -FI_EMSGSIZE;
   return queue(ep, args, trigger);
+}
+
+// --- deferred works: FI_QUEUE_WORK and FI_FLUSH_WORK ---------------------------------------------
+
+namespace {
+
+Counter* counter_of(Domain& domain, fid_cntr* cntr) noexcept {
+  if (!cntr || cntr->fid.fclass != FI_CLASS_CNTR) return nullptr;
+  Counter& counter = Counter::from(cntr);
+  return counter.takes(domain.lock()) ? &counter : nullptr;
+}
+
+int queue_counter_work(Domain& domain, const fi_deferred_work& work, const Trigger& trigger) {
+  if (!work.op.cntr || trigger.completion) return -FI_EINVAL;
+  Counter* const target = counter_of(domain, work.op.cntr->cntr);
+  if (!target) return -FI_EINVAL;
+  const auto kind = enum_value(work.op_type) == FI_OP_CNTR_SET ? Work::Kind::set : Work::Kind::add;
+  auto made = std::make_unique<Work>(kind, *target, work.op.cntr->value, trigger);
+  const util::Guard guard(domain.lock());
+  domain.works().add(std::move(made));
+  return 0;
+}
+
+/// The checks that all operations share: `Op` is fi_op_msg or one of its kind.
+template <typename Op, typename Queue>
+int queue_operation(Domain& domain, const Op* op, Trigger trigger, Queue&& queue) {
+  if (!op || !op->ep) return -FI_EINVAL;
+  Endpoint* const ep = endpoint_behind(op->ep);
+  if (!ep || &ep->domain() != &domain || !ep->driver().engine() || !ep->options().triggers())
+    return -FI_EINVAL;
+  // Whose memory would be whose when?
+  if (op->flags & FI_INJECT) return -FI_ENOSYS;
+  trigger.report = (op->flags & FI_COMPLETION) != 0;
+  return queue(*ep, trigger);
+}
+
+}  // namespace
+
+int queue_work(Domain& domain, const fi_deferred_work* work) {
+  if (!work) return -FI_EINVAL;
+  Trigger trigger;
+  trigger.counter = counter_of(domain, work->triggering_cntr);
+  trigger.threshold = work->threshold;
+  trigger.work = work;
+  trigger.completion = counter_of(domain, work->completion_cntr);
+  if (!trigger.counter || (work->completion_cntr && !trigger.completion)) return -FI_EINVAL;
+  const auto& op = work->op;
+  switch (const int type = enum_value(work->op_type)) {
+    case FI_OP_RECV:
+    case FI_OP_SEND:
+      return queue_operation(domain, op.msg, trigger, [&](Endpoint& ep, const Trigger& on) {
+        return defer_message(ep, op.msg->msg, op.msg->flags, type == FI_OP_RECV, on);
+      });
+    case FI_OP_TRECV:
+    case FI_OP_TSEND:
+      return queue_operation(domain, op.tagged, trigger, [&](Endpoint& ep, const Trigger& on) {
+        return defer_message(ep, op.tagged->msg, op.tagged->flags, type == FI_OP_TRECV, on);
+      });
+    case FI_OP_READ:
+    case FI_OP_WRITE:
+      return queue_operation(domain, op.rma, trigger, [&](Endpoint& ep, const Trigger& on) {
+        return defer_rma(ep, op.rma->msg, op.rma->flags, type == FI_OP_READ, on);
+      });
+    case FI_OP_ATOMIC:
+      return queue_operation(domain, op.atomic, trigger, [&](Endpoint& ep, const Trigger& on) {
+        return defer_atomic(ep, {op.atomic->msg, nullptr, nullptr}, op.atomic->flags, on);
+      });
+    case FI_OP_FETCH_ATOMIC:
+      return queue_operation(
+          domain, op.fetch_atomic, trigger, [&](Endpoint& ep, const Trigger& on) {
+            const fi_op_fetch_atomic& atomic = *op.fetch_atomic;
+            return defer_atomic(ep, {atomic.msg, &atomic.fetch, nullptr}, atomic.flags, on);
+          });
+    case FI_OP_COMPARE_ATOMIC:
+      return queue_operation(
+          domain, op.compare_atomic, trigger, [&](Endpoint& ep, const Trigger& on) {
+            const fi_op_compare_atomic& atomic = *op.compare_atomic;
+            return defer_atomic(ep, {atomic.msg, &atomic.fetch, &atomic.compare}, atomic.flags, on);
+          });
+    case FI_OP_CNTR_SET:
+    case FI_OP_CNTR_ADD:
+      return queue_counter_work(domain, *work, trigger);
+    default:
+      return -FI_ENOSYS;
+  }
+}
+
+int flush_work(Domain& domain, void* argument) {
+  Counter* const counter =
+      argument ? counter_of(domain, static_cast<fid_cntr*>(argument)) : nullptr;
+  if (argument && !counter) return -FI_EINVAL;
+  const util::Guard guard(domain.lock());
+  domain.works().flush(counter);
+  return 0;
 }
 
 }  // namespace erdma::fabric

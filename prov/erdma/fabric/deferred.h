@@ -36,6 +36,10 @@ int defer(Endpoint& ep, const protocol::SendArgs& args, const Trigger& trigger) 
 int defer(Endpoint& ep, const protocol::ReceiveArgs& args, const Trigger& trigger) noexcept;
 int defer(Endpoint& ep, const protocol::OneSidedArgs& args, const Trigger& trigger) noexcept;
 
+// fi_control(3) of a domain. The argument of FI_FLUSH_WORK is a counter, or null.
+int queue_work(Domain& domain, const fi_deferred_work* work);
+int flush_work(Domain& domain, void* counter);
+
 /// For FI_TRIGGER: the condition in the context of an operation.
 int trigger_of(Endpoint& ep, void* context, Trigger& trigger) noexcept;
 

@@ -1,30 +1,27 @@
 #include "fabric/domain.h"
 
 #include <cstring>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_trigger.h>
 
+#include "fabric/abi.h"
 #include "fabric/auto_progress.h"
+#include "fabric/av.h"
+#include "fabric/cntr.h"
+#include "fabric/cq.h"
+#include "fabric/deferred.h"
 #include "fabric/device.h"
-#include "fabric/endpoint_summary.h"
+#include "fabric/endpoint.h"
+#include "fabric/endpoint_ops.h"
 #include "fabric/fabric.h"
+#include "fabric/fid_ops.h"
 #include "fabric/info_offer.h"
-#include "fabric/transport_set.h"
+#include "fabric/poll_set.h"
+#include "fabric/shared_receive.h"
 #include "hmem/cuda.h"
-#include "protocol/wire.h"
-#include "transport/self/self_transport.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/staging/staging_transport.h"
-#include "transport/verbs/gpu_memory.h"
-#include "transport/verbs/gpu_registrations.h"
-#include "transport/verbs/known_memory.h"
-#include "transport/verbs/verbs_transport.h"
-#include "util/log.h"
-#include "util/process_epoch.h"
 
 namespace erdma::fabric {
 namespace {
@@ -47,104 +44,11 @@ util::SocketAddress own_host(const fi_info& info, const LocalAddresses& local) n
   return address;
 }
 
-constexpr uint64_t kMillisecond = 1'000'000;
-/// Of choosing a port that is free for the NIC's listener and for shared memory's alike.
-constexpr int kNameAttempts = 16;
-
-transport::shm::Options shm_options(const Settings& settings,
-                                    transport::shm::NameScope scope) noexcept {
-  using transport::shm::PathPolicy;
-  using transport::shm::PtracerPolicy;
-  using transport::shm::StreamingPolicy;
-  transport::shm::Options options;
-  options.cma = settings.cma != Switch::off;
-  options.paths = settings.cma == Switch::on ? PathPolicy::cma : PathPolicy::measure;
-  options.ptracer = settings.ptracer == Ptracer::any    ? PtracerPolicy::any
-                    : settings.ptracer == Ptracer::none ? PtracerPolicy::none
-                                                        : PtracerPolicy::ancestor;
-  options.streaming = settings.streaming == Switch::on    ? StreamingPolicy::always
-                      : settings.streaming == Switch::off ? StreamingPolicy::never
-                                                          : StreamingPolicy::calibrate;
-  options.protocol_version = protocol::wire::kVersion;
-  options.eager_bytes = settings.eager_bytes;
-  options.hot_peers = settings.hot_peers;
-  options.scope = scope;
-  if (settings.connect_timeout_ms)
-    options.connect_timeout_ns = settings.connect_timeout_ms * kMillisecond;
-  return options;
-}
-
-transport::verbs::Options verbs_options(const Settings& settings, const std::string& key) {
-  using transport::verbs::Rendezvous;
-  transport::verbs::Options options;
-  options.rendezvous = settings.rendezvous == RendezvousBy::read    ? Rendezvous::read
-                       : settings.rendezvous == RendezvousBy::write ? Rendezvous::write
-                                                                    : Rendezvous::automatic;
-  options.protocol_version = protocol::wire::kVersion;
-  options.eager_bytes = settings.nic_eager_bytes;
-  options.max_connections = settings.max_connections;
-  options.peer_timeout_ns = settings.peer_timeout_ms * kMillisecond;
-  if (settings.connect_timeout_ms)
-    options.connect_timeout_ns = settings.connect_timeout_ms * kMillisecond;
-  options.job_key = key;
-  return options;
-}
-
-transport::verbs::FlushPolicy flush_policy(Switch setting) noexcept {
-  using transport::verbs::FlushPolicy;
-  return setting == Switch::on    ? FlushPolicy::always
-         : setting == Switch::off ? FlushPolicy::never
-                                  : FlushPolicy::automatic;
-}
-
 std::string key_text(const uint8_t* key, size_t size) {
   return key ? std::string(reinterpret_cast<const char*>(key), size) : std::string();
 }
 
-/// The transport as it is where buffers are host memory; else one that takes any.
-std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
-                                                  std::unique_ptr<transport::Transport> transport,
-                                                  transport::DirectSource* direct,
-                                                  const util::SocketAddress& name) {
-  if (!request.devices) return transport;
-  return std::make_unique<transport::staging::StagingTransport>(std::move(transport),
-                                                                *request.devices, direct, name);
-}
-
-/// The same for one whose peers are of this host.
-std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
-                                                  std::unique_ptr<transport::Transport> transport,
-                                                  const Settings& settings) {
-  if (!request.devices) return transport;
-  hmem::Cuda* const cuda = settings.cuda_ipc != Switch::off ? hmem::Cuda::get() : nullptr;
-  return std::make_unique<transport::staging::StagingTransport>(
-      std::move(transport), *request.devices, nullptr, util::SocketAddress{},
-      cuda == request.devices ? cuda : nullptr);
-}
-
 }  // namespace
-
-/// An open NIC. Outlives the endpoints' transports. What a forked child holds of it is its
-/// parent's: there it is never closed.
-struct Domain::Nic {
-  std::unique_ptr<transport::verbs::Device> device;
-  std::unique_ptr<transport::verbs::RegistrationCache> cache;
-  transport::DirectSource* direct = nullptr;                  ///< of GPU memory; the cache itself
-  std::unique_ptr<transport::verbs::GpuMemoryOpener> opener;  ///< of the same, for RMA
-  transport::verbs::RegistrationCache* host = nullptr;        ///< of host memory only
-  const char* no_zero_copy = nullptr;                         ///< why host memory is copied
-  std::mutex probing;                                         ///< of what follows
-  std::unique_ptr<transport::verbs::KnownMemory> known;       ///< for who may not call CUDA
-  bool refused = false;                                       ///< there can be none
-  const uint32_t epoch = util::process_epoch();
-
-  ~Nic() {
-    if (epoch == util::process_epoch()) return;
-    (void)known.release();
-    (void)cache.release();
-    (void)device.release();
-  }
-};
 
 Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* context)
     : x_fabric(fabric),
@@ -158,6 +62,7 @@ Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* con
           x_lock, info.domain_attr ? info.domain_attr->mr_mode : 0, fabric.api_version,
           [this] { child_opened(); }, [this] { child_closed(); }, cuda_for(info.caps)),
       x_works(x_regions),
+      x_transports(x_settings, x_local, x_regions),
       x_key(info.domain_attr ? key_text(info.domain_attr->auth_key, info.domain_attr->auth_key_size)
                              : std::string()) {
   fid.fclass = FI_CLASS_DOMAIN;
@@ -171,9 +76,11 @@ Domain::~Domain() {
 
 int Domain::start(const fi_info& info) {
   const char* name = info.domain_attr ? info.domain_attr->name : nullptr;
-  if (name && strcmp(name, kShmDomainName) != 0)
-    if (const int opened = open_nic(info)) return opened;
+  const bool on_nic = name && strcmp(name, kShmDomainName) != 0;
+  if (on_nic && !info.src_addr) x_own_address = address_of_device(name, info.addr_format);
   if (!x_own_address.set()) return -FI_EADDRNOTAVAIL;
+  if (on_nic)
+    if (const int bad = x_transports.open_nic(info, x_own_address, cuda_for(info.caps))) return bad;
   if (!x_auto) return 0;
   auto driver = AutoProgress::start(x_lock);
   if (!driver) return driver.error();
@@ -181,70 +88,8 @@ int Domain::start(const fi_info& info) {
   return 0;
 }
 
-int Domain::open_nic(const fi_info& info) {
-  const std::string name = info.domain_attr->name;
-  if (!info.src_addr) x_own_address = address_of_device(name, info.addr_format);
-  if (!x_own_address.set()) return -FI_EADDRNOTAVAIL;
-  auto nic = std::make_unique<Nic>();
-  auto device = transport::verbs::Device::open(name, x_own_address);
-  if (!device) return device.error();
-  nic->device = std::move(*device);
-  transport::verbs::RegistrationCache::Config config;
-  config.enabled = x_settings.mr_cache != Switch::off;
-  auto cache = transport::verbs::RegistrationCache::create(*nic->device, config);
-  if (!cache) return cache.error();
-  nic->cache = std::move(*cache);
-  nic->host = nic->cache.get();
-  nic->no_zero_copy = nic->cache->refuses_always();
-  hmem::Cuda* const cuda = config.enabled ? cuda_for(info.caps) : nullptr;
-  if (cuda) {
-    auto both = std::make_unique<transport::verbs::GpuRegistrations>(
-        *nic->device, *cuda, std::move(nic->cache), flush_policy(x_settings.hmem_recv_flush));
-    nic->direct = both.get();
-    nic->cache = std::move(both);
-  }
-  if (hmem::Cuda* const any = cuda_for(info.caps)) {
-    nic->opener = std::make_unique<transport::verbs::GpuMemoryOpener>(*nic->device, *any);
-    x_regions.open_device_memory_with(*nic->opener);
-  }
-  x_nic = std::move(nic);
-  x_device_name = name;
-  if (info.nic && info.nic->link_attr) x_device_speed = info.nic->link_attr->speed;
-  return 0;
-}
-
 hmem::Cuda* Domain::cuda_for(uint64_t caps) const noexcept {
   return caps & FI_HMEM && x_settings.cuda != Switch::off ? hmem::Cuda::get() : nullptr;
-}
-
-util::Result<hmem::DeviceMemory*> Domain::memory_without_cuda(uint64_t caps) {
-  hmem::Cuda* const cuda = cuda_for(caps);
-  if (!cuda || !x_nic) {
-    ERDMA_NOTICE(gpu_refused, EP_CTRL, "GPU memory can't be had without calling CUDA: %s\n",
-                 cuda ? "there is no NIC here, and within a host CUDA copies it"
-                      : "the endpoint has no FI_HMEM");
-    return -FI_EOPNOTSUPP;
-  }
-  const std::lock_guard guard(x_nic->probing);
-  if (x_nic->refused) return -FI_EOPNOTSUPP;
-  if (!x_nic->known) {
-    auto known = std::make_unique<transport::verbs::KnownMemory>(
-        *x_nic->device, *cuda, *x_nic->host, flush_policy(x_settings.hmem_recv_flush),
-        verbs_options(x_settings, {}));
-    const int probed = known->probe();
-    x_nic->refused = probed == -FI_EOPNOTSUPP;  // memory may be there the next time
-    if (probed) return probed;
-    x_nic->known = std::move(known);
-  }
-  // Each time, as the first may have run out of memory: what is kept already is not kept again.
-  x_regions.keep_device_memory_with(*x_nic->known);
-  return static_cast<hmem::DeviceMemory*>(x_nic->known.get());
-}
-
-transport::verbs::KnownMemory* Domain::known_memory(const hmem::DeviceMemory* devices) const {
-  const std::lock_guard guard(x_nic->probing);
-  transport::verbs::KnownMemory* const known = x_nic->known.get();
-  return known == devices ? known : nullptr;
 }
 
 std::string Domain::key_of(const fi_info& info) const {
@@ -262,106 +107,16 @@ uint32_t Domain::addr_format() const noexcept {
 }
 
 util::SocketAddress Domain::canonical(const util::SocketAddress& address) const noexcept {
-  if (x_nic ? !address.loopback() : !x_local.contains(address)) return address;
-  if (x_nic && address.family() != x_own_address.family()) return address;
+  if (x_transports.has_nic() ? !address.loopback() : !x_local.contains(address)) return address;
+  if (x_transports.has_nic() && address.family() != x_own_address.family()) return address;
   util::SocketAddress ours = x_own_address;
   ours.set_port(address.port());
   return ours;
 }
 
 bool Domain::names_us(const util::SocketAddress& address) const noexcept {
-  if (!x_nic) return x_local.contains(address);
+  if (!x_transports.has_nic()) return x_local.contains(address);
   return address.loopback() || address.same_host(x_own_address);
-}
-
-util::Result<TransportSet> Domain::open_transports(const TransportRequest& request) {
-  util::Result<TransportSet> set = x_nic ? open_with_nic(request) : open_shm_only(request);
-  if (!set) return set;
-  set->local = &x_local;
-  set->device_memory = request.devices != nullptr;
-  return set;
-}
-
-util::Result<TransportSet> Domain::open_shm_only(const TransportRequest& request) {
-  using transport::shm::ShmTransport;
-  if (!request.shared_memory) {
-    ERDMA_NOTICE(local_path, DOMAIN,
-                 "FI_ERDMA_SHM=off leaves no way to any peer, as there is no NIC here\n");
-    return -FI_EOPNOTSUPP;
-  }
-  auto shm =
-      ShmTransport::open(shm_options(x_settings, transport::shm::NameScope::host), request.name);
-  if (!shm) return shm.error();
-  TransportSet set;
-  set.name = (*shm)->name();
-  set.shm = set.add(for_buffers(request, std::move(*shm), x_settings));
-  set.self = set.add(
-      for_buffers(request, std::make_unique<transport::self::SelfTransport>(set.name), x_settings));
-  return set;
-}
-
-EndpointFacts Domain::describe(const TransportRequest& request, const TransportSet& set) const {
-  using Gpu = EndpointFacts::Gpu;
-  EndpointFacts facts;
-  facts.name = set.name.to_string();
-  facts.device = x_device_name;
-  facts.speed = x_device_speed;
-  facts.nic = set.nic != nullptr;
-  facts.no_zero_copy = x_nic ? x_nic->no_zero_copy : nullptr;
-  facts.shm = set.shm != nullptr;
-  facts.no_shm = x_settings.shm == Switch::off ? "FI_ERDMA_SHM=off"
-                 : request.shared_memory       ? "no shared memory"
-                                               : "as the application asked";
-  facts.cma = x_settings.cma != Switch::off;
-  if (!request.devices) return facts;
-  const bool ipc = x_settings.cuda_ipc != Switch::off;
-  facts.no_direct = x_nic ? "FI_ERDMA_MR_CACHE=off" : "FI_ERDMA_CUDA_IPC=off";
-  facts.gpu = x_nic ? known_memory(request.devices) ? Gpu::direct
-                      : x_nic->direct               ? Gpu::registered
-                                                    : Gpu::staged
-              : ipc ? Gpu::ipc
-                    : Gpu::staged;
-  return facts;
-}
-
-/// The NIC's listener picks the port, and shared memory takes the same name.
-util::Result<TransportSet> Domain::open_with_nic(const TransportRequest& request) {
-  using transport::verbs::VerbsTransport;
-  std::vector<std::unique_ptr<VerbsTransport>> elsewhere;  // hold the ports that were no good
-  transport::verbs::KnownMemory* const known = known_memory(request.devices);
-  for (int attempt = 1;; ++attempt) {
-    auto nic = VerbsTransport::open(verbs_options(x_settings, request.key), *x_nic->device,
-                                    known ? *known : *x_nic->cache, request.name);
-    if (!nic) return nic.error();
-    TransportSet set;
-    set.name = (*nic)->name();
-    const int local = request.shared_memory ? add_local(set, request) : 0;
-    if (local == 0) {
-      transport::DirectSource* const direct = known ? known : x_nic->direct;
-      set.nic = set.add(for_buffers(request, std::move(*nic), direct, set.name));
-      return set;
-    }
-    if (request.name.port() || attempt == kNameAttempts) return local;
-    elsewhere.push_back(std::move(*nic));
-  }
-}
-
-/// Shared memory and the loop to itself, under the name of the NIC's listener. -FI_EADDRINUSE; any
-/// other trouble leaves local peers to the NIC.
-int Domain::add_local(TransportSet& set, const TransportRequest& request) {
-  auto shm = transport::shm::ShmTransport::open(
-      shm_options(x_settings, transport::shm::NameScope::address), set.name);
-  if (shm) {
-    set.shm = set.add(for_buffers(request, std::move(*shm), x_settings));
-    set.self = set.add(for_buffers(
-        request, std::make_unique<transport::self::SelfTransport>(set.name), x_settings));
-    return 0;
-  }
-  if (shm.error() == -FI_EADDRINUSE) return shm.error();
-  ERDMA_NOTICE(local_path, DOMAIN,
-               "no shared memory (%s): local peers are reached through the NIC\n",
-               fi_strerror(-shm.error()));
-  return 0;
 }
 
 /// Only an event queue can be bound, for asynchronous registration, which we do not do.
@@ -370,9 +125,67 @@ int Domain::bind(fid_t object, uint64_t flags) noexcept {
   return object->fclass == FI_CLASS_EQ && flags == 0 ? 0 : -FI_EINVAL;
 }
 
+int Domain::control(int command, void* argument) {
+  switch (command) {
+    case FI_QUEUE_WORK:
+      return queue_work(*this, static_cast<const fi_deferred_work*>(argument));
+    case FI_CANCEL_WORK: {
+      if (!argument) return -FI_EINVAL;
+      const util::Guard guard(x_lock);
+      return x_works.cancel_work(argument);
+    }
+    case FI_FLUSH_WORK:
+      return flush_work(*this, argument);
+    default:
+      return -FI_ENOSYS;
+  }
+}
+
 int Domain::close() noexcept {
   if (x_children.load(std::memory_order_relaxed) > 0) return -FI_EBUSY;
   delete this;
+  return 0;
+}
+
+// --- entry points -------------------------------------------------------------------------------
+
+namespace {
+
+int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) noexcept {
+  if (!info || !ep) return -FI_EINVAL;
+  return abi_call([&] { return Endpoint::open(Domain::from(domain), *info, ep, context); });
+}
+
+int open_endpoint2(fid_domain* domain, fi_info* info, fid_ep** ep, uint64_t flags,
+                   void* context) noexcept {
+  return flags ? -FI_EINVAL : open_endpoint(domain, info, ep, context);
+}
+
+fi_ops_domain g_domain_ops = {
+    .size = sizeof(fi_ops_domain),
+    .av_open = open_av,
+    .cq_open = open_cq,
+    .endpoint = open_endpoint,
+    .scalable_ep = kNotOffered,
+    .cntr_open = open_cntr,
+    .poll_open = open_poll_set,
+    .stx_ctx = kNotOffered,
+    .srx_ctx = open_shared_receive,
+    .query_atomic = query_atomic,
+    .query_collective = kNotOffered,
+    .endpoint2 = open_endpoint2,
+};
+
+}  // namespace
+
+int Domain::open(Fabric& fabric, const fi_info& info, fid_domain** domain, void* context) {
+  auto made = std::make_unique<Domain>(fabric, info, fabric.settings(), context);
+  const int started = made->start(info);
+  if (started != 0) return started;
+  made->fid.ops = &g_fid_ops<Domain>;
+  made->ops = &g_domain_ops;
+  made->mr = &g_mr_ops;
+  *domain = made.release();
   return 0;
 }
 

@@ -182,7 +182,7 @@ int Endpoint::enable() {
   if (bound != 0) return bound;
   hmem::DeviceMemory* const devices = x_options.devices();
   const TransportRequest request{x_name, x_options.shared_memory(), x_key, devices};
-  util::Result<TransportSet> transports = x_domain.open_transports(request);
+  util::Result<TransportSet> transports = x_domain.transports().open(request);
   if (!transports) return transports.error();
   const util::Guard guard(x_domain.lock());
   if (const int bad = x_shared ? x_shared->add(x_driver, *x_av) : 0) return bad;
@@ -197,7 +197,7 @@ int Endpoint::enable() {
   x_aliases.enable(calls);
   if (AutoProgress* progress = x_domain.auto_progress()) progress->add(x_driver);
   ERDMA_ANNOUNCE(EP_CTRL, "%s\n",
-                 summarize(x_domain.describe(request, x_driver.transports())).c_str());
+                 summarize(x_domain.transports().describe(request, x_driver.transports())).c_str());
   return 0;
 }
 

@@ -120,7 +120,8 @@ int EndpointOptions::set_option(int name, const void* value, size_t length) {
 /// Without a NIC shared memory is all there is. FI_ERDMA_SHM=off is not overruled.
 int EndpointOptions::permit_shared_memory(bool permitted) noexcept {
   if (permitted == x_shared_memory) return 0;
-  if (!x_domain.has_nic() || x_domain.settings().shm == Switch::off) return -FI_EOPNOTSUPP;
+  if (!x_domain.transports().has_nic() || x_domain.settings().shm == Switch::off)
+    return -FI_EOPNOTSUPP;
   if (x_engine) return -FI_EOPBADSTATE;
   x_shared_memory = permitted;
   return 0;
@@ -129,13 +130,14 @@ int EndpointOptions::permit_shared_memory(bool permitted) noexcept {
 /// Clients take a promise for GPU memory that the NIC reaches: it is not given without a proof.
 int EndpointOptions::permit_cuda(bool permitted) {
   if (permitted == x_cuda_permitted) return 0;
-  hmem::DeviceMemory* devices = x_domain.cuda_for(x_caps);
+  hmem::Cuda* const cuda = x_domain.cuda_for(x_caps);
+  hmem::DeviceMemory* devices = cuda;
   if (!permitted && (x_wants_shared || x_shared)) {
     ERDMA_WARN(EP_CTRL, "an endpoint with a shared receive context can't do without CUDA\n");
     return -FI_EOPNOTSUPP;
   }
   if (!permitted) {
-    auto without = x_domain.memory_without_cuda(x_caps);
+    auto without = x_domain.transports().memory_without_cuda(cuda);
     if (!without) return without.error();
     devices = *without;
   }
