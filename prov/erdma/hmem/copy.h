@@ -8,7 +8,7 @@
 
 namespace erdma::hmem {
 
-/// `length` bytes, at least Size and at most twice that, as two copies that may overlap.
+/// Copies `length` bytes, at least Size and at most twice Size, as two copies that may overlap.
 template <size_t Size>
 inline void copy_ends(std::byte* to, const std::byte* from, size_t length) noexcept {
   std::byte first[Size], last[Size];
@@ -21,7 +21,7 @@ inline void copy_ends(std::byte* to, const std::byte* from, size_t length) noexc
 /// Sum of the iov lengths; SIZE_MAX on overflow.
 size_t total_length(const iovec* iov, size_t count) noexcept;
 
-/// memcpy() without the call for lengths that messages often have.
+/// As memcpy(), without a call for lengths that messages often have.
 inline void copy_short(void* to, const void* from, size_t length) noexcept {
   auto* target = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);

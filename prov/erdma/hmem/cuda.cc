@@ -75,7 +75,7 @@ Cuda::Cuda(std::unique_ptr<Functions> functions) noexcept
 
 Cuda::~Cuda() = default;
 
-/// Lives as long as the process: at its end the driver may be gone before us.
+/// Lives as long as the process, since at exit the driver may be unloaded before this library.
 Cuda* Cuda::get() noexcept {
   static Cuda* const made = load();
   return made && made->usable() ? made : nullptr;
@@ -147,7 +147,7 @@ bool Cuda::allocation(const void* pointer, Allocation& found) const noexcept {
   return rc == kSuccess;
 }
 
-/// The driver wants whole pages of the host; allocations begin where they like.
+/// The driver takes whole pages of the host, but an allocation may begin anywhere in a page.
 int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept {
   static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
   Entered in;
@@ -165,8 +165,9 @@ int Cuda::export_dmabuf(const Allocation& memory, uint64_t& offset) const noexce
 
 // --- copies -------------------------------------------------------------------------------------
 
-/// Makes the context of one of the pointers the thread's current one, on top of what it has; to be
-/// popped. The first that CUDA knows counts; memory of cuMemCreate() and of pools has none.
+/// Pushes the context of one of the pointers as the current context of the thread; the caller pops
+/// it. The first pointer that CUDA knows decides. Memory of cuMemCreate() and of pools has no
+/// context.
 bool Cuda::enter(const void* one, const void* other, Entered& in) const noexcept {
   for (const void* pointer : {one, other}) {
     in = {};
@@ -202,15 +203,16 @@ int Cuda::device_of(const void* pointer) const noexcept {
   return rc == kSuccess ? device : -1;
 }
 
-/// The primary context of the device, if the application uses it: it stays as long as it does. Else
-/// the thread's own; null: none.
+/// The primary context of the device, if the application uses it; it lives as long as that use.
+/// Otherwise the current context of the thread. Null: there is none.
 Cuda::Entered Cuda::context_for(const void* pointer) const noexcept {
   Entered found = retain_primary(device_of(pointer));
   if (!found.context && x_api->cuCtxGetCurrent(&found.context) != kSuccess) found.context = nullptr;
   return found;
 }
 
-/// To be released. Without context: nobody uses it, and none is made.
+/// The caller releases it. Without a context: the application does not use the device, and no
+/// context is made.
 Cuda::Entered Cuda::retain_primary(Device device) const noexcept {
   Entered found;
   unsigned flags = 0;
@@ -224,8 +226,9 @@ Cuda::Entered Cuda::retain_primary(Device device) const noexcept {
   return found;
 }
 
-/// One per context, which is current. It waits for no other stream: a kernel of the application may
-/// be waiting for the very message that is being copied. Null: can't be made.
+/// The stream of the current context; each context has one. It waits for no other stream: a kernel
+/// of the application may be waiting for the message that is being copied. Null: CUDA cannot make
+/// one.
 Stream Cuda::stream_of(Context context) noexcept try {
   const std::lock_guard guard(x_mutex);
   for (const StreamOf& known : x_streams)
@@ -239,7 +242,8 @@ Stream Cuda::stream_of(Context context) noexcept try {
   return nullptr;
 }
 
-/// Its stream went with a context that the application destroyed; this one has the same name.
+/// The stream belonged to a context that the application destroyed; a new context has the same
+/// name.
 void Cuda::forget(Context context) noexcept {
   const std::lock_guard guard(x_mutex);
   std::erase_if(x_streams, [&](const StreamOf& known) { return known.context == context; });
@@ -277,7 +281,7 @@ int Cuda::copy_in(Context context, void* to, const void* from, size_t length) no
 
 // --- memory of our own --------------------------------------------------------------------------
 
-/// In the thread's context, if it has one: that is the device which the application uses.
+/// In the context of the thread, if it has one: that is the device which the application uses.
 std::unique_ptr<Cuda::Scratch> Cuda::allocate(size_t length) noexcept {
   std::unique_ptr<Scratch> made(usable() ? new (std::nothrow) Scratch(*this) : nullptr);
   if (!made || !x_api->cuMemAlloc_v2 || !x_api->cuMemFree_v2) return nullptr;
@@ -299,7 +303,7 @@ Cuda::Scratch::~Scratch() {
     api.cuCtxPopCurrent_v2(nullptr);
   }
   if (!x_retained) return;
-  x_cuda.forget(x_context);  // the stream goes with the last who retains it
+  x_cuda.forget(x_context);  // the stream ends with the last retain of its context
   api.cuDevicePrimaryCtxRelease_v2(0);
 }
 

@@ -22,36 +22,36 @@ namespace erdma::hmem {
 struct Allocation {
   uintptr_t base = 0;
   size_t size = 0;
-  uint64_t id = 0;  ///< unique in the process: another allocation at this address has another
+  uint64_t id = 0;  ///< unique in the process: a later allocation at this address has another id
 };
 
 /// Names an allocation to other processes of the host.
 struct IpcHandle {
   enum class Kind : uint8_t {
-    driver,  ///< of cudaMalloc: the bytes are CUDA's own handle, and enough to open it
-    file,    ///< of cuMemCreate: the bytes are a FileName, and its descriptor has to come with it
+    driver,  ///< of cudaMalloc: the bytes are CUDA's own handle, which suffices to open it
+    file,    ///< of cuMemCreate: the bytes are a FileName; the descriptor travels separately
   };
   cuda_api::IpcMemHandle bytes;
-  uint32_t id;  ///< of the allocation, in its process: one made later may have the same bytes
+  uint32_t id;  ///< of the allocation, in its process: a later allocation may have the same bytes
   Kind kind;
 
   bool same_name(const IpcHandle& other) const noexcept {
     return kind == other.kind && std::memcmp(&bytes, &other.bytes, sizeof(bytes)) == 0;
   }
-  /// Where one is, the other can't be: one of them is gone.
+  /// Both name the same place, so one of the allocations was freed before the other was made.
   bool same_place(const IpcHandle& other) const noexcept;
   bool operator==(const IpcHandle& other) const noexcept {
     return id == other.id && same_name(other);
   }
 };
 
-/// What an IpcHandle of Kind::file holds, the rest is 0. Means something to its peer only, and only
-/// as long as they are connected.
+/// The first bytes of an IpcHandle of Kind::file; the rest is 0. Only the peer understands it, as
+/// long as the two are connected.
 struct FileName {
   uint64_t base;      ///< in the process of its owner
-  uint64_t size;      ///< bytes of the mapping, which is the start of what the file names
+  uint64_t size;      ///< bytes of the mapping, which is the start of the memory of the file
   uint64_t physical;  ///< CUDA's handle in that process
-  uint64_t number;    ///< by which the descriptor was passed; 0: not yet
+  uint64_t number;    ///< of the descriptor when it was passed; 0: not passed yet
 
   static FileName of(const IpcHandle& handle) noexcept {
     FileName name;
@@ -66,63 +66,69 @@ inline bool IpcHandle::same_place(const IpcHandle& other) const noexcept {
 }
 static_assert(sizeof(FileName) <= sizeof(cuda_api::IpcMemHandle));
 
-/// Where an allocation of another process is in this one's device addresses.
+/// Where an allocation of another process is mapped among the device addresses of this one.
 struct IpcMemory {
   uintptr_t base = 0;
   size_t size = 0;
 };
 
-/// The CUDA driver of this process: libcuda.so.1, opened at run time, never linked. Thread-safe.
-/// Makes no context of its own: device memory comes with that of whoever allocated it. Methods are
-/// spread over cuda.cc, cuda_ipc.cc and cuda_files.cc.
-/// Invariant: a forked child, in which CUDA can't be used, makes no call.
+/// The CUDA driver of this process: libcuda.so.1, opened at run time, never linked. Thread-safe. It
+/// makes no context of its own: device memory has the context of its allocation. Its methods are in
+/// cuda.cc, cuda_ipc.cc and cuda_files.cc. Invariant: a forked child, in which CUDA cannot be used,
+/// makes no call.
 class Cuda final : public DeviceMemory {
  public:
-  /// Null: no driver, no device, or one of a driver that is too old. Asked for once per process,
-  /// and only when an application wants FI_HMEM.
+  /// Null: there is no driver or no device, or the driver is too old. The driver is asked once per
+  /// process, and only if an application wants FI_HMEM.
   static Cuda* get() noexcept;
 
   Cuda(const Cuda&) = delete;
   Cuda& operator=(const Cuda&) = delete;
 
-  /// Does it point to memory of a device? Managed memory counts: who touches it with the processor
-  /// would move it. Asks the driver, which knows at any time.
+  /// Does the pointer lead to memory of a device? Managed memory counts: an access by the processor
+  /// would move it. The driver is asked each time, since allocations come and go.
   bool is_device(const void* pointer) const noexcept override;
   /// Is [pointer, +length) inside one allocation of a device?
   bool covers(const void* pointer, size_t length) const noexcept;
 
-  /// What a NIC writes there is visible to kernels that begin after its completion: nobody has to
-  /// flush. As the device's attributes say; false where they can't be had.
+  /// Are a NIC's writes to this memory visible to kernels that begin after their completion, so
+  /// that no flush is needed? Answered by the device's attributes; false if these cannot be read.
   bool orders_nic_writes(const void* pointer) const noexcept;
 
-  /// The allocation that holds it; false: of no device.
+  /// The allocation that holds the pointer; false: it is not memory of a device.
   bool allocation(const void* pointer, Allocation& found) const noexcept;
-  /// A new descriptor of a dmabuf in which the allocation begins at `offset`; -1: can't be had.
+  /// A new descriptor of a dmabuf in which the allocation begins at `offset`; -1: the driver makes
+  /// none.
   int export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept;
 
-  /// Names the allocation that holds the pointer, which lies `offset` bytes into it. 0, or
-  /// -FI_EOPNOTSUPP: it can't be shared (logged once), or is of no device.
+  /// Names the allocation that holds the pointer, which is `offset` bytes from its start. Returns
+  /// 0, or -FI_EOPNOTSUPP: the allocation cannot be shared (logged once), or is not memory of a
+  /// device.
   int share(const void* pointer, IpcHandle& handle, uint64_t& offset) noexcept;
-  /// Opens what share() named in another process, or in this one, for the device that `near`
-  /// belongs to, else that of the thread's context. To be closed as often as opened.
-  /// -FI_EOPNOTSUPP: can't be had (logged once), or another allocation of that name is open. Of
-  /// Kind::file: what import_file() made, again, and for another device.
+  /// Opens the allocation that share() named, in another process or in this one, for the device of
+  /// `near`, or otherwise for that of the thread's context. The caller closes it as often as it
+  /// opened it. -FI_EOPNOTSUPP: the driver refuses (logged once), or another allocation of that
+  /// name is open. For Kind::file: opens a mapping of import_file() once more, also for another
+  /// device.
   util::Result<IpcMemory> open(const IpcHandle& handle, const void* near) noexcept;
 
-  /// Memory of Kind::file: a new descriptor for another process; none: can't be had (logged once).
+  /// Memory of Kind::file: a new descriptor for another process; none: the driver refuses (logged
+  /// once).
   util::Fd export_file(const IpcHandle& handle) noexcept;
-  /// Maps what another process exported, `size` bytes from its start; the descriptor is not needed
-  /// any more. `handle`: names it here, for open() and close(). As open() else.
+  /// Maps memory that another process exported, `size` bytes from its start. Afterwards the
+  /// descriptor is not needed. `handle` names the mapping in this process, for open() and close().
+  /// In all other respects as open().
   util::Result<IpcMemory> import_file(const util::Fd& file, size_t size, const void* near,
                                       IpcHandle& handle) noexcept;
   void close(const IpcHandle& handle) noexcept;
 
-  /// Copies between device and host memory, or within either; done when it returns. 0 or -FI_EIO.
-  /// Waits for its own copy only, not for what the application has in its streams.
+  /// Copies between device and host memory, or within either. The copy is done when the call
+  /// returns 0 or -FI_EIO. The call waits for its own copy only, not for streams of the
+  /// application.
   int copy(void* to, const void* from, size_t length) noexcept;
 
-  /// Memory of the calling thread's device, or of the first one, for as long as this lives; null:
-  /// can't be had. Makes a context if there is none.
+  /// Memory of the calling thread's device, or of the first device, as long as this object lives.
+  /// Null: CUDA has none. Makes a context if there is none.
   class Scratch;
   std::unique_ptr<Scratch> allocate(size_t length) noexcept;
 
@@ -136,22 +142,22 @@ class Cuda final : public DeviceMemory {
   struct Export {
     Allocation memory;
     IpcHandle handle;
-    bool shared;  ///< else the driver has refused
+    bool shared;  ///< false: the driver refused
   };
   struct Opened {
     IpcHandle handle;
     IpcMemory memory;
-    cuda_api::Context context;  ///< in which it was opened; of Kind::file: null
+    cuda_api::Context context;  ///< of the opening; Kind::file: null
     uint32_t users;
-    uint64_t devices;  ///< of Kind::file: bit per device that may read it
+    uint64_t devices;  ///< Kind::file: a bit for each device that may read it
   };
 
   Cuda(std::unique_ptr<Functions> functions) noexcept;
   ~Cuda();
   static Cuda* load() noexcept;
   bool usable() const noexcept { return x_epoch == util::process_epoch(); }
-  /// A context that the thread entered. A primary one is retained until leave(), as another thread
-  /// of the application may release it.
+  /// A context that the thread entered. A primary context is retained until leave(), as another
+  /// thread of the application may release it.
   struct Entered {
     cuda_api::Context context = nullptr;
     cuda_api::Device retained = -1;
@@ -192,7 +198,7 @@ class Cuda final : public DeviceMemory {
   std::mutex x_mutex;  ///< of x_streams
   std::vector<StreamOf> x_streams;
 
-  std::mutex x_ipc_mutex;  ///< of what follows; held while the driver opens or closes
+  std::mutex x_ipc_mutex;  ///< of the members below; held while the driver opens or closes
   std::vector<Export> x_exports;
   size_t x_next_export = 0;
   std::vector<Opened> x_opened;
@@ -213,8 +219,8 @@ class Cuda::Scratch {
 
   Cuda& x_cuda;
   cuda_api::DevicePointer x_pointer = 0;
-  cuda_api::Context x_context = nullptr;  ///< in which it was allocated
-  bool x_retained = false;                ///< the primary context of device 0, by us
+  cuda_api::Context x_context = nullptr;  ///< of the allocation
+  bool x_retained = false;                ///< this object retains the primary context of device 0
 };
 
 }  // namespace erdma::hmem

@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The part of the CUDA driver API that is used here, as its documentation describes it: types of
-/// the ABI and numbers, no header of CUDA's. Functions are looked up by name at run time (cuda.cc);
-/// names with a version of their own carry it, as in libcuda.so.1.
+/// The part of the CUDA driver API that the provider uses, as its documentation describes it: types
+/// of the ABI and numbers, without CUDA's headers. Functions are looked up by name at run time
+/// (cuda.cc). Names that have a version suffix in libcuda.so.1 have it here.
 namespace erdma::hmem::cuda_api {
 
 using Result = int;              ///< CUresult
@@ -27,7 +27,7 @@ struct MemLocation {  ///< CUmemLocation
 };
 struct MemAllocationProperties {  ///< CUmemAllocationProp
   int type;
-  int handle_types;  ///< in which it may be exported
+  int handle_types;  ///< kinds of handles in which it may be exported
   MemLocation location;
   void* win32_metadata;
   unsigned char flags[8];

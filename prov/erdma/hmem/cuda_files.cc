@@ -1,4 +1,4 @@
-// Device memory of cuMemCreate(), which other processes of the host reach by a file descriptor.
+// Device memory of cuMemCreate(), which other processes of the host map by a file descriptor.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -30,12 +30,13 @@ constexpr uint64_t bit_of(Device device) noexcept {
 
 }  // namespace
 
-/// A handle of physical memory, given back at the end: then it is there as long as it is mapped.
+/// A handle of physical memory, released on destruction. After that the memory lives as long as it
+/// is mapped.
 class Cuda::Held {
  public:
   explicit Held(const Functions& api, PhysicalMemory handle = 0) noexcept
       : x_api(api), x_handle(handle) {}
-  /// Of what is mapped at this address, if anything is.
+  /// The physical memory that is mapped at this address, if there is any.
   static Held at(const Functions& api, uint64_t address) noexcept {
     PhysicalMemory handle = 0;
     const Result rc = api.cuMemRetainAllocationHandle(&handle, pointer_to(address));
@@ -59,8 +60,8 @@ class Cuda::Held {
 
 // --- of this process ----------------------------------------------------------------------------
 
-/// Mapped by cuMemMap(), made to be exported, and all of it one mapping: CUDA maps physical memory
-/// from its start on only.
+/// Makes the handle a FileName if the memory was mapped by cuMemMap(), was made to be exported, and
+/// is one mapping. CUDA maps physical memory from its start only.
 bool Cuda::name_file(Export& memory, const void* pointer) const noexcept {
   if (!x_api->cuMemRetainAllocationHandle) return false;
   const Held held = Held::at(*x_api, reinterpret_cast<uintptr_t>(pointer));
@@ -75,7 +76,8 @@ bool Cuda::name_file(Export& memory, const void* pointer) const noexcept {
   return true;
 }
 
-/// Beside the id, as its documentation speaks of allocations and not of what is mapped where.
+/// The physical memory is compared in addition to the id: the documentation of the id speaks of
+/// allocations, not of mappings.
 bool Cuda::still_mapped(const Export& memory, const void* pointer) const noexcept {
   if (memory.handle.kind != IpcHandle::Kind::file) return true;
   return Held::at(*x_api, reinterpret_cast<uintptr_t>(pointer)).get() ==
@@ -149,8 +151,8 @@ int Cuda::map_file(const Held& physical, const void* near, Opened& made) noexcep
   return refuse_file("cuMemMap", rc);
 }
 
-/// The device that has it, as copies to host memory are its own, and the one that `near` is of.
-/// Those need a context that is there whoever makes progress.
+/// Gives access to the device that holds the memory, which executes copies to host memory, and to
+/// the device of `near`. Both need a context that exists in whatever thread makes progress.
 int Cuda::let_read(const Held& physical, const void* near, Opened& made) noexcept {
   MemAllocationProperties properties{};
   if (!physical.properties(properties)) return -FI_EOPNOTSUPP;

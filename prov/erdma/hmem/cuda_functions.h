@@ -4,7 +4,8 @@
 
 namespace erdma::hmem {
 
-/// What is looked up, by these names. For the files that implement Cuda.
+/// The functions of the driver that are looked up by name. Only the files that implement Cuda
+/// include this.
 struct Cuda::Functions {
   cuda_api::Result (*cuInit)(unsigned flags);
   cuda_api::Result (*cuDeviceGetCount)(int* count);
@@ -19,27 +20,27 @@ struct Cuda::Functions {
   cuda_api::Result (*cuStreamSynchronize)(cuda_api::Stream stream);
   cuda_api::Result (*cuMemcpyAsync)(cuda_api::DevicePointer to, cuda_api::DevicePointer from,
                                     size_t length, cuda_api::Stream stream);
-  /// Null: of a driver that lacks it.
+  /// Null: the driver lacks it.
   cuda_api::Result (*cuDeviceGetAttribute)(int* value, int attribute, cuda_api::Device device);
-  /// Of CUDA 11.7; null before.
+  /// From CUDA 11.7 on; null before.
   cuda_api::Result (*cuMemGetHandleForAddressRange)(void* handle, cuda_api::DevicePointer pointer,
                                                     size_t size, int type,
                                                     unsigned long long flags);
-  // For memory of our own.
+  // For memory that the provider allocates.
   cuda_api::Result (*cuDevicePrimaryCtxRetain)(cuda_api::Context* context, cuda_api::Device device);
   cuda_api::Result (*cuDevicePrimaryCtxRelease_v2)(cuda_api::Device device);
   cuda_api::Result (*cuDevicePrimaryCtxGetState)(cuda_api::Device device, unsigned* flags,
                                                  int* active);
   cuda_api::Result (*cuMemAlloc_v2)(cuda_api::DevicePointer* pointer, size_t bytes);
   cuda_api::Result (*cuMemFree_v2)(cuda_api::DevicePointer pointer);
-  /// All three, or the first is null.
+  /// All three are there, or the first is null.
   cuda_api::Result (*cuIpcGetMemHandle)(cuda_api::IpcMemHandle* handle,
                                         cuda_api::DevicePointer pointer);
   cuda_api::Result (*cuIpcOpenMemHandle_v2)(cuda_api::DevicePointer* pointer,
                                             cuda_api::IpcMemHandle handle, unsigned flags);
   cuda_api::Result (*cuIpcCloseMemHandle)(cuda_api::DevicePointer pointer);
 
-  /// All of them (CUDA 11), or the first is null.
+  /// All of these are there (CUDA 11), or the first is null.
   cuda_api::Result (*cuMemRetainAllocationHandle)(cuda_api::PhysicalMemory* handle, void* address);
   cuda_api::Result (*cuMemRelease)(cuda_api::PhysicalMemory handle);
   cuda_api::Result (*cuMemGetAllocationPropertiesFromHandle)(cuda_api::MemAllocationProperties* out,

@@ -1,4 +1,4 @@
-// Device memory that other processes of the host reach where it is.
+// CUDA IPC: device memory that other processes of the host map.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -14,7 +14,8 @@ using namespace cuda_api;
 
 namespace {
 
-/// Handles that are remembered: to ask for one takes the driver longer than all else here.
+/// The number of handles that are kept: asking the driver for one takes longer than everything else
+/// in this file.
 constexpr size_t kExports = 64;
 
 }  // namespace
@@ -31,7 +32,7 @@ int Cuda::share(const void* pointer, IpcHandle& handle, uint64_t& offset) noexce
   auto at = std::find_if(x_exports.begin(), x_exports.end(),
                          [&](const Export& one) { return one.memory.base == memory.base; });
   if (at == x_exports.end() || at->memory.id != memory.id || !still_mapped(*at, pointer)) {
-    // What was here before is gone, and so is what its handle named.
+    // The former allocation at this address was freed, so its handle names nothing.
     if (at == x_exports.end() && x_exports.size() >= kExports)
       at = x_exports.begin() + ptrdiff_t(x_next_export++ % kExports);
     if (at == x_exports.end()) at = x_exports.insert(at, Export{});
@@ -63,7 +64,8 @@ bool Cuda::get_handle(Export& memory) noexcept {
   return rc == kSuccess;
 }
 
-/// Of the same process it is where it is: the driver opens no handle of its own process.
+/// Memory of the same process is used at its own address: the driver opens no handle of its own
+/// process.
 const Cuda::Export* Cuda::own(const IpcHandle& handle) const noexcept {
   for (const Export& one : x_exports)
     if (one.shared && one.handle == handle) return &one;
@@ -78,7 +80,8 @@ util::Result<IpcMemory> Cuda::open(const IpcHandle& handle, const void* near) no
   if (const Export* mine = own(handle)) return IpcMemory{mine->memory.base, mine->memory.size};
   for (Opened& known : x_opened) {
     if (!known.handle.same_name(handle)) continue;
-    // Of memory that is no more, and somebody has it open still: the driver would give it again.
+    // The open mapping is of memory that was freed, and still has users: the driver would return it
+    // again.
     if (known.handle.id != handle.id) return -FI_EOPNOTSUPP;
     ++known.users;
     return known.memory;
@@ -124,11 +127,11 @@ void Cuda::close(const IpcHandle& handle) noexcept {
   const std::lock_guard guard(x_ipc_mutex);
   const auto at = std::find_if(x_opened.begin(), x_opened.end(),
                                [&](const Opened& one) { return one.handle == handle; });
-  if (at == x_opened.end() || --at->users > 0) return;  // of this process, or still in use
+  if (at == x_opened.end() || --at->users > 0) return;  // memory of this process, or still in use
   const Opened gone = *at;
   x_opened.erase(at);
   if (gone.handle.kind == IpcHandle::Kind::file) return unmap_file(gone.memory);
-  // A context that is gone took its mappings with it.
+  // Mappings end with their context.
   if (x_api->cuCtxPushCurrent_v2(gone.context) != kSuccess) return;
   if (const Result rc = x_api->cuIpcCloseMemHandle(gone.memory.base))
     ERDMA_INFO(EP_DATA, "GPU memory of another process could not be closed: CUDA error %d\n", rc);

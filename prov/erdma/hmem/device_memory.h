@@ -6,15 +6,15 @@
 
 namespace erdma::hmem {
 
-/// Tells memory of a device from the host's, and copies between the two: by CUDA (cuda.h), or for
-/// who may not call it by a NIC. Thread-safe.
+/// Tells memory of a device from memory of the host, and copies between the two: by CUDA (cuda.h),
+/// or by a NIC for endpoints that may not call CUDA. Thread-safe.
 class DeviceMemory {
  public:
   virtual bool is_device(const void* pointer) const noexcept = 0;
   /// Does any piece point to a device?
   bool any_device(const iovec* iov, size_t count) const noexcept;
-  /// As the functions of copy.h, with host memory at the other end, but a negative fi_errno if a
-  /// copy fails. `offset` and `length` lie in the list.
+  /// As the functions of copy.h, with host memory as source or target. They return a negative
+  /// fi_errno if a copy fails. `offset` and `length` lie in the list.
   int gather(void* to, const iovec* iov, size_t count, size_t offset, size_t length) noexcept;
   int scatter(const iovec* iov, size_t count, size_t offset, const void* from,
               size_t length) noexcept;
@@ -23,7 +23,7 @@ class DeviceMemory {
   ~DeviceMemory() = default;
 
  private:
-  /// Done when they return. 0 or a negative fi_errno, logged.
+  /// The copy is done when they return. 0, or a negative fi_errno that was logged.
   virtual int from_device(void* to, const void* from, size_t length) noexcept = 0;
   virtual int to_device(void* to, const void* from, size_t length) noexcept = 0;
 };

@@ -5,7 +5,8 @@
 
 namespace erdma::util {
 
-/// Monotonic nanoseconds. A seam: code that decides by time takes a Clock& by constructor.
+/// Monotonic nanoseconds. Code that decides by time takes a Clock& in its constructor, so that
+/// tests can set the time.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -8,7 +8,8 @@
 
 namespace erdma::util {
 
-/// Owns one file descriptor; closed on destruction, and none of a forked child's. -1 = none.
+/// Owns one file descriptor and closes it on destruction. A forked child does not inherit it. -1 =
+/// none.
 class Fd {
  public:
   Fd() noexcept = default;

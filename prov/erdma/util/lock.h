@@ -7,9 +7,10 @@
 
 namespace erdma::util {
 
-/// The one lock of a domain. Inactive under FI_THREAD_DOMAIN with manual progress: then lock()
-/// costs one predictable branch. Recursive use is a bug. In a forked child it is inactive, too:
-/// there is one thread, and whoever held the lock at the fork will never release it.
+/// The one lock of a domain. It is inactive under FI_THREAD_DOMAIN with manual progress: then
+/// lock() costs one predictable branch. Recursive use is a bug. It is inactive in a forked child
+/// too: the child has one thread, and a thread of the parent that held the lock at the fork will
+/// never release it.
 class OptionalLock {
  public:
   explicit OptionalLock(bool active) noexcept : x_active(active), x_epoch(process_epoch()) {}

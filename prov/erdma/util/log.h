@@ -8,8 +8,8 @@ struct fi_provider;
 
 namespace erdma::util {
 
-/// The provider that log lines are attributed to; set once by fi_prov_ini. Never null: until
-/// then (and in unit tests) a nameless stand-in.
+/// The provider that log lines are attributed to. fi_prov_ini sets it once. It is never null:
+/// before that, and in unit tests, it is a nameless stand-in.
 const fi_provider* log_provider() noexcept;
 void set_log_provider(const fi_provider* provider) noexcept;
 
@@ -20,8 +20,8 @@ inline bool log_takes(fi_log_level level, fi_log_subsys subsystem) noexcept {
 
 }  // namespace erdma::util
 
-// Each of these evaluates its arguments only if the line is written. A noexcept function must not
-// pass what allocates; SocketAddress::to_string() does not.
+// Each of these macros evaluates its arguments only if the line is written. The arguments must not
+// allocate in a noexcept function; SocketAddress::to_string() does not allocate.
 //
 // Subsystem: CORE, FABRIC, DOMAIN, EP_CTRL, EP_DATA, AV, CQ, EQ, MR, CNTR.
 #define ERDMA_WARN(subsystem, ...) \
@@ -31,8 +31,8 @@ inline bool log_takes(fi_log_level level, fi_log_subsys subsystem) noexcept {
 #define ERDMA_DEBUG(subsystem, ...) \
   FI_LOG(::erdma::util::log_provider(), FI_LOG_DEBUG, FI_LOG_##subsystem, __VA_ARGS__)
 
-/// A warning that a user must see (util::Cause): in libfabric's log if that takes warnings, else on
-/// standard error, within the limits of tell().
+/// A warning that a user must see (util::Cause). It goes to libfabric's log if that takes warnings,
+/// and otherwise to standard error, within the limits of tell().
 #define ERDMA_NOTICE(cause, subsystem, ...)                          \
   do {                                                               \
     if (::erdma::util::log_takes(FI_LOG_WARN, FI_LOG_##subsystem))   \
@@ -40,8 +40,8 @@ inline bool log_takes(fi_log_level level, fi_log_subsys subsystem) noexcept {
     else if (::erdma::util::may_tell(::erdma::util::Cause::cause))   \
       ::erdma::util::tell(::erdma::util::Cause::cause, __VA_ARGS__); \
   } while (0)
-/// A line for those who ask what is used: in libfabric's log if that takes information, else on
-/// standard error with FI_ERDMA_LOG=info.
+/// A line for users who ask what is used. It goes to libfabric's log if that takes information, and
+/// otherwise to standard error with FI_ERDMA_LOG=info.
 #define ERDMA_ANNOUNCE(subsystem, ...)                                          \
   do {                                                                          \
     if (::erdma::util::log_takes(FI_LOG_INFO, FI_LOG_##subsystem))              \

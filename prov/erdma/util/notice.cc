@@ -15,16 +15,16 @@
 namespace erdma::util {
 namespace {
 
-/// A line is at most this long, and so is written to a pipe whole or not at all (PIPE_BUF).
+/// The longest line. It is less than PIPE_BUF, so a line is written to a pipe whole or not at all.
 constexpr size_t kLineBytes = 1024;
 constexpr unsigned kMostLines = 4;
 constexpr char kLast[] = " (no more of these are shown)";
 
 std::atomic<NoticeLevel> g_level{NoticeLevel::warn};
-/// Of each cause, the hashes of the texts that were written; 0 = not yet.
+/// For each cause, the hashes of the texts that were written; 0 = free.
 std::atomic<uint32_t> g_told[size_t(Cause::count)][kMostLines];
 
-/// Causes with one remedy get one line, others one for each of a few objects.
+/// A cause with one remedy gets one line; other causes get a line for each of a few objects.
 constexpr unsigned most_lines(Cause cause) noexcept {
   switch (cause) {
     case Cause::variable:
@@ -52,7 +52,7 @@ uint32_t hash_of(const char* text) noexcept {
 
 enum class Turn : uint8_t { none, one, last };
 
-/// Whether a text is to be written: it is new, and the cause has a line left.
+/// Is a text to be written? It is if it is new and its cause has a line left.
 Turn take_turn(Cause cause, const char* text) noexcept {
   const uint32_t hash = hash_of(text);
   const unsigned most = most_lines(cause);
@@ -65,7 +65,7 @@ Turn take_turn(Cause cause, const char* text) noexcept {
   return Turn::none;
 }
 
-/// Keeps a write to a pipe that nobody reads any more from killing the process.
+/// While this lives, a write to a pipe without a reader does not kill the process.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() noexcept {
@@ -89,7 +89,7 @@ class WithoutSigpipe {
   bool x_was_pending = false, x_raised = false;
 };
 
-/// Whether somebody reads standard error and a line would not have to wait.
+/// Has standard error a reader, and can it take a line at once?
 bool takes_a_line() noexcept {
   pollfd error_output{STDERR_FILENO, POLLOUT, 0};
   return poll(&error_output, 1, 0) == 1 && error_output.revents == POLLOUT;
@@ -117,7 +117,8 @@ class Line {
     if (wanted > 0) x_length += std::min(size_t(wanted), room - 1);
   }
 
-  /// What comes from elsewhere (a variable, a name) must not end the line or move the cursor.
+  /// Replaces control characters: text from elsewhere (a variable, a name) must not end the line or
+  /// move the cursor.
   void make_one_line() noexcept {
     while (x_length > x_text_at && x_bytes[x_length - 1] == '\n') --x_length;
     x_bytes[x_length] = '\0';

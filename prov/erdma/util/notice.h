@@ -4,17 +4,17 @@
 
 namespace erdma::util {
 
-/// FI_ERDMA_LOG: what the provider writes to standard error by itself, where libfabric's log does
-/// not show it.
+/// FI_ERDMA_LOG: which lines the provider writes to standard error if libfabric's log does not show
+/// them.
 enum class NoticeLevel : uint8_t { off, warn, info };
 
-/// What changes a run, so that a user must hear of it. Each cause gets few lines per process,
-/// however often it occurs and however many peers have a part in it.
+/// Why a run is slow or fails: causes that a user must hear of. Each cause gets few lines per
+/// process, however often it occurs and however many peers are concerned.
 enum class Cause : uint8_t {
   variable,       ///< an FI_ERDMA_* variable is unknown, or its value is not allowed
   no_data,        ///< why fi_getinfo offers nothing
   device,         ///< a device that was named is absent or down; no device at all
-  port,           ///< a port or a device failed under way
+  port,           ///< a port or a device failed during the run
   cma,            ///< the kernel refuses CMA
   local_path,     ///< a local peer is not reached through shared memory
   zero_copy,      ///< memory of the application is copied, not registered
@@ -24,21 +24,21 @@ enum class Cause : uint8_t {
   gpu_staged,     ///< GPU memory is copied through host memory
   gpu_refused,    ///< GPU memory can't be used
   peer_lost,      ///< operations end in errors, as the peer is gone or refuses
-  lost_messages,  ///< messages are lost that nobody else reports
+  lost_messages,  ///< messages are lost, and no completion reports it
   count
 };
 
 void set_notice_level(NoticeLevel level) noexcept;
 NoticeLevel notice_level() noexcept;
 
-/// False: tell() would write nothing, so that its arguments need not be made.
+/// False: tell() would write nothing, so its arguments need not be computed.
 bool may_tell(Cause cause) noexcept;
-/// Writes "erdma: HOST[PID]: text" to standard error: one line, by one write(2). Never waits: where
-/// standard error takes nothing at once, the line is lost. The same text is written once per
-/// process. Neither allocates nor changes errno.
+/// Writes "erdma: HOST[PID]: text" to standard error: one line, by one write(2). It never waits: if
+/// standard error cannot take the line at once, the line is lost. The same text is written once per
+/// process. The call neither allocates nor changes errno.
 void tell(Cause cause, const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
 
-/// The same at NoticeLevel::info, each time.
+/// Writes such a line at NoticeLevel::info, also if the text was written before.
 void announce(const char* format, ...) noexcept __attribute__((format(printf, 1, 2)));
 
 }  // namespace erdma::util

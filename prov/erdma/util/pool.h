@@ -10,16 +10,18 @@
 
 namespace erdma::util {
 
-/// Names one acquisition of a pool slot; a stale handle finds nothing. Small enough for the wire.
-/// No acquisition has generation 0: wherever a handle or a token made of it travels, 0 means none.
+/// Names one acquisition of a pool slot; a stale handle finds nothing. It is small enough for the
+/// wire. No acquisition has generation 0: wherever a handle, or a token made of one, travels, 0
+/// means none.
 struct PoolHandle {
   uint32_t index = UINT32_MAX;
   uint16_t generation = 0;
 };
 
 /// Objects of one type in chunks of kChunk that never move, recycled last-in first-out. Not
-/// thread-safe. Every slot of a chunk is touched when it is made: pools of single peers take few.
-/// Invariant: generation of a slot changes at each release, so find() of a released handle is null.
+/// thread-safe. Making a chunk touches each of its slots, so a pool of a single peer has small
+/// chunks. Invariant: the generation of a slot changes at each release, so find() of a released
+/// handle is null.
 template <typename T, uint32_t kChunk = 64>
 class Pool {
  public:
@@ -31,13 +33,13 @@ class Pool {
     clear();
   }
 
-  /// Ends what is out, for an owner whose end is meant to end it.
+  /// Releases all objects that are in use, for an owner whose end is meant to end them.
   void clear() noexcept {
     for (uint32_t i = 0; i < x_slots_made; ++i)
       if (slot(i).live) release(*object(slot(i)));
   }
 
-  /// Null when the limit is reached or memory is out.
+  /// Null if the limit is reached or there is no memory.
   template <typename... Args>
   T* acquire(Args&&... args) noexcept {
     static_assert(std::is_nothrow_constructible_v<T, Args...>);

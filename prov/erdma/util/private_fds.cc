@@ -24,7 +24,7 @@ struct Chunk {
 Chunk g_first;
 std::atomic<Chunk*> g_chunks[kChunks] = {&g_first};
 
-/// Null: nothing is marked there; or with `make`, out of memory.
+/// Null: no descriptor is marked there or, with `make`, there is no memory.
 Chunk* chunk_of(int fd, bool make) noexcept {
   if (fd < 0 || size_t(fd) >= kChunks * kPerChunk) return nullptr;
   std::atomic<Chunk*>& place = g_chunks[size_t(fd) / kPerChunk];
@@ -47,9 +47,10 @@ int open_nowhere() noexcept {
   return ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-/// What it is copied to need not be open. `plug` < 0: there is none yet.
+/// Puts a copy of `plug` in the place of the descriptor, which need not be open. `plug` < 0: there
+/// is no plug yet.
 void plug_one(int fd, int& plug) noexcept {
-  if (plug < 0) {  // all numbers are taken: make one free
+  if (plug < 0) {  // all numbers are in use: free one
     ::close(fd);
     plug = open_nowhere();
   }
@@ -68,7 +69,7 @@ void unmark_private(int fd) noexcept {
     word_of(*chunk, fd).fetch_and(~bit_of(fd), std::memory_order_relaxed);
 }
 
-// The marks stay: these numbers are still their owners', and a child of the child plugs them again.
+// The marks stay: the owners still know these numbers, and a child of the child plugs them again.
 void plug_private_fds() noexcept {
   const int own = open_nowhere();
   int plug = own;

@@ -4,18 +4,18 @@
 
 namespace erdma::util {
 
-/// Descriptors that belong to this process and no forked child of it: through a copy, a child that
-/// stays would hold the ports, sockets and devices of a parent that is long dead. In the child each
-/// becomes a socket that leads nowhere (register_fork_handler()), so that whoever still knows its
-/// number finds nothing and can close it. util::Fd marks what it owns. Thread-safe; no allocation
-/// for numbers below 65536.
+/// Descriptors of this process that a forked child must not have: with copies of them, a child
+/// would hold the ports, sockets and devices of a parent that is long dead. In the child each
+/// becomes a socket without a peer (register_fork_handler()), so code that still knows the number
+/// reaches nothing and can close it. util::Fd marks the descriptor that it owns. Thread-safe; no
+/// allocation for numbers below 65536.
 void mark_private(int fd) noexcept;
-/// Before it is closed, as the number is anybody's then.
+/// Must be called before the descriptor is closed, since the number may then be used again.
 void unmark_private(int fd) noexcept;
-/// In the child. Calls only what a signal handler may call.
+/// Called in the child. It calls only functions that a signal handler may call.
 void plug_private_fds() noexcept;
 
-/// Marks a descriptor that a library owns, and closes, while this lives.
+/// Marks a descriptor that a library owns and closes, as long as this object lives.
 class PrivateFd {
  public:
   PrivateFd() noexcept = default;

@@ -5,12 +5,12 @@
 
 namespace erdma::util {
 
-/// Keeps what strangers do from filling the log: a burst, then one line a second.
+/// Limits log lines that strangers can cause: a burst, then one line a second.
 class RateLimit {
  public:
   explicit RateLimit(unsigned burst = 10) noexcept : x_burst(burst), x_tokens(burst) {}
 
-  /// False: say nothing now. True: `suppressed` lines were not written since the last one.
+  /// False: write no line now. True: write it; `suppressed` lines were left out since the last one.
   bool allow(uint64_t now, unsigned& suppressed) noexcept {
     const uint64_t seconds = now / 1'000'000'000;
     if (seconds != x_second)

@@ -12,9 +12,9 @@
 
 namespace erdma::util {
 
-/// Objects of one type in chunks of kChunk that never move, recycled last-in first-out, like Pool;
-/// but nobody names them by a handle, and they need no destructor, so that nothing lies beside
-/// them: of a long object only the lines in use are touched. Not thread-safe.
+/// Objects of one type in chunks of kChunk that never move, recycled last-in first-out, as in Pool.
+/// But they have no handles and need no destructor, so nothing is stored beside them: of a long
+/// object only the cache lines in use are touched. Not thread-safe.
 template <typename T, size_t kChunk = 64>
 class Recycler {
   static_assert(std::is_trivially_destructible_v<T>);
@@ -28,7 +28,8 @@ class Recycler {
       expect_none_left(__PRETTY_FUNCTION__, in_use());
   }
 
-  /// Default-initialised: members without an initializer are indeterminate. Null: out of memory.
+  /// The object is default-initialised: members without an initializer are indeterminate. Null: out
+  /// of memory.
   T* acquire() noexcept {
     static_assert(std::is_nothrow_default_constructible_v<T>);
     if (!x_free && !grow()) return nullptr;

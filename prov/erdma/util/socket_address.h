@@ -9,7 +9,8 @@
 
 namespace erdma::util {
 
-/// The text of an address, where it is made: log lines of functions that must not throw need it.
+/// The text of an address, without allocation: functions that must not throw write it into log
+/// lines.
 class AddressText {
  public:
   const char* c_str() const noexcept { return x_text; }
@@ -18,7 +19,7 @@ class AddressText {
  private:
   friend class SocketAddress;
   AddressText() noexcept = default;
-  char x_text[80] = "unset";  ///< the longest, with a zone of 10 digits: 64
+  char x_text[80] = "unset";  ///< the longest text has 64 bytes, with a zone of 10 digits
 };
 
 /// An IPv4 or IPv6 address with port: the name of an endpoint. Regular value type, 28 bytes.
@@ -40,7 +41,7 @@ class SocketAddress {
   bool wildcard() const noexcept;                             ///< 0.0.0.0 or ::
   bool loopback() const noexcept;                             ///< 127/8, ::1 or ::ffff:127/104
   bool link_local() const noexcept;                           ///< 169.254/16 or fe80::/10
-  bool same_host(const SocketAddress& other) const noexcept;  ///< equal but for the port
+  bool same_host(const SocketAddress& other) const noexcept;  ///< equal except for the port
   bool operator==(const SocketAddress& other) const noexcept;
   uint64_t hash() const noexcept;
   /// "10.0.0.1:5000" or "[fe80::1%2]:5000".
