@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kEagerBytes = 16384;
 constexpr size_t kMaxQueued = 256;
 
-/// What an exposure of this transport holds: it never leaves the process.
+/// The contents of an exposure of this transport. It never leaves the process.
 struct Memory {
   iovec iov[kMaxIov];
   size_t count;
@@ -82,7 +82,7 @@ class SelfTransport::Loop final : public Link {
 
   bool idle() const noexcept { return x_packets.empty() && x_done.empty(); }
 
-  /// Delivers what was there at the start; the upcalls may add more.
+  /// Delivers the packets that waited at the start; the upcalls may add more.
   int poll(Sink& sink) noexcept {
     const size_t packets = x_packets.size();
     for (size_t i = 0; i < packets; ++i) {
@@ -110,7 +110,7 @@ class SelfTransport::Loop final : public Link {
     x_done.push_back(token);
     return 0;
   } catch (const std::bad_alloc&) {
-    return -FI_EAGAIN;  // the copy is repeated, with the same bytes
+    return -FI_EAGAIN;  // the caller repeats the copy, with the same bytes
   }
 
   std::deque<std::vector<std::byte>> x_packets;

@@ -7,15 +7,15 @@
 
 namespace erdma::transport::self {
 
-/// The loop from an endpoint to itself: packets wait in memory until poll(), read() and write() are
-/// copies inside the process. Its one link is never down.
+/// The loop from an endpoint to itself. Packets wait in memory until poll(); read() and write()
+/// copy inside the process. Its one link never ends.
 class SelfTransport final : public Transport {
  public:
   explicit SelfTransport(const util::SocketAddress& name);
   ~SelfTransport() override;
 
   int poll(Sink& sink) noexcept override;
-  /// The loop if `address` is this endpoint's own name, else -FI_EHOSTUNREACH.
+  /// The loop if `address` is the own name of this endpoint, otherwise -FI_EHOSTUNREACH.
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
   int wait_fd() const noexcept override { return -1; }
   bool arm() noexcept override;

@@ -76,7 +76,7 @@ void Flusher::on_read(int status) noexcept {
                fi_strerror(-status));
 }
 
-/// Those that were posted have ended before, in on_read().
+/// READs that were posted have ended before, in on_read().
 void Flusher::on_link_down(const Link& link, int status) noexcept {
   if (&link != x_loop) return;
   for (; x_posted < x_targets.size(); ++x_posted) on_read(status);
@@ -85,7 +85,7 @@ void Flusher::on_link_down(const Link& link, int status) noexcept {
 int Flusher::end(Sink& sink) noexcept {
   for (const FlushTarget& target : x_targets) x_direct->let_go(target);
   x_targets.clear();
-  // What ends may begin anew within the upcall: a round of its own.
+  // The upcall may add memory to flush, which begins another round.
   x_over.clear();
   x_over.swap(x_tokens);
   for (const uint64_t token : x_over) sink.on_done(token, x_status);

@@ -9,12 +9,12 @@
 
 namespace erdma::transport::staging {
 
-/// Flushes what a NIC wrote to devices, by READs of them over the NIC's link to itself: one READ
-/// per registration for all that was complete when it was posted. Nothing of it is done within
-/// add(); errors of a READ are those of everyone that it was for. Not thread-safe.
+/// Flushes what a NIC wrote to devices, by READs of the devices over the NIC's link to itself. One
+/// READ per registration serves all writes that were complete when it was posted. add() posts
+/// nothing. If a READ fails, all operations that it serves fail. Not thread-safe.
 class Flusher {
  public:
-  /// Of READs of ours among the tokens of the inner transport.
+  /// Marks the READs of the flusher among the tokens of the inner transport.
   static constexpr uint64_t kToken = uint64_t(1) << 63;
 
   Flusher(Transport& inner, DirectSource* direct, const util::SocketAddress& name)
@@ -23,17 +23,17 @@ class Flusher {
   Flusher& operator=(const Flusher&) = delete;
   ~Flusher();
 
-  /// 0: there is nothing to flush; kSettling: on_done(token) comes out of poll(); else why it can't
-  /// be flushed.
+  /// 0: there is nothing to flush. kSettling: completion follows through on_done(token), from
+  /// poll(). Otherwise the reason why the memory cannot be flushed.
   int add(const iovec* memory, size_t count, uint64_t token) noexcept;
-  /// Posts what it can, and reports what is over. Returns the number of steps forward.
+  /// Posts READs and reports flushes that ended. Returns the number of steps of progress.
   int poll(Sink& sink) noexcept;
-  /// One of the READs is over.
+  /// One of the READs ended.
   void on_read(int status) noexcept;
-  /// A link of the inner transport is down. If it is the NIC's to itself, what waits for it ends
-  /// with this round; the next one tries anew.
+  /// A link of the inner transport is down. If it is the NIC's link to itself, the flushes of this
+  /// round fail; the next round connects anew.
   void on_link_down(const Link& link, int status) noexcept;
-  /// There is something to post.
+  /// Are there READs to post?
   bool owes() const noexcept { return x_posted < x_targets.size() || !x_next_tokens.empty(); }
 
  private:
@@ -44,17 +44,17 @@ class Flusher {
   Transport& x_inner;
   DirectSource* const x_direct;
   const util::SocketAddress x_name;
-  const Link* x_loop = nullptr;  ///< to ourselves, once it was asked for
-  // For the next round.
+  const Link* x_loop = nullptr;  ///< the NIC's link to itself, after the first READ
+  // The next round: memory and tokens that were added meanwhile.
   std::vector<FlushTarget> x_next;
   std::vector<uint64_t> x_next_tokens;
-  // This round's.
-  std::vector<FlushTarget> x_targets;  ///< each of another registration
+  // This round.
+  std::vector<FlushTarget> x_targets;  ///< one for each registration
   std::vector<uint64_t> x_tokens, x_over;
-  size_t x_posted = 0;  ///< of x_targets
-  size_t x_done = 0;    ///< of those
+  size_t x_posted = 0;  ///< targets whose READ was posted
+  size_t x_done = 0;    ///< targets whose READ ended
   int x_status = 0;
-  std::byte x_sink{};  ///< read into, never looked at
+  std::byte x_sink{};  ///< the READs write here; nothing reads it
 };
 
 }  // namespace erdma::transport::staging

@@ -11,16 +11,18 @@
 namespace erdma::transport::staging {
 namespace {
 
-/// More allocations of a peer than this are opened anew in turn, which takes longer than to copy.
+/// Open allocations of one peer. With more in use they are opened again and again, which takes
+/// longer than a staged copy.
 constexpr size_t kMostOpen = 16;
-/// Of a peer that polls seldom, as many descriptors wait in it: Link::take_file() keeps 16.
+/// Descriptors that a peer was handed and has not used: if it polls seldom, they wait there.
+/// Link::take_file() keeps 16.
 constexpr size_t kMostHanded = 16;
-/// In the place of an offset: the handle is of Kind::file.
+/// A bit of the encoded offset: the handle is of Kind::file.
 constexpr uint64_t kIsFile = uint64_t(1) << 63;
-/// Copied in one poll(): about a millisecond over PCIe.
+/// Bytes that one poll() copies: about a millisecond over PCIe.
 constexpr size_t kBytesPerPoll = size_t(32) << 20;
-/// A file is sent before its offer. If it takes longer than that to be received, the bytes are
-/// copied another way.
+/// How long a reader waits for the file of an offer, which was sent before the offer. After that
+/// the bytes take another way.
 constexpr uint64_t kFilePatience = 1'000'000'000;
 
 }  // namespace
@@ -69,7 +71,8 @@ bool HandedMemory::name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) n
   return false;
 }
 
-/// The peer looks at the file of an offer when it reads it, at the latest: then it waits no more.
+/// The file of an offer that the peer answered no longer waits in the peer, since the peer takes it
+/// at the latest when it reads the offer.
 bool HandedMemory::make_room() noexcept {
   if (x_handed.size() < kMostHanded) return true;
   const auto oldest = std::min_element(
@@ -104,7 +107,7 @@ util::Result<Source> PeerMemory::reach(const Offer& offer, Link& link, const voi
 
 util::Result<const PeerMemory::Open*> PeerMemory::open(const Offer& offer, Link& link,
                                                        const void* near) noexcept try {
-  // By handle and id: memory that was allocated anew may have the handle of what was there before.
+  // Found by handle and id: a later allocation may have the handle of a former one.
   auto at = std::find_if(x_open.begin(), x_open.end(),
                          [&](const Open& one) { return one.handle == offer.handle; });
   if (at == x_open.end()) {
@@ -137,8 +140,8 @@ int PeerMemory::open_new(Link& link, const void* near, Open& made) noexcept {
   return memory.error();
 }
 
-/// The peer may have named what it never gives. Files that are awaited at a time share the patience
-/// with the first of them.
+/// A hostile peer may name a file that it never sends. Files that are awaited at the same time
+/// share the waiting time of the first of them.
 bool PeerMemory::is_late(uint64_t number) noexcept {
   const uint64_t now = x_clock ? x_clock->now() : util::SystemClock().now();
   if (!x_awaited_since) {
@@ -150,7 +153,8 @@ bool PeerMemory::is_late(uint64_t number) noexcept {
   return true;
 }
 
-/// Closes what was there before, and what was used longest ago.
+/// Closes the former allocation of the same place and, if there are too many, the least recently
+/// used one.
 void PeerMemory::make_room(const hmem::IpcHandle& handle) noexcept {
   std::erase_if(x_open, [&](const Open& one) {
     const bool stale = one.handle.same_place(handle);
@@ -188,7 +192,8 @@ int OfferedReads::add(const Link& from, const Source& source, const void* near, 
   Read read{&from, source.handle, source.bytes, {}, count, length, token};
   std::copy_n(memory, count, read.memory);
   x_reads.push_back(read);
-  // It is open, so this only counts, and lets one more device read it.
+  // The allocation is open already: this call counts one more user, and lets one more device read
+  // it.
   const util::Result<hmem::IpcMemory> held = x_cuda->open(source.handle, near);
   if (held) return 0;
   x_reads.pop_back();
@@ -212,7 +217,7 @@ int OfferedReads::poll(Sink& sink) noexcept {
     budget -= bytes;
     int status = step(read, bytes);
     if (status == 0 && read.done < read.length) continue;
-    // The bytes are those of the message only if its owner did not have the memory back meanwhile.
+    // If the owner got its memory back during the copy, the bytes may not be those of the message.
     if (status == 0 && read.link->left()) status = -FI_ECANCELED;
     sink.on_done(finish(x_reads.begin()), status);
   }
@@ -232,7 +237,7 @@ int OfferedReads::step(Read& read, size_t bytes) noexcept {
 
 void OfferedReads::end(const Link& link, Sink& sink, int status) noexcept {
   const auto ours = [&](const Read& read) { return read.link == &link; };
-  for (;;) {  // the upcall may begin others
+  for (;;) {  // the upcall may begin further reads
     const auto at = std::find_if(x_reads.begin(), x_reads.end(), ours);
     if (at == x_reads.end()) return;
     sink.on_done(finish(at), status);

@@ -9,14 +9,14 @@
 #include "transport/transport.h"
 #include "util/clock.h"
 
-/// Device memory that a peer of this host reads where it is (CUDA IPC, or a descriptor that is
-/// handed over): no copy through host memory. Offered by expose(), and refused by read() where the
-/// driver can't open it.
+/// Device memory that a peer of this host maps and reads (by CUDA IPC, or a descriptor that is
+/// passed to it), without a copy through host memory. expose() offers it; read() refuses it if the
+/// driver cannot open it.
 namespace erdma::transport::staging {
 
 class StagingLink;
 
-/// What the exposure of an offer holds; its size tells it from all others.
+/// The contents of an exposure that is an offer. Its size distinguishes it from other exposures.
 struct Offer {
   hmem::IpcHandle handle;
   uint64_t offset;  ///< bytes into the allocation
@@ -25,13 +25,14 @@ struct Offer {
   static Offer decode(const Exposure& exposure) noexcept;
 };
 
-/// Our allocations of which one peer was handed the files, those that were offered last.
+/// Allocations of this process whose files were passed to one peer; the most recently offered ones.
 class HandedMemory {
  public:
-  /// Completes the name of memory of Kind::file by the number of a descriptor, which the peer is
-  /// given if it does not have it. False: it can't be, or the peer has yet to answer for too many.
+  /// Completes the name of memory of Kind::file by the number of a descriptor, and passes the
+  /// descriptor to the peer if the peer does not have it. False: the descriptor cannot be passed,
+  /// or the peer has too many that it did not use yet.
   bool name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept;
-  /// The peer is done with an offer. Not `read`: it may not have the file.
+  /// The peer answered an offer. `read` is false: the peer may not have the file.
   void answered(const hmem::IpcHandle& handle, bool read) noexcept;
   void clear() noexcept { x_handed.clear(); }
 
@@ -40,7 +41,7 @@ class HandedMemory {
     hmem::IpcHandle handle;  ///< without the number
     uint32_t number;
     bool answered;
-    uint64_t used;  ///< later is higher
+    uint64_t used;  ///< number of the last use; a later use has a higher number
   };
   bool make_room() noexcept;
 
@@ -48,14 +49,14 @@ class HandedMemory {
   uint64_t x_uses = 0;
 };
 
-/// Where offered memory is here.
+/// Where offered memory is mapped in this process.
 struct Source {
-  hmem::IpcHandle handle;  ///< by which it is open here
+  hmem::IpcHandle handle;  ///< of the mapping in this process
   const std::byte* bytes;
 };
 
-/// The allocations of one peer that are open here, the most recently used ones. Without CUDA there
-/// are none.
+/// The allocations of one peer that are mapped in this process; the most recently used ones.
+/// Without CUDA there are none.
 class PeerMemory {
  public:
   explicit PeerMemory(hmem::Cuda* cuda, const util::Clock* clock = nullptr) noexcept
@@ -64,12 +65,12 @@ class PeerMemory {
   PeerMemory& operator=(const PeerMemory&) = delete;
   ~PeerMemory() { close(); }
 
-  /// Where the offered memory is for the device that `near` belongs to. -FI_EOPNOTSUPP: nowhere;
-  /// -FI_EAGAIN: its file is still on its way over the link, which it is for a second at most.
+  /// Where the device of `near` finds the offered memory. -FI_EOPNOTSUPP: it cannot be mapped.
+  /// -FI_EAGAIN: its file is still on its way over the link, for a second at most.
   util::Result<Source> reach(const Offer& offer, Link& link, const void* near,
                              size_t length) noexcept;
   void close() noexcept;
-  /// -FI_EOPNOTSUPP, and what came with the offer is not kept.
+  /// Returns -FI_EOPNOTSUPP, and drops the descriptor that came with the offer.
   static int decline(const Offer& offer, Link& link) noexcept;
 
  private:
@@ -86,15 +87,15 @@ class PeerMemory {
 
   hmem::Cuda* const x_cuda;
   const util::Clock* const x_clock;
-  uint64_t x_awaited = 0;        ///< number of a file that has not come
-  uint64_t x_awaited_since = 0;  ///< 0: of none
+  uint64_t x_awaited = 0;        ///< number of a file that has not arrived
+  uint64_t x_awaited_since = 0;  ///< 0: no file is awaited
   std::vector<Open> x_open;
   uint64_t x_uses = 0;
 };
 
-/// Copies of offered memory that are under way, in the order in which they began. They move in
-/// poll() only, so nothing is touched after end(). Each holds its allocation open, whatever
-/// PeerMemory closes meanwhile to open others. Not thread-safe.
+/// Copies of offered memory under way, in the order in which they began. Only poll() copies, so no
+/// memory is touched after end(). Each copy keeps its allocation open, even if PeerMemory closes it
+/// to open others. Not thread-safe.
 class OfferedReads {
  public:
   explicit OfferedReads(hmem::Cuda* cuda) noexcept : x_cuda(cuda) {}
@@ -102,11 +103,11 @@ class OfferedReads {
   OfferedReads& operator=(const OfferedReads&) = delete;
   ~OfferedReads();
 
-  /// `source`: where what was offered is here. -FI_EAGAIN, -FI_EOPNOTSUPP: nothing began.
+  /// `source`: the offered memory in this process. -FI_EAGAIN, -FI_EOPNOTSUPP: no copy began.
   int add(const Link& from, const Source& source, const void* near, const iovec* memory,
           size_t count, size_t length, uint64_t token) noexcept;
   int poll(Sink& sink) noexcept;
-  /// The link is down: on_done(status) for what is left of it.
+  /// The link is down: calls on_done(status) for each of its copies.
   void end(const Link& link, Sink& sink, int status) noexcept;
   bool empty() const noexcept { return x_reads.empty(); }
 
@@ -122,7 +123,7 @@ class OfferedReads {
     size_t done = 0;
   };
   int step(Read& read, size_t bytes) noexcept;
-  /// Takes it out of the list; its token.
+  /// Removes the copy from the list, and returns its token.
   uint64_t finish(std::deque<Read>::iterator read) noexcept;
 
   hmem::Cuda* const x_cuda;

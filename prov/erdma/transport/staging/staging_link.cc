@@ -10,10 +10,10 @@
 namespace erdma::transport::staging {
 namespace {
 
-/// Payloads up to here are staged on the stack.
+/// Payloads up to this size are staged on the stack.
 constexpr size_t kOnStack = 4096;
 
-/// Not initialised: pages that nothing is copied to cost nothing.
+/// The memory is not initialised: pages that no copy touches cost nothing.
 std::unique_ptr<std::byte[]> host_memory(size_t length) noexcept {
   return std::unique_ptr<std::byte[]>(new (std::nothrow) std::byte[length]);
 }
@@ -43,7 +43,8 @@ int StagingLink::send(const Header& header, const iovec* payload, size_t count, 
   return x_inner.send(header, &staged, 1, length, hint);
 }
 
-/// What the peer does not write stays what it was: the copy begins as the memory is.
+/// Bytes that the peer does not write must stay unchanged, so the copy starts with the contents of
+/// the memory.
 int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access access,
                         Exposure& exposure) noexcept try {
   DirectSource* const direct = x_staging.direct;
@@ -60,7 +61,8 @@ int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access
   x_exposed.reserve(x_exposed.size() + 1);
   const iovec staged{exposed.transfer.host.get(), length};
   if (const int rc = x_inner.expose(&staged, 1, length, access, exposure)) return rc;
-  // Now, as nobody knows of it yet, and as an -FI_EAGAIN would have been in vain.
+  // The copy is filled now: no peer knows of it yet, and after an -FI_EAGAIN of expose() the work
+  // would have been in vain.
   if (const int rc =
           device_memory().gather(exposed.transfer.host.get(), memory, count, 0, length)) {
     x_inner.withdraw(exposure);
@@ -74,15 +76,15 @@ int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access
   return -FI_ENOMEM;
 }
 
-/// One allocation, for a peer that was met: another link, which may be taken instead of one that
-/// never was up, knows no offers.
+/// Offers one allocation, and only to a peer that was met: a link that never was up may be replaced
+/// by another link, which knows no offers.
 bool StagingLink::offer(const iovec* memory, size_t count, Exposure& exposure) noexcept {
   if (!x_staging.cuda || count != 1 || !x_inner.met()) return false;
   if (x_pause > 0) return --x_pause, false;
   Offer made{};
   if (x_staging.cuda->share(memory->iov_base, made.handle, made.offset) != 0) return false;
   if (made.handle.kind == hmem::IpcHandle::Kind::file) {
-    // One mapping of several in a row, perhaps, and the next is another file.
+    // The message may reach into the next mapping, which is another file.
     const uint64_t size = hmem::FileName::of(made.handle).size;
     if (made.offset + memory->iov_len > size) return false;
     if (!x_ours.name(x_inner, *x_staging.cuda, made.handle)) return false;
@@ -91,7 +93,7 @@ bool StagingLink::offer(const iovec* memory, size_t count, Exposure& exposure) n
   return true;
 }
 
-/// The next ones may fare better, so it is asked again after 1, 2, 4, ... messages.
+/// Later offers may be accepted, so the link offers again after 1, 2, 4, ... messages.
 void StagingLink::refused(const Exposure& exposure) noexcept {
   constexpr unsigned kLongestPause = 256;
   if (!exposure.is_offer()) return (void)withdraw(exposure);
@@ -147,7 +149,8 @@ int StagingLink::write(const Exposure& remote, const iovec* local, size_t count,
   return transfer(remote, local, count, length, token, false);
 }
 
-/// Puts host memory in the place of the operation's, and its bytes there if they are to leave.
+/// Replaces the memory of the operation by host memory. If the operation sends, the bytes are
+/// copied there.
 int StagingLink::stage(Transfer& transfer, const iovec*& local, size_t& count,
                        iovec& staged) noexcept {
   transfer.host = host_memory(transfer.length);
@@ -160,7 +163,7 @@ int StagingLink::stage(Transfer& transfer, const iovec*& local, size_t& count,
              : device_memory().gather(transfer.host.get(), memory, pieces, 0, transfer.length);
 }
 
-/// Every one has an entry, so that tokens of the inner transport are all of one kind.
+/// Every operation gets a Transfer, so all tokens of the inner transport are of one kind.
 int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
                           uint64_t token, bool inbound) noexcept {
   if (count > kMaxIov) return -FI_EINVAL;
@@ -183,14 +186,15 @@ int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t cou
   return rc;
 }
 
-/// What was staged is settled at once, and asks for no more than what was not.
+/// Staged memory needs no flush: CUDA wrote it. Only memory that the inner transport reaches itself
+/// does.
 int StagingLink::settle(const iovec* memory, size_t count, uint64_t token) noexcept {
   DirectSource* const direct = x_staging.direct;
   if (!direct || !direct->may_be_written(memory, count)) return 0;
   return x_staging.flusher.add(memory, count, token);
 }
 
-/// Device memory that peers access is opened when it is registered, not here.
+/// Device memory that peers access is registered with the NIC by fi_mr_reg(), not here.
 std::unique_ptr<OpenMemory> StagingLink::open(const iovec& memory, bool for_reads,
                                               bool for_writes) noexcept {
   if (device_memory().is_device(memory.iov_base)) return nullptr;

@@ -9,13 +9,13 @@
 
 namespace erdma::transport::staging {
 
-/// Memory that was exposed through a copy.
+/// Device memory that was exposed as a copy in host memory.
 struct Exposed {
   Exposure exposure;
   Transfer transfer;
 };
 
-/// A link over another one, which it never outlives.
+/// A link on top of a link of the inner transport, which it never outlives.
 class StagingLink final : public Link {
  public:
   StagingLink(Staging& staging, Link& inner) noexcept
@@ -46,7 +46,7 @@ class StagingLink final : public Link {
                   uint64_t token) noexcept override;
   int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
                    bool until_placed) noexcept override;
-  /// Of host memory: device memory is not sent this way.
+  /// For host memory only: device memory is refused.
   int send_retractable(const Header& header, const iovec* payload, size_t count, size_t length,
                        uint64_t& packet) noexcept override {
     if (device_memory().any_device(payload, count)) return -FI_EOPNOTSUPP;
@@ -62,7 +62,7 @@ class StagingLink final : public Link {
   void hold(bool on) noexcept override { x_inner.hold(on); }
   void addressed() noexcept override { x_inner.addressed(); }
 
-  /// Its peer is gone: nothing of it stays open here.
+  /// The peer is gone: closes the mappings of its memory.
   void forget_peer() noexcept;
 
  private:
@@ -81,8 +81,8 @@ class StagingLink final : public Link {
   std::vector<Exposed> x_exposed;
   PeerMemory x_theirs;
   HandedMemory x_ours;
-  unsigned x_pause = 0;       ///< messages that are not to be offered
-  unsigned x_next_pause = 0;  ///< half of what the next refusal brings
+  unsigned x_pause = 0;       ///< messages until the next offer
+  unsigned x_next_pause = 0;  ///< half of the pause that the next refusal sets
 };
 
 }  // namespace erdma::transport::staging

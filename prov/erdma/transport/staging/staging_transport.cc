@@ -9,7 +9,7 @@
 
 namespace erdma::transport::staging {
 
-/// Between the inner transport and the protocol: its links, its tokens.
+/// Translates links and tokens of the inner transport into those of this one.
 class StagingTransport::Relay final : public Sink {
  public:
   Relay(StagingTransport& owner, Sink& sink) noexcept : x_owner(owner), x_sink(sink) {}

@@ -17,44 +17,44 @@ namespace erdma::transport::staging {
 
 class StagingLink;
 
-/// Bytes of an operation that wait in host memory.
+/// An operation of the inner transport, with its copy in host memory if it is staged.
 struct Transfer {
-  uint64_t token = 0;                 ///< the protocol's
-  std::unique_ptr<std::byte[]> host;  ///< null: its memory is the host's anyway
-  bool inbound = false;               ///< to be copied to `memory` at the end
+  uint64_t token = 0;                 ///< token of the protocol
+  std::unique_ptr<std::byte[]> host;  ///< null: the operation is not staged
+  bool inbound = false;               ///< the copy goes to `memory` at the end
   size_t count = 0;
   size_t length = 0;
   iovec memory[kMaxIov];
 };
 
-/// What the links of one transport share.
+/// What the links of one transport have in common.
 struct Staging {
   hmem::DeviceMemory& device_memory;
   DirectSource* direct;  ///< of the inner transport; may be null
-  hmem::Cuda* cuda;      ///< peers are of this host, and may read memory where it is; null: not
+  hmem::Cuda* cuda;      ///< null: peers are on other hosts, or may not map memory
   Flusher flusher;
   OfferedReads reads{cuda};
   util::Pool<Transfer> transfers{};
 
-  /// The status at the end of a transfer: brings its bytes to where they belong.
+  /// Ends a transfer: copies the bytes to their memory. Returns the status of the operation.
   int settle(Transfer& transfer, int status) noexcept;
-  /// For the inner transport.
+  /// The token of a transfer for the inner transport.
   uint64_t token_of(Transfer& transfer) noexcept {
     const util::PoolHandle handle = transfers.handle(transfer);
     return uint64_t(handle.index) | uint64_t(handle.generation) << 32;
   }
 };
 
-/// Another transport, with links that take device memory, too: its bytes are staged, that is copied
-/// through host memory of the provider's own, except for what `direct` says the inner transport can
-/// reach as it is; what that wrote is flushed by READs of our own memory (flusher.h); and except
-/// for long messages inside a host, which the receiver reads where they are (offers.h). For
-/// endpoints with FI_HMEM only; others have the transport itself. Invariant: the inner transport
-/// sees no other device memory.
+/// Wraps a transport, so that its links take device memory too. Bytes of device memory are staged:
+/// copied through host memory of the provider. There are two exceptions. First, the inner transport
+/// reaches memory itself where `direct` says so; what it wrote is flushed by READs of that memory
+/// (flusher.h). Second, the receiver of a long message inside a host maps the sender's memory
+/// (offers.h). Only endpoints with FI_HMEM have this wrapper. Invariant: the inner transport sees
+/// no other device memory.
 class StagingTransport final : public Transport {
  public:
-  /// `name`: of the endpoint, needed with `direct`. `cuda`: peers are of this host,
-  /// and read device memory where it is.
+  /// `name`: of the endpoint, needed with `direct`. `cuda`: for a transport whose peers are on this
+  /// host and may map device memory.
   StagingTransport(std::unique_ptr<Transport> inner, hmem::DeviceMemory& device_memory,
                    DirectSource* direct = nullptr, const util::SocketAddress& name = {},
                    hmem::Cuda* cuda = nullptr) noexcept;
@@ -72,7 +72,7 @@ class StagingTransport final : public Transport {
  private:
   class Relay;
 
-  /// The link over one of the inner transport; null: out of memory.
+  /// The link on top of a link of the inner transport; null: out of memory.
   StagingLink* over(Link& inner) noexcept;
   static StagingLink* known(const Link& inner) noexcept;
 
