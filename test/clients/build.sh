@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Builds the clients in $bin from $here; only what is older than its sources.
+# Builds the clients in $bin from $here, if they are older than their sources.
 
 stale() { # stale PROGRAM SOURCE...
   local program=$1 source
@@ -10,7 +10,7 @@ stale() { # stale PROGRAM SOURCE...
   return 1
 }
 
-# An installation that is not the compiler's own: LIBFABRIC_PREFIX.
+# LIBFABRIC_PREFIX: a libfabric outside the folders that the compiler searches.
 libfabric_flags=(${LIBFABRIC_PREFIX:+-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib"
   -Wl,-rpath,"$LIBFABRIC_PREFIX/lib"})
 
@@ -35,7 +35,7 @@ build_clients() {
   done
 }
 
-# A python3 that has mpi4py and numpy: not every first one in PATH is the system's.
+# A python3 that has mpi4py and numpy. The first one in PATH may be another than the system's.
 python_with_mpi() {
   local candidate
   for candidate in python3 /usr/bin/python3; do

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The checks of run.sh. Each runs in a shell of its own with its output in $log; what it returns is
-# the verdict. From the environment: top, provider, here, bin, logs, log, python.
+# The checks of run.sh. Each runs in a shell of its own with its output in $log; its status is the
+# verdict. From the environment: top, provider, here, bin, logs, log, python.
 
 skip() { echo "$*"; exit 77; }
 wrong() { echo "WRONG: $*"; exit 1; }
@@ -14,8 +14,8 @@ refusing() {
   [ "$1" = none ] || wrapper=("$bin/refuse_cma" --calls "$1" --errno "$2")
 }
 
-# warnings_match CALLS RANKS: one warning per process and peer, and no other. Ranks that never
-# exchange anything large need not find out; with two ranks both must.
+# warnings_match CALLS RANKS: there is one warning per process and peer, and no other. Ranks that
+# exchange no large message need not warn; of two ranks both must.
 warnings_match() {
   [ "$provider" = erdma ] || return 0
   local calls=$1 ranks=$2 count unique directions=0
@@ -37,7 +37,7 @@ warnings_match() {
     wrong 'a warning about reading, which is allowed'
 }
 
-# carried_by_provider CALLS: the counters at close say which way the bytes went.
+# carried_by_provider CALLS: the counters that are logged at close tell which way the bytes went.
 carried_by_provider() {
   [ "$provider" = erdma ] || return 0
   local sums cma_read cma_write copied rings
@@ -61,7 +61,8 @@ carried_by_provider() {
   esac
 }
 
-# Info, because the counters are written there; warnings are in it too. As user $RUN_AS if set.
+# The level is info, because the counters are written there; it includes warnings. Runs as user
+# $RUN_AS if that is set.
 with_log() {
   local as=()
   [ -z "${RUN_AS:-}" ] ||
@@ -91,8 +92,8 @@ ping() {
   carried_by_provider "$2"
 }
 
-# silent_ping CALLS ERRNO [NAME=VALUE...]: fi_pingpong as by a user who set no variable of a log;
-# its lines of the provider are left in $log.
+# silent_ping CALLS ERRNO [NAME=VALUE...]: fi_pingpong for a user who set no variable of a log; the
+# provider's lines are then in $log.
 silent_ping() {
   needs fi_pingpong
   refusing "$1" "$2"
@@ -107,8 +108,8 @@ silent_ping() {
   [ $status = 0 ] || wrong 'a side failed'
 }
 
-# seen LINES CALLS ERRNO [NAME=VALUE...]: so many lines on standard error, each of a process of its own,
-# with cause and remedy.
+# seen LINES CALLS ERRNO [NAME=VALUE...]: there are LINES lines on standard error, each of another
+# process, with cause and remedy.
 seen() {
   [ "$provider" = erdma ] || skip 'other providers have other messages'
   local lines=$1 count processes
@@ -122,13 +123,14 @@ seen() {
   [ "$processes" -eq "$lines" ] || wrong 'a line without cause and remedy, or two of one process'
 }
 
-# seen_in_one_place: where libfabric's log shows warnings, standard error has no line besides.
+# seen_in_one_place: if libfabric's log shows warnings, standard error has no further line.
 seen_in_one_place() {
   seen 0 readv,writev EPERM FI_LOG_LEVEL=warn FI_LOG_PROV="$provider"
   warnings_match readv,writev 2
 }
 
-# launch RANKS CALLS ERRNO PROGRAM...: on this node, unless the caller has filled `nodes`.
+# launch RANKS CALLS ERRNO PROGRAM...: runs an MPI job on this node, unless the caller has filled
+# `nodes`.
 nodes=()
 launch() {
   local ranks=$1
@@ -147,7 +149,8 @@ mpi() {
   carried_by_provider "$2"
 }
 
-# one_sided RANKS CALLS [ERRNO]: osc/rdma over btl/ofi, which has an endpoint of its own.
+# one_sided RANKS CALLS [ERRNO]: MPI windows by osc/rdma over btl/ofi, which has an endpoint of its
+# own.
 use_one_sided() { export OMPI_MCA_osc=rdma OMPI_MCA_btl=ofi,self; }
 one_sided() {
   [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
@@ -157,8 +160,8 @@ one_sided() {
   carried_by_provider "$2"
 }
 
-# one_sided_apart RANKS CALLS [ERRNO]: as if on two nodes, so that Open MPI has no shortcut through
-# memory that it shares.
+# one_sided_apart RANKS CALLS [ERRNO]: the same as if on two nodes, so that Open MPI does not use
+# shared memory of its own.
 one_sided_apart() {
   unshare -u true 2>/dev/null || skip 'no right to make a namespace of host names'
   export OMPI_MCA_plm_rsh_agent=$top/test/lib/node_agent.sh OMPI_MCA_plm_rsh_no_tree_spawn=1
@@ -174,8 +177,8 @@ mpi_without_cma() {
   carried_by_provider readv,writev
 }
 
-# in_private_mounts COMMAND...: with a 64 MiB /dev/shm, and a /tmp of its own unless what is tested
-# lies there; $private_tmp tells.
+# in_private_mounts COMMAND...: runs COMMAND with a /dev/shm of 64 MiB and, unless the tested build
+# is in /tmp, with a /tmp of its own; $private_tmp tells.
 private_tmp=yes
 case $bin:${FI_PROVIDER_PATH:-} in /tmp/* | *:/tmp/*) private_tmp= ;; esac
 in_private_mounts() {
@@ -265,27 +268,27 @@ hpcc_small() {
   rm -rf "$PWD"
 }
 
-# The libfabric programs: they check themselves. Warnings only; the counters of thousands of
-# processes would drown the log.
+# The libfabric programs, which check themselves. Only warnings are logged; counters of thousands of
+# processes would fill the log.
 stress() { env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$bin/$1" "${@:2}"; }
 stress_refused() {
   env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$bin/refuse_cma" "$bin/$1" "${@:2}" || return
   [ "$provider" != erdma ] || grep -qi 'continuing by copy' "$log" || wrong 'no warning at all'
 }
-# Files left behind count where no one else can leave any.
+# Files that are left behind are an error if no other program can leave any there.
 kill_stress_private() {
   in_private_mounts "$bin/fi_kill_stress" "$@" ${private_tmp:+--strict}
 }
 
-# own PROGRAM [OPTION...]: one of those that are installed (fabtests/programs), both sides of it. 77 is
-# a skip as everywhere.
+# own PROGRAM [OPTION...]: runs both sides of an installed program (fabtests/programs). Status 77 is
+# a skip, as everywhere.
 own() {
   local program=$own_programs/$1
   shift
   [ -x "$program" ] || wrong "$program is not built"
   env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$program" "$@"
 }
-# own_fails WHY PROGRAM [OPTION...]: it must fail, for this reason.
+# own_fails WHY PROGRAM [OPTION...]: the program must fail, for the reason WHY.
 own_fails() {
   local why=$1 status=0
   shift

@@ -1,6 +1,7 @@
 // fi_auto [--messages N]
-// FI_PROGRESS_AUTO: the receiver posts its receives and then only sleeps, outside libfabric. What
-// is sent to it with FI_DELIVERY_COMPLETE must complete at the sender, and be there when it wakes.
+// FI_PROGRESS_AUTO: the receiver posts its receives and then only sleeps, outside libfabric.
+// Messages with FI_DELIVERY_COMPLETE must complete at the sender, and be there when the receiver
+// wakes.
 #include <unistd.h>
 
 #include <memory>
@@ -49,7 +50,7 @@ int receive_all(Board& board, uint64_t messages) {
   while (board.words[delivered] == 0 && seconds_since(start) < 60) ::usleep(1000);
   REQUIRE(board.words[delivered] == 1);
   for (uint64_t number = 0; number < messages; ++number) {
-    REQUIRE(holds(data[number], number));  // before the completion is read: delivery means the data
+    REQUIRE(holds(data[number], number));  // delivered: before the completion is read
     node.wait(ops[number], 10);
     REQUIRE(ops[number].error == 0 && ops[number].length == length(number));
   }

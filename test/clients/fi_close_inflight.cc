@@ -1,6 +1,6 @@
 // fi_close_inflight [--rounds N] [--seed S]
 // An endpoint is closed with sends (eager and large) and receives in flight. No completion may come
-// after that; everything else closes; the peer lives on and talks to the next endpoint.
+// after that, all other objects close, and the peer lives on and talks to the next endpoint.
 #include <unistd.h>
 
 #include <memory>
@@ -18,7 +18,7 @@ void burst(Node& node, fi_addr_t to, Random& random, Op* ops, std::vector<std::b
   for (int i = 0; i < 64; ++i) {
     const size_t bytes = random.length(kBytes);
     const uint64_t kind = random.below(3);
-    // Nobody ever receives tag 500; receives of tag 501 stay unmatched.
+    // No receive has tag 500; receives with tag 501 stay unmatched.
     int rc = kind == 0 ? node.trecv(ops[i], data.data(), bytes, FI_ADDR_UNSPEC, 501)
                        : node.tsend(ops[i], data.data(), bytes, to, 500);
     if (rc != -FI_EAGAIN) must(rc, "post");

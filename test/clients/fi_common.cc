@@ -155,10 +155,10 @@ pid_t spawn(const std::function<int()>& body) {
 
 namespace {
 
-/// 0: exited with 0.
+/// 0: the process exited with 0.
 int judge(pid_t child, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) ::_exit(77);  // it said why
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) ::_exit(77);  // the process said why
   std::fprintf(stderr, "process %d: %s %d\n", int(child),
                WIFSIGNALED(status) ? "ended by signal" : "exit status",
                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));

@@ -30,7 +30,7 @@ double seconds_since(Clock::time_point start) noexcept;
 
 /// Prints "<program>: <message>" to stderr and ends this process with status 1.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
-/// Fails unless rc is 0.
+/// Calls fail() unless rc is 0.
 void must(int rc, const char* what);
 #define REQUIRE(condition)                                                                   \
   do {                                                                                       \
@@ -43,7 +43,7 @@ class Random {
   explicit Random(uint64_t seed) noexcept : x_state(seed) {}
   uint64_t next() noexcept;
   uint64_t below(uint64_t limit) noexcept { return next() % limit; }
-  /// Mostly small lengths, with every protocol of a provider represented.
+  /// Mostly small lengths, with some for each protocol of a provider.
   size_t length(size_t largest) noexcept;
   template <class T>
   void shuffle(std::vector<T>& items) noexcept {
@@ -58,9 +58,9 @@ class Random {
 void fill(std::span<std::byte> data, uint64_t seed) noexcept;
 bool holds(std::span<const std::byte> data, uint64_t seed) noexcept;
 
-/// One operation. Address must be stable until it is done.
+/// One operation. The object must not move until the operation is done.
 struct Op {
-  fi_context2 context{};  // first: what comes back as op_context
+  fi_context2 context{};  // the first member, since its address comes back as op_context
   std::atomic<bool> done{false};
   int error = 0;
   size_t length = 0;
@@ -94,17 +94,18 @@ class Node {
 
   /// Reads completions and marks their Ops. Returns how many; an unreadable CQ ends the process.
   int progress();
-  /// Post; -FI_EAGAIN comes back as it is, a refusal of another kind too.
+  /// Posts the operation. -FI_EAGAIN and other refusals are returned as they are.
   int tsend(Op& op, const void* data, size_t length, fi_addr_t to, uint64_t tag);
   int trecv(Op& op, void* data, size_t length, fi_addr_t from, uint64_t tag, uint64_t ignore = 0);
-  /// The same, but -FI_EAGAIN is met with progress until it goes away; other refusals fail.
+  /// The same, but after -FI_EAGAIN it makes progress and tries again; other refusals end the
+  /// process.
   void send(Op& op, const void* data, size_t length, fi_addr_t to, uint64_t tag);
   void receive(Op& op, void* data, size_t length, fi_addr_t from, uint64_t tag,
                uint64_t ignore = 0);
-  /// Progress until done; fails after the given time.
+  /// Makes progress until the operation is done; ends the process after the given time.
   void wait(Op& op, double limit_s = 60);
   void wait_until(const std::function<bool()>& condition, const char* what, double limit_s = 60);
-  /// Closes the endpoint only; the rest with the object.
+  /// Closes the endpoint only; the other objects close with this one.
   void close_endpoint();
 
  private:
@@ -130,15 +131,16 @@ struct Board {
   void publish(int who, const std::string& name) noexcept;
   bool published(int who) const noexcept { return names[who].length.load() != 0; }
   std::string name(int who) const;
-  /// Publishes, then waits for the others while driving `node`; addresses by process, own included.
+  /// Publishes the own address and waits for those of the others, with progress of `node`. Returns
+  /// the addresses by process, the own included.
   std::vector<fi_addr_t> meet(Node& node, int who, int processes);
 };
 
 /// Runs body in a child; its return value is the exit status. The child dies with its parent. With
 /// ERDMA_HOSTS=A,B the children take turns in these network namespaces.
 pid_t spawn(const std::function<int()>& body);
-/// Waits for the children; 0 if all exited with 0. When one fails, or at the limit, kills the rest.
-/// One that exits with 77 (not supported here) takes this process with it.
+/// Waits for the children; returns 0 if all exited with 0. If a child fails, or at the limit, it
+/// kills the others. If a child exits with 77 (not supported here), this process exits with 77 too.
 int reap(std::vector<pid_t> children, double limit_s);
 
 /// "--name VALUE" from the command line, or fallback.

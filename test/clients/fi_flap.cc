@@ -1,7 +1,7 @@
 // fi_flap [--command C] [--exchanges N] [--limit S]
-// Two processes play ping-pong while someone takes their link away and gives it back. What is under
-// way may fail, each operation once; when the link is there again they must find each other.
-// The shell runs C in the middle.
+// Two processes play ping-pong while the shell command C, in the middle of the run, takes their
+// link down and up again. Operations under way may fail, each once. When the link is up again the
+// processes must find each other.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,8 +19,8 @@ size_t length_of(uint64_t number) {
   return number % 3 == 0 ? kLargest : number % 3 == 1 ? 8 : 3000;
 }
 
-/// Drives until the operation is over or the time is; one that is not is cancelled. True = it
-/// succeeded.
+/// Makes progress until the operation ends or the time is over; then the operation is cancelled.
+/// True = it succeeded.
 bool settle(Node& node, Op& op, double limit_s) {
   const auto start = Clock::now();
   while (!op.done && seconds_since(start) < limit_s) node.progress();
@@ -28,7 +28,7 @@ bool settle(Node& node, Op& op, double limit_s) {
   return op.done && op.error == 0;
 }
 
-/// A send cannot be taken back once it is on its way: it ends by itself, once.
+/// A send cannot be cancelled once it is on its way; it ends by itself, once.
 bool send(Node& node, Op& op, const void* data, size_t length, fi_addr_t to, uint64_t tag,
           double limit_s) {
   const auto start = Clock::now();

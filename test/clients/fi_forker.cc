@@ -17,7 +17,7 @@ constexpr size_t kBytes = 300000;  // large enough for every protocol's large pa
 enum Word { finished, child_result, child_known, child_served };
 constexpr uint64_t kChildTag = 1000;
 
-/// Echoes: whoever sends to the peer gets it back.
+/// The peer sends every message back to its sender.
 void echo(Node& node, fi_addr_t partner, uint64_t tag) {
   std::vector<std::byte> data(kBytes);
   Op in, out;
@@ -54,7 +54,8 @@ int serve(Board& board) {
   return 0;
 }
 
-/// 1: every call was refused; 2: at least one was accepted. A crash never gets to the board.
+/// 1: every call was refused; 2: at least one was accepted. After a crash the board stays as it
+/// was.
 int misuse(Node& parents, fi_addr_t peer) {
   char byte = 0;
   Op op;
@@ -90,7 +91,7 @@ int application(Board& board, bool use) {
   std::fflush(nullptr);
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
-  // exit(), as a script would: handlers of libraries run in the child too.
+  // exit(), as a script does it, so that handlers of libraries run in the child too.
   if (child == 0) ::exit(run_child(board, node, to[1], use));
   const auto start = Clock::now();
   int status = 0;

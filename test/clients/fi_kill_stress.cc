@@ -49,7 +49,7 @@ class Flow {
     step_out();
     step_in();
   }
-  /// No message after the next few.
+  /// The next kFarewell messages are the last ones.
   void announce_end() {
     x_end = x_sent + kFarewell;
     x_board.words[end_word(x_self, x_peer)].store(x_end + 1);
@@ -156,7 +156,7 @@ class Flow {
   Slots x_out, x_in;
 };
 
-/// The dead process's name may be missing; then there is no flow to it.
+/// The name of the dead process may be missing; then there is no flow to it.
 std::vector<std::optional<Flow>> start_flows(Node& node, Board& board, int self, uint64_t seed) {
   board.publish(self, node.name());
   std::vector<std::optional<Flow>> flows(kProcesses);
@@ -218,7 +218,7 @@ int take_part(Board& board, int self, uint64_t seed, uint64_t limit_us) {
   return 0;
 }
 
-/// While the victim starts, while it connects, or after a random amount of traffic.
+/// The victim dies while it starts, while it connects, or after a random amount of traffic.
 void pick_moment(Board& board, Random& random) {
   const uint64_t kind = random.below(4);
   const auto start = Clock::now();
@@ -236,11 +236,11 @@ void pick_moment(Board& board, Random& random) {
 }
 
 struct Totals {
-  std::vector<uint64_t> slowest_us;  ///< of each round
+  std::vector<uint64_t> slowest_us;  ///< the slowest operation of each round
   uint64_t exchanged = 0;
 };
 
-/// Milliseconds, of rounds in order.
+/// The time in milliseconds within which `part` of the rounds ended.
 double share(const std::vector<uint64_t>& sorted_us, double part) {
   const auto at = size_t(part * double(sorted_us.size()));
   return sorted_us.empty() ? 0 : double(sorted_us[std::min(at, sorted_us.size() - 1)]) / 1000;

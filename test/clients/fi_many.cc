@@ -1,9 +1,9 @@
 // fi_many [--peers P] [--processes N] [--messages M] [--seed S] [--limit SECONDS]
-// One endpoint and P others, in N processes: first one short message to each, all at once, then
-// messages of random sizes to random peers, each answered with its own bytes. Everything is
-// checked. Where connections are limited (FI_ERDMA_MAX_CONNECTIONS) they come and go meanwhile.
-// Prints the rate of first contacts and what memory the one endpoint took (a simulated adapter
-// keeps its own in files).
+// One endpoint talks to P others, in N processes: first one short message to each, all at once;
+// then messages of random sizes to random peers, which send the same bytes back. All bytes are
+// checked. If connections are limited (FI_ERDMA_MAX_CONNECTIONS) they come and go meanwhile. Prints
+// the rate of first contacts and the memory that the one endpoint took (memory of a simulated
+// adapter is in files).
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,9 +22,9 @@ constexpr uint64_t kAny = ~uint64_t{0};
 constexpr size_t kNameRoom = 32;
 constexpr size_t kWindow = 64;
 
-/// In memory of all processes, as Board has no room for so many.
+/// In memory that all processes share, as Board has no room for so many names.
 struct Names {
-  std::atomic<uint32_t> ready;  ///< peers that have written theirs
+  std::atomic<uint32_t> ready;  ///< number of peers that have written their names
   std::atomic<uint32_t> over;
   std::atomic<uint32_t> length;
   char observer[kNameRoom];
@@ -115,7 +115,7 @@ class Group {
   fid_cq* x_cq = nullptr;
 };
 
-/// Sends everything back that comes to any of `count` endpoints.
+/// Sends back every message that arrives at one of `count` endpoints.
 int answer(Names& names, size_t begin, size_t count) {
   Group group(count);
   for (size_t i = 0; i < count; ++i) group.name(i, names.peers[begin + i]);
@@ -166,7 +166,7 @@ class Observer {
     for (size_t i = 0; i < peers; ++i) x_addresses.push_back(x_group.insert(names.peers[i]));
   }
 
-  /// Seconds until each peer has answered a first message.
+  /// Returns the seconds until each peer has answered a first message.
   double meet() {
     const auto start = Clock::now();
     std::vector<Exchange> exchanges(x_addresses.size());

@@ -14,7 +14,7 @@ using namespace erdma::clients;
 namespace {
 
 constexpr size_t kLargest = 1 << 20;
-constexpr uint64_t kMarker = 0xffff;  // a tag no masked receive covers (bit 15 counts)
+constexpr uint64_t kMarker = 0xffff;  // a tag that no masked receive covers (bit 15 counts)
 enum Word { received, batch_ready, batch_sent, batch_checked, step_done };
 
 size_t length(uint64_t key) {
@@ -59,7 +59,7 @@ void receive_in_order(Node& node, uint64_t messages, uint64_t seed) {
       if (slot.op.length != length(key)) fail("message %lu overtaken", i - window.size());
       REQUIRE(holds({slot.data.data(), slot.op.length}, key));
     }
-    // Now and then the receiver lags, so that messages arrive before their receive.
+    // Sometimes the receiver waits, so that messages arrive before their receives.
     for (int idle = Random(i).below(64) == 0 ? 2000 : 0; idle > 0; --idle) node.progress();
     if (i < messages) node.receive(slot.op, slot.data.data(), kLargest, FI_ADDR_UNSPEC, 1);
   }
@@ -81,7 +81,7 @@ struct Pattern {
   }
 };
 
-/// Both sides compute the same batch: what endpoint 0 sends, then what endpoint 1 sends.
+/// Both sides compute the same batch: first the messages of endpoint 0, then those of endpoint 1.
 std::vector<Message> batch_of(uint64_t seed, uint64_t batch) {
   Random random(seed * 7919 + batch);
   std::vector<Message> messages;
@@ -251,7 +251,7 @@ class Checker {
     Op op;
     const auto message = request(pattern, op, nullptr);
     const int rc = int(fi_trecvmsg(x_node.ep(), &message, FI_PEEK | with));
-    if (rc == -FI_ENOMSG) {  // allowed by the man page; oneCCL wants the error entry
+    if (rc == -FI_ENOMSG) {  // the man page allows this return value; oneCCL wants the error entry
       REQUIRE(found == x_unexpected.end());
       return;
     }

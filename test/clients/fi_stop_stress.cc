@@ -44,7 +44,8 @@ int send_all(Board& board, uint64_t seed, uint64_t messages) {
   for (uint64_t number = 0; number < messages;) {
     node.progress();
     retire(window);
-    // While the receiver sleeps the window is the provider's to limit; 4096 keeps memory sane.
+    // While the receiver sleeps the provider limits the window; 4096 bounds the memory of this
+    // test.
     if (window.size() >= 4096) continue;
     auto message = std::make_unique<Message>();
     message->data.resize(length(seed, number));

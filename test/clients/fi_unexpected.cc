@@ -1,7 +1,7 @@
 // fi_unexpected [--messages N] [--limit-mib M] [--seed S] [--sends]
-// N messages arrive where no receive is posted; then all are received, by tag, in an order that has
-// nothing to do with that of arrival. What both sides' memory grows by must stay under the limit.
-// Most messages are injected; with --sends each is a send of its own.
+// N messages arrive where no receive is posted. Then all are received, by tag, in random order. The
+// memory of both sides must not grow by more than the limit. Most messages are injected; with
+// --sends each is a send.
 #include <unistd.h>
 
 #include <algorithm>
@@ -91,7 +91,8 @@ int receive_all(Board& board, uint64_t messages, uint64_t seed) {
   Random random(seed);
   uint64_t done = 0;
   while (done < messages) {
-    // Let messages come until all are here or the sender is refused for a while.
+    // Makes progress until all messages have arrived, or until the sender has been refused for a
+    // while.
     uint64_t seen = board.words[posted];
     auto changed = Clock::now();
     while (!board.words[all_posted] && seconds_since(changed) < 0.02) {

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Runs the functions of checks.sh one by one and counts. The caller sets: here, logs, filter;
-# more_checks (exported) names a further file of them.
+# Runs the functions of checks.sh one by one and counts results. The caller sets here, logs and
+# filter; more_checks (exported) names a further file with checks.
 
 passed=0 failed=0 skipped=0
 
@@ -28,7 +28,7 @@ check() {
   esac
 }
 
-# summarize WHAT: the closing line; status 1 if a check failed.
+# summarize WHAT: prints the closing line; status 1 if a check failed.
 summarize() {
   echo "# $1: $passed passed, $failed failed, $skipped skipped"
   [ "$failed" -eq 0 ]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/clients/run.sh [PART-OF-A-NAME]: real applications over the provider that FI_PROVIDER names,
-# plain and where the kernel refuses CMA. Prints "PASS: name", "FAIL: name" and "SKIP: name (why)";
-# the output of each is in $top_builddir/clients/logs. Exit status 1 if one failed.
+# test/clients/run.sh [PART-OF-A-NAME]: runs real applications over the provider that FI_PROVIDER
+# names, with and without CMA. Prints "PASS: name", "FAIL: name" and "SKIP: name (why)"; the output
+# of each check is in $top_builddir/clients/logs. Exit status 1 if a check failed.
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
 top=$(cd "$top" && pwd)

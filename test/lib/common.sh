@@ -23,8 +23,8 @@ missing_packages() {
   done
 }
 
-# install_packages PACKAGE...: installs what is missing; 1 and a message if that cannot be done.
-# Needs neither apt nor root where nothing is missing.
+# install_packages PACKAGE...: installs missing packages; status 1 and a message if that fails. If
+# nothing is missing, it needs neither apt nor root.
 install_packages() {
   local missing sudo=() log
   [ -z "${ERDMA_SKIP_INSTALL:-}" ] || return 0
@@ -63,7 +63,8 @@ install_packages() {
   rm -f "$log"
 }
 
-# writable FOLDER: a build by another user (root, say) is in the way.
+# writable FOLDER: ends the script if FOLDER cannot be written, as after a build by another user
+# (root, for example).
 writable() {
   mkdir -p "$1" 2>/dev/null && [ -w "$1" ] && return
   die "cannot write to $1. If another user built there before, remove it: rm -r $1"
@@ -95,15 +96,15 @@ configure_in() {
 
 jobs() { getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2; }
 
-# use_build FOLDER: what follows loads the provider that was built there, without a warning that
+# use_build FOLDER: later commands load the provider that was built there, without a warning that
 # this host has no NIC.
 use_build() {
   export FI_PROVIDER_PATH=$1/.libs FI_PROVIDER=erdma FI_ERDMA_DEVICE=${FI_ERDMA_DEVICE:-shm}
   unset FI_LOG_LEVEL
 }
 
-# Open MPI over libfabric: Debian's defaults switch that off. More ranks than cores, and root, are
-# fine here.
+# use_open_mpi: Open MPI over libfabric, which Debian's defaults switch off. More ranks than cores,
+# and root, are allowed.
 use_open_mpi() {
   export OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_btl=^ofi
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -111,7 +112,7 @@ use_open_mpi() {
   export OMPI_MCA_mpi_yield_when_idle=1
 }
 
-# A TCP port that nobody listens on now.
+# free_port: prints a TCP port on which no program listens now.
 free_port() {
   local port
   for _ in $(seq 50); do
@@ -121,14 +122,15 @@ free_port() {
   return 1
 }
 
-# pingpong OUTPUT [OPTION...]: fi_pingpong between two processes; OUTPUT.server, OUTPUT.client.
+# pingpong OUTPUT [OPTION...]: fi_pingpong between two processes, with their output in OUTPUT.server
+# and OUTPUT.client.
 pingpong() {
   local output=$1 port server status=0
   shift
   port=$(free_port) || return 1
   timeout 120 fi_pingpong -p erdma -e rdm -B "$port" "$@" >"$output.server" 2>&1 &
   server=$!
-  for _ in $(seq 100); do # until it listens
+  for _ in $(seq 100); do # until the server listens
     grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$port")" /proc/net/tcp /proc/net/tcp6 2>/dev/null &&
       break
     sleep 0.05

@@ -16,13 +16,13 @@ make_hosts() {
   ip -n B link set b0 up
 }
 
-# can_make_hosts: whether with_hosts would do.
+# can_make_hosts: status 0 if with_hosts works here.
 can_make_hosts() {
   command -v ip >/dev/null && with_hosts true >/dev/null 2>&1
 }
 
-# with_hosts COMMAND...: with two hosts that nobody else sees and that end with it. Without root's
-# rights, in a user namespace where these can be had.
+# with_hosts COMMAND...: runs COMMAND with two hosts that no other process sees and that end with
+# it. A user without root's rights gets them in a user namespace, where the kernel allows that.
 with_hosts() {
   local as=()
   unshare -m -n true 2>/dev/null || as=(-U -r)
@@ -34,7 +34,8 @@ with_hosts() {
     exec "$@"' _ "$top" "$@"
 }
 
-# on_host HOST COMMAND...: also as a name, which is what MPI tells hosts by.
+# on_host HOST COMMAND...: runs COMMAND on the host, under its name: MPI tells hosts apart by their
+# names.
 on_host() { bash "$top/test/lib/agent.sh" "$1" "$(printf '%q ' "${@:2}")"; }
 
 # use_hosts: mpirun, started on host A, reaches B without ssh.

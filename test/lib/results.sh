@@ -4,10 +4,10 @@
 
 passed=0 failed=0 skipped=0
 
-# skip REASON: within a stage, before it returns 77.
+# skip REASON: a stage calls this before it returns 77.
 skip() { printf 'SKIP: %s\n' "$*"; }
 
-# finish: the closing line, and the exit status of it all.
+# finish: prints the closing line, and exits with the status of the whole run.
 finish() {
   printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
   [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
@@ -35,8 +35,9 @@ count_lines() {
   esac
 }
 
-# count_trs LOG STATUS: what make check left: one .trs a test program, newer than the stage's log.
-# A libcheck program counts its checks; any other is one test.
+# count_trs LOG STATUS: counts the .trs files of make check that are newer than the log of the
+# stage, one for each test program. A libcheck program counts its checks; any other program is one
+# test.
 count_trs() {
   local trs result checks failures errors
   while IFS= read -r trs; do
@@ -58,8 +59,8 @@ count_trs() {
   [ "$2" != 77 ] || stage_skipped=1
 }
 
-# stage NAME MINUTES KIND COMMAND: runs COMMAND, a function, within its time, its output
-# in a log; counts as KIND says (count_KIND). 1 if something failed.
+# stage NAME MINUTES KIND COMMAND: runs COMMAND, a function, for MINUTES at most, with its output in
+# a log. count_KIND counts the results. Status 1 if something failed.
 stage() {
   local name=$1 minutes=$2 kind=$3 command=$4 log status begin=$SECONDS watchdog
   local stage_passed=0 stage_failed=0 stage_skipped=0 stage_folder=$build
@@ -68,7 +69,7 @@ stage() {
   log=$logs/$name.log
   printf '%-13s' "$name"
   touch "$logs/.stage"
-  # A process group of its own, so that the end of its time ends all of it.
+  # The stage has a process group of its own, so that a timeout ends all of its processes.
   set -m
   "$command" >"$log" 2>&1 </dev/null &
   local job=$!
