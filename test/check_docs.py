@@ -26,7 +26,8 @@ def exists(path):
 
 
 def documents():
-    return [p for p in ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))] if exists(p)]
+    pages = ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md") + glob.glob("test/*/README.md"))]
+    return [page for page in pages if exists(page)]
 
 
 def without_code(text):
