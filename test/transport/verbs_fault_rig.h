@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -64,17 +65,20 @@ inline util::SocketAddress ip_of(int node) {
 }
 
 struct Node final : protocol::Router {
-  Node(int index, const verbs::Options& options, bool registers, Names& names) {
+  /// `port`: that of the process which had its name before.
+  Node(int index, const verbs::Options& options, bool registers, Names& names, uint16_t port = 0) {
     auto opened = verbs::Device::open("erdma_" + std::to_string(index), ip_of(index));
     if (opened) device = std::move(*opened);
     ck_assert_ptr_nonnull(device.get());
     auto made = verbs::RegistrationCache::create(*device, {.enabled = registers});
     ck_assert_int_eq(made.error(), 0);
     cache = std::move(*made);
-    auto begun = verbs::VerbsTransport::open(options, *device, *cache, device->address());
+    util::SocketAddress name = device->address();
+    name.set_port(port);
+    auto begun = verbs::VerbsTransport::open(options, *device, *cache, name);
     ck_assert_int_eq(begun.error(), 0);
     transport = std::move(*begun);
-    names.names.push_back(transport->name());
+    if (!port) names.names.push_back(transport->name());
     const protocol::EngineConfig config{64, 1 << 24, 1024};
     engine = std::make_unique<protocol::Engine>(
         config, names, *this, std::vector<transport::Transport*>{transport.get()}, sent, received);
@@ -127,8 +131,9 @@ struct Operation {
   uint64_t tag;
   Buffer bytes;
   int posts = 0;
-  int ends = 0;   ///< completions
-  int error = 0;  ///< of the last
+  int ends = 0;       ///< completions
+  int error = 0;      ///< of the last
+  bool held = false;  ///< not posted yet
   bool over() const { return posts && ends == posts; }
   bool succeeded() const { return over() && !error; }
 };
@@ -143,7 +148,8 @@ struct Message {
 
 class World {
  public:
-  World(const verbs::Options& options, bool first_registers, bool others_register, int count = 3) {
+  World(const verbs::Options& options, bool first_registers, bool others_register, int count = 3)
+      : x_options(options) {
     for (int i = 0; i < count; ++i)
       nodes.push_back(
           std::make_unique<Node>(i, options, i == 0 ? first_registers : others_register, x_names));
@@ -211,12 +217,26 @@ class World {
         (void)nodes[size_t(message->receive.node)]->engine->cancel(&message->receive);
   }
 
+  /// Another process takes its name. What it had posted ends with it.
+  void replace(int node) {
+    for (auto& message : messages)
+      for (Operation* half : {&message->send, &message->receive})
+        if (half->node == node && half->posts) end(*half, FI_ECONNRESET);
+    const uint16_t port = x_names.names[size_t(node)].port();
+    nodes[size_t(node)].reset();
+    nodes[size_t(node)] = std::make_unique<Node>(node, x_options, true, x_names, port);
+  }
+  static void end(Operation& operation, int error) {
+    operation.posts = operation.ends = std::max(operation.posts, 1);
+    operation.error = error;
+  }
+
   std::vector<std::unique_ptr<Node>> nodes;
   std::vector<std::unique_ptr<Message>> messages;  ///< in flight, and those that are over
 
  private:
   void post(Operation& operation) {
-    if (!operation.posts) repost(operation);
+    if (!operation.posts && !operation.held) repost(operation);
   }
   void repost(Operation& operation) {
     protocol::Engine& engine = *nodes[size_t(operation.node)]->engine;
@@ -276,6 +296,7 @@ class World {
     return taken;
   }
 
+  const verbs::Options x_options;
   Names x_names;
   uint64_t x_tag = 0;
   int x_still = 0;

@@ -277,6 +277,56 @@ START_TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks) {
 }
 END_TEST
 
+/// Who speaks first once another process has the name of node 1.
+enum class First { replaced, other, nobody };
+
+/// Node 0 has given up its connection to node 1, from which it awaits a message, and the delivery
+/// of a short and of a long one.
+START_TEST(an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired) {
+  leaves_work_undone();  // messages that the replaced process has not received
+  const auto first = First(_i);
+  const Fault none{"a peer that is replaced", "", "", either, FI_ETIMEDOUT, speaks, 0, 0, 0};
+  set_up_adapters(kProtocols[0], none, 4);
+  verbs::Options options;
+  options.max_connections = 2;
+  options.connect_timeout_ns = options.peer_timeout_ns = 1'000'000'000;
+  World world(options, true, true, 4);
+  for (const int to : {1, 2}) {
+    world.message(0, to, 8, true);
+    ck_assert(world.until([&] { return world.sent() && world.received(); }));
+  }
+  world.messages.clear();
+  Message& awaited = world.message(1, 0, 8, true);
+  awaited.send.held = true;
+  Message* const lost[] = {&world.message(0, 1, 8, true), &world.message(0, 1, 1'300'000, true)};
+  for (Message* message : lost) message->receive.held = true;
+  ck_assert(world.until([&] { return world.still(); }));
+  // From now on the connection to node 1 is the one that was not used for the longest time.
+  for (const int to : {2, 3}) {
+    const Message& other = world.message(0, to, 8, true);
+    ck_assert(world.until([&] { return other.send.over() && other.receive.succeeded(); }));
+  }
+  world.replace(1);
+  if (first == First::replaced)
+    awaited.send.held = false;
+  else
+    World::end(awaited.send, FI_ECONNRESET);
+  for (Message* message : lost) message->receive.held = false;
+  if (first == First::other) world.message(0, 1, 8, true);
+  finish(world, either);
+  for (const auto& each : world.messages) {
+    expect_fitting(each->send, none);
+    expect_fitting(each->receive, none);
+  }
+  for (const Message* message : lost) ck_assert_int_eq(message->send.error, FI_ECONNRESET);
+  for (const int peer : {1, 2, 3}) {
+    expect_reconnect(world, 0, peer, kProtocols[0]);
+    expect_reconnect(world, peer, 0, kProtocols[0]);
+  }
+  ck_assert_uint_eq(rules_broken(), 0);
+}
+END_TEST
+
 int run() {
   if (getenv("FI_LOG_LEVEL")) {
     fi_info* info = nullptr;
@@ -288,6 +338,8 @@ int run() {
   tcase_add_loop_test(tc, an_operation_ends_once_and_truly_whatever_the_adapter_does, 0,
                       kRows * int(std::size(kProtocols)));
   tcase_add_loop_test(tc, an_operation_ends_once_and_truly_wherever_a_retirement_breaks, 0, 12);
+  tcase_add_loop_test(tc, an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired,
+                      0, 3);
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
