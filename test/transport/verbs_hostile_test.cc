@@ -224,6 +224,36 @@ START_TEST(a_broken_rule_costs_its_own_connection_only) {
 }
 END_TEST
 
+/// Whenever it comes: also when this side, which agreed, is about to end the connection as it hears
+/// nothing more. Then it is used on; and once it has ended, that was agreed.
+START_TEST(a_request_that_is_taken_back_is_no_loss) {
+  constexpr Phase kPhases[] = {Phase::agreed, Phase::closing, Phase::making /* none: it is gone */};
+  Scene scene;
+  scene.to_stranger().withdraw(scene.readable);
+  scene.stranger->send(Kind::retire, RetireBody{0});
+  for (int i = 0; i < 10; ++i) scene.pair.poll();
+  ck_assert_uint_eq(scene.stranger->heard(Kind::retire_ok), 1);
+  const auto& link = static_cast<VerbsLink&>(scene.to_stranger());
+  const auto reached = [&] {
+    return !link.connection(false) || link.connection(false)->lifecycle.phase() == kPhases[_i];
+  };
+  for (int i = 0; i < 100'000 && !reached(); ++i) {
+    scene.pair.poll();
+    scene.rig.clock.time += 1'000'000;
+  }
+  ck_assert(reached());
+  scene.stranger->send(Kind::retire_back, RetireBody{0});
+  scene.stranger->send(Kind::packet, numbered(6));
+  scene.poll();
+  ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 0);
+  ck_assert_uint_eq(scene.pair.a.sink->packets.size(), _i < 2 ? 2 : 1);
+  if (_i == 2) return;
+  ck_assert_int_eq(scene.pair.send(scene.to_stranger(), 7, nullptr, 0), 0);
+  scene.poll();
+  ck_assert_uint_eq(scene.stranger->heard(Kind::packet), 1);
+}
+END_TEST
+
 START_TEST(memory_that_was_withdrawn_is_answered_for_and_not_touched) {
   Scene scene;
   const StagedBody read = Scene::about(scene.readable);
@@ -370,6 +400,7 @@ Suite* suite() {
   TCase* tc = tcase_create("strangers");
   tcase_set_timeout(tc, 60);
   tcase_add_loop_test(tc, a_broken_rule_costs_its_own_connection_only, 0, int(std::size(kAttacks)));
+  tcase_add_loop_test(tc, a_request_that_is_taken_back_is_no_loss, 0, 3);
   tcase_add_test(tc, memory_that_was_withdrawn_is_answered_for_and_not_touched);
   tcase_add_test(tc, another_peers_memory_is_not_to_be_had);
   tcase_add_test(tc, a_peer_that_takes_no_answers_does_not_fill_the_memory);

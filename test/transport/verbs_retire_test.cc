@@ -1,3 +1,6 @@
+#include <functional>
+#include <utility>
+
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
@@ -285,6 +288,71 @@ START_TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
 }
 END_TEST
 
+/// A clock at which a process may stand still, as one does that gets no processor.
+struct StandingStill final : util::Clock {
+  explicit StandingStill(const FakeClock& others) : x_others(others) {}
+  uint64_t now() const noexcept override {
+    if (meanwhile) std::exchange(meanwhile, nullptr)();
+    return x_others.now();
+  }
+  mutable std::function<void()> meanwhile;
+
+ private:
+  const FakeClock& x_others;
+};
+
+constexpr verbs::Phase kReached[] = {verbs::Phase::agreed, verbs::Phase::closing,
+                                     verbs::Phase::making /* none: it is gone */};
+
+/// It stands still between its look at the queues and at the clock, for so long that the peer
+/// agrees and, hearing nothing, ends the connection by it.
+START_TEST(a_request_is_not_taken_back_when_its_consent_came_meanwhile) {
+  Rig rig;
+  StandingStill clock(rig.clock);
+  Side a, old, other, third;
+  verbs::Options options;
+  options.max_connections = 2;
+  ck_assert(rig.open(a, options, &clock));
+  for (Side* side : {&old, &other, &third}) ck_assert(rig.open(*side, {}, &rig.clock));
+  const auto to = [&](Side& side) -> Link& { return **a.transport->link_to(side.name); };
+  const auto poll = [&] {
+    for (Side* side : {&a, &old, &other, &third}) side->poll();
+    rig.clock.time += 100'000;
+  };
+  const auto sent = [&](Link& link) {
+    for (int i = 0; i < 200'000; ++i, poll())
+      if (!link.send(numbered(1), nullptr, 0, 0, SendHint::none)) return true;
+    return false;
+  };
+  ck_assert(sent(to(old)) && sent(to(other)));
+  for (int i = 0; i < 1000; ++i) poll();
+  ck_assert_int_eq(to(third).send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  for (int i = 0; i < 100; ++i) a.poll();  // the request is on its way
+  rig.clock.time += 60'000'000;
+  const auto reached = [&](const Side& side) {
+    const auto& link = static_cast<verbs::VerbsLink&>(**side.transport->link_to(a.name));
+    const verbs::Connection* const connection =
+        link.connection(true) ? link.connection(true) : link.connection(false);
+    return !connection || connection->lifecycle.phase() == kReached[_i];
+  };
+  clock.meanwhile = [&] {
+    for (int i = 0; i < 200'000 && !reached(old) && !reached(other); ++i) {
+      for (Side* side : {&old, &other}) side->poll();
+      rig.clock.time += 1'000'000;
+    }
+    ck_assert(reached(old) != reached(other));
+  };
+  while (clock.meanwhile) a.poll();
+  for (Side* side : {&old, &other}) {
+    const size_t before = side->sink->packets.size();
+    ck_assert(sent(to(*side)));
+    for (int i = 0; i < 20'000 && side->sink->packets.size() == before; ++i) poll();
+    ck_assert_uint_eq(side->sink->packets.size(), before + 1);
+  }
+  for (Side* side : {&a, &old, &other, &third}) ck_assert_uint_eq(side->sink->downs.size(), 0);
+}
+END_TEST
+
 /// Every one has more peers than connections, and each computes now and then, longer than others
 /// wait for its consent.
 START_TEST(limits_everywhere_lose_nothing_although_peers_compute) {
@@ -353,6 +421,7 @@ Suite* suite() {
   tcase_add_test(tc, peers_that_compute_keep_nobody_from_a_peer_that_polls);
   tcase_add_test(tc, memory_of_peers_that_compute_is_accessed_however_many_they_are);
   tcase_add_test(tc, who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting);
+  tcase_add_loop_test(tc, a_request_is_not_taken_back_when_its_consent_came_meanwhile, 0, 3);
   tcase_add_loop_test(tc, limits_everywhere_lose_nothing_although_peers_compute, 0, 8);
   tcase_add_loop_test(tc, a_peer_that_is_connected_anew_goes_on_as_before, 0, 2);
   suite_add_tcase(suite, tc);

@@ -320,4 +320,8 @@ void Connection::on_answer(bool agreed) noexcept {
   x_owner.on_answer(*this, agreed);
 }
 
+bool Connection::reopen() noexcept {
+  return x_owner.reopen(*this);
+}
+
 }  // namespace erdma::transport::verbs

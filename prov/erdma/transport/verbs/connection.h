@@ -68,6 +68,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
     return transfers.empty() && packet_transfers.empty() && direct.idle();
   }
   void on_answer(bool agreed) noexcept override;
+  bool reopen() noexcept override;
 
   PacketSender sender;
   PacketReceiver receiver;

@@ -16,6 +16,10 @@ class ConnectionOwner {
   virtual void phase_changed(Connection& connection, Phase before) noexcept = 0;
   /// The peer answered our request to give the connection up.
   virtual void on_answer(Connection& connection, bool agreed) noexcept = 0;
+  /// As LifecycleHost::reopen().
+  virtual bool reopen(Connection& connection) noexcept = 0;
+  /// Takes completions to their connections. Returns how many.
+  virtual int poll(Sink& sink) noexcept = 0;
   /// 0 never: -FI_EAGAIN = the link is being connected.
   virtual int connect(VerbsLink& link) noexcept = 0;
   /// The attempt to connect a link failed.

@@ -129,8 +129,10 @@ void Lifecycle::on_retire(uint32_t request) noexcept {
 /// The peer did not wait for our answer, which it will not look at.
 void Lifecycle::on_retire_back(uint32_t request) noexcept {
   if (request != x_peers_request) return;
-  if (!x_was_asked) void_agreement();  // ending: it is not the peer's view
-  if (!agrees()) return;
+  // Ending by our consent is not the peer's view.
+  const bool by_consent = ending() && x_agreement != Agreement::none && !x_was_asked;
+  if (by_consent) void_agreement();
+  if (by_consent ? !x_host.reopen() : !agrees()) return;
   x_sender.not_due(kDueRetireOk);
   x_session->end();
   go_on();

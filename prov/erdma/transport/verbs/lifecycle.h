@@ -19,8 +19,8 @@ namespace erdma::transport::verbs {
 ///              +---------+---------+  retire_no, a request of the peer's that goes before, or no
 ///              |                      answer in time: retire_back
 ///              up --> agreeing --> agreed --it ends--> closing, in agreement
-///              ^         |           |
-///              +---------+-----------+  retire_back
+///              ^         |           |                  |
+///              +---------+-----------+------------------+  retire_back, before draining
 ///              up --> parting --it ends--> closing
 ///   any --broken--> closing; if it was `asked`, a retire_ok that is found on the way still
 ///   counts
@@ -52,6 +52,8 @@ class LifecycleHost : public ConnectionHost {
   /// The peer agreed to give the connection up, and everything that either side sent has arrived;
   /// or it wants to keep the connection.
   virtual void on_answer(bool agreed) noexcept = 0;
+  /// The connection is ending by our consent, and the peer uses it on. False: it ends all the same.
+  virtual bool reopen() noexcept = 0;
 
  protected:
   ~LifecycleHost() = default;

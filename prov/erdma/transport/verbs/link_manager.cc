@@ -162,6 +162,7 @@ void LinkManager::break_connection(Connection& connection, int status, const cha
     // An orderly end explains a loss that was noticed first.
     if (status == -FI_ESHUTDOWN && connection.close_status == -FI_ECONNRESET)
       connection.close_status = status;
+    if (!connection.close_status) connection.close_status = status;
     return;
   }
   connection.close_status = status;
@@ -191,6 +192,16 @@ void LinkManager::on_answer(Connection& connection, bool agreed) noexcept {
   connection.orderly = true;
   ++x_shared.counters.reclaimed;
   break_connection(connection, 0, nullptr);
+}
+
+bool LinkManager::reopen(Connection& connection) noexcept {
+  connection.orderly = false;
+  if (connection.lifecycle.phase() == Phase::closing && !connection.close_status) {
+    places.reopen(connection);
+    return true;
+  }
+  if (!connection.close_status) connection.close_status = -FI_ECONNRESET;
+  return false;
 }
 
 void LinkManager::fail(VerbsLink& link, int status) noexcept try {

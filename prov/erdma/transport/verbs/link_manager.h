@@ -25,8 +25,7 @@ class LinkManager final : public ConnectionOwner {
   void on_mail(Mail& mail, Sink& sink) noexcept;
   /// Ends what is to end, and connects what waits. Returns the number of steps.
   int attend(Sink& sink) noexcept;
-  /// Takes completions to their connections. Returns how many.
-  int poll(Sink& sink) noexcept {
+  int poll(Sink& sink) noexcept override {
     bool broken = false;
     const int moved = x_completions.poll(sink, broken);
     if (broken) [[unlikely]]
@@ -40,6 +39,7 @@ class LinkManager final : public ConnectionOwner {
   void break_connection(Connection& connection, int status, const char* why) noexcept override;
   void phase_changed(Connection& connection, Phase before) noexcept override;
   void on_answer(Connection& connection, bool agreed) noexcept override;
+  bool reopen(Connection& connection) noexcept override;
   int connect(VerbsLink& link) noexcept override;
   void down(VerbsLink& link, int status, Sink& sink) noexcept override;
   void fail(VerbsLink& link, int status) noexcept override;

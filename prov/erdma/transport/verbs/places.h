@@ -31,6 +31,7 @@ class Places {
   /// `link` owns it.
   void add(Connection& connection, const VerbsLink& link) noexcept;
   void close(Connection& connection) noexcept { x_closing.push_back(&connection); }
+  void reopen(Connection& connection) noexcept { std::erase(x_closing, &connection); }
   void remove(Connection& connection) noexcept;
   void count_retiring(int change) noexcept { x_retiring = unsigned(int(x_retiring) + change); }
 

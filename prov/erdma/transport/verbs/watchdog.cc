@@ -15,6 +15,8 @@ namespace {
 
 constexpr uint64_t kTicksPerTimeout = 12;
 constexpr uint64_t kGraceNs = 50'000'000;
+/// Of looking at the queues until they are empty.
+constexpr unsigned kMostRounds = 64;
 constexpr uint64_t kSecond = 1'000'000'000;
 
 }  // namespace
@@ -62,7 +64,8 @@ void Watchdog::tick(Sink& sink) noexcept {
   bool in_grace = false;
   for (Connection* connection : x_places.connected()) {
     const Lifecycle& lifecycle = connection->lifecycle;
-    if (!lifecycle.ending() && !watch_retirement(*connection, now)) watch_silence(*connection, now);
+    if (!lifecycle.ending() && !watch_retirement(*connection, now, sink))
+      watch_silence(*connection, now);
     in_grace = in_grace || lifecycle.retiring() || lifecycle.agrees();
   }
   watch_unconnected(sink, now);
@@ -73,16 +76,25 @@ void Watchdog::tick(Sink& sink) noexcept {
   if (x_places.any_waiting() || x_places.too_many()) x_places.retire_one(nullptr);
 }
 
+/// The consent may have come since the queues were last looked at, which may be long ago: the peer
+/// may have ended the connection by it.
+void Watchdog::take_back(Connection& connection, Sink& sink) noexcept {
+  for (unsigned rounds = 0; x_owner.poll(sink) > 0; ++rounds)
+    if (rounds == kMostRounds) return;  // at the next tick
+  Lifecycle& lifecycle = connection.lifecycle;
+  if (lifecycle.retiring() && lifecycle.take_back())
+    lifecycle.unanswered(connection.receiver.taken());
+}
+
 /// A peer that does not answer may compute, and so may one that has our consent; it has had time to
 /// see that, or to take its request back. True: the connection ends.
-bool Watchdog::watch_retirement(Connection& connection, uint64_t now) noexcept {
+bool Watchdog::watch_retirement(Connection& connection, uint64_t now, Sink& sink) noexcept {
   Lifecycle& lifecycle = connection.lifecycle;
   const uint64_t patience = lifecycle.agrees() ? 4 * x_grace_ns : x_grace_ns;
   if (now - connection.phase_since < patience) return false;
   if (lifecycle.retiring()) {
-    if (!lifecycle.take_back()) return false;
-    lifecycle.unanswered(connection.receiver.taken());
-    return false;
+    take_back(connection, sink);
+    return lifecycle.ending();
   }
   if (!lifecycle.proven()) return false;
   connection.orderly = true;

@@ -43,7 +43,8 @@ class Watchdog {
     return !x_places.connected().empty() || !x_unconnected.empty() || x_places.any_waiting();
   }
   void watch_silence(Connection& connection, uint64_t now) noexcept;
-  bool watch_retirement(Connection& connection, uint64_t now) noexcept;
+  bool watch_retirement(Connection& connection, uint64_t now, Sink& sink) noexcept;
+  void take_back(Connection& connection, Sink& sink) noexcept;
   void watch_unconnected(Sink& sink, uint64_t now) noexcept;
 
   Resources& x_shared;
