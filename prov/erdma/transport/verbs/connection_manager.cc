@@ -1,7 +1,5 @@
 #include "transport/verbs/connection_manager.h"
 
-#include <sodium.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -17,12 +15,6 @@ namespace {
 constexpr uint64_t kFirstBackoff = 2'000'000;
 constexpr uint64_t kLongestBackoff = 250'000'000;
 
-std::string random_text() {
-  std::string text(32, 0);
-  randombytes_buf(text.data(), text.size());
-  return text;
-}
-
 const char* why(int status) noexcept {
   return fi_strerror(-status);
 }
@@ -36,41 +28,14 @@ uint64_t next_connection_id() noexcept {
 
 ConnectionManager::ConnectionManager(const ConnectorConfig& config, uint64_t nonce,
                                      ConnectionBackend& backend) noexcept
-    : x_config(config),
-      x_nonce(nonce),
-      x_backend(backend),
-      x_key(config.options.job_key),
-      x_secret(random_text()) {}
-
-ConnectionManager::Peer& ConnectionManager::peer_of(const util::SocketAddress& name) {
-  return x_peers.try_emplace(name, name).first->second;
-}
-
-void ConnectionManager::forget_if_idle(Peer& peer) noexcept {
-  if (peer.active || peer.passive || peer.wanted) return;
-  x_retries.clear(peer);
-  x_peers.erase(peer.name);
-}
-
-ConnectionManager::Attempt& ConnectionManager::add(uint64_t id, Peer& peer, bool active) {
-  Attempt& attempt = x_attempts[id];
-  attempt.id = id;
-  attempt.peer = &peer;
-  attempt.active = active;
-  attempt.stage = active ? Stage::reaching : Stage::accepting;
-  (active ? peer.active : peer.passive) = &attempt;
-  return attempt;
-}
-
-ConnectionManager::Attempt* ConnectionManager::find(uint64_t id, Stage stage) noexcept {
-  const auto found = x_attempts.find(id);
-  return found != x_attempts.end() && found->second.stage == stage ? &found->second : nullptr;
-}
+    : x_config(config), x_nonce(nonce), x_backend(backend), x_gatekeeper(config, nonce) {}
 
 void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token, bool patient) {
-  Peer& peer = peer_of(name);
+  Peer& peer = x_table.peer_of(name);
   // It came up while the order was on its way: that mail is the answer.
-  const auto is_up = [](const Attempt* attempt) { return attempt && attempt->stage == Stage::up; };
+  const auto is_up = [](const Attempt* attempt) {
+    return attempt && attempt->stage == Attempt::Stage::up;
+  };
   if (is_up(peer.active) || (!self(peer) && is_up(peer.passive))) return;
   const bool going_on = peer.wanted;
   peer.wanted = true;
@@ -89,13 +54,13 @@ void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
 }
 
 void ConnectionManager::start(Peer& peer) {
-  Attempt& attempt = add(next_connection_id(), peer, true);
-  x_requests.set(attempt, peer.give_up);
+  Attempt& attempt = x_table.add(next_connection_id(), peer, true);
+  x_table.time_out(attempt, peer.give_up);
   if (const int rc = x_backend.connect(attempt.id, peer.name)) attempt_failed(attempt, rc);
 }
 
 void ConnectionManager::on_reached(uint64_t id) {
-  Attempt* attempt = find(id, Stage::reaching);
+  Attempt* attempt = x_table.find(id, Attempt::Stage::reaching);
   if (!attempt) return;
   // Asked first: what is destroyed meanwhile is a reason to try again, too.
   const bool others = x_config.factory->connections() > 0;
@@ -105,10 +70,10 @@ void ConnectionManager::on_reached(uint64_t id) {
     if (crowded) ask_for_room();
     return;
   }
-  attempt->stage = Stage::requested;
+  attempt->stage = Attempt::Stage::requested;
   const NameBytes asked = name_bytes(attempt->peer->name);
   const HelloBytes hello =
-      encode(own_hello(HelloKind::hello, *attempt), x_key, x_backend.path(id), asked);
+      encode(own_hello(HelloKind::hello, *attempt), x_gatekeeper.key(), x_backend.path(id), asked);
   attempt->hello_mac = hello.mac;
   if (const int rc = x_backend.request(id, hello)) attempt_failed(*attempt, rc);
 }
@@ -148,10 +113,10 @@ std::string ConnectionManager::text_of(Refusal reason, Bytes bytes) const {
 }
 
 void ConnectionManager::on_accepted(uint64_t id, Bytes welcome, const Path& path) {
-  Attempt* attempt = find(id, Stage::requested);
+  Attempt* attempt = x_table.find(id, Attempt::Stage::requested);
   if (!attempt) return;
   Hello hello;
-  Refusal wrong = decode(welcome, HelloKind::welcome, x_key, path,
+  Refusal wrong = decode(welcome, HelloKind::welcome, x_gatekeeper.key(), path,
                          std::as_bytes(std::span(attempt->hello_mac)), hello);
   if (wrong == Refusal::none && name_bytes(hello.terms.name) != name_bytes(attempt->peer->name))
     wrong = Refusal::key;
@@ -170,8 +135,8 @@ void ConnectionManager::on_accepted(uint64_t id, Bytes welcome, const Path& path
 }
 
 void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
-  Attempt* attempt = find(id, Stage::requested);
-  if (!attempt) attempt = find(id, Stage::reaching);
+  Attempt* attempt = x_table.find(id, Attempt::Stage::requested);
+  if (!attempt) attempt = x_table.find(id, Attempt::Stage::reaching);
   if (!attempt) return;
   const std::string name = attempt->peer->name.to_string();
   if (bytes.empty()) return attempt_failed(*attempt, -FI_ECONNREFUSED);
@@ -207,7 +172,7 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
 void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
   Peer& peer = *attempt.peer;
   discard(attempt);
-  if (!peer.wanted) return forget_if_idle(peer);
+  if (!peer.wanted) return x_table.forget_if_idle(peer);
   if (retry) return try_again(peer, status);
   give_up(peer, status);
 }
@@ -215,7 +180,7 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry)
 void ConnectionManager::try_again(Peer& peer, int status) {
   const uint64_t now = x_config.clock->now();
   if (now + peer.backoff >= peer.give_up) return give_up(peer, status);
-  x_retries.set(peer, now + peer.backoff);
+  x_table.retries.set(peer, now + peer.backoff);
   peer.backoff = std::min(peer.backoff * 2, kLongestBackoff);
 }
 
@@ -227,8 +192,8 @@ void ConnectionManager::give_up(Peer& peer, int status) noexcept {
   mail.attempt = peer.token;
   mail.status = status;
   peer.wanted = false;
-  x_retries.clear(peer);
-  forget_if_idle(peer);
+  x_table.retries.clear(peer);
+  x_table.forget_if_idle(peer);
   x_config.mail->post(std::move(mail));
 }
 
@@ -239,11 +204,11 @@ void ConnectionManager::go_up(Attempt& attempt) {
                why(rc));
     return attempt.active ? attempt_failed(attempt, rc, false) : passive_failed(attempt);
   }
-  attempt.stage = Stage::up;
-  (attempt.active ? x_requests : x_accepting).clear(attempt);
+  attempt.stage = Attempt::Stage::up;
+  x_table.clear_time_out(attempt);
   if (attempt.active || !self(peer)) {
     peer.wanted = false;
-    x_retries.clear(peer);
+    x_table.retries.clear(peer);
   }
   announce(attempt);
 }
@@ -264,21 +229,21 @@ void ConnectionManager::announce(Attempt& attempt) {
 }
 
 void ConnectionManager::on_closed(uint64_t id, int status) {
-  const auto found = x_attempts.find(id);
-  if (found == x_attempts.end()) return x_backend.close(id, false);
-  Attempt& attempt = found->second;
+  Attempt* const found = x_table.find(id);
+  if (!found) return x_backend.close(id, false);
+  Attempt& attempt = *found;
   switch (attempt.stage) {
-    case Stage::reaching:
-    case Stage::requested:
+    case Attempt::Stage::reaching:
+    case Attempt::Stage::requested:
       return attempt_failed(attempt, status);
-    case Stage::accepting:
+    case Attempt::Stage::accepting:
       return passive_failed(attempt);
-    case Stage::up: {
+    case Attempt::Stage::up: {
       Peer& peer = *attempt.peer;
       lose(attempt, status);
-      return forget_if_idle(peer);
+      return x_table.forget_if_idle(peer);
     }
-    case Stage::lost:
+    case Attempt::Stage::lost:
       return;
   }
 }
@@ -291,43 +256,30 @@ void ConnectionManager::lose(Attempt& attempt, int status) noexcept {
   mail.peer = attempt.peer->name;
   mail.connection_id = attempt.id;
   mail.status = status;
-  attempt.stage = Stage::lost;
-  detach(attempt);
+  attempt.stage = Attempt::Stage::lost;
+  AttemptTable::detach(attempt);
   x_config.mail->post(std::move(mail));
 }
 
-// The peer may go, too: who needs it longer looks it up again.
-void ConnectionManager::detach(Attempt& attempt) noexcept {
-  Peer* peer = std::exchange(attempt.peer, nullptr);
-  if (!peer) return;
-  if (peer->active == &attempt) peer->active = nullptr;
-  if (peer->passive == &attempt) peer->passive = nullptr;
-}
-
 void ConnectionManager::discard(Attempt& attempt) noexcept {
-  const uint64_t id = attempt.id;
   // First the back end: it may still hold the queue pair in its cm id.
-  x_backend.close(id, false);
+  x_backend.close(attempt.id, false);
   if (attempt.connection) {
     Mail mail;
     mail.type = Mail::Type::dispose;
     mail.connection = std::move(attempt.connection);
     x_config.mail->post(std::move(mail));
   }
-  (attempt.active ? x_requests : x_accepting).clear(attempt);
-  detach(attempt);
-  x_attempts.erase(id);
+  x_table.erase(attempt);
 }
 
 void ConnectionManager::close(uint64_t id, bool orderly) noexcept {
-  const auto found = x_attempts.find(id);
-  if (found == x_attempts.end()) return;
-  Attempt& attempt = found->second;
+  Attempt* const attempt = x_table.find(id);
+  if (!attempt) return;
   x_backend.close(id, orderly);
-  Peer* peer = attempt.peer;
-  detach(attempt);
-  x_attempts.erase(found);
-  if (peer) forget_if_idle(*peer);
+  Peer* peer = attempt->peer;
+  x_table.erase(*attempt);
+  if (peer) x_table.forget_if_idle(*peer);
 }
 
 void ConnectionManager::stop_listening() noexcept {
@@ -336,44 +288,38 @@ void ConnectionManager::stop_listening() noexcept {
 }
 
 void ConnectionManager::finish() noexcept {
-  while (!x_attempts.empty()) discard(x_attempts.begin()->second);
-}
-
-uint64_t ConnectionManager::next_deadline() const noexcept {
-  return std::min({x_requests.next(), x_accepting.next(), x_retries.next()});
+  while (Attempt* const attempt = x_table.any()) discard(*attempt);
 }
 
 void ConnectionManager::expire() {
   const uint64_t now = x_config.clock->now();
-  while (Attempt* attempt = x_requests.due(now)) attempt_failed(*attempt, -FI_ETIMEDOUT, false);
-  while (Attempt* attempt = x_accepting.due(now)) passive_failed(*attempt);
-  while (Peer* peer = x_retries.due(now)) {
-    x_retries.clear(*peer);
+  while (Attempt* attempt = x_table.requests.due(now))
+    attempt_failed(*attempt, -FI_ETIMEDOUT, false);
+  while (Attempt* attempt = x_table.accepting.due(now)) passive_failed(*attempt);
+  while (Peer* peer = x_table.retries.due(now)) {
+    x_table.retries.clear(*peer);
     if (!peer->active && (!peer->passive || self(*peer))) start(*peer);
   }
 }
 
 void ConnectionManager::on_queue_pair_error(uint64_t id, const char* what) {
-  const auto found = x_attempts.find(id);
-  if (found == x_attempts.end() || found->second.stage == Stage::lost) return;
+  const Attempt* const attempt = x_table.find(id);
+  if (!attempt || attempt->stage == Attempt::Stage::lost) return;
   ERDMA_WARN(EP_CTRL, "the device reports an error of the queue pair to %s: %s\n",
-             found->second.peer->name.to_string().c_str(), what);
+             attempt->peer->name.to_string().c_str(), what);
   on_closed(id, -FI_ECONNRESET);
 }
 
 void ConnectionManager::on_completion_queue_error(const ibv_cq* queue) {
-  std::vector<uint64_t> hit;
-  for (const auto& [id, attempt] : x_attempts)
-    if (attempt.send_queue == queue || attempt.receive_queue == queue) hit.push_back(id);
-  for (const uint64_t id : hit)
-    if (x_attempts.contains(id)) on_closed(id, -FI_EIO);
+  for (const uint64_t id : x_table.ids([queue](const Attempt& attempt) {
+         return attempt.send_queue == queue || attempt.receive_queue == queue;
+       }))
+    if (x_table.find(id)) on_closed(id, -FI_EIO);
 }
 
 void ConnectionManager::on_device_gone() {
-  std::vector<uint64_t> all;
-  for (const auto& [id, attempt] : x_attempts) all.push_back(id);
-  for (const uint64_t id : all)
-    if (x_attempts.contains(id)) on_closed(id, -FI_ENODEV);
+  for (const uint64_t id : x_table.ids([](const Attempt&) { return true; }))
+    if (x_table.find(id)) on_closed(id, -FI_ENODEV);
 }
 
 }  // namespace erdma::transport::verbs

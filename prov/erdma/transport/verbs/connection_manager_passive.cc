@@ -28,10 +28,11 @@ util::SocketAddress with_scope_of(const util::SocketAddress& own, const util::So
   return util::SocketAddress::from_sockaddr(&address, sizeof(address));
 }
 
-bool same_ip(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
-  util::SocketAddress left = a;
-  left.set_port(b.port());
-  return name_bytes(left) == name_bytes(b);
+/// Whether a request was made before the hello or welcome that we know of its sender.
+bool stale(const Attempt& attempt, const Hello& hello) noexcept {
+  const bool known = attempt.terms.nonce == hello.terms.nonce &&
+                     (!attempt.active || attempt.stage == Attempt::Stage::up);
+  return known && int32_t(hello.serial - attempt.peer_serial) <= 0;
 }
 
 }  // namespace
@@ -39,22 +40,22 @@ bool same_ip(const util::SocketAddress& a, const util::SocketAddress& b) noexcep
 void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from, Bytes bytes,
                                    const Path& path) {
   Hello hello;
-  Refusal reason = judge(from, bytes, path, hello);
+  Refusal reason = x_closing ? Refusal::closing : x_gatekeeper.judge(from, bytes, path, hello);
   if (reason == Refusal::none) {
     const util::SocketAddress name = with_scope_of(x_config.name, hello.terms.name);
     hello.terms.name = name;
-    Peer& peer = peer_of(name);
+    Peer& peer = x_table.peer_of(name);
     reason = resolve_crossing(peer, hello);
     if (reason == Refusal::none) return accept(id, peer, hello);
     ERDMA_DEBUG(EP_CTRL, "%s is refused: %s\n", name.to_string().c_str(), refusal_text(reason));
     if (reason == Refusal::replay) {
       HelloPrefix prefix = encode_prefix(HelloKind::challenge);
-      prefix.argument = challenge(peer, ended_by(peer, hello));
+      prefix.argument = x_gatekeeper.challenge(peer.name, ended_by(peer, hello));
       x_backend.refuse(id, prefix);
-      return forget_if_idle(peer);
+      return x_table.forget_if_idle(peer);
     }
     if (reason == Refusal::busy) ask_for_room();
-    forget_if_idle(peer);
+    x_table.forget_if_idle(peer);
   }
   x_backend.refuse(id, encode_prefix(HelloKind::refusal, reason, own_version()));
 }
@@ -65,70 +66,8 @@ uint64_t ConnectionManager::ended_by(const Peer& peer, const Hello& hello) const
   const uint64_t continues = x_config.factory->continues(peer.name);
   if (self(peer) || (continues && hello.terms.resumes == continues)) return 0;
   for (const Attempt* attempt : {peer.passive, peer.active})
-    if (attempt && attempt->stage == Stage::up) return attempt->session;
+    if (attempt && attempt->stage == Attempt::Stage::up) return attempt->session;
   return continues;
-}
-
-/// Whoever has recorded the hellos of a peer can repeat them, but has none that answers this: it is
-/// another one for each connection.
-uint16_t ConnectionManager::challenge(const Peer& peer, uint64_t session) const noexcept {
-  const Mac mac = x_secret.sign(name_bytes(peer.name), {}, std::as_bytes(std::span(&session, 1)));
-  return uint16_t((mac[0] | mac[1] << 8) | 1);
-}
-
-/// One host alone is not to have all places: its names are as many as it likes.
-bool ConnectionManager::too_many_of(const util::SocketAddress& name) const noexcept {
-  size_t count = 0;
-  for (const auto& [id, attempt] : x_attempts)
-    count += attempt.peer && !attempt.active && attempt.stage == Stage::up &&
-             same_ip(attempt.peer->name, name);
-  return count >= x_config.options.max_connections + kPlacesOfOneHost;
-}
-
-Refusal ConnectionManager::judge(const util::SocketAddress& from, Bytes bytes, const Path& path,
-                                 Hello& hello) {
-  if (x_closing) return Refusal::closing;
-  const NameBytes own = name_bytes(x_config.name);
-  Refusal wrong = decode(bytes, HelloKind::hello, x_key, path, own, hello);
-  if (wrong == Refusal::none && hello.terms.protocol_version != own_version())
-    wrong = Refusal::version;
-  std::string what = wrong == Refusal::version ? "speaks " + version_text(bytes, own_version())
-                     : wrong == Refusal::key
-                         ? "has another job key (FI_ERDMA_JOB_KEY), or takes this endpoint for "
-                           "another"
-                         : "did not send a hello";
-  if (wrong == Refusal::none) {
-    if (from.set() && !same_ip(from, hello.terms.name)) {
-      what = "names an address that it does not come from";
-      wrong = Refusal::garbage;
-    } else if (name_bytes(hello.terms.name) == own && hello.terms.nonce != x_nonce) {
-      what = "says that it is this endpoint";
-      wrong = Refusal::garbage;
-    }
-  }
-  if (wrong != Refusal::none) on_stranger(from, what.c_str(), false);
-  return wrong;
-}
-
-void ConnectionManager::on_stranger(const util::SocketAddress& from, const char* what,
-                                    bool harmless) {
-  unsigned suppressed = 0;
-  if (!x_strangers.allow(x_config.clock->now(), suppressed)) return;
-  const std::string more =
-      suppressed ? " (" + std::to_string(suppressed) + " others were not logged)" : "";
-  const std::string who = from.set() ? std::string(from.to_string()) : "an unknown address";
-  const char* format = "connection from %s refused by %s: it %s%s\n";
-  if (harmless)
-    ERDMA_INFO(EP_CTRL, format, who.c_str(), x_config.name.to_string().c_str(), what, more.c_str());
-  else
-    ERDMA_WARN(EP_CTRL, format, who.c_str(), x_config.name.to_string().c_str(), what, more.c_str());
-}
-
-/// Whether a request was made before the hello or welcome that we know of its sender.
-bool ConnectionManager::stale(const Attempt& attempt, const Hello& hello) const noexcept {
-  const bool known =
-      attempt.terms.nonce == hello.terms.nonce && (!attempt.active || attempt.stage == Stage::up);
-  return known && int32_t(hello.serial - attempt.peer_serial) <= 0;
 }
 
 /// Makes room for a request, or says why it must go. After Refusal::none the peer has no passive
@@ -137,17 +76,20 @@ Refusal ConnectionManager::resolve_crossing(Peer& peer, const Hello& hello) {
   for (Attempt* attempt : {peer.passive, peer.active}) {
     if (!attempt || (attempt->active && self(peer))) continue;
     if (stale(*attempt, hello)) return Refusal::stale;
-    if (attempt->stage == Stage::requested &&
+    if (attempt->stage == Attempt::Stage::requested &&
         name_bytes(x_config.name) < name_bytes(hello.terms.name))
       return Refusal::use_mine;
   }
   const uint64_t ended = ended_by(peer, hello);
-  if (ended && hello.answer != challenge(peer, ended)) return Refusal::replay;
-  if (!peer.passive && !self(peer) && too_many_of(peer.name)) return Refusal::busy;
+  if (ended && hello.answer != x_gatekeeper.challenge(peer.name, ended)) return Refusal::replay;
+  // One host alone is not to have all places: its names are as many as it likes.
+  if (!peer.passive && !self(peer) &&
+      x_table.accepted_from(peer.name) >= x_config.options.max_connections + kPlacesOfOneHost)
+    return Refusal::busy;
   // From here on the request is the newest that both sides have.
   for (Attempt* attempt : {peer.passive, peer.active}) {
     if (!attempt || (attempt->active && self(peer))) continue;
-    if (attempt->stage == Stage::up)
+    if (attempt->stage == Attempt::Stage::up)
       lose(*attempt, -FI_ECONNRESET);
     else
       discard(*attempt);
@@ -156,15 +98,15 @@ Refusal ConnectionManager::resolve_crossing(Peer& peer, const Hello& hello) {
 }
 
 void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
-  if (x_accepting.size() >= kMaxAccepting) passive_failed(*x_accepting.first());
-  Attempt& attempt = add(id, peer, false);
+  if (x_table.accepting.size() >= kMaxAccepting) passive_failed(*x_table.accepting.first());
+  Attempt& attempt = x_table.add(id, peer, false);
   attempt.terms = hello.terms;
   attempt.peer_serial = hello.serial;
-  x_accepting.set(
+  x_table.time_out(
       attempt, x_config.clock->now() + std::min(kConfirmTime, x_config.options.connect_timeout_ns));
   int rc = make_connection(attempt);
   if (!rc) {
-    const HelloBytes welcome = encode(own_hello(HelloKind::welcome, attempt), x_key,
+    const HelloBytes welcome = encode(own_hello(HelloKind::welcome, attempt), x_gatekeeper.key(),
                                       x_backend.path(id), std::as_bytes(std::span(hello.mac)));
     rc = x_backend.accept(id, welcome);
   }
@@ -175,7 +117,7 @@ void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
 }
 
 void ConnectionManager::on_established(uint64_t id) {
-  if (Attempt* attempt = find(id, Stage::accepting)) go_up(*attempt);
+  if (Attempt* attempt = x_table.find(id, Attempt::Stage::accepting)) go_up(*attempt);
 }
 
 void ConnectionManager::passive_failed(Attempt& attempt) {
@@ -183,7 +125,7 @@ void ConnectionManager::passive_failed(Attempt& attempt) {
   discard(attempt);
   // It stood for our own attempt.
   if (peer.wanted && !peer.active && !peer.deadline) return try_again(peer, -FI_ECONNRESET);
-  forget_if_idle(peer);
+  x_table.forget_if_idle(peer);
 }
 
 }  // namespace erdma::transport::verbs

@@ -1,0 +1,66 @@
+#include "transport/verbs/attempt_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace erdma::transport::verbs {
+
+bool same_ip(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
+  util::SocketAddress left = a;
+  left.set_port(b.port());
+  return name_bytes(left) == name_bytes(b);
+}
+
+void AttemptTable::forget_if_idle(Peer& peer) noexcept {
+  if (peer.active || peer.passive || peer.wanted) return;
+  retries.clear(peer);
+  x_peers.erase(peer.name);
+}
+
+Attempt& AttemptTable::add(uint64_t id, Peer& peer, bool active) {
+  Attempt& attempt = x_attempts[id];
+  attempt.id = id;
+  attempt.peer = &peer;
+  attempt.active = active;
+  attempt.stage = active ? Attempt::Stage::reaching : Attempt::Stage::accepting;
+  (active ? peer.active : peer.passive) = &attempt;
+  return attempt;
+}
+
+Attempt* AttemptTable::find(uint64_t id) noexcept {
+  const auto found = x_attempts.find(id);
+  return found == x_attempts.end() ? nullptr : &found->second;
+}
+
+Attempt* AttemptTable::find(uint64_t id, Attempt::Stage stage) noexcept {
+  Attempt* const attempt = find(id);
+  return attempt && attempt->stage == stage ? attempt : nullptr;
+}
+
+void AttemptTable::detach(Attempt& attempt) noexcept {
+  Peer* peer = std::exchange(attempt.peer, nullptr);
+  if (!peer) return;
+  if (peer->active == &attempt) peer->active = nullptr;
+  if (peer->passive == &attempt) peer->passive = nullptr;
+}
+
+void AttemptTable::erase(Attempt& attempt) noexcept {
+  const uint64_t id = attempt.id;
+  clear_time_out(attempt);
+  detach(attempt);
+  x_attempts.erase(id);
+}
+
+size_t AttemptTable::accepted_from(const util::SocketAddress& name) const noexcept {
+  size_t count = 0;
+  for (const auto& [id, attempt] : x_attempts)
+    count += attempt.peer && !attempt.active && attempt.stage == Attempt::Stage::up &&
+             same_ip(attempt.peer->name, name);
+  return count;
+}
+
+uint64_t AttemptTable::next_deadline() const noexcept {
+  return std::min({requests.next(), accepting.next(), retries.next()});
+}
+
+}  // namespace erdma::transport::verbs

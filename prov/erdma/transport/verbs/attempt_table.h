@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/verbs/connector.h"
+#include "transport/verbs/deadlines.h"
+#include "transport/verbs/hello.h"
+#include "transport/verbs/job_key.h"
+
+namespace erdma::transport::verbs {
+
+struct Peer;
+
+/// A connection, or what may become one.
+struct Attempt {
+  enum class Stage : uint8_t {
+    reaching,   ///< active: on the way to on_reached()
+    requested,  ///< active: hello sent
+    accepting,  ///< passive: welcome sent
+    up,         ///< the polling thread has the connection
+    lost,       ///< likewise, and was told that it is dead: waits for close()
+  };
+  uint64_t id = 0;
+  Peer* peer = nullptr;  ///< null when lost
+  Stage stage = Stage::reaching;
+  bool active = false;
+  uint32_t serial = 0;  ///< of our own hello or welcome
+  uint32_t peer_serial = 0;
+  uint64_t resumes = 0;  ///< as our own terms say
+  uint64_t session = 0;  ///< up: what both ends call it
+  uint64_t deadline = 0;
+  Mac hello_mac{};                         ///< active: of our hello, which the welcome must know
+  Terms terms;                             ///< the peer's
+  std::unique_ptr<Connection> connection;  ///< until it is up
+  const ibv_cq* send_queue = nullptr;      ///< to compare only
+  const ibv_cq* receive_queue = nullptr;
+};
+
+struct Peer {
+  explicit Peer(const util::SocketAddress& a_name) noexcept : name(a_name) {}
+  util::SocketAddress name;
+  Attempt* active = nullptr;   ///< not lost
+  Attempt* passive = nullptr;  ///< not lost
+  uint64_t deadline = 0;       ///< when to try again
+  // What connect() asked for, while `wanted`.
+  bool wanted = false;
+  bool patient = false;
+  uint64_t token = 0;
+  uint64_t give_up = 0;
+  uint64_t backoff = 0;
+  uint16_t answer = 0;  ///< to its challenge
+};
+
+/// The attempts of one endpoint, the peers that they are made with, and what is due when.
+class AttemptTable {
+ public:
+  Peer& peer_of(const util::SocketAddress& name) {
+    return x_peers.try_emplace(name, name).first->second;
+  }
+  /// The peer is gone then.
+  void forget_if_idle(Peer& peer) noexcept;
+  Attempt& add(uint64_t id, Peer& peer, bool active);
+  Attempt* find(uint64_t id) noexcept;
+  Attempt* find(uint64_t id, Attempt::Stage stage) noexcept;
+  Attempt* any() noexcept { return x_attempts.empty() ? nullptr : &x_attempts.begin()->second; }
+  /// It belongs to no peer any more. The peer may go, too: who needs it longer looks it up again.
+  static void detach(Attempt& attempt) noexcept;
+  void erase(Attempt& attempt) noexcept;
+  /// All of which a function says so.
+  template <typename Function>
+  std::vector<uint64_t> ids(Function&& wanted) const {
+    std::vector<uint64_t> found;
+    for (const auto& [id, attempt] : x_attempts)
+      if (wanted(attempt)) found.push_back(id);
+    return found;
+  }
+  /// Connections that peers with this IP made and that are up.
+  size_t accepted_from(const util::SocketAddress& name) const noexcept;
+
+  void time_out(Attempt& attempt, uint64_t when) { deadlines(attempt).set(attempt, when); }
+  void clear_time_out(Attempt& attempt) noexcept { deadlines(attempt).clear(attempt); }
+  uint64_t next_deadline() const noexcept;
+
+  Deadlines<Attempt> requests;   ///< active, neither up nor lost
+  Deadlines<Attempt> accepting;  ///< passive, oldest first
+  Deadlines<Peer> retries;
+
+ private:
+  Deadlines<Attempt>& deadlines(const Attempt& attempt) noexcept {
+    return attempt.active ? requests : accepting;
+  }
+
+  std::unordered_map<uint64_t, Attempt> x_attempts;
+  std::unordered_map<util::SocketAddress, Peer, util::SocketAddressHash> x_peers;
+};
+
+/// Whether both names are of one host.
+bool same_ip(const util::SocketAddress& a, const util::SocketAddress& b) noexcept;
+
+}  // namespace erdma::transport::verbs
