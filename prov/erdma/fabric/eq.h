@@ -53,7 +53,7 @@ class EventQueue final : public fid_eq {
   ssize_t write(uint32_t event, const void* buffer, size_t length, uint64_t flags) noexcept;
   ssize_t read_blocking(uint32_t* event, void* buffer, size_t length, int timeout_ms,
                         uint64_t flags) noexcept;
-  /// For tests: whether a thread is in a blocking call.
+  /// Whether a thread is in a blocking call: then the queue can't be closed.
   bool sleeping() noexcept;
   int control(int command, void* argument) noexcept;
   int close() noexcept;

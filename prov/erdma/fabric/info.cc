@@ -166,7 +166,7 @@ int answer_nics(const InfoQuery& query, const Host& host, const InfoAddresses& a
 }  // namespace
 
 int find_infos(const InfoQuery& query, const Host& host, fi_info** result) {
-  const Query asking(query.flags);
+  const GetinfoCall call(query.flags);
   if (query.flags & FI_PEER) {
     ERDMA_REFUSE("FI_PEER is set: this provider does not share its objects with others\n");
     return -FI_ENODATA;

@@ -46,10 +46,10 @@ bool asked_alone(const char* filter) noexcept {
   return filter && is_provider_name(filter);
 }
 
-Query::Query(uint64_t flags) noexcept {
+GetinfoCall::GetinfoCall(uint64_t flags) noexcept {
   t_layer_asks = flags & kLayerFlags;
 }
-Query::~Query() {
+GetinfoCall::~GetinfoCall() {
   t_layer_asks = false;
 }
 

@@ -20,12 +20,12 @@ bool asked_alone(const char* filter) noexcept;
 
 /// fi_getinfo(3) while it runs on this thread. Layers of libfabric (ofi_rxm) ask for endpoints to
 /// build on, whatever the application asked for: nobody needs to hear of their refusals.
-class Query {
+class GetinfoCall {
  public:
-  explicit Query(uint64_t flags) noexcept;
-  ~Query();
-  Query(const Query&) = delete;
-  Query& operator=(const Query&) = delete;
+  explicit GetinfoCall(uint64_t flags) noexcept;
+  ~GetinfoCall();
+  GetinfoCall(const GetinfoCall&) = delete;
+  GetinfoCall& operator=(const GetinfoCall&) = delete;
 };
 
 /// Does the application hear from nobody else why it gets nothing?

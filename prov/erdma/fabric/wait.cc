@@ -102,8 +102,9 @@ void WaitObject::signal() noexcept {
   const std::lock_guard guard(x_mutex);
   ++x_generation;
   x_owed = x_inside;
-  if (x_inside == 0) x_stored = true;
-  x_inside == 0 ? x_watchers.ring() : x_sleepers.ring();
+  if (x_inside > 0) return x_sleepers.ring();
+  x_stored = true;
+  x_watchers.ring();
 }
 
 WaitObject::Ticket WaitObject::enter() noexcept {

@@ -105,7 +105,10 @@ void WorkQueue::add(std::unique_ptr<Work> owned) {
   util::IntrusiveList<Work>& waiting = work.trigger.counter->waiting();
   Work* later = waiting.front();
   while (later && later->trigger.threshold <= work.trigger.threshold) later = waiting.next(*later);
-  later ? waiting.insert_before(*later, work) : waiting.push_back(work);
+  if (later)
+    waiting.insert_before(*later, work);
+  else
+    waiting.push_back(work);
   collect(*work.trigger.counter);
   run();
 }
