@@ -168,6 +168,35 @@ START_TEST(threads_that_meet_one_cause_write_one_line) {
 }
 END_TEST
 
+// Peers may cause warnings as often as they like.
+
+START_TEST(a_warning_that_is_repeated_does_not_fill_the_log) {
+  g_log_level = FI_LOG_WARN;
+  const erdma::util::SystemClock clock;
+  const uint64_t start = clock.now();
+  for (int i = 0; i < 100'000; ++i) ERDMA_WARN(EP_DATA, "peer %d breaks a rule\n", i);
+  const uint64_t seconds = (clock.now() - start) / 1'000'000'000 + 1;
+  const size_t lines = g_log.size();
+  ck_assert_uint_ge(lines, 10);
+  ck_assert_uint_le(lines, 10 + 2 * seconds);  // each with one that says how many are missing
+  ERDMA_WARN(EP_DATA, "another place\n");
+  ck_assert_uint_eq(g_log.size(), lines + 1);
+}
+END_TEST
+
+START_TEST(warnings_that_were_left_out_are_counted) {
+  erdma::util::LineLimit limit;
+  unsigned left_out = 0;
+  constexpr uint64_t kSecond = 1'000'000'000;
+  for (int i = 0; i < 10; ++i) ck_assert(limit.allow(5 * kSecond, left_out));
+  for (int i = 0; i < 7; ++i) ck_assert(!limit.allow(5 * kSecond + uint64_t(i), left_out));
+  ck_assert_uint_eq(left_out, 0);
+  ck_assert(limit.allow(6 * kSecond, left_out));
+  ck_assert_uint_eq(left_out, 7);
+  ck_assert(!limit.allow(6 * kSecond, left_out));
+}
+END_TEST
+
 // What a line is.
 
 START_TEST(a_line_has_one_end_whatever_it_quotes) {
@@ -268,6 +297,8 @@ Suite* make_suite() {
   Suite* suite = suite_create("log");
   TCase* tcase = tcase_create("log");
   tcase_add_checked_fixture(tcase, set_up, nullptr);
+  tcase_add_test(tcase, a_warning_that_is_repeated_does_not_fill_the_log);
+  tcase_add_test(tcase, warnings_that_were_left_out_are_counted);
   tcase_add_test(tcase, a_notice_is_one_write_with_host_and_pid_where_the_log_is_silent);
   tcase_add_test(tcase, a_notice_goes_to_the_log_alone_if_that_takes_warnings);
   tcase_add_test(tcase, off_writes_nothing_and_leaves_the_log_alone);

@@ -19,6 +19,12 @@ std::atomic<const fi_provider*> g_provider{&g_unnamed};
 
 }  // namespace
 
+/// Who finds another thread writing the same line leaves it to that thread.
+bool LineLimit::allow(uint64_t now, unsigned& left_out) noexcept {
+  const std::unique_lock guard(x_mutex, std::try_to_lock);
+  return guard && x_limit.allow(now, left_out);
+}
+
 const fi_provider* log_provider() noexcept {
   return g_provider.load(std::memory_order_relaxed);
 }

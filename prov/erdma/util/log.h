@@ -1,8 +1,12 @@
 #pragma once
 
+#include <mutex>
+
 #include <rdma/providers/fi_log.h>
 
+#include "util/clock.h"
 #include "util/notice.h"
+#include "util/rate_limit.h"
 
 struct fi_provider;
 
@@ -18,14 +22,34 @@ inline bool log_takes(fi_log_level level, fi_log_subsys subsystem) noexcept {
   return fi_log_enabled(log_provider(), level, subsystem) != 0;
 }
 
+/// Of the warnings that one place in the code writes: no peer can fill the log. Thread-safe.
+class LineLimit {
+ public:
+  /// True: `left_out` lines were not written since the last one.
+  bool allow(uint64_t now, unsigned& left_out) noexcept;
+
+ private:
+  std::mutex x_mutex;
+  RateLimit x_limit;
+};
+
 }  // namespace erdma::util
 
 // Each of these macros evaluates its arguments only if the line is written. The arguments must not
 // allocate in a noexcept function; SocketAddress::to_string() does not allocate.
 //
 // Subsystem: CORE, FABRIC, DOMAIN, EP_CTRL, EP_DATA, AV, CQ, EQ, MR, CNTR.
-#define ERDMA_WARN(subsystem, ...) \
-  FI_WARN(::erdma::util::log_provider(), FI_LOG_##subsystem, __VA_ARGS__)
+#define ERDMA_WARN(subsystem, ...)                                              \
+  do {                                                                          \
+    static ::erdma::util::LineLimit line_limit;                                 \
+    unsigned left_out = 0;                                                      \
+    if (!::erdma::util::log_takes(FI_LOG_WARN, FI_LOG_##subsystem)) break;      \
+    if (!line_limit.allow(::erdma::util::SystemClock().now(), left_out)) break; \
+    if (left_out > 0)                                                           \
+      FI_WARN(::erdma::util::log_provider(), FI_LOG_##subsystem,                \
+              "%u warnings like the next one were left out\n", left_out);       \
+    FI_WARN(::erdma::util::log_provider(), FI_LOG_##subsystem, __VA_ARGS__);    \
+  } while (0)
 #define ERDMA_INFO(subsystem, ...) \
   FI_INFO(::erdma::util::log_provider(), FI_LOG_##subsystem, __VA_ARGS__)
 #define ERDMA_DEBUG(subsystem, ...) \

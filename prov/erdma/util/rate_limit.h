@@ -8,7 +8,7 @@ namespace erdma::util {
 /// Limits log lines that strangers can cause: a burst, then one line a second.
 class RateLimit {
  public:
-  explicit RateLimit(unsigned burst = 10) noexcept : x_burst(burst), x_tokens(burst) {}
+  explicit constexpr RateLimit(unsigned burst = 10) noexcept : x_burst(burst), x_tokens(burst) {}
 
   /// False: write no line now. True: write it; `suppressed` lines were left out since the last one.
   bool allow(uint64_t now, unsigned& suppressed) noexcept {
