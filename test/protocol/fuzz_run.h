@@ -6,9 +6,9 @@
 #include <functional>
 
 #include "fake/live_bytes.h"
-#include "util/clock.h"
 #include "protocol/fuzz_hostile.h"
 #include "protocol/fuzz_world.h"
+#include "util/clock.h"
 
 /// A victim, an honest peer and a hostile one. ERDMA_FUZZ_STEPS: how many things the hostile one
 /// does (by default as many as take some seconds); ERDMA_FUZZ_SEED: which. Without a seed it is the

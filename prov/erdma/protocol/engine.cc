@@ -160,12 +160,14 @@ bool Engine::owes() noexcept {
 /// Receives::on_eager() and place_whole() are in it.
 void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
                        const std::byte* payload, size_t length) noexcept {
+  // The header may lie in memory that the peer can still change: judge a copy, and let the compiler
+  // read nothing once more.
+  wire::MessageHeader header;
+  std::memcpy(&header, header_bytes, sizeof(header));
+  asm volatile("" : "+m"(header));
   Peer* peer = x_peers.behind(link);
   if (!peer) [[unlikely]]
     return link.fail(-FI_ENOMEM);
-  // The header may lie in memory that the peer can still change: judge a copy.
-  wire::MessageHeader header;
-  std::memcpy(&header, header_bytes, sizeof(header));
   if (header.op == wire::Op::eager) [[likely]]
     return x_receives.on_eager(*peer, link, header, payload, length);
   if (header.op == wire::Op::rts) return x_receives.on_rts(*peer, link, header, payload, length);
