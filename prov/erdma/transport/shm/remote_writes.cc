@@ -161,17 +161,18 @@ void RemoteWrites::reply(util::PoolHandle write, util::PoolHandle target_name, i
 }
 
 bool RemoteWrites::flush_replies() noexcept {
-  while (!x_replies.empty()) {
-    OutChannel& out = x_link.out();
-    if (!out.ring()) return x_link.connect() != -FI_EAGAIN;
-    const Reply& reply = x_replies.front();
-    const WriteEntry header{0, reply.write.index, reply.write.generation, 0, reply.status, {}};
-    const iovec empty{nullptr, 0};
-    if (!out.ring()->push(Kind::write_done, &header, &empty, 1, 0)) return false;
+  if (x_replies.empty()) return true;
+  OutChannel& out = x_link.out();
+  if (!out.ring()) return x_link.connect() != -FI_EAGAIN;
+  const iovec empty{nullptr, 0};
+  auto next = x_replies.begin();
+  for (; next != x_replies.end(); ++next) {
+    const WriteEntry header{0, next->write.index, next->write.generation, 0, next->status, {}};
+    if (!out.ring()->push(Kind::write_done, &header, &empty, 1, 0)) break;
     out.announce();
-    x_replies.erase(x_replies.begin());
   }
-  return true;
+  x_replies.erase(x_replies.begin(), next);
+  return x_replies.empty();
 }
 
 void RemoteWrites::on_done(const RingEntry& entry, Sink& sink) noexcept {
