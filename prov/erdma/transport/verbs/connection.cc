@@ -243,7 +243,7 @@ void Connection::settle() noexcept {
   const bool spare = phase != Phase::asked || credits.available() > kCreditsToTakeBack;
   if (credits.must_return() && credits.may_send_credit() && sender.queue().room() > 0 && spare) {
     sender.flush_chain();
-    (void)sender.emit_control(Kind::credit, nullptr, 0);
+    (void)sender.emit(Kind::credit, nullptr, 0);
   }
 }
 
@@ -251,8 +251,8 @@ void Connection::flush_due() noexcept {
   Due which;
   while (sender.next_due(which)) {
     const GrowBody grown = receiver.grown();
-    const int rc = which == kDueGrow ? sender.emit_control(Kind::grow, &grown, sizeof(grown))
-                                     : lifecycle.send(which);
+    const int rc =
+        which == kDueGrow ? sender.emit(Kind::grow, &grown, sizeof(grown)) : lifecycle.send(which);
     if (rc) return;
     sender.not_due(which);
   }
@@ -274,10 +274,6 @@ void Connection::move_transfers() noexcept {
   more = packet_transfers.move_streams() || more;
   // Later in this or in the next poll(), after the packets of others.
   if (more) settle_soon();
-}
-
-bool Connection::may_retire() noexcept {
-  return met() && !x_link->to_self() && lifecycle.may_retire(receiver.taken());
 }
 
 void Connection::modify_to_error() noexcept {

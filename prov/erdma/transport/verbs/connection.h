@@ -57,7 +57,6 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   /// side must stay silent until it heard something; it harms nowhere.
   bool met() const noexcept { return x_heard || active; }
   bool may_send() const noexcept { return lifecycle.phase() == Phase::up && met(); }
-  bool may_retire() noexcept;
 
   // ConnectionHost, LifecycleHost
   void broken(int status, const char* why) noexcept override;

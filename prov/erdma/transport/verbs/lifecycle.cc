@@ -85,7 +85,7 @@ void Lifecycle::close(bool muted) noexcept {
 
 int Lifecycle::emit_request(Kind kind, uint32_t request) noexcept {
   const RetireBody body{request};
-  return x_sender.emit_control(kind, &body, sizeof(body));
+  return x_sender.emit(kind, &body, sizeof(body));
 }
 
 int Lifecycle::send(Due which) noexcept {
@@ -94,7 +94,7 @@ int Lifecycle::send(Due which) noexcept {
   if (which == kDueRetire || which == kDueRetireOk) x_session->offer(x_name);
   const int rc = which == kDueRetire     ? emit_request(Kind::retire, x_request)
                  : which == kDueRetireOk ? emit_request(Kind::retire_ok, x_peers_request)
-                                         : x_sender.emit_control(Kind::bye, nullptr, 0);
+                                         : x_sender.emit(Kind::bye, nullptr, 0);
   if (rc) return rc;
   // Nothing follows the last packet of this side.
   x_last_packet = x_sender.queue().latest();

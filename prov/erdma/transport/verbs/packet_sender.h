@@ -50,11 +50,8 @@ class PacketSender {
   [[nodiscard]] int send(const Header& header, const iovec* payload, size_t count, size_t length,
                          SendHint hint) noexcept;
   /// Any packet. The caller has seen to credits and room. -FI_EAGAIN: nothing happened.
-  [[nodiscard]] int emit(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
-                         SendHint hint) noexcept;
-  [[nodiscard]] int emit_control(Kind kind, const void* body, size_t bytes) noexcept {
-    return emit(kind, body, bytes, {}, SendHint::none);
-  }
+  [[nodiscard]] int emit(Kind kind, const void* body, size_t body_bytes,
+                         const Payload& payload = {}, SendHint hint = SendHint::none) noexcept;
   size_t eager_limit() const noexcept {
     return (x_sent >= x_peer_large_from ? x_peer_large : x_peer_small) - kPacketOverhead;
   }

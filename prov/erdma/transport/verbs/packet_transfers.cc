@@ -28,7 +28,7 @@ bool PacketTransfers::request(Transfer& transfer) noexcept {
                         0,
                         0,
                         transfer.length};
-  if (x_sender.emit_control(Kind::pull, &body, sizeof(body))) return false;
+  if (x_sender.emit(Kind::pull, &body, sizeof(body))) return false;
   return transfer.requested = true;
 }
 
@@ -114,7 +114,7 @@ void PacketTransfers::flush_answers() noexcept {
       return;
     const StagedBody body{
         0, oldest->requester.index, 0, oldest->requester.generation, oldest->status, 0, 0};
-    if (x_sender.emit_control(Kind::answer, &body, sizeof(body))) return;
+    if (x_sender.emit(Kind::answer, &body, sizeof(body))) return;
     util::IntrusiveList<Answer>::erase(*oldest);
     x_shared.answers.release(*oldest);
     --x_answers_queued;

@@ -79,7 +79,9 @@ bool Places::too_many() const noexcept {
 bool Places::retire_one(const Connection* spared) noexcept {
   Connection* oldest = nullptr;
   for (Connection* connection : x_connected) {
-    if (connection == spared || !connection->may_retire()) continue;
+    if (connection == spared || !connection->met() || connection->link()->to_self() ||
+        !connection->lifecycle.may_retire(connection->receiver.taken()))
+      continue;
     // Somebody wanted it: he has until the next tick to use it.
     if (connection->sender.used == connection->came_up && !connection->progress_at) continue;
     if (!oldest || connection->sender.used < oldest->sender.used) oldest = connection;

@@ -32,6 +32,13 @@ int unreachable(int status) noexcept {
   return route ? -FI_EHOSTUNREACH : -error;
 }
 
+/// Goes on with an event.
+int resolve(rdma_cm_id* cm, util::SocketAddress own, util::SocketAddress to) noexcept {
+  own.set_port(0);
+  if (!rdma_resolve_addr(cm, mutable_data(own), mutable_data(to), kResolveTime)) return 0;
+  return unreachable(last_error());
+}
+
 }  // namespace
 
 void RdmaCmBackend::CmIdDeleter::operator()(rdma_cm_id* id) const noexcept {
@@ -118,19 +125,12 @@ int RdmaCmBackend::connect(uint64_t id, const util::SocketAddress& peer) noexcep
     rc = last_error();
   } else {
     entry.cm.reset(cm);
-    rc = resolve(cm, peer);
+    rc = resolve(cm, x_own, peer);
   }
   if (rc) x_entries.erase(id);
   return rc;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
-}
-
-int RdmaCmBackend::resolve(rdma_cm_id* cm, const util::SocketAddress& peer) noexcept {
-  util::SocketAddress own = x_own, to = peer;
-  own.set_port(0);
-  if (!rdma_resolve_addr(cm, mutable_data(own), mutable_data(to), kResolveTime)) return 0;
-  return unreachable(last_error());
 }
 
 ibv_qp* RdmaCmBackend::create_queue_pair(uint64_t id, ibv_qp_init_attr& attr) noexcept {

@@ -78,7 +78,6 @@ class RdmaCmBackend final : public ConnectionBackend {
   void on_established(Entry& entry, const Event& event, BackendEvents& events);
   void on_rejected(Entry& entry, const Event& event, BackendEvents& events);
   void end(Entry& entry, uint64_t id, int status, BackendEvents& events);
-  int resolve(rdma_cm_id* cm, const util::SocketAddress& peer) noexcept;
   bool own_device(const rdma_cm_id* cm) const noexcept;
   Entry* find(uint64_t id) noexcept;
 
