@@ -70,7 +70,7 @@ refused() {
 }
 
 plant_clean
-for check in layers man sizes names aborts lists docs; do verdict check_$check.sh pass 'the clean tree'; done
+for check in layers man sizes names aborts lists classes docs; do verdict check_$check.sh pass 'the clean tree'; done
 
 p=prov/erdma
 refused check_layers.sh test/util/a_test.cc '#include <check.h>'
@@ -127,6 +127,44 @@ verdict check_lists.sh refuse 'a listed file is missing'
 plant_clean
 awk 'BEGIN { for (i = 0; i < 601; i++) print "int x" i ";" }' >"$folder/$p/util/long.cc"
 verdict check_sizes.sh refuse 'a file of 601 lines'
+
+# Classes. class_of METHODS WORD: a class C with so many methods, each declared with WORD.
+class_of() {
+  plant_clean
+  awk -v n="$1" -v word="$2" 'BEGIN {
+    print "namespace erdma::util {\nclass C final : public B<int()> {\n public:\n  C();\n  ~C();"
+    for (i = 0; i < n; i++) print "  [[nodiscard]] " word " std::map<int, A> f" i "(int a = 1);"
+    print "  int x_a{0};\n  int (*x_b)(int) = nullptr;\n  C(const C&) = delete;\n};\n}"
+  }' >"$folder/$p/util/c.h"
+}
+# listed LINE...: exceptions
+listed() { printf '%s\n' "$@" >"$folder/test/check_classes.txt"; }
+class_of 25 inline
+verdict check_classes.sh pass '25 methods'
+class_of 13 virtual
+verdict check_classes.sh pass '13 virtual methods'
+class_of 26 inline
+verdict check_classes.sh refuse '26 methods'
+listed 'util::C methods 26 for a reason'
+verdict check_classes.sh pass '26 methods that are listed'
+listed 'util::C methods 26'
+verdict check_classes.sh refuse 'listed without a reason'
+listed 'util::C methods 25 for a reason'
+verdict check_classes.sh refuse 'more than the listed number'
+listed 'util::C methods 26 for a reason' 'util::D files 2 for a reason'
+verdict check_classes.sh refuse 'a class that is listed and does not exist'
+class_of 25 inline
+listed 'util::C methods 26 for a reason'
+verdict check_classes.sh refuse 'a class that need not be listed'
+class_of 14 virtual
+verdict check_classes.sh refuse '14 virtual methods'
+class_of 2 inline
+echo 'namespace erdma::util { std::map<int, A> C::f0(int a) { if (a) { return {}; } return {}; } }' \
+  >"$folder/$p/util/c.cc"
+verdict check_classes.sh pass 'a class in one file'
+echo 'namespace erdma::util { namespace { int g() { return 1; } } std::map<int, A> C::f1(int) {} }' \
+  >"$folder/$p/util/d.cc"
+verdict check_classes.sh refuse 'a class in two files'
 
 # Exports: any other library has some.
 library=$(ldconfig -p 2>/dev/null | awk '/libfabric\.so/ { print $NF; exit }')
