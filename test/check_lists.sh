@@ -9,13 +9,22 @@ listed() {
   awk -v name="$2" '$1 == name && $2 == "=" { inside = 1; next }
     inside { last = !/\\$/; sub(/ *\\$/, ""); sub(/^[ \t]+/, ""); print; if (last) exit }' "$1"
 }
-# compare FILE VARIABLE, the tree on standard input.
+# compare FILE VARIABLE..., the tree on standard input; a program with one source is that source.
 compare() {
-  tree=$(LC_ALL=C sort)
-  list=$(listed "$1" "$2")
+  file=$1 tree=$(LC_ALL=C sort)
+  shift
+  list=
+  for name in "$@"; do
+    entries=$(listed "$file" "$name")
+    printf '%s\n' "$entries" | LC_ALL=C sort -c 2>/dev/null || {
+      bad=1
+      echo "$name in $file is not sorted (LC_ALL=C)"
+    }
+    list=$(printf '%s\n%s' "$list" "$entries" | sed '/^$/d; s/_test$/_test.cc/' | LC_ALL=C sort)
+  done
   [ "$tree" = "$list" ] && return
   bad=1
-  echo "$2 in $1 differs from the tree:"
+  echo "the lists of $file ($*) differ from the tree:"
   {
     printf '%s\n' "$tree" | while read -r name; do
       printf '%s\n' "$list" | grep -qxF "$name" || echo "  not listed: $name"
@@ -23,14 +32,16 @@ compare() {
     printf '%s\n' "$list" | while read -r name; do
       printf '%s\n' "$tree" | grep -qxF "$name" || echo "  does not exist: $name"
     done
-    printf '%s\n' "$list" | LC_ALL=C sort -c 2>/dev/null || echo '  not sorted (LC_ALL=C)'
+    printf '%s\n' "$list" | uniq -d | sed 's/^/  listed twice: /'
   }
 }
 
 find prov/erdma -name '*.cc' -o -name '*.h' >"${TMPDIR:-/tmp}/lists.$$"
 compare prov/erdma/Makefile.include erdma_sources <"${TMPDIR:-/tmp}/lists.$$"
-find test -name '*_test.cc' | sed 's/\.cc$//' >"${TMPDIR:-/tmp}/lists.$$"
-compare test/Makefile.include unit_tests <"${TMPDIR:-/tmp}/lists.$$"
+find test -name '*_test.cc' >"${TMPDIR:-/tmp}/lists.$$"
+# shellcheck disable=SC2046  # variables
+compare test/Makefile.include own_test_programs $(sed -n 's/^\(test_.*_SOURCES\) = \\$/\1/p' \
+  test/Makefile.include) <"${TMPDIR:-/tmp}/lists.$$"
 find test/*.h test/util test/hmem test/protocol test/transport test/fabric test/fake -name '*.h' \
   2>/dev/null >"${TMPDIR:-/tmp}/lists.$$"
 compare test/Makefile.include test_headers <"${TMPDIR:-/tmp}/lists.$$"

@@ -1,16 +1,70 @@
 #pragma once
 
+#include <initializer_list>
+#include <vector>
+
 #include <check.h>
 
 // An old spelling of ck_abort_msg(), which would rename every C++ member called fail.
 #undef fail
 
+// A file of tests is a suite, named like the file without _test.cc. The tests register themselves:
+//
+//   SUITE(.run = on_simulated_devices);   // optional, once: where and whether the suite runs
+//   TEST_CASE(.timeout = 120);            // optional: how the tests that follow are run
+//   TEST(a_name) { ... }                  // a process of its own
+//   TEST(a_name, 4) { ... }               // four times, _i counting from 0
+//   TEST(a_name, 1, 7) { ... }            // _i from 1 to 6
+//   SET_UPS("case", a, b);                // the tests of a header run, with a() and with b()
+//
+// Each test fails if it ends with more descriptors, threads, shared memory or objects of the
+// simulated adapter than it began with, or if an owner in the provider ended before it had all back
+// that it had lent: pool objects, registrations, blocks, rings (resources.h).
 namespace erdma::test {
 
-/// A TCase whose tests fail if they end with more descriptors, threads, shared memory or objects of
-/// the simulated adapter than they began with, or if an owner in the provider ended before it had
-/// all back that it had lent: pool objects, registrations, blocks, rings (resources.h).
-TCase* counted_case(const char* name);
+/// Of a suite.
+struct SuiteOptions {
+  /// Calls its argument, which runs the tests, wherever they are to run; null = here, once. Its
+  /// result is that of the program.
+  int (*run)(char** argv, int (*tests)()) = nullptr;
+  SFun once = nullptr;          ///< in the parent of all tests, before them
+  bool (*offered)() = nullptr;  ///< false = the suite is skipped
+  bool counted = true;          ///< what a test leaves behind fails it
+};
+
+/// Runs before each test of a case, in its process; of several, the case runs once with each.
+struct SetUps : std::vector<SFun> {
+  SetUps(SFun set_up) : vector(1, set_up) {}
+  SetUps(std::initializer_list<SFun> set_ups) : vector(set_ups) {}
+};
+
+/// Of the tests which follow in the file, or header.
+struct CaseOptions {
+  const char* name = "tests";
+  double timeout = 60;  ///< of each, in seconds; 0 = none
+  SetUps set_up = nullptr;
+  SFun tear_down = nullptr;
+  bool (*offered)() = nullptr;  ///< false = they are left out
+};
+
+/// The values of _i.
+struct Loop {
+  Loop() = default;
+  Loop(long count) : end(int(count)) {}
+  Loop(long first, long behind) : begin(int(first)), end(int(behind)) {}
+  int begin = 0, end = 1;
+};
+
+/// What the macros are made of; `file` is that of the suite.
+struct Registration {
+  Registration(const char* file, const SuiteOptions& options);
+  Registration(const char* file, const CaseOptions& options, const char* header);
+  /// Of a case from a header: its set-ups here; without them its tests don't run.
+  Registration(const char* file, const char* case_name, const SetUps& set_ups);
+  Registration(const char* file, const TTest& test, Loop (*loop)());
+  /// Of a header: runs before the tests of each suite that includes it.
+  Registration(const char* file, SFun once);
+};
 
 /// By a test that ends, on purpose, before all its operations have: what these hold is not counted.
 void leaves_work_undone();
@@ -21,5 +75,18 @@ void leaves_owners_short();
 
 }  // namespace erdma::test
 
-// So that no test can forget it.
-#define tcase_create(name) erdma::test::counted_case(name)
+#define ERDMA_JOIN_(a, b) a##b
+#define ERDMA_JOIN(a, b) ERDMA_JOIN_(a, b)
+#define ERDMA_REGISTER \
+  static const ::erdma::test::Registration ERDMA_JOIN(registration_, __COUNTER__)
+
+#define SUITE(...) ERDMA_REGISTER(__BASE_FILE__, ::erdma::test::SuiteOptions{__VA_ARGS__})
+#define TEST_CASE(...) \
+  ERDMA_REGISTER(__BASE_FILE__, ::erdma::test::CaseOptions{__VA_ARGS__}, __FILE__)
+#define SET_UPS(case_name, ...) \
+  ERDMA_REGISTER(__BASE_FILE__, case_name, ::erdma::test::SetUps{__VA_ARGS__})
+#define TEST(test_name, ...)                                                      \
+  static void test_name(int);                                                     \
+  ERDMA_REGISTER(__BASE_FILE__, TTest{#test_name, test_name, __FILE__, __LINE__}, \
+                 [] { return ::erdma::test::Loop(__VA_ARGS__); });                \
+  static void test_name([[maybe_unused]] int _i)

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "libcheck.h"
-#undef tcase_create
 #include "util/left_over.h"
 
 /// Of the simulated adapter: linked, or preloaded, or absent.
@@ -164,12 +163,6 @@ void leaves_work_undone() {
 
 void leaves_owners_short() {
   owners_short = true;
-}
-
-TCase* counted_case(const char* name) {
-  TCase* tcase = tcase_create(name);
-  tcase_add_checked_fixture(tcase, begin_counting, end_counting);
-  return tcase;
 }
 
 }  // namespace erdma::test

@@ -20,6 +20,7 @@ namespace erdma::protocol {
 struct Undone {  // named like what an engine holds
   int member = 0;
 };
+
 }  // namespace erdma::protocol
 
 namespace erdma::test {
@@ -139,10 +140,10 @@ const Leak kLeaks[] = {
     {leaks_cm_id, {"1 rdma_cm ids"}},
 };
 
-START_TEST(leaking) {
-  kLeaks[_i].leak();
+void leaking(int i) {
+  kLeaks[i].leak();
 }
-END_TEST
+const TTest kLeaking{"leaking", leaking, __FILE__, __LINE__};
 
 void give_all_back() {
   std::thread([] {}).join();
@@ -163,9 +164,11 @@ void give_all_back() {
 std::vector<std::string> reports;
 
 void run_leaking() {
+  inherited = open("/dev/null", O_RDONLY);
   Suite* suite = suite_create("leaks");
   TCase* tc = tcase_create("on purpose");
-  tcase_add_loop_test(tc, leaking, 0, int(std::size(kLeaks)));
+  tcase_add_checked_fixture(tc, begin_counting, end_counting);
+  tcase_add_loop_test(tc, &kLeaking, 0, int(std::size(kLeaks)));
   suite_add_tcase(suite, tc);
   SRunner* runner = srunner_create(suite);
   srunner_run_all(runner, CK_SILENT);
@@ -176,45 +179,24 @@ void run_leaking() {
   srunner_free(runner);
 }
 
-}  // namespace
+SUITE(.run = on_simulated_devices, .once = run_leaking);
 
-START_TEST(what_a_test_leaves_behind_is_named) {
+TEST(what_a_test_leaves_behind_is_named, std::size(kLeaks)) {
   ck_assert_uint_eq(reports.size(), std::size(kLeaks));
   const std::string& report = reports[size_t(_i)];
   for (const char* words : kLeaks[_i].said)
     ck_assert_msg(report.find(words) != report.npos, "no \"%s\" in: %s", words, report.c_str());
 }
-END_TEST
 
-START_TEST(what_is_given_back_is_not_named) {
+TEST(what_is_given_back_is_not_named) {
   give_all_back();
 }
-END_TEST
 
-START_TEST(operations_may_be_left_undone_on_purpose) {
+TEST(operations_may_be_left_undone_on_purpose) {
   leaves_work_undone();
   leaves_an_operation();
 }
-END_TEST
 
-static int run() {
-  inherited = open("/dev/null", O_RDONLY);
-  run_leaking();
-  Suite* suite = suite_create("resources");
-  TCase* tc = tcase_create("resources");
-  tcase_add_loop_test(tc, what_a_test_leaves_behind_is_named, 0, int(std::size(kLeaks)));
-  tcase_add_test(tc, what_is_given_back_is_not_named);
-  tcase_add_test(tc, operations_may_be_left_undone_on_purpose);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace
 
 }  // namespace erdma::test
-
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, erdma::test::run);
-}

@@ -104,7 +104,7 @@ const std::vector<Case>& refusals() {
 
 }  // namespace
 
-START_TEST(range_counts_ports_before_hosts) {
+TEST(range_counts_ports_before_hosts, ranges().size()) {
   const Case& c = ranges()[size_t(_i)];
   Result<AddressRange> range =
       AddressRange::resolve(c.family, c.node, c.nodes, c.service, c.services);
@@ -115,32 +115,28 @@ START_TEST(range_counts_ports_before_hosts) {
     ck_assert_msg(text == c.expected[i], "%s, not %s", text.c_str(), c.expected[i].c_str());
   }
 }
-END_TEST
 
-START_TEST(range_refuses_what_cannot_be_counted) {
+TEST(range_refuses_what_cannot_be_counted, refusals().size()) {
   const Case& c = refusals()[size_t(_i)];
   Result<AddressRange> range =
       AddressRange::resolve(c.family, c.node, c.nodes, c.service, c.services);
   ck_assert_int_eq(range.error(), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(range_leaves_unset_a_host_that_does_not_resolve) {
+TEST(range_leaves_unset_a_host_that_does_not_resolve) {
   Result<AddressRange> range = AddressRange::resolve(AF_INET, "node09", 1, "5000", 1);
   ck_assert_int_eq(range.error(), 0);
   ck_assert_uint_eq(range->size(), 1);
   ck_assert(!range->at(0).set());
 }
-END_TEST
 
-START_TEST(range_leaves_unset_a_number_of_the_other_family) {
+TEST(range_leaves_unset_a_number_of_the_other_family) {
   Result<AddressRange> range = AddressRange::resolve(AF_INET6, "10.1.1.1", 1, "5000", 1);
   ck_assert_int_eq(range.error(), 0);
   ck_assert(!range->at(0).set());
 }
-END_TEST
 
-START_TEST(uri_reads_back_what_it_prints) {
+TEST(uri_reads_back_what_it_prints) {
   for (const auto& [family, uri] :
        {std::pair{sa_family_t{AF_INET}, "fi_sockaddr_in://10.0.0.1:5000"},
         std::pair{sa_family_t{AF_INET6}, "fi_sockaddr_in6://[fd00::1]:5000"}}) {
@@ -150,31 +146,11 @@ START_TEST(uri_reads_back_what_it_prints) {
     ck_assert_str_eq(text.c_str(), uri);
   }
 }
-END_TEST
 
-START_TEST(uri_is_refused_when_it_is_of_another_form) {
+TEST(uri_is_refused_when_it_is_of_another_form) {
   for (const char* uri : {"", "10.0.0.1:1", "fi_sockaddr_in6://[::1]:1", "fi_sockaddr_in://",
                           "fi_sockaddr_in://10.0.0.1", "fi_sockaddr_in://10.0.0.1:x1y"})
     ck_assert_int_eq(AddressRange::resolve_uri(AF_INET, uri).error(), -FI_EINVAL);
   ck_assert_int_eq(AddressRange::resolve_uri(AF_INET, nullptr).error(), -FI_EINVAL);
   ck_assert(to_uri({}).empty());
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("address_range");
-  TCase* tc = tcase_create("address_range");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, range_counts_ports_before_hosts, 0, int(ranges().size()));
-  tcase_add_loop_test(tc, range_refuses_what_cannot_be_counted, 0, int(refusals().size()));
-  tcase_add_test(tc, range_leaves_unset_a_host_that_does_not_resolve);
-  tcase_add_test(tc, range_leaves_unset_a_number_of_the_other_family);
-  tcase_add_test(tc, uri_reads_back_what_it_prints);
-  tcase_add_test(tc, uri_is_refused_when_it_is_of_another_form);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

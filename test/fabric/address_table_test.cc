@@ -55,7 +55,7 @@ constexpr uint32_t kOther = 0x0a000002;
 
 }  // namespace
 
-START_TEST(table_gives_indices_in_order) {
+TEST(table_gives_indices_in_order) {
   AddressTable table(AF_INET, as_is);
   for (uint16_t i = 0; i < 1000; ++i) ck_assert_int_eq(table.insert(ip4(kHost, i)), i);
   ck_assert_uint_eq(table.size(), 1000);
@@ -64,27 +64,24 @@ START_TEST(table_gives_indices_in_order) {
     ck_assert_uint_eq(table.find(ip4(kHost, i)), i);
   }
 }
-END_TEST
 
-START_TEST(table_keeps_every_part_of_an_ip6_address) {
+TEST(table_keeps_every_part_of_an_ip6_address) {
   AddressTable table(AF_INET6, as_is);
   ck_assert_int_eq(table.insert(ip6(7, 1, 3)), 0);
   ck_assert(table.inserted(0) == ip6(7, 1, 3));
   ck_assert_uint_eq(table.find(ip6(7, 1, 3)), 0);
   ck_assert_uint_eq(table.find(ip6(7, 1, 4)), UINT64_MAX);
 }
-END_TEST
 
-START_TEST(table_refuses_another_family) {
+TEST(table_refuses_another_family) {
   AddressTable table(AF_INET, as_is);
   ck_assert_int_eq(table.insert(ip6(1, 1)), -FI_EINVAL);
   ck_assert_int_eq(table.insert(SocketAddress()), -FI_EINVAL);
   ck_assert_uint_eq(table.find(ip6(1, 1)), UINT64_MAX);
   ck_assert_uint_eq(table.size(), 0);
 }
-END_TEST
 
-START_TEST(table_finds_nothing_at_an_index_never_given) {
+TEST(table_finds_nothing_at_an_index_never_given) {
   AddressTable table(AF_INET, as_is);
   ck_assert(!table.inserted(0).set());
   ck_assert_uint_eq(table.find(ip4(kHost, 1)), UINT64_MAX);
@@ -95,9 +92,8 @@ START_TEST(table_finds_nothing_at_an_index_never_given) {
     ck_assert(!table.remove(index));
   }
 }
-END_TEST
 
-START_TEST(table_reuses_the_lowest_free_index) {
+TEST(table_reuses_the_lowest_free_index) {
   AddressTable table(AF_INET, as_is);
   for (uint16_t i = 0; i < 600; ++i) table.insert(ip4(kHost, i));
   for (const uint64_t index : {500, 3, 70}) ck_assert(table.remove(index));
@@ -108,9 +104,8 @@ START_TEST(table_reuses_the_lowest_free_index) {
   ck_assert_int_eq(table.insert(ip4(kOther, 4)), 600);
   ck_assert_uint_eq(table.find(ip4(kHost, 3)), UINT64_MAX);
 }
-END_TEST
 
-START_TEST(table_finds_the_lowest_of_duplicates_after_each_removal) {
+TEST(table_finds_the_lowest_of_duplicates_after_each_removal) {
   AddressTable table(AF_INET, as_is);
   table.insert(ip4(kOther, 1));  // 0
   for (int i = 1; i <= 4; ++i) ck_assert_int_eq(table.insert(ip4(kHost, 1)), i);
@@ -127,9 +122,8 @@ START_TEST(table_finds_the_lowest_of_duplicates_after_each_removal) {
   table.remove(4);
   ck_assert_uint_eq(table.find(ip4(kHost, 1)), UINT64_MAX);
 }
-END_TEST
 
-START_TEST(table_takes_aliases_for_one_address_and_returns_each_as_inserted) {
+TEST(table_takes_aliases_for_one_address_and_returns_each_as_inserted) {
   AddressTable table(AF_INET, single_host);
   table.insert(ip4(kLoopback, 9));
   table.insert(ip4(kHost, 9));
@@ -139,9 +133,8 @@ START_TEST(table_takes_aliases_for_one_address_and_returns_each_as_inserted) {
   table.remove(0);
   ck_assert_uint_eq(table.find(ip4(kHost, 9)), 1);
 }
-END_TEST
 
-START_TEST(table_agrees_with_a_map_through_random_operations) {
+TEST(table_agrees_with_a_map_through_random_operations, 3) {
   std::minstd_rand random(unsigned(_i) + 1);
   AddressTable table(AF_INET, single_host);
   std::map<uint64_t, SocketAddress> expected;
@@ -174,9 +167,8 @@ START_TEST(table_agrees_with_a_map_through_random_operations) {
         if (index % 3) ck_assert_int_eq(table.remove(index), expected.erase(index));
   }
 }
-END_TEST
 
-START_TEST(table_holds_a_million_addresses_in_64_bytes_each) {
+TEST(table_holds_a_million_addresses_in_64_bytes_each, 2) {
   constexpr uint32_t kMillion = 1'000'000;
   const bool six = _i == 1;
   const size_t before = allocated();
@@ -195,26 +187,4 @@ START_TEST(table_holds_a_million_addresses_in_64_bytes_each) {
     const auto port = uint16_t(1 + i % 64);
     ck_assert_uint_eq(table.find(six ? ip6(i / 64, port) : ip4(kHost + i / 64, port)), i);
   }
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("address_table");
-  TCase* tc = tcase_create("address_table");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, table_gives_indices_in_order);
-  tcase_add_test(tc, table_keeps_every_part_of_an_ip6_address);
-  tcase_add_test(tc, table_refuses_another_family);
-  tcase_add_test(tc, table_finds_nothing_at_an_index_never_given);
-  tcase_add_test(tc, table_reuses_the_lowest_free_index);
-  tcase_add_test(tc, table_finds_the_lowest_of_duplicates_after_each_removal);
-  tcase_add_test(tc, table_takes_aliases_for_one_address_and_returns_each_as_inserted);
-  tcase_add_loop_test(tc, table_agrees_with_a_map_through_random_operations, 0, 3);
-  tcase_add_loop_test(tc, table_holds_a_million_addresses_in_64_bytes_each, 0, 2);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -16,11 +16,10 @@ namespace {
 
 using namespace erdma::test;
 
-const char* g_where = "shm";
-
 void set_up() {
-  g_device = g_where;
-  if (std::strcmp(g_where, "shm") != 0) setenv("FI_ERDMA_SHM", "off", 1);
+  if (!g_on_devices) return;
+  g_device = "erdma_0";
+  setenv("FI_ERDMA_SHM", "off", 1);
 }
 
 /// So that memory is the only limit.
@@ -34,7 +33,11 @@ void lift_descriptor_limit() {
 // --- tx_attr, rx_attr, ep_attr
 // --------------------------------------------------------------------
 
-START_TEST(inject_size_bytes_are_taken_at_once_and_no_more) {
+SUITE(.run = here_and_on_devices);
+
+TEST_CASE(.set_up = set_up);
+
+TEST(inject_size_bytes_are_taken_at_once_and_no_more) {
   OneSidedPorts ports;
   const size_t size = ports.root.info->tx_attr->inject_size;
   ck_assert_uint_eq(ports.root.info->tx_attr->inject_size, 4096);
@@ -73,9 +76,8 @@ START_TEST(inject_size_bytes_are_taken_at_once_and_no_more) {
     ports.b.progress();
   }
 }
-END_TEST
 
-START_TEST(max_msg_size_is_what_a_size_can_be_and_more_is_refused) {
+TEST(max_msg_size_is_what_a_size_can_be_and_more_is_refused) {
   OneSidedPorts ports;
   const size_t most = ports.root.info->ep_attr->max_msg_size;
   ck_assert_uint_eq(most, SSIZE_MAX);
@@ -90,9 +92,8 @@ START_TEST(max_msg_size_is_what_a_size_can_be_and_more_is_refused) {
                             ports.region.key(), nullptr),
                    -FI_EMSGSIZE);
 }
-END_TEST
 
-START_TEST(iov_limits_are_reached_and_not_passed) {
+TEST(iov_limits_are_reached_and_not_passed) {
   OneSidedPorts ports;
   const fi_info& info = *ports.root.info;
   const size_t limit = info.tx_attr->iov_limit;
@@ -133,10 +134,9 @@ START_TEST(iov_limits_are_reached_and_not_passed) {
                    0);
   ck_assert_int_eq(fi_close(&mr->fid), 0);
 }
-END_TEST
 
 /// Nobody takes them meanwhile: a peer that does nothing is no reason to refuse.
-START_TEST(as_many_operations_as_size_says_can_be_under_way) {
+TEST(as_many_operations_as_size_says_can_be_under_way) {
   OneSidedPorts ports;
   const size_t sends = ports.root.info->tx_attr->size, receives = ports.other.info->rx_attr->size;
   ck_assert_uint_ge(sends, 256);
@@ -151,9 +151,8 @@ START_TEST(as_many_operations_as_size_says_can_be_under_way) {
   for (size_t i = 0; i < sends; ++i) ports.a.wait(&ports.b);
   for (size_t i = 0; i < std::min(sends, receives); ++i) ck_assert_uint_eq(in[i], i);
 }
-END_TEST
 
-START_TEST(every_bit_of_a_tag_counts_and_can_be_ignored) {
+TEST(every_bit_of_a_tag_counts_and_can_be_ignored) {
   OneSidedPorts ports;
   ck_assert_uint_eq(ports.root.info->ep_attr->mem_tag_format, 0xAAAA'AAAA'AAAA'AAAA);
   char any[2];
@@ -170,9 +169,8 @@ START_TEST(every_bit_of_a_tag_counts_and_can_be_ignored) {
     ck_assert_ptr_eq(ports.b.wait(&ports.a).op_context, &any[0]);
   }
 }
-END_TEST
 
-START_TEST(remote_data_has_cq_data_size_bytes) {
+TEST(remote_data_has_cq_data_size_bytes) {
   OneSidedPorts ports;
   ck_assert_uint_eq(ports.root.info->domain_attr->cq_data_size, 8);
   const uint64_t data = 0xFEDC'BA98'7654'3210;
@@ -188,13 +186,12 @@ START_TEST(remote_data_has_cq_data_size_bytes) {
   ck_assert_uint_eq(entry.data, ~data);
   ck_assert_uint_eq(entry.flags & FI_REMOTE_CQ_DATA, FI_REMOTE_CQ_DATA);
 }
-END_TEST
 
 // --- mode, mr_mode, mr_key_size
 // --------------------------------------------------------------------
 
 /// A context that is no memory, buffers that were never registered.
-START_TEST(no_mode_asks_anything_of_contexts_or_local_memory) {
+TEST(no_mode_asks_anything_of_contexts_or_local_memory) {
   OneSidedPorts ports;
   const fi_info& info = *ports.root.info;
   ck_assert_uint_eq(info.mode | info.tx_attr->mode | info.rx_attr->mode | info.domain_attr->mode,
@@ -213,9 +210,10 @@ START_TEST(no_mode_asks_anything_of_contexts_or_local_memory) {
   ck_assert_ptr_eq(ports.b.wait(&ports.a).op_context, number);
   ports.expect(FI_SEND | FI_MSG, number);
 }
-END_TEST
 
-START_TEST(keys_fill_mr_key_size_bytes) {
+TEST_CASE(.set_up = set_up, .offered = not_on_devices);
+
+TEST(keys_fill_mr_key_size_bytes) {
   Root root(one_sided_ask());
   ck_assert_uint_eq(root.info->domain_attr->mr_key_size, 8);
   char bytes[64];
@@ -227,7 +225,6 @@ START_TEST(keys_fill_mr_key_size_bytes) {
   }
   ck_assert_uint_ne(all >> 56, 0);
 }
-END_TEST
 
 // --- domain_attr: how many of each
 // ------------------------------------------------------------------
@@ -242,7 +239,7 @@ void open_all(size_t count, Open open) {
   for (fid_t object : objects) ck_assert_int_eq(fi_close(object), 0);
 }
 
-START_TEST(as_many_queues_counters_and_regions_as_promised_can_be_open) {
+TEST(as_many_queues_counters_and_regions_as_promised_can_be_open) {
   Root root(one_sided_ask());
   const fi_domain_attr& attr = *root.info->domain_attr;
   fi_cq_attr small{};
@@ -259,10 +256,9 @@ START_TEST(as_many_queues_counters_and_regions_as_promised_can_be_open) {
     return rc ? nullptr : &mr->fid;
   });
 }
-END_TEST
 
 /// All of them enabled, and on one shared receive context.
-START_TEST(as_many_endpoints_as_promised_can_be_enabled) {
+TEST(as_many_endpoints_as_promised_can_be_enabled) {
   lift_descriptor_limit();
   Root root;
   const fi_domain_attr& attr = *root.info->domain_attr;
@@ -284,9 +280,8 @@ START_TEST(as_many_endpoints_as_promised_can_be_enabled) {
   });
   for (fid_t object : {&srx->fid, &cq->fid, &av->fid}) ck_assert_int_eq(fi_close(object), 0);
 }
-END_TEST
 
-START_TEST(a_counter_counts_up_to_the_largest_number) {
+TEST(a_counter_counts_up_to_the_largest_number) {
   Root root;
   fid_cntr* cntr = nullptr;
   ck_assert_int_eq(fi_cntr_open(root.domain, nullptr, &cntr, nullptr), 0);
@@ -303,9 +298,10 @@ START_TEST(a_counter_counts_up_to_the_largest_number) {
     }
   }(*root.info->domain_attr);
 }
-END_TEST
 
-START_TEST(nothing_is_advertised_that_there_is_not) {
+TEST_CASE(.set_up = set_up);
+
+TEST(nothing_is_advertised_that_there_is_not) {
   Root root;
   const fi_info& info = *root.info;
   ck_assert_uint_eq(info.domain_attr->max_ep_tx_ctx, 1);
@@ -323,9 +319,10 @@ START_TEST(nothing_is_advertised_that_there_is_not) {
   ck_assert_int_eq(fi_scalable_ep(root.domain, root.info, &ep, nullptr), -FI_ENOSYS);
   ck_assert_int_eq(fi_stx_context(root.domain, nullptr, &stx, nullptr), -FI_ENOSYS);
 }
-END_TEST
 
-START_TEST(both_types_of_address_vector_can_be_opened) {
+TEST_CASE(.set_up = set_up, .offered = not_on_devices);
+
+TEST(both_types_of_address_vector_can_be_opened) {
   for (const fi_av_type type : {FI_AV_MAP, FI_AV_TABLE}) {
     Ask ask;
     ask.av_type = type;
@@ -348,48 +345,5 @@ START_TEST(both_types_of_address_vector_can_be_opened) {
     ck_assert_int_eq(fi_close(&av->fid), 0);
   }
 }
-END_TEST
-
-int run() {
-  const bool shm = std::strcmp(g_where, "shm") == 0;
-  Suite* suite = suite_create(shm ? "attributes" : "attributes on a NIC");
-  TCase* tc = tcase_create("attributes");
-  tcase_set_timeout(tc, 60);
-  tcase_add_checked_fixture(tc, set_up, nullptr);
-  tcase_add_test(tc, inject_size_bytes_are_taken_at_once_and_no_more);
-  tcase_add_test(tc, max_msg_size_is_what_a_size_can_be_and_more_is_refused);
-  tcase_add_test(tc, iov_limits_are_reached_and_not_passed);
-  tcase_add_test(tc, as_many_operations_as_size_says_can_be_under_way);
-  tcase_add_test(tc, every_bit_of_a_tag_counts_and_can_be_ignored);
-  tcase_add_test(tc, remote_data_has_cq_data_size_bytes);
-  tcase_add_test(tc, no_mode_asks_anything_of_contexts_or_local_memory);
-  tcase_add_test(tc, nothing_is_advertised_that_there_is_not);
-  if (shm) {
-    tcase_add_test(tc, keys_fill_mr_key_size_bytes);
-    tcase_add_test(tc, as_many_queues_counters_and_regions_as_promised_can_be_open);
-    tcase_add_test(tc, as_many_endpoints_as_promised_can_be_enabled);
-    tcase_add_test(tc, a_counter_counts_up_to_the_largest_number);
-    tcase_add_test(tc, both_types_of_address_vector_can_be_opened);
-  }
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
-
-int run_on_nic() {
-  g_where = "erdma_0";
-  return run();
-}
 
 }  // namespace
-
-int main(int, char** argv) {
-  const char* preloaded = std::getenv("LD_PRELOAD");
-  const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
-  const int shared = simulated ? EXIT_SUCCESS : run();
-  const int nic = on_simulated_devices(argv, run_on_nic);
-  return shared ? shared : nic == 77 ? EXIT_SUCCESS : nic;
-}

@@ -77,7 +77,7 @@ int bind(fid_av* av, fid_t queue, uint64_t flags) {
   return av->fid.ops->bind(&av->fid, queue, flags);
 }
 
-START_TEST(a_user_id_is_reported_in_place_of_the_index) {
+TEST(a_user_id_is_reported_in_place_of_the_index) {
   Fixture f;
   const sockaddr_in one = ip4("10.0.0.2", 1), two = ip4("10.0.0.2", 2);
   fi_addr_t fi_addr = 4711;
@@ -95,9 +95,8 @@ START_TEST(a_user_id_is_reported_in_place_of_the_index) {
   ck_assert_uint_eq(f.vector().fi_addr_of(address("10.0.0.2", 1)), 0);
   ck_assert_int_eq(f.vector().set_user_id(0, 7, 0), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(an_av_of_user_ids_knows_only_those) {
+TEST(an_av_of_user_ids_knows_only_those) {
   Fixture f(FI_AV_USER_ID);
   const sockaddr_in one = ip4("10.0.0.2", 1);
   fi_addr_t fi_addr = 4711;
@@ -109,11 +108,10 @@ START_TEST(an_av_of_user_ids_knows_only_those) {
   ck_assert_int_eq(f.vector().set_user_id(fi_addr, 7, 0), 0);
   ck_assert_uint_eq(f.vector().fi_addr_of(address("10.0.0.2", 1)), 7);
 }
-END_TEST
 
 }  // namespace
 
-START_TEST(insert_counts_good_addresses_and_marks_bad_ones) {
+TEST(insert_counts_good_addresses_and_marks_bad_ones) {
   Fixture f;
   const sockaddr_in addresses[] = {ip4("10.0.0.1", 9), sockaddr_in{}, ip4("0.0.0.0", 9),
                                    ip4("10.0.0.2", 0), ip4("10.0.0.2", 9)};
@@ -123,9 +121,8 @@ START_TEST(insert_counts_good_addresses_and_marks_bad_ones) {
   for (int i = 1; i <= 3; ++i) ck_assert_uint_eq(fi_addr[i], FI_ADDR_NOTAVAIL);
   ck_assert_uint_eq(fi_addr[4], 1);
 }
-END_TEST
 
-START_TEST(insert_reports_each_status_when_asked_to) {
+TEST(insert_reports_each_status_when_asked_to) {
   Fixture f;
   const sockaddr_in addresses[] = {ip4("10.0.0.1", 9), sockaddr_in{}, ip4("10.0.0.2", 0)};
   int status[3] = {-1, 0, 0};
@@ -134,9 +131,8 @@ START_TEST(insert_reports_each_status_when_asked_to) {
   ck_assert_int_eq(status[1], FI_EINVAL);
   ck_assert_int_eq(status[2], FI_EADDRNOTAVAIL);
 }
-END_TEST
 
-START_TEST(insert_refuses_bad_arguments) {
+TEST(insert_refuses_bad_arguments) {
   Fixture f;
   const sockaddr_in good = ip4("10.0.0.1", 9);
   fi_addr_t fi_addr = 0;
@@ -147,9 +143,8 @@ START_TEST(insert_refuses_bad_arguments) {
   ck_assert_int_eq(fi_av_insert(f.av, &good, 1, &fi_addr, FI_PEEK, nullptr), -FI_EBADFLAGS);
   ck_assert_int_eq(fi_av_insert(f.av, &good, 1, &fi_addr, FI_MORE, nullptr), 1);
 }
-END_TEST
 
-START_TEST(insert_gives_duplicates_their_own_index_and_names_the_lowest) {
+TEST(insert_gives_duplicates_their_own_index_and_names_the_lowest) {
   Fixture f;
   const sockaddr_in twice[] = {ip4("10.0.0.1", 9), ip4("127.0.0.1", 9)};
   fi_addr_t fi_addr[2];
@@ -160,9 +155,8 @@ START_TEST(insert_gives_duplicates_their_own_index_and_names_the_lowest) {
   ck_assert_uint_eq(f.vector().fi_addr_of(address("10.0.0.9", 9)), FI_ADDR_NOTAVAIL);
   ck_assert(!f.vector().address_of(FI_ADDR_UNSPEC).set());
 }
-END_TEST
 
-START_TEST(insert_takes_ip6_addresses_in_an_ip6_domain) {
+TEST(insert_takes_ip6_addresses_in_an_ip6_domain) {
   Fixture f(0, AF_INET6);
   sockaddr_in6 two[2]{};
   for (auto& raw : two) {
@@ -177,9 +171,8 @@ START_TEST(insert_takes_ip6_addresses_in_an_ip6_domain) {
   ck_assert_int_eq(fi_av_lookup(f.av, fi_addr[1], &found, &length), 0);
   ck_assert_mem_eq(&found, &two[1], sizeof(found));
 }
-END_TEST
 
-START_TEST(lookup_returns_the_address_as_it_was_inserted) {
+TEST(lookup_returns_the_address_as_it_was_inserted) {
   Fixture f;
   const sockaddr_in given = ip4("127.0.0.1", 9);
   fi_av_insert(f.av, &given, 1, nullptr, 0, nullptr);
@@ -189,9 +182,8 @@ START_TEST(lookup_returns_the_address_as_it_was_inserted) {
   ck_assert_uint_eq(length, sizeof(given));
   ck_assert_mem_eq(found, &given, sizeof(given));
 }
-END_TEST
 
-START_TEST(lookup_truncates_and_tells_the_size_needed) {
+TEST(lookup_truncates_and_tells_the_size_needed) {
   Fixture f;
   const sockaddr_in given = ip4("10.0.0.1", 9);
   fi_av_insert(f.av, &given, 1, nullptr, 0, nullptr);
@@ -206,9 +198,8 @@ START_TEST(lookup_truncates_and_tells_the_size_needed) {
   ck_assert_int_eq(fi_av_lookup(f.av, 0, nullptr, &length), 0);
   ck_assert_uint_eq(length, sizeof(given));
 }
-END_TEST
 
-START_TEST(lookup_refuses_bad_arguments) {
+TEST(lookup_refuses_bad_arguments) {
   Fixture f;
   const sockaddr_in given = ip4("10.0.0.1", 9);
   fi_av_insert(f.av, &given, 1, nullptr, 0, nullptr);
@@ -219,9 +210,8 @@ START_TEST(lookup_refuses_bad_arguments) {
   ck_assert_int_eq(fi_av_lookup(f.av, 0, nullptr, &length), -FI_EINVAL);
   ck_assert_int_eq(fi_av_lookup(f.av, 0, found, nullptr), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(remove_forgets_the_address_and_frees_its_index) {
+TEST(remove_forgets_the_address_and_frees_its_index) {
   Fixture f;
   const sockaddr_in two[] = {ip4("10.0.0.1", 9), ip4("10.0.0.2", 9)};
   fi_addr_t fi_addr[2];
@@ -234,9 +224,8 @@ START_TEST(remove_forgets_the_address_and_frees_its_index) {
   ck_assert_int_eq(fi_av_insert(f.av, &two[0], 1, &again, 0, nullptr), 1);
   ck_assert_uint_eq(again, fi_addr[0]);
 }
-END_TEST
 
-START_TEST(remove_refuses_what_is_not_there_but_removes_the_rest) {
+TEST(remove_refuses_what_is_not_there_but_removes_the_rest) {
   Fixture f;
   const sockaddr_in two[] = {ip4("10.0.0.1", 9), ip4("10.0.0.2", 9)};
   fi_addr_t fi_addr[2];
@@ -250,35 +239,31 @@ START_TEST(remove_refuses_what_is_not_there_but_removes_the_rest) {
   ck_assert_int_eq(fi_av_remove(f.av, fi_addr, 2, 0), -FI_EINVAL);
   ck_assert_uint_eq(f.vector().fi_addr_of(address("10.0.0.2", 9)), FI_ADDR_NOTAVAIL);
 }
-END_TEST
 
-START_TEST(insertsvc_takes_a_host_and_a_service) {
+TEST(insertsvc_takes_a_host_and_a_service) {
   Fixture f;
   fi_addr_t fi_addr = 7;
   ck_assert_int_eq(fi_av_insertsvc(f.av, "10.0.0.7", "5000", &fi_addr, 0, nullptr), 1);
   ck_assert(f.vector().address_of(fi_addr) == address("10.0.0.7", 5000));
 }
-END_TEST
 
-START_TEST(insertsvc_takes_a_printed_address_alone) {
+TEST(insertsvc_takes_a_printed_address_alone) {
   Fixture f;
   fi_addr_t fi_addr = 7;
   const char* uri = "fi_sockaddr_in://10.0.0.7:5000";
   ck_assert_int_eq(fi_av_insertsvc(f.av, uri, nullptr, &fi_addr, 0, nullptr), 1);
   ck_assert(f.vector().address_of(fi_addr) == address("10.0.0.7", 5000));
 }
-END_TEST
 
-START_TEST(insertsym_inserts_every_port_of_every_host) {
+TEST(insertsym_inserts_every_port_of_every_host) {
   Fixture f;
   fi_addr_t fi_addr[4];
   ck_assert_int_eq(fi_av_insertsym(f.av, "10.0.0.1", 2, "5000", 2, fi_addr, 0, nullptr), 4);
   ck_assert(f.vector().address_of(fi_addr[1]) == address("10.0.0.1", 5001));
   ck_assert(f.vector().address_of(fi_addr[3]) == address("10.0.0.2", 5001));
 }
-END_TEST
 
-START_TEST(insertsym_refuses_bad_arguments) {
+TEST(insertsym_refuses_bad_arguments) {
   Fixture f;
   fi_addr_t fi_addr;
   ck_assert_int_eq(fi_av_insertsvc(f.av, nullptr, "1", &fi_addr, 0, nullptr), -FI_EINVAL);
@@ -291,9 +276,8 @@ START_TEST(insertsym_refuses_bad_arguments) {
   ck_assert_int_eq(fi_av_insertsym(f.av, "10.0.0.1", 1, "1", 1, &fi_addr, FI_PEEK, nullptr),
                    -FI_EBADFLAGS);
 }
-END_TEST
 
-START_TEST(straddr_prints_as_libfabric_does) {
+TEST(straddr_prints_as_libfabric_does) {
   Fixture f;
   const sockaddr_in given = ip4("10.0.0.1", 5000);
   const std::string expected = "fi_sockaddr_in://10.0.0.1:5000";
@@ -303,9 +287,8 @@ START_TEST(straddr_prints_as_libfabric_does) {
   ck_assert_str_eq(text, expected.c_str());
   ck_assert_uint_eq(length, expected.size() + 1);
 }
-END_TEST
 
-START_TEST(straddr_truncates_and_tells_the_size_needed) {
+TEST(straddr_truncates_and_tells_the_size_needed) {
   Fixture f;
   const sockaddr_in given = ip4("10.0.0.1", 5000);
   char text[8];
@@ -319,9 +302,8 @@ START_TEST(straddr_truncates_and_tells_the_size_needed) {
   ck_assert_ptr_null(fi_av_straddr(f.av, &given, nullptr, &length));
   ck_assert_uint_eq(length, 31);
 }
-END_TEST
 
-START_TEST(straddr_refuses_bad_arguments) {
+TEST(straddr_refuses_bad_arguments) {
   Fixture f;
   const sockaddr_in given = ip4("10.0.0.1", 5000);
   const sockaddr_storage other{};
@@ -331,9 +313,8 @@ START_TEST(straddr_refuses_bad_arguments) {
   ck_assert_ptr_null(fi_av_straddr(f.av, &given, text, nullptr));
   ck_assert_ptr_null(fi_av_straddr(f.av, &other, text, &length));
 }
-END_TEST
 
-START_TEST(listener_hears_of_each_change_in_canonical_form) {
+TEST(listener_hears_of_each_change_in_canonical_form) {
   Fixture f;
   Listener listener;
   f.vector().attach(listener);
@@ -347,9 +328,8 @@ START_TEST(listener_hears_of_each_change_in_canonical_form) {
   fi_av_insert(f.av, two, 1, fi_addr, 0, nullptr);
   ck_assert_str_eq(listener.log.c_str(), "+0 10.0.0.1:9 +1 10.0.0.2:9 -0 ");
 }
-END_TEST
 
-START_TEST(close_is_refused_while_an_endpoint_listens) {
+TEST(close_is_refused_while_an_endpoint_listens) {
   Fixture f;
   Listener listener;
   f.vector().attach(listener);
@@ -358,9 +338,8 @@ START_TEST(close_is_refused_while_an_endpoint_listens) {
   ck_assert_int_eq(fi_close(&f.av->fid), 0);
   ck_assert(!f.open);
 }
-END_TEST
 
-START_TEST(insert_reports_through_the_bound_event_queue) {
+TEST(insert_reports_through_the_bound_event_queue) {
   fi_eq_attr attr{};
   attr.wait_obj = FI_WAIT_UNSPEC;
   auto queue = make_event_queue(&attr, {}, nullptr);
@@ -399,9 +378,8 @@ START_TEST(insert_reports_through_the_bound_event_queue) {
   }
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(bind_refuses_all_but_one_event_queue_on_an_event_av) {
+TEST(bind_refuses_all_but_one_event_queue_on_an_event_av) {
   fi_eq_attr attr{};
   auto queue = make_event_queue(&attr, {}, nullptr);
   fid_eq* eq = *queue;
@@ -417,48 +395,11 @@ START_TEST(bind_refuses_all_but_one_event_queue_on_an_event_av) {
   }
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(every_entry_point_is_there) {
+TEST(every_entry_point_is_there) {
   Fixture f;
   ck_assert_int_eq(f.av->ops->av_set(f.av, nullptr, nullptr, nullptr), -FI_ENOSYS);
   ck_assert_int_eq(fi_control(&f.av->fid, FI_GETWAIT, nullptr), -FI_ENOSYS);
   ck_assert_uint_eq(f.av->ops->size, sizeof(fi_ops_av));
   ck_assert_uint_eq(f.av->fid.ops->size, sizeof(fi_ops));
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("av");
-  TCase* tc = tcase_create("av");
-  tcase_add_test(tc, insert_counts_good_addresses_and_marks_bad_ones);
-  tcase_add_test(tc, insert_reports_each_status_when_asked_to);
-  tcase_add_test(tc, insert_refuses_bad_arguments);
-  tcase_add_test(tc, insert_gives_duplicates_their_own_index_and_names_the_lowest);
-  tcase_add_test(tc, insert_takes_ip6_addresses_in_an_ip6_domain);
-  tcase_add_test(tc, lookup_returns_the_address_as_it_was_inserted);
-  tcase_add_test(tc, lookup_truncates_and_tells_the_size_needed);
-  tcase_add_test(tc, lookup_refuses_bad_arguments);
-  tcase_add_test(tc, remove_forgets_the_address_and_frees_its_index);
-  tcase_add_test(tc, remove_refuses_what_is_not_there_but_removes_the_rest);
-  tcase_add_test(tc, insertsvc_takes_a_host_and_a_service);
-  tcase_add_test(tc, insertsvc_takes_a_printed_address_alone);
-  tcase_add_test(tc, insertsym_inserts_every_port_of_every_host);
-  tcase_add_test(tc, insertsym_refuses_bad_arguments);
-  tcase_add_test(tc, straddr_prints_as_libfabric_does);
-  tcase_add_test(tc, straddr_truncates_and_tells_the_size_needed);
-  tcase_add_test(tc, straddr_refuses_bad_arguments);
-  tcase_add_test(tc, listener_hears_of_each_change_in_canonical_form);
-  tcase_add_test(tc, close_is_refused_while_an_endpoint_listens);
-  tcase_add_test(tc, insert_reports_through_the_bound_event_queue);
-  tcase_add_test(tc, bind_refuses_all_but_one_event_queue_on_an_event_av);
-  tcase_add_test(tc, every_entry_point_is_there);
-  tcase_add_test(tc, a_user_id_is_reported_in_place_of_the_index);
-  tcase_add_test(tc, an_av_of_user_ids_knows_only_those);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

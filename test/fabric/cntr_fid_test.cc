@@ -21,7 +21,7 @@ fid_cntr* open(Root& root, fi_wait_obj wait) {
 
 }  // namespace
 
-START_TEST(counter_sets_adds_and_reads_both_values) {
+TEST(counter_sets_adds_and_reads_both_values) {
   Root root;
   fid_cntr* cntr = open(root, FI_WAIT_NONE);
   ck_assert_int_eq(fi_cntr_set(cntr, 5), 0);
@@ -33,9 +33,8 @@ START_TEST(counter_sets_adds_and_reads_both_values) {
   ck_assert_int_eq(fi_close(&root.domain->fid), -FI_EBUSY);
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
 
-START_TEST(counter_open_refuses_bad_arguments) {
+TEST(counter_open_refuses_bad_arguments) {
   Root root;
   fi_cntr_attr attr{};
   ck_assert_int_eq(fi_cntr_open(root.domain, &attr, nullptr, nullptr), -FI_EINVAL);
@@ -47,9 +46,8 @@ START_TEST(counter_open_refuses_bad_arguments) {
   ck_assert_int_eq(fi_cntr_open(root.domain, &attr, &cntr, nullptr), -FI_ENOSYS);
   ck_assert_ptr_null(cntr);
 }
-END_TEST
 
-START_TEST(counter_bound_after_enable_counts_and_wakes_its_waiter) {
+TEST(counter_bound_after_enable_counts_and_wakes_its_waiter, 2) {
   Root root({.threading = FI_THREAD_SAFE, .progress = _i ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
   Root other({.threading = FI_THREAD_SAFE});
   fid_cntr* cntr = open(root, FI_WAIT_UNSPEC);
@@ -75,28 +73,10 @@ START_TEST(counter_bound_after_enable_counts_and_wakes_its_waiter) {
   }
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
 
-START_TEST(wait_times_out_without_events) {
+TEST(wait_times_out_without_events) {
   Root root;
   fid_cntr* cntr = open(root, FI_WAIT_FD);
   ck_assert_int_eq(fi_cntr_wait(cntr, 1, 1), -FI_ETIMEDOUT);
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("cntr_fid");
-  TCase* tc = tcase_create("cntr_fid");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, counter_sets_adds_and_reads_both_values);
-  tcase_add_test(tc, counter_open_refuses_bad_arguments);
-  tcase_add_loop_test(tc, counter_bound_after_enable_counts_and_wakes_its_waiter, 0, 2);
-  tcase_add_test(tc, wait_times_out_without_events);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

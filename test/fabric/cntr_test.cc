@@ -71,7 +71,7 @@ struct Attached {
 
 }  // namespace
 
-START_TEST(counter_adds_and_sets_both_values_apart) {
+TEST(counter_adds_and_sets_both_values_apart) {
   Counter& cntr = open(FI_WAIT_NONE);
   ck_assert_uint_eq(fi_cntr_read(&cntr), 0);
   ck_assert_uint_eq(fi_cntr_readerr(&cntr), 0);
@@ -88,9 +88,8 @@ START_TEST(counter_adds_and_sets_both_values_apart) {
   ck_assert_uint_eq(fi_cntr_readerr(&cntr), 25);
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
-START_TEST(open_refuses_what_it_does_not_have) {
+TEST(open_refuses_what_it_does_not_have) {
   const auto attr = [](int events, int wait, uint64_t flags) {
     fi_cntr_attr made{};
     std::memcpy(&made.events, &events, sizeof(events));
@@ -108,9 +107,8 @@ START_TEST(open_refuses_what_it_does_not_have) {
   for (const auto& c : cases)
     ck_assert_int_eq(make_cntr({g_lock, 0, false, {}}, &c.attr, nullptr).error(), c.error);
 }
-END_TEST
 
-START_TEST(counter_without_attributes_has_no_wait_object) {
+TEST(counter_without_attributes_has_no_wait_object) {
   auto made = make_cntr({g_lock, 0, false, {}}, nullptr, nullptr);
   ck_assert_int_eq(made.error(), 0);
   Counter& cntr = **made;
@@ -122,9 +120,8 @@ START_TEST(counter_without_attributes_has_no_wait_object) {
   ck_assert_int_eq(cntr.fid.ops->bind(&cntr.fid, &cntr.fid, 0), -FI_ENOSYS);
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
-START_TEST(read_makes_progress) {
+TEST(read_makes_progress) {
   Counter& cntr = open(FI_WAIT_NONE);
   FakeSource source;
   {
@@ -136,9 +133,8 @@ START_TEST(read_makes_progress) {
   }
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
-START_TEST(wait_without_a_wait_object_polls) {
+TEST(wait_without_a_wait_object_polls) {
   Counter& cntr = open(FI_WAIT_NONE);
   FakeSource source;
   {
@@ -149,9 +145,8 @@ START_TEST(wait_without_a_wait_object_polls) {
   }
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
-START_TEST(wait_returns_at_once_when_the_threshold_is_reached) {
+TEST(wait_returns_at_once_when_the_threshold_is_reached) {
   Counter& cntr = open();
   ck_assert_int_eq(fi_cntr_wait(&cntr, 0, kForever), 0);
   fi_cntr_set(&cntr, 5);
@@ -159,9 +154,8 @@ START_TEST(wait_returns_at_once_when_the_threshold_is_reached) {
   ck_assert_int_eq(fi_cntr_wait(&cntr, 4, 0), 0);
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
-START_TEST(wait_gives_up_when_the_time_is_over) {
+TEST(wait_gives_up_when_the_time_is_over, 2) {
   Counter& cntr = open();
   ck_assert_int_eq(fi_cntr_wait(&cntr, 1, _i), -FI_ETIMEDOUT);
   // An error from before the wait does not end it.
@@ -169,9 +163,8 @@ START_TEST(wait_gives_up_when_the_time_is_over) {
   ck_assert_int_eq(fi_cntr_wait(&cntr, 1, _i), -FI_ETIMEDOUT);
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
-START_TEST(wait_ends_with_the_change_that_it_waits_for) {
+TEST(wait_ends_with_the_change_that_it_waits_for, 6) {
   Counter& cntr = open();
   FakeSource source;
   {
@@ -194,9 +187,8 @@ START_TEST(wait_ends_with_the_change_that_it_waits_for) {
   }
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
-START_TEST(wait_goes_on_below_the_threshold) {
+TEST(wait_goes_on_below_the_threshold) {
   Counter& cntr = open();
   Waiter waiter(cntr, 3);
   for (int i = 0; i < 3; ++i) {
@@ -207,9 +199,8 @@ START_TEST(wait_goes_on_below_the_threshold) {
   ck_assert_uint_eq(fi_cntr_read(&cntr), 3);
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
-START_TEST(trywait_refuses_once_for_each_change_not_yet_read) {
+TEST(trywait_refuses_once_for_each_change_not_yet_read) {
   Counter& cntr = open(FI_WAIT_FD);
   int fd = -1;
   ck_assert_int_eq(fi_control(&cntr.fid, FI_GETWAIT, &fd), 0);
@@ -226,9 +217,8 @@ START_TEST(trywait_refuses_once_for_each_change_not_yet_read) {
   ck_assert_int_eq(ask(cntr), 0);
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
-START_TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
+TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
   Counter& cntr = open();
   FakeSource source;
   {
@@ -238,10 +228,9 @@ START_TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
   ck_assert_int_eq(g_closed, 1);
 }
-END_TEST
 
 /// Asleep, or about to look again as there is nothing to sleep on.
-START_TEST(close_is_refused_while_a_thread_waits) {
+TEST(close_is_refused_while_a_thread_waits, 2) {
   Counter& cntr = open(_i == 0 ? FI_WAIT_UNSPEC : FI_WAIT_NONE);
   {
     FakeSource source;
@@ -259,29 +248,4 @@ START_TEST(close_is_refused_while_a_thread_waits) {
     ck_assert_int_eq(waiter.join(), 0);
   }
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("cntr");
-  TCase* tc = tcase_create("cntr");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, counter_adds_and_sets_both_values_apart);
-  tcase_add_test(tc, open_refuses_what_it_does_not_have);
-  tcase_add_test(tc, counter_without_attributes_has_no_wait_object);
-  tcase_add_test(tc, read_makes_progress);
-  tcase_add_test(tc, wait_without_a_wait_object_polls);
-  tcase_add_test(tc, wait_returns_at_once_when_the_threshold_is_reached);
-  tcase_add_loop_test(tc, wait_gives_up_when_the_time_is_over, 0, 2);
-  tcase_add_loop_test(tc, wait_ends_with_the_change_that_it_waits_for, 0, 6);
-  tcase_add_test(tc, wait_goes_on_below_the_threshold);
-  tcase_add_test(tc, trywait_refuses_once_for_each_change_not_yet_read);
-  tcase_add_test(tc, close_is_refused_while_a_source_is_attached_and_told_once);
-  tcase_add_loop_test(tc, close_is_refused_while_a_thread_waits, 0, 2);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

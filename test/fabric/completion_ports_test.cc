@@ -45,7 +45,7 @@ struct Bound {
   Counter* cntr;
 };
 
-START_TEST(each_direction_has_one_queue_and_each_event_one_counter) {
+TEST(each_direction_has_one_queue_and_each_event_one_counter) {
   Bound b;
   const OptionalLock foreign(true);
   const Guard guard(g_lock);
@@ -66,9 +66,8 @@ START_TEST(each_direction_has_one_queue_and_each_event_one_counter) {
   ck_assert_int_eq(b.ports.bind(*b.cntr, FI_RECV | FI_SEND, g_lock), -FI_EINVAL);
   ck_assert(b.ports.sent.cntr && b.ports.remote_reads.cntr && !b.ports.received.cntr);
 }
-END_TEST
 
-START_TEST(a_counter_that_is_lent_drives_the_source_until_it_is_taken_back) {
+TEST(a_counter_that_is_lent_drives_the_source_until_it_is_taken_back) {
   Bound b;
   ck_assert_int_eq(b.drives(), 0);
   {
@@ -83,9 +82,8 @@ START_TEST(a_counter_that_is_lent_drives_the_source_until_it_is_taken_back) {
   }
   ck_assert_int_eq(b.drives(), 0);
 }
-END_TEST
 
-START_TEST(a_counter_that_is_bound_stays_when_it_is_taken_back) {
+TEST(a_counter_that_is_bound_stays_when_it_is_taken_back) {
   Bound b;
   {
     const Guard guard(g_lock);
@@ -95,9 +93,8 @@ START_TEST(a_counter_that_is_bound_stays_when_it_is_taken_back) {
   }
   ck_assert_int_eq(b.drives(), 1);
 }
-END_TEST
 
-START_TEST(what_is_detached_is_driven_no_more_and_loses_its_entries) {
+TEST(what_is_detached_is_driven_no_more_and_loses_its_entries) {
   Bound b;
   fi_cq_entry entry;
   {
@@ -111,21 +108,5 @@ START_TEST(what_is_detached_is_driven_no_more_and_loses_its_entries) {
   ck_assert_int_eq(int(fi_cq_read(b.cq, &entry, 1)), -FI_EAGAIN);
   ck_assert_int_eq(b.source.calls, 0);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("completion_ports");
-  TCase* tc = tcase_create("completion_ports");
-  tcase_add_test(tc, each_direction_has_one_queue_and_each_event_one_counter);
-  tcase_add_test(tc, a_counter_that_is_lent_drives_the_source_until_it_is_taken_back);
-  tcase_add_test(tc, a_counter_that_is_bound_stays_when_it_is_taken_back);
-  tcase_add_test(tc, what_is_detached_is_driven_no_more_and_loses_its_entries);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
-}

@@ -52,7 +52,7 @@ bool untouched(const void* bytes, size_t from, size_t to) {
 
 }  // namespace
 
-START_TEST(entry_is_read_in_every_format_and_nothing_beyond_it) {
+TEST(entry_is_read_in_every_format_and_nothing_beyond_it, 4) {
   struct Format {
     size_t size;
     ssize_t (CompletionRing::*read)(void*, size_t, fi_addr_t*) noexcept;
@@ -78,9 +78,8 @@ START_TEST(entry_is_read_in_every_format_and_nothing_beyond_it) {
   ck_assert_int_eq((ring.*format.read)(out, 2, nullptr), 1);
   ck_assert_int_eq((ring.*format.read)(out, 2, nullptr), -FI_EAGAIN);
 }
-END_TEST
 
-START_TEST(ring_keeps_order_and_loses_nothing_beyond_its_size) {
+TEST(ring_keeps_order_and_loses_nothing_beyond_its_size, 5) {
   const size_t sizes[] = {0, 1, 100, 1024, 131072};
   CompletionRing ring(sizes[_i]);
   const size_t count = 10 * (sizes[_i] ? sizes[_i] : CompletionRing::kInitialCapacity);
@@ -99,9 +98,8 @@ START_TEST(ring_keeps_order_and_loses_nothing_beyond_its_size) {
   }
   ck_assert_int_eq(read_one(ring, entry), -FI_EAGAIN);
 }
-END_TEST
 
-START_TEST(ring_without_memory_gives_what_it_has_and_then_overrun) {
+TEST(ring_without_memory_gives_what_it_has_and_then_overrun) {
   CompletionRing ring(16, 32);
   for (size_t i = 0; i < 40; ++i) ring.push(numbered(i), &g_owner);
   ring.push_error(failed(40, FI_ECANCELED), &g_owner);
@@ -115,9 +113,8 @@ START_TEST(ring_without_memory_gives_what_it_has_and_then_overrun) {
     ck_assert_int_eq(error.err, FI_EOVERRUN);
   }
 }
-END_TEST
 
-START_TEST(errors_beyond_the_first_array_are_kept) {
+TEST(errors_beyond_the_first_array_are_kept) {
   CompletionRing ring(0);
   constexpr size_t kCount = 5000;
   for (size_t i = 0; i < kCount; ++i) ring.push_error(failed(i, FI_EIO), &g_owner);
@@ -129,9 +126,8 @@ START_TEST(errors_beyond_the_first_array_are_kept) {
   ck_assert_int_eq(ring.read_error(&error, kApi), -FI_EAGAIN);
   ck_assert(!ring.readable());
 }
-END_TEST
 
-START_TEST(error_keeps_its_place_among_completions) {
+TEST(error_keeps_its_place_among_completions) {
   CompletionRing ring(0);
   ring.push(numbered(1), &g_owner);
   ring.push_error(failed(2, FI_ETRUNC), &g_owner);
@@ -151,9 +147,8 @@ START_TEST(error_keeps_its_place_among_completions) {
   ck_assert_int_eq(ring.read<fi_cq_tagged_entry>(entries, 4, nullptr), 1);
   ck_assert_ptr_eq(entries[0].op_context, context(4));
 }
-END_TEST
 
-START_TEST(error_tells_all_and_fits_the_application_of_each_api) {
+TEST(error_tells_all_and_fits_the_application_of_each_api, 6) {
   struct Case {
     uint32_t api;
     size_t size;
@@ -186,9 +181,8 @@ START_TEST(error_tells_all_and_fits_the_application_of_each_api) {
   std::memcpy(&source, out + 80, sizeof(source));
   if (c.size == 88) ck_assert_uint_eq(source, 5001);
 }
-END_TEST
 
-START_TEST(sources_are_read_where_known) {
+TEST(sources_are_read_where_known) {
   CompletionRing ring(0);
   ring.push(numbered(1), &g_owner);
   ring.push(Completion{}, &g_owner);
@@ -199,9 +193,8 @@ START_TEST(sources_are_read_where_known) {
   ck_assert_uint_eq(sources[1], FI_ADDR_NOTAVAIL);
   ck_assert_uint_eq(sources[2], 3);
 }
-END_TEST
 
-START_TEST(purge_drops_the_entries_of_one_owner_only) {
+TEST(purge_drops_the_entries_of_one_owner_only) {
   CompletionRing ring(16);
   for (size_t i = 0; i < 60; ++i) {
     const void* owner = i % 3 == 0 ? &g_owner : &g_other_owner;
@@ -227,25 +220,4 @@ START_TEST(purge_drops_the_entries_of_one_owner_only) {
   }
   ck_assert_int_eq(read_one(ring, entry), -FI_EAGAIN);
   ck_assert(!ring.holds_error());
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("completion_ring");
-  TCase* tc = tcase_create("completion_ring");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, entry_is_read_in_every_format_and_nothing_beyond_it, 0, 4);
-  tcase_add_loop_test(tc, ring_keeps_order_and_loses_nothing_beyond_its_size, 0, 5);
-  tcase_add_test(tc, ring_without_memory_gives_what_it_has_and_then_overrun);
-  tcase_add_test(tc, errors_beyond_the_first_array_are_kept);
-  tcase_add_test(tc, error_keeps_its_place_among_completions);
-  tcase_add_loop_test(tc, error_tells_all_and_fits_the_application_of_each_api, 0, 6);
-  tcase_add_test(tc, sources_are_read_where_known);
-  tcase_add_test(tc, purge_drops_the_entries_of_one_owner_only);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed_count = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed_count ? 1 : 0;
 }

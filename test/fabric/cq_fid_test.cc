@@ -52,15 +52,14 @@ void post(Port& port) {
 
 }  // namespace
 
-START_TEST(cq_opens_with_any_size_and_closes) {
+TEST(cq_opens_with_any_size_and_closes) {
   Root root;
   for (size_t size = 0; size <= 65536; size = size ? size * 2 : 1)
     for (fi_wait_obj wait : {FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD})
       ck_assert_int_eq(fi_close(&root.open_cq(FI_CQ_FORMAT_UNSPEC, wait, size)->fid), 0);
 }
-END_TEST
 
-START_TEST(cq_open_refuses_bad_arguments) {
+TEST(cq_open_refuses_bad_arguments) {
   Root root;
   fi_cq_attr attr{};
   ck_assert_int_eq(open_error(root, nullptr), -FI_EINVAL);
@@ -71,9 +70,8 @@ START_TEST(cq_open_refuses_bad_arguments) {
   attr.flags = FI_MULTI_RECV;
   ck_assert_int_eq(open_error(root, &attr), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(domain_and_cq_are_busy_while_used) {
+TEST(domain_and_cq_are_busy_while_used) {
   Root root;
   {
     Port port(root);
@@ -84,9 +82,8 @@ START_TEST(domain_and_cq_are_busy_while_used) {
   ck_assert_int_eq(fi_close(&root.domain->fid), -FI_EBUSY);
   ck_assert_int_eq(fi_close(&cq->fid), 0);
 }
-END_TEST
 
-START_TEST(signal_ends_a_blocking_read) {
+TEST(signal_ends_a_blocking_read) {
   Root root;
   Port port(root, FI_WAIT_UNSPEC);
   fi_cq_tagged_entry entry;
@@ -94,9 +91,8 @@ START_TEST(signal_ends_a_blocking_read) {
   ck_assert_int_eq(fi_cq_signal(port.cq), 0);
   ck_assert_int_eq(fi_cq_sread(port.cq, &entry, 1, nullptr, kForever), -FI_EAGAIN);
 }
-END_TEST
 
-START_TEST(message_of_another_domain_wakes_a_blocking_read) {
+TEST(message_of_another_domain_wakes_a_blocking_read, 2) {
   Root root({.threading = FI_THREAD_SAFE, .progress = _i ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
   Root other({.threading = FI_THREAD_SAFE});
   Port receiver(root, FI_WAIT_FD);
@@ -110,9 +106,8 @@ START_TEST(message_of_another_domain_wakes_a_blocking_read) {
     ck_assert_uint_eq(entry.tag, i);
   }
 }
-END_TEST
 
-START_TEST(message_of_another_domain_makes_the_descriptor_readable) {
+TEST(message_of_another_domain_makes_the_descriptor_readable, 2) {
   Root root({.progress = _i ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
   Root other;
   Port receiver(root, FI_WAIT_FD);
@@ -134,9 +129,8 @@ START_TEST(message_of_another_domain_makes_the_descriptor_readable) {
     ck_assert_uint_eq(entry.tag, i);
   }
 }
-END_TEST
 
-START_TEST(completions_of_a_closed_endpoint_are_gone) {
+TEST(completions_of_a_closed_endpoint_are_gone) {
   Root root;
   Port port(root);
   post(port);
@@ -147,24 +141,4 @@ START_TEST(completions_of_a_closed_endpoint_are_gone) {
   port.ep = nullptr;
   fi_cq_tagged_entry entry;
   ck_assert_int_eq(fi_cq_read(port.cq, &entry, 1), -FI_EAGAIN);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("cq_fid");
-  TCase* tc = tcase_create("cq_fid");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, cq_opens_with_any_size_and_closes);
-  tcase_add_test(tc, cq_open_refuses_bad_arguments);
-  tcase_add_test(tc, domain_and_cq_are_busy_while_used);
-  tcase_add_test(tc, signal_ends_a_blocking_read);
-  tcase_add_loop_test(tc, message_of_another_domain_wakes_a_blocking_read, 0, 2);
-  tcase_add_loop_test(tc, message_of_another_domain_makes_the_descriptor_readable, 0, 2);
-  tcase_add_test(tc, completions_of_a_closed_endpoint_are_gone);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -106,7 +106,7 @@ void detach(CompletionQueue& cq, FakeSource& source) {
 
 }  // namespace
 
-START_TEST(queue_reads_the_format_it_was_opened_with) {
+TEST(queue_reads_the_format_it_was_opened_with, 5) {
   const struct {
     fi_cq_format format;
     size_t size;
@@ -133,9 +133,8 @@ START_TEST(queue_reads_the_format_it_was_opened_with) {
   ck_assert_uint_eq(sources[1], FI_ADDR_NOTAVAIL);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(open_refuses_what_it_does_not_have) {
+TEST(open_refuses_what_it_does_not_have) {
   struct Case {
     fi_cq_attr attr;
     int error;
@@ -163,9 +162,8 @@ START_TEST(open_refuses_what_it_does_not_have) {
     ck_assert_int_eq(make_cq({g_lock, 0, false, {}}, &c.attr, nullptr).error(), c.error);
   ck_assert_int_eq(make_cq({g_lock, 0, false, {}}, nullptr, nullptr).error(), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(calls_refuse_bad_arguments) {
+TEST(calls_refuse_bad_arguments) {
   CompletionQueue& cq = open();
   push(cq, 1);
   ck_assert_int_eq(fi_cq_read(&cq, nullptr, 1), -FI_EINVAL);
@@ -177,9 +175,8 @@ START_TEST(calls_refuse_bad_arguments) {
   ck_assert_int_eq(cq.fid.ops->bind(&cq.fid, &cq.fid, 0), -FI_ENOSYS);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(blocking_calls_are_refused_without_a_wait_object) {
+TEST(blocking_calls_are_refused_without_a_wait_object) {
   CompletionQueue& cq = open(FI_WAIT_NONE);
   push(cq, 1);
   fi_cq_tagged_entry entry;
@@ -191,9 +188,8 @@ START_TEST(blocking_calls_are_refused_without_a_wait_object) {
   ck_assert_int_eq(ask(cq), -FI_EINVAL);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(wait_object_is_told) {
+TEST(wait_object_is_told, 3) {
   const struct {
     fi_wait_obj asked, told;
   } cases[] = {
@@ -207,9 +203,8 @@ START_TEST(wait_object_is_told) {
   ck_assert_int_eq(fi_cq_sread(&cq, &entry, 1, nullptr, 0), -FI_EAGAIN);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(read_makes_progress_only_when_nothing_is_pending) {
+TEST(read_makes_progress_only_when_nothing_is_pending) {
   CompletionQueue& cq = open(FI_WAIT_NONE);
   FakeSource source;
   attach(cq, source);
@@ -228,9 +223,8 @@ START_TEST(read_makes_progress_only_when_nothing_is_pending) {
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(read_of_no_entries_makes_progress_and_says_whether_there_are_some) {
+TEST(read_of_no_entries_makes_progress_and_says_whether_there_are_some) {
   CompletionQueue& cq = open(FI_WAIT_NONE);
   FakeSource source;
   attach(cq, source);
@@ -242,9 +236,8 @@ START_TEST(read_of_no_entries_makes_progress_and_says_whether_there_are_some) {
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(error_is_announced_and_read_apart) {
+TEST(error_is_announced_and_read_apart) {
   CompletionQueue& cq = open();
   fi_cq_tagged_entry entry;
   fi_cq_err_entry error{};
@@ -257,9 +250,8 @@ START_TEST(error_is_announced_and_read_apart) {
   ck_assert_int_eq(fi_cq_read(&cq, &entry, 1), -FI_EAGAIN);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(strerror_fills_the_buffer_it_is_given) {
+TEST(strerror_fills_the_buffer_it_is_given) {
   CompletionQueue& cq = open(FI_WAIT_NONE);
   char text[4];
   ck_assert_str_eq(fi_cq_strerror(&cq, ECONNRESET, nullptr, nullptr, 0), fi_strerror(ECONNRESET));
@@ -268,9 +260,8 @@ START_TEST(strerror_fills_the_buffer_it_is_given) {
   ck_assert_ptr_nonnull(fi_cq_strerror(&cq, INT_MIN, nullptr, text, 0));
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
+TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
   CompletionQueue& cq = open();
   FakeSource source;
   attach(cq, source);
@@ -280,11 +271,10 @@ START_TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
   ck_assert_int_eq(fi_close(&cq.fid), 0);
   ck_assert_int_eq(g_closed, 1);
 }
-END_TEST
 
 // --- blocking -----------------------------------------------------------------------------------
 
-START_TEST(blocking_read_gives_up_when_the_time_is_over) {
+TEST(blocking_read_gives_up_when_the_time_is_over, 2) {
   CompletionQueue& cq = open();
   FakeSource source;
   attach(cq, source);
@@ -294,9 +284,8 @@ START_TEST(blocking_read_gives_up_when_the_time_is_over) {
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(signal_before_a_blocking_read_ends_it_at_once_and_only_it) {
+TEST(signal_before_a_blocking_read_ends_it_at_once_and_only_it) {
   CompletionQueue& cq = open();
   ck_assert_int_eq(fi_cq_signal(&cq), 0);
   ck_assert_int_eq(fi_cq_signal(&cq), 0);
@@ -308,9 +297,8 @@ START_TEST(signal_before_a_blocking_read_ends_it_at_once_and_only_it) {
   ck_assert_int_eq(reader.join(), 1);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(signal_ends_every_blocking_read) {
+TEST(signal_ends_every_blocking_read) {
   CompletionQueue& cq = open();
   Reader first(cq), second(cq), third(cq);
   for (size_t blocked = 0; blocked != 3; sched_yield()) {
@@ -323,9 +311,8 @@ START_TEST(signal_ends_every_blocking_read) {
   ck_assert_int_eq(third.join(), -FI_EAGAIN);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(completion_of_another_thread_wakes_a_blocking_read) {
+TEST(completion_of_another_thread_wakes_a_blocking_read) {
   CompletionQueue& cq = open();
   Reader reader(cq);
   await_sleeper(cq);
@@ -334,9 +321,8 @@ START_TEST(completion_of_another_thread_wakes_a_blocking_read) {
   ck_assert_uint_eq(reader.entries[0].tag, 42);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(error_of_another_thread_wakes_a_blocking_read) {
+TEST(error_of_another_thread_wakes_a_blocking_read) {
   CompletionQueue& cq = open();
   Reader reader(cq);
   await_sleeper(cq);
@@ -344,9 +330,8 @@ START_TEST(error_of_another_thread_wakes_a_blocking_read) {
   ck_assert_int_eq(reader.join(), -FI_EAVAIL);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(work_of_an_armed_source_wakes_a_blocking_read) {
+TEST(work_of_an_armed_source_wakes_a_blocking_read) {
   CompletionQueue& cq = open();
   FakeSource source;
   attach(cq, source);
@@ -360,9 +345,8 @@ START_TEST(work_of_an_armed_source_wakes_a_blocking_read) {
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(source_that_was_enabled_meanwhile_wakes_a_blocking_read) {
+TEST(source_that_was_enabled_meanwhile_wakes_a_blocking_read) {
   CompletionQueue& cq = open();
   FakeSource source;
   source.enabled = false;
@@ -380,9 +364,8 @@ START_TEST(source_that_was_enabled_meanwhile_wakes_a_blocking_read) {
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(blocking_reads_of_several_threads_share_the_completions) {
+TEST(blocking_reads_of_several_threads_share_the_completions) {
   CompletionQueue& cq = open();
   FakeSource source;
   source.still_wanted = [&] { return cq.sleeping(); };
@@ -411,9 +394,8 @@ START_TEST(blocking_reads_of_several_threads_share_the_completions) {
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(readers_of_two_queues_of_one_source_both_wake) {
+TEST(readers_of_two_queues_of_one_source_both_wake) {
   CompletionQueue& sent = open();
   CompletionQueue& received = open();
   FakeSource source;
@@ -432,9 +414,8 @@ START_TEST(readers_of_two_queues_of_one_source_both_wake) {
   ck_assert_int_eq(fi_close(&sent.fid), 0);
   ck_assert_int_eq(fi_close(&received.fid), 0);
 }
-END_TEST
 
-START_TEST(blocking_read_waits_for_the_threshold) {
+TEST(blocking_read_waits_for_the_threshold, 1, 7) {
   fi_cq_attr attr{};
   attr.format = FI_CQ_FORMAT_TAGGED;
   attr.wait_obj = FI_WAIT_UNSPEC;
@@ -452,9 +433,8 @@ START_TEST(blocking_read_waits_for_the_threshold) {
   ck_assert_int_eq(reader.join(), ssize_t(enough));
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(blocking_read_below_the_threshold_returns_what_there_is_in_the_end) {
+TEST(blocking_read_below_the_threshold_returns_what_there_is_in_the_end) {
   fi_cq_attr attr{};
   attr.format = FI_CQ_FORMAT_TAGGED;
   attr.wait_obj = FI_WAIT_UNSPEC;
@@ -471,11 +451,10 @@ START_TEST(blocking_read_below_the_threshold_returns_what_there_is_in_the_end) {
   ck_assert_int_eq(fi_cq_sread(&cq, &entry, 1, condition, kForever), -FI_EAVAIL);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
 // --- fi_trywait ---------------------------------------------------------------------------------
 
-START_TEST(trywait_refuses_while_something_is_pending) {
+TEST(trywait_refuses_while_something_is_pending) {
   CompletionQueue& cq = open();
   fi_cq_tagged_entry entry;
   push(cq, 1);
@@ -486,9 +465,8 @@ START_TEST(trywait_refuses_while_something_is_pending) {
   ck_assert_int_eq(ask(cq), -FI_EAGAIN);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(descriptor_becomes_readable_by_completion_source_or_signal) {
+TEST(descriptor_becomes_readable_by_completion_source_or_signal, 3) {
   CompletionQueue& cq = open();
   FakeSource source;
   attach(cq, source);
@@ -509,9 +487,8 @@ START_TEST(descriptor_becomes_readable_by_completion_source_or_signal) {
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(trywait_finds_the_completion_that_its_own_progress_brings) {
+TEST(trywait_finds_the_completion_that_its_own_progress_brings) {
   CompletionQueue& cq = open();
   FakeSource source;
   attach(cq, source);
@@ -520,9 +497,8 @@ START_TEST(trywait_finds_the_completion_that_its_own_progress_brings) {
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(queue_that_is_polled_after_trywait_no_longer_asks_to_be_woken) {
+TEST(queue_that_is_polled_after_trywait_no_longer_asks_to_be_woken) {
   CompletionQueue& cq = open();
   FakeSource source;
   source.still_wanted = [&] { return cq.sleeping(); };
@@ -539,9 +515,8 @@ START_TEST(queue_that_is_polled_after_trywait_no_longer_asks_to_be_woken) {
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(queue_of_a_driven_domain_leaves_the_sources_to_the_driver) {
+TEST(queue_of_a_driven_domain_leaves_the_sources_to_the_driver) {
   fi_cq_attr attr{};
   attr.wait_obj = FI_WAIT_FD;
   auto made = make_cq({g_lock, FI_VERSION(1, 9), true, {}}, &attr, nullptr);
@@ -555,46 +530,4 @@ START_TEST(queue_of_a_driven_domain_leaves_the_sources_to_the_driver) {
   ck_assert(readable(descriptor(cq)));
   detach(cq, source);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("cq");
-  TCase* tc = tcase_create("cq");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, queue_reads_the_format_it_was_opened_with, 0, 5);
-  tcase_add_test(tc, open_refuses_what_it_does_not_have);
-  tcase_add_test(tc, calls_refuse_bad_arguments);
-  tcase_add_test(tc, blocking_calls_are_refused_without_a_wait_object);
-  tcase_add_loop_test(tc, wait_object_is_told, 0, 3);
-  tcase_add_test(tc, read_makes_progress_only_when_nothing_is_pending);
-  tcase_add_test(tc, read_of_no_entries_makes_progress_and_says_whether_there_are_some);
-  tcase_add_test(tc, error_is_announced_and_read_apart);
-  tcase_add_test(tc, strerror_fills_the_buffer_it_is_given);
-  tcase_add_test(tc, close_is_refused_while_a_source_is_attached_and_told_once);
-  suite_add_tcase(suite, tc);
-  TCase* blocking = tcase_create("blocking");
-  tcase_set_timeout(blocking, 60);
-  tcase_add_loop_test(blocking, blocking_read_gives_up_when_the_time_is_over, 0, 2);
-  tcase_add_test(blocking, signal_before_a_blocking_read_ends_it_at_once_and_only_it);
-  tcase_add_test(blocking, signal_ends_every_blocking_read);
-  tcase_add_test(blocking, completion_of_another_thread_wakes_a_blocking_read);
-  tcase_add_test(blocking, error_of_another_thread_wakes_a_blocking_read);
-  tcase_add_test(blocking, work_of_an_armed_source_wakes_a_blocking_read);
-  tcase_add_test(blocking, source_that_was_enabled_meanwhile_wakes_a_blocking_read);
-  tcase_add_test(blocking, blocking_reads_of_several_threads_share_the_completions);
-  tcase_add_test(blocking, readers_of_two_queues_of_one_source_both_wake);
-  tcase_add_loop_test(blocking, blocking_read_waits_for_the_threshold, 1, 7);
-  tcase_add_test(blocking, blocking_read_below_the_threshold_returns_what_there_is_in_the_end);
-  tcase_add_test(blocking, trywait_refuses_while_something_is_pending);
-  tcase_add_loop_test(blocking, descriptor_becomes_readable_by_completion_source_or_signal, 0, 3);
-  tcase_add_test(blocking, trywait_finds_the_completion_that_its_own_progress_brings);
-  tcase_add_test(blocking, queue_that_is_polled_after_trywait_no_longer_asks_to_be_woken);
-  tcase_add_test(blocking, queue_of_a_driven_domain_leaves_the_sources_to_the_driver);
-  suite_add_tcase(suite, blocking);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

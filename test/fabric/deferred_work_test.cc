@@ -14,7 +14,9 @@ void on_shm() {
   g_device = "shm";
 }
 
-START_TEST(every_work_counts_where_it_was_asked_to_and_nowhere_else) {
+TEST_CASE(.set_up = on_shm);
+
+TEST(every_work_counts_where_it_was_asked_to_and_nowhere_else, 2 * int(FI_OP_CNTR_SET)) {
   TriggerWorld world;
   fid_cntr* usual = open_cntr(world.root);
   ck_assert_int_eq(fi_ep_bind(world.a.ep, &usual->fid, FI_SEND | FI_READ | FI_WRITE | FI_RECV), 0);
@@ -88,9 +90,8 @@ START_TEST(every_work_counts_where_it_was_asked_to_and_nowhere_else) {
   world.a.ep = nullptr;
   ck_assert_int_eq(fi_close(&usual->fid), 0);
 }
-END_TEST
 
-START_TEST(counter_works_are_chained) {
+TEST(counter_works_are_chained) {
   TriggerWorld world;
   fi_op_cntr set{world.done, 5}, back{world.start, 100};
   fi_deferred_work work = world.work(FI_OP_CNTR_SET, 1);
@@ -111,9 +112,8 @@ START_TEST(counter_works_are_chained) {
   ck_assert_uint_eq(fi_cntr_read(world.done), 10);
   ck_assert_uint_eq(fi_cntr_read(world.start), 101);
 }
-END_TEST
 
-START_TEST(a_work_that_fails_counts_as_failed) {
+TEST(a_work_that_fails_counts_as_failed) {
   TriggerWorld world;
   char text[8];
   const iovec iov{text, 8};
@@ -135,9 +135,8 @@ START_TEST(a_work_that_fails_counts_as_failed) {
   ck_assert_int_eq(world.a.wait_error().err, FI_EINVAL);
   world.expect_silence();
 }
-END_TEST
 
-START_TEST(works_are_cancelled_one_by_one_or_all) {
+TEST(works_are_cancelled_one_by_one_or_all) {
   TriggerWorld world;
   fi_op_cntr add{world.done, 1};
   fi_deferred_work works[4];
@@ -159,9 +158,8 @@ START_TEST(works_are_cancelled_one_by_one_or_all) {
   ck_assert_int_eq(fi_close(&world.done->fid), -FI_EBUSY);
   ck_assert_int_eq(fi_control(domain, FI_FLUSH_WORK, nullptr), 0);
 }
-END_TEST
 
-START_TEST(an_endpoint_that_closes_takes_its_works_along) {
+TEST(an_endpoint_that_closes_takes_its_works_along) {
   TriggerWorld world;
   char text[8];
   const iovec iov{text, 8};
@@ -180,9 +178,8 @@ START_TEST(an_endpoint_that_closes_takes_its_works_along) {
   world.add();
   ck_assert_uint_eq(fi_cntr_read(world.done), 0);
 }
-END_TEST
 
-START_TEST(what_is_no_work_is_refused) {
+TEST(what_is_no_work_is_refused) {
   TriggerWorld world;
   Root other(one_sided_ask());
   Port without(other);
@@ -215,10 +212,9 @@ START_TEST(what_is_no_work_is_refused) {
   work.triggering_cntr = nullptr;
   ck_assert_int_eq(world.queue(work), -FI_EINVAL);
 }
-END_TEST
 
 /// A ring: what arrives sends itself on, without the application.
-START_TEST(works_make_progress_by_themselves) {
+TEST(works_make_progress_by_themselves, 2) {
   constexpr uint64_t kRounds = 200;
   TriggerWorld world(_i ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL);
   fid_cntr *at_a = open_cntr(world.root), *at_b = open_cntr(world.root);
@@ -255,9 +251,8 @@ START_TEST(works_make_progress_by_themselves) {
   ck_assert_int_eq(fi_close(&at_a->fid), 0);
   ck_assert_int_eq(fi_close(&at_b->fid), 0);
 }
-END_TEST
 
-START_TEST(threads_queue_and_trigger) {
+TEST(threads_queue_and_trigger) {
   constexpr uint64_t kEach = 500;
   TriggerWorld world;
   std::vector<uint64_t> received(3 * kEach);
@@ -284,27 +279,5 @@ START_TEST(threads_queue_and_trigger) {
   std::sort(received.begin(), received.end());
   ck_assert(received == values);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("deferred works");
-  TCase* tcase = tcase_create("deferred works");
-  tcase_add_checked_fixture(tcase, on_shm, nullptr);
-  tcase_add_loop_test(tcase, every_work_counts_where_it_was_asked_to_and_nowhere_else, 0,
-                      2 * int(FI_OP_CNTR_SET));
-  tcase_add_test(tcase, counter_works_are_chained);
-  tcase_add_test(tcase, a_work_that_fails_counts_as_failed);
-  tcase_add_test(tcase, works_are_cancelled_one_by_one_or_all);
-  tcase_add_test(tcase, an_endpoint_that_closes_takes_its_works_along);
-  tcase_add_test(tcase, what_is_no_work_is_refused);
-  tcase_add_loop_test(tcase, works_make_progress_by_themselves, 0, 2);
-  tcase_add_test(tcase, threads_queue_and_trigger);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

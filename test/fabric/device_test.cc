@@ -27,63 +27,55 @@ void check_usable(const DeviceReport& report, const char* name) {
   ck_assert(report.usable);
 }
 
-START_TEST(a_host_without_devices_has_none_to_report) {
+TEST(a_host_without_devices_has_none_to_report) {
   ck_assert_uint_eq(survey_devices({}, {}).size(), 0);
 }
-END_TEST
 
-START_TEST(an_active_erdma_port_is_usable) {
+TEST(an_active_erdma_port_is_usable) {
   const auto reports = survey_devices({make_nic("erdma_0", "10.0.0.1")}, {});
   ck_assert_uint_eq(reports.size(), 1);
   check_usable(reports[0], "erdma_0");
 }
-END_TEST
 
-START_TEST(a_port_that_is_down_is_the_reason) {
+TEST(a_port_that_is_down_is_the_reason) {
   check_refused(survey_devices({make_nic("erdma_0", "10.0.0.1", false)}, {}).at(0), "erdma_0",
                 "port 1 (eth1) is DOWN");
 }
-END_TEST
 
-START_TEST(a_port_that_is_down_is_not_used_even_if_named) {
+TEST(a_port_that_is_down_is_not_used_even_if_named) {
   check_refused(survey_devices({make_nic("erdma_0", "10.0.0.1", false)}, {"erdma_0"}).at(0),
                 "erdma_0", "port 1 (eth1) is DOWN");
 }
-END_TEST
 
-START_TEST(a_device_of_another_vendor_needs_to_be_named) {
+TEST(a_device_of_another_vendor_needs_to_be_named) {
   DeviceDescription other = make_nic("mlx5_0", "10.0.0.1");
   other.vendor = 0x15b3;
   check_refused(survey_devices({other}, {}).at(0), "mlx5_0",
                 "vendor 0x15b3 is not eRDMA, and FI_ERDMA_DEVICE does not name it");
   check_usable(survey_devices({other}, {"mlx5_0"}).at(0), "mlx5_0");
 }
-END_TEST
 
-START_TEST(a_device_left_out_of_the_list_says_so) {
+TEST(a_device_left_out_of_the_list_says_so) {
   const auto reports = survey_devices(
       {make_nic("erdma_0", "10.0.0.1"), make_nic("erdma_1", "10.0.1.1")}, {"erdma_1"});
   ck_assert_uint_eq(reports.size(), 2);
   check_refused(reports[0], "erdma_0", "FI_ERDMA_DEVICE does not name it");
   check_usable(reports[1], "erdma_1");
 }
-END_TEST
 
-START_TEST(a_named_device_that_is_absent_says_so_but_shm_is_none) {
+TEST(a_named_device_that_is_absent_says_so_but_shm_is_none) {
   const auto reports = survey_devices({}, {"erdma_7", "shm"});
   ck_assert_uint_eq(reports.size(), 1);
   check_refused(reports[0], "erdma_7", "this host has no such device");
 }
-END_TEST
 
-START_TEST(a_device_that_cannot_be_opened_says_why) {
+TEST(a_device_that_cannot_be_opened_says_why) {
   DeviceDescription nic = make_nic("erdma_0", "10.0.0.1");
   nic.why_unusable = "it cannot be opened: Operation not permitted";
   check_refused(survey_devices({nic}, {}).at(0), "erdma_0", nic.why_unusable.c_str());
 }
-END_TEST
 
-START_TEST(a_device_without_an_address_cannot_be_named_by_peers) {
+TEST(a_device_without_an_address_cannot_be_named_by_peers) {
   DeviceDescription nic = make_nic("erdma_0", nullptr);
   check_refused(survey_devices({nic}, {}).at(0), "erdma_0",
                 "eth1 has no IP address in this network namespace");
@@ -91,16 +83,14 @@ START_TEST(a_device_without_an_address_cannot_be_named_by_peers) {
   check_refused(survey_devices({nic}, {}).at(0), "erdma_0",
                 "its network device has no IP address in this network namespace");
 }
-END_TEST
 
-START_TEST(a_device_of_unknown_kind_is_reported_not_trusted) {
+TEST(a_device_of_unknown_kind_is_reported_not_trusted) {
   DeviceDescription odd;
   odd.name = "odd_0";
   check_refused(survey_devices({odd}, {}).at(0), "odd_0",
                 "vendor unknown is not eRDMA, and FI_ERDMA_DEVICE does not name it");
   check_refused(survey_devices({odd}, {"odd_0"}).at(0), "odd_0", "port 1 is in an unknown state");
 }
-END_TEST
 
 struct AddressCase {
   std::vector<const char*> addresses;
@@ -124,7 +114,7 @@ const AddressCase kAddresses[] = {
     {{}, AF_UNSPEC, "unset"},
 };
 
-START_TEST(the_address_that_others_can_use_is_preferred) {
+TEST(the_address_that_others_can_use_is_preferred, std::size(kAddresses)) {
   const AddressCase& c = kAddresses[_i];
   std::vector<erdma::util::SocketAddress> addresses;
   for (const char* text : c.addresses) addresses.push_back(host_address(text));
@@ -132,33 +122,5 @@ START_TEST(the_address_that_others_can_use_is_preferred) {
   const std::string text = chosen.set() ? chosen.host_string() : "unset";
   ck_assert_str_eq(text.c_str(), c.expected);
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("device");
-  TCase* tcase = tcase_create("device");
-  tcase_add_test(tcase, a_host_without_devices_has_none_to_report);
-  tcase_add_test(tcase, an_active_erdma_port_is_usable);
-  tcase_add_test(tcase, a_port_that_is_down_is_the_reason);
-  tcase_add_test(tcase, a_port_that_is_down_is_not_used_even_if_named);
-  tcase_add_test(tcase, a_device_of_another_vendor_needs_to_be_named);
-  tcase_add_test(tcase, a_device_left_out_of_the_list_says_so);
-  tcase_add_test(tcase, a_named_device_that_is_absent_says_so_but_shm_is_none);
-  tcase_add_test(tcase, a_device_that_cannot_be_opened_says_why);
-  tcase_add_test(tcase, a_device_without_an_address_cannot_be_named_by_peers);
-  tcase_add_test(tcase, a_device_of_unknown_kind_is_reported_not_trusted);
-  tcase_add_loop_test(tcase, the_address_that_others_can_use_is_preferred, 0,
-                      std::size(kAddresses));
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

@@ -38,6 +38,12 @@ std::string kept(const std::map<int, std::string>& before,
   return "";
 }
 
+void choose_device() {
+  if (!g_on_devices) return;
+  g_device = "erdma_0";
+  setenv("FI_ERDMA_SHM", "off", 1);
+}
+
 /// A child that says what it has kept, and stays until the parent lets go of it.
 class Helper {
  public:
@@ -87,7 +93,9 @@ void open_again_at(Root& root, const std::vector<char>& name) {
 
 }  // namespace
 
-START_TEST(child_that_stays_holds_no_descriptor_and_no_port_of_its_parent) {
+SUITE(.run = here_and_on_devices, .once = choose_device);
+
+TEST(child_that_stays_holds_no_descriptor_and_no_port_of_its_parent) {
   provider();
   const auto before = descriptors();
   Root root;
@@ -107,27 +115,4 @@ START_TEST(child_that_stays_holds_no_descriptor_and_no_port_of_its_parent) {
     exchange(a, b, to, 100'000);  // the parent's are as they were
   }
   open_again_at(root, name);
-}
-END_TEST
-
-int run() {
-  if (const char* preloaded = std::getenv("LD_PRELOAD"); preloaded && *preloaded) {
-    g_device = "erdma_0";
-    setenv("FI_ERDMA_SHM", "off", 1);
-  }
-  Suite* suite = suite_create("endpoints and children");
-  TCase* tc = tcase_create("fork");
-  tcase_add_test(tc, child_that_stays_holds_no_descriptor_and_no_port_of_its_parent);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
-
-int main(int, char** argv) {
-  const char* preloaded = std::getenv("LD_PRELOAD");
-  if (!preloaded && run()) return 1;
-  return erdma::test::on_simulated_devices(argv, run);
 }

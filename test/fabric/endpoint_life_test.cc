@@ -19,7 +19,7 @@ using erdma::test::pattern;
 using erdma::test::Port;
 using erdma::test::Root;
 
-START_TEST(counters_count_sends_and_receives_also_when_bound_after_enable) {
+TEST(counters_count_sends_and_receives_also_when_bound_after_enable) {
   Root root;
   Port a(root), b(root);
   fi_cntr_attr attr{};
@@ -43,9 +43,8 @@ START_TEST(counters_count_sends_and_receives_also_when_bound_after_enable) {
   ck_assert_int_eq(fi_close(&sends->fid), 0);
   ck_assert_int_eq(fi_close(&receives->fid), 0);
 }
-END_TEST
 
-START_TEST(parents_are_busy_while_children_live) {
+TEST(parents_are_busy_while_children_live) {
   Root root;
   Port a(root);
   ck_assert_int_eq(fi_close(&root.domain->fid), -FI_EBUSY);
@@ -53,9 +52,8 @@ START_TEST(parents_are_busy_while_children_live) {
   ck_assert_int_eq(fi_close(&a.cq->fid), -FI_EBUSY);
   ck_assert_int_eq(fi_close(&a.av->fid), -FI_EBUSY);
 }
-END_TEST
 
-START_TEST(closed_endpoint_leaves_no_completion_behind) {
+TEST(closed_endpoint_leaves_no_completion_behind) {
   Root root;
   Port a(root), b(root);
   fid_cq* const cq = a.cq;
@@ -72,9 +70,8 @@ START_TEST(closed_endpoint_leaves_no_completion_behind) {
   fi_cq_tagged_entry entry;
   ck_assert_int_eq(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
 }
-END_TEST
 
-START_TEST(operations_before_enable_are_refused) {
+TEST(operations_before_enable_are_refused) {
   Root root;
   fid_ep* ep = nullptr;
   ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
@@ -89,9 +86,8 @@ START_TEST(operations_before_enable_are_refused) {
   ck_assert_int_eq(fi_close(&ep->fid), 0);
   ck_assert_int_eq(fi_close(&av->fid), 0);
 }
-END_TEST
 
-START_TEST(bad_arguments_are_refused) {
+TEST(bad_arguments_are_refused) {
   Root root;
   Port a(root);
   fi_context context;
@@ -132,9 +128,8 @@ START_TEST(bad_arguments_are_refused) {
   fid_ep* ep = nullptr;
   ck_assert_int_eq(fi_endpoint(root.domain, nullptr, &ep, nullptr), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(options_without_hardware_are_declined_honestly) {
+TEST(options_without_hardware_are_declined_honestly) {
   Root root;
   Port a(root);
   constexpr int kCudaApiPermitted = 10, kSharedMemoryPermitted = 11, kInjectMsgSize = 16;
@@ -148,9 +143,8 @@ START_TEST(options_without_hardware_are_declined_honestly) {
   ck_assert_int_eq(fi_getopt(&a.ep->fid, FI_OPT_ENDPOINT, kInjectMsgSize, &size, &length), 0);
   ck_assert_uint_ge(size, 4096);
 }
-END_TEST
 
-START_TEST(threads_share_an_endpoint_under_thread_safe) {
+TEST(threads_share_an_endpoint_under_thread_safe) {
   Ask ask;
   ask.threading = FI_THREAD_SAFE;
   Root root(ask);
@@ -181,9 +175,8 @@ START_TEST(threads_share_an_endpoint_under_thread_safe) {
   }
   for (size_t i = 0; i < values.size(); ++i) ck_assert_uint_eq(values[i], i);
 }
-END_TEST
 
-START_TEST(auto_progress_delivers_while_the_receiver_does_nothing) {
+TEST(auto_progress_delivers_while_the_receiver_does_nothing, 2) {
   Ask ask;
   ask.progress = FI_PROGRESS_AUTO;
   Root passive(ask), active;
@@ -201,9 +194,8 @@ START_TEST(auto_progress_delivers_while_the_receiver_does_nothing) {
   b.wait();
   ck_assert(buffer == message);
 }
-END_TEST
 
-START_TEST(sread_sleeps_until_a_message_comes) {
+TEST(sread_sleeps_until_a_message_comes) {
   Ask ask;
   ask.threading = FI_THREAD_SAFE;
   Root root(ask);
@@ -222,10 +214,9 @@ START_TEST(sread_sleeps_until_a_message_comes) {
   ck_assert_int_eq(in, 'o');
   sender.join();
 }
-END_TEST
 
 // The sleeper holds no lock and polls nothing: the thread that sends must see to it that it wakes.
-START_TEST(sleeping_reader_is_woken_by_what_another_thread_starts) {
+TEST(sleeping_reader_is_woken_by_what_another_thread_starts, 2) {
   Ask ask;
   ask.threading = FI_THREAD_SAFE;
   Root root(ask);
@@ -258,9 +249,8 @@ START_TEST(sleeping_reader_is_woken_by_what_another_thread_starts) {
   sleeper.join();
   if (_i == 1) b.wait(&a);
 }
-END_TEST
 
-START_TEST(forked_child_is_refused_and_the_parent_goes_on) {
+TEST(forked_child_is_refused_and_the_parent_goes_on) {
   Root root;
   Port a(root), b(root);
   const fi_addr_t to = a.insert(b);
@@ -278,9 +268,8 @@ START_TEST(forked_child_is_refused_and_the_parent_goes_on) {
   ck_assert_int_eq(status, 0);
   exchange(a, b, to, 100000);
 }
-END_TEST
 
-START_TEST(child_that_closes_what_it_inherited_leaves_the_parent_its_wake_up) {
+TEST(child_that_closes_what_it_inherited_leaves_the_parent_its_wake_up) {
   Root root;
   Port a(root), b(root, FI_WAIT_FD);
   const fi_addr_t to = a.insert(b);
@@ -301,9 +290,8 @@ START_TEST(child_that_closes_what_it_inherited_leaves_the_parent_its_wake_up) {
   pollfd waiting{fd, POLLIN, 0};
   ck_assert_int_eq(::poll(&waiting, 1, 10000), 1);
 }
-END_TEST
 
-START_TEST(child_forked_while_the_lock_is_held_closes_at_once) {
+TEST(child_forked_while_the_lock_is_held_closes_at_once) {
   Root root({.threading = FI_THREAD_SAFE});
   Port a(root, FI_WAIT_FD);
   std::atomic<bool> held{false}, forked{false};
@@ -326,9 +314,8 @@ START_TEST(child_forked_while_the_lock_is_held_closes_at_once) {
   ck_assert_int_eq(waitpid(child, &status, 0), child);
   ck_assert_int_eq(status, 0);
 }
-END_TEST
 
-START_TEST(objects_of_another_domain_are_not_bound) {
+TEST(objects_of_another_domain_are_not_bound) {
   Root root, other;
   fid_ep* ep = nullptr;
   ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
@@ -344,36 +331,5 @@ START_TEST(objects_of_another_domain_are_not_bound) {
   ck_assert_int_eq(fi_close(&av->fid), 0);
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
-
-Suite* life_suite() {
-  Suite* suite = suite_create("endpoint life");
-  TCase* tc = tcase_create("life");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, counters_count_sends_and_receives_also_when_bound_after_enable);
-  tcase_add_test(tc, parents_are_busy_while_children_live);
-  tcase_add_test(tc, closed_endpoint_leaves_no_completion_behind);
-  tcase_add_test(tc, operations_before_enable_are_refused);
-  tcase_add_test(tc, bad_arguments_are_refused);
-  tcase_add_test(tc, options_without_hardware_are_declined_honestly);
-  tcase_add_test(tc, threads_share_an_endpoint_under_thread_safe);
-  tcase_add_loop_test(tc, auto_progress_delivers_while_the_receiver_does_nothing, 0, 2);
-  tcase_add_test(tc, sread_sleeps_until_a_message_comes);
-  tcase_add_loop_test(tc, sleeping_reader_is_woken_by_what_another_thread_starts, 0, 2);
-  tcase_add_test(tc, forked_child_is_refused_and_the_parent_goes_on);
-  tcase_add_test(tc, child_that_closes_what_it_inherited_leaves_the_parent_its_wake_up);
-  tcase_add_test(tc, child_forked_while_the_lock_is_held_closes_at_once);
-  tcase_add_test(tc, objects_of_another_domain_are_not_bound);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(life_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -63,7 +63,11 @@ void exchange_all_ways(Port& a, Port& b) {
   }
 }
 
-START_TEST(local_peers_share_memory_under_the_name_of_the_nic) {
+SUITE(.run = erdma::test::on_simulated_devices);
+
+TEST_CASE(.set_up = on_nic);
+
+TEST(local_peers_share_memory_under_the_name_of_the_nic) {
   {
     Root root;
     Port a(root), b(root);
@@ -77,9 +81,10 @@ START_TEST(local_peers_share_memory_under_the_name_of_the_nic) {
   ck_assert_uint_gt(shm_bytes(), 0);
   ck_assert_uint_eq(nic_bytes(), 0);
 }
-END_TEST
 
-START_TEST(without_shared_memory_local_peers_and_itself_use_the_nic) {
+TEST_CASE(.set_up = on_nic, .offered = can_watch_memory);
+
+TEST(without_shared_memory_local_peers_and_itself_use_the_nic) {
   setenv("FI_ERDMA_SHM", "off", 1);
   {
     Root root;
@@ -96,9 +101,10 @@ START_TEST(without_shared_memory_local_peers_and_itself_use_the_nic) {
   ck_assert_uint_eq(shm_bytes(), 0);
   ck_assert_uint_gt(nic_bytes(), 100'000);
 }
-END_TEST
 
-START_TEST(an_endpoint_may_forgo_shared_memory) {
+TEST_CASE(.set_up = on_nic);
+
+TEST(an_endpoint_may_forgo_shared_memory) {
   {
     Root root;
     Port b(root);
@@ -143,10 +149,9 @@ START_TEST(an_endpoint_may_forgo_shared_memory) {
   ck_assert_uint_eq(warnings, 1);
   ck_assert_uint_gt(nic_bytes(), 0);
 }
-END_TEST
 
 /// Whatever its own mode, an answer goes back the way that the message came.
-START_TEST(peers_of_which_one_has_no_shared_memory_talk_both_ways) {
+TEST(peers_of_which_one_has_no_shared_memory_talk_both_ways, 2) {
   setenv("FI_ERDMA_CONNECT_TIMEOUT", "300", 1);
   Root with;
   Port a(with);
@@ -155,9 +160,8 @@ START_TEST(peers_of_which_one_has_no_shared_memory_talk_both_ways) {
   Port b(without);
   exchange_all_ways(_i == 0 ? a : b, _i == 0 ? b : a);
 }
-END_TEST
 
-START_TEST(a_name_that_shared_memory_has_already_is_refused) {
+TEST(a_name_that_shared_memory_has_already_is_refused) {
   fi_info* info = get_info();
   auto* source = static_cast<sockaddr_in*>(info->src_addr);
   source->sin_port = htons(29'999);
@@ -185,9 +189,8 @@ START_TEST(a_name_that_shared_memory_has_already_is_refused) {
   ck_assert_int_eq(fi_close(&av->fid), 0);
   fi_freeinfo(info);
 }
-END_TEST
 
-START_TEST(a_thread_asleep_is_woken_by_the_nic) {
+TEST(a_thread_asleep_is_woken_by_the_nic) {
   setenv("FI_ERDMA_SHM", "off", 1);
   Root receiving({.threading = FI_THREAD_SAFE}), sending({.threading = FI_THREAD_SAFE});
   Port a(receiving, FI_WAIT_FD), b(sending);
@@ -205,9 +208,8 @@ START_TEST(a_thread_asleep_is_woken_by_the_nic) {
     sender.join();
   }
 }
-END_TEST
 
-START_TEST(a_thread_that_waits_for_a_set_is_woken_by_the_nic) {
+TEST(a_thread_that_waits_for_a_set_is_woken_by_the_nic) {
   setenv("FI_ERDMA_SHM", "off", 1);
   Root receiving({.threading = FI_THREAD_SAFE}), sending({.threading = FI_THREAD_SAFE});
   fi_wait_attr wait_attr{};
@@ -235,9 +237,8 @@ START_TEST(a_thread_that_waits_for_a_set_is_woken_by_the_nic) {
   }
   ck_assert_int_eq(fi_close(&cq_attr.wait_set->fid), 0);
 }
-END_TEST
 
-START_TEST(another_job_is_turned_away) {
+TEST(another_job_is_turned_away, 2) {
   setenv("FI_ERDMA_SHM", "off", 1);
   setenv("FI_ERDMA_JOB_KEY", "one", 1);
   Root one;
@@ -253,32 +254,5 @@ START_TEST(another_job_is_turned_away) {
   ck_assert_int_eq(error.err, FI_ECONNREFUSED);
   ck_assert_ptr_eq(error.op_context, &byte);
 }
-END_TEST
-
-int run() {
-  Suite* suite = suite_create("endpoint on a NIC");
-  TCase* tcase = tcase_create("nic");
-  suite_add_tcase(suite, tcase);
-  tcase_set_timeout(tcase, 10);
-  tcase_add_checked_fixture(tcase, on_nic, nullptr);
-  tcase_add_test(tcase, local_peers_share_memory_under_the_name_of_the_nic);
-  if (erdma::test::can_watch_memory())
-    tcase_add_test(tcase, without_shared_memory_local_peers_and_itself_use_the_nic);
-  tcase_add_test(tcase, an_endpoint_may_forgo_shared_memory);
-  tcase_add_loop_test(tcase, peers_of_which_one_has_no_shared_memory_talk_both_ways, 0, 2);
-  tcase_add_test(tcase, a_name_that_shared_memory_has_already_is_refused);
-  tcase_add_test(tcase, a_thread_asleep_is_woken_by_the_nic);
-  tcase_add_test(tcase, a_thread_that_waits_for_a_set_is_woken_by_the_nic);
-  tcase_add_loop_test(tcase, another_job_is_turned_away, 0, 2);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
 
 }  // namespace
-
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, run);
-}

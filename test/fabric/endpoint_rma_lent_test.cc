@@ -38,7 +38,9 @@ void introduce(OneSidedPorts& ports) {
   ports.expect(FI_RMA | FI_WRITE, &context);
 }
 
-START_TEST(memory_is_accessed_although_its_owner_does_nothing) {
+TEST_CASE(.set_up = with_cma);
+
+TEST(memory_is_accessed_although_its_owner_does_nothing) {
   OneSidedPorts ports;
   introduce(ports);
   for (const size_t length : kLengths) {
@@ -61,7 +63,6 @@ START_TEST(memory_is_accessed_although_its_owner_does_nothing) {
     ck_assert(back == bytes);
   }
 }
-END_TEST
 
 /// Writes until the target is asked, as it polls: what is not done at once needs it.
 void make_used_to(Port& a, Port& b, fi_addr_t address, uint64_t at, uint64_t key) {
@@ -79,7 +80,7 @@ void make_used_to(Port& a, Port& b, fi_addr_t address, uint64_t at, uint64_t key
   }
 }
 
-START_TEST(small_operations_are_done_although_their_owner_stops) {
+TEST(small_operations_are_done_although_their_owner_stops) {
   OneSidedPorts ports;
   for (int round = 0; round < 10; ++round) {
     make_used_to(ports.a, ports.b, ports.address, ports.at(0), ports.region.key());
@@ -106,10 +107,9 @@ START_TEST(small_operations_are_done_although_their_owner_stops) {
     ck_assert_int_eq(ports.memory[64], kept);
   }
 }
-END_TEST
 
 /// Who sleeps until an operation is over drives nothing.
-START_TEST(a_sleeper_learns_of_an_operation_whose_target_does_nothing) {
+TEST(a_sleeper_learns_of_an_operation_whose_target_does_nothing) {
   Root root(one_sided_ask()), other(one_sided_ask());
   Port a(root, FI_WAIT_UNSPEC), b(other);
   std::vector<char> memory(64);
@@ -127,10 +127,9 @@ START_TEST(a_sleeper_learns_of_an_operation_whose_target_does_nothing) {
     ck_assert_mem_eq(memory.data(), &i, 8);
   }
 }
-END_TEST
 
 /// One thread sleeps, another posts and then drives nothing either.
-START_TEST(a_sleeper_learns_of_what_another_thread_posts) {
+TEST(a_sleeper_learns_of_what_another_thread_posts) {
   Ask ask = one_sided_ask();
   ask.threading = FI_THREAD_SAFE;
   Root root(ask), other(one_sided_ask());
@@ -156,11 +155,10 @@ START_TEST(a_sleeper_learns_of_what_another_thread_posts) {
     ck_assert_mem_eq(memory.data(), &i, 8);
   }
 }
-END_TEST
 
 /// Small operations change their way all the time, as their target looks or does not: none
 /// overtakes another, and no message what was written before it.
-START_TEST(order_is_kept_whichever_way_operations_go) {
+TEST(order_is_kept_whichever_way_operations_go) {
   constexpr uint64_t kLast = 20'000;
   OneSidedPorts ports;
   make_used_to(ports.a, ports.b, ports.address, ports.at(0), ports.region.key());
@@ -211,9 +209,8 @@ START_TEST(order_is_kept_whichever_way_operations_go) {
   target.join();
   ck_assert_uint_eq(seen, kLast);
 }
-END_TEST
 
-START_TEST(many_long_operations_are_under_way_at_once) {
+TEST(many_long_operations_are_under_way_at_once) {
   constexpr size_t kEach = 200'000, kCount = 12;
   OneSidedPorts ports;
   introduce(ports);
@@ -232,9 +229,8 @@ START_TEST(many_long_operations_are_under_way_at_once) {
   for (size_t i = 0; i < kCount; ++i) ports.a.wait();
   ck_assert(back == bytes);
 }
-END_TEST
 
-START_TEST(a_message_finds_what_was_written_before_it) {
+TEST(a_message_finds_what_was_written_before_it) {
   OneSidedPorts ports;
   introduce(ports);
   const auto bytes = numbers(4096);
@@ -247,10 +243,9 @@ START_TEST(a_message_finds_what_was_written_before_it) {
   ports.b.wait();
   ck_assert(std::equal(bytes.begin(), bytes.end(), ports.memory.begin()));
 }
-END_TEST
 
 // Nobody moves the initiator meanwhile.
-START_TEST(a_region_closes_although_its_user_does_not_answer) {
+TEST(a_region_closes_although_its_user_does_not_answer, 2) {
   OneSidedPorts ports;
   const size_t length = _i ? 1 << 20 : 1;
   int context;
@@ -273,9 +268,8 @@ START_TEST(a_region_closes_although_its_user_does_not_answer) {
   }
   ck_assert(ports.memory == before);
 }
-END_TEST
 
-START_TEST(other_regions_stay_open_when_one_closes) {
+TEST(other_regions_stay_open_when_one_closes) {
   OneSidedPorts ports;
   introduce(ports);
   std::vector<char> more(4096, '-');
@@ -301,11 +295,10 @@ START_TEST(other_regions_stay_open_when_one_closes) {
   ck_assert_ptr_eq(ports.a.wait().op_context, &context);
   ck_assert_int_eq(ports.memory[7], 'z');
 }
-END_TEST
 
 /// Of operations that go on while their region is closed, each is over before fi_close() is, or
 /// is refused.
-START_TEST(nothing_is_written_once_a_region_is_closed) {
+TEST(nothing_is_written_once_a_region_is_closed, 2) {
   const size_t length = _i ? 150'000 : 512;
   OneSidedPorts ports;
   std::vector<char> memory(length), bytes(length);
@@ -351,33 +344,5 @@ START_TEST(nothing_is_written_once_a_region_is_closed) {
     waits.join();
   }
 }
-END_TEST
-
-int run() {
-  Suite* suite = suite_create("RMA within a host, of a target that does nothing");
-  TCase* tcase = tcase_create("lent memory");
-  tcase_set_timeout(tcase, 60);
-  tcase_add_checked_fixture(tcase, with_cma, nullptr);
-  tcase_add_test(tcase, memory_is_accessed_although_its_owner_does_nothing);
-  tcase_add_test(tcase, small_operations_are_done_although_their_owner_stops);
-  tcase_add_test(tcase, a_sleeper_learns_of_an_operation_whose_target_does_nothing);
-  tcase_add_test(tcase, a_sleeper_learns_of_what_another_thread_posts);
-  tcase_add_test(tcase, order_is_kept_whichever_way_operations_go);
-  tcase_add_test(tcase, many_long_operations_are_under_way_at_once);
-  tcase_add_test(tcase, a_message_finds_what_was_written_before_it);
-  tcase_add_loop_test(tcase, a_region_closes_although_its_user_does_not_answer, 0, 2);
-  tcase_add_test(tcase, other_regions_stay_open_when_one_closes);
-  tcase_add_loop_test(tcase, nothing_is_written_once_a_region_is_closed, 0, 2);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
 
 }  // namespace
-
-int main() {
-  return run();
-}

@@ -18,7 +18,12 @@ void without_registration() {
   setenv("FI_ERDMA_MR_CACHE", "off", 1);
 }
 
-START_TEST(a_known_region_is_accessed_without_the_targets_processor) {
+SUITE(.run = on_simulated_devices);
+SET_UPS("one-sided", on_nic, without_registration);
+
+TEST_CASE(.set_up = {on_nic, without_registration});
+
+TEST(a_known_region_is_accessed_without_the_targets_processor) {
   OneSidedPorts ports;
   int context;
   std::vector<char> bytes(100'000, 'n'), back(100'000);
@@ -42,10 +47,9 @@ START_TEST(a_known_region_is_accessed_without_the_targets_processor) {
     ck_assert(std::equal(back.begin(), back.begin() + long(length), bytes.begin()));
   }
 }
-END_TEST
 
 // Nobody moves the initiator meanwhile: it can't say that it is done.
-START_TEST(a_region_closes_although_its_user_does_not_answer) {
+TEST(a_region_closes_although_its_user_does_not_answer) {
   OneSidedPorts ports;
   int context;
   char byte = 'n';
@@ -65,10 +69,9 @@ START_TEST(a_region_closes_although_its_user_does_not_answer) {
   ck_assert_int_eq(ports.memory[0], 'o');
   exchange(ports.a, ports.b, ports.address, 100);  // the connection lives on
 }
-END_TEST
 
 /// The first of all, so that there is no connection yet: it gets there all the same.
-START_TEST(short_operations_outlive_their_endpoint) {
+TEST(short_operations_outlive_their_endpoint) {
   OneSidedPorts ports;
   std::vector<char> buffer(64, '-');
   const auto message = pattern(64);
@@ -91,33 +94,5 @@ START_TEST(short_operations_outlive_their_endpoint) {
   ck_assert(buffer == message);
   ck_assert_mem_eq(ports.memory.data() + 16, &number, 8);
 }
-END_TEST
-
-TCase* direct_case(void (*set_up)()) {
-  TCase* tcase = tcase_create("direct");
-  tcase_set_timeout(tcase, 10);
-  tcase_add_checked_fixture(tcase, set_up, nullptr);
-  tcase_add_test(tcase, a_known_region_is_accessed_without_the_targets_processor);
-  tcase_add_test(tcase, a_region_closes_although_its_user_does_not_answer);
-  tcase_add_test(tcase, short_operations_outlive_their_endpoint);
-  return tcase;
-}
-
-int run() {
-  Suite* suite = suite_create("RMA and atomics through a NIC");
-  suite_add_tcase(suite, one_sided_case(on_nic));
-  suite_add_tcase(suite, one_sided_case(without_registration));
-  suite_add_tcase(suite, direct_case(on_nic));
-  suite_add_tcase(suite, direct_case(without_registration));
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
 
 }  // namespace
-
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, run);
-}

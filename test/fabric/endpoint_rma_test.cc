@@ -40,8 +40,10 @@ size_t bytes_of(fi_datatype type) {
 
 }  // namespace
 
+SET_UPS("one-sided", with_cma, with_measured_paths, without_cma);
+
 /// fi_query_atomic tells of a domain what fi_*atomicvalid tells of its endpoints.
-START_TEST(domain_and_endpoint_agree_on_what_is_atomic) {
+TEST(domain_and_endpoint_agree_on_what_is_atomic) {
   OneSidedPorts ports(false);
   fi_atomic_attr attr{};
   int offered = 0;
@@ -72,19 +74,4 @@ START_TEST(domain_and_endpoint_agree_on_what_is_atomic) {
                    -FI_EINVAL);
   ck_assert_int_eq(fi_query_atomic(ports.root.domain, FI_INT8, FI_SUM, &attr, FI_TAGGED),
                    -FI_EOPNOTSUPP);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("RMA and atomics within a host");
-  for (void (*path)() : {with_cma, with_measured_paths, without_cma})
-    suite_add_tcase(suite, one_sided_case(path));
-  TCase* query = tcase_create("query");
-  tcase_add_test(query, domain_and_endpoint_agree_on_what_is_atomic);
-  suite_add_tcase(suite, query);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

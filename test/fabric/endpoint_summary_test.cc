@@ -65,26 +65,9 @@ const Case kCases[] = {
      "no CMA (FI_ERDMA_CMA=off); GPU memory: staged (FI_ERDMA_CUDA_IPC=off)"},
 };
 
-START_TEST(the_line_says_how_bytes_travel_and_why) {
+TEST(the_line_says_how_bytes_travel_and_why, std::size(kCases)) {
   const std::string line = erdma::fabric::summarize(kCases[_i].facts);
   ck_assert_msg(line == kCases[_i].line, "%s", line.c_str());
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("endpoint_summary");
-  TCase* tcase = tcase_create("endpoint_summary");
-  tcase_add_loop_test(tcase, the_line_says_how_bytes_travel_and_why, 0, std::size(kCases));
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

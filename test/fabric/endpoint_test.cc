@@ -19,30 +19,27 @@ using erdma::test::Root;
 
 constexpr size_t kLengths[] = {0, 1, 24, 25, 88, 89, 4096, 8192, 8193, 65536, 1 << 20, 5 << 20};
 
-START_TEST(endpoints_of_one_domain_exchange_messages_of_every_size) {
+TEST(endpoints_of_one_domain_exchange_messages_of_every_size, std::size(kLengths)) {
   Root root;
   Port a(root), b(root);
   const fi_addr_t to_b = a.insert(b), to_a = b.insert(a);
   exchange(a, b, to_b, kLengths[_i]);
   exchange(b, a, to_a, kLengths[_i]);
 }
-END_TEST
 
-START_TEST(endpoint_talks_to_itself) {
+TEST(endpoint_talks_to_itself, std::size(kLengths)) {
   Root root;
   Port a(root);
   exchange(a, a, a.insert(a), kLengths[_i]);
 }
-END_TEST
 
-START_TEST(endpoints_of_two_domains_exchange_messages) {
+TEST(endpoints_of_two_domains_exchange_messages) {
   Root one, two;
   Port a(one), b(two);
   exchange(a, b, a.insert(b), 100000);
 }
-END_TEST
 
-START_TEST(all_send_forms_arrive_with_their_data_and_flags) {
+TEST(all_send_forms_arrive_with_their_data_and_flags) {
   Root root;
   Port a(root), b(root);
   const fi_addr_t to = a.insert(b);
@@ -116,9 +113,8 @@ START_TEST(all_send_forms_arrive_with_their_data_and_flags) {
   ck_assert_int_eq(fi_tinjectdata(a.ep, message.data(), 300, kData, to, 5), 0);
   check(kTag | FI_REMOTE_CQ_DATA, kData, false);
 }
-END_TEST
 
-START_TEST(receive_forms_scatter_and_filter_by_source) {
+TEST(receive_forms_scatter_and_filter_by_source) {
   Root root;
   Port a(root), b(root), c(root);
   const fi_addr_t a_to_c = a.insert(c), b_to_c = b.insert(c);
@@ -157,9 +153,8 @@ START_TEST(receive_forms_scatter_and_filter_by_source) {
   ck_assert_int_eq(std::memcmp(other, message.data(), 30), 0);
   a.wait(), b.wait();
 }
-END_TEST
 
-START_TEST(multi_receive_releases_its_buffer_by_min_multi_recv) {
+TEST(multi_receive_releases_its_buffer_by_min_multi_recv) {
   Root root;
   Port a(root), b(root);
   const fi_addr_t to = a.insert(b);
@@ -184,9 +179,8 @@ START_TEST(multi_receive_releases_its_buffer_by_min_multi_recv) {
     ck_assert_int_eq((entry.flags & FI_MULTI_RECV) != 0, i == 3);
   }
 }
-END_TEST
 
-START_TEST(selective_completion_reports_only_what_was_asked_for) {
+TEST(selective_completion_reports_only_what_was_asked_for) {
   Root root;
   Port a(root, FI_WAIT_NONE, FI_SELECTIVE_COMPLETION), b(root);
   const fi_addr_t to = a.insert(b);
@@ -203,9 +197,8 @@ START_TEST(selective_completion_reports_only_what_was_asked_for) {
   b.wait(&a);
   a.wait(&b);
 }
-END_TEST
 
-START_TEST(peek_claim_and_discard_work_through_the_api) {
+TEST(peek_claim_and_discard_work_through_the_api) {
   Root root;
   Port a(root), b(root);
   const fi_addr_t to = a.insert(b);
@@ -239,9 +232,8 @@ START_TEST(peek_claim_and_discard_work_through_the_api) {
   ck_assert_int_eq(in, 'o');
   ck_assert_int_eq(fi_trecvmsg(b.ep, &msg, FI_PEEK | FI_CLAIM | FI_DISCARD), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(cancel_ends_a_receive_with_ecanceled) {
+TEST(cancel_ends_a_receive_with_ecanceled) {
   Root root;
   Port a(root);
   char in;
@@ -251,9 +243,8 @@ START_TEST(cancel_ends_a_receive_with_ecanceled) {
   ck_assert_int_eq(a.wait_error().err, FI_ECANCELED);
   ck_assert_int_eq(fi_cancel(&a.ep->fid, &context), -FI_ENOENT);
 }
-END_TEST
 
-START_TEST(truncated_message_is_an_error_with_olen) {
+TEST(truncated_message_is_an_error_with_olen, 2) {
   Root root;
   Port a(root), b(root);
   const fi_addr_t to = a.insert(b);
@@ -270,9 +261,8 @@ START_TEST(truncated_message_is_an_error_with_olen) {
   ck_assert_uint_eq(error.tag, 1);
   a.wait(&b);
 }
-END_TEST
 
-START_TEST(peer_on_another_host_is_an_error_completion) {
+TEST(peer_on_another_host_is_an_error_completion) {
   Root root;
   Port a(root);
   sockaddr_in other{};
@@ -288,9 +278,8 @@ START_TEST(peer_on_another_host_is_an_error_completion) {
   ck_assert_int_eq(error.err, FI_EHOSTUNREACH);
   ck_assert_ptr_eq(error.op_context, &context);
 }
-END_TEST
 
-START_TEST(absent_peer_is_an_error_completion) {
+TEST(absent_peer_is_an_error_completion) {
   setenv("FI_ERDMA_CONNECT_TIMEOUT", "50", 1);
   Root root;
   Port a(root);
@@ -303,7 +292,6 @@ START_TEST(absent_peer_is_an_error_completion) {
   ck_assert_int_eq(fi_send(a.ep, &out, 1, nullptr, address, &context), 0);
   ck_assert_int_eq(a.wait_error().err, FI_ECONNREFUSED);
 }
-END_TEST
 
 /// An endpoint whose context is `context`, and somebody who is not there.
 struct Lonely {
@@ -339,7 +327,7 @@ struct Lonely {
   fi_addr_t nobody = FI_ADDR_UNSPEC;
 };
 
-START_TEST(a_failed_inject_is_reported_with_the_context_of_the_endpoint) {
+TEST(a_failed_inject_is_reported_with_the_context_of_the_endpoint) {
   int context = 0;
   Lonely lonely(&context);
   ck_assert_int_eq(fi_inject(lonely.ep, "x", 1, lonely.nobody), 0);
@@ -349,17 +337,15 @@ START_TEST(a_failed_inject_is_reported_with_the_context_of_the_endpoint) {
   ck_assert_ptr_eq(error.op_context, &context);
   ck_assert_int_eq(error.err, FI_ECONNREFUSED);
 }
-END_TEST
 
-START_TEST(a_failed_inject_without_any_context_only_counts) {
+TEST(a_failed_inject_without_any_context_only_counts) {
   Lonely lonely(nullptr);
   ck_assert_int_eq(fi_tinject(lonely.ep, "x", 1, lonely.nobody, 7), 0);
   ck_assert_int_eq(lonely.await_failure(), -FI_EAGAIN);
   ck_assert_uint_eq(fi_cntr_readerr(lonely.cntr), 1);
 }
-END_TEST
 
-START_TEST(addresses_of_both_families_name_endpoints) {
+TEST(addresses_of_both_families_name_endpoints, 2) {
   Ask ask;
   ask.addr_format = _i == 0 ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
   Root root(ask);
@@ -367,9 +353,8 @@ START_TEST(addresses_of_both_families_name_endpoints) {
   ck_assert_uint_eq(a.name().size(), _i == 0 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
   exchange(a, b, a.insert(b), 1000);
 }
-END_TEST
 
-START_TEST(loopback_address_reaches_the_endpoint_with_that_port) {
+TEST(loopback_address_reaches_the_endpoint_with_that_port) {
   Root root;
   Port a(root), b(root);
   std::vector<char> name = b.name();
@@ -378,9 +363,8 @@ START_TEST(loopback_address_reaches_the_endpoint_with_that_port) {
   ck_assert_int_eq(fi_av_insert(a.av, name.data(), 1, &to, 0, nullptr), 1);
   exchange(a, b, to, 1000);
 }
-END_TEST
 
-START_TEST(a_changed_source_address_is_refused) {
+TEST(a_changed_source_address_is_refused) {
   Root root;
   fid_ep* ep = nullptr;
   fi_info* info = fi_dupinfo(root.info);
@@ -397,9 +381,8 @@ START_TEST(a_changed_source_address_is_refused) {
   ck_assert_int_eq(fi_endpoint(root.domain, info, &ep, nullptr), -FI_EINVAL);
   fi_freeinfo(info);
 }
-END_TEST
 
-START_TEST(operation_flags_that_do_not_exist_are_refused) {
+TEST(operation_flags_that_do_not_exist_are_refused) {
   Root root;
   Port a(root);
   uint64_t flags = FI_TRANSMIT | FI_COMPLETION | FI_INJECT;
@@ -413,9 +396,8 @@ START_TEST(operation_flags_that_do_not_exist_are_refused) {
   ck_assert_int_eq(fi_control(&a.ep->fid, FI_GETOPSFLAG, &flags), 0);
   ck_assert_uint_eq(flags, FI_COMPLETION | FI_INJECT);
 }
-END_TEST
 
-START_TEST(a_source_is_called_what_the_user_calls_it) {
+TEST(a_source_is_called_what_the_user_calls_it) {
   Root root;
   Port a(root), b(root);
   const fi_addr_t to = a.insert(b);
@@ -434,42 +416,5 @@ START_TEST(a_source_is_called_what_the_user_calls_it) {
     ck_assert_uint_eq(reported, known ? kName : FI_ADDR_NOTAVAIL);
   }
 }
-END_TEST
-
-Suite* endpoint_suite() {
-  Suite* suite = suite_create("endpoint");
-  const int lengths = int(std::size(kLengths));
-  TCase* tc = tcase_create("data");
-  tcase_set_timeout(tc, 30);
-  tcase_add_loop_test(tc, endpoints_of_one_domain_exchange_messages_of_every_size, 0, lengths);
-  tcase_add_loop_test(tc, endpoint_talks_to_itself, 0, lengths);
-  tcase_add_test(tc, endpoints_of_two_domains_exchange_messages);
-  tcase_add_test(tc, all_send_forms_arrive_with_their_data_and_flags);
-  tcase_add_test(tc, receive_forms_scatter_and_filter_by_source);
-  tcase_add_test(tc, multi_receive_releases_its_buffer_by_min_multi_recv);
-  tcase_add_test(tc, selective_completion_reports_only_what_was_asked_for);
-  tcase_add_test(tc, peek_claim_and_discard_work_through_the_api);
-  tcase_add_test(tc, cancel_ends_a_receive_with_ecanceled);
-  tcase_add_loop_test(tc, truncated_message_is_an_error_with_olen, 0, 2);
-  tcase_add_test(tc, peer_on_another_host_is_an_error_completion);
-  tcase_add_test(tc, absent_peer_is_an_error_completion);
-  tcase_add_test(tc, a_failed_inject_is_reported_with_the_context_of_the_endpoint);
-  tcase_add_test(tc, a_failed_inject_without_any_context_only_counts);
-  tcase_add_loop_test(tc, addresses_of_both_families_name_endpoints, 0, 2);
-  tcase_add_test(tc, loopback_address_reaches_the_endpoint_with_that_port);
-  tcase_add_test(tc, a_changed_source_address_is_refused);
-  tcase_add_test(tc, operation_flags_that_do_not_exist_are_refused);
-  tcase_add_test(tc, a_source_is_called_what_the_user_calls_it);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(endpoint_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -91,13 +91,14 @@ const GoodCase kGood[] = {
     {"FI_ERDMA_JOB_KEY", "let me in", [](const Settings& s) { return s.job_key == "let me in"; }},
 };
 
-START_TEST(a_valid_value_is_taken_in_silence) {
+SUITE(.once = define);
+
+TEST(a_valid_value_is_taken_in_silence, std::size(kGood)) {
   const GoodCase& c = kGood[_i];
   setenv(c.variable, c.value, 1);
   ck_assert_msg(c.holds(erdma::fabric::read_settings(&g_provider)), "%s=%s", c.variable, c.value);
   check_text(only_log_line(), "");
 }
-END_TEST
 
 struct BadCase {
   const char* variable;
@@ -135,7 +136,7 @@ const BadCase kBad[] = {
     {"FI_ERDMA_PEER_TIMEOUT", "99", "100 to 3600000"},
 };
 
-START_TEST(a_bad_value_is_replaced_by_the_default_with_one_warning) {
+TEST(a_bad_value_is_replaced_by_the_default_with_one_warning, std::size(kBad)) {
   const BadCase& c = kBad[_i];
   setenv(c.variable, c.value, 1);
   ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
@@ -147,9 +148,8 @@ START_TEST(a_bad_value_is_replaced_by_the_default_with_one_warning) {
                 line.c_str());
   ck_assert_msg(contains(line, c.allowed), "%s", line.c_str());
 }
-END_TEST
 
-START_TEST(a_key_that_is_refused_is_not_shown) {
+TEST(a_key_that_is_refused_is_not_shown) {
   const std::string secret(257, 's');
   setenv("FI_ERDMA_JOB_KEY", secret.c_str(), 1);
   ck_assert(erdma::fabric::read_settings(&g_provider).job_key.empty());
@@ -157,7 +157,6 @@ START_TEST(a_key_that_is_refused_is_not_shown) {
   ck_assert_msg(contains(line, "FI_ERDMA_JOB_KEY=(not shown)") && !contains(line, "sss"), "%s",
                 line.c_str());
 }
-END_TEST
 
 struct UnknownCase {
   const char* variable;
@@ -179,7 +178,8 @@ const UnknownCase kUnknown[] = {
      "fi_info -e lists those of erdma"},
 };
 
-START_TEST(an_unknown_variable_is_told_once_with_the_nearest_one_and_without_its_value) {
+TEST(an_unknown_variable_is_told_once_with_the_nearest_one_and_without_its_value,
+     std::size(kUnknown)) {
   const UnknownCase& c = kUnknown[_i];
   setenv(c.variable, "secret", 1);
   ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
@@ -190,19 +190,17 @@ START_TEST(an_unknown_variable_is_told_once_with_the_nearest_one_and_without_its
   ck_assert_msg(line.starts_with(std::string(c.variable) + " is ignored"), "%s", line.c_str());
   ck_assert_msg(contains(line, c.advice) && !contains(line, "secret"), "%s", line.c_str());
 }
-END_TEST
 
-START_TEST(variables_of_others_are_none_of_ours) {
+TEST(variables_of_others_are_none_of_ours) {
   setenv("FI_ERDM_DEVICE", "a", 1);
   setenv("FI_ERDMAX_DEVICE", "a", 1);
   setenv("ERDMA_DEVICE", "a", 1);
   ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
   check_text(only_log_line(), "");
 }
-END_TEST
 
 /// As for a user who set nothing else.
-START_TEST(faults_in_variables_are_seen_unless_the_log_is_off) {
+TEST(faults_in_variables_are_seen_unless_the_log_is_off, 2) {
   const CapturedStderr error_output;
   g_log_level = -1;
   setenv("FI_ERDMA_DEVICES", "a", 1);
@@ -213,21 +211,18 @@ START_TEST(faults_in_variables_are_seen_unless_the_log_is_off) {
   ck_assert_uint_eq(error_output.writes().size(), _i ? 0 : 2);
   ck_assert_uint_eq(g_log.size(), 0);
 }
-END_TEST
 
-START_TEST(without_any_variable_the_defaults_hold) {
+TEST(without_any_variable_the_defaults_hold) {
   ck_assert(same(erdma::fabric::read_settings(&g_provider), Settings()));
   check_text(only_log_line(), "");
 }
-END_TEST
 
-START_TEST(without_a_provider_the_defaults_hold) {
+TEST(without_a_provider_the_defaults_hold) {
   setenv("FI_ERDMA_TX_SIZE", "64", 1);
   ck_assert(same(erdma::fabric::read_settings(nullptr), Settings()));
 }
-END_TEST
 
-START_TEST(every_variable_is_listed_by_libfabric_with_its_values) {
+TEST(every_variable_is_listed_by_libfabric_with_its_values) {
   fi_param* params = nullptr;
   int count = 0;
   ck_assert_int_eq(fi_getparams(&params, &count), 0);
@@ -240,34 +235,5 @@ START_TEST(every_variable_is_listed_by_libfabric_with_its_values) {
   }
   fi_freeparams(params);
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("env");
-  TCase* tcase = tcase_create("env");
-  tcase_add_unchecked_fixture(tcase, define, nullptr);
-  tcase_add_loop_test(tcase, a_valid_value_is_taken_in_silence, 0, std::size(kGood));
-  tcase_add_loop_test(tcase, a_bad_value_is_replaced_by_the_default_with_one_warning, 0,
-                      std::size(kBad));
-  tcase_add_test(tcase, a_key_that_is_refused_is_not_shown);
-  tcase_add_loop_test(tcase,
-                      an_unknown_variable_is_told_once_with_the_nearest_one_and_without_its_value,
-                      0, std::size(kUnknown));
-  tcase_add_test(tcase, variables_of_others_are_none_of_ours);
-  tcase_add_loop_test(tcase, faults_in_variables_are_seen_unless_the_log_is_off, 0, 2);
-  tcase_add_test(tcase, without_any_variable_the_defaults_hold);
-  tcase_add_test(tcase, without_a_provider_the_defaults_hold);
-  tcase_add_test(tcase, every_variable_is_listed_by_libfabric_with_its_values);
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

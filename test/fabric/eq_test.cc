@@ -63,7 +63,7 @@ bool readable(fid_eq* eq) {
 
 }  // namespace
 
-START_TEST(queue_returns_events_in_order) {
+TEST(queue_returns_events_in_order) {
   fid_eq* eq = open_queue(FI_WAIT_NONE);
   for (uintptr_t i = 0; i < 5; ++i) ck_assert_int_eq(write(eq, i), sizeof(fi_eq_entry));
   for (ssize_t i = 0; i < 5; ++i) {
@@ -73,16 +73,14 @@ START_TEST(queue_returns_events_in_order) {
   ck_assert_int_eq(read(eq), -FI_EAGAIN);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(write_is_refused_without_fi_write) {
+TEST(write_is_refused_without_fi_write) {
   fid_eq* eq = open_queue(FI_WAIT_NONE, 0);
   ck_assert_int_eq(write(eq, 1), -FI_EINVAL);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(write_says_again_when_the_queue_is_full) {
+TEST(write_says_again_when_the_queue_is_full) {
   fid_eq* eq = open_queue(FI_WAIT_NONE, FI_WRITE, 2);
   write(eq, 1);
   write(eq, 2);
@@ -91,9 +89,8 @@ START_TEST(write_says_again_when_the_queue_is_full) {
   ck_assert_int_eq(write(eq, 3), sizeof(fi_eq_entry));
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(calls_refuse_bad_arguments) {
+TEST(calls_refuse_bad_arguments) {
   fid_eq* eq = open_queue();
   fi_eq_entry entry{};
   uint32_t event;
@@ -112,18 +109,16 @@ START_TEST(calls_refuse_bad_arguments) {
   ck_assert_int_eq(fi_eq_read(eq, nullptr, &entry, sizeof(entry), 0), sizeof(entry));
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(open_refuses_what_it_does_not_have) {
+TEST(open_refuses_what_it_does_not_have) {
   ck_assert_int_eq(make_event_queue(nullptr, {}, nullptr).error(), -FI_EINVAL);
   ck_assert_int_eq(open_error(FI_WAIT_MUTEX_COND, 0), -FI_ENOSYS);
   ck_assert_int_eq(open_error(FI_WAIT_SET, 0), -FI_EINVAL);
   ck_assert_int_eq(open_error(static_cast<fi_wait_obj>(7), 0), -FI_EINVAL);
   ck_assert_int_eq(open_error(FI_WAIT_NONE, FI_PEEK), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(descriptor_is_readable_exactly_while_events_are) {
+TEST(descriptor_is_readable_exactly_while_events_are) {
   fid_eq* eq = open_queue();
   ck_assert(!readable(eq));
   ck_assert_int_eq(EventQueue::from(eq).try_wait(), 0);
@@ -140,9 +135,8 @@ START_TEST(descriptor_is_readable_exactly_while_events_are) {
   ck_assert(readable(eq));
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(wait_object_is_told) {
+TEST(wait_object_is_told) {
   fid_eq* eq = open_queue(FI_WAIT_NONE);
   fi_wait_obj wait = FI_WAIT_FD;
   int fd;
@@ -155,9 +149,8 @@ START_TEST(wait_object_is_told) {
   ck_assert_int_eq(wait, FI_WAIT_FD);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(blocking_read_times_out_on_an_empty_queue) {
+TEST(blocking_read_times_out_on_an_empty_queue) {
   fid_eq* eq = open_queue();
   uint32_t event;
   fi_eq_entry entry;
@@ -165,18 +158,16 @@ START_TEST(blocking_read_times_out_on_an_empty_queue) {
   ck_assert_int_eq(fi_eq_sread(eq, &event, &entry, sizeof(entry), 1, 0), -FI_EAGAIN);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(blocking_read_is_refused_without_a_wait_object) {
+TEST(blocking_read_is_refused_without_a_wait_object) {
   fid_eq* eq = open_queue(FI_WAIT_NONE);
   uint32_t event;
   fi_eq_entry entry;
   ck_assert_int_eq(fi_eq_sread(eq, &event, &entry, sizeof(entry), -1, 0), -FI_ENOSYS);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(blocking_reads_share_the_events_of_other_threads) {
+TEST(blocking_reads_share_the_events_of_other_threads) {
   constexpr int kEvents = 2000;
   fid_eq* eq = open_queue(FI_WAIT_FD, FI_WRITE, kEvents);
   std::atomic<uint64_t> sum{0};
@@ -198,9 +189,8 @@ START_TEST(blocking_reads_share_the_events_of_other_threads) {
   ck_assert(!readable(eq));
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(error_is_read_apart_and_in_its_turn) {
+TEST(error_is_read_apart_and_in_its_turn) {
   fid_eq* eq = open_queue();
   fi_eq_err_entry error{};
   ck_assert_int_eq(fi_eq_readerr(eq, &error, 0), -FI_EAGAIN);
@@ -226,9 +216,8 @@ START_TEST(error_is_read_apart_and_in_its_turn) {
   ck_assert_int_eq(read(eq), -FI_EAGAIN);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(overrun_queue_gives_what_it_has_and_then_the_error) {
+TEST(overrun_queue_gives_what_it_has_and_then_the_error) {
   fid_eq* eq = open_queue();
   const size_t room = EventQueue::kProviderEvents;
   for (size_t i = 0; i <= room; ++i) EventQueue::from(eq).post(FI_NOTIFY, numbered(i));
@@ -245,9 +234,8 @@ START_TEST(overrun_queue_gives_what_it_has_and_then_the_error) {
   ck_assert_int_eq(write(eq, 1), -FI_EOVERRUN);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(strerror_fills_the_buffer_it_is_given) {
+TEST(strerror_fills_the_buffer_it_is_given) {
   fid_eq* eq = open_queue();
   char text[6];
   ck_assert_str_eq(fi_eq_strerror(eq, FI_EIO, nullptr, nullptr, 0), fi_strerror(FI_EIO));
@@ -255,9 +243,8 @@ START_TEST(strerror_fills_the_buffer_it_is_given) {
   ck_assert_uint_eq(std::strlen(text), 5);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(close_is_refused_while_a_thread_reads) {
+TEST(close_is_refused_while_a_thread_reads) {
   fid_eq* eq = open_queue();
   ssize_t result = 0;
   std::thread reader([&] {
@@ -272,9 +259,8 @@ START_TEST(close_is_refused_while_a_thread_reads) {
   ck_assert_int_eq(result, sizeof(fi_eq_entry));
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(close_is_refused_while_something_is_bound_and_told_once) {
+TEST(close_is_refused_while_something_is_bound_and_told_once) {
   int closed = 0;
   fi_eq_attr attr{};
   auto queue = make_event_queue(
@@ -287,32 +273,4 @@ START_TEST(close_is_refused_while_something_is_bound_and_told_once) {
   EventQueue::from(eq).unbound();
   ck_assert_int_eq(fi_close(&eq->fid), 0);
   ck_assert_int_eq(closed, 1);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("eq");
-  TCase* tc = tcase_create("eq");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, queue_returns_events_in_order);
-  tcase_add_test(tc, write_is_refused_without_fi_write);
-  tcase_add_test(tc, write_says_again_when_the_queue_is_full);
-  tcase_add_test(tc, calls_refuse_bad_arguments);
-  tcase_add_test(tc, open_refuses_what_it_does_not_have);
-  tcase_add_test(tc, descriptor_is_readable_exactly_while_events_are);
-  tcase_add_test(tc, wait_object_is_told);
-  tcase_add_test(tc, blocking_read_times_out_on_an_empty_queue);
-  tcase_add_test(tc, blocking_read_is_refused_without_a_wait_object);
-  tcase_add_test(tc, blocking_reads_share_the_events_of_other_threads);
-  tcase_add_test(tc, error_is_read_apart_and_in_its_turn);
-  tcase_add_test(tc, overrun_queue_gives_what_it_has_and_then_the_error);
-  tcase_add_test(tc, strerror_fills_the_buffer_it_is_given);
-  tcase_add_test(tc, close_is_refused_while_a_thread_reads);
-  tcase_add_test(tc, close_is_refused_while_something_is_bound_and_told_once);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

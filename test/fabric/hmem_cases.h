@@ -106,8 +106,10 @@ struct HmemPorts {
   fi_addr_t address;
 };
 
+TEST_CASE(.name = "device memory in messages");
+
 /// Every size, both kinds of memory at both ends; before its receive and after.
-START_TEST(hmem_messages_arrive_whole_from_and_to_either_memory) {
+TEST(hmem_messages_arrive_whole_from_and_to_either_memory, 2) {
   HmemPorts ports(_i & 1);
   for (const size_t length : {0, 1, 8, 64, 65, 4096, 4097, 16384, 100'000, 1'000'003}) {
     for (int kinds = 0; kinds < 8; ++kinds) {
@@ -130,9 +132,8 @@ START_TEST(hmem_messages_arrive_whole_from_and_to_either_memory) {
     }
   }
 }
-END_TEST
 
-START_TEST(hmem_truncated_message_fills_what_there_is) {
+TEST(hmem_truncated_message_fills_what_there_is) {
   HmemPorts ports;
   for (const size_t length : {100, 300'000}) {
     const auto message = pattern(length);
@@ -148,9 +149,8 @@ START_TEST(hmem_truncated_message_fills_what_there_is) {
     ck_assert_int_eq(to.bytes()[length / 2], '-');
   }
 }
-END_TEST
 
-START_TEST(hmem_multi_receive_buffer_takes_messages_of_all_sizes) {
+TEST(hmem_multi_receive_buffer_takes_messages_of_all_sizes) {
   HmemPorts ports(false);
   const size_t lengths[] = {8, 5000, 200'000};
   const auto message = pattern(200'000);
@@ -176,9 +176,8 @@ START_TEST(hmem_multi_receive_buffer_takes_messages_of_all_sizes) {
     ck_assert(std::equal(message.begin(), message.begin() + ptrdiff_t(length), seen.begin() + at));
   }
 }
-END_TEST
 
-START_TEST(hmem_lists_may_mix_host_and_device_memory) {
+TEST(hmem_lists_may_mix_host_and_device_memory, 2) {
   HmemPorts ports(_i & 1);
   for (const size_t half : {16, 3000, 200'000}) {
     const auto one = pattern(half), two = std::vector<char>(half, '2');
@@ -196,10 +195,9 @@ START_TEST(hmem_lists_may_mix_host_and_device_memory) {
     ck_assert(to_host.bytes() == two);
   }
 }
-END_TEST
 
 /// The memory is the application's again at once.
-START_TEST(hmem_injected_message_is_what_it_was) {
+TEST(hmem_injected_message_is_what_it_was, 2) {
   HmemPorts ports(_i & 1);
   for (const size_t length : {8, 64, 1000, 4096}) {
     const auto message = pattern(length);
@@ -217,9 +215,8 @@ START_TEST(hmem_injected_message_is_what_it_was) {
   Memory large(true, std::vector<char>(4097));
   ck_assert_int_eq(fi_tinject(ports.a.ep, large.at(), 4097, ports.address, 3), -FI_EMSGSIZE);
 }
-END_TEST
 
-START_TEST(hmem_claimed_message_goes_to_device_memory) {
+TEST(hmem_claimed_message_goes_to_device_memory) {
   HmemPorts ports(false);
   for (const size_t length : {40, 200'000}) {
     const auto message = pattern(length);
@@ -250,10 +247,11 @@ START_TEST(hmem_claimed_message_goes_to_device_memory) {
     ck_assert(to.bytes() == message);
   }
 }
-END_TEST
+
+TEST_CASE(.name = "copies of messages by CUDA");
 
 /// A copy on the receiver's side fails: no success is reported at either end.
-START_TEST(hmem_failed_copy_is_an_error_at_both_ends) {
+TEST(hmem_failed_copy_is_an_error_at_both_ends) {
   HmemPorts ports(false);
   for (const size_t length : {32, 3000, 200'000}) {
     if (g_direct && length > 100) break;  // the NIC writes it
@@ -282,10 +280,9 @@ START_TEST(hmem_failed_copy_is_an_error_at_both_ends) {
   }
   exchange(ports.a, ports.b, ports.address, 1000);
 }
-END_TEST
 
 /// And on the sender's: nothing arrives, or an error where the receiver had been asked already.
-START_TEST(hmem_unreadable_memory_is_not_sent) {
+TEST(hmem_unreadable_memory_is_not_sent) {
   HmemPorts ports;
   exchange(ports.a, ports.b, ports.address, 8);
   for (const size_t length : {32, 3000, 200'000}) {
@@ -306,23 +303,6 @@ START_TEST(hmem_unreadable_memory_is_not_sent) {
     ck_assert_int_eq(softcuda_control("clear"), 0);
   }
   exchange(ports.a, ports.b, ports.address, 1000);
-}
-END_TEST
-
-inline TCase* hmem_case(SFun setup, bool copied_by_cuda = true) {
-  TCase* tc = tcase_create("device memory in messages");
-  tcase_add_checked_fixture(tc, setup, nullptr);
-  tcase_set_timeout(tc, 20);
-  tcase_add_loop_test(tc, hmem_messages_arrive_whole_from_and_to_either_memory, 0, 2);
-  tcase_add_test(tc, hmem_truncated_message_fills_what_there_is);
-  tcase_add_test(tc, hmem_multi_receive_buffer_takes_messages_of_all_sizes);
-  tcase_add_loop_test(tc, hmem_lists_may_mix_host_and_device_memory, 0, 2);
-  tcase_add_loop_test(tc, hmem_injected_message_is_what_it_was, 0, 2);
-  tcase_add_test(tc, hmem_claimed_message_goes_to_device_memory);
-  if (!copied_by_cuda) return tc;
-  tcase_add_test(tc, hmem_failed_copy_is_an_error_at_both_ends);
-  tcase_add_test(tc, hmem_unreadable_memory_is_not_sent);
-  return tc;
 }
 
 }  // namespace erdma::test

@@ -227,7 +227,7 @@ void refuse_to_open() {
 }  // namespace
 
 /// One copy by the receiver, none by the sender; from both to both kinds of memory.
-START_TEST(long_message_is_copied_once_from_where_it_is) {
+TEST(long_message_is_copied_once_from_where_it_is, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
@@ -241,9 +241,8 @@ START_TEST(long_message_is_copied_once_from_where_it_is) {
   }
   ck_assert_uint_gt(opened(), 0);
 }
-END_TEST
 
-START_TEST(memory_that_is_sent_again_is_opened_once) {
+TEST(memory_that_is_sent_again_is_opened_once, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
@@ -255,19 +254,17 @@ START_TEST(memory_that_is_sent_again_is_opened_once) {
   ck_assert_uint_eq(opened(), before + 5);
   ck_assert_uint_eq(closed(), 0);
 }
-END_TEST
 
 /// At the same address, with the same handle, and other bytes.
-START_TEST(memory_that_is_allocated_anew_is_not_taken_for_what_was_there) {
+TEST(memory_that_is_allocated_anew_is_not_taken_for_what_was_there, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
   for (const char fill : {'a', 'b', 'c', 'd'})
     ck_assert_uint_eq(here.take(50'000, true, fill).copies, 0);
 }
-END_TEST
 
-START_TEST(more_allocations_than_are_kept_open_are_closed_in_turn) {
+TEST(more_allocations_than_are_kept_open_are_closed_in_turn, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
@@ -276,10 +273,9 @@ START_TEST(more_allocations_than_are_kept_open_are_closed_in_turn) {
   here.port.reset();
   ck_assert_uint_eq(opened(), closed());
 }
-END_TEST
 
 /// All are announced at once: the first ones have still to be read when the last are opened.
-START_TEST(what_is_still_to_be_read_is_not_closed_for_others) {
+TEST(what_is_still_to_be_read_is_not_closed_for_others, 2) {
   with_memory_of(_i);
   constexpr size_t kMessages = 24, kLength = 20'000;
   Receiver here;
@@ -301,10 +297,9 @@ START_TEST(what_is_still_to_be_read_is_not_closed_for_others) {
   here.port.reset();
   ck_assert_uint_eq(opened(), closed());
 }
-END_TEST
 
 /// Nothing is lost, and one line says why it is slow.
-START_TEST(what_can_not_be_opened_is_staged) {
+TEST(what_can_not_be_opened_is_staged, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
@@ -320,9 +315,8 @@ START_TEST(what_can_not_be_opened_is_staged) {
   for (int i = 0; i < 20; ++i) here.take(60'000);
   ck_assert_uint_gt(opened() - before, 5);
 }
-END_TEST
 
-START_TEST(what_can_not_be_shared_is_staged) {
+TEST(what_can_not_be_shared_is_staged, 4) {
   const char* const faults[] = {"ipc off", "fail cuIpcGetMemHandle error=1 times=1000", "",
                                 "fail cuMemExportToShareableHandle error=1 times=1000"};
   g_theirs = _i < 2 ? MadeBy::allocation : _i == 2 ? MadeBy::private_mapping : MadeBy::mapping;
@@ -331,9 +325,8 @@ START_TEST(what_can_not_be_shared_is_staged) {
   for (int i = 0; i < 3; ++i) ck_assert_uint_gt(here.take(60'000).copies, 0);
   ck_assert_uint_eq(opened(), 0);
 }
-END_TEST
 
-START_TEST(nothing_is_shared_where_it_is_switched_off) {
+TEST(nothing_is_shared_where_it_is_switched_off, 2) {
   with_memory_of(_i);
   setenv("FI_ERDMA_CUDA_IPC", "off", 1);
   Receiver here;
@@ -341,10 +334,9 @@ START_TEST(nothing_is_shared_where_it_is_switched_off) {
   ck_assert_uint_eq(here.take(60'000).handles, 0);
   ck_assert_uint_eq(opened(), 0);
 }
-END_TEST
 
 /// Neither of who exports nor of who maps, however many come and go.
-START_TEST(descriptors_of_mapped_memory_do_not_stay) {
+TEST(descriptors_of_mapped_memory_do_not_stay) {
   g_theirs = MadeBy::mapping;
   Receiver here;
   here.warm_up();
@@ -364,10 +356,9 @@ START_TEST(descriptors_of_mapped_memory_do_not_stay) {
   ck_assert_uint_eq(opened(), closed());
   ck_assert_uint_eq(softcuda_calls("cuMemAddressReserve"), softcuda_calls("cuMemAddressFree"));
 }
-END_TEST
 
 /// It has no descriptor left for what it is offered: staged, and offered again later.
-START_TEST(receiver_without_descriptors_gets_it_by_the_sender) {
+TEST(receiver_without_descriptors_gets_it_by_the_sender) {
   g_theirs = MadeBy::mapping;
   Receiver here;
   here.warm_up();
@@ -394,10 +385,9 @@ START_TEST(receiver_without_descriptors_gets_it_by_the_sender) {
   for (int i = 0; i < 3; ++i) here.take(60'000, true, 'y', true);
   ck_assert_uint_gt(opened(), before);
 }
-END_TEST
 
 /// More than the sender lets wait for an answer: the others are staged.
-START_TEST(many_files_that_nobody_takes_cost_no_link) {
+TEST(many_files_that_nobody_takes_cost_no_link) {
   constexpr size_t kMessages = 24, kLength = 30'000;
   g_theirs = MadeBy::mapping;
   Receiver here;
@@ -416,10 +406,9 @@ START_TEST(many_files_that_nobody_takes_cost_no_link) {
   }
   ck_assert_uint_le(opened() - closed(), 16);
 }
-END_TEST
 
 /// It can't open anything, and says so.
-START_TEST(receiver_without_gpu_memory_gets_it_by_the_sender) {
+TEST(receiver_without_gpu_memory_gets_it_by_the_sender, 2) {
   with_memory_of(_i);
   Ask plain = hmem_ask();
   plain.caps = FI_MSG | FI_TAGGED;
@@ -428,9 +417,8 @@ START_TEST(receiver_without_gpu_memory_gets_it_by_the_sender) {
   for (const size_t length : {9000, 100'000, 1'000'003}) here.take(length, false);
   ck_assert_uint_eq(softcuda_calls(nullptr), 0);
 }
-END_TEST
 
-START_TEST(shorter_receive_takes_what_it_has_room_for) {
+TEST(shorter_receive_takes_what_it_has_room_for, 4) {
   with_memory_of(_i / 2);
   Receiver here;
   here.warm_up();
@@ -443,9 +431,8 @@ START_TEST(shorter_receive_takes_what_it_has_room_for) {
   ck_assert(head(to.bytes(), 30'000) == head(message_of(100'000, 'f'), 30'000));
   ck_assert_int_eq(to.bytes()[30'000], '-');
 }
-END_TEST
 
-START_TEST(copy_that_fails_is_an_error_at_both_ends) {
+TEST(copy_that_fails_is_an_error_at_both_ends, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
@@ -457,9 +444,8 @@ START_TEST(copy_that_fails_is_an_error_at_both_ends) {
   ck_assert_int_eq(here.sender.report(*here.port).status, FI_EIO);
   here.take(100'000);
 }
-END_TEST
 
-START_TEST(message_that_waits_for_its_receive_is_read_later) {
+TEST(message_that_waits_for_its_receive_is_read_later, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
@@ -471,10 +457,9 @@ START_TEST(message_that_waits_for_its_receive_is_read_later) {
   here.finish();
   ck_assert(to.bytes() == message_of(100'000, 'u'));
 }
-END_TEST
 
 /// Its memory is closed with the link, and what it announced ends in one error.
-START_TEST(death_of_the_sender_closes_what_was_open) {
+TEST(death_of_the_sender_closes_what_was_open, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
@@ -487,18 +472,16 @@ START_TEST(death_of_the_sender_closes_what_was_open) {
   while (closed() < opened()) ck_assert_int_eq(fi_cq_read(here.port->cq, &entry, 1), -FI_EAGAIN);
   exchange(*here.port, *here.port, here.port->insert(*here.port), 1000);
 }
-END_TEST
 
-START_TEST(goodbye_of_the_sender_closes_what_was_open) {
+TEST(goodbye_of_the_sender_closes_what_was_open, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
   here.sender.stop();
   while (closed() < opened()) here.port->progress();
 }
-END_TEST
 
-START_TEST(forked_child_closes_nothing) {
+TEST(forked_child_closes_nothing, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
@@ -512,38 +495,4 @@ START_TEST(forked_child_closes_nothing) {
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert_int_eq(status, 0);
   here.take(100'000);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("GPU memory of another process");
-  TCase* tc = tcase_create("ipc");
-  tcase_set_timeout(tc, 20);
-  tcase_add_loop_test(tc, long_message_is_copied_once_from_where_it_is, 0, 2);
-  tcase_add_loop_test(tc, memory_that_is_sent_again_is_opened_once, 0, 2);
-  tcase_add_loop_test(tc, memory_that_is_allocated_anew_is_not_taken_for_what_was_there, 0, 2);
-  tcase_add_loop_test(tc, more_allocations_than_are_kept_open_are_closed_in_turn, 0, 2);
-  tcase_add_loop_test(tc, what_is_still_to_be_read_is_not_closed_for_others, 0, 2);
-  tcase_add_loop_test(tc, what_can_not_be_opened_is_staged, 0, 2);
-  tcase_add_loop_test(tc, what_can_not_be_shared_is_staged, 0, 4);
-  tcase_add_loop_test(tc, nothing_is_shared_where_it_is_switched_off, 0, 2);
-  tcase_add_loop_test(tc, receiver_without_gpu_memory_gets_it_by_the_sender, 0, 2);
-  tcase_add_loop_test(tc, shorter_receive_takes_what_it_has_room_for, 0, 4);
-  tcase_add_loop_test(tc, copy_that_fails_is_an_error_at_both_ends, 0, 2);
-  tcase_add_loop_test(tc, message_that_waits_for_its_receive_is_read_later, 0, 2);
-  tcase_add_loop_test(tc, death_of_the_sender_closes_what_was_open, 0, 2);
-  tcase_add_loop_test(tc, goodbye_of_the_sender_closes_what_was_open, 0, 2);
-  tcase_add_loop_test(tc, forked_child_closes_nothing, 0, 2);
-  suite_add_tcase(suite, tc);
-  tc = tcase_create("files");
-  tcase_set_timeout(tc, 20);
-  tcase_add_test(tc, descriptors_of_mapped_memory_do_not_stay);
-  tcase_add_test(tc, receiver_without_descriptors_gets_it_by_the_sender);
-  tcase_add_test(tc, many_files_that_nobody_takes_cost_no_link);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -44,8 +44,21 @@ void without_registration() {
   g_direct = false;
 }
 
+bool connects_by_the_adapter() {
+  const char* const personality = std::getenv("SOFTERDMA_PERSONALITY");
+  return !personality || std::string(personality) != "compat";
+}
+
+SUITE(.run = on_simulated_devices);
+SET_UPS("device memory in messages", staged_by_writing, staged_by_reading, direct_by_writing,
+        direct_by_reading, without_registration);
+SET_UPS("copies of messages by CUDA", staged_by_writing, staged_by_reading, direct_by_writing,
+        direct_by_reading, without_registration);
+
+TEST_CASE(.offered = can_watch_memory);
+
 /// Whether the sender copies what is in the GPU.
-START_TEST(long_message_is_read_by_the_nic_where_it_lies) {
+TEST(long_message_is_read_by_the_nic_where_it_lies, 8) {
   on_nic(_i & 1 ? "read" : "write", _i & 2, _i & 4);
   HmemPorts ports;
   const auto message = pattern(300'000);
@@ -56,7 +69,6 @@ START_TEST(long_message_is_read_by_the_nic_where_it_lies) {
   ck_assert(to.bytes() == message);
   ck_assert_uint_eq(softcuda_calls("cuMemcpyAsync"), _i & 6 ? 0 : 1);
 }
-END_TEST
 
 struct Landing {
   const char* flush;     ///< FI_ERDMA_HMEM_RECV_FLUSH
@@ -69,7 +81,7 @@ constexpr Landing kLandings[] = {{"auto", "ordering 0", true},
                                  {"off", "ordering 0", false}};
 
 /// Into the GPU by the NIC, and flushed where that is asked for: without, the bytes are late here.
-START_TEST(long_message_lands_in_the_gpu_and_is_flushed) {
+TEST(long_message_lands_in_the_gpu_and_is_flushed, 4 * std::size(kLandings)) {
   const Landing& landing = kLandings[_i / 4];
   on_nic(_i & 1 ? "read" : "write", true, _i & 2);
   setenv("FI_ERDMA_HMEM_RECV_FLUSH", landing.flush, 1);
@@ -86,15 +98,16 @@ START_TEST(long_message_lands_in_the_gpu_and_is_flushed) {
     ck_assert_int_eq(to.bytes() == message, landing.flushed);
   }
 }
-END_TEST
 
 int adapter(const std::string& line) {
   auto* control = reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
   return control ? control(line.c_str()) : -1;
 }
 
+TEST_CASE();
+
 /// One error at the receiver, and the next message arrives.
-START_TEST(flush_that_fails_is_a_receive_that_fails) {
+TEST(flush_that_fails_is_a_receive_that_fails) {
   on_nic("write", true, false);
   HmemPorts ports;
   const auto message = pattern(300'000);
@@ -127,7 +140,6 @@ START_TEST(flush_that_fails_is_a_receive_that_fails) {
   }
   ck_assert(to.bytes() == message);
 }
-END_TEST
 
 /// Of the next `times` connections to it.
 void refuse_connections(Port& port, int from, int times) {
@@ -140,8 +152,10 @@ void refuse_connections(Port& port, int from, int times) {
   ck_assert_int_eq(adapter(line), 0);
 }
 
+TEST_CASE(.offered = connects_by_the_adapter);
+
 /// The NIC can't connect to itself: no loopback, a security group, no queue pair left.
-START_TEST(flush_that_cannot_begin_is_a_receive_that_fails) {
+TEST(flush_that_cannot_begin_is_a_receive_that_fails) {
   on_nic("write", true, false);
   HmemPorts ports;
   const auto message = pattern(300'000);
@@ -166,10 +180,9 @@ START_TEST(flush_that_cannot_begin_is_a_receive_that_fails) {
   ports.finish();
   ck_assert(to.bytes() == message);
 }
-END_TEST
 
 /// What an endpoint with FI_HMEM sends to itself takes the NIC, too.
-START_TEST(message_to_oneself_fails_where_the_nic_cannot_reach_itself) {
+TEST(message_to_oneself_fails_where_the_nic_cannot_reach_itself, 8) {
   on_nic("write", _i & 1, false);
   HmemPorts ports(true);
   refuse_connections(ports.a, 1, 1'000'000);
@@ -180,36 +193,5 @@ START_TEST(message_to_oneself_fails_where_the_nic_cannot_reach_itself) {
   ck_assert_ptr_eq(error.op_context, &sent);
   ck_assert_int_ne(error.err, 0);
 }
-END_TEST
-
-int run() {
-  Suite* suite = suite_create("device memory through a NIC");
-  TCase* tc = tcase_create("who copies");
-  tcase_set_timeout(tc, 20);
-  const bool direct = erdma::test::can_watch_memory();
-  if (direct)
-    tcase_add_loop_test(tc, long_message_lands_in_the_gpu_and_is_flushed, 0,
-                        4 * int(std::size(kLandings)));
-  tcase_add_test(tc, flush_that_fails_is_a_receive_that_fails);
-  const char* const personality = std::getenv("SOFTERDMA_PERSONALITY");
-  if (!personality || std::string(personality) != "compat") {  // which connects without the adapter
-    tcase_add_test(tc, flush_that_cannot_begin_is_a_receive_that_fails);
-    tcase_add_loop_test(tc, message_to_oneself_fails_where_the_nic_cannot_reach_itself, 0, 8);
-  }
-  if (direct) tcase_add_loop_test(tc, long_message_is_read_by_the_nic_where_it_lies, 0, 8);
-  suite_add_tcase(suite, tc);
-  for (const SFun setup : {staged_by_writing, staged_by_reading, direct_by_writing,
-                           direct_by_reading, without_registration})
-    suite_add_tcase(suite, hmem_case(setup));
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
 
 }  // namespace
-
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, run);
-}

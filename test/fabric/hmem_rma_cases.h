@@ -74,8 +74,10 @@ struct HmemRmaPorts {
 
 constexpr size_t kRmaLengths[] = {0, 1, 8, 64, 65, 4096, 4097, 100'001, 1 << 20};
 
+TEST_CASE(.name = "device memory in RMA");
+
 /// Both kinds of memory at both ends; the owner flushes what was written.
-START_TEST(hmem_rma_what_is_written_can_be_read_back) {
+TEST(hmem_rma_what_is_written_can_be_read_back, 8) {
   const bool to_self = _i & 1, from_device = _i & 2, to_device = _i & 4;
   HmemRmaPorts ports(to_self, 1 << 20, to_device);
   for (int round = 0; round < 3; ++round) {  // the second is answered by a grant
@@ -96,9 +98,8 @@ START_TEST(hmem_rma_what_is_written_can_be_read_back) {
     }
   }
 }
-END_TEST
 
-START_TEST(hmem_rma_brings_data_pieces_and_what_is_injected) {
+TEST(hmem_rma_brings_data_pieces_and_what_is_injected, 2) {
   HmemRmaPorts ports(_i);
   for (const size_t length : {8, 1000, 200'000}) {
     const auto message = pattern(size_t(length));
@@ -145,10 +146,11 @@ START_TEST(hmem_rma_brings_data_pieces_and_what_is_injected) {
     ports.expect(ports.a, FI_RMA | FI_READ);
   }
 }
-END_TEST
+
+TEST_CASE(.name = "copies of RMA by CUDA");
 
 /// A copy by the driver fails: an error at the initiator, once.
-START_TEST(hmem_rma_failed_copy_is_an_error) {
+TEST(hmem_rma_failed_copy_is_an_error) {
   HmemRmaPorts ports;
   for (const size_t length : {8, 100'000}) {
     if (g_direct && length > 100) break;  // the NIC does it
@@ -171,9 +173,10 @@ START_TEST(hmem_rma_failed_copy_is_an_error) {
     ports.write(host.data(), length);
   }
 }
-END_TEST
 
-START_TEST(hmem_rma_is_refused_where_it_is_not_permitted) {
+TEST_CASE(.name = "device memory in RMA");
+
+TEST(hmem_rma_is_refused_where_it_is_not_permitted) {
   HmemRmaPorts ports;
   Memory other(true, std::vector<char>(4096, '-'));
   Region read_only(ports.root, other.at(), 4096, FI_REMOTE_READ);
@@ -197,18 +200,6 @@ START_TEST(hmem_rma_is_refused_where_it_is_not_permitted) {
   ports.flush();
   ck_assert_int_eq(ports.memory.bytes()[0], 'x');
   ck_assert_int_eq(other.bytes()[0], '-');
-}
-END_TEST
-
-inline TCase* hmem_rma_case(SFun setup, bool copied_by_cuda = true) {
-  TCase* tc = tcase_create("device memory in RMA");
-  tcase_add_checked_fixture(tc, setup, nullptr);
-  tcase_set_timeout(tc, 20);
-  tcase_add_loop_test(tc, hmem_rma_what_is_written_can_be_read_back, 0, 8);
-  tcase_add_loop_test(tc, hmem_rma_brings_data_pieces_and_what_is_injected, 0, 2);
-  tcase_add_test(tc, hmem_rma_is_refused_where_it_is_not_permitted);
-  if (copied_by_cuda) tcase_add_test(tc, hmem_rma_failed_copy_is_an_error);
-  return tc;
 }
 
 }  // namespace erdma::test

@@ -68,7 +68,13 @@ struct Flushed : HmemRmaPorts {
 
 }  // namespace
 
-START_TEST(number_is_stale_until_it_is_flushed) {
+SUITE(.run = on_simulated_devices);
+SET_UPS("device memory in RMA", by_address, by_dmabuf, with_shared_memory);
+SET_UPS("copies of RMA by CUDA", by_address, by_dmabuf, with_shared_memory);
+
+TEST_CASE(.set_up = {by_address, by_dmabuf, with_shared_memory, without_cache});
+
+TEST(number_is_stale_until_it_is_flushed, 8) {
   Flushed ports(_i & 1);
   const bool nic = _i & 1 || getenv("FI_ERDMA_SHM")[0] == 'o';
   const uint64_t fresh = 77;
@@ -77,10 +83,11 @@ START_TEST(number_is_stale_until_it_is_flushed) {
   ports.flush(_i & 2 ? 4 : 1, _i & 4 ? 1'000'000 : 0);
   ck_assert_uint_eq(ports.number(), 77);
 }
-END_TEST
+
+TEST_CASE(.set_up = by_address);
 
 /// Stale without the flush, exact with it, each time.
-START_TEST(hundred_thousand_writes_are_flushed) {
+TEST(hundred_thousand_writes_are_flushed) {
   Flushed ports;
   size_t stale = 0;
   for (uint64_t i = 4; i < 100'004; ++i) {
@@ -91,10 +98,11 @@ START_TEST(hundred_thousand_writes_are_flushed) {
   }
   ck_assert_uint_eq(stale, 100'000);
 }
-END_TEST
+
+TEST_CASE(.set_up = late);
 
 /// Completions come from a thread then, hence fewer.
-START_TEST(completion_of_a_flush_comes_after_it) {
+TEST(completion_of_a_flush_comes_after_it) {
   Flushed ports;
   for (uint64_t i = 4; i < 2004; ++i) {
     ports.write(&i, 8);
@@ -102,10 +110,11 @@ START_TEST(completion_of_a_flush_comes_after_it) {
     ck_assert_uint_eq(ports.number(), i);
   }
 }
-END_TEST
+
+TEST_CASE(.set_up = {by_address, by_dmabuf, with_shared_memory, without_cache});
 
 /// As NCCL's plugin, which is a target for nobody else: it asks for FI_READ alone.
-START_TEST(who_only_reads_flushes_its_own_memory) {
+TEST(who_only_reads_flushes_its_own_memory) {
   Ask ask = hmem_rma_ask();
   ask.caps |= FI_READ;
   Root root(ask);
@@ -122,10 +131,9 @@ START_TEST(who_only_reads_flushes_its_own_memory) {
   ck_assert_ptr_eq(port.wait().op_context, &sink);
   ck_assert_mem_eq(sink, bytes.data() + 100, 4);
 }
-END_TEST
 
 /// At any address, even behind the end; without a key it is nothing.
-START_TEST(read_of_nothing_flushes) {
+TEST(read_of_nothing_flushes) {
   Flushed ports;
   const size_t offsets[] = {0, 1000, 1 << 20};
   for (const size_t offset : offsets) {
@@ -138,10 +146,9 @@ START_TEST(read_of_nothing_flushes) {
   ck_assert_int_eq(fi_read(ports.b.ep, nullptr, 0, nullptr, ports.itself, 0, 12345, &ports), 0);
   ports.expect(ports.b, FI_RMA | FI_READ, &ports);
 }
-END_TEST
 
 /// The bytes are the GPU's: what a kernel writes is what is read.
-START_TEST(flush_reads_what_the_gpu_holds) {
+TEST(flush_reads_what_the_gpu_holds) {
   Flushed ports;
   for (const char value : {'1', '2', '3'}) {
     ck_assert_int_eq(
@@ -152,10 +159,9 @@ START_TEST(flush_reads_what_the_gpu_holds) {
     ck_assert_uint_eq(softcuda_calls("cuMemcpyAsync"), copies);
   }
 }
-END_TEST
 
 /// More than fit any queue, nobody tries again, each completes once.
-START_TEST(flush_is_never_to_be_tried_again) {
+TEST(flush_is_never_to_be_tried_again) {
   Flushed ports;
   constexpr size_t kFlushes = 20'000;
   std::vector<char> done(kFlushes);
@@ -170,10 +176,9 @@ START_TEST(flush_is_never_to_be_tried_again) {
   }
   ck_assert_int_eq(fi_cq_read(ports.b.cq, nullptr, 0), -FI_EAGAIN);
 }
-END_TEST
 
 /// Wrong keys, rights and ranges; a device that fails; a read that could only be done by a copy.
-START_TEST(flush_that_fails_is_an_error) {
+TEST(flush_that_fails_is_an_error) {
   Flushed ports;
   Memory other(true, std::vector<char>(4096));
   auto closed = std::make_unique<Region>(ports.root, other.at(), 4096);
@@ -226,10 +231,9 @@ START_TEST(flush_that_fails_is_an_error) {
   }
   ck_assert_uint_eq(ports.number(), 99);
 }
-END_TEST
 
 /// Pages of the host's are the kernel's business; neighbours are not touched, and not opened.
-START_TEST(region_of_a_part_of_an_allocation_is_just_that) {
+TEST(region_of_a_part_of_an_allocation_is_just_that) {
   Root root(hmem_rma_ask());
   Port port(root);
   const fi_addr_t itself = port.insert(port);
@@ -250,9 +254,8 @@ START_TEST(region_of_a_part_of_an_allocation_is_just_that) {
   ck_assert(std::equal(message.begin(), message.end(), seen.begin() + 4097));
   ck_assert_int_eq(seen[9097], '-');
 }
-END_TEST
 
-START_TEST(address_that_comes_back_is_other_memory) {
+TEST(address_that_comes_back_is_other_memory) {
   Root root(hmem_rma_ask());
   Port port(root);
   const fi_addr_t itself = port.insert(port);
@@ -272,9 +275,10 @@ START_TEST(address_that_comes_back_is_other_memory) {
     ck_assert_uint_eq(number_at(before), i);
   }
 }
-END_TEST
 
-START_TEST(memory_that_the_nic_can_not_reach_is_refused_with_the_cause) {
+TEST_CASE();
+
+TEST(memory_that_the_nic_can_not_reach_is_refused_with_the_cause, 2) {
   on_nic(_i ? "auto" : "off", false, false);
   Root root(hmem_rma_ask());
   const DeviceMemory memory(8192);
@@ -292,7 +296,6 @@ START_TEST(memory_that_the_nic_can_not_reach_is_refused_with_the_cause) {
   ck_assert_int_eq(fi_mr_reg(root.domain, memory.at(0), 8192, FI_SEND, 0, 0, 0, &mr, nullptr), 0);
   ck_assert_int_eq(fi_close(&mr->fid), 0);
 }
-END_TEST
 
 /// struct fi_mr_dmabuf of libfabric 1.20, which newer headers have.
 struct FileMemory {
@@ -302,7 +305,7 @@ struct FileMemory {
   void* base;
 };
 
-START_TEST(region_can_be_named_by_a_dmabuf) {
+TEST(region_can_be_named_by_a_dmabuf) {
   by_dmabuf();
   Ask wanted = hmem_rma_ask();
   wanted.version = FI_VERSION(1, 20);
@@ -336,54 +339,4 @@ START_TEST(region_can_be_named_by_a_dmabuf) {
   ck_assert_uint_eq(number_at(memory.at(4096 + 8)), number);
   ck_assert_mem_eq(scratch, &number, 8);
   ck_assert_int_eq(fi_close(&mr->fid), 0);
-}
-END_TEST
-
-namespace {
-
-TCase* flush_case(SFun setup, bool all) {
-  TCase* tc = tcase_create("flush");
-  tcase_add_checked_fixture(tc, setup, nullptr);
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, number_is_stale_until_it_is_flushed, 0, 8);
-  tcase_add_test(tc, who_only_reads_flushes_its_own_memory);
-  tcase_add_test(tc, read_of_nothing_flushes);
-  tcase_add_test(tc, flush_reads_what_the_gpu_holds);
-  tcase_add_test(tc, flush_is_never_to_be_tried_again);
-  tcase_add_test(tc, flush_that_fails_is_an_error);
-  tcase_add_test(tc, region_of_a_part_of_an_allocation_is_just_that);
-  tcase_add_test(tc, address_that_comes_back_is_other_memory);
-  if (all) tcase_add_test(tc, hundred_thousand_writes_are_flushed);
-  return tc;
-}
-
-int run() {
-  Suite* suite = suite_create("RMA on device memory through a NIC");
-  suite_add_tcase(suite, flush_case(by_address, true));
-  suite_add_tcase(suite, flush_case(by_dmabuf, false));
-  suite_add_tcase(suite, flush_case(with_shared_memory, false));
-  suite_add_tcase(suite, flush_case(without_cache, false));
-  TCase* slow = tcase_create("late adapter");
-  tcase_add_checked_fixture(slow, late, nullptr);
-  tcase_set_timeout(slow, 60);
-  tcase_add_test(slow, completion_of_a_flush_comes_after_it);
-  suite_add_tcase(suite, slow);
-  TCase* registration = tcase_create("registration");
-  tcase_add_loop_test(registration, memory_that_the_nic_can_not_reach_is_refused_with_the_cause, 0,
-                      2);
-  tcase_add_test(registration, region_can_be_named_by_a_dmabuf);
-  suite_add_tcase(suite, registration);
-  for (const SFun setup : {by_address, by_dmabuf, with_shared_memory})
-    suite_add_tcase(suite, hmem_rma_case(setup));
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
-
-}  // namespace
-
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, run);
 }

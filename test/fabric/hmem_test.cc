@@ -44,11 +44,14 @@ int register_memory(Root& root, void* at, size_t length, fi_hmem_iface iface, ui
 
 constexpr uint64_t kLocal = FI_SEND | FI_RECV;
 
-void nothing() {}
-
 }  // namespace
 
-START_TEST(device_memory_is_offered_to_who_asks_for_it) {
+SET_UPS("device memory in messages", nullptr);
+SET_UPS("copies of messages by CUDA", nullptr);
+SET_UPS("device memory in RMA", nullptr);
+SET_UPS("copies of RMA by CUDA", nullptr);
+
+TEST(device_memory_is_offered_to_who_asks_for_it) {
   fi_info* info = nullptr;
   ck_assert_int_eq(ask(hmem_ask(), &info), 0);
   ck_assert(info->caps & FI_HMEM);
@@ -57,10 +60,9 @@ START_TEST(device_memory_is_offered_to_who_asks_for_it) {
   ck_assert(info->domain_attr->mr_mode & FI_MR_HMEM);
   fi_freeinfo(info);
 }
-END_TEST
 
 /// And the driver isn't even opened for others.
-START_TEST(nobody_else_has_to_do_with_cuda) {
+TEST(nobody_else_has_to_do_with_cuda) {
   Ask plain = hmem_ask();
   plain.caps = 0;
   fi_info* info = nullptr;
@@ -75,9 +77,8 @@ START_TEST(nobody_else_has_to_do_with_cuda) {
   ck_assert_int_eq(register_memory(root, buffer.data(), 8, FI_HMEM_SYSTEM, kLocal), 0);
   ck_assert_uint_eq(softcuda_calls(nullptr), 0);
 }
-END_TEST
 
-START_TEST(device_memory_is_not_offered_where_it_can_not_be_had) {
+TEST(device_memory_is_not_offered_where_it_can_not_be_had, 7) {
   Ask wanted = hmem_ask();
   if (_i == 0) setenv("FI_ERDMA_CUDA", "off", 1);
   if (_i == 1) setenv("SOFTCUDA_DEVICES", "0", 1);
@@ -89,9 +90,8 @@ START_TEST(device_memory_is_not_offered_where_it_can_not_be_had) {
   ck_assert_int_eq(ask(wanted), -FI_ENODATA);
   if (_i == 0) ck_assert_uint_eq(softcuda_calls(nullptr), 0);
 }
-END_TEST
 
-START_TEST(registration_asks_the_driver_what_memory_is) {
+TEST(registration_asks_the_driver_what_memory_is) {
   Root root(hmem_ask());
   const DeviceMemory device(1000);
   std::vector<char> host(1000);
@@ -104,16 +104,14 @@ START_TEST(registration_asks_the_driver_what_memory_is) {
   for (const uint64_t access : {FI_REMOTE_READ, FI_REMOTE_WRITE})
     ck_assert_int_eq(register_memory(root, device.at(0), 8, FI_HMEM_CUDA, kLocal | access), 0);
 }
-END_TEST
 
-START_TEST(domain_without_the_capability_refuses_the_interface) {
+TEST(domain_without_the_capability_refuses_the_interface) {
   Root root;
   const DeviceMemory device(8);
   ck_assert_int_eq(register_memory(root, device.at(0), 8, FI_HMEM_CUDA, kLocal), -FI_ENOSYS);
 }
-END_TEST
 
-START_TEST(endpoint_makes_no_promise_about_cuda_that_it_can_not_keep) {
+TEST(endpoint_makes_no_promise_about_cuda_that_it_can_not_keep) {
   HmemPorts ports;
   bool permitted = false;
   ck_assert_int_eq(fi_setopt(&ports.a.ep->fid, FI_OPT_ENDPOINT, 10, &permitted, sizeof(permitted)),
@@ -122,19 +120,17 @@ START_TEST(endpoint_makes_no_promise_about_cuda_that_it_can_not_keep) {
   ck_assert_int_eq(fi_setopt(&ports.a.ep->fid, FI_OPT_ENDPOINT, 10, &permitted, sizeof(permitted)),
                    0);
 }
-END_TEST
 
-START_TEST(atomic_operations_are_refused) {
+TEST(atomic_operations_are_refused) {
   HmemPorts ports;
   size_t count = 0;
   ck_assert_int_eq(fi_atomicvalid(ports.a.ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
   fi_atomic_attr attr{};
   ck_assert_int_eq(fi_query_atomic(ports.root.domain, FI_UINT64, FI_SUM, &attr, 0), -FI_ENOSYS);
 }
-END_TEST
 
 /// Whoever drives the endpoints has no context: the provider's thread.
-START_TEST(provider_s_own_thread_places_messages) {
+TEST(provider_s_own_thread_places_messages) {
   Ask automatic = hmem_ask();
   automatic.progress = FI_PROGRESS_AUTO;
   Root root(automatic);
@@ -148,7 +144,6 @@ START_TEST(provider_s_own_thread_places_messages) {
   a.wait();
   ck_assert(to.bytes() == message);
 }
-END_TEST
 
 namespace {
 
@@ -188,7 +183,7 @@ int sender(int from_parent, int to_parent) {
 
 }  // namespace
 
-START_TEST(gpu_memory_goes_from_process_to_process) {
+TEST(gpu_memory_goes_from_process_to_process, 2) {
   setenv("FI_ERDMA_CMA", _i ? "on" : "off", 1);
   Pipe to_child, to_parent;
   const pid_t pid = fork();
@@ -210,10 +205,9 @@ START_TEST(gpu_memory_goes_from_process_to_process) {
   while (waitpid(pid, &status, WNOHANG) == 0) port.progress();
   ck_assert_int_eq(status, 0);
 }
-END_TEST
 
 /// A peer that dies while its message is being fetched: one error, and the rest goes on.
-START_TEST(death_of_the_sender_ends_the_receive) {
+TEST(death_of_the_sender_ends_the_receive) {
   Pipe to_child, to_parent;
   const pid_t pid = fork();
   if (pid == 0) _exit(sender(to_child.in(), to_parent.out()));
@@ -246,10 +240,9 @@ START_TEST(death_of_the_sender_ends_the_receive) {
   ck_assert_int_le(errors, 1);
   exchange(port, port, port.insert(port), 1000);
 }
-END_TEST
 
 /// It has no means to touch device memory that its domain registered.
-START_TEST(endpoint_without_the_capability_refuses_peers_device_memory) {
+TEST(endpoint_without_the_capability_refuses_peers_device_memory, 2) {
   const bool reads = _i != 0;
   Root root(hmem_rma_ask());
   Port initiator(root);
@@ -275,29 +268,4 @@ START_TEST(endpoint_without_the_capability_refuses_peers_device_memory) {
   }
   ck_assert(memory.bytes() == std::vector<char>(4096, '-'));
   ck_assert(local == std::vector<char>(4096, '+'));
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("device memory");
-  TCase* tc = tcase_create("offer");
-  tcase_add_test(tc, device_memory_is_offered_to_who_asks_for_it);
-  tcase_add_test(tc, nobody_else_has_to_do_with_cuda);
-  tcase_add_loop_test(tc, device_memory_is_not_offered_where_it_can_not_be_had, 0, 7);
-  tcase_add_test(tc, registration_asks_the_driver_what_memory_is);
-  tcase_add_test(tc, domain_without_the_capability_refuses_the_interface);
-  tcase_add_test(tc, endpoint_makes_no_promise_about_cuda_that_it_can_not_keep);
-  tcase_add_test(tc, atomic_operations_are_refused);
-  tcase_add_loop_test(tc, endpoint_without_the_capability_refuses_peers_device_memory, 0, 2);
-  tcase_add_test(tc, provider_s_own_thread_places_messages);
-  tcase_add_loop_test(tc, gpu_memory_goes_from_process_to_process, 0, 2);
-  tcase_add_test(tc, death_of_the_sender_ends_the_receive);
-  suite_add_tcase(suite, tc);
-  suite_add_tcase(suite, hmem_case(nothing));
-  suite_add_tcase(suite, hmem_rma_case(nothing));
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -80,7 +80,13 @@ constexpr char kRefused[] = "GPU memory can't be had without calling CUDA";
 
 }  // namespace
 
-START_TEST(cuda_can_be_forbidden_where_the_nic_reaches_the_gpu) {
+SUITE(.run = on_simulated_devices);
+SET_UPS("device memory in messages", by_writing, by_reading, with_shared_memory, without_cache);
+SET_UPS("device memory in RMA", by_writing, by_reading, with_shared_memory);
+
+TEST_CASE(.set_up = asking);
+
+TEST(cuda_can_be_forbidden_where_the_nic_reaches_the_gpu) {
   Root root(hmem_ask());
   Bare one(root), two(root);
   ck_assert(one.permitted());
@@ -94,9 +100,8 @@ START_TEST(cuda_can_be_forbidden_where_the_nic_reaches_the_gpu) {
   ck_assert(one.permitted());
   ck_assert_uint_eq(warnings_of(""), 0);
 }
-END_TEST
 
-START_TEST(cuda_can_not_be_forbidden_to_an_enabled_endpoint) {
+TEST(cuda_can_not_be_forbidden_to_an_enabled_endpoint) {
   Root root(hmem_ask());
   Port port(root);
   bool permitted = false;
@@ -105,10 +110,9 @@ START_TEST(cuda_can_not_be_forbidden_to_an_enabled_endpoint) {
   ck_assert_int_eq(fi_setopt(&port.ep->fid, FI_OPT_ENDPOINT, kCudaApiPermitted, &permitted, 4),
                    -FI_EINVAL);
 }
-END_TEST
 
 /// Nothing registers, or the bytes do not come: each time one line, and no second attempt.
-START_TEST(cuda_is_needed_where_the_nic_does_not_reach_the_gpu) {
+TEST(cuda_is_needed_where_the_nic_does_not_reach_the_gpu, 5) {
   constexpr const char* kFailing[] = {"wr n=1 times=100 op=read status=general",
                                       "wr n=2 times=100 op=read status=general",
                                       "wr n=1 times=100 op=write status=general"};
@@ -129,9 +133,8 @@ START_TEST(cuda_is_needed_where_the_nic_does_not_reach_the_gpu) {
   ck_assert_int_eq(bare.permit(false), -FI_EOPNOTSUPP);
   ck_assert_uint_eq(softcuda_calls(nullptr), calls);
 }
-END_TEST
 
-START_TEST(cuda_can_not_be_forbidden_without_device_memory) {
+TEST(cuda_can_not_be_forbidden_without_device_memory) {
   Ask ask = hmem_ask();
   ask.caps &= ~FI_HMEM;
   Root root(ask);
@@ -139,10 +142,9 @@ START_TEST(cuda_can_not_be_forbidden_without_device_memory) {
   ck_assert_int_eq(bare.permit(false), -FI_EOPNOTSUPP);
   ck_assert_uint_eq(warnings_of(kRefused), 1);
 }
-END_TEST
 
 /// What was registered before it was said is known, too.
-START_TEST(earlier_registrations_are_known) {
+TEST(earlier_registrations_are_known) {
   Root root(hmem_ask());
   g_registrar = root.domain;
   const auto message = pattern(3000);
@@ -160,10 +162,9 @@ START_TEST(earlier_registrations_are_known) {
   a.wait(&b);
   ck_assert(to.bytes() == message);
 }
-END_TEST
 
 /// Registered, but not with the NIC: an error at the sender, and no processor touches it.
-START_TEST(memory_that_the_nic_refused_is_not_touched) {
+TEST(memory_that_the_nic_refused_is_not_touched) {
   g_cuda_permitted = false;
   HmemPorts ports;
   exchange(ports.a, ports.b, ports.address, 1000);
@@ -183,10 +184,9 @@ START_TEST(memory_that_the_nic_refused_is_not_touched) {
     ck_assert(to.bytes() == std::vector<char>(length, '-'));
   }
 }
-END_TEST
 
 /// The copy of what came in a packet fails: an error, and the next one arrives.
-START_TEST(copy_that_the_nic_fails_is_an_error) {
+TEST(copy_that_the_nic_fails_is_an_error) {
   g_cuda_permitted = false;
   HmemPorts ports;
   const auto message = pattern(32);
@@ -208,37 +208,4 @@ START_TEST(copy_that_the_nic_fails_is_an_error) {
   move(received);
   ports.finish();
   ck_assert(to.bytes() == message);
-}
-END_TEST
-
-namespace {
-
-int run() {
-  Suite* suite = suite_create("device memory without CUDA");
-  TCase* tc = tcase_create("the option");
-  tcase_add_checked_fixture(tc, asking, nullptr);
-  tcase_set_timeout(tc, 20);
-  tcase_add_test(tc, cuda_can_be_forbidden_where_the_nic_reaches_the_gpu);
-  tcase_add_test(tc, cuda_can_not_be_forbidden_to_an_enabled_endpoint);
-  tcase_add_loop_test(tc, cuda_is_needed_where_the_nic_does_not_reach_the_gpu, 0, 5);
-  tcase_add_test(tc, cuda_can_not_be_forbidden_without_device_memory);
-  tcase_add_test(tc, earlier_registrations_are_known);
-  tcase_add_test(tc, memory_that_the_nic_refused_is_not_touched);
-  tcase_add_test(tc, copy_that_the_nic_fails_is_an_error);
-  suite_add_tcase(suite, tc);
-  for (const SFun setup : {by_writing, by_reading, with_shared_memory, without_cache})
-    suite_add_tcase(suite, hmem_case(setup, false));
-  for (const SFun setup : {by_writing, by_reading, with_shared_memory})
-    suite_add_tcase(suite, hmem_rma_case(setup, false));
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
-
-}  // namespace
-
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, run);
 }

@@ -27,7 +27,7 @@ using erdma::util::OptionalLock;
 
 OptionalLock g_lock(true);
 
-START_TEST(reads_of_an_empty_queue_yield_now_and_then) {
+TEST(reads_of_an_empty_queue_yield_now_and_then) {
   fi_cq_attr attr{};
   attr.format = FI_CQ_FORMAT_TAGGED;
   auto made = erdma::fabric::make_cq({g_lock, FI_VERSION(1, 9), false, {}}, &attr, nullptr);
@@ -51,9 +51,8 @@ START_TEST(reads_of_an_empty_queue_yield_now_and_then) {
   ck_assert_int_eq(g_yields, 0);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
-END_TEST
 
-START_TEST(reads_of_a_counter_that_stands_still_yield_now_and_then) {
+TEST(reads_of_a_counter_that_stands_still_yield_now_and_then) {
   auto made = erdma::fabric::make_cntr({g_lock, FI_VERSION(1, 9), false, {}}, nullptr, nullptr);
   ck_assert_int_eq(made.error(), 0);
   Counter& cntr = **made;
@@ -70,19 +69,5 @@ START_TEST(reads_of_a_counter_that_stands_still_yield_now_and_then) {
   ck_assert_int_eq(g_yields, 0);
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("idle reads");
-  TCase* tc = tcase_create("idle reads");
-  tcase_add_test(tc, reads_of_an_empty_queue_yield_now_and_then);
-  tcase_add_test(tc, reads_of_a_counter_that_stands_still_yield_now_and_then);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

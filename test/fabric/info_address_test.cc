@@ -21,48 +21,47 @@ void put_ipv4(void*& member, size_t& length, const char* text, uint16_t port) {
   length = sizeof(*in);
 }
 
-START_TEST(the_source_is_an_address_of_this_host_with_port_0) {
+SUITE(.once = define);
+
+TEST_CASE(.set_up = set_up);
+
+TEST(the_source_is_an_address_of_this_host_with_port_0) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   ck_assert(source_of(*info).set());
   ck_assert(!source_of(*info).wildcard());
   ck_assert_int_eq(source_of(*info).port(), 0);
 }
-END_TEST
 
-START_TEST(a_node_with_fi_source_is_the_source) {
+TEST(a_node_with_fi_source_is_the_source) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info, "127.0.0.1", "5001", FI_SOURCE), 0);
   check_text(source_of(*info).to_string(), "127.0.0.1:5001");
   ck_assert_ptr_null(info->dest_addr);
 }
-END_TEST
 
-START_TEST(a_service_with_fi_source_is_a_port_of_the_primary_address) {
+TEST(a_service_with_fi_source_is_a_port_of_the_primary_address) {
   InfoPtr plain, info;
   ck_assert_int_eq(query(kVersion, nullptr, plain), 0);
   ck_assert_int_eq(query(kVersion, nullptr, info, nullptr, "5001", FI_SOURCE), 0);
   ck_assert(source_of(*info).same_host(source_of(*plain)));
   ck_assert_int_eq(source_of(*info).port(), 5001);
 }
-END_TEST
 
-START_TEST(a_node_without_fi_source_is_the_destination) {
+TEST(a_node_without_fi_source_is_the_destination) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info, "127.0.0.1", "5001", FI_NUMERICHOST), 0);
   check_text(destination_of(*info).to_string(), "127.0.0.1:5001");
   ck_assert_int_eq(source_of(*info).family(), AF_INET);
 }
-END_TEST
 
-START_TEST(an_ipv6_node_makes_the_answer_ipv6) {
+TEST(an_ipv6_node_makes_the_answer_ipv6) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info, "::1", "5001", FI_NUMERICHOST), 0);
   ck_assert_int_eq(info->addr_format, FI_SOCKADDR_IN6);
   ck_assert_int_eq(destination_of(*info).family(), AF_INET6);
   ck_assert_int_eq(source_of(*info).family(), AF_INET6);
 }
-END_TEST
 
 struct FormatCase {
   uint32_t asked;
@@ -74,7 +73,7 @@ const FormatCase kFormats[] = {
     {FI_SOCKADDR_IN6, FI_SOCKADDR_IN6},
 };
 
-START_TEST(the_address_format_asked_is_that_of_the_source) {
+TEST(the_address_format_asked_is_that_of_the_source, std::size(kFormats)) {
   InfoPtr hints = make_hints();
   hints->addr_format = kFormats[_i].asked;
   InfoPtr info;
@@ -83,9 +82,8 @@ START_TEST(the_address_format_asked_is_that_of_the_source) {
   ck_assert_int_eq(source_of(*info).family(),
                    kFormats[_i].answer == FI_SOCKADDR_IN ? AF_INET : AF_INET6);
 }
-END_TEST
 
-START_TEST(any_socket_address_means_the_same_as_no_format) {
+TEST(any_socket_address_means_the_same_as_no_format) {
   InfoPtr hints = make_hints();
   hints->addr_format = FI_SOCKADDR;
   InfoPtr plain, info;
@@ -93,39 +91,34 @@ START_TEST(any_socket_address_means_the_same_as_no_format) {
   ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
   ck_assert_uint_eq(info->addr_format, plain->addr_format);
 }
-END_TEST
 
-START_TEST(a_name_of_the_wrong_family_is_no_data) {
+TEST(a_name_of_the_wrong_family_is_no_data) {
   InfoPtr hints = make_hints();
   hints->addr_format = FI_SOCKADDR_IN;
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, hints.get(), info, "::1", "5001"), -FI_ENODATA);
   ck_assert(contains(only_log_line(), "::1"));
 }
-END_TEST
 
-START_TEST(a_name_that_does_not_resolve_is_no_data) {
+TEST(a_name_that_does_not_resolve_is_no_data) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info, "g00n13s", nullptr, FI_NUMERICHOST), -FI_ENODATA);
   ck_assert(contains(only_log_line(), "g00n13s"));
 }
-END_TEST
 
-START_TEST(fi_source_of_nothing_is_invalid) {
+TEST(fi_source_of_nothing_is_invalid) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info, nullptr, nullptr, FI_SOURCE), -FI_EINVAL);
   ck_assert(contains(only_log_line(), "FI_SOURCE"));
 }
-END_TEST
 
-START_TEST(a_source_of_another_host_is_no_data) {
+TEST(a_source_of_another_host_is_no_data) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info, "203.0.113.99", "1", FI_SOURCE), -FI_ENODATA);
   ck_assert(contains(only_log_line(), "203.0.113.99"));
 }
-END_TEST
 
-START_TEST(addresses_in_the_hints_are_kept) {
+TEST(addresses_in_the_hints_are_kept) {
   InfoPtr hints = make_hints();
   hints->addr_format = FI_SOCKADDR_IN;
   put_ipv4(hints->src_addr, hints->src_addrlen, "127.0.0.1", 5001);
@@ -135,9 +128,8 @@ START_TEST(addresses_in_the_hints_are_kept) {
   check_text(source_of(*info).to_string(), "127.0.0.1:5001");
   check_text(destination_of(*info).to_string(), "203.0.113.99:5002");
 }
-END_TEST
 
-START_TEST(a_wildcard_source_becomes_the_primary_address_with_its_port) {
+TEST(a_wildcard_source_becomes_the_primary_address_with_its_port) {
   InfoPtr hints = make_hints();
   hints->addr_format = FI_SOCKADDR_IN;
   InfoPtr plain, info;
@@ -147,9 +139,8 @@ START_TEST(a_wildcard_source_becomes_the_primary_address_with_its_port) {
   ck_assert(source_of(*info).same_host(source_of(*plain)));
   ck_assert_int_eq(source_of(*info).port(), 5001);
 }
-END_TEST
 
-START_TEST(a_hinted_address_of_another_format_or_length_is_no_data) {
+TEST(a_hinted_address_of_another_format_or_length_is_no_data) {
   for (const uint32_t format : {uint32_t{FI_SOCKADDR_IN6}, uint32_t{FI_SOCKADDR_IN}}) {
     InfoPtr hints = make_hints();
     hints->addr_format = format;
@@ -160,31 +151,5 @@ START_TEST(a_hinted_address_of_another_format_or_length_is_no_data) {
     ck_assert(contains(only_log_line(), "src_addr"));
   }
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("info_address");
-  TCase* tcase = add_case(suite, "info_address");
-  tcase_add_test(tcase, the_source_is_an_address_of_this_host_with_port_0);
-  tcase_add_test(tcase, a_node_with_fi_source_is_the_source);
-  tcase_add_test(tcase, a_service_with_fi_source_is_a_port_of_the_primary_address);
-  tcase_add_test(tcase, a_node_without_fi_source_is_the_destination);
-  tcase_add_test(tcase, an_ipv6_node_makes_the_answer_ipv6);
-  tcase_add_loop_test(tcase, the_address_format_asked_is_that_of_the_source, 0,
-                      std::size(kFormats));
-  tcase_add_test(tcase, any_socket_address_means_the_same_as_no_format);
-  tcase_add_test(tcase, a_name_of_the_wrong_family_is_no_data);
-  tcase_add_test(tcase, a_name_that_does_not_resolve_is_no_data);
-  tcase_add_test(tcase, fi_source_of_nothing_is_invalid);
-  tcase_add_test(tcase, a_source_of_another_host_is_no_data);
-  tcase_add_test(tcase, addresses_in_the_hints_are_kept);
-  tcase_add_test(tcase, a_wildcard_source_becomes_the_primary_address_with_its_port);
-  tcase_add_test(tcase, a_hinted_address_of_another_format_or_length_is_no_data);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  return erdma::test::run(make_suite());
-}

@@ -86,7 +86,14 @@ const Refusal kRefusals[] = {
     {"rx_attr->iov_limit", [](fi_info& h) { h.rx_attr->iov_limit = 5; }},
 };
 
-START_TEST(what_cannot_be_had_is_no_data_with_one_line_that_names_it) {
+SUITE(.once = [] {
+  setenv("FI_ERDMA_CUDA", "off", 1);  // whether there is a GPU must not matter here
+  define();
+});
+
+TEST_CASE(.set_up = set_up);
+
+TEST(what_cannot_be_had_is_no_data_with_one_line_that_names_it, std::size(kRefusals)) {
   const Refusal& refusal = kRefusals[_i];
   InfoPtr hints = make_hints();
   refusal.ask(*hints);
@@ -99,10 +106,9 @@ START_TEST(what_cannot_be_had_is_no_data_with_one_line_that_names_it) {
   ck_assert_msg(contains(line, (std::string("hints ask ") + refusal.attribute + " ").c_str()),
                 "%s: %s", refusal.attribute, line.c_str());
 }
-END_TEST
 
 /// Nobody else will answer.
-START_TEST(who_asked_for_this_provider_alone_sees_the_attribute_once) {
+TEST(who_asked_for_this_provider_alone_sees_the_attribute_once, std::size(kRefusals)) {
   const CapturedStderr error_output;
   g_log_level = -1;
   setenv("FI_PROVIDER", "erdma", 1);
@@ -117,9 +123,8 @@ START_TEST(who_asked_for_this_provider_alone_sees_the_attribute_once) {
       contains(line, (std::string("refused: hints ask ") + refusal.attribute + " ").c_str()),
       "%s: %s", refusal.attribute, line.c_str());
 }
-END_TEST
 
-START_TEST(where_others_may_answer_a_refusal_is_not_seen) {
+TEST(where_others_may_answer_a_refusal_is_not_seen, 4) {
   constexpr const char* kFilters[] = {"erdma,tcp", "erdma;ofi_rxd", "^erdma", "^tcp"};
   const CapturedStderr error_output;
   g_log_level = FI_LOG_WARN;
@@ -131,10 +136,9 @@ START_TEST(where_others_may_answer_a_refusal_is_not_seen) {
   check_text(error_output.only_write(), "");
   check_text(only_log_line(), "");
 }
-END_TEST
 
 /// ofi_rxm asks for message endpoints when the application asks for no endpoint in particular.
-START_TEST(a_refusal_of_a_layer_of_libfabric_is_not_seen) {
+TEST(a_refusal_of_a_layer_of_libfabric_is_not_seen) {
   const CapturedStderr error_output;
   g_log_level = FI_LOG_WARN;
   setenv("FI_PROVIDER", "erdma", 1);
@@ -148,26 +152,23 @@ START_TEST(a_refusal_of_a_layer_of_libfabric_is_not_seen) {
   ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
   ck_assert(contains(only_log_line(), "ep_attr->type"));
 }
-END_TEST
 
-START_TEST(message_endpoints_are_refused_to_utility_providers_too) {
+TEST(message_endpoints_are_refused_to_utility_providers_too) {
   InfoPtr hints = make_hints();
   hints->ep_attr->type = FI_EP_MSG;
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, hints.get(), info, nullptr, nullptr, 1ull << 59), -FI_ENODATA);
 }
-END_TEST
 
-START_TEST(the_peer_flag_is_refused) {
+TEST(the_peer_flag_is_refused) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info, nullptr, nullptr, FI_PEER), -FI_ENODATA);
   ck_assert(contains(only_log_line(), "FI_PEER"));
 }
-END_TEST
 
 // Details of the answer.
 
-START_TEST(every_known_model_is_echoed) {
+TEST(every_known_model_is_echoed) {
   for (const fi_threading threading : {FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_DOMAIN,
                                        FI_THREAD_COMPLETION, FI_THREAD_ENDPOINT}) {
     InfoPtr hints = make_hints();
@@ -186,7 +187,6 @@ START_TEST(every_known_model_is_echoed) {
     ck_assert_int_eq(info->domain_attr->data_progress, progress);
   }
 }
-END_TEST
 
 constexpr int kMode = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED;
 
@@ -215,7 +215,7 @@ const MrCase kMrCases[] = {
     {FI_VERSION(1, 5), kMode, kMode, 0},
 };
 
-START_TEST(mr_mode_asks_something_only_of_targets_of_one_sided_operations) {
+TEST(mr_mode_asks_something_only_of_targets_of_one_sided_operations, std::size(kMrCases)) {
   const MrCase& c = kMrCases[_i];
   InfoPtr hints = make_hints();
   hints->caps = c.caps;
@@ -224,9 +224,8 @@ START_TEST(mr_mode_asks_something_only_of_targets_of_one_sided_operations) {
   ck_assert_int_eq(query(c.version, hints.get(), info), 0);
   ck_assert_int_eq(info->domain_attr->mr_mode, c.answer);
 }
-END_TEST
 
-START_TEST(who_asks_for_nothing_gets_one_sided_operations_if_the_mode_permits) {
+TEST(who_asks_for_nothing_gets_one_sided_operations_if_the_mode_permits) {
   for (const int mode : {0, kMrScalable, FI_MR_LOCAL | FI_MR_VIRT_ADDR, kMode}) {
     InfoPtr hints = make_hints();
     hints->domain_attr->mr_mode = mode;
@@ -237,7 +236,6 @@ START_TEST(who_asks_for_nothing_gets_one_sided_operations_if_the_mode_permits) {
     ck_assert_int_eq((info->caps & FI_REMOTE_WRITE) != 0, mode == kMode);
   }
 }
-END_TEST
 
 struct CapsCase {
   uint64_t asked;
@@ -262,7 +260,7 @@ const CapsCase kCapsCases[] = {
      FI_TAGGED | FI_RECV | FI_SOURCE | FI_MULTI_RECV},
 };
 
-START_TEST(capabilities_are_those_asked_with_directions_and_what_is_free) {
+TEST(capabilities_are_those_asked_with_directions_and_what_is_free, std::size(kCapsCases)) {
   const CapsCase& c = kCapsCases[_i];
   InfoPtr hints = make_hints();
   hints->caps = c.asked;
@@ -273,9 +271,8 @@ START_TEST(capabilities_are_those_asked_with_directions_and_what_is_free) {
   ck_assert_uint_eq(info->tx_attr->caps, c.tx);
   ck_assert_uint_eq(info->rx_attr->caps, c.rx);
 }
-END_TEST
 
-START_TEST(sizes_follow_the_settings_and_smaller_hints) {
+TEST(sizes_follow_the_settings_and_smaller_hints) {
   setenv("FI_ERDMA_TX_SIZE", "256", 1);
   InfoPtr hints = make_hints();
   hints->rx_attr->size = 8;
@@ -284,9 +281,8 @@ START_TEST(sizes_follow_the_settings_and_smaller_hints) {
   ck_assert_uint_eq(info->tx_attr->size, 256);
   ck_assert_uint_eq(info->rx_attr->size, 8);
 }
-END_TEST
 
-START_TEST(a_shared_receive_context_is_granted_to_who_asks) {
+TEST(a_shared_receive_context_is_granted_to_who_asks) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   ck_assert_uint_eq(info->ep_attr->rx_ctx_cnt, 1);
@@ -298,9 +294,8 @@ START_TEST(a_shared_receive_context_is_granted_to_who_asks) {
   ck_assert_uint_eq(info->ep_attr->rx_ctx_cnt, FI_SHARED_CONTEXT);
   ck_assert_int_eq(erdma::fabric::check_info(kVersion, *info), 0);
 }
-END_TEST
 
-START_TEST(an_info_with_fewer_capabilities_passes_and_one_with_more_does_not) {
+TEST(an_info_with_fewer_capabilities_passes_and_one_with_more_does_not) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   info->caps = FI_TAGGED | FI_RECV;
@@ -309,34 +304,5 @@ START_TEST(an_info_with_fewer_capabilities_passes_and_one_with_more_does_not) {
   info->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
   ck_assert_int_eq(erdma::fabric::check_info(kVersion, *info), -FI_EINVAL);
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("info_match");
-  TCase* tcase = add_case(suite, "info_match");
-  tcase_add_loop_test(tcase, what_cannot_be_had_is_no_data_with_one_line_that_names_it, 0,
-                      std::size(kRefusals));
-  tcase_add_loop_test(tcase, who_asked_for_this_provider_alone_sees_the_attribute_once, 0,
-                      std::size(kRefusals));
-  tcase_add_loop_test(tcase, where_others_may_answer_a_refusal_is_not_seen, 0, 4);
-  tcase_add_test(tcase, a_refusal_of_a_layer_of_libfabric_is_not_seen);
-  tcase_add_test(tcase, message_endpoints_are_refused_to_utility_providers_too);
-  tcase_add_test(tcase, the_peer_flag_is_refused);
-  tcase_add_test(tcase, every_known_model_is_echoed);
-  tcase_add_loop_test(tcase, mr_mode_asks_something_only_of_targets_of_one_sided_operations, 0,
-                      std::size(kMrCases));
-  tcase_add_test(tcase, who_asks_for_nothing_gets_one_sided_operations_if_the_mode_permits);
-  tcase_add_loop_test(tcase, capabilities_are_those_asked_with_directions_and_what_is_free, 0,
-                      std::size(kCapsCases));
-  tcase_add_test(tcase, sizes_follow_the_settings_and_smaller_hints);
-  tcase_add_test(tcase, a_shared_receive_context_is_granted_to_who_asks);
-  tcase_add_test(tcase, an_info_with_fewer_capabilities_passes_and_one_with_more_does_not);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  setenv("FI_ERDMA_CUDA", "off", 1);  // whether there is a GPU must not matter here
-  return erdma::test::run(make_suite());
-}

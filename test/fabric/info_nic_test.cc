@@ -53,7 +53,11 @@ void any_nic() {
 
 const Devices kTwo = {make_nic("erdma_0", "10.0.0.1"), make_nic("erdma_1", "10.0.1.1")};
 
-START_TEST(each_active_nic_is_one_info) {
+SUITE(.once = define);
+
+TEST_CASE(.set_up = set_up);
+
+TEST(each_active_nic_is_one_info) {
   any_nic();
   const Answer answer = ask(kTwo);
   ck_assert_int_eq(answer.status, 0);
@@ -67,9 +71,8 @@ START_TEST(each_active_nic_is_one_info) {
   ck_assert_uint_eq(first.domain_attr->auth_key_size, 0);
   check_text(only_log_line(), "");
 }
-END_TEST
 
-START_TEST(one_that_is_down_is_left_out_and_the_log_says_why) {
+TEST(one_that_is_down_is_left_out_and_the_log_says_why) {
   any_nic();
   const Answer answer = ask({kTwo[0], make_nic("erdma_1", "10.0.1.1", false)});
   check_text(answer.names(), "erdma_0");
@@ -77,9 +80,8 @@ START_TEST(one_that_is_down_is_left_out_and_the_log_says_why) {
   const std::string line = only_log_line();
   ck_assert_msg(contains(line, "erdma_1 is not used: port 1 (eth1) is DOWN"), "%s", line.c_str());
 }
-END_TEST
 
-START_TEST(the_nic_is_described) {
+TEST(the_nic_is_described) {
   any_nic();
   const Answer answer = ask(kTwo);
   const fid_nic& nic = *answer.list->nic;
@@ -101,9 +103,8 @@ START_TEST(the_nic_is_described) {
   const InfoPtr copy(fi_dupinfo(answer.list.get()));
   ck_assert_str_eq(copy->nic->device_attr->name, "erdma_0");
 }
-END_TEST
 
-START_TEST(a_nic_without_a_bus_says_so) {
+TEST(a_nic_without_a_bus_says_so) {
   any_nic();
   DeviceDescription virtual_nic = make_nic("siw0", "10.0.0.1");
   virtual_nic.pci = false;
@@ -112,59 +113,52 @@ START_TEST(a_nic_without_a_bus_says_so) {
   ck_assert_int_eq(answer.list->nic->bus_attr->bus_type, FI_BUS_UNKNOWN);
   ck_assert_str_eq(answer.list->nic->device_attr->driver, "unknown");
 }
-END_TEST
 
 // Which of them.
 
-START_TEST(a_domain_name_selects_its_nic) {
+TEST(a_domain_name_selects_its_nic) {
   any_nic();
   InfoPtr hints = make_hints();
   hints->domain_attr->name = strdup("erdma_1");
   check_text(ask(kTwo, hints.get()).names(), "erdma_1");
 }
-END_TEST
 
-START_TEST(an_unknown_domain_name_is_no_data_with_a_reason) {
+TEST(an_unknown_domain_name_is_no_data_with_a_reason) {
   any_nic();
   InfoPtr hints = make_hints();
   hints->domain_attr->name = strdup("erdma_9");
   ck_assert_int_eq(ask(kTwo, hints.get()).status, -FI_ENODATA);
   ck_assert(contains(only_log_line(), "erdma_9"));
 }
-END_TEST
 
-START_TEST(a_source_node_selects_the_nic_with_that_address) {
+TEST(a_source_node_selects_the_nic_with_that_address) {
   any_nic();
   const Answer answer = ask(kTwo, nullptr, {"10.0.1.1", "7000", FI_SOURCE});
   check_text(answer.names(), "erdma_1");
   check_text(source_of(*answer.list).to_string(), "10.0.1.1:7000");
 }
-END_TEST
 
-START_TEST(a_source_in_the_hints_selects_the_nic_with_that_address) {
+TEST(a_source_in_the_hints_selects_the_nic_with_that_address) {
   any_nic();
   const Answer first = ask(kTwo);
   const Answer again = ask(kTwo, first.list->next);
   check_text(again.names(), "erdma_1");
 }
-END_TEST
 
-START_TEST(a_source_of_no_nic_is_no_data) {
+TEST(a_source_of_no_nic_is_no_data) {
   any_nic();
   ck_assert_int_eq(ask(kTwo, nullptr, {"127.0.0.1", nullptr, FI_SOURCE}).status, -FI_ENODATA);
   ck_assert(contains(only_log_line(), "127.0.0.1"));
 }
-END_TEST
 
-START_TEST(a_service_alone_is_the_port_on_every_nic) {
+TEST(a_service_alone_is_the_port_on_every_nic) {
   any_nic();
   const Answer answer = ask(kTwo, nullptr, {nullptr, "7000", FI_SOURCE});
   check_text(answer.names(), "erdma_0 erdma_1");
   check_text(source_of(*answer.list->next).to_string(), "10.0.1.1:7000");
 }
-END_TEST
 
-START_TEST(a_destination_is_in_each_info) {
+TEST(a_destination_is_in_each_info) {
   any_nic();
   const Answer answer = ask(kTwo, nullptr, {"10.9.9.9", "7000", FI_NUMERICHOST});
   ck_assert_ptr_nonnull(answer.list.get());
@@ -173,17 +167,15 @@ START_TEST(a_destination_is_in_each_info) {
     ck_assert_int_eq(source_of(*info).port(), 0);
   }
 }
-END_TEST
 
 /// The kernel would send to this host's own address from that very address.
-START_TEST(the_nic_on_the_route_comes_first) {
+TEST(the_nic_on_the_route_comes_first) {
   any_nic();
   const Devices devices = {kTwo[0], make_nic("erdma_1", "127.0.0.1")};
   check_text(ask(devices, nullptr, {"127.0.0.1", "7000", 0}).names(), "erdma_1 erdma_0");
 }
-END_TEST
 
-START_TEST(a_family_selects_the_nics_that_have_it) {
+TEST(a_family_selects_the_nics_that_have_it) {
   any_nic();
   InfoPtr hints = make_hints();
   hints->addr_format = FI_SOCKADDR_IN6;
@@ -191,19 +183,17 @@ START_TEST(a_family_selects_the_nics_that_have_it) {
   check_text(answer.names(), "erdma_1");
   ck_assert_uint_eq(answer.list->addr_format, FI_SOCKADDR_IN6);
 }
-END_TEST
 
-START_TEST(a_device_variable_selects_by_name_whatever_the_vendor) {
+TEST(a_device_variable_selects_by_name_whatever_the_vendor) {
   setenv("FI_ERDMA_DEVICE", "siw0", 1);
   Devices devices = {kTwo[0], make_nic("siw0", "10.0.2.1")};
   devices[1].vendor = 0;
   check_text(ask(devices).names(), "siw0");
 }
-END_TEST
 
 // Without one.
 
-START_TEST(without_a_usable_nic_single_host_operation_names_each_reason) {
+TEST(without_a_usable_nic_single_host_operation_names_each_reason) {
   any_nic();
   setenv("FI_PROVIDER", "erdma", 1);
   const Answer answer = ask({make_nic("erdma_0", "10.0.0.1", false), make_nic("erdma_1", nullptr)});
@@ -213,10 +203,9 @@ START_TEST(without_a_usable_nic_single_host_operation_names_each_reason) {
   ck_assert_msg(contains(line, "erdma_0: port 1 (eth1) is DOWN; erdma_1: eth1 has no IP"), "%s",
                 line.c_str());
 }
-END_TEST
 
 /// Asked for by name or not: whoever names a NIC does not mean shared memory.
-START_TEST(a_named_device_that_is_absent_is_no_data_and_a_line_tells_which_there_are) {
+TEST(a_named_device_that_is_absent_is_no_data_and_a_line_tells_which_there_are, 2) {
   if (_i) setenv("FI_PROVIDER", "erdma", 1);
   setenv("FI_ERDMA_DEVICE", "erdma_7", 1);
   const Devices devices = {kTwo[0], make_nic("erdma_1", "10.0.1.1", false),
@@ -233,9 +222,8 @@ START_TEST(a_named_device_that_is_absent_is_no_data_and_a_line_tells_which_there
                 "%s", line.c_str());
   ck_assert_msg(contains(line, "FI_ERDMA_DEVICE=shm"), "%s", line.c_str());
 }
-END_TEST
 
-START_TEST(a_named_device_on_a_host_without_any_is_no_data) {
+TEST(a_named_device_on_a_host_without_any_is_no_data) {
   setenv("FI_PROVIDER", "erdma", 1);
   setenv("FI_ERDMA_DEVICE", "erdma_0,erdma_1", 1);
   ck_assert_int_eq(ask({}).status, -FI_ENODATA);
@@ -244,9 +232,8 @@ START_TEST(a_named_device_on_a_host_without_any_is_no_data) {
                 line.c_str());
   ck_assert_msg(contains(line, "no RDMA device at all"), "%s", line.c_str());
 }
-END_TEST
 
-START_TEST(a_named_device_that_is_down_is_no_data_with_its_state) {
+TEST(a_named_device_that_is_down_is_no_data_with_its_state) {
   setenv("FI_PROVIDER", "erdma", 1);
   setenv("FI_ERDMA_DEVICE", "erdma_0", 1);
   ck_assert_int_eq(ask({make_nic("erdma_0", "10.0.0.1", false)}).status, -FI_ENODATA);
@@ -254,29 +241,26 @@ START_TEST(a_named_device_that_is_down_is_no_data_with_its_state) {
   ck_assert_msg(contains(line, "erdma_0: port 1 (eth1) is DOWN"), "%s", line.c_str());
   ck_assert_msg(contains(line, "ip link set eth1 up"), "%s", line.c_str());
 }
-END_TEST
 
-START_TEST(a_named_device_that_is_absent_is_told_even_if_another_serves) {
+TEST(a_named_device_that_is_absent_is_told_even_if_another_serves) {
   setenv("FI_ERDMA_DEVICE", "erdma_0,erdma_7", 1);
   check_text(ask(kTwo).names(), "erdma_0");
   ck_assert_int_eq(g_log.at(0).level, FI_LOG_WARN);
   ck_assert_msg(contains(g_log[0].text, "erdma_7: this host has no such device"), "%s",
                 g_log[0].text.c_str());
 }
-END_TEST
 
-START_TEST(a_fault_of_a_device_is_told_once_per_process) {
+TEST(a_fault_of_a_device_is_told_once_per_process) {
   setenv("FI_ERDMA_DEVICE", "erdma_7", 1);
   ask({});
   ck_assert(only_log_line() != "");
   ask({});
   check_text(only_log_line(), "");
 }
-END_TEST
 
 // What is seen where no variable of the log is set.
 
-START_TEST(nothing_is_seen_of_a_host_whose_nics_serve) {
+TEST(nothing_is_seen_of_a_host_whose_nics_serve) {
   const CapturedStderr error_output;
   g_log_level = -1;
   any_nic();
@@ -284,9 +268,8 @@ START_TEST(nothing_is_seen_of_a_host_whose_nics_serve) {
   check_text(ask({kTwo[0], make_nic("erdma_1", "10.0.1.1", false)}).names(), "erdma_0");
   check_text(error_output.only_write(), "");
 }
-END_TEST
 
-START_TEST(nothing_is_seen_where_nobody_named_provider_or_device) {
+TEST(nothing_is_seen_where_nobody_named_provider_or_device) {
   const CapturedStderr error_output;
   g_log_level = -1;
   any_nic();
@@ -296,9 +279,8 @@ START_TEST(nothing_is_seen_where_nobody_named_provider_or_device) {
   ck_assert_int_eq(ask(kTwo, hints.get()).status, -FI_ENODATA);
   check_text(error_output.only_write(), "");
 }
-END_TEST
 
-START_TEST(a_named_device_that_is_absent_is_seen) {
+TEST(a_named_device_that_is_absent_is_seen) {
   const CapturedStderr error_output;
   g_log_level = -1;
   setenv("FI_ERDMA_DEVICE", "erdma_7", 1);
@@ -307,17 +289,15 @@ START_TEST(a_named_device_that_is_absent_is_seen) {
   const std::string line = error_output.only_write();
   ck_assert_msg(contains(line, "erdma_7: this host has no such device"), "%s", line.c_str());
 }
-END_TEST
 
-START_TEST(shm_behind_a_device_is_the_fallback_without_a_warning) {
+TEST(shm_behind_a_device_is_the_fallback_without_a_warning) {
   setenv("FI_ERDMA_DEVICE", "erdma_0,shm", 1);
   check_text(ask({kTwo[0]}).names(), "erdma_0");
   check_text(ask({make_nic("erdma_0", "10.0.0.1", false)}).names(), "shm");
   check_text(only_log_line(), "");
 }
-END_TEST
 
-START_TEST(shm_alone_does_not_even_look_at_devices) {
+TEST(shm_alone_does_not_even_look_at_devices) {
   setenv("FI_ERDMA_DEVICE", "shm", 1);
   Host host;
   host.settings = erdma::fabric::read_settings(&g_provider);
@@ -328,15 +308,13 @@ START_TEST(shm_alone_does_not_even_look_at_devices) {
   const InfoPtr owner(info);
   ck_assert_str_eq(info->domain_attr->name, "shm");
 }
-END_TEST
 
-START_TEST(shared_memory_switched_off_leaves_nothing_without_a_nic) {
+TEST(shared_memory_switched_off_leaves_nothing_without_a_nic) {
   setenv("FI_ERDMA_DEVICE", "shm", 1);
   setenv("FI_ERDMA_SHM", "off", 1);
   ck_assert_int_eq(ask({}).status, -FI_ENODATA);
   ck_assert(contains(only_log_line(), "FI_ERDMA_SHM=off"));
 }
-END_TEST
 
 // Keys.
 
@@ -347,7 +325,7 @@ InfoPtr hints_with_key(size_t size) {
   return hints;
 }
 
-START_TEST(a_key_is_returned_for_a_nic) {
+TEST(a_key_is_returned_for_a_nic) {
   any_nic();
   InfoPtr hints = hints_with_key(16);
   hints->ep_attr->auth_key[3] = 7;
@@ -359,59 +337,16 @@ START_TEST(a_key_is_returned_for_a_nic) {
   ck_assert_ptr_null(answer.list->domain_attr->auth_key);
   ck_assert_int_eq(erdma::fabric::check_info(kVersion, *answer.list), 0);
 }
-END_TEST
 
-START_TEST(a_key_that_is_too_long_is_no_data) {
+TEST(a_key_that_is_too_long_is_no_data) {
   any_nic();
   ck_assert_int_eq(ask(kTwo, hints_with_key(257).get()).status, -FI_ENODATA);
   ck_assert(contains(only_log_line(), "ep_attr->auth_key_size"));
 }
-END_TEST
 
-START_TEST(within_a_host_no_key_is_checked_so_none_is_taken) {
+TEST(within_a_host_no_key_is_checked_so_none_is_taken) {
   ck_assert_int_eq(ask({}, hints_with_key(16).get()).status, -FI_ENODATA);
   ck_assert(contains(only_log_line(), "auth_key"));
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("info_nic");
-  TCase* tcase = add_case(suite, "answers");
-  tcase_add_test(tcase, each_active_nic_is_one_info);
-  tcase_add_test(tcase, one_that_is_down_is_left_out_and_the_log_says_why);
-  tcase_add_test(tcase, the_nic_is_described);
-  tcase_add_test(tcase, a_nic_without_a_bus_says_so);
-  tcase = add_case(suite, "choice");
-  tcase_add_test(tcase, a_domain_name_selects_its_nic);
-  tcase_add_test(tcase, an_unknown_domain_name_is_no_data_with_a_reason);
-  tcase_add_test(tcase, a_source_node_selects_the_nic_with_that_address);
-  tcase_add_test(tcase, a_source_in_the_hints_selects_the_nic_with_that_address);
-  tcase_add_test(tcase, a_source_of_no_nic_is_no_data);
-  tcase_add_test(tcase, a_service_alone_is_the_port_on_every_nic);
-  tcase_add_test(tcase, a_destination_is_in_each_info);
-  tcase_add_test(tcase, the_nic_on_the_route_comes_first);
-  tcase_add_test(tcase, a_family_selects_the_nics_that_have_it);
-  tcase_add_test(tcase, a_device_variable_selects_by_name_whatever_the_vendor);
-  tcase = add_case(suite, "none");
-  tcase_add_test(tcase, without_a_usable_nic_single_host_operation_names_each_reason);
-  tcase_add_loop_test(
-      tcase, a_named_device_that_is_absent_is_no_data_and_a_line_tells_which_there_are, 0, 2);
-  tcase_add_test(tcase, a_named_device_on_a_host_without_any_is_no_data);
-  tcase_add_test(tcase, a_named_device_that_is_down_is_no_data_with_its_state);
-  tcase_add_test(tcase, a_named_device_that_is_absent_is_told_even_if_another_serves);
-  tcase_add_test(tcase, a_fault_of_a_device_is_told_once_per_process);
-  tcase_add_test(tcase, shm_behind_a_device_is_the_fallback_without_a_warning);
-  tcase_add_test(tcase, shm_alone_does_not_even_look_at_devices);
-  tcase_add_test(tcase, shared_memory_switched_off_leaves_nothing_without_a_nic);
-  tcase = add_case(suite, "seen");
-  tcase_add_test(tcase, nothing_is_seen_of_a_host_whose_nics_serve);
-  tcase_add_test(tcase, nothing_is_seen_where_nobody_named_provider_or_device);
-  tcase_add_test(tcase, a_named_device_that_is_absent_is_seen);
-  tcase = add_case(suite, "keys");
-  tcase_add_test(tcase, a_key_is_returned_for_a_nic);
-  tcase_add_test(tcase, a_key_that_is_too_long_is_no_data);
-  tcase_add_test(tcase, within_a_host_no_key_is_checked_so_none_is_taken);
-  return erdma::test::run(suite);
-}

@@ -71,20 +71,4 @@ inline SocketAddress destination_of(const fi_info& info) {
   return SocketAddress::from_sockaddr(info.dest_addr, info.dest_addrlen);
 }
 
-inline TCase* add_case(Suite* suite, const char* name) {
-  TCase* tcase = tcase_create(name);
-  tcase_add_checked_fixture(tcase, set_up, nullptr);
-  suite_add_tcase(suite, tcase);
-  return tcase;
-}
-
-inline int run(Suite* suite) {
-  define();
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
-
 }  // namespace erdma::test

@@ -167,7 +167,11 @@ const Client kClients[] = {
      }},
 };
 
-START_TEST(a_client_gets_what_it_asks) {
+SUITE(.once = define);
+
+TEST_CASE(.set_up = set_up);
+
+TEST(a_client_gets_what_it_asks, std::size(kClients)) {
   const Client& client = kClients[_i];
   InfoPtr hints = make_hints();
   client.ask(*hints);
@@ -183,9 +187,8 @@ START_TEST(a_client_gets_what_it_asks) {
   ck_assert_ptr_nonnull(info->src_addr);
   check_text(only_log_line(), "");
 }
-END_TEST
 
-START_TEST(the_answer_is_accepted_as_hints_and_by_fi_domain) {
+TEST(the_answer_is_accepted_as_hints_and_by_fi_domain, std::size(kClients)) {
   const Client& client = kClients[_i];
   InfoPtr hints = make_hints();
   client.ask(*hints);
@@ -195,9 +198,8 @@ START_TEST(the_answer_is_accepted_as_hints_and_by_fi_domain) {
   ck_assert_uint_eq(second->caps, first->caps);
   ck_assert_int_eq(erdma::fabric::check_info(client.version, *first), 0);
 }
-END_TEST
 
-START_TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {
+TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   // Of capabilities that came with API 2.0 it may know other meanings.
@@ -216,7 +218,6 @@ START_TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {
   ck_assert_uint_eq(info->domain_attr->caps, kComm | FI_AV_USER_ID);
   ck_assert_ptr_null(info->dest_addr);
 }
-END_TEST
 
 // Whether there is an answer at all on a host without a NIC that can be used.
 
@@ -236,23 +237,21 @@ const NameCase kNames[] = {
     {nullptr, "tcp;ofi_rxm", false},
 };
 
-START_TEST(the_provider_is_asked_for_by_its_whole_name) {
+TEST(the_provider_is_asked_for_by_its_whole_name, std::size(kNames)) {
   const NameCase& c = kNames[_i];
   ck_assert_msg(erdma::fabric::asked_by_name(c.filter, c.prov_name) == c.asked, "%s %s",
                 c.filter ? c.filter : "-", c.prov_name ? c.prov_name : "-");
 }
-END_TEST
 
-START_TEST(without_a_nic_an_unnamed_provider_stays_away_without_a_warning) {
+TEST(without_a_nic_an_unnamed_provider_stays_away_without_a_warning) {
   unsetenv("FI_ERDMA_DEVICE");
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), -FI_ENODATA);
   ck_assert_uint_eq(g_log.size(), 1);
   ck_assert_int_eq(g_log[0].level, FI_LOG_INFO);
 }
-END_TEST
 
-START_TEST(without_a_nic_a_named_provider_warns_once_and_serves_this_host) {
+TEST(without_a_nic_a_named_provider_warns_once_and_serves_this_host) {
   unsetenv("FI_ERDMA_DEVICE");
   setenv("FI_PROVIDER", "erdma", 1);
   InfoPtr info;
@@ -264,9 +263,8 @@ START_TEST(without_a_nic_a_named_provider_warns_once_and_serves_this_host) {
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   check_text(only_log_line(), "");
 }
-END_TEST
 
-START_TEST(a_provider_named_in_the_hints_serves_this_host) {
+TEST(a_provider_named_in_the_hints_serves_this_host) {
   unsetenv("FI_ERDMA_DEVICE");
   InfoPtr hints = make_hints();
   hints->fabric_attr->prov_name = strdup("erdma");
@@ -274,11 +272,10 @@ START_TEST(a_provider_named_in_the_hints_serves_this_host) {
   ck_assert_int_eq(query(kVersion, hints.get(), info), 0);
   ck_assert_str_eq(info->domain_attr->name, "shm");
 }
-END_TEST
 
 // Memory.
 
-START_TEST(a_duplicate_outlives_its_original) {
+TEST(a_duplicate_outlives_its_original) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info, "127.0.0.1", "5001"), 0);
   const InfoPtr copy(fi_dupinfo(info.get()));
@@ -291,39 +288,12 @@ START_TEST(a_duplicate_outlives_its_original) {
   ck_assert_int_eq(copy->nic->link_attr->state, FI_LINK_UP);
   ck_assert_int_eq(copy->nic->bus_attr->bus_type, FI_BUS_UNKNOWN);
 }
-END_TEST
 
-START_TEST(libfabric_can_print_it) {
+TEST(libfabric_can_print_it) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
   const std::string text = fi_tostr(info.get(), FI_TYPE_INFO);
   ck_assert_msg(contains(text, "network_type: shared memory"), "%s", text.c_str());
 }
-END_TEST
-
-void add_answers(Suite* suite) {
-  TCase* tcase = add_case(suite, "answers");
-  tcase_add_loop_test(tcase, a_client_gets_what_it_asks, 0, std::size(kClients));
-  tcase_add_loop_test(tcase, the_answer_is_accepted_as_hints_and_by_fi_domain, 0,
-                      std::size(kClients));
-  tcase_add_test(tcase, without_hints_everything_is_offered_and_nothing_is_switched_on);
-  tcase_add_test(tcase, a_duplicate_outlives_its_original);
-  tcase_add_test(tcase, libfabric_can_print_it);
-}
-
-void add_devices(Suite* suite) {
-  TCase* tcase = add_case(suite, "devices");
-  tcase_add_loop_test(tcase, the_provider_is_asked_for_by_its_whole_name, 0, std::size(kNames));
-  tcase_add_test(tcase, without_a_nic_an_unnamed_provider_stays_away_without_a_warning);
-  tcase_add_test(tcase, without_a_nic_a_named_provider_warns_once_and_serves_this_host);
-  tcase_add_test(tcase, a_provider_named_in_the_hints_serves_this_host);
-}
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("info");
-  add_answers(suite);
-  add_devices(suite);
-  return erdma::test::run(suite);
-}

@@ -50,7 +50,7 @@ fi_mr_attr attributes(size_t count = 1) {
 
 }  // namespace
 
-START_TEST(region_keeps_what_it_was_registered_with) {
+TEST(region_keeps_what_it_was_registered_with) {
   Fixture f;
   fid_mr* mr = nullptr;
   fi_mr_attr attr = attributes(3);
@@ -70,9 +70,8 @@ START_TEST(region_keeps_what_it_was_registered_with) {
   ck_assert_int_eq(f.open, 0);
   ck_assert_ptr_null(f.regions.find(key));
 }
-END_TEST
 
-START_TEST(provider_keys_are_distinct_and_not_the_requested_ones) {
+TEST(provider_keys_are_distinct_and_not_the_requested_ones) {
   Fixture f;
   std::set<uint64_t> keys;
   std::vector<fid_mr*> regions(1000);
@@ -86,9 +85,8 @@ START_TEST(provider_keys_are_distinct_and_not_the_requested_ones) {
   for (fid_mr* mr : regions) fi_close(&mr->fid);
   ck_assert_int_eq(f.open, 0);
 }
-END_TEST
 
-START_TEST(requested_key_is_kept_and_refused_while_in_use) {
+TEST(requested_key_is_kept_and_refused_while_in_use) {
   Fixture f(0);
   fid_mr* first = nullptr;
   fid_mr* second = nullptr;
@@ -100,16 +98,14 @@ START_TEST(requested_key_is_kept_and_refused_while_in_use) {
   ck_assert_int_eq(f.reg(attributes(), &second), 0);
   ck_assert_int_eq(fi_close(&second->fid), 0);
 }
-END_TEST
 
-START_TEST(basic_mode_gives_provider_keys) {
+TEST(basic_mode_gives_provider_keys) {
   Fixture f(1 << 0);  // FI_MR_BASIC, whose name warns in libfabric 2
   fid_mr* mr[2];
   ck_assert_int_eq(f.reg(attributes(), &mr[0]), 0);
   ck_assert_int_eq(f.reg(attributes(), &mr[1]), 0);
   for (fid_mr* each : mr) fi_close(&each->fid);
 }
-END_TEST
 
 struct Refusal {
   void (*spoil)(fi_mr_attr&, uint64_t& flags);
@@ -138,7 +134,7 @@ const Refusal kRefusals[] = {
     {[](fi_mr_attr&, uint64_t& f) { f = uint64_t(1) << 40; }, -FI_EBADFLAGS},  // of API 1.20
 };
 
-START_TEST(registration_refuses_bad_attributes) {
+TEST(registration_refuses_bad_attributes, std::size(kRefusals)) {
   Fixture f;
   fi_mr_attr attr = attributes();
   uint64_t flags = 0;
@@ -148,18 +144,16 @@ START_TEST(registration_refuses_bad_attributes) {
   ck_assert_ptr_null(mr);
   ck_assert_int_eq(f.open, 0);
 }
-END_TEST
 
-START_TEST(registration_refuses_null_pointers) {
+TEST(registration_refuses_null_pointers) {
   Fixture f;
   fid_mr* mr = nullptr;
   const fi_mr_attr attr = attributes();
   ck_assert_int_eq(f.regions.open(nullptr, 0, &mr), -FI_EINVAL);
   ck_assert_int_eq(f.regions.open(&attr, 0, nullptr), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(registration_does_not_read_fields_that_an_old_application_lacks) {
+TEST(registration_does_not_read_fields_that_an_old_application_lacks) {
   Fixture f(FI_MR_PROV_KEY, FI_VERSION(1, 4));
   fi_mr_attr attr = attributes();
   attr.iface = static_cast<fi_hmem_iface>(7);
@@ -168,9 +162,8 @@ START_TEST(registration_does_not_read_fields_that_an_old_application_lacks) {
   ck_assert_int_eq(f.reg(attr, &mr), 0);
   fi_close(&mr->fid);
 }
-END_TEST
 
-START_TEST(bind_takes_an_endpoint_and_refuses_what_it_does_not_know) {
+TEST(bind_takes_an_endpoint_and_refuses_what_it_does_not_know) {
   Fixture f;
   fid_mr* mr = nullptr;
   f.reg(attributes(), &mr);
@@ -185,7 +178,6 @@ START_TEST(bind_takes_an_endpoint_and_refuses_what_it_does_not_know) {
   ck_assert_int_eq(fi_control(&mr->fid, FI_GETWAIT, nullptr), -FI_ENOSYS);
   fi_close(&mr->fid);
 }
-END_TEST
 
 struct FakeUser final : RegionUser {
   int progress() noexcept override {
@@ -217,7 +209,7 @@ struct FakeUser final : RegionUser {
   std::set<Counter*> lent;
 };
 
-START_TEST(bound_counter_is_lent_to_every_user_until_the_last_region_closes) {
+TEST(bound_counter_is_lent_to_every_user_until_the_last_region_closes) {
   Fixture f;
   FakeUser early, late;
   f.regions.add(early);
@@ -246,10 +238,9 @@ START_TEST(bound_counter_is_lent_to_every_user_until_the_last_region_closes) {
   ck_assert(early.lent.empty());
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
 
 /// Whether it counts one kind of access or both, an operation is one event.
-START_TEST(operation_that_reads_and_modifies_counts_once_in_a_counter) {
+TEST(operation_that_reads_and_modifies_counts_once_in_a_counter, 3) {
   constexpr uint64_t kBound[] = {FI_REMOTE_READ, FI_REMOTE_WRITE, FI_REMOTE_READ | FI_REMOTE_WRITE};
   Fixture f;
   auto made = erdma::fabric::make_cntr({f.lock, kApi, false, nullptr}, nullptr, nullptr);
@@ -262,9 +253,8 @@ START_TEST(operation_that_reads_and_modifies_counts_once_in_a_counter) {
   fi_close(&mr->fid);
   ck_assert_int_eq(fi_close(&(*made)->fid), 0);
 }
-END_TEST
 
-START_TEST(closing_waits_for_operations_of_peers) {
+TEST(closing_waits_for_operations_of_peers) {
   Fixture f;
   FakeUser user;
   f.regions.add(user);
@@ -279,9 +269,8 @@ START_TEST(closing_waits_for_operations_of_peers) {
   ck_assert_int_eq(user.abandoned, 0);
   ck_assert_ptr_null(f.regions.region(key));
 }
-END_TEST
 
-START_TEST(closing_ends_the_connections_of_peers_that_do_not_go_on) {
+TEST(closing_ends_the_connections_of_peers_that_do_not_go_on) {
   Fixture f;
   FakeUser user;
   f.regions.add(user);
@@ -293,7 +282,6 @@ START_TEST(closing_ends_the_connections_of_peers_that_do_not_go_on) {
   ck_assert_int_eq(user.abandoned, 1);
   ck_assert_int_eq(f.open, 0);
 }
-END_TEST
 
 struct FakeOpen final : erdma::transport::OpenMemory {
   explicit FakeOpen(bool& open_) : open(open_) { open = true; }
@@ -302,7 +290,7 @@ struct FakeOpen final : erdma::transport::OpenMemory {
   bool& open;
 };
 
-START_TEST(closing_takes_direct_access_back_and_waits_a_little_for_answers) {
+TEST(closing_takes_direct_access_back_and_waits_a_little_for_answers, 2) {
   const bool opened = _i;
   Fixture f;
   FakeUser user;
@@ -321,9 +309,8 @@ START_TEST(closing_takes_direct_access_back_and_waits_a_little_for_answers) {
   ck_assert_int_eq(user.abandoned, 0);
   ck_assert(!open);
 }
-END_TEST
 
-START_TEST(region_that_peers_never_let_go_of_stays_until_they_do) {
+TEST(region_that_peers_never_let_go_of_stays_until_they_do) {
   Fixture f;
   FakeUser user;
   f.regions.add(user);
@@ -343,9 +330,8 @@ START_TEST(region_that_peers_never_let_go_of_stays_until_they_do) {
   ck_assert_int_eq(fi_close(&mr->fid), 0);
   ck_assert_int_eq(f.open, 0);
 }
-END_TEST
 
-START_TEST(keys_of_the_application_open_nothing_to_peers) {
+TEST(keys_of_the_application_open_nothing_to_peers) {
   Fixture f(0);
   fid_mr* mr = nullptr;
   ck_assert_int_eq(f.reg(attributes(), &mr), 0);
@@ -353,9 +339,8 @@ START_TEST(keys_of_the_application_open_nothing_to_peers) {
   ck_assert_ptr_null(f.regions.region(42));
   fi_close(&mr->fid);
 }
-END_TEST
 
-START_TEST(entry_points_refuse_what_is_not_a_domain) {
+TEST(entry_points_refuse_what_is_not_a_domain) {
   fid other{};
   other.fclass = FI_CLASS_FABRIC;
   fid_mr* mr = nullptr;
@@ -364,32 +349,4 @@ START_TEST(entry_points_refuse_what_is_not_a_domain) {
   ck_assert_int_eq(g_mr_ops.regv(&other, kIov, 1, 0, 0, 0, 0, &mr, nullptr), -FI_EINVAL);
   ck_assert_int_eq(g_mr_ops.regattr(&other, &attr, 0, &mr), -FI_EINVAL);
   ck_assert_int_eq(g_mr_ops.regattr(nullptr, &attr, 0, &mr), -FI_EINVAL);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("mr");
-  TCase* tc = tcase_create("mr");
-  tcase_add_test(tc, region_keeps_what_it_was_registered_with);
-  tcase_add_test(tc, provider_keys_are_distinct_and_not_the_requested_ones);
-  tcase_add_test(tc, requested_key_is_kept_and_refused_while_in_use);
-  tcase_add_test(tc, basic_mode_gives_provider_keys);
-  tcase_add_loop_test(tc, registration_refuses_bad_attributes, 0, int(std::size(kRefusals)));
-  tcase_add_test(tc, registration_refuses_null_pointers);
-  tcase_add_test(tc, registration_does_not_read_fields_that_an_old_application_lacks);
-  tcase_add_test(tc, bind_takes_an_endpoint_and_refuses_what_it_does_not_know);
-  tcase_add_test(tc, bound_counter_is_lent_to_every_user_until_the_last_region_closes);
-  tcase_add_loop_test(tc, operation_that_reads_and_modifies_counts_once_in_a_counter, 0, 3);
-  tcase_add_test(tc, closing_waits_for_operations_of_peers);
-  tcase_add_test(tc, closing_ends_the_connections_of_peers_that_do_not_go_on);
-  tcase_add_loop_test(tc, closing_takes_direct_access_back_and_waits_a_little_for_answers, 0, 2);
-  tcase_add_test(tc, region_that_peers_never_let_go_of_stays_until_they_do);
-  tcase_add_test(tc, keys_of_the_application_open_nothing_to_peers);
-  tcase_add_test(tc, entry_points_refuse_what_is_not_a_domain);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

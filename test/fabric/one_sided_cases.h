@@ -11,7 +11,9 @@ namespace erdma::test {
 
 constexpr size_t kSizes[] = {0, 1, 8, 64, 65, 4096, 100'001, 3 << 20};
 
-START_TEST(what_is_written_can_be_read_back) {
+TEST_CASE(.name = "one-sided");
+
+TEST(what_is_written_can_be_read_back, 2) {
   OneSidedPorts ports(_i & 1);
   const auto original = ports.memory;
   for (const size_t length : kSizes) {
@@ -36,9 +38,8 @@ START_TEST(what_is_written_can_be_read_back) {
     ck_assert(back == bytes);
   }
 }
-END_TEST
 
-START_TEST(messages_of_pieces_and_segments_carry_data) {
+TEST(messages_of_pieces_and_segments_carry_data, 2) {
   OneSidedPorts ports(_i & 1);
   for (const size_t unit : {size_t{4}, size_t{50'000}}) {
     std::vector<char> bytes = pattern(unit * 4);
@@ -76,9 +77,8 @@ START_TEST(messages_of_pieces_and_segments_carry_data) {
     ck_assert(back == bytes);
   }
 }
-END_TEST
 
-START_TEST(injected_writes_leave_no_entry_and_arrive_in_order) {
+TEST(injected_writes_leave_no_entry_and_arrive_in_order, 2) {
   OneSidedPorts ports(_i & 1);
   for (uint64_t i = 1; i <= 300; ++i) {
     uint64_t value = i;
@@ -102,9 +102,8 @@ START_TEST(injected_writes_leave_no_entry_and_arrive_in_order) {
   ck_assert_int_eq(ports.memory[8192 + 4095], 'l');
   ck_assert_int_eq(fi_cq_read(ports.a.cq, nullptr, 0), -FI_EAGAIN);
 }
-END_TEST
 
-START_TEST(access_beyond_or_without_a_region_is_an_error_here_and_nothing_there) {
+TEST(access_beyond_or_without_a_region_is_an_error_here_and_nothing_there, 2) {
   OneSidedPorts ports(_i & 1);
   const auto original = ports.memory;
   Region second(&ports.target == &ports.a ? ports.root : ports.other, &ports.memory[64], 64,
@@ -141,9 +140,8 @@ START_TEST(access_beyond_or_without_a_region_is_an_error_here_and_nothing_there)
   }
   ck_assert(ports.memory == original);
 }
-END_TEST
 
-START_TEST(counters_count_on_both_sides) {
+TEST(counters_count_on_both_sides, 2) {
   OneSidedPorts ports(_i & 1);
   fi_cntr_attr attr{};
   fid_cntr* cntr[5];
@@ -193,9 +191,8 @@ START_TEST(counters_count_on_both_sides) {
   }
   for (int i = 0; i < 4; ++i) ck_assert_int_eq(fi_close(&cntr[i]->fid), 0);
 }
-END_TEST
 
-START_TEST(closing_a_region_waits_for_a_large_write_and_later_ones_fail) {
+TEST(closing_a_region_waits_for_a_large_write_and_later_ones_fail, 4) {
   OneSidedPorts ports(_i & 1);
   std::vector<char> bytes(2 << 20, 'w');
   int context;
@@ -229,9 +226,8 @@ START_TEST(closing_a_region_waits_for_a_large_write_and_later_ones_fail) {
   });
   ports.expect_error(FI_RMA | FI_WRITE, &context);
 }
-END_TEST
 
-START_TEST(atomics_do_their_sums_there) {
+TEST(atomics_do_their_sums_there, 2) {
   OneSidedPorts ports(_i & 1);
   auto* there = reinterpret_cast<uint64_t*>(ports.memory.data());
   for (size_t i = 0; i < 512; ++i) there[i] = i;
@@ -270,9 +266,8 @@ START_TEST(atomics_do_their_sums_there) {
   });
   while (there[1] != 1000 || there[0] != 1000) ports.a.progress(), ports.b.progress();
 }
-END_TEST
 
-START_TEST(atomic_messages_pair_lists_of_elements) {
+TEST(atomic_messages_pair_lists_of_elements, 2) {
   OneSidedPorts ports(_i & 1);
   auto* there = reinterpret_cast<int32_t*>(ports.memory.data());
   for (int i = 0; i < 100; ++i) there[i] = i;
@@ -293,23 +288,6 @@ START_TEST(atomic_messages_pair_lists_of_elements) {
   }
   ck_assert_int_eq(there[12], 12);
   ck_assert_int_eq(there[54], 54);
-}
-END_TEST
-
-inline TCase* one_sided_case(void (*set_up)()) {
-  TCase* tcase = tcase_create("one-sided");
-  tcase_set_timeout(tcase, 10);
-  tcase_add_checked_fixture(tcase, set_up, nullptr);
-  tcase_add_loop_test(tcase, what_is_written_can_be_read_back, 0, 2);
-  tcase_add_loop_test(tcase, messages_of_pieces_and_segments_carry_data, 0, 2);
-  tcase_add_loop_test(tcase, injected_writes_leave_no_entry_and_arrive_in_order, 0, 2);
-  tcase_add_loop_test(tcase, access_beyond_or_without_a_region_is_an_error_here_and_nothing_there,
-                      0, 2);
-  tcase_add_loop_test(tcase, counters_count_on_both_sides, 0, 2);
-  tcase_add_loop_test(tcase, closing_a_region_waits_for_a_large_write_and_later_ones_fail, 0, 4);
-  tcase_add_loop_test(tcase, atomics_do_their_sums_there, 0, 2);
-  tcase_add_loop_test(tcase, atomic_messages_pair_lists_of_elements, 0, 2);
-  return tcase;
 }
 
 }  // namespace erdma::test

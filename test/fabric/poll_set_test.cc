@@ -73,7 +73,7 @@ void send(Port& from, fi_addr_t to, Poll& poll) {
 
 int g_first, g_second;
 
-START_TEST(a_poll_drives_queues_and_tells_the_one_that_has_something) {
+TEST(a_poll_drives_queues_and_tells_the_one_that_has_something) {
   Root root;
   Port a(root), b(root);
   Poll poll(root);
@@ -91,9 +91,8 @@ START_TEST(a_poll_drives_queues_and_tells_the_one_that_has_something) {
   ck_assert_int_eq(fi_cq_read(b.cq, &entry, 1), 1);
   ck_assert_ptr_null(poll.news());
 }
-END_TEST
 
-START_TEST(an_error_of_a_queue_is_told_until_it_is_read) {
+TEST(an_error_of_a_queue_is_told_until_it_is_read) {
   Root root;
   Port port(root);
   Poll poll(root);
@@ -106,9 +105,8 @@ START_TEST(an_error_of_a_queue_is_told_until_it_is_read) {
   ck_assert_int_eq(fi_cq_readerr(port.cq, &error, 0), 1);
   ck_assert_ptr_null(poll.news());
 }
-END_TEST
 
-START_TEST(a_counter_is_told_once_for_each_change_that_the_application_did_not_make) {
+TEST(a_counter_is_told_once_for_each_change_that_the_application_did_not_make) {
   Root root;
   Port port(root);
   Poll poll(root);
@@ -136,9 +134,8 @@ START_TEST(a_counter_is_told_once_for_each_change_that_the_application_did_not_m
   port.ep = nullptr;
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
 
-START_TEST(what_an_array_has_no_room_for_comes_with_the_next_call) {
+TEST(what_an_array_has_no_room_for_comes_with_the_next_call) {
   Root root;
   int contexts[3];
   fid_eq* queues[3];
@@ -164,10 +161,9 @@ START_TEST(what_an_array_has_no_room_for_comes_with_the_next_call) {
   for (fid_eq* eq : queues) ck_assert_int_eq(fi_close(&eq->fid), 0);
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
 
 /// A change that found no room in the array is not forgotten.
-START_TEST(a_counter_that_was_left_out_is_told_later) {
+TEST(a_counter_that_was_left_out_is_told_later) {
   Root root;
   Port port(root);
   fid_cntr* cntr = open_counter(root, &g_second);
@@ -188,9 +184,8 @@ START_TEST(a_counter_that_was_left_out_is_told_later) {
   port.ep = nullptr;
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
 
-START_TEST(members_can_not_be_closed_until_they_or_the_set_leave) {
+TEST(members_can_not_be_closed_until_they_or_the_set_leave) {
   Root root;
   Poll poll(root);
   fid_eq* eq = open_eq(root, nullptr);
@@ -210,16 +205,14 @@ START_TEST(members_can_not_be_closed_until_they_or_the_set_leave) {
   ck_assert_int_eq(fi_close(&eq->fid), 0);
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
 
-START_TEST(an_open_set_keeps_its_domain) {
+TEST(an_open_set_keeps_its_domain) {
   Root root;
   Poll poll(root);
   ck_assert_int_eq(fi_close(&root.domain->fid), -FI_EBUSY);
 }
-END_TEST
 
-START_TEST(bad_arguments_are_refused) {
+TEST(bad_arguments_are_refused) {
   Root root({.threading = FI_THREAD_SAFE}), other({.threading = FI_THREAD_SAFE});
   Poll poll(root);
   fid_cq *ours = root.open_cq(), *theirs = other.open_cq();
@@ -244,9 +237,8 @@ START_TEST(bad_arguments_are_refused) {
   ck_assert_int_eq(fi_close(&ours->fid), 0);
   ck_assert_int_eq(fi_close(&theirs->fid), 0);
 }
-END_TEST
 
-START_TEST(members_come_and_go_while_another_thread_polls) {
+TEST(members_come_and_go_while_another_thread_polls) {
   Root root({.threading = FI_THREAD_SAFE});
   Port port(root);
   Poll poll(root);
@@ -269,27 +261,5 @@ START_TEST(members_come_and_go_while_another_thread_polls) {
   over = true;
   poller.join();
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("poll_set");
-  TCase* tc = tcase_create("poll_set");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, a_poll_drives_queues_and_tells_the_one_that_has_something);
-  tcase_add_test(tc, an_error_of_a_queue_is_told_until_it_is_read);
-  tcase_add_test(tc, a_counter_is_told_once_for_each_change_that_the_application_did_not_make);
-  tcase_add_test(tc, what_an_array_has_no_room_for_comes_with_the_next_call);
-  tcase_add_test(tc, a_counter_that_was_left_out_is_told_later);
-  tcase_add_test(tc, members_can_not_be_closed_until_they_or_the_set_leave);
-  tcase_add_test(tc, an_open_set_keeps_its_domain);
-  tcase_add_test(tc, bad_arguments_are_refused);
-  tcase_add_test(tc, members_come_and_go_while_another_thread_polls);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -113,7 +113,9 @@ struct Shared {
   fi_addr_t source;
 };
 
-START_TEST(every_form_of_receiving_works_on_a_context) {
+TEST_CASE(.set_up = on_shm);
+
+TEST(every_form_of_receiving_works_on_a_context) {
   Shared shared;
   const auto message = pattern(64);
   std::vector<char> buffer(64);
@@ -145,9 +147,8 @@ START_TEST(every_form_of_receiving_works_on_a_context) {
     ck_assert(buffer == message);
   }
 }
-END_TEST
 
-START_TEST(a_source_is_heard_only_if_it_was_named) {
+TEST(a_source_is_heard_only_if_it_was_named) {
   Shared shared;
   char bytes[8] = {};
   fi_context directed, any;
@@ -163,9 +164,8 @@ START_TEST(a_source_is_heard_only_if_it_was_named) {
   ck_assert_ptr_eq(error.op_context, &directed);
   ck_assert_int_eq(fi_cancel(&shared.srx->fid, &directed), -FI_ENOENT);
 }
-END_TEST
 
-START_TEST(a_member_itself_takes_no_receive) {
+TEST(a_member_itself_takes_no_receive) {
   Shared shared;
   char bytes[8] = {};
   ck_assert_int_eq(fi_recv(shared.one.ep, bytes, 8, nullptr, FI_ADDR_UNSPEC, nullptr),
@@ -178,9 +178,8 @@ START_TEST(a_member_itself_takes_no_receive) {
   ck_assert_int_eq(fi_ep_bind(shared.srx, &shared.cq->fid, FI_RECV), -FI_ENOSYS);
   ck_assert_int_eq(fi_enable(shared.srx), 0);
 }
-END_TEST
 
-START_TEST(a_context_outlives_its_endpoints) {
+TEST(a_context_outlives_its_endpoints) {
   Shared shared;
   char bytes[8] = {};
   fi_context context;
@@ -199,9 +198,8 @@ START_TEST(a_context_outlives_its_endpoints) {
   ck_assert_ptr_eq(shared.wait().op_context, &context);
   ck_assert_str_eq(bytes, "here   ");
 }
-END_TEST
 
-START_TEST(nothing_is_cancelled_where_nobody_could_say_so) {
+TEST(nothing_is_cancelled_where_nobody_could_say_so) {
   Root root;
   fid_ep* srx = open_context(root);
   char bytes[8];
@@ -213,9 +211,8 @@ START_TEST(nothing_is_cancelled_where_nobody_could_say_so) {
   ck_assert_int_eq(fi_trecvmsg(srx, &peek, FI_PEEK), -FI_ENOCQ);
   ck_assert_int_eq(fi_close(&srx->fid), 0);
 }
-END_TEST
 
-START_TEST(endpoints_of_a_context_have_one_av) {
+TEST(endpoints_of_a_context_have_one_av) {
   Shared shared;
   fid_av* av = shared.root.open_av();
   fid_ep* ep = nullptr;
@@ -227,9 +224,8 @@ START_TEST(endpoints_of_a_context_have_one_av) {
   ck_assert_int_eq(fi_close(&ep->fid), 0);
   ck_assert_int_eq(fi_close(&av->fid), 0);
 }
-END_TEST
 
-START_TEST(selective_completion_is_that_of_the_endpoint) {
+TEST(selective_completion_is_that_of_the_endpoint) {
   Shared shared({}, FI_WAIT_NONE, FI_SELECTIVE_COMPLETION);
   char bytes[8] = {};
   fi_context silent, told;
@@ -243,9 +239,8 @@ START_TEST(selective_completion_is_that_of_the_endpoint) {
   fi_cq_tagged_entry entry;
   ck_assert_int_eq(int(fi_cq_read(shared.cq, &entry, 1)), -FI_EAGAIN);
 }
-END_TEST
 
-START_TEST(the_smallest_rest_of_a_buffer_is_an_option) {
+TEST(the_smallest_rest_of_a_buffer_is_an_option) {
   Shared shared;
   size_t bytes = 100, length = sizeof(bytes);
   fid_t const fid = &shared.srx->fid;
@@ -267,9 +262,8 @@ START_TEST(the_smallest_rest_of_a_buffer_is_an_option) {
     ck_assert_int_eq((entry.flags & FI_MULTI_RECV) != 0, i == 1);
   }
 }
-END_TEST
 
-START_TEST(attributes_that_are_not_offered_are_refused) {
+TEST(attributes_that_are_not_offered_are_refused) {
   Root root;
   fid_ep* srx = nullptr;
   fi_rx_attr attr = *root.info->rx_attr;
@@ -283,11 +277,10 @@ START_TEST(attributes_that_are_not_offered_are_refused) {
   ck_assert_int_eq(fi_close(&srx->fid), 0);
   ck_assert_uint_ge(root.info->domain_attr->max_ep_srx_ctx, 1);
 }
-END_TEST
 
 /// Two threads post receives, one per message, while two send and one reads: each receive completes
 /// once.
-START_TEST(threads_share_a_context) {
+TEST(threads_share_a_context, 2) {
   constexpr int kMessages = 2000;
   Ask ask;
   ask.threading = FI_THREAD_SAFE;
@@ -327,28 +320,5 @@ START_TEST(threads_share_a_context) {
   ck_assert_int_eq(failed, 0);
   ck_assert_uint_eq(std::set<uint64_t>(buffers.begin(), buffers.end()).size(), 2 * kMessages);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("shared receive context");
-  TCase* tcase = tcase_create("shared receive context");
-  tcase_add_checked_fixture(tcase, on_shm, nullptr);
-  tcase_add_test(tcase, every_form_of_receiving_works_on_a_context);
-  tcase_add_test(tcase, a_source_is_heard_only_if_it_was_named);
-  tcase_add_test(tcase, a_member_itself_takes_no_receive);
-  tcase_add_test(tcase, a_context_outlives_its_endpoints);
-  tcase_add_test(tcase, nothing_is_cancelled_where_nobody_could_say_so);
-  tcase_add_test(tcase, endpoints_of_a_context_have_one_av);
-  tcase_add_test(tcase, selective_completion_is_that_of_the_endpoint);
-  tcase_add_test(tcase, the_smallest_rest_of_a_buffer_is_an_option);
-  tcase_add_test(tcase, attributes_that_are_not_offered_are_refused);
-  tcase_add_loop_test(tcase, threads_share_a_context, 0, 2);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

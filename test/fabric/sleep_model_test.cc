@@ -465,7 +465,17 @@ constexpr Case kCases[] = {
     {{{6, 0, 0}, {6, 0, 0}, {4, 0, 0}}, {{10, 0}, {kNone, 0}, {kNone, 0}}},
 };
 
-START_TEST(nobody_sleeps_on_in_any_order) {
+bool threads_are_fibers() {
+#ifdef __SANITIZE_THREAD__
+  return false;  // the thread sanitizer takes a fiber's stack for a mistake
+#endif
+  return true;
+}
+
+SUITE(.offered = threads_are_fibers);
+TEST_CASE(.timeout = 600);
+
+TEST(nobody_sleeps_on_in_any_order, std::size(kCases)) {
   const Case& what = kCases[_i];
   std::vector<std::pair<size_t, size_t>> path;  // taken, of so many
   unsigned long runs = 0;
@@ -492,12 +502,11 @@ START_TEST(nobody_sleeps_on_in_any_order) {
   }
   ck_assert_uint_gt(runs, 1);
 }
-END_TEST
 
 /// So many runs have one world, so that what a run leaves behind is there for the next.
 constexpr uint64_t kRunsPerWorld = 64;
 
-START_TEST(nobody_sleeps_on_in_many_orders) {
+TEST(nobody_sleeps_on_in_many_orders) {
   const uint64_t seed = number("ERDMA_MODEL_SEED", std::random_device()());
   const uint64_t runs = number("ERDMA_MODEL_RUNS", 50'000);
   std::printf("sleep model: ERDMA_MODEL_SEED=%lu ERDMA_MODEL_RUNS=%lu\n", seed, runs);
@@ -522,23 +531,5 @@ START_TEST(nobody_sleeps_on_in_many_orders) {
                    seed + i / kRunsPerWorld, kRunsPerWorld, wrong.c_str());
   }
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-#ifdef __SANITIZE_THREAD__
-  return 77;  // the thread sanitizer knows threads only, and takes a fiber's stack for a mistake
-#endif
-  Suite* suite = suite_create("sleep model");
-  TCase* tc = tcase_create("model");
-  tcase_set_timeout(tc, 600);
-  tcase_add_loop_test(tc, nobody_sleeps_on_in_any_order, 0, int(std::size(kCases)));
-  tcase_add_test(tc, nobody_sleeps_on_in_many_orders);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

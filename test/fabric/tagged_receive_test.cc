@@ -57,16 +57,15 @@ struct Pair {
   fi_context context;
 };
 
-START_TEST(they_are_offered_by_headers_that_have_them_to_who_asks) {
+TEST(they_are_offered_by_headers_that_have_them_to_who_asks) {
   const int expected = kOffered ? 0 : -FI_ENODATA;
   ck_assert_int_eq(asked(FI_TAGGED | kMultiBit), expected);
   ck_assert_int_eq(asked(FI_TAGGED | kDirectedBit), expected);
   ck_assert_int_eq(asked(uint64_t{1} << 48), -FI_ENODATA);  // FI_EXACT_DIRECTED_RECV
   ck_assert(!kOffered || (kTaggedMultiRecv == kMultiBit && kTaggedDirectedRecv == kDirectedBit));
 }
-END_TEST
 
-START_TEST(without_the_capability_the_flag_is_refused_and_as_a_default_ignored) {
+TEST(without_the_capability_the_flag_is_refused_and_as_a_default_ignored) {
   Pair pair(FI_TAGGED, FI_MULTI_RECV);
   ck_assert_int_eq(pair.post(FI_MULTI_RECV), -FI_EBADFLAGS);
   ck_assert_int_eq(fi_trecv(pair.b->ep, pair.buffer, sizeof(pair.buffer), nullptr, FI_ADDR_UNSPEC,
@@ -81,7 +80,6 @@ START_TEST(without_the_capability_the_flag_is_refused_and_as_a_default_ignored) 
                    0);
   ck_assert_ptr_eq(pair.wait().op_context, pair.buffer);  // the first buffer took one message
 }
-END_TEST
 
 void fill(Pair& pair) {
   for (uint64_t i = 1; i <= 4; ++i) {
@@ -96,7 +94,9 @@ void fill(Pair& pair) {
   }
 }
 
-START_TEST(one_buffer_takes_messages_until_it_is_used_up) {
+TEST_CASE(.offered = [] { return kOffered; });
+
+TEST(one_buffer_takes_messages_until_it_is_used_up, 2) {
   Pair pair(FI_TAGGED | kTaggedMultiRecv, _i ? FI_MULTI_RECV : 0);
   if (_i)  // by default
     ck_assert_int_eq(fi_trecv(pair.b->ep, pair.buffer, sizeof(pair.buffer), nullptr, FI_ADDR_UNSPEC,
@@ -107,9 +107,8 @@ START_TEST(one_buffer_takes_messages_until_it_is_used_up) {
   fill(pair);
   ck_assert_int_eq(fi_cancel(&pair.b->ep->fid, &pair.context), -FI_ENOENT);
 }
-END_TEST
 
-START_TEST(a_buffer_takes_what_came_before_it_and_can_be_cancelled) {
+TEST(a_buffer_takes_what_came_before_it_and_can_be_cancelled) {
   Pair pair(FI_TAGGED | kTaggedMultiRecv);
   for (const uint64_t tag : {0x11, 0x21, 0x12}) pair.send(tag);
   ck_assert_int_eq(pair.post(FI_PEEK, 0x21, 0), 0);  // until it is there
@@ -134,16 +133,14 @@ START_TEST(a_buffer_takes_what_came_before_it_and_can_be_cancelled) {
   ck_assert_int_eq(pair.post(0, 0x21, 0), 0);
   ck_assert_uint_eq(pair.wait().tag, 0x21);
 }
-END_TEST
 
-START_TEST(a_peek_or_claim_takes_no_buffer_for_several) {
+TEST(a_peek_or_claim_takes_no_buffer_for_several) {
   Pair pair(FI_TAGGED | kTaggedMultiRecv);
   for (const uint64_t probe : {FI_PEEK, FI_CLAIM, FI_PEEK | FI_CLAIM, FI_PEEK | FI_DISCARD})
     ck_assert_int_eq(pair.post(FI_MULTI_RECV | probe), -FI_EBADFLAGS);
 }
-END_TEST
 
-START_TEST(a_shared_context_takes_a_buffer_for_several) {
+TEST(a_shared_context_takes_a_buffer_for_several) {
   Root root({.version = kNew, .caps = FI_TAGGED | kTaggedMultiRecv}), other({.version = kNew});
   fid_ep *srx = nullptr, *ep = nullptr;
   ck_assert_int_eq(fi_srx_context(root.domain, root.info->rx_attr, &srx, nullptr), 0);
@@ -174,10 +171,11 @@ START_TEST(a_shared_context_takes_a_buffer_for_several) {
   for (fid_t object : {&ep->fid, &srx->fid, &cq->fid, &av->fid})
     ck_assert_int_eq(fi_close(object), 0);
 }
-END_TEST
+
+TEST_CASE();
 
 /// Of two receives the first names who does not send.
-START_TEST(the_source_counts_for_the_receives_that_it_was_asked_for) {
+TEST(the_source_counts_for_the_receives_that_it_was_asked_for, 3) {
   const struct {
     uint64_t caps;
     bool tagged, untagged;
@@ -201,10 +199,9 @@ START_TEST(the_source_counts_for_the_receives_that_it_was_asked_for) {
   ck_assert_int_eq(fi_inject(pair.a->ep, "u", 1, pair.to), 0);
   ck_assert_ptr_eq(pair.wait().op_context, &bytes[c.untagged]);
 }
-END_TEST
 
 /// A receive for anyone takes its turn among those that name their sender.
-START_TEST(a_wildcard_takes_its_turn_among_directed_receives) {
+TEST(a_wildcard_takes_its_turn_among_directed_receives) {
   Pair pair(FI_TAGGED | FI_DIRECTED_RECV);
   const fi_addr_t self = pair.b->insert(*pair.b);
   const fi_addr_t sources[] = {self, FI_ADDR_UNSPEC, pair.from, FI_ADDR_UNSPEC};
@@ -222,28 +219,5 @@ START_TEST(a_wildcard_takes_its_turn_among_directed_receives) {
                    0);
   ck_assert_ptr_eq(pair.wait().op_context, &pair.context);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("tagged_receive");
-  TCase* tc = tcase_create("tagged_receive");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, they_are_offered_by_headers_that_have_them_to_who_asks);
-  tcase_add_test(tc, without_the_capability_the_flag_is_refused_and_as_a_default_ignored);
-  tcase_add_loop_test(tc, the_source_counts_for_the_receives_that_it_was_asked_for, 0, 3);
-  tcase_add_test(tc, a_wildcard_takes_its_turn_among_directed_receives);
-  if (kOffered) {
-    tcase_add_loop_test(tc, one_buffer_takes_messages_until_it_is_used_up, 0, 2);
-    tcase_add_test(tc, a_buffer_takes_what_came_before_it_and_can_be_cancelled);
-    tcase_add_test(tc, a_peek_or_claim_takes_no_buffer_for_several);
-    tcase_add_test(tc, a_shared_context_takes_a_buffer_for_several);
-  }
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -12,7 +12,9 @@ void on_shm() {
   g_device = "shm";
 }
 
-START_TEST(an_operation_waits_for_its_counter_and_completes_as_without) {
+TEST_CASE(.set_up = on_shm);
+
+TEST(an_operation_waits_for_its_counter_and_completes_as_without) {
   TriggerWorld world;
   char text[8] = "before ", received[8] = {};
   const iovec iov{text, 8};
@@ -31,9 +33,8 @@ START_TEST(an_operation_waits_for_its_counter_and_completes_as_without) {
   ck_assert_str_eq(received, "after  ");
   world.expect_silence();
 }
-END_TEST
 
-START_TEST(every_form_with_flags_can_be_triggered) {
+TEST(every_form_with_flags_can_be_triggered, 9) {
   TriggerWorld world;
   char text[64] = "triggered", received[64] = {};
   const iovec iov{text, 64}, into{received, 64};
@@ -121,9 +122,8 @@ START_TEST(every_form_with_flags_can_be_triggered) {
   if (_i == 7) ck_assert_uint_eq(fetched, 0);
   world.expect_silence();
 }
-END_TEST
 
-START_TEST(works_are_posted_in_order_of_thresholds_then_of_age) {
+TEST(works_are_posted_in_order_of_thresholds_then_of_age) {
   TriggerWorld world;
   constexpr uint64_t kThresholds[] = {3, 1, 2, 3, 1};
   constexpr int kOrder[] = {1, 4, 2, 0, 3};
@@ -143,9 +143,8 @@ START_TEST(works_are_posted_in_order_of_thresholds_then_of_age) {
   }
   for (int i = 0; i < 5; ++i) ck_assert_int_eq(received[i], kOrder[i]);
 }
-END_TEST
 
-START_TEST(a_condition_that_is_met_already_is_no_delay) {
+TEST(a_condition_that_is_met_already_is_no_delay) {
   TriggerWorld world;
   world.add(5);
   char text[8] = "now    ";
@@ -155,9 +154,8 @@ START_TEST(a_condition_that_is_met_already_is_no_delay) {
   ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
   ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &context);
 }
-END_TEST
 
-START_TEST(a_failure_is_no_success_to_wait_for) {
+TEST(a_failure_is_no_success_to_wait_for) {
   TriggerWorld world;
   char text[8] = "never  ";
   const iovec iov{text, 8};
@@ -176,9 +174,8 @@ START_TEST(a_failure_is_no_success_to_wait_for) {
   world.add();
   world.expect_silence();
 }
-END_TEST
 
-START_TEST(what_can_not_be_posted_when_it_is_due_is_an_error_completion) {
+TEST(what_can_not_be_posted_when_it_is_due_is_an_error_completion) {
   TriggerWorld world;
   char text[8] = {};
   const iovec iov{text, 8};
@@ -190,9 +187,8 @@ START_TEST(what_can_not_be_posted_when_it_is_due_is_an_error_completion) {
   ck_assert_int_eq(error.err, FI_EINVAL);
   ck_assert_ptr_eq(error.op_context, &context);
 }
-END_TEST
 
-START_TEST(the_completions_of_an_endpoint_trigger) {
+TEST(the_completions_of_an_endpoint_trigger) {
   TriggerWorld world;
   exchange(world.a, world.b, world.to, 8);  // they are connected
   fid_cntr* sent = open_cntr(world.root);
@@ -216,9 +212,8 @@ START_TEST(the_completions_of_an_endpoint_trigger) {
   world.a.ep = nullptr;
   ck_assert_int_eq(fi_close(&sent->fid), 0);
 }
-END_TEST
 
-START_TEST(an_alias_has_flags_of_its_own) {
+TEST(an_alias_has_flags_of_its_own) {
   TriggerWorld world;
   fid_ep* alias = nullptr;
   ck_assert_int_eq(fi_ep_alias(world.a.ep, &alias, FI_TRANSMIT | FI_MULTI_RECV), -FI_EBADFLAGS);
@@ -241,9 +236,8 @@ START_TEST(an_alias_has_flags_of_its_own) {
   ck_assert(std::equal(name, name + length, world.a.name().begin()));
   ck_assert_int_eq(fi_close(&alias->fid), 0);
 }
-END_TEST
 
-START_TEST(an_alias_does_what_its_endpoint_does) {
+TEST(an_alias_does_what_its_endpoint_does) {
   TriggerWorld world;
   fid_ep *from = nullptr, *into = nullptr;
   ck_assert_int_eq(fi_ep_alias(world.a.ep, &from, FI_TRANSMIT), 0);
@@ -278,9 +272,8 @@ START_TEST(an_alias_does_what_its_endpoint_does) {
   ck_assert_int_eq(fi_close(&from->fid), 0);
   ck_assert_int_eq(fi_close(&into->fid), 0);
 }
-END_TEST
 
-START_TEST(an_alias_is_enabled_with_its_endpoint) {
+TEST(an_alias_is_enabled_with_its_endpoint) {
   TriggerWorld world;
   fid_ep *ep = nullptr, *alias = nullptr, *second = nullptr;
   ck_assert_int_eq(fi_endpoint(world.root.domain, world.root.info, &ep, nullptr), 0);
@@ -302,9 +295,8 @@ START_TEST(an_alias_is_enabled_with_its_endpoint) {
   ck_assert_int_eq(fi_close(&alias->fid), 0);
   ck_assert_int_eq(fi_close(&ep->fid), 0);
 }
-END_TEST
 
-START_TEST(an_alias_reads_with_flags_that_are_of_sends) {
+TEST(an_alias_reads_with_flags_that_are_of_sends) {
   TriggerWorld world;
   const uint64_t flags =
       FI_TRANSMIT | FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_MATCH_COMPLETE;
@@ -318,9 +310,8 @@ START_TEST(an_alias_reads_with_flags_that_are_of_sends) {
   ck_assert_str_eq(bytes, "remote ");
   ck_assert_int_eq(fi_close(&alias->fid), 0);
 }
-END_TEST
 
-START_TEST(what_makes_no_condition_is_refused) {
+TEST(what_makes_no_condition_is_refused) {
   TriggerWorld world;
   Root other(trigger_ask());
   fid_cntr* const foreign = open_cntr(other);
@@ -346,30 +337,5 @@ START_TEST(what_makes_no_condition_is_refused) {
   ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER | FI_INJECT), -FI_EMSGSIZE);
   ck_assert_int_eq(fi_close(&foreign->fid), 0);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("triggered operations");
-  TCase* tcase = tcase_create("triggered operations");
-  tcase_add_checked_fixture(tcase, on_shm, nullptr);
-  tcase_add_test(tcase, an_operation_waits_for_its_counter_and_completes_as_without);
-  tcase_add_loop_test(tcase, every_form_with_flags_can_be_triggered, 0, 9);
-  tcase_add_test(tcase, works_are_posted_in_order_of_thresholds_then_of_age);
-  tcase_add_test(tcase, a_condition_that_is_met_already_is_no_delay);
-  tcase_add_test(tcase, a_failure_is_no_success_to_wait_for);
-  tcase_add_test(tcase, what_can_not_be_posted_when_it_is_due_is_an_error_completion);
-  tcase_add_test(tcase, the_completions_of_an_endpoint_trigger);
-  tcase_add_test(tcase, an_alias_has_flags_of_its_own);
-  tcase_add_test(tcase, an_alias_does_what_its_endpoint_does);
-  tcase_add_test(tcase, an_alias_is_enabled_with_its_endpoint);
-  tcase_add_test(tcase, an_alias_reads_with_flags_that_are_of_sends);
-  tcase_add_test(tcase, what_makes_no_condition_is_refused);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

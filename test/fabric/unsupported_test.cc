@@ -20,7 +20,9 @@ void on_shm() {
   g_device = "shm";
 }
 
-START_TEST(objects_that_do_not_exist_are_enosys) {
+TEST_CASE(.set_up = on_shm);
+
+TEST(objects_that_do_not_exist_are_enosys) {
   Root root(one_sided_ask());
   fid_ep* ep = nullptr;
   fid_stx* stx = nullptr;
@@ -32,9 +34,8 @@ START_TEST(objects_that_do_not_exist_are_enosys) {
   ck_assert_int_eq(fi_query_collective(root.domain, FI_BARRIER, &collective, 0), -FI_ENOSYS);
   ck_assert(!ep && !stx && !pep);
 }
-END_TEST
 
-START_TEST(operations_that_do_not_exist_are_enosys) {
+TEST(operations_that_do_not_exist_are_enosys) {
   Root root(one_sided_ask());
   Port port(root);
   void* ops = nullptr;
@@ -51,7 +52,6 @@ START_TEST(operations_that_do_not_exist_are_enosys) {
   ck_assert_int_eq(fi_listen(reinterpret_cast<fid_pep*>(port.ep)), -FI_ENOSYS);
   ck_assert_int_eq(fi_shutdown(port.ep, 0), -FI_ENOSYS);
 }
-END_TEST
 
 /// Every pointer of a table that libfabric 1.17 has: it calls them without a look.
 template <typename Ops>
@@ -109,7 +109,7 @@ struct Objects {
   fid_mr* mr = nullptr;
 };
 
-START_TEST(every_slot_of_every_table_is_filled) {
+TEST(every_slot_of_every_table_is_filled) {
   Root root(one_sided_ask());
   Objects all(root);
   check_endpoint("endpoint", *all.port.ep);
@@ -129,9 +129,8 @@ START_TEST(every_slot_of_every_table_is_filled) {
                        &all.cntr->fid, &all.eq->fid, &all.poll->fid, &all.wait->fid, &all.mr->fid})
     check_table("fid", object->ops);
 }
-END_TEST
 
-START_TEST(commands_and_operations_that_no_object_has_are_enosys) {
+TEST(commands_and_operations_that_no_object_has_are_enosys) {
   Root root(one_sided_ask());
   Objects all(root);
   for (fid_t object :
@@ -156,9 +155,8 @@ START_TEST(commands_and_operations_that_no_object_has_are_enosys) {
   fi_av_set_attr set_attr{};
   ck_assert_int_eq(fi_av_set(all.port.av, &set_attr, &set, nullptr), -FI_ENOSYS);
 }
-END_TEST
 
-START_TEST(flags_that_mean_nothing_here_are_refused) {
+TEST(flags_that_mean_nothing_here_are_refused) {
   OneSidedPorts ports;
   char bytes[8] = {};
   const iovec iov{bytes, 8};
@@ -178,9 +176,8 @@ START_TEST(flags_that_mean_nothing_here_are_refused) {
     ck_assert_int_eq(fi_atomicmsg(ports.a.ep, &atomic, flag), -FI_EBADFLAGS);
   }
 }
-END_TEST
 
-START_TEST(an_endpoint_with_a_shared_transmit_context_is_refused) {
+TEST(an_endpoint_with_a_shared_transmit_context_is_refused) {
   Root root(one_sided_ask());
   fi_info* const info = fi_dupinfo(root.info);
   fid_ep* ep = nullptr;
@@ -189,24 +186,5 @@ START_TEST(an_endpoint_with_a_shared_transmit_context_is_refused) {
   ck_assert_ptr_null(ep);
   fi_freeinfo(info);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("what is not offered");
-  TCase* tcase = tcase_create("not offered");
-  tcase_add_checked_fixture(tcase, on_shm, nullptr);
-  tcase_add_test(tcase, objects_that_do_not_exist_are_enosys);
-  tcase_add_test(tcase, operations_that_do_not_exist_are_enosys);
-  tcase_add_test(tcase, every_slot_of_every_table_is_filled);
-  tcase_add_test(tcase, commands_and_operations_that_no_object_has_are_enosys);
-  tcase_add_test(tcase, flags_that_mean_nothing_here_are_refused);
-  tcase_add_test(tcase, an_endpoint_with_a_shared_transmit_context_is_refused);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -107,7 +107,7 @@ void write(fid_eq* eq) {
   ck_assert_int_eq(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof(entry), 0), sizeof(entry));
 }
 
-START_TEST(a_set_without_news_times_out_and_sleeps_until_then) {
+TEST(a_set_without_news_times_out_and_sleeps_until_then) {
   Set set;
   ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
   ck_assert_int_eq(fi_wait(set.wait, 1), -FI_ETIMEDOUT);
@@ -117,9 +117,8 @@ START_TEST(a_set_without_news_times_out_and_sleeps_until_then) {
   ck_assert_int_eq(fi_wait(set.wait, 50), -FI_ETIMEDOUT);
   ck_assert_int_le(queue.source.calls, 3);  // before, after, and one wake-up without a reason
 }
-END_TEST
 
-START_TEST(a_completion_ends_the_wait) {
+TEST(a_completion_ends_the_wait) {
   Set set;
   Queue idle(set), busy(set);
   for (int i = 0; i < 100; ++i) {
@@ -131,9 +130,8 @@ START_TEST(a_completion_ends_the_wait) {
     ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
   }
 }
-END_TEST
 
-START_TEST(a_change_of_a_counter_ends_one_wait) {
+TEST(a_change_of_a_counter_ends_one_wait) {
   Set set;
   OptionalLock lock(true);
   FakeSource source;
@@ -150,9 +148,8 @@ START_TEST(a_change_of_a_counter_ends_one_wait) {
   cntr->detach(source);
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
 
-START_TEST(an_event_ends_the_wait_until_it_is_read) {
+TEST(an_event_ends_the_wait_until_it_is_read) {
   Set set;
   fid_eq* eq = set.open_eq();
   std::thread peer([&] { write(eq); });
@@ -164,9 +161,8 @@ START_TEST(an_event_ends_the_wait_until_it_is_read) {
   ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(a_signal_to_a_queue_ends_one_wait) {
+TEST(a_signal_to_a_queue_ends_one_wait) {
   Set set;
   Queue queue(set);
   ck_assert_int_eq(fi_cq_signal(queue.cq), 0);
@@ -176,9 +172,8 @@ START_TEST(a_signal_to_a_queue_ends_one_wait) {
   ck_assert_int_eq(fi_wait(set.wait, kForever), 0);
   peer.join();
 }
-END_TEST
 
-START_TEST(a_thread_that_waits_hears_of_a_queue_that_joins) {
+TEST(a_thread_that_waits_hears_of_a_queue_that_joins) {
   Set set;
   for (int i = 0; i < 50; ++i) {
     std::thread waiter([&] { ck_assert_int_eq(fi_wait(set.wait, kForever), 0); });
@@ -188,9 +183,8 @@ START_TEST(a_thread_that_waits_hears_of_a_queue_that_joins) {
     queue.read();
   }
 }
-END_TEST
 
-START_TEST(every_thread_that_waits_hears_of_news) {
+TEST(every_thread_that_waits_hears_of_news) {
   Set set;
   Queue queue(set);
   std::thread waiters[3];
@@ -200,9 +194,8 @@ START_TEST(every_thread_that_waits_hears_of_news) {
   for (std::thread& waiter : waiters) waiter.join();
   queue.read();
 }
-END_TEST
 
-START_TEST(close_is_refused_while_a_thread_waits) {
+TEST(close_is_refused_while_a_thread_waits) {
   Set set;
   Queue* queue = new Queue(set);
   ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
@@ -218,9 +211,8 @@ START_TEST(close_is_refused_while_a_thread_waits) {
   waiter.join();
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
-END_TEST
 
-START_TEST(what_is_closed_has_no_news) {
+TEST(what_is_closed_has_no_news) {
   Set set;
   {
     Queue queue(set);
@@ -231,9 +223,8 @@ START_TEST(what_is_closed_has_no_news) {
   }
   ck_assert_int_eq(fi_wait(set.wait, 0), -FI_ETIMEDOUT);
 }
-END_TEST
 
-START_TEST(the_descriptor_tells_who_asked_before_sleeping) {
+TEST(the_descriptor_tells_who_asked_before_sleeping) {
   Set set(FI_WAIT_FD);
   Queue queue(set);
   int fd = -1;
@@ -252,9 +243,8 @@ START_TEST(the_descriptor_tells_who_asked_before_sleeping) {
   ck_assert_int_eq(fi_trywait(set.fabric, fids, 1), -FI_EAGAIN);
   queue.read();
 }
-END_TEST
 
-START_TEST(bad_arguments_are_refused) {
+TEST(bad_arguments_are_refused) {
   Set set;
   fid_wait* none = nullptr;
   fi_wait_attr attr{};
@@ -279,10 +269,9 @@ START_TEST(bad_arguments_are_refused) {
   ck_assert_int_eq(fi_eq_open(set.fabric, &eq_attr, &eq, nullptr), -FI_EINVAL);
   ck_assert_ptr_null(eq);
 }
-END_TEST
 
 /// On real endpoints, with a completion queue and a counter, manual and automatic progress.
-START_TEST(a_message_of_another_domain_ends_the_wait) {
+TEST(a_message_of_another_domain_ends_the_wait, 2) {
   Set set;
   Root root({.threading = FI_THREAD_SAFE, .progress = _i ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
   Root other({.threading = FI_THREAD_SAFE});
@@ -314,30 +303,5 @@ START_TEST(a_message_of_another_domain_ends_the_wait) {
   receiver.ep = nullptr;
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("wait_set");
-  TCase* tc = tcase_create("wait_set");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, a_set_without_news_times_out_and_sleeps_until_then);
-  tcase_add_test(tc, a_completion_ends_the_wait);
-  tcase_add_test(tc, a_change_of_a_counter_ends_one_wait);
-  tcase_add_test(tc, an_event_ends_the_wait_until_it_is_read);
-  tcase_add_test(tc, a_signal_to_a_queue_ends_one_wait);
-  tcase_add_test(tc, a_thread_that_waits_hears_of_a_queue_that_joins);
-  tcase_add_test(tc, every_thread_that_waits_hears_of_news);
-  tcase_add_test(tc, close_is_refused_while_a_thread_waits);
-  tcase_add_test(tc, what_is_closed_has_no_news);
-  tcase_add_test(tc, the_descriptor_tells_who_asked_before_sleeping);
-  tcase_add_test(tc, bad_arguments_are_refused);
-  tcase_add_loop_test(tc, a_message_of_another_domain_ends_the_wait, 0, 2);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

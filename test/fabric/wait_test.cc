@@ -56,7 +56,7 @@ bool woken(WaitObject& wait) {
   return wait.wait(Deadline(0));
 }
 
-START_TEST(watchers_are_woken_until_that_is_cleared_and_nobody_else) {
+TEST(watchers_are_woken_until_that_is_cleared_and_nobody_else) {
   auto wait = make();
   ck_assert(!readable(wait->fd()));
   wait->wake_watchers();
@@ -67,9 +67,8 @@ START_TEST(watchers_are_woken_until_that_is_cleared_and_nobody_else) {
   ck_assert(!readable(wait->fd()));
   ck_assert(wait->clear_watchers());
 }
-END_TEST
 
-START_TEST(sleepers_are_woken_until_that_is_cleared_and_nobody_else) {
+TEST(sleepers_are_woken_until_that_is_cleared_and_nobody_else) {
   auto wait = make();
   ck_assert(!woken(*wait));
   wait->wake_sleepers();
@@ -80,9 +79,8 @@ START_TEST(sleepers_are_woken_until_that_is_cleared_and_nobody_else) {
   ck_assert(!woken(*wait));
   ck_assert(wait->clear_sleepers());
 }
-END_TEST
 
-START_TEST(all_are_woken_while_an_added_descriptor_is_readable) {
+TEST(all_are_woken_while_an_added_descriptor_is_readable) {
   auto wait = make();
   erdma::util::Fd event(eventfd(1, EFD_CLOEXEC));
   ck_assert_int_eq(wait->add(event.get()), 0);
@@ -91,9 +89,8 @@ START_TEST(all_are_woken_while_an_added_descriptor_is_readable) {
   ck_assert(!readable(wait->fd()) && !woken(*wait));
   wait->remove(event.get());
 }
-END_TEST
 
-START_TEST(who_was_told_is_waited_for) {
+TEST(who_was_told_is_waited_for) {
   Sleepers sleepers;
   ck_assert(!sleepers.tell() && sleepers.all_looked());
   const Sleepers::Ticket first = sleepers.enter(), second = sleepers.enter();
@@ -105,9 +102,8 @@ START_TEST(who_was_told_is_waited_for) {
   ck_assert(!sleepers.leave(third) && sleepers.all_looked());
   ck_assert_uint_eq(sleepers.count(), 0);
 }
-END_TEST
 
-START_TEST(clear_does_not_hide_a_signal_from_those_inside) {
+TEST(clear_does_not_hide_a_signal_from_those_inside) {
   auto wait = make();
   const WaitObject::Ticket first = wait->enter();
   const WaitObject::Ticket second = wait->enter();
@@ -126,9 +122,8 @@ START_TEST(clear_does_not_hide_a_signal_from_those_inside) {
   wait->leave(late);
   ck_assert(!wait->take_signal());
 }
-END_TEST
 
-START_TEST(signal_that_meets_nobody_is_for_the_next) {
+TEST(signal_that_meets_nobody_is_for_the_next) {
   auto wait = make();
   wait->signal();
   ck_assert(wait->take_signal());
@@ -148,16 +143,14 @@ START_TEST(signal_that_meets_nobody_is_for_the_next) {
   ck_assert(wait->clear_watchers());
   ck_assert(!readable(wait->fd()));
 }
-END_TEST
 
-START_TEST(deadline_rounds_up_and_may_never_come) {
+TEST(deadline_rounds_up_and_may_never_come) {
   ck_assert_int_eq(Deadline(-1).left(), -1);
   ck_assert_int_eq(Deadline(0).left(), 0);
   ck_assert_int_gt(Deadline(INT_MAX).left(), INT_MAX / 2);
 }
-END_TEST
 
-START_TEST(source_with_work_keeps_everyone_awake) {
+TEST(source_with_work_keeps_everyone_awake) {
   Waitable waitable(make(), false);
   FakeSource idle, busy;
   waitable.attach(idle);
@@ -173,7 +166,6 @@ START_TEST(source_with_work_keeps_everyone_awake) {
   waitable.detach(idle);
   ck_assert(!waitable.busy());
 }
-END_TEST
 
 /// Its descriptor stays readable from the first event to disarm(), as a device's does.
 class LatchedSource final : public ProgressSource {
@@ -196,7 +188,7 @@ class LatchedSource final : public ProgressSource {
 
 /// As an application does that sleeps on the descriptor; and one that has a thread in a blocking
 /// call, while a second queue of the source is asked for once and left alone.
-START_TEST(an_event_wakes_once) {
+TEST(an_event_wakes_once) {
   LatchedSource source;
   Waitable watched(make(), false), other(make(), false);
   OptionalLock lock(true);
@@ -217,9 +209,8 @@ START_TEST(an_event_wakes_once) {
   watched.detach(source);
   other.detach(source);
 }
-END_TEST
 
-START_TEST(sleep_lets_others_have_the_lock_even_if_it_can_not_sleep) {
+TEST(sleep_lets_others_have_the_lock_even_if_it_can_not_sleep) {
   Waitable waitable(make(), false);
   FileSource source;
   waitable.attach(source);
@@ -231,9 +222,8 @@ START_TEST(sleep_lets_others_have_the_lock_even_if_it_can_not_sleep) {
   waitable.detach(source);
   ck_assert(waitable.watch());
 }
-END_TEST
 
-START_TEST(trywait_refuses_bad_arguments) {
+TEST(trywait_refuses_bad_arguments) {
   ck_assert_int_eq(try_wait(nullptr, 0), 0);
   ck_assert_int_eq(try_wait(nullptr, 1), -FI_EINVAL);
   fid* none[] = {nullptr};
@@ -244,9 +234,8 @@ START_TEST(trywait_refuses_bad_arguments) {
   fid* wrong[] = {&domain};
   ck_assert_int_eq(try_wait(wrong, 1), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(trywait_asks_every_object) {
+TEST(trywait_asks_every_object) {
   OptionalLock lock(false);
   fi_cq_attr attr{};
   attr.wait_obj = FI_WAIT_FD;
@@ -260,9 +249,8 @@ START_TEST(trywait_asks_every_object) {
   ck_assert_int_eq(fi_close(fids[0]), 0);
   ck_assert_int_eq(fi_close(fids[1]), 0);
 }
-END_TEST
 
-START_TEST(queue_is_not_closed_under_a_reader) {
+TEST(queue_is_not_closed_under_a_reader) {
   OptionalLock lock(true);
   fi_cq_attr attr{};
   attr.wait_obj = FI_WAIT_UNSPEC;
@@ -284,30 +272,4 @@ START_TEST(queue_is_not_closed_under_a_reader) {
   reader.join();
   ck_assert_int_eq(result, 1);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("wait");
-  TCase* tc = tcase_create("wait");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, watchers_are_woken_until_that_is_cleared_and_nobody_else);
-  tcase_add_test(tc, sleepers_are_woken_until_that_is_cleared_and_nobody_else);
-  tcase_add_test(tc, all_are_woken_while_an_added_descriptor_is_readable);
-  tcase_add_test(tc, who_was_told_is_waited_for);
-  tcase_add_test(tc, clear_does_not_hide_a_signal_from_those_inside);
-  tcase_add_test(tc, signal_that_meets_nobody_is_for_the_next);
-  tcase_add_test(tc, deadline_rounds_up_and_may_never_come);
-  tcase_add_test(tc, source_with_work_keeps_everyone_awake);
-  tcase_add_test(tc, an_event_wakes_once);
-  tcase_add_test(tc, sleep_lets_others_have_the_lock_even_if_it_can_not_sleep);
-  tcase_add_test(tc, trywait_refuses_bad_arguments);
-  tcase_add_test(tc, trywait_asks_every_object);
-  tcase_add_test(tc, queue_is_not_closed_under_a_reader);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -23,6 +23,7 @@
 namespace {
 thread_local bool t_counted = false;  ///< the thread that receives
 std::atomic<unsigned> g_wake_ups;
+
 }  // namespace
 
 // What the provider and the test sleep in.
@@ -219,7 +220,12 @@ struct Sender {
   unsigned idle = 0;                ///< wake-ups before the last
 };
 
-START_TEST(a_thread_asleep_is_woken_once_for_a_message_and_else_left_alone) {
+SUITE(.run = erdma::test::on_simulated_devices);
+
+TEST_CASE(.timeout = 120);
+
+TEST(a_thread_asleep_is_woken_once_for_a_message_and_else_left_alone,
+     int(kMeans) * int(kWays) * int(std::size(kSizes))) {
   const auto means = Means(_i % int(kMeans));
   const auto way = Way(_i / int(kMeans) % int(kWays));
   const size_t size = kSizes[_i / int(kMeans) / int(kWays)];
@@ -249,7 +255,6 @@ START_TEST(a_thread_asleep_is_woken_once_for_a_message_and_else_left_alone) {
   }
   ck_assert(buffer == pattern(size));
 }
-END_TEST
 
 /// Bytes that wait in the fullest of this process's pipes, which the adapter tells of events by.
 int most_unread() {
@@ -264,7 +269,7 @@ int most_unread() {
 
 /// A queue was asked for its descriptor and left alone: somebody may sleep there, so that each
 /// message may have to wake. The kernel keeps what nobody takes.
-START_TEST(events_that_nobody_takes_do_not_pile_up) {
+TEST(events_that_nobody_takes_do_not_pile_up) {
   on(via_nic);
   Root root(for_threads());
   Receiver receiver(root, second_queue);
@@ -286,25 +291,5 @@ START_TEST(events_that_nobody_takes_do_not_pile_up) {
   }
   ck_assert_int_le(most_unread(), unread + 16);
 }
-END_TEST
-
-int run() {
-  Suite* suite = suite_create("wake-ups");
-  TCase* tcase = tcase_create("wake-ups");
-  suite_add_tcase(suite, tcase);
-  tcase_set_timeout(tcase, 120);
-  tcase_add_loop_test(tcase, a_thread_asleep_is_woken_once_for_a_message_and_else_left_alone, 0,
-                      int(kMeans) * int(kWays) * int(std::size(kSizes)));
-  tcase_add_test(tcase, events_that_nobody_takes_do_not_pile_up);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
 
 }  // namespace
-
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, run);
-}

@@ -35,7 +35,9 @@ util::SocketAddress name_of(const Port& port) {
   return util::SocketAddress::from_sockaddr(bytes.data(), bytes.size());
 }
 
-START_TEST(over_shared_memory) {
+SUITE(.run = erdma::test::on_simulated_devices);
+
+TEST(over_shared_memory) {
   Root root;
   Port port(root);
   for (const auto& [version, status] :
@@ -47,9 +49,8 @@ START_TEST(over_shared_memory) {
     ck_assert_int_eq(connect(**peer, name_of(port)), status);
   }
 }
-END_TEST
 
-START_TEST(over_a_nic) {
+TEST(over_a_nic) {
   g_device = "erdma_0";
   Root root;
   Port port(root);
@@ -67,31 +68,5 @@ START_TEST(over_a_nic) {
     ck_assert_int_eq(connect(**peer, name_of(port)), status);
   }
 }
-END_TEST
-
-int run(const TTest* test) {
-  Suite* suite = suite_create("wire version");
-  TCase* tcase = tcase_create("endpoint");
-  tcase_set_timeout(tcase, 60);
-  tcase_add_test(tcase, test);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
-
-int run_on_nic() {
-  return run(over_a_nic);
-}
 
 }  // namespace
-
-int main(int, char** argv) {
-  const char* preloaded = getenv("LD_PRELOAD");
-  const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
-  const int shm = simulated ? 0 : run(over_shared_memory);
-  const int nic = on_simulated_devices(argv, run_on_nic);
-  return shm || (nic && nic != 77) ? 1 : 0;
-}

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <dlfcn.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -11,14 +13,24 @@
 #include <rdma/providers/fi_log.h>
 #include <rdma/providers/fi_prov.h>
 
-// Defines fi_log() for the executable that includes this, which thereby gets the provider's lines
-// of every level instead of standard error. Include in one file.
+#include "libcheck.h"
+
+// A suite that includes this gets the provider's lines of every level instead of standard error:
+// the program has an fi_log() of its own, which leads to libfabric's while it runs other suites.
 namespace erdma::test {
 
 struct LogLine {
   fi_log_level level;
   std::string text;
 };
+
+inline bool g_log_captured = false;
+static const Registration capture_log(__BASE_FILE__, [] { g_log_captured = true; });
+
+template <typename Function>
+Function* libfabrics(Function*, const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
 
 /// Threads of the provider log, too: hold the mutex.
 inline std::mutex g_log_mutex;
@@ -40,20 +52,27 @@ inline bool contains(const std::string& text, const char* part) {
 
 }  // namespace erdma::test
 
-extern "C" int fi_log_enabled(const fi_provider* provider, fi_log_level level, fi_log_subsys) {
+extern "C" [[gnu::weak]] int fi_log_enabled(const fi_provider* provider, fi_log_level level,
+                                            fi_log_subsys subsystem) {
+  static const auto real = erdma::test::libfabrics(fi_log_enabled, "fi_log_enabled");
+  if (!erdma::test::g_log_captured) return real(provider, level, subsystem);
   return int(level) <= erdma::test::g_log_level && provider && provider->name &&
          std::strcmp(provider->name, "erdma") == 0;
 }
 
-extern "C" void fi_log(const fi_provider* provider, fi_log_level level, fi_log_subsys subsystem,
-                       const char* function, int, const char* format, ...) {
-  // Not what libfabric itself says in the name of a provider: each variable that is read.
-  if (!fi_log_enabled(provider, level, subsystem) || std::strstr(function, "fi_param")) return;
+extern "C" [[gnu::weak]] void fi_log(const fi_provider* provider, fi_log_level level,
+                                     fi_log_subsys subsystem, const char* function, int line,
+                                     const char* format, ...) {
   char text[2048];
   va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
+  static const auto real = erdma::test::libfabrics(fi_log, "fi_log");
+  if (!erdma::test::g_log_captured)
+    return real(provider, level, subsystem, function, line, "%s", text);
+  // Not what libfabric itself says in the name of a provider: each variable that is read.
+  if (!fi_log_enabled(provider, level, subsystem) || std::strstr(function, "fi_param")) return;
   const std::lock_guard guard(erdma::test::g_log_mutex);
   erdma::test::g_log.push_back({level, text});
 }

@@ -9,8 +9,8 @@
 #include "transport/verbs/connector.h"
 #include "util/socket_address.h"
 
-/// What the connector makes and hands on, without a queue pair's data side: only counted. Include
-/// in one file of a program.
+/// What the connector makes and hands on, without a queue pair's data side: only counted. Takes
+/// the place of the real one in a program.
 namespace erdma::transport::verbs {
 class Connection {
  public:
@@ -27,7 +27,7 @@ class Connection {
 };
 }  // namespace erdma::transport::verbs
 
-void std::default_delete<erdma::transport::verbs::Connection>::operator()(
+[[gnu::weak]] void std::default_delete<erdma::transport::verbs::Connection>::operator()(
     erdma::transport::verbs::Connection* connection) const noexcept {
   delete connection;
 }

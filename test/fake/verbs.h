@@ -18,9 +18,9 @@
 #undef ibv_query_port
 #undef ibv_reg_mr
 
-// A NIC within one process, as strict as eRDMA where it punishes mistakes: include in one file,
-// which thereby gets these functions instead of libibverbs'. Requests execute when a completion
-// queue is polled, unless held. Not thread-safe.
+// A NIC within one process, as strict as eRDMA where it punishes mistakes: the
+// program of a file that includes this gets these functions instead of libibverbs'. Requests
+// execute when a completion queue is polled, unless held. Not thread-safe.
 namespace erdma::fake {
 
 struct Nic;
@@ -305,21 +305,21 @@ inline int Nic::post_recv(ibv_qp* queue_pair, ibv_recv_wr* request, ibv_recv_wr*
 
 extern "C" {
 using erdma::fake::Nic;
-ibv_device** ibv_get_device_list(int* count) {
+[[gnu::weak]] ibv_device** ibv_get_device_list(int* count) {
   *count = 1;
   return Nic::one().list;
 }
-void ibv_free_device_list(ibv_device**) {}
-const char* ibv_get_device_name(ibv_device* device) {
+[[gnu::weak]] void ibv_free_device_list(ibv_device**) {}
+[[gnu::weak]] const char* ibv_get_device_name(ibv_device* device) {
   return device->name;
 }
-ibv_context* ibv_open_device(ibv_device*) {
+[[gnu::weak]] ibv_context* ibv_open_device(ibv_device*) {
   return &Nic::one().context;
 }
-int ibv_close_device(ibv_context*) {
+[[gnu::weak]] int ibv_close_device(ibv_context*) {
   return 0;
 }
-int ibv_query_device(ibv_context*, ibv_device_attr* attr) {
+[[gnu::weak]] int ibv_query_device(ibv_context*, ibv_device_attr* attr) {
   *attr = {};
   attr->max_qp = 4096;
   attr->max_qp_wr = 8192;
@@ -329,26 +329,27 @@ int ibv_query_device(ibv_context*, ibv_device_attr* attr) {
   attr->max_mr_size = 1ull << 36;
   return 0;
 }
-int ibv_query_port(ibv_context*, uint8_t, _compat_ibv_port_attr* compat) {
+[[gnu::weak]] int ibv_query_port(ibv_context*, uint8_t, _compat_ibv_port_attr* compat) {
   auto* attr = reinterpret_cast<ibv_port_attr*>(compat);
   attr->state = IBV_PORT_ACTIVE;
   attr->max_msg_sz = 1u << 30;
   attr->gid_tbl_len = 0;
   return 0;
 }
-int ibv_query_gid(ibv_context*, uint8_t, int, ibv_gid*) {
+[[gnu::weak]] int ibv_query_gid(ibv_context*, uint8_t, int, ibv_gid*) {
   return -1;
 }
-int _ibv_query_gid_ex(ibv_context*, uint32_t, uint32_t, ibv_gid_entry*, uint32_t, size_t) {
+[[gnu::weak]] int _ibv_query_gid_ex(ibv_context*, uint32_t, uint32_t, ibv_gid_entry*, uint32_t,
+                                    size_t) {
   return -1;
 }
-ibv_pd* ibv_alloc_pd(ibv_context* context) {
+[[gnu::weak]] ibv_pd* ibv_alloc_pd(ibv_context* context) {
   return new ibv_pd{context, 1};
 }
-int ibv_dealloc_pd(ibv_pd* pd) {
+[[gnu::weak]] int ibv_dealloc_pd(ibv_pd* pd) {
   return delete pd, 0;
 }
-ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+[[gnu::weak]] ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
   Nic& nic = Nic::one();
   if (nic.refuse_regions) return errno = nic.refuse_regions, nullptr;
   auto region = std::make_unique<erdma::fake::Region>();
@@ -359,25 +360,27 @@ ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
   nic.regions.push_back(std::move(region));
   return nic.regions.back().get();
 }
-ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t, unsigned access) {
+[[gnu::weak]] ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t,
+                                       unsigned access) {
   return ibv_reg_mr(pd, address, length, int(access));
 }
-int ibv_dereg_mr(ibv_mr* mr) {
+[[gnu::weak]] int ibv_dereg_mr(ibv_mr* mr) {
   Nic::one().regions.remove_if([&](auto& region) { return region.get() == mr; });
   return 0;
 }
-ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
+[[gnu::weak]] ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
   auto* channel = new erdma::fake::Channel;
   channel->context = context;
   channel->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   return channel;
 }
-int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
+[[gnu::weak]] int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
   ::close(channel->fd);
   delete static_cast<erdma::fake::Channel*>(channel);
   return 0;
 }
-ibv_cq* ibv_create_cq(ibv_context* context, int entries, void*, ibv_comp_channel* channel, int) {
+[[gnu::weak]] ibv_cq* ibv_create_cq(ibv_context* context, int entries, void*,
+                                    ibv_comp_channel* channel, int) {
   if (entries > Nic::one().max_cqe) return errno = EIO, nullptr;
   auto* cq = new erdma::fake::Cq;
   cq->context = context;
@@ -385,10 +388,10 @@ ibv_cq* ibv_create_cq(ibv_context* context, int entries, void*, ibv_comp_channel
   cq->cqe = entries;
   return cq;
 }
-int ibv_destroy_cq(ibv_cq* cq) {
+[[gnu::weak]] int ibv_destroy_cq(ibv_cq* cq) {
   return delete static_cast<erdma::fake::Cq*>(cq), 0;
 }
-int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** context) {
+[[gnu::weak]] int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** context) {
   auto& events = static_cast<erdma::fake::Channel*>(channel)->events;
   if (events.empty()) return errno = EAGAIN, -1;
   *cq = events.front();
@@ -398,8 +401,8 @@ int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** context) {
   if (events.empty()) eventfd_read(channel->fd, &value);
   return 0;
 }
-void ibv_ack_cq_events(ibv_cq*, unsigned) {}
-ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+[[gnu::weak]] void ibv_ack_cq_events(ibv_cq*, unsigned) {}
+[[gnu::weak]] ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   Nic& nic = Nic::one();
   if (attr->cap.max_inline_data > nic.max_inline) return errno = EINVAL, nullptr;
   auto* qp = new erdma::fake::Qp;
@@ -413,12 +416,12 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   nic.qps.push_back(qp);
   return qp;
 }
-int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int) {
+[[gnu::weak]] int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int) {
   if (attr->qp_state == IBV_QPS_ERR) Nic::one().break_qp(*static_cast<erdma::fake::Qp*>(qp));
   return 0;
 }
 // Completions that are in a queue already stay there, as eRDMA's do.
-int ibv_destroy_qp(ibv_qp* queue_pair) {
+[[gnu::weak]] int ibv_destroy_qp(ibv_qp* queue_pair) {
   auto* qp = static_cast<erdma::fake::Qp*>(queue_pair);
   Nic& nic = Nic::one();
   std::erase(nic.qps, qp);
@@ -427,10 +430,10 @@ int ibv_destroy_qp(ibv_qp* queue_pair) {
   delete qp;
   return 0;
 }
-ibv_fork_status ibv_is_fork_initialized() {
+[[gnu::weak]] ibv_fork_status ibv_is_fork_initialized() {
   return IBV_FORK_UNNEEDED;
 }
-const char* ibv_wc_status_str(ibv_wc_status) {
+[[gnu::weak]] const char* ibv_wc_status_str(ibv_wc_status) {
   return "a status";
 }
 }

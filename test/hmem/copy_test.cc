@@ -6,7 +6,7 @@
 
 using erdma::hmem::copy_short;
 
-START_TEST(short_copy_writes_every_byte_and_none_beyond) {
+TEST(short_copy_writes_every_byte_and_none_beyond) {
   constexpr size_t kMargin = 40;
   constexpr std::byte kUntouched{0xa5};
   for (size_t length = 0; length <= 100; ++length) {
@@ -19,17 +19,4 @@ START_TEST(short_copy_writes_every_byte_and_none_beyond) {
       ck_assert_int_eq(int(to[i]), int(inside ? from[i - kMargin] : kUntouched));
     }
   }
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("copy");
-  TCase* tc = tcase_create("copy");
-  tcase_add_test(tc, short_copy_writes_every_byte_and_none_beyond);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

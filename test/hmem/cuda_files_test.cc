@@ -101,7 +101,9 @@ struct Left {
 
 }  // namespace
 
-START_TEST(exported_memory_is_read_where_it_is_mapped) {
+TEST_CASE(.set_up = setup);
+
+TEST(exported_memory_is_read_where_it_is_mapped) {
   const DeviceMemory memory(std::vector<char>(1000, 'a')), here(8);
   const Left before;
   for (const void* near :
@@ -121,10 +123,9 @@ START_TEST(exported_memory_is_read_where_it_is_mapped) {
     ck_assert_int_eq(cuda().open(mapped.handle, nullptr).error(), -FI_EOPNOTSUPP);
   }
 }
-END_TEST
 
 /// At one address, as an allocator that grows and shrinks a range does.
-START_TEST(memory_that_is_mapped_anew_has_another_name) {
+TEST(memory_that_is_mapped_anew_has_another_name) {
   auto memory = std::make_unique<DeviceMemory>(kPiece);
   DevicePointer range = 0;
   PhysicalMemory one = 0, two = 0;
@@ -158,9 +159,8 @@ START_TEST(memory_that_is_mapped_anew_has_another_name) {
   ck_assert_int_eq(cuMemRelease(one), 0);
   ck_assert_int_eq(cuMemRelease(two), 0);
 }
-END_TEST
 
-START_TEST(piece_of_a_range_is_named_by_itself) {
+TEST(piece_of_a_range_is_named_by_itself) {
   DevicePointer range = 0;
   const MemAllocationProperties wanted{kMemoryPinned, kHandlePosixFd, {kLocationDevice, 0}, {}, {}};
   const MemAccess access{{kLocationDevice, 0}, kAccessReadWrite};
@@ -183,9 +183,8 @@ START_TEST(piece_of_a_range_is_named_by_itself) {
   for (size_t i = 0; i < 2; ++i) ck_assert_int_eq(cuMemUnmap(range + i * kPiece, kPiece), 0);
   ck_assert_int_eq(cuMemAddressFree(range, 2 * kPiece), 0);
 }
-END_TEST
 
-START_TEST(memory_that_was_not_made_to_be_exported_is_refused_once) {
+TEST(memory_that_was_not_made_to_be_exported_is_refused_once) {
   g_made_by = MadeBy::private_mapping;
   const DeviceMemory memory(1000);
   Shared made;
@@ -195,9 +194,8 @@ START_TEST(memory_that_was_not_made_to_be_exported_is_refused_once) {
   ck_assert_uint_eq(softcuda_calls("cuMemRetainAllocationHandle"),
                     softcuda_calls("cuMemRelease") - 1);
 }
-END_TEST
 
-START_TEST(refusal_of_any_call_leaves_nothing_behind_and_is_said_once) {
+TEST(refusal_of_any_call_leaves_nothing_behind_and_is_said_once, 5) {
   const char* const calls[] = {"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap",
                                "cuMemSetAccess", "cuMemGetAllocationPropertiesFromHandle"};
   const DeviceMemory memory(std::vector<char>(1000, 'a')), here(8);
@@ -216,9 +214,8 @@ START_TEST(refusal_of_any_call_leaves_nothing_behind_and_is_said_once) {
   ck_assert(content(mapped, 0, 1000) == std::vector<char>(1000, 'a'));
   cuda().close(mapped.handle);
 }
-END_TEST
 
-START_TEST(file_of_another_sort_or_size_is_refused) {
+TEST(file_of_another_sort_or_size_is_refused) {
   const DeviceMemory memory(1000), here(8);
   const Fd file = cuda().export_file(share(memory.at(0)).handle), null(open("/dev/null", O_RDONLY));
   const Left before;
@@ -228,9 +225,8 @@ START_TEST(file_of_another_sort_or_size_is_refused) {
     ck_assert_int_eq(import(file, size, here.at(0)).error, -FI_EOPNOTSUPP);
   ck_assert_uint_eq(Left{}.files, before.files);
 }
-END_TEST
 
-START_TEST(export_that_fails_is_said_once) {
+TEST(export_that_fails_is_said_once) {
   const DeviceMemory memory(1000);
   const Shared ours = share(memory.at(0));
   ck_assert_int_eq(softcuda_control("fail cuMemExportToShareableHandle error=304 times=2"), 0);
@@ -238,10 +234,9 @@ START_TEST(export_that_fails_is_said_once) {
   ck_assert(erdma::test::contains(erdma::test::only_log_line(), "CUDA error 304"));
   ck_assert(bool(cuda().export_file(ours.handle)));
 }
-END_TEST
 
 /// Which reads it by itself: it has to be let.
-START_TEST(another_device_may_read_what_is_open) {
+TEST(another_device_may_read_what_is_open) {
   const DeviceMemory memory(std::vector<char>(1000, 'a')), near(8);
   const DeviceMemory far(1000, 1);
   const Imported mapped = import(share(memory.at(0)), near.at(0));
@@ -252,25 +247,4 @@ START_TEST(another_device_may_read_what_is_open) {
                    0);
   ck_assert(far.bytes() == std::vector<char>(1000, 'a'));
   for (int uses = 0; uses < 2; ++uses) cuda().close(mapped.handle);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("cuda files");
-  TCase* tc = tcase_create("cuda files");
-  tcase_add_checked_fixture(tc, setup, nullptr);
-  tcase_add_test(tc, exported_memory_is_read_where_it_is_mapped);
-  tcase_add_test(tc, memory_that_is_mapped_anew_has_another_name);
-  tcase_add_test(tc, piece_of_a_range_is_named_by_itself);
-  tcase_add_test(tc, memory_that_was_not_made_to_be_exported_is_refused_once);
-  tcase_add_loop_test(tc, refusal_of_any_call_leaves_nothing_behind_and_is_said_once, 0, 5);
-  tcase_add_test(tc, file_of_another_sort_or_size_is_refused);
-  tcase_add_test(tc, export_that_fails_is_said_once);
-  tcase_add_test(tc, another_device_may_read_what_is_open);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -87,7 +87,7 @@ std::vector<char> content(const erdma::hmem::IpcMemory& memory, uint64_t offset,
 
 }  // namespace
 
-START_TEST(memory_of_another_process_is_read_where_it_is) {
+TEST(memory_of_another_process_is_read_where_it_is) {
   Owner owner;
   const DeviceMemory here(8);
   const Shared theirs = owner.memory_of('a');
@@ -99,9 +99,8 @@ START_TEST(memory_of_another_process_is_read_where_it_is) {
   cuda().close(theirs.handle);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
 }
-END_TEST
 
-START_TEST(memory_is_opened_once_and_closed_with_its_last_user) {
+TEST(memory_is_opened_once_and_closed_with_its_last_user) {
   Owner owner;
   const DeviceMemory here(8);
   const Shared theirs = owner.memory_of('a');
@@ -115,10 +114,9 @@ START_TEST(memory_is_opened_once_and_closed_with_its_last_user) {
   cuda().close(theirs.handle);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
 }
-END_TEST
 
 /// The driver names both alike, and would go on to show the old one.
-START_TEST(reallocated_memory_is_not_taken_for_what_was_there) {
+TEST(reallocated_memory_is_not_taken_for_what_was_there) {
   Owner owner;
   const DeviceMemory here(8);
   const Shared old = owner.memory_of('a');
@@ -133,9 +131,8 @@ START_TEST(reallocated_memory_is_not_taken_for_what_was_there) {
   ck_assert(content(*opened, anew.offset, 100) == std::vector<char>(100, 'b'));
   cuda().close(anew.handle);
 }
-END_TEST
 
-START_TEST(memory_of_this_process_is_where_it_is) {
+TEST(memory_of_this_process_is_where_it_is) {
   const DeviceMemory memory(1000);
   const Shared ours = share(memory.at(10));
   auto opened = cuda().open(ours.handle, nullptr);
@@ -145,9 +142,8 @@ START_TEST(memory_of_this_process_is_where_it_is) {
   ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 0);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 0);
 }
-END_TEST
 
-START_TEST(handle_is_asked_for_once_per_allocation) {
+TEST(handle_is_asked_for_once_per_allocation) {
   for (int i = 0; i < 3; ++i) {
     const DeviceMemory memory(1000);
     const Shared one = share(memory.at(10)), two = share(memory.at(999));
@@ -156,9 +152,8 @@ START_TEST(handle_is_asked_for_once_per_allocation) {
     ck_assert_uint_eq(softcuda_calls("cuIpcGetMemHandle"), unsigned(i) + 1);
   }
 }
-END_TEST
 
-START_TEST(what_can_not_be_shared_is_said_once_and_not_tried_again) {
+TEST(what_can_not_be_shared_is_said_once_and_not_tried_again) {
   const DeviceMemory memory(1000), other(1000);
   const char on_host[8] = {};
   IpcHandle handle{};
@@ -171,9 +166,8 @@ START_TEST(what_can_not_be_shared_is_said_once_and_not_tried_again) {
   ck_assert_int_eq(cuda().share(other.at(0), handle, offset), -FI_EOPNOTSUPP);
   ck_assert(erdma::test::contains(erdma::test::only_log_line(), "cudaMalloc"));
 }
-END_TEST
 
-START_TEST(what_can_not_be_opened_is_said_once) {
+TEST(what_can_not_be_opened_is_said_once) {
   Owner owner;
   const DeviceMemory here(8);
   const Shared theirs = owner.memory_of('a');
@@ -184,19 +178,17 @@ START_TEST(what_can_not_be_opened_is_said_once) {
   ck_assert(bool(cuda().open(theirs.handle, here.at(0))));
   cuda().close(theirs.handle);
 }
-END_TEST
 
 /// No context, and none is made.
-START_TEST(thread_without_a_context_opens_nothing_for_host_memory) {
+TEST(thread_without_a_context_opens_nothing_for_host_memory) {
   Owner owner;
   ck_assert_int_eq(cuInit(0), 0);
   const Shared theirs = owner.memory_of('a');
   ck_assert_int_eq(cuda().open(theirs.handle, nullptr).error(), -FI_EOPNOTSUPP);
   ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 0);
 }
-END_TEST
 
-START_TEST(forked_child_closes_nothing) {
+TEST(forked_child_closes_nothing) {
   Owner owner;
   const DeviceMemory here(8);
   const Shared theirs = owner.memory_of('a');
@@ -213,25 +205,4 @@ START_TEST(forked_child_closes_nothing) {
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert_int_eq(status, 0);
   cuda().close(theirs.handle);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("cuda ipc");
-  TCase* tc = tcase_create("cuda ipc");
-  tcase_add_test(tc, memory_of_another_process_is_read_where_it_is);
-  tcase_add_test(tc, memory_is_opened_once_and_closed_with_its_last_user);
-  tcase_add_test(tc, reallocated_memory_is_not_taken_for_what_was_there);
-  tcase_add_test(tc, memory_of_this_process_is_where_it_is);
-  tcase_add_test(tc, handle_is_asked_for_once_per_allocation);
-  tcase_add_test(tc, what_can_not_be_shared_is_said_once_and_not_tried_again);
-  tcase_add_test(tc, what_can_not_be_opened_is_said_once);
-  tcase_add_test(tc, thread_without_a_context_opens_nothing_for_host_memory);
-  tcase_add_test(tc, forked_child_closes_nothing);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

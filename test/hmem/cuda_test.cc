@@ -36,15 +36,14 @@ std::vector<char> numbers(size_t length) {
 
 }  // namespace
 
-START_TEST(there_is_none_where_the_driver_has_no_device) {
+TEST(there_is_none_where_the_driver_has_no_device) {
   setenv("SOFTCUDA_DEVICES", "0", 1);
   ck_assert_ptr_null(Cuda::get());
   ck_assert_ptr_null(Cuda::get());
   ck_assert_uint_eq(softcuda_calls("cuInit"), 1);
 }
-END_TEST
 
-START_TEST(driver_tells_device_from_host_memory) {
+TEST(driver_tells_device_from_host_memory) {
   const DeviceMemory memory(1000);
   const char on_host[8] = {};
   ck_assert(cuda().is_device(memory.at(0)));
@@ -60,9 +59,8 @@ START_TEST(driver_tells_device_from_host_memory) {
   const iovec nothing{memory.at(0), 0};
   ck_assert(!cuda().any_device(&nothing, 1));
 }
-END_TEST
 
-START_TEST(freed_memory_is_no_device_memory) {
+TEST(freed_memory_is_no_device_memory) {
   void* freed = nullptr;
   {
     const DeviceMemory memory(8);
@@ -72,10 +70,9 @@ START_TEST(freed_memory_is_no_device_memory) {
   ck_assert_int_eq(cuda().copy(freed, "12345678", 8), -FI_EIO);
   ck_assert(erdma::test::contains(erdma::test::only_log_line(), "may have been freed"));
 }
-END_TEST
 
 /// Memory of cuMemCreate() belongs to no context, and the thread has none.
-START_TEST(copies_are_done_on_return_from_any_thread) {
+TEST(copies_are_done_on_return_from_any_thread, 2) {
   erdma::test::g_made_by = erdma::test::MadeBy(_i);
   const DeviceMemory memory(100'000);
   const auto bytes = numbers(100'000);
@@ -90,11 +87,10 @@ START_TEST(copies_are_done_on_return_from_any_thread) {
   }).join();
   ck_assert(memory.bytes() == bytes);
 }
-END_TEST
 
 /// A kernel of the application may wait for the message that is being copied.
 /// By the application, in another thread.
-START_TEST(primary_context_that_is_released_meanwhile_stays_for_the_copy) {
+TEST(primary_context_that_is_released_meanwhile_stays_for_the_copy) {
   const auto bytes = numbers(100);
   erdma::test::g_made_by = erdma::test::MadeBy::mapping;
   const DeviceMemory memory(bytes);
@@ -110,9 +106,8 @@ START_TEST(primary_context_that_is_released_meanwhile_stays_for_the_copy) {
   Context again = nullptr;  // for what the memory's end needs
   ck_assert_int_eq(cuDevicePrimaryCtxRetain(&again, 0), kSuccess);
 }
-END_TEST
 
-START_TEST(copy_waits_for_no_stream_of_the_application) {
+TEST(copy_waits_for_no_stream_of_the_application) {
   const DeviceMemory memory(8), theirs(8);
   Stream stream = nullptr;
   ck_assert_int_eq(cuStreamCreate(&stream, 0), kSuccess);
@@ -124,9 +119,8 @@ START_TEST(copy_waits_for_no_stream_of_the_application) {
   ck_assert(theirs.bytes() != bytes);
   ck_assert_int_eq(cuStreamDestroy_v2(stream), kSuccess);
 }
-END_TEST
 
-START_TEST(lists_of_host_and_device_memory_are_copied_whole) {
+TEST(lists_of_host_and_device_memory_are_copied_whole) {
   const auto bytes = numbers(300);
   const DeviceMemory one(100), two(100);
   std::vector<char> host(100);
@@ -139,9 +133,8 @@ START_TEST(lists_of_host_and_device_memory_are_copied_whole) {
   ck_assert_int_eq(cuda().gather(back.data(), list, 3, 49, 3), 0);
   ck_assert(std::string(back.data(), 3) == "2AB");
 }
-END_TEST
 
-START_TEST(failed_copy_is_reported_and_the_next_one_succeeds) {
+TEST(failed_copy_is_reported_and_the_next_one_succeeds) {
   const DeviceMemory memory(8);
   char back[8];
   ck_assert_int_eq(softcuda_control("fail cuMemcpyAsync error=700"), 0);
@@ -150,10 +143,9 @@ START_TEST(failed_copy_is_reported_and_the_next_one_succeeds) {
   ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), 0);
   ck_assert_uint_eq(softcuda_calls("cuStreamCreate"), 1);
 }
-END_TEST
 
 /// The application destroyed the context that our stream was of, and has another by that name.
-START_TEST(lost_stream_is_replaced) {
+TEST(lost_stream_is_replaced) {
   const DeviceMemory memory(8);
   char back[8];
   ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), 0);
@@ -161,9 +153,8 @@ START_TEST(lost_stream_is_replaced) {
   ck_assert_int_eq(cuda().copy(back, memory.at(0), 8), 0);
   ck_assert_uint_eq(softcuda_calls("cuStreamCreate"), 2);
 }
-END_TEST
 
-START_TEST(forked_child_makes_no_call) {
+TEST(forked_child_makes_no_call) {
   const DeviceMemory memory(8);
   Cuda& driver = cuda();
   const pid_t pid = fork();
@@ -177,26 +168,4 @@ START_TEST(forked_child_makes_no_call) {
   int status = 0;
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert_int_eq(status, 0);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("cuda");
-  TCase* tc = tcase_create("cuda");
-  tcase_add_test(tc, there_is_none_where_the_driver_has_no_device);
-  tcase_add_test(tc, driver_tells_device_from_host_memory);
-  tcase_add_test(tc, freed_memory_is_no_device_memory);
-  tcase_add_loop_test(tc, copies_are_done_on_return_from_any_thread, 0, 2);
-  tcase_add_test(tc, primary_context_that_is_released_meanwhile_stays_for_the_copy);
-  tcase_add_test(tc, copy_waits_for_no_stream_of_the_application);
-  tcase_add_test(tc, lists_of_host_and_device_memory_are_copied_whole);
-  tcase_add_test(tc, failed_copy_is_reported_and_the_next_one_succeeds);
-  tcase_add_test(tc, lost_stream_is_replaced);
-  tcase_add_test(tc, forked_child_makes_no_call);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

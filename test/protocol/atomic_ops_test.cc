@@ -89,7 +89,7 @@ void expect(const IntegerCase& c, Datatype type) {
   ck_assert(run(c.op, type, T(c.target), T(c.operand), T(c.compare)) == T(c.expected));
 }
 
-START_TEST(operation_means_what_fi_atomic_says_for_every_integer) {
+TEST(operation_means_what_fi_atomic_says_for_every_integer, std::size(kIntegerCases)) {
   const IntegerCase& c = kIntegerCases[_i];
   expect<int8_t>(c, Datatype::int8);
   expect<uint8_t>(c, Datatype::uint8);
@@ -108,9 +108,8 @@ START_TEST(operation_means_what_fi_atomic_says_for_every_integer) {
   expect<double>(c, Datatype::float64);
   expect<long double>(c, Datatype::long_double);
 }
-END_TEST
 
-START_TEST(signed_elements_compare_as_such_and_sums_wrap_around) {
+TEST(signed_elements_compare_as_such_and_sums_wrap_around) {
   ck_assert_int_eq(run<int8_t>(AtomicOp::min, Datatype::int8, 1, -1), -1);
   ck_assert_uint_eq(run<uint8_t>(AtomicOp::min, Datatype::uint8, 1, uint8_t(-1)), 1);
   ck_assert_int_eq(run<int8_t>(AtomicOp::sum, Datatype::int8, 127, 1), -128);
@@ -118,9 +117,8 @@ START_TEST(signed_elements_compare_as_such_and_sums_wrap_around) {
   ck_assert_uint_eq(run<uint16_t>(AtomicOp::prod, Datatype::uint16, 65535, 65535), 1);
   ck_assert_int_eq(run<int64_t>(AtomicOp::prod, Datatype::int64, INT64_MAX, 2), -2);
 }
-END_TEST
 
-START_TEST(complex_numbers_multiply_as_such) {
+TEST(complex_numbers_multiply_as_such) {
   using C = std::complex<double>;
   ck_assert(run(AtomicOp::prod, Datatype::complex64, C(1, 2), C(3, 4)) == C(-5, 10));
   using F = std::complex<float>;
@@ -130,9 +128,8 @@ START_TEST(complex_numbers_multiply_as_such) {
   using L = std::complex<long double>;
   ck_assert(run(AtomicOp::logical_and, Datatype::complex_long_double, L(0, 2), L(3, 0)) == L(1));
 }
-END_TEST
 
-START_TEST(what_has_no_meaning_is_not_offered) {
+TEST(what_has_no_meaning_is_not_offered) {
   for (const auto type :
        {Datatype::complex32, Datatype::complex64, Datatype::complex_long_double}) {
     for (const auto op :
@@ -147,9 +144,8 @@ START_TEST(what_has_no_meaning_is_not_offered) {
   ck_assert(atomic_function(~0u, ~0u) == nullptr);
   ck_assert_uint_eq(datatype_size(kDatatypes), 0);
 }
-END_TEST
 
-START_TEST(elements_need_not_be_aligned) {
+TEST(elements_need_not_be_aligned) {
   alignas(16) std::byte memory[64] = {};
   const uint64_t operand[2] = {5, 6};
   atomic_function(unsigned(AtomicOp::sum), unsigned(Datatype::uint64))(memory + 3, bytes(operand),
@@ -160,7 +156,6 @@ START_TEST(elements_need_not_be_aligned) {
   ck_assert_uint_eq(result[1], 6);
   ck_assert(memory[2] == std::byte(0) && memory[19] == std::byte(0));
 }
-END_TEST
 
 // Sums by several threads: of elements that the processor changes in one step, and of others.
 template <typename T>
@@ -197,7 +192,7 @@ constexpr Unchanging kUnchanging[] = {
 };
 
 /// A store would undo what the owner stored meanwhile, and end a process whose memory is read-only.
-START_TEST(what_changes_nothing_stores_nothing) {
+TEST(what_changes_nothing_stores_nothing, std::size(kUnchanging)) {
   const Unchanging& c = kUnchanging[_i];
   const auto page = size_t(sysconf(_SC_PAGESIZE));
   auto* const memory = static_cast<std::byte*>(
@@ -226,17 +221,15 @@ START_TEST(what_changes_nothing_stores_nothing) {
   }
   munmap(memory, page);
 }
-END_TEST
 
-START_TEST(no_sum_is_lost_between_threads) {
+TEST(no_sum_is_lost_between_threads) {
   add_up<uint64_t>(Datatype::uint64);
   add_up<double>(Datatype::float64);
   add_up<Int128>(Datatype::int128);
   add_up<std::complex<double>>(Datatype::complex64);
 }
-END_TEST
 
-START_TEST(no_sum_is_lost_between_processes_that_share_the_memory) {
+TEST(no_sum_is_lost_between_processes_that_share_the_memory) {
   constexpr int kEach = 50000;
   auto* total = static_cast<uint64_t*>(
       mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
@@ -258,30 +251,5 @@ START_TEST(no_sum_is_lost_between_processes_that_share_the_memory) {
   ck_assert_uint_eq(*total, 2 * kEach);
   munmap(total, 4096);
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("atomic_ops");
-  TCase* tcase = tcase_create("atomic_ops");
-  tcase_add_loop_test(tcase, operation_means_what_fi_atomic_says_for_every_integer, 0,
-                      std::size(kIntegerCases));
-  tcase_add_test(tcase, signed_elements_compare_as_such_and_sums_wrap_around);
-  tcase_add_test(tcase, complex_numbers_multiply_as_such);
-  tcase_add_test(tcase, what_has_no_meaning_is_not_offered);
-  tcase_add_test(tcase, elements_need_not_be_aligned);
-  tcase_add_loop_test(tcase, what_changes_nothing_stores_nothing, 0, int(std::size(kUnchanging)));
-  tcase_add_test(tcase, no_sum_is_lost_between_threads);
-  tcase_add_test(tcase, no_sum_is_lost_between_processes_that_share_the_memory);
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}

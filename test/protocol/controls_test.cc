@@ -51,7 +51,7 @@ struct Surroundings final : protocol::Router, transport::Sink {
   Peer* peer = peers.at(1);
 };
 
-START_TEST(a_peer_is_the_same_by_number_and_by_link) {
+TEST(a_peer_is_the_same_by_number_and_by_link) {
   Surroundings here;
   ck_assert_ptr_nonnull(here.peer);
   ck_assert_ptr_eq(here.peers.at(1), here.peer);
@@ -61,9 +61,8 @@ START_TEST(a_peer_is_the_same_by_number_and_by_link) {
   here.peers.address_removed(1, here.peer->address);
   ck_assert_ptr_null(here.peers.known(1));
 }
-END_TEST
 
-START_TEST(control_packets_wait_for_room_in_their_order) {
+TEST(control_packets_wait_for_room_in_their_order) {
   Surroundings here;
   here.transport.behaviour.room = 1;
   for (const uint32_t index : {1u, 2u, 3u}) here.send(index);
@@ -75,9 +74,8 @@ START_TEST(control_packets_wait_for_room_in_their_order) {
   ck_assert(here.arrived == std::vector<uint32_t>({1, 2, 3}));
   ck_assert_uint_eq(here.peer->controls_kept, 0);
 }
-END_TEST
 
-START_TEST(what_a_lost_peer_is_owed_is_dropped) {
+TEST(what_a_lost_peer_is_owed_is_dropped) {
   Surroundings here;
   here.transport.behaviour.room = 0;
   for (const uint32_t index : {1u, 2u}) here.send(index);
@@ -86,9 +84,8 @@ START_TEST(what_a_lost_peer_is_owed_is_dropped) {
   ck_assert(here.peer->controls.empty());
   ck_assert_uint_eq(here.peer->controls_kept, 0);
 }
-END_TEST
 
-START_TEST(a_peer_without_a_way_to_it_is_lost_instead_of_told) {
+TEST(a_peer_without_a_way_to_it_is_lost_instead_of_told) {
   Surroundings here;
   here.unreachable = true;
   here.send(1);
@@ -99,7 +96,6 @@ START_TEST(a_peer_without_a_way_to_it_is_lost_instead_of_told) {
   ck_assert_int_eq(here.loss.count, 1);
   ck_assert(here.peer->controls.empty());
 }
-END_TEST
 
 struct Operation final : protocol::Pending {
   int start() noexcept override {
@@ -110,7 +106,7 @@ struct Operation final : protocol::Pending {
   int answer = 0, starts = 0, status = 1;
 };
 
-START_TEST(an_operation_that_fails_ends_and_the_next_one_starts) {
+TEST(an_operation_that_fails_ends_and_the_next_one_starts) {
   Operation fails, waits, behind;
   fails.answer = -FI_EIO;
   waits.answer = -FI_EAGAIN;
@@ -123,22 +119,5 @@ START_TEST(an_operation_that_fails_ends_and_the_next_one_starts) {
   ck_assert(protocol::start_all(list) && list.empty());
   ck_assert(waits.starts == 2 && behind.starts == 1 && fails.starts == 1);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("controls");
-  TCase* tcase = tcase_create("controls");
-  suite_add_tcase(suite, tcase);
-  tcase_add_test(tcase, a_peer_is_the_same_by_number_and_by_link);
-  tcase_add_test(tcase, control_packets_wait_for_room_in_their_order);
-  tcase_add_test(tcase, what_a_lost_peer_is_owed_is_dropped);
-  tcase_add_test(tcase, a_peer_without_a_way_to_it_is_lost_instead_of_told);
-  tcase_add_test(tcase, an_operation_that_fails_ends_and_the_next_one_starts);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

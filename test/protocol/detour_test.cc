@@ -42,7 +42,7 @@ struct Rig {
   Node a, b;
 };
 
-START_TEST(what_waits_for_a_link_that_never_came_up_goes_another_way) {
+TEST(what_waits_for_a_link_that_never_came_up_goes_another_way) {
   Rig rig;
   rig.cut_near();
   const auto large = pattern(5000);
@@ -61,10 +61,9 @@ START_TEST(what_waits_for_a_link_that_never_came_up_goes_another_way) {
   ck_assert(second == large);
   ck_assert(rig.far_a.exposed.empty());
 }
-END_TEST
 
 /// Messages come by one link, what they are answered goes by another.
-START_TEST(a_peer_on_hold_goes_on_when_the_link_that_should_tell_it_fails) {
+TEST(a_peer_on_hold_goes_on_when_the_link_that_should_tell_it_fails) {
   namespace wire = erdma::protocol::wire;
   Rig rig;
   rig.near_ba().up_once = true;
@@ -95,9 +94,8 @@ START_TEST(a_peer_on_hold_goes_on_when_the_link_that_should_tell_it_fails) {
     ck_assert_int_eq(rig.b.received.take().error, 0);
   }
 }
-END_TEST
 
-START_TEST(a_link_that_was_up_is_not_replaced_when_it_dies) {
+TEST(a_link_that_was_up_is_not_replaced_when_it_dies) {
   Rig rig;
   rig.near_ab().up_once = true;
   rig.near.by_port.clear();
@@ -107,9 +105,8 @@ START_TEST(a_link_that_was_up_is_not_replaced_when_it_dies) {
   ck_assert_int_eq(rig.a.sent.take().error, FI_ECONNRESET);
   ck_assert_int_eq(rig.a.detour_status, 0);
 }
-END_TEST
 
-START_TEST(without_another_way_each_operation_fails_once) {
+TEST(without_another_way_each_operation_fails_once) {
   Rig rig;
   rig.cut_near();
   rig.a.other = nullptr;
@@ -119,9 +116,8 @@ START_TEST(without_another_way_each_operation_fails_once) {
   ck_assert_int_eq(rig.a.sent.take().error, FI_EACCES);
   ck_assert(rig.a.sent.entries.empty());
 }
-END_TEST
 
-START_TEST(a_detour_that_fails_too_ends_the_operation) {
+TEST(a_detour_that_fails_too_ends_the_operation) {
   Rig rig;
   rig.cut_near();
   rig.far_ab().up_once = false;
@@ -134,9 +130,8 @@ START_TEST(a_detour_that_fails_too_ends_the_operation) {
   ck_assert_int_eq(rig.a.sent.take().error, FI_ETIMEDOUT);
   ck_assert(rig.a.sent.entries.empty());
 }
-END_TEST
 
-START_TEST(a_peer_that_comes_another_way_is_answered_that_way) {
+TEST(a_peer_that_comes_another_way_is_answered_that_way) {
   Rig rig;
   rig.cut_near();
   char byte = 'a', got = 0;
@@ -152,7 +147,6 @@ START_TEST(a_peer_that_comes_another_way_is_answered_that_way) {
   Transport::bring_down(rig.near_ab(), -FI_ECONNREFUSED, rig.a.engine);
   ck_assert(rig.a.sent.entries.empty());
 }
-END_TEST
 
 /// a sends over the near network, b over the far one: each way stays as it is, for order's sake.
 struct Crossed : Rig {
@@ -170,7 +164,7 @@ struct Crossed : Rig {
   }
 };
 
-START_TEST(large_messages_move_over_the_link_that_announced_them) {
+TEST(large_messages_move_over_the_link_that_announced_them, 2) {
   erdma::test::leaves_work_undone();
   Crossed rig(_i == 0);
   const auto large = pattern(5000);
@@ -186,9 +180,8 @@ START_TEST(large_messages_move_over_the_link_that_announced_them) {
   for (const Transport* transport : {&rig.a.transport, &rig.b.transport, &rig.far_a, &rig.far_b})
     ck_assert(transport->exposed.empty());
 }
-END_TEST
 
-START_TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
+TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
   erdma::test::leaves_work_undone();
   Crossed rig(true);
   rig.a.received.entries.clear();
@@ -205,9 +198,8 @@ START_TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
   ck_assert_uint_eq(rig.a.received.take().length, 5000);
   ck_assert(at_a == large);
 }
-END_TEST
 
-START_TEST(the_end_of_the_peers_link_ends_what_moves_over_it) {
+TEST(the_end_of_the_peers_link_ends_what_moves_over_it) {
   erdma::test::leaves_work_undone();
   Crossed rig(true);
   rig.a.received.entries.clear();
@@ -224,26 +216,5 @@ START_TEST(the_end_of_the_peers_link_ends_what_moves_over_it) {
   ck_assert_int_eq(rig.a.received.take().error, FI_ECONNRESET);
   ck_assert(rig.a.received.entries.empty());
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("detour");
-  TCase* tcase = tcase_create("detour");
-  suite_add_tcase(suite, tcase);
-  tcase_add_test(tcase, what_waits_for_a_link_that_never_came_up_goes_another_way);
-  tcase_add_test(tcase, a_peer_on_hold_goes_on_when_the_link_that_should_tell_it_fails);
-  tcase_add_test(tcase, a_link_that_was_up_is_not_replaced_when_it_dies);
-  tcase_add_test(tcase, without_another_way_each_operation_fails_once);
-  tcase_add_test(tcase, a_detour_that_fails_too_ends_the_operation);
-  tcase_add_test(tcase, a_peer_that_comes_another_way_is_answered_that_way);
-  tcase_add_loop_test(tcase, large_messages_move_over_the_link_that_announced_them, 0, 2);
-  tcase_add_test(tcase, the_end_of_one_link_spares_what_moves_over_the_other);
-  tcase_add_test(tcase, the_end_of_the_peers_link_ends_what_moves_over_it);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

@@ -32,7 +32,7 @@ constexpr Case kCases[] = {
     {65, true, false},     {1024, true, false}, {100000, true, false}, {100000, false, false},
 };
 
-START_TEST(message_arrives_whole_and_completes_once_on_both_sides) {
+TEST(message_arrives_whole_and_completes_once_on_both_sides, std::size(kCases)) {
   const Case& c = kCases[_i];
   Pair pair;
   pair.a.transport.behaviour.prefers_read = c.prefers_read;
@@ -65,9 +65,8 @@ START_TEST(message_arrives_whole_and_completes_once_on_both_sides) {
   ck_assert_int_eq(buffer[c.length], 'x');
   expect_clean(pair);
 }
-END_TEST
 
-START_TEST(message_longer_than_its_receive_is_truncated_with_the_rest_in_olen) {
+TEST(message_longer_than_its_receive_is_truncated_with_the_rest_in_olen, 3) {
   const size_t length = _i == 0 ? 100 : 5000;
   Pair pair;
   pair.a.transport.behaviour.prefers_read = _i != 2;
@@ -84,9 +83,8 @@ START_TEST(message_longer_than_its_receive_is_truncated_with_the_rest_in_olen) {
   ck_assert(std::equal(buffer.begin(), buffer.end(), message.begin()));
   expect_clean(pair);
 }
-END_TEST
 
-START_TEST(a_peer_is_trusted_once_the_application_itself_names_it) {
+TEST(a_peer_is_trusted_once_the_application_itself_names_it) {
   erdma::test::leaves_work_undone();
   Pair pair;
   ck_assert_int_eq(pair.a.send(1, nullptr, 0, 7), 0);
@@ -98,9 +96,8 @@ START_TEST(a_peer_is_trusted_once_the_application_itself_names_it) {
   ck_assert_int_eq(pair.b.send(0, nullptr, 0, 7), 0);
   ck_assert(to_a.trusted);
 }
-END_TEST
 
-START_TEST(send_completes_with_delivery_complete_only_after_the_receive) {
+TEST(send_completes_with_delivery_complete_only_after_the_receive, 2) {
   const size_t length = _i == 0 ? 8 : 5000;
   Pair pair;
   const auto message = pattern(length);
@@ -117,9 +114,8 @@ START_TEST(send_completes_with_delivery_complete_only_after_the_receive) {
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   expect_clean(pair);
 }
-END_TEST
 
-START_TEST(messages_keep_their_order_over_a_full_link_and_mixed_protocols) {
+TEST(messages_keep_their_order_over_a_full_link_and_mixed_protocols) {
   Pair pair;
   pair.a.transport.behaviour.room = 2;
   constexpr size_t kLengths[] = {8, 5000, 64, 1000, 2000, 0, 8, 3000, 1, 200};
@@ -142,9 +138,8 @@ START_TEST(messages_keep_their_order_over_a_full_link_and_mixed_protocols) {
   pair.a.sent.entries.clear();
   expect_clean(pair);
 }
-END_TEST
 
-START_TEST(send_over_a_full_link_looks_for_room_before_it_waits) {
+TEST(send_over_a_full_link_looks_for_room_before_it_waits) {
   erdma::test::leaves_work_undone();
   Pair pair;
   char byte = 'b';
@@ -157,9 +152,8 @@ START_TEST(send_over_a_full_link_looks_for_room_before_it_waits) {
   ck_assert_uint_eq(pair.a.sent.entries.size(), 1);  // at once, so nothing waits behind it
   ck_assert_ptr_eq(pair.a.sent.take().context, &g_two);
 }
-END_TEST
 
-START_TEST(inject_frees_the_buffer_at_once_even_if_the_link_is_full) {
+TEST(inject_frees_the_buffer_at_once_even_if_the_link_is_full) {
   Pair pair;
   pair.a.transport.behaviour.room = 0;
   auto message = pattern(2000);
@@ -180,9 +174,8 @@ START_TEST(inject_frees_the_buffer_at_once_even_if_the_link_is_full) {
   ck_assert(buffer == original);
   ck_assert_int_eq(pair.a.sent.take().report, false);
 }
-END_TEST
 
-START_TEST(inject_beyond_the_limit_is_refused) {
+TEST(inject_beyond_the_limit_is_refused) {
   Pair pair;
   std::vector<char> message(4097);
   const iovec iov{message.data(), message.size()};
@@ -190,9 +183,8 @@ START_TEST(inject_beyond_the_limit_is_refused) {
   args.inject = true;
   ck_assert_int_eq(pair.a.engine.post_send(args), -FI_EMSGSIZE);
 }
-END_TEST
 
-START_TEST(send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress) {
+TEST(send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress) {
   erdma::test::leaves_work_undone();
   Pair pair;
   pair.a.transport.behaviour.room = 0;
@@ -204,9 +196,8 @@ START_TEST(send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress) {
   pair.settle();
   ck_assert_int_eq(pair.a.send(1, &byte, 1, 99), 0);
 }
-END_TEST
 
-START_TEST(fenced_send_waits_for_what_is_in_flight) {
+TEST(fenced_send_waits_for_what_is_in_flight) {
   Pair pair;
   pair.b.transport.behaviour.hold_transfers = true;
   const auto large = pattern(5000);
@@ -225,9 +216,8 @@ START_TEST(fenced_send_waits_for_what_is_in_flight) {
   ck_assert_uint_eq(pair.b.received.take().tag, 1);
   ck_assert_uint_eq(pair.b.received.take().tag, 2);
 }
-END_TEST
 
-START_TEST(remote_data_travels_with_eager_and_rendezvous) {
+TEST(remote_data_travels_with_eager_and_rendezvous, 2) {
   const size_t length = _i == 0 ? 8 : 5000;
   Pair pair;
   const auto message = pattern(length);
@@ -243,9 +233,8 @@ START_TEST(remote_data_travels_with_eager_and_rendezvous) {
   ck_assert_uint_eq(received.flags, FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA);
   ck_assert_uint_eq(received.data, 0xfedcba9876543210u);
 }
-END_TEST
 
-START_TEST(tagged_and_untagged_messages_do_not_meet) {
+TEST(tagged_and_untagged_messages_do_not_meet) {
   erdma::test::leaves_work_undone();
   Pair pair;
   char in[2] = {}, out = 'u';
@@ -264,11 +253,10 @@ START_TEST(tagged_and_untagged_messages_do_not_meet) {
   ck_assert_uint_eq(received.flags, FI_RECV | FI_MSG);
   ck_assert(pair.b.received.entries.empty());
 }
-END_TEST
 
 // --- peek, claim, discard, cancel ---------------------------------------------------------------
 
-START_TEST(peek_that_misses_is_an_error_completion_enomsg) {
+TEST(peek_that_misses_is_an_error_completion_enomsg) {
   Pair pair;
   iovec iov{nullptr, 0};
   ck_assert_int_eq(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek), 0);
@@ -276,9 +264,8 @@ START_TEST(peek_that_misses_is_an_error_completion_enomsg) {
   ck_assert_int_eq(miss.error, FI_ENOMSG);
   ck_assert_ptr_eq(miss.context, &g_one);
 }
-END_TEST
 
-START_TEST(peek_reports_length_tag_and_source_and_leaves_the_message) {
+TEST(peek_reports_length_tag_and_source_and_leaves_the_message, 2) {
   const size_t length = _i == 0 ? 8 : 5000;
   Pair pair;
   const auto message = pattern(length);
@@ -297,10 +284,9 @@ START_TEST(peek_reports_length_tag_and_source_and_leaves_the_message) {
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(buffer == message);
 }
-END_TEST
 
 /// As a miss is: a caller that looks for the answer must not wait for ever.
-START_TEST(peek_is_answered_even_where_only_errors_are_reported) {
+TEST(peek_is_answered_even_where_only_errors_are_reported, 2) {
   Pair pair;
   const auto message = pattern(8);
   pair.a.send(1, message.data(), message.size(), 7);
@@ -318,9 +304,8 @@ START_TEST(peek_is_answered_even_where_only_errors_are_reported) {
   }
   ck_assert(pair.b.received.entries.empty());
 }
-END_TEST
 
-START_TEST(claimed_message_goes_to_the_claim_and_to_nobody_else) {
+TEST(claimed_message_goes_to_the_claim_and_to_nobody_else, 2) {
   erdma::test::leaves_work_undone();
   const size_t length = _i == 0 ? 8 : 5000;
   Pair pair;
@@ -342,9 +327,8 @@ START_TEST(claimed_message_goes_to_the_claim_and_to_nobody_else) {
   ck_assert_int_eq(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::claim),
                    -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(discarded_message_is_gone_and_its_sender_completes) {
+TEST(discarded_message_is_gone_and_its_sender_completes, 2) {
   const bool claim_first = _i == 1;
   Pair pair;
   const auto message = pattern(5000);
@@ -365,9 +349,8 @@ START_TEST(discarded_message_is_gone_and_its_sender_completes) {
   ck_assert_int_eq(pair.b.received.take().error, FI_ENOMSG);
   expect_clean(pair);
 }
-END_TEST
 
-START_TEST(cancelled_receive_completes_with_ecanceled_and_takes_no_message) {
+TEST(cancelled_receive_completes_with_ecanceled_and_takes_no_message) {
   Pair pair;
   char byte = 'a', in[2] = {};
   pair.b.receive(&in[0], 1, 7, &g_one);
@@ -381,9 +364,8 @@ START_TEST(cancelled_receive_completes_with_ecanceled_and_takes_no_message) {
   ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
   ck_assert_int_eq(pair.b.engine.cancel(&g_three), -FI_ENOENT);
 }
-END_TEST
 
-START_TEST(queued_send_can_be_cancelled) {
+TEST(queued_send_can_be_cancelled) {
   Pair pair;
   pair.a.transport.behaviour.room = 0;
   char byte = 'a';
@@ -394,11 +376,10 @@ START_TEST(queued_send_can_be_cancelled) {
   pair.settle();
   ck_assert_uint_eq(pair.a_to_b().sent, 0);
 }
-END_TEST
 
 // --- bounded memory -----------------------------------------------------------------------------
 
-START_TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
+TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
   Pair pair({4096, 20000, 64});
   const auto message = pattern(1000);
   unsigned accepted = 0;
@@ -427,9 +408,8 @@ START_TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
   pair.settle();
   ck_assert_uint_eq(pair.a.transport.exposures_made, exposures);
 }
-END_TEST
 
-START_TEST(sender_that_only_sends_learns_of_the_budget) {
+TEST(sender_that_only_sends_learns_of_the_budget) {
   erdma::test::leaves_work_undone();
   Pair pair({4096, 16384, 64});
   const auto message = pattern(1000);
@@ -443,9 +423,8 @@ START_TEST(sender_that_only_sends_learns_of_the_budget) {
   }
   ck_assert_int_eq(status, -FI_EAGAIN);
 }
-END_TEST
 
-START_TEST(removed_address_no_longer_names_the_source_of_messages) {
+TEST(removed_address_no_longer_names_the_source_of_messages) {
   Pair pair;
   char byte = 'x', got = 0;
   for (const uint64_t source : {uint64_t{0}, UINT64_MAX}) {
@@ -457,9 +436,8 @@ START_TEST(removed_address_no_longer_names_the_source_of_messages) {
     pair.b.engine.peers().address_removed(0, pair.a.transport.name);
   }
 }
-END_TEST
 
-START_TEST(empty_message_needs_no_memory) {
+TEST(empty_message_needs_no_memory, 2) {
   Pair pair;
   auto send = Node::send_args(1, {nullptr, 0}, 7);
   auto receive = Node::receive_args({nullptr, 0}, 7);
@@ -473,9 +451,8 @@ START_TEST(empty_message_needs_no_memory) {
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   ck_assert_int_eq(pair.b.received.take().error, 0);
 }
-END_TEST
 
-START_TEST(memory_is_withdrawn_when_the_endpoint_closes) {
+TEST(memory_is_withdrawn_when_the_endpoint_closes, 2) {
   erdma::test::leaves_work_undone();
   Pair pair;
   pair.a.transport.behaviour.prefers_read = pair.b.transport.behaviour.prefers_read = _i == 0;
@@ -490,48 +467,5 @@ START_TEST(memory_is_withdrawn_when_the_endpoint_closes) {
   pair.b.engine.withdraw_all();
   ck_assert(pair.a.transport.exposed.empty() && pair.b.transport.exposed.empty());
 }
-END_TEST
-
-Suite* engine_suite() {
-  Suite* suite = suite_create("engine");
-  TCase* tc = tcase_create("messages");
-  tcase_add_loop_test(tc, message_arrives_whole_and_completes_once_on_both_sides, 0,
-                      int(std::size(kCases)));
-  tcase_add_loop_test(tc, message_longer_than_its_receive_is_truncated_with_the_rest_in_olen, 0, 3);
-  tcase_add_test(tc, a_peer_is_trusted_once_the_application_itself_names_it);
-  tcase_add_loop_test(tc, send_completes_with_delivery_complete_only_after_the_receive, 0, 2);
-  tcase_add_test(tc, messages_keep_their_order_over_a_full_link_and_mixed_protocols);
-  tcase_add_test(tc, send_over_a_full_link_looks_for_room_before_it_waits);
-  tcase_add_test(tc, inject_frees_the_buffer_at_once_even_if_the_link_is_full);
-  tcase_add_test(tc, inject_beyond_the_limit_is_refused);
-  tcase_add_test(tc, send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress);
-  tcase_add_test(tc, fenced_send_waits_for_what_is_in_flight);
-  tcase_add_loop_test(tc, remote_data_travels_with_eager_and_rendezvous, 0, 2);
-  tcase_add_test(tc, tagged_and_untagged_messages_do_not_meet);
-  suite_add_tcase(suite, tc);
-  tc = tcase_create("receives");
-  tcase_add_test(tc, peek_that_misses_is_an_error_completion_enomsg);
-  tcase_add_loop_test(tc, peek_is_answered_even_where_only_errors_are_reported, 0, 2);
-  tcase_add_loop_test(tc, peek_reports_length_tag_and_source_and_leaves_the_message, 0, 2);
-  tcase_add_loop_test(tc, claimed_message_goes_to_the_claim_and_to_nobody_else, 0, 2);
-  tcase_add_loop_test(tc, discarded_message_is_gone_and_its_sender_completes, 0, 2);
-  tcase_add_test(tc, cancelled_receive_completes_with_ecanceled_and_takes_no_message);
-  tcase_add_test(tc, queued_send_can_be_cancelled);
-  tcase_add_test(tc, sender_that_only_sends_learns_of_the_budget);
-  tcase_add_test(tc, removed_address_no_longer_names_the_source_of_messages);
-  tcase_add_loop_test(tc, empty_message_needs_no_memory, 0, 2);
-  tcase_add_loop_test(tc, memory_is_withdrawn_when_the_endpoint_closes, 0, 2);
-  tcase_add_test(tc, sender_holds_back_when_unmatched_messages_use_up_the_budget);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(engine_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

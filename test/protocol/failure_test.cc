@@ -42,7 +42,7 @@ int g_one, g_two, g_three;
 
 // --- failure ------------------------------------------------------------------------------------
 
-START_TEST(unreachable_peer_is_one_error_completion) {
+TEST(unreachable_peer_is_one_error_completion) {
   Pair pair;
   pair.a.unreachable = true;
   char byte = 'a';
@@ -52,18 +52,16 @@ START_TEST(unreachable_peer_is_one_error_completion) {
   ck_assert_ptr_eq(failed.context, &g_one);
   ck_assert(pair.a.sent.entries.empty());
 }
-END_TEST
 
-START_TEST(unknown_address_is_refused) {
+TEST(unknown_address_is_refused) {
   Pair pair;
   char byte = 'a';
   ck_assert_int_eq(pair.a.send(77, &byte, 1, 7), -FI_EINVAL);
   ck_assert_int_eq(pair.a.send(UINT64_MAX, &byte, 1, 7), -FI_EINVAL);
   ck_assert_int_eq(pair.a.receive(&byte, 1, 7, nullptr, 0, 77), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(death_of_the_receiver_fails_each_pending_send_once) {
+TEST(death_of_the_receiver_fails_each_pending_send_once) {
   Pair pair;
   const auto large = pattern(5000);
   const iovec iov{const_cast<char*>(large.data()), 8};
@@ -80,9 +78,8 @@ START_TEST(death_of_the_receiver_fails_each_pending_send_once) {
   ck_assert(pair.a.sent.entries.empty());
   ck_assert(pair.a.transport.exposed.empty());
 }
-END_TEST
 
-START_TEST(death_of_the_sender_fails_what_only_it_could_complete) {
+TEST(death_of_the_sender_fails_what_only_it_could_complete) {
   erdma::test::leaves_work_undone();
   Pair pair;
   pair.b.transport.behaviour.hold_transfers = true;
@@ -111,9 +108,8 @@ START_TEST(death_of_the_sender_fails_what_only_it_could_complete) {
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(pair.b.received.entries.empty());
 }
-END_TEST
 
-START_TEST(peer_that_closed_in_order_leaves_directed_receives_posted) {
+TEST(peer_that_closed_in_order_leaves_directed_receives_posted) {
   erdma::test::leaves_work_undone();
   Pair pair;
   char byte = 'a', in = 0;
@@ -124,11 +120,10 @@ START_TEST(peer_that_closed_in_order_leaves_directed_receives_posted) {
   ck_assert(pair.b.received.entries.empty());
   ck_assert_int_eq(pair.b.engine.cancel(&g_one), 0);
 }
-END_TEST
 
 // What a user sees of it who set nothing.
 
-START_TEST(a_peer_that_dies_under_an_operation_is_seen_once) {
+TEST(a_peer_that_dies_under_an_operation_is_seen_once, 2) {
   const erdma::test::CapturedStderr error_output;
   erdma::test::g_log_level = -1;
   Pair pair;
@@ -145,9 +140,8 @@ START_TEST(a_peer_that_dies_under_an_operation_is_seen_once) {
   ck_assert_msg(line.find("is lost (Connection reset by peer), operations") != line.npos, "%s",
                 line.c_str());
 }
-END_TEST
 
-START_TEST(a_peer_that_leaves_without_a_loss_is_not_seen) {
+TEST(a_peer_that_leaves_without_a_loss_is_not_seen, 2) {
   erdma::test::leaves_work_undone();
   const erdma::test::CapturedStderr error_output;
   erdma::test::g_log_level = -1;
@@ -159,9 +153,8 @@ START_TEST(a_peer_that_leaves_without_a_loss_is_not_seen) {
   Transport::bring_down(pair.a_to_b(), _i ? -FI_ESHUTDOWN : -FI_ECONNRESET, pair.a.engine);
   ck_assert(error_output.writes().empty());
 }
-END_TEST
 
-START_TEST(a_directed_receive_waits_for_its_peer_and_another_does_not) {
+TEST(a_directed_receive_waits_for_its_peer_and_another_does_not) {
   erdma::test::leaves_work_undone();
   Pair pair;
   erdma::transport::Sink& engine = pair.b.engine;
@@ -176,9 +169,8 @@ START_TEST(a_directed_receive_waits_for_its_peer_and_another_does_not) {
   ck_assert_int_eq(pair.b.engine.cancel(&g_two), 0);
   ck_assert(!engine.waits_for(pair.b_to_a()));
 }
-END_TEST
 
-START_TEST(failed_transfer_fails_both_sides_once) {
+TEST(failed_transfer_fails_both_sides_once, 2) {
   const bool read = _i == 0;
   Pair pair;
   pair.a.transport.behaviour.prefers_read = read;
@@ -192,11 +184,10 @@ START_TEST(failed_transfer_fails_both_sides_once) {
   ck_assert_int_eq(pair.b.received.take().error, FI_EIO);
   expect_clean(pair);
 }
-END_TEST
 
 /// All its bytes are here, only not visible yet. A sender that writes them is done before that, and
 /// may close.
-START_TEST(message_that_is_settling_survives_its_sender) {
+TEST(message_that_is_settling_survives_its_sender, 2) {
   erdma::test::leaves_work_undone();
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) {
@@ -224,9 +215,8 @@ START_TEST(message_that_is_settling_survives_its_sender) {
   ck_assert(buffer == message);
   ck_assert(pair.b.received.entries.empty() && pair.b.transport.exposed.empty());
 }
-END_TEST
 
-START_TEST(transfer_waits_while_the_link_has_no_room) {
+TEST(transfer_waits_while_the_link_has_no_room, 2) {
   const bool read = _i == 0;
   Pair pair;
   pair.a.transport.behaviour.prefers_read = read;
@@ -245,9 +235,8 @@ START_TEST(transfer_waits_while_the_link_has_no_room) {
   ck_assert(buffer == large);
   expect_clean(pair);
 }
-END_TEST
 
-START_TEST(exposure_waits_while_the_link_connects) {
+TEST(exposure_waits_while_the_link_connects) {
   Pair pair;
   pair.a.transport.behaviour.expose_refusal = -FI_EAGAIN;
   const auto large = pattern(5000);
@@ -260,11 +249,10 @@ START_TEST(exposure_waits_while_the_link_connects) {
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(buffer == large);
 }
-END_TEST
 
 // --- a peer that lies ---------------------------------------------------------------------------
 
-START_TEST(garbage_closes_the_link_of_its_sender) {
+TEST(garbage_closes_the_link_of_its_sender, 6) {
   erdma::test::leaves_work_undone();
   Pair pair;
   char byte = 'a';
@@ -303,9 +291,8 @@ START_TEST(garbage_closes_the_link_of_its_sender) {
   pair.b.receive(&in, 1, 9, &g_one, 0, 0);
   ck_assert_int_eq(pair.b.engine.cancel(&g_one), 0);
 }
-END_TEST
 
-START_TEST(stale_and_invented_ids_are_ignored) {
+TEST(stale_and_invented_ids_are_ignored) {
   erdma::test::leaves_work_undone();
   Pair pair;
   char byte = 'a';
@@ -324,9 +311,8 @@ START_TEST(stale_and_invented_ids_are_ignored) {
   pair.b.engine.progress();
   ck_assert(pair.b.sent.entries.empty() && pair.b.received.entries.empty());
 }
-END_TEST
 
-START_TEST(fin_and_done_of_a_third_peer_are_ignored) {
+TEST(fin_and_done_of_a_third_peer_are_ignored, 2) {
   Pair pair;
   Node third(pair.network, 2, kConfig);
   pair.a.transport.behaviour.prefers_read = pair.b.transport.behaviour.prefers_read = _i == 0;
@@ -352,9 +338,8 @@ START_TEST(fin_and_done_of_a_third_peer_are_ignored) {
   ck_assert(got == message);
   expect_clean(pair);
 }
-END_TEST
 
-START_TEST(status_that_is_no_errno_is_an_io_error) {
+TEST(status_that_is_no_errno_is_an_io_error, 3) {
   const int32_t invented[] = {INT32_MIN, -100000, 1};
   Pair pair;
   const auto message = pattern(5000);
@@ -367,9 +352,8 @@ START_TEST(status_that_is_no_errno_is_an_io_error) {
   pair.a.engine.progress();
   ck_assert_int_eq(pair.a.sent.take().error, FI_EIO);
 }
-END_TEST
 
-START_TEST(multi_receive_survives_a_message_that_finds_no_memory) {
+TEST(multi_receive_survives_a_message_that_finds_no_memory) {
   erdma::test::leaves_work_undone();
   Pair pair;
   std::vector<char> buffer(20000);
@@ -392,38 +376,5 @@ START_TEST(multi_receive_survives_a_message_that_finds_no_memory) {
   ck_assert_ptr_eq(received.context, &g_two);
   ck_assert(std::equal(message.begin(), message.end(), buffer.begin()));
 }
-END_TEST
-
-Suite* failure_suite() {
-  Suite* suite = suite_create("failure");
-  TCase* tc = tcase_create("failure");
-  tcase_add_test(tc, unreachable_peer_is_one_error_completion);
-  tcase_add_test(tc, unknown_address_is_refused);
-  tcase_add_test(tc, death_of_the_receiver_fails_each_pending_send_once);
-  tcase_add_test(tc, death_of_the_sender_fails_what_only_it_could_complete);
-  tcase_add_test(tc, a_directed_receive_waits_for_its_peer_and_another_does_not);
-  tcase_add_test(tc, peer_that_closed_in_order_leaves_directed_receives_posted);
-  tcase_add_loop_test(tc, a_peer_that_dies_under_an_operation_is_seen_once, 0, 2);
-  tcase_add_loop_test(tc, a_peer_that_leaves_without_a_loss_is_not_seen, 0, 2);
-  tcase_add_loop_test(tc, failed_transfer_fails_both_sides_once, 0, 2);
-  tcase_add_loop_test(tc, message_that_is_settling_survives_its_sender, 0, 2);
-  tcase_add_loop_test(tc, transfer_waits_while_the_link_has_no_room, 0, 2);
-  tcase_add_test(tc, exposure_waits_while_the_link_connects);
-  tcase_add_loop_test(tc, garbage_closes_the_link_of_its_sender, 0, 6);
-  tcase_add_test(tc, stale_and_invented_ids_are_ignored);
-  tcase_add_test(tc, multi_receive_survives_a_message_that_finds_no_memory);
-  tcase_add_loop_test(tc, fin_and_done_of_a_third_peer_are_ignored, 0, 2);
-  tcase_add_loop_test(tc, status_that_is_no_errno_is_an_io_error, 0, 3);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(failure_suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

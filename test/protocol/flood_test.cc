@@ -22,7 +22,7 @@ void flood_eager(Pair& pair, uint32_t from, uint32_t to, size_t length) {
   }
 }
 
-START_TEST(a_flood_of_rendezvous_requests_ends_the_link) {
+TEST(a_flood_of_rendezvous_requests_ends_the_link) {
   erdma::test::leaves_work_undone();
   Pair pair;
   // As many as an honest peer can have, twice over.
@@ -42,9 +42,8 @@ START_TEST(a_flood_of_rendezvous_requests_ends_the_link) {
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 2);  // its headers are still there, so it ends again
 }
-END_TEST
 
-START_TEST(a_peer_that_does_not_hold_back_loses_its_link) {
+TEST(a_peer_that_does_not_hold_back_loses_its_link) {
   erdma::test::leaves_work_undone();
   Pair pair;
   flood_eager(pair, 0, 20'000, 1024);  // 20 MiB; told at the first
@@ -52,9 +51,8 @@ START_TEST(a_peer_that_does_not_hold_back_loses_its_link) {
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
   ck_assert(pair.b_to_a().inbound.empty());
 }
-END_TEST
 
-START_TEST(a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing) {
+TEST(a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing) {
   Pair pair;
   pair.b.transport.behaviour.room = 0;
   flood_eager(pair, 0, 12'000, 1024);
@@ -71,10 +69,9 @@ START_TEST(a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing) {
     ck_assert_int_eq(pair.b.received.take().error, 0);
   }
 }
-END_TEST
 
 /// As a NIC's link, which can leave nothing where it is.
-START_TEST(a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bound) {
+TEST(a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bound) {
   erdma::test::leaves_work_undone();
   Pair pair;
   pair.b.transport.behaviour.room = 0;
@@ -87,9 +84,8 @@ START_TEST(a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
   ck_assert(pair.b_to_a().inbound.empty());
 }
-END_TEST
 
-START_TEST(a_held_peer_goes_on_when_its_messages_are_received) {
+TEST(a_held_peer_goes_on_when_its_messages_are_received) {
   erdma::test::leaves_work_undone();
   Pair pair;
   pair.b.transport.behaviour.room = 0;
@@ -104,23 +100,5 @@ START_TEST(a_held_peer_goes_on_when_its_messages_are_received) {
   }
   ck_assert(!pair.b_to_a().held);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  TCase* tc = tcase_create("flood");
-  tcase_set_timeout(tc, 30);
-  tcase_add_test(tc, a_flood_of_rendezvous_requests_ends_the_link);
-  tcase_add_test(tc, a_peer_that_does_not_hold_back_loses_its_link);
-  tcase_add_test(tc, a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing);
-  tcase_add_test(tc, a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bound);
-  tcase_add_test(tc, a_held_peer_goes_on_when_its_messages_are_received);
-  Suite* suite = suite_create("flood");
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

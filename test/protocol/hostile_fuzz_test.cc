@@ -44,38 +44,21 @@ const auto over_fake = [](Random& random, auto&& body) {
   body(medium);
 };
 
-START_TEST(hostile_peer_over_the_fake_link) {
+SUITE(.once = [] { (void)seed(); });
+
+// Hours by hand; a hang ends by until().
+TEST_CASE(.timeout = std::getenv("ERDMA_FUZZ_STEPS") ? 0.0 : 60.0);
+
+TEST(hostile_peer_over_the_fake_link) {
   erdma::test::leaves_owners_short();
   fuzz_over("fake", 1'000'000, over_fake);
 }
-END_TEST
 
-START_TEST(peer_that_takes_no_answers_over_the_fake_link) {
+TEST(peer_that_takes_no_answers_over_the_fake_link) {
   erdma::test::leaves_owners_short();
   flood_over(600'000, over_fake);
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("hostile fuzz");
-  TCase* tcase = tcase_create("hostile fuzz");
-  // Hours by hand; a hang ends by until().
-  tcase_set_timeout(tcase, std::getenv("ERDMA_FUZZ_STEPS") ? 0 : 60);
-  tcase_add_test(tcase, hostile_peer_over_the_fake_link);
-  tcase_add_test(tcase, peer_that_takes_no_answers_over_the_fake_link);
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::fuzz
 
-int main() {
-  using namespace erdma::fuzz;
-  (void)seed();
-  SRunner* runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}
+}  // namespace erdma::fuzz

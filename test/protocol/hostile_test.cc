@@ -199,7 +199,8 @@ void inject(Pair& pair, Answer answer, const Loot& loot) {
   }
 }
 
-START_TEST(answer_that_its_operation_does_not_await_costs_the_connection_and_nothing_else) {
+TEST(answer_that_its_operation_does_not_await_costs_the_connection_and_nothing_else,
+     int(std::size(kOperations)) * kAnswers) {
   const Operation& operation = kOperations[_i / kAnswers];
   const Answer answer = Answer(_i % kAnswers);
   g_local = pattern(8192, 5);
@@ -234,9 +235,8 @@ START_TEST(answer_that_its_operation_does_not_await_costs_the_connection_and_not
   // The peer's end of it.
   erdma::fake::Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
 }
-END_TEST
 
-START_TEST(result_of_one_byte_more_than_was_asked_for_touches_nothing) {
+TEST(result_of_one_byte_more_than_was_asked_for_touches_nothing, 64) {
   g_local = pattern(8192, 5);
   const auto before = g_local;
   OneSidedPair pair;
@@ -250,9 +250,8 @@ START_TEST(result_of_one_byte_more_than_was_asked_for_touches_nothing) {
   ck_assert_uint_eq(pair.initiator.reads.entries.size(), 1);
   ck_assert_int_eq(pair.initiator.reads.take().error, FI_ECONNRESET);
 }
-END_TEST
 
-START_TEST(part_of_an_atomic_that_is_refused_ends_it_while_the_rest_is_queued) {
+TEST(part_of_an_atomic_that_is_refused_ends_it_while_the_rest_is_queued, 2) {
   g_local = pattern(8192, 5);
   OneSidedPair pair;
   pair.a.transport.behaviour.eager = 64;
@@ -266,9 +265,8 @@ START_TEST(part_of_an_atomic_that_is_refused_ends_it_while_the_rest_is_queued) {
   ck_assert_uint_eq(sink.entries.size(), 1);
   ck_assert_int_eq(sink.take().error, FI_EACCES);
 }
-END_TEST
 
-START_TEST(status_of_a_transfer_that_packets_carry_is_never_taken_for_a_retry) {
+TEST(status_of_a_transfer_that_packets_carry_is_never_taken_for_a_retry, 4) {
   // A device or a peer that reports what only direct access may: no grant exists.
   const int status = _i & 1 ? -FI_EOPNOTSUPP : -FI_EBUSY;
   g_local = pattern(8192, 5);
@@ -288,7 +286,6 @@ START_TEST(status_of_a_transfer_that_packets_carry_is_never_taken_for_a_retry) {
   pair.settle();
   ck_assert(sink.entries.empty());
 }
-END_TEST
 
 // --- the receiver's side ------------------------------------------------------------------------
 
@@ -302,7 +299,7 @@ void inject_done(Pair& pair, int32_t status, uint8_t flags, const char* payload)
   pair.b_to_a().inject(&header, sizeof(header), payload, payload ? strlen(payload) : 0);
 }
 
-START_TEST(done_for_a_message_that_is_read_here_costs_the_connection) {
+TEST(done_for_a_message_that_is_read_here_costs_the_connection, 2) {
   erdma::test::leaves_work_undone();
   Pair pair;
   pair.b.transport.behaviour.hold_transfers = true;
@@ -318,9 +315,8 @@ START_TEST(done_for_a_message_that_is_read_here_costs_the_connection) {
   ck_assert_uint_eq(pair.b.received.entries.size(), 1);
   ck_assert_int_eq(pair.b.received.take().error, FI_ECONNRESET);
 }
-END_TEST
 
-START_TEST(second_done_while_the_bytes_settle_costs_the_connection_but_not_the_message) {
+TEST(second_done_while_the_bytes_settle_costs_the_connection_but_not_the_message) {
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) {
     node->transport.behaviour.prefers_read = false;
@@ -344,7 +340,6 @@ START_TEST(second_done_while_the_bytes_settle_costs_the_connection_but_not_the_m
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(into == bytes);
 }
-END_TEST
 
 // --- fields that no operation of ours decides
 // -----------------------------------------------------
@@ -366,7 +361,7 @@ const Field kFields[] = {
     {wire::Op::grant, 0, 1, 81},  {wire::Op::grant, 0, UINT64_MAX, 4},
 };
 
-START_TEST(field_that_no_honest_peer_sends_costs_the_connection) {
+TEST(field_that_no_honest_peer_sends_costs_the_connection, std::size(kFields)) {
   const Field& c = kFields[_i];
   OneSidedPair pair;
   g_local = pattern(8192, 5);
@@ -386,10 +381,9 @@ START_TEST(field_that_no_honest_peer_sends_costs_the_connection) {
   ck_assert_uint_eq(pair.a.sent.entries.size(), 1);
   ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
 }
-END_TEST
 
 /// A peer may not be believed to be out of memory that it was not asked to leave.
-START_TEST(revoked_that_was_not_asked_for_leaves_the_region_in_use) {
+TEST(revoked_that_was_not_asked_for_leaves_the_region_in_use) {
   DirectPair pair(true);
   pair.introduce();
   ck_assert_uint_eq(pair.region.users, 1);
@@ -403,14 +397,13 @@ START_TEST(revoked_that_was_not_asked_for_leaves_the_region_in_use) {
   pair.settle();
   ck_assert_uint_eq(pair.region.users, 0);
 }
-END_TEST
 
 // --- what it costs ------------------------------------------------------------------------------
 
 /// More than an honest peer can be waiting for.
 constexpr uint32_t kMostAnswers = 3 * 65536;
 
-START_TEST(answers_that_are_not_taken_are_bounded) {
+TEST(answers_that_are_not_taken_are_bounded, 3) {
   OneSidedPair pair;
   wire::OneSidedHeader header{};
   switch (_i) {
@@ -436,9 +429,8 @@ START_TEST(answers_that_are_not_taken_are_bounded) {
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
   ck_assert(!pair.b.engine.owes());  // and nothing is kept for it
 }
-END_TEST
 
-START_TEST(answers_of_a_peer_that_takes_them_late_all_arrive) {
+TEST(answers_of_a_peer_that_takes_them_late_all_arrive) {
   OneSidedPair pair;
   pair.b.transport.behaviour.room = 0;
   wire::OneSidedHeader header{};
@@ -454,10 +446,9 @@ START_TEST(answers_of_a_peer_that_takes_them_late_all_arrive) {
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 0);
 }
-END_TEST
 
 /// Bytes of every one of its requests that may be in flight, were they copied: 8 GiB.
-START_TEST(results_that_are_not_taken_are_not_copied_without_bound) {
+TEST(results_that_are_not_taken_are_not_copied_without_bound, 2) {
   const bool atomics = _i;
   OneSidedPair pair;
   pair.b.transport.behaviour.room = 0;
@@ -481,9 +472,8 @@ START_TEST(results_that_are_not_taken_are_not_copied_without_bound) {
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.region.users, 0);
 }
-END_TEST
 
-START_TEST(results_that_are_taken_late_bring_the_right_bytes) {
+TEST(results_that_are_taken_late_bring_the_right_bytes) {
   OneSidedPair pair;
   pair.b.transport.behaviour.room = 0;
   std::vector<std::vector<char>> got;
@@ -510,9 +500,8 @@ START_TEST(results_that_are_taken_late_bring_the_right_bytes) {
   }
   ck_assert_uint_eq(pair.region.users, 0);
 }
-END_TEST
 
-START_TEST(region_of_results_that_are_not_taken_can_be_abandoned) {
+TEST(region_of_results_that_are_not_taken_can_be_abandoned) {
   erdma::test::leaves_work_undone();
   OneSidedPair pair;
   pair.b.transport.behaviour.room = 0;
@@ -525,41 +514,5 @@ START_TEST(region_of_results_that_are_not_taken_can_be_abandoned) {
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
   ck_assert_uint_eq(pair.region.users, 0);
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("hostile");
-  TCase* tcase = tcase_create("hostile");
-  tcase_set_timeout(tcase, 30);
-  tcase_add_loop_test(
-      tcase, answer_that_its_operation_does_not_await_costs_the_connection_and_nothing_else, 0,
-      int(std::size(kOperations)) * kAnswers);
-  tcase_add_loop_test(tcase, result_of_one_byte_more_than_was_asked_for_touches_nothing, 0, 64);
-  tcase_add_loop_test(tcase, part_of_an_atomic_that_is_refused_ends_it_while_the_rest_is_queued, 0,
-                      2);
-  tcase_add_loop_test(tcase, status_of_a_transfer_that_packets_carry_is_never_taken_for_a_retry, 0,
-                      4);
-  tcase_add_loop_test(tcase, done_for_a_message_that_is_read_here_costs_the_connection, 0, 2);
-  tcase_add_test(tcase,
-                 second_done_while_the_bytes_settle_costs_the_connection_but_not_the_message);
-  tcase_add_loop_test(tcase, field_that_no_honest_peer_sends_costs_the_connection, 0,
-                      int(std::size(kFields)));
-  tcase_add_test(tcase, revoked_that_was_not_asked_for_leaves_the_region_in_use);
-  tcase_add_loop_test(tcase, answers_that_are_not_taken_are_bounded, 0, 3);
-  tcase_add_test(tcase, answers_of_a_peer_that_takes_them_late_all_arrive);
-  tcase_add_loop_test(tcase, results_that_are_not_taken_are_not_copied_without_bound, 0, 2);
-  tcase_add_test(tcase, results_that_are_taken_late_bring_the_right_bytes);
-  tcase_add_test(tcase, region_of_results_that_are_not_taken_can_be_abandoned);
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}

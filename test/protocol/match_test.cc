@@ -18,6 +18,7 @@
 namespace {
 bool g_out_of_memory = false;
 size_t g_array_bytes = 0;  // held by nothrow arrays: the indexes' tables
+
 }  // namespace
 
 // The matcher allocates by nothrow new[] only, so these replacements see all of it; what others
@@ -74,7 +75,7 @@ class Crowd {
   std::vector<std::unique_ptr<Message>> x_messages;
 };
 
-START_TEST(receive_takes_a_message_exactly_when_tag_and_source_agree) {
+TEST(receive_takes_a_message_exactly_when_tag_and_source_agree) {
   const struct {
     const Peer* source;
     uint64_t tag, ignore;
@@ -100,9 +101,8 @@ START_TEST(receive_takes_a_message_exactly_when_tag_and_source_agree) {
     }
   }
 }
-END_TEST
 
-START_TEST(message_waits_exactly_until_tag_and_source_agree) {
+TEST(message_waits_exactly_until_tag_and_source_agree) {
   for (const size_t fillers : kFillers) {
     Crowd crowd(fillers);
     Matcher matcher;
@@ -117,10 +117,9 @@ START_TEST(message_waits_exactly_until_tag_and_source_agree) {
     ck_assert_uint_eq(matcher.posted_count(), 2);
   }
 }
-END_TEST
 
 // libfabric's util_srx computes wrong pointers in this mix.
-START_TEST(directed_and_any_source_receives_match_in_posting_order) {
+TEST(directed_and_any_source_receives_match_in_posting_order) {
   for (const size_t fillers : kFillers) {
     Crowd crowd(fillers);
     Matcher matcher;
@@ -138,9 +137,8 @@ START_TEST(directed_and_any_source_receives_match_in_posting_order) {
     ck_assert_uint_eq(matcher.posted_count(), fillers);
   }
 }
-END_TEST
 
-START_TEST(directed_and_any_source_receives_take_messages_in_arrival_order) {
+TEST(directed_and_any_source_receives_take_messages_in_arrival_order) {
   for (const size_t fillers : kFillers) {
     Crowd crowd(fillers);
     Matcher matcher;
@@ -156,9 +154,8 @@ START_TEST(directed_and_any_source_receives_take_messages_in_arrival_order) {
     ck_assert_ptr_null(matcher.post(any));
   }
 }
-END_TEST
 
-START_TEST(sticky_receive_stays_and_keeps_its_turn) {
+TEST(sticky_receive_stays_and_keeps_its_turn) {
   for (const size_t fillers : kFillers) {
     Crowd crowd(fillers);
     Matcher matcher;
@@ -172,9 +169,8 @@ START_TEST(sticky_receive_stays_and_keeps_its_turn) {
     ck_assert_ptr_eq(matcher.arrive(*peer(1), 1), &after);
   }
 }
-END_TEST
 
-START_TEST(sticky_receive_is_not_queued_when_a_message_waits) {
+TEST(sticky_receive_is_not_queued_when_a_message_waits) {
   Matcher matcher;
   Message first(peer(1), 1), second(peer(1), 1);
   deliver(matcher, first);
@@ -187,9 +183,8 @@ START_TEST(sticky_receive_is_not_queued_when_a_message_waits) {
   ck_assert_ptr_null(matcher.post(sticky));
   ck_assert_uint_eq(matcher.posted_count(), 1);
 }
-END_TEST
 
-START_TEST(peek_leaves_the_message_in_place) {
+TEST(peek_leaves_the_message_in_place) {
   for (const size_t fillers : kFillers) {
     Crowd crowd(fillers);
     Matcher matcher;
@@ -204,9 +199,8 @@ START_TEST(peek_leaves_the_message_in_place) {
     ck_assert_uint_eq(matcher.unexpected_count(), fillers + 1);
   }
 }
-END_TEST
 
-START_TEST(cancel_finds_the_oldest_receive_of_a_context) {
+TEST(cancel_finds_the_oldest_receive_of_a_context) {
   Matcher matcher;
   int context = 0, other = 0;
   Receive first(nullptr, 1), second(nullptr, 2);
@@ -218,9 +212,8 @@ START_TEST(cancel_finds_the_oldest_receive_of_a_context) {
   matcher.remove(first);
   ck_assert_ptr_eq(matcher.posted_with_context(&context), &second);
 }
-END_TEST
 
-START_TEST(queue_can_be_emptied_while_walking) {
+TEST(queue_can_be_emptied_while_walking) {
   for (const size_t fillers : kFillers) {
     Crowd crowd(fillers);
     Matcher matcher;
@@ -243,7 +236,6 @@ START_TEST(queue_can_be_emptied_while_walking) {
     ck_assert_uint_eq(matcher.posted_count() + matcher.unexpected_count(), 0);
   }
 }
-END_TEST
 
 // The ways clients post: exact, with a constant mask of protocol bits, directed and not.
 struct Way {
@@ -318,7 +310,7 @@ class Pages {
 };
 
 // Those that share a bucket with it are looked at, but they are less than one on average.
-START_TEST(arrival_touches_few_receives_but_its_own) {
+TEST(arrival_touches_few_receives_but_its_own, std::size(kWays)) {
   const Way way = kWays[_i];
   Pages<Receive> receives;
   Matcher matcher;
@@ -335,9 +327,8 @@ START_TEST(arrival_touches_few_receives_but_its_own) {
   }
   ck_assert_uint_lt(receives.strays(), searches / 2);
 }
-END_TEST
 
-START_TEST(receive_touches_no_message_but_its_own) {
+TEST(receive_touches_no_message_but_its_own, std::size(kWays)) {
   const Way way = kWays[_i];
   Pages<Message> messages;
   Matcher matcher;
@@ -350,9 +341,8 @@ START_TEST(receive_touches_no_message_but_its_own) {
     messages.allow_all();
   }
 }
-END_TEST
 
-START_TEST(exact_receive_is_found_at_once_beside_many_masks) {
+TEST(exact_receive_is_found_at_once_beside_many_masks) {
   Pages<Receive> receives;
   Matcher matcher;
   for (size_t i = 0; i < receives.kCount; ++i) {
@@ -368,9 +358,8 @@ START_TEST(exact_receive_is_found_at_once_beside_many_masks) {
   receives.allow_all();
   ck_assert_uint_le(receives.strays(), 11);  // a chain-mate, if any, in each index
 }
-END_TEST
 
-START_TEST(empty_queues_keep_little_memory) {
+TEST(empty_queues_keep_little_memory) {
   const size_t before = g_array_bytes;
   Matcher matcher;
   Crowd crowd(20'000);
@@ -382,9 +371,8 @@ START_TEST(empty_queues_keep_little_memory) {
   while (UnexpectedEntry* entry = matcher.first_unexpected()) matcher.remove(*entry);
   ck_assert_uint_le(g_array_bytes - before, 65536);
 }
-END_TEST
 
-START_TEST(short_queues_allocate_nothing) {
+TEST(short_queues_allocate_nothing) {
   const size_t before = g_array_bytes;
   Matcher matcher;
   Crowd crowd(16);
@@ -392,9 +380,8 @@ START_TEST(short_queues_allocate_nothing) {
   crowd.arrive(matcher);
   ck_assert_uint_eq(g_array_bytes, before);
 }
-END_TEST
 
-START_TEST(in_order_matches_allocate_nothing_at_any_length) {
+TEST(in_order_matches_allocate_nothing_at_any_length) {
   const size_t before = g_array_bytes;
   Matcher matcher;
   std::vector<std::unique_ptr<Receive>> receives;
@@ -406,10 +393,9 @@ START_TEST(in_order_matches_allocate_nothing_at_any_length) {
     ck_assert_ptr_eq(matcher.arrive(*peer(1), i), receives[i].get());
   ck_assert_uint_eq(g_array_bytes, before);
 }
-END_TEST
 
 // A selector that came too late for an index gets one after the others fell out of use.
-START_TEST(unexpected_index_goes_to_the_selectors_in_use) {
+TEST(unexpected_index_goes_to_the_selectors_in_use) {
   Pages<Message> messages;
   Matcher matcher;
   for (size_t i = 0; i < messages.kCount; ++i) deliver(matcher, messages.make(i, peer(0), i));
@@ -423,58 +409,17 @@ START_TEST(unexpected_index_goes_to_the_selectors_in_use) {
   while (UnexpectedEntry* entry = matcher.first_unexpected()) matcher.remove(*entry);
   ck_assert_ptr_null(matcher.find(nullptr, 500, kProtocolBits));
 }
-END_TEST
 
 constexpr Mix kMixes[] = {{400, 1, 3, 0},  {40, 3, 2, 0},    {1000, 6, 5, 0},
                           {400, 20, 3, 0}, {60, 40, 4, 0},   {2, 2, 2, 0},
                           {400, 3, 3, 50}, {400, 20, 3, 90}, {400, 3, 3, 100}};
 
-START_TEST(matcher_agrees_with_a_scan_on_random_calls) {
+TEST(matcher_agrees_with_a_scan_on_random_calls, std::size(kMixes)) {
   for (uint32_t seed = 1; seed <= 3; ++seed) {
     Model model(kMixes[_i], seed, g_out_of_memory);
     model.run(10'000);
     ck_assert_uint_gt(model.longest(), 64);
   }
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("match");
-  TCase* rules = tcase_create("rules");
-  tcase_add_test(rules, receive_takes_a_message_exactly_when_tag_and_source_agree);
-  tcase_add_test(rules, message_waits_exactly_until_tag_and_source_agree);
-  tcase_add_test(rules, directed_and_any_source_receives_match_in_posting_order);
-  tcase_add_test(rules, directed_and_any_source_receives_take_messages_in_arrival_order);
-  tcase_add_test(rules, sticky_receive_stays_and_keeps_its_turn);
-  tcase_add_test(rules, sticky_receive_is_not_queued_when_a_message_waits);
-  tcase_add_test(rules, peek_leaves_the_message_in_place);
-  tcase_add_test(rules, cancel_finds_the_oldest_receive_of_a_context);
-  tcase_add_test(rules, queue_can_be_emptied_while_walking);
-  suite_add_tcase(suite, rules);
-
-  TCase* cost = tcase_create("cost");
-  tcase_add_loop_test(cost, arrival_touches_few_receives_but_its_own, 0, std::size(kWays));
-  tcase_add_loop_test(cost, receive_touches_no_message_but_its_own, 0, std::size(kWays));
-  tcase_add_test(cost, exact_receive_is_found_at_once_beside_many_masks);
-  tcase_add_test(cost, empty_queues_keep_little_memory);
-  tcase_add_test(cost, short_queues_allocate_nothing);
-  tcase_add_test(cost, in_order_matches_allocate_nothing_at_any_length);
-  tcase_add_test(cost, unexpected_index_goes_to_the_selectors_in_use);
-  suite_add_tcase(suite, cost);
-
-  TCase* model = tcase_create("model");
-  tcase_set_timeout(model, 60);
-  tcase_add_loop_test(model, matcher_agrees_with_a_scan_on_random_calls, 0, std::size(kMixes));
-  suite_add_tcase(suite, model);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

@@ -11,7 +11,7 @@ using erdma::protocol::ErrorCompletion;
 
 int g_one, g_two;
 
-START_TEST(multi_receive_fills_one_buffer_and_releases_it_with_the_last_message) {
+TEST(multi_receive_fills_one_buffer_and_releases_it_with_the_last_message, 4) {
   const bool late = _i & 1, tagged = _i & 2;
   Pair pair;
   pair.b.engine.set_min_multi_recv(100);
@@ -53,9 +53,8 @@ START_TEST(multi_receive_fills_one_buffer_and_releases_it_with_the_last_message)
   }
   ck_assert_uint_eq(releases, 1);
 }
-END_TEST
 
-START_TEST(multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them) {
+TEST(multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them, 2) {
   leaves_work_undone();
   Pair pair;
   pair.b.engine.set_min_multi_recv(100);
@@ -75,9 +74,8 @@ START_TEST(multi_receive_used_up_by_waiting_messages_is_released_with_the_last_o
   ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, 0);
   ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, FI_MULTI_RECV);
 }
-END_TEST
 
-START_TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message) {
+TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message, 2) {
   Pair pair;
   pair.b.transport.behaviour.hold_transfers = true;
   std::vector<char> buffer(10000);
@@ -100,9 +98,8 @@ START_TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message)
   ck_assert_int_eq(pair.b.received.take().error, FI_ECANCELED);
   ck_assert(pair.b.received.entries.empty());
 }
-END_TEST
 
-START_TEST(multi_receive_tells_where_a_message_without_bytes_would_lie) {
+TEST(multi_receive_tells_where_a_message_without_bytes_would_lie, 4) {
   leaves_work_undone();
   const bool rendezvous = _i & 1, late = _i & 2;
   Pair pair;
@@ -136,9 +133,8 @@ START_TEST(multi_receive_tells_where_a_message_without_bytes_would_lie) {
   ck_assert_ptr_eq(empty.at(0), expected[0]);
   ck_assert_ptr_eq(empty.at(1), expected[2]);
 }
-END_TEST
 
-START_TEST(tagged_multi_receive_takes_only_what_matches) {
+TEST(tagged_multi_receive_takes_only_what_matches) {
   leaves_work_undone();
   Pair pair;
   std::vector<char> buffer(1000);
@@ -166,10 +162,9 @@ START_TEST(tagged_multi_receive_takes_only_what_matches) {
   pair.settle();
   ck_assert_uint_eq(pair.b.received.entries.size(), 2);
 }
-END_TEST
 
 /// min_multi_recv is the longest message that the application expects: then none is cut.
-START_TEST(multi_receive_cuts_no_message_up_to_its_minimum) {
+TEST(multi_receive_cuts_no_message_up_to_its_minimum, 2) {
   Pair pair;
   pair.b.engine.set_min_multi_recv(100);
   std::vector<char> buffers(2 * 350);
@@ -195,9 +190,8 @@ START_TEST(multi_receive_cuts_no_message_up_to_its_minimum) {
     ck_assert_int_eq((received.flags & FI_MULTI_RECV) != 0, i % 3 == 2);
   }
 }
-END_TEST
 
-START_TEST(multi_receive_longer_than_the_rest_of_its_buffer_is_an_error_and_the_last) {
+TEST(multi_receive_longer_than_the_rest_of_its_buffer_is_an_error_and_the_last, 2) {
   Pair pair;
   pair.b.engine.set_min_multi_recv(10);
   char buffer[150];
@@ -219,10 +213,9 @@ START_TEST(multi_receive_longer_than_the_rest_of_its_buffer_is_an_error_and_the_
   ck_assert_uint_eq(cut.overflow, 50);
   ck_assert(cut.flags & FI_MULTI_RECV);
 }
-END_TEST
 
 /// Of messages in one packet, and of those that are fetched.
-START_TEST(multi_receive_reports_its_release_even_if_it_reports_nothing_else) {
+TEST(multi_receive_reports_its_release_even_if_it_reports_nothing_else, 4) {
   const size_t length = _i & 2 ? 6000 : 100;
   Pair pair;
   pair.b.engine.set_min_multi_recv(length);
@@ -243,29 +236,5 @@ START_TEST(multi_receive_reports_its_release_even_if_it_reports_nothing_else) {
   const ErrorCompletion last = pair.b.received.take();
   ck_assert(last.report && (last.flags & FI_MULTI_RECV));
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("multi_receive");
-  TCase* tc = tcase_create("multi_receive");
-  tcase_add_loop_test(tc, multi_receive_fills_one_buffer_and_releases_it_with_the_last_message, 0,
-                      4);
-  tcase_add_loop_test(
-      tc, multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them, 0, 2);
-  tcase_add_loop_test(tc, multi_receive_cancelled_with_a_message_in_it_ends_after_that_message, 0,
-                      2);
-  tcase_add_loop_test(tc, multi_receive_tells_where_a_message_without_bytes_would_lie, 0, 4);
-  tcase_add_test(tc, tagged_multi_receive_takes_only_what_matches);
-  tcase_add_loop_test(tc, multi_receive_cuts_no_message_up_to_its_minimum, 0, 2);
-  tcase_add_loop_test(tc, multi_receive_longer_than_the_rest_of_its_buffer_is_an_error_and_the_last,
-                      0, 2);
-  tcase_add_loop_test(tc, multi_receive_reports_its_release_even_if_it_reports_nothing_else, 0, 4);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

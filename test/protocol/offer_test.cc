@@ -22,7 +22,7 @@ struct Offering : Pair {
 
 }  // namespace
 
-START_TEST(offer_is_read_where_it_can_be_else_its_sender_writes) {
+TEST(offer_is_read_where_it_can_be_else_its_sender_writes, 4) {
   const bool taken = _i & 1, early = _i & 2;
   Offering pair(taken);
   const auto message = pattern(kLength);
@@ -41,9 +41,8 @@ START_TEST(offer_is_read_where_it_can_be_else_its_sender_writes) {
   ck_assert_uint_eq(pair.a.transport.offers_refused, taken ? 0 : 1);
   expect_clean(pair);
 }
-END_TEST
 
-START_TEST(refused_offer_is_truncated_as_any_message) {
+TEST(refused_offer_is_truncated_as_any_message) {
   Offering pair(false);
   const auto message = pattern(kLength);
   std::vector<char> buffer(kLength, '-');
@@ -56,10 +55,9 @@ START_TEST(refused_offer_is_truncated_as_any_message) {
   ck_assert_int_eq(buffer[50'000], '-');
   expect_clean(pair);
 }
-END_TEST
 
 /// The grant, or the write, waits for room; nothing is lost.
-START_TEST(refusal_waits_for_room) {
+TEST(refusal_waits_for_room) {
   Offering pair(false);
   pair.b.transport.behaviour.expose_refusal = -FI_EAGAIN;
   pair.a.transport.behaviour.transfer_refusal = -FI_EAGAIN;
@@ -78,9 +76,8 @@ START_TEST(refusal_waits_for_room) {
   ck_assert_int_eq(pair.b.received.take().error, 0);
   expect_clean(pair);
 }
-END_TEST
 
-START_TEST(refused_offer_that_can_not_be_written_ends_in_errors) {
+TEST(refused_offer_that_can_not_be_written_ends_in_errors) {
   Offering pair(false);
   pair.a.transport.behaviour.transfer_status = -FI_EIO;
   const auto message = pattern(kLength);
@@ -92,10 +89,9 @@ START_TEST(refused_offer_that_can_not_be_written_ends_in_errors) {
   ck_assert_int_eq(pair.b.received.take().error, FI_EIO);
   expect_clean(pair);
 }
-END_TEST
 
 /// Before it is read, and after it was refused.
-START_TEST(end_of_the_link_ends_what_was_offered) {
+TEST(end_of_the_link_ends_what_was_offered, 2) {
   const bool refused = _i;
   Offering pair(!refused);
   pair.a.transport.behaviour.hold_transfers = pair.b.transport.behaviour.hold_transfers = true;
@@ -111,10 +107,9 @@ START_TEST(end_of_the_link_ends_what_was_offered) {
   ck_assert_int_ne(pair.b.received.take().error, 0);
   expect_clean(pair);
 }
-END_TEST
 
 /// Their targets have no way to say that they can't read it.
-START_TEST(one_sided_operations_offer_nothing) {
+TEST(one_sided_operations_offer_nothing) {
   OneSidedPair pair;
   pair.a.transport.behaviour.offers = true;
   pair.b.transport.behaviour.takes_offers = false;
@@ -125,22 +120,4 @@ START_TEST(one_sided_operations_offer_nothing) {
   ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin()));
   ck_assert_uint_eq(pair.a.transport.offers_made, 0);
   ck_assert_uint_gt(pair.a.transport.exposures_made, 0);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("offers");
-  TCase* tc = tcase_create("offers");
-  tcase_add_loop_test(tc, offer_is_read_where_it_can_be_else_its_sender_writes, 0, 4);
-  tcase_add_test(tc, refused_offer_is_truncated_as_any_message);
-  tcase_add_test(tc, refusal_waits_for_room);
-  tcase_add_test(tc, refused_offer_that_can_not_be_written_ends_in_errors);
-  tcase_add_loop_test(tc, end_of_the_link_ends_what_was_offered, 0, 2);
-  tcase_add_test(tc, one_sided_operations_offer_nothing);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -33,7 +33,9 @@ void expect_done(erdma::fake::CompletionSink& sink, int error, void* context = &
 
 constexpr size_t kLengths[] = {1, 64, 65, 100000};
 
-START_TEST(what_was_used_before_is_accessed_without_the_target) {
+TEST_CASE(.set_up = {[] { g_has_short = false; }, [] { g_has_short = true; }});
+
+TEST(what_was_used_before_is_accessed_without_the_target, std::size(kLengths)) {
   const size_t length = kLengths[_i];
   DirectPair pair;
   pair.introduce();
@@ -51,9 +53,8 @@ START_TEST(what_was_used_before_is_accessed_without_the_target) {
   ck_assert_uint_eq(pair.direct(), 2);
   ck_assert(pair.target.silent());
 }
-END_TEST
 
-START_TEST(a_region_that_is_used_once_is_not_opened) {
+TEST(a_region_that_is_used_once_is_not_opened) {
   DirectPair pair;
   char byte;
   must(pair.initiator.read(1, &byte, 1, pair.memory.data(), kKey, &g_one));
@@ -61,9 +62,8 @@ START_TEST(a_region_that_is_used_once_is_not_opened) {
   ck_assert(pair.network.open.empty());
   ck_assert_uint_eq(pair.region.users, 0);
 }
-END_TEST
 
-START_TEST(what_the_grant_does_not_cover_is_refused_by_the_target) {
+TEST(what_the_grant_does_not_cover_is_refused_by_the_target) {
   struct {
     uint64_t access;
     int64_t offset;
@@ -92,9 +92,8 @@ START_TEST(what_the_grant_does_not_cover_is_refused_by_the_target) {
     ck_assert_uint_eq(pair.network.faults, 0);
   }
 }
-END_TEST
 
-START_TEST(data_and_pieces_of_several_segments_go_by_packets) {
+TEST(data_and_pieces_of_several_segments_go_by_packets) {
   DirectPair pair;
   pair.introduce();
   char bytes[16] = "0123456789";
@@ -111,9 +110,8 @@ START_TEST(data_and_pieces_of_several_segments_go_by_packets) {
   ck_assert_uint_eq(pair.direct(), 0);
   ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 2);
 }
-END_TEST
 
-START_TEST(a_small_write_does_not_overtake_a_small_read) {
+TEST(a_small_write_does_not_overtake_a_small_read) {
   DirectPair pair;
   pair.introduce();
   pair.memory[5] = 'o';
@@ -130,9 +128,8 @@ START_TEST(a_small_write_does_not_overtake_a_small_read) {
   expect_done(pair.initiator.reads, 0);
   expect_done(pair.initiator.writes, 0, &g_two);
 }
-END_TEST
 
-START_TEST(a_small_operation_does_not_overtake_packets) {
+TEST(a_small_operation_does_not_overtake_packets, 2) {
   const bool fresh = _i == 0;
   DirectPair pair;
   pair.introduce();
@@ -155,9 +152,8 @@ START_TEST(a_small_operation_does_not_overtake_packets) {
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
   ck_assert_uint_eq(pair.direct(), 1);
 }
-END_TEST
 
-START_TEST(a_row_of_operations_that_never_ends_becomes_direct) {
+TEST(a_row_of_operations_that_never_ends_becomes_direct) {
   DirectPair pair;
   char byte = 'x';
   for (int i = 0; i < 40; ++i) {
@@ -167,9 +163,8 @@ START_TEST(a_row_of_operations_that_never_ends_becomes_direct) {
   }
   ck_assert_uint_gt(pair.direct(), 10);
 }
-END_TEST
 
-START_TEST(delivery_is_waited_for_where_it_is_asked_for) {
+TEST(delivery_is_waited_for_where_it_is_asked_for) {
   erdma::test::leaves_work_undone();
   DirectPair pair;
   pair.introduce();
@@ -184,9 +179,8 @@ START_TEST(delivery_is_waited_for_where_it_is_asked_for) {
     ck_assert_int_eq(pair.a_to_b().directs.back().until_placed, until_delivered);
   }
 }
-END_TEST
 
-START_TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
+TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
   DirectPair pair;
   pair.introduce();
   ck_assert_uint_eq(pair.region.users, 1);
@@ -210,9 +204,8 @@ START_TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
   expect_done(pair.initiator.writes, FI_EACCES);
   ck_assert_uint_eq(pair.network.faults, 0);
 }
-END_TEST
 
-START_TEST(a_peer_that_does_not_answer_is_waited_for_once) {
+TEST(a_peer_that_does_not_answer_is_waited_for_once) {
   DirectPair pair;
   pair.introduce();
   pair.close_region();
@@ -243,9 +236,8 @@ START_TEST(a_peer_that_does_not_answer_is_waited_for_once) {
   pair.settle();
   ck_assert_uint_eq(third.users, 0);
 }
-END_TEST
 
-START_TEST(a_link_that_goes_down_takes_the_access_with_it) {
+TEST(a_link_that_goes_down_takes_the_access_with_it) {
   DirectPair pair;
   pair.introduce();
   pair.a.transport.behaviour.hold_direct = true;
@@ -263,9 +255,8 @@ START_TEST(a_link_that_goes_down_takes_the_access_with_it) {
   expect_done(pair.initiator.reads, 0);
   ck_assert_uint_eq(pair.direct(), before);
 }
-END_TEST
 
-START_TEST(what_somebody_counts_is_not_granted) {
+TEST(what_somebody_counts_is_not_granted) {
   DirectPair pair;
   pair.introduce();
   ck_assert_uint_eq(pair.region.users, 1);
@@ -281,9 +272,8 @@ START_TEST(what_somebody_counts_is_not_granted) {
   ck_assert_uint_eq(pair.direct(), 0);
   ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 3);
 }
-END_TEST
 
-START_TEST(reads_from_oneself_are_direct_from_the_first_on) {
+TEST(reads_from_oneself_are_direct_from_the_first_on) {
   DirectPair pair;
   pair.initiator.regions.by_key[kKey] = &pair.region;
   char byte = 0;
@@ -293,9 +283,8 @@ START_TEST(reads_from_oneself_are_direct_from_the_first_on) {
   ck_assert_int_eq(byte, pair.memory[5]);
   ck_assert_uint_eq(pair.a.transport.link(pair.a.transport.name).direct_count, 1);
 }
-END_TEST
 
-START_TEST(a_refusal_of_the_link_leads_back_to_packets) {
+TEST(a_refusal_of_the_link_leads_back_to_packets) {
   DirectPair pair;
   pair.introduce();
   char byte = 'r';
@@ -312,7 +301,6 @@ START_TEST(a_refusal_of_the_link_leads_back_to_packets) {
   }
   ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 1);
 }
-END_TEST
 
 void inject(DirectPair& pair, bool to_initiator, const OneSidedHeader& header, const void* payload,
             size_t length) {
@@ -321,7 +309,7 @@ void inject(DirectPair& pair, bool to_initiator, const OneSidedHeader& header, c
   pair.settle();
 }
 
-START_TEST(a_peer_cannot_end_or_fill_what_the_device_is_at) {
+TEST(a_peer_cannot_end_or_fill_what_the_device_is_at) {
   erdma::test::leaves_work_undone();
   for (const auto op : {wire::Op::fin, wire::Op::result}) {
     DirectPair pair;
@@ -342,9 +330,8 @@ START_TEST(a_peer_cannot_end_or_fill_what_the_device_is_at) {
       expect_done(pair.initiator.reads, FI_ECONNRESET);  // by the link that broke the rules
   }
 }
-END_TEST
 
-START_TEST(grants_that_make_no_sense_end_the_link) {
+TEST(grants_that_make_no_sense_end_the_link) {
   const struct {
     uint64_t address, length;
     size_t payload;
@@ -360,9 +347,8 @@ START_TEST(grants_that_make_no_sense_end_the_link) {
     ck_assert_uint_eq(pair.a_to_b().ended, 1);
   }
 }
-END_TEST
 
-START_TEST(answers_that_nobody_asked_for_are_harmless) {
+TEST(answers_that_nobody_asked_for_are_harmless) {
   DirectPair pair;
   OneSidedHeader header{};
   header.op = wire::Op::revoked;
@@ -376,49 +362,5 @@ START_TEST(answers_that_nobody_asked_for_are_harmless) {
   ck_assert_uint_eq(pair.a_to_b().ended + pair.b_to_a().ended, 0);
   ck_assert_uint_eq(pair.region.users, 1);
 }
-END_TEST
-
-void with_short() {
-  g_has_short = true;
-}
-
-void without_short() {
-  g_has_short = false;
-}
-
-TCase* both_ways(bool has_short) {
-  TCase* tcase = tcase_create(has_short ? "short way" : "long way");
-  tcase_add_checked_fixture(tcase, has_short ? with_short : without_short, nullptr);
-  tcase_add_loop_test(tcase, what_was_used_before_is_accessed_without_the_target, 0,
-                      std::size(kLengths));
-  tcase_add_test(tcase, a_region_that_is_used_once_is_not_opened);
-  tcase_add_test(tcase, what_the_grant_does_not_cover_is_refused_by_the_target);
-  tcase_add_test(tcase, data_and_pieces_of_several_segments_go_by_packets);
-  tcase_add_test(tcase, a_small_write_does_not_overtake_a_small_read);
-  tcase_add_loop_test(tcase, a_small_operation_does_not_overtake_packets, 0, 2);
-  tcase_add_test(tcase, a_row_of_operations_that_never_ends_becomes_direct);
-  tcase_add_test(tcase, delivery_is_waited_for_where_it_is_asked_for);
-  tcase_add_test(tcase, a_closing_region_is_given_back_when_nothing_is_under_way);
-  tcase_add_test(tcase, a_peer_that_does_not_answer_is_waited_for_once);
-  tcase_add_test(tcase, a_link_that_goes_down_takes_the_access_with_it);
-  tcase_add_test(tcase, what_somebody_counts_is_not_granted);
-  tcase_add_test(tcase, reads_from_oneself_are_direct_from_the_first_on);
-  tcase_add_test(tcase, a_refusal_of_the_link_leads_back_to_packets);
-  tcase_add_test(tcase, a_peer_cannot_end_or_fill_what_the_device_is_at);
-  tcase_add_test(tcase, grants_that_make_no_sense_end_the_link);
-  tcase_add_test(tcase, answers_that_nobody_asked_for_are_harmless);
-  return tcase;
-}
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("direct access");
-  suite_add_tcase(suite, both_ways(false));
-  suite_add_tcase(suite, both_ways(true));
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -39,7 +39,7 @@ struct LentPair : erdma::test::DirectPair {
   }
 };
 
-START_TEST(a_region_is_lent_with_its_first_operation) {
+TEST(a_region_is_lent_with_its_first_operation) {
   LentPair pair(false);
   for (const size_t length : {size_t{1}, size_t{64}, size_t{100000}}) {
     const auto bytes = pattern(length, 3);
@@ -53,9 +53,8 @@ START_TEST(a_region_is_lent_with_its_first_operation) {
   ck_assert_uint_eq(pair.direct(), 6);
   ck_assert(pair.target.silent());
 }
-END_TEST
 
-START_TEST(a_region_closes_without_an_answer) {
+TEST(a_region_closes_without_an_answer) {
   LentPair pair(false);
   ck_assert_uint_eq(pair.region.users, 1);
   pair.close_region();
@@ -70,9 +69,8 @@ START_TEST(a_region_closes_without_an_answer) {
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, FI_EACCES);
   ck_assert_uint_eq(pair.network.faults, 0);
 }
-END_TEST
 
-START_TEST(a_region_stays_while_its_user_is_inside) {
+TEST(a_region_stays_while_its_user_is_inside, 2) {
   LentPair pair(false);
   pair.b_to_a().inside = true;
   pair.close_region();
@@ -88,9 +86,8 @@ START_TEST(a_region_stays_while_its_user_is_inside) {
   }
   ck_assert_uint_eq(pair.region.users, 0);
 }
-END_TEST
 
-START_TEST(what_is_not_possible_now_goes_by_packets) {
+TEST(what_is_not_possible_now_goes_by_packets) {
   LentPair pair(false);
   pair.a.transport.behaviour.direct_busy = true;
   char byte = 'b';
@@ -105,9 +102,8 @@ START_TEST(what_is_not_possible_now_goes_by_packets) {
   must(pair.initiator.write(1, &byte, 1, &pair.memory[6], kKey, &g_one));
   ck_assert_uint_eq(pair.direct(), 1);
 }
-END_TEST
 
-START_TEST(what_ends_half_way_is_done_by_packets) {
+TEST(what_ends_half_way_is_done_by_packets, 2) {
   const int status = _i ? -FI_EBUSY : -FI_EOPNOTSUPP;
   LentPair pair(false);
   auto& behaviour = pair.a.transport.behaviour;
@@ -126,9 +122,8 @@ START_TEST(what_ends_half_way_is_done_by_packets) {
   pair.settle();
   ck_assert_uint_eq(pair.direct(), status == -FI_EBUSY ? 2 : 1);
 }
-END_TEST
 
-START_TEST(a_link_that_goes_down_ends_what_is_under_way) {
+TEST(a_link_that_goes_down_ends_what_is_under_way, 2) {
   LentPair pair(_i);
   pair.a.transport.behaviour.hold_direct = true;
   char byte = 0;
@@ -139,7 +134,6 @@ START_TEST(a_link_that_goes_down_ends_what_is_under_way) {
   expect_done(pair.initiator.reads, FI_RMA | FI_READ, FI_ECONNRESET);
   ck_assert_uint_eq(pair.region.users, 0);
 }
-END_TEST
 
 /// The host's memory in the role of a device's.
 class PretendedDevice final : public erdma::hmem::DeviceMemory {
@@ -156,7 +150,7 @@ class PretendedDevice final : public erdma::hmem::DeviceMemory {
 };
 
 /// -FI_EOPNOTSUPP of a flush is no refusal of direct access.
-START_TEST(what_can_not_be_settled_fails) {
+TEST(what_can_not_be_settled_fails) {
   PretendedDevice device;
   erdma::protocol::EngineConfig config = erdma::test::kConfig;
   config.device_memory = &device;
@@ -172,11 +166,10 @@ START_TEST(what_can_not_be_settled_fails) {
   pair.settle();
   expect_done(pair.initiator.reads, FI_RMA | FI_READ, FI_EOPNOTSUPP);
 }
-END_TEST
 
 // --- small operations that ask ------------------------------------------------------------------
 
-START_TEST(a_target_that_polls_is_asked) {
+TEST(a_target_that_polls_is_asked) {
   LentPair pair(true);
   char byte = 'p', back = 0;
   for (int i = 0; i < 100; ++i) {
@@ -189,9 +182,8 @@ START_TEST(a_target_that_polls_is_asked) {
   }
   ck_assert_uint_eq(pair.direct(), 0);
 }
-END_TEST
 
-START_TEST(a_target_that_does_not_is_spared) {
+TEST(a_target_that_does_not_is_spared, 2) {
   const bool sleeps = _i;
   LentPair pair(true);
   char bytes[] = "abc", back = 0;
@@ -213,10 +205,9 @@ START_TEST(a_target_that_does_not_is_spared) {
   ck_assert_int_eq(pair.memory[5], 'o');
   ck_assert(pair.initiator.silent() && pair.target.silent());
 }
-END_TEST
 
 /// What the target has may be anywhere: only its answer tells that it is done.
-START_TEST(what_follows_something_taken_is_not_spared) {
+TEST(what_follows_something_taken_is_not_spared) {
   LentPair pair(true);
   char first = '1', second = '2';
   must(pair.initiator.write(1, &first, 1, &pair.memory[5], kKey, &g_one));
@@ -229,9 +220,8 @@ START_TEST(what_follows_something_taken_is_not_spared) {
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
   ck_assert_int_eq(pair.memory[5], '2');
 }
-END_TEST
 
-START_TEST(what_follows_something_that_needs_the_target_needs_it_too) {
+TEST(what_follows_something_that_needs_the_target_needs_it_too) {
   LentPair pair(true);
   char first = '1', second = '2';
   const iovec iov{&first, 1};
@@ -247,9 +237,8 @@ START_TEST(what_follows_something_that_needs_the_target_needs_it_too) {
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
   ck_assert_int_eq(pair.memory[5], '2');
 }
-END_TEST
 
-START_TEST(what_can_not_be_done_here_is_left_to_the_target) {
+TEST(what_can_not_be_done_here_is_left_to_the_target, 2) {
   const bool revoked = _i;
   LentPair pair(true);
   char byte = 'r';
@@ -268,9 +257,8 @@ START_TEST(what_can_not_be_done_here_is_left_to_the_target) {
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
   ck_assert_int_eq(pair.memory[5], 'r');
 }
-END_TEST
 
-START_TEST(who_did_not_look_is_not_asked_for_a_while) {
+TEST(who_did_not_look_is_not_asked_for_a_while) {
   LentPair pair(true);
   char byte = 'w';
   size_t spared = 0, packets = pair.a_to_b().sent;
@@ -297,34 +285,5 @@ START_TEST(who_did_not_look_is_not_asked_for_a_while) {
   }
   ck_assert_uint_eq(pair.direct(), before);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("lent memory");
-  TCase* tc = tcase_create("lent");
-  tcase_add_test(tc, a_region_is_lent_with_its_first_operation);
-  tcase_add_test(tc, a_region_closes_without_an_answer);
-  tcase_add_loop_test(tc, a_region_stays_while_its_user_is_inside, 0, 2);
-  tcase_add_test(tc, what_is_not_possible_now_goes_by_packets);
-  tcase_add_loop_test(tc, what_ends_half_way_is_done_by_packets, 0, 2);
-  tcase_add_loop_test(tc, a_link_that_goes_down_ends_what_is_under_way, 0, 2);
-  tcase_add_test(tc, what_can_not_be_settled_fails);
-  tcase_add_test(tc, a_target_that_polls_is_asked);
-  tcase_add_loop_test(tc, a_target_that_does_not_is_spared, 0, 2);
-  tcase_add_test(tc, what_follows_something_taken_is_not_spared);
-  tcase_add_test(tc, what_follows_something_that_needs_the_target_needs_it_too);
-  tcase_add_loop_test(tc, what_can_not_be_done_here_is_left_to_the_target, 0, 2);
-  tcase_add_test(tc, who_did_not_look_is_not_asked_for_a_while);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

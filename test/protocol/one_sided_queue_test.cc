@@ -21,7 +21,7 @@ namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;
 
-START_TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left) {
+TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 2) {
   const size_t length = _i ? 4000 : 16;  // in a packet, and fetched by the target
   OneSidedPair pair;
   pair.a.transport.behaviour.room = 0;
@@ -44,10 +44,9 @@ START_TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left) {
   ck_assert(std::equal(original.begin(), original.end(), pair.memory.begin()));
   pair.expect_silent();
 }
-END_TEST
 
 /// What an endpoint that closes waits for: no more than what leaves in one packet.
-START_TEST(write_that_waits_for_its_link_is_known_if_it_is_one_packet) {
+TEST(write_that_waits_for_its_link_is_known_if_it_is_one_packet, 2) {
   const size_t length = _i ? 4000 : 16;
   OneSidedPair pair;
   pair.a.transport.behaviour.room = 0;
@@ -64,9 +63,8 @@ START_TEST(write_that_waits_for_its_link_is_known_if_it_is_one_packet) {
   settle(pair);
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
 }
-END_TEST
 
-START_TEST(inject_beyond_the_limit_is_refused) {
+TEST(inject_beyond_the_limit_is_refused) {
   OneSidedPair pair;
   std::vector<char> bytes(4097);
   const iovec iov{bytes.data(), bytes.size()};
@@ -76,9 +74,8 @@ START_TEST(inject_beyond_the_limit_is_refused) {
   ck_assert_int_eq(pair.a.engine.post_one_sided(args), -FI_EMSGSIZE);
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(operations_beyond_the_limit_are_eagain_and_clear_with_progress) {
+TEST(operations_beyond_the_limit_are_eagain_and_clear_with_progress) {
   OneSidedPair pair;
   char byte = 'b';
   for (uint32_t i = 0; i < erdma::test::kConfig.send_limit; ++i)
@@ -92,9 +89,8 @@ START_TEST(operations_beyond_the_limit_are_eagain_and_clear_with_progress) {
   pair.initiator.writes.entries.clear();
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(reads_from_oneself_are_queued_beyond_the_limit) {
+TEST(reads_from_oneself_are_queued_beyond_the_limit, 2) {
   OneSidedPair pair;
   auto& a = pair.initiator;
   a.regions.by_key[kKey] = &pair.region;
@@ -109,10 +105,9 @@ START_TEST(reads_from_oneself_are_queued_beyond_the_limit) {
   ck_assert_uint_eq(a.reads.entries.size(), 3 * limit);
   while (!a.reads.entries.empty()) ck_assert_int_eq(a.reads.take().error, 0);
 }
-END_TEST
 
 // Small ones, which is what fi_info promises: through a link that is full again and again.
-START_TEST(small_operations_keep_their_order_over_a_full_link) {
+TEST(small_operations_keep_their_order_over_a_full_link) {
   OneSidedPair pair;
   pair.a.transport.behaviour.room = 2;
   pair.b.transport.behaviour.room = 1;
@@ -127,9 +122,8 @@ START_TEST(small_operations_keep_their_order_over_a_full_link) {
   ck_assert_uint_eq(pair.initiator.reads.entries.size(), 20);
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 20);
 }
-END_TEST
 
-START_TEST(fenced_operation_waits_for_what_is_in_flight) {
+TEST(fenced_operation_waits_for_what_is_in_flight) {
   OneSidedPair pair;
   pair.b.transport.behaviour.hold_transfers = true;
   const auto large = pattern(5000);
@@ -150,9 +144,8 @@ START_TEST(fenced_operation_waits_for_what_is_in_flight) {
   ck_assert(std::equal(seen, seen + 8, large.begin() + 4000));
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(fenced_message_waits_for_a_write) {
+TEST(fenced_message_waits_for_a_write) {
   OneSidedPair pair;
   const auto large = pattern(5000);
   pair.b.transport.behaviour.hold_transfers = true;
@@ -169,30 +162,5 @@ START_TEST(fenced_message_waits_for_a_write) {
   settle(pair);
   ck_assert_int_eq(buffer, 'm');
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("one_sided_queue");
-  TCase* tcase = tcase_create("one_sided_queue");
-  tcase_add_loop_test(tcase, injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 0,
-                      2);
-  tcase_add_loop_test(tcase, write_that_waits_for_its_link_is_known_if_it_is_one_packet, 0, 2);
-  tcase_add_test(tcase, inject_beyond_the_limit_is_refused);
-  tcase_add_test(tcase, operations_beyond_the_limit_are_eagain_and_clear_with_progress);
-  tcase_add_loop_test(tcase, reads_from_oneself_are_queued_beyond_the_limit, 0, 2);
-  tcase_add_test(tcase, small_operations_keep_their_order_over_a_full_link);
-  tcase_add_test(tcase, fenced_operation_waits_for_what_is_in_flight);
-  tcase_add_test(tcase, fenced_message_waits_for_a_write);
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}

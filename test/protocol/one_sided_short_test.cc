@@ -29,7 +29,7 @@ struct ShortPair : erdma::test::DirectPair {
   }
 };
 
-START_TEST(what_is_plain_and_small_takes_the_short_way) {
+TEST(what_is_plain_and_small_takes_the_short_way) {
   ShortPair pair;
   char bytes[65] = {};
   const struct {
@@ -47,9 +47,8 @@ START_TEST(what_is_plain_and_small_takes_the_short_way) {
     ck_assert_uint_eq(pair.shorts() - before, 2 * c.shorts);
   }
 }
-END_TEST
 
-START_TEST(what_is_not_plain_takes_the_long_way) {
+TEST(what_is_not_plain_takes_the_long_way) {
   ShortPair pair;
   char byte = 'p';
   const iovec iov{&byte, 1}, pieces[] = {{&byte, 1}, {&byte, 1}};
@@ -69,9 +68,8 @@ START_TEST(what_is_not_plain_takes_the_long_way) {
   expect_done(own, kWrite);
   ck_assert_uint_eq(pair.shorts(), 0);
 }
-END_TEST
 
-START_TEST(an_injected_write_of_the_short_way_ends_without_a_word) {
+TEST(an_injected_write_of_the_short_way_ends_without_a_word) {
   ShortPair pair;
   char byte = 'i';
   const iovec iov{&byte, 1};
@@ -95,9 +93,8 @@ START_TEST(an_injected_write_of_the_short_way_ends_without_a_word) {
   ck_assert_int_eq(lost.error, FI_ECONNRESET);
   ck_assert(lost.anonymous);
 }
-END_TEST
 
-START_TEST(a_fence_waits_for_the_short_way) {
+TEST(a_fence_waits_for_the_short_way) {
   ShortPair pair;
   pair.a.transport.behaviour.hold_direct = true;
   char byte = 0;
@@ -114,9 +111,8 @@ START_TEST(a_fence_waits_for_the_short_way) {
   ck_assert_uint_eq(pair.direct(), 2);
   ck_assert_uint_eq(pair.initiator.reads.entries.size(), 2);
 }
-END_TEST
 
-START_TEST(the_short_way_keeps_the_limit_of_operations) {
+TEST(the_short_way_keeps_the_limit_of_operations) {
   erdma::test::leaves_work_undone();
   erdma::protocol::EngineConfig config = erdma::test::kConfig;
   config.send_limit = 4;
@@ -131,9 +127,8 @@ START_TEST(the_short_way_keeps_the_limit_of_operations) {
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 4);
   must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
 }
-END_TEST
 
-START_TEST(the_short_way_fails_with_its_link) {
+TEST(the_short_way_fails_with_its_link) {
   ShortPair pair;
   pair.a.transport.behaviour.hold_direct = true;
   char byte = 0;
@@ -142,9 +137,8 @@ START_TEST(the_short_way_fails_with_its_link) {
   pair.settle();
   expect_done(pair.initiator.reads, kRead, FI_ECONNRESET);
 }
-END_TEST
 
-START_TEST(grants_do_not_get_mixed_up) {
+TEST(grants_do_not_get_mixed_up) {
   ShortPair pair;
   std::vector<char> other(64, 'o');
   erdma::test::FakeRegion second(other.data(), 64, OneSidedPair::kAll);
@@ -170,9 +164,8 @@ START_TEST(grants_do_not_get_mixed_up) {
   ck_assert_uint_eq(pair.shorts(), 4);
   ck_assert_uint_eq(second.users, 0);
 }
-END_TEST
 
-START_TEST(a_grant_that_replaces_another_counts) {
+TEST(a_grant_that_replaces_another_counts) {
   ShortPair pair;
   char byte = 0;
   must(pair.initiator.read(1, &byte, 1, &pair.memory[3], kKey));
@@ -194,25 +187,5 @@ START_TEST(a_grant_that_replaces_another_counts) {
   ck_assert_int_eq(byte, 'o');
   ck_assert_uint_eq(pair.shorts(), 2);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("short way");
-  TCase* tcase = tcase_create("short way");
-  tcase_add_test(tcase, what_is_plain_and_small_takes_the_short_way);
-  tcase_add_test(tcase, what_is_not_plain_takes_the_long_way);
-  tcase_add_test(tcase, an_injected_write_of_the_short_way_ends_without_a_word);
-  tcase_add_test(tcase, a_fence_waits_for_the_short_way);
-  tcase_add_test(tcase, the_short_way_keeps_the_limit_of_operations);
-  tcase_add_test(tcase, the_short_way_fails_with_its_link);
-  tcase_add_test(tcase, grants_do_not_get_mixed_up);
-  tcase_add_test(tcase, a_grant_that_replaces_another_counts);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -25,7 +25,7 @@ constexpr uint64_t kKey = OneSidedPair::kKey;
 
 constexpr size_t kLengths[] = {0, 1, 8, 64, 65, 1024, 1025, 100000};
 
-START_TEST(write_places_its_bytes_and_completes_once) {
+TEST(write_places_its_bytes_and_completes_once, std::size(kLengths)) {
   const size_t length = kLengths[_i];
   OneSidedPair pair;
   const auto bytes = pattern(length);
@@ -41,9 +41,8 @@ START_TEST(write_places_its_bytes_and_completes_once) {
   ck_assert_uint_eq(pair.region.events.size(), length ? 1 : 0);
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(read_brings_the_bytes_and_completes_once) {
+TEST(read_brings_the_bytes_and_completes_once, std::size(kLengths)) {
   const size_t length = kLengths[_i];
   OneSidedPair pair;
   std::vector<char> bytes(length + 1, 'x');
@@ -56,11 +55,10 @@ START_TEST(read_brings_the_bytes_and_completes_once) {
   ck_assert(!pair.target.remote_reads.take().report);
   pair.expect_silent();
 }
-END_TEST
 
 // Local pieces and remote segments that do not fit each other, small and large, with and without
 // remote CQ data: everything that can be in one request.
-START_TEST(pieces_on_both_sides_are_paired_in_order) {
+TEST(pieces_on_both_sides_are_paired_in_order, 8) {
   const bool reads = _i & 1, large = _i & 2, data = (_i & 4) && !reads;
   const size_t unit = large ? 4000 : 4;
   OneSidedPair pair;
@@ -105,9 +103,8 @@ START_TEST(pieces_on_both_sides_are_paired_in_order) {
   ck_assert_uint_eq(second.events.size(), 1);
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(remote_data_reaches_the_target_with_any_size_of_write) {
+TEST(remote_data_reaches_the_target_with_any_size_of_write, std::size(kLengths)) {
   const size_t length = kLengths[_i];
   OneSidedPair pair;
   const auto bytes = pattern(length);
@@ -129,7 +126,6 @@ START_TEST(remote_data_reaches_the_target_with_any_size_of_write) {
   ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin()));
   pair.expect_silent();
 }
-END_TEST
 
 // What must be refused, and touch nothing. Lengths below and above what one packet holds.
 struct Refusal {
@@ -139,7 +135,7 @@ struct Refusal {
   uint64_t access;
 };
 /// What peers did to a region counts by what became of it; to an endpoint, by what was asked.
-START_TEST(fetching_atomic_that_modifies_is_a_write_to_the_region_and_a_read_to_the_endpoint) {
+TEST(fetching_atomic_that_modifies_is_a_write_to_the_region_and_a_read_to_the_endpoint, 4) {
   struct Case {
     int op;
     uint8_t flags;
@@ -175,7 +171,6 @@ START_TEST(fetching_atomic_that_modifies_is_a_write_to_the_region_and_a_read_to_
   ck_assert_uint_eq(pair.target.remote_reads.entries.size(), c.endpoint_reads);
   ck_assert_uint_eq(pair.target.remote_writes.entries.size(), !c.endpoint_reads);
 }
-END_TEST
 
 constexpr uint64_t kBoth = FI_REMOTE_READ | FI_REMOTE_WRITE;
 const Refusal kRefusals[] = {
@@ -188,7 +183,7 @@ const Refusal kRefusals[] = {
     {kKey, 0, false, FI_SEND | FI_RECV | FI_READ | FI_WRITE},
 };
 
-START_TEST(access_without_right_is_an_error_and_touches_nothing) {
+TEST(access_without_right_is_an_error_and_touches_nothing, std::size(kRefusals) * 4) {
   const Refusal& c = kRefusals[size_t(_i) / 4];
   const bool reads = _i & 1;
   const size_t length = _i & 2 ? 2000 + 64 : 64;
@@ -213,9 +208,8 @@ START_TEST(access_without_right_is_an_error_and_touches_nothing) {
   ck_assert(pair.region.events.empty());
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(one_bad_segment_of_several_touches_none) {
+TEST(one_bad_segment_of_several_touches_none, 2) {
   OneSidedPair pair;
   const bool large = _i & 1;
   const auto local = pattern(large ? 9000 : 30);
@@ -231,9 +225,8 @@ START_TEST(one_bad_segment_of_several_touches_none) {
   ck_assert(pair.memory == before);
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(read_only_region_can_be_read_but_not_written) {
+TEST(read_only_region_can_be_read_but_not_written) {
   OneSidedPair pair(4096, FI_REMOTE_READ);
   char bytes[8];
   must(pair.initiator.read(1, bytes, 8, pair.memory.data(), kKey, &g_one));
@@ -243,9 +236,8 @@ START_TEST(read_only_region_can_be_read_but_not_written) {
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, FI_EACCES, &g_two);
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(engine_without_regions_refuses_every_access) {
+TEST(engine_without_regions_refuses_every_access) {
   erdma::test::Pair pair;
   OneSidedNode initiator(pair.a);
   char bytes[8] = {};
@@ -253,9 +245,8 @@ START_TEST(engine_without_regions_refuses_every_access) {
   pair.settle();
   expect_done(initiator.writes, FI_RMA | FI_WRITE, FI_EACCES);
 }
-END_TEST
 
-START_TEST(dead_target_ends_each_operation_in_one_error) {
+TEST(dead_target_ends_each_operation_in_one_error) {
   erdma::test::leaves_work_undone();
   OneSidedPair pair;
   auto large = pattern(5000);
@@ -275,9 +266,8 @@ START_TEST(dead_target_ends_each_operation_in_one_error) {
   }
   ck_assert(pair.a.transport.exposed.empty());
 }
-END_TEST
 
-START_TEST(dead_initiator_leaves_no_use_of_a_region) {
+TEST(dead_initiator_leaves_no_use_of_a_region, 2) {
   erdma::test::leaves_work_undone();
   OneSidedPair pair;
   auto large = pattern(5000);
@@ -294,9 +284,8 @@ START_TEST(dead_initiator_leaves_no_use_of_a_region) {
   ck_assert(pair.target.silent());
   ck_assert(pair.region.events.empty());
 }
-END_TEST
 
-START_TEST(transfer_that_fails_at_the_target_is_an_error_here) {
+TEST(transfer_that_fails_at_the_target_is_an_error_here, 2) {
   OneSidedPair pair;
   auto large = pattern(5000);
   if (_i) pair.b.transport.behaviour.transfer_refusal = -FI_EINVAL;
@@ -307,9 +296,8 @@ START_TEST(transfer_that_fails_at_the_target_is_an_error_here) {
   ck_assert(pair.region.events.empty());
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(abandoned_region_ends_the_connections_that_use_it) {
+TEST(abandoned_region_ends_the_connections_that_use_it) {
   erdma::test::leaves_work_undone();
   OneSidedPair pair;
   auto large = pattern(5000);
@@ -325,7 +313,6 @@ START_TEST(abandoned_region_ends_the_connections_that_use_it) {
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.region.users, 0);
 }
-END_TEST
 
 // A hostile peer: it loses its connection, and nothing else happens.
 struct Malformed {
@@ -361,7 +348,7 @@ const Malformed kMalformed[] = {
     {wire::Op(12), 0, 0, 0},
 };
 
-START_TEST(malformed_request_costs_its_sender_the_connection) {
+TEST(malformed_request_costs_its_sender_the_connection, std::size(kMalformed)) {
   const Malformed& c = kMalformed[_i];
   OneSidedPair pair;
   const auto before = pair.memory;
@@ -376,9 +363,8 @@ START_TEST(malformed_request_costs_its_sender_the_connection) {
   ck_assert(pair.memory == before);
   pair.expect_silent();
 }
-END_TEST
 
-START_TEST(result_that_nobody_waits_for_is_ignored_and_one_too_long_is_not) {
+TEST(result_that_nobody_waits_for_is_ignored_and_one_too_long_is_not) {
   OneSidedPair pair;
   wire::OneSidedHeader header{};
   header.op = wire::Op::result;
@@ -397,41 +383,5 @@ START_TEST(result_that_nobody_waits_for_is_ignored_and_one_too_long_is_not) {
   ck_assert_str_eq(bytes, "--------");
   expect_done(pair.initiator.reads, FI_RMA | FI_READ, FI_ECONNRESET);
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("one_sided");
-  TCase* tcase = tcase_create("one_sided");
-  tcase_add_loop_test(tcase, write_places_its_bytes_and_completes_once, 0, std::size(kLengths));
-  tcase_add_loop_test(tcase, read_brings_the_bytes_and_completes_once, 0, std::size(kLengths));
-  tcase_add_loop_test(tcase, pieces_on_both_sides_are_paired_in_order, 0, 8);
-  tcase_add_loop_test(tcase, remote_data_reaches_the_target_with_any_size_of_write, 0,
-                      std::size(kLengths));
-  tcase_add_loop_test(
-      tcase, fetching_atomic_that_modifies_is_a_write_to_the_region_and_a_read_to_the_endpoint, 0,
-      4);
-  tcase_add_loop_test(tcase, access_without_right_is_an_error_and_touches_nothing, 0,
-                      std::size(kRefusals) * 4);
-  tcase_add_loop_test(tcase, one_bad_segment_of_several_touches_none, 0, 2);
-  tcase_add_test(tcase, read_only_region_can_be_read_but_not_written);
-  tcase_add_test(tcase, engine_without_regions_refuses_every_access);
-  tcase_add_test(tcase, dead_target_ends_each_operation_in_one_error);
-  tcase_add_loop_test(tcase, dead_initiator_leaves_no_use_of_a_region, 0, 2);
-  tcase_add_loop_test(tcase, transfer_that_fails_at_the_target_is_an_error_here, 0, 2);
-  tcase_add_test(tcase, abandoned_region_ends_the_connections_that_use_it);
-  tcase_add_loop_test(tcase, malformed_request_costs_its_sender_the_connection, 0,
-                      std::size(kMalformed));
-  tcase_add_test(tcase, result_that_nobody_waits_for_is_ignored_and_one_too_long_is_not);
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}

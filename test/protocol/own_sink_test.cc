@@ -23,7 +23,7 @@ ErrorCompletion only(Pair& pair, CompletionSink& sink) {
   return done;
 }
 
-START_TEST(a_send_completes_there) {
+TEST(a_send_completes_there, (2 * int(std::size(kLengths)))) {
   const size_t length = kLengths[_i / 2];
   Pair pair;
   pair.a.transport.behaviour.prefers_read = _i % 2;
@@ -39,9 +39,8 @@ START_TEST(a_send_completes_there) {
   pair.b.received.entries.clear();
   ck_assert_int_eq(only(pair, sink).error, 0);
 }
-END_TEST
 
-START_TEST(a_receive_completes_there_early_or_late) {
+TEST(a_receive_completes_there_early_or_late, (2 * int(std::size(kLengths)))) {
   const size_t length = kLengths[_i / 2];
   Pair pair;
   CompletionSink sink;
@@ -62,9 +61,8 @@ START_TEST(a_receive_completes_there_early_or_late) {
   ck_assert_uint_eq(done.source, 1);
   ck_assert(buffer == message);
 }
-END_TEST
 
-START_TEST(a_truncated_a_cancelled_and_a_failed_one_too) {
+TEST(a_truncated_a_cancelled_and_a_failed_one_too) {
   leaves_work_undone();
   Pair pair;
   CompletionSink sink;
@@ -94,9 +92,8 @@ START_TEST(a_truncated_a_cancelled_and_a_failed_one_too) {
   must(pair.a.engine.post_send(Node::send_args(2, iov, 7, &g_context), sink));
   ck_assert_int_eq(only(pair, sink).error, FI_EHOSTUNREACH);
 }
-END_TEST
 
-START_TEST(there_is_no_more_room_than_for_others) {
+TEST(there_is_no_more_room_than_for_others) {
   leaves_work_undone();
   erdma::protocol::EngineConfig config = kConfig;
   config.send_limit = 2;
@@ -112,22 +109,5 @@ START_TEST(there_is_no_more_room_than_for_others) {
   pair.settle();
   ck_assert_uint_eq(sink.entries.size(), 2);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("own sink");
-  TCase* tcase = tcase_create("own sink");
-  constexpr int kCases = 2 * int(std::size(kLengths));
-  tcase_add_loop_test(tcase, a_send_completes_there, 0, kCases);
-  tcase_add_loop_test(tcase, a_receive_completes_there_early_or_late, 0, kCases);
-  tcase_add_test(tcase, a_truncated_a_cancelled_and_a_failed_one_too);
-  tcase_add_test(tcase, there_is_no_more_room_than_for_others);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -69,7 +69,7 @@ ErrorCompletion take_one(fake::CompletionSink& sink) {
 int g_contexts[4];
 constexpr size_t kLengths[] = {0, 8, 1024, 1025, 70000};
 
-START_TEST(a_message_takes_the_oldest_receive_whichever_engine_it_comes_to) {
+TEST(a_message_takes_the_oldest_receive_whichever_engine_it_comes_to, std::size(kLengths)) {
   World world;
   const auto first = pattern(kLengths[_i], 1), second = pattern(kLengths[_i], 2);
   std::vector<char> one(70000), two(70000);
@@ -88,9 +88,8 @@ START_TEST(a_message_takes_the_oldest_receive_whichever_engine_it_comes_to) {
   ck_assert(std::equal(second.begin(), second.end(), two.begin()));
   ck_assert(world.quiet());
 }
-END_TEST
 
-START_TEST(messages_wait_in_one_order_of_arrival) {
+TEST(messages_wait_in_one_order_of_arrival, std::size(kLengths)) {
   World world;
   const auto first = pattern(kLengths[_i], 1), second = pattern(kLengths[_i], 2);
   std::vector<char> one(70000), two(70000);
@@ -104,9 +103,8 @@ START_TEST(messages_wait_in_one_order_of_arrival) {
   ck_assert(std::equal(first.begin(), first.end(), one.begin()));
   ck_assert(std::equal(second.begin(), second.end(), two.begin()));
 }
-END_TEST
 
-START_TEST(a_directed_receive_names_a_source_at_every_engine) {
+TEST(a_directed_receive_names_a_source_at_every_engine) {
   World world;
   char bytes[8];
   for (const uint64_t to : {0, 1}) {
@@ -120,9 +118,8 @@ START_TEST(a_directed_receive_names_a_source_at_every_engine) {
   }
   ck_assert_int_eq(world.post({bytes, 8}, 7, &g_contexts[0], 0, 77), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(a_multi_receive_buffer_takes_messages_of_all_engines) {
+TEST(a_multi_receive_buffer_takes_messages_of_all_engines) {
   erdma::test::leaves_work_undone();
   World world;
   std::vector<char> bytes(3000);
@@ -138,9 +135,8 @@ START_TEST(a_multi_receive_buffer_takes_messages_of_all_engines) {
   world.send(world.c, 1, pattern(8, 3), 7);
   ck_assert(world.quiet());
 }
-END_TEST
 
-START_TEST(one_buffer_takes_what_waited_at_several_engines) {
+TEST(one_buffer_takes_what_waited_at_several_engines) {
   World world;
   std::vector<char> bytes(100);
   world.send(world.c, 0, pattern(10, 1), 7);
@@ -152,9 +148,8 @@ START_TEST(one_buffer_takes_what_waited_at_several_engines) {
   ck_assert_uint_eq(world.a.received.take().length, 10);
   ck_assert_uint_eq(world.a.received.take().length, 30);
 }
-END_TEST
 
-START_TEST(probes_look_at_all_engines) {
+TEST(probes_look_at_all_engines) {
   World world;
   std::vector<char> bytes(8);
   must(world.probe(Probe::peek, 7, &g_contexts[0]));
@@ -171,9 +166,8 @@ START_TEST(probes_look_at_all_engines) {
   must(world.probe(Probe::peek, 7, &g_contexts[0]));
   ck_assert_int_eq(take_one(world.orphans).error, FI_ENOMSG);
 }
-END_TEST
 
-START_TEST(a_receive_is_cancelled_without_an_engine) {
+TEST(a_receive_is_cancelled_without_an_engine) {
   World world;
   char bytes[8];
   must(world.post({bytes, 8}, 7, &g_contexts[0]));
@@ -184,9 +178,8 @@ START_TEST(a_receive_is_cancelled_without_an_engine) {
   ck_assert_ptr_eq(cancelled.context, &g_contexts[0]);
   ck_assert_int_eq(world.shared.cancel(&g_contexts[0]), -FI_ENOENT);
 }
-END_TEST
 
-START_TEST(an_engine_that_leaves_takes_its_messages_along) {
+TEST(an_engine_that_leaves_takes_its_messages_along) {
   erdma::test::leaves_work_undone();
   World world;
   char bytes[8];
@@ -202,9 +195,8 @@ START_TEST(an_engine_that_leaves_takes_its_messages_along) {
   must(world.post({bytes, 8}, 7, &g_contexts[2]));
   ck_assert(world.quiet());
 }
-END_TEST
 
-START_TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
+TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   erdma::test::leaves_work_undone();
   World world;
   std::vector<char> one(70000), two(140000);
@@ -230,9 +222,8 @@ START_TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   ck_assert_ptr_eq(last.buffer, two.data() + 70000);
   ck_assert(last.flags & FI_MULTI_RECV);
 }
-END_TEST
 
-START_TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
+TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
   erdma::test::leaves_work_undone();
   World world;
   char bytes[8];
@@ -248,7 +239,6 @@ START_TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
   world.send(world.d, 1, pattern(8), 7);
   ck_assert_ptr_eq(take_one(world.b.received).context, &g_contexts[1]);
 }
-END_TEST
 
 // --- against a model ----------------------------------------------------------------------------
 
@@ -287,7 +277,7 @@ void expect(World& world, const Expected& expected) {
   ck_assert_uint_eq(done.length, expected.length);
 }
 
-START_TEST(engines_with_one_context_match_as_one_list_does) {
+TEST(engines_with_one_context_match_as_one_list_does, 4) {
   erdma::test::leaves_work_undone();
   World world;
   Model model;
@@ -335,30 +325,5 @@ START_TEST(engines_with_one_context_match_as_one_list_does) {
     world.d.sent.entries.clear();
   }
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("shared receives");
-  TCase* tcase = tcase_create("shared receives");
-  constexpr int kSizes = int(std::size(kLengths));
-  tcase_add_loop_test(tcase, a_message_takes_the_oldest_receive_whichever_engine_it_comes_to, 0,
-                      kSizes);
-  tcase_add_loop_test(tcase, messages_wait_in_one_order_of_arrival, 0, kSizes);
-  tcase_add_test(tcase, a_directed_receive_names_a_source_at_every_engine);
-  tcase_add_test(tcase, a_multi_receive_buffer_takes_messages_of_all_engines);
-  tcase_add_test(tcase, one_buffer_takes_what_waited_at_several_engines);
-  tcase_add_test(tcase, probes_look_at_all_engines);
-  tcase_add_test(tcase, a_receive_is_cancelled_without_an_engine);
-  tcase_add_test(tcase, an_engine_that_leaves_takes_its_messages_along);
-  tcase_add_test(tcase, what_a_leaving_engine_was_filling_is_cancelled_once);
-  tcase_add_test(tcase, a_dead_peer_fails_what_only_it_could_satisfy);
-  tcase_add_loop_test(tcase, engines_with_one_context_match_as_one_list_does, 0, 4);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

@@ -28,7 +28,7 @@ std::string hex(const T& value) {
   return text;
 }
 
-START_TEST(a_message_header_has_these_bytes) {
+TEST(a_message_header_has_these_bytes) {
   const MessageHeader header{
       Op::rts,           0x12, 0x3456, 0x789abcde, 0x1112131415161718, 0x2122232425262728,
       0x3132333435363738};
@@ -36,16 +36,14 @@ START_TEST(a_message_header_has_these_bytes) {
   ck_assert(hex(header) == bytes);
   ck_assert(hex(encode(header)) == bytes);
 }
-END_TEST
 
-START_TEST(a_control_header_has_these_bytes) {
+TEST(a_control_header_has_these_bytes) {
   const ControlHeader header{Op::cts, 0x12,       0x3456, 0x789abcde, 0x4142,
                              0,       0x51525354, -2,     0,          0x3132333435363738};
   ck_assert(hex(header) == "03125634debc9a78 4241000054535251 feffffff00000000 3837363534333231");
 }
-END_TEST
 
-START_TEST(a_one_sided_header_has_these_bytes) {
+TEST(a_one_sided_header_has_these_bytes) {
   const OneSidedHeader header{Op::segments,
                               0x12,
                               0x3456,
@@ -54,9 +52,8 @@ START_TEST(a_one_sided_header_has_these_bytes) {
   ck_assert(hex(header) == "07125634debc9a78 1817161514131211 2827262524232221 3837363534333231");
   ck_assert(hex(AtomicWord{0x61626364, 0x71, 0x72, 0}) == "6463626171720000");
 }
-END_TEST
 
-START_TEST(operations_and_flags_have_these_numbers) {
+TEST(operations_and_flags_have_these_numbers) {
   constexpr Op kOps[] = {Op::eager,  Op::rts,      Op::cts,    Op::fin,    Op::done,
                          Op::budget, Op::segments, Op::write,  Op::read,   Op::atomic,
                          Op::result, Op::grant,    Op::revoke, Op::revoked};
@@ -70,21 +67,5 @@ START_TEST(operations_and_flags_have_these_numbers) {
   ck_assert_int_eq(kGrantWrites, 2);
   ck_assert_int_eq(kBusy, 1);
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("wire");
-  TCase* tcase = tcase_create("wire");
-  tcase_add_test(tcase, a_message_header_has_these_bytes);
-  tcase_add_test(tcase, a_control_header_has_these_bytes);
-  tcase_add_test(tcase, a_one_sided_header_has_these_bytes);
-  tcase_add_test(tcase, operations_and_flags_have_these_numbers);
-  suite_add_tcase(suite, tcase);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

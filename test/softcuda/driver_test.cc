@@ -62,16 +62,18 @@ int child(F body) {
 
 }  // namespace
 
-START_TEST(processor_faults_where_it_touches_device_memory) {
+// A test ends with its last assertion, as a killed process does.
+SUITE(.counted = false);
+
+TEST(processor_faults_where_it_touches_device_memory) {
   begin();
   const DevicePointer memory = allocate(64);
   signal(SIGSEGV, SIG_DFL);
   volatile auto* pointer = reinterpret_cast<volatile char*>(memory);
   ck_assert_int_eq(child([&] { return *pointer; }), -SIGSEGV);
 }
-END_TEST
 
-START_TEST(copies_reach_every_byte) {
+TEST(copies_reach_every_byte) {
   begin();
   const auto bytes = numbers(10'000);
   const DevicePointer one = allocate(bytes.size()), other = allocate(bytes.size());
@@ -83,9 +85,8 @@ START_TEST(copies_reach_every_byte) {
   ck_assert(std::equal(back.begin(), back.end(), bytes.begin() + 7));
   ck_assert_int_eq(cuMemcpyDtoH_v2(back.data(), other + bytes.size() - 50, 51), kInvalidValue);
 }
-END_TEST
 
-START_TEST(asynchronous_copy_is_not_done_before_it_is_waited_for) {
+TEST(asynchronous_copy_is_not_done_before_it_is_waited_for) {
   begin();
   const auto bytes = numbers(32);
   const DevicePointer memory = allocate(32);
@@ -112,9 +113,8 @@ START_TEST(asynchronous_copy_is_not_done_before_it_is_waited_for) {
   ck_assert_int_eq(cuStreamDestroy_v2(stream), kInvalidHandle);
   ck_assert_int_eq(cuMemcpyDtoDAsync_v2(other, memory, 32, stream), kInvalidHandle);
 }
-END_TEST
 
-START_TEST(calls_need_cuInit_and_a_context_of_the_thread) {
+TEST(calls_need_cuInit_and_a_context_of_the_thread) {
   DevicePointer made = 0;
   unsigned type = 0;
   ck_assert_int_eq(cuPointerGetAttribute(&type, kPointerMemoryType, 1), kNotInitialized);
@@ -130,9 +130,8 @@ START_TEST(calls_need_cuInit_and_a_context_of_the_thread) {
     ck_assert_int_eq(cuCtxPopCurrent_v2(nullptr), kSuccess);
   }).join();
 }
-END_TEST
 
-START_TEST(pointers_are_known_up_to_the_end_of_their_allocation) {
+TEST(pointers_are_known_up_to_the_end_of_their_allocation) {
   begin();
   int on_host = 0;
   unsigned type = 0;
@@ -154,9 +153,8 @@ START_TEST(pointers_are_known_up_to_the_end_of_their_allocation) {
   ck_assert_uint_eq(type, 0);
   ck_assert_uint_eq(id, 0);
 }
-END_TEST
 
-START_TEST(address_that_comes_back_has_another_buffer_id) {
+TEST(address_that_comes_back_has_another_buffer_id) {
   begin();
   const DevicePointer first = allocate(4096);
   const auto id = attribute<unsigned long long>(kPointerBufferId, first);
@@ -166,9 +164,8 @@ START_TEST(address_that_comes_back_has_another_buffer_id) {
   ck_assert_uint_eq(second, first);
   ck_assert_uint_ne(attribute<unsigned long long>(kPointerBufferId, second), id);
 }
-END_TEST
 
-START_TEST(memory_is_shared_with_another_process_by_handle) {
+TEST(memory_is_shared_with_another_process_by_handle) {
   const auto bytes = numbers(5000);
   int to_child[2], to_parent[2];
   ck_assert_int_eq(pipe(to_child), 0);
@@ -207,10 +204,9 @@ START_TEST(memory_is_shared_with_another_process_by_handle) {
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert_int_eq(status, 0);
 }
-END_TEST
 
 /// Who keeps handles open has to tell by the buffer id.
-START_TEST(handle_may_come_back_and_an_open_one_stays_what_it_was) {
+TEST(handle_may_come_back_and_an_open_one_stays_what_it_was) {
   int to_child[2], to_parent[2];
   ck_assert_int_eq(pipe(to_child), 0);
   ck_assert_int_eq(pipe(to_parent), 0);
@@ -247,10 +243,9 @@ START_TEST(handle_may_come_back_and_an_open_one_stays_what_it_was) {
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert_int_eq(status, 0);
 }
-END_TEST
 
 /// Two pieces in a row.
-START_TEST(mapped_memory_is_of_no_context_and_readable_where_allowed) {
+TEST(mapped_memory_is_of_no_context_and_readable_where_allowed) {
   begin();
   constexpr size_t kPiece = size_t(2) << 20;
   const MemAllocationProperties wanted{kMemoryPinned, kHandlePosixFd, {kLocationDevice, 0}, {}, {}};
@@ -288,9 +283,8 @@ START_TEST(mapped_memory_is_of_no_context_and_readable_where_allowed) {
     ck_assert_int_eq(cuMemRelease(one), kSuccess);
   ck_assert_int_eq(cuMemRelease(retained), kInvalidValue);
 }
-END_TEST
 
-START_TEST(descriptor_of_physical_memory_shows_the_same_bytes_elsewhere) {
+TEST(descriptor_of_physical_memory_shows_the_same_bytes_elsewhere) {
   begin();
   constexpr size_t kSize = size_t(2) << 20;
   MemAllocationProperties wanted{kMemoryPinned, 0, {kLocationDevice, 0}, {}, {}};
@@ -319,9 +313,8 @@ START_TEST(descriptor_of_physical_memory_shows_the_same_bytes_elsewhere) {
   ck_assert_int_eq(cuMemImportFromShareableHandle(&other, null_file, kHandlePosixFd),
                    kInvalidValue);
 }
-END_TEST
 
-START_TEST(dmabuf_shows_the_bytes_of_the_device) {
+TEST(dmabuf_shows_the_bytes_of_the_device) {
   begin();
   const DevicePointer memory = allocate(8192);
   ck_assert_int_eq(cuMemsetD8_v2(memory + 5000, 3, 1), kSuccess);
@@ -340,9 +333,8 @@ START_TEST(dmabuf_shows_the_bytes_of_the_device) {
   ck_assert_int_eq(softcuda_control("dmabuf off"), 0);
   ck_assert_int_eq(get(memory, 8192), kNotSupported);
 }
-END_TEST
 
-START_TEST(calls_are_counted_and_fail_on_demand) {
+TEST(calls_are_counted_and_fail_on_demand) {
   begin();
   const unsigned long before = softcuda_calls(nullptr);
   const DevicePointer memory = allocate(8);
@@ -357,29 +349,4 @@ START_TEST(calls_are_counted_and_fail_on_demand) {
   allocate(8);
   for (const char* nonsense : {"fail cuMemAlloc", "fail", "perhaps", "ipc maybe", "fail x error"})
     ck_assert_int_eq(softcuda_control(nonsense), -1);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("softcuda");
-  // Not counted: a test ends with its last assertion, as a killed process does.
-  TCase* tc = (tcase_create)("driver");
-  tcase_add_test(tc, processor_faults_where_it_touches_device_memory);
-  tcase_add_test(tc, copies_reach_every_byte);
-  tcase_add_test(tc, asynchronous_copy_is_not_done_before_it_is_waited_for);
-  tcase_add_test(tc, calls_need_cuInit_and_a_context_of_the_thread);
-  tcase_add_test(tc, pointers_are_known_up_to_the_end_of_their_allocation);
-  tcase_add_test(tc, address_that_comes_back_has_another_buffer_id);
-  tcase_add_test(tc, memory_is_shared_with_another_process_by_handle);
-  tcase_add_test(tc, handle_may_come_back_and_an_open_one_stays_what_it_was);
-  tcase_add_test(tc, mapped_memory_is_of_no_context_and_readable_where_allowed);
-  tcase_add_test(tc, descriptor_of_physical_memory_shows_the_same_bytes_elsewhere);
-  tcase_add_test(tc, dmabuf_shows_the_bytes_of_the_device);
-  tcase_add_test(tc, calls_are_counted_and_fail_on_demand);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -40,7 +40,9 @@ ibv_mr* by_address(Side& side, const DeviceMemory& memory, size_t length = kByte
 
 }  // namespace
 
-START_TEST(adapter_moves_bytes_between_gpus) {
+SUITE(.counted = false);
+
+TEST(adapter_moves_bytes_between_gpus, 2) {
   setenv("SOFTERDMA_DMABUF", "1", 1);
   Side sides[2];
   connect_compat(sides);
@@ -67,9 +69,8 @@ START_TEST(adapter_moves_bytes_between_gpus) {
   ck_assert_int_eq(ibv_dereg_mr(source), 0);
   ck_assert_int_eq(ibv_dereg_mr(target), 0);
 }
-END_TEST
 
-START_TEST(send_gathers_from_a_gpu) {
+TEST(send_gathers_from_a_gpu) {
   Side sides[2];
   connect_compat(sides);
   const DeviceMemory from(numbers());
@@ -82,9 +83,8 @@ START_TEST(send_gathers_from_a_gpu) {
   const auto sent = numbers();
   ck_assert_mem_eq(sides[1].data(), sent.data(), 3000);
 }
-END_TEST
 
-START_TEST(what_can_not_be_registered_is_refused) {
+TEST(what_can_not_be_registered_is_refused) {
   setenv("SOFTERDMA_PEERMEM", "0", 1);
   Side sides[2];
   connect_compat(sides);
@@ -94,9 +94,8 @@ START_TEST(what_can_not_be_registered_is_refused) {
   ck_assert_ptr_null(by_dmabuf(sides[0], memory));
   ck_assert_int_eq(errno, EOPNOTSUPP);
 }
-END_TEST
 
-START_TEST(region_ends_where_the_memory_does) {
+TEST(region_ends_where_the_memory_does) {
   setenv("SOFTERDMA_DMABUF", "1", 1);
   Side sides[2];
   connect_compat(sides);
@@ -106,7 +105,6 @@ START_TEST(region_ends_where_the_memory_does) {
   ck_assert_ptr_null(by_dmabuf(sides[0], memory, kBytes + 1));
   ck_assert_int_eq(errno, EINVAL);
 }
-END_TEST
 
 namespace {
 
@@ -185,24 +183,22 @@ constexpr Stored kStored[] = {
 
 }  // namespace
 
-START_TEST(store_to_a_gpu_is_seen_after_a_read_of_one_byte) {
+TEST(store_to_a_gpu_is_seen_after_a_read_of_one_byte, std::size(kStored)) {
   PostedRig rig;
   rig.store(kStored[_i].opcode, kStored[_i].length);
   ck_assert(rig.blank());
   rig.read(0, rig.to->pointer() + kBytes - 1, rig.target, 1);
   ck_assert(rig.visible(kStored[_i].length));
 }
-END_TEST
 
-START_TEST(reader_behind_a_store_gets_what_was_stored) {
+TEST(reader_behind_a_store_gets_what_was_stored) {
   PostedRig rig;
   rig.store(IBV_WR_RDMA_WRITE, 5000);
   rig.read(0, rig.to->pointer(), rig.target, 5000);
   ck_assert_mem_eq(rig.sides[0].data() + kBytes, rig.message.data(), 5000);
 }
-END_TEST
 
-START_TEST(what_is_no_flush_leaves_a_gpu_with_old_bytes) {
+TEST(what_is_no_flush_leaves_a_gpu_with_old_bytes, 6) {
   PostedRig rig("1", _i == 5 ? kAll | IBV_ACCESS_RELAXED_ORDERING : kAll);
   DeviceMemory other(kBytes);
   const auto* from = rig.target;
@@ -240,9 +236,8 @@ START_TEST(what_is_no_flush_leaves_a_gpu_with_old_bytes) {
   }
   ck_assert(rig.blank());
 }
-END_TEST
 
-START_TEST(stores_arrive_in_their_order_by_chance) {
+TEST(stores_arrive_in_their_order_by_chance) {
   PostedRig rig("4");
   size_t early = 0;
   for (size_t i = 0; i < 200; ++i) {
@@ -257,9 +252,8 @@ START_TEST(stores_arrive_in_their_order_by_chance) {
   ck_assert_uint_gt(early, 0);
   ck_assert_uint_lt(early, 200);
 }
-END_TEST
 
-START_TEST(store_arrives_through_a_dmabuf_and_at_the_end_of_its_region) {
+TEST(store_arrives_through_a_dmabuf_and_at_the_end_of_its_region) {
   PostedRig rig;
   ibv_mr* const region = by_dmabuf(rig.sides[1], *rig.to);
   ck_assert_ptr_nonnull(region);
@@ -269,27 +263,10 @@ START_TEST(store_arrives_through_a_dmabuf_and_at_the_end_of_its_region) {
   ck_assert_int_eq(ibv_dereg_mr(rig.target), 0);
   ck_assert(rig.visible(5000));
 }
-END_TEST
 
-START_TEST(store_to_memory_that_was_freed_goes_nowhere) {
+TEST(store_to_memory_that_was_freed_goes_nowhere) {
   PostedRig rig;
   rig.store(IBV_WR_RDMA_WRITE, 5000);
   rig.to.reset();
   ck_assert_int_eq(ibv_dereg_mr(rig.target), 0);
-}
-END_TEST
-
-int main() {
-  return run_suite("memory of a GPU", [](TCase* tc) {
-    tcase_add_loop_test(tc, adapter_moves_bytes_between_gpus, 0, 2);
-    tcase_add_test(tc, send_gathers_from_a_gpu);
-    tcase_add_test(tc, what_can_not_be_registered_is_refused);
-    tcase_add_test(tc, region_ends_where_the_memory_does);
-    tcase_add_loop_test(tc, store_to_a_gpu_is_seen_after_a_read_of_one_byte, 0, std::size(kStored));
-    tcase_add_test(tc, reader_behind_a_store_gets_what_was_stored);
-    tcase_add_loop_test(tc, what_is_no_flush_leaves_a_gpu_with_old_bytes, 0, 6);
-    tcase_add_test(tc, stores_arrive_in_their_order_by_chance);
-    tcase_add_test(tc, store_arrives_through_a_dmabuf_and_at_the_end_of_its_region);
-    tcase_add_test(tc, store_to_memory_that_was_freed_goes_nowhere);
-  });
 }

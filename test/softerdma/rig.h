@@ -233,17 +233,4 @@ struct Connection {
   }
 };
 
-inline int run_suite(const char* name, void (*add)(TCase*)) {
-  Suite* suite = suite_create(name);
-  TCase* tc = (tcase_create)(name);  // not counted, for the reason above
-  tcase_set_timeout(tc, 10);
-  add(tc);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0 ? 1 : 0;
-}
-
 }  // namespace softerdma::test

@@ -19,7 +19,9 @@ using namespace softerdma;
 using namespace softerdma::test;
 using namespace std::string_literals;
 
-START_TEST(device_is_what_an_erdma_nic_says_it_is) {
+SUITE(.counted = false);
+
+TEST(device_is_what_an_erdma_nic_says_it_is) {
   Side sides[2];
   start("compat");
   open_devices(sides);
@@ -38,11 +40,10 @@ START_TEST(device_is_what_an_erdma_nic_says_it_is) {
   ck_assert_ptr_null(ibv_create_srq(nullptr, nullptr));
   ck_assert_int_eq(errno, EOPNOTSUPP);
 }
-END_TEST
 
 constexpr uint32_t kSizes[] = {0, 1, 8, 80, 81, 96, 2048, 2049, 65536};
 
-START_TEST(send_arrives_whole) {
+TEST(send_arrives_whole, std::size(kSizes)) {
   Side sides[2];
   connect_compat(sides);
   uint32_t size = kSizes[_i];
@@ -59,9 +60,8 @@ START_TEST(send_arrives_whole) {
   }
   ck_assert_uint_eq(softerdma_violations(), 0);
 }
-END_TEST
 
-START_TEST(create_qp_refuses_what_the_device_lacks) {
+TEST(create_qp_refuses_what_the_device_lacks) {
   Side sides[2];
   start("compat");
   open_devices(sides);
@@ -82,9 +82,8 @@ START_TEST(create_qp_refuses_what_the_device_lacks) {
   ck_assert_int_eq(refused([](auto& i) { i.qp_type = IBV_QPT_UD; }), EOPNOTSUPP);
   ck_assert_ptr_nonnull(ibv_create_qp(sides[0].pd, &good));
 }
-END_TEST
 
-START_TEST(cq_has_a_power_of_two_entries_and_fails_with_eio) {
+TEST(cq_has_a_power_of_two_entries_and_fails_with_eio) {
   Side sides[2];
   start("compat");
   open_devices(sides);
@@ -93,9 +92,8 @@ START_TEST(cq_has_a_power_of_two_entries_and_fails_with_eio) {
   ck_assert_ptr_null(ibv_create_cq(sides[0].context, 1, nullptr, nullptr, 31));
   ck_assert_int_eq(errno, EIO);
 }
-END_TEST
 
-START_TEST(read_takes_the_first_sge_and_forgets_the_others) {
+TEST(read_takes_the_first_sge_and_forgets_the_others) {
   Side sides[2];
   connect_compat(sides);
   std::memset(sides[1].data(), 'x', 64);
@@ -108,9 +106,8 @@ START_TEST(read_takes_the_first_sge_and_forgets_the_others) {
   ck_assert_int_eq(sides[0].data()[100], 0);
   ck_assert_uint_eq(softerdma_violations(), 1);
 }
-END_TEST
 
-START_TEST(send_queue_is_full_by_blocks_until_a_signaled_completion_is_polled) {
+TEST(send_queue_is_full_by_blocks_until_a_signaled_completion_is_polled) {
   Side sides[2];
   connect_compat(sides, 2);  // 8 blocks of 32 bytes
   ibv_sge sge = sides[0].piece(8);
@@ -124,9 +121,8 @@ START_TEST(send_queue_is_full_by_blocks_until_a_signaled_completion_is_polled) {
   ck_assert(sides[0].quiet());
   ck_assert_int_eq(sides[0].post(wr), 0);
 }
-END_TEST
 
-START_TEST(post_recv_refuses_two_sges_and_a_full_queue) {
+TEST(post_recv_refuses_two_sges_and_a_full_queue) {
   Side sides[2];
   connect_compat(sides);
   ibv_sge sge[2] = {sides[0].piece(8), sides[0].piece(8)};
@@ -139,7 +135,6 @@ START_TEST(post_recv_refuses_two_sges_and_a_full_queue) {
   for (int i = 0; i < 16; ++i) ck_assert_int_eq(sides[0].receive(8), 0);
   ck_assert_int_eq(sides[0].receive(8), -ENOMEM);
 }
-END_TEST
 
 /// Both ends of a connection that was killed: an error, ERR, and one event.
 void assert_killed(Side& side) {
@@ -153,7 +148,7 @@ void assert_killed(Side& side) {
   ck_assert_int_eq(attr.qp_state, IBV_QPS_ERR);
 }
 
-START_TEST(send_without_a_receive_kills_the_connection) {
+TEST(send_without_a_receive_kills_the_connection) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(sides[0].send(8, sides[1], 0), 0);
@@ -162,9 +157,8 @@ START_TEST(send_without_a_receive_kills_the_connection) {
   assert_killed(sides[1]);
   ck_assert_uint_eq(softerdma_violations(), 1);
 }
-END_TEST
 
-START_TEST(send_longer_than_the_receive_kills_the_connection) {
+TEST(send_longer_than_the_receive_kills_the_connection) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(sides[1].receive(7, 3), 0);
@@ -175,9 +169,8 @@ START_TEST(send_longer_than_the_receive_kills_the_connection) {
   ck_assert_int_eq(wc.status, IBV_WC_WR_FLUSH_ERR);
   ck_assert_uint_eq(wc.wr_id, 3);
 }
-END_TEST
 
-START_TEST(write_is_refused_where_key_range_or_access_do_not_fit) {
+TEST(write_is_refused_where_key_range_or_access_do_not_fit, 3) {
   Side sides[2];
   connect_compat(sides);
   ibv_mr* readable = (ibv_reg_mr)(sides[1].pd, sides[1].data(), 4096, IBV_ACCESS_REMOTE_READ);
@@ -199,9 +192,8 @@ START_TEST(write_is_refused_where_key_range_or_access_do_not_fit) {
   ck_assert_int_eq(sides[1].data()[0], 0);
   assert_killed(sides[1]);
 }
-END_TEST
 
-START_TEST(write_with_immediate_data_consumes_a_receive) {
+TEST(write_with_immediate_data_consumes_a_receive) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(sides[1].receive(0, 9), 0);
@@ -216,9 +208,8 @@ START_TEST(write_with_immediate_data_consumes_a_receive) {
   ck_assert_uint_eq(wc.byte_len, 64);
   ck_assert_int_eq(sides[1].data()[63], 'x');
 }
-END_TEST
 
-START_TEST(atomics_add_and_swap) {
+TEST(atomics_add_and_swap) {
   Side sides[2];
   connect_compat(sides);
   auto* word = reinterpret_cast<uint64_t*>(sides[1].data());
@@ -239,9 +230,8 @@ START_TEST(atomics_add_and_swap) {
   ck_assert_int_eq(sides[0].wait().opcode, IBV_WC_COMP_SWAP);
   ck_assert_uint_eq(*word, 1);
 }
-END_TEST
 
-START_TEST(armed_queue_writes_one_event) {
+TEST(armed_queue_writes_one_event) {
   Side sides[2];
   connect_compat(sides);
   pollfd readable{sides[1].channel->fd, POLLIN, 0};
@@ -258,9 +248,8 @@ START_TEST(armed_queue_writes_one_event) {
   ibv_ack_cq_events(cq, 1);
   ck_assert_int_eq(poll(&readable, 1, 0), 0);
 }
-END_TEST
 
-START_TEST(overrun_loses_completions_and_is_reported) {
+TEST(overrun_loses_completions_and_is_reported) {
   Side sides[2];
   connect_compat(sides, 64);
   ibv_sge sge = sides[0].piece(8);
@@ -270,9 +259,8 @@ START_TEST(overrun_loses_completions_and_is_reported) {
   for (int i = 0; i < 64; ++i) sides[0].wait();
   ck_assert(sides[0].quiet());
 }
-END_TEST
 
-START_TEST(error_flushes_receives_unless_that_is_withheld) {
+TEST(error_flushes_receives_unless_that_is_withheld, 2) {
   Side sides[2];
   connect_compat(sides);
   if (_i == 1) ck_assert_int_eq(softerdma_control("flush withhold"), 0);
@@ -288,9 +276,8 @@ START_TEST(error_flushes_receives_unless_that_is_withheld) {
   ck_assert_uint_eq(wc.wr_id, 11);
   ck_assert_uint_eq(sides[0].wait().wr_id, 7);
 }
-END_TEST
 
-START_TEST(fault_fails_the_nth_request) {
+TEST(fault_fails_the_nth_request) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(softerdma_control("wr n=2 op=write status=retry_exc"), 0);
@@ -302,9 +289,8 @@ START_TEST(fault_fails_the_nth_request) {
   ck_assert_int_eq(sides[0].post(wr), 0);
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_RETRY_EXC_ERR);
 }
-END_TEST
 
-START_TEST(fault_withholds_completions_until_cleared) {
+TEST(fault_withholds_completions_until_cleared) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(softerdma_control("completions withhold"), 0);
@@ -316,9 +302,8 @@ START_TEST(fault_withholds_completions_until_cleared) {
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
   ck_assert_int_eq(sides[1].wait().status, IBV_WC_SUCCESS);
 }
-END_TEST
 
-START_TEST(fault_strikes_again_and_only_whom_it_names) {
+TEST(fault_strikes_again_and_only_whom_it_names) {
   Side sides[2];
   connect_compat(sides);
   const std::string mine = "qp=" + std::to_string(sides[0].qp->qp_num) + " dev=erdma_0";
@@ -333,7 +318,6 @@ START_TEST(fault_strikes_again_and_only_whom_it_names) {
   ck_assert_int_eq(sides[0].post(wr), 0);
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_LOC_ACCESS_ERR);
 }
-END_TEST
 
 constexpr struct {
   const char* name;
@@ -343,7 +327,7 @@ constexpr struct {
     {"loc_qp_op", IBV_WC_LOC_QP_OP_ERR}, {"loc_access", IBV_WC_LOC_ACCESS_ERR},
     {"flush", IBV_WC_WR_FLUSH_ERR},      {"retry_exc", IBV_WC_RETRY_EXC_ERR},
 };
-START_TEST(fault_gives_the_status_that_it_names) {
+TEST(fault_gives_the_status_that_it_names, std::size(kStatuses)) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(sides[1].receive(8), 0);
@@ -351,9 +335,8 @@ START_TEST(fault_gives_the_status_that_it_names) {
   ck_assert_int_eq(sides[0].send(8, sides[1]), 0);
   ck_assert_int_eq(sides[0].wait().status, kStatuses[_i].status);
 }
-END_TEST
 
-START_TEST(fault_drops_the_connection_at_the_nth_request) {
+TEST(fault_drops_the_connection_at_the_nth_request) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(softerdma_control("drop n=2 dev=erdma_0"), 0);
@@ -366,9 +349,8 @@ START_TEST(fault_drops_the_connection_at_the_nth_request) {
   ck_assert_int_eq(sides[0].post(wr), 0);
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_WR_FLUSH_ERR);
 }
-END_TEST
 
-START_TEST(fault_delays_completions) {
+TEST(fault_delays_completions) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(softerdma_control("completions delay us=3000"), 0);
@@ -378,10 +360,9 @@ START_TEST(fault_delays_completions) {
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_SUCCESS);
   ck_assert(std::chrono::steady_clock::now() - begin >= std::chrono::microseconds(3000));
 }
-END_TEST
 
 /// Of one queue the order stays; of two, what was done last comes first.
-START_TEST(fault_reorders_completions_between_queue_pairs) {
+TEST(fault_reorders_completions_between_queue_pairs) {
   Side sides[2];
   connect_compat(sides);
   Side second = sides[0];
@@ -401,9 +382,8 @@ START_TEST(fault_reorders_completions_between_queue_pairs) {
   }
   for (uint64_t id : {3, 4, 1, 2}) ck_assert_uint_eq(sides[0].wait().wr_id, id);
 }
-END_TEST
 
-START_TEST(flush_may_be_half_or_none) {
+TEST(flush_may_be_half_or_none, 2) {
   setenv("SOFTERDMA_FLUSH", _i == 0 ? "half" : "none", 1);
   Side sides[2];
   connect_compat(sides);
@@ -413,9 +393,8 @@ START_TEST(flush_may_be_half_or_none) {
     ck_assert_int_eq(sides[0].wait().status, IBV_WC_WR_FLUSH_ERR);
   ck_assert(sides[0].quiet());
 }
-END_TEST
 
-START_TEST(faults_come_from_a_file_that_changes) {
+TEST(faults_come_from_a_file_that_changes) {
   const std::string path = "/tmp/softerdma-faults-" + std::to_string(getpid());
   const auto write_file = [&](time_t changed, const char* text) {
     std::ofstream(path + ".new") << text;
@@ -438,9 +417,8 @@ START_TEST(faults_come_from_a_file_that_changes) {
   while (try_to_register() != 0) sched_yield();
   unlink(path.c_str());
 }
-END_TEST
 
-START_TEST(fault_fails_a_registration) {
+TEST(fault_fails_a_registration) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(softerdma_control("reg errno=ENOMEM"), 0);
@@ -448,10 +426,9 @@ START_TEST(fault_fails_a_registration) {
   ck_assert_int_eq(errno, ENOMEM);
   ck_assert_ptr_nonnull((ibv_reg_mr)(sides[0].pd, sides[0].data(), 8, 0));
 }
-END_TEST
 
 /// Whoever handles the event may look at the queue pair until then.
-START_TEST(queue_pair_outlives_the_events_about_it) {
+TEST(queue_pair_outlives_the_events_about_it) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(sides[0].send(8, sides[1], 0), 0);
@@ -469,9 +446,8 @@ START_TEST(queue_pair_outlives_the_events_about_it) {
   destroyer.join();
   ck_assert(waited);
 }
-END_TEST
 
-START_TEST(port_down_is_an_event_and_exhausts_the_retries) {
+TEST(port_down_is_an_event_and_exhausts_the_retries) {
   Side sides[2];
   connect_compat(sides);
   ck_assert_int_eq(softerdma_control("port dev=erdma_1 down"), 0);
@@ -485,10 +461,9 @@ START_TEST(port_down_is_an_event_and_exhausts_the_retries) {
   ck_assert_int_eq(sides[0].send(8, sides[1]), 0);
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_RETRY_EXC_ERR);
 }
-END_TEST
 
 /// The child connects to the parent and dies; compat: nobody notices until something is sent.
-START_TEST(dead_peer_is_silent_until_the_retries_are_exhausted) {
+TEST(dead_peer_is_silent_until_the_retries_are_exhausted) {
   int to_child[2], to_parent[2];
   ck_assert(pipe(to_child) == 0 && pipe(to_parent) == 0);
   start("compat");
@@ -524,10 +499,9 @@ START_TEST(dead_peer_is_silent_until_the_retries_are_exhausted) {
   ck_assert_int_eq(mine.send(8, other), 0);
   ck_assert_int_eq(mine.wait().status, IBV_WC_RETRY_EXC_ERR);
 }
-END_TEST
 
 /// The word that a process leaves in the queue pair that it was writing to when it was killed.
-START_TEST(a_peer_killed_in_the_middle_of_an_access_is_let_go) {
+TEST(a_peer_killed_in_the_middle_of_an_access_is_let_go) {
   int to_parent[2];
   ck_assert(pipe(to_parent) == 0);
   start("compat");
@@ -559,42 +533,4 @@ START_TEST(a_peer_killed_in_the_middle_of_an_access_is_let_go) {
   busy.store(QpShared::busy_word(number >> kQpBits, 0));
   ck_assert_int_eq(ibv_dereg_mr(sides[0].mr), 0);
   ck_assert_uint_eq(busy.load(), 0);
-}
-END_TEST
-
-static void add_all(TCase* tc) {
-  tcase_add_test(tc, device_is_what_an_erdma_nic_says_it_is);
-  tcase_add_loop_test(tc, send_arrives_whole, 0, static_cast<int>(std::size(kSizes)));
-  tcase_add_test(tc, create_qp_refuses_what_the_device_lacks);
-  tcase_add_test(tc, cq_has_a_power_of_two_entries_and_fails_with_eio);
-  tcase_add_test(tc, read_takes_the_first_sge_and_forgets_the_others);
-  tcase_add_test(tc, send_queue_is_full_by_blocks_until_a_signaled_completion_is_polled);
-  tcase_add_test(tc, post_recv_refuses_two_sges_and_a_full_queue);
-  tcase_add_test(tc, send_without_a_receive_kills_the_connection);
-  tcase_add_test(tc, send_longer_than_the_receive_kills_the_connection);
-  tcase_add_loop_test(tc, write_is_refused_where_key_range_or_access_do_not_fit, 0, 3);
-  tcase_add_test(tc, write_with_immediate_data_consumes_a_receive);
-  tcase_add_test(tc, atomics_add_and_swap);
-  tcase_add_test(tc, armed_queue_writes_one_event);
-  tcase_add_test(tc, overrun_loses_completions_and_is_reported);
-  tcase_add_loop_test(tc, error_flushes_receives_unless_that_is_withheld, 0, 2);
-  tcase_add_test(tc, fault_fails_the_nth_request);
-  tcase_add_test(tc, fault_withholds_completions_until_cleared);
-  tcase_add_test(tc, fault_strikes_again_and_only_whom_it_names);
-  tcase_add_loop_test(tc, fault_gives_the_status_that_it_names, 0,
-                      static_cast<int>(std::size(kStatuses)));
-  tcase_add_test(tc, fault_drops_the_connection_at_the_nth_request);
-  tcase_add_test(tc, fault_delays_completions);
-  tcase_add_test(tc, fault_reorders_completions_between_queue_pairs);
-  tcase_add_loop_test(tc, flush_may_be_half_or_none, 0, 2);
-  tcase_add_test(tc, faults_come_from_a_file_that_changes);
-  tcase_add_test(tc, fault_fails_a_registration);
-  tcase_add_test(tc, queue_pair_outlives_the_events_about_it);
-  tcase_add_test(tc, port_down_is_an_event_and_exhausts_the_retries);
-  tcase_add_test(tc, a_peer_killed_in_the_middle_of_an_access_is_let_go);
-  tcase_add_test(tc, dead_peer_is_silent_until_the_retries_are_exhausted);
-}
-
-int main() {
-  return run_suite("softerdma verbs", add_all);
 }

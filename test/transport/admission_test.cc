@@ -67,7 +67,7 @@ void expect_no_answer(Impostor& peer) {
   ck_assert_uint_eq(unsigned(hear_control(peer).type), unsigned(ControlType::proof));
 }
 
-START_TEST(a_peer_that_the_application_never_addressed_may_not_trace_this_process) {
+TEST(a_peer_that_the_application_never_addressed_may_not_trace_this_process) {
   Asked asked;
   Impostor peer;
   ck_assert(peer.greet(asked.side.name, 920));
@@ -79,9 +79,8 @@ START_TEST(a_peer_that_the_application_never_addressed_may_not_trace_this_proces
   expect_no_answer(peer);
   ck_assert_uint_eq(asked.namings.count, 0);
 }
-END_TEST
 
-START_TEST(a_peer_may_trace_this_process_once_the_application_addresses_it) {
+TEST(a_peer_may_trace_this_process_once_the_application_addresses_it) {
   Asked asked;
   Impostor peer;
   ck_assert(peer.greet(asked.side.name, 922));
@@ -96,9 +95,8 @@ START_TEST(a_peer_may_trace_this_process_once_the_application_addresses_it) {
   asked.link_to(922).addressed();
   expect_no_answer(peer);  // one answer was owed
 }
-END_TEST
 
-START_TEST(a_peer_that_was_addressed_before_is_answered_at_once) {
+TEST(a_peer_that_was_addressed_before_is_answered_at_once) {
   Asked asked;
   asked.link_to(923).addressed();
   Impostor peer;
@@ -107,9 +105,8 @@ START_TEST(a_peer_that_was_addressed_before_is_answered_at_once) {
   ck_assert_int_eq(hear_control(peer).value, 0);
   ck_assert_uint_eq(asked.namings.count, 1);
 }
-END_TEST
 
-START_TEST(the_policies_any_and_none_do_not_ask_whom_the_application_addressed) {
+TEST(the_policies_any_and_none_do_not_ask_whom_the_application_addressed) {
   for (const auto policy : {PtracerPolicy::any, PtracerPolicy::none}) {
     Asked asked(policy);
     Impostor peer;
@@ -120,11 +117,10 @@ START_TEST(the_policies_any_and_none_do_not_ask_whom_the_application_addressed) 
     ck_assert_uint_eq(asked.namings.count, any ? 1 : 0);
   }
 }
-END_TEST
 
 /// A name is believed of who connects while the queue of who listens under it is full: good enough
 /// for packets, not for rights.
-START_TEST(a_name_that_could_not_be_verified_gives_no_rights) {
+TEST(a_name_that_could_not_be_verified_gives_no_rights) {
   Asked asked;
   asked.link_to(925).addressed();
   const util::SocketAddress name = address_of("127.0.0.1", 925);
@@ -150,9 +146,8 @@ START_TEST(a_name_that_could_not_be_verified_gives_no_rights) {
   expect_no_answer(again);
   ck_assert_uint_eq(asked.namings.count, 0);
 }
-END_TEST
 
-START_TEST(what_the_application_can_do_is_logged_once) {
+TEST(what_the_application_can_do_is_logged_once) {
   Asked asked;
   Impostor first, second;
   ck_assert(first.greet(asked.side.name, 926));
@@ -167,29 +162,7 @@ START_TEST(what_the_application_can_do_is_logged_once) {
     lines += contains(line.text, "FI_ERDMA_PTRACER=any") && contains(line.text, "addresses");
   ck_assert_uint_eq(lines, 1);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm admission");
-  TCase* tc = tcase_create("admission");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, a_peer_that_the_application_never_addressed_may_not_trace_this_process);
-  tcase_add_test(tc, a_peer_may_trace_this_process_once_the_application_addresses_it);
-  tcase_add_test(tc, a_peer_that_was_addressed_before_is_answered_at_once);
-  tcase_add_test(tc, the_policies_any_and_none_do_not_ask_whom_the_application_addressed);
-  tcase_add_test(tc, a_name_that_could_not_be_verified_gives_no_rights);
-  tcase_add_test(tc, what_the_application_can_do_is_logged_once);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

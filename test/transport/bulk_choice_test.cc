@@ -7,7 +7,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-START_TEST(copy_by_choice_is_read_where_the_sender_stops_coming) {
+TEST(copy_by_choice_is_read_where_the_sender_stops_coming, 8) {
   Channel channel(Ways::chosen);
   Message message(channel, kMiB + 12345);
   for (int i = 0; i < _i; ++i) {
@@ -33,9 +33,8 @@ START_TEST(copy_by_choice_is_read_where_the_sender_stops_coming) {
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, bounced + later.length);
   ck_assert(next.arrived() && later.arrived());
 }
-END_TEST
 
-START_TEST(copy_by_choice_needs_a_sender_that_is_attached) {
+TEST(copy_by_choice_needs_a_sender_that_is_attached) {
   Channel channel(Ways::chosen, false);
   Message message(channel, kMiB);
   channel.in.poll(channel.sink);
@@ -44,9 +43,8 @@ START_TEST(copy_by_choice_needs_a_sender_that_is_attached) {
   assert_done_once(channel.sink, 7, 0);
   ck_assert_int_eq(channel.memory.calls, 0);
 }
-END_TEST
 
-START_TEST(copy_is_not_chosen_where_its_memory_is_one_too_many) {
+TEST(copy_is_not_chosen_where_its_memory_is_one_too_many) {
   Channel channel(Ways::chosen);
   channel.memory.affordable = false;
   Message message(channel, kMiB);
@@ -55,9 +53,8 @@ START_TEST(copy_is_not_chosen_where_its_memory_is_one_too_many) {
   ck_assert_int_eq(channel.memory.calls, 0);
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);
 }
-END_TEST
 
-START_TEST(copy_is_chosen_no_more_once_its_memory_was_refused) {
+TEST(copy_is_chosen_no_more_once_its_memory_was_refused) {
   Channel channel(Ways::chosen);
   channel.memory.status = -FI_ENOMEM;
   Message first(channel, kMiB, 1), second(channel, kMiB, 2);
@@ -68,9 +65,8 @@ START_TEST(copy_is_chosen_no_more_once_its_memory_was_refused) {
   ck_assert_int_eq(channel.memory.calls, 1);
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 0);
 }
-END_TEST
 
-START_TEST(paths_are_measured_on_what_is_sent) {
+TEST(paths_are_measured_on_what_is_sent) {
   Options options;
   options.streaming = StreamingPolicy::never;
   Channel channel(Ways::chosen, true, options);
@@ -81,9 +77,8 @@ START_TEST(paths_are_measured_on_what_is_sent) {
   }
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, PathChoice::kTrials * 64 * kKiB);
 }
-END_TEST
 
-START_TEST(rates_without_the_sender_are_no_rates_of_cma) {
+TEST(rates_without_the_sender_are_no_rates_of_cma) {
   Options options;
   options.streaming = StreamingPolicy::never;
   Channel channel(Ways::chosen, false, options);
@@ -103,29 +98,7 @@ START_TEST(rates_without_the_sender_are_no_rates_of_cma) {
   channel.run();
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 64 * kKiB);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("bulk_choice");
-  TCase* tc = tcase_create("bulk_choice");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, copy_by_choice_is_read_where_the_sender_stops_coming, 0, 8);
-  tcase_add_test(tc, copy_by_choice_needs_a_sender_that_is_attached);
-  tcase_add_test(tc, copy_is_not_chosen_where_its_memory_is_one_too_many);
-  tcase_add_test(tc, copy_is_chosen_no_more_once_its_memory_was_refused);
-  tcase_add_test(tc, paths_are_measured_on_what_is_sent);
-  tcase_add_test(tc, rates_without_the_sender_are_no_rates_of_cma);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

@@ -56,7 +56,7 @@ struct LentChannel {
   LentMemory lent{};
 };
 
-START_TEST(the_receiver_needs_nobody) {
+TEST(the_receiver_needs_nobody, std::size(kCalls)) {
   for (const size_t length : {size_t{1}, 100 * kKiB, 3 * kMiB + 5}) {
     LentChannel lent(kCalls[_i], length);
     lent.access();
@@ -65,9 +65,8 @@ START_TEST(the_receiver_needs_nobody) {
     ck_assert_uint_eq(lent.moved_by(lent.channel.in_counters), length);
   }
 }
-END_TEST
 
-START_TEST(a_sender_that_polls_helps) {
+TEST(a_sender_that_polls_helps, std::size(kCalls)) {
   LentChannel lent(kCalls[_i], 4 * kMiB);
   lent.access();
   lent.channel.run();
@@ -77,9 +76,8 @@ START_TEST(a_sender_that_polls_helps) {
   ck_assert_uint_gt(lent.moved_by(lent.channel.out_counters), 0);
   ck_assert(!lent.channel.out.active());
 }
-END_TEST
 
-START_TEST(a_sender_that_fails_is_done_without) {
+TEST(a_sender_that_fails_is_done_without, std::size(kCalls)) {
   LentChannel lent(kCalls[_i], 4 * kMiB);
   fake::CmaCalls::Plan& plan =
       lent.call == CmaCall::read ? lent.channel.calls.write : lent.channel.calls.read;
@@ -91,9 +89,8 @@ START_TEST(a_sender_that_fails_is_done_without) {
   lent.expect(0);
   ck_assert_uint_eq(plan.calls, 1);
 }
-END_TEST
 
-START_TEST(a_sender_helps_only_with_what_it_lent) {
+TEST(a_sender_helps_only_with_what_it_lent, std::size(kCalls)) {
   LentChannel lent(kCalls[_i], 2 * kMiB);
   // The other way round, as a hostile peer may ask.
   lent.call = kCalls[1 - _i];
@@ -105,9 +102,8 @@ START_TEST(a_sender_helps_only_with_what_it_lent) {
   assert_done_once(lent.channel.sink, LentChannel::kToken, -EPROTO);
   ck_assert_uint_eq(lent.moved_by(lent.channel.out_counters), 0);
 }
-END_TEST
 
-START_TEST(what_can_not_be_reached_is_told) {
+TEST(what_can_not_be_reached_is_told, std::size(kCalls)) {
   LentChannel lent(kCalls[_i], kMiB);
   fake::CmaCalls::Plan& plan =
       lent.call == CmaCall::read ? lent.channel.calls.read : lent.channel.calls.write;
@@ -118,9 +114,8 @@ START_TEST(what_can_not_be_reached_is_told) {
   lent.run_alone();
   lent.expect(-FI_EOPNOTSUPP);
 }
-END_TEST
 
-START_TEST(a_recall_ends_it) {
+TEST(a_recall_ends_it, std::size(kCalls)) {
   LentChannel lent(kCalls[_i], 3 * kMiB);
   lent.channel.memory.permitted = 2;
   lent.access();
@@ -139,9 +134,8 @@ START_TEST(a_recall_ends_it) {
   other.run_alone();
   other.expect(-FI_EBUSY);
 }
-END_TEST
 
-START_TEST(what_finds_no_place_in_the_table_is_accessed_without_help) {
+TEST(what_finds_no_place_in_the_table_is_accessed_without_help, std::size(kCalls)) {
   LentTable full;
   std::byte byte{};
   for (uint32_t i = 0; i < kMaxLent; ++i)
@@ -154,31 +148,7 @@ START_TEST(what_finds_no_place_in_the_table_is_accessed_without_help) {
   lent.expect(0);
   ck_assert_uint_eq(lent.moved_by(lent.channel.out_counters), 0);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("bulk access to lent memory");
-  TCase* tc = tcase_create("lent");
-  tcase_set_timeout(tc, 60);
-  const TTest* const tests[] = {the_receiver_needs_nobody,
-                                a_sender_that_polls_helps,
-                                a_sender_that_fails_is_done_without,
-                                a_sender_helps_only_with_what_it_lent,
-                                what_can_not_be_reached_is_told,
-                                a_recall_ends_it,
-                                what_finds_no_place_in_the_table_is_accessed_without_help};
-  for (const TTest* test : tests) tcase_add_loop_test(tc, test, 0, int(std::size(kCalls)));
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

@@ -141,36 +141,16 @@ void run_two_processes(size_t length, const Refusal& refusal, bool late) {
   munmap(map, kBulkBytes + sizeof(Meeting));
 }
 
-START_TEST(two_processes_move_every_byte_whatever_seccomp_refuses) {
+TEST(two_processes_move_every_byte_whatever_seccomp_refuses,
+     std::size(kRefusals) * std::size(kProcessLengths)) {
   run_two_processes(kProcessLengths[size_t(_i) / std::size(kRefusals)],
                     kRefusals[size_t(_i) % std::size(kRefusals)], false);
 }
-END_TEST
 
-START_TEST(two_processes_move_every_byte_when_refused_after_the_probe) {
+TEST(two_processes_move_every_byte_when_refused_after_the_probe, std::size(kRefusals)) {
   run_two_processes(4 * kMiB + 1, kRefusals[_i], true);
-}
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("bulk_process");
-  TCase* tc = tcase_create("bulk_process");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, two_processes_move_every_byte_whatever_seccomp_refuses, 0,
-                      int(std::size(kRefusals) * std::size(kProcessLengths)));
-  tcase_add_loop_test(tc, two_processes_move_every_byte_when_refused_after_the_probe, 0,
-                      int(std::size(kRefusals)));
-  suite_add_tcase(suite, tc);
-  return suite;
 }
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

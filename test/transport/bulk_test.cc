@@ -20,7 +20,8 @@ constexpr size_t kSizes[] = {0,      1,         4095,          4096,         819
                              8193,   16 * kKiB, 16 * kKiB + 1, 65535,        64 * kKiB,
                              100000, kMiB - 1,  kMiB,          5 * kMiB + 3, 17 * kMiB + 4097};
 
-START_TEST(transfer_is_exact_for_every_size_way_and_shape) {
+TEST(transfer_is_exact_for_every_size_way_and_shape,
+     int(std::size(kWays)) * int(std::size(kSizes))) {
   const Ways ways = kWays[size_t(_i) % std::size(kWays)];
   const size_t length = kSizes[size_t(_i) / std::size(kWays)];
   for (size_t shape = 0; shape < (length > kMiB ? 2u : 16u); ++shape) {
@@ -42,9 +43,8 @@ START_TEST(transfer_is_exact_for_every_size_way_and_shape) {
     ck_assert(!channel.out.active());
   }
 }
-END_TEST
 
-START_TEST(both_sides_share_a_dual_transfer) {
+TEST(both_sides_share_a_dual_transfer) {
   Channel channel(Ways::dual);
   Message message(channel, 64 * kKiB);
   channel.run();
@@ -56,9 +56,8 @@ START_TEST(both_sides_share_a_dual_transfer) {
   assert_done_once(channel.sink, 7, 0);
   ck_assert(larger.arrived());
 }
-END_TEST
 
-START_TEST(dual_transfer_is_filled_from_both_ends) {
+TEST(dual_transfer_is_filled_from_both_ends) {
   Channel channel(Ways::dual);
   Message message(channel, 2 * kMiB, 7, 1, 1);
   channel.in.poll(channel.sink);
@@ -75,12 +74,11 @@ START_TEST(dual_transfer_is_filled_from_both_ends) {
   assert_done_once(channel.sink, 7, 0);
   ck_assert(message.arrived());
 }
-END_TEST
 
 constexpr uint64_t kRanges[] = {1,       kPageBytes, 64 * kKiB, 96 * kKiB + 1,     512 * kKiB,
                                 600'000, kMiB,       4 * kMiB,  16 * kMiB + 12345, kMaxRange};
 
-START_TEST(shared_chunks_are_even_in_number_and_within_bounds) {
+TEST(shared_chunks_are_even_in_number_and_within_bounds, std::size(kRanges)) {
   const uint64_t range = kRanges[_i];
   const size_t chunk = chunk_bytes(range, true);
   const uint32_t chunks = chunks_of(range, chunk);
@@ -90,18 +88,16 @@ START_TEST(shared_chunks_are_even_in_number_and_within_bounds) {
   ck_assert_uint_le(chunks, Claims::kMaxChunks);
   if (range > kMinChunk) ck_assert_uint_eq(chunks % 2, 0);
 }
-END_TEST
 
-START_TEST(receiver_alone_finishes_when_sender_never_polls) {
+TEST(receiver_alone_finishes_when_sender_never_polls, 2) {
   Channel channel(Ways::dual, _i == 0);
   Message message(channel, 3 * kMiB);
   for (int i = 0; i < 1000 && channel.in.active(); ++i) channel.in.poll(channel.sink);
   assert_done_once(channel.sink, 7, 0);
   ck_assert(message.arrived());
 }
-END_TEST
 
-START_TEST(receiver_that_may_not_read_waits_until_sender_is_attached) {
+TEST(receiver_that_may_not_read_waits_until_sender_is_attached, 2) {
   const Ways ways = _i == 0 ? Ways::write_only : Ways::bounce;
   Channel channel(ways, false);
   Message message(channel, kMiB);
@@ -118,9 +114,8 @@ START_TEST(receiver_that_may_not_read_waits_until_sender_is_attached) {
   ck_assert(message.arrived());
   ck_assert_int_eq(channel.memory.calls, ways == Ways::bounce ? 1 : 0);
 }
-END_TEST
 
-START_TEST(poll_moves_little_at_a_time) {
+TEST(poll_moves_little_at_a_time, std::size(kWays)) {
   Channel channel(kWays[_i]);
   Message message(channel, 16 * kMiB);
   for (int i = 0; i < 4; ++i) {
@@ -133,9 +128,8 @@ START_TEST(poll_moves_little_at_a_time) {
   channel.run();
   assert_done_once(channel.sink, 7, 0);
 }
-END_TEST
 
-START_TEST(many_queued_transfers_all_arrive) {
+TEST(many_queued_transfers_all_arrive, std::size(kWays)) {
   Channel channel(kWays[_i]);
   std::vector<std::unique_ptr<Message>> messages;
   for (uint64_t token = 0; token < 40; ++token)
@@ -147,9 +141,8 @@ START_TEST(many_queued_transfers_all_arrive) {
   }
   ck_assert(!channel.in.active());
 }
-END_TEST
 
-START_TEST(upcall_may_start_the_next_transfer) {
+TEST(upcall_may_start_the_next_transfer) {
   Channel channel(Ways::dual);
   Message message(channel, 64 * kKiB);
   Pieces again(64 * kKiB, 1, 0x33);
@@ -162,7 +155,6 @@ START_TEST(upcall_may_start_the_next_transfer) {
   assert_done_once(channel.sink, 8, 0);
   ck_assert(again.flat() == message.from.flat());
 }
-END_TEST
 
 // ---- failures of the calls ---------------------------------------------------------------------
 
@@ -214,7 +206,7 @@ bool survive_fault(Ways ways, const Fault& fault, unsigned k, bool reads, bool w
   return read_hit || write_hit;
 }
 
-START_TEST(transfer_survives_any_fault_of_any_call) {
+TEST(transfer_survives_any_fault_of_any_call, 3 * int(std::size(kFaults))) {
   const Fault& fault = kFaults[size_t(_i) % std::size(kFaults)];
   const size_t side = size_t(_i) / std::size(kFaults);
   for (const Ways ways : {Ways::dual, Ways::read_only, Ways::write_only}) {
@@ -227,9 +219,8 @@ START_TEST(transfer_survives_any_fault_of_any_call) {
     ck_assert_uint_lt(k, 2000);
   }
 }
-END_TEST
 
-START_TEST(denial_holds_for_later_messages_and_is_counted_once) {
+TEST(denial_holds_for_later_messages_and_is_counted_once) {
   Channel channel(Ways::read_only);
   plan(channel.calls.read, {EPERM, SIZE_MAX, true, true}, 2);
   Message first(channel, 4 * kMiB, 1), second(channel, 4 * kMiB, 2), third(channel, 64 * kKiB, 3);
@@ -246,9 +237,8 @@ START_TEST(denial_holds_for_later_messages_and_is_counted_once) {
   ck_assert_uint_eq(channel.calls.read.calls, calls);
   ck_assert_uint_ge(channel.in_counters.bounce_in_bytes, kMiB);
 }
-END_TEST
 
-START_TEST(unreachable_memory_bounces_this_message_only) {
+TEST(unreachable_memory_bounces_this_message_only) {
   Channel channel(Ways::dual);
   plan(channel.calls.read, {EFAULT, SIZE_MAX, false, false}, 2);
   Message first(channel, 4 * kMiB, 1);
@@ -262,9 +252,8 @@ START_TEST(unreachable_memory_bounces_this_message_only) {
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, bounced);
   ck_assert_uint_eq(channel.in_counters.cma_refusals, 0);
 }
-END_TEST
 
-START_TEST(transfer_fails_when_slots_cannot_be_backed) {
+TEST(transfer_fails_when_slots_cannot_be_backed) {
   Channel channel(Ways::bounce);
   channel.memory.status = -FI_ENOMEM;
   Message message(channel, kMiB);
@@ -276,11 +265,10 @@ START_TEST(transfer_fails_when_slots_cannot_be_backed) {
   assert_done_once(channel.sink, 8, 0);
   ck_assert(later.arrived());
 }
-END_TEST
 
 // ---- withdrawal, abort, nonsense ---------------------------------------------------------------
 
-START_TEST(withdrawal_fails_the_transfer_whenever_it_comes) {
+TEST(withdrawal_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays))) {
   const Ways ways = kWays[size_t(_i) % std::size(kWays)];
   Channel channel(ways);
   Message message(channel, 8 * kMiB), other(channel, kMiB, 8);
@@ -300,9 +288,8 @@ START_TEST(withdrawal_fails_the_transfer_whenever_it_comes) {
   ck_assert_uint_le(channel.out_counters.cma_write_bytes + channel.out_counters.bounce_out_bytes,
                     written + kMiB);
 }
-END_TEST
 
-START_TEST(abort_reports_everything_once_and_stops_the_sender) {
+TEST(abort_reports_everything_once_and_stops_the_sender, 6 * int(std::size(kWays))) {
   const Ways ways = kWays[size_t(_i) % std::size(kWays)];
   Channel channel(ways);
   std::vector<std::unique_ptr<Message>> messages;
@@ -326,9 +313,8 @@ START_TEST(abort_reports_everything_once_and_stops_the_sender) {
   ck_assert_uint_eq(channel.sink.order.size(), 6);
   ck_assert_uint_eq(channel.in_counters.cma_read_bytes, read);
 }
-END_TEST
 
-START_TEST(malformed_exposure_is_refused) {
+TEST(malformed_exposure_is_refused) {
   Channel channel(Ways::dual);
   Pieces from(kMiB, 2, 0x11), to(kMiB, 1, 0x22);
   Exposure good;
@@ -355,9 +341,8 @@ START_TEST(malformed_exposure_is_refused) {
   ck_assert_int_eq(channel.out.expose(from.iov, kMaxIov + 1, kMiB, bad), -FI_EINVAL);
   ck_assert_int_eq(channel.out.expose(from.iov, 2, kMiB + 1, bad), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(exposure_withdrawn_and_made_anew_is_not_confused) {
+TEST(exposure_withdrawn_and_made_anew_is_not_confused) {
   Channel channel(Ways::write_only);
   Pieces old(kMiB, 1, 0x11), fresh(kMiB, 1, 0x44), to(kMiB, 1, 0x22);
   Exposure first, second;
@@ -370,7 +355,6 @@ START_TEST(exposure_withdrawn_and_made_anew_is_not_confused) {
   assert_done_once(channel.sink, 1, -FI_ECANCELED);
   ck_assert_uint_eq(channel.out_counters.cma_write_bytes, 0);
 }
-END_TEST
 
 /// Writes nonsense over the words that one side trusts least: those of the other.
 void scramble(BulkShared& page, std::minstd_rand& random, bool receivers_words) {
@@ -408,7 +392,7 @@ void scramble(BulkShared& page, std::minstd_rand& random, bool receivers_words) 
         pack(TicketState{uint32_t(random()), Mode(random() % 7), Streaming::none}), relaxed);
 }
 
-START_TEST(receiver_survives_a_sender_that_writes_nonsense) {
+TEST(receiver_survives_a_sender_that_writes_nonsense, 10 * int(std::size(kWays))) {
   std::minstd_rand random(unsigned(_i) + 1);
   Channel channel(kWays[size_t(_i) % std::size(kWays)]);
   std::vector<std::unique_ptr<Message>> messages;
@@ -425,9 +409,8 @@ START_TEST(receiver_survives_a_sender_that_writes_nonsense) {
     ck_assert_uint_eq(message->to.gaps_changed(0x22), 0);
   }
 }
-END_TEST
 
-START_TEST(sender_survives_a_receiver_that_writes_nonsense) {
+TEST(sender_survives_a_receiver_that_writes_nonsense, 10 * int(std::size(kWays))) {
   std::minstd_rand random(unsigned(_i) + 1);
   Channel channel(kWays[size_t(_i) % std::size(kWays)]);
   // The fake writes where the ticket says, as a kernel would into another process: keep it at home.
@@ -445,7 +428,6 @@ START_TEST(sender_survives_a_receiver_that_writes_nonsense) {
   }
   channel.in.abort(channel.sink, -FI_ECONNRESET);
 }
-END_TEST
 
 // ---- two threads
 // ---------------------------------------------------------------------------------
@@ -470,33 +452,30 @@ void run_on_two_threads(Channel& channel, size_t messages_, size_t length) {
   }
 }
 
-START_TEST(two_threads_move_every_byte_in_every_way) {
+TEST(two_threads_move_every_byte_in_every_way, 3 * int(std::size(kWays))) {
   const size_t lengths[] = {60 * kKiB, kMiB, 3 * kMiB + 5};
   Channel channel(kWays[size_t(_i) % std::size(kWays)]);
   run_on_two_threads(channel, 8, lengths[size_t(_i) / std::size(kWays)]);
 }
-END_TEST
 
-START_TEST(two_threads_survive_faults_on_both_sides) {
+TEST(two_threads_survive_faults_on_both_sides, std::size(kFaults)) {
   const Fault& fault = kFaults[_i];
   Channel channel(Ways::dual);
   plan(channel.calls.read, fault, 5);
   plan(channel.calls.write, fault, 3);
   run_on_two_threads(channel, 8, kMiB);
 }
-END_TEST
 
-START_TEST(a_sender_that_left_before_it_attached_spoils_a_read_under_way) {
+TEST(a_sender_that_left_before_it_attached_spoils_a_read_under_way) {
   Channel channel(Ways::dual, false);
   Message message(channel, 1 << 20);
   channel.memory.left = true;
   for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
   assert_done_once(channel.sink, message.token, -FI_ECANCELED);
 }
-END_TEST
 
 /// Its store may have been on the way since then.
-START_TEST(a_stop_of_an_older_generation_means_nothing) {
+TEST(a_stop_of_an_older_generation_means_nothing) {
   Channel channel(Ways::dual);
   BulkShared& page = shared_page(channel.shared);
   Message first(channel, kMiB);
@@ -516,53 +495,7 @@ START_TEST(a_stop_of_an_older_generation_means_nothing) {
   assert_done_once(channel.sink, 7, 0);
   ck_assert(second.arrived());
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("bulk");
-  TCase* tc = tcase_create("one_thread");
-  tcase_set_timeout(tc, 60);
-  constexpr int ways = int(std::size(kWays));
-  tcase_add_loop_test(tc, transfer_is_exact_for_every_size_way_and_shape, 0,
-                      ways * int(std::size(kSizes)));
-  tcase_add_test(tc, both_sides_share_a_dual_transfer);
-  tcase_add_test(tc, dual_transfer_is_filled_from_both_ends);
-  tcase_add_loop_test(tc, shared_chunks_are_even_in_number_and_within_bounds, 0,
-                      int(std::size(kRanges)));
-  tcase_add_loop_test(tc, receiver_alone_finishes_when_sender_never_polls, 0, 2);
-  tcase_add_loop_test(tc, receiver_that_may_not_read_waits_until_sender_is_attached, 0, 2);
-  tcase_add_loop_test(tc, poll_moves_little_at_a_time, 0, ways);
-  tcase_add_loop_test(tc, many_queued_transfers_all_arrive, 0, ways);
-  tcase_add_test(tc, upcall_may_start_the_next_transfer);
-  tcase_add_loop_test(tc, transfer_survives_any_fault_of_any_call, 0, 3 * int(std::size(kFaults)));
-  tcase_add_test(tc, denial_holds_for_later_messages_and_is_counted_once);
-  tcase_add_test(tc, unreachable_memory_bounces_this_message_only);
-  tcase_add_test(tc, transfer_fails_when_slots_cannot_be_backed);
-  tcase_add_loop_test(tc, withdrawal_fails_the_transfer_whenever_it_comes, 0, 6 * ways);
-  tcase_add_loop_test(tc, abort_reports_everything_once_and_stops_the_sender, 0, 6 * ways);
-  tcase_add_test(tc, malformed_exposure_is_refused);
-  tcase_add_test(tc, exposure_withdrawn_and_made_anew_is_not_confused);
-  tcase_add_test(tc, a_sender_that_left_before_it_attached_spoils_a_read_under_way);
-  tcase_add_loop_test(tc, receiver_survives_a_sender_that_writes_nonsense, 0, 10 * ways);
-  tcase_add_loop_test(tc, sender_survives_a_receiver_that_writes_nonsense, 0, 10 * ways);
-  suite_add_tcase(suite, tc);
-  TCase* threads = tcase_create("threads");
-  tcase_set_timeout(threads, 60);
-  tcase_add_loop_test(threads, two_threads_move_every_byte_in_every_way, 0, 3 * ways);
-  tcase_add_loop_test(threads, two_threads_survive_faults_on_both_sides, 0,
-                      int(std::size(kFaults)));
-  tcase_add_test(tc, a_stop_of_an_older_generation_means_nothing);
-  suite_add_tcase(suite, threads);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

@@ -28,8 +28,10 @@ CmaPeer stranger(int error) {
   return peer;
 }
 
+TEST_CASE(.set_up = set_up);
+
 /// Peers, calls and links come and go, the cause is one.
-START_TEST(refusals_of_any_number_of_peers_are_one_line) {
+TEST(refusals_of_any_number_of_peers_are_one_line) {
   const test::CapturedStderr error_output;
   Counters counters;
   for (int i = 0; i < 3; ++i) {
@@ -48,9 +50,8 @@ START_TEST(refusals_of_any_number_of_peers_are_one_line) {
   ck_assert_uint_eq(counters.cma_refusals, 4);
   ck_assert(test::g_log.empty());
 }
-END_TEST
 
-START_TEST(the_log_has_each_instead_where_it_shows_warnings) {
+TEST(the_log_has_each_instead_where_it_shows_warnings) {
   const test::CapturedStderr error_output;
   test::g_log_level = FI_LOG_WARN;
   Counters counters;
@@ -61,9 +62,8 @@ START_TEST(the_log_has_each_instead_where_it_shows_warnings) {
   ck_assert_uint_eq(test::g_log.size(), 3);
   ck_assert(error_output.writes().empty());
 }
-END_TEST
 
-START_TEST(a_peer_that_ends_is_no_refusal_to_tell_a_user_of) {
+TEST(a_peer_that_ends_is_no_refusal_to_tell_a_user_of) {
   const test::CapturedStderr error_output;
   Counters counters;
   for (const int error : {ESRCH, EFAULT}) {
@@ -74,26 +74,7 @@ START_TEST(a_peer_that_ends_is_no_refusal_to_tell_a_user_of) {
   ck_assert(error_output.writes().empty());
   ck_assert(util::may_tell(util::Cause::cma));
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("cma notice");
-  TCase* tc = tcase_create("cma notice");
-  tcase_add_checked_fixture(tc, set_up, nullptr);
-  tcase_add_test(tc, refusals_of_any_number_of_peers_are_one_line);
-  tcase_add_test(tc, the_log_has_each_instead_where_it_shows_warnings);
-  tcase_add_test(tc, a_peer_that_ends_is_no_refusal_to_tell_a_user_of);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

@@ -86,7 +86,7 @@ void refuse_call(int number, int error) {
 // ---- probing
 // -------------------------------------------------------------------------------------
 
-START_TEST(probe_allows_both_calls_on_a_peer_with_the_right_nonce) {
+TEST(probe_allows_both_calls_on_a_peer_with_the_right_nonce) {
   FakeProc proc;
   fake::CmaCalls calls;
   CmaPeer peer = peer_of_self();
@@ -97,9 +97,8 @@ START_TEST(probe_allows_both_calls_on_a_peer_with_the_right_nonce) {
   ck_assert_uint_eq(calls.write.calls, 1);
   ck_assert(!wants_admission(peer));
 }
-END_TEST
 
-START_TEST(probe_never_writes_to_a_process_with_another_nonce) {
+TEST(probe_never_writes_to_a_process_with_another_nonce) {
   FakeProc proc;
   fake::CmaCalls calls;
   CmaPeer peer = peer_of_self();
@@ -113,7 +112,6 @@ START_TEST(probe_never_writes_to_a_process_with_another_nonce) {
   ck_assert_uint_eq(calls.write.calls, 0);
   ck_assert_uint_eq(foreign, 0x1234567890);
 }
-END_TEST
 
 struct ScopeCase {
   int scope;
@@ -126,7 +124,7 @@ constexpr ScopeCase kScopeCases[] = {
     {2, "0000000000080000", 1, 1}, {3, "000001ffffffffff", 1, 0}, {0, "000001ffffffffff", 0, 0},
 };
 
-START_TEST(probe_makes_no_call_where_the_answer_is_known) {
+TEST(probe_makes_no_call_where_the_answer_is_known, std::size(kScopeCases)) {
   const ScopeCase& c = kScopeCases[_i];
   FakeProc proc;
   proc.scope(c.scope);
@@ -140,9 +138,8 @@ START_TEST(probe_makes_no_call_where_the_answer_is_known) {
                    int(c.calls ? Permission::allowed : Permission::denied));
   ck_assert_int_eq(peer.read.reason != nullptr, c.calls == 0);
 }
-END_TEST
 
-START_TEST(probe_switched_off_makes_no_call_and_no_line) {
+TEST(probe_switched_off_makes_no_call_and_no_line) {
   fake::CmaCalls calls;
   Counters counters;
   CmaPeer peer = peer_of_self();
@@ -153,9 +150,8 @@ START_TEST(probe_switched_off_makes_no_call_and_no_line) {
   ck_assert_uint_eq(counters.cma_refusals, 0);
   ck_assert(test::g_log.empty());
 }
-END_TEST
 
-START_TEST(refusal_is_reported_once) {
+TEST(refusal_is_reported_once) {
   FakeProc proc;
   fake::CmaCalls calls;
   calls.read.first = 1;
@@ -175,7 +171,6 @@ START_TEST(refusal_is_reported_once) {
   ck_assert_uint_eq(counters.cma_refusals, 1);
   ck_assert(test::g_log.empty());
 }
-END_TEST
 
 constexpr struct {
   int number, error;
@@ -186,7 +181,7 @@ constexpr struct {
     {SYS_process_vm_writev, ENOSYS},
 };
 
-START_TEST(probe_tells_which_call_seccomp_refuses) {
+TEST(probe_tells_which_call_seccomp_refuses, std::size(kSeccompCases)) {
   const auto& c = kSeccompCases[_i];
   CmaCalls calls;
   refuse_call(c.number, c.error);
@@ -200,9 +195,8 @@ START_TEST(probe_tells_which_call_seccomp_refuses) {
   const std::string line = diagnosis(peer, "process_vm_x", reading ? peer.read : peer.write);
   ck_assert_ptr_nonnull(std::strstr(line.c_str(), "seccomp profile"));
 }
-END_TEST
 
-START_TEST(only_a_refusal_of_reading_asks_for_a_proof_by_writing) {
+TEST(only_a_refusal_of_reading_asks_for_a_proof_by_writing) {
   constexpr struct {
     int error;
     bool wanted;
@@ -220,9 +214,8 @@ START_TEST(only_a_refusal_of_reading_asks_for_a_proof_by_writing) {
   probe(calls, false, peer);
   ck_assert(!wants_proof(peer));  // switched off is not refused
 }
-END_TEST
 
-START_TEST(a_mark_is_found_in_its_word_alone) {
+TEST(a_mark_is_found_in_its_word_alone) {
   CmaCalls calls;
   const CmaPeer peer = peer_of_self();
   const uint32_t before = marked(8);
@@ -232,7 +225,6 @@ START_TEST(a_mark_is_found_in_its_word_alone) {
   ck_assert_uint_eq(marked(kScratchWords), 0);
   ck_assert_uint_eq(marked(UINT32_MAX), 0);
 }
-END_TEST
 
 /// Runs `body` in a forked process and returns its exit status.
 template <typename Body>
@@ -258,7 +250,7 @@ struct Pipe {
   int ends[2];
 };
 
-START_TEST(probe_does_not_take_a_forked_child_for_its_parent) {
+TEST(probe_does_not_take_a_forked_child_for_its_parent) {
   drop_privileges();
   // The child has the same addresses. Its word is its own, and it is not the parent's nonce.
   CmaPeer peer = peer_of_self();
@@ -283,9 +275,8 @@ START_TEST(probe_does_not_take_a_forked_child_for_its_parent) {
   waitpid(child, &status, 0);
   ck_assert_int_eq(WEXITSTATUS(status), 0);
 }
-END_TEST
 
-START_TEST(probe_fails_on_a_process_that_is_gone) {
+TEST(probe_fails_on_a_process_that_is_gone) {
   CmaPeer peer = peer_of_self();
   peer.pid = fork();
   if (peer.pid == 0) _exit(0);
@@ -294,11 +285,10 @@ START_TEST(probe_fails_on_a_process_that_is_gone) {
   probe(calls, true, peer);
   ck_assert_int_eq(peer.read.error, ESRCH);
 }
-END_TEST
 
 // A target that is not dumpable refuses, but may call. A process in a child user namespace may not
 // call, but is no worse a target.
-START_TEST(permission_can_differ_by_direction) {
+TEST(permission_can_differ_by_direction, 2) {
   const bool by_namespace = _i == 1;
   drop_privileges();
   CmaPeer child_seen{0, {}, {}, {}};
@@ -340,9 +330,8 @@ START_TEST(permission_can_differ_by_direction) {
   waitpid(child, &status, 0);
   ck_assert_int_eq(WEXITSTATUS(status), 0);
 }
-END_TEST
 
-START_TEST(forked_child_gets_a_nonce_of_its_own) {
+TEST(forked_child_gets_a_nonce_of_its_own) {
   const CmaIdentity before = own_cma_identity();
   ck_assert_uint_ne(before.nonce, 0);
   ck_assert_uint_eq(before.nonce, own_cma_identity().nonce);
@@ -352,19 +341,17 @@ START_TEST(forked_child_gets_a_nonce_of_its_own) {
                    }),
                    0);
 }
-END_TEST
 
 // ---- admission
 // -----------------------------------------------------------------------------------
 
-START_TEST(parent_is_found_behind_any_command_name) {
+TEST(parent_is_found_behind_any_command_name, 5) {
   const char* const names[] = {"rank", "a b", "x) S 99 (y", "))) R 7", ""};
   FakeProc proc;
   proc.process(20, 10, names[_i]);
   ck_assert_int_eq(proc.fs().parent(20), 10);
   ck_assert_int_eq(proc.fs().parent(21), 0);
 }
-END_TEST
 
 // 1 - 10 launcher - 20 node daemon - 31, 32, 33 ranks; 20 - 40 wrapper - 41 rank; 1 - 50 stranger
 struct Job {
@@ -396,16 +383,15 @@ constexpr AncestorCase kAncestorCases[] =
         {60, -FI_EPERM, 0}, {0, -FI_EPERM, 0}, {9999, -FI_EPERM, 0},  // already gone
 };
 
-START_TEST(admission_names_the_nearest_common_ancestor) {
+TEST(admission_names_the_nearest_common_ancestor, std::size(kAncestorCases)) {
   const AncestorCase& c = kAncestorCases[_i];
   Job job;
   Admission admission(job.proc.fs());
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, c.requester), c.status);
   ck_assert_uint_eq(job.calls.named, c.named);
 }
-END_TEST
 
-START_TEST(admission_moves_up_only_when_needed_and_never_down) {
+TEST(admission_moves_up_only_when_needed_and_never_down) {
   Job job;
   Admission admission(job.proc.fs());
   const struct {
@@ -419,26 +405,23 @@ START_TEST(admission_moves_up_only_when_needed_and_never_down) {
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 50), -FI_EPERM);
   ck_assert_uint_eq(job.calls.named, 10);
 }
-END_TEST
 
-START_TEST(admission_starts_anew_in_a_forked_child) {
+TEST(admission_starts_anew_in_a_forked_child) {
   Job job;
   Admission admission(job.proc.fs());
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 45), 0);
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 41, 32), 0);
   ck_assert_uint_eq(job.calls.named, 20);
 }
-END_TEST
 
-START_TEST(admission_names_pid_1_only_inside_a_container) {
+TEST(admission_names_pid_1_only_inside_a_container) {
   Job job("4026532001");
   Admission admission(job.proc.fs());
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 50), 0);
   ck_assert_uint_eq(job.calls.named, 1);
 }
-END_TEST
 
-START_TEST(admission_obeys_the_policy) {
+TEST(admission_obeys_the_policy) {
   Job job;
   Admission admission(job.proc.fs());
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::none, 31, 32), -FI_EPERM);
@@ -446,15 +429,13 @@ START_TEST(admission_obeys_the_policy) {
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::any, 31, 50), 0);
   ck_assert_uint_eq(job.calls.named, PR_SET_PTRACER_ANY);
 }
-END_TEST
 
-START_TEST(admission_hands_on_what_the_kernel_says) {
+TEST(admission_hands_on_what_the_kernel_says) {
   Job job;
   job.calls.ptracer_status = -EINVAL;  // no Yama
   Admission admission(job.proc.fs());
   ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 31, 32), -EINVAL);
 }
-END_TEST
 
 // ---- diagnosis
 // -----------------------------------------------------------------------------------
@@ -486,7 +467,7 @@ const CauseCase kCauseCases[] = {
     {0, "scope", 2, 2, 1, 5, 9, RefusalCause::scope_admin_only},
 };
 
-START_TEST(cause_follows_from_what_is_known) {
+TEST(cause_follows_from_what_is_known, std::size(kCauseCases)) {
   const CauseCase& c = kCauseCases[_i];
   CmaIdentity self{};
   self.uid = 5;
@@ -503,9 +484,8 @@ START_TEST(cause_follows_from_what_is_known) {
   if (c.reason)
     ck_assert_int_eq(int(likely_cause(peer, verdict, self)), int(RefusalCause::invisible_pid));
 }
-END_TEST
 
-START_TEST(diagnosis_is_one_line_with_all_there_is_to_know) {
+TEST(diagnosis_is_one_line_with_all_there_is_to_know) {
   CmaPeer peer = peer_of_self();
   peer.pid = 4194304;
   peer.identity.uid = 4294967295;
@@ -520,9 +500,8 @@ START_TEST(diagnosis_is_one_line_with_all_there_is_to_know) {
   ck_assert_ptr_nonnull(std::strstr(line.c_str(), std::to_string(getpid()).c_str()));
   ck_assert(line.find('\n') == std::string::npos);
 }
-END_TEST
 
-START_TEST(diagnosis_is_short_enough_for_any_cause) {
+TEST(diagnosis_is_short_enough_for_any_cause) {
   CmaPeer peer = peer_of_self();
   peer.pid = 4194304;
   peer.identity.uid = peer.identity.gid = 4294967295;
@@ -536,46 +515,7 @@ START_TEST(diagnosis_is_short_enough_for_any_cause) {
     ck_assert_uint_lt(length + std::strlen(reason(RefusalCause(cause))), 320);
   }
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("cma");
-  TCase* tc = tcase_create("cma");
-  tcase_add_test(tc, probe_allows_both_calls_on_a_peer_with_the_right_nonce);
-  tcase_add_test(tc, probe_never_writes_to_a_process_with_another_nonce);
-  tcase_add_loop_test(tc, probe_makes_no_call_where_the_answer_is_known, 0,
-                      int(std::size(kScopeCases)));
-  tcase_add_test(tc, probe_switched_off_makes_no_call_and_no_line);
-  tcase_add_test(tc, refusal_is_reported_once);
-  tcase_add_loop_test(tc, probe_tells_which_call_seccomp_refuses, 0, int(std::size(kSeccompCases)));
-  tcase_add_test(tc, only_a_refusal_of_reading_asks_for_a_proof_by_writing);
-  tcase_add_test(tc, a_mark_is_found_in_its_word_alone);
-  tcase_add_test(tc, probe_does_not_take_a_forked_child_for_its_parent);
-  tcase_add_test(tc, probe_fails_on_a_process_that_is_gone);
-  tcase_add_loop_test(tc, permission_can_differ_by_direction, 0, 2);
-  tcase_add_test(tc, forked_child_gets_a_nonce_of_its_own);
-  tcase_add_loop_test(tc, parent_is_found_behind_any_command_name, 0, 5);
-  tcase_add_loop_test(tc, admission_names_the_nearest_common_ancestor, 0,
-                      int(std::size(kAncestorCases)));
-  tcase_add_test(tc, admission_moves_up_only_when_needed_and_never_down);
-  tcase_add_test(tc, admission_starts_anew_in_a_forked_child);
-  tcase_add_test(tc, admission_names_pid_1_only_inside_a_container);
-  tcase_add_test(tc, admission_obeys_the_policy);
-  tcase_add_test(tc, admission_hands_on_what_the_kernel_says);
-  tcase_add_loop_test(tc, cause_follows_from_what_is_known, 0, int(std::size(kCauseCases)));
-  tcase_add_test(tc, diagnosis_is_one_line_with_all_there_is_to_know);
-  tcase_add_test(tc, diagnosis_is_short_enough_for_any_cause);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

@@ -72,7 +72,9 @@ void expect_done(Pair& pair, size_t before, uint64_t token) {
 
 constexpr size_t kDirectSizes[] = {1, 8, 64, 65, 96, 97, 4096, 4097, 3'000'000};
 
-START_TEST(direct_access_moves_any_number_of_bytes) {
+TEST_CASE(.timeout = 120, .tear_down = close_device);
+
+TEST(direct_access_moves_any_number_of_bytes, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (skips_direct(pair)) return;
@@ -100,9 +102,8 @@ START_TEST(direct_access_moves_any_number_of_bytes) {
     }
   }
 }
-END_TEST
 
-START_TEST(the_short_way_moves_what_always_fits_a_packet) {
+TEST(the_short_way_moves_what_always_fits_a_packet, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (skips_direct(pair)) return;
@@ -125,9 +126,8 @@ START_TEST(the_short_way_moves_what_always_fits_a_packet) {
     ck_assert(there.bytes[50 + size] == std::byte{});
   }
 }
-END_TEST
 
-START_TEST(a_packet_finds_what_was_written_directly_before_it) {
+TEST(a_packet_finds_what_was_written_directly_before_it, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (skips_direct(pair)) return;
@@ -156,7 +156,6 @@ START_TEST(a_packet_finds_what_was_written_directly_before_it) {
   };
   ck_assert(pair.poll_until(all_came));
 }
-END_TEST
 
 void find_no_room(int factory, bool by_short) {
   Pair pair;
@@ -196,17 +195,15 @@ void find_no_room(int factory, bool by_short) {
   for (size_t i = 1; i < values.size(); i += 2) ck_assert_uint_ge(values[i], i - 1);
 }
 
-START_TEST(direct_operations_that_find_no_room_are_done_once_tried_again) {
+TEST(direct_operations_that_find_no_room_are_done_once_tried_again, g_factories.size()) {
   find_no_room(_i, false);
 }
-END_TEST
 
-START_TEST(those_of_the_short_way_too) {
+TEST(those_of_the_short_way_too, g_factories.size()) {
   find_no_room(_i, true);
 }
-END_TEST
 
-START_TEST(memory_that_was_closed_is_not_touched_and_costs_the_link) {
+TEST(memory_that_was_closed_is_not_touched_and_costs_the_link, g_factories.size()) {
   for (const bool large : {false, true}) {
     for (const bool write : {false, true}) {
       Pair pair;
@@ -231,10 +228,9 @@ START_TEST(memory_that_was_closed_is_not_touched_and_costs_the_link) {
     }
   }
 }
-END_TEST
 
 /// While it is under way, and until its user has heard of it, nothing else is accessed either.
-START_TEST(what_was_recalled_is_not_touched) {
+TEST(what_was_recalled_is_not_touched, g_factories.size()) {
   for (const size_t size : {size_t{8}, size_t{1'000'000}}) {
     for (const bool reads : {false, true}) {
       Pair pair;
@@ -264,9 +260,8 @@ START_TEST(what_was_recalled_is_not_touched) {
     }
   }
 }
-END_TEST
 
-START_TEST(the_short_way_to_memory_that_was_closed_costs_the_link) {
+TEST(the_short_way_to_memory_that_was_closed_costs_the_link, g_factories.size()) {
   for (const bool write : {false, true}) {
     Pair pair;
     make(pair, _i);
@@ -290,9 +285,8 @@ START_TEST(the_short_way_to_memory_that_was_closed_costs_the_link) {
     ck_assert_uint_eq(local, 7);
   }
 }
-END_TEST
 
-START_TEST(a_range_beyond_what_was_described_is_refused) {
+TEST(a_range_beyond_what_was_described_is_refused, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (skips_direct(pair)) return;
@@ -311,30 +305,7 @@ START_TEST(a_range_beyond_what_was_described_is_refused) {
     ck_assert_int_eq(pair.b_to_a().write_direct(range, &iov, 1, 0, true), -FI_EINVAL);
   }
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("direct access");
-  TCase* tc = tcase_create("rules");
-  tcase_add_checked_fixture(tc, nullptr, close_device);
-  tcase_set_timeout(tc, 120);
-  const TTest* const tests[] = {direct_access_moves_any_number_of_bytes,
-                                the_short_way_moves_what_always_fits_a_packet,
-                                those_of_the_short_way_too,
-                                the_short_way_to_memory_that_was_closed_costs_the_link,
-                                a_packet_finds_what_was_written_directly_before_it,
-                                direct_operations_that_find_no_room_are_done_once_tried_again,
-                                memory_that_was_closed_is_not_touched_and_costs_the_link,
-                                what_was_recalled_is_not_touched,
-                                a_range_beyond_what_was_described_is_refused};
-  for (const TTest* test : tests) tcase_add_loop_test(tc, test, 0, int(g_factories.size()));
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main(int, char** argv) {
-  return erdma::test::run_on_all(argv);
-}
+}  // namespace erdma::test

@@ -17,13 +17,11 @@
 #include "transport/verbs/registration.h"
 #include "transport/verbs/verbs_transport.h"
 
-/// A pair of each transport: shared memory here, the NIC's on the simulated adapter. A program that
-/// includes it defines suite(), whose tests make() a pair of `_i`, and calls run_on_all().
+/// A pair of each transport: shared memory here, the NIC's on the simulated adapter. The tests
+/// of a file that includes this run for each of g_factories and make() a pair of `_i`.
 
 namespace erdma::test {
 namespace {
-
-Suite* suite();
 
 using transport::Access;
 using transport::Exposure;
@@ -137,30 +135,14 @@ bool has_packets(const Side& side, size_t count) {
   return side.sink->packets.size() >= count;
 }
 
-int run() {
+void choose_factories() {
+  if (g_on_devices) g_factories = kVerbs;
   for (const Factory& factory : g_factories)
     printf("%td: %s\n", &factory - g_factories.data(), factory.name);
   fflush(stdout);
-  SRunner* runner = srunner_create(suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }
 
-int run_verbs() {
-  g_factories = kVerbs;
-  return run();
-}
-
-int run_on_all(char** argv) {
-  // Again, in a process with the simulated adapter.
-  const char* preloaded = std::getenv("LD_PRELOAD");
-  const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
-  const int shm = simulated ? 0 : run();
-  const int nic = on_simulated_devices(argv, run_verbs);
-  return shm || (nic && nic != 77) ? 1 : 0;
-}
+SUITE(.run = here_and_on_devices, .once = choose_factories);
 
 }  // namespace
 }  // namespace erdma::test

@@ -5,7 +5,9 @@
 namespace erdma::test {
 namespace {
 
-START_TEST(packets_arrive_once_and_in_the_order_of_send) {
+TEST_CASE(.timeout = 120, .tear_down = close_device);
+
+TEST(packets_arrive_once_and_in_the_order_of_send, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   Link& link = pair.a_to_b();
@@ -19,9 +21,8 @@ START_TEST(packets_arrive_once_and_in_the_order_of_send) {
   pair.poll();
   ck_assert_uint_eq(pair.b.sink->packets.size(), kCount);
 }
-END_TEST
 
-START_TEST(payload_of_any_length_up_to_the_limit_arrives_unchanged) {
+TEST(payload_of_any_length_up_to_the_limit_arrives_unchanged, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   Link& link = pair.a_to_b();
@@ -37,9 +38,8 @@ START_TEST(payload_of_any_length_up_to_the_limit_arrives_unchanged) {
     ck_assert(packet.payload == bytes);
   }
 }
-END_TEST
 
-START_TEST(payload_in_several_pieces_is_gathered) {
+TEST(payload_in_several_pieces_is_gathered, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   Link& link = pair.a_to_b();
@@ -51,9 +51,8 @@ START_TEST(payload_in_several_pieces_is_gathered) {
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
   ck_assert(pair.b.sink->packets[0].payload == bytes);
 }
-END_TEST
 
-START_TEST(a_packet_without_payload_arrives) {
+TEST(a_packet_without_payload_arrives, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   Link& link = pair.a_to_b();
@@ -62,9 +61,8 @@ START_TEST(a_packet_without_payload_arrives) {
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
   ck_assert_uint_eq(pair.b.sink->packets[0].number(), 9);
 }
-END_TEST
 
-START_TEST(send_makes_no_upcall) {
+TEST(send_makes_no_upcall, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   Link& link = pair.a_to_b();
@@ -74,9 +72,8 @@ START_TEST(send_makes_no_upcall) {
     ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
   ck_assert_uint_eq(pair.b.sink->packets.size(), 1);
 }
-END_TEST
 
-START_TEST(a_full_link_says_again_and_goes_on_after_poll) {
+TEST(a_full_link_says_again_and_goes_on_after_poll, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   Link& link = pair.a_to_b();
@@ -92,9 +89,8 @@ START_TEST(a_full_link_says_again_and_goes_on_after_poll) {
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, sent + 1); }));
   ck_assert_uint_eq(pair.b.sink->packets.back().number(), sent);
 }
-END_TEST
 
-START_TEST(both_directions_name_the_peer_by_the_same_link) {
+TEST(both_directions_name_the_peer_by_the_same_link, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
@@ -107,7 +103,6 @@ START_TEST(both_directions_name_the_peer_by_the_same_link) {
   ck_assert(pair.poll_until([&] { return has_packets(pair.a, expected); }));
   ck_assert_ptr_eq(pair.a.sink->packets.back().link, &pair.a_to_b());
 }
-END_TEST
 
 void expose_to_b(Pair& pair, const iovec* iov, size_t count, size_t length, Access access,
                  Exposure& exposure) {
@@ -128,7 +123,7 @@ void expose_to_b(Pair& pair, const iovec* iov, size_t count, size_t length, Acce
 
 constexpr size_t kBulkSizes[] = {1, 4096, 100'001, 3'000'000};
 
-START_TEST(read_copies_the_exposed_memory) {
+TEST(read_copies_the_exposed_memory, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   for (size_t size : kBulkSizes) {
@@ -148,9 +143,8 @@ START_TEST(read_copies_the_exposed_memory) {
     pair.a_to_b().withdraw(exposure);
   }
 }
-END_TEST
 
-START_TEST(write_fills_the_exposed_memory) {
+TEST(write_fills_the_exposed_memory, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   for (size_t size : kBulkSizes) {
@@ -170,9 +164,8 @@ START_TEST(write_fills_the_exposed_memory) {
     pair.a_to_b().withdraw(exposure);
   }
 }
-END_TEST
 
-START_TEST(a_malformed_exposure_is_refused) {
+TEST(a_malformed_exposure_is_refused, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
@@ -184,9 +177,8 @@ START_TEST(a_malformed_exposure_is_refused) {
   ck_assert_int_eq(pair.b_to_a().read(nonsense, &iov, 1, 1, 0), -FI_EINVAL);
   ck_assert_int_eq(pair.b_to_a().write(nonsense, &iov, 1, 1, 0), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing) {
+TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing, g_factories.size()) {
   if (!g_factories[size_t(_i)].revokes) return;
   Pair pair;
   make(pair, _i);
@@ -203,9 +195,8 @@ START_TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing) {
   ck_assert_int_lt(pair.b.sink->dones[0].status, 0);
   ck_assert(target == std::vector<std::byte>(1000));
 }
-END_TEST
 
-START_TEST(shutdown_reaches_the_peer_after_everything_sent) {
+TEST(shutdown_reaches_the_peer_after_everything_sent, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (pair.a.transport == pair.b.transport) return;
@@ -221,9 +212,8 @@ START_TEST(shutdown_reaches_the_peer_after_everything_sent) {
   ck_assert_uint_eq(pair.b.sink->downs.size(), 1);
   ck_assert(pair.a.sink->downs.empty());
 }
-END_TEST
 
-START_TEST(reads_under_way_end_before_the_link_goes_down) {
+TEST(reads_under_way_end_before_the_link_goes_down, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (pair.a.transport == pair.b.transport) return;
@@ -242,9 +232,8 @@ START_TEST(reads_under_way_end_before_the_link_goes_down) {
   ck_assert_uint_eq(pair.b.sink->downs[0].dones_before, 1);
   pair.a_to_b().withdraw(exposure);
 }
-END_TEST
 
-START_TEST(fail_brings_the_link_down_once_and_delivers_nothing_more) {
+TEST(fail_brings_the_link_down_once_and_delivers_nothing_more, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (pair.a.transport == pair.b.transport) return;
@@ -260,9 +249,8 @@ START_TEST(fail_brings_the_link_down_once_and_delivers_nothing_more) {
   ck_assert(pair.poll_until([&] { return !pair.a.sink->downs.empty(); }));
   ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
 }
-END_TEST
 
-START_TEST(an_armed_transport_wakes_for_a_packet) {
+TEST(an_armed_transport_wakes_for_a_packet, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   Link& link = pair.a_to_b();
@@ -276,9 +264,8 @@ START_TEST(an_armed_transport_wakes_for_a_packet) {
   pair.b.transport->disarm();
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, 2); }));
 }
-END_TEST
 
-START_TEST(arm_refuses_while_a_packet_waits) {
+TEST(arm_refuses_while_a_packet_waits, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   Link& link = pair.a_to_b();
@@ -288,37 +275,7 @@ START_TEST(arm_refuses_while_a_packet_waits) {
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
   ck_assert(!pair.b.transport->arm());
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("transport conformance");
-  TCase* tc = tcase_create("rules");
-  tcase_add_checked_fixture(tc, nullptr, close_device);
-  tcase_set_timeout(tc, 120);
-  const TTest* const tests[] = {packets_arrive_once_and_in_the_order_of_send,
-                                payload_of_any_length_up_to_the_limit_arrives_unchanged,
-                                payload_in_several_pieces_is_gathered,
-                                a_packet_without_payload_arrives,
-                                send_makes_no_upcall,
-                                a_full_link_says_again_and_goes_on_after_poll,
-                                both_directions_name_the_peer_by_the_same_link,
-                                read_copies_the_exposed_memory,
-                                write_fills_the_exposed_memory,
-                                a_malformed_exposure_is_refused,
-                                a_write_to_withdrawn_memory_fails_and_touches_nothing,
-                                shutdown_reaches_the_peer_after_everything_sent,
-                                reads_under_way_end_before_the_link_goes_down,
-                                fail_brings_the_link_down_once_and_delivers_nothing_more,
-                                an_armed_transport_wakes_for_a_packet,
-                                arm_refuses_while_a_packet_waits};
-  for (const TTest* test : tests) tcase_add_loop_test(tc, test, 0, int(g_factories.size()));
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main(int, char** argv) {
-  return erdma::test::run_on_all(argv);
-}
+}  // namespace erdma::test

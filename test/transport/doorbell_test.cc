@@ -31,7 +31,7 @@ bool rings(const Doorbell& bell) {
   return poll(&fd, 1, 0) == 1;
 }
 
-START_TEST(a_doorbell_rings_until_it_is_drained) {
+TEST(a_doorbell_rings_until_it_is_drained) {
   const Doorbell bell = open_doorbell();
   ck_assert(!rings(bell));
   const Ringer peer = ringer_of(bell.address());
@@ -46,9 +46,8 @@ START_TEST(a_doorbell_rings_until_it_is_drained) {
     ck_assert(!rings(bell));
   }
 }
-END_TEST
 
-START_TEST(one_drain_takes_whatever_came) {
+TEST(one_drain_takes_whatever_came) {
   const Doorbell bell = open_doorbell();
   const Ringer peers[] = {ringer_of(bell.address()), ringer_of(bell.address())};
   for (int i = 0; i < 2'000; ++i) peers[i % 2].ring(), bell.ring();
@@ -57,9 +56,8 @@ START_TEST(one_drain_takes_whatever_came) {
   peers[0].ring();
   ck_assert(rings(bell));
 }
-END_TEST
 
-START_TEST(a_ring_without_the_secret_wakes_nobody) {
+TEST(a_ring_without_the_secret_wakes_nobody) {
   const Doorbell bell = open_doorbell();
   DoorbellAddress guess = bell.address();
   const Ringer peer = ringer_of(guess);
@@ -71,9 +69,8 @@ START_TEST(a_ring_without_the_secret_wakes_nobody) {
   peer.ring();
   ck_assert(rings(bell));
 }
-END_TEST
 
-START_TEST(nobody_who_rings_a_bell_that_is_never_drained_waits) {
+TEST(nobody_who_rings_a_bell_that_is_never_drained_waits) {
   const Doorbell bell = open_doorbell();
   const Ringer peer = ringer_of(bell.address());
   // Its owner can make only its own end blocking.
@@ -82,9 +79,8 @@ START_TEST(nobody_who_rings_a_bell_that_is_never_drained_waits) {
   for (int i = 0; i < 5'000; ++i) bell.ring();
   ck_assert(rings(bell));
 }
-END_TEST
 
-START_TEST(a_bell_that_is_never_drained_takes_nothing_from_others) {
+TEST(a_bell_that_is_never_drained_takes_nothing_from_others) {
   const Doorbell stuck = open_doorbell();
   const Doorbell bell = open_doorbell();
   const Ringer to_stuck = ringer_of(stuck.address());
@@ -93,9 +89,8 @@ START_TEST(a_bell_that_is_never_drained_takes_nothing_from_others) {
   to_bell.ring();
   ck_assert(rings(bell));
 }
-END_TEST
 
-START_TEST(a_bell_that_is_gone_is_refused_and_rung_in_vain) {
+TEST(a_bell_that_is_gone_is_refused_and_rung_in_vain) {
   DoorbellAddress address;
   Ringer peer;
   {
@@ -106,28 +101,7 @@ START_TEST(a_bell_that_is_gone_is_refused_and_rung_in_vain) {
   peer.ring();
   ck_assert_int_eq(Ringer::to(address).error(), -FI_ECONNREFUSED);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm doorbell");
-  TCase* tc = tcase_create("doorbell");
-  tcase_add_test(tc, a_doorbell_rings_until_it_is_drained);
-  tcase_add_test(tc, one_drain_takes_whatever_came);
-  tcase_add_test(tc, a_ring_without_the_secret_wakes_nobody);
-  tcase_add_test(tc, nobody_who_rings_a_bell_that_is_never_drained_waits);
-  tcase_add_test(tc, a_bell_that_is_never_drained_takes_nothing_from_others);
-  tcase_add_test(tc, a_bell_that_is_gone_is_refused_and_rung_in_vain);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

@@ -48,7 +48,7 @@ struct Notes final : EndpointThread::Work {
   Mailbox<int, util::EventFd> orders{thread.bell()};
 };
 
-START_TEST(orders_and_descriptors_are_served) {
+TEST(orders_and_descriptors_are_served) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
   notes.orders.arm();
@@ -63,19 +63,17 @@ START_TEST(orders_and_descriptors_are_served) {
   notes.last_event.wait(0);
   ck_assert_uint_eq(notes.last_event, 77);
 }
-END_TEST
 
-START_TEST(a_deadline_ends_the_sleep) {
+TEST(a_deadline_ends_the_sleep) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
   notes.deadline = notes.clock.now() + 2'000'000;
   ck_assert_int_eq(notes.thread.start("erdma-test"), 0);
   notes.on_deadline.wait(false);
 }
-END_TEST
 
 /// The next event is served all the same.
-START_TEST(want_of_memory_ends_one_call_only) {
+TEST(want_of_memory_ends_one_call_only) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
   notes.out_of_memory = true;
@@ -87,9 +85,8 @@ START_TEST(want_of_memory_ends_one_call_only) {
   notes.last_event.wait(1);
   ck_assert(!notes.out_of_memory);
 }
-END_TEST
 
-START_TEST(what_a_descriptor_is_watched_for_can_change) {
+TEST(what_a_descriptor_is_watched_for_can_change) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
   notes.event_fd.ring();
@@ -100,17 +97,15 @@ START_TEST(what_a_descriptor_is_watched_for_can_change) {
   ck_assert_uint_eq(notes.last_event, 2);
   ck_assert(!notes.thread.step());
 }
-END_TEST
 
-START_TEST(what_cannot_be_watched_is_an_error) {
+TEST(what_cannot_be_watched_is_an_error) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
   ck_assert_int_lt(notes.thread.watch(-1, 1), 0);
 }
-END_TEST
 
 /// Whoever handles it would run on a thread that the application knows nothing of.
-START_TEST(no_signal_of_the_application_is_handled_there) {
+TEST(no_signal_of_the_application_is_handled_there) {
   struct Masked final : EndpointThread::Work {
     void on_orders() override {
       sigset_t mask;
@@ -134,9 +129,8 @@ START_TEST(no_signal_of_the_application_is_handled_there) {
   ck_assert_int_eq(work.blocked, 1);
   ck_assert_str_eq(work.name, "erdma-test");
 }
-END_TEST
 
-START_TEST(a_thread_that_has_ended_leaves_its_orders) {
+TEST(a_thread_that_has_ended_leaves_its_orders) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
   notes.orders.arm();
@@ -148,29 +142,7 @@ START_TEST(a_thread_that_has_ended_leaves_its_orders) {
   ck_assert(notes.thread.step());
   ck_assert_int_eq(notes.last_order, 5);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("endpoint thread");
-  TCase* tc = tcase_create("endpoint thread");
-  tcase_add_test(tc, orders_and_descriptors_are_served);
-  tcase_add_test(tc, a_deadline_ends_the_sleep);
-  tcase_add_test(tc, want_of_memory_ends_one_call_only);
-  tcase_add_test(tc, what_a_descriptor_is_watched_for_can_change);
-  tcase_add_test(tc, what_cannot_be_watched_is_an_error);
-  tcase_add_test(tc, no_signal_of_the_application_is_handled_there);
-  tcase_add_test(tc, a_thread_that_has_ended_leaves_its_orders);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport

@@ -117,24 +117,22 @@ struct Scene {
 
 }  // namespace
 
-START_TEST(memory_that_needs_no_flush_is_settled) {
+TEST(memory_that_needs_no_flush_is_settled) {
   Scene scene;
   ck_assert_int_eq(scene.add({8, 16}, 1), 0);
   ck_assert(!scene.flusher.owes());
   ck_assert_int_eq(scene.flusher.poll(scene.told), 0);
   ck_assert_int_eq(scene.nic.loop.reads, 0);
 }
-END_TEST
 
-START_TEST(memory_that_cannot_be_named_is_not_settled) {
+TEST(memory_that_cannot_be_named_is_not_settled) {
   Scene scene;
   scene.memory.refusal = -FI_ENOMEM;
   ck_assert_int_eq(scene.add({100}, 1), -FI_ENOMEM);
   ck_assert(!scene.flusher.owes());
 }
-END_TEST
 
-START_TEST(one_read_flushes_all_of_a_registration) {
+TEST(one_read_flushes_all_of_a_registration) {
   Scene scene;
   for (uint64_t token = 1; token <= 50; ++token)
     ck_assert_int_eq(scene.add({100 + token, 150, 8}, token), transport::kSettling);
@@ -152,10 +150,9 @@ START_TEST(one_read_flushes_all_of_a_registration) {
   for (const auto& [token, status] : scene.told.ended) ck_assert_int_eq(status, 0);
   ck_assert_int_eq(scene.memory.held, 0);
 }
-END_TEST
 
 /// A READ that is under way may have passed what came since.
-START_TEST(what_comes_later_gets_a_read_of_its_own) {
+TEST(what_comes_later_gets_a_read_of_its_own) {
   Scene scene;
   ck_assert_int_eq(scene.add({100}, 1), transport::kSettling);
   scene.flusher.poll(scene.told);
@@ -172,9 +169,8 @@ START_TEST(what_comes_later_gets_a_read_of_its_own) {
   ck_assert(scene.told.ended.contains(2));
   ck_assert_int_eq(scene.memory.held, 0);
 }
-END_TEST
 
-START_TEST(read_that_finds_no_room_is_posted_later) {
+TEST(read_that_finds_no_room_is_posted_later) {
   Scene scene;
   scene.nic.loop.answer = -FI_EAGAIN;
   ck_assert_int_eq(scene.add({100}, 1), transport::kSettling);
@@ -186,9 +182,8 @@ START_TEST(read_that_finds_no_room_is_posted_later) {
   scene.flusher.poll(scene.told);
   ck_assert_int_eq(scene.told.ended.at(1), 0);
 }
-END_TEST
 
-START_TEST(read_that_fails_is_everyones_failure) {
+TEST(read_that_fails_is_everyones_failure, 2) {
   Scene scene;
   ck_assert_int_eq(scene.add({100}, 1), transport::kSettling);
   ck_assert_int_eq(scene.add({200}, 2), transport::kSettling);
@@ -208,7 +203,6 @@ START_TEST(read_that_fails_is_everyones_failure) {
   scene.flusher.poll(scene.told);
   ck_assert_int_eq(scene.told.ended.at(3), 0);
 }
-END_TEST
 
 struct HostOnly final : hmem::DeviceMemory {
   bool is_device(const void*) const noexcept override { return false; }
@@ -217,7 +211,7 @@ struct HostOnly final : hmem::DeviceMemory {
 };
 
 /// A NIC that gets no connection to itself says so of the link; the READ was never taken.
-START_TEST(what_waits_for_a_link_that_never_comes_up_ends_with_it) {
+TEST(what_waits_for_a_link_that_never_comes_up_ends_with_it, 2) {
   Memory memory;
   HostOnly host;
   Told told;
@@ -247,9 +241,8 @@ START_TEST(what_waits_for_a_link_that_never_comes_up_ends_with_it) {
   staging.poll(told);
   ck_assert_int_eq(nic.loop.reads, 1);
 }
-END_TEST
 
-START_TEST(memory_is_let_go_at_the_end) {
+TEST(memory_is_let_go_at_the_end) {
   Memory memory;
   Nic nic;
   Told told;
@@ -262,24 +255,4 @@ START_TEST(memory_is_let_go_at_the_end) {
     ck_assert_int_eq(memory.held, 2);
   }
   ck_assert_int_eq(memory.held, 0);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("flusher");
-  TCase* tc = tcase_create("flusher");
-  tcase_add_test(tc, memory_that_needs_no_flush_is_settled);
-  tcase_add_test(tc, memory_that_cannot_be_named_is_not_settled);
-  tcase_add_test(tc, one_read_flushes_all_of_a_registration);
-  tcase_add_test(tc, what_comes_later_gets_a_read_of_its_own);
-  tcase_add_test(tc, read_that_finds_no_room_is_posted_later);
-  tcase_add_loop_test(tc, read_that_fails_is_everyones_failure, 0, 2);
-  tcase_add_loop_test(tc, what_waits_for_a_link_that_never_comes_up_ends_with_it, 0, 2);
-  tcase_add_test(tc, memory_is_let_go_at_the_end);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

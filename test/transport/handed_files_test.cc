@@ -48,7 +48,7 @@ struct Met : Pair {
   }
 };
 
-START_TEST(a_file_that_is_handed_over_is_taken_once) {
+TEST(a_file_that_is_handed_over_is_taken_once) {
   Met pair;
   const size_t before = open_files();
   {
@@ -63,9 +63,8 @@ START_TEST(a_file_that_is_handed_over_is_taken_once) {
   }
   ck_assert_uint_eq(open_files(), before);
 }
-END_TEST
 
-START_TEST(no_more_than_sixteen_files_are_kept_and_none_beyond_the_link) {
+TEST(no_more_than_sixteen_files_are_kept_and_none_beyond_the_link) {
   Met pair;
   const size_t before = open_files();
   util::Fd file;
@@ -85,9 +84,8 @@ START_TEST(no_more_than_sixteen_files_are_kept_and_none_beyond_the_link) {
   ck_assert_uint_le(open_files(), before);
   ck_assert_int_eq(pair.b_to_a().take_file(last).error(), -FI_EOPNOTSUPP);
 }
-END_TEST
 
-START_TEST(a_file_for_which_there_is_no_room_costs_no_link) {
+TEST(a_file_for_which_there_is_no_room_costs_no_link) {
   Met pair;
   util::Fd file;
   ck_assert(bool(pair.take(pair.hand_over(file))));
@@ -105,36 +103,15 @@ START_TEST(a_file_for_which_there_is_no_room_costs_no_link) {
   ck_assert(bool(pair.take(pair.hand_over(file))));
   ck_assert(pair.b.sink->downs.empty());
 }
-END_TEST
 
-START_TEST(a_link_that_is_not_up_hands_nothing_over) {
+TEST(a_link_that_is_not_up_hands_nothing_over) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   const util::Fd file(memfd_create("handed", MFD_CLOEXEC));
   ck_assert_int_eq(pair.a_to_b().hand_over(file).error(), -FI_ENOTCONN);
   ck_assert_int_eq(pair.b_to_a().take_file(1).error(), -FI_EOPNOTSUPP);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("handed files");
-  TCase* tc = tcase_create("handed files");
-  tcase_set_timeout(tc, 20);
-  tcase_add_test(tc, a_file_that_is_handed_over_is_taken_once);
-  tcase_add_test(tc, no_more_than_sixteen_files_are_kept_and_none_beyond_the_link);
-  tcase_add_test(tc, a_file_for_which_there_is_no_room_costs_no_link);
-  tcase_add_test(tc, a_link_that_is_not_up_hands_nothing_over);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

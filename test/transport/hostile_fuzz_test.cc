@@ -28,7 +28,13 @@ void meddle_shm(transport::Link& link, Random& random) {
       random.of<int>({0, -FI_EBUSY, -FI_EOPNOTSUPP, -FI_EAGAIN, 1, INT32_MIN, -FI_EACCES}));
 }
 
-START_TEST(hostile_peer_over_shared_memory) {
+SUITE(
+        .run = test::here_and_on_devices, .once = [] { (void)seed(); });
+
+// Hours by hand; a hang ends by until().
+TEST_CASE(.timeout = std::getenv("ERDMA_FUZZ_STEPS") ? 0.0 : 60.0, .offered = test::not_on_devices);
+
+TEST(hostile_peer_over_shared_memory) {
   erdma::test::leaves_owners_short();
   fuzz_over("shm", 60'000, [](Random& random, auto&& body) {
     std::unique_ptr<transport::shm::ShmTransport> sides[3];
@@ -47,9 +53,12 @@ START_TEST(hostile_peer_over_shared_memory) {
     body(medium);
   });
 }
-END_TEST
 
-START_TEST(hostile_peer_behind_the_simulated_nic) {
+TEST_CASE(
+        .timeout = std::getenv("ERDMA_FUZZ_STEPS") ? 0.0 : 60.0,
+        .offered = [] { return test::g_on_devices; });
+
+TEST(hostile_peer_behind_the_simulated_nic) {
   erdma::test::leaves_owners_short();
   fuzz_over("nic", 8'000, [](Random& random, auto&& body) {
     Medium medium;
@@ -69,42 +78,7 @@ START_TEST(hostile_peer_behind_the_simulated_nic) {
     body(medium);
   });
 }
-END_TEST
-
-Suite* make_suite(bool nic) {
-  Suite* suite = suite_create("hostile fuzz");
-  TCase* tcase = tcase_create("hostile fuzz");
-  // Hours by hand; a hang ends by until().
-  tcase_set_timeout(tcase, std::getenv("ERDMA_FUZZ_STEPS") ? 0 : 60);
-  if (nic)
-    tcase_add_test(tcase, hostile_peer_behind_the_simulated_nic);
-  else
-    tcase_add_test(tcase, hostile_peer_over_shared_memory);
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
-
-int run(bool nic) {
-  (void)seed();
-  SRunner* runner = srunner_create(make_suite(nic));
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}
-
-int run_nic() {
-  return run(true);
-}
 
 }  // namespace
-}  // namespace erdma::fuzz
 
-int main(int, char** argv) {
-  using namespace erdma;
-  const char* preloaded = std::getenv("LD_PRELOAD");
-  const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
-  const int shm = simulated ? 0 : fuzz::run(false);
-  const int nic = test::on_simulated_devices(argv, fuzz::run_nic);
-  return shm || (nic && nic != 77) ? 1 : 0;
-}
+}  // namespace erdma::fuzz

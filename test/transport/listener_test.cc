@@ -42,7 +42,7 @@ unsigned refusals_logged() {
 }
 
 /// It never ends, and yet the peer that is asked for is connected.
-START_TEST(a_flood_of_strangers_does_not_keep_the_others_from_their_turn) {
+TEST(a_flood_of_strangers_does_not_keep_the_others_from_their_turn) {
   StandingClock clock;
   Pair pair;
   ck_assert(open_with(pair.a, clock) && open_side(pair.b));
@@ -56,9 +56,8 @@ START_TEST(a_flood_of_strangers_does_not_keep_the_others_from_their_turn) {
   pair.a.owned.reset();
   ck_assert_uint_gt(refusals_logged(), 0);
 }
-END_TEST
 
-START_TEST(strangers_do_not_fill_the_log) {
+TEST(strangers_do_not_fill_the_log) {
   StandingClock clock;
   Pair pair;
   ck_assert(open_with(pair.a, clock) && open_side(pair.b));
@@ -69,19 +68,9 @@ START_TEST(strangers_do_not_fill_the_log) {
   ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
   ck_assert_uint_le(refusals_logged(), 10);  // no second has passed
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm listener");
-  TCase* tc = tcase_create("listener");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, a_flood_of_strangers_does_not_keep_the_others_from_their_turn);
-  tcase_add_test(tc, strangers_do_not_fill_the_log);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
+
 }  // namespace erdma::test
 
 /// As if another user knocked without end: the queue is never empty while there is a flood.
@@ -104,12 +93,4 @@ extern "C" int getsockopt(int socket, int level, int name, void* value, socklen_
   erdma::test::g_stranger = -1;
   *static_cast<ucred*>(value) = {1, geteuid() + 1, 0};
   return 0;
-}
-
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -16,7 +16,7 @@ struct CountingBell {
   mutable std::atomic<int> rings = 0;
 };
 
-START_TEST(a_message_rings_once_for_a_taker_that_is_armed) {
+TEST(a_message_rings_once_for_a_taker_that_is_armed) {
   const CountingBell bell;
   Mailbox<int, CountingBell> box(bell);
   ck_assert(!box.pending());
@@ -36,9 +36,8 @@ START_TEST(a_message_rings_once_for_a_taker_that_is_armed) {
   box.post(4);
   ck_assert_int_eq(bell.rings, 1);
 }
-END_TEST
 
-START_TEST(a_taker_that_no_longer_sleeps_is_not_rung_for) {
+TEST(a_taker_that_no_longer_sleeps_is_not_rung_for) {
   const CountingBell bell;
   Mailbox<int, CountingBell> box(bell);
   ck_assert(box.arm());
@@ -46,19 +45,17 @@ START_TEST(a_taker_that_no_longer_sleeps_is_not_rung_for) {
   box.post(1);
   ck_assert_int_eq(bell.rings, 0);
 }
-END_TEST
 
-START_TEST(what_is_owned_by_a_message_is_handed_on) {
+TEST(what_is_owned_by_a_message_is_handed_on) {
   const CountingBell bell;
   Mailbox<std::unique_ptr<int>, CountingBell> box(bell);
   ck_assert_int_eq(box.try_post(std::make_unique<int>(7)), 0);
   const auto taken = box.take();
   ck_assert_int_eq(*taken.at(0), 7);
 }
-END_TEST
 
 /// A taker that goes by arm() and the bell alone gets everything, in the order of each sender.
-START_TEST(senders_on_many_threads_lose_nothing) {
+TEST(senders_on_many_threads_lose_nothing) {
   constexpr int kSenders = 3, kEach = 2'000;
   struct WaitingBell {
     void ring() const noexcept {
@@ -85,26 +82,7 @@ START_TEST(senders_on_many_threads_lose_nothing) {
   }
   for (std::thread& sender : senders) sender.join();
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("mailbox");
-  TCase* tc = tcase_create("mailbox");
-  tcase_add_test(tc, a_message_rings_once_for_a_taker_that_is_armed);
-  tcase_add_test(tc, a_taker_that_no_longer_sleeps_is_not_rung_for);
-  tcase_add_test(tc, what_is_owned_by_a_message_is_handed_on);
-  tcase_add_test(tc, senders_on_many_threads_lose_nothing);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport

@@ -63,7 +63,7 @@ struct Scene {
 
 }  // namespace
 
-START_TEST(file_that_never_comes_is_given_up_after_a_second) {
+TEST(file_that_never_comes_is_given_up_after_a_second) {
   Scene scene;
   for (int i = 0; i < 9; ++i, scene.clock.time += 100'000'000)
     ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
@@ -74,19 +74,17 @@ START_TEST(file_that_never_comes_is_given_up_after_a_second) {
   scene.clock.time += 1'000'000'000;
   ck_assert_int_eq(scene.reach(2), -FI_EOPNOTSUPP);
 }
-END_TEST
 
 /// However many a peer names in turn, none of them waits longer.
-START_TEST(files_that_are_awaited_by_turns_are_given_up_as_well) {
+TEST(files_that_are_awaited_by_turns_are_given_up_as_well) {
   Scene scene;
   for (uint32_t i = 0; i < 10; ++i, scene.clock.time += 100'000'000)
     for (uint32_t number : {1u, 2u, 100 + i}) ck_assert_int_eq(scene.reach(number), -FI_EAGAIN);
   ck_assert_int_eq(scene.reach(2), -FI_EOPNOTSUPP);
   ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
 }
-END_TEST
 
-START_TEST(link_that_ended_leaves_no_impatience) {
+TEST(link_that_ended_leaves_no_impatience) {
   Scene scene;
   ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
   scene.clock.time += 2'000'000'000;
@@ -94,19 +92,4 @@ START_TEST(link_that_ended_leaves_no_impatience) {
   ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
   scene.peer.answers[1] = -FI_EOPNOTSUPP;  // is not to be had
   ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("offers");
-  TCase* tc = tcase_create("files");
-  tcase_add_test(tc, file_that_never_comes_is_given_up_after_a_second);
-  tcase_add_test(tc, files_that_are_awaited_by_turns_are_given_up_as_well);
-  tcase_add_test(tc, link_that_ended_leaves_no_impatience);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

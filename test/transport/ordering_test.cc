@@ -38,12 +38,11 @@ struct Withdrawal {
   bool wrong() const { return read == 2 && !seen; }
 };
 
-START_TEST(who_reads_what_its_owner_has_back_sees_that_it_was_withdrawn) {
+TEST(who_reads_what_its_owner_has_back_sees_that_it_was_withdrawn) {
   uint64_t runs = 0;
   ck_assert_uint_eq((Model::wrong_runs<Withdrawal<Order, Order>>(&runs)), 0);
   ck_assert_uint_gt(runs, 20);
 }
-END_TEST
 
 /// What stood here before: right on x86 alone.
 struct SequentialStore {
@@ -65,12 +64,11 @@ struct SequentialStore {
   bool wrong() const { return read == 2 && !seen; }
 };
 
-START_TEST(each_fence_of_a_withdrawal_is_needed) {
+TEST(each_fence_of_a_withdrawal_is_needed) {
   ck_assert_uint_gt((Model::wrong_runs<Withdrawal<NoOrder, Order>>()), 0);
   ck_assert_uint_gt((Model::wrong_runs<Withdrawal<Order, NoOrder>>()), 0);
   ck_assert_uint_gt(Model::wrong_runs<SequentialStore>(), 0);
 }
-END_TEST
 
 // ---- sleeping -----------------------------------------------------------------------------------
 
@@ -94,12 +92,11 @@ struct Sleep {
   bool wrong() const { return asleep && !woken; }
 };
 
-START_TEST(nobody_sleeps_on_what_was_published) {
+TEST(nobody_sleeps_on_what_was_published) {
   ck_assert_uint_eq((Model::wrong_runs<Sleep<Order, Order>>()), 0);
   ck_assert_uint_gt((Model::wrong_runs<Sleep<NoOrder, Order>>()), 0);
   ck_assert_uint_gt((Model::wrong_runs<Sleep<Order, NoOrder>>()), 0);
 }
-END_TEST
 
 /// Two publish, one sleeps: it is woken once.
 struct TwoWakers {
@@ -113,10 +110,9 @@ struct TwoWakers {
   bool wrong() const { return woken[0] + woken[1] != 1; }
 };
 
-START_TEST(a_sleeper_is_woken_by_one_alone) {
+TEST(a_sleeper_is_woken_by_one_alone) {
   ck_assert_uint_eq(Model::wrong_runs<TwoWakers>(), 0);
 }
-END_TEST
 
 // ---- lent memory --------------------------------------------------------------------------------
 
@@ -171,34 +167,13 @@ struct WriteToLentMemory {
   bool wrong() const { return wrote && found != 2; }
 };
 
-START_TEST(nobody_is_inside_lent_memory_that_its_owner_has_back) {
+TEST(nobody_is_inside_lent_memory_that_its_owner_has_back) {
   uint64_t runs = 0;
   ck_assert_uint_eq(Model::wrong_runs<ReadOfLentMemory>(&runs), 0);
   ck_assert_uint_gt(runs, 20);
   ck_assert_uint_eq(Model::wrong_runs<WriteToLentMemory>(), 0);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm ordering");
-  TCase* tc = tcase_create("ordering");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, who_reads_what_its_owner_has_back_sees_that_it_was_withdrawn);
-  tcase_add_test(tc, each_fence_of_a_withdrawal_is_needed);
-  tcase_add_test(tc, nobody_sleeps_on_what_was_published);
-  tcase_add_test(tc, a_sleeper_is_woken_by_one_alone);
-  tcase_add_test(tc, nobody_is_inside_lent_memory_that_its_owner_has_back);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

@@ -51,14 +51,13 @@ constexpr SettleCase kSettleCases[] = {
     {kLargeLength, kCopyOnly, {{1, 100, 200, 300}}, Path::copy},
 };
 
-START_TEST(choice_settles_on_the_fastest_path_that_is_open) {
+TEST(choice_settles_on_the_fastest_path_that_is_open, std::size(kSettleCases)) {
   const SettleCase& c = kSettleCases[_i];
   PathChoice choice(StreamingPolicy::calibrate);
   ck_assert_int_eq(int(settle(choice, c.length, c.open, c.times, 40)), int(c.expect));
 }
-END_TEST
 
-START_TEST(choice_tries_each_path_alike_and_cma_first) {
+TEST(choice_tries_each_path_alike_and_cma_first) {
   PathChoice choice(StreamingPolicy::calibrate);
   unsigned tried[kPaths] = {};
   ck_assert_int_eq(int(choice.choose(kLargeLength, kBoth)), int(Path::cma));
@@ -69,9 +68,8 @@ START_TEST(choice_tries_each_path_alike_and_cma_first) {
   }
   for (unsigned count : tried) ck_assert_uint_eq(count, PathChoice::kTrials);
 }
-END_TEST
 
-START_TEST(choice_follows_when_another_path_becomes_faster) {
+TEST(choice_follows_when_another_path_becomes_faster) {
   PathChoice choice(StreamingPolicy::calibrate);
   ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20)),
                    int(Path::cma));
@@ -80,17 +78,15 @@ START_TEST(choice_follows_when_another_path_becomes_faster) {
       int(settle(choice, kSmallLength, kBoth, {{100, 200, 10, 0}}, 6 * PathChoice::kRetryEvery)),
       int(Path::copy_streaming_in));
 }
-END_TEST
 
-START_TEST(choice_leaves_a_path_that_became_slower_at_once) {
+TEST(choice_leaves_a_path_that_became_slower_at_once) {
   PathChoice choice(StreamingPolicy::calibrate);
   settle(choice, kSmallLength, kBoth, {{100, 20, 30, 0}}, 20);
   ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{100, 900, 900, 0}}, 12)),
                    int(Path::cma));
 }
-END_TEST
 
-START_TEST(choice_is_not_misled_by_one_wrong_rate) {
+TEST(choice_is_not_misled_by_one_wrong_rate) {
   PathChoice choice(StreamingPolicy::calibrate);
   settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20);
   choice.record(kSmallLength, Path::cma, 1'000'000);
@@ -98,16 +94,14 @@ START_TEST(choice_is_not_misled_by_one_wrong_rate) {
   choice.record(kSmallLength, Path::copy, 1);
   ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
 }
-END_TEST
 
-START_TEST(choice_does_not_alternate_between_paths_that_are_alike) {
+TEST(choice_does_not_alternate_between_paths_that_are_alike) {
   PathChoice choice(StreamingPolicy::calibrate);
   const Times either[] = {{{1000, 1040, 3000, 0}}, {{1040, 1000, 3000, 0}}};
   const Path path = settle(choice, kSmallLength, kBoth, either[0], 20);
   for (unsigned i = 20; i + 1 < PathChoice::kFirstRetry; ++i)
     ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, either[i % 2], 1)), int(path));
 }
-END_TEST
 
 /// CMA, the fastest path, takes longer than any other the first time after another.
 unsigned transfers_by_cma(PathChoice& choice, unsigned transfers) {
@@ -123,22 +117,20 @@ unsigned transfers_by_cma(PathChoice& choice, unsigned transfers) {
   return by_cma;
 }
 
-START_TEST(choice_is_not_misled_by_the_price_of_a_change) {
+TEST(choice_is_not_misled_by_the_price_of_a_change) {
   PathChoice choice(StreamingPolicy::calibrate);
   ck_assert_uint_gt(transfers_by_cma(choice, 1000), 950);
 }
-END_TEST
 
-START_TEST(choice_finds_back_in_spite_of_the_price_of_a_change) {
+TEST(choice_finds_back_in_spite_of_the_price_of_a_change) {
   PathChoice choice(StreamingPolicy::calibrate);
   ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, {{500, 200, 300, 0}}, 20)),
                    int(Path::copy));
   transfers_by_cma(choice, 4 * PathChoice::kRetryEvery);
   ck_assert_uint_gt(transfers_by_cma(choice, 1000), 950);
 }
-END_TEST
 
-START_TEST(choice_keeps_size_classes_apart) {
+TEST(choice_keeps_size_classes_apart) {
   PathChoice choice(StreamingPolicy::calibrate);
   settle(choice, kSmallLength, kBoth, {{100, 200, 300, 0}}, 20);
   ck_assert_int_eq(int(settle(choice, 2 * kSmallLength, kBoth, {{300, 100, 200, 0}}, 20)),
@@ -147,9 +139,8 @@ START_TEST(choice_keeps_size_classes_apart) {
                    int(Path::copy_streaming_in));
   ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
 }
-END_TEST
 
-START_TEST(choice_obeys_a_fixed_streaming_policy) {
+TEST(choice_obeys_a_fixed_streaming_policy) {
   PathChoice never(StreamingPolicy::never);
   PathChoice always(StreamingPolicy::always);
   for (unsigned i = 0; i < 600; ++i) {
@@ -160,9 +151,8 @@ START_TEST(choice_obeys_a_fixed_streaming_policy) {
     always.record(kSmallLength, Path::copy_streaming_in, 1000);
   }
 }
-END_TEST
 
-START_TEST(choice_obeys_a_fixed_path) {
+TEST(choice_obeys_a_fixed_path) {
   PathChoice cma(StreamingPolicy::calibrate, PathPolicy::cma);
   PathChoice copy(StreamingPolicy::calibrate, PathPolicy::copy);
   for (unsigned i = 0; i < 600; ++i) {
@@ -175,9 +165,8 @@ START_TEST(choice_obeys_a_fixed_path) {
   copy.sender_absent();
   ck_assert_int_eq(int(copy.choose(kSmallLength, kBoth)), int(Path::cma));
 }
-END_TEST
 
-START_TEST(choice_asks_an_absent_sender_ever_more_rarely) {
+TEST(choice_asks_an_absent_sender_ever_more_rarely) {
   PathChoice choice(StreamingPolicy::calibrate);
   const Times times{{100, 1, 1, 1}};
   ck_assert_int_eq(int(settle(choice, kSmallLength, kBoth, times, 20)), int(Path::copy));
@@ -194,43 +183,13 @@ START_TEST(choice_asks_an_absent_sender_ever_more_rarely) {
   ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::cma));
   ck_assert_int_eq(int(choice.choose(kSmallLength, kBoth)), int(Path::copy));
 }
-END_TEST
 
-START_TEST(choice_copies_from_an_absent_sender_where_cma_is_refused) {
+TEST(choice_copies_from_an_absent_sender_where_cma_is_refused) {
   PathChoice choice(StreamingPolicy::calibrate);
   choice.sender_absent();
   ck_assert(copies(choice.choose(kSmallLength, kCopyOnly)));
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("path_choice");
-  TCase* tc = tcase_create("path_choice");
-  tcase_add_loop_test(tc, choice_settles_on_the_fastest_path_that_is_open, 0,
-                      int(std::size(kSettleCases)));
-  tcase_add_test(tc, choice_tries_each_path_alike_and_cma_first);
-  tcase_add_test(tc, choice_follows_when_another_path_becomes_faster);
-  tcase_add_test(tc, choice_leaves_a_path_that_became_slower_at_once);
-  tcase_add_test(tc, choice_is_not_misled_by_one_wrong_rate);
-  tcase_add_test(tc, choice_does_not_alternate_between_paths_that_are_alike);
-  tcase_add_test(tc, choice_is_not_misled_by_the_price_of_a_change);
-  tcase_add_test(tc, choice_finds_back_in_spite_of_the_price_of_a_change);
-  tcase_add_test(tc, choice_keeps_size_classes_apart);
-  tcase_add_test(tc, choice_obeys_a_fixed_streaming_policy);
-  tcase_add_test(tc, choice_obeys_a_fixed_path);
-  tcase_add_test(tc, choice_asks_an_absent_sender_ever_more_rarely);
-  tcase_add_test(tc, choice_copies_from_an_absent_sender_where_cma_is_refused);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

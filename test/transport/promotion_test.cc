@@ -72,7 +72,7 @@ void send_some(Pair& pair, uint64_t count) {
 }
 
 /// Nothing behind it is delivered, so there is nothing to do; but whoever sleeps then is woken.
-START_TEST(a_receiver_sleeps_while_a_packet_is_taken_back) {
+TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
   const bool executed = _i;
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
@@ -97,9 +97,8 @@ START_TEST(a_receiver_sleeps_while_a_packet_is_taken_back) {
       pair.poll_until([&] { return pair.a.sink->packets.size() == before + (executed ? 1 : 2); }));
   ck_assert_uint_eq(pair.a.sink->packets[before].number(), executed ? 78 : 77);
 }
-END_TEST
 
-START_TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) {
+TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) {
   GateClock clock;
   Pair pair;
   auto opened = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, &clock);
@@ -115,9 +114,8 @@ START_TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) 
   clock.open();
   ck_assert(promoted);
 }
-END_TEST
 
-START_TEST(a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again) {
+TEST(a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   send_some(pair, 1);
@@ -138,7 +136,6 @@ START_TEST(a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again) {
     return is_hot(pair.b_to_a());
   }));
 }
-END_TEST
 
 /// One packet that may be taken back, the first in its hot ring.
 uint64_t first_retractable(Pair& pair) {
@@ -150,7 +147,7 @@ uint64_t first_retractable(Pair& pair) {
 
 /// Sequence numbers begin anew in each hot ring: a name from the one before is not taken for that
 /// of another packet.
-START_TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
+TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   send_some(pair, 1);
@@ -176,27 +173,7 @@ START_TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
   ck_assert(pair.b_to_a().retract(packet));
   pair.b_to_a().retracted(packet, true);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm promotion");
-  TCase* tc = tcase_create("promotion");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, a_receiver_sleeps_while_a_packet_is_taken_back, 0, 2);
-  tcase_add_test(tc, a_busy_peer_is_promoted_although_the_background_thread_gets_no_time);
-  tcase_add_test(tc, a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again);
-  tcase_add_test(tc, a_packet_of_a_ring_that_was_given_up_is_not_taken_back);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

@@ -68,15 +68,16 @@ void take_one(Ring& ring, uint64_t expected, size_t length) {
   if (ring.receiver.advance()) ring.receiver.publish();
 }
 
-START_TEST(a_new_ring_is_empty_whatever_its_first_sequence_number) {
+TEST_CASE(.timeout = 120);
+
+TEST(a_new_ring_is_empty_whatever_its_first_sequence_number, std::size(kStarts)) {
   for (bool hot : {false, true}) {
     const Ring ring(hot, kStarts[_i]);
     ck_assert(!ring.receiver.ready());
   }
 }
-END_TEST
 
-START_TEST(a_ring_takes_as_many_entries_as_it_has_slots) {
+TEST(a_ring_takes_as_many_entries_as_it_has_slots, std::size(kStarts)) {
   for (bool hot : {false, true}) {
     Ring ring(hot, kStarts[_i]);
     uint64_t count = 0;
@@ -91,9 +92,8 @@ START_TEST(a_ring_takes_as_many_entries_as_it_has_slots) {
     take_one(ring, count, 0);
   }
 }
-END_TEST
 
-START_TEST(the_following_header_is_seen_once_its_entry_is_whole) {
+TEST(the_following_header_is_seen_once_its_entry_is_whole, std::size(kStarts)) {
   for (bool hot : {false, true}) {
     Ring ring(hot, kStarts[_i]);
     RingEntry entry;
@@ -108,9 +108,8 @@ START_TEST(the_following_header_is_seen_once_its_entry_is_whole) {
     ck_assert_ptr_null(ring.receiver.following());
   }
 }
-END_TEST
 
-START_TEST(a_payload_is_placed_aligned_and_whole) {
+TEST(a_payload_is_placed_aligned_and_whole) {
   uint32_t at = 0xFFFF0000;  // passes the wrap of the 32-bit position
   for (uint64_t i = 0; i < 20'000; ++i) {
     const auto length = uint32_t(length_of(i, true));
@@ -121,9 +120,8 @@ START_TEST(a_payload_is_placed_aligned_and_whole) {
     at = after_payload(place, length);
   }
 }
-END_TEST
 
-START_TEST(a_full_byte_ring_refuses_and_goes_on_once_there_is_room) {
+TEST(a_full_byte_ring_refuses_and_goes_on_once_there_is_room) {
   Ring ring(true);
   const std::vector<std::byte> payload(kMaxEager, std::byte(1));
   uint64_t count = 0;
@@ -134,17 +132,15 @@ START_TEST(a_full_byte_ring_refuses_and_goes_on_once_there_is_room) {
   ring.receiver.publish();
   ck_assert(ring.push(count + 1, payload.data(), kMaxEager));
 }
-END_TEST
 
-START_TEST(a_cold_ring_takes_no_long_payload) {
+TEST(a_cold_ring_takes_no_long_payload) {
   Ring ring(false);
   const std::byte payload[kSlotPayload + 1] = {};
   ck_assert(!ring.push(0, payload, sizeof(payload)));
   ck_assert(ring.push(0, payload, kSlotPayload));
 }
-END_TEST
 
-START_TEST(space_is_announced_every_quarter) {
+TEST(space_is_announced_every_quarter) {
   Ring ring(true);
   for (uint32_t i = 0; i < kHotSlots; ++i) ck_assert(ring.push(i));
   RingEntry entry;
@@ -155,9 +151,8 @@ START_TEST(space_is_announced_every_quarter) {
   ck_assert(ring.receiver.next(entry));
   ck_assert(ring.receiver.advance());
 }
-END_TEST
 
-START_TEST(a_waiting_sender_is_reported_once) {
+TEST(a_waiting_sender_is_reported_once) {
   Ring ring(true);
   ck_assert(!ring.receiver.publish());
   ring.sender.set_waiting(true);
@@ -165,9 +160,8 @@ START_TEST(a_waiting_sender_is_reported_once) {
   ck_assert(ring.receiver.take_waiting());
   ck_assert(!ring.receiver.take_waiting());
 }
-END_TEST
 
-START_TEST(an_impossible_length_is_noticed) {
+TEST(an_impossible_length_is_noticed) {
   for (bool hot : {false, true}) {
     Ring ring(hot);
     const uint64_t length = hot ? kMaxEager + 1 : kSlotPayload + 1;
@@ -177,9 +171,8 @@ START_TEST(an_impossible_length_is_noticed) {
     ck_assert(entry.kind == kBroken);
   }
 }
-END_TEST
 
-START_TEST(random_bytes_in_a_ring_lead_nowhere_outside_it) {
+TEST(random_bytes_in_a_ring_lead_nowhere_outside_it, 4) {
   uint64_t state = uint64_t(_i) + 1;
   auto random = [&state] {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -206,7 +199,6 @@ START_TEST(random_bytes_in_a_ring_lead_nowhere_outside_it) {
   }
   ck_assert_uint_ge(sum, 0);
 }
-END_TEST
 
 void stress(bool hot, uint32_t start, uint64_t messages) {
   Ring ring(hot, start);
@@ -234,7 +226,7 @@ void stress(bool hot, uint32_t start, uint64_t messages) {
   ck_assert_uint_eq(wrong, 0);
 }
 
-START_TEST(a_packet_is_delivered_or_taken_back) {
+TEST(a_packet_is_delivered_or_taken_back, std::size(kStarts)) {
   Ring ring(true, kStarts[_i]);
   Header header{};
   const iovec nothing{nullptr, 0};
@@ -256,9 +248,8 @@ START_TEST(a_packet_is_delivered_or_taken_back) {
   ring.receiver.advance();
   ck_assert(!ring.receiver.next(entry));
 }
-END_TEST
 
-START_TEST(what_may_be_skipped_fills_half_a_ring) {
+TEST(what_may_be_skipped_fills_half_a_ring) {
   Ring ring(true);
   Header header{};
   const iovec nothing{nullptr, 0};
@@ -267,11 +258,10 @@ START_TEST(what_may_be_skipped_fills_half_a_ring) {
   ck_assert_uint_eq(pushed, kHotSlots / 2 + 1);
   ck_assert(ring.push(1));
 }
-END_TEST
 
 /// Each packet is executed once, by one of both, in order. `executed` is no atomic: the ring alone
 /// orders those who touch it.
-START_TEST(two_threads_execute_each_packet_once_in_order) {
+TEST(two_threads_execute_each_packet_once_in_order, 2) {
   constexpr uint32_t kPackets = 300'000;
   Ring ring(true, kStarts[_i]);
   uint32_t executed = 0, spared = 0;
@@ -316,16 +306,14 @@ START_TEST(two_threads_execute_each_packet_once_in_order) {
   ck_assert_uint_eq(executed, kPackets);
   ck_assert_uint_gt(spared, 0);
 }
-END_TEST
 
-START_TEST(two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers) {
+TEST(two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers, std::size(kStarts)) {
   stress(true, kStarts[_i], 5'000);
   stress(false, kStarts[_i], 20'000);
 }
-END_TEST
 
 /// What the receiver has not given back is not written to, not a line of it.
-START_TEST(the_byte_ring_is_never_filled_beyond_what_was_consumed) {
+TEST(the_byte_ring_is_never_filled_beyond_what_was_consumed) {
   constexpr size_t kFirst = 128, kLast = kPayloadEnd - kFirst - 3 * kMaxEager;
   const std::vector<std::byte> first(kFirst, std::byte(1)), long_one(kMaxEager, std::byte(2)),
       last(kLast, std::byte(3)), late(kFirst + kLine, std::byte(4));
@@ -347,39 +335,5 @@ START_TEST(the_byte_ring_is_never_filled_beyond_what_was_consumed) {
     ring.receiver.advance();
   }
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm ring");
-  TCase* tc = tcase_create("ring");
-  tcase_set_timeout(tc, 120);
-  const int starts = int(std::size(kStarts));
-  tcase_add_loop_test(tc, a_new_ring_is_empty_whatever_its_first_sequence_number, 0, starts);
-  tcase_add_loop_test(tc, a_ring_takes_as_many_entries_as_it_has_slots, 0, starts);
-  tcase_add_loop_test(tc, the_following_header_is_seen_once_its_entry_is_whole, 0, starts);
-  tcase_add_test(tc, a_payload_is_placed_aligned_and_whole);
-  tcase_add_test(tc, a_full_byte_ring_refuses_and_goes_on_once_there_is_room);
-  tcase_add_test(tc, a_cold_ring_takes_no_long_payload);
-  tcase_add_test(tc, space_is_announced_every_quarter);
-  tcase_add_test(tc, a_waiting_sender_is_reported_once);
-  tcase_add_test(tc, an_impossible_length_is_noticed);
-  tcase_add_loop_test(tc, random_bytes_in_a_ring_lead_nowhere_outside_it, 0, 4);
-  tcase_add_loop_test(tc, a_packet_is_delivered_or_taken_back, 0, starts);
-  tcase_add_test(tc, what_may_be_skipped_fills_half_a_ring);
-  tcase_add_loop_test(tc, two_threads_execute_each_packet_once_in_order, 0, 2);
-  tcase_add_loop_test(tc, two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers, 0,
-                      starts);
-  tcase_add_test(tc, the_byte_ring_is_never_filled_beyond_what_was_consumed);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

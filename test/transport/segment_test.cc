@@ -32,7 +32,7 @@ struct FakeKernel {
   int no_memory = 0;           ///< errno of whatever would bring memory; 0 = there is enough
 } g_kernel;
 
-START_TEST(a_created_segment_is_zeroed_and_shared_through_its_descriptor) {
+TEST(a_created_segment_is_zeroed_and_shared_through_its_descriptor) {
   auto made = Segment::create("test", kBytes, kBytes);
   ck_assert(bool(made));
   auto* bytes = static_cast<unsigned char*>(made->data());
@@ -42,40 +42,35 @@ START_TEST(a_created_segment_is_zeroed_and_shared_through_its_descriptor) {
   bytes[kBytes - 1] = 42;
   ck_assert_uint_eq(static_cast<unsigned char*>(adopted->data())[kBytes - 1], 42);
 }
-END_TEST
 
-START_TEST(a_segment_can_neither_shrink_nor_grow) {
+TEST(a_segment_can_neither_shrink_nor_grow) {
   auto made = Segment::create("test", kBytes, kBytes);
   ck_assert_int_eq(ftruncate(made->fd(), 0), -1);
   ck_assert_int_eq(ftruncate(made->fd(), kBytes * 2), -1);
   ck_assert_int_eq(fcntl(made->fd(), F_ADD_SEALS, F_SEAL_WRITE), -1);
 }
-END_TEST
 
-START_TEST(adopt_refuses_memory_without_seals) {
+TEST(adopt_refuses_memory_without_seals) {
   Fd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ck_assert_int_eq(ftruncate(fd.get(), kBytes), 0);
   ck_assert_int_eq(Segment::adopt(std::move(fd), kBytes).error(), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(adopt_refuses_another_size) {
+TEST(adopt_refuses_another_size) {
   auto made = Segment::create("test", kBytes, kBytes);
   ck_assert_int_eq(Segment::adopt(Fd(dup(made->fd())), kBytes * 2).error(), -FI_EINVAL);
   ck_assert_int_eq(Segment::adopt(Fd(dup(made->fd())), kBytes / 2).error(), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(adopt_refuses_what_is_no_memory) {
+TEST(adopt_refuses_what_is_no_memory) {
   int ends[2];
   ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
   const Fd other(ends[1]);
   ck_assert_int_eq(Segment::adopt(Fd(ends[0]), kBytes).error(), -FI_EINVAL);
   ck_assert_int_eq(Segment::adopt(Fd(), kBytes).error(), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(create_says_which_limit_is_reached) {
+TEST(create_says_which_limit_is_reached) {
   rlimit before{};
   ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{0, before.rlim_max};
@@ -84,9 +79,8 @@ START_TEST(create_says_which_limit_is_reached) {
   ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
   ck_assert_int_eq(error, -FI_EMFILE);
 }
-END_TEST
 
-START_TEST(more_of_a_segment_is_backed_later) {
+TEST(more_of_a_segment_is_backed_later) {
   auto made = Segment::create("test", kBytes, 4096);
   ck_assert_int_eq(made->back(4096, kBytes - 4096), 0);
   auto second = Segment::create("test", kBytes, 4096);
@@ -96,11 +90,10 @@ START_TEST(more_of_a_segment_is_backed_later) {
   ck_assert_int_eq(mincore(second->data(), kBytes, present), 0);
   for (unsigned char page : present) ck_assert(page & 1);
 }
-END_TEST
 
 /// Of kernels with larger pages, as they are usual on aarch64: there the second 4 KiB of a segment
 /// begin in the middle of a page, which madvise() refuses.
-START_TEST(more_of_a_segment_is_backed_later_whatever_the_size_of_a_page) {
+TEST(more_of_a_segment_is_backed_later_whatever_the_size_of_a_page) {
   for (const size_t page : {size_t{4096}, size_t{16} * 1024, size_t{64} * 1024}) {
     constexpr size_t kLong = 4096 + 16 * 32 * 1024;
     auto made = Segment::create("test", kLong, 4096);
@@ -116,9 +109,8 @@ START_TEST(more_of_a_segment_is_backed_later_whatever_the_size_of_a_page) {
     for (unsigned char each : present) ck_assert(each & 1);
   }
 }
-END_TEST
 
-START_TEST(memory_that_cannot_be_had_is_an_error) {
+TEST(memory_that_cannot_be_had_is_an_error) {
   g_kernel.no_memory = ENOSPC;
   ck_assert_int_eq(Segment::create("test", kBytes, kBytes).error(), -FI_ENOMEM);
   g_kernel.no_memory = 0;
@@ -134,18 +126,16 @@ START_TEST(memory_that_cannot_be_had_is_an_error) {
   ck_assert_int_eq(with_fd->back(4096, kBytes - 4096), 0);
   ck_assert_int_eq(without->back(4096, kBytes - 4096), 0);
 }
-END_TEST
 
-START_TEST(a_descriptor_stays_open_where_the_kernel_cannot_do_without) {
+TEST(a_descriptor_stays_open_where_the_kernel_cannot_do_without) {
   auto made = Segment::create("test", kBytes, 4096);
   g_kernel.no_memory = EINVAL;  // as kernels before 5.14 answer to MADV_POPULATE_WRITE
   made->close_fd_unless_needed();
   g_kernel.no_memory = 0;
   ck_assert_int_ge(made->fd(), 0);
 }
-END_TEST
 
-START_TEST(a_forked_child_neither_has_nor_unmaps_the_memory) {
+TEST(a_forked_child_neither_has_nor_unmaps_the_memory) {
   erdma::util::register_fork_handler();
   auto made = Segment::create("test", kBytes, kBytes);
   void* base = made->data();
@@ -164,25 +154,6 @@ START_TEST(a_forked_child_neither_has_nor_unmaps_the_memory) {
   ck_assert_int_eq(waitpid(child, &status, 0), child);
   ck_assert_int_eq(status, 0);
   std::memset(base, 1, kBytes);
-}
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm segment");
-  TCase* tc = tcase_create("segment");
-  tcase_add_test(tc, a_created_segment_is_zeroed_and_shared_through_its_descriptor);
-  tcase_add_test(tc, a_segment_can_neither_shrink_nor_grow);
-  tcase_add_test(tc, adopt_refuses_memory_without_seals);
-  tcase_add_test(tc, adopt_refuses_another_size);
-  tcase_add_test(tc, adopt_refuses_what_is_no_memory);
-  tcase_add_test(tc, create_says_which_limit_is_reached);
-  tcase_add_test(tc, more_of_a_segment_is_backed_later);
-  tcase_add_test(tc, more_of_a_segment_is_backed_later_whatever_the_size_of_a_page);
-  tcase_add_test(tc, memory_that_cannot_be_had_is_an_error);
-  tcase_add_test(tc, a_descriptor_stays_open_where_the_kernel_cannot_do_without);
-  tcase_add_test(tc, a_forked_child_neither_has_nor_unmaps_the_memory);
-  suite_add_tcase(suite, tc);
-  return suite;
 }
 
 }  // namespace
@@ -206,12 +177,4 @@ extern "C" int fallocate(int fd, int mode, off_t offset, off_t bytes) {
 
 extern "C" int getpagesize() noexcept {
   return int(g_kernel.page ? g_kernel.page : getauxval(AT_PAGESZ));
-}
-
-int main() {
-  SRunner* runner = srunner_create(suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

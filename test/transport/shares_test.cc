@@ -37,7 +37,7 @@ void send_one(Side& from, Side& to) {
   ck_assert(until(from, to, [&] { return to.sink->packets.size() > before; }));
 }
 
-START_TEST(the_hot_ring_of_a_peer_that_ended_is_given_to_another) {
+TEST(the_hot_ring_of_a_peer_that_ended_is_given_to_another) {
   Options options;
   options.hot_peers = 1;
   Side side;
@@ -52,10 +52,9 @@ START_TEST(the_hot_ring_of_a_peer_that_ended_is_given_to_another) {
     ck_assert(until(peer, side, [&] { return side.sink->downs.size() == round + 1; }));
   }
 }
-END_TEST
 
 /// Copying by choice takes memory: for sixteen peers at a time, and not for sixteen in all.
-START_TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
+TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
   Options options;
   options.paths = PathPolicy::copy;
   Side side;
@@ -89,25 +88,7 @@ START_TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
     ck_assert(until(peer, side, [&] { return side.sink->downs.size() == round + 1; }));
   }
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm shares");
-  TCase* tc = tcase_create("shares");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, the_hot_ring_of_a_peer_that_ended_is_given_to_another);
-  tcase_add_test(tc, the_memory_for_copies_of_peers_that_ended_is_there_for_others);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

@@ -46,16 +46,15 @@ bool closes(int socket) {
   }
 }
 
-START_TEST(a_free_port_is_picked_when_none_is_named) {
+TEST(a_free_port_is_picked_when_none_is_named) {
   Side a, b;
   ck_assert(open_side(a) && open_side(b));
   ck_assert_uint_ge(a.name.port(), 32768);
   ck_assert_uint_le(a.name.port(), 60999);
   ck_assert(!(a.name == b.name));
 }
-END_TEST
 
-START_TEST(an_explicit_port_in_use_is_refused) {
+TEST(an_explicit_port_in_use_is_refused) {
   Side a;
   ck_assert(open_side(a));
   ck_assert_int_eq(open_shm({}, a.name.port()).error(), -FI_EADDRINUSE);
@@ -63,9 +62,8 @@ START_TEST(an_explicit_port_in_use_is_refused) {
   a.owned.reset();
   ck_assert_int_eq(open_shm({}, port).error(), 0);
 }
-END_TEST
 
-START_TEST(two_addresses_of_a_host_can_use_the_same_port) {
+TEST(two_addresses_of_a_host_can_use_the_same_port) {
   Options options;
   options.scope = NameScope::address;
   auto a = transport::shm::ShmTransport::open(options, address_of("10.1.2.3", 0));
@@ -73,17 +71,15 @@ START_TEST(two_addresses_of_a_host_can_use_the_same_port) {
   auto b = transport::shm::ShmTransport::open(options, address_of("10.1.2.4", (*a)->name().port()));
   ck_assert(bool(b));
 }
-END_TEST
 
-START_TEST(a_peer_is_the_same_link_under_every_ip_of_the_host) {
+TEST(a_peer_is_the_same_link_under_every_ip_of_the_host) {
   Side a;
   ck_assert(open_side(a));
   ck_assert_ptr_eq(*a.transport->link_to(address_of("127.0.0.1", 5)),
                    *a.transport->link_to(address_of("10.9.8.7", 5)));
 }
-END_TEST
 
-START_TEST(nobody_there_is_refused_after_the_connect_timeout) {
+TEST(nobody_there_is_refused_after_the_connect_timeout) {
   Options options;
   options.connect_timeout_ns = 20'000'000;
   Pair pair;
@@ -94,9 +90,8 @@ START_TEST(nobody_there_is_refused_after_the_connect_timeout) {
   ck_assert_ptr_eq(pair.a.sink->downs[0].link, &link);
   ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNREFUSED);
 }
-END_TEST
 
-START_TEST(a_peer_that_appears_later_is_reached) {
+TEST(a_peer_that_appears_later_is_reached) {
   Options options;
   options.connect_timeout_ns = 20'000'000'000;
   Pair pair;
@@ -112,9 +107,8 @@ START_TEST(a_peer_that_appears_later_is_reached) {
   ck_assert_uint_eq(pair.b.sink->packets[0].number(), 2);
   ck_assert(pair.a.sink->downs.empty());
 }
-END_TEST
 
-START_TEST(garbage_instead_of_a_hello_is_turned_away) {
+TEST(garbage_instead_of_a_hello_is_turned_away) {
   Side side;
   ck_assert(open_side(side));
   const size_t lengths[] = {1,
@@ -133,7 +127,6 @@ START_TEST(garbage_instead_of_a_hello_is_turned_away) {
   }
   expect_alive(side);
 }
-END_TEST
 
 /// A hello that would be accepted but for what `spoil` does to it.
 template <typename Spoil>
@@ -150,7 +143,7 @@ void expect_refused(Side& side, Spoil spoil) {
   ck_assert(closes(socket->get()));
 }
 
-START_TEST(a_hello_with_a_wrong_field_is_turned_away) {
+TEST(a_hello_with_a_wrong_field_is_turned_away) {
   Side side;
   ck_assert(open_side(side));
   using transport::shm::Greeting;
@@ -164,9 +157,8 @@ START_TEST(a_hello_with_a_wrong_field_is_turned_away) {
   expect_refused(side, [](Greeting& g) { ++g.doorbell.name; });
   expect_alive(side);
 }
-END_TEST
 
-START_TEST(descriptors_that_nobody_asked_for_are_closed) {
+TEST(descriptors_that_nobody_asked_for_are_closed) {
   Side side;
   ck_assert(open_side(side));
   int ends[2];
@@ -180,24 +172,21 @@ START_TEST(descriptors_that_nobody_asked_for_are_closed) {
   ck_assert_int_eq(read(ends[0], &byte, 1), 0);  // end of file: no copy is left
   close(ends[0]);
 }
-END_TEST
 
-START_TEST(silent_connections_do_not_keep_others_out) {
+TEST(silent_connections_do_not_keep_others_out) {
   Side side;
   ck_assert(open_side(side));
   std::vector<util::Fd> silent;
   for (int i = 0; i < 20; ++i) silent.push_back(std::move(*connect_as_peer(side.name)));
   expect_alive(side);
 }
-END_TEST
 
-START_TEST(a_connection_closed_at_once_is_forgotten) {
+TEST(a_connection_closed_at_once_is_forgotten) {
   Side side;
   ck_assert(open_side(side));
   for (int i = 0; i < 300; ++i) ck_assert(bool(connect_as_peer(side.name)));
   expect_alive(side);
 }
-END_TEST
 
 /// Time is what the test says it is. The background thread reads it.
 struct ManualClock final : util::Clock {
@@ -214,7 +203,7 @@ int await_packet(int channel) {
   return 0;
 }
 
-START_TEST(a_peer_stopped_before_the_hello_is_waited_for) {
+TEST(a_peer_stopped_before_the_hello_is_waited_for) {
   Child child(await_packet);
   ManualClock time;
   Side side;
@@ -248,7 +237,6 @@ START_TEST(a_peer_stopped_before_the_hello_is_waited_for) {
   while (link.send(numbered(1), nullptr, 0, 0, SendHint::none) == -FI_EAGAIN) side.poll();
   ck_assert_int_eq(child.wait(), 0);
 }
-END_TEST
 
 /// Reading is refused, as by a filter of seccomp.
 struct NoReading final : transport::shm::CmaCalls {
@@ -257,7 +245,7 @@ struct NoReading final : transport::shm::CmaCalls {
   }
 };
 
-START_TEST(where_only_reading_is_refused_the_sender_writes) {
+TEST(where_only_reading_is_refused_the_sender_writes) {
   NoReading calls;
   Pair pair;
   auto a = transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), &calls);
@@ -289,9 +277,8 @@ START_TEST(where_only_reading_is_refused_the_sender_writes) {
   ck_assert_uint_eq((*b)->counters().cma_read_bytes, 0);
   ck_assert_uint_eq((*a)->counters().cma_refusals, 1);
 }
-END_TEST
 
-START_TEST(another_user_is_refused_in_both_directions) {
+TEST(another_user_is_refused_in_both_directions) {
   if (geteuid() != 0) return;
   Child child([](int channel) {
     if (setresuid(65534, 65534, 65534)) return 1;
@@ -318,9 +305,8 @@ START_TEST(another_user_is_refused_in_both_directions) {
   ck_assert_int_eq(child.wait(), 0);
   ck_assert(pair.a.sink->packets.empty());
 }
-END_TEST
 
-START_TEST(without_descriptors_a_connection_fails_with_that_reason) {
+TEST(without_descriptors_a_connection_fails_with_that_reason) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   const int highest = fcntl(0, F_DUPFD_CLOEXEC, 0);
@@ -337,9 +323,8 @@ START_TEST(without_descriptors_a_connection_fails_with_that_reason) {
   ck_assert_int_eq(pair.send(link, 2, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
 }
-END_TEST
 
-START_TEST(descriptors_lost_for_want_of_room_are_told_from_a_malformed_message) {
+TEST(descriptors_lost_for_want_of_room_are_told_from_a_malformed_message) {
   int ends[2];
   ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const int fd = 0;
@@ -356,39 +341,7 @@ START_TEST(descriptors_lost_for_want_of_room_are_told_from_a_malformed_message) 
   ck_assert(!transport::shm::receive(ends[1], &byte, 1).fds_lost);
   for (const int end : ends) close(end);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm connector");
-  TCase* tc = tcase_create("connector");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, a_free_port_is_picked_when_none_is_named);
-  tcase_add_test(tc, an_explicit_port_in_use_is_refused);
-  tcase_add_test(tc, two_addresses_of_a_host_can_use_the_same_port);
-  tcase_add_test(tc, a_peer_is_the_same_link_under_every_ip_of_the_host);
-  tcase_add_test(tc, nobody_there_is_refused_after_the_connect_timeout);
-  tcase_add_test(tc, a_peer_that_appears_later_is_reached);
-  tcase_add_test(tc, garbage_instead_of_a_hello_is_turned_away);
-  tcase_add_test(tc, a_hello_with_a_wrong_field_is_turned_away);
-  tcase_add_test(tc, descriptors_that_nobody_asked_for_are_closed);
-  tcase_add_test(tc, silent_connections_do_not_keep_others_out);
-  tcase_add_test(tc, a_connection_closed_at_once_is_forgotten);
-  tcase_add_test(tc, a_peer_stopped_before_the_hello_is_waited_for);
-  tcase_add_test(tc, where_only_reading_is_refused_the_sender_writes);
-  tcase_add_test(tc, another_user_is_refused_in_both_directions);
-  tcase_add_test(tc, without_descriptors_a_connection_fails_with_that_reason);
-  tcase_add_test(tc, descriptors_lost_for_want_of_room_are_told_from_a_malformed_message);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

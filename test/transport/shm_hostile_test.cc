@@ -16,7 +16,7 @@ namespace {
 
 using transport::shm::kSlotPayload;
 
-START_TEST(noise_in_a_ring_costs_only_that_link) {
+TEST(noise_in_a_ring_costs_only_that_link, 20) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   uint64_t state = uint64_t(_i) * 7919 + 1;
@@ -44,9 +44,8 @@ START_TEST(noise_in_a_ring_costs_only_that_link) {
       [&] { return !pair.a.sink->packets.empty() && pair.a.sink->packets.back().number() == 5; }));
   ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
 }
-END_TEST
 
-START_TEST(an_invalid_control_message_costs_only_that_link) {
+TEST(an_invalid_control_message_costs_only_that_link) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   const transport::shm::Control messages[] = {
@@ -66,9 +65,8 @@ START_TEST(an_invalid_control_message_costs_only_that_link) {
   }
   ck_assert_int_eq(pair.send(pair.b_to_a(), 5, nullptr, 0), 0);
 }
-END_TEST
 
-START_TEST(a_peer_that_connects_is_connected_back_without_a_poll) {
+TEST(a_peer_that_connects_is_connected_back_without_a_poll) {
   Side side;
   ck_assert(open_side(side));
   Impostor peer;
@@ -76,9 +74,8 @@ START_TEST(a_peer_that_connects_is_connected_back_without_a_poll) {
   pollfd knock{peer.listener.get(), POLLIN, 0};
   ck_assert_int_eq(poll(&knock, 1, 20'000), 1);
 }
-END_TEST
 
-START_TEST(control_messages_that_nobody_reads_do_not_pile_up) {
+TEST(control_messages_that_nobody_reads_do_not_pile_up) {
   Side side;
   ck_assert(open_side(side));
   Impostor peer;
@@ -95,9 +92,8 @@ START_TEST(control_messages_that_nobody_reads_do_not_pile_up) {
   // And nothing more is read: what it goes on to say stays its own.
   while (!transport::shm::send_message(peer.socket.get(), &ask, sizeof(ask))) continue;
 }
-END_TEST
 
-START_TEST(nobody_can_take_the_identity_of_another_process) {
+TEST(nobody_can_take_the_identity_of_another_process) {
   Pair pair;
   ck_assert(open_side(pair.a));
   Impostor first;
@@ -110,7 +106,6 @@ START_TEST(nobody_can_take_the_identity_of_another_process) {
   });
   ck_assert_int_eq(child.wait(), 0);
 }
-END_TEST
 
 /// A thief forked before there are threads: greets the endpoint whose port it hears as the port it
 /// hears next. Exits with 0 if it was turned away.
@@ -121,7 +116,7 @@ int steal_name(int channel) {
   return thief.greet_as(address_of("127.0.0.1", victim), stolen) ? 1 : 0;
 }
 
-START_TEST(a_greeting_under_the_name_of_a_peer_leaves_that_peer_connected) {
+TEST(a_greeting_under_the_name_of_a_peer_leaves_that_peer_connected) {
   Child child(steal_name);
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
@@ -134,9 +129,8 @@ START_TEST(a_greeting_under_the_name_of_a_peer_leaves_that_peer_connected) {
   ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 2; }));
   ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
 }
-END_TEST
 
-START_TEST(a_greeting_under_the_name_of_a_peer_to_come_is_turned_away) {
+TEST(a_greeting_under_the_name_of_a_peer_to_come_is_turned_away) {
   Child child(steal_name);
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
@@ -147,15 +141,13 @@ START_TEST(a_greeting_under_the_name_of_a_peer_to_come_is_turned_away) {
   ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == 1; }));
   ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
 }
-END_TEST
 
-START_TEST(a_greeting_under_a_name_that_nobody_listens_to_is_turned_away) {
+TEST(a_greeting_under_a_name_that_nobody_listens_to_is_turned_away) {
   Side side;
   ck_assert(open_side(side));
   Impostor nobody;
   ck_assert(!nobody.greet_as(side.name, 998));
 }
-END_TEST
 
 /// Answers the one who connects to `listener` as `port` with a chunk and the ring `index` in it.
 void welcome_into(const util::Fd& listener, uint16_t port, uint32_t index) {
@@ -185,7 +177,7 @@ void welcome_into(const util::Fd& listener, uint16_t port, uint32_t index) {
 }
 
 /// The chunk has 64 rings: the last one is good, and there is none behind it.
-START_TEST(a_ring_that_is_not_in_its_chunk_is_refused) {
+TEST(a_ring_that_is_not_in_its_chunk_is_refused, 2) {
   const bool exists = _i == 0;
   const uint16_t port = uint16_t(930 + _i);
   Pair pair;
@@ -209,32 +201,7 @@ START_TEST(a_ring_that_is_not_in_its_chunk_is_refused) {
   ck_assert_int_eq(sent, exists ? 0 : -FI_EAGAIN);
   if (!exists) ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNREFUSED);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm hostile peers");
-  TCase* tc = tcase_create("hostile");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, noise_in_a_ring_costs_only_that_link, 0, 20);
-  tcase_add_test(tc, an_invalid_control_message_costs_only_that_link);
-  tcase_add_test(tc, a_peer_that_connects_is_connected_back_without_a_poll);
-  tcase_add_test(tc, control_messages_that_nobody_reads_do_not_pile_up);
-  tcase_add_test(tc, nobody_can_take_the_identity_of_another_process);
-  tcase_add_test(tc, a_greeting_under_the_name_of_a_peer_leaves_that_peer_connected);
-  tcase_add_test(tc, a_greeting_under_the_name_of_a_peer_to_come_is_turned_away);
-  tcase_add_test(tc, a_greeting_under_a_name_that_nobody_listens_to_is_turned_away);
-  tcase_add_loop_test(tc, a_ring_that_is_not_in_its_chunk_is_refused, 0, 2);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

@@ -476,7 +476,9 @@ void World::check_settled() {
 
 namespace {
 
-START_TEST(in_any_order_of_steps_nothing_reaches_another_than_it_was_meant_for) {
+TEST_CASE(.timeout = 0);
+
+TEST(in_any_order_of_steps_nothing_reaches_another_than_it_was_meant_for) {
   erdma::test::leaves_owners_short();
   const uint64_t seed = setting("ERDMA_MODEL_SEED", std::random_device{}());
   std::printf("ERDMA_MODEL_SEED=%" PRIu64 "\n", seed);
@@ -492,24 +494,7 @@ START_TEST(in_any_order_of_steps_nothing_reaches_another_than_it_was_meant_for) 
   ck_assert_uint_gt(world.ended, 0);
   ck_assert_uint_gt(world.replaced, 0);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm reuse model");
-  TCase* tc = tcase_create("model");
-  tcase_set_timeout(tc, 0);
-  tcase_add_test(tc, in_any_order_of_steps_nothing_reaches_another_than_it_was_meant_for);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

@@ -57,7 +57,7 @@ bool end_link(Side& side, const Side& peer) {
   return side.sink->downs.size() == downs + 1;
 }
 
-START_TEST(what_is_sent_over_a_link_that_the_receiver_ended_is_nobody_elses) {
+TEST(what_is_sent_over_a_link_that_the_receiver_ended_is_nobody_elses) {
   Side receiver, former, next;
   ck_assert(open_side(receiver) && open_side(former) && open_side(next));
   for (uint64_t i = 0; i < kRingful; ++i) ck_assert(send_between(former, receiver, 0xA0 + i));
@@ -77,9 +77,8 @@ START_TEST(what_is_sent_over_a_link_that_the_receiver_ended_is_nobody_elses) {
     ck_assert_ptr_eq(receiver.sink->packets[i].link, &link_from(receiver, next));
   }
 }
-END_TEST
 
-START_TEST(a_late_goodbye_does_not_end_the_next_channel) {
+TEST(a_late_goodbye_does_not_end_the_next_channel) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert(send_between(pair.b, pair.a, 1) && send_between(pair.a, pair.b, 1));
@@ -106,7 +105,6 @@ START_TEST(a_late_goodbye_does_not_end_the_next_channel) {
   ck_assert(from == to);
   pair.b_to_a().withdraw(exposure);
 }
-END_TEST
 
 /// An impostor whose link `side` has ended, while it still has its ring.
 void greet_and_be_ended(Impostor& impostor, Side& side, uint16_t as) {
@@ -120,7 +118,7 @@ void greet_and_be_ended(Impostor& impostor, Side& side, uint16_t as) {
   ck_assert(end_link(side, peer));
 }
 
-START_TEST(a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down) {
+TEST(a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down) {
   Side side;
   ck_assert(open_side(side));
   Impostor former, next, last;
@@ -131,7 +129,6 @@ START_TEST(a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down) {
   ck_assert(last.greet(side.name, port(3)));  // heard of after the shutdown
   ck_assert_uint_eq(last.ring, former.ring);
 }
-END_TEST
 
 /// Greets the endpoint whose port it hears, says which ring it got, and leaves its socket to a
 /// child when it is killed.
@@ -148,7 +145,7 @@ int greet_and_fork(int channel) {
   return 0;
 }
 
-START_TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
+TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
   Child child(greet_and_fork);
   Side side;
   ck_assert(open_side(side));
@@ -170,9 +167,8 @@ START_TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
   ck_assert_uint_eq(after.ring, ring);
   kill(grandchild, SIGKILL);
 }
-END_TEST
 
-START_TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
+TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
   Side side, other;
   ck_assert(open_side(side) && open_side(other));
   auto listening = transport::shm::listen_as(address_of("127.0.0.1", port(1)), {});
@@ -197,7 +193,6 @@ START_TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
   while (!again.greet_as(side.name, port(1)) && clock.now() < end) side.poll();
   ck_assert_ptr_nonnull(again.chunk);
 }
-END_TEST
 
 /// Stands in for a receiver: accepts one connection and gives it a ring.
 struct FalseReceiver {
@@ -233,7 +228,7 @@ struct FalseReceiver {
   }
 };
 
-START_TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
+TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
   Side side;
   ck_assert(open_side(side));
   FalseReceiver receiver;
@@ -258,7 +253,6 @@ START_TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
   while (side.sink->downs.empty()) side.poll();
   ck_assert_int_eq(poll(&over, 1, 20'000), 1);
 }
-END_TEST
 
 /// The system's, and as far ahead as the test says.
 struct Ahead final : util::Clock {
@@ -354,7 +348,7 @@ struct Lent {
 constexpr transport::shm::CmaCall kCalls[] = {transport::shm::CmaCall::read,
                                               transport::shm::CmaCall::write};
 
-START_TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called) {
+TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called, 2) {
   Lent rig;
   rig.meet();
   rig.calls.instead = [](size_t length) { return ssize_t(length); };
@@ -365,9 +359,8 @@ START_TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called) {
   ck_assert_int_eq(rig.access(kCalls[_i], 1024), -FI_EBUSY);
   ck_assert_int_eq(rig.calls.calls, 1);
 }
-END_TEST
 
-START_TEST(an_access_during_which_the_peer_died_has_not_succeeded) {
+TEST(an_access_during_which_the_peer_died_has_not_succeeded, 2) {
   Lent rig;
   rig.meet();
   rig.calls.instead = [&](size_t length) {
@@ -377,10 +370,9 @@ START_TEST(an_access_during_which_the_peer_died_has_not_succeeded) {
   ck_assert_int_eq(rig.access(kCalls[_i], 1024), -FI_EBUSY);
   ck_assert_int_eq(rig.calls.calls, 1);
 }
-END_TEST
 
 /// Longer ones, which poll() moves: of lent memory, and of what was exposed.
-START_TEST(a_transfer_during_which_the_peer_died_has_not_succeeded) {
+TEST(a_transfer_during_which_the_peer_died_has_not_succeeded, 3) {
   Lent rig;
   rig.meet();
   rig.calls.instead = [&](size_t length) {
@@ -395,9 +387,8 @@ START_TEST(a_transfer_during_which_the_peer_died_has_not_succeeded) {
   ck_assert_int_gt(rig.calls.calls, 0);
   ck_assert_int_ne(rig.side.sink->dones[0].status, 0);
 }
-END_TEST
 
-START_TEST(a_peer_that_executes_another_program_is_not_called_for_long) {
+TEST(a_peer_that_executes_another_program_is_not_called_for_long, 2) {
   Lent rig;
   rig.meet();
   rig.calls.instead = [](size_t length) { return ssize_t(length); };
@@ -406,7 +397,6 @@ START_TEST(a_peer_that_executes_another_program_is_not_called_for_long) {
   while (rig.access(kCalls[_i], 1024) == transport::kDone) continue;
   ck_assert_int_eq(kill(rig.child.pid(), 0), 0);
 }
-END_TEST
 
 /// Whose connection thread waits at its second look at who is at the other end of a socket.
 struct Gated final : transport::shm::CmaCalls {
@@ -418,7 +408,7 @@ struct Gated final : transport::shm::CmaCalls {
   std::atomic<bool> open = false;
 };
 
-START_TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched) {
+TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched) {
   Gated calls;
   Pair pair;
   ck_assert(open_side(pair.a));
@@ -450,34 +440,7 @@ START_TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched
   ck_assert_int_eq(pair.b_to_a().write_direct(remote, &local, 1, 5, true), transport::kDone);
   ck_assert_uint_eq(memory, news);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm reuse");
-  TCase* tc = tcase_create("reuse");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, what_is_sent_over_a_link_that_the_receiver_ended_is_nobody_elses);
-  tcase_add_test(tc, a_late_goodbye_does_not_end_the_next_channel);
-  tcase_add_test(tc, a_ring_is_given_out_again_once_its_sender_has_shut_its_socket_down);
-  tcase_add_test(tc, a_ring_is_given_out_again_once_its_sender_is_dead);
-  tcase_add_test(tc, a_peer_that_never_closes_gets_no_rings_without_end);
-  tcase_add_test(tc, a_sender_shuts_its_socket_down_when_it_polls_and_not_before);
-  tcase_add_loop_test(tc, the_pid_of_a_peer_that_died_unnoticed_is_not_called, 0, 2);
-  tcase_add_loop_test(tc, an_access_during_which_the_peer_died_has_not_succeeded, 0, 2);
-  tcase_add_loop_test(tc, a_transfer_during_which_the_peer_died_has_not_succeeded, 0, 3);
-  tcase_add_loop_test(tc, a_peer_that_executes_another_program_is_not_called_for_long, 0, 2);
-  tcase_add_test(tc, what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

@@ -62,7 +62,7 @@ size_t count_files(const char* directory, const char* prefix = "") {
   return count;
 }
 
-START_TEST(packets_cross_processes_in_order) {
+TEST(packets_cross_processes_in_order) {
   Child child(flood_parent);
   Pair pair;
   ck_assert(open_side(pair.a));
@@ -71,7 +71,6 @@ START_TEST(packets_cross_processes_in_order) {
   for (uint64_t i = 0; i < 20'000; ++i)
     if (pair.a.sink->packets[i].number() != i) ck_abort_msg("packet %lu is out of order", i);
 }
-END_TEST
 
 /// Wants previews, and compares each with the packet that follows the next one.
 struct Previewing final : transport::Sink {
@@ -97,7 +96,7 @@ struct Previewing final : transport::Sink {
   int packets = 0, previews = 0;
 };
 
-START_TEST(packets_in_a_row_are_announced_to_who_wants_it) {
+TEST(packets_in_a_row_are_announced_to_who_wants_it) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
@@ -110,9 +109,8 @@ START_TEST(packets_in_a_row_are_announced_to_who_wants_it) {
     ck_assert_int_eq(sink.previews, wanted ? 2 : 0);  // of the third and the fourth
   }
 }
-END_TEST
 
-START_TEST(a_killed_peer_brings_only_its_own_link_down) {
+TEST(a_killed_peer_brings_only_its_own_link_down) {
   for (int round = 0; round < 8; ++round) {
     Child victim(flood_parent);
     Pair pair;
@@ -131,9 +129,8 @@ START_TEST(a_killed_peer_brings_only_its_own_link_down) {
   }
   ck_assert_uint_eq(count_files("/dev/shm", "erdma"), 0);
 }
-END_TEST
 
-START_TEST(a_read_from_a_killed_peer_ends_with_an_error) {
+TEST(a_read_from_a_killed_peer_ends_with_an_error) {
   Child child([](int channel) {
     const uint16_t port = hear(channel);
     Pair own;
@@ -167,7 +164,6 @@ START_TEST(a_read_from_a_killed_peer_ends_with_an_error) {
   ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, 1);
   ck_assert_int_ne(pair.a.sink->dones[0].status, 0);
 }
-END_TEST
 
 /// The system's calls, the next write interrupted by `before`.
 struct Interrupted final : transport::shm::CmaCalls {
@@ -179,7 +175,7 @@ struct Interrupted final : transport::shm::CmaCalls {
   std::function<void()> before;
 };
 
-START_TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
+TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
   Options options;
   options.paths = transport::shm::PathPolicy::cma;
   Interrupted calls;
@@ -218,9 +214,8 @@ START_TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
   pair.b_to_a().withdraw(exposure);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 3, nullptr, 0), 0);  // connects anew
 }
-END_TEST
 
-START_TEST(a_stopped_peer_is_only_slow) {
+TEST(a_stopped_peer_is_only_slow) {
   Child child(idle_child);
   Pair pair;
   ck_assert(open_side(pair.a));
@@ -246,9 +241,8 @@ START_TEST(a_stopped_peer_is_only_slow) {
   tell(child.channel(), 0);
   ck_assert_int_eq(child.wait(), 0);
 }
-END_TEST
 
-START_TEST(a_restarted_peer_of_the_same_name_is_a_new_connection) {
+TEST(a_restarted_peer_of_the_same_name_is_a_new_connection) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   const uint16_t port = pair.b.name.port();
@@ -264,9 +258,8 @@ START_TEST(a_restarted_peer_of_the_same_name_is_a_new_connection) {
     ck_assert(pair.poll_until([&] { return pair.a.sink->downs.size() == round + 1; }));
   }
 }
-END_TEST
 
-START_TEST(a_peer_known_before_and_gone_is_refused_at_once) {
+TEST(a_peer_known_before_and_gone_is_refused_at_once) {
   Options options;
   options.connect_timeout_ns = UINT64_MAX / 2;
   Pair pair;
@@ -279,9 +272,8 @@ START_TEST(a_peer_known_before_and_gone_is_refused_at_once) {
   while (pair.a.sink->downs.size() < 2) pair.a.poll();
   ck_assert_int_eq(pair.a.sink->downs[1].status, -FI_ECONNREFUSED);
 }
-END_TEST
 
-START_TEST(order_holds_while_senders_take_turns_in_one_hot_ring) {
+TEST(order_holds_while_senders_take_turns_in_one_hot_ring) {
   Options options;
   options.hot_peers = 1;
   Pair pair;
@@ -311,9 +303,8 @@ START_TEST(order_holds_while_senders_take_turns_in_one_hot_ring) {
     }
   }
 }
-END_TEST
 
-START_TEST(many_cold_peers_are_served_across_chunks) {
+TEST(many_cold_peers_are_served_across_chunks) {
   constexpr size_t kPeers = 70;  // more than one chunk holds
   Side center;
   ck_assert(open_side(center));
@@ -331,7 +322,6 @@ START_TEST(many_cold_peers_are_served_across_chunks) {
   while (center.sink->packets.size() < 3 * kPeers) center.poll();
   ck_assert(center.sink->downs.empty());
 }
-END_TEST
 
 void sleep_until_work(Side& side) {
   if (!side.transport->arm()) return;
@@ -358,16 +348,15 @@ void ping_pong_asleep(Side& side, const util::SocketAddress& peer, uint64_t roun
   }
 }
 
-START_TEST(no_wake_up_is_lost_between_two_sleepers) {
+TEST(no_wake_up_is_lost_between_two_sleepers) {
   Side a, b;
   ck_assert(open_side(a) && open_side(b));
   std::thread other([&] { ping_pong_asleep(b, a.name, 2'000, false); });
   ping_pong_asleep(a, b.name, 2'000, true);
   other.join();
 }
-END_TEST
 
-START_TEST(no_wake_up_is_lost_between_sleeper_and_sender) {
+TEST(no_wake_up_is_lost_between_sleeper_and_sender) {
   Side a, b;
   ck_assert(open_side(a) && open_side(b));
   constexpr uint64_t kRounds = 20'000;
@@ -385,7 +374,6 @@ START_TEST(no_wake_up_is_lost_between_sleeper_and_sender) {
   }
   other.join();
 }
-END_TEST
 
 /// `side` has nothing to do, and says so to its senders.
 void fall_asleep(Side& side) {
@@ -393,7 +381,7 @@ void fall_asleep(Side& side) {
 }
 
 /// What a peer of the same user can do to its own end of what wakes it.
-START_TEST(a_peer_that_reads_no_wake_ups_neither_blocks_its_sender_nor_takes_them_from_others) {
+TEST(a_peer_that_reads_no_wake_ups_neither_blocks_its_sender_nor_takes_them_from_others) {
   Pair pair;
   Side third;
   ck_assert(open_side(pair.a) && open_side(pair.b) && open_side(third));
@@ -417,9 +405,8 @@ START_TEST(a_peer_that_reads_no_wake_ups_neither_blocks_its_sender_nor_takes_the
   ck_assert_int_eq(poll(&woken, 1, 20'000), 1);
   ck_assert(pair.a.sink->downs.empty());
 }
-END_TEST
 
-START_TEST(a_forked_child_destroys_its_copy_without_harm) {
+TEST(a_forked_child_destroys_its_copy_without_harm) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
@@ -434,9 +421,8 @@ START_TEST(a_forked_child_destroys_its_copy_without_harm) {
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1001; }));
   ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
 }
-END_TEST
 
-START_TEST(a_child_that_holds_the_sockets_does_not_hide_a_death) {
+TEST(a_child_that_holds_the_sockets_does_not_hide_a_death) {
   Child child([](int channel) {
     const uint16_t port = hear(channel);
     Pair own;
@@ -462,9 +448,8 @@ START_TEST(a_child_that_holds_the_sockets_does_not_hide_a_death) {
   ck_assert_int_eq(pair.a.sink->downs[0].status, -FI_ECONNRESET);
   kill(grandchild, SIGKILL);
 }
-END_TEST
 
-START_TEST(an_endpoint_that_closes_leaves_no_descriptor) {
+TEST(an_endpoint_that_closes_leaves_no_descriptor) {
   const size_t before = count_files("/proc/self/fd");
   {
     Pair pair;
@@ -476,9 +461,8 @@ START_TEST(an_endpoint_that_closes_leaves_no_descriptor) {
   }
   ck_assert_uint_eq(count_files("/proc/self/fd"), before);
 }
-END_TEST
 
-START_TEST(a_peer_costs_four_descriptors) {
+TEST(a_peer_costs_four_descriptors) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   std::vector<Side> peers(10);
@@ -498,41 +482,7 @@ START_TEST(a_peer_costs_four_descriptors) {
   // Of both sides, and each new endpoint's own: listener, epoll, doorbell, eventfd, memfd.
   ck_assert_uint_le(count_files("/proc/self/fd") - before, (2 * 4 + 5) * 9);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm transport");
-  TCase* tc = tcase_create("transport");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, packets_cross_processes_in_order);
-  tcase_add_test(tc, packets_in_a_row_are_announced_to_who_wants_it);
-  tcase_add_test(tc, a_killed_peer_brings_only_its_own_link_down);
-  tcase_add_test(tc, a_read_from_a_killed_peer_ends_with_an_error);
-  tcase_add_test(tc, a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it);
-  tcase_add_test(tc, a_stopped_peer_is_only_slow);
-  tcase_add_test(tc, a_restarted_peer_of_the_same_name_is_a_new_connection);
-  tcase_add_test(tc, a_peer_known_before_and_gone_is_refused_at_once);
-  tcase_add_test(tc, order_holds_while_senders_take_turns_in_one_hot_ring);
-  tcase_add_test(tc, many_cold_peers_are_served_across_chunks);
-  tcase_add_test(tc, no_wake_up_is_lost_between_two_sleepers);
-  tcase_add_test(tc, no_wake_up_is_lost_between_sleeper_and_sender);
-  tcase_add_test(
-      tc, a_peer_that_reads_no_wake_ups_neither_blocks_its_sender_nor_takes_them_from_others);
-  tcase_add_test(tc, a_forked_child_destroys_its_copy_without_harm);
-  tcase_add_test(tc, a_child_that_holds_the_sockets_does_not_hide_a_death);
-  tcase_add_test(tc, an_endpoint_that_closes_leaves_no_descriptor);
-  tcase_add_test(tc, a_peer_costs_four_descriptors);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

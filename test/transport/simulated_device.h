@@ -58,4 +58,24 @@ inline int on_simulated_devices(char** argv, int (*tests)()) {
   return result;
 }
 
+/// The tests of this process are for devices.
+inline bool g_on_devices = false;
+
+inline bool not_on_devices() {
+  return !g_on_devices;
+}
+
+/// Runs `tests` as they are, and on devices if there are any.
+inline int here_and_on_devices(char** argv, int (*tests)()) {
+  static int (*const run)() = tests;
+  const char* preloaded = std::getenv("LD_PRELOAD");
+  const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
+  const int here = simulated ? 0 : run();
+  const int there = on_simulated_devices(argv, [] {
+    g_on_devices = true;
+    return run();
+  });
+  return here || (there && there != 77) ? 1 : 0;
+}
+
 }  // namespace erdma::test

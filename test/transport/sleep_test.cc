@@ -22,7 +22,7 @@ unsigned g_barriers = 0;
 
 /// The receiver publishes the room without a fence of its own, so the sleeper needs one on the
 /// receiver's processor, after it has said that it waits and before it looks for the last time.
-START_TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
+TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
@@ -48,18 +48,9 @@ START_TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_l
   ck_assert(!may_sleep);
   ck_assert_int_eq(link.send(numbered(1), &nothing, 1, 0, transport::SendHint::none), 0);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("shm sleep");
-  TCase* tc = tcase_create("sleep");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
+
 }  // namespace erdma::test
 
 /// Every kernel has membarrier here. In one thread none is needed.
@@ -83,12 +74,4 @@ extern "C" long syscall(long number, ...) noexcept {
     if (erdma::test::g_at_barrier) erdma::test::g_at_barrier();
   }
   return 0;
-}
-
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

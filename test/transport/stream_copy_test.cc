@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLengths[] = {0, 1, 15, 16, 63, 64, 255, 256, 257, 319, 4096, 32768, 32769};
 
-START_TEST(stream_copy_is_exact_at_every_alignment) {
+TEST(stream_copy_is_exact_at_every_alignment, std::size(kLengths)) {
   const size_t length = kLengths[_i];
   std::vector<unsigned char> from(length + 128), to(length + 192);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<unsigned char>(i * 7 + 3);
@@ -26,23 +26,7 @@ START_TEST(stream_copy_is_exact_at_every_alignment) {
     }
   }
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("stream_copy");
-  TCase* tc = tcase_create("stream_copy");
-  tcase_add_loop_test(tc, stream_copy_is_exact_at_every_alignment, 0, int(std::size(kLengths)));
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::shm
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::shm::suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::shm

@@ -17,7 +17,7 @@ constexpr size_t kBytes = 1000;
 constexpr size_t kPerSlab = 4;
 constexpr size_t kSlabs = 3;
 
-START_TEST(blocks_are_apart_and_registered_up_to_the_limit) {
+TEST(blocks_are_apart_and_registered_up_to_the_limit) {
   Rig rig;
   BlockPool pool(*rig.device, OwnUse::packets, kBytes, kPerSlab, kSlabs);
   ck_assert_uint_ge(pool.block_bytes(), kBytes);
@@ -33,9 +33,8 @@ START_TEST(blocks_are_apart_and_registered_up_to_the_limit) {
   ck_assert_uint_eq(pool.in_use(), kPerSlab * kSlabs);
   for (const BlockPool::Block& block : blocks) pool.release(block);
 }
-END_TEST
 
-START_TEST(a_block_that_came_back_is_handed_out_again) {
+TEST(a_block_that_came_back_is_handed_out_again) {
   Rig rig;
   BlockPool pool(*rig.device, OwnUse::packets, kBytes, kPerSlab, kSlabs);
   std::vector<BlockPool::Block> blocks;
@@ -47,9 +46,8 @@ START_TEST(a_block_that_came_back_is_handed_out_again) {
   ck_assert(!pool.acquire(again));
   for (const BlockPool::Block& block : blocks) pool.release(block);
 }
-END_TEST
 
-START_TEST(memory_that_is_not_used_goes_back) {
+TEST(memory_that_is_not_used_goes_back) {
   Rig rig;
   const size_t before = rig.nic.regions.size();
   {
@@ -63,9 +61,8 @@ START_TEST(memory_that_is_not_used_goes_back) {
   }
   ck_assert_uint_eq(rig.nic.regions.size(), before);
 }
-END_TEST
 
-START_TEST(memory_that_is_there_again_is_found_although_nothing_was_ever_released) {
+TEST(memory_that_is_there_again_is_found_although_nothing_was_ever_released) {
   Rig rig;
   BlockPool pool(*rig.device, OwnUse::packets, kBytes, kPerSlab, kSlabs);
   BlockPool::Block block;
@@ -75,9 +72,8 @@ START_TEST(memory_that_is_there_again_is_found_although_nothing_was_ever_release
   ck_assert(pool.acquire(block));
   pool.release(block);
 }
-END_TEST
 
-START_TEST(without_memory_the_device_is_not_asked_again_while_blocks_are_out) {
+TEST(without_memory_the_device_is_not_asked_again_while_blocks_are_out) {
   Rig rig;
   BlockPool pool(*rig.device, OwnUse::packets, kBytes, kPerSlab, kSlabs);
   std::vector<BlockPool::Block> blocks(kPerSlab);
@@ -93,10 +89,9 @@ START_TEST(without_memory_the_device_is_not_asked_again_while_blocks_are_out) {
   pool.release(more);
   for (const BlockPool::Block& block : blocks) pool.release(block);
 }
-END_TEST
 
 /// A peer knows the key of what it answered into. 4 blocks in a slab, 3 slabs.
-START_TEST(sinks_of_one_peer_are_registered_anew_before_another_has_them) {
+TEST(sinks_of_one_peer_are_registered_anew_before_another_has_them) {
   Rig rig;
   BlockPool pool(*rig.device, OwnUse::sinks, kBytes, kPerSlab, kSlabs);
   const int peers[4] = {};
@@ -114,9 +109,8 @@ START_TEST(sinks_of_one_peer_are_registered_anew_before_another_has_them) {
     for (const uint32_t key : keys[peer])
       for (int other = 0; other < peer; ++other) ck_assert(!keys[other].count(key));
 }
-END_TEST
 
-START_TEST(sinks_come_free_for_a_peer_although_others_never_pause) {
+TEST(sinks_come_free_for_a_peer_although_others_never_pause) {
   Rig rig;
   BlockPool pool(*rig.device, OwnUse::sinks, kBytes, kPerSlab, kSlabs);
   const int peers[4] = {};
@@ -137,29 +131,7 @@ START_TEST(sinks_come_free_for_a_peer_although_others_never_pause) {
   for (const BlockPool::Block& block : busy)
     if (block.bytes) pool.release(block);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("verbs block pool");
-  TCase* tc = tcase_create("blocks");
-  tcase_add_test(tc, blocks_are_apart_and_registered_up_to_the_limit);
-  tcase_add_test(tc, a_block_that_came_back_is_handed_out_again);
-  tcase_add_test(tc, memory_that_is_not_used_goes_back);
-  tcase_add_test(tc, memory_that_is_there_again_is_found_although_nothing_was_ever_released);
-  tcase_add_test(tc, without_memory_the_device_is_not_asked_again_while_blocks_are_out);
-  tcase_add_test(tc, sinks_of_one_peer_are_registered_anew_before_another_has_them);
-  tcase_add_test(tc, sinks_come_free_for_a_peer_although_others_never_pause);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

@@ -30,7 +30,7 @@ int try_all_orders(const std::function<void(World&)>& scenario,
   }
 }
 
-START_TEST(a_connection_comes_up_at_both_ends_with_the_terms_of_the_other) {
+TEST(a_connection_comes_up_at_both_ends_with_the_terms_of_the_other) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   a.connect(name_b());
@@ -45,9 +45,8 @@ START_TEST(a_connection_comes_up_at_both_ends_with_the_terms_of_the_other) {
   ck_assert_uint_eq(up.terms.heartbeat_rkey, 0x1234);
   ck_assert(!up.active && a.up.begin()->second.active);
 }
-END_TEST
 
-START_TEST(simultaneous_connects_end_in_one_connection_in_every_order) {
+TEST(simultaneous_connects_end_in_one_connection_in_every_order) {
   const int orders = try_all_orders(
       [](World& world) {
         Host &a = world.add(kA, 1), &b = world.add(kB, 2);
@@ -65,7 +64,6 @@ START_TEST(simultaneous_connects_end_in_one_connection_in_every_order) {
       });
   ck_assert_int_gt(orders, 100);
 }
-END_TEST
 
 /// Time, polls, closes and new connects mixed into the messages, at random.
 void walk(unsigned seed, bool restart) {
@@ -110,17 +108,15 @@ void walk(unsigned seed, bool restart) {
   expect_joined(world, *a, *b);
 }
 
-START_TEST(lost_and_closed_connections_are_replaced_in_any_order) {
+TEST(lost_and_closed_connections_are_replaced_in_any_order) {
   for (unsigned seed = 0; seed < 20'000; ++seed) walk(seed, false), g_log.clear();
 }
-END_TEST
 
-START_TEST(restarted_peers_are_connected_in_any_order) {
+TEST(restarted_peers_are_connected_in_any_order) {
   for (unsigned seed = 0; seed < 20'000; ++seed) walk(seed, true), g_log.clear();
 }
-END_TEST
 
-START_TEST(connecting_to_itself_makes_two_connections) {
+TEST(connecting_to_itself_makes_two_connections) {
   World world;
   Host& a = world.add(kA, 1);
   a.connect(name_a());
@@ -130,9 +126,8 @@ START_TEST(connecting_to_itself_makes_two_connections) {
   ck_assert_uint_eq(world.other[a.up.begin()->first].id, a.up.rbegin()->first);
   ck_assert(a.failed.empty() && a.lost.empty());
 }
-END_TEST
 
-START_TEST(a_connect_that_crosses_the_peers_connection_makes_no_second_one) {
+TEST(a_connect_that_crosses_the_peers_connection_makes_no_second_one) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   b.connect(name_a());
@@ -141,9 +136,8 @@ START_TEST(a_connect_that_crosses_the_peers_connection_makes_no_second_one) {
   world.settle();
   expect_joined(world, a, b);
 }
-END_TEST
 
-START_TEST(a_connect_that_waits_for_the_peers_attempt_goes_on_when_that_fails) {
+TEST(a_connect_that_waits_for_the_peers_attempt_goes_on_when_that_fails) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   b.connect(name_a());
@@ -156,9 +150,8 @@ START_TEST(a_connect_that_waits_for_the_peers_attempt_goes_on_when_that_fails) {
   expect_joined(world, a, b);
   ck_assert(a.up.begin()->second.active);
 }
-END_TEST
 
-START_TEST(a_restarted_peer_replaces_its_old_connection) {
+TEST(a_restarted_peer_replaces_its_old_connection) {
   World world;
   Host& a = world.add(kA, 1);
   world.add(kB, 2).connect(name_a());
@@ -175,9 +168,8 @@ START_TEST(a_restarted_peer_replaces_its_old_connection) {
   ck_assert_int_eq(a.lost[0].status, -FI_ECONNRESET);
   expect_joined(world, a, b);
 }
-END_TEST
 
-START_TEST(a_request_that_was_overtaken_does_not_end_the_connection) {
+TEST(a_request_that_was_overtaken_does_not_end_the_connection) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   b.connect(name_a());
@@ -192,9 +184,8 @@ START_TEST(a_request_that_was_overtaken_does_not_end_the_connection) {
   ck_assert(a.lost.empty() && b.lost.empty());
   expect_joined(world, a, b);
 }
-END_TEST
 
-START_TEST(a_missing_listener_refuses_at_once) {
+TEST(a_missing_listener_refuses_at_once) {
   World world;
   Host& a = world.add(kA, 1);
   a.connect(name_b());
@@ -205,9 +196,8 @@ START_TEST(a_missing_listener_refuses_at_once) {
   ck_assert(a.failed[0].peer == name_b());
   ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
 }
-END_TEST
 
-START_TEST(a_patient_connect_finds_a_listener_that_appears_later) {
+TEST(a_patient_connect_finds_a_listener_that_appears_later) {
   World world;
   Host& a = world.add(kA, 1);
   a.connect(name_b(), true);
@@ -221,9 +211,8 @@ START_TEST(a_patient_connect_finds_a_listener_that_appears_later) {
   expect_joined(world, a, b);
   ck_assert(a.failed.empty());
 }
-END_TEST
 
-START_TEST(patience_ends_with_the_connect_timeout) {
+TEST(patience_ends_with_the_connect_timeout) {
   World world;
   Host& a = world.add(kA, 1);
   const uint64_t begin = world.clock.time;
@@ -234,9 +223,8 @@ START_TEST(patience_ends_with_the_connect_timeout) {
   ck_assert_uint_ge(world.clock.time - begin, 9'500'000'000);
   ck_assert_uint_le(world.clock.time - begin, 10'000'000'000);
 }
-END_TEST
 
-START_TEST(a_handshake_that_hangs_times_out_and_gives_back_the_connection) {
+TEST(a_handshake_that_hangs_times_out_and_gives_back_the_connection) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   a.connect(name_b());
@@ -250,9 +238,8 @@ START_TEST(a_handshake_that_hangs_times_out_and_gives_back_the_connection) {
   world.settle();
   ck_assert_int_eq(b.alive, 0);
 }
-END_TEST
 
-START_TEST(an_unroutable_peer_fails_at_once_although_patient) {
+TEST(an_unroutable_peer_fails_at_once_although_patient) {
   World world;
   Host& a = world.add(kA, 1);
   a.connect(name_b(), true);
@@ -260,9 +247,8 @@ START_TEST(an_unroutable_peer_fails_at_once_although_patient) {
   a.poll();
   ck_assert_int_eq(a.failed[0].status, -FI_EHOSTUNREACH);
 }
-END_TEST
 
-START_TEST(another_address_family_is_unreachable) {
+TEST(another_address_family_is_unreachable) {
   World world;
   Host& a = world.add(kA, 1);
   sockaddr_in6 ipv6{};
@@ -273,9 +259,8 @@ START_TEST(another_address_family_is_unreachable) {
   a.poll();
   ck_assert_int_eq(a.failed[0].status, -FI_EHOSTUNREACH);
 }
-END_TEST
 
-START_TEST(a_peer_without_resources_is_tried_again) {
+TEST(a_peer_without_resources_is_tried_again) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   b.refuse_to_prepare = 3;
@@ -285,9 +270,8 @@ START_TEST(a_peer_without_resources_is_tried_again) {
   ck_assert_int_eq(b.crowded, 3);
   ck_assert_int_eq(a.crowded, 0);
 }
-END_TEST
 
-START_TEST(while_other_connections_hold_resources_our_own_attempt_waits_for_them) {
+TEST(while_other_connections_hold_resources_our_own_attempt_waits_for_them) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2), &c = world.add("10.0.0.3", 3);
   c.connect(a.config.name);
@@ -301,9 +285,8 @@ START_TEST(while_other_connections_hold_resources_our_own_attempt_waits_for_them
   ck_assert_uint_eq(a.up.size(), 2);
   ck_assert_uint_eq(b.up.size(), 1);
 }
-END_TEST
 
-START_TEST(a_half_made_connection_holds_resources_too) {
+TEST(a_half_made_connection_holds_resources_too) {
   World world;
   Host &a = world.add(kA, 1), &c = world.add("10.0.0.3", 3);
   world.add(kB, 2);
@@ -315,9 +298,8 @@ START_TEST(a_half_made_connection_holds_resources_too) {
   ck_assert_uint_eq(a.failed.size(), 0);
   ck_assert_uint_eq(a.up.size(), 2);
 }
-END_TEST
 
-START_TEST(our_own_attempt_waits_for_resources_no_longer_than_its_time_limit) {
+TEST(our_own_attempt_waits_for_resources_no_longer_than_its_time_limit) {
   World world;
   Host &a = world.add(kA, 1), &c = world.add("10.0.0.3", 3);
   world.add(kB, 2);
@@ -332,9 +314,8 @@ START_TEST(our_own_attempt_waits_for_resources_no_longer_than_its_time_limit) {
   ck_assert_uint_le(world.clock.time - begin, Options().connect_timeout_ns);
   ck_assert_uint_eq(a.up.size(), 1);
 }
-END_TEST
 
-START_TEST(no_resources_of_our_own_fail_the_attempt) {
+TEST(no_resources_of_our_own_fail_the_attempt) {
   World world;
   Host& a = world.add(kA, 1);
   world.add(kB, 2);
@@ -346,9 +327,8 @@ START_TEST(no_resources_of_our_own_fail_the_attempt) {
   world.settle();
   ck_assert_uint_eq(a.up.size(), 1);
 }
-END_TEST
 
-START_TEST(a_connection_that_can_not_be_used_is_none_on_either_side) {
+TEST(a_connection_that_can_not_be_used_is_none_on_either_side, 2) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   (_i ? a : b).fail_to_agree = 1;
@@ -364,9 +344,8 @@ START_TEST(a_connection_that_can_not_be_used_is_none_on_either_side) {
   world.settle();
   expect_joined(world, a, b);
 }
-END_TEST
 
-START_TEST(a_closing_endpoint_takes_nobody_and_keeps_what_it_has) {
+TEST(a_closing_endpoint_takes_nobody_and_keeps_what_it_has) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   a.connect(name_b());
@@ -379,9 +358,8 @@ START_TEST(a_closing_endpoint_takes_nobody_and_keeps_what_it_has) {
   ck_assert_int_eq(c.failed[0].status, -FI_ECONNREFUSED);
   expect_joined(world, a, b);
 }
-END_TEST
 
-START_TEST(an_orderly_close_is_seen_as_such) {
+TEST(an_orderly_close_is_seen_as_such) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   a.connect(name_b());
@@ -391,9 +369,8 @@ START_TEST(an_orderly_close_is_seen_as_such) {
   ck_assert_int_eq(b.lost[0].status, -FI_ESHUTDOWN);
   ck_assert_int_eq(b.alive, 0);
 }
-END_TEST
 
-START_TEST(an_endpoint_that_stops_while_connecting_gives_everything_back) {
+TEST(an_endpoint_that_stops_while_connecting_gives_everything_back) {
   World world;
   Host& b = world.add(kB, 2);
   for (int delivered = 0; delivered < 4; ++delivered) {
@@ -410,9 +387,8 @@ START_TEST(an_endpoint_that_stops_while_connecting_gives_everything_back) {
     world.remove(a);
   }
 }
-END_TEST
 
-START_TEST(a_failed_queue_pair_ends_its_connection_only) {
+TEST(a_failed_queue_pair_ends_its_connection_only) {
   World world;
   Host& a = world.add(kA, 1);
   world.add(kB, 2);
@@ -430,9 +406,8 @@ START_TEST(a_failed_queue_pair_ends_its_connection_only) {
   ck_assert_uint_eq(a.lost[0].connection_id, id);
   ck_assert_uint_eq(a.up.size(), 1);
 }
-END_TEST
 
-START_TEST(a_device_that_goes_away_ends_all) {
+TEST(a_device_that_goes_away_ends_all) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   a.connect(name_b());
@@ -444,9 +419,8 @@ START_TEST(a_device_that_goes_away_ends_all) {
   ck_assert_int_eq(a.failed[0].status, -FI_ENODEV);
   ck_assert_uint_eq(b.lost.size(), 1);
 }
-END_TEST
 
-START_TEST(a_thousand_peers_connect) {
+TEST(a_thousand_peers_connect) {
   World world;
   Host& a = world.add(kA, 1);
   std::vector<Host*> others;
@@ -466,50 +440,7 @@ START_TEST(a_thousand_peers_connect) {
   ck_assert_uint_eq(a.up.size(), expected);
   ck_assert_int_eq(a.alive, int(expected));
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("connection_manager");
-  TCase* test = tcase_create("all");
-  tcase_set_timeout(test, 60);
-  tcase_add_test(test, a_connection_comes_up_at_both_ends_with_the_terms_of_the_other);
-  tcase_add_test(test, simultaneous_connects_end_in_one_connection_in_every_order);
-  tcase_add_test(test, lost_and_closed_connections_are_replaced_in_any_order);
-  tcase_add_test(test, restarted_peers_are_connected_in_any_order);
-  tcase_add_test(test, connecting_to_itself_makes_two_connections);
-  tcase_add_test(test, a_connect_that_crosses_the_peers_connection_makes_no_second_one);
-  tcase_add_test(test, a_connect_that_waits_for_the_peers_attempt_goes_on_when_that_fails);
-  tcase_add_test(test, a_restarted_peer_replaces_its_old_connection);
-  tcase_add_test(test, a_request_that_was_overtaken_does_not_end_the_connection);
-  tcase_add_test(test, a_missing_listener_refuses_at_once);
-  tcase_add_test(test, a_patient_connect_finds_a_listener_that_appears_later);
-  tcase_add_test(test, patience_ends_with_the_connect_timeout);
-  tcase_add_test(test, a_handshake_that_hangs_times_out_and_gives_back_the_connection);
-  tcase_add_test(test, an_unroutable_peer_fails_at_once_although_patient);
-  tcase_add_test(test, another_address_family_is_unreachable);
-  tcase_add_test(test, a_peer_without_resources_is_tried_again);
-  tcase_add_test(test, while_other_connections_hold_resources_our_own_attempt_waits_for_them);
-  tcase_add_test(test, a_half_made_connection_holds_resources_too);
-  tcase_add_test(test, our_own_attempt_waits_for_resources_no_longer_than_its_time_limit);
-  tcase_add_test(test, no_resources_of_our_own_fail_the_attempt);
-  tcase_add_loop_test(test, a_connection_that_can_not_be_used_is_none_on_either_side, 0, 2);
-  tcase_add_test(test, a_closing_endpoint_takes_nobody_and_keeps_what_it_has);
-  tcase_add_test(test, an_orderly_close_is_seen_as_such);
-  tcase_add_test(test, an_endpoint_that_stops_while_connecting_gives_everything_back);
-  tcase_add_test(test, a_failed_queue_pair_ends_its_connection_only);
-  tcase_add_test(test, a_device_that_goes_away_ends_all);
-  tcase_add_test(test, a_thousand_peers_connect);
-  suite_add_tcase(suite, test);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

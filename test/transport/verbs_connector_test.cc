@@ -34,7 +34,11 @@ void close_device() {
   g_device.reset();
 }
 
-START_TEST(a_connection_carries_packets_both_ways) {
+SUITE(.run = erdma::test::on_simulated_devices);
+
+TEST_CASE(.set_up = open_device, .tear_down = close_device);
+
+TEST(a_connection_carries_packets_both_ways) {
   ConnectorEndpoint a(*g_device), b(*g_device);
   ck_assert_int_eq(a.status, 0);
   ck_assert_int_eq(a.connector->connect(b.name(), 1, false), 0);
@@ -51,9 +55,8 @@ START_TEST(a_connection_carries_packets_both_ways) {
   ck_assert(b.send_byte(*b.up[0].connection));
   ck_assert_int_eq(a.completion(*a.up[0].connection).opcode, IBV_WC_RECV);
 }
-END_TEST
 
-START_TEST(both_at_once_get_one_connection) {
+TEST(both_at_once_get_one_connection) {
   for (int round = 0; round < 20; ++round) {
     ConnectorEndpoint a(*g_device), b(*g_device);
     ck_assert_int_eq(a.connector->connect(b.name(), 1, true), 0);
@@ -66,17 +69,15 @@ START_TEST(both_at_once_get_one_connection) {
     ck_assert_int_eq(passive.completion(*passive.up[0].connection).status, IBV_WC_SUCCESS);
   }
 }
-END_TEST
 
-START_TEST(an_endpoint_reaches_itself_by_two_connections) {
+TEST(an_endpoint_reaches_itself_by_two_connections) {
   ConnectorEndpoint a(*g_device);
   ck_assert_int_eq(a.connector->connect(a.name(), 1, false), 0);
   ck_assert(a.wait([&] { return a.up.size() == 2; }));
   ck_assert_int_ne(a.up[0].active, a.up[1].active);
 }
-END_TEST
 
-START_TEST(a_missing_listener_is_refused) {
+TEST(a_missing_listener_is_refused, 2) {
   ConnectorEndpoint a(*g_device, patient_options(_i ? 100'000'000 : 10'000'000'000));
   util::SocketAddress nobody;
   {
@@ -89,9 +90,8 @@ START_TEST(a_missing_listener_is_refused) {
   ck_assert_uint_eq(a.failed[0].attempt, 5);
   ck_assert(a.wait([&] { return a.alive == 0; }));
 }
-END_TEST
 
-START_TEST(a_patient_connect_finds_a_late_listener) {
+TEST(a_patient_connect_finds_a_late_listener) {
   ConnectorEndpoint a(*g_device);
   uint16_t port = 0;
   {
@@ -106,16 +106,14 @@ START_TEST(a_patient_connect_finds_a_late_listener) {
   ck_assert(a.wait([&] { return !a.up.empty(); }));
   ck_assert(b.wait([&] { return !b.up.empty(); }));
 }
-END_TEST
 
-START_TEST(a_port_in_use_is_refused) {
+TEST(a_port_in_use_is_refused) {
   ConnectorEndpoint a(*g_device);
   ConnectorEndpoint b(*g_device, {}, a.name().port());
   ck_assert_int_eq(b.status, -FI_EADDRINUSE);
 }
-END_TEST
 
-START_TEST(another_key_is_refused) {
+TEST(another_key_is_refused) {
   Options one, two;
   one.job_key = "one";
   two.job_key = "two";
@@ -125,9 +123,8 @@ START_TEST(another_key_is_refused) {
   ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
   ck_assert(b.up.empty());
 }
-END_TEST
 
-START_TEST(the_end_of_a_connection_is_seen_and_a_new_one_made) {
+TEST(the_end_of_a_connection_is_seen_and_a_new_one_made) {
   ConnectorEndpoint a(*g_device), b(*g_device);
   for (int round = 0; round < 10; ++round) {
     ck_assert_int_eq(a.connector->connect(b.name(), 1, false), 0);
@@ -145,9 +142,8 @@ START_TEST(the_end_of_a_connection_is_seen_and_a_new_one_made) {
     b.lost.clear();
   }
 }
-END_TEST
 
-START_TEST(an_endpoint_that_ends_is_seen) {
+TEST(an_endpoint_that_ends_is_seen) {
   ConnectorEndpoint b(*g_device);
   {
     ConnectorEndpoint a(*g_device);
@@ -157,9 +153,8 @@ START_TEST(an_endpoint_that_ends_is_seen) {
   }
   ck_assert(b.wait([&] { return !b.lost.empty(); }));
 }
-END_TEST
 
-START_TEST(an_endpoint_ends_while_it_connects) {
+TEST(an_endpoint_ends_while_it_connects) {
   ConnectorEndpoint b(*g_device);
   for (int round = 0; round < 50; ++round) {
     ConnectorEndpoint a(*g_device);
@@ -171,9 +166,8 @@ START_TEST(an_endpoint_ends_while_it_connects) {
   ck_assert_int_eq(c.connector->connect(b.name(), 1, false), 0);
   ck_assert(c.wait([&] { return !c.up.empty(); }));
 }
-END_TEST
 
-START_TEST(a_closing_endpoint_takes_no_more) {
+TEST(a_closing_endpoint_takes_no_more) {
   ConnectorEndpoint a(*g_device), b(*g_device), c(*g_device);
   ck_assert_int_eq(a.connector->connect(b.name(), 1, false), 0);
   ck_assert(a.wait([&] { return !a.up.empty(); }));
@@ -188,7 +182,6 @@ START_TEST(a_closing_endpoint_takes_no_more) {
   ck_assert_int_eq(d.failed[0].status, -FI_ECONNREFUSED);
   ck_assert(a.lost.empty());
 }
-END_TEST
 
 /// Makes the handshakes with a port of the simulated adapter fail; false: another adapter.
 bool fault(const char* action, uint16_t port, int times) {
@@ -199,7 +192,7 @@ bool fault(const char* action, uint16_t port, int times) {
   return control && !control(line.c_str());
 }
 
-START_TEST(a_handshake_that_hangs_times_out_and_holds_nobody_up) {
+TEST(a_handshake_that_hangs_times_out_and_holds_nobody_up) {
   ConnectorEndpoint a(*g_device, patient_options(300'000'000)), b(*g_device), silent(*g_device);
   util::SocketAddress name = silent.name();
   util::Fd listener;
@@ -224,18 +217,16 @@ START_TEST(a_handshake_that_hangs_times_out_and_holds_nobody_up) {
   ck_assert(a.failed[0].peer == name);
   ck_assert_int_eq(a.failed[0].status, -FI_ETIMEDOUT);
 }
-END_TEST
 
-START_TEST(a_reset_or_refusal_now_and_then_is_overcome) {
+TEST(a_reset_or_refusal_now_and_then_is_overcome) {
   ConnectorEndpoint a(*g_device), b(*g_device);
   if (g_device->personality() == Personality::ib || !fault("refuse", b.name().port(), 3)) return;
   ck_assert_int_eq(a.connector->connect(b.name(), 1, true), 0);
   ck_assert(a.wait([&] { return !a.up.empty(); }));
   ck_assert(a.failed.empty());
 }
-END_TEST
 
-START_TEST(many_connect_to_one) {
+TEST(many_connect_to_one) {
   ConnectorEndpoint hub(*g_device);
   std::vector<std::unique_ptr<ConnectorEndpoint>> others;
   for (int i = 0; i < 40; ++i) {
@@ -247,42 +238,7 @@ START_TEST(many_connect_to_one) {
   ck_assert(hub.wait([&] { return hub.up.size() == others.size(); }));
   ck_assert(hub.failed.empty() && hub.lost.empty());
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("connector");
-  TCase* test = tcase_create("all");
-  tcase_add_checked_fixture(test, open_device, close_device);
-  tcase_set_timeout(test, 30);
-  tcase_add_test(test, a_connection_carries_packets_both_ways);
-  tcase_add_test(test, both_at_once_get_one_connection);
-  tcase_add_test(test, an_endpoint_reaches_itself_by_two_connections);
-  tcase_add_loop_test(test, a_missing_listener_is_refused, 0, 2);
-  tcase_add_test(test, a_patient_connect_finds_a_late_listener);
-  tcase_add_test(test, a_port_in_use_is_refused);
-  tcase_add_test(test, another_key_is_refused);
-  tcase_add_test(test, the_end_of_a_connection_is_seen_and_a_new_one_made);
-  tcase_add_test(test, an_endpoint_that_ends_is_seen);
-  tcase_add_test(test, an_endpoint_ends_while_it_connects);
-  tcase_add_test(test, a_closing_endpoint_takes_no_more);
-  tcase_add_test(test, a_handshake_that_hangs_times_out_and_holds_nobody_up);
-  tcase_add_test(test, a_reset_or_refusal_now_and_then_is_overcome);
-  tcase_add_test(test, many_connect_to_one);
-  suite_add_tcase(suite, test);
-  return suite;
-}
-
-int run() {
-  SRunner* runner = srunner_create(suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, erdma::test::run);
-}
+}  // namespace erdma::test

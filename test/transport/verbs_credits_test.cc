@@ -132,12 +132,13 @@ void explore(uint32_t window_a, uint32_t window_b) {
 
 constexpr uint32_t kWindows[][2] = {{4, 4}, {4, 5}, {5, 5}, {4, 6}, {5, 6}, {4, 8}, {6, 6}};
 
-START_TEST(no_state_of_small_windows_overruns_or_blocks) {
+TEST_CASE(.timeout = 120);
+
+TEST(no_state_of_small_windows_overruns_or_blocks, std::size(kWindows)) {
   explore(kWindows[_i][0], kWindows[_i][1]);
 }
-END_TEST
 
-START_TEST(a_grown_window_returns_its_credits_at_once) {
+TEST(a_grown_window_returns_its_credits_at_once) {
   Credits credits;
   credits.start(8, 8);
   ck_assert(!credits.must_return());
@@ -148,18 +149,16 @@ START_TEST(a_grown_window_returns_its_credits_at_once) {
   credits.shrink(8);
   ck_assert_uint_eq(credits.window(), 56);
 }
-END_TEST
 
-START_TEST(a_peer_that_claims_too_many_receives_is_found_out) {
+TEST(a_peer_that_claims_too_many_receives_is_found_out) {
   Credits credits;
   credits.start(8, 8);
   bool believed = true;
   for (int i = 0; believed && i < 10; ++i) believed = credits.receive(UINT16_MAX);
   ck_assert(!believed);
 }
-END_TEST
 
-START_TEST(credits_of_a_packet_that_did_not_leave_are_kept) {
+TEST(credits_of_a_packet_that_did_not_leave_are_kept) {
   Credits credits;
   credits.start(8, 8);
   credits.repost(3);
@@ -169,28 +168,7 @@ START_TEST(credits_of_a_packet_that_did_not_leave_are_kept) {
   ck_assert_uint_eq(credits.available(), 8);
   ck_assert_uint_eq(credits.owed(), 3);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("verbs credits");
-  TCase* tc = tcase_create("credits");
-  tcase_set_timeout(tc, 120);
-  tcase_add_loop_test(tc, no_state_of_small_windows_overruns_or_blocks, 0,
-                      int(std::size(kWindows)));
-  tcase_add_test(tc, a_grown_window_returns_its_credits_at_once);
-  tcase_add_test(tc, a_peer_that_claims_too_many_receives_is_found_out);
-  tcase_add_test(tc, credits_of_a_packet_that_did_not_leave_are_kept);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::verbs
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::verbs::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::verbs

@@ -16,7 +16,9 @@ std::vector<DeviceDescription> devices_of(const char* variable) {
   return list_devices();
 }
 
-START_TEST(devices_come_by_name_whatever_their_order_and_state) {
+SUITE(.run = erdma::test::on_simulated_devices);
+
+TEST(devices_come_by_name_whatever_their_order_and_state) {
   const auto list =
       devices_of("erdma_2,ip=127.0.0.4,state=down;erdma_0,ip=127.0.0.2;erdma_1,ip=127.0.0.3");
   ck_assert_uint_eq(list.size(), 3);
@@ -28,9 +30,8 @@ START_TEST(devices_come_by_name_whatever_their_order_and_state) {
     ck_assert_str_eq(list[i].why_unusable.c_str(), "");
   }
 }
-END_TEST
 
-START_TEST(a_device_tells_its_maker_speed_bus_and_addresses) {
+TEST(a_device_tells_its_maker_speed_bus_and_addresses) {
   const auto list = devices_of("erdma_0,ip=127.0.0.1");
   ck_assert_uint_eq(list.size(), 1);
   const DeviceDescription& device = list[0];
@@ -44,39 +45,18 @@ START_TEST(a_device_tells_its_maker_speed_bus_and_addresses) {
   ck_assert_uint_ge(device.addresses.size(), 1);
   for (const util::SocketAddress& address : device.addresses) ck_assert_uint_eq(address.port(), 0);
 }
-END_TEST
 
-START_TEST(the_personality_is_the_transport_of_the_device) {
+TEST(the_personality_is_the_transport_of_the_device) {
   const auto list = devices_of("a,personality=standard;b,personality=compat");
   ck_assert_uint_eq(list.size(), 2);
   ck_assert(list[0].iwarp);
   ck_assert(!list[1].iwarp);
 }
-END_TEST
 
-START_TEST(a_host_without_devices_has_an_empty_list) {
+TEST(a_host_without_devices_has_an_empty_list) {
   ck_assert_uint_eq(devices_of("none").size(), 0);
-}
-END_TEST
-
-int run() {
-  Suite* suite = suite_create("device_list");
-  TCase* tc = tcase_create("device_list");
-  tcase_add_test(tc, devices_come_by_name_whatever_their_order_and_state);
-  tcase_add_test(tc, a_device_tells_its_maker_speed_bus_and_addresses);
-  tcase_add_test(tc, the_personality_is_the_transport_of_the_device);
-  tcase_add_test(tc, a_host_without_devices_has_an_empty_list);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }
 
 }  // namespace
-}  // namespace erdma::transport::verbs
 
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, erdma::transport::verbs::run);
-}
+}  // namespace erdma::transport::verbs

@@ -230,7 +230,16 @@ void run_case(const Protocol& protocol, const Fault& fault) {
   ck_assert_uint_eq(rules_broken(), 0);
 }
 
-START_TEST(an_operation_ends_once_and_truly_whatever_the_adapter_does) {
+void initialize_the_log() {
+  if (!getenv("FI_LOG_LEVEL")) return;
+  fi_info* info = nullptr;
+  fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, nullptr, &info);
+}
+
+SUITE(.run = on_simulated_devices, .once = initialize_the_log);
+
+TEST(an_operation_ends_once_and_truly_whatever_the_adapter_does,
+     kRows* int(std::size(kProtocols))) {
   leaves_work_undone();  // messages that arrived before a fault made their receives fail
   const Protocol& protocol = kProtocols[_i / kRows];
   const Fault& fault = kFaults[_i % kRows];
@@ -241,12 +250,11 @@ START_TEST(an_operation_ends_once_and_truly_whatever_the_adapter_does) {
   std::fflush(stdout);
   run_case(protocol, fault);
 }
-END_TEST
 
 /// Node 0 has more peers than connections, so that it gives up the one to node 1, which breaks at
 /// any of the messages that this takes. Both ends have operations that wait for the other: receives
 /// from it, and sends that end when their message was delivered.
-START_TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks) {
+TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks, 12) {
   leaves_work_undone();  // likewise
   const std::string device = "erdma_" + std::to_string(_i % 2);
   const Fault none{"a retirement that breaks", "", "", either, FI_ETIMEDOUT, speaks, 0, 0, 0};
@@ -275,14 +283,13 @@ START_TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks) {
   }
   ck_assert_uint_eq(rules_broken(), 0);
 }
-END_TEST
 
 /// Who speaks first once another process has the name of node 1.
 enum class First { replaced, other, nobody };
 
 /// Node 0 has given up its connection to node 1, from which it awaits a message, and the delivery
 /// of a short and of a long one.
-START_TEST(an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired) {
+TEST(an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired, 3) {
   leaves_work_undone();  // messages that the replaced process has not received
   const auto first = First(_i);
   const Fault none{"a peer that is replaced", "", "", either, FI_ETIMEDOUT, speaks, 0, 0, 0};
@@ -325,32 +332,7 @@ START_TEST(an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_reti
   }
   ck_assert_uint_eq(rules_broken(), 0);
 }
-END_TEST
-
-int run() {
-  if (getenv("FI_LOG_LEVEL")) {
-    fi_info* info = nullptr;
-    fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, nullptr, &info);
-  }
-  Suite* suite = suite_create("verbs faults");
-  TCase* tc = tcase_create("matrix");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, an_operation_ends_once_and_truly_whatever_the_adapter_does, 0,
-                      kRows * int(std::size(kProtocols)));
-  tcase_add_loop_test(tc, an_operation_ends_once_and_truly_wherever_a_retirement_breaks, 0, 12);
-  tcase_add_loop_test(tc, an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired,
-                      0, 3);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, erdma::test::run);
-}
+}  // namespace erdma::test

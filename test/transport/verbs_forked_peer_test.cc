@@ -86,7 +86,9 @@ struct Endpoint {
   _exit(1);
 }
 
-START_TEST(a_death_is_noticed_although_a_child_holds_the_descriptors) {
+SUITE(.run = erdma::test::on_simulated_devices);
+
+TEST(a_death_is_noticed_although_a_child_holds_the_descriptors) {
   std::string devices;
   for (int i = 0; i < 2; ++i)
     devices += "erdma_" + std::to_string(i) + ",ip=" + ip_of(i).host_string() + ",retry_ms=100;";
@@ -117,24 +119,7 @@ START_TEST(a_death_is_noticed_although_a_child_holds_the_descriptors) {
   ck_assert_int_eq(kill(letter.child, 0), 0);
   close(sockets[0]);
 }
-END_TEST
-
-int run() {
-  Suite* suite = suite_create("verbs forked peer");
-  TCase* tc = tcase_create("death");
-  tcase_set_timeout(tc, 20);
-  tcase_add_test(tc, a_death_is_noticed_although_a_child_holds_the_descriptors);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, erdma::test::run);
-}
+}  // namespace erdma::test

@@ -79,7 +79,9 @@ std::string warnings() {
 
 }  // namespace
 
-START_TEST(allocation_is_registered_once_whatever_the_way) {
+SUITE(.run = erdma::test::on_simulated_devices);
+
+TEST(allocation_is_registered_once_whatever_the_way, 3) {
   ways(_i != 1, _i != 0);
   Scene scene;
   const DeviceMemory memory(10'000);
@@ -91,9 +93,8 @@ START_TEST(allocation_is_registered_once_whatever_the_way) {
   ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), 1);
   ck_assert(warnings().empty());
 }
-END_TEST
 
-START_TEST(address_that_comes_back_is_registered_anew) {
+TEST(address_that_comes_back_is_registered_anew, 2) {
   Scene scene;
   std::unique_ptr<DeviceMemory> memory;
   void* address = nullptr;
@@ -115,9 +116,8 @@ START_TEST(address_that_comes_back_is_registered_anew) {
   if (_i) scene.registrations.release(held);
   ck_assert_uint_eq(scene.key(*memory), after);
 }
-END_TEST
 
-START_TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
+TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
   ways(0, 0);
   Scene scene;
   const DeviceMemory memory(8192);
@@ -132,9 +132,8 @@ START_TEST(what_can_not_be_registered_is_refused_with_the_remedy) {
   const iovec list{memory.at(0), 8192};
   ck_assert(!scene.registrations.can_expose(&list, 1, Access::remote_read));
 }
-END_TEST
 
-START_TEST(want_of_room_passes) {
+TEST(want_of_room_passes) {
   setenv("SOFTERDMA_MAX_MR", "1", 1);
   ways(1, 0);
   Scene scene(0);
@@ -145,17 +144,15 @@ START_TEST(want_of_room_passes) {
   scene.registrations.release(held);
   (void)scene.key(two);
 }
-END_TEST
 
-START_TEST(range_ends_with_its_allocation) {
+TEST(range_ends_with_its_allocation) {
   Scene scene;
   const DeviceMemory memory(8192);
   Registration made;
   ck_assert_int_eq(scene.registrations.acquire(memory.at(1), 8192, kReads, made), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(host_memory_is_another_s_business) {
+TEST(host_memory_is_another_s_business) {
   Scene scene;
   char bytes[8];
   Registration made;
@@ -164,9 +161,8 @@ START_TEST(host_memory_is_another_s_business) {
   scene.registrations.release(made);
   ck_assert_int_eq(scene.host_uses, 0);
 }
-END_TEST
 
-START_TEST(each_set_of_rights_has_a_registration_of_its_own) {
+TEST(each_set_of_rights_has_a_registration_of_its_own) {
   Scene scene;
   const DeviceMemory memory(8192);
   const uint32_t reads = scene.key(memory), writes = scene.key(memory, kWrites);
@@ -175,9 +171,8 @@ START_TEST(each_set_of_rights_has_a_registration_of_its_own) {
   ck_assert_uint_eq(scene.key(memory), reads);
   ck_assert_uint_eq(scene.key(memory, kWrites), writes);
 }
-END_TEST
 
-START_TEST(only_what_the_nic_may_have_written_is_flushed) {
+TEST(only_what_the_nic_may_have_written_is_flushed) {
   Scene scene;
   const DeviceMemory memory(8192);
   const iovec list{memory.at(0), 8192};
@@ -186,10 +181,9 @@ START_TEST(only_what_the_nic_may_have_written_is_flushed) {
   (void)scene.key(memory, kWrites);
   ck_assert(scene.registrations.may_be_written(&list, 1));
 }
-END_TEST
 
 /// A processor may have to help with the rest of a list.
-START_TEST(only_lists_of_device_memory_are_direct) {
+TEST(only_lists_of_device_memory_are_direct, 2) {
   Scene scene;
   const DeviceMemory memory(8192);
   char bytes[8];
@@ -209,33 +203,4 @@ START_TEST(only_lists_of_device_memory_are_direct) {
   named.pieces[0] = {4096, 200, 1};
   encode(named, exposure);
   ck_assert(scene.registrations.can_move(list, 2, exposure, _i));
-}
-END_TEST
-
-namespace {
-
-int run() {
-  Suite* suite = suite_create("GPU memory and the NIC");
-  TCase* tc = tcase_create("registrations");
-  tcase_add_loop_test(tc, allocation_is_registered_once_whatever_the_way, 0, 3);
-  tcase_add_loop_test(tc, address_that_comes_back_is_registered_anew, 0, 2);
-  tcase_add_test(tc, what_can_not_be_registered_is_refused_with_the_remedy);
-  tcase_add_test(tc, want_of_room_passes);
-  tcase_add_test(tc, range_ends_with_its_allocation);
-  tcase_add_test(tc, host_memory_is_another_s_business);
-  tcase_add_loop_test(tc, only_lists_of_device_memory_are_direct, 0, 2);
-  tcase_add_test(tc, each_set_of_rights_has_a_registration_of_its_own);
-  tcase_add_test(tc, only_what_the_nic_may_have_written_is_flushed);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
-
-}  // namespace
-
-int main(int, char** argv) {
-  return erdma::test::on_simulated_devices(argv, run);
 }

@@ -22,7 +22,7 @@ Exposure exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, A
 }
 
 /// Of several pieces all are registered or none, at either end.
-START_TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
+TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
   Two two;
   two.meet();
   std::vector<std::byte> bytes(300'000), others(300'000);
@@ -47,10 +47,9 @@ START_TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
     ck_assert_int_eq(two.rig.cache.held, 0);
   }
 }
-END_TEST
 
 /// A READ behind it tells, and its failure is the write's.
-START_TEST(write_that_is_to_be_placed_ends_with_a_read) {
+TEST(write_that_is_to_be_placed_ends_with_a_read) {
   Two two;
   two.meet();
   std::vector<std::byte> there(300'001), here(300'001);
@@ -76,10 +75,9 @@ START_TEST(write_that_is_to_be_placed_ends_with_a_read) {
   ck_assert(two.until([&] { return two.b().sink->dones.size() > dones; }));
   ck_assert_int_lt(two.b().sink->dones.back().status, 0);
 }
-END_TEST
 
 /// It would keep the device's objects alive when the parent is dead.
-START_TEST(forked_child_has_no_descriptor_of_the_device) {
+TEST(forked_child_has_no_descriptor_of_the_device) {
   ibv_context& context = fake::Nic::one().context;
   context.cmd_fd = open("/dev/null", O_RDONLY);
   context.async_fd = open("/dev/null", O_RDONLY);
@@ -102,25 +100,7 @@ START_TEST(forked_child_has_no_descriptor_of_the_device) {
   close(context.cmd_fd);
   close(context.async_fd);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("verbs, what is held");
-  TCase* tc = tcase_create("held");
-  tcase_add_test(tc, pieces_that_were_registered_before_one_was_refused_are_given_back);
-  tcase_add_test(tc, write_that_is_to_be_placed_ends_with_a_read);
-  tcase_add_test(tc, forked_child_has_no_descriptor_of_the_device);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

@@ -211,7 +211,7 @@ const Attack kAttacks[] = {
     [](Scene& s) { s.stranger->send(Kind::answer, StagedBody{}); },
 };
 
-START_TEST(a_broken_rule_costs_its_own_connection_only) {
+TEST(a_broken_rule_costs_its_own_connection_only, std::size(kAttacks)) {
   Scene scene;
   kAttacks[_i](scene);
   if (_i == 4) kAttacks[_i](scene);  // one lie of 65535 may be believed, as it harms nobody
@@ -222,11 +222,10 @@ START_TEST(a_broken_rule_costs_its_own_connection_only) {
   ck_assert_uint_eq(scene.pair.a.sink->packets.size(), 1);
   ck_assert(scene.honest_peer_goes_on());
 }
-END_TEST
 
 /// Whenever it comes: also when this side, which agreed, is about to end the connection as it hears
 /// nothing more. Then it is used on; and once it has ended, that was agreed.
-START_TEST(a_request_that_is_taken_back_is_no_loss) {
+TEST(a_request_that_is_taken_back_is_no_loss, 3) {
   constexpr Phase kPhases[] = {Phase::agreed, Phase::closing, Phase::making /* none: it is gone */};
   Scene scene;
   scene.to_stranger().withdraw(scene.readable);
@@ -252,9 +251,8 @@ START_TEST(a_request_that_is_taken_back_is_no_loss) {
   scene.poll();
   ck_assert_uint_eq(scene.stranger->heard(Kind::packet), 1);
 }
-END_TEST
 
-START_TEST(memory_that_was_withdrawn_is_answered_for_and_not_touched) {
+TEST(memory_that_was_withdrawn_is_answered_for_and_not_touched) {
   Scene scene;
   const StagedBody read = Scene::about(scene.readable);
   const StagedBody write = Scene::about(scene.writable);
@@ -267,9 +265,8 @@ START_TEST(memory_that_was_withdrawn_is_answered_for_and_not_touched) {
   ck_assert_uint_eq(scene.stranger->heard(Kind::data), 0);
   ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 0);
 }
-END_TEST
 
-START_TEST(another_peers_memory_is_not_to_be_had) {
+TEST(another_peers_memory_is_not_to_be_had) {
   Scene scene;
   scene.rig.cache.refuse = true;
   Exposure others;
@@ -279,9 +276,8 @@ START_TEST(another_peers_memory_is_not_to_be_had) {
   ck_assert_uint_eq(scene.stranger->heard(Kind::data), 0);
   scene.pair.a_to_b().withdraw(others);
 }
-END_TEST
 
-START_TEST(a_peer_that_takes_no_answers_does_not_fill_the_memory) {
+TEST(a_peer_that_takes_no_answers_does_not_fill_the_memory) {
   Scene scene;
   VerbsTransport& transport = Rig::transport(scene.pair.a);
   for (int i = 0; i < 5000 && scene.pair.a.sink->downs.empty(); ++i) {
@@ -294,9 +290,8 @@ START_TEST(a_peer_that_takes_no_answers_does_not_fill_the_memory) {
   ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 1);
   ck_assert_uint_eq(transport.resources().answers.in_use(), 0);
 }
-END_TEST
 
-START_TEST(a_peer_that_retires_and_stays_is_left_in_time) {
+TEST(a_peer_that_retires_and_stays_is_left_in_time) {
   Scene scene;
   scene.stranger->send(Kind::retire, RetireBody{5});
   scene.stranger->send(Kind::retire_back, RetireBody{4});
@@ -313,9 +308,8 @@ START_TEST(a_peer_that_retires_and_stays_is_left_in_time) {
   ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 1);
   ck_assert_int_eq(scene.pair.a.sink->downs[0].status, -FI_ECONNREFUSED);
 }
-END_TEST
 
-START_TEST(terms_that_make_no_sense_are_no_connection) {
+TEST(terms_that_make_no_sense_are_no_connection) {
   Scene scene;
   const ConnectorConfig& config = scene.rig.fabric.find(scene.pair.a.name)->config();
   const Terms terms[] = {{{}, 1, 0, 1024}, {{}, 1, 3, 1024}, {{}, 1, 8, 0}, {{}, 1, 8, 100}};
@@ -334,9 +328,8 @@ START_TEST(terms_that_make_no_sense_are_no_connection) {
   }
   ck_assert(scene.honest_peer_goes_on());
 }
-END_TEST
 
-START_TEST(random_packets_do_no_harm) {
+TEST(random_packets_do_no_harm, 8) {
   Scene scene;
   unsigned state = unsigned(_i) + 1;
   const auto random = [&] { return (state = state * 1664525u + 1013904223u) >> 8; };
@@ -354,9 +347,8 @@ START_TEST(random_packets_do_no_harm) {
   }
   ck_assert(scene.honest_peer_goes_on());
 }
-END_TEST
 
-START_TEST(completions_that_come_after_the_end_find_nobody) {
+TEST(completions_that_come_after_the_end_find_nobody) {
   Scene scene;
   // Left in the queue when the queue pair goes: the fake keeps them there, as the device does.
   scene.rig.nic.hold = true;
@@ -370,11 +362,10 @@ START_TEST(completions_that_come_after_the_end_find_nobody) {
   ck_assert_uint_eq(scene.pair.a.sink->packets.size(), 1);
   ck_assert(scene.honest_peer_goes_on());
 }
-END_TEST
 
 /// What a peer is told is where its heartbeats go. From that it can guess what lies beside it, and
 /// which keys were given out before and after.
-START_TEST(what_lies_beside_the_heartbeat_memory_is_out_of_reach) {
+TEST(what_lies_beside_the_heartbeat_memory_is_out_of_reach, 2) {
   Scene scene;
   use_all_memory(scene.rig, scene.pair);
   const Terms told = scene.stranger->told();
@@ -393,33 +384,7 @@ START_TEST(what_lies_beside_the_heartbeat_memory_is_out_of_reach) {
     }
   ck_assert(scene.honest_peer_goes_on());
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("verbs and hostile peers");
-  TCase* tc = tcase_create("strangers");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, a_broken_rule_costs_its_own_connection_only, 0, int(std::size(kAttacks)));
-  tcase_add_loop_test(tc, a_request_that_is_taken_back_is_no_loss, 0, 3);
-  tcase_add_test(tc, memory_that_was_withdrawn_is_answered_for_and_not_touched);
-  tcase_add_test(tc, another_peers_memory_is_not_to_be_had);
-  tcase_add_test(tc, a_peer_that_takes_no_answers_does_not_fill_the_memory);
-  tcase_add_test(tc, a_peer_that_retires_and_stays_is_left_in_time);
-  tcase_add_test(tc, terms_that_make_no_sense_are_no_connection);
-  tcase_add_loop_test(tc, random_packets_do_no_harm, 0, 8);
-  tcase_add_test(tc, completions_that_come_after_the_end_find_nobody);
-  tcase_add_loop_test(tc, what_lies_beside_the_heartbeat_memory_is_out_of_reach, 0, 2);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

@@ -75,7 +75,7 @@ constexpr Change kChanges[] = {unmap_it,
                                free_a_part,
                                unmap_in_another_thread};
 
-START_TEST(memory_with_other_pages_is_registered_anew) {
+TEST(memory_with_other_pages_is_registered_anew, std::size(kChanges)) {
   Rig rig;
   const uint32_t other = rig.key(40, 2), old = rig.key(8, 4);
   kChanges[_i](rig);
@@ -87,9 +87,8 @@ START_TEST(memory_with_other_pages_is_registered_anew) {
   rig.cache->release(use);
   ck_assert_uint_eq(rig.key(40, 2), other);
 }
-END_TEST
 
-START_TEST(the_heap_may_shrink) {
+TEST(the_heap_may_shrink) {
   RegionLog log;
   auto cache = make_cache(log);
   const size_t bytes = Arena::bytes(4);
@@ -106,17 +105,15 @@ START_TEST(the_heap_may_shrink) {
   ck_assert_uint_ne(use.lkey, old);
   cache->release(use);
 }
-END_TEST
 
-START_TEST(unmapped_memory_is_deregistered_without_another_call) {
+TEST(unmapped_memory_is_deregistered_without_another_call) {
   Rig rig;
   (void)rig.key(0, 8);
   rig.arena.unmap(0, 8);
   rig.wait_for_regions(0);
 }
-END_TEST
 
-START_TEST(a_mapping_that_is_used_in_part_can_still_be_moved_whole) {
+TEST(a_mapping_that_is_used_in_part_can_still_be_moved_whole) {
   Rig rig;
   (void)rig.key(20, 2);
   Arena elsewhere(rig.arena.pages());
@@ -125,11 +122,10 @@ START_TEST(a_mapping_that_is_used_in_part_can_still_be_moved_whole) {
       mremap(rig.arena.at(0), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere.at(0)),
       elsewhere.at(0));
 }
-END_TEST
 
 /// The kernel tells of MADV_DONTNEED before it has happened: a region that is made in between has
 /// the old pages.
-START_TEST(a_region_of_emptied_memory_serves_one_use_until_that_is_over) {
+TEST(a_region_of_emptied_memory_serves_one_use_until_that_is_over) {
   WatchedCache::Limits limits;
   limits.tick_ns = 1'000'000;
   Rig rig(limits);
@@ -142,7 +138,6 @@ START_TEST(a_region_of_emptied_memory_serves_one_use_until_that_is_over) {
   // In time it is kept again.
   for (uint32_t next; (next = rig.key(8, 4)) != last; last = next) poll(nullptr, 0, 1);
 }
-END_TEST
 
 std::atomic<std::byte*> g_scrap;
 
@@ -150,7 +145,7 @@ void free_scrap() {
   if (std::byte* scrap = g_scrap.exchange(nullptr)) munmap(scrap, Arena::bytes(1));
 }
 
-START_TEST(memory_freed_by_the_cache_itself_may_be_watched) {
+TEST(memory_freed_by_the_cache_itself_may_be_watched) {
   Rig rig;
   rig.log.meanwhile = free_scrap;
   for (size_t page : {1, 2}) {
@@ -166,7 +161,6 @@ START_TEST(memory_freed_by_the_cache_itself_may_be_watched) {
   rig.wait_for_regions(3);
   rig.log.meanwhile = nullptr;
 }
-END_TEST
 
 // --- fork
 
@@ -180,7 +174,7 @@ void in_child(Body body) {
   ck_assert_int_eq(status, 0);
 }
 
-START_TEST(a_child_has_its_memory_and_leaves_the_regions_alone) {
+TEST(a_child_has_its_memory_and_leaves_the_regions_alone) {
   Rig rig;
   std::memset(rig.arena.at(0), 7, Arena::bytes(4));
   Registration use;
@@ -197,9 +191,8 @@ START_TEST(a_child_has_its_memory_and_leaves_the_regions_alone) {
   rig.cache->release(use);
   ck_assert_uint_eq(rig.key(0, 4), use.lkey);
 }
-END_TEST
 
-START_TEST(a_child_may_open_a_cache_of_its_own) {
+TEST(a_child_may_open_a_cache_of_its_own) {
 #ifdef __SANITIZE_THREAD__
   return;  // it knows no threads that a child of a process with threads starts
 #endif
@@ -213,9 +206,8 @@ START_TEST(a_child_may_open_a_cache_of_its_own) {
   });
   ck_assert_uint_eq(rig.key(0, 4), kept);
 }
-END_TEST
 
-START_TEST(a_child_that_lives_on_holds_up_nobody) {
+TEST(a_child_that_lives_on_holds_up_nobody) {
   Arena arena(4);
   arena.map(0, 4);
   auto monitor = MemoryMonitor::create(-1);
@@ -239,13 +231,12 @@ START_TEST(a_child_that_lives_on_holds_up_nobody) {
   waitpid(child, nullptr, 0);
   for (const int fd : {ready[0], ready[1], stay[0]}) close(fd);
 }
-END_TEST
 
 // --- many threads
 
 /// The kernel frees addresses before munmap() returns: the next owner may be there while the event
 /// is not yet.
-START_TEST(the_next_owner_of_an_address_never_gets_the_last_owners_pages) {
+TEST(the_next_owner_of_an_address_never_gets_the_last_owners_pages) {
   constexpr size_t kSlots = 4;
   constexpr unsigned kThreads = 4, kRounds = 400;
   Arena arena(kSlots);
@@ -281,7 +272,6 @@ START_TEST(the_next_owner_of_an_address_never_gets_the_last_owners_pages) {
   ck_assert_uint_eq(wrong, 0);
   ck_assert_uint_gt(found, 0);
 }
-END_TEST
 
 // --- random
 
@@ -351,38 +341,11 @@ class Model {
   unsigned x_seed;
 };
 
-START_TEST(no_random_changes_make_a_region_stale) {
+SUITE(.offered = can_watch_memory);
+
+TEST(no_random_changes_make_a_region_stale, 8) {
   Model model(unsigned(_i) + 1);
   for (int i = 0; i < 1500; ++i) model.step();
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("verbs memory changes");
-  TCase* changes = tcase_create("changes");
-  tcase_add_loop_test(changes, memory_with_other_pages_is_registered_anew, 0,
-                      int(std::size(kChanges)));
-  tcase_add_test(changes, the_heap_may_shrink);
-  tcase_add_test(changes, unmapped_memory_is_deregistered_without_another_call);
-  tcase_add_test(changes, a_mapping_that_is_used_in_part_can_still_be_moved_whole);
-  tcase_add_test(changes, a_region_of_emptied_memory_serves_one_use_until_that_is_over);
-  tcase_add_test(changes, memory_freed_by_the_cache_itself_may_be_watched);
-  tcase_add_test(changes, a_child_has_its_memory_and_leaves_the_regions_alone);
-  tcase_add_test(changes, a_child_may_open_a_cache_of_its_own);
-  tcase_add_test(changes, a_child_that_lives_on_holds_up_nobody);
-  tcase_add_test(changes, the_next_owner_of_an_address_never_gets_the_last_owners_pages);
-  tcase_add_loop_test(changes, no_random_changes_make_a_region_stale, 0, 8);
-  suite_add_tcase(suite, changes);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  if (!erdma::test::can_watch_memory()) return 77;
-  SRunner* runner = srunner_create(suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

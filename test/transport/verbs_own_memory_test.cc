@@ -48,7 +48,7 @@ const Listed* find(const fake::Region& region) {
   return nullptr;
 }
 
-START_TEST(all_that_is_registered_is_listed_with_its_rights_and_who_knows_it) {
+TEST(all_that_is_registered_is_listed_with_its_rights_and_who_knows_it) {
   Rig rig;
   Pair pair;
   ck_assert(rig.open(pair.a));
@@ -72,7 +72,6 @@ START_TEST(all_that_is_registered_is_listed_with_its_rights_and_who_knows_it) {
   }
   for (const Listed& listed : kListed) ck_assert_msg(found.count(&listed), "no %s", listed.name);
 }
-END_TEST
 
 /// The application's memory, by what is done with it, and at which end: a transfer registers it at
 /// both.
@@ -99,7 +98,7 @@ const fake::Region* region_at(const Rig& rig, const void* address) {
   return found;
 }
 
-START_TEST(memory_of_the_application_is_registered_with_the_rights_of_its_use) {
+TEST(memory_of_the_application_is_registered_with_the_rights_of_its_use, std::size(kApplication)) {
   const Application& use = kApplication[_i];
   Rig rig;
   Pair pair;
@@ -131,9 +130,8 @@ START_TEST(memory_of_the_application_is_registered_with_the_rights_of_its_use) {
   owner.withdraw(exposure);
   ck_assert_ptr_null(region_at(rig, there.data()));
 }
-END_TEST
 
-START_TEST(only_the_heartbeat_word_is_in_a_hello) {
+TEST(only_the_heartbeat_word_is_in_a_hello) {
   Rig rig;
   Pair pair;
   ck_assert(rig.open(pair.a));
@@ -148,7 +146,6 @@ START_TEST(only_the_heartbeat_word_is_in_a_hello) {
   ck_assert_int_eq(region->access, IBV_ACCESS_REMOTE_READ);
   ck_assert_uint_eq(uint64_t(region->addr), told.heartbeat_address);
 }
-END_TEST
 
 struct Use {
   OwnUse use;
@@ -162,15 +159,14 @@ const Use kUses[] = {
     {OwnUse::sinks, kSink, IBV_ACCESS_LOCAL_WRITE},
 };
 
-START_TEST(each_use_has_the_least_rights_and_remote_writes_are_for_iwarp) {
+TEST(each_use_has_the_least_rights_and_remote_writes_are_for_iwarp, std::size(kUses)) {
   const Use& use = kUses[_i];
   ck_assert_int_eq(rights_of(use.use, Personality::iwarp), use.iwarp);
   ck_assert_int_eq(rights_of(use.use, Personality::ib), use.ib);
 }
-END_TEST
 
 /// The kernel puts one mapping beside the other; an address that peers may use tells of no other.
-START_TEST(memory_that_peers_have_rights_to_lies_where_nobody_can_derive) {
+TEST(memory_that_peers_have_rights_to_lies_where_nobody_can_derive) {
   Rig rig;
   constexpr size_t kCount = 32;
   OwnMemory all[2 * kCount];
@@ -186,9 +182,8 @@ START_TEST(memory_that_peers_have_rights_to_lies_where_nobody_can_derive) {
   for (auto at = spots.begin(), next = std::next(at); next != spots.end(); ++at, ++next)
     ck_assert_uint_gt(*next - *at, 64 * 4096);
 }
-END_TEST
 
-START_TEST(memory_that_cannot_be_registered_leaves_no_mapping) {
+TEST(memory_that_cannot_be_registered_leaves_no_mapping) {
   Rig rig;
   OwnMemory memory;
   rig.nic.refuse_regions = EPERM;
@@ -201,30 +196,7 @@ START_TEST(memory_that_cannot_be_registered_leaves_no_mapping) {
   moved.reset();
   ck_assert(!moved && rig.nic.regions.empty());
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("verbs own memory");
-  TCase* tc = tcase_create("rights");
-  tcase_add_test(tc, all_that_is_registered_is_listed_with_its_rights_and_who_knows_it);
-  tcase_add_loop_test(tc, memory_of_the_application_is_registered_with_the_rights_of_its_use, 0,
-                      int(std::size(kApplication)));
-  tcase_add_test(tc, only_the_heartbeat_word_is_in_a_hello);
-  tcase_add_loop_test(tc, each_use_has_the_least_rights_and_remote_writes_are_for_iwarp, 0,
-                      int(std::size(kUses)));
-  tcase_add_test(tc, memory_that_peers_have_rights_to_lies_where_nobody_can_derive);
-  tcase_add_test(tc, memory_that_cannot_be_registered_leaves_no_mapping);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

@@ -12,7 +12,7 @@ uint64_t let_pass(Quarantines& quarantines, uint64_t now, int ticks) {
   return now;
 }
 
-START_TEST(a_range_is_let_go_after_ten_ticks_and_not_before) {
+TEST(a_range_is_let_go_after_ten_ticks_and_not_before) {
   Quarantines quarantines(kTick);
   ck_assert(quarantines.empty());
   ck_assert(quarantines.add({100, 200}, 0));
@@ -25,17 +25,15 @@ START_TEST(a_range_is_let_go_after_ten_ticks_and_not_before) {
   quarantines.age(now + kTick);
   ck_assert(quarantines.empty());
 }
-END_TEST
 
-START_TEST(a_process_that_was_stopped_has_had_one_tick) {
+TEST(a_process_that_was_stopped_has_had_one_tick) {
   Quarantines quarantines(kTick);
   ck_assert(quarantines.add({100, 200}, 0));
   quarantines.age(1000 * kTick);
   ck_assert(quarantines.overlap({100, 200}));
 }
-END_TEST
 
-START_TEST(a_range_that_changes_again_starts_anew) {
+TEST(a_range_that_changes_again_starts_anew) {
   Quarantines quarantines(kTick);
   ck_assert(quarantines.add({100, 200}, 0));
   uint64_t now = let_pass(quarantines, 0, 9);
@@ -45,9 +43,8 @@ START_TEST(a_range_that_changes_again_starts_anew) {
   let_pass(quarantines, now, 1);
   ck_assert(quarantines.empty());
 }
-END_TEST
 
-START_TEST(more_than_can_be_kept_put_all_memory_under_quarantine) {
+TEST(more_than_can_be_kept_put_all_memory_under_quarantine) {
   Quarantines quarantines(kTick);
   for (uintptr_t i = 0; i < 1000; ++i)
     ck_assert_int_eq(quarantines.add({1000 * i, 1000 * i + 10}, 0), i == 0);
@@ -56,26 +53,7 @@ START_TEST(more_than_can_be_kept_put_all_memory_under_quarantine) {
   let_pass(quarantines, 0, 11);
   ck_assert(quarantines.empty());
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("quarantines");
-  TCase* tc = tcase_create("quarantines");
-  tcase_add_test(tc, a_range_is_let_go_after_ten_ticks_and_not_before);
-  tcase_add_test(tc, a_process_that_was_stopped_has_had_one_tick);
-  tcase_add_test(tc, a_range_that_changes_again_starts_anew);
-  tcase_add_test(tc, more_than_can_be_kept_put_all_memory_under_quarantine);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::transport::verbs
 
-int main() {
-  SRunner* runner = srunner_create(erdma::transport::verbs::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::transport::verbs

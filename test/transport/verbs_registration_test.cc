@@ -33,16 +33,17 @@ using erdma::transport::verbs::parse_mapping;
 using erdma::transport::verbs::Registration;
 using erdma::transport::verbs::WatchedCache;
 
-START_TEST(memory_is_registered_once_and_found_again) {
+TEST_CASE(.offered = can_watch_memory);
+
+TEST(memory_is_registered_once_and_found_again) {
   Rig rig;
   const uint32_t first = rig.key(0, 4);
   ck_assert_uint_eq(rig.key(0, 4), first);
   ck_assert_uint_eq(rig.log.made, 1);
   ck_assert_uint_eq(rig.cache->statistics().hits, 1);
 }
-END_TEST
 
-START_TEST(bytes_are_registered_by_whole_pages) {
+TEST(bytes_are_registered_by_whole_pages) {
   Rig rig;
   Registration use;
   ck_assert_int_eq(rig.cache->acquire(rig.arena.at(1) + 7, page_bytes(), 0, use), 0);
@@ -50,9 +51,8 @@ START_TEST(bytes_are_registered_by_whole_pages) {
   ck_assert_uint_eq(region_of(use).range.bytes(), Arena::bytes(2));
   rig.cache->release(use);
 }
-END_TEST
 
-START_TEST(what_lies_within_a_region_uses_it) {
+TEST(what_lies_within_a_region_uses_it) {
   Rig rig;
   const uint32_t whole = rig.key(0, 8);
   ck_assert_uint_eq(rig.key(0, 1), whole);
@@ -60,13 +60,12 @@ START_TEST(what_lies_within_a_region_uses_it) {
   ck_assert_uint_eq(rig.key(7, 1), whole);
   ck_assert_uint_ne(rig.key(7, 2), whole);
 }
-END_TEST
 
 constexpr int kRights[] = {0, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ,
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
 
 /// No fewer, and no more either: the key may be told to a peer.
-START_TEST(a_region_with_other_rights_is_not_found) {
+TEST(a_region_with_other_rights_is_not_found) {
   Rig rig;
   uint32_t keys[std::size(kRights)];
   for (size_t i = 0; i < std::size(kRights); ++i) {
@@ -85,18 +84,16 @@ START_TEST(a_region_with_other_rights_is_not_found) {
   Registration use;
   ck_assert_int_eq(rig.acquire(0, 8, use, IBV_ACCESS_REMOTE_ATOMIC), -FI_EINVAL);
 }
-END_TEST
 
-START_TEST(overlapping_ranges_have_regions_of_their_own) {
+TEST(overlapping_ranges_have_regions_of_their_own) {
   Rig rig;
   const uint32_t low = rig.key(0, 4), high = rig.key(2, 4);
   ck_assert_uint_ne(low, high);
   ck_assert_uint_eq(rig.key(0, 4), low);
   ck_assert_uint_eq(rig.key(2, 4), high);
 }
-END_TEST
 
-START_TEST(a_region_takes_the_place_of_what_it_contains) {
+TEST(a_region_takes_the_place_of_what_it_contains) {
   Rig rig;
   (void)rig.key(1, 1);
   (void)rig.key(3, 2);
@@ -105,9 +102,8 @@ START_TEST(a_region_takes_the_place_of_what_it_contains) {
   ck_assert_uint_eq(rig.key(3, 2), big);
   rig.wait_for_regions(1);
 }
-END_TEST
 
-START_TEST(a_region_in_use_outlives_its_place) {
+TEST(a_region_in_use_outlives_its_place) {
   Rig rig;
   Registration small;
   ck_assert_int_eq(rig.acquire(1, 1, small), 0);
@@ -121,7 +117,6 @@ START_TEST(a_region_in_use_outlives_its_place) {
   rig.wait_for_regions(1);
   ck_assert_uint_eq(rig.key(1, 1), fresh);
 }
-END_TEST
 
 struct Nonsense {
   uintptr_t address;
@@ -129,14 +124,13 @@ struct Nonsense {
 };
 constexpr Nonsense kNonsense[] = {{4096, 0}, {UINTPTR_MAX - 10, 5}, {UINTPTR_MAX - 8192, 8192}};
 
-START_TEST(what_are_no_bytes_is_refused) {
+TEST(what_are_no_bytes_is_refused, std::size(kNonsense)) {
   Rig rig;
   Registration use;
   ck_assert_int_eq(rig.cache->acquire(reinterpret_cast<void*>(kNonsense[_i].address),
                                       kNonsense[_i].length, 0, use),
                    -FI_EINVAL);
 }
-END_TEST
 
 // --- memory that is refused
 
@@ -175,7 +169,7 @@ using Pages = void* (*)();
 constexpr Pages kUnsafe[] = {shared_pages,       pages_of_a_file, private_memory_file,
                              shared_memory_file, read_only_pages, half_mapped};
 
-START_TEST(memory_that_may_change_unseen_is_refused) {
+TEST(memory_that_may_change_unseen_is_refused, std::size(kUnsafe)) {
   RegionLog log;
   auto cache = make_cache(log);
   void* memory = kUnsafe[_i]();
@@ -188,10 +182,9 @@ START_TEST(memory_that_may_change_unseen_is_refused) {
   ck_assert_uint_eq(log.made, 0);
   munmap(memory, Arena::bytes(4));
 }
-END_TEST
 
 // That it has no user any more is counted at the end of the cache.
-START_TEST(pieces_before_one_that_is_refused_are_given_back) {
+TEST(pieces_before_one_that_is_refused_are_given_back) {
   Arena arena(6);
   arena.map(0, 4);
   RegionLog log;
@@ -205,9 +198,8 @@ START_TEST(pieces_before_one_that_is_refused_are_given_back) {
   ck_assert_int_eq(verbs::register_all(*cache, pieces, 2, 0, uses), 0);
   verbs::release_all(*cache, uses, 2);
 }
-END_TEST
 
-START_TEST(a_buffer_over_several_mappings_is_registered) {
+TEST(a_buffer_over_several_mappings_is_registered) {
   Rig rig;
   ck_assert_int_eq(mprotect(rig.arena.at(4), Arena::bytes(1), PROT_NONE), 0);
   ck_assert_int_eq(madvise(rig.arena.at(9), Arena::bytes(1), MADV_DONTFORK), 0);
@@ -217,9 +209,8 @@ START_TEST(a_buffer_over_several_mappings_is_registered) {
   rig.arena.map(8, 1);
   ck_assert_uint_ne(rig.key(2, 10), key);
 }
-END_TEST
 
-START_TEST(the_stack_can_be_registered) {
+TEST(the_stack_can_be_registered) {
   RegionLog log;
   auto cache = make_cache(log);
   std::byte local[20000];
@@ -227,11 +218,10 @@ START_TEST(the_stack_can_be_registered) {
   ck_assert_int_eq(cache->acquire(local, sizeof(local), 0, use), 0);
   cache->release(use);
 }
-END_TEST
 
 // --- limits
 
-START_TEST(the_least_recently_used_region_goes_first) {
+TEST(the_least_recently_used_region_goes_first) {
   WatchedCache::Limits limits;
   limits.max_regions = 3;
   Rig rig(limits);
@@ -243,9 +233,8 @@ START_TEST(the_least_recently_used_region_goes_first) {
   ck_assert_uint_eq(rig.key(2, 1), c);
   ck_assert_uint_ne(rig.key(1, 1), b);
 }
-END_TEST
 
-START_TEST(a_region_in_use_does_not_go) {
+TEST(a_region_in_use_does_not_go) {
   WatchedCache::Limits limits;
   limits.max_bytes = Arena::bytes(4);
   Rig rig(limits);
@@ -260,9 +249,8 @@ START_TEST(a_region_in_use_does_not_go) {
   ck_assert_int_eq(rig.acquire(10, 2, more), 0);
   rig.cache->release(more);
 }
-END_TEST
 
-START_TEST(a_device_without_room_takes_new_regions_for_old_ones) {
+TEST(a_device_without_room_takes_new_regions_for_old_ones) {
   Rig rig;
   rig.log.room = Arena::bytes(8);
   (void)rig.key(0, 4);
@@ -271,9 +259,8 @@ START_TEST(a_device_without_room_takes_new_regions_for_old_ones) {
   (void)rig.key(10, 6);
   ck_assert(only_log_line().empty());
 }
-END_TEST
 
-START_TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
+TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
   Rig rig;
   rig.log.room = Arena::bytes(8);
   (void)rig.key(0, 4);
@@ -286,9 +273,8 @@ START_TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
   ck_assert_uint_eq(rig.log.count(), 1);  // not asked again
   ck_assert(contains(only_log_line(), "ulimit -l"));
 }
-END_TEST
 
-START_TEST(an_error_that_room_does_not_mend_costs_nobody_his_region) {
+TEST(an_error_that_room_does_not_mend_costs_nobody_his_region) {
   Rig rig;
   const uint32_t kept = rig.key(0, 4);
   rig.log.refuse = EFAULT;
@@ -297,11 +283,10 @@ START_TEST(an_error_that_room_does_not_mend_costs_nobody_his_region) {
   rig.log.refuse = 0;
   ck_assert_uint_eq(rig.key(0, 4), kept);
 }
-END_TEST
 
 // --- without a monitor
 
-START_TEST(a_monitor_closed_by_the_application_is_missed) {
+TEST(a_monitor_closed_by_the_application_is_missed) {
   Rig rig;
   (void)rig.key(0, 4);
   unsigned closed = 0;
@@ -315,7 +300,6 @@ START_TEST(a_monitor_closed_by_the_application_is_missed) {
   ck_assert_int_eq(rig.acquire(0, 4, use), -FI_EOPNOTSUPP);
   rig.arena.unmap(0, 4);  // does not hang
 }
-END_TEST
 
 /// As a sandbox would.
 void forbid_userfaultfd() {
@@ -333,7 +317,9 @@ void forbid_userfaultfd() {
   ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
 
-START_TEST(a_sandbox_without_userfaultfd_is_told_of) {
+TEST_CASE();
+
+TEST(a_sandbox_without_userfaultfd_is_told_of) {
   forbid_userfaultfd();
   RegionLog log;
   g_log.clear();
@@ -341,10 +327,9 @@ START_TEST(a_sandbox_without_userfaultfd_is_told_of) {
   ck_assert_int_eq(cache.error(), -FI_EOPNOTSUPP);
   ck_assert(contains(only_log_line(), "seccomp"));
 }
-END_TEST
 
 /// As zero copy is lost for the whole run.
-START_TEST(a_sandbox_without_userfaultfd_is_seen_once) {
+TEST(a_sandbox_without_userfaultfd_is_seen_once) {
   const erdma::test::CapturedStderr error_output;
   erdma::test::g_log_level = -1;
   forbid_userfaultfd();
@@ -356,10 +341,11 @@ START_TEST(a_sandbox_without_userfaultfd_is_seen_once) {
   ck_assert_msg(contains(line, "zero copy is off") && contains(line, "allow it in the sandbox"),
                 "%s", line.c_str());
 }
-END_TEST
+
+TEST_CASE(.offered = can_watch_memory);
 
 /// What an application does by itself is no fault of the host.
-START_TEST(shared_memory_of_the_application_is_seen_only_by_who_asks) {
+TEST(shared_memory_of_the_application_is_seen_only_by_who_asks, 2) {
   const erdma::test::CapturedStderr error_output;
   erdma::test::g_log_level = -1;
   if (_i) erdma::util::set_notice_level(erdma::util::NoticeLevel::info);
@@ -371,9 +357,10 @@ START_TEST(shared_memory_of_the_application_is_seen_only_by_who_asks) {
   ck_assert_int_eq(contains(error_output.only_write(), "is shared or of a file"), _i);
   munmap(memory, Arena::bytes(4));
 }
-END_TEST
 
-START_TEST(sets_of_addresses_are_sets) {
+TEST_CASE();
+
+TEST(sets_of_addresses_are_sets, 4) {
   unsigned seed = unsigned(_i) + 1;
   AddressRanges ranges;
   bool model[64] = {};
@@ -392,7 +379,6 @@ START_TEST(sets_of_addresses_are_sets) {
                      std::all_of(model + from, model + to, [](bool in) { return in; }));
   }
 }
-END_TEST
 
 struct MapLine {
   const char* text;
@@ -413,7 +399,7 @@ constexpr MapLine kLines[] = {
     {"nonsense", false, false},
 };
 
-START_TEST(lines_of_proc_maps_tell_whose_memory_it_is) {
+TEST(lines_of_proc_maps_tell_whose_memory_it_is, std::size(kLines)) {
   Mapping mapping;
   ck_assert_int_eq(parse_mapping(kLines[_i].text, mapping), kLines[_i].parsed);
   if (!kLines[_i].parsed) return;
@@ -421,9 +407,8 @@ START_TEST(lines_of_proc_maps_tell_whose_memory_it_is) {
   ck_assert_uint_eq(mapping.range.end, 0x7f20);
   ck_assert_int_eq(mapping.ours, kLines[_i].ours);
 }
-END_TEST
 
-START_TEST(a_mapping_is_found_by_any_of_its_addresses) {
+TEST(a_mapping_is_found_by_any_of_its_addresses) {
   Arena arena(8);
   arena.map(2, 4);
   Mapping mapping;
@@ -436,54 +421,5 @@ START_TEST(a_mapping_is_found_by_any_of_its_addresses) {
   munmap(arena.at(4), page_bytes());
   ck_assert(!find_mapping(reinterpret_cast<uintptr_t>(arena.at(4)), mapping));
 }
-END_TEST
-
-void add_cache(Suite* suite) {
-  TCase* cache = tcase_create("cache");
-  tcase_add_test(cache, memory_is_registered_once_and_found_again);
-  tcase_add_test(cache, bytes_are_registered_by_whole_pages);
-  tcase_add_test(cache, what_lies_within_a_region_uses_it);
-  tcase_add_test(cache, a_region_with_other_rights_is_not_found);
-  tcase_add_test(cache, overlapping_ranges_have_regions_of_their_own);
-  tcase_add_test(cache, a_region_takes_the_place_of_what_it_contains);
-  tcase_add_test(cache, a_region_in_use_outlives_its_place);
-  tcase_add_loop_test(cache, what_are_no_bytes_is_refused, 0, int(std::size(kNonsense)));
-  tcase_add_loop_test(cache, memory_that_may_change_unseen_is_refused, 0, int(std::size(kUnsafe)));
-  tcase_add_test(cache, pieces_before_one_that_is_refused_are_given_back);
-  tcase_add_test(cache, a_buffer_over_several_mappings_is_registered);
-  tcase_add_test(cache, the_stack_can_be_registered);
-  tcase_add_test(cache, the_least_recently_used_region_goes_first);
-  tcase_add_test(cache, a_region_in_use_does_not_go);
-  tcase_add_test(cache, a_device_without_room_takes_new_regions_for_old_ones);
-  tcase_add_test(cache, a_limit_of_locked_memory_is_told_once_with_the_remedy);
-  tcase_add_test(cache, an_error_that_room_does_not_mend_costs_nobody_his_region);
-  tcase_add_test(cache, a_monitor_closed_by_the_application_is_missed);
-  tcase_add_loop_test(cache, shared_memory_of_the_application_is_seen_only_by_who_asks, 0, 2);
-  suite_add_tcase(suite, cache);
-}
-
-Suite* suite() {
-  Suite* suite = suite_create("verbs registration");
-  if (can_watch_memory()) add_cache(suite);
-  TCase* monitor = tcase_create("monitor");
-  tcase_add_test(monitor, a_sandbox_without_userfaultfd_is_told_of);
-  tcase_add_test(monitor, a_sandbox_without_userfaultfd_is_seen_once);
-  suite_add_tcase(suite, monitor);
-  TCase* addresses = tcase_create("addresses");
-  tcase_add_loop_test(addresses, sets_of_addresses_are_sets, 0, 4);
-  tcase_add_loop_test(addresses, lines_of_proc_maps_tell_whose_memory_it_is, 0,
-                      int(std::size(kLines)));
-  tcase_add_test(addresses, a_mapping_is_found_by_any_of_its_addresses);
-  suite_add_tcase(suite, addresses);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

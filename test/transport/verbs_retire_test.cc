@@ -13,7 +13,7 @@ using transport::Exposure;
 using transport::Link;
 using transport::SendHint;
 
-START_TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
+TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
   verbs::Options options;
   options.max_connections = 3;
   Rig rig;
@@ -66,9 +66,8 @@ START_TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
   ck_assert_uint_gt(Rig::transport(pair.a).counters().reclaimed, kPeers);
   ck_assert(rig.nic.violations.empty());
 }
-END_TEST
 
-START_TEST(connections_to_itself_take_no_place_of_others) {
+TEST(connections_to_itself_take_no_place_of_others) {
   verbs::Options options;
   options.max_connections = 2;
   Rig rig;
@@ -84,7 +83,6 @@ START_TEST(connections_to_itself_take_no_place_of_others) {
   }
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
 }
-END_TEST
 
 /// Three endpoints, of which the first may have two connections; so that of `old` and of `other`
 /// one is given up when the third is talked to.
@@ -145,7 +143,7 @@ struct Three {
   }
 };
 
-START_TEST(a_peer_that_was_replaced_while_it_had_no_connection_is_reported) {
+TEST(a_peer_that_was_replaced_while_it_had_no_connection_is_reported, 2) {
   Three world;
   world.retire_old();
   world.replace_old();
@@ -158,9 +156,8 @@ START_TEST(a_peer_that_was_replaced_while_it_had_no_connection_is_reported) {
   ck_assert_uint_eq(world.a.sink->downs[0].packets_before, 0);
   ck_assert_uint_eq(world.downs(), 1);
 }
-END_TEST
 
-START_TEST(a_peer_that_is_connected_anew_goes_on_as_before) {
+TEST(a_peer_that_is_connected_anew_goes_on_as_before, 2) {
   Three world;
   world.retire_old();
   ck_assert(world.send(_i ? world.from(world.old) : world.to(world.old)));
@@ -169,10 +166,9 @@ START_TEST(a_peer_that_is_connected_anew_goes_on_as_before) {
   ck_assert(world.until([&] { return receiver.packets.size() == packets; }));
   ck_assert_uint_eq(world.downs(), 0);
 }
-END_TEST
 
 /// Something may begin to wait for it long after it was given up.
-START_TEST(a_peer_that_died_without_a_connection_is_found_once_something_waits_for_it) {
+TEST(a_peer_that_died_without_a_connection_is_found_once_something_waits_for_it) {
   Three world;
   world.retire_old();
   world.old.owned.reset();
@@ -183,11 +179,10 @@ START_TEST(a_peer_that_died_without_a_connection_is_found_once_something_waits_f
   ck_assert_ptr_eq(world.a.sink->downs[0].link, &world.to(world.old));
   ck_assert_int_eq(world.a.sink->downs[0].status, -FI_ECONNREFUSED);
 }
-END_TEST
 
 /// At the request of this number, whoever posts it. What one side takes for a loss the other must
 /// not take for the end that both agreed on: something may wait there that will never come.
-START_TEST(both_sides_come_to_one_view_wherever_a_retirement_breaks) {
+TEST(both_sides_come_to_one_view_wherever_a_retirement_breaks, 16) {
   Three world;
   world.meet_two();
   for (Side* side : {&world.a, &world.old, &world.other}) side->sink->waits = true;
@@ -209,9 +204,8 @@ START_TEST(both_sides_come_to_one_view_wherever_a_retirement_breaks) {
     ck_assert(world.until([&] { return side->sink->packets.size() > before; }));
   }
 }
-END_TEST
 
-START_TEST(peers_that_compute_keep_nobody_from_a_peer_that_polls) {
+TEST(peers_that_compute_keep_nobody_from_a_peer_that_polls) {
   Three world;
   world.meet_two();
   std::swap(world.old.transport, world.idle[0]);
@@ -228,9 +222,8 @@ START_TEST(peers_that_compute_keep_nobody_from_a_peer_that_polls) {
   // Now that they answer, what is above the limit goes.
   ck_assert(world.until([&] { return Rig::transport(world.a).connections() == 2; }));
 }
-END_TEST
 
-START_TEST(memory_of_peers_that_compute_is_accessed_however_many_they_are) {
+TEST(memory_of_peers_that_compute_is_accessed_however_many_they_are) {
   Three world;
   std::vector<std::byte> there(64), here(64);
   ck_assert(world.send(world.from(world.old)));
@@ -256,9 +249,8 @@ START_TEST(memory_of_peers_that_compute_is_accessed_however_many_they_are) {
   }
   ck_assert_uint_eq(world.downs(), 0);
 }
-END_TEST
 
-START_TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
+TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
   Three world;
   world.meet_two();
   std::vector<std::byte> there(64), here(64);
@@ -286,7 +278,6 @@ START_TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
   ck_assert(world.until([&] { return world.a.sink->packets.size() == 1; }));
   ck_assert_uint_eq(world.downs(), 0);
 }
-END_TEST
 
 /// A clock at which a process may stand still, as one does that gets no processor.
 struct StandingStill final : util::Clock {
@@ -306,7 +297,7 @@ constexpr verbs::Phase kReached[] = {verbs::Phase::agreed, verbs::Phase::closing
 
 /// It stands still between its look at the queues and at the clock, for so long that the peer
 /// agrees and, hearing nothing, ends the connection by it.
-START_TEST(a_request_is_not_taken_back_when_its_consent_came_meanwhile) {
+TEST(a_request_is_not_taken_back_when_its_consent_came_meanwhile, 3) {
   Rig rig;
   StandingStill clock(rig.clock);
   Side a, old, other, third;
@@ -351,11 +342,10 @@ START_TEST(a_request_is_not_taken_back_when_its_consent_came_meanwhile) {
   }
   for (Side* side : {&a, &old, &other, &third}) ck_assert_uint_eq(side->sink->downs.size(), 0);
 }
-END_TEST
 
 /// Every one has more peers than connections, and each computes now and then, longer than others
 /// wait for its consent.
-START_TEST(limits_everywhere_lose_nothing_although_peers_compute) {
+TEST(limits_everywhere_lose_nothing_although_peers_compute, 8) {
   constexpr size_t kPeers = 5;
   verbs::Options options;
   options.max_connections = 2;
@@ -407,34 +397,7 @@ START_TEST(limits_everywhere_lose_nothing_although_peers_compute) {
   }
   ck_assert(rig.nic.violations.empty());
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("verbs retirement");
-  TCase* tc = tcase_create("three endpoints");
-  tcase_set_timeout(tc, 60);
-  tcase_add_loop_test(tc, a_peer_that_was_replaced_while_it_had_no_connection_is_reported, 0, 2);
-  tcase_add_loop_test(tc, both_sides_come_to_one_view_wherever_a_retirement_breaks, 0, 16);
-  tcase_add_test(tc, a_peer_that_died_without_a_connection_is_found_once_something_waits_for_it);
-  tcase_add_test(tc, the_oldest_connection_is_given_up_for_a_new_one_without_loss);
-  tcase_add_test(tc, connections_to_itself_take_no_place_of_others);
-  tcase_add_test(tc, peers_that_compute_keep_nobody_from_a_peer_that_polls);
-  tcase_add_test(tc, memory_of_peers_that_compute_is_accessed_however_many_they_are);
-  tcase_add_test(tc, who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting);
-  tcase_add_loop_test(tc, a_request_is_not_taken_back_when_its_consent_came_meanwhile, 0, 3);
-  tcase_add_loop_test(tc, limits_everywhere_lose_nothing_although_peers_compute, 0, 8);
-  tcase_add_loop_test(tc, a_peer_that_is_connected_anew_goes_on_as_before, 0, 2);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

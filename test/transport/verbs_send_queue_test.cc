@@ -31,16 +31,15 @@ struct Queue {
   std::vector<uint64_t> done;
 };
 
-START_TEST(a_completion_stands_for_all_sends_before_it) {
+TEST(a_completion_stands_for_all_sends_before_it) {
   Queue q;
   for (uint64_t i = 0; i < 3; ++i) q.stage(IBV_WR_SEND, i);
   ck_assert(q.complete(1));
   ck_assert((q.done == std::vector<uint64_t>{0, 1}));
   ck_assert_uint_eq(q.queue.outstanding(), 1);
 }
-END_TEST
 
-START_TEST(a_send_that_overtakes_a_read_does_not_stand_for_it) {
+TEST(a_send_that_overtakes_a_read_does_not_stand_for_it) {
   Queue q;
   q.stage(IBV_WR_SEND, 0);
   q.stage(IBV_WR_RDMA_READ, 1);
@@ -54,9 +53,8 @@ START_TEST(a_send_that_overtakes_a_read_does_not_stand_for_it) {
   ck_assert((q.done == std::vector<uint64_t>{0, 2, 3, 1}));
   ck_assert_uint_eq(q.queue.outstanding(), 0);
 }
-END_TEST
 
-START_TEST(a_read_stands_for_the_sends_before_it) {
+TEST(a_read_stands_for_the_sends_before_it) {
   Queue q;
   q.stage(IBV_WR_SEND, 0);
   q.stage(IBV_WR_RDMA_READ, 1);
@@ -64,9 +62,8 @@ START_TEST(a_read_stands_for_the_sends_before_it) {
   ck_assert((q.done == std::vector<uint64_t>{0, 1}));
   ck_assert_uint_eq(q.queue.outstanding(), 0);
 }
-END_TEST
 
-START_TEST(places_are_used_again_in_order) {
+TEST(places_are_used_again_in_order) {
   Queue q;
   for (uint32_t round = 0; round < 100; ++round) {
     q.done.clear();
@@ -78,9 +75,8 @@ START_TEST(places_are_used_again_in_order) {
     ck_assert_uint_eq(q.queue.room(), 8);
   }
 }
-END_TEST
 
-START_TEST(what_is_complete_is_not_dropped_again) {
+TEST(what_is_complete_is_not_dropped_again) {
   Queue q;
   q.stage(IBV_WR_RDMA_READ, 0);
   q.stage(IBV_WR_SEND, 1);
@@ -91,9 +87,8 @@ START_TEST(what_is_complete_is_not_dropped_again) {
   ck_assert((q.done == std::vector<uint64_t>{0, 2}));
   ck_assert_uint_eq(q.queue.outstanding(), 0);
 }
-END_TEST
 
-START_TEST(what_follows_a_refused_request_is_signalled) {
+TEST(what_follows_a_refused_request_is_signalled) {
   Queue q;
   ibv_send_wr first{}, refused{}, next{};
   q.queue.stage(first, false);
@@ -103,9 +98,8 @@ START_TEST(what_follows_a_refused_request_is_signalled) {
   ck_assert(next.send_flags & IBV_SEND_SIGNALED);
   ck_assert_uint_eq(q.queue.outstanding(), 2);
 }
-END_TEST
 
-START_TEST(a_completion_of_nothing_is_refused) {
+TEST(a_completion_of_nothing_is_refused) {
   Queue q;
   ck_assert(!q.complete(0));
   q.stage(IBV_WR_SEND, 0);
@@ -113,24 +107,5 @@ START_TEST(a_completion_of_nothing_is_refused) {
   ck_assert(q.complete(0));
   ck_assert(!q.complete(0));
 }
-END_TEST
 
 }  // namespace
-
-int main() {
-  Suite* suite = suite_create("verbs send queue");
-  TCase* tcase = tcase_create("send queue");
-  suite_add_tcase(suite, tcase);
-  tcase_add_test(tcase, a_completion_stands_for_all_sends_before_it);
-  tcase_add_test(tcase, a_send_that_overtakes_a_read_does_not_stand_for_it);
-  tcase_add_test(tcase, a_read_stands_for_the_sends_before_it);
-  tcase_add_test(tcase, places_are_used_again_in_order);
-  tcase_add_test(tcase, what_is_complete_is_not_dropped_again);
-  tcase_add_test(tcase, what_follows_a_refused_request_is_signalled);
-  tcase_add_test(tcase, a_completion_of_nothing_is_refused);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

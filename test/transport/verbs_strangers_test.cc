@@ -14,7 +14,7 @@ size_t lines_with(const char* text) {
   return count;
 }
 
-START_TEST(another_key_is_refused_with_one_line_on_both_sides) {
+TEST(another_key_is_refused_with_one_line_on_both_sides, 2) {
   World world;
   Options one, two;
   one.job_key = "one";
@@ -29,9 +29,8 @@ START_TEST(another_key_is_refused_with_one_line_on_both_sides) {
   ck_assert_uint_eq(lines_with("has another job key"), 1);
   ck_assert_uint_eq(lines_with("10.0.0.2:5000 refuses this endpoint: another job key"), 1);
 }
-END_TEST
 
-START_TEST(the_same_key_is_accepted) {
+TEST(the_same_key_is_accepted) {
   World world;
   Options options;
   options.job_key = std::string(1000, 'k');
@@ -40,7 +39,6 @@ START_TEST(the_same_key_is_accepted) {
   world.settle();
   expect_joined(world, a, b);
 }
-END_TEST
 
 struct Captured {
   HelloBytes hello;
@@ -57,7 +55,7 @@ Captured hello_of(Host& host, const util::SocketAddress& to) {
   return captured;
 }
 
-START_TEST(what_is_no_hello_costs_one_line_and_nothing_else) {
+TEST(what_is_no_hello_costs_one_line_and_nothing_else, 11) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   const Captured good = hello_of(b, name_a());
@@ -110,9 +108,8 @@ START_TEST(what_is_no_hello_costs_one_line_and_nothing_else) {
   world.settle();
   expect_joined(world, a, b);
 }
-END_TEST
 
-START_TEST(a_hello_with_empty_terms_is_refused) {
+TEST(a_hello_with_empty_terms_is_refused, 2) {
   World world;
   Host& a = world.add(kA, 1);
   Hello hello;
@@ -121,9 +118,8 @@ START_TEST(a_hello_with_empty_terms_is_refused) {
   a.manager->on_request(next_connection_id(), {}, std::as_bytes(std::span(&bytes, 1)), {});
   ck_assert_int_eq(a.alive, 0);
 }
-END_TEST
 
-START_TEST(strangers_do_not_fill_the_log) {
+TEST(strangers_do_not_fill_the_log) {
   World world;
   Host& a = world.add(kA, 1);
   g_log.clear();
@@ -134,9 +130,8 @@ START_TEST(strangers_do_not_fill_the_log) {
   a.manager->on_request(next_connection_id(), {}, {}, {});
   ck_assert(contains(only_log_line(), "others were not logged"));
 }
-END_TEST
 
-START_TEST(requests_that_never_confirm_are_bounded_and_keep_nobody_out) {
+TEST(requests_that_never_confirm_are_bounded_and_keep_nobody_out) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   for (unsigned i = 0; i < 2'000; ++i) {
@@ -158,7 +153,6 @@ START_TEST(requests_that_never_confirm_are_bounded_and_keep_nobody_out) {
   world.settle();  // their time runs out
   ck_assert_int_eq(a.alive, 1);
 }
-END_TEST
 
 /// Somebody who has recorded hellos of `b` repeats them: from before a restart, say.
 void repeat(World& world, Host& a, const Captured& recorded) {
@@ -169,7 +163,7 @@ void repeat(World& world, Host& a, const Captured& recorded) {
   a.poll();
 }
 
-START_TEST(a_hello_that_is_repeated_ends_no_connection) {
+TEST(a_hello_that_is_repeated_ends_no_connection) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   const Captured recorded = hello_of(b, name_a());
@@ -181,9 +175,8 @@ START_TEST(a_hello_that_is_repeated_ends_no_connection) {
   ck_assert(a.lost.empty() && b.lost.empty());
   expect_joined(world, a, b);
 }
-END_TEST
 
-START_TEST(a_hello_that_is_repeated_ends_nothing_that_is_to_be_continued) {
+TEST(a_hello_that_is_repeated_ends_nothing_that_is_to_be_continued, 2) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   const Captured recorded = hello_of(b, name_a());
@@ -196,9 +189,8 @@ START_TEST(a_hello_that_is_repeated_ends_nothing_that_is_to_be_continued) {
   world.settle();
   expect_joined(world, a, b);
 }
-END_TEST
 
-START_TEST(one_host_does_not_get_all_places) {
+TEST(one_host_does_not_get_all_places) {
   World world;
   Options options;
   options.max_connections = 2;
@@ -219,9 +211,8 @@ START_TEST(one_host_does_not_get_all_places) {
   world.settle();
   ck_assert_uint_eq(a.up_to(name_b()), 1);
 }
-END_TEST
 
-START_TEST(something_else_that_listens_is_not_asked_twice) {
+TEST(something_else_that_listens_is_not_asked_twice) {
   World world;
   Host& a = world.add(kA, 1);
   world.add(kB, 2);
@@ -234,9 +225,8 @@ START_TEST(something_else_that_listens_is_not_asked_twice) {
   ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
   ck_assert_uint_eq(lines_with("is not an endpoint of this provider"), 1);
 }
-END_TEST
 
-START_TEST(a_false_welcome_fails_the_attempt) {
+TEST(a_false_welcome_fails_the_attempt, 2) {
   World world;
   Options options;
   options.job_key = "secret";
@@ -255,33 +245,7 @@ START_TEST(a_false_welcome_fails_the_attempt) {
   ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
   ck_assert(a.up.empty() && a.alive == 0);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("strangers");
-  TCase* test = tcase_create("all");
-  tcase_add_loop_test(test, another_key_is_refused_with_one_line_on_both_sides, 0, 2);
-  tcase_add_test(test, the_same_key_is_accepted);
-  tcase_add_loop_test(test, what_is_no_hello_costs_one_line_and_nothing_else, 0, 11);
-  tcase_add_loop_test(test, a_hello_with_empty_terms_is_refused, 0, 2);
-  tcase_add_test(test, strangers_do_not_fill_the_log);
-  tcase_add_test(test, requests_that_never_confirm_are_bounded_and_keep_nobody_out);
-  tcase_add_test(test, a_hello_that_is_repeated_ends_no_connection);
-  tcase_add_loop_test(test, a_hello_that_is_repeated_ends_nothing_that_is_to_be_continued, 0, 2);
-  tcase_add_test(test, one_host_does_not_get_all_places);
-  tcase_add_test(test, something_else_that_listens_is_not_asked_twice);
-  tcase_add_loop_test(test, a_false_welcome_fails_the_attempt, 0, 2);
-  suite_add_tcase(suite, test);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

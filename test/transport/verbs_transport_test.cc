@@ -8,6 +8,7 @@
 
 namespace {
 bool g_fail_allocation = false;  ///< the next one
+
 }  // namespace
 
 [[gnu::noinline]] void* operator new(size_t bytes) {
@@ -34,7 +35,7 @@ using transport::Exposure;
 using transport::Link;
 using transport::SendHint;
 
-START_TEST(small_packets_arrive_in_order_both_ways) {
+TEST(small_packets_arrive_in_order_both_ways) {
   Two two;
   two.meet();
   for (uint64_t i = 1; i < 2000; ++i) {
@@ -49,9 +50,8 @@ START_TEST(small_packets_arrive_in_order_both_ways) {
     ck_assert_uint_eq(two.a().sink->packets[i - 1].number(), i);
   }
 }
-END_TEST
 
-START_TEST(receives_grow_for_a_peer_that_would_use_it) {
+TEST(receives_grow_for_a_peer_that_would_use_it) {
   Two two;
   two.meet();
   Link& link = two.pair.a_to_b();
@@ -69,9 +69,8 @@ START_TEST(receives_grow_for_a_peer_that_would_use_it) {
     ck_assert(two.b().sink->packets.back().payload == bytes);
   }
 }
-END_TEST
 
-START_TEST(packets_with_more_to_come_share_a_doorbell) {
+TEST(packets_with_more_to_come_share_a_doorbell) {
   Two two;
   two.meet();
   Link& link = two.pair.a_to_b();
@@ -86,9 +85,8 @@ START_TEST(packets_with_more_to_come_share_a_doorbell) {
   ck_assert(two.pair.poll_until([&] { return two.b().sink->packets.size() == 7; }));
   for (uint64_t i = 0; i < 7; ++i) ck_assert_uint_eq(two.b().sink->packets[i].number(), i);
 }
-END_TEST
 
-START_TEST(two_sides_that_flood_each_other_go_on) {
+TEST(two_sides_that_flood_each_other_go_on) {
   Two two;
   two.meet();
   Link& there = two.pair.a_to_b();
@@ -102,7 +100,6 @@ START_TEST(two_sides_that_flood_each_other_go_on) {
   ck_assert_uint_gt(sent_a, 10'000);
   ck_assert_uint_gt(sent_b, 10'000);
 }
-END_TEST
 
 /// Exposes at a, names it to b.
 Exposure exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
@@ -158,17 +155,15 @@ void moves(bool is_read, const Moves& how) {
   }
 }
 
-START_TEST(read_moves_any_size_however_memory_is_reached) {
+TEST(read_moves_any_size_however_memory_is_reached, std::size(kMoves)) {
   moves(true, kMoves[_i]);
 }
-END_TEST
 
-START_TEST(write_moves_any_size_however_memory_is_reached) {
+TEST(write_moves_any_size_however_memory_is_reached, std::size(kMoves)) {
   moves(false, kMoves[_i]);
 }
-END_TEST
 
-START_TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
+TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
   Two two;
   two.meet();
   std::vector<std::byte> there(300'001), here(300'001);
@@ -194,9 +189,8 @@ START_TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
     }
   }
 }
-END_TEST
 
-START_TEST(small_packets_pass_while_large_transfers_run) {
+TEST(small_packets_pass_while_large_transfers_run) {
   Two two;
   two.meet();
   constexpr size_t kBytes = 64'000'000;
@@ -211,9 +205,8 @@ START_TEST(small_packets_pass_while_large_transfers_run) {
   ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() == 1; }));
   two.pair.a_to_b().withdraw(exposure);
 }
-END_TEST
 
-START_TEST(a_peer_that_closes_is_told_from_one_that_died) {
+TEST(a_peer_that_closes_is_told_from_one_that_died) {
   Two two;
   two.meet();
   two.a().transport->shutdown();
@@ -222,9 +215,8 @@ START_TEST(a_peer_that_closes_is_told_from_one_that_died) {
   ck_assert_int_eq(two.pair.a_to_b().send(numbered(1), nullptr, 0, 0, SendHint::none),
                    -FI_ESHUTDOWN);
 }
-END_TEST
 
-START_TEST(what_was_taken_before_shutdown_is_delivered) {
+TEST(what_was_taken_before_shutdown_is_delivered) {
   Two two;
   two.meet();
   Link& link = two.pair.a_to_b();
@@ -238,7 +230,6 @@ START_TEST(what_was_taken_before_shutdown_is_delivered) {
   ck_assert_uint_eq(two.b().sink->packets.size(), sent);
   ck_assert_uint_eq(two.b().sink->downs[0].packets_before, sent);
 }
-END_TEST
 
 constexpr struct {
   ibv_wc_status status;
@@ -258,7 +249,8 @@ constexpr struct {
                  {IBV_WC_FATAL_ERR, FI_ECONNRESET},
                  {IBV_WC_GENERAL_ERR, FI_ECONNRESET}};
 
-START_TEST(a_failed_request_ends_the_connection_once_and_the_next_send_connects_anew) {
+TEST(a_failed_request_ends_the_connection_once_and_the_next_send_connects_anew,
+     2 * std::size(kStatuses)) {
   const bool flush = _i % 2;
   Two two;
   two.meet();
@@ -275,9 +267,8 @@ START_TEST(a_failed_request_ends_the_connection_once_and_the_next_send_connects_
   ck_assert_uint_eq(two.b().sink->packets[1].number(), 2);
   ck_assert_uint_eq(two.a().sink->downs.size(), 1);
 }
-END_TEST
 
-START_TEST(transfers_under_way_end_before_the_link_goes_down) {
+TEST(transfers_under_way_end_before_the_link_goes_down, 4) {
   Two two;
   two.meet();
   constexpr size_t kBytes = 8'000'000;
@@ -299,9 +290,8 @@ START_TEST(transfers_under_way_end_before_the_link_goes_down) {
   ck_assert_int_eq(two.rig.cache.held, 0);
   ck_assert_uint_eq(Rig::transport(two.b()).resources().bounce_blocks(true).in_use(), 0);
 }
-END_TEST
 
-START_TEST(a_post_that_finds_no_room_is_tried_again) {
+TEST(a_post_that_finds_no_room_is_tried_again) {
   Two two;
   two.meet();
   Link& link = two.pair.a_to_b();
@@ -314,11 +304,10 @@ START_TEST(a_post_that_finds_no_room_is_tried_again) {
   ck_assert(two.pair.poll_until([&] { return two.b().sink->packets.size() == 3; }));
   ck_assert_uint_eq(two.a().sink->downs.size(), 0);
 }
-END_TEST
 
 /// A device with less room than it promised: what is outstanding was not signalled, so that nothing
 /// will ever complete.
-START_TEST(a_device_that_finds_no_room_any_more_ends_the_connection) {
+TEST(a_device_that_finds_no_room_any_more_ends_the_connection) {
   Two two;
   two.meet();
   ck_assert_int_eq(two.pair.a_to_b().send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
@@ -332,10 +321,9 @@ START_TEST(a_device_that_finds_no_room_any_more_ends_the_connection) {
   ck_assert_uint_eq(two.a().sink->downs.size(), 1);
   ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ETIMEDOUT);
 }
-END_TEST
 
 /// All blocks are held by one connection, whose requests do not complete.
-START_TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
+TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   Two two;
   Side other;
   ck_assert(two.rig.open(other, {}, &two.rig.clock));
@@ -382,10 +370,9 @@ START_TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   two.pair.a_to_b().withdraw(at_a);
   third.withdraw(at_other);
 }
-END_TEST
 
 /// The first allocation of opening the mail fails.
-START_TEST(a_connection_for_which_there_is_no_memory_is_one_link_down) {
+TEST(a_connection_for_which_there_is_no_memory_is_one_link_down) {
   Two two;
   Link& link = two.pair.a_to_b();
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
@@ -398,9 +385,8 @@ START_TEST(a_connection_for_which_there_is_no_memory_is_one_link_down) {
   ck_assert(two.until([&] { return two.b().sink->packets.size() == 1; }));
   ck_assert_uint_eq(two.a().sink->downs.size(), 1);
 }
-END_TEST
 
-START_TEST(a_post_that_is_refused_ends_the_connection) {
+TEST(a_post_that_is_refused_ends_the_connection, 4) {
   Two two;
   two.meet();
   Link& link = two.pair.a_to_b();
@@ -411,9 +397,8 @@ START_TEST(a_post_that_is_refused_ends_the_connection) {
   ck_assert_int_eq(two.a().sink->downs[0].status, _i % 2 ? -FI_EIO : -FI_EINVAL);
   ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
 }
-END_TEST
 
-START_TEST(a_receive_that_can_not_be_posted_ends_the_connection) {
+TEST(a_receive_that_can_not_be_posted_ends_the_connection) {
   Two two;
   two.meet();
   two.rig.nic.post_recv_error = -EIO;
@@ -422,9 +407,8 @@ START_TEST(a_receive_that_can_not_be_posted_ends_the_connection) {
   ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
   ck_assert_int_eq(two.b().sink->downs[0].status, -FI_EIO);
 }
-END_TEST
 
-START_TEST(a_refused_attempt_is_one_link_down_and_may_be_repeated) {
+TEST(a_refused_attempt_is_one_link_down_and_may_be_repeated) {
   Two two;
   two.rig.fabric.refuse = -FI_EHOSTUNREACH;
   Link& link = two.pair.a_to_b();
@@ -435,9 +419,8 @@ START_TEST(a_refused_attempt_is_one_link_down_and_may_be_repeated) {
   two.meet();
   ck_assert_uint_eq(two.a().sink->downs.size(), 1);
 }
-END_TEST
 
-START_TEST(a_silent_peer_is_found_dead_in_time) {
+TEST(a_silent_peer_is_found_dead_in_time) {
   verbs::Options options;
   options.peer_timeout_ns = 3'000'000'000;
   Two two(options);
@@ -450,10 +433,9 @@ START_TEST(a_silent_peer_is_found_dead_in_time) {
   ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ETIMEDOUT);
   ck_assert_uint_le(two.rig.clock.time - begin, 5'000'000'000);
 }
-END_TEST
 
 /// Not one packet ever arrives: neither side would have heard where to look for the other's life.
-START_TEST(a_connection_that_is_lost_before_its_first_packet_ends_in_time_on_both_sides) {
+TEST(a_connection_that_is_lost_before_its_first_packet_ends_in_time_on_both_sides) {
   verbs::Options options;
   options.peer_timeout_ns = 3'000'000'000;
   Two two(options);
@@ -470,10 +452,9 @@ START_TEST(a_connection_that_is_lost_before_its_first_packet_ends_in_time_on_bot
   two.rig.nic.hold = false;
   two.meet();
 }
-END_TEST
 
 /// Connected by its thread, it does not poll for as long as a hundred times the timeout.
-START_TEST(a_peer_that_computes_from_the_start_is_not_dead) {
+TEST(a_peer_that_computes_from_the_start_is_not_dead, 2) {
   verbs::Options options;
   options.peer_timeout_ns = 1'000'000'000;
   Two two(options);
@@ -486,9 +467,8 @@ START_TEST(a_peer_that_computes_from_the_start_is_not_dead) {
   ck_assert_uint_eq(awake.sink->downs.size(), 0);
   two.meet();
 }
-END_TEST
 
-START_TEST(a_peer_that_only_computes_is_not_dead) {
+TEST(a_peer_that_only_computes_is_not_dead) {
   verbs::Options options;
   options.peer_timeout_ns = 3'000'000'000;
   Two two(options);
@@ -499,9 +479,8 @@ START_TEST(a_peer_that_only_computes_is_not_dead) {
   }
   ck_assert_uint_eq(two.a().sink->downs.size(), 0);
 }
-END_TEST
 
-START_TEST(an_endpoint_may_talk_to_itself) {
+TEST(an_endpoint_may_talk_to_itself) {
   Rig rig;
   Pair pair;
   ck_assert(rig.open(pair.a, {}, &rig.clock));
@@ -524,49 +503,7 @@ START_TEST(an_endpoint_may_talk_to_itself) {
   link.withdraw(exposure);
   ck_assert(rig.nic.violations.empty());
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("verbs transport");
-  TCase* tc = tcase_create("two endpoints");
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, small_packets_arrive_in_order_both_ways);
-  tcase_add_test(tc, receives_grow_for_a_peer_that_would_use_it);
-  tcase_add_test(tc, packets_with_more_to_come_share_a_doorbell);
-  tcase_add_test(tc, two_sides_that_flood_each_other_go_on);
-  tcase_add_loop_test(tc, read_moves_any_size_however_memory_is_reached, 0, int(std::size(kMoves)));
-  tcase_add_loop_test(tc, write_moves_any_size_however_memory_is_reached, 0,
-                      int(std::size(kMoves)));
-  tcase_add_test(tc, what_is_accessed_directly_is_counted_whatever_its_end_waits_for);
-  tcase_add_test(tc, small_packets_pass_while_large_transfers_run);
-  tcase_add_test(tc, a_peer_that_closes_is_told_from_one_that_died);
-  tcase_add_test(tc, what_was_taken_before_shutdown_is_delivered);
-  tcase_add_loop_test(tc, a_failed_request_ends_the_connection_once_and_the_next_send_connects_anew,
-                      0, int(2 * std::size(kStatuses)));
-  tcase_add_loop_test(tc, transfers_under_way_end_before_the_link_goes_down, 0, 4);
-  tcase_add_test(tc, a_post_that_finds_no_room_is_tried_again);
-  tcase_add_test(tc, a_device_that_finds_no_room_any_more_ends_the_connection);
-  tcase_add_test(tc, blocks_of_a_connection_that_ends_go_to_who_waits_for_them);
-  tcase_add_test(tc, a_connection_for_which_there_is_no_memory_is_one_link_down);
-  tcase_add_loop_test(tc, a_post_that_is_refused_ends_the_connection, 0, 4);
-  tcase_add_test(tc, a_receive_that_can_not_be_posted_ends_the_connection);
-  tcase_add_test(tc, a_refused_attempt_is_one_link_down_and_may_be_repeated);
-  tcase_add_test(tc, a_silent_peer_is_found_dead_in_time);
-  tcase_add_test(tc, a_connection_that_is_lost_before_its_first_packet_ends_in_time_on_both_sides);
-  tcase_add_loop_test(tc, a_peer_that_computes_from_the_start_is_not_dead, 0, 2);
-  tcase_add_test(tc, a_peer_that_only_computes_is_not_dead);
-  tcase_add_test(tc, an_endpoint_may_talk_to_itself);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::test
 
-int main() {
-  SRunner* runner = srunner_create(erdma::test::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::test

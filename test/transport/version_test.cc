@@ -25,7 +25,9 @@ size_t lines_with(const char* text) {
   return count;
 }
 
-START_TEST(the_same_version_connects) {
+TEST_CASE(.tear_down = close_device);
+
+TEST(the_same_version_connects) {
   Pair pair;
   open_with_version(pair.a, kOurs);
   open_with_version(pair.b, kOurs);
@@ -33,9 +35,8 @@ START_TEST(the_same_version_connects) {
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
   ck_assert_uint_eq(lines_with("version"), 0);
 }
-END_TEST
 
-START_TEST(another_version_is_refused_with_one_line_on_each_side) {
+TEST(another_version_is_refused_with_one_line_on_each_side, 2) {
   Pair pair;
   open_with_version(pair.a, kOurs);
   open_with_version(pair.b, uint8_t(_i ? kOurs - 1 : kOurs + 1));
@@ -53,20 +54,9 @@ START_TEST(another_version_is_refused_with_one_line_on_each_side) {
   ck_assert_uint_eq(lines_with(asks), 1);
   ck_assert_uint_eq(lines_with("install the same version of the provider on all hosts"), 2);
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("protocol version");
-  TCase* tc = tcase_create("handshake");
-  tcase_add_checked_fixture(tc, nullptr, close_device);
-  tcase_set_timeout(tc, 60);
-  tcase_add_test(tc, the_same_version_connects);
-  tcase_add_loop_test(tc, another_version_is_refused_with_one_line_on_each_side, 0, 2);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
+
 }  // namespace erdma::test
 
 int main(int, char** argv) {

@@ -57,15 +57,16 @@ struct OwnStderr {
 
 // Where a notice goes: to one place.
 
-START_TEST(a_notice_is_one_write_with_host_and_pid_where_the_log_is_silent) {
+TEST_CASE(.set_up = set_up);
+
+TEST(a_notice_is_one_write_with_host_and_pid_where_the_log_is_silent) {
   const CapturedStderr error_output;
   ERDMA_NOTICE(cma, EP_DATA, "refused: %s\n", "EPERM");
   assert_text(error_output.only_write(), prefix() + "refused: EPERM\n");
   ck_assert_uint_eq(g_log.size(), 0);
 }
-END_TEST
 
-START_TEST(a_notice_goes_to_the_log_alone_if_that_takes_warnings) {
+TEST(a_notice_goes_to_the_log_alone_if_that_takes_warnings) {
   const CapturedStderr error_output;
   for (const int level : {FI_LOG_WARN, FI_LOG_INFO}) {
     g_log_level = level;
@@ -77,9 +78,8 @@ START_TEST(a_notice_goes_to_the_log_alone_if_that_takes_warnings) {
     assert_text(error_output.only_write(), "");
   }
 }
-END_TEST
 
-START_TEST(off_writes_nothing_and_leaves_the_log_alone) {
+TEST(off_writes_nothing_and_leaves_the_log_alone) {
   const CapturedStderr error_output;
   set_notice_level(NoticeLevel::off);
   ERDMA_NOTICE(cma, EP_DATA, "refused\n");
@@ -89,9 +89,8 @@ START_TEST(off_writes_nothing_and_leaves_the_log_alone) {
   ERDMA_NOTICE(cma, EP_DATA, "refused\n");
   ck_assert_uint_eq(g_log.size(), 1);
 }
-END_TEST
 
-START_TEST(an_announcement_needs_the_level_info_of_either) {
+TEST(an_announcement_needs_the_level_info_of_either) {
   const CapturedStderr error_output;
   ERDMA_ANNOUNCE(EP_CTRL, "endpoint\n");
   assert_text(error_output.only_write(), "");
@@ -107,9 +106,8 @@ START_TEST(an_announcement_needs_the_level_info_of_either) {
   assert_text(error_output.only_write(), "");
   ck_assert_uint_eq(g_log.size(), 1);
 }
-END_TEST
 
-START_TEST(arguments_are_made_only_for_a_line_that_is_written) {
+TEST(arguments_are_made_only_for_a_line_that_is_written) {
   const CapturedStderr error_output;
   unsigned made = 0;
   const auto make = [&] { return ++made; };
@@ -121,20 +119,18 @@ START_TEST(arguments_are_made_only_for_a_line_that_is_written) {
   ERDMA_NOTICE(zero_copy, MR, "copied %u\n", make());
   ck_assert_uint_eq(made, 1);
 }
-END_TEST
 
 // How often.
 
-START_TEST(a_cause_is_told_once_whoever_it_concerns) {
+TEST(a_cause_is_told_once_whoever_it_concerns) {
   const CapturedStderr error_output;
   for (int peer = 0; peer < 100; ++peer) tell(Cause::cma, "peer %d refuses", peer);
   assert_text(error_output.only_write(), prefix() + "peer 0 refuses\n");
   tell(Cause::zero_copy, "another cause");
   assert_text(error_output.only_write(), prefix() + "another cause\n");
 }
-END_TEST
 
-START_TEST(lost_peers_are_told_up_to_a_bound_that_is_told) {
+TEST(lost_peers_are_told_up_to_a_bound_that_is_told) {
   const CapturedStderr error_output;
   for (int peer = 0; peer < 100; ++peer) tell(Cause::peer_lost, "peer %d is lost\n", peer);
   const std::vector<std::string> writes = error_output.writes();
@@ -142,17 +138,15 @@ START_TEST(lost_peers_are_told_up_to_a_bound_that_is_told) {
   assert_text(writes[1], prefix() + "peer 1 is lost\n");
   assert_text(writes[2], prefix() + "peer 2 is lost (no more of these are shown)\n");
 }
-END_TEST
 
-START_TEST(the_same_text_is_told_once) {
+TEST(the_same_text_is_told_once) {
   const CapturedStderr error_output;
   for (int i = 0; i < 3; ++i) tell(Cause::peer_lost, "peer A is lost");
   tell(Cause::peer_lost, "peer B is lost");
   ck_assert_uint_eq(error_output.writes().size(), 2);
 }
-END_TEST
 
-START_TEST(threads_that_meet_one_cause_write_one_line) {
+TEST(threads_that_meet_one_cause_write_one_line) {
   const CapturedStderr error_output;
   std::atomic<bool> go = false;
   std::vector<std::thread> threads;
@@ -166,11 +160,10 @@ START_TEST(threads_that_meet_one_cause_write_one_line) {
   for (std::thread& thread : threads) thread.join();
   ck_assert_uint_eq(error_output.writes().size(), 1);
 }
-END_TEST
 
 // Peers may cause warnings as often as they like.
 
-START_TEST(a_warning_that_is_repeated_does_not_fill_the_log) {
+TEST(a_warning_that_is_repeated_does_not_fill_the_log) {
   g_log_level = FI_LOG_WARN;
   const erdma::util::SystemClock clock;
   const uint64_t start = clock.now();
@@ -182,9 +175,8 @@ START_TEST(a_warning_that_is_repeated_does_not_fill_the_log) {
   ERDMA_WARN(EP_DATA, "another place\n");
   ck_assert_uint_eq(g_log.size(), lines + 1);
 }
-END_TEST
 
-START_TEST(warnings_that_were_left_out_are_counted) {
+TEST(warnings_that_were_left_out_are_counted) {
   erdma::util::LineLimit limit;
   unsigned left_out = 0;
   constexpr uint64_t kSecond = 1'000'000'000;
@@ -195,18 +187,16 @@ START_TEST(warnings_that_were_left_out_are_counted) {
   ck_assert_uint_eq(left_out, 7);
   ck_assert(!limit.allow(6 * kSecond, left_out));
 }
-END_TEST
 
 // What a line is.
 
-START_TEST(a_line_has_one_end_whatever_it_quotes) {
+TEST(a_line_has_one_end_whatever_it_quotes) {
   const CapturedStderr error_output;
   tell(Cause::variable, "the name is %s", "a\nb\033[2J\tc\x7f");
   assert_text(error_output.only_write(), prefix() + "the name is a?b?[2J?c?\n");
 }
-END_TEST
 
-START_TEST(a_long_line_is_cut_and_still_one_write) {
+TEST(a_long_line_is_cut_and_still_one_write) {
   const CapturedStderr error_output;
   const std::string long_text(5000, 'x');
   tell(Cause::cma, "%s", long_text.c_str());
@@ -215,9 +205,8 @@ START_TEST(a_long_line_is_cut_and_still_one_write) {
   ck_assert_uint_gt(line.size(), 900);
   ck_assert_int_eq(line.back(), '\n');
 }
-END_TEST
 
-START_TEST(the_last_line_of_a_cause_fits_however_long_it_is) {
+TEST(the_last_line_of_a_cause_fits_however_long_it_is) {
   const CapturedStderr error_output;
   const std::string long_text(5000, 'x');
   for (int peer = 0; peer < 3; ++peer) tell(Cause::peer_lost, "%d%s", peer, long_text.c_str());
@@ -226,11 +215,10 @@ START_TEST(the_last_line_of_a_cause_fits_however_long_it_is) {
   ck_assert_uint_le(writes[2].size(), 1024);
   ck_assert(writes[2].ends_with(" (no more of these are shown)\n"));
 }
-END_TEST
 
 // What it must not do to the process.
 
-START_TEST(errno_stays) {
+TEST(errno_stays) {
   const CapturedStderr error_output;
   errno = ENOLINK;
   ERDMA_NOTICE(cma, EP_DATA, "refused\n");
@@ -239,9 +227,8 @@ START_TEST(errno_stays) {
   ck_assert_int_eq(errno, ENOLINK);
   ck_assert_uint_eq(error_output.writes().size(), 2);
 }
-END_TEST
 
-START_TEST(a_pipe_that_nobody_reads_kills_nobody) {
+TEST(a_pipe_that_nobody_reads_kills_nobody) {
   int ends[2];
   ck_assert_int_eq(pipe(ends), 0);
   close(ends[0]);
@@ -254,10 +241,9 @@ START_TEST(a_pipe_that_nobody_reads_kills_nobody) {
   sigpending(&pending);
   ck_assert(!sigismember(&pending, SIGPIPE));
 }
-END_TEST
 
 /// Its reader may be waiting for this very process.
-START_TEST(a_pipe_that_is_full_holds_nobody_up) {
+TEST(a_pipe_that_is_full_holds_nobody_up) {
   int ends[2];
   ck_assert_int_eq(pipe(ends), 0);
   ck_assert_int_eq(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
@@ -272,16 +258,14 @@ START_TEST(a_pipe_that_is_full_holds_nobody_up) {
   ck_assert(erdma::util::may_tell(Cause::cma));
   close(ends[0]);
 }
-END_TEST
 
-START_TEST(without_standard_error_nothing_is_written_and_the_line_is_not_used_up) {
+TEST(without_standard_error_nothing_is_written_and_the_line_is_not_used_up) {
   const OwnStderr own;
   tell(Cause::cma, "refused");
   ck_assert(erdma::util::may_tell(Cause::cma));
 }
-END_TEST
 
-START_TEST(a_forked_child_tells_its_own_pid) {
+TEST(a_forked_child_tells_its_own_pid) {
   const CapturedStderr error_output;
   const pid_t child = fork();
   if (child == 0) {
@@ -291,41 +275,5 @@ START_TEST(a_forked_child_tells_its_own_pid) {
   ck_assert_int_eq(waitpid(child, nullptr, 0), child);
   ck_assert(contains(error_output.only_write(), ("[" + std::to_string(child) + "]").c_str()));
 }
-END_TEST
-
-Suite* make_suite() {
-  Suite* suite = suite_create("log");
-  TCase* tcase = tcase_create("log");
-  tcase_add_checked_fixture(tcase, set_up, nullptr);
-  tcase_add_test(tcase, a_warning_that_is_repeated_does_not_fill_the_log);
-  tcase_add_test(tcase, warnings_that_were_left_out_are_counted);
-  tcase_add_test(tcase, a_notice_is_one_write_with_host_and_pid_where_the_log_is_silent);
-  tcase_add_test(tcase, a_notice_goes_to_the_log_alone_if_that_takes_warnings);
-  tcase_add_test(tcase, off_writes_nothing_and_leaves_the_log_alone);
-  tcase_add_test(tcase, an_announcement_needs_the_level_info_of_either);
-  tcase_add_test(tcase, arguments_are_made_only_for_a_line_that_is_written);
-  tcase_add_test(tcase, a_cause_is_told_once_whoever_it_concerns);
-  tcase_add_test(tcase, lost_peers_are_told_up_to_a_bound_that_is_told);
-  tcase_add_test(tcase, the_same_text_is_told_once);
-  tcase_add_test(tcase, threads_that_meet_one_cause_write_one_line);
-  tcase_add_test(tcase, a_line_has_one_end_whatever_it_quotes);
-  tcase_add_test(tcase, a_long_line_is_cut_and_still_one_write);
-  tcase_add_test(tcase, the_last_line_of_a_cause_fits_however_long_it_is);
-  tcase_add_test(tcase, errno_stays);
-  tcase_add_test(tcase, a_pipe_that_nobody_reads_kills_nobody);
-  tcase_add_test(tcase, a_pipe_that_is_full_holds_nobody_up);
-  tcase_add_test(tcase, without_standard_error_nothing_is_written_and_the_line_is_not_used_up);
-  tcase_add_test(tcase, a_forked_child_tells_its_own_pid);
-  suite_add_tcase(suite, tcase);
-  return suite;
-}
 
 }  // namespace
-
-int main() {
-  SRunner* runner = srunner_create(make_suite());
-  srunner_run_all(runner, CK_ENV);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}

@@ -12,7 +12,7 @@ struct Thing {
   int number = 0;
 };
 
-START_TEST(a_handle_finds_its_object_until_the_release_and_nothing_afterwards) {
+TEST(a_handle_finds_its_object_until_the_release_and_nothing_afterwards) {
   Pool<Thing, 4> pool;
   Thing& first = *pool.acquire(Thing{1});
   const PoolHandle old = pool.handle(first);
@@ -25,9 +25,8 @@ START_TEST(a_handle_finds_its_object_until_the_release_and_nothing_afterwards) {
   ck_assert_ptr_eq(pool.find(pool.handle(second)), &second);
   pool.clear();
 }
-END_TEST
 
-START_TEST(a_handle_that_names_no_slot_finds_nothing) {
+TEST(a_handle_that_names_no_slot_finds_nothing) {
   Pool<Thing, 4> pool;
   ck_assert_ptr_null(pool.find({}));
   Thing& thing = *pool.acquire();
@@ -37,9 +36,8 @@ START_TEST(a_handle_that_names_no_slot_finds_nothing) {
   ck_assert_ptr_null(pool.find({handle.index + 1, handle.generation}));  // never acquired
   pool.clear();
 }
-END_TEST
 
-START_TEST(no_generation_of_a_slot_is_zero) {
+TEST(no_generation_of_a_slot_is_zero) {
   Pool<Thing, 4> pool;
   std::set<uint16_t> seen;
   for (uint32_t i = 0; i < 65535; ++i) {
@@ -54,9 +52,8 @@ START_TEST(no_generation_of_a_slot_is_zero) {
   ck_assert_uint_eq(pool.handle(again).generation, 1);
   pool.clear();
 }
-END_TEST
 
-START_TEST(no_more_objects_than_the_limit_are_given_out) {
+TEST(no_more_objects_than_the_limit_are_given_out) {
   Pool<Thing, 4> pool(5);
   Thing* last = nullptr;
   for (int i = 0; i < 5; ++i) ck_assert_ptr_nonnull(last = pool.acquire());
@@ -66,26 +63,7 @@ START_TEST(no_more_objects_than_the_limit_are_given_out) {
   ck_assert_ptr_eq(pool.acquire(), last);
   pool.clear();
 }
-END_TEST
-
-Suite* suite() {
-  Suite* suite = suite_create("pool");
-  TCase* tc = tcase_create("pool");
-  tcase_add_test(tc, a_handle_finds_its_object_until_the_release_and_nothing_afterwards);
-  tcase_add_test(tc, a_handle_that_names_no_slot_finds_nothing);
-  tcase_add_test(tc, no_generation_of_a_slot_is_zero);
-  tcase_add_test(tc, no_more_objects_than_the_limit_are_given_out);
-  suite_add_tcase(suite, tc);
-  return suite;
-}
 
 }  // namespace
-}  // namespace erdma::util
 
-int main() {
-  SRunner* runner = srunner_create(erdma::util::suite());
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
-}
+}  // namespace erdma::util

@@ -54,7 +54,7 @@ bool are_plugs(const std::vector<int>& fds, const std::map<int, std::string>& pa
 
 }  // namespace
 
-START_TEST(owned_descriptors_lead_nowhere_in_a_child) {
+TEST(owned_descriptors_lead_nowhere_in_a_child) {
   const Fd one = make(), other = make();
   Fd moved_from = make(), replaced = make();
   const Fd moved = std::move(moved_from);
@@ -65,9 +65,8 @@ START_TEST(owned_descriptors_lead_nowhere_in_a_child) {
   ck_assert(descriptors() == parents);
   ck_assert_int_eq(eventfd_write(one.get(), 1), 0);
 }
-END_TEST
 
-START_TEST(what_is_not_owned_is_the_childs_too) {
+TEST(what_is_not_owned_is_the_childs_too) {
   Fd closed = make(), released = make(), swapped = make();
   const int number = closed.get();
   closed.reset();
@@ -83,9 +82,8 @@ START_TEST(what_is_not_owned_is_the_childs_too) {
   close(anothers);
   close(given_away);
 }
-END_TEST
 
-START_TEST(descriptors_of_a_library_are_marked_while_they_are_in_use) {
+TEST(descriptors_of_a_library_are_marked_while_they_are_in_use) {
   const int fd = eventfd(0, 0);
   const auto parents = descriptors();
   {
@@ -98,11 +96,10 @@ START_TEST(descriptors_of_a_library_are_marked_while_they_are_in_use) {
   const PrivateFd none(-1);
   close(fd);
 }
-END_TEST
 
 /// What it closes is its own number, whatever it has opened since; and its children find nothing
 /// of its parent's either.
-START_TEST(child_closes_what_it_inherited_and_nothing_else) {
+TEST(child_closes_what_it_inherited_and_nothing_else) {
   Fd inherited = make();
   const auto parents = descriptors();
   ck_assert(in_child([&] {
@@ -114,9 +111,8 @@ START_TEST(child_closes_what_it_inherited_and_nothing_else) {
            descriptors().size() == before.size() - 1;
   }));
 }
-END_TEST
 
-START_TEST(numbers_may_all_be_taken_or_high) {
+TEST(numbers_may_all_be_taken_or_high, 2) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const rlimit few{rlim_t(_i ? 64 : 200'000), limit.rlim_max};
@@ -136,21 +132,4 @@ START_TEST(numbers_may_all_be_taken_or_high) {
       if (fstat(fd, &status) || !S_ISSOCK(status.st_mode)) return false;
     return true;
   }));
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("descriptors and children");
-  TCase* tc = tcase_create("fork");
-  tcase_add_test(tc, owned_descriptors_lead_nowhere_in_a_child);
-  tcase_add_test(tc, what_is_not_owned_is_the_childs_too);
-  tcase_add_test(tc, descriptors_of_a_library_are_marked_while_they_are_in_use);
-  tcase_add_test(tc, child_closes_what_it_inherited_and_nothing_else);
-  tcase_add_loop_test(tc, numbers_may_all_be_taken_or_high, 0, 2);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

@@ -53,7 +53,7 @@ void operator delete(void* memory, size_t) noexcept {
 }
 
 /// Functions that must not throw log it when there is no memory.
-START_TEST(the_text_of_an_address_takes_no_memory) {
+TEST(the_text_of_an_address_takes_no_memory) {
   const SocketAddress longest = ip6("fe80:1111:2222:3333:4444:5555:6666:7777", 65535, UINT32_MAX);
   static_assert(noexcept(longest.to_string()));
   const unsigned before = g_allocations;
@@ -61,18 +61,16 @@ START_TEST(the_text_of_an_address_takes_no_memory) {
   ck_assert_uint_eq(g_allocations, before);
   assert_text(text, "[fe80:1111:2222:3333:4444:5555:6666:7777%4294967295]:65535");
 }
-END_TEST
 
-START_TEST(address_is_unset_by_default) {
+TEST(address_is_unset_by_default) {
   const SocketAddress address;
   ck_assert(!address.set());
   ck_assert_uint_eq(address.size(), 0);
   assert_text(address.to_string(), "unset");
   ck_assert(address == SocketAddress());
 }
-END_TEST
 
-START_TEST(address_is_unset_when_the_sockaddr_is_too_short) {
+TEST(address_is_unset_when_the_sockaddr_is_too_short) {
   sockaddr_in6 raw{};
   raw.sin6_family = AF_INET6;
   ck_assert(!SocketAddress::from_sockaddr(&raw, sizeof(raw) - 1).set());
@@ -81,24 +79,21 @@ START_TEST(address_is_unset_when_the_sockaddr_is_too_short) {
   ck_assert(!SocketAddress::from_sockaddr(&raw, 1).set());
   ck_assert(!SocketAddress::from_sockaddr(nullptr, sizeof(raw)).set());
 }
-END_TEST
 
-START_TEST(address_is_unset_when_the_family_is_another) {
+TEST(address_is_unset_when_the_family_is_another) {
   sockaddr_storage raw{};
   raw.ss_family = AF_UNIX;
   ck_assert(!SocketAddress::from_sockaddr(&raw, sizeof(raw)).set());
 }
-END_TEST
 
-START_TEST(address_prints_host_and_port) {
+TEST(address_prints_host_and_port) {
   assert_text(ip4("10.0.0.1", 5000).to_string(), "10.0.0.1:5000");
   assert_text(ip4("10.0.0.1", 5000).host_string(), "10.0.0.1");
   assert_text(ip6("fe80::1", 5000, 2).to_string(), "[fe80::1%2]:5000");
   assert_text(ip6("::1", 65535).to_string(), "[::1]:65535");
 }
-END_TEST
 
-START_TEST(address_gives_back_the_sockaddr) {
+TEST(address_gives_back_the_sockaddr) {
   const SocketAddress address = ip6("2001:db8::7", 9, 3);
   ck_assert_uint_eq(address.size(), sizeof(sockaddr_in6));
   sockaddr_in6 raw{};
@@ -107,9 +102,8 @@ START_TEST(address_gives_back_the_sockaddr) {
   ck_assert_uint_eq(raw.sin6_scope_id, 3);
   ck_assert_uint_eq(ip4("1.2.3.4", 5).size(), sizeof(sockaddr_in));
 }
-END_TEST
 
-START_TEST(address_ignores_padding_and_flow_label) {
+TEST(address_ignores_padding_and_flow_label) {
   sockaddr_in raw4{};
   raw4.sin_family = AF_INET;
   raw4.sin_port = htons(7);
@@ -126,9 +120,8 @@ START_TEST(address_ignores_padding_and_flow_label) {
   ck_assert(labelled == ip6("::1", 7));
   ck_assert_uint_eq(labelled.hash(), ip6("::1", 7).hash());
 }
-END_TEST
 
-START_TEST(addresses_are_equal_only_when_all_parts_are) {
+TEST(addresses_are_equal_only_when_all_parts_are) {
   ck_assert(ip4("10.0.0.1", 1) == ip4("10.0.0.1", 1));
   ck_assert(!(ip4("10.0.0.1", 1) == ip4("10.0.0.1", 2)));
   ck_assert(!(ip4("10.0.0.1", 1) == ip4("10.0.0.2", 1)));
@@ -136,14 +129,12 @@ START_TEST(addresses_are_equal_only_when_all_parts_are) {
   ck_assert(!(ip4("127.0.0.1", 1) == ip6("::ffff:127.0.0.1", 1)));
   ck_assert(!(ip4("10.0.0.1", 1) == SocketAddress()));
 }
-END_TEST
 
-START_TEST(address_is_on_the_same_host_whatever_the_port) {
+TEST(address_is_on_the_same_host_whatever_the_port) {
   ck_assert(ip4("10.0.0.1", 1).same_host(ip4("10.0.0.1", 2)));
   ck_assert(!ip4("10.0.0.1", 1).same_host(ip4("10.0.0.2", 1)));
   ck_assert(!ip4("0.0.0.0", 1).same_host(ip6("::", 1)));
 }
-END_TEST
 
 struct Kind {
   SocketAddress address;
@@ -151,7 +142,7 @@ struct Kind {
   bool loopback;
 };
 
-START_TEST(address_knows_wildcard_and_loopback) {
+TEST(address_knows_wildcard_and_loopback) {
   const Kind kinds[] = {
       {ip4("0.0.0.0", 1), true, false},          {ip6("::", 1), true, false},
       {ip4("127.0.0.1", 1), false, true},        {ip4("127.255.1.2", 1), false, true},
@@ -164,44 +155,18 @@ START_TEST(address_knows_wildcard_and_loopback) {
     ck_assert_msg(kind.address.loopback() == kind.loopback, "%s", kind.address.to_string().c_str());
   }
 }
-END_TEST
 
-START_TEST(address_takes_another_port) {
+TEST(address_takes_another_port) {
   SocketAddress address = ip6("::1", 1);
   address.set_port(40000);
   ck_assert_uint_eq(address.port(), 40000);
   ck_assert(address == ip6("::1", 40000));
 }
-END_TEST
 
-START_TEST(hash_differs_when_only_the_port_does) {
+TEST(hash_differs_when_only_the_port_does) {
   unsigned collisions = 0;
   const uint64_t first = ip4("10.0.0.1", 0).hash();
   for (uint16_t port = 1; port < 1000; ++port)
     collisions += uint32_t(ip4("10.0.0.1", port).hash()) == uint32_t(first);
   ck_assert_uint_eq(collisions, 0);
-}
-END_TEST
-
-int main() {
-  Suite* suite = suite_create("socket_address");
-  TCase* tc = tcase_create("socket_address");
-  tcase_add_test(tc, address_is_unset_by_default);
-  tcase_add_test(tc, address_is_unset_when_the_sockaddr_is_too_short);
-  tcase_add_test(tc, address_is_unset_when_the_family_is_another);
-  tcase_add_test(tc, address_prints_host_and_port);
-  tcase_add_test(tc, address_gives_back_the_sockaddr);
-  tcase_add_test(tc, address_ignores_padding_and_flow_label);
-  tcase_add_test(tc, addresses_are_equal_only_when_all_parts_are);
-  tcase_add_test(tc, address_is_on_the_same_host_whatever_the_port);
-  tcase_add_test(tc, address_knows_wildcard_and_loopback);
-  tcase_add_test(tc, address_takes_another_port);
-  tcase_add_test(tc, hash_differs_when_only_the_port_does);
-  tcase_add_test(tc, the_text_of_an_address_takes_no_memory);
-  suite_add_tcase(suite, tc);
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
 }

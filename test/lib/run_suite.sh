@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# run_suite.sh PROGRAM... -- FILE_test.cc: runs the suite of a file by the program that has it.
+programs=
+while [ "$1" != -- ]; do
+  programs="$programs $1"
+  shift
+done
+file=${2##*/test/}
+suite=$(basename "$2" _test.cc)
+for program in $programs; do
+  case $program in
+    "test/${file%.cc}") exec "./$program" ;;
+    "test/$(dirname "$file")"/*) ! "./$program" --list | grep -qx "$suite" || exec "./$program" "$suite" ;;
+  esac
+done
+echo "no program has the tests of $2"
+exit 99
