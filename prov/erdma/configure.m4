@@ -149,12 +149,13 @@ AC_SUBST([CUDA_CPPFLAGS])
 
 dnl --- for make check, the man page, format-check and tidy: none is needed to build and install
 AC_ARG_ENABLE([tests],
-  [AS_HELP_STRING([--disable-tests], [do not look for what only make check needs])],
+  [AS_HELP_STRING([--disable-tests], [no unit tests in make check])],
   [], [enable_tests=yes])
 AS_IF([test "$enable_tests" != no],
   [PKG_CHECK_MODULES([CHECK], [check >= 0.12], [erdma_check=yes], [erdma_check=no])],
   [erdma_check=no])
 AM_CONDITIONAL([HAVE_CHECK], [test "$erdma_check" = yes])
+AM_CONDITIONAL([WANT_CHECK], [test "$enable_tests" != no])
 
 AC_CHECK_PROGS([PANDOC], [pandoc])
 AM_CONDITIONAL([HAVE_PANDOC], [test -n "$PANDOC"])

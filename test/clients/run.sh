@@ -75,8 +75,11 @@ check 'an endpoint closed with operations in flight' 60 stress fi_close_inflight
 check 'a million unexpected messages' 150 stress fi_unexpected
 check 'a receiver stopped for 3 s' 60 stress fi_stop_stress --seconds 3
 check 'a receiver stopped for 1 s, CMA refused' 60 stress_refused fi_stop_stress --seconds 1
-check '200 processes killed' 200 kill_stress_private --rounds 200 --limit-ms 10000
-check '40 processes killed, CMA refused' 100 stress_refused fi_kill_stress --rounds 40 --limit-ms 10000
+rounds=200
+[ -z "${ERDMA_QUICK:-}" ] || rounds=20
+check "$rounds processes killed" 200 kill_stress_private --rounds $rounds --limit-ms 10000
+check "$((rounds / 5)) processes killed, CMA refused" 100 \
+  stress_refused fi_kill_stress --rounds $((rounds / 5)) --limit-ms 10000
 
 check 'erdma_refused_cma' 60 own erdma_refused_cma --pair
 check 'erdma_refused_cma, ENOSYS at the server' 60 \

@@ -3,12 +3,14 @@
 # Stages of run-tests and the sum of their results. The caller sets `build`, `logs`, `selected`.
 
 passed=0 failed=0 skipped=0
+table=
 
 # skip REASON: a stage calls this before it returns 77.
 skip() { printf 'SKIP: %s\n' "$*"; }
 
 # finish: prints the closing line, and exits with the status of the whole run.
 finish() {
+  printf '\nSeconds of each stage (%s in all; indented: beside each other)\n%s' "$SECONDS" "$table"
   printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
   [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
   exit
@@ -86,6 +88,7 @@ stage() {
   "count_$kind" "$log" "$status"
   passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
   skipped=$((skipped + stage_skipped))
+  table+=$(printf '%s%-13s %5d' "${lane:+  }" "$name" $((SECONDS - begin)))$'\n'
   printf '%4d passed %3d failed %3d skipped %5d s\n' "$stage_passed" "$stage_failed" \
     "$stage_skipped" $((SECONDS - begin))
   if [ "$stage_skipped" -gt 0 ]; then grep -E '^SKIP: ' "$log" | sed 's/^/    /'; fi
@@ -93,4 +96,28 @@ stage() {
   say "    the end of $log:"
   tail -n 40 "$log" | sed 's/^/    /'
   return 1
+}
+
+# beside LANE...: functions that run stages, each lane on a core of its own; one lane's lines follow
+# the other's. A stage that counts .trs files can't be in a lane.
+beside() {
+  local lane lanes=()
+  for lane in "$@"; do
+    (
+      passed=0 failed=0 skipped=0 table=
+      "$lane"
+      declare -p passed failed skipped table | sed 's/^declare -- /lane_/' >"$logs/.$lane"
+    ) >"$logs/$lane.out" 2>&1 &
+    lanes+=($!)
+  done
+  wait "${lanes[@]}"
+  for lane in "$@"; do
+    cat "$logs/$lane.out"
+    local lane_passed=0 lane_failed=1 lane_skipped=0 lane_table=
+    # shellcheck disable=SC1090
+    . "$logs/.$lane"
+    passed=$((passed + lane_passed)) failed=$((failed + lane_failed))
+    skipped=$((skipped + lane_skipped)) table+=$lane_table
+    rm -f "$logs/.$lane"
+  done
 }
