@@ -1,46 +1,29 @@
 #include "transport/verbs/connector.h"
 
-#include <fcntl.h>
-#include <pthread.h>
 #include <sodium.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <cstring>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
 
+#include "transport/endpoint_thread.h"
+#include "transport/mailbox.h"
 #include "transport/verbs/async_events.h"
 #include "transport/verbs/connection_manager.h"
 #include "transport/verbs/queue_pairs.h"
 #include "transport/verbs/rdma_cm_backend.h"
 #include "transport/verbs/tcp_backend.h"
-#include "util/fd.h"
+#include "util/event_fd.h"
 #include "util/log.h"
+#include "util/random_word.h"
 
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr uint64_t kMillisecond = 1'000'000;
-
-uint64_t random_word() noexcept {
-  uint64_t word = 0;
-  if (getrandom(&word, sizeof(word), GRND_NONBLOCK) != sizeof(word))
-    word = uint64_t(getpid()) << 32 ^ util::SystemClock().now();
-  return word;
-}
-
-/// The thread, asleep in epoll: orders from the polling thread, what happens on the network, what
-/// the device says, and time.
-class ConnectorThread final : public Connector, AsyncListener {
+/// What the thread of an endpoint does: orders from the polling thread, what happens on the
+/// network, what the device says, and time.
+class ConnectorThread final : public Connector, AsyncListener, EndpointThread::Work {
  public:
   explicit ConnectorThread(const ConnectorConfig& config);
   ~ConnectorThread() override;
@@ -74,44 +57,36 @@ class ConnectorThread final : public Connector, AsyncListener {
   void on_completion_queue_event(const ibv_cq* queue) noexcept override;
   void on_device_fatal() noexcept override;
 
+  void on_orders() override;
+  void on_event(uint64_t event) override;
+  void on_time() override;
+  uint64_t next_deadline() const noexcept override {
+    return std::min(x_manager.next_deadline(), x_backend->next_deadline());
+  }
+
   std::unique_ptr<ConnectionBackend> make_backend();
-  int command(const Command& command) noexcept;
-  /// For what must not be lost.
-  void insist(const Command& command) noexcept;
-  static void* entry(void* self) noexcept;
-  void run() noexcept;
-  void round(int ready, const epoll_event* events) noexcept;
-  void run_commands() noexcept;
   void obey(const Command& command);
   void refuse(const Command& command) noexcept;
-  int timeout() const noexcept;
-  bool watch(int fd, uint32_t what) noexcept;
 
   ConnectorConfig x_config;
-  const uint64_t x_nonce;
+  const uint64_t x_nonce = util::random_word();
   DeviceQueuePairs x_queue_pairs;
-  util::Fd x_epoll, x_command_fd;
   std::unique_ptr<ConnectionBackend> x_backend;
   ConnectionManager x_manager;
   std::optional<AsyncEvents> x_async;
-  pthread_t x_thread{};
-  bool x_running = false;
-
-  std::mutex x_mutex;
-  std::vector<Command> x_commands;
-  std::atomic<bool> x_stop = false;
+  EndpointThread x_thread;
+  Mailbox<Command, util::EventFd> x_commands;
 };
 
-enum Source : uint32_t { kCommands, kBackend, kAsync };
+enum Source : uint64_t { kBackend, kAsync };
 
 ConnectorThread::ConnectorThread(const ConnectorConfig& config)
     : x_config(config),
-      x_nonce(random_word()),
       x_queue_pairs(*config.device, config.options.peer_timeout_ns),
-      x_epoll(epoll_create1(EPOLL_CLOEXEC)),
-      x_command_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       x_backend(make_backend()),
-      x_manager(x_config, x_nonce, *x_backend) {}
+      x_manager(x_config, x_nonce, *x_backend),
+      x_thread(*this, *config.clock),
+      x_commands(x_thread.bell()) {}
 
 std::unique_ptr<ConnectionBackend> ConnectorThread::make_backend() {
   if (x_config.device->personality() == Personality::iwarp)
@@ -121,102 +96,51 @@ std::unique_ptr<ConnectionBackend> ConnectorThread::make_backend() {
 }
 
 int ConnectorThread::start_thread() {
-  if (!x_epoll || !x_command_fd) {
-    ERDMA_WARN(EP_CTRL, "cannot make descriptors: %s\n", fi_strerror(errno));
-    return -FI_EMFILE;
-  }
+  if (const int rc = x_thread.open()) return rc;
   if (const int rc = x_backend->listen(x_config.name)) return rc;
   x_async.emplace(*x_config.device, static_cast<AsyncListener&>(*this));
-  if (!watch(x_command_fd.get(), kCommands) || !watch(x_backend->fd(), kBackend)) return -FI_ENOMEM;
+  if (const int rc = x_thread.watch(x_backend->fd(), kBackend)) return rc;
   // Without asynchronous events everything works; only the reason of a failure comes later.
-  if (!watch(x_async->fd(), kAsync))
-    ERDMA_INFO(EP_CTRL, "no asynchronous events: %s\n", fi_strerror(errno));
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int rc = pthread_create(&x_thread, nullptr, &entry, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  x_running = !rc;
-  if (rc) ERDMA_WARN(EP_CTRL, "cannot start a thread: %s\n", fi_strerror(rc));
-  return -rc;
+  (void)x_thread.watch(x_async->fd(), kAsync);
+  x_commands.arm();
+  return x_thread.start("erdma-connect");
 }
 
 ConnectorThread::~ConnectorThread() {
-  if (x_running) {
-    x_stop = true;
-    (void)eventfd_write(x_command_fd.get(), 1);
-    pthread_join(x_thread, nullptr);
-  }
+  x_thread.stop();
   x_async.reset();  // other threads add orders until then
+  on_orders();      // the last: closes that the peers should see as such
   x_manager.finish();
 }
 
 void ConnectorThread::abandon() noexcept {
   x_backend->abandon();
-  x_epoll.reset();
-  x_command_fd.reset();
-}
-
-bool ConnectorThread::watch(int fd, uint32_t what) noexcept {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u32 = what;
-  return !epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fd, &event);
-}
-
-int ConnectorThread::command(const Command& command) noexcept try {
-  bool first = false;
-  {
-    const std::lock_guard guard(x_mutex);
-    first = x_commands.empty();
-    x_commands.push_back(command);
-  }
-  if (first) (void)eventfd_write(x_command_fd.get(), 1);
-  return 0;
-} catch (const std::bad_alloc&) {
-  return -FI_ENOMEM;
-}
-
-void ConnectorThread::insist(const Command& order) noexcept {
-  while (command(order)) usleep(1000);
+  x_thread.abandon();
 }
 
 int ConnectorThread::connect(const util::SocketAddress& peer, uint64_t attempt,
                              bool patient) noexcept {
-  return command({Command::Type::connect, patient, attempt, peer});
+  return x_commands.try_post({Command::Type::connect, patient, attempt, peer});
 }
 
 void ConnectorThread::close(uint64_t connection_id, bool orderly) noexcept {
-  insist({Command::Type::close, orderly, connection_id});
+  x_commands.post({Command::Type::close, orderly, connection_id});
 }
 
 void ConnectorThread::stop_listening() noexcept {
-  insist({Command::Type::stop_listening});
+  x_commands.post({Command::Type::stop_listening});
 }
 
 void ConnectorThread::on_queue_pair_event(uint64_t id, const char* what) noexcept {
-  insist({Command::Type::queue_pair_failed, false, id, {}, nullptr, what});
+  x_commands.post({Command::Type::queue_pair_failed, false, id, {}, nullptr, what});
 }
 
 void ConnectorThread::on_completion_queue_event(const ibv_cq* queue) noexcept {
-  insist({Command::Type::completion_queue_failed, false, 0, {}, queue});
+  x_commands.post({Command::Type::completion_queue_failed, false, 0, {}, queue});
 }
 
 void ConnectorThread::on_device_fatal() noexcept {
-  insist({Command::Type::device_failed});
-}
-
-void* ConnectorThread::entry(void* self) noexcept {
-  pthread_setname_np(pthread_self(), "erdma-connect");
-  static_cast<ConnectorThread*>(self)->run();
-  return nullptr;
-}
-
-void ConnectorThread::run() noexcept {
-  epoll_event events[4];
-  while (!x_stop)
-    round(epoll_wait(x_epoll.get(), events, int(std::size(events)), timeout()), events);
-  round(0, events);  // the last orders: closes that the peers should see as such
+  x_commands.post({Command::Type::device_failed});
 }
 
 /// What runs out of memory is left as it is: its time limit ends it.
@@ -229,28 +153,22 @@ bool guarded(Step&& step) noexcept try {
   return false;
 }
 
-void ConnectorThread::round(int ready, const epoll_event* events) noexcept {
-  run_commands();
-  for (int i = 0; i < ready; ++i) {
-    if (events[i].data.u32 == kBackend) guarded([&] { x_backend->dispatch(x_manager); });
-    if (events[i].data.u32 == kAsync) x_async->dispatch();
-  }
-  guarded([&] { x_backend->expire(x_manager); });
-  guarded([&] { x_manager.expire(); });
-}
-
-void ConnectorThread::run_commands() noexcept {
-  eventfd_t ignored;
-  (void)eventfd_read(x_command_fd.get(), &ignored);
-  std::vector<Command> commands;
-  {
-    const std::lock_guard guard(x_mutex);
-    commands.swap(x_commands);
-  }
-  for (const Command& command : commands) {
+void ConnectorThread::on_orders() {
+  x_commands.arm();
+  for (const Command& command : x_commands.take()) {
     const bool done = guarded([&] { obey(command); });
     if (!done && command.type == Command::Type::connect) refuse(command);
   }
+}
+
+void ConnectorThread::on_event(uint64_t event) {
+  if (event == kBackend) x_backend->dispatch(x_manager);
+  if (event == kAsync) x_async->dispatch();
+}
+
+void ConnectorThread::on_time() {
+  guarded([&] { x_backend->expire(x_manager); });
+  x_manager.expire();
 }
 
 void ConnectorThread::refuse(const Command& command) noexcept {
@@ -277,13 +195,6 @@ void ConnectorThread::obey(const Command& command) {
     case Command::Type::device_failed:
       return x_manager.on_device_gone();
   }
-}
-
-int ConnectorThread::timeout() const noexcept {
-  const uint64_t next = std::min(x_manager.next_deadline(), x_backend->next_deadline());
-  if (next == UINT64_MAX) return -1;
-  const uint64_t now = x_config.clock->now();
-  return next <= now ? 0 : int(std::min<uint64_t>((next - now) / kMillisecond + 1, 60'000));
 }
 
 }  // namespace
