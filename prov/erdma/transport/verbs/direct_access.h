@@ -50,8 +50,8 @@ class DirectAccess {
   unsigned x_shorts = 0;  ///< reads and writes of the fast path, in flight
 };
 
-inline int DirectAccess::read_short(DeviceAddress remote, void* local, size_t length,
-                                    uint64_t token) noexcept {
+[[gnu::always_inline]] inline int DirectAccess::read_short(DeviceAddress remote, void* local,
+                                                           size_t length, uint64_t token) noexcept {
   if (!has_room(1) || !x_transfers.may_read()) [[unlikely]]
     return -FI_EAGAIN;
   const uint32_t slot = x_sinks.acquire_short(x_shared.device);
