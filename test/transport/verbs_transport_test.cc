@@ -119,7 +119,7 @@ constexpr size_t kSizes[] = {1, 100, 4096, 300'001, 3'000'000};
 uint64_t counted(Two& two) {
   uint64_t sum = 0;
   for (Side* side : {&two.a(), &two.b()}) {
-    const auto& counters = Rig::core(*side).counters();
+    const auto& counters = Rig::transport(*side).counters();
     sum += counters.sent_bytes + counters.read_bytes + counters.write_bytes;
   }
   return sum;

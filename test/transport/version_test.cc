@@ -58,7 +58,3 @@ TEST(another_version_is_refused_with_one_line_on_each_side, 2) {
 }  // namespace
 
 }  // namespace erdma::test
-
-int main(int, char** argv) {
-  return erdma::test::run_on_all(argv);
-}
