@@ -178,12 +178,13 @@ struct Message {
   uint64_t token;
   Exposure exposure;
 
-  Message(Channel& channel, size_t length_, uint64_t token_ = 7, size_t froms = 3, size_t tos = 2)
+  Message(Channel& channel, size_t length_, uint64_t token_ = 7, size_t froms = 3, size_t tos = 2,
+          uint64_t group = 0)
       : from(length_, froms, 0x11), to(length_, tos, 0x22), length(length_), token(token_) {
     from.fill(unsigned(token));
     ck_assert_int_eq(channel.out.expose(from.iov, from.count, length, exposure), 0);
     channel.exposed.push_back(exposure);
-    ck_assert_int_eq(channel.in.start(exposure, to.iov, to.count, length, token), 0);
+    ck_assert_int_eq(channel.in.start(exposure, to.iov, to.count, length, token, group), 0);
   }
   bool arrived() const { return from.flat() == to.flat() && to.gaps_changed(0x22) == 0; }
   /// Checks the bytes at the very moment of on_done().

@@ -289,6 +289,34 @@ TEST(withdrawal_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays)))
                     written + kMiB);
 }
 
+/// More than run at a time, of two groups in turn.
+TEST(one_group_ends_and_the_others_go_on, 6 * int(std::size(kWays))) {
+  const Ways ways = kWays[size_t(_i) % std::size(kWays)];
+  Channel channel(ways);
+  std::vector<std::unique_ptr<Message>> messages;
+  for (uint64_t token = 0; token < 6; ++token)
+    messages.push_back(std::make_unique<Message>(channel, 4 * kMiB, token, 3, 2, token % 2));
+  for (int i = 0; i < _i / int(std::size(kWays)); ++i) {
+    channel.in.poll(channel.sink);
+    channel.out.poll();
+  }
+  for (int i = 0; i < kManyPolls && !channel.in.settle(1); ++i) channel.out.poll();
+  ck_assert(channel.in.settle(1));
+  channel.in.abort(channel.sink, -FI_ECANCELED, 1);
+  for (const auto& message : messages) {
+    if (message->token % 2 == 0) continue;
+    assert_done_once(channel.sink, message->token, -FI_ECANCELED);
+    message->to = Pieces(0, 1, 0);  // ASan tells if it is touched from now on
+  }
+  channel.run();
+  for (const auto& message : messages) {
+    if (message->token % 2) continue;
+    assert_done_once(channel.sink, message->token, 0);
+    ck_assert(message->arrived());
+  }
+  ck_assert_uint_eq(channel.sink.order.size(), 6);
+}
+
 TEST(abort_reports_everything_once_and_stops_the_sender, 6 * int(std::size(kWays))) {
   const Ways ways = kWays[size_t(_i) % std::size(kWays)];
   Channel channel(ways);

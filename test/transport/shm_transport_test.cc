@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -213,6 +214,52 @@ TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
   ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, 2);
   pair.b_to_a().withdraw(exposure);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 3, nullptr, 0), 0);  // connects anew
+}
+
+TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  Link& owner = pair.b_to_a();
+  ck_assert(pair.poll_until([&] { return owner.lends_memory(); }));
+  const std::vector<std::byte> from = pattern(size_t{8} << 20, 1);
+  std::vector<std::byte> to[] = {std::vector<std::byte>(from.size()),
+                                 std::vector<std::byte>(from.size())};
+  transport::Exposure targets[2], lent;
+  const iovec local{const_cast<std::byte*>(from.data()), from.size()};
+  for (size_t i = 0; i < 2; ++i) {
+    const iovec memory{to[i].data(), to[i].size()};
+    ck_assert_int_eq(
+        owner.expose(&memory, 1, from.size(), transport::Access::remote_write, targets[i]), 0);
+  }
+  uint64_t word = 7;
+  ck_assert_int_eq(owner.lend({&word, sizeof(word)}, true, true, lent), 0);
+  for (const size_t i : {1, 0}) {
+    int rc = -FI_EAGAIN;
+    while ((rc = pair.a_to_b().write(targets[i], &local, 1, from.size(), i)) == -FI_EAGAIN)
+      pair.b.poll();  // its ring is short
+    ck_assert_int_eq(rc, 0);
+  }
+  while (to[0][0] != from[0]) pair.b.poll();
+  ck_assert(pair.a.sink->dones.empty());
+  ck_assert_int_eq(owner.withdraw(targets[0]), 0);
+  std::fill(to[0].begin(), to[0].end(), std::byte{});
+  ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 2; }));
+  for (const auto& done : pair.a.sink->dones)
+    ck_assert_int_eq(done.status, done.token == 0 ? -FI_ECANCELED : 0);
+  ck_assert(to[1] == from);
+  ck_assert(std::all_of(to[0].begin(), to[0].end(), [](std::byte b) { return b == std::byte{}; }));
+  uint64_t here = 9;
+  const iovec small{&here, sizeof(here)};
+  const size_t before = pair.a.sink->dones.size();
+  const int rc = pair.a_to_b().write_direct({lent, 0, sizeof(here)}, &small, 1, 5, true);
+  ck_assert_int_eq(rc, transport::kDone);
+  ck_assert_uint_eq(pair.a.sink->dones.size(), before);
+  ck_assert_uint_eq(word, 9);
+  ck_assert_int_eq(owner.withdraw(targets[1]), 0);
+  owner.recall(lent);
+  pair.a_to_b().recalled();
 }
 
 TEST(a_stopped_peer_is_only_slow) {

@@ -15,6 +15,7 @@ namespace erdma::transport::shm {
 /// One inbound transfer. In exactly one of the lists of BulkIn.
 struct Transfer : util::ListHook<Transfer> {
   uint64_t token = 0;
+  uint64_t group = 0;
   RemoteMemory remote;
   iovec local[kMaxIov];
   size_t locals = 0;

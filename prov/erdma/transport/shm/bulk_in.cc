@@ -3,15 +3,22 @@
 #include <rdma/fi_errno.h>
 
 namespace erdma::transport::shm {
+namespace {
+
+bool is_of(uint64_t group, const Transfer& transfer) noexcept {
+  return group == BulkIn::kEveryGroup || group == transfer.group;
+}
+
+}  // namespace
 
 int BulkIn::start(const Exposure& remote, const iovec* local, size_t count, size_t length,
-                  uint64_t token) noexcept {
+                  uint64_t token, uint64_t group) noexcept {
   RemoteMemory memory;
   if (const int status = decode(remote, memory)) return status;
   if (memory.access != Access::remote_read || memory.index >= kMaxExposures ||
       length > memory.length)
     return -FI_EINVAL;
-  return enqueue(memory, CmaCall::read, 0, local, count, length, token);
+  return enqueue(memory, CmaCall::read, 0, local, count, length, token, group);
 }
 
 int BulkIn::access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
@@ -23,15 +30,16 @@ int BulkIn::access(CmaCall call, const LentMemory& lent, uint64_t offset, const 
   memory.count = 1;
   memory.length = length;
   memory.iov[0] = {remote_address(lent.address + offset), length};
-  return enqueue(memory, call, offset, local, count, length, token);
+  return enqueue(memory, call, offset, local, count, length, token, 0);
 }
 
 int BulkIn::enqueue(const RemoteMemory& remote, CmaCall call, uint64_t base, const iovec* local,
-                    size_t count, size_t length, uint64_t token) noexcept {
+                    size_t count, size_t length, uint64_t token, uint64_t group) noexcept {
   if (count > kMaxIov || !plausible(local, count, length)) return -FI_EINVAL;
   Transfer* transfer = x_pool.acquire();
   if (!transfer) return -FI_ENOMEM;
   transfer->token = token;
+  transfer->group = group;
   transfer->remote = remote;
   transfer->call = call;
   transfer->base = base;
@@ -65,18 +73,25 @@ bool BulkIn::ready() noexcept {
   return used < kTickets && !x_queued.empty();
 }
 
-bool BulkIn::settle() noexcept {
+bool BulkIn::settle(uint64_t group) noexcept {
   bool written = false;
   for (Transfer* transfer = x_running.front(); transfer; transfer = x_running.next(*transfer)) {
+    if (!is_of(group, *transfer)) continue;
     x_generations.close_claims(*transfer);
     written = written || x_generations.sender_writes(*transfer);
   }
   return !written;
 }
 
-void BulkIn::abort(Sink& sink, int status) noexcept {
-  while (Transfer* transfer = x_running.front()) finish(*transfer, status);
-  while (Transfer* transfer = x_queued.pop_front()) {
+void BulkIn::abort(Sink& sink, int status, uint64_t group) noexcept {
+  for (Transfer *transfer = x_running.front(), *next; transfer; transfer = next) {
+    next = x_running.next(*transfer);
+    if (is_of(group, *transfer)) finish(*transfer, status);
+  }
+  for (Transfer *transfer = x_queued.front(), *next; transfer; transfer = next) {
+    next = x_queued.next(*transfer);
+    if (!is_of(group, *transfer)) continue;
+    transfer->unlink();
     transfer->status = status;
     x_finished.push_back(*transfer);
   }

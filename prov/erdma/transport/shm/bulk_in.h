@@ -14,14 +14,17 @@ namespace erdma::transport::shm {
 /// zeroed when made) outlives it; the sender may write anything there at any time.
 class BulkIn {
  public:
+  static constexpr uint64_t kEveryGroup = UINT64_MAX;
+
   BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender, const Options& options,
          Counters& counters, const util::Clock& clock) noexcept
       : x_generations(shared, memory, calls, sender, options, counters, clock) {}
 
   /// Begins to copy `length` bytes of the sender's exposed memory. Any number may be queued; they
-  /// run a few at a time. 0 or -FI_EINVAL, -FI_ENOMEM.
-  int start(const Exposure& remote, const iovec* local, size_t count, size_t length,
-            uint64_t token) noexcept;
+  /// run a few at a time; those of one `group` can be ended apart from the others. 0 or -FI_EINVAL,
+  /// -FI_ENOMEM.
+  int start(const Exposure& remote, const iovec* local, size_t count, size_t length, uint64_t token,
+            uint64_t group = 0) noexcept;
   /// Begins to access lent memory. on_done() may say -FI_EBUSY: it is being recalled, or
   /// -FI_EOPNOTSUPP: it can't be reached. Then any part of the bytes was moved.
   int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
@@ -32,15 +35,16 @@ class BulkIn {
   bool active() const noexcept { return x_live > 0; }  ///< something is started and not reported
   bool ready() noexcept;  ///< poll() would do something now: do not sleep
   /// The sender claims nothing more from now on. False: it lives, perhaps, and is inside a write
-  /// into local memory: ask again. No poll() between settle() and abort().
-  bool settle() noexcept;
-  /// The channel ends: on_done(status) for everything. After return nothing touches local memory,
-  /// provided that settle() has returned true or the sender is dead.
-  void abort(Sink& sink, int status) noexcept;
+  /// into local memory: ask again. No poll() between settle() and abort(). Both are about all
+  /// transfers, or about those of one group.
+  bool settle(uint64_t group = kEveryGroup) noexcept;
+  /// They end: on_done(status) for each. After return none of them touches local memory, provided
+  /// that settle() has returned true or the sender is dead.
+  void abort(Sink& sink, int status, uint64_t group = kEveryGroup) noexcept;
 
  private:
   int enqueue(const RemoteMemory& remote, CmaCall call, uint64_t base, const iovec* local,
-              size_t count, size_t length, uint64_t token) noexcept;
+              size_t count, size_t length, uint64_t token, uint64_t group) noexcept;
   void activate() noexcept;
   int step(Transfer& transfer, Budget& budget) noexcept;
   int deliver(Sink& sink) noexcept;

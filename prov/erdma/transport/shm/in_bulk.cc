@@ -13,6 +13,10 @@ namespace {
 
 constexpr unsigned kBouncesByChoice = 16;  ///< inbound channels of one endpoint: 8 MiB
 
+uint64_t number_of(util::PoolHandle handle) noexcept {
+  return uint64_t(handle.generation) << 32 | handle.index;
+}
+
 }  // namespace
 
 util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChannel& channel) try {
@@ -44,8 +48,7 @@ template <typename Start>
 int InBulk::begin(const Moving& what, Start&& start) noexcept {
   Moving* moving = x_moving.acquire(what);
   if (!moving) return -FI_ENOMEM;
-  const util::PoolHandle handle = x_moving.handle(*moving);
-  const int rc = start(uint64_t(handle.generation) << 32 | handle.index);
+  const int rc = start(number_of(x_moving.handle(*moving)));
   if (rc)
     x_moving.release(*moving);
   else
@@ -56,8 +59,10 @@ int InBulk::begin(const Moving& what, Start&& start) noexcept {
 int InBulk::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
                  uint64_t token, const RemoteWrite* write) noexcept {
   const Moving what{token, write ? *write : RemoteWrite{}, write != nullptr};
-  const int rc = begin(
-      what, [&](uint64_t name) { return x_transfers.start(remote, local, count, length, name); });
+  const int rc = begin(what, [&](uint64_t name) {
+    return x_transfers.start(remote, local, count, length, name,
+                             write ? group_of(write->target) : 0);
+  });
   if (rc == 0) x_channel.wake_waiting_sender();
   return rc && rc != -FI_ENOMEM && remote.is_offer() ? -FI_EOPNOTSUPP : rc;
 }
@@ -76,9 +81,15 @@ int InBulk::poll(Sink& sink) noexcept {
   return steps;
 }
 
-void InBulk::abort(Sink& sink, int status) noexcept {
-  x_sink = &sink;
-  x_transfers.abort(*this, status);
+/// Never 0, which is the group of all else.
+uint64_t InBulk::group_of(util::PoolHandle target) noexcept {
+  return number_of(target);
+}
+
+void InBulk::abort(Sink& sink, int status, uint64_t group) noexcept {
+  Sink* const polled = std::exchange(x_sink, &sink);  // withdraw() may come within an on_done()
+  x_transfers.abort(*this, status, group);
+  x_sink = polled;
 }
 
 void InBulk::on_done(uint64_t token, int status) noexcept {

@@ -36,10 +36,13 @@ class InBulk final : private BulkMemory, private Sink {
   int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
   int poll(Sink& sink) noexcept;
-  void abort(Sink& sink, int status) noexcept;  ///< once settled
+  /// Of the peer's writes to one target.
+  static uint64_t group_of(util::PoolHandle target) noexcept;
+  /// As of BulkIn.
+  bool settle(uint64_t group = BulkIn::kEveryGroup) noexcept { return x_transfers.settle(group); }
+  void abort(Sink& sink, int status, uint64_t group = BulkIn::kEveryGroup) noexcept;
   bool active() const noexcept { return x_transfers.active(); }
   bool ready() noexcept { return x_transfers.ready(); }
-  bool settle() noexcept { return x_transfers.settle(); }
 
  private:
   /// One read under way.

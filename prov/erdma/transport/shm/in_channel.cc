@@ -16,6 +16,12 @@ namespace {
 constexpr int kEntriesPerPoll = 64;
 constexpr uint64_t kSettleWait = 100'000'000;  // ns
 
+template <typename Settled>
+void wait_until(const util::Clock& clock, Settled settled) noexcept {
+  const uint64_t start = clock.now();
+  while (!settled() && clock.now() - start < kSettleWait) ::sched_yield();
+}
+
 }  // namespace
 
 InChannel::InChannel(LinkContext& context, ShmLink& link,
@@ -202,9 +208,14 @@ bool InChannel::settle_bulk() noexcept {
 }
 
 void InChannel::await_settled() noexcept {
-  const util::Clock& clock = x_context.clock;
-  const uint64_t start = clock.now();
-  while (!settle_bulk() && clock.now() - start < kSettleWait) ::sched_yield();
+  wait_until(x_context.clock, [this] { return settle_bulk(); });
+}
+
+void InChannel::end_writes(util::PoolHandle target, Sink& sink, int status) noexcept {
+  if (!x_bulk) return;
+  const uint64_t group = InBulk::group_of(target);
+  wait_until(x_context.clock, [&] { return x_bulk->settle(group) || sender_dead(); });
+  x_bulk->abort(sink, status, group);
 }
 
 // A sender with exposed memory sleeps with `waiting` set; a ticket was published. Once per step of

@@ -69,6 +69,8 @@ class InChannel final : public util::ListHook<BulkInTag> {
   bool settle_bulk() noexcept;
   /// Waits for that, a tenth of a second at most: only where the caller cannot come again.
   void await_settled() noexcept;
+  /// Ends the peer's writes to this target and nothing else; waits likewise.
+  void end_writes(util::PoolHandle target, Sink& sink, int status) noexcept;
   /// The sender gave the channel up.
   bool sender_left() const noexcept;
   void wake_waiting_sender() noexcept;

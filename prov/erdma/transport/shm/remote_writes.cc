@@ -88,11 +88,10 @@ void RemoteWrites::withdraw(const Exposure& exposure) noexcept {
   Target* target = x_targets.find(target_handle(exposure));
   if (!target) return;
   // Rare: a write is under way into memory that is being taken back. Chunks that the peer has begun
-  // to write cannot be stopped, so the transfers of this link are ended, which waits for those.
+  // to write cannot be stopped: their end is waited for. What else moves over this link goes on.
   if (target->active && x_link.in()) {
     Deferring deferring(x_context);
-    x_link.in()->await_settled();
-    x_link.in()->bulk()->abort(deferring, -FI_ECANCELED);
+    x_link.in()->end_writes(x_targets.handle(*target), deferring, -FI_ECANCELED);
   }
   x_targets.release(*target);
 }
