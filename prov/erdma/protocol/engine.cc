@@ -23,11 +23,19 @@ const char* advice(int status, bool met) noexcept {
   }
 }
 
-/// Only of operations that end in errors: a peer that leaves an idle endpoint alone is no loss.
-void tell_lost(const Peer& peer, const transport::Link& link, int status) noexcept {
-  ERDMA_NOTICE(peer_lost, EP_DATA, "%s is lost (%s), operations with it end in errors: %s\n",
-               peer.address.to_string().c_str(), util::ErrorText(-status).c_str(),
-               advice(status, link.met()));
+enum class Loss { none, of_operations, of_messages_to_come };
+
+/// A peer that leaves an idle endpoint alone is no loss.
+void tell_lost(const Peer& peer, const transport::Link& link, int status, Loss loss) noexcept {
+  if (loss == Loss::of_operations)
+    ERDMA_NOTICE(peer_lost, EP_DATA, "%s is lost (%s), operations with it end in errors: %s\n",
+                 peer.address.to_string().c_str(), util::ErrorText(-status).c_str(),
+                 advice(status, link.met()));
+  if (loss == Loss::of_messages_to_come)
+    ERDMA_NOTICE(peer_lost, EP_DATA,
+                 "%s is lost (%s), receives from any source get nothing more from it: %s\n",
+                 peer.address.to_string().c_str(), util::ErrorText(-status).c_str(),
+                 advice(status, link.met()));
 }
 
 }  // namespace
@@ -252,7 +260,11 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
   }
   x_target.drop(peer, link);
   lost |= x_receives.fail(peer, link, status, sending);
-  if (lost && link && status != -FI_ESHUTDOWN) tell_lost(peer, *link, status);
+  if (link && status != -FI_ESHUTDOWN)
+    tell_lost(peer, *link, status,
+              lost                                     ? Loss::of_operations
+              : link->met() && x_receives.awaits_any() ? Loss::of_messages_to_come
+                                                       : Loss::none);
   auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
   if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.failing = false;

@@ -167,10 +167,10 @@ bool ReceiveQueues::return_space(Receive& multi) noexcept {
 
 // --- the end of a link, or of an engine ---------------------------------------------------------
 
-bool ReceiveQueues::has_directed(const Peer& source) noexcept {
+bool ReceiveQueues::has_posted_from(const Peer* source) noexcept {
   for (Matcher* queues : {&tagged, &untagged})
     for (PostedEntry* entry = queues->first_posted(); entry; entry = queues->next_posted(*entry))
-      if (entry->source == &source) return true;
+      if (entry->source == source) return true;
   return false;
 }
 

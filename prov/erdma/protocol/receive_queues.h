@@ -82,9 +82,9 @@ struct ReceiveQueues {
   static void complete(CompletionSink& sink, const Completion& done, size_t message_length,
                        int placed) noexcept;
 
-  /// A receive that only this source can satisfy is posted.
-  bool has_directed(const Peer& source) noexcept;
-  /// Ends those. True if there were some.
+  /// A receive that only this source can satisfy is posted; null: one that any can.
+  bool has_posted_from(const Peer* source) noexcept;
+  /// Ends those of one source. True if there were some.
   bool fail_directed(const Peer& source, int status, CompletionSink& sink) noexcept;
   /// Messages whose bytes are still with the sender, over a link that is down, can no longer be
   /// had; their headers stay matchable, so that their receives learn of it. Nobody waits for the

@@ -125,7 +125,11 @@ int Receives::place(const Receive& receive, const Buffers& target, const std::by
 
 /// Looked for, as hardly anyone asks.
 bool Receives::waits_for(const Peer& peer) noexcept {
-  return x_queues->has_directed(*peer.source);
+  return x_queues->has_posted_from(peer.source);
+}
+
+bool Receives::awaits_any() noexcept {
+  return x_queues->has_posted_from(nullptr);
 }
 
 bool Receives::fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept {

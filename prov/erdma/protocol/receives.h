@@ -43,6 +43,8 @@ class Receives {
 
   /// A receive that only this peer can satisfy is posted.
   bool waits_for(const Peer& peer) noexcept;
+  /// A receive that any peer may satisfy is posted.
+  bool awaits_any() noexcept;
   /// The link is down: `sending` if it is the one that the peer is sent to. True if it was needed.
   bool fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept;
   /// The engine ends: what it had to do with the shared receive context ends.
