@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <vector>
@@ -99,6 +100,30 @@ class Node final : public protocol::Router {
     return args;
   }
 
+  void lose_peers() {
+    for (fake::Transport* each : {&transport, other}) {
+      if (!each) continue;
+      for (auto& [port, link] : each->links)
+        fake::Transport::bring_down(*link, -FI_ECONNRESET, engine);
+    }
+  }
+  /// Ends what a test has left: each peer dies, receives with these contexts are taken back, and
+  /// messages that nobody awaited are dropped.
+  void end_work(std::initializer_list<const void*> contexts) {
+    lose_peers();
+    for (const void* context : contexts)
+      while (engine.cancel(context) == 0) {
+      }
+    const iovec nothing{this, 0};
+    for (const bool tagged : {true, false}) {
+      protocol::ReceiveArgs any = receive_args(nothing, 0, this, UINT64_MAX);
+      any.tagged = tagged;
+      do {
+        ck_assert_int_eq(engine.post_receive(any), 0);
+      } while (engine.cancel(this) != 0);
+    }
+  }
+
   Book book;
   fake::CompletionSink sent, received;
   fake::Transport transport;
@@ -119,6 +144,10 @@ struct Pair {
   void settle() {
     while (a.engine.progress() + b.engine.progress() > 0) {
     }
+  }
+  void end_work(std::initializer_list<const void*> contexts = {}) {
+    a.end_work(contexts);
+    b.end_work(contexts);
   }
   fake::Transport::FakeLink& a_to_b() { return a.transport.link(b.transport.name); }
   fake::Transport::FakeLink& b_to_a() { return b.transport.link(a.transport.name); }

@@ -212,7 +212,8 @@ TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   ck_assert_uint_eq(world.orphans.entries.size(), 2);
   for (int* context : {&g_contexts[0], &g_contexts[1]}) {
     const ErrorCompletion cancelled = world.orphans.take();
-    ck_assert_int_eq(cancelled.error, FI_ECANCELED);
+    // FI_ECANCELED would say that the multi-receive buffer is no more.
+    ck_assert_int_eq(cancelled.error, context == &g_contexts[0] ? FI_ECANCELED : FI_ECONNABORTED);
     ck_assert_ptr_eq(cancelled.context, context);
     ck_assert(!(cancelled.flags & FI_MULTI_RECV));
   }

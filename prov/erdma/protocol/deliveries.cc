@@ -169,6 +169,7 @@ void Deliveries::finish(Delivery& delivery, int status) noexcept {
   }
   CompletionSink& sink = *delivery.sink;
   x_deliveries.release(delivery);
+  if (multi && status == -FI_ECANCELED) status = -kMessageGivenUp;
   ReceiveQueues::complete(sink, done, message_length, status);
   if (multi) x_queues.retire(*multi, x_received);
 }
@@ -207,15 +208,16 @@ void Deliveries::orphan(Peer& peer) noexcept {
 
 void Deliveries::orphan(PendingList<Delivery>& deliveries) noexcept {
   while (Delivery* delivery = deliveries.pop_front()) {
-    ErrorCompletion cancelled;
-    cancelled.context = delivery->context;
-    cancelled.flags = delivery->completion_flags;
-    cancelled.tag = delivery->tag;
-    cancelled.error = FI_ECANCELED;
+    ErrorCompletion failed;
+    failed.context = delivery->context;
+    failed.flags = delivery->completion_flags;
+    failed.tag = delivery->tag;
     Receive* const multi = delivery->multi;
-    if (multi && ReceiveQueues::return_space(*multi)) cancelled.release_buffer();
+    failed.error = multi ? kMessageGivenUp : FI_ECANCELED;
+    if (multi) failed.buffer = delivery->buffers.iov[0].iov_base;
+    if (multi && ReceiveQueues::return_space(*multi)) failed.release_buffer();
     x_deliveries.release(*delivery);
-    x_queues.orphans.fail(cancelled);
+    x_queues.orphans.fail(failed);
     if (multi) x_queues.retire(*multi, x_queues.orphans);
   }
 }

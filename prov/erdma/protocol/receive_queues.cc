@@ -107,19 +107,20 @@ void ReceiveQueues::fail(Receive& receive, int status, CompletionSink& sink) noe
   failed.error = -status;
   const bool in_use = receive.deliveries > 0 || receive.posted || receive.held;
   const bool ends = !receive.multi() || !in_use;
+  if (ends && receive.multi()) failed.release_buffer();
   if (ends) receives.release(receive);
   sink.fail(failed);
 }
 
 void ReceiveQueues::retire(Receive& multi, CompletionSink& sink) noexcept {
   if (!multi.exhausted || multi.deliveries > 0 || multi.held) return;
-  ErrorCompletion cancelled;
-  cancelled.context = multi.context;
-  cancelled.flags = multi.completion_flags;
-  cancelled.error = FI_ECANCELED;
-  const bool report = multi.cancelled;
+  ErrorCompletion ended;
+  ended.context = multi.context;
+  ended.flags = multi.completion_flags;
+  ended.error = -multi.ended;
+  ended.release_buffer();
   receives.release(multi);
-  if (report) sink.fail(cancelled);
+  if (ended.error) sink.fail(ended);
 }
 
 bool ReceiveQueues::cancel(const void* context) noexcept {
@@ -133,7 +134,8 @@ bool ReceiveQueues::cancel_in(Matcher& queues, const void* context) noexcept {
   queues.remove(receive);
   receive.posted = false;
   if (receive.multi()) {
-    receive.cancelled = receive.exhausted = true;
+    receive.exhausted = true;
+    receive.ended = -FI_ECANCELED;
     retire(receive, orphans);
   } else {
     fail(receive, -FI_ECANCELED, receive.sink_or(orphans));
@@ -162,7 +164,7 @@ Buffers ReceiveQueues::take_space(Receive& multi, size_t length) noexcept {
 
 bool ReceiveQueues::return_space(Receive& multi) noexcept {
   --multi.deliveries;
-  return multi.exhausted && multi.deliveries == 0 && !multi.cancelled;
+  return multi.exhausted && multi.deliveries == 0 && !multi.ended;
 }
 
 // --- the end of a link, or of an engine ---------------------------------------------------------
@@ -189,10 +191,12 @@ bool ReceiveQueues::fail_directed(Matcher& queues, const Peer& source, int statu
       any = true;
       queues.remove(receive);
       receive.posted = false;
-      if (receive.multi() && receive.deliveries > 0)
-        receive.cancelled = receive.exhausted = true;
-      else
+      if (receive.multi() && receive.deliveries > 0) {
+        receive.exhausted = true;
+        receive.ended = status;
+      } else {
         fail(receive, status, receive.sink_or(sink));
+      }
     }
     entry = next;
   }

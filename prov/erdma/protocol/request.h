@@ -7,6 +7,7 @@
 #include <memory>
 
 #include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
 
 #include "protocol/match.h"
 #include "protocol/pending.h"
@@ -78,6 +79,10 @@ struct Send final : Pending {
   CompletionSink* sink = nullptr;  ///< where it completes
 };
 
+/// Of a message to a multi-receive buffer that its sender, or the endpoint that received it, gave
+/// up. FI_ECANCELED says of such a buffer that the application cancelled it.
+inline constexpr int kMessageGivenUp = FI_ECONNABORTED;
+
 /// A posted receive. Leaves the matcher when it matches, unless it is a multi-receive buffer.
 /// One of one buffer and for one message needs two cache lines of it: what comes first.
 struct Receive : PostedEntry {
@@ -87,8 +92,7 @@ struct Receive : PostedEntry {
   uint8_t special = 0;     ///< of Special: what the short way of a message does not know
   bool posted = false;     ///< in the matcher
   bool exhausted = false;  ///< multi-receive: off the matcher, waits for its deliveries
-  bool cancelled = false;
-  bool held = false;  ///< multi-receive: someone will look at it again, exhausted or not
+  bool held = false;       ///< multi-receive: someone will look at it again, exhausted or not
   uint64_t completion_flags = 0;
   Buffers buffers;
   union {
@@ -96,6 +100,7 @@ struct Receive : PostedEntry {
     CompletionSink* sink;  ///< completes elsewhere; no multi-receive
   };
   uint32_t deliveries = 0;  ///< multi-receive: messages still being placed
+  int ended = 0;            ///< multi-receive: why it ends early; reported after its messages
 
   bool multi() const noexcept { return special & kMulti; }
   bool device() const noexcept { return special & kDevice; }
