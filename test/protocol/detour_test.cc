@@ -30,6 +30,10 @@ struct Rig {
     while (a.engine.progress() + b.engine.progress() > 0) {
     }
   }
+  void end_work(std::initializer_list<const void*> contexts) {
+    a.end_work(contexts);
+    b.end_work(contexts);
+  }
   /// Attempts over the near network come to nothing.
   void cut_near() { near.by_port.clear(); }
   Transport::FakeLink& near_ab() { return a.transport.link(b.transport.name); }
@@ -165,7 +169,6 @@ struct Crossed : Rig {
 };
 
 TEST(large_messages_move_over_the_link_that_announced_them, 2) {
-  erdma::test::leaves_work_undone();
   Crossed rig(_i == 0);
   const auto large = pattern(5000);
   std::vector<char> at_a(5000), at_b(5000);
@@ -179,10 +182,10 @@ TEST(large_messages_move_over_the_link_that_announced_them, 2) {
   ck_assert(at_a == large && at_b == large);
   for (const Transport* transport : {&rig.a.transport, &rig.b.transport, &rig.far_a, &rig.far_b})
     ck_assert(transport->exposed.empty());
+  rig.end_work({&g_one, &g_two});
 }
 
 TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
-  erdma::test::leaves_work_undone();
   Crossed rig(true);
   rig.a.received.entries.clear();
   const auto large = pattern(5000);
@@ -197,10 +200,10 @@ TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
   rig.settle();
   ck_assert_uint_eq(rig.a.received.take().length, 5000);
   ck_assert(at_a == large);
+  rig.end_work({&g_one, &g_two});
 }
 
 TEST(the_end_of_the_peers_link_ends_what_moves_over_it) {
-  erdma::test::leaves_work_undone();
   Crossed rig(true);
   rig.a.received.entries.clear();
   const auto large = pattern(5000);
@@ -215,6 +218,7 @@ TEST(the_end_of_the_peers_link_ends_what_moves_over_it) {
   must(rig.a.receive(late.data(), 5000, 2));
   ck_assert_int_eq(rig.a.received.take().error, FI_ECONNRESET);
   ck_assert(rig.a.received.entries.empty());
+  rig.end_work({&g_one, &g_two});
 }
 
 }  // namespace

@@ -85,7 +85,6 @@ TEST(message_longer_than_its_receive_is_truncated_with_the_rest_in_olen, 3) {
 }
 
 TEST(a_peer_is_trusted_once_the_application_itself_names_it) {
-  erdma::test::leaves_work_undone();
   Pair pair;
   ck_assert_int_eq(pair.a.send(1, nullptr, 0, 7), 0);
   pair.settle();
@@ -95,6 +94,7 @@ TEST(a_peer_is_trusted_once_the_application_itself_names_it) {
   ck_assert(!to_a.trusted);  // it only ever sent
   ck_assert_int_eq(pair.b.send(0, nullptr, 0, 7), 0);
   ck_assert(to_a.trusted);
+  pair.end_work({&g_one, &g_two, &g_three});
 }
 
 TEST(send_completes_with_delivery_complete_only_after_the_receive, 2) {
@@ -140,7 +140,6 @@ TEST(messages_keep_their_order_over_a_full_link_and_mixed_protocols) {
 }
 
 TEST(send_over_a_full_link_looks_for_room_before_it_waits) {
-  erdma::test::leaves_work_undone();
   Pair pair;
   char byte = 'b';
   ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_one), 0);  // now they are connected
@@ -151,6 +150,7 @@ TEST(send_over_a_full_link_looks_for_room_before_it_waits) {
   ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_two), 0);
   ck_assert_uint_eq(pair.a.sent.entries.size(), 1);  // at once, so nothing waits behind it
   ck_assert_ptr_eq(pair.a.sent.take().context, &g_two);
+  pair.end_work({&g_one, &g_two, &g_three});
 }
 
 TEST(inject_frees_the_buffer_at_once_even_if_the_link_is_full) {
@@ -185,7 +185,6 @@ TEST(inject_beyond_the_limit_is_refused) {
 }
 
 TEST(send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress) {
-  erdma::test::leaves_work_undone();
   Pair pair;
   pair.a.transport.behaviour.room = 0;
   char byte = 'b';
@@ -195,6 +194,7 @@ TEST(send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress) {
   pair.a.transport.behaviour.room = SIZE_MAX;
   pair.settle();
   ck_assert_int_eq(pair.a.send(1, &byte, 1, 99), 0);
+  pair.end_work({&g_one, &g_two, &g_three});
 }
 
 TEST(fenced_send_waits_for_what_is_in_flight) {
@@ -235,7 +235,6 @@ TEST(remote_data_travels_with_eager_and_rendezvous, 2) {
 }
 
 TEST(tagged_and_untagged_messages_do_not_meet) {
-  erdma::test::leaves_work_undone();
   Pair pair;
   char in[2] = {}, out = 'u';
   iovec iov{&in[0], 1};
@@ -252,6 +251,7 @@ TEST(tagged_and_untagged_messages_do_not_meet) {
   ck_assert_ptr_eq(received.context, &g_one);
   ck_assert_uint_eq(received.flags, FI_RECV | FI_MSG);
   ck_assert(pair.b.received.entries.empty());
+  pair.end_work({&g_one, &g_two, &g_three});
 }
 
 // --- peek, claim, discard, cancel ---------------------------------------------------------------
@@ -306,7 +306,6 @@ TEST(peek_is_answered_even_where_only_errors_are_reported, 2) {
 }
 
 TEST(claimed_message_goes_to_the_claim_and_to_nobody_else, 2) {
-  erdma::test::leaves_work_undone();
   const size_t length = _i == 0 ? 8 : 5000;
   Pair pair;
   const auto message = pattern(length);
@@ -326,6 +325,7 @@ TEST(claimed_message_goes_to_the_claim_and_to_nobody_else, 2) {
   ck_assert(buffer == message);
   ck_assert_int_eq(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::claim),
                    -FI_EINVAL);
+  pair.end_work({&g_one, &g_two, &g_three});
 }
 
 TEST(discarded_message_is_gone_and_its_sender_completes, 2) {
@@ -410,7 +410,6 @@ TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
 }
 
 TEST(sender_that_only_sends_learns_of_the_budget) {
-  erdma::test::leaves_work_undone();
   Pair pair({4096, 16384, 64});
   const auto message = pattern(1000);
   const iovec from{const_cast<char*>(message.data()), message.size()};
@@ -422,6 +421,7 @@ TEST(sender_that_only_sends_learns_of_the_budget) {
     pair.b.engine.progress();
   }
   ck_assert_int_eq(status, -FI_EAGAIN);
+  pair.end_work({&g_one, &g_two, &g_three});
 }
 
 TEST(removed_address_no_longer_names_the_source_of_messages) {
@@ -453,7 +453,6 @@ TEST(empty_message_needs_no_memory, 2) {
 }
 
 TEST(memory_is_withdrawn_when_the_endpoint_closes, 2) {
-  erdma::test::leaves_work_undone();
   Pair pair;
   pair.a.transport.behaviour.prefers_read = pair.b.transport.behaviour.prefers_read = _i == 0;
   pair.a.transport.behaviour.hold_transfers = pair.b.transport.behaviour.hold_transfers = true;
@@ -466,6 +465,7 @@ TEST(memory_is_withdrawn_when_the_endpoint_closes, 2) {
   pair.a.engine.withdraw_all();
   pair.b.engine.withdraw_all();
   ck_assert(pair.a.transport.exposed.empty() && pair.b.transport.exposed.empty());
+  pair.end_work({&g_one, &g_two, &g_three});
 }
 
 }  // namespace

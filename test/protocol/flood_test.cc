@@ -23,7 +23,6 @@ void flood_eager(Pair& pair, uint32_t from, uint32_t to, size_t length) {
 }
 
 TEST(a_flood_of_rendezvous_requests_ends_the_link) {
-  erdma::test::leaves_work_undone();
   Pair pair;
   // As many as an honest peer can have, twice over.
   for (uint32_t i = 0; i < 131'072; ++i) {
@@ -41,15 +40,16 @@ TEST(a_flood_of_rendezvous_requests_ends_the_link) {
   pair.b_to_a().inject(&header, sizeof(header), nullptr, 0);
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 2);  // its headers are still there, so it ends again
+  pair.end_work();
 }
 
 TEST(a_peer_that_does_not_hold_back_loses_its_link) {
-  erdma::test::leaves_work_undone();
   Pair pair;
   flood_eager(pair, 0, 20'000, 1024);  // 20 MiB; told at the first
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
   ck_assert(pair.b_to_a().inbound.empty());
+  pair.end_work();
 }
 
 TEST(a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing) {
@@ -72,7 +72,6 @@ TEST(a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing) {
 
 /// As a NIC's link, which can leave nothing where it is.
 TEST(a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bound) {
-  erdma::test::leaves_work_undone();
   Pair pair;
   pair.b.transport.behaviour.room = 0;
   pair.b.transport.behaviour.holds = false;
@@ -83,10 +82,10 @@ TEST(a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bou
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
   ck_assert(pair.b_to_a().inbound.empty());
+  pair.end_work();
 }
 
 TEST(a_held_peer_goes_on_when_its_messages_are_received) {
-  erdma::test::leaves_work_undone();
   Pair pair;
   pair.b.transport.behaviour.room = 0;
   flood_eager(pair, 0, 12'000, 1024);
@@ -99,6 +98,7 @@ TEST(a_held_peer_goes_on_when_its_messages_are_received) {
     ck_assert_int_eq(pair.b.received.take().error, 0);
   }
   ck_assert(!pair.b_to_a().held);
+  pair.end_work();
 }
 
 }  // namespace

@@ -55,7 +55,6 @@ TEST(multi_receive_fills_one_buffer_and_releases_it_with_the_last_message, 4) {
 }
 
 TEST(multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them, 2) {
-  leaves_work_undone();
   Pair pair;
   pair.b.engine.set_min_multi_recv(100);
   const auto message = pattern(100);
@@ -73,6 +72,7 @@ TEST(multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them
   ck_assert_uint_eq(pair.b.received.entries.size(), 2);
   ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, 0);
   ck_assert_uint_eq(pair.b.received.take().flags & FI_MULTI_RECV, FI_MULTI_RECV);
+  pair.end_work({&g_one, &g_two});
 }
 
 TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message, 2) {
@@ -95,12 +95,78 @@ TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message, 2) {
   pair.b.transport.behaviour.hold_transfers = false;
   pair.settle();
   ck_assert_int_eq(pair.b.received.take().error, 0);
-  ck_assert_int_eq(pair.b.received.take().error, FI_ECANCELED);
+  const ErrorCompletion cancelled = pair.b.received.take();
+  ck_assert_int_eq(cancelled.error, FI_ECANCELED);
+  ck_assert_uint_eq(cancelled.flags & FI_MULTI_RECV, FI_MULTI_RECV);
+  ck_assert(pair.b.received.entries.empty());
+}
+
+/// The buffer goes on: its release is what FI_MULTI_RECV says, and FI_ECANCELED only the
+/// application's own doing.
+TEST(message_that_its_sender_gives_up_is_told_from_the_cancel_of_its_buffer) {
+  Pair pair;
+  pair.b.transport.behaviour.transfer_status = -FI_ECANCELED;
+  std::vector<char> buffer(10000);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_two);
+  args.tagged = false;
+  args.multi = true;
+  must(pair.b.engine.post_receive(args));
+  const auto message = pattern(5000);
+  const iovec from{const_cast<char*>(message.data()), 4000};
+  auto send = Node::send_args(1, from, 0);
+  send.tagged = false;
+  must(pair.a.engine.post_send(send));
+  pair.settle();
+  const ErrorCompletion failed = pair.b.received.take();
+  ck_assert_int_eq(failed.error, FI_ECONNABORTED);
+  ck_assert_uint_eq(failed.flags & FI_MULTI_RECV, 0);
+  ck_assert_ptr_eq(failed.buffer, buffer.data());
+  pair.b.transport.behaviour.transfer_status = 0;
+  must(pair.a.engine.post_send(send));
+  pair.settle();
+  const ErrorCompletion received = pair.b.received.take();
+  ck_assert_int_eq(received.error, 0);
+  ck_assert_ptr_eq(received.buffer, buffer.data() + 4000);
+  ck_assert_int_eq(pair.b.engine.cancel(&g_two), 0);
+  const ErrorCompletion cancelled = pair.b.received.take();
+  ck_assert_int_eq(cancelled.error, FI_ECANCELED);
+  ck_assert_uint_eq(cancelled.flags & FI_MULTI_RECV, FI_MULTI_RECV);
+}
+
+/// With a message in it, or without.
+TEST(directed_multi_receive_of_a_peer_that_dies_is_released_with_the_cause, 2) {
+  Pair pair;
+  pair.b.transport.behaviour.hold_transfers = true;
+  std::vector<char> buffer(10000);
+  iovec iov{buffer.data(), buffer.size()};
+  auto args = Node::receive_args(iov, 0, &g_two, 0, 0);
+  args.multi = true;
+  must(pair.b.engine.post_receive(args));
+  char byte = 0;
+  must(pair.b.receive(&byte, 1, 5));
+  must(pair.a.send(1, &byte, 1, 5));
+  pair.settle();
+  pair.b.received.entries.clear();
+  const auto message = pattern(5000);
+  if (_i) {
+    must(pair.a.send(1, message.data(), message.size(), 0));
+    for (int i = 0; i < 4; ++i) pair.b.engine.progress();
+  }
+  erdma::fake::Transport::bring_down(pair.b_to_a(), -FI_ECONNRESET, pair.b.engine);
+  erdma::fake::Transport::bring_down(pair.a_to_b(), -FI_ECONNRESET, pair.a.engine);
+  if (_i) {
+    const ErrorCompletion failed = pair.b.received.take();
+    ck_assert_int_eq(failed.error, FI_ECONNRESET);
+    ck_assert_uint_eq(failed.flags & FI_MULTI_RECV, 0);
+  }
+  const ErrorCompletion released = pair.b.received.take();
+  ck_assert_int_eq(released.error, FI_ECONNRESET);
+  ck_assert_uint_eq(released.flags & FI_MULTI_RECV, FI_MULTI_RECV);
   ck_assert(pair.b.received.entries.empty());
 }
 
 TEST(multi_receive_tells_where_a_message_without_bytes_would_lie, 4) {
-  leaves_work_undone();
   const bool rendezvous = _i & 1, late = _i & 2;
   Pair pair;
   std::vector<char> buffer(1000);
@@ -132,10 +198,10 @@ TEST(multi_receive_tells_where_a_message_without_bytes_would_lie, 4) {
   ck_assert_ptr_eq(full.at(0), expected[1]);
   ck_assert_ptr_eq(empty.at(0), expected[0]);
   ck_assert_ptr_eq(empty.at(1), expected[2]);
+  pair.end_work({&g_one, &g_two});
 }
 
 TEST(tagged_multi_receive_takes_only_what_matches) {
-  leaves_work_undone();
   Pair pair;
   std::vector<char> buffer(1000);
   iovec iov{buffer.data(), buffer.size()};
@@ -161,6 +227,7 @@ TEST(tagged_multi_receive_takes_only_what_matches) {
   for (const uint64_t tag : {0x12, 0x20}) must(pair.b.receive(other.data(), 100, tag, &g_two));
   pair.settle();
   ck_assert_uint_eq(pair.b.received.entries.size(), 2);
+  pair.end_work({&g_one, &g_two});
 }
 
 /// min_multi_recv is the longest message that the application expects: then none is cut.

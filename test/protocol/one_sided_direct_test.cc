@@ -165,7 +165,6 @@ TEST(a_row_of_operations_that_never_ends_becomes_direct) {
 }
 
 TEST(delivery_is_waited_for_where_it_is_asked_for) {
-  erdma::test::leaves_work_undone();
   DirectPair pair;
   pair.introduce();
   pair.a.transport.behaviour.hold_direct = true;
@@ -178,6 +177,7 @@ TEST(delivery_is_waited_for_where_it_is_asked_for) {
     must(pair.a.engine.post_one_sided(args));
     ck_assert_int_eq(pair.a_to_b().directs.back().until_placed, until_delivered);
   }
+  pair.end_work({&g_one});
 }
 
 TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
@@ -310,7 +310,6 @@ void inject(DirectPair& pair, bool to_initiator, const OneSidedHeader& header, c
 }
 
 TEST(a_peer_cannot_end_or_fill_what_the_device_is_at) {
-  erdma::test::leaves_work_undone();
   for (const auto op : {wire::Op::fin, wire::Op::result}) {
     DirectPair pair;
     pair.introduce();
@@ -328,6 +327,7 @@ TEST(a_peer_cannot_end_or_fill_what_the_device_is_at) {
       ck_assert(pair.initiator.reads.entries.empty());
     else
       expect_done(pair.initiator.reads, FI_ECONNRESET);  // by the link that broke the rules
+    pair.end_work({&g_one});
   }
 }
 

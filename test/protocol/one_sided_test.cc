@@ -247,7 +247,6 @@ TEST(engine_without_regions_refuses_every_access) {
 }
 
 TEST(dead_target_ends_each_operation_in_one_error) {
-  erdma::test::leaves_work_undone();
   OneSidedPair pair;
   auto large = pattern(5000);
   pair.b.transport.behaviour.hold_transfers = true;
@@ -265,10 +264,10 @@ TEST(dead_target_ends_each_operation_in_one_error) {
     while (!sink->entries.empty()) ck_assert_int_eq(sink->take().error, FI_ECONNRESET);
   }
   ck_assert(pair.a.transport.exposed.empty());
+  pair.end_work({&g_one, &g_two});
 }
 
 TEST(dead_initiator_leaves_no_use_of_a_region, 2) {
-  erdma::test::leaves_work_undone();
   OneSidedPair pair;
   auto large = pattern(5000);
   pair.b.transport.behaviour.hold_transfers = true;
@@ -283,6 +282,7 @@ TEST(dead_initiator_leaves_no_use_of_a_region, 2) {
   ck_assert_uint_eq(pair.region.users, 0);
   ck_assert(pair.target.silent());
   ck_assert(pair.region.events.empty());
+  pair.end_work({&g_one, &g_two});
 }
 
 TEST(transfer_that_fails_at_the_target_is_an_error_here, 2) {
@@ -298,7 +298,6 @@ TEST(transfer_that_fails_at_the_target_is_an_error_here, 2) {
 }
 
 TEST(abandoned_region_ends_the_connections_that_use_it) {
-  erdma::test::leaves_work_undone();
   OneSidedPair pair;
   auto large = pattern(5000);
   pair.b.transport.behaviour.hold_transfers = true;
@@ -312,6 +311,7 @@ TEST(abandoned_region_ends_the_connections_that_use_it) {
   ck_assert_int_eq(pair.b_to_a().failed, -FI_ETIMEDOUT);
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.region.users, 0);
+  pair.end_work({&g_one, &g_two});
 }
 
 // A hostile peer: it loses its connection, and nothing else happens.

@@ -63,7 +63,6 @@ TEST(a_receive_completes_there_early_or_late, (2 * int(std::size(kLengths)))) {
 }
 
 TEST(a_truncated_a_cancelled_and_a_failed_one_too) {
-  leaves_work_undone();
   Pair pair;
   CompletionSink sink;
   char bytes[8];
@@ -91,10 +90,10 @@ TEST(a_truncated_a_cancelled_and_a_failed_one_too) {
                    -FI_EINVAL);
   must(pair.a.engine.post_send(Node::send_args(2, iov, 7, &g_context), sink));
   ck_assert_int_eq(only(pair, sink).error, FI_EHOSTUNREACH);
+  pair.end_work({&g_context});
 }
 
 TEST(there_is_no_more_room_than_for_others) {
-  leaves_work_undone();
   erdma::protocol::EngineConfig config = kConfig;
   config.send_limit = 2;
   Pair pair(config);
@@ -108,6 +107,7 @@ TEST(there_is_no_more_room_than_for_others) {
   pair.a.transport.behaviour.room = SIZE_MAX;
   pair.settle();
   ck_assert_uint_eq(sink.entries.size(), 2);
+  pair.end_work({&g_context});
 }
 
 }  // namespace

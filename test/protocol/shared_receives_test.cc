@@ -17,6 +17,8 @@ using test::must;
 using test::Node;
 using test::pattern;
 
+int g_contexts[4];
+
 /// Two engines with one context, fi_addr 0 and 1, and two senders, 2 and 3.
 struct World {
   World()
@@ -50,6 +52,17 @@ struct World {
   int probe(Probe kind, uint64_t tag, void* context, iovec iov = {}) {
     return shared.probe(Node::receive_args(iov, tag, context), kind);
   }
+  /// As Node::end_work().
+  void end_work() {
+    for (Node* node : {&a, &b}) node->lose_peers();
+    for (int& context : g_contexts)
+      while (shared.cancel(&context) == 0) {
+      }
+    do {
+      must(post({this, 0}, 0, this, UINT64_MAX));
+    } while (shared.cancel(this) != 0);
+    for (Node* node : {&c, &d}) node->end_work({});
+  }
   bool quiet() const {
     return a.received.entries.empty() && b.received.entries.empty() && orphans.entries.empty();
   }
@@ -66,7 +79,6 @@ ErrorCompletion take_one(fake::CompletionSink& sink) {
   return sink.take();
 }
 
-int g_contexts[4];
 constexpr size_t kLengths[] = {0, 8, 1024, 1025, 70000};
 
 TEST(a_message_takes_the_oldest_receive_whichever_engine_it_comes_to, std::size(kLengths)) {
@@ -120,7 +132,6 @@ TEST(a_directed_receive_names_a_source_at_every_engine) {
 }
 
 TEST(a_multi_receive_buffer_takes_messages_of_all_engines) {
-  erdma::test::leaves_work_undone();
   World world;
   std::vector<char> bytes(3000);
   world.shared.set_min_multi_recv(1000);
@@ -134,6 +145,7 @@ TEST(a_multi_receive_buffer_takes_messages_of_all_engines) {
   ck_assert(!(first.flags & FI_MULTI_RECV) && (second.flags & FI_MULTI_RECV));
   world.send(world.c, 1, pattern(8, 3), 7);
   ck_assert(world.quiet());
+  world.end_work();
 }
 
 TEST(one_buffer_takes_what_waited_at_several_engines) {
@@ -180,7 +192,7 @@ TEST(a_receive_is_cancelled_without_an_engine) {
 }
 
 TEST(an_engine_that_leaves_takes_its_messages_along) {
-  erdma::test::leaves_work_undone();
+  erdma::test::leaves_work_undone();  // what it takes along ends with it
   World world;
   char bytes[8];
   world.send(world.c, 0, pattern(8, 1), 7);
@@ -197,7 +209,6 @@ TEST(an_engine_that_leaves_takes_its_messages_along) {
 }
 
 TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
-  erdma::test::leaves_work_undone();
   World world;
   std::vector<char> one(70000), two(140000);
   world.a.transport.behaviour.hold_transfers = true;
@@ -222,10 +233,10 @@ TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   const ErrorCompletion last = take_one(world.b.received);
   ck_assert_ptr_eq(last.buffer, two.data() + 70000);
   ck_assert(last.flags & FI_MULTI_RECV);
+  world.end_work();
 }
 
 TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
-  erdma::test::leaves_work_undone();
   World world;
   char bytes[8];
   world.send(world.c, 0, pattern(8), 9);
@@ -239,6 +250,7 @@ TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
   ck_assert_ptr_eq(failed.context, &g_contexts[0]);
   world.send(world.d, 1, pattern(8), 7);
   ck_assert_ptr_eq(take_one(world.b.received).context, &g_contexts[1]);
+  world.end_work();
 }
 
 // --- against a model ----------------------------------------------------------------------------
@@ -279,7 +291,6 @@ void expect(World& world, const Expected& expected) {
 }
 
 TEST(engines_with_one_context_match_as_one_list_does, 4) {
-  erdma::test::leaves_work_undone();
   World world;
   Model model;
   std::mt19937 random(unsigned(_i + 1));
@@ -325,6 +336,8 @@ TEST(engines_with_one_context_match_as_one_list_does, 4) {
     world.c.sent.entries.clear();
     world.d.sent.entries.clear();
   }
+  for (const Model::Posted& posted : model.posted) must(world.shared.cancel(posted.context));
+  world.end_work();
 }
 
 }  // namespace
