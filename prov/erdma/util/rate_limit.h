@@ -5,7 +5,7 @@
 
 namespace erdma::util {
 
-/// Limits log lines that strangers can cause: a burst, then one line a second.
+/// Limits log lines that others can cause: a burst, then one line a second.
 class RateLimit {
  public:
   explicit constexpr RateLimit(unsigned burst = 10) noexcept : x_burst(burst), x_tokens(burst) {}

@@ -16,7 +16,6 @@
 #include "transport/shm/options.h"
 #include "transport/shm/wire.h"
 #include "util/clock.h"
-#include "util/rate_limit.h"
 #include "util/result.h"
 
 namespace erdma::transport::shm {
@@ -78,7 +77,6 @@ class Connections {
   ConnectorConfig config;
   const uint64_t nonce;
   const uint64_t boot;
-  util::RateLimit strangers;
   /// Set before the first socket is shut down, so that a channel that is seen to end for that
   /// reason is not made anew.
   std::atomic<bool> closing = false;

@@ -107,10 +107,8 @@ void Handshake::fail(Connection& connection, int status) {
 }
 
 void Handshake::refuse(Connection& connection, const char* why) {
-  unsigned suppressed = 0;
-  if (x_connections.strangers.allow(now(), suppressed))
-    ERDMA_WARN(EP_CTRL, "refused a connection of process %d: %s; %u more before\n",
-               int(peer_credentials(connection.socket.get()).pid), why, suppressed);
+  ERDMA_WARN(EP_CTRL, "refused a connection of process %d: %s\n",
+             int(peer_credentials(connection.socket.get()).pid), why);
   turn_away(connection);
 }
 

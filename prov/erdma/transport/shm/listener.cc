@@ -87,12 +87,8 @@ void Listener::let_in(util::Fd socket) {
   const uint64_t now = x_connections.config.clock->now();
   const Credentials peer = peer_credentials(socket.get());
   if (peer.uid != geteuid()) {
-    unsigned suppressed = 0;
-    if (x_connections.strangers.allow(now, suppressed))
-      ERDMA_WARN(
-          EP_CTRL,
-          "refused a connection of process %d, user %u: not this user (%u); %u more before\n",
-          int(peer.pid), peer.uid, geteuid(), suppressed);
+    ERDMA_WARN(EP_CTRL, "refused a connection of process %d, user %u: not this user (%u)\n",
+               int(peer.pid), peer.uid, geteuid());
     return;
   }
   auto connection = std::make_shared<Connection>();

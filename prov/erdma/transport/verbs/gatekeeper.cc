@@ -53,16 +53,12 @@ Refusal Gatekeeper::judge(const util::SocketAddress& from, Bytes bytes, const Pa
 }
 
 void Gatekeeper::log(const util::SocketAddress& from, const char* what, bool harmless) {
-  unsigned suppressed = 0;
-  if (!x_strangers.allow(x_config.clock->now(), suppressed)) return;
-  const std::string more =
-      suppressed ? " (" + std::to_string(suppressed) + " others were not logged)" : "";
   const std::string who = from.set() ? std::string(from.to_string()) : "an unknown address";
-  const char* format = "connection from %s refused by %s: it %s%s\n";
+  const char* format = "connection from %s refused by %s: it %s\n";
   if (harmless)
-    ERDMA_INFO(EP_CTRL, format, who.c_str(), x_config.name.to_string().c_str(), what, more.c_str());
+    ERDMA_INFO(EP_CTRL, format, who.c_str(), x_config.name.to_string().c_str(), what);
   else
-    ERDMA_WARN(EP_CTRL, format, who.c_str(), x_config.name.to_string().c_str(), what, more.c_str());
+    ERDMA_WARN(EP_CTRL, format, who.c_str(), x_config.name.to_string().c_str(), what);
 }
 
 }  // namespace erdma::transport::verbs

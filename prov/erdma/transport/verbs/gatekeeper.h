@@ -7,7 +7,6 @@
 #include "transport/verbs/connector.h"
 #include "transport/verbs/hello.h"
 #include "transport/verbs/job_key.h"
-#include "util/rate_limit.h"
 
 namespace erdma::transport::verbs {
 
@@ -25,7 +24,7 @@ class Gatekeeper {
   /// Whoever has recorded the hellos of a peer can repeat them, but has none that answers this: it
   /// is another one for each connection.
   uint16_t challenge(const util::SocketAddress& peer, uint64_t session) const noexcept;
-  /// As BackendEvents::on_stranger(), at a bounded rate.
+  /// As BackendEvents::on_stranger().
   void log(const util::SocketAddress& from, const char* what, bool harmless);
 
  private:
@@ -33,7 +32,6 @@ class Gatekeeper {
   const uint64_t x_nonce;
   const JobKey x_key;
   const JobKey x_secret;  ///< nobody else's: for challenges
-  util::RateLimit x_strangers;
 };
 
 }  // namespace erdma::transport::verbs
