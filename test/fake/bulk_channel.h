@@ -39,10 +39,14 @@ struct Memory final : BulkMemory {
   bool left = false;
   bool bounce_affordable() const noexcept override { return affordable; }
   /// Of lent memory: how many accesses are permitted still, and who is inside.
-  bool enter() noexcept override { return permitted-- > 0 && (inside = true); }
+  uint64_t recalls_heard() const noexcept override { return heard; }
+  bool enter(uint64_t at_begin) noexcept override {
+    return at_begin == heard && permitted-- > 0 && (inside = true);
+  }
   void leave() noexcept override { inside = false; }
   void ask_for_help() noexcept override { ++asked; }
   int permitted = INT_MAX, asked = 0;
+  uint64_t heard = 0;
   bool inside = false;
   bool affordable = false;  ///< so that what CMA permits is done by CMA
   int back_bounce() noexcept override {

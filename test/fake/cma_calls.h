@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "hmem/copy.h"
 #include "transport/shm/cma.h"
@@ -20,6 +22,7 @@ class CmaCalls final : public transport::shm::CmaCalls {
     int error = 0;
     size_t limit = SIZE_MAX;
     unsigned calls = 0;
+    std::function<void()> meanwhile = nullptr;  ///< in the first call, before it moves anything
   };
   static constexpr unsigned kForever = UINT_MAX;
 
@@ -46,6 +49,7 @@ class CmaCalls final : public transport::shm::CmaCalls {
   static ssize_t move(Plan& plan, const iovec* to, size_t tos, const iovec* from,
                       size_t froms) noexcept {
     const unsigned call = ++plan.calls;
+    if (plan.meanwhile) std::exchange(plan.meanwhile, nullptr)();
     const bool hit = call >= plan.first && call <= plan.last;
     if (hit && plan.error != 0) return -plan.error;
     size_t limit = hit ? plan.limit : SIZE_MAX;

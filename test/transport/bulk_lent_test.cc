@@ -135,6 +135,36 @@ TEST(a_recall_ends_it, std::size(kCalls)) {
   other.expect(-FI_EBUSY);
 }
 
+/// The owner that recalls waits for nobody who is outside; so who hears of a recall may not go on
+/// with what it began before.
+TEST(a_recall_that_was_heard_ends_it, std::size(kCalls)) {
+  LentChannel lent(kCalls[_i], 3 * kMiB);
+  lent.access();
+  lent.channel.in.poll(lent.channel.sink);
+  const size_t moved = lent.moved_by(lent.channel.in_counters);
+  ck_assert_uint_gt(moved, 0);
+  ++lent.channel.memory.heard;
+  lent.run_alone();
+  lent.expect(-FI_EBUSY);
+  ck_assert_uint_eq(lent.moved_by(lent.channel.in_counters), moved);
+}
+
+/// The sender took a chunk, and has not said yet that it is moved: it may be writing.
+TEST(a_recall_ends_it_when_nobody_writes_any_more) {
+  LentChannel lent(CmaCall::read, 3 * kMiB);
+  fake::CmaCalls::Plan& plan = lent.channel.calls.write;
+  plan.meanwhile = [&] {
+    lent.channel.memory.permitted = 0;
+    for (int i = 0; i < 10; ++i) lent.channel.in.poll(lent.channel.sink);
+    ck_assert(lent.channel.sink.order.empty());
+  };
+  lent.access();
+  lent.channel.in.poll(lent.channel.sink);
+  while (plan.calls == 0) lent.channel.out.poll();
+  lent.channel.run();
+  lent.expect(-FI_EBUSY);
+}
+
 TEST(what_finds_no_place_in_the_table_is_accessed_without_help, std::size(kCalls)) {
   LentTable full;
   std::byte byte{};

@@ -262,6 +262,32 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   pair.a_to_b().recalled();
 }
 
+/// The owner waits for nobody who is outside when it recalls: what is under way there ends as soon
+/// as its side hears of that.
+TEST(nothing_is_written_to_memory_that_was_recalled) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
+  Link& owner = pair.b_to_a();
+  ck_assert(pair.poll_until([&] { return owner.lends_memory(); }));
+  const std::vector<std::byte> from = pattern(size_t{8} << 20, 1);
+  std::vector<std::byte> to(from.size());
+  transport::Exposure lent;
+  ck_assert_int_eq(owner.lend({to.data(), to.size()}, true, true, lent), 0);
+  const iovec local{const_cast<std::byte*>(from.data()), from.size()};
+  ck_assert_int_eq(pair.a_to_b().write_direct({lent, 0, from.size()}, &local, 1, 5, true), 0);
+  while (to[0] != from[0]) pair.a.poll();
+  ck_assert(pair.a.sink->dones.empty());
+  owner.recall(lent);
+  ck_assert(owner.unused());
+  std::fill(to.begin(), to.end(), std::byte{});
+  pair.a_to_b().recalled();
+  ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
+  ck_assert_int_eq(pair.a.sink->dones[0].status, -FI_EBUSY);
+  ck_assert(std::all_of(to.begin(), to.end(), [](std::byte b) { return b == std::byte{}; }));
+}
+
 TEST(a_stopped_peer_is_only_slow) {
   Child child(idle_child);
   Pair pair;

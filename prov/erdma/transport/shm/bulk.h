@@ -32,8 +32,11 @@ class BulkMemory {
   virtual bool bounce_affordable() const noexcept = 0;
   /// The sender gave up the channel, perhaps before it was attached: nothing it exposed is valid.
   virtual bool sender_left() const noexcept = 0;
-  /// Around each access to lent memory. False: there is to be none now, and no leave().
-  virtual bool enter() noexcept = 0;
+  /// Recalls of lent memory that this side has heard of.
+  virtual uint64_t recalls_heard() const noexcept = 0;
+  /// Around each step of an access to lent memory, with recalls_heard() of its beginning. False:
+  /// there is to be none any more, and no leave().
+  virtual bool enter(uint64_t heard) noexcept = 0;
   virtual void leave() noexcept = 0;
   /// A ticket is published that the sender does not expect: of use if it polls.
   virtual void ask_for_help() noexcept = 0;

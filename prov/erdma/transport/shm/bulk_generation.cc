@@ -243,8 +243,10 @@ void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget)
   const uint64_t begin = transfer.range.begin + uint64_t(index) * transfer.chunk;
   const auto length = size_t(std::min<uint64_t>(transfer.chunk, transfer.range.end - begin));
   const bool lent = transfer.remote.lent;
-  if (lent && !x_backing.enter()) {
-    transfer.status = -FI_EBUSY;
+  if (lent && !x_backing.enter(transfer.recalls_heard)) {
+    // The owner may be inside a chunk of this side's memory: that ends first.
+    transfer.recalled = true;
+    transfer.failed = index;
     return;
   }
   const bool reads = transfer.call == CmaCall::read;
@@ -356,6 +358,7 @@ void Generations::end(Transfer& transfer) noexcept {
   // Of all that was moved from here by its pid.
   if (transfer.claimed > 0 && !x_peer.was_called())
     transfer.status = transfer.remote.lent ? -FI_EBUSY : -FI_ECONNRESET;
+  if (transfer.recalled) transfer.status = -FI_EBUSY;
   x_page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
   const size_t lefts = transfer.lefts;
   if (transfer.state.mode == Mode::bounce) {

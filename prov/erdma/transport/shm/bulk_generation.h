@@ -23,6 +23,8 @@ struct Transfer : util::ListHook<Transfer> {
   int status = 0;
   CmaCall call = CmaCall::read;  ///< what this side does; write: into lent memory
   uint64_t base = 0;             ///< of the first byte, in lent memory as the sender knows it
+  uint64_t recalls_heard = 0;    ///< when it began; of lent memory
+  bool recalled = false;         ///< lent memory that may have been recalled since
   size_t ticket = 0;             ///< while running
 
   /// What no generation has taken up yet. Each failure takes a capability away (both, one, bounce),

@@ -43,6 +43,7 @@ int BulkIn::enqueue(const RemoteMemory& remote, CmaCall call, uint64_t base, con
   transfer->remote = remote;
   transfer->call = call;
   transfer->base = base;
+  if (remote.lent) transfer->recalls_heard = x_backing.recalls_heard();
   transfer->length = length;
   std::copy_n(local, count, transfer->local);
   transfer->locals = count;

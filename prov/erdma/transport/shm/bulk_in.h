@@ -18,7 +18,7 @@ class BulkIn {
 
   BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender, const Options& options,
          Counters& counters, const util::Clock& clock) noexcept
-      : x_generations(shared, memory, calls, sender, options, counters, clock) {}
+      : x_backing(memory), x_generations(shared, memory, calls, sender, options, counters, clock) {}
 
   /// Begins to copy `length` bytes of the sender's exposed memory. Any number may be queued; they
   /// run a few at a time; those of one `group` can be ended apart from the others. 0 or -FI_EINVAL,
@@ -50,6 +50,7 @@ class BulkIn {
   int deliver(Sink& sink) noexcept;
   void finish(Transfer& transfer, int status) noexcept;
 
+  BulkMemory& x_backing;
   Generations x_generations;
   util::Pool<Transfer, 4> x_pool;
   util::IntrusiveList<Transfer> x_queued, x_running, x_finished;  ///< each in order of start()

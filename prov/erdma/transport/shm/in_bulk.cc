@@ -119,9 +119,14 @@ bool InBulk::sender_left() const noexcept {
   return x_channel.sender_left();
 }
 
-bool InBulk::enter() noexcept {
+uint64_t InBulk::recalls_heard() const noexcept {
   OutChannel& out = x_channel.link().out();
-  return out.up() && out.borrowing().enter();
+  return out.up() ? out.borrowing().heard() : 0;
+}
+
+bool InBulk::enter(uint64_t heard) noexcept {
+  OutChannel& out = x_channel.link().out();
+  return out.up() && out.borrowing().enter(heard);
 }
 
 void InBulk::leave() noexcept {

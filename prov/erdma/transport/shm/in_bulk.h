@@ -57,7 +57,8 @@ class InBulk final : private BulkMemory, private Sink {
   int back_bounce() noexcept override;
   bool bounce_affordable() const noexcept override;
   bool sender_left() const noexcept override;
-  bool enter() noexcept override;
+  uint64_t recalls_heard() const noexcept override;
+  bool enter(uint64_t heard) noexcept override;
   void leave() noexcept override;
   void ask_for_help() noexcept override;
   void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}

@@ -22,7 +22,12 @@ class BorrowingOf {
   BorrowingOf(Control& control, uint64_t heard) noexcept : x_control(&control), x_heard(heard) {}
 
   /// False: something was recalled that this side has not heard of. True: leave() is to follow.
-  bool enter() noexcept {
+  bool enter() noexcept { return enter(x_heard); }
+  /// Of an access in several steps that began when this side had heard of `heard` recalls. False:
+  /// it has heard of another one since, which may be that of the memory: the owner waits for nobody
+  /// who is outside when it recalls.
+  bool enter(uint64_t heard) noexcept {
+    if (heard != x_heard) return false;
     x_control->inside.store(1, std::memory_order_seq_cst);
     if (x_control->recalls.load(std::memory_order_seq_cst) == x_link + x_heard) return true;
     leave();
@@ -30,6 +35,7 @@ class BorrowingOf {
   }
   void leave() noexcept { x_control->inside.store(0, std::memory_order_release); }
   void recalled() noexcept { ++x_heard; }
+  uint64_t heard() const noexcept { return x_heard; }
   /// What is to be accessed was lent over the owner's link of this number: all that is lent to this
   /// side over one of its own was. The owner may have ended it, and we not know.
   void belongs_to(uint32_t link) noexcept { x_link = link_base(link); }
