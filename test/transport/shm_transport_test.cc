@@ -276,7 +276,9 @@ TEST(nothing_is_written_to_memory_that_was_recalled) {
   transport::Exposure lent;
   ck_assert_int_eq(owner.lend({to.data(), to.size()}, true, true, lent), 0);
   const iovec local{const_cast<std::byte*>(from.data()), from.size()};
-  ck_assert_int_eq(pair.a_to_b().write_direct({lent, 0, from.size()}, &local, 1, 5, true), 0);
+  ck_assert(pair.poll_until([&] {  // -FI_EBUSY until both sides know each other
+    return pair.a_to_b().write_direct({lent, 0, from.size()}, &local, 1, 5, true) == 0;
+  }));
   while (to[0] != from[0]) pair.a.poll();
   ck_assert(pair.a.sink->dones.empty());
   owner.recall(lent);
