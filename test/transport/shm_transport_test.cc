@@ -216,13 +216,18 @@ TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
   ck_assert_int_eq(pair.send(pair.a_to_b(), 3, nullptr, 0), 0);  // connects anew
 }
 
-TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
-  Pair pair;
+/// The link of b, which can lend memory to a.
+Link& connect_to_lend(Pair& pair) {
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
   ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
-  Link& owner = pair.b_to_a();
-  ck_assert(pair.poll_until([&] { return owner.lends_memory(); }));
+  ck_assert(pair.poll_until([&] { return pair.b_to_a().lends_memory(); }));
+  return pair.b_to_a();
+}
+
+TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
+  Pair pair;
+  Link& owner = connect_to_lend(pair);
   const std::vector<std::byte> from = pattern(size_t{8} << 20, 1);
   std::vector<std::byte> to[] = {std::vector<std::byte>(from.size()),
                                  std::vector<std::byte>(from.size())};
@@ -266,11 +271,7 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
 /// as its side hears of that.
 TEST(nothing_is_written_to_memory_that_was_recalled) {
   Pair pair;
-  ck_assert(open_side(pair.a) && open_side(pair.b));
-  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
-  ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
-  Link& owner = pair.b_to_a();
-  ck_assert(pair.poll_until([&] { return owner.lends_memory(); }));
+  Link& owner = connect_to_lend(pair);
   const std::vector<std::byte> from = pattern(size_t{8} << 20, 1);
   std::vector<std::byte> to(from.size());
   transport::Exposure lent;

@@ -78,7 +78,7 @@ transport::verbs::FlushPolicy flush_policy(Switch setting) noexcept {
                                   : FlushPolicy::automatic;
 }
 
-/// The transport as it is where buffers are host memory; else one that takes any.
+/// The transport itself if all buffers are host memory. Otherwise one that stages device memory.
 std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
                                                   std::unique_ptr<transport::Transport> transport,
                                                   transport::DirectSource* direct,

@@ -62,7 +62,7 @@ class DomainTransports {
   util::Result<TransportSet> open_shm_only(const TransportRequest& request);
   util::Result<TransportSet> open_with_nic(const TransportRequest& request);
   int add_local(TransportSet& set, const TransportRequest& request);
-  /// What memory_without_cuda() gave, if `devices` is that; else null.
+  /// The result of memory_without_cuda() if `devices` is that object; otherwise null.
   transport::verbs::KnownMemory* known_memory(const hmem::DeviceMemory* devices) const;
 
   const Settings& x_settings;

@@ -85,7 +85,8 @@ template <typename On, typename... Data>
   return On::one_sided(caller, args);
 }
 
-// Flat, for the short way: each has a copy of its own that knows which it is.
+// Flattened for the fast path: each entry point has its own copy, in which the operation is a
+// constant.
 template <typename On, Op kOp, typename Buffer>
 [[gnu::flatten]] ssize_t transfer(fid_ep* fid, Buffer* buffer, size_t length, void*, fi_addr_t peer,
                                   uint64_t address, uint64_t key, void* context) noexcept {

@@ -87,7 +87,7 @@ struct OneSidedArgs {
   size_t compare_count;
 };
 
-/// What may take the short way.
+/// An RMA operation that the fast path can take.
 struct AccessArgs {
   uint64_t destination;  ///< fi_addr_t
   void* local;

@@ -147,7 +147,8 @@ void Deliveries::settle(Delivery& delivery, int status) noexcept {
 void Deliveries::finish(Delivery& delivery, int status) noexcept {
   Peer& peer = *delivery.peer;
   if (delivery.linked()) delivery.unlink();
-  const bool tells = !delivery.local.size;  // the sender that it is over; else that one told us
+  const bool tells =
+      !delivery.local.size;  // A sender that wrote the bytes itself knows that they are there.
   if (delivery.local.size) {
     const int rc = delivery.link->withdraw(delivery.local);
     if (rc != 0 && status == 0) status = rc;
