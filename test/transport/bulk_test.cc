@@ -302,7 +302,7 @@ TEST(one_group_ends_and_the_others_go_on, 6 * int(std::size(kWays))) {
   }
   for (int i = 0; i < kManyPolls && !channel.in.settle(1); ++i) channel.out.poll();
   ck_assert(channel.in.settle(1));
-  channel.in.abort(channel.sink, -FI_ECANCELED, 1);
+  channel.in.cancel(channel.sink, -FI_ECANCELED, 1);
   for (const auto& message : messages) {
     if (message->token % 2 == 0) continue;
     assert_done_once(channel.sink, message->token, -FI_ECANCELED);
@@ -317,7 +317,7 @@ TEST(one_group_ends_and_the_others_go_on, 6 * int(std::size(kWays))) {
   ck_assert_uint_eq(channel.sink.order.size(), 6);
 }
 
-TEST(abort_reports_everything_once_and_stops_the_sender, 6 * int(std::size(kWays))) {
+TEST(cancel_reports_everything_once_and_stops_the_sender, 6 * int(std::size(kWays))) {
   const Ways ways = kWays[size_t(_i) % std::size(kWays)];
   Channel channel(ways);
   std::vector<std::unique_ptr<Message>> messages;
@@ -328,7 +328,7 @@ TEST(abort_reports_everything_once_and_stops_the_sender, 6 * int(std::size(kWays
     channel.out.poll();
   }
   const uint64_t read = channel.in_counters.cma_read_bytes;
-  channel.in.abort(channel.sink, -FI_ECONNRESET);
+  channel.in.cancel(channel.sink, -FI_ECONNRESET);
   for (const auto& message : messages) {
     assert_done_once(channel.sink, message->token, -FI_ECONNRESET);
     message->to = Pieces(0, 1, 0);  // ASan tells if it is touched from now on
@@ -431,7 +431,7 @@ TEST(receiver_survives_a_sender_that_writes_nonsense, 10 * int(std::size(kWays))
     channel.in.poll(channel.sink);
     if (random() % 4 != 0) channel.out.poll();
   }
-  channel.in.abort(channel.sink, -FI_ECONNRESET);
+  channel.in.cancel(channel.sink, -FI_ECONNRESET);
   for (const auto& message : messages) {
     ck_assert_uint_eq(channel.sink.done[message->token].size(), 1);
     ck_assert_uint_eq(message->to.gaps_changed(0x22), 0);
@@ -454,7 +454,7 @@ TEST(sender_survives_a_receiver_that_writes_nonsense, 10 * int(std::size(kWays))
     if (random() % 8 == 0) channel.in.poll(channel.sink);
     if (i % 500 == 499) channel.out.withdraw(messages[size_t(i) / 500]->exposure);
   }
-  channel.in.abort(channel.sink, -FI_ECONNRESET);
+  channel.in.cancel(channel.sink, -FI_ECONNRESET);
 }
 
 // ---- two threads

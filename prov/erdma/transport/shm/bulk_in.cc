@@ -84,7 +84,7 @@ bool BulkIn::settle(uint64_t group) noexcept {
   return !written;
 }
 
-void BulkIn::abort(Sink& sink, int status, uint64_t group) noexcept {
+void BulkIn::cancel(Sink& sink, int status, uint64_t group) noexcept {
   for (Transfer *transfer = x_running.front(), *next; transfer; transfer = next) {
     next = x_running.next(*transfer);
     if (is_of(group, *transfer)) finish(*transfer, status);
@@ -126,7 +126,7 @@ void BulkIn::finish(Transfer& transfer, int status) noexcept {
   x_finished.push_back(transfer);
 }
 
-/// Upcalls come last, when no list is being walked: they may start() or abort().
+/// Upcalls come last, when no list is being walked: they may start() or cancel().
 int BulkIn::deliver(Sink& sink) noexcept {
   util::IntrusiveList<Transfer> batch;
   while (Transfer* transfer = x_finished.pop_front()) batch.push_back(*transfer);

@@ -35,12 +35,12 @@ class BulkIn {
   bool active() const noexcept { return x_live > 0; }  ///< something is started and not reported
   bool ready() noexcept;  ///< poll() would do something now: do not sleep
   /// The sender claims nothing more from now on. False: it lives, perhaps, and is inside a write
-  /// into local memory: ask again. No poll() between settle() and abort(). Both are about all
+  /// into local memory: ask again. No poll() between settle() and cancel(). Both are about all
   /// transfers, or about those of one group.
   bool settle(uint64_t group = kEveryGroup) noexcept;
   /// They end: on_done(status) for each. After return none of them touches local memory, provided
   /// that settle() has returned true or the sender is dead.
-  void abort(Sink& sink, int status, uint64_t group = kEveryGroup) noexcept;
+  void cancel(Sink& sink, int status, uint64_t group = kEveryGroup) noexcept;
 
  private:
   int enqueue(const RemoteMemory& remote, CmaCall call, uint64_t base, const iovec* local,

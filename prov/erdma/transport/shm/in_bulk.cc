@@ -86,9 +86,9 @@ uint64_t InBulk::group_of(util::PoolHandle target) noexcept {
   return number_of(target);
 }
 
-void InBulk::abort(Sink& sink, int status, uint64_t group) noexcept {
+void InBulk::cancel(Sink& sink, int status, uint64_t group) noexcept {
   Sink* const polled = std::exchange(x_sink, &sink);  // withdraw() may come within an on_done()
-  x_transfers.abort(*this, status, group);
+  x_transfers.cancel(*this, status, group);
   x_sink = polled;
 }
 

@@ -40,7 +40,7 @@ class InBulk final : private BulkMemory, private Sink {
   static uint64_t group_of(util::PoolHandle target) noexcept;
   /// As of BulkIn.
   bool settle(uint64_t group = BulkIn::kEveryGroup) noexcept { return x_transfers.settle(group); }
-  void abort(Sink& sink, int status, uint64_t group = BulkIn::kEveryGroup) noexcept;
+  void cancel(Sink& sink, int status, uint64_t group = BulkIn::kEveryGroup) noexcept;
   bool active() const noexcept { return x_transfers.active(); }
   bool ready() noexcept { return x_transfers.ready(); }
 

@@ -215,7 +215,7 @@ void InChannel::end_writes(util::PoolHandle target, Sink& sink, int status) noex
   if (!x_bulk) return;
   const uint64_t group = InBulk::group_of(target);
   wait_until(x_context.clock, [&] { return x_bulk->settle(group) || sender_dead(); });
-  x_bulk->abort(sink, status, group);
+  x_bulk->cancel(sink, status, group);
 }
 
 // A sender with exposed memory sleeps with `waiting` set; a ticket was published. Once per step of

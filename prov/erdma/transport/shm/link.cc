@@ -234,7 +234,7 @@ void ShmLink::take_down(Sink& sink, int status) noexcept {
   if (x_in) {
     x_in->begin_to_end();
     for (int i = 0; i < kDrainsAtEnd && x_in->drain(sink); ++i) continue;
-    if (x_in->bulk()) x_in->bulk()->abort(sink, status);
+    if (x_in->bulk()) x_in->bulk()->cancel(sink, status);
   }
   x_out.stop();
   if (x_out.up()) x_out.announce_end();
@@ -252,7 +252,7 @@ void ShmLink::close(int status) noexcept {
   } nobody;
   if (x_in) {
     x_in->await_settled();
-    if (x_in->bulk()) x_in->bulk()->abort(nobody, status);
+    if (x_in->bulk()) x_in->bulk()->cancel(nobody, status);
   }
   end_channels(status);
   x_phase.state = LinkState::closed;
