@@ -1,5 +1,6 @@
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -165,7 +166,12 @@ TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
   Impostor after;  // its exit is heard of before this greeting
   ck_assert(after.greet(side.name, port(3)));
   ck_assert_uint_eq(after.ring, ring);
+  // It has the listening socket too, at a port that the next test listens at.
+  const util::Fd ended(int(syscall(SYS_pidfd_open, grandchild, 0)));
+  ck_assert(bool(ended));
   kill(grandchild, SIGKILL);
+  pollfd end{ended.get(), POLLIN, 0};
+  ck_assert_int_eq(::poll(&end, 1, -1), 1);
 }
 
 TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
