@@ -37,6 +37,13 @@ count_lines() {
   esac
 }
 
+# show_failure LOG: what failed, and the end.
+show_failure() {
+  printf '== %s\n' "$1"
+  grep -aE -A5 ':[FE]:|AddressSanitizer|ThreadSanitizer|runtime error:' "$1" | head -n 30
+  tail -n 5 "$1"
+}
+
 # count_trs LOG STATUS: counts the .trs files of make check that are newer than the log of the
 # stage, one for each test program. A libcheck program counts its checks; any other program is one
 # test.
@@ -53,7 +60,7 @@ count_trs() {
       *)
         stage_passed=$((stage_passed + checks - failures - errors))
         stage_failed=$((stage_failed + (failures + errors > 0 ? failures + errors : 1)))
-        tail -n 40 "${trs%.trs}.log" >>"$1"
+        show_failure "${trs%.trs}.log" >>"$1"
         ;;
     esac
   done < <(find "$stage_folder/test" -name '*.trs' -newer "$logs/.stage" 2>/dev/null)
@@ -94,7 +101,7 @@ stage() {
   if [ "$stage_skipped" -gt 0 ]; then grep -E '^SKIP: ' "$log" | sed 's/^/    /'; fi
   [ "$stage_failed" -gt 0 ] || return 0
   say "    the end of $log:"
-  tail -n 40 "$log" | sed 's/^/    /'
+  tail -n 60 "$log" | sed 's/^/    /'
   return 1
 }
 
