@@ -70,7 +70,7 @@ constexpr size_t kSizes[] = {64, 64 * 1024, 1024 * 1024};
 
 /// What the receiver must see: the message, or its announcement and the end of its transfer.
 unsigned messages_of(Way way, size_t size) {
-  return way == via_nic && size > kSizes[0] ? 2 : 1;
+  return size > kSizes[way == via_nic ? 0 : 1] ? 2 : 1;
 }
 
 fi_wait_obj object_of(Means means) {
