@@ -10,7 +10,7 @@ using Resources = std::map<std::string, long>;
 
 /// Of this process: descriptors, threads, mappings of shared memory.
 Resources held_by_process();
-/// What owners that ended since begin_counting() had lent and not got back.
+/// What owners that ended since begin_counting() gave away and did not get back.
 Resources left_over();
 
 /// Around every test, in its process (libcheck.h). end_counting() fails the test if there is more

@@ -72,13 +72,13 @@ TEST(a_counter_that_is_lent_drives_the_source_until_it_is_taken_back) {
   ck_assert_int_eq(b.drives(), 0);
   {
     const Guard guard(g_lock);
-    b.ports.lend(*b.cntr);
-    b.ports.lend(*b.cntr);
+    b.ports.watch_counter(*b.cntr);
+    b.ports.watch_counter(*b.cntr);
   }
   ck_assert_int_eq(b.drives(), 1);
   {
     const Guard guard(g_lock);
-    b.ports.take_back(*b.cntr);
+    b.ports.unwatch_counter(*b.cntr);
   }
   ck_assert_int_eq(b.drives(), 0);
 }
@@ -88,8 +88,8 @@ TEST(a_counter_that_is_bound_stays_when_it_is_taken_back) {
   {
     const Guard guard(g_lock);
     ck_assert_int_eq(b.ports.bind(*b.cntr, FI_WRITE, g_lock), 0);
-    b.ports.lend(*b.cntr);
-    b.ports.take_back(*b.cntr);
+    b.ports.watch_counter(*b.cntr);
+    b.ports.unwatch_counter(*b.cntr);
   }
   ck_assert_int_eq(b.drives(), 1);
 }

@@ -197,8 +197,8 @@ struct FakeUser final : RegionUser {
     ++(all ? stopped_all : stopped);
     if (region && gives_up) region->users = 0;
   }
-  void lend(Counter& cntr) override { lent.insert(&cntr); }
-  void take_back(Counter& cntr) noexcept override { lent.erase(&cntr); }
+  void watch_counter(Counter& cntr) override { watched.insert(&cntr); }
+  void unwatch_counter(Counter& cntr) noexcept override { watched.erase(&cntr); }
 
   erdma::protocol::Region* region = nullptr;
   int drives_needed = 0;
@@ -206,7 +206,7 @@ struct FakeUser final : RegionUser {
   int abandoned = 0;
   int revoked = 0, stopped = 0, stopped_all = 0;
   bool gives_up = false;  ///< once stop_waiting() is called
-  std::set<Counter*> lent;
+  std::set<Counter*> watched;
 };
 
 TEST(bound_counter_is_lent_to_every_user_until_the_last_region_closes) {
@@ -225,17 +225,17 @@ TEST(bound_counter_is_lent_to_every_user_until_the_last_region_closes) {
     ck_assert_int_eq(fi_mr_bind(each, &cntr->fid, FI_REMOTE_WRITE), -FI_EINVAL);
   }
   f.regions.add(late);
-  ck_assert_uint_eq(early.lent.count(cntr), 1);
-  ck_assert_uint_eq(late.lent.count(cntr), 1);
+  ck_assert_uint_eq(early.watched.count(cntr), 1);
+  ck_assert_uint_eq(late.watched.count(cntr), 1);
   MemoryRegion::from(mr[0]).accessed(FI_REMOTE_READ);
   ck_assert_uint_eq(fi_cntr_read(cntr), 0);
   MemoryRegion::from(mr[0]).accessed(FI_REMOTE_WRITE);
   ck_assert_uint_eq(fi_cntr_read(cntr), 1);
   fi_close(&mr[0]->fid);
-  ck_assert_uint_eq(early.lent.count(cntr), 1);
+  ck_assert_uint_eq(early.watched.count(cntr), 1);
   f.regions.remove(late);
   fi_close(&mr[1]->fid);
-  ck_assert(early.lent.empty());
+  ck_assert(early.watched.empty());
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
 
@@ -283,15 +283,15 @@ TEST(closing_ends_the_connections_of_peers_that_do_not_go_on) {
   ck_assert_int_eq(f.open, 0);
 }
 
-struct FakeOpen final : erdma::transport::OpenMemory {
+struct FakeOpen final : erdma::transport::RegisteredRegion {
   explicit FakeOpen(bool& open_) : open(open_) { open = true; }
   ~FakeOpen() override { open = false; }
-  void describe(erdma::transport::Exposure&) const noexcept override {}
+  void describe(erdma::transport::RemoteKey&) const noexcept override {}
   bool& open;
 };
 
 TEST(closing_takes_direct_access_back_and_waits_a_little_for_answers, 2) {
-  const bool opened = _i;
+  const bool registered = _i;
   Fixture f;
   FakeUser user;
   f.regions.add(user);
@@ -299,11 +299,11 @@ TEST(closing_takes_direct_access_back_and_waits_a_little_for_answers, 2) {
   f.reg(attributes(), &mr);
   user.region = f.regions.region(fi_mr_key(mr));
   bool open = false;
-  if (opened) user.region->opened = std::make_unique<FakeOpen>(open);
+  if (registered) user.region->registered = std::make_unique<FakeOpen>(open);
   user.region->users = 1;
   user.gives_up = true;
   ck_assert_int_eq(fi_close(&mr->fid), 0);
-  ck_assert_int_eq(user.revoked, opened);
+  ck_assert_int_eq(user.revoked, registered);
   ck_assert_int_eq(user.stopped, 1);
   ck_assert_int_eq(user.stopped_all, 0);
   ck_assert_int_eq(user.abandoned, 0);
@@ -319,7 +319,7 @@ TEST(region_that_peers_never_let_go_of_stays_until_they_do) {
   bool open = false;
   const uint64_t key = fi_mr_key(mr);
   auto* const region = f.regions.region(key);
-  region->opened = std::make_unique<FakeOpen>(open);
+  region->registered = std::make_unique<FakeOpen>(open);
   region->users = 1;
   ck_assert_int_eq(fi_close(&mr->fid), -FI_EBUSY);
   ck_assert_int_gt(user.stopped_all, 0);

@@ -38,8 +38,8 @@ struct Memory final : BulkMemory {
   bool sender_left() const noexcept override { return left; }
   bool left = false;
   bool bounce_affordable() const noexcept override { return affordable; }
-  /// Of lent memory: how many accesses are permitted still, and who is inside.
-  uint64_t recalls_heard() const noexcept override { return heard; }
+  /// Of a shared region: how many accesses are permitted still, and who is inside.
+  uint64_t revocations_seen() const noexcept override { return heard; }
   bool enter(uint64_t at_begin) noexcept override {
     return at_begin == heard && permitted-- > 0 && (inside = true);
   }
@@ -151,7 +151,7 @@ struct Channel {
     if (attached) out.attach(shared);
   }
   ~Channel() {
-    for (const Exposure& exposure : exposed) out.withdraw(exposure);
+    for (const RemoteKey& remote_key : shared_keys) out.revoke(remote_key);
     munmap(shared, kBulkBytes);
   }
 
@@ -172,7 +172,7 @@ struct Channel {
   void* shared;
   BulkIn in;
   BulkOut out;
-  std::vector<Exposure> exposed;  ///< withdrawn at the end
+  std::vector<RemoteKey> shared_keys;  ///< revoked at the end
 };
 
 /// One message on its way.
@@ -180,15 +180,15 @@ struct Message {
   Pieces from, to;
   size_t length;
   uint64_t token;
-  Exposure exposure;
+  RemoteKey remote_key;
 
   Message(Channel& channel, size_t length_, uint64_t token_ = 7, size_t froms = 3, size_t tos = 2,
           uint64_t group = 0)
       : from(length_, froms, 0x11), to(length_, tos, 0x22), length(length_), token(token_) {
     from.fill(unsigned(token));
-    ck_assert_int_eq(channel.out.expose(from.iov, from.count, length, exposure), 0);
-    channel.exposed.push_back(exposure);
-    ck_assert_int_eq(channel.in.start(exposure, to.iov, to.count, length, token, group), 0);
+    ck_assert_int_eq(channel.out.share(from.iov, from.count, length, remote_key), 0);
+    channel.shared_keys.push_back(remote_key);
+    ck_assert_int_eq(channel.in.start(remote_key, to.iov, to.count, length, token, group), 0);
   }
   bool arrived() const { return from.flat() == to.flat() && to.gaps_changed(0x22) == 0; }
   /// Checks the bytes at the very moment of on_done().

@@ -41,20 +41,20 @@ struct Behaviour {
   int transfer_status = 0;      ///< what on_done() reports; bytes move only if 0
   int transfer_refusal = 0;     ///< what read() and write() return at once
   int expose_refusal = 0;
-  bool offers = false;       ///< expose() makes offers where it may
-  bool takes_offers = true;  ///< read() does
-  bool opens = false;        ///< direct access exists
-  bool has_short = true;     ///< and the short way of it
-  bool holds = true;         ///< hold() does something
-  bool hold_direct = false;  ///< it stays pending: reads are not executed, writes are not reported
-  int direct_refusal = 0;    ///< what it returns at once
-  bool lends = false;        ///< direct access is to lent memory
-  bool direct_busy = false;  ///< and not possible now
-  int lent_status = 0;       ///< with which what was held ends
-  bool retracts = false;     ///< packets can be taken back
-  int settle_status = 0;     ///< with which that ends
-  bool settles = false;      ///< what was moved is visible later, when poll() says so
-  bool hold_settling = false;  ///< and not even then
+  bool offers = false;        ///< share() makes offers where it may
+  bool takes_offers = true;   ///< read() does
+  bool opens = false;         ///< direct access exists
+  bool has_short = true;      ///< and the fast path of it
+  bool holds = true;          ///< hold() does something
+  bool hold_direct = false;   ///< it stays pending: reads are not executed, writes are not reported
+  int direct_refusal = 0;     ///< what it returns at once
+  bool shares = false;        ///< direct access is to a shared region
+  bool direct_busy = false;   ///< and not possible now
+  int lent_status = 0;        ///< with which what was held ends
+  bool retracts = false;      ///< packets can be taken back
+  int flush_status = 0;       ///< with which that ends
+  bool flushes = false;       ///< what was moved is visible later, when poll() says so
+  bool hold_flushes = false;  ///< and not even then
 };
 
 /// Packets are queues of bytes between transports of one process. Everything moves in poll() of the
@@ -83,49 +83,49 @@ class Transport final : public transport::Transport {
     transport::LinkLimits limits() const noexcept override {
       return {x_owner.behaviour.eager, x_owner.behaviour.prefers_read};
     }
-    int expose(const iovec* memory, size_t count, size_t length, transport::Access access,
-               transport::Exposure& exposure) noexcept override {
+    int share(const iovec* memory, size_t count, size_t length, transport::Access access,
+              transport::RemoteKey& remote_key) noexcept override {
       if (x_owner.behaviour.expose_refusal) return x_owner.behaviour.expose_refusal;
-      Memory exposed{};
-      std::copy_n(memory, count, exposed.iov);
-      exposed.count = uint32_t(count);
-      exposed.length = length;
-      exposed.id = ++x_owner.exposures_made;
-      x_owner.exposed.emplace(exposed.id, Exposed{exposed, access, address().port()});
-      exposure.size = sizeof(exposed);
-      std::memcpy(exposure.bytes, &exposed, sizeof(exposed));
+      Memory shared{};
+      std::copy_n(memory, count, shared.iov);
+      shared.count = uint32_t(count);
+      shared.length = length;
+      shared.id = ++x_owner.exposures_made;
+      x_owner.shared.emplace(shared.id, Exposed{shared, access, address().port()});
+      remote_key.size = sizeof(shared);
+      std::memcpy(remote_key.bytes, &shared, sizeof(shared));
       // Less what are zeros of the length.
-      const bool offer = access == transport::Access::offer && x_owner.behaviour.offers;
-      if (offer) exposure.size = transport::Exposure::kOfferBytes;
+      const bool offer = access == transport::Access::refusable_read && x_owner.behaviour.offers;
+      if (offer) remote_key.size = transport::RemoteKey::kRefusableBytes;
       x_owner.offers_made += offer;
       return 0;
     }
-    void refused(const transport::Exposure& exposure) noexcept override {
+    void revoke_refused(const transport::RemoteKey& remote_key) noexcept override {
       ++x_owner.offers_refused;
-      withdraw(exposure);
+      revoke(remote_key);
     }
-    int withdraw(const transport::Exposure& exposure) noexcept override {
+    int revoke(const transport::RemoteKey& remote_key) noexcept override {
       Memory memory;
-      std::memcpy(&memory, exposure.bytes, sizeof(memory));
-      x_owner.exposed.erase(memory.id);
+      std::memcpy(&memory, remote_key.bytes, sizeof(memory));
+      x_owner.shared.erase(memory.id);
       return 0;
     }
-    int read(const transport::Exposure& remote, const iovec* local, size_t count, size_t length,
+    int read(const transport::RemoteKey& remote, const iovec* local, size_t count, size_t length,
              uint64_t token) noexcept override {
       return transfer(remote, local, count, length, token, true);
     }
-    int write(const transport::Exposure& remote, const iovec* local, size_t count, size_t length,
+    int write(const transport::RemoteKey& remote, const iovec* local, size_t count, size_t length,
               uint64_t token) noexcept override {
       return transfer(remote, local, count, length, token, false);
     }
-    int settle(const iovec*, size_t, uint64_t token) noexcept override {
-      if (!x_owner.behaviour.settles) return 0;
-      x_owner.settling.push_back(token);
-      return transport::kSettling;
+    int flush(const iovec*, size_t, uint64_t token) noexcept override {
+      if (!x_owner.behaviour.flushes) return 0;
+      x_owner.flushing.push_back(token);
+      return transport::kFlushing;
     }
-    bool opens_memory() const noexcept override { return x_owner.behaviour.opens; }
-    std::unique_ptr<transport::OpenMemory> open(const iovec& memory, bool reads,
-                                                bool writes) noexcept override {
+    bool registers_regions() const noexcept override { return x_owner.behaviour.opens; }
+    std::unique_ptr<transport::RegisteredRegion> register_region(const iovec& memory, bool reads,
+                                                                 bool writes) noexcept override {
       return std::make_unique<FakeOpen>(x_owner.network,
                                         Network::Open{memory, reads, writes, x_owner.name.port()});
     }
@@ -138,23 +138,23 @@ class Transport final : public transport::Transport {
                      uint64_t token, bool until_placed) noexcept override {
       return direct(remote, local, count, token, false, until_placed);
     }
-    bool resolve(const transport::Exposure& memory,
+    bool resolve(const transport::RemoteKey& memory,
                  transport::DeviceAddress& first) noexcept override {
       if (!x_owner.behaviour.has_short || memory.size != sizeof(first.key)) return false;
       std::memcpy(&first.key, memory.bytes, sizeof(first.key));
       first.address = kOpenFrom;
       return true;
     }
-    int read_short(transport::DeviceAddress remote, void* local, size_t length,
-                   uint64_t token) noexcept override {
+    int read_fast(transport::DeviceAddress remote, void* local, size_t length,
+                  uint64_t token) noexcept override {
       return by_short(remote, {local, length}, token, true);
     }
-    int write_short(transport::DeviceAddress remote, const void* local, size_t length,
-                    uint64_t token) noexcept override {
+    int write_fast(transport::DeviceAddress remote, const void* local, size_t length,
+                   uint64_t token) noexcept override {
       return by_short(remote, {const_cast<void*>(local), length}, token, false);
     }
     void fail(int status) noexcept override { failed = status; }
-    bool met() const noexcept override { return up_once; }
+    bool was_up() const noexcept override { return up_once; }
     void hold(bool on) noexcept override { held = on && x_owner.behaviour.holds; }
     void addressed() noexcept override { trusted = true; }
 
@@ -167,24 +167,24 @@ class Transport final : public transport::Transport {
       ++arrived;
     }
 
-    // Memory that is lent, and packets that can be taken back: as between processes of a host.
-    bool lends_memory() const noexcept override { return x_owner.behaviour.lends; }
-    int lend(const iovec& memory, bool reads, bool writes,
-             transport::Exposure& exposure) noexcept override {
-      auto lent = std::make_unique<FakeOpen>(
+    // Memory that is shared, and packets that can be taken back: as between processes of a host.
+    bool shares_regions() const noexcept override { return x_owner.behaviour.shares; }
+    int share_region(const iovec& memory, bool reads, bool writes,
+                     transport::RemoteKey& remote_key) noexcept override {
+      auto shared_key = std::make_unique<FakeOpen>(
           x_owner.network, Network::Open{memory, reads, writes, x_owner.name.port()});
-      lent->describe(exposure);
-      x_lent[lent->key] = std::move(lent);
+      shared_key->describe(remote_key);
+      x_lent[shared_key->key] = std::move(shared_key);
       return 0;
     }
-    void recall(const transport::Exposure& exposure) noexcept override {
+    void revoke_region(const transport::RemoteKey& remote_key) noexcept override {
       uint32_t key = 0;
-      std::memcpy(&key, exposure.bytes, sizeof(key));
+      std::memcpy(&key, remote_key.bytes, sizeof(key));
       x_lent.erase(key);
-      ++recalls;
+      ++revocations;
     }
-    bool unused() noexcept override { return !inside; }
-    void recalled() noexcept override { ++recalls_heard; }
+    bool regions_unused() noexcept override { return !inside; }
+    void region_revoked() noexcept override { ++revocations_seen; }
     int send_retractable(const transport::Header& header, const iovec* payload, size_t count,
                          size_t length, uint64_t& packet) noexcept override {
       if (!x_owner.behaviour.retracts) return -FI_EOPNOTSUPP;
@@ -202,8 +202,8 @@ class Transport final : public transport::Transport {
     uint64_t arrived = 0;        ///< packets so far
     uint64_t taken = 0;          ///< up to this one they can't be taken back
     std::set<uint64_t> skipped;  ///< are not delivered
-    bool inside = false;         ///< the peer is inside lent memory
-    unsigned recalls = 0, recalls_heard = 0;
+    bool inside = false;         ///< the peer is inside a shared region
+    unsigned revocations = 0, revocations_seen = 0;
 
     struct Direct {
       uint32_t key;
@@ -220,7 +220,7 @@ class Transport final : public transport::Transport {
     bool held = false;     ///< nothing is delivered
     bool trusted = false;  ///< the application named the peer
     size_t sent = 0;
-    bool up_once = true;  ///< met()
+    bool up_once = true;  ///< was_up()
     int down = 0;         ///< send() returns it
     size_t ended = 0;     ///< times the link went down
     int failed = 0;       ///< fail() was called with it; poll() reports the link down
@@ -234,7 +234,7 @@ class Transport final : public transport::Transport {
       uint32_t id;
       size_t length;
     };
-    static_assert(sizeof(Memory) <= transport::Exposure::kMaxBytes);
+    static_assert(sizeof(Memory) <= transport::RemoteKey::kMaxBytes);
 
    public:
     struct Exposed {
@@ -252,14 +252,14 @@ class Transport final : public transport::Transport {
       bool read;
     };
 
-    struct FakeOpen final : transport::OpenMemory {
+    struct FakeOpen final : transport::RegisteredRegion {
       FakeOpen(Network& all, const Network::Open& memory) : network(all), key(++all.keys_made) {
         network.open.emplace(key, memory);
       }
       ~FakeOpen() override { network.open.erase(key); }
-      void describe(transport::Exposure& exposure) const noexcept override {
-        exposure.size = sizeof(key);
-        std::memcpy(exposure.bytes, &key, sizeof(key));
+      void describe(transport::RemoteKey& remote_key) const noexcept override {
+        remote_key.size = sizeof(key);
+        std::memcpy(remote_key.bytes, &key, sizeof(key));
       }
       Network& network;
       uint32_t key;
@@ -272,18 +272,18 @@ class Transport final : public transport::Transport {
                     token, read,          until_placed};
       if (remote.memory.size != sizeof(wanted.key)) return -FI_EINVAL;
       std::memcpy(&wanted.key, remote.memory.bytes, sizeof(wanted.key));
-      if (x_owner.behaviour.lends && x_owner.behaviour.direct_busy) return -FI_EBUSY;
+      if (x_owner.behaviour.shares && x_owner.behaviour.direct_busy) return -FI_EBUSY;
       ++direct_count;
-      if (x_owner.behaviour.lends && !x_owner.behaviour.hold_direct) {
+      if (x_owner.behaviour.shares && !x_owner.behaviour.hold_direct) {
         execute(wanted);
         return transport::kDone;
       }
-      if (!read && !x_owner.behaviour.lends) execute(wanted);
+      if (!read && !x_owner.behaviour.shares) execute(wanted);
       directs.push_back(std::move(wanted));
       return 0;
     }
     int by_short(transport::DeviceAddress remote, const iovec& local, uint64_t token, bool read) {
-      transport::Exposure named;
+      transport::RemoteKey named;
       named.size = sizeof(remote.key);
       std::memcpy(named.bytes, &remote.key, sizeof(remote.key));
       const int rc =
@@ -313,11 +313,11 @@ class Transport final : public transport::Transport {
       const auto found = x_owner.network.by_port.find(address().port());
       return found == x_owner.network.by_port.end() ? nullptr : found->second;
     }
-    int transfer(const transport::Exposure& remote, const iovec* local, size_t count, size_t length,
-                 uint64_t token, bool read) {
+    int transfer(const transport::RemoteKey& remote, const iovec* local, size_t count,
+                 size_t length, uint64_t token, bool read) {
       if (x_owner.behaviour.transfer_refusal) return x_owner.behaviour.transfer_refusal;
-      if (remote.is_offer() && !x_owner.behaviour.takes_offers) return -FI_EOPNOTSUPP;
-      if (remote.size != sizeof(Memory) && !remote.is_offer()) return -FI_EINVAL;
+      if (remote.is_refusable() && !x_owner.behaviour.takes_offers) return -FI_EOPNOTSUPP;
+      if (remote.size != sizeof(Memory) && !remote.is_refusable()) return -FI_EINVAL;
       Transfer pending{};
       std::memcpy(&pending.remote, remote.bytes, remote.size);
       pending.local.assign(local, local + count);
@@ -331,14 +331,14 @@ class Transport final : public transport::Transport {
     bool permitted(const Transfer& t) {
       Transport* const peer = remote();
       if (!peer) return false;
-      const auto found = peer->exposed.find(t.remote.id);
-      if (found == peer->exposed.end()) return false;
-      const Exposed& exposed = found->second;
-      const bool to_read = exposed.access != transport::Access::remote_write;
-      return exposed.to == x_owner.name.port() && to_read == t.read &&
-             t.length <= exposed.memory.length &&
-             std::memcmp(&t.remote, &exposed.memory, sizeof(exposed.memory.iov)) == 0 &&
-             t.remote.count == exposed.memory.count;
+      const auto found = peer->shared.find(t.remote.id);
+      if (found == peer->shared.end()) return false;
+      const Exposed& shared = found->second;
+      const bool to_read = shared.access != transport::Access::remote_write;
+      return shared.to == x_owner.name.port() && to_read == t.read &&
+             t.length <= shared.memory.length &&
+             std::memcmp(&t.remote, &shared.memory, sizeof(shared.memory.iov)) == 0 &&
+             t.remote.count == shared.memory.count;
     }
     static void move(const Transfer& t) {
       std::vector<std::byte> bytes(t.length);
@@ -371,10 +371,10 @@ class Transport final : public transport::Transport {
     int steps = 0;
     behaviour.room += behaviour.more_room;
     for (auto& [port, each] : links) steps += poll_link(*each, sink);
-    const std::vector<uint64_t> settled =
-        behaviour.hold_settling ? std::vector<uint64_t>() : std::exchange(settling, {});
-    for (const uint64_t token : settled) sink.on_done(token, behaviour.settle_status);
-    return steps + int(settled.size());
+    const std::vector<uint64_t> flushed =
+        behaviour.hold_flushes ? std::vector<uint64_t>() : std::exchange(flushing, {});
+    for (const uint64_t token : flushed) sink.on_done(token, behaviour.flush_status);
+    return steps + int(flushed.size());
   }
   util::Result<transport::Link*> link_to(const util::SocketAddress& address) noexcept override {
     return static_cast<transport::Link*>(&link(address));
@@ -387,9 +387,9 @@ class Transport final : public transport::Transport {
   Network& network;
   util::SocketAddress name;
   Behaviour behaviour;
-  std::map<uint32_t, FakeLink::Exposed> exposed;  ///< not withdrawn yet
+  std::map<uint32_t, FakeLink::Exposed> shared;  ///< not revoked yet
   uint32_t exposures_made = 0;
-  std::vector<uint64_t> settling;  ///< accepted by settle()
+  std::vector<uint64_t> flushing;  ///< accepted by settle()
   uint32_t offers_made = 0, offers_refused = 0;
   std::map<uint16_t, std::unique_ptr<FakeLink>> links;
 
@@ -418,8 +418,8 @@ class Transport final : public transport::Transport {
          --left, ++steps) {
       const FakeLink::Direct direct = std::move(link.directs.front());
       link.directs.pop_front();
-      const int status = behaviour.lends ? behaviour.lent_status : 0;
-      if (status == 0 && (direct.read || behaviour.lends)) link.execute(direct);
+      const int status = behaviour.shares ? behaviour.lent_status : 0;
+      if (status == 0 && (direct.read || behaviour.shares)) link.execute(direct);
       sink.on_done(direct.token, link.failed ? link.failed : status);
     }
     if (link.failed) bring_down(link, link.failed, sink);

@@ -20,7 +20,7 @@ struct DirectPair : OneSidedPair {
       must(region.access & FI_REMOTE_READ
                ? initiator.read(1, &byte, 1, memory.data(), kKey, &g_one)
                : initiator.write(1, memory.data(), 1, memory.data(), kKey, &g_one));
-      settle();
+      run_until_idle();
     }
     forget();
   }

@@ -42,11 +42,11 @@ TEST(message_arrives_whole_and_completes_once_on_both_sides, std::size(kCases)) 
     ck_assert_int_eq(pair.b.receive(buffer.data(), buffer.size(), 7, &g_two), 0);
   }
   ck_assert_int_eq(pair.a.send(1, message.data(), c.length, 7, &g_one), 0);
-  pair.settle();
+  pair.run_until_idle();
   if (!c.early_receive) {
     ck_assert(pair.b.received.entries.empty());
     ck_assert_int_eq(pair.b.receive(buffer.data(), buffer.size(), 7, &g_two), 0);
-    pair.settle();
+    pair.run_until_idle();
   }
   ck_assert_uint_eq(pair.a.sent.entries.size(), 1);
   const ErrorCompletion sent = pair.a.sent.take();
@@ -74,7 +74,7 @@ TEST(message_longer_than_its_receive_is_truncated_with_the_rest_in_olen, 3) {
   std::vector<char> buffer(40);
   pair.b.receive(buffer.data(), buffer.size(), 7, &g_two);
   pair.a.send(1, message.data(), length, 7, &g_one);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   const ErrorCompletion received = pair.b.received.take();
   ck_assert_int_eq(received.error, FI_ETRUNC);
@@ -87,7 +87,7 @@ TEST(message_longer_than_its_receive_is_truncated_with_the_rest_in_olen, 3) {
 TEST(a_peer_is_trusted_once_the_application_itself_names_it) {
   Pair pair;
   ck_assert_int_eq(pair.a.send(1, nullptr, 0, 7), 0);
-  pair.settle();
+  pair.run_until_idle();
   const auto& to_b = pair.a.transport.link(pair.b.transport.name);
   const auto& to_a = pair.b.transport.link(pair.a.transport.name);
   ck_assert(to_b.trusted);
@@ -105,11 +105,11 @@ TEST(send_completes_with_delivery_complete_only_after_the_receive, 2) {
   auto args = Node::send_args(1, iov, 7, &g_one);
   args.until_delivered = true;
   ck_assert_int_eq(pair.a.engine.post_send(args), 0);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(pair.a.sent.entries.empty());
   std::vector<char> buffer(length);
   pair.b.receive(buffer.data(), length, 7, &g_two);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   expect_clean(pair);
@@ -124,16 +124,16 @@ TEST(messages_keep_their_order_over_a_full_link_and_mixed_protocols) {
     messages.push_back(pattern(kLengths[i], unsigned(i)));
     ck_assert_int_eq(pair.a.send(1, messages[i].data(), kLengths[i], 7, &messages[i]), 0);
   }
-  pair.settle();
+  pair.run_until_idle();
   for (size_t i = 0; i < std::size(kLengths); ++i) {
     std::vector<char> buffer(6000);
     pair.b.receive(buffer.data(), buffer.size(), 7);
-    pair.settle();
+    pair.run_until_idle();
     const ErrorCompletion received = pair.b.received.take();
     ck_assert_uint_eq(received.length, kLengths[i]);
     ck_assert(std::equal(messages[i].begin(), messages[i].end(), buffer.begin()));
   }
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.a.sent.entries.size(), std::size(kLengths));
   pair.a.sent.entries.clear();
   expect_clean(pair);
@@ -143,7 +143,7 @@ TEST(send_over_a_full_link_looks_for_room_before_it_waits) {
   Pair pair;
   char byte = 'b';
   ck_assert_int_eq(pair.a.send(1, &byte, 1, 7, &g_one), 0);  // now they are connected
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   pair.a.transport.behaviour.room = 0;
   pair.a.transport.behaviour.more_room = 1;
@@ -163,13 +163,13 @@ TEST(inject_frees_the_buffer_at_once_even_if_the_link_is_full) {
   args.inject = true;
   args.report = false;
   ck_assert_int_eq(pair.a.engine.post_send(args), 0);
-  ck_assert(pair.a.engine.owes());
+  ck_assert(pair.a.engine.has_injected());
   std::fill(message.begin(), message.end(), 'z');
   pair.a.transport.behaviour.room = 10;
   std::vector<char> buffer(2000);
   pair.b.receive(buffer.data(), buffer.size(), 7);
-  pair.settle();
-  ck_assert(!pair.a.engine.owes());
+  pair.run_until_idle();
+  ck_assert(!pair.a.engine.has_injected());
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(buffer == original);
   ck_assert_int_eq(pair.a.sent.take().report, false);
@@ -192,7 +192,7 @@ TEST(send_beyond_the_limit_in_flight_is_eagain_and_clears_with_progress) {
     ck_assert_int_eq(pair.a.send(1, &byte, 1, i), 0);
   ck_assert_int_eq(pair.a.send(1, &byte, 1, 99), -FI_EAGAIN);
   pair.a.transport.behaviour.room = SIZE_MAX;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.send(1, &byte, 1, 99), 0);
   pair.end_work({&g_one, &g_two, &g_three});
 }
@@ -212,7 +212,7 @@ TEST(fenced_send_waits_for_what_is_in_flight) {
   for (int i = 0; i < 10; ++i) pair.a.engine.progress(), pair.b.engine.progress();
   ck_assert(pair.b.received.entries.empty());
   pair.b.transport.behaviour.hold_transfers = false;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.b.received.take().tag, 1);
   ck_assert_uint_eq(pair.b.received.take().tag, 2);
 }
@@ -228,7 +228,7 @@ TEST(remote_data_travels_with_eager_and_rendezvous, 2) {
   std::vector<char> buffer(length);
   pair.b.receive(buffer.data(), length, 7);
   must(pair.a.engine.post_send(args));
-  pair.settle();
+  pair.run_until_idle();
   const ErrorCompletion received = pair.b.received.take();
   ck_assert_uint_eq(received.flags, FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA);
   ck_assert_uint_eq(received.data, 0xfedcba9876543210u);
@@ -246,7 +246,7 @@ TEST(tagged_and_untagged_messages_do_not_meet) {
   auto args = Node::send_args(1, from, 0);
   args.tagged = false;
   must(pair.a.engine.post_send(args));
-  pair.settle();
+  pair.run_until_idle();
   const ErrorCompletion received = pair.b.received.take();
   ck_assert_ptr_eq(received.context, &g_one);
   ck_assert_uint_eq(received.flags, FI_RECV | FI_MSG);
@@ -280,7 +280,7 @@ TEST(peek_reports_length_tag_and_source_and_leaves_the_message, 2) {
   ck_assert_uint_eq(found.source, 0);
   std::vector<char> buffer(length);
   pair.b.receive(buffer.data(), length, 7);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(buffer == message);
 }
@@ -290,7 +290,7 @@ TEST(peek_is_answered_even_where_only_errors_are_reported, 2) {
   Pair pair;
   const auto message = pattern(8);
   pair.a.send(1, message.data(), message.size(), 7);
-  pair.settle();
+  pair.run_until_idle();
   iovec iov{nullptr, 0};
   auto args = Node::receive_args(iov, 7, &g_one);
   args.report = false;
@@ -310,16 +310,16 @@ TEST(claimed_message_goes_to_the_claim_and_to_nobody_else, 2) {
   Pair pair;
   const auto message = pattern(length);
   pair.a.send(1, message.data(), length, 7);
-  pair.settle();
+  pair.run_until_idle();
   std::vector<char> buffer(length), other(length);
   iovec iov{buffer.data(), length};
   must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek_claim));
   ck_assert_int_eq(pair.b.received.take().error, 0);
   pair.b.receive(other.data(), length, 7, &g_two);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(pair.b.received.entries.empty());
   ck_assert_int_eq(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::claim), 0);
-  pair.settle();
+  pair.run_until_idle();
   const ErrorCompletion received = pair.b.received.take();
   ck_assert_ptr_eq(received.context, &g_one);
   ck_assert(buffer == message);
@@ -333,7 +333,7 @@ TEST(discarded_message_is_gone_and_its_sender_completes, 2) {
   Pair pair;
   const auto message = pattern(5000);
   pair.a.send(1, message.data(), message.size(), 7);
-  pair.settle();
+  pair.run_until_idle();
   iovec iov{nullptr, 0};
   if (claim_first) {
     must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek_claim));
@@ -343,7 +343,7 @@ TEST(discarded_message_is_gone_and_its_sender_completes, 2) {
     must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek_discard));
   }
   ck_assert_int_eq(pair.b.received.take().error, 0);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   must(pair.b.engine.probe(Node::receive_args(iov, 7, &g_one), Probe::peek));
   ck_assert_int_eq(pair.b.received.take().error, FI_ENOMSG);
@@ -360,7 +360,7 @@ TEST(cancelled_receive_completes_with_ecanceled_and_takes_no_message) {
   ck_assert_int_eq(cancelled.error, FI_ECANCELED);
   ck_assert_ptr_eq(cancelled.context, &g_one);
   pair.a.send(1, &byte, 1, 7);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_ptr_eq(pair.b.received.take().context, &g_two);
   ck_assert_int_eq(pair.b.engine.cancel(&g_three), -FI_ENOENT);
 }
@@ -373,7 +373,7 @@ TEST(queued_send_can_be_cancelled) {
   ck_assert_int_eq(pair.a.engine.cancel(&g_one), 0);
   ck_assert_int_eq(pair.a.sent.take().error, FI_ECANCELED);
   pair.a.transport.behaviour.room = 1;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.a_to_b().sent, 0);
 }
 
@@ -396,17 +396,17 @@ TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
   std::vector<char> buffer(1000);
   for (unsigned tag = accepted - 1; tag-- > 0;) {
     pair.b.receive(buffer.data(), buffer.size(), tag);
-    pair.settle();
+    pair.run_until_idle();
     const ErrorCompletion received = pair.b.received.take();
     ck_assert_int_eq(received.error, 0);
     ck_assert_uint_eq(received.tag, tag);
     ck_assert(buffer == message);
   }
-  const uint32_t exposures = pair.a.transport.exposures_made;
+  const uint32_t shared_memory = pair.a.transport.exposures_made;
   pair.b.receive(buffer.data(), buffer.size(), 5000);
   ck_assert_int_eq(pair.a.send(1, message.data(), message.size(), 5000), 0);
-  pair.settle();
-  ck_assert_uint_eq(pair.a.transport.exposures_made, exposures);
+  pair.run_until_idle();
+  ck_assert_uint_eq(pair.a.transport.exposures_made, shared_memory);
 }
 
 TEST(sender_that_only_sends_learns_of_the_budget) {
@@ -430,7 +430,7 @@ TEST(removed_address_no_longer_names_the_source_of_messages) {
   for (const uint64_t source : {uint64_t{0}, UINT64_MAX}) {
     must(pair.a.send(1, &byte, 1, 7));
     must(pair.b.receive(&got, 1, 7));
-    pair.settle();
+    pair.run_until_idle();
     ck_assert_uint_eq(pair.b.received.take().source, source);
     pair.b.book.size = 0;
     pair.b.engine.peers().address_removed(0, pair.a.transport.name);
@@ -447,7 +447,7 @@ TEST(empty_message_needs_no_memory, 2) {
   send.fence = true;
   must(pair.b.engine.post_receive(receive));
   must(pair.a.engine.post_send(send));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   ck_assert_int_eq(pair.b.received.take().error, 0);
 }
@@ -460,11 +460,11 @@ TEST(memory_is_withdrawn_when_the_endpoint_closes, 2) {
   std::vector<char> got(5000);
   must(pair.b.receive(got.data(), got.size(), 7));
   must(pair.a.send(1, message.data(), message.size(), 7));
-  pair.settle();
-  ck_assert(!pair.a.transport.exposed.empty() || !pair.b.transport.exposed.empty());
-  pair.a.engine.withdraw_all();
-  pair.b.engine.withdraw_all();
-  ck_assert(pair.a.transport.exposed.empty() && pair.b.transport.exposed.empty());
+  pair.run_until_idle();
+  ck_assert(!pair.a.transport.shared.empty() || !pair.b.transport.shared.empty());
+  pair.a.engine.revoke_shared();
+  pair.b.engine.revoke_shared();
+  ck_assert(pair.a.transport.shared.empty() && pair.b.transport.shared.empty());
   pair.end_work({&g_one, &g_two, &g_three});
 }
 

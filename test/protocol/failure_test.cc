@@ -76,7 +76,7 @@ TEST(death_of_the_receiver_fails_each_pending_send_once) {
   for (int i = 0; i < 3; ++i) ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
   pair.a.engine.progress();
   ck_assert(pair.a.sent.entries.empty());
-  ck_assert(pair.a.transport.exposed.empty());
+  ck_assert(pair.a.transport.shared.empty());
 }
 
 TEST(death_of_the_sender_fails_what_only_it_could_complete) {
@@ -147,7 +147,7 @@ TEST(a_peer_that_leaves_without_a_loss_is_not_seen, 2) {
   Pair pair;
   char byte = 0;
   pair.a.send(1, &byte, 1, 1);
-  pair.settle();
+  pair.run_until_idle();
   if (_i) pair.a.receive(&byte, 1, 9, &g_one, 0, 1);
   Transport::bring_down(pair.a_to_b(), _i ? -FI_ESHUTDOWN : -FI_ECONNRESET, pair.a.engine);
   ck_assert(error_output.writes().empty());
@@ -162,7 +162,7 @@ TEST(a_peer_that_is_lost_to_a_receive_from_any_source_is_seen_once) {
   char byte = 0;
   pair.a.send(1, &byte, 1, 9);
   pair.b.receive(&byte, 1, 9, &g_two);
-  pair.settle();
+  pair.run_until_idle();
   pair.a.receive(&byte, 1, 9, &g_one);
   for (int i = 0; i < 2; ++i) Transport::bring_down(pair.a_to_b(), -FI_ECONNRESET, pair.a.engine);
   const std::string line = error_output.only_write();
@@ -198,7 +198,7 @@ TEST(failed_transfer_fails_both_sides_once, 2) {
   std::vector<char> buffer(5000);
   pair.b.receive(buffer.data(), buffer.size(), 1, &g_two);
   pair.a.send(1, large.data(), large.size(), 1, &g_one);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, FI_EIO);
   ck_assert_int_eq(pair.b.received.take().error, FI_EIO);
   expect_clean(pair);
@@ -210,7 +210,7 @@ TEST(message_that_is_settling_survives_its_sender, 2) {
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) {
     node->transport.behaviour.prefers_read = _i;
-    node->transport.behaviour.settles = node->transport.behaviour.hold_settling = true;
+    node->transport.behaviour.flushes = node->transport.behaviour.hold_flushes = true;
   }
   const auto message = pattern(5000);
   std::vector<char> buffer(5000);
@@ -219,19 +219,19 @@ TEST(message_that_is_settling_survives_its_sender, 2) {
   args.device = true;
   must(pair.b.engine.post_receive(args));
   must(pair.a.send(1, message.data(), 5000, 7, &g_one));
-  pair.settle();
-  ck_assert_uint_eq(pair.b.transport.settling.size(), 1);
+  pair.run_until_idle();
+  ck_assert_uint_eq(pair.b.transport.flushing.size(), 1);
   pair.b_to_a().fail(-FI_ESHUTDOWN);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(pair.b.received.entries.empty());
   pair.b.unreachable = true;  // nobody is told
-  pair.b.transport.behaviour.hold_settling = false;
-  pair.settle();
+  pair.b.transport.behaviour.hold_flushes = false;
+  pair.run_until_idle();
   const ErrorCompletion done = pair.b.received.take();
   ck_assert_int_eq(done.error, 0);
   ck_assert_ptr_eq(done.context, &g_two);
   ck_assert(buffer == message);
-  ck_assert(pair.b.received.entries.empty() && pair.b.transport.exposed.empty());
+  ck_assert(pair.b.received.entries.empty() && pair.b.transport.shared.empty());
   pair.end_work({&g_one, &g_two, &g_three});
 }
 
@@ -248,7 +248,7 @@ TEST(transfer_waits_while_the_link_has_no_room, 2) {
   for (int i = 0; i < 8; ++i) pair.a.engine.progress(), pair.b.engine.progress();
   ck_assert(pair.b.received.entries.empty());
   mover.transport.behaviour.transfer_refusal = 0;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(buffer == large);
@@ -264,7 +264,7 @@ TEST(exposure_waits_while_the_link_connects) {
   ck_assert_int_eq(pair.a.send(1, large.data(), large.size(), 1), 0);
   pair.a.engine.progress();
   pair.a.transport.behaviour.expose_refusal = 0;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(buffer == large);
 }
@@ -347,11 +347,11 @@ TEST(fin_and_done_of_a_third_peer_are_ignored, 2) {
   pair.a.transport.link(third.transport.name).inject(&header, sizeof(header), nullptr, 0);
   header.op = wire::Op::done;
   pair.b.transport.link(third.transport.name).inject(&header, sizeof(header), nullptr, 0);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(pair.a.sent.entries.empty());
   ck_assert(pair.b.received.entries.empty());
   pair.a.transport.behaviour.hold_transfers = pair.b.transport.behaviour.hold_transfers = false;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   ck_assert_int_eq(pair.b.received.take().error, 0);
   ck_assert(got == message);
@@ -388,7 +388,7 @@ TEST(multi_receive_survives_a_message_that_finds_no_memory) {
   char byte = 0;
   must(pair.b.receive(&byte, 1, 1, &g_three));
   must(pair.a.send(1, message.data(), message.size(), 0));
-  pair.settle();
+  pair.run_until_idle();
   const ErrorCompletion received = pair.b.received.take();
   ck_assert_int_eq(received.error, 0);
   ck_assert_ptr_eq(received.context, &g_two);

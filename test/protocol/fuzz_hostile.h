@@ -7,7 +7,7 @@
 
 /// A peer that knows the grammar of the packets. It plays by the rules for a while, so that the
 /// victim's operations come into every state, and says between what it likes: any kind of packet,
-/// with ids, keys, generations, lengths and exposures that it has seen, or nearly so.
+/// with ids, keys, generations, lengths and remote keys that it has seen, or nearly so.
 namespace erdma::fuzz {
 
 class HostilePeer final : public transport::Sink {
@@ -24,21 +24,21 @@ class HostilePeer final : public transport::Sink {
 
   /// One thing that it does.
   void act() {
-    transport::Link* const way = link();
-    if (!way) return;
-    if (x_random.one_in(97) && meddle) return meddle(*way, x_random);
-    if (!x_heard.empty() && x_random.one_in(8)) return play_wrong(*way);
-    if (!x_heard.empty() && x_random.one_in(2)) return play_right(*way);
-    if (x_random.one_in(3)) return begin_right(*way);
-    attack(*way);
+    transport::Link* const path = link();
+    if (!path) return;
+    if (x_random.one_in(97) && meddle) return meddle(*path, x_random);
+    if (!x_heard.empty() && x_random.one_in(8)) return play_wrong(*path);
+    if (!x_heard.empty() && x_random.one_in(2)) return play_right(*path);
+    if (x_random.one_in(3)) return begin_right(*path);
+    attack(*path);
   }
 
   /// The same packet again and again, whose answers it does not take.
   void flood(wire::Op op) {
-    transport::Link* const way = link();
-    if (!way) return;
+    transport::Link* const path = link();
+    if (!path) return;
     const wire::Segment segment{0x1000, 0x1234, 0};
-    one_sided(*way, op, 0, {}, segment, nullptr, 0);
+    one_sided(*path, op, 0, {}, segment, nullptr, 0);
   }
 
   /// Canaries among what came, or where the victim wrote: it read what nobody had given.
@@ -53,7 +53,7 @@ class HostilePeer final : public transport::Sink {
     uint16_t generation;
     wire::Segment segment;
     uint64_t length;
-    transport::Exposure exposure;
+    transport::RemoteKey remote_key;
   };
 
   transport::Link* link() {
@@ -80,10 +80,10 @@ class HostilePeer final : public transport::Sink {
     const bool exposes = message.op == wire::Op::rts || message.op == wire::Op::cts ||
                          message.op == wire::Op::grant ||
                          (message.op >= wire::Op::write && message.op <= wire::Op::read &&
-                          message.flags & wire::kExposed);
-    if (exposes && length <= transport::Exposure::kMaxBytes) {
-      heard.exposure.size = uint8_t(length);
-      std::memcpy(heard.exposure.bytes, payload, length);
+                          message.flags & wire::kKeyed);
+    if (exposes && length <= transport::RemoteKey::kMaxBytes) {
+      heard.remote_key.size = uint8_t(length);
+      std::memcpy(heard.remote_key.bytes, payload, length);
     } else if (has_canary(reinterpret_cast<const char*>(payload), length)) {
       x_canary_came = true;
     }
@@ -105,16 +105,16 @@ class HostilePeer final : public transport::Sink {
   }
 
   template <typename Header>
-  void say(transport::Link& way, const Header& header, const void* payload, size_t length) {
+  void say(transport::Link& path, const Header& header, const void* payload, size_t length) {
     transport::Header encoded;
     static_assert(sizeof(header) == sizeof(encoded));
     std::memcpy(&encoded, &header, sizeof(encoded));
-    const size_t room = std::max(transport::kAlwaysEager + 24, way.limits().eager);
+    const size_t room = std::max(transport::kAlwaysEager + 24, path.limits().eager);
     const iovec iov{const_cast<void*>(payload), std::min(length, room)};
-    if (way.send(encoded, &iov, 1, iov.iov_len, transport::SendHint::none) == 0) ++packets_sent;
+    if (path.send(encoded, &iov, 1, iov.iov_len, transport::SendHint::none) == 0) ++packets_sent;
   }
-  void control(transport::Link& way, wire::Op op, const Heard& about, int32_t status,
-               uint64_t length, const transport::Exposure& exposure, uint8_t flags = 0) {
+  void control(transport::Link& path, wire::Op op, const Heard& about, int32_t status,
+               uint64_t length, const transport::RemoteKey& remote_key, uint8_t flags = 0) {
     wire::ControlHeader header{};
     header.op = op;
     header.flags = flags;
@@ -124,72 +124,72 @@ class HostilePeer final : public transport::Sink {
     header.reply_generation = uint16_t(x_random.below(4));
     header.status = status;
     header.length = length;
-    say(way, header, exposure.bytes, exposure.size);
+    say(path, header, remote_key.bytes, remote_key.size);
     // What the grant leads to may be answered before it can begin.
-    for (int i = 0; op == wire::Op::cts && meddle && i < 4; ++i) meddle(way, x_random);
+    for (int i = 0; op == wire::Op::cts && meddle && i < 4; ++i) meddle(path, x_random);
   }
   /// Memory of its own that the victim may access: that which is looked through for canaries.
-  transport::Exposure exposed(transport::Link& way, transport::Access access) {
-    transport::Exposure exposure;
+  transport::RemoteKey shared(transport::Link& path, transport::Access access) {
+    transport::RemoteKey remote_key;
     const iovec iov{x_loot.data(), x_loot.size()};
-    if (way.expose(&iov, 1, x_loot.size(), access, exposure) != 0) {
-      exposure.size = 0;
-      return exposure;
+    if (path.share(&iov, 1, x_loot.size(), access, remote_key) != 0) {
+      remote_key.size = 0;
+      return remote_key;
     }
-    x_exposed.push_back(exposure);
-    if (x_exposed.size() > 16) {
-      (void)way.withdraw(x_exposed.front());
-      x_exposed.pop_front();
+    x_shared.push_back(remote_key);
+    if (x_shared.size() > 16) {
+      (void)path.revoke(x_shared.front());
+      x_shared.pop_front();
     }
-    return exposure;
+    return remote_key;
   }
 
   // --- by the rules
   // -------------------------------------------------------------------------------
 
-  void play_right(transport::Link& way) {
+  void play_right(transport::Link& path) {
     const Heard heard = x_heard.front();
     x_heard.pop_front();
     switch (heard.op) {
       case wire::Op::rts:
-        if (heard.exposure.size) return control(way, wire::Op::fin, heard, 0, 0, {});
-        return control(way, wire::Op::cts, heard, 0, std::min<uint64_t>(heard.length, 1 << 16),
-                       exposed(way, transport::Access::remote_write));
+        if (heard.remote_key.size) return control(path, wire::Op::fin, heard, 0, 0, {});
+        return control(path, wire::Op::cts, heard, 0, std::min<uint64_t>(heard.length, 1 << 16),
+                       shared(path, transport::Access::remote_write));
       case wire::Op::cts:
-        return control(way, wire::Op::done, replied(heard), 0, 0, {});
+        return control(path, wire::Op::done, replied(heard), 0, 0, {});
       case wire::Op::read:
-        if (heard.flags & wire::kExposed) return control(way, wire::Op::fin, heard, 0, 0, {});
-        return result(way, heard, heard.segment.length);
+        if (heard.flags & wire::kKeyed) return control(path, wire::Op::fin, heard, 0, 0, {});
+        return result(path, heard, heard.segment.length);
       case wire::Op::atomic:
-        if (heard.flags & wire::kFetch) return result(way, heard, 8 * (heard.segment.length & 7));
-        return control(way, wire::Op::fin, heard, 0, 0, {});
+        if (heard.flags & wire::kFetch) return result(path, heard, 8 * (heard.segment.length & 7));
+        return control(path, wire::Op::fin, heard, 0, 0, {});
       case wire::Op::write:
-        control(way, wire::Op::fin, heard, 0, 0, {});
-        return grant(way, heard.segment);
+        control(path, wire::Op::fin, heard, 0, 0, {});
+        return grant(path, heard.segment);
       case wire::Op::eager:
-        if (heard.flags & wire::kWantFin) return control(way, wire::Op::fin, heard, 0, 0, {});
+        if (heard.flags & wire::kWantFin) return control(path, wire::Op::fin, heard, 0, 0, {});
         return;
       case wire::Op::revoke:
-        return one_sided(way, wire::Op::revoked, 0, heard, heard.segment, nullptr, 0);
+        return one_sided(path, wire::Op::revoked, 0, heard, heard.segment, nullptr, 0);
       default:
         return;
     }
   }
   /// An answer that is right in itself, to what awaits another.
-  void play_wrong(transport::Link& way) {
+  void play_wrong(transport::Link& path) {
     const Heard heard = x_heard.front();
     if (x_random.one_in(2)) x_heard.pop_front();  // else it is answered once more
     const uint64_t length = std::clamp<uint64_t>(heard.length, 1, 4096);
     switch (x_random.below(4)) {
       case 0:
-        return control(way, wire::Op::fin, heard, any_status(), 0, {});
+        return control(path, wire::Op::fin, heard, any_status(), 0, {});
       case 1:
-        return control(way, wire::Op::done, heard, any_status(), 0, {});
+        return control(path, wire::Op::done, heard, any_status(), 0, {});
       case 2:
-        return result(way, heard, length);
+        return result(path, heard, length);
       default:
-        return control(way, wire::Op::cts, heard, 0, length,
-                       exposed(way, transport::Access::remote_write));
+        return control(path, wire::Op::cts, heard, 0, length,
+                       shared(path, transport::Access::remote_write));
     }
   }
   Heard replied(const Heard& cts) const {
@@ -198,35 +198,35 @@ class HostilePeer final : public transport::Sink {
     delivery.index = uint32_t(cts.segment.address >> 32);
     return delivery;
   }
-  void result(transport::Link& way, const Heard& about, size_t length) {
+  void result(transport::Link& path, const Heard& about, size_t length) {
     const auto bytes = plain(std::min<size_t>(length, 4096), 11);
-    one_sided(way, wire::Op::result, 0, about, {}, bytes.data(), bytes.size());
+    one_sided(path, wire::Op::result, 0, about, {}, bytes.data(), bytes.size());
   }
-  void grant(transport::Link& way, const wire::Segment& segment) {
+  void grant(transport::Link& path, const wire::Segment& segment) {
     const iovec iov{x_loot.data(), x_loot.size()};
-    transport::Exposure memory;
-    if (!way.lends_memory() || way.lend(iov, true, true, memory) != 0) return;
+    transport::RemoteKey memory;
+    if (!path.shares_regions() || path.share_region(iov, true, true, memory) != 0) return;
     x_lent.push_back(memory);
     if (x_lent.size() > 16) {
-      way.recall(x_lent.front());
+      path.revoke_region(x_lent.front());
       x_lent.pop_front();
     }
-    one_sided(way, wire::Op::grant, wire::kGrantReads | wire::kGrantWrites, {},
+    one_sided(path, wire::Op::grant, wire::kGrantReads | wire::kGrantWrites, {},
               {segment.address, segment.key, x_loot.size()}, memory.bytes, memory.size);
   }
-  void one_sided(transport::Link& way, wire::Op op, uint8_t flags, const Heard& about,
+  void one_sided(transport::Link& path, wire::Op op, uint8_t flags, const Heard& about,
                  const wire::Segment& segment, const void* payload, size_t length) {
     const wire::OneSidedHeader header{op, flags, about.generation, about.index, segment};
-    say(way, header, payload, length);
+    say(path, header, payload, length);
   }
-  void begin_right(transport::Link& way) {
+  void begin_right(transport::Link& path) {
     const size_t length = x_random.of<size_t>({0, 1, 8, 64, 65, 700, 3000});
     const auto bytes = plain(length, x_random.below(50));
     if (x_random.one_in(2)) {  // a message
-      const bool whole = length <= way.limits().eager && x_random.one_in(2);
+      const bool whole = length <= path.limits().eager && x_random.one_in(2);
       const auto memory = whole || x_random.one_in(2)
-                              ? transport::Exposure{}
-                              : exposed(way, transport::Access::remote_read);
+                              ? transport::RemoteKey{}
+                              : shared(path, transport::Access::remote_read);
       const wire::MessageHeader header{whole ? wire::Op::eager : wire::Op::rts,
                                        uint8_t(wire::kTagged | (x_random.below(2) * 4)),
                                        uint16_t(x_random.next()),
@@ -234,14 +234,15 @@ class HostilePeer final : public transport::Sink {
                                        tag(),
                                        0,
                                        whole ? length : x_random.below(x_loot.size())};
-      if (whole) return say(way, header, bytes.data(), length);
-      return say(way, header, memory.bytes, memory.size);
+      if (whole) return say(path, header, bytes.data(), length);
+      return say(path, header, memory.bytes, memory.size);
     }
     if (told.empty()) return;
     wire::Segment segment = told[x_random.below(told.size())];
     segment.length = std::min<uint64_t>(length, segment.length);
-    if (x_random.one_in(2)) return one_sided(way, wire::Op::read, 0, any_id(), segment, nullptr, 0);
-    one_sided(way, wire::Op::write, 0, any_id(), segment, bytes.data(), segment.length);
+    if (x_random.one_in(2))
+      return one_sided(path, wire::Op::read, 0, any_id(), segment, nullptr, 0);
+    one_sided(path, wire::Op::write, 0, any_id(), segment, bytes.data(), segment.length);
   }
 
   // --- against them
@@ -289,51 +290,51 @@ class HostilePeer final : public transport::Sink {
     segment.length = any_length(about);
     return segment;
   }
-  transport::Exposure any_exposure(transport::Link& way) {
-    transport::Exposure exposure;
+  transport::RemoteKey any_exposure(transport::Link& path) {
+    transport::RemoteKey remote_key;
     switch (x_random.below(5)) {
       case 0:
-        if (!x_known.empty()) exposure = x_known[x_random.below(x_known.size())].exposure;
+        if (!x_known.empty()) remote_key = x_known[x_random.below(x_known.size())].remote_key;
         break;
       case 1:
-        exposure.size = uint8_t(x_random.below(transport::Exposure::kMaxBytes + 1));
-        for (std::byte& byte : exposure.bytes) byte = std::byte(x_random.next());
+        remote_key.size = uint8_t(x_random.below(transport::RemoteKey::kMaxBytes + 1));
+        for (std::byte& byte : remote_key.bytes) byte = std::byte(x_random.next());
         break;
       case 2:
         break;
       default:
-        exposure = exposed(way, x_random.one_in(2) ? transport::Access::remote_read
-                                                   : transport::Access::remote_write);
+        remote_key = shared(path, x_random.one_in(2) ? transport::Access::remote_read
+                                                     : transport::Access::remote_write);
         break;
     }
-    if (exposure.size && x_random.one_in(6))  // nearly
-      exposure.bytes[x_random.below(exposure.size)] ^= std::byte(1 << x_random.below(8));
-    return exposure;
+    if (remote_key.size && x_random.one_in(6))  // nearly
+      remote_key.bytes[x_random.below(remote_key.size)] ^= std::byte(1 << x_random.below(8));
+    return remote_key;
   }
 
-  void attack(transport::Link& way) {
+  void attack(transport::Link& path) {
     const auto op = wire::Op(x_random.one_in(400) ? x_random.below(256) : 1 + x_random.below(14));
     const Heard about = any_id();
-    if (op == wire::Op::eager || op == wire::Op::rts) return attack_message(way, op, about);
+    if (op == wire::Op::eager || op == wire::Op::rts) return attack_message(path, op, about);
     if (op >= wire::Op::cts && op <= wire::Op::budget)
       return control(
-          way, op, about, any_status(), any_length(about),
-          op == wire::Op::cts || x_random.one_in(16) ? any_exposure(way) : transport::Exposure{},
+          path, op, about, any_status(), any_length(about),
+          op == wire::Op::cts || x_random.one_in(16) ? any_exposure(path) : transport::RemoteKey{},
           uint8_t(x_random.one_in(4) ? wire::kFailed : 0));
-    attack_one_sided(way, op, about);
+    attack_one_sided(path, op, about);
   }
-  void attack_message(transport::Link& way, wire::Op op, const Heard& about) {
-    const auto exposure = any_exposure(way);
+  void attack_message(transport::Link& path, wire::Op op, const Heard& about) {
+    const auto remote_key = any_exposure(path);
     const auto bytes = plain(x_random.below(200), 13);
     const bool eager = op == wire::Op::eager;
     const uint64_t length = eager && !x_random.one_in(8) ? bytes.size() : any_length(about);
     const wire::MessageHeader header{
         op,    uint8_t(x_random.next()), about.generation, about.index, tag(), x_random.next(),
         length};
-    if (eager) return say(way, header, bytes.data(), bytes.size());
-    say(way, header, exposure.bytes, exposure.size);
+    if (eager) return say(path, header, bytes.data(), bytes.size());
+    say(path, header, remote_key.bytes, remote_key.size);
   }
-  void attack_one_sided(transport::Link& way, wire::Op op, const Heard& about) {
+  void attack_one_sided(transport::Link& path, wire::Op op, const Heard& about) {
     wire::Segment segment = any_segment(about);
     uint8_t flags = x_random.one_in(4) ? uint8_t(x_random.next()) : uint8_t(0);
     std::vector<char> payload = plain(x_random.of<size_t>({0, 0, 1, 8, 24, 48, 64, 72, 500}), 7);
@@ -342,7 +343,7 @@ class HostilePeer final : public transport::Sink {
                                   uint8_t(x_random.below(20)), uint8_t(x_random.below(17)), 0};
       std::memcpy(&segment.length, &word, sizeof(word));
       flags = uint8_t(x_random.of<int>({0, wire::kLast, wire::kFetch, wire::kFetch | wire::kLast,
-                                        wire::kCompare | wire::kFetch, wire::kExposed}));
+                                        wire::kCompare | wire::kFetch, wire::kKeyed}));
     } else if (op == wire::Op::segments && !x_random.one_in(4)) {
       payload.resize(24 * (1 + x_random.below(3)));
       for (size_t at = 0; at < payload.size(); at += 24) {
@@ -350,18 +351,18 @@ class HostilePeer final : public transport::Sink {
         std::memcpy(&payload[at], &further, sizeof(further));
       }
     } else if ((op == wire::Op::write || op == wire::Op::read) && x_random.one_in(2)) {
-      const auto exposure = any_exposure(way);
-      flags = wire::kExposed;
-      payload.assign(reinterpret_cast<const char*>(exposure.bytes),
-                     reinterpret_cast<const char*>(exposure.bytes) + exposure.size);
+      const auto remote_key = any_exposure(path);
+      flags = wire::kKeyed;
+      payload.assign(reinterpret_cast<const char*>(remote_key.bytes),
+                     reinterpret_cast<const char*>(remote_key.bytes) + remote_key.size);
     } else if (op == wire::Op::write && !x_random.one_in(4)) {
       segment.length = payload.size();
       flags = 0;
     } else if (op >= wire::Op::grant && op <= wire::Op::revoked && !x_random.one_in(4)) {
-      if (op == wire::Op::grant) return grant(way, about.segment);
+      if (op == wire::Op::grant) return grant(path, about.segment);
       payload.clear();
     }
-    one_sided(way, op, flags, about, segment, payload.data(), payload.size());
+    one_sided(path, op, flags, about, segment, payload.data(), payload.size());
   }
 
   transport::Transport& x_transport;
@@ -369,8 +370,8 @@ class HostilePeer final : public transport::Sink {
   Random& x_random;
   std::vector<char> x_loot;
   std::deque<Heard> x_heard;  ///< and not answered
-  std::deque<Heard> x_known;  ///< ids and exposures to misuse
-  std::deque<transport::Exposure> x_exposed, x_lent;
+  std::deque<Heard> x_known;  ///< ids and remote keys to misuse
+  std::deque<transport::RemoteKey> x_shared, x_lent;
   bool x_canary_came = false;
 };
 

@@ -47,10 +47,10 @@ struct World {
         honest(*medium.transports[kHonest], book, medium.names[kHonest]),
         hostile(*medium.transports[kHostile], medium.names[kVictim], random) {
     hostile.meddle = medium.meddle;
-    expose(readable, 0x101, FI_REMOTE_READ, true);
-    expose(writable, 0x102, FI_REMOTE_WRITE, true);
-    expose(both, 0x103, FI_REMOTE_READ | FI_REMOTE_WRITE, true);
-    expose(common, kCommonKey, FI_REMOTE_READ | FI_REMOTE_WRITE, false);
+    share(readable, 0x101, FI_REMOTE_READ, true);
+    share(writable, 0x102, FI_REMOTE_WRITE, true);
+    share(both, 0x103, FI_REMOTE_READ | FI_REMOTE_WRITE, true);
+    share(common, kCommonKey, FI_REMOTE_READ | FI_REMOTE_WRITE, false);
     const auto bytes = plain(readable.length, 1);
     std::copy(bytes.begin(), bytes.end(), readable.data());
     std::copy(bytes.begin(), bytes.end(), both.data());
@@ -59,7 +59,7 @@ struct World {
     before_common = common.all;
   }
 
-  void expose(Guarded& memory, uint64_t key, uint64_t access, bool to_hostile) {
+  void share(Guarded& memory, uint64_t key, uint64_t access, bool to_hostile) {
     regions.push_back(std::make_unique<Region>(memory.data(), memory.length, access));
     victim.regions.by_key[key] = regions.back().get();
     if (to_hostile) hostile.told.push_back({uint64_t(memory.data()), key, memory.length});

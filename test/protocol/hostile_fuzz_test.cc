@@ -26,8 +26,8 @@ const auto over_fake = [](Random& random, auto&& body) {
     behaviour.room = 256;
     behaviour.prefers_read = random.one_in(2);
     behaviour.eager = random.of<size_t>({64, 1024, 8192});
-    behaviour.retracts = behaviour.lends = random.one_in(2);
-    behaviour.opens = !behaviour.lends && random.one_in(2);
+    behaviour.retracts = behaviour.shares = random.one_in(2);
+    behaviour.opens = !behaviour.shares && random.one_in(2);
     behaviour.offers = random.one_in(3);
     behaviour.takes_offers = random.one_in(2);
   }

@@ -30,15 +30,15 @@ constexpr uint64_t kKey = OneSidedPair::kKey;
 constexpr uint32_t kIndex = 0;
 constexpr uint16_t kGeneration = 1;
 
-/// What the hostile target exposes for others to write to.
+/// What the hostile target shares for others to write to.
 struct Loot {
   explicit Loot(Pair& pair) : bytes(8192, '.') {
     const iovec iov{bytes.data(), bytes.size()};
-    must(pair.b_to_a().expose(&iov, 1, bytes.size(), transport::Access::remote_write, exposure));
+    must(pair.b_to_a().share(&iov, 1, bytes.size(), transport::Access::remote_write, remote_key));
   }
   bool untouched() const { return bytes == std::vector<char>(bytes.size(), '.'); }
   std::vector<char> bytes;
-  transport::Exposure exposure;
+  transport::RemoteKey remote_key;
 };
 
 void inject_control(Pair& pair, wire::Op op, int32_t status, uint64_t length, const void* payload,
@@ -187,7 +187,8 @@ void inject(Pair& pair, Answer answer, const Loot& loot) {
     case kFailure:
       return inject_control(pair, wire::Op::fin, -FI_EACCES, 0, nullptr, 0);
     case kCts:
-      return inject_control(pair, wire::Op::cts, 0, 64, loot.exposure.bytes, loot.exposure.size);
+      return inject_control(pair, wire::Op::cts, 0, 64, loot.remote_key.bytes,
+                            loot.remote_key.size);
     case kDone:
       return inject_control(pair, wire::Op::done, 0, 0, nullptr, 0);
     case kResult:
@@ -260,7 +261,7 @@ TEST(part_of_an_atomic_that_is_refused_ends_it_while_the_rest_is_queued, 2) {
   inject_control(pair, wire::Op::fin, -FI_EACCES, 0, nullptr, 0);
   pair.a.engine.progress();
   pair.a.transport.behaviour.room = SIZE_MAX;
-  pair.settle();
+  pair.run_until_idle();
   auto& sink = _i ? pair.initiator.reads : pair.initiator.writes;
   ck_assert_uint_eq(sink.entries.size(), 1);
   ck_assert_int_eq(sink.take().error, FI_EACCES);
@@ -272,8 +273,8 @@ TEST(status_of_a_transfer_that_packets_carry_is_never_taken_for_a_retry, 4) {
   g_local = pattern(8192, 5);
   OneSidedPair pair;
   const bool reads = _i & 2;
-  for (auto* node : {&pair.a, &pair.b}) node->transport.behaviour.settles = true;
-  pair.a.transport.behaviour.hold_settling = true;
+  for (auto* node : {&pair.a, &pair.b}) node->transport.behaviour.flushes = true;
+  pair.a.transport.behaviour.hold_flushes = true;
   if (reads)
     must(pair.initiator.read(1, g_local.data(), 64, pair.memory.data(), kKey, &g_one));
   else
@@ -283,7 +284,7 @@ TEST(status_of_a_transfer_that_packets_carry_is_never_taken_for_a_retry, 4) {
   auto& sink = reads ? pair.initiator.reads : pair.initiator.writes;
   ck_assert_uint_eq(sink.entries.size(), 1);
   ck_assert_int_eq(sink.take().error, -status);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(sink.entries.empty());
 }
 
@@ -320,7 +321,7 @@ TEST(second_done_while_the_bytes_settle_costs_the_connection_but_not_the_message
   Pair pair;
   for (Node* node : {&pair.a, &pair.b}) {
     node->transport.behaviour.prefers_read = false;
-    node->transport.behaviour.settles = node->transport.behaviour.hold_settling = true;
+    node->transport.behaviour.flushes = node->transport.behaviour.hold_flushes = true;
   }
   const auto bytes = pattern(5000);
   std::vector<char> into(5000);
@@ -329,12 +330,12 @@ TEST(second_done_while_the_bytes_settle_costs_the_connection_but_not_the_message
   args.device = true;
   must(pair.b.engine.post_receive(args));
   must(pair.a.send(1, bytes.data(), bytes.size(), 7));
-  pair.settle();
-  ck_assert_uint_eq(pair.b.transport.settling.size(), 1);
+  pair.run_until_idle();
+  ck_assert_uint_eq(pair.b.transport.flushing.size(), 1);
   inject_done(pair, 0, wire::kFailed, nullptr);
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
-  pair.b.transport.behaviour.hold_settling = false;
+  pair.b.transport.behaviour.hold_flushes = false;
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b.received.entries.size(), 1);
   ck_assert_int_eq(pair.b.received.take().error, 0);
@@ -394,7 +395,7 @@ TEST(revoked_that_was_not_asked_for_leaves_the_region_in_use) {
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.region.users, 1);
   pair.close_region();
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.region.users, 0);
 }
 
@@ -423,11 +424,11 @@ TEST(answers_that_are_not_taken_are_bounded, 3) {
     pair.b_to_a().inject(&header, sizeof(header), "x", header.segment.length);
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 0);
-  ck_assert(pair.b.engine.owes());
+  ck_assert(pair.b.engine.has_injected());
   pair.b_to_a().inject(&header, sizeof(header), "x", header.segment.length);
   pair.b.engine.progress();
   ck_assert_uint_eq(pair.b_to_a().ended, 1);
-  ck_assert(!pair.b.engine.owes());  // and nothing is kept for it
+  ck_assert(!pair.b.engine.has_injected());  // and nothing is kept for it
 }
 
 TEST(answers_of_a_peer_that_takes_them_late_all_arrive) {

@@ -99,8 +99,8 @@ class Model {
   Model(const Mix& mix, uint32_t seed, bool& out_of_memory)
       : x_mix(mix), x_random(seed), x_out_of_memory(out_of_memory) {}
   ~Model() {
-    while (PostedEntry* entry = x_matcher.first_posted()) withdraw(*entry);
-    while (UnexpectedEntry* entry = x_matcher.first_unexpected()) withdraw(*entry);
+    while (PostedEntry* entry = x_matcher.first_posted()) revoke(*entry);
+    while (UnexpectedEntry* entry = x_matcher.first_unexpected()) revoke(*entry);
   }
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -198,7 +198,7 @@ class Model {
     ck_assert_ptr_eq(entry, x_oracle.with_context(context));
     if (!entry) return;
     Oracle::forget(x_oracle.posted, entry);
-    withdraw(*entry);
+    revoke(*entry);
   }
 
   void remove_any(Oracle::Copies& copies) {
@@ -206,17 +206,17 @@ class Model {
     void* entry = const_cast<void*>(copies[pick(uint32_t(copies.size()))].entry);
     Oracle::forget(copies, entry);
     if (&copies == &x_oracle.posted) {
-      withdraw(*static_cast<PostedEntry*>(entry));
+      revoke(*static_cast<PostedEntry*>(entry));
     } else {
-      withdraw(*static_cast<UnexpectedEntry*>(entry));
+      revoke(*static_cast<UnexpectedEntry*>(entry));
     }
   }
 
-  void withdraw(PostedEntry& entry) {
+  void revoke(PostedEntry& entry) {
     x_matcher.remove(entry);
     delete static_cast<Receive*>(&entry);
   }
-  void withdraw(UnexpectedEntry& entry) {
+  void revoke(UnexpectedEntry& entry) {
     x_matcher.remove(entry);
     delete static_cast<Message*>(&entry);
   }

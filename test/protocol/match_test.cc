@@ -238,11 +238,11 @@ TEST(queue_can_be_emptied_while_walking) {
 }
 
 // The ways clients post: exact, with a constant mask of protocol bits, directed and not.
-struct Way {
+struct Path {
   uint64_t ignore;
   bool directed;
 };
-constexpr Way kWays[] = {{0, false}, {0, true}, {kProtocolBits, false}, {kProtocolBits, true}};
+constexpr Path kWays[] = {{0, false}, {0, true}, {kProtocolBits, false}, {kProtocolBits, true}};
 
 // Entries, each on a page of its own. A search that touches one that it should not is killed, or
 // counted.
@@ -311,11 +311,11 @@ class Pages {
 
 // Those that share a bucket with it are looked at, but they are less than one on average.
 TEST(arrival_touches_few_receives_but_its_own, std::size(kWays)) {
-  const Way way = kWays[_i];
+  const Path path = kWays[_i];
   Pages<Receive> receives;
   Matcher matcher;
   for (size_t i = 0; i < receives.kCount; ++i)
-    matcher.post(receives.make(i, way.directed ? peer(i % 7) : nullptr, i, way.ignore));
+    matcher.post(receives.make(i, path.directed ? peer(i % 7) : nullptr, i, path.ignore));
   ck_assert_ptr_null(matcher.arrive(*peer(9), receives.kCount));
   receives.count_strays();
   size_t searches = 0;
@@ -329,13 +329,13 @@ TEST(arrival_touches_few_receives_but_its_own, std::size(kWays)) {
 }
 
 TEST(receive_touches_no_message_but_its_own, std::size(kWays)) {
-  const Way way = kWays[_i];
+  const Path path = kWays[_i];
   Pages<Message> messages;
   Matcher matcher;
   for (size_t i = 0; i < messages.kCount; ++i) deliver(matcher, messages.make(i, peer(i % 7), i));
-  ck_assert_ptr_null(matcher.find(way.directed ? peer(9) : nullptr, messages.kCount, way.ignore));
+  ck_assert_ptr_null(matcher.find(path.directed ? peer(9) : nullptr, messages.kCount, path.ignore));
   for (size_t i = 500; i > 2; i = i * 2 / 3) {
-    Receive receive(way.directed ? peer(i % 7) : nullptr, i, way.ignore);
+    Receive receive(path.directed ? peer(i % 7) : nullptr, i, path.ignore);
     messages.allow_only_around(i);
     ck_assert_ptr_eq(matcher.post(receive), &messages.at(i));
     messages.allow_all();

@@ -31,9 +31,9 @@ TEST(multi_receive_fills_one_buffer_and_releases_it_with_the_last_message, 4) {
     send.tagged = tagged;
     must(pair.a.engine.post_send(send));
   }
-  pair.settle();
+  pair.run_until_idle();
   if (late) post();
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.b.received.entries.size(), 3);
   unsigned releases = 0;
   for (size_t i = 0; i < 3; ++i) {
@@ -62,7 +62,7 @@ TEST(multi_receive_used_up_by_waiting_messages_is_released_with_the_last_of_them
   auto send = Node::send_args(1, from, 0);
   send.tagged = _i;
   for (int i = 0; i < 3; ++i) must(pair.a.engine.post_send(send));
-  pair.settle();
+  pair.run_until_idle();
   std::vector<char> buffer(250);
   iovec iov{buffer.data(), buffer.size()};
   auto args = Node::receive_args(iov, 0, &g_two);
@@ -93,7 +93,7 @@ TEST(multi_receive_cancelled_with_a_message_in_it_ends_after_that_message, 2) {
   ck_assert_int_eq(pair.b.engine.cancel(&g_two), 0);
   ck_assert(pair.b.received.entries.empty());
   pair.b.transport.behaviour.hold_transfers = false;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.b.received.take().error, 0);
   const ErrorCompletion cancelled = pair.b.received.take();
   ck_assert_int_eq(cancelled.error, FI_ECANCELED);
@@ -117,14 +117,14 @@ TEST(message_that_its_sender_gives_up_is_told_from_the_cancel_of_its_buffer) {
   auto send = Node::send_args(1, from, 0);
   send.tagged = false;
   must(pair.a.engine.post_send(send));
-  pair.settle();
+  pair.run_until_idle();
   const ErrorCompletion failed = pair.b.received.take();
   ck_assert_int_eq(failed.error, FI_ECONNABORTED);
   ck_assert_uint_eq(failed.flags & FI_MULTI_RECV, 0);
   ck_assert_ptr_eq(failed.buffer, buffer.data());
   pair.b.transport.behaviour.transfer_status = 0;
   must(pair.a.engine.post_send(send));
-  pair.settle();
+  pair.run_until_idle();
   const ErrorCompletion received = pair.b.received.take();
   ck_assert_int_eq(received.error, 0);
   ck_assert_ptr_eq(received.buffer, buffer.data() + 4000);
@@ -146,7 +146,7 @@ TEST(directed_multi_receive_of_a_peer_that_dies_is_released_with_the_cause, 2) {
   char byte = 0;
   must(pair.b.receive(&byte, 1, 5));
   must(pair.a.send(1, &byte, 1, 5));
-  pair.settle();
+  pair.run_until_idle();
   pair.b.received.entries.clear();
   const auto message = pattern(5000);
   if (_i) {
@@ -185,9 +185,9 @@ TEST(multi_receive_tells_where_a_message_without_bytes_would_lie, 4) {
   must(pair.a.send(1, message.data(), 0, 0));
   must(pair.a.send(1, message.data(), 100, 0));
   must(pair.a.send(1, message.data(), 0, 0));
-  pair.settle();
+  pair.run_until_idle();
   if (late) must(pair.b.engine.post_receive(args));
-  pair.settle();
+  pair.run_until_idle();
   const char* const expected[] = {buffer.data(), buffer.data(), buffer.data() + 500};
   ck_assert_uint_eq(pair.b.received.entries.size(), 3);
   std::vector<const void*> empty, full;
@@ -209,12 +209,12 @@ TEST(tagged_multi_receive_takes_only_what_matches) {
   args.multi = true;
   const auto message = pattern(100);
   must(pair.a.send(1, message.data(), 100, 0x11));
-  pair.settle();
+  pair.run_until_idle();
   must(pair.b.engine.post_receive(args));
   must(pair.b.send(1, message.data(), 100, 0x12));  // of another source
   must(pair.a.send(1, message.data(), 100, 0x20));  // of another tag
   must(pair.a.send(1, message.data(), 50, 0x1F));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.b.received.entries.size(), 2);
   const ErrorCompletion first = pair.b.received.take(), second = pair.b.received.take();
   ck_assert_uint_eq(first.tag, 0x11);
@@ -225,7 +225,7 @@ TEST(tagged_multi_receive_takes_only_what_matches) {
   ck_assert_uint_eq(second.flags, FI_RECV | FI_TAGGED);
   std::vector<char> other(100);
   for (const uint64_t tag : {0x12, 0x20}) must(pair.b.receive(other.data(), 100, tag, &g_two));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.b.received.entries.size(), 2);
   pair.end_work({&g_one, &g_two});
 }
@@ -247,7 +247,7 @@ TEST(multi_receive_cuts_no_message_up_to_its_minimum, 2) {
   auto send = Node::send_args(1, from, 0);
   send.tagged = _i;
   for (int i = 0; i < 6; ++i) must(pair.a.engine.post_send(send));
-  pair.settle();
+  pair.run_until_idle();
   for (int i = 0; i < 6; ++i) {
     const ErrorCompletion received = pair.b.received.take();
     ck_assert_int_eq(received.error, 0);
@@ -272,7 +272,7 @@ TEST(multi_receive_longer_than_the_rest_of_its_buffer_is_an_error_and_the_last, 
   auto send = Node::send_args(1, from, 0);
   send.tagged = _i;
   for (int i = 0; i < 2; ++i) must(pair.a.engine.post_send(send));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.b.received.take().error, 0);
   const ErrorCompletion cut = pair.b.received.take();
   ck_assert_int_eq(cut.error, FI_ETRUNC);
@@ -298,7 +298,7 @@ TEST(multi_receive_reports_its_release_even_if_it_reports_nothing_else, 4) {
   auto send = Node::send_args(1, from, 0);
   send.tagged = _i & 1;
   for (int i = 0; i < 2; ++i) must(pair.a.engine.post_send(send));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(!pair.b.received.take().report);
   const ErrorCompletion last = pair.b.received.take();
   ck_assert(last.report && (last.flags & FI_MULTI_RECV));

@@ -18,7 +18,7 @@ using erdma::test::pattern;
 namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;
-bool g_has_short;  ///< each test is run with and without the short way
+bool g_has_short;  ///< each test is run with and without the fast path
 
 struct DirectPair : erdma::test::DirectPair {
   explicit DirectPair(uint64_t access = kAll) : erdma::test::DirectPair(g_has_short, access) {}
@@ -58,7 +58,7 @@ TEST(a_region_that_is_used_once_is_not_opened) {
   DirectPair pair;
   char byte;
   must(pair.initiator.read(1, &byte, 1, pair.memory.data(), kKey, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(pair.network.open.empty());
   ck_assert_uint_eq(pair.region.users, 0);
 }
@@ -85,7 +85,7 @@ TEST(what_the_grant_does_not_cover_is_refused_by_the_target) {
     std::vector<char> bytes(w.length, 'w');
     must(pair.initiator.transfer(w.reads ? wire::Op::read : wire::Op::write, 1, bytes.data(),
                                  w.length, pair.memory.data() + w.offset, kKey, &g_one));
-    pair.settle();
+    pair.run_until_idle();
     expect_done(w.reads ? pair.initiator.reads : pair.initiator.writes, FI_EACCES);
     ck_assert_uint_eq(pair.direct(), 0);
     ck_assert(pair.memory == before);
@@ -106,7 +106,7 @@ TEST(data_and_pieces_of_several_segments_go_by_packets) {
   auto with_data = OneSidedNode::args(wire::Op::write, 1, &iov, 1, &whole, 1, &g_two);
   with_data.local.has_data = true;
   must(pair.a.engine.post_one_sided(with_data));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.direct(), 0);
   ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 2);
 }
@@ -119,10 +119,10 @@ TEST(a_small_write_does_not_overtake_a_small_read) {
   char old = 0, news = 'n';
   must(pair.initiator.read(1, &old, 1, &pair.memory[5], kKey, &g_one));
   must(pair.initiator.write(1, &news, 1, &pair.memory[5], kKey, &g_two));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.memory[5], 'o');
   pair.a.transport.behaviour.hold_direct = false;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(old, 'o');
   ck_assert_int_eq(pair.memory[5], 'n');
   expect_done(pair.initiator.reads, 0);
@@ -147,7 +147,7 @@ TEST(a_small_operation_does_not_overtake_packets, 2) {
   must(pair.initiator.write(1, &second, 1, &pair.memory[5], kKey, &g_two));
   pair.alone();
   ck_assert_int_ne(pair.memory[5], '2');
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.memory[5], '2');
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
   ck_assert_uint_eq(pair.direct(), 1);
@@ -188,19 +188,19 @@ TEST(a_closing_region_is_given_back_when_nothing_is_under_way) {
   char byte;
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   pair.close_region();
-  pair.settle();
+  pair.run_until_idle();
   pair.b.engine.grants().stop_waiting(kKey, false);  // it said that it is at it
   ck_assert_uint_eq(pair.region.users, 1);
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_two));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.reads, FI_EACCES, &g_two);
   pair.a.transport.behaviour.hold_direct = false;
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.reads, 0);
   ck_assert_uint_eq(pair.region.users, 0);
-  pair.region.opened.reset();
+  pair.region.registered.reset();
   must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.writes, FI_EACCES);
   ck_assert_uint_eq(pair.network.faults, 0);
 }
@@ -219,21 +219,21 @@ TEST(a_peer_that_does_not_answer_is_waited_for_once) {
   char byte;
   for (int i = 0; i < 2; ++i) {
     must(pair.initiator.read(1, &byte, 1, pair.memory.data(), 7));
-    pair.settle();
+    pair.run_until_idle();
   }
   ck_assert_uint_eq(second.users, 1);
   pair.b.engine.grants().revoke(7);
   ck_assert_uint_eq(second.users, 0);
-  pair.settle();  // it answers: the next is waited for again
+  pair.run_until_idle();  // it answers: the next is waited for again
   erdma::test::FakeRegion third(pair.memory.data(), 64, OneSidedPair::kAll);
   pair.target.regions.by_key[8] = &third;
   for (int i = 0; i < 2; ++i) {
     must(pair.initiator.read(1, &byte, 1, pair.memory.data(), 8));
-    pair.settle();
+    pair.run_until_idle();
   }
   pair.b.engine.grants().revoke(8);
   ck_assert_uint_eq(third.users, 1);
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(third.users, 0);
 }
 
@@ -246,12 +246,12 @@ TEST(a_link_that_goes_down_takes_the_access_with_it) {
   pair.a_to_b().failed = -FI_ECONNRESET;
   pair.b_to_a().failed = -FI_ECONNRESET;
   pair.a.transport.behaviour.hold_direct = false;
-  pair.settle();
+  pair.run_until_idle();
   pair.forget();
   ck_assert_uint_eq(pair.region.users, 0);
   const size_t before = pair.direct();
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.reads, 0);
   ck_assert_uint_eq(pair.direct(), before);
 }
@@ -262,12 +262,12 @@ TEST(what_somebody_counts_is_not_granted) {
   ck_assert_uint_eq(pair.region.users, 1);
   pair.target.remote_writes.counted = true;
   pair.b.engine.grants().revoke_all();
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.region.users, 0);
   char byte = 0;
   for (int i = 0; i < 3; ++i) {
     must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey));
-    pair.settle();
+    pair.run_until_idle();
   }
   ck_assert_uint_eq(pair.direct(), 0);
   ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 3);
@@ -296,7 +296,7 @@ TEST(a_refusal_of_the_link_leads_back_to_packets) {
       ck_assert(pair.initiator.writes.entries.empty());
       pair.a.transport.behaviour.direct_refusal = 0;
     }
-    pair.settle();
+    pair.run_until_idle();
     expect_done(pair.initiator.writes, 0);
   }
   ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 1);
@@ -306,7 +306,7 @@ void inject(DirectPair& pair, bool to_initiator, const OneSidedHeader& header, c
             size_t length) {
   auto& link = to_initiator ? pair.a_to_b() : pair.b_to_a();
   link.inject(&header, sizeof(header), payload, length);
-  pair.settle();
+  pair.run_until_idle();
 }
 
 TEST(a_peer_cannot_end_or_fill_what_the_device_is_at) {

@@ -16,7 +16,7 @@ using erdma::test::must;
 using erdma::test::OneSidedNode;
 using erdma::test::OneSidedPair;
 using erdma::test::pattern;
-using erdma::test::settle;
+using erdma::test::run_until_idle;
 namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;
@@ -34,12 +34,12 @@ TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 2) {
   args.local.report = false;
   must(pair.a.engine.post_one_sided(args));
   std::fill(bytes.begin(), bytes.end(), 'z');
-  ck_assert(pair.a.engine.owes());
+  ck_assert(pair.a.engine.has_injected());
   pair.a.transport.behaviour.room = SIZE_MAX;
   pair.a.engine.progress();
-  ck_assert_int_eq(pair.a.engine.owes(), _i);
-  settle(pair);
-  ck_assert(!pair.a.engine.owes());
+  ck_assert_int_eq(pair.a.engine.has_injected(), _i);
+  run_until_idle(pair);
+  ck_assert(!pair.a.engine.has_injected());
   ck_assert_int_eq(pair.initiator.writes.take().report, false);
   ck_assert(std::equal(original.begin(), original.end(), pair.memory.begin()));
   pair.expect_silent();
@@ -56,11 +56,11 @@ TEST(write_that_waits_for_its_link_is_known_if_it_is_one_packet, 2) {
   must(pair.a.engine.post_one_sided(
       OneSidedNode::args(wire::Op::write, 1, &iov, 1, &segment, 1, &g_one)));
   ck_assert_int_eq(pair.a.engine.has_packets(), !_i);
-  ck_assert(!pair.a.engine.owes());
+  ck_assert(!pair.a.engine.has_injected());
   pair.a.transport.behaviour.room = SIZE_MAX;
   pair.a.engine.progress();
   ck_assert(!pair.a.engine.has_packets());
-  settle(pair);
+  run_until_idle(pair);
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
 }
 
@@ -82,9 +82,9 @@ TEST(operations_beyond_the_limit_are_eagain_and_clear_with_progress) {
     must(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey));
   ck_assert_int_eq(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey), -FI_EAGAIN);
   ck_assert_int_eq(pair.initiator.read(1, &byte, 1, pair.memory.data(), kKey), -FI_EAGAIN);
-  settle(pair);
+  run_until_idle(pair);
   must(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey));
-  settle(pair);
+  run_until_idle(pair);
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), erdma::test::kConfig.send_limit + 1);
   pair.initiator.writes.entries.clear();
   pair.expect_silent();
@@ -101,7 +101,7 @@ TEST(reads_from_oneself_are_queued_beyond_the_limit, 2) {
     must(a.read(0, bytes, _i ? 2000 : 8, pair.memory.data(), kKey));
   ck_assert_int_eq(a.write(0, &byte, 1, pair.memory.data(), kKey), -FI_EAGAIN);
   pair.a.transport.behaviour.room = SIZE_MAX;
-  settle(pair);
+  run_until_idle(pair);
   ck_assert_uint_eq(a.reads.entries.size(), 3 * limit);
   while (!a.reads.entries.empty()) ck_assert_int_eq(a.reads.take().error, 0);
 }
@@ -117,7 +117,7 @@ TEST(small_operations_keep_their_order_over_a_full_link) {
     must(pair.initiator.write(1, &values[i], 8, pair.memory.data(), kKey));
     must(pair.initiator.read(1, &seen[i], 8, pair.memory.data(), kKey));
   }
-  settle(pair);
+  run_until_idle(pair);
   for (uint64_t i = 0; i < 20; ++i) ck_assert_uint_eq(seen[i], i);
   ck_assert_uint_eq(pair.initiator.reads.entries.size(), 20);
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 20);
@@ -138,7 +138,7 @@ TEST(fenced_operation_waits_for_what_is_in_flight) {
   ck_assert(pair.initiator.reads.entries.empty());
   ck_assert_uint_eq(pair.region.users, 1);
   pair.b.transport.behaviour.hold_transfers = false;
-  settle(pair);
+  run_until_idle(pair);
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
   expect_done(pair.initiator.reads, FI_RMA | FI_READ, 0, &g_two);
   ck_assert(std::equal(seen, seen + 8, large.begin() + 4000));
@@ -159,7 +159,7 @@ TEST(fenced_message_waits_for_a_write) {
   for (int i = 0; i < 10; ++i) pair.a.engine.progress(), pair.b.engine.progress();
   ck_assert_int_eq(buffer, 0);
   pair.b.transport.behaviour.hold_transfers = false;
-  settle(pair);
+  run_until_idle(pair);
   ck_assert_int_eq(buffer, 'm');
 }
 

@@ -113,8 +113,8 @@ inline void expect_done(fake::CompletionSink& sink, uint64_t flags, int error = 
 }
 
 /// Drives both sides and forgets what the target counted.
-inline void settle(OneSidedPair& pair) {
-  pair.settle();
+inline void run_until_idle(OneSidedPair& pair) {
+  pair.run_until_idle();
   pair.target.remote_reads.entries.clear();
   pair.target.remote_writes.entries.clear();
 }

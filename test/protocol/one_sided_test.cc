@@ -18,7 +18,7 @@ using erdma::test::must;
 using erdma::test::OneSidedNode;
 using erdma::test::OneSidedPair;
 using erdma::test::pattern;
-using erdma::test::settle;
+using erdma::test::run_until_idle;
 namespace wire = erdma::protocol::wire;
 
 constexpr uint64_t kKey = OneSidedPair::kKey;
@@ -33,7 +33,7 @@ TEST(write_places_its_bytes_and_completes_once, std::size(kLengths)) {
   std::copy(bytes.begin(), bytes.end(), expected.begin() + 17);
   must(pair.initiator.write(1, bytes.data(), length, &pair.memory[17], kKey, &g_one));
   ck_assert(pair.initiator.writes.entries.empty());
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
   ck_assert(pair.memory == expected);
   ck_assert_uint_eq(pair.target.remote_writes.entries.size(), 1);
@@ -47,7 +47,7 @@ TEST(read_brings_the_bytes_and_completes_once, std::size(kLengths)) {
   OneSidedPair pair;
   std::vector<char> bytes(length + 1, 'x');
   must(pair.initiator.read(1, bytes.data(), length, &pair.memory[3], kKey, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.reads, FI_RMA | FI_READ);
   ck_assert(std::equal(bytes.begin(), bytes.end() - 1, pair.memory.begin() + 3));
   ck_assert_int_eq(bytes.back(), 'x');
@@ -81,7 +81,7 @@ TEST(pieces_on_both_sides_are_paired_in_order, 8) {
   args.local.has_data = data;
   args.local.data = 0xfedcba9876543210u;
   must(pair.a.engine.post_one_sided(args));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(reads ? pair.initiator.reads : pair.initiator.writes,
               FI_RMA | (reads ? FI_READ : FI_WRITE));
   std::vector<char> remote;
@@ -114,7 +114,7 @@ TEST(remote_data_reaches_the_target_with_any_size_of_write, std::size(kLengths))
   args.local.has_data = true;
   args.local.data = 0xfedcba9876543210u;
   must(pair.a.engine.post_one_sided(args));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
   const ErrorCompletion there = pair.target.remote_writes.take();
   ck_assert(there.report);
@@ -163,7 +163,7 @@ TEST(fetching_atomic_that_modifies_is_a_write_to_the_region_and_a_read_to_the_en
   args.compares = &compares;
   args.compare_count = c.op == FI_CSWAP;
   must(pair.a.engine.post_one_sided(args));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(fetches ? pair.initiator.reads : pair.initiator.writes,
               FI_ATOMIC | (fetches ? FI_READ : FI_WRITE));
   ck_assert_uint_eq(pair.region.events.size(), 1);
@@ -201,7 +201,7 @@ TEST(access_without_right_is_an_error_and_touches_nothing, std::size(kRefusals) 
     must(pair.initiator.read(1, local.data(), bytes, remote, c.key, &g_one));
   else
     must(pair.initiator.write(1, local.data(), bytes, remote, c.key, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(reads ? pair.initiator.reads : pair.initiator.writes,
               FI_RMA | (reads ? FI_READ : FI_WRITE), FI_EACCES);
   ck_assert(local == original && pair.memory == before);
@@ -220,7 +220,7 @@ TEST(one_bad_segment_of_several_touches_none, 2) {
   const wire::Segment segments[] = {{start, kKey, third}, {start, kKey, third}, {start, 5, third}};
   must(pair.a.engine.post_one_sided(
       OneSidedNode::args(wire::Op::write, 1, &iov, 1, segments, 3, &g_one)));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, FI_EACCES);
   ck_assert(pair.memory == before);
   pair.expect_silent();
@@ -231,7 +231,7 @@ TEST(read_only_region_can_be_read_but_not_written) {
   char bytes[8];
   must(pair.initiator.read(1, bytes, 8, pair.memory.data(), kKey, &g_one));
   must(pair.initiator.write(1, bytes, 8, pair.memory.data(), kKey, &g_two));
-  settle(pair);
+  run_until_idle(pair);
   expect_done(pair.initiator.reads, FI_RMA | FI_READ);
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, FI_EACCES, &g_two);
   pair.expect_silent();
@@ -242,7 +242,7 @@ TEST(engine_without_regions_refuses_every_access) {
   OneSidedNode initiator(pair.a);
   char bytes[8] = {};
   must(initiator.write(1, bytes, 8, bytes, 1, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(initiator.writes, FI_RMA | FI_WRITE, FI_EACCES);
 }
 
@@ -263,7 +263,7 @@ TEST(dead_target_ends_each_operation_in_one_error) {
     ck_assert_uint_eq(sink->entries.size(), 2);
     while (!sink->entries.empty()) ck_assert_int_eq(sink->take().error, FI_ECONNRESET);
   }
-  ck_assert(pair.a.transport.exposed.empty());
+  ck_assert(pair.a.transport.shared.empty());
   pair.end_work({&g_one, &g_two});
 }
 
@@ -291,7 +291,7 @@ TEST(transfer_that_fails_at_the_target_is_an_error_here, 2) {
   if (_i) pair.b.transport.behaviour.transfer_refusal = -FI_EINVAL;
   pair.b.transport.behaviour.transfer_status = -FI_EIO;
   must(pair.initiator.write(1, large.data(), large.size(), pair.memory.data(), kKey, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, _i ? FI_EINVAL : FI_EIO);
   ck_assert(pair.region.events.empty());
   pair.expect_silent();
@@ -325,10 +325,10 @@ const Malformed kMalformed[] = {
     {wire::Op::write, 0, 8, 7},
     {wire::Op::write, 0, 8, 9},
     {wire::Op::write, wire::kHasData, 0, 7},
-    {wire::Op::write, wire::kExposed, 8, 0},
-    {wire::Op::write, wire::kExposed, 8, 81},
-    {wire::Op::write, wire::kExposed, 0, 16},
-    {wire::Op::write, wire::kExposed, UINT64_MAX, 16},
+    {wire::Op::write, wire::kKeyed, 8, 0},
+    {wire::Op::write, wire::kKeyed, 8, 81},
+    {wire::Op::write, wire::kKeyed, 0, 16},
+    {wire::Op::write, wire::kKeyed, UINT64_MAX, 16},
     {wire::Op::write, wire::kSegments, 8, 8},
     {wire::Op::read, 0, 8, 1},
     {wire::Op::read, 0, (1 << 16) + 1, 0},

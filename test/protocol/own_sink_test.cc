@@ -33,7 +33,7 @@ TEST(a_send_completes_there, (2 * int(std::size(kLengths)))) {
   const iovec iov{const_cast<char*>(message.data()), length};
   must(pair.b.receive(buffer.data(), length, 7));
   must(pair.a.engine.post_send(Node::send_args(1, iov, 7, &g_context), sink));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(buffer == message);
   ck_assert_uint_eq(pair.b.received.entries.size(), 1);
   pair.b.received.entries.clear();
@@ -52,9 +52,9 @@ TEST(a_receive_completes_there_early_or_late, (2 * int(std::size(kLengths)))) {
   };
   if (_i % 2) post();
   must(pair.b.send(0, message.data(), length, 7));
-  pair.settle();
+  pair.run_until_idle();
   if (_i % 2 == 0) post();
-  pair.settle();
+  pair.run_until_idle();
   const ErrorCompletion done = only(pair, sink);
   ck_assert_int_eq(done.error, 0);
   ck_assert_uint_eq(done.length, length);
@@ -73,17 +73,17 @@ TEST(a_truncated_a_cancelled_and_a_failed_one_too) {
   post(UINT64_MAX);
   const auto message = pattern(70000);
   must(pair.b.send(0, message.data(), message.size(), 7));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(only(pair, sink).error, FI_ETRUNC);
   post(UINT64_MAX);
   must(pair.a.engine.cancel(&g_context));
   ck_assert_int_eq(only(pair, sink).error, FI_ECANCELED);
   post(1);
   must(pair.a.send(1, bytes, 8, 9));
-  pair.settle();
+  pair.run_until_idle();
   pair.a.sent.entries.clear();
   pair.a_to_b().failed = -FI_ECONNRESET;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(only(pair, sink).error, FI_ECONNRESET);
   pair.a.unreachable = true;
   ck_assert_int_eq(pair.a.engine.post_send(Node::send_args(99, iov, 7, &g_context), sink),
@@ -105,7 +105,7 @@ TEST(there_is_no_more_room_than_for_others) {
     ck_assert_int_eq(pair.a.engine.post_send(Node::send_args(1, iov, 7, &g_context), sink),
                      expected);
   pair.a.transport.behaviour.room = SIZE_MAX;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(sink.entries.size(), 2);
   pair.end_work({&g_context});
 }

@@ -57,7 +57,7 @@ class Node final : public protocol::Router {
     return transport.link_to(address);
   }
 
-  transport::Link* detour(const util::SocketAddress& address, int status) noexcept override {
+  transport::Link* fallback(const util::SocketAddress& address, int status) noexcept override {
     if (!other) return nullptr;
     detour_status = status;
     return &other->link(address);
@@ -141,7 +141,7 @@ struct Pair {
   explicit Pair(protocol::EngineConfig config = kConfig)
       : a(network, 0, config), b(network, 1, config) {}
 
-  void settle() {
+  void run_until_idle() {
     while (a.engine.progress() + b.engine.progress() > 0) {
     }
   }
@@ -160,11 +160,11 @@ inline void must(int status) {
   ck_assert_int_eq(status, 0);
 }
 
-/// Nothing is left to report, and no memory exposed.
+/// Nothing is left to report, and no memory shared.
 inline void expect_clean(Pair& pair) {
   ck_assert(pair.a.sent.entries.empty() && pair.a.received.entries.empty());
   ck_assert(pair.b.sent.entries.empty() && pair.b.received.entries.empty());
-  ck_assert(pair.a.transport.exposed.empty() && pair.b.transport.exposed.empty());
+  ck_assert(pair.a.transport.shared.empty() && pair.b.transport.shared.empty());
 }
 
 inline std::vector<char> pattern(size_t length, unsigned seed = 1) {

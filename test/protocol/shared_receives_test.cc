@@ -31,7 +31,7 @@ struct World {
     for (Node* node : {&a, &b}) node->engine.leave_shared();
   }
 
-  void settle() {
+  void run_until_idle() {
     while (a.engine.progress() + b.engine.progress() + c.engine.progress() + d.engine.progress()) {
     }
   }
@@ -41,13 +41,13 @@ struct World {
     args.multi = multi;
     bool matched = false;
     const int rc = shared.post(args, matched);
-    settle();
+    run_until_idle();
     return rc;
   }
   void send(Node& from, uint64_t to, std::vector<char> bytes, uint64_t tag) {
     const std::vector<char>& message = sent.emplace_back(std::move(bytes));
     must(from.send(to, message.data(), message.size(), tag));
-    settle();
+    run_until_idle();
   }
   int probe(Probe kind, uint64_t tag, void* context, iovec iov = {}) {
     return shared.probe(Node::receive_args(iov, tag, context), kind);
@@ -218,7 +218,7 @@ TEST(what_a_leaving_engine_was_filling_is_cancelled_once) {
   world.send(world.c, 0, message, 7);
   world.send(world.c, 0, message, 8);
   ck_assert(world.quiet());
-  world.a.engine.withdraw_all();
+  world.a.engine.revoke_shared();
   world.a.engine.leave_shared();
   ck_assert_uint_eq(world.orphans.entries.size(), 2);
   for (int* context : {&g_contexts[0], &g_contexts[1]}) {
@@ -244,7 +244,7 @@ TEST(a_dead_peer_fails_what_only_it_could_satisfy) {
   must(world.post({bytes, 8}, 7, &g_contexts[0], 0, 2));
   must(world.post({bytes, 8}, 7, &g_contexts[1], 0, 3));
   world.a.transport.link(world.c.transport.name).failed = -FI_ECONNRESET;
-  world.settle();
+  world.run_until_idle();
   const ErrorCompletion failed = take_one(world.a.received);
   ck_assert_int_eq(failed.error, FI_ECONNRESET);
   ck_assert_ptr_eq(failed.context, &g_contexts[0]);

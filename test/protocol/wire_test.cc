@@ -60,7 +60,7 @@ TEST(operations_and_flags_have_these_numbers) {
   for (size_t i = 0; i < std::size(kOps); ++i) ck_assert_uint_eq(uint8_t(kOps[i]), i + 1);
   constexpr int kMessageFlags[] = {kTagged, kHasData, kWantFin, kFailed};
   for (size_t i = 0; i < std::size(kMessageFlags); ++i) ck_assert_int_eq(kMessageFlags[i], 1 << i);
-  constexpr int kOneSidedFlags[] = {kHasData, kLast, 0, kExposed, kSegments, kFetch, kCompare};
+  constexpr int kOneSidedFlags[] = {kHasData, kLast, 0, kKeyed, kSegments, kFetch, kCompare};
   for (size_t i = 0; i < std::size(kOneSidedFlags); ++i)
     ck_assert_int_eq(kOneSidedFlags[i], i == 2 ? 0 : 2 << i);
   ck_assert_int_eq(kGrantReads, 1);

@@ -24,7 +24,7 @@ namespace {
 /// What the two processes of a test share besides the channel.
 struct Meeting {
   std::atomic<int> phase;
-  Exposure exposure;
+  RemoteKey remote_key;
   CmaIdentity receiver, sender;
 };
 
@@ -79,7 +79,7 @@ unsigned char byte_at(size_t i) {
   report_refusals(peer, counters);
   BulkOut out(calls, peer, counters);
   const iovec iov{data.data(), length};
-  if (out.expose(&iov, 1, length, meeting.exposure) != 0) _exit(1);
+  if (out.share(&iov, 1, length, meeting.remote_key) != 0) _exit(1);
   out.attach(shared);
   meeting.phase.store(2, std::memory_order_release);
   while (meeting.phase.load(std::memory_order_acquire) < 3)
@@ -106,7 +106,7 @@ void receive(Meeting& meeting, void* shared, size_t length, const Refusal& refus
   report_refusals(peer, counters);
   BulkIn in(shared, memory, calls, peer, {}, counters, clock);
   const iovec iov{data.data(), length};
-  ck_assert_int_eq(in.start(meeting.exposure, &iov, 1, length, 9), 0);
+  ck_assert_int_eq(in.start(meeting.remote_key, &iov, 1, length, 9), 0);
   while (in.active())
     if (in.poll(sink) == 0) sched_yield();
   meeting.phase.store(3, std::memory_order_release);

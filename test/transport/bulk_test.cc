@@ -39,7 +39,7 @@ TEST(transfer_is_exact_for_every_size_way_and_shape,
     ck_assert_uint_eq(moved, length);
     const bool bounces = ways == Ways::bounce || ways == Ways::chosen;
     ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, bounces ? length : 0);
-    channel.out.withdraw(message.exposure);
+    channel.out.revoke(message.remote_key);
     ck_assert(!channel.out.active());
   }
 }
@@ -148,7 +148,7 @@ TEST(upcall_may_start_the_next_transfer) {
   Pieces again(64 * kKiB, 1, 0x33);
   channel.sink.then = [&](uint64_t token, int) {
     if (token == 7)
-      ck_assert_int_eq(channel.in.start(message.exposure, again.iov, 1, 64 * kKiB, 8), 0);
+      ck_assert_int_eq(channel.in.start(message.remote_key, again.iov, 1, 64 * kKiB, 8), 0);
   };
   channel.run();
   assert_done_once(channel.sink, 7, 0);
@@ -266,7 +266,7 @@ TEST(transfer_fails_when_slots_cannot_be_backed) {
   ck_assert(later.arrived());
 }
 
-// ---- withdrawal, abort, nonsense ---------------------------------------------------------------
+// ---- revocation, abort, nonsense ---------------------------------------------------------------
 
 TEST(withdrawal_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays))) {
   const Ways ways = kWays[size_t(_i) % std::size(kWays)];
@@ -276,7 +276,7 @@ TEST(withdrawal_fails_the_transfer_whenever_it_comes, 6 * int(std::size(kWays)))
     channel.in.poll(channel.sink);
     channel.out.poll();
   }
-  channel.out.withdraw(message.exposure);
+  channel.out.revoke(message.remote_key);
   const uint64_t written =
       channel.out_counters.cma_write_bytes + channel.out_counters.bounce_out_bytes;
   message.from = Pieces(0, 1, 0);  // ASan tells if it is touched by the sender from now on
@@ -300,8 +300,8 @@ TEST(one_group_ends_and_the_others_go_on, 6 * int(std::size(kWays))) {
     channel.in.poll(channel.sink);
     channel.out.poll();
   }
-  for (int i = 0; i < kManyPolls && !channel.in.settle(1); ++i) channel.out.poll();
-  ck_assert(channel.in.settle(1));
+  for (int i = 0; i < kManyPolls && !channel.in.quiesce(1); ++i) channel.out.poll();
+  ck_assert(channel.in.quiesce(1));
   channel.in.cancel(channel.sink, -FI_ECANCELED, 1);
   for (const auto& message : messages) {
     if (message->token % 2 == 0) continue;
@@ -345,12 +345,12 @@ TEST(cancel_reports_everything_once_and_stops_the_sender, 6 * int(std::size(kWay
 TEST(malformed_exposure_is_refused) {
   Channel channel(Ways::dual);
   Pieces from(kMiB, 2, 0x11), to(kMiB, 1, 0x22);
-  Exposure good;
-  ck_assert_int_eq(channel.out.expose(from.iov, 2, kMiB, good), 0);
-  channel.exposed.push_back(good);
+  RemoteKey good;
+  ck_assert_int_eq(channel.out.share(from.iov, 2, kMiB, good), 0);
+  channel.shared_keys.push_back(good);
   ck_assert_int_eq(channel.in.start(good, to.iov, 1, kMiB + 1, 1), -FI_EINVAL);
   ck_assert_int_eq(channel.in.start(good, to.iov, kMaxIov + 1, kMiB, 1), -FI_EINVAL);
-  Exposure bad = good;
+  RemoteKey bad = good;
   bad.size = uint8_t(good.size - 1);
   ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
   bad.size = 255;
@@ -365,19 +365,19 @@ TEST(malformed_exposure_is_refused) {
   bad.bytes[7] = std::byte{1};  // remote_write
   ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
   ck_assert(!channel.in.active());
-  channel.out.withdraw(bad);
-  ck_assert_int_eq(channel.out.expose(from.iov, kMaxIov + 1, kMiB, bad), -FI_EINVAL);
-  ck_assert_int_eq(channel.out.expose(from.iov, 2, kMiB + 1, bad), -FI_EINVAL);
+  channel.out.revoke(bad);
+  ck_assert_int_eq(channel.out.share(from.iov, kMaxIov + 1, kMiB, bad), -FI_EINVAL);
+  ck_assert_int_eq(channel.out.share(from.iov, 2, kMiB + 1, bad), -FI_EINVAL);
 }
 
 TEST(exposure_withdrawn_and_made_anew_is_not_confused) {
   Channel channel(Ways::write_only);
   Pieces old(kMiB, 1, 0x11), fresh(kMiB, 1, 0x44), to(kMiB, 1, 0x22);
-  Exposure first, second;
-  ck_assert_int_eq(channel.out.expose(old.iov, 1, kMiB, first), 0);
-  channel.out.withdraw(first);
-  ck_assert_int_eq(channel.out.expose(fresh.iov, 1, kMiB, second), 0);
-  channel.exposed.push_back(second);
+  RemoteKey first, second;
+  ck_assert_int_eq(channel.out.share(old.iov, 1, kMiB, first), 0);
+  channel.out.revoke(first);
+  ck_assert_int_eq(channel.out.share(fresh.iov, 1, kMiB, second), 0);
+  channel.shared_keys.push_back(second);
   ck_assert_int_eq(channel.in.start(first, to.iov, 1, kMiB, 1), 0);
   channel.run();
   assert_done_once(channel.sink, 1, -FI_ECANCELED);
@@ -408,10 +408,10 @@ void scramble(BulkShared& page, std::minstd_rand& random, bool receivers_words) 
     return;
   }
   Ticket& body = page.ticket[ticket];
-  SharedWord* const words[] = {&body.exposure, &body.begin,
-                               &body.end,      &body.base,
-                               &body.chunks,   &body.iov[random() % kMaxIov].length,
-                               &page.consumed, &page.progress[ticket].claim,
+  SharedWord* const words[] = {&body.remote_key, &body.begin,
+                               &body.end,        &body.base,
+                               &body.chunks,     &body.iov[random() % kMaxIov].length,
+                               &page.consumed,   &page.progress[ticket].claim,
                                &body.state};
   const size_t which = random() % std::size(words);
   words[which]->store(word(), relaxed);
@@ -452,7 +452,7 @@ TEST(sender_survives_a_receiver_that_writes_nonsense, 10 * int(std::size(kWays))
     scramble(channel.page(), random, true);
     channel.out.poll();
     if (random() % 8 == 0) channel.in.poll(channel.sink);
-    if (i % 500 == 499) channel.out.withdraw(messages[size_t(i) / 500]->exposure);
+    if (i % 500 == 499) channel.out.revoke(messages[size_t(i) / 500]->remote_key);
   }
   channel.in.cancel(channel.sink, -FI_ECONNRESET);
 }

@@ -11,17 +11,17 @@ struct Opened {
     ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
     ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
     Link& link = pair.a_to_b();
-    if (link.lends_memory()) {
-      ck_assert_int_eq(link.lend({bytes.data(), size}, reads, writes, described), 0);
+    if (link.shares_regions()) {
+      ck_assert_int_eq(link.share_region({bytes.data(), size}, reads, writes, described), 0);
       return;
     }
-    memory = link.open({bytes.data(), size}, reads, writes);
+    memory = link.register_region({bytes.data(), size}, reads, writes);
     ck_assert(memory);
     memory->describe(described);
   }
   std::vector<std::byte> bytes;
-  std::unique_ptr<transport::OpenMemory> memory;
-  Exposure described;
+  std::unique_ptr<transport::RegisteredRegion> memory;
+  RemoteKey described;
 };
 
 /// Posts it, from b to a; what is over at once is done, too.
@@ -35,20 +35,20 @@ int access(Pair& pair, bool reads, const transport::RemoteRange& range, const io
 }
 
 bool has_direct(Pair& pair) {
-  if (pair.b_to_a().opens_memory()) return true;
+  if (pair.b_to_a().registers_regions()) return true;
   ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return has_packets(pair.a, 1); }));
-  return pair.a_to_b().lends_memory();
+  return pair.a_to_b().shares_regions();
 }
 
-bool has_short(Pair& pair, const Opened& there, transport::DeviceAddress& first) {
-  Exposure nonsense;
+bool has_fast_path(Pair& pair, const Opened& there, transport::DeviceAddress& first) {
+  RemoteKey nonsense;
   nonsense.size = 3;
   ck_assert(!pair.b_to_a().resolve(nonsense, first));
   if (pair.b_to_a().resolve(there.described, first)) return true;
   std::byte byte{};
-  ck_assert_int_ne(pair.b_to_a().read_short(first, &byte, 1, 0), 0);
-  ck_assert_int_ne(pair.b_to_a().write_short(first, &byte, 1, 0), 0);
+  ck_assert_int_ne(pair.b_to_a().read_fast(first, &byte, 1, 0), 0);
+  ck_assert_int_ne(pair.b_to_a().write_fast(first, &byte, 1, 0), 0);
   return false;
 }
 
@@ -56,8 +56,8 @@ bool skips_direct(Pair& pair) {
   if (has_direct(pair)) return false;
   std::byte byte{};
   const iovec iov{&byte, 1};
-  const Exposure none{};
-  ck_assert(!pair.a_to_b().open(iov, true, true));
+  const RemoteKey none{};
+  ck_assert(!pair.a_to_b().register_region(iov, true, true));
   ck_assert_int_eq(pair.b_to_a().read_direct({none, 0, 1}, &iov, 1, 0), -FI_EOPNOTSUPP);
   ck_assert_int_eq(pair.b_to_a().write_direct({none, 0, 1}, &iov, 1, 0, false), -FI_EOPNOTSUPP);
   return true;
@@ -103,22 +103,22 @@ TEST(direct_access_moves_any_number_of_bytes, g_factories.size()) {
   }
 }
 
-TEST(the_short_way_moves_what_always_fits_a_packet, g_factories.size()) {
+TEST(the_fast_path_moves_what_always_fits_a_packet, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (skips_direct(pair)) return;
   Opened there(pair, 200);
   transport::DeviceAddress first;
-  if (!has_short(pair, there, first)) return;
+  if (!has_fast_path(pair, there, first)) return;
   first.address += 50;
   for (size_t size = 1; size <= transport::kAlwaysEager; ++size) {
     const auto source = pattern(size, unsigned(size));
     size_t before = pair.b.sink->dones.size();
-    ck_assert_int_eq(pair.b_to_a().write_short(first, source.data(), size, size), 0);
+    ck_assert_int_eq(pair.b_to_a().write_fast(first, source.data(), size, size), 0);
     expect_done(pair, before, size);
     std::vector<std::byte> back(size + 1);
     before = pair.b.sink->dones.size();
-    ck_assert_int_eq(pair.b_to_a().read_short(first, back.data(), size, size + 100), 0);
+    ck_assert_int_eq(pair.b_to_a().read_fast(first, back.data(), size, size + 100), 0);
     expect_done(pair, before, size + 100);
     ck_assert(std::equal(source.begin(), source.end(), back.begin()));
     ck_assert(std::equal(source.begin(), source.end(), there.bytes.begin() + 50));
@@ -133,13 +133,13 @@ TEST(a_packet_finds_what_was_written_directly_before_it, g_factories.size()) {
   if (skips_direct(pair)) return;
   Opened there(pair, 64);
   transport::DeviceAddress first;
-  const bool both = has_short(pair, there, first);
+  const bool both = has_fast_path(pair, there, first);
   first.address += 8;
   const size_t before = pair.a.sink->packets.size();
   uint64_t next = 1, seen = 0;
   const auto write = [&] {
     const iovec iov{&next, 8};
-    return both && next % 2 ? pair.b_to_a().write_short(first, &next, 8, 1)
+    return both && next % 2 ? pair.b_to_a().write_fast(first, &next, 8, 1)
                             : access(pair, false, {there.described, 8, 8}, &iov, 1, 1);
   };
   const auto all_came = [&] {
@@ -163,7 +163,7 @@ void find_no_room(int factory, bool by_short) {
   if (skips_direct(pair)) return;
   Opened there(pair, 4096);
   transport::DeviceAddress first;
-  if (!has_short(pair, there, first) && by_short) return;
+  if (!has_fast_path(pair, there, first) && by_short) return;
   first.address += 8;
   const size_t before = pair.b.sink->dones.size();
   std::vector<uint64_t> values(1000);
@@ -172,8 +172,8 @@ void find_no_room(int factory, bool by_short) {
     const iovec iov{&values[i], 8};
     const auto post = [&] {
       if (by_short)
-        return i % 2 ? pair.b_to_a().read_short(first, &values[i], 8, i)
-                     : pair.b_to_a().write_short(first, &values[i], 8, i);
+        return i % 2 ? pair.b_to_a().read_fast(first, &values[i], 8, i)
+                     : pair.b_to_a().write_fast(first, &values[i], 8, i);
       return access(pair, i % 2, {there.described, 8, 8}, &iov, 1, i, i % 4 == 0);
     };
     if (i % 2 == 0) values[i] = i;
@@ -199,7 +199,7 @@ TEST(direct_operations_that_find_no_room_are_done_once_tried_again, g_factories.
   find_no_room(_i, false);
 }
 
-TEST(those_of_the_short_way_too, g_factories.size()) {
+TEST(those_of_the_fast_path_too, g_factories.size()) {
   find_no_room(_i, true);
 }
 
@@ -208,7 +208,7 @@ TEST(memory_that_was_closed_is_not_touched_and_costs_the_link, g_factories.size(
     for (const bool write : {false, true}) {
       Pair pair;
       make(pair, _i);
-      if (!pair.b_to_a().opens_memory()) return;
+      if (!pair.b_to_a().registers_regions()) return;
       const size_t size = large ? 1'000'000 : 8;
       Opened there(pair, size);
       there.memory.reset();
@@ -235,15 +235,15 @@ TEST(what_was_recalled_is_not_touched, g_factories.size()) {
     for (const bool reads : {false, true}) {
       Pair pair;
       make(pair, _i);
-      if (skips_direct(pair) || pair.b_to_a().opens_memory()) return;
+      if (skips_direct(pair) || pair.b_to_a().registers_regions()) return;
       Opened there(pair, size), other(pair, size);
       std::vector<std::byte> local(size, std::byte{7});
       const iovec iov{local.data(), size};
       const bool under_way = size > 8;
       if (under_way)
         ck_assert_int_eq(access(pair, reads, {there.described, 0, size}, &iov, 1, 1), 0);
-      pair.a_to_b().recall(there.described);
-      ck_assert(pair.a_to_b().unused());
+      pair.a_to_b().revoke_region(there.described);
+      ck_assert(pair.a_to_b().regions_unused());
       if (under_way) {
         ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
         ck_assert_int_eq(pair.b.sink->dones.back().status, -FI_EBUSY);
@@ -251,7 +251,7 @@ TEST(what_was_recalled_is_not_touched, g_factories.size()) {
       const auto before = there.bytes;
       for (const Opened* each : {&there, &other})
         ck_assert_int_eq(access(pair, reads, {each->described, 0, size}, &iov, 1, 2), -FI_EBUSY);
-      pair.b_to_a().recalled();
+      pair.b_to_a().region_revoked();
       const size_t dones = pair.b.sink->dones.size();
       ck_assert_int_eq(access(pair, reads, {other.described, 0, size}, &iov, 1, 3), 0);
       expect_done(pair, dones, 3);
@@ -261,19 +261,19 @@ TEST(what_was_recalled_is_not_touched, g_factories.size()) {
   }
 }
 
-TEST(the_short_way_to_memory_that_was_closed_costs_the_link, g_factories.size()) {
+TEST(the_fast_path_to_memory_that_was_closed_costs_the_link, g_factories.size()) {
   for (const bool write : {false, true}) {
     Pair pair;
     make(pair, _i);
     if (skips_direct(pair)) return;
     Opened there(pair, 8);
     transport::DeviceAddress first;
-    if (!has_short(pair, there, first)) return;
+    if (!has_fast_path(pair, there, first)) return;
     there.memory.reset();
     uint64_t local = 7;
     const size_t before = pair.b.sink->dones.size();
-    ck_assert_int_eq(write ? pair.b_to_a().write_short(first, &local, 8, 5)
-                           : pair.b_to_a().read_short(first, &local, 8, 5),
+    ck_assert_int_eq(write ? pair.b_to_a().write_fast(first, &local, 8, 5)
+                           : pair.b_to_a().read_fast(first, &local, 8, 5),
                      0);
     ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));
     ck_assert_uint_eq(pair.b.sink->dones.size(), before + 1);
@@ -293,7 +293,7 @@ TEST(a_range_beyond_what_was_described_is_refused, g_factories.size()) {
   Opened there(pair, 64);
   std::byte bytes[65];
   const iovec iov{bytes, 65};
-  Exposure nonsense;
+  RemoteKey nonsense;
   nonsense.size = 3;
   const transport::RemoteRange wrong[] = {{there.described, 0, 65},
                                           {there.described, 60, 5},

@@ -24,8 +24,8 @@ namespace erdma::test {
 namespace {
 
 using transport::Access;
-using transport::Exposure;
 using transport::Link;
+using transport::RemoteKey;
 using transport::SendHint;
 
 void open_shm(Side& side, const transport::shm::Options& options) {
@@ -115,7 +115,7 @@ void verbs_to_itself(Pair& pair) {
 struct Factory {
   const char* name;
   void (*make)(Pair& pair);
-  /// withdraw() takes the memory away from a peer that does not keep to the rules, too.
+  /// revoke() takes the memory away from a peer that does not keep to the rules, too.
   bool revokes;
 };
 const Factory kShm[] = {{"shm", shm_pair, true},

@@ -105,20 +105,20 @@ TEST(both_directions_name_the_peer_by_the_same_link, g_factories.size()) {
 }
 
 void expose_to_b(Pair& pair, const iovec* iov, size_t count, size_t length, Access access,
-                 Exposure& exposure) {
+                 RemoteKey& remote_key) {
   Link& link = pair.a_to_b();
-  // The exposure travels in a packet, so the link is there once it is used.
+  // The remote key travels in a packet, so the link is there once it is used.
   ck_assert(pair.poll_until([&] {
-    const int rc = link.expose(iov, count, length, access, exposure);
+    const int rc = link.share(iov, count, length, access, remote_key);
     ck_assert(rc == 0 || rc == -FI_EAGAIN);
     return rc == 0;
   }));
   const size_t before = pair.b.sink->packets.size();
-  ck_assert_int_eq(pair.send(link, 0, exposure.bytes, exposure.size), 0);
+  ck_assert_int_eq(pair.send(link, 0, remote_key.bytes, remote_key.size), 0);
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, before + 1); }));
   const auto& payload = pair.b.sink->packets.back().payload;
-  ck_assert_uint_eq(payload.size(), exposure.size);
-  ck_assert_mem_eq(payload.data(), exposure.bytes, exposure.size);
+  ck_assert_uint_eq(payload.size(), remote_key.size);
+  ck_assert_mem_eq(payload.data(), remote_key.bytes, remote_key.size);
 }
 
 constexpr size_t kBulkSizes[] = {1, 4096, 100'001, 3'000'000};
@@ -131,16 +131,16 @@ TEST(read_copies_the_exposed_memory, g_factories.size()) {
     std::vector<std::byte> target(size);
     const iovec from[] = {{source.data(), size / 3}, {source.data() + size / 3, size - size / 3}};
     const iovec to{target.data(), size};
-    Exposure exposure;
-    expose_to_b(pair, from, 2, size, Access::remote_read, exposure);
+    RemoteKey remote_key;
+    expose_to_b(pair, from, 2, size, Access::remote_read, remote_key);
     const size_t dones = pair.b.sink->dones.size();
     ck_assert(
-        pair.poll_until([&] { return pair.b_to_a().read(exposure, &to, 1, size, size) == 0; }));
+        pair.poll_until([&] { return pair.b_to_a().read(remote_key, &to, 1, size, size) == 0; }));
     ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() > dones; }));
     ck_assert_uint_eq(pair.b.sink->dones.back().token, size);
     ck_assert_int_eq(pair.b.sink->dones.back().status, 0);
     ck_assert(source == target);
-    pair.a_to_b().withdraw(exposure);
+    pair.a_to_b().revoke(remote_key);
   }
 }
 
@@ -152,16 +152,16 @@ TEST(write_fills_the_exposed_memory, g_factories.size()) {
     std::vector<std::byte> target(size);
     const iovec from{source.data(), size};
     const iovec to{target.data(), size};
-    Exposure exposure;
-    expose_to_b(pair, &to, 1, size, Access::remote_write, exposure);
+    RemoteKey remote_key;
+    expose_to_b(pair, &to, 1, size, Access::remote_write, remote_key);
     const size_t dones = pair.b.sink->dones.size();
-    ck_assert(
-        pair.poll_until([&] { return pair.b_to_a().write(exposure, &from, 1, size, size) == 0; }));
+    ck_assert(pair.poll_until(
+        [&] { return pair.b_to_a().write(remote_key, &from, 1, size, size) == 0; }));
     ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() > dones; }));
     ck_assert_uint_eq(pair.b.sink->dones.back().token, size);
     ck_assert_int_eq(pair.b.sink->dones.back().status, 0);
     ck_assert(source == target);
-    pair.a_to_b().withdraw(exposure);
+    pair.a_to_b().revoke(remote_key);
   }
 }
 
@@ -170,7 +170,7 @@ TEST(a_malformed_exposure_is_refused, g_factories.size()) {
   make(pair, _i);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
-  Exposure nonsense;
+  RemoteKey nonsense;
   nonsense.size = 3;
   std::byte byte{};
   const iovec iov{&byte, 1};
@@ -186,11 +186,11 @@ TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing, g_factories.size()) 
   std::vector<std::byte> target(1000);
   const iovec from{source.data(), 1000};
   const iovec to{target.data(), 1000};
-  Exposure exposure;
-  expose_to_b(pair, &to, 1, 1000, Access::remote_write, exposure);
-  pair.a_to_b().withdraw(exposure);
+  RemoteKey remote_key;
+  expose_to_b(pair, &to, 1, 1000, Access::remote_write, remote_key);
+  pair.a_to_b().revoke(remote_key);
   ck_assert(pair.poll_until(
-      [&] { return pair.b_to_a().write(exposure, &from, 1, 1000, 7) != -FI_EAGAIN; }));
+      [&] { return pair.b_to_a().write(remote_key, &from, 1, 1000, 7) != -FI_EAGAIN; }));
   ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
   ck_assert_int_lt(pair.b.sink->dones[0].status, 0);
   ck_assert(target == std::vector<std::byte>(1000));
@@ -222,15 +222,16 @@ TEST(reads_under_way_end_before_the_link_goes_down, g_factories.size()) {
   std::vector<std::byte> target(kBytes);
   const iovec from{source.data(), kBytes};
   const iovec to{target.data(), kBytes};
-  Exposure exposure;
-  expose_to_b(pair, &from, 1, kBytes, Access::remote_read, exposure);
-  ck_assert(pair.poll_until([&] { return pair.b_to_a().read(exposure, &to, 1, kBytes, 3) == 0; }));
+  RemoteKey remote_key;
+  expose_to_b(pair, &from, 1, kBytes, Access::remote_read, remote_key);
+  ck_assert(
+      pair.poll_until([&] { return pair.b_to_a().read(remote_key, &to, 1, kBytes, 3) == 0; }));
   pair.poll();
   pair.a.transport->shutdown();
   ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));
   ck_assert_uint_eq(pair.b.sink->dones.size(), 1);
   ck_assert_uint_eq(pair.b.sink->downs[0].dones_before, 1);
-  pair.a_to_b().withdraw(exposure);
+  pair.a_to_b().revoke(remote_key);
 }
 
 TEST(fail_brings_the_link_down_once_and_delivers_nothing_more, g_factories.size()) {

@@ -17,7 +17,7 @@ constexpr uint64_t kFar = kLength / 64 * 15;
 int run(EagerStreaming& streaming, uint64_t copy_time, int count) {
   int streamed = 0;
   for (int i = 0; i < count; ++i) {
-    const EagerStreaming::Way way = streaming.choose(kLength);
+    const EagerStreaming::Choice way = streaming.choose(kLength);
     if (way.stream) ++streamed;
     if (way.measure) streaming.record(kLength, copy_time);
   }
@@ -60,7 +60,7 @@ TEST(policy_overrides_what_was_measured) {
 
 TEST(short_payloads_are_neither_streamed_nor_measured) {
   EagerStreaming streaming(StreamingPolicy::always);
-  const EagerStreaming::Way way = streaming.choose(EagerStreaming::kLeast - 1);
+  const EagerStreaming::Choice way = streaming.choose(EagerStreaming::kLeast - 1);
   ck_assert(!way.stream && !way.measure);
 }
 

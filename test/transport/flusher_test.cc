@@ -14,8 +14,8 @@
 namespace {
 
 using namespace erdma;
-using transport::Exposure;
 using transport::FlushTarget;
+using transport::RemoteKey;
 using transport::staging::Flusher;
 
 /// To itself: keeps what is asked of it.
@@ -36,14 +36,14 @@ class Loop final : public transport::Link {
     return -FI_ENOSYS;
   }
   transport::LinkLimits limits() const noexcept override { return {64, false}; }
-  int expose(const iovec*, size_t, size_t, transport::Access, Exposure&) noexcept override {
+  int share(const iovec*, size_t, size_t, transport::Access, RemoteKey&) noexcept override {
     return -FI_ENOSYS;
   }
-  int withdraw(const Exposure&) noexcept override { return 0; }
-  int read(const Exposure&, const iovec*, size_t, size_t, uint64_t) noexcept override {
+  int revoke(const RemoteKey&) noexcept override { return 0; }
+  int read(const RemoteKey&, const iovec*, size_t, size_t, uint64_t) noexcept override {
     return -FI_ENOSYS;
   }
-  int write(const Exposure&, const iovec*, size_t, size_t, uint64_t) noexcept override {
+  int write(const RemoteKey&, const iovec*, size_t, size_t, uint64_t) noexcept override {
     return -FI_ENOSYS;
   }
   void fail(int) noexcept override {}
@@ -73,9 +73,9 @@ class Nic final : public transport::Transport {
 class Memory final : public transport::DirectSource {
  public:
   bool can_expose(const iovec*, size_t, transport::Access) noexcept override { return true; }
-  bool can_move(const iovec*, size_t, const Exposure&, bool) noexcept override { return true; }
+  bool can_move(const iovec*, size_t, const RemoteKey&, bool) noexcept override { return true; }
   bool may_be_written(const iovec*, size_t) noexcept override { return true; }
-  FlushTarget hold(const iovec& memory) noexcept override {
+  FlushTarget acquire_flush(const iovec& memory) noexcept override {
     const auto address = reinterpret_cast<uintptr_t>(memory.iov_base);
     FlushTarget target;
     target.status = refusal;
@@ -84,7 +84,7 @@ class Memory final : public transport::DirectSource {
     ++held;
     return target;
   }
-  void let_go(const FlushTarget& target) noexcept override {
+  void release_flush(const FlushTarget& target) noexcept override {
     if (target.held) --held;
   }
   int held = 0;
@@ -120,7 +120,7 @@ struct Scene {
 TEST(memory_that_needs_no_flush_is_settled) {
   Scene scene;
   ck_assert_int_eq(scene.add({8, 16}, 1), 0);
-  ck_assert(!scene.flusher.owes());
+  ck_assert(!scene.flusher.pending());
   ck_assert_int_eq(scene.flusher.poll(scene.told), 0);
   ck_assert_int_eq(scene.nic.loop.reads, 0);
 }
@@ -129,18 +129,18 @@ TEST(memory_that_cannot_be_named_is_not_settled) {
   Scene scene;
   scene.memory.refusal = -FI_ENOMEM;
   ck_assert_int_eq(scene.add({100}, 1), -FI_ENOMEM);
-  ck_assert(!scene.flusher.owes());
+  ck_assert(!scene.flusher.pending());
 }
 
 TEST(one_read_flushes_all_of_a_registration) {
   Scene scene;
   for (uint64_t token = 1; token <= 50; ++token)
-    ck_assert_int_eq(scene.add({100 + token, 150, 8}, token), transport::kSettling);
-  ck_assert_int_eq(scene.add({300}, 51), transport::kSettling);
-  ck_assert(scene.flusher.owes());
+    ck_assert_int_eq(scene.add({100 + token, 150, 8}, token), transport::kFlushing);
+  ck_assert_int_eq(scene.add({300}, 51), transport::kFlushing);
+  ck_assert(scene.flusher.pending());
   scene.flusher.poll(scene.told);
   ck_assert_int_eq(scene.nic.loop.reads, 2);
-  ck_assert(!scene.flusher.owes());
+  ck_assert(!scene.flusher.pending());
   scene.flusher.on_read(0);
   scene.flusher.poll(scene.told);
   ck_assert(scene.told.ended.empty());  // the other is under way
@@ -154,10 +154,10 @@ TEST(one_read_flushes_all_of_a_registration) {
 /// A READ that is under way may have passed what came since.
 TEST(what_comes_later_gets_a_read_of_its_own) {
   Scene scene;
-  ck_assert_int_eq(scene.add({100}, 1), transport::kSettling);
+  ck_assert_int_eq(scene.add({100}, 1), transport::kFlushing);
   scene.flusher.poll(scene.told);
-  ck_assert_int_eq(scene.add({100}, 2), transport::kSettling);
-  ck_assert(scene.flusher.owes());
+  ck_assert_int_eq(scene.add({100}, 2), transport::kFlushing);
+  ck_assert(scene.flusher.pending());
   scene.flusher.on_read(0);
   scene.flusher.poll(scene.told);
   ck_assert_uint_eq(scene.told.ended.size(), 1);
@@ -173,9 +173,9 @@ TEST(what_comes_later_gets_a_read_of_its_own) {
 TEST(read_that_finds_no_room_is_posted_later) {
   Scene scene;
   scene.nic.loop.answer = -FI_EAGAIN;
-  ck_assert_int_eq(scene.add({100}, 1), transport::kSettling);
+  ck_assert_int_eq(scene.add({100}, 1), transport::kFlushing);
   for (int i = 0; i < 3; ++i) scene.flusher.poll(scene.told);
-  ck_assert(scene.flusher.owes());
+  ck_assert(scene.flusher.pending());
   scene.nic.loop.answer = 0;
   scene.flusher.poll(scene.told);
   scene.flusher.on_read(0);
@@ -185,8 +185,8 @@ TEST(read_that_finds_no_room_is_posted_later) {
 
 TEST(read_that_fails_is_everyones_failure, 2) {
   Scene scene;
-  ck_assert_int_eq(scene.add({100}, 1), transport::kSettling);
-  ck_assert_int_eq(scene.add({200}, 2), transport::kSettling);
+  ck_assert_int_eq(scene.add({100}, 1), transport::kFlushing);
+  ck_assert_int_eq(scene.add({200}, 2), transport::kFlushing);
   if (_i) scene.nic.loop.answer = -FI_ESHUTDOWN;  // refused at once
   scene.flusher.poll(scene.told);
   if (!_i) {
@@ -197,7 +197,7 @@ TEST(read_that_fails_is_everyones_failure, 2) {
   ck_assert_int_eq(scene.told.ended.at(1), _i ? -FI_ESHUTDOWN : -FI_ECONNRESET);
   ck_assert_int_eq(scene.told.ended.at(2), scene.told.ended.at(1));
   scene.nic.loop.answer = 0;
-  ck_assert_int_eq(scene.add({100}, 3), transport::kSettling);
+  ck_assert_int_eq(scene.add({100}, 3), transport::kFlushing);
   scene.flusher.poll(scene.told);
   scene.flusher.on_read(0);
   scene.flusher.poll(scene.told);
@@ -222,9 +222,9 @@ TEST(what_waits_for_a_link_that_never_comes_up_ends_with_it, 2) {
   if (_i == 1) nic.loop.user = nullptr;  // as long as the application does not use it itself
   nic.loop.answer = -FI_EAGAIN;
   const iovec piece{reinterpret_cast<void*>(100), 8}, later{reinterpret_cast<void*>(200), 8};
-  ck_assert_int_eq(link.settle(&piece, 1, 1), transport::kSettling);
+  ck_assert_int_eq(link.flush(&piece, 1, 1), transport::kFlushing);
   staging.poll(told);
-  ck_assert_int_eq(link.settle(&later, 1, 2), transport::kSettling);
+  ck_assert_int_eq(link.flush(&later, 1, 2), transport::kFlushing);
   nic.broken = -FI_ECONNREFUSED;
   staging.poll(told);
   ck_assert_int_eq(told.ended.at(1), -FI_ECONNREFUSED);
@@ -237,7 +237,7 @@ TEST(what_waits_for_a_link_that_never_comes_up_ends_with_it, 2) {
   ck_assert_int_eq(told.ended.at(2), -FI_ETIMEDOUT);
   ck_assert_int_eq(memory.held, 0);
   nic.loop.answer = 0;
-  ck_assert_int_eq(link.settle(&piece, 1, 3), transport::kSettling);
+  ck_assert_int_eq(link.flush(&piece, 1, 3), transport::kFlushing);
   staging.poll(told);
   ck_assert_int_eq(nic.loop.reads, 1);
 }
@@ -249,9 +249,9 @@ TEST(memory_is_let_go_at_the_end) {
   {
     Flusher flusher(nic, &memory, {});
     const iovec piece{reinterpret_cast<void*>(100), 8}, later{reinterpret_cast<void*>(200), 8};
-    ck_assert_int_eq(flusher.add(&piece, 1, 1), transport::kSettling);
+    ck_assert_int_eq(flusher.add(&piece, 1, 1), transport::kFlushing);
     flusher.poll(told);
-    ck_assert_int_eq(flusher.add(&later, 1, 2), transport::kSettling);
+    ck_assert_int_eq(flusher.add(&later, 1, 2), transport::kFlushing);
     ck_assert_int_eq(memory.held, 2);
   }
   ck_assert_int_eq(memory.held, 0);

@@ -17,11 +17,11 @@ using transport::verbs::VerbsTransport;
 
 /// Entries of the ring by which a write() is done, with any status.
 void meddle_shm(transport::Link& link, Random& random) {
-  char byte = 0;  // the link answers only where something was exposed for writing
+  char byte = 0;  // the link answers only where something was shared for writing
   const iovec iov{&byte, 1};
-  transport::Exposure exposure;
-  if (link.expose(&iov, 1, 1, transport::Access::remote_write, exposure) != 0) return;
-  (void)link.withdraw(exposure);
+  transport::RemoteKey remote_key;
+  if (link.share(&iov, 1, 1, transport::Access::remote_write, remote_key) != 0) return;
+  (void)link.revoke(remote_key);
   const util::PoolHandle write{uint32_t(random.below(2)), uint16_t(1 + random.below(6))};
   static_cast<transport::shm::ShmLink&>(link).remote_writes()->reply(
       write, {},

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/shm/doorbell.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/unix_socket.h"
+#include "transport/shm/wake_socket.h"
 #include "transport/shm/wire.h"
 #include "transport/shm_pair.h"
 
@@ -18,7 +18,7 @@ namespace erdma::test {
 /// Listens and greets as an honest peer would, then owns the ring it was given.
 struct Impostor {
   util::Fd listener, socket;
-  transport::shm::Doorbell doorbell;
+  transport::shm::WakeSocket wake_socket;
   transport::shm::ColdChunk* chunk = nullptr;
   uint32_t ring = 0;
   uint64_t nonce = 0;  ///< 0 = one of its own
@@ -37,8 +37,8 @@ struct Impostor {
     const auto name = address_of("127.0.0.1", port);
     hello.greeting.name_bytes = uint32_t(name.size());
     std::memcpy(hello.greeting.name, name.data(), name.size());
-    if (auto bell = transport::shm::Doorbell::open()) doorbell = std::move(*bell);
-    hello.greeting.doorbell = doorbell.address();
+    if (auto bell = transport::shm::WakeSocket::open()) wake_socket = std::move(*bell);
+    hello.greeting.wake_socket = wake_socket.address();
     if (transport::shm::send_message(socket.get(), &hello, sizeof(hello))) return false;
     pollfd readable{socket.get(), POLLIN, 0};
     if (poll(&readable, 1, 10'000) != 1) return false;

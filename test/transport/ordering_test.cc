@@ -2,7 +2,7 @@
 
 #include "fake/weak_memory.h"
 #include "libcheck.h"
-#include "transport/shm/lending.h"
+#include "transport/shm/region_gate.h"
 
 /// What two processes tell each other by words in shared memory, on every processor that C++ knows.
 namespace erdma::transport::shm {
@@ -17,22 +17,22 @@ constexpr auto kPlain = std::memory_order_relaxed;  ///< as memcpy() and the ker
 
 // ---- memory that is taken back while it is being read -------------------------------------------
 
-/// The owner ends an exposure, and its application fills the buffer anew.
+/// The owner ends a remote key, and its application fills the buffer anew.
 template <typename Owner, typename Reader>
 struct Withdrawal {
   static constexpr size_t kThreads = 2;
-  Atomic<uint16_t> withdrawn;
+  Atomic<uint16_t> revoked;
   Atomic<int> byte{1};
   int read = 0;
   bool seen = false;
 
   void thread(size_t index) {
     if (index == 0) {
-      tell_before_reuse<Owner>(withdrawn, uint16_t(7));
+      tell_before_reuse<Owner>(revoked, uint16_t(7));
       byte.store(2, kPlain);
     } else {
       read = byte.load(kPlain);
-      seen = look_after_reading<Reader>(withdrawn) != 0;
+      seen = look_after_reading<Reader>(revoked) != 0;
     }
   }
   bool wrong() const { return read == 2 && !seen; }
@@ -47,18 +47,18 @@ TEST(who_reads_what_its_owner_has_back_sees_that_it_was_withdrawn) {
 /// What stood here before: right on x86 alone.
 struct SequentialStore {
   static constexpr size_t kThreads = 2;
-  Atomic<uint16_t> withdrawn;
+  Atomic<uint16_t> revoked;
   Atomic<int> byte{1};
   int read = 0;
   bool seen = false;
 
   void thread(size_t index) {
     if (index == 0) {
-      withdrawn.store(7, std::memory_order_seq_cst);
+      revoked.store(7, std::memory_order_seq_cst);
       byte.store(2, kPlain);
     } else {
       read = byte.load(kPlain);
-      seen = withdrawn.load(std::memory_order_seq_cst) != 0;
+      seen = revoked.load(std::memory_order_seq_cst) != 0;
     }
   }
   bool wrong() const { return read == 2 && !seen; }
@@ -114,54 +114,55 @@ TEST(a_sleeper_is_woken_by_one_alone) {
   ck_assert_uint_eq(Model::wrong_runs<TwoWakers>(), 0);
 }
 
-// ---- lent memory --------------------------------------------------------------------------------
+// ---- a shared region
+// --------------------------------------------------------------------------------
 
 struct ModelControl {
-  Atomic<uint64_t> recalls;
+  Atomic<uint64_t> revocations;
   Atomic<uint32_t> inside, help;
 };
 
-/// A borrower reads what the owner recalls, and its application then fills anew.
+/// A peer reads what the owner revocations, and its application then fills anew.
 struct ReadOfLentMemory {
   static constexpr size_t kThreads = 2;
   ModelControl control;
   Atomic<int> byte{1};
-  BorrowingOf<ModelControl> borrowing{control, 0};
-  LendingOf<ModelControl> lending{control, 0, 0};
+  PeerGateOf<ModelControl> peer_gate{control, 0};
+  OwnerGateOf<ModelControl> owner_gate{control, 0, 0};
   int read = 0;
 
   void thread(size_t index) {
     if (index == 0) {
-      if (!borrowing.enter()) return;
+      if (!peer_gate.enter()) return;
       read = byte.load(kPlain);
-      borrowing.leave();
+      peer_gate.leave();
     } else {
-      lending.recall();
-      if (!lending.inside()) byte.store(2, kPlain);
+      owner_gate.revoke_region();
+      if (!owner_gate.inside()) byte.store(2, kPlain);
     }
   }
   bool wrong() const { return read == 2; }
 };
 
-/// A borrower writes there. What the owner finds once nobody is inside, it finds for good.
+/// A peer writes there. What the owner finds once nobody is inside, it finds for good.
 struct WriteToLentMemory {
   static constexpr size_t kThreads = 2;
   ModelControl control;
   Atomic<int> byte{1};
-  BorrowingOf<ModelControl> borrowing{control, 0};
-  LendingOf<ModelControl> lending{control, 0, 0};
+  PeerGateOf<ModelControl> peer_gate{control, 0};
+  OwnerGateOf<ModelControl> owner_gate{control, 0, 0};
   bool wrote = false;
   int found = 2;
 
   void thread(size_t index) {
     if (index == 0) {
-      if (!borrowing.enter()) return;
+      if (!peer_gate.enter()) return;
       byte.store(2, kPlain);
-      borrowing.leave();
+      peer_gate.leave();
       wrote = true;
     } else {
-      lending.recall();
-      if (!lending.inside()) found = byte.load(kPlain);
+      owner_gate.revoke_region();
+      if (!owner_gate.inside()) found = byte.load(kPlain);
     }
   }
   bool wrong() const { return wrote && found != 2; }

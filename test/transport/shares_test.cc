@@ -69,19 +69,19 @@ TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
       const auto bytes = pattern(200'000, 7);
       const iovec from{const_cast<std::byte*>(bytes.data()), bytes.size()};
       Link& out = **peer.transport->link_to(side.name);
-      transport::Exposure exposure;
+      transport::RemoteKey remote_key;
       ck_assert(until(peer, side, [&] {
-        return out.expose(&from, 1, bytes.size(), transport::Access::remote_read, exposure) == 0;
+        return out.share(&from, 1, bytes.size(), transport::Access::remote_read, remote_key) == 0;
       }));
       send_one(peer, side);
       std::vector<std::byte> target(bytes.size());
       const iovec to{target.data(), target.size()};
       const size_t dones = side.sink->dones.size();
       Link& in = **side.transport->link_to(peer.name);
-      ck_assert_int_eq(in.read(exposure, &to, 1, to.iov_len, token), 0);
+      ck_assert_int_eq(in.read(remote_key, &to, 1, to.iov_len, token), 0);
       ck_assert(until(peer, side, [&] { return side.sink->dones.size() > dones; }));
       ck_assert_int_eq(side.sink->dones.back().status, 0);
-      (void)out.withdraw(exposure);
+      (void)out.revoke(remote_key);
     }
     ck_assert_uint_gt(shm.counters().bounce_in_bytes, copied);
     peer.transport->shutdown();

@@ -154,7 +154,7 @@ TEST(a_hello_with_a_wrong_field_is_turned_away) {
   expect_refused(side, [](Greeting& g) { ++g.boot; });
   expect_refused(side, [](Greeting& g) { g.name_bytes = 3; });
   expect_refused(side, [](Greeting& g) { g.name_bytes = 0xFFFFFFFF, g.name[0] = std::byte(99); });
-  expect_refused(side, [](Greeting& g) { ++g.doorbell.name; });
+  expect_refused(side, [](Greeting& g) { ++g.wake_socket.name; });
   expect_alive(side);
 }
 
@@ -259,20 +259,21 @@ TEST(where_only_reading_is_refused_the_sender_writes) {
   const iovec from{const_cast<std::byte*>(source.data()), source.size()};
   // The proof takes a message each way; what is sent before goes by copy.
   for (size_t count = 1; (*a)->counters().cma_write_bytes == 0; ++count) {
-    transport::Exposure exposure;
+    transport::RemoteKey remote_key;
     ck_assert(pair.poll_until([&] {
-      return pair.a_to_b().expose(&from, 1, source.size(), transport::Access::remote_read,
-                                  exposure) == 0;
+      return pair.a_to_b().share(&from, 1, source.size(), transport::Access::remote_read,
+                                 remote_key) == 0;
     }));
-    ck_assert_int_eq(pair.send(pair.a_to_b(), exposure.size, exposure.bytes, exposure.size), 0);
+    ck_assert_int_eq(pair.send(pair.a_to_b(), remote_key.size, remote_key.bytes, remote_key.size),
+                     0);
     ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == count; }));
     std::vector<std::byte> target(source.size());
     const iovec to{target.data(), target.size()};
-    ck_assert_int_eq(pair.b_to_a().read(exposure, &to, 1, to.iov_len, count), 0);
+    ck_assert_int_eq(pair.b_to_a().read(remote_key, &to, 1, to.iov_len, count), 0);
     ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() == count; }));
     ck_assert_int_eq(pair.b.sink->dones.back().status, 0);
     ck_assert(target == source);
-    pair.a_to_b().withdraw(exposure);
+    pair.a_to_b().revoke(remote_key);
   }
   ck_assert_uint_eq((*b)->counters().cma_read_bytes, 0);
   ck_assert_uint_eq((*a)->counters().cma_refusals, 1);

@@ -8,7 +8,7 @@
 
 #include "libcheck.h"
 #include "transport/impostor.h"
-#include "transport/shm/segment.h"
+#include "transport/shm/memfd.h"
 
 /// Processes of the same user that do not keep the rules: they harm nobody but themselves.
 namespace erdma::test {
@@ -159,8 +159,8 @@ void welcome_into(const util::Fd& listener, uint16_t port, uint32_t index) {
   ck_assert_int_eq(poll(&readable, 1, 20'000), 1);
   Hello hello;
   ck_assert_int_eq(receive(socket.get(), &hello, sizeof(hello)).bytes, sizeof(hello));
-  auto bell = Doorbell::open();
-  auto chunk = Segment::create("test", kColdChunkBytes, kColdChunkBytes);
+  auto bell = WakeSocket::open();
+  auto chunk = Memfd::create("test", kColdChunkBytes, kColdChunkBytes);
   ck_assert(bool(bell) && bool(chunk));
   Welcome welcome;
   welcome.greeting.boot = boot_id_hash();
@@ -168,7 +168,7 @@ void welcome_into(const util::Fd& listener, uint16_t port, uint32_t index) {
   const auto name = address_of("127.0.0.1", port);
   welcome.greeting.name_bytes = uint32_t(name.size());
   std::memcpy(welcome.greeting.name, name.data(), name.size());
-  welcome.greeting.doorbell = bell->address();
+  welcome.greeting.wake_socket = bell->address();
   welcome.ring = index;
   const int fd = chunk->fd();
   ck_assert_int_eq(send_message(socket.get(), &welcome, sizeof(welcome), &fd, 1), 0);

@@ -6,10 +6,10 @@
 #include "transport/shm_reuse_world.h"
 
 /// The rule of docs/architecture.md, "Reuse", in random orders of the steps of three processes that
-/// connect, send, expose, lend, recall, end links, close, die and are replaced under the same name
-/// and pid. Nothing arrives from another than its sender, or twice, or out of order; what is lost
-/// was reported; no transfer succeeds with other bytes, or fails without a reason; nothing writes
-/// into memory that its owner has back, nor into a process that has the pid of a dead one.
+/// connect, send, share, share, revocation, end links, close, die and are replaced under the same
+/// name and pid. Nothing arrives from another than its sender, or twice, or out of order; what is
+/// lost was reported; no transfer succeeds with other bytes, or fails without a reason; nothing
+/// writes into memory that its owner has back, nor into a process that has the pid of a dead one.
 /// ERDMA_MODEL_SEED and ERDMA_MODEL_STEPS repeat a run, or make it longer.
 namespace erdma::test {
 namespace {
@@ -67,22 +67,22 @@ Block* Process::find(Block::Use use) noexcept {
   return found == blocks.end() ? nullptr : &*found;
 }
 
-bool Process::send(int to, const Note& note, const Exposure& exposure) noexcept {
+bool Process::send(int to, const Note& note, const RemoteKey& remote_key) noexcept {
   Flow& flow = flows[size_t(to)];
   Note numbered = note;
   numbered.from = incarnation;
   numbered.number = flow.sent.size();
   transport::Header header;
   std::memcpy(header.bytes, &numbered, sizeof(numbered));
-  const iovec payload{const_cast<std::byte*>(exposure.bytes), exposure.size};
-  if (link(to).send(header, &payload, 1, exposure.size, SendHint::none)) return false;
+  const iovec payload{const_cast<std::byte*>(remote_key.bytes), remote_key.size};
+  if (link(to).send(header, &payload, 1, remote_key.size, SendHint::none)) return false;
   flow.sent.push_back({flow.downs, false});
   world.trace("sent", *this, uint64_t(to) << 32 | numbered.number);
   return true;
 }
 
-void Process::post(int to, Note note, const Exposure* exposure) noexcept {
-  flows[size_t(to)].outbox.emplace_back(note, exposure ? *exposure : Exposure{});
+void Process::post(int to, Note note, const RemoteKey* remote_key) noexcept {
+  flows[size_t(to)].outbox.emplace_back(note, remote_key ? *remote_key : RemoteKey{});
   flush();
 }
 
@@ -98,7 +98,8 @@ void Process::poll() noexcept {
   const Inside inside(polling);
   transport->poll(*this);
   for (Block& block : blocks)
-    if (block.use == Block::Use::recalled && link(block.peer).unused()) free_block(block);
+    if (block.use == Block::Use::region_revoked && link(block.peer).regions_unused())
+      free_block(block);
   flush();
 }
 
@@ -118,46 +119,46 @@ void Process::big(int to) noexcept {
   if (!block) return;
   std::byte* const bytes = memory->blocks[index(*block)];
   const iovec iov{bytes, kBlockBytes};
-  if (link(to).expose(&iov, 1, kBlockBytes, transport::Access::remote_read, block->exposure))
+  if (link(to).share(&iov, 1, kBlockBytes, transport::Access::remote_read, block->remote_key))
     return;
-  block->use = Block::Use::exposed;
+  block->use = Block::Use::shared;
   block->peer = to;
   block->seed = ++world.seeds;
   for (size_t i = 0; i < kBlockBytes; ++i) bytes[i] = pattern_at(block->seed, i);
-  post(to, {Note::big, uint32_t(index(*block)), 0, 0, block->seed}, &block->exposure);
+  post(to, {Note::big, uint32_t(index(*block)), 0, 0, block->seed}, &block->remote_key);
 }
 
-void Process::lend(int to) noexcept {
+void Process::share_region(int to) noexcept {
   const Inside inside(polling);
   Block* const block = find(Block::Use::free);
-  if (!block || !link(to).lends_memory()) return;
+  if (!block || !link(to).shares_regions()) return;
   const iovec iov{memory->blocks[index(*block)], kBlockBytes};
-  if (link(to).lend(iov, true, true, block->exposure)) return;
-  block->use = Block::Use::lent;
+  if (link(to).share_region(iov, true, true, block->remote_key)) return;
+  block->use = Block::Use::region;
   world.trace("lends", *this, uint64_t(to) << 32 | (world.seeds + 1));
   block->peer = to;
   block->seed = ++world.seeds;
-  post(to, {Note::lend, uint32_t(index(*block)), 0, 0, block->seed}, &block->exposure);
+  post(to, {Note::share_region, uint32_t(index(*block)), 0, 0, block->seed}, &block->remote_key);
 }
 
-void Process::recall() noexcept {
+void Process::revoke_region() noexcept {
   const Inside inside(polling);
-  Block* const block = find(Block::Use::lent);
+  Block* const block = find(Block::Use::region);
   if (!block) return;
-  link(block->peer).recall(block->exposure);
-  block->use = Block::Use::recalled;
+  link(block->peer).revoke_region(block->remote_key);
+  block->use = Block::Use::region_revoked;
   world.trace("recalls", *this, block->seed);
   post(block->peer, {Note::revoke, uint32_t(index(*block)), 0, 0, block->seed}, nullptr);
 }
 
-/// Into what was lent by any.
+/// Into what was shared by any.
 int Process::write() noexcept {
   const Inside inside(polling);
   if (grants.empty()) return -FI_EAGAIN;
   const Grant grant = grants[world.draw(grants.size())];
   const uint64_t value = ++world.seeds;
   const iovec local{const_cast<uint64_t*>(&value), sizeof(value)};
-  const transport::RemoteRange remote{grant.exposure, 0, sizeof(value)};
+  const transport::RemoteRange remote{grant.remote_key, 0, sizeof(value)};
   world.trace("writes", *this, grant.note.from << 32 | grant.note.seed);
   const int rc = link(grant.from).write_direct(remote, &local, 1, 0, true);
   if (rc != transport::kDone) return rc;
@@ -204,27 +205,27 @@ void Process::on_packet(Link& link, const std::byte* header, const std::byte* pa
   std::memcpy(&note, header, sizeof(note));
   world.trace("hears", *this, note.from << 32 | note.number);
   if (!arrived(note, link)) return;
-  Exposure exposure;
-  exposure.size = uint8_t(length);
-  std::memcpy(exposure.bytes, payload, std::min(length, sizeof(exposure.bytes)));
+  RemoteKey remote_key;
+  remote_key.size = uint8_t(length);
+  std::memcpy(remote_key.bytes, payload, std::min(length, sizeof(remote_key.bytes)));
   const int from = world.slot_of(link.address());
   if (note.kind == Note::big) {
-    on_big(note, exposure, link);
+    on_big(note, remote_key, link);
   } else if (note.kind == Note::fin) {
     Block& block = blocks[note.block];
-    if (block.use != Block::Use::exposed || block.seed != note.seed) return;
-    (void)link.withdraw(block.exposure);
+    if (block.use != Block::Use::shared || block.seed != note.seed) return;
+    (void)link.revoke(block.remote_key);
     free_block(block);
-  } else if (note.kind == Note::lend) {
+  } else if (note.kind == Note::share_region) {
     world.trace("is lent", *this, note.from << 32 | note.seed);
-    grants.push_back({note, from, exposure});
+    grants.push_back({note, from, remote_key});
   } else if (note.kind == Note::revoke) {
-    link.recalled();
+    link.region_revoked();
     std::erase_if(grants, [&](const Grant& grant) { return grant.note.seed == note.seed; });
   }
 }
 
-void Process::on_big(const Note& note, const Exposure& exposure, Link& link) noexcept {
+void Process::on_big(const Note& note, const RemoteKey& remote_key, Link& link) noexcept {
   const int from = world.slot_of(link.address());
   Block* const inbox = find(Block::Use::free);
   const uint64_t token = ++tokens;
@@ -233,7 +234,7 @@ void Process::on_big(const Note& note, const Exposure& exposure, Link& link) noe
   if (inbox) {
     const iovec local{memory->blocks[index(*inbox)], kBlockBytes};
     inbox->use = Block::Use::inbox;
-    if (link.read(exposure, &local, 1, kBlockBytes, token) == 0) {
+    if (link.read(remote_key, &local, 1, kBlockBytes, token) == 0) {
       reads.emplace(token, read);
       world.trace("reads", *this, note.from << 32 | note.seed);
       return;
@@ -263,7 +264,7 @@ void Process::on_done(uint64_t token, int status) noexcept {
   post(read.from, {Note::fin, read.note.block, 0, 0, read.note.seed}, nullptr);
 }
 
-/// All that was exposed or lent to the peer is this process's own again.
+/// All that was shared or shared with the peer is this process's own again.
 void Process::on_link_down(Link& down, int) noexcept {
   const int to = world.slot_of(down.address());
   world.trace("down", *this, uint64_t(to));
@@ -274,7 +275,7 @@ void Process::on_link_down(Link& down, int) noexcept {
   for (Block& block : blocks) {
     if (block.peer != to || block.use == Block::Use::free || block.use == Block::Use::inbox)
       continue;
-    if (block.use == Block::Use::exposed) (void)down.withdraw(block.exposure);
+    if (block.use == Block::Use::shared) (void)down.revoke(block.remote_key);
     free_block(block);
   }
 }
@@ -323,7 +324,7 @@ ssize_t Process::writev(pid_t target, const iovec* local, size_t locals, const i
       world.fail("a stranger is written to", incarnation, uint64_t(target));
     std::byte* const to = owner ? inside_of(*owner, remote[i], &block) : nullptr;
     if (owner && !to) return done ? ssize_t(done) : -EFAULT;
-    if (block && (block->use == Block::Use::free || block->use == Block::Use::exposed))
+    if (block && (block->use == Block::Use::free || block->use == Block::Use::shared))
       world.fail("memory is written that its owner has back", incarnation, owner->incarnation);
     if (to) hmem::gather(to, local, locals, done, remote[i].iov_len);
     done += remote[i].iov_len;
@@ -402,9 +403,9 @@ void World::step_of(Process& process) {
   if (die < 40) return process.poll();
   if (die < 65) return process.push(to);
   if (die < 73) return process.big(to);
-  if (die < 79) return process.lend(to);
+  if (die < 79) return process.share_region(to);
   if (die < 89) return (void)process.write();
-  if (die < 94) return process.recall();
+  if (die < 94) return process.revoke_region();
   if (die < 97) return process.end(to);
   if (depth == 0 && die == 97) replace(process.slot, draw(2));
 }

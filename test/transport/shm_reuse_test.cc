@@ -10,7 +10,7 @@
 
 #include "libcheck.h"
 #include "transport/impostor.h"
-#include "transport/shm/segment.h"
+#include "transport/shm/memfd.h"
 
 /// What one peer leaves behind is given to the next only once the former can't touch it any more
 /// (docs/architecture.md, "Reuse").
@@ -18,8 +18,8 @@ namespace erdma::test {
 namespace {
 
 using transport::Access;
-using transport::Exposure;
 using transport::Link;
+using transport::RemoteKey;
 using transport::SendHint;
 
 /// Names that no program that runs beside this one uses; the same in its children.
@@ -87,24 +87,24 @@ TEST(a_late_goodbye_does_not_end_the_next_channel) {
   // Both channels anew, before b has polled: its background thread answers for it.
   Link& again = pair.a_to_b();
   while (again.send(numbered(2), nullptr, 0, 0, SendHint::none)) pair.a.poll();
-  while (!again.lends_memory()) pair.a.poll();
+  while (!again.shares_regions()) pair.a.poll();
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 2; }));
   const std::vector<std::byte> from = pattern(size_t{1} << 20, 1);
   std::vector<std::byte> to(from.size());
   const iovec remote{const_cast<std::byte*>(from.data()), from.size()};
   const iovec local{to.data(), to.size()};
-  Exposure exposure;
+  RemoteKey remote_key;
   int rc = -EAGAIN;
   ck_assert(pair.poll_until([&] {
-    rc = pair.b_to_a().expose(&remote, 1, from.size(), Access::remote_read, exposure);
+    rc = pair.b_to_a().share(&remote, 1, from.size(), Access::remote_read, remote_key);
     return rc != -EAGAIN;
   }));
   ck_assert_int_eq(rc, 0);
-  ck_assert_int_eq(pair.a_to_b().read(exposure, &local, 1, to.size(), 7), 0);
+  ck_assert_int_eq(pair.a_to_b().read(remote_key, &local, 1, to.size(), 7), 0);
   ck_assert(pair.poll_until([&] { return !pair.a.sink->dones.empty(); }));
   ck_assert_int_eq(pair.a.sink->dones[0].status, 0);
   ck_assert(from == to);
-  pair.b_to_a().withdraw(exposure);
+  pair.b_to_a().revoke(remote_key);
 }
 
 /// An impostor whose link `side` has ended, while it still has its ring.
@@ -113,7 +113,7 @@ void greet_and_be_ended(Impostor& impostor, Side& side, uint16_t as) {
   Link& link = **side.transport->link_to(address_of("127.0.0.1", as));
   const util::SystemClock clock;
   const uint64_t end = clock.now() + 20'000'000'000;
-  while (!link.lends_memory() && clock.now() < end) side.poll();  // it has come up
+  while (!link.shares_regions() && clock.now() < end) side.poll();  // it has come up
   Side peer;
   peer.name = link.address();
   ck_assert(end_link(side, peer));
@@ -156,7 +156,7 @@ TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
   ck_assert_int_eq(read(child.channel(), &grandchild, sizeof(grandchild)), sizeof(grandchild));
   Side peer;
   peer.name = address_of("127.0.0.1", port(1));
-  while (!link_from(side, peer).lends_memory()) side.poll();
+  while (!link_from(side, peer).shares_regions()) side.poll();
   ck_assert(end_link(side, peer));
   Impostor before;
   ck_assert(before.greet(side.name, port(2)));
@@ -203,16 +203,16 @@ TEST(a_peer_that_never_closes_gets_no_rings_without_end) {
 /// Stands in for a receiver: accepts one connection and gives it a ring.
 struct FalseReceiver {
   util::Fd listener, socket;
-  transport::shm::Doorbell doorbell;
-  transport::shm::Segment chunk;
+  transport::shm::WakeSocket wake_socket;
+  transport::shm::Memfd chunk;
 
   bool listen(uint16_t as) {
     auto listening = transport::shm::listen_as(address_of("127.0.0.1", as), {});
-    auto segment = transport::shm::Segment::create("test", transport::shm::kColdChunkBytes,
-                                                   transport::shm::kShmPage);
-    auto bell = transport::shm::Doorbell::open();
+    auto segment = transport::shm::Memfd::create("test", transport::shm::kColdChunkBytes,
+                                                 transport::shm::kShmPage);
+    auto bell = transport::shm::WakeSocket::open();
     if (!listening || !segment || !bell) return false;
-    doorbell = std::move(*bell);
+    wake_socket = std::move(*bell);
     listener = std::move(*listening);
     chunk = std::move(*segment);
     return true;
@@ -226,7 +226,7 @@ struct FalseReceiver {
     answer.greeting.boot = transport::shm::boot_id_hash();
     answer.greeting.nonce = as;
     const auto name = address_of("127.0.0.1", as);
-    answer.greeting.doorbell = doorbell.address();
+    answer.greeting.wake_socket = wake_socket.address();
     answer.greeting.name_bytes = uint32_t(name.size());
     std::memcpy(answer.greeting.name, name.data(), name.size());
     const int fd = chunk.fd();
@@ -285,7 +285,7 @@ struct Watching final : transport::shm::CmaCalls {
 
 constexpr size_t kLentBytes = 256 * 1024;
 
-/// Greets its parent, lends it memory, exposes the same, and polls until it is told to end: with 1,
+/// Greets its parent, shares it memory, shares the same, and polls until it is told to end: with 1,
 /// as another program.
 int lend_to_parent(int channel) {
   static std::byte memory[kLentBytes];
@@ -296,29 +296,29 @@ int lend_to_parent(int channel) {
   options.paths = transport::shm::PathPolicy::cma;
   if (!open_side(own.a, options)) return 1;
   Link& link = **own.a.transport->link_to(address_of("127.0.0.1", parent));
-  Exposure lent, exposed;
-  while (link.expose(&all, 1, sizeof(memory), Access::remote_read, exposed)) own.a.poll();
-  while (!link.lends_memory()) own.a.poll();
-  if (link.lend(all, true, true, lent)) return 2;
-  if (own.send(link, lent.size, lent.bytes, lent.size)) return 3;
-  if (own.send(link, exposed.size, exposed.bytes, exposed.size)) return 4;
+  RemoteKey region, shared;
+  while (link.share(&all, 1, sizeof(memory), Access::remote_read, shared)) own.a.poll();
+  while (!link.shares_regions()) own.a.poll();
+  if (link.share_region(all, true, true, region)) return 2;
+  if (own.send(link, region.size, region.bytes, region.size)) return 3;
+  if (own.send(link, shared.size, shared.bytes, shared.size)) return 4;
   pollfd fd{channel, POLLIN, 0};
   while (poll(&fd, 1, 0) == 0) own.a.poll();
   if (hear(channel) == 1) execl("/bin/sleep", "sleep", "1000", nullptr);
   return 5;
 }
 
-/// An endpoint, and a peer in another process that has lent memory to it.
+/// An endpoint, and a peer in another process that has a shared region to it.
 struct Lent {
   Child child{lend_to_parent};
   Ahead clock;
   Watching calls;
   Side side;
-  Exposure lent, exposed;
+  RemoteKey region, shared;
   Link* link = nullptr;
   std::byte bytes[kLentBytes] = {};
 
-  void meet() {
+  void find_or_add_process() {
     transport::shm::Options options;
     options.paths = transport::shm::PathPolicy::cma;
     auto opened =
@@ -330,17 +330,17 @@ struct Lent {
     calls.watched = child.pid();
     tell(child.channel(), side.name.port());
     while (side.sink->packets.size() < 2) side.poll();
-    keep(side.sink->packets[0], lent);
-    keep(side.sink->packets[1], exposed);
+    keep(side.sink->packets[0], region);
+    keep(side.sink->packets[1], shared);
     link = side.sink->packets[0].link;
     while (access(transport::shm::CmaCall::write, 8) != transport::kDone) side.poll();
   }
-  static void keep(const RecordingSink::Packet& packet, Exposure& exposure) {
-    exposure.size = uint8_t(packet.number());
-    std::memcpy(exposure.bytes, packet.payload.data(), packet.payload.size());
+  static void keep(const RecordingSink::Packet& packet, RemoteKey& remote_key) {
+    remote_key.size = uint8_t(packet.number());
+    std::memcpy(remote_key.bytes, packet.payload.data(), packet.payload.size());
   }
   int access(transport::shm::CmaCall call, size_t length) {
-    const transport::RemoteRange remote{lent, 0, length};
+    const transport::RemoteRange remote{region, 0, length};
     const iovec local{bytes, length};
     return call == transport::shm::CmaCall::read ? link->read_direct(remote, &local, 1, 5)
                                                  : link->write_direct(remote, &local, 1, 5, true);
@@ -356,7 +356,7 @@ constexpr transport::shm::CmaCall kCalls[] = {transport::shm::CmaCall::read,
 
 TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called, 2) {
   Lent rig;
-  rig.meet();
+  rig.find_or_add_process();
   rig.calls.instead = [](size_t length) { return ssize_t(length); };
   ck_assert_int_eq(rig.access(kCalls[_i], 1024), transport::kDone);
   ck_assert_int_eq(rig.calls.calls, 1);
@@ -368,7 +368,7 @@ TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called, 2) {
 
 TEST(an_access_during_which_the_peer_died_has_not_succeeded, 2) {
   Lent rig;
-  rig.meet();
+  rig.find_or_add_process();
   rig.calls.instead = [&](size_t length) {
     if (rig.child.pid() > 0) rig.kill_and_reap();
     return ssize_t(length);  // as its successor under this pid would have it
@@ -377,17 +377,17 @@ TEST(an_access_during_which_the_peer_died_has_not_succeeded, 2) {
   ck_assert_int_eq(rig.calls.calls, 1);
 }
 
-/// Longer ones, which poll() moves: of lent memory, and of what was exposed.
+/// Longer ones, which poll() moves: of a shared region, and of what was shared.
 TEST(a_transfer_during_which_the_peer_died_has_not_succeeded, 3) {
   Lent rig;
-  rig.meet();
+  rig.find_or_add_process();
   rig.calls.instead = [&](size_t length) {
     if (rig.child.pid() > 0) rig.kill_and_reap();
     return ssize_t(length);
   };
   const iovec local{rig.bytes, kLentBytes};
   const int rc = _i < 2 ? rig.access(kCalls[_i], kLentBytes)
-                        : rig.link->read(rig.exposed, &local, 1, kLentBytes, 5);
+                        : rig.link->read(rig.shared, &local, 1, kLentBytes, 5);
   ck_assert_int_eq(rc, 0);
   while (rig.side.sink->dones.empty()) rig.side.poll();
   ck_assert_int_gt(rig.calls.calls, 0);
@@ -396,7 +396,7 @@ TEST(a_transfer_during_which_the_peer_died_has_not_succeeded, 3) {
 
 TEST(a_peer_that_executes_another_program_is_not_called_for_long, 2) {
   Lent rig;
-  rig.meet();
+  rig.find_or_add_process();
   rig.calls.instead = [](size_t length) { return ssize_t(length); };
   tell(rig.child.channel(), 1);
   // Nobody polls here: the connection thread sees its sockets close.
@@ -422,27 +422,27 @@ TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched) {
   ck_assert(bool(borrower));
   pair.b.name = (*borrower)->name();
   pair.b.transport = borrower->get();
-  // The owner connects; of the way back the borrower's connection thread has heard, and says so
+  // The owner connects; of the way back the peer's connection thread has heard, and says so
   // when we let it.
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
-  ck_assert(pair.poll_until([&] { return pair.a_to_b().lends_memory(); }));
+  ck_assert(pair.poll_until([&] { return pair.a_to_b().shares_regions(); }));
   uint64_t memory = 0;
   const uint64_t news = 7;
   const iovec all{&memory, sizeof(memory)};
   const iovec local{const_cast<uint64_t*>(&news), sizeof(news)};
-  Exposure lent;
-  ck_assert_int_eq(pair.a_to_b().lend(all, true, true, lent), 0);
-  const transport::RemoteRange remote{lent, 0, sizeof(memory)};
-  pair.a_to_b().recall(lent);
-  ck_assert(pair.a_to_b().unused());
+  RemoteKey region;
+  ck_assert_int_eq(pair.a_to_b().share_region(all, true, true, region), 0);
+  const transport::RemoteRange remote{region, 0, sizeof(memory)};
+  pair.a_to_b().revoke_region(region);
+  ck_assert(pair.a_to_b().regions_unused());
   calls.open = true;
   calls.open.notify_all();
   ck_assert_int_eq(pair.send(pair.b_to_a(), 2, nullptr, 0), 0);
   ck_assert_int_eq(pair.b_to_a().write_direct(remote, &local, 1, 5, true), -FI_EBUSY);
   ck_assert_uint_eq(memory, 0);
-  pair.b_to_a().recalled();
-  ck_assert_int_eq(pair.a_to_b().lend(all, true, true, lent), 0);
+  pair.b_to_a().region_revoked();
+  ck_assert_int_eq(pair.a_to_b().share_region(all, true, true, region), 0);
   ck_assert_int_eq(pair.b_to_a().write_direct(remote, &local, 1, 5, true), transport::kDone);
   ck_assert_uint_eq(memory, news);
 }

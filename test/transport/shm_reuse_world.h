@@ -23,8 +23,8 @@
 /// step of one of them runs at a time, but for calls by CMA: others may run in the middle of one.
 namespace erdma::test {
 
-using transport::Exposure;
 using transport::Link;
+using transport::RemoteKey;
 namespace shm = transport::shm;
 
 constexpr size_t kBlocks = 6;
@@ -38,10 +38,10 @@ struct StepClock final : util::Clock {
 };
 
 struct Block {
-  enum class Use { free, exposed, lent, recalled, inbox } use = Use::free;
+  enum class Use { free, shared, region, region_revoked, inbox } use = Use::free;
   int peer = 0;       ///< whose
   uint64_t seed = 0;  ///< names this use
-  Exposure exposure;
+  RemoteKey remote_key;
 };
 
 struct Memory {
@@ -51,7 +51,7 @@ struct Memory {
 };
 
 struct Note {  ///< header of a packet
-  enum Kind : uint32_t { plain, big, fin, lend, revoke } kind;
+  enum Kind : uint32_t { plain, big, fin, share_region, revoke } kind;
   uint32_t block;
   uint64_t from;  ///< incarnation
   uint64_t number;
@@ -69,7 +69,7 @@ struct Flow {
   uint64_t downs = 0;
   uint64_t next = 0;   ///< number that may arrive
   size_t settled = 0;  ///< before this one all have arrived, or their loss was reported
-  std::deque<std::pair<Note, Exposure>> outbox;
+  std::deque<std::pair<Note, RemoteKey>> outbox;
 };
 
 struct World;
@@ -84,8 +84,8 @@ struct Process final : transport::Sink, shm::CmaCalls {
   void free_block(Block& block) noexcept;
   size_t index(const Block& block) const noexcept { return size_t(&block - blocks.data()); }
   Block* find(Block::Use use) noexcept;
-  void post(int to, Note note, const Exposure* exposure) noexcept;
-  bool send(int to, const Note& note, const Exposure& exposure) noexcept;
+  void post(int to, Note note, const RemoteKey* remote_key) noexcept;
+  bool send(int to, const Note& note, const RemoteKey& remote_key) noexcept;
   void flush() noexcept;
 
   // Steps.
@@ -93,9 +93,9 @@ struct Process final : transport::Sink, shm::CmaCalls {
   void step() noexcept;
   void push(int to) noexcept;
   void big(int to) noexcept;
-  void lend(int to) noexcept;
+  void share_region(int to) noexcept;
   int write() noexcept;
-  void recall() noexcept;
+  void revoke_region() noexcept;
   void end(int to) noexcept;
 
   void on_packet(Link& link, const std::byte* header, const std::byte* payload,
@@ -103,7 +103,7 @@ struct Process final : transport::Sink, shm::CmaCalls {
   void on_done(uint64_t token, int status) noexcept override;
   void on_link_down(Link& link, int status) noexcept override;
   bool arrived(const Note& note, const Link& link) noexcept;
-  void on_big(const Note& note, const Exposure& exposure, Link& link) noexcept;
+  void on_big(const Note& note, const RemoteKey& remote_key, Link& link) noexcept;
 
   ssize_t readv(pid_t pid, const iovec* local, size_t locals, const iovec* remote,
                 size_t remotes) noexcept override;
@@ -122,7 +122,7 @@ struct Process final : transport::Sink, shm::CmaCalls {
   struct Grant {
     Note note;
     int from;
-    Exposure exposure;
+    RemoteKey remote_key;
   };
 
   World& world;

@@ -139,10 +139,10 @@ TEST(a_read_from_a_killed_peer_ends_with_an_error) {
     Link& link = **own.a.transport->link_to(address_of("127.0.0.1", port));
     std::vector<std::byte> memory(64 << 20);
     const iovec iov{memory.data(), memory.size()};
-    transport::Exposure exposure;
-    while (link.expose(&iov, 1, memory.size(), transport::Access::remote_read, exposure))
+    transport::RemoteKey remote_key;
+    while (link.share(&iov, 1, memory.size(), transport::Access::remote_read, remote_key))
       own.a.poll();
-    if (own.send(link, exposure.size, exposure.bytes, exposure.size)) return 2;
+    if (own.send(link, remote_key.size, remote_key.bytes, remote_key.size)) return 2;
     for (;;) pause();
     return 0;
   });
@@ -151,12 +151,12 @@ TEST(a_read_from_a_killed_peer_ends_with_an_error) {
   tell(child.channel(), pair.a.name.port());
   while (pair.a.sink->packets.empty()) pair.a.poll();
   const auto& packet = pair.a.sink->packets[0];
-  transport::Exposure exposure;
-  exposure.size = uint8_t(packet.number());
-  std::memcpy(exposure.bytes, packet.payload.data(), packet.payload.size());
+  transport::RemoteKey remote_key;
+  remote_key.size = uint8_t(packet.number());
+  std::memcpy(remote_key.bytes, packet.payload.data(), packet.payload.size());
   std::vector<std::byte> target(64 << 20);
   const iovec iov{target.data(), target.size()};
-  ck_assert_int_eq(packet.link->read(exposure, &iov, 1, target.size(), 5), 0);
+  ck_assert_int_eq(packet.link->read(remote_key, &iov, 1, target.size(), 5), 0);
   pair.a.poll();
   child.kill(SIGKILL);
   child.wait();  // dead, not dying: else the read may still succeed
@@ -192,14 +192,14 @@ TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
   const iovec local{to.data(), to.size()};
   ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
-  transport::Exposure exposure;
+  transport::RemoteKey remote_key;
   ck_assert_int_eq(
-      pair.b_to_a().expose(&remote, 1, from.size(), transport::Access::remote_read, exposure), 0);
+      pair.b_to_a().share(&remote, 1, from.size(), transport::Access::remote_read, remote_key), 0);
   // The writer helps from the second one on: it has heard of the shared page by then.
-  ck_assert_int_eq(pair.a_to_b().read(exposure, &local, 1, to.size(), 6), 0);
+  ck_assert_int_eq(pair.a_to_b().read(remote_key, &local, 1, to.size(), 6), 0);
   ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
   ck_assert(pair.poll_until([&] { return pair.b.poll() == 0; }));
-  ck_assert_int_eq(pair.a_to_b().read(exposure, &local, 1, to.size(), 7), 0);
+  ck_assert_int_eq(pair.a_to_b().read(remote_key, &local, 1, to.size(), 7), 0);
   size_t polls = 0;
   calls.before = [&] {
     pair.a_to_b().fail(-FI_EIO);
@@ -212,16 +212,16 @@ TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
   ck_assert_uint_eq(pair.a.sink->dones.size(), 2);
   ck_assert_int_eq(pair.a.sink->dones[1].status, -FI_EIO);
   ck_assert_uint_eq(pair.a.sink->downs[0].dones_before, 2);
-  pair.b_to_a().withdraw(exposure);
+  pair.b_to_a().revoke(remote_key);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 3, nullptr, 0), 0);  // connects anew
 }
 
-/// The link of b, which can lend memory to a.
+/// The link of b, which can share memory to a.
 Link& connect_to_lend(Pair& pair) {
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
   ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
-  ck_assert(pair.poll_until([&] { return pair.b_to_a().lends_memory(); }));
+  ck_assert(pair.poll_until([&] { return pair.b_to_a().shares_regions(); }));
   return pair.b_to_a();
 }
 
@@ -231,15 +231,15 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   const std::vector<std::byte> from = pattern(size_t{8} << 20, 1);
   std::vector<std::byte> to[] = {std::vector<std::byte>(from.size()),
                                  std::vector<std::byte>(from.size())};
-  transport::Exposure targets[2], lent;
+  transport::RemoteKey targets[2], region;
   const iovec local{const_cast<std::byte*>(from.data()), from.size()};
   for (size_t i = 0; i < 2; ++i) {
     const iovec memory{to[i].data(), to[i].size()};
     ck_assert_int_eq(
-        owner.expose(&memory, 1, from.size(), transport::Access::remote_write, targets[i]), 0);
+        owner.share(&memory, 1, from.size(), transport::Access::remote_write, targets[i]), 0);
   }
   uint64_t word = 7;
-  ck_assert_int_eq(owner.lend({&word, sizeof(word)}, true, true, lent), 0);
+  ck_assert_int_eq(owner.share_region({&word, sizeof(word)}, true, true, region), 0);
   for (const size_t i : {1, 0}) {
     int rc = -FI_EAGAIN;
     while ((rc = pair.a_to_b().write(targets[i], &local, 1, from.size(), i)) == -FI_EAGAIN)
@@ -248,7 +248,7 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   }
   while (to[0][0] != from[0]) pair.b.poll();
   ck_assert(pair.a.sink->dones.empty());
-  ck_assert_int_eq(owner.withdraw(targets[0]), 0);
+  ck_assert_int_eq(owner.revoke(targets[0]), 0);
   std::fill(to[0].begin(), to[0].end(), std::byte{});
   ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 2; }));
   for (const auto& done : pair.a.sink->dones)
@@ -258,34 +258,34 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   uint64_t here = 9;
   const iovec small{&here, sizeof(here)};
   const size_t before = pair.a.sink->dones.size();
-  const int rc = pair.a_to_b().write_direct({lent, 0, sizeof(here)}, &small, 1, 5, true);
+  const int rc = pair.a_to_b().write_direct({region, 0, sizeof(here)}, &small, 1, 5, true);
   ck_assert_int_eq(rc, transport::kDone);
   ck_assert_uint_eq(pair.a.sink->dones.size(), before);
   ck_assert_uint_eq(word, 9);
-  ck_assert_int_eq(owner.withdraw(targets[1]), 0);
-  owner.recall(lent);
-  pair.a_to_b().recalled();
+  ck_assert_int_eq(owner.revoke(targets[1]), 0);
+  owner.revoke_region(region);
+  pair.a_to_b().region_revoked();
 }
 
-/// The owner waits for nobody who is outside when it recalls: what is under way there ends as soon
-/// as its side hears of that.
+/// The owner waits for nobody who is outside when it revocations: what is under way there ends as
+/// soon as its side hears of that.
 TEST(nothing_is_written_to_memory_that_was_recalled) {
   Pair pair;
   Link& owner = connect_to_lend(pair);
   const std::vector<std::byte> from = pattern(size_t{8} << 20, 1);
   std::vector<std::byte> to(from.size());
-  transport::Exposure lent;
-  ck_assert_int_eq(owner.lend({to.data(), to.size()}, true, true, lent), 0);
+  transport::RemoteKey region;
+  ck_assert_int_eq(owner.share_region({to.data(), to.size()}, true, true, region), 0);
   const iovec local{const_cast<std::byte*>(from.data()), from.size()};
   ck_assert(pair.poll_until([&] {  // -FI_EBUSY until both sides know each other
-    return pair.a_to_b().write_direct({lent, 0, from.size()}, &local, 1, 5, true) == 0;
+    return pair.a_to_b().write_direct({region, 0, from.size()}, &local, 1, 5, true) == 0;
   }));
   while (to[0] != from[0]) pair.a.poll();
   ck_assert(pair.a.sink->dones.empty());
-  owner.recall(lent);
-  ck_assert(owner.unused());
+  owner.revoke_region(region);
+  ck_assert(owner.regions_unused());
   std::fill(to.begin(), to.end(), std::byte{});
-  pair.a_to_b().recalled();
+  pair.a_to_b().region_revoked();
   ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
   ck_assert_int_eq(pair.a.sink->dones[0].status, -FI_EBUSY);
   ck_assert(std::all_of(to.begin(), to.end(), [](std::byte b) { return b == std::byte{}; }));

@@ -93,7 +93,7 @@ TEST(without_memory_the_device_is_not_asked_again_while_blocks_are_out) {
 /// A peer knows the key of what it answered into. 4 blocks in a slab, 3 slabs.
 TEST(sinks_of_one_peer_are_registered_anew_before_another_has_them) {
   Rig rig;
-  BlockPool pool(*rig.device, OwnUse::sinks, kBytes, kPerSlab, kSlabs);
+  BlockPool pool(*rig.device, OwnUse::read_buffers, kBytes, kPerSlab, kSlabs);
   const int peers[4] = {};
   std::set<uint32_t> keys[4];
   for (int round = 0; round < 3; ++round)
@@ -112,7 +112,7 @@ TEST(sinks_of_one_peer_are_registered_anew_before_another_has_them) {
 
 TEST(sinks_come_free_for_a_peer_although_others_never_pause) {
   Rig rig;
-  BlockPool pool(*rig.device, OwnUse::sinks, kBytes, kPerSlab, kSlabs);
+  BlockPool pool(*rig.device, OwnUse::read_buffers, kBytes, kPerSlab, kSlabs);
   const int peers[4] = {};
   BlockPool::Block busy[3], late;
   for (int peer = 0; peer < 3; ++peer) ck_assert(pool.acquire(busy[peer], &peers[peer]));

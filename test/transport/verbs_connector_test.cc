@@ -136,7 +136,7 @@ TEST(the_end_of_a_connection_is_seen_and_a_new_one_made) {
     a.close(0, true);
     ck_assert(b.wait([&] { return !b.lost.empty(); }));
     ck_assert_uint_eq(b.lost[0].connection_id, b.up[0].connection_id);
-    const bool orderly = g_device->personality() == Personality::ib;
+    const bool orderly = g_device->transport_type() == TransportType::ib;
     ck_assert_int_eq(b.lost[0].status, orderly ? -FI_ESHUTDOWN : -FI_ECONNRESET);
     b.close(0, false);
     b.lost.clear();
@@ -196,7 +196,7 @@ TEST(a_handshake_that_hangs_times_out_and_holds_nobody_up) {
   ConnectorEndpoint a(*g_device, patient_options(300'000'000)), b(*g_device), silent(*g_device);
   util::SocketAddress name = silent.name();
   util::Fd listener;
-  if (g_device->personality() == Personality::ib) {
+  if (g_device->transport_type() == TransportType::ib) {
     // Takes the connection, as the kernel does for a process that is stopped, and says nothing.
     listener.reset(socket(name.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     name.set_port(0);
@@ -220,7 +220,8 @@ TEST(a_handshake_that_hangs_times_out_and_holds_nobody_up) {
 
 TEST(a_reset_or_refusal_now_and_then_is_overcome) {
   ConnectorEndpoint a(*g_device), b(*g_device);
-  if (g_device->personality() == Personality::ib || !fault("refuse", b.name().port(), 3)) return;
+  if (g_device->transport_type() == TransportType::ib || !fault("refuse", b.name().port(), 3))
+    return;
   ck_assert_int_eq(a.connector->connect(b.name(), 1, true), 0);
   ck_assert(a.wait([&] { return !a.up.empty(); }));
   ck_assert(a.failed.empty());

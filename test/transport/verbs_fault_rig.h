@@ -84,7 +84,7 @@ struct Node final : protocol::Router {
         config, names, *this, std::vector<transport::Transport*>{transport.get()}, sent, received);
   }
   ~Node() {
-    engine->withdraw_all();
+    engine->revoke_shared();
     transport->shutdown();
   }
   util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override {

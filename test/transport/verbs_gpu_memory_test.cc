@@ -9,8 +9,8 @@
 #include "libcheck.h"
 #include "softcuda/device_memory.h"
 #include "transport/simulated_device.h"
-#include "transport/verbs/exposure.h"
 #include "transport/verbs/gpu_registrations.h"
+#include "transport/verbs/shared_memory.h"
 
 namespace {
 
@@ -190,17 +190,17 @@ TEST(only_lists_of_device_memory_are_direct, 2) {
   const iovec list[] = {{memory.at(0), 100}, {memory.at(200), 100}, {bytes, 8}};
   ck_assert(scene.registrations.can_expose(list, 2, Access::remote_write));
   ck_assert(!scene.registrations.can_expose(list, 3, Access::remote_write));
-  transport::Exposure nonsense;
+  transport::RemoteKey nonsense;
   ck_assert(!scene.registrations.can_move(list, 2, nonsense, true));
   transport::verbs::RemoteMemory named;
-  named.staged = true;
+  named.bounced = true;
   named.length = 200;
-  transport::Exposure exposure;
-  encode(named, exposure);
-  ck_assert(!scene.registrations.can_move(list, 2, exposure, _i));
-  named.staged = false;
+  transport::RemoteKey remote_key;
+  encode(named, remote_key);
+  ck_assert(!scene.registrations.can_move(list, 2, remote_key, _i));
+  named.bounced = false;
   named.count = 1;
   named.pieces[0] = {4096, 200, 1};
-  encode(named, exposure);
-  ck_assert(scene.registrations.can_move(list, 2, exposure, _i));
+  encode(named, remote_key);
+  ck_assert(scene.registrations.can_move(list, 2, remote_key, _i));
 }

@@ -12,13 +12,13 @@ namespace erdma::test {
 namespace {
 
 using transport::Access;
-using transport::Exposure;
+using transport::RemoteKey;
 
 /// Exposes at a, names it to b.
-Exposure exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
-  Exposure exposure;
-  ck_assert_int_eq(two.pair.a_to_b().expose(iov, count, length, access, exposure), 0);
-  return exposure;
+RemoteKey exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
+  RemoteKey remote_key;
+  ck_assert_int_eq(two.pair.a_to_b().share(iov, count, length, access, remote_key), 0);
+  return remote_key;
 }
 
 /// Of several pieces all are registered or none, at either end.
@@ -32,18 +32,18 @@ TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
   const iovec whole{others.data(), others.size()};
   for (int registered = 0; registered < 3; ++registered) {
     two.rig.cache.refuse_after = registered;
-    const Exposure staged = exposed_at_a(two, pieces, 3, 300'000, Access::remote_read);
+    const RemoteKey bounced = exposed_at_a(two, pieces, 3, 300'000, Access::remote_read);
     ck_assert_int_eq(two.rig.cache.held, 0);
-    two.pair.a_to_b().withdraw(staged);
+    two.pair.a_to_b().revoke(bounced);
     two.rig.cache.refuse_after = -1;
-    const Exposure exposure = exposed_at_a(two, &whole, 1, 300'000, Access::remote_read);
+    const RemoteKey remote_key = exposed_at_a(two, &whole, 1, 300'000, Access::remote_read);
     two.rig.cache.refuse_after = registered;
     const size_t dones = two.b().sink->dones.size();
-    ck_assert_int_eq(two.pair.b_to_a().read(exposure, pieces, 3, 300'000, 1), 0);
-    ck_assert_int_eq(two.rig.cache.held, 1);  // what is exposed
+    ck_assert_int_eq(two.pair.b_to_a().read(remote_key, pieces, 3, 300'000, 1), 0);
+    ck_assert_int_eq(two.rig.cache.held, 1);  // what is shared
     ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
     two.rig.cache.refuse_after = -1;
-    two.pair.a_to_b().withdraw(exposure);
+    two.pair.a_to_b().revoke(remote_key);
     ck_assert_int_eq(two.rig.cache.held, 0);
   }
 }
@@ -53,16 +53,16 @@ TEST(write_that_is_to_be_placed_ends_with_a_read) {
   Two two;
   two.meet();
   std::vector<std::byte> there(300'001), here(300'001);
-  const auto memory = two.pair.a_to_b().open({there.data(), there.size()}, true, true);
-  Exposure exposure;
-  memory->describe(exposure);
+  const auto memory = two.pair.a_to_b().register_region({there.data(), there.size()}, true, true);
+  RemoteKey remote_key;
+  memory->describe(remote_key);
   for (const size_t size : {size_t{8}, size_t{4096}, here.size()}) {
     const iovec local{here.data(), size};
     for (const bool until_placed : {false, true}) {
       const unsigned long reads = two.rig.nic.reads;
       const size_t dones = two.b().sink->dones.size();
       ck_assert_int_eq(
-          two.pair.b_to_a().write_direct({exposure, 0, size}, &local, 1, 1, until_placed), 0);
+          two.pair.b_to_a().write_direct({remote_key, 0, size}, &local, 1, 1, until_placed), 0);
       ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
       ck_assert_int_eq(two.b().sink->dones.back().status, 0);
       ck_assert_uint_eq(two.rig.nic.reads - reads, until_placed);
@@ -71,7 +71,7 @@ TEST(write_that_is_to_be_placed_ends_with_a_read) {
   const iovec local{here.data(), 8};
   const size_t dones = two.b().sink->dones.size();
   two.rig.nic.fail_send = 1;
-  ck_assert_int_eq(two.pair.b_to_a().write_direct({exposure, 0, 8}, &local, 1, 1, true), 0);
+  ck_assert_int_eq(two.pair.b_to_a().write_direct({remote_key, 0, 8}, &local, 1, 1, true), 0);
   ck_assert(two.until([&] { return two.b().sink->dones.size() > dones; }));
   ck_assert_int_lt(two.b().sink->dones.back().status, 0);
 }

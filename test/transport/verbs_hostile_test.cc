@@ -9,8 +9,8 @@ namespace {
 
 using namespace transport::verbs;
 using transport::Access;
-using transport::Exposure;
 using transport::Link;
+using transport::RemoteKey;
 using transport::SendHint;
 
 class Stranger {
@@ -125,7 +125,7 @@ struct Scene {
   Rig rig;
   Pair pair;  ///< a: the victim; b: an honest peer
   std::unique_ptr<Stranger> stranger;
-  Exposure readable, writable, registered;  ///< of the victim, for the stranger
+  RemoteKey readable, writable, registered;  ///< of the victim, for the stranger
   std::byte memory[100] = {};
   const iovec iov{memory, sizeof(memory)};
 
@@ -138,14 +138,14 @@ struct Scene {
     poll();
     Link& link = to_stranger();
     rig.cache.refuse = true;
-    ck_assert_int_eq(link.expose(&iov, 1, 100, Access::remote_read, readable), 0);
-    ck_assert_int_eq(link.expose(&iov, 1, 100, Access::remote_write, writable), 0);
+    ck_assert_int_eq(link.share(&iov, 1, 100, Access::remote_read, readable), 0);
+    ck_assert_int_eq(link.share(&iov, 1, 100, Access::remote_write, writable), 0);
     rig.cache.refuse = false;
-    ck_assert_int_eq(link.expose(&iov, 1, 100, Access::remote_write, registered), 0);
+    ck_assert_int_eq(link.share(&iov, 1, 100, Access::remote_write, registered), 0);
   }
   ~Scene() {
-    for (const Exposure& exposure : {readable, writable, registered})
-      to_stranger().withdraw(exposure);
+    for (const RemoteKey& remote_key : {readable, writable, registered})
+      to_stranger().revoke(remote_key);
   }
   Link& to_stranger() { return **pair.a.transport->link_to(stranger->name()); }
   void poll(int times = 40) {
@@ -154,13 +154,14 @@ struct Scene {
       rig.clock.time += 1'000'000;
     }
   }
-  static util::PoolHandle handle(const Exposure& exposure) {
+  static util::PoolHandle handle(const RemoteKey& remote_key) {
     RemoteMemory named;
-    ck_assert(decode(exposure, named));
+    ck_assert(decode(remote_key, named));
     return named.handle;
   }
-  static StagedBody about(const Exposure& exposure, uint64_t offset = 0, uint64_t length = 100) {
-    const util::PoolHandle named = handle(exposure);
+  static BouncedBody about(const RemoteKey& remote_key, uint64_t offset = 0,
+                           uint64_t length = 100) {
+    const util::PoolHandle named = handle(remote_key);
     return {named.index, 7, named.generation, 7, 0, offset, length};
   }
   bool honest_peer_goes_on() {
@@ -207,8 +208,8 @@ const Attack kAttacks[] = {
     [](Scene& s) { s.stranger->send(Kind::push, Scene::about(s.writable, 50), 0, 0, 51); },
     [](Scene& s) { s.stranger->send(Kind::push, Scene::about(s.writable, UINT64_MAX), 0, 0, 8); },
     [](Scene& s) { s.stranger->send(Kind::push, Scene::about(s.writable, 101), 0, 0, 1); },
-    [](Scene& s) { s.stranger->send(Kind::data, StagedBody{}, 0, 0, 10); },
-    [](Scene& s) { s.stranger->send(Kind::answer, StagedBody{}); },
+    [](Scene& s) { s.stranger->send(Kind::data, BouncedBody{}, 0, 0, 10); },
+    [](Scene& s) { s.stranger->send(Kind::answer, BouncedBody{}); },
 };
 
 TEST(a_broken_rule_costs_its_own_connection_only, std::size(kAttacks)) {
@@ -228,7 +229,7 @@ TEST(a_broken_rule_costs_its_own_connection_only, std::size(kAttacks)) {
 TEST(a_request_that_is_taken_back_is_no_loss, 3) {
   constexpr Phase kPhases[] = {Phase::agreed, Phase::closing, Phase::making /* none: it is gone */};
   Scene scene;
-  scene.to_stranger().withdraw(scene.readable);
+  scene.to_stranger().revoke(scene.readable);
   scene.stranger->send(Kind::retire, RetireBody{0});
   for (int i = 0; i < 10; ++i) scene.pair.poll();
   ck_assert_uint_eq(scene.stranger->heard(Kind::retire_ok), 1);
@@ -254,10 +255,10 @@ TEST(a_request_that_is_taken_back_is_no_loss, 3) {
 
 TEST(memory_that_was_withdrawn_is_answered_for_and_not_touched) {
   Scene scene;
-  const StagedBody read = Scene::about(scene.readable);
-  const StagedBody write = Scene::about(scene.writable);
-  scene.to_stranger().withdraw(scene.readable);
-  scene.to_stranger().withdraw(scene.writable);
+  const BouncedBody read = Scene::about(scene.readable);
+  const BouncedBody write = Scene::about(scene.writable);
+  scene.to_stranger().revoke(scene.readable);
+  scene.to_stranger().revoke(scene.writable);
   scene.stranger->send(Kind::pull, read);
   scene.stranger->send(Kind::push, write, 0, 0, 100);
   scene.poll();
@@ -269,12 +270,12 @@ TEST(memory_that_was_withdrawn_is_answered_for_and_not_touched) {
 TEST(another_peers_memory_is_not_to_be_had) {
   Scene scene;
   scene.rig.cache.refuse = true;
-  Exposure others;
-  ck_assert_int_eq(scene.pair.a_to_b().expose(&scene.iov, 1, 100, Access::remote_read, others), 0);
+  RemoteKey others;
+  ck_assert_int_eq(scene.pair.a_to_b().share(&scene.iov, 1, 100, Access::remote_read, others), 0);
   scene.stranger->send(Kind::pull, Scene::about(others));
   scene.poll();
   ck_assert_uint_eq(scene.stranger->heard(Kind::data), 0);
-  scene.pair.a_to_b().withdraw(others);
+  scene.pair.a_to_b().revoke(others);
 }
 
 TEST(a_peer_that_takes_no_answers_does_not_fill_the_memory) {

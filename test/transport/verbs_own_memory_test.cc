@@ -13,7 +13,7 @@ namespace {
 
 using verbs::OwnMemory;
 using verbs::OwnUse;
-using verbs::Personality;
+using verbs::TransportType;
 
 constexpr int kSink = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
@@ -78,8 +78,8 @@ TEST(all_that_is_registered_is_listed_with_its_rights_and_who_knows_it) {
 struct Application {
   const char* name;
   bool reads;
-  bool expose;  ///< only; else all of the transfer
-  int exposed, local;
+  bool share;  ///< only; else all of the transfer
+  int shared, local;
 };
 const Application kApplication[] = {
     {"told to a peer that reads it", true, true, IBV_ACCESS_REMOTE_READ, 0},
@@ -108,17 +108,17 @@ TEST(memory_of_the_application_is_registered_with_the_rights_of_its_use, std::si
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
   std::vector<std::byte> there(300'000), here(300'000);
   const iovec theirs{there.data(), there.size()}, mine{here.data(), here.size()};
-  transport::Exposure exposure;
+  transport::RemoteKey remote_key;
   const auto access = use.reads ? transport::Access::remote_read : transport::Access::remote_write;
   transport::Link& owner = pair.b_to_a();
-  ck_assert_int_eq(owner.expose(&theirs, 1, there.size(), access, exposure), 0);
-  const fake::Region* const exposed = region_at(rig, there.data());
-  ck_assert_ptr_nonnull(exposed);
-  ck_assert_msg(exposed->access == use.exposed, "%s: 0x%x", use.name, unsigned(exposed->access));
-  if (!use.expose) {
+  ck_assert_int_eq(owner.share(&theirs, 1, there.size(), access, remote_key), 0);
+  const fake::Region* const shared = region_at(rig, there.data());
+  ck_assert_ptr_nonnull(shared);
+  ck_assert_msg(shared->access == use.shared, "%s: 0x%x", use.name, unsigned(shared->access));
+  if (!use.share) {
     transport::Link& link = pair.a_to_b();
-    ck_assert_int_eq(use.reads ? link.read(exposure, &mine, 1, here.size(), 7)
-                               : link.write(exposure, &mine, 1, here.size(), 7),
+    ck_assert_int_eq(use.reads ? link.read(remote_key, &mine, 1, here.size(), 7)
+                               : link.write(remote_key, &mine, 1, here.size(), 7),
                      0);
     const fake::Region* const local = region_at(rig, here.data());
     ck_assert_ptr_nonnull(local);
@@ -127,7 +127,7 @@ TEST(memory_of_the_application_is_registered_with_the_rights_of_its_use, std::si
     ck_assert_int_eq(pair.a.sink->dones[0].status, 0);
     ck_assert_ptr_null(region_at(rig, here.data()));
   }
-  owner.withdraw(exposure);
+  owner.revoke(remote_key);
   ck_assert_ptr_null(region_at(rig, there.data()));
 }
 
@@ -156,13 +156,13 @@ const Use kUses[] = {
     {OwnUse::receives, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_LOCAL_WRITE},
     {OwnUse::packets, 0, 0},
     {OwnUse::scratch, kSink, IBV_ACCESS_LOCAL_WRITE},
-    {OwnUse::sinks, kSink, IBV_ACCESS_LOCAL_WRITE},
+    {OwnUse::read_buffers, kSink, IBV_ACCESS_LOCAL_WRITE},
 };
 
 TEST(each_use_has_the_least_rights_and_remote_writes_are_for_iwarp, std::size(kUses)) {
   const Use& use = kUses[_i];
-  ck_assert_int_eq(rights_of(use.use, Personality::iwarp), use.iwarp);
-  ck_assert_int_eq(rights_of(use.use, Personality::ib), use.ib);
+  ck_assert_int_eq(rights_of(use.use, TransportType::iwarp), use.iwarp);
+  ck_assert_int_eq(rights_of(use.use, TransportType::ib), use.ib);
 }
 
 /// The kernel puts one mapping beside the other; an address that peers may use tells of no other.
@@ -171,7 +171,8 @@ TEST(memory_that_peers_have_rights_to_lies_where_nobody_can_derive) {
   constexpr size_t kCount = 32;
   OwnMemory all[2 * kCount];
   for (size_t i = 0; i < 2 * kCount; ++i)
-    ck_assert_int_eq(all[i].make(*rig.device, 4096, i % 2 ? OwnUse::sinks : OwnUse::heartbeat), 0);
+    ck_assert_int_eq(
+        all[i].make(*rig.device, 4096, i % 2 ? OwnUse::read_buffers : OwnUse::heartbeat), 0);
   std::set<uintptr_t> spots;
   for (const OwnMemory& memory : all) {
     std::memset(memory.bytes(), 1, memory.size());
@@ -187,10 +188,10 @@ TEST(memory_that_cannot_be_registered_leaves_no_mapping) {
   Rig rig;
   OwnMemory memory;
   rig.nic.refuse_regions = EPERM;
-  ck_assert_int_eq(memory.make(*rig.device, 4096, OwnUse::sinks), EPERM);
+  ck_assert_int_eq(memory.make(*rig.device, 4096, OwnUse::read_buffers), EPERM);
   ck_assert(!memory);
   rig.nic.refuse_regions = 0;
-  ck_assert_int_eq(memory.make(*rig.device, 4096, OwnUse::sinks), 0);
+  ck_assert_int_eq(memory.make(*rig.device, 4096, OwnUse::read_buffers), 0);
   OwnMemory moved = std::move(memory);
   ck_assert(moved && !memory);
   moved.reset();

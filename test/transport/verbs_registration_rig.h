@@ -91,7 +91,7 @@ class Arena {
 };
 
 struct TestRegion : ibv_mr {
-  verbs::AddressRange range;
+  verbs::MemoryRange range;
   int rights = 0;
   std::vector<uint64_t> numbers;  ///< of its pages, where they are an arena's
 };
@@ -116,7 +116,7 @@ struct RegionLog {
 class TestRegions final : public verbs::RegionMaker {
  public:
   explicit TestRegions(RegionLog& log) : x_log(log) {}
-  ibv_mr* make(const verbs::AddressRange& range, int rights) noexcept override {
+  ibv_mr* make(const verbs::MemoryRange& range, int rights) noexcept override {
     if (auto* meanwhile = x_log.meanwhile.load()) meanwhile();
     std::lock_guard guard(x_log.mutex);
     errno = x_log.refuse ? x_log.refuse : ENOMEM;

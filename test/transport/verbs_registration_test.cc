@@ -16,8 +16,8 @@
 
 #include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
-#include "transport/verbs/exposure.h"
 #include "transport/verbs/memory_map.h"
+#include "transport/verbs/shared_memory.h"
 #include "transport/verbs_registration_rig.h"
 #include "util/notice.h"
 #include "watched_memory.h"
@@ -25,10 +25,10 @@
 namespace {
 
 using namespace erdma::test;
-using erdma::transport::verbs::AddressRange;
-using erdma::transport::verbs::AddressRanges;
 using erdma::transport::verbs::find_mapping;
 using erdma::transport::verbs::Mapping;
+using erdma::transport::verbs::MemoryRange;
+using erdma::transport::verbs::MemoryRanges;
 using erdma::transport::verbs::parse_mapping;
 using erdma::transport::verbs::Registration;
 using erdma::transport::verbs::WatchedCache;
@@ -362,7 +362,7 @@ TEST_CASE();
 
 TEST(sets_of_addresses_are_sets, 4) {
   unsigned seed = unsigned(_i) + 1;
-  AddressRanges ranges;
+  MemoryRanges ranges;
   bool model[64] = {};
   for (int step = 0; step < 2000; ++step) {
     const size_t start = size_t(rand_r(&seed)) % 63,

@@ -9,8 +9,8 @@
 namespace erdma::test {
 namespace {
 
-using transport::Exposure;
 using transport::Link;
+using transport::RemoteKey;
 using transport::SendHint;
 
 TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
@@ -227,10 +227,11 @@ TEST(memory_of_peers_that_compute_is_accessed_however_many_they_are) {
   Three world;
   std::vector<std::byte> there(64), here(64);
   ck_assert(world.send(world.from(world.old)));
-  const auto memory = world.from(world.old).open({there.data(), there.size()}, true, true);
+  const auto memory =
+      world.from(world.old).register_region({there.data(), there.size()}, true, true);
   ck_assert(memory);
-  Exposure exposure;
-  memory->describe(exposure);
+  RemoteKey remote_key;
+  memory->describe(remote_key);
   world.meet_two();
   for (Side* side : {&world.old, &world.other, &world.third}) side->transport = nullptr;
   for (int round = 1; round < 6; ++round) {
@@ -239,7 +240,7 @@ TEST(memory_of_peers_that_compute_is_accessed_however_many_they_are) {
       here[0] = std::byte(round);
       const iovec local{here.data(), here.size()};
       ck_assert(world.until([&] {
-        return !world.to(*side).write_direct({exposure, 0, 64}, &local, 1, 1, true);
+        return !world.to(*side).write_direct({remote_key, 0, 64}, &local, 1, 1, true);
       }));
       ++wanted;
       ck_assert(world.until([&] { return world.a.sink->dones.size() == wanted; }));
@@ -254,9 +255,9 @@ TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
   Three world;
   world.meet_two();
   std::vector<std::byte> there(64), here(64);
-  const auto memory = world.to(world.old).open({there.data(), there.size()}, true, true);
-  Exposure exposure;
-  memory->describe(exposure);
+  const auto memory = world.to(world.old).register_region({there.data(), there.size()}, true, true);
+  RemoteKey remote_key;
+  memory->describe(remote_key);
   ck_assert_int_eq(world.to(world.third).send(numbered(1), nullptr, 0, 0, SendHint::none),
                    -FI_EAGAIN);
   // Until the request is on its way; then it computes.
@@ -269,7 +270,9 @@ TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
   here[0] = std::byte{7};
   Link& back = **world.old.transport->link_to(world.a.name);
   ck_assert_int_eq(back.send(numbered(7), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
-  ck_assert(world.until([&] { return !back.write_direct({exposure, 0, 64}, &local, 1, 1, true); }));
+  ck_assert(world.until([&] {
+    return !back.write_direct({remote_key, 0, 64}, &local, 1, 1, true);
+  }));
   ck_assert(world.until([&] { return world.old.sink->dones.size() == 1; }));
   ck_assert_int_eq(world.old.sink->dones[0].status, 0);
   ck_assert_int_eq(int(there[0]), 7);

@@ -288,7 +288,7 @@ struct Two {
   }
 };
 
-/// Has `a` use every kind of memory that a transport registers for itself, and `b` lend it a page.
+/// Has `a` use every kind of memory that a transport registers for itself, and `b` share it a page.
 /// What pools keep stays registered.
 inline void use_all_memory(Rig& rig, Pair& pair) {
   std::vector<std::byte> there(300'000), here(300'000);
@@ -298,10 +298,10 @@ inline void use_all_memory(Rig& rig, Pair& pair) {
   for (int i = 0; i < 200; ++i) ck_assert_int_eq(pair.send(pair.b_to_a(), 1, here.data(), 200), 0);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == before + 200; }));
 
-  const auto open = pair.b_to_a().open({there.data(), there.size()}, true, true);
+  const auto open = pair.b_to_a().register_region({there.data(), there.size()}, true, true);
   ck_assert_ptr_nonnull(open.get());
-  transport::Exposure exposure;
-  open->describe(exposure);
+  transport::RemoteKey remote_key;
+  open->describe(remote_key);
   transport::Link& link = pair.a_to_b();
   const auto finished = [&](auto begin) {
     const size_t dones = pair.a.sink->dones.size();
@@ -310,13 +310,13 @@ inline void use_all_memory(Rig& rig, Pair& pair) {
     ck_assert_int_eq(pair.a.sink->dones.back().status, 0);
   };
   transport::DeviceAddress first;
-  ck_assert(link.resolve(exposure, first));
-  finished([&] { return link.read_short(first, here.data(), 8, 1); });
+  ck_assert(link.resolve(remote_key, first));
+  finished([&] { return link.read_fast(first, here.data(), 8, 1); });
   rig.cache.refuse = true;
   for (const size_t size : {size_t{4096}, here.size()}) {
     const iovec local{here.data(), size};
-    finished([&] { return link.read_direct({exposure, 0, size}, &local, 1, 1); });
-    finished([&] { return link.write_direct({exposure, 0, size}, &local, 1, 1, true); });
+    finished([&] { return link.read_direct({remote_key, 0, size}, &local, 1, 1); });
+    finished([&] { return link.write_direct({remote_key, 0, size}, &local, 1, 1, true); });
   }
   rig.cache.refuse = false;
 }

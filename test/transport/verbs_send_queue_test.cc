@@ -17,7 +17,7 @@ struct Queue {
   void stage(ibv_wr_opcode opcode, uint64_t mark) {
     ibv_send_wr request{};
     request.opcode = opcode;
-    Work& work = queue.stage(request, true);
+    Work& work = queue.append(request, true);
     work = {};
     work.type = Work::Type::piece;
     work.offset = mark;
@@ -91,10 +91,10 @@ TEST(what_is_complete_is_not_dropped_again) {
 TEST(what_follows_a_refused_request_is_signalled) {
   Queue q;
   ibv_send_wr first{}, refused{}, next{};
-  q.queue.stage(first, false);
-  q.queue.stage(refused, true);
-  q.queue.unstage();
-  q.queue.stage(next, false);
+  q.queue.append(first, false);
+  q.queue.append(refused, true);
+  q.queue.drop_last();
+  q.queue.append(next, false);
   ck_assert(next.send_flags & IBV_SEND_SIGNALED);
   ck_assert_uint_eq(q.queue.outstanding(), 2);
 }

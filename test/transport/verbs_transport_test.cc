@@ -31,8 +31,8 @@ namespace erdma::test {
 namespace {
 
 using transport::Access;
-using transport::Exposure;
 using transport::Link;
+using transport::RemoteKey;
 using transport::SendHint;
 
 TEST(small_packets_arrive_in_order_both_ways) {
@@ -102,15 +102,15 @@ TEST(two_sides_that_flood_each_other_go_on) {
 }
 
 /// Exposes at a, names it to b.
-Exposure exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
-  Exposure exposure;
-  ck_assert_int_eq(two.pair.a_to_b().expose(iov, count, length, access, exposure), 0);
-  return exposure;
+RemoteKey exposed_at_a(Two& two, const iovec* iov, size_t count, size_t length, Access access) {
+  RemoteKey remote_key;
+  ck_assert_int_eq(two.pair.a_to_b().share(iov, count, length, access, remote_key), 0);
+  return remote_key;
 }
 
 /// 0: everything registered. 1: the initiator's memory bounces. 2: the target's is staged. 3: both.
 struct Moves {
-  bool bounce, staged;
+  bool bounce, bounced;
 };
 const Moves kMoves[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 constexpr size_t kSizes[] = {1, 100, 4096, 300'001, 3'000'000};
@@ -136,20 +136,20 @@ void moves(bool is_read, const Moves& how) {
     auto& at_b = is_read ? target : source;
     const iovec remote[] = {{at_a.data(), size / 3}, {at_a.data() + size / 3, size - size / 3}};
     const iovec local[] = {{at_b.data(), size / 2}, {at_b.data() + size / 2, size - size / 2}};
-    two.rig.cache.refuse = how.staged;
-    const Exposure exposure =
+    two.rig.cache.refuse = how.bounced;
+    const RemoteKey remote_key =
         exposed_at_a(two, remote, 2, size, is_read ? Access::remote_read : Access::remote_write);
     two.rig.cache.refuse = how.bounce;
     Link& back = two.pair.b_to_a();
     const size_t dones = two.b().sink->dones.size();
-    ck_assert_int_eq(is_read ? back.read(exposure, local, 2, size, size)
-                             : back.write(exposure, local, 2, size, size),
+    ck_assert_int_eq(is_read ? back.read(remote_key, local, 2, size, size)
+                             : back.write(remote_key, local, 2, size, size),
                      0);
     ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
     ck_assert_int_eq(two.b().sink->dones.back().status, 0);
     ck_assert_uint_eq(two.b().sink->dones.back().token, size);
     ck_assert(source == target);
-    two.pair.a_to_b().withdraw(exposure);
+    two.pair.a_to_b().revoke(remote_key);
     ck_assert_int_eq(two.rig.cache.held, 0);
     ck_assert_uint_eq(counted(two), moved += size);
   }
@@ -167,10 +167,10 @@ TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
   Two two;
   two.meet();
   std::vector<std::byte> there(300'001), here(300'001);
-  const auto memory = two.pair.a_to_b().open({there.data(), there.size()}, true, true);
+  const auto memory = two.pair.a_to_b().register_region({there.data(), there.size()}, true, true);
   ck_assert(memory);
-  Exposure exposure;
-  memory->describe(exposure);
+  RemoteKey remote_key;
+  memory->describe(remote_key);
   uint64_t written = 0, read = 0;
   for (const size_t size : {size_t{1}, size_t{100}, size_t{4096}, here.size()}) {
     const iovec local{here.data(), size};
@@ -178,8 +178,9 @@ TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
       const size_t before = two.b().sink->dones.size();
       ck_assert(two.pair.poll_until([&] {
         Link& back = two.pair.b_to_a();
-        return (how == 2 ? back.read_direct({exposure, 0, size}, &local, 1, size)
-                         : back.write_direct({exposure, 0, size}, &local, 1, size, how == 1)) == 0;
+        return (how == 2
+                    ? back.read_direct({remote_key, 0, size}, &local, 1, size)
+                    : back.write_direct({remote_key, 0, size}, &local, 1, size, how == 1)) == 0;
       }));
       ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > before; }));
       ck_assert_int_eq(two.b().sink->dones.back().status, 0);
@@ -196,14 +197,14 @@ TEST(small_packets_pass_while_large_transfers_run) {
   constexpr size_t kBytes = 64'000'000;
   std::vector<std::byte> source(kBytes), target(kBytes);
   const iovec from{source.data(), kBytes}, to{target.data(), kBytes};
-  const Exposure exposure = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
-  ck_assert_int_eq(two.pair.b_to_a().read(exposure, &to, 1, kBytes, 1), 0);
+  const RemoteKey remote_key = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
+  ck_assert_int_eq(two.pair.b_to_a().read(remote_key, &to, 1, kBytes, 1), 0);
   for (uint64_t i = 1; i <= 10; ++i)
     ck_assert_int_eq(two.pair.send(two.pair.b_to_a(), i, &i, 8), 0);
   ck_assert(two.pair.poll_until([&] { return two.a().sink->packets.size() == 10; }));
   ck_assert_uint_eq(two.b().sink->dones.size(), 0);
   ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() == 1; }));
-  two.pair.a_to_b().withdraw(exposure);
+  two.pair.a_to_b().revoke(remote_key);
 }
 
 TEST(a_peer_that_closes_is_told_from_one_that_died) {
@@ -276,9 +277,9 @@ TEST(transfers_under_way_end_before_the_link_goes_down, 4) {
   const iovec from{source.data(), kBytes}, to{target.data(), kBytes};
   two.rig.nic.flush = _i & 1;
   two.rig.cache.refuse = _i & 2;
-  const Exposure exposure = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
+  const RemoteKey remote_key = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
   for (uint64_t token = 1; token <= 5; ++token)
-    ck_assert_int_eq(two.pair.b_to_a().read(exposure, &to, 1, kBytes, token), 0);
+    ck_assert_int_eq(two.pair.b_to_a().read(remote_key, &to, 1, kBytes, token), 0);
   two.pair.poll();
   two.rig.nic.fail_send = 0;
   ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
@@ -286,7 +287,7 @@ TEST(transfers_under_way_end_before_the_link_goes_down, 4) {
   ck_assert_uint_eq(two.b().sink->downs[0].dones_before, 5);
   for (const auto& done : two.b().sink->dones) ck_assert_int_lt(done.status, 0);
   ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
-  two.pair.a_to_b().withdraw(exposure);
+  two.pair.a_to_b().revoke(remote_key);
   ck_assert_int_eq(two.rig.cache.held, 0);
   ck_assert_uint_eq(Rig::transport(two.b()).resources().bounce_blocks(true).in_use(), 0);
 }
@@ -336,9 +337,9 @@ TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   constexpr size_t kBytes = 4'000'000;
   std::vector<std::byte> source(kBytes), target(kBytes);
   const iovec from{source.data(), kBytes}, to{target.data(), kBytes};
-  const Exposure at_a = exposed_at_a(two, &from, 1, kBytes, Access::remote_write);
-  Exposure at_other;
-  ck_assert_int_eq(third.expose(&from, 1, kBytes, Access::remote_write, at_other), 0);
+  const RemoteKey at_a = exposed_at_a(two, &from, 1, kBytes, Access::remote_write);
+  RemoteKey at_other;
+  ck_assert_int_eq(third.share(&from, 1, kBytes, Access::remote_write, at_other), 0);
   for (int i = 0; i < 8; ++i) two.pair.poll();
   two.rig.cache.refuse = true;
   two.rig.nic.flush = false;
@@ -367,8 +368,8 @@ TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   ck_assert_int_eq(two.b().sink->dones[1].status, 0);
   two.rig.nic.refuse_regions = 0;
   for (const auto& block : held) pool.release(block);
-  two.pair.a_to_b().withdraw(at_a);
-  third.withdraw(at_other);
+  two.pair.a_to_b().revoke(at_a);
+  third.revoke(at_other);
 }
 
 /// The first allocation of opening the mail fails.
@@ -495,12 +496,12 @@ TEST(an_endpoint_may_talk_to_itself) {
   auto source = pattern(1'000'000, 1);
   std::vector<std::byte> target(source.size());
   const iovec from{source.data(), source.size()}, to{target.data(), target.size()};
-  Exposure exposure;
-  ck_assert_int_eq(link.expose(&from, 1, source.size(), Access::remote_read, exposure), 0);
-  ck_assert_int_eq(link.read(exposure, &to, 1, source.size(), 5), 0);
+  RemoteKey remote_key;
+  ck_assert_int_eq(link.share(&from, 1, source.size(), Access::remote_read, remote_key), 0);
+  ck_assert_int_eq(link.read(remote_key, &to, 1, source.size(), 5), 0);
   ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
   ck_assert(source == target);
-  link.withdraw(exposure);
+  link.revoke(remote_key);
   ck_assert(rig.nic.violations.empty());
 }
 

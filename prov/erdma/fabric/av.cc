@@ -11,10 +11,10 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/abi.h"
-#include "fabric/address_range.h"
 #include "fabric/domain.h"
 #include "fabric/eq.h"
 #include "fabric/fid_ops.h"
+#include "fabric/host_range.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -28,8 +28,7 @@ int av_insertsym(fid_av* fid, const char* node, size_t nodes, const char* servic
     AddressVector& av = AddressVector::from(fid);
     if (const int rc = av.check_insert(flags, context)) return rc;
     if (!nodes || !services) return av.insert(nullptr, 0, fi_addr, flags, context);
-    util::Result<AddressRange> range =
-        AddressRange::resolve(av.family(), node, nodes, service, services);
+    util::Result<HostRange> range = HostRange::resolve(av.family(), node, nodes, service, services);
     return range ? av.insert_range(*range, fi_addr, flags, context) : range.error();
   });
 }
@@ -40,7 +39,7 @@ int av_insertsvc(fid_av* fid, const char* node, const char* service, fi_addr_t* 
   return abi_call([&] {
     AddressVector& av = AddressVector::from(fid);
     if (const int rc = av.check_insert(flags, context)) return rc;
-    util::Result<AddressRange> range = AddressRange::resolve_uri(av.family(), node);
+    util::Result<HostRange> range = HostRange::resolve_uri(av.family(), node);
     return range ? av.insert_range(*range, fi_addr, flags, context) : range.error();
   });
 }
@@ -154,7 +153,7 @@ int AddressVector::insert(const void* addresses, size_t count, fi_addr_t* fi_add
   return insert_each(count, address_at, fi_addr, flags, context);
 }
 
-int AddressVector::insert_range(const AddressRange& range, fi_addr_t* fi_addr, uint64_t flags,
+int AddressVector::insert_range(const HostRange& range, fi_addr_t* fi_addr, uint64_t flags,
                                 void* context) noexcept {
   const auto address_at = [&](size_t i) { return range.at(i); };
   return insert_each(range.size(), address_at, fi_addr, flags, context);

@@ -15,7 +15,7 @@
 
 namespace erdma::fabric {
 
-class AddressRange;
+class HostRange;
 class Domain;
 class EventQueue;
 
@@ -60,7 +60,7 @@ class AddressVector final : public fid_av, public protocol::AddressBook {
   // The calls of fi_av(3).
   int insert(const void* addresses, size_t count, fi_addr_t* fi_addr, uint64_t flags,
              void* context) noexcept;
-  int insert_range(const AddressRange& range, fi_addr_t* fi_addr, uint64_t flags,
+  int insert_range(const HostRange& range, fi_addr_t* fi_addr, uint64_t flags,
                    void* context) noexcept;
   int remove(const fi_addr_t* fi_addr, size_t count) noexcept;
   int lookup(fi_addr_t fi_addr, void* address, size_t* length) noexcept;

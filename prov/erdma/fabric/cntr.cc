@@ -12,16 +12,16 @@
 namespace erdma::fabric {
 
 uint64_t Counter::read() noexcept {
-  bool tired = false;
+  bool should_yield = false;
   uint64_t value = 0;
   {
     const util::Guard guard(x_lock);
     x_waitable.progress();
     value = x_successes;
-    tired = x_idle_reads.tired(value != x_seen_successes);
+    should_yield = x_idle_reads.should_yield(value != x_seen_successes);
     x_seen_successes = value;
   }
-  if (tired) sched_yield();
+  if (should_yield) sched_yield();
   return value;
 }
 
@@ -107,7 +107,7 @@ int Counter::close() noexcept {
   {
     const util::Guard guard(x_lock);
     if (x_works || in_poll_set()) return -FI_EBUSY;
-    if (x_queue) x_queue->take_back(*this);
+    if (x_queue) x_queue->unwatch_counter(*this);
     if (in_use()) return -FI_EBUSY;
   }
   return end(this);

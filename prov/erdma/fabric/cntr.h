@@ -13,8 +13,8 @@
 
 namespace erdma::fabric {
 
-class Work;
-class WorkQueue;
+class DeferredWork;
+class DeferredWorkQueue;
 
 /// One counter of completions. The calls of fi_cntr(3) take the domain lock; endpoints hold it
 /// already. Invariant: outlives the endpoints attached to it; close is -FI_EBUSY until then.
@@ -53,15 +53,15 @@ class Counter final : public fid_cntr, public Pollable {
     const uint64_t sum = x_successes + x_failures;
     return sum < x_successes ? UINT64_MAX : sum;
   }
-  util::IntrusiveList<Work>& waiting() noexcept { return x_waiting; }
+  util::IntrusiveList<DeferredWork>& waiting() noexcept { return x_waiting; }
   /// Works count themselves; until they are over, the counter can't be closed.
-  void use(WorkQueue& queue) noexcept {
+  void use(DeferredWorkQueue& queue) noexcept {
     x_queue = &queue;
     ++x_works;
   }
   void release() noexcept { --x_works; }
-  /// The queue has lent it to every endpoint, so that whoever waits for it drives them all.
-  bool lent() const noexcept { return x_queue != nullptr; }
+  /// Every endpoint watches it, so that whoever waits for it drives them all.
+  bool watched() const noexcept { return x_queue != nullptr; }
 
   // The calls of fi_cntr(3).
   uint64_t read() noexcept;
@@ -89,14 +89,14 @@ class Counter final : public fid_cntr, public Pollable {
 
   uint64_t x_successes = 0;
   uint64_t x_failures = 0;
-  WorkQueue* x_queue = nullptr;  ///< null until something waits for it, or is to be counted
+  DeferredWorkQueue* x_queue = nullptr;  ///< null until something waits for it, or is to be counted
   // What the application knows: as of its last read or fi_trywait.
   uint64_t x_seen_successes = 0;
   uint64_t x_seen_failures = 0;
   // As of the last fi_poll(3).
   uint64_t x_polled_successes = 0;
   uint64_t x_polled_failures = 0;
-  util::IntrusiveList<Work> x_waiting;  ///< by threshold, then age
+  util::IntrusiveList<DeferredWork> x_waiting;  ///< by threshold, then age
   unsigned x_works = 0;
 };
 

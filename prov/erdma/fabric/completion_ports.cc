@@ -65,19 +65,19 @@ int CompletionPorts::bind(Counter& cntr, uint64_t flags, const util::OptionalLoc
   if (!flags || !cntr.takes(lock)) return -FI_EINVAL;
   for (const uint64_t event : kEvents)
     if ((flags & event) && of(event).cntr) return -FI_EINVAL;
-  lend(cntr);
+  watch_counter(cntr);
   for (const uint64_t event : kEvents)
     if (flags & event) of(event).cntr = &cntr;
   return 0;
 }
 
-void CompletionPorts::lend(Counter& cntr) {
+void CompletionPorts::watch_counter(Counter& cntr) {
   if (std::find(x_counters.begin(), x_counters.end(), &cntr) != x_counters.end()) return;
   x_counters.push_back(&cntr);
   cntr.attach(x_source);
 }
 
-void CompletionPorts::take_back(Counter& cntr) noexcept {
+void CompletionPorts::unwatch_counter(Counter& cntr) noexcept {
   for (const uint64_t event : kEvents)
     if (of(event).cntr == &cntr) return;
   std::erase(x_counters, &cntr);

@@ -20,8 +20,8 @@ class CompletionPorts {
   int bind(CompletionQueue& cq, uint64_t flags, const util::OptionalLock& lock);
   int bind(Counter& cntr, uint64_t flags, const util::OptionalLock& lock);
   /// The counter counts elsewhere, too: whoever waits for it drives this endpoint.
-  void lend(Counter& cntr);
-  void take_back(Counter& cntr) noexcept;
+  void watch_counter(Counter& cntr);
+  void unwatch_counter(Counter& cntr) noexcept;
   /// Ends all that is bound. Entries that nobody has read are gone.
   void detach() noexcept;
 

@@ -33,14 +33,14 @@ template <typename E>
 inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sources) noexcept {
   if (count != 0 && !entries) [[unlikely]]
     return -FI_EINVAL;
-  bool tired = false;
+  bool should_yield = false;
   ssize_t result;
   {
     const util::Guard guard(x_lock);
     result = count == 0 ? probe() : read_locked<E>(entries, count, sources);
-    tired = x_idle_reads.tired(result != -FI_EAGAIN);
+    should_yield = x_idle_reads.should_yield(result != -FI_EAGAIN);
   }
-  if (tired) [[unlikely]]
+  if (should_yield) [[unlikely]]
     sched_yield();
   return result;
 }

@@ -33,8 +33,8 @@ namespace {
 template <typename Args>
 int queue(Endpoint& ep, const Args& args, const Trigger& trigger) noexcept {
   return abi_call([&] {
-    auto work = std::make_unique<Work>(ep.driver(), args, trigger);
-    WorkQueue& works = ep.domain().works();
+    auto work = std::make_unique<DeferredWork>(ep.driver(), args, trigger);
+    DeferredWorkQueue& works = ep.domain().works();
     const util::Guard guard(ep.domain().lock());
     works.add(std::move(work));
     return 0;
@@ -77,8 +77,9 @@ int queue_counter_work(Domain& domain, const fi_deferred_work& work, const Trigg
   if (!work.op.cntr || trigger.completion) return -FI_EINVAL;
   Counter* const target = counter_of(domain, work.op.cntr->cntr);
   if (!target) return -FI_EINVAL;
-  const auto kind = enum_value(work.op_type) == FI_OP_CNTR_SET ? Work::Kind::set : Work::Kind::add;
-  auto made = std::make_unique<Work>(kind, *target, work.op.cntr->value, trigger);
+  const auto kind = enum_value(work.op_type) == FI_OP_CNTR_SET ? DeferredWork::Kind::set
+                                                               : DeferredWork::Kind::add;
+  auto made = std::make_unique<DeferredWork>(kind, *target, work.op.cntr->value, trigger);
   const util::Guard guard(domain.lock());
   domain.works().add(std::move(made));
   return 0;
@@ -153,7 +154,7 @@ int flush_work(Domain& domain, void* argument) {
       argument ? counter_of(domain, static_cast<fid_cntr*>(argument)) : nullptr;
   if (argument && !counter) return -FI_EINVAL;
   const util::Guard guard(domain.lock());
-  domain.works().flush(counter);
+  domain.works().cancel_all(counter);
   return 0;
 }
 

@@ -42,7 +42,7 @@ class Domain final : public fid_domain {
   uint32_t addr_format() const noexcept;
   MemoryRegions& memory_regions() noexcept { return x_regions; }
   /// Operations that wait for counters; under the lock.
-  WorkQueue& works() noexcept { return x_works; }
+  DeferredWorkQueue& works() noexcept { return x_works; }
 
   /// The form in which an address names a peer here: on a single-host domain every local address
   /// stands for the domain's own IP, so that 127.0.0.1:p and 10.0.0.1:p are one endpoint. On a NIC
@@ -86,7 +86,7 @@ class Domain final : public fid_domain {
   util::OptionalLock x_lock;
   std::atomic<int> x_children{0};
   MemoryRegions x_regions;
-  WorkQueue x_works;
+  DeferredWorkQueue x_works;
   DomainTransports x_transports;
   std::string x_key;
   std::unique_ptr<AutoProgress> x_auto_progress;

@@ -106,13 +106,13 @@ std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& reques
 struct DomainTransports::Nic {
   std::unique_ptr<transport::verbs::Device> device;
   std::unique_ptr<transport::verbs::RegistrationCache> cache;
-  transport::DirectSource* direct = nullptr;                  ///< of GPU memory; the cache itself
-  std::unique_ptr<transport::verbs::GpuMemoryOpener> opener;  ///< of the same, for RMA
-  transport::verbs::RegistrationCache* host = nullptr;        ///< of host memory only
-  const char* no_zero_copy = nullptr;                         ///< why host memory is copied
-  std::mutex probing;                                         ///< of what follows
-  std::unique_ptr<transport::verbs::KnownMemory> known;       ///< for who may not call CUDA
-  bool refused = false;                                       ///< there can be none
+  transport::DirectSource* direct = nullptr;  ///< of GPU memory; the cache itself
+  std::unique_ptr<transport::verbs::GpuMemoryRegistrar> opener;  ///< of the same, for RMA
+  transport::verbs::RegistrationCache* host = nullptr;           ///< of host memory only
+  const char* no_zero_copy = nullptr;                            ///< why host memory is copied
+  std::mutex probing;                                            ///< of what follows
+  std::unique_ptr<transport::verbs::KnownMemory> known;          ///< for who may not call CUDA
+  bool refused = false;                                          ///< there can be none
   const uint32_t epoch = util::process_epoch();
 
   ~Nic() {
@@ -150,8 +150,8 @@ int DomainTransports::open_nic(const fi_info& info, const util::SocketAddress& a
     nic->cache = std::move(both);
   }
   if (cuda) {
-    nic->opener = std::make_unique<transport::verbs::GpuMemoryOpener>(*nic->device, *cuda);
-    x_regions.open_device_memory_with(*nic->opener);
+    nic->opener = std::make_unique<transport::verbs::GpuMemoryRegistrar>(*nic->device, *cuda);
+    x_regions.register_device_memory_with(*nic->opener);
   }
   x_nic = std::move(nic);
   x_device_name = name;

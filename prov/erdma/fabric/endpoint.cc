@@ -34,16 +34,16 @@ void drain(EndpointDriver& driver, util::OptionalLock& lock) noexcept {
   const util::SystemClock clock;
   const uint64_t deadline = clock.now() + kDrainNanoseconds;
   for (;;) {
-    bool owes = false;
+    bool has_injected = false;
     {
       const util::Guard guard(lock);
-      owes = engine->owes();
-      if (!owes && !engine->has_packets()) break;
+      has_injected = engine->has_injected();
+      if (!has_injected && !engine->has_packets()) break;
       engine->progress();
       driver.worked();
     }
     if (clock.now() > deadline) {
-      if (owes)
+      if (has_injected)
         ERDMA_NOTICE(lost_messages, EP_CTRL,
                      "endpoint %s closed while peers did not take messages injected for them\n",
                      driver.transports().name.to_string().c_str());
@@ -229,7 +229,7 @@ int Endpoint::close() noexcept {
   }
   {
     const util::Guard guard(x_domain.lock());
-    if (x_driver.engine() && x_driver.owned()) x_driver.engine()->withdraw_all();
+    if (x_driver.engine() && x_driver.owned()) x_driver.engine()->revoke_shared();
     if (x_shared) leave_shared();
     x_driver.detach();
     if (x_av) x_av->detach(x_driver);

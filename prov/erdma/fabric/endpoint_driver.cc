@@ -65,7 +65,7 @@ bool EndpointDriver::slept_on() const noexcept {
 bool EndpointDriver::arm() noexcept {
   if (!x_engine || !owned()) return true;
   x_attention |= kArmed;
-  if (x_engine->spare_targets() == 0 && x_transports.arm()) return true;
+  if (x_engine->execute_all_retractable() == 0 && x_transports.arm()) return true;
   // The promise made to others who sleep is void.
   wake_sleepers();
   return false;
@@ -75,7 +75,7 @@ bool EndpointDriver::arm() noexcept {
 /// it asked a target for must not wait until that looks, as in arm().
 void EndpointDriver::keep_armed() noexcept {
   if (!slept_on()) return disarm();
-  if (x_engine->spare_targets() != 0 || !x_transports.arm()) wake_sleepers();
+  if (x_engine->execute_all_retractable() != 0 || !x_transports.arm()) wake_sleepers();
 }
 
 void EndpointDriver::wake_sleepers() noexcept {

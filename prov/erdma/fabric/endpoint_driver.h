@@ -69,8 +69,8 @@ class EndpointDriver final : public RegionUser, public AvListener {
   void abandon(const protocol::Region& region) noexcept override;
   void revoke(uint64_t key) noexcept override;
   void stop_waiting(uint64_t key, bool all) noexcept override;
-  void lend(Counter& cntr) override { x_ports.lend(cntr); }
-  void take_back(Counter& cntr) noexcept override { x_ports.take_back(cntr); }
+  void watch_counter(Counter& cntr) override { x_ports.watch_counter(cntr); }
+  void unwatch_counter(Counter& cntr) noexcept override { x_ports.unwatch_counter(cntr); }
 
   // AvListener.
   void on_av_insert(uint64_t fi_addr, const util::SocketAddress& canonical) noexcept override;

@@ -52,7 +52,7 @@ std::vector<DeviceReport> survey(const Host& host) {
 }
 
 /// Of a device, once per process: it is not the last to be asked for.
-void say_once(const std::string& text) {
+void warn_once(const std::string& text) {
   static std::atomic_flag said;
   if (!said.test_and_set()) ERDMA_NOTICE(device, CORE, "%s\n", text.c_str());
 }
@@ -63,8 +63,8 @@ int check_named(const Host& host, const std::vector<DeviceReport>& reports, bool
   if (wants_shm(host.settings)) return 0;
   const std::string faults = faults_of_named(reports);
   if (faults.empty()) return 0;
-  say_once(nic ? faults
-               : faults + ". FI_ERDMA_DEVICE=shm is for jobs on this host alone, without a NIC");
+  warn_once(nic ? faults
+                : faults + ". FI_ERDMA_DEVICE=shm is for jobs on this host alone, without a NIC");
   return nic ? 0 : -FI_ENODATA;
 }
 
@@ -82,9 +82,9 @@ int permit_single_host(const Host& host, const fi_info* hints,
                reasons(reports).c_str());
     return -FI_ENODATA;
   }
-  say_once("no NIC to use (" + reasons(reports) +
-           "): only processes of this host can be reached. FI_ERDMA_DEVICE=shm says that this is "
-           "meant");
+  warn_once("no NIC to use (" + reasons(reports) +
+            "): only processes of this host can be reached. FI_ERDMA_DEVICE=shm says that this is "
+            "meant");
   return 0;
 }
 

@@ -143,7 +143,7 @@ void MemoryRegion::keep(transport::DeviceMemoryKeeper& keeper, const transport::
 }
 
 MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
-                             std::function<void()> opened, std::function<void()> closed,
+                             std::function<void()> registered, std::function<void()> closed,
                              hmem::Cuda* cuda)
     : x_lock(lock),
       x_provider_keys(mr_mode & (FI_MR_PROV_KEY | kMrBasic)),
@@ -151,7 +151,7 @@ MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api
       x_attr_has_interface(FI_VERSION_GE(api_version, FI_VERSION(1, 9))),
       x_attr_has_dmabuf(FI_VERSION_GE(api_version, FI_VERSION(1, 20))),
       x_cuda(cuda),
-      x_opened(std::move(opened)),
+      x_registered(std::move(registered)),
       x_closed(std::move(closed)) {}
 
 MemoryRegions::~MemoryRegions() {
@@ -173,7 +173,7 @@ int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
   if (const int rc = take(*attr, flags, memory)) return rc;
   auto region = std::make_unique<MemoryRegion>(*this, *attr, memory.iov, memory.count);
   if (memory.device)
-    if (const int rc = open_for_peers(*region, memory)) return rc;
+    if (const int rc = register_for_peers(*region, memory)) return rc;
   const transport::Dmabuf* const file = memory.in_file ? &memory.file : nullptr;
   transport::DeviceMemoryKeeper* const early = memory.device ? x_keeper.load() : nullptr;
   if (early) region->keep(*early, file);
@@ -184,7 +184,7 @@ int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
   if (const int rc = choose_key(key)) return rc;
   region->key = key;
   x_regions.emplace(key, region.get());
-  if (x_opened) x_opened();
+  if (x_registered) x_registered();
   *mr = region.release();
   return 0;
 }
@@ -207,11 +207,11 @@ int MemoryRegions::close(MemoryRegion& region) noexcept {
   {
     util::Guard guard(x_lock);
     if (find(region.key) == &region) x_regions.erase(region.key);
-    if (region.opened || region.used)
+    if (region.registered || region.used)
       for (RegionUser* user : x_users) user->revoke(region.key);
   }
   const bool over = await_users(region);
-  region.opened.reset();  // a peer that did not answer has no access any more
+  region.registered.reset();  // a peer that did not answer has no access any more
   if (!over) return -FI_EBUSY;
   {
     util::Guard guard(x_lock);
@@ -265,7 +265,7 @@ int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {
   util::Guard guard(x_lock);
   for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
     if (flags & event && region.counter(event)) return -FI_EINVAL;
-  for (RegionUser* user : x_users) user->lend(cntr);
+  for (RegionUser* user : x_users) user->watch_counter(cntr);
   for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
     if (flags & event) region.counter(event) = &cntr;
   for (RegionUser* user : x_users) user->revoke(region.key);
@@ -275,8 +275,8 @@ int MemoryRegions::bind(MemoryRegion& region, Counter& cntr, uint64_t flags) {
 void MemoryRegions::unbind(MemoryRegion& region) noexcept {
   for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE}) {
     Counter* const cntr = std::exchange(region.counter(event), nullptr);
-    if (!cntr || cntr->lent() || counts_with(*cntr)) continue;
-    for (RegionUser* user : x_users) user->take_back(*cntr);
+    if (!cntr || cntr->watched() || counts_with(*cntr)) continue;
+    for (RegionUser* user : x_users) user->unwatch_counter(*cntr);
   }
 }
 
@@ -291,7 +291,7 @@ void MemoryRegions::add(RegionUser& user) {
   x_users.push_back(&user);
   for (const auto& [key, region] : x_regions)
     for (const uint64_t event : {FI_REMOTE_READ, FI_REMOTE_WRITE})
-      if (Counter* const cntr = region->counter(event)) user.lend(*cntr);
+      if (Counter* const cntr = region->counter(event)) user.watch_counter(*cntr);
 }
 
 void MemoryRegions::remove(RegionUser& user) noexcept {
@@ -360,18 +360,19 @@ int MemoryRegions::check_memory(const fi_mr_attr& attr, Memory& memory) const no
 
 /// Device memory is registered with the NIC at once: whoever registers it is to know whether peers
 /// can access it, and reads of one's own are to take the NIC's way.
-int MemoryRegions::open_for_peers(MemoryRegion& region, const Memory& memory) const {
+int MemoryRegions::register_for_peers(MemoryRegion& region, const Memory& memory) const {
   region.device = true;
-  region.open_tried = true;
+  region.register_tried = true;
   const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
-  if ((!reads && !writes) || !x_opener || !x_provider_keys || memory.iov[0].iov_len == 0) return 0;
+  if ((!reads && !writes) || !x_registrar || !x_provider_keys || memory.iov[0].iov_len == 0)
+    return 0;
   if (memory.count > 1)
     return refuse(-FI_EOPNOTSUPP,
                   "GPU memory that peers access is to be registered piece by piece");
-  auto opened =
-      x_opener->open(memory.iov[0], memory.in_file ? &memory.file : nullptr, reads, writes);
-  if (!opened) return opened.error();
-  region.opened = std::move(*opened);
+  auto registered =
+      x_registrar->open(memory.iov[0], memory.in_file ? &memory.file : nullptr, reads, writes);
+  if (!registered) return registered.error();
+  region.registered = std::move(*registered);
   return 0;
 }
 

@@ -38,8 +38,8 @@ class RegionUser : public ProgressSource {
   virtual void stop_waiting(uint64_t key, bool all) noexcept = 0;
   /// The counter counts what happens here, too, until it is given back: whoever waits for it drives
   /// this endpoint.
-  virtual void lend(Counter& cntr) = 0;
-  virtual void take_back(Counter& cntr) noexcept = 0;
+  virtual void watch_counter(Counter& cntr) = 0;
+  virtual void unwatch_counter(Counter& cntr) noexcept = 0;
 
  protected:
   ~RegionUser() = default;
@@ -80,17 +80,17 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
 /// Invariant: once close() has returned 0, no peer's operation touches the memory.
 class MemoryRegions final : public protocol::Regions {
  public:
-  /// `opened` and `closed` are called for each region. With `cuda` they may be device memory.
+  /// `registered` and `closed` are called for each region. With `cuda` they may be device memory.
   MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
-                std::function<void()> opened, std::function<void()> closed,
+                std::function<void()> registered, std::function<void()> closed,
                 hmem::Cuda* cuda = nullptr);
   MemoryRegions(const MemoryRegions&) = delete;
   MemoryRegions& operator=(const MemoryRegions&) = delete;
   ~MemoryRegions();
 
   /// Before the first open(). Else peers access device memory by messages only.
-  void open_device_memory_with(transport::DeviceMemoryOpener& opener) noexcept {
-    x_opener = &opener;
+  void register_device_memory_with(transport::DeviceMemoryRegistrar& opener) noexcept {
+    x_registrar = &opener;
   }
 
   /// From now on device memory is remembered there, and all that is registered.
@@ -129,7 +129,7 @@ class MemoryRegions final : public protocol::Regions {
   int take_dmabuf(const fi_mr_attr& attr, Memory& memory) const noexcept;
   int check(const fi_mr_attr& attr, uint64_t flags) const noexcept;
   int check_memory(const fi_mr_attr& attr, Memory& memory) const noexcept;
-  int open_for_peers(MemoryRegion& region, const Memory& memory) const;
+  int register_for_peers(MemoryRegion& region, const Memory& memory) const;
   int choose_key(uint64_t& key) noexcept;
   int random_key(uint64_t& key) noexcept;
   bool await_users(MemoryRegion& region) noexcept;
@@ -143,9 +143,9 @@ class MemoryRegions final : public protocol::Regions {
   const bool x_attr_has_interface;
   const bool x_attr_has_dmabuf;
   hmem::Cuda* const x_cuda;  ///< null: regions are host memory
-  transport::DeviceMemoryOpener* x_opener = nullptr;
+  transport::DeviceMemoryRegistrar* x_registrar = nullptr;
   std::atomic<transport::DeviceMemoryKeeper*> x_keeper{nullptr};
-  const std::function<void()> x_opened;
+  const std::function<void()> x_registered;
   const std::function<void()> x_closed;
   std::unordered_map<uint64_t, MemoryRegion*> x_regions;
   HostRegions x_host{*this};

@@ -78,7 +78,7 @@ int PollSet::remove(fid_t object, uint64_t flags) noexcept {
 int PollSet::poll(void** contexts, int count) noexcept {
   if (count < 0 || (count > 0 && !contexts)) return -FI_EINVAL;
   int found = 0;
-  bool tired = false;
+  bool should_yield = false;
   {
     const util::Guard guard(x_domain.lock());
     const size_t members = x_members.size();
@@ -90,9 +90,9 @@ int PollSet::poll(void** contexts, int count) noexcept {
       if (has_news(x_members[at], room) && room) contexts[found++] = x_members[at]->context;
     }
     if (left_out < members) x_first = left_out;
-    tired = x_idle_reads.tired(found > 0);
+    should_yield = x_idle_reads.should_yield(found > 0);
   }
-  if (tired) sched_yield();
+  if (should_yield) sched_yield();
   return found;
 }
 

@@ -16,18 +16,18 @@ util::Result<transport::Link*> TransportSet::route(const util::SocketAddress& ad
 
 /// A local peer whose socket is not there or is another user's is reached through the NIC. What it
 /// says of a peer that closed stands.
-transport::Link* TransportSet::detour(const util::SocketAddress& address, int status) noexcept {
+transport::Link* TransportSet::fallback(const util::SocketAddress& address, int status) noexcept {
   if (!nic || status == -FI_ESHUTDOWN) return nullptr;
   util::Result<transport::Link*> link = nic->link_to(address);
   if (!link) return nullptr;
-  if (!x_detour_logged)
+  if (!x_fallback_logged)
     ERDMA_NOTICE(
         local_path, EP_CTRL,
         "%s cannot be reached through shared memory (%s): it is reached through the NIC, as "
         "will be others of which this is true. Local peers need the same user and network "
         "namespace, and FI_ERDMA_SHM to be the same\n",
         address.to_string().c_str(), fi_strerror(-status));
-  x_detour_logged = true;
+  x_fallback_logged = true;
   return *link;
 }
 

@@ -25,7 +25,7 @@ struct TransportSet final : protocol::Router {
   bool device_memory = false;                              ///< there may be some
 
   util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override;
-  transport::Link* detour(const util::SocketAddress& address, int status) noexcept override;
+  transport::Link* fallback(const util::SocketAddress& address, int status) noexcept override;
 
   transport::Transport* add(std::unique_ptr<transport::Transport> transport) {
     all.push_back(std::move(transport));
@@ -62,7 +62,7 @@ struct TransportSet final : protocol::Router {
   }
 
  private:
-  bool x_detour_logged = false;
+  bool x_fallback_logged = false;
 };
 
 }  // namespace erdma::fabric

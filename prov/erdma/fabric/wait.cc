@@ -216,7 +216,7 @@ bool Waitable::watch() noexcept {
 
 /// Lets the sources stop costing their peers a wake-up per message; a thread that does sleep on the
 /// descriptor is sent through fi_trywait again.
-void Waitable::tire_watch() noexcept {
+void Waitable::age_watch() noexcept {
   if (--x_watch_left != 0) return;
   x_watched = false;
   x_wait->wake_watchers();

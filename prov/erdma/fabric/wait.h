@@ -117,7 +117,7 @@ class IdleReads {
  public:
   static constexpr unsigned kPerYield = 256;
   /// True: yield, once the lock is given up.
-  bool tired(bool found) noexcept {
+  bool should_yield(bool found) noexcept {
     x_count = found ? 0 : x_count + 1;
     if (x_count < kPerYield) return false;
     x_count = 0;
@@ -183,7 +183,7 @@ class Waitable {
 
   void progress() noexcept {
     if (x_watched) [[unlikely]]
-      tire_watch();
+      age_watch();
     for (const Attachment& attachment : x_sources) attachment.source->progress();
   }
 
@@ -237,7 +237,7 @@ class Waitable {
   }
   bool arm() noexcept;
   bool arm_to_sleep() noexcept;
-  void tire_watch() noexcept;
+  void age_watch() noexcept;
   bool refresh(Attachment& attachment) noexcept;
   void forget(Attachment& attachment) noexcept;
 

@@ -22,18 +22,19 @@ void keep(T* copy, const T*& from, size_t count) {
 
 }  // namespace
 
-Work::Work(EndpointDriver& of, const protocol::SendArgs& args, const Trigger& on)
+DeferredWork::DeferredWork(EndpointDriver& of, const protocol::SendArgs& args, const Trigger& on)
     : kind(Kind::send), trigger(on), endpoint(&of) {
   operation.local = args;
   keep_local();
 }
 
-Work::Work(EndpointDriver& of, const protocol::ReceiveArgs& args, const Trigger& on)
+DeferredWork::DeferredWork(EndpointDriver& of, const protocol::ReceiveArgs& args, const Trigger& on)
     : kind(Kind::receive), trigger(on), endpoint(&of), receive(args) {
   keep(x_iov, receive.iov, receive.count);
 }
 
-Work::Work(EndpointDriver& of, const protocol::OneSidedArgs& args, const Trigger& on)
+DeferredWork::DeferredWork(EndpointDriver& of, const protocol::OneSidedArgs& args,
+                           const Trigger& on)
     : kind(Kind::one_sided), trigger(on), endpoint(&of), operation(args) {
   keep(x_segments, operation.segments, operation.segment_count);
   keep(x_operands, operation.operands, operation.operand_count);
@@ -47,10 +48,10 @@ Work::Work(EndpointDriver& of, const protocol::OneSidedArgs& args, const Trigger
   operation.operand_count = 1;
 }
 
-Work::Work(Kind what, Counter& counter, uint64_t amount, const Trigger& on)
+DeferredWork::DeferredWork(Kind what, Counter& counter, uint64_t amount, const Trigger& on)
     : kind(what), trigger(on), target(&counter), value(amount) {}
 
-void Work::keep_local() {
+void DeferredWork::keep_local() {
   protocol::SendArgs& local = operation.local;
   keep(x_iov, local.iov, local.count);
   if (!local.inject || local.length == 0) return;
@@ -60,32 +61,32 @@ void Work::keep_local() {
   local.count = 1;
 }
 
-bool Work::reads() const noexcept {
+bool DeferredWork::reads() const noexcept {
   return operation.op == protocol::wire::Op::read || (operation.flags & protocol::wire::kFetch);
 }
 
-uint64_t Work::completion_flags() const noexcept {
+uint64_t DeferredWork::completion_flags() const noexcept {
   if (kind == Kind::receive) return receive.completion_flags();
   if (kind == Kind::send) return operation.local.completion_flags();
   const bool atomic = operation.op == protocol::wire::Op::atomic;
   return (atomic ? FI_ATOMIC : FI_RMA) | (reads() ? FI_READ : FI_WRITE);
 }
 
-CompletionPort& Work::port() const noexcept {
+CompletionPort& DeferredWork::port() const noexcept {
   CompletionPorts& ports = endpoint->ports();
   if (kind == Kind::send) return ports.sent;
   if (kind == Kind::receive) return ports.received;
   return reads() ? ports.reads : ports.writes;
 }
 
-protocol::CompletionEntry& Work::succeed(bool) noexcept {
+protocol::CompletionEntry& DeferredWork::succeed(bool) noexcept {
   if (trigger.completion) trigger.completion->add_success(1);
   queue->over(*this);
   return trigger.report ? port().succeed(true) : queue->scratch();
 }
 
 /// With a counter its user knows; else, and where asked, there is an entry.
-void Work::fail(const protocol::ErrorCompletion& completion) noexcept {
+void DeferredWork::fail(const protocol::ErrorCompletion& completion) noexcept {
   if (trigger.completion) trigger.completion->add_failure();
   if (trigger.report || !trigger.completion) port().fail(completion);
   queue->over(*this);
@@ -93,17 +94,17 @@ void Work::fail(const protocol::ErrorCompletion& completion) noexcept {
 
 // --- the queue ----------------------------------------------------------------------------------
 
-void WorkQueue::add(std::unique_ptr<Work> owned) {
+void DeferredWorkQueue::add(std::unique_ptr<DeferredWork> owned) {
   for (Counter* counter : {owned->trigger.counter, owned->trigger.completion, owned->target})
-    lend(counter);
-  Work& work = *owned.release();
+    watch_counter(counter);
+  DeferredWork& work = *owned.release();
   work.queue = this;
   for (Counter* counter : {work.trigger.counter, work.trigger.completion, work.target})
     if (counter) counter->use(*this);
   if (x_all.empty()) expect(true);
   x_all.push_back(work);
-  util::IntrusiveList<Work>& waiting = work.trigger.counter->waiting();
-  Work* later = waiting.front();
+  util::IntrusiveList<DeferredWork>& waiting = work.trigger.counter->waiting();
+  DeferredWork* later = waiting.front();
   while (later && later->trigger.threshold <= work.trigger.threshold) later = waiting.next(*later);
   if (later)
     waiting.insert_before(*later, work);
@@ -114,40 +115,40 @@ void WorkQueue::add(std::unique_ptr<Work> owned) {
 }
 
 /// In order of thresholds, however far the counter went at once.
-void WorkQueue::collect(Counter& counter) noexcept {
-  util::IntrusiveList<Work>& waiting = counter.waiting();
+void DeferredWorkQueue::collect(Counter& counter) noexcept {
+  util::IntrusiveList<DeferredWork>& waiting = counter.waiting();
   const uint64_t events = counter.events(), successes = counter.successes();
-  for (Work* work = waiting.front(); work && work->trigger.threshold <= events;) {
-    Work* next = waiting.next(*work);
+  for (DeferredWork* work = waiting.front(); work && work->trigger.threshold <= events;) {
+    DeferredWork* next = waiting.next(*work);
     if (work->trigger.work || work->trigger.threshold <= successes) {
-      util::IntrusiveList<Work>::erase(*work);
+      util::IntrusiveList<DeferredWork>::erase(*work);
       x_due.push_back(*work);
     }
     work = next;
   }
 }
 
-void WorkQueue::run() noexcept {
+void DeferredWorkQueue::run() noexcept {
   if (x_running) return;
   x_running = true;
-  while (Work* work = x_due.front())
+  while (DeferredWork* work = x_due.front())
     if (!fire(*work)) break;
   x_running = false;
   reap();
 }
 
 /// As the calls of Engine.
-int WorkQueue::post(Work& work) noexcept {
+int DeferredWorkQueue::post(DeferredWork& work) noexcept {
   if (!work.endpoint->owned()) return -FI_EOPBADSTATE;
   protocol::Engine& engine = *work.endpoint->engine();
   const bool deferred = work.trigger.work != nullptr;
   int status = 0;
   switch (work.kind) {
-    case Work::Kind::send:
+    case DeferredWork::Kind::send:
       status = deferred ? engine.post_send(work.operation.local, work)
                         : engine.post_send(work.operation.local);
       break;
-    case Work::Kind::receive:
+    case DeferredWork::Kind::receive:
       status =
           deferred ? engine.post_receive(work.receive, work) : engine.post_receive(work.receive);
       break;
@@ -160,11 +161,11 @@ int WorkQueue::post(Work& work) noexcept {
 }
 
 /// False: there is no room, and it stays the first.
-bool WorkQueue::fire(Work& work) noexcept {
-  util::IntrusiveList<Work>::erase(work);
+bool DeferredWorkQueue::fire(DeferredWork& work) noexcept {
+  util::IntrusiveList<DeferredWork>::erase(work);
   if (work.target) {
-    work.kind == Work::Kind::set ? work.target->set_successes(work.value)
-                                 : work.target->add_success(work.value);
+    work.kind == DeferredWork::Kind::set ? work.target->set_successes(work.value)
+                                         : work.target->add_success(work.value);
     over(work);
     return true;
   }
@@ -190,28 +191,29 @@ bool WorkQueue::fire(Work& work) noexcept {
   return true;
 }
 
-void WorkQueue::over(Work& work) noexcept {
+void DeferredWorkQueue::over(DeferredWork& work) noexcept {
   work.fired = true;
   for (Counter* counter : {work.trigger.counter, work.trigger.completion, work.target})
     if (counter) counter->release();
   x_over.push_back(work);
 }
 
-void WorkQueue::reap() noexcept {
-  while (Work* work = x_over.pop_front()) {
+void DeferredWorkQueue::reap() noexcept {
+  while (DeferredWork* work = x_over.pop_front()) {
     All::erase(*work);
     delete work;
   }
   if (x_all.empty()) expect(false);
 }
 
-void WorkQueue::destroy(Work& work) noexcept {
-  if (static_cast<util::ListHook<Work>&>(work).linked()) util::IntrusiveList<Work>::erase(work);
+void DeferredWorkQueue::destroy(DeferredWork& work) noexcept {
+  if (static_cast<util::ListHook<DeferredWork>&>(work).linked())
+    util::IntrusiveList<DeferredWork>::erase(work);
   over(work);
 }
 
-int WorkQueue::cancel_work(const void* work) noexcept {
-  for (Work* each = x_all.front(); each; each = x_all.next(*each)) {
+int DeferredWorkQueue::cancel_work(const void* work) noexcept {
+  for (DeferredWork* each = x_all.front(); each; each = x_all.next(*each)) {
     if (each->trigger.work != work || each->fired) continue;
     destroy(*each);
     reap();
@@ -220,15 +222,15 @@ int WorkQueue::cancel_work(const void* work) noexcept {
   return -FI_ENOENT;
 }
 
-void WorkQueue::flush(const Counter* counter) noexcept {
-  for (Work* each = x_all.front(); each; each = x_all.next(*each))
+void DeferredWorkQueue::cancel_all(const Counter* counter) noexcept {
+  for (DeferredWork* each = x_all.front(); each; each = x_all.next(*each))
     if (each->trigger.work && !each->fired && (!counter || each->trigger.counter == counter))
       destroy(*each);
   reap();
 }
 
-bool WorkQueue::cancel(const EndpointDriver& endpoint, const void* context) noexcept {
-  for (Work* each = x_all.front(); each; each = x_all.next(*each)) {
+bool DeferredWorkQueue::cancel(const EndpointDriver& endpoint, const void* context) noexcept {
+  for (DeferredWork* each = x_all.front(); each; each = x_all.next(*each)) {
     if (each->endpoint != &endpoint || each->fired || each->trigger.work) continue;
     if (each->context() != context) continue;
     protocol::ErrorCompletion cancelled;
@@ -245,34 +247,35 @@ bool WorkQueue::cancel(const EndpointDriver& endpoint, const void* context) noex
 
 // --- who takes part -----------------------------------------------------------------------------
 
-void WorkQueue::lend(Counter* counter) {
-  if (!counter || std::ranges::find(x_lent, counter) != x_lent.end()) return;
-  for (EndpointDriver* endpoint : x_endpoints) endpoint->lend(*counter);
-  x_lent.push_back(counter);
+void DeferredWorkQueue::watch_counter(Counter* counter) {
+  if (!counter || std::ranges::find(x_watched_counters, counter) != x_watched_counters.end())
+    return;
+  for (EndpointDriver* endpoint : x_endpoints) endpoint->watch_counter(*counter);
+  x_watched_counters.push_back(counter);
 }
 
-void WorkQueue::take_back(Counter& counter) noexcept {
-  if (std::erase(x_lent, &counter) == 0 || x_regions.counts_with(counter)) return;
-  for (EndpointDriver* endpoint : x_endpoints) endpoint->take_back(counter);
+void DeferredWorkQueue::unwatch_counter(Counter& counter) noexcept {
+  if (std::erase(x_watched_counters, &counter) == 0 || x_regions.counts_with(counter)) return;
+  for (EndpointDriver* endpoint : x_endpoints) endpoint->unwatch_counter(counter);
 }
 
-void WorkQueue::add(EndpointDriver& endpoint) {
+void DeferredWorkQueue::add(EndpointDriver& endpoint) {
   x_endpoints.push_back(&endpoint);
-  for (Counter* counter : x_lent) endpoint.lend(*counter);
+  for (Counter* counter : x_watched_counters) endpoint.watch_counter(*counter);
   endpoint.expect_works(!x_all.empty());
 }
 
 /// Its works go, as other operations of an endpoint that closes. Nobody completes them any more.
-void WorkQueue::remove(EndpointDriver& endpoint) noexcept {
+void DeferredWorkQueue::remove(EndpointDriver& endpoint) noexcept {
   reap();
-  for (Work* each = x_all.front(); each; each = x_all.next(*each))
+  for (DeferredWork* each = x_all.front(); each; each = x_all.next(*each))
     if (each->endpoint == &endpoint) destroy(*each);
   std::erase(x_endpoints, &endpoint);
   endpoint.expect_works(false);
   reap();
 }
 
-void WorkQueue::expect(bool on) noexcept {
+void DeferredWorkQueue::expect(bool on) noexcept {
   for (EndpointDriver* endpoint : x_endpoints) endpoint->expect_works(on);
 }
 

@@ -17,7 +17,7 @@ class Counter;
 class CompletionPort;
 class EndpointDriver;
 class MemoryRegions;
-class WorkQueue;
+class DeferredWorkQueue;
 
 /// What an operation waits for, and how it is reported.
 struct Trigger {
@@ -35,18 +35,18 @@ struct WorkTag;
 /// One operation that waits for a counter. Owns copies of what describes it; the memory that it
 /// moves is the application's, unless it is injected. A deferred one is where its operation
 /// completes, and lives until then.
-class Work final : public util::ListHook<Work>,
-                   public util::ListHook<WorkTag>,
-                   public protocol::CompletionSink {
+class DeferredWork final : public util::ListHook<DeferredWork>,
+                           public util::ListHook<WorkTag>,
+                           public protocol::CompletionSink {
  public:
   enum class Kind : uint8_t { send, receive, one_sided, set, add };
 
   // All throw std::bad_alloc.
-  Work(EndpointDriver& of, const protocol::SendArgs& args, const Trigger& on);
-  Work(EndpointDriver& of, const protocol::ReceiveArgs& args, const Trigger& on);
-  Work(EndpointDriver& of, const protocol::OneSidedArgs& args, const Trigger& on);
+  DeferredWork(EndpointDriver& of, const protocol::SendArgs& args, const Trigger& on);
+  DeferredWork(EndpointDriver& of, const protocol::ReceiveArgs& args, const Trigger& on);
+  DeferredWork(EndpointDriver& of, const protocol::OneSidedArgs& args, const Trigger& on);
   /// FI_OP_CNTR_SET, FI_OP_CNTR_ADD.
-  Work(Kind what, Counter& target, uint64_t value, const Trigger& on);
+  DeferredWork(Kind what, Counter& target, uint64_t value, const Trigger& on);
 
   protocol::CompletionEntry& succeed(bool report) noexcept override;
   void fail(const protocol::ErrorCompletion& completion) noexcept override;
@@ -64,7 +64,7 @@ class Work final : public util::ListHook<Work>,
   EndpointDriver* const endpoint = nullptr;  ///< null of counter operations
   Counter* const target = nullptr;           ///< of those
   const uint64_t value = 0;                  ///< likewise
-  WorkQueue* queue = nullptr;                ///< from WorkQueue::add() on
+  DeferredWorkQueue* queue = nullptr;        ///< from DeferredWorkQueue::add() on
   bool fired = false;                        ///< not to be cancelled any more
   protocol::OneSidedArgs operation{};        ///< of a send: `local`
   protocol::ReceiveArgs receive{};
@@ -83,27 +83,27 @@ class Work final : public util::ListHook<Work>,
 /// then in that of due ones until run() posts it, which is never within a step of an engine. The
 /// caller holds the domain lock.
 /// Invariant: while there are works, every endpoint calls run() after each step that it makes, and
-/// each counter that takes part is lent to every endpoint.
-class WorkQueue {
+/// each counter that takes part is shared with every endpoint.
+class DeferredWorkQueue {
  public:
-  explicit WorkQueue(MemoryRegions& regions) noexcept : x_regions(regions) {}
-  WorkQueue(const WorkQueue&) = delete;
-  WorkQueue& operator=(const WorkQueue&) = delete;
+  explicit DeferredWorkQueue(MemoryRegions& regions) noexcept : x_regions(regions) {}
+  DeferredWorkQueue(const DeferredWorkQueue&) = delete;
+  DeferredWorkQueue& operator=(const DeferredWorkQueue&) = delete;
 
   /// Takes it, and posts it if its condition is met. Throws std::bad_alloc.
-  void add(std::unique_ptr<Work> work);
+  void add(std::unique_ptr<DeferredWork> work);
   /// Posts what is due, until nothing is that can be.
   void run() noexcept;
   /// -FI_ENOENT: no such work waits.
   int cancel_work(const void* work) noexcept;
   /// All that wait, or all that wait for one counter.
-  void flush(const Counter* counter) noexcept;
+  void cancel_all(const Counter* counter) noexcept;
   /// fi_cancel of an operation with FI_TRIGGER that waits.
   bool cancel(const EndpointDriver& endpoint, const void* context) noexcept;
 
   // For counters.
   void collect(Counter& counter) noexcept;
-  void take_back(Counter& counter) noexcept;
+  void unwatch_counter(Counter& counter) noexcept;
 
   // For endpoints. add() throws std::bad_alloc.
   void add(EndpointDriver& endpoint);
@@ -112,24 +112,24 @@ class WorkQueue {
   // For works.
   protocol::CompletionEntry& scratch() noexcept { return x_scratch; }
   /// Its operation is over; it goes when nobody looks at it any more.
-  void over(Work& work) noexcept;
+  void over(DeferredWork& work) noexcept;
 
  private:
-  using All = util::IntrusiveList<Work, WorkTag>;
+  using All = util::IntrusiveList<DeferredWork, WorkTag>;
 
-  void lend(Counter* counter);
-  int post(Work& work) noexcept;
-  bool fire(Work& work) noexcept;
-  void destroy(Work& work) noexcept;
+  void watch_counter(Counter* counter);
+  int post(DeferredWork& work) noexcept;
+  bool fire(DeferredWork& work) noexcept;
+  void destroy(DeferredWork& work) noexcept;
   void reap() noexcept;
   void expect(bool on) noexcept;
 
   MemoryRegions& x_regions;
   std::vector<EndpointDriver*> x_endpoints;
-  std::vector<Counter*> x_lent;
+  std::vector<Counter*> x_watched_counters;
   All x_all;
-  util::IntrusiveList<Work> x_due;
-  util::IntrusiveList<Work> x_over;
+  util::IntrusiveList<DeferredWork> x_due;
+  util::IntrusiveList<DeferredWork> x_over;
   bool x_running = false;
   protocol::CompletionEntry x_scratch{};
 };

@@ -15,11 +15,11 @@ namespace {
 constexpr uint32_t kMostControls = 2 * 65536 + PeerGrants::kMost;
 
 int transmit(Peer& peer, const wire::ControlHeader& header,
-             const transport::Exposure* exposure) noexcept {
+             const transport::RemoteKey* remote_key) noexcept {
   transport::Header encoded;
   std::memcpy(&encoded, &header, sizeof(encoded));
   iovec payload{};
-  if (exposure) payload = {const_cast<std::byte*>(exposure->bytes), exposure->size};
+  if (remote_key) payload = {const_cast<std::byte*>(remote_key->bytes), remote_key->size};
   const int rc = peer.link->send(encoded, &payload, payload.iov_len ? 1 : 0, payload.iov_len,
                                  transport::SendHint::none);
   if (rc == 0 && header.op == wire::Op::budget) peer.budget_sent(header.status != 0);
@@ -29,7 +29,7 @@ int transmit(Peer& peer, const wire::ControlHeader& header,
 }  // namespace
 
 int Control::start() noexcept {
-  const int rc = transmit(*peer, header, &exposure);
+  const int rc = transmit(*peer, header, &remote_key);
   if (rc != -FI_EAGAIN) finish(rc);
   return rc == -FI_EAGAIN ? rc : 0;
 }
@@ -40,16 +40,16 @@ void Control::finish(int) noexcept {
 }
 
 void Controls::send(Peer& peer, const wire::ControlHeader& header,
-                    const transport::Exposure* exposure) noexcept {
+                    const transport::RemoteKey* remote_key) noexcept {
   if (!x_peers.reach(peer)) return;
-  if (peer.controls.empty() && transmit(peer, header, exposure) == 0) return;
+  if (peer.controls.empty() && transmit(peer, header, remote_key) == 0) return;
   if (peer.controls_kept >= kMostControls) return too_many(peer);
   Control* control = x_controls.acquire();
   if (!control) return peer.link->fail(-FI_ENOMEM);
   control->controls = this;
   control->peer = &peer;
   control->header = header;
-  if (exposure) control->exposure = *exposure;
+  if (remote_key) control->remote_key = *remote_key;
   peer.controls.push_back(*control);
   ++peer.controls_kept;
   x_peers.backlog(peer);

@@ -13,12 +13,12 @@ class Controls {
  public:
   explicit Controls(Peers& peers) noexcept : x_peers(peers) {}
 
-  /// `exposure`: the payload; null: there is none.
+  /// `remote key`: the payload; null: there is none.
   void send(Peer& peer, const wire::ControlHeader& header,
-            const transport::Exposure* exposure = nullptr) noexcept;
+            const transport::RemoteKey* remote_key = nullptr) noexcept;
   void send(Peer& peer, const wire::OneSidedHeader& header,
-            const transport::Exposure* exposure = nullptr) noexcept {
-    send(peer, std::bit_cast<wire::ControlHeader>(header), exposure);
+            const transport::RemoteKey* remote_key = nullptr) noexcept {
+    send(peer, std::bit_cast<wire::ControlHeader>(header), remote_key);
   }
   /// Tells the initiator how its operation ended.
   void send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept;

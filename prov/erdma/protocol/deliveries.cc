@@ -14,7 +14,7 @@ namespace {
 /// All its bytes are here, and will be visible: it goes on without its sender, who may have closed
 /// because it was done.
 void leave_link(Delivery& delivery) noexcept {
-  if (delivery.local.size) delivery.link->withdraw(delivery.local);
+  if (delivery.local.size) delivery.link->revoke(delivery.local);
   delivery.local.size = 0;
   delivery.link = nullptr;
 }
@@ -31,7 +31,7 @@ void Delivery::finish(int status) noexcept {
 
 void Deliveries::begin(Receive& receive, Peer& peer, transport::Link& link,
                        const wire::MessageHeader& header,
-                       const transport::Exposure& exposure) noexcept {
+                       const transport::RemoteKey& remote_key) noexcept {
   Delivery* delivery = x_deliveries.acquire();
   if (!delivery) {
     x_controls.send_fin(peer, {header.index, header.generation}, -FI_ENOMEM);
@@ -40,7 +40,7 @@ void Deliveries::begin(Receive& receive, Peer& peer, transport::Link& link,
   delivery->owner = this;
   delivery->peer = &peer;
   delivery->link = &link;
-  delivery->remote = exposure;
+  delivery->remote = remote_key;
   fill_in(*delivery, receive, header);
   x_peers.start(peer, peer.starting, *delivery, false);
 }
@@ -87,7 +87,7 @@ int Deliveries::start(Delivery& delivery) noexcept {
   const uint64_t token = make_token(TokenOf::delivery, x_deliveries.handle(delivery));
   const int rc =
       delivery.link->read(delivery.remote, target.iov, target.count, target.length, token);
-  if (rc == -FI_EOPNOTSUPP && delivery.remote.is_offer()) {
+  if (rc == -FI_EOPNOTSUPP && delivery.remote.is_refusable()) {
     delivery.remote.size = 0;
     return let_write(delivery);
   }
@@ -100,8 +100,8 @@ int Deliveries::start(Delivery& delivery) noexcept {
 /// Grants our memory to the sender. -FI_EAGAIN: nothing happened.
 int Deliveries::let_write(Delivery& delivery) noexcept {
   const Buffers& target = delivery.buffers;
-  const int rc = delivery.link->expose(target.iov, target.count, target.length,
-                                       transport::Access::remote_write, delivery.local);
+  const int rc = delivery.link->share(target.iov, target.count, target.length,
+                                      transport::Access::remote_write, delivery.local);
   if (rc != 0) return rc;
   const util::PoolHandle id = x_deliveries.handle(delivery);
   wire::ControlHeader header{};
@@ -119,7 +119,7 @@ int Deliveries::let_write(Delivery& delivery) noexcept {
 
 void Deliveries::on_moved(util::PoolHandle handle, int status) noexcept {
   Delivery* const delivery = x_deliveries.find(handle);
-  if (delivery) settle(*delivery, status);
+  if (delivery) flush_or_finish(*delivery, status);
 }
 
 void Deliveries::on_peer_done(const Peer& peer, transport::Link& link,
@@ -128,17 +128,17 @@ void Deliveries::on_peer_done(const Peer& peer, transport::Link& link,
   if (!inbound::takes(link, inbound::judge_done(delivery, peer, length),
                       "an end of what it did not write"))
     return;
-  settle(*delivery, header.flags & wire::kFailed ? -FI_EIO : 0);
+  flush_or_finish(*delivery, header.flags & wire::kFailed ? -FI_EIO : 0);
 }
 
 /// All bytes are moved, or not: device memory may not show them yet.
-void Deliveries::settle(Delivery& delivery, int status) noexcept {
-  if (delivery.device && status == 0 && delivery.state != Delivery::State::settling) {
+void Deliveries::flush_or_finish(Delivery& delivery, int status) noexcept {
+  if (delivery.device && status == 0 && delivery.state != Delivery::State::flushing) {
     const Buffers& target = delivery.buffers;
-    delivery.state = Delivery::State::settling;
-    status = delivery.link->settle(target.iov, target.count,
-                                   make_token(TokenOf::delivery, x_deliveries.handle(delivery)));
-    if (status == transport::kSettling) return;
+    delivery.state = Delivery::State::flushing;
+    status = delivery.link->flush(target.iov, target.count,
+                                  make_token(TokenOf::delivery, x_deliveries.handle(delivery)));
+    if (status == transport::kFlushing) return;
   }
   finish(delivery, status);
 }
@@ -150,7 +150,7 @@ void Deliveries::finish(Delivery& delivery, int status) noexcept {
   const bool tells =
       !delivery.local.size;  // A sender that wrote the bytes itself knows that they are there.
   if (delivery.local.size) {
-    const int rc = delivery.link->withdraw(delivery.local);
+    const int rc = delivery.link->revoke(delivery.local);
     if (rc != 0 && status == 0) status = rc;
   }
   if (delivery.link && (tells || status != 0)) x_controls.send_fin(peer, delivery.sender, status);
@@ -188,7 +188,7 @@ bool Deliveries::fail(PendingList<Delivery>& list, const transport::Link* link,
   for (Delivery* delivery = list.front(); delivery;) {
     Delivery* next = list.next(*delivery);
     const bool concerned = delivery->link == link;
-    if (concerned && delivery->state == Delivery::State::settling)
+    if (concerned && delivery->state == Delivery::State::flushing)
       leave_link(*delivery);
     else if (concerned)
       delivery->finish(status);
@@ -198,9 +198,9 @@ bool Deliveries::fail(PendingList<Delivery>& list, const transport::Link* link,
   return any;
 }
 
-void Deliveries::withdraw(Peer& peer) noexcept {
+void Deliveries::revoke_memory(Peer& peer) noexcept {
   for (Delivery* delivery = peer.active.front(); delivery; delivery = peer.active.next(*delivery))
-    if (delivery->local.size) delivery->link->withdraw(delivery->local);
+    if (delivery->local.size) delivery->link->revoke(delivery->local);
 }
 
 void Deliveries::orphan(Peer& peer) noexcept {

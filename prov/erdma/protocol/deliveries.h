@@ -10,10 +10,10 @@ class Deliveries;
 /// A matched rendezvous message while its bytes move.
 struct Delivery final : Pending {
   enum class State : uint8_t {
-    starting,  ///< link had no room for read() or expose(): retried by progress()
+    starting,  ///< link had no room for read() or share(): retried by progress()
     reading,   ///< read() accepted
     granted,   ///< cts sent, waits for done
-    settling,  ///< all bytes are moved, the link makes them visible
+    flushing,  ///< all bytes are moved, the link makes them visible
   };
 
   int start() noexcept override;
@@ -21,7 +21,7 @@ struct Delivery final : Pending {
 
   Deliveries* owner = nullptr;
   Peer* peer = nullptr;
-  transport::Link* link = nullptr;  ///< on which the rts came; null: settling, its sender is gone
+  transport::Link* link = nullptr;  ///< on which the rts came; null: flushing, its sender is gone
   Receive* multi = nullptr;         ///< the multi-receive buffer it belongs to
   Buffers buffers;                  ///< what to fill: no longer than the message
   size_t message_length = 0;
@@ -30,8 +30,8 @@ struct Delivery final : Pending {
   void* context = nullptr;
   uint64_t completion_flags = 0;
   wire::RequestId sender{};
-  transport::Exposure remote;      ///< the sender's memory; size 0 = it writes
-  transport::Exposure local;       ///< our memory, granted
+  transport::RemoteKey remote;     ///< the sender's memory; size 0 = it writes
+  transport::RemoteKey local;      ///< our memory, granted
   CompletionSink* sink = nullptr;  ///< where it completes
   State state = State::starting;
   bool report = false;
@@ -47,7 +47,7 @@ class Deliveries {
 
   /// The receive is in no queue any more, or a multi-receive buffer.
   void begin(Receive& receive, Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-             const transport::Exposure& exposure) noexcept;
+             const transport::RemoteKey& remote_key) noexcept;
   /// A packet: the sender's write() into our memory is over.
   void on_peer_done(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                     size_t length) noexcept;
@@ -57,7 +57,7 @@ class Deliveries {
   /// The link is down. True if it was needed.
   bool fail(Peer& peer, const transport::Link* link, int status) noexcept;
   /// No peer writes to the caller's memory any more.
-  static void withdraw(Peer& peer) noexcept;
+  static void revoke_memory(Peer& peer) noexcept;
   /// The messages will not be whole: the shared context outlives us, and its user waits for them.
   void orphan(Peer& peer) noexcept;
 
@@ -68,7 +68,7 @@ class Deliveries {
  private:
   void fill_in(Delivery& delivery, Receive& receive, const wire::MessageHeader& header) noexcept;
   int let_write(Delivery& delivery) noexcept;
-  void settle(Delivery& delivery, int status) noexcept;
+  void flush_or_finish(Delivery& delivery, int status) noexcept;
   static bool fail(PendingList<Delivery>& list, const transport::Link* link, int status) noexcept;
   void orphan(PendingList<Delivery>& deliveries) noexcept;
 

@@ -9,15 +9,15 @@ namespace erdma::protocol {
 namespace {
 
 /// What a user can look for.
-const char* advice(int status, bool met) noexcept {
+const char* advice(int status, bool was_up) noexcept {
   switch (status) {
     case -FI_ETIMEDOUT:
-      return met ? "no sign of life for FI_ERDMA_PEER_TIMEOUT: look at its host and the network"
-                 : "it did not appear within FI_ERDMA_CONNECT_TIMEOUT: is it running?";
+      return was_up ? "no sign of life for FI_ERDMA_PEER_TIMEOUT: look at its host and the network"
+                    : "it did not appear within FI_ERDMA_CONNECT_TIMEOUT: is it running?";
     case -FI_ECONNRESET:
       return "its process or the connection ended: look at its output";
     case -FI_ECONNREFUSED:
-      return met ? "nobody listens there any more" : "nobody listens there, or it refuses us";
+      return was_up ? "nobody listens there any more" : "nobody listens there, or it refuses us";
     default:
       return "FI_LOG_LEVEL=warn may tell more";
   }
@@ -30,12 +30,12 @@ void tell_lost(const Peer& peer, const transport::Link& link, int status, Loss l
   if (loss == Loss::of_operations)
     ERDMA_NOTICE(peer_lost, EP_DATA, "%s is lost (%s), operations with it end in errors: %s\n",
                  peer.address.to_string().c_str(), util::ErrorText(-status).c_str(),
-                 advice(status, link.met()));
+                 advice(status, link.was_up()));
   if (loss == Loss::of_messages_to_come)
     ERDMA_NOTICE(peer_lost, EP_DATA,
                  "%s is lost (%s), receives from any source get nothing more from it: %s\n",
                  peer.address.to_string().c_str(), util::ErrorText(-status).c_str(),
-                 advice(status, link.met()));
+                 advice(status, link.was_up()));
 }
 
 }  // namespace
@@ -147,15 +147,15 @@ int Engine::progress() noexcept {
 int Engine::work_off(Peer& peer) noexcept {
   const bool room = start_all(peer.controls) && start_all(peer.starting) &&
                     start_all(peer.services) && start_all(peer.queued);
-  const int spared = peer.retractable > 0 ? x_rma.retractables().poll(peer) : 0;
-  if (peer.backlogged()) return spared + (room && peer.waiting() ? 1 : 0);
+  const int executed = peer.retractable > 0 ? x_rma.retractables().poll(peer) : 0;
+  if (peer.backlogged()) return executed + (room && peer.waiting() ? 1 : 0);
   util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.update_direct();
   return 1;
 }
 
-bool Engine::owes() noexcept {
-  if (x_sends.owes()) return true;
+bool Engine::has_injected() noexcept {
+  if (x_sends.has_injected()) return true;
   auto& waiting = x_peers.waiting();
   for (Peer* peer = waiting.front(); peer; peer = waiting.next(*peer))
     if (!peer->controls.empty()) return true;
@@ -240,7 +240,7 @@ bool Engine::waits_for(const transport::Link& link) noexcept {
 
 void Engine::on_link_down(transport::Link& link, int status) noexcept {
   Peer* peer = static_cast<Peer*>(link.user);
-  if (!peer || x_peers.take_detour(*peer, link, status)) return;
+  if (!peer || x_peers.take_fallback(*peer, link, status)) return;
   lose(*peer, &link, status);
 }
 
@@ -262,9 +262,9 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
   lost |= x_receives.fail(peer, link, status, sending);
   if (link && status != -FI_ESHUTDOWN)
     tell_lost(peer, *link, status,
-              lost                                     ? Loss::of_operations
-              : link->met() && x_receives.awaits_any() ? Loss::of_messages_to_come
-                                                       : Loss::none);
+              lost                                        ? Loss::of_operations
+              : link->was_up() && x_receives.awaits_any() ? Loss::of_messages_to_come
+                                                          : Loss::none);
   auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
   if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.failing = false;
@@ -276,10 +276,10 @@ void Engine::abandon(const Region& region) noexcept {
   x_grants.abandon(region);
 }
 
-void Engine::withdraw_all() noexcept {
+void Engine::revoke_shared() noexcept {
   for (auto& [address, peer] : x_peers.all()) {
-    x_sends.withdraw(*peer);
-    Deliveries::withdraw(*peer);
+    x_sends.revoke_memory(*peer);
+    Deliveries::revoke_memory(*peer);
   }
 }
 

@@ -50,7 +50,7 @@ class Engine final : public transport::Sink, PeerLoss {
   int progress() noexcept;
   /// True while something taken from the caller is not yet handed to a link and its caller will
   /// never hear of it: injected messages, fins.
-  bool owes() noexcept;
+  bool has_injected() noexcept;
   /// True while the next operation for some peer waits for its link to take the one packet that it
   /// is: a connection that is being made, mostly.
   bool has_packets() noexcept { return x_sends.has_packets(); }
@@ -62,10 +62,10 @@ class Engine final : public transport::Sink, PeerLoss {
   Grants& grants() noexcept { return x_grants; }
 
   /// The endpoint closes: no peer touches the caller's memory any more.
-  void withdraw_all() noexcept;
+  void revoke_shared() noexcept;
   /// Nobody may call progress() for a while: what waits for a peer that does not look, and can be
   /// done without it, is done. Returns how many operations were.
-  int spare_targets() noexcept { return x_rma.retractables().spare_targets(); }
+  int execute_all_retractable() noexcept { return x_rma.retractables().execute_all_retractable(); }
   /// After that: what it had to do with the shared receive context ends.
   void leave_shared() noexcept { x_receives.leave_shared(*this); }
 

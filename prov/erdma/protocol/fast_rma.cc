@@ -15,12 +15,12 @@ bool FastRma::is_plain(const OneSidedArgs& args) noexcept {
 
 /// A grant that has a fast path over the peer's link. Null: none.
 [[gnu::noinline]] Grant* FastRma::find_grant(Peer& peer, uint64_t key) noexcept {
-  const auto found = peer.grants->ours.find(key);
-  if (found == peer.grants->ours.end()) return nullptr;
+  const auto found = peer.grants->remote.find(key);
+  if (found == peer.grants->remote.end()) return nullptr;
   Grant& grant = found->second;
   if (grant.link != peer.link) {
-    peer.grants->long_way = !peer.link->resolve(grant.memory, grant.first);
-    if (peer.grants->long_way) return nullptr;
+    peer.grants->slow_path_only = !peer.link->resolve(grant.memory, grant.first);
+    if (peer.grants->slow_path_only) return nullptr;
     grant.link = peer.link;
   }
   return peer.grants->recent = &grant;

@@ -43,7 +43,7 @@ class FastRma {
       args.length - 1 >= transport::kAlwaysEager) [[unlikely]]
     return false;
   PeerGrants& grants = *peer.grants;
-  if (grants.long_way) return false;
+  if (grants.slow_path_only) return false;
   Grant* grant = grants.recent;
   if (!grant || grant->key != args.key || grant->link != peer.link) [[unlikely]]
     if (!(grant = find_grant(peer, args.key))) return false;
@@ -57,8 +57,8 @@ class FastRma {
     return false;
   const uint64_t token = make_token(TokenOf::access, x_accesses.handle(*access));
   const transport::DeviceAddress remote{grant->first.address + offset, grant->first.key};
-  const int rc = args.reads ? peer.link->read_short(remote, args.local, args.length, token)
-                            : peer.link->write_short(remote, args.local, args.length, token);
+  const int rc = args.reads ? peer.link->read_fast(remote, args.local, args.length, token)
+                            : peer.link->write_fast(remote, args.local, args.length, token);
   if (rc != 0) [[unlikely]] {
     x_accesses.release(*access);
     return false;

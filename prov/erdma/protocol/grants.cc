@@ -25,20 +25,20 @@ PeerGrants* grants_of(Peer& peer) noexcept {
   return peer.grants.get();
 }
 
-/// Opens or lends it, as the link can. False: it can't be had.
+/// Opens or shares it, as the link can. False: it can't be had.
 bool describe(transport::Link& link, Region& region, Granted& granted,
-              transport::Exposure& memory) noexcept {
+              transport::RemoteKey& memory) noexcept {
   const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
-  if (link.lends_memory()) {
-    if (region.device || link.lend(region.iov[0], reads, writes, memory) != 0) return false;
-    granted.lender = &link;
-    granted.lent = memory;
+  if (link.shares_regions()) {
+    if (region.device || link.share_region(region.iov[0], reads, writes, memory) != 0) return false;
+    granted.shared_over = &link;
+    granted.shared_key = memory;
     return true;
   }
-  if (!std::exchange(region.open_tried, true))
-    region.opened = link.open(region.iov[0], reads, writes);
-  if (region.opened) region.opened->describe(memory);
-  return region.opened != nullptr;
+  if (!std::exchange(region.register_tried, true))
+    region.registered = link.register_region(region.iov[0], reads, writes);
+  if (region.registered) region.registered->describe(memory);
+  return region.registered != nullptr;
 }
 
 }  // namespace
@@ -64,8 +64,8 @@ void Grants::on_packet(Peer& peer, transport::Link& link, const wire::OneSidedHe
 Grant* Grants::permitting(Peer& peer, wire::Op op, const wire::Segment& segment) noexcept {
   if (peer.itself) grant_to_self(peer, segment.key);
   if (!peer.grants) return nullptr;
-  const auto found = peer.grants->ours.find(segment.key);
-  if (found == peer.grants->ours.end()) return nullptr;
+  const auto found = peer.grants->remote.find(segment.key);
+  if (found == peer.grants->remote.end()) return nullptr;
   Grant& grant = found->second;
   const bool permitted = op == wire::Op::read ? grant.reads : grant.writes;
   return permitted && !grant.revoked && covers(grant, segment) ? &grant : nullptr;
@@ -74,7 +74,7 @@ Grant* Grants::permitting(Peer& peer, wire::Op op, const wire::Segment& segment)
 /// It is revoked, and nobody uses it any more.
 void Grants::give_back(Peer& peer, const Grant& grant) noexcept {
   const uint64_t key = grant.key;
-  peer.grants->erase(peer.grants->ours.find(key));
+  peer.grants->erase(peer.grants->remote.find(key));
   answer_revoke(peer, key, 0);
 }
 
@@ -85,8 +85,8 @@ void Grants::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHea
                       "a malformed grant of direct access"))
     return;
   PeerGrants* const grants = grants_of(peer);
-  if (!grants || peer.link != &link || grants->ours.size() >= PeerGrants::kMost) return;
-  const auto [at, is_new] = grants->ours.try_emplace(segment.key);
+  if (!grants || peer.link != &link || grants->remote.size() >= PeerGrants::kMost) return;
+  const auto [at, is_new] = grants->remote.try_emplace(segment.key);
   Grant& grant = at->second;
   if (!is_new && (grant.users > 0 || grant.revoked)) return;
   grant.key = segment.key;
@@ -102,10 +102,10 @@ void Grants::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHea
 }
 
 void Grants::on_revoke(Peer& peer, transport::Link& link, uint64_t key) noexcept {
-  link.recalled();
+  link.region_revoked();
   if (peer.grants) {
-    const auto found = peer.grants->ours.find(key);
-    if (found != peer.grants->ours.end()) {
+    const auto found = peer.grants->remote.find(key);
+    if (found != peer.grants->remote.end()) {
       found->second.revoked = true;
       // Once more with the end of the last of them.
       if (found->second.users > 0) return answer_revoke(peer, key, wire::kBusy);
@@ -132,7 +132,7 @@ void Grants::after(Peer& peer, transport::Link& link, const Request& request) no
   Region& region = *request.regions[0];
   const uint64_t key = request.segments[0].key;
   const bool first = !std::exchange(region.used, true);
-  if (!(link.opens_memory() ? !first : link.lends_memory())) return;
+  if (!(link.registers_regions() ? !first : link.shares_regions())) return;
   if (peer.link != &link || peer.failing) return;
   if (x_setup->regions.region(key) == &region)  // not being closed
     grant(peer, link, key, region);
@@ -148,11 +148,11 @@ bool Grants::grantable(const Peer& peer, const Region& region) const noexcept {
 void Grants::grant(Peer& peer, transport::Link& link, uint64_t key, Region& region) noexcept try {
   if (!grantable(peer, region)) return;
   PeerGrants* const grants = grants_of(peer);
-  if (!grants || grants->theirs.size() >= PeerGrants::kMost) return;
-  const auto [at, is_new] = grants->theirs.try_emplace(key);
+  if (!grants || grants->granted.size() >= PeerGrants::kMost) return;
+  const auto [at, is_new] = grants->granted.try_emplace(key);
   if (!is_new) return;
-  transport::Exposure memory;
-  if (!describe(link, region, at->second, memory)) return (void)grants->theirs.erase(at);
+  transport::RemoteKey memory;
+  if (!describe(link, region, at->second, memory)) return (void)grants->granted.erase(at);
   at->second.use = RegionUse(region);
   const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
   wire::OneSidedHeader header{};
@@ -161,16 +161,16 @@ void Grants::grant(Peer& peer, transport::Link& link, uint64_t key, Region& regi
   header.segment = {reinterpret_cast<uint64_t>(region.iov[0].iov_base), key, region.iov[0].iov_len};
   if (!peer.itself) return x_controls.send(peer, header, &memory);
   on_grant(peer, link, header, memory.bytes, memory.size);
-  grants->ours[key].flushes = region.device;
+  grants->remote[key].flushes = region.device;
 } catch (const std::bad_alloc&) {
   // It goes on by packets.
 }
 
 /// Reads from oneself order what the NIC wrote before: they all take its way, the first included.
 void Grants::grant_to_self(Peer& peer, uint64_t key) noexcept {
-  if (peer.grants && peer.grants->ours.contains(key)) return;
+  if (peer.grants && peer.grants->remote.contains(key)) return;
   Region* const region = x_setup->regions.region(key);
-  if (region && (region->opened || peer.link->opens_memory()))
+  if (region && (region->registered || peer.link->registers_regions()))
     grant(peer, *peer.link, key, *region);
 }
 
@@ -180,12 +180,14 @@ void Grants::revoke(uint64_t key) noexcept {
   header.segment.key = key;
   for (auto& [address, peer] : x_peers.all()) {
     if (!peer->grants) continue;
-    const auto found = peer->grants->theirs.find(key);
-    if (found == peer->grants->theirs.end()) continue;
+    const auto found = peer->grants->granted.find(key);
+    if (found == peer->grants->granted.end()) continue;
     found->second.revoked = true;
-    if (found->second.lender) found->second.lender->recall(found->second.lent);
-    if (found->second.lender ? found->second.lender->unused() : peer->grants->tardy)
-      peer->grants->theirs.erase(found);
+    if (found->second.shared_over)
+      found->second.shared_over->revoke_region(found->second.shared_key);
+    if (found->second.shared_over ? found->second.shared_over->regions_unused()
+                                  : peer->grants->slow)
+      peer->grants->granted.erase(found);
     x_controls.send(*peer, header);
   }
 }
@@ -194,7 +196,7 @@ void Grants::revoke_all() noexcept try {
   std::vector<uint64_t> keys;
   for (const auto& [address, peer] : x_peers.all())
     if (peer->grants)
-      for (const auto& [key, use] : peer->grants->theirs) keys.push_back(key);
+      for (const auto& [key, use] : peer->grants->granted) keys.push_back(key);
   for (const uint64_t key : keys) revoke(key);
 } catch (const std::bad_alloc&) {
   for (const auto& [address, peer] : x_peers.all())
@@ -204,33 +206,35 @@ void Grants::revoke_all() noexcept try {
 void Grants::on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept {
   if (!peer.grants) return;
   PeerGrants& grants = *peer.grants;
-  grants.tardy = false;
-  const auto found = grants.theirs.find(header.segment.key);
-  if (found == grants.theirs.end() || !found->second.revoked) return;
+  grants.slow = false;
+  const auto found = grants.granted.find(header.segment.key);
+  if (found == grants.granted.end() || !found->second.revoked) return;
   if (header.flags & wire::kBusy)
     found->second.busy = true;
   else
-    grants.theirs.erase(found);
+    grants.granted.erase(found);
 }
 
 void Grants::stop_waiting(uint64_t key, bool all) noexcept {
   for (const auto& [address, peer] : x_peers.all()) {
     if (!peer->grants) continue;
-    const auto found = peer->grants->theirs.find(key);
-    if (found == peer->grants->theirs.end()) continue;
+    const auto found = peer->grants->granted.find(key);
+    if (found == peer->grants->granted.end()) continue;
     const Granted& granted = found->second;
-    if (granted.lender ? !granted.lender->unused() : granted.busy && !all) continue;
-    if (!granted.lender) peer->grants->tardy = true;
-    peer->grants->theirs.erase(found);
+    if (granted.shared_over ? !granted.shared_over->regions_unused() : granted.busy && !all)
+      continue;
+    if (!granted.shared_over) peer->grants->slow = true;
+    peer->grants->granted.erase(found);
   }
 }
 
 void Grants::abandon(const Region& region) noexcept {
   for (auto& [address, peer] : x_peers.all()) {
     if (!peer->grants) continue;
-    for (const auto& [key, granted] : peer->grants->theirs)
-      if (granted.use.get() == &region && granted.lender && !granted.lender->unused())
-        granted.lender->fail(-FI_ETIMEDOUT);
+    for (const auto& [key, granted] : peer->grants->granted)
+      if (granted.use.get() == &region && granted.shared_over &&
+          !granted.shared_over->regions_unused())
+        granted.shared_over->fail(-FI_ETIMEDOUT);
   }
 }
 

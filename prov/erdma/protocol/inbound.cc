@@ -22,10 +22,10 @@ Verdict violation_unless(bool permitted) noexcept {
 /// Bytes of the result that the peer has been asked for so far.
 size_t asked(const Send& send) noexcept {
   const OneSided& op = *send.one_sided;
-  const bool brings = (send.completion_flags & FI_READ) && !send.exposure.size;
+  const bool brings = (send.completion_flags & FI_READ) && !send.remote_key.size;
   if (!brings) return 0;
   if (op.op == wire::Op::atomic) return std::min(op.sent * op.element, send.buffers.length);
-  return send.state == Send::State::flying ? send.buffers.length : 0;
+  return send.state == Send::State::in_flight ? send.buffers.length : 0;
 }
 
 }  // namespace
@@ -40,17 +40,18 @@ Verdict judge_fin(const Send* send, const Peer& peer, const wire::ControlHeader&
   // A part of an atomic operation may be refused while the others still wait for room.
   if (send->state == Send::State::queued)
     return violation_unless(op && op->sent > 0 && header.status != 0);
-  if (send->state != Send::State::flying) return Verdict::violation;
+  if (send->state != Send::State::in_flight) return Verdict::violation;
   return violation_unless(!op || header.status != 0 || op->received >= asked(*send));
 }
 
 /// Only a message whose bytes the receiver does not fetch itself is written to it.
 Verdict judge_cts(const Send* send, const Peer& peer, const wire::ControlHeader& header,
                   size_t payload) noexcept {
-  if (payload == 0 || payload > transport::Exposure::kMaxBytes) return Verdict::violation;
+  if (payload == 0 || payload > transport::RemoteKey::kMaxBytes) return Verdict::violation;
   if (!send || send->peer != &peer) return Verdict::stale;
-  const bool awaited = !send->one_sided && send->rendezvous && send->state == Send::State::flying &&
-                       (!send->exposure.size || send->exposure.is_offer());
+  const bool awaited = !send->one_sided && send->rendezvous &&
+                       send->state == Send::State::in_flight &&
+                       (!send->remote_key.size || send->remote_key.is_refusable());
   return violation_unless(awaited && header.length > 0 && header.length <= send->buffers.length);
 }
 
@@ -71,15 +72,15 @@ Verdict judge_budget(const wire::ControlHeader& header, size_t payload) noexcept
 }
 
 Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept {
-  return violation_unless(payload > 0 && payload <= transport::Exposure::kMaxBytes &&
+  return violation_unless(payload > 0 && payload <= transport::RemoteKey::kMaxBytes &&
                           segment.length > 0 &&
                           segment.address + segment.length >= segment.address);
 }
 
-bool decode(const std::byte* payload, size_t length, transport::Exposure& exposure) noexcept {
-  if (length > transport::Exposure::kMaxBytes) return false;
-  exposure.size = uint8_t(length);
-  std::memcpy(exposure.bytes, payload, length);
+bool decode(const std::byte* payload, size_t length, transport::RemoteKey& remote_key) noexcept {
+  if (length > transport::RemoteKey::kMaxBytes) return false;
+  remote_key.size = uint8_t(length);
+  std::memcpy(remote_key.bytes, payload, length);
   return true;
 }
 

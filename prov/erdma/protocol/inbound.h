@@ -30,8 +30,8 @@ Verdict judge_result(const Send* send, const Peer& peer, size_t payload) noexcep
 Verdict judge_budget(const wire::ControlHeader& header, size_t payload) noexcept;
 Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept;
 
-/// The exposure that a packet brings. False if it is longer than one can be.
-bool decode(const std::byte* payload, size_t length, transport::Exposure& exposure) noexcept;
+/// The remote key that a packet brings. False if it is longer than one can be.
+bool decode(const std::byte* payload, size_t length, transport::RemoteKey& remote_key) noexcept;
 
 /// Ends the connection to a peer that sent what no peer does.
 void protocol_violation(transport::Link& link, const char* what) noexcept;

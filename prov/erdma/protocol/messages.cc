@@ -23,7 +23,7 @@ int Messages::launch(Send& send) noexcept {
   Peer& peer = *send.peer;
   const bool fits = send.buffers.length <= transport::kAlwaysEager ||
                     send.buffers.length <= peer.link->limits().eager;
-  send.rendezvous = !fits || peer.told_to_hold;
+  send.rendezvous = !fits || peer.throttled;
   return send.rendezvous ? send_rts(send) : send_eager(send);
 }
 
@@ -45,17 +45,17 @@ int Messages::send_eager(Send& send) noexcept {
 
 int Messages::send_rts(Send& send) noexcept {
   transport::Link& link = *send.peer->link;
-  if (link.limits().prefers_read && !send.exposure.size && send.buffers.length > 0) {
-    const int rc = link.expose(send.buffers.iov, send.buffers.count, send.buffers.length,
-                               transport::Access::offer, send.exposure);
+  if (link.limits().prefers_read && !send.remote_key.size && send.buffers.length > 0) {
+    const int rc = link.share(send.buffers.iov, send.buffers.count, send.buffers.length,
+                              transport::Access::refusable_read, send.remote_key);
     if (rc != 0) return rc;
   }
   const util::PoolHandle id = sends.id(send);
   const transport::Header header =
       wire::encode({wire::Op::rts, send.wire_flags, id.generation, id.index, send.tag, send.data,
                     send.buffers.length});
-  const iovec payload{send.exposure.bytes, send.exposure.size};
-  const int rc = link.send(header, &payload, send.exposure.size ? 1 : 0, send.exposure.size,
+  const iovec payload{send.remote_key.bytes, send.remote_key.size};
+  const int rc = link.send(header, &payload, send.remote_key.size ? 1 : 0, send.remote_key.size,
                            transport::SendHint::none);
   if (rc != 0) return rc;
   sends.fly(send);
@@ -65,16 +65,16 @@ int Messages::send_rts(Send& send) noexcept {
 void Messages::on_cts(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                       const std::byte* payload, size_t length) noexcept {
   Send* send = sends.find({header.index, header.generation});
-  transport::Exposure exposure;
+  transport::RemoteKey remote_key;
   if (!inbound::takes(link, inbound::judge_cts(send, peer, header, length),
                       "a grant that no rendezvous awaits") ||
-      !inbound::decode(payload, length, exposure))
+      !inbound::decode(payload, length, remote_key))
     return;
-  if (send->exposure.size) peer.link->refused(send->exposure);
+  if (send->remote_key.size) peer.link->revoke_refused(send->remote_key);
   send->unlink();
   send->receiver = {header.reply_index, header.reply_generation};
   send->granted = header.length;
-  send->exposure = exposure;
+  send->remote_key = remote_key;
   send->state = Send::State::granted;
   if (write(*send) == -FI_EAGAIN) sends.queue_first(*send);
 }
@@ -84,7 +84,7 @@ int Messages::write(Send& send) noexcept {
   iovec part[transport::kMaxIov];
   const size_t count = hmem::slice(send.buffers.iov, send.buffers.count, 0, send.granted, part);
   const int rc =
-      send.peer->link->write(send.exposure, part, count, send.granted, sends.token(send));
+      send.peer->link->write(send.remote_key, part, count, send.granted, sends.token(send));
   if (rc == 0)
     sends.move(send);
   else if (rc != -FI_EAGAIN)
@@ -110,7 +110,7 @@ void Messages::on_device_fin(Send& send, int status) noexcept {
 void Messages::on_budget(Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                          size_t length) noexcept {
   if (!inbound::takes(link, inbound::judge_budget(header, length), "a malformed budget")) return;
-  peer.told_to_hold = header.status != 0;
+  peer.throttled = header.status != 0;
   peer.update_direct();
 }
 

@@ -7,8 +7,8 @@ namespace erdma::protocol {
 
 /// Sends messages. Short ones are eager: the whole message in one packet, done when the link has
 /// taken it unless a fin was asked for. Others are a rendezvous: the header travels first, the
-/// bytes after the match. Where the link prefers reading, the receiver reads the memory exposed
-/// here and sends a fin; else it exposes its own (cts), we write to it and say done.
+/// bytes after the match. Where the link prefers reading, the receiver reads the memory shared
+/// here and sends a fin; else it shares its own (cts), we write to it and say done.
 class Messages final : public Initiator {
  public:
   Messages(Sends& all, Controls& controls, CompletionSink& sent) noexcept

@@ -29,7 +29,7 @@ class Peer : public util::ListHook<BacklogTag> {
   explicit Peer(const util::SocketAddress& name) noexcept : address(name) {}
 
   void update_direct() noexcept {
-    direct = link && !told_to_hold && queued.empty() && controls.empty();
+    direct = link && !throttled && queued.empty() && controls.empty();
   }
   /// Something waits for room on the link.
   bool waiting() noexcept {
@@ -50,18 +50,18 @@ class Peer : public util::ListHook<BacklogTag> {
   /// Its link is down: what it was told, and has granted, is no more.
   void forget_agreements() noexcept {
     grants.reset();
-    told_to_hold = holding_back = budget_told = false;
+    throttled = holding_back = budget_told = false;
     release_link();  // it can't be told any more; the next message begins anew
   }
 
   /// Something of ours is on its way: a fence waits.
-  bool sending() const noexcept { return !flying.empty() || !accesses.empty(); }
+  bool sending() const noexcept { return !in_flight.empty() || !accesses.empty(); }
 
   transport::Link* link = nullptr;
   uint64_t fi_addr = UINT64_MAX;  ///< reported as the source of its messages
   bool direct = false;
   bool itself = false;        ///< the endpoint that we belong to; with one-sided operations
-  bool told_to_hold = false;  ///< its unexpected-message budget is used up: rts only
+  bool throttled = false;     ///< its unexpected-message budget is used up: rts only
   bool holding_back = false;  ///< we told it so
   bool addressed = false;     ///< the application named it; else it only ever sent to us
   bool unreachable_logged = false;
@@ -76,7 +76,7 @@ class Peer : public util::ListHook<BacklogTag> {
   uint32_t controls_kept = 0;       ///< length of `controls`
 
   PendingList<Send> queued;  ///< in order of posting
-  PendingList<Send> flying;
+  PendingList<Send> in_flight;
   util::IntrusiveList<Access> accesses;
   PendingList<Delivery> starting;  ///< waiting for room on the link
   PendingList<Delivery> active;

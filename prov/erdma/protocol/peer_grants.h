@@ -20,16 +20,16 @@ struct Grant {
   bool flushes = false;  ///< device memory of our own: reads of it take the NIC's way, or fail
   bool revoked = false;  ///< stays until nobody uses it
   uint32_t users = 0;    ///< operations under way
-  const transport::Link* link = nullptr;  ///< that has resolved it; null: the long way
+  const transport::Link* link = nullptr;  ///< that has resolved it; null: the slow path
   transport::DeviceAddress first;         ///< of those: `address`
-  transport::Exposure memory;
+  transport::RemoteKey memory;
 };
 
 /// A peer's direct access to a region of ours.
 struct Granted {
   RegionUse use;
-  transport::Link* lender = nullptr;  ///< lent over it, not opened
-  transport::Exposure lent;
+  transport::Link* shared_over = nullptr;  ///< shared over it, not opened
+  transport::RemoteKey shared_key;
   bool revoked = false;  ///< the peer was told
   bool busy = false;     ///< revoked, but something of the peer's is under way
 };
@@ -38,20 +38,20 @@ struct Granted {
 struct PeerGrants {
   /// More than one peer's grants are worth; what comes above is accessed by packets.
   static constexpr size_t kMost = 65536;
-  std::unordered_map<uint64_t, Grant> ours;      ///< by the peer's key
-  std::unordered_map<uint64_t, Granted> theirs;  ///< our regions, by key
-  Grant* recent = nullptr;                       ///< of ours, the last that the short way took
-  bool long_way = false;                         ///< the link has no short one
+  std::unordered_map<uint64_t, Grant> remote;     ///< by the peer's key
+  std::unordered_map<uint64_t, Granted> granted;  ///< our regions, by key
+  Grant* recent = nullptr;                        ///< of ours, the last that the fast path took
+  bool slow_path_only = false;                    ///< the link has no short one
   uint32_t reads = 0;  ///< small ones of ours under way: what must not overtake them waits
   // Small operations that a packet carries, as long as the peer looks at it soon.
   uint32_t polls = 0;       ///< since the last answer
   uint32_t pause = 0;       ///< operations that are to go without
   uint32_t next_pause = 0;  ///< half of what the next retraction brings
-  bool tardy = false;       ///< let a revocation wait for too long: the next is not waited for
+  bool slow = false;        ///< let a revocation wait for too long: the next is not waited for
 
   void erase(std::unordered_map<uint64_t, Grant>::iterator grant) noexcept {
     if (recent == &grant->second) recent = nullptr;
-    ours.erase(grant);
+    remote.erase(grant);
   }
 };
 

@@ -52,7 +52,7 @@ Peer* Peers::named(const util::SocketAddress& address) noexcept try {
 Peer* Peers::adopt(transport::Link& link) noexcept {
   Peer* peer = named(link.address());
   if (!peer) return nullptr;
-  if (!peer->link || !peer->link->met()) use_link(*peer, link);
+  if (!peer->link || !peer->link->was_up()) use_link(*peer, link);
   link.user = peer;
   return peer;
 }
@@ -100,9 +100,9 @@ void Peers::backlog(Peer& peer) noexcept {
 }
 
 /// What waits for a link that was never up waits for another one instead, where there is one.
-bool Peers::take_detour(Peer& peer, transport::Link& failed, int status) noexcept {
-  if (peer.link != &failed || failed.met()) return false;
-  transport::Link* other = x_router.detour(peer.address, status);
+bool Peers::take_fallback(Peer& peer, transport::Link& failed, int status) noexcept {
+  if (peer.link != &failed || failed.was_up()) return false;
+  transport::Link* other = x_router.fallback(peer.address, status);
   if (!other || other == &failed) return false;
   use_link(peer, *other);
   return true;

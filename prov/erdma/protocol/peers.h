@@ -17,7 +17,7 @@ class Router {
   /// -FI_EHOSTUNREACH if no transport of this endpoint leads there.
   virtual util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept = 0;
   /// Another way to an address whose link was never up and has failed with a status; null = none.
-  virtual transport::Link* detour(const util::SocketAddress&, int) noexcept { return nullptr; }
+  virtual transport::Link* fallback(const util::SocketAddress&, int) noexcept { return nullptr; }
 
  protected:
   ~Router() = default;
@@ -65,7 +65,7 @@ class Peers {
   bool reach(Peer& peer) noexcept;
   /// What waits for a link that was never up waits for another one instead. False: there is no
   /// other.
-  bool take_detour(Peer& peer, transport::Link& failed, int status) noexcept;
+  bool take_fallback(Peer& peer, transport::Link& failed, int status) noexcept;
 
   /// Every progress() is to look at it.
   void backlog(Peer& peer) noexcept;

@@ -42,7 +42,7 @@ constexpr bool is_claim(Probe kind) noexcept {
 
 /// What is to be received: posted receives, and messages that came before theirs. Of one engine, or
 /// of several with a shared receive context. Owns the receives; the messages are their engine's.
-/// The caller holds the domain lock. Members are public for the engine's short way.
+/// The caller holds the domain lock. Members are public for the engine's fast path.
 struct ReceiveQueues {
   explicit ReceiveQueues(CompletionSink& sink) noexcept : orphans(sink) {}
   ReceiveQueues(const ReceiveQueues&) = delete;

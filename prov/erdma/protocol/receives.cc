@@ -47,14 +47,15 @@ void Receives::on_early(Peer& peer, transport::Link& link, const wire::MessageHe
 
 void Receives::on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                       const std::byte* payload, size_t length) noexcept {
-  transport::Exposure exposure;
-  if (!inbound::decode(payload, length, exposure) || header.length > SSIZE_MAX)
+  transport::RemoteKey remote_key;
+  if (!inbound::decode(payload, length, remote_key) || header.length > SSIZE_MAX)
     return inbound::protocol_violation(link, "a malformed rendezvous request");
   Matcher& queues = matcher(header.flags & wire::kTagged);
   PostedEntry* entry = queues.arrive(*peer.source, header.tag);
-  if (entry) return x_deliveries.begin(static_cast<Receive&>(*entry), peer, link, header, exposure);
+  if (entry)
+    return x_deliveries.begin(static_cast<Receive&>(*entry), peer, link, header, remote_key);
   Unexpected* message = x_unexpected.store(peer, link, header, nullptr, 0, queues);
-  if (message) message->exposure = exposure;
+  if (message) message->remote_key = remote_key;
 }
 
 bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
@@ -65,7 +66,7 @@ bool Receives::accept(Receive& receive, Unexpected& message) noexcept {
   if (message.status != 0) {
     x_queues->fail(receive, message.status, receive.sink_or(x_received));
   } else if (message.header.op == wire::Op::rts) {
-    x_deliveries.begin(receive, peer, *message.link, message.header, message.exposure);
+    x_deliveries.begin(receive, peer, *message.link, message.header, message.remote_key);
   } else {
     const int placed = place_eager(receive, message.header, peer.fi_addr, message.payload());
     if (message.header.flags & wire::kWantFin) x_controls.send_fin(peer, sender, placed);

@@ -23,11 +23,11 @@ class Region {
   /// as an endpoint that closes lets go without the lock.
   std::atomic<uint32_t> users{0};
 
-  /// For direct access through a NIC. Null: not yet, or `open_tried` and it can't be had. Device
-  /// memory that a NIC can access is open from the beginning.
-  std::unique_ptr<transport::OpenMemory> opened;
-  bool open_tried = false;
-  bool used = false;  ///< by a peer: worth the device's resources, and perhaps lent
+  /// For direct access through a NIC. Null: not yet, or `register_tried` and it can't be had.
+  /// Device memory that a NIC can access is open from the beginning.
+  std::unique_ptr<transport::RegisteredRegion> registered;
+  bool register_tried = false;
+  bool used = false;  ///< by a peer: worth the device's resources, and perhaps shared
 
   /// An operation of a peer is over: FI_REMOTE_READ, FI_REMOTE_WRITE, or both (an atomic operation
   /// that fetches and modifies).

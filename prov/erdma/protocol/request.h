@@ -48,10 +48,10 @@ struct Buffers {
 /// the peer.
 struct Send final : Pending {
   enum class State : uint8_t {
-    queued,   ///< in Peer::queued: not on the wire yet
-    flying,   ///< in Peer::flying: eager, rts or request sent, waits for cts or fin
-    granted,  ///< in Peer::queued: cts arrived, the link has no room for write() yet
-    writing,  ///< in Peer::flying: the link moves the bytes
+    queued,     ///< in Peer::queued: not on the wire yet
+    in_flight,  ///< in Peer::flying: eager, rts or request sent, waits for cts or fin
+    granted,    ///< in Peer::queued: cts arrived, the link has no room for write() yet
+    writing,    ///< in Peer::flying: the link moves the bytes
   };
 
   int start() noexcept override;
@@ -66,16 +66,16 @@ struct Send final : Pending {
   uint64_t data = 0;
   void* context = nullptr;
   uint64_t completion_flags = 0;
-  transport::Exposure exposure;  ///< our memory, size 0 = none; granted: the receiver's
-  wire::RequestId receiver{};    ///< of the cts, named again in done
-  size_t granted = 0;            ///< bytes that the receiver has room for
+  transport::RemoteKey remote_key;  ///< our memory, size 0 = none; granted: the receiver's
+  wire::RequestId receiver{};       ///< of the cts, named again in done
+  size_t granted = 0;               ///< bytes that the receiver has room for
   State state = State::queued;
   uint8_t wire_flags = 0;
   bool rendezvous = false;
   bool fence = false;   ///< stays queued until nothing of its peer is flying
   bool report = false;  ///< write a CQ entry
   bool injected = false;
-  bool owed = false;               ///< injected, and still in the caller's debt: Engine::owes()
+  bool owed = false;  ///< injected, and still in the caller's debt: Engine::has_injected()
   CompletionSink* sink = nullptr;  ///< where it completes
 };
 
@@ -89,7 +89,7 @@ struct Receive : PostedEntry {
   enum Special : uint8_t { kMulti = 1, kDevice = 2, kElsewhere = 4 };
 
   bool report = false;
-  uint8_t special = 0;     ///< of Special: what the short way of a message does not know
+  uint8_t special = 0;     ///< of Special: what the fast path of a message does not know
   bool posted = false;     ///< in the matcher
   bool exhausted = false;  ///< multi-receive: off the matcher, waits for its deliveries
   bool held = false;       ///< multi-receive: someone will look at it again, exhausted or not
@@ -120,8 +120,8 @@ struct Unexpected : UnexpectedEntry {
   uint64_t source_address = UINT64_MAX;  ///< fi_addr_t at arrival
   void* claimed_by = nullptr;            ///< context of FI_PEEK|FI_CLAIM
   Unexpected* next_claimed = nullptr;
-  transport::Exposure exposure;  ///< rts
-  int status = 0;                ///< the sender died before its bytes could be fetched
+  transport::RemoteKey remote_key;  ///< rts
+  int status = 0;                   ///< the sender died before its bytes could be fetched
   std::unique_ptr<std::byte[]> heap;
   std::byte small[kInline];
 
@@ -136,7 +136,7 @@ struct Control final : Pending {
   Controls* controls = nullptr;
   Peer* peer = nullptr;
   wire::ControlHeader header{};
-  transport::Exposure exposure;
+  transport::RemoteKey remote_key;
 };
 
 }  // namespace erdma::protocol

@@ -37,17 +37,17 @@ int RetractableRma::launch(Send& send) noexcept {
 }
 
 int RetractableRma::poll(Peer& peer) noexcept {
-  return ++peer.grants->polls < kPatience ? 0 : spare_target(peer);
+  return ++peer.grants->polls < kPatience ? 0 : execute_retractable(peer);
 }
 
 /// In the order of their packets: the first that the peer has, or that can't be executed here, ends
 /// it, as what follows must not overtake that.
-int RetractableRma::spare_target(Peer& peer) noexcept {
+int RetractableRma::execute_retractable(Peer& peer) noexcept {
   PeerGrants& grants = *peer.grants;
   grants.polls = 0;
   int executed = 0;
-  for (Send *send = peer.flying.front(), *next; send; send = next) {
-    next = peer.flying.next(*send);
+  for (Send *send = peer.in_flight.front(), *next; send; send = next) {
+    next = peer.in_flight.next(*send);
     if (!send->one_sided || !send->one_sided->packet) continue;
     if (!retract(*send)) break;
     ++executed;
@@ -73,12 +73,12 @@ bool RetractableRma::retract(Send& send) noexcept {
   return true;
 }
 
-int RetractableRma::spare_targets() noexcept {
+int RetractableRma::execute_all_retractable() noexcept {
   int executed = 0;
   auto& waiting = x_peers.waiting();
   for (Peer *peer = waiting.front(), *next; peer; peer = next) {
     next = waiting.next(*peer);
-    if (peer->retractable > 0) executed += spare_target(*peer);
+    if (peer->retractable > 0) executed += execute_retractable(*peer);
   }
   return executed;
 }

@@ -9,7 +9,7 @@ namespace erdma::protocol {
 class RmaInitiator;
 class Sends;
 
-/// Small operations on memory that a peer of this host has lent: where it polls, its processor is
+/// Small operations on memory that a peer of this host has shared: where it polls, its processor is
 /// several times as fast as the system call with which we would access the memory ourselves. So a
 /// packet asks it, and is retracted if it does not look at it soon.
 class RetractableRma {
@@ -23,12 +23,12 @@ class RetractableRma {
   /// were executed in place of the peer.
   int poll(Peer& peer) noexcept;
   /// Executes all that it can at once: nobody may call progress() for a while.
-  int spare_targets() noexcept;
+  int execute_all_retractable() noexcept;
   /// An operation with such a packet ends.
   static void forget(Peer& peer) noexcept;
 
  private:
-  int spare_target(Peer& peer) noexcept;
+  int execute_retractable(Peer& peer) noexcept;
   bool retract(Send& send) noexcept;
 
   RmaInitiator& x_initiator;

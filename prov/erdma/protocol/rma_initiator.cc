@@ -125,13 +125,13 @@ int RmaInitiator::launch(Send& send) noexcept {
   const size_t room = send.peer->link->limits().eager;
   const bool fits = memory.length + (has_data ? sizeof(send.data) : 0) <= room &&
                     memory.count + (has_data ? 1 : 0) <= transport::kMaxIov;
-  const bool exposed = memory.length > transport::kAlwaysEager && !fits;
-  const int rc = send_transfer(send, exposed);
-  if (rc == 0) launched(send, exposed);
+  const bool shared = memory.length > transport::kAlwaysEager && !fits;
+  const int rc = send_transfer(send, shared);
+  if (rc == 0) launched(send, shared);
   return rc;
 }
 
-/// Segments but the first go ahead, as one packet has no room for all and an exposure.
+/// Segments but the first go ahead, as one packet has no room for all and a remote key.
 int RmaInitiator::send_segments(Send& send) noexcept {
   OneSided& op = *send.one_sided;
   if (op.segment_count <= 1 || op.segments_sent) return 0;
@@ -144,7 +144,7 @@ int RmaInitiator::send_segments(Send& send) noexcept {
   return rc;
 }
 
-int RmaInitiator::send_transfer(Send& send, bool exposed, uint64_t* packet) noexcept {
+int RmaInitiator::send_transfer(Send& send, bool shared, uint64_t* packet) noexcept {
   transport::Link& link = *send.peer->link;
   const Buffers& memory = send.buffers;
   const bool writes = send.one_sided->op == wire::Op::write;
@@ -153,12 +153,12 @@ int RmaInitiator::send_transfer(Send& send, bool exposed, uint64_t* packet) noex
   Payload payload;
   std::byte joined[sizeof(send.data) + transport::kAlwaysEager];
   if (flags & wire::kHasData) payload.add(&send.data, sizeof(send.data));
-  if (exposed) {
+  if (shared) {
     const auto access = writes ? transport::Access::remote_read : transport::Access::remote_write;
-    if (const int rc = link.expose(memory.iov, memory.count, memory.length, access, send.exposure))
+    if (const int rc = link.share(memory.iov, memory.count, memory.length, access, send.remote_key))
       return rc;
-    flags |= wire::kExposed;
-    payload.add(send.exposure.bytes, send.exposure.size);
+    flags |= wire::kKeyed;
+    payload.add(send.remote_key.bytes, send.remote_key.size);
   } else if (writes && memory.length <= transport::kAlwaysEager) {
     std::memcpy(joined, &send.data, payload.length);
     std::byte* const rest = joined + payload.length;
@@ -174,10 +174,10 @@ int RmaInitiator::send_transfer(Send& send, bool exposed, uint64_t* packet) noex
   }
   const util::PoolHandle id = sends.id(send);
   const int rc = send_packet(link, header_of(*send.one_sided, id, flags), payload, packet);
-  // Not kept: what waits may take another link, where the exposure means nothing.
-  if (rc != 0 && exposed) {
-    link.withdraw(send.exposure);
-    send.exposure.size = 0;
+  // Not kept: what waits may take another link, where the remote key means nothing.
+  if (rc != 0 && shared) {
+    link.revoke(send.remote_key);
+    send.remote_key.size = 0;
   }
   return rc;
 }
@@ -188,8 +188,8 @@ int RmaInitiator::send_transfer(Send& send, bool exposed, uint64_t* packet) noex
 }
 
 /// What was injected is no longer our debt, unless the target still has to fetch it.
-void RmaInitiator::launched(Send& send, bool exposed) noexcept {
-  if (!exposed) sends.clear_owed(send);
+void RmaInitiator::launched(Send& send, bool shared) noexcept {
+  if (!shared) sends.clear_owed(send);
   send.one_sided->by_packets = true;
   ++send.peer->one_sided_packets;
   sends.fly(send);
@@ -238,17 +238,17 @@ int RmaInitiator::send_atomic_part(Send& send) noexcept {
 
 /// The peer is done. What it wrote into device memory here may not be visible yet.
 void RmaInitiator::on_device_fin(Send& send, int status) noexcept {
-  if (!send.one_sided->device || !send.exposure.size || !(send.completion_flags & FI_READ))
+  if (!send.one_sided->device || !send.remote_key.size || !(send.completion_flags & FI_READ))
     return sends.finish(send, status);
   const Buffers& memory = send.buffers;
   transport::Link& link = *send.peer->link;
-  const int rc = link.withdraw(send.exposure);
-  send.exposure.size = 0;
+  const int rc = link.revoke(send.remote_key);
+  send.remote_key.size = 0;
   if (status == 0) status = rc;
   if (status == 0) {
     send.state = Send::State::writing;
-    status = link.settle(memory.iov, memory.count, sends.token(send));
-    if (status == transport::kSettling) return;
+    status = link.flush(memory.iov, memory.count, sends.token(send));
+    if (status == transport::kFlushing) return;
   }
   sends.finish(send, status);
 }
@@ -375,7 +375,7 @@ void RmaInitiator::on_result(Peer& peer, transport::Link& link, const wire::OneS
                x_devices->scatter(memory.iov, memory.count, op.received, payload, length))
     return sends.finish(*send, rc);
   op.received += length;
-  if (op.received == send->buffers.length && send->state == Send::State::flying)
+  if (op.received == send->buffers.length && send->state == Send::State::in_flight)
     sends.finish(*send, 0);
 }
 

@@ -34,9 +34,9 @@ class RmaInitiator final : public Initiator {
   Grant* usable_grant(const Send& send) noexcept;
   /// A write or a read. -FI_EAGAIN: nothing happened. `packet`: where the name of a packet goes
   /// that can be retracted; null: it need not be.
-  int send_transfer(Send& send, bool exposed, uint64_t* packet = nullptr) noexcept;
+  int send_transfer(Send& send, bool shared, uint64_t* packet = nullptr) noexcept;
   /// All its packets are with the link.
-  void launched(Send& send, bool exposed) noexcept;
+  void launched(Send& send, bool shared) noexcept;
 
  private:
   int launch(Send& send) noexcept override;

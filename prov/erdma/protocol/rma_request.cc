@@ -12,7 +12,7 @@
 namespace erdma::protocol {
 namespace {
 
-/// Longer reads bring an exposure, whatever a link's packets can hold.
+/// Longer reads bring a remote key, whatever a link's packets can hold.
 constexpr size_t kMaxResult = size_t(1) << 16;
 
 }  // namespace
@@ -33,10 +33,10 @@ bool Request::parse(const wire::Segment* more, size_t more_count) noexcept {
   for (size_t i = 0; i < segment_count; ++i)
     if (__builtin_add_overflow(total, segments[i].length, &total)) return false;
   if (total > SSIZE_MAX) return false;
-  if (header.flags & wire::kExposed) {
-    if (length == 0 || length > transport::Exposure::kMaxBytes) return false;
-    exposure.size = uint8_t(length);
-    std::memcpy(exposure.bytes, payload, length);
+  if (header.flags & wire::kKeyed) {
+    if (length == 0 || length > transport::RemoteKey::kMaxBytes) return false;
+    remote_key.size = uint8_t(length);
+    std::memcpy(remote_key.bytes, payload, length);
     return total > 0;
   }
   return header.op == wire::Op::write ? length == total : length == 0 && total <= kMaxResult;

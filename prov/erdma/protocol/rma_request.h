@@ -18,10 +18,10 @@ using FurtherSegments = std::array<wire::Segment, transport::kMaxIov - 1>;
 struct Request {
   wire::OneSidedHeader header{};
   const std::byte* payload =
-      nullptr;        ///< what follows data and exposure; until on_packet() returns
+      nullptr;        ///< what follows data and remote key; until on_packet() returns
   size_t length = 0;  ///< of the payload, or of a result
   uint64_t data = 0;
-  transport::Exposure exposure;  ///< of the initiator's memory; size 0 = none
+  transport::RemoteKey remote_key;  ///< of the initiator's memory; size 0 = none
   wire::Segment segments[transport::kMaxIov]{};
   size_t segment_count = 1;
   size_t total = 0;                       ///< bytes of all segments

@@ -28,7 +28,8 @@ constexpr size_t kMostResultBytes = size_t(64) << 20;
 bool must_flush(const Peer& peer, const Request& request) noexcept {
   if (!peer.itself) return false;
   const auto* const end = request.regions + request.memory.count;
-  if (std::none_of(request.regions, end, [](auto* region) { return region->opened != nullptr; }))
+  if (std::none_of(request.regions, end,
+                   [](auto* region) { return region->registered != nullptr; }))
     return false;
   ERDMA_WARN(EP_DATA,
              "a read of one's own GPU memory can't take the NIC's way, which is what flushes: it "
@@ -122,7 +123,7 @@ void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request)
   }
   if (x_devices) [[unlikely]]
     if (request.device()) return on_device_transfer(peer, link, request, access);
-  if (request.exposure.size) return serve(peer, link, request);
+  if (request.remote_key.size) return serve(peer, link, request);
   const Buffers& memory = request.memory;
   if (writes) hmem::scatter(memory.iov, memory.count, 0, request.payload, request.length);
   report_access(peer, request, access);
@@ -136,7 +137,7 @@ void RmaTarget::on_device_transfer(Peer& peer, transport::Link& link, Request& r
                                    uint64_t access) noexcept {
   if (access == FI_REMOTE_READ && must_flush(peer, request))
     return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
-  if (request.exposure.size) return serve(peer, link, request);
+  if (request.remote_key.size) return serve(peer, link, request);
   on_device_packet(peer, link, request);
 }
 
@@ -228,7 +229,7 @@ Service* RmaTarget::make_service(Peer& peer, transport::Link& link,
   return service;
 }
 
-/// Moves the bytes between the memory here and what the initiator exposed.
+/// Moves the bytes between the memory here and what the initiator shared.
 void RmaTarget::serve(Peer& peer, transport::Link& link, Request& request) noexcept {
   Service* service = make_service(peer, link, request);
   if (!service) return;
@@ -244,14 +245,14 @@ int RmaTarget::start(Service& service) noexcept {
   if (service.answers) {
     const int rc = send_result(peer, request.initiator(), memory, service.answered);
     if (rc != -FI_EAGAIN) drop_service(service);
-    return rc == -FI_EAGAIN ? rc : 0;  // any other failure is the link's, which settles it
+    return rc == -FI_EAGAIN ? rc : 0;  // any other failure is the link's, which ends it
   }
   const uint64_t token = make_token(TokenOf::service, x_services.handle(service));
   const bool writes = request.header.op == wire::Op::write;
   const int rc =
       writes
-          ? service.link->read(request.exposure, memory.iov, memory.count, memory.length, token)
-          : service.link->write(request.exposure, memory.iov, memory.count, memory.length, token);
+          ? service.link->read(request.remote_key, memory.iov, memory.count, memory.length, token)
+          : service.link->write(request.remote_key, memory.iov, memory.count, memory.length, token);
   if (rc == 0) peer.served.push_back(service);
   return rc;
 }
@@ -262,11 +263,11 @@ void RmaTarget::on_moved(util::PoolHandle handle, int status) noexcept {
   if (!service) return;
   const Request& request = service->request;
   const bool writes = request.header.op == wire::Op::write;
-  if (x_devices && status == 0 && writes && !service->settling && request.device()) [[unlikely]] {
-    service->settling = true;
-    status = service->link->settle(request.memory.iov, request.memory.count,
-                                   make_token(TokenOf::service, handle));
-    if (status == transport::kSettling) return;
+  if (x_devices && status == 0 && writes && !service->flushing && request.device()) [[unlikely]] {
+    service->flushing = true;
+    status = service->link->flush(request.memory.iov, request.memory.count,
+                                  make_token(TokenOf::service, handle));
+    if (status == transport::kFlushing) return;
   }
   finish(*service, status);
 }

@@ -20,13 +20,13 @@ struct Service final : Pending {
 
   RmaTarget* target = nullptr;
   Peer* peer = nullptr;
-  transport::Link* link = nullptr;  ///< on which it came: exposures are of one link
+  transport::Link* link = nullptr;  ///< on which it came: remote keys are of one link
   Request request;
   RegionUse uses[transport::kMaxIov];
   bool answers = false;                 ///< a result is to be sent; else bytes are to be moved
   std::unique_ptr<std::byte[]> result;  ///< a copy of it; null: it is sent from the memory itself
   size_t answered = 0;                  ///< bytes of it
-  bool settling = false;                ///< all is moved, the link makes it visible
+  bool flushing = false;                ///< all is moved, the link makes it visible
 };
 
 /// Executes the peers' RMA and atomic operations on memory here: each is checked as a whole before

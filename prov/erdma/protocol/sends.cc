@@ -99,14 +99,14 @@ void Sends::on_moved(util::PoolHandle handle, int status) noexcept {
   if (send) send->initiator->on_moved(*send, status);
 }
 
-/// Takes back the memory that a send exposed, if it did.
-void Sends::withdraw(Send& send) noexcept {
-  const bool ours = send.state == Send::State::queued || send.state == Send::State::flying;
-  if (ours && send.exposure.size) send.peer->link->withdraw(send.exposure);
+/// Takes back the memory that a send shared, if it did.
+void Sends::revoke_memory(Send& send) noexcept {
+  const bool ours = send.state == Send::State::queued || send.state == Send::State::in_flight;
+  if (ours && send.remote_key.size) send.peer->link->revoke(send.remote_key);
 }
 
 void Sends::finish(Send& send, int status) noexcept {
-  withdraw(send);
+  revoke_memory(send);
   if (status != 0) return fail(send, status);
   // Word by word into the entry: whoever reads wide what he wrote narrow waits for every store
   // before it, and the last ones went to another core.
@@ -175,14 +175,14 @@ bool Sends::cancel(const void* context) noexcept {
 }
 
 void Sends::fail(Peer& peer, int status) noexcept {
-  while (Send* send = peer.flying.front()) finish(*send, status);
+  while (Send* send = peer.in_flight.front()) finish(*send, status);
   while (Send* send = peer.queued.front()) finish(*send, status);
   report_lost(peer, status);
 }
 
-void Sends::withdraw(Peer& peer) noexcept {
-  for (auto* list : {&peer.queued, &peer.flying})
-    for (Send* send = list->front(); send; send = list->next(*send)) withdraw(*send);
+void Sends::revoke_memory(Peer& peer) noexcept {
+  for (auto* list : {&peer.queued, &peer.in_flight})
+    for (Send* send = list->front(); send; send = list->next(*send)) revoke_memory(*send);
 }
 
 bool Sends::has_packets() noexcept {
@@ -192,7 +192,7 @@ bool Sends::has_packets() noexcept {
     if (!next || next->state != Send::State::queued || !peer->link) continue;
     const size_t room = std::max(transport::kAlwaysEager, peer->link->limits().eager);
     const bool writes = next->one_sided && next->one_sided->op == wire::Op::write;
-    const bool message = !next->one_sided && !peer->told_to_hold;
+    const bool message = !next->one_sided && !peer->throttled;
     if ((writes || message) && next->buffers.length <= room) return true;
   }
   return false;

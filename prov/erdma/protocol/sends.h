@@ -42,13 +42,13 @@ class Sends {
   void begin(Send& send) noexcept;
   /// The link has taken all its packets: it waits for the peer.
   static void fly(Send& send) noexcept {
-    send.state = Send::State::flying;
-    send.peer->flying.push_back(send);
+    send.state = Send::State::in_flight;
+    send.peer->in_flight.push_back(send);
   }
   /// The link moves its bytes: it waits for on_moved().
   static void move(Send& send) noexcept {
     send.state = Send::State::writing;
-    send.peer->flying.push_back(send);
+    send.peer->in_flight.push_back(send);
   }
   /// It waits for room once more, before all others.
   void queue_first(Send& send) noexcept;
@@ -75,9 +75,9 @@ class Sends {
   /// The peer's link is down.
   void fail(Peer& peer, int status) noexcept;
   /// No peer reads the caller's memory any more.
-  void withdraw(Peer& peer) noexcept;
+  void revoke_memory(Peer& peer) noexcept;
   /// True while links have not taken all that was injected.
-  bool owes() const noexcept { return x_injected > 0; }
+  bool has_injected() const noexcept { return x_injected > 0; }
   /// As Engine::has_packets().
   bool has_packets() noexcept;
   /// The caller may never learn of it.
@@ -85,7 +85,7 @@ class Sends {
 
  private:
   static bool keep_copy(Send& send, const SendArgs& args) noexcept;
-  static void withdraw(Send& send) noexcept;
+  static void revoke_memory(Send& send) noexcept;
   void fail(Send& send, int status) noexcept;
   static void report_lost(Peer& peer, int status) noexcept;
 

@@ -46,7 +46,7 @@ Unexpected* UnexpectedMessages::store(Peer& peer, transport::Link& link,
     peer.holding_back = true;
     send_budget(peer);
   }
-  if (peer.holding_back) restrain(peer, link);
+  if (peer.holding_back) throttle(peer, link);
   return message;
 }
 
@@ -68,7 +68,7 @@ Unexpected* UnexpectedMessages::make(const std::byte* payload, size_t length) no
 /// The budget is used up, and more comes. As long as the peer cannot know, its ring has to wait,
 /// where the link can do that; what comes all the same, or after it was told, breaks the rules. In
 /// every case memory stays bounded.
-void UnexpectedMessages::restrain(Peer& peer, transport::Link& link) noexcept {
+void UnexpectedMessages::throttle(Peer& peer, transport::Link& link) noexcept {
   if (peer.unexpected_rts > kMaxUnexpectedRts)
     return inbound::protocol_violation(link, "more rendezvous requests than a peer can have");
   if (peer.eager_bytes > x_budget + 2 * kOvershoot)

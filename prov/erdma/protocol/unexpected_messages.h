@@ -23,7 +23,7 @@ class UnexpectedMessages {
  private:
   Unexpected* make(const std::byte* payload, size_t length) noexcept;
   void send_budget(Peer& peer) noexcept;
-  void restrain(Peer& peer, transport::Link& link) noexcept;
+  void throttle(Peer& peer, transport::Link& link) noexcept;
 
   const size_t x_budget;
   Controls& x_controls;

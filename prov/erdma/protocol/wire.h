@@ -17,18 +17,18 @@ inline constexpr uint8_t kVersion = 3;
 
 enum class Op : uint8_t {
   eager = 1,   ///< a whole message; payload = its bytes
-  rts = 2,     ///< ready to send; payload = Exposure of the sender's memory (read) or none (write)
-  cts = 3,     ///< receiver of an rts without exposure: payload = Exposure to write() to
+  rts = 2,     ///< ready to send; payload = RemoteKey of the sender's memory (read) or none (write)
+  cts = 3,     ///< receiver of an rts without remote key: payload = RemoteKey to write() to
   fin = 4,     ///< to the sender: the message with this id is placed, or failed
-  done = 5,    ///< to the receiver: the write() into its exposure is over
+  done = 5,    ///< to the receiver: the write() into its remote key is over
   budget = 6,  ///< to the sender: unexpected-message memory is used up (on) or free again (off)
   // One-sided; the initiator hears of it by fin, or by all bytes of the result.
   segments = 7,  ///< further segments of the write or read that follows; payload = Segment[]
-  write = 8,     ///< payload = the bytes, or Exposure of the initiator's memory to read() from
-  read = 9,      ///< payload = none, or Exposure of the initiator's memory to write() to
+  write = 8,     ///< payload = the bytes, or RemoteKey of the initiator's memory to read() from
+  read = 9,      ///< payload = none, or RemoteKey of the initiator's memory to write() to
   atomic = 10,   ///< payload = operands, then what to compare with
   result = 11,   ///< to the initiator: a part of what was read or fetched, in order
-  grant = 12,    ///< to the initiator: the segment may be accessed directly; payload = Exposure
+  grant = 12,    ///< to the initiator: the segment may be accessed directly; payload = RemoteKey
   revoke = 13,   ///< to the initiator: no longer, and say when what is under way is over
   revoked = 14,  ///< to the target: it is
 };
@@ -40,7 +40,7 @@ enum Flags : uint8_t {
   kFailed = 8,   ///< done: the sender could not write()
   // One-sided. kHasData: the payload begins with eight bytes of remote CQ data.
   kLast = 4,       ///< atomic: the operation's last packet
-  kExposed = 16,   ///< the payload is an Exposure
+  kKeyed = 16,     ///< the payload is a RemoteKey
   kSegments = 32,  ///< the last `segments` packet belongs to it
   kFetch = 64,     ///< atomic: what was there comes back as result
   kCompare = 128,  ///< atomic: with operands to compare

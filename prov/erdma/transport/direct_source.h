@@ -12,15 +12,16 @@ struct Dmabuf {
 };
 
 /// Lets peers access device memory by the NIC. Thread-safe.
-class DeviceMemoryOpener {
+class DeviceMemoryRegistrar {
  public:
   /// With these rights and no more. -FI_EOPNOTSUPP: NIC and driver have no way to (logged, with the
   /// remedy); -FI_ENOMEM: it failed this time (logged). `file` may be null.
-  virtual util::Result<std::unique_ptr<OpenMemory>> open(const iovec& memory, const Dmabuf* file,
-                                                         bool for_reads, bool for_writes) = 0;
+  virtual util::Result<std::unique_ptr<RegisteredRegion>> open(const iovec& memory,
+                                                               const Dmabuf* file, bool for_reads,
+                                                               bool for_writes) = 0;
 
  protected:
-  ~DeviceMemoryOpener() = default;
+  ~DeviceMemoryRegistrar() = default;
 };
 
 /// Device memory of the application's that is known as such while this lives.
@@ -44,7 +45,7 @@ class DeviceMemoryKeeper {
 struct FlushTarget {
   int status = 0;        ///< not 0: there may be something to flush, and it can't be named
   void* held = nullptr;  ///< the same for memory of one registration; null: nothing to flush
-  Exposure memory;       ///< a byte of it
+  RemoteKey memory;      ///< a byte of it
 };
 
 /// Says which device memory a transport's NIC can reach by itself, so that nobody has to copy it.
@@ -52,17 +53,17 @@ struct FlushTarget {
 /// transport.
 class DirectSource {
  public:
-  /// Every piece is device memory that expose() can name.
+  /// Every piece is device memory that share() can name.
   virtual bool can_expose(const iovec* memory, size_t count, Access access) noexcept = 0;
   /// Every piece is device memory that read() can fill from (`inbound`), or from which write() can
-  /// fill, what the peer exposed.
-  virtual bool can_move(const iovec* memory, size_t count, const Exposure& remote,
+  /// fill, what the peer shared.
+  virtual bool can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                         bool inbound) noexcept = 0;
   /// Every piece is device memory that the NIC may have written by itself.
   virtual bool may_be_written(const iovec* memory, size_t count) noexcept = 0;
-  /// The flush that the NIC's writes to this memory ask for. Kept registered until let_go().
-  virtual FlushTarget hold(const iovec& memory) noexcept = 0;
-  virtual void let_go(const FlushTarget& target) noexcept = 0;
+  /// The flush that the NIC's writes to this memory ask for. Kept registered until release_flush().
+  virtual FlushTarget acquire_flush(const iovec& memory) noexcept = 0;
+  virtual void release_flush(const FlushTarget& target) noexcept = 0;
 
  protected:
   ~DirectSource() = default;

@@ -17,7 +17,7 @@
 ///
 /// Rules that every transport keeps (test/transport/conformance_test.cc holds them to it):
 ///  - single-threaded: the caller serialises all calls on a Transport and its Links;
-///  - no upcall from within send(), expose(), read(), write(): results arrive in poll() only;
+///  - no upcall from within send(), share(), read(), write(): results arrive in poll() only;
 ///  - packets of one link arrive whole, once, in the order of send();
 ///  - each accepted read()/write(), direct or not, ends in exactly one on_done(), on_link_down()
 ///  included: the
@@ -30,9 +30,9 @@ class Link;
 
 /// Every packet starts with a header of exactly this many bytes, opaque to transports.
 inline constexpr size_t kHeaderBytes = 32;
-/// At most this many pieces of memory in send(), expose(), read(), write().
+/// At most this many pieces of memory in send(), share(), read(), write().
 inline constexpr size_t kMaxIov = 4;
-/// A payload of up to this many bytes fits a packet of any link at any time, as does an Exposure
+/// A payload of up to this many bytes fits a packet of any link at any time, as does a RemoteKey
 /// with eight bytes besides.
 inline constexpr size_t kAlwaysEager = 64;
 
@@ -40,16 +40,16 @@ struct alignas(8) Header {
   std::byte bytes[kHeaderBytes];
 };
 
-/// Names memory that the peer may read or write: made by expose(), carried to the peer in a packet,
+/// Names memory that the peer may read or write: made by share(), carried to the peer in a packet,
 /// used there by read()/write(). Opaque to the protocol and never trusted by the transport.
-struct Exposure {
+struct RemoteKey {
   static constexpr size_t kMaxBytes = 80;
   /// Of this size are those of Access::offer that read() may refuse, and no other.
-  static constexpr size_t kOfferBytes = 76;
+  static constexpr size_t kRefusableBytes = 76;
   uint8_t size = 0;
   std::byte bytes[kMaxBytes];
 
-  bool is_offer() const noexcept { return size == kOfferBytes; }
+  bool is_refusable() const noexcept { return size == kRefusableBytes; }
 };
 
 enum class Access : uint8_t {
@@ -57,34 +57,34 @@ enum class Access : uint8_t {
   remote_write,
   /// As remote_read, for a peer that can say that it can't read this memory: its read() may be
   /// -FI_EOPNOTSUPP.
-  offer,
+  refusable_read,
 };
 
 /// Memory of this process that peers may access without its help, from Link::open() on until this
 /// object is destroyed: then the device refuses, and the connection of who still tries is lost.
-class OpenMemory {
+class RegisteredRegion {
  public:
-  virtual ~OpenMemory() = default;
+  virtual ~RegisteredRegion() = default;
   /// What a peer needs to name it in a RemoteRange, over any link of the same transport.
-  virtual void describe(Exposure& exposure) const noexcept = 0;
+  virtual void describe(RemoteKey& remote_key) const noexcept = 0;
 };
 
 /// A part of a peer's open memory: whoever names it has checked that it is one, and for what it is
 /// open, as the device ends the connection else.
 struct RemoteRange {
-  const Exposure& memory;  ///< as its owner described it
-  uint64_t offset;         ///< bytes
-  uint64_t length;         ///< bytes, at least 1
+  const RemoteKey& memory;  ///< as its owner described it
+  uint64_t offset;          ///< bytes
+  uint64_t length;          ///< bytes, at least 1
 };
 
-/// Open memory of a peer as the device names it: what of an Exposure the short way needs.
+/// Open memory of a peer as the device names it: what of a RemoteKey the fast path needs.
 struct DeviceAddress {
   uint64_t address = 0;
   uint32_t key = 0;
 };
 
-/// Answer of Link::settle().
-inline constexpr int kSettling = 1;
+/// Returned by Link::flush().
+inline constexpr int kFlushing = 1;
 /// Answer of Link::read_direct(), write_direct(): it is over, no on_done() follows.
 inline constexpr int kDone = 2;
 
@@ -137,33 +137,33 @@ class Link {
                                  size_t length, SendHint hint) noexcept = 0;
   virtual LinkLimits limits() const noexcept = 0;
 
-  /// Lets the peer access this memory until withdraw(). 0, -FI_EAGAIN or a final error.
-  [[nodiscard]] virtual int expose(const iovec* memory, size_t count, size_t length, Access access,
-                                   Exposure& exposure) noexcept = 0;
+  /// Lets the peer access this memory until revoke(). 0, -FI_EAGAIN or a final error.
+  [[nodiscard]] virtual int share(const iovec* memory, size_t count, size_t length, Access access,
+                                  RemoteKey& remote_key) noexcept = 0;
   /// After return a peer that keeps the rules touches the memory no more; one that breaks them is
   /// kept out by shared memory, but by a NIC only once the registration goes: a cached one keeps
   /// its key. 0, or why what the peer wrote is not in it.
-  virtual int withdraw(const Exposure& exposure) noexcept = 0;
-  /// withdraw() of an offer that the peer could not take.
-  virtual void refused(const Exposure& exposure) noexcept { withdraw(exposure); }
-  /// Moves `length` bytes from the start of the peer's exposed memory here, or from here there.
-  /// 0 = on_done(token) will follow; -FI_EAGAIN; -FI_EINVAL for a malformed exposure;
+  virtual int revoke(const RemoteKey& remote_key) noexcept = 0;
+  /// revoke() of an offer that the peer could not take.
+  virtual void revoke_refused(const RemoteKey& remote_key) noexcept { revoke(remote_key); }
+  /// Moves `length` bytes from the start of the peer's shared memory here, or from here there.
+  /// 0 = on_done(token) will follow; -FI_EAGAIN; -FI_EINVAL for a malformed remote key;
   /// -FI_EOPNOTSUPP for an offer that this process can't take.
-  [[nodiscard]] virtual int read(const Exposure& remote, const iovec* local, size_t count,
+  [[nodiscard]] virtual int read(const RemoteKey& remote, const iovec* local, size_t count,
                                  size_t length, uint64_t token) noexcept = 0;
-  [[nodiscard]] virtual int write(const Exposure& remote, const iovec* local, size_t count,
+  [[nodiscard]] virtual int write(const RemoteKey& remote, const iovec* local, size_t count,
                                   size_t length, uint64_t token) noexcept = 0;
 
   /// The device may have written to this memory, and all of that is complete: lets the processor,
-  /// or whatever the memory belongs to, see it. 0 = it does; kSettling = on_done(token) will
+  /// or whatever the memory belongs to, see it. 0 = it does; kFlushing = on_done(token) will
   /// follow.
-  [[nodiscard]] virtual int settle(const iovec* memory, size_t count, uint64_t token) noexcept {
+  [[nodiscard]] virtual int flush(const iovec* memory, size_t count, uint64_t token) noexcept {
     return (void)memory, (void)count, (void)token, 0;
   }
 
   /// Gives the peer a descriptor of what `file` is open for, and it a name for a packet to tell.
   /// -FI_EOPNOTSUPP: not over this link; else why not now.
-  virtual util::Result<uint32_t> hand_over(const util::Fd& file) noexcept {
+  virtual util::Result<uint32_t> pass_file(const util::Fd& file) noexcept {
     return (void)file, -FI_EOPNOTSUPP;
   }
   /// What the peer handed over by this name: once, and not after 16 later ones. -FI_EAGAIN: it is
@@ -173,33 +173,33 @@ class Link {
   }
 
   /// Whether open() and direct access exist here.
-  virtual bool opens_memory() const noexcept { return false; }
+  virtual bool registers_regions() const noexcept { return false; }
   /// Null: this memory can't be opened.
-  virtual std::unique_ptr<OpenMemory> open(const iovec& memory, bool for_reads,
-                                           bool for_writes) noexcept {
+  virtual std::unique_ptr<RegisteredRegion> register_region(const iovec& memory, bool for_reads,
+                                                            bool for_writes) noexcept {
     return (void)memory, (void)for_reads, (void)for_writes, nullptr;
   }
 
-  /// Whether lend() and direct access exist here.
-  virtual bool lends_memory() const noexcept { return false; }
+  /// Whether share_region() and direct access exist here.
+  virtual bool shares_regions() const noexcept { return false; }
   /// The peer may access this memory directly from now on. 0, or -FI_EOPNOTSUPP, -FI_ENOMEM.
-  [[nodiscard]] virtual int lend(const iovec& memory, bool for_reads, bool for_writes,
-                                 Exposure& exposure) noexcept {
-    return (void)memory, (void)for_reads, (void)for_writes, (void)exposure, -FI_EOPNOTSUPP;
+  [[nodiscard]] virtual int share_region(const iovec& memory, bool for_reads, bool for_writes,
+                                         RemoteKey& remote_key) noexcept {
+    return (void)memory, (void)for_reads, (void)for_writes, (void)remote_key, -FI_EOPNOTSUPP;
   }
-  /// The peer begins no access to it any more, nor to anything else that was lent over this link
-  /// until it has called recalled() as often. One may be under way until unused().
-  virtual void recall(const Exposure& exposure) noexcept { (void)exposure; }
-  /// No access of the peer's to what was lent is under way.
-  virtual bool unused() noexcept { return true; }
-  /// The peer called recall(), and what it named is not accessed any more.
-  virtual void recalled() noexcept {}
+  /// The peer begins no access to it any more, nor to anything else that was shared over this link
+  /// until it has called region_revoked() as often. One may be under way until regions_unused().
+  virtual void revoke_region(const RemoteKey& remote_key) noexcept { (void)remote_key; }
+  /// No access of the peer's to what was shared is under way.
+  virtual bool regions_unused() noexcept { return true; }
+  /// The peer called revoke_region(), and what it named is not accessed any more.
+  virtual void region_revoked() noexcept {}
 
-  /// Like read() and write(), without the peer's processor, in memory that it opened or lent. Of up
-  /// to kAlwaysEager bytes they are executed in the order of these calls, a write also before any
-  /// packet that is sent later; a write or a packet may overtake a read. -FI_EOPNOTSUPP: not over
-  /// this link; -FI_EBUSY: not now. on_done() may say the same of lent memory: then any part of the
-  /// bytes was moved.
+  /// Like read() and write(), without the peer's processor, in memory that it registered or shared.
+  /// Of up to kAlwaysEager bytes they are executed in the order of these calls, a write also before
+  /// any packet that is sent later; a write or a packet may overtake a read. -FI_EOPNOTSUPP: not
+  /// over this link; -FI_EBUSY: not now. on_done() may say the same of a shared region: then any
+  /// part of the bytes was moved.
   [[nodiscard]] virtual int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                                         uint64_t token) noexcept {
     return (void)remote, (void)local, (void)count, (void)token, -FI_EOPNOTSUPP;
@@ -224,19 +224,19 @@ class Link {
   /// `executed`: the peer never gets it. Else as if nothing had happened.
   virtual void retracted(uint64_t packet, bool executed) noexcept { (void)packet, (void)executed; }
 
-  /// False: no short way there. True: `first` names the first byte of that open memory.
-  virtual bool resolve(const Exposure& memory, DeviceAddress& first) noexcept {
+  /// False: no fast path there. True: `first` names the first byte of that open memory.
+  virtual bool resolve(const RemoteKey& memory, DeviceAddress& first) noexcept {
     return (void)memory, (void)first, false;
   }
-  /// The short way of read_direct() and write_direct(), without `until_placed`: 1 to kAlwaysEager
+  /// The fast path of read_direct() and write_direct(), without `until_placed`: 1 to kAlwaysEager
   /// bytes, one piece of host memory, and an address that is the caller's to check. Anything but 0:
-  /// nothing happened, and the long way knows more.
-  [[nodiscard]] virtual int read_short(DeviceAddress remote, void* local, size_t length,
-                                       uint64_t token) noexcept {
+  /// nothing happened, and the slow path knows more.
+  [[nodiscard]] virtual int read_fast(DeviceAddress remote, void* local, size_t length,
+                                      uint64_t token) noexcept {
     return (void)remote, (void)local, (void)length, (void)token, -FI_EOPNOTSUPP;
   }
-  [[nodiscard]] virtual int write_short(DeviceAddress remote, const void* local, size_t length,
-                                        uint64_t token) noexcept {
+  [[nodiscard]] virtual int write_fast(DeviceAddress remote, const void* local, size_t length,
+                                       uint64_t token) noexcept {
     return (void)remote, (void)local, (void)length, (void)token, -FI_EOPNOTSUPP;
   }
 
@@ -244,12 +244,12 @@ class Link {
   /// with this status follows in a later poll().
   virtual void fail(int status) noexcept = 0;
 
-  /// The peer gave the link up, though what it sent may not be delivered yet: what it had exposed
+  /// The peer gave the link up, though what it sent may not be delivered yet: what it had shared
   /// is its owner's again.
   virtual bool left() const noexcept { return false; }
 
   /// False = it never was up, so that no packet of either side ever went over it.
-  virtual bool met() const noexcept { return true; }
+  virtual bool was_up() const noexcept { return true; }
 
   /// The application itself named this peer, so it may have what a stranger may not: the right to
   /// trace this process, where CMA needs that.

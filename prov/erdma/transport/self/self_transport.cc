@@ -14,13 +14,13 @@ namespace {
 constexpr size_t kEagerBytes = 16384;
 constexpr size_t kMaxQueued = 256;
 
-/// The contents of an exposure of this transport. It never leaves the process.
+/// The contents of a remote key of this transport. It never leaves the process.
 struct Memory {
   iovec iov[kMaxIov];
   size_t count;
   size_t length;
 };
-static_assert(sizeof(Memory) <= Exposure::kMaxBytes);
+static_assert(sizeof(Memory) <= RemoteKey::kMaxBytes);
 
 void copy(const iovec* to, size_t to_count, const iovec* from, size_t from_count,
           size_t length) noexcept {
@@ -51,27 +51,27 @@ class SelfTransport::Loop final : public Link {
 
   LinkLimits limits() const noexcept override { return {kEagerBytes, true}; }
 
-  int expose(const iovec* memory, size_t count, size_t length, Access,
-             Exposure& exposure) noexcept override {
+  int share(const iovec* memory, size_t count, size_t length, Access,
+            RemoteKey& remote_key) noexcept override {
     if (count > kMaxIov) return -FI_EINVAL;
-    Memory exposed{};
-    std::copy_n(memory, count, exposed.iov);
-    exposed.count = count;
-    exposed.length = length;
-    exposure.size = sizeof(exposed);
-    std::memcpy(exposure.bytes, &exposed, sizeof(exposed));
+    Memory shared{};
+    std::copy_n(memory, count, shared.iov);
+    shared.count = count;
+    shared.length = length;
+    remote_key.size = sizeof(shared);
+    std::memcpy(remote_key.bytes, &shared, sizeof(shared));
     return 0;
   }
-  int withdraw(const Exposure&) noexcept override { return 0; }
+  int revoke(const RemoteKey&) noexcept override { return 0; }
 
-  int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
            uint64_t token) noexcept override {
     Memory from;
     if (!decode(remote, length, from)) return -FI_EINVAL;
     copy(local, count, from.iov, from.count, length);
     return done(token);
   }
-  int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  int write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept override {
     Memory to;
     if (!decode(remote, length, to)) return -FI_EINVAL;
@@ -101,9 +101,9 @@ class SelfTransport::Loop final : public Link {
   }
 
  private:
-  static bool decode(const Exposure& exposure, size_t length, Memory& memory) noexcept {
-    if (exposure.size != sizeof(memory)) return false;
-    std::memcpy(&memory, exposure.bytes, sizeof(memory));
+  static bool decode(const RemoteKey& remote_key, size_t length, Memory& memory) noexcept {
+    if (remote_key.size != sizeof(memory)) return false;
+    std::memcpy(&memory, remote_key.bytes, sizeof(memory));
     return memory.count <= kMaxIov && length <= memory.length;
   }
   int done(uint64_t token) noexcept try {

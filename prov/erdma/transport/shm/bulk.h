@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "transport/shm/cma.h"
-#include "transport/shm/lending.h"
 #include "transport/shm/options.h"
+#include "transport/shm/region_gate.h"
 #include "transport/transport.h"
 #include "util/clock.h"
 
@@ -30,12 +30,12 @@ class BulkMemory {
   /// Copying through slots may be faster than CMA. False: theirs would be one memory too many, so
   /// they are for transfers that have no other way.
   virtual bool bounce_affordable() const noexcept = 0;
-  /// The sender gave up the channel, perhaps before it was attached: nothing it exposed is valid.
+  /// The sender gave up the channel, perhaps before it was attached: nothing it shared is valid.
   virtual bool sender_left() const noexcept = 0;
-  /// Recalls of lent memory that this side has heard of.
-  virtual uint64_t recalls_heard() const noexcept = 0;
-  /// Around each step of an access to lent memory, with recalls_heard() of its beginning. False:
-  /// there is to be none any more, and no leave().
+  /// Recalls of a shared region that this side has heard of.
+  virtual uint64_t revocations_seen() const noexcept = 0;
+  /// Around each step of an access to a shared region, with revocations_seen() of its beginning.
+  /// False: there is to be none any more, and no leave().
   virtual bool enter(uint64_t heard) noexcept = 0;
   virtual void leave() noexcept = 0;
   /// A ticket is published that the sender does not expect: of use if it polls.

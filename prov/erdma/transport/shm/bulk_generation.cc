@@ -28,8 +28,8 @@ bool is_shared(Mode mode) noexcept {
 int Generations::step(Transfer& transfer, Budget& budget) noexcept {
   int steps = 0;
   if (transfer.state.mode == Mode::none && transfer.lefts > 0) {
-    if (transfer.remote.lent && !may_call(transfer)) transfer.status = -FI_EOPNOTSUPP;
-    if (withdrawn(transfer)) transfer.status = -FI_ECANCELED;
+    if (transfer.remote.region && !may_call(transfer)) transfer.status = -FI_EOPNOTSUPP;
+    if (revoked(transfer)) transfer.status = -FI_ECANCELED;
     if (transfer.status == 0) steps += begin(transfer);
   }
   switch (transfer.state.mode) {
@@ -70,10 +70,10 @@ Stop Generations::stop_of(const Transfer& transfer) const noexcept {
   return stop.generation == transfer.state.generation && stop.error != 0 ? stop : Stop{};
 }
 
-bool Generations::withdrawn(const Transfer& transfer) const noexcept {
-  if (transfer.remote.lent) return x_backing.sender_left();  // enter() tells the rest
-  const uint16_t last = look_after_reading(x_page.withdrawn[transfer.remote.index]);
-  return withdrawn_by(last, transfer.remote.generation) || x_backing.sender_left();
+bool Generations::revoked(const Transfer& transfer) const noexcept {
+  if (transfer.remote.region) return x_backing.sender_left();  // enter() tells the rest
+  const uint16_t last = look_after_reading(x_page.revoked[transfer.remote.index]);
+  return revoked_by(last, transfer.remote.generation) || x_backing.sender_left();
 }
 
 /// A tally that speaks of another generation counts as none.
@@ -163,7 +163,7 @@ bool Generations::begin(Transfer& transfer) noexcept {
   transfer.by_sender = 0;
   transfer.piece = 0;
   transfer.offset = 0;
-  transfer.heard_piece = 0;
+  transfer.seen_piece = 0;
   if (++x_generation == 0) ++x_generation;
   transfer.state = {x_generation, mode, streaming_of(transfer.path)};
   transfer.started = transfer.heard = x_clock.now();
@@ -178,7 +178,7 @@ void Generations::publish(Transfer& transfer) noexcept {
   constexpr auto kRelease = std::memory_order_release;
   Ticket& ticket = x_page.ticket[transfer.ticket];
   TicketProgress& progress = x_page.progress[transfer.ticket];
-  ticket.exposure.store(transfer.remote.id(), kRelease);
+  ticket.remote_key.store(transfer.remote.id(), kRelease);
   ticket.begin.store(transfer.range.begin, kRelease);
   ticket.end.store(transfer.range.end, kRelease);
   ticket.base.store(transfer.base, kRelease);
@@ -199,7 +199,7 @@ void Generations::publish(Transfer& transfer) noexcept {
   const bool helped = transfer.state.mode != Mode::outward || !transfer.sender_off;
   if (transfer.remote.index == kUnhelped || !helped) return;
   ticket.state.store(pack(transfer.state), kRelease);
-  if (transfer.remote.lent) x_backing.ask_for_help();
+  if (transfer.remote.region) x_backing.ask_for_help();
 }
 
 /// The next chunk; kNoChunk if none is left now, or the word is nonsense (then status is set).
@@ -242,10 +242,10 @@ void Generations::close(Transfer& transfer) noexcept {
 void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget) noexcept {
   const uint64_t begin = transfer.range.begin + uint64_t(index) * transfer.chunk;
   const auto length = size_t(std::min<uint64_t>(transfer.chunk, transfer.range.end - begin));
-  const bool lent = transfer.remote.lent;
-  if (lent && !x_backing.enter(transfer.recalls_heard)) {
+  const bool region = transfer.remote.region;
+  if (region && !x_backing.enter(transfer.revocations_seen)) {
     // The owner may be inside a chunk of this side's memory: that ends first.
-    transfer.recalled = true;
+    transfer.region_revoked = true;
     transfer.failed = index;
     return;
   }
@@ -253,7 +253,7 @@ void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget)
   const int error = move_by_cma(x_calls, transfer.call, x_peer, {transfer.local, transfer.locals},
                                 {transfer.remote.iov, transfer.remote.count}, begin, length,
                                 reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes);
-  if (lent) x_backing.leave();
+  if (region) x_backing.leave();
   budget.spend_chunk(length);
   if (error == 0) return;
   transfer.failed = index;
@@ -336,13 +336,13 @@ int Generations::empty_slots(Transfer& transfer, Budget& budget) noexcept {
   return steps ? steps : await_sender(transfer);
 }
 
-/// No slot is filled. A sender that computes may not look here for long: what it exposed is read
+/// No slot is filled. A sender that computes may not look here for long: what it shared is read
 /// then. It may be about to fill a slot, which nobody reads any more.
 int Generations::await_sender(Transfer& transfer) noexcept {
   if (!may_call(transfer)) return 0;
   const uint64_t now = x_clock.now();
-  if (transfer.heard_piece != transfer.piece) {
-    transfer.heard_piece = transfer.piece;
+  if (transfer.seen_piece != transfer.piece) {
+    transfer.seen_piece = transfer.piece;
     transfer.heard = now;
   }
   if (now - transfer.heard < kSenderWait) return 0;
@@ -353,12 +353,12 @@ int Generations::await_sender(Transfer& transfer) noexcept {
 }
 
 void Generations::end(Transfer& transfer) noexcept {
-  // A withdrawal that is not seen here came after the last byte was read.
-  if (withdrawn(transfer)) transfer.status = -FI_ECANCELED;
+  // A revocation that is not seen here came after the last byte was read.
+  if (revoked(transfer)) transfer.status = -FI_ECANCELED;
   // Of all that was moved from here by its pid.
   if (transfer.claimed > 0 && !x_peer.was_called())
-    transfer.status = transfer.remote.lent ? -FI_EBUSY : -FI_ECONNRESET;
-  if (transfer.recalled) transfer.status = -FI_EBUSY;
+    transfer.status = transfer.remote.region ? -FI_EBUSY : -FI_ECONNRESET;
+  if (transfer.region_revoked) transfer.status = -FI_EBUSY;
   x_page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
   const size_t lefts = transfer.lefts;
   if (transfer.state.mode == Mode::bounce) {
@@ -383,7 +383,7 @@ bool Generations::ready(const Transfer& transfer) const noexcept {
   const TicketProgress& progress = x_page.progress[transfer.ticket];
   switch (transfer.state.mode) {
     case Mode::none:
-      return (transfer.remote.lent && !may_call(transfer)) ||
+      return (transfer.remote.region && !may_call(transfer)) ||
              (next_mode(transfer) != Mode::none && !must_wait(transfer));
     case Mode::bounce:
       // Who could read instead does not sleep until the sender comes.

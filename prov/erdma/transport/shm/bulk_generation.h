@@ -16,16 +16,16 @@ namespace erdma::transport::shm {
 struct Transfer : util::ListHook<Transfer> {
   uint64_t token = 0;
   uint64_t group = 0;
-  RemoteMemory remote;
+  SharedMemory remote;
   iovec local[kMaxIov];
   size_t locals = 0;
   uint64_t length = 0;
   int status = 0;
-  CmaCall call = CmaCall::read;  ///< what this side does; write: into lent memory
-  uint64_t base = 0;             ///< of the first byte, in lent memory as the sender knows it
-  uint64_t recalls_heard = 0;    ///< when it began; of lent memory
-  bool recalled = false;         ///< lent memory that may have been recalled since
-  size_t ticket = 0;             ///< while running
+  CmaCall call = CmaCall::read;   ///< what this side does; write: into a shared region
+  uint64_t base = 0;              ///< of the first byte, in a shared region as the sender knows it
+  uint64_t revocations_seen = 0;  ///< when it began; of a shared region
+  bool region_revoked = false;    ///< a shared region that may have been revoked since
+  size_t ticket = 0;              ///< while running
 
   /// What no generation has taken up yet. Each failure takes a capability away (both, one, bounce),
   /// and leaves at most three parts: never full.
@@ -46,7 +46,7 @@ struct Transfer : util::ListHook<Transfer> {
   uint32_t by_sender = 0;            ///< once closed: chunks that the sender took, from the back
   uint32_t piece = 0;                ///< bounce: next slot to empty
   uint64_t offset = 0;               ///< bounce: bytes of the range in place
-  uint32_t heard_piece = 0;          ///< bounce: slots filled when the sender was last heard of
+  uint32_t seen_piece = 0;           ///< bounce: slots filled when the sender was last heard of
   uint64_t heard = 0;                ///< and when that was
   Path path = Path::cma;
   /// The sender is there to do its half of any path. Without it CMA takes twice as long: a rate
@@ -114,7 +114,7 @@ class Generations {
   int empty_slots(Transfer& transfer, Budget& budget) noexcept;
   int await_sender(Transfer& transfer) noexcept;
   void end(Transfer& transfer) noexcept;
-  bool withdrawn(const Transfer& transfer) const noexcept;
+  bool revoked(const Transfer& transfer) const noexcept;
   Stop stop_of(const Transfer& transfer) const noexcept;
   uint32_t tally_of(const SharedWord& word, const Transfer& transfer) const noexcept;
   bool all_claimed(const Transfer& transfer) const noexcept;

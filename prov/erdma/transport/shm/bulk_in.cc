@@ -11,29 +11,28 @@ bool is_of(uint64_t group, const Transfer& transfer) noexcept {
 
 }  // namespace
 
-int BulkIn::start(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int BulkIn::start(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                   uint64_t token, uint64_t group) noexcept {
-  RemoteMemory memory;
+  SharedMemory memory;
   if (const int status = decode(remote, memory)) return status;
-  if (memory.access != Access::remote_read || memory.index >= kMaxExposures ||
-      length > memory.length)
+  if (memory.access != Access::remote_read || memory.index >= kMaxShared || length > memory.length)
     return -FI_EINVAL;
   return enqueue(memory, CmaCall::read, 0, local, count, length, token, group);
 }
 
-int BulkIn::access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+int BulkIn::access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
                    size_t count, size_t length, uint64_t token) noexcept {
-  RemoteMemory memory;
-  memory.lent = true;
-  memory.index = lent.index;
-  memory.generation = uint16_t(lent.generation);
+  SharedMemory memory;
+  memory.region = true;
+  memory.index = region.index;
+  memory.generation = uint16_t(region.generation);
   memory.count = 1;
   memory.length = length;
-  memory.iov[0] = {remote_address(lent.address + offset), length};
+  memory.iov[0] = {remote_address(region.address + offset), length};
   return enqueue(memory, call, offset, local, count, length, token, 0);
 }
 
-int BulkIn::enqueue(const RemoteMemory& remote, CmaCall call, uint64_t base, const iovec* local,
+int BulkIn::enqueue(const SharedMemory& remote, CmaCall call, uint64_t base, const iovec* local,
                     size_t count, size_t length, uint64_t token, uint64_t group) noexcept {
   if (count > kMaxIov || !plausible(local, count, length)) return -FI_EINVAL;
   Transfer* transfer = x_pool.acquire();
@@ -43,7 +42,7 @@ int BulkIn::enqueue(const RemoteMemory& remote, CmaCall call, uint64_t base, con
   transfer->remote = remote;
   transfer->call = call;
   transfer->base = base;
-  if (remote.lent) transfer->recalls_heard = x_backing.recalls_heard();
+  if (remote.region) transfer->revocations_seen = x_backing.revocations_seen();
   transfer->length = length;
   std::copy_n(local, count, transfer->local);
   transfer->locals = count;
@@ -74,7 +73,7 @@ bool BulkIn::ready() noexcept {
   return used < kTickets && !x_queued.empty();
 }
 
-bool BulkIn::settle(uint64_t group) noexcept {
+bool BulkIn::quiesce(uint64_t group) noexcept {
   bool written = false;
   for (Transfer* transfer = x_running.front(); transfer; transfer = x_running.next(*transfer)) {
     if (!is_of(group, *transfer)) continue;
@@ -120,8 +119,8 @@ int BulkIn::step(Transfer& transfer, Budget& budget) noexcept {
 void BulkIn::finish(Transfer& transfer, int status) noexcept {
   x_generations.abandon(transfer);
   x_ticket_used[transfer.ticket] = false;
-  // What was lent is being recalled, or the sender ends the link, as will be heard.
-  transfer.status = transfer.remote.lent && status == -FI_ECANCELED ? -FI_EBUSY : status;
+  // What was shared is being revoked, or the sender ends the link, as will be heard.
+  transfer.status = transfer.remote.region && status == -FI_ECANCELED ? -FI_EBUSY : status;
   transfer.unlink();
   x_finished.push_back(transfer);
 }

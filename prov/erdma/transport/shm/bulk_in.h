@@ -20,14 +20,14 @@ class BulkIn {
          Counters& counters, const util::Clock& clock) noexcept
       : x_backing(memory), x_generations(shared, memory, calls, sender, options, counters, clock) {}
 
-  /// Begins to copy `length` bytes of the sender's exposed memory. Any number may be queued; they
+  /// Begins to copy `length` bytes of the sender's shared memory. Any number may be queued; they
   /// run a few at a time; those of one `group` can be ended apart from the others. 0 or -FI_EINVAL,
   /// -FI_ENOMEM.
-  int start(const Exposure& remote, const iovec* local, size_t count, size_t length, uint64_t token,
-            uint64_t group = 0) noexcept;
-  /// Begins to access lent memory. on_done() may say -FI_EBUSY: it is being recalled, or
+  int start(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
+            uint64_t token, uint64_t group = 0) noexcept;
+  /// Begins to access a shared region. on_done() may say -FI_EBUSY: it is being revoked, or
   /// -FI_EOPNOTSUPP: it can't be reached. Then any part of the bytes was moved.
-  int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+  int access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
   /// Moves a chunk or two of what is active; sink.on_done() for what has finished. Returns the
   /// steps made: if any, a sleeping sender may have something to do.
@@ -35,15 +35,15 @@ class BulkIn {
   bool active() const noexcept { return x_live > 0; }  ///< something is started and not reported
   bool ready() noexcept;  ///< poll() would do something now: do not sleep
   /// The sender claims nothing more from now on. False: it lives, perhaps, and is inside a write
-  /// into local memory: ask again. No poll() between settle() and cancel(). Both are about all
+  /// into local memory: ask again. No poll() between quiesce() and cancel(). Both are about all
   /// transfers, or about those of one group.
-  bool settle(uint64_t group = kEveryGroup) noexcept;
+  bool quiesce(uint64_t group = kEveryGroup) noexcept;
   /// They end: on_done(status) for each. After return none of them touches local memory, provided
-  /// that settle() has returned true or the sender is dead.
+  /// that quiesce() has returned true or the sender is dead.
   void cancel(Sink& sink, int status, uint64_t group = kEveryGroup) noexcept;
 
  private:
-  int enqueue(const RemoteMemory& remote, CmaCall call, uint64_t base, const iovec* local,
+  int enqueue(const SharedMemory& remote, CmaCall call, uint64_t base, const iovec* local,
               size_t count, size_t length, uint64_t token, uint64_t group) noexcept;
   void activate() noexcept;
   int step(Transfer& transfer, Budget& budget) noexcept;

@@ -18,40 +18,41 @@ CmaCall call_of(Mode mode) noexcept {
 
 }  // namespace
 
-int BulkOut::expose(const iovec* memory, size_t count, size_t length, Exposure& exposure) noexcept {
+int BulkOut::share(const iovec* memory, size_t count, size_t length,
+                   RemoteKey& remote_key) noexcept {
   if (count > kMaxIov || !plausible(memory, count, length)) return -FI_EINVAL;
-  if (x_pool.in_use() == kMaxExposures) return -FI_EAGAIN;
-  RemoteMemory* exposed = x_pool.acquire();
-  if (!exposed) return -FI_ENOMEM;
-  const util::PoolHandle handle = x_pool.handle(*exposed);
-  exposed->index = handle.index;
-  exposed->generation = handle.generation;
-  exposed->count = uint8_t(count);
-  exposed->length = length;
-  std::copy_n(memory, count, exposed->iov);
-  encode(*exposed, exposure);
+  if (x_pool.in_use() == kMaxShared) return -FI_EAGAIN;
+  SharedMemory* shared = x_pool.acquire();
+  if (!shared) return -FI_ENOMEM;
+  const util::PoolHandle handle = x_pool.handle(*shared);
+  shared->index = handle.index;
+  shared->generation = handle.generation;
+  shared->count = uint8_t(count);
+  shared->length = length;
+  std::copy_n(memory, count, shared->iov);
+  encode(*shared, remote_key);
   return 0;
 }
 
-void BulkOut::withdraw(const Exposure& exposure) noexcept {
-  RemoteMemory named;
-  if (decode(exposure, named) != 0) return;
-  RemoteMemory* exposed = x_pool.find({named.index, named.generation});
-  if (!exposed) return;
-  x_pool.release(*exposed);
+void BulkOut::revoke(const RemoteKey& remote_key) noexcept {
+  SharedMemory named;
+  if (decode(remote_key, named) != 0) return;
+  SharedMemory* shared = x_pool.find({named.index, named.generation});
+  if (!shared) return;
+  x_pool.release(*shared);
   if (!x_page) {
     x_withdrawn[named.index] = named.generation;
     return;
   }
-  tell_before_reuse(x_page->withdrawn[named.index], named.generation);
+  tell_before_reuse(x_page->revoked[named.index], named.generation);
   stop_all(named.id());
 }
 
-/// Tickets not joined yet are refused when they are: join() no longer finds the exposure.
+/// Tickets not joined yet are refused when they are: join() no longer finds the remote key.
 void BulkOut::stop_all(uint64_t id) noexcept {
   for (size_t i = 0; i < kTickets; ++i) {
     const Joined& joined = x_tickets[i];
-    if (joined.exposure == id && !joined.stopped &&
+    if (joined.remote_key == id && !joined.stopped &&
         state_of(i).generation == joined.state.generation)
       stop(i, ECANCELED);
   }
@@ -64,9 +65,9 @@ void BulkOut::taken_back(uint64_t id) noexcept {
 void BulkOut::attach(void* shared) noexcept {
   x_memory = shared;
   x_page = &shared_page(shared);
-  for (size_t i = 0; i < kMaxExposures; ++i)
+  for (size_t i = 0; i < kMaxShared; ++i)
     if (const uint16_t generation = x_withdrawn[i])
-      tell_before_reuse(x_page->withdrawn[i], generation);
+      tell_before_reuse(x_page->revoked[i], generation);
   x_withdrawn.reset();
   publish_write_state();
 }
@@ -129,11 +130,11 @@ int BulkOut::step(size_t ticket, Budget& budget) noexcept {
     steps = 1;
   }
   if (joined.stopped) return steps;
-  const RemoteMemory* exposed = find(joined.exposure);
-  if (!exposed) return steps;  // withdraw() has stopped it
-  if (joined.state.mode == Mode::bounce) return steps + fill_slots(ticket, *exposed, budget);
+  const SharedMemory* shared = find(joined.remote_key);
+  if (!shared) return steps;  // revoke() has stopped it
+  if (joined.state.mode == Mode::bounce) return steps + fill_slots(ticket, *shared, budget);
   if (joined.state.mode == Mode::read_only) return steps;
-  return steps + move_chunks(ticket, *exposed, budget);
+  return steps + move_chunks(ticket, *shared, budget);
 }
 
 bool BulkOut::join(size_t ticket, TicketState state) noexcept {
@@ -141,7 +142,7 @@ bool BulkOut::join(size_t ticket, TicketState state) noexcept {
   const Ticket& body = x_page->ticket[ticket];
   Joined copy;
   copy.state = state;
-  copy.exposure = body.exposure.load(kAcquire);
+  copy.remote_key = body.remote_key.load(kAcquire);
   copy.range = {body.begin.load(kAcquire), body.end.load(kAcquire)};
   copy.base = body.base.load(kAcquire);
   const uint64_t chunks = body.chunks.load(kAcquire);
@@ -160,14 +161,14 @@ bool BulkOut::join(size_t ticket, TicketState state) noexcept {
 
 /// Positive errno if this side takes no part in what the ticket asks. Nothing in it is trusted.
 int BulkOut::refusal(const Joined& joined) noexcept {
-  const RemoteMemory* exposed = find(joined.exposure);
-  if (!exposed) return ECANCELED;
+  const SharedMemory* shared = find(joined.remote_key);
+  if (!shared) return ECANCELED;
   const Range& range = joined.range;
   const bool outward = joined.state.mode == Mode::outward;
-  if (outward ? !exposed->for_writes : !exposed->for_reads) return EPROTO;
-  if (joined.base > exposed->length || (joined.base > 0 && !LentTable::names(joined.exposure)))
+  if (outward ? !shared->for_writes : !shared->for_reads) return EPROTO;
+  if (joined.base > shared->length || (joined.base > 0 && !SharedRegions::names(joined.remote_key)))
     return EPROTO;
-  if (range.begin >= range.end || range.end > exposed->length - joined.base ||
+  if (range.begin >= range.end || range.end > shared->length - joined.base ||
       range.length() > kMaxRange || joined.chunk < kPageBytes || joined.chunk > kMaxChunk ||
       chunks_of(range.length(), joined.chunk) > Claims::kMaxChunks || joined.iovs > kMaxIov ||
       joined.state.mode > Mode::outward || !plausible(joined.iov, joined.iovs, range.end))
@@ -192,13 +193,13 @@ uint32_t BulkOut::claim(size_t ticket) noexcept {
   return Stop::kNoChunk;
 }
 
-int BulkOut::move_chunks(size_t ticket, const RemoteMemory& exposed, Budget& budget) noexcept {
+int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budget) noexcept {
   Joined& joined = x_tickets[ticket];
   const CmaCall call = call_of(joined.state.mode);
   uint64_t& moved = call == CmaCall::read ? x_counters.cma_read_bytes : x_counters.cma_write_bytes;
   iovec ours[kMaxIov];
   const size_t pieces =
-      hmem::slice(exposed.iov, exposed.count, joined.base, exposed.length - joined.base, ours);
+      hmem::slice(shared.iov, shared.count, joined.base, shared.length - joined.base, ours);
   int steps = 0;
   while (budget.chunk_left()) {
     if (!may(call)) {
@@ -233,13 +234,13 @@ bool BulkOut::slot_free(Joined& joined) const noexcept {
   return joined.piece - joined.consumed < kBounceSlots;  // nonsense: wraps, counts as none free
 }
 
-int BulkOut::fill_slots(size_t ticket, const RemoteMemory& exposed, Budget& budget) noexcept {
+int BulkOut::fill_slots(size_t ticket, const SharedMemory& shared, Budget& budget) noexcept {
   Joined& joined = x_tickets[ticket];
   const CopyFunction copy = joined.state.streaming == Streaming::none ? plain_copy : stream_copy;
   int steps = 0;
   while (joined.offset < joined.range.length() && budget.pieces > 0 && slot_free(joined)) {
     const size_t bytes = piece_bytes(joined.piece, joined.range.length() - joined.offset);
-    copy_in(bounce_slot(x_memory, joined.piece), exposed.iov, exposed.count,
+    copy_in(bounce_slot(x_memory, joined.piece), shared.iov, shared.count,
             joined.base + joined.range.begin + joined.offset, bytes, copy);
     joined.offset += bytes;
     x_counters.bounce_out_bytes += bytes;

@@ -6,7 +6,7 @@
 
 #include "transport/shm/bulk.h"
 #include "transport/shm/bulk_shared.h"
-#include "transport/shm/lent_table.h"
+#include "transport/shm/shared_regions.h"
 #include "util/pool.h"
 
 namespace erdma::transport::shm {
@@ -17,14 +17,14 @@ class BulkOut {
   BulkOut(CmaCalls& calls, CmaPeer& receiver, Counters& counters)
       : x_calls(calls), x_peer(receiver), x_counters(counters) {}
 
-  /// 0, -FI_EAGAIN while too much is exposed, -FI_EINVAL, -FI_ENOMEM.
-  int expose(const iovec* memory, size_t count, size_t length, Exposure& exposure) noexcept;
+  /// 0, -FI_EAGAIN while too much is shared, -FI_EINVAL, -FI_ENOMEM.
+  int share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key) noexcept;
   /// After return nothing here touches the memory; a transfer that still uses it fails at the
   /// receiver with -FI_ECANCELED.
-  void withdraw(const Exposure& exposure) noexcept;
+  void revoke(const RemoteKey& remote_key) noexcept;
   /// Memory that the receiver accesses by itself, and that poll() may help it with; outlives this
   /// object. Null: none.
-  void lends(LentTable* table) noexcept { x_lent = table; }
+  void shares(SharedRegions* table) noexcept { x_shared_regions = table; }
   /// It was taken out of the table: nothing here touches it any more.
   void taken_back(uint64_t id) noexcept;
   /// The receiver's shared memory (kBulkBytes) is mapped here now; it outlives this object. Counts
@@ -34,7 +34,7 @@ class BulkOut {
   /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
   /// have something to do.
   int poll() noexcept;
-  /// Something is exposed, or asked for that no longer is, or lent memory is moved.
+  /// Something is shared, or asked for that no longer is, or a shared region is moved.
   bool active() noexcept { return x_pool.in_use() > 0 || ready(); }
   bool ready() noexcept;  ///< poll() would do something now: do not sleep
 
@@ -42,9 +42,9 @@ class BulkOut {
   /// One ticket as taken over: a validated copy, for one generation.
   struct Joined {
     TicketState state;
-    uint64_t exposure = 0;
+    uint64_t remote_key = 0;
     Range range;
-    uint64_t base = 0;  ///< of offset 0, in what is exposed
+    uint64_t base = 0;  ///< of offset 0, in what is shared
     size_t chunk = 0;
     uint32_t chunks = 0;
     size_t iovs = 0;
@@ -60,9 +60,10 @@ class BulkOut {
   /// False if the receiver changes the ticket just now.
   bool join(size_t ticket, TicketState state) noexcept;
   int refusal(const Joined& joined) noexcept;
-  const RemoteMemory* find(uint64_t exposure) noexcept {
-    if (LentTable::names(exposure)) return x_lent ? x_lent->find(exposure) : nullptr;
-    return x_pool.find({uint32_t(exposure >> 16), uint16_t(exposure)});
+  const SharedMemory* find(uint64_t remote_key) noexcept {
+    if (SharedRegions::names(remote_key))
+      return x_shared_regions ? x_shared_regions->find(remote_key) : nullptr;
+    return x_pool.find({uint32_t(remote_key >> 16), uint16_t(remote_key)});
   }
   bool may(CmaCall call) const noexcept {
     return x_peer.verdict(call).permission == Permission::allowed;
@@ -71,8 +72,8 @@ class BulkOut {
   void publish_write_state() noexcept;
   void stop(size_t ticket, int error, uint32_t chunk = Stop::kNoChunk) noexcept;
   uint32_t claim(size_t ticket) noexcept;
-  int move_chunks(size_t ticket, const RemoteMemory& memory, Budget& budget) noexcept;
-  int fill_slots(size_t ticket, const RemoteMemory& memory, Budget& budget) noexcept;
+  int move_chunks(size_t ticket, const SharedMemory& memory, Budget& budget) noexcept;
+  int fill_slots(size_t ticket, const SharedMemory& memory, Budget& budget) noexcept;
   bool slot_free(Joined& joined) const noexcept;
   bool ready(size_t ticket) noexcept;
   TicketState state_of(size_t ticket) const noexcept {
@@ -84,10 +85,10 @@ class BulkOut {
   Counters& x_counters;
   void* x_memory = nullptr;
   BulkShared* x_page = nullptr;  ///< null until attach()
-  util::Pool<RemoteMemory, 8> x_pool{kMaxExposures};
-  LentTable* x_lent = nullptr;
-  /// As in BulkShared, for withdrawals before attach().
-  std::unique_ptr<uint16_t[]> x_withdrawn = std::make_unique<uint16_t[]>(kMaxExposures);
+  util::Pool<SharedMemory, 8> x_pool{kMaxShared};
+  SharedRegions* x_shared_regions = nullptr;
+  /// As in BulkShared, for revocations before attach().
+  std::unique_ptr<uint16_t[]> x_withdrawn = std::make_unique<uint16_t[]>(kMaxShared);
   Joined x_tickets[kTickets];
   WriteState x_told = WriteState::unknown;
   bool x_announce = false;  ///< the receiver may sleep until it learns that: counts as a step

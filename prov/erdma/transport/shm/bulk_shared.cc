@@ -21,7 +21,7 @@ struct WireMemory {
     uint64_t address, length;
   } iov[kMaxIov];
 };
-static_assert(sizeof(WireMemory) == 80 && sizeof(WireMemory) <= Exposure::kMaxBytes);
+static_assert(sizeof(WireMemory) == 80 && sizeof(WireMemory) <= RemoteKey::kMaxBytes);
 static_assert(std::is_trivially_copyable_v<WireMemory>);
 
 constexpr size_t wire_bytes(size_t count) noexcept {
@@ -41,7 +41,7 @@ bool plausible(const iovec* iov, size_t count, uint64_t length) noexcept {
   return total != SIZE_MAX && total >= length;
 }
 
-void encode(const RemoteMemory& memory, Exposure& exposure) noexcept {
+void encode(const SharedMemory& memory, RemoteKey& remote_key) noexcept {
   WireMemory wire{};
   wire.index = memory.index;
   wire.generation = memory.generation;
@@ -50,15 +50,15 @@ void encode(const RemoteMemory& memory, Exposure& exposure) noexcept {
   wire.length = memory.length;
   for (size_t i = 0; i < memory.count; ++i)
     wire.iov[i] = {reinterpret_cast<uintptr_t>(memory.iov[i].iov_base), memory.iov[i].iov_len};
-  exposure.size = uint8_t(wire_bytes(memory.count));
-  std::memcpy(exposure.bytes, &wire, exposure.size);
+  remote_key.size = uint8_t(wire_bytes(memory.count));
+  std::memcpy(remote_key.bytes, &wire, remote_key.size);
 }
 
-int decode(const Exposure& exposure, RemoteMemory& memory) noexcept {
+int decode(const RemoteKey& remote_key, SharedMemory& memory) noexcept {
   WireMemory wire{};
-  if (exposure.size < wire_bytes(0) || exposure.size > sizeof wire) return -FI_EINVAL;
-  std::memcpy(&wire, exposure.bytes, exposure.size);
-  if (wire.count > kMaxIov || exposure.size != wire_bytes(wire.count)) return -FI_EINVAL;
+  if (remote_key.size < wire_bytes(0) || remote_key.size > sizeof wire) return -FI_EINVAL;
+  std::memcpy(&wire, remote_key.bytes, remote_key.size);
+  if (wire.count > kMaxIov || remote_key.size != wire_bytes(wire.count)) return -FI_EINVAL;
   if (wire.access > uint8_t(Access::remote_write)) return -FI_EINVAL;
   memory.index = wire.index;
   memory.generation = wire.generation;

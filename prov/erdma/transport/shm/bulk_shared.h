@@ -26,11 +26,11 @@ inline constexpr size_t kMinChunk = size_t{16} * 1024;
 inline constexpr size_t kMaxChunk = size_t{256} * 1024;
 /// Keeps chunk numbers within 16 bits; a longer rest is left to the next generation.
 inline constexpr uint64_t kMaxRange = uint64_t(1) << 30;
-/// Exposures of one channel at a time: those whose withdrawal fits in the control page.
-inline constexpr uint32_t kMaxExposures = 1024;
-/// Of lent memory that may be helped with; what is lent besides is not.
-inline constexpr uint32_t kMaxLent = 1024;
-inline constexpr uint32_t kUnhelped = UINT32_MAX;  ///< LentMemory::index of that
+/// Remote keys of one channel at a time: those whose revocation fits in the control page.
+inline constexpr uint32_t kMaxShared = 1024;
+/// Of a shared region that may be helped with; what is shared besides is not.
+inline constexpr uint32_t kMaxSharedRegions = 1024;
+inline constexpr uint32_t kUnhelped = UINT32_MAX;  ///< SharedRegion::index of that
 inline constexpr unsigned kTransientRetries = 4;   ///< of a call that failed for want of memory
 /// One poll moves at most this: small messages wait behind it.
 inline constexpr size_t kPollChunks = 2;
@@ -43,7 +43,7 @@ enum class Mode : uint8_t {
   dual,        ///< the receiver reads, the sender may write
   write_only,  ///< the sender writes
   bounce,      ///< the sender streams through the slots
-  outward,     ///< the other way, into lent memory: the receiver writes, the sender may read
+  outward,     ///< the other way, into a shared region: the receiver writes, the sender may read
 };
 
 /// What a ticket's state word says. 0 = the ticket is not in use.
@@ -107,9 +107,9 @@ static_assert(SharedWord::is_always_lock_free && sizeof(SharedWord) == 8);
 /// memory is in several pieces: what a sender far away needs crosses once.
 struct alignas(64) Ticket {
   SharedWord state;
-  SharedWord exposure;  ///< index << 16 | generation
+  SharedWord remote_key;  ///< index << 16 | generation
   SharedWord begin, end;
-  SharedWord base;    ///< of offset 0 in the exposed memory
+  SharedWord base;    ///< of offset 0 in the shared memory
   SharedWord chunks;  ///< pieces in `iov` << 32 | bytes of a chunk
   struct Piece {
     SharedWord address, length;
@@ -131,9 +131,9 @@ struct BulkShared {
   alignas(64) SharedWord produced;     ///< Tally: slots filled in this generation; by the sender
   alignas(64) SharedWord consumed;     ///< Tally: slots emptied; by the receiver
   TicketProgress progress[kTickets];
-  /// Last withdrawn generation, by exposure index; by the sender. Tells a receiver that needs
+  /// Last revoked generation, by remote key index; by the sender. Tells a receiver that needs
   /// nobody's help that what it reads is no longer the message.
-  std::atomic<uint16_t> withdrawn[kMaxExposures];
+  std::atomic<uint16_t> revoked[kMaxShared];
 };
 static_assert(sizeof(BulkShared) <= kBulkControlBytes);
 
@@ -186,26 +186,26 @@ struct Budget {
 /// True if no element is null or wraps around the address space, and they hold `length` bytes.
 bool plausible(const iovec* iov, size_t count, uint64_t length) noexcept;
 
-/// An Exposure of this transport, decoded. The addresses are the exposing process's.
-struct RemoteMemory {
+/// An RemoteKey of this transport, decoded. The addresses are the sharing process's.
+struct SharedMemory {
   uint32_t index = 0;
   uint16_t generation = 0;
   Access access = Access::remote_read;
   uint8_t count = 0;
   uint64_t length = 0;
   iovec iov[kMaxIov];
-  bool lent = false;  ///< not exposed: nobody needs to be asked
+  bool region = false;  ///< a shared region: its owner need not be asked
   bool for_reads = true, for_writes = false;
 
   uint64_t id() const noexcept { return uint64_t(index) << 16 | generation; }
 };
-/// Generations count up from 1; 0 = none was withdrawn yet.
-inline constexpr bool withdrawn_by(uint16_t last, uint16_t generation) noexcept {
+/// Generations count up from 1; 0 = none was revoked yet.
+inline constexpr bool revoked_by(uint16_t last, uint16_t generation) noexcept {
   return last != 0 && int16_t(uint16_t(last - generation)) >= 0;
 }
-void encode(const RemoteMemory& memory, Exposure& exposure) noexcept;
+void encode(const SharedMemory& memory, RemoteKey& remote_key) noexcept;
 /// 0, or -FI_EINVAL for anything encode() would not have made.
-int decode(const Exposure& exposure, RemoteMemory& memory) noexcept;
+int decode(const RemoteKey& remote_key, SharedMemory& memory) noexcept;
 
 /// gather() and scatter() of hmem with a choice of copy.
 void copy_in(void* slot, const iovec* iov, size_t count, uint64_t offset, size_t length,

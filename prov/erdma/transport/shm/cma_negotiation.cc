@@ -17,7 +17,7 @@ constexpr uint8_t kMaxProofs = 3;
 void CmaNegotiation::describe(Mail& mail) noexcept {
   const PeerProcess& process = *mail.connection->process;
   mail.cma = process.cma;
-  mail.settled = process.admission_answered || !wants_admission(process.cma);
+  mail.cma_final = process.admission_answered || !wants_admission(process.cma);
 }
 
 void CmaNegotiation::begin(Connection& connection) {

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "transport/shm/lending.h"
+#include "transport/shm/region_gate.h"
 #include "transport/shm/ring.h"
 
 namespace erdma::transport::shm {
@@ -23,7 +23,7 @@ util::Result<ColdPlace> ColdRings::acquire() {
   const ColdPlace place{&chunk.segment.as<ColdChunk>(), index, chunk.segment.fd()};
   ColdControl& control = place.chunk->controls[index];
   control.left.store(0, std::memory_order_relaxed);
-  control.recalls.store(Lending::kClosed, std::memory_order_relaxed);
+  control.revocations.store(OwnerGate::kClosed, std::memory_order_relaxed);
   control.inside.store(0, std::memory_order_relaxed);
   control.help.store(0, std::memory_order_relaxed);
   reset_ring(RingMemory::cold(*place.chunk, index), 0);
@@ -44,7 +44,7 @@ void ColdRings::announce_sleep() noexcept {
 }
 
 int ColdRings::grow() {
-  auto segment = Segment::create("erdma-cold", kColdChunkBytes, kShmPage);
+  auto segment = Memfd::create("erdma-cold", kColdChunkBytes, kShmPage);
   if (!segment) return segment.error();
   segment->as<ColdChunk>().wake.may_sleep.store(x_sleeps, std::memory_order_relaxed);
   x_chunks.push_back({std::move(*segment), 0});

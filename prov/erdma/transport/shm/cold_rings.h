@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "transport/shm/layout.h"
-#include "transport/shm/segment.h"
+#include "transport/shm/memfd.h"
 #include "util/result.h"
 
 namespace erdma::transport::shm {
@@ -34,7 +34,7 @@ class ColdRings {
 
  private:
   struct Chunk {
-    Segment segment;
+    Memfd segment;
     uint64_t used = 0;
   };
   int grow();

@@ -7,7 +7,7 @@
 
 #include "transport/shm/cma.h"
 #include "transport/shm/cold_rings.h"
-#include "transport/shm/doorbell.h"
+#include "transport/shm/wake_socket.h"
 #include "util/fd.h"
 #include "util/socket_address.h"
 
@@ -23,7 +23,7 @@ struct PeerProcess {
   uint64_t nonce = 0;
   uint64_t id = 0;
   bool expedited = false;  ///< a barrier_on_all(registered) reaches it
-  Ringer ringer;           ///< wakes it
+  Waker waker;             ///< wakes it
   std::shared_ptr<PeerLife> life;
   // Background thread only:
   bool proven = false;  ///< by the kernel: it listens under its name

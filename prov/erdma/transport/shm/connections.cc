@@ -33,7 +33,7 @@ Greeting Connections::greeting() const noexcept {
   greeting.expedited = config.expedited;
   greeting.nonce = nonce;
   greeting.boot = boot;
-  greeting.doorbell = config.doorbell;
+  greeting.wake_socket = config.wake_socket;
   greeting.identity = x_identity;
   return greeting;
 }
@@ -117,7 +117,8 @@ std::vector<std::shared_ptr<Connection>> Connections::due(uint64_t now) const {
   return result;
 }
 
-int Connections::meet(Connection& connection, const Greeting& theirs, const char** why) {
+int Connections::find_or_add_process(Connection& connection, const Greeting& theirs,
+                                     const char** why) {
   const int socket = connection.socket.get();
   const pid_t pid = config.calls->pid_of(socket, name_of(theirs));
   std::shared_ptr<PeerProcess> process = process_of(theirs.nonce);
@@ -128,7 +129,7 @@ int Connections::meet(Connection& connection, const Greeting& theirs, const char
   if (process) {
     process->life->resume();
   } else {
-    auto known = know_process(socket, pid, theirs, why);
+    auto known = add_process(socket, pid, theirs, why);
     if (!known) return known.error();
     process = std::move(*known);
   }
@@ -141,15 +142,14 @@ int Connections::meet(Connection& connection, const Greeting& theirs, const char
 }
 
 /// Or why it can't be had, also in words.
-util::Result<std::shared_ptr<PeerProcess>> Connections::know_process(int socket, pid_t pid,
-                                                                     const Greeting& theirs,
-                                                                     const char** why) {
-  auto ringer = Ringer::to(theirs.doorbell);
-  if (!ringer) {
-    *why = ringer.error() == -FI_EMFILE
-               ? "too many open files here; raise RLIMIT_NOFILE (ulimit -n)"
-               : "it cannot be woken";
-    return ringer.error();
+util::Result<std::shared_ptr<PeerProcess>> Connections::add_process(int socket, pid_t pid,
+                                                                    const Greeting& theirs,
+                                                                    const char** why) {
+  auto waker = Waker::to(theirs.wake_socket);
+  if (!waker) {
+    *why = waker.error() == -FI_EMFILE ? "too many open files here; raise RLIMIT_NOFILE (ulimit -n)"
+                                       : "it cannot be woken";
+    return waker.error();
   }
   auto pidfd = config.calls->pidfd_of(socket, pid);
   if (!pidfd) {
@@ -161,7 +161,7 @@ util::Result<std::shared_ptr<PeerProcess>> Connections::know_process(int socket,
   process->nonce = theirs.nonce;
   process->id = x_next_id++;
   process->expedited = theirs.expedited;
-  process->ringer = std::move(*ringer);
+  process->waker = std::move(*waker);
   process->life = std::make_shared<PeerLife>(std::move(*pidfd), *config.clock);
   process->cma.life = process->life;
   process->cma.pid = pid;

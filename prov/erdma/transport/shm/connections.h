@@ -38,7 +38,7 @@ struct ConnectorConfig {
   ColdRings* rings;
   CmaCalls* calls;
   const util::Clock* clock;
-  DoorbellAddress doorbell;
+  WakeAddress wake_socket;
   bool expedited;  ///< this process registered for barriers
 };
 
@@ -66,7 +66,7 @@ class Connections {
   std::vector<std::shared_ptr<Connection>> due(uint64_t now) const;
 
   /// Finds or makes the process of a connection that greeted. 0, or why not, also in words.
-  int meet(Connection& connection, const Greeting& theirs, const char** why);
+  int find_or_add_process(Connection& connection, const Greeting& theirs, const char** why);
   std::shared_ptr<PeerProcess> process_of(uint64_t nonce) const noexcept;
   std::shared_ptr<PeerProcess> process(uint64_t id) const noexcept;
   void unwatch_exit(const PeerProcess& process) noexcept;
@@ -82,8 +82,8 @@ class Connections {
   std::atomic<bool> closing = false;
 
  private:
-  util::Result<std::shared_ptr<PeerProcess>> know_process(int socket, pid_t pid,
-                                                          const Greeting& theirs, const char** why);
+  util::Result<std::shared_ptr<PeerProcess>> add_process(int socket, pid_t pid,
+                                                         const Greeting& theirs, const char** why);
 
   EndpointThread& x_thread;
   const CmaIdentity x_identity;

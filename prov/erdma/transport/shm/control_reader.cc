@@ -103,7 +103,7 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
     mail.file = std::move(fd);
   } else if (control.type == ControlType::hot_ring || control.type == ControlType::bulk_memory) {
     const bool hot = control.type == ControlType::hot_ring;
-    auto segment = Segment::adopt(std::move(fd), hot ? kHotSegmentBytes : kBulkBytes);
+    auto segment = Memfd::adopt(std::move(fd), hot ? kHotSegmentBytes : kBulkBytes);
     if (!segment) return false;
     segment->close_fd();
     mail.type = hot ? Mail::Type::hot_ring : Mail::Type::bulk;
@@ -116,7 +116,7 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
   return true;
 }
 
-void ControlReader::hear_out(uint64_t nonce) {
+void ControlReader::read_controls(uint64_t nonce) {
   const std::shared_ptr<PeerProcess> process = x_connections.process_of(nonce);
   if (!process) return;
   for (const auto& connection : connections_of(*process)) on_readable(*connection);

@@ -18,7 +18,7 @@ class ControlReader {
   void on_readable(Connection& connection);
   /// What a peer said on its other channel came before its new greeting: it may have closed that
   /// one.
-  void hear_out(uint64_t nonce);
+  void read_controls(uint64_t nonce);
   void on_exit(uint64_t process);
   /// The channel is over: the peer hears of it, and so does the polling thread.
   void lose(Connection& connection, int status);

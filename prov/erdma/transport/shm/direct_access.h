@@ -5,8 +5,8 @@
 
 #include "transport/shm/cma.h"
 #include "transport/shm/in_channel.h"
-#include "transport/shm/lent_table.h"
 #include "transport/shm/out_channel.h"
+#include "transport/shm/shared_regions.h"
 #include "transport/transport.h"
 
 namespace erdma::transport::shm {
@@ -14,8 +14,8 @@ namespace erdma::transport::shm {
 struct LinkContext;
 struct Mail;
 
-/// Memory that the two sides of one link lend each other, until the link ends: RMA by CMA, whatever
-/// the owner's processor does. Polling thread only.
+/// Memory that the two sides of one link share each other, until the link ends: RMA by CMA,
+/// whatever the owner's processor does. Polling thread only.
 class DirectAccess {
  public:
   /// The link's own; null = nothing was received.
@@ -27,15 +27,16 @@ class DirectAccess {
   CmaPeer& peer() noexcept { return x_peer; }
 
   // Of the owner.
-  int lend(const iovec& memory, bool for_reads, bool for_writes, Exposure& exposure) noexcept;
-  void recall(const Exposure& exposure) noexcept;
-  LentTable* lent() const noexcept { return x_lent.get(); }
+  int share_region(const iovec& memory, bool for_reads, bool for_writes,
+                   RemoteKey& remote_key) noexcept;
+  void revoke_region(const RemoteKey& remote_key) noexcept;
+  SharedRegions* region() const noexcept { return x_shared_regions.get(); }
   uint32_t link_number() const noexcept { return x_link_number; }
-  uint32_t recalls_made() const noexcept { return x_recalls_made; }
+  uint32_t revocations_made() const noexcept { return x_revocations_made; }
 
-  // Of the borrower.
-  void recalled() noexcept;
-  uint64_t recalls_heard() const noexcept { return x_recalls_heard; }
+  // Of the peer.
+  void region_revoked() noexcept;
+  uint64_t revocations_seen() const noexcept { return x_revocations_seen; }
   int access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
              uint64_t token) noexcept;
 
@@ -45,13 +46,13 @@ class DirectAccess {
  private:
   LinkContext& x_context;
   CmaPeer x_peer;
-  bool x_settled = false;  ///< nothing is asked any more that may permit more
+  bool x_final = false;  ///< nothing is asked any more that may permit more
   OutChannel& x_out;
   const std::unique_ptr<InChannel>& x_in;
-  std::unique_ptr<LentTable> x_lent;  ///< to the peer, until the link ends
-  uint64_t x_recalls_heard = 0;       ///< by the peer, since the link began
-  uint32_t x_link_number = 1;         ///< each time that the link begins
-  uint32_t x_recalls_made = 0;        ///< here, since then, whatever channels there were
+  std::unique_ptr<SharedRegions> x_shared_regions;  ///< to the peer, until the link ends
+  uint64_t x_revocations_seen = 0;                  ///< by the peer, since the link began
+  uint32_t x_link_number = 1;                       ///< each time that the link begins
+  uint32_t x_revocations_made = 0;  ///< here, since then, whatever channels there were
 };
 
 }  // namespace erdma::transport::shm

@@ -15,13 +15,13 @@ class EagerStreaming {
   explicit EagerStreaming(StreamingPolicy policy = StreamingPolicy::calibrate) noexcept
       : x_policy(policy) {}
 
-  struct Way {
+  struct Choice {
     bool stream;
     bool measure;  ///< an ordinary copy, whose time record() wants
   };
 
   /// For the payload to be written now.
-  Way choose(size_t length) noexcept {
+  Choice choose(size_t length) noexcept {
     if (length < kLeast) return {false, false};
     if (x_policy != StreamingPolicy::calibrate) return {x_policy == StreamingPolicy::always, false};
     const bool measure = ++x_since_measured >= (x_far ? kMeasureFar : kMeasureNear);

@@ -109,10 +109,10 @@ void Handshake::fail(Connection& connection, int status) {
 void Handshake::refuse(Connection& connection, const char* why) {
   ERDMA_WARN(EP_CTRL, "refused a connection of process %d: %s\n",
              int(peer_credentials(connection.socket.get()).pid), why);
-  turn_away(connection);
+  refuse_silently(connection);
 }
 
-void Handshake::turn_away(Connection& connection) {
+void Handshake::refuse_silently(Connection& connection) {
   Welcome answer;
   answer.greeting = x_connections.greeting();
   answer.status = -FI_ECONNREFUSED;
@@ -143,11 +143,11 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   const int owned = check_name(connection, name_of(theirs), theirs.nonce, back);
   if (owned == -FI_ECONNREFUSED) {
     ERDMA_INFO(EP_CTRL, "%s greeted, and is gone\n", name_of(theirs).to_string().c_str());
-    return turn_away(connection);
+    return refuse_silently(connection);
   }
   if (owned) return refuse(connection, "the name it gives belongs to another process");
-  x_control.hear_out(theirs.nonce);
-  if (x_connections.meet(connection, theirs, &why)) return refuse(connection, why);
+  x_control.read_controls(theirs.nonce);
+  if (x_connections.find_or_add_process(connection, theirs, &why)) return refuse(connection, why);
   auto place = x_connections.config.rings->acquire();
   if (!place) return refuse(connection, "no memory for its ring");
   connection.place = *place;
@@ -186,9 +186,9 @@ void Handshake::on_welcome(Connection& connection) {
 
 void Handshake::accept_welcome(Connection& connection, const Welcome& welcome, Received& received) {
   const char* why = nullptr;
-  x_control.hear_out(welcome.greeting.nonce);
-  const int status = x_connections.meet(connection, welcome.greeting, &why);
-  auto chunk = Segment::adopt(std::move(received.fds[0]), kColdChunkBytes);
+  x_control.read_controls(welcome.greeting.nonce);
+  const int status = x_connections.find_or_add_process(connection, welcome.greeting, &why);
+  auto chunk = Memfd::adopt(std::move(received.fds[0]), kColdChunkBytes);
   if (status || !chunk || welcome.ring >= kColdRings) {
     ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n",
                connection.request.address.to_string().c_str(),
@@ -213,7 +213,8 @@ int Handshake::check_name(Connection& connection, const util::SocketAddress& nam
   bool taken = false;
   for (const auto& [id, process] : x_connections.processes()) {
     if (!(x_connections.canonical(process->name) == address) || !speaks(*process)) continue;
-    if (process->nonce == nonce && process->proven) return 0;  // meet() compares the pid
+    if (process->nonce == nonce && process->proven)
+      return 0;  // find_or_add_process() compares the pid
     taken = taken || process->nonce != nonce;
   }
   const auto begun = x_connections.outbound_to(address);

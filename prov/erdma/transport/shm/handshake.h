@@ -33,7 +33,7 @@ class Handshake {
   void fail(Connection& connection, int status);
   void accept_hello(Connection& connection, const Greeting& theirs);
   void refuse(Connection& connection, const char* why);
-  void turn_away(Connection& connection);
+  void refuse_silently(Connection& connection);
   int check_name(Connection& connection, const util::SocketAddress& name, uint64_t nonce,
                  util::Fd& back);
   void accept_welcome(Connection& connection, const Welcome& welcome, Received& received);

@@ -20,7 +20,7 @@ uint64_t number_of(util::PoolHandle handle) noexcept {
 }  // namespace
 
 util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChannel& channel) try {
-  auto segment = Segment::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
+  auto segment = Memfd::create("erdma-bulk", kBulkBytes, kBulkControlBytes);
   if (!segment) return segment.error();
   auto bulk = std::make_unique<InBulk>(context, channel, std::move(*segment));
   const int fd = bulk->x_segment.fd();
@@ -32,7 +32,7 @@ util::Result<std::unique_ptr<InBulk>> InBulk::share(LinkContext& context, InChan
   return -FI_ENOMEM;
 }
 
-InBulk::InBulk(LinkContext& context, InChannel& channel, Segment memory)
+InBulk::InBulk(LinkContext& context, InChannel& channel, Memfd memory)
     : x_context(context),
       x_channel(channel),
       x_segment(std::move(memory)),
@@ -56,7 +56,7 @@ int InBulk::begin(const Moving& what, Start&& start) noexcept {
   return rc;
 }
 
-int InBulk::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int InBulk::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                  uint64_t token, const RemoteWrite* write) noexcept {
   const Moving what{token, write ? *write : RemoteWrite{}, write != nullptr};
   const int rc = begin(what, [&](uint64_t name) {
@@ -64,13 +64,13 @@ int InBulk::read(const Exposure& remote, const iovec* local, size_t count, size_
                              write ? group_of(write->target) : 0);
   });
   if (rc == 0) x_channel.wake_waiting_sender();
-  return rc && rc != -FI_ENOMEM && remote.is_offer() ? -FI_EOPNOTSUPP : rc;
+  return rc && rc != -FI_ENOMEM && remote.is_refusable() ? -FI_EOPNOTSUPP : rc;
 }
 
-int InBulk::access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+int InBulk::access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
                    size_t count, size_t length, uint64_t token) noexcept {
   return begin({token, {}, false}, [&](uint64_t name) {
-    return x_transfers.access(call, lent, offset, local, count, length, name);
+    return x_transfers.access(call, region, offset, local, count, length, name);
   });
 }
 
@@ -87,7 +87,7 @@ uint64_t InBulk::group_of(util::PoolHandle target) noexcept {
 }
 
 void InBulk::cancel(Sink& sink, int status, uint64_t group) noexcept {
-  Sink* const polled = std::exchange(x_sink, &sink);  // withdraw() may come within an on_done()
+  Sink* const polled = std::exchange(x_sink, &sink);  // revoke() may come within an on_done()
   x_transfers.cancel(*this, status, group);
   x_sink = polled;
 }
@@ -119,18 +119,18 @@ bool InBulk::sender_left() const noexcept {
   return x_channel.sender_left();
 }
 
-uint64_t InBulk::recalls_heard() const noexcept {
+uint64_t InBulk::revocations_seen() const noexcept {
   OutChannel& out = x_channel.link().out();
-  return out.up() ? out.borrowing().heard() : 0;
+  return out.up() ? out.peer_gate().heard() : 0;
 }
 
 bool InBulk::enter(uint64_t heard) noexcept {
   OutChannel& out = x_channel.link().out();
-  return out.up() && out.borrowing().enter(heard);
+  return out.up() && out.peer_gate().enter(heard);
 }
 
 void InBulk::leave() noexcept {
-  x_channel.link().out().borrowing().leave();
+  x_channel.link().out().peer_gate().leave();
 }
 
 void InBulk::ask_for_help() noexcept {

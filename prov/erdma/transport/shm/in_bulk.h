@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "transport/shm/bulk_in.h"
-#include "transport/shm/segment.h"
+#include "transport/shm/memfd.h"
 #include "transport/transport.h"
 #include "util/pool.h"
 #include "util/result.h"
@@ -26,20 +26,20 @@ class InBulk final : private BulkMemory, private Sink {
  public:
   /// Makes the memory and sends it to the peer. -FI_EAGAIN, -FI_ENOMEM, ...
   static util::Result<std::unique_ptr<InBulk>> share(LinkContext& context, InChannel& channel);
-  InBulk(LinkContext& context, InChannel& channel, Segment memory);
+  InBulk(LinkContext& context, InChannel& channel, Memfd memory);
   ~InBulk();
 
-  /// Copies from the peer's exposure; on_done(token), or for a remote write the reply `write`.
-  int read(const Exposure& remote, const iovec* local, size_t count, size_t length, uint64_t token,
+  /// Copies from the peer's remote key; on_done(token), or for a remote write the reply `write`.
+  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length, uint64_t token,
            const RemoteWrite* write) noexcept;
-  /// Accesses what the peer lent; on_done(token).
-  int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+  /// Accesses what the peer shared; on_done(token).
+  int access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
   int poll(Sink& sink) noexcept;
   /// Of the peer's writes to one target.
   static uint64_t group_of(util::PoolHandle target) noexcept;
   /// As of BulkIn.
-  bool settle(uint64_t group = BulkIn::kEveryGroup) noexcept { return x_transfers.settle(group); }
+  bool quiesce(uint64_t group = BulkIn::kEveryGroup) noexcept { return x_transfers.quiesce(group); }
   void cancel(Sink& sink, int status, uint64_t group = BulkIn::kEveryGroup) noexcept;
   bool active() const noexcept { return x_transfers.active(); }
   bool ready() noexcept { return x_transfers.ready(); }
@@ -57,7 +57,7 @@ class InBulk final : private BulkMemory, private Sink {
   int back_bounce() noexcept override;
   bool bounce_affordable() const noexcept override;
   bool sender_left() const noexcept override;
-  uint64_t recalls_heard() const noexcept override;
+  uint64_t revocations_seen() const noexcept override;
   bool enter(uint64_t heard) noexcept override;
   void leave() noexcept override;
   void ask_for_help() noexcept override;
@@ -68,7 +68,7 @@ class InBulk final : private BulkMemory, private Sink {
   LinkContext& x_context;
   InChannel& x_channel;
   bool x_has_bounce = false;
-  Segment x_segment;
+  Memfd x_segment;
   BulkIn x_transfers;  ///< after the segment: destroyed first
   util::Pool<Moving, 8> x_moving;
   Sink* x_sink = nullptr;  ///< while the transfers are polled

@@ -14,12 +14,12 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr int kEntriesPerPoll = 64;
-constexpr uint64_t kSettleWait = 100'000'000;  // ns
+constexpr uint64_t kQuietWait = 100'000'000;  // ns
 
 template <typename Settled>
-void wait_until(const util::Clock& clock, Settled settled) noexcept {
+void wait_until(const util::Clock& clock, Settled quiet) noexcept {
   const uint64_t start = clock.now();
-  while (!settled() && clock.now() - start < kSettleWait) ::sched_yield();
+  while (!quiet() && clock.now() - start < kQuietWait) ::sched_yield();
 }
 
 }  // namespace
@@ -31,8 +31,8 @@ InChannel::InChannel(LinkContext& context, ShmLink& link,
       x_link(link),
       x_cold(RingMemory::cold(*connection->place.chunk, connection->place.index), 0),
       x_connection(std::move(connection)),
-      x_lending(x_connection->place.chunk->controls[x_connection->place.index],
-                link.direct().link_number(), link.direct().recalls_made()) {}
+      x_owner_gate(x_connection->place.chunk->controls[x_connection->place.index],
+                   link.direct().link_number(), link.direct().revocations_made()) {}
 
 int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;
@@ -79,13 +79,13 @@ void InChannel::begin_to_end() noexcept {
 }
 
 void InChannel::end() noexcept {
-  x_lending.end();
+  x_owner_gate.end();
   x_context.channels.forget(*this);
   if (linked()) unlink();
 }
 
 void InChannel::publish(RingReceiver& ring) noexcept {
-  if (ring.publish() && ring.take_waiting()) x_connection->process->ringer.ring();
+  if (ring.publish() && ring.take_waiting()) x_connection->process->waker.ring();
 }
 
 InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) noexcept {
@@ -155,7 +155,7 @@ void InChannel::put_off_promotion() noexcept {
 int InChannel::grant_hot() noexcept {
   std::unique_ptr<Hot> hot(new (std::nothrow) Hot);
   if (!hot) return -FI_ENOMEM;
-  auto segment = Segment::create("erdma-hot", kHotSegmentBytes, kHotSegmentBytes);
+  auto segment = Memfd::create("erdma-hot", kHotSegmentBytes, kHotSegmentBytes);
   if (!segment) return segment.error();
   const int fd = segment->fd();
   if (const int rc = send_control(x_connection->socket, ControlType::hot_ring, 0, &fd)) return rc;
@@ -179,16 +179,16 @@ int InChannel::share_bulk() noexcept {
   return 0;
 }
 
-int InChannel::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int InChannel::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                     uint64_t token, const RemoteWrite* write) noexcept {
   if (const int rc = share_bulk()) return rc;
   return x_bulk->read(remote, local, count, length, token, write);
 }
 
-int InChannel::access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+int InChannel::access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
                       size_t count, size_t length, uint64_t token) noexcept {
   if (const int rc = share_bulk()) return rc;
-  return x_bulk->access(call, lent, offset, local, count, length, token);
+  return x_bulk->access(call, region, offset, local, count, length, token);
 }
 
 bool InChannel::sender_left() const noexcept {
@@ -201,28 +201,28 @@ bool InChannel::sender_dead() const noexcept {
   return x_connection->process->life->exited();
 }
 
-bool InChannel::settle_bulk() noexcept {
-  x_lending.end();
-  const bool settled = (!x_bulk || x_bulk->settle()) && !x_lending.inside();
-  return settled || sender_dead();
+bool InChannel::quiesce() noexcept {
+  x_owner_gate.end();
+  const bool quiet = (!x_bulk || x_bulk->quiesce()) && !x_owner_gate.inside();
+  return quiet || sender_dead();
 }
 
-void InChannel::await_settled() noexcept {
-  wait_until(x_context.clock, [this] { return settle_bulk(); });
+void InChannel::await_quiet() noexcept {
+  wait_until(x_context.clock, [this] { return quiesce(); });
 }
 
 void InChannel::end_writes(util::PoolHandle target, Sink& sink, int status) noexcept {
   if (!x_bulk) return;
   const uint64_t group = InBulk::group_of(target);
-  wait_until(x_context.clock, [&] { return x_bulk->settle(group) || sender_dead(); });
+  wait_until(x_context.clock, [&] { return x_bulk->quiesce(group) || sender_dead(); });
   x_bulk->cancel(sink, status, group);
 }
 
-// A sender with exposed memory sleeps with `waiting` set; a ticket was published. Once per step of
+// A sender with shared memory sleeps with `waiting` set; a ticket was published. Once per step of
 // a bulk transfer a fence does not matter.
 void InChannel::wake_waiting_sender() noexcept {
   const bool hot_waits = x_hot && x_hot->ring.take_sleeper();
-  if (x_cold.take_sleeper() || hot_waits) x_connection->process->ringer.ring();
+  if (x_cold.take_sleeper() || hot_waits) x_connection->process->waker.ring();
 }
 
 }  // namespace erdma::transport::shm

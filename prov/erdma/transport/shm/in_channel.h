@@ -5,9 +5,9 @@
 
 #include "transport/shm/connection.h"
 #include "transport/shm/in_bulk.h"
-#include "transport/shm/lending.h"
+#include "transport/shm/memfd.h"
+#include "transport/shm/region_gate.h"
 #include "transport/shm/ring.h"
-#include "transport/shm/segment.h"
 #include "transport/shm/wire.h"
 #include "transport/transport.h"
 #include "util/intrusive_list.h"
@@ -39,7 +39,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   void hold(bool on) noexcept;
   /// Everything that is in the ring is delivered, held or not.
   void begin_to_end() noexcept;
-  /// Nobody looks for it any more, and nothing that it lent is accessed.
+  /// Nobody looks for it any more, and nothing that it shared is accessed.
   void end() noexcept;
 
   /// Gives the sender a hot ring. 0 or negative errno.
@@ -56,19 +56,19 @@ class InChannel final : public util::ListHook<BulkInTag> {
   bool in_use() const noexcept { return x_brought || ready() || (x_bulk && x_bulk->active()); }
 
   // As of InBulk.
-  int read(const Exposure& remote, const iovec* local, size_t count, size_t length, uint64_t token,
+  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length, uint64_t token,
            const RemoteWrite* write) noexcept;
-  int access(CmaCall call, const LentMemory& lent, uint64_t offset, const iovec* local,
+  int access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
-  /// What was lent to the peer.
-  Lending& lending() noexcept { return x_lending; }
+  /// What was shared with the peer.
+  OwnerGate& owner_gate() noexcept { return x_owner_gate; }
   /// It may be inside an access to that.
-  bool lent_in_use() noexcept { return x_lending.inside() && !sender_dead(); }
+  bool regions_in_use() noexcept { return x_owner_gate.inside() && !sender_dead(); }
   InBulk* bulk() const noexcept { return x_bulk.get(); }  ///< null: there was none yet
   /// The peer begins no access to local memory any more. False: one may be under way.
-  bool settle_bulk() noexcept;
+  bool quiesce() noexcept;
   /// Waits for that, a tenth of a second at most: only where the caller cannot come again.
-  void await_settled() noexcept;
+  void await_quiet() noexcept;
   /// Ends the peer's writes to this target and nothing else; waits likewise.
   void end_writes(util::PoolHandle target, Sink& sink, int status) noexcept;
   /// The sender gave the channel up.
@@ -85,7 +85,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
 
   /// A hot ring, while it is granted.
   struct Hot {
-    Segment segment;
+    Memfd segment;
     RingReceiver ring;
   };
   enum class Next : uint8_t { more, switched, broken, wait };
@@ -116,7 +116,7 @@ class InChannel final : public util::ListHook<BulkInTag> {
   uint32_t x_pause = kAskAgainAfter;
   RingReceiver x_cold;
   std::shared_ptr<Connection> x_connection;
-  Lending x_lending;
+  OwnerGate x_owner_gate;
   std::unique_ptr<Hot> x_hot;
   std::unique_ptr<InBulk> x_bulk;  ///< from the first large transfer on
 };

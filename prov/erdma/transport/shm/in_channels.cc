@@ -35,7 +35,7 @@ int InChannels::drain(Chunk& chunk, Sink& sink) noexcept {
   for (; bits; bits &= bits - 1) {
     const auto index = uint32_t(std::countr_zero(bits));
     InChannel* channel = x_chunks[at].channels[index];
-    if (channel && channel->lending().take_help()) [[unlikely]]
+    if (channel && channel->owner_gate().take_help()) [[unlikely]]
       channel->link().help();
     // Not known yet: its mail is on the way and makes us look again. Hot: what is in the cold ring
     // comes after what is in the hot one.

@@ -41,8 +41,8 @@ inline constexpr uint32_t kRestart = uint32_t(1) << 31;
 enum class Kind : uint8_t {
   packet = 0,
   switch_ring,   ///< last entry before the sender goes on in its other ring
-  write_target,  ///< header: token; payload: the receiver's Exposure. write_source follows.
-  write_source,  ///< payload: the sender's Exposure; header: token, length
+  write_target,  ///< header: token; payload: the receiver's RemoteKey. write_source follows.
+  write_source,  ///< payload: the sender's RemoteKey; header: token, length
   write_done,    ///< header: token, status
   // A packet that its sender may take back; only in hot rings, never in the byte ring.
   retractable,  ///< whoever is first makes it one of the next three
@@ -59,9 +59,9 @@ struct alignas(kLine / 2) ColdControl {
   std::atomic<uint64_t> consumed;  ///< slots | bytes << 32; by the receiver
   std::atomic<uint32_t> waiting;   ///< the sender sleeps: it wants a wake-up once something moves
   std::atomic<uint32_t> left;      ///< the sender gave the channel up: its memory is its own again
-  std::atomic<uint64_t> recalls;   ///< of memory that was lent to the sender (lending.h)
-  std::atomic<uint32_t> inside;    ///< the sender accesses such memory
-  std::atomic<uint32_t> help;      ///< the sender wants help with that: see its tickets
+  std::atomic<uint64_t> revocations;  ///< of memory that was shared with the sender (region_gate.h)
+  std::atomic<uint32_t> inside;       ///< the sender accesses such memory
+  std::atomic<uint32_t> help;         ///< the sender wants help with that: see its tickets
 };
 
 /// Written by the sleeper and the wakers. `may_sleep` goes 0 → 1 once, so its line stays shared.
@@ -116,7 +116,7 @@ constexpr uint64_t layout_fingerprint() noexcept {
                             sizeof(ColdControl),
                             offsetof(ColdControl, waiting),
                             offsetof(ColdControl, left),
-                            offsetof(ColdControl, recalls),
+                            offsetof(ColdControl, revocations),
                             offsetof(ColdControl, inside),
                             offsetof(ColdControl, help),
                             offsetof(WakeWords, armed),

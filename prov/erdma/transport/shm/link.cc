@@ -56,7 +56,7 @@ void ShmLink::retracted(uint64_t packet, bool executed) noexcept {
 int ShmLink::connect() noexcept {
   if (x_phase.state == LinkState::closed) return -FI_ESHUTDOWN;
   if (x_phase.state != LinkState::idle) return -FI_EAGAIN;
-  if (const int rc = x_context.connector->connect({this, ++x_attempt, x_address, !x_met}))
+  if (const int rc = x_context.connector->connect({this, ++x_attempt, x_address, !x_was_up}))
     return rc;
   x_phase.state = LinkState::connecting;
   return -FI_EAGAIN;
@@ -85,15 +85,15 @@ void ShmLink::install_in(const Mail& mail) {
   x_context.channels.add(*channel);
   mail.connection->link = this;
   x_in = std::move(channel);
-  x_met = true;
+  x_was_up = true;
 }
 
 void ShmLink::install_out(Mail& mail) noexcept {
   if (!process()) x_direct.learn(mail, true);
   mail.connection->link = this;
-  x_out.begin(mail.connection, std::move(mail.segment), mail.ring, x_direct.recalls_heard());
+  x_out.begin(mail.connection, std::move(mail.segment), mail.ring, x_direct.revocations_seen());
   x_phase.state = LinkState::up;
-  x_met = true;
+  x_was_up = true;
 }
 
 /// The channel may have ended since it was sent.
@@ -120,42 +120,42 @@ bool ShmLink::on_mail(Mail& mail, Sink& sink) {
   } else if (mail.type == Type::bulk && is_out) {
     x_out.attach_bulk(std::move(mail.segment));
   } else if (mail.type == Type::file && is_in) {
-    if (!x_files) x_files = std::make_unique<HandedFiles>();
+    if (!x_files) x_files = std::make_unique<PassedFiles>();
     x_files->put(mail.number, std::move(mail.file));
   }
   return true;
 }
 
-int ShmLink::expose(const iovec* memory, size_t count, size_t length, Access access,
-                    Exposure& exposure) noexcept {
+int ShmLink::share(const iovec* memory, size_t count, size_t length, Access access,
+                   RemoteKey& remote_key) noexcept {
   if (access == Access::remote_write)
-    return remote_writes() ? x_remote_writes->expose(memory, count, length, exposure) : -FI_ENOMEM;
+    return remote_writes() ? x_remote_writes->share(memory, count, length, remote_key) : -FI_ENOMEM;
   if (!x_out.up() || x_out.stopped()) return connect();
-  BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.lent());
+  BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.region());
   if (!bulk) return -FI_ENOMEM;
   if (x_out.cold()) x_out.ask_for_hot();
-  const int rc = bulk->expose(memory, count, length, exposure);
+  const int rc = bulk->share(memory, count, length, remote_key);
   if (!rc) x_context.attend(x_context.bulk_outs, *this);
   return rc;
 }
 
-int ShmLink::withdraw(const Exposure& exposure) noexcept {
-  if (!RemoteWrites::is_target(exposure)) {
-    if (x_out.bulk()) x_out.bulk()->withdraw(exposure);
+int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
+  if (!RemoteWrites::is_target(remote_key)) {
+    if (x_out.bulk()) x_out.bulk()->revoke(remote_key);
   } else if (x_remote_writes) {
-    x_remote_writes->withdraw(exposure);
+    x_remote_writes->revoke(remote_key);
   }
   return 0;
 }
 
-int ShmLink::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int ShmLink::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                   uint64_t token) noexcept {
   if (RemoteWrites::is_target(remote)) return -FI_EINVAL;
-  if (remote.is_offer()) x_files.reset();  // nobody here takes any
+  if (remote.is_refusable()) x_files.reset();  // nobody here takes any
   return x_in ? x_in->read(remote, local, count, length, token, nullptr) : -FI_ENOTCONN;
 }
 
-int ShmLink::write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int ShmLink::write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                    uint64_t token) noexcept {
   if (!RemoteWrites::is_target(remote)) return -FI_EINVAL;
   if (!x_out.ring()) return connect();
@@ -170,14 +170,14 @@ RemoteWrites* ShmLink::remote_writes() noexcept {
 }
 
 /// The peer may be refused what this process is permitted, and the other way round: it finds out.
-bool ShmLink::lends_memory() const noexcept {
+bool ShmLink::shares_regions() const noexcept {
   return x_context.options.cma && x_in && x_phase.state != LinkState::ending;
 }
 
-int ShmLink::lend(const iovec& memory, bool for_reads, bool for_writes,
-                  Exposure& exposure) noexcept {
-  if (!lends_memory()) return -FI_EOPNOTSUPP;
-  return x_direct.lend(memory, for_reads, for_writes, exposure);
+int ShmLink::share_region(const iovec& memory, bool for_reads, bool for_writes,
+                          RemoteKey& remote_key) noexcept {
+  if (!shares_regions()) return -FI_EOPNOTSUPP;
+  return x_direct.share_region(memory, for_reads, for_writes, remote_key);
 }
 
 int ShmLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,
@@ -191,13 +191,13 @@ int ShmLink::write_direct(const RemoteRange& remote, const iovec* local, size_t 
 }
 
 void ShmLink::help() noexcept {
-  if (!x_direct.lent() || !x_out.up()) return;
-  BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.lent());
+  if (!x_direct.region() || !x_out.up()) return;
+  BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.region());
   if (bulk && bulk->active()) x_context.attend(x_context.bulk_outs, *this);
 }
 
 // The peer's background thread reads it whether or not the peer polls.
-util::Result<uint32_t> ShmLink::hand_over(const util::Fd& file) noexcept {
+util::Result<uint32_t> ShmLink::pass_file(const util::Fd& file) noexcept {
   if (!x_out.up() || x_out.stopped()) return -FI_ENOTCONN;
   const int fd = file.get();
   if (const int rc = send_control(x_out.connection()->socket, ControlType::file,
@@ -245,13 +245,13 @@ void ShmLink::take_down(Sink& sink, int status) noexcept {
 }
 
 void ShmLink::close(int status) noexcept {
-  struct Nobody final : Sink {
+  struct NullSink final : Sink {
     void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
     void on_done(uint64_t, int) noexcept override {}
     void on_link_down(Link&, int) noexcept override {}
   } nobody;
   if (x_in) {
-    x_in->await_settled();
+    x_in->await_quiet();
     if (x_in->bulk()) x_in->bulk()->cancel(nobody, status);
   }
   end_channels(status);

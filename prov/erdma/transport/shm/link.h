@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "transport/shm/direct_access.h"
-#include "transport/shm/handed_files.h"
 #include "transport/shm/in_channel.h"
 #include "transport/shm/link_state.h"
 #include "transport/shm/out_channel.h"
+#include "transport/shm/passed_files.h"
 #include "transport/shm/remote_writes.h"
 #include "transport/transport.h"
 #include "util/intrusive_list.h"
@@ -39,19 +39,21 @@ class ShmLink final : public Link,
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override;
   LinkLimits limits() const noexcept override;
-  int expose(const iovec* memory, size_t count, size_t length, Access access,
-             Exposure& exposure) noexcept override;
-  int withdraw(const Exposure& exposure) noexcept override;
-  int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  int share(const iovec* memory, size_t count, size_t length, Access access,
+            RemoteKey& remote_key) noexcept override;
+  int revoke(const RemoteKey& remote_key) noexcept override;
+  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
            uint64_t token) noexcept override;
-  int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  int write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept override;
-  bool lends_memory() const noexcept override;
-  int lend(const iovec& memory, bool for_reads, bool for_writes,
-           Exposure& exposure) noexcept override;
-  void recall(const Exposure& exposure) noexcept override { x_direct.recall(exposure); }
-  bool unused() noexcept override { return !x_in || !x_in->lent_in_use(); }
-  void recalled() noexcept override { x_direct.recalled(); }
+  bool shares_regions() const noexcept override;
+  int share_region(const iovec& memory, bool for_reads, bool for_writes,
+                   RemoteKey& remote_key) noexcept override;
+  void revoke_region(const RemoteKey& remote_key) noexcept override {
+    x_direct.revoke_region(remote_key);
+  }
+  bool regions_unused() noexcept override { return !x_in || !x_in->regions_in_use(); }
+  void region_revoked() noexcept override { x_direct.region_revoked(); }
   int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                   uint64_t token) noexcept override;
   /// What was written is placed on return.
@@ -64,9 +66,9 @@ class ShmLink final : public Link,
   void fail(int status) noexcept override;
   void hold(bool on) noexcept override;
   void addressed() noexcept override;
-  bool met() const noexcept override { return x_met; }
+  bool was_up() const noexcept override { return x_was_up; }
   bool left() const noexcept override { return x_in && x_in->sender_left(); }
-  util::Result<uint32_t> hand_over(const util::Fd& file) noexcept override;
+  util::Result<uint32_t> pass_file(const util::Fd& file) noexcept override;
   util::Result<util::Fd> take_file(uint32_t name) noexcept override;
 
   /// Begins to connect if nobody has. -FI_EAGAIN: that is under way.
@@ -78,7 +80,7 @@ class ShmLink final : public Link,
   void install_out(Mail& mail) noexcept;
   /// About one of its channels. Returns false if none of them is meant.
   bool on_mail(Mail& mail, Sink& sink);
-  /// The peer asks for help with memory that was lent to it.
+  /// The peer asks for help with memory that was shared with it.
   void help() noexcept;
 
   InChannel* in() const noexcept { return x_in.get(); }
@@ -102,7 +104,7 @@ class ShmLink final : public Link,
 
   OutChannel x_out;
   LinkContext& x_context;
-  bool x_met = false;        ///< was connected once
+  bool x_was_up = false;     ///< was connected once
   bool x_addressed = false;  ///< by the application; the background thread knows
   uint32_t x_attempt = 0;
   std::unique_ptr<InChannel> x_in;
@@ -110,7 +112,7 @@ class ShmLink final : public Link,
   DirectAccess x_direct{x_context, x_out, x_in};
   std::unique_ptr<RemoteWrites> x_remote_writes;
   uint32_t x_files_given = 0;            ///< to the peer, over all channels
-  std::unique_ptr<HandedFiles> x_files;  ///< of the inbound channel; few peers ever have any
+  std::unique_ptr<PassedFiles> x_files;  ///< of the inbound channel; few peers ever have any
 };
 
 }  // namespace erdma::transport::shm

@@ -35,12 +35,12 @@ bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
                link.phase().why);
     link.phase() = {LinkState::ending, link.phase().status, nullptr, x_clock.now() + kEndPatience};
   }
-  const bool settled = !link.in() || link.in()->settle_bulk();
-  if (!settled && x_clock.now() < link.phase().deadline) {
+  const bool quiet = !link.in() || link.in()->quiesce();
+  if (!quiet && x_clock.now() < link.phase().deadline) {
     link.out().stop();
     return false;
   }
-  if (!settled)
+  if (!quiet)
     ERDMA_WARN(EP_DATA,
                "%s neither ends nor says that it has finished a write; if it is stopped, it will "
                "finish it once it continues\n",

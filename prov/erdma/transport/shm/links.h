@@ -31,7 +31,7 @@ class Links {
   int open(Mail& mail, Sink& sink);
   void on_in_up(Mail& mail, Sink& sink);
   void on_out_up(Mail& mail, Sink& sink);
-  void turn_away(const Mail& mail, int status) noexcept;
+  void refuse_silently(const Mail& mail, int status) noexcept;
 
   LinkContext& x_context;
   std::unordered_map<util::SocketAddress, std::unique_ptr<ShmLink>, util::SocketAddressHash>

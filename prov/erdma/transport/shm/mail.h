@@ -5,8 +5,8 @@
 
 #include "transport/mailbox.h"
 #include "transport/shm/connection.h"
-#include "transport/shm/doorbell.h"
-#include "transport/shm/segment.h"
+#include "transport/shm/memfd.h"
+#include "transport/shm/wake_socket.h"
 
 namespace erdma::transport::shm {
 
@@ -21,7 +21,7 @@ struct Mail {
     hot_ring,    ///< connection, segment
     demote,      ///< connection
     bulk,        ///< connection, segment
-    verdict,     ///< connection, cma, settled
+    verdict,     ///< connection, cma, quiet
     file,        ///< connection, number, file; none: it could not be received
   };
   Type type;
@@ -29,13 +29,13 @@ struct Mail {
   ConnectRequest request = {};
   int status = 0;
   uint32_t ring = 0;
-  Segment segment = {};
+  Memfd segment = {};
   uint32_t number = 0;
   util::Fd file = {};
   CmaPeer cma = {};
-  bool settled = true;  ///< no other probe will follow
+  bool cma_final = true;  ///< no other probe will follow
 };
 
-using ConnectorMailbox = Mailbox<Mail, Doorbell>;
+using ConnectorMailbox = Mailbox<Mail, WakeSocket>;
 
 }  // namespace erdma::transport::shm

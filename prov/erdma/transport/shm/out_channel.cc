@@ -15,7 +15,7 @@ constexpr unsigned kBulkYields = 64;      ///< per channel, at most
 
 }  // namespace
 
-void OutChannel::begin(std::shared_ptr<Connection> connection, Segment chunk, uint32_t index,
+void OutChannel::begin(std::shared_ptr<Connection> connection, Memfd chunk, uint32_t index,
                        uint64_t heard) noexcept {
   x_bulk.reset();
   x_bulk_segment.reset();
@@ -27,9 +27,9 @@ void OutChannel::begin(std::shared_ptr<Connection> connection, Segment chunk, ui
   x_switch = Switch::none;
   x_asked_for_hot = x_stopped = false;
   x_cold_ring = RingSender(RingMemory::cold(this->chunk(), index), 0);
-  x_borrowing = Borrowing(control(), heard);
+  x_borrowing = PeerGate(control(), heard);
   x_wake = &this->chunk().wake;
-  x_ringer = &x_connection->process->ringer;
+  x_waker = &x_connection->process->waker;
   x_up = true;
   use_ring();
 }
@@ -56,7 +56,7 @@ void OutChannel::ask_for_hot() noexcept {
     (void)send_control(x_connection->socket, ControlType::promote);
 }
 
-bool OutChannel::offer_hot(Segment segment) noexcept {
+bool OutChannel::offer_hot(Memfd segment) noexcept {
   if (x_hot) return true;
   x_hot.reset(new (std::nothrow) Hot);
   if (!x_hot) return true;  // as if the offer had been lost
@@ -96,17 +96,17 @@ RingSender* OutChannel::blocked_ring() noexcept {
                                        : nullptr;
 }
 
-BulkOut* OutChannel::begin_bulk(CmaPeer& cma, LentTable* lent) noexcept try {
+BulkOut* OutChannel::begin_bulk(CmaPeer& cma, SharedRegions* region) noexcept try {
   if (x_bulk) return x_bulk.get();
   x_bulk = std::make_unique<BulkOut>(x_context.calls, cma, x_context.counters);
-  x_bulk->lends(lent);
+  x_bulk->shares(region);
   if (x_bulk_segment) x_bulk->attach(x_bulk_segment.data());
   return x_bulk.get();
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
 
-void OutChannel::attach_bulk(Segment segment) noexcept {
+void OutChannel::attach_bulk(Memfd segment) noexcept {
   if (x_bulk_segment) return;
   x_bulk_segment = std::move(segment);
   if (x_bulk) x_bulk->attach(x_bulk_segment.data());

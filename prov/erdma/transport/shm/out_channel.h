@@ -5,11 +5,11 @@
 
 #include "transport/shm/bulk_out.h"
 #include "transport/shm/connection.h"
-#include "transport/shm/lending.h"
+#include "transport/shm/memfd.h"
 #include "transport/shm/options.h"
 #include "transport/shm/ordering.h"
+#include "transport/shm/region_gate.h"
 #include "transport/shm/ring.h"
-#include "transport/shm/segment.h"
 #include "transport/shm/wake.h"
 #include "transport/shm/wire.h"
 #include "transport/transport.h"
@@ -20,7 +20,7 @@ namespace erdma::transport::shm {
 struct LinkContext;
 
 /// What goes to one peer: rings and bulk memory, all of it the peer's. It ends with its link, but
-/// keeps the memory until it begins anew, so that a late withdraw() finds its exposure. Polling
+/// keeps the memory until it begins anew, so that a late revoke() finds its remote key. Polling
 /// thread only. Invariant: the sender uses one of its rings at a time; the switch to the other is
 /// the last entry of the one it leaves, and while there is no room for it ring() is null.
 class OutChannel {
@@ -29,12 +29,12 @@ class OutChannel {
 
   bool up() const noexcept { return x_up; }
   bool stopped() const noexcept { return x_stopped; }
-  /// `heard`: recalls that this side has heard of over the link.
-  void begin(std::shared_ptr<Connection> connection, Segment chunk, uint32_t index,
+  /// `heard`: revocations that this side has heard of over the link.
+  void begin(std::shared_ptr<Connection> connection, Memfd chunk, uint32_t index,
              uint64_t heard) noexcept;
   /// Nothing is sent any more.
   void stop() noexcept;
-  /// Before any completion says so: from now on the exposed memory may change.
+  /// Before any completion says so: from now on the shared memory may change.
   void announce_end() const noexcept { tell_before_reuse(control().left, 1u); }
   void end() noexcept;
   const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
@@ -48,7 +48,7 @@ class OutChannel {
       show_news();
     wake();
   }
-  void wake() const noexcept { wake_if_asleep(*x_wake, *x_ringer); }
+  void wake() const noexcept { wake_if_asleep(*x_wake, *x_waker); }
   /// Names a ring and a packet in it.
   uint64_t name_of_packet(uint32_t sequence) const noexcept {
     return uint64_t(x_hot_count) << 32 | sequence;
@@ -61,24 +61,24 @@ class OutChannel {
 
   // Promotion: true = the switch is done.
   void ask_for_hot() noexcept;
-  bool offer_hot(Segment segment) noexcept;
+  bool offer_hot(Memfd segment) noexcept;
   bool ask_cold() noexcept;
   bool try_switch() noexcept;
 
   // Large transfers.
   /// Null: out of memory.
-  BulkOut* begin_bulk(CmaPeer& cma, LentTable* lent) noexcept;
+  BulkOut* begin_bulk(CmaPeer& cma, SharedRegions* region) noexcept;
   BulkOut* bulk() const noexcept { return x_bulk.get(); }
   bool bulk_active() noexcept { return x_up && x_bulk && x_bulk->active(); }
-  void attach_bulk(Segment segment) noexcept;
+  void attach_bulk(Memfd segment) noexcept;
   int poll_bulk() noexcept;
-  Borrowing& borrowing() noexcept { return x_borrowing; }
+  PeerGate& peer_gate() noexcept { return x_borrowing; }
   void ask_for_help() noexcept;
 
  private:
   /// A hot ring at the peer, while it is granted.
   struct Hot {
-    Segment segment;
+    Memfd segment;
     RingSender ring;
   };
   enum class Switch : uint8_t { none, to_hot, to_cold };  ///< one that is due
@@ -94,7 +94,7 @@ class OutChannel {
   // What send() touches.
   RingSender* x_ring = nullptr;
   WakeWords* x_wake = nullptr;
-  const Ringer* x_ringer = nullptr;
+  const Waker* x_waker = nullptr;
   bool x_cold = true;
   bool x_up = false;
   bool x_stopped = false;
@@ -102,12 +102,12 @@ class OutChannel {
   bool x_asked_for_hot = false;  ///< before having sent a lot
   uint32_t x_index = 0;          ///< of the cold ring
   uint32_t x_hot_count = 0;      ///< hot rings so far: part of what names a packet there
-  Segment x_chunk, x_bulk_segment;
+  Memfd x_chunk, x_bulk_segment;
   RingSender x_cold_ring;
   std::unique_ptr<Hot> x_hot;
   LinkContext& x_context;
   std::shared_ptr<Connection> x_connection;
-  Borrowing x_borrowing;
+  PeerGate x_borrowing;
   unsigned x_bulk_polls = 0;        ///< before x_bulk_segment was there
   unsigned x_yields = 0;            ///< by then
   std::unique_ptr<BulkOut> x_bulk;  ///< after the segments: destroyed first

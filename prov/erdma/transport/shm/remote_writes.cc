@@ -15,7 +15,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// Names a target of the process that made it. Its size tells it from a readable exposure.
+/// Names a target of the process that made it. Its size tells it from a readable remote key.
 struct TargetName {
   uint32_t index;
   uint16_t generation;
@@ -36,15 +36,15 @@ struct WriteEntry {
 };
 static_assert(sizeof(WriteEntry) == kHeaderBytes);
 
-bool copy_exposure(const RingEntry& entry, Exposure& exposure) noexcept {
-  if (entry.length > Exposure::kMaxBytes) return false;
-  exposure.size = uint8_t(entry.length);
-  std::memcpy(exposure.bytes, entry.payload, entry.length);
+bool copy_exposure(const RingEntry& entry, RemoteKey& remote_key) noexcept {
+  if (entry.length > RemoteKey::kMaxBytes) return false;
+  remote_key.size = uint8_t(entry.length);
+  std::memcpy(remote_key.bytes, entry.payload, entry.length);
   return true;
 }
 
-iovec whole(const Exposure& exposure) noexcept {
-  return {const_cast<std::byte*>(exposure.bytes), exposure.size};
+iovec whole(const RemoteKey& remote_key) noexcept {
+  return {const_cast<std::byte*>(remote_key.bytes), remote_key.size};
 }
 
 /// Keeps on_done() upcalls for the next poll.
@@ -56,21 +56,21 @@ struct Deferring final : Sink {
   LinkContext& context;
 };
 
-util::PoolHandle target_handle(const Exposure& exposure) noexcept {
+util::PoolHandle target_handle(const RemoteKey& remote_key) noexcept {
   TargetName name;
-  std::memcpy(&name, exposure.bytes, sizeof(name));
+  std::memcpy(&name, remote_key.bytes, sizeof(name));
   if (name.magic != kTargetMagic) return {};
   return {name.index, name.generation};
 }
 
 }  // namespace
 
-bool RemoteWrites::is_target(const Exposure& exposure) noexcept {
-  return exposure.size == sizeof(TargetName);
+bool RemoteWrites::is_target(const RemoteKey& remote_key) noexcept {
+  return remote_key.size == sizeof(TargetName);
 }
 
-int RemoteWrites::expose(const iovec* memory, size_t count, size_t length,
-                         Exposure& exposure) noexcept {
+int RemoteWrites::share(const iovec* memory, size_t count, size_t length,
+                        RemoteKey& remote_key) noexcept {
   if (count > kMaxIov || hmem::total_length(memory, count) < length) return -FI_EINVAL;
   Target* target = x_targets.acquire();
   if (!target) return -FI_ENOMEM;
@@ -79,13 +79,13 @@ int RemoteWrites::expose(const iovec* memory, size_t count, size_t length,
   target->length = length;
   const util::PoolHandle handle = x_targets.handle(*target);
   const TargetName name{handle.index, handle.generation, 0, kTargetMagic};
-  exposure.size = sizeof(name);
-  std::memcpy(exposure.bytes, &name, sizeof(name));
+  remote_key.size = sizeof(name);
+  std::memcpy(remote_key.bytes, &name, sizeof(name));
   return 0;
 }
 
-void RemoteWrites::withdraw(const Exposure& exposure) noexcept {
-  Target* target = x_targets.find(target_handle(exposure));
+void RemoteWrites::revoke(const RemoteKey& remote_key) noexcept {
+  Target* target = x_targets.find(target_handle(remote_key));
   if (!target) return;
   // Rare: a write is under way into memory that is being taken back. Chunks that the peer has begun
   // to write cannot be stopped: their end is waited for. What else moves over this link goes on.
@@ -96,12 +96,12 @@ void RemoteWrites::withdraw(const Exposure& exposure) noexcept {
   x_targets.release(*target);
 }
 
-int RemoteWrites::start(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int RemoteWrites::start(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                         uint64_t token) noexcept {
   Pending* write = x_pending.acquire();
   if (!write) return -FI_ENOMEM;
   write->token = token;
-  if (const int rc = x_link.expose(local, count, length, Access::remote_read, write->source)) {
+  if (const int rc = x_link.share(local, count, length, Access::remote_read, write->source)) {
     x_pending.release(*write);
     return rc;
   }
@@ -126,19 +126,19 @@ bool RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) noexcept {
     x_is_named = copy_exposure(entry, x_named);
     return x_is_named;
   }
-  Exposure source;
+  RemoteKey source;
   WriteEntry header;
   std::memcpy(&header, entry.header, sizeof(header));
   if (!x_is_named || !copy_exposure(entry, source)) return false;
-  // No honest peer has more writes under way than it can expose.
-  if (x_replies.size() >= kMaxExposures) return false;
+  // No honest peer has more writes under way than it can share.
+  if (x_replies.size() >= kMaxShared) return false;
   x_is_named = false;
   const util::PoolHandle write{header.index, header.generation};
   if (const int rc = serve(source, header.length, write)) reply(write, {}, rc);
   return true;
 }
 
-int RemoteWrites::serve(const Exposure& source, size_t length, util::PoolHandle write) noexcept {
+int RemoteWrites::serve(const RemoteKey& source, size_t length, util::PoolHandle write) noexcept {
   if (!is_target(x_named) || is_target(source)) return -FI_EINVAL;
   const util::PoolHandle handle = target_handle(x_named);
   Target* target = x_targets.find(handle);
@@ -154,12 +154,12 @@ void RemoteWrites::reply(util::PoolHandle write, util::PoolHandle target_name, i
   Target* target = x_targets.find(target_name);
   if (target && target->active) --target->active;
   x_replies.push_back({write, status});
-  if (!flush_replies()) x_context.attend(x_context.replying, x_link);
+  if (!send_replies()) x_context.attend(x_context.replying, x_link);
 } catch (const std::bad_alloc&) {
   x_context.ends.break_link(x_link, "out of memory for an answer to it");
 }
 
-bool RemoteWrites::flush_replies() noexcept {
+bool RemoteWrites::send_replies() noexcept {
   if (x_replies.empty()) return true;
   OutChannel& out = x_link.out();
   if (!out.ring()) return x_link.connect() != -FI_EAGAIN;
@@ -185,7 +185,7 @@ void RemoteWrites::on_done(const RingEntry& entry, Sink& sink) noexcept {
 
 void RemoteWrites::finish(Pending& write, int status, Sink& sink) noexcept {
   const uint64_t token = write.token;
-  x_link.withdraw(write.source);
+  x_link.revoke(write.source);
   x_pending.release(write);
   sink.on_done(token, status);
 }

@@ -105,9 +105,9 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
 }
 
 void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) noexcept {
-  const EagerStreaming::Way way = x_streaming.choose(length);
-  if (way.stream) return stream_copy(to, from, length);
-  if (!way.measure) [[likely]] {
+  const EagerStreaming::Choice choice = x_streaming.choose(length);
+  if (choice.stream) return stream_copy(to, from, length);
+  if (!choice.measure) [[likely]] {
     std::memcpy(to, from, length);
     return;
   }

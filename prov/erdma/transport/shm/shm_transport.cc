@@ -57,17 +57,17 @@ util::Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const Options& op
                                                                const util::Clock* clock) {
   util::register_fork_handler();
   auto transport = std::make_unique<ShmTransport>(options, calls, clock);
-  auto doorbell = Doorbell::open();
-  if (!doorbell) {
+  auto wake_socket = WakeSocket::open();
+  if (!wake_socket) {
     ERDMA_WARN(EP_CTRL, "cannot make a socket to be woken by: %s\n",
-               util::ErrorText(-doorbell.error()).c_str());
-    return doorbell.error();
+               util::ErrorText(-wake_socket.error()).c_str());
+    return wake_socket.error();
   }
-  transport->x_doorbell = std::move(*doorbell);
+  transport->x_wake_socket = std::move(*wake_socket);
   LinkContext& context = transport->x_context;
   auto connector = Connector::start(
       {context.options, name, &transport->x_mailbox, &transport->x_cold_rings, &context.calls,
-       &context.clock, transport->x_doorbell.address(), transport->x_barriers.expedited});
+       &context.clock, transport->x_wake_socket.address(), transport->x_barriers.expedited});
   if (!connector) return connector.error();
   transport->x_connector = std::move(*connector);
   context.connector = transport->x_connector.get();
@@ -79,7 +79,7 @@ int ShmTransport::attend(Sink& sink) noexcept {
   int moved = deliver_deferred(sink);
   if (x_mailbox.pending()) moved += x_links.read(x_mailbox.take(), sink);
   moved += each(all.switching, [](ShmLink& link) { return link.out().try_switch(); });
-  moved += each(all.replying, [](ShmLink& link) { return link.remote_writes()->flush_replies(); });
+  moved += each(all.replying, [](ShmLink& link) { return link.remote_writes()->send_replies(); });
   moved += attend_bulk(sink);
   moved += all.ends.poll(sink) + x_links.read_later(sink);
   all.attention = !all.switching.empty() || !all.replying.empty() || !all.bulk_ins.empty() ||
@@ -178,7 +178,7 @@ bool ShmTransport::anything_to_do() noexcept {
 void ShmTransport::disarm() noexcept {
   x_mailbox.disarm();
   x_context.channels.set_armed(false);
-  x_doorbell.drain();
+  x_wake_socket.drain();
 }
 
 void ShmTransport::shutdown() noexcept {
@@ -198,7 +198,7 @@ void ShmTransport::shutdown() noexcept {
 void ShmTransport::abandon() noexcept {
   x_closed = true;
   x_links.abandon();
-  x_doorbell.reset();
+  x_wake_socket.reset();
   if (x_connector) x_connector->abandon();
 }
 

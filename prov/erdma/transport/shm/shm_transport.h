@@ -5,12 +5,12 @@
 
 #include "transport/shm/cold_rings.h"
 #include "transport/shm/connector.h"
-#include "transport/shm/doorbell.h"
 #include "transport/shm/link_context.h"
 #include "transport/shm/links.h"
 #include "transport/shm/mail.h"
 #include "transport/shm/options.h"
 #include "transport/shm/wake.h"
+#include "transport/shm/wake_socket.h"
 #include "transport/transport.h"
 #include "util/clock.h"
 #include "util/result.h"
@@ -45,7 +45,7 @@ class ShmTransport final : public Transport {
     return moved;
   }
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
-  int wait_fd() const noexcept override { return x_doorbell.fd(); }
+  int wait_fd() const noexcept override { return x_wake_socket.fd(); }
   bool arm() noexcept override;
   void disarm() noexcept override;
   void shutdown() noexcept override;
@@ -66,8 +66,8 @@ class ShmTransport final : public Transport {
   // What the connector's thread uses, too, comes first.
   util::SystemClock x_own_clock;
   CmaCalls x_own_calls;
-  Doorbell x_doorbell;
-  ConnectorMailbox x_mailbox{x_doorbell};
+  WakeSocket x_wake_socket;
+  ConnectorMailbox x_mailbox{x_wake_socket};
   const Barriers x_barriers;
   ColdRings x_cold_rings;
   const uint32_t x_epoch;

@@ -33,8 +33,8 @@ bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept {
   return barriers.global && !membarrier(MEMBARRIER_CMD_GLOBAL);
 }
 
-void wake_slow(WakeWords& words, const Ringer& ringer) noexcept {
-  if (take_sleeper(words.armed)) ringer.ring();
+void wake_slow(WakeWords& words, const Waker& waker) noexcept {
+  if (take_sleeper(words.armed)) waker.ring();
 }
 
 }  // namespace erdma::transport::shm

@@ -2,8 +2,8 @@
 
 #include <atomic>
 
-#include "transport/shm/doorbell.h"
 #include "transport/shm/layout.h"
+#include "transport/shm/wake_socket.h"
 
 /// Sleeping and waking without a fence on the hot path. docs/threading.md, "Sleeping".
 ///
@@ -22,12 +22,12 @@ Barriers register_barriers() noexcept;
 /// A barrier on all peers' CPUs. False = cannot be had.
 bool barrier_on_all(const Barriers& barriers, bool peers_registered) noexcept;
 
-void wake_slow(WakeWords& words, const Ringer& ringer) noexcept;
+void wake_slow(WakeWords& words, const Waker& waker) noexcept;
 
 /// By a sender, after it published something.
-inline void wake_if_asleep(WakeWords& words, const Ringer& ringer) noexcept {
+inline void wake_if_asleep(WakeWords& words, const Waker& waker) noexcept {
   if (words.may_sleep.load(std::memory_order_relaxed)) [[unlikely]]
-    wake_slow(words, ringer);
+    wake_slow(words, waker);
 }
 
 }  // namespace erdma::transport::shm

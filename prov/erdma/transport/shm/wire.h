@@ -9,9 +9,9 @@
 
 #include "transport/shm/bulk.h"
 #include "transport/shm/cma.h"
-#include "transport/shm/doorbell.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/unix_socket.h"
+#include "transport/shm/wake_socket.h"
 #include "util/socket_address.h"
 
 /// Messages on the control socket (AF_UNIX, SOCK_SEQPACKET) of one channel. Host byte order: both
@@ -40,7 +40,7 @@ struct Greeting {
   uint32_t expedited = 0;  ///< registered for membarrier(GLOBAL_EXPEDITED)
   uint64_t nonce = 0;      ///< of the endpoint: a restarted one has another
   uint64_t boot = 0;       ///< hash of the kernel's boot id
-  DoorbellAddress doorbell = {};
+  WakeAddress wake_socket = {};
   CmaIdentity identity = {};
 };
 inline util::SocketAddress name_of(const Greeting& greeting) noexcept {

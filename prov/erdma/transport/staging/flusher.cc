@@ -11,7 +11,7 @@ namespace erdma::transport::staging {
 
 Flusher::~Flusher() {
   for (const auto* list : {&x_next, &x_targets})
-    for (const FlushTarget& target : *list) x_direct->let_go(target);
+    for (const FlushTarget& target : *list) x_direct->release_flush(target);
 }
 
 int Flusher::add(const iovec* memory, size_t count, uint64_t token) noexcept try {
@@ -19,20 +19,20 @@ int Flusher::add(const iovec* memory, size_t count, uint64_t token) noexcept try
   x_next_tokens.reserve(x_next_tokens.size() + 1);
   bool any = false;
   for (size_t i = 0; i < count; ++i) {
-    const FlushTarget target = x_direct->hold(memory[i]);
+    const FlushTarget target = x_direct->acquire_flush(memory[i]);
     if (target.status) return target.status;
     if (!target.held) continue;
     any = true;
     const bool known = std::any_of(x_next.begin(), x_next.end(),
                                    [&](const auto& one) { return one.held == target.held; });
     if (known)
-      x_direct->let_go(target);
+      x_direct->release_flush(target);
     else
       x_next.push_back(target);
   }
   if (!any) return 0;
   x_next_tokens.push_back(token);
-  return kSettling;
+  return kFlushing;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
 }
@@ -83,7 +83,7 @@ void Flusher::on_link_down(const Link& link, int status) noexcept {
 }
 
 int Flusher::end(Sink& sink) noexcept {
-  for (const FlushTarget& target : x_targets) x_direct->let_go(target);
+  for (const FlushTarget& target : x_targets) x_direct->release_flush(target);
   x_targets.clear();
   // The upcall may add memory to flush, which begins another round.
   x_over.clear();

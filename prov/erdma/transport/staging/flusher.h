@@ -23,7 +23,7 @@ class Flusher {
   Flusher& operator=(const Flusher&) = delete;
   ~Flusher();
 
-  /// 0: there is nothing to flush. kSettling: completion follows through on_done(token), from
+  /// 0: there is nothing to flush. kFlushing: completion follows through on_done(token), from
   /// poll(). Otherwise the reason why the memory cannot be flushed.
   int add(const iovec* memory, size_t count, uint64_t token) noexcept;
   /// Posts READs and reports flushes that ended. Returns the number of steps of progress.
@@ -34,7 +34,7 @@ class Flusher {
   /// round fail; the next round connects anew.
   void on_link_down(const Link& link, int status) noexcept;
   /// Are there READs to post?
-  bool owes() const noexcept { return x_posted < x_targets.size() || !x_next_tokens.empty(); }
+  bool pending() const noexcept { return x_posted < x_targets.size() || !x_next_tokens.empty(); }
 
  private:
   int post(const FlushTarget& target) noexcept;

@@ -24,7 +24,7 @@ void describe(Transfer& transfer, const iovec* memory, size_t count, size_t leng
   transfer.length = length;
 }
 
-bool same(const Exposure& one, const Exposure& other) noexcept {
+bool same(const RemoteKey& one, const RemoteKey& other) noexcept {
   return one.size == other.size && std::memcmp(one.bytes, other.bytes, one.size) == 0;
 }
 
@@ -45,32 +45,31 @@ int StagingLink::send(const Header& header, const iovec* payload, size_t count, 
 
 /// Bytes that the peer does not write must stay unchanged, so the copy starts with the contents of
 /// the memory.
-int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access access,
-                        Exposure& exposure) noexcept try {
+int StagingLink::share(const iovec* memory, size_t count, size_t length, Access access,
+                       RemoteKey& remote_key) noexcept try {
   DirectSource* const direct = x_staging.direct;
   if (!device_memory().any_device(memory, count) ||
       (direct && direct->can_expose(memory, count, access)))
-    return x_inner.expose(memory, count, length, access, exposure);
-  if (access == Access::offer && offer(memory, count, exposure)) return 0;
+    return x_inner.share(memory, count, length, access, remote_key);
+  if (access == Access::refusable_read && share_ipc(memory, count, remote_key)) return 0;
   if (count > kMaxIov) return -FI_EINVAL;
-  Exposed exposed;
-  describe(exposed.transfer, memory, count, length);
-  exposed.transfer.inbound = access == Access::remote_write;
-  exposed.transfer.host = host_memory(length);
-  if (!exposed.transfer.host) return -FI_ENOMEM;
-  x_exposed.reserve(x_exposed.size() + 1);
-  const iovec staged{exposed.transfer.host.get(), length};
-  if (const int rc = x_inner.expose(&staged, 1, length, access, exposure)) return rc;
-  // The copy is filled now: no peer knows of it yet, and after an -FI_EAGAIN of expose() the work
+  SharedMemory shared;
+  describe(shared.transfer, memory, count, length);
+  shared.transfer.inbound = access == Access::remote_write;
+  shared.transfer.host = host_memory(length);
+  if (!shared.transfer.host) return -FI_ENOMEM;
+  x_shared.reserve(x_shared.size() + 1);
+  const iovec staged{shared.transfer.host.get(), length};
+  if (const int rc = x_inner.share(&staged, 1, length, access, remote_key)) return rc;
+  // The copy is filled now: no peer knows of it yet, and after an -FI_EAGAIN of share() the work
   // would have been in vain.
-  if (const int rc =
-          device_memory().gather(exposed.transfer.host.get(), memory, count, 0, length)) {
-    x_inner.withdraw(exposure);
-    exposure.size = 0;
+  if (const int rc = device_memory().gather(shared.transfer.host.get(), memory, count, 0, length)) {
+    x_inner.revoke(remote_key);
+    remote_key.size = 0;
     return rc;
   }
-  exposed.exposure = exposure;
-  x_exposed.push_back(std::move(exposed));
+  shared.remote_key = remote_key;
+  x_shared.push_back(std::move(shared));
   return 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
@@ -78,73 +77,74 @@ int StagingLink::expose(const iovec* memory, size_t count, size_t length, Access
 
 /// Offers one allocation, and only to a peer that was met: a link that never was up may be replaced
 /// by another link, which knows no offers.
-bool StagingLink::offer(const iovec* memory, size_t count, Exposure& exposure) noexcept {
-  if (!x_staging.cuda || count != 1 || !x_inner.met()) return false;
+bool StagingLink::share_ipc(const iovec* memory, size_t count, RemoteKey& remote_key) noexcept {
+  if (!x_staging.cuda || count != 1 || !x_inner.was_up()) return false;
   if (x_pause > 0) return --x_pause, false;
-  Offer made{};
+  IpcKey made{};
   if (x_staging.cuda->share(memory->iov_base, made.handle, made.offset) != 0) return false;
   if (made.handle.kind == hmem::IpcHandle::Kind::file) {
     // The message may reach into the next mapping, which is another file.
     const uint64_t size = hmem::FileName::of(made.handle).size;
     if (made.offset + memory->iov_len > size) return false;
-    if (!x_ours.name(x_inner, *x_staging.cuda, made.handle)) return false;
+    if (!x_passed.name(x_inner, *x_staging.cuda, made.handle)) return false;
   }
-  made.encode(exposure);
+  made.encode(remote_key);
   return true;
 }
 
 /// Later offers may be accepted, so the link offers again after 1, 2, 4, ... messages.
-void StagingLink::refused(const Exposure& exposure) noexcept {
+void StagingLink::revoke_refused(const RemoteKey& remote_key) noexcept {
   constexpr unsigned kLongestPause = 256;
-  if (!exposure.is_offer()) return (void)withdraw(exposure);
-  x_ours.answered(Offer::decode(exposure).handle, false);
+  if (!remote_key.is_refusable()) return (void)revoke(remote_key);
+  x_passed.answered(IpcKey::decode(remote_key).handle, false);
   x_next_pause = std::min(std::max(x_next_pause * 2, 1u), kLongestPause);
   x_pause = x_next_pause;
 }
 
 void StagingLink::forget_peer() noexcept {
-  x_theirs.close();
-  x_ours.clear();
+  x_mappings.close();
+  x_passed.clear();
   x_pause = x_next_pause = 0;
 }
 
-int StagingLink::withdraw(const Exposure& exposure) noexcept {
-  if (exposure.is_offer()) {
-    x_ours.answered(Offer::decode(exposure).handle, true);
+int StagingLink::revoke(const RemoteKey& remote_key) noexcept {
+  if (remote_key.is_refusable()) {
+    x_passed.answered(IpcKey::decode(remote_key).handle, true);
     x_next_pause = 0;
     return 0;
   }
-  const int rc = x_inner.withdraw(exposure);
-  const auto found = std::find_if(x_exposed.begin(), x_exposed.end(),
-                                  [&](const Exposed& one) { return same(one.exposure, exposure); });
-  if (found == x_exposed.end()) return rc;
-  const int settled = x_staging.settle(found->transfer, rc);
-  std::swap(*found, x_exposed.back());
-  x_exposed.pop_back();
-  return settled;
+  const int rc = x_inner.revoke(remote_key);
+  const auto found = std::find_if(x_shared.begin(), x_shared.end(), [&](const SharedMemory& one) {
+    return same(one.remote_key, remote_key);
+  });
+  if (found == x_shared.end()) return rc;
+  const int finished = x_staging.finish(found->transfer, rc);
+  std::swap(*found, x_shared.back());
+  x_shared.pop_back();
+  return finished;
 }
 
-int StagingLink::read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int StagingLink::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                       uint64_t token) noexcept {
-  if (remote.is_offer()) return read_offer(remote, local, count, length, token);
+  if (remote.is_refusable()) return read_ipc(remote, local, count, length, token);
   return transfer(remote, local, count, length, token, true);
 }
 
-int StagingLink::read_offer(const Exposure& remote, const iovec* local, size_t count, size_t length,
-                            uint64_t token) noexcept {
+int StagingLink::read_ipc(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
+                          uint64_t token) noexcept {
   if (count > kMaxIov) return -FI_EINVAL;
-  const Offer offer = Offer::decode(remote);
-  if (!x_staging.cuda) return PeerMemory::decline(offer, x_inner);
+  const IpcKey key = IpcKey::decode(remote);
+  if (!x_staging.cuda) return IpcMappings::decline(key, x_inner);
   const auto found = std::find_if(local, local + count, [this](const iovec& part) {
     return part.iov_len > 0 && device_memory().is_device(part.iov_base);
   });
   const void* const near = found == local + count ? nullptr : found->iov_base;
-  util::Result<Source> from = x_theirs.reach(offer, x_inner, near, length);
+  util::Result<Source> from = x_mappings.reach(key, x_inner, near, length);
   if (!from) return from.error();
   return x_staging.reads.add(*this, *from, near, local, count, length, token);
 }
 
-int StagingLink::write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int StagingLink::write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                        uint64_t token) noexcept {
   return transfer(remote, local, count, length, token, false);
 }
@@ -164,7 +164,7 @@ int StagingLink::stage(Transfer& transfer, const iovec*& local, size_t& count,
 }
 
 /// Every operation gets a Transfer, so all tokens of the inner transport are of one kind.
-int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int StagingLink::transfer(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                           uint64_t token, bool inbound) noexcept {
   if (count > kMaxIov) return -FI_EINVAL;
   Transfer* transfer = x_staging.transfers.acquire();
@@ -188,23 +188,23 @@ int StagingLink::transfer(const Exposure& remote, const iovec* local, size_t cou
 
 /// Staged memory needs no flush: CUDA wrote it. Only memory that the inner transport reaches itself
 /// does.
-int StagingLink::settle(const iovec* memory, size_t count, uint64_t token) noexcept {
+int StagingLink::flush(const iovec* memory, size_t count, uint64_t token) noexcept {
   DirectSource* const direct = x_staging.direct;
   if (!direct || !direct->may_be_written(memory, count)) return 0;
   return x_staging.flusher.add(memory, count, token);
 }
 
 /// Device memory that peers access is registered with the NIC by fi_mr_reg(), not here.
-std::unique_ptr<OpenMemory> StagingLink::open(const iovec& memory, bool for_reads,
-                                              bool for_writes) noexcept {
+std::unique_ptr<RegisteredRegion> StagingLink::register_region(const iovec& memory, bool for_reads,
+                                                               bool for_writes) noexcept {
   if (device_memory().is_device(memory.iov_base)) return nullptr;
-  return x_inner.open(memory, for_reads, for_writes);
+  return x_inner.register_region(memory, for_reads, for_writes);
 }
 
-int StagingLink::lend(const iovec& memory, bool for_reads, bool for_writes,
-                      Exposure& exposure) noexcept {
+int StagingLink::share_region(const iovec& memory, bool for_reads, bool for_writes,
+                              RemoteKey& remote_key) noexcept {
   if (device_memory().is_device(memory.iov_base)) return -FI_EOPNOTSUPP;
-  return x_inner.lend(memory, for_reads, for_writes, exposure);
+  return x_inner.share_region(memory, for_reads, for_writes, remote_key);
 }
 
 int StagingLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,
@@ -233,7 +233,7 @@ int StagingLink::direct_transfer(const RemoteRange& remote, const iovec* local, 
                  : x_inner.write_direct(remote, local, count, ours, until_placed);
   if (rc == 0) return 0;
   if (rc == kDone)
-    if (const int settled = x_staging.settle(*transfer, 0)) rc = settled;
+    if (const int finished = x_staging.finish(*transfer, 0)) rc = finished;
   x_staging.transfers.release(*transfer);
   return rc;
 }

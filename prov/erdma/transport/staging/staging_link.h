@@ -4,14 +4,14 @@
 #include <vector>
 
 #include "hmem/device_memory.h"
-#include "transport/staging/offers.h"
+#include "transport/staging/ipc_memory.h"
 #include "transport/staging/staging_transport.h"
 
 namespace erdma::transport::staging {
 
-/// Device memory that was exposed as a copy in host memory.
-struct Exposed {
-  Exposure exposure;
+/// Device memory that was shared as a copy in host memory.
+struct SharedMemory {
+  RemoteKey remote_key;
   Transfer transfer;
 };
 
@@ -19,29 +19,31 @@ struct Exposed {
 class StagingLink final : public Link {
  public:
   StagingLink(Staging& staging, Link& inner) noexcept
-      : Link(inner.address()), x_staging(staging), x_inner(inner), x_theirs(staging.cuda) {}
+      : Link(inner.address()), x_staging(staging), x_inner(inner), x_mappings(staging.cuda) {}
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override;
   LinkLimits limits() const noexcept override { return x_inner.limits(); }
-  int expose(const iovec* memory, size_t count, size_t length, Access access,
-             Exposure& exposure) noexcept override;
-  int withdraw(const Exposure& exposure) noexcept override;
-  void refused(const Exposure& exposure) noexcept override;
-  int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  int share(const iovec* memory, size_t count, size_t length, Access access,
+            RemoteKey& remote_key) noexcept override;
+  int revoke(const RemoteKey& remote_key) noexcept override;
+  void revoke_refused(const RemoteKey& remote_key) noexcept override;
+  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
            uint64_t token) noexcept override;
-  int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  int write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept override;
-  int settle(const iovec* memory, size_t count, uint64_t token) noexcept override;
-  bool opens_memory() const noexcept override { return x_inner.opens_memory(); }
-  std::unique_ptr<OpenMemory> open(const iovec& memory, bool for_reads,
-                                   bool for_writes) noexcept override;
-  bool lends_memory() const noexcept override { return x_inner.lends_memory(); }
-  int lend(const iovec& memory, bool for_reads, bool for_writes,
-           Exposure& exposure) noexcept override;
-  void recall(const Exposure& exposure) noexcept override { x_inner.recall(exposure); }
-  bool unused() noexcept override { return x_inner.unused(); }
-  void recalled() noexcept override { x_inner.recalled(); }
+  int flush(const iovec* memory, size_t count, uint64_t token) noexcept override;
+  bool registers_regions() const noexcept override { return x_inner.registers_regions(); }
+  std::unique_ptr<RegisteredRegion> register_region(const iovec& memory, bool for_reads,
+                                                    bool for_writes) noexcept override;
+  bool shares_regions() const noexcept override { return x_inner.shares_regions(); }
+  int share_region(const iovec& memory, bool for_reads, bool for_writes,
+                   RemoteKey& remote_key) noexcept override;
+  void revoke_region(const RemoteKey& remote_key) noexcept override {
+    x_inner.revoke_region(remote_key);
+  }
+  bool regions_unused() noexcept override { return x_inner.regions_unused(); }
+  void region_revoked() noexcept override { x_inner.region_revoked(); }
   int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                   uint64_t token) noexcept override;
   int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
@@ -57,7 +59,7 @@ class StagingLink final : public Link {
     x_inner.retracted(packet, executed);
   }
   void fail(int status) noexcept override { x_inner.fail(status); }
-  bool met() const noexcept override { return x_inner.met(); }
+  bool was_up() const noexcept override { return x_inner.was_up(); }
   bool left() const noexcept override { return x_inner.left(); }
   void hold(bool on) noexcept override { x_inner.hold(on); }
   void addressed() noexcept override { x_inner.addressed(); }
@@ -67,10 +69,10 @@ class StagingLink final : public Link {
 
  private:
   hmem::DeviceMemory& device_memory() const noexcept { return x_staging.device_memory; }
-  bool offer(const iovec* memory, size_t count, Exposure& exposure) noexcept;
-  int read_offer(const Exposure& remote, const iovec* local, size_t count, size_t length,
-                 uint64_t token) noexcept;
-  int transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  bool share_ipc(const iovec* memory, size_t count, RemoteKey& remote_key) noexcept;
+  int read_ipc(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
+               uint64_t token) noexcept;
+  int transfer(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                uint64_t token, bool inbound) noexcept;
   int direct_transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
                       bool inbound, bool until_placed) noexcept;
@@ -78,9 +80,9 @@ class StagingLink final : public Link {
 
   Staging& x_staging;
   Link& x_inner;
-  std::vector<Exposed> x_exposed;
-  PeerMemory x_theirs;
-  HandedMemory x_ours;
+  std::vector<SharedMemory> x_shared;
+  IpcMappings x_mappings;
+  PassedAllocations x_passed;
   unsigned x_pause = 0;       ///< messages until the next offer
   unsigned x_next_pause = 0;  ///< half of the pause that the next refusal sets
 };

@@ -26,7 +26,7 @@ class StagingTransport::Relay final : public Sink {
     Transfer* transfer = x_owner.x_staging.transfers.find(handle);
     if (!transfer) return;
     const uint64_t theirs = transfer->token;
-    status = x_owner.x_staging.settle(*transfer, status);
+    status = x_owner.x_staging.finish(*transfer, status);
     x_owner.x_staging.transfers.release(*transfer);
     x_sink.on_done(theirs, status);
   }
@@ -90,7 +90,7 @@ StagingLink* StagingTransport::over(Link& inner) noexcept try {
   return nullptr;
 }
 
-int Staging::settle(Transfer& transfer, int status) noexcept {
+int Staging::finish(Transfer& transfer, int status) noexcept {
   if (status != 0 || !transfer.host || !transfer.inbound) return status;
   return device_memory.scatter(transfer.memory, transfer.count, 0, transfer.host.get(),
                                transfer.length);

@@ -5,7 +5,7 @@
 
 #include "transport/direct_source.h"
 #include "transport/staging/flusher.h"
-#include "transport/staging/offers.h"
+#include "transport/staging/ipc_memory.h"
 #include "transport/transport.h"
 #include "util/pool.h"
 
@@ -33,11 +33,11 @@ struct Staging {
   DirectSource* direct;  ///< of the inner transport; may be null
   hmem::Cuda* cuda;      ///< null: peers are on other hosts, or may not map memory
   Flusher flusher;
-  OfferedReads reads{cuda};
+  IpcReads reads{cuda};
   util::Pool<Transfer> transfers{};
 
   /// Ends a transfer: copies the bytes to their memory. Returns the status of the operation.
-  int settle(Transfer& transfer, int status) noexcept;
+  int finish(Transfer& transfer, int status) noexcept;
   /// The token of a transfer for the inner transport.
   uint64_t token_of(Transfer& transfer) noexcept {
     const util::PoolHandle handle = transfers.handle(transfer);
@@ -49,8 +49,8 @@ struct Staging {
 /// copied through host memory of the provider. There are two exceptions. First, the inner transport
 /// reaches memory itself where `direct` says so; what it wrote is flushed by READs of that memory
 /// (flusher.h). Second, the receiver of a long message inside a host maps the sender's memory
-/// (offers.h). Only endpoints with FI_HMEM have this wrapper. Invariant: the inner transport sees
-/// no other device memory.
+/// (ipc_memory.h). Only endpoints with FI_HMEM have this wrapper. Invariant: the inner transport
+/// sees no other device memory.
 class StagingTransport final : public Transport {
  public:
   /// `name`: of the endpoint, needed with `direct`. `cuda`: for a transport whose peers are on this
@@ -64,7 +64,7 @@ class StagingTransport final : public Transport {
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
   int wait_fd() const noexcept override { return x_inner->wait_fd(); }
   bool arm() noexcept override {
-    return !x_staging.flusher.owes() && x_staging.reads.empty() && x_inner->arm();
+    return !x_staging.flusher.pending() && x_staging.reads.empty() && x_inner->arm();
   }
   void disarm() noexcept override { x_inner->disarm(); }
   void shutdown() noexcept override { x_inner->shutdown(); }

@@ -36,7 +36,7 @@ struct BlockPool::Impl {
   Impl(const Device& of, OwnUse for_what, size_t bytes, size_t count, size_t limit)
       : device(of),
         use(for_what),
-        apart(for_what == OwnUse::sinks && of.personality() == Personality::iwarp),
+        apart(for_what == OwnUse::read_buffers && of.transport_type() == TransportType::iwarp),
         block_bytes(bytes),
         blocks(count),
         slabs(limit) {}

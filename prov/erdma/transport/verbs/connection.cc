@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kSenseless = "the peer sent a control packet that makes no sense";
 constexpr uint32_t kCreditsToTakeBack = 2;
-constexpr unsigned kPiecesPerSettle = 4;  ///< posting may take as long as moving
+constexpr unsigned kPiecesPerRound = 4;  ///< posting may take as long as moving
 
 /// What the application is told about a request that failed.
 int status_of(ibv_wc_status status) noexcept {
@@ -147,7 +147,7 @@ void Connection::on_receive(const ibv_wc& wc, Sink& sink) noexcept {
 void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {
   const bool known = sender.queue().complete(wc.wr_id, [&](const Work& posted) {
     if (posted.type == Work::Type::packet) return;
-    if (posted.type >= Work::Type::read) return direct.on_short(posted, true, sink);
+    if (posted.type >= Work::Type::read) return direct.on_fast(posted, true, sink);
     const Work work = posted;  // its place may be taken during an upcall
     on_work(work, true, sink);
   });
@@ -187,13 +187,13 @@ void Connection::on_work(const Work& work, bool success, Sink& sink) noexcept {
     case Work::Type::direct:
       return direct.on_direct(work, success, sink);
     case Work::Type::flush:
-      return transfers.on_flush(work, success, sink);
+      return transfers.on_proof(work, success, sink);
     case Work::Type::heartbeat:
       if (success) heartbeat.answered();
       return;
     case Work::Type::read:
     case Work::Type::write:
-      return direct.on_short(work, success, sink);
+      return direct.on_fast(work, success, sink);
   }
 }
 
@@ -229,11 +229,11 @@ void Connection::on_control(const PacketReceiver::Packet& packet, Sink& sink) no
   broken(-FI_ECONNRESET, kSenseless);
 }
 
-void Connection::settle() noexcept {
+void Connection::progress() noexcept {
   if (lifecycle.ending() || lifecycle.phase() == Phase::making) return;
   receiver.repost();
-  if (!met()) return;
-  if (sender.has_due()) flush_due();
+  if (!confirmed()) return;
+  if (sender.has_due()) send_due_controls();
   const Phase phase = lifecycle.phase();
   // Who asked to retire still returns credits: the peer needs some for what it has to send first.
   if (phase == Phase::agreed || phase == Phase::parting) return;
@@ -242,12 +242,12 @@ void Connection::settle() noexcept {
   const Credits& credits = sender.credits();
   const bool spare = phase != Phase::asked || credits.available() > kCreditsToTakeBack;
   if (credits.must_return() && credits.may_send_credit() && sender.queue().room() > 0 && spare) {
-    sender.flush_chain();
+    sender.post_chained();
     (void)sender.emit(Kind::credit, nullptr, 0);
   }
 }
 
-void Connection::flush_due() noexcept {
+void Connection::send_due_controls() noexcept {
   Due which;
   while (sender.next_due(which)) {
     const GrowBody grown = receiver.grown();
@@ -260,20 +260,20 @@ void Connection::flush_due() noexcept {
 
 /// In turn: answers, our own transfers, and what peers asked for.
 void Connection::move_transfers() noexcept {
-  packet_transfers.flush_answers();
+  packet_transfers.send_answers();
   bool more = false;
-  for (unsigned posted = 0; posted < kPiecesPerSettle; ++posted) {
+  for (unsigned posted = 0; posted < kPiecesPerRound; ++posted) {
     Transfer* transfer = transfers.next();
     if (!transfer) break;
-    if (!(transfer->remote.staged ? packet_transfers.post(*transfer)
-                                  : transfers.post_piece(*transfer)))
+    if (!(transfer->remote.bounced ? packet_transfers.post(*transfer)
+                                   : transfers.post_piece(*transfer)))
       break;
     transfers.pass(*transfer);
-    more = more || posted + 1 == kPiecesPerSettle;
+    more = more || posted + 1 == kPiecesPerRound;
   }
   more = packet_transfers.move_streams() || more;
   // Later in this or in the next poll(), after the packets of others.
-  if (more) settle_soon();
+  if (more) progress_soon();
 }
 
 void Connection::modify_to_error() noexcept {
@@ -299,7 +299,7 @@ void Connection::broken(int status, const char* why) noexcept {
   x_owner.break_connection(*this, status, why);
 }
 
-void Connection::settle_soon() noexcept {
+void Connection::progress_soon() noexcept {
   x_worklist.mark(*this);
 }
 

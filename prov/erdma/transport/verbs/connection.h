@@ -47,7 +47,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   void on_completion(const ibv_wc& wc, Sink& sink) noexcept;
   /// After completions or for anything else to do: posts receives again, sends what is due, moves
   /// transfers on.
-  void settle() noexcept;
+  void progress() noexcept;
   void modify_to_error() noexcept;
   /// Destroys the queue pair, releases what was posted and reports transfers as failed.
   void end(Sink& sink, int status) noexcept;
@@ -55,12 +55,12 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   VerbsLink* link() const noexcept { return x_link; }
   /// The other side spoke first, or we did. Before, we must not send at all: on iWARP the passive
   /// side must stay silent until it heard something; it harms nowhere.
-  bool met() const noexcept { return x_heard || active; }
-  bool may_send() const noexcept { return lifecycle.phase() == Phase::up && met(); }
+  bool confirmed() const noexcept { return x_heard || active; }
+  bool may_send() const noexcept { return lifecycle.phase() == Phase::up && confirmed(); }
 
   // ConnectionHost, LifecycleHost
   void broken(int status, const char* why) noexcept override;
-  void settle_soon() noexcept override;
+  void progress_soon() noexcept override;
   void await_block() noexcept override;
   void phase_changed(Phase before) noexcept override;
   bool quiet() noexcept override {
@@ -93,7 +93,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   void on_failed(const ibv_wc& wc, Sink& sink) noexcept;
   void on_work(const Work& work, bool success, Sink& sink) noexcept;
   void on_control(const PacketReceiver::Packet& packet, Sink& sink) noexcept;
-  void flush_due() noexcept;
+  void send_due_controls() noexcept;
   void move_transfers() noexcept;
 
   Resources& x_shared;

@@ -7,8 +7,8 @@ class ConnectionHost {
  public:
   /// The connection ends: the peer broke a rule, or the device failed.
   virtual void broken(int status, const char* why) noexcept = 0;
-  /// Something waits for credits or room: settle() soon, in this poll().
-  virtual void settle_soon() noexcept = 0;
+  /// Something waits for credits or room: progress() soon, in this poll().
+  virtual void progress_soon() noexcept = 0;
   /// Likewise, once a block is free.
   virtual void await_block() noexcept = 0;
 

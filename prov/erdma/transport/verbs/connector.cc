@@ -89,7 +89,7 @@ ConnectorThread::ConnectorThread(const ConnectorConfig& config)
       x_commands(x_thread.bell()) {}
 
 std::unique_ptr<ConnectionBackend> ConnectorThread::make_backend() {
-  if (x_config.device->personality() == Personality::iwarp)
+  if (x_config.device->transport_type() == TransportType::iwarp)
     return std::make_unique<RdmaCmBackend>(*x_config.device, x_config.name, x_queue_pairs);
   return std::make_unique<TcpBackend>(x_config.name, x_config.options.peer_timeout_ns,
                                       x_queue_pairs, *x_config.clock);

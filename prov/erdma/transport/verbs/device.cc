@@ -123,7 +123,7 @@ util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
   device->x_fork_safe = ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
   if (context->device->transport_type == IBV_TRANSPORT_IWARP) return device;
 
-  device->x_personality = Personality::ib;
+  device->x_transport_type = TransportType::ib;
   device->x_gid = gid_of(address);
   const int index = find_gid(context, device->port(), port.gid_tbl_len, device->x_gid);
   if (index < 0) {

@@ -12,7 +12,7 @@
 namespace erdma::transport::verbs {
 
 /// How queue pairs of a device are connected.
-enum class Personality : uint8_t {
+enum class TransportType : uint8_t {
   iwarp,  ///< rdma_cm; the active side sends first; a READ sink needs REMOTE_WRITE
   ib,     ///< GIDs and ibv_modify_qp, out of band (eRDMA in compat mode, rxe, InfiniBand proper)
 };
@@ -26,8 +26,8 @@ constexpr int peer_rights(bool for_reads, bool for_writes) noexcept {
          (for_writes ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0);
 }
 /// Of memory that a READ of this side fills. Only iWARP lets the answer in as a remote WRITE.
-constexpr int sink_rights(Personality personality) noexcept {
-  return personality == Personality::iwarp ? peer_rights(false, true) : IBV_ACCESS_LOCAL_WRITE;
+constexpr int sink_rights(TransportType personality) noexcept {
+  return personality == TransportType::iwarp ? peer_rights(false, true) : IBV_ACCESS_LOCAL_WRITE;
 }
 
 /// What a device can do, with the traps of libibverbs' numbers mended (a limit is never 0).
@@ -56,7 +56,7 @@ class Device {
   const util::SocketAddress& address() const noexcept { return x_address; }  ///< port 0
   ibv_context* context() const noexcept { return x_context.get(); }
   ibv_pd* pd() const noexcept { return x_pd.get(); }
-  Personality personality() const noexcept { return x_personality; }
+  TransportType transport_type() const noexcept { return x_transport_type; }
   const DeviceLimits& limits() const noexcept { return x_limits; }
   /// ib: the GID whose IPv4-mapped (or IPv6) value is address(), and its index.
   const ibv_gid& gid() const noexcept { return x_gid; }
@@ -73,7 +73,7 @@ class Device {
   Context x_context;
   util::PrivateFd x_commands, x_events;  ///< of the context
   ProtectionDomain x_pd;
-  Personality x_personality = Personality::iwarp;
+  TransportType x_transport_type = TransportType::iwarp;
   DeviceLimits x_limits;
   ibv_gid x_gid{};
   uint8_t x_gid_index = 0;

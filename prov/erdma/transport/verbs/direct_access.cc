@@ -8,20 +8,20 @@ namespace erdma::transport::verbs {
 
 /// Copied through a block: less work than to find a registration, as far as copies are cheap.
 bool DirectAccess::takes(size_t length, bool is_read) noexcept {
-  return length <= std::min(ReadSinks::kLongBytes, x_shared.packet_blocks.block_bytes()) &&
-         (!is_read || x_sinks.has_long(x_shared.device));
+  return length <= std::min(ReadBuffers::kLongBytes, x_shared.packet_blocks.block_bytes()) &&
+         (!is_read || x_read_buffers.has_long(x_shared.device));
 }
 
 int DirectAccess::post(Transfer& transfer) noexcept {
-  const bool flushes = transfer.flush_due;
+  const bool flushes = transfer.proof_due;
   const bool reads = transfer.is_read || flushes;
   if (!has_room(flushes ? 2 : 1) || (reads && !x_transfers.may_read())) return -FI_EAGAIN;
-  x_sender.flush_chain();
+  x_sender.post_chained();
   if (const int rc = post_request(transfer)) return rc;
   transfer.posted = transfer.length;
   x_transfers.wait(transfer);
   // There is no way back: what the device did not take ends with the connection.
-  if (flushes && x_transfers.post_flush(transfer))
+  if (flushes && x_transfers.post_proof(transfer))
     x_host.broken(-FI_EIO, "a READ was refused by the device");
   return 0;
 }
@@ -29,15 +29,15 @@ int DirectAccess::post(Transfer& transfer) noexcept {
 /// A place for a transfer that is not inline: of a READ, one of its own connection's.
 bool DirectAccess::acquire(const Transfer& transfer, BlockPool::Block& block) noexcept {
   if (!transfer.is_read) return x_shared.packet_blocks.acquire(block);
-  const uint32_t slot = x_sinks.acquire_long(x_shared.device);
-  if (slot == ReadSinks::kNone) return false;
-  block = {x_sinks.bytes(slot), x_sinks.lkey(slot), slot};
+  const uint32_t slot = x_read_buffers.acquire_long(x_shared.device);
+  if (slot == ReadBuffers::kNone) return false;
+  block = {x_read_buffers.bytes(slot), x_read_buffers.lkey(slot), slot};
   return true;
 }
 
 void DirectAccess::release(const Transfer& transfer, const BlockPool::Block& block) noexcept {
   if (transfer.is_read)
-    x_sinks.release(block.slab);
+    x_read_buffers.release(block.slab);
   else
     x_shared.packet_blocks.release(block);
 }
@@ -65,18 +65,18 @@ int DirectAccess::post_request(Transfer& transfer) noexcept {
   request.wr.rdma.remote_addr = transfer.remote.pieces[0].address;
   request.wr.rdma.rkey = transfer.remote.pieces[0].rkey;
   // A WRITE that a READ follows is nothing but what it holds.
-  work.type = !transfer.flush_due ? Work::Type::direct
+  work.type = !transfer.proof_due ? Work::Type::direct
               : fits              ? Work::Type::packet
                                   : Work::Type::block;
   work.transfer = &transfer;
-  x_sender.queue().stage(request, !transfer.flush_due) = work;
+  x_sender.queue().append(request, !transfer.proof_due) = work;
   if (const int rc = x_sender.queue().post(request)) {
     if (!fits) release(transfer, work.block);
     return x_sender.refused(rc);
   }
   if (transfer.is_read) x_transfers.read_begins();
   // Only the READ behind it will say that it is done.
-  if (transfer.flush_due) x_shared.counters.write_bytes += transfer.length;
+  if (transfer.proof_due) x_shared.counters.write_bytes += transfer.length;
   return 0;
 }
 
@@ -92,18 +92,18 @@ void DirectAccess::on_direct(const Work& work, bool success, Sink& sink) noexcep
   x_transfers.end(transfer, 0, sink);
 }
 
-void DirectAccess::on_short(const Work& work, bool success, Sink& sink) noexcept {
+void DirectAccess::on_fast(const Work& work, bool success, Sink& sink) noexcept {
   const uint64_t token = work.token;
   const uint32_t bytes = work.bytes;
-  --x_shorts;
+  --x_fast_in_flight;
   if (work.type == Work::Type::read) {
     const uint32_t slot = work.block.slab;
     if (success) {
-      hmem::copy_short(work.local, x_sinks.bytes(slot), bytes);
+      hmem::copy_short(work.local, x_read_buffers.bytes(slot), bytes);
       x_shared.counters.read_bytes += bytes;
     }
     x_transfers.read_ends();
-    x_sinks.release(slot);
+    x_read_buffers.release(slot);
   } else if (success) {
     x_shared.counters.write_bytes += bytes;
   }

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/verbs/read_sinks.h"
+#include "transport/verbs/read_buffers.h"
 #include "transport/verbs/transfers.h"
 
 namespace erdma::transport::verbs {
@@ -23,13 +23,13 @@ class DirectAccess {
   void on_direct(const Work& work, bool success, Sink& sink) noexcept;
 
   /// As those of Link.
-  [[nodiscard]] int read_short(DeviceAddress remote, void* local, size_t length,
+  [[nodiscard]] int read_fast(DeviceAddress remote, void* local, size_t length,
+                              uint64_t token) noexcept;
+  [[nodiscard]] int write_fast(DeviceAddress remote, const void* local, size_t length,
                                uint64_t token) noexcept;
-  [[nodiscard]] int write_short(DeviceAddress remote, const void* local, size_t length,
-                                uint64_t token) noexcept;
-  void on_short(const Work& work, bool success, Sink& sink) noexcept;
+  void on_fast(const Work& work, bool success, Sink& sink) noexcept;
   /// Nothing of the fast path is in flight.
-  bool idle() const noexcept { return x_shorts == 0; }
+  bool idle() const noexcept { return x_fast_in_flight == 0; }
 
  private:
   bool acquire(const Transfer& transfer, BlockPool::Block& block) noexcept;
@@ -46,40 +46,40 @@ class DirectAccess {
   PacketSender& x_sender;
   Transfers& x_transfers;
   ConnectionHost& x_host;
-  ReadSinks x_sinks;
-  unsigned x_shorts = 0;  ///< reads and writes of the fast path, in flight
+  ReadBuffers x_read_buffers;
+  unsigned x_fast_in_flight = 0;  ///< reads and writes of the fast path, in flight
 };
 
-[[gnu::always_inline]] inline int DirectAccess::read_short(DeviceAddress remote, void* local,
-                                                           size_t length, uint64_t token) noexcept {
+[[gnu::always_inline]] inline int DirectAccess::read_fast(DeviceAddress remote, void* local,
+                                                          size_t length, uint64_t token) noexcept {
   if (!has_room(1) || !x_transfers.may_read()) [[unlikely]]
     return -FI_EAGAIN;
-  const uint32_t slot = x_sinks.acquire_short(x_shared.device);
-  if (slot == ReadSinks::kNone) [[unlikely]]
+  const uint32_t slot = x_read_buffers.acquire_short(x_shared.device);
+  if (slot == ReadBuffers::kNone) [[unlikely]]
     return -FI_EAGAIN;
-  ibv_sge sge{uint64_t(x_sinks.bytes(slot)), uint32_t(length), x_sinks.lkey(slot)};
+  ibv_sge sge{uint64_t(x_read_buffers.bytes(slot)), uint32_t(length), x_read_buffers.lkey(slot)};
   ibv_send_wr request;
   request.sg_list = &sge;
   request.opcode = IBV_WR_RDMA_READ;
   request.send_flags = 0;
   request.wr.rdma = {remote.address, remote.key};
-  x_sender.flush_chain();
-  Work& work = x_sender.queue().stage(request, true);
+  x_sender.post_chained();
+  Work& work = x_sender.queue().append(request, true);
   work.type = Work::Type::read;
   work.bytes = uint32_t(length);
   work.block.slab = slot;
   work.local = local;
   work.token = token;
   if (const int rc = submit(request)) [[unlikely]] {
-    x_sinks.release(slot);
+    x_read_buffers.release(slot);
     return rc;
   }
   x_transfers.read_begins();
   return 0;
 }
 
-inline int DirectAccess::write_short(DeviceAddress remote, const void* local, size_t length,
-                                     uint64_t token) noexcept {
+inline int DirectAccess::write_fast(DeviceAddress remote, const void* local, size_t length,
+                                    uint64_t token) noexcept {
   if (!has_room(1) || length > x_sender.inline_bytes) [[unlikely]]
     return -FI_EAGAIN;
   ibv_sge sge{uint64_t(local), uint32_t(length), 0};
@@ -88,20 +88,20 @@ inline int DirectAccess::write_short(DeviceAddress remote, const void* local, si
   request.opcode = IBV_WR_RDMA_WRITE;
   request.send_flags = IBV_SEND_INLINE;
   request.wr.rdma = {remote.address, remote.key};
-  x_sender.flush_chain();
-  Work& work = x_sender.queue().stage(request, true);
+  x_sender.post_chained();
+  Work& work = x_sender.queue().append(request, true);
   work.type = Work::Type::write;
   work.bytes = uint32_t(length);
   work.token = token;
   return submit(request);
 }
 
-/// What is staged. -FI_EAGAIN: nothing happened.
+/// What is bounced. -FI_EAGAIN: nothing happened.
 inline int DirectAccess::submit(ibv_send_wr& request) noexcept {
   request.num_sge = 1;
   if (const int rc = x_sender.queue().post(request)) [[unlikely]]
     return x_sender.refused(rc);
-  ++x_shorts;
+  ++x_fast_in_flight;
   x_sender.touch();
   return 0;
 }

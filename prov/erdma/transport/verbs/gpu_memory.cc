@@ -6,7 +6,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/cuda.h"
-#include "transport/verbs/exposure.h"
+#include "transport/verbs/shared_memory.h"
 #include "util/error_text.h"
 #include "util/fd.h"
 #include "util/log.h"
@@ -44,19 +44,19 @@ MemoryRegion as_exported(const Device& device, hmem::Cuda& cuda, const iovec& me
 }
 
 /// The registration does not depend on who else has it: keys of one are those of no other.
-class OpenGpuMemory final : public OpenMemory {
+class RegisteredGpuRegion final : public RegisteredRegion {
  public:
-  OpenGpuMemory(MemoryRegion region, const iovec& memory) noexcept
+  RegisteredGpuRegion(MemoryRegion region, const iovec& memory) noexcept
       : x_region(std::move(region)), x_memory(memory) {}
-  ~OpenGpuMemory() override {
+  ~RegisteredGpuRegion() override {
     if (x_epoch != util::process_epoch()) (void)x_region.release();  // the parent's
   }
-  void describe(Exposure& exposure) const noexcept override {
+  void describe(RemoteKey& remote_key) const noexcept override {
     RemoteMemory named;
     named.count = 1;
     named.length = x_memory.iov_len;
     named.pieces[0] = {uint64_t(x_memory.iov_base), x_memory.iov_len, x_region->rkey};
-    encode(named, exposure);
+    encode(named, remote_key);
   }
 
  private:
@@ -81,14 +81,16 @@ MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const i
   return region;
 }
 
-util::Result<std::unique_ptr<OpenMemory>> GpuMemoryOpener::open(const iovec& memory,
-                                                                const Dmabuf* file, bool for_reads,
-                                                                bool for_writes) {
+util::Result<std::unique_ptr<RegisteredRegion>> GpuMemoryRegistrar::open(const iovec& memory,
+                                                                         const Dmabuf* file,
+                                                                         bool for_reads,
+                                                                         bool for_writes) {
   const int access = peer_rights(for_reads, for_writes);
   GpuRefusal why;
   MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, file, access, why);
   if (region)
-    return std::unique_ptr<OpenMemory>(std::make_unique<OpenGpuMemory>(std::move(region), memory));
+    return std::unique_ptr<RegisteredRegion>(
+        std::make_unique<RegisteredGpuRegion>(std::move(region), memory));
   ERDMA_NOTICE(
       gpu_refused, MR,
       "%zu bytes of GPU memory can't be registered with %s for RMA (as a dmabuf: %s; by "

@@ -27,12 +27,12 @@ MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const i
                                  const Dmabuf* file, int access, GpuRefusal& why) noexcept;
 
 /// Regions of the application's in memory of a GPU, for RMA.
-class GpuMemoryOpener final : public DeviceMemoryOpener {
+class GpuMemoryRegistrar final : public DeviceMemoryRegistrar {
  public:
-  GpuMemoryOpener(const Device& device, hmem::Cuda& cuda) noexcept
+  GpuMemoryRegistrar(const Device& device, hmem::Cuda& cuda) noexcept
       : x_device(device), x_cuda(cuda) {}
-  util::Result<std::unique_ptr<OpenMemory>> open(const iovec& memory, const Dmabuf* file,
-                                                 bool for_reads, bool for_writes) override;
+  util::Result<std::unique_ptr<RegisteredRegion>> open(const iovec& memory, const Dmabuf* file,
+                                                       bool for_reads, bool for_writes) override;
 
  private:
   const Device& x_device;

@@ -6,8 +6,8 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/cuda.h"
-#include "transport/verbs/exposure.h"
 #include "transport/verbs/gpu_memory.h"
+#include "transport/verbs/shared_memory.h"
 #include "util/error_text.h"
 #include "util/log.h"
 
@@ -174,11 +174,11 @@ bool GpuRegistrations::can_expose(const iovec* memory, size_t count, Access acce
 }
 
 /// Not with memory that its owner fills or sends by packets: those a processor handles here.
-bool GpuRegistrations::can_move(const iovec* memory, size_t count, const Exposure& remote,
+bool GpuRegistrations::can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                                 bool inbound) noexcept {
   RemoteMemory named;
-  const int rights = inbound ? sink_rights(x_device.personality()) : kSourceRights;
-  return decode(remote, named) && !named.staged && can_acquire(memory, count, rights);
+  const int rights = inbound ? sink_rights(x_device.transport_type()) : kSourceRights;
+  return decode(remote, named) && !named.bounced && can_acquire(memory, count, rights);
 }
 
 bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcept {
@@ -192,7 +192,7 @@ bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcep
   });
 }
 
-FlushTarget GpuRegistrations::hold(const iovec& memory) noexcept {
+FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept {
   FlushTarget target;
   Registration registration;
   if (memory.iov_len == 0 || x_flush == FlushPolicy::never) return target;
@@ -209,7 +209,7 @@ FlushTarget GpuRegistrations::hold(const iovec& memory) noexcept {
   return target;
 }
 
-void GpuRegistrations::let_go(const FlushTarget& target) noexcept {
+void GpuRegistrations::release_flush(const FlushTarget& target) noexcept {
   if (target.held) release({0, 0, target.held});
 }
 

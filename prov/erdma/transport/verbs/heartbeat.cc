@@ -3,8 +3,9 @@
 namespace erdma::transport::verbs {
 
 int HeartbeatReads::post(Work::Type type, Transfer* transfer) noexcept {
-  x_sender.flush_chain();
-  ibv_sge local{x_shared.heartbeat.sink_address, sizeof(uint64_t), x_shared.heartbeat.sink_lkey};
+  x_sender.post_chained();
+  ibv_sge local{x_shared.heartbeat.buffer_address, sizeof(uint64_t),
+                x_shared.heartbeat.buffer_lkey};
   ibv_send_wr request{};
   request.sg_list = &local;
   request.num_sge = 1;
@@ -15,7 +16,7 @@ int HeartbeatReads::post(Work::Type type, Transfer* transfer) noexcept {
   work.type = type;
   work.transfer = transfer;
   SendQueue& queue = x_sender.queue();
-  queue.stage(request, true) = work;
+  queue.append(request, true) = work;
   const int rc = queue.post(request);
   return rc ? x_sender.refused(rc) : 0;
 }

@@ -7,8 +7,8 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/cuda.h"
-#include "transport/verbs/exposure.h"
 #include "transport/verbs/gpu_memory.h"
+#include "transport/verbs/shared_memory.h"
 #include "util/error_text.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
@@ -25,12 +25,12 @@ uintptr_t address_of(const void* pointer) noexcept {
   return reinterpret_cast<uintptr_t>(pointer);
 }
 
-Exposure exposure_of(uintptr_t from, uint64_t length, uint32_t rkey) noexcept {
+RemoteKey exposure_of(uintptr_t from, uint64_t length, uint32_t rkey) noexcept {
   RemoteMemory named;
   named.count = 1;
   named.length = length;
   named.pieces[0] = {from, length, rkey};
-  Exposure result;
+  RemoteKey result;
   encode(named, result);
   return result;
 }
@@ -185,13 +185,13 @@ bool KnownMemory::may_be_written(const iovec* memory, size_t count) noexcept {
 }
 
 /// Not with memory that its owner fills or sends by packets: those a processor handles here.
-bool KnownMemory::can_move(const iovec* memory, size_t count, const Exposure& remote,
+bool KnownMemory::can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                            bool) noexcept {
   RemoteMemory named;
-  return decode(remote, named) && !named.staged && reaches(memory, count);
+  return decode(remote, named) && !named.bounced && reaches(memory, count);
 }
 
-FlushTarget KnownMemory::hold(const iovec& memory) noexcept {
+FlushTarget KnownMemory::acquire_flush(const iovec& memory) noexcept {
   FlushTarget target;
   if (memory.iov_len == 0) return target;
   const std::lock_guard guard(x_mutex);
@@ -203,7 +203,7 @@ FlushTarget KnownMemory::hold(const iovec& memory) noexcept {
   return target;
 }
 
-void KnownMemory::let_go(const FlushTarget& target) noexcept {
+void KnownMemory::release_flush(const FlushTarget& target) noexcept {
   if (!target.held) return;
   const std::lock_guard guard(x_mutex);
   drop(*static_cast<Known*>(target.held));
@@ -215,7 +215,7 @@ int KnownMemory::from_device(void* to, const void* from, size_t length) noexcept
   Registration held;
   if (length == 0) return 0;
   if (const int rc = acquire(from, length, peer_rights(true, false), held)) return rc;
-  const Exposure memory = exposure_of(address_of(from), length, held.rkey);
+  const RemoteKey memory = exposure_of(address_of(from), length, held.rkey);
   const int rc = x_copier.read(to, {memory, 0, length});
   release(held);
   return rc;
@@ -226,12 +226,12 @@ int KnownMemory::to_device(void* to, const void* from, size_t length) noexcept {
   Registration held;
   if (length == 0) return 0;
   if (const int rc = acquire(to, length, peer_rights(false, true), held)) return rc;
-  const Exposure memory = exposure_of(address_of(to), length, held.rkey);
+  const RemoteKey memory = exposure_of(address_of(to), length, held.rkey);
   int rc = x_copier.write({memory, 0, length}, from);
-  const FlushTarget flush = hold({to, length});
+  const FlushTarget flush = acquire_flush({to, length});
   std::byte sink{};
   if (!rc && flush.held) rc = x_copier.read(&sink, {flush.memory, 0, 1});
-  let_go(flush);
+  release_flush(flush);
   release(held);
   return rc;
 }

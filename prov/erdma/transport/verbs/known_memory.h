@@ -38,11 +38,11 @@ class KnownMemory final : public RegistrationCache,
   void release(const Registration& registration) noexcept override;
 
   bool can_expose(const iovec* memory, size_t count, Access access) noexcept override;
-  bool can_move(const iovec* memory, size_t count, const Exposure& remote,
+  bool can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                 bool inbound) noexcept override;
   bool may_be_written(const iovec* memory, size_t count) noexcept override;
-  FlushTarget hold(const iovec& memory) noexcept override;
-  void let_go(const FlushTarget& target) noexcept override;
+  FlushTarget acquire_flush(const iovec& memory) noexcept override;
+  void release_flush(const FlushTarget& target) noexcept override;
 
   bool is_device(const void* pointer) const noexcept override;
 

@@ -22,7 +22,7 @@ LinkLimits VerbsLink::limits() const noexcept {
 
 void VerbsLink::install(std::unique_ptr<Connection> connection) noexcept {
   x_connections[x_to_self && !connection->active] = std::move(connection);
-  x_met = true;
+  x_was_up = true;
 }
 
 std::unique_ptr<Connection> VerbsLink::remove(const Connection& connection) noexcept {
@@ -39,28 +39,28 @@ void VerbsLink::use(Connection& connection, bool may_send) noexcept {
   x_packets = may_send ? &connection.sender : nullptr;
 }
 
-int VerbsLink::expose(const iovec* memory, size_t count, size_t length, Access access,
-                      Exposure& exposure) noexcept {
+int VerbsLink::share(const iovec* memory, size_t count, size_t length, Access access,
+                     RemoteKey& remote_key) noexcept {
   if (x_state == LinkState::closed) return -FI_ESHUTDOWN;
   if (count > kMaxIov || hmem::total_length(memory, count) < length) return -FI_EINVAL;
-  Exposed* exposed = x_shared.exposures.acquire();
-  if (!exposed) return -FI_ENOMEM;
-  exposed->link = this;
-  exposed->length = length;
-  exposed->access = access;
-  exposed->count = hmem::slice(memory, count, 0, length, exposed->memory);
-  exposed->staged =
-      exposed->count == 0 || register_all(x_shared.cache, exposed->memory, exposed->count,
-                                          rights_of(access), exposed->registrations);
+  SharedMemory* shared = x_shared.shared_memory.acquire();
+  if (!shared) return -FI_ENOMEM;
+  shared->link = this;
+  shared->length = length;
+  shared->access = access;
+  shared->count = hmem::slice(memory, count, 0, length, shared->memory);
+  shared->bounced =
+      shared->count == 0 || register_all(x_shared.cache, shared->memory, shared->count,
+                                         rights_of(access), shared->registrations);
   RemoteMemory named;
-  named.handle = x_shared.exposures.handle(*exposed);
-  named.staged = exposed->staged;
+  named.handle = x_shared.shared_memory.handle(*shared);
+  named.bounced = shared->bounced;
   named.length = length;
-  named.count = exposed->staged ? 0 : exposed->count;
+  named.count = shared->bounced ? 0 : shared->count;
   for (size_t i = 0; i < named.count; ++i)
-    named.pieces[i] = {uint64_t(exposed->memory[i].iov_base), exposed->memory[i].iov_len,
-                       exposed->registrations[i].rkey};
-  encode(named, exposure);
+    named.pieces[i] = {uint64_t(shared->memory[i].iov_base), shared->memory[i].iov_len,
+                       shared->registrations[i].rkey};
+  encode(named, remote_key);
   // A message that would have fitted a bigger packet.
   if (length <= x_shared.options.eager_bytes && x_sender) x_packets->want_more();
   return 0;
@@ -68,17 +68,17 @@ int VerbsLink::expose(const iovec* memory, size_t count, size_t length, Access a
 
 // What is registered stays accessible to a peer that breaks the rules; one that keeps them has said
 // that it is done, or its connection is gone.
-int VerbsLink::withdraw(const Exposure& exposure) noexcept {
+int VerbsLink::revoke(const RemoteKey& remote_key) noexcept {
   RemoteMemory named;
-  if (!decode(exposure, named)) return 0;
-  Exposed* exposed = x_shared.exposures.find(named.handle);
-  if (!exposed || exposed->link != this) return 0;
-  if (!exposed->staged) release_all(x_shared.cache, exposed->registrations, exposed->count);
-  x_shared.exposures.release(*exposed);
+  if (!decode(remote_key, named)) return 0;
+  SharedMemory* shared = x_shared.shared_memory.find(named.handle);
+  if (!shared || shared->link != this) return 0;
+  if (!shared->bounced) release_all(x_shared.cache, shared->registrations, shared->count);
+  x_shared.shared_memory.release(*shared);
   return 0;
 }
 
-int VerbsLink::transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
+int VerbsLink::transfer(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                         uint64_t token, bool is_read) noexcept {
   RemoteMemory named;
   if (!decode(remote, named) || named.length < length || count > kMaxIov ||
@@ -97,9 +97,9 @@ int VerbsLink::transfer(const Exposure& remote, const iovec* local, size_t count
   return 0;
 }
 
-bool VerbsLink::resolve(const Exposure& memory, DeviceAddress& first) noexcept {
+bool VerbsLink::resolve(const RemoteKey& memory, DeviceAddress& first) noexcept {
   RemoteMemory named;
-  if (!decode(memory, named) || named.staged || named.count != 1) return false;
+  if (!decode(memory, named) || named.bounced || named.count != 1) return false;
   first = {named.pieces[0].address, named.pieces[0].rkey};
   return true;
 }
@@ -107,7 +107,7 @@ bool VerbsLink::resolve(const Exposure& memory, DeviceAddress& first) noexcept {
 int VerbsLink::direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
                       bool is_read, bool until_placed) noexcept {
   RemoteMemory named;
-  if (!decode(remote.memory, named) || named.staged || named.count != 1 || remote.length == 0 ||
+  if (!decode(remote.memory, named) || named.bounced || named.count != 1 || remote.length == 0 ||
       remote.offset > named.length || remote.length > named.length - remote.offset ||
       count > kMaxIov || hmem::total_length(local, count) < remote.length)
     return -FI_EINVAL;
@@ -116,7 +116,7 @@ int VerbsLink::direct(const RemoteRange& remote, const iovec* local, size_t coun
   if (!begun) return -FI_EAGAIN;
   begun->token = token;
   begun->is_read = is_read;
-  begun->flush_due = until_placed && !is_read;
+  begun->proof_due = until_placed && !is_read;
   begun->length = begun->remote.length = remote.length;
   begun->remote.count = 1;
   begun->remote.pieces[0] = {named.pieces[0].address + remote.offset, remote.length,

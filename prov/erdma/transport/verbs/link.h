@@ -6,9 +6,9 @@
 
 #include "transport/transport.h"
 #include "transport/verbs/connection.h"
-#include "transport/verbs/exposure.h"
 #include "transport/verbs/open_region.h"
 #include "transport/verbs/session.h"
+#include "transport/verbs/shared_memory.h"
 
 namespace erdma::transport::verbs {
 
@@ -41,20 +41,20 @@ class VerbsLink final : public Link {
     return x_packets->send(header, payload, count, length, hint);
   }
   LinkLimits limits() const noexcept override;
-  int expose(const iovec* memory, size_t count, size_t length, Access access,
-             Exposure& exposure) noexcept override;
-  int withdraw(const Exposure& exposure) noexcept override;
-  int read(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  int share(const iovec* memory, size_t count, size_t length, Access access,
+            RemoteKey& remote_key) noexcept override;
+  int revoke(const RemoteKey& remote_key) noexcept override;
+  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
            uint64_t token) noexcept override {
     return transfer(remote, local, count, length, token, true);
   }
-  int write(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  int write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept override {
     return transfer(remote, local, count, length, token, false);
   }
-  bool opens_memory() const noexcept override { return x_shared.device.fork_safe(); }
-  std::unique_ptr<OpenMemory> open(const iovec& memory, bool for_reads,
-                                   bool for_writes) noexcept override {
+  bool registers_regions() const noexcept override { return x_shared.device.fork_safe(); }
+  std::unique_ptr<RegisteredRegion> register_region(const iovec& memory, bool for_reads,
+                                                    bool for_writes) noexcept override {
     return open_region(x_shared.device, memory, for_reads, for_writes);
   }
   int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
@@ -65,17 +65,17 @@ class VerbsLink final : public Link {
                    bool until_placed) noexcept override {
     return direct(remote, local, count, token, false, until_placed);
   }
-  bool resolve(const Exposure& memory, DeviceAddress& first) noexcept override;
-  int read_short(DeviceAddress remote, void* local, size_t length,
-                 uint64_t token) noexcept override {
-    return x_sender ? x_sender->direct.read_short(remote, local, length, token) : -FI_EAGAIN;
+  bool resolve(const RemoteKey& memory, DeviceAddress& first) noexcept override;
+  int read_fast(DeviceAddress remote, void* local, size_t length,
+                uint64_t token) noexcept override {
+    return x_sender ? x_sender->direct.read_fast(remote, local, length, token) : -FI_EAGAIN;
   }
-  int write_short(DeviceAddress remote, const void* local, size_t length,
-                  uint64_t token) noexcept override {
-    return x_sender ? x_sender->direct.write_short(remote, local, length, token) : -FI_EAGAIN;
+  int write_fast(DeviceAddress remote, const void* local, size_t length,
+                 uint64_t token) noexcept override {
+    return x_sender ? x_sender->direct.write_fast(remote, local, length, token) : -FI_EAGAIN;
   }
   void fail(int status) noexcept override { x_owner.fail(*this, status); }
-  bool met() const noexcept override { return x_met; }
+  bool was_up() const noexcept override { return x_was_up; }
 
   // By the transport.
   LinkState state() const noexcept { return x_state; }
@@ -100,7 +100,7 @@ class VerbsLink final : public Link {
 
  private:
   int not_ready() noexcept;
-  int transfer(const Exposure& remote, const iovec* local, size_t count, size_t length,
+  int transfer(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                uint64_t token, bool is_read) noexcept;
   int direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
              bool is_read, bool until_placed) noexcept;
@@ -113,7 +113,7 @@ class VerbsLink final : public Link {
   ConnectionOwner& x_owner;
   LinkState x_state = LinkState::idle;
   const bool x_to_self;
-  bool x_met = false;
+  bool x_was_up = false;
   std::unique_ptr<Connection> x_connections[2];
 };
 

@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kDrainNs = 20'000'000;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000;
 
-struct Nobody final : Sink {
+struct NullSink final : Sink {
   void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
   void on_done(uint64_t, int) noexcept override {}
   void on_link_down(Link&, int) noexcept override {}
@@ -292,7 +292,7 @@ void LinkManager::report_down(VerbsLink& link, int status, Sink& sink) noexcept 
 
 void LinkManager::say_goodbye() noexcept {
   x_closed = true;
-  Nobody nobody;
+  NullSink nobody;
   const util::SystemClock clock;
   const uint64_t end = clock.now() + std::min(kGoodbyeNs, x_shared.options.peer_timeout_ns);
   for (Connection* connection : places.connected()) {
@@ -301,7 +301,7 @@ void LinkManager::say_goodbye() noexcept {
   }
   while (!goodbyes_said() && clock.now() < end) {
     const int moved = poll(nobody);
-    x_worklist.settle();
+    x_worklist.progress();
     if (!moved) sched_yield();
   }
   for (Connection* connection : places.connected()) connection->modify_to_error();
@@ -317,7 +317,8 @@ bool LinkManager::goodbyes_said() noexcept {
   bool said = true;
   for (Connection* connection : places.connected()) {
     Lifecycle& lifecycle = connection->lifecycle;
-    if (lifecycle.ending() || !connection->met()) continue;  // never heard of: nothing was sent
+    if (lifecycle.ending() || !connection->confirmed())
+      continue;  // never heard of: nothing was sent
     said = lifecycle.phase() != Phase::up && lifecycle.fenced() && said;
   }
   return said;

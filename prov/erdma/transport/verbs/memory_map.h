@@ -1,12 +1,12 @@
 #pragma once
 
-#include "transport/verbs/address_range.h"
+#include "transport/verbs/memory_range.h"
 
 namespace erdma::transport::verbs {
 
 /// One mapping of this process, as the kernel keeps it (neighbours of one kind are one).
 struct Mapping {
-  AddressRange range;
+  MemoryRange range;
   /// Readable and writable, and nobody outside this process can take its pages away: private and
   /// anonymous, huge pages included. Not so a file, which others may truncate.
   bool ours = false;

@@ -135,13 +135,13 @@ bool MemoryMonitor::behaves() noexcept {
   };
   const auto start = reinterpret_cast<uintptr_t>(trial.page);
   pthread_t other{};
-  if (watch({start, start + trial.bytes}) || state() != State::settled ||
+  if (watch({start, start + trial.bytes}) || state() != State::stable ||
       pthread_create(&other, nullptr, unmap, &trial)) {
     x_uffd.reset();  // or else we would wait for ourselves
     unmap(&trial);
     return false;
   }
-  while (!trial.unmapped && state() == State::settled) sched_yield();
+  while (!trial.unmapped && state() == State::stable) sched_yield();
   const bool held = !trial.unmapped;
   const util::SystemClock clock;
   const uint64_t deadline = clock.now() + 2'000'000'000;
@@ -150,7 +150,7 @@ bool MemoryMonitor::behaves() noexcept {
   pthread_join(other, nullptr);
   const bool told = x_pending.count > 0 && x_pending.changes[0].range.start == start;
   x_pending.count = 0;
-  return held && told && state() == State::settled;
+  return held && told && state() == State::stable;
 }
 
 int MemoryMonitor::start_reader() noexcept {
@@ -180,7 +180,7 @@ MemoryMonitor::~MemoryMonitor() {
   std::erase(monitors(), this);
 }
 
-int MemoryMonitor::watch(const AddressRange& range) noexcept {
+int MemoryMonitor::watch(const MemoryRange& range) noexcept {
   uffdio_register request{};
   request.range = {range.start, range.bytes()};
   request.mode = UFFDIO_REGISTER_MODE_WP;
@@ -188,7 +188,7 @@ int MemoryMonitor::watch(const AddressRange& range) noexcept {
   return errno == EBUSY ? -FI_EBUSY : -FI_EOPNOTSUPP;
 }
 
-void MemoryMonitor::unwatch(const AddressRange& range) noexcept {
+void MemoryMonitor::unwatch(const MemoryRange& range) noexcept {
   uffdio_range request{range.start, range.bytes()};
   (void)::ioctl(x_uffd.get(), UFFDIO_UNREGISTER, &request);
 }
@@ -199,11 +199,11 @@ MemoryMonitor::State MemoryMonitor::state() noexcept {
   uffdio_writeprotect nothing{};
   (void)::ioctl(x_uffd.get(), UFFDIO_WRITEPROTECT, &nothing);
   if (errno == EINVAL) [[likely]]
-    return State::settled;
+    return State::stable;
   return errno == EAGAIN ? State::changing : State::lost;
 }
 
-void MemoryMonitor::note(const AddressRange& range, bool remains) noexcept {
+void MemoryMonitor::note(const MemoryRange& range, bool remains) noexcept {
   if (x_pending.count < MemoryChanges::kMax)
     x_pending.changes[x_pending.count++] = {range, remains};
   else
@@ -261,7 +261,7 @@ bool MemoryMonitor::look(MemoryChanges& changes) noexcept {
       if (now == State::lost) x_pending.all = true;
       if (now != State::changing || i == kTries) {
         take(changes);
-        return now == State::settled;
+        return now == State::stable;
       }
     }
     sched_yield();  // whoever is changing memory need only come to run

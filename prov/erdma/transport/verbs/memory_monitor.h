@@ -7,7 +7,7 @@
 #include <memory>
 #include <mutex>
 
-#include "transport/verbs/address_range.h"
+#include "transport/verbs/memory_range.h"
 #include "util/fd.h"
 #include "util/result.h"
 
@@ -16,7 +16,7 @@ namespace erdma::transport::verbs {
 /// What became of watched memory since the last look, in order.
 struct MemoryChanges {
   struct Change {
-    AddressRange range;
+    MemoryRange range;
     /// Still mapped and watched, but its pages are about to be replaced: the call that does it is
     /// under way and may take another moment. Else: gone.
     bool remains = false;
@@ -46,8 +46,8 @@ class MemoryMonitor {
   MemoryMonitor& operator=(const MemoryMonitor&) = delete;
 
   /// Whole pages. 0; -FI_EBUSY: another userfaultfd has it; -FI_EOPNOTSUPP: not that memory.
-  [[nodiscard]] int watch(const AddressRange& range) noexcept;
-  void unwatch(const AddressRange& range) noexcept;
+  [[nodiscard]] int watch(const MemoryRange& range) noexcept;
+  void unwatch(const MemoryRange& range) noexcept;
 
   /// Whatever happened before this call and was not told yet. False: somebody is in the middle of
   /// a change that can't be named yet, so nothing may be taken for unchanged.
@@ -62,11 +62,11 @@ class MemoryMonitor {
   bool behaves() noexcept;
   int start_reader() noexcept;
   void read_forever() noexcept;
-  enum class State : uint8_t { settled, changing, lost };
+  enum class State : uint8_t { stable, changing, lost };
   State state() noexcept;
   void read_events() noexcept;
   void take(MemoryChanges& changes) noexcept;
-  void note(const AddressRange& range, bool remains) noexcept;
+  void note(const MemoryRange& range, bool remains) noexcept;
 
   util::Fd x_uffd;
   util::Fd x_stop;

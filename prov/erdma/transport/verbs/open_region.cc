@@ -6,8 +6,8 @@
 #include <new>
 #include <utility>
 
-#include "transport/verbs/exposure.h"
 #include "transport/verbs/registration.h"
+#include "transport/verbs/shared_memory.h"
 #include "util/error_text.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
@@ -27,7 +27,7 @@ bool may_open(size_t bytes) noexcept {
 }
 
 /// A region of the application's, with its rights and no more.
-class VerbsMemory final : public OpenMemory {
+class VerbsMemory final : public RegisteredRegion {
  public:
   explicit VerbsMemory(MemoryRegion region) noexcept : x_region(std::move(region)) {
     g_open_bytes.fetch_add(x_region->length, std::memory_order_relaxed);
@@ -36,12 +36,12 @@ class VerbsMemory final : public OpenMemory {
     g_open_bytes.fetch_sub(x_region->length, std::memory_order_relaxed);
     if (x_epoch != util::process_epoch()) (void)x_region.release();  // the parent's
   }
-  void describe(Exposure& exposure) const noexcept override {
+  void describe(RemoteKey& remote_key) const noexcept override {
     RemoteMemory named;
     named.count = 1;
     named.length = x_region->length;
     named.pieces[0] = {uint64_t(x_region->addr), x_region->length, x_region->rkey};
-    encode(named, exposure);
+    encode(named, remote_key);
   }
 
  private:
@@ -51,8 +51,8 @@ class VerbsMemory final : public OpenMemory {
 
 }  // namespace
 
-std::unique_ptr<OpenMemory> open_region(const Device& device, const iovec& memory, bool for_reads,
-                                        bool for_writes) noexcept {
+std::unique_ptr<RegisteredRegion> open_region(const Device& device, const iovec& memory,
+                                              bool for_reads, bool for_writes) noexcept {
   if (!device.fork_safe() || memory.iov_len > device.limits().max_region) return nullptr;
   const bool permitted = may_open(memory.iov_len);
   errno = ENOMEM;
@@ -66,7 +66,7 @@ std::unique_ptr<OpenMemory> open_region(const Device& device, const iovec& memor
                device.name().c_str(), memory.iov_len, util::ErrorText(errno).c_str());
     return nullptr;
   }
-  return std::unique_ptr<OpenMemory>(new (std::nothrow) VerbsMemory(std::move(region)));
+  return std::unique_ptr<RegisteredRegion>(new (std::nothrow) VerbsMemory(std::move(region)));
 }
 
 }  // namespace erdma::transport::verbs

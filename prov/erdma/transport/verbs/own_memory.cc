@@ -53,7 +53,7 @@ std::byte* map_for(int rights, size_t bytes) noexcept {
 }  // namespace
 
 int OwnMemory::make(const Device& device, size_t bytes, OwnUse use) noexcept {
-  const int rights = rights_of(use, device.personality());
+  const int rights = rights_of(use, device.transport_type());
   std::byte* const mapped = map_for(rights, bytes);
   if (!mapped) return ENOMEM;
   // A child that writes to its copy must not take the pages away from the device.

@@ -14,13 +14,13 @@ namespace erdma::transport::verbs {
 enum class OwnUse : uint8_t {
   heartbeat,  ///< a word that peers READ; its address and key are in every hello
   receives,
-  packets,  ///< what SENDs and WRITEs carry
-  scratch,  ///< where READs go whose bytes mean nothing: of heartbeats, and behind WRITEs
-  sinks,    ///< where READs go. On iWARP the peer that answers one learns address and key
+  packets,       ///< what SENDs and WRITEs carry
+  scratch,       ///< where READs go whose bytes mean nothing: of heartbeats, and behind WRITEs
+  read_buffers,  ///< where READs go. On iWARP the peer that answers one learns address and key
 };
 
 /// The least that each use works with.
-constexpr int rights_of(OwnUse use, Personality personality) noexcept {
+constexpr int rights_of(OwnUse use, TransportType personality) noexcept {
   switch (use) {
     case OwnUse::heartbeat:
       return peer_rights(true, false);
@@ -29,7 +29,7 @@ constexpr int rights_of(OwnUse use, Personality personality) noexcept {
     case OwnUse::packets:
       return kSourceRights;
     case OwnUse::scratch:
-    case OwnUse::sinks:
+    case OwnUse::read_buffers:
       return sink_rights(personality);
   }
   return 0;

@@ -19,10 +19,10 @@ enum class Kind : uint8_t {
   retire_ok,   ///< RetireBody: agreed: the last packet of this side, unless the asker takes it back
   retire_no,   ///< RetireBody: busy: go on
   bye,         ///< the endpoint closes: the last packet
-  pull,        ///< StagedBody: send me your staged memory
-  data,        ///< StagedBody and bytes: a part of what pull asked for
-  push,        ///< StagedBody and bytes: a part of a write() to staged memory
-  answer,      ///< StagedBody: pull or push is over, `status`
+  pull,        ///< BouncedBody: send me your bounced memory
+  data,        ///< BouncedBody and bytes: a part of what pull asked for
+  push,        ///< BouncedBody and bytes: a part of a write() to bounced memory
+  answer,      ///< BouncedBody: pull or push is over, `status`
   retire_back,  ///< RetireBody: forget that request, whatever was answered
 };
 
@@ -54,18 +54,18 @@ struct RetireBody {
 static_assert(sizeof(RetireBody) == 4 && std::is_trivially_copyable_v<RetireBody>);
 
 /// One transfer through packets. The requester's handle comes back in `data` and `answer`.
-struct StagedBody {
-  uint32_t exposure_index;
+struct BouncedBody {
+  uint32_t memory_index;
   uint32_t requester_index;
-  uint16_t exposure_generation;
+  uint16_t memory_generation;
   uint16_t requester_generation;
   int32_t status;   ///< `answer`: 0 or a negative fi_errno
-  uint64_t offset;  ///< of the bytes that follow, from the start of the exposed memory
+  uint64_t offset;  ///< of the bytes that follow, from the start of the shared memory
   uint64_t length;  ///< of the whole transfer
 };
-static_assert(sizeof(StagedBody) == 32 && std::is_trivially_copyable_v<StagedBody>);
+static_assert(sizeof(BouncedBody) == 32 && std::is_trivially_copyable_v<BouncedBody>);
 
-inline constexpr size_t kStagedOverhead = kPrefixBytes + sizeof(StagedBody);
+inline constexpr size_t kBouncedOverhead = kPrefixBytes + sizeof(BouncedBody);
 
 /// The smallest receive that a peer may offer: any control packet, and kAlwaysEager.
 inline constexpr size_t kMinReceiveBytes = kPacketOverhead + 2 * kAlwaysEager;

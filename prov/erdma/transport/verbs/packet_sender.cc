@@ -30,17 +30,17 @@ void PacketSender::agree(const Terms& peer, uint32_t window) noexcept {
 /// The one packet that is not built: every endpoint has it registered, for this thread must not
 /// touch the blocks of the other.
 int PacketSender::post_ready() noexcept {
-  const HeartbeatMemory& mine = x_shared.heartbeat;
+  const ScratchMemory& mine = x_shared.heartbeat;
   ibv_sge piece{mine.target_address, kPrefixBytes, mine.target_lkey};
   ibv_send_wr request{};
   request.sg_list = &piece;
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
-  x_queue.stage(request, false).type = Work::Type::packet;
+  x_queue.append(request, false).type = Work::Type::packet;
   x_credits.consume();
   ++x_sent;
   const int rc = x_queue.post(request);
-  if (rc) x_queue.unstage();
+  if (rc) x_queue.drop_last();
   return rc;
 }
 
@@ -96,7 +96,7 @@ int PacketSender::emit_inline(Kind kind, const void* body, size_t body_bytes,
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
   request.send_flags = IBV_SEND_INLINE;
-  x_queue.stage(request, is_last(kind)).type = Work::Type::packet;
+  x_queue.append(request, is_last(kind)).type = Work::Type::packet;
   return post_packet(request, uint16_t(owed - x_credits.owed()));
 }
 
@@ -106,7 +106,7 @@ int PacketSender::emit_block(Kind kind, const void* body, size_t body_bytes,
   if (kPrefixBytes + body_bytes + payload.length > x_shared.packet_blocks.block_bytes())
     return -FI_EMSGSIZE;
   if (!x_shared.packet_blocks.acquire(block)) return no_block(x_shared.packet_blocks);
-  flush_chain();
+  post_chained();
   const uint32_t owed = x_credits.owed();
   const size_t length = build(block.bytes, kind, body, body_bytes, payload);
   ibv_sge piece{uint64_t(block.bytes), uint32_t(length), block.lkey};
@@ -115,7 +115,7 @@ int PacketSender::emit_block(Kind kind, const void* body, size_t body_bytes,
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
   request.send_flags = 0;
-  Work& work = x_queue.stage(request, true);
+  Work& work = x_queue.append(request, true);
   work.type = Work::Type::block;
   work.block = block;
   const int rc = post_packet(request, uint16_t(owed - x_credits.owed()));
@@ -132,7 +132,7 @@ int PacketSender::no_block(const BlockPool& pool) noexcept {
   return -FI_EAGAIN;
 }
 
-/// Posts one staged packet; takes everything back if the device does not.
+/// Posts one appended packet; takes everything back if the device does not.
 int PacketSender::post_packet(ibv_send_wr& request, uint16_t carried) noexcept {
   const int rc = x_queue.post(request);
   if (rc) [[unlikely]] {
@@ -147,7 +147,7 @@ int PacketSender::post_packet(ibv_send_wr& request, uint16_t carried) noexcept {
 /// The device has less room than it promised: wait for what is outstanding. Anything else, or
 /// nothing to wait for, is the end.
 int PacketSender::refused(int error) noexcept {
-  x_queue.unstage();
+  x_queue.drop_last();
   if (error == -FI_EAGAIN && x_queue.outstanding() > 0) {
     x_refused = true;  // for ever, if nothing that is outstanding is signalled
     x_refused_after = x_queue.latest();
@@ -160,7 +160,7 @@ int PacketSender::refused(int error) noexcept {
 int PacketSender::emit_chained(Kind kind, const void* body, size_t body_bytes,
                                const Payload& payload, SendHint hint) noexcept {
   Chain& chain = x_shared.chain;
-  if (chain.owner && chain.owner != this) chain.owner->flush_chain();
+  if (chain.owner && chain.owner != this) chain.owner->post_chained();
   const unsigned at = chain.count++;
   ibv_send_wr& request = chain.requests[at];
   const size_t length = build(chain.bytes[at], kind, body, body_bytes, payload);
@@ -169,13 +169,13 @@ int PacketSender::emit_chained(Kind kind, const void* body, size_t body_bytes,
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
   request.send_flags = IBV_SEND_INLINE;
-  x_queue.stage(request, is_last(kind)).type = Work::Type::packet;
+  x_queue.append(request, is_last(kind)).type = Work::Type::packet;
   if (at > 0) chain.requests[at - 1].next = &request;
   chain.owner = this;
   x_chained = true;
   x_flags = 0;
   ++x_sent;
-  if (hint != SendHint::more || chain.count == Chain::kLength) flush_chain();
+  if (hint != SendHint::more || chain.count == Chain::kLength) post_chained();
   return 0;
 }
 
@@ -204,7 +204,7 @@ void PacketSender::on_grow(const GrowBody& grow) noexcept {
 
 void PacketSender::due(Due packet) noexcept {
   x_due |= packet;
-  x_host.settle_soon();
+  x_host.progress_soon();
 }
 
 bool PacketSender::next_due(Due& packet) const noexcept {

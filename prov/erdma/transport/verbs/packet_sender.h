@@ -59,13 +59,13 @@ class PacketSender {
   void on_grow(const GrowBody& grow) noexcept;
   void want_more() noexcept { x_flags |= kWantsMore; }
 
-  void flush_chain() noexcept {
+  void post_chained() noexcept {
     if (x_chained) [[unlikely]]
       post_chain();
   }
   void drop_chain() noexcept;
-  /// The device refused what was staged last: takes it back. -FI_EAGAIN: there is something to wait
-  /// for; else the connection is broken.
+  /// The device refused what was bounced last: takes it back. -FI_EAGAIN: there is something to
+  /// wait for; else the connection is broken.
   int refused(int error) noexcept;
   /// No block is free. -FI_EAGAIN.
   int no_block(const BlockPool& pool) noexcept;

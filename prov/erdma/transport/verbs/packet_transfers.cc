@@ -12,7 +12,7 @@ constexpr unsigned kMostAnswers =
     1024;  ///< more are waiting only if the peer takes no credits back
 
 size_t packet_room(size_t eager_limit) noexcept {
-  return eager_limit + kPacketOverhead - kStagedOverhead;
+  return eager_limit + kPacketOverhead - kBouncedOverhead;
 }
 
 }  // namespace
@@ -21,13 +21,13 @@ bool PacketTransfers::request(Transfer& transfer) noexcept {
   if (!x_sender.credits().may_send() || x_sender.queue().room() <= PacketSender::kPlacesForStreams)
     return false;
   const util::PoolHandle mine = x_shared.transfers.handle(transfer);
-  const StagedBody body{transfer.remote.handle.index,
-                        mine.index,
-                        transfer.remote.handle.generation,
-                        mine.generation,
-                        0,
-                        0,
-                        transfer.length};
+  const BouncedBody body{transfer.remote.handle.index,
+                         mine.index,
+                         transfer.remote.handle.generation,
+                         mine.generation,
+                         0,
+                         0,
+                         transfer.length};
   if (x_sender.emit(Kind::pull, &body, sizeof(body))) return false;
   return transfer.requested = true;
 }
@@ -45,13 +45,13 @@ bool PacketTransfers::push(Transfer& transfer) noexcept {
   const util::PoolHandle mine = x_shared.transfers.handle(transfer);
   const size_t bytes =
       std::min<uint64_t>(packet_room(x_sender.eager_limit()), transfer.length - transfer.posted);
-  const StagedBody body{transfer.remote.handle.index,
-                        mine.index,
-                        transfer.remote.handle.generation,
-                        mine.generation,
-                        0,
-                        transfer.posted,
-                        transfer.length};
+  const BouncedBody body{transfer.remote.handle.index,
+                         mine.index,
+                         transfer.remote.handle.generation,
+                         mine.generation,
+                         0,
+                         transfer.posted,
+                         transfer.length};
   const Payload part{transfer.local, transfer.count, transfer.posted, bytes};
   if (x_sender.emit(Kind::push, &body, sizeof(body), part, SendHint::none)) return false;
   transfer.posted += bytes;
@@ -66,22 +66,22 @@ bool PacketTransfers::move_streams() noexcept {
     return false;
   x_sender.want_more();
   util::IntrusiveList<Stream>::erase(*stream);
-  Exposed* exposed = x_shared.exposures.find(stream->exposed);
-  StagedBody body{stream->exposed.index,
-                  stream->requester.index,
-                  stream->exposed.generation,
-                  stream->requester.generation,
-                  0,
-                  stream->next,
-                  stream->length};
-  if (!exposed) {
+  SharedMemory* shared = x_shared.shared_memory.find(stream->shared);
+  BouncedBody body{stream->shared.index,
+                   stream->requester.index,
+                   stream->shared.generation,
+                   stream->requester.generation,
+                   0,
+                   stream->next,
+                   stream->length};
+  if (!shared) {
     answer(stream->requester, -FI_ECANCELED);
     x_shared.streams.release(*stream);
     return true;
   }
   const size_t bytes =
       std::min<uint64_t>(packet_room(x_sender.eager_limit()), stream->length - stream->next);
-  const Payload part{exposed->memory, exposed->count, stream->next, bytes};
+  const Payload part{shared->memory, shared->count, stream->next, bytes};
   if (x_sender.emit(Kind::data, &body, sizeof(body), part, SendHint::none)) {
     x_streams.push_front(*stream);
     return false;
@@ -91,7 +91,7 @@ bool PacketTransfers::move_streams() noexcept {
   if (stream->next < stream->length) {
     x_streams.push_back(*stream);
   } else {
-    exposed->stream = nullptr;
+    shared->stream = nullptr;
     x_shared.streams.release(*stream);
   }
   return !x_streams.empty();
@@ -104,15 +104,15 @@ void PacketTransfers::answer(util::PoolHandle requester, int status) noexcept {
   queued->status = status;
   x_answers.push_back(*queued);
   ++x_answers_queued;
-  x_host.settle_soon();
+  x_host.progress_soon();
 }
 
-void PacketTransfers::flush_answers() noexcept {
+void PacketTransfers::send_answers() noexcept {
   while (Answer* oldest = x_answers.front()) {
     if (!x_sender.credits().may_send() ||
         x_sender.queue().room() <= PacketSender::kPlacesForStreams)
       return;
-    const StagedBody body{
+    const BouncedBody body{
         0, oldest->requester.index, 0, oldest->requester.generation, oldest->status, 0, 0};
     if (x_sender.emit(Kind::answer, &body, sizeof(body))) return;
     util::IntrusiveList<Answer>::erase(*oldest);
@@ -123,42 +123,42 @@ void PacketTransfers::flush_answers() noexcept {
 
 void PacketTransfers::on_packet(Kind kind, const std::byte* body, size_t length,
                                 Sink& sink) noexcept {
-  StagedBody staged;
-  if (length < sizeof(staged))
+  BouncedBody bounced;
+  if (length < sizeof(bounced))
     return x_host.broken(-FI_ECONNRESET, "the peer sent a truncated control packet");
-  std::memcpy(&staged, body, sizeof(staged));
-  body += sizeof(staged);
-  length -= sizeof(staged);
-  if (kind == Kind::pull) return on_pull(staged);
-  if (kind == Kind::data) return on_data(staged, body, length, sink);
-  if (kind == Kind::push) return on_push(staged, body, length);
-  on_answer(staged, sink);
+  std::memcpy(&bounced, body, sizeof(bounced));
+  body += sizeof(bounced);
+  length -= sizeof(bounced);
+  if (kind == Kind::pull) return on_pull(bounced);
+  if (kind == Kind::data) return on_data(bounced, body, length, sink);
+  if (kind == Kind::push) return on_push(bounced, body, length);
+  on_answer(bounced, sink);
 }
 
-void PacketTransfers::on_pull(const StagedBody& body) noexcept {
-  const util::PoolHandle handle{body.exposure_index, body.exposure_generation};
+void PacketTransfers::on_pull(const BouncedBody& body) noexcept {
+  const util::PoolHandle handle{body.memory_index, body.memory_generation};
   const util::PoolHandle requester{body.requester_index, body.requester_generation};
-  Exposed* exposed = x_shared.exposures.find(handle);
-  if (!exposed || exposed->link != x_link) return answer(requester, -FI_ECANCELED);
-  if (!exposed->staged || exposed->access == Access::remote_write || body.length == 0 ||
-      body.length > exposed->length || exposed->stream)
+  SharedMemory* shared = x_shared.shared_memory.find(handle);
+  if (!shared || shared->link != x_link) return answer(requester, -FI_ECANCELED);
+  if (!shared->bounced || shared->access == Access::remote_write || body.length == 0 ||
+      body.length > shared->length || shared->stream)
     return x_host.broken(-FI_ECONNRESET, "the peer asked for memory that it may not read");
   Stream* stream = x_shared.streams.acquire();
   if (!stream) return answer(requester, -FI_ENOMEM);
-  stream->exposed = handle;
+  stream->shared = handle;
   stream->requester = requester;
   stream->length = body.length;
-  exposed->stream = stream;
+  shared->stream = stream;
   x_streams.push_back(*stream);
 }
 
 /// The transfer that a peer speaks of; null if it is not one of this connection.
-Transfer* PacketTransfers::find(const StagedBody& body) noexcept {
+Transfer* PacketTransfers::find(const BouncedBody& body) noexcept {
   Transfer* transfer = x_transfers.find({body.requester_index, body.requester_generation});
-  return transfer && transfer->remote.staged ? transfer : nullptr;
+  return transfer && transfer->remote.bounced ? transfer : nullptr;
 }
 
-void PacketTransfers::on_data(const StagedBody& body, const std::byte* bytes, size_t length,
+void PacketTransfers::on_data(const BouncedBody& body, const std::byte* bytes, size_t length,
                               Sink& sink) noexcept {
   Transfer* transfer = find(body);
   if (!transfer || !transfer->is_read || body.offset != transfer->moved ||
@@ -170,21 +170,21 @@ void PacketTransfers::on_data(const StagedBody& body, const std::byte* bytes, si
 }
 
 /// The writer learns at the end whether the memory was still there.
-void PacketTransfers::on_push(const StagedBody& body, const std::byte* bytes,
+void PacketTransfers::on_push(const BouncedBody& body, const std::byte* bytes,
                               size_t length) noexcept {
-  const util::PoolHandle handle{body.exposure_index, body.exposure_generation};
-  Exposed* exposed = x_shared.exposures.find(handle);
-  const bool ours = exposed && exposed->link == x_link;
+  const util::PoolHandle handle{body.memory_index, body.memory_generation};
+  SharedMemory* shared = x_shared.shared_memory.find(handle);
+  const bool ours = shared && shared->link == x_link;
   if (body.offset > body.length || length > body.length - body.offset ||
-      (ours && (!exposed->staged || exposed->access != Access::remote_write ||
-                body.length > exposed->length)))
+      (ours && (!shared->bounced || shared->access != Access::remote_write ||
+                body.length > shared->length)))
     return x_host.broken(-FI_ECONNRESET, "the peer wrote to memory that it may not write to");
-  if (ours) hmem::scatter(exposed->memory, exposed->count, body.offset, bytes, length);
+  if (ours) hmem::scatter(shared->memory, shared->count, body.offset, bytes, length);
   if (body.offset + length == body.length)
     answer({body.requester_index, body.requester_generation}, ours ? 0 : -FI_ECANCELED);
 }
 
-void PacketTransfers::on_answer(const StagedBody& body, Sink& sink) noexcept {
+void PacketTransfers::on_answer(const BouncedBody& body, Sink& sink) noexcept {
   Transfer* transfer = find(body);
   const bool complete = transfer && !transfer->is_read && transfer->all_posted();
   if (!transfer || body.status > 0 || (!body.status && !complete))
@@ -194,7 +194,8 @@ void PacketTransfers::on_answer(const StagedBody& body, Sink& sink) noexcept {
 
 void PacketTransfers::drop() noexcept {
   while (Stream* stream = x_streams.pop_front()) {
-    if (Exposed* exposed = x_shared.exposures.find(stream->exposed)) exposed->stream = nullptr;
+    if (SharedMemory* shared = x_shared.shared_memory.find(stream->shared))
+      shared->stream = nullptr;
     x_shared.streams.release(*stream);
   }
   while (Answer* queued = x_answers.pop_front()) x_shared.answers.release(*queued);

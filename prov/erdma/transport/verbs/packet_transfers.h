@@ -10,13 +10,13 @@
 namespace erdma::transport::verbs {
 
 /// Transfers of memory that can't be registered: its owner copies it out of, or in from, packets
-/// that the other side asked for. docs/wire-protocol.md, "Staged memory".
+/// that the other side asked for. docs/wire-protocol.md, "Bounced memory".
 class PacketTransfers {
  public:
   PacketTransfers(Resources& shared, PacketSender& sender, Transfers& transfers,
                   ConnectionHost& host) noexcept
       : x_shared(shared), x_sender(sender), x_transfers(transfers), x_host(host) {}
-  /// Only what is exposed over `link` is this peer's.
+  /// Only what is shared over `link` is this peer's.
   void start(const VerbsLink* link) noexcept { x_link = link; }
 
   /// Of our transfers: asks the owner to send, or sends the next part of a write(). False: no room.
@@ -25,7 +25,7 @@ class PacketTransfers {
   }
   /// One packet of each stream in turn, while there is plenty of room. True: there is more.
   bool move_streams() noexcept;
-  void flush_answers() noexcept;
+  void send_answers() noexcept;
   void on_packet(Kind kind, const std::byte* body, size_t length, Sink& sink) noexcept;
   /// The connection is over.
   void drop() noexcept;
@@ -36,11 +36,11 @@ class PacketTransfers {
   bool push(Transfer& transfer) noexcept;
   void count_copied(size_t bytes) noexcept;
   void answer(util::PoolHandle requester, int status) noexcept;
-  void on_pull(const StagedBody& body) noexcept;
-  void on_data(const StagedBody& body, const std::byte* bytes, size_t length, Sink& sink) noexcept;
-  void on_push(const StagedBody& body, const std::byte* bytes, size_t length) noexcept;
-  void on_answer(const StagedBody& body, Sink& sink) noexcept;
-  Transfer* find(const StagedBody& body) noexcept;
+  void on_pull(const BouncedBody& body) noexcept;
+  void on_data(const BouncedBody& body, const std::byte* bytes, size_t length, Sink& sink) noexcept;
+  void on_push(const BouncedBody& body, const std::byte* bytes, size_t length) noexcept;
+  void on_answer(const BouncedBody& body, Sink& sink) noexcept;
+  Transfer* find(const BouncedBody& body) noexcept;
 
   Resources& x_shared;
   PacketSender& x_sender;

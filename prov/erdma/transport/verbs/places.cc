@@ -44,7 +44,7 @@ int Places::connect(VerbsLink& link) noexcept try {
 }
 
 int Places::request(VerbsLink& link) noexcept {
-  const int rc = x_connector->connect(link.address(), ++link.attempt, !link.met());
+  const int rc = x_connector->connect(link.address(), ++link.attempt, !link.was_up());
   if (rc) return rc;
   advance(link, LinkState::connecting);
   ++x_shared.counters.connects;
@@ -79,7 +79,7 @@ bool Places::too_many() const noexcept {
 bool Places::retire_one(const Connection* spared) noexcept {
   Connection* oldest = nullptr;
   for (Connection* connection : x_connected) {
-    if (connection == spared || !connection->met() || connection->link()->to_self() ||
+    if (connection == spared || !connection->confirmed() || connection->link()->to_self() ||
         !connection->lifecycle.may_retire(connection->receiver.taken()))
       continue;
     // Somebody wanted it: he has until the next tick to use it.

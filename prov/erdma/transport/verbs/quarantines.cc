@@ -4,12 +4,12 @@
 
 namespace erdma::transport::verbs {
 
-bool Quarantines::overlap(const AddressRange& range) const noexcept {
+bool Quarantines::overlap(const MemoryRange& range) const noexcept {
   return std::any_of(x_list.begin(), x_list.end(),
                      [&](const Quarantine& each) { return each.range.overlaps(range); });
 }
 
-bool Quarantines::add(const AddressRange& range, uint64_t now) noexcept {
+bool Quarantines::add(const MemoryRange& range, uint64_t now) noexcept {
   const bool first = x_list.empty();
   if (first) x_next_tick = now + x_tick_ns;
   for (Quarantine& old : x_list) {

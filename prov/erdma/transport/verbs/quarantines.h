@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/verbs/address_range.h"
+#include "transport/verbs/memory_range.h"
 
 namespace erdma::transport::verbs {
 
@@ -17,14 +17,14 @@ class Quarantines {
   void reserve() { x_list.reserve(kMost); }
 
   bool empty() const noexcept { return x_list.empty(); }
-  bool overlap(const AddressRange& range) const noexcept;
+  bool overlap(const MemoryRange& range) const noexcept;
   /// True: it is the first, and age() is to be called from now on.
-  [[nodiscard]] bool add(const AddressRange& range, uint64_t now) noexcept;
+  [[nodiscard]] bool add(const MemoryRange& range, uint64_t now) noexcept;
   void age(uint64_t now) noexcept;
 
  private:
   struct Quarantine {
-    AddressRange range;
+    MemoryRange range;
     unsigned ticks = 0;
   };
   static constexpr size_t kMost = 64;

@@ -106,7 +106,7 @@ int DeviceQueuePairs::to_init(ibv_qp& queue_pair) noexcept {
   attr.port_num = x_device.port();
   attr.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   int mask = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS;
-  if (x_device.personality() == Personality::ib) mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+  if (x_device.transport_type() == TransportType::ib) mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
   const int rc = ibv_modify_qp(&queue_pair, &attr, mask);
   return rc ? failed(x_device, "INIT", rc) : 0;
 }

@@ -42,7 +42,7 @@ int resolve(rdma_cm_id* cm, util::SocketAddress own, util::SocketAddress to) noe
 }  // namespace
 
 void RdmaCmBackend::CmIdDeleter::operator()(rdma_cm_id* id) const noexcept {
-  id->qp = nullptr;  // lent: its Connection destroys it
+  id->qp = nullptr;  // given away: its Connection destroys it
   if (rdma_destroy_id(id)) log_leak("a connection id", errno);
 }
 

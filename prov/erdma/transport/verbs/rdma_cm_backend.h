@@ -11,7 +11,7 @@
 namespace erdma::transport::verbs {
 
 /// For iWARP devices: hellos are private data of rdma_cm. Queue pairs are made on the endpoint's
-/// own protection domain and lent to the cm id while librdmacm moves them through their states.
+/// own protection domain and given to the cm id while librdmacm moves them through their states.
 class RdmaCmBackend final : public ConnectionBackend {
  public:
   RdmaCmBackend(const Device& device, const util::SocketAddress& name, QueuePairs& queue_pairs);

@@ -4,7 +4,7 @@
 
 namespace erdma::transport::verbs {
 
-CachedRegion* RegionIndex::find(const AddressRange& range) const noexcept {
+CachedRegion* RegionIndex::find(const MemoryRange& range) const noexcept {
   const auto after = std::upper_bound(
       x_places.begin(), x_places.end(), range.start,
       [](uintptr_t start, const Place& place) { return start < place.range.start; });

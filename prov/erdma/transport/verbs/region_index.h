@@ -5,15 +5,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/verbs/address_range.h"
 #include "transport/verbs/handles.h"
+#include "transport/verbs/memory_range.h"
 #include "util/intrusive_list.h"
 
 namespace erdma::transport::verbs {
 
 /// One memory region. Held by users, or idle and found again, or neither: then it is doomed.
 struct CachedRegion : util::ListHook<CachedRegion> {
-  AddressRange range;
+  MemoryRange range;
   ibv_mr* region = nullptr;
   int rights = 0;  ///< IBV_ACCESS_*
   uint32_t users = 0;
@@ -25,13 +25,13 @@ struct CachedRegion : util::ListHook<CachedRegion> {
 /// does not hold it, none does.
 class RegionIndex {
  public:
-  CachedRegion* find(const AddressRange& range) const noexcept;
+  CachedRegion* find(const MemoryRange& range) const noexcept;
   /// Removes what `added` contains, into `superseded`. May throw; then nothing has changed.
   void insert(CachedRegion& added, std::vector<CachedRegion*>& superseded);
   void remove(CachedRegion& removed) noexcept;
   /// Removes what overlaps, calling `removed` for each.
   template <typename Function>
-  void remove_overlapping(const AddressRange& range, Function&& removed) noexcept {
+  void remove_overlapping(const MemoryRange& range, Function&& removed) noexcept {
     const auto from = std::upper_bound(
         x_places.begin(), x_places.end(), range.start,
         [](uintptr_t start, const Place& place) { return start < place.range.end; });
@@ -43,7 +43,7 @@ class RegionIndex {
 
  private:
   struct Place {
-    AddressRange range;
+    MemoryRange range;
     CachedRegion* entry;
   };
   std::vector<Place> x_places;

@@ -18,7 +18,7 @@ namespace {
 class VerbsRegions final : public RegionMaker {
  public:
   explicit VerbsRegions(ibv_pd* pd) noexcept : x_pd(pd) {}
-  ibv_mr* make(const AddressRange& range, int rights) noexcept override {
+  ibv_mr* make(const MemoryRange& range, int rights) noexcept override {
     return ibv_reg_mr(x_pd, reinterpret_cast<void*>(range.start), range.bytes(), rights);
   }
   void destroy(ibv_mr* region) noexcept override {

@@ -51,8 +51,8 @@ class RegistrationCache {
 
 /// Memory of the transport's own, registered once, handed out in blocks of one size.
 /// Grows by slabs; idle ones go back, but for a few. Not thread-safe.
-/// Slabs of sinks have one peer at a time, where a peer learns their keys (see ReadSinks): an idle
-/// one that another peer had is registered anew.
+/// Slabs of sinks have one peer at a time, where a peer learns their keys (see ReadBuffers): an
+/// idle one that another peer had is registered anew.
 class BlockPool {
  public:
   struct Block {

@@ -29,7 +29,7 @@ enum Said : unsigned {
 };
 
 /// The pages that hold these bytes. False: there are no such bytes.
-bool whole_pages(const void* address, size_t length, AddressRange& range) noexcept {
+bool whole_pages(const void* address, size_t length, MemoryRange& range) noexcept {
   static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
   const auto start = reinterpret_cast<uintptr_t>(address);
   if (length == 0 || start > UINTPTR_MAX - mask || length > UINTPTR_MAX - mask - start)
@@ -91,10 +91,10 @@ WatchedCache::~WatchedCache() {
     pthread_join(x_housekeeper, nullptr);
   }
   // By hand, so that no memory waits for events should a child still have the descriptor.
-  for (const AddressRange& range : x_watched.ranges())
+  for (const MemoryRange& range : x_watched.ranges())
     if (ours) x_monitor->unwatch(range);
   size_t users = 0;
-  for (auto* entries : {&x_idle, &x_held, &x_doomed}) {
+  for (auto* entries : {&x_idle, &x_held, &x_to_destroy}) {
     while (CachedRegion* entry = entries->pop_front()) {
       users += entry->users;
       if (ours) x_maker->destroy(entry->region);
@@ -118,22 +118,22 @@ void WatchedCache::keep_house() noexcept {
       eventfd_t count;
       (void)eventfd_read(x_wake.get(), &count);
     }
-    if (!tend(clock.now())) return;
+    if (!run_housekeeping(clock.now())) return;
   }
 }
 
 /// False: time to go.
-bool WatchedCache::tend(uint64_t now) noexcept {
-  util::IntrusiveList<CachedRegion> doomed;
+bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
+  util::IntrusiveList<CachedRegion> to_destroy;
   {
     std::lock_guard guard(x_mutex);
     if (x_stop) return false;
     (void)apply_changes();
     x_quarantines.age(now);
-    while (CachedRegion* entry = x_doomed.pop_front()) doomed.push_back(*entry);
+    while (CachedRegion* entry = x_to_destroy.pop_front()) to_destroy.push_back(*entry);
   }
   size_t regions = 0, bytes = 0;
-  while (CachedRegion* entry = doomed.pop_front()) {
+  while (CachedRegion* entry = to_destroy.pop_front()) {
     x_maker->destroy(entry->region);  // a firmware command: nobody should wait for it
     ++regions;
     bytes += entry->range.bytes();
@@ -154,7 +154,7 @@ WatchedCache::Statistics WatchedCache::statistics() noexcept {
 
 int WatchedCache::acquire(const void* address, size_t length, int rights,
                           Registration& registration) noexcept try {
-  AddressRange range;
+  MemoryRange range;
   if (!whole_pages(address, length, range) || (rights & ~kAllRights) != 0) return -FI_EINVAL;
   if (x_epoch != util::process_epoch()) return -FI_EOPNOTSUPP;
   std::lock_guard guard(x_mutex);
@@ -183,7 +183,7 @@ void WatchedCache::release(const Registration& registration) noexcept {
   if (entry.listed)
     x_idle.push_back(entry);
   else
-    doom(entry);
+    destroy_later(entry);
 }
 
 void WatchedCache::use(CachedRegion& entry, Registration& registration) noexcept {
@@ -194,8 +194,8 @@ void WatchedCache::use(CachedRegion& entry, Registration& registration) noexcept
   registration = {entry.region->lkey, entry.region->rkey, &entry};
 }
 
-void WatchedCache::doom(CachedRegion& entry) noexcept {
-  x_doomed.push_back(entry);
+void WatchedCache::destroy_later(CachedRegion& entry) noexcept {
+  x_to_destroy.push_back(entry);
   (void)eventfd_write(x_wake.get(), 1);
 }
 
@@ -208,13 +208,13 @@ void WatchedCache::destroy(CachedRegion& entry) noexcept {
 
 // --- making
 
-int WatchedCache::make(const AddressRange& range, int rights, Registration& registration) {
+int WatchedCache::make(const MemoryRange& range, int rights, Registration& registration) {
   if (range.bytes() > x_limits.max_region_bytes || range.bytes() > x_limits.max_bytes) {
-    say_once(kSaidSize,
-             range.bytes() > x_limits.max_region_bytes
-                 ? "is more than the NIC registers at once"
-                 : "is more than half of the limit of locked memory (raise ulimit -l)",
-             range.bytes());
+    warn_once(kSaidSize,
+              range.bytes() > x_limits.max_region_bytes
+                  ? "is more than the NIC registers at once"
+                  : "is more than half of the limit of locked memory (raise ulimit -l)",
+              range.bytes());
     return -FI_EOPNOTSUPP;
   }
   if (range.bytes() >= x_refused_bytes) return -FI_ENOMEM;
@@ -242,14 +242,14 @@ void WatchedCache::list(CachedRegion& entry) try {
     old->listed = false;
     if (old->users > 0) continue;
     x_idle.erase(*old);
-    doom(*old);
+    destroy_later(*old);
   }
 } catch (const std::bad_alloc&) {
 }
 
-int WatchedCache::watch(const AddressRange& range) {
+int WatchedCache::watch(const MemoryRange& range) {
   if (x_watched.contains(range)) return 0;
-  AddressRange watched;
+  MemoryRange watched;
   for (uintptr_t at = range.start; at < range.end; at = watched.end)
     if (const int rc = watch_mapping(at, watched)) return rc;
   return 0;
@@ -258,15 +258,15 @@ int WatchedCache::watch(const AddressRange& range) {
 /// The range to watch is looked up before, and may be another mapping by then. But what is one
 /// mapping afterwards is watched all of it or not at all; and of a change in between, the last look
 /// tells.
-int WatchedCache::watch_mapping(uintptr_t address, AddressRange& watched) {
+int WatchedCache::watch_mapping(uintptr_t address, MemoryRange& watched) {
   Mapping before, after;
   if (!find_mapping(address, before) || !before.ours) {
-    say_once(kSaidShared, "is shared or of a file, which may change unseen", 0);
+    warn_once(kSaidShared, "is shared or of a file, which may change unseen", 0);
     return -FI_EOPNOTSUPP;
   }
   watched = before.range;
   if (const int rc = x_monitor->watch(watched)) {
-    if (rc == -FI_EBUSY) say_once(kSaidBusy, "is watched by another userfaultfd", 0);
+    if (rc == -FI_EBUSY) warn_once(kSaidBusy, "is watched by another userfaultfd", 0);
     return -FI_EOPNOTSUPP;
   }
   x_watched.add(watched);
@@ -280,7 +280,7 @@ int WatchedCache::watch_mapping(uintptr_t address, AddressRange& watched) {
 }
 
 /// Null with errno.
-ibv_mr* WatchedCache::make_region(const AddressRange& range, int rights) noexcept {
+ibv_mr* WatchedCache::make_region(const MemoryRange& range, int rights) noexcept {
   for (;;) {
     ibv_mr* region = x_maker->make(range, rights);
     const int error = errno;
@@ -290,7 +290,7 @@ ibv_mr* WatchedCache::make_region(const AddressRange& range, int rights) noexcep
     }
     if (bytes != x_statistics.bytes) continue;
     if (x_statistics.regions == 0) x_refused_bytes = range.bytes();
-    say_once(kSaidLocked, std::strerror(error), range.bytes());
+    warn_once(kSaidLocked, std::strerror(error), range.bytes());
     errno = error;
     return nullptr;
   }
@@ -305,7 +305,7 @@ bool WatchedCache::make_room(size_t bytes, size_t regions) noexcept {
 
 /// Destroys one region that nobody uses.
 bool WatchedCache::evict() noexcept {
-  CachedRegion* entry = x_doomed.pop_front();
+  CachedRegion* entry = x_to_destroy.pop_front();
   if (!entry) {
     entry = x_idle.pop_front();
     if (!entry) return false;
@@ -319,13 +319,13 @@ bool WatchedCache::evict() noexcept {
 
 /// False: what was found unchanged may not be.
 bool WatchedCache::apply_changes() noexcept {
-  const bool settled = x_monitor->look(x_changes);
+  const bool stable = x_monitor->look(x_changes);
   if (x_changes.all) [[unlikely]] {
-    if (!settled) say_once(kSaidLost, "can't be watched any more: its userfaultfd was closed", 0);
+    if (!stable) warn_once(kSaidLost, "can't be watched any more: its userfaultfd was closed", 0);
     forget(kAllAddresses);
     x_watched.clear();
     quarantine(kAllAddresses);
-    return settled;
+    return stable;
   }
   for (size_t i = 0; i < x_changes.count; ++i) {
     const auto& change = x_changes.changes[i];
@@ -335,21 +335,21 @@ bool WatchedCache::apply_changes() noexcept {
     else
       not_watched(change.range);
   }
-  return settled;
+  return stable;
 }
 
-void WatchedCache::forget(const AddressRange& range) noexcept {
+void WatchedCache::forget(const MemoryRange& range) noexcept {
   const auto lose = [this](CachedRegion& entry) {
     ++x_statistics.lost;
     entry.listed = false;
     if (entry.users > 0) return;
     x_idle.erase(entry);
-    doom(entry);
+    destroy_later(entry);
   };
   for (RegionIndex& index : x_indexes) index.remove_overlapping(range, lose);
 }
 
-void WatchedCache::not_watched(const AddressRange& range) noexcept {
+void WatchedCache::not_watched(const MemoryRange& range) noexcept {
   try {
     x_watched.subtract(range);
   } catch (const std::bad_alloc&) {
@@ -357,11 +357,11 @@ void WatchedCache::not_watched(const AddressRange& range) noexcept {
   }
 }
 
-void WatchedCache::quarantine(const AddressRange& range) noexcept {
+void WatchedCache::quarantine(const MemoryRange& range) noexcept {
   if (x_quarantines.add(range, util::SystemClock().now())) (void)eventfd_write(x_wake.get(), 1);
 }
 
-void WatchedCache::say_once(unsigned what, const char* why, size_t bytes) noexcept {
+void WatchedCache::warn_once(unsigned what, const char* why, size_t bytes) noexcept {
   if (x_said & what) return;
   x_said |= what;
   rlimit limit{};

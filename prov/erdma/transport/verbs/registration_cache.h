@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "transport/verbs/address_range.h"
 #include "transport/verbs/memory_monitor.h"
+#include "transport/verbs/memory_range.h"
 #include "transport/verbs/quarantines.h"
 #include "transport/verbs/region_index.h"
 #include "transport/verbs/registration.h"
@@ -24,7 +24,7 @@ class RegionMaker {
  public:
   virtual ~RegionMaker() = default;
   /// Null with errno.
-  virtual ibv_mr* make(const AddressRange& range, int rights) noexcept = 0;
+  virtual ibv_mr* make(const MemoryRange& range, int rights) noexcept = 0;
   virtual void destroy(ibv_mr* region) noexcept = 0;
 };
 
@@ -70,34 +70,34 @@ class WatchedCache final : public RegistrationCache {
       : x_quarantines(limits.tick_ns), x_maker(std::move(maker)), x_limits(limits) {}
   int start();
   void keep_house() noexcept;
-  bool tend(uint64_t now) noexcept;
+  bool run_housekeeping(uint64_t now) noexcept;
 
   // All under x_mutex.
   bool apply_changes() noexcept;
-  void forget(const AddressRange& range) noexcept;
-  void not_watched(const AddressRange& range) noexcept;
-  void quarantine(const AddressRange& range) noexcept;
+  void forget(const MemoryRange& range) noexcept;
+  void not_watched(const MemoryRange& range) noexcept;
+  void quarantine(const MemoryRange& range) noexcept;
   void use(CachedRegion& entry, Registration& registration) noexcept;
-  int make(const AddressRange& range, int rights, Registration& registration);
+  int make(const MemoryRange& range, int rights, Registration& registration);
   void list(CachedRegion& entry);
-  int watch(const AddressRange& range);
-  int watch_mapping(uintptr_t address, AddressRange& watched);
-  ibv_mr* make_region(const AddressRange& range, int rights) noexcept;
+  int watch(const MemoryRange& range);
+  int watch_mapping(uintptr_t address, MemoryRange& watched);
+  ibv_mr* make_region(const MemoryRange& range, int rights) noexcept;
   bool make_room(size_t bytes, size_t regions) noexcept;
   bool evict() noexcept;
-  void doom(CachedRegion& entry) noexcept;
+  void destroy_later(CachedRegion& entry) noexcept;
   void destroy(CachedRegion& entry) noexcept;
-  void say_once(unsigned what, const char* why, size_t bytes) noexcept;
+  void warn_once(unsigned what, const char* why, size_t bytes) noexcept;
 
   std::mutex x_mutex;
   std::unique_ptr<MemoryMonitor> x_monitor;
-  RegionIndex x_indexes[kAllRights + 1];       ///< by rights
-  util::IntrusiveList<CachedRegion> x_idle;    ///< listed, no users; least recently used first
-  util::IntrusiveList<CachedRegion> x_held;    ///< with users
-  util::IntrusiveList<CachedRegion> x_doomed;  ///< no users, not listed: to be destroyed
+  RegionIndex x_indexes[kAllRights + 1];           ///< by rights
+  util::IntrusiveList<CachedRegion> x_idle;        ///< listed, no users; least recently used first
+  util::IntrusiveList<CachedRegion> x_held;        ///< with users
+  util::IntrusiveList<CachedRegion> x_to_destroy;  ///< no users, not listed: to be destroyed
   MemoryChanges x_changes;
   Quarantines x_quarantines;
-  AddressRanges x_watched;
+  MemoryRanges x_watched;
   std::unique_ptr<RegionMaker> x_maker;
   const Limits x_limits;
   Statistics x_statistics;

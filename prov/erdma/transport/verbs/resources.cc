@@ -30,7 +30,7 @@ Resources::Resources(const Options& wanted, const Device& on, RegistrationCache&
       table(2 * options.max_connections + spare_ids),
       packet_blocks(on, OwnUse::packets, kPacketOverhead + options.eager_bytes, 32, 64),
       bounce_packets(on, OwnUse::packets, kBounceBytes, 8, 16),
-      bounce_sinks(on, OwnUse::sinks, kBounceBytes, 8, 16) {}
+      bounce_sinks(on, OwnUse::read_buffers, kBounceBytes, 8, 16) {}
 
 /// Two regions, as the key of the one goes to every peer: it admits READs only.
 int Resources::open() noexcept {

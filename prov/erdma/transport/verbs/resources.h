@@ -6,21 +6,21 @@
 #include "transport/verbs/completion_queues.h"
 #include "transport/verbs/connection_table.h"
 #include "transport/verbs/device.h"
-#include "transport/verbs/exposure.h"
 #include "transport/verbs/options.h"
 #include "transport/verbs/receive_queue.h"
 #include "transport/verbs/registration.h"
+#include "transport/verbs/shared_memory.h"
 #include "transport/verbs/transfer.h"
 #include "util/pool.h"
 
 namespace erdma::transport::verbs {
 
 /// Eight bytes that every peer may READ, and where our own such READs go.
-struct HeartbeatMemory {
+struct ScratchMemory {
   uint64_t target_address = 0;  ///< a packet that says `ready`; eight bytes that peers READ
   uint32_t target_lkey = 0, target_rkey = 0;
-  uint64_t sink_address = 0;  ///< where ours go; nobody looks at it
-  uint32_t sink_lkey = 0;
+  uint64_t buffer_address = 0;  ///< where ours go; nobody looks at it
+  uint32_t buffer_lkey = 0;
 };
 
 /// What the connections of one endpoint share. Polling thread only, except for the completion
@@ -47,9 +47,9 @@ struct Resources {
   Chain chain;
   BlockPool packet_blocks;
   BlockPool bounce_packets, bounce_sinks;
-  HeartbeatMemory heartbeat;
+  ScratchMemory heartbeat;
   util::Pool<Transfer> transfers;
-  util::Pool<Exposed> exposures;
+  util::Pool<SharedMemory> shared_memory;
   util::Pool<Stream> streams;
   util::Pool<Answer> answers;
   unsigned grown = 0;  ///< connections with large receives, of about half a megabyte each

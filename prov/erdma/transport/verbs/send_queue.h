@@ -26,10 +26,11 @@ struct WorkId {
 /// What a posted work request holds until it is complete.
 struct Work {
   /// direct: a short READ or WRITE that is the whole transfer; flush: the READ at the end of a
-  /// transfer's WRITEs; read, write: of the short way, which has no transfer.
+  /// transfer's WRITEs; read, write: of the fast path, which has no transfer.
   enum class Type : uint8_t { packet, block, piece, direct, flush, heartbeat, read, write } type;
-  uint32_t bytes;          ///< piece, read, write
-  BlockPool::Block block;  ///< block; piece that bounces; direct that has one; of READs, ReadSinks'
+  uint32_t bytes;  ///< piece, read, write
+  BlockPool::Block
+      block;  ///< block; piece that bounces; direct that has one; of READs, ReadBuffers'
   union {
     Transfer* transfer;  ///< piece, direct, flush
     void* local;         ///< read: where it is to go
@@ -55,7 +56,7 @@ class SendQueue {
 
   /// Numbers a request (its opcode is set) and takes its place; there must be room. `must_signal`:
   /// it holds something or somebody waits for it.
-  Work& stage(ibv_send_wr& request, bool must_signal) noexcept {
+  Work& append(ibv_send_wr& request, bool must_signal) noexcept {
     Work& work = x_work[x_head & (x_depth - 1)];
     const bool read = request.opcode == IBV_WR_RDMA_READ;
     x_states[x_head & (x_depth - 1)] = read ? State::read : State::other;
@@ -73,13 +74,13 @@ class SendQueue {
   bool is_outstanding(uint32_t number) noexcept {
     return number - x_tail < outstanding() && state(number) != State::complete;
   }
-  /// The last staged request was not posted after all. The next one is signalled: those before it
+  /// The last appended request was not posted after all. The next one is signalled: those before it
   /// may be waited for.
-  void unstage() noexcept {
+  void drop_last() noexcept {
     --x_head;
     x_unsignalled = x_signal_every;
   }
-  /// Posts staged requests. 0 or a negative errno; -FI_EAGAIN: full although it should not be.
+  /// Posts appended requests. 0 or a negative errno; -FI_EAGAIN: full although it should not be.
   int post(ibv_send_wr& first) noexcept {
     ibv_send_wr* bad = nullptr;
     const int rc = ibv_post_send(x_qp, &first, &bad);

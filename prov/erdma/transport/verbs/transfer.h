@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/verbs/exposure.h"
+#include "transport/verbs/shared_memory.h"
 #include "util/intrusive_list.h"
 #include "util/pool.h"
 
@@ -19,8 +19,8 @@ struct Transfer : util::ListHook<Transfer> {
   uint64_t token = 0;
   bool is_read = false;
   bool bounces = false;    ///< local memory can't be registered: through blocks of our own
-  bool requested = false;  ///< staged read: the pull is sent
-  bool flush_due = false;  ///< write: ends with a READ, which proves that it is placed
+  bool requested = false;  ///< bounced read: the pull is sent
+  bool proof_due = false;  ///< write: ends with a READ, which proves that it is placed
   int status = 0;
   unsigned in_flight = 0;  ///< work requests
   iovec local[kMaxIov];
@@ -28,15 +28,15 @@ struct Transfer : util::ListHook<Transfer> {
   size_t count = 0;
   uint64_t length = 0;
   uint64_t posted = 0;  ///< bytes
-  uint64_t moved = 0;   ///< bytes; staged transfers
+  uint64_t moved = 0;   ///< bytes; bounced transfers
   RemoteMemory remote;
 
-  bool all_posted() const noexcept { return posted == length && !flush_due; }
+  bool all_posted() const noexcept { return posted == length && !proof_due; }
 };
 
-/// Our staged memory on its way to a peer that asked for it.
+/// Our bounced memory on its way to a peer that asked for it.
 struct Stream : util::ListHook<Stream> {
-  util::PoolHandle exposed;
+  util::PoolHandle shared;
   util::PoolHandle requester;
   uint64_t next = 0;
   uint64_t length = 0;

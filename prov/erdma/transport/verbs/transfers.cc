@@ -26,13 +26,14 @@ const Piece* element_at(const Piece* list, size_t count, uint64_t& offset, Lengt
 
 void Transfers::begin(Transfer& transfer, const iovec* local, size_t count) noexcept {
   transfer.count = hmem::slice(local, count, 0, transfer.length, transfer.local);
-  const int rights = transfer.is_read ? sink_rights(x_shared.device.personality()) : kSourceRights;
+  const int rights =
+      transfer.is_read ? sink_rights(x_shared.device.transport_type()) : kSourceRights;
   transfer.bounces =
-      !transfer.remote.staged && register_all(x_shared.cache, transfer.local, transfer.count,
-                                              rights, transfer.registrations) != 0;
+      !transfer.remote.bounced && register_all(x_shared.cache, transfer.local, transfer.count,
+                                               rights, transfer.registrations) != 0;
   transfer.owner = this;
   x_moving.push_back(transfer);
-  x_host.settle_soon();
+  x_host.progress_soon();
 }
 
 void Transfers::wait(Transfer& transfer) noexcept {
@@ -42,7 +43,7 @@ void Transfers::wait(Transfer& transfer) noexcept {
 
 void Transfers::pass(Transfer& transfer) noexcept {
   util::IntrusiveList<Transfer>::erase(transfer);
-  const bool asks = transfer.remote.staged && transfer.is_read;
+  const bool asks = transfer.remote.bounced && transfer.is_read;
   const bool nothing_left = asks ? transfer.requested : transfer.all_posted();
   (nothing_left ? x_waiting : x_moving).push_back(transfer);
 }
@@ -52,8 +53,8 @@ bool Transfers::post_piece(Transfer& transfer) noexcept {
       x_sender.queue().room() <= PacketSender::kPlacesForStreams)
     return false;
   if (transfer.is_read && !may_read()) return false;
-  if (transfer.posted == transfer.length) return post_flush(transfer) == 0;
-  x_sender.flush_chain();
+  if (transfer.posted == transfer.length) return post_proof(transfer) == 0;
+  x_sender.post_chained();
   ibv_sge local{};
   ibv_send_wr request{};
   Work described{};
@@ -64,7 +65,7 @@ bool Transfers::post_piece(Transfer& transfer) noexcept {
   request.sg_list = &local;
   request.num_sge = 1;  // a READ looks at the first only, whatever it is given
   request.opcode = transfer.is_read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-  x_sender.queue().stage(request, true) = described;
+  x_sender.queue().append(request, true) = described;
   if (const int rc = x_sender.queue().post(request)) {
     if (transfer.bounces) x_shared.bounce_blocks(transfer.is_read).release(described.block);
     (void)x_sender.refused(rc);
@@ -138,16 +139,16 @@ void Transfers::end_all(int status, Sink& sink) noexcept {
   while (Transfer* transfer = x_waiting.front()) end(*transfer, status, sink);
 }
 
-int Transfers::post_flush(Transfer& transfer) noexcept {
+int Transfers::post_proof(Transfer& transfer) noexcept {
   if (x_sender.queue().room() == 0 || !may_read()) return -FI_EAGAIN;
   if (const int rc = x_heartbeat.post(Work::Type::flush, &transfer)) return rc;
-  transfer.flush_due = false;
+  transfer.proof_due = false;
   ++transfer.in_flight;
   read_begins();
   return 0;
 }
 
-void Transfers::on_flush(const Work& work, bool success, Sink& sink) noexcept {
+void Transfers::on_proof(const Work& work, bool success, Sink& sink) noexcept {
   Transfer& transfer = *work.transfer;
   read_ends();
   --transfer.in_flight;

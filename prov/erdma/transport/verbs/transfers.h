@@ -36,9 +36,9 @@ class Transfers {
   bool post_piece(Transfer& transfer) noexcept;
   /// A READ behind the WRITEs of a transfer: its answer proves that they are placed, as RC keeps
   /// their order. -FI_EAGAIN: nothing happened.
-  int post_flush(Transfer& transfer) noexcept;
+  int post_proof(Transfer& transfer) noexcept;
   void on_piece(const Work& work, bool success, Sink& sink) noexcept;
-  void on_flush(const Work& work, bool success, Sink& sink) noexcept;
+  void on_proof(const Work& work, bool success, Sink& sink) noexcept;
   void end(Transfer& transfer, int status, Sink& sink) noexcept;
   void end_all(int status, Sink& sink) noexcept;
 

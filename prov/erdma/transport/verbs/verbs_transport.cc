@@ -79,9 +79,9 @@ int VerbsTransport::make_descriptors() noexcept {
 int VerbsTransport::poll(Sink& sink) noexcept {
   ++x_shared.polls;
   if (x_shared.chain.owner) [[unlikely]]
-    x_shared.chain.owner->flush_chain();
+    x_shared.chain.owner->post_chained();
   int moved = x_manager.poll(sink);
-  if (x_worklist.any_dirty()) x_worklist.settle();
+  if (x_worklist.any_dirty()) x_worklist.progress();
   const bool look = x_worklist.attention | x_check_clock | (x_shared.polls % kPollsPerClock == 0);
   if (look || x_inbox.mails.pending()) [[unlikely]]
     moved += attend(sink);
@@ -131,7 +131,7 @@ void VerbsTransport::shutdown() noexcept {
   if (x_closed || !x_connector) return;
   x_closed = true;
   x_connector->stop_listening();
-  if (x_shared.chain.owner) x_shared.chain.owner->flush_chain();
+  if (x_shared.chain.owner) x_shared.chain.owner->post_chained();
   x_manager.say_goodbye();
   const Counters& counters = x_shared.counters;
   ERDMA_INFO(EP_CTRL,

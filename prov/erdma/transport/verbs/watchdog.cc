@@ -109,12 +109,12 @@ void Watchdog::watch_silence(Connection& connection, uint64_t now) noexcept {
     return;
   }
   const uint64_t silent = now - connection.progress_at;
-  const bool stuck = !connection.met() || connection.heartbeat.pending() ||
+  const bool stuck = !connection.confirmed() || connection.heartbeat.pending() ||
                      connection.sender.refused_last() || !connection.sender.queue().room();
   if (stuck && silent >= x_shared.options.peer_timeout_ns)
     return x_owner.break_connection(connection, -FI_ETIMEDOUT,
                                     "no sign of life; FI_ERDMA_PEER_TIMEOUT says how long to wait");
-  if (connection.met() && silent >= x_shared.options.peer_timeout_ns / 3)
+  if (connection.confirmed() && silent >= x_shared.options.peer_timeout_ns / 3)
     connection.heartbeat.post();
 }
 

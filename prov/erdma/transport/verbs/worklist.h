@@ -35,10 +35,10 @@ class Worklist {
   }
   bool any_dirty() const noexcept { return !x_dirty.empty(); }
   /// Each once: what wants more has itself listed again.
-  void settle() noexcept {
+  void progress() noexcept {
     util::IntrusiveList<Connection, DirtyTag> now;
     while (Connection* connection = x_dirty.pop_front()) now.push_back(*connection);
-    while (Connection* connection = now.pop_front()) connection->settle();
+    while (Connection* connection = now.pop_front()) connection->progress();
   }
 
   /// A transfer of no bytes is over. -FI_EAGAIN: there is no memory to say so.

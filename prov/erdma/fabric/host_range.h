@@ -12,20 +12,20 @@ namespace erdma::fabric {
 
 /// The addresses that fi_av_insertsym(3) names: `nodes` hosts from a first one on, each with
 /// `services` ports from a first one on; all ports of a host come before the next host.
-class AddressRange {
+class HostRange {
  public:
   /// Resolves names, so it may block: call it without a lock. Counts are in 1..INT_MAX together.
-  static util::Result<AddressRange> resolve(sa_family_t family, const char* node, size_t nodes,
-                                            const char* service, size_t services);
+  static util::Result<HostRange> resolve(sa_family_t family, const char* node, size_t nodes,
+                                         const char* service, size_t services);
   /// The one address that to_uri() would print so; its host may be a name.
-  static util::Result<AddressRange> resolve_uri(sa_family_t family, const char* uri);
+  static util::Result<HostRange> resolve_uri(sa_family_t family, const char* uri);
 
   size_t size() const noexcept { return x_nodes * x_services; }
   /// Unset if its host could not be resolved.
   util::SocketAddress at(size_t i) const noexcept;
 
  private:
-  AddressRange(size_t nodes, size_t services) noexcept : x_nodes(nodes), x_services(services) {}
+  HostRange(size_t nodes, size_t services) noexcept : x_nodes(nodes), x_services(services) {}
 
   size_t x_nodes;
   size_t x_services;

@@ -14,7 +14,7 @@ namespace erdma::transport::shm {
 
 /// The last descriptors that a peer handed over, by name: numbers that count up. Bounded whatever
 /// the peer does. Polling thread only.
-class HandedFiles {
+class PassedFiles {
  public:
   /// No file: it could not be received.
   void put(uint32_t name, util::Fd file) noexcept {
@@ -24,19 +24,19 @@ class HandedFiles {
   /// -FI_EAGAIN: has not come yet; -FI_EOPNOTSUPP: is not to be had, or no longer.
   util::Result<util::Fd> take(uint32_t name) noexcept {
     if (int32_t(name - x_last) > 0) return -FI_EAGAIN;
-    Handed& found = x_files[name % kMost];
+    Passed& found = x_files[name % kMost];
     if (found.name != name || !found.file) return -FI_EOPNOTSUPP;
     return std::move(found.file);
   }
 
  private:
   static constexpr size_t kMost = 16;
-  struct Handed {
+  struct Passed {
     uint32_t name = 0;
     util::Fd file;
   };
   uint32_t x_last = 0;
-  std::array<Handed, kMost> x_files;
+  std::array<Passed, kMost> x_files;
 };
 
 }  // namespace erdma::transport::shm

@@ -1,4 +1,4 @@
-#include "transport/shm/doorbell.h"
+#include "transport/shm/wake_socket.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -14,27 +14,27 @@
 namespace erdma::transport::shm {
 namespace {
 
-Doorbell open_doorbell() {
-  auto bell = Doorbell::open();
+WakeSocket open_doorbell() {
+  auto bell = WakeSocket::open();
   ck_assert(bool(bell));
   return std::move(*bell);
 }
 
-Ringer ringer_of(const DoorbellAddress& address) {
-  auto ringer = Ringer::to(address);
-  ck_assert(bool(ringer));
-  return std::move(*ringer);
+Waker ringer_of(const WakeAddress& address) {
+  auto waker = Waker::to(address);
+  ck_assert(bool(waker));
+  return std::move(*waker);
 }
 
-bool rings(const Doorbell& bell) {
+bool rings(const WakeSocket& bell) {
   pollfd fd{bell.fd(), POLLIN, 0};
   return poll(&fd, 1, 0) == 1;
 }
 
 TEST(a_doorbell_rings_until_it_is_drained) {
-  const Doorbell bell = open_doorbell();
+  const WakeSocket bell = open_doorbell();
   ck_assert(!rings(bell));
-  const Ringer peer = ringer_of(bell.address());
+  const Waker peer = ringer_of(bell.address());
   for (int i = 0; i < 3; ++i) {
     peer.ring();
     ck_assert(rings(bell));
@@ -48,8 +48,8 @@ TEST(a_doorbell_rings_until_it_is_drained) {
 }
 
 TEST(one_drain_takes_whatever_came) {
-  const Doorbell bell = open_doorbell();
-  const Ringer peers[] = {ringer_of(bell.address()), ringer_of(bell.address())};
+  const WakeSocket bell = open_doorbell();
+  const Waker peers[] = {ringer_of(bell.address()), ringer_of(bell.address())};
   for (int i = 0; i < 2'000; ++i) peers[i % 2].ring(), bell.ring();
   bell.drain();
   ck_assert(!rings(bell));
@@ -58,9 +58,9 @@ TEST(one_drain_takes_whatever_came) {
 }
 
 TEST(a_ring_without_the_secret_wakes_nobody) {
-  const Doorbell bell = open_doorbell();
-  DoorbellAddress guess = bell.address();
-  const Ringer peer = ringer_of(guess);
+  const WakeSocket bell = open_doorbell();
+  WakeAddress guess = bell.address();
+  const Waker peer = ringer_of(guess);
   guess.secret ^= 1;
   ringer_of(guess).ring();
   guess.secret ^= 1 | uint64_t(1) << 63;
@@ -71,8 +71,8 @@ TEST(a_ring_without_the_secret_wakes_nobody) {
 }
 
 TEST(nobody_who_rings_a_bell_that_is_never_drained_waits) {
-  const Doorbell bell = open_doorbell();
-  const Ringer peer = ringer_of(bell.address());
+  const WakeSocket bell = open_doorbell();
+  const Waker peer = ringer_of(bell.address());
   // Its owner can make only its own end blocking.
   ck_assert_int_eq(fcntl(bell.fd(), F_SETFL, fcntl(bell.fd(), F_GETFL) & ~O_NONBLOCK), 0);
   for (int i = 0; i < 5'000; ++i) peer.ring();
@@ -81,25 +81,25 @@ TEST(nobody_who_rings_a_bell_that_is_never_drained_waits) {
 }
 
 TEST(a_bell_that_is_never_drained_takes_nothing_from_others) {
-  const Doorbell stuck = open_doorbell();
-  const Doorbell bell = open_doorbell();
-  const Ringer to_stuck = ringer_of(stuck.address());
-  const Ringer to_bell = ringer_of(bell.address());
+  const WakeSocket stuck = open_doorbell();
+  const WakeSocket bell = open_doorbell();
+  const Waker to_stuck = ringer_of(stuck.address());
+  const Waker to_bell = ringer_of(bell.address());
   for (int i = 0; i < 5'000; ++i) to_stuck.ring();
   to_bell.ring();
   ck_assert(rings(bell));
 }
 
 TEST(a_bell_that_is_gone_is_refused_and_rung_in_vain) {
-  DoorbellAddress address;
-  Ringer peer;
+  WakeAddress address;
+  Waker peer;
   {
-    const Doorbell bell = open_doorbell();
+    const WakeSocket bell = open_doorbell();
     address = bell.address();
     peer = ringer_of(address);
   }
   peer.ring();
-  ck_assert_int_eq(Ringer::to(address).error(), -FI_ECONNREFUSED);
+  ck_assert_int_eq(Waker::to(address).error(), -FI_ECONNREFUSED);
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-#include "transport/verbs/exposure.h"
+#include "transport/verbs/shared_memory.h"
 
 #include <cstring>
 
 namespace erdma::transport::verbs {
 namespace {
 
-enum class Form : uint8_t { registered = 1, staged = 2 };
+enum class Form : uint8_t { registered = 1, bounced = 2 };
 
 struct Head {
   Form form;
@@ -15,56 +15,56 @@ struct Head {
 };
 static_assert(sizeof(Head) == 8);
 
-/// Four of them and the head fit an Exposure: hence the length of six bytes.
+/// Four of them and the head fit a RemoteKey: hence the length of six bytes.
 struct [[gnu::packed]] Piece {
   uint64_t address;
   uint32_t rkey;
   uint32_t length_low;
   uint16_t length_high;
 };
-static_assert(sizeof(Head) + kMaxIov * sizeof(Piece) == Exposure::kMaxBytes);
+static_assert(sizeof(Head) + kMaxIov * sizeof(Piece) == RemoteKey::kMaxBytes);
 
 constexpr uint64_t kLengthLimit = uint64_t(1) << 48;
 
 }  // namespace
 
-void encode(const RemoteMemory& memory, Exposure& exposure) noexcept {
-  const Head head{memory.staged ? Form::staged : Form::registered, uint8_t(memory.count),
+void encode(const RemoteMemory& memory, RemoteKey& remote_key) noexcept {
+  const Head head{memory.bounced ? Form::bounced : Form::registered, uint8_t(memory.count),
                   memory.handle.generation, memory.handle.index};
-  std::memcpy(exposure.bytes, &head, sizeof(head));
+  std::memcpy(remote_key.bytes, &head, sizeof(head));
   size_t at = sizeof(head);
   for (size_t i = 0; i < memory.count; ++i, at += sizeof(Piece)) {
     const RemotePiece& from = memory.pieces[i];
     const Piece piece{from.address, from.rkey, uint32_t(from.length), uint16_t(from.length >> 32)};
-    std::memcpy(exposure.bytes + at, &piece, sizeof(piece));
+    std::memcpy(remote_key.bytes + at, &piece, sizeof(piece));
   }
-  if (memory.staged) {
-    std::memcpy(exposure.bytes + at, &memory.length, sizeof(memory.length));
+  if (memory.bounced) {
+    std::memcpy(remote_key.bytes + at, &memory.length, sizeof(memory.length));
     at += sizeof(memory.length);
   }
-  exposure.size = uint8_t(at);
+  remote_key.size = uint8_t(at);
 }
 
-bool decode(const Exposure& exposure, RemoteMemory& memory) noexcept {
+bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept {
   Head head{};
-  if (exposure.size < sizeof(head) || exposure.size > Exposure::kMaxBytes) return false;
-  std::memcpy(&head, exposure.bytes, sizeof(head));
+  if (remote_key.size < sizeof(head) || remote_key.size > RemoteKey::kMaxBytes) return false;
+  std::memcpy(&head, remote_key.bytes, sizeof(head));
   memory = {};
   memory.handle = {head.index, head.generation};
   size_t at = sizeof(head);
-  if (head.form == Form::staged) {
-    if (head.count != 0 || exposure.size != at + sizeof(memory.length)) return false;
-    memory.staged = true;
-    std::memcpy(&memory.length, exposure.bytes + at, sizeof(memory.length));
+  if (head.form == Form::bounced) {
+    if (head.count != 0 || remote_key.size != at + sizeof(memory.length)) return false;
+    memory.bounced = true;
+    std::memcpy(&memory.length, remote_key.bytes + at, sizeof(memory.length));
     return memory.length < kLengthLimit;
   }
   if (head.form != Form::registered || head.count == 0 || head.count > kMaxIov ||
-      exposure.size != at + head.count * sizeof(Piece))
+      remote_key.size != at + head.count * sizeof(Piece))
     return false;
   memory.count = head.count;
   for (size_t i = 0; i < memory.count; ++i, at += sizeof(Piece)) {
     Piece piece{};
-    std::memcpy(&piece, exposure.bytes + at, sizeof(piece));
+    std::memcpy(&piece, remote_key.bytes + at, sizeof(piece));
     const uint64_t length = uint64_t(piece.length_high) << 32 | piece.length_low;
     if (piece.address + length < piece.address) return false;
     memory.pieces[i] = {piece.address, length, piece.rkey};

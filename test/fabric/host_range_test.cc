@@ -1,4 +1,4 @@
-#include "fabric/address_range.h"
+#include "fabric/host_range.h"
 
 #include <dlfcn.h>
 #include <netdb.h>
@@ -13,7 +13,7 @@
 
 #include "libcheck.h"
 
-using erdma::fabric::AddressRange;
+using erdma::fabric::HostRange;
 using erdma::fabric::to_uri;
 using erdma::util::Result;
 
@@ -106,8 +106,7 @@ const std::vector<Case>& refusals() {
 
 TEST(range_counts_ports_before_hosts, ranges().size()) {
   const Case& c = ranges()[size_t(_i)];
-  Result<AddressRange> range =
-      AddressRange::resolve(c.family, c.node, c.nodes, c.service, c.services);
+  Result<HostRange> range = HostRange::resolve(c.family, c.node, c.nodes, c.service, c.services);
   ck_assert_int_eq(range.error(), 0);
   ck_assert_uint_eq(range->size(), c.expected.size());
   for (size_t i = 0; i < c.expected.size(); ++i) {
@@ -118,20 +117,19 @@ TEST(range_counts_ports_before_hosts, ranges().size()) {
 
 TEST(range_refuses_what_cannot_be_counted, refusals().size()) {
   const Case& c = refusals()[size_t(_i)];
-  Result<AddressRange> range =
-      AddressRange::resolve(c.family, c.node, c.nodes, c.service, c.services);
+  Result<HostRange> range = HostRange::resolve(c.family, c.node, c.nodes, c.service, c.services);
   ck_assert_int_eq(range.error(), -FI_EINVAL);
 }
 
 TEST(range_leaves_unset_a_host_that_does_not_resolve) {
-  Result<AddressRange> range = AddressRange::resolve(AF_INET, "node09", 1, "5000", 1);
+  Result<HostRange> range = HostRange::resolve(AF_INET, "node09", 1, "5000", 1);
   ck_assert_int_eq(range.error(), 0);
   ck_assert_uint_eq(range->size(), 1);
   ck_assert(!range->at(0).set());
 }
 
 TEST(range_leaves_unset_a_number_of_the_other_family) {
-  Result<AddressRange> range = AddressRange::resolve(AF_INET6, "10.1.1.1", 1, "5000", 1);
+  Result<HostRange> range = HostRange::resolve(AF_INET6, "10.1.1.1", 1, "5000", 1);
   ck_assert_int_eq(range.error(), 0);
   ck_assert(!range->at(0).set());
 }
@@ -140,7 +138,7 @@ TEST(uri_reads_back_what_it_prints) {
   for (const auto& [family, uri] :
        {std::pair{sa_family_t{AF_INET}, "fi_sockaddr_in://10.0.0.1:5000"},
         std::pair{sa_family_t{AF_INET6}, "fi_sockaddr_in6://[fd00::1]:5000"}}) {
-    Result<AddressRange> range = AddressRange::resolve_uri(family, uri);
+    Result<HostRange> range = HostRange::resolve_uri(family, uri);
     ck_assert_int_eq(range.error(), 0);
     const std::string text = to_uri(range->at(0));
     ck_assert_str_eq(text.c_str(), uri);
@@ -150,7 +148,7 @@ TEST(uri_reads_back_what_it_prints) {
 TEST(uri_is_refused_when_it_is_of_another_form) {
   for (const char* uri : {"", "10.0.0.1:1", "fi_sockaddr_in6://[::1]:1", "fi_sockaddr_in://",
                           "fi_sockaddr_in://10.0.0.1", "fi_sockaddr_in://10.0.0.1:x1y"})
-    ck_assert_int_eq(AddressRange::resolve_uri(AF_INET, uri).error(), -FI_EINVAL);
-  ck_assert_int_eq(AddressRange::resolve_uri(AF_INET, nullptr).error(), -FI_EINVAL);
+    ck_assert_int_eq(HostRange::resolve_uri(AF_INET, uri).error(), -FI_EINVAL);
+  ck_assert_int_eq(HostRange::resolve_uri(AF_INET, nullptr).error(), -FI_EINVAL);
   ck_assert(to_uri({}).empty());
 }

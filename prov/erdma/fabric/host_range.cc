@@ -1,4 +1,4 @@
-#include "fabric/address_range.h"
+#include "fabric/host_range.h"
 
 #include <netdb.h>
 
@@ -75,20 +75,20 @@ bool advance(SocketAddress& address, size_t n) noexcept {
 
 }  // namespace
 
-util::Result<AddressRange> AddressRange::resolve(sa_family_t family, const char* node, size_t nodes,
-                                                 const char* service, size_t services) {
+util::Result<HostRange> HostRange::resolve(sa_family_t family, const char* node, size_t nodes,
+                                           const char* service, size_t services) {
   if (!node || !service || !nodes || !services || nodes > size_t{INT_MAX} / services)
     return -FI_EINVAL;
   const int port = port_of(family, service);
   if (port < 0 || services - 1 > size_t(UINT16_MAX - port)) return -FI_EINVAL;
-  AddressRange range(nodes, services);
+  HostRange range(nodes, services);
   range.x_first_port = static_cast<uint16_t>(port);
 
   SocketAddress last = look_up(family, node, nullptr, AI_NUMERICHOST);
   range.x_numeric = last.set();
   if (range.x_numeric) {
     range.x_hosts.push_back(last);
-    return advance(last, nodes - 1) ? util::Result<AddressRange>(std::move(range)) : -FI_EINVAL;
+    return advance(last, nodes - 1) ? util::Result<HostRange>(std::move(range)) : -FI_EINVAL;
   }
   for (size_t n = 0; n < nodes; ++n) {
     const std::optional<std::string> name = nodes == 1 ? std::string(node) : nth_name(node, n);
@@ -98,7 +98,7 @@ util::Result<AddressRange> AddressRange::resolve(sa_family_t family, const char*
   return range;
 }
 
-util::Result<AddressRange> AddressRange::resolve_uri(sa_family_t family, const char* uri) {
+util::Result<HostRange> HostRange::resolve_uri(sa_family_t family, const char* uri) {
   const std::string scheme = scheme_of(family);
   std::string host = uri ? uri : "";
   if (!host.starts_with(scheme)) return -FI_EINVAL;
@@ -112,7 +112,7 @@ util::Result<AddressRange> AddressRange::resolve_uri(sa_family_t family, const c
   return resolve(family, host.c_str(), 1, service.c_str(), 1);
 }
 
-SocketAddress AddressRange::at(size_t i) const noexcept {
+SocketAddress HostRange::at(size_t i) const noexcept {
   const size_t node = i / x_services;
   SocketAddress address = x_hosts[x_numeric ? 0 : node];
   if (x_numeric) advance(address, node);

@@ -10,23 +10,23 @@
 #include "util/clock.h"
 
 /// Device memory that a peer of this host maps and reads (by CUDA IPC, or a descriptor that is
-/// passed to it), without a copy through host memory. expose() offers it; read() refuses it if the
+/// passed to it), without a copy through host memory. share() offers it; read() refuses it if the
 /// driver cannot open it.
 namespace erdma::transport::staging {
 
 class StagingLink;
 
-/// The contents of an exposure that is an offer. Its size distinguishes it from other exposures.
-struct Offer {
+/// The contents of a remote key that is an offer. Its size distinguishes it from other remote keys.
+struct IpcKey {
   hmem::IpcHandle handle;
   uint64_t offset;  ///< bytes into the allocation
 
-  void encode(Exposure& exposure) const noexcept;
-  static Offer decode(const Exposure& exposure) noexcept;
+  void encode(RemoteKey& remote_key) const noexcept;
+  static IpcKey decode(const RemoteKey& remote_key) noexcept;
 };
 
 /// Allocations of this process whose files were passed to one peer; the most recently offered ones.
-class HandedMemory {
+class PassedAllocations {
  public:
   /// Completes the name of memory of Kind::file by the number of a descriptor, and passes the
   /// descriptor to the peer if the peer does not have it. False: the descriptor cannot be passed,
@@ -34,10 +34,10 @@ class HandedMemory {
   bool name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept;
   /// The peer answered an offer. `read` is false: the peer may not have the file.
   void answered(const hmem::IpcHandle& handle, bool read) noexcept;
-  void clear() noexcept { x_handed.clear(); }
+  void clear() noexcept { x_allocations.clear(); }
 
  private:
-  struct Handed {
+  struct Passed {
     hmem::IpcHandle handle;  ///< without the number
     uint32_t number;
     bool answered;
@@ -45,7 +45,7 @@ class HandedMemory {
   };
   bool make_room() noexcept;
 
-  std::vector<Handed> x_handed;
+  std::vector<Passed> x_allocations;
   uint64_t x_uses = 0;
 };
 
@@ -57,21 +57,21 @@ struct Source {
 
 /// The allocations of one peer that are mapped in this process; the most recently used ones.
 /// Without CUDA there are none.
-class PeerMemory {
+class IpcMappings {
  public:
-  explicit PeerMemory(hmem::Cuda* cuda, const util::Clock* clock = nullptr) noexcept
+  explicit IpcMappings(hmem::Cuda* cuda, const util::Clock* clock = nullptr) noexcept
       : x_cuda(cuda), x_clock(clock) {}
-  PeerMemory(const PeerMemory&) = delete;
-  PeerMemory& operator=(const PeerMemory&) = delete;
-  ~PeerMemory() { close(); }
+  IpcMappings(const IpcMappings&) = delete;
+  IpcMappings& operator=(const IpcMappings&) = delete;
+  ~IpcMappings() { close(); }
 
   /// Where the device of `near` finds the offered memory. -FI_EOPNOTSUPP: it cannot be mapped.
   /// -FI_EAGAIN: its file is still on its way over the link, for a second at most.
-  util::Result<Source> reach(const Offer& offer, Link& link, const void* near,
+  util::Result<Source> reach(const IpcKey& key, Link& link, const void* near,
                              size_t length) noexcept;
   void close() noexcept;
   /// Returns -FI_EOPNOTSUPP, and drops the descriptor that came with the offer.
-  static int decline(const Offer& offer, Link& link) noexcept;
+  static int decline(const IpcKey& key, Link& link) noexcept;
 
  private:
   struct Open {
@@ -80,7 +80,7 @@ class PeerMemory {
     hmem::IpcMemory memory;
     uint64_t used;  ///< later is higher
   };
-  util::Result<const Open*> open(const Offer& offer, Link& link, const void* near) noexcept;
+  util::Result<const Open*> open(const IpcKey& key, Link& link, const void* near) noexcept;
   int open_new(Link& link, const void* near, Open& made) noexcept;
   void make_room(const hmem::IpcHandle& handle) noexcept;
   bool is_late(uint64_t number) noexcept;
@@ -94,14 +94,14 @@ class PeerMemory {
 };
 
 /// Copies of offered memory under way, in the order in which they began. Only poll() copies, so no
-/// memory is touched after end(). Each copy keeps its allocation open, even if PeerMemory closes it
-/// to open others. Not thread-safe.
-class OfferedReads {
+/// memory is touched after end(). Each copy keeps its allocation open, even if IpcMappings closes
+/// it to open others. Not thread-safe.
+class IpcReads {
  public:
-  explicit OfferedReads(hmem::Cuda* cuda) noexcept : x_cuda(cuda) {}
-  OfferedReads(const OfferedReads&) = delete;
-  OfferedReads& operator=(const OfferedReads&) = delete;
-  ~OfferedReads();
+  explicit IpcReads(hmem::Cuda* cuda) noexcept : x_cuda(cuda) {}
+  IpcReads(const IpcReads&) = delete;
+  IpcReads& operator=(const IpcReads&) = delete;
+  ~IpcReads();
 
   /// `source`: the offered memory in this process. -FI_EAGAIN, -FI_EOPNOTSUPP: no copy began.
   int add(const Link& from, const Source& source, const void* near, const iovec* memory,

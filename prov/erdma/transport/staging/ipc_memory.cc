@@ -1,4 +1,4 @@
-#include "transport/staging/offers.h"
+#include "transport/staging/ipc_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -27,40 +27,41 @@ constexpr uint64_t kFilePatience = 1'000'000'000;
 
 }  // namespace
 
-void Offer::encode(Exposure& exposure) const noexcept {
-  static_assert(sizeof(handle.bytes) + sizeof(handle.id) + sizeof(offset) == Exposure::kOfferBytes);
-  std::byte* to = exposure.bytes;
+void IpcKey::encode(RemoteKey& remote_key) const noexcept {
+  static_assert(sizeof(handle.bytes) + sizeof(handle.id) + sizeof(offset) ==
+                RemoteKey::kRefusableBytes);
+  std::byte* to = remote_key.bytes;
   std::memcpy(to, &handle.bytes, sizeof(handle.bytes));
   std::memcpy(to += sizeof(handle.bytes), &handle.id, sizeof(handle.id));
   const uint64_t place = offset | (handle.kind == hmem::IpcHandle::Kind::file ? kIsFile : 0);
   std::memcpy(to += sizeof(handle.id), &place, sizeof(place));
-  exposure.size = Exposure::kOfferBytes;
+  remote_key.size = RemoteKey::kRefusableBytes;
 }
 
-Offer Offer::decode(const Exposure& exposure) noexcept {
-  Offer offer{};
-  const std::byte* from = exposure.bytes;
-  std::memcpy(&offer.handle.bytes, from, sizeof(offer.handle.bytes));
-  std::memcpy(&offer.handle.id, from += sizeof(offer.handle.bytes), sizeof(offer.handle.id));
-  std::memcpy(&offer.offset, from += sizeof(offer.handle.id), sizeof(offer.offset));
-  if (offer.offset & kIsFile) offer.handle.kind = hmem::IpcHandle::Kind::file;
-  offer.offset &= ~kIsFile;
-  return offer;
+IpcKey IpcKey::decode(const RemoteKey& remote_key) noexcept {
+  IpcKey key{};
+  const std::byte* from = remote_key.bytes;
+  std::memcpy(&key.handle.bytes, from, sizeof(key.handle.bytes));
+  std::memcpy(&key.handle.id, from += sizeof(key.handle.bytes), sizeof(key.handle.id));
+  std::memcpy(&key.offset, from += sizeof(key.handle.id), sizeof(key.offset));
+  if (key.offset & kIsFile) key.handle.kind = hmem::IpcHandle::Kind::file;
+  key.offset &= ~kIsFile;
+  return key;
 }
 
 // --- what was handed over -----------------------------------------------------------------------
 
-bool HandedMemory::name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept try {
-  auto at = std::find_if(x_handed.begin(), x_handed.end(),
-                         [&](const Handed& one) { return one.handle == handle; });
-  if (at == x_handed.end()) {
+bool PassedAllocations::name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept try {
+  auto at = std::find_if(x_allocations.begin(), x_allocations.end(),
+                         [&](const Passed& one) { return one.handle == handle; });
+  if (at == x_allocations.end()) {
     if (!make_room()) return false;
-    x_handed.reserve(x_handed.size() + 1);
+    x_allocations.reserve(x_allocations.size() + 1);
     const util::Fd file = cuda.export_file(handle);
     if (!file) return false;
-    util::Result<uint32_t> number = link.hand_over(file);
+    util::Result<uint32_t> number = link.pass_file(file);
     if (!number) return false;
-    at = x_handed.insert(x_handed.end(), {handle, *number, false, 0});
+    at = x_allocations.insert(x_allocations.end(), {handle, *number, false, 0});
   }
   at->used = ++x_uses;
   hmem::FileName named = hmem::FileName::of(handle);
@@ -73,46 +74,46 @@ bool HandedMemory::name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) n
 
 /// The file of an offer that the peer answered no longer waits in the peer, since the peer takes it
 /// at the latest when it reads the offer.
-bool HandedMemory::make_room() noexcept {
-  if (x_handed.size() < kMostHanded) return true;
+bool PassedAllocations::make_room() noexcept {
+  if (x_allocations.size() < kMostHanded) return true;
   const auto oldest = std::min_element(
-      x_handed.begin(), x_handed.end(),
-      [](const Handed& one, const Handed& other) { return one.used < other.used; });
+      x_allocations.begin(), x_allocations.end(),
+      [](const Passed& one, const Passed& other) { return one.used < other.used; });
   if (!oldest->answered) return false;
-  x_handed.erase(oldest);
+  x_allocations.erase(oldest);
   return true;
 }
 
-void HandedMemory::answered(const hmem::IpcHandle& handle, bool read) noexcept {
+void PassedAllocations::answered(const hmem::IpcHandle& handle, bool read) noexcept {
   if (handle.kind != hmem::IpcHandle::Kind::file) return;
   const uint64_t number = hmem::FileName::of(handle).number;
-  const auto at = std::find_if(x_handed.begin(), x_handed.end(),
-                               [&](const Handed& one) { return one.number == number; });
-  if (at == x_handed.end()) return;
+  const auto at = std::find_if(x_allocations.begin(), x_allocations.end(),
+                               [&](const Passed& one) { return one.number == number; });
+  if (at == x_allocations.end()) return;
   at->answered = true;
-  if (!read) x_handed.erase(at);
+  if (!read) x_allocations.erase(at);
 }
 
 // --- what is open -------------------------------------------------------------------------------
 
-util::Result<Source> PeerMemory::reach(const Offer& offer, Link& link, const void* near,
-                                       size_t length) noexcept {
-  util::Result<const Open*> found = open(offer, link, near);
+util::Result<Source> IpcMappings::reach(const IpcKey& key, Link& link, const void* near,
+                                        size_t length) noexcept {
+  util::Result<const Open*> found = open(key, link, near);
   if (!found) return found.error();
   const hmem::IpcMemory& memory = (*found)->memory;
-  if (offer.offset > memory.size || length > memory.size - offer.offset) return -FI_EOPNOTSUPP;
+  if (key.offset > memory.size || length > memory.size - key.offset) return -FI_EOPNOTSUPP;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
-  return Source{(*found)->here, reinterpret_cast<const std::byte*>(memory.base + offer.offset)};
+  return Source{(*found)->here, reinterpret_cast<const std::byte*>(memory.base + key.offset)};
 }
 
-util::Result<const PeerMemory::Open*> PeerMemory::open(const Offer& offer, Link& link,
-                                                       const void* near) noexcept try {
+util::Result<const IpcMappings::Open*> IpcMappings::open(const IpcKey& key, Link& link,
+                                                         const void* near) noexcept try {
   // Found by handle and id: a later allocation may have the handle of a former one.
   auto at = std::find_if(x_open.begin(), x_open.end(),
-                         [&](const Open& one) { return one.handle == offer.handle; });
+                         [&](const Open& one) { return one.handle == key.handle; });
   if (at == x_open.end()) {
     x_open.reserve(kMostOpen);
-    Open made{offer.handle, offer.handle, {}, 0};
+    Open made{key.handle, key.handle, {}, 0};
     if (const int rc = open_new(link, near, made)) return rc;
     at = x_open.insert(x_open.end(), made);
   }
@@ -122,7 +123,7 @@ util::Result<const PeerMemory::Open*> PeerMemory::open(const Offer& offer, Link&
   return -FI_EOPNOTSUPP;
 }
 
-int PeerMemory::open_new(Link& link, const void* near, Open& made) noexcept {
+int IpcMappings::open_new(Link& link, const void* near, Open& made) noexcept {
   if (made.handle.kind != hmem::IpcHandle::Kind::file) {
     make_room(made.handle);
     util::Result<hmem::IpcMemory> memory = x_cuda->open(made.handle, near);
@@ -142,7 +143,7 @@ int PeerMemory::open_new(Link& link, const void* near, Open& made) noexcept {
 
 /// A hostile peer may name a file that it never sends. Files that are awaited at the same time
 /// share the waiting time of the first of them.
-bool PeerMemory::is_late(uint64_t number) noexcept {
+bool IpcMappings::is_late(uint64_t number) noexcept {
   const uint64_t now = x_clock ? x_clock->now() : util::SystemClock().now();
   if (!x_awaited_since) {
     x_awaited = number;
@@ -155,7 +156,7 @@ bool PeerMemory::is_late(uint64_t number) noexcept {
 
 /// Closes the former allocation of the same place and, if there are too many, the least recently
 /// used one.
-void PeerMemory::make_room(const hmem::IpcHandle& handle) noexcept {
+void IpcMappings::make_room(const hmem::IpcHandle& handle) noexcept {
   std::erase_if(x_open, [&](const Open& one) {
     const bool stale = one.handle.same_place(handle);
     if (stale) x_cuda->close(one.here);
@@ -169,13 +170,13 @@ void PeerMemory::make_room(const hmem::IpcHandle& handle) noexcept {
   x_open.erase(oldest);
 }
 
-int PeerMemory::decline(const Offer& offer, Link& link) noexcept {
-  if (offer.handle.kind == hmem::IpcHandle::Kind::file)
-    (void)link.take_file(uint32_t(hmem::FileName::of(offer.handle).number));
+int IpcMappings::decline(const IpcKey& key, Link& link) noexcept {
+  if (key.handle.kind == hmem::IpcHandle::Kind::file)
+    (void)link.take_file(uint32_t(hmem::FileName::of(key.handle).number));
   return -FI_EOPNOTSUPP;
 }
 
-void PeerMemory::close() noexcept {
+void IpcMappings::close() noexcept {
   for (const Open& one : x_open) x_cuda->close(one.here);
   x_open.clear();
   x_awaited_since = 0;
@@ -183,12 +184,12 @@ void PeerMemory::close() noexcept {
 
 // --- copies -------------------------------------------------------------------------------------
 
-OfferedReads::~OfferedReads() {
+IpcReads::~IpcReads() {
   for (const Read& read : x_reads) x_cuda->close(read.handle);
 }
 
-int OfferedReads::add(const Link& from, const Source& source, const void* near, const iovec* memory,
-                      size_t count, size_t length, uint64_t token) noexcept try {
+int IpcReads::add(const Link& from, const Source& source, const void* near, const iovec* memory,
+                  size_t count, size_t length, uint64_t token) noexcept try {
   Read read{&from, source.handle, source.bytes, {}, count, length, token};
   std::copy_n(memory, count, read.memory);
   x_reads.push_back(read);
@@ -202,14 +203,14 @@ int OfferedReads::add(const Link& from, const Source& source, const void* near, 
   return -FI_EAGAIN;
 }
 
-uint64_t OfferedReads::finish(std::deque<Read>::iterator read) noexcept {
+uint64_t IpcReads::finish(std::deque<Read>::iterator read) noexcept {
   const uint64_t token = read->token;
   x_cuda->close(read->handle);
   x_reads.erase(read);
   return token;
 }
 
-int OfferedReads::poll(Sink& sink) noexcept {
+int IpcReads::poll(Sink& sink) noexcept {
   int steps = 0;
   for (size_t budget = kBytesPerPoll; budget > 0 && !x_reads.empty(); ++steps) {
     Read& read = x_reads.front();
@@ -224,7 +225,7 @@ int OfferedReads::poll(Sink& sink) noexcept {
   return steps;
 }
 
-int OfferedReads::step(Read& read, size_t bytes) noexcept {
+int IpcReads::step(Read& read, size_t bytes) noexcept {
   int rc = 0;
   hmem::for_each_part(read.memory, read.count, read.done, bytes,
                       [&](std::byte* part, size_t before, size_t length) {
@@ -235,7 +236,7 @@ int OfferedReads::step(Read& read, size_t bytes) noexcept {
   return rc;
 }
 
-void OfferedReads::end(const Link& link, Sink& sink, int status) noexcept {
+void IpcReads::end(const Link& link, Sink& sink, int status) noexcept {
   const auto ours = [&](const Read& read) { return read.link == &link; };
   for (;;) {  // the upcall may begin further reads
     const auto at = std::find_if(x_reads.begin(), x_reads.end(), ours);

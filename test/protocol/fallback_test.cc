@@ -26,7 +26,7 @@ struct Rig {
     near_ab().up_once = near_ba().up_once = false;
   }
 
-  void settle() {
+  void run_until_idle() {
     while (a.engine.progress() + b.engine.progress() > 0) {
     }
   }
@@ -57,13 +57,13 @@ TEST(what_waits_for_a_link_that_never_came_up_goes_another_way) {
   must(rig.a.send(1, large.data(), large.size(), 2, &g_two));
   Transport::bring_down(rig.near_ab(), -FI_ECONNREFUSED, rig.a.engine);
   ck_assert_int_eq(rig.a.detour_status, -FI_ECONNREFUSED);
-  rig.settle();
+  rig.run_until_idle();
   ck_assert_ptr_eq(rig.a.sent.take().context, &g_one);
   ck_assert_ptr_eq(rig.a.sent.take().context, &g_two);
   ck_assert_uint_eq(rig.b.received.take().length, 8);
   ck_assert_uint_eq(rig.b.received.take().length, 5000);
   ck_assert(second == large);
-  ck_assert(rig.far_a.exposed.empty());
+  ck_assert(rig.far_a.shared.empty());
 }
 
 /// Messages come by one link, what they are answered goes by another.
@@ -144,7 +144,7 @@ TEST(a_peer_that_comes_another_way_is_answered_that_way) {
   rig.b.by_other = true;
   must(rig.b.send(0, &byte, 1, 1));
   must(rig.b.receive(&got, 1, 2));
-  rig.settle();
+  rig.run_until_idle();
   ck_assert_ptr_eq(rig.a.sent.take().context, &g_one);
   ck_assert_uint_eq(rig.b.received.entries.size(), 1);
   // What the near attempt comes to no longer matters.
@@ -162,7 +162,7 @@ struct Crossed : Rig {
     char byte = 'x';
     must(a.send(1, &byte, 1, 90));
     must(b.send(0, &byte, 1, 91));
-    settle();
+    run_until_idle();
     a.sent.entries.clear();
     b.sent.entries.clear();
   }
@@ -176,12 +176,12 @@ TEST(large_messages_move_over_the_link_that_announced_them, 2) {
   must(rig.b.receive(at_b.data(), 5000, 2));
   must(rig.b.send(0, large.data(), 5000, 1));
   must(rig.a.send(1, large.data(), 5000, 2));
-  rig.settle();
+  rig.run_until_idle();
   ck_assert_int_eq(rig.a.received.entries.size(), 1);
   ck_assert_int_eq(rig.b.received.entries.size(), 1);
   ck_assert(at_a == large && at_b == large);
   for (const Transport* transport : {&rig.a.transport, &rig.b.transport, &rig.far_a, &rig.far_b})
-    ck_assert(transport->exposed.empty());
+    ck_assert(transport->shared.empty());
   rig.end_work({&g_one, &g_two});
 }
 
@@ -193,11 +193,11 @@ TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
   must(rig.a.receive(at_a.data(), 5000, 1));
   rig.far_a.behaviour.hold_transfers = true;
   must(rig.b.send(0, large.data(), 5000, 1));
-  rig.settle();
+  rig.run_until_idle();
   Transport::bring_down(rig.near_ab(), -FI_ECONNRESET, rig.a.engine);
   ck_assert(rig.a.received.entries.empty());
   rig.far_a.behaviour.hold_transfers = false;
-  rig.settle();
+  rig.run_until_idle();
   ck_assert_uint_eq(rig.a.received.take().length, 5000);
   ck_assert(at_a == large);
   rig.end_work({&g_one, &g_two});
@@ -212,7 +212,7 @@ TEST(the_end_of_the_peers_link_ends_what_moves_over_it) {
   rig.far_a.behaviour.hold_transfers = true;
   must(rig.b.send(0, large.data(), 5000, 1));
   must(rig.b.send(0, large.data(), 5000, 2));  // unexpected
-  rig.settle();
+  rig.run_until_idle();
   Transport::bring_down(rig.far_ab(), -FI_ECONNRESET, rig.a.engine);
   ck_assert_int_eq(rig.a.received.take().error, FI_ECONNRESET);
   must(rig.a.receive(late.data(), 5000, 2));

@@ -19,35 +19,35 @@ struct RemotePiece {
   uint32_t rkey = 0;
 };
 
-/// What the bytes of an Exposure say. Either pieces of registered memory, or (staged) memory that
+/// What the bytes of a RemoteKey say. Either pieces of registered memory, or (bounced) memory that
 /// its owner reads and writes itself as packets ask for it.
 struct RemoteMemory {
   util::PoolHandle handle;  ///< the owner's Exposed
-  bool staged = false;
+  bool bounced = false;
   size_t count = 0;
   uint64_t length = 0;  ///< sum of the pieces
   RemotePiece pieces[kMaxIov];
 };
 
-/// What the NIC must let a peer do with memory that is exposed so.
+/// What the NIC must let a peer do with memory that is shared so.
 constexpr int rights_of(Access access) noexcept {
   const bool for_writes = access == Access::remote_write;
   return peer_rights(!for_writes, for_writes);
 }
 
-void encode(const RemoteMemory& memory, Exposure& exposure) noexcept;
+void encode(const RemoteMemory& memory, RemoteKey& remote_key) noexcept;
 /// False: not made by encode().
-[[nodiscard]] bool decode(const Exposure& exposure, RemoteMemory& memory) noexcept;
+[[nodiscard]] bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept;
 
-/// Memory of ours that a peer may access, until withdraw().
-struct Exposed {
+/// Memory of ours that a peer may access, until revoke().
+struct SharedMemory {
   const VerbsLink* link = nullptr;
   iovec memory[kMaxIov];
   Registration registrations[kMaxIov];
   size_t count = 0;
   uint64_t length = 0;
   Access access = Access::remote_read;
-  bool staged = false;
+  bool bounced = false;
   Stream* stream = nullptr;  ///< under way to the peer
 };
 

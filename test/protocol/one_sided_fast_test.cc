@@ -1,4 +1,4 @@
-// The short way of direct access: what takes it, and that it keeps the rules of the long one.
+// The fast path of direct access: what takes it, and that it keeps the rules of the slow one.
 #include <cstdlib>
 
 #include "libcheck.h"
@@ -29,7 +29,7 @@ struct ShortPair : erdma::test::DirectPair {
   }
 };
 
-TEST(what_is_plain_and_small_takes_the_short_way) {
+TEST(what_is_plain_and_small_takes_the_fast_path) {
   ShortPair pair;
   char bytes[65] = {};
   const struct {
@@ -39,16 +39,16 @@ TEST(what_is_plain_and_small_takes_the_short_way) {
   for (const auto& c : cases) {
     const size_t before = pair.shorts();
     must(pair.initiator.write(1, bytes, c.length, pair.memory.data(), kKey, &g_one));
-    pair.settle();
+    pair.run_until_idle();
     expect_done(pair.initiator.writes, kWrite);
     must(pair.initiator.read(1, bytes, c.length, pair.memory.data(), kKey, &g_one));
-    pair.settle();
+    pair.run_until_idle();
     expect_done(pair.initiator.reads, kRead);
     ck_assert_uint_eq(pair.shorts() - before, 2 * c.shorts);
   }
 }
 
-TEST(what_is_not_plain_takes_the_long_way) {
+TEST(what_is_not_plain_takes_the_slow_path) {
   ShortPair pair;
   char byte = 'p';
   const iovec iov{&byte, 1}, pieces[] = {{&byte, 1}, {&byte, 1}};
@@ -59,17 +59,17 @@ TEST(what_is_not_plain_takes_the_long_way) {
   const auto scattered = OneSidedNode::args(wire::Op::write, 1, pieces, 2, &two, 1, &g_one);
   for (const auto& args : {placed, fenced, with_data, gpu, scattered}) {
     must(pair.a.engine.post_one_sided(args));
-    pair.settle();
+    pair.run_until_idle();
     expect_done(pair.initiator.writes, kWrite);
   }
   erdma::fake::CompletionSink own;
   must(pair.a.engine.post_one_sided(pair.write_of(iov, segment), &own));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(own, kWrite);
   ck_assert_uint_eq(pair.shorts(), 0);
 }
 
-TEST(an_injected_write_of_the_short_way_ends_without_a_word) {
+TEST(an_injected_write_of_the_fast_path_ends_without_a_word) {
   ShortPair pair;
   char byte = 'i';
   const iovec iov{&byte, 1};
@@ -80,13 +80,13 @@ TEST(an_injected_write_of_the_short_way_ends_without_a_word) {
   args.local.context = nullptr;
   must(pair.a.engine.post_one_sided(args));
   ck_assert_uint_eq(pair.shorts(), 1);
-  ck_assert(!pair.a.engine.owes());  // it is with the device
+  ck_assert(!pair.a.engine.has_injected());  // it is with the device
   byte = 'x';
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.memory[0], 'i');
   must(pair.a.engine.post_one_sided(args));
   pair.a_to_b().failed = -FI_ECONNRESET;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
   ck_assert(!pair.initiator.writes.take().report);
   const ErrorCompletion lost = pair.initiator.writes.take();
@@ -94,7 +94,7 @@ TEST(an_injected_write_of_the_short_way_ends_without_a_word) {
   ck_assert(lost.anonymous);
 }
 
-TEST(a_fence_waits_for_the_short_way) {
+TEST(a_fence_waits_for_the_fast_path) {
   ShortPair pair;
   pair.a.transport.behaviour.hold_direct = true;
   char byte = 0;
@@ -104,15 +104,15 @@ TEST(a_fence_waits_for_the_short_way) {
   auto fenced = OneSidedNode::args(wire::Op::read, 1, &iov, 1, &segment, 1, &g_two);
   fenced.local.fence = true;
   must(pair.a.engine.post_one_sided(fenced));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.direct(), 1);
   pair.a.transport.behaviour.hold_direct = false;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.direct(), 2);
   ck_assert_uint_eq(pair.initiator.reads.entries.size(), 2);
 }
 
-TEST(the_short_way_keeps_the_limit_of_operations) {
+TEST(the_fast_path_keeps_the_limit_of_operations) {
   erdma::protocol::EngineConfig config = erdma::test::kConfig;
   config.send_limit = 4;
   ShortPair pair(config);
@@ -122,19 +122,19 @@ TEST(the_short_way_keeps_the_limit_of_operations) {
     must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   ck_assert_int_eq(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one), -FI_EAGAIN);
   pair.a.transport.behaviour.hold_direct = false;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 4);
   must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   pair.end_work({&g_one});
 }
 
-TEST(the_short_way_fails_with_its_link) {
+TEST(the_fast_path_fails_with_its_link) {
   ShortPair pair;
   pair.a.transport.behaviour.hold_direct = true;
   char byte = 0;
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   pair.a_to_b().failed = -FI_ECONNRESET;
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.reads, kRead, FI_ECONNRESET);
 }
 
@@ -146,20 +146,20 @@ TEST(grants_do_not_get_mixed_up) {
   char byte = 0;
   for (int i = 0; i < 2; ++i) {
     must(pair.initiator.read(1, &byte, 1, other.data(), 7));
-    pair.settle();
+    pair.run_until_idle();
   }
   for (int i = 0; i < 4; ++i) {
     must(pair.initiator.read(1, &byte, 1, i % 2 ? &other[3] : &pair.memory[3], i % 2 ? 7 : kKey));
-    pair.settle();
+    pair.run_until_idle();
     ck_assert_int_eq(byte, i % 2 ? 'o' : pair.memory[3]);
   }
   ck_assert_uint_eq(pair.shorts(), 4);
   pair.forget();
   pair.target.regions.by_key.erase(7);
   pair.b.engine.grants().revoke(7);
-  pair.settle();
+  pair.run_until_idle();
   must(pair.initiator.read(1, &byte, 1, &other[3], 7, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.reads, kRead, FI_EACCES);
   ck_assert_uint_eq(pair.shorts(), 4);
   ck_assert_uint_eq(second.users, 0);
@@ -169,20 +169,20 @@ TEST(a_grant_that_replaces_another_counts) {
   ShortPair pair;
   char byte = 0;
   must(pair.initiator.read(1, &byte, 1, &pair.memory[3], kKey));
-  pair.settle();
+  pair.run_until_idle();
   pair.forget();
   std::vector<char> other(64, 'o');
-  const auto opened = pair.b_to_a().open({other.data(), 64}, true, true);
-  erdma::transport::Exposure memory;
-  opened->describe(memory);
+  const auto registered = pair.b_to_a().register_region({other.data(), 64}, true, true);
+  erdma::transport::RemoteKey memory;
+  registered->describe(memory);
   wire::OneSidedHeader header{};
   header.op = wire::Op::grant;
   header.flags = wire::kGrantReads;
   header.segment = {uint64_t(other.data()), kKey, 64};
   pair.a_to_b().inject(&header, sizeof(header), memory.bytes, memory.size);
-  pair.settle();
+  pair.run_until_idle();
   must(pair.initiator.read(1, &byte, 1, &other[3], kKey, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.reads, kRead);
   ck_assert_int_eq(byte, 'o');
   ck_assert_uint_eq(pair.shorts(), 2);

@@ -1,4 +1,4 @@
-#include "transport/shm/segment.h"
+#include "transport/shm/memfd.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -44,13 +44,13 @@ int populate(void* base, size_t offset, size_t bytes) noexcept {
 
 }  // namespace
 
-Segment::Segment(Segment&& other) noexcept
+Memfd::Memfd(Memfd&& other) noexcept
     : x_fd(std::move(other.x_fd)),
       x_epoch(other.x_epoch),
       x_base(std::exchange(other.x_base, nullptr)),
       x_bytes(other.x_bytes) {}
 
-Segment& Segment::operator=(Segment&& other) noexcept {
+Memfd& Memfd::operator=(Memfd&& other) noexcept {
   if (this == &other) return *this;
   reset();
   x_fd = std::move(other.x_fd);
@@ -60,18 +60,18 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   return *this;
 }
 
-Segment::~Segment() {
+Memfd::~Memfd() {
   reset();
 }
 
-void Segment::reset() noexcept {
+void Memfd::reset() noexcept {
   // In a forked child the range is not ours: something else may be mapped there by now.
   if (x_base && x_epoch == util::process_epoch()) munmap(x_base, x_bytes);
   x_base = nullptr;
   x_fd.reset();
 }
 
-int Segment::map(size_t bytes) noexcept {
+int Memfd::map(size_t bytes) noexcept {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, x_fd.get(), 0);
   if (base == MAP_FAILED) return -errno;
   x_base = base;
@@ -80,8 +80,8 @@ int Segment::map(size_t bytes) noexcept {
   return madvise(base, bytes, MADV_DONTFORK) ? -errno : 0;
 }
 
-util::Result<Segment> Segment::create(const char* name, size_t bytes, size_t backed) {
-  Segment segment;
+util::Result<Memfd> Memfd::create(const char* name, size_t bytes, size_t backed) {
+  Memfd segment;
   segment.x_fd.reset(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.x_fd) {
     const int error = errno;
@@ -101,19 +101,19 @@ util::Result<Segment> Segment::create(const char* name, size_t bytes, size_t bac
   return segment;
 }
 
-util::Result<Segment> Segment::adopt(util::Fd fd, size_t bytes) {
+util::Result<Memfd> Memfd::adopt(util::Fd fd, size_t bytes) {
   struct stat status {};
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || fstat(fd.get(), &status) ||
       size_t(status.st_size) != bytes)
     return -FI_EINVAL;
-  Segment segment;
+  Memfd segment;
   segment.x_fd = std::move(fd);
   if (const int rc = segment.map(bytes)) return rc;
   return segment;
 }
 
-int Segment::back(size_t offset, size_t bytes) noexcept {
+int Memfd::back(size_t offset, size_t bytes) noexcept {
   if (!bytes) return 0;
   const int error = x_fd ? reserve(x_fd.get(), offset, bytes) : populate(x_base, offset, bytes);
   if (!error) return 0;
@@ -122,7 +122,7 @@ int Segment::back(size_t offset, size_t bytes) noexcept {
   return -FI_ENOMEM;
 }
 
-void Segment::close_fd_unless_needed() noexcept {
+void Memfd::close_fd_unless_needed() noexcept {
   if (!populate(x_base, 0, 1)) x_fd.reset();
 }
 

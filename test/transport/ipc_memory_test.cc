@@ -1,5 +1,5 @@
 // Device memory that a peer offers: what its receiver waits for.
-#include "transport/staging/offers.h"
+#include "transport/staging/ipc_memory.h"
 
 #include <map>
 
@@ -10,9 +10,9 @@
 namespace {
 
 using namespace erdma;
-using transport::Exposure;
-using transport::staging::Offer;
-using transport::staging::PeerMemory;
+using transport::RemoteKey;
+using transport::staging::IpcKey;
+using transport::staging::IpcMappings;
 
 struct Clock final : util::Clock {
   uint64_t time = 5'000'000'000;
@@ -31,34 +31,34 @@ class Peer final : public transport::Link {
     return -FI_ENOSYS;
   }
   transport::LinkLimits limits() const noexcept override { return {64, false}; }
-  int expose(const iovec*, size_t, size_t, transport::Access, Exposure&) noexcept override {
+  int share(const iovec*, size_t, size_t, transport::Access, RemoteKey&) noexcept override {
     return -FI_ENOSYS;
   }
-  int withdraw(const Exposure&) noexcept override { return 0; }
-  int read(const Exposure&, const iovec*, size_t, size_t, uint64_t) noexcept override {
+  int revoke(const RemoteKey&) noexcept override { return 0; }
+  int read(const RemoteKey&, const iovec*, size_t, size_t, uint64_t) noexcept override {
     return -FI_ENOSYS;
   }
-  int write(const Exposure&, const iovec*, size_t, size_t, uint64_t) noexcept override {
+  int write(const RemoteKey&, const iovec*, size_t, size_t, uint64_t) noexcept override {
     return -FI_ENOSYS;
   }
   void fail(int) noexcept override {}
   std::map<uint32_t, int> answers;
 };
 
-Offer file(uint32_t number) {
-  Offer offer{};
-  offer.handle.kind = hmem::IpcHandle::Kind::file;
-  hmem::FileName name = hmem::FileName::of(offer.handle);
+IpcKey file(uint32_t number) {
+  IpcKey key{};
+  key.handle.kind = hmem::IpcHandle::Kind::file;
+  hmem::FileName name = hmem::FileName::of(key.handle);
   name.number = number;
-  name.put(offer.handle);
-  return offer;
+  name.put(key.handle);
+  return key;
 }
 
 struct Scene {
   int reach(uint32_t number) { return memory.reach(file(number), peer, nullptr, 8).error(); }
   Clock clock;
   Peer peer;
-  PeerMemory memory{nullptr, &clock};
+  IpcMappings memory{nullptr, &clock};
 };
 
 }  // namespace

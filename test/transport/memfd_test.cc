@@ -1,4 +1,4 @@
-#include "transport/shm/segment.h"
+#include "transport/shm/memfd.h"
 
 #include <fcntl.h>
 #include <sys/auxv.h>
@@ -19,7 +19,7 @@
 
 namespace {
 
-using erdma::transport::shm::Segment;
+using erdma::transport::shm::Memfd;
 using erdma::util::Fd;
 
 constexpr size_t kBytes = 64 * 1024;
@@ -33,18 +33,18 @@ struct FakeKernel {
 } g_kernel;
 
 TEST(a_created_segment_is_zeroed_and_shared_through_its_descriptor) {
-  auto made = Segment::create("test", kBytes, kBytes);
+  auto made = Memfd::create("test", kBytes, kBytes);
   ck_assert(bool(made));
   auto* bytes = static_cast<unsigned char*>(made->data());
   for (size_t i = 0; i < kBytes; ++i) ck_assert_uint_eq(bytes[i], 0);
-  auto adopted = Segment::adopt(Fd(dup(made->fd())), kBytes);
+  auto adopted = Memfd::adopt(Fd(dup(made->fd())), kBytes);
   ck_assert(bool(adopted));
   bytes[kBytes - 1] = 42;
   ck_assert_uint_eq(static_cast<unsigned char*>(adopted->data())[kBytes - 1], 42);
 }
 
 TEST(a_segment_can_neither_shrink_nor_grow) {
-  auto made = Segment::create("test", kBytes, kBytes);
+  auto made = Memfd::create("test", kBytes, kBytes);
   ck_assert_int_eq(ftruncate(made->fd(), 0), -1);
   ck_assert_int_eq(ftruncate(made->fd(), kBytes * 2), -1);
   ck_assert_int_eq(fcntl(made->fd(), F_ADD_SEALS, F_SEAL_WRITE), -1);
@@ -53,21 +53,21 @@ TEST(a_segment_can_neither_shrink_nor_grow) {
 TEST(adopt_refuses_memory_without_seals) {
   Fd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ck_assert_int_eq(ftruncate(fd.get(), kBytes), 0);
-  ck_assert_int_eq(Segment::adopt(std::move(fd), kBytes).error(), -FI_EINVAL);
+  ck_assert_int_eq(Memfd::adopt(std::move(fd), kBytes).error(), -FI_EINVAL);
 }
 
 TEST(adopt_refuses_another_size) {
-  auto made = Segment::create("test", kBytes, kBytes);
-  ck_assert_int_eq(Segment::adopt(Fd(dup(made->fd())), kBytes * 2).error(), -FI_EINVAL);
-  ck_assert_int_eq(Segment::adopt(Fd(dup(made->fd())), kBytes / 2).error(), -FI_EINVAL);
+  auto made = Memfd::create("test", kBytes, kBytes);
+  ck_assert_int_eq(Memfd::adopt(Fd(dup(made->fd())), kBytes * 2).error(), -FI_EINVAL);
+  ck_assert_int_eq(Memfd::adopt(Fd(dup(made->fd())), kBytes / 2).error(), -FI_EINVAL);
 }
 
 TEST(adopt_refuses_what_is_no_memory) {
   int ends[2];
   ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
   const Fd other(ends[1]);
-  ck_assert_int_eq(Segment::adopt(Fd(ends[0]), kBytes).error(), -FI_EINVAL);
-  ck_assert_int_eq(Segment::adopt(Fd(), kBytes).error(), -FI_EINVAL);
+  ck_assert_int_eq(Memfd::adopt(Fd(ends[0]), kBytes).error(), -FI_EINVAL);
+  ck_assert_int_eq(Memfd::adopt(Fd(), kBytes).error(), -FI_EINVAL);
 }
 
 TEST(create_says_which_limit_is_reached) {
@@ -75,15 +75,15 @@ TEST(create_says_which_limit_is_reached) {
   ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{0, before.rlim_max};
   ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const int error = Segment::create("test", kBytes, kBytes).error();
+  const int error = Memfd::create("test", kBytes, kBytes).error();
   ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
   ck_assert_int_eq(error, -FI_EMFILE);
 }
 
 TEST(more_of_a_segment_is_backed_later) {
-  auto made = Segment::create("test", kBytes, 4096);
+  auto made = Memfd::create("test", kBytes, 4096);
   ck_assert_int_eq(made->back(4096, kBytes - 4096), 0);
-  auto second = Segment::create("test", kBytes, 4096);
+  auto second = Memfd::create("test", kBytes, 4096);
   second->close_fd_unless_needed();
   ck_assert_int_eq(second->back(4096, kBytes - 4096), 0);
   unsigned char present[kBytes / 4096];
@@ -96,7 +96,7 @@ TEST(more_of_a_segment_is_backed_later) {
 TEST(more_of_a_segment_is_backed_later_whatever_the_size_of_a_page) {
   for (const size_t page : {size_t{4096}, size_t{16} * 1024, size_t{64} * 1024}) {
     constexpr size_t kLong = 4096 + 16 * 32 * 1024;
-    auto made = Segment::create("test", kLong, 4096);
+    auto made = Memfd::create("test", kLong, 4096);
     ck_assert(bool(made));
     made->close_fd_unless_needed();
     ck_assert_int_eq(made->fd(), -1);
@@ -112,10 +112,10 @@ TEST(more_of_a_segment_is_backed_later_whatever_the_size_of_a_page) {
 
 TEST(memory_that_cannot_be_had_is_an_error) {
   g_kernel.no_memory = ENOSPC;
-  ck_assert_int_eq(Segment::create("test", kBytes, kBytes).error(), -FI_ENOMEM);
+  ck_assert_int_eq(Memfd::create("test", kBytes, kBytes).error(), -FI_ENOMEM);
   g_kernel.no_memory = 0;
-  auto with_fd = Segment::create("test", kBytes, 4096);
-  auto without = Segment::create("test", kBytes, 4096);
+  auto with_fd = Memfd::create("test", kBytes, 4096);
+  auto without = Memfd::create("test", kBytes, 4096);
   ck_assert(bool(with_fd) && bool(without));
   without->close_fd_unless_needed();
   ck_assert_int_eq(without->fd(), -1);
@@ -128,7 +128,7 @@ TEST(memory_that_cannot_be_had_is_an_error) {
 }
 
 TEST(a_descriptor_stays_open_where_the_kernel_cannot_do_without) {
-  auto made = Segment::create("test", kBytes, 4096);
+  auto made = Memfd::create("test", kBytes, 4096);
   g_kernel.no_memory = EINVAL;  // as kernels before 5.14 answer to MADV_POPULATE_WRITE
   made->close_fd_unless_needed();
   g_kernel.no_memory = 0;
@@ -137,7 +137,7 @@ TEST(a_descriptor_stays_open_where_the_kernel_cannot_do_without) {
 
 TEST(a_forked_child_neither_has_nor_unmaps_the_memory) {
   erdma::util::register_fork_handler();
-  auto made = Segment::create("test", kBytes, kBytes);
+  auto made = Memfd::create("test", kBytes, kBytes);
   void* base = made->data();
   const pid_t child = fork();
   if (child == 0) {

@@ -14,19 +14,19 @@
 namespace erdma::transport::shm {
 
 /// Tells a peer how to wake this endpoint; travels in the greeting.
-struct DoorbellAddress {
+struct WakeAddress {
   uint64_t name = 0;    ///< random; makes the socket's abstract name
   uint64_t secret = 0;  ///< a datagram of other content is dropped: names can be seen by every user
 };
 
 /// Of the endpoint that sleeps. fd() is readable once somebody rang, until drain().
-class Doorbell {
+class WakeSocket {
  public:
-  Doorbell() noexcept = default;
-  static util::Result<Doorbell> open() noexcept;
+  WakeSocket() noexcept = default;
+  static util::Result<WakeSocket> open() noexcept;
 
   int fd() const noexcept { return x_socket.get(); }
-  const DoorbellAddress& address() const noexcept { return x_address; }
+  const WakeAddress& address() const noexcept { return x_address; }
   /// By another thread of this process. Never blocks.
   void ring() const noexcept;
   void drain() const noexcept;
@@ -34,16 +34,16 @@ class Doorbell {
 
  private:
   util::Fd x_socket;
-  DoorbellAddress x_address;
+  WakeAddress x_address;
 };
 
 /// Of one who wakes. Each peer has a socket of its own, so that datagrams that one peer does not
 /// read take no buffer from another's.
-class Ringer {
+class Waker {
  public:
-  Ringer() noexcept = default;
+  Waker() noexcept = default;
   /// -FI_ECONNREFUSED: there is no such doorbell. -FI_EMFILE, ...
-  static util::Result<Ringer> to(const DoorbellAddress& address) noexcept;
+  static util::Result<Waker> to(const WakeAddress& address) noexcept;
 
   /// Never blocks. What finds no room finds a doorbell that rings already.
   void ring() const noexcept;

@@ -35,9 +35,9 @@ struct Met : Pair {
     ck_assert(poll_until([&] { return a.sink->packets.size() + b.sink->packets.size() == 2; }));
   }
   /// A new file that a hands over; its name.
-  uint32_t hand_over(util::Fd& file) {
+  uint32_t pass_file(util::Fd& file) {
     file.reset(memfd_create("handed", MFD_CLOEXEC));
-    auto name = a_to_b().hand_over(file);
+    auto name = a_to_b().pass_file(file);
     ck_assert_int_eq(name.error(), 0);
     return *name;
   }
@@ -53,7 +53,7 @@ TEST(a_file_that_is_handed_over_is_taken_once) {
   const size_t before = open_files();
   {
     util::Fd one, two;
-    const uint32_t first = pair.hand_over(one), second = pair.hand_over(two);
+    const uint32_t first = pair.pass_file(one), second = pair.pass_file(two);
     auto taken = pair.take(second);
     ck_assert_int_eq(taken.error(), 0);
     ck_assert_uint_eq(inode(*taken), inode(two));
@@ -70,7 +70,7 @@ TEST(no_more_than_sixteen_files_are_kept_and_none_beyond_the_link) {
   util::Fd file;
   uint32_t last = 0;
   for (int i = 0; i < 40; ++i) {
-    last = pair.hand_over(file);
+    last = pair.pass_file(file);
     if (i % 16 == 15) ck_assert(bool(pair.take(last)));
   }
   const uint32_t names[] = {last - 16, last - 15};
@@ -88,19 +88,19 @@ TEST(no_more_than_sixteen_files_are_kept_and_none_beyond_the_link) {
 TEST(a_file_for_which_there_is_no_room_costs_no_link) {
   Met pair;
   util::Fd file;
-  ck_assert(bool(pair.take(pair.hand_over(file))));
+  ck_assert(bool(pair.take(pair.pass_file(file))));
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const rlim_t usual = limit.rlim_cur;
   file.reset(memfd_create("handed", MFD_CLOEXEC));
   limit.rlim_cur = 3;
   setrlimit(RLIMIT_NOFILE, &limit);
-  auto name = pair.a_to_b().hand_over(file);
+  auto name = pair.a_to_b().pass_file(file);
   ck_assert_int_eq(name.error(), 0);
   ck_assert_int_eq(pair.take(*name).error(), -FI_EOPNOTSUPP);
   limit.rlim_cur = usual;
   setrlimit(RLIMIT_NOFILE, &limit);
-  ck_assert(bool(pair.take(pair.hand_over(file))));
+  ck_assert(bool(pair.take(pair.pass_file(file))));
   ck_assert(pair.b.sink->downs.empty());
 }
 
@@ -108,7 +108,7 @@ TEST(a_link_that_is_not_up_hands_nothing_over) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   const util::Fd file(memfd_create("handed", MFD_CLOEXEC));
-  ck_assert_int_eq(pair.a_to_b().hand_over(file).error(), -FI_ENOTCONN);
+  ck_assert_int_eq(pair.a_to_b().pass_file(file).error(), -FI_ENOTCONN);
   ck_assert_int_eq(pair.b_to_a().take_file(1).error(), -FI_EOPNOTSUPP);
 }
 

@@ -1,5 +1,5 @@
-// Memory that is lent, between processes of a host: who may use it, how it is taken back, and small
-// operations that ask the target and do without it if it does not look.
+// Memory that is shared, between processes of a host: who may use it, how it is taken back, and
+// small operations that ask the target and do without it if it does not look.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -25,13 +25,13 @@ constexpr unsigned kMorePolls = 1000;  ///< than a target is given to answer
 struct LentPair : erdma::test::DirectPair {
   explicit LentPair(bool retracts) : DirectPair(false) {
     for (auto* node : {&a, &b}) {
-      node->transport.behaviour.lends = true;
+      node->transport.behaviour.shares = true;
       node->transport.behaviour.opens = false;
     }
     a.transport.behaviour.retracts = retracts;
     char byte = 0;
     must(initiator.read(1, &byte, 1, memory.data(), kKey, &g_one));
-    settle();
+    run_until_idle();
     forget();
   }
   void alone(unsigned polls = kMorePolls) {
@@ -59,13 +59,13 @@ TEST(a_region_closes_without_an_answer) {
   ck_assert_uint_eq(pair.region.users, 1);
   pair.close_region();
   ck_assert_uint_eq(pair.region.users, 0);
-  ck_assert_uint_eq(pair.b_to_a().recalls, 1);
-  ck_assert_uint_eq(pair.a_to_b().recalls_heard, 0);
-  pair.settle();
-  ck_assert_uint_eq(pair.a_to_b().recalls_heard, 1);
+  ck_assert_uint_eq(pair.b_to_a().revocations, 1);
+  ck_assert_uint_eq(pair.a_to_b().revocations_seen, 0);
+  pair.run_until_idle();
+  ck_assert_uint_eq(pair.a_to_b().revocations_seen, 1);
   char byte = 'x';
   must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE, FI_EACCES);
   ck_assert_uint_eq(pair.network.faults, 0);
 }
@@ -79,7 +79,7 @@ TEST(a_region_stays_while_its_user_is_inside, 2) {
   ck_assert_uint_eq(pair.region.users, 1);
   const bool answers = _i;
   if (answers) {
-    pair.settle();
+    pair.run_until_idle();
   } else {
     pair.b_to_a().inside = false;
     pair.b.engine.grants().stop_waiting(kKey, false);
@@ -94,7 +94,7 @@ TEST(what_is_not_possible_now_goes_by_packets) {
   must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   pair.alone();
   ck_assert(pair.initiator.silent());
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
   ck_assert_int_eq(pair.memory[5], 'b');
   ck_assert_uint_eq(pair.direct(), 0);
@@ -114,12 +114,12 @@ TEST(what_ends_half_way_is_done_by_packets, 2) {
   ck_assert_uint_eq(pair.direct(), 1);
   behaviour.direct_busy = true;
   behaviour.hold_direct = false;
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
   ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin() + 5));
   behaviour.direct_busy = false;
   must(pair.initiator.write(1, bytes.data(), 1, &pair.memory[5], kKey, &g_one));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.direct(), status == -FI_EBUSY ? 2 : 1);
 }
 
@@ -130,7 +130,7 @@ TEST(a_link_that_goes_down_ends_what_is_under_way, 2) {
   must(pair.initiator.read(1, &byte, 1, &pair.memory[5], kKey, &g_one));
   pair.a_to_b().failed = pair.b_to_a().failed = -FI_ECONNRESET;
   pair.a.transport.behaviour.hold_direct = false;
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.reads, FI_RMA | FI_READ, FI_ECONNRESET);
   ck_assert_uint_eq(pair.region.users, 0);
 }
@@ -155,15 +155,15 @@ TEST(what_can_not_be_settled_fails) {
   erdma::protocol::EngineConfig config = erdma::test::kConfig;
   config.device_memory = &device;
   OneSidedPair pair(1 << 18, OneSidedPair::kAll, config);
-  pair.a.transport.behaviour.settles = true;
-  pair.a.transport.behaviour.settle_status = -FI_EOPNOTSUPP;
+  pair.a.transport.behaviour.flushes = true;
+  pair.a.transport.behaviour.flush_status = -FI_EOPNOTSUPP;
   std::vector<char> buffer(100000);
   const iovec iov{buffer.data(), buffer.size()};
   const wire::Segment segment{uint64_t(pair.memory.data()), kKey, buffer.size()};
   auto args = OneSidedNode::args(wire::Op::read, 1, &iov, 1, &segment, 1, &g_one);
   args.device = true;
   must(pair.a.engine.post_one_sided(args));
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.reads, FI_RMA | FI_READ, FI_EOPNOTSUPP);
 }
 
@@ -175,7 +175,7 @@ TEST(a_target_that_polls_is_asked) {
   for (int i = 0; i < 100; ++i) {
     must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
     must(pair.initiator.read(1, &back, 1, &pair.memory[5], kKey, &g_two));
-    pair.settle();
+    pair.run_until_idle();
     expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
     expect_done(pair.initiator.reads, FI_RMA | FI_READ, 0, &g_two);
     ck_assert_int_eq(back, 'p');
@@ -192,7 +192,7 @@ TEST(a_target_that_does_not_is_spared, 2) {
   must(pair.initiator.read(1, &back, 1, &pair.memory[5], kKey, &g_two));
   ck_assert(pair.initiator.silent());
   if (sleeps)
-    ck_assert_int_eq(pair.a.engine.spare_targets(), 4);
+    ck_assert_int_eq(pair.a.engine.execute_all_retractable(), 4);
   else
     pair.alone();
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 3);
@@ -201,7 +201,7 @@ TEST(a_target_that_does_not_is_spared, 2) {
   ck_assert_int_eq(pair.memory[5], 'c');
   pair.memory[5] = 'o';
   pair.forget();
-  pair.settle();  // the target finds nothing to do
+  pair.run_until_idle();  // the target finds nothing to do
   ck_assert_int_eq(pair.memory[5], 'o');
   ck_assert(pair.initiator.silent() && pair.target.silent());
 }
@@ -216,7 +216,7 @@ TEST(what_follows_something_taken_is_not_spared) {
   pair.alone();
   ck_assert_uint_eq(pair.direct(), 0);
   ck_assert(pair.initiator.silent());
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
   ck_assert_int_eq(pair.memory[5], '2');
 }
@@ -233,7 +233,7 @@ TEST(what_follows_something_that_needs_the_target_needs_it_too) {
   pair.alone();
   ck_assert(pair.initiator.silent());
   ck_assert_int_ne(pair.memory[5], '2');
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_uint_eq(pair.initiator.writes.entries.size(), 2);
   ck_assert_int_eq(pair.memory[5], '2');
 }
@@ -253,7 +253,7 @@ TEST(what_can_not_be_done_here_is_left_to_the_target, 2) {
   pair.alone();
   ck_assert(pair.initiator.silent());
   ck_assert_int_ne(pair.memory[5], 'r');
-  pair.settle();
+  pair.run_until_idle();
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
   ck_assert_int_eq(pair.memory[5], 'r');
 }
@@ -261,15 +261,15 @@ TEST(what_can_not_be_done_here_is_left_to_the_target, 2) {
 TEST(who_did_not_look_is_not_asked_for_a_while) {
   LentPair pair(true);
   char byte = 'w';
-  size_t spared = 0, packets = pair.a_to_b().sent;
+  size_t executed = 0, packets = pair.a_to_b().sent;
   for (int i = 0; i < 1000; ++i) {
     must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
-    spared += pair.initiator.writes.entries.empty();
+    executed += pair.initiator.writes.entries.empty();
     pair.alone();
     expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
   }
   // 64, 128, 256, 512 operations between them, and one packet each.
-  ck_assert_uint_eq(spared, 5);
+  ck_assert_uint_eq(executed, 5);
   ck_assert_uint_eq(pair.a_to_b().sent - packets, 5);
   // Who looks again is asked again.
   while (pair.direct() < 2000) {
@@ -277,11 +277,11 @@ TEST(who_did_not_look_is_not_asked_for_a_while) {
     if (pair.initiator.writes.entries.empty()) break;
     pair.forget();
   }
-  pair.settle();
+  pair.run_until_idle();
   const size_t before = pair.direct();
   for (int i = 0; i < 10; ++i) {
     must(pair.initiator.write(1, &byte, 1, &pair.memory[5], kKey, &g_one));
-    pair.settle();
+    pair.run_until_idle();
   }
   ck_assert_uint_eq(pair.direct(), before);
 }

@@ -8,26 +8,26 @@
 namespace erdma::transport::verbs {
 
 /// Addresses [start, end) of this process.
-struct AddressRange {
+struct MemoryRange {
   uintptr_t start = 0;
   uintptr_t end = 0;
 
   size_t bytes() const noexcept { return end - start; }
   bool empty() const noexcept { return start >= end; }
-  bool contains(const AddressRange& other) const noexcept {
+  bool contains(const MemoryRange& other) const noexcept {
     return start <= other.start && other.end <= end;
   }
-  bool overlaps(const AddressRange& other) const noexcept {
+  bool overlaps(const MemoryRange& other) const noexcept {
     return start < other.end && other.start < end;
   }
 };
 
-inline constexpr AddressRange kAllAddresses{0, UINTPTR_MAX};
+inline constexpr MemoryRange kAllAddresses{0, UINTPTR_MAX};
 
 /// A set of addresses. Invariant: its ranges are in order and do not touch.
-class AddressRanges {
+class MemoryRanges {
  public:
-  void add(AddressRange added) {
+  void add(MemoryRange added) {
     const auto first = std::lower_bound(x_ranges.begin(), x_ranges.end(), added.start, ends_before);
     auto last = first;
     for (; last != x_ranges.end() && last->start <= added.end; ++last) {
@@ -42,11 +42,11 @@ class AddressRanges {
     }
   }
 
-  void subtract(const AddressRange& taken) {
+  void subtract(const MemoryRange& taken) {
     auto at = std::lower_bound(x_ranges.begin(), x_ranges.end(), taken.start, ends_before);
     while (at != x_ranges.end() && at->start < taken.end) {
-      const AddressRange left{at->start, std::min(at->end, taken.start)};
-      const AddressRange right{std::max(at->start, taken.end), at->end};
+      const MemoryRange left{at->start, std::min(at->end, taken.start)};
+      const MemoryRange right{std::max(at->start, taken.end), at->end};
       if (!left.empty() && !right.empty()) {
         *at = left;
         x_ranges.insert(at + 1, right);
@@ -60,20 +60,20 @@ class AddressRanges {
     }
   }
 
-  bool contains(const AddressRange& range) const noexcept {
+  bool contains(const MemoryRange& range) const noexcept {
     const auto at = std::lower_bound(x_ranges.begin(), x_ranges.end(), range.end, ends_before);
     return at != x_ranges.end() && at->contains(range);
   }
 
   void clear() noexcept { x_ranges.clear(); }
-  const std::vector<AddressRange>& ranges() const noexcept { return x_ranges; }
+  const std::vector<MemoryRange>& ranges() const noexcept { return x_ranges; }
 
  private:
-  static bool ends_before(const AddressRange& range, uintptr_t address) noexcept {
+  static bool ends_before(const MemoryRange& range, uintptr_t address) noexcept {
     return range.end < address;
   }
 
-  std::vector<AddressRange> x_ranges;
+  std::vector<MemoryRange> x_ranges;
 };
 
 }  // namespace erdma::transport::verbs

@@ -1,4 +1,4 @@
-#include "transport/shm/doorbell.h"
+#include "transport/shm/wake_socket.h"
 
 #include <arpa/inet.h>
 #include <linux/filter.h>
@@ -57,8 +57,8 @@ constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 
 }  // namespace
 
-util::Result<Doorbell> Doorbell::open() noexcept {
-  Doorbell bell;
+util::Result<WakeSocket> WakeSocket::open() noexcept {
+  WakeSocket bell;
   bell.x_socket = make_socket();
   if (!bell.x_socket) return -errno;
   bell.x_address.secret = util::random_word();
@@ -74,28 +74,28 @@ util::Result<Doorbell> Doorbell::open() noexcept {
   return bell;
 }
 
-void Doorbell::ring() const noexcept {
+void WakeSocket::ring() const noexcept {
   const Name name(x_address.name);
   (void)sendto(fd(), &x_address.secret, sizeof(x_address.secret), kFlags, name.data(), name.bytes);
 }
 
-void Doorbell::drain() const noexcept {
+void WakeSocket::drain() const noexcept {
   mmsghdr messages[kDrainedAtOnce] = {};
   while (recvmmsg(fd(), messages, kDrainedAtOnce, MSG_DONTWAIT, nullptr) == int(kDrainedAtOnce))
     continue;
 }
 
-util::Result<Ringer> Ringer::to(const DoorbellAddress& address) noexcept {
-  Ringer ringer;
-  ringer.x_socket = make_socket();
-  if (!ringer.x_socket) return -errno;
+util::Result<Waker> Waker::to(const WakeAddress& address) noexcept {
+  Waker waker;
+  waker.x_socket = make_socket();
+  if (!waker.x_socket) return -errno;
   const Name name(address.name);
-  if (connect(ringer.x_socket.get(), name.data(), name.bytes)) return -errno;
-  ringer.x_secret = address.secret;
-  return ringer;
+  if (connect(waker.x_socket.get(), name.data(), name.bytes)) return -errno;
+  waker.x_secret = address.secret;
+  return waker;
 }
 
-void Ringer::ring() const noexcept {
+void Waker::ring() const noexcept {
   (void)send(x_socket.get(), &x_secret, sizeof(x_secret), kFlags);
 }
 

@@ -11,7 +11,7 @@ namespace erdma::transport::verbs {
 /// Where READs of one connection go that are too short to find a registration for. Not shared: on
 /// iWARP the peer of a READ learns address and key of its sink, and may write there for as long as
 /// it is registered. Made with the first READ. Polling thread only.
-class ReadSinks {
+class ReadBuffers {
  public:
   static constexpr uint32_t kSlots = 16;  ///< of each size; a connection has fewer READs in flight
   static constexpr size_t kShortBytes = 64;

@@ -29,9 +29,9 @@ TEST(offer_is_read_where_it_can_be_else_its_sender_writes, 4) {
   std::vector<char> buffer(kLength);
   if (early) must(pair.b.receive(buffer.data(), kLength, 7));
   must(pair.a.send(1, message.data(), kLength, 7));
-  pair.settle();
+  pair.run_until_idle();
   if (!early) must(pair.b.receive(buffer.data(), kLength, 7));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(buffer == message);
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   const ErrorCompletion received = pair.b.received.take();
@@ -48,7 +48,7 @@ TEST(refused_offer_is_truncated_as_any_message) {
   std::vector<char> buffer(kLength, '-');
   must(pair.b.receive(buffer.data(), 50'000, 7));
   must(pair.a.send(1, message.data(), kLength, 7));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   ck_assert_int_eq(pair.b.received.take().error, FI_ETRUNC);
   ck_assert(std::equal(buffer.begin(), buffer.begin() + 50'000, message.begin()));
@@ -65,12 +65,12 @@ TEST(refusal_waits_for_room) {
   std::vector<char> buffer(kLength);
   must(pair.b.receive(buffer.data(), kLength, 7));
   must(pair.a.send(1, message.data(), kLength, 7));
-  pair.settle();
+  pair.run_until_idle();
   pair.b.transport.behaviour.expose_refusal = 0;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(pair.b.received.entries.empty());
   pair.a.transport.behaviour.transfer_refusal = 0;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(buffer == message);
   ck_assert_int_eq(pair.a.sent.take().error, 0);
   ck_assert_int_eq(pair.b.received.take().error, 0);
@@ -84,7 +84,7 @@ TEST(refused_offer_that_can_not_be_written_ends_in_errors) {
   std::vector<char> buffer(kLength);
   must(pair.b.receive(buffer.data(), kLength, 7));
   must(pair.a.send(1, message.data(), kLength, 7));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, FI_EIO);
   ck_assert_int_eq(pair.b.received.take().error, FI_EIO);
   expect_clean(pair);
@@ -99,10 +99,10 @@ TEST(end_of_the_link_ends_what_was_offered, 2) {
   std::vector<char> buffer(kLength);
   must(pair.b.receive(buffer.data(), kLength, 7));
   must(pair.a.send(1, message.data(), kLength, 7));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert(pair.a.sent.entries.empty() && pair.b.received.entries.empty());
   pair.a_to_b().failed = pair.b_to_a().failed = -FI_ECONNRESET;
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
   ck_assert_int_ne(pair.b.received.take().error, 0);
   expect_clean(pair);
@@ -115,7 +115,7 @@ TEST(one_sided_operations_offer_nothing) {
   pair.b.transport.behaviour.takes_offers = false;
   const auto bytes = pattern(kLength);
   must(pair.initiator.write(1, bytes.data(), kLength, pair.memory.data(), OneSidedPair::kKey));
-  pair.settle();
+  pair.run_until_idle();
   ck_assert_int_eq(pair.initiator.writes.take().error, 0);
   ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin()));
   ck_assert_uint_eq(pair.a.transport.offers_made, 0);

@@ -11,17 +11,17 @@ namespace erdma::transport::shm {
 /// One mapped, sealed memfd: made here and offered to a peer, or offered by a peer and checked.
 /// Nothing appears in the file system; the size can never change, so no access raises SIGBUS.
 /// Not inherited by forked children (and not unmapped there).
-class Segment {
+class Memfd {
  public:
-  Segment() noexcept = default;
-  Segment(Segment&& other) noexcept;
-  Segment& operator=(Segment&& other) noexcept;
-  ~Segment();
+  Memfd() noexcept = default;
+  Memfd(Memfd&& other) noexcept;
+  Memfd& operator=(Memfd&& other) noexcept;
+  ~Memfd();
 
   /// Zeroed memory of which the first `backed` bytes are guaranteed. -FI_ENOMEM, -FI_EMFILE, ...
-  static util::Result<Segment> create(const char* name, size_t bytes, size_t backed);
+  static util::Result<Memfd> create(const char* name, size_t bytes, size_t backed);
   /// Maps what a peer sent. -FI_EINVAL when it is not a sealed memfd of exactly this size.
-  static util::Result<Segment> adopt(util::Fd fd, size_t bytes);
+  static util::Result<Memfd> adopt(util::Fd fd, size_t bytes);
 
   explicit operator bool() const noexcept { return x_base != nullptr; }
   void* data() const noexcept { return x_base; }

@@ -1,0 +1,184 @@
+// Access to a shared region: the receiver of a channel drives it, the sender may help.
+#include <cerrno>
+#include <iterator>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/bulk_channel.h"
+#include "transport/shm/shared_regions.h"
+
+namespace erdma::transport::shm {
+namespace {
+
+constexpr CmaCall kCalls[] = {CmaCall::read, CmaCall::write};
+
+/// The sender shared `there`; `here` is the receiver's.
+struct RegionChannel {
+  RegionChannel(CmaCall call_, size_t length_)
+      : channel(Ways::dual),
+        call(call_),
+        length(length_),
+        there(length_ + 100, 1, 0x11),
+        here(length_, 3, 0x22) {
+    channel.reader.write.permission = channel.writer.read.permission = Permission::allowed;
+    channel.out.shares(&table);
+    region = table.share(there.iov[0], call == CmaCall::read, call == CmaCall::write);
+    (call == CmaCall::read ? there : here).fill(3);
+  }
+  void access() {
+    ck_assert_int_eq(channel.in.access(call, region, kOffset, here.iov, here.count, length, kToken),
+                     0);
+  }
+  void run_alone() {
+    for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
+  }
+  bool arrived() const {
+    const auto all = there.flat(), part = here.flat();
+    const bool edges = call == CmaCall::read || (all[kOffset - 1] == 0x11 && all.back() == 0x11);
+    return edges && std::equal(part.begin(), part.end(), all.begin() + kOffset) &&
+           there.gaps_changed(0x11) == 0 && here.gaps_changed(0x22) == 0;
+  }
+  void expect(int status) {
+    assert_done_once(channel.sink, kToken, status);
+    ck_assert(!channel.memory.inside);
+    if (status == 0) ck_assert(arrived());
+  }
+  size_t moved_by(const Counters& counters) const {
+    return counters.cma_read_bytes + counters.cma_write_bytes;
+  }
+
+  static constexpr uint64_t kOffset = 37, kToken = 5;
+  SharedRegions table;
+  Channel channel;
+  CmaCall call;
+  size_t length;
+  Pieces there, here;
+  SharedRegion region{};
+};
+
+TEST(the_receiver_needs_nobody, std::size(kCalls)) {
+  for (const size_t length : {size_t{1}, 100 * kKiB, 3 * kMiB + 5}) {
+    RegionChannel region(kCalls[_i], length);
+    region.access();
+    region.run_alone();
+    region.expect(0);
+    ck_assert_uint_eq(region.moved_by(region.channel.in_counters), length);
+  }
+}
+
+TEST(a_sender_that_polls_helps, std::size(kCalls)) {
+  RegionChannel region(kCalls[_i], 4 * kMiB);
+  region.access();
+  region.channel.run();
+  region.expect(0);
+  ck_assert_int_gt(region.channel.memory.asked, 0);
+  ck_assert_uint_gt(region.moved_by(region.channel.in_counters), 0);
+  ck_assert_uint_gt(region.moved_by(region.channel.out_counters), 0);
+  ck_assert(!region.channel.out.active());
+}
+
+TEST(a_sender_that_fails_is_done_without, std::size(kCalls)) {
+  RegionChannel region(kCalls[_i], 4 * kMiB);
+  fake::CmaCalls::Plan& plan =
+      region.call == CmaCall::read ? region.channel.calls.write : region.channel.calls.read;
+  plan.first = 1;
+  plan.last = fake::CmaCalls::kForever;
+  plan.error = EFAULT;
+  region.access();
+  region.channel.run();
+  region.expect(0);
+  ck_assert_uint_eq(plan.calls, 1);
+}
+
+TEST(a_sender_helps_only_with_what_it_lent, std::size(kCalls)) {
+  RegionChannel region(kCalls[_i], 2 * kMiB);
+  // The other way round, as a hostile peer may ask.
+  region.call = kCalls[1 - _i];
+  region.access();
+  region.channel.in.poll(region.channel.sink);
+  ck_assert(region.channel.out.ready());
+  for (int i = 0; i < 3; ++i) region.channel.out.poll();
+  region.channel.run();
+  assert_done_once(region.channel.sink, RegionChannel::kToken, -EPROTO);
+  ck_assert_uint_eq(region.moved_by(region.channel.out_counters), 0);
+}
+
+TEST(what_can_not_be_reached_is_told, std::size(kCalls)) {
+  RegionChannel region(kCalls[_i], kMiB);
+  fake::CmaCalls::Plan& plan =
+      region.call == CmaCall::read ? region.channel.calls.read : region.channel.calls.write;
+  plan.first = 2;
+  plan.last = fake::CmaCalls::kForever;
+  plan.error = EFAULT;
+  region.access();
+  region.run_alone();
+  region.expect(-FI_EOPNOTSUPP);
+}
+
+TEST(a_recall_ends_it, std::size(kCalls)) {
+  RegionChannel region(kCalls[_i], 3 * kMiB);
+  region.channel.memory.permitted = 2;
+  region.access();
+  region.run_alone();
+  region.expect(-FI_EBUSY);
+  // The sender that is at it knows, too.
+  RegionChannel other(kCalls[_i], 3 * kMiB);
+  other.access();
+  other.channel.in.poll(other.channel.sink);
+  other.channel.out.poll();
+  other.channel.out.taken_back(other.table.revoke(other.region));
+  const auto there = other.there.flat(), here = other.here.flat();
+  for (int i = 0; i < 3; ++i) other.channel.out.poll();
+  ck_assert(other.there.flat() == there);
+  ck_assert(other.here.flat() == here);
+  other.run_alone();
+  other.expect(-FI_EBUSY);
+}
+
+/// The owner that revocations waits for nobody who is outside; so who hears of a revocation may not
+/// go on with what it began before.
+TEST(a_recall_that_was_heard_ends_it, std::size(kCalls)) {
+  RegionChannel region(kCalls[_i], 3 * kMiB);
+  region.access();
+  region.channel.in.poll(region.channel.sink);
+  const size_t moved = region.moved_by(region.channel.in_counters);
+  ck_assert_uint_gt(moved, 0);
+  ++region.channel.memory.heard;
+  region.run_alone();
+  region.expect(-FI_EBUSY);
+  ck_assert_uint_eq(region.moved_by(region.channel.in_counters), moved);
+}
+
+/// The sender took a chunk, and has not said yet that it is moved: it may be writing.
+TEST(a_recall_ends_it_when_nobody_writes_any_more) {
+  RegionChannel region(CmaCall::read, 3 * kMiB);
+  fake::CmaCalls::Plan& plan = region.channel.calls.write;
+  plan.meanwhile = [&] {
+    region.channel.memory.permitted = 0;
+    for (int i = 0; i < 10; ++i) region.channel.in.poll(region.channel.sink);
+    ck_assert(region.channel.sink.order.empty());
+  };
+  region.access();
+  region.channel.in.poll(region.channel.sink);
+  while (plan.calls == 0) region.channel.out.poll();
+  region.channel.run();
+  region.expect(-FI_EBUSY);
+}
+
+TEST(what_finds_no_place_in_the_table_is_accessed_without_help, std::size(kCalls)) {
+  SharedRegions full;
+  std::byte byte{};
+  for (uint32_t i = 0; i < kMaxSharedRegions; ++i)
+    ck_assert_uint_ne(full.share({&byte, 1}, true, true).index, kUnhelped);
+  RegionChannel region(kCalls[_i], 4 * kMiB);
+  region.region = full.share(region.there.iov[0], true, true);
+  ck_assert_uint_eq(region.region.index, kUnhelped);
+  region.access();
+  region.channel.run();
+  region.expect(0);
+  ck_assert_uint_eq(region.moved_by(region.channel.out_counters), 0);
+}
+
+}  // namespace
+
+}  // namespace erdma::transport::shm
