@@ -296,6 +296,46 @@ TEST(other_regions_stay_open_when_one_closes) {
   ck_assert_int_eq(ports.memory[7], 'z');
 }
 
+/// Other regions that close interrupt it, and it ends all the same.
+TEST(a_long_write_ends_while_other_regions_are_closed) {
+  OneSidedPorts ports;
+  introduce(ports);
+  std::vector<char> large(size_t{128} << 20), from(large.size(), 'l'), more(4096);
+  Region into(ports.other, large.data(), large.size());
+  int context, other_context;
+  const char byte = 'i';
+  post(ports, [&] {
+    return fi_write(ports.a.ep, &byte, 1, nullptr, ports.address, uint64_t(large.data()),
+                    into.key(), &context);
+  });
+  ports.expect(FI_RMA | FI_WRITE, &context);
+  ck_assert_int_eq(fi_write(ports.a.ep, from.data(), from.size(), nullptr, ports.address,
+                            uint64_t(large.data()), into.key(), &context),
+                   0);
+  bool over = false;
+  int rounds = 0;
+  for (; !over && rounds < 300; ++rounds) {
+    Region other(ports.other, more.data(), more.size());
+    ssize_t rc;
+    while ((rc = fi_write(ports.a.ep, &byte, 1, nullptr, ports.address, uint64_t(more.data()),
+                          other.key(), &other_context)) == -FI_EAGAIN)
+      ports.a.progress(), ports.b.progress();
+    ck_assert_int_eq(rc, 0);
+    for (bool small = false; !small;) {
+      ports.b.progress();
+      fi_cq_tagged_entry done{};
+      if (fi_cq_read(ports.a.cq, &done, 1) != 1) continue;
+      (done.op_context == &context ? over : small) = true;
+    }
+    for (int i = 0; i < 20; ++i) {
+      ports.b.progress();
+      fi_cq_tagged_entry done{};
+      if (fi_cq_read(ports.a.cq, &done, 1) == 1) over = true;
+    }
+  }
+  ck_assert(over);
+}
+
 /// Of operations that go on while their region is closed, each is over before fi_close() is, or
 /// is refused.
 TEST(nothing_is_written_once_a_region_is_closed, 2) {

@@ -123,6 +123,24 @@ TEST(what_ends_half_way_is_done_by_packets, 2) {
   ck_assert_uint_eq(pair.direct(), status == -FI_EBUSY ? 2 : 1);
 }
 
+/// As often as it might be interrupted again: recalls of other regions need not end.
+TEST(what_was_interrupted_is_not_interrupted_again) {
+  LentPair pair(false);
+  auto& behaviour = pair.a.transport.behaviour;
+  behaviour.hold_direct = true;
+  behaviour.lent_status = -FI_EBUSY;
+  const auto bytes = pattern(100000, 4);
+  must(pair.initiator.write(1, bytes.data(), bytes.size(), &pair.memory[5], kKey, &g_one));
+  for (int i = 0; i < 100; ++i) {
+    behaviour.hold_direct = false;
+    pair.a.engine.progress();
+    behaviour.hold_direct = true;
+    pair.settle();
+  }
+  ck_assert_uint_eq(pair.direct(), 1);
+  expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);
+}
+
 TEST(a_link_that_goes_down_ends_what_is_under_way, 2) {
   LentPair pair(_i);
   pair.a.transport.behaviour.hold_direct = true;

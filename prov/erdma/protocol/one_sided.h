@@ -33,6 +33,7 @@ struct OneSided {
   bool until_placed = false;  ///< FI_DELIVERY_COMPLETE
   bool device = false;        ///< some of the memory here is not the host's
   bool by_packets = false;    ///< it is under way, packets carry it
+  bool interrupted = false;   ///< it was under way directly, and is not to be again
   Grant* grant = nullptr;     ///< under way directly, which uses this
   uint64_t packet = 0;        ///< that can be retracted; 0 = there is none
 

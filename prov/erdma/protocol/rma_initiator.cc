@@ -259,8 +259,8 @@ Grant* RmaInitiator::usable_grant(const Send& send) noexcept {
   const OneSided& op = *send.one_sided;
   const wire::Segment& segment = op.segments[0];
   const size_t length = send.buffers.length;
-  if (op.op == wire::Op::atomic || op.segment_count != 1 || send.wire_flags & wire::kHasData ||
-      segment.length != length)
+  if (op.interrupted || op.op == wire::Op::atomic || op.segment_count != 1 ||
+      send.wire_flags & wire::kHasData || segment.length != length)
     return nullptr;
   // Of nothing: a read of that from oneself may be meant to flush.
   const bool flushes = op.op == wire::Op::read && x_devices && send.peer->itself;
@@ -323,6 +323,7 @@ void RmaInitiator::retry(Send& send, int status) noexcept {
   if (status == -FI_EOPNOTSUPP)
     (op.op == wire::Op::read ? op.grant->reads : op.grant->writes) = false;
   leave_grant(send);
+  op.interrupted = true;
   send.unlink();
   send.state = Send::State::queued;
   sends.queue_first(send);
