@@ -123,7 +123,7 @@ TEST(what_ends_half_way_is_done_by_packets, 2) {
   ck_assert_uint_eq(pair.direct(), status == -FI_EBUSY ? 2 : 1);
 }
 
-/// As often as it might be interrupted again: recalls of other regions need not end.
+/// As often as it might be interrupted again: revocations of other regions need not end.
 TEST(what_was_interrupted_is_not_interrupted_again) {
   LentPair pair(false);
   auto& behaviour = pair.a.transport.behaviour;
@@ -135,7 +135,7 @@ TEST(what_was_interrupted_is_not_interrupted_again) {
     behaviour.hold_direct = false;
     pair.a.engine.progress();
     behaviour.hold_direct = true;
-    pair.settle();
+    pair.run_until_idle();
   }
   ck_assert_uint_eq(pair.direct(), 1);
   expect_done(pair.initiator.writes, FI_RMA | FI_WRITE);

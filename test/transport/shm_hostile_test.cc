@@ -8,7 +8,9 @@
 
 #include "libcheck.h"
 #include "transport/impostor.h"
+#include "transport/shm/bulk_shared.h"
 #include "transport/shm/memfd.h"
+#include "transport/shm/ring.h"
 
 /// Processes of the same user that do not keep the rules: they harm nobody but themselves.
 namespace erdma::test {
@@ -43,6 +45,43 @@ TEST(noise_in_a_ring_costs_only_that_link, 20) {
   ck_assert(pair.poll_until(
       [&] { return !pair.a.sink->packets.empty() && pair.a.sink->packets.back().number() == 5; }));
   ck_assert_uint_eq(pair.a.sink->downs.size(), 1);
+}
+
+/// Each is kept until it is served, and the peer sees to it that none ever is.
+TEST(writes_that_are_never_served_do_not_pile_up) {
+  using namespace transport::shm;
+  Side side;
+  ck_assert(open_side(side));
+  Impostor peer;
+  ck_assert(peer.greet(side.name, 999));
+  transport::Link& link = **side.transport->link_to(address_of("127.0.0.1", 999));
+  std::vector<std::byte> memory(4096);
+  const iovec into{memory.data(), memory.size()};
+  transport::RemoteKey target, source;
+  ck_assert_int_eq(link.share(&into, 1, memory.size(), transport::Access::remote_write, target), 0);
+  SharedMemory named;
+  named.generation = 1;
+  named.count = 1;
+  named.length = memory.size();
+  named.iov[0] = into;
+  encode(named, source);
+  RingSender ring(RingMemory::cold(*peer.chunk, peer.ring), 0);
+  const uint64_t header[4] = {memory.size()};
+  unsigned writes = 0;
+  for (; writes < 4 * kMaxShared && side.sink->downs.empty(); ++writes) {
+    for (const auto& [kind, remote_key] :
+         {std::pair{Kind::write_target, &target}, std::pair{Kind::write_source, &source}}) {
+      const iovec payload{remote_key->bytes, remote_key->size};
+      for (int i = 0; i < 1000 && side.sink->downs.empty() &&
+                      !ring.push(kind, header, &payload, 1, payload.iov_len);
+           ++i)
+        side.transport->poll(*side.sink);
+      peer.chunk->ready.fetch_or(uint64_t(1) << peer.ring);
+    }
+  }
+  ck_assert_uint_le(writes, kMaxShared + 10);
+  ck_assert_uint_eq(side.sink->downs.size(), 1);
+  link.revoke(target);
 }
 
 TEST(an_invalid_control_message_costs_only_that_link) {

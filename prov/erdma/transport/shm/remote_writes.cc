@@ -131,7 +131,7 @@ bool RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) noexcept {
   std::memcpy(&header, entry.header, sizeof(header));
   if (!x_is_named || !copy_exposure(entry, source)) return false;
   // No honest peer has more writes under way than it can share.
-  if (x_replies.size() >= kMaxShared) return false;
+  if (x_served + x_replies.size() >= kMaxShared) return false;
   x_is_named = false;
   const util::PoolHandle write{header.index, header.generation};
   if (const int rc = serve(source, header.length, write)) reply(write, {}, rc);
@@ -145,7 +145,7 @@ int RemoteWrites::serve(const RemoteKey& source, size_t length, util::PoolHandle
   if (!target || length > target->length) return -FI_EACCES;
   const RemoteWrite remote{write, handle};
   const int rc = x_link.in()->read(source, target->memory, target->count, length, 0, &remote);
-  if (!rc) ++target->active;
+  if (!rc) ++target->active, ++x_served;
   return rc;
 }
 
@@ -153,6 +153,7 @@ void RemoteWrites::reply(util::PoolHandle write, util::PoolHandle target_name, i
     try {
   Target* target = x_targets.find(target_name);
   if (target && target->active) --target->active;
+  if (target_name.generation) --x_served;  // else it was refused at once
   x_replies.push_back({write, status});
   if (!send_replies()) x_context.attend(x_context.replying, x_link);
 } catch (const std::bad_alloc&) {

@@ -60,7 +60,8 @@ class RemoteWrites {
   util::Pool<Pending, 8> x_pending;
   util::IntrusiveList<Pending> x_written;  ///< whose write_done has not come
   std::vector<Reply> x_replies;
-  RemoteKey x_named;  ///< target of a write_target entry; its write_source is to follow
+  size_t x_served = 0;  ///< writes of the peer's that are being read
+  RemoteKey x_named;    ///< target of a write_target entry; its write_source is to follow
   bool x_is_named = false;
 };
 
