@@ -1,6 +1,8 @@
 // Two ways to one peer: a link that was never up gives way to another one.
 #include <vector>
 
+#include "fake/captured_log.h"
+#include "fake/captured_stderr.h"
 #include "libcheck.h"
 #include "protocol/pair.h"
 
@@ -201,6 +203,22 @@ TEST(the_end_of_one_link_spares_what_moves_over_the_other) {
   ck_assert_uint_eq(rig.a.received.take().length, 5000);
   ck_assert(at_a == large);
   rig.end_work({&g_one, &g_two});
+}
+
+/// What is received from any source may still come over the other link.
+TEST(a_peer_is_lost_to_a_receive_from_any_source_by_its_last_link) {
+  Crossed rig(true);
+  rig.b.received.entries.clear();
+  char byte;
+  must(rig.b.receive(&byte, 1, 1, &g_one));
+  const erdma::test::CapturedStderr error_output;
+  erdma::test::g_log_level = -1;
+  Transport::bring_down(rig.near_ba(), -FI_ETIMEDOUT, rig.b.engine);
+  ck_assert(error_output.writes().empty());
+  Transport::bring_down(rig.far_ba(), -FI_ECONNRESET, rig.b.engine);
+  ck_assert(error_output.only_write().find("receives from any source") != std::string::npos);
+  ck_assert(rig.b.received.entries.empty());
+  rig.end_work({&g_one});
 }
 
 TEST(the_end_of_the_peers_link_ends_what_moves_over_it) {

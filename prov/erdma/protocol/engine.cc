@@ -262,9 +262,9 @@ void Engine::lose(Peer& peer, const transport::Link* link, int status) noexcept 
   lost |= x_receives.fail(peer, link, status, sending);
   if (link && status != -FI_ESHUTDOWN)
     tell_lost(peer, *link, status,
-              lost                                        ? Loss::of_operations
-              : link->was_up() && x_receives.awaits_any() ? Loss::of_messages_to_come
-                                                          : Loss::none);
+              lost                                                   ? Loss::of_operations
+              : sending && link->was_up() && x_receives.awaits_any() ? Loss::of_messages_to_come
+                                                                     : Loss::none);
   auto& hook = static_cast<util::ListHook<BacklogTag>&>(peer);
   if (hook.linked() && !peer.backlogged()) util::IntrusiveList<Peer, BacklogTag>::erase(peer);
   peer.failing = false;
