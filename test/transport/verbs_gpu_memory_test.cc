@@ -204,3 +204,21 @@ TEST(only_lists_of_device_memory_are_direct, 2) {
   encode(named, remote_key);
   ck_assert(scene.registrations.can_move(list, 2, remote_key, _i));
 }
+
+/// What the adapter writes has to be flushed later, unless the GPU orders such writes: a second
+/// registration, for reading, that may fail.
+TEST(what_could_not_be_flushed_is_not_written_by_the_adapter, 2) {
+  setenv("SOFTERDMA_MAX_MR", "1", 1);
+  ways(1, 0);
+  Scene scene(0);
+  const bool ordered = _i;
+  if (ordered) ck_assert_int_eq(softcuda_control("ordering 100"), 0);
+  const DeviceMemory memory(8192);
+  const iovec list{memory.at(0), 8192};
+  ck_assert(scene.registrations.can_expose(&list, 1, Access::remote_write) == ordered);
+  if (!ordered) return;
+  const Registration shared = scene.acquire(memory, 0, kWrites);
+  ck_assert(scene.registrations.may_be_written(&list, 1));
+  ck_assert_int_eq(scene.registrations.acquire_flush(list).status, 0);
+  scene.registrations.release(shared);
+}

@@ -54,17 +54,20 @@ int GpuRegistrations::acquire(const void* address, size_t length, int rights,
   GpuRegion* region = find(allocation, rights);
   if (!region) region = make(allocation, rights);
   if (!region) return x_refused ? -FI_EOPNOTSUPP : -FI_ENOMEM;
-  if (region->users++ == 0) {
-    if (region->linked()) {
-      x_idle.erase(*region);
-      --x_idle_count;
-    }
-    x_held.push_back(*region);
-  }
+  add_user(*region);
   registration = {region->region->lkey, region->region->rkey, mark(*region)};
   return 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
+}
+
+void GpuRegistrations::add_user(GpuRegion& region) noexcept {
+  if (region.users++ > 0) return;
+  if (region.linked()) {
+    x_idle.erase(region);
+    --x_idle_count;
+  }
+  x_held.push_back(region);
 }
 
 void GpuRegistrations::release(const Registration& registration) noexcept {
@@ -106,14 +109,14 @@ GpuRegion* GpuRegistrations::find(const hmem::Allocation& allocation, int rights
   return found;
 }
 
-/// The NIC may write to it by one registration or another.
-bool GpuRegistrations::writable(const hmem::Allocation& allocation) noexcept {
+/// By which the NIC may write to it; null = by none.
+GpuRegion* GpuRegistrations::writable(const hmem::Allocation& allocation) noexcept {
   for (auto* list : {&x_held, &x_idle})
     for (GpuRegion* region = list->front(); region; region = list->next(*region))
       if (!region->stale && region->id == allocation.id && region->base == allocation.base &&
           (region->rights & IBV_ACCESS_LOCAL_WRITE))
-        return true;
-  return false;
+        return region;
+  return nullptr;
 }
 
 void GpuRegistrations::trim() noexcept {
@@ -124,23 +127,30 @@ void GpuRegistrations::trim() noexcept {
 }
 
 /// Null: it can't be registered, now or ever.
+MemoryRegion GpuRegistrations::enroll(const iovec& memory, int rights) {
+  GpuRefusal why;
+  MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
+  if (!region && why.final()) refuse(why);
+  return region;
+}
+
+/// Null likewise. The NIC writes to nothing that could not be flushed later.
 GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation, int rights) {
   if (x_refused) return nullptr;
   auto made = std::make_unique<GpuRegion>();
-  GpuRefusal why;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
   const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
-  made->region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
-  if (!made->region) {
-    if (why.final()) refuse(why);
-    return nullptr;
-  }
+  made->region = enroll(memory, rights);
+  const bool flush =
+      rights & IBV_ACCESS_LOCAL_WRITE &&
+      (x_flush == FlushPolicy::always ||
+       (x_flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base)));
+  if (made->region && flush) made->flush = enroll(memory, peer_rights(true, false));
+  if (!made->region || (flush && !made->flush)) return nullptr;
   made->base = allocation.base;
   made->size = allocation.size;
   made->id = allocation.id;
   made->rights = rights;
-  made->flush = x_flush == FlushPolicy::always ||
-                (x_flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base));
   return made.release();
 }
 
@@ -188,23 +198,28 @@ bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcep
     if (!x_cuda.is_device(piece.iov_base) || !x_cuda.allocation(piece.iov_base, allocation))
       return false;
     const std::lock_guard guard(x_mutex);
-    return writable(allocation);
+    return writable(allocation) != nullptr;
   });
 }
 
+/// Of memory that may be written. That its registration went meanwhile takes another thread and
+/// hundreds of other allocations.
 FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept {
   FlushTarget target;
-  Registration registration;
-  if (memory.iov_len == 0 || x_flush == FlushPolicy::never) return target;
-  target.status = acquire(memory.iov_base, memory.iov_len, peer_rights(true, false), registration);
-  if (target.status) return target;
-  const GpuRegion* const region = marked(registration.entry);
-  if (!region || !region->flush) return release(registration), target;
-  target.held = registration.entry;
+  hmem::Allocation allocation;
+  if (memory.iov_len == 0 || x_flush == FlushPolicy::never ||
+      !x_cuda.allocation(memory.iov_base, allocation))
+    return target;
+  const std::lock_guard guard(x_mutex);
+  GpuRegion* const region = writable(allocation);
+  if (!region) target.status = -FI_ENOMEM;
+  if (!region || !region->flush) return target;
+  add_user(*region);
+  target.held = mark(*region);
   RemoteMemory named;
   named.count = 1;
   named.length = 1;
-  named.pieces[0] = {uint64_t(memory.iov_base), 1, registration.rkey};
+  named.pieces[0] = {uint64_t(memory.iov_base), 1, region->flush->rkey};
   encode(named, target.memory);
   return target;
 }

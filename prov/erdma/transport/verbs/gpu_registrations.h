@@ -30,9 +30,9 @@ struct GpuRegion : util::ListHook<GpuRegion> {
   uint64_t id = 0;
   unsigned users = 0;
   bool stale = false;
-  int rights = 0;      ///< IBV_ACCESS_*
-  bool flush = false;  ///< what the NIC writes there is to be flushed
+  int rights = 0;  ///< IBV_ACCESS_*
   MemoryRegion region;
+  MemoryRegion flush;  ///< to be read by the NIC itself, where what it writes is to be flushed
 };
 
 /// Registrations of GPU memory, for the NIC and for peers; those of host memory are
@@ -59,8 +59,10 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   bool can_acquire(const iovec* memory, size_t count, int rights) noexcept;
   // Under x_mutex.
   GpuRegion* find(const hmem::Allocation& allocation, int rights) noexcept;
-  bool writable(const hmem::Allocation& allocation) noexcept;
+  GpuRegion* writable(const hmem::Allocation& allocation) noexcept;
   GpuRegion* make(const hmem::Allocation& allocation, int rights);
+  MemoryRegion enroll(const iovec& memory, int rights);
+  void add_user(GpuRegion& region) noexcept;
   void refuse(const GpuRefusal& why) noexcept;
   void trim() noexcept;
 
