@@ -1,4 +1,8 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
+#include <new>
 
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
@@ -251,6 +255,53 @@ TEST(a_request_that_is_taken_back_is_no_loss, 3) {
   ck_assert_int_eq(scene.pair.send(scene.to_stranger(), 7, nullptr, 0), 0);
   scene.poll();
   ck_assert_uint_eq(scene.stranger->heard(Kind::packet), 1);
+}
+
+struct NoHost final : ConnectionHost {
+  void broken(int, const char*) noexcept override {}
+  void progress_soon() noexcept override {}
+  void await_block() noexcept override {}
+};
+
+/// The connector's thread destroys connections that came to nothing, while the other thread counts
+/// those that grow.
+TEST(what_did_not_grow_ends_without_a_write_to_what_is_shared) {
+  Rig rig;
+  const auto page = size_t(sysconf(_SC_PAGESIZE));
+  const size_t length = (sizeof(Resources) + page - 1) / page * page;
+  void* const memory =
+      mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(memory, MAP_FAILED);
+  auto* shared = new (memory) Resources(Options{}, *rig.device, rig.cache, 8);
+  NoHost host;
+  {
+    PacketSender sender(*shared, host);
+    {
+      const PacketReceiver receiver(*shared, sender, host);
+      ck_assert_int_eq(mprotect(memory, length, PROT_READ), 0);
+    }
+    ck_assert_int_eq(mprotect(memory, length, PROT_READ | PROT_WRITE), 0);
+  }
+  shared->~Resources();
+  munmap(memory, length);
+}
+
+/// The peer hears the end at once, and nobody waits for it.
+TEST(the_end_is_told_over_a_connection_that_is_used_on, 2) {
+  constexpr Phase kPhases[] = {Phase::agreed, Phase::closing};
+  Scene scene;
+  scene.to_stranger().revoke(scene.readable);
+  scene.stranger->send(Kind::retire, RetireBody{0});
+  for (int i = 0; i < 10; ++i) scene.pair.poll();
+  const auto& link = static_cast<VerbsLink&>(scene.to_stranger());
+  for (int i = 0; i < 100'000 && link.connection(false)->lifecycle.phase() != kPhases[_i]; ++i) {
+    scene.pair.poll();
+    scene.rig.clock.time += 1'000'000;
+  }
+  ck_assert(link.connection(false)->lifecycle.phase() == kPhases[_i]);
+  scene.stranger->send(Kind::retire_back, RetireBody{0});
+  scene.pair.a.transport->shutdown();
+  ck_assert_uint_eq(scene.stranger->heard(Kind::bye), 1);
 }
 
 TEST(memory_that_was_withdrawn_is_answered_for_and_not_touched) {

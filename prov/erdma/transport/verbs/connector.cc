@@ -102,7 +102,7 @@ int ConnectorThread::start_thread() {
   if (const int rc = x_thread.watch(x_backend->fd(), kBackend)) return rc;
   // Without asynchronous events everything works; only the reason of a failure comes later.
   (void)x_thread.watch(x_async->fd(), kAsync);
-  x_commands.arm();
+  if (!x_commands.arm()) x_thread.bell().ring();  // other threads hear of events already
   return x_thread.start("erdma-connect");
 }
 

@@ -184,6 +184,7 @@ void LinkManager::phase_changed(Connection& connection, Phase before) noexcept {
   places.count_retiring(int(connection.lifecycle.retiring()) - int(retired));
   if (connection.lifecycle.retiring() || connection.lifecycle.agrees())
     connection.phase_since = watchdog.begin_grace();
+  if (x_closed && connection.lifecycle.phase() == Phase::up) connection.sender.due(kDueBye);
 }
 
 void LinkManager::on_answer(Connection& connection, bool agreed) noexcept {

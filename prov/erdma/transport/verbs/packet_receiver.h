@@ -29,7 +29,9 @@ class PacketReceiver {
 
   PacketReceiver(Resources& shared, PacketSender& sender, ConnectionHost& host) noexcept
       : x_shared(shared), x_sender(sender), x_host(host) {}
-  ~PacketReceiver() { x_shared.grown -= x_receives.grown(); }
+  ~PacketReceiver() {
+    if (x_receives.grown()) --x_shared.grown;
+  }
   PacketReceiver(const PacketReceiver&) = delete;
   PacketReceiver& operator=(const PacketReceiver&) = delete;
 

@@ -61,13 +61,13 @@ void Watchdog::tick(Sink& sink) noexcept {
   if (!has_work()) return;
   const uint64_t now = x_clock.now();
   if (now < x_next_tick) return;
-  bool in_grace = false;
-  for (Connection* connection : x_places.connected()) {
-    const Lifecycle& lifecycle = connection->lifecycle;
-    if (!lifecycle.ending() && !watch_retirement(*connection, now, sink))
+  for (Connection* connection : x_places.connected())
+    if (!connection->lifecycle.ending() && !watch_retirement(*connection, now, sink))
       watch_silence(*connection, now);
-    in_grace = in_grace || lifecycle.retiring() || lifecycle.agrees();
-  }
+  const bool in_grace = std::any_of(  // to look after one connection may change another's phase
+      x_places.connected().begin(), x_places.connected().end(), [](const Connection* connection) {
+        return connection->lifecycle.retiring() || connection->lifecycle.agrees();
+      });
   watch_unconnected(sink, now);
   x_places.admit_overdue(sink, now - x_grace_ns);
   x_tick_in = in_grace || x_places.any_waiting() ? x_grace_ns : x_tick_ns;
@@ -91,7 +91,7 @@ void Watchdog::take_back(Connection& connection, Sink& sink) noexcept {
 bool Watchdog::watch_retirement(Connection& connection, uint64_t now, Sink& sink) noexcept {
   Lifecycle& lifecycle = connection.lifecycle;
   const uint64_t patience = lifecycle.agrees() ? 4 * x_grace_ns : x_grace_ns;
-  if (now - connection.phase_since < patience) return false;
+  if (now < connection.phase_since + patience) return false;
   if (lifecycle.retiring()) {
     take_back(connection, sink);
     return lifecycle.ending();
