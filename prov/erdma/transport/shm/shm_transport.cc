@@ -81,7 +81,8 @@ int ShmTransport::attend(Sink& sink) noexcept {
   moved += each(all.switching, [](ShmLink& link) { return link.out().try_switch(); });
   moved += each(all.replying, [](ShmLink& link) { return link.remote_writes()->send_replies(); });
   moved += attend_bulk(sink);
-  moved += all.ends.poll(sink) + x_links.read_later(sink);
+  moved += all.ends.poll(sink);
+  moved += x_links.read_later(sink);
   all.attention = !all.switching.empty() || !all.replying.empty() || !all.bulk_ins.empty() ||
                   !all.bulk_outs.empty() || !all.deferred.empty() || !all.ends.empty();
   return moved;
