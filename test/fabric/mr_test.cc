@@ -9,6 +9,7 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/cntr.h"
+#include "fake/captured_log.h"
 #include "libcheck.h"
 
 using erdma::fabric::Counter;
@@ -49,6 +50,18 @@ fi_mr_attr attributes(size_t count = 1) {
 }
 
 }  // namespace
+
+// Each reason has lines of its own in a log that is limited for each place in the code.
+TEST(a_reason_that_is_repeated_hides_no_other) {
+  Fixture f(FI_MR_PROV_KEY, FI_VERSION(1, 20));
+  fid_mr* mr = nullptr;
+  fi_mr_attr attr = attributes();
+  attr.iface = FI_HMEM_CUDA;
+  for (int i = 0; i < 100; ++i) ck_assert_int_eq(f.reg(attr, &mr), -FI_ENOSYS);
+  ck_assert(erdma::test::contains(erdma::test::g_log.back().text, "memory of this interface"));
+  ck_assert_int_eq(f.reg(attr, &mr, uint64_t(1) << 40), -FI_EOPNOTSUPP);  // FI_MR_DMABUF
+  ck_assert(erdma::test::contains(erdma::test::g_log.back().text, "a dmabuf can be registered"));
+}
 
 TEST(region_keeps_what_it_was_registered_with) {
   Fixture f;

@@ -8,6 +8,7 @@
 #include <rdma/fi_trigger.h>
 
 #include "fabric/one_sided_rig.h"
+#include "fake/captured_log.h"
 
 // Of poll sets and wait sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -175,6 +176,19 @@ TEST(flags_that_mean_nothing_here_are_refused) {
     ck_assert_int_eq(fi_tsendmsg(ports.a.ep, &tagged, flag), -FI_EBADFLAGS);
     ck_assert_int_eq(fi_atomicmsg(ports.a.ep, &atomic, flag), -FI_EBADFLAGS);
   }
+}
+
+TEST(address_vectors_refuse_each_attribute_in_a_line_of_its_own) {
+  Root root(one_sided_ask());
+  fid_av* av = nullptr;
+  fi_av_attr scalable{}, shared{};
+  scalable.rx_ctx_bits = 1;
+  shared.name = "av";
+  for (int i = 0; i < 100; ++i)
+    ck_assert_int_eq(fi_av_open(root.domain, &scalable, &av, nullptr), -FI_EINVAL);
+  ck_assert(contains(g_log.back().text, "there are no scalable endpoints"));
+  ck_assert_int_eq(fi_av_open(root.domain, &shared, &av, nullptr), -FI_ENOSYS);
+  ck_assert(contains(g_log.back().text, "named (shared) address vectors"));
 }
 
 TEST(an_endpoint_with_a_shared_transmit_context_is_refused) {

@@ -78,17 +78,17 @@ fi_ops_av g_av_ops = {
 #endif
 };
 
-int refuse(int error, const char* why) noexcept {
-  ERDMA_WARN(AV, "%s\n", why);
-  return error;
-}
-
 int check_attr(const fi_av_attr& attr) noexcept {
   if (attr.type != FI_AV_UNSPEC && attr.type != FI_AV_MAP && attr.type != FI_AV_TABLE)
     return -FI_EINVAL;
-  if (attr.rx_ctx_bits != 0)
-    return refuse(-FI_EINVAL, "there are no scalable endpoints: rx_ctx_bits must be 0");
-  if (attr.name) return refuse(-FI_ENOSYS, "named (shared) address vectors are not supported");
+  if (attr.rx_ctx_bits != 0) {
+    ERDMA_WARN(AV, "there are no scalable endpoints: rx_ctx_bits must be 0\n");
+    return -FI_EINVAL;
+  }
+  if (attr.name) {
+    ERDMA_WARN(AV, "named (shared) address vectors are not supported\n");
+    return -FI_ENOSYS;
+  }
   // An AV for reading only has to be a named one.
   return attr.flags & ~(FI_EVENT | FI_SYMMETRIC | FI_AV_USER_ID) ? -FI_EINVAL : 0;
 }

@@ -43,11 +43,6 @@ fi_ops_eq g_eq_ops = {
     .strerror = eq_strerror,
 };
 
-int refuse(int error, const char* why) noexcept {
-  ERDMA_WARN(EQ, "%s\n", why);
-  return error;
-}
-
 int check_attr(const fi_eq_attr& attr) noexcept {
   if (attr.flags & ~(FI_WRITE | FI_AFFINITY)) return -FI_EINVAL;
   switch (attr.wait_obj) {
@@ -59,7 +54,8 @@ int check_attr(const fi_eq_attr& attr) noexcept {
     case FI_WAIT_MUTEX_COND:
     case FI_WAIT_YIELD:
     case FI_WAIT_POLLFD:
-      return refuse(-FI_ENOSYS, "this wait object is not supported: use FI_WAIT_FD");
+      ERDMA_WARN(EQ, "this wait object is not supported: use FI_WAIT_FD\n");
+      return -FI_ENOSYS;
     default:
       return -FI_EINVAL;
   }

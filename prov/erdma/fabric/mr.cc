@@ -78,11 +78,6 @@ int mr_reg(fid_t fid, const void* buffer, size_t length, uint64_t access, uint64
   return mr_regv(fid, &iov, 1, access, offset, requested_key, flags, mr, context);
 }
 
-int refuse(int error, const char* why) noexcept {
-  ERDMA_WARN(MR, "%s\n", why);
-  return error;
-}
-
 int check_iov(const iovec* iov, size_t count) noexcept {
   if (!iov || count == 0 || count > MemoryRegion::kMaxIov) return -FI_EINVAL;
   for (size_t i = 0; i < count; ++i) {
@@ -323,10 +318,12 @@ int MemoryRegions::check(const fi_mr_attr& attr, uint64_t flags) const noexcept 
 }
 
 int MemoryRegions::take_dmabuf(const fi_mr_attr& attr, Memory& memory) const noexcept {
-  if (!x_cuda || attr.iface != FI_HMEM_CUDA)
-    return refuse(-FI_EOPNOTSUPP,
-                  "a dmabuf can be registered of FI_HMEM_CUDA only, on a domain opened with "
-                  "FI_HMEM");
+  if (!x_cuda || attr.iface != FI_HMEM_CUDA) {
+    ERDMA_WARN(MR,
+               "a dmabuf can be registered of FI_HMEM_CUDA only, on a domain opened with "
+               "FI_HMEM\n");
+    return -FI_EOPNOTSUPP;
+  }
   FileMemory named{};
   if (!attr.mr_iov || attr.iov_count != 1) return -FI_EINVAL;
   std::memcpy(&named, attr.mr_iov, sizeof(named));
@@ -341,19 +338,25 @@ int MemoryRegions::take_dmabuf(const fi_mr_attr& attr, Memory& memory) const noe
 /// What the memory is: the driver says so, whatever the attributes name.
 int MemoryRegions::check_memory(const fi_mr_attr& attr, Memory& memory) const noexcept {
   const fi_hmem_iface iface = x_attr_has_interface ? attr.iface : FI_HMEM_SYSTEM;
-  if (iface != FI_HMEM_SYSTEM && (iface != FI_HMEM_CUDA || !x_cuda))
-    return refuse(
-        -FI_ENOSYS,
-        "memory of this interface can't be registered: iface must be FI_HMEM_SYSTEM or, on "
-        "a domain opened with FI_HMEM, FI_HMEM_CUDA");
+  if (iface != FI_HMEM_SYSTEM && (iface != FI_HMEM_CUDA || !x_cuda)) {
+    ERDMA_WARN(MR,
+               "memory of this interface can't be registered: iface must be FI_HMEM_SYSTEM or, "
+               "on a domain opened with FI_HMEM, FI_HMEM_CUDA\n");
+    return -FI_ENOSYS;
+  }
   if (!x_cuda) return 0;
   for (size_t i = 0; i < memory.count; ++i) {
     const iovec& part = memory.iov[i];
-    const bool ours = x_cuda->is_device(part.iov_base);
-    if (ours ? !x_cuda->covers(part.iov_base, part.iov_len) : iface == FI_HMEM_CUDA)
-      return refuse(-FI_EINVAL, ours ? "a region is longer than the GPU memory it begins in"
-                                     : "FI_HMEM_CUDA was said of memory that is not a GPU's");
-    memory.device |= ours;
+    const bool on_gpu = x_cuda->is_device(part.iov_base);
+    if (on_gpu && !x_cuda->covers(part.iov_base, part.iov_len)) {
+      ERDMA_WARN(MR, "a region is longer than the GPU memory it begins in\n");
+      return -FI_EINVAL;
+    }
+    if (!on_gpu && iface == FI_HMEM_CUDA) {
+      ERDMA_WARN(MR, "memory was registered as FI_HMEM_CUDA, but it is not memory of a GPU\n");
+      return -FI_EINVAL;
+    }
+    memory.device |= on_gpu;
   }
   return 0;
 }
@@ -366,9 +369,10 @@ int MemoryRegions::register_for_peers(MemoryRegion& region, const Memory& memory
   const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
   if ((!reads && !writes) || !x_registrar || !x_provider_keys || memory.iov[0].iov_len == 0)
     return 0;
-  if (memory.count > 1)
-    return refuse(-FI_EOPNOTSUPP,
-                  "GPU memory that peers access is to be registered piece by piece");
+  if (memory.count > 1) {
+    ERDMA_WARN(MR, "GPU memory that peers access must be registered piece by piece\n");
+    return -FI_EOPNOTSUPP;
+  }
   auto registered =
       x_registrar->open(memory.iov[0], memory.in_file ? &memory.file : nullptr, reads, writes);
   if (!registered) return registered.error();
