@@ -10,7 +10,7 @@
 #include <rdma/fi_errno.h>
 
 #include "fake/captured_log.h"
-#include "hmem/cuda.h"
+#include "hmem/cuda_ipc.h"
 #include "libcheck.h"
 #include "softcuda/device_memory.h"
 
@@ -47,7 +47,7 @@ struct Shared {
 
 Shared share(const void* pointer) {
   Shared made;
-  ck_assert_int_eq(cuda().share(pointer, made.handle, made.offset), 0);
+  ck_assert_int_eq(cuda().ipc().share(pointer, made.handle, made.offset), 0);
   ck_assert(made.handle.kind == IpcHandle::Kind::file);
   return made;
 }
@@ -60,7 +60,7 @@ struct Imported {
 
 Imported import(const Fd& file, size_t size, const void* near) {
   Imported made;
-  auto memory = cuda().import_file(file, size, near, made.handle);
+  auto memory = cuda().ipc().import_file(file, size, near, made.handle);
   made.error = memory.error();
   if (memory) made.memory = *memory;
   return made;
@@ -68,7 +68,7 @@ Imported import(const Fd& file, size_t size, const void* near) {
 
 /// As another process does.
 Imported import(const Shared& theirs, const void* near) {
-  const Fd file = cuda().export_file(theirs.handle);
+  const Fd file = cuda().ipc().export_file(theirs.handle);
   ck_assert(bool(file));
   return import(file, theirs.name().size, near);
 }
@@ -115,12 +115,12 @@ TEST(exported_memory_is_read_where_it_is_mapped) {
     ck_assert_uint_eq(mapped.memory.size, kPiece);
     ck_assert_uint_ne(mapped.memory.base, memory.pointer());
     ck_assert(content(mapped, theirs.offset, 100) == std::vector<char>(100, 'a'));
-    ck_assert_uint_eq(cuda().open(mapped.handle, nullptr)->base, mapped.memory.base);
-    cuda().close(mapped.handle);
+    ck_assert_uint_eq(cuda().ipc().open(mapped.handle, nullptr)->base, mapped.memory.base);
+    cuda().ipc().close(mapped.handle);
     ck_assert(!(Left{} == before));
-    cuda().close(mapped.handle);
+    cuda().ipc().close(mapped.handle);
     ck_assert(Left{} == before);
-    ck_assert_int_eq(cuda().open(mapped.handle, nullptr).error(), -FI_EOPNOTSUPP);
+    ck_assert_int_eq(cuda().ipc().open(mapped.handle, nullptr).error(), -FI_EOPNOTSUPP);
   }
 }
 
@@ -143,17 +143,17 @@ TEST(memory_that_is_mapped_anew_has_another_name) {
   const Shared old = share(reinterpret_cast<void*>(range));
   const Imported opened = import(old, nullptr);
   ck_assert_int_eq(cuMemUnmap(range, kPiece), 0);
-  ck_assert(!cuda().export_file(old.handle));
+  ck_assert(!cuda().ipc().export_file(old.handle));
   map(two, 'b');
-  ck_assert(!cuda().export_file(old.handle));
+  ck_assert(!cuda().ipc().export_file(old.handle));
   const Shared anew = share(reinterpret_cast<void*>(range));
   ck_assert(!(anew.handle == old.handle));
   ck_assert_uint_eq(anew.name().base, old.name().base);
   const Imported other = import(anew, nullptr);
   ck_assert(content(other, 0, 10) == std::vector<char>(10, 'b'));
   ck_assert(content(opened, 0, 10) == std::vector<char>(10, 'a'));
-  cuda().close(opened.handle);
-  cuda().close(other.handle);
+  cuda().ipc().close(opened.handle);
+  cuda().ipc().close(other.handle);
   ck_assert_int_eq(cuMemUnmap(range, kPiece), 0);
   ck_assert_int_eq(cuMemAddressFree(range, kPiece), 0);
   ck_assert_int_eq(cuMemRelease(one), 0);
@@ -179,7 +179,7 @@ TEST(piece_of_a_range_is_named_by_itself) {
   ck_assert_uint_eq(second.name().size, kPiece);
   const Imported mapped = import(second, nullptr);
   ck_assert_int_eq(content(mapped, 5, 1)[0], 'z');
-  cuda().close(mapped.handle);
+  cuda().ipc().close(mapped.handle);
   for (size_t i = 0; i < 2; ++i) ck_assert_int_eq(cuMemUnmap(range + i * kPiece, kPiece), 0);
   ck_assert_int_eq(cuMemAddressFree(range, 2 * kPiece), 0);
 }
@@ -189,7 +189,7 @@ TEST(memory_that_was_not_made_to_be_exported_is_refused_once) {
   const DeviceMemory memory(1000);
   Shared made;
   for (int i = 0; i < 3; ++i)
-    ck_assert_int_eq(cuda().share(memory.at(0), made.handle, made.offset), -FI_EOPNOTSUPP);
+    ck_assert_int_eq(cuda().ipc().share(memory.at(0), made.handle, made.offset), -FI_EOPNOTSUPP);
   ck_assert(erdma::test::contains(erdma::test::only_log_line(), "POSIX file descriptor"));
   ck_assert_uint_eq(softcuda_calls("cuMemRetainAllocationHandle"),
                     softcuda_calls("cuMemRelease") - 1);
@@ -200,7 +200,7 @@ TEST(refusal_of_any_call_leaves_nothing_behind_and_is_said_once, 5) {
                                "cuMemSetAccess", "cuMemGetAllocationPropertiesFromHandle"};
   const DeviceMemory memory(std::vector<char>(1000, 'a')), here(8);
   const Shared theirs = share(memory.at(0));
-  const Fd file = cuda().export_file(theirs.handle);
+  const Fd file = cuda().ipc().export_file(theirs.handle);
   const size_t files = open_files();
   const std::string fault = std::string("fail ") + calls[_i] + " error=801 times=2";
   ck_assert_int_eq(softcuda_control(fault.c_str()), 0);
@@ -212,12 +212,13 @@ TEST(refusal_of_any_call_leaves_nothing_behind_and_is_said_once, 5) {
   const Imported mapped = import(file, kPiece, here.at(0));
   ck_assert_int_eq(mapped.error, 0);
   ck_assert(content(mapped, 0, 1000) == std::vector<char>(1000, 'a'));
-  cuda().close(mapped.handle);
+  cuda().ipc().close(mapped.handle);
 }
 
 TEST(file_of_another_sort_or_size_is_refused) {
   const DeviceMemory memory(1000), here(8);
-  const Fd file = cuda().export_file(share(memory.at(0)).handle), null(open("/dev/null", O_RDONLY));
+  const Fd file = cuda().ipc().export_file(share(memory.at(0)).handle),
+           null(open("/dev/null", O_RDONLY));
   const Left before;
   ck_assert_int_eq(import(null, kPiece, here.at(0)).error, -FI_EOPNOTSUPP);
   ck_assert_int_eq(import(Fd(), kPiece, here.at(0)).error, -FI_EOPNOTSUPP);
@@ -230,9 +231,9 @@ TEST(export_that_fails_is_said_once) {
   const DeviceMemory memory(1000);
   const Shared ours = share(memory.at(0));
   ck_assert_int_eq(softcuda_control("fail cuMemExportToShareableHandle error=304 times=2"), 0);
-  for (int i = 0; i < 2; ++i) ck_assert(!cuda().export_file(ours.handle));
+  for (int i = 0; i < 2; ++i) ck_assert(!cuda().ipc().export_file(ours.handle));
   ck_assert(erdma::test::contains(erdma::test::only_log_line(), "CUDA error 304"));
-  ck_assert(bool(cuda().export_file(ours.handle)));
+  ck_assert(bool(cuda().ipc().export_file(ours.handle)));
 }
 
 /// Which reads it by itself: it has to be let.
@@ -241,10 +242,10 @@ TEST(another_device_may_read_what_is_open) {
   const DeviceMemory far(1000, 1);
   const Imported mapped = import(share(memory.at(0)), near.at(0));
   ck_assert_int_eq(softcuda_control("fail cuMemSetAccess error=217"), 0);
-  ck_assert_int_eq(cuda().open(mapped.handle, far.at(0)).error(), -FI_EOPNOTSUPP);
-  ck_assert(bool(cuda().open(mapped.handle, far.at(0))));
+  ck_assert_int_eq(cuda().ipc().open(mapped.handle, far.at(0)).error(), -FI_EOPNOTSUPP);
+  ck_assert(bool(cuda().ipc().open(mapped.handle, far.at(0))));
   ck_assert_int_eq(cuda().copy(far.at(0), reinterpret_cast<const void*>(mapped.memory.base), 1000),
                    0);
   ck_assert(far.bytes() == std::vector<char>(1000, 'a'));
-  for (int uses = 0; uses < 2; ++uses) cuda().close(mapped.handle);
+  for (int uses = 0; uses < 2; ++uses) cuda().ipc().close(mapped.handle);
 }

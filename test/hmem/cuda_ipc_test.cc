@@ -1,4 +1,6 @@
 // Device memory of one process in another one, on the simulated driver.
+#include "hmem/cuda_ipc.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,7 +10,6 @@
 #include <rdma/fi_errno.h>
 
 #include "fake/captured_log.h"
-#include "hmem/cuda.h"
 #include "libcheck.h"
 #include "softcuda/device_memory.h"
 
@@ -32,7 +33,7 @@ struct Shared {
 
 Shared share(const void* pointer) {
   Shared made;
-  ck_assert_int_eq(cuda().share(pointer, made.handle, made.offset), 0);
+  ck_assert_int_eq(cuda().ipc().share(pointer, made.handle, made.offset), 0);
   return made;
 }
 
@@ -92,11 +93,11 @@ TEST(memory_of_another_process_is_read_where_it_is) {
   const DeviceMemory here(8);
   const Shared theirs = owner.memory_of('a');
   ck_assert_uint_eq(theirs.offset, 900);
-  auto opened = cuda().open(theirs.handle, here.at(0));
+  auto opened = cuda().ipc().open(theirs.handle, here.at(0));
   ck_assert_int_eq(opened.error(), 0);
   ck_assert_uint_ge(opened->size, 1000);
   ck_assert(content(*opened, theirs.offset, 100) == std::vector<char>(100, 'a'));
-  cuda().close(theirs.handle);
+  cuda().ipc().close(theirs.handle);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
 }
 
@@ -104,14 +105,15 @@ TEST(memory_is_opened_once_and_closed_with_its_last_user) {
   Owner owner;
   const DeviceMemory here(8);
   const Shared theirs = owner.memory_of('a');
-  auto one = cuda().open(theirs.handle, here.at(0)), two = cuda().open(theirs.handle, nullptr);
+  auto one = cuda().ipc().open(theirs.handle, here.at(0)),
+       two = cuda().ipc().open(theirs.handle, nullptr);
   ck_assert_uint_eq(one->base, two->base);
   ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 1);
-  cuda().close(theirs.handle);
+  cuda().ipc().close(theirs.handle);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 0);
-  cuda().close(theirs.handle);
+  cuda().ipc().close(theirs.handle);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
-  cuda().close(theirs.handle);
+  cuda().ipc().close(theirs.handle);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
 }
 
@@ -120,25 +122,25 @@ TEST(reallocated_memory_is_not_taken_for_what_was_there) {
   Owner owner;
   const DeviceMemory here(8);
   const Shared old = owner.memory_of('a');
-  ck_assert(bool(cuda().open(old.handle, here.at(0))));
+  ck_assert(bool(cuda().ipc().open(old.handle, here.at(0))));
   const Shared anew = owner.memory_of('b');
   ck_assert(anew.handle.same_name(old.handle));
   ck_assert(!(anew.handle == old.handle));
-  ck_assert_int_eq(cuda().open(anew.handle, here.at(0)).error(), -FI_EOPNOTSUPP);
-  cuda().close(old.handle);
-  auto opened = cuda().open(anew.handle, here.at(0));
+  ck_assert_int_eq(cuda().ipc().open(anew.handle, here.at(0)).error(), -FI_EOPNOTSUPP);
+  cuda().ipc().close(old.handle);
+  auto opened = cuda().ipc().open(anew.handle, here.at(0));
   ck_assert_int_eq(opened.error(), 0);
   ck_assert(content(*opened, anew.offset, 100) == std::vector<char>(100, 'b'));
-  cuda().close(anew.handle);
+  cuda().ipc().close(anew.handle);
 }
 
 TEST(memory_of_this_process_is_where_it_is) {
   const DeviceMemory memory(1000);
   const Shared ours = share(memory.at(10));
-  auto opened = cuda().open(ours.handle, nullptr);
+  auto opened = cuda().ipc().open(ours.handle, nullptr);
   ck_assert_int_eq(opened.error(), 0);
   ck_assert_uint_eq(opened->base + ours.offset, memory.pointer() + 10);
-  cuda().close(ours.handle);
+  cuda().ipc().close(ours.handle);
   ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 0);
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 0);
 }
@@ -158,12 +160,12 @@ TEST(what_can_not_be_shared_is_said_once_and_not_tried_again) {
   const char on_host[8] = {};
   IpcHandle handle{};
   uint64_t offset = 0;
-  ck_assert_int_eq(cuda().share(on_host, handle, offset), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(cuda().ipc().share(on_host, handle, offset), -FI_EOPNOTSUPP);
   ck_assert_int_eq(softcuda_control("fail cuIpcGetMemHandle error=1 times=100"), 0);
   for (int i = 0; i < 3; ++i)
-    ck_assert_int_eq(cuda().share(memory.at(0), handle, offset), -FI_EOPNOTSUPP);
+    ck_assert_int_eq(cuda().ipc().share(memory.at(0), handle, offset), -FI_EOPNOTSUPP);
   ck_assert_uint_eq(softcuda_calls("cuIpcGetMemHandle"), 1);
-  ck_assert_int_eq(cuda().share(other.at(0), handle, offset), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(cuda().ipc().share(other.at(0), handle, offset), -FI_EOPNOTSUPP);
   ck_assert(erdma::test::contains(erdma::test::only_log_line(), "cudaMalloc"));
 }
 
@@ -173,10 +175,10 @@ TEST(what_can_not_be_opened_is_said_once) {
   const Shared theirs = owner.memory_of('a');
   ck_assert_int_eq(softcuda_control("fail cuIpcOpenMemHandle error=205 times=2"), 0);
   for (int i = 0; i < 2; ++i)
-    ck_assert_int_eq(cuda().open(theirs.handle, here.at(0)).error(), -FI_EOPNOTSUPP);
+    ck_assert_int_eq(cuda().ipc().open(theirs.handle, here.at(0)).error(), -FI_EOPNOTSUPP);
   ck_assert(erdma::test::contains(erdma::test::only_log_line(), "CUDA error 205"));
-  ck_assert(bool(cuda().open(theirs.handle, here.at(0))));
-  cuda().close(theirs.handle);
+  ck_assert(bool(cuda().ipc().open(theirs.handle, here.at(0))));
+  cuda().ipc().close(theirs.handle);
 }
 
 /// No context, and none is made.
@@ -184,7 +186,7 @@ TEST(thread_without_a_context_opens_nothing_for_host_memory) {
   Owner owner;
   ck_assert_int_eq(cuInit(0), 0);
   const Shared theirs = owner.memory_of('a');
-  ck_assert_int_eq(cuda().open(theirs.handle, nullptr).error(), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(cuda().ipc().open(theirs.handle, nullptr).error(), -FI_EOPNOTSUPP);
   ck_assert_uint_eq(softcuda_calls("cuIpcOpenMemHandle"), 0);
 }
 
@@ -193,16 +195,16 @@ TEST(forked_child_closes_nothing) {
   const DeviceMemory here(8);
   const Shared theirs = owner.memory_of('a');
   Cuda& driver = cuda();
-  ck_assert(bool(driver.open(theirs.handle, here.at(0))));
+  ck_assert(bool(driver.ipc().open(theirs.handle, here.at(0))));
   const pid_t pid = fork();
   if (pid == 0) {
     const unsigned long before = softcuda_calls(nullptr);
-    driver.close(theirs.handle);
-    const bool refused = !driver.open(theirs.handle, here.at(0));
+    driver.ipc().close(theirs.handle);
+    const bool refused = !driver.ipc().open(theirs.handle, here.at(0));
     _exit(refused && softcuda_calls(nullptr) == before ? 0 : 1);
   }
   int status = -1;
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert_int_eq(status, 0);
-  cuda().close(theirs.handle);
+  cuda().ipc().close(theirs.handle);
 }

@@ -1,66 +1,114 @@
 #pragma once
 
-#include "hmem/cuda.h"
+#include <optional>
 
-namespace erdma::hmem {
+#include "hmem/cuda_api.h"
 
-/// The functions of the driver that are looked up by name. Only the files that implement Cuda
-/// include this.
-struct Cuda::Functions {
-  cuda_api::Result (*cuInit)(unsigned flags);
-  cuda_api::Result (*cuDeviceGetCount)(int* count);
-  cuda_api::Result (*cuPointerGetAttribute)(void* value, int attribute,
-                                            cuda_api::DevicePointer pointer);
-  cuda_api::Result (*cuMemGetAddressRange_v2)(cuda_api::DevicePointer* base, size_t* size,
-                                              cuda_api::DevicePointer pointer);
-  cuda_api::Result (*cuCtxGetCurrent)(cuda_api::Context* context);
-  cuda_api::Result (*cuCtxPushCurrent_v2)(cuda_api::Context context);
-  cuda_api::Result (*cuCtxPopCurrent_v2)(cuda_api::Context* context);
-  cuda_api::Result (*cuStreamCreate)(cuda_api::Stream* stream, unsigned flags);
-  cuda_api::Result (*cuStreamSynchronize)(cuda_api::Stream stream);
-  cuda_api::Result (*cuMemcpyAsync)(cuda_api::DevicePointer to, cuda_api::DevicePointer from,
-                                    size_t length, cuda_api::Stream stream);
-  /// Null: the driver lacks it.
-  cuda_api::Result (*cuDeviceGetAttribute)(int* value, int attribute, cuda_api::Device device);
-  /// From CUDA 11.7 on; null before.
-  cuda_api::Result (*cuMemGetHandleForAddressRange)(void* handle, cuda_api::DevicePointer pointer,
-                                                    size_t size, int type,
-                                                    unsigned long long flags);
-  // For memory that the provider allocates.
-  cuda_api::Result (*cuDevicePrimaryCtxRetain)(cuda_api::Context* context, cuda_api::Device device);
-  cuda_api::Result (*cuDevicePrimaryCtxRelease_v2)(cuda_api::Device device);
-  cuda_api::Result (*cuDevicePrimaryCtxGetState)(cuda_api::Device device, unsigned* flags,
-                                                 int* active);
-  cuda_api::Result (*cuMemAlloc_v2)(cuda_api::DevicePointer* pointer, size_t bytes);
-  cuda_api::Result (*cuMemFree_v2)(cuda_api::DevicePointer pointer);
-  /// All three are there, or the first is null.
-  cuda_api::Result (*cuIpcGetMemHandle)(cuda_api::IpcMemHandle* handle,
-                                        cuda_api::DevicePointer pointer);
-  cuda_api::Result (*cuIpcOpenMemHandle_v2)(cuda_api::DevicePointer* pointer,
-                                            cuda_api::IpcMemHandle handle, unsigned flags);
-  cuda_api::Result (*cuIpcCloseMemHandle)(cuda_api::DevicePointer pointer);
+// Each function of the driver that is looked up by name, with its parameters.
+#define ERDMA_CUDA_REQUIRED(F)                                                             \
+  F(cuInit, (unsigned flags))                                                              \
+  F(cuDeviceGetCount, (int* count))                                                        \
+  F(cuPointerGetAttribute, (void* value, int attribute, DevicePointer pointer))            \
+  F(cuMemGetAddressRange_v2, (DevicePointer * base, size_t * size, DevicePointer pointer)) \
+  F(cuCtxGetCurrent, (Context * context))                                                  \
+  F(cuCtxPushCurrent_v2, (Context context))                                                \
+  F(cuCtxPopCurrent_v2, (Context * context))                                               \
+  F(cuStreamCreate, (Stream * stream, unsigned flags))                                     \
+  F(cuStreamSynchronize, (Stream stream))                                                  \
+  F(cuMemcpyAsync, (DevicePointer to, DevicePointer from, size_t length, Stream stream))
+// Each is null if the driver lacks it. cuMemGetHandleForAddressRange came with CUDA 11.7.
+#define ERDMA_CUDA_OPTIONAL(F)                                                              \
+  F(cuDeviceGetAttribute, (int* value, int attribute, Device device))                       \
+  F(cuMemGetHandleForAddressRange,                                                          \
+    (void* handle, DevicePointer pointer, size_t size, int type, unsigned long long flags)) \
+  F(cuDevicePrimaryCtxRetain, (Context * context, Device device))                           \
+  F(cuDevicePrimaryCtxRelease_v2, (Device device))                                          \
+  F(cuDevicePrimaryCtxGetState, (Device device, unsigned* flags, int* active))              \
+  F(cuMemAlloc_v2, (DevicePointer * pointer, size_t bytes))                                 \
+  F(cuMemFree_v2, (DevicePointer pointer))
+// All of them are there, or the first is null.
+#define ERDMA_CUDA_IPC(F)                                                                  \
+  F(cuIpcGetMemHandle, (IpcMemHandle * handle, DevicePointer pointer))                     \
+  F(cuIpcOpenMemHandle_v2, (DevicePointer * pointer, IpcMemHandle handle, unsigned flags)) \
+  F(cuIpcCloseMemHandle, (DevicePointer pointer))
+// All of them are there (CUDA 11), or the first is null.
+#define ERDMA_CUDA_FILES(F)                                                              \
+  F(cuMemRetainAllocationHandle, (PhysicalMemory * handle, void* address))               \
+  F(cuMemRelease, (PhysicalMemory handle))                                               \
+  F(cuMemGetAllocationPropertiesFromHandle,                                              \
+    (MemAllocationProperties * out, PhysicalMemory handle))                              \
+  F(cuMemExportToShareableHandle,                                                        \
+    (void* out, PhysicalMemory handle, int type, unsigned long long flags))              \
+  F(cuMemImportFromShareableHandle, (PhysicalMemory * out, void* shared, int type))      \
+  F(cuMemAddressReserve, (DevicePointer * address, size_t size, size_t alignment,        \
+                          DevicePointer wanted, unsigned long long flags))               \
+  F(cuMemAddressFree, (DevicePointer address, size_t size))                              \
+  F(cuMemMap, (DevicePointer address, size_t size, size_t offset, PhysicalMemory handle, \
+               unsigned long long flags))                                                \
+  F(cuMemUnmap, (DevicePointer address, size_t size))                                    \
+  F(cuMemSetAccess, (DevicePointer address, size_t size, const MemAccess* access, size_t count))
 
-  /// All of these are there (CUDA 11), or the first is null.
-  cuda_api::Result (*cuMemRetainAllocationHandle)(cuda_api::PhysicalMemory* handle, void* address);
-  cuda_api::Result (*cuMemRelease)(cuda_api::PhysicalMemory handle);
-  cuda_api::Result (*cuMemGetAllocationPropertiesFromHandle)(cuda_api::MemAllocationProperties* out,
-                                                             cuda_api::PhysicalMemory handle);
-  cuda_api::Result (*cuMemExportToShareableHandle)(void* out, cuda_api::PhysicalMemory handle,
-                                                   int type, unsigned long long flags);
-  cuda_api::Result (*cuMemImportFromShareableHandle)(cuda_api::PhysicalMemory* out, void* shared,
-                                                     int type);
-  cuda_api::Result (*cuMemAddressReserve)(cuda_api::DevicePointer* address, size_t size,
-                                          size_t alignment, cuda_api::DevicePointer wanted,
-                                          unsigned long long flags);
-  cuda_api::Result (*cuMemAddressFree)(cuda_api::DevicePointer address, size_t size);
-  cuda_api::Result (*cuMemMap)(cuda_api::DevicePointer address, size_t size, size_t offset,
-                               cuda_api::PhysicalMemory handle, unsigned long long flags);
-  cuda_api::Result (*cuMemUnmap)(cuda_api::DevicePointer address, size_t size);
-  cuda_api::Result (*cuMemSetAccess)(cuda_api::DevicePointer address, size_t size,
-                                     const cuda_api::MemAccess* access, size_t count);
+namespace erdma::hmem::cuda_api {
 
-  /// The name of the first function that is missing, or null.
+/// The functions of the driver, and what every user of them asks.
+struct Functions {
+#define ERDMA_CUDA_MEMBER(name, parameters) Result(*name) parameters;
+  ERDMA_CUDA_REQUIRED(ERDMA_CUDA_MEMBER)
+  ERDMA_CUDA_OPTIONAL(ERDMA_CUDA_MEMBER)
+  ERDMA_CUDA_IPC(ERDMA_CUDA_MEMBER)
+  ERDMA_CUDA_FILES(ERDMA_CUDA_MEMBER)
+#undef ERDMA_CUDA_MEMBER
+
+  /// The name of the first function that is required and missing, or null.
   const char* look_up(void* library) noexcept;
+  bool is_device(const void* pointer) const noexcept;
+  /// The device that holds the memory; -1: none.
+  Device device_of(const void* pointer) const noexcept;
 };
 
-}  // namespace erdma::hmem
+inline DevicePointer address_of(const void* pointer) noexcept {
+  return reinterpret_cast<uintptr_t>(pointer);
+}
+inline void* pointer_to(DevicePointer address) noexcept {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's are numbers
+}
+
+/// The primary context of a device, if the application uses it; it lives as long as that use. No
+/// context is made. It is retained as long as this object lives, as another thread of the
+/// application may release it.
+class PrimaryContext {
+ public:
+  PrimaryContext(const Functions& api, Device device) noexcept;
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+  ~PrimaryContext();
+  /// Null: there is none.
+  Context get() const noexcept { return x_context; }
+
+ private:
+  const Functions& x_api;
+  const Device x_device;
+  Context x_context = nullptr;
+};
+
+/// The thread is in the context of one of the pointers as long as this object lives. The first
+/// pointer that CUDA knows decides. Memory of cuMemCreate() and of pools has no context: for that
+/// it is the primary context of its device, or otherwise the current one of the thread.
+class EnteredContext {
+ public:
+  EnteredContext(const Functions& api, const void* one, const void* other = nullptr) noexcept;
+  EnteredContext(const EnteredContext&) = delete;
+  EnteredContext& operator=(const EnteredContext&) = delete;
+  ~EnteredContext();
+  /// Null: none was entered.
+  Context get() const noexcept { return x_context; }
+
+ private:
+  Context find(const void* one, const void* other) noexcept;
+
+  const Functions& x_api;
+  std::optional<PrimaryContext> x_primary;
+  Context x_context = nullptr;
+};
+
+}  // namespace erdma::hmem::cuda_api

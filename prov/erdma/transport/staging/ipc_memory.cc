@@ -57,7 +57,7 @@ bool PassedAllocations::name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& hand
   if (at == x_allocations.end()) {
     if (!make_room()) return false;
     x_allocations.reserve(x_allocations.size() + 1);
-    const util::Fd file = cuda.export_file(handle);
+    const util::Fd file = cuda.ipc().export_file(handle);
     if (!file) return false;
     util::Result<uint32_t> number = link.pass_file(file);
     if (!number) return false;
@@ -126,7 +126,7 @@ util::Result<const IpcMappings::Open*> IpcMappings::open(const IpcKey& key, Link
 int IpcMappings::open_new(Link& link, const void* near, Open& made) noexcept {
   if (made.handle.kind != hmem::IpcHandle::Kind::file) {
     make_room(made.handle);
-    util::Result<hmem::IpcMemory> memory = x_cuda->open(made.handle, near);
+    util::Result<hmem::IpcMemory> memory = x_cuda->ipc().open(made.handle, near);
     if (memory) made.memory = *memory;
     return memory.error();
   }
@@ -136,7 +136,8 @@ int IpcMappings::open_new(Link& link, const void* near, Open& made) noexcept {
     return file.error() == -FI_EAGAIN && is_late(name.number) ? -FI_EOPNOTSUPP : file.error();
   if (name.number == x_awaited) x_awaited_since = 0;
   make_room(made.handle);
-  util::Result<hmem::IpcMemory> memory = x_cuda->import_file(*file, name.size, near, made.here);
+  util::Result<hmem::IpcMemory> memory =
+      x_cuda->ipc().import_file(*file, name.size, near, made.here);
   if (memory) made.memory = *memory;
   return memory.error();
 }
@@ -159,14 +160,14 @@ bool IpcMappings::is_late(uint64_t number) noexcept {
 void IpcMappings::make_room(const hmem::IpcHandle& handle) noexcept {
   std::erase_if(x_open, [&](const Open& one) {
     const bool stale = one.handle.same_place(handle);
-    if (stale) x_cuda->close(one.here);
+    if (stale) x_cuda->ipc().close(one.here);
     return stale;
   });
   if (x_open.size() < kMostOpen) return;
   const auto oldest =
       std::min_element(x_open.begin(), x_open.end(),
                        [](const Open& one, const Open& other) { return one.used < other.used; });
-  x_cuda->close(oldest->here);
+  x_cuda->ipc().close(oldest->here);
   x_open.erase(oldest);
 }
 
@@ -177,7 +178,7 @@ int IpcMappings::decline(const IpcKey& key, Link& link) noexcept {
 }
 
 void IpcMappings::close() noexcept {
-  for (const Open& one : x_open) x_cuda->close(one.here);
+  for (const Open& one : x_open) x_cuda->ipc().close(one.here);
   x_open.clear();
   x_awaited_since = 0;
 }
@@ -185,7 +186,7 @@ void IpcMappings::close() noexcept {
 // --- copies -------------------------------------------------------------------------------------
 
 IpcReads::~IpcReads() {
-  for (const Read& read : x_reads) x_cuda->close(read.handle);
+  for (const Read& read : x_reads) x_cuda->ipc().close(read.handle);
 }
 
 int IpcReads::add(const Link& from, const Source& source, const void* near, const iovec* memory,
@@ -195,7 +196,7 @@ int IpcReads::add(const Link& from, const Source& source, const void* near, cons
   x_reads.push_back(read);
   // The allocation is open already: this call counts one more user, and lets one more device read
   // it.
-  const util::Result<hmem::IpcMemory> held = x_cuda->open(source.handle, near);
+  const util::Result<hmem::IpcMemory> held = x_cuda->ipc().open(source.handle, near);
   if (held) return 0;
   x_reads.pop_back();
   return held.error();
@@ -205,7 +206,7 @@ int IpcReads::add(const Link& from, const Source& source, const void* near, cons
 
 uint64_t IpcReads::finish(std::deque<Read>::iterator read) noexcept {
   const uint64_t token = read->token;
-  x_cuda->close(read->handle);
+  x_cuda->ipc().close(read->handle);
   x_reads.erase(read);
   return token;
 }

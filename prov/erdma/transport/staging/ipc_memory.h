@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-#include "hmem/cuda.h"
+#include "hmem/cuda_ipc.h"
 #include "transport/transport.h"
 #include "util/clock.h"
 

@@ -81,7 +81,7 @@ bool StagingLink::share_ipc(const iovec* memory, size_t count, RemoteKey& remote
   if (!x_staging.cuda || count != 1 || !x_inner.was_up()) return false;
   if (x_pause > 0) return --x_pause, false;
   IpcKey made{};
-  if (x_staging.cuda->share(memory->iov_base, made.handle, made.offset) != 0) return false;
+  if (x_staging.cuda->ipc().share(memory->iov_base, made.handle, made.offset) != 0) return false;
   if (made.handle.kind == hmem::IpcHandle::Kind::file) {
     // The message may reach into the next mapping, which is another file.
     const uint64_t size = hmem::FileName::of(made.handle).size;

@@ -1,0 +1,88 @@
+#include "hmem/cuda_functions.h"
+
+#include <dlfcn.h>
+
+namespace erdma::hmem::cuda_api {
+namespace {
+
+template <typename F>
+bool find(void* library, const char* name, F*& function) noexcept {
+  function = reinterpret_cast<F*>(dlsym(library, name));
+  return function != nullptr;
+}
+
+}  // namespace
+
+const char* Functions::look_up(void* library) noexcept {
+  bool all = true;
+#define ERDMA_FIND(name, parameters) all = find(library, #name, name) && all;
+#define ERDMA_FIND_OR_FAIL(name, parameters) \
+  if (!find(library, #name, name)) return #name;
+  ERDMA_CUDA_REQUIRED(ERDMA_FIND_OR_FAIL)
+  ERDMA_CUDA_OPTIONAL(ERDMA_FIND)
+  all = true;
+  ERDMA_CUDA_IPC(ERDMA_FIND)
+  if (!all) cuIpcGetMemHandle = nullptr;
+  all = true;
+  ERDMA_CUDA_FILES(ERDMA_FIND)
+  if (!all) cuMemRetainAllocationHandle = nullptr;
+#undef ERDMA_FIND
+#undef ERDMA_FIND_OR_FAIL
+  return nullptr;
+}
+
+bool Functions::is_device(const void* pointer) const noexcept {
+  unsigned type = 0;
+  return pointer &&
+         cuPointerGetAttribute(&type, kPointerMemoryType, address_of(pointer)) == kSuccess &&
+         type == kMemoryDevice;
+}
+
+Device Functions::device_of(const void* pointer) const noexcept {
+  Device device = -1;
+  const Result rc = cuPointerGetAttribute(&device, kPointerDeviceOrdinal, address_of(pointer));
+  return rc == kSuccess ? device : -1;
+}
+
+PrimaryContext::PrimaryContext(const Functions& api, Device device) noexcept
+    : x_api(api), x_device(device) {
+  unsigned flags = 0;
+  int active = 0;
+  if (device < 0 || !api.cuDevicePrimaryCtxGetState || !api.cuDevicePrimaryCtxRetain ||
+      !api.cuDevicePrimaryCtxRelease_v2 ||
+      api.cuDevicePrimaryCtxGetState(device, &flags, &active) != kSuccess || !active ||
+      api.cuDevicePrimaryCtxRetain(&x_context, device) != kSuccess)
+    x_context = nullptr;
+}
+
+PrimaryContext::~PrimaryContext() {
+  if (x_context) x_api.cuDevicePrimaryCtxRelease_v2(x_device);
+}
+
+EnteredContext::EnteredContext(const Functions& api, const void* one, const void* other) noexcept
+    : x_api(api) {
+  Context const found = find(one, other);  // NOLINT(misc-misplaced-const): what is meant
+  if (found && api.cuCtxPushCurrent_v2(found) == kSuccess) x_context = found;
+}
+
+EnteredContext::~EnteredContext() {
+  if (x_context) x_api.cuCtxPopCurrent_v2(nullptr);
+}
+
+Context EnteredContext::find(const void* one, const void* other) noexcept {
+  Context found = nullptr;
+  for (const void* pointer : {one, other})
+    if (pointer &&
+        x_api.cuPointerGetAttribute(&found, kPointerContext, address_of(pointer)) == kSuccess &&
+        found)
+      return found;
+  for (const void* pointer : {one, other}) {
+    if (!x_api.is_device(pointer)) continue;
+    x_primary.emplace(x_api, x_api.device_of(pointer));
+    if (x_primary->get()) return x_primary->get();
+    if (x_api.cuCtxGetCurrent(&found) == kSuccess && found) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace erdma::hmem::cuda_api
