@@ -51,9 +51,13 @@ int EndpointDriver::progress() noexcept {
   return steps;
 }
 
-void EndpointDriver::attend() noexcept {
-  if (x_attention & kWorks) x_domain.works().run();
-  if (x_attention & kArmed) keep_armed();
+/// After something was done while others sleep: what it left undone is theirs to notice, and what
+/// it asked a target for must not wait until that looks, as in arm().
+void EndpointDriver::attend(bool works_may_run) noexcept {
+  if (works_may_run && x_attention & kWorks) x_domain.works().run();
+  if (!(x_attention & kArmed)) return;
+  if (!slept_on()) return disarm();
+  if (x_engine->execute_all_retractable() != 0 || !x_transports.arm()) wake_sleepers();
 }
 
 /// Whether some thread relies on the wake-up that arm() promised: it must survive the progress
@@ -69,13 +73,6 @@ bool EndpointDriver::arm() noexcept {
   // The promise made to others who sleep is void.
   wake_sleepers();
   return false;
-}
-
-/// After something was done while others sleep: what it left undone is theirs to notice, and what
-/// it asked a target for must not wait until that looks, as in arm().
-void EndpointDriver::keep_armed() noexcept {
-  if (!slept_on()) return disarm();
-  if (x_engine->execute_all_retractable() != 0 || !x_transports.arm()) wake_sleepers();
 }
 
 void EndpointDriver::wake_sleepers() noexcept {
@@ -100,7 +97,7 @@ template <typename Tell>
 void EndpointDriver::tell(Tell&& tell) noexcept {
   if (!x_engine || !owned()) return;
   tell(*x_engine);
-  if (x_attention & kArmed) keep_armed();
+  attend(false);
 }
 
 void EndpointDriver::abandon(const protocol::Region& region) noexcept {

@@ -52,7 +52,7 @@ class EndpointDriver final : public RegionUser, public AvListener {
   /// The engine did something: what others rely on is looked after.
   void worked() noexcept {
     if (x_attention) [[unlikely]]
-      attend();
+      attend(true);
   }
   /// While there are works, every step of an endpoint may be what one waits for.
   void expect_works(bool on) noexcept {
@@ -78,9 +78,8 @@ class EndpointDriver final : public RegionUser, public AvListener {
 
  private:
   bool slept_on() const noexcept;
-  void keep_armed() noexcept;
   void wake_sleepers() noexcept;
-  void attend() noexcept;
+  void attend(bool works_may_run) noexcept;
   template <typename Tell>
   void tell(Tell&& tell) noexcept;
 
