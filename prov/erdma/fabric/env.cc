@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cctype>
 #include <charconv>
-#include <concepts>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -23,13 +23,13 @@ namespace {
 std::atomic<fi_provider*> g_provider{nullptr};
 
 /// Decimal digits only, within the range.
-template <std::unsigned_integral T>
-bool parse_number(std::string_view text, T least, T most, T& result) {
-  T value = 0;
+template <auto kMember, size_t kLeast, size_t kMost>
+bool number(std::string_view text, Settings& settings) {
+  size_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return false;
-  if (value < least || value > most) return false;
-  result = value;
+  if (value < kLeast || value > kMost) return false;
+  settings.*kMember = std::remove_reference_t<decltype(settings.*kMember)>(value);
   return true;
 }
 
@@ -39,11 +39,11 @@ struct Word {
   Enum value;
 };
 
-template <typename Enum, size_t N>
-bool parse_word(std::string_view text, const Word<Enum> (&words)[N], Enum& result) {
-  for (const Word<Enum>& word : words) {
+template <auto kMember, const auto& kWords>
+bool word(std::string_view text, Settings& settings) {
+  for (const auto& word : kWords) {
     if (word.text != text) continue;
-    result = word.value;
+    settings.*kMember = word.value;
     return true;
   }
   return false;
@@ -91,10 +91,10 @@ struct Variable {
 constexpr Variable kVariables[] = {
     {"FI_ERDMA_LOG", "log", "warn, off or info",
      "What is written to standard error where libfabric's log (FI_LOG_LEVEL) does not show it: "
-     "what "
-     "slows a run down or ends it; nothing; a line about each endpoint as well. Default: warn.",
+     "what slows a run down or ends it; nothing; a line about each endpoint as well. Default: "
+     "warn.",
      [](std::string_view text, Settings& s) {
-       const bool known = parse_word(text, kNoticeLevels, s.log);
+       const bool known = word<&Settings::log, kNoticeLevels>(text, s);
        util::set_notice_level(s.log);
        return known;
      }},
@@ -105,94 +105,70 @@ constexpr Variable kVariables[] = {
     {"FI_ERDMA_CMA", "cma", "auto, on or off",
      "Copy large messages straight from the other process (process_vm_readv) where the kernel "
      "permits; auto measures whether that is faster than through shared memory. Default: auto.",
-     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOnOff, s.cma); }},
+     word<&Settings::cma, kAutoOnOff>},
     {"FI_ERDMA_PTRACER", "ptracer", "ancestor, any or none",
      "Whom to admit with PR_SET_PTRACER where Yama forbids that copy: the nearest common ancestor "
      "of both processes, anyone, no one. Default: ancestor.",
-     [](std::string_view text, Settings& s) { return parse_word(text, kPtracers, s.ptracer); }},
+     word<&Settings::ptracer, kPtracers>},
     {"FI_ERDMA_STREAMING", "streaming", "auto, on or off",
      "Stores that bypass the cache in large copies; auto measures. Default: auto.",
-     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOnOff, s.streaming); }},
+     word<&Settings::streaming, kAutoOnOff>},
     {"FI_ERDMA_SHM_EAGER_SIZE", "shm_eager_size", "4096 to 16384",
      "Largest payload, in bytes, that one packet in shared memory carries. Default: 8192.",
-     [](std::string_view text, Settings& s) {
-       return parse_number<size_t>(text, 4096, 16384, s.eager_bytes);
-     }},
+     number<&Settings::eager_bytes, 4096, 16384>},
     {"FI_ERDMA_SHM_HOT_PEERS", "shm_hot_peers", "1 to 65536",
      "Inbound peers that have a large ring at one time. Default: 32.",
-     [](std::string_view text, Settings& s) {
-       return parse_number<unsigned>(text, 1, 65536, s.hot_peers);
-     }},
+     number<&Settings::hot_peers, 1, 65536>},
     {"FI_ERDMA_UNEXPECTED_SIZE", "unexpected_size", "16384 to 1073741824",
      "Bytes of unexpected messages buffered per peer before it is told to hold back. "
      "Default: 16777216.",
-     [](std::string_view text, Settings& s) {
-       return parse_number<size_t>(text, 16384, size_t{1} << 30, s.unexpected_bytes);
-     }},
+     number<&Settings::unexpected_bytes, 16384, size_t{1} << 30>},
     {"FI_ERDMA_CONNECT_TIMEOUT", "connect_timeout", "1 to 3600000",
      "Milliseconds that a peer never met before may take to appear. Default: 500 within a host, "
      "10000 through a NIC.",
-     [](std::string_view text, Settings& s) {
-       return parse_number<unsigned>(text, 1, 3'600'000, s.connect_timeout_ms);
-     }},
+     number<&Settings::connect_timeout_ms, 1, 3'600'000>},
     {"FI_ERDMA_TX_SIZE", "tx_size", "16 to 65536",
      "Transmit operations in flight before -FI_EAGAIN. Default: 1024.",
-     [](std::string_view text, Settings& s) {
-       return parse_number<unsigned>(text, 16, 65536, s.tx_size);
-     }},
+     number<&Settings::tx_size, 16, 65536>},
     {"FI_ERDMA_RX_SIZE", "rx_size", "16 to 65536",
      "Receive queue size reported to applications; receives never run out. Default: 1024.",
-     [](std::string_view text, Settings& s) {
-       return parse_number<unsigned>(text, 16, 65536, s.rx_size);
-     }},
+     number<&Settings::rx_size, 16, 65536>},
     {"FI_ERDMA_SHM", "shm", "auto or off",
      "Shared memory between processes of this host. off: they use the NIC, as does an endpoint "
-     "that "
-     "sends to itself. The same for all processes of a job. Default: auto.",
-     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.shm); }},
+     "that sends to itself. The same for all processes of a job. Default: auto.",
+     word<&Settings::shm, kAutoOff>},
     {"FI_ERDMA_MR_CACHE", "mr_cache", "auto or off",
      "Keep the application's memory registered with the NIC for the next message. off: large "
      "messages are copied through memory of the provider's own. Default: auto.",
-     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.mr_cache); }},
+     word<&Settings::mr_cache, kAutoOff>},
     {"FI_ERDMA_CUDA", "cuda", "auto or off",
      "GPU memory in messages and RMA (FI_HMEM), where there is a CUDA driver and an application "
      "asks for it. Default: auto.",
-     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.cuda); }},
+     word<&Settings::cuda, kAutoOff>},
     {"FI_ERDMA_CUDA_IPC", "cuda_ipc", "auto or off",
      "Processes of a host read long messages where they are in each other's GPU memory; off: they "
      "are copied through host memory. Default: auto.",
-     [](std::string_view text, Settings& s) { return parse_word(text, kAutoOff, s.cuda_ipc); }},
+     word<&Settings::cuda_ipc, kAutoOff>},
     {"FI_ERDMA_HMEM_RECV_FLUSH", "hmem_recv_flush", "auto, on or off",
      "Flush what the NIC wrote to a GPU before a receive completes; auto: where the GPU's "
      "attributes say that kernels may not see it otherwise. Default: auto.",
-     [](std::string_view text, Settings& s) {
-       return parse_word(text, kAutoOnOff, s.hmem_recv_flush);
-     }},
+     word<&Settings::hmem_recv_flush, kAutoOnOff>},
     {"FI_ERDMA_RENDEZVOUS", "rendezvous", "auto, read or write",
      "Who moves the bytes of a large message through the NIC: the receiver by RDMA READ or the "
      "sender by RDMA WRITE. Default: auto.",
-     [](std::string_view text, Settings& s) {
-       return parse_word(text, kRendezvous, s.rendezvous);
-     }},
+     word<&Settings::rendezvous, kRendezvous>},
     {"FI_ERDMA_NIC_EAGER_SIZE", "nic_eager_size", "2048 to 65536",
      "Largest payload, in bytes, that one packet to a busy peer carries through the NIC. "
      "Default: 8192.",
-     [](std::string_view text, Settings& s) {
-       return parse_number<size_t>(text, 2048, 65536, s.nic_eager_bytes);
-     }},
+     number<&Settings::nic_eager_bytes, 2048, 65536>},
     {"FI_ERDMA_MAX_CONNECTIONS", "max_connections", "2 to 30000",
      "Connections of one endpoint through a NIC at one time; beyond that the least recently used "
-     "is "
-     "given up until it is needed again. Default: 1024.",
-     [](std::string_view text, Settings& s) {
-       return parse_number<unsigned>(text, 2, 30000, s.max_connections);
-     }},
+     "is given up until it is needed again. Default: 1024.",
+     number<&Settings::max_connections, 2, 30000>},
     {"FI_ERDMA_PEER_TIMEOUT", "peer_timeout", "100 to 3600000",
      "Milliseconds without a sign of life after which a peer behind a NIC is taken for dead. "
      "Default: 10000.",
-     [](std::string_view text, Settings& s) {
-       return parse_number<unsigned>(text, 100, 3'600'000, s.peer_timeout_ms);
-     }},
+     number<&Settings::peer_timeout_ms, 100, 3'600'000>},
     {"FI_ERDMA_JOB_KEY", "job_key", "1 to 256 bytes",
      "A secret that peers behind a NIC must share; an auth_key of the application goes before it. "
      "Default: none.",
