@@ -79,24 +79,27 @@ transport::verbs::FlushPolicy flush_policy(Switch setting) noexcept {
 }
 
 /// The transport itself if all buffers are host memory. Otherwise one that stages device memory.
+template <typename... How>
 std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
                                                   std::unique_ptr<transport::Transport> transport,
-                                                  transport::DirectSource* direct,
-                                                  const util::SocketAddress& name) {
+                                                  const How&... how) {
   if (!request.devices) return transport;
   return std::make_unique<transport::staging::StagingTransport>(std::move(transport),
-                                                                *request.devices, direct, name);
+                                                                *request.devices, how...);
 }
 
-/// The same for one whose peers are of this host.
-std::unique_ptr<transport::Transport> for_buffers(const TransportRequest& request,
-                                                  std::unique_ptr<transport::Transport> transport,
-                                                  const Settings& settings) {
-  if (!request.devices) return transport;
-  hmem::Cuda* const cuda = settings.cuda_ipc != Switch::off ? hmem::Cuda::get() : nullptr;
-  return std::make_unique<transport::staging::StagingTransport>(
-      std::move(transport), *request.devices, nullptr, util::SocketAddress{},
-      cuda == request.devices ? cuda : nullptr);
+/// Adds shared memory, and the loop of the endpoint to itself under the same name.
+void add_local_transports(TransportSet& set, const TransportRequest& request,
+                          std::unique_ptr<transport::shm::ShmTransport> shm,
+                          const Settings& settings) {
+  const bool asked = request.devices && settings.cuda_ipc != Switch::off;
+  hmem::Cuda* const cuda = asked ? hmem::Cuda::get() : nullptr;
+  hmem::Cuda* const ipc = cuda == request.devices ? cuda : nullptr;
+  const auto add = [&](std::unique_ptr<transport::Transport> transport) {
+    return set.add(for_buffers(request, std::move(transport), nullptr, util::SocketAddress{}, ipc));
+  };
+  set.shm = add(std::move(shm));
+  set.self = add(std::make_unique<transport::self::SelfTransport>(set.name));
 }
 
 }  // namespace
@@ -209,9 +212,7 @@ util::Result<TransportSet> DomainTransports::open_shm_only(const TransportReques
   if (!shm) return shm.error();
   TransportSet set;
   set.name = (*shm)->name();
-  set.shm = set.add(for_buffers(request, std::move(*shm), x_settings));
-  set.self = set.add(
-      for_buffers(request, std::make_unique<transport::self::SelfTransport>(set.name), x_settings));
+  add_local_transports(set, request, std::move(*shm), x_settings);
   return set;
 }
 
@@ -268,9 +269,7 @@ int DomainTransports::add_local(TransportSet& set, const TransportRequest& reque
   auto shm = transport::shm::ShmTransport::open(
       shm_options(x_settings, transport::shm::NameScope::address), set.name);
   if (shm) {
-    set.shm = set.add(for_buffers(request, std::move(*shm), x_settings));
-    set.self = set.add(for_buffers(
-        request, std::make_unique<transport::self::SelfTransport>(set.name), x_settings));
+    add_local_transports(set, request, std::move(*shm), x_settings);
     return 0;
   }
   if (shm.error() == -FI_EADDRINUSE) return shm.error();
