@@ -45,20 +45,18 @@ SocketAddress single_host(const SocketAddress& given) {
 /// An AV with nothing around it; closed by the test or at its end.
 struct Fixture {
   explicit Fixture(uint64_t flags = 0, sa_family_t family = AF_INET) {
-    const auto closed = [this] { open = false; };
-    auto* made = new AddressVector(AvParent{lock, family, single_host, closed}, flags, nullptr);
-    av = made;
+    av = new AddressVector(AvParent{lock, family, single_host, &open}, flags, nullptr);
   }
   Fixture(const Fixture&) = delete;
   Fixture& operator=(const Fixture&) = delete;
   ~Fixture() {
-    if (open) ck_assert_int_eq(fi_close(&av->fid), 0);
-    ck_assert(!open);
+    if (open.count()) ck_assert_int_eq(fi_close(&av->fid), 0);
+    ck_assert_int_eq(open.count(), 0);
   }
   AddressVector& vector() { return AddressVector::from(av); }
 
   OptionalLock lock{true};
-  bool open = true;
+  erdma::fabric::Children open;
   fid_av* av;
 };
 
@@ -336,7 +334,7 @@ TEST(close_is_refused_while_an_endpoint_listens) {
   ck_assert_int_eq(fi_close(&f.av->fid), -FI_EBUSY);
   f.vector().detach(listener);
   ck_assert_int_eq(fi_close(&f.av->fid), 0);
-  ck_assert(!f.open);
+  ck_assert_int_eq(f.open.count(), 0);
 }
 
 TEST(insert_reports_through_the_bound_event_queue) {

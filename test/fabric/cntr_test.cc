@@ -22,12 +22,12 @@ namespace {
 
 constexpr int kForever = -1;
 OptionalLock g_lock(true);
-int g_closed;
+erdma::fabric::Children g_open;
 
 Counter& open(fi_wait_obj wait = FI_WAIT_UNSPEC) {
   fi_cntr_attr attr{};
   attr.wait_obj = wait;
-  auto made = make_cntr({g_lock, FI_VERSION(1, 9), false, [] { ++g_closed; }}, &attr, nullptr);
+  auto made = make_cntr({g_lock, FI_VERSION(1, 9), false, &g_open}, &attr, nullptr);
   ck_assert_int_eq(made.error(), 0);
   return **made;
 }
@@ -225,8 +225,9 @@ TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
     const Attached attached(cntr, source);
     ck_assert_int_eq(fi_close(&cntr.fid), -FI_EBUSY);
   }
+  ck_assert_int_eq(g_open.count(), 1);
   ck_assert_int_eq(fi_close(&cntr.fid), 0);
-  ck_assert_int_eq(g_closed, 1);
+  ck_assert_int_eq(g_open.count(), 0);
 }
 
 /// Asleep, or about to look again as there is nothing to sleep on.

@@ -261,16 +261,15 @@ TEST(close_is_refused_while_a_thread_reads) {
 }
 
 TEST(close_is_refused_while_something_is_bound_and_told_once) {
-  int closed = 0;
+  erdma::fabric::Children open;
   fi_eq_attr attr{};
-  auto queue = make_event_queue(
-      &attr, [&closed] { ++closed; }, &attr);
+  auto queue = make_event_queue(&attr, &open, &attr);
   fid_eq* eq = *queue;
   ck_assert_ptr_eq(eq->fid.context, &attr);
   EventQueue::from(eq).bound();
   ck_assert_int_eq(fi_close(&eq->fid), -FI_EBUSY);
-  ck_assert_int_eq(closed, 0);
+  ck_assert_int_eq(open.count(), 1);
   EventQueue::from(eq).unbound();
   ck_assert_int_eq(fi_close(&eq->fid), 0);
-  ck_assert_int_eq(closed, 1);
+  ck_assert_int_eq(open.count(), 0);
 }

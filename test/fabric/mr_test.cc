@@ -25,15 +25,14 @@ constexpr uint32_t kApi = FI_VERSION(1, 17);
 
 struct Fixture {
   explicit Fixture(int mr_mode = FI_MR_PROV_KEY, uint32_t api = kApi)
-      : regions(
-            lock, mr_mode, api, [this] { ++open; }, [this] { --open; }) {}
+      : regions(lock, mr_mode, api, &open) {}
 
   int reg(const fi_mr_attr& attr, fid_mr** mr, uint64_t flags = 0) {
     return regions.open(&attr, flags, mr);
   }
 
   OptionalLock lock{true};
-  int open = 0;
+  erdma::fabric::Children open;
   MemoryRegions regions;
 };
 
@@ -69,7 +68,7 @@ TEST(region_keeps_what_it_was_registered_with) {
   fi_mr_attr attr = attributes(3);
   attr.context = &f;
   ck_assert_int_eq(f.reg(attr, &mr), 0);
-  ck_assert_int_eq(f.open, 1);
+  ck_assert_int_eq(f.open.count(), 1);
   ck_assert_uint_eq(mr->fid.fclass, FI_CLASS_MR);
   ck_assert_ptr_eq(mr->fid.context, &f);
   ck_assert_ptr_eq(fi_mr_desc(mr), &MemoryRegion::from(mr));
@@ -80,7 +79,7 @@ TEST(region_keeps_what_it_was_registered_with) {
   ck_assert_ptr_eq(f.regions.find(fi_mr_key(mr)), &region);
   const uint64_t key = fi_mr_key(mr);
   ck_assert_int_eq(fi_close(&mr->fid), 0);
-  ck_assert_int_eq(f.open, 0);
+  ck_assert_int_eq(f.open.count(), 0);
   ck_assert_ptr_null(f.regions.find(key));
 }
 
@@ -96,7 +95,7 @@ TEST(provider_keys_are_distinct_and_not_the_requested_ones) {
   ck_assert_uint_eq(keys.count(FI_KEY_NOTAVAIL), 0);
   ck_assert_uint_eq(keys.count(42), 0);
   for (fid_mr* mr : regions) fi_close(&mr->fid);
-  ck_assert_int_eq(f.open, 0);
+  ck_assert_int_eq(f.open.count(), 0);
 }
 
 TEST(requested_key_is_kept_and_refused_while_in_use) {
@@ -155,7 +154,7 @@ TEST(registration_refuses_bad_attributes, std::size(kRefusals)) {
   fid_mr* mr = nullptr;
   ck_assert_int_eq(f.reg(attr, &mr, flags), kRefusals[_i].expected);
   ck_assert_ptr_null(mr);
-  ck_assert_int_eq(f.open, 0);
+  ck_assert_int_eq(f.open.count(), 0);
 }
 
 TEST(registration_refuses_null_pointers) {
@@ -293,7 +292,7 @@ TEST(closing_ends_the_connections_of_peers_that_do_not_go_on) {
   user.region->users = 1;
   ck_assert_int_eq(fi_close(&mr->fid), 0);
   ck_assert_int_eq(user.abandoned, 1);
-  ck_assert_int_eq(f.open, 0);
+  ck_assert_int_eq(f.open.count(), 0);
 }
 
 struct FakeOpen final : erdma::transport::RegisteredRegion {
@@ -338,10 +337,10 @@ TEST(region_that_peers_never_let_go_of_stays_until_they_do) {
   ck_assert_int_gt(user.stopped_all, 0);
   ck_assert(!open);
   ck_assert_ptr_null(f.regions.region(key));
-  ck_assert_int_eq(f.open, 1);
+  ck_assert_int_eq(f.open.count(), 1);
   region->users = 0;
   ck_assert_int_eq(fi_close(&mr->fid), 0);
-  ck_assert_int_eq(f.open, 0);
+  ck_assert_int_eq(f.open.count(), 0);
 }
 
 TEST(keys_of_the_application_open_nothing_to_peers) {

@@ -10,7 +10,6 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/domain.h"
 #include "fabric/eq.h"
 #include "fabric/fid_ops.h"
@@ -101,13 +100,10 @@ sa_family_t family_of(Domain& domain) noexcept {
 }  // namespace
 
 AddressVector::AddressVector(AvParent parent, uint64_t flags, void* context)
-    : fid_av{},
+    : FidObject(FI_CLASS_AV, context, parent.children),
       x_parent(std::move(parent)),
       x_flags(flags),
       x_table(x_parent.family, x_parent.canonical) {
-  fid.fclass = FI_CLASS_AV;
-  fid.context = context;
-  fid.ops = &g_fid_ops<AddressVector>;
   ops = &g_av_ops;
 }
 
@@ -265,9 +261,7 @@ int AddressVector::close() noexcept {
     util::Guard guard(x_parent.lock);
     if (!x_listeners.empty()) return -FI_EBUSY;
   }
-  const std::function<void()> closed = std::move(x_parent.closed);
   delete this;
-  if (closed) closed();
   return 0;
 }
 
@@ -278,11 +272,9 @@ int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** av, void* context) noexc
     if (const int rc = check_attr(*attr)) return rc;
     AvParent parent{domain.lock(), family_of(domain),
                     [&domain](const SocketAddress& address) { return domain.canonical(address); },
-                    [&domain] { domain.child_closed(); }};
-    auto opened = std::make_unique<AddressVector>(std::move(parent), attr->flags, context);
-    domain.child_opened();
+                    &domain.children()};
+    *av = new AddressVector(std::move(parent), attr->flags, context);
     if (attr->type == FI_AV_UNSPEC) attr->type = FI_AV_TABLE;
-    *av = opened.release();
     return 0;
   });
 }

@@ -9,6 +9,7 @@
 #include <rdma/fi_domain.h>
 
 #include "fabric/address_table.h"
+#include "fabric/fid_ops.h"
 #include "protocol/address_book.h"
 #include "util/lock.h"
 #include "util/socket_address.h"
@@ -35,17 +36,14 @@ struct AvParent {
   util::OptionalLock& lock;
   sa_family_t family;
   AddressTable::Canonical canonical;
-  std::function<void()> closed;  ///< called once, after fi_close succeeded
+  Children* children;
 };
 
 /// One address vector, FI_AV_TABLE or FI_AV_MAP: either way a fi_addr_t is an index. Entry points
 /// take the domain lock; attach(), detach() and the AddressBook expect it held.
 /// Invariant: outlives its listeners; close is -FI_EBUSY until then.
-class AddressVector final : public fid_av, public protocol::AddressBook {
+class AddressVector final : public FidObject<AddressVector, fid_av>, public protocol::AddressBook {
  public:
-  static AddressVector& from(fid_av* av) noexcept { return static_cast<AddressVector&>(*av); }
-  static AddressVector& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_av*>(fid)); }
-
   AddressVector(AvParent parent, uint64_t flags, void* context);
   ~AddressVector();
 

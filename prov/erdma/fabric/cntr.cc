@@ -17,9 +17,9 @@ uint64_t Counter::read() noexcept {
   {
     const util::Guard guard(x_lock);
     x_waitable.progress();
-    value = x_successes;
-    should_yield = x_idle_reads.should_yield(value != x_seen_successes);
-    x_seen_successes = value;
+    value = x_now.successes;
+    should_yield = x_idle_reads.should_yield(value != x_seen.successes);
+    x_seen.successes = value;
   }
   if (should_yield) sched_yield();
   return value;
@@ -28,7 +28,7 @@ uint64_t Counter::read() noexcept {
 uint64_t Counter::read_error() noexcept {
   const util::Guard guard(x_lock);
   x_waitable.progress();
-  return x_seen_failures = x_failures;
+  return x_seen.failures = x_now.failures;
 }
 
 /// What the application does to a counter may be what works wait for.
@@ -43,30 +43,27 @@ int Counter::change(Change&& apply) noexcept {
 
 int Counter::add(uint64_t value) noexcept {
   return change([&] {
-    x_successes += value;
-    x_polled_successes += value;
+    x_now.successes += value;
+    x_polled.successes += value;
   });
 }
 int Counter::add_error(uint64_t value) noexcept {
   return change([&] {
-    x_failures += value;
-    x_polled_failures += value;
+    x_now.failures += value;
+    x_polled.failures += value;
   });
 }
 int Counter::set(uint64_t value) noexcept {
-  return change([&] { x_polled_successes = x_successes = value; });
+  return change([&] { x_polled.successes = x_now.successes = value; });
 }
 int Counter::set_error(uint64_t value) noexcept {
-  return change([&] { x_polled_failures = x_failures = value; });
+  return change([&] { x_polled.failures = x_now.failures = value; });
 }
 
 bool Counter::poll(bool told) noexcept {
   x_waitable.progress();
-  const bool news = x_polled_successes != x_successes || x_polled_failures != x_failures;
-  if (told) {
-    x_polled_successes = x_successes;
-    x_polled_failures = x_failures;
-  }
+  const bool news = x_polled != x_now;
+  if (told) x_polled = x_now;
   return news;
 }
 
@@ -77,12 +74,12 @@ void Counter::tell_queue() noexcept {
 int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
   const Deadline deadline(timeout_ms);
   std::unique_lock lock(x_lock);
-  const uint64_t failures_before = x_failures;
+  const uint64_t failures_before = x_now.failures;
   for (;;) {
     const bool over = deadline.left() == 0;
     x_waitable.progress();
-    if (x_successes >= threshold) return 0;
-    if (x_failures != failures_before) return -FI_EAVAIL;
+    if (x_now.successes >= threshold) return 0;
+    if (x_now.failures != failures_before) return -FI_EAVAIL;
     if (over) return -FI_ETIMEDOUT;
     x_waitable.sleep(lock, deadline);
   }
@@ -91,10 +88,7 @@ int Counter::wait(uint64_t threshold, int timeout_ms) noexcept {
 Readiness Counter::prepare_wait() noexcept {
   const util::Guard guard(x_lock);
   x_waitable.progress();
-  const bool changed = x_seen_successes != x_successes || x_seen_failures != x_failures;
-  x_seen_successes = x_successes;
-  x_seen_failures = x_failures;
-  if (changed) return Readiness::news;
+  if (std::exchange(x_seen, x_now) != x_now) return Readiness::news;
   return x_waitable.watch() ? Readiness::armed : Readiness::busy;
 }
 
@@ -130,12 +124,15 @@ fi_ops_cntr g_cntr_ops = {
 
 }  // namespace
 
-Counter::Counter(QueueParent parent, const fi_cntr_attr& attr, std::unique_ptr<WaitObject> wait,
-                 void* context)
-    : fid_cntr{{FI_CLASS_CNTR, context, &g_fid_ops<Counter>}, &g_cntr_ops},
-      Pollable(std::move(parent), attr.wait_obj, std::move(wait)) {}
+Counter::Counter(const QueueParent& parent, const fi_cntr_attr& attr,
+                 std::unique_ptr<WaitObject> wait, void* context)
+    : FidObject(FI_CLASS_CNTR, context, parent.children),
+      Pollable(parent, attr.wait_obj, std::move(wait)) {
+  ops = &g_cntr_ops;
+}
 
-util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, void* context) {
+util::Result<Counter*> make_cntr(const QueueParent& parent, const fi_cntr_attr* attr,
+                                 void* context) {
   const fi_cntr_attr defaults{};
   if (!attr) attr = &defaults;
   if (attr->flags != 0) return -FI_EINVAL;
@@ -144,7 +141,7 @@ util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, v
     ERDMA_INFO(CNTR, "events %d can't be counted\n", events);
     return -FI_ENOSYS;
   }
-  return Pollable::make<Counter>(std::move(parent), *attr, context);
+  return Pollable::make<Counter>(parent, *attr, context);
 }
 
 int open_cntr(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept {

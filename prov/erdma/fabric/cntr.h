@@ -18,26 +18,23 @@ class DeferredWorkQueue;
 
 /// One counter of completions. The calls of fi_cntr(3) take the domain lock; endpoints hold it
 /// already. Invariant: outlives the endpoints attached to it; close is -FI_EBUSY until then.
-class Counter final : public fid_cntr, public Pollable {
+class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
  public:
-  static Counter& from(fid_cntr* cntr) noexcept { return static_cast<Counter&>(*cntr); }
-  static Counter& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_cntr*>(fid)); }
-
   /// `attr` was checked; `wait` is null for FI_WAIT_NONE.
-  Counter(QueueParent parent, const fi_cntr_attr& attr, std::unique_ptr<WaitObject> wait,
+  Counter(const QueueParent& parent, const fi_cntr_attr& attr, std::unique_ptr<WaitObject> wait,
           void* context);
 
   // For endpoints, under the domain lock.
   void add_success(uint64_t value) noexcept {
-    x_successes += value;
+    x_now.successes += value;
     changed();
   }
   void add_failure() noexcept {
-    ++x_failures;
+    ++x_now.failures;
     changed();
   }
   void set_successes(uint64_t value) noexcept {
-    x_successes = value;
+    x_now.successes = value;
     changed();
   }
 
@@ -47,11 +44,11 @@ class Counter final : public fid_cntr, public Pollable {
   bool poll(bool told) noexcept;
 
   // For the work queue, likewise.
-  uint64_t successes() const noexcept { return x_successes; }
+  uint64_t successes() const noexcept { return x_now.successes; }
   /// With failures; no more than the largest number.
   uint64_t events() const noexcept {
-    const uint64_t sum = x_successes + x_failures;
-    return sum < x_successes ? UINT64_MAX : sum;
+    const uint64_t sum = x_now.successes + x_now.failures;
+    return sum < x_now.successes ? UINT64_MAX : sum;
   }
   util::IntrusiveList<DeferredWork>& waiting() noexcept { return x_waiting; }
   /// Works count themselves; until they are over, the counter can't be closed.
@@ -87,21 +84,23 @@ class Counter final : public fid_cntr, public Pollable {
   template <typename Change>
   int change(Change&& apply) noexcept;
 
-  uint64_t x_successes = 0;
-  uint64_t x_failures = 0;
+  struct Values {
+    uint64_t successes = 0;
+    uint64_t failures = 0;
+    bool operator==(const Values&) const noexcept = default;
+  };
+
+  Values x_now;
   DeferredWorkQueue* x_queue = nullptr;  ///< null until something waits for it, or is to be counted
-  // What the application knows: as of its last read or fi_trywait.
-  uint64_t x_seen_successes = 0;
-  uint64_t x_seen_failures = 0;
-  // As of the last fi_poll(3).
-  uint64_t x_polled_successes = 0;
-  uint64_t x_polled_failures = 0;
+  Values x_seen;    ///< what the application knows: as of its last read or fi_trywait
+  Values x_polled;  ///< as of the last fi_poll(3)
   util::IntrusiveList<DeferredWork> x_waiting;  ///< by threshold, then age
   unsigned x_works = 0;
 };
 
 /// A counter that belongs to nothing; for open_cntr() and tests.
-util::Result<Counter*> make_cntr(QueueParent parent, const fi_cntr_attr* attr, void* context);
+util::Result<Counter*> make_cntr(const QueueParent& parent, const fi_cntr_attr* attr,
+                                 void* context);
 
 /// fi_cntr_open(3).
 int open_cntr(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept;

@@ -5,14 +5,6 @@
 #include <rdma/fi_errno.h>
 
 namespace erdma::fabric {
-namespace {
-
-constexpr uint64_t kEvents[] = {FI_SEND,  FI_RECV,        FI_READ,
-                                FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE};
-constexpr uint64_t kAllEvents =
-    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-
-}  // namespace
 
 CompletionPorts::CompletionPorts(ProgressSource& source, void* context) noexcept
     : sent(&source),
@@ -21,7 +13,10 @@ CompletionPorts::CompletionPorts(ProgressSource& source, void* context) noexcept
       writes(&source),
       remote_reads(&source),
       remote_writes(&source),
-      x_source(source) {
+      x_source(source),
+      x_all{{FI_SEND, sent},    {FI_RECV, received},
+            {FI_READ, reads},   {FI_REMOTE_READ, remote_reads},
+            {FI_WRITE, writes}, {FI_REMOTE_WRITE, remote_writes}} {
   for (CompletionPort* port : {&sent, &reads, &writes}) port->endpoint_context = context;
 }
 
@@ -43,31 +38,16 @@ int CompletionPorts::bind(CompletionQueue& cq, uint64_t flags, const util::Optio
   return 0;
 }
 
-CompletionPort& CompletionPorts::of(uint64_t event) noexcept {
-  switch (event) {
-    case FI_SEND:
-      return sent;
-    case FI_RECV:
-      return received;
-    case FI_READ:
-      return reads;
-    case FI_WRITE:
-      return writes;
-    case FI_REMOTE_READ:
-      return remote_reads;
-    default:
-      return remote_writes;
-  }
-}
-
 int CompletionPorts::bind(Counter& cntr, uint64_t flags, const util::OptionalLock& lock) {
-  if (flags & ~kAllEvents) return -FI_EBADFLAGS;
+  constexpr uint64_t kEvents =
+      FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+  if (flags & ~kEvents) return -FI_EBADFLAGS;
   if (!flags || !cntr.takes(lock)) return -FI_EINVAL;
-  for (const uint64_t event : kEvents)
-    if ((flags & event) && of(event).cntr) return -FI_EINVAL;
+  for (const auto& [event, port] : x_all)
+    if ((flags & event) && port.cntr) return -FI_EINVAL;
   watch_counter(cntr);
-  for (const uint64_t event : kEvents)
-    if (flags & event) of(event).cntr = &cntr;
+  for (const auto& [event, port] : x_all)
+    if (flags & event) port.cntr = &cntr;
   return 0;
 }
 
@@ -78,8 +58,8 @@ void CompletionPorts::watch_counter(Counter& cntr) {
 }
 
 void CompletionPorts::unwatch_counter(Counter& cntr) noexcept {
-  for (const uint64_t event : kEvents)
-    if (of(event).cntr == &cntr) return;
+  for (const Of& one : x_all)
+    if (one.port.cntr == &cntr) return;
   std::erase(x_counters, &cntr);
   cntr.detach(x_source);
 }

@@ -201,18 +201,21 @@ size_t max_threshold(const fi_cq_attr& attr) noexcept {
 
 }  // namespace
 
-CompletionQueue::CompletionQueue(QueueParent parent, const fi_cq_attr& attr,
+CompletionQueue::CompletionQueue(const QueueParent& parent, const fi_cq_attr& attr,
                                  std::unique_ptr<WaitObject> wait, void* context)
-    : fid_cq{{FI_CLASS_CQ, context, &g_fid_ops<CompletionQueue>}, ops_for(attr.format)},
+    : FidObject(FI_CLASS_CQ, context, parent.children),
       Pollable(parent, attr.wait_obj, std::move(wait)),
       x_ring(attr.size),
       x_api_version(parent.api_version),
-      x_max_threshold(max_threshold(attr)) {}
+      x_max_threshold(max_threshold(attr)) {
+  ops = ops_for(attr.format);
+}
 
-util::Result<CompletionQueue*> make_cq(QueueParent parent, const fi_cq_attr* attr, void* context) {
+util::Result<CompletionQueue*> make_cq(const QueueParent& parent, const fi_cq_attr* attr,
+                                       void* context) {
   if (!attr) return -FI_EINVAL;
   if (const int checked = check(*attr)) return checked;
-  return Pollable::make<CompletionQueue>(std::move(parent), *attr, context);
+  return Pollable::make<CompletionQueue>(parent, *attr, context);
 }
 
 int open_cq(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {

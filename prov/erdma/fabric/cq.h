@@ -18,14 +18,11 @@ namespace erdma::fabric {
 
 /// One completion queue. The calls of fi_cq(3) take the domain lock; endpoints hold it already.
 /// Invariant: outlives the endpoints attached to it; close is -FI_EBUSY until then.
-class CompletionQueue final : public fid_cq, public Pollable {
+class CompletionQueue final : public FidObject<CompletionQueue, fid_cq>, public Pollable {
  public:
-  static CompletionQueue& from(fid_cq* cq) noexcept { return static_cast<CompletionQueue&>(*cq); }
-  static CompletionQueue& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_cq*>(fid)); }
-
   /// `attr` was checked; `wait` is null for FI_WAIT_NONE.
-  CompletionQueue(QueueParent parent, const fi_cq_attr& attr, std::unique_ptr<WaitObject> wait,
-                  void* context);
+  CompletionQueue(const QueueParent& parent, const fi_cq_attr& attr,
+                  std::unique_ptr<WaitObject> wait, void* context);
 
   // For endpoints, under the domain lock.
   /// A new entry, to be filled in by the caller before it gives up the lock.
@@ -76,7 +73,8 @@ class CompletionQueue final : public fid_cq, public Pollable {
 };
 
 /// A CQ that belongs to nothing; for open_cq() and tests.
-util::Result<CompletionQueue*> make_cq(QueueParent parent, const fi_cq_attr* attr, void* context);
+util::Result<CompletionQueue*> make_cq(const QueueParent& parent, const fi_cq_attr* attr,
+                                       void* context);
 
 /// fi_cq_open(3).
 int open_cq(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept;

@@ -7,71 +7,70 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_trigger.h>
 
-#include "fabric/abi.h"
 #include "fabric/domain.h"
 #include "fabric/endpoint_alias.h"
 #include "fabric/endpoint_ops.h"
+#include "fabric/fid_ops.h"
 #include "fabric/wait.h"
 
 namespace erdma::fabric {
+
+namespace {
+
+/// Null: it is no counter of the domain.
+Counter* counter_of(Domain& domain, fid_cntr* cntr) noexcept {
+  if (!cntr || cntr->fid.fclass != FI_CLASS_CNTR) return nullptr;
+  Counter& counter = Counter::from(cntr);
+  return counter.takes(domain.lock()) ? &counter : nullptr;
+}
+
+}  // namespace
 
 int trigger_of(Endpoint& ep, void* context, Trigger& trigger) noexcept {
   if (!ep.options().triggers()) return -FI_EBADFLAGS;
   if (!context) return -FI_EINVAL;
   const auto& condition = *static_cast<const fi_triggered_context*>(context);
   if (enum_value(condition.event_type) != FI_TRIGGER_THRESHOLD) return -FI_ENOSYS;
-  fid_cntr* const cntr = condition.trigger.threshold.cntr;
-  if (!cntr || cntr->fid.fclass != FI_CLASS_CNTR) return -FI_EINVAL;
-  if (!Counter::from(cntr).takes(ep.domain().lock())) return -FI_EINVAL;
-  trigger.counter = &Counter::from(cntr);
+  trigger.counter = counter_of(ep.domain(), condition.trigger.threshold.cntr);
+  if (!trigger.counter) return -FI_EINVAL;
   trigger.threshold = condition.trigger.threshold.threshold;
   return 0;
 }
 
 namespace {
 
-template <typename Args>
-int queue(Endpoint& ep, const Args& args, const Trigger& trigger) noexcept {
-  return abi_call([&] {
-    auto work = std::make_unique<DeferredWork>(ep.driver(), args, trigger);
-    DeferredWorkQueue& works = ep.domain().works();
-    const util::Guard guard(ep.domain().lock());
-    works.add(std::move(work));
-    return 0;
-  });
+int check(const Endpoint&, const protocol::SendArgs& args, const Trigger&) noexcept {
+  return args.inject && args.length > kInjectBytes ? -FI_EMSGSIZE : 0;
+}
+int check(const Endpoint& ep, const protocol::OneSidedArgs& args, const Trigger& trigger) noexcept {
+  return check(ep, args.local, trigger);
+}
+int check(const Endpoint& ep, const protocol::ReceiveArgs& args, const Trigger& trigger) noexcept {
+  if (ep.shares_receives()) return -FI_EOPNOTSUPP;
+  // When would the counter count, with one buffer for several messages?
+  return args.multi && trigger.work ? -FI_ENOSYS : 0;
 }
 
 }  // namespace
 
-int defer(Endpoint& ep, const protocol::SendArgs& args, const Trigger& trigger) noexcept {
+template <typename Args>
+int defer(Endpoint& ep, const Args& args, const Trigger& trigger) noexcept {
   if (!ep.driver().owned()) return -FI_EOPBADSTATE;
-  if (args.inject && args.length > kInjectBytes) return -FI_EMSGSIZE;
-  return queue(ep, args, trigger);
+  if (const int bad = check(ep, args, trigger)) return bad;
+  return abi_call([&] {
+    auto work = std::make_unique<DeferredWork>(ep.driver(), args, trigger);
+    const util::Guard guard(ep.domain().lock());
+    ep.domain().works().add(std::move(work));
+    return 0;
+  });
 }
-
-int defer(Endpoint& ep, const protocol::ReceiveArgs& args, const Trigger& trigger) noexcept {
-  if (!ep.driver().owned()) return -FI_EOPBADSTATE;
-  if (ep.shares_receives()) return -FI_EOPNOTSUPP;
-  // When would the counter count, with one buffer for several messages?
-  if (args.multi && trigger.work) return -FI_ENOSYS;
-  return queue(ep, args, trigger);
-}
-
-int defer(Endpoint& ep, const protocol::OneSidedArgs& args, const Trigger& trigger) noexcept {
-  if (!ep.driver().owned()) return -FI_EOPBADSTATE;
-  if (args.local.inject && args.local.length > kInjectBytes) return -FI_EMSGSIZE;
-  return queue(ep, args, trigger);
-}
+template int defer(Endpoint&, const protocol::SendArgs&, const Trigger&) noexcept;
+template int defer(Endpoint&, const protocol::ReceiveArgs&, const Trigger&) noexcept;
+template int defer(Endpoint&, const protocol::OneSidedArgs&, const Trigger&) noexcept;
 
 // --- deferred works: FI_QUEUE_WORK and FI_FLUSH_WORK ---------------------------------------------
 
 namespace {
-
-Counter* counter_of(Domain& domain, fid_cntr* cntr) noexcept {
-  if (!cntr || cntr->fid.fclass != FI_CLASS_CNTR) return nullptr;
-  Counter& counter = Counter::from(cntr);
-  return counter.takes(domain.lock()) ? &counter : nullptr;
-}
 
 int queue_counter_work(Domain& domain, const fi_deferred_work& work, const Trigger& trigger) {
   if (!work.op.cntr || trigger.completion) return -FI_EINVAL;

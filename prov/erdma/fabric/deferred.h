@@ -32,9 +32,8 @@ int defer_atomic(Endpoint& ep, const AtomicMessage& atomic, uint64_t flags,
                  const Trigger& trigger) noexcept;
 
 // The same of what was checked already.
-int defer(Endpoint& ep, const protocol::SendArgs& args, const Trigger& trigger) noexcept;
-int defer(Endpoint& ep, const protocol::ReceiveArgs& args, const Trigger& trigger) noexcept;
-int defer(Endpoint& ep, const protocol::OneSidedArgs& args, const Trigger& trigger) noexcept;
+template <typename Args>
+int defer(Endpoint& ep, const Args& args, const Trigger& trigger) noexcept;
 
 // fi_control(3) of a domain. The argument of FI_FLUSH_WORK is a counter, or null.
 int queue_work(Domain& domain, const fi_deferred_work* work);

@@ -7,7 +7,6 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_trigger.h>
 
-#include "fabric/abi.h"
 #include "fabric/auto_progress.h"
 #include "fabric/av.h"
 #include "fabric/cntr.h"
@@ -51,28 +50,22 @@ std::string key_text(const uint8_t* key, size_t size) {
 }  // namespace
 
 Domain::Domain(Fabric& fabric, const fi_info& info, Settings settings, void* context)
-    : x_fabric(fabric),
+    : FidObject(FI_CLASS_DOMAIN, context, &fabric.children()),
+      x_fabric(fabric),
       x_auto(wants_auto_progress(info)),
       x_settings(std::move(settings)),
       x_atomics(!cuda_for(info.caps)),
       x_local(LocalAddresses::load()),
       x_own_address(own_host(info, x_local)),
       x_lock(needs_lock(info)),
-      x_regions(
-          x_lock, info.domain_attr ? info.domain_attr->mr_mode : 0, fabric.api_version,
-          [this] { child_opened(); }, [this] { child_closed(); }, cuda_for(info.caps)),
+      x_regions(x_lock, info.domain_attr ? info.domain_attr->mr_mode : 0, fabric.api_version,
+                &x_children, cuda_for(info.caps)),
       x_works(x_regions),
       x_transports(x_settings, x_local, x_regions),
       x_key(info.domain_attr ? key_text(info.domain_attr->auth_key, info.domain_attr->auth_key_size)
-                             : std::string()) {
-  fid.fclass = FI_CLASS_DOMAIN;
-  fid.context = context;
-  x_fabric.child_opened();
-}
+                             : std::string()) {}
 
-Domain::~Domain() {
-  x_fabric.child_closed();
-}
+Domain::~Domain() = default;
 
 int Domain::start(const fi_info& info) {
   const char* name = info.domain_attr ? info.domain_attr->name : nullptr;
@@ -142,7 +135,7 @@ int Domain::control(int command, void* argument) {
 }
 
 int Domain::close() noexcept {
-  if (x_children.load(std::memory_order_relaxed) > 0) return -FI_EBUSY;
+  if (x_children.count() > 0) return -FI_EBUSY;
   delete this;
   return 0;
 }
@@ -178,11 +171,16 @@ fi_ops_domain g_domain_ops = {
 
 }  // namespace
 
+QueueParent parent_in(fid_domain* fid) {
+  Domain& domain = Domain::from(fid);
+  return {domain.lock(), domain.api_version(), domain.auto_progress() != nullptr,
+          &domain.children()};
+}
+
 int Domain::open(Fabric& fabric, const fi_info& info, fid_domain** domain, void* context) {
   auto made = std::make_unique<Domain>(fabric, info, fabric.settings(), context);
   const int started = made->start(info);
   if (started != 0) return started;
-  made->fid.ops = &g_fid_ops<Domain>;
   made->ops = &g_domain_ops;
   made->mr = &g_mr_ops;
   *domain = made.release();

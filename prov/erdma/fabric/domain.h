@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "fabric/domain_transports.h"
 #include "fabric/env.h"
+#include "fabric/fid_ops.h"
 #include "fabric/local_addresses.h"
 #include "fabric/mr.h"
 #include "fabric/work_queue.h"
@@ -27,11 +27,8 @@ class Fabric;
 
 /// One domain: the lock that everything under it shares, and what its children have in common.
 /// Invariant: outlives its children; close is -FI_EBUSY until then.
-class Domain final : public fid_domain {
+class Domain final : public FidObject<Domain, fid_domain> {
  public:
-  static Domain& from(fid_domain* domain) noexcept { return static_cast<Domain&>(*domain); }
-  static Domain& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_domain*>(fid)); }
-
   /// fi_domain(3).
   static int open(Fabric& fabric, const fi_info& info, fid_domain** domain, void* context);
 
@@ -59,9 +56,8 @@ class Domain final : public fid_domain {
   const util::SocketAddress& own_address() const noexcept { return x_own_address; }
   const LocalAddresses& local_addresses() const noexcept { return x_local; }
 
-  /// Children (AV, CQ, counter, MR, endpoint) count themselves.
-  void child_opened() noexcept { x_children.fetch_add(1, std::memory_order_relaxed); }
-  void child_closed() noexcept { x_children.fetch_sub(1, std::memory_order_relaxed); }
+  /// Address vectors, queues, counters, regions, endpoints and so on.
+  Children& children() noexcept { return x_children; }
 
   /// The NIC, and what makes the transports of endpoints.
   DomainTransports& transports() noexcept { return x_transports; }
@@ -84,7 +80,7 @@ class Domain final : public fid_domain {
   LocalAddresses x_local;
   util::SocketAddress x_own_address;
   util::OptionalLock x_lock;
-  std::atomic<int> x_children{0};
+  Children x_children;
   MemoryRegions x_regions;
   DeferredWorkQueue x_works;
   DomainTransports x_transports;

@@ -70,23 +70,15 @@ int Endpoint::open(Domain& domain, const fi_info& info, fid_ep** ep, void* conte
 }
 
 Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
-    : fid_ep{},
+    : FidObject(FI_CLASS_EP, context, &domain.children()),
       x_domain(domain),
       x_driver(domain, context, domain.cuda_for(info.caps) != nullptr),
       x_options(domain, info),
       x_name(domain.own_address()),
       x_key(domain.key_of(info)) {
-  fid.fclass = FI_CLASS_EP;
-  fid.context = context;
-  fid.ops = &g_fid_ops<Endpoint>;
   ops = &g_endpoint_ops;
   cm = &g_endpoint_cm_ops;
   refuse_calls(*this);
-  x_domain.child_opened();
-}
-
-Endpoint::~Endpoint() {
-  x_domain.child_closed();
 }
 
 // --- what is bound to it ------------------------------------------------------------------------

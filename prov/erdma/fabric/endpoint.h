@@ -21,16 +21,12 @@ class SharedReceive;
 /// (endpoint_messages, _rma, _atomic.cc) are reached only after fi_enable: before, the tables in
 /// place refuse with -FI_EOPBADSTATE.
 /// Invariant: bound objects outlive it; their fi_close is -FI_EBUSY until then.
-class Endpoint final : public fid_ep {
+class Endpoint final : public FidObject<Endpoint, fid_ep> {
  public:
-  static Endpoint& from(fid_ep* ep) noexcept { return static_cast<Endpoint&>(*ep); }
-  static Endpoint& from(fid_t f) noexcept { return from(reinterpret_cast<fid_ep*>(f)); }
-
   /// fi_endpoint(3).
   static int open(Domain& domain, const fi_info& info, fid_ep** ep, void* context);
 
   Endpoint(Domain& domain, const fi_info& info, void* context);
-  ~Endpoint();
 
   int bind(fid_t object, uint64_t flags);
   int enable();

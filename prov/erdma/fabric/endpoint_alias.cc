@@ -9,10 +9,10 @@
 namespace erdma::fabric {
 
 EndpointAlias::EndpointAlias(Endpoint& of, uint64_t transmit, uint64_t receive) noexcept
-    : fid_ep{}, x_endpoint(of), x_transmit(transmit), x_receive(receive) {
-  fid.fclass = FI_CLASS_EP;
-  fid.context = of.fid.context;
-  fid.ops = &g_fid_ops<EndpointAlias>;
+    : FidObject(FI_CLASS_EP, of.fid.context),
+      x_endpoint(of),
+      x_transmit(transmit),
+      x_receive(receive) {
   ops = &g_alias_ops;
   cm = &g_alias_cm_ops;
   refuse_calls(*this);

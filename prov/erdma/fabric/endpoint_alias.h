@@ -15,11 +15,8 @@ class Endpoint;
 
 /// Another name of an endpoint, with default flags of its own: fi_ep_alias(3). The endpoint does
 /// everything, and cannot be closed before its aliases.
-class EndpointAlias final : public fid_ep {
+class EndpointAlias final : public FidObject<EndpointAlias, fid_ep> {
  public:
-  static EndpointAlias& from(fid_ep* ep) noexcept { return static_cast<EndpointAlias&>(*ep); }
-  static EndpointAlias& from(fid_t f) noexcept { return from(reinterpret_cast<fid_ep*>(f)); }
-
   EndpointAlias(Endpoint& of, uint64_t transmit, uint64_t receive) noexcept;
   int close() noexcept;
 

@@ -13,10 +13,8 @@
 
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/fabric.h"
 #include "fabric/fid_ops.h"
-#include "util/clock.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
@@ -61,25 +59,14 @@ int check_attr(const fi_eq_attr& attr) noexcept {
   }
 }
 
-/// Milliseconds until then, rounded up; 0 if it has passed.
-int until(uint64_t deadline) noexcept {
-  const uint64_t now = util::SystemClock().now();
-  return now >= deadline ? 0 : static_cast<int>((deadline - now + 999'999) / 1'000'000);
-}
-
 }  // namespace
 
-EventQueue::EventQueue(const fi_eq_attr& attr, util::Fd wait, std::function<void()> closed,
-                       void* context)
-    : fid_eq{},
+EventQueue::EventQueue(const fi_eq_attr& attr, util::Fd wait, Children* siblings, void* context)
+    : FidObject(FI_CLASS_EQ, context, siblings),
       x_writable(attr.flags & FI_WRITE),
       x_size(attr.size ? attr.size : kDefaultSize),
       x_wait_object(attr.wait_obj),
-      x_wait(std::move(wait)),
-      x_closed(std::move(closed)) {
-  fid.fclass = FI_CLASS_EQ;
-  fid.context = context;
-  fid.ops = &g_fid_ops<EventQueue>;
+      x_wait(std::move(wait)) {
   ops = &g_eq_ops;
 }
 
@@ -159,8 +146,7 @@ ssize_t EventQueue::read_blocking(uint32_t* event, void* buffer, size_t length, 
                                   uint64_t flags) noexcept {
   if (x_wait_object == FI_WAIT_NONE) return -FI_ENOSYS;
   if (!buffer || (flags & ~FI_PEEK)) return -FI_EINVAL;
-  const uint64_t deadline =
-      timeout_ms > 0 ? util::SystemClock().now() + uint64_t(timeout_ms) * 1'000'000 : 0;
+  const Deadline deadline(timeout_ms);
   std::unique_lock lock(x_mutex);
   for (;;) {
     const ssize_t rc = read_locked(event, buffer, length, flags);
@@ -168,7 +154,7 @@ ssize_t EventQueue::read_blocking(uint32_t* event, void* buffer, size_t length, 
     pollfd wait{x_wait.get(), POLLIN, 0};
     ++x_blocked;
     lock.unlock();
-    const int ready = ::poll(&wait, 1, timeout_ms < 0 ? -1 : until(deadline));
+    const int ready = ::poll(&wait, 1, deadline.left());
     const int error = errno;
     lock.lock();
     --x_blocked;
@@ -198,9 +184,7 @@ int EventQueue::control(int command, void* argument) noexcept {
 
 int EventQueue::close() noexcept {
   if (x_bound.load(std::memory_order_relaxed) != 0 || sleeping()) return -FI_EBUSY;
-  const std::function<void()> closed = std::move(x_closed);
   delete this;
-  if (closed) closed();
   return 0;
 }
 
@@ -239,7 +223,7 @@ void EventQueue::signal() noexcept {
   if (rc != 0) ERDMA_WARN(EQ, "eventfd of an event queue: %s\n", fi_strerror(errno));
 }
 
-util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, std::function<void()> closed,
+util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, Children* siblings,
                                            void* context) {
   if (!attr) return -FI_EINVAL;
   if (const int rc = check_attr(*attr)) return rc;
@@ -248,7 +232,7 @@ util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, std::function
     wait.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wait) return -errno;
   }
-  auto made = std::make_unique<EventQueue>(*attr, std::move(wait), std::move(closed), context);
+  auto made = std::make_unique<EventQueue>(*attr, std::move(wait), siblings, context);
   if (attr->wait_obj == FI_WAIT_SET)
     if (const int joined = made->join(attr->wait_set)) return joined;
   return made.release();
@@ -256,12 +240,9 @@ util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, std::function
 
 int open_event_queue(fid_fabric* fid, fi_eq_attr* attr, fid_eq** eq, void* context) noexcept {
   return abi_call([&] {
-    Fabric& fabric = Fabric::from(fid);
     if (!eq) return -FI_EINVAL;
-    util::Result<EventQueue*> made = make_event_queue(
-        attr, [&fabric] { fabric.child_closed(); }, context);
+    util::Result<EventQueue*> made = make_event_queue(attr, &Fabric::from(fid).children(), context);
     if (!made) return made.error();
-    fabric.child_opened();
     *eq = *made;
     return 0;
   });

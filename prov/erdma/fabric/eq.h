@@ -4,13 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <mutex>
 #include <vector>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_eq.h>
 
+#include "fabric/fid_ops.h"
 #include "fabric/wait_set.h"
 #include "util/fd.h"
 #include "util/result.h"
@@ -22,17 +22,13 @@ class Fabric;
 /// One event queue. Thread-safe by its own mutex, which is taken last: it may be called with or
 /// without a domain lock held. Invariant: the wait descriptor is readable exactly while there is
 /// something to read.
-class EventQueue final : public fid_eq {
+class EventQueue final : public FidObject<EventQueue, fid_eq> {
  public:
-  static EventQueue& from(fid_eq* eq) noexcept { return static_cast<EventQueue&>(*eq); }
-  static EventQueue& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_eq*>(fid)); }
-
   /// Events that the provider may leave unread; one more overruns the queue.
   static constexpr size_t kProviderEvents = size_t{1} << 20;
 
-  /// `attr` was checked; `wait` is none for FI_WAIT_NONE; `closed` is called once, after fi_close
-  /// succeeded.
-  EventQueue(const fi_eq_attr& attr, util::Fd wait, std::function<void()> closed, void* context);
+  /// `attr` was checked; `wait` is none for FI_WAIT_NONE.
+  EventQueue(const fi_eq_attr& attr, util::Fd wait, Children* siblings, void* context);
 
   /// The provider's own events. An event that finds no room overruns the queue.
   void post(uint32_t event, const fi_eq_entry& entry) noexcept;
@@ -82,12 +78,11 @@ class EventQueue final : public fid_eq {
   bool x_signaled = false;
   unsigned x_blocked = 0;  ///< threads in read_blocking()
   std::atomic<int> x_bound{0};
-  std::function<void()> x_closed;
   WaitSetMember x_membership;
 };
 
-/// An event queue that belongs to nothing; `closed` as above. For open_event_queue() and tests.
-util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, std::function<void()> closed,
+/// For open_event_queue() and tests, in which `siblings` is null.
+util::Result<EventQueue*> make_event_queue(const fi_eq_attr* attr, Children* siblings,
                                            void* context);
 
 /// fi_eq_open(3).

@@ -6,7 +6,6 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/domain.h"
 #include "fabric/eq.h"
 #include "fabric/fid_ops.h"
@@ -46,10 +45,7 @@ fi_ops_fabric g_fabric_ops = {
 
 }  // namespace
 
-Fabric::Fabric(void* context) noexcept : fid_fabric{} {
-  fid.fclass = FI_CLASS_FABRIC;
-  fid.context = context;
-  fid.ops = &g_fid_ops<Fabric>;
+Fabric::Fabric(void* context) noexcept : FidObject(FI_CLASS_FABRIC, context) {
   ops = &g_fabric_ops;
 }
 
@@ -66,7 +62,7 @@ int Fabric::open(fi_fabric_attr* attr, fid_fabric** fabric, void* context) noexc
 }
 
 int Fabric::close() noexcept {
-  if (const int open = x_children.load(std::memory_order_relaxed); open > 0) {
+  if (const int open = x_children.count(); open > 0) {
     ERDMA_WARN(FABRIC, "fabric is busy: %d domains, event queues and wait sets are open\n", open);
     return -FI_EBUSY;
   }

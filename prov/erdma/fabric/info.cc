@@ -9,9 +9,9 @@
 
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/device.h"
 #include "fabric/env.h"
+#include "fabric/fid_ops.h"
 #include "fabric/info_address.h"
 #include "fabric/info_match.h"
 #include "fabric/info_offer.h"

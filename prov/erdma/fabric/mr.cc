@@ -13,37 +13,14 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/cntr.h"
 #include "fabric/domain.h"
-#include "fabric/fid_ops.h"
-#include "hmem/cuda.h"
+#include "fabric/info_offer.h"
 #include "util/clock.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
 namespace {
-
-constexpr uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ |
-                             FI_REMOTE_WRITE | FI_MULTICAST | FI_COLLECTIVE;
-// FI_MR_BASIC, by value: libfabric 2 lets no one write its name.
-constexpr int kMrBasic = 1 << 0;
-// Hints that change nothing for host memory.
-constexpr uint64_t kIgnoredFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
-
-/// FI_MR_DMABUF and struct fi_mr_dmabuf of libfabric 1.20: ABI, whatever headers this is built
-/// with.
-constexpr uint64_t kMrDmabuf = uint64_t(1) << 40;
-struct FileMemory {
-  int fd;
-  uint64_t offset;  ///< bytes, of both the file and `base`
-  size_t length;
-  void* base;
-};
-#ifdef FI_MR_DMABUF
-static_assert(kMrDmabuf == FI_MR_DMABUF && sizeof(FileMemory) == sizeof(fi_mr_dmabuf) &&
-              offsetof(FileMemory, base) == offsetof(fi_mr_dmabuf, base_addr));
-#endif
 
 /// How long fi_close waits for operations of living peers, and then for the end of theirs that do
 /// not go on.
@@ -78,15 +55,6 @@ int mr_reg(fid_t fid, const void* buffer, size_t length, uint64_t access, uint64
   return mr_regv(fid, &iov, 1, access, offset, requested_key, flags, mr, context);
 }
 
-int check_iov(const iovec* iov, size_t count) noexcept {
-  if (!iov || count == 0 || count > MemoryRegion::kMaxIov) return -FI_EINVAL;
-  for (size_t i = 0; i < count; ++i) {
-    const auto start = reinterpret_cast<uintptr_t>(iov[i].iov_base);
-    if ((!start && iov[i].iov_len) || iov[i].iov_len > UINTPTR_MAX - start) return -FI_EINVAL;
-  }
-  return 0;
-}
-
 }  // namespace
 
 fi_ops_mr g_mr_ops = {
@@ -96,15 +64,12 @@ fi_ops_mr g_mr_ops = {
     .regattr = mr_regattr,
 };
 
-MemoryRegion::MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, const iovec* memory,
-                           size_t pieces) noexcept
-    : fid_mr{}, x_owner(owner) {
+MemoryRegion::MemoryRegion(MemoryRegions& owner, Children* siblings, const fi_mr_attr& attr,
+                           const iovec* memory, size_t pieces) noexcept
+    : FidObject(FI_CLASS_MR, attr.context, siblings), x_owner(owner) {
   access = attr.access;
   iov_count = pieces;
   std::copy_n(memory, pieces, iov);
-  fid.fclass = FI_CLASS_MR;
-  fid.context = attr.context;
-  fid.ops = &g_fid_ops<MemoryRegion>;
   mem_desc = this;
 }
 
@@ -138,38 +103,24 @@ void MemoryRegion::keep(transport::DeviceMemoryKeeper& keeper, const transport::
 }
 
 MemoryRegions::MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
-                             std::function<void()> registered, std::function<void()> closed,
-                             hmem::Cuda* cuda)
+                             Children* children, hmem::Cuda* cuda)
     : x_lock(lock),
       x_provider_keys(mr_mode & (FI_MR_PROV_KEY | kMrBasic)),
-      x_attr_has_auth_key(FI_VERSION_GE(api_version, FI_VERSION(1, 5))),
-      x_attr_has_interface(FI_VERSION_GE(api_version, FI_VERSION(1, 9))),
-      x_attr_has_dmabuf(FI_VERSION_GE(api_version, FI_VERSION(1, 20))),
-      x_cuda(cuda),
-      x_registered(std::move(registered)),
-      x_closed(std::move(closed)) {}
+      x_attributes(api_version, cuda),
+      x_children(children) {}
 
 MemoryRegions::~MemoryRegions() {
   for (const auto& [key, region] : x_regions) delete region;
 }
 
-/// What the attributes name: an iovec, or a dmabuf.
-struct MemoryRegions::Memory {
-  iovec iov[MemoryRegion::kMaxIov];
-  size_t count = 0;
-  bool device = false;
-  bool in_file = false;
-  transport::Dmabuf file{};
-};
-
 int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
   if (!attr || !mr) return -FI_EINVAL;
-  Memory memory;
-  if (const int rc = take(*attr, flags, memory)) return rc;
-  auto region = std::make_unique<MemoryRegion>(*this, *attr, memory.iov, memory.count);
+  NamedMemory memory;
+  if (const int rc = x_attributes.take(*attr, flags, memory)) return rc;
+  auto region = std::make_unique<MemoryRegion>(*this, x_children, *attr, memory.iov, memory.count);
   if (memory.device)
     if (const int rc = register_for_peers(*region, memory)) return rc;
-  const transport::Dmabuf* const file = memory.in_file ? &memory.file : nullptr;
+  const transport::Dmabuf* const file = memory.dmabuf();
   transport::DeviceMemoryKeeper* const early = memory.device ? x_keeper.load() : nullptr;
   if (early) region->keep(*early, file);
   util::Guard guard(x_lock);
@@ -179,7 +130,6 @@ int MemoryRegions::open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) {
   if (const int rc = choose_key(key)) return rc;
   region->key = key;
   x_regions.emplace(key, region.get());
-  if (x_registered) x_registered();
   *mr = region.release();
   return 0;
 }
@@ -212,10 +162,10 @@ int MemoryRegions::close(MemoryRegion& region) noexcept {
     util::Guard guard(x_lock);
     unbind(region);
   }
+  // The last: the domain may go as soon as it has no child, and this object with it.
+  const Child closed = region.leave();
   // Whoever did not let go still refers to it.
   if (region.users.load(std::memory_order_acquire) == 0) delete &region;
-  // The last: the domain may go as soon as it has no child, and this object with it.
-  if (x_closed) x_closed();
   return 0;
 }
 
@@ -298,72 +248,9 @@ MemoryRegion* MemoryRegions::find(uint64_t key) noexcept {
   return found == x_regions.end() ? nullptr : found->second;
 }
 
-int MemoryRegions::take(const fi_mr_attr& attr, uint64_t flags, Memory& memory) const noexcept {
-  if (const int rc = check(attr, flags)) return rc;
-  if (flags & kMrDmabuf) {
-    if (const int rc = take_dmabuf(attr, memory)) return rc;
-  } else if (const int rc = check_iov(attr.mr_iov, attr.iov_count)) {
-    return rc;
-  } else {
-    memory.count = attr.iov_count;
-    std::copy_n(attr.mr_iov, memory.count, memory.iov);
-  }
-  return check_memory(attr, memory);
-}
-
-int MemoryRegions::check(const fi_mr_attr& attr, uint64_t flags) const noexcept {
-  if (flags & ~(kIgnoredFlags | (x_attr_has_dmabuf ? kMrDmabuf : 0))) return -FI_EBADFLAGS;
-  if (attr.access & ~kAccess || attr.offset) return -FI_EINVAL;
-  return x_attr_has_auth_key && attr.auth_key_size ? -FI_EOPNOTSUPP : 0;
-}
-
-int MemoryRegions::take_dmabuf(const fi_mr_attr& attr, Memory& memory) const noexcept {
-  if (!x_cuda || attr.iface != FI_HMEM_CUDA) {
-    ERDMA_WARN(MR,
-               "a dmabuf can be registered of FI_HMEM_CUDA only, on a domain opened with "
-               "FI_HMEM\n");
-    return -FI_EOPNOTSUPP;
-  }
-  FileMemory named{};
-  if (!attr.mr_iov || attr.iov_count != 1) return -FI_EINVAL;
-  std::memcpy(&named, attr.mr_iov, sizeof(named));
-  if (named.fd < 0 || !named.base || named.length == 0) return -FI_EINVAL;
-  memory.iov[0] = {static_cast<std::byte*>(named.base) + named.offset, named.length};
-  memory.count = 1;
-  memory.in_file = true;
-  memory.file = {named.fd, named.offset};
-  return check_iov(memory.iov, 1);
-}
-
-/// What the memory is: the driver says so, whatever the attributes name.
-int MemoryRegions::check_memory(const fi_mr_attr& attr, Memory& memory) const noexcept {
-  const fi_hmem_iface iface = x_attr_has_interface ? attr.iface : FI_HMEM_SYSTEM;
-  if (iface != FI_HMEM_SYSTEM && (iface != FI_HMEM_CUDA || !x_cuda)) {
-    ERDMA_WARN(MR,
-               "memory of this interface can't be registered: iface must be FI_HMEM_SYSTEM or, "
-               "on a domain opened with FI_HMEM, FI_HMEM_CUDA\n");
-    return -FI_ENOSYS;
-  }
-  if (!x_cuda) return 0;
-  for (size_t i = 0; i < memory.count; ++i) {
-    const iovec& part = memory.iov[i];
-    const bool on_gpu = x_cuda->is_device(part.iov_base);
-    if (on_gpu && !x_cuda->covers(part.iov_base, part.iov_len)) {
-      ERDMA_WARN(MR, "a region is longer than the GPU memory it begins in\n");
-      return -FI_EINVAL;
-    }
-    if (!on_gpu && iface == FI_HMEM_CUDA) {
-      ERDMA_WARN(MR, "memory was registered as FI_HMEM_CUDA, but it is not memory of a GPU\n");
-      return -FI_EINVAL;
-    }
-    memory.device |= on_gpu;
-  }
-  return 0;
-}
-
 /// Device memory is registered with the NIC at once: whoever registers it is to know whether peers
 /// can access it, and reads of one's own are to take the NIC's way.
-int MemoryRegions::register_for_peers(MemoryRegion& region, const Memory& memory) const {
+int MemoryRegions::register_for_peers(MemoryRegion& region, const NamedMemory& memory) const {
   region.device = true;
   region.register_tried = true;
   const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
@@ -373,8 +260,7 @@ int MemoryRegions::register_for_peers(MemoryRegion& region, const Memory& memory
     ERDMA_WARN(MR, "GPU memory that peers access must be registered piece by piece\n");
     return -FI_EOPNOTSUPP;
   }
-  auto registered =
-      x_registrar->open(memory.iov[0], memory.in_file ? &memory.file : nullptr, reads, writes);
+  auto registered = x_registrar->open(memory.iov[0], memory.dmabuf(), reads, writes);
   if (!registered) return registered.error();
   region.registered = std::move(*registered);
   return 0;

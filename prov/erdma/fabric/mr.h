@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -12,15 +11,13 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 
+#include "fabric/fid_ops.h"
+#include "fabric/mr_attr.h"
 #include "fabric/progress.h"
 #include "protocol/regions.h"
 #include "transport/direct_source.h"
 #include "util/lock.h"
 #include "util/process_epoch.h"
-
-namespace erdma::hmem {
-class Cuda;
-}
 
 namespace erdma::fabric {
 
@@ -46,14 +43,10 @@ class RegionUser : public ProgressSource {
 };
 
 /// One registered region of memory. Owned by its MemoryRegions until fi_close.
-class MemoryRegion final : public fid_mr, public protocol::Region {
+class MemoryRegion final : public FidObject<MemoryRegion, fid_mr>, public protocol::Region {
  public:
-  static constexpr size_t kMaxIov = transport::kMaxIov;
-  static MemoryRegion& from(fid_mr* mr) noexcept { return static_cast<MemoryRegion&>(*mr); }
-  static MemoryRegion& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_mr*>(fid)); }
-
-  MemoryRegion(MemoryRegions& owner, const fi_mr_attr& attr, const iovec* memory,
-               size_t pieces) noexcept;
+  MemoryRegion(MemoryRegions& owner, Children* siblings, const fi_mr_attr& attr,
+               const iovec* memory, size_t pieces) noexcept;
 
   int bind(fid_t object, uint64_t flags);
   int control(int command, void* argument) noexcept;
@@ -71,7 +64,7 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
   MemoryRegions& x_owner;
   Counter* x_reads = nullptr;
   Counter* x_writes = nullptr;
-  std::array<std::unique_ptr<transport::KeptMemory>, kMaxIov> x_kept;
+  std::array<std::unique_ptr<transport::KeptMemory>, transport::kMaxIov> x_kept;
 };
 
 /// The memory regions of one domain, by key. A member of the domain; takes the domain lock itself.
@@ -80,9 +73,8 @@ class MemoryRegion final : public fid_mr, public protocol::Region {
 /// Invariant: once close() has returned 0, no peer's operation touches the memory.
 class MemoryRegions final : public protocol::Regions {
  public:
-  /// `registered` and `closed` are called for each region. With `cuda` they may be device memory.
-  MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version,
-                std::function<void()> registered, std::function<void()> closed,
+  /// With `cuda` regions may be device memory.
+  MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version, Children* children,
                 hmem::Cuda* cuda = nullptr);
   MemoryRegions(const MemoryRegions&) = delete;
   MemoryRegions& operator=(const MemoryRegions&) = delete;
@@ -108,7 +100,7 @@ class MemoryRegions final : public protocol::Regions {
   }
   /// What peers may access through an endpoint, which can handle device memory or not.
   protocol::Regions& of_endpoint(bool with_device_memory) noexcept {
-    if (with_device_memory || !x_cuda) return *this;
+    if (with_device_memory || !x_attributes.permit_device_memory()) return *this;
     return x_host;
   }
 
@@ -124,12 +116,7 @@ class MemoryRegions final : public protocol::Regions {
     protocol::Region* region(uint64_t key) noexcept override;
     MemoryRegions& all;
   };
-  struct Memory;
-  int take(const fi_mr_attr& attr, uint64_t flags, Memory& memory) const noexcept;
-  int take_dmabuf(const fi_mr_attr& attr, Memory& memory) const noexcept;
-  int check(const fi_mr_attr& attr, uint64_t flags) const noexcept;
-  int check_memory(const fi_mr_attr& attr, Memory& memory) const noexcept;
-  int register_for_peers(MemoryRegion& region, const Memory& memory) const;
+  int register_for_peers(MemoryRegion& region, const NamedMemory& memory) const;
   int choose_key(uint64_t& key) noexcept;
   int random_key(uint64_t& key) noexcept;
   bool await_users(MemoryRegion& region) noexcept;
@@ -138,15 +125,10 @@ class MemoryRegions final : public protocol::Regions {
   util::OptionalLock& x_lock;
   const uint32_t x_epoch = util::process_epoch();
   const bool x_provider_keys;
-  // The application's fi_mr_attr is that of the API version it asked for.
-  const bool x_attr_has_auth_key;
-  const bool x_attr_has_interface;
-  const bool x_attr_has_dmabuf;
-  hmem::Cuda* const x_cuda;  ///< null: regions are host memory
+  const RegionAttributes x_attributes;
   transport::DeviceMemoryRegistrar* x_registrar = nullptr;
   std::atomic<transport::DeviceMemoryKeeper*> x_keeper{nullptr};
-  const std::function<void()> x_registered;
-  const std::function<void()> x_closed;
+  Children* const x_children;
   std::unordered_map<uint64_t, MemoryRegion*> x_regions;
   HostRegions x_host{*this};
   std::vector<RegionUser*> x_users;

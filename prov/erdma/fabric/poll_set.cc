@@ -7,7 +7,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/cntr.h"
 #include "fabric/cq.h"
 #include "fabric/domain.h"
@@ -97,13 +96,11 @@ int PollSet::poll(void** contexts, int count) noexcept {
 }
 
 int PollSet::close() noexcept {
-  Domain& domain = x_domain;
   {
-    const util::Guard guard(domain.lock());
+    const util::Guard guard(x_domain.lock());
     for (fid_t member : x_members) bind(member, false);
   }
   delete this;
-  domain.child_closed();
   return 0;
 }
 
@@ -121,14 +118,14 @@ fi_ops_poll g_poll_ops = {
 }  // namespace
 
 PollSet::PollSet(Domain& domain) noexcept
-    : fid_poll{{FI_CLASS_POLL, nullptr, &g_fid_ops<PollSet>}, &g_poll_ops}, x_domain(domain) {}
+    : FidObject(FI_CLASS_POLL, nullptr, &domain.children()), x_domain(domain) {
+  ops = &g_poll_ops;
+}
 
 int open_poll_set(fid_domain* fid, fi_poll_attr* attr, fid_poll** set) noexcept {
   if (!set || (attr && attr->flags)) return -FI_EINVAL;
   return abi_call([&] {
-    Domain& domain = Domain::from(fid);
-    *set = std::make_unique<PollSet>(domain).release();
-    domain.child_opened();
+    *set = new PollSet(Domain::from(fid));
     return 0;
   });
 }

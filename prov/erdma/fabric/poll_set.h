@@ -7,6 +7,7 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_eq.h>
 
+#include "fabric/fid_ops.h"
 #include "fabric/wait.h"
 
 namespace erdma::fabric {
@@ -16,11 +17,8 @@ class Domain;
 /// One poll set: completion queues, counters and event queues that fi_poll(3) looks after together.
 /// Takes the domain lock. Invariant: its members outlive their membership; their fi_close is
 /// -FI_EBUSY until then.
-class PollSet final : public fid_poll {
+class PollSet final : public FidObject<PollSet, fid_poll> {
  public:
-  static PollSet& from(fid_poll* set) noexcept { return static_cast<PollSet&>(*set); }
-  static PollSet& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_poll*>(fid)); }
-
   explicit PollSet(Domain& domain) noexcept;
 
   /// -FI_EALREADY: it is in the set. -FI_EINVAL: of another domain, or nothing that has events.

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include <rdma/fabric.h>
@@ -9,7 +8,7 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
+#include "fabric/fid_ops.h"
 #include "fabric/wait.h"
 #include "fabric/wait_set.h"
 #include "util/lock.h"
@@ -21,8 +20,8 @@ namespace erdma::fabric {
 struct QueueParent {
   util::OptionalLock& lock;
   uint32_t api_version;
-  bool driven;                   ///< FI_PROGRESS_AUTO
-  std::function<void()> closed;  ///< called once, after fi_close succeeded
+  bool driven;  ///< FI_PROGRESS_AUTO
+  Children* children;
 };
 
 /// What a completion queue and a counter have in common: endpoints drive it, applications poll it,
@@ -55,11 +54,11 @@ class Pollable {
 
   /// Makes a T with the wait object that its attributes, which were checked, ask for.
   template <typename T, typename Attr>
-  static util::Result<T*> make(QueueParent parent, const Attr& attr, void* context) {
+  static util::Result<T*> make(const QueueParent& parent, const Attr& attr, void* context) {
     const int object = enum_value(attr.wait_obj);
     util::Result<std::unique_ptr<WaitObject>> wait = make_wait_object(object);
     if (!wait) return wait.error();
-    auto made = std::make_unique<T>(std::move(parent), attr, std::move(*wait), context);
+    auto made = std::make_unique<T>(parent, attr, std::move(*wait), context);
     if (object == FI_WAIT_SET)
       if (const int joined = made->x_membership.join(attr.wait_set, &made->fid,
                                                      made->x_waitable.wait_object()->fd()))
@@ -68,24 +67,19 @@ class Pollable {
   }
 
  protected:
-  Pollable(QueueParent parent, fi_wait_obj object, std::unique_ptr<WaitObject> wait) noexcept
-      : x_lock(parent.lock),
-        x_waitable(std::move(wait), parent.driven),
-        x_wait_object(object),
-        x_closed(std::move(parent.closed)) {}
+  Pollable(const QueueParent& parent, fi_wait_obj object, std::unique_ptr<WaitObject> wait) noexcept
+      : x_lock(parent.lock), x_waitable(std::move(wait), parent.driven), x_wait_object(object) {}
   ~Pollable() = default;
 
   bool in_poll_set() const noexcept { return x_bound != 0; }
   /// Whether fi_close is -FI_EBUSY.
   bool in_use() const noexcept { return x_bound || x_waitable.busy() || x_waitable.blocked() != 0; }
 
-  /// Ends `self`, which is this object, and tells the domain.
+  /// Ends `self`, which is this object. No thread of its wait set looks at it any more.
   template <typename T>
   static int end(T* self) noexcept {
     self->x_membership.leave();
-    const std::function<void()> closed = std::move(self->x_closed);
     delete self;
-    if (closed) closed();
     return 0;
   }
 
@@ -96,23 +90,19 @@ class Pollable {
  private:
   const fi_wait_obj x_wait_object;
   unsigned x_bound = 0;  ///< poll sets that it is in
-  std::function<void()> x_closed;
   WaitSetMember x_membership;
 };
 
-// What opening one tells its domain, and needs of it.
 QueueParent parent_in(fid_domain* domain);
-void opened_in(fid_domain* domain) noexcept;
 
 /// fi_cq_open(3) and fi_cntr_open(3); `make` is make_cq or make_cntr.
 template <typename T, typename Attr, typename Fid>
 int open_in(fid_domain* domain, const Attr* attr, Fid** fid, void* context,
-            util::Result<T*> (*make)(QueueParent, const Attr*, void*)) noexcept {
+            util::Result<T*> (*make)(const QueueParent&, const Attr*, void*)) noexcept {
   return abi_call([&] {
     if (!fid) return -FI_EINVAL;
     util::Result<T*> made = make(parent_in(domain), attr, context);
     if (!made) return made.error();
-    opened_in(domain);
     *fid = *made;
     return 0;
   });

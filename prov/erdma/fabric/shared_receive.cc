@@ -5,7 +5,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/endpoint_ops.h"
 #include "fabric/fid_ops.h"
 #include "fabric/info.h"
@@ -56,15 +55,12 @@ void SharedReceive::fail(const protocol::ErrorCompletion& completion) noexcept {
 // --- life ---------------------------------------------------------------------------------------
 
 SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context)
-    : fid_ep{},
+    : FidObject(FI_CLASS_SRX_CTX, context, &domain.children()),
       x_domain(domain),
       x_defaults(attr ? attr->caps : 0, attr ? attr->op_flags : 0, true),
       x_cuda(attr ? domain.cuda_for(attr->caps) : nullptr),
       x_receives(*this),
       x_min_multi_recv(kDefaultMinMultiRecv) {
-  fid.fclass = FI_CLASS_SRX_CTX;
-  fid.context = context;
-  fid.ops = &g_fid_ops<SharedReceive>;
   ops = &g_shared_receive_ops;
   cm = &g_refusing_ops<fi_ops_cm>;
   msg = &g_shared_message_ops;
@@ -72,11 +68,6 @@ SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* conte
   rma = &g_refusing_ops<fi_ops_rma>;
   atomic = &g_refusing_ops<fi_ops_atomic>;
   collective = &g_refusing_ops<fi_ops_collective>;
-  x_domain.child_opened();
-}
-
-SharedReceive::~SharedReceive() {
-  x_domain.child_closed();
 }
 
 /// There is nothing to enable; whoever does as with other contexts is not disappointed.

@@ -19,13 +19,10 @@ namespace erdma::fabric {
 /// where the endpoint does that its message came to, and what no message belongs to at one of the
 /// bound endpoints. Takes the domain lock. Invariant: outlives its endpoints; close is -FI_EBUSY
 /// until then.
-class SharedReceive final : public fid_ep, private protocol::CompletionSink {
+class SharedReceive final : public FidObject<SharedReceive, fid_ep>,
+                            private protocol::CompletionSink {
  public:
-  static SharedReceive& from(fid_ep* ep) noexcept { return static_cast<SharedReceive&>(*ep); }
-  static SharedReceive& from(fid_t f) noexcept { return from(reinterpret_cast<fid_ep*>(f)); }
-
   SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context);
-  ~SharedReceive();
 
   // Data path, as of an Endpoint. How the queues are bound where it completes is not known yet (see
   // CompletionPort::unasked): as if with FI_SELECTIVE_COMPLETION.

@@ -6,7 +6,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "fabric/abi.h"
 #include "fabric/cntr.h"
 #include "fabric/cq.h"
 #include "fabric/eq.h"
@@ -116,13 +115,11 @@ int WaitSet::control(int command, void* argument) noexcept {
 }
 
 int WaitSet::close() noexcept {
-  Fabric& fabric = x_fabric;
   {
     const std::lock_guard guard(x_mutex);
     if (!x_members.empty() || x_inside) return -FI_EBUSY;
   }
   delete this;
-  fabric.child_closed();
   return 0;
 }
 
@@ -146,11 +143,10 @@ fi_ops_wait g_wait_ops = {.size = sizeof(fi_ops_wait), .wait = entry<&WaitSet::w
 
 }  // namespace
 
-WaitSet::WaitSet(Fabric& fabric, std::unique_ptr<WaitObject> wait, fi_wait_obj object) noexcept
-    : fid_wait{{FI_CLASS_WAIT, nullptr, &g_fid_ops<WaitSet>}, &g_wait_ops},
-      x_fabric(fabric),
-      x_wait(std::move(wait)),
-      x_wait_object(object) {}
+WaitSet::WaitSet(Children& siblings, std::unique_ptr<WaitObject> wait, fi_wait_obj object) noexcept
+    : FidObject(FI_CLASS_WAIT, nullptr, &siblings), x_wait(std::move(wait)), x_wait_object(object) {
+  ops = &g_wait_ops;
+}
 
 int open_wait_set(fid_fabric* fid, fi_wait_attr* attr, fid_wait** set) noexcept {
   if (!attr || !set || attr->flags) return -FI_EINVAL;
@@ -159,9 +155,7 @@ int open_wait_set(fid_fabric* fid, fi_wait_attr* attr, fid_wait** set) noexcept 
     if (object == FI_WAIT_NONE || object == FI_WAIT_SET) return -FI_EINVAL;
     util::Result<std::unique_ptr<WaitObject>> wait = make_wait_object(object);
     if (!wait) return wait.error();
-    Fabric& fabric = Fabric::from(fid);
-    *set = std::make_unique<WaitSet>(fabric, std::move(*wait), attr->wait_obj).release();
-    fabric.child_opened();
+    *set = new WaitSet(Fabric::from(fid).children(), std::move(*wait), attr->wait_obj);
     return 0;
   });
 }

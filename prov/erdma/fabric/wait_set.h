@@ -9,23 +9,19 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_eq.h>
 
+#include "fabric/fid_ops.h"
 #include "fabric/wait.h"
 
 namespace erdma::fabric {
-
-class Fabric;
 
 /// One wait set: its descriptor is readable when that of one of its members is. Thread-safe by its
 /// own mutex, which is taken before the lock of a domain, and not held while a thread sleeps.
 /// Invariants: outlives its members; fi_close is -FI_EBUSY until then, and while a thread is in
 /// wait(). News that a member tells once (the change of a counter) ends every wait() that had begun
 /// by then, and makes the descriptor readable.
-class WaitSet final : public fid_wait {
+class WaitSet final : public FidObject<WaitSet, fid_wait> {
  public:
-  static WaitSet& from(fid_wait* set) noexcept { return static_cast<WaitSet&>(*set); }
-  static WaitSet& from(fid_t fid) noexcept { return from(reinterpret_cast<fid_wait*>(fid)); }
-
-  WaitSet(Fabric& fabric, std::unique_ptr<WaitObject> wait, fi_wait_obj object) noexcept;
+  WaitSet(Children& siblings, std::unique_ptr<WaitObject> wait, fi_wait_obj object) noexcept;
 
   /// `fd` is readable when the object has news, and while it does not know whether it has.
   int add(fid_t object, int fd);
@@ -45,7 +41,6 @@ class WaitSet final : public fid_wait {
   void sleep(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
              Readiness found) noexcept;
 
-  Fabric& x_fabric;
   std::mutex x_mutex;
   std::vector<fid_t> x_members;
   unsigned x_inside = 0;  ///< threads in wait()
