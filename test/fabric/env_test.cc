@@ -164,13 +164,13 @@ struct UnknownCase {
 };
 
 const UnknownCase kUnknown[] = {
-    {"FI_ERDMA_DEVICES", "FI_ERDMA_DEVICE is one"},
-    {"FI_ERDMA_DEVCIE", "FI_ERDMA_DEVICE is one"},
-    {"FI_ERDMA_device", "FI_ERDMA_DEVICE is one"},
+    {"FI_ERDMA_DEVICES", "Did you mean FI_ERDMA_DEVICE?"},
+    {"FI_ERDMA_DEVCIE", "Did you mean FI_ERDMA_DEVICE?"},
+    {"FI_ERDMA_device", "Did you mean FI_ERDMA_DEVICE?"},
     {"FI_ERDMA_MR_CACHE_ENABLE", "fi_info -e lists those of erdma"},
-    {"FI_ERDMA_SHM_EAGER_SIZ", "FI_ERDMA_SHM_EAGER_SIZE is one"},
-    {"FI_ERDMA_NIC_EAGERSIZE", "FI_ERDMA_NIC_EAGER_SIZE is one"},
-    {"FI_ERDMA_CM", "FI_ERDMA_CMA is one"},
+    {"FI_ERDMA_SHM_EAGER_SIZ", "Did you mean FI_ERDMA_SHM_EAGER_SIZE?"},
+    {"FI_ERDMA_NIC_EAGERSIZE", "Did you mean FI_ERDMA_NIC_EAGER_SIZE?"},
+    {"FI_ERDMA_CM", "Did you mean FI_ERDMA_CMA?"},
     {"FI_ERDMA_LOG_LEVEL", "fi_info -e lists those of erdma"},
     {"FI_ERDMA_", "fi_info -e lists those of erdma"},
     {"FI_ERDMA_XYZ", "fi_info -e lists those of erdma"},

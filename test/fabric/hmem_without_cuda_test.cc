@@ -76,7 +76,7 @@ struct Bare {
   fid_ep* ep = nullptr;
 };
 
-constexpr char kRefused[] = "GPU memory can't be had without calling CUDA";
+constexpr char kRefused[] = "GPU memory can't be used without calling CUDA";
 
 }  // namespace
 

@@ -138,7 +138,7 @@ util::Result<Counter*> make_cntr(const QueueParent& parent, const fi_cntr_attr* 
   if (attr->flags != 0) return -FI_EINVAL;
   const int events = enum_value(attr->events);
   if (events != FI_CNTR_EVENTS_COMP) {
-    ERDMA_INFO(CNTR, "events %d can't be counted\n", events);
+    ERDMA_INFO(CNTR, "events %d are not supported\n", events);
     return -FI_ENOSYS;
   }
   return Pollable::make<Counter>(parent, *attr, context);

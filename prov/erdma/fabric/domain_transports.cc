@@ -164,8 +164,8 @@ int DomainTransports::open_nic(const fi_info& info, const util::SocketAddress& a
 
 util::Result<hmem::DeviceMemory*> DomainTransports::memory_without_cuda(hmem::Cuda* cuda) {
   if (!cuda || !x_nic) {
-    ERDMA_NOTICE(gpu_refused, EP_CTRL, "GPU memory can't be had without calling CUDA: %s\n",
-                 cuda ? "there is no NIC here, and within a host CUDA copies it"
+    ERDMA_NOTICE(gpu_refused, EP_CTRL, "GPU memory can't be used without calling CUDA: %s\n",
+                 cuda ? "there is no NIC here, and inside a host CUDA copies it"
                       : "the endpoint has no FI_HMEM");
     return -FI_EOPNOTSUPP;
   }
@@ -204,7 +204,7 @@ util::Result<TransportSet> DomainTransports::open_shm_only(const TransportReques
   using transport::shm::ShmTransport;
   if (!request.shared_memory) {
     ERDMA_NOTICE(local_path, DOMAIN,
-                 "FI_ERDMA_SHM=off leaves no way to any peer, as there is no NIC here\n");
+                 "no peer can be reached: FI_ERDMA_SHM=off, and there is no NIC here\n");
     return -FI_EOPNOTSUPP;
   }
   auto shm =

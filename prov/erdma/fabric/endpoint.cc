@@ -61,7 +61,7 @@ int Endpoint::open(Domain& domain, const fi_info& info, fid_ep** ep, void* conte
   std::unique_ptr<Endpoint> made(new Endpoint(domain, info, context));
   // The application may have changed what fi_getinfo() put there.
   if (const int rc = info.src_addr ? made->take_port(info.src_addr, info.src_addrlen) : 0) {
-    ERDMA_WARN(EP_CTRL, "cannot open an endpoint: src_addr is no address of this domain: %s\n",
+    ERDMA_WARN(EP_CTRL, "cannot open an endpoint: src_addr does not belong to this domain: %s\n",
                fi_strerror(-rc));
     return rc;
   }
@@ -138,8 +138,8 @@ int Endpoint::bind_shared(SharedReceive& shared) {
   if (x_shared || !shared.takes(x_domain)) return -FI_EINVAL;
   if (shared.cuda() && shared.cuda() != x_options.devices()) {
     ERDMA_WARN(EP_CTRL,
-               "a shared receive context with FI_HMEM takes only endpoints with it that may call "
-               "CUDA\n");
+               "a shared receive context with FI_HMEM takes only endpoints that have FI_HMEM and "
+               "may call CUDA\n");
     return -FI_EINVAL;
   }
   const util::Guard guard(x_domain.lock());

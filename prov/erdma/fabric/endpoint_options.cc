@@ -133,7 +133,8 @@ int EndpointOptions::permit_cuda(bool permitted) {
   hmem::Cuda* const cuda = x_domain.cuda_for(x_caps);
   hmem::DeviceMemory* devices = cuda;
   if (!permitted && (x_wants_shared || x_shared)) {
-    ERDMA_WARN(EP_CTRL, "an endpoint with a shared receive context can't do without CUDA\n");
+    ERDMA_WARN(EP_CTRL,
+               "an endpoint with a shared receive context must be permitted to call CUDA\n");
     return -FI_EOPNOTSUPP;
   }
   if (!permitted) {

@@ -222,8 +222,8 @@ void report_unknown(std::string_view name) {
   const char* meant = nearest(name);
   const int length = int(name.size());
   if (meant)
-    ERDMA_NOTICE(variable, CORE, "%.*s is ignored: there is no such variable. %s is one\n", length,
-                 name.data(), meant);
+    ERDMA_NOTICE(variable, CORE, "%.*s is ignored: there is no such variable. Did you mean %s?\n",
+                 length, name.data(), meant);
   else
     ERDMA_NOTICE(variable, CORE,
                  "%.*s is ignored: there is no such variable. fi_info -e lists those of erdma\n",

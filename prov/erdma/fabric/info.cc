@@ -83,8 +83,8 @@ int permit_single_host(const Host& host, const fi_info* hints,
     return -FI_ENODATA;
   }
   warn_once("no NIC to use (" + reasons(reports) +
-            "): only processes of this host can be reached. FI_ERDMA_DEVICE=shm says that this is "
-            "meant");
+            "): only processes of this host can be reached. FI_ERDMA_DEVICE=shm asks for this and "
+            "silences this line");
   return 0;
 }
 

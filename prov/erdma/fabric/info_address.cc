@@ -122,7 +122,8 @@ SocketAddress source_on_host(const LocalAddresses& local, const InfoAddresses& a
     return own;
   }
   if (local.contains(asked.source)) return asked.source;
-  ERDMA_REFUSE("source address %s is none of this host\n", asked.source.host_string().c_str());
+  ERDMA_REFUSE("source address %s does not belong to this host\n",
+               asked.source.host_string().c_str());
   return {};
 }
 

@@ -21,12 +21,11 @@ transport::Link* TransportSet::fallback(const util::SocketAddress& address, int 
   util::Result<transport::Link*> link = nic->link_to(address);
   if (!link) return nullptr;
   if (!x_fallback_logged)
-    ERDMA_NOTICE(
-        local_path, EP_CTRL,
-        "%s cannot be reached through shared memory (%s): it is reached through the NIC, as "
-        "will be others of which this is true. Local peers need the same user and network "
-        "namespace, and FI_ERDMA_SHM to be the same\n",
-        address.to_string().c_str(), fi_strerror(-status));
+    ERDMA_NOTICE(local_path, EP_CTRL,
+                 "%s cannot be reached through shared memory (%s): it is reached through the NIC, "
+                 "and so are other peers with this fault. Local peers need the same user, the same "
+                 "network namespace and the same FI_ERDMA_SHM\n",
+                 address.to_string().c_str(), fi_strerror(-status));
   x_fallback_logged = true;
   return *link;
 }

@@ -48,14 +48,13 @@ bool CudaIpc::get_handle(Export& memory) noexcept {
   if (!in.get()) return false;
   const Result rc = x_api.cuIpcGetMemHandle(&memory.handle.bytes, memory.memory.base);
   if (rc != kSuccess && !x_share_warned.test_and_set())
-    ERDMA_NOTICE(
-        gpu_staged, EP_DATA,
-        "GPU memory can't be shared with other processes (cuIpcGetMemHandle: CUDA error "
-        "%d), so its messages are copied through host memory. Only memory of cudaMalloc can "
-        "be, and of cuMemCreate if it was made to be exported as a POSIX file descriptor: "
-        "none of a pool or of another process "
-        "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False for PyTorch)\n",
-        rc);
+    ERDMA_NOTICE(gpu_staged, EP_DATA,
+                 "GPU memory can't be shared with other processes (cuIpcGetMemHandle: CUDA error "
+                 "%d), so its messages are copied through host memory. Memory of cudaMalloc can be "
+                 "shared, and memory of cuMemCreate that was made to be exported as a POSIX file "
+                 "descriptor, but no memory of a pool or of another process "
+                 "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False for PyTorch)\n",
+                 rc);
   return rc == kSuccess;
 }
 

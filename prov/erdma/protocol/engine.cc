@@ -17,7 +17,8 @@ const char* advice(int status, bool was_up) noexcept {
     case -FI_ECONNRESET:
       return "its process or the connection ended: look at its output";
     case -FI_ECONNREFUSED:
-      return was_up ? "nobody listens there any more" : "nobody listens there, or it refuses us";
+      return was_up ? "no endpoint listens there any more"
+                    : "no endpoint listens there, or it refuses this one";
     default:
       return "FI_LOG_LEVEL=warn may tell more";
   }

@@ -32,8 +32,8 @@ bool must_flush(const Peer& peer, const Request& request) noexcept {
                    [](auto* region) { return region->registered != nullptr; }))
     return false;
   ERDMA_WARN(EP_DATA,
-             "a read of one's own GPU memory can't take the NIC's way, which is what flushes: it "
-             "needs one piece of memory there, and no data\n");
+             "a read of the endpoint's own GPU memory can't go through the NIC, so it would not "
+             "flush: it must be of one piece of memory, without data\n");
   return true;
 }
 
@@ -116,8 +116,7 @@ void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request)
   const bool writes = request.header.op == wire::Op::write;
   const uint64_t access = writes ? FI_REMOTE_WRITE : FI_REMOTE_READ;
   if (const int rc = request.locate(regions(), access)) {
-    ERDMA_INFO(EP_DATA,
-               "%s asked to %s memory that is not registered for that under its key: refused\n",
+    ERDMA_INFO(EP_DATA, "%s asked to %s memory, which its key does not permit: refused\n",
                peer.address.to_string().c_str(), writes ? "write" : "read");
     return x_controls.send_fin(peer, request.initiator(), rc);
   }
@@ -169,10 +168,10 @@ void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) n
   request.segments[0].length = word.count * ask.element;
   const uint64_t access = ask.access();
   if (const int rc = request.locate(regions(), access)) {
-    ERDMA_INFO(EP_DATA,
-               "%s asked for an atomic operation on memory that is not registered for that under "
-               "its key: refused\n",
-               peer.address.to_string().c_str());
+    ERDMA_INFO(
+        EP_DATA,
+        "%s asked for an atomic operation on memory, which its key does not permit: refused\n",
+        peer.address.to_string().c_str());
     return x_controls.send_fin(peer, request.initiator(), rc);
   }
   if (request.device()) return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);

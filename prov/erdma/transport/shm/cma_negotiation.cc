@@ -41,11 +41,12 @@ void CmaNegotiation::on_admit(Connection& connection) {
   if (may_trace(process)) return answer_admission(connection);
   process.admission_owed = true;
   if (std::exchange(x_owed_logged, true)) return;
-  ERDMA_INFO(EP_CTRL,
-             "process %d (%s) asks to trace this one, for CMA under ptrace_scope 1: it may once "
-             "the application addresses it, as will be true of others; it copies until then. "
-             "FI_ERDMA_PTRACER=any admits every process of the user\n",
-             int(process.cma.pid), process.name.to_string().c_str());
+  ERDMA_INFO(
+      EP_CTRL,
+      "process %d (%s) asks to trace this one, for CMA under ptrace_scope 1: it may do so as soon "
+      "as the application addresses it, and so may other peers; it copies until then. "
+      "FI_ERDMA_PTRACER=any admits every process of the user\n",
+      int(process.cma.pid), process.name.to_string().c_str());
 }
 
 void CmaNegotiation::on_trust(const util::SocketAddress& peer) {

@@ -90,7 +90,8 @@ void Handshake::retry_or_fail(Connection& connection, int status, bool patient) 
   x_connections.unwatch(connection);
   connection.socket.reset();
   if (!patient || time - connection.started >= x_connections.config.options.connect_timeout_ns) {
-    ERDMA_INFO(EP_CTRL, "nobody listens as %s\n", connection.request.address.to_string().c_str());
+    ERDMA_INFO(EP_CTRL, "no endpoint listens as %s\n",
+               connection.request.address.to_string().c_str());
     return fail(connection, status);
   }
   connection.backoff = std::clamp(connection.backoff * 2, kMillisecond, kMaxBackoff);
@@ -126,7 +127,7 @@ void Handshake::on_hello(Connection& connection) {
   Received received = receive(connection.socket.get(), &hello, sizeof(hello));
   if (received.bytes == -EAGAIN) return;
   if (received.bytes <= 0) {
-    ERDMA_INFO(EP_CTRL, "a connection closed without a word\n");
+    ERDMA_INFO(EP_CTRL, "a connection ended before its first message\n");
     return x_connections.drop(connection);
   }
   const bool whole = !received.truncated && received.bytes == sizeof(hello);
@@ -142,7 +143,8 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
     return refuse(connection, "it has ended many connections and closed none of them");
   const int owned = check_name(connection, name_of(theirs), theirs.nonce, back);
   if (owned == -FI_ECONNREFUSED) {
-    ERDMA_INFO(EP_CTRL, "%s greeted, and is gone\n", name_of(theirs).to_string().c_str());
+    ERDMA_INFO(EP_CTRL, "%s sent its greeting and disconnected\n",
+               name_of(theirs).to_string().c_str());
     return refuse_silently(connection);
   }
   if (owned) return refuse(connection, "the name it gives belongs to another process");
@@ -192,7 +194,7 @@ void Handshake::accept_welcome(Connection& connection, const Welcome& welcome, R
   if (status || !chunk || welcome.ring >= kColdRings) {
     ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n",
                connection.request.address.to_string().c_str(),
-               why ? why : "its shared memory is not as promised");
+               why ? why : "its shared memory is not what it announced");
     return fail(connection, status == -FI_EMFILE ? status : -FI_ECONNREFUSED);
   }
   chunk->close_fd();
@@ -240,11 +242,11 @@ void Handshake::post_up(Mail mail) noexcept {
 void Handshake::on_deadline(Connection& connection) {
   if (connection.state == ConnectionState::connecting) return try_connect(connection);
   if (connection.state == ConnectionState::awaiting_hello) {
-    ERDMA_INFO(EP_CTRL, "a connection said nothing for 5 s: closed\n");
+    ERDMA_INFO(EP_CTRL, "closed a connection that sent nothing for 5 s\n");
     return x_connections.drop(connection);
   }
   // Stopped or very slow is not dead: its socket tells when it is.
-  ERDMA_INFO(EP_CTRL, "%s takes its time to answer; waiting\n",
+  ERDMA_INFO(EP_CTRL, "%s does not answer yet; waiting\n",
              connection.request.address.to_string().c_str());
 }
 

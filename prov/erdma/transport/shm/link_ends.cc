@@ -42,8 +42,8 @@ bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
   }
   if (!quiet)
     ERDMA_WARN(EP_DATA,
-               "%s neither ends nor says that it has finished a write; if it is stopped, it will "
-               "finish it once it continues\n",
+               "%s neither ends nor reports the end of a write to this process; if it is stopped, "
+               "it finishes the write when it continues\n",
                link.address().to_string().c_str());
   bring_down(link, sink);
   return true;

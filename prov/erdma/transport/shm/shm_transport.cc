@@ -59,7 +59,7 @@ util::Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const Options& op
   auto transport = std::make_unique<ShmTransport>(options, calls, clock);
   auto wake_socket = WakeSocket::open();
   if (!wake_socket) {
-    ERDMA_WARN(EP_CTRL, "cannot make a socket to be woken by: %s\n",
+    ERDMA_WARN(EP_CTRL, "cannot make a wake socket: %s\n",
                util::ErrorText(-wake_socket.error()).c_str());
     return wake_socket.error();
   }

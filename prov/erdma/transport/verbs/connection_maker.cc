@@ -9,7 +9,7 @@ namespace erdma::transport::verbs {
 std::unique_ptr<Connection> ConnectionMaker::prepare(ibv_qp_init_attr& attr) noexcept {
   uint32_t id = 0;
   if (!x_shared.table.acquire(id)) {
-    ERDMA_WARN(EP_CTRL, "more connections at once than FI_ERDMA_MAX_CONNECTIONS provides for\n");
+    ERDMA_WARN(EP_CTRL, "more connections at one time than FI_ERDMA_MAX_CONNECTIONS permits\n");
     return nullptr;
   }
   std::unique_ptr<Connection> connection(new (std::nothrow)

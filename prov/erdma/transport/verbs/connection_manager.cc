@@ -123,7 +123,7 @@ void ConnectionManager::on_accepted(uint64_t id, Bytes welcome, const Path& path
   if (wrong == Refusal::none && hello.terms.protocol_version != own_version())
     wrong = Refusal::version;
   if (wrong != Refusal::none) {
-    ERDMA_WARN(EP_CTRL, "%s answers with something else than a welcome: %s\n",
+    ERDMA_WARN(EP_CTRL, "%s does not answer with a welcome: %s\n",
                attempt->peer->name.to_string().c_str(), text_of(wrong, welcome).c_str());
     return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
   }
@@ -152,7 +152,7 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
     case Refusal::closing:
       return attempt_failed(*attempt, -FI_ECONNREFUSED);
     case Refusal::none:
-      ERDMA_NOTICE(peer_lost, EP_CTRL, "what listens at %s is not an endpoint of this provider\n",
+      ERDMA_NOTICE(peer_lost, EP_CTRL, "the listener at %s is not an endpoint of this provider\n",
                    name.c_str());
       return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
     default:

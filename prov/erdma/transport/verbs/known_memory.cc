@@ -248,7 +248,7 @@ int KnownMemory::probe() noexcept try {
   if (!failed) return 0;
   ERDMA_NOTICE(
       gpu_refused, EP_CTRL,
-      "GPU memory can't be had without calling CUDA: %s failed with %s. Load nvidia-peermem, "
+      "GPU memory can't be used without calling CUDA: %s failed with %s. Load nvidia-peermem, "
       "with a driver of the NIC that was built for it, or use a driver that has dmabuf\n",
       failed, x_device.name().c_str());
   return -FI_EOPNOTSUPP;

@@ -66,7 +66,7 @@ int open_userfaultfd() noexcept {
 void no_zero_copy(const char* why) noexcept {
   ERDMA_NOTICE(zero_copy, MR,
                "zero copy is off, long messages through the NIC are copied: %s. "
-               "FI_ERDMA_MR_CACHE=off says that this is meant\n",
+               "FI_ERDMA_MR_CACHE=off asks for copies and silences this line\n",
                why);
 }
 
@@ -104,7 +104,7 @@ int MemoryMonitor::open() noexcept {
                      ? "userfaultfd is not permitted: allow it in the sandbox (seccomp), or "
                        "on kernels before 5.11 set vm.unprivileged_userfaultfd=1"
                  : fd == -ENOSYS ? "this kernel has no userfaultfd"
-                                 : "no userfaultfd can be had");
+                                 : "userfaultfd is not available");
     return -FI_EOPNOTSUPP;
   }
   x_uffd.reset(fd);

@@ -130,7 +130,7 @@ int DeviceQueuePairs::join(ibv_qp& queue_pair, const Path& own_bytes,
   std::memcpy(&peer, peer_bytes.data(), sizeof(peer));
   if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096 || peer.queue_pair > 0xffffff ||
       peer.psn > 0xffffff) {
-    ERDMA_WARN(EP_CTRL, "a peer describes a queue pair that can't be\n");
+    ERDMA_WARN(EP_CTRL, "a peer describes an impossible queue pair\n");
     return -FI_EINVAL;
   }
   ibv_qp_attr attr = to_receive(x_device, own, peer);
