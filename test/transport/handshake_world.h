@@ -77,23 +77,25 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   uint64_t next_deadline() const noexcept override { return UINT64_MAX; }
   void expire(BackendEvents&) override {}
   int connect(uint64_t id, const util::SocketAddress& peer) noexcept override;
-  ibv_qp* create_queue_pair(uint64_t, ibv_qp_init_attr&) noexcept override {
+  ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr&, Path& own) noexcept override {
     static ibv_qp queue_pair;
+    own = path_of(id);
     return &queue_pair;
   }
-  Path path(uint64_t id) const noexcept override {
-    Path path{};
-    std::memcpy(path.data(), &id, sizeof(id));
-    return path;
-  }
-  int request(uint64_t id, const HelloBytes& hello) noexcept override;
-  int accept(uint64_t id, const HelloBytes& welcome) noexcept override;
+  int greet(uint64_t id, const HelloBytes& hello) noexcept override;
   int confirm(uint64_t id) noexcept override;
   void refuse(uint64_t id, const HelloPrefix& refusal) noexcept override;
   void close(uint64_t id, bool orderly) noexcept override;
   void abandon() noexcept override {}
 
  private:
+  static Path path_of(uint64_t id) noexcept {
+    Path path{};
+    std::memcpy(path.data(), &id, sizeof(id));
+    return path;
+  }
+  void request(uint64_t id, const HelloBytes& hello);
+  void accept(uint64_t id, const HelloBytes& welcome);
   std::unique_ptr<Connection> prepare(ibv_qp_init_attr&) noexcept override {
     if (refuse_to_prepare && refuse_to_prepare--) return nullptr;
     return std::make_unique<Connection>(alive);
@@ -229,25 +231,28 @@ inline int Host::connect(uint64_t id, const util::SocketAddress& peer) noexcept 
   return 0;
 }
 
-inline int Host::request(uint64_t id, const HelloBytes& hello) noexcept {
+inline int Host::greet(uint64_t id, const HelloBytes& hello) noexcept {
+  world.other[id].id ? accept(id, hello) : request(id, hello);
+  return 0;
+}
+
+inline void Host::request(uint64_t id, const HelloBytes& hello) {
   const World::End me{config.name, id}, peer{world.other[id].host, next_connection_id()};
   world.other[id] = peer;
   world.other[peer.id] = me;
-  world.send(peer.id, [&world = world, me, peer, hello, path = path(id)] {
+  world.send(peer.id, [&world = world, me, peer, hello, path = path_of(id)] {
     Host* host = world.find(peer.host);
     if (host && host->listening)
       host->manager->on_request(peer.id, me.host, std::as_bytes(std::span(&hello, 1)), path);
     else
       to(world, me, [me](Host& self) { self.manager->on_refused(me.id, {}); });
   });
-  return 0;
 }
 
-inline int Host::accept(uint64_t id, const HelloBytes& welcome) noexcept {
-  to(world, world.other[id], [welcome, path = path(id), peer = world.other[id].id](Host& host) {
+inline void Host::accept(uint64_t id, const HelloBytes& welcome) {
+  to(world, world.other[id], [welcome, path = path_of(id), peer = world.other[id].id](Host& host) {
     host.manager->on_accepted(peer, std::as_bytes(std::span(&welcome, 1)), path);
   });
-  return 0;
 }
 
 inline int Host::confirm(uint64_t id) noexcept {

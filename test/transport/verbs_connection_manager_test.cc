@@ -398,9 +398,9 @@ TEST(a_failed_queue_pair_ends_its_connection_only) {
   const uint64_t id = a.up.begin()->first;
   a.connect(address_of("10.0.0.3", 5000));
   world.settle();
-  a.manager->on_queue_pair_error(id, "fatal");
-  a.manager->on_queue_pair_error(id, "fatal");
-  a.manager->on_queue_pair_error(12345678, "fatal");
+  a.manager->on_device_event({.queue_pair = id, .what = "fatal"});
+  a.manager->on_device_event({.queue_pair = id, .what = "fatal"});
+  a.manager->on_device_event({.queue_pair = 12345678, .what = "fatal"});
   world.settle();
   ck_assert_uint_eq(a.lost.size(), 1);
   ck_assert_uint_eq(a.lost[0].connection_id, id);
@@ -413,7 +413,7 @@ TEST(a_device_that_goes_away_ends_all) {
   a.connect(name_b());
   world.settle();
   a.connect(address_of("10.0.0.3", 5000), true);
-  a.manager->on_device_gone();
+  a.manager->on_device_event({});
   world.settle();
   ck_assert_int_eq(a.lost[0].status, -FI_ENODEV);
   ck_assert_int_eq(a.failed[0].status, -FI_ENODEV);

@@ -71,7 +71,6 @@ class FakeConnector final : public verbs::Connector {
   }
 
   const util::SocketAddress& name() const noexcept override { return x_name; }
-  uint64_t nonce() const noexcept override { return x_nonce; }
   int connect(const util::SocketAddress& peer, uint64_t attempt, bool) noexcept override {
     ++FakeFabric::one().attempts;
     // The peer's came up meanwhile: that mail is the answer.

@@ -37,12 +37,11 @@ Registry& registry() {
   return *latest;
 }
 
-template <typename Tell>
-void tell_all(const ibv_context* context, Tell&& tell) noexcept {
+void tell_all(const ibv_context* context, const DeviceEvent& event) noexcept {
   Registry& all = registry();
   const std::lock_guard guard(all.mutex);
   for (const Subscriber& subscriber : all.subscribers)
-    if (subscriber.context == context) tell(*subscriber.listener);
+    if (subscriber.context == context) subscriber.listener->on_device_event(event);
 }
 
 }  // namespace
@@ -76,25 +75,21 @@ void AsyncEvents::dispatch() noexcept {
   }
 }
 
-void AsyncEvents::handle(const ibv_async_event& event) noexcept {
+void AsyncEvents::handle(const ibv_async_event& event) const noexcept {
   const char* what = ibv_event_type_str(event.event_type);
   const char* name = x_device.name().c_str();
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
-    case IBV_EVENT_QP_ACCESS_ERR: {
-      const uint64_t id = id_of(event.element.qp->qp_context);
-      return tell_all(x_device.context(),
-                      [&](AsyncListener& to) { to.on_queue_pair_event(id, what); });
-    }
+    case IBV_EVENT_QP_ACCESS_ERR:
+      return tell_all(x_device.context(), {id_of(event.element.qp->qp_context), nullptr, what});
     case IBV_EVENT_CQ_ERR:
       ERDMA_NOTICE(port, EP_CTRL, "%s: a completion queue failed: its connections are lost\n",
                    name);
-      return tell_all(x_device.context(),
-                      [&](AsyncListener& to) { to.on_completion_queue_event(event.element.cq); });
+      return tell_all(x_device.context(), {0, event.element.cq, what});
     case IBV_EVENT_DEVICE_FATAL:
       ERDMA_NOTICE(port, EP_CTRL, "%s: %s: all its connections are lost\n", name, what);
-      return tell_all(x_device.context(), [](AsyncListener& to) { to.on_device_fatal(); });
+      return tell_all(x_device.context(), {0, nullptr, what});
     case IBV_EVENT_PORT_ERR:
       ERDMA_NOTICE(port, EP_CTRL,
                    "%s: port %d is down: connections die unless it comes back soon\n", name,

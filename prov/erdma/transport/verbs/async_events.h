@@ -6,12 +6,17 @@
 
 namespace erdma::transport::verbs {
 
-/// Who wants to know when a device says that a queue fails. Called on another endpoint's thread.
+/// A device says that something of it failed: one of these, or the device itself.
+struct DeviceEvent {
+  uint64_t queue_pair = 0;                   ///< its context
+  const ibv_cq* completion_queue = nullptr;  ///< to compare only
+  const char* what = nullptr;                ///< static text
+};
+
+/// Wants to know of such events. Called on another endpoint's thread.
 class AsyncListener {
  public:
-  virtual void on_queue_pair_event(uint64_t id, const char* what) noexcept = 0;
-  virtual void on_completion_queue_event(const ibv_cq* queue) noexcept = 0;
-  virtual void on_device_fatal() noexcept = 0;
+  virtual void on_device_event(const DeviceEvent& event) noexcept = 0;
 
  protected:
   ~AsyncListener() = default;
@@ -31,7 +36,7 @@ class AsyncEvents {
   void dispatch() noexcept;
 
  private:
-  void handle(const ibv_async_event& event) noexcept;
+  void handle(const ibv_async_event& event) const noexcept;
 
   const Device& x_device;
   AsyncListener& x_listener;

@@ -36,8 +36,7 @@ struct Attempt {
   Mac hello_mac{};                         ///< active: of our hello, which the welcome must know
   Terms terms;                             ///< the peer's
   std::unique_ptr<Connection> connection;  ///< until it is up
-  const ibv_cq* send_queue = nullptr;      ///< to compare only
-  const ibv_cq* receive_queue = nullptr;
+  const ibv_cq* queue = nullptr;           ///< its completion queue: to compare only
 };
 
 struct Peer {

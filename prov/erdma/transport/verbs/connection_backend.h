@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +16,10 @@ namespace erdma::transport::verbs {
 
 /// Names a connection, or what may become one, in the whole process: also in asynchronous events,
 /// which any endpoint on the device may be the one to read. Never 0.
-uint64_t next_connection_id() noexcept;
+inline uint64_t next_connection_id() noexcept {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 /// As the context of a queue pair or a cm id, and back.
 inline void* context_of(uint64_t id) noexcept {
   return std::bit_cast<void*>(uintptr_t(id));
@@ -29,9 +33,9 @@ inline uint64_t id_of(const void* context) noexcept {
 class BackendEvents {
  public:
   using Bytes = std::span<const std::byte>;
-  /// Active: request() may follow.
+  /// Active: greet() may follow.
   virtual void on_reached(uint64_t id) = 0;
-  /// Passive: someone at `from` (unset = unknown) asks. accept() or refuse() follows at once.
+  /// Passive: someone at `from` (unset = unknown) asks. greet() or refuse() follows at once.
   virtual void on_request(uint64_t id, const util::SocketAddress& from, Bytes hello,
                           const Path& path) = 0;
   /// Active: confirm() or close() follows.
@@ -65,16 +69,17 @@ class ConnectionBackend {
 
   /// Active: on_reached(), on_refused() or on_closed() follow. An error: nothing does.
   [[nodiscard]] virtual int connect(uint64_t id, const util::SocketAddress& peer) noexcept = 0;
-  /// Both sides, once reached or asked: a queue pair that takes receives. Null: logged. From then
-  /// on the caller may destroy it at any time after close().
-  [[nodiscard]] virtual ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr& attr) noexcept = 0;
-  virtual Path path(uint64_t id) const noexcept = 0;
-  // These end in an upcall or return an error.
-  [[nodiscard]] virtual int request(uint64_t id, const HelloBytes& hello) noexcept = 0;
-  [[nodiscard]] virtual int accept(uint64_t id, const HelloBytes& welcome) noexcept = 0;
+  /// Both sides, once reached or asked: a queue pair that takes receives, and `own`, which the
+  /// hello or welcome is signed with. Null: logged. From then on the caller may destroy it at any
+  /// time after close().
+  [[nodiscard]] virtual ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr& attr,
+                                                  Path& own) noexcept = 0;
+  /// Then: sends the hello of the active side, or the welcome of the passive side. Ends in an
+  /// upcall or returns an error.
+  [[nodiscard]] virtual int greet(uint64_t id, const HelloBytes& hello) noexcept = 0;
   /// Active, after on_accepted(): 0 = packets can flow.
   [[nodiscard]] virtual int confirm(uint64_t id) noexcept = 0;
-  /// Passive, instead of accept(): ends `id`.
+  /// Passive, instead of greet(): ends `id`.
   virtual void refuse(uint64_t id, const HelloPrefix& refusal) noexcept = 0;
   /// No upcall for `id` follows. `orderly`: the peer's on_closed() should say -FI_ESHUTDOWN.
   virtual void close(uint64_t id, bool orderly) noexcept = 0;

@@ -1,12 +1,9 @@
 #include "transport/verbs/connection_manager.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <span>
 #include <utility>
 
-#include "transport/verbs/session.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -14,29 +11,31 @@ namespace {
 
 constexpr uint64_t kFirstBackoff = 2'000'000;
 constexpr uint64_t kLongestBackoff = 250'000'000;
+/// Connections that we accepted and whose other side has not confirmed. Those that come later push
+/// out the oldest: an honest peer confirms within a round trip.
+constexpr size_t kMaxAccepting = 256;
+constexpr uint64_t kConfirmTime = 10'000'000'000;
 
-const char* why(int status) noexcept {
-  return fi_strerror(-status);
+/// Whether the next attempt may fare better. A reset in mid-handshake says little.
+bool worth_a_retry(const Attempt& attempt, int status) noexcept {
+  return status == -FI_ECONNRESET || (status == -FI_ECONNREFUSED && attempt.peer->patient);
+}
+
+bool is_up(const Attempt* attempt) noexcept {
+  return attempt && attempt->stage == Attempt::Stage::up;
 }
 
 }  // namespace
 
-uint64_t next_connection_id() noexcept {
-  static std::atomic<uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
 ConnectionManager::ConnectionManager(const ConnectorConfig& config, uint64_t nonce,
                                      ConnectionBackend& backend) noexcept
-    : x_config(config), x_nonce(nonce), x_backend(backend), x_gatekeeper(config, nonce) {}
+    : x_config(config), x_backend(backend), x_gatekeeper(config, nonce) {}
 
 void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token, bool patient) {
   Peer& peer = x_table.peer_of(name);
+  const bool to_self = x_gatekeeper.is_self(peer);
   // It came up while the order was on its way: that mail is the answer.
-  const auto is_up = [](const Attempt* attempt) {
-    return attempt && attempt->stage == Attempt::Stage::up;
-  };
-  if (is_up(peer.active) || (!self(peer) && is_up(peer.passive))) return;
+  if (is_up(peer.active) || (!to_self && is_up(peer.passive))) return;
   const bool going_on = peer.wanted;
   peer.wanted = true;
   peer.patient = patient;
@@ -50,13 +49,14 @@ void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
     return give_up(peer, -FI_EHOSTUNREACH);
   }
   // The peer's own attempt may do; if it fails, passive_failed() goes on.
-  if (!peer.passive || self(peer)) start(peer);
+  if (!peer.passive || to_self) start(peer);
 }
 
 void ConnectionManager::start(Peer& peer) {
   Attempt& attempt = x_table.add(next_connection_id(), peer, true);
   x_table.time_out(attempt, peer.give_up);
-  if (const int rc = x_backend.connect(attempt.id, peer.name)) attempt_failed(attempt, rc);
+  if (const int rc = x_backend.connect(attempt.id, peer.name))
+    attempt_failed(attempt, rc, worth_a_retry(attempt, rc));
 }
 
 void ConnectionManager::on_reached(uint64_t id) {
@@ -64,73 +64,41 @@ void ConnectionManager::on_reached(uint64_t id) {
   if (!attempt) return;
   // Asked first: what is destroyed meanwhile is a reason to try again, too.
   const bool others = x_config.factory->connections() > 0;
-  if (const int rc = make_connection(*attempt)) {
+  Path path{};
+  if (const int rc = make_connection(*attempt, path)) {
     const bool crowded = rc == -FI_ENOMEM && others;
     attempt_failed(*attempt, rc, crowded);
-    if (crowded) ask_for_room();
+    if (crowded) x_config.mail->post({.type = Mail::Type::crowded});
     return;
   }
   attempt->stage = Attempt::Stage::requested;
-  const NameBytes asked = name_bytes(attempt->peer->name);
   const HelloBytes hello =
-      encode(own_hello(HelloKind::hello, *attempt), x_gatekeeper.key(), x_backend.path(id), asked);
+      x_gatekeeper.greeting(HelloKind::hello, *attempt, path, name_bytes(attempt->peer->name));
   attempt->hello_mac = hello.mac;
-  if (const int rc = x_backend.request(id, hello)) attempt_failed(*attempt, rc);
+  if (const int rc = x_backend.greet(id, hello))
+    attempt_failed(*attempt, rc, worth_a_retry(*attempt, rc));
 }
 
-int ConnectionManager::make_connection(Attempt& attempt) {
+int ConnectionManager::make_connection(Attempt& attempt, Path& path) {
   ibv_qp_init_attr attr{};
   attempt.connection = x_config.factory->prepare(attr);
   if (!attempt.connection) return -FI_ENOMEM;
-  attempt.send_queue = attr.send_cq;
-  attempt.receive_queue = attr.recv_cq;
-  ibv_qp* queue_pair = x_backend.create_queue_pair(attempt.id, attr);
+  attempt.queue = attr.send_cq;
+  ibv_qp* queue_pair = x_backend.create_queue_pair(attempt.id, attr, path);
   if (!queue_pair) return -FI_ENOMEM;
   return x_config.factory->adopt(*attempt.connection, queue_pair);
-}
-
-void ConnectionManager::ask_for_room() noexcept {
-  Mail mail;
-  mail.type = Mail::Type::crowded;
-  x_config.mail->post(std::move(mail));
-}
-
-Hello ConnectionManager::own_hello(HelloKind kind, Attempt& attempt) noexcept {
-  Hello hello;
-  hello.kind = kind;
-  hello.serial = attempt.serial = ++x_serial;
-  x_config.factory->fill_terms(*attempt.connection, attempt.peer->name, hello.terms);
-  attempt.resumes = hello.terms.resumes;
-  hello.answer = std::exchange(attempt.peer->answer, 0);
-  hello.terms.name = x_config.name;
-  hello.terms.nonce = x_nonce;
-  hello.terms.protocol_version = x_config.options.protocol_version;
-  return hello;
-}
-
-std::string ConnectionManager::text_of(Refusal reason, Bytes bytes) const {
-  return reason == Refusal::version ? version_text(bytes, own_version()) : refusal_text(reason);
 }
 
 void ConnectionManager::on_accepted(uint64_t id, Bytes welcome, const Path& path) {
   Attempt* attempt = x_table.find(id, Attempt::Stage::requested);
   if (!attempt) return;
   Hello hello;
-  Refusal wrong = decode(welcome, HelloKind::welcome, x_gatekeeper.key(), path,
-                         std::as_bytes(std::span(attempt->hello_mac)), hello);
-  if (wrong == Refusal::none && name_bytes(hello.terms.name) != name_bytes(attempt->peer->name))
-    wrong = Refusal::key;
-  if (wrong == Refusal::none && hello.terms.protocol_version != own_version())
-    wrong = Refusal::version;
-  if (wrong != Refusal::none) {
-    ERDMA_WARN(EP_CTRL, "%s does not answer with a welcome: %s\n",
-               attempt->peer->name.to_string().c_str(), text_of(wrong, welcome).c_str());
+  if (x_gatekeeper.judge_welcome(*attempt, welcome, path, hello) != Refusal::none)
     return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
-  }
   attempt->terms = hello.terms;
-  attempt->terms.name = attempt->peer->name;
   attempt->peer_serial = hello.serial;
-  if (const int rc = x_backend.confirm(id)) return attempt_failed(*attempt, rc);
+  if (const int rc = x_backend.confirm(id))
+    return attempt_failed(*attempt, rc, worth_a_retry(*attempt, rc));
   go_up(*attempt);
 }
 
@@ -138,35 +106,10 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
   Attempt* attempt = x_table.find(id, Attempt::Stage::requested);
   if (!attempt) attempt = x_table.find(id, Attempt::Stage::reaching);
   if (!attempt) return;
-  const std::string name = attempt->peer->name.to_string();
-  if (bytes.empty()) return attempt_failed(*attempt, -FI_ECONNREFUSED);
-  switch (const Refusal reason = decode_refusal(bytes)) {
-    case Refusal::replay:
-      attempt->peer->answer = decode_challenge(bytes);
-      return attempt_failed(*attempt, -FI_ECONNREFUSED, true);
-    case Refusal::use_mine:
-    case Refusal::stale:
-    case Refusal::busy:
-      ERDMA_DEBUG(EP_CTRL, "%s says: %s\n", name.c_str(), refusal_text(reason));
-      return attempt_failed(*attempt, -FI_ECONNREFUSED, true);
-    case Refusal::closing:
-      return attempt_failed(*attempt, -FI_ECONNREFUSED);
-    case Refusal::none:
-      ERDMA_NOTICE(peer_lost, EP_CTRL, "the listener at %s is not an endpoint of this provider\n",
-                   name.c_str());
-      return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
-    default:
-      ERDMA_NOTICE(peer_lost, EP_CTRL, "%s refuses this endpoint: %s\n", name.c_str(),
-                   text_of(reason, bytes).c_str());
-      return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
-  }
-}
-
-void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
-  // A reset in mid-handshake says little: the next attempt tells more.
-  const bool patient = attempt.peer->patient;
-  const bool retry = status == -FI_ECONNRESET || (status == -FI_ECONNREFUSED && patient);
-  attempt_failed(attempt, status, retry);
+  // Nobody listens there: a peer may be starting.
+  const bool retry =
+      bytes.empty() ? attempt->peer->patient : x_gatekeeper.heed(*attempt->peer, bytes);
+  attempt_failed(*attempt, -FI_ECONNREFUSED, retry);
 }
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
@@ -185,91 +128,124 @@ void ConnectionManager::try_again(Peer& peer, int status) {
 }
 
 void ConnectionManager::give_up(Peer& peer, int status) noexcept {
-  ERDMA_INFO(EP_CTRL, "cannot connect to %s: %s\n", peer.name.to_string().c_str(), why(status));
-  Mail mail;
-  mail.type = Mail::Type::failed;
-  mail.peer = peer.name;
-  mail.attempt = peer.token;
-  mail.status = status;
+  ERDMA_INFO(EP_CTRL, "cannot connect to %s: %s\n", peer.name.to_string().c_str(),
+             fi_strerror(-status));
+  Mail mail{.type = Mail::Type::failed, .peer = peer.name, .attempt = peer.token, .status = status};
   peer.wanted = false;
   x_table.retries.clear(peer);
   x_table.forget_if_idle(peer);
   x_config.mail->post(std::move(mail));
 }
 
+void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from, Bytes bytes,
+                                   const Path& path) {
+  Hello hello;
+  Refusal reason = x_closing ? Refusal::closing : x_gatekeeper.judge(from, bytes, path, hello);
+  if (reason != Refusal::none) return x_backend.refuse(id, x_gatekeeper.refusal(reason));
+  Peer& peer = x_table.peer_of(hello.terms.name);
+  reason = x_gatekeeper.admit(x_table, peer, hello);
+  if (reason == Refusal::none) return accept(id, peer, hello);
+  ERDMA_DEBUG(EP_CTRL, "%s is refused: %s\n", peer.name.to_string().c_str(), refusal_text(reason));
+  if (reason == Refusal::busy) x_config.mail->post({.type = Mail::Type::crowded});
+  x_backend.refuse(id, reason == Refusal::replay ? x_gatekeeper.challenge(peer, hello)
+                                                 : x_gatekeeper.refusal(reason));
+  x_table.forget_if_idle(peer);
+}
+
+/// The request is the newest that both sides have: what the peer had here goes, unless it is our
+/// own end of a connection to ourselves.
+void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
+  for (Attempt* attempt : {peer.passive, peer.active}) {
+    if (!attempt || (attempt->active && x_gatekeeper.is_self(peer))) continue;
+    is_up(attempt) ? lose(*attempt, -FI_ECONNRESET) : discard(*attempt);
+  }
+  if (x_table.accepting.size() >= kMaxAccepting) passive_failed(*x_table.accepting.first());
+  Attempt& attempt = x_table.add(id, peer, false);
+  attempt.terms = hello.terms;
+  attempt.peer_serial = hello.serial;
+  x_table.time_out(
+      attempt, x_config.clock->now() + std::min(kConfirmTime, x_config.options.connect_timeout_ns));
+  Path path{};
+  int rc = make_connection(attempt, path);
+  if (!rc)
+    rc = x_backend.greet(id, x_gatekeeper.greeting(HelloKind::welcome, attempt, path,
+                                                   std::as_bytes(std::span(hello.mac))));
+  if (!rc) return;
+  x_backend.refuse(id, encode_prefix(HelloKind::refusal, Refusal::busy));
+  passive_failed(attempt);
+  if (rc == -FI_ENOMEM) x_config.mail->post({.type = Mail::Type::crowded});
+}
+
+void ConnectionManager::on_established(uint64_t id) {
+  if (Attempt* attempt = x_table.find(id, Attempt::Stage::accepting)) go_up(*attempt);
+}
+
+void ConnectionManager::passive_failed(Attempt& attempt) {
+  Peer& peer = *attempt.peer;
+  discard(attempt);
+  // It stood for our own attempt.
+  if (peer.wanted && !peer.active && !peer.deadline) return try_again(peer, -FI_ECONNRESET);
+  x_table.forget_if_idle(peer);
+}
+
 void ConnectionManager::go_up(Attempt& attempt) {
   Peer& peer = *attempt.peer;
-  if (const int rc = x_config.factory->agree(*attempt.connection, attempt.terms, attempt.active)) {
+  const bool active = attempt.active;
+  if (const int rc = x_config.factory->agree(*attempt.connection, attempt.terms, active)) {
     ERDMA_WARN(EP_CTRL, "the connection to %s can't be used: %s\n", peer.name.to_string().c_str(),
-               why(rc));
-    return attempt.active ? attempt_failed(attempt, rc, false) : passive_failed(attempt);
+               fi_strerror(-rc));
+    return active ? attempt_failed(attempt, rc, false) : passive_failed(attempt);
   }
   attempt.stage = Attempt::Stage::up;
   x_table.clear_time_out(attempt);
-  if (attempt.active || !self(peer)) {
+  if (active || !x_gatekeeper.is_self(peer)) {
     peer.wanted = false;
     x_table.retries.clear(peer);
   }
-  announce(attempt);
-}
-
-void ConnectionManager::announce(Attempt& attempt) {
-  const uint32_t serials[] = {attempt.serial, attempt.peer_serial};
-  Mail mail;
-  mail.type = Mail::Type::up;
-  mail.peer = attempt.peer->name;
-  mail.connection_id = attempt.id;
-  mail.active = attempt.active;
-  mail.terms = attempt.terms;
-  mail.resumes = attempt.resumes;
-  mail.session = attempt.session = Session::name(serials[!attempt.active], serials[attempt.active],
-                                                 x_nonce ^ attempt.terms.nonce);
-  mail.connection = std::move(attempt.connection);
-  x_config.mail->post(std::move(mail));
+  attempt.session = x_gatekeeper.session_of(attempt);
+  x_config.mail->post({.type = Mail::Type::up,
+                       .peer = peer.name,
+                       .connection_id = attempt.id,
+                       .active = active,
+                       .terms = attempt.terms,
+                       .resumes = attempt.resumes,
+                       .session = attempt.session,
+                       .connection = std::move(attempt.connection)});
 }
 
 void ConnectionManager::on_closed(uint64_t id, int status) {
-  Attempt* const found = x_table.find(id);
-  if (!found) return x_backend.close(id, false);
-  Attempt& attempt = *found;
-  switch (attempt.stage) {
+  Attempt* const attempt = x_table.find(id);
+  if (!attempt) return x_backend.close(id, false);
+  Peer* const peer = attempt->peer;
+  switch (attempt->stage) {
     case Attempt::Stage::reaching:
     case Attempt::Stage::requested:
-      return attempt_failed(attempt, status);
+      return attempt_failed(*attempt, status, worth_a_retry(*attempt, status));
     case Attempt::Stage::accepting:
-      return passive_failed(attempt);
-    case Attempt::Stage::up: {
-      Peer& peer = *attempt.peer;
-      lose(attempt, status);
-      return x_table.forget_if_idle(peer);
-    }
+      return passive_failed(*attempt);
+    case Attempt::Stage::up:
+      lose(*attempt, status);
+      return x_table.forget_if_idle(*peer);
     case Attempt::Stage::lost:
       return;
   }
 }
 
 void ConnectionManager::lose(Attempt& attempt, int status) noexcept {
-  ERDMA_INFO(EP_CTRL, "the connection to %s is over: %s\n", attempt.peer->name.to_string().c_str(),
-             why(status));
-  Mail mail;
-  mail.type = Mail::Type::lost;
-  mail.peer = attempt.peer->name;
-  mail.connection_id = attempt.id;
-  mail.status = status;
+  const util::SocketAddress name = attempt.peer->name;
+  ERDMA_INFO(EP_CTRL, "the connection to %s is over: %s\n", name.to_string().c_str(),
+             fi_strerror(-status));
   attempt.stage = Attempt::Stage::lost;
   AttemptTable::detach(attempt);
-  x_config.mail->post(std::move(mail));
+  x_config.mail->post(
+      {.type = Mail::Type::lost, .peer = name, .connection_id = attempt.id, .status = status});
 }
 
 void ConnectionManager::discard(Attempt& attempt) noexcept {
   // First the back end: it may still hold the queue pair in its cm id.
   x_backend.close(attempt.id, false);
-  if (attempt.connection) {
-    Mail mail;
-    mail.type = Mail::Type::dispose;
-    mail.connection = std::move(attempt.connection);
-    x_config.mail->post(std::move(mail));
-  }
+  if (attempt.connection)
+    x_config.mail->post({.type = Mail::Type::dispose, .connection = std::move(attempt.connection)});
   x_table.erase(attempt);
 }
 
@@ -298,28 +274,25 @@ void ConnectionManager::expire() {
   while (Attempt* attempt = x_table.accepting.due(now)) passive_failed(*attempt);
   while (Peer* peer = x_table.retries.due(now)) {
     x_table.retries.clear(*peer);
-    if (!peer->active && (!peer->passive || self(*peer))) start(*peer);
+    if (!peer->active && (!peer->passive || x_gatekeeper.is_self(*peer))) start(*peer);
   }
 }
 
-void ConnectionManager::on_queue_pair_error(uint64_t id, const char* what) {
-  const Attempt* const attempt = x_table.find(id);
-  if (!attempt || attempt->stage == Attempt::Stage::lost) return;
-  ERDMA_WARN(EP_CTRL, "the device reports an error of the queue pair to %s: %s\n",
-             attempt->peer->name.to_string().c_str(), what);
-  on_closed(id, -FI_ECONNRESET);
-}
-
-void ConnectionManager::on_completion_queue_error(const ibv_cq* queue) {
-  for (const uint64_t id : x_table.ids([queue](const Attempt& attempt) {
-         return attempt.send_queue == queue || attempt.receive_queue == queue;
-       }))
-    if (x_table.find(id)) on_closed(id, -FI_EIO);
-}
-
-void ConnectionManager::on_device_gone() {
-  for (const uint64_t id : x_table.ids([](const Attempt&) { return true; }))
-    if (x_table.find(id)) on_closed(id, -FI_ENODEV);
+void ConnectionManager::on_device_event(const DeviceEvent& event) {
+  const bool gone = !event.queue_pair && !event.completion_queue;
+  const auto struck = [&](const Attempt& attempt) {
+    return gone || attempt.id == event.queue_pair ||
+           (event.completion_queue && attempt.queue == event.completion_queue);
+  };
+  const int status = gone ? -FI_ENODEV : event.queue_pair ? -FI_ECONNRESET : -FI_EIO;
+  for (const uint64_t id : x_table.ids(struck)) {
+    const Attempt* const attempt = x_table.find(id);
+    if (!attempt || attempt->stage == Attempt::Stage::lost) continue;
+    if (event.queue_pair)
+      ERDMA_WARN(EP_CTRL, "the device reports an error of the queue pair to %s: %s\n",
+                 attempt->peer->name.to_string().c_str(), event.what);
+    on_closed(id, status);
+  }
 }
 
 }  // namespace erdma::transport::verbs

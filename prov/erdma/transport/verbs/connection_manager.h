@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
+#include "transport/verbs/async_events.h"
 #include "transport/verbs/attempt_table.h"
 #include "transport/verbs/connection_backend.h"
 #include "transport/verbs/connector.h"
@@ -11,8 +11,8 @@
 
 namespace erdma::transport::verbs {
 
-/// Decides who gets a connection: hellos, keys, crossings, retries, time limits. Knows how they
-/// travel only as ConnectionBackend. Connector's thread only; passive: it is called.
+/// Makes connections: attempts, crossings, retries, time limits. Gatekeeper knows what is said for
+/// them, and ConnectionBackend how it travels. Connector's thread only; passive: it is called.
 ///
 /// Two endpoints share one connection. When both begin at once, the attempt of the smaller name
 /// stands. A peer that asks although a connection is up has lost its side of it, or was restarted;
@@ -34,10 +34,8 @@ class ConnectionManager final : public BackendEvents {
   uint64_t next_deadline() const noexcept { return x_table.next_deadline(); }
   void expire();
 
-  // Asynchronous events of the device. Unknown ids and queues are no concern of this endpoint.
-  void on_queue_pair_error(uint64_t id, const char* what);
-  void on_completion_queue_error(const ibv_cq* queue);
-  void on_device_gone();
+  /// An asynchronous event. Unknown ids and queues are no concern of this endpoint.
+  void on_device_event(const DeviceEvent& event);
 
   void on_reached(uint64_t id) override;
   void on_request(uint64_t id, const util::SocketAddress& from, Bytes hello,
@@ -51,35 +49,21 @@ class ConnectionManager final : public BackendEvents {
   }
 
  private:
-  // connection_manager.cc: active side, life and death
   void start(Peer& peer);
-  int make_connection(Attempt& attempt);
-  void ask_for_room() noexcept;
-  Hello own_hello(HelloKind kind, Attempt& attempt) noexcept;
-  void attempt_failed(Attempt& attempt, int status);
+  int make_connection(Attempt& attempt, Path& path);
+  void accept(uint64_t id, Peer& peer, const Hello& hello);
   void attempt_failed(Attempt& attempt, int status, bool retry);
+  void passive_failed(Attempt& attempt);
   void try_again(Peer& peer, int status);
   void give_up(Peer& peer, int status) noexcept;
   void go_up(Attempt& attempt);
-  void announce(Attempt& attempt);
   void lose(Attempt& attempt, int status) noexcept;
   void discard(Attempt& attempt) noexcept;
-  bool self(const Peer& peer) const noexcept { return peer.name == x_config.name; }
-  uint8_t own_version() const noexcept { return x_config.options.protocol_version; }
-  std::string text_of(Refusal reason, Bytes bytes) const;
-
-  // connection_manager_passive.cc
-  Refusal resolve_crossing(Peer& peer, const Hello& hello);
-  void accept(uint64_t id, Peer& peer, const Hello& hello);
-  uint64_t ended_by(const Peer& peer, const Hello& hello) const noexcept;
-  void passive_failed(Attempt& attempt);
 
   const ConnectorConfig& x_config;  ///< with the name that was bound
-  const uint64_t x_nonce;
   ConnectionBackend& x_backend;
   Gatekeeper x_gatekeeper;
   AttemptTable x_table;
-  uint32_t x_serial = 0;
   bool x_closing = false;
 };
 

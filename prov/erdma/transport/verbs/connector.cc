@@ -30,7 +30,6 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
   int start_thread();
 
   const util::SocketAddress& name() const noexcept override { return x_config.name; }
-  uint64_t nonce() const noexcept override { return x_nonce; }
   int connect(const util::SocketAddress& peer, uint64_t attempt, bool patient) noexcept override;
   void close(uint64_t connection_id, bool orderly) noexcept override;
   void stop_listening() noexcept override;
@@ -38,24 +37,16 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
 
  private:
   struct Command {
-    enum class Type : uint8_t {
-      connect,
-      close,
-      stop_listening,
-      queue_pair_failed,
-      completion_queue_failed,
-      device_failed,
-    } type;
+    enum class Type : uint8_t { connect, close, stop_listening, device_event } type;
     bool flag = false;  ///< patient, orderly
     uint64_t id = 0;    ///< attempt, connection
     util::SocketAddress peer = {};
-    const ibv_cq* queue = nullptr;
-    const char* what = nullptr;
+    DeviceEvent event = {};
   };
 
-  void on_queue_pair_event(uint64_t id, const char* what) noexcept override;
-  void on_completion_queue_event(const ibv_cq* queue) noexcept override;
-  void on_device_fatal() noexcept override;
+  void on_device_event(const DeviceEvent& event) noexcept override {
+    x_commands.post({Command::Type::device_event, false, 0, {}, event});
+  }
 
   void on_orders() override;
   void on_event(uint64_t event) override;
@@ -66,7 +57,6 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
 
   std::unique_ptr<ConnectionBackend> make_backend();
   void obey(const Command& command);
-  void refuse(const Command& command) noexcept;
 
   ConnectorConfig x_config;
   const uint64_t x_nonce = util::random_word();
@@ -131,18 +121,6 @@ void ConnectorThread::stop_listening() noexcept {
   x_commands.post({Command::Type::stop_listening});
 }
 
-void ConnectorThread::on_queue_pair_event(uint64_t id, const char* what) noexcept {
-  x_commands.post({Command::Type::queue_pair_failed, false, id, {}, nullptr, what});
-}
-
-void ConnectorThread::on_completion_queue_event(const ibv_cq* queue) noexcept {
-  x_commands.post({Command::Type::completion_queue_failed, false, 0, {}, queue});
-}
-
-void ConnectorThread::on_device_fatal() noexcept {
-  x_commands.post({Command::Type::device_failed});
-}
-
 /// What runs out of memory is left as it is: its time limit ends it.
 template <typename Step>
 bool guarded(Step&& step) noexcept try {
@@ -157,7 +135,11 @@ void ConnectorThread::on_orders() {
   x_commands.arm();
   for (const Command& command : x_commands.take()) {
     const bool done = guarded([&] { obey(command); });
-    if (!done && command.type == Command::Type::connect) refuse(command);
+    if (!done && command.type == Command::Type::connect)
+      x_config.mail->post({.type = Mail::Type::failed,
+                           .peer = command.peer,
+                           .attempt = command.id,
+                           .status = -FI_ENOMEM});
   }
 }
 
@@ -171,15 +153,6 @@ void ConnectorThread::on_time() {
   x_manager.expire();
 }
 
-void ConnectorThread::refuse(const Command& command) noexcept {
-  Mail mail;
-  mail.type = Mail::Type::failed;
-  mail.peer = command.peer;
-  mail.attempt = command.id;
-  mail.status = -FI_ENOMEM;
-  x_config.mail->post(std::move(mail));
-}
-
 void ConnectorThread::obey(const Command& command) {
   switch (command.type) {
     case Command::Type::connect:
@@ -188,12 +161,8 @@ void ConnectorThread::obey(const Command& command) {
       return x_manager.close(command.id, command.flag);
     case Command::Type::stop_listening:
       return x_manager.stop_listening();
-    case Command::Type::queue_pair_failed:
-      return x_manager.on_queue_pair_error(command.id, command.what);
-    case Command::Type::completion_queue_failed:
-      return x_manager.on_completion_queue_error(command.queue);
-    case Command::Type::device_failed:
-      return x_manager.on_device_gone();
+    case Command::Type::device_event:
+      return x_manager.on_device_event(command.event);
   }
 }
 

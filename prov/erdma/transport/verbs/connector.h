@@ -82,15 +82,15 @@ struct Mail {
     dispose,  ///< destroy `connection`: it never came up
     crowded,  ///< an attempt waits for resources, ours or a peer's: one may be given up
   } type = Type::failed;
-  util::SocketAddress peer;
+  util::SocketAddress peer = {};
   uint64_t connection_id = 0;  ///< 0 = none
   uint64_t attempt = 0;        ///< `failed`: as given to connect()
   int status = 0;
   bool active = false;   ///< `up`: we connected
-  Terms terms;           ///< `up`: the peer's
+  Terms terms = {};      ///< `up`: the peer's
   uint64_t resumes = 0;  ///< `up`: what our own terms said
   uint64_t session = 0;  ///< `up`: what both ends call this connection
-  std::unique_ptr<Connection> connection;
+  std::unique_ptr<Connection> connection = nullptr;
 };
 
 /// Where mail goes. Any thread.
@@ -122,7 +122,6 @@ class Connector {
   virtual ~Connector() = default;
 
   virtual const util::SocketAddress& name() const noexcept = 0;  ///< with the port that was bound
-  virtual uint64_t nonce() const noexcept = 0;
   /// Polling thread: begins to connect; exactly one `up` (of ours, or of the peer's own attempt,
   /// which then stands for ours) or `failed` follows. `patient`: a peer that refuses may still be
   /// starting: try again with backoff until connect_timeout.

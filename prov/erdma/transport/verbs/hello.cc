@@ -48,28 +48,19 @@ util::SocketAddress get_name(const HelloBytes& bytes) noexcept {
 }  // namespace
 
 const char* refusal_text(Refusal reason) noexcept {
-  switch (reason) {
-    case Refusal::none:
-      return "none given";
-    case Refusal::version:
-      return "another version of the wire protocol";
-    case Refusal::garbage:
-      return "it did not understand the request";
-    case Refusal::key:
-      return "another job key, or an address that is not its own: FI_ERDMA_JOB_KEY must be the "
-             "same in all processes of a job";
-    case Refusal::use_mine:
-      return "both sides connected at once";
-    case Refusal::stale:
-      return "overtaken by a later request";
-    case Refusal::busy:
-      return "it is out of resources";
-    case Refusal::closing:
-      return "the endpoint is being closed";
-    case Refusal::replay:
-      return "it wants to see that the request is not an old one, repeated";
-  }
-  return "a reason unknown here";
+  static constexpr const char* kTexts[] = {
+      "none given",
+      "another version of the wire protocol",
+      "it did not understand the request",
+      "another job key, or an address that is not its own: FI_ERDMA_JOB_KEY must be the same in "
+      "all processes of a job",
+      "both sides connected at once",
+      "overtaken by a later request",
+      "it is out of resources",
+      "the endpoint is being closed",
+      "it wants to see that the request is not an old one, repeated"};
+  const auto index = size_t(reason);
+  return index < std::size(kTexts) ? kTexts[index] : "a reason unknown here";
 }
 
 NameBytes name_bytes(const util::SocketAddress& name) noexcept {

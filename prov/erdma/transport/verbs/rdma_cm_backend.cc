@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "util/log.h"
@@ -15,6 +17,7 @@ namespace {
 
 constexpr int kBacklog = 1024;       // eRDMA allocates as many as are asked for
 constexpr int kResolveTime = 2'000;  // ms, for the route: there is no ARP cache of ours
+constexpr int kRouteTime = 2'000;    // ms
 constexpr int kPortTries = 32;
 
 sockaddr* mutable_data(util::SocketAddress& address) noexcept {
@@ -37,6 +40,17 @@ int resolve(rdma_cm_id* cm, util::SocketAddress own, util::SocketAddress to) noe
   own.set_port(0);
   if (!rdma_resolve_addr(cm, mutable_data(own), mutable_data(to), kResolveTime)) return 0;
   return unreachable(last_error());
+}
+
+rdma_conn_param parameters(const HelloBytes& hello, const rdma_cm_id& cm) noexcept {
+  rdma_conn_param parameters{};
+  parameters.private_data = &hello;
+  parameters.private_data_len = sizeof(hello);
+  parameters.responder_resources = RDMA_MAX_RESP_RES;
+  parameters.initiator_depth = RDMA_MAX_INIT_DEPTH;
+  parameters.retry_count = 7;
+  parameters.qp_num = cm.qp ? cm.qp->qp_num : 0;
+  return parameters;
 }
 
 }  // namespace
@@ -68,7 +82,7 @@ int RdmaCmBackend::listen(util::SocketAddress& name) noexcept {
   int rc = 0;
   // A free port of rdma_cm may be taken in TCP, which an iWARP device finds out when it listens.
   for (int tries = name.port() ? 1 : kPortTries; tries > 0; --tries) {
-    rc = bind_and_listen(name, x_listener);
+    rc = bind_and_listen(name);
     if (rc != -FI_EADDRINUSE) break;
   }
   if (rc) {
@@ -80,7 +94,7 @@ int RdmaCmBackend::listen(util::SocketAddress& name) noexcept {
   return 0;
 }
 
-int RdmaCmBackend::bind_and_listen(const util::SocketAddress& name, CmId& listener) noexcept {
+int RdmaCmBackend::bind_and_listen(const util::SocketAddress& name) noexcept {
   rdma_cm_id* cm = nullptr;
   if (rdma_create_id(x_channel.get(), &cm, nullptr, RDMA_PS_TCP)) return last_error();
   CmId made(cm);
@@ -88,7 +102,7 @@ int RdmaCmBackend::bind_and_listen(const util::SocketAddress& name, CmId& listen
   if (rdma_bind_addr(cm, mutable_data(address))) return last_error();
   if (!own_device(cm)) return -FI_EADDRNOTAVAIL;
   if (rdma_listen(cm, kBacklog)) return last_error();
-  listener = std::move(made);
+  x_listener = std::move(made);
   return 0;
 }
 
@@ -133,46 +147,25 @@ int RdmaCmBackend::connect(uint64_t id, const util::SocketAddress& peer) noexcep
   return -FI_ENOMEM;
 }
 
-ibv_qp* RdmaCmBackend::create_queue_pair(uint64_t id, ibv_qp_init_attr& attr) noexcept {
+ibv_qp* RdmaCmBackend::create_queue_pair(uint64_t id, ibv_qp_init_attr& attr, Path&) noexcept {
   Entry* entry = find(id);
   if (!entry) return nullptr;
   entry->cm->qp = x_queue_pairs.create(id, attr);
   return entry->cm->qp;
 }
 
-namespace {
-
-rdma_conn_param parameters(const HelloBytes& hello, const rdma_cm_id& cm) noexcept {
-  rdma_conn_param parameters{};
-  parameters.private_data = &hello;
-  parameters.private_data_len = sizeof(hello);
-  parameters.responder_resources = RDMA_MAX_RESP_RES;
-  parameters.initiator_depth = RDMA_MAX_INIT_DEPTH;
-  parameters.retry_count = 7;
-  parameters.qp_num = cm.qp ? cm.qp->qp_num : 0;
-  return parameters;
-}
-
-}  // namespace
-
-int RdmaCmBackend::request(uint64_t id, const HelloBytes& hello) noexcept {
+int RdmaCmBackend::greet(uint64_t id, const HelloBytes& hello) noexcept {
   Entry* entry = find(id);
   if (!entry) return -FI_ECONNRESET;
   rdma_conn_param with = parameters(hello, *entry->cm);
+  if (!entry->active) return rdma_accept(entry->cm.get(), &with) ? last_error() : 0;
   if (rdma_connect(entry->cm.get(), &with)) {
     const int rc = last_error();
-    return rc == -FI_ECONNREFUSED || rc == -FI_ECONNRESET || rc == -FI_ETIMEDOUT ? rc
-                                                                                 : unreachable(rc);
+    const bool peer = rc == -FI_ECONNREFUSED || rc == -FI_ECONNRESET || rc == -FI_ETIMEDOUT;
+    return peer ? rc : unreachable(rc);
   }
   entry->state = State::requested;
   return 0;
-}
-
-int RdmaCmBackend::accept(uint64_t id, const HelloBytes& welcome) noexcept {
-  Entry* entry = find(id);
-  if (!entry) return -FI_ECONNRESET;
-  rdma_conn_param with = parameters(welcome, *entry->cm);
-  return rdma_accept(entry->cm.get(), &with) ? last_error() : 0;
 }
 
 void RdmaCmBackend::refuse(uint64_t id, const HelloPrefix& refusal) noexcept {
@@ -211,6 +204,95 @@ bool RdmaCmBackend::next_event(Event& event) noexcept {
   if (event.length) std::memcpy(event.bytes, raw->param.conn.private_data, event.length);
   rdma_ack_cm_event(raw);
   return true;
+}
+
+void RdmaCmBackend::handle(const Event& event, BackendEvents& events) {
+  if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) return on_request(event, events);
+  if (event.of_listener) {
+    ERDMA_NOTICE(port, EP_CTRL, "%s at %s: no peer can connect any more\n",
+                 rdma_event_str(event.type), x_own.to_string().c_str());
+    return;
+  }
+  Entry* entry = find(event.id);
+  if (!entry) return;
+  switch (event.type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+      return on_resolved(*entry, event, events);
+    case RDMA_CM_EVENT_ADDR_ERROR:
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+      return end(*entry, event.id, -FI_EHOSTUNREACH, events);
+    case RDMA_CM_EVENT_ESTABLISHED:
+      return on_established(*entry, event, events);
+    case RDMA_CM_EVENT_REJECTED:
+      return on_rejected(*entry, event, events);
+    case RDMA_CM_EVENT_UNREACHABLE:
+      return end(*entry, event.id, -FI_ETIMEDOUT, events);
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+    case RDMA_CM_EVENT_DISCONNECTED:
+      return end(*entry, event.id, -FI_ECONNRESET, events);
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      return end(*entry, event.id, -FI_ENODEV, events);
+    default:
+      return;
+  }
+}
+
+void RdmaCmBackend::on_request(const Event& event, BackendEvents& events) {
+  CmId cm(event.cm);
+  const uint64_t id = next_connection_id();
+  Entry& entry = x_entries[id];
+  cm->context = context_of(id);
+  entry.cm = std::move(cm);
+  entry.state = State::asked;
+  const sockaddr* from = rdma_get_peer_addr(entry.cm.get());
+  events.on_request(id, util::SocketAddress::from_sockaddr(from, sizeof(sockaddr_in6)),
+                    std::span(event.bytes).first(event.length), Path{});
+}
+
+void RdmaCmBackend::on_resolved(Entry& entry, const Event& event, BackendEvents& events) {
+  if (entry.state != State::resolving) return;
+  if (event.type == RDMA_CM_EVENT_ADDR_RESOLVED) {
+    if (!own_device(entry.cm.get()) || rdma_resolve_route(entry.cm.get(), kRouteTime))
+      end(entry, event.id, -FI_EHOSTUNREACH, events);
+    return;
+  }
+  entry.state = State::reached;
+  events.on_reached(event.id);
+}
+
+void RdmaCmBackend::on_established(Entry& entry, const Event& event, BackendEvents& events) {
+  // From now on the polling thread may destroy the queue pair at any time.
+  entry.cm->qp = nullptr;
+  if (entry.state == State::forsaken) {
+    x_entries.erase(event.id);
+    return;
+  }
+  entry.state = State::up;
+  if (entry.active)
+    events.on_accepted(event.id, std::span(event.bytes).first(event.length), Path{});
+  else
+    events.on_established(event.id);
+}
+
+void RdmaCmBackend::on_rejected(Entry& entry, const Event& event, BackendEvents& events) {
+  // Reset, not refused: the peer was there and went, or has no room for one more.
+  if (!event.length && std::abs(event.status) == ECONNRESET)
+    return end(entry, event.id, -FI_ECONNRESET, events);
+  if (entry.state == State::forsaken) {
+    x_entries.erase(event.id);
+    return;
+  }
+  entry.state = State::ended;
+  events.on_refused(event.id, std::span(event.bytes).first(event.length));
+}
+
+void RdmaCmBackend::end(Entry& entry, uint64_t id, int status, BackendEvents& events) {
+  const State state = entry.state;
+  if (state == State::forsaken) x_entries.erase(id);
+  if (state == State::forsaken || state == State::ended) return;
+  entry.state = State::ended;
+  events.on_closed(id, status);
 }
 
 }  // namespace erdma::transport::verbs

@@ -26,10 +26,8 @@ class RdmaCmBackend final : public ConnectionBackend {
   uint64_t next_deadline() const noexcept override { return UINT64_MAX; }
   void expire(BackendEvents&) override {}
   int connect(uint64_t id, const util::SocketAddress& peer) noexcept override;
-  ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr& attr) noexcept override;
-  Path path(uint64_t) const noexcept override { return {}; }
-  int request(uint64_t id, const HelloBytes& hello) noexcept override;
-  int accept(uint64_t id, const HelloBytes& welcome) noexcept override;
+  ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr& attr, Path& own) noexcept override;
+  int greet(uint64_t id, const HelloBytes& hello) noexcept override;
   int confirm(uint64_t) noexcept override { return 0; }
   void refuse(uint64_t id, const HelloPrefix& refusal) noexcept override;
   void close(uint64_t id, bool orderly) noexcept override;
@@ -70,7 +68,7 @@ class RdmaCmBackend final : public ConnectionBackend {
     std::byte bytes[256];
   };
 
-  int bind_and_listen(const util::SocketAddress& name, CmId& listener) noexcept;
+  int bind_and_listen(const util::SocketAddress& name) noexcept;
   bool next_event(Event& event) noexcept;
   void handle(const Event& event, BackendEvents& events);
   void on_request(const Event& event, BackendEvents& events);

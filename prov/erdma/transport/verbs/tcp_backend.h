@@ -1,15 +1,15 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <unordered_map>
 
 #include "transport/verbs/connection_backend.h"
 #include "transport/verbs/deadlines.h"
+#include "transport/verbs/hello_socket.h"
 #include "transport/verbs/queue_pairs.h"
+#include "transport/verbs/tcp_listener.h"
 #include "util/clock.h"
 #include "util/fd.h"
-#include "util/rate_limit.h"
 
 namespace erdma::transport::verbs {
 
@@ -29,10 +29,8 @@ class TcpBackend final : public ConnectionBackend {
   uint64_t next_deadline() const noexcept override;
   void expire(BackendEvents& events) override;
   int connect(uint64_t id, const util::SocketAddress& peer) noexcept override;
-  ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr& attr) noexcept override;
-  Path path(uint64_t id) const noexcept override;
-  int request(uint64_t id, const HelloBytes& hello) noexcept override;
-  int accept(uint64_t id, const HelloBytes& welcome) noexcept override;
+  ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr& attr, Path& own) noexcept override;
+  int greet(uint64_t id, const HelloBytes& hello) noexcept override;
   int confirm(uint64_t id) noexcept override;
   void refuse(uint64_t id, const HelloPrefix& refusal) noexcept override;
   void close(uint64_t id, bool orderly) noexcept override;
@@ -45,7 +43,7 @@ class TcpBackend final : public ConnectionBackend {
  private:
   enum class State : uint8_t {
     connecting,  ///< active: until the socket is writable
-    reached,     ///< active: until request()
+    reached,     ///< active: until greet()
     requested,   ///< active: until welcome or refusal
     half_open,   ///< passive: until the hello is complete
     asked,       ///< passive: within on_request()
@@ -53,50 +51,33 @@ class TcpBackend final : public ConnectionBackend {
     up,
     ended,  ///< on_closed() was called
   };
-  struct Frame {
-    HelloBytes hello;
-    Path path;
-  };
-  static_assert(sizeof(Frame) == 112);
   struct Socket {
     uint64_t id = 0;
-    util::Fd fd;
+    HelloSocket tcp;
     State state = State::half_open;
-    uint8_t have = 0;       ///< bytes of `frame`
     uint64_t deadline = 0;  ///< half_open
-    std::array<std::byte, sizeof(Frame)> frame;
     Path own{}, peer{};
     ibv_qp* queue_pair = nullptr;  ///< until join()
     util::SocketAddress from;      ///< passive
   };
 
-  int bind_listener(const util::SocketAddress& name) noexcept;
-  void accept_all(BackendEvents& events);
   void accept_one(util::Fd fd, const util::SocketAddress& from, BackendEvents& events);
-  void pause_listener(int error) noexcept;
   void drop_stranger(Socket& socket, const char* what, bool harmless, BackendEvents& events);
   void on_writable(Socket& socket, BackendEvents& events);
   void on_readable(Socket& socket, BackendEvents& events);
-  bool read_some(Socket& socket, size_t wanted, int& ended) noexcept;
-  void on_frame(Socket& socket, BackendEvents& events);
-  void on_hello(Socket& socket, BackendEvents& events);
-  void on_answer(Socket& socket, BackendEvents& events);
-  void on_eof(Socket& socket, int status, BackendEvents& events);
+  void on_message(Socket& socket, BackendEvents& events);
   void end(Socket& socket, int status, BackendEvents& events);
-  int send(Socket& socket, const void* bytes, size_t length) noexcept;
-  int send_frame(Socket& socket, const HelloBytes& hello) noexcept;
   int join(Socket& socket) noexcept;
-  void keep_alive(int fd) const noexcept;
-  bool watch(Socket& socket, uint32_t events) noexcept;
+  void leave_alone(Socket& socket) noexcept;
+  bool watch(const Socket& socket, uint32_t events) noexcept;
   Socket* find(uint64_t id) noexcept;
 
   const util::SocketAddress x_own;
   const uint64_t x_peer_timeout;
   QueuePairs& x_queue_pairs;
   const util::Clock& x_clock;
-  util::Fd x_epoll, x_listener;
-  uint64_t x_listen_again = 0;  ///< 0 = listening
-  util::RateLimit x_exhaustion;
+  util::Fd x_epoll;
+  TcpListener x_listener;
   std::unordered_map<uint64_t, Socket> x_sockets;
   Deadlines<Socket> x_half_open;
 };

@@ -1,0 +1,73 @@
+#include "transport/verbs/tcp_listener.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+
+#include <rdma/fi_errno.h>
+
+#include "transport/verbs/hello_socket.h"
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr uint64_t kPause = 100'000'000;
+
+}  // namespace
+
+int TcpListener::open(int epoll, util::SocketAddress& name) noexcept {
+  const int fd = bound_socket(name, false);
+  if (fd < 0) return fd;
+  x_fd.reset(fd);
+  x_epoll = epoll;
+  if (::listen(fd, kBacklog)) return -errno;
+  name.set_port(address_of(fd, getsockname).port());
+  return watch(EPOLL_CTL_ADD);
+}
+
+void TcpListener::close() noexcept {
+  x_fd.reset();
+  x_again = 0;
+}
+
+int TcpListener::watch(int operation) noexcept {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  return epoll_ctl(x_epoll, operation, x_fd.get(), &event) ? -errno : 0;
+}
+
+util::Fd TcpListener::accept(util::SocketAddress& from, uint64_t now) noexcept {
+  for (int tries = 0; tries < 64; ++tries) {
+    sockaddr_storage storage{};
+    socklen_t length = sizeof(storage);
+    util::Fd fd(::accept4(x_fd.get(), reinterpret_cast<sockaddr*>(&storage), &length,
+                          SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd) {
+      from = util::SocketAddress::from_sockaddr(&storage, length);
+      return fd;
+    }
+    if (errno == ECONNABORTED || errno == EINTR || errno == EPROTO) continue;
+    if (errno != EAGAIN) pause(errno, now);
+    break;
+  }
+  return {};
+}
+
+void TcpListener::pause(int error, uint64_t now) noexcept {
+  unsigned suppressed = 0;
+  if (x_exhaustion.allow(now, suppressed))
+    ERDMA_NOTICE(descriptors, EP_CTRL,
+                 "cannot accept a connection: %s; each peer needs a descriptor (ulimit -n)\n",
+                 fi_strerror(error));
+  (void)watch(EPOLL_CTL_DEL);
+  x_again = now + kPause;
+}
+
+void TcpListener::resume(uint64_t now) noexcept {
+  if (!x_again || x_again > now) return;
+  x_again = x_fd && watch(EPOLL_CTL_ADD) ? now + kPause : 0;
+}
+
+}  // namespace erdma::transport::verbs
