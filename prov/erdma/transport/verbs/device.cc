@@ -14,14 +14,10 @@ int fail(const std::string& name, const char* what, int error) noexcept {
   return error ? -error : -FI_EIO;
 }
 
-struct ListDeleter {
-  void operator()(ibv_device** list) const noexcept { ibv_free_device_list(list); }
-};
-
 /// Null, with errno.
 ibv_context* open_by_name(const std::string& name) noexcept {
   int count = 0;
-  const std::unique_ptr<ibv_device*, ListDeleter> list(ibv_get_device_list(&count));
+  const DeviceList list(ibv_get_device_list(&count));
   for (int i = 0; list && i < count; ++i)
     if (name == ibv_get_device_name(list.get()[i])) return ibv_open_device(list.get()[i]);
   if (list) errno = ENODEV;
@@ -96,6 +92,26 @@ DeviceLimits limits_of(const ibv_device_attr& device, const ibv_port_attr& port)
 }
 
 }  // namespace
+
+void log_leak(const char* what, int error) noexcept {
+  ERDMA_WARN(DOMAIN, "%s could not be destroyed, and is leaked: %s\n", what, std::strerror(error));
+}
+
+int completion_error(ibv_wc_status status) noexcept {
+  switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR:
+      return -FI_ETIMEDOUT;
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_ACCESS_ERR:
+    case IBV_WC_LOC_QP_OP_ERR:
+    case IBV_WC_LOC_LEN_ERR:
+      return -FI_EIO;
+    default:
+      return -FI_ECONNRESET;
+  }
+}
 
 Device::~Device() = default;
 

@@ -5,6 +5,7 @@
 #include <netpacket/packet.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -98,41 +99,14 @@ std::vector<util::SocketAddress> addresses_of(const std::string& netdev) {
 
 /// Bits per second of one lane, in units of 100 Mb/s; the data rate, not that of the line.
 uint64_t lane_speed(uint8_t active_speed) noexcept {
-  switch (active_speed) {
-    case 1:
-      return 25;
-    case 2:
-      return 50;
-    case 4:
-      return 100;
-    case 8:
-      return 100;
-    case 16:
-      return 140;
-    case 32:
-      return 250;
-    case 64:
-      return 500;
-    case 128:
-      return 1000;
-    default:
-      return 0;
-  }
+  static constexpr uint16_t kSpeeds[] = {25, 50, 100, 100, 140, 250, 500, 1000};
+  return std::has_single_bit(active_speed) ? kSpeeds[std::countr_zero(active_speed)] : 0;
 }
 
 unsigned lanes(uint8_t active_width) noexcept {
-  switch (active_width) {
-    case 2:
-      return 4;
-    case 4:
-      return 8;
-    case 8:
-      return 12;
-    case 16:
-      return 2;
-    default:
-      return 1;
-  }
+  static constexpr uint8_t kLanes[] = {1, 4, 8, 12, 2};
+  const bool known = std::has_single_bit(active_width) && active_width <= 16;
+  return known ? kLanes[std::countr_zero(active_width)] : 1;
 }
 
 std::string guid_text(uint64_t big_endian) {
@@ -222,16 +196,12 @@ DeviceDescription describe(ibv_device* device) {
   return to;
 }
 
-struct ListDeleter {
-  void operator()(ibv_device** list) const noexcept { ibv_free_device_list(list); }
-};
-
 }  // namespace
 
 std::vector<DeviceDescription> list_devices() {
   std::vector<DeviceDescription> descriptions;
   int count = 0;
-  const std::unique_ptr<ibv_device*, ListDeleter> list(ibv_get_device_list(&count));
+  const DeviceList list(ibv_get_device_list(&count));
   for (int i = 0; list && i < count; ++i) descriptions.push_back(describe(list.get()[i]));
   std::sort(descriptions.begin(), descriptions.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });

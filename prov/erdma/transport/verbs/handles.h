@@ -29,6 +29,14 @@ using CompletionChannel = std::unique_ptr<ibv_comp_channel, Deleter<ibv_destroy_
 using CompletionQueue = std::unique_ptr<ibv_cq, Deleter<ibv_destroy_cq>>;
 using QueuePair = std::unique_ptr<ibv_qp, Deleter<ibv_destroy_qp>>;
 
+struct DeviceListDeleter {
+  void operator()(ibv_device** list) const noexcept { ibv_free_device_list(list); }
+};
+using DeviceList = std::unique_ptr<ibv_device*, DeviceListDeleter>;
+
+/// What the application is told about a request that failed.
+int completion_error(ibv_wc_status status) noexcept;
+
 /// Return codes of ibv_post_*: positive errno by the manual, negative by erdma and siw. A full
 /// queue is -FI_EAGAIN.
 inline int post_error(int rc) noexcept {

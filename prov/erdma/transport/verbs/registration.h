@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "transport/verbs/device.h"
-#include "transport/verbs/own_memory.h"
 #include "util/result.h"
 
 namespace erdma::transport::verbs {
@@ -47,35 +46,6 @@ class RegistrationCache {
   virtual void release(const Registration& registration) noexcept = 0;
   /// Why acquire() refuses always; null: it does not. Static text.
   virtual const char* refuses_always() const noexcept { return nullptr; }
-};
-
-/// Memory of the transport's own, registered once, handed out in blocks of one size.
-/// Grows by slabs; idle ones go back, but for a few. Not thread-safe.
-/// Slabs of sinks have one peer at a time, where a peer learns their keys (see ReadBuffers): an
-/// idle one that another peer had is registered anew.
-class BlockPool {
- public:
-  struct Block {
-    std::byte* bytes = nullptr;
-    uint32_t lkey = 0;
-    uint32_t slab = 0;
-  };
-  BlockPool(const Device& device, OwnUse use, size_t block_bytes, size_t blocks_per_slab,
-            size_t max_slabs);
-  ~BlockPool();
-  BlockPool(const BlockPool&) = delete;
-  BlockPool& operator=(const BlockPool&) = delete;
-
-  /// False: at its limit, or registration failed (logged once, with the remedy: memlock).
-  /// `peer` says whose the bytes are: of sinks.
-  [[nodiscard]] bool acquire(Block& block, const void* peer = nullptr) noexcept;
-  void release(const Block& block) noexcept;
-  size_t block_bytes() const noexcept;
-  size_t in_use() const noexcept;
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> x_impl;
 };
 
 }  // namespace erdma::transport::verbs

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "transport/verbs/block_pool.h"
 #include "transport/verbs/chain.h"
 #include "transport/verbs/completion_queues.h"
 #include "transport/verbs/connection_table.h"

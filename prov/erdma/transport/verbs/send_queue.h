@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <new>
 
+#include "transport/verbs/block_pool.h"
 #include "transport/verbs/handles.h"
-#include "transport/verbs/registration.h"
 
 namespace erdma::transport::verbs {
 
@@ -49,7 +51,16 @@ struct Work {
 class SendQueue {
  public:
   /// `depth`: a power of two. -FI_ENOMEM.
-  int start(ibv_qp* qp, uint32_t connection, uint32_t depth) noexcept;
+  int start(ibv_qp* qp, uint32_t connection, uint32_t depth) noexcept {
+    x_work.reset(new (std::nothrow) Work[depth]);
+    x_states.reset(new (std::nothrow) State[depth]());
+    if (!x_work || !x_states) return -FI_ENOMEM;
+    x_qp = qp;
+    x_connection = connection;
+    x_depth = depth;
+    x_signal_every = std::clamp(depth / 4, 1u, 16u);
+    return 0;
+  }
 
   uint32_t outstanding() const noexcept { return x_head - x_tail; }
   uint32_t room() const noexcept { return x_depth - outstanding(); }
