@@ -1,10 +1,10 @@
 #include "transport/verbs/connection.h"
 
-#include <cstring>
 #include <new>
 #include <utility>
 
 #include "transport/verbs/link.h"
+#include "transport/verbs/link_manager.h"
 #include "transport/verbs/worklist.h"
 #include "util/log.h"
 
@@ -20,26 +20,9 @@ constexpr const char* kSenseless = "the peer sent a control packet that makes no
 constexpr uint32_t kCreditsToTakeBack = 2;
 constexpr unsigned kPiecesPerRound = 4;  ///< posting may take as long as moving
 
-/// What the application is told about a request that failed.
-int status_of(ibv_wc_status status) noexcept {
-  switch (status) {
-    case IBV_WC_RETRY_EXC_ERR:
-    case IBV_WC_RNR_RETRY_EXC_ERR:
-    case IBV_WC_RESP_TIMEOUT_ERR:
-      return -FI_ETIMEDOUT;
-    case IBV_WC_LOC_PROT_ERR:
-    case IBV_WC_LOC_ACCESS_ERR:
-    case IBV_WC_LOC_QP_OP_ERR:
-    case IBV_WC_LOC_LEN_ERR:
-      return -FI_EIO;
-    default:
-      return -FI_ECONNRESET;
-  }
-}
-
 }  // namespace
 
-Connection::Connection(Resources& shared, Worklist& worklist, ConnectionOwner& owner,
+Connection::Connection(Resources& shared, Worklist& worklist, LinkManager& manager,
                        uint32_t id) noexcept
     : sender(shared, *this),
       receiver(shared, sender, *this),
@@ -50,7 +33,7 @@ Connection::Connection(Resources& shared, Worklist& worklist, ConnectionOwner& o
       lifecycle(sender, heartbeat, *this),
       x_shared(shared),
       x_worklist(worklist),
-      x_owner(owner),
+      x_manager(manager),
       x_id(id) {}
 
 Connection::~Connection() {
@@ -81,16 +64,9 @@ int Connection::adopt(ibv_qp* queue_pair) noexcept {
 }
 
 int Connection::agree(const Terms& peer, bool is_active) noexcept {
-  if (peer.credits < Credits::kMinWindow || peer.receive_bytes < kMinReceiveBytes ||
-      !peer.heartbeat_address) {
-    ERDMA_WARN(EP_CTRL, "%s offers %u receives of %u bytes%s: too little\n",
-               peer.name.to_string().c_str(), peer.credits, peer.receive_bytes,
-               peer.heartbeat_address ? "" : " and no memory for heartbeats");
-    return -FI_ECONNRESET;
-  }
   active = is_active;
-  sender.agree(peer, PacketReceiver::kSmallReceives);
   heartbeat.agree(peer);
+  if (const int rc = sender.agree(peer, PacketReceiver::kSmallReceives)) return rc;
   return active ? sender.post_ready() : 0;
 }
 
@@ -166,7 +142,7 @@ void Connection::on_failed(const ibv_wc& wc, Sink& sink) noexcept {
       ERDMA_INFO(EP_DATA, "%s: a %s failed: %s (vendor code 0x%x)\n",
                  x_link->address().to_string().c_str(), receive ? "receive" : "send", why,
                  wc.vendor_err);
-    broken(status_of(wc.status), flushed ? "the peer is gone" : why);
+    broken(completion_error(wc.status), flushed ? "the peer is gone" : why);
   }
   if (receive) return receiver.skip(wc);
   (void)sender.queue().complete(wc.wr_id, [&](const Work& posted) {
@@ -203,13 +179,9 @@ void Connection::on_control(const PacketReceiver::Packet& packet, Sink& sink) no
     case Kind::credit:
     case Kind::ready:
       return;
-    case Kind::grow: {
-      GrowBody grow;
-      if (packet.length < sizeof(grow)) break;
-      std::memcpy(&grow, packet.body, sizeof(grow));
-      if (grow.bytes < kMinReceiveBytes) break;
-      return sender.on_grow(grow);
-    }
+    case Kind::grow:
+      if (!sender.on_grow(packet.body, packet.length)) break;
+      return;
     case Kind::retire:
     case Kind::retire_ok:
     case Kind::retire_no:
@@ -296,7 +268,7 @@ void Connection::end(Sink& sink, int status) noexcept {
 }
 
 void Connection::broken(int status, const char* why) noexcept {
-  x_owner.break_connection(*this, status, why);
+  x_manager.break_connection(*this, status, why);
 }
 
 void Connection::progress_soon() noexcept {
@@ -308,16 +280,16 @@ void Connection::await_block() noexcept {
 }
 
 void Connection::phase_changed(Phase before) noexcept {
-  x_owner.phase_changed(*this, before);
+  x_manager.phase_changed(*this, before);
   x_link->use(*this, may_send());
 }
 
 void Connection::on_answer(bool agreed) noexcept {
-  x_owner.on_answer(*this, agreed);
+  x_manager.on_answer(*this, agreed);
 }
 
 bool Connection::reopen() noexcept {
-  return x_owner.reopen(*this);
+  return x_manager.reopen(*this);
 }
 
 }  // namespace erdma::transport::verbs

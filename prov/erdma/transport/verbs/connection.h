@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "transport/verbs/completion_queues.h"
-#include "transport/verbs/connection_owner.h"
 #include "transport/verbs/connector.h"
 #include "transport/verbs/direct_access.h"
 #include "transport/verbs/heartbeat.h"
@@ -16,6 +15,7 @@
 
 namespace erdma::transport::verbs {
 
+class LinkManager;
 class VerbsLink;
 class Worklist;
 struct DirtyTag;
@@ -27,7 +27,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
  public:
   static constexpr uint32_t kSendDepth = 64;
 
-  Connection(Resources& shared, Worklist& worklist, ConnectionOwner& owner, uint32_t id) noexcept;
+  Connection(Resources& shared, Worklist& worklist, LinkManager& manager, uint32_t id) noexcept;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   /// Destroys the queue pair. What completions would have released was released by end().
@@ -98,7 +98,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
 
   Resources& x_shared;
   Worklist& x_worklist;
-  ConnectionOwner& x_owner;
+  LinkManager& x_manager;
   VerbsLink* x_link = nullptr;
   bool x_heard = false;
   std::vector<ibv_wc> x_early;  ///< completions from before go_up()

@@ -99,8 +99,8 @@ Refusal Gatekeeper::judge_welcome(const Attempt& attempt, Bytes bytes, const Pat
   if (wrong == Refusal::none && hello.terms.protocol_version != own_version())
     wrong = Refusal::version;
   if (wrong != Refusal::none)
-    ERDMA_WARN(EP_CTRL, "%s answers with something else than a welcome: %s\n",
-               name.to_string().c_str(), text_of(wrong, bytes).c_str());
+    ERDMA_WARN(EP_CTRL, "%s does not answer with a welcome: %s\n", name.to_string().c_str(),
+               text_of(wrong, bytes).c_str());
   hello.terms.name = name;
   return wrong;
 }
@@ -163,7 +163,7 @@ bool Gatekeeper::heed(Peer& peer, Bytes refusal) const {
     case Refusal::closing:
       return peer.patient;
     case Refusal::none:
-      ERDMA_NOTICE(peer_lost, EP_CTRL, "what listens at %s is not an endpoint of this provider\n",
+      ERDMA_NOTICE(peer_lost, EP_CTRL, "the listener at %s is not an endpoint of this provider\n",
                    name.c_str());
       return false;
     default:

@@ -22,7 +22,16 @@ class HeartbeatReads {
     if (!x_pending && x_sender.queue().room()) x_pending = !post(Work::Type::heartbeat, nullptr);
   }
   /// A READ behind what `transfer` wrote. -FI_EAGAIN: nothing happened.
-  int post(Work::Type type, Transfer* transfer) noexcept;
+  int post(Work::Type type, Transfer* transfer) noexcept {
+    const ScratchMemory& mine = x_shared.heartbeat;
+    ibv_send_wr request{};
+    request.opcode = IBV_WR_RDMA_READ;
+    request.wr.rdma = {x_address, x_rkey};
+    Work work{};
+    work.type = type;
+    work.transfer = transfer;
+    return x_sender.post(request, {mine.buffer_address, sizeof(uint64_t), mine.buffer_lkey}, work);
+  }
   bool pending() const noexcept { return x_pending; }
   void answered() noexcept { x_pending = false; }
 

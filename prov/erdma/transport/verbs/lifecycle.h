@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/verbs/connection_host.h"
 #include "transport/verbs/heartbeat.h"
 #include "transport/verbs/packet_sender.h"
 #include "transport/verbs/session.h"

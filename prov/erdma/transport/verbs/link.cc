@@ -4,13 +4,18 @@
 #include <utility>
 
 #include "hmem/copy.h"
+#include "transport/verbs/link_manager.h"
 #include "transport/verbs/worklist.h"
 
 namespace erdma::transport::verbs {
 
 int VerbsLink::not_ready() noexcept {
   if (x_state == LinkState::closed) return -FI_ESHUTDOWN;
-  return x_state == LinkState::idle ? x_owner.connect(*this) : -FI_EAGAIN;
+  return x_state == LinkState::idle ? x_manager.connect(*this) : -FI_EAGAIN;
+}
+
+void VerbsLink::fail(int status) noexcept {
+  x_manager.fail(*this, status);
 }
 
 LinkLimits VerbsLink::limits() const noexcept {

@@ -12,6 +12,8 @@
 
 namespace erdma::transport::verbs {
 
+class LinkManager;
+
 /// Where a link is on its way to a connection. What happens between two connections is in Session.
 ///
 ///   idle --connect()--> connecting --it is up--> up --all its connections ended--> idle
@@ -30,9 +32,13 @@ enum class LinkState : uint8_t {
 /// one to send, one to receive. Polling thread only.
 class VerbsLink final : public Link {
  public:
-  VerbsLink(Resources& shared, Worklist& worklist, ConnectionOwner& owner,
+  VerbsLink(Resources& shared, Worklist& worklist, LinkManager& manager,
             const util::SocketAddress& address, bool to_self) noexcept
-      : Link(address), x_shared(shared), x_worklist(worklist), x_owner(owner), x_to_self(to_self) {}
+      : Link(address),
+        x_shared(shared),
+        x_worklist(worklist),
+        x_manager(manager),
+        x_to_self(to_self) {}
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override {
@@ -74,7 +80,7 @@ class VerbsLink final : public Link {
                  uint64_t token) noexcept override {
     return x_sender ? x_sender->direct.write_fast(remote, local, length, token) : -FI_EAGAIN;
   }
-  void fail(int status) noexcept override { x_owner.fail(*this, status); }
+  void fail(int status) noexcept override;
   bool was_up() const noexcept override { return x_was_up; }
 
   // By the transport.
@@ -110,7 +116,7 @@ class VerbsLink final : public Link {
   Connection* x_sender = nullptr;  ///< to which they belong
   Resources& x_shared;
   Worklist& x_worklist;
-  ConnectionOwner& x_owner;
+  LinkManager& x_manager;
   LinkState x_state = LinkState::idle;
   const bool x_to_self;
   bool x_was_up = false;

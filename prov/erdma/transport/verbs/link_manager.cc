@@ -39,31 +39,13 @@ LinkManager::LinkManager(Resources& shared, Worklist& worklist, LinkTable& links
       x_completions(completions),
       x_clock(clock) {}
 
-void LinkManager::start(Connector& connector) noexcept {
-  x_connector = &connector;
-  places.start(connector);
-}
-
 VerbsLink& LinkManager::find_or_make(const util::SocketAddress& address) {
   if (VerbsLink* const found = x_links.find(address)) return *found;
-  auto link = std::make_unique<VerbsLink>(x_shared, x_worklist, *this, address,
-                                          address == x_connector->name());
-  VerbsLink& made = *link;
-  x_links.add(std::move(link));
-  return made;
+  return x_links.add(std::make_unique<VerbsLink>(x_shared, x_worklist, *this, address,
+                                                 address == x_connector->name()));
 }
-
-// --- what the connector reports ------------------------------------------------------------------
 
 void LinkManager::on_mail(Mail& mail, Sink& sink) noexcept try {
-  open_mail(mail, sink);
-} catch (const std::bad_alloc&) {
-  ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
-  drop(mail);
-  if (mail.type == Mail::Type::up) attempt_failed(mail, -FI_ENOMEM, sink);
-}
-
-void LinkManager::open_mail(Mail& mail, Sink& sink) {
   switch (mail.type) {
     case Mail::Type::up:
       return x_closed ? drop(mail) : on_up(mail, sink);
@@ -84,6 +66,10 @@ void LinkManager::open_mail(Mail& mail, Sink& sink) {
       if (!places.any_retiring()) places.retire_one(nullptr);
       return;
   }
+} catch (const std::bad_alloc&) {
+  ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
+  drop(mail);
+  if (mail.type == Mail::Type::up) attempt_failed(mail, -FI_ENOMEM, sink);
 }
 
 void LinkManager::drop(Mail& mail) noexcept {
@@ -153,8 +139,6 @@ void LinkManager::down(VerbsLink& link, int status, Sink& sink) noexcept {
     link_is_down(link, false, sink);
 }
 
-// --- how connections end -------------------------------------------------------------------------
-
 void LinkManager::break_connection(Connection& connection, int status, const char* why) noexcept {
   Lifecycle& lifecycle = connection.lifecycle;
   if (lifecycle.phase() == Phase::making) return;
@@ -172,11 +156,6 @@ void LinkManager::break_connection(Connection& connection, int status, const cha
                connection.link()->address().to_string().c_str(), why);
   places.close(connection);
   x_worklist.attention = true;
-}
-
-void LinkManager::break_all() noexcept {
-  for (Connection* connection : places.connected())
-    break_connection(*connection, -FI_EIO, "its completion queue is broken");
 }
 
 void LinkManager::phase_changed(Connection& connection, Phase before) noexcept {
@@ -225,18 +204,13 @@ void LinkManager::fail(VerbsLink& link, int status) noexcept try {
 
 int LinkManager::attend(Sink& sink) noexcept {
   int moved = 0;
-  for (VerbsLink* link : std::exchange(x_failed, {})) {
-    link_is_down(*link, false, sink);
-    ++moved;
-  }
+  for (VerbsLink* link : std::exchange(x_failed, {})) link_is_down(*link, false, sink), ++moved;
   for (size_t i = 0; i < places.closing().size();) {
     Connection& connection = *places.closing()[i];
-    if (!is_drained(connection)) {
+    if (is_drained(connection))
+      finish(connection, sink), ++moved;  // takes it out of the list
+    else
       ++i;
-      continue;
-    }
-    finish(connection, sink);  // takes it out of the list
-    ++moved;
   }
   if (places.any_waiting()) moved += places.admit(sink);
   watchdog.tick(sink);
@@ -289,8 +263,6 @@ void LinkManager::report_down(VerbsLink& link, int status, Sink& sink) noexcept 
   sink.on_link_down(link, status);
 }
 
-// --- the end of all ------------------------------------------------------------------------------
-
 void LinkManager::say_goodbye() noexcept {
   x_closed = true;
   NullSink nobody;
@@ -318,8 +290,8 @@ bool LinkManager::goodbyes_said() noexcept {
   bool said = true;
   for (Connection* connection : places.connected()) {
     Lifecycle& lifecycle = connection->lifecycle;
-    if (lifecycle.ending() || !connection->confirmed())
-      continue;  // never heard of: nothing was sent
+    // Before a peer was heard of, nothing was sent to it.
+    if (lifecycle.ending() || !connection->confirmed()) continue;
     said = lifecycle.phase() != Phase::up && lifecycle.fenced() && said;
   }
   return said;

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "transport/verbs/completions.h"
-#include "transport/verbs/connection_owner.h"
 #include "transport/verbs/connector.h"
 #include "transport/verbs/link_table.h"
 #include "transport/verbs/places.h"
@@ -15,45 +14,55 @@ namespace erdma::transport::verbs {
 
 /// Brings links up as the connector reports connections, and down as connections end. Polling
 /// thread only.
-class LinkManager final : public ConnectionOwner {
+class LinkManager {
  public:
   LinkManager(Resources& shared, Worklist& worklist, LinkTable& links, Completions& completions,
               const util::Clock& clock) noexcept;
-  void start(Connector& connector) noexcept;
+  void start(Connector& connector) noexcept {
+    x_connector = &connector;
+    places.start(connector);
+  }
 
   VerbsLink& find_or_make(const util::SocketAddress& address);
   void on_mail(Mail& mail, Sink& sink) noexcept;
   /// Ends what is to end, and connects what waits. Returns the number of steps.
   int attend(Sink& sink) noexcept;
-  int poll(Sink& sink) noexcept override {
+  /// Takes completions to their connections. Returns how many.
+  int poll(Sink& sink) noexcept {
     bool broken = false;
     const int moved = x_completions.poll(sink, broken);
     if (broken) [[unlikely]]
-      break_all();
+      for (Connection* connection : places.connected())
+        break_connection(*connection, -FI_EIO, "its completion queue is broken");
     return moved;
   }
   /// Everything that send() took has arrived, as far as peers live: a READ behind it proves that
   /// without their help. Then all connections end.
   void say_goodbye() noexcept;
 
-  void break_connection(Connection& connection, int status, const char* why) noexcept override;
-  void phase_changed(Connection& connection, Phase before) noexcept override;
-  void on_answer(Connection& connection, bool agreed) noexcept override;
-  bool reopen(Connection& connection) noexcept override;
-  int connect(VerbsLink& link) noexcept override;
-  void down(VerbsLink& link, int status, Sink& sink) noexcept override;
-  void fail(VerbsLink& link, int status) noexcept override;
+  // What connections, links and the watchdog ask for.
+  /// The connection ends, in a later poll().
+  void break_connection(Connection& connection, int status, const char* why) noexcept;
+  void phase_changed(Connection& connection, Phase before) noexcept;
+  /// The peer answered our request to give the connection up.
+  void on_answer(Connection& connection, bool agreed) noexcept;
+  /// As LifecycleHost::reopen().
+  bool reopen(Connection& connection) noexcept;
+  /// 0 never: -FI_EAGAIN = the link is being connected.
+  int connect(VerbsLink& link) noexcept;
+  /// The attempt to connect a link failed.
+  void down(VerbsLink& link, int status, Sink& sink) noexcept;
+  /// As Link::fail().
+  void fail(VerbsLink& link, int status) noexcept;
 
   Places places;
   Watchdog watchdog;
 
  private:
-  void open_mail(Mail& mail, Sink& sink);
   void on_up(Mail& mail, Sink& sink);
   bool resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept;
   void attempt_failed(const Mail& mail, int status, Sink& sink) noexcept;
   void drop(Mail& mail) noexcept;
-  void break_all() noexcept;
   bool is_drained(Connection& connection) noexcept;
   void finish(Connection& connection, Sink& sink) noexcept;
   void link_is_down(VerbsLink& link, bool in_doubt, Sink& sink) noexcept;

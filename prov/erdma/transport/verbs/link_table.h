@@ -17,10 +17,10 @@ class LinkTable {
     const auto found = x_links.find(address);
     return found == x_links.end() ? nullptr : found->second.get();
   }
-  void add(std::unique_ptr<VerbsLink> link) {
+  VerbsLink& add(std::unique_ptr<VerbsLink> link) {
     const std::lock_guard guard(x_mutex);
     const util::SocketAddress& address = link->address();
-    x_links.emplace(address, std::move(link));
+    return *x_links.emplace(address, std::move(link)).first->second;
   }
   template <typename Function>
   void for_each(Function&& function) noexcept {

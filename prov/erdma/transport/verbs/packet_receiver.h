@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "transport/verbs/connection_host.h"
 #include "transport/verbs/packet.h"
 #include "transport/verbs/packet_sender.h"
 #include "transport/verbs/receive_queue.h"

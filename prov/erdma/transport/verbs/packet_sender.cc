@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "hmem/copy.h"
+#include "util/log.h"
 
 namespace erdma::transport::verbs {
 namespace {
@@ -21,10 +22,18 @@ PacketSender::PacketSender(Resources& shared, ConnectionHost& host) noexcept
       x_shared(shared),
       x_host(host) {}
 
-void PacketSender::agree(const Terms& peer, uint32_t window) noexcept {
+int PacketSender::agree(const Terms& peer, uint32_t window) noexcept {
+  if (peer.credits < Credits::kMinWindow || peer.receive_bytes < kMinReceiveBytes ||
+      !peer.heartbeat_address) {
+    ERDMA_WARN(EP_CTRL, "%s offers %u receives of %u bytes%s: too little\n",
+               peer.name.to_string().c_str(), peer.credits, peer.receive_bytes,
+               peer.heartbeat_address ? "" : " and no memory for heartbeats");
+    return -FI_ECONNRESET;
+  }
   x_credits.start(peer.credits, window);
   x_peer_small = x_peer_large = uint32_t(
       std::min<size_t>(peer.receive_bytes, kPacketOverhead + x_shared.options.eager_bytes));
+  return 0;
 }
 
 /// The one packet that is not built: every endpoint has it registered, for this thread must not
@@ -61,15 +70,6 @@ int PacketSender::send(const Header& header, const iovec* payload, size_t count,
   return rc;
 }
 
-int PacketSender::emit(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
-                       SendHint hint) noexcept {
-  const size_t total = kPrefixBytes + body_bytes + payload.length;
-  if (total > inline_bytes) return emit_block(kind, body, body_bytes, payload);
-  if (x_chained || hint == SendHint::more) [[unlikely]]
-    return emit_chained(kind, body, body_bytes, payload, hint);
-  return emit_inline(kind, body, body_bytes, payload);
-}
-
 size_t PacketSender::build(std::byte* to, Kind kind, const void* body, size_t body_bytes,
                            const Payload& payload) noexcept {
   const Prefix prefix{kind, x_flags, x_credits.consume(), 0};
@@ -85,19 +85,41 @@ size_t PacketSender::build(std::byte* to, Kind kind, const void* body, size_t bo
   return at + payload.length;
 }
 
-int PacketSender::emit_inline(Kind kind, const void* body, size_t body_bytes,
-                              const Payload& payload) noexcept {
-  alignas(8) std::byte bytes[Chain::kMaxInline];
+/// Builds a packet in `block`, or at `to` for a device that takes it from there; posts it, and
+/// takes everything back if the device does not.
+[[gnu::always_inline]] inline int PacketSender::post_packet(std::byte* to,
+                                                            const BlockPool::Block* block,
+                                                            Kind kind, const void* body,
+                                                            size_t body_bytes,
+                                                            const Payload& payload) noexcept {
   const uint32_t owed = x_credits.owed();
-  const size_t length = build(bytes, kind, body, body_bytes, payload);
-  ibv_sge piece{uint64_t(bytes), uint32_t(length), 0};
+  const size_t length = build(to, kind, body, body_bytes, payload);
+  ibv_sge piece{uint64_t(to), uint32_t(length), block ? block->lkey : 0};
   ibv_send_wr request;
   request.sg_list = &piece;
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
-  request.send_flags = IBV_SEND_INLINE;
-  x_queue.append(request, is_last(kind)).type = Work::Type::packet;
-  return post_packet(request, uint16_t(owed - x_credits.owed()));
+  request.send_flags = block ? 0 : IBV_SEND_INLINE;
+  Work& work = x_queue.append(request, block || is_last(kind));
+  work.type = block ? Work::Type::block : Work::Type::packet;
+  if (block) work.block = *block;
+  if (const int rc = x_queue.post(request)) [[unlikely]] {
+    x_credits.unconsume(uint16_t(owed - x_credits.owed()));
+    return refused(rc);
+  }
+  ++x_sent;
+  x_flags = 0;
+  return 0;
+}
+
+int PacketSender::emit(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
+                       SendHint hint) noexcept {
+  const size_t total = kPrefixBytes + body_bytes + payload.length;
+  if (total > inline_bytes) return emit_block(kind, body, body_bytes, payload);
+  if (x_chained || hint == SendHint::more) [[unlikely]]
+    return emit_chained(kind, body, body_bytes, payload, hint);
+  alignas(8) std::byte bytes[Chain::kMaxInline];
+  return post_packet(bytes, nullptr, kind, body, body_bytes, payload);
 }
 
 int PacketSender::emit_block(Kind kind, const void* body, size_t body_bytes,
@@ -107,18 +129,7 @@ int PacketSender::emit_block(Kind kind, const void* body, size_t body_bytes,
     return -FI_EMSGSIZE;
   if (!x_shared.packet_blocks.acquire(block)) return no_block(x_shared.packet_blocks);
   post_chained();
-  const uint32_t owed = x_credits.owed();
-  const size_t length = build(block.bytes, kind, body, body_bytes, payload);
-  ibv_sge piece{uint64_t(block.bytes), uint32_t(length), block.lkey};
-  ibv_send_wr request;
-  request.sg_list = &piece;
-  request.num_sge = 1;
-  request.opcode = IBV_WR_SEND;
-  request.send_flags = 0;
-  Work& work = x_queue.append(request, true);
-  work.type = Work::Type::block;
-  work.block = block;
-  const int rc = post_packet(request, uint16_t(owed - x_credits.owed()));
+  const int rc = post_packet(block.bytes, &block, kind, body, body_bytes, payload);
   if (rc) x_shared.packet_blocks.release(block);
   return rc;
 }
@@ -132,16 +143,13 @@ int PacketSender::no_block(const BlockPool& pool) noexcept {
   return -FI_EAGAIN;
 }
 
-/// Posts one appended packet; takes everything back if the device does not.
-int PacketSender::post_packet(ibv_send_wr& request, uint16_t carried) noexcept {
+int PacketSender::post(ibv_send_wr& request, ibv_sge piece, const Work& work) noexcept {
+  post_chained();
+  request.sg_list = &piece;
+  request.num_sge = 1;  // a READ looks at the first only, whatever it is given
+  x_queue.append(request, true) = work;
   const int rc = x_queue.post(request);
-  if (rc) [[unlikely]] {
-    x_credits.unconsume(carried);
-    return refused(rc);
-  }
-  ++x_sent;
-  x_flags = 0;
-  return 0;
+  return rc ? refused(rc) : 0;
 }
 
 /// The device has less room than it promised: wait for what is outstanding. Anything else, or
@@ -195,11 +203,16 @@ void PacketSender::drop_chain() noexcept {
   x_chained = false;
 }
 
-void PacketSender::on_grow(const GrowBody& grow) noexcept {
+bool PacketSender::on_grow(const std::byte* body, size_t length) noexcept {
+  GrowBody grow;
+  if (length < sizeof(grow)) return false;
+  std::memcpy(&grow, body, sizeof(grow));
+  if (grow.bytes < kMinReceiveBytes) return false;
   x_peer_small = uint32_t(eager_limit() + kPacketOverhead);
   x_peer_large =
       uint32_t(std::min<size_t>(grow.bytes, kPacketOverhead + x_shared.options.eager_bytes));
   x_peer_large_from = x_sent + uint64_t(int64_t(int32_t(grow.from - uint32_t(x_sent))));
+  return true;
 }
 
 void PacketSender::due(Due packet) noexcept {

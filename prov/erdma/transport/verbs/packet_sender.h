@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/verbs/connection_host.h"
 #include "transport/verbs/connector.h"
 #include "transport/verbs/credits.h"
 #include "transport/verbs/packet.h"
@@ -13,6 +12,20 @@
 #include "transport/verbs/send_queue.h"
 
 namespace erdma::transport::verbs {
+
+/// What the parts of a connection tell the whole.
+class ConnectionHost {
+ public:
+  /// The connection ends: the peer broke a rule, or the device failed.
+  virtual void broken(int status, const char* why) noexcept = 0;
+  /// Something waits for credits or room: progress() soon, in this poll().
+  virtual void progress_soon() noexcept = 0;
+  /// Likewise, once a block is free.
+  virtual void await_block() noexcept = 0;
+
+ protected:
+  ~ConnectionHost() = default;
+};
 
 /// Bytes behind the body of a packet: a part of a list.
 struct Payload {
@@ -41,8 +54,8 @@ class PacketSender {
   static constexpr uint32_t kReservedPlaces = 2;
 
   PacketSender(Resources& shared, ConnectionHost& host) noexcept;
-  /// Takes the peer's terms; `window`: receives posted for it.
-  void agree(const Terms& peer, uint32_t window) noexcept;
+  /// Takes the peer's terms; `window`: receives posted for it. -FI_ECONNRESET: they make no sense.
+  [[nodiscard]] int agree(const Terms& peer, uint32_t window) noexcept;
   /// The active side's first packet, on the connector's thread.
   int post_ready() noexcept;
 
@@ -55,8 +68,8 @@ class PacketSender {
   size_t eager_limit() const noexcept {
     return (x_sent >= x_peer_large_from ? x_peer_large : x_peer_small) - kPacketOverhead;
   }
-  /// The peer's receives are bigger from some packet on.
-  void on_grow(const GrowBody& grow) noexcept;
+  /// The peer's receives are bigger from some packet on. False: `body` says nothing of the kind.
+  [[nodiscard]] bool on_grow(const std::byte* body, size_t length) noexcept;
   void want_more() noexcept { x_flags |= kWantsMore; }
 
   void post_chained() noexcept {
@@ -64,7 +77,10 @@ class PacketSender {
       post_chain();
   }
   void drop_chain() noexcept;
-  /// The device refused what was bounced last: takes it back. -FI_EAGAIN: there is something to
+  /// Posts a request (its opcode and what it opens are set) that moves the bytes of `piece` and
+  /// holds `work`. An error: as refused().
+  [[nodiscard]] int post(ibv_send_wr& request, ibv_sge piece, const Work& work) noexcept;
+  /// The device refused what was appended last: takes it back. -FI_EAGAIN: there is something to
   /// wait for; else the connection is broken.
   int refused(int error) noexcept;
   /// No block is free. -FI_EAGAIN.
@@ -88,13 +104,13 @@ class PacketSender {
   uint64_t used = 0;  ///< poll in which the connection last carried a packet
 
  private:
-  int emit_inline(Kind kind, const void* body, size_t body_bytes, const Payload& payload) noexcept;
   int emit_chained(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
                    SendHint hint) noexcept;
   int emit_block(Kind kind, const void* body, size_t body_bytes, const Payload& payload) noexcept;
   size_t build(std::byte* to, Kind kind, const void* body, size_t body_bytes,
                const Payload& payload) noexcept;
-  int post_packet(ibv_send_wr& request, uint16_t credits) noexcept;
+  int post_packet(std::byte* to, const BlockPool::Block* block, Kind kind, const void* body,
+                  size_t body_bytes, const Payload& payload) noexcept;
   void post_chain() noexcept;
 
   Resources& x_shared;

@@ -11,6 +11,12 @@ namespace {
 constexpr unsigned kMostAnswers =
     1024;  ///< more are waiting only if the peer takes no credits back
 
+BouncedBody body_of(util::PoolHandle memory, util::PoolHandle requester, uint64_t offset,
+                    uint64_t length) noexcept {
+  return {memory.index, requester.index, memory.generation, requester.generation, 0,
+          offset,       length};
+}
+
 size_t packet_room(size_t eager_limit) noexcept {
   return eager_limit + kPacketOverhead - kBouncedOverhead;
 }
@@ -18,16 +24,9 @@ size_t packet_room(size_t eager_limit) noexcept {
 }  // namespace
 
 bool PacketTransfers::request(Transfer& transfer) noexcept {
-  if (!x_sender.credits().may_send() || x_sender.queue().room() <= PacketSender::kPlacesForStreams)
-    return false;
-  const util::PoolHandle mine = x_shared.transfers.handle(transfer);
-  const BouncedBody body{transfer.remote.handle.index,
-                         mine.index,
-                         transfer.remote.handle.generation,
-                         mine.generation,
-                         0,
-                         0,
-                         transfer.length};
+  if (!x_sender.credits().may_send() || !has_places()) return false;
+  const BouncedBody body =
+      body_of(transfer.remote.handle, x_shared.transfers.handle(transfer), 0, transfer.length);
   if (x_sender.emit(Kind::pull, &body, sizeof(body))) return false;
   return transfer.requested = true;
 }
@@ -39,19 +38,12 @@ void PacketTransfers::count_copied(size_t bytes) noexcept {
 }
 
 bool PacketTransfers::push(Transfer& transfer) noexcept {
-  if (!x_sender.credits().plenty() || x_sender.queue().room() <= PacketSender::kPlacesForStreams)
-    return false;
+  if (!x_sender.credits().plenty() || !has_places()) return false;
   x_sender.want_more();
-  const util::PoolHandle mine = x_shared.transfers.handle(transfer);
   const size_t bytes =
       std::min<uint64_t>(packet_room(x_sender.eager_limit()), transfer.length - transfer.posted);
-  const BouncedBody body{transfer.remote.handle.index,
-                         mine.index,
-                         transfer.remote.handle.generation,
-                         mine.generation,
-                         0,
-                         transfer.posted,
-                         transfer.length};
+  const BouncedBody body = body_of(transfer.remote.handle, x_shared.transfers.handle(transfer),
+                                   transfer.posted, transfer.length);
   const Payload part{transfer.local, transfer.count, transfer.posted, bytes};
   if (x_sender.emit(Kind::push, &body, sizeof(body), part, SendHint::none)) return false;
   transfer.posted += bytes;
@@ -61,19 +53,10 @@ bool PacketTransfers::push(Transfer& transfer) noexcept {
 
 bool PacketTransfers::move_streams() noexcept {
   Stream* stream = x_streams.front();
-  if (!stream || !x_sender.credits().plenty() ||
-      x_sender.queue().room() <= PacketSender::kPlacesForStreams)
-    return false;
+  if (!stream || !x_sender.credits().plenty() || !has_places()) return false;
   x_sender.want_more();
   util::IntrusiveList<Stream>::erase(*stream);
   SharedMemory* shared = x_shared.shared_memory.find(stream->shared);
-  BouncedBody body{stream->shared.index,
-                   stream->requester.index,
-                   stream->shared.generation,
-                   stream->requester.generation,
-                   0,
-                   stream->next,
-                   stream->length};
   if (!shared) {
     answer(stream->requester, -FI_ECANCELED);
     x_shared.streams.release(*stream);
@@ -81,6 +64,7 @@ bool PacketTransfers::move_streams() noexcept {
   }
   const size_t bytes =
       std::min<uint64_t>(packet_room(x_sender.eager_limit()), stream->length - stream->next);
+  const BouncedBody body = body_of(stream->shared, stream->requester, stream->next, stream->length);
   const Payload part{shared->memory, shared->count, stream->next, bytes};
   if (x_sender.emit(Kind::data, &body, sizeof(body), part, SendHint::none)) {
     x_streams.push_front(*stream);
@@ -109,11 +93,9 @@ void PacketTransfers::answer(util::PoolHandle requester, int status) noexcept {
 
 void PacketTransfers::send_answers() noexcept {
   while (Answer* oldest = x_answers.front()) {
-    if (!x_sender.credits().may_send() ||
-        x_sender.queue().room() <= PacketSender::kPlacesForStreams)
-      return;
-    const BouncedBody body{
-        0, oldest->requester.index, 0, oldest->requester.generation, oldest->status, 0, 0};
+    if (!x_sender.credits().may_send() || !has_places()) return;
+    BouncedBody body = body_of({}, oldest->requester, 0, 0);
+    body.status = oldest->status;
     if (x_sender.emit(Kind::answer, &body, sizeof(body))) return;
     util::IntrusiveList<Answer>::erase(*oldest);
     x_shared.answers.release(*oldest);

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 
-#include "transport/verbs/connection_host.h"
 #include "transport/verbs/packet_sender.h"
 #include "transport/verbs/resources.h"
 #include "transport/verbs/transfers.h"
@@ -32,6 +31,9 @@ class PacketTransfers {
   bool empty() const noexcept { return x_streams.empty() && x_answers.empty(); }
 
  private:
+  bool has_places() const noexcept {
+    return x_sender.queue().room() > PacketSender::kPlacesForStreams;
+  }
   bool request(Transfer& transfer) noexcept;
   bool push(Transfer& transfer) noexcept;
   void count_copied(size_t bytes) noexcept;

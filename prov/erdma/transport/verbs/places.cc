@@ -4,6 +4,7 @@
 #include <new>
 
 #include "transport/verbs/connection.h"
+#include "transport/verbs/link_manager.h"
 
 namespace erdma::transport::verbs {
 
@@ -61,7 +62,7 @@ int Places::admit(Sink& sink) noexcept {
 void Places::admit_first(Sink& sink) noexcept {
   VerbsLink& link = *x_waiting.front();
   advance(link, LinkState::idle);
-  if (const int rc = request(link)) x_owner.down(link, rc, sink);
+  if (const int rc = request(link)) x_manager.down(link, rc, sink);
 }
 
 void Places::admit_overdue(Sink& sink, uint64_t before) noexcept {

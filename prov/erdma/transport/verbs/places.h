@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/verbs/connection_owner.h"
 #include "transport/verbs/connector.h"
 #include "transport/verbs/link.h"
 #include "transport/verbs/resources.h"
 
 namespace erdma::transport::verbs {
+
+class LinkManager;
 
 /// The limit on connections (FI_ERDMA_MAX_CONNECTIONS): which links have one, which wait for a
 /// place, and which peer is asked to give its place up. The connection to ourselves cannot be given
@@ -19,7 +20,7 @@ class Places {
   /// More than the limit is there for a while: connections that others make, and half-made ones.
   static constexpr uint32_t kSpareIds = 256;
 
-  Places(Resources& shared, ConnectionOwner& owner) noexcept : x_shared(shared), x_owner(owner) {}
+  Places(Resources& shared, LinkManager& manager) noexcept : x_shared(shared), x_manager(manager) {}
   void start(Connector& connector) noexcept { x_connector = &connector; }
 
   const std::vector<Connection*>& connected() const noexcept { return x_connected; }
@@ -60,7 +61,7 @@ class Places {
   void admit_first(Sink& sink) noexcept;
 
   Resources& x_shared;
-  ConnectionOwner& x_owner;
+  LinkManager& x_manager;
   Connector* x_connector = nullptr;
   std::vector<Connection*> x_connected;  ///< all that are owned by links
   std::vector<Connection*> x_closing;    ///< of those

@@ -54,7 +54,6 @@ bool Transfers::post_piece(Transfer& transfer) noexcept {
     return false;
   if (transfer.is_read && !may_read()) return false;
   if (transfer.posted == transfer.length) return post_proof(transfer) == 0;
-  x_sender.post_chained();
   ibv_sge local{};
   ibv_send_wr request{};
   Work described{};
@@ -62,13 +61,9 @@ bool Transfers::post_piece(Transfer& transfer) noexcept {
   described.transfer = &transfer;
   described.offset = transfer.posted;
   if (!aim(transfer, local, request, described)) return false;
-  request.sg_list = &local;
-  request.num_sge = 1;  // a READ looks at the first only, whatever it is given
   request.opcode = transfer.is_read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-  x_sender.queue().append(request, true) = described;
-  if (const int rc = x_sender.queue().post(request)) {
+  if (x_sender.post(request, local, described)) {
     if (transfer.bounces) x_shared.bounce_blocks(transfer.is_read).release(described.block);
-    (void)x_sender.refused(rc);
     return false;
   }
   transfer.posted += described.bytes;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "transport/verbs/connection_host.h"
 #include "transport/verbs/heartbeat.h"
 #include "transport/verbs/packet_sender.h"
 #include "transport/verbs/resources.h"

@@ -23,7 +23,7 @@ VerbsTransport::VerbsTransport(const Options& options, Device& device, Registrat
       x_inbox(x_wake),
       x_epoll(epoll_create1(EPOLL_CLOEXEC)),
       x_manager(x_shared, x_worklist, x_links, x_completions, clock ? *clock : x_own_clock),
-      x_maker(x_shared, x_worklist, x_links, x_manager),
+      x_maker(*this),
       x_epoch(util::process_epoch()) {}
 
 VerbsTransport::~VerbsTransport() {
@@ -63,6 +63,32 @@ util::Result<std::unique_ptr<VerbsTransport>> VerbsTransport::open(
   made->x_connector = std::move(*connector);
   made->x_manager.start(*made->x_connector);
   return made;
+}
+
+std::unique_ptr<Connection> VerbsTransport::Maker::prepare(ibv_qp_init_attr& attr) noexcept {
+  uint32_t id = 0;
+  if (!x_all.x_shared.table.acquire(id)) {
+    ERDMA_WARN(EP_CTRL, "more connections at one time than FI_ERDMA_MAX_CONNECTIONS permits\n");
+    return nullptr;
+  }
+  std::unique_ptr<Connection> connection(
+      new (std::nothrow) Connection(x_all.x_shared, x_all.x_worklist, x_all.x_manager, id));
+  if (!connection) {
+    x_all.x_shared.table.release(id);
+    return nullptr;
+  }
+  if (connection->prepare(attr)) return nullptr;
+  x_all.x_shared.table.publish(id, connection.get());
+  return connection;
+}
+
+void VerbsTransport::Maker::fill_terms(const Connection&, const util::SocketAddress& peer,
+                                       Terms& terms) noexcept {
+  terms.resumes = x_all.x_links.tell(peer);
+  terms.credits = PacketReceiver::kSmallReceives;
+  terms.receive_bytes = PacketReceiver::kSmallReceiveBytes;
+  terms.heartbeat_address = x_all.x_shared.heartbeat.target_address;
+  terms.heartbeat_rkey = x_all.x_shared.heartbeat.target_rkey;
 }
 
 int VerbsTransport::make_descriptors() noexcept {

@@ -6,7 +6,6 @@
 
 #include "transport/mailbox.h"
 #include "transport/transport.h"
-#include "transport/verbs/connection_maker.h"
 #include "transport/verbs/connector.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/link_manager.h"
@@ -62,6 +61,28 @@ class VerbsTransport final : public Transport {
     Mailbox<Mail, util::EventFd> mails;
   };
 
+  /// Makes connections, on the connector's thread.
+  class Maker final : public ConnectionFactory {
+   public:
+    explicit Maker(VerbsTransport& transport) noexcept : x_all(transport) {}
+    std::unique_ptr<Connection> prepare(ibv_qp_init_attr& attr) noexcept override;
+    size_t connections() const noexcept override { return x_all.connections(); }
+    int adopt(Connection& connection, ibv_qp* queue_pair) noexcept override {
+      return connection.adopt(queue_pair);
+    }
+    void fill_terms(const Connection& connection, const util::SocketAddress& peer,
+                    Terms& terms) noexcept override;
+    uint64_t continues(const util::SocketAddress& peer) noexcept override {
+      return x_all.x_links.claim(peer);
+    }
+    int agree(Connection& connection, const Terms& peer, bool active) noexcept override {
+      return connection.agree(peer, active);
+    }
+
+   private:
+    VerbsTransport& x_all;
+  };
+
   VerbsTransport(const Options& options, Device& device, RegistrationCache& cache,
                  const util::Clock* clock);
   int make_descriptors() noexcept;
@@ -79,7 +100,7 @@ class VerbsTransport final : public Transport {
   util::SystemClock x_own_clock;
   LinkTable x_links;
   LinkManager x_manager;
-  ConnectionMaker x_maker;
+  Maker x_maker;
   const uint32_t x_epoch;
   std::unique_ptr<Connector> x_connector;  ///< last: its thread uses what is above
 };

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "transport/verbs/connection.h"
+#include "transport/verbs/link_manager.h"
 
 namespace erdma::transport::verbs {
 namespace {
@@ -21,11 +22,11 @@ constexpr uint64_t kSecond = 1'000'000'000;
 
 }  // namespace
 
-Watchdog::Watchdog(Resources& shared, Places& places, ConnectionOwner& owner,
+Watchdog::Watchdog(Resources& shared, Places& places, LinkManager& manager,
                    const util::Clock& clock) noexcept
     : x_shared(shared),
       x_places(places),
-      x_owner(owner),
+      x_manager(manager),
       x_clock(clock),
       x_tick_ns(std::clamp<uint64_t>(shared.options.peer_timeout_ns / kTicksPerTimeout, 100'000,
                                      kSecond)),
@@ -79,7 +80,7 @@ void Watchdog::tick(Sink& sink) noexcept {
 /// The consent may have come since the queues were last looked at, which may be long ago: the peer
 /// may have ended the connection by it.
 void Watchdog::take_back(Connection& connection, Sink& sink) noexcept {
-  for (unsigned rounds = 0; x_owner.poll(sink) > 0; ++rounds)
+  for (unsigned rounds = 0; x_manager.poll(sink) > 0; ++rounds)
     if (rounds == kMostRounds) return;  // at the next tick
   Lifecycle& lifecycle = connection.lifecycle;
   if (lifecycle.retiring() && lifecycle.take_back())
@@ -98,7 +99,7 @@ bool Watchdog::watch_retirement(Connection& connection, uint64_t now, Sink& sink
   }
   if (!lifecycle.proven()) return false;
   connection.orderly = true;
-  x_owner.break_connection(connection, 0, nullptr);
+  x_manager.break_connection(connection, 0, nullptr);
   return true;
 }
 
@@ -112,8 +113,8 @@ void Watchdog::watch_silence(Connection& connection, uint64_t now) noexcept {
   const bool stuck = !connection.confirmed() || connection.heartbeat.pending() ||
                      connection.sender.refused_last() || !connection.sender.queue().room();
   if (stuck && silent >= x_shared.options.peer_timeout_ns)
-    return x_owner.break_connection(connection, -FI_ETIMEDOUT,
-                                    "no sign of life; FI_ERDMA_PEER_TIMEOUT says how long to wait");
+    return x_manager.break_connection(
+        connection, -FI_ETIMEDOUT, "no sign of life; FI_ERDMA_PEER_TIMEOUT says how long to wait");
   if (connection.confirmed() && silent >= x_shared.options.peer_timeout_ns / 3)
     connection.heartbeat.post();
 }
@@ -122,7 +123,7 @@ void Watchdog::watch(VerbsLink& link, bool in_doubt) noexcept try {
   link.since = x_clock.now() - (in_doubt ? x_shared.options.peer_timeout_ns : 0);
   x_unconnected.push_back(&link);
 } catch (const std::bad_alloc&) {
-  (void)x_owner.connect(link);
+  (void)x_manager.connect(link);
 }
 
 /// Operations may wait for them at any time, also for what they will never send.
@@ -134,7 +135,7 @@ void Watchdog::watch_unconnected(Sink& sink, uint64_t now) noexcept {
     if (now - link.since < x_shared.options.peer_timeout_ns / 2) continue;
     link.since = now;
     if (!sink.waits_for(link)) continue;
-    (void)x_owner.connect(link);
+    (void)x_manager.connect(link);
     --connects;
   }
 }

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/verbs/connection_owner.h"
 #include "transport/verbs/places.h"
 #include "transport/verbs/resources.h"
 #include "util/clock.h"
@@ -11,11 +10,13 @@
 
 namespace erdma::transport::verbs {
 
+class LinkManager;
+
 /// Notices what no completion tells: a peer that is silent, or dead; one that does not answer a
 /// request to give its connection up; and links without a connection for which somebody waits.
 class Watchdog {
  public:
-  Watchdog(Resources& shared, Places& places, ConnectionOwner& owner,
+  Watchdog(Resources& shared, Places& places, LinkManager& manager,
            const util::Clock& clock) noexcept;
 
   /// Looks, if it is time.
@@ -49,7 +50,7 @@ class Watchdog {
 
   Resources& x_shared;
   Places& x_places;
-  ConnectionOwner& x_owner;
+  LinkManager& x_manager;
   const util::Clock& x_clock;
   const uint64_t x_tick_ns;
   const uint64_t x_grace_ns;  ///< how long others wait for the answer of who is asked to retire
