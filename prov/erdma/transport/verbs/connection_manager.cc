@@ -16,11 +16,6 @@ constexpr uint64_t kLongestBackoff = 250'000'000;
 constexpr size_t kMaxAccepting = 256;
 constexpr uint64_t kConfirmTime = 10'000'000'000;
 
-/// Whether the next attempt may fare better. A reset in mid-handshake says little.
-bool worth_a_retry(const Attempt& attempt, int status) noexcept {
-  return status == -FI_ECONNRESET || (status == -FI_ECONNREFUSED && attempt.peer->patient);
-}
-
 bool is_up(const Attempt* attempt) noexcept {
   return attempt && attempt->stage == Attempt::Stage::up;
 }
@@ -55,8 +50,7 @@ void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
 void ConnectionManager::start(Peer& peer) {
   Attempt& attempt = x_table.add(next_connection_id(), peer, true);
   x_table.time_out(attempt, peer.give_up);
-  if (const int rc = x_backend.connect(attempt.id, peer.name))
-    attempt_failed(attempt, rc, worth_a_retry(attempt, rc));
+  if (const int rc = x_backend.connect(attempt.id, peer.name)) attempt_failed(attempt, rc);
 }
 
 void ConnectionManager::on_reached(uint64_t id) {
@@ -75,8 +69,7 @@ void ConnectionManager::on_reached(uint64_t id) {
   const HelloBytes hello =
       x_gatekeeper.greeting(HelloKind::hello, *attempt, path, name_bytes(attempt->peer->name));
   attempt->hello_mac = hello.mac;
-  if (const int rc = x_backend.greet(id, hello))
-    attempt_failed(*attempt, rc, worth_a_retry(*attempt, rc));
+  if (const int rc = x_backend.greet(id, hello)) attempt_failed(*attempt, rc);
 }
 
 int ConnectionManager::make_connection(Attempt& attempt, Path& path) {
@@ -97,8 +90,7 @@ void ConnectionManager::on_accepted(uint64_t id, Bytes welcome, const Path& path
     return attempt_failed(*attempt, -FI_ECONNREFUSED, false);
   attempt->terms = hello.terms;
   attempt->peer_serial = hello.serial;
-  if (const int rc = x_backend.confirm(id))
-    return attempt_failed(*attempt, rc, worth_a_retry(*attempt, rc));
+  if (const int rc = x_backend.confirm(id)) return attempt_failed(*attempt, rc);
   go_up(*attempt);
 }
 
@@ -110,6 +102,13 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
   const bool retry =
       bytes.empty() ? attempt->peer->patient : x_gatekeeper.heed(*attempt->peer, bytes);
   attempt_failed(*attempt, -FI_ECONNREFUSED, retry);
+}
+
+void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
+  // A reset in mid-handshake says little: the next attempt tells more.
+  const bool patient = attempt.peer->patient;
+  attempt_failed(attempt, status,
+                 status == -FI_ECONNRESET || (status == -FI_ECONNREFUSED && patient));
 }
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
@@ -220,7 +219,7 @@ void ConnectionManager::on_closed(uint64_t id, int status) {
   switch (attempt->stage) {
     case Attempt::Stage::reaching:
     case Attempt::Stage::requested:
-      return attempt_failed(*attempt, status, worth_a_retry(*attempt, status));
+      return attempt_failed(*attempt, status);
     case Attempt::Stage::accepting:
       return passive_failed(*attempt);
     case Attempt::Stage::up:

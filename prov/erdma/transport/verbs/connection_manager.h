@@ -52,6 +52,7 @@ class ConnectionManager final : public BackendEvents {
   void start(Peer& peer);
   int make_connection(Attempt& attempt, Path& path);
   void accept(uint64_t id, Peer& peer, const Hello& hello);
+  void attempt_failed(Attempt& attempt, int status);
   void attempt_failed(Attempt& attempt, int status, bool retry);
   void passive_failed(Attempt& attempt);
   void try_again(Peer& peer, int status);

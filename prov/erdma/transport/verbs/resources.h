@@ -3,13 +3,13 @@
 #include <cstdint>
 
 #include "transport/verbs/block_pool.h"
-#include "transport/verbs/chain.h"
 #include "transport/verbs/completion_queues.h"
 #include "transport/verbs/connection_table.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/options.h"
 #include "transport/verbs/receive_queue.h"
 #include "transport/verbs/registration.h"
+#include "transport/verbs/send_queue.h"
 #include "transport/verbs/shared_memory.h"
 #include "transport/verbs/transfer.h"
 #include "util/pool.h"

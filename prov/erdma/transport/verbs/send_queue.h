@@ -10,6 +10,7 @@
 
 namespace erdma::transport::verbs {
 
+class PacketSender;
 struct Transfer;
 
 /// Names a work request in its completion: which connection, which direction, which number. Checked
@@ -134,6 +135,20 @@ class SendQueue {
   uint32_t x_unsignalled = 0;
   std::unique_ptr<Work[]> x_work;
   std::unique_ptr<State[]> x_states;
+};
+
+/// Small packets of one connection that share a doorbell (SendHint::more). At most one connection
+/// at a time has any; they leave with its next packet without the hint, or in the next poll().
+struct Chain {
+  static constexpr unsigned kLength = 16;
+  static constexpr size_t kMaxInline =
+      256;  ///< more is copied to a block, whatever the device says
+
+  PacketSender* owner = nullptr;
+  unsigned count = 0;
+  ibv_send_wr requests[kLength];
+  ibv_sge pieces[kLength];
+  alignas(8) std::byte bytes[kLength][kMaxInline];
 };
 
 }  // namespace erdma::transport::verbs
