@@ -63,7 +63,16 @@ class Transport final : public transport::Transport {
  public:
   class FakeLink final : public transport::Link {
    public:
-    FakeLink(Transport& owner, const util::SocketAddress& peer) : Link(peer), x_owner(owner) {}
+    FakeLink(Transport& owner, const util::SocketAddress& peer) : Link(peer), x_owner(owner) {
+      offer_interfaces();
+    }
+    /// Those that the behaviour names now.
+    void offer_interfaces() noexcept {
+      const Behaviour& can = x_owner.behaviour;
+      x_optional = {can.has_short ? &x_fast : nullptr, can.opens ? &x_registrar : nullptr,
+                    can.shares ? &x_sharing : nullptr, can.retracts ? &x_retractable : nullptr,
+                    nullptr};
+    }
 
     int send(const transport::Header& header, const iovec* payload, size_t count, size_t length,
              transport::SendHint) noexcept override {
@@ -123,12 +132,6 @@ class Transport final : public transport::Transport {
       x_owner.flushing.push_back(token);
       return transport::kFlushing;
     }
-    bool registers_regions() const noexcept override { return x_owner.behaviour.opens; }
-    std::unique_ptr<transport::RegisteredRegion> register_region(const iovec& memory, bool reads,
-                                                                 bool writes) noexcept override {
-      return std::make_unique<FakeOpen>(x_owner.network,
-                                        Network::Open{memory, reads, writes, x_owner.name.port()});
-    }
     int read_direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
                     uint64_t token) noexcept override {
       return direct(remote, local, count, token, true, false);
@@ -137,21 +140,6 @@ class Transport final : public transport::Transport {
     int write_direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
                      uint64_t token, bool until_placed) noexcept override {
       return direct(remote, local, count, token, false, until_placed);
-    }
-    bool resolve(const transport::RemoteKey& memory,
-                 transport::DeviceAddress& first) noexcept override {
-      if (!x_owner.behaviour.has_short || memory.size != sizeof(first.key)) return false;
-      std::memcpy(&first.key, memory.bytes, sizeof(first.key));
-      first.address = kOpenFrom;
-      return true;
-    }
-    int read_fast(transport::DeviceAddress remote, void* local, size_t length,
-                  uint64_t token) noexcept override {
-      return by_short(remote, {local, length}, token, true);
-    }
-    int write_fast(transport::DeviceAddress remote, const void* local, size_t length,
-                   uint64_t token) noexcept override {
-      return by_short(remote, {const_cast<void*>(local), length}, token, false);
     }
     void fail(int status) noexcept override { failed = status; }
     bool was_up() const noexcept override { return up_once; }
@@ -167,38 +155,6 @@ class Transport final : public transport::Transport {
       ++arrived;
     }
 
-    // Memory that is shared, and packets that can be taken back: as between processes of a host.
-    bool shares_regions() const noexcept override { return x_owner.behaviour.shares; }
-    int share_region(const iovec& memory, bool reads, bool writes,
-                     transport::RemoteKey& remote_key) noexcept override {
-      auto shared_key = std::make_unique<FakeOpen>(
-          x_owner.network, Network::Open{memory, reads, writes, x_owner.name.port()});
-      shared_key->describe(remote_key);
-      x_lent[shared_key->key] = std::move(shared_key);
-      return 0;
-    }
-    void revoke_region(const transport::RemoteKey& remote_key) noexcept override {
-      uint32_t key = 0;
-      std::memcpy(&key, remote_key.bytes, sizeof(key));
-      x_lent.erase(key);
-      ++revocations;
-    }
-    bool regions_unused() noexcept override { return !inside; }
-    void region_revoked() noexcept override { ++revocations_seen; }
-    int send_retractable(const transport::Header& header, const iovec* payload, size_t count,
-                         size_t length, uint64_t& packet) noexcept override {
-      if (!x_owner.behaviour.retracts) return -FI_EOPNOTSUPP;
-      if (const int rc = send(header, payload, count, length, transport::SendHint::none)) return rc;
-      packet = remote()->link(x_owner.name).arrived;
-      return 0;
-    }
-    bool retract(uint64_t packet) noexcept override {
-      FakeLink& there = remote()->link(x_owner.name);
-      return packet > there.arrived - there.inbound.size() && packet > there.taken;
-    }
-    void retracted(uint64_t packet, bool executed) noexcept override {
-      if (executed) remote()->link(x_owner.name).skipped.insert(packet);
-    }
     uint64_t arrived = 0;        ///< packets so far
     uint64_t taken = 0;          ///< up to this one they can't be taken back
     std::set<uint64_t> skipped;  ///< are not delivered
@@ -264,7 +220,78 @@ class Transport final : public transport::Transport {
       Network& network;
       uint32_t key;
     };
-    std::map<uint32_t, std::unique_ptr<FakeOpen>> x_lent;
+    struct Fast final : transport::FastAccess {
+      explicit Fast(FakeLink& of) : link(of) {}
+      bool unpack(const transport::RemoteKey& memory,
+                  transport::DeviceAddress& first) noexcept override {
+        if (memory.size != sizeof(first.key)) return false;
+        std::memcpy(&first.key, memory.bytes, sizeof(first.key));
+        first.address = kOpenFrom;
+        return true;
+      }
+      int get(transport::DeviceAddress remote, void* local, size_t length,
+              uint64_t token) noexcept override {
+        return link.by_short(remote, {local, length}, token, true);
+      }
+      int put(transport::DeviceAddress remote, const void* local, size_t length,
+              uint64_t token) noexcept override {
+        return link.by_short(remote, {const_cast<void*>(local), length}, token, false);
+      }
+      FakeLink& link;
+    };
+    struct Registrar final : transport::RegionRegistrar {
+      explicit Registrar(Transport& of) : owner(of) {}
+      util::Result<std::unique_ptr<transport::RegisteredRegion>> open(const iovec& memory,
+                                                                      const transport::Dmabuf*,
+                                                                      bool reads,
+                                                                      bool writes) override {
+        return std::unique_ptr<transport::RegisteredRegion>(std::make_unique<FakeOpen>(
+            owner.network, Network::Open{memory, reads, writes, owner.name.port()}));
+      }
+      Transport& owner;
+    };
+    // Memory that is shared, and packets that can be taken back: as between processes of a host.
+    struct Sharing final : transport::RegionSharing {
+      explicit Sharing(FakeLink& of) : link(of) {}
+      bool possible() const noexcept override { return true; }
+      int share(const iovec& memory, bool reads, bool writes,
+                transport::RemoteKey& remote_key) noexcept override {
+        Transport& owner = link.x_owner;
+        auto made = std::make_unique<FakeOpen>(
+            owner.network, Network::Open{memory, reads, writes, owner.name.port()});
+        made->describe(remote_key);
+        shared[made->key] = std::move(made);
+        return 0;
+      }
+      void revoke(const transport::RemoteKey& remote_key) noexcept override {
+        uint32_t key = 0;
+        std::memcpy(&key, remote_key.bytes, sizeof(key));
+        shared.erase(key);
+        ++link.revocations;
+      }
+      bool unused() noexcept override { return !link.inside; }
+      void on_revoked() noexcept override { ++link.revocations_seen; }
+      FakeLink& link;
+      std::map<uint32_t, std::unique_ptr<FakeOpen>> shared;
+    };
+    struct Retractable final : transport::RetractableSends {
+      explicit Retractable(FakeLink& of) : link(of) {}
+      int send(const transport::Header& header, const iovec* payload, size_t count, size_t length,
+               uint64_t& packet) noexcept override {
+        if (const int rc = link.send(header, payload, count, length, transport::SendHint::none))
+          return rc;
+        packet = there().arrived;
+        return 0;
+      }
+      bool retract(uint64_t packet) noexcept override {
+        return packet > there().arrived - there().inbound.size() && packet > there().taken;
+      }
+      void retracted(uint64_t packet, bool executed) noexcept override {
+        if (executed) there().skipped.insert(packet);
+      }
+      FakeLink& there() { return link.remote()->link(link.x_owner.name); }
+      FakeLink& link;
+    };
     int direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
                uint64_t token, bool read, bool until_placed) {
       if (x_owner.behaviour.direct_refusal) return x_owner.behaviour.direct_refusal;
@@ -353,6 +380,10 @@ class Transport final : public transport::Transport {
     }
 
     Transport& x_owner;
+    Fast x_fast{*this};
+    Registrar x_registrar{x_owner};
+    Sharing x_sharing{*this};
+    Retractable x_retractable{*this};
     std::deque<Transfer> transfers;
   };
 
@@ -364,6 +395,7 @@ class Transport final : public transport::Transport {
   FakeLink& link(const util::SocketAddress& peer) {
     std::unique_ptr<FakeLink>& slot = links[peer.port()];
     if (!slot) slot = std::make_unique<FakeLink>(*this, peer);
+    slot->offer_interfaces();
     return *slot;
   }
 

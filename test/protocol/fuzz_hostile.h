@@ -205,10 +205,11 @@ class HostilePeer final : public transport::Sink {
   void grant(transport::Link& path, const wire::Segment& segment) {
     const iovec iov{x_loot.data(), x_loot.size()};
     transport::RemoteKey memory;
-    if (!path.shares_regions() || path.share_region(iov, true, true, memory) != 0) return;
+    transport::RegionSharing* const sharing = path.optional().sharing;
+    if (!sharing || sharing->share(iov, true, true, memory) != 0) return;
     x_lent.push_back(memory);
     if (x_lent.size() > 16) {
-      path.revoke_region(x_lent.front());
+      sharing->revoke(x_lent.front());
       x_lent.pop_front();
     }
     one_sided(path, wire::Op::grant, wire::kGrantReads | wire::kGrantWrites, {},

@@ -172,9 +172,10 @@ TEST(a_grant_that_replaces_another_counts) {
   pair.run_until_idle();
   pair.forget();
   std::vector<char> other(64, 'o');
-  const auto registered = pair.b_to_a().register_region({other.data(), 64}, true, true);
+  auto registered =
+      pair.b_to_a().optional().registrar->open({other.data(), 64}, nullptr, true, true);
   erdma::transport::RemoteKey memory;
-  registered->describe(memory);
+  (*registered)->describe(memory);
   wire::OneSidedHeader header{};
   header.op = wire::Op::grant;
   header.flags = wire::kGrantReads;

@@ -10,13 +10,14 @@ struct Opened {
     // b has heard of a: until then it may have to be silent.
     ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
     ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
-    Link& link = pair.a_to_b();
-    if (link.shares_regions()) {
-      ck_assert_int_eq(link.share_region({bytes.data(), size}, reads, writes, described), 0);
+    const transport::OptionalInterfaces& link = pair.a_to_b().optional();
+    if (link.sharing) {
+      ck_assert_int_eq(link.sharing->share({bytes.data(), size}, reads, writes, described), 0);
       return;
     }
-    memory = link.register_region({bytes.data(), size}, reads, writes);
-    ck_assert(memory);
+    auto registered = link.registrar->open({bytes.data(), size}, nullptr, reads, writes);
+    ck_assert(registered);
+    memory = std::move(*registered);
     memory->describe(described);
   }
   std::vector<std::byte> bytes;
@@ -35,21 +36,21 @@ int access(Pair& pair, bool reads, const transport::RemoteRange& range, const io
 }
 
 bool has_direct(Pair& pair) {
-  if (pair.b_to_a().registers_regions()) return true;
+  if (pair.b_to_a().optional().registrar) return true;
   ck_assert_int_eq(pair.send(pair.b_to_a(), 0, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return has_packets(pair.a, 1); }));
-  return pair.a_to_b().shares_regions();
+  transport::RegionSharing* const sharing = pair.a_to_b().optional().sharing;
+  return sharing && sharing->possible();
 }
 
 bool has_fast_path(Pair& pair, const Opened& there, transport::DeviceAddress& first) {
+  transport::FastAccess* const fast = pair.b_to_a().optional().fast;
+  if (!fast) return false;
   RemoteKey nonsense;
   nonsense.size = 3;
-  ck_assert(!pair.b_to_a().resolve(nonsense, first));
-  if (pair.b_to_a().resolve(there.described, first)) return true;
-  std::byte byte{};
-  ck_assert_int_ne(pair.b_to_a().read_fast(first, &byte, 1, 0), 0);
-  ck_assert_int_ne(pair.b_to_a().write_fast(first, &byte, 1, 0), 0);
-  return false;
+  ck_assert(!fast->unpack(nonsense, first));
+  ck_assert(fast->unpack(there.described, first));
+  return true;
 }
 
 bool skips_direct(Pair& pair) {
@@ -57,7 +58,7 @@ bool skips_direct(Pair& pair) {
   std::byte byte{};
   const iovec iov{&byte, 1};
   const RemoteKey none{};
-  ck_assert(!pair.a_to_b().register_region(iov, true, true));
+  ck_assert(!pair.a_to_b().optional().registrar && !pair.a_to_b().optional().fast);
   ck_assert_int_eq(pair.b_to_a().read_direct({none, 0, 1}, &iov, 1, 0), -FI_EOPNOTSUPP);
   ck_assert_int_eq(pair.b_to_a().write_direct({none, 0, 1}, &iov, 1, 0, false), -FI_EOPNOTSUPP);
   return true;
@@ -114,11 +115,11 @@ TEST(the_fast_path_moves_what_always_fits_a_packet, g_factories.size()) {
   for (size_t size = 1; size <= transport::kAlwaysEager; ++size) {
     const auto source = pattern(size, unsigned(size));
     size_t before = pair.b.sink->dones.size();
-    ck_assert_int_eq(pair.b_to_a().write_fast(first, source.data(), size, size), 0);
+    ck_assert_int_eq(pair.b_to_a().optional().fast->put(first, source.data(), size, size), 0);
     expect_done(pair, before, size);
     std::vector<std::byte> back(size + 1);
     before = pair.b.sink->dones.size();
-    ck_assert_int_eq(pair.b_to_a().read_fast(first, back.data(), size, size + 100), 0);
+    ck_assert_int_eq(pair.b_to_a().optional().fast->get(first, back.data(), size, size + 100), 0);
     expect_done(pair, before, size + 100);
     ck_assert(std::equal(source.begin(), source.end(), back.begin()));
     ck_assert(std::equal(source.begin(), source.end(), there.bytes.begin() + 50));
@@ -139,7 +140,7 @@ TEST(a_packet_finds_what_was_written_directly_before_it, g_factories.size()) {
   uint64_t next = 1, seen = 0;
   const auto write = [&] {
     const iovec iov{&next, 8};
-    return both && next % 2 ? pair.b_to_a().write_fast(first, &next, 8, 1)
+    return both && next % 2 ? pair.b_to_a().optional().fast->put(first, &next, 8, 1)
                             : access(pair, false, {there.described, 8, 8}, &iov, 1, 1);
   };
   const auto all_came = [&] {
@@ -172,8 +173,8 @@ void find_no_room(int factory, bool by_short) {
     const iovec iov{&values[i], 8};
     const auto post = [&] {
       if (by_short)
-        return i % 2 ? pair.b_to_a().read_fast(first, &values[i], 8, i)
-                     : pair.b_to_a().write_fast(first, &values[i], 8, i);
+        return i % 2 ? pair.b_to_a().optional().fast->get(first, &values[i], 8, i)
+                     : pair.b_to_a().optional().fast->put(first, &values[i], 8, i);
       return access(pair, i % 2, {there.described, 8, 8}, &iov, 1, i, i % 4 == 0);
     };
     if (i % 2 == 0) values[i] = i;
@@ -208,7 +209,7 @@ TEST(memory_that_was_closed_is_not_touched_and_costs_the_link, g_factories.size(
     for (const bool write : {false, true}) {
       Pair pair;
       make(pair, _i);
-      if (!pair.b_to_a().registers_regions()) return;
+      if (!pair.b_to_a().optional().registrar) return;
       const size_t size = large ? 1'000'000 : 8;
       Opened there(pair, size);
       there.memory.reset();
@@ -235,15 +236,15 @@ TEST(what_was_recalled_is_not_touched, g_factories.size()) {
     for (const bool reads : {false, true}) {
       Pair pair;
       make(pair, _i);
-      if (skips_direct(pair) || pair.b_to_a().registers_regions()) return;
+      if (skips_direct(pair) || pair.b_to_a().optional().registrar) return;
       Opened there(pair, size), other(pair, size);
       std::vector<std::byte> local(size, std::byte{7});
       const iovec iov{local.data(), size};
       const bool under_way = size > 8;
       if (under_way)
         ck_assert_int_eq(access(pair, reads, {there.described, 0, size}, &iov, 1, 1), 0);
-      pair.a_to_b().revoke_region(there.described);
-      ck_assert(pair.a_to_b().regions_unused());
+      pair.a_to_b().optional().sharing->revoke(there.described);
+      ck_assert(pair.a_to_b().optional().sharing->unused());
       if (under_way) {
         ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
         ck_assert_int_eq(pair.b.sink->dones.back().status, -FI_EBUSY);
@@ -251,7 +252,7 @@ TEST(what_was_recalled_is_not_touched, g_factories.size()) {
       const auto before = there.bytes;
       for (const Opened* each : {&there, &other})
         ck_assert_int_eq(access(pair, reads, {each->described, 0, size}, &iov, 1, 2), -FI_EBUSY);
-      pair.b_to_a().region_revoked();
+      pair.b_to_a().optional().sharing->on_revoked();
       const size_t dones = pair.b.sink->dones.size();
       ck_assert_int_eq(access(pair, reads, {other.described, 0, size}, &iov, 1, 3), 0);
       expect_done(pair, dones, 3);
@@ -272,8 +273,8 @@ TEST(the_fast_path_to_memory_that_was_closed_costs_the_link, g_factories.size())
     there.memory.reset();
     uint64_t local = 7;
     const size_t before = pair.b.sink->dones.size();
-    ck_assert_int_eq(write ? pair.b_to_a().write_fast(first, &local, 8, 5)
-                           : pair.b_to_a().read_fast(first, &local, 8, 5),
+    ck_assert_int_eq(write ? pair.b_to_a().optional().fast->put(first, &local, 8, 5)
+                           : pair.b_to_a().optional().fast->get(first, &local, 8, 5),
                      0);
     ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));
     ck_assert_uint_eq(pair.b.sink->dones.size(), before + 1);

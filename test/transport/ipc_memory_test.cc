@@ -10,7 +10,6 @@
 namespace {
 
 using namespace erdma;
-using transport::RemoteKey;
 using transport::staging::IpcKey;
 using transport::staging::IpcMappings;
 
@@ -20,28 +19,13 @@ struct Clock final : util::Clock {
 };
 
 /// Files come as the test says.
-class Peer final : public transport::Link {
+class Peer final : public transport::FilePassing {
  public:
-  Peer() noexcept : Link(util::SocketAddress()) {}
-  util::Result<util::Fd> take_file(uint32_t name) noexcept override {
+  util::Result<uint32_t> pass(const util::Fd&) noexcept override { return -FI_ENOSYS; }
+  util::Result<util::Fd> take(uint32_t name) noexcept override {
     return answers.contains(name) ? answers.at(name) : -FI_EAGAIN;
   }
-  int send(const transport::Header&, const iovec*, size_t, size_t,
-           transport::SendHint) noexcept override {
-    return -FI_ENOSYS;
-  }
-  transport::LinkLimits limits() const noexcept override { return {64, false}; }
-  int share(const iovec*, size_t, size_t, transport::Access, RemoteKey&) noexcept override {
-    return -FI_ENOSYS;
-  }
-  int revoke(const RemoteKey&) noexcept override { return 0; }
-  int read(const RemoteKey&, const iovec*, size_t, size_t, uint64_t) noexcept override {
-    return -FI_ENOSYS;
-  }
-  int write(const RemoteKey&, const iovec*, size_t, size_t, uint64_t) noexcept override {
-    return -FI_ENOSYS;
-  }
-  void fail(int) noexcept override {}
+  bool left() const noexcept override { return false; }
   std::map<uint32_t, int> answers;
 };
 

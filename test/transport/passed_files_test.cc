@@ -37,13 +37,13 @@ struct Met : Pair {
   /// A new file that a hands over; its name.
   uint32_t pass_file(util::Fd& file) {
     file.reset(memfd_create("handed", MFD_CLOEXEC));
-    auto name = a_to_b().pass_file(file);
+    auto name = a_to_b().optional().files->pass(file);
     ck_assert_int_eq(name.error(), 0);
     return *name;
   }
   util::Result<util::Fd> take(uint32_t name) {
-    auto taken = b_to_a().take_file(name);
-    while (taken.error() == -FI_EAGAIN) poll(), taken = b_to_a().take_file(name);
+    auto taken = b_to_a().optional().files->take(name);
+    while (taken.error() == -FI_EAGAIN) poll(), taken = b_to_a().optional().files->take(name);
     return taken;
   }
 };
@@ -59,7 +59,7 @@ TEST(a_file_that_is_handed_over_is_taken_once) {
     ck_assert_uint_eq(inode(*taken), inode(two));
     ck_assert_uint_eq(inode(*pair.take(first)), inode(one));
     ck_assert_int_eq(pair.take(first).error(), -FI_EOPNOTSUPP);
-    ck_assert_int_eq(pair.b_to_a().take_file(second + 1).error(), -FI_EAGAIN);
+    ck_assert_int_eq(pair.b_to_a().optional().files->take(second + 1).error(), -FI_EAGAIN);
   }
   ck_assert_uint_eq(open_files(), before);
 }
@@ -82,7 +82,7 @@ TEST(no_more_than_sixteen_files_are_kept_and_none_beyond_the_link) {
   pair.b_to_a().fail(-FI_ECONNRESET);
   while (pair.b.sink->downs.empty()) pair.b.poll();
   ck_assert_uint_le(open_files(), before);
-  ck_assert_int_eq(pair.b_to_a().take_file(last).error(), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(pair.b_to_a().optional().files->take(last).error(), -FI_EOPNOTSUPP);
 }
 
 TEST(a_file_for_which_there_is_no_room_costs_no_link) {
@@ -95,7 +95,7 @@ TEST(a_file_for_which_there_is_no_room_costs_no_link) {
   file.reset(memfd_create("handed", MFD_CLOEXEC));
   limit.rlim_cur = 3;
   setrlimit(RLIMIT_NOFILE, &limit);
-  auto name = pair.a_to_b().pass_file(file);
+  auto name = pair.a_to_b().optional().files->pass(file);
   ck_assert_int_eq(name.error(), 0);
   ck_assert_int_eq(pair.take(*name).error(), -FI_EOPNOTSUPP);
   limit.rlim_cur = usual;
@@ -108,8 +108,8 @@ TEST(a_link_that_is_not_up_hands_nothing_over) {
   Pair pair;
   ck_assert(open_side(pair.a) && open_side(pair.b));
   const util::Fd file(memfd_create("handed", MFD_CLOEXEC));
-  ck_assert_int_eq(pair.a_to_b().pass_file(file).error(), -FI_ENOTCONN);
-  ck_assert_int_eq(pair.b_to_a().take_file(1).error(), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(pair.a_to_b().optional().files->pass(file).error(), -FI_ENOTCONN);
+  ck_assert_int_eq(pair.b_to_a().optional().files->take(1).error(), -FI_EOPNOTSUPP);
 }
 
 }  // namespace

@@ -84,13 +84,13 @@ TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
   const iovec nothing{nullptr, 0};
   uint64_t packet = 0;
   const size_t before = pair.a.sink->packets.size();
-  ck_assert_int_eq(link.send_retractable(numbered(77), &nothing, 1, 0, packet), 0);
+  ck_assert_int_eq(link.optional().retractable->send(numbered(77), &nothing, 1, 0, packet), 0);
   ck_assert_int_eq(link.send(numbered(78), &nothing, 1, 0, SendHint::none), 0);
-  ck_assert(link.retract(packet));
+  ck_assert(link.optional().retractable->retract(packet));
   ck_assert(pair.poll_until([&] { return pair.a.transport->arm(); }));
   ck_assert_uint_eq(pair.a.sink->packets.size(), before);
   pollfd woken{pair.a.transport->wait_fd(), POLLIN, 0};
-  link.retracted(packet, executed);
+  link.optional().retractable->retracted(packet, executed);
   ck_assert_int_eq(::poll(&woken, 1, 10'000), 1);
   pair.a.transport->disarm();
   ck_assert(
@@ -141,7 +141,8 @@ TEST(a_hot_ring_that_cannot_be_had_is_not_lamented_again_and_again) {
 uint64_t first_retractable(Pair& pair) {
   const iovec nothing{nullptr, 0};
   uint64_t packet = 0;
-  ck_assert_int_eq(pair.b_to_a().send_retractable(numbered(1), &nothing, 1, 0, packet), 0);
+  ck_assert_int_eq(pair.b_to_a().optional().retractable->send(numbered(1), &nothing, 1, 0, packet),
+                   0);
   return packet;
 }
 
@@ -154,8 +155,9 @@ TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
   const iovec nothing{nullptr, 0};
   uint64_t old = 0;
   // Asks for a hot ring before there are packets for it.
-  ck_assert(pair.poll_until(
-      [&] { return pair.b_to_a().send_retractable(numbered(0), &nothing, 1, 0, old) == 0; }));
+  ck_assert(pair.poll_until([&] {
+    return pair.b_to_a().optional().retractable->send(numbered(0), &nothing, 1, 0, old) == 0;
+  }));
   const size_t before = pair.a.sink->packets.size();
   ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() > before || before > 1; }));
   static_cast<transport::shm::ShmLink&>(pair.b_to_a()).out().ask_cold();
@@ -169,9 +171,9 @@ TEST(a_packet_of_a_ring_that_was_given_up_is_not_taken_back) {
   const uint64_t packet = first_retractable(pair);
   ck_assert_uint_eq(uint32_t(packet), uint32_t(old));
   ck_assert_uint_ne(packet, old);
-  ck_assert(!pair.b_to_a().retract(old));
-  ck_assert(pair.b_to_a().retract(packet));
-  pair.b_to_a().retracted(packet, true);
+  ck_assert(!pair.b_to_a().optional().retractable->retract(old));
+  ck_assert(pair.b_to_a().optional().retractable->retract(packet));
+  pair.b_to_a().optional().retractable->retracted(packet, true);
 }
 
 }  // namespace

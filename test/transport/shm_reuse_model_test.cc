@@ -98,7 +98,7 @@ void Process::poll() noexcept {
   const Inside inside(polling);
   transport->poll(*this);
   for (Block& block : blocks)
-    if (block.use == Block::Use::region_revoked && link(block.peer).regions_unused())
+    if (block.use == Block::Use::region_revoked && link(block.peer).optional().sharing->unused())
       free_block(block);
   flush();
 }
@@ -131,9 +131,9 @@ void Process::big(int to) noexcept {
 void Process::share_region(int to) noexcept {
   const Inside inside(polling);
   Block* const block = find(Block::Use::free);
-  if (!block || !link(to).shares_regions()) return;
+  if (!block || !link(to).optional().sharing->possible()) return;
   const iovec iov{memory->blocks[index(*block)], kBlockBytes};
-  if (link(to).share_region(iov, true, true, block->remote_key)) return;
+  if (link(to).optional().sharing->share(iov, true, true, block->remote_key)) return;
   block->use = Block::Use::region;
   world.trace("lends", *this, uint64_t(to) << 32 | (world.seeds + 1));
   block->peer = to;
@@ -145,7 +145,7 @@ void Process::revoke_region() noexcept {
   const Inside inside(polling);
   Block* const block = find(Block::Use::region);
   if (!block) return;
-  link(block->peer).revoke_region(block->remote_key);
+  link(block->peer).optional().sharing->revoke(block->remote_key);
   block->use = Block::Use::region_revoked;
   world.trace("recalls", *this, block->seed);
   post(block->peer, {Note::revoke, uint32_t(index(*block)), 0, 0, block->seed}, nullptr);
@@ -220,7 +220,7 @@ void Process::on_packet(Link& link, const std::byte* header, const std::byte* pa
     world.trace("is lent", *this, note.from << 32 | note.seed);
     grants.push_back({note, from, remote_key});
   } else if (note.kind == Note::revoke) {
-    link.region_revoked();
+    link.optional().sharing->on_revoked();
     std::erase_if(grants, [&](const Grant& grant) { return grant.note.seed == note.seed; });
   }
 }

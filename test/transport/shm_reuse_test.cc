@@ -87,7 +87,7 @@ TEST(a_late_goodbye_does_not_end_the_next_channel) {
   // Both channels anew, before b has polled: its background thread answers for it.
   Link& again = pair.a_to_b();
   while (again.send(numbered(2), nullptr, 0, 0, SendHint::none)) pair.a.poll();
-  while (!again.shares_regions()) pair.a.poll();
+  while (!again.optional().sharing->possible()) pair.a.poll();
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 2; }));
   const std::vector<std::byte> from = pattern(size_t{1} << 20, 1);
   std::vector<std::byte> to(from.size());
@@ -113,7 +113,7 @@ void greet_and_be_ended(Impostor& impostor, Side& side, uint16_t as) {
   Link& link = **side.transport->link_to(address_of("127.0.0.1", as));
   const util::SystemClock clock;
   const uint64_t end = clock.now() + 20'000'000'000;
-  while (!link.shares_regions() && clock.now() < end) side.poll();  // it has come up
+  while (!link.optional().sharing->possible() && clock.now() < end) side.poll();  // it has come up
   Side peer;
   peer.name = link.address();
   ck_assert(end_link(side, peer));
@@ -156,7 +156,7 @@ TEST(a_ring_is_given_out_again_once_its_sender_is_dead) {
   ck_assert_int_eq(read(child.channel(), &grandchild, sizeof(grandchild)), sizeof(grandchild));
   Side peer;
   peer.name = address_of("127.0.0.1", port(1));
-  while (!link_from(side, peer).shares_regions()) side.poll();
+  while (!link_from(side, peer).optional().sharing->possible()) side.poll();
   ck_assert(end_link(side, peer));
   Impostor before;
   ck_assert(before.greet(side.name, port(2)));
@@ -298,8 +298,8 @@ int lend_to_parent(int channel) {
   Link& link = **own.a.transport->link_to(address_of("127.0.0.1", parent));
   RemoteKey region, shared;
   while (link.share(&all, 1, sizeof(memory), Access::remote_read, shared)) own.a.poll();
-  while (!link.shares_regions()) own.a.poll();
-  if (link.share_region(all, true, true, region)) return 2;
+  while (!link.optional().sharing->possible()) own.a.poll();
+  if (link.optional().sharing->share(all, true, true, region)) return 2;
   if (own.send(link, region.size, region.bytes, region.size)) return 3;
   if (own.send(link, shared.size, shared.bytes, shared.size)) return 4;
   pollfd fd{channel, POLLIN, 0};
@@ -426,23 +426,23 @@ TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched) {
   // when we let it.
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
-  ck_assert(pair.poll_until([&] { return pair.a_to_b().shares_regions(); }));
+  ck_assert(pair.poll_until([&] { return pair.a_to_b().optional().sharing->possible(); }));
   uint64_t memory = 0;
   const uint64_t news = 7;
   const iovec all{&memory, sizeof(memory)};
   const iovec local{const_cast<uint64_t*>(&news), sizeof(news)};
   RemoteKey region;
-  ck_assert_int_eq(pair.a_to_b().share_region(all, true, true, region), 0);
+  ck_assert_int_eq(pair.a_to_b().optional().sharing->share(all, true, true, region), 0);
   const transport::RemoteRange remote{region, 0, sizeof(memory)};
-  pair.a_to_b().revoke_region(region);
-  ck_assert(pair.a_to_b().regions_unused());
+  pair.a_to_b().optional().sharing->revoke(region);
+  ck_assert(pair.a_to_b().optional().sharing->unused());
   calls.open = true;
   calls.open.notify_all();
   ck_assert_int_eq(pair.send(pair.b_to_a(), 2, nullptr, 0), 0);
   ck_assert_int_eq(pair.b_to_a().write_direct(remote, &local, 1, 5, true), -FI_EBUSY);
   ck_assert_uint_eq(memory, 0);
-  pair.b_to_a().region_revoked();
-  ck_assert_int_eq(pair.a_to_b().share_region(all, true, true, region), 0);
+  pair.b_to_a().optional().sharing->on_revoked();
+  ck_assert_int_eq(pair.a_to_b().optional().sharing->share(all, true, true, region), 0);
   ck_assert_int_eq(pair.b_to_a().write_direct(remote, &local, 1, 5, true), transport::kDone);
   ck_assert_uint_eq(memory, news);
 }

@@ -221,7 +221,7 @@ Link& connect_to_lend(Pair& pair) {
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
   ck_assert_int_eq(pair.send(pair.b_to_a(), 1, nullptr, 0), 0);
-  ck_assert(pair.poll_until([&] { return pair.b_to_a().shares_regions(); }));
+  ck_assert(pair.poll_until([&] { return pair.b_to_a().optional().sharing->possible(); }));
   return pair.b_to_a();
 }
 
@@ -239,7 +239,7 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
         owner.share(&memory, 1, from.size(), transport::Access::remote_write, targets[i]), 0);
   }
   uint64_t word = 7;
-  ck_assert_int_eq(owner.share_region({&word, sizeof(word)}, true, true, region), 0);
+  ck_assert_int_eq(owner.optional().sharing->share({&word, sizeof(word)}, true, true, region), 0);
   for (const size_t i : {1, 0}) {
     int rc = -FI_EAGAIN;
     while ((rc = pair.a_to_b().write(targets[i], &local, 1, from.size(), i)) == -FI_EAGAIN)
@@ -263,8 +263,8 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   ck_assert_uint_eq(pair.a.sink->dones.size(), before);
   ck_assert_uint_eq(word, 9);
   ck_assert_int_eq(owner.revoke(targets[1]), 0);
-  owner.revoke_region(region);
-  pair.a_to_b().region_revoked();
+  owner.optional().sharing->revoke(region);
+  pair.a_to_b().optional().sharing->on_revoked();
 }
 
 /// The owner waits for nobody who is outside when it revocations: what is under way there ends as
@@ -275,17 +275,17 @@ TEST(nothing_is_written_to_memory_that_was_recalled) {
   const std::vector<std::byte> from = pattern(size_t{8} << 20, 1);
   std::vector<std::byte> to(from.size());
   transport::RemoteKey region;
-  ck_assert_int_eq(owner.share_region({to.data(), to.size()}, true, true, region), 0);
+  ck_assert_int_eq(owner.optional().sharing->share({to.data(), to.size()}, true, true, region), 0);
   const iovec local{const_cast<std::byte*>(from.data()), from.size()};
   ck_assert(pair.poll_until([&] {  // -FI_EBUSY until both sides know each other
     return pair.a_to_b().write_direct({region, 0, from.size()}, &local, 1, 5, true) == 0;
   }));
   while (to[0] != from[0]) pair.a.poll();
   ck_assert(pair.a.sink->dones.empty());
-  owner.revoke_region(region);
-  ck_assert(owner.regions_unused());
+  owner.optional().sharing->revoke(region);
+  ck_assert(owner.optional().sharing->unused());
   std::fill(to.begin(), to.end(), std::byte{});
-  pair.a_to_b().region_revoked();
+  pair.a_to_b().optional().sharing->on_revoked();
   ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
   ck_assert_int_eq(pair.a.sink->dones[0].status, -FI_EBUSY);
   ck_assert(std::all_of(to.begin(), to.end(), [](std::byte b) { return b == std::byte{}; }));

@@ -53,9 +53,10 @@ TEST(write_that_is_to_be_placed_ends_with_a_read) {
   Two two;
   two.meet();
   std::vector<std::byte> there(300'001), here(300'001);
-  const auto memory = two.pair.a_to_b().register_region({there.data(), there.size()}, true, true);
+  auto memory = two.pair.a_to_b().optional().registrar->open({there.data(), there.size()}, nullptr,
+                                                             true, true);
   RemoteKey remote_key;
-  memory->describe(remote_key);
+  (*memory)->describe(remote_key);
   for (const size_t size : {size_t{8}, size_t{4096}, here.size()}) {
     const iovec local{here.data(), size};
     for (const bool until_placed : {false, true}) {

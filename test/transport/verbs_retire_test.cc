@@ -227,11 +227,11 @@ TEST(memory_of_peers_that_compute_is_accessed_however_many_they_are) {
   Three world;
   std::vector<std::byte> there(64), here(64);
   ck_assert(world.send(world.from(world.old)));
-  const auto memory =
-      world.from(world.old).register_region({there.data(), there.size()}, true, true);
+  auto memory = world.from(world.old).optional().registrar->open({there.data(), there.size()},
+                                                                 nullptr, true, true);
   ck_assert(memory);
   RemoteKey remote_key;
-  memory->describe(remote_key);
+  (*memory)->describe(remote_key);
   world.meet_two();
   for (Side* side : {&world.old, &world.other, &world.third}) side->transport = nullptr;
   for (int round = 1; round < 6; ++round) {
@@ -255,9 +255,10 @@ TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
   Three world;
   world.meet_two();
   std::vector<std::byte> there(64), here(64);
-  const auto memory = world.to(world.old).register_region({there.data(), there.size()}, true, true);
+  auto memory = world.to(world.old).optional().registrar->open({there.data(), there.size()},
+                                                               nullptr, true, true);
   RemoteKey remote_key;
-  memory->describe(remote_key);
+  (*memory)->describe(remote_key);
   ck_assert_int_eq(world.to(world.third).send(numbered(1), nullptr, 0, 0, SendHint::none),
                    -FI_EAGAIN);
   // Until the request is on its way; then it computes.

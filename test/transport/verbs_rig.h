@@ -297,10 +297,11 @@ inline void use_all_memory(Rig& rig, Pair& pair) {
   for (int i = 0; i < 200; ++i) ck_assert_int_eq(pair.send(pair.b_to_a(), 1, here.data(), 200), 0);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == before + 200; }));
 
-  const auto open = pair.b_to_a().register_region({there.data(), there.size()}, true, true);
-  ck_assert_ptr_nonnull(open.get());
+  auto open =
+      pair.b_to_a().optional().registrar->open({there.data(), there.size()}, nullptr, true, true);
+  ck_assert(open);
   transport::RemoteKey remote_key;
-  open->describe(remote_key);
+  (*open)->describe(remote_key);
   transport::Link& link = pair.a_to_b();
   const auto finished = [&](auto begin) {
     const size_t dones = pair.a.sink->dones.size();
@@ -309,8 +310,8 @@ inline void use_all_memory(Rig& rig, Pair& pair) {
     ck_assert_int_eq(pair.a.sink->dones.back().status, 0);
   };
   transport::DeviceAddress first;
-  ck_assert(link.resolve(remote_key, first));
-  finished([&] { return link.read_fast(first, here.data(), 8, 1); });
+  ck_assert(link.optional().fast->unpack(remote_key, first));
+  finished([&] { return link.optional().fast->get(first, here.data(), 8, 1); });
   rig.cache.refuse = true;
   for (const size_t size : {size_t{4096}, here.size()}) {
     const iovec local{here.data(), size};

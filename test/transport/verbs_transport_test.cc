@@ -167,10 +167,11 @@ TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
   Two two;
   two.meet();
   std::vector<std::byte> there(300'001), here(300'001);
-  const auto memory = two.pair.a_to_b().register_region({there.data(), there.size()}, true, true);
+  auto memory = two.pair.a_to_b().optional().registrar->open({there.data(), there.size()}, nullptr,
+                                                             true, true);
   ck_assert(memory);
   RemoteKey remote_key;
-  memory->describe(remote_key);
+  (*memory)->describe(remote_key);
   uint64_t written = 0, read = 0;
   for (const size_t size : {size_t{1}, size_t{100}, size_t{4096}, here.size()}) {
     const iovec local{here.data(), size};

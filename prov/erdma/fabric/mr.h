@@ -81,7 +81,7 @@ class MemoryRegions final : public protocol::Regions {
   ~MemoryRegions();
 
   /// Before the first open(). Else peers access device memory by messages only.
-  void register_device_memory_with(transport::DeviceMemoryRegistrar& opener) noexcept {
+  void register_device_memory_with(transport::RegionRegistrar& opener) noexcept {
     x_registrar = &opener;
   }
 
@@ -126,7 +126,7 @@ class MemoryRegions final : public protocol::Regions {
   const uint32_t x_epoch = util::process_epoch();
   const bool x_provider_keys;
   const RegionAttributes x_attributes;
-  transport::DeviceMemoryRegistrar* x_registrar = nullptr;
+  transport::RegionRegistrar* x_registrar = nullptr;
   std::atomic<transport::DeviceMemoryKeeper*> x_keeper{nullptr};
   Children* const x_children;
   std::unordered_map<uint64_t, MemoryRegion*> x_regions;

@@ -18,11 +18,9 @@ bool FastRma::is_plain(const OneSidedArgs& args) noexcept {
   const auto found = peer.grants->remote.find(key);
   if (found == peer.grants->remote.end()) return nullptr;
   Grant& grant = found->second;
-  if (grant.link != peer.link) {
-    peer.grants->slow_path_only = !peer.link->resolve(grant.memory, grant.first);
-    if (peer.grants->slow_path_only) return nullptr;
-    grant.link = peer.link;
-  }
+  if (!grant.region) grant.region = {peer.link->optional().fast, grant.memory};
+  peer.grants->slow_path_only = !grant.region;
+  if (!grant.region) return nullptr;
   return peer.grants->recent = &grant;
 }
 

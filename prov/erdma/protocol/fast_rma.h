@@ -45,7 +45,7 @@ class FastRma {
   PeerGrants& grants = *peer.grants;
   if (grants.slow_path_only) return false;
   Grant* grant = grants.recent;
-  if (!grant || grant->key != args.key || grant->link != peer.link) [[unlikely]]
+  if (!grant || grant->key != args.key) [[unlikely]]
     if (!(grant = find_grant(peer, args.key))) return false;
   const uint64_t offset = args.address - grant->address;
   const bool permitted = args.reads ? grant->reads : grant->writes && grants.reads == 0;
@@ -56,9 +56,8 @@ class FastRma {
   if (!access) [[unlikely]]
     return false;
   const uint64_t token = make_token(TokenOf::access, x_accesses.handle(*access));
-  const transport::DeviceAddress remote{grant->first.address + offset, grant->first.key};
-  const int rc = args.reads ? peer.link->read_fast(remote, args.local, args.length, token)
-                            : peer.link->write_fast(remote, args.local, args.length, token);
+  const int rc = args.reads ? grant->region.get(offset, args.local, args.length, token)
+                            : grant->region.put(offset, args.local, args.length, token);
   if (rc != 0) [[unlikely]] {
     x_accesses.release(*access);
     return false;

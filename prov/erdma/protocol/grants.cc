@@ -26,17 +26,19 @@ PeerGrants* grants_of(Peer& peer) noexcept {
 }
 
 /// Opens or shares it, as the link can. False: it can't be had.
-bool describe(transport::Link& link, Region& region, Granted& granted,
-              transport::RemoteKey& memory) noexcept {
+bool describe(const transport::OptionalInterfaces& link, Region& region, Granted& granted,
+              transport::RemoteKey& memory) {
   const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
-  if (link.shares_regions()) {
-    if (region.device || link.share_region(region.iov[0], reads, writes, memory) != 0) return false;
-    granted.shared_over = &link;
+  if (link.sharing) {
+    if (region.device || link.sharing->share(region.iov[0], reads, writes, memory) != 0)
+      return false;
+    granted.sharing = link.sharing;
     granted.shared_key = memory;
     return true;
   }
-  if (!std::exchange(region.register_tried, true))
-    region.registered = link.register_region(region.iov[0], reads, writes);
+  if (link.registrar && !region.device && !std::exchange(region.register_tried, true))
+    if (auto made = link.registrar->open(region.iov[0], nullptr, reads, writes))
+      region.registered = std::move(*made);
   if (region.registered) region.registered->describe(memory);
   return region.registered != nullptr;
 }
@@ -94,7 +96,8 @@ void Grants::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHea
   grant.length = segment.length;
   grant.reads = header.flags & wire::kGrantReads;
   grant.writes = header.flags & wire::kGrantWrites;
-  grant.link = nullptr;
+  grant.region = {};
+  if (grants->recent == &grant) grants->recent = nullptr;
   grant.memory.size = uint8_t(length);
   std::memcpy(grant.memory.bytes, payload, length);
 } catch (const std::bad_alloc&) {
@@ -102,7 +105,7 @@ void Grants::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHea
 }
 
 void Grants::on_revoke(Peer& peer, transport::Link& link, uint64_t key) noexcept {
-  link.region_revoked();
+  if (link.optional().sharing) link.optional().sharing->on_revoked();
   if (peer.grants) {
     const auto found = peer.grants->remote.find(key);
     if (found != peer.grants->remote.end()) {
@@ -132,7 +135,8 @@ void Grants::after(Peer& peer, transport::Link& link, const Request& request) no
   Region& region = *request.regions[0];
   const uint64_t key = request.segments[0].key;
   const bool first = !std::exchange(region.used, true);
-  if (!(link.registers_regions() ? !first : link.shares_regions())) return;
+  const transport::OptionalInterfaces& optional = link.optional();
+  if (optional.registrar ? first : !optional.sharing || !optional.sharing->possible()) return;
   if (peer.link != &link || peer.failing) return;
   if (x_setup->regions.region(key) == &region)  // not being closed
     grant(peer, link, key, region);
@@ -152,7 +156,8 @@ void Grants::grant(Peer& peer, transport::Link& link, uint64_t key, Region& regi
   const auto [at, is_new] = grants->granted.try_emplace(key);
   if (!is_new) return;
   transport::RemoteKey memory;
-  if (!describe(link, region, at->second, memory)) return (void)grants->granted.erase(at);
+  if (!describe(link.optional(), region, at->second, memory))
+    return (void)grants->granted.erase(at);
   at->second.use = RegionUse(region);
   const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
   wire::OneSidedHeader header{};
@@ -170,7 +175,7 @@ void Grants::grant(Peer& peer, transport::Link& link, uint64_t key, Region& regi
 void Grants::grant_to_self(Peer& peer, uint64_t key) noexcept {
   if (peer.grants && peer.grants->remote.contains(key)) return;
   Region* const region = x_setup->regions.region(key);
-  if (region && (region->registered || peer.link->registers_regions()))
+  if (region && (region->registered || peer.link->optional().registrar))
     grant(peer, *peer.link, key, *region);
 }
 
@@ -182,11 +187,10 @@ void Grants::revoke(uint64_t key) noexcept {
     if (!peer->grants) continue;
     const auto found = peer->grants->granted.find(key);
     if (found == peer->grants->granted.end()) continue;
-    found->second.revoked = true;
-    if (found->second.shared_over)
-      found->second.shared_over->revoke_region(found->second.shared_key);
-    if (found->second.shared_over ? found->second.shared_over->regions_unused()
-                                  : peer->grants->slow)
+    Granted& granted = found->second;
+    granted.revoked = true;
+    if (granted.sharing) granted.sharing->revoke(granted.shared_key);
+    if (granted.sharing ? granted.sharing->unused() : peer->grants->slow)
       peer->grants->granted.erase(found);
     x_controls.send(*peer, header);
   }
@@ -221,9 +225,8 @@ void Grants::stop_waiting(uint64_t key, bool all) noexcept {
     const auto found = peer->grants->granted.find(key);
     if (found == peer->grants->granted.end()) continue;
     const Granted& granted = found->second;
-    if (granted.shared_over ? !granted.shared_over->regions_unused() : granted.busy && !all)
-      continue;
-    if (!granted.shared_over) peer->grants->slow = true;
+    if (granted.sharing ? !granted.sharing->unused() : granted.busy && !all) continue;
+    if (!granted.sharing) peer->grants->slow = true;
     peer->grants->granted.erase(found);
   }
 }
@@ -232,9 +235,8 @@ void Grants::abandon(const Region& region) noexcept {
   for (auto& [address, peer] : x_peers.all()) {
     if (!peer->grants) continue;
     for (const auto& [key, granted] : peer->grants->granted)
-      if (granted.use.get() == &region && granted.shared_over &&
-          !granted.shared_over->regions_unused())
-        granted.shared_over->fail(-FI_ETIMEDOUT);
+      if (granted.use.get() == &region && granted.sharing && !granted.sharing->unused())
+        peer->link->fail(-FI_ETIMEDOUT);
   }
 }
 

@@ -27,6 +27,7 @@ int RetractableRma::launch(Send& send) noexcept {
   if (peer.one_sided_packets != peer.retractable || grants.reads > 0) return -FI_EOPNOTSUPP;
   if (grants.pause > 0 && peer.retractable == 0) return --grants.pause, -FI_EOPNOTSUPP;
   uint64_t packet = 0;
+  if (!peer.link->optional().retractable) return -FI_EOPNOTSUPP;
   if (const int rc = x_initiator.send_transfer(send, false, &packet))
     return rc == -FI_EAGAIN && peer.retractable > 0 ? rc : -FI_EOPNOTSUPP;
   x_initiator.launched(send, false);
@@ -63,9 +64,10 @@ bool RetractableRma::retract(Send& send) noexcept {
   Peer& peer = *send.peer;
   OneSided& op = *send.one_sided;
   Grant* const grant = x_initiator.usable_grant(send);
-  if (!grant || !peer.link->retract(op.packet)) return false;
+  transport::RetractableSends& sends = *peer.link->optional().retractable;
+  if (!grant || !sends.retract(op.packet)) return false;
   const int rc = access_directly(send, *grant, true);
-  peer.link->retracted(op.packet, rc == transport::kDone);
+  sends.retracted(op.packet, rc == transport::kDone);
   if (rc != transport::kDone) return false;
   op.packet = 0;
   --peer.retractable;

@@ -37,13 +37,15 @@ struct Payload {
   }
 };
 
-/// `packet`: where the name goes of one that can be retracted; null: it need not be.
+/// `packet`: where the name goes of one that can be retracted, which the link can do; null: it need
+/// not be.
 int send_packet(transport::Link& link, const wire::OneSidedHeader& header, const Payload& payload,
                 uint64_t* packet = nullptr) noexcept {
   transport::Header encoded;
   std::memcpy(&encoded, &header, sizeof(encoded));
   if (packet)
-    return link.send_retractable(encoded, payload.iov, payload.count, payload.length, *packet);
+    return link.optional().retractable->send(encoded, payload.iov, payload.count, payload.length,
+                                             *packet);
   return link.send(encoded, payload.iov, payload.count, payload.length, transport::SendHint::none);
 }
 

@@ -4,26 +4,6 @@
 
 namespace erdma::transport {
 
-/// A file that holds device memory: what is named begins `offset` bytes into it. The descriptor is
-/// needed during the call only.
-struct Dmabuf {
-  int fd;
-  uint64_t offset;
-};
-
-/// Lets peers access device memory by the NIC. Thread-safe.
-class DeviceMemoryRegistrar {
- public:
-  /// With these rights and no more. -FI_EOPNOTSUPP: NIC and driver have no way to (logged, with the
-  /// remedy); -FI_ENOMEM: it failed this time (logged). `file` may be null.
-  virtual util::Result<std::unique_ptr<RegisteredRegion>> open(const iovec& memory,
-                                                               const Dmabuf* file, bool for_reads,
-                                                               bool for_writes) = 0;
-
- protected:
-  ~DeviceMemoryRegistrar() = default;
-};
-
 /// Device memory of the application's that is known as such while this lives.
 class KeptMemory {
  public:

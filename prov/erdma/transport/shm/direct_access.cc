@@ -40,8 +40,13 @@ void DirectAccess::learn(const Mail& mail, bool first) noexcept {
   if (mail.cma_final) report_refusals(x_peer, x_context.counters);
 }
 
-int DirectAccess::share_region(const iovec& memory, bool for_reads, bool for_writes,
-                               RemoteKey& remote_key) noexcept {
+bool DirectAccess::possible() const noexcept {
+  return x_context.options.cma && x_in && x_phase.state != LinkState::ending;
+}
+
+int DirectAccess::share(const iovec& memory, bool for_reads, bool for_writes,
+                        RemoteKey& remote_key) noexcept {
+  if (!possible()) return -FI_EOPNOTSUPP;
   if (!x_shared_regions) x_shared_regions.reset(new (std::nothrow) SharedRegions);
   if (!x_shared_regions) return -FI_ENOMEM;
   if (x_out.bulk()) x_out.bulk()->shares(x_shared_regions.get());
@@ -52,7 +57,7 @@ int DirectAccess::share_region(const iovec& memory, bool for_reads, bool for_wri
   return 0;
 }
 
-void DirectAccess::revoke_region(const RemoteKey& remote_key) noexcept {
+void DirectAccess::revoke(const RemoteKey& remote_key) noexcept {
   if (remote_key.size != sizeof(SharedRegion)) return;
   ++x_revocations_made;
   if (x_in) x_in->owner_gate().revoke_region();
@@ -60,7 +65,7 @@ void DirectAccess::revoke_region(const RemoteKey& remote_key) noexcept {
   if (id && x_out.bulk()) x_out.bulk()->taken_back(id);
 }
 
-void DirectAccess::region_revoked() noexcept {
+void DirectAccess::on_revoked() noexcept {
   ++x_revocations_seen;
   if (x_out.up()) x_out.peer_gate().region_revoked();
 }

@@ -3,11 +3,12 @@
 #include <cstdint>
 #include <memory>
 
+#include "transport/memory.h"
 #include "transport/shm/cma.h"
 #include "transport/shm/in_channel.h"
+#include "transport/shm/link_state.h"
 #include "transport/shm/out_channel.h"
 #include "transport/shm/shared_regions.h"
-#include "transport/transport.h"
 
 namespace erdma::transport::shm {
 
@@ -16,26 +17,30 @@ struct Mail;
 
 /// Memory that the two sides of one link share each other, until the link ends: RMA by CMA,
 /// whatever the owner's processor does. Polling thread only.
-class DirectAccess {
+class DirectAccess final : public RegionSharing {
  public:
   /// The link's own; null = nothing was received.
-  DirectAccess(LinkContext& context, OutChannel& out, const std::unique_ptr<InChannel>& in) noexcept
-      : x_context(context), x_out(out), x_in(in) {}
+  DirectAccess(LinkContext& context, OutChannel& out, const std::unique_ptr<InChannel>& in,
+               const LinkPhase& phase) noexcept
+      : x_context(context), x_out(out), x_in(in), x_phase(phase) {}
 
   /// What is permitted on the peer, of the `first` channel or a later verdict.
   void learn(const Mail& mail, bool first) noexcept;
   CmaPeer& peer() noexcept { return x_peer; }
 
   // Of the owner.
-  int share_region(const iovec& memory, bool for_reads, bool for_writes,
-                   RemoteKey& remote_key) noexcept;
-  void revoke_region(const RemoteKey& remote_key) noexcept;
+  /// The peer may be refused what this process is permitted, and the other way round: it finds out.
+  bool possible() const noexcept override;
+  int share(const iovec& memory, bool for_reads, bool for_writes,
+            RemoteKey& remote_key) noexcept override;
+  void revoke(const RemoteKey& remote_key) noexcept override;
+  bool unused() noexcept override { return !x_in || !x_in->regions_in_use(); }
   SharedRegions* region() const noexcept { return x_shared_regions.get(); }
   uint32_t link_number() const noexcept { return x_link_number; }
   uint32_t revocations_made() const noexcept { return x_revocations_made; }
 
   // Of the peer.
-  void region_revoked() noexcept;
+  void on_revoked() noexcept override;
   uint64_t revocations_seen() const noexcept { return x_revocations_seen; }
   int access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
              uint64_t token) noexcept;
@@ -49,6 +54,7 @@ class DirectAccess {
   bool x_final = false;  ///< nothing is asked any more that may permit more
   OutChannel& x_out;
   const std::unique_ptr<InChannel>& x_in;
+  const LinkPhase& x_phase;
   std::unique_ptr<SharedRegions> x_shared_regions;  ///< to the peer, until the link ends
   uint64_t x_revocations_seen = 0;                  ///< by the peer, since the link began
   uint32_t x_link_number = 1;                       ///< each time that the link begins

@@ -15,6 +15,12 @@ constexpr int kDrainsAtEnd = 8;  ///< more than both rings hold
 
 }  // namespace
 
+ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexcept
+    : Link(address, {.sharing = &x_direct, .retractable = &x_retractable, .files = &x_files}),
+      x_out(context),
+      x_context(context),
+      x_retractable(x_out, context.counters) {}
+
 int ShmLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
                   SendHint) noexcept {
   RingSender* const ring = x_out.ring();
@@ -25,32 +31,6 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
   x_context.counters.ring_bytes += length;
   x_out.announce();
   return 0;
-}
-
-int ShmLink::send_retractable(const Header& header, const iovec* payload, size_t count,
-                              size_t length, uint64_t& packet) noexcept {
-  RingSender* const ring = x_out.ring();
-  if (!ring || length > kSlotPayload) return -FI_EOPNOTSUPP;
-  if (x_out.cold()) {
-    x_out.ask_for_hot();
-    return -FI_EOPNOTSUPP;
-  }
-  uint32_t sequence = 0;
-  if (!ring->push_retractable(&header, payload, count, length, sequence)) return -FI_EAGAIN;
-  packet = x_out.name_of_packet(sequence);
-  x_context.counters.ring_bytes += length;
-  x_out.announce();
-  return 0;
-}
-
-// In a ring that was given up, everything has been taken, or will be.
-bool ShmLink::retract(uint64_t packet) noexcept {
-  return x_out.uses_hot_ring_of(packet) && x_out.ring()->retract(uint32_t(packet));
-}
-
-void ShmLink::retracted(uint64_t packet, bool executed) noexcept {
-  x_out.ring()->retracted(uint32_t(packet), executed);
-  x_out.wake();
 }
 
 int ShmLink::connect() noexcept {
@@ -120,8 +100,7 @@ bool ShmLink::on_mail(Mail& mail, Sink& sink) {
   } else if (mail.type == Type::bulk && is_out) {
     x_out.attach_bulk(std::move(mail.segment));
   } else if (mail.type == Type::file && is_in) {
-    if (!x_files) x_files = std::make_unique<PassedFiles>();
-    x_files->put(mail.number, std::move(mail.file));
+    x_files.put(mail.number, std::move(mail.file));
   }
   return true;
 }
@@ -151,7 +130,7 @@ int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
 int ShmLink::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                   uint64_t token) noexcept {
   if (RemoteWrites::is_target(remote)) return -FI_EINVAL;
-  if (remote.is_refusable()) x_files.reset();  // nobody here takes any
+  if (remote.is_refusable()) x_files.drop_received();  // nobody here takes any
   return x_in ? x_in->read(remote, local, count, length, token, nullptr) : -FI_ENOTCONN;
 }
 
@@ -169,17 +148,6 @@ RemoteWrites* ShmLink::remote_writes() noexcept {
   return x_remote_writes.get();
 }
 
-/// The peer may be refused what this process is permitted, and the other way round: it finds out.
-bool ShmLink::shares_regions() const noexcept {
-  return x_context.options.cma && x_in && x_phase.state != LinkState::ending;
-}
-
-int ShmLink::share_region(const iovec& memory, bool for_reads, bool for_writes,
-                          RemoteKey& remote_key) noexcept {
-  if (!shares_regions()) return -FI_EOPNOTSUPP;
-  return x_direct.share_region(memory, for_reads, for_writes, remote_key);
-}
-
 int ShmLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                          uint64_t token) noexcept {
   return x_direct.access(CmaCall::read, remote, local, count, token);
@@ -194,22 +162,6 @@ void ShmLink::help() noexcept {
   if (!x_direct.region() || !x_out.up()) return;
   BulkOut* const bulk = x_out.begin_bulk(x_direct.peer(), x_direct.region());
   if (bulk && bulk->active()) x_context.attend(x_context.bulk_outs, *this);
-}
-
-// The peer's background thread reads it whether or not the peer polls.
-util::Result<uint32_t> ShmLink::pass_file(const util::Fd& file) noexcept {
-  if (!x_out.up() || x_out.stopped()) return -FI_ENOTCONN;
-  const int fd = file.get();
-  if (const int rc = send_control(x_out.connection()->socket, ControlType::file,
-                                  int32_t(x_files_given + 1), &fd))
-    return rc;
-  return ++x_files_given;
-}
-
-util::Result<util::Fd> ShmLink::take_file(uint32_t name) noexcept {
-  if (!x_in) return -FI_EOPNOTSUPP;
-  if (!x_files) return -FI_EAGAIN;
-  return x_files->take(name);
 }
 
 void ShmLink::fail(int status) noexcept {
@@ -274,7 +226,7 @@ void ShmLink::end_in(int status) noexcept {
   const std::shared_ptr<Connection> connection = x_in->connection();
   x_in->end();
   x_in.reset();
-  x_files.reset();
+  x_files.drop_received();
   x_context.connector->close(connection, status);
 }
 

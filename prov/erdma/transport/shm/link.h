@@ -9,6 +9,7 @@
 #include "transport/shm/out_channel.h"
 #include "transport/shm/passed_files.h"
 #include "transport/shm/remote_writes.h"
+#include "transport/shm/retractable_sends.h"
 #include "transport/transport.h"
 #include "util/intrusive_list.h"
 
@@ -33,8 +34,7 @@ class ShmLink final : public Link,
                       public util::ListHook<BulkOutTag>,
                       public util::ListHook<EndTag> {
  public:
-  ShmLink(LinkContext& context, const util::SocketAddress& address) noexcept
-      : Link(address), x_out(context), x_context(context) {}
+  ShmLink(LinkContext& context, const util::SocketAddress& address) noexcept;
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint hint) noexcept override;
@@ -46,30 +46,15 @@ class ShmLink final : public Link,
            uint64_t token) noexcept override;
   int write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept override;
-  bool shares_regions() const noexcept override;
-  int share_region(const iovec& memory, bool for_reads, bool for_writes,
-                   RemoteKey& remote_key) noexcept override;
-  void revoke_region(const RemoteKey& remote_key) noexcept override {
-    x_direct.revoke_region(remote_key);
-  }
-  bool regions_unused() noexcept override { return !x_in || !x_in->regions_in_use(); }
-  void region_revoked() noexcept override { x_direct.region_revoked(); }
   int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                   uint64_t token) noexcept override;
   /// What was written is placed on return.
   int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
                    bool until_placed) noexcept override;
-  int send_retractable(const Header& header, const iovec* payload, size_t count, size_t length,
-                       uint64_t& packet) noexcept override;
-  bool retract(uint64_t packet) noexcept override;
-  void retracted(uint64_t packet, bool executed) noexcept override;
   void fail(int status) noexcept override;
   void hold(bool on) noexcept override;
   void addressed() noexcept override;
   bool was_up() const noexcept override { return x_was_up; }
-  bool left() const noexcept override { return x_in && x_in->sender_left(); }
-  util::Result<uint32_t> pass_file(const util::Fd& file) noexcept override;
-  util::Result<util::Fd> take_file(uint32_t name) noexcept override;
 
   /// Begins to connect if nobody has. -FI_EAGAIN: that is under way.
   int connect() noexcept;
@@ -109,10 +94,10 @@ class ShmLink final : public Link,
   uint32_t x_attempt = 0;
   std::unique_ptr<InChannel> x_in;
   LinkPhase x_phase;
-  DirectAccess x_direct{x_context, x_out, x_in};
+  DirectAccess x_direct{x_context, x_out, x_in, x_phase};
+  RingRetractableSends x_retractable;
   std::unique_ptr<RemoteWrites> x_remote_writes;
-  uint32_t x_files_given = 0;            ///< to the peer, over all channels
-  std::unique_ptr<PassedFiles> x_files;  ///< of the inbound channel; few peers ever have any
+  PassedFiles x_files{x_out, x_in};
 };
 
 }  // namespace erdma::transport::shm

@@ -1,42 +1,46 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <memory>
 
-#include <rdma/fi_errno.h>
-
-#include "util/fd.h"
-#include "util/result.h"
+#include "transport/link.h"
+#include "transport/shm/in_channel.h"
+#include "transport/shm/out_channel.h"
 
 namespace erdma::transport::shm {
 
-/// The last descriptors that a peer handed over, by name: numbers that count up. Bounded whatever
-/// the peer does. Polling thread only.
-class PassedFiles {
+/// Descriptors that the two sides of one link hand over, by name: numbers that count up. Of the
+/// peer's the last ones are kept, bounded whatever it does. Polling thread only.
+class PassedFiles final : public FilePassing {
  public:
-  /// No file: it could not be received.
-  void put(uint32_t name, util::Fd file) noexcept {
-    x_last = name;
-    x_files[name % kMost] = {name, std::move(file)};
-  }
-  /// -FI_EAGAIN: has not come yet; -FI_EOPNOTSUPP: is not to be had, or no longer.
-  util::Result<util::Fd> take(uint32_t name) noexcept {
-    if (int32_t(name - x_last) > 0) return -FI_EAGAIN;
-    Passed& found = x_files[name % kMost];
-    if (found.name != name || !found.file) return -FI_EOPNOTSUPP;
-    return std::move(found.file);
-  }
+  /// The link's own; null = nothing was received.
+  PassedFiles(OutChannel& out, const std::unique_ptr<InChannel>& in) noexcept
+      : x_out(out), x_in(in) {}
+
+  util::Result<uint32_t> pass(const util::Fd& file) noexcept override;
+  util::Result<util::Fd> take(uint32_t name) noexcept override;
+  bool left() const noexcept override { return x_in && x_in->sender_left(); }
+
+  /// The peer handed it over. No file: it could not be received. May throw.
+  void put(uint32_t name, util::Fd file);
+  /// Closes what the peer handed over: nobody takes it.
+  void drop_received() noexcept { x_received.reset(); }
 
  private:
   static constexpr size_t kMost = 16;
-  struct Passed {
-    uint32_t name = 0;
-    util::Fd file;
+  struct Received {
+    uint32_t last = 0;
+    struct {
+      uint32_t name = 0;
+      util::Fd file;
+    } files[kMost];
   };
-  uint32_t x_last = 0;
-  std::array<Passed, kMost> x_files;
+
+  OutChannel& x_out;
+  const std::unique_ptr<InChannel>& x_in;
+  uint32_t x_passed = 0;                 ///< to the peer, over all channels
+  std::unique_ptr<Received> x_received;  ///< on the inbound channel; few peers ever pass any
 };
 
 }  // namespace erdma::transport::shm

@@ -15,7 +15,7 @@ namespace {
 /// longer than a staged copy.
 constexpr size_t kMostOpen = 16;
 /// Descriptors that a peer was handed and has not used: if it polls seldom, they wait there.
-/// Link::take_file() keeps 16.
+/// FilePassing::take() keeps 16.
 constexpr size_t kMostHanded = 16;
 /// A bit of the encoded offset: the handle is of Kind::file.
 constexpr uint64_t kIsFile = uint64_t(1) << 63;
@@ -51,7 +51,8 @@ IpcKey IpcKey::decode(const RemoteKey& remote_key) noexcept {
 
 // --- what was handed over -----------------------------------------------------------------------
 
-bool PassedAllocations::name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept try {
+bool PassedAllocations::name(FilePassing& files, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept
+    try {
   auto at = std::find_if(x_allocations.begin(), x_allocations.end(),
                          [&](const Passed& one) { return one.handle == handle; });
   if (at == x_allocations.end()) {
@@ -59,7 +60,7 @@ bool PassedAllocations::name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& hand
     x_allocations.reserve(x_allocations.size() + 1);
     const util::Fd file = cuda.ipc().export_file(handle);
     if (!file) return false;
-    util::Result<uint32_t> number = link.pass_file(file);
+    util::Result<uint32_t> number = files.pass(file);
     if (!number) return false;
     at = x_allocations.insert(x_allocations.end(), {handle, *number, false, 0});
   }
@@ -96,9 +97,9 @@ void PassedAllocations::answered(const hmem::IpcHandle& handle, bool read) noexc
 
 // --- what is open -------------------------------------------------------------------------------
 
-util::Result<Source> IpcMappings::reach(const IpcKey& key, Link& link, const void* near,
+util::Result<Source> IpcMappings::reach(const IpcKey& key, FilePassing& files, const void* near,
                                         size_t length) noexcept {
-  util::Result<const Open*> found = open(key, link, near);
+  util::Result<const Open*> found = open(key, files, near);
   if (!found) return found.error();
   const hmem::IpcMemory& memory = (*found)->memory;
   if (key.offset > memory.size || length > memory.size - key.offset) return -FI_EOPNOTSUPP;
@@ -106,7 +107,7 @@ util::Result<Source> IpcMappings::reach(const IpcKey& key, Link& link, const voi
   return Source{(*found)->here, reinterpret_cast<const std::byte*>(memory.base + key.offset)};
 }
 
-util::Result<const IpcMappings::Open*> IpcMappings::open(const IpcKey& key, Link& link,
+util::Result<const IpcMappings::Open*> IpcMappings::open(const IpcKey& key, FilePassing& files,
                                                          const void* near) noexcept try {
   // Found by handle and id: a later allocation may have the handle of a former one.
   auto at = std::find_if(x_open.begin(), x_open.end(),
@@ -114,7 +115,7 @@ util::Result<const IpcMappings::Open*> IpcMappings::open(const IpcKey& key, Link
   if (at == x_open.end()) {
     x_open.reserve(kMostOpen);
     Open made{key.handle, key.handle, {}, 0};
-    if (const int rc = open_new(link, near, made)) return rc;
+    if (const int rc = open_new(files, near, made)) return rc;
     at = x_open.insert(x_open.end(), made);
   }
   at->used = ++x_uses;
@@ -123,7 +124,7 @@ util::Result<const IpcMappings::Open*> IpcMappings::open(const IpcKey& key, Link
   return -FI_EOPNOTSUPP;
 }
 
-int IpcMappings::open_new(Link& link, const void* near, Open& made) noexcept {
+int IpcMappings::open_new(FilePassing& files, const void* near, Open& made) noexcept {
   if (made.handle.kind != hmem::IpcHandle::Kind::file) {
     make_room(made.handle);
     util::Result<hmem::IpcMemory> memory = x_cuda->ipc().open(made.handle, near);
@@ -131,7 +132,7 @@ int IpcMappings::open_new(Link& link, const void* near, Open& made) noexcept {
     return memory.error();
   }
   const hmem::FileName name = hmem::FileName::of(made.handle);
-  util::Result<util::Fd> file = link.take_file(uint32_t(name.number));
+  util::Result<util::Fd> file = files.take(uint32_t(name.number));
   if (!file)
     return file.error() == -FI_EAGAIN && is_late(name.number) ? -FI_EOPNOTSUPP : file.error();
   if (name.number == x_awaited) x_awaited_since = 0;
@@ -171,9 +172,9 @@ void IpcMappings::make_room(const hmem::IpcHandle& handle) noexcept {
   x_open.erase(oldest);
 }
 
-int IpcMappings::decline(const IpcKey& key, Link& link) noexcept {
+int IpcMappings::decline(const IpcKey& key, FilePassing& files) noexcept {
   if (key.handle.kind == hmem::IpcHandle::Kind::file)
-    (void)link.take_file(uint32_t(hmem::FileName::of(key.handle).number));
+    (void)files.take(uint32_t(hmem::FileName::of(key.handle).number));
   return -FI_EOPNOTSUPP;
 }
 
@@ -220,7 +221,7 @@ int IpcReads::poll(Sink& sink) noexcept {
     int status = step(read, bytes);
     if (status == 0 && read.done < read.length) continue;
     // If the owner got its memory back during the copy, the bytes may not be those of the message.
-    if (status == 0 && read.link->left()) status = -FI_ECANCELED;
+    if (status == 0 && read.link->optional().files->left()) status = -FI_ECANCELED;
     sink.on_done(finish(x_reads.begin()), status);
   }
   return steps;

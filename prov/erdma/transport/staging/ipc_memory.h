@@ -31,7 +31,7 @@ class PassedAllocations {
   /// Completes the name of memory of Kind::file by the number of a descriptor, and passes the
   /// descriptor to the peer if the peer does not have it. False: the descriptor cannot be passed,
   /// or the peer has too many that it did not use yet.
-  bool name(Link& link, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept;
+  bool name(FilePassing& files, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept;
   /// The peer answered an offer. `read` is false: the peer may not have the file.
   void answered(const hmem::IpcHandle& handle, bool read) noexcept;
   void clear() noexcept { x_allocations.clear(); }
@@ -67,11 +67,11 @@ class IpcMappings {
 
   /// Where the device of `near` finds the offered memory. -FI_EOPNOTSUPP: it cannot be mapped.
   /// -FI_EAGAIN: its file is still on its way over the link, for a second at most.
-  util::Result<Source> reach(const IpcKey& key, Link& link, const void* near,
+  util::Result<Source> reach(const IpcKey& key, FilePassing& files, const void* near,
                              size_t length) noexcept;
   void close() noexcept;
   /// Returns -FI_EOPNOTSUPP, and drops the descriptor that came with the offer.
-  static int decline(const IpcKey& key, Link& link) noexcept;
+  static int decline(const IpcKey& key, FilePassing& files) noexcept;
 
  private:
   struct Open {
@@ -80,8 +80,8 @@ class IpcMappings {
     hmem::IpcMemory memory;
     uint64_t used;  ///< later is higher
   };
-  util::Result<const Open*> open(const IpcKey& key, Link& link, const void* near) noexcept;
-  int open_new(Link& link, const void* near, Open& made) noexcept;
+  util::Result<const Open*> open(const IpcKey& key, FilePassing& files, const void* near) noexcept;
+  int open_new(FilePassing& files, const void* near, Open& made) noexcept;
   void make_room(const hmem::IpcHandle& handle) noexcept;
   bool is_late(uint64_t number) noexcept;
 

@@ -78,7 +78,7 @@ int StagingLink::share(const iovec* memory, size_t count, size_t length, Access 
 /// Offers one allocation, and only to a peer that was met: a link that never was up may be replaced
 /// by another link, which knows no offers.
 bool StagingLink::share_ipc(const iovec* memory, size_t count, RemoteKey& remote_key) noexcept {
-  if (!x_staging.cuda || count != 1 || !x_inner.was_up()) return false;
+  if (!x_staging.cuda || !optional().files || count != 1 || !x_inner.was_up()) return false;
   if (x_pause > 0) return --x_pause, false;
   IpcKey made{};
   if (x_staging.cuda->ipc().share(memory->iov_base, made.handle, made.offset) != 0) return false;
@@ -86,7 +86,7 @@ bool StagingLink::share_ipc(const iovec* memory, size_t count, RemoteKey& remote
     // The message may reach into the next mapping, which is another file.
     const uint64_t size = hmem::FileName::of(made.handle).size;
     if (made.offset + memory->iov_len > size) return false;
-    if (!x_passed.name(x_inner, *x_staging.cuda, made.handle)) return false;
+    if (!x_passed.name(*optional().files, *x_staging.cuda, made.handle)) return false;
   }
   made.encode(remote_key);
   return true;
@@ -132,14 +132,16 @@ int StagingLink::read(const RemoteKey& remote, const iovec* local, size_t count,
 
 int StagingLink::read_ipc(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
                           uint64_t token) noexcept {
+  FilePassing* const files = optional().files;
   if (count > kMaxIov) return -FI_EINVAL;
+  if (!files) return -FI_EOPNOTSUPP;
   const IpcKey key = IpcKey::decode(remote);
-  if (!x_staging.cuda) return IpcMappings::decline(key, x_inner);
+  if (!x_staging.cuda) return IpcMappings::decline(key, *files);
   const auto found = std::find_if(local, local + count, [this](const iovec& part) {
     return part.iov_len > 0 && device_memory().is_device(part.iov_base);
   });
   const void* const near = found == local + count ? nullptr : found->iov_base;
-  util::Result<Source> from = x_mappings.reach(key, x_inner, near, length);
+  util::Result<Source> from = x_mappings.reach(key, *files, near, length);
   if (!from) return from.error();
   return x_staging.reads.add(*this, *from, near, local, count, length, token);
 }
@@ -192,19 +194,6 @@ int StagingLink::flush(const iovec* memory, size_t count, uint64_t token) noexce
   DirectSource* const direct = x_staging.direct;
   if (!direct || !direct->may_be_written(memory, count)) return 0;
   return x_staging.flusher.add(memory, count, token);
-}
-
-/// Device memory that peers access is registered with the NIC by fi_mr_reg(), not here.
-std::unique_ptr<RegisteredRegion> StagingLink::register_region(const iovec& memory, bool for_reads,
-                                                               bool for_writes) noexcept {
-  if (device_memory().is_device(memory.iov_base)) return nullptr;
-  return x_inner.register_region(memory, for_reads, for_writes);
-}
-
-int StagingLink::share_region(const iovec& memory, bool for_reads, bool for_writes,
-                              RemoteKey& remote_key) noexcept {
-  if (device_memory().is_device(memory.iov_base)) return -FI_EOPNOTSUPP;
-  return x_inner.share_region(memory, for_reads, for_writes, remote_key);
 }
 
 int StagingLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,

@@ -22,11 +22,10 @@ class DirectAccess {
   [[nodiscard]] int post(Transfer& transfer) noexcept;
   void on_direct(const Work& work, bool success, Sink& sink) noexcept;
 
-  /// As those of Link.
-  [[nodiscard]] int read_fast(DeviceAddress remote, void* local, size_t length,
-                              uint64_t token) noexcept;
-  [[nodiscard]] int write_fast(DeviceAddress remote, const void* local, size_t length,
-                               uint64_t token) noexcept;
+  /// As those of FastAccess.
+  [[nodiscard]] int get(DeviceAddress remote, void* local, size_t length, uint64_t token) noexcept;
+  [[nodiscard]] int put(DeviceAddress remote, const void* local, size_t length,
+                        uint64_t token) noexcept;
   void on_fast(const Work& work, bool success, Sink& sink) noexcept;
   /// Nothing of the fast path is in flight.
   bool idle() const noexcept { return x_fast_in_flight == 0; }
@@ -50,8 +49,8 @@ class DirectAccess {
   unsigned x_fast_in_flight = 0;  ///< reads and writes of the fast path, in flight
 };
 
-[[gnu::always_inline]] inline int DirectAccess::read_fast(DeviceAddress remote, void* local,
-                                                          size_t length, uint64_t token) noexcept {
+[[gnu::always_inline]] inline int DirectAccess::get(DeviceAddress remote, void* local,
+                                                    size_t length, uint64_t token) noexcept {
   if (!has_room(1) || !x_transfers.may_read()) [[unlikely]]
     return -FI_EAGAIN;
   const uint32_t slot = x_read_buffers.acquire_short(x_shared.device);
@@ -78,8 +77,8 @@ class DirectAccess {
   return 0;
 }
 
-inline int DirectAccess::write_fast(DeviceAddress remote, const void* local, size_t length,
-                                    uint64_t token) noexcept {
+inline int DirectAccess::put(DeviceAddress remote, const void* local, size_t length,
+                             uint64_t token) noexcept {
   if (!has_room(1) || length > x_sender.inline_bytes) [[unlikely]]
     return -FI_EAGAIN;
   ibv_sge sge{uint64_t(local), uint32_t(length), 0};

@@ -6,11 +6,11 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/cuda.h"
-#include "transport/verbs/shared_memory.h"
+#include "transport/verbs/open_region.h"
+#include "transport/verbs/registration.h"
 #include "util/error_text.h"
 #include "util/fd.h"
 #include "util/log.h"
-#include "util/process_epoch.h"
 
 namespace erdma::transport::verbs {
 namespace {
@@ -43,28 +43,6 @@ MemoryRegion as_exported(const Device& device, hmem::Cuda& cuda, const iovec& me
   return as_dmabuf(device, memory, {file.get(), offset}, access, error);
 }
 
-/// The registration does not depend on who else has it: keys of one are those of no other.
-class RegisteredGpuRegion final : public RegisteredRegion {
- public:
-  RegisteredGpuRegion(MemoryRegion region, const iovec& memory) noexcept
-      : x_region(std::move(region)), x_memory(memory) {}
-  ~RegisteredGpuRegion() override {
-    if (x_epoch != util::process_epoch()) (void)x_region.release();  // the parent's
-  }
-  void describe(RemoteKey& remote_key) const noexcept override {
-    RemoteMemory named;
-    named.count = 1;
-    named.length = x_memory.iov_len;
-    named.pieces[0] = {uint64_t(x_memory.iov_base), x_memory.iov_len, x_region->rkey};
-    encode(named, remote_key);
-  }
-
- private:
-  MemoryRegion x_region;
-  const iovec x_memory;
-  const uint32_t x_epoch = util::process_epoch();
-};
-
 }  // namespace
 
 bool GpuRefusal::final() const noexcept {
@@ -90,7 +68,7 @@ util::Result<std::unique_ptr<RegisteredRegion>> GpuMemoryRegistrar::open(const i
   MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, file, access, why);
   if (region)
     return std::unique_ptr<RegisteredRegion>(
-        std::make_unique<RegisteredGpuRegion>(std::move(region), memory));
+        std::make_unique<VerbsRegion>(std::move(region), memory));
   ERDMA_NOTICE(
       gpu_refused, MR,
       "%zu bytes of GPU memory can't be registered with %s for RMA (as a dmabuf: %s; by "

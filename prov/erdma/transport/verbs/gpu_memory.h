@@ -27,7 +27,7 @@ MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const i
                                  const Dmabuf* file, int access, GpuRefusal& why) noexcept;
 
 /// Regions of the application's in memory of a GPU, for RMA.
-class GpuMemoryRegistrar final : public DeviceMemoryRegistrar {
+class GpuMemoryRegistrar final : public RegionRegistrar {
  public:
   GpuMemoryRegistrar(const Device& device, hmem::Cuda& cuda) noexcept
       : x_device(device), x_cuda(cuda) {}

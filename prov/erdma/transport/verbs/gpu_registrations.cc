@@ -216,11 +216,7 @@ FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept {
   if (!region || !region->flush) return target;
   add_user(*region);
   target.held = mark(*region);
-  RemoteMemory named;
-  named.count = 1;
-  named.length = 1;
-  named.pieces[0] = {uint64_t(memory.iov_base), 1, region->flush->rkey};
-  encode(named, target.memory);
+  target.memory = key_of({uint64_t(memory.iov_base), 1, region->flush->rkey});
   return target;
 }
 

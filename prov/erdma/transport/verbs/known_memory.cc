@@ -25,16 +25,6 @@ uintptr_t address_of(const void* pointer) noexcept {
   return reinterpret_cast<uintptr_t>(pointer);
 }
 
-RemoteKey exposure_of(uintptr_t from, uint64_t length, uint32_t rkey) noexcept {
-  RemoteMemory named;
-  named.count = 1;
-  named.length = length;
-  named.pieces[0] = {from, length, rkey};
-  RemoteKey result;
-  encode(named, result);
-  return result;
-}
-
 }  // namespace
 
 /// One piece of the application's. Goes when neither the application nor an operation has it.
@@ -199,7 +189,7 @@ FlushTarget KnownMemory::acquire_flush(const iovec& memory) noexcept {
   if (!known || !known->for_reads || !known->flush) return target;
   ++known->users;
   target.held = known;
-  target.memory = exposure_of(address_of(memory.iov_base), 1, known->for_reads->rkey);
+  target.memory = key_of({address_of(memory.iov_base), 1, known->for_reads->rkey});
   return target;
 }
 
@@ -215,7 +205,7 @@ int KnownMemory::from_device(void* to, const void* from, size_t length) noexcept
   Registration held;
   if (length == 0) return 0;
   if (const int rc = acquire(from, length, peer_rights(true, false), held)) return rc;
-  const RemoteKey memory = exposure_of(address_of(from), length, held.rkey);
+  const RemoteKey memory = key_of({address_of(from), length, held.rkey});
   const int rc = x_copier.read(to, {memory, 0, length});
   release(held);
   return rc;
@@ -226,7 +216,7 @@ int KnownMemory::to_device(void* to, const void* from, size_t length) noexcept {
   Registration held;
   if (length == 0) return 0;
   if (const int rc = acquire(to, length, peer_rights(false, true), held)) return rc;
-  const RemoteKey memory = exposure_of(address_of(to), length, held.rkey);
+  const RemoteKey memory = key_of({address_of(to), length, held.rkey});
   int rc = x_copier.write({memory, 0, length}, from);
   const FlushTarget flush = acquire_flush({to, length});
   std::byte sink{};

@@ -9,6 +9,13 @@
 
 namespace erdma::transport::verbs {
 
+bool LinkFastAccess::unpack(const RemoteKey& remote, DeviceAddress& first) noexcept {
+  RemoteMemory named;
+  if (!decode(remote, named) || named.bounced || named.count != 1) return false;
+  first = {named.pieces[0].address, named.pieces[0].rkey};
+  return true;
+}
+
 int VerbsLink::not_ready() noexcept {
   if (x_state == LinkState::closed) return -FI_ESHUTDOWN;
   return x_state == LinkState::idle ? x_manager.connect(*this) : -FI_EAGAIN;
@@ -39,8 +46,8 @@ std::unique_ptr<Connection> VerbsLink::remove(const Connection& connection) noex
 // To ourselves, packets take the connection that we made, and arrive on the one that we accepted.
 void VerbsLink::use(Connection& connection, bool may_send) noexcept {
   if (x_to_self && !connection.active) return;
-  if (!may_send && x_sender != &connection) return;
-  x_sender = may_send ? &connection : nullptr;
+  if (!may_send && x_fast.sender != &connection) return;
+  x_fast.sender = may_send ? &connection : nullptr;
   x_packets = may_send ? &connection.sender : nullptr;
 }
 
@@ -67,7 +74,7 @@ int VerbsLink::share(const iovec* memory, size_t count, size_t length, Access ac
                        shared->registrations[i].rkey};
   encode(named, remote_key);
   // A message that would have fitted a bigger packet.
-  if (length <= x_shared.options.eager_bytes && x_sender) x_packets->want_more();
+  if (length <= x_shared.options.eager_bytes && x_fast.sender) x_packets->want_more();
   return 0;
 }
 
@@ -89,7 +96,7 @@ int VerbsLink::transfer(const RemoteKey& remote, const iovec* local, size_t coun
   if (!decode(remote, named) || named.length < length || count > kMaxIov ||
       hmem::total_length(local, count) < length)
     return -FI_EINVAL;
-  if (!x_sender) return not_ready();
+  if (!x_fast.sender) return not_ready();
   if (length == 0) return x_worklist.defer_done(token);
   Transfer* begun = x_shared.transfers.acquire();
   if (!begun) return -FI_EAGAIN;
@@ -98,15 +105,8 @@ int VerbsLink::transfer(const RemoteKey& remote, const iovec* local, size_t coun
   begun->length = length;
   begun->remote = named;
   if (!is_read && length <= x_shared.options.eager_bytes) x_packets->want_more();
-  x_sender->transfers.begin(*begun, local, count);
+  x_fast.sender->transfers.begin(*begun, local, count);
   return 0;
-}
-
-bool VerbsLink::resolve(const RemoteKey& memory, DeviceAddress& first) noexcept {
-  RemoteMemory named;
-  if (!decode(memory, named) || named.bounced || named.count != 1) return false;
-  first = {named.pieces[0].address, named.pieces[0].rkey};
-  return true;
 }
 
 int VerbsLink::direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
@@ -116,7 +116,7 @@ int VerbsLink::direct(const RemoteRange& remote, const iovec* local, size_t coun
       remote.offset > named.length || remote.length > named.length - remote.offset ||
       count > kMaxIov || hmem::total_length(local, count) < remote.length)
     return -FI_EINVAL;
-  if (!x_sender) return not_ready();
+  if (!x_fast.sender) return not_ready();
   Transfer* begun = x_shared.transfers.acquire();
   if (!begun) return -FI_EAGAIN;
   begun->token = token;
@@ -127,13 +127,13 @@ int VerbsLink::direct(const RemoteRange& remote, const iovec* local, size_t coun
   begun->remote.pieces[0] = {named.pieces[0].address + remote.offset, remote.length,
                              named.pieces[0].rkey};
   x_packets->touch();
-  if (!x_sender->direct.takes(remote.length, is_read)) {
-    x_sender->transfers.begin(*begun, local, count);
+  if (!x_fast.sender->direct.takes(remote.length, is_read)) {
+    x_fast.sender->transfers.begin(*begun, local, count);
     return 0;
   }
   begun->count = hmem::slice(local, count, 0, remote.length, begun->local);
   begun->bounces = true;
-  const int rc = x_sender->direct.post(*begun);
+  const int rc = x_fast.sender->direct.post(*begun);
   if (rc) x_shared.transfers.release(*begun);
   return rc;
 }

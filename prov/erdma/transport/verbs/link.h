@@ -6,7 +6,6 @@
 
 #include "transport/transport.h"
 #include "transport/verbs/connection.h"
-#include "transport/verbs/open_region.h"
 #include "transport/verbs/session.h"
 #include "transport/verbs/shared_memory.h"
 
@@ -28,13 +27,29 @@ enum class LinkState : uint8_t {
   closed,
 };
 
+/// The fast path of the connection that a link has.
+class LinkFastAccess final : public FastAccess {
+ public:
+  bool unpack(const RemoteKey& remote, DeviceAddress& first) noexcept override;
+  int get(DeviceAddress remote, void* local, size_t length, uint64_t token) noexcept override {
+    return sender ? sender->direct.get(remote, local, length, token) : -FI_EAGAIN;
+  }
+  int put(DeviceAddress remote, const void* local, size_t length,
+          uint64_t token) noexcept override {
+    return sender ? sender->direct.put(remote, local, length, token) : -FI_EAGAIN;
+  }
+
+  Connection* sender = nullptr;  ///< null: not connected, or nothing may be sent now
+};
+
 /// One remote endpoint, with a connection while there is use for it. The link to ourselves has two:
 /// one to send, one to receive. Polling thread only.
 class VerbsLink final : public Link {
  public:
   VerbsLink(Resources& shared, Worklist& worklist, LinkManager& manager,
             const util::SocketAddress& address, bool to_self) noexcept
-      : Link(address),
+      : Link(address, {.fast = &x_fast,
+                       .registrar = shared.device.fork_safe() ? &shared.registrar : nullptr}),
         x_shared(shared),
         x_worklist(worklist),
         x_manager(manager),
@@ -58,11 +73,6 @@ class VerbsLink final : public Link {
             uint64_t token) noexcept override {
     return transfer(remote, local, count, length, token, false);
   }
-  bool registers_regions() const noexcept override { return x_shared.device.fork_safe(); }
-  std::unique_ptr<RegisteredRegion> register_region(const iovec& memory, bool for_reads,
-                                                    bool for_writes) noexcept override {
-    return open_region(x_shared.device, memory, for_reads, for_writes);
-  }
   int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
                   uint64_t token) noexcept override {
     return direct(remote, local, count, token, true, false);
@@ -70,15 +80,6 @@ class VerbsLink final : public Link {
   int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
                    bool until_placed) noexcept override {
     return direct(remote, local, count, token, false, until_placed);
-  }
-  bool resolve(const RemoteKey& memory, DeviceAddress& first) noexcept override;
-  int read_fast(DeviceAddress remote, void* local, size_t length,
-                uint64_t token) noexcept override {
-    return x_sender ? x_sender->direct.read_fast(remote, local, length, token) : -FI_EAGAIN;
-  }
-  int write_fast(DeviceAddress remote, const void* local, size_t length,
-                 uint64_t token) noexcept override {
-    return x_sender ? x_sender->direct.write_fast(remote, local, length, token) : -FI_EAGAIN;
   }
   void fail(int status) noexcept override;
   bool was_up() const noexcept override { return x_was_up; }
@@ -113,7 +114,7 @@ class VerbsLink final : public Link {
 
   /// Null: not connected, or nothing may be sent now.
   PacketSender* x_packets = nullptr;
-  Connection* x_sender = nullptr;  ///< to which they belong
+  LinkFastAccess x_fast;  ///< of the connection to which they belong
   Resources& x_shared;
   Worklist& x_worklist;
   LinkManager& x_manager;

@@ -3,14 +3,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <new>
 #include <utility>
 
+#include <rdma/fi_errno.h>
+
 #include "transport/verbs/registration.h"
-#include "transport/verbs/shared_memory.h"
 #include "util/error_text.h"
 #include "util/log.h"
-#include "util/process_epoch.h"
 
 namespace erdma::transport::verbs {
 namespace {
@@ -26,47 +25,38 @@ bool may_open(size_t bytes) noexcept {
   return bytes <= limit / 4 && open <= limit / 4 - bytes;
 }
 
-/// A region of the application's, with its rights and no more.
-class VerbsMemory final : public RegisteredRegion {
+/// Counted while it lives.
+class HostRegion final : public VerbsRegion {
  public:
-  explicit VerbsMemory(MemoryRegion region) noexcept : x_region(std::move(region)) {
-    g_open_bytes.fetch_add(x_region->length, std::memory_order_relaxed);
+  HostRegion(MemoryRegion region, const iovec& memory) noexcept
+      : VerbsRegion(std::move(region), memory), x_bytes(memory.iov_len) {
+    g_open_bytes.fetch_add(x_bytes, std::memory_order_relaxed);
   }
-  ~VerbsMemory() override {
-    g_open_bytes.fetch_sub(x_region->length, std::memory_order_relaxed);
-    if (x_epoch != util::process_epoch()) (void)x_region.release();  // the parent's
-  }
-  void describe(RemoteKey& remote_key) const noexcept override {
-    RemoteMemory named;
-    named.count = 1;
-    named.length = x_region->length;
-    named.pieces[0] = {uint64_t(x_region->addr), x_region->length, x_region->rkey};
-    encode(named, remote_key);
-  }
+  ~HostRegion() override { g_open_bytes.fetch_sub(x_bytes, std::memory_order_relaxed); }
 
  private:
-  MemoryRegion x_region;
-  const uint32_t x_epoch = util::process_epoch();
+  const size_t x_bytes;
 };
 
 }  // namespace
 
-std::unique_ptr<RegisteredRegion> open_region(const Device& device, const iovec& memory,
-                                              bool for_reads, bool for_writes) noexcept {
-  if (!device.fork_safe() || memory.iov_len > device.limits().max_region) return nullptr;
+util::Result<std::unique_ptr<RegisteredRegion>> HostRegistrar::open(const iovec& memory,
+                                                                    const Dmabuf*, bool for_reads,
+                                                                    bool for_writes) {
+  if (!x_device.fork_safe() || memory.iov_len > x_device.limits().max_region) return -FI_EOPNOTSUPP;
   const bool permitted = may_open(memory.iov_len);
   errno = ENOMEM;
-  MemoryRegion region(permitted ? ibv_reg_mr(device.pd(), memory.iov_base, memory.iov_len,
+  MemoryRegion region(permitted ? ibv_reg_mr(x_device.pd(), memory.iov_base, memory.iov_len,
                                              peer_rights(for_reads, for_writes))
                                 : nullptr);
-  if (!region) {
-    ERDMA_INFO(MR,
-               "%s: peers access a region of %zu bytes by messages: it can't be registered: %s; "
-               "RLIMIT_MEMLOCK may be too small (regions get a quarter of it)\n",
-               device.name().c_str(), memory.iov_len, util::ErrorText(errno).c_str());
-    return nullptr;
-  }
-  return std::unique_ptr<RegisteredRegion>(new (std::nothrow) VerbsMemory(std::move(region)));
+  if (region)
+    return std::unique_ptr<RegisteredRegion>(
+        std::make_unique<HostRegion>(std::move(region), memory));
+  ERDMA_INFO(MR,
+             "%s: peers access a region of %zu bytes by messages: it can't be registered: %s; "
+             "RLIMIT_MEMLOCK may be too small (regions get a quarter of it)\n",
+             x_device.name().c_str(), memory.iov_len, util::ErrorText(errno).c_str());
+  return -FI_ENOMEM;
 }
 
 }  // namespace erdma::transport::verbs

@@ -3,15 +3,44 @@
 #include <sys/uio.h>
 
 #include <memory>
+#include <utility>
 
-#include "transport/transport.h"
+#include "transport/memory.h"
 #include "transport/verbs/device.h"
+#include "transport/verbs/handles.h"
+#include "transport/verbs/shared_memory.h"
+#include "util/process_epoch.h"
 
 namespace erdma::transport::verbs {
 
-/// Registers memory of the application that peers may access, with exactly these rights. Null: it
-/// can't be registered (logged), or not where a fork would take the pages away.
-std::unique_ptr<RegisteredRegion> open_region(const Device& device, const iovec& memory,
-                                              bool for_reads, bool for_writes) noexcept;
+/// A region of the application's, with its rights and no more.
+class VerbsRegion : public RegisteredRegion {
+ public:
+  VerbsRegion(MemoryRegion region, const iovec& memory) noexcept
+      : x_region(std::move(region)), x_memory(memory) {}
+  ~VerbsRegion() override {
+    if (x_epoch != util::process_epoch()) (void)x_region.release();  // the parent's
+  }
+  void describe(RemoteKey& remote_key) const noexcept override {
+    remote_key = key_of({uint64_t(x_memory.iov_base), x_memory.iov_len, x_region->rkey});
+  }
+
+ private:
+  MemoryRegion x_region;
+  const iovec x_memory;
+  const uint32_t x_epoch = util::process_epoch();
+};
+
+/// Registers host memory of the application, of which all of them hold a part of RLIMIT_MEMLOCK.
+class HostRegistrar final : public RegionRegistrar {
+ public:
+  explicit HostRegistrar(const Device& device) noexcept : x_device(device) {}
+  /// Not where a fork would take the pages away.
+  util::Result<std::unique_ptr<RegisteredRegion>> open(const iovec& memory, const Dmabuf* file,
+                                                       bool for_reads, bool for_writes) override;
+
+ private:
+  const Device& x_device;
+};
 
 }  // namespace erdma::transport::verbs

@@ -6,6 +6,7 @@
 #include "transport/verbs/completion_queues.h"
 #include "transport/verbs/connection_table.h"
 #include "transport/verbs/device.h"
+#include "transport/verbs/open_region.h"
 #include "transport/verbs/options.h"
 #include "transport/verbs/receive_queue.h"
 #include "transport/verbs/registration.h"
@@ -40,6 +41,7 @@ struct Resources {
   const Device& device;
   const Options options;  ///< within what the device can do
   RegistrationCache& cache;
+  HostRegistrar registrar{device};
   const unsigned reads_in_flight;  ///< of one connection
   CompletionQueues queues;
   ConnectionTable table;

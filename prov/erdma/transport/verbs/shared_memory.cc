@@ -45,6 +45,16 @@ void encode(const RemoteMemory& memory, RemoteKey& remote_key) noexcept {
   remote_key.size = uint8_t(at);
 }
 
+RemoteKey key_of(const RemotePiece& piece) noexcept {
+  RemoteMemory memory;
+  memory.count = 1;
+  memory.length = piece.length;
+  memory.pieces[0] = piece;
+  RemoteKey result;
+  encode(memory, result);
+  return result;
+}
+
 bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept {
   Head head{};
   if (remote_key.size < sizeof(head) || remote_key.size > RemoteKey::kMaxBytes) return false;

@@ -36,6 +36,8 @@ constexpr int rights_of(Access access) noexcept {
 }
 
 void encode(const RemoteMemory& memory, RemoteKey& remote_key) noexcept;
+/// The key of one registered piece.
+RemoteKey key_of(const RemotePiece& piece) noexcept;
 /// False: not made by encode().
 [[nodiscard]] bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept;
 

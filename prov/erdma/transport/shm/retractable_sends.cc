@@ -1,0 +1,33 @@
+#include "transport/shm/retractable_sends.h"
+
+#include <rdma/fi_errno.h>
+
+namespace erdma::transport::shm {
+
+int RingRetractableSends::send(const Header& header, const iovec* payload, size_t count,
+                               size_t length, uint64_t& packet) noexcept {
+  RingSender* const ring = x_out.ring();
+  if (!ring || length > kSlotPayload) return -FI_EOPNOTSUPP;
+  if (x_out.cold()) {
+    x_out.ask_for_hot();
+    return -FI_EOPNOTSUPP;
+  }
+  uint32_t sequence = 0;
+  if (!ring->push_retractable(&header, payload, count, length, sequence)) return -FI_EAGAIN;
+  packet = x_out.name_of_packet(sequence);
+  x_counters.ring_bytes += length;
+  x_out.announce();
+  return 0;
+}
+
+// In a ring that was given up, everything has been taken, or will be.
+bool RingRetractableSends::retract(uint64_t packet) noexcept {
+  return x_out.uses_hot_ring_of(packet) && x_out.ring()->retract(uint32_t(packet));
+}
+
+void RingRetractableSends::retracted(uint64_t packet, bool executed) noexcept {
+  x_out.ring()->retracted(uint32_t(packet), executed);
+  x_out.wake();
+}
+
+}  // namespace erdma::transport::shm

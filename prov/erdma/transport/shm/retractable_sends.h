@@ -1,0 +1,24 @@
+#pragma once
+
+#include "transport/link.h"
+#include "transport/shm/out_channel.h"
+
+namespace erdma::transport::shm {
+
+/// Packets in the hot ring of one peer that can be taken back. Polling thread only.
+class RingRetractableSends final : public RetractableSends {
+ public:
+  RingRetractableSends(OutChannel& out, Counters& counters) noexcept
+      : x_out(out), x_counters(counters) {}
+
+  int send(const Header& header, const iovec* payload, size_t count, size_t length,
+           uint64_t& packet) noexcept override;
+  bool retract(uint64_t packet) noexcept override;
+  void retracted(uint64_t packet, bool executed) noexcept override;
+
+ private:
+  OutChannel& x_out;
+  Counters& x_counters;
+};
+
+}  // namespace erdma::transport::shm
