@@ -37,12 +37,12 @@ struct Behaviour {
   size_t room = SIZE_MAX;  ///< packets that may wait for the peer
   size_t more_room = 0;    ///< that each poll() finds
   bool prefers_read = true;
-  bool hold_transfers = false;  ///< read() and write() stay pending
+  bool hold_transfers = false;  ///< get() and put() stay pending
   int transfer_status = 0;      ///< what on_done() reports; bytes move only if 0
-  int transfer_refusal = 0;     ///< what read() and write() return at once
+  int transfer_refusal = 0;     ///< what get() and put() return at once
   int expose_refusal = 0;
   bool offers = false;        ///< share() makes offers where it may
-  bool takes_offers = true;   ///< read() does
+  bool takes_offers = true;   ///< get() does
   bool opens = false;         ///< direct access exists
   bool has_short = true;      ///< and the fast path of it
   bool holds = true;          ///< hold() does something
@@ -97,15 +97,12 @@ class Transport final : public transport::Transport {
       if (x_owner.behaviour.expose_refusal) return x_owner.behaviour.expose_refusal;
       Memory shared{};
       std::copy_n(memory, count, shared.iov);
-      shared.count = uint32_t(count);
-      shared.length = length;
-      shared.id = ++x_owner.exposures_made;
-      x_owner.shared.emplace(shared.id, Exposed{shared, access, address().port()});
-      remote_key.size = sizeof(shared);
-      std::memcpy(remote_key.bytes, &shared, sizeof(shared));
-      // Less what are zeros of the length.
       const bool offer = access == transport::Access::refusable_read && x_owner.behaviour.offers;
-      if (offer) remote_key.size = transport::RemoteKey::kRefusableBytes;
+      shared.head = {offer ? transport::KeyKind::ipc : transport::KeyKind::readable, uint8_t(count),
+                     0, ++x_owner.exposures_made};
+      shared.length = length;
+      x_owner.shared.emplace(shared.head.index, Exposed{shared, access, address().port()});
+      remote_key.put(shared);
       x_owner.offers_made += offer;
       return 0;
     }
@@ -116,30 +113,26 @@ class Transport final : public transport::Transport {
     int revoke(const transport::RemoteKey& remote_key) noexcept override {
       Memory memory;
       std::memcpy(&memory, remote_key.bytes, sizeof(memory));
-      x_owner.shared.erase(memory.id);
+      x_owner.shared.erase(memory.head.index);
       return 0;
     }
-    int read(const transport::RemoteKey& remote, const iovec* local, size_t count, size_t length,
-             uint64_t token) noexcept override {
-      return transfer(remote, local, count, length, token, true);
+    int get(const transport::RemoteRange& remote, const iovec* local, size_t count,
+            uint64_t token) noexcept override {
+      if (remote.memory.kind() == transport::KeyKind::region)
+        return direct(remote, local, count, token, true, false);
+      return transfer(remote, local, count, token, true);
     }
-    int write(const transport::RemoteKey& remote, const iovec* local, size_t count, size_t length,
-              uint64_t token) noexcept override {
-      return transfer(remote, local, count, length, token, false);
+    /// Of a region: executed at once, as what is sent later must not overtake it.
+    int put(const transport::RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+            bool until_placed) noexcept override {
+      if (remote.memory.kind() == transport::KeyKind::region)
+        return direct(remote, local, count, token, false, until_placed);
+      return transfer(remote, local, count, token, false);
     }
     int flush(const iovec*, size_t, uint64_t token) noexcept override {
       if (!x_owner.behaviour.flushes) return 0;
       x_owner.flushing.push_back(token);
       return transport::kFlushing;
-    }
-    int read_direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
-                    uint64_t token) noexcept override {
-      return direct(remote, local, count, token, true, false);
-    }
-    /// Executed at once, as what is sent later must not overtake it.
-    int write_direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
-                     uint64_t token, bool until_placed) noexcept override {
-      return direct(remote, local, count, token, false, until_placed);
     }
     void fail(int status) noexcept override { failed = status; }
     bool was_up() const noexcept override { return up_once; }
@@ -185,12 +178,10 @@ class Transport final : public transport::Transport {
     friend class Transport;
     static constexpr uint64_t kOpenFrom = 0x1000;  ///< address of open memory, to the device
     struct Memory {
-      iovec iov[transport::kMaxIov];
-      uint32_t count;
-      uint32_t id;
+      transport::KeyHead head;
       size_t length;
+      iovec iov[transport::kMaxIov];
     };
-    static_assert(sizeof(Memory) <= transport::RemoteKey::kMaxBytes);
 
    public:
     struct Exposed {
@@ -208,14 +199,19 @@ class Transport final : public transport::Transport {
       bool read;
     };
 
+    /// Of a region.
+    static uint32_t key_of(const transport::RemoteKey& remote_key) noexcept {
+      transport::KeyHead head;
+      std::memcpy(&head, remote_key.bytes, sizeof(head));
+      return head.index;
+    }
     struct FakeOpen final : transport::RegisteredRegion {
       FakeOpen(Network& all, const Network::Open& memory) : network(all), key(++all.keys_made) {
         network.open.emplace(key, memory);
       }
       ~FakeOpen() override { network.open.erase(key); }
       void describe(transport::RemoteKey& remote_key) const noexcept override {
-        remote_key.size = sizeof(key);
-        std::memcpy(remote_key.bytes, &key, sizeof(key));
+        remote_key.put(transport::KeyHead{transport::KeyKind::region, 0, 0, key});
       }
       Network& network;
       uint32_t key;
@@ -224,8 +220,8 @@ class Transport final : public transport::Transport {
       explicit Fast(FakeLink& of) : link(of) {}
       bool unpack(const transport::RemoteKey& memory,
                   transport::DeviceAddress& first) noexcept override {
-        if (memory.size != sizeof(first.key)) return false;
-        std::memcpy(&first.key, memory.bytes, sizeof(first.key));
+        if (memory.kind() != transport::KeyKind::region) return false;
+        first.key = key_of(memory);
         first.address = kOpenFrom;
         return true;
       }
@@ -264,9 +260,7 @@ class Transport final : public transport::Transport {
         return 0;
       }
       void revoke(const transport::RemoteKey& remote_key) noexcept override {
-        uint32_t key = 0;
-        std::memcpy(&key, remote_key.bytes, sizeof(key));
-        shared.erase(key);
+        shared.erase(key_of(remote_key));
         ++link.revocations;
       }
       bool unused() noexcept override { return !link.inside; }
@@ -295,10 +289,10 @@ class Transport final : public transport::Transport {
     int direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
                uint64_t token, bool read, bool until_placed) {
       if (x_owner.behaviour.direct_refusal) return x_owner.behaviour.direct_refusal;
-      Direct wanted{0,     remote.offset, remote.length, {local, local + count},
-                    token, read,          until_placed};
-      if (remote.memory.size != sizeof(wanted.key)) return -FI_EINVAL;
-      std::memcpy(&wanted.key, remote.memory.bytes, sizeof(wanted.key));
+      if (remote.memory.size != sizeof(transport::KeyHead)) return -FI_EINVAL;
+      Direct wanted{
+          key_of(remote.memory), remote.offset, remote.length, {local, local + count}, token, read,
+          until_placed};
       if (x_owner.behaviour.shares && x_owner.behaviour.direct_busy) return -FI_EBUSY;
       ++direct_count;
       if (x_owner.behaviour.shares && !x_owner.behaviour.hold_direct) {
@@ -311,8 +305,7 @@ class Transport final : public transport::Transport {
     }
     int by_short(transport::DeviceAddress remote, const iovec& local, uint64_t token, bool read) {
       transport::RemoteKey named;
-      named.size = sizeof(remote.key);
-      std::memcpy(named.bytes, &remote.key, sizeof(remote.key));
+      named.put(transport::KeyHead{transport::KeyKind::region, 0, 0, remote.key});
       const int rc =
           direct({named, remote.address - kOpenFrom, local.iov_len}, &local, 1, token, read, false);
       if (rc == 0) ++short_count;
@@ -340,15 +333,16 @@ class Transport final : public transport::Transport {
       const auto found = x_owner.network.by_port.find(address().port());
       return found == x_owner.network.by_port.end() ? nullptr : found->second;
     }
-    int transfer(const transport::RemoteKey& remote, const iovec* local, size_t count,
-                 size_t length, uint64_t token, bool read) {
+    int transfer(const transport::RemoteRange& remote, const iovec* local, size_t count,
+                 uint64_t token, bool read) {
+      const transport::RemoteKey& key = remote.memory;
       if (x_owner.behaviour.transfer_refusal) return x_owner.behaviour.transfer_refusal;
-      if (remote.is_refusable() && !x_owner.behaviour.takes_offers) return -FI_EOPNOTSUPP;
-      if (remote.size != sizeof(Memory) && !remote.is_refusable()) return -FI_EINVAL;
+      if (key.is_refusable() && !x_owner.behaviour.takes_offers) return -FI_EOPNOTSUPP;
+      if (key.size != sizeof(Memory)) return -FI_EINVAL;
       Transfer pending{};
-      std::memcpy(&pending.remote, remote.bytes, remote.size);
+      std::memcpy(&pending.remote, key.bytes, key.size);
       pending.local.assign(local, local + count);
-      pending.length = length;
+      pending.length = remote.length;
       pending.token = token;
       pending.read = read;
       transfers.push_back(pending);
@@ -358,24 +352,23 @@ class Transport final : public transport::Transport {
     bool permitted(const Transfer& t) {
       Transport* const peer = remote();
       if (!peer) return false;
-      const auto found = peer->shared.find(t.remote.id);
+      const auto found = peer->shared.find(t.remote.head.index);
       if (found == peer->shared.end()) return false;
       const Exposed& shared = found->second;
       const bool to_read = shared.access != transport::Access::remote_write;
       return shared.to == x_owner.name.port() && to_read == t.read &&
              t.length <= shared.memory.length &&
-             std::memcmp(&t.remote, &shared.memory, sizeof(shared.memory.iov)) == 0 &&
-             t.remote.count == shared.memory.count;
+             std::memcmp(&t.remote, &shared.memory, sizeof(t.remote)) == 0;
     }
     static void move(const Transfer& t) {
       std::vector<std::byte> bytes(t.length);
       const iovec* local = t.local.data();
       if (t.read) {
-        hmem::gather(bytes.data(), t.remote.iov, t.remote.count, 0, t.length);
+        hmem::gather(bytes.data(), t.remote.iov, t.remote.head.count, 0, t.length);
         hmem::scatter(local, t.local.size(), 0, bytes.data(), t.length);
       } else {
         hmem::gather(bytes.data(), local, t.local.size(), 0, t.length);
-        hmem::scatter(t.remote.iov, t.remote.count, 0, bytes.data(), t.length);
+        hmem::scatter(t.remote.iov, t.remote.head.count, 0, bytes.data(), t.length);
       }
     }
 

@@ -12,7 +12,7 @@ namespace {
 using namespace erdma;
 using namespace erdma::protocol::wire;
 
-static_assert(kVersion == 3, "the bytes below belong to version 3");
+static_assert(kVersion == 4, "the bytes below belong to version 4");
 
 /// In hexadecimal, eight bytes a group.
 template <typename T>

@@ -169,10 +169,10 @@ TEST(what_finds_no_place_in_the_table_is_accessed_without_help, std::size(kCalls
   SharedRegions full;
   std::byte byte{};
   for (uint32_t i = 0; i < kMaxSharedRegions; ++i)
-    ck_assert_uint_ne(full.share({&byte, 1}, true, true).index, kUnhelped);
+    ck_assert_uint_ne(full.share({&byte, 1}, true, true).head.index, kUnhelped);
   RegionChannel region(kCalls[_i], 4 * kMiB);
   region.region = full.share(region.there.iov[0], true, true);
-  ck_assert_uint_eq(region.region.index, kUnhelped);
+  ck_assert_uint_eq(region.region.head.index, kUnhelped);
   region.access();
   region.channel.run();
   region.expect(0);

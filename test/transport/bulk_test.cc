@@ -356,13 +356,13 @@ TEST(malformed_exposure_is_refused) {
   bad.size = 255;
   ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
   bad = good;
-  bad.bytes[6] = std::byte{5};  // pieces
+  bad.bytes[1] = std::byte{5};  // pieces
   ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
   bad = good;
   std::memset(bad.bytes + 24, 0xFF, 8);  // length of the first piece
   ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
   bad = good;
-  bad.bytes[7] = std::byte{1};  // remote_write
+  bad.bytes[0] = std::byte(transport::KeyKind::target);
   ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
   ck_assert(!channel.in.active());
   channel.out.revoke(bad);

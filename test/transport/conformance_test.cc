@@ -134,8 +134,9 @@ TEST(read_copies_the_exposed_memory, g_factories.size()) {
     RemoteKey remote_key;
     expose_to_b(pair, from, 2, size, Access::remote_read, remote_key);
     const size_t dones = pair.b.sink->dones.size();
-    ck_assert(
-        pair.poll_until([&] { return pair.b_to_a().read(remote_key, &to, 1, size, size) == 0; }));
+    ck_assert(pair.poll_until([&] {
+      return pair.b_to_a().get({remote_key, 0, size}, &to, 1, size) == 0;
+    }));
     ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() > dones; }));
     ck_assert_uint_eq(pair.b.sink->dones.back().token, size);
     ck_assert_int_eq(pair.b.sink->dones.back().status, 0);
@@ -155,8 +156,9 @@ TEST(write_fills_the_exposed_memory, g_factories.size()) {
     RemoteKey remote_key;
     expose_to_b(pair, &to, 1, size, Access::remote_write, remote_key);
     const size_t dones = pair.b.sink->dones.size();
-    ck_assert(pair.poll_until(
-        [&] { return pair.b_to_a().write(remote_key, &from, 1, size, size) == 0; }));
+    ck_assert(pair.poll_until([&] {
+      return pair.b_to_a().put({remote_key, 0, size}, &from, 1, size, false) == 0;
+    }));
     ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() > dones; }));
     ck_assert_uint_eq(pair.b.sink->dones.back().token, size);
     ck_assert_int_eq(pair.b.sink->dones.back().status, 0);
@@ -170,12 +172,12 @@ TEST(a_malformed_exposure_is_refused, g_factories.size()) {
   make(pair, _i);
   ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
-  RemoteKey nonsense;
+  RemoteKey nonsense{};
   nonsense.size = 3;
   std::byte byte{};
   const iovec iov{&byte, 1};
-  ck_assert_int_eq(pair.b_to_a().read(nonsense, &iov, 1, 1, 0), -FI_EINVAL);
-  ck_assert_int_eq(pair.b_to_a().write(nonsense, &iov, 1, 1, 0), -FI_EINVAL);
+  ck_assert_int_eq(pair.b_to_a().get({nonsense, 0, 1}, &iov, 1, 0), -FI_EINVAL);
+  ck_assert_int_eq(pair.b_to_a().put({nonsense, 0, 1}, &iov, 1, 0, false), -FI_EINVAL);
 }
 
 TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing, g_factories.size()) {
@@ -189,8 +191,9 @@ TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing, g_factories.size()) 
   RemoteKey remote_key;
   expose_to_b(pair, &to, 1, 1000, Access::remote_write, remote_key);
   pair.a_to_b().revoke(remote_key);
-  ck_assert(pair.poll_until(
-      [&] { return pair.b_to_a().write(remote_key, &from, 1, 1000, 7) != -FI_EAGAIN; }));
+  ck_assert(pair.poll_until([&] {
+    return pair.b_to_a().put({remote_key, 0, 1000}, &from, 1, 7, false) != -FI_EAGAIN;
+  }));
   ck_assert(pair.poll_until([&] { return !pair.b.sink->dones.empty(); }));
   ck_assert_int_lt(pair.b.sink->dones[0].status, 0);
   ck_assert(target == std::vector<std::byte>(1000));
@@ -224,8 +227,9 @@ TEST(reads_under_way_end_before_the_link_goes_down, g_factories.size()) {
   const iovec to{target.data(), kBytes};
   RemoteKey remote_key;
   expose_to_b(pair, &from, 1, kBytes, Access::remote_read, remote_key);
-  ck_assert(
-      pair.poll_until([&] { return pair.b_to_a().read(remote_key, &to, 1, kBytes, 3) == 0; }));
+  ck_assert(pair.poll_until([&] {
+    return pair.b_to_a().get({remote_key, 0, kBytes}, &to, 1, 3) == 0;
+  }));
   pair.poll();
   pair.a.transport->shutdown();
   ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));

@@ -22,8 +22,8 @@ using transport::staging::Flusher;
 class Loop final : public transport::Link {
  public:
   Loop() noexcept : Link(util::SocketAddress()) {}
-  int read_direct(const transport::RemoteRange& remote, const iovec* local, size_t count,
-                  uint64_t token) noexcept override {
+  int get(const transport::RemoteRange& remote, const iovec* local, size_t count,
+          uint64_t token) noexcept override {
     if (answer != 0) return answer;
     ck_assert_uint_eq(remote.length, 1);
     ck_assert_uint_eq(local[0].iov_len * count, 1);
@@ -40,10 +40,7 @@ class Loop final : public transport::Link {
     return -FI_ENOSYS;
   }
   int revoke(const RemoteKey&) noexcept override { return 0; }
-  int read(const RemoteKey&, const iovec*, size_t, size_t, uint64_t) noexcept override {
-    return -FI_ENOSYS;
-  }
-  int write(const RemoteKey&, const iovec*, size_t, size_t, uint64_t) noexcept override {
+  int put(const transport::RemoteRange&, const iovec*, size_t, uint64_t, bool) noexcept override {
     return -FI_ENOSYS;
   }
   void fail(int) noexcept override {}

@@ -78,7 +78,7 @@ TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
       const iovec to{target.data(), target.size()};
       const size_t dones = side.sink->dones.size();
       Link& in = **side.transport->link_to(peer.name);
-      ck_assert_int_eq(in.read(remote_key, &to, 1, to.iov_len, token), 0);
+      ck_assert_int_eq(in.get({remote_key, 0, to.iov_len}, &to, 1, token), 0);
       ck_assert(until(peer, side, [&] { return side.sink->dones.size() > dones; }));
       ck_assert_int_eq(side.sink->dones.back().status, 0);
       (void)out.revoke(remote_key);

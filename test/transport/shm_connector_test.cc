@@ -269,7 +269,7 @@ TEST(where_only_reading_is_refused_the_sender_writes) {
     ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == count; }));
     std::vector<std::byte> target(source.size());
     const iovec to{target.data(), target.size()};
-    ck_assert_int_eq(pair.b_to_a().read(remote_key, &to, 1, to.iov_len, count), 0);
+    ck_assert_int_eq(pair.b_to_a().get({remote_key, 0, to.iov_len}, &to, 1, count), 0);
     ck_assert(pair.poll_until([&] { return pair.b.sink->dones.size() == count; }));
     ck_assert_int_eq(pair.b.sink->dones.back().status, 0);
     ck_assert(target == source);

@@ -160,7 +160,7 @@ int Process::write() noexcept {
   const iovec local{const_cast<uint64_t*>(&value), sizeof(value)};
   const transport::RemoteRange remote{grant.remote_key, 0, sizeof(value)};
   world.trace("writes", *this, grant.note.from << 32 | grant.note.seed);
-  const int rc = link(grant.from).write_direct(remote, &local, 1, 0, true);
+  const int rc = link(grant.from).put(remote, &local, 1, 0, true);
   if (rc != transport::kDone) return rc;
   const Process& owner = world.at(grant.from);
   if (owner.incarnation != grant.note.from)
@@ -234,7 +234,7 @@ void Process::on_big(const Note& note, const RemoteKey& remote_key, Link& link) 
   if (inbox) {
     const iovec local{memory->blocks[index(*inbox)], kBlockBytes};
     inbox->use = Block::Use::inbox;
-    if (link.read(remote_key, &local, 1, kBlockBytes, token) == 0) {
+    if (link.get({remote_key, 0, kBlockBytes}, &local, 1, token) == 0) {
       reads.emplace(token, read);
       world.trace("reads", *this, note.from << 32 | note.seed);
       return;

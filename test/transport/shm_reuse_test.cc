@@ -100,7 +100,7 @@ TEST(a_late_goodbye_does_not_end_the_next_channel) {
     return rc != -EAGAIN;
   }));
   ck_assert_int_eq(rc, 0);
-  ck_assert_int_eq(pair.a_to_b().read(remote_key, &local, 1, to.size(), 7), 0);
+  ck_assert_int_eq(pair.a_to_b().get({remote_key, 0, to.size()}, &local, 1, 7), 0);
   ck_assert(pair.poll_until([&] { return !pair.a.sink->dones.empty(); }));
   ck_assert_int_eq(pair.a.sink->dones[0].status, 0);
   ck_assert(from == to);
@@ -342,8 +342,8 @@ struct Lent {
   int access(transport::shm::CmaCall call, size_t length) {
     const transport::RemoteRange remote{region, 0, length};
     const iovec local{bytes, length};
-    return call == transport::shm::CmaCall::read ? link->read_direct(remote, &local, 1, 5)
-                                                 : link->write_direct(remote, &local, 1, 5, true);
+    return call == transport::shm::CmaCall::read ? link->get(remote, &local, 1, 5)
+                                                 : link->put(remote, &local, 1, 5, true);
   }
   void kill_and_reap() {
     child.kill(SIGKILL);
@@ -387,7 +387,7 @@ TEST(a_transfer_during_which_the_peer_died_has_not_succeeded, 3) {
   };
   const iovec local{rig.bytes, kLentBytes};
   const int rc = _i < 2 ? rig.access(kCalls[_i], kLentBytes)
-                        : rig.link->read(rig.shared, &local, 1, kLentBytes, 5);
+                        : rig.link->get({rig.shared, 0, kLentBytes}, &local, 1, 5);
   ck_assert_int_eq(rc, 0);
   while (rig.side.sink->dones.empty()) rig.side.poll();
   ck_assert_int_gt(rig.calls.calls, 0);
@@ -439,11 +439,11 @@ TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched) {
   calls.open = true;
   calls.open.notify_all();
   ck_assert_int_eq(pair.send(pair.b_to_a(), 2, nullptr, 0), 0);
-  ck_assert_int_eq(pair.b_to_a().write_direct(remote, &local, 1, 5, true), -FI_EBUSY);
+  ck_assert_int_eq(pair.b_to_a().put(remote, &local, 1, 5, true), -FI_EBUSY);
   ck_assert_uint_eq(memory, 0);
   pair.b_to_a().optional().sharing->on_revoked();
   ck_assert_int_eq(pair.a_to_b().optional().sharing->share(all, true, true, region), 0);
-  ck_assert_int_eq(pair.b_to_a().write_direct(remote, &local, 1, 5, true), transport::kDone);
+  ck_assert_int_eq(pair.b_to_a().put(remote, &local, 1, 5, true), transport::kDone);
   ck_assert_uint_eq(memory, news);
 }
 

@@ -156,7 +156,7 @@ TEST(a_read_from_a_killed_peer_ends_with_an_error) {
   std::memcpy(remote_key.bytes, packet.payload.data(), packet.payload.size());
   std::vector<std::byte> target(64 << 20);
   const iovec iov{target.data(), target.size()};
-  ck_assert_int_eq(packet.link->read(remote_key, &iov, 1, target.size(), 5), 0);
+  ck_assert_int_eq(packet.link->get({remote_key, 0, target.size()}, &iov, 1, 5), 0);
   pair.a.poll();
   child.kill(SIGKILL);
   child.wait();  // dead, not dying: else the read may still succeed
@@ -196,10 +196,10 @@ TEST(a_link_comes_down_after_a_write_under_way_and_nobody_waits_for_it) {
   ck_assert_int_eq(
       pair.b_to_a().share(&remote, 1, from.size(), transport::Access::remote_read, remote_key), 0);
   // The writer helps from the second one on: it has heard of the shared page by then.
-  ck_assert_int_eq(pair.a_to_b().read(remote_key, &local, 1, to.size(), 6), 0);
+  ck_assert_int_eq(pair.a_to_b().get({remote_key, 0, to.size()}, &local, 1, 6), 0);
   ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
   ck_assert(pair.poll_until([&] { return pair.b.poll() == 0; }));
-  ck_assert_int_eq(pair.a_to_b().read(remote_key, &local, 1, to.size(), 7), 0);
+  ck_assert_int_eq(pair.a_to_b().get({remote_key, 0, to.size()}, &local, 1, 7), 0);
   size_t polls = 0;
   calls.before = [&] {
     pair.a_to_b().fail(-FI_EIO);
@@ -242,7 +242,8 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   ck_assert_int_eq(owner.optional().sharing->share({&word, sizeof(word)}, true, true, region), 0);
   for (const size_t i : {1, 0}) {
     int rc = -FI_EAGAIN;
-    while ((rc = pair.a_to_b().write(targets[i], &local, 1, from.size(), i)) == -FI_EAGAIN)
+    while ((rc = pair.a_to_b().put({targets[i], 0, from.size()}, &local, 1, i, false)) ==
+           -FI_EAGAIN)
       pair.b.poll();  // its ring is short
     ck_assert_int_eq(rc, 0);
   }
@@ -258,7 +259,7 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   uint64_t here = 9;
   const iovec small{&here, sizeof(here)};
   const size_t before = pair.a.sink->dones.size();
-  const int rc = pair.a_to_b().write_direct({region, 0, sizeof(here)}, &small, 1, 5, true);
+  const int rc = pair.a_to_b().put({region, 0, sizeof(here)}, &small, 1, 5, true);
   ck_assert_int_eq(rc, transport::kDone);
   ck_assert_uint_eq(pair.a.sink->dones.size(), before);
   ck_assert_uint_eq(word, 9);
@@ -278,7 +279,7 @@ TEST(nothing_is_written_to_memory_that_was_recalled) {
   ck_assert_int_eq(owner.optional().sharing->share({to.data(), to.size()}, true, true, region), 0);
   const iovec local{const_cast<std::byte*>(from.data()), from.size()};
   ck_assert(pair.poll_until([&] {  // -FI_EBUSY until both sides know each other
-    return pair.a_to_b().write_direct({region, 0, from.size()}, &local, 1, 5, true) == 0;
+    return pair.a_to_b().put({region, 0, from.size()}, &local, 1, 5, true) == 0;
   }));
   while (to[0] != from[0]) pair.a.poll();
   ck_assert(pair.a.sink->dones.empty());

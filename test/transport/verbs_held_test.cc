@@ -39,7 +39,7 @@ TEST(pieces_that_were_registered_before_one_was_refused_are_given_back) {
     const RemoteKey remote_key = exposed_at_a(two, &whole, 1, 300'000, Access::remote_read);
     two.rig.cache.refuse_after = registered;
     const size_t dones = two.b().sink->dones.size();
-    ck_assert_int_eq(two.pair.b_to_a().read(remote_key, pieces, 3, 300'000, 1), 0);
+    ck_assert_int_eq(two.pair.b_to_a().get({remote_key, 0, 300'000}, pieces, 3, 1), 0);
     ck_assert_int_eq(two.rig.cache.held, 1);  // what is shared
     ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
     two.rig.cache.refuse_after = -1;
@@ -62,8 +62,7 @@ TEST(write_that_is_to_be_placed_ends_with_a_read) {
     for (const bool until_placed : {false, true}) {
       const unsigned long reads = two.rig.nic.reads;
       const size_t dones = two.b().sink->dones.size();
-      ck_assert_int_eq(
-          two.pair.b_to_a().write_direct({remote_key, 0, size}, &local, 1, 1, until_placed), 0);
+      ck_assert_int_eq(two.pair.b_to_a().put({remote_key, 0, size}, &local, 1, 1, until_placed), 0);
       ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
       ck_assert_int_eq(two.b().sink->dones.back().status, 0);
       ck_assert_uint_eq(two.rig.nic.reads - reads, until_placed);
@@ -72,7 +71,7 @@ TEST(write_that_is_to_be_placed_ends_with_a_read) {
   const iovec local{here.data(), 8};
   const size_t dones = two.b().sink->dones.size();
   two.rig.nic.fail_send = 1;
-  ck_assert_int_eq(two.pair.b_to_a().write_direct({remote_key, 0, 8}, &local, 1, 1, true), 0);
+  ck_assert_int_eq(two.pair.b_to_a().put({remote_key, 0, 8}, &local, 1, 1, true), 0);
   ck_assert(two.until([&] { return two.b().sink->dones.size() > dones; }));
   ck_assert_int_lt(two.b().sink->dones.back().status, 0);
 }

@@ -117,8 +117,8 @@ TEST(memory_of_the_application_is_registered_with_the_rights_of_its_use, std::si
   ck_assert_msg(shared->access == use.shared, "%s: 0x%x", use.name, unsigned(shared->access));
   if (!use.share) {
     transport::Link& link = pair.a_to_b();
-    ck_assert_int_eq(use.reads ? link.read(remote_key, &mine, 1, here.size(), 7)
-                               : link.write(remote_key, &mine, 1, here.size(), 7),
+    ck_assert_int_eq(use.reads ? link.get({remote_key, 0, here.size()}, &mine, 1, 7)
+                               : link.put({remote_key, 0, here.size()}, &mine, 1, 7, false),
                      0);
     const fake::Region* const local = region_at(rig, here.data());
     ck_assert_ptr_nonnull(local);

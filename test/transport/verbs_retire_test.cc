@@ -240,7 +240,7 @@ TEST(memory_of_peers_that_compute_is_accessed_however_many_they_are) {
       here[0] = std::byte(round);
       const iovec local{here.data(), here.size()};
       ck_assert(world.until([&] {
-        return !world.to(*side).write_direct({remote_key, 0, 64}, &local, 1, 1, true);
+        return !world.to(*side).put({remote_key, 0, 64}, &local, 1, 1, true);
       }));
       ++wanted;
       ck_assert(world.until([&] { return world.a.sink->dones.size() == wanted; }));
@@ -271,9 +271,7 @@ TEST(who_asked_a_peer_to_retire_and_computes_does_not_keep_it_waiting) {
   here[0] = std::byte{7};
   Link& back = **world.old.transport->link_to(world.a.name);
   ck_assert_int_eq(back.send(numbered(7), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
-  ck_assert(world.until([&] {
-    return !back.write_direct({remote_key, 0, 64}, &local, 1, 1, true);
-  }));
+  ck_assert(world.until([&] { return !back.put({remote_key, 0, 64}, &local, 1, 1, true); }));
   ck_assert(world.until([&] { return world.old.sink->dones.size() == 1; }));
   ck_assert_int_eq(world.old.sink->dones[0].status, 0);
   ck_assert_int_eq(int(there[0]), 7);

@@ -315,8 +315,8 @@ inline void use_all_memory(Rig& rig, Pair& pair) {
   rig.cache.refuse = true;
   for (const size_t size : {size_t{4096}, here.size()}) {
     const iovec local{here.data(), size};
-    finished([&] { return link.read_direct({remote_key, 0, size}, &local, 1, 1); });
-    finished([&] { return link.write_direct({remote_key, 0, size}, &local, 1, 1, true); });
+    finished([&] { return link.get({remote_key, 0, size}, &local, 1, 1); });
+    finished([&] { return link.put({remote_key, 0, size}, &local, 1, 1, true); });
   }
   rig.cache.refuse = false;
 }

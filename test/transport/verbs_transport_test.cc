@@ -142,8 +142,8 @@ void moves(bool is_read, const Moves& how) {
     two.rig.cache.refuse = how.bounce;
     Link& back = two.pair.b_to_a();
     const size_t dones = two.b().sink->dones.size();
-    ck_assert_int_eq(is_read ? back.read(remote_key, local, 2, size, size)
-                             : back.write(remote_key, local, 2, size, size),
+    ck_assert_int_eq(is_read ? back.get({remote_key, 0, size}, local, 2, size)
+                             : back.put({remote_key, 0, size}, local, 2, size, false),
                      0);
     ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > dones; }));
     ck_assert_int_eq(two.b().sink->dones.back().status, 0);
@@ -179,9 +179,8 @@ TEST(what_is_accessed_directly_is_counted_whatever_its_end_waits_for) {
       const size_t before = two.b().sink->dones.size();
       ck_assert(two.pair.poll_until([&] {
         Link& back = two.pair.b_to_a();
-        return (how == 2
-                    ? back.read_direct({remote_key, 0, size}, &local, 1, size)
-                    : back.write_direct({remote_key, 0, size}, &local, 1, size, how == 1)) == 0;
+        return (how == 2 ? back.get({remote_key, 0, size}, &local, 1, size)
+                         : back.put({remote_key, 0, size}, &local, 1, size, how == 1)) == 0;
       }));
       ck_assert(two.pair.poll_until([&] { return two.b().sink->dones.size() > before; }));
       ck_assert_int_eq(two.b().sink->dones.back().status, 0);
@@ -199,7 +198,7 @@ TEST(small_packets_pass_while_large_transfers_run) {
   std::vector<std::byte> source(kBytes), target(kBytes);
   const iovec from{source.data(), kBytes}, to{target.data(), kBytes};
   const RemoteKey remote_key = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
-  ck_assert_int_eq(two.pair.b_to_a().read(remote_key, &to, 1, kBytes, 1), 0);
+  ck_assert_int_eq(two.pair.b_to_a().get({remote_key, 0, kBytes}, &to, 1, 1), 0);
   for (uint64_t i = 1; i <= 10; ++i)
     ck_assert_int_eq(two.pair.send(two.pair.b_to_a(), i, &i, 8), 0);
   ck_assert(two.pair.poll_until([&] { return two.a().sink->packets.size() == 10; }));
@@ -280,7 +279,7 @@ TEST(transfers_under_way_end_before_the_link_goes_down, 4) {
   two.rig.cache.refuse = _i & 2;
   const RemoteKey remote_key = exposed_at_a(two, &from, 1, kBytes, Access::remote_read);
   for (uint64_t token = 1; token <= 5; ++token)
-    ck_assert_int_eq(two.pair.b_to_a().read(remote_key, &to, 1, kBytes, token), 0);
+    ck_assert_int_eq(two.pair.b_to_a().get({remote_key, 0, kBytes}, &to, 1, token), 0);
   two.pair.poll();
   two.rig.nic.fail_send = 0;
   ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
@@ -346,7 +345,7 @@ TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   two.rig.nic.flush = false;
   // One slab of blocks; then there is no memory for more.
   two.rig.nic.hold = true;
-  ck_assert_int_eq(two.pair.b_to_a().write(at_a, &to, 1, kBytes, 1), 0);
+  ck_assert_int_eq(two.pair.b_to_a().put({at_a, 0, kBytes}, &to, 1, 1, false), 0);
   two.b().poll();
   two.rig.nic.refuse_regions = ENOMEM;
   transport::verbs::BlockPool& pool = Rig::transport(two.b()).resources().bounce_blocks(false);
@@ -355,7 +354,7 @@ TEST(blocks_of_a_connection_that_ends_go_to_who_waits_for_them) {
   held.pop_back();
   Link& back = **two.b().transport->link_to(other.name);
   const iovec first{target.data(), 100};
-  ck_assert_int_eq(back.write(at_other, &first, 1, 100, 2), 0);
+  ck_assert_int_eq(back.put({at_other, 0, 100}, &first, 1, 2, false), 0);
   two.b().poll();
   two.pair.b_to_a().fail(-FI_EIO);
   two.b().poll();
@@ -499,7 +498,7 @@ TEST(an_endpoint_may_talk_to_itself) {
   const iovec from{source.data(), source.size()}, to{target.data(), target.size()};
   RemoteKey remote_key;
   ck_assert_int_eq(link.share(&from, 1, source.size(), Access::remote_read, remote_key), 0);
-  ck_assert_int_eq(link.read(remote_key, &to, 1, source.size(), 5), 0);
+  ck_assert_int_eq(link.get({remote_key, 0, source.size()}, &to, 1, 5), 0);
   ck_assert(pair.poll_until([&] { return pair.a.sink->dones.size() == 1; }));
   ck_assert(source == target);
   link.revoke(remote_key);

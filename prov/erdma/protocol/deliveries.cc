@@ -86,7 +86,7 @@ int Deliveries::start(Delivery& delivery) noexcept {
   if (!delivery.remote.size) return let_write(delivery);
   const uint64_t token = make_token(TokenOf::delivery, x_deliveries.handle(delivery));
   const int rc =
-      delivery.link->read(delivery.remote, target.iov, target.count, target.length, token);
+      delivery.link->get({delivery.remote, 0, target.length}, target.iov, target.count, token);
   if (rc == -FI_EOPNOTSUPP && delivery.remote.is_refusable()) {
     delivery.remote.size = 0;
     return let_write(delivery);

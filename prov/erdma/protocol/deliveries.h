@@ -10,8 +10,8 @@ class Deliveries;
 /// A matched rendezvous message while its bytes move.
 struct Delivery final : Pending {
   enum class State : uint8_t {
-    starting,  ///< link had no room for read() or share(): retried by progress()
-    reading,   ///< read() accepted
+    starting,  ///< link had no room for get() or share(): retried by progress()
+    reading,   ///< get() accepted
     granted,   ///< cts sent, waits for done
     flushing,  ///< all bytes are moved, the link makes them visible
   };
@@ -48,7 +48,7 @@ class Deliveries {
   /// The receive is in no queue any more, or a multi-receive buffer.
   void begin(Receive& receive, Peer& peer, transport::Link& link, const wire::MessageHeader& header,
              const transport::RemoteKey& remote_key) noexcept;
-  /// A packet: the sender's write() into our memory is over.
+  /// A packet: the sender's put() into our memory is over.
   void on_peer_done(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
                     size_t length) noexcept;
   /// The link has moved the bytes, or not.

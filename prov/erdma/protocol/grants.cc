@@ -1,6 +1,5 @@
 #include "protocol/grants.h"
 
-#include <cstring>
 #include <new>
 #include <utility>
 #include <vector>
@@ -83,7 +82,9 @@ void Grants::give_back(Peer& peer, const Grant& grant) noexcept {
 void Grants::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                       const std::byte* payload, size_t length) noexcept try {
   const wire::Segment& segment = header.segment;
-  if (!inbound::takes(link, inbound::judge_grant(segment, length),
+  transport::RemoteKey memory;
+  const bool names_region = inbound::decode(payload, length, memory, true);
+  if (!inbound::takes(link, inbound::judge_grant(segment, names_region ? length : 0),
                       "a malformed grant of direct access"))
     return;
   PeerGrants* const grants = grants_of(peer);
@@ -98,8 +99,7 @@ void Grants::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHea
   grant.writes = header.flags & wire::kGrantWrites;
   grant.region = {};
   if (grants->recent == &grant) grants->recent = nullptr;
-  grant.memory.size = uint8_t(length);
-  std::memcpy(grant.memory.bytes, payload, length);
+  grant.memory = memory;
 } catch (const std::bad_alloc&) {
   // It goes on by packets.
 }

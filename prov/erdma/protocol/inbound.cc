@@ -47,7 +47,7 @@ Verdict judge_fin(const Send* send, const Peer& peer, const wire::ControlHeader&
 /// Only a message whose bytes the receiver does not fetch itself is written to it.
 Verdict judge_cts(const Send* send, const Peer& peer, const wire::ControlHeader& header,
                   size_t payload) noexcept {
-  if (payload == 0 || payload > transport::RemoteKey::kMaxBytes) return Verdict::violation;
+  if (payload == 0) return Verdict::violation;
   if (!send || send->peer != &peer) return Verdict::stale;
   const bool awaited = !send->one_sided && send->rendezvous &&
                        send->state == Send::State::in_flight &&
@@ -72,16 +72,16 @@ Verdict judge_budget(const wire::ControlHeader& header, size_t payload) noexcept
 }
 
 Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept {
-  return violation_unless(payload > 0 && payload <= transport::RemoteKey::kMaxBytes &&
-                          segment.length > 0 &&
+  return violation_unless(payload > 0 && segment.length > 0 &&
                           segment.address + segment.length >= segment.address);
 }
 
-bool decode(const std::byte* payload, size_t length, transport::RemoteKey& remote_key) noexcept {
+bool decode(const std::byte* payload, size_t length, transport::RemoteKey& remote_key,
+            bool of_region) noexcept {
   if (length > transport::RemoteKey::kMaxBytes) return false;
   remote_key.size = uint8_t(length);
   std::memcpy(remote_key.bytes, payload, length);
-  return true;
+  return (remote_key.kind() == transport::KeyKind::region) == of_region;
 }
 
 void protocol_violation(transport::Link& link, const char* what) noexcept {

@@ -20,7 +20,8 @@ enum class Verdict : uint8_t {
   violation,  ///< no peer that keeps the rules sends it
 };
 
-// `send` and `delivery`: what the header names; null: there is no such one any more.
+// `send` and `delivery`: what the header names; null: there is no such one any more. `payload`:
+// bytes; of cts and grant 0 where decode() fails.
 Verdict judge_fin(const Send* send, const Peer& peer, const wire::ControlHeader& header,
                   size_t payload) noexcept;
 Verdict judge_cts(const Send* send, const Peer& peer, const wire::ControlHeader& header,
@@ -30,8 +31,10 @@ Verdict judge_result(const Send* send, const Peer& peer, size_t payload) noexcep
 Verdict judge_budget(const wire::ControlHeader& header, size_t payload) noexcept;
 Verdict judge_grant(const wire::Segment& segment, size_t payload) noexcept;
 
-/// The remote key that a packet brings. False if it is longer than one can be.
-bool decode(const std::byte* payload, size_t length, transport::RemoteKey& remote_key) noexcept;
+/// The remote key that a packet brings. False if it is longer than one can be, or of another kind
+/// than the packet's: a grant names a region, and no other packet does.
+bool decode(const std::byte* payload, size_t length, transport::RemoteKey& remote_key,
+            bool of_region = false) noexcept;
 
 /// Ends the connection to a peer that sent what no peer does.
 void protocol_violation(transport::Link& link, const char* what) noexcept;

@@ -66,9 +66,9 @@ void Messages::on_cts(Peer& peer, transport::Link& link, const wire::ControlHead
                       const std::byte* payload, size_t length) noexcept {
   Send* send = sends.find({header.index, header.generation});
   transport::RemoteKey remote_key;
-  if (!inbound::takes(link, inbound::judge_cts(send, peer, header, length),
-                      "a grant that no rendezvous awaits") ||
-      !inbound::decode(payload, length, remote_key))
+  const bool names_memory = inbound::decode(payload, length, remote_key);
+  if (!inbound::takes(link, inbound::judge_cts(send, peer, header, names_memory ? length : 0),
+                      "a grant that no rendezvous awaits"))
     return;
   if (send->remote_key.size) peer.link->revoke_refused(send->remote_key);
   send->unlink();
@@ -83,8 +83,8 @@ void Messages::on_cts(Peer& peer, transport::Link& link, const wire::ControlHead
 int Messages::write(Send& send) noexcept {
   iovec part[transport::kMaxIov];
   const size_t count = hmem::slice(send.buffers.iov, send.buffers.count, 0, send.granted, part);
-  const int rc =
-      send.peer->link->write(send.remote_key, part, count, send.granted, sends.token(send));
+  const int rc = send.peer->link->put({send.remote_key, 0, send.granted}, part, count,
+                                      sends.token(send), false);
   if (rc == 0)
     sends.move(send);
   else if (rc != -FI_EAGAIN)

@@ -82,7 +82,7 @@ class Peer : public util::ListHook<BacklogTag> {
   PendingList<Delivery> active;
   PendingList<Control> controls;              ///< that found no room on the link
   PendingList<Service> services;              ///< waiting for room on the link
-  PendingList<Service> served;                ///< read() or write() accepted
+  PendingList<Service> served;                ///< get() or put() accepted
   uint32_t unserved = 0;                      ///< how many of both
   size_t result_bytes = 0;                    ///< that they keep copies of
   std::unique_ptr<FurtherSegments> segments;  ///< null until there were some

@@ -50,7 +50,7 @@ struct Send final : Pending {
   enum class State : uint8_t {
     queued,     ///< in Peer::queued: not on the wire yet
     in_flight,  ///< in Peer::flying: eager, rts or request sent, waits for cts or fin
-    granted,    ///< in Peer::queued: cts arrived, the link has no room for write() yet
+    granted,    ///< in Peer::queued: cts arrived, the link has no room for put() yet
     writing,    ///< in Peer::flying: the link moves the bytes
   };
 

@@ -288,8 +288,8 @@ int access_directly(Send& send, const Grant& grant, bool until_placed) noexcept 
   transport::Link& link = *send.peer->link;
   const uint64_t token = send.initiator->sends.token(send);
   return send.one_sided->op == wire::Op::read
-             ? link.read_direct(remote, memory.iov, memory.count, token)
-             : link.write_direct(remote, memory.iov, memory.count, token, until_placed);
+             ? link.get(remote, memory.iov, memory.count, token)
+             : link.put(remote, memory.iov, memory.count, token, until_placed);
 }
 
 int RmaInitiator::access(Send& send, Grant& grant) noexcept {

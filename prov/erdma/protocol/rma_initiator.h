@@ -63,7 +63,7 @@ class RmaInitiator final : public Initiator {
   std::byte x_flush_sink{};  ///< read into, never looked at
 };
 
-/// Writes what the grant permits, or reads it. `until_placed`: see Link::write_direct().
+/// Writes what the grant permits, or reads it. `until_placed`: see Link::put().
 int access_directly(Send& send, const Grant& grant, bool until_placed) noexcept;
 
 }  // namespace erdma::protocol

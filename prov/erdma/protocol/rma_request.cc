@@ -8,6 +8,7 @@
 #include <rdma/fi_errno.h>
 
 #include "protocol/arguments.h"
+#include "protocol/inbound.h"
 
 namespace erdma::protocol {
 namespace {
@@ -34,10 +35,7 @@ bool Request::parse(const wire::Segment* more, size_t more_count) noexcept {
     if (__builtin_add_overflow(total, segments[i].length, &total)) return false;
   if (total > SSIZE_MAX) return false;
   if (header.flags & wire::kKeyed) {
-    if (length == 0 || length > transport::RemoteKey::kMaxBytes) return false;
-    remote_key.size = uint8_t(length);
-    std::memcpy(remote_key.bytes, payload, length);
-    return total > 0;
+    return length > 0 && inbound::decode(payload, length, remote_key) && total > 0;
   }
   return header.op == wire::Op::write ? length == total : length == 0 && total <= kMaxResult;
 }

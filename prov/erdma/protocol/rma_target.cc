@@ -248,10 +248,9 @@ int RmaTarget::start(Service& service) noexcept {
   }
   const uint64_t token = make_token(TokenOf::service, x_services.handle(service));
   const bool writes = request.header.op == wire::Op::write;
-  const int rc =
-      writes
-          ? service.link->read(request.remote_key, memory.iov, memory.count, memory.length, token)
-          : service.link->write(request.remote_key, memory.iov, memory.count, memory.length, token);
+  const transport::RemoteRange remote{request.remote_key, 0, memory.length};
+  const int rc = writes ? service.link->get(remote, memory.iov, memory.count, token)
+                        : service.link->put(remote, memory.iov, memory.count, token, false);
   if (rc == 0) peer.served.push_back(service);
   return rc;
 }

@@ -12,20 +12,20 @@
 namespace erdma::protocol::wire {
 
 /// Both handshakes compare it (transport/version.h). Count it up with each change of a header, of
-/// an Op, a flag, or of what they mean (test/protocol/wire_test.cc has their bytes).
-inline constexpr uint8_t kVersion = 3;
+/// an Op, a flag, a RemoteKey, or of what they mean (test/protocol/wire_test.cc has their bytes).
+inline constexpr uint8_t kVersion = 4;
 
 enum class Op : uint8_t {
   eager = 1,   ///< a whole message; payload = its bytes
   rts = 2,     ///< ready to send; payload = RemoteKey of the sender's memory (read) or none (write)
-  cts = 3,     ///< receiver of an rts without remote key: payload = RemoteKey to write() to
+  cts = 3,     ///< receiver of an rts without remote key: payload = RemoteKey to put() to
   fin = 4,     ///< to the sender: the message with this id is placed, or failed
-  done = 5,    ///< to the receiver: the write() into its remote key is over
+  done = 5,    ///< to the receiver: the put() into its remote key is over
   budget = 6,  ///< to the sender: unexpected-message memory is used up (on) or free again (off)
   // One-sided; the initiator hears of it by fin, or by all bytes of the result.
   segments = 7,  ///< further segments of the write or read that follows; payload = Segment[]
-  write = 8,     ///< payload = the bytes, or RemoteKey of the initiator's memory to read() from
-  read = 9,      ///< payload = none, or RemoteKey of the initiator's memory to write() to
+  write = 8,     ///< payload = the bytes, or RemoteKey of the initiator's memory to get() from
+  read = 9,      ///< payload = none, or RemoteKey of the initiator's memory to put() to
   atomic = 10,   ///< payload = operands, then what to compare with
   result = 11,   ///< to the initiator: a part of what was read or fetched, in order
   grant = 12,    ///< to the initiator: the segment may be accessed directly; payload = RemoteKey
@@ -37,7 +37,7 @@ enum Flags : uint8_t {
   kTagged = 1,
   kHasData = 2,  ///< `data` holds remote CQ data
   kWantFin = 4,  ///< eager: the sender waits for a fin (FI_DELIVERY_COMPLETE)
-  kFailed = 8,   ///< done: the sender could not write()
+  kFailed = 8,   ///< done: the sender could not put()
   // One-sided. kHasData: the payload begins with eight bytes of remote CQ data.
   kLast = 4,       ///< atomic: the operation's last packet
   kKeyed = 16,     ///< the payload is a RemoteKey

@@ -35,7 +35,7 @@ class DirectSource {
  public:
   /// Every piece is device memory that share() can name.
   virtual bool can_expose(const iovec* memory, size_t count, Access access) noexcept = 0;
-  /// Every piece is device memory that read() can fill from (`inbound`), or from which write() can
+  /// Every piece is device memory that get() can fill from (`inbound`), or from which put() can
   /// fill, what the peer shared.
   virtual bool can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                         bool inbound) noexcept = 0;

@@ -22,7 +22,7 @@ struct alignas(8) Header {
 
 /// Returned by Link::flush().
 inline constexpr int kFlushing = 1;
-/// Answer of Link::read_direct(), write_direct(): it is over, no on_done() follows.
+/// Answer of Link::get(), put() of a region: it is over, no on_done() follows.
 inline constexpr int kDone = 2;
 
 /// What send() may assume.
@@ -33,7 +33,7 @@ enum class SendHint : uint8_t {
 
 struct LinkLimits {
   size_t eager;       ///< largest payload of one packet now; may grow or shrink between calls
-  bool prefers_read;  ///< rendezvous: the receiver read()s (else the sender write()s)
+  bool prefers_read;  ///< rendezvous: the receiver get()s (else the sender put()s)
 };
 
 /// Sends packets that can be taken back as long as the peer has not looked at them.
@@ -99,35 +99,26 @@ class Link {
   virtual int revoke(const RemoteKey& remote_key) noexcept = 0;
   /// revoke() of an offer that the peer could not take.
   virtual void revoke_refused(const RemoteKey& remote_key) noexcept { revoke(remote_key); }
-  /// Moves `length` bytes from the start of the peer's shared memory here, or from here there.
-  /// 0 = on_done(token) will follow; -FI_EAGAIN; -FI_EINVAL for a malformed remote key;
-  /// -FI_EOPNOTSUPP for an offer that this process can't take.
-  [[nodiscard]] virtual int read(const RemoteKey& remote, const iovec* local, size_t count,
-                                 size_t length, uint64_t token) noexcept = 0;
-  [[nodiscard]] virtual int write(const RemoteKey& remote, const iovec* local, size_t count,
-                                  size_t length, uint64_t token) noexcept = 0;
+  /// Moves bytes of the peer's memory here. 0 = on_done(token) will follow; -FI_EAGAIN; -FI_EINVAL
+  /// for a malformed remote key; -FI_EOPNOTSUPP for a refusable one that this process can't use.
+  /// A region is accessed without the peer's processor. Up to kAlwaysEager bytes of regions are
+  /// accessed in the order of these calls, and written before any packet that is sent later; a
+  /// write or a packet may overtake a read. Of regions also kDone; -FI_EOPNOTSUPP: not over this
+  /// link; -FI_EBUSY: not now. on_done() may say both of a shared region: then any part of the
+  /// bytes was moved.
+  [[nodiscard]] virtual int get(const RemoteRange& remote, const iovec* local, size_t count,
+                                uint64_t token) noexcept = 0;
+  /// Moves bytes from here there. `until_placed`, of a region: on_done() comes once the peer can
+  /// see the bytes, not before. Otherwise it comes once this process's memory is free and the bytes
+  /// are bound to be there ahead of what follows.
+  [[nodiscard]] virtual int put(const RemoteRange& remote, const iovec* local, size_t count,
+                                uint64_t token, bool until_placed) noexcept = 0;
 
   /// The device may have written to this memory, and all of that is complete: lets the processor,
   /// or whatever the memory belongs to, see it. 0 = it does; kFlushing = on_done(token) will
   /// follow.
   [[nodiscard]] virtual int flush(const iovec* memory, size_t count, uint64_t token) noexcept {
     return (void)memory, (void)count, (void)token, 0;
-  }
-
-  /// Like read() and write(), without the peer's processor, in memory that it registered or shared.
-  /// Of up to kAlwaysEager bytes they are executed in the order of these calls, a write also before
-  /// any packet that is sent later; a write or a packet may overtake a read. -FI_EOPNOTSUPP: not
-  /// over this link; -FI_EBUSY: not now. on_done() may say the same of a shared region: then any
-  /// part of the bytes was moved.
-  [[nodiscard]] virtual int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
-                                        uint64_t token) noexcept {
-    return (void)remote, (void)local, (void)count, (void)token, -FI_EOPNOTSUPP;
-  }
-  /// `until_placed`: on_done() comes once the peer can see the bytes, not before; else once this
-  /// process's memory is free and the bytes are bound to be there ahead of what follows.
-  [[nodiscard]] virtual int write_direct(const RemoteRange& remote, const iovec* local,
-                                         size_t count, uint64_t token, bool until_placed) noexcept {
-    return (void)remote, (void)local, (void)count, (void)token, (void)until_placed, -FI_EOPNOTSUPP;
   }
 
   /// The peer broke the protocol's rules: nothing more is delivered from it, and on_link_down()

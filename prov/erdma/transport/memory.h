@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "util/result.h"
@@ -11,28 +12,57 @@
 /// Memory that one side of a link shares, and what the other side needs in order to access it.
 namespace erdma::transport {
 
-/// At most this many pieces of memory in send(), share(), read(), write().
+/// At most this many pieces of memory in send(), share(), get(), put().
 inline constexpr size_t kMaxIov = 4;
 /// A payload of up to this many bytes fits a packet of any link at any time, as does a RemoteKey
 /// with eight bytes besides.
 inline constexpr size_t kAlwaysEager = 64;
 
-/// Names memory that the peer may read or write: made by share(), carried to the peer in a packet,
-/// used there by read()/write(). Opaque to the protocol and never trusted by the transport.
+/// What a remote key names, and so who can use it. Numbers are never used again.
+enum class KeyKind : uint8_t {
+  none = 0,
+  registered = 1,  ///< pieces of memory that a NIC accesses
+  bounced = 2,     ///< memory that a NIC can't: its owner moves the bytes as packets ask for it
+  region = 3,      ///< a registered or shared region: stays accessible until it is revoked
+  readable = 4,    ///< pieces of memory that another process of this host reads
+  target = 5,      ///< memory that another process of this host has its owner fill
+  ipc = 6,         ///< an allocation of a GPU that another process of this host maps
+  own = 7,         ///< memory of the process itself
+};
+
+/// How every remote key begins.
+struct KeyHead {
+  KeyKind kind;
+  uint8_t count = 0;  ///< pieces that follow
+  uint16_t generation = 0;
+  uint32_t index = 0;  ///< with the generation: where its owner finds what it shared
+};
+static_assert(sizeof(KeyHead) == 8);
+
+/// Names memory that the peer may access: made by share(), carried to the peer in a packet, used
+/// there by get() and put(). Opaque to the protocol but for its kind, and never trusted by the
+/// transport.
 struct RemoteKey {
   static constexpr size_t kMaxBytes = 80;
-  /// Of this size are those of Access::offer that read() may refuse, and no other.
-  static constexpr size_t kRefusableBytes = 76;
   uint8_t size = 0;
   std::byte bytes[kMaxBytes];
 
-  bool is_refusable() const noexcept { return size == kRefusableBytes; }
+  KeyKind kind() const noexcept { return size ? KeyKind(bytes[0]) : KeyKind::none; }
+  /// Whether get() may refuse it: Access::refusable_read.
+  bool is_refusable() const noexcept { return kind() == KeyKind::ipc; }
+  /// `body` begins with a KeyHead.
+  template <typename Body>
+  void put(const Body& body, size_t length = sizeof(Body)) noexcept {
+    static_assert(sizeof(Body) <= kMaxBytes);
+    size = uint8_t(length);
+    std::memcpy(bytes, &body, length);
+  }
 };
 
 enum class Access : uint8_t {
   remote_read,
   remote_write,
-  /// As remote_read, for a peer that can say that it can't read this memory: its read() may be
+  /// As remote_read, for a peer that can say that it can't read this memory: its get() may be
   /// -FI_EOPNOTSUPP.
   refusable_read,
 };
@@ -47,12 +77,12 @@ class RegisteredRegion {
   virtual void describe(RemoteKey& remote_key) const noexcept = 0;
 };
 
-/// A part of a peer's open memory: whoever names it has checked that it is one, and for what it is
-/// open, as the device ends the connection else.
+/// A part of a peer's memory. Of a region its user has checked that it is one, and for what it is
+/// registered or shared: otherwise the device ends the connection.
 struct RemoteRange {
-  const RemoteKey& memory;  ///< as its owner described it
-  uint64_t offset;          ///< bytes
-  uint64_t length;          ///< bytes, at least 1
+  const RemoteKey& memory;
+  uint64_t offset;  ///< bytes; of a region only, otherwise 0
+  uint64_t length;  ///< bytes; of a region at least 1
 };
 
 /// A file that holds device memory: what is named begins `offset` bytes into it. The descriptor is

@@ -12,10 +12,9 @@
 ///
 /// Rules that every transport keeps (test/transport/conformance_test.cc holds them to it):
 ///  - single-threaded: the caller serialises all calls on a Transport and its Links;
-///  - no upcall from within send(), share(), read(), write(): results arrive in poll() only;
+///  - no upcall from within send(), share(), get(), put(): results arrive in poll() only;
 ///  - packets of one link arrive whole, once, in the order of send();
-///  - each accepted read()/write(), direct or not, ends in exactly one on_done(), on_link_down()
-///  included: the
+///  - each accepted get()/put() ends in exactly one on_done(), on_link_down() included: the
 ///    transport reports those first;
 ///  - on_link_down() is called once per established or attempted link, after every packet that
 ///    reached this process was delivered. A later send() may find the link connecting anew.
@@ -28,7 +27,7 @@ class Sink {
   /// change at any time: copy the header before looking at it. Both valid until return.
   virtual void on_packet(Link& link, const std::byte* header, const std::byte* payload,
                          size_t length) noexcept = 0;
-  /// An accepted read() or write() is over: all its bytes are in place (0) or some are not.
+  /// An accepted get() or put() is over: all its bytes are in place (0) or some are not.
   virtual void on_done(uint64_t token, int status) noexcept = 0;
   /// The peer is gone: -FI_ESHUTDOWN = it closed its endpoint in order; -FI_ECONNRESET = it died or
   /// broke the rules; -FI_ECONNREFUSED, -FI_EHOSTUNREACH, -FI_ETIMEDOUT, ... = never reached.

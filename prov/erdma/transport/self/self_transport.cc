@@ -16,11 +16,10 @@ constexpr size_t kMaxQueued = 256;
 
 /// The contents of a remote key of this transport. It never leaves the process.
 struct Memory {
-  iovec iov[kMaxIov];
-  size_t count;
-  size_t length;
+  KeyHead head{KeyKind::own};
+  size_t length = 0;
+  iovec iov[kMaxIov]{};
 };
-static_assert(sizeof(Memory) <= RemoteKey::kMaxBytes);
 
 void copy(const iovec* to, size_t to_count, const iovec* from, size_t from_count,
           size_t length) noexcept {
@@ -54,28 +53,27 @@ class SelfTransport::Loop final : public Link {
   int share(const iovec* memory, size_t count, size_t length, Access,
             RemoteKey& remote_key) noexcept override {
     if (count > kMaxIov) return -FI_EINVAL;
-    Memory shared{};
+    Memory shared;
     std::copy_n(memory, count, shared.iov);
-    shared.count = count;
+    shared.head.count = uint8_t(count);
     shared.length = length;
-    remote_key.size = sizeof(shared);
-    std::memcpy(remote_key.bytes, &shared, sizeof(shared));
+    remote_key.put(shared);
     return 0;
   }
   int revoke(const RemoteKey&) noexcept override { return 0; }
 
-  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-           uint64_t token) noexcept override {
+  int get(const RemoteRange& remote, const iovec* local, size_t count,
+          uint64_t token) noexcept override {
     Memory from;
-    if (!decode(remote, length, from)) return -FI_EINVAL;
-    copy(local, count, from.iov, from.count, length);
+    if (!decode(remote, from)) return -FI_EINVAL;
+    copy(local, count, from.iov, from.head.count, remote.length);
     return done(token);
   }
-  int write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-            uint64_t token) noexcept override {
+  int put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+          bool) noexcept override {
     Memory to;
-    if (!decode(remote, length, to)) return -FI_EINVAL;
-    copy(to.iov, to.count, local, count, length);
+    if (!decode(remote, to)) return -FI_EINVAL;
+    copy(to.iov, to.head.count, local, count, remote.length);
     return done(token);
   }
   void fail(int) noexcept override {}
@@ -101,10 +99,10 @@ class SelfTransport::Loop final : public Link {
   }
 
  private:
-  static bool decode(const RemoteKey& remote_key, size_t length, Memory& memory) noexcept {
-    if (remote_key.size != sizeof(memory)) return false;
-    std::memcpy(&memory, remote_key.bytes, sizeof(memory));
-    return memory.count <= kMaxIov && length <= memory.length;
+  static bool decode(const RemoteRange& remote, Memory& memory) noexcept {
+    if (remote.memory.kind() != KeyKind::own || remote.memory.size != sizeof(memory)) return false;
+    std::memcpy(&memory, remote.memory.bytes, sizeof(memory));
+    return memory.head.count <= kMaxIov && remote.length <= memory.length;
   }
   int done(uint64_t token) noexcept try {
     x_done.push_back(token);

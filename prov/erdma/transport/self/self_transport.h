@@ -7,7 +7,7 @@
 
 namespace erdma::transport::self {
 
-/// The loop from an endpoint to itself. Packets wait in memory until poll(); read() and write()
+/// The loop from an endpoint to itself. Packets wait in memory until poll(); get() and put()
 /// copy inside the process. Its one link never ends.
 class SelfTransport final : public Transport {
  public:

@@ -15,8 +15,7 @@ int BulkIn::start(const RemoteKey& remote, const iovec* local, size_t count, siz
                   uint64_t token, uint64_t group) noexcept {
   SharedMemory memory;
   if (const int status = decode(remote, memory)) return status;
-  if (memory.access != Access::remote_read || memory.index >= kMaxShared || length > memory.length)
-    return -FI_EINVAL;
+  if (memory.index >= kMaxShared || length > memory.length) return -FI_EINVAL;
   return enqueue(memory, CmaCall::read, 0, local, count, length, token, group);
 }
 
@@ -24,8 +23,8 @@ int BulkIn::access(CmaCall call, const SharedRegion& region, uint64_t offset, co
                    size_t count, size_t length, uint64_t token) noexcept {
   SharedMemory memory;
   memory.region = true;
-  memory.index = region.index;
-  memory.generation = uint16_t(region.generation);
+  memory.index = region.head.index;
+  memory.generation = region.head.generation;
   memory.count = 1;
   memory.length = length;
   memory.iov[0] = {remote_address(region.address + offset), length};

@@ -12,10 +12,7 @@ namespace erdma::transport::shm {
 namespace {
 
 struct WireMemory {
-  uint32_t index;
-  uint16_t generation;
-  uint8_t count;
-  uint8_t access;
+  KeyHead head;
   uint64_t length;
   struct {
     uint64_t address, length;
@@ -43,29 +40,26 @@ bool plausible(const iovec* iov, size_t count, uint64_t length) noexcept {
 
 void encode(const SharedMemory& memory, RemoteKey& remote_key) noexcept {
   WireMemory wire{};
-  wire.index = memory.index;
-  wire.generation = memory.generation;
-  wire.count = memory.count;
-  wire.access = uint8_t(memory.access);
+  wire.head = {KeyKind::readable, memory.count, memory.generation, memory.index};
   wire.length = memory.length;
   for (size_t i = 0; i < memory.count; ++i)
     wire.iov[i] = {reinterpret_cast<uintptr_t>(memory.iov[i].iov_base), memory.iov[i].iov_len};
-  remote_key.size = uint8_t(wire_bytes(memory.count));
-  std::memcpy(remote_key.bytes, &wire, remote_key.size);
+  remote_key.put(wire, wire_bytes(memory.count));
 }
 
 int decode(const RemoteKey& remote_key, SharedMemory& memory) noexcept {
   WireMemory wire{};
-  if (remote_key.size < wire_bytes(0) || remote_key.size > sizeof wire) return -FI_EINVAL;
+  if (remote_key.kind() != KeyKind::readable || remote_key.size < wire_bytes(0) ||
+      remote_key.size > sizeof wire)
+    return -FI_EINVAL;
   std::memcpy(&wire, remote_key.bytes, remote_key.size);
-  if (wire.count > kMaxIov || remote_key.size != wire_bytes(wire.count)) return -FI_EINVAL;
-  if (wire.access > uint8_t(Access::remote_write)) return -FI_EINVAL;
-  memory.index = wire.index;
-  memory.generation = wire.generation;
-  memory.access = Access(wire.access);
-  memory.count = wire.count;
+  const KeyHead& head = wire.head;
+  if (head.count > kMaxIov || remote_key.size != wire_bytes(head.count)) return -FI_EINVAL;
+  memory.index = head.index;
+  memory.generation = head.generation;
+  memory.count = head.count;
   memory.length = wire.length;
-  for (size_t i = 0; i < wire.count; ++i)
+  for (size_t i = 0; i < head.count; ++i)
     memory.iov[i] = {remote_address(wire.iov[i].address), wire.iov[i].length};
   return plausible(memory.iov, memory.count, memory.length) ? 0 : -FI_EINVAL;
 }

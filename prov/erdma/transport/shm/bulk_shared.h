@@ -190,7 +190,6 @@ bool plausible(const iovec* iov, size_t count, uint64_t length) noexcept;
 struct SharedMemory {
   uint32_t index = 0;
   uint16_t generation = 0;
-  Access access = Access::remote_read;
   uint8_t count = 0;
   uint64_t length = 0;
   iovec iov[kMaxIov];

@@ -17,6 +17,10 @@ namespace {
 /// Up to here one call on the spot; what is longer moves in poll(), and a peer that polls helps.
 constexpr size_t kAtOnce = size_t{32} * 1024;
 
+bool is_region(const RemoteKey& remote_key) noexcept {
+  return remote_key.kind() == KeyKind::region && remote_key.size == sizeof(SharedRegion);
+}
+
 SharedRegion decode(const RemoteKey& remote_key) noexcept {
   SharedRegion region;
   std::memcpy(&region, remote_key.bytes, sizeof(region));
@@ -52,13 +56,12 @@ int DirectAccess::share(const iovec& memory, bool for_reads, bool for_writes,
   if (x_out.bulk()) x_out.bulk()->shares(x_shared_regions.get());
   SharedRegion region = x_shared_regions->share(memory, for_reads, for_writes);
   region.link = x_link_number;
-  remote_key.size = sizeof(region);
-  std::memcpy(remote_key.bytes, &region, sizeof(region));
+  remote_key.put(region);
   return 0;
 }
 
 void DirectAccess::revoke(const RemoteKey& remote_key) noexcept {
-  if (remote_key.size != sizeof(SharedRegion)) return;
+  if (!is_region(remote_key)) return;
   ++x_revocations_made;
   if (x_in) x_in->owner_gate().revoke_region();
   const uint64_t id = x_shared_regions ? x_shared_regions->revoke(decode(remote_key)) : 0;
@@ -73,7 +76,7 @@ void DirectAccess::on_revoked() noexcept {
 int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
                          uint64_t token) noexcept {
   if (!x_context.options.cma) return -FI_EOPNOTSUPP;
-  if (remote.memory.size != sizeof(SharedRegion) || remote.length == 0) return -FI_EINVAL;
+  if (!is_region(remote.memory) || remote.length == 0) return -FI_EINVAL;
   const SharedRegion region = decode(remote.memory);
   if (!contains(region, remote) || count > kMaxIov ||
       hmem::total_length(local, count) < remote.length)

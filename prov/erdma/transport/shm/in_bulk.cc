@@ -64,7 +64,7 @@ int InBulk::read(const RemoteKey& remote, const iovec* local, size_t count, size
                              write ? group_of(write->target) : 0);
   });
   if (rc == 0) x_channel.wake_waiting_sender();
-  return rc && rc != -FI_ENOMEM && remote.is_refusable() ? -FI_EOPNOTSUPP : rc;
+  return rc;
 }
 
 int InBulk::access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,

@@ -14,7 +14,7 @@ namespace erdma::transport::shm {
 class InChannel;
 struct LinkContext;
 
-/// A read that serves the peer's write().
+/// A read that serves the peer's put().
 struct RemoteWrite {
   util::PoolHandle write;   ///< at the peer
   util::PoolHandle target;  ///< here

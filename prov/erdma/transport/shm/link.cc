@@ -127,35 +127,29 @@ int ShmLink::revoke(const RemoteKey& remote_key) noexcept {
   return 0;
 }
 
-int ShmLink::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-                  uint64_t token) noexcept {
-  if (RemoteWrites::is_target(remote)) return -FI_EINVAL;
-  if (remote.is_refusable()) x_files.drop_received();  // nobody here takes any
-  return x_in ? x_in->read(remote, local, count, length, token, nullptr) : -FI_ENOTCONN;
+int ShmLink::get(const RemoteRange& remote, const iovec* local, size_t count,
+                 uint64_t token) noexcept {
+  if (remote.memory.kind() == KeyKind::region)
+    return x_direct.access(CmaCall::read, remote, local, count, token);
+  if (remote.memory.is_refusable()) return x_files.drop_received(), -FI_EOPNOTSUPP;
+  return x_in ? x_in->read(remote.memory, local, count, remote.length, token, nullptr)
+              : -FI_ENOTCONN;
 }
 
-int ShmLink::write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-                   uint64_t token) noexcept {
-  if (!RemoteWrites::is_target(remote)) return -FI_EINVAL;
+int ShmLink::put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+                 bool) noexcept {
+  if (remote.memory.kind() == KeyKind::region)
+    return x_direct.access(CmaCall::write, remote, local, count, token);
+  if (!RemoteWrites::is_target(remote.memory)) return -FI_EINVAL;
   if (!x_out.ring()) return connect();
   if (!x_out.ring()->room_for(2)) return no_room(0);
   if (!remote_writes()) return -FI_ENOMEM;
-  return x_remote_writes->start(remote, local, count, length, token);
+  return x_remote_writes->start(remote.memory, local, count, remote.length, token);
 }
 
 RemoteWrites* ShmLink::remote_writes() noexcept {
   if (!x_remote_writes) x_remote_writes.reset(new (std::nothrow) RemoteWrites(x_context, *this));
   return x_remote_writes.get();
-}
-
-int ShmLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,
-                         uint64_t token) noexcept {
-  return x_direct.access(CmaCall::read, remote, local, count, token);
-}
-
-int ShmLink::write_direct(const RemoteRange& remote, const iovec* local, size_t count,
-                          uint64_t token, bool) noexcept {
-  return x_direct.access(CmaCall::write, remote, local, count, token);
 }
 
 void ShmLink::help() noexcept {

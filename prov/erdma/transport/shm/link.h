@@ -42,15 +42,11 @@ class ShmLink final : public Link,
   int share(const iovec* memory, size_t count, size_t length, Access access,
             RemoteKey& remote_key) noexcept override;
   int revoke(const RemoteKey& remote_key) noexcept override;
-  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-           uint64_t token) noexcept override;
-  int write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-            uint64_t token) noexcept override;
-  int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
-                  uint64_t token) noexcept override;
-  /// What was written is placed on return.
-  int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
-                   bool until_placed) noexcept override;
+  int get(const RemoteRange& remote, const iovec* local, size_t count,
+          uint64_t token) noexcept override;
+  /// What was written to a region is placed on return.
+  int put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+          bool until_placed) noexcept override;
   void fail(int status) noexcept override;
   void hold(bool on) noexcept override;
   void addressed() noexcept override;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "transport/memory.h"
 #include "transport/shm/layout.h"
 
 /// Memory that a peer accesses by itself, with CMA. No device refuses what is over, so the owner
@@ -81,12 +82,11 @@ class OwnerGateOf {
 };
 using OwnerGate = OwnerGateOf<ColdControl>;
 
-/// What a peer needs to know of memory that was shared with it, in a RemoteKey of this size.
+/// What a peer needs to know of memory that was shared with it: a RemoteKey of KeyKind::region.
 struct SharedRegion {
-  uint64_t address;  ///< in the owner's process
-  uint64_t length;
-  uint32_t index;  ///< of SharedRegions::share()
-  uint32_t generation;
+  KeyHead head{KeyKind::region};  ///< of SharedRegions::share()
+  uint64_t address = 0;           ///< in the owner's process
+  uint64_t length = 0;
   uint32_t link = 0;  ///< number of the owner's link, see Borrowing
   uint32_t zero = 0;
 };

@@ -15,16 +15,6 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// Names a target of the process that made it. Its size tells it from a readable remote key.
-struct TargetName {
-  uint32_t index;
-  uint16_t generation;
-  uint16_t zero;
-  uint32_t magic;
-};
-constexpr uint32_t kTargetMagic = 0x74677277;
-static_assert(sizeof(TargetName) == 12);
-
 /// Header of the three entries.
 struct WriteEntry {
   uint64_t length = 0;
@@ -57,16 +47,15 @@ struct Deferring final : Sink {
 };
 
 util::PoolHandle target_handle(const RemoteKey& remote_key) noexcept {
-  TargetName name;
-  std::memcpy(&name, remote_key.bytes, sizeof(name));
-  if (name.magic != kTargetMagic) return {};
-  return {name.index, name.generation};
+  KeyHead head;
+  std::memcpy(&head, remote_key.bytes, sizeof(head));
+  return {head.index, head.generation};
 }
 
 }  // namespace
 
 bool RemoteWrites::is_target(const RemoteKey& remote_key) noexcept {
-  return remote_key.size == sizeof(TargetName);
+  return remote_key.kind() == KeyKind::target && remote_key.size == sizeof(KeyHead);
 }
 
 int RemoteWrites::share(const iovec* memory, size_t count, size_t length,
@@ -78,9 +67,7 @@ int RemoteWrites::share(const iovec* memory, size_t count, size_t length,
   target->count = count;
   target->length = length;
   const util::PoolHandle handle = x_targets.handle(*target);
-  const TargetName name{handle.index, handle.generation, 0, kTargetMagic};
-  remote_key.size = sizeof(name);
-  std::memcpy(remote_key.bytes, &name, sizeof(name));
+  remote_key.put(KeyHead{KeyKind::target, 0, handle.generation, handle.index});
   return 0;
 }
 

@@ -12,9 +12,10 @@ namespace erdma::transport::shm {
 class ShmLink;
 struct LinkContext;
 
-/// Link::write() at both sides of one link: the writer shares its memory and asks the owner of the
-/// target to read it. So the owner validates its own remote key, and one bulk engine moves bytes in
-/// either case. Made by the first write: few peers ever do. Polling thread only.
+/// Link::put() of a KeyKind::target at both sides of one link: the writer shares its memory and
+/// asks the owner of the target to read it. So the owner validates its own remote key, and one bulk
+/// engine moves bytes in either case. Made by the first write: few peers ever do. Polling thread
+/// only.
 class RemoteWrites {
  public:
   RemoteWrites(LinkContext& context, ShmLink& link) noexcept : x_context(context), x_link(link) {}

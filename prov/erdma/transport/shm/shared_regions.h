@@ -21,12 +21,15 @@ class SharedRegions {
   ~SharedRegions() { x_pool.clear(); }  // sharing ends with the link
 
   SharedRegion share(const iovec& memory, bool for_reads, bool for_writes) noexcept {
-    SharedRegion result{reinterpret_cast<uintptr_t>(memory.iov_base), memory.iov_len, kUnhelped, 0};
+    SharedRegion result;
+    result.address = reinterpret_cast<uintptr_t>(memory.iov_base);
+    result.length = memory.iov_len;
+    result.head.index = kUnhelped;
     SharedMemory* region = x_pool.in_use() < kMaxSharedRegions ? x_pool.acquire() : nullptr;
     if (!region) return result;
     const util::PoolHandle handle = x_pool.handle(*region);
-    result.index = handle.index | kRegionIndex;
-    result.generation = handle.generation;
+    result.head.index = handle.index | kRegionIndex;
+    result.head.generation = handle.generation;
     region->count = 1;
     region->length = memory.iov_len;
     region->iov[0] = memory;
@@ -39,13 +42,12 @@ class SharedRegions {
   }
   /// Its id; 0 = it is not in the table.
   uint64_t revoke(const SharedRegion& region) noexcept {
-    const uint64_t id = uint64_t(region.index) << 16 | uint16_t(region.generation);
-    SharedMemory* const found = region.index == kUnhelped
-                                    ? nullptr
-                                    : x_pool.find({region.index & ~kRegionIndex, uint16_t(id)});
+    const KeyHead& head = region.head;
+    if (head.index == kUnhelped) return 0;
+    SharedMemory* const found = x_pool.find({head.index & ~kRegionIndex, head.generation});
     if (!found) return 0;
     x_pool.release(*found);
-    return id;
+    return uint64_t(head.index) << 16 | head.generation;
   }
 
  private:

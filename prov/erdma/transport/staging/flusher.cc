@@ -63,7 +63,7 @@ int Flusher::post(const FlushTarget& target) noexcept {
   if (!loop) return loop.error();
   x_loop = *loop;
   const iovec local{&x_sink, sizeof(x_sink)};
-  return (*loop)->read_direct({target.memory, 0, 1}, &local, 1, kToken);
+  return (*loop)->get({target.memory, 0, 1}, &local, 1, kToken);
 }
 
 void Flusher::on_read(int status) noexcept {

@@ -17,36 +17,38 @@ constexpr size_t kMostOpen = 16;
 /// Descriptors that a peer was handed and has not used: if it polls seldom, they wait there.
 /// FilePassing::take() keeps 16.
 constexpr size_t kMostHanded = 16;
-/// A bit of the encoded offset: the handle is of Kind::file.
-constexpr uint64_t kIsFile = uint64_t(1) << 63;
 /// Bytes that one poll() copies: about a millisecond over PCIe.
 constexpr size_t kBytesPerPoll = size_t(32) << 20;
 /// How long a reader waits for the file of an offer, which was sent before the offer. After that
 /// the bytes take another way.
 constexpr uint64_t kFilePatience = 1'000'000'000;
 
+struct WireKey {
+  KeyKind kind = KeyKind::ipc;
+  uint8_t is_file = 0;  ///< of Kind::file
+  uint16_t zero = 0;
+  uint32_t id = 0;
+  uint64_t offset = 0;
+  hmem::cuda_api::IpcMemHandle handle{};
+};
+static_assert(sizeof(WireKey) == 80);
+
 }  // namespace
 
 void IpcKey::encode(RemoteKey& remote_key) const noexcept {
-  static_assert(sizeof(handle.bytes) + sizeof(handle.id) + sizeof(offset) ==
-                RemoteKey::kRefusableBytes);
-  std::byte* to = remote_key.bytes;
-  std::memcpy(to, &handle.bytes, sizeof(handle.bytes));
-  std::memcpy(to += sizeof(handle.bytes), &handle.id, sizeof(handle.id));
-  const uint64_t place = offset | (handle.kind == hmem::IpcHandle::Kind::file ? kIsFile : 0);
-  std::memcpy(to += sizeof(handle.id), &place, sizeof(place));
-  remote_key.size = RemoteKey::kRefusableBytes;
+  WireKey wire;
+  wire.is_file = handle.kind == hmem::IpcHandle::Kind::file;
+  wire.id = handle.id;
+  wire.offset = offset;
+  wire.handle = handle.bytes;
+  remote_key.put(wire);
 }
 
 IpcKey IpcKey::decode(const RemoteKey& remote_key) noexcept {
-  IpcKey key{};
-  const std::byte* from = remote_key.bytes;
-  std::memcpy(&key.handle.bytes, from, sizeof(key.handle.bytes));
-  std::memcpy(&key.handle.id, from += sizeof(key.handle.bytes), sizeof(key.handle.id));
-  std::memcpy(&key.offset, from += sizeof(key.handle.id), sizeof(key.offset));
-  if (key.offset & kIsFile) key.handle.kind = hmem::IpcHandle::Kind::file;
-  key.offset &= ~kIsFile;
-  return key;
+  WireKey wire;
+  std::memcpy(&wire, remote_key.bytes, std::min(sizeof(wire), size_t(remote_key.size)));
+  using Kind = hmem::IpcHandle::Kind;
+  return {{wire.handle, wire.id, wire.is_file ? Kind::file : Kind::driver}, wire.offset};
 }
 
 // --- what was handed over -----------------------------------------------------------------------

@@ -10,13 +10,13 @@
 #include "util/clock.h"
 
 /// Device memory that a peer of this host maps and reads (by CUDA IPC, or a descriptor that is
-/// passed to it), without a copy through host memory. share() offers it; read() refuses it if the
+/// passed to it), without a copy through host memory. share() offers it; get() refuses it if the
 /// driver cannot open it.
 namespace erdma::transport::staging {
 
 class StagingLink;
 
-/// The contents of a remote key that is an offer. Its size distinguishes it from other remote keys.
+/// The contents of a remote key of KeyKind::ipc.
 struct IpcKey {
   hmem::IpcHandle handle;
   uint64_t offset;  ///< bytes into the allocation

@@ -124,31 +124,31 @@ int StagingLink::revoke(const RemoteKey& remote_key) noexcept {
   return finished;
 }
 
-int StagingLink::read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-                      uint64_t token) noexcept {
-  if (remote.is_refusable()) return read_ipc(remote, local, count, length, token);
-  return transfer(remote, local, count, length, token, true);
+int StagingLink::get(const RemoteRange& remote, const iovec* local, size_t count,
+                     uint64_t token) noexcept {
+  if (remote.memory.is_refusable()) return read_ipc(remote, local, count, token);
+  return transfer(remote, local, count, token, true, false);
 }
 
-int StagingLink::read_ipc(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
+int StagingLink::read_ipc(const RemoteRange& remote, const iovec* local, size_t count,
                           uint64_t token) noexcept {
   FilePassing* const files = optional().files;
   if (count > kMaxIov) return -FI_EINVAL;
   if (!files) return -FI_EOPNOTSUPP;
-  const IpcKey key = IpcKey::decode(remote);
+  const IpcKey key = IpcKey::decode(remote.memory);
   if (!x_staging.cuda) return IpcMappings::decline(key, *files);
   const auto found = std::find_if(local, local + count, [this](const iovec& part) {
     return part.iov_len > 0 && device_memory().is_device(part.iov_base);
   });
   const void* const near = found == local + count ? nullptr : found->iov_base;
-  util::Result<Source> from = x_mappings.reach(key, *files, near, length);
+  util::Result<Source> from = x_mappings.reach(key, *files, near, remote.length);
   if (!from) return from.error();
-  return x_staging.reads.add(*this, *from, near, local, count, length, token);
+  return x_staging.reads.add(*this, *from, near, local, count, remote.length, token);
 }
 
-int StagingLink::write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-                       uint64_t token) noexcept {
-  return transfer(remote, local, count, length, token, false);
+int StagingLink::put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+                     bool until_placed) noexcept {
+  return transfer(remote, local, count, token, false, until_placed);
 }
 
 /// Replaces the memory of the operation by host memory. If the operation sends, the bytes are
@@ -165,26 +165,34 @@ int StagingLink::stage(Transfer& transfer, const iovec*& local, size_t& count,
              : device_memory().gather(transfer.host.get(), memory, pieces, 0, transfer.length);
 }
 
+/// What the inner transport reaches itself passes as it is, but for accesses to regions.
+bool StagingLink::must_stage(const RemoteKey& remote, const iovec* local, size_t count,
+                             bool inbound) noexcept {
+  if (!device_memory().any_device(local, count)) return false;
+  return remote.kind() == KeyKind::region || !x_staging.direct ||
+         !x_staging.direct->can_move(local, count, remote, inbound);
+}
+
 /// Every operation gets a Transfer, so all tokens of the inner transport are of one kind.
-int StagingLink::transfer(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-                          uint64_t token, bool inbound) noexcept {
+int StagingLink::transfer(const RemoteRange& remote, const iovec* local, size_t count,
+                          uint64_t token, bool inbound, bool until_placed) noexcept {
   if (count > kMaxIov) return -FI_EINVAL;
   Transfer* transfer = x_staging.transfers.acquire();
   if (!transfer) return -FI_EAGAIN;
   transfer->token = token;
   transfer->inbound = inbound;
-  describe(*transfer, local, count, length);
-  int rc = 0;
+  describe(*transfer, local, count, remote.length);
   iovec staged{};
-  DirectSource* const direct = x_staging.direct;
-  if (device_memory().any_device(local, count) &&
-      !(direct && direct->can_move(local, count, remote, inbound)))
-    rc = stage(*transfer, local, count, staged);
+  int rc =
+      must_stage(remote.memory, local, count, inbound) ? stage(*transfer, local, count, staged) : 0;
   const uint64_t ours = x_staging.token_of(*transfer);
   if (rc == 0)
-    rc = inbound ? x_inner.read(remote, local, count, length, ours)
-                 : x_inner.write(remote, local, count, length, ours);
-  if (rc != 0) x_staging.transfers.release(*transfer);
+    rc = inbound ? x_inner.get(remote, local, count, ours)
+                 : x_inner.put(remote, local, count, ours, until_placed);
+  if (rc == 0) return 0;
+  if (rc == kDone)
+    if (const int finished = x_staging.finish(*transfer, 0)) rc = finished;
+  x_staging.transfers.release(*transfer);
   return rc;
 }
 
@@ -194,37 +202,6 @@ int StagingLink::flush(const iovec* memory, size_t count, uint64_t token) noexce
   DirectSource* const direct = x_staging.direct;
   if (!direct || !direct->may_be_written(memory, count)) return 0;
   return x_staging.flusher.add(memory, count, token);
-}
-
-int StagingLink::read_direct(const RemoteRange& remote, const iovec* local, size_t count,
-                             uint64_t token) noexcept {
-  return direct_transfer(remote, local, count, token, true, false);
-}
-
-int StagingLink::write_direct(const RemoteRange& remote, const iovec* local, size_t count,
-                              uint64_t token, bool until_placed) noexcept {
-  return direct_transfer(remote, local, count, token, false, until_placed);
-}
-
-int StagingLink::direct_transfer(const RemoteRange& remote, const iovec* local, size_t count,
-                                 uint64_t token, bool inbound, bool until_placed) noexcept {
-  if (count > kMaxIov) return -FI_EINVAL;
-  Transfer* transfer = x_staging.transfers.acquire();
-  if (!transfer) return -FI_EAGAIN;
-  transfer->token = token;
-  transfer->inbound = inbound;
-  describe(*transfer, local, count, remote.length);
-  iovec staged{};
-  int rc = device_memory().any_device(local, count) ? stage(*transfer, local, count, staged) : 0;
-  const uint64_t ours = x_staging.token_of(*transfer);
-  if (rc == 0)
-    rc = inbound ? x_inner.read_direct(remote, local, count, ours)
-                 : x_inner.write_direct(remote, local, count, ours, until_placed);
-  if (rc == 0) return 0;
-  if (rc == kDone)
-    if (const int finished = x_staging.finish(*transfer, 0)) rc = finished;
-  x_staging.transfers.release(*transfer);
-  return rc;
 }
 
 }  // namespace erdma::transport::staging

@@ -32,15 +32,11 @@ class StagingLink final : public Link {
             RemoteKey& remote_key) noexcept override;
   int revoke(const RemoteKey& remote_key) noexcept override;
   void revoke_refused(const RemoteKey& remote_key) noexcept override;
-  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-           uint64_t token) noexcept override;
-  int write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-            uint64_t token) noexcept override;
+  int get(const RemoteRange& remote, const iovec* local, size_t count,
+          uint64_t token) noexcept override;
+  int put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+          bool until_placed) noexcept override;
   int flush(const iovec* memory, size_t count, uint64_t token) noexcept override;
-  int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
-                  uint64_t token) noexcept override;
-  int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
-                   bool until_placed) noexcept override;
   void fail(int status) noexcept override { x_inner.fail(status); }
   bool was_up() const noexcept override { return x_inner.was_up(); }
   void hold(bool on) noexcept override { x_inner.hold(on); }
@@ -56,12 +52,11 @@ class StagingLink final : public Link {
   }
   hmem::DeviceMemory& device_memory() const noexcept { return x_staging.device_memory; }
   bool share_ipc(const iovec* memory, size_t count, RemoteKey& remote_key) noexcept;
-  int read_ipc(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
+  int read_ipc(const RemoteRange& remote, const iovec* local, size_t count,
                uint64_t token) noexcept;
-  int transfer(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-               uint64_t token, bool inbound) noexcept;
-  int direct_transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
-                      bool inbound, bool until_placed) noexcept;
+  int transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+               bool inbound, bool until_placed) noexcept;
+  bool must_stage(const RemoteKey& remote, const iovec* local, size_t count, bool inbound) noexcept;
   int stage(Transfer& transfer, const iovec*& local, size_t& count, iovec& staged) noexcept;
 
   Staging& x_staging;

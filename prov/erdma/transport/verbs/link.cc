@@ -11,7 +11,7 @@ namespace erdma::transport::verbs {
 
 bool LinkFastAccess::unpack(const RemoteKey& remote, DeviceAddress& first) noexcept {
   RemoteMemory named;
-  if (!decode(remote, named) || named.bounced || named.count != 1) return false;
+  if (!decode(remote, named) || !named.region) return false;
   first = {named.pieces[0].address, named.pieces[0].rkey};
   return true;
 }
@@ -90,11 +90,13 @@ int VerbsLink::revoke(const RemoteKey& remote_key) noexcept {
   return 0;
 }
 
-int VerbsLink::transfer(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-                        uint64_t token, bool is_read) noexcept {
+int VerbsLink::transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+                        bool is_read, bool until_placed) noexcept {
   RemoteMemory named;
-  if (!decode(remote, named) || named.length < length || count > kMaxIov ||
-      hmem::total_length(local, count) < length)
+  const uint64_t length = remote.length;
+  if (!decode(remote.memory, named) || named.length < length || count > kMaxIov ||
+      hmem::total_length(local, count) < length ||
+      (named.region ? length == 0 || remote.offset > named.length - length : remote.offset > 0))
     return -FI_EINVAL;
   if (!x_fast.sender) return not_ready();
   if (length == 0) return x_worklist.defer_done(token);
@@ -104,37 +106,27 @@ int VerbsLink::transfer(const RemoteKey& remote, const iovec* local, size_t coun
   begun->is_read = is_read;
   begun->length = length;
   begun->remote = named;
+  if (named.region) return access(*begun, remote.offset, local, count, until_placed && !is_read);
   if (!is_read && length <= x_shared.options.eager_bytes) x_packets->want_more();
   x_fast.sender->transfers.begin(*begun, local, count);
   return 0;
 }
 
-int VerbsLink::direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
-                      bool is_read, bool until_placed) noexcept {
-  RemoteMemory named;
-  if (!decode(remote.memory, named) || named.bounced || named.count != 1 || remote.length == 0 ||
-      remote.offset > named.length || remote.length > named.length - remote.offset ||
-      count > kMaxIov || hmem::total_length(local, count) < remote.length)
-    return -FI_EINVAL;
-  if (!x_fast.sender) return not_ready();
-  Transfer* begun = x_shared.transfers.acquire();
-  if (!begun) return -FI_EAGAIN;
-  begun->token = token;
-  begun->is_read = is_read;
-  begun->proof_due = until_placed && !is_read;
-  begun->length = begun->remote.length = remote.length;
-  begun->remote.count = 1;
-  begun->remote.pieces[0] = {named.pieces[0].address + remote.offset, remote.length,
-                             named.pieces[0].rkey};
+/// Of a region. -FI_EAGAIN: nothing happened.
+int VerbsLink::access(Transfer& begun, uint64_t offset, const iovec* local, size_t count,
+                      bool until_placed) noexcept {
+  begun.proof_due = until_placed;
+  begun.remote.length = begun.remote.pieces[0].length = begun.length;
+  begun.remote.pieces[0].address += offset;
   x_packets->touch();
-  if (!x_fast.sender->direct.takes(remote.length, is_read)) {
-    x_fast.sender->transfers.begin(*begun, local, count);
+  if (!x_fast.sender->direct.takes(begun.length, begun.is_read)) {
+    x_fast.sender->transfers.begin(begun, local, count);
     return 0;
   }
-  begun->count = hmem::slice(local, count, 0, remote.length, begun->local);
-  begun->bounces = true;
-  const int rc = x_fast.sender->direct.post(*begun);
-  if (rc) x_shared.transfers.release(*begun);
+  begun.count = hmem::slice(local, count, 0, begun.length, begun.local);
+  begun.bounces = true;
+  const int rc = x_fast.sender->direct.post(begun);
+  if (rc) x_shared.transfers.release(begun);
   return rc;
 }
 

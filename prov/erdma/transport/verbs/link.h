@@ -65,21 +65,13 @@ class VerbsLink final : public Link {
   int share(const iovec* memory, size_t count, size_t length, Access access,
             RemoteKey& remote_key) noexcept override;
   int revoke(const RemoteKey& remote_key) noexcept override;
-  int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-           uint64_t token) noexcept override {
-    return transfer(remote, local, count, length, token, true);
+  int get(const RemoteRange& remote, const iovec* local, size_t count,
+          uint64_t token) noexcept override {
+    return transfer(remote, local, count, token, true, false);
   }
-  int write(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-            uint64_t token) noexcept override {
-    return transfer(remote, local, count, length, token, false);
-  }
-  int read_direct(const RemoteRange& remote, const iovec* local, size_t count,
-                  uint64_t token) noexcept override {
-    return direct(remote, local, count, token, true, false);
-  }
-  int write_direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
-                   bool until_placed) noexcept override {
-    return direct(remote, local, count, token, false, until_placed);
+  int put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+          bool until_placed) noexcept override {
+    return transfer(remote, local, count, token, false, until_placed);
   }
   void fail(int status) noexcept override;
   bool was_up() const noexcept override { return x_was_up; }
@@ -107,10 +99,10 @@ class VerbsLink final : public Link {
 
  private:
   int not_ready() noexcept;
-  int transfer(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
-               uint64_t token, bool is_read) noexcept;
-  int direct(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
-             bool is_read, bool until_placed) noexcept;
+  int transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
+               bool is_read, bool until_placed) noexcept;
+  int access(Transfer& begun, uint64_t offset, const iovec* local, size_t count,
+             bool until_placed) noexcept;
 
   /// Null: not connected, or nothing may be sent now.
   PacketSender* x_packets = nullptr;

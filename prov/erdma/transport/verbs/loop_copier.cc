@@ -55,8 +55,8 @@ int LoopCopier::begin(Waiter& waiter, const RemoteRange& remote, const iovec& lo
                       bool reads) noexcept {
   util::Result<Link*> link = x_loop->link_to(x_loop->name());
   if (!link) return link.error();
-  const int rc = reads ? (*link)->read_direct(remote, &local, 1, 0)
-                       : (*link)->write_direct(remote, &local, 1, 0, true);
+  const int rc =
+      reads ? (*link)->get(remote, &local, 1, 0) : (*link)->put(remote, &local, 1, 0, true);
   waiter.posted = rc == 0;
   return rc;
 }

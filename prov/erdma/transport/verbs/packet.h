@@ -21,7 +21,7 @@ enum class Kind : uint8_t {
   bye,         ///< the endpoint closes: the last packet
   pull,        ///< BouncedBody: send me your bounced memory
   data,        ///< BouncedBody and bytes: a part of what pull asked for
-  push,        ///< BouncedBody and bytes: a part of a write() to bounced memory
+  push,        ///< BouncedBody and bytes: a part of a put() to bounced memory
   answer,      ///< BouncedBody: pull or push is over, `status`
   retire_back,  ///< RetireBody: forget that request, whatever was answered
 };

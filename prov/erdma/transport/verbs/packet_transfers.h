@@ -18,7 +18,7 @@ class PacketTransfers {
   /// Only what is shared over `link` is this peer's.
   void start(const VerbsLink* link) noexcept { x_link = link; }
 
-  /// Of our transfers: asks the owner to send, or sends the next part of a write(). False: no room.
+  /// Of our transfers: asks the owner to send, or sends the next part of a put(). False: no room.
   bool post(Transfer& transfer) noexcept {
     return transfer.is_read ? request(transfer) : push(transfer);
   }

@@ -5,16 +5,6 @@
 namespace erdma::transport::verbs {
 namespace {
 
-enum class Form : uint8_t { registered = 1, bounced = 2 };
-
-struct Head {
-  Form form;
-  uint8_t count;
-  uint16_t generation;
-  uint32_t index;
-};
-static_assert(sizeof(Head) == 8);
-
 /// Four of them and the head fit a RemoteKey: hence the length of six bytes.
 struct [[gnu::packed]] Piece {
   uint64_t address;
@@ -22,15 +12,17 @@ struct [[gnu::packed]] Piece {
   uint32_t length_low;
   uint16_t length_high;
 };
-static_assert(sizeof(Head) + kMaxIov * sizeof(Piece) == RemoteKey::kMaxBytes);
+static_assert(sizeof(KeyHead) + kMaxIov * sizeof(Piece) == RemoteKey::kMaxBytes);
 
 constexpr uint64_t kLengthLimit = uint64_t(1) << 48;
 
 }  // namespace
 
 void encode(const RemoteMemory& memory, RemoteKey& remote_key) noexcept {
-  const Head head{memory.bounced ? Form::bounced : Form::registered, uint8_t(memory.count),
-                  memory.handle.generation, memory.handle.index};
+  const KeyHead head{memory.bounced  ? KeyKind::bounced
+                     : memory.region ? KeyKind::region
+                                     : KeyKind::registered,
+                     uint8_t(memory.count), memory.handle.generation, memory.handle.index};
   std::memcpy(remote_key.bytes, &head, sizeof(head));
   size_t at = sizeof(head);
   for (size_t i = 0; i < memory.count; ++i, at += sizeof(Piece)) {
@@ -47,6 +39,7 @@ void encode(const RemoteMemory& memory, RemoteKey& remote_key) noexcept {
 
 RemoteKey key_of(const RemotePiece& piece) noexcept {
   RemoteMemory memory;
+  memory.region = true;
   memory.count = 1;
   memory.length = piece.length;
   memory.pieces[0] = piece;
@@ -56,19 +49,21 @@ RemoteKey key_of(const RemotePiece& piece) noexcept {
 }
 
 bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept {
-  Head head{};
+  KeyHead head{};
   if (remote_key.size < sizeof(head) || remote_key.size > RemoteKey::kMaxBytes) return false;
   std::memcpy(&head, remote_key.bytes, sizeof(head));
   memory = {};
   memory.handle = {head.index, head.generation};
   size_t at = sizeof(head);
-  if (head.form == Form::bounced) {
+  if (head.kind == KeyKind::bounced) {
     if (head.count != 0 || remote_key.size != at + sizeof(memory.length)) return false;
     memory.bounced = true;
     std::memcpy(&memory.length, remote_key.bytes + at, sizeof(memory.length));
     return memory.length < kLengthLimit;
   }
-  if (head.form != Form::registered || head.count == 0 || head.count > kMaxIov ||
+  memory.region = head.kind == KeyKind::region;
+  if ((!memory.region && head.kind != KeyKind::registered) || head.count == 0 ||
+      head.count > (memory.region ? 1 : kMaxIov) ||
       remote_key.size != at + head.count * sizeof(Piece))
     return false;
   memory.count = head.count;

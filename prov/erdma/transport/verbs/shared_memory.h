@@ -19,11 +19,12 @@ struct RemotePiece {
   uint32_t rkey = 0;
 };
 
-/// What the bytes of a RemoteKey say. Either pieces of registered memory, or (bounced) memory that
-/// its owner reads and writes itself as packets ask for it.
+/// What the bytes of a RemoteKey say. Either pieces of registered memory, one of which a region
+/// has, or (bounced) memory that its owner reads and writes itself as packets ask for it.
 struct RemoteMemory {
   util::PoolHandle handle;  ///< the owner's Exposed
   bool bounced = false;
+  bool region = false;
   size_t count = 0;
   uint64_t length = 0;  ///< sum of the pieces
   RemotePiece pieces[kMaxIov];
@@ -36,7 +37,7 @@ constexpr int rights_of(Access access) noexcept {
 }
 
 void encode(const RemoteMemory& memory, RemoteKey& remote_key) noexcept;
-/// The key of one registered piece.
+/// The key of a registered region.
 RemoteKey key_of(const RemotePiece& piece) noexcept;
 /// False: not made by encode().
 [[nodiscard]] bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept;

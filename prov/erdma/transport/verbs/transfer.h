@@ -11,7 +11,7 @@ namespace erdma::transport::verbs {
 
 class Transfers;
 
-/// A read() or write() of ours under way on one connection. In exactly one of its connection's
+/// A get() or put() of ours under way on one connection. In exactly one of its connection's
 /// lists (`moving` while there is something to post or to ask for, then `waiting`).
 /// Invariant: it ends when nothing of it is in flight any more, in one on_done().
 struct Transfer : util::ListHook<Transfer> {

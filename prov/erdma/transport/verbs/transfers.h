@@ -8,7 +8,7 @@
 
 namespace erdma::transport::verbs {
 
-/// read() and write() of one connection by RDMA: in pieces, some in flight, in turn. Packets never
+/// get() and put() of one connection by RDMA: in pieces, some in flight, in turn. Packets never
 /// wait for more than what is in flight. Owns the list of all transfers, also of those that move
 /// by other means (DirectAccess, PacketTransfers).
 class Transfers {
