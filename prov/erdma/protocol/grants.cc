@@ -136,7 +136,7 @@ void Grants::after(Peer& peer, transport::Link& link, const Request& request) no
   const uint64_t key = request.segments[0].key;
   const bool first = !std::exchange(region.used, true);
   const transport::OptionalInterfaces& optional = link.optional();
-  if (optional.registrar ? first : !optional.sharing || !optional.sharing->possible()) return;
+  if (optional.registrar ? first : !optional.sharing) return;
   if (peer.link != &link || peer.failing) return;
   if (x_setup->regions.region(key) == &region)  // not being closed
     grant(peer, link, key, region);

@@ -16,7 +16,9 @@ constexpr int kDrainsAtEnd = 8;  ///< more than both rings hold
 }  // namespace
 
 ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexcept
-    : Link(address, {.sharing = &x_direct, .retractable = &x_retractable, .files = &x_files}),
+    : Link(address, {.sharing = context.options.cma ? &x_direct : nullptr,
+                     .retractable = &x_retractable,
+                     .files = &x_files}),
       x_out(context),
       x_context(context),
       x_retractable(x_out, context.counters) {}
