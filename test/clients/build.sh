@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Builds the clients in $bin from $here, if they are older than their sources.
+# Builds the clients in $bin from $here, if they are older than their sources. Stages of run-tests
+# that run beside each other do this: one of them builds, the other waits for it.
 
 stale() { # stale PROGRAM SOURCE...
   local program=$1 source
@@ -14,20 +15,29 @@ stale() { # stale PROGRAM SOURCE...
 libfabric_flags=(${LIBFABRIC_PREFIX:+-isystem "$LIBFABRIC_PREFIX/include" -L"$LIBFABRIC_PREFIX/lib"
   -Wl,-rpath,"$LIBFABRIC_PREFIX/lib"})
 
+# link PROGRAM COMPILER...: a program has its name once it is whole.
+link() {
+  "${@:2}" -o "$1.new" && mv "$1.new" "$1"
+}
+
 build_stress() { # build_stress NAME
   local sources=("$here/$1.cc" "$here/fi_common.cc" "$here/fi_node.cc")
   stale "$bin/$1" "${sources[@]}" "$here/fi_common.h" || return 0
-  "${CXX:-g++}" -std=c++20 -O2 -g -Wall -Wextra -Wconversion -Wshadow "${libfabric_flags[@]}" \
-    "${sources[@]}" -o "$bin/$1" -lfabric -pthread
+  link "$bin/$1" "${CXX:-g++}" -std=c++20 -O2 -g -Wall -Wextra -Wconversion -Wshadow \
+    "${libfabric_flags[@]}" "${sources[@]}" -lfabric -pthread
 }
 
 build_clients() {
+  (flock 9 && build_all) 9>"$bin/.lock"
+}
+
+build_all() {
   local name sources=("$here"/mpi_check*.c)
   if stale "$bin/refuse_cma" "$here/refuse_cma.c" "$top/fabtests/programs/refuse_calls.h"; then
-    "${CC:-cc}" -O2 -Wall -Wextra "$here/refuse_cma.c" -o "$bin/refuse_cma" || return 1
+    link "$bin/refuse_cma" "${CC:-cc}" -O2 -Wall -Wextra "$here/refuse_cma.c" || return 1
   fi
   if command -v mpicc >/dev/null && stale "$bin/mpi_check" "${sources[@]}" "$here/mpi_check.h"; then
-    mpicc -O2 -g -Wall -Wextra "${sources[@]}" -o "$bin/mpi_check" -lpthread || return 1
+    link "$bin/mpi_check" mpicc -O2 -g -Wall -Wextra "${sources[@]}" -lpthread || return 1
   fi
   for name in fi_order fi_threads fi_auto fi_flap fi_forker fi_close_inflight fi_many fi_unexpected \
     fi_stop_stress fi_kill_stress; do

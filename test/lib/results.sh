@@ -5,6 +5,27 @@
 passed=0 failed=0 skipped=0
 table=
 
+# end_tree PID: ends the process, its group, and all that it started, in whatever group it is.
+end_tree() {
+  local found=("$1") at=0
+  while [ $at -lt ${#found[@]} ]; do
+    # shellcheck disable=SC2207
+    found+=($(ps -o pid= --ppid "${found[at]}"))
+    at=$((at + 1))
+  done
+  kill -- "${found[@]}" "-$1" 2>/dev/null
+}
+
+# interrupted: the run ends with all that it started. A lane gets it, too, and ends its stage.
+interrupted() {
+  local job
+  trap '' INT TERM HUP
+  for job in $(jobs -p); do end_tree "$job"; done
+  wait
+  printf '\ninterrupted\n'
+  exit 1
+}
+
 # skip REASON: a stage calls this before it returns 77.
 skip() { printf 'SKIP: %s\n' "$*"; }
 
@@ -31,7 +52,7 @@ count_lines() {
   stage_failed=$(grep -cE '^(FAIL:|ERROR:|not ok )' "$1")
   stage_skipped=$(grep -cE '^SKIP:' "$1")
   case $2 in
-    0) [ "$stage_passed$stage_failed$stage_skipped" != 000 ] || stage_passed=1 ;;
+    0) ;;
     77) [ "$stage_skipped" -gt 0 ] || stage_skipped=1 ;;
     *) [ "$stage_failed" -gt 0 ] || stage_failed=1 ;;
   esac
@@ -44,32 +65,37 @@ show_failure() {
   tail -n 5 "$1"
 }
 
-# count_trs LOG STATUS: counts the .trs files of make check that are newer than the log of the
-# stage, one for each test program. A libcheck program counts its checks; any other program is one
-# test.
+# count_trs LOG STATUS: counts the .trs files of make check, one for each test program. A libcheck
+# program counts its checks, and fails if there are none; any other program is one test.
 count_trs() {
-  local trs result checks failures errors
+  local trs result checks failures errors unit_tests=0
   while IFS= read -r trs; do
     result=$(sed -n 's/^:global-test-result: *//p' "$trs")
+    case $trs in *_test.trs) unit_tests=1 ;; esac
     read -r checks failures errors < <(sed -nE \
       's/^[0-9]+%: Checks: ([0-9]+), Failures: ([0-9]+), Errors: ([0-9]+).*/\1 \2 \3/p' \
-      "${trs%.trs}.log" | awk '{ c += $1; f += $2; e += $3 } END { print c + 0, f + 0, e + 0 }')
+      "${trs%.trs}.log" | awk '{ c += $1; f += $2; e += $3 } END { print NR ? c : "none", f + 0, e + 0 }')
+    [ "$result$checks" != PASS0 ] || result='no check ran'
     case $result in
-      PASS) stage_passed=$((stage_passed + (checks > 0 ? checks : 1))) ;;
+      PASS) stage_passed=$((stage_passed + ${checks/none/1})) ;;
       SKIP) stage_skipped=$((stage_skipped + 1)) ;;
       *)
-        stage_passed=$((stage_passed + checks - failures - errors))
+        stage_passed=$((stage_passed + ${checks/none/0} - failures - errors))
         stage_failed=$((stage_failed + (failures + errors > 0 ? failures + errors : 1)))
-        show_failure "${trs%.trs}.log" >>"$1"
+        { echo "FAIL: ${trs#"$stage_folder/"}: $result"; show_failure "${trs%.trs}.log"; } >>"$1"
         ;;
     esac
-  done < <(find "$stage_folder/test" -name '*.trs' -newer "$logs/.stage" 2>/dev/null)
+  done < <(find "$stage_folder/test" -name '*.trs' 2>/dev/null)
+  if [ "$2$unit_tests" = 00 ]; then
+    echo 'FAIL: no unit test ran' >>"$1"
+    stage_failed=$((stage_failed + 1))
+  fi
   [ "$2" = 0 ] || [ "$2" = 77 ] || [ "$stage_failed" -gt 0 ] || stage_failed=1
   [ "$2" != 77 ] || stage_skipped=1
 }
 
 # stage NAME MINUTES KIND COMMAND: runs COMMAND, a function, for MINUTES at most, with its output in
-# a log. count_KIND counts the results. Status 1 if something failed.
+# a log. count_KIND counts the results; none at all is a failure. Status 1 if something failed.
 stage() {
   local name=$1 minutes=$2 kind=$3 command=$4 log status begin=$SECONDS watchdog
   local stage_passed=0 stage_failed=0 stage_skipped=0 stage_folder=$build
@@ -77,22 +103,26 @@ stage() {
   case $name in address | thread) stage_folder=$build/$name ;; esac
   log=$logs/$name.log
   printf '%-13s' "$name"
-  touch "$logs/.stage"
-  # The stage has a process group of its own, so that a timeout ends all of its processes.
+  [ "$kind" != trs ] || find "$stage_folder/test" -name '*.trs' -delete 2>/dev/null
+  trap interrupted INT TERM HUP
+  # A process group of its own: what lost its parent still ends with the stage.
   set -m
   "$command" >"$log" 2>&1 </dev/null &
   local job=$!
   (sleep $((minutes * 60)) && echo "FAIL: $name took more than $minutes minutes" >>"$log" &&
-    kill -- "-$job") >/dev/null 2>&1 &
+    end_tree "$job") >/dev/null 2>&1 &
   watchdog=$!
   set +m
-  trap 'kill -- "-$job" "-$watchdog"; say "interrupted"; exit 1' INT TERM HUP
   wait "$job"
   status=$?
   kill -- "-$watchdog" 2>/dev/null
   wait "$watchdog" 2>/dev/null
   trap - INT TERM HUP
   "count_$kind" "$log" "$status"
+  if [ $((stage_passed + stage_failed + stage_skipped)) -eq 0 ]; then
+    echo 'FAIL: nothing ran' >>"$log"
+    stage_failed=1
+  fi
   passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
   skipped=$((skipped + stage_skipped))
   table+=$(printf '%s%-13s %5d' "${lane:+  }" "$name" $((SECONDS - begin)))$'\n'
@@ -100,7 +130,7 @@ stage() {
     "$stage_skipped" $((SECONDS - begin))
   if [ "$stage_skipped" -gt 0 ]; then grep -E '^SKIP: ' "$log" | sed 's/^/    /'; fi
   [ "$stage_failed" -gt 0 ] || return 0
-  say "    the end of $log:"
+  echo "    the end of $log:"
   tail -n 60 "$log" | sed 's/^/    /'
   return 1
 }
@@ -108,23 +138,32 @@ stage() {
 # beside LANE...: functions that run stages, each lane on a core of its own; one lane's lines follow
 # the other's. A stage that counts .trs files can't be in a lane.
 beside() {
-  local lane lanes=()
+  local lane status pids=() lane_passed lane_failed lane_skipped lane_table
+  trap interrupted INT TERM HUP
   for lane in "$@"; do
+    rm -f "$logs/.$lane"
     (
       passed=0 failed=0 skipped=0 table=
       "$lane"
-      declare -p passed failed skipped table | sed 's/^declare -- /lane_/' >"$logs/.$lane"
+      declare -p passed failed skipped table | sed 's/^declare -- /lane_/' >"$logs/.$lane.new" &&
+        mv "$logs/.$lane.new" "$logs/.$lane"
     ) >"$logs/$lane.out" 2>&1 &
-    lanes+=($!)
+    pids+=($!)
   done
-  wait "${lanes[@]}"
   for lane in "$@"; do
+    status=0
+    wait "${pids[0]}" || status=$?
+    pids=("${pids[@]:1}")
     cat "$logs/$lane.out"
-    local lane_passed=0 lane_failed=1 lane_skipped=0 lane_table=
+    lane_passed=0 lane_failed=0 lane_skipped=0 lane_table=
     # shellcheck disable=SC1090
-    . "$logs/.$lane"
+    [ "$status" != 0 ] || . "$logs/.$lane" || status=$?
+    if [ "$status" != 0 ]; then
+      echo "FAIL: $lane ended with status $status"
+      lane_failed=$((lane_failed + 1))
+    fi
     passed=$((passed + lane_passed)) failed=$((failed + lane_failed))
     skipped=$((skipped + lane_skipped)) table+=$lane_table
-    rm -f "$logs/.$lane"
   done
+  trap - INT TERM HUP
 }

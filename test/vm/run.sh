@@ -26,7 +26,7 @@ python=$(python_with_mpi) || python=
 
 mkdir -p "$build/vm/$what"
 output=$build/vm/$what/output
-bash "$top/test/vm/vm.sh" "${options[@]}" -t "${ERDMA_VM_SECONDS:-840}" -o "$build/vm/$what" \
+bash "$top/test/vm/vm.sh" "${options[@]}" -t "${ERDMA_VM_SECONDS:-1800}" -o "$build/vm/$what" \
   "$top/test/vm/$guest" "$top" "$bin" "${python:-none}" "${FI_PROVIDER_PATH:-}" "$FI_PROVIDER" \
   "$part" >"$output" 2>&1
 status=$?

@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# run-tests counts what ran, refuses what ran nothing, and leaves no process behind: its stages, with
+# make and compilers that only note how they were called.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0"
+set -u
+source=$(cd "${srcdir:-.}" && pwd) || exit 1
+tree=$(mktemp -d "${TMPDIR:-/tmp}/erdma-run-tests.XXXXXX") || exit 1
+trap 'rm -rf "$tree"' EXIT
+bad=0
+unset CK_RUN_SUITE CK_RUN_CASE CK_INCLUDE_TAGS CK_EXCLUDE_TAGS GIT_DIR GIT_WORK_TREE
+
+# expect WHAT STATUS TEXT COMMAND...: the command ends with the status, and its output has the text, a
+# regular expression of which ^ is the begin of a line.
+expect() {
+  local what=$1 wanted=$2 text=$3 output status=0
+  shift 3
+  output=$("$@" 2>&1 </dev/null) || status=$?
+  [ "$status" = "$wanted" ] && grep -qE -- "$text" <<<"$output" && return
+  printf '%s: status %s instead of %s, or without "%s":\n' "$what" "$status" "$wanted" "$text"
+  sed 's/^/  | /' <<<"$output"
+  bad=1
+}
+
+# --- stages: a script with functions, stages and lanes
+logs=$tree/build/logs
+mkdir -p "$logs" "$tree/build/test"
+stages() {
+  bash -c 'set -u; top=$1 build=$2 logs=$2/logs selected="  "; . "$top/test/lib/results.sh"; eval "$3"' \
+    _ "$source" "$tree/build" "$1"
+}
+# passed PROGRAM [CHECKS]: what make check leaves of a program that passed.
+leave='passed() {
+  mkdir -p "$build/test"
+  echo ":global-test-result: PASS" >"$build/test/$1.trs"
+  echo "${2:+100%: Checks: $2, Failures: 0, Errors: 0}" >"$build/test/$1.log"
+}'
+expect 'a stage of one test' 0 '^1 passed, 0 failed, 0 skipped' stages 'stage a 1 one true; finish'
+expect 'a failed stage' 1 '^0 passed, 1 failed, 0 skipped' stages 'stage a 1 one false; finish'
+expect 'lines' 1 '^2 passed, 1 failed, 1 skipped' stages \
+  'run() { printf "%s\n" "PASS: a" "ok 1" "not ok 2" "SKIP: c"; }; stage a 1 lines run; finish'
+expect 'lines of which there are none' 1 '^ *FAIL: nothing ran' stages 'stage a 1 lines true; finish'
+expect 'programs that pass' 0 '^4 passed, 0 failed' stages \
+  "$leave; run() { passed a_test 3; passed check_b; }; stage check 1 trs run; finish"
+rm "$tree"/build/test/*
+expect 'no program ran' 1 '^ *FAIL: no unit test ran' stages \
+  "$leave; run() { passed check_b; }; stage check 1 trs run; finish"
+expect 'nothing ran' 1 '^ *FAIL: ' stages 'stage check 1 trs true; finish'
+expect 'a program passed without a check' 1 '^2 passed, 1 failed' stages \
+  "$leave; run() { passed a_test 0; passed b_test 2; }; stage check 1 trs run; finish"
+expect 'lanes' 0 '^2 passed, 0 failed, 0 skipped' stages \
+  'a() { stage a 1 one true; }; b() { stage b 1 one true; }; beside a b; finish'
+echo 'lane_passed=5 lane_failed=0 lane_skipped=0' >"$logs/.dies"
+# shellcheck disable=SC2016
+dying='dies() { stage a 1 one true; kill -9 $BASHPID; }; lives() { stage b 1 one true; }'
+expect 'a lane that dies' 1 '^1 passed, 1 failed' stages "$dying; beside dies lives; finish"
+expect 'a lane that dies is named' 1 '^FAIL: dies ended with status 137' stages \
+  "$dying; beside dies lives; finish"
+
+# interrupted SCRIPT: SIGTERM, once a command of a stage runs, ends all processes: they share a pipe.
+interrupted() {
+  local runner leader='' status=0
+  rm -f "$tree/held" "$tree/begun"
+  mkfifo "$tree/held" "$tree/begun"
+  stages "slow() { echo \$\$ >&8; sleep 50; }
+    apart() { timeout 50 bash -c 'echo \$1 >&8; sleep 50' _ \$\$; }; $1" >"$tree/output" 7>"$tree/held" 8<>"$tree/begun" 2>&1 &
+  runner=$!
+  exec 6<"$tree/held" 8<>"$tree/begun"
+  read -r -t 40 leader <&8
+  kill "$leader"
+  wait "$runner" || status=$?
+  timeout 40 cat <&6 || echo 'processes are left'
+  exec 6<&- 8<&-
+  return $status
+}
+for command in slow apart; do
+  expect "SIGTERM in a stage: $command" 1 '^$' interrupted "stage a 1 one $command; finish"
+  expect "SIGTERM beside: $command" 1 '^$' interrupted \
+    "a() { stage a 1 one $command; }; b() { stage b 1 one true; }; beside a b; finish"
+done
+
+# --- run-tests in a tree of its own
+mkdir -p "$tree/bin" "$tree/test/vm" "$tree/build/address"
+cp "$source/run-tests" "$tree/"
+cp -r "$source/test/lib" "$tree/test/"
+cp "$source"/test/vm/packages* "$tree/test/vm/"
+chmod -R u+w "$tree"
+cat >"$tree/bin/make" <<'MAKE'
+#!/bin/sh
+echo "$* ${CK_RUN_CASE:+filtered}" >>"$tree/made"
+case " $* " in *' check '*)
+  echo ':global-test-result: PASS' >"$tree/build/test/a_test.trs"
+  echo '100%: Checks: 1, Failures: 0, Errors: 0' >"$tree/build/test/a_test.log" ;;
+esac
+MAKE
+chmod +x "$tree/bin/make"
+touch -d "1 hour ago" "$tree/configure"
+echo 'VERSION = 2' >"$tree/build/Makefile"
+echo --enable-werror >"$tree/build/options"
+run() { tree=$tree PATH=$tree/bin:$PATH ERDMA_SKIP_INSTALL=1 "$tree/run-tests" "$@"; }
+run_and_show() { rm -f "$tree/made"; run "$@"; local status=$?; sed 's/^/made: /' "$tree/made"; return $status; }
+expect 'a stage that does not exist' 1 'no stage .chekc' run check chekc
+expect 'check by itself builds the product with its own flags' 0 \
+  '^made: (-[Cj][^ ]* |/[^ ]* )*all [^=]*$' run_and_show check
+# shellcheck disable=SC2097,SC2098
+CK_RUN_CASE=none expect 'an inherited filter' 0 '^1 passed' run_and_show check
+! grep -q filtered "$tree/made" || { echo 'a filter of the environment reaches the tests'; bad=1; }
+expect 'quick and another stage' 1 '^  distcheck ' run quick distcheck
+expect 'quick and another stage' 1 '^  clients ' run quick distcheck
+
+echo 'echo "PASS: in ${ERDMA_VM_SECONDS:-840} s"' >"$tree/test/vm/run.sh"
+if [ "$(uname -m)" = x86_64 ]; then
+  run vm vm-nic >/dev/null
+  expect 'the limit of the virtual machine' 0 'in 1[234]..' cat "$logs/vm.log"
+  expect 'the limit of the virtual machine for NICs' 0 'in (1[89]|20)..' cat "$logs/vm-nic.log"
+fi
+
+# tarball NAME FILE...
+tarball() {
+  mkdir -p "$tree/$1/prov"
+  (cd "$tree" && touch "${@:2}" && tar cJf "build/$1.tar.xz" "$1")
+  rm -r "${tree:?}/$1"
+}
+if command -v git >/dev/null; then
+  mkdir -p "$tree/prov"
+  touch "$tree/prov/a" "$tree/prov/b"
+  git -C "$tree" init -q && git -C "$tree" add prov
+  tarball erdma-2 erdma-2/prov/a erdma-2/prov/b
+  tarball erdma-1 erdma-1/prov/a
+  expect 'the tarball of this version' 0 '^1 passed' run distcheck
+  tarball erdma-1 erdma-1/prov/a erdma-1/prov/b
+  tarball erdma-2 erdma-2/prov/a
+  expect 'a file that the tarball lacks' 1 'not in the tarball: prov/b' run distcheck
+  GIT_TEST_ASSUME_DIFFERENT_OWNER=1 expect 'a tree of another user' 1 '^1? *0 passed, 1 failed' \
+    run distcheck
+  tarball erdma-2 erdma-2/prov/a erdma-2/prov/b
+  GIT_TEST_ASSUME_DIFFERENT_OWNER=1 expect 'a tree of another user' 1 'dubious' run distcheck
+  rm -rf "$tree/.git"
+  expect 'a tree from a tarball' 0 '^1 passed' run distcheck
+fi
+
+# --- the clients, built by two lanes at once
+cat >"$tree/bin/compiler" <<'COMPILER'
+#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+echo "$2" >>"$tree/compiled"
+touch "$2"
+[ -z "${broken:-}" ] && chmod +x "$2"
+COMPILER
+chmod +x "$tree/bin/compiler"
+ln -s compiler "$tree/bin/mpicc"
+mkdir "$tree/clients"
+clients() {
+  tree=$tree PATH=$tree/bin:$PATH CC=compiler CXX=compiler bash -c 'set -u
+    top=$1 here=$1/test/clients bin=$2/clients; . "$here/build.sh"; build_clients' _ "$source" "$tree"
+}
+broken=yes expect 'a compiler that fails' 1 '' clients
+# shellcheck disable=SC2144
+if [ -e "$tree/clients/refuse_cma" ]; then
+  echo 'a program that was not linked to its end has its name'
+  bad=1
+fi
+rm -f "$tree/compiled"
+clients & clients & wait
+twice=$(xargs -r -n 1 basename <"$tree/compiled" | sed 's/\.new$//' | sort | uniq -d)
+[ -z "$twice" ] || { echo "built twice at once:" $twice; bad=1; }
+expect 'the clients' 0 fi_order ls "$tree/clients"
+exit $bad
