@@ -16,6 +16,7 @@
 //   TEST(a_name, 4) { ... }               // four times, _i counting from 0
 //   TEST(a_name, 1, 7) { ... }            // _i from 1 to 6
 //   SET_UPS("case", a, b);                // the tests of a header run, with a() and with b()
+//   LEFT_OUT("case");                     // or they do not, on purpose
 //
 // Each test fails if it ends with more descriptors, threads, shared memory or objects of the
 // simulated adapter than it began with, or if an owner in the provider ended before it had all back
@@ -47,6 +48,11 @@ struct CaseOptions {
   bool (*offered)() = nullptr;  ///< false = they are left out
 };
 
+/// Names a case of a header that does not run in the file.
+struct LeftOut {
+  const char* case_name;
+};
+
 /// The values of _i.
 struct Loop {
   Loop() = default;
@@ -59,12 +65,19 @@ struct Loop {
 struct Registration {
   Registration(const char* file, const SuiteOptions& options);
   Registration(const char* file, const CaseOptions& options, const char* header);
-  /// Of a case from a header: its set-ups here; without them its tests don't run.
+  /// Of a case from a header: its set-ups here.
   Registration(const char* file, const char* case_name, const SetUps& set_ups);
+  Registration(const char* file, const LeftOut& left_out);
   Registration(const char* file, const TTest& test, Loop (*loop)());
   /// Of a header: runs before the tests of each suite that includes it.
   Registration(const char* file, SFun once);
 };
+
+/// The result of two runs, each 0 = passed or 77 = skipped: skipped if both were.
+inline int of_both(int one, int other) {
+  if (one == 77) return other;
+  return other == 77 ? one : one || other;
+}
 
 /// By a test that ends, on purpose, before all its operations have: what these hold is not counted.
 void leaves_work_undone();
@@ -85,6 +98,7 @@ void leaves_owners_short();
   ERDMA_REGISTER(__BASE_FILE__, ::erdma::test::CaseOptions{__VA_ARGS__}, __FILE__)
 #define SET_UPS(case_name, ...) \
   ERDMA_REGISTER(__BASE_FILE__, case_name, ::erdma::test::SetUps{__VA_ARGS__})
+#define LEFT_OUT(case_name) ERDMA_REGISTER(__BASE_FILE__, ::erdma::test::LeftOut{case_name})
 #define TEST(test_name, ...)                                                      \
   static void test_name(int);                                                     \
   ERDMA_REGISTER(__BASE_FILE__, TTest{#test_name, test_name, __FILE__, __LINE__}, \

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "libcheck.h"
 #include "suites.h"
 
 namespace {
@@ -43,9 +44,7 @@ int main(int argc, char** argv) {
   if (names.empty()) names = erdma::test::suites();
   if (names.size() == 1) return run_one(names[0], argv);
   int result = 77;
-  for (const std::string& name : names) {
-    const int status = run_apart(name, argv[0]);
-    if (status != 77 && result != 1) result = status ? 1 : 0;
-  }
+  for (const std::string& name : names)
+    result = erdma::test::of_both(result, run_apart(name, argv[0]));
   return result;
 }

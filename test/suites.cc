@@ -1,7 +1,9 @@
 #include "suites.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "libcheck.h"
 #include "resources.h"
@@ -25,6 +27,7 @@ struct Registered {
   std::vector<SFun> once;
   std::vector<Case> cases;
   std::map<std::string, SetUps> set_ups;
+  std::set<std::string> left_out;
 };
 
 /// By name.
@@ -40,40 +43,85 @@ Registered& suite_of(const std::string& file) {
 
 const Registered* g_running;
 std::string g_running_name, g_only;
-bool g_found = false;  ///< what is to run
+
+bool wanted(const Test& test) {
+  return g_only.empty() || g_only == test.test.name;
+}
+
+/// What would be lost in silence: a case of a header that neither runs nor is left out, and a name
+/// that no case has.
+bool names_fit() {
+  std::set<std::string> cases;
+  bool fit = true;
+  const auto complain = [&fit](const std::string& name, const char* what) {
+    std::printf("case \"%s\" %s\n", name.c_str(), what);
+    fit = false;
+  };
+  for (const Case& described : g_running->cases) {
+    const std::string name = described.options.name;
+    cases.insert(name);
+    if (!described.file.ends_with(".h")) continue;
+    const bool runs = g_running->set_ups.contains(name);
+    if (runs == g_running->left_out.contains(name))
+      complain(name, runs ? "has SET_UPS and is LEFT_OUT" : "has neither SET_UPS nor LEFT_OUT");
+  }
+  for (const auto& [name, set_ups] : g_running->set_ups)
+    if (!cases.contains(name)) complain(name, "has SET_UPS and does not exist");
+  for (const std::string& name : g_running->left_out)
+    if (!cases.contains(name)) complain(name, "is LEFT_OUT and does not exist");
+  return fit;
+}
 
 TCase* make_case(const Case& described, SFun set_up) {
   TCase* tcase = tcase_create(described.options.name);
   if (g_running->options.counted) tcase_add_checked_fixture(tcase, begin_counting, end_counting);
   tcase_add_checked_fixture(tcase, set_up, described.options.tear_down);
   tcase_set_timeout(tcase, described.options.timeout);
-  for (const auto& [test, loop] : described.tests) {
-    if (!g_only.empty() && g_only != test.name) continue;
-    g_found = true;
-    const Loop range = loop();
-    tcase_add_loop_test(tcase, &test, range.begin, range.end);
+  for (const Test& test : described.tests) {
+    if (!wanted(test)) continue;
+    const Loop range = test.loop();
+    tcase_add_loop_test(tcase, &test.test, range.begin, range.end);
   }
   return tcase;
 }
 
+bool has_wanted(const Case& described) {
+  return !g_running->left_out.contains(described.options.name) &&
+         std::any_of(described.tests.begin(), described.tests.end(), wanted);
+}
+
+bool is_offered(const Case& described) {
+  return has_wanted(described) && (!described.options.offered || described.options.offered());
+}
+
+int run(Suite* suite) {
+  SRunner* runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int ran = srunner_ntests_run(runner), failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  if (ran == 0) std::puts("no test ran");
+  return ran == 0 || failed ? 1 : 0;
+}
+
 int run_here() {
   if (g_running->options.offered && !g_running->options.offered()) return 77;
+  if (!names_fit()) return 1;
   for (const SFun once : g_running->once) once();
+  const std::vector<Case>& cases = g_running->cases;
+  if (std::none_of(cases.begin(), cases.end(), has_wanted)) {
+    std::puts("no such test");
+    return 1;
+  }
+  if (std::none_of(cases.begin(), cases.end(), is_offered)) return 77;
   Suite* suite = suite_create(g_running_name.c_str());
-  for (const Case& described : g_running->cases) {
-    if (described.options.offered && !described.options.offered()) continue;
+  for (const Case& described : cases) {
+    if (!is_offered(described)) continue;
     const auto given = g_running->set_ups.find(described.options.name);
-    if (given == g_running->set_ups.end() && described.file.ends_with(".h")) continue;
     for (const SFun set_up :
          given == g_running->set_ups.end() ? described.options.set_up : given->second)
       suite_add_tcase(suite, make_case(described, set_up));
   }
-  SRunner* runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  const bool passed = srunner_ntests_failed(runner) == 0;
-  srunner_free(runner);
-  if (!g_found) std::puts("no such test");
-  return passed && g_found ? 0 : 1;
+  return run(suite);
 }
 
 }  // namespace
@@ -89,6 +137,10 @@ Registration::Registration(const char* file, const CaseOptions& options, const c
 
 Registration::Registration(const char* file, const char* case_name, const SetUps& set_ups) {
   suite_of(file).set_ups.insert_or_assign(case_name, set_ups);
+}
+
+Registration::Registration(const char* file, const LeftOut& left_out) {
+  suite_of(file).left_out.insert(left_out.case_name);
 }
 
 Registration::Registration(const char* file, const TTest& test, Loop (*loop)()) {

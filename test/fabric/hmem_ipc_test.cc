@@ -226,6 +226,10 @@ void refuse_to_open() {
 
 }  // namespace
 
+// The tests here are of two processes; they use the helpers of the header alone.
+LEFT_OUT("device memory in messages");
+LEFT_OUT("copies of messages by CUDA");
+
 /// One copy by the receiver, none by the sender; from both to both kinds of memory.
 TEST(long_message_is_copied_once_from_where_it_is, 2) {
   with_memory_of(_i);

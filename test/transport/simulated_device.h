@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "libcheck.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/device_list.h"
 
@@ -38,7 +39,7 @@ inline int on_simulated_devices(char** argv, int (*tests)()) {
     std::puts("no RDMA device, and no simulated one (make libsofterdma.la)");
     return 77;
   }
-  int result = 0;
+  int result = 77;
   for (const char* personality : {"standard", "compat"}) {
     std::printf("the simulated adapter, %s:\n", personality);
     std::fflush(stdout);
@@ -53,7 +54,8 @@ inline int on_simulated_devices(char** argv, int (*tests)()) {
       _exit(126);
     }
     int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) result = 1;
+    const bool ended = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
+    result = of_both(result, ended ? WEXITSTATUS(status) : 1);
   }
   return result;
 }
@@ -70,12 +72,12 @@ inline int here_and_on_devices(char** argv, int (*tests)()) {
   static int (*const run)() = tests;
   const char* preloaded = std::getenv("LD_PRELOAD");
   const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
-  const int here = simulated ? 0 : run();
+  const int here = simulated ? 77 : run();
   const int there = on_simulated_devices(argv, [] {
     g_on_devices = true;
     return run();
   });
-  return here || (there && there != 77) ? 1 : 0;
+  return of_both(here, there);
 }
 
 }  // namespace erdma::test
