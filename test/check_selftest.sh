@@ -71,7 +71,7 @@ refused() {
 }
 
 plant_clean
-for check in layers man sizes names aborts lists classes docs; do verdict check_$check.sh pass 'the clean tree'; done
+for check in layers man sizes names odr aborts lists classes docs; do verdict check_$check.sh pass 'the clean tree'; done
 
 p=prov/erdma
 refused check_layers.sh test/util/a_test.cc '#include <check.h>'
@@ -125,6 +125,21 @@ refused check_lists.sh fabtests/programs/erdma_unlisted.cc 'int main() {}'
 plant_clean
 rm "$folder/$p/util/a.cc"
 verdict check_lists.sh refuse 'a listed file is missing'
+
+plant_clean
+printf '%s\n' '#include "util/x.h"' 'struct C { int a; };' >>"$folder/test/util/b_test.cc"
+echo 'struct C { char a; };' >"$folder/test/util/x.h"
+verdict check_odr.sh refuse 'a class in a file and in a header'
+refused check_odr.sh test/util/b_test.cc '{'
+for line in 'struct C { int b() { return 1; } };' 'inline int f(int a) {}'; do
+  for space in 'namespace {' 'namespace b {' 'namespace a {'; do
+    plant_clean
+    echo "namespace a { $line }" >>"$folder/$p/util/a.cc"
+    echo "$space $line }" >>"$folder/test/util/b_test.cc"
+    if [ "$space" = 'namespace a {' ]; then wanted=refuse; else wanted=pass; fi
+    verdict check_odr.sh $wanted "$space $line"
+  done
+done
 
 plant_clean
 awk 'BEGIN { for (i = 0; i < 601; i++) print "int x" i ";" }' >"$folder/$p/util/long.cc"
