@@ -188,6 +188,20 @@ TEST(a_connection_closed_at_once_is_forgotten) {
   expect_alive(side);
 }
 
+/// Whose queue is full is there, and may have room later.
+TEST(a_full_queue_is_not_taken_for_no_listener) {
+  const auto name = address_of("127.0.0.1", 941);
+  auto listener = transport::shm::listen_as(name, NameScope::address);
+  ck_assert(bool(listener));
+  ck_assert_int_eq(listen(listener->get(), 0), 0);
+  auto first = connect_as_peer(name);
+  ck_assert(bool(first));
+  ck_assert_int_eq(connect_as_peer(name).error(), -FI_EAGAIN);
+  first = util::Fd();
+  listener = util::Fd();
+  ck_assert_int_eq(connect_as_peer(name).error(), -FI_ECONNREFUSED);
+}
+
 /// Time is what the test says it is. The background thread reads it.
 struct ManualClock final : util::Clock {
   std::atomic<uint64_t> time{1'000'000'000};
