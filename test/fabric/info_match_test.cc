@@ -1,4 +1,4 @@
-#include "fabric/info_match.h"
+#include "fabric/info_offer.h"
 
 #include <stdlib.h>
 

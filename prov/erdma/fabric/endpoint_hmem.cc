@@ -7,32 +7,40 @@
 
 namespace erdma::fabric {
 
+namespace {
+
 /// Injected memory is the application's again on return, so it is copied here.
+struct InjectedCopy {
+  int take(hmem::DeviceMemory& devices, protocol::SendArgs& args) noexcept {
+    if (args.length > kInjectBytes) return -FI_EMSGSIZE;
+    if (const int rc = devices.gather(bytes, args.iov, args.count, 0, args.length)) return rc;
+    host = {bytes, args.length};
+    args.iov = &host;
+    args.count = 1;
+    return 0;
+  }
+
+  std::byte bytes[kInjectBytes];
+  iovec host;
+};
+
+}  // namespace
+
 ssize_t AnyMemory::send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
-  if (!args.inject || !ep.options().devices()->any_device(args.iov, args.count))
-    return HostMemory::send(ep, args);
-  if (args.length > kInjectBytes) return -FI_EMSGSIZE;
-  std::byte copy[kInjectBytes];
-  if (const int rc = ep.options().devices()->gather(copy, args.iov, args.count, 0, args.length))
-    return rc;
-  const iovec host{copy, args.length};
+  hmem::DeviceMemory& devices = *ep.options().devices();
+  if (!args.inject || !devices.any_device(args.iov, args.count)) return HostMemory::send(ep, args);
+  InjectedCopy copy;
   protocol::SendArgs staged = args;
-  staged.iov = &host;
-  staged.count = 1;
+  if (const int rc = copy.take(devices, staged)) return rc;
   return HostMemory::send(ep, staged);
 }
 
 ssize_t AnyMemory::one_sided(Endpoint& ep, protocol::OneSidedArgs args) noexcept {
-  protocol::SendArgs& local = args.local;
-  args.device = ep.options().devices()->any_device(local.iov, local.count);
-  if (!args.device || !local.inject) return HostMemory::one_sided(ep, args);
-  if (local.length > kInjectBytes) return -FI_EMSGSIZE;
-  std::byte copy[kInjectBytes];
-  if (const int rc = ep.options().devices()->gather(copy, local.iov, local.count, 0, local.length))
-    return rc;
-  const iovec host{copy, local.length};
-  local.iov = &host;
-  local.count = 1;
+  hmem::DeviceMemory& devices = *ep.options().devices();
+  args.device = devices.any_device(args.local.iov, args.local.count);
+  if (!args.device || !args.local.inject) return HostMemory::one_sided(ep, args);
+  InjectedCopy copy;
+  if (const int rc = copy.take(devices, args.local)) return rc;
   args.device = false;
   return HostMemory::one_sided(ep, args);
 }

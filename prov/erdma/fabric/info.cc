@@ -13,7 +13,6 @@
 #include "fabric/env.h"
 #include "fabric/fid_ops.h"
 #include "fabric/info_address.h"
-#include "fabric/info_match.h"
 #include "fabric/info_offer.h"
 #include "fabric/info_refusal.h"
 #include "fabric/local_addresses.h"

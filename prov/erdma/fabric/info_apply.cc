@@ -2,7 +2,6 @@
 #include <cstring>
 #include <new>
 
-#include "fabric/info_match.h"
 #include "fabric/info_offer.h"
 
 namespace erdma::fabric {

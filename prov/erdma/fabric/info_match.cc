@@ -1,4 +1,3 @@
-#include "fabric/info_match.h"
 
 #include <cstring>
 #include <string>

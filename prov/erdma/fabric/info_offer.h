@@ -73,6 +73,14 @@ using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
 /// FI_HMEM is in it if `asked` and there is a CUDA driver; then atomics are not.
 InfoPtr make_offer(const Settings& settings, uint64_t asked);
 
+/// Does `offer` satisfy `hints` of an application written for API `version`? 0 or -FI_ENODATA,
+/// after one log line that names the first attribute asked in vain.
+int check_hints(const fi_info& offer, uint32_t version, const fi_info& hints);
+
+/// Turns the offer into the answer: what the hints ask replaces what could have been had.
+/// `hints`, which may be null, passed check_hints().
+void apply_hints(fi_info& info, uint32_t version, const fi_info* hints);
+
 /// Name the domain and its device, seen under `address`.
 void describe_shm_device(fi_info& info, const util::SocketAddress& address);
 void describe_nic(fi_info& info, const transport::verbs::DeviceDescription& device,

@@ -97,12 +97,14 @@ bool takes_a_line() noexcept {
 
 class Line {
  public:
-  Line() noexcept {
+  Line(const char* format, va_list arguments) noexcept {
     char host[65] = "?";
     (void)gethostname(host, sizeof(host) - 1);
     host[std::min(sizeof(host) - 1, std::strcspn(host, "."))] = '\0';
     add("erdma: %s[%d]: ", host, int(getpid()));
     x_text_at = x_length;
+    add(format, arguments);
+    make_one_line();
   }
 
   void add(const char* format, ...) noexcept __attribute__((format(printf, 2, 3))) {
@@ -159,12 +161,10 @@ bool may_tell(Cause cause) noexcept {
 void tell(Cause cause, const char* format, ...) noexcept {
   const int saved_errno = errno;
   if (may_tell(cause) && takes_a_line()) {
-    Line line;
     va_list arguments;
     va_start(arguments, format);
-    line.add(format, arguments);
+    Line line(format, arguments);
     va_end(arguments);
-    line.make_one_line();
     const Turn turn = take_turn(cause, line.text());
     if (turn != Turn::none) line.write(turn == Turn::last ? kLast : "");
   }
@@ -174,12 +174,10 @@ void tell(Cause cause, const char* format, ...) noexcept {
 void announce(const char* format, ...) noexcept {
   const int saved_errno = errno;
   if (notice_level() == NoticeLevel::info && takes_a_line()) {
-    Line line;
     va_list arguments;
     va_start(arguments, format);
-    line.add(format, arguments);
+    Line line(format, arguments);
     va_end(arguments);
-    line.make_one_line();
     line.write("");
   }
   errno = saved_errno;
