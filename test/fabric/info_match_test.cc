@@ -1,11 +1,10 @@
-#include "fabric/info_offer.h"
-
 #include <stdlib.h>
 
 #include <cstdint>
 #include <cstring>
 #include <string>
 
+#include "fabric/info_offer.h"
 #include "fabric/info_query.h"
 #include "fake/captured_stderr.h"
 

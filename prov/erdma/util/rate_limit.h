@@ -12,7 +12,8 @@ class RateLimit {
 
   /// False: write no line now. True: write it; `suppressed` lines were left out since the last one.
   bool allow(uint64_t now, unsigned& suppressed) noexcept {
-    // A reading of the clock may be older than the one before: a thread reads it before it is let in.
+    // A reading of the clock may be older than the one before: a thread reads it before it is let
+    // in.
     const uint64_t seconds = std::max(now / 1'000'000'000, x_second);
     x_tokens = unsigned(std::min<uint64_t>(x_burst, x_tokens + (seconds - x_second)));
     x_second = seconds;
