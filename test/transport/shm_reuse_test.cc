@@ -278,7 +278,7 @@ struct Watching final : transport::shm::CmaCalls {
     if (pid == watched && instead) return ++calls, instead(local->iov_len);
     return CmaCalls::writev(pid, local, locals, remote, remotes);
   }
-  pid_t watched = -1;
+  std::atomic<pid_t> watched = -1;  ///< the connector asks, too
   std::function<ssize_t(size_t)> instead;
   int calls = 0;
 };
