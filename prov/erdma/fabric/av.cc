@@ -61,21 +61,22 @@ const char* av_straddr(fid_av*, const void* address, char* buffer, size_t* lengt
   return nullptr;
 }
 
-fi_ops_av g_av_ops = {
-    .size = sizeof(fi_ops_av),
-    .insert = entry<&AddressVector::insert>,
-    .insertsvc = av_insertsvc,
-    .insertsym = av_insertsym,
-    .remove = av_remove,
-    .lookup = entry<&AddressVector::lookup>,
-    .straddr = av_straddr,
-    .av_set = kNotOffered,
+/// What later versions of libfabric add is refused, too.
+constexpr fi_ops_av av_ops() noexcept {
+  fi_ops_av ops = refusing<fi_ops_av>();
+  ops.insert = entry<&AddressVector::insert>;
+  ops.insertsvc = av_insertsvc;
+  ops.insertsym = av_insertsym;
+  ops.remove = av_remove;
+  ops.lookup = entry<&AddressVector::lookup>;
+  ops.straddr = av_straddr;
 #if FI_MAJOR_VERSION >= 2
-    .insert_auth_key = kNotOffered,
-    .lookup_auth_key = kNotOffered,
-    .set_user_id = entry<&AddressVector::set_user_id>,
+  ops.set_user_id = entry<&AddressVector::set_user_id>;
 #endif
-};
+  return ops;
+}
+
+fi_ops_av g_av_ops = av_ops();
 
 int check_attr(const fi_av_attr& attr) noexcept {
   if (attr.type != FI_AV_UNSPEC && attr.type != FI_AV_MAP && attr.type != FI_AV_TABLE)

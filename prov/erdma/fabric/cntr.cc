@@ -111,16 +111,20 @@ int Counter::close() noexcept {
 
 namespace {
 
-fi_ops_cntr g_cntr_ops = {
-    .size = sizeof(fi_ops_cntr),
-    .read = entry<&Counter::read>,
-    .readerr = entry<&Counter::read_error>,
-    .add = entry<&Counter::add>,
-    .set = entry<&Counter::set>,
-    .wait = entry<&Counter::wait>,
-    .adderr = entry<&Counter::add_error>,
-    .seterr = entry<&Counter::set_error>,
-};
+/// What later versions of libfabric add is refused, too.
+constexpr fi_ops_cntr cntr_ops() noexcept {
+  fi_ops_cntr ops = refusing<fi_ops_cntr>();
+  ops.read = entry<&Counter::read>;
+  ops.readerr = entry<&Counter::read_error>;
+  ops.add = entry<&Counter::add>;
+  ops.set = entry<&Counter::set>;
+  ops.wait = entry<&Counter::wait>;
+  ops.adderr = entry<&Counter::add_error>;
+  ops.seterr = entry<&Counter::set_error>;
+  return ops;
+}
+
+fi_ops_cntr g_cntr_ops = cntr_ops();
 
 }  // namespace
 

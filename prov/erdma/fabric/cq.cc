@@ -145,17 +145,22 @@ const char* cq_strerror(fid_cq*, int provider_error, const void*, char* text,
   return description;
 }
 
+/// What later versions of libfabric add is refused, too.
 template <typename E>
-fi_ops_cq g_cq_ops = {
-    .size = sizeof(fi_ops_cq),
-    .read = cq_read<E>,
-    .readfrom = cq_readfrom<E>,
-    .readerr = entry<&CompletionQueue::read_error>,
-    .sread = cq_sread<E>,
-    .sreadfrom = cq_sreadfrom<E>,
-    .signal = entry<&CompletionQueue::signal>,
-    .strerror = cq_strerror,
-};
+constexpr fi_ops_cq cq_ops() noexcept {
+  fi_ops_cq ops = refusing<fi_ops_cq>();
+  ops.read = cq_read<E>;
+  ops.readfrom = cq_readfrom<E>;
+  ops.readerr = entry<&CompletionQueue::read_error>;
+  ops.sread = cq_sread<E>;
+  ops.sreadfrom = cq_sreadfrom<E>;
+  ops.signal = entry<&CompletionQueue::signal>;
+  ops.strerror = cq_strerror;
+  return ops;
+}
+
+template <typename E>
+fi_ops_cq g_cq_ops = cq_ops<E>();
 
 /// Null if the format is unknown.
 fi_ops_cq* ops_for(int format) noexcept {

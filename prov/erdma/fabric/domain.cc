@@ -154,20 +154,21 @@ int open_endpoint2(fid_domain* domain, fi_info* info, fid_ep** ep, uint64_t flag
   return flags ? -FI_EINVAL : open_endpoint(domain, info, ep, context);
 }
 
-fi_ops_domain g_domain_ops = {
-    .size = sizeof(fi_ops_domain),
-    .av_open = open_av,
-    .cq_open = open_cq,
-    .endpoint = open_endpoint,
-    .scalable_ep = kNotOffered,
-    .cntr_open = open_cntr,
-    .poll_open = open_poll_set,
-    .stx_ctx = kNotOffered,
-    .srx_ctx = open_shared_receive,
-    .query_atomic = query_atomic,
-    .query_collective = kNotOffered,
-    .endpoint2 = open_endpoint2,
-};
+/// What later versions of libfabric add is refused, too.
+constexpr fi_ops_domain domain_ops() noexcept {
+  fi_ops_domain ops = refusing<fi_ops_domain>();
+  ops.av_open = open_av;
+  ops.cq_open = open_cq;
+  ops.endpoint = open_endpoint;
+  ops.cntr_open = open_cntr;
+  ops.poll_open = open_poll_set;
+  ops.srx_ctx = open_shared_receive;
+  ops.query_atomic = query_atomic;
+  ops.endpoint2 = open_endpoint2;
+  return ops;
+}
+
+fi_ops_domain g_domain_ops = domain_ops();
 
 }  // namespace
 

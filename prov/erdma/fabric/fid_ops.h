@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include <rdma/fabric.h>
@@ -32,7 +33,10 @@ struct Refusal {
   using EntryPoint = Result (*)(Args...);
   template <typename Result, typename... Args>
   static Result refuse(Args...) noexcept {
-    return kError;
+    if constexpr (std::is_pointer_v<Result>)
+      return nullptr;
+    else
+      return kError;
   }
   template <typename Result, typename... Args>
   constexpr operator EntryPoint<Result, Args...>() const noexcept {
