@@ -105,7 +105,7 @@ if command -v python3 >/dev/null; then
   refused check_docs.sh docs/troubleshooting.md '### `the … is made of cheese`'
   refused check_docs.sh $p/util/a.cc '  ERDMA_WARN(CORE, "the moon is made of %s\n", what);'
   refused check_docs.sh docs/figures.tsv '# date: today'
-  refused check_docs.sh examples/a.yaml 'a: [b'
+  ! python3 -c 'import yaml' 2>/dev/null || refused check_docs.sh examples/a.yaml 'a: [b'
 fi
 
 refused check_aborts.sh $p/util/a.cc '  abort();'
