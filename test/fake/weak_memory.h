@@ -77,6 +77,21 @@ class Model {
     publish(self, at, change(before.value), order, before.view);
     return before.value;
   }
+  /// One that fails reads the last store, too: a model of the strong one, on a machine that fails
+  /// by what the others see.
+  template <typename T>
+  bool compare_exchange(size_t at, T& seen, uint64_t value, std::memory_order order,
+                        std::memory_order otherwise) {
+    Thread& self = step();
+    const Store before = x_stores[at].back();
+    const bool same = before.value == uint64_t(seen);
+    join(acquires(same ? order : otherwise) ? grown(self.now) : grown(self.acquirable),
+         before.view);
+    self.now[at] = std::max(grown(self.now)[at], x_stores[at].size() - 1);
+    if (same) publish(self, at, value, order, before.view);
+    seen = T(before.value);
+    return same;
+  }
   void fence(std::memory_order order) {
     Thread& self = step();
     if (acquires(order)) join(grown(self.now), self.acquirable);
@@ -198,6 +213,13 @@ class Atomic {
   T fetch_add(T value, std::memory_order order) {
     return T(
         g_model->change(x_at, order, [&](uint64_t old) { return uint64_t(T(T(old) + value)); }));
+  }
+  T fetch_or(T bits, std::memory_order order) {
+    return T(g_model->change(x_at, order, [&](uint64_t old) { return old | uint64_t(bits); }));
+  }
+  bool compare_exchange_strong(T& seen, T value, std::memory_order order,
+                               std::memory_order otherwise) {
+    return g_model->compare_exchange(x_at, seen, uint64_t(value), order, otherwise);
   }
 
  private:

@@ -15,6 +15,110 @@ using fake::weak::Order;
 
 constexpr auto kPlain = std::memory_order_relaxed;  ///< as memcpy() and the kernel do
 
+// ---- bytes that a word hands over
+// ----------------------------------------------------------------
+
+struct Released {
+  static void tell(Atomic<uint64_t>& word) { store_release(word, 1); }
+};
+struct Orred {
+  static void tell(Atomic<uint64_t>& word) { or_release(word, 1); }
+};
+struct Exchanged {
+  static void tell(Atomic<uint64_t>& word) { exchange_acq_rel(word, 1); }
+  static bool told(Atomic<uint64_t>& word) { return exchange_acq_rel(word, 2) == 1; }
+};
+struct Compared {
+  static void tell(Atomic<uint64_t>& word) {
+    uint64_t seen = 0;
+    compare_exchange_acq_rel(word, seen, uint64_t(1));
+  }
+  static bool told(Atomic<uint64_t>& word) {
+    uint64_t seen = 1;
+    return compare_exchange_acq_rel(word, seen, uint64_t(2));
+  }
+};
+struct ComparedInVain {
+  static bool told(Atomic<uint64_t>& word) {
+    uint64_t seen = 7;
+    return !compare_exchange_acq_rel(word, seen, uint64_t(2)) && seen == 1;
+  }
+};
+struct Acquired {
+  static bool told(Atomic<uint64_t>& word) { return load_acquire(word) == 1; }
+};
+struct Relaxed {
+  static void tell(Atomic<uint64_t>& word) { word.store(1, kPlain); }
+  static bool told(Atomic<uint64_t>& word) { return word.load(kPlain) == 1; }
+};
+
+template <typename Writer, typename Reader>
+struct Handover {
+  static constexpr size_t kThreads = 2;
+  Atomic<uint64_t> word;
+  Atomic<int> byte;
+  bool told = false;
+  int read = 0;
+
+  void thread(size_t index) {
+    if (index == 0) {
+      byte.store(1, kPlain);
+      Writer::tell(word);
+    } else {
+      told = Reader::told(word);
+      read = byte.load(kPlain);
+    }
+  }
+  bool wrong() const { return told && read != 1; }
+};
+
+template <typename... Reader>
+struct Readers {
+  template <typename Writer>
+  static void check() {
+    const auto wrong = {Model::wrong_runs<Handover<Writer, Reader>>()...};
+    for (const uint64_t runs : wrong) ck_assert_uint_eq(runs, 0);
+  }
+};
+
+TEST(whoever_sees_a_word_sees_the_bytes_before_it) {
+  using All = Readers<Acquired, Exchanged, Compared, ComparedInVain>;
+  All::check<Released>();
+  All::check<Orred>();
+  All::check<Exchanged>();
+  All::check<Compared>();
+}
+
+TEST(each_side_of_a_handover_is_needed) {
+  ck_assert_uint_gt((Model::wrong_runs<Handover<Relaxed, Acquired>>()), 0);
+  ck_assert_uint_gt((Model::wrong_runs<Handover<Released, Relaxed>>()), 0);
+}
+
+/// Several words before one that says that they are whole, as a ticket of a bulk transfer has: a
+/// reader that finds it unchanged afterwards has not mixed two generations.
+struct Generation {
+  static constexpr size_t kThreads = 2;
+  Atomic<uint64_t> state{1}, body{1};
+  uint64_t before = 0, read = 0, after = 0;
+
+  void thread(size_t index) {
+    if (index == 0) {
+      store_release(state, 0);
+      store_release(body, 2);
+      store_release(state, 2);
+    } else {
+      before = load_acquire(state);
+      read = load_acquire(body);
+      after = load_acquire(state);
+    }
+  }
+  bool wrong() const { return before != 0 && before == after && read != before; }
+};
+
+TEST(a_ticket_that_did_not_change_is_of_one_generation) {
+  ck_assert_uint_eq(Model::wrong_runs<Generation>(), 0);
+}
+
 // ---- memory that is taken back while it is being read -------------------------------------------
 
 /// The owner ends a remote key, and its application fills the buffer anew.

@@ -60,13 +60,12 @@ bool Generations::sender_writes(const Transfer& transfer) const noexcept {
 
 void Generations::abandon(Transfer& transfer) noexcept {
   close_claims(transfer);
-  x_page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
+  store_release(x_page.ticket[transfer.ticket].state, 0);
   if (x_bouncing == &transfer) x_bouncing = nullptr;
 }
 
 Stop Generations::stop_of(const Transfer& transfer) const noexcept {
-  const Stop stop =
-      unpack_stop(x_page.progress[transfer.ticket].stop.load(std::memory_order_acquire));
+  const Stop stop = unpack_stop(load_acquire(x_page.progress[transfer.ticket].stop));
   return stop.generation == transfer.state.generation && stop.error != 0 ? stop : Stop{};
 }
 
@@ -78,19 +77,18 @@ bool Generations::revoked(const Transfer& transfer) const noexcept {
 
 /// A tally that speaks of another generation counts as none.
 uint32_t Generations::tally_of(const SharedWord& word, const Transfer& transfer) const noexcept {
-  const Tally tally = unpack_tally(word.load(std::memory_order_acquire));
+  const Tally tally = unpack_tally(load_acquire(word));
   return tally.generation == transfer.state.generation ? tally.count : 0;
 }
 
 bool Generations::all_claimed(const Transfer& transfer) const noexcept {
-  const Claims claims =
-      unpack_claims(x_page.progress[transfer.ticket].claim.load(std::memory_order_acquire));
+  const Claims claims = unpack_claims(load_acquire(x_page.progress[transfer.ticket].claim));
   return claims.generation == transfer.state.generation &&
          claims.front + claims.back >= transfer.chunks;
 }
 
 Mode Generations::next_mode(const Transfer& transfer) const noexcept {
-  const auto write_state = WriteState(x_page.write_state.load(std::memory_order_acquire));
+  const auto write_state = WriteState(load_acquire(x_page.write_state));
   if (transfer.call == CmaCall::write) return Mode::outward;
   const bool never_writes = transfer.sender_off || (write_state != WriteState::allowed &&
                                                     write_state != WriteState::unknown);
@@ -111,7 +109,7 @@ int Generations::back_slots() noexcept {
 bool Generations::may_choose_copy(const Transfer& transfer) const noexcept {
   return !transfer.copy_off && !x_unaffordable && transfer.call == CmaCall::read &&
          transfer.remote.index != kUnhelped && x_backing.bounce_affordable() &&
-         WriteState(x_page.write_state.load(std::memory_order_acquire)) != WriteState::unknown;
+         WriteState(load_acquire(x_page.write_state)) != WriteState::unknown;
 }
 
 /// One transfer at a time has the slots. Others that might want them wait, so that what is measured
@@ -175,37 +173,36 @@ bool Generations::begin(Transfer& transfer) noexcept {
 /// sees any of the new values also see that zero, so it never mixes two generations. What a bounce
 /// does not look at is not written: each line costs its way from the sender and back.
 void Generations::publish(Transfer& transfer) noexcept {
-  constexpr auto kRelease = std::memory_order_release;
   Ticket& ticket = x_page.ticket[transfer.ticket];
   TicketProgress& progress = x_page.progress[transfer.ticket];
-  ticket.remote_key.store(transfer.remote.id(), kRelease);
-  ticket.begin.store(transfer.range.begin, kRelease);
-  ticket.end.store(transfer.range.end, kRelease);
-  ticket.base.store(transfer.base, kRelease);
-  ticket.chunks.store(uint64_t(transfer.locals) << 32 | transfer.chunk, kRelease);
+  store_release(ticket.remote_key, transfer.remote.id());
+  store_release(ticket.begin, transfer.range.begin);
+  store_release(ticket.end, transfer.range.end);
+  store_release(ticket.base, transfer.base);
+  store_release(ticket.chunks, uint64_t(transfer.locals) << 32 | transfer.chunk);
   for (size_t i = 0; i < transfer.locals; ++i) {
     const iovec& piece = transfer.local[i];
-    ticket.iov[i].address.store(reinterpret_cast<uintptr_t>(piece.iov_base), kRelease);
-    ticket.iov[i].length.store(piece.iov_len, kRelease);
+    store_release(ticket.iov[i].address, reinterpret_cast<uintptr_t>(piece.iov_base));
+    store_release(ticket.iov[i].length, piece.iov_len);
   }
   // Zeroed, so that a number from 2^32 generations ago cannot pass for this one's.
-  if (progress.stop.load(std::memory_order_relaxed) != 0) progress.stop.store(0, kRelease);
+  if (progress.stop.load(std::memory_order_relaxed) != 0) store_release(progress.stop, 0);
   if (transfer.state.mode == Mode::bounce) {
-    x_page.consumed.store(pack(Tally{transfer.state.generation, 0}), kRelease);
+    store_release(x_page.consumed, pack(Tally{transfer.state.generation, 0}));
   } else {
-    progress.done.store(0, kRelease);
-    progress.claim.store(pack(Claims{transfer.state.generation, 0, 0}), kRelease);
+    store_release(progress.done, 0);
+    store_release(progress.claim, pack(Claims{transfer.state.generation, 0, 0}));
   }
   const bool helped = transfer.state.mode != Mode::outward || !transfer.sender_off;
   if (transfer.remote.index == kUnhelped || !helped) return;
-  ticket.state.store(pack(transfer.state), kRelease);
+  store_release(ticket.state, pack(transfer.state));
   if (transfer.remote.region) x_backing.ask_for_help();
 }
 
 /// The next chunk; kNoChunk if none is left now, or the word is nonsense (then status is set).
 uint32_t Generations::claim(Transfer& transfer) noexcept {
   SharedWord& word = x_page.progress[transfer.ticket].claim;
-  uint64_t seen = word.load(std::memory_order_acquire);
+  uint64_t seen = load_acquire(word);
   for (uint32_t tries = 0; tries <= transfer.chunks; ++tries) {
     Claims claims = unpack_claims(seen);
     if (claims.generation != transfer.state.generation || claims.front != transfer.claimed ||
@@ -217,9 +214,7 @@ uint32_t Generations::claim(Transfer& transfer) noexcept {
       return Stop::kNoChunk;
     }
     ++claims.front;
-    if (word.compare_exchange_strong(seen, pack(claims), std::memory_order_acq_rel,
-                                     std::memory_order_acquire))
-      return transfer.claimed++;
+    if (compare_exchange_acq_rel(word, seen, pack(claims))) return transfer.claimed++;
   }
   transfer.status = -EPROTO;
   return Stop::kNoChunk;
@@ -227,8 +222,8 @@ uint32_t Generations::claim(Transfer& transfer) noexcept {
 
 void Generations::close(Transfer& transfer) noexcept {
   const Claims all{transfer.state.generation, transfer.chunks, 0};
-  const Claims claims = unpack_claims(
-      x_page.progress[transfer.ticket].claim.exchange(pack(all), std::memory_order_acq_rel));
+  const Claims claims =
+      unpack_claims(exchange_acq_rel(x_page.progress[transfer.ticket].claim, pack(all)));
   transfer.closed = true;
   if (claims.generation == transfer.state.generation && claims.front == transfer.claimed &&
       claims.front + claims.back <= transfer.chunks) {
@@ -329,8 +324,7 @@ int Generations::empty_slots(Transfer& transfer, Budget& budget) noexcept {
     x_counters.bounce_in_bytes += bytes;
     --budget.pieces;
     ++steps;
-    x_page.consumed.store(pack(Tally{transfer.state.generation, ++transfer.piece}),
-                          std::memory_order_release);
+    store_release(x_page.consumed, pack(Tally{transfer.state.generation, ++transfer.piece}));
   }
   if (transfer.offset == transfer.range.length()) end(transfer);
   return steps ? steps : await_sender(transfer);
@@ -359,7 +353,7 @@ void Generations::end(Transfer& transfer) noexcept {
   if (transfer.claimed > 0 && !x_peer.was_called())
     transfer.status = transfer.remote.region ? -FI_EBUSY : -FI_ECONNRESET;
   if (transfer.region_revoked) transfer.status = -FI_EBUSY;
-  x_page.ticket[transfer.ticket].state.store(0, std::memory_order_release);
+  store_release(x_page.ticket[transfer.ticket].state, 0);
   const size_t lefts = transfer.lefts;
   if (transfer.state.mode == Mode::bounce) {
     x_bouncing = nullptr;

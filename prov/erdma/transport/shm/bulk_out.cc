@@ -109,15 +109,15 @@ void BulkOut::publish_write_state() noexcept {
                                                             : WriteState::denied;
   if (now == x_told) return;
   x_told = now;
-  x_page->write_state.store(uint64_t(now), std::memory_order_release);
+  store_release(x_page->write_state, uint64_t(now));
   x_announce = true;
 }
 
 void BulkOut::stop(size_t ticket, int error, uint32_t chunk) noexcept {
   Joined& joined = x_tickets[ticket];
   joined.stopped = true;
-  x_page->progress[ticket].stop.store(pack(Stop{joined.state.generation, chunk, uint8_t(error)}),
-                                      std::memory_order_release);
+  store_release(x_page->progress[ticket].stop,
+                pack(Stop{joined.state.generation, chunk, uint8_t(error)}));
 }
 
 int BulkOut::step(size_t ticket, Budget& budget) noexcept {
@@ -138,20 +138,19 @@ int BulkOut::step(size_t ticket, Budget& budget) noexcept {
 }
 
 bool BulkOut::join(size_t ticket, TicketState state) noexcept {
-  constexpr auto kAcquire = std::memory_order_acquire;
   const Ticket& body = x_page->ticket[ticket];
   Joined copy;
   copy.state = state;
-  copy.remote_key = body.remote_key.load(kAcquire);
-  copy.range = {body.begin.load(kAcquire), body.end.load(kAcquire)};
-  copy.base = body.base.load(kAcquire);
-  const uint64_t chunks = body.chunks.load(kAcquire);
+  copy.remote_key = load_acquire(body.remote_key);
+  copy.range = {load_acquire(body.begin), load_acquire(body.end)};
+  copy.base = load_acquire(body.base);
+  const uint64_t chunks = load_acquire(body.chunks);
   copy.chunk = uint32_t(chunks);
   copy.iovs = chunks >> 32;
   for (size_t i = 0; i < std::min(copy.iovs, kMaxIov); ++i)
-    copy.iov[i] = {remote_address(body.iov[i].address.load(kAcquire)),
-                   body.iov[i].length.load(kAcquire)};
-  if (body.state.load(kAcquire) != pack(state)) return false;
+    copy.iov[i] = {remote_address(load_acquire(body.iov[i].address)),
+                   load_acquire(body.iov[i].length)};
+  if (load_acquire(body.state) != pack(state)) return false;
   const int error = refusal(copy);
   if (error == 0) copy.chunks = chunks_of(copy.range.length(), copy.chunk);
   x_tickets[ticket] = copy;
@@ -180,15 +179,13 @@ int BulkOut::refusal(const Joined& joined) noexcept {
 uint32_t BulkOut::claim(size_t ticket) noexcept {
   const Joined& joined = x_tickets[ticket];
   SharedWord& word = x_page->progress[ticket].claim;
-  uint64_t seen = word.load(std::memory_order_acquire);
+  uint64_t seen = load_acquire(word);
   for (uint32_t tries = 0; tries <= joined.chunks; ++tries) {
     Claims claims = unpack_claims(seen);
     if (claims.generation != joined.state.generation || claims.front + claims.back >= joined.chunks)
       break;
     ++claims.back;
-    if (word.compare_exchange_strong(seen, pack(claims), std::memory_order_acq_rel,
-                                     std::memory_order_acquire))
-      return joined.chunks - claims.back;
+    if (compare_exchange_acq_rel(word, seen, pack(claims))) return joined.chunks - claims.back;
   }
   return Stop::kNoChunk;
 }
@@ -220,8 +217,8 @@ int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budg
       stop(ticket, error, index);
       break;
     }
-    x_page->progress[ticket].done.store(pack(Tally{joined.state.generation, ++joined.done}),
-                                        std::memory_order_release);
+    store_release(x_page->progress[ticket].done,
+                  pack(Tally{joined.state.generation, ++joined.done}));
   }
   return steps;
 }
@@ -229,7 +226,7 @@ int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budg
 /// Looks at the receiver's word only when all slots seem full.
 bool BulkOut::slot_free(Joined& joined) const noexcept {
   if (joined.piece - joined.consumed < kBounceSlots) return true;
-  const Tally tally = unpack_tally(x_page->consumed.load(std::memory_order_acquire));
+  const Tally tally = unpack_tally(load_acquire(x_page->consumed));
   if (tally.generation == joined.state.generation) joined.consumed = tally.count;
   return joined.piece - joined.consumed < kBounceSlots;  // nonsense: wraps, counts as none free
 }
@@ -246,8 +243,7 @@ int BulkOut::fill_slots(size_t ticket, const SharedMemory& shared, Budget& budge
     x_counters.bounce_out_bytes += bytes;
     --budget.pieces;
     ++steps;
-    x_page->produced.store(pack(Tally{joined.state.generation, ++joined.piece}),
-                           std::memory_order_release);
+    store_release(x_page->produced, pack(Tally{joined.state.generation, ++joined.piece}));
   }
   return steps;
 }
@@ -261,8 +257,7 @@ bool BulkOut::ready(size_t ticket) noexcept {
   if (joined.stopped || joined.state.mode == Mode::read_only) return false;
   if (joined.state.mode == Mode::bounce)
     return joined.offset < joined.range.length() && slot_free(joined);
-  const Claims claims =
-      unpack_claims(x_page->progress[ticket].claim.load(std::memory_order_acquire));
+  const Claims claims = unpack_claims(load_acquire(x_page->progress[ticket].claim));
   return may(call_of(joined.state.mode)) && claims.generation == state.generation &&
          claims.front + claims.back < joined.chunks;
 }

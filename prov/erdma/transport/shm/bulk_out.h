@@ -77,7 +77,7 @@ class BulkOut {
   bool slot_free(Joined& joined) const noexcept;
   bool ready(size_t ticket) noexcept;
   TicketState state_of(size_t ticket) const noexcept {
-    return unpack_state(x_page->ticket[ticket].state.load(std::memory_order_acquire));
+    return unpack_state(load_acquire(x_page->ticket[ticket].state));
   }
 
   CmaCalls& x_calls;

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "transport/shm/bulk.h"
+#include "transport/shm/ordering.h"
 #include "transport/shm/path_choice.h"
 #include "transport/shm/stream_copy.h"
 #include "transport/transport.h"

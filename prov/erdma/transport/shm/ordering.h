@@ -2,11 +2,40 @@
 
 #include <atomic>
 
-/// Steps of two processes that each tell the other something and then look at what the other told.
-/// Their order is all that makes them right, and x86 keeps more of it than other processors: so the
-/// words and the fences are parameters, and test/transport/ordering_test.cc runs these functions in
-/// a model of weakly ordered memory.
+/// All memory orders by which processes hand each other words and bytes of shared memory stand here
+/// and in region_gate.h. Their order is all that makes them right, and x86 keeps more of it than
+/// other processors: so the words and the fences are parameters, and
+/// test/transport/ordering_test.cc runs these functions in a model of weakly ordered memory.
+/// Elsewhere a word is only loaded or stored relaxed, by its one writer or as a hint.
 namespace erdma::transport::shm {
+
+/// What was stored before, anywhere, is seen by every process that sees this value.
+template <typename Word, typename Value>
+void store_release(Word& word, Value value) noexcept {
+  word.store(value, std::memory_order_release);
+}
+template <typename Word>
+auto load_acquire(const Word& word) noexcept {
+  return word.load(std::memory_order_acquire);
+}
+
+/// As store_release(), for a word that several processes set bits of.
+template <typename Word, typename Value>
+void or_release(Word& word, Value bits) noexcept {
+  word.fetch_or(bits, std::memory_order_release);
+}
+
+// By processes that both change a word: each sees what the other stored before its change.
+template <typename Word, typename Value>
+auto exchange_acq_rel(Word& word, Value value) noexcept {
+  return word.exchange(value, std::memory_order_acq_rel);
+}
+/// False: the word was not `seen`, which is then what it is.
+template <typename Word, typename Value>
+bool compare_exchange_acq_rel(Word& word, Value& seen, Value value) noexcept {
+  return word.compare_exchange_strong(seen, value, std::memory_order_acq_rel,
+                                      std::memory_order_acquire);
+}
 
 struct HardwareOrder {
   static void fence(std::memory_order order) noexcept { std::atomic_thread_fence(order); }
@@ -35,7 +64,7 @@ auto look_after_reading(const Word& word) noexcept {
 template <typename Order = HardwareOrder, typename Word>
 bool take_sleeper(Word& waiting) noexcept {
   Order::fence(std::memory_order_seq_cst);
-  return waiting.load(std::memory_order_relaxed) && waiting.exchange(0, std::memory_order_acq_rel);
+  return waiting.load(std::memory_order_relaxed) && exchange_acq_rel(waiting, 0);
 }
 
 }  // namespace erdma::transport::shm

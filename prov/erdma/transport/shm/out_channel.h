@@ -85,9 +85,7 @@ class OutChannel {
 
   ColdChunk& chunk() const noexcept { return x_chunk.as<ColdChunk>(); }
   ColdControl& control() const noexcept { return chunk().controls[x_index]; }
-  void show_news() const noexcept {
-    chunk().ready.fetch_or(uint64_t(1) << x_index, std::memory_order_acq_rel);
-  }
+  void show_news() const noexcept { or_release(chunk().ready, uint64_t(1) << x_index); }
   void use_ring() noexcept;
   void let_bulk_arrive() noexcept;
 

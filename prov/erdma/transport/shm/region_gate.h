@@ -5,6 +5,7 @@
 
 #include "transport/memory.h"
 #include "transport/shm/layout.h"
+#include "transport/shm/ordering.h"
 
 /// Memory that a peer accesses by itself, with CMA. No device refuses what is over, so the owner
 /// revokes what it shared in a word that the peer looks at before each call, having said that it
@@ -34,7 +35,7 @@ class PeerGateOf {
     leave();
     return false;
   }
-  void leave() noexcept { x_control->inside.store(0, std::memory_order_release); }
+  void leave() noexcept { store_release(x_control->inside, 0); }
   void region_revoked() noexcept { ++x_seen; }
   uint64_t heard() const noexcept { return x_seen; }
   /// What is to be accessed was shared over the owner's link of this number: all that is shared
@@ -58,8 +59,7 @@ class OwnerGateOf {
 
   /// `revocations` so far over the owner's link number `link`: their news may still be on its way.
   OwnerGateOf(Control& control, uint32_t link, uint32_t revocations) noexcept : x_control(control) {
-    x_control.revocations.store(PeerGateOf<Control>::link_base(link) + revocations,
-                                std::memory_order_release);
+    store_release(x_control.revocations, PeerGateOf<Control>::link_base(link) + revocations);
   }
 
   void revoke_region() noexcept {
@@ -72,8 +72,7 @@ class OwnerGateOf {
   }
   bool inside() const noexcept { return x_control.inside.load(std::memory_order_seq_cst) != 0; }
   bool take_help() noexcept {
-    return x_control.help.load(std::memory_order_relaxed) &&
-           x_control.help.exchange(0, std::memory_order_acq_rel);
+    return x_control.help.load(std::memory_order_relaxed) && exchange_acq_rel(x_control.help, 0);
   }
 
  private:

@@ -13,11 +13,11 @@ void reset_ring(const RingMemory& memory, uint32_t start) noexcept {
                                                             std::memory_order_relaxed);
   }
   memory.waiting->store(0, std::memory_order_relaxed);
-  memory.consumed->store(start, std::memory_order_release);
+  store_release(*memory.consumed, start);
 }
 
 bool RingSender::refresh() noexcept {
-  const uint64_t seen = x_memory.consumed->load(std::memory_order_acquire);
+  const uint64_t seen = load_acquire(*x_memory.consumed);
   // Unchanged says nothing new: put_bytes() may know better by now.
   if (seen != x_seen) x_byte_tail = uint32_t(seen >> 32);
   x_seen = seen;
@@ -38,9 +38,9 @@ uint64_t with_kind(uint64_t stamp, Kind kind) noexcept {
 }
 /// Who is first changes the kind, and with it what the other may do.
 bool change_kind(std::atomic<uint64_t>& stamp, uint32_t sequence, Kind to) noexcept {
-  uint64_t seen = stamp.load(std::memory_order_acquire);
+  uint64_t seen = load_acquire(stamp);
   return uint32_t(seen) == sequence && kind_of(seen) == Kind::retractable &&
-         stamp.compare_exchange_strong(seen, with_kind(seen, to), std::memory_order_acq_rel);
+         compare_exchange_acq_rel(stamp, seen, with_kind(seen, to));
 }
 
 }  // namespace
@@ -60,8 +60,7 @@ bool RingSender::retract(uint32_t sequence) noexcept {
 void RingSender::retracted(uint32_t sequence, bool executed) noexcept {
   std::atomic<uint64_t>& stamp = x_memory.slots[(sequence - 1) & x_mask].stamp;
   const uint64_t seen = stamp.load(std::memory_order_relaxed);
-  stamp.store(with_kind(seen, executed ? Kind::skipped : Kind::retractable),
-              std::memory_order_release);
+  store_release(stamp, with_kind(seen, executed ? Kind::skipped : Kind::retractable));
 }
 
 bool RingReceiver::parked() const noexcept {

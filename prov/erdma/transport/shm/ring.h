@@ -137,7 +137,7 @@ class RingSender {
   void finish(Slot& slot, uint32_t word, const void* header) noexcept {
     copy_header(slot.header, header);
     const uint32_t head = x_head + 1;
-    slot.stamp.store(uint64_t(word) << 32 | head, std::memory_order_release);
+    store_release(slot.stamp, uint64_t(word) << 32 | head);
     x_head = head;
     // Own the line of a later entry before it is needed; not of the next, which the receiver polls.
     own_line(&x_memory.slots[(head + kPrefetchAhead) & x_mask]);
@@ -189,8 +189,7 @@ class RingReceiver {
   /// The header of the entry after the one that next() gave; null = there is none yet.
   const std::byte* following() const noexcept {
     const Slot& slot = x_memory.slots[(x_tail + 1) & x_mask];
-    return uint32_t(slot.stamp.load(std::memory_order_acquire)) == x_tail + 2 ? slot.header
-                                                                              : nullptr;
+    return uint32_t(load_acquire(slot.stamp)) == x_tail + 2 ? slot.header : nullptr;
   }
   /// The entry that next() gave is done with. True = its space should be announced now.
   bool advance() noexcept { return ++x_tail - x_published >= x_memory.count / 4; }
@@ -198,22 +197,20 @@ class RingReceiver {
   /// Returns the space to the sender. True = it asked for a wake-up.
   bool publish() noexcept {
     x_published = x_tail;
-    x_memory.consumed->store(uint64_t(x_byte_tail) << 32 | x_tail, std::memory_order_release);
+    store_release(*x_memory.consumed, uint64_t(x_byte_tail) << 32 | x_tail);
     return x_memory.waiting->load(std::memory_order_relaxed) != 0;
   }
   /// True once per announcement of the sender that it sleeps. For what it makes a barrier on this
   /// processor (ShmTransport::announce_waiting): its space in the ring.
   bool take_waiting() noexcept {
     return x_memory.waiting->load(std::memory_order_relaxed) &&
-           x_memory.waiting->exchange(0, std::memory_order_acq_rel);
+           exchange_acq_rel(*x_memory.waiting, 0);
   }
   /// The same for whatever else was published.
   bool take_sleeper() noexcept { return shm::take_sleeper(*x_memory.waiting); }
 
  private:
-  uint64_t stamp() const noexcept {
-    return x_memory.slots[x_tail & x_mask].stamp.load(std::memory_order_acquire);
-  }
+  uint64_t stamp() const noexcept { return load_acquire(x_memory.slots[x_tail & x_mask].stamp); }
   void find_bytes(RingEntry& entry, uint32_t word) noexcept;
 
   RingMemory x_memory;
