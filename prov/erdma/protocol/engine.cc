@@ -78,7 +78,7 @@ int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
 
 int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
   Peer* peer = x_peers.at(args.destination);
-  if (!peer) return -FI_EINVAL;
+  if (!peer) return x_peers.refusal(args.destination);
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
   return post_slow(args, *peer, &sink);
 }
@@ -100,7 +100,8 @@ int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexc
       return 0;
   }
   Peer* peer = x_peers.at(local.destination);
-  if (!peer || !x_one_sided) return -FI_EINVAL;
+  if (!peer) return x_peers.refusal(local.destination);
+  if (!x_one_sided) return -FI_EINVAL;
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
   if (!fits) return -FI_EMSGSIZE;
   const bool full = sends_full() && !(args.op == wire::Op::read && peer->itself);
@@ -111,14 +112,14 @@ int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexc
 
 int Engine::post_receive(const ReceiveArgs& args, CompletionSink& sink) noexcept {
   const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
-  if (!source && args.source != kAnySource) return -FI_EINVAL;
+  if (!source && args.source != kAnySource) return x_peers.refusal(args.source);
   return x_receives.post(args, source, sink) ? 0 : -FI_EAGAIN;
 }
 
 int Engine::probe(const ReceiveArgs& args, Probe kind) noexcept {
   if (is_claim(kind)) return x_receives.own().probe(args, kind, nullptr);
   const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
-  if (args.source != kAnySource && !source) return -FI_EINVAL;
+  if (args.source != kAnySource && !source) return x_peers.refusal(args.source);
   progress();
   return x_receives.own().probe(args, kind, source);
 }

@@ -116,7 +116,7 @@ class Engine final : public transport::Sink, PeerLoss {
 inline int Engine::post_send(const SendArgs& args) noexcept {
   Peer* peer = x_peers.at(args.destination);
   if (!peer) [[unlikely]]
-    return -FI_EINVAL;
+    return x_peers.refusal(args.destination);
   if (Messages::goes_direct(args, *peer) && ++x_sends_since_progress < kSendsPerProgress) [[likely]]
     if (x_messages.send_direct(args, *peer)) [[likely]]
       return 0;
@@ -126,7 +126,7 @@ inline int Engine::post_send(const SendArgs& args) noexcept {
 inline int Engine::post_receive(const ReceiveArgs& args) noexcept {
   const Peer* source = args.source == kAnySource ? nullptr : x_peers.at(args.source);
   if (!source && args.source != kAnySource) [[unlikely]]
-    return -FI_EINVAL;
+    return x_peers.refusal(args.source);
   return x_receives.post(args, source) ? 0 : -FI_ENOMEM;
 }
 

@@ -19,9 +19,16 @@ void Peers::set_own_name(const util::SocketAddress& name) noexcept {
   for (auto& [address, peer] : x_peers) peer->itself = address == name;
 }
 
+util::SocketAddress Peers::address_of(uint64_t fi_addr) const noexcept {
+  return fi_addr == kNoAddress ? util::SocketAddress() : x_book.address_of(fi_addr);
+}
+
+int Peers::refusal(uint64_t fi_addr) const noexcept {
+  return address_of(fi_addr).set() ? -FI_ENOMEM : -FI_EINVAL;
+}
+
 Peer* Peers::resolve(uint64_t fi_addr) noexcept try {
-  if (fi_addr == kNoAddress) return nullptr;
-  const util::SocketAddress address = x_book.address_of(fi_addr);
+  const util::SocketAddress address = address_of(fi_addr);
   if (!address.set()) return nullptr;
   Peer* peer = named(address);
   if (!peer) return nullptr;

@@ -45,11 +45,13 @@ class Peers {
 
   /// Null: no operation has named this address yet.
   Peer* known(uint64_t fi_addr) const noexcept { return x_table.find(fi_addr); }
-  /// Null: no such address.
+  /// Null: refusal() says why.
   Peer* at(uint64_t fi_addr) noexcept {
     Peer* peer = x_table.find(fi_addr);
     return peer ? peer : resolve(fi_addr);
   }
+  /// Why at() has no peer: -FI_EINVAL if there is no such address, -FI_ENOMEM otherwise.
+  int refusal(uint64_t fi_addr) const noexcept;
   /// Null: out of memory.
   Peer* behind(transport::Link& link) noexcept {
     auto* peer = static_cast<Peer*>(link.user);
@@ -92,6 +94,7 @@ class Peers {
   const ByAddress& all() const noexcept { return x_peers; }
 
  private:
+  util::SocketAddress address_of(uint64_t fi_addr) const noexcept;
   Peer* resolve(uint64_t fi_addr) noexcept;
   Peer* named(const util::SocketAddress& address) noexcept;
   Peer* adopt(transport::Link& link) noexcept;
