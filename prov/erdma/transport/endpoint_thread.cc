@@ -18,13 +18,6 @@ constexpr uint64_t kOrders = UINT64_MAX;
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kLongestSleep = 60'000;  // ms
 
-template <typename Body>
-void guarded(const char* doing, Body&& body) noexcept try {
-  body();
-} catch (const std::bad_alloc&) {
-  ERDMA_WARN(EP_CTRL, "out of memory while %s\n", doing);
-}
-
 }  // namespace
 
 EndpointThread::EndpointThread(Work& work, const util::Clock& clock) noexcept

@@ -59,14 +59,24 @@ void Connector::stop_listening() noexcept {
 void Connector::on_orders() {
   x_orders.arm();
   for (Order& order : x_orders.take()) {
-    if (order.type == Order::Type::close)
-      x_quarantine.on_closed(*order.connection);
-    else if (order.type == Order::Type::trust)
-      x_negotiation.on_trust(order.request.address);
-    else if (order.type == Order::Type::stop_listening)
-      x_listener.close();
+    if (guarded("connecting", [&] { obey(order); })) continue;
+    if (order.type == Order::Type::connect)
+      x_handshake.fail(order.request, -FI_ENOMEM);
     else
-      x_handshake.begin(order.request);
+      x_orders.post(std::move(order));  // once more: nobody hears that it failed
+  }
+}
+
+void Connector::obey(const Order& order) {
+  switch (order.type) {
+    case Order::Type::close:
+      return x_quarantine.on_closed(*order.connection);
+    case Order::Type::trust:
+      return x_negotiation.on_trust(order.request.address);
+    case Order::Type::stop_listening:
+      return x_listener.close();
+    case Order::Type::connect:
+      return x_handshake.begin(order.request);
   }
 }
 

@@ -51,6 +51,7 @@ class Connector final : private EndpointThread::Work {
 
   explicit Connector(const ConnectorConfig& config);
   void on_orders() override;
+  void obey(const Order& order);
   void on_event(uint64_t event) override;
   void on_time() override;
   uint64_t next_deadline() const noexcept override;

@@ -100,10 +100,15 @@ void Handshake::retry_or_fail(Connection& connection, int status, bool patient) 
 }
 
 void Handshake::fail(Connection& connection, int status) {
-  Mail mail{Mail::Type::out_failed};
-  mail.request = connection.request;
-  mail.status = status;
+  const ConnectRequest request = connection.request;
   x_connections.drop(connection);
+  fail(request, status);
+}
+
+void Handshake::fail(const ConnectRequest& request, int status) {
+  Mail mail{Mail::Type::out_failed};
+  mail.request = request;
+  mail.status = status;
   x_connections.config.mailbox->post(std::move(mail));
 }
 

@@ -22,6 +22,8 @@ class Handshake {
   /// Begins to connect, over `socket` if that leads there. The caller has a share in the
   /// connection, here and below.
   void begin(const ConnectRequest& request, util::Fd socket = {});
+  /// Tells the link that waits for it.
+  void fail(const ConnectRequest& request, int status);
   void on_hello(Connection& connection);
   void on_welcome(Connection& connection);
   void on_deadline(Connection& connection);

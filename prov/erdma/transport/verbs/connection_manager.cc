@@ -23,7 +23,7 @@ bool is_up(const Attempt* attempt) noexcept {
 }  // namespace
 
 ConnectionManager::ConnectionManager(const ConnectorConfig& config, uint64_t nonce,
-                                     ConnectionBackend& backend) noexcept
+                                     ConnectionBackend& backend)
     : x_config(config), x_backend(backend), x_gatekeeper(config, nonce) {}
 
 void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token, bool patient) {

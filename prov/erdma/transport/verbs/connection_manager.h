@@ -21,7 +21,7 @@ namespace erdma::transport::verbs {
 class ConnectionManager final : public BackendEvents {
  public:
   ConnectionManager(const ConnectorConfig& config, uint64_t nonce,
-                    ConnectionBackend& backend) noexcept;
+                    ConnectionBackend& backend);
   ConnectionManager(const ConnectionManager&) = delete;
   ConnectionManager& operator=(const ConnectionManager&) = delete;
 

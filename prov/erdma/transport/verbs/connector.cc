@@ -121,20 +121,10 @@ void ConnectorThread::stop_listening() noexcept {
   x_commands.post({Command::Type::stop_listening});
 }
 
-/// What runs out of memory is left as it is: its time limit ends it.
-template <typename Step>
-bool guarded(Step&& step) noexcept try {
-  step();
-  return true;
-} catch (const std::bad_alloc&) {
-  ERDMA_WARN(EP_CTRL, "out of memory while connecting\n");
-  return false;
-}
-
 void ConnectorThread::on_orders() {
   x_commands.arm();
   for (const Command& command : x_commands.take()) {
-    const bool done = guarded([&] { obey(command); });
+    const bool done = guarded("connecting", [&] { obey(command); });
     if (!done && command.type == Command::Type::connect)
       x_config.mail->post({.type = Mail::Type::failed,
                            .peer = command.peer,
@@ -149,7 +139,7 @@ void ConnectorThread::on_event(uint64_t event) {
 }
 
 void ConnectorThread::on_time() {
-  guarded([&] { x_backend->expire(x_manager); });
+  guarded("connecting", [&] { x_backend->expire(x_manager); });
   x_manager.expire();
 }
 

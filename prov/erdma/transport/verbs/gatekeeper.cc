@@ -41,7 +41,7 @@ bool stale(const Attempt& attempt, const Hello& hello) noexcept {
 
 }  // namespace
 
-Gatekeeper::Gatekeeper(const ConnectorConfig& config, uint64_t nonce) noexcept
+Gatekeeper::Gatekeeper(const ConnectorConfig& config, uint64_t nonce)
     : x_config(config), x_nonce(nonce), x_key(config.options.job_key), x_secret(random_text()) {}
 
 HelloBytes Gatekeeper::greeting(HelloKind kind, Attempt& attempt, const Path& path,

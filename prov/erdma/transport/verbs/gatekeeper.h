@@ -19,7 +19,7 @@ class Gatekeeper {
  public:
   using Bytes = std::span<const std::byte>;
   /// `config` has the name that was bound by the time of judge().
-  Gatekeeper(const ConnectorConfig& config, uint64_t nonce) noexcept;
+  Gatekeeper(const ConnectorConfig& config, uint64_t nonce);
 
   /// Our hello or welcome for this attempt, which keeps what it says. `context`: as encode().
   HelloBytes greeting(HelloKind kind, Attempt& attempt, const Path& path, Bytes context) noexcept;
