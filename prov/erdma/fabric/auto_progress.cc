@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <system_error>
 
 #include <rdma/fi_errno.h>
 

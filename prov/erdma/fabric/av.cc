@@ -4,7 +4,6 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include <rdma/fi_eq.h>
@@ -12,7 +11,6 @@
 
 #include "fabric/domain.h"
 #include "fabric/eq.h"
-#include "fabric/fid_ops.h"
 #include "fabric/host_range.h"
 #include "util/log.h"
 

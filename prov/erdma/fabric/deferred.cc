@@ -2,10 +2,8 @@
 #include "fabric/deferred.h"
 
 #include <memory>
-#include <new>
 
 #include <rdma/fi_errno.h>
-#include <rdma/fi_trigger.h>
 
 #include "fabric/domain.h"
 #include "fabric/endpoint_alias.h"

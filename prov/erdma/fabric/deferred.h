@@ -5,7 +5,6 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_rma.h>
-#include <rdma/fi_tagged.h>
 #include <rdma/fi_trigger.h>
 
 #include "fabric/endpoint.h"

@@ -16,7 +16,6 @@
 #include "fabric/endpoint.h"
 #include "fabric/endpoint_ops.h"
 #include "fabric/fabric.h"
-#include "fabric/fid_ops.h"
 #include "fabric/info_offer.h"
 #include "fabric/poll_set.h"
 #include "fabric/shared_receive.h"

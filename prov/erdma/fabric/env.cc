@@ -10,7 +10,6 @@
 #include <system_error>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <rdma/fabric.h>
 #include <rdma/providers/fi_prov.h>

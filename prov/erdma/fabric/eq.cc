@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -14,7 +13,6 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/fabric.h"
-#include "fabric/fid_ops.h"
 #include "util/log.h"
 
 namespace erdma::fabric {

@@ -8,7 +8,6 @@
 
 #include "fabric/domain.h"
 #include "fabric/eq.h"
-#include "fabric/fid_ops.h"
 #include "fabric/info.h"
 #include "fabric/info_offer.h"
 #include "fabric/wait.h"

@@ -5,7 +5,6 @@
 #include <cctype>
 #include <climits>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <string_view>
 

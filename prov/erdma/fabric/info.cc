@@ -10,12 +10,10 @@
 #include <rdma/fi_errno.h>
 
 #include "fabric/device.h"
-#include "fabric/env.h"
 #include "fabric/fid_ops.h"
 #include "fabric/info_address.h"
 #include "fabric/info_offer.h"
 #include "fabric/info_refusal.h"
-#include "fabric/local_addresses.h"
 #include "util/log.h"
 
 namespace erdma::fabric {

@@ -5,9 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <memory>
-#include <mutex>
 #include <utility>
 
 #include <rdma/fi_endpoint.h>

@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <memory>
 
 #include <rdma/fi_errno.h>
 
@@ -11,7 +10,6 @@
 #include "fabric/cq.h"
 #include "fabric/domain.h"
 #include "fabric/eq.h"
-#include "fabric/fid_ops.h"
 
 namespace erdma::fabric {
 namespace {

@@ -6,7 +6,6 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
-#include <rdma/fi_tagged.h>
 
 #include "fabric/endpoint_driver.h"
 #include "fabric/op_defaults.h"

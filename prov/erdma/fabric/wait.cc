@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
 #include "fabric/cntr.h"
 #include "fabric/cq.h"

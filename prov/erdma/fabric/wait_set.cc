@@ -2,15 +2,12 @@
 
 #include <sched.h>
 
-#include <algorithm>
-
 #include <rdma/fi_errno.h>
 
 #include "fabric/cntr.h"
 #include "fabric/cq.h"
 #include "fabric/eq.h"
 #include "fabric/fabric.h"
-#include "fabric/fid_ops.h"
 #include "util/log.h"
 
 namespace erdma::fabric {

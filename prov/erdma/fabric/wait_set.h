@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <rdma/fabric.h>
-#include <rdma/fi_domain.h>
 #include <rdma/fi_eq.h>
 
 #include "fabric/fid_ops.h"

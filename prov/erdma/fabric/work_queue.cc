@@ -1,7 +1,6 @@
 #include "fabric/work_queue.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <rdma/fi_errno.h>
 

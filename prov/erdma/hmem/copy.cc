@@ -1,8 +1,6 @@
 #include "hmem/copy.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 namespace erdma::hmem {
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 /// The part of the CUDA driver API that the provider uses, as its documentation describes it: types

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <new>
 
-#include <rdma/fi_errno.h>
-
 #include "util/log.h"
 
 namespace erdma::hmem {

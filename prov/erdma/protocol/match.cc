@@ -1,7 +1,6 @@
 #include "protocol/match.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace erdma::protocol {
 namespace {

@@ -1,7 +1,5 @@
 #include "protocol/messages.h"
 
-#include <algorithm>
-
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 

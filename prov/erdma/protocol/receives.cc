@@ -1,11 +1,8 @@
 #include "protocol/receives.h"
 
-#include <algorithm>
-
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 
-#include "hmem/copy.h"
 #include "hmem/device_memory.h"
 
 namespace erdma::protocol {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <algorithm>
-
 #include "hmem/copy.h"
 #include "protocol/arguments.h"
 #include "protocol/deliveries.h"

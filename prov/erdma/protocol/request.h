@@ -13,7 +13,6 @@
 #include "protocol/pending.h"
 #include "protocol/wire.h"
 #include "transport/transport.h"
-#include "util/intrusive_list.h"
 #include "util/pool.h"
 
 /// Operations in flight. All live in pools of one Engine, from post to completion.

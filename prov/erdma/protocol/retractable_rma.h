@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-
 #include "protocol/peers.h"
 
 namespace erdma::protocol {

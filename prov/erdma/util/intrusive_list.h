@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstddef>
-
 namespace erdma::util {
 
 /// Links an object into at most one list per Tag. Unlinked = both pointers null.
