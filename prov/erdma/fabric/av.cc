@@ -59,9 +59,8 @@ const char* av_straddr(fid_av*, const void* address, char* buffer, size_t* lengt
   return nullptr;
 }
 
-/// What later versions of libfabric add is refused, too.
-constexpr fi_ops_av av_ops() noexcept {
-  fi_ops_av ops = refusing<fi_ops_av>();
+fi_ops_av g_av_ops = [] {
+  auto ops = refusing<fi_ops_av>();
   ops.insert = entry<&AddressVector::insert>;
   ops.insertsvc = av_insertsvc;
   ops.insertsym = av_insertsym;
@@ -72,9 +71,7 @@ constexpr fi_ops_av av_ops() noexcept {
   ops.set_user_id = entry<&AddressVector::set_user_id>;
 #endif
   return ops;
-}
-
-fi_ops_av g_av_ops = av_ops();
+}();
 
 int check_attr(const fi_av_attr& attr) noexcept {
   if (attr.type != FI_AV_UNSPEC && attr.type != FI_AV_MAP && attr.type != FI_AV_TABLE)
@@ -91,11 +88,6 @@ int check_attr(const fi_av_attr& attr) noexcept {
   return attr.flags & ~(FI_EVENT | FI_SYMMETRIC | FI_AV_USER_ID) ? -FI_EINVAL : 0;
 }
 
-sa_family_t family_of(Domain& domain) noexcept {
-  if (domain.addr_format() == FI_SOCKADDR_IN) return AF_INET;
-  return domain.addr_format() == FI_SOCKADDR_IN6 ? AF_INET6 : domain.own_address().family();
-}
-
 }  // namespace
 
 AddressVector::AddressVector(AvParent parent, uint64_t flags, void* context)
@@ -108,14 +100,6 @@ AddressVector::AddressVector(AvParent parent, uint64_t flags, void* context)
 
 AddressVector::~AddressVector() {
   if (x_events) x_events->unbound();
-}
-
-void AddressVector::detach(AvListener& listener) noexcept {
-  std::erase(x_listeners, &listener);
-}
-
-SocketAddress AddressVector::address_of(uint64_t fi_addr) const noexcept {
-  return x_table.canonical(fi_addr);
 }
 
 uint64_t AddressVector::fi_addr_of(const SocketAddress& canonical) const noexcept {
@@ -256,10 +240,7 @@ int AddressVector::bind(fid_t queue, uint64_t flags) noexcept {
 }
 
 int AddressVector::close() noexcept {
-  {
-    util::Guard guard(x_parent.lock);
-    if (!x_listeners.empty()) return -FI_EBUSY;
-  }
+  if (const util::Guard guard(x_parent.lock); !x_listeners.empty()) return -FI_EBUSY;
   delete this;
   return 0;
 }
@@ -269,7 +250,7 @@ int open_av(fid_domain* fid, fi_av_attr* attr, fid_av** av, void* context) noexc
     Domain& domain = Domain::from(fid);
     if (!attr || !av) return -FI_EINVAL;
     if (const int rc = check_attr(*attr)) return rc;
-    AvParent parent{domain.lock(), family_of(domain),
+    AvParent parent{domain.lock(), domain.own_address().family(),
                     [&domain](const SocketAddress& address) { return domain.canonical(address); },
                     &domain.children()};
     *av = new AddressVector(std::move(parent), attr->flags, context);

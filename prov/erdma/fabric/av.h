@@ -49,9 +49,11 @@ class AddressVector final : public FidObject<AddressVector, fid_av>, public prot
   /// Whether this is the lock it takes, so that both are of one domain.
   bool takes(const util::OptionalLock& lock) const noexcept { return &lock == &x_parent.lock; }
   void attach(AvListener& listener) { x_listeners.push_back(&listener); }
-  void detach(AvListener& listener) noexcept;
+  void detach(AvListener& listener) noexcept { std::erase(x_listeners, &listener); }
 
-  util::SocketAddress address_of(uint64_t fi_addr) const noexcept override;
+  util::SocketAddress address_of(uint64_t fi_addr) const noexcept override {
+    return x_table.canonical(fi_addr);
+  }
   uint64_t fi_addr_of(const util::SocketAddress& canonical) const noexcept override;
 
   // The calls of fi_av(3).

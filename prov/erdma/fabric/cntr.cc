@@ -92,11 +92,6 @@ Readiness Counter::prepare_wait() noexcept {
   return x_waitable.watch() ? Readiness::armed : Readiness::busy;
 }
 
-int Counter::try_wait() noexcept {
-  if (!x_waitable.wait_object()) return -FI_EINVAL;
-  return prepare_wait() == Readiness::armed ? 0 : -FI_EAGAIN;
-}
-
 int Counter::close() noexcept {
   {
     const util::Guard guard(x_lock);
@@ -111,9 +106,8 @@ int Counter::close() noexcept {
 
 namespace {
 
-/// What later versions of libfabric add is refused, too.
-constexpr fi_ops_cntr cntr_ops() noexcept {
-  fi_ops_cntr ops = refusing<fi_ops_cntr>();
+fi_ops_cntr g_cntr_ops = [] {
+  auto ops = refusing<fi_ops_cntr>();
   ops.read = entry<&Counter::read>;
   ops.readerr = entry<&Counter::read_error>;
   ops.add = entry<&Counter::add>;
@@ -122,9 +116,7 @@ constexpr fi_ops_cntr cntr_ops() noexcept {
   ops.adderr = entry<&Counter::add_error>;
   ops.seterr = entry<&Counter::set_error>;
   return ops;
-}
-
-fi_ops_cntr g_cntr_ops = cntr_ops();
+}();
 
 }  // namespace
 

@@ -69,9 +69,7 @@ class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
   int set_error(uint64_t value) noexcept;
   int wait(uint64_t threshold, int timeout_ms) noexcept;
   int close() noexcept;
-  /// For fi_trywait(3).
-  int try_wait() noexcept;
-  /// For a wait set.
+  /// For a wait set, and fi_trywait(3).
   Readiness prepare_wait() noexcept;
 
  private:

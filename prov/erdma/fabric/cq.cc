@@ -46,8 +46,8 @@ inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sou
 }
 
 template <typename E>
-ssize_t CompletionQueue::read_blocking(void* entries, size_t count, fi_addr_t* sources,
-                                       const void* condition, int timeout_ms) noexcept {
+ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* condition,
+                                       int timeout_ms, fi_addr_t* sources) noexcept {
   WaitObject* wait = x_waitable.wait_object();
   if (!wait) return -FI_ENOSYS;
   if (count != 0 && !entries) return -FI_EINVAL;
@@ -96,16 +96,8 @@ Readiness CompletionQueue::prepare_wait() noexcept {
   return x_waitable.watch() ? Readiness::armed : Readiness::busy;
 }
 
-int CompletionQueue::try_wait() noexcept {
-  if (!x_waitable.wait_object()) return -FI_EINVAL;
-  return prepare_wait() == Readiness::armed ? 0 : -FI_EAGAIN;
-}
-
 int CompletionQueue::close() noexcept {
-  {
-    const util::Guard guard(x_lock);
-    if (in_use()) return -FI_EBUSY;
-  }
+  if (const util::Guard guard(x_lock); in_use()) return -FI_EBUSY;
   return end(this);
 }
 
@@ -113,26 +105,16 @@ int CompletionQueue::close() noexcept {
 
 namespace {
 
-template <typename E>
-ssize_t cq_read(fid_cq* cq, void* entries, size_t count) noexcept {
-  return CompletionQueue::from(cq).read<E>(entries, count, nullptr);
+template <typename E, typename... Sources>
+ssize_t cq_read(fid_cq* cq, void* entries, size_t count, Sources... sources) noexcept {
+  return CompletionQueue::from(cq).read<E>(entries, count, sources...);
 }
 
-template <typename E>
-ssize_t cq_readfrom(fid_cq* cq, void* entries, size_t count, fi_addr_t* sources) noexcept {
-  return CompletionQueue::from(cq).read<E>(entries, count, sources);
-}
-
-template <typename E>
-ssize_t cq_sread(fid_cq* cq, void* entries, size_t count, const void* condition,
+template <typename E, typename... Sources>
+ssize_t cq_sread(fid_cq* cq, void* entries, size_t count, Sources... sources, const void* condition,
                  int timeout_ms) noexcept {
-  return CompletionQueue::from(cq).read_blocking<E>(entries, count, nullptr, condition, timeout_ms);
-}
-
-template <typename E>
-ssize_t cq_sreadfrom(fid_cq* cq, void* entries, size_t count, fi_addr_t* sources,
-                     const void* condition, int timeout_ms) noexcept {
-  return CompletionQueue::from(cq).read_blocking<E>(entries, count, sources, condition, timeout_ms);
+  return CompletionQueue::from(cq).read_blocking<E>(entries, count, condition, timeout_ms,
+                                                    sources...);
 }
 
 const char* cq_strerror(fid_cq*, int provider_error, const void*, char* text,
@@ -145,22 +127,18 @@ const char* cq_strerror(fid_cq*, int provider_error, const void*, char* text,
   return description;
 }
 
-/// What later versions of libfabric add is refused, too.
 template <typename E>
-constexpr fi_ops_cq cq_ops() noexcept {
-  fi_ops_cq ops = refusing<fi_ops_cq>();
+fi_ops_cq g_cq_ops = [] {
+  auto ops = refusing<fi_ops_cq>();
   ops.read = cq_read<E>;
-  ops.readfrom = cq_readfrom<E>;
+  ops.readfrom = cq_read<E, fi_addr_t*>;
   ops.readerr = entry<&CompletionQueue::read_error>;
   ops.sread = cq_sread<E>;
-  ops.sreadfrom = cq_sreadfrom<E>;
+  ops.sreadfrom = cq_sread<E, fi_addr_t*>;
   ops.signal = entry<&CompletionQueue::signal>;
   ops.strerror = cq_strerror;
   return ops;
-}
-
-template <typename E>
-fi_ops_cq g_cq_ops = cq_ops<E>();
+}();
 
 /// Null if the format is unknown.
 fi_ops_cq* ops_for(int format) noexcept {

@@ -49,16 +49,14 @@ class CompletionQueue final : public FidObject<CompletionQueue, fid_cq>, public 
 
   // The calls of fi_cq(3). E is the entry of the queue's format.
   template <typename E>
-  ssize_t read(void* entries, size_t count, fi_addr_t* sources) noexcept;
+  ssize_t read(void* entries, size_t count, fi_addr_t* sources = nullptr) noexcept;
   template <typename E>
-  ssize_t read_blocking(void* entries, size_t count, fi_addr_t* sources, const void* condition,
-                        int timeout_ms) noexcept;
+  ssize_t read_blocking(void* entries, size_t count, const void* condition, int timeout_ms,
+                        fi_addr_t* sources = nullptr) noexcept;
   ssize_t read_error(fi_cq_err_entry* error, uint64_t flags) noexcept;
   int signal() noexcept;
   int close() noexcept;
-  /// For fi_trywait(3).
-  int try_wait() noexcept;
-  /// For a wait set.
+  /// For a wait set, and fi_trywait(3).
   Readiness prepare_wait() noexcept;
 
  private:

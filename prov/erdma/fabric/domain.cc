@@ -94,10 +94,6 @@ uint32_t Domain::api_version() const noexcept {
   return x_fabric.api_version;
 }
 
-uint32_t Domain::addr_format() const noexcept {
-  return x_own_address.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
-}
-
 util::SocketAddress Domain::canonical(const util::SocketAddress& address) const noexcept {
   if (x_transports.has_nic() ? !address.loopback() : !x_local.contains(address)) return address;
   if (x_transports.has_nic() && address.family() != x_own_address.family()) return address;
@@ -153,9 +149,8 @@ int open_endpoint2(fid_domain* domain, fi_info* info, fid_ep** ep, uint64_t flag
   return flags ? -FI_EINVAL : open_endpoint(domain, info, ep, context);
 }
 
-/// What later versions of libfabric add is refused, too.
-constexpr fi_ops_domain domain_ops() noexcept {
-  fi_ops_domain ops = refusing<fi_ops_domain>();
+fi_ops_domain g_domain_ops = [] {
+  auto ops = refusing<fi_ops_domain>();
   ops.av_open = open_av;
   ops.cq_open = open_cq;
   ops.endpoint = open_endpoint;
@@ -165,9 +160,7 @@ constexpr fi_ops_domain domain_ops() noexcept {
   ops.query_atomic = query_atomic;
   ops.endpoint2 = open_endpoint2;
   return ops;
-}
-
-fi_ops_domain g_domain_ops = domain_ops();
+}();
 
 }  // namespace
 

@@ -36,7 +36,6 @@ class Domain final : public FidObject<Domain, fid_domain> {
   Fabric& fabric() noexcept { return x_fabric; }
   const Settings& settings() const noexcept { return x_settings; }
   uint32_t api_version() const noexcept;
-  uint32_t addr_format() const noexcept;
   MemoryRegions& memory_regions() noexcept { return x_regions; }
   /// Operations that wait for counters; under the lock.
   DeferredWorkQueue& works() noexcept { return x_works; }
@@ -54,7 +53,6 @@ class Domain final : public FidObject<Domain, fid_domain> {
   /// What endpoints made from `info` and their peers must share.
   std::string key_of(const fi_info& info) const;
   const util::SocketAddress& own_address() const noexcept { return x_own_address; }
-  const LocalAddresses& local_addresses() const noexcept { return x_local; }
 
   /// Address vectors, queues, counters, regions, endpoints and so on.
   Children& children() noexcept { return x_children; }

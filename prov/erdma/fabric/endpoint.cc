@@ -211,10 +211,7 @@ int Endpoint::control(int command, void* argument) {
 }
 
 int Endpoint::close() noexcept {
-  {
-    const util::Guard guard(x_domain.lock());
-    if (!x_aliases.empty()) return -FI_EBUSY;
-  }
+  if (const util::Guard guard(x_domain.lock()); !x_aliases.empty()) return -FI_EBUSY;
   if (x_driver.owned()) {
     if (AutoProgress* progress = x_domain.auto_progress()) progress->remove(x_driver);
     drain(x_driver, x_domain.lock());

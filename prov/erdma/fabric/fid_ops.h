@@ -46,7 +46,8 @@ struct Refusal {
 
 inline constexpr Refusal<-FI_ENOSYS> kNotOffered;
 
-/// A table that refuses every call.
+/// A table that refuses every call. Tables begin as one, so they refuse what later versions of
+/// libfabric add.
 template <typename Ops, int kError = -FI_ENOSYS>
 constexpr Ops refusing() noexcept {
   constexpr size_t kSlots = (sizeof(Ops) - sizeof(size_t)) / sizeof(void*);

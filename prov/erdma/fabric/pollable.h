@@ -52,6 +52,13 @@ class Pollable {
     return control_wait_object(x_waitable.wait_object(), x_wait_object, command, argument);
   }
 
+  /// fi_trywait(3).
+  template <typename T>
+  static int try_wait(T& self) noexcept {
+    if (!self.x_waitable.wait_object()) return -FI_EINVAL;
+    return self.prepare_wait() == Readiness::armed ? 0 : -FI_EAGAIN;
+  }
+
   /// Makes a T with the wait object that its attributes, which were checked, ask for.
   template <typename T, typename Attr>
   static util::Result<T*> make(const QueueParent& parent, const Attr& attr, void* context) {

@@ -260,9 +260,9 @@ int try_wait_one(fid_t object) noexcept {
   if (!object) return -FI_EINVAL;
   switch (object->fclass) {
     case FI_CLASS_CQ:
-      return CompletionQueue::from(object).try_wait();
+      return Pollable::try_wait(CompletionQueue::from(object));
     case FI_CLASS_CNTR:
-      return Counter::from(object).try_wait();
+      return Pollable::try_wait(Counter::from(object));
     case FI_CLASS_EQ:
       return EventQueue::from(object).try_wait();
     case FI_CLASS_WAIT:

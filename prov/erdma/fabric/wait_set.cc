@@ -112,10 +112,7 @@ int WaitSet::control(int command, void* argument) noexcept {
 }
 
 int WaitSet::close() noexcept {
-  {
-    const std::lock_guard guard(x_mutex);
-    if (!x_members.empty() || x_inside) return -FI_EBUSY;
-  }
+  if (const std::lock_guard guard(x_mutex); !x_members.empty() || x_inside) return -FI_EBUSY;
   delete this;
   return 0;
 }
