@@ -1,5 +1,7 @@
 
 #include <cstring>
+#include <initializer_list>
+#include <optional>
 #include <string>
 
 #include <rdma/fi_errno.h>
@@ -19,29 +21,26 @@ int refuse(const char* attribute, const std::string& asked, const std::string& o
 }
 
 /// fi_tostr() answers in one buffer per thread, hence the copy.
-std::string text(uint64_t value, fi_type type) {
-  return fi_tostr(&value, type);
-}
-std::string text(uint32_t value, fi_type type) {
+template <typename Number>
+std::string text(Number value, fi_type type) {
   return fi_tostr(&value, type);
 }
 
-int check_bits(const char* attribute, uint64_t asked, uint64_t offered, fi_type type) {
-  if (!(asked & ~offered)) return 0;
-  return refuse(attribute, text(asked & ~offered, type), text(offered, type));
-}
-
+/// A number, or bits of `type`.
 struct Limit {
   const char* attribute;
-  size_t asked;
-  size_t offered;
+  uint64_t asked;
+  uint64_t offered;
+  std::optional<fi_type> type = std::nullopt;
 };
 
-template <size_t N>
-int check_limits(const Limit (&limits)[N]) {
-  for (const Limit& limit : limits)
-    if (limit.asked > limit.offered)
-      return refuse(limit.attribute, std::to_string(limit.asked), std::to_string(limit.offered));
+int check_limits(std::initializer_list<Limit> limits) {
+  for (const auto& [attribute, asked, offered, type] : limits) {
+    const uint64_t missing = asked & ~offered;
+    if (type ? missing == 0 : asked <= offered) continue;
+    return type ? refuse(attribute, text(missing, *type), text(offered, *type))
+                : refuse(attribute, std::to_string(asked), std::to_string(offered));
+  }
   return 0;
 }
 
@@ -122,9 +121,9 @@ int check_domain(const fi_domain_attr& offer, uint32_t version, const fi_domain_
   if (int rc = check_limits({{"domain_attr->cntr_cnt", hints.cntr_cnt, offer.cntr_cnt},
                              {"domain_attr->mr_iov_limit", hints.mr_iov_limit, offer.mr_iov_limit},
                              {"domain_attr->max_err_data", hints.max_err_data, offer.max_err_data},
-                             {"domain_attr->mr_cnt", hints.mr_cnt, offer.mr_cnt}}))
+                             {"domain_attr->mr_cnt", hints.mr_cnt, offer.mr_cnt},
+                             {"domain_attr->caps", hints.caps, offer.caps, FI_TYPE_CAPS}}))
     return rc;
-  if (int rc = check_bits("domain_attr->caps", hints.caps, offer.caps, FI_TYPE_CAPS)) return rc;
   if (int rc = check_auth_key("domain_attr->auth_key_size", hints.auth_key, hints.auth_key_size,
                               offer.auth_key_size))
     return rc;
@@ -152,39 +151,30 @@ int check_endpoint(const fi_ep_attr& offer, uint32_t version, const fi_ep_attr& 
                         offer.auth_key_size);
 }
 
+// Capabilities of the other direction are ignored, as old applications set them on both.
+
 int check_rx(const fi_rx_attr& offer, const fi_rx_attr& hints) {
-  // Capabilities of the other direction are ignored, as old applications set them on both.
-  if (int rc = check_bits("rx_attr->caps", hints.caps & ~(kTxCaps | kDomainCaps), offer.caps,
-                          FI_TYPE_CAPS))
-    return rc;
-  if (int rc = check_bits("rx_attr->op_flags", hints.op_flags, offer.op_flags, FI_TYPE_OP_FLAGS))
-    return rc;
-  if (int rc =
-          check_bits("rx_attr->msg_order", hints.msg_order, offer.msg_order, FI_TYPE_MSG_ORDER))
-    return rc;
-  if (int rc =
-          check_bits("rx_attr->comp_order", hints.comp_order, offer.comp_order, FI_TYPE_MSG_ORDER))
-    return rc;
-  return check_limits({{"rx_attr->size", hints.size, offer.size},
-                       {"rx_attr->iov_limit", hints.iov_limit, offer.iov_limit}});
+  const uint64_t caps = hints.caps & ~(kTxCaps | kDomainCaps);
+  return check_limits(
+      {{"rx_attr->caps", caps, offer.caps, FI_TYPE_CAPS},
+       {"rx_attr->op_flags", hints.op_flags, offer.op_flags, FI_TYPE_OP_FLAGS},
+       {"rx_attr->msg_order", hints.msg_order, offer.msg_order, FI_TYPE_MSG_ORDER},
+       {"rx_attr->comp_order", hints.comp_order, offer.comp_order, FI_TYPE_MSG_ORDER},
+       {"rx_attr->size", hints.size, offer.size},
+       {"rx_attr->iov_limit", hints.iov_limit, offer.iov_limit}});
 }
 
 int check_tx(const fi_tx_attr& offer, const fi_tx_attr& hints) {
-  if (int rc = check_bits("tx_attr->caps", hints.caps & ~(kRxCaps | kDomainCaps), offer.caps,
-                          FI_TYPE_CAPS))
-    return rc;
-  if (int rc = check_bits("tx_attr->op_flags", hints.op_flags, offer.op_flags, FI_TYPE_OP_FLAGS))
-    return rc;
-  if (int rc =
-          check_bits("tx_attr->msg_order", hints.msg_order, offer.msg_order, FI_TYPE_MSG_ORDER))
-    return rc;
-  if (int rc =
-          check_bits("tx_attr->comp_order", hints.comp_order, offer.comp_order, FI_TYPE_MSG_ORDER))
-    return rc;
-  return check_limits({{"tx_attr->inject_size", hints.inject_size, offer.inject_size},
-                       {"tx_attr->size", hints.size, offer.size},
-                       {"tx_attr->iov_limit", hints.iov_limit, offer.iov_limit},
-                       {"tx_attr->rma_iov_limit", hints.rma_iov_limit, offer.rma_iov_limit}});
+  const uint64_t caps = hints.caps & ~(kRxCaps | kDomainCaps);
+  return check_limits(
+      {{"tx_attr->caps", caps, offer.caps, FI_TYPE_CAPS},
+       {"tx_attr->op_flags", hints.op_flags, offer.op_flags, FI_TYPE_OP_FLAGS},
+       {"tx_attr->msg_order", hints.msg_order, offer.msg_order, FI_TYPE_MSG_ORDER},
+       {"tx_attr->comp_order", hints.comp_order, offer.comp_order, FI_TYPE_MSG_ORDER},
+       {"tx_attr->inject_size", hints.inject_size, offer.inject_size},
+       {"tx_attr->size", hints.size, offer.size},
+       {"tx_attr->iov_limit", hints.iov_limit, offer.iov_limit},
+       {"tx_attr->rma_iov_limit", hints.rma_iov_limit, offer.rma_iov_limit}});
 }
 
 }  // namespace
@@ -193,7 +183,7 @@ int check_tx(const fi_tx_attr& offer, const fi_tx_attr& hints) {
 int check_hints(const fi_info& offer, uint32_t version, const fi_info& hints) {
   if (hints.ep_attr)
     if (int rc = check_ep_type(*offer.ep_attr, *hints.ep_attr)) return rc;
-  if (int rc = check_bits("caps", hints.caps, offer.caps, FI_TYPE_CAPS)) return rc;
+  if (int rc = check_limits({{"caps", hints.caps, offer.caps, FI_TYPE_CAPS}})) return rc;
   if (int rc = check_addr_format(hints.addr_format)) return rc;
   if (hints.fabric_attr)
     if (int rc = check_fabric(*offer.fabric_attr, *hints.fabric_attr)) return rc;
