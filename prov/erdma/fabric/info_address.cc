@@ -78,22 +78,6 @@ Result<SocketAddress> hinted(const char* attribute, const void* address, size_t 
   return -FI_ENODATA;
 }
 
-Result<SocketAddress> find_destination(const char* node, const char* service, uint64_t flags,
-                                       const fi_info* hints, sa_family_t family) {
-  if (!(flags & FI_SOURCE) && (node || service)) return resolve(node, service, flags, family);
-  if (hints && hints->dest_addr)
-    return hinted("dest_addr", hints->dest_addr, hints->dest_addrlen, family);
-  return SocketAddress();
-}
-
-Result<SocketAddress> find_source(const char* node, const char* service, uint64_t flags,
-                                  const fi_info* hints, sa_family_t family) {
-  if (flags & FI_SOURCE) return resolve(node, service, flags, family);
-  if (hints && hints->src_addr)
-    return hinted("src_addr", hints->src_addr, hints->src_addrlen, family);
-  return SocketAddress();
-}
-
 }  // namespace
 
 int resolve_addresses(const char* node, const char* service, uint64_t flags, const fi_info* hints,
@@ -104,11 +88,20 @@ int resolve_addresses(const char* node, const char* service, uint64_t flags, con
   }
   sa_family_t family = hints ? family_of(hints->addr_format) : sa_family_t{AF_UNSPEC};
 
-  Result<SocketAddress> destination = find_destination(node, service, flags, hints, family);
+  const bool names_source = flags & FI_SOURCE;
+  const auto find = [&](bool named, const char* attribute, const void* hint,
+                        size_t length) -> Result<SocketAddress> {
+    if (named) return resolve(node, service, flags, family);
+    return hint ? hinted(attribute, hint, length, family) : SocketAddress();
+  };
+  Result<SocketAddress> destination =
+      find(!names_source && (node || service), "dest_addr", hints ? hints->dest_addr : nullptr,
+           hints ? hints->dest_addrlen : 0);
   if (!destination) return destination.error();
   if (family == AF_UNSPEC) family = destination->family();
 
-  Result<SocketAddress> found = find_source(node, service, flags, hints, family);
+  Result<SocketAddress> found = find(names_source, "src_addr", hints ? hints->src_addr : nullptr,
+                                     hints ? hints->src_addrlen : 0);
   if (!found) return found.error();
   if (family == AF_UNSPEC) family = found->family();
   result = {*found, *destination, family};

@@ -29,7 +29,7 @@ constexpr unsigned kRevocationSteps = 100;
 
 int mr_regattr(fid_t fid, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
   if (!fid || fid->fclass != FI_CLASS_DOMAIN) return -FI_EINVAL;
-  return reg_mr(Domain::from(fid), attr, flags, mr);
+  return abi_call([&] { return Domain::from(fid).memory_regions().open(attr, flags, mr); });
 }
 
 // NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
@@ -282,10 +282,6 @@ int MemoryRegions::random_key(uint64_t& key) noexcept {
   }
   key = std::exchange(x_random[--x_random_left], 0);
   return 0;
-}
-
-int reg_mr(Domain& domain, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept {
-  return abi_call([&] { return domain.memory_regions().open(attr, flags, mr); });
 }
 
 }  // namespace erdma::fabric

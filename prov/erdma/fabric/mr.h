@@ -22,7 +22,6 @@
 namespace erdma::fabric {
 
 class Counter;
-class Domain;
 class MemoryRegions;
 
 /// Executes what peers ask of regions: an endpoint. The caller holds the domain lock.
@@ -135,9 +134,6 @@ class MemoryRegions final : public protocol::Regions {
   std::array<uint64_t, 32> x_random{};
   size_t x_random_left = 0;
 };
-
-/// fi_mr_regattr(3).
-int reg_mr(Domain& domain, const fi_mr_attr* attr, uint64_t flags, fid_mr** mr) noexcept;
 
 /// For fid_domain::mr.
 extern fi_ops_mr g_mr_ops;
