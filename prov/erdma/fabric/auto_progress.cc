@@ -3,9 +3,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
-#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -33,15 +31,15 @@ std::thread start_without_signals(auto&& body) {
 
 util::Result<std::unique_ptr<AutoProgress>> AutoProgress::start(util::OptionalLock& lock) {
   util::Fd epoll(epoll_create1(EPOLL_CLOEXEC));
-  util::Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  util::EventFd wake;
   if (!epoll || !wake) return -FI_EMFILE;
   epoll_event event{};
   event.events = EPOLLIN;
-  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) return -FI_ENOMEM;
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0) return -FI_ENOMEM;
   return std::unique_ptr<AutoProgress>(new AutoProgress(lock, std::move(epoll), std::move(wake)));
 }
 
-AutoProgress::AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::Fd wake)
+AutoProgress::AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::EventFd wake)
     : x_lock(lock),
       x_epoll(std::move(epoll)),
       x_wake(std::move(wake)),
@@ -61,36 +59,32 @@ AutoProgress::~AutoProgress() {
   x_thread.join();
 }
 
-void AutoProgress::add(ProgressSource& source) {
+/// `change`: EPOLL_CTL_ADD or EPOLL_CTL_DEL.
+void AutoProgress::watch(const ProgressSource& source, int change) noexcept {
   std::array<int, 4> fds{};
+  epoll_event event{};
+  event.events = EPOLLIN;
   const int count = source.wait_fds(fds.data(), int(fds.size()));
+  for (int i = 0; i < count; ++i) epoll_ctl(x_epoll.get(), change, fds[size_t(i)], &event);
+}
+
+void AutoProgress::add(ProgressSource& source) {
   x_sources.push_back(&source);
-  for (int i = 0; i < count; ++i) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    epoll_ctl(x_epoll.get(), EPOLL_CTL_ADD, fds[size_t(i)], &event);
-  }
+  watch(source, EPOLL_CTL_ADD);
   wake();
 }
 
 void AutoProgress::remove(ProgressSource& source) noexcept {
   util::Guard guard(x_lock);
-  std::array<int, 4> fds{};
-  const int count = source.wait_fds(fds.data(), int(fds.size()));
-  for (int i = 0; i < count; ++i) epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, fds[size_t(i)], nullptr);
-  x_sources.erase(std::remove(x_sources.begin(), x_sources.end(), &source), x_sources.end());
-}
-
-void AutoProgress::wake() noexcept {
-  eventfd_write(x_wake.get(), 1);
+  watch(source, EPOLL_CTL_DEL);
+  std::erase(x_sources, &source);
 }
 
 void AutoProgress::run() noexcept {
   while (round()) {
     epoll_event event;
     epoll_wait(x_epoll.get(), &event, 1, -1);
-    eventfd_t ignored;
-    eventfd_read(x_wake.get(), &ignored);
+    x_wake.drain();
   }
 }
 

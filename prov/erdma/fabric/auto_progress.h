@@ -1,11 +1,10 @@
 #pragma once
 
-#include <condition_variable>
 #include <thread>
 #include <vector>
 
 #include "fabric/progress.h"
-#include "util/fd.h"
+#include "util/event_fd.h"
 #include "util/lock.h"
 #include "util/result.h"
 
@@ -24,16 +23,17 @@ class AutoProgress {
   /// After return the thread no longer touches the source. Domain lock not held.
   void remove(ProgressSource& source) noexcept;
   /// There is work that no descriptor tells of.
-  void wake() noexcept;
+  void wake() noexcept { x_wake.ring(); }
 
  private:
-  AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::Fd wake);
+  AutoProgress(util::OptionalLock& lock, util::Fd epoll, util::EventFd wake);
+  void watch(const ProgressSource& source, int change) noexcept;
   void run() noexcept;
   bool round() noexcept;
 
   util::OptionalLock& x_lock;
   util::Fd x_epoll;
-  util::Fd x_wake;
+  util::EventFd x_wake;
   const uint32_t x_epoch;
   std::vector<ProgressSource*> x_sources;  ///< under the domain lock
   bool x_stop = false;                     ///< likewise

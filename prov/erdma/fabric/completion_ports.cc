@@ -64,32 +64,34 @@ void CompletionPorts::unwatch_counter(Counter& cntr) noexcept {
   cntr.detach(x_source);
 }
 
+/// All that is bound, once.
+template <typename Visit>
+void CompletionPorts::for_each(Visit&& visit) const {
+  if (sent.cq) visit(*sent.cq);
+  if (received.cq && received.cq != sent.cq) visit(*received.cq);
+  for (Counter* cntr : x_counters) visit(*cntr);
+}
+
 void CompletionPorts::detach() noexcept {
   for (CompletionQueue* cq : {sent.cq, received.cq})
     if (cq) cq->purge(&x_source);
-  if (sent.cq) sent.cq->detach(x_source);
-  if (received.cq && received.cq != sent.cq) received.cq->detach(x_source);
-  for (Counter* cntr : x_counters) cntr->detach(x_source);
+  for_each([this](Pollable& bound) { bound.detach(x_source); });
 }
 
 void CompletionPorts::sources_changed() noexcept {
-  for (CompletionQueue* cq : {sent.cq, received.cq})
-    if (cq) cq->sources_changed();
-  for (Counter* cntr : x_counters) cntr->sources_changed();
+  for_each([](Pollable& bound) { bound.sources_changed(); });
 }
 
 bool CompletionPorts::sleeping() const noexcept {
-  for (const CompletionQueue* cq : {sent.cq, received.cq})
-    if (cq && cq->sleeping()) return true;
-  return std::any_of(x_counters.begin(), x_counters.end(),
-                     [](const Counter* cntr) { return cntr->sleeping(); });
+  bool any = false;
+  for_each([&](const Pollable& bound) { any |= bound.sleeping(); });
+  return any;
 }
 
 void CompletionPorts::wake() noexcept {
-  for (CompletionQueue* cq : {sent.cq, received.cq})
-    if (cq && cq->sleeping()) cq->wake();
-  for (Counter* cntr : x_counters)
-    if (cntr->sleeping()) cntr->wake();
+  for_each([](Pollable& bound) {
+    if (bound.sleeping()) bound.wake();
+  });
 }
 
 }  // namespace erdma::fabric

@@ -87,6 +87,8 @@ class CompletionPorts {
     uint64_t event;
     CompletionPort& port;
   };
+  template <typename Visit>
+  void for_each(Visit&& visit) const;
 
   ProgressSource& x_source;
   const Of x_all[6];

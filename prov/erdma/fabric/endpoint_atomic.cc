@@ -122,16 +122,8 @@ ssize_t readwritev(fid_ep* ep, const fi_ioc* iov, void**, size_t count, fi_ioc* 
                    size_t result_count, fi_addr_t peer, uint64_t address, uint64_t key,
                    fi_datatype datatype, fi_op op, void* context) noexcept {
   const fi_rma_ioc remote{address, total_count(results, result_count), key};
-  return run<On>(ep, {Form::fetch,
-                      datatype,
-                      op,
-                      {iov, count},
-                      {},
-                      {results, result_count},
-                      &remote,
-                      1,
-                      peer,
-                      context});
+  const Elements operands{iov, count}, fetched{results, result_count};
+  return run<On>(ep, {Form::fetch, datatype, op, operands, {}, fetched, &remote, 1, peer, context});
 }
 
 template <typename On>
@@ -159,16 +151,10 @@ ssize_t compwritev(fid_ep* ep, const fi_ioc* iov, void**, size_t count, const fi
                    fi_addr_t peer, uint64_t address, uint64_t key, fi_datatype datatype, fi_op op,
                    void* context) noexcept {
   const fi_rma_ioc remote{address, total_count(iov, count), key};
-  return run<On>(ep, {Form::compare,
-                      datatype,
-                      op,
-                      {iov, count},
-                      {compares, compare_count},
-                      {results, result_count},
-                      &remote,
-                      1,
-                      peer,
-                      context});
+  const Elements operands{iov, count}, comparands{compares, compare_count};
+  const Elements fetched{results, result_count};
+  return run<On>(
+      ep, {Form::compare, datatype, op, operands, comparands, fetched, &remote, 1, peer, context});
 }
 
 template <typename On>

@@ -1,7 +1,5 @@
 #include "fabric/endpoint_options.h"
 
-#include <cstring>
-
 #include <rdma/fi_errno.h>
 
 #include "fabric/endpoint_ops.h"
@@ -28,24 +26,6 @@ constexpr uint64_t kDirections = FI_TRANSMIT | FI_RECV;
 
 static_assert(int(FI_OPT_MIN_MULTI_RECV) == kMinMultiRecv);
 static_assert(int(FI_OPT_FI_HMEM_P2P) == kHmemP2p);
-
-template <typename T>
-int give(const T& value, void* out, size_t* length) noexcept {
-  if (*length < sizeof(T)) {
-    *length = sizeof(T);
-    return -FI_ETOOSMALL;
-  }
-  std::memcpy(out, &value, sizeof(T));
-  *length = sizeof(T);
-  return 0;
-}
-
-template <typename T>
-bool take(const void* value, size_t length, T& out) noexcept {
-  if (length != sizeof(T)) return false;
-  std::memcpy(&out, value, sizeof(T));
-  return true;
-}
 
 }  // namespace
 
@@ -76,17 +56,17 @@ void EndpointOptions::compute_defaults() noexcept {
 int EndpointOptions::get_option(int name, void* value, size_t* length) noexcept {
   switch (name) {
     case kMinMultiRecv:
-      return give(x_min_multi_recv, value, length);
+      return give_option(x_min_multi_recv, value, length);
     case kMaxMsgSize:
     case kMaxTaggedSize:
-      return give(kMaxMessageBytes, value, length);
+      return give_option(kMaxMessageBytes, value, length);
     case kInjectMsgSize:
     case kInjectTaggedSize:
-      return give(kInjectBytes, value, length);
+      return give_option(kInjectBytes, value, length);
     case kSharedMemoryPermitted:
-      return give(x_shared_memory, value, length);
+      return give_option(x_shared_memory, value, length);
     case kCudaApiPermitted:
-      return give(x_cuda_permitted, value, length);
+      return give_option(x_cuda_permitted, value, length);
     default:
       return -FI_ENOPROTOOPT;
   }
@@ -97,20 +77,20 @@ int EndpointOptions::set_option(int name, const void* value, size_t length) {
   bool permitted = false;
   switch (name) {
     case kMinMultiRecv:
-      return take(value, length, size) ? set_min_multi_recv(size) : -FI_EINVAL;
+      return take_option(value, length, size) ? set_min_multi_recv(size) : -FI_EINVAL;
     case kMaxMsgSize:
     case kMaxTaggedSize:
-      if (!take(value, length, size)) return -FI_EINVAL;
+      if (!take_option(value, length, size)) return -FI_EINVAL;
       return size <= kMaxMessageBytes ? 0 : -FI_EINVAL;
     case kInjectMsgSize:
     case kInjectTaggedSize:
-      if (!take(value, length, size)) return -FI_EINVAL;
+      if (!take_option(value, length, size)) return -FI_EINVAL;
       return size <= kInjectBytes ? 0 : -FI_EINVAL;
     case kSharedMemoryPermitted:
-      if (!take(value, length, permitted)) return -FI_EINVAL;
+      if (!take_option(value, length, permitted)) return -FI_EINVAL;
       return permit_shared_memory(permitted);
     case kCudaApiPermitted:
-      if (!take(value, length, permitted)) return -FI_EINVAL;
+      if (!take_option(value, length, permitted)) return -FI_EINVAL;
       return permit_cuda(permitted);
     default:
       return -FI_ENOPROTOOPT;

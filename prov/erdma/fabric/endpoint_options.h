@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include <rdma/fabric.h>
 
@@ -13,6 +14,21 @@ class Engine;
 }
 
 namespace erdma::fabric {
+
+// The value of an option, for fi_getopt(3) and fi_setopt(3).
+template <typename T>
+int give_option(const T& value, void* out, size_t* length) noexcept {
+  const bool fits = *length >= sizeof(T);
+  *length = sizeof(T);
+  if (fits) std::memcpy(out, &value, sizeof(T));
+  return fits ? 0 : -FI_ETOOSMALL;
+}
+template <typename T>
+bool take_option(const void* value, size_t length, T& out) noexcept {
+  if (length != sizeof(T)) return false;
+  std::memcpy(&out, value, sizeof(T));
+  return true;
+}
 
 /// What an endpoint was asked to be, by its fi_info, fi_setopt(3) and FI_SETOPSFLAG, and what its
 /// calls mean by that.

@@ -1,11 +1,11 @@
 #include "fabric/shared_receive.h"
 
-#include <cstring>
 #include <memory>
 
 #include <rdma/fi_errno.h>
 
 #include "fabric/endpoint_ops.h"
+#include "fabric/endpoint_options.h"
 #include "fabric/fid_ops.h"
 #include "fabric/info.h"
 #include "hmem/cuda.h"
@@ -76,10 +76,7 @@ int SharedReceive::control(int command, void*) noexcept {
 }
 
 int SharedReceive::close() noexcept {
-  {
-    const util::Guard guard(x_domain.lock());
-    if (x_bound) return -FI_EBUSY;
-  }
+  if (const util::Guard guard(x_domain.lock()); x_bound) return -FI_EBUSY;
   delete this;
   return 0;
 }
@@ -94,27 +91,17 @@ int SharedReceive::add(EndpointDriver& endpoint, const AddressVector& av) {
   return 0;
 }
 
-/// The endpoint that leaves speaks for the context until the end only if it is the last.
-void SharedReceive::remove(EndpointDriver& endpoint) noexcept {
-  std::erase(x_endpoints, &endpoint);
-}
-
 // --- options ------------------------------------------------------------------------------------
 
 int SharedReceive::get_option(int name, void* value, size_t* length) noexcept {
   if (name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
-  const bool fits = *length >= sizeof(x_min_multi_recv);
-  *length = sizeof(x_min_multi_recv);
-  if (!fits) return -FI_ETOOSMALL;
-  std::memcpy(value, &x_min_multi_recv, sizeof(x_min_multi_recv));
-  return 0;
+  return give_option(x_min_multi_recv, value, length);
 }
 
 int SharedReceive::set_option(int name, const void* value, size_t length) noexcept {
   if (name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
-  if (length != sizeof(x_min_multi_recv)) return -FI_EINVAL;
   const util::Guard guard(x_domain.lock());
-  std::memcpy(&x_min_multi_recv, value, sizeof(x_min_multi_recv));
+  if (!take_option(value, length, x_min_multi_recv)) return -FI_EINVAL;
   x_receives.set_min_multi_recv(x_min_multi_recv);
   return 0;
 }

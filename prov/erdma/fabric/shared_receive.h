@@ -42,7 +42,7 @@ class SharedReceive final : public FidObject<SharedReceive, fid_ep>,
   void unbound() noexcept { --x_bound; }
   /// From fi_enable, with the domain lock held. -FI_EINVAL: the others have another AV.
   int add(EndpointDriver& endpoint, const AddressVector& av);
-  void remove(EndpointDriver& endpoint) noexcept;
+  void remove(EndpointDriver& endpoint) noexcept { std::erase(x_endpoints, &endpoint); }
   protocol::SharedReceives& receives() noexcept { return x_receives; }
 
  private:
