@@ -4,7 +4,6 @@
 
 #include "protocol/arguments.h"
 #include "protocol/grants.h"
-#include "protocol/one_sided.h"
 #include "protocol/peers.h"
 
 namespace erdma::protocol {

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "protocol/arguments.h"
 #include "protocol/controls.h"
-#include "protocol/one_sided.h"
 
 namespace erdma::protocol {
 

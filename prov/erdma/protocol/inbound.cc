@@ -7,7 +7,6 @@
 #include <rdma/fi_errno.h>
 
 #include "protocol/deliveries.h"
-#include "protocol/one_sided.h"
 #include "protocol/peer.h"
 #include "transport/transport.h"
 #include "util/log.h"

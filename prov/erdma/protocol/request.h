@@ -10,9 +10,9 @@
 #include <rdma/fi_errno.h>
 
 #include "protocol/match.h"
-#include "protocol/pending.h"
 #include "protocol/wire.h"
 #include "transport/transport.h"
+#include "util/intrusive_list.h"
 #include "util/pool.h"
 
 /// Operations in flight. All live in pools of one Engine, from post to completion.
@@ -22,7 +22,7 @@ class CompletionSink;
 class Controls;
 class Initiator;
 class Peer;
-struct OneSided;
+struct Grant;
 
 /// The operation whose transfer a link reports as done: which kind it is, and its pool handle.
 enum class TokenOf : uint8_t { access, send, delivery, service };
@@ -41,6 +41,61 @@ struct Buffers {
   size_t count = 0;
   size_t length = 0;
   iovec iov[transport::kMaxIov];
+};
+
+/// An operation that needs room on its peer's link. It is in at most one list of its peer.
+class Pending : public util::ListHook<Pending> {
+ public:
+  /// 0: it is under way, or over. -FI_EAGAIN: nothing happened, the link has no room. Else it can't
+  /// be done, and finish() is to follow.
+  virtual int start() noexcept = 0;
+  /// Ends it, and tells whoever waits for it.
+  virtual void finish(int status) noexcept = 0;
+
+ protected:
+  ~Pending() = default;
+};
+
+template <typename Operation>
+using PendingList = util::IntrusiveList<Operation, Pending>;
+
+/// Starts what waits for room, in order. False: the link is full again.
+template <typename Operation>
+bool start_all(PendingList<Operation>& waiting) noexcept {
+  while (Operation* next = waiting.front()) {
+    waiting.erase(*next);
+    const int rc = next->start();
+    if (rc == -FI_EAGAIN) {
+      waiting.push_front(*next);
+      return false;
+    }
+    if (rc != 0) next->finish(rc);
+  }
+  return true;
+}
+
+/// The initiator's side of a one-sided Send.
+struct OneSided {
+  wire::Op op = wire::Op::write;
+  uint8_t segment_count = 0;
+  bool segments_sent = false;
+  wire::Segment segments[transport::kMaxIov];
+  size_t received = 0;        ///< bytes of the result
+  bool until_placed = false;  ///< FI_DELIVERY_COMPLETE
+  bool device = false;        ///< some of the memory here is not the host's
+  bool by_packets = false;    ///< it is under way, packets carry it
+  bool interrupted = false;   ///< it was under way directly, and is not to be again
+  Grant* grant = nullptr;     ///< under way directly, which uses this
+  uint64_t packet = 0;        ///< that can be retracted; 0 = there is none
+
+  // Atomics. Operands, then what to compare with, lie in the Send's copy or in `small`.
+  uint8_t flags = 0;  ///< wire::kFetch, wire::kCompare
+  bool with_operands = false;
+  wire::AtomicWord word{};
+  size_t element = 0;  ///< bytes
+  size_t count = 0;    ///< elements
+  size_t sent = 0;     ///< elements
+  std::byte small[64];
 };
 
 /// A message or an RMA operation that could not be handed to the link at once, or that waits for
@@ -125,6 +180,17 @@ struct Unexpected : UnexpectedEntry {
   std::byte small[kInline];
 
   const std::byte* payload() const noexcept { return heap ? heap.get() : small; }
+};
+
+/// A small write or read that is with the device already: all that is left is its end. One cache
+/// line, with what its pool keeps.
+struct Access : util::ListHook<Access> {
+  Peer* peer;
+  Grant* grant;
+  void* context;
+  bool reads;
+  bool report;  ///< write a CQ entry
+  bool injected;
 };
 
 /// A control packet that the link had no room for.

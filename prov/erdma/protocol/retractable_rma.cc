@@ -4,7 +4,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "protocol/one_sided.h"
 #include "protocol/rma_initiator.h"
 
 namespace erdma::protocol {

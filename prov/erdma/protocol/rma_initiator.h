@@ -2,7 +2,6 @@
 
 #include "protocol/arguments.h"
 #include "protocol/grants.h"
-#include "protocol/one_sided.h"
 #include "protocol/retractable_rma.h"
 #include "protocol/sends.h"
 

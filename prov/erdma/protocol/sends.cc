@@ -8,7 +8,6 @@
 
 #include "hmem/copy.h"
 #include "protocol/inbound.h"
-#include "protocol/one_sided.h"
 #include "util/log.h"
 #include "util/peer_status.h"
 
