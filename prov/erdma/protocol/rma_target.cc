@@ -131,19 +131,14 @@ void RmaTarget::on_transfer(Peer& peer, transport::Link& link, Request& request)
   answer(peer, link, request, memory, true);
 }
 
-/// Some of the memory is a device's.
+/// Some of the memory is a device's: the driver copies what packets carry at once.
 void RmaTarget::on_device_transfer(Peer& peer, transport::Link& link, Request& request,
                                    uint64_t access) noexcept {
-  if (access == FI_REMOTE_READ && must_flush(peer, request))
+  const Buffers& memory = request.memory;
+  const bool writes = access == FI_REMOTE_WRITE;
+  if (!writes && must_flush(peer, request))
     return x_controls.send_fin(peer, request.initiator(), -FI_EOPNOTSUPP);
   if (request.remote_key.size) return serve(peer, link, request);
-  on_device_packet(peer, link, request);
-}
-
-/// The driver copies it at once.
-void RmaTarget::on_device_packet(Peer& peer, transport::Link& link, Request& request) noexcept {
-  const Buffers& memory = request.memory;
-  const bool writes = request.header.op == wire::Op::write;
   std::unique_ptr<std::byte[]> result(writes ? nullptr
                                              : new (std::nothrow) std::byte[memory.length]);
   const int rc =
@@ -151,7 +146,7 @@ void RmaTarget::on_device_packet(Peer& peer, transport::Link& link, Request& req
       : !result ? -FI_ENOMEM
                 : x_devices->gather(result.get(), memory.iov, memory.count, 0, memory.length);
   if (rc) return x_controls.send_fin(peer, request.initiator(), rc);
-  report_access(peer, request, writes ? FI_REMOTE_WRITE : FI_REMOTE_READ);
+  report_access(peer, request, access);
   x_grants.after(peer, link, request);
   if (writes) return x_controls.send_fin(peer, request.initiator(), 0);
   const Buffers bytes{1, memory.length, {{result.get(), memory.length}}};

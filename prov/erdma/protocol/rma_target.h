@@ -59,7 +59,6 @@ class RmaTarget {
   void on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept;
   void on_device_transfer(Peer& peer, transport::Link& link, Request& request,
                           uint64_t access) noexcept;
-  void on_device_packet(Peer& peer, transport::Link& link, Request& request) noexcept;
   void on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept;
   Regions* regions() const noexcept { return x_setup ? &x_setup->regions : nullptr; }
   void report_access(const Peer& peer, const Request& request, uint64_t access) noexcept;
