@@ -176,10 +176,7 @@ bool DeferredWorkQueue::fire(DeferredWork& work) noexcept {
     return false;
   }
   if (rc != 0) {
-    protocol::ErrorCompletion failed;
-    failed.context = work.context();
-    failed.flags = work.completion_flags();
-    failed.error = -rc;
+    const protocol::ErrorCompletion failed(work.context(), work.completion_flags(), -rc);
     if (work.trigger.work) {
       work.fail(failed);
       return true;
@@ -232,11 +229,7 @@ bool DeferredWorkQueue::cancel(const EndpointDriver& endpoint, const void* conte
   for (DeferredWork* each = x_all.front(); each; each = x_all.next(*each)) {
     if (each->endpoint != &endpoint || each->fired || each->trigger.work) continue;
     if (each->context() != context) continue;
-    protocol::ErrorCompletion cancelled;
-    cancelled.context = each->context();
-    cancelled.flags = each->completion_flags();
-    cancelled.error = FI_ECANCELED;
-    each->port().fail(cancelled);
+    each->port().fail({each->context(), each->completion_flags(), FI_ECANCELED});
     destroy(*each);
     reap();
     return true;

@@ -32,6 +32,13 @@ struct Completion : CompletionEntry {
 };
 
 struct ErrorCompletion : Completion {
+  ErrorCompletion() noexcept = default;
+  ErrorCompletion(void* whose, uint64_t what, int why, uint64_t its_tag = 0) noexcept : error(why) {
+    context = whose;
+    flags = what;
+    tag = its_tag;
+  }
+
   size_t overflow = 0;     ///< olen: bytes that did not fit
   int error = 0;           ///< positive fi_errno
   int provider_error = 0;  ///< errno or status behind it; 0 if none

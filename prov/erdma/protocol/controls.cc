@@ -56,6 +56,7 @@ void Controls::send(Peer& peer, const wire::ControlHeader& header,
 }
 
 void Controls::send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept {
+  // Member by member, as it is on the path of a small write.
   wire::ControlHeader header{};
   header.op = wire::Op::fin;
   header.generation = initiator.generation;

@@ -104,10 +104,7 @@ int Deliveries::let_write(Delivery& delivery) noexcept {
                                       transport::Access::remote_write, delivery.local);
   if (rc != 0) return rc;
   const util::PoolHandle id = x_deliveries.handle(delivery);
-  wire::ControlHeader header{};
-  header.op = wire::Op::cts;
-  header.generation = delivery.sender.generation;
-  header.index = delivery.sender.index;
+  wire::ControlHeader header = wire::control(wire::Op::cts, delivery.sender);
   header.reply_generation = id.generation;
   header.reply_index = id.index;
   header.length = target.length;
@@ -209,12 +206,9 @@ void Deliveries::orphan(Peer& peer) noexcept {
 
 void Deliveries::orphan(PendingList<Delivery>& deliveries) noexcept {
   while (Delivery* delivery = deliveries.pop_front()) {
-    ErrorCompletion failed;
-    failed.context = delivery->context;
-    failed.flags = delivery->completion_flags;
-    failed.tag = delivery->tag;
     Receive* const multi = delivery->multi;
-    failed.error = multi ? kMessageGivenUp : FI_ECANCELED;
+    ErrorCompletion failed(delivery->context, delivery->completion_flags,
+                           multi ? kMessageGivenUp : FI_ECANCELED, delivery->tag);
     if (multi) failed.buffer = delivery->buffers.iov[0].iov_base;
     if (multi && ReceiveQueues::return_space(*multi)) failed.release_buffer();
     x_deliveries.release(*delivery);

@@ -41,11 +41,8 @@ void FastRma::finish(Access& access, int status) noexcept {
   CompletionSink& sink = reads ? x_setup->reads : x_setup->writes;
   const uint64_t flags = FI_RMA | (reads ? FI_READ : FI_WRITE);
   if (status != 0) [[unlikely]] {
-    ErrorCompletion done;
-    done.context = context;
-    done.flags = flags;
+    ErrorCompletion done(context, flags, -status);
     done.report = report;
-    done.error = -status;
     done.anonymous = injected && !report && !context;
     if (done.anonymous) Sends::lose_injected(peer, status);
     return sink.fail(done);

@@ -91,12 +91,8 @@ int Messages::write(Send& send) noexcept {
 }
 
 void Messages::on_moved(Send& send, int status) noexcept {
-  wire::ControlHeader header{};
-  header.op = wire::Op::done;
+  wire::ControlHeader header = wire::control(wire::Op::done, send.receiver, status);
   header.flags = status ? wire::kFailed : 0;
-  header.generation = send.receiver.generation;
-  header.index = send.receiver.index;
-  header.status = status;
   x_controls.send(*send.peer, header);
   sends.finish(send, status);
 }

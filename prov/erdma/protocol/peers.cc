@@ -106,7 +106,6 @@ void Peers::backlog(Peer& peer) noexcept {
   if (!hook.linked()) x_backlog.push_back(peer);
 }
 
-/// What waits for a link that was never up waits for another one instead, where there is one.
 bool Peers::take_fallback(Peer& peer, transport::Link& failed, int status) noexcept {
   if (peer.link != &failed || failed.was_up()) return false;
   transport::Link* other = x_router.fallback(peer.address, status);

@@ -42,12 +42,7 @@ int ReceiveQueues::probe(const ReceiveArgs& args, Probe kind, const Peer* source
   Matcher& queues = matcher(args.tagged);
   UnexpectedEntry* entry = queues.find(source, args.tag, args.ignore);
   if (!entry) {
-    ErrorCompletion miss;
-    miss.context = args.context;
-    miss.flags = args.completion_flags();
-    miss.tag = args.tag;
-    miss.error = FI_ENOMSG;
-    orphans.fail(miss);
+    orphans.fail({args.context, args.completion_flags(), FI_ENOMSG, args.tag});
     return 0;
   }
   auto& message = static_cast<Unexpected&>(*entry);
@@ -99,12 +94,8 @@ void ReceiveQueues::complete(CompletionSink& sink, const Completion& done, size_
 }
 
 void ReceiveQueues::fail(Receive& receive, int status, CompletionSink& sink) noexcept {
-  ErrorCompletion failed;
-  failed.context = receive.context;
-  failed.flags = receive.completion_flags;
-  failed.tag = receive.tag;
+  ErrorCompletion failed(receive.context, receive.completion_flags, -status, receive.tag);
   failed.report = receive.report;
-  failed.error = -status;
   const bool in_use = receive.deliveries > 0 || receive.posted || receive.held;
   const bool ends = !receive.multi() || !in_use;
   if (ends && receive.multi()) failed.release_buffer();
@@ -114,17 +105,10 @@ void ReceiveQueues::fail(Receive& receive, int status, CompletionSink& sink) noe
 
 void ReceiveQueues::retire(Receive& multi, CompletionSink& sink) noexcept {
   if (!multi.exhausted || multi.deliveries > 0 || multi.held) return;
-  ErrorCompletion ended;
-  ended.context = multi.context;
-  ended.flags = multi.completion_flags;
-  ended.error = -multi.ended;
+  ErrorCompletion ended(multi.context, multi.completion_flags, -multi.ended);
   ended.release_buffer();
   receives.release(multi);
   if (ended.error) sink.fail(ended);
-}
-
-bool ReceiveQueues::cancel(const void* context) noexcept {
-  return cancel_in(tagged, context) || cancel_in(untagged, context);
 }
 
 bool ReceiveQueues::cancel_in(Matcher& queues, const void* context) noexcept {

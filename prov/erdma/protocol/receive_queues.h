@@ -65,7 +65,9 @@ struct ReceiveQueues {
   void satisfy(Receive& receive, Unexpected& message) noexcept;
   /// As Engine::probe(); `source` is null for any.
   int probe(const ReceiveArgs& args, Probe kind, const Peer* source) noexcept;
-  bool cancel(const void* context) noexcept;
+  bool cancel(const void* context) noexcept {
+    return cancel_in(tagged, context) || cancel_in(untagged, context);
+  }
 
   /// Ends a receive that is in no queue; a multi-receive buffer that is still in use goes on.
   void fail(Receive& receive, int status, CompletionSink& sink) noexcept;

@@ -121,15 +121,6 @@ int Receives::place(const Receive& receive, const Buffers& target, const std::by
 
 // --- the end of a link, or of the endpoint ------------------------------------------------------
 
-/// Looked for, as hardly anyone asks.
-bool Receives::waits_for(const Peer& peer) noexcept {
-  return x_queues->has_posted_from(peer.source);
-}
-
-bool Receives::awaits_any() noexcept {
-  return x_queues->has_posted_from(nullptr);
-}
-
 bool Receives::fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept {
   bool lost = x_deliveries.fail(peer, link, status);
   x_queues->fail_unfetched(link, status);

@@ -39,10 +39,10 @@ class Receives {
   void discard(Unexpected& message) noexcept { x_unexpected.discard(message); }
   CompletionSink& sink() noexcept { return x_received; }
 
-  /// A receive that only this peer can satisfy is posted.
-  bool waits_for(const Peer& peer) noexcept;
+  /// A receive that only this peer can satisfy is posted. Looked for, as hardly anyone asks.
+  bool waits_for(const Peer& peer) noexcept { return x_queues->has_posted_from(peer.source); }
   /// A receive that any peer may satisfy is posted.
-  bool awaits_any() noexcept;
+  bool awaits_any() noexcept { return x_queues->has_posted_from(nullptr); }
   /// The link is down: `sending` if it is the one that the peer is sent to. True if it was needed.
   bool fail(Peer& peer, const transport::Link* link, int status, bool sending) noexcept;
   /// The engine ends: what it had to do with the shared receive context ends.

@@ -126,12 +126,8 @@ void Sends::finish(Send& send, int status) noexcept {
 }
 
 void Sends::fail(Send& send, int status) noexcept {
-  ErrorCompletion done;
-  done.context = send.context;
-  done.flags = send.completion_flags;
+  ErrorCompletion done(send.context, send.completion_flags, -status, send.tag);
   done.report = send.report;
-  done.error = -status;
-  done.tag = send.tag;
   done.anonymous = send.injected && !send.report && !send.context;
   if (done.anonymous) lose_injected(*send.peer, status);
   CompletionSink& sink = *send.sink;

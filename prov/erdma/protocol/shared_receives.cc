@@ -68,8 +68,4 @@ int SharedReceives::probe(const ReceiveArgs& args, Probe kind) noexcept {
   return x_queues.probe(args, kind, source);
 }
 
-int SharedReceives::cancel(const void* context) noexcept {
-  return x_queues.cancel(context) ? 0 : -FI_ENOENT;
-}
-
 }  // namespace erdma::protocol

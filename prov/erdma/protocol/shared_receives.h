@@ -4,6 +4,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include <rdma/fi_errno.h>
+
 #include "protocol/address_book.h"
 #include "protocol/peer.h"
 #include "protocol/receive_queues.h"
@@ -25,7 +27,7 @@ class SharedReceives {
   [[nodiscard]] int post(const ReceiveArgs& args, bool& matched) noexcept;
   [[nodiscard]] int probe(const ReceiveArgs& args, Probe kind) noexcept;
   /// -FI_ENOENT if no receive has this context.
-  int cancel(const void* context) noexcept;
+  int cancel(const void* context) noexcept { return x_queues.cancel(context) ? 0 : -FI_ENOENT; }
   void set_min_multi_recv(size_t bytes) noexcept { x_queues.min_multi_recv = bytes; }
 
   // For engines.

@@ -80,11 +80,8 @@ void UnexpectedMessages::throttle(Peer& peer, transport::Link& link) noexcept {
 }
 
 void UnexpectedMessages::send_budget(Peer& peer) noexcept {
-  wire::ControlHeader header{};
-  header.op = wire::Op::budget;
-  header.status = peer.holding_back ? 1 : 0;
   peer.budget_told = false;
-  x_controls.send(peer, header);
+  x_controls.send(peer, wire::control(wire::Op::budget, {}, peer.holding_back ? 1 : 0));
 }
 
 void UnexpectedMessages::release(Unexpected& message) noexcept {

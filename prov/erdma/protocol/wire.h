@@ -108,6 +108,10 @@ struct ControlHeader {
   uint64_t length;  ///< cts: bytes that the receiver has room for
 };
 
+inline ControlHeader control(Op op, RequestId to, int status = 0) noexcept {
+  return {op, 0, to.generation, to.index, 0, 0, 0, status, 0, 0};
+}
+
 /// As it travels. Built of whole words: a header stored piece by piece and then copied by wide
 /// loads waits until every piece has left the store buffer.
 inline transport::Header encode(const MessageHeader& header) noexcept {
