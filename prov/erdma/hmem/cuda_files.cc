@@ -170,8 +170,7 @@ std::vector<CudaFiles::Mapped>::iterator CudaFiles::find(const IpcHandle& handle
 }
 
 util::Result<IpcMemory> CudaFiles::open(const IpcHandle& handle, const void* near) noexcept {
-  const auto known = std::find_if(x_mapped.begin(), x_mapped.end(),
-                                  [&](const Mapped& one) { return one.handle == handle; });
+  const auto known = find(handle);
   if (known == x_mapped.end()) return -FI_EOPNOTSUPP;
   if (near)
     if (const Result rc = admit(*known, x_api.device_of(near))) return refuse("cuMemSetAccess", rc);
