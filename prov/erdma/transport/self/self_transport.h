@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <memory>
 
 #include "transport/transport.h"

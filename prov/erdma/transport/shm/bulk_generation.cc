@@ -1,7 +1,5 @@
 #include "transport/shm/bulk_generation.h"
 
-#include <cerrno>
-
 #include <rdma/fi_errno.h>
 
 #include "transport/shm/ordering.h"

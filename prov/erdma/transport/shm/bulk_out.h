@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "transport/shm/bulk.h"
 #include "transport/shm/bulk_shared.h"
 #include "transport/shm/shared_regions.h"
 #include "util/pool.h"

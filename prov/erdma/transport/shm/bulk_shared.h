@@ -11,7 +11,6 @@
 #include "transport/shm/ordering.h"
 #include "transport/shm/path_choice.h"
 #include "transport/shm/stream_copy.h"
-#include "transport/transport.h"
 
 /// The control page of a bulk channel, and what both its sides compute alike.
 ///

@@ -7,7 +7,6 @@
 
 #include <rdma/fi_errno.h>
 
-#include "transport/shm/unix_socket.h"
 #include "util/error_text.h"
 #include "util/log.h"
 

@@ -6,13 +6,11 @@
 #include "transport/shm/bulk_out.h"
 #include "transport/shm/connection.h"
 #include "transport/shm/memfd.h"
-#include "transport/shm/options.h"
 #include "transport/shm/ordering.h"
 #include "transport/shm/region_gate.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/wake.h"
 #include "transport/shm/wire.h"
-#include "transport/transport.h"
 #include "util/result.h"
 
 namespace erdma::transport::shm {

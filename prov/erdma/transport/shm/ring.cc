@@ -1,6 +1,5 @@
 #include "transport/shm/ring.h"
 
-#include "hmem/copy.h"
 #include "transport/shm/stream_copy.h"
 #include "util/clock.h"
 
@@ -69,11 +68,6 @@ bool RingReceiver::parked() const noexcept {
 
 bool RingReceiver::take() noexcept {
   return change_kind(x_memory.slots[x_tail & x_mask].stamp, x_tail + 1, Kind::taken);
-}
-
-bool RingSender::drained() noexcept {
-  refresh();
-  return uint32_t(x_seen) == x_head;
 }
 
 // Longer payloads, and those in pieces. Returns what the stamp is to say of the place, or kNoRoom.

@@ -86,9 +86,6 @@ class RingSender {
         x_limit(start + memory.count),
         x_streaming(streaming) {}
 
-  bool attached() const noexcept { return x_memory.slots != nullptr; }
-  bool hot() const noexcept { return x_memory.bytes != nullptr; }
-
   /// False = no room now. `length` ≤ kSlotPayload, or ≤ kMaxEager in a hot ring. Inlined where
   /// messages are sent: the call costs a fifth of it.
   [[gnu::always_inline]] bool push(Kind kind, const void* header, const iovec* payload,
@@ -118,8 +115,6 @@ class RingSender {
   bool room_for(uint32_t slots) noexcept {
     return x_limit - x_head >= slots || (refresh(), x_limit - x_head >= slots);
   }
-  /// Everything pushed was consumed.
-  bool drained() noexcept;
   /// The receiver is to wake this process once it consumed something; false again with off().
   void set_waiting(bool on) noexcept { x_memory.waiting->store(on, std::memory_order_relaxed); }
   /// Consumption was announced since the last refresh: a push that failed may succeed now.
@@ -168,7 +163,6 @@ class RingReceiver {
   RingReceiver(const RingMemory& memory, uint32_t start) noexcept
       : x_memory(memory), x_mask(memory.count - 1), x_tail(start), x_published(start) {}
 
-  bool attached() const noexcept { return x_memory.slots != nullptr; }
   bool ready() const noexcept { return uint32_t(stamp()) == x_tail + 1; }
   /// The entry that is ready. False = there is none.
   bool next(RingEntry& entry) noexcept {

@@ -1,6 +1,5 @@
 #include "transport/shm/stream_copy.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 

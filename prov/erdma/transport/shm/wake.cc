@@ -4,8 +4,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdint>
-
 #include "transport/shm/ordering.h"
 
 namespace erdma::transport::shm {

@@ -4,13 +4,11 @@
 #include <linux/filter.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
 #include <iterator>
-#include <utility>
 
 #include "util/random_word.h"
 

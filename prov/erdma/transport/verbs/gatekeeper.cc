@@ -3,8 +3,6 @@
 #include <sodium.h>
 
 #include <cstring>
-#include <span>
-#include <string>
 #include <utility>
 
 #include "transport/verbs/session.h"

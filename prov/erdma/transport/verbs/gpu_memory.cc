@@ -7,7 +7,6 @@
 
 #include "hmem/cuda.h"
 #include "transport/verbs/open_region.h"
-#include "transport/verbs/registration.h"
 #include "util/error_text.h"
 #include "util/fd.h"
 #include "util/log.h"

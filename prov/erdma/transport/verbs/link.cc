@@ -1,8 +1,5 @@
 #include "transport/verbs/link.h"
 
-#include <cstring>
-#include <utility>
-
 #include "hmem/copy.h"
 #include "transport/verbs/link_manager.h"
 #include "transport/verbs/worklist.h"

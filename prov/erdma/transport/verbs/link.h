@@ -4,10 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "transport/transport.h"
 #include "transport/verbs/connection.h"
 #include "transport/verbs/session.h"
-#include "transport/verbs/shared_memory.h"
 
 namespace erdma::transport::verbs {
 

@@ -9,7 +9,6 @@
 
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/process_epoch.h"
 
 namespace erdma::transport::verbs {
 

@@ -3,7 +3,6 @@
 #include <memory>
 #include <mutex>
 
-#include "transport/transport.h"
 #include "transport/verbs/verbs_transport.h"
 
 namespace erdma::transport::verbs {

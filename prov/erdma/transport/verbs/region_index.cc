@@ -1,7 +1,5 @@
 #include "transport/verbs/region_index.h"
 
-#include <algorithm>
-
 namespace erdma::transport::verbs {
 
 CachedRegion* RegionIndex::find(const MemoryRange& range) const noexcept {

@@ -2,10 +2,8 @@
 
 #include <sys/resource.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 
 #include <rdma/fi_errno.h>
 

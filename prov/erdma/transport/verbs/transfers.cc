@@ -1,7 +1,6 @@
 #include "transport/verbs/transfers.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "hmem/copy.h"
 namespace erdma::transport::verbs {

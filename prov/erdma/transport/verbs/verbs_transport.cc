@@ -3,7 +3,6 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
-#include <new>
 #include <utility>
 
 #include "util/log.h"
