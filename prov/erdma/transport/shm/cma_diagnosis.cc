@@ -5,9 +5,41 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 namespace erdma::transport::shm {
 namespace {
+
+/// What users are told of a cause.
+struct Texts {
+  const char* reason;
+  const char* remedy;
+};
+constexpr Texts kTexts[] = {
+    // in the order of RefusalCause
+    {"by Yama (ptrace_scope 2)",
+     "sysctl kernel.yama.ptrace_scope=1 (or 0), or give the processes CAP_SYS_PTRACE"},
+    {"by Yama (ptrace_scope 3)", "set kernel.yama.ptrace_scope to 1 or 0 in sysctl.d and reboot"},
+    {"by Yama (ptrace_scope 1)",
+     "FI_ERDMA_PTRACER=ancestor with a common launcher, FI_ERDMA_PTRACER=any, or sysctl "
+     "kernel.yama.ptrace_scope=0 (in a container also allow the call in its seccomp profile)"},
+    {"as the peer is in a pid namespace that can't be seen from here",
+     "run both processes in one pid namespace (docker --pid=host or --pid=container:NAME)"},
+    {"as the peer is in another pid namespace",
+     "the peer may be exiting; else run both processes in one pid namespace"},
+    {"as the peer has another uid or gid", "run both processes with the same uid and gid"},
+    {"as the peer is in another user namespace", "run both processes in one user namespace"},
+    {"as the peer is not dumpable",
+     "make the peer's binary readable to its user and not setuid, or PR_SET_DUMPABLE=1"},
+    {"by a seccomp filter, as containers have",
+     "allow process_vm_readv and process_vm_writev in the container's seccomp profile, or add "
+     "CAP_SYS_PTRACE (docker --cap-add=SYS_PTRACE)"},
+    {"as it lacks the call", "use a kernel with CONFIG_CROSS_MEMORY_ATTACH"},
+    {"for this memory", "none: the kernel could not reach this memory"},
+    {"as the peer has other capabilities, or by an LSM",
+     "start both processes with the same capabilities (or allow the call in the LSM policy)"},
+};
+static_assert(std::size(kTexts) == size_t(RefusalCause::capabilities) + 1);
 
 const char* sameness(uint64_t here, uint64_t there) noexcept {
   if (here == 0 || there == 0) return "unknown";
@@ -54,67 +86,11 @@ bool lasting(RefusalCause cause, const CmaVerdict& verdict) noexcept {
 }
 
 const char* reason(RefusalCause cause) noexcept {
-  switch (cause) {
-    case RefusalCause::scope_admin_only:
-      return "by Yama (ptrace_scope 2)";
-    case RefusalCause::scope_nobody:
-      return "by Yama (ptrace_scope 3)";
-    case RefusalCause::scope_ancestor_only:
-      return "by Yama (ptrace_scope 1)";
-    case RefusalCause::invisible_pid:
-      return "as the peer is in a pid namespace that can't be seen from here";
-    case RefusalCause::wrong_process:
-      return "as the peer is in another pid namespace";
-    case RefusalCause::other_user:
-      return "as the peer has another uid or gid";
-    case RefusalCause::other_user_namespace:
-      return "as the peer is in another user namespace";
-    case RefusalCause::not_dumpable:
-      return "as the peer is not dumpable";
-    case RefusalCause::seccomp:
-      return "by a seccomp filter, as containers have";
-    case RefusalCause::no_such_call:
-      return "as it lacks the call";
-    case RefusalCause::memory:
-      return "for this memory";
-    case RefusalCause::capabilities:
-      return "as the peer has other capabilities, or by an LSM";
-  }
-  return "for an unknown reason";
+  return kTexts[size_t(cause)].reason;
 }
 
 const char* remedy(RefusalCause cause) noexcept {
-  switch (cause) {
-    case RefusalCause::scope_admin_only:
-      return "sysctl kernel.yama.ptrace_scope=1 (or 0), or give the processes CAP_SYS_PTRACE";
-    case RefusalCause::scope_nobody:
-      return "set kernel.yama.ptrace_scope to 1 or 0 in sysctl.d and reboot";
-    case RefusalCause::scope_ancestor_only:
-      return "FI_ERDMA_PTRACER=ancestor with a common launcher, FI_ERDMA_PTRACER=any, or sysctl "
-             "kernel.yama.ptrace_scope=0 (in a container also allow the call in its seccomp "
-             "profile)";
-    case RefusalCause::invisible_pid:
-      return "run both processes in one pid namespace (docker --pid=host or --pid=container:NAME)";
-    case RefusalCause::wrong_process:
-      return "the peer may be exiting; else run both processes in one pid namespace";
-    case RefusalCause::other_user:
-      return "run both processes with the same uid and gid";
-    case RefusalCause::other_user_namespace:
-      return "run both processes in one user namespace";
-    case RefusalCause::not_dumpable:
-      return "make the peer's binary readable to its user and not setuid, or PR_SET_DUMPABLE=1";
-    case RefusalCause::seccomp:
-      return "allow process_vm_readv and process_vm_writev in the container's seccomp profile, or "
-             "add CAP_SYS_PTRACE (docker --cap-add=SYS_PTRACE)";
-    case RefusalCause::no_such_call:
-      return "use a kernel with CONFIG_CROSS_MEMORY_ATTACH";
-    case RefusalCause::memory:
-      return "none: the kernel could not reach this memory";
-    case RefusalCause::capabilities:
-      return "start both processes with the same capabilities (or allow the call in the LSM "
-             "policy)";
-  }
-  return "none known";
+  return kTexts[size_t(cause)].remedy;
 }
 
 std::string diagnosis(const CmaPeer& peer, const char* call, const CmaVerdict& verdict) {
