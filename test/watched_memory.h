@@ -1,11 +1,9 @@
 #pragma once
 
-#include <sys/eventfd.h>
-
 #include <cstdio>
 
 #include "transport/verbs/memory_monitor.h"
-#include "util/fd.h"
+#include "util/event_fd.h"
 
 namespace erdma::test {
 
@@ -13,8 +11,8 @@ namespace erdma::test {
 /// need. The usual seccomp profile of containers refuses it; what needs it is left out then, and
 /// the output says so. What the provider does without it is tested everywhere.
 inline bool can_watch_memory() {
-  const util::Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  const bool can = bool(transport::verbs::MemoryMonitor::create(wake.get()));
+  const util::EventFd wake;
+  const bool can = bool(transport::verbs::MemoryMonitor::create(wake));
   if (!can) std::printf("userfaultfd is refused here: what needs it is left out\n");
   return can;
 }

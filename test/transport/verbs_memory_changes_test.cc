@@ -11,6 +11,7 @@
 #include <rdma/fi_errno.h>
 
 #include "transport/verbs_registration_rig.h"
+#include "util/event_fd.h"
 #include "watched_memory.h"
 
 namespace {
@@ -210,7 +211,8 @@ TEST(a_child_may_open_a_cache_of_its_own) {
 TEST(a_child_that_lives_on_holds_up_nobody) {
   Arena arena(4);
   arena.map(0, 4);
-  auto monitor = MemoryMonitor::create(-1);
+  const erdma::util::EventFd wake;
+  auto monitor = MemoryMonitor::create(wake);
   ck_assert(bool(monitor));
   const auto start = reinterpret_cast<uintptr_t>(arena.at(0));
   ck_assert_int_eq((*monitor)->watch({start, start + Arena::bytes(4)}), 0);

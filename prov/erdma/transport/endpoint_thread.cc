@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <new>
 
 #include <rdma/fi_errno.h>
@@ -32,23 +31,16 @@ int EndpointThread::open() noexcept {
 }
 
 int EndpointThread::start(const char* name) noexcept {
-  x_name = name;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int rc = pthread_create(&x_thread, nullptr, &entry, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  x_running = !rc;
+  const int rc = x_thread.start<&EndpointThread::run>(name, *this);
   if (rc) ERDMA_WARN(EP_CTRL, "cannot start a thread: %s\n", util::ErrorText(rc).c_str());
   return -rc;
 }
 
 void EndpointThread::stop() noexcept {
-  if (!x_running) return;
-  x_running = false;
+  if (!x_thread.running()) return;
   x_stop = true;
   x_bell.ring();
-  pthread_join(x_thread, nullptr);
+  x_thread.join();
 }
 
 void EndpointThread::abandon() noexcept {
@@ -71,13 +63,7 @@ void EndpointThread::unwatch(int fd) noexcept {
   epoll_ctl(x_epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
-void* EndpointThread::entry(void* self) noexcept {
-  static_cast<EndpointThread*>(self)->run();
-  return nullptr;
-}
-
 void EndpointThread::run() noexcept {
-  pthread_setname_np(pthread_self(), x_name);
   while (!x_stop) serve(kEvents, timeout_ms());
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pthread.h>
 #include <sys/epoll.h>
 
 #include <atomic>
@@ -11,6 +10,7 @@
 #include "util/event_fd.h"
 #include "util/fd.h"
 #include "util/log.h"
+#include "util/thread.h"
 
 namespace erdma::transport {
 
@@ -55,8 +55,7 @@ class EndpointThread {
 
   /// Makes the descriptors: before watch(). 0 or -FI_EMFILE, logged.
   [[nodiscard]] int open() noexcept;
-  /// 0 or a negative errno, logged. `name` is static text of at most 15 characters. Signals of the
-  /// application never run on the thread.
+  /// 0 or a negative errno, logged. `name` as util::Thread has it.
   [[nodiscard]] int start(const char* name) noexcept;
   /// The thread ends; orders that it has not taken stay in their mailbox.
   void stop() noexcept;
@@ -73,7 +72,6 @@ class EndpointThread {
   bool step() noexcept { return serve(1, 0) > 0; }
 
  private:
-  static void* entry(void* self) noexcept;
   void run() noexcept;
   int serve(int most, int timeout_ms) noexcept;
   void dispatch(uint64_t event);
@@ -81,11 +79,9 @@ class EndpointThread {
 
   Work& x_work;
   const util::Clock& x_clock;
-  const char* x_name = nullptr;
   util::Fd x_epoll;
   util::EventFd x_bell;
-  pthread_t x_thread{};
-  bool x_running = false;
+  util::Thread x_thread;
   std::atomic<bool> x_stop = false;
 };
 

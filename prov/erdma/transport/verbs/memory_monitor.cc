@@ -4,8 +4,6 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -15,7 +13,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <vector>
 
 #include <rdma/fi_errno.h>
@@ -79,7 +76,7 @@ bool kernel_counts_changes() noexcept {
 
 }  // namespace
 
-util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(int wake) {
+util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(const util::EventFd& wake) {
   util::register_fork_handler();
   register_fork_handlers();
   std::unique_ptr<MemoryMonitor> monitor(new MemoryMonitor(wake));
@@ -93,7 +90,9 @@ util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(int wake) {
     no_zero_copy("userfaultfd of this kernel does not tell of unmapped memory in time");
     return -FI_EOPNOTSUPP;
   }
-  if (const int rc = monitor->start_reader()) return rc;
+  if (const int rc =
+          monitor->x_reader.start<&MemoryMonitor::read_forever>("erdma-memory", *monitor))
+    return -rc;
   return monitor;
 }
 
@@ -114,8 +113,7 @@ int MemoryMonitor::open() noexcept {
     return -FI_EOPNOTSUPP;
   }
   x_counts = kernel_counts_changes();
-  x_stop.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  return x_stop ? 0 : -errno;
+  return x_stop ? 0 : -FI_EMFILE;
 }
 
 /// What everything rests on, tried once: from before memory is gone until its event is read, the
@@ -153,28 +151,11 @@ bool MemoryMonitor::behaves() noexcept {
   return held && told && state() == State::stable;
 }
 
-int MemoryMonitor::start_reader() noexcept {
-  sigset_t all, previous;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  const int rc = pthread_create(
-      &x_reader, nullptr,
-      [](void* self) -> void* {
-        static_cast<MemoryMonitor*>(self)->read_forever();
-        return nullptr;
-      },
-      this);
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  if (!rc) pthread_setname_np(x_reader, "erdma-memory");
-  x_reading = rc == 0;
-  return -rc;
-}
-
 MemoryMonitor::~MemoryMonitor() {
   if (x_epoch != util::process_epoch()) return;  // neither the thread nor the descriptor is ours
-  if (x_reading) {
-    (void)eventfd_write(x_stop.get(), 1);
-    pthread_join(x_reader, nullptr);
+  if (x_reader.running()) {
+    x_stop.ring();
+    x_reader.join();
   }
   std::lock_guard guard(g_mutex);
   std::erase(monitors(), this);
@@ -234,20 +215,20 @@ void MemoryMonitor::read_events() noexcept {
 }
 
 void MemoryMonitor::read_forever() noexcept {
-  pollfd fds[2] = {{x_uffd.get(), POLLIN, 0}, {x_stop.get(), POLLIN, 0}};
+  pollfd fds[2] = {{x_uffd.get(), POLLIN, 0}, {x_stop.fd(), POLLIN, 0}};
   for (;;) {
     if (::poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents) return;
     if (!(fds[0].revents & POLLIN)) {  // closed behind our back: look() will say so
       fds[0].fd = -1;
-      (void)eventfd_write(x_wake, 1);
+      x_wake.ring();
       continue;
     }
     {
       std::lock_guard guard(x_mutex);
       read_events();
     }
-    (void)eventfd_write(x_wake, 1);
+    x_wake.ring();
   }
 }
 

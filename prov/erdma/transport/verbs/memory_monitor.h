@@ -1,15 +1,15 @@
 #pragma once
 
-#include <pthread.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 
 #include "transport/verbs/memory_range.h"
+#include "util/event_fd.h"
 #include "util/fd.h"
 #include "util/result.h"
+#include "util/thread.h"
 
 namespace erdma::transport::verbs {
 
@@ -38,9 +38,9 @@ struct MemoryChanges {
 /// watched memory, and MADV_GUARD_INSTALL.
 class MemoryMonitor {
  public:
-  /// `wake`: an eventfd, written to when there is something to look at. -FI_EOPNOTSUPP: the kernel
-  /// or the sandbox offers no userfaultfd, or one that does not behave (logged).
-  static util::Result<std::unique_ptr<MemoryMonitor>> create(int wake);
+  /// `wake` rings when there is something to look at, and outlives the monitor. -FI_EOPNOTSUPP: the
+  /// kernel or the sandbox offers no userfaultfd, or one that does not behave (logged).
+  static util::Result<std::unique_ptr<MemoryMonitor>> create(const util::EventFd& wake);
   ~MemoryMonitor();
   MemoryMonitor(const MemoryMonitor&) = delete;
   MemoryMonitor& operator=(const MemoryMonitor&) = delete;
@@ -57,10 +57,9 @@ class MemoryMonitor {
   void abandon() noexcept { x_uffd.reset(); }
 
  private:
-  explicit MemoryMonitor(int wake) noexcept : x_wake(wake) {}
+  explicit MemoryMonitor(const util::EventFd& wake) noexcept : x_wake(wake) {}
   int open() noexcept;
   bool behaves() noexcept;
-  int start_reader() noexcept;
   void read_forever() noexcept;
   enum class State : uint8_t { stable, changing, lost };
   State state() noexcept;
@@ -69,13 +68,12 @@ class MemoryMonitor {
   void note(const MemoryRange& range, bool remains) noexcept;
 
   util::Fd x_uffd;
-  util::Fd x_stop;
-  const int x_wake;
+  util::EventFd x_stop;
+  const util::EventFd& x_wake;
   bool x_counts = true;  ///< the kernel counts changes under way (5.15); else it only has a flag
   std::mutex x_mutex;    ///< events: from reading them until they are in x_pending
   MemoryChanges x_pending;
-  pthread_t x_reader{};
-  bool x_reading = false;
+  util::Thread x_reader;
   uint32_t x_epoch = 0;
 };
 

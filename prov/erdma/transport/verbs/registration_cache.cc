@@ -1,8 +1,6 @@
 #include "transport/verbs/registration_cache.h"
 
 #include <poll.h>
-#include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -59,36 +57,22 @@ util::Result<std::unique_ptr<WatchedCache>> WatchedCache::create(std::unique_ptr
 
 int WatchedCache::start() {
   x_quarantines.reserve();
-  x_wake.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!x_wake) return -errno;
-  auto monitor = MemoryMonitor::create(x_wake.get());
+  if (!x_wake) return -FI_EMFILE;
+  auto monitor = MemoryMonitor::create(x_wake);
   if (!monitor) return monitor.error();
   x_monitor = std::move(*monitor);
-  sigset_t all, previous;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  const int rc = pthread_create(
-      &x_housekeeper, nullptr,
-      [](void* self) -> void* {
-        static_cast<WatchedCache*>(self)->keep_house();
-        return nullptr;
-      },
-      this);
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  x_keeping = rc == 0;
-  if (x_keeping) pthread_setname_np(x_housekeeper, "erdma-regions");
-  return -rc;
+  return -x_housekeeper.start<&WatchedCache::keep_house>("erdma-regions", *this);
 }
 
 WatchedCache::~WatchedCache() {
   const bool ours = x_epoch == util::process_epoch();
-  if (ours && x_keeping) {
+  if (ours && x_housekeeper.running()) {
     {
       std::lock_guard guard(x_mutex);
       x_stop = true;
     }
-    (void)eventfd_write(x_wake.get(), 1);
-    pthread_join(x_housekeeper, nullptr);
+    x_wake.ring();
+    x_housekeeper.join();
   }
   // By hand, so that no memory waits for events should a child still have the descriptor.
   for (const MemoryRange& range : x_watched.ranges())
@@ -108,16 +92,13 @@ WatchedCache::~WatchedCache() {
 void WatchedCache::keep_house() noexcept {
   const util::SystemClock clock;
   for (;;) {
-    pollfd wake{x_wake.get(), POLLIN, 0};
+    pollfd wake{x_wake.fd(), POLLIN, 0};
     int timeout = -1;
     {
       std::lock_guard guard(x_mutex);
       if (!x_quarantines.empty()) timeout = int(x_limits.tick_ns / 1'000'000) + 1;
     }
-    if (::poll(&wake, 1, timeout) > 0) {
-      eventfd_t count;
-      (void)eventfd_read(x_wake.get(), &count);
-    }
+    if (::poll(&wake, 1, timeout) > 0) x_wake.drain();
     if (!run_housekeeping(clock.now())) return;
   }
 }
@@ -196,7 +177,7 @@ void WatchedCache::use(CachedRegion& entry, Registration& registration) noexcept
 
 void WatchedCache::destroy_later(CachedRegion& entry) noexcept {
   x_to_destroy.push_back(entry);
-  (void)eventfd_write(x_wake.get(), 1);
+  x_wake.ring();
 }
 
 void WatchedCache::destroy(CachedRegion& entry) noexcept {
@@ -219,7 +200,7 @@ int WatchedCache::make(const MemoryRange& range, int rights, Registration& regis
   }
   if (range.bytes() >= x_refused_bytes) return -FI_ENOMEM;
   if (const int rc = watch(range)) return rc;
-  if (!make_room(range.bytes(), 1)) return -FI_ENOMEM;
+  if (!make_room(range.bytes())) return -FI_ENOMEM;
   auto entry = std::make_unique<CachedRegion>();
   entry->range = range;
   entry->rights = rights;
@@ -296,9 +277,9 @@ ibv_mr* WatchedCache::make_region(const MemoryRange& range, int rights) noexcept
   }
 }
 
-bool WatchedCache::make_room(size_t bytes, size_t regions) noexcept {
+bool WatchedCache::make_room(size_t bytes) noexcept {
   while (x_statistics.bytes + bytes > x_limits.max_bytes ||
-         x_statistics.regions + regions > x_limits.max_regions)
+         x_statistics.regions >= x_limits.max_regions)
     if (!evict()) return false;
   return true;
 }
@@ -358,7 +339,7 @@ void WatchedCache::not_watched(const MemoryRange& range) noexcept {
 }
 
 void WatchedCache::quarantine(const MemoryRange& range) noexcept {
-  if (x_quarantines.add(range, util::SystemClock().now())) (void)eventfd_write(x_wake.get(), 1);
+  if (x_quarantines.add(range, util::SystemClock().now())) x_wake.ring();
 }
 
 void WatchedCache::warn_once(unsigned what, const char* why, size_t bytes) noexcept {

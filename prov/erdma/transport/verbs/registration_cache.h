@@ -1,21 +1,19 @@
 #pragma once
 
-#include <pthread.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "transport/verbs/memory_monitor.h"
 #include "transport/verbs/memory_range.h"
 #include "transport/verbs/quarantines.h"
 #include "transport/verbs/region_index.h"
 #include "transport/verbs/registration.h"
-#include "util/fd.h"
+#include "util/event_fd.h"
 #include "util/intrusive_list.h"
 #include "util/process_epoch.h"
+#include "util/thread.h"
 
 namespace erdma::transport::verbs {
 
@@ -83,7 +81,7 @@ class WatchedCache final : public RegistrationCache {
   int watch(const MemoryRange& range);
   int watch_mapping(uintptr_t address, MemoryRange& watched);
   ibv_mr* make_region(const MemoryRange& range, int rights) noexcept;
-  bool make_room(size_t bytes, size_t regions) noexcept;
+  bool make_room(size_t bytes) noexcept;
   bool evict() noexcept;
   void destroy_later(CachedRegion& entry) noexcept;
   void destroy(CachedRegion& entry) noexcept;
@@ -103,10 +101,9 @@ class WatchedCache final : public RegistrationCache {
   Statistics x_statistics;
   size_t x_refused_bytes = SIZE_MAX;  ///< was refused although nothing else was registered
   unsigned x_said = 0;
-  util::Fd x_wake;  ///< for the housekeeper
+  util::EventFd x_wake;  ///< for the housekeeper
   bool x_stop = false;
-  pthread_t x_housekeeper{};
-  bool x_keeping = false;
+  util::Thread x_housekeeper;
   const uint32_t x_epoch = util::process_epoch();
 };
 

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <pthread.h>
+
+#include <csignal>
+
+namespace erdma::util {
+
+/// A background thread, on which signals of the application never run. It does not move, and its
+/// owner join()s it: in a forked child it does not exist, and nothing of this may be called.
+class Thread {
+ public:
+  /// Runs owner.*Body() as `name`, static text of at most 15 characters. 0 or a positive errno.
+  template <auto Body, typename Owner>
+  [[nodiscard]] int start(const char* name, Owner& owner) noexcept {
+    x_name = name;
+    x_owner = &owner;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int rc = pthread_create(&x_thread, nullptr, &entry<Body, Owner>, this);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    x_running = rc == 0;
+    return rc;
+  }
+  bool running() const noexcept { return x_running; }
+  /// Was start()ed, and has been told to end.
+  void join() noexcept {
+    x_running = false;
+    pthread_join(x_thread, nullptr);
+  }
+
+ private:
+  template <auto Body, typename Owner>
+  static void* entry(void* argument) noexcept {
+    const auto* self = static_cast<const Thread*>(argument);
+    pthread_setname_np(pthread_self(), self->x_name);
+    (static_cast<Owner*>(self->x_owner)->*Body)();
+    return nullptr;
+  }
+
+  const char* x_name = nullptr;
+  void* x_owner = nullptr;
+  pthread_t x_thread{};
+  bool x_running = false;
+};
+
+}  // namespace erdma::util
