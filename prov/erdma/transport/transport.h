@@ -45,6 +45,14 @@ class Sink {
   ~Sink() = default;
 };
 
+/// Hears nothing; or of what it overrides only.
+class NullSink : public Sink {
+ public:
+  void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
+  void on_done(uint64_t, int) noexcept override {}
+  void on_link_down(Link&, int) noexcept override {}
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;

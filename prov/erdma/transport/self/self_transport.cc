@@ -8,6 +8,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/copy.h"
+#include "transport/deferred_dones.h"
 
 namespace erdma::transport::self {
 namespace {
@@ -63,23 +64,24 @@ class SelfTransport::Loop final : public Link {
   }
   int revoke(const RemoteKey&) noexcept override { return 0; }
 
+  // Where the end can't be noted, the caller repeats the copy, with the same bytes.
   int get(const RemoteRange& remote, const iovec* local, size_t count,
           uint64_t token) noexcept override {
     Memory from;
     if (!decode(remote, from)) return -FI_EINVAL;
     copy(local, count, from.iov, from.head.count, remote.length);
-    return done(token);
+    return x_dones.add(token, 0);
   }
   int put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
           bool) noexcept override {
     Memory to;
     if (!decode(remote, to)) return -FI_EINVAL;
     copy(to.iov, to.head.count, local, count, remote.length);
-    return done(token);
+    return x_dones.add(token, 0);
   }
   void fail(int) noexcept override {}
 
-  bool idle() const noexcept { return x_packets.empty() && x_done.empty(); }
+  bool idle() const noexcept { return x_packets.empty() && x_dones.empty(); }
 
   /// Delivers the packets that waited at the start; the upcalls may add more.
   int poll(Sink& sink) noexcept {
@@ -90,13 +92,7 @@ class SelfTransport::Loop final : public Link {
       sink.on_packet(*this, packet.data(), packet.data() + kHeaderBytes,
                      packet.size() - kHeaderBytes);
     }
-    const size_t finished = x_done.size();
-    for (size_t i = 0; i < finished; ++i) {
-      const uint64_t token = x_done.front();
-      x_done.pop_front();
-      sink.on_done(token, 0);
-    }
-    return int(packets + finished);
+    return int(packets) + x_dones.report(sink);
   }
 
  private:
@@ -105,15 +101,9 @@ class SelfTransport::Loop final : public Link {
     std::memcpy(&memory, remote.memory.bytes, sizeof(memory));
     return memory.head.count <= kMaxIov && remote.length <= memory.length;
   }
-  int done(uint64_t token) noexcept try {
-    x_done.push_back(token);
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return -FI_EAGAIN;  // the caller repeats the copy, with the same bytes
-  }
 
   std::deque<std::vector<std::byte>> x_packets;
-  std::deque<uint64_t> x_done;
+  DeferredDones x_dones;
 };
 
 SelfTransport::SelfTransport(const util::SocketAddress& name)

@@ -22,7 +22,7 @@ struct RemoteWrite {
 
 /// The large transfers of one inbound channel, from the first on: memory shared with the sender,
 /// and who waits for which transfer. Polling thread only.
-class InBulk final : private BulkMemory, private Sink {
+class InBulk final : private BulkMemory, private NullSink {
  public:
   /// Makes the memory and sends it to the peer. -FI_EAGAIN, -FI_ENOMEM, ...
   static util::Result<std::unique_ptr<InBulk>> share(LinkContext& context, InChannel& channel);
@@ -61,9 +61,7 @@ class InBulk final : private BulkMemory, private Sink {
   bool enter(uint64_t heard) noexcept override;
   void leave() noexcept override;
   void ask_for_help() noexcept override;
-  void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
   void on_done(uint64_t token, int status) noexcept override;
-  void on_link_down(Link&, int) noexcept override {}
 
   LinkContext& x_context;
   InChannel& x_channel;

@@ -193,11 +193,7 @@ void ShmLink::take_down(Sink& sink, int status) noexcept {
 }
 
 void ShmLink::close(int status) noexcept {
-  struct NullSink final : Sink {
-    void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
-    void on_done(uint64_t, int) noexcept override {}
-    void on_link_down(Link&, int) noexcept override {}
-  } nobody;
+  NullSink nobody;
   if (x_in) {
     x_in->await_quiet();
     if (x_in->bulk()) x_in->bulk()->cancel(nobody, status);

@@ -1,9 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <new>
-#include <vector>
 
+#include "transport/deferred_dones.h"
 #include "transport/shm/cma.h"
 #include "transport/shm/connector.h"
 #include "transport/shm/in_channels.h"
@@ -19,11 +18,6 @@ namespace erdma::transport::shm {
 /// What the links of one endpoint share: services, and lists of those that want something of the
 /// next poll(). Polling thread only.
 struct LinkContext {
-  struct DeferredDone {
-    uint64_t token;
-    int status;
-  };
-
   LinkContext(const Options& with, CmaCalls& cma_calls, const util::Clock& time) noexcept
       : channels(with.hot_peers), options(with), calls(cma_calls), clock(time) {}
   ~LinkContext() { util::expect_none_left("bounce memory", bounces); }
@@ -36,12 +30,6 @@ struct LinkContext {
   template <typename T, typename Tag>
   static void join(util::IntrusiveList<T, Tag>& list, T& element) noexcept {
     if (!static_cast<util::ListHook<Tag>&>(element).linked()) list.push_back(element);
-  }
-  /// on_done() in the next poll(), as now would be an upcall too early.
-  void defer_done(uint64_t token, int status) noexcept try {
-    attention = true;
-    deferred.push_back({token, status});
-  } catch (const std::bad_alloc&) {
   }
 
   InChannels channels;
@@ -58,7 +46,7 @@ struct LinkContext {
   util::IntrusiveList<ShmLink, ReplyTag> replying;
   util::IntrusiveList<ShmLink, BulkOutTag> bulk_outs;
   util::IntrusiveList<InChannel, BulkInTag> bulk_ins;
-  std::vector<DeferredDone> deferred;
+  DeferredDones deferred;
 };
 
 }  // namespace erdma::transport::shm

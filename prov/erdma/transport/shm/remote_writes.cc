@@ -38,11 +38,12 @@ iovec whole(const RemoteKey& remote_key) noexcept {
 }
 
 /// Keeps on_done() upcalls for the next poll.
-struct Deferring final : Sink {
+struct Deferring final : NullSink {
   explicit Deferring(LinkContext& with) noexcept : context(with) {}
-  void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
-  void on_done(uint64_t token, int status) noexcept override { context.defer_done(token, status); }
-  void on_link_down(Link&, int) noexcept override {}
+  void on_done(uint64_t token, int status) noexcept override {
+    context.attention = true;
+    (void)context.deferred.add(token, status);
+  }
   LinkContext& context;
 };
 

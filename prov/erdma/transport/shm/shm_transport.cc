@@ -76,7 +76,7 @@ util::Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const Options& op
 
 int ShmTransport::attend(Sink& sink) noexcept {
   LinkContext& all = x_context;
-  int moved = deliver_deferred(sink);
+  int moved = all.deferred.report(sink);
   if (x_mailbox.pending()) moved += x_links.read(x_mailbox.take(), sink);
   moved += each(all.switching, [](ShmLink& link) { return link.out().try_switch(); });
   moved += each(all.replying, [](ShmLink& link) { return link.remote_writes()->send_replies(); });
@@ -99,12 +99,6 @@ int ShmTransport::attend_bulk(Sink& sink) noexcept {
     return !channel.bulk()->active();
   });
   return moved;
-}
-
-int ShmTransport::deliver_deferred(Sink& sink) noexcept {
-  const auto dones = std::exchange(x_context.deferred, {});
-  for (const auto& done : dones) sink.on_done(done.token, done.status);
-  return int(dones.size());
 }
 
 util::Result<Link*> ShmTransport::link_to(const util::SocketAddress& address) noexcept try {

@@ -59,7 +59,6 @@ class ShmTransport final : public Transport {
  private:
   int attend(Sink& sink) noexcept;
   int attend_bulk(Sink& sink) noexcept;
-  int deliver_deferred(Sink& sink) noexcept;
   bool anything_to_do() noexcept;
   bool announce_waiting() noexcept;
 

@@ -96,7 +96,10 @@ int VerbsLink::transfer(const RemoteRange& remote, const iovec* local, size_t co
       (named.region ? length == 0 || remote.offset > named.length - length : remote.offset > 0))
     return -FI_EINVAL;
   if (!x_fast.sender) return not_ready();
-  if (length == 0) return x_worklist.defer_done(token);
+  if (length == 0) {
+    x_worklist.attention = true;
+    return x_worklist.dones.add(token, 0);
+  }
   Transfer* begun = x_shared.transfers.acquire();
   if (!begun) return -FI_EAGAIN;
   begun->token = token;

@@ -16,12 +16,6 @@ namespace {
 constexpr uint64_t kDrainNs = 20'000'000;
 constexpr uint64_t kGoodbyeNs = 1'000'000'000;
 
-struct NullSink final : Sink {
-  void on_packet(Link&, const std::byte*, const std::byte*, size_t) noexcept override {}
-  void on_done(uint64_t, int) noexcept override {}
-  void on_link_down(Link&, int) noexcept override {}
-};
-
 /// Any order will do that both sides see alike.
 bool smaller(const util::SocketAddress& a, const util::SocketAddress& b) noexcept {
   return a.size() != b.size() ? a.size() < b.size() : std::memcmp(a.data(), b.data(), a.size()) < 0;
@@ -214,7 +208,8 @@ int LinkManager::attend(Sink& sink) noexcept {
   }
   if (places.any_waiting()) moved += places.admit(sink);
   watchdog.tick(sink);
-  x_worklist.attention = !places.closing().empty() || !x_failed.empty() || x_worklist.any_dones();
+  x_worklist.attention =
+      !places.closing().empty() || !x_failed.empty() || !x_worklist.dones.empty();
   return moved;
 }
 

@@ -122,7 +122,7 @@ int VerbsTransport::attend(Sink& sink) noexcept {
       ++moved;
     }
   }
-  moved += x_worklist.report_dones(sink);
+  moved += x_worklist.dones.report(sink);
   return moved + x_manager.attend(sink);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/deferred_dones.h"
 #include "transport/verbs/connection.h"
 
 namespace erdma::transport::verbs {
@@ -41,21 +42,7 @@ class Worklist {
     while (Connection* connection = now.pop_front()) connection->progress();
   }
 
-  /// A transfer of no bytes is over. -FI_EAGAIN: there is no memory to say so.
-  int defer_done(uint64_t token) noexcept try {
-    x_dones.push_back(token);
-    attention = true;
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return -FI_EAGAIN;
-  }
-  int report_dones(Sink& sink) noexcept {
-    const std::vector<uint64_t> dones = std::exchange(x_dones, {});
-    for (const uint64_t token : dones) sink.on_done(token, 0);
-    return int(dones.size());
-  }
-  bool any_dones() const noexcept { return !x_dones.empty(); }
-
+  DeferredDones dones;     ///< transfers of no bytes
   bool attention = false;  ///< the next poll() looks at what is rare, too
 
  private:
@@ -63,7 +50,6 @@ class Worklist {
 
   util::IntrusiveList<Connection, DirtyTag> x_dirty;
   std::vector<Connection*> x_starved;
-  std::vector<uint64_t> x_dones;  ///< tokens
 };
 
 }  // namespace erdma::transport::verbs
