@@ -66,20 +66,18 @@ int decode(const RemoteKey& remote_key, SharedMemory& memory) noexcept {
 
 void copy_in(void* slot, const iovec* iov, size_t count, uint64_t offset, size_t length,
              CopyFunction copy) noexcept {
-  iovec parts[kMaxIov];
   auto* to = static_cast<std::byte*>(slot);
-  const size_t used = hmem::slice(iov, count, offset, length, parts);
-  for (size_t i = 0; i < used; to += parts[i].iov_len, ++i)
-    copy(to, parts[i].iov_base, parts[i].iov_len);
+  hmem::for_each_part(
+      iov, count, offset, length,
+      [&](std::byte* part, size_t before, size_t bytes) { copy(to + before, part, bytes); });
 }
 
 void copy_out(const iovec* iov, size_t count, uint64_t offset, const void* slot, size_t length,
               CopyFunction copy) noexcept {
-  iovec parts[kMaxIov];
   auto* from = static_cast<const std::byte*>(slot);
-  const size_t used = hmem::slice(iov, count, offset, length, parts);
-  for (size_t i = 0; i < used; from += parts[i].iov_len, ++i)
-    copy(parts[i].iov_base, from, parts[i].iov_len);
+  hmem::for_each_part(
+      iov, count, offset, length,
+      [&](std::byte* part, size_t before, size_t bytes) { copy(part, from + before, bytes); });
 }
 
 Failure classify(int error) noexcept {

@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +12,7 @@
 #include "transport/shm/ptracer.h"
 #include "transport/shm/unix_socket.h"
 #include "util/log.h"
+#include "util/random_word.h"
 
 namespace erdma::transport::shm {
 namespace {
@@ -26,9 +26,7 @@ struct ProbeWords {
 
 uint64_t fresh_nonce() noexcept {
   uint64_t nonce = 0;
-  while (nonce == 0)
-    if (::getrandom(&nonce, sizeof nonce, GRND_NONBLOCK) != ssize_t(sizeof nonce))
-      nonce = reinterpret_cast<uintptr_t>(&nonce) * 0x9E3779B97F4A7C15u + uint64_t(::getpid());
+  while (nonce == 0) nonce = util::random_word();
   return nonce;
 }
 

@@ -25,7 +25,7 @@ int Links::read(std::vector<Mail> mails, Sink& sink) noexcept {
       moved += open(mail, sink);
     } catch (const std::bad_alloc&) {
       ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
-      if (mail.connection) refuse_silently(mail, -FI_ECONNRESET);
+      if (mail.connection) x_context.connector->close(mail.connection, -FI_ECONNRESET);
     }
   }
   return moved;
@@ -39,7 +39,7 @@ int Links::open(Mail& mail, Sink& sink) {
   using Type = Mail::Type;
   const bool comes_up = mail.type == Type::in_up || mail.type == Type::out_up;
   if (x_closed) {
-    if (comes_up) refuse_silently(mail, -FI_ESHUTDOWN);
+    if (comes_up) x_context.connector->close(mail.connection, -FI_ESHUTDOWN);
     return 0;
   }
   const bool waits = std::ranges::any_of(
@@ -85,16 +85,12 @@ void Links::on_out_up(Mail& mail, Sink& sink) {
   const PeerProcess* known = link.process();
   // Begun by the background thread when the peer connected: of use while that channel lives, or
   // where an answer is waited for since.
-  if (!link.awaits(mail.request)) return refuse_silently(mail, -FI_ESHUTDOWN);
+  if (!link.awaits(mail.request)) return x_context.connector->close(mail.connection, -FI_ESHUTDOWN);
   if (known && known->nonce != mail.connection->process->nonce) {
     x_context.ends.end(link, -FI_ECONNRESET, sink);
-    return refuse_silently(mail, -FI_ESHUTDOWN);
+    return x_context.connector->close(mail.connection, -FI_ESHUTDOWN);
   }
   link.install_out(mail);
-}
-
-void Links::refuse_silently(const Mail& mail, int status) noexcept {
-  x_context.connector->close(mail.connection, status);
 }
 
 void Links::close() noexcept {

@@ -31,7 +31,6 @@ class Links {
   int open(Mail& mail, Sink& sink);
   void on_in_up(Mail& mail, Sink& sink);
   void on_out_up(Mail& mail, Sink& sink);
-  void refuse_silently(const Mail& mail, int status) noexcept;
 
   LinkContext& x_context;
   std::unordered_map<util::SocketAddress, std::unique_ptr<ShmLink>, util::SocketAddressHash>

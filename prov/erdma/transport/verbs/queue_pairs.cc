@@ -1,7 +1,5 @@
 #include "transport/verbs/queue_pairs.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -9,6 +7,7 @@
 
 #include "transport/verbs/connection_backend.h"
 #include "util/log.h"
+#include "util/random_word.h"
 
 namespace erdma::transport::verbs {
 namespace {
@@ -32,12 +31,6 @@ uint8_t ack_timeout(uint64_t peer_timeout_ns) noexcept {
   while (exponent < 20 && (uint64_t(4096) << (exponent + 1)) * (kRetries + 1) <= peer_timeout_ns)
     ++exponent;
   return exponent;
-}
-
-uint32_t random_psn() noexcept {
-  uint32_t psn = 0;
-  if (getrandom(&psn, sizeof(psn), GRND_NONBLOCK) != sizeof(psn)) psn = 1;
-  return psn;
 }
 
 uint8_t reads_of(const Device& device) noexcept {
@@ -69,7 +62,9 @@ int failed(const Device& device, const char* what, int rc) noexcept {
 }  // namespace
 
 DeviceQueuePairs::DeviceQueuePairs(const Device& device, uint64_t peer_timeout_ns) noexcept
-    : x_device(device), x_ack_timeout(ack_timeout(peer_timeout_ns)), x_next_psn(random_psn()) {
+    : x_device(device),
+      x_ack_timeout(ack_timeout(peer_timeout_ns)),
+      x_next_psn(uint32_t(util::random_word())) {
   ibv_port_attr port{};
   if (!ibv_query_port(device.context(), device.port(), &port) && port.active_mtu)
     x_mtu = uint8_t(port.active_mtu);
