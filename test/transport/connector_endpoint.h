@@ -128,7 +128,7 @@ class ConnectorEndpoint final : ConnectionFactory, MailSink {
     }
     return 0;
   }
-  void fill_terms(const Connection&, const util::SocketAddress&, Terms& terms) noexcept override {
+  void fill_terms(const util::SocketAddress&, Terms& terms) noexcept override {
     terms.credits = kReceives;
     terms.receive_bytes = sizeof(x_memory);
   }

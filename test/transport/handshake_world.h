@@ -102,7 +102,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   }
   size_t connections() const noexcept override { return size_t(alive); }
   int adopt(Connection&, ibv_qp*) noexcept override { return 0; }
-  void fill_terms(const Connection&, const util::SocketAddress&, Terms& terms) noexcept override {
+  void fill_terms(const util::SocketAddress&, Terms& terms) noexcept override {
     terms.credits = 8;
     terms.receive_bytes = 2048;
     terms.heartbeat_address = 0x7000'0000'1000;

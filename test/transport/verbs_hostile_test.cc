@@ -101,7 +101,7 @@ class Stranger {
     mail.connection = config.factory->prepare(attr);
     ibv_qp* theirs = ibv_create_qp(x_rig.device->pd(), &attr);
     ck_assert_int_eq(config.factory->adopt(*mail.connection, theirs), 0);
-    config.factory->fill_terms(*mail.connection, x_name, x_told);
+    config.factory->fill_terms(x_name, x_told);
     fake::Nic::join(x_qp, theirs);
     mail.type = Mail::Type::up;
     mail.peer = x_name;

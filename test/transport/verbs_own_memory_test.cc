@@ -139,7 +139,7 @@ TEST(only_the_heartbeat_word_is_in_a_hello) {
   const verbs::ConnectorConfig& config = rig.fabric.find(pair.a.name)->config();
   ibv_qp_init_attr attr{};
   const auto connection = config.factory->prepare(attr);
-  config.factory->fill_terms(*connection, pair.b.name, told);
+  config.factory->fill_terms(pair.b.name, told);
   const fake::Region* region =
       rig.nic.region(told.heartbeat_rkey, true, told.heartbeat_address, 8, IBV_ACCESS_REMOTE_READ);
   ck_assert_ptr_nonnull(region);

@@ -140,7 +140,7 @@ class FakeConnector final : public verbs::Connector {
     if (!half.connection) return half;
     half.qp = ibv_create_qp(x_config.device->pd(), &attr);
     if (x_config.factory->adopt(*half.connection, half.qp)) half.qp = nullptr;
-    x_config.factory->fill_terms(*half.connection, peer, half.terms);
+    x_config.factory->fill_terms(peer, half.terms);
     half.terms.name = x_name;
     half.terms.nonce = x_nonce;
     return half;

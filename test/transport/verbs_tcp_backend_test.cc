@@ -98,7 +98,7 @@ class Node final : ConnectionFactory, MailSink {
   }
   size_t connections() const noexcept override { return size_t(alive); }
   int adopt(Connection&, ibv_qp*) noexcept override { return 0; }
-  void fill_terms(const Connection&, const util::SocketAddress&, Terms& terms) noexcept override {
+  void fill_terms(const util::SocketAddress&, Terms& terms) noexcept override {
     terms.credits = 8;
     terms.receive_bytes = 2048;
   }

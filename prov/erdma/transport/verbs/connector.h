@@ -51,10 +51,9 @@ class ConnectionFactory {
   /// The queue pair is at least INIT, and the peer can't send yet: takes ownership of
   /// it, and posts receives.
   [[nodiscard]] virtual int adopt(Connection& connection, ibv_qp* queue_pair) noexcept = 0;
-  /// Our terms for this connection to `peer` (name and nonce are the connector's). What they say of
+  /// Our terms for a connection to `peer` (name and nonce are the connector's). What they say of
   /// the past is told the peer.
-  virtual void fill_terms(const Connection& connection, const util::SocketAddress& peer,
-                          Terms& terms) noexcept = 0;
+  virtual void fill_terms(const util::SocketAddress& peer, Terms& terms) noexcept = 0;
   /// Which connection to `peer` was given up in agreement and may be continued (session.h); 0 =
   /// none. Tells nobody.
   virtual uint64_t continues(const util::SocketAddress& peer) noexcept = 0;

@@ -47,7 +47,7 @@ HelloBytes Gatekeeper::greeting(HelloKind kind, Attempt& attempt, const Path& pa
   Hello hello;
   hello.kind = kind;
   hello.serial = attempt.serial = ++x_serial;
-  x_config.factory->fill_terms(*attempt.connection, attempt.peer->name, hello.terms);
+  x_config.factory->fill_terms(attempt.peer->name, hello.terms);
   attempt.resumes = hello.terms.resumes;
   hello.answer = std::exchange(attempt.peer->answer, 0);
   hello.terms.name = x_config.name;

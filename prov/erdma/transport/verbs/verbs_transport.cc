@@ -81,8 +81,7 @@ std::unique_ptr<Connection> VerbsTransport::Maker::prepare(ibv_qp_init_attr& att
   return connection;
 }
 
-void VerbsTransport::Maker::fill_terms(const Connection&, const util::SocketAddress& peer,
-                                       Terms& terms) noexcept {
+void VerbsTransport::Maker::fill_terms(const util::SocketAddress& peer, Terms& terms) noexcept {
   terms.resumes = x_all.x_links.tell(peer);
   terms.credits = PacketReceiver::kSmallReceives;
   terms.receive_bytes = PacketReceiver::kSmallReceiveBytes;

@@ -70,8 +70,7 @@ class VerbsTransport final : public Transport {
     int adopt(Connection& connection, ibv_qp* queue_pair) noexcept override {
       return connection.adopt(queue_pair);
     }
-    void fill_terms(const Connection& connection, const util::SocketAddress& peer,
-                    Terms& terms) noexcept override;
+    void fill_terms(const util::SocketAddress& peer, Terms& terms) noexcept override;
     uint64_t continues(const util::SocketAddress& peer) noexcept override {
       return x_all.x_links.claim(peer);
     }
