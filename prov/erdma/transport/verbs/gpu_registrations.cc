@@ -12,23 +12,6 @@
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
-namespace {
-
-/// Added to Registration::entry of ours, which tells it from those of the other cache.
-constexpr uintptr_t kOurs = 1;
-
-void* mark(GpuRegion& region) noexcept {
-  return reinterpret_cast<std::byte*>(&region) + kOurs;
-}
-
-/// Null: of the other cache.
-GpuRegion* marked(void* entry) noexcept {
-  if (!(reinterpret_cast<uintptr_t>(entry) & kOurs)) return nullptr;
-  return reinterpret_cast<GpuRegion*>(static_cast<std::byte*>(entry) - kOurs);
-}
-
-}  // namespace
-
 GpuRegistrations::GpuRegistrations(const Device& device, hmem::Cuda& cuda,
                                    std::unique_ptr<RegistrationCache> host, FlushPolicy flush,
                                    size_t max_idle) noexcept
@@ -55,7 +38,7 @@ int GpuRegistrations::acquire(const void* address, size_t length, int rights,
   if (!region) region = make(allocation, rights);
   if (!region) return x_refused ? -FI_EOPNOTSUPP : -FI_ENOMEM;
   add_user(*region);
-  registration = {region->region->lkey, region->region->rkey, mark(*region)};
+  registration = {region->region->lkey, region->region->rkey, mark_entry(*region)};
   return 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
@@ -71,7 +54,7 @@ void GpuRegistrations::add_user(GpuRegion& region) noexcept {
 }
 
 void GpuRegistrations::release(const Registration& registration) noexcept {
-  GpuRegion* region = marked(registration.entry);
+  GpuRegion* region = marked_entry<GpuRegion>(registration);
   if (!region) return x_host->release(registration);
   std::lock_guard guard(x_mutex);
   if (--region->users > 0) return;
@@ -215,7 +198,7 @@ FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept {
   if (!region) target.status = -FI_ENOMEM;
   if (!region || !region->flush) return target;
   add_user(*region);
-  target.held = mark(*region);
+  target.held = mark_entry(*region);
   target.memory = key_of({uint64_t(memory.iov_base), 1, region->flush->rkey});
   return target;
 }

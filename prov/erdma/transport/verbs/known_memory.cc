@@ -16,8 +16,6 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// Added to Registration::entry of ours, which tells it from those of the other cache.
-constexpr uintptr_t kOurs = 1;
 /// More than a packet, and than an allocation's alignment.
 constexpr size_t kProbeBytes = 64 * 1024;
 
@@ -39,6 +37,10 @@ struct KnownMemory::Known {
 
   const MemoryRegion& region(int rights) const noexcept {
     return rights & IBV_ACCESS_LOCAL_WRITE ? for_writes : for_reads;
+  }
+  /// The NIC reaches these bytes, of which it has the first.
+  bool reaches(const void* first, size_t length) const noexcept {
+    return for_reads && length <= size - (address_of(first) - base);
   }
 };
 
@@ -106,7 +108,7 @@ KnownMemory::Known* KnownMemory::find(const void* address, size_t length) const 
     const uintptr_t offset = from - known->base;
     if (offset >= x_longest) break;
     if (offset >= known->size) continue;
-    if (known->for_reads && length <= known->size - offset) return known;
+    if (known->reaches(address, length)) return known;
     begins_in = known;
   }
   return begins_in;
@@ -138,11 +140,10 @@ int KnownMemory::acquire(const void* address, size_t length, int rights,
   {
     const std::lock_guard guard(x_mutex);
     if (Known* const known = find(address, length)) {
-      const bool whole = length <= known->size - (address_of(address) - known->base);
+      if (!known->reaches(address, length)) return -FI_EOPNOTSUPP;
       const MemoryRegion& region = known->region(rights);
-      if (!region || !whole) return -FI_EOPNOTSUPP;
       ++known->users;
-      registration = {region->lkey, region->rkey, reinterpret_cast<std::byte*>(known) + kOurs};
+      registration = {region->lkey, region->rkey, mark_entry(*known)};
       return 0;
     }
   }
@@ -150,10 +151,10 @@ int KnownMemory::acquire(const void* address, size_t length, int rights,
 }
 
 void KnownMemory::release(const Registration& registration) noexcept {
-  auto* const entry = static_cast<std::byte*>(registration.entry);
-  if (!(address_of(entry) & kOurs)) return x_host.release(registration);
+  Known* const known = marked_entry<Known>(registration);
+  if (!known) return x_host.release(registration);
   const std::lock_guard guard(x_mutex);
-  drop(*reinterpret_cast<Known*>(entry - kOurs));
+  drop(*known);
 }
 
 bool KnownMemory::reaches(const iovec* memory, size_t count) noexcept {
@@ -161,8 +162,7 @@ bool KnownMemory::reaches(const iovec* memory, size_t count) noexcept {
   return std::all_of(memory, memory + count, [this](const iovec& piece) {
     if (piece.iov_len == 0) return true;
     const Known* const known = find(piece.iov_base, piece.iov_len);
-    return known && known->for_reads &&
-           piece.iov_len <= known->size - (address_of(piece.iov_base) - known->base);
+    return known && known->reaches(piece.iov_base, piece.iov_len);
   });
 }
 

@@ -20,6 +20,19 @@ struct Registration {
   void* entry = nullptr;  ///< the cache's
 };
 
+/// Registration::entry of a cache that stands before another one: tells its own from the other's.
+template <typename Entry>
+void* mark_entry(Entry& entry) noexcept {
+  static_assert(alignof(Entry) > 1);
+  return reinterpret_cast<std::byte*>(&entry) + 1;
+}
+/// Null: of the other cache.
+template <typename Entry>
+Entry* marked_entry(const Registration& registration) noexcept {
+  if (!(reinterpret_cast<uintptr_t>(registration.entry) & 1)) return nullptr;
+  return reinterpret_cast<Entry*>(static_cast<std::byte*>(registration.entry) - 1);
+}
+
 /// Registrations of the application's memory, kept for the next time as long as a monitor sees to
 /// it that a mapping that changes is forgotten before anyone can use the new one. One per Device.
 /// Thread-safe (endpoints of one domain with FI_THREAD_SAFE, and the monitor's own thread).
