@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <vector>
 
 #include <rdma/fi_errno.h>
 
@@ -30,22 +29,6 @@ namespace {
 
 constexpr uint64_t kFeatures = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP |
                                UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
-
-// Every monitor of the process, for the child of a fork.
-std::mutex g_mutex;
-std::vector<MemoryMonitor*>& monitors() {
-  static auto& all = *new std::vector<MemoryMonitor*>;  // some are closed by exit handlers
-  return all;
-}
-
-void register_fork_handlers() noexcept {
-  [[maybe_unused]] static const int registered =
-      pthread_atfork([] { g_mutex.lock(); }, [] { g_mutex.unlock(); },
-                     [] {
-                       for (MemoryMonitor* monitor : monitors()) monitor->abandon();
-                       g_mutex.unlock();
-                     });
-}
 
 /// Faults are never served, so that those of the kernel need not be: what the unprivileged may
 /// have since 5.11. Before, a sysctl decides; the device is for sandboxes that hide the call.
@@ -78,14 +61,9 @@ bool kernel_counts_changes() noexcept {
 
 util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(const util::EventFd& wake) {
   util::register_fork_handler();
-  register_fork_handlers();
   std::unique_ptr<MemoryMonitor> monitor(new MemoryMonitor(wake));
   monitor->x_epoch = util::process_epoch();
   if (const int rc = monitor->open()) return rc;
-  {
-    std::lock_guard guard(g_mutex);
-    monitors().push_back(monitor.get());
-  }
   if (!monitor->behaves()) {
     no_zero_copy("userfaultfd of this kernel does not tell of unmapped memory in time");
     return -FI_EOPNOTSUPP;
@@ -153,12 +131,9 @@ bool MemoryMonitor::behaves() noexcept {
 
 MemoryMonitor::~MemoryMonitor() {
   if (x_epoch != util::process_epoch()) return;  // neither the thread nor the descriptor is ours
-  if (x_reader.running()) {
-    x_stop.ring();
-    x_reader.join();
-  }
-  std::lock_guard guard(g_mutex);
-  std::erase(monitors(), this);
+  if (!x_reader.running()) return;
+  x_stop.ring();
+  x_reader.join();
 }
 
 int MemoryMonitor::watch(const MemoryRange& range) noexcept {

@@ -53,9 +53,6 @@ class MemoryMonitor {
   /// a change that can't be named yet, so nothing may be taken for unchanged.
   [[nodiscard]] bool look(MemoryChanges& changes) noexcept;
 
-  /// In a forked child: closes the descriptor, which would keep the parent's events alive.
-  void abandon() noexcept { x_uffd.reset(); }
-
  private:
   explicit MemoryMonitor(const util::EventFd& wake) noexcept : x_wake(wake) {}
   int open() noexcept;
@@ -67,7 +64,7 @@ class MemoryMonitor {
   void take(MemoryChanges& changes) noexcept;
   void note(const MemoryRange& range, bool remains) noexcept;
 
-  util::Fd x_uffd;
+  util::Fd x_uffd;  ///< plugged in a forked child, where it would keep the parent's events alive
   util::EventFd x_stop;
   const util::EventFd& x_wake;
   bool x_counts = true;  ///< the kernel counts changes under way (5.15); else it only has a flag
