@@ -56,11 +56,9 @@ util::Fd TcpListener::accept(util::SocketAddress& from, uint64_t now) noexcept {
 }
 
 void TcpListener::pause(int error, uint64_t now) noexcept {
-  unsigned suppressed = 0;
-  if (x_exhaustion.allow(now, suppressed))
-    ERDMA_NOTICE(descriptors, EP_CTRL,
-                 "cannot accept a connection: %s; each peer needs a descriptor (ulimit -n)\n",
-                 fi_strerror(error));
+  ERDMA_NOTICE(descriptors, EP_CTRL,
+               "cannot accept a connection: %s; each peer needs a descriptor (ulimit -n)\n",
+               fi_strerror(error));
   (void)watch(EPOLL_CTL_DEL);
   x_again = now + kPause;
 }

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "util/fd.h"
-#include "util/rate_limit.h"
 #include "util/socket_address.h"
 
 namespace erdma::transport::verbs {
@@ -28,7 +27,6 @@ class TcpListener {
   int x_epoll = -1;
   util::Fd x_fd;
   uint64_t x_again = 0;  ///< 0 = listening
-  util::RateLimit x_exhaustion;
 };
 
 }  // namespace erdma::transport::verbs
