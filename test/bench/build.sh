@@ -15,4 +15,6 @@ compile() {
     "${sources[@]}" -o "$program" -lfabric -pthread
 }
 
-compile_pair_bench() { compile fi_pair_bench "$here"/{fi_pair_bench,matching,memory,one_sided,speed}.cc; }
+compile_pair_bench() {
+  compile fi_pair_bench "$here"/{fi_pair_bench,matching,memory,one_sided,plan,speed}.cc
+}

@@ -21,7 +21,7 @@ ROWS = [
     (LESS, "8 B fetch-add", "us", "fetch_add", ("erdma", "erdma"), (SHM, SHM)),
     (LESS, "Open MPI, 8 B, half round trip", "us", "half_8",
      ("erdma", "Open MPI erdma"), ("vader", "Open MPI vader")),
-    (MORE, "8 B messages per second", "M/s", "rate", ("erdma", "erdma"), (UCX, UCX)),
+    (MORE, "8 B messages per second", "M/s", "stream_8", ("erdma", "erdma"), (UCX, UCX)),
     (MORE, "64 KiB messages", "GB/s", "half_65536", ("erdma", "erdma"), (UCX_CMA, UCX_CMA)),
     (MORE, "1 MiB messages", "GB/s", "half_1048576", ("erdma", "erdma"), (UCX, UCX)),
     (MORE, "4 MiB messages", "GB/s", "half_4194304", ("erdma", "erdma"), (UCX, UCX)),

@@ -66,6 +66,7 @@ many() {
 build_programs >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die 'building the programs failed'; }
 [ -n "${FI_PROVIDER_PATH:-}" ] || use_build "$build"
 unset FI_ERDMA_DEVICE
+export BENCH_SIZES='8 1048576' BENCH_BUDGET_MS=20
 export FI_PROVIDER=erdma FI_ERDMA_SHM=off SOFTERDMA_PERSONALITY=${SOFTERDMA_PERSONALITY:-standard}
 # In memory: making and removing files on a disk would be most of what a connection costs there.
 SOFTERDMA_DIR=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)

@@ -80,11 +80,11 @@ ucx_batch() {
   half_65536 -t tag_lat -s 65536 -n 1000 -w 100
   half_1048576 -t tag_lat -s 1048576 -n 150 -w 20
   half_4194304 -t tag_lat -s 4194304 -n 50 -w 10
-  rate -t tag_bw -s 8 -n 100000 -O 64 -w 10000
-  rate -t tag_bw -s 8 -n 100000 -O 64 -w 1000
-  rate -t tag_bw -s 8 -n 100000 -O 64 -w 1000
-  rate -t tag_bw -s 8 -n 100000 -O 64 -w 1000
-  rate -t tag_bw -s 8 -n 100000 -O 64 -w 1000
+  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 10000
+  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 1000
+  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 1000
+  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 1000
+  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 1000
   BATCH
 }
 
@@ -103,21 +103,21 @@ ucx() {
     -b "$bin/ucx_batch" -f -v)
   wait "$server" || return 1
   awk -F, '/^half_/ { print $1, $3 }' <<<"$csv"
-  awk -F, '/^rate,/ { print $9 / 1e6 }' <<<"$csv" | sort -n | sed -n '3s/^/rate /p'
+  awk -F, '/^stream_8,/ { print $9 / 1e6 }' <<<"$csv" | sort -n | sed -n '3s/^/stream_8 /p'
 }
 
 # open_mpi SETTING...
 open_mpi() { timeout 100 env "$@" mpirun -n 2 "${rt[@]}" "$bin/mpi_latency"; }
 
 one_round() {
-  measure erdma fabric erdma pair "${rt[@]}"
+  measure erdma fabric erdma curves "${rt[@]}"
   [ -z "${has[ucx]}" ] || measure 'UCX posix' ucx posix,self
-  [ -z "${has[shm]}" ] || measure shm fabric shm pair "${rt[@]}"
+  [ -z "${has[shm]}" ] || measure shm fabric shm curves "${rt[@]}"
   measure erdma fabric erdma one-sided "${rt[@]}"
   [ -z "${has[shm]}" ] || measure shm fabric shm one-sided "${rt[@]}"
   [ -z "${has[ucx]}" ] || measure 'UCX posix+cma' ucx posix,cma,self
-  measure 'erdma, CMA refused' fabric erdma pair "$refuse" "${rt[@]}"
-  [ -z "${has[psm3]}" ] || measure psm3 fabric psm3 pair "${rt[@]}"
+  measure 'erdma, CMA refused' fabric erdma curves "$refuse" "${rt[@]}"
+  [ -z "${has[psm3]}" ] || measure psm3 fabric psm3 curves "${rt[@]}"
   measure erdma fabric erdma matching "${rt[@]}"
   [ -n "${has[mpi]}" ] || return 0
   measure 'Open MPI erdma' open_mpi OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_btl=^ofi

@@ -119,10 +119,10 @@ class Node {
 
 /// Memory that the processes of one test share. Zeroed at start.
 struct Board {
-  static constexpr int kProcesses = 8;
+  static constexpr int kProcesses = 40;
   struct Name {
     std::atomic<uint32_t> length;
-    char bytes[124];
+    char bytes[1020];
   };
   Name names[kProcesses];
   std::atomic<uint64_t> words[256];
