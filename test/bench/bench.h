@@ -53,6 +53,10 @@ void inject(Side& side, uint64_t tag);
 void settle(Side& side);
 /// Half round trips and streams, one and two directions, of every size of the plan.
 void measure_curves(Side& side);
+/// Bursts, mixed sizes, unexpected messages, any source, computing peers.
+void measure_patterns(Side& side);
+/// Several senders, one receiver.
+void measure_senders(Side& side, int senders);
 /// What raw_verbs measures too.
 void measure_nic(Side& side);
 /// Some of it, where a message takes a hundred times as long.
@@ -65,5 +69,8 @@ void measure_one_sided(Side& side);
 /// Memory: the observer starts `peers` processes of this program, each running measure_memory_peer.
 int measure_memory(int peers, int busy);
 int measure_memory_peer(int socket);
+/// What the machine allows: the time of a cache line between the two cores, copies, CMA.
+int measure_machine();
+int measure_line();  ///< only the cache line
 
 }  // namespace erdma::bench

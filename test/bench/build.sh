@@ -16,5 +16,5 @@ compile() {
 }
 
 compile_pair_bench() {
-  compile fi_pair_bench "$here"/{fi_pair_bench,matching,memory,one_sided,plan,speed}.cc
+  compile fi_pair_bench "$here"/{fi_pair_bench,machine,matching,memory,one_sided,plan,speed}.cc
 }

@@ -1,6 +1,7 @@
-// fi_pair_bench curves|nic|emulated|one-sided|matching|memory|offered: what FI_PROVIDER costs
-// between processes of one host. The two of all but "memory" are pinned to cores 0 and 1, or to
-// those of BENCH_CORES="2 3"; sizes and counts: see Plan.
+// fi_pair_bench curves|patterns|senders N|nic|emulated|one-sided|matching|memory|offered: what
+// FI_PROVIDER costs between processes of one host; machine|line: what the host allows. The two of
+// all but "memory" are pinned to cores 0 and 1, or to those of BENCH_CORES="2 3"; sizes and counts:
+// see Plan.
 #include <cstring>
 
 #include "bench.h"
@@ -32,6 +33,7 @@ clients::NodeOptions options_for(Measure measure) {
     options.caps |= FI_RMA | FI_ATOMIC;
     options.mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   }
+  if (measure == measure_patterns) options.caps |= FI_DIRECTED_RECV;
   return options;
 }
 
@@ -61,11 +63,33 @@ int run_two(Measure measure) {
   return clients::reap(children, 90);
 }
 
+int run_sender(Board& board, int who, int senders) {
+  who == 0 ? pin(0) : pin_beside_first();
+  Node node;
+  const std::vector<fi_addr_t> addresses = board.meet(node, who, senders + 1);
+  Side side{node, board, who == 0, addresses[size_t(who == 0 ? senders : 0)],
+            addresses[size_t(who)]};
+  measure_senders(side, senders);
+  leave(node, board, uint64_t(senders) + 1);
+  return 0;
+}
+
 /// Ends with 77 if there is no such provider.
 int offered() {
   const Node node;
   std::puts(node.info().fabric_attr->prov_name);
   return 0;
+}
+
+/// The first process receives.
+int run_senders(int senders) {
+  if (senders < 1 || senders >= Board::kProcesses) clients::fail("senders: 1 to 39");
+  Board& board = Board::create();
+  std::vector<pid_t> children;
+  for (int who = 0; who <= senders; ++who)
+    children.push_back(
+        clients::spawn([&board, who, senders] { return run_sender(board, who, senders); }));
+  return clients::reap(children, 90);
 }
 
 }  // namespace
@@ -75,15 +99,20 @@ int main(int argc, char** argv) {
   using namespace erdma::bench;
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "curves") return run_two(measure_curves);
+  if (what == "patterns") return run_two(measure_patterns);
+  if (what == "senders" && argc > 2) return run_senders(std::atoi(argv[2]));
   if (what == "nic") return run_two(measure_nic);
   if (what == "emulated") return run_two(measure_emulated);
   if (what == "one-sided") return run_two(measure_one_sided);
   if (what == "matching") return run_two(measure_matching);
   if (what == "memory") return measure_memory(32, 8);
   if (what == "memory-peer" && argc > 2) return measure_memory_peer(std::atoi(argv[2]));
+  if (what == "machine") return measure_machine();
   if (what == "offered") return offered();
-  std::fprintf(stderr,
-               "usage: fi_pair_bench "
-               "curves|nic|emulated|one-sided|matching|memory|offered\n");
+  if (what == "line") return measure_line();
+  std::fprintf(
+      stderr,
+      "usage: fi_pair_bench "
+      "curves|patterns|senders N|nic|emulated|one-sided|matching|memory|machine|line|offered\n");
   return 2;
 }

@@ -1,4 +1,8 @@
 // RMA and atomics: one process accesses the other's memory, while that one only makes progress.
+#include <unistd.h>
+
+#include <utility>
+
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_rma.h>
 
@@ -8,14 +12,16 @@ namespace erdma::bench {
 namespace {
 
 constexpr size_t kLarge = size_t{1} << 20;
-constexpr size_t kLargeWindow = 8;
+constexpr size_t kLargest = size_t{4} << 20;
+constexpr size_t kLong = size_t{64} << 10;  // from here on several are under way
+constexpr size_t kLongWindow = 8;
 constexpr int kWindow = 64;
 /// Words of the board.
-enum { kAddress = 10, kKey, kReady, kOver };
+enum { kAddress = 10, kKey, kReady, kSilence, kSilent, kOver };
 
 class Target {
  public:
-  explicit Target(Side& side) : x_side(side), x_memory(kLarge * kLargeWindow) {
+  explicit Target(Side& side) : x_side(side), x_memory(kLargest * kLongWindow) {
     const uint64_t all = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
     clients::must(fi_mr_reg(side.node.domain(), x_memory.data(), x_memory.size(), all, 0,
                             side.first ? 1 : 2, 0, &x_region, nullptr),
@@ -114,9 +120,34 @@ class Initiator {
   std::vector<fi_context2> x_contexts;
 };
 
-void print_large(const char* name, double microseconds) {
-  print((std::string(name) + "_1048576").c_str(), microseconds);
-  print((std::string(name) + "_bandwidth").c_str(), double(kLarge) / microseconds / 1e3);
+double guess(size_t length) {
+  return 1 + double(length) / 1e4;
+}
+
+void measure_size(Initiator& initiator, const Plan& plan, size_t length) {
+  const size_t window = length < kLong ? 1 : kLongWindow;
+  const int each = std::max(int(window), int(20 / guess(length)));
+  const int blocks = plan.fitting(1, guess(length) * each, 3, 1000);
+  for (const auto& [name, what] : {std::pair{"write", What::write}, {"read", What::read}}) {
+    const double us = initiator.median_of(blocks, what, length, each, window);
+    print(name + ("_" + std::to_string(length)), us);
+    if (length == kLarge) print(std::string(name) + "_bandwidth", double(length) / us / 1e3);
+  }
+}
+
+/// Until told, the target makes progress; then it says so and makes none.
+void be_target(Side& side, Target& own) {
+  own.publish();
+  side.node.wait_until([&] { return side.board.words[kSilence] != 0; }, "the measurements");
+  side.board.words[kSilent] = 1;
+  while (side.board.words[kOver] == 0) ::usleep(1000);
+}
+
+void measure_silent(Side& side, Initiator& initiator, int blocks) {
+  side.board.words[kSilence] = 1;
+  side.node.wait_until([&] { return side.board.words[kSilent] != 0; }, "the target");
+  print("silent_write_8", initiator.median_of(blocks, What::write, 8, 20, 1));
+  print("silent_read_8", initiator.median_of(blocks, What::read, 8, 20, 1));
 }
 
 }  // namespace
@@ -124,21 +155,19 @@ void print_large(const char* name, double microseconds) {
 void measure_one_sided(Side& side) {
   settle(side);
   Target own(side);
-  if (!side.first) {
-    own.publish();
-    side.node.wait_until([&] { return side.board.words[kOver] != 0; }, "the measurements");
-    return;
-  }
+  if (!side.first) return be_target(side, own);
+  const Plan plan = Plan::from_environment();
+  const int blocks = plan.fitting(1, 20, 5, 1000);
   side.node.wait_until([&] { return side.board.words[kReady] != 0; }, "the other's memory");
   Initiator initiator(side, own);
-  print("write_8", initiator.median_of(1000, What::write, 8, 20, 1));
-  print("read_8", initiator.median_of(1000, What::read, 8, 20, 1));
+  for (const size_t length : plan.sizes)
+    if (length <= kLargest) measure_size(initiator, plan, length);
   Initiator reader(side, own, Initiator::FromItself{});
-  print("local_read_8", reader.median_of(1000, What::read, 8, 20, 1));
-  print("fetch_add", initiator.median_of(1000, What::fetch_add, 8, 20, 1));
-  print("fetch_add_rate", 1 / initiator.median_of(5, What::fetch_add, 8, 50000, kWindow));
-  print_large("write", initiator.median_of(20, What::write, kLarge, 32, kLargeWindow));
-  print_large("read", initiator.median_of(20, What::read, kLarge, 32, kLargeWindow));
+  print("local_read_8", reader.median_of(blocks, What::read, 8, 20, 1));
+  print("fetch_add", initiator.median_of(blocks, What::fetch_add, 8, 20, 1));
+  const int rate = plan.fitting(0.5, 0.5, 100, 50000);
+  print("fetch_add_rate", 1 / initiator.median_of(5, What::fetch_add, 8, rate, kWindow));
+  measure_silent(side, initiator, blocks);
   side.board.words[kOver] = 1;
 }
 

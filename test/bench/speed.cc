@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "fabric_link.h"
+#include "patterns.h"
 
 namespace erdma::bench {
 namespace {
@@ -46,6 +47,17 @@ void measure_curves(Side& side) {
   settle(side);
   FabricLink link(side);
   measure_all_sizes(link);
+}
+
+void measure_patterns(Side& side) {
+  settle(side);
+  FabricLink link(side);
+  measure_all_patterns(link);
+}
+
+void measure_senders(Side& side, int senders) {
+  FabricLink link(side, !side.first);
+  measure_all_senders(link, side.board, senders);
 }
 
 }  // namespace erdma::bench
