@@ -18,3 +18,17 @@ compile() {
 compile_pair_bench() {
   compile fi_pair_bench "$here"/{fi_pair_bench,machine,matching,memory,one_sided,plan,speed}.cc
 }
+
+# compile_ucx_bench: against UCX=PREFIX, else the UCX of the system; sets $ucx_bench.
+compile_ucx_bench() {
+  local flags=() folder
+  ucx_bench=$bin/ucx_pair_bench
+  if [ -n "${UCX:-}" ]; then
+    ucx_bench+=-$(cksum <<<"$UCX" | cut -d ' ' -f 1)
+    flags=(-isystem "$UCX/include")
+    for folder in "$UCX"/lib "$UCX"/lib/*-linux-gnu; do
+      [ ! -e "$folder/libucp.so" ] || flags+=("-L$folder" "-Wl,-rpath,$folder")
+    done
+  fi
+  compile "$(basename "$ucx_bench")" "${flags[@]}" "$here"/{ucx_pair_bench,plan}.cc -lucp -lucs
+}
