@@ -1,5 +1,5 @@
 /* Half round trips and message rate between two ranks, each pinned to a core: what "fi_pair_bench
- * pair" measures, through MPI. Lines "key value" on stdout. */
+ * curves" measures, through MPI. Lines "key value" on stdout. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include <mpi.h>
 
-enum { kWindow = 64, kMaxBlocks = 2000 };
+enum { kWindow = 64, kMaxBlocks = 2000, kMost = 4 << 20 };
 
 static int rank;
 static char *out, *in;
@@ -64,11 +64,11 @@ static double rate(int windows) {
   return (double)kWindow * windows / ((MPI_Wtime() - start) * 1e6);
 }
 
-static void message_rate(void) {
+static void message_rate(int windows) {
   double samples[5];
 
-  rate(200);
-  for (int block = 0; block < 5; ++block) samples[block] = rate(1500);
+  rate(windows / 7 + 1);
+  for (int block = 0; block < 5; ++block) samples[block] = rate(windows);
   qsort(samples, 5, sizeof(double), compare);
   if (rank == 0) printf("rate_acked %.5f\n", samples[2]);
 }
@@ -85,6 +85,25 @@ static int pin(void) {
   return sched_setaffinity(0, sizeof set, &set);
 }
 
+/* How often something that takes so many microseconds fits into the time for one figure. */
+static int fitting(double each, int least, int most) {
+  const char* budget = getenv("BENCH_BUDGET_MS");
+  const double count = (budget ? atof(budget) : 20) * 1e3 / each;
+  return count < least ? least : count > most ? most : (int)count;
+}
+
+static void sizes(void) {
+  const char* at = getenv("BENCH_SIZES");
+  char* end;
+
+  if (!at) at = "8 4096 65536 1048576 4194304";
+  for (long size; (size = strtol(at, &end, 10)) > 0 && end != at; at = end) {
+    const double half = 0.3 + (double)size / 8e3;
+    const int count = 5 / half < 1 ? 1 : (int)(5 / half);
+    if (size <= kMost) half_round_trip((int)size, fitting(half * count * 2, 5, kMaxBlocks), count);
+  }
+}
+
 int main(int argc, char** argv) {
   int ranks;
 
@@ -92,22 +111,18 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  out = malloc(4 << 20);
-  in = malloc(4 << 20);
+  out = malloc(kMost);
+  in = malloc(kMost);
   if (ranks != 2 || !out || !in) MPI_Abort(MPI_COMM_WORLD, 1);
-  memset(out, 1, 4 << 20);
-  memset(in, 0, 4 << 20);
+  memset(out, 1, kMost);
+  memset(in, 0, kMost);
   /* At leisure, so that a provider's own thread can set up what busy peers get. */
   for (int i = 0; i < 200; ++i) {
     turns(8, 1);
     usleep(500);
   }
-  half_round_trip(8, 2000, 20);
-  half_round_trip(4096, 1000, 10);
-  half_round_trip(64 << 10, 1000, 1);
-  half_round_trip(1 << 20, 150, 1);
-  half_round_trip(4 << 20, 50, 1);
-  message_rate();
+  sizes();
+  message_rate(fitting(13, 10, 1500));
   MPI_Finalize();
   return 0;
 }
