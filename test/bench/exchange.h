@@ -75,7 +75,7 @@ class PingPong {
 template <class Link>
 void half_round_trip(Link& link, size_t length, int blocks, int turns) {
   PingPong<Link> game(link, length);
-  game.turns(blocks * turns / 10 + 20);
+  game.turns(blocks * turns / 10 + std::clamp(int(2e3 / guess_half(length)), 2, 20));
   std::vector<double> samples;
   for (int block = 0; block < blocks; ++block) {
     const double start = now_us();

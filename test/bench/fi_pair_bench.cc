@@ -2,8 +2,6 @@
 // FI_PROVIDER costs between processes of one host; machine|line: what the host allows. The two of
 // all but "memory" are pinned to cores 0 and 1, or to those of BENCH_CORES="2 3"; sizes and counts:
 // see Plan.
-#include <cstring>
-
 #include "bench.h"
 
 namespace erdma::bench {

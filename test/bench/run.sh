@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/bench/run.sh [--quick] [--rounds N] [--realtime]: erdma and the other ways between two
-# processes of one host, each in turn, round after round, so that what the host does meanwhile
-# strikes all alike. Prints a table; writes bench.txt, bench.json and the samples to $top_builddir.
-# --realtime (or BENCH_REALTIME=1), as root: the measured pairs run under SCHED_RR and shut other
-# load out. BENCH_CORES="A B": the two cores (else 0 and 1). A peer that is not installed is skipped.
+# test/bench/run.sh [--quick|--tiny] [--rounds N] [--only STAGES] [--realtime]: erdma and the other
+# ways between processes of one host, each in turn, round after round, so that what the host does
+# meanwhile strikes all alike. Prints a table; writes bench.txt, bench.json and the samples to
+# $top_builddir. docs/benchmarks.md explains the options and variables. A peer that is not installed
+# is skipped.
 set -u -o pipefail
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
 top=$(cd "$top" && pwd)
@@ -15,18 +15,38 @@ here=$top/test/bench clients=$top/test/clients
 # shellcheck source=test/bench/build.sh
 . "$here/build.sh"
 
-rounds=7 realtime=${BENCH_REALTIME:-}
+all_stages='curves one-sided patterns senders matching mpi collectives'
+rounds='' stages=$all_stages realtime=${BENCH_REALTIME:-} set=full
 while [ $# -gt 0 ]; do
   case $1 in
-    --quick) rounds=3 ;;
+    --quick | --tiny) set=${1#--} ;;
     --rounds) rounds=${2:?} && shift ;;
+    --only) stages=${2:?} && shift ;;
     --realtime) realtime=1 ;;
-    *) die 'usage: run.sh [--quick] [--rounds N] [--realtime]' ;;
+    *) die "usage: run.sh [--quick|--tiny] [--rounds N] [--only '$all_stages'] [--realtime]" ;;
   esac
   shift
 done
-read -r core_a core_b <<<"${BENCH_CORES:-0 1}"
-export BENCH_CORES="$core_a $core_b"
+for stage in $stages; do
+  [[ " $all_stages " = *" $stage "* ]] || die "there is no stage '$stage', only: $all_stages"
+done
+senders='2 8 32' ranks='2 4 8 16' collective_sizes='8 1024 16384 65536 1048576'
+case $set in
+  tiny) # shows that everything runs; the figures mean nothing
+    default_rounds=1 sizes='8 65536' budget=0.2 senders=2 ranks='2 4' collective_sizes='8 65536'
+    ;;
+  quick)
+    default_rounds=3 sizes='8 256 1024 4096 16384 65536 262144 1048576 4194304' budget=20
+    ;;
+  full)
+    default_rounds=7 budget=40 sizes=$(for ((s = 8; s <= 64 << 20; s *= 2)); do echo "$s"; done)
+    ;;
+esac
+rounds=${rounds:-$default_rounds}
+sizes=$(tr '\n' ' ' <<<"${BENCH_SIZES:-$sizes}")
+export BENCH_SIZES=$sizes BENCH_BUDGET_MS=${BENCH_BUDGET_MS:-$budget}
+export BENCH_COLLECTIVE_SIZES=${BENCH_COLLECTIVE_SIZES:-$collective_sizes}
+ranks=${BENCH_RANKS:-$ranks}
 [ "$(jobs)" -ge 2 ] || die 'this needs two cores'
 mkdir -p "$build/bench" || exit 1
 build=$(cd "$build" && pwd)
@@ -47,114 +67,163 @@ build_programs() {
     refuse=$bin/refuse_cma
     "${CC:-cc}" -O2 "$clients/refuse_cma.c" -o "$refuse" || return 1
   fi
+  compile_ucx_bench 2>>"$log" || ucx_bench=
   command -v mpicc >/dev/null && command -v mpirun >/dev/null || return 0
-  mpicc -O2 -Wall -Wextra "$here/mpi_latency.c" -o "$bin/mpi_latency"
+  local program
+  for program in mpi_latency mpi_collectives; do
+    mpicc -O2 -Wall -Wextra "$here/$program.c" -o "$bin/$program" || return 1
+  done
 }
 
 # record PEER: lines "key value" become samples of this round.
-record() { awk -v OFS='\t' -v r="$round" -v p="$1" 'NF == 2 { print r, p, $1, $2 }' >>"$samples"; }
+record() { awk -v OFS='\t' -v r="$turn" -v p="$1" 'NF == 2 { print r, p, $1, $2 }' >>"$samples"; }
 
 # measure PEER COMMAND...: a failure is told once; the table shows what is missing.
 measure() {
   local peer=$1 start=$SECONDS
   shift
   if ! "$@" 2>>"$log" | record "$peer" && [ -z "${told[$peer]:-}" ]; then
-    say "$peer: failed at least once; see $log" >&2
+    say "$peer: failed at least once (${*:1:4}); see $log" >&2
     told[$peer]=1
   fi
-  echo "# round $round: $peer took $((SECONDS - start)) s" >>"$log"
+  echo "# turn $turn: $peer, $*: $((SECONDS - start)) s" >>"$log"
 }
 
-# fabric PROVIDER WHAT [WRAPPER...]
+# fabric PROVIDER ARGUMENT...: the bench of this provider; a peer uses the libfabric of LIBFABRIC.
 fabric() {
-  local provider=$1 what=$2
-  shift 2
-  FI_PROVIDER=$provider timeout 100 "$@" "$bin/fi_pair_bench" "$what"
+  local setting=("FI_PROVIDER=$1")
+  [ "$1" = erdma ] || setting=("${peer_libfabric[@]}" "FI_PROVIDER=$1")
+  shift
+  timeout 100 env "${setting[@]}" "${rt[@]}" "$bin/fi_pair_bench" "$@"
+}
+fabric_refused() { # PROVIDER ARGUMENT...: where the kernel refuses CMA
+  local rt=("$refuse" "${rt[@]}") BENCH_SIZES=$refused_sizes
+  fabric "$@"
+}
+ucx() { # TRANSPORTS ARGUMENT...
+  local transports=$1
+  shift
+  timeout 100 env UCX_TLS="$transports" "${rt[@]}" "$ucx_bench" "$@"
 }
 
-# One latency is half a round trip there as here; the rate is that of a stream with 64 in flight.
-ucx_batch() {
-  sed 's/^  //' <<'  BATCH'
-  half_8 -t tag_lat -s 8 -n 40000 -w 4000
-  half_4096 -t tag_lat -s 4096 -n 10000 -w 1000
-  half_65536 -t tag_lat -s 65536 -n 1000 -w 100
-  half_1048576 -t tag_lat -s 1048576 -n 150 -w 20
-  half_4194304 -t tag_lat -s 4194304 -n 50 -w 10
-  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 10000
-  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 1000
-  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 1000
-  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 1000
-  stream_8 -t tag_bw -s 8 -n 100000 -O 64 -w 1000
-  BATCH
+# everyone ARGUMENT...: erdma and each peer that is here.
+everyone() {
+  local provider
+  measure erdma fabric erdma "$@"
+  [ -z "$ucx_bench" ] || measure 'UCX posix' ucx posix,self "$@"
+  for provider in $providers; do measure "$provider" fabric "$provider" "$@"; done
+  [ -z "$ucx_bench" ] || measure 'UCX posix+cma' ucx posix,cma,self "$@"
 }
 
-# ucx TRANSPORTS: medians, as the others print: the percentile of ucx_perftest, and of its rates.
-ucx() {
-  local port server csv
-  port=$(free_port) || return 1
-  UCX_TLS=$1 timeout 60 "${rt[@]}" taskset -c "$core_a" ucx_perftest -p "$port" \
-    -b "$bin/ucx_batch" >/dev/null 2>&1 &
-  server=$!
-  until grep -q "$(printf ':%04X 0' "$port")" /proc/net/tcp; do
-    kill -0 "$server" 2>/dev/null || return 1
-    sleep 0.02
-  done
-  csv=$(UCX_TLS=$1 timeout 60 "${rt[@]}" taskset -c "$core_b" ucx_perftest 127.0.0.1 -p "$port" \
-    -b "$bin/ucx_batch" -f -v)
-  wait "$server" || return 1
-  awk -F, '/^half_/ { print $1, $3 }' <<<"$csv"
-  awk -F, '/^stream_8,/ { print $9 / 1e6 }' <<<"$csv" | sort -n | sed -n '3s/^/stream_8 /p'
+# open_mpi WAY PROGRAM RANKS: ranks that share a core let each other run while they wait.
+open_mpi() {
+  local setting=(OMPI_MCA_mpi_yield_when_idle=$(($3 > 2)))
+  case $1 in
+    erdma) setting+=(OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_btl=^ofi) ;;
+    vader) setting+=(OMPI_MCA_pml=ob1 "OMPI_MCA_btl=self,vader") ;;
+    UCX) setting+=(OMPI_MCA_pml=ucx OMPI_MCA_pml_ucx_tls=any OMPI_MCA_pml_ucx_devices=any "UCX_TLS=posix,cma,self"
+      ${UCX:+"LD_LIBRARY_PATH=$UCX/lib:${LD_LIBRARY_PATH:-}"}) ;;
+  esac
+  timeout 100 env "${setting[@]}" mpirun -n "$3" "${rt[@]}" "$bin/$2"
+}
+mpi_ways() { # PROGRAM RANKS
+  local way
+  [ -n "$has_mpi" ] || return 0
+  for way in $mpi_peers; do measure "Open MPI $way" open_mpi "$way" "$1" "$2"; done
 }
 
-# open_mpi SETTING...
-open_mpi() { timeout 100 env "$@" mpirun -n 2 "${rt[@]}" "$bin/mpi_latency"; }
-
-one_round() {
-  measure erdma fabric erdma curves "${rt[@]}"
-  [ -z "${has[ucx]}" ] || measure 'UCX posix' ucx posix,self
-  [ -z "${has[shm]}" ] || measure shm fabric shm curves "${rt[@]}"
-  measure erdma fabric erdma one-sided "${rt[@]}"
-  [ -z "${has[shm]}" ] || measure shm fabric shm one-sided "${rt[@]}"
-  [ -z "${has[ucx]}" ] || measure 'UCX posix+cma' ucx posix,cma,self
-  measure 'erdma, CMA refused' fabric erdma curves "$refuse" "${rt[@]}"
-  [ -z "${has[psm3]}" ] || measure psm3 fabric psm3 curves "${rt[@]}"
-  measure erdma fabric erdma matching "${rt[@]}"
-  [ -n "${has[mpi]}" ] || return 0
-  measure 'Open MPI erdma' open_mpi OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_btl=^ofi
-  measure 'Open MPI vader' open_mpi OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader
+run_stage() {
+  local number provider
+  case $1 in
+    curves)
+      everyone curves
+      for provider in erdma $providers; do
+        measure "$provider, CMA refused" fabric_refused "$provider" curves
+      done
+      ;;
+    one-sided)
+      measure erdma fabric erdma one-sided
+      [[ $providers != *shm* ]] || measure shm fabric shm one-sided
+      ;;
+    patterns) everyone patterns ;;
+    senders) for number in $senders; do everyone senders "$number"; done ;;
+    matching) measure erdma fabric erdma matching ;;
+    mpi) mpi_ways mpi_latency 2 ;;
+    collectives) for number in $ranks; do mpi_ways mpi_collectives "$number"; done ;;
+  esac
 }
 
 find_peers() {
-  local provider
+  local provider fi_info=fi_info
+  "$bin/fi_pair_bench" offered >/dev/null 2>>"$log" || die "libfabric does not find erdma; see $log"
+  [ -z "${LIBFABRIC:-}" ] || fi_info=$LIBFABRIC/bin/fi_info
+  providers=''
   for provider in shm psm3; do
-    if FI_PROVIDER=$provider fi_info -p $provider -t FI_EP_RDM >/dev/null 2>&1; then
-      has[$provider]=1
+    if fabric $provider offered >/dev/null 2>&1; then
+      providers+="$provider "
     else
       say "$provider: skipped (this libfabric does not offer it)"
     fi
   done
-  if command -v ucx_perftest taskset >/dev/null; then has[ucx]=1; else
-    say 'UCX: skipped (no ucx_perftest; Debian: ucx-utils)'
+  peers="libfabric $(env "${peer_libfabric[@]}" "$fi_info" --version | sed -n 's/^libfabric: //p')"
+  if [ -n "$ucx_bench" ]; then peers+=", UCX $("$ucx_bench" version)"; else
+    say 'UCX: skipped (no headers of UCX; Debian: libucx-dev, or UCX=PREFIX)'
   fi
-  if [ -x "$bin/mpi_latency" ]; then has[mpi]=1; else say 'Open MPI: skipped (no mpicc, mpirun)'; fi
+  has_mpi=
+  if [ -x "$bin/mpi_collectives" ]; then has_mpi=1; else
+    say 'Open MPI: skipped (no mpicc, mpirun)'
+    return
+  fi
+  peers+=", $(mpirun --version | sed -n '1s/mpirun (\(.*\)) /\1 /p')"
+  mpi_peers='erdma vader'
+  if ompi_info 2>/dev/null | grep -q 'MCA pml: ucx'; then mpi_peers+=' UCX'; fi
 }
 
-declare -A told=() has=([ucx]='' [shm]='' [psm3]='' [mpi]='')
+# core_pairs: the nearest and the farthest partner of the first core, if these differ, by the time of
+# a cache line; of many cores only some are tried.
+core_pairs() {
+  python3 - "$bin/fi_pair_bench" <<'END'
+import os, subprocess, sys
+cores = sorted(os.sched_getaffinity(0))
+others = cores[1:][::max(1, (len(cores) - 1) // 12)]
+times = {}
+for other in others:
+    setting = dict(os.environ, BENCH_CORES=f"{cores[0]} {other}")
+    out = subprocess.run([sys.argv[1], "line"], env=setting, capture_output=True, text=True, check=True)
+    times[other] = float(out.stdout.split()[1])
+near, far = min(others, key=times.get), max(others, key=times.get)
+print(cores[0], near)
+if times[far] > 1.5 * times[near]:
+    print(cores[0], far)
+END
+}
+
+declare -A told=()
+peer_libfabric=() peers='' providers='' mpi_peers='' has_mpi=''
+[ -z "${LIBFABRIC:-}" ] || peer_libfabric=(-u FI_PROVIDER_PATH "LD_LIBRARY_PATH=$LIBFABRIC/lib")
+refused_sizes=$(for size in $sizes; do [ "$size" -lt 65536 ] || printf '%s ' "$size"; done)
 build_programs 2>>"$log" || { tail -n 20 "$log" >&2; die 'building the programs failed'; }
 [ -n "${FI_PROVIDER_PATH:-}" ] || use_build "$build"
 export FI_ERDMA_DEVICE=${FI_ERDMA_DEVICE:-shm} FI_PROVIDER=erdma
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-export OMPI_MCA_mpi_yield_when_idle=0 UCX_WARN_UNUSED_ENV_VARS=n
+export UCX_WARN_UNUSED_ENV_VARS=n
 find_peers
-ucx_batch >"$bin/ucx_batch"
+mapfile -t pairs < <(if [ -n "${BENCH_CORES:-}" ]; then echo "$BENCH_CORES"; else core_pairs; fi)
+[ "${#pairs[@]}" -gt 0 ] || die 'no pair of cores'
 begin=$SECONDS
-round=0
-measure erdma fabric erdma memory env
-[ -z "${has[shm]}" ] || measure shm fabric shm memory env
+turn=0
+export BENCH_CORES=${pairs[0]}
+measure erdma fabric erdma memory
+[[ $providers != *shm* ]] || measure shm fabric shm memory
 for ((round = 1; round <= rounds; ++round)); do
-  say "round $round of $rounds" >&2
-  one_round
+  for BENCH_CORES in "${pairs[@]}"; do
+    turn=$((turn + 1))
+    say "round $round of $rounds, cores $BENCH_CORES" >&2
+    measure machine "$bin/fi_pair_bench" machine
+    for stage in $stages; do run_stage "$stage"; done
+  done
 done
-python3 "$here/table.py" "$samples" "$build" "$rounds rounds in $((SECONDS - begin)) s, cores \
-$core_a and $core_b${realtime:+, SCHED_RR}"
+places=$(printf ', %s' "${pairs[@]/ / and }")
+python3 "$here/table.py" "$samples" "$build" "$set set, $rounds rounds in $((SECONDS - begin)) s; \
+cores ${places#, }${realtime:+, SCHED_RR}; peers: $peers"
