@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-"""The picture of README.md.
+"""The picture of README.md: bars, and under them curves over sizes and a heat map of ratios.
 
 figures.py take BENCH.JSON FIGURES.TSV [COMMIT]: the medians of a run of run.sh, with date and machine.
 figures.py draw FIGURES.TSV FIGURES.SVG: the picture of them. The same file gives the same picture."""
 import datetime
-import html
 import json
 import os
+import re
 import statistics
 import sys
+
+import bars
+import charts
+from charts import text
 
 LESS, MORE = "shorter is better", "longer is better"
 SHM, UCX, UCX_CMA = "shm", "UCX posix", "UCX posix+cma"
@@ -32,6 +36,14 @@ ROWS = [
 ]
 WIDTH, LABEL, ROOM = 760, 220, 150  # of the picture, of what stands left of the bars and right of them
 BAR, GAP = 14, 10
+CHART, HEAT = "curve: ", "ratio: "  # groups of the file that are no bars
+# title, key, peers, whether the value is a rate of messages, shown as GB/s
+CURVES = [
+    ("half round trip", "half", ["erdma", *bars.OTHERS], False),
+    ("stream of messages, 64 in flight", "stream", ["erdma", *bars.OTHERS], True),
+    ("stream both ways", "both", ["erdma", *bars.OTHERS], True),
+    ("half round trip of Open MPI", "half", [bars.OPEN_MPI, "Open MPI vader"], False),
+]
 COLOURS = {"erdma": "#1f6feb"}
 OTHER = "#9aa4b1"
 
@@ -50,6 +62,33 @@ def shown(value):
     return f"{value:.3g}"
 
 
+def curve_lines(samples):
+    """Lines of the file, from {(peer, key): values}."""
+    lines = []
+    for title, prefix, peers, rate in CURVES:
+        for peer in peers:
+            for size in bars.sizes([key for name, key in samples if name == peer], prefix):
+                value = statistics.median(samples[peer, f"{prefix}_{size}"])
+                lines.append(f"{CHART}{title}\t{size}\t{'GB/s' if rate else 'us'}\t{peer}\t"
+                             f"{shown(value * size / 1e3 if rate else value)}")
+    return lines
+
+
+def heat_lines(rows):
+    """From the rows of the table: time to the best peer's, so that a rate is turned over."""
+    lines = []
+    for row in rows:
+        if not row.get("best") or not row["ratio"]:
+            continue
+        name, column = row["group"], row["name"]
+        match = re.fullmatch(r"(?:(.*?),? )?(\d+ (?:B|KiB|MiB))(?:, (.*))?", column)
+        words = [name, *(word for word in ((match[1], match[3]) if match else (column,)) if word)]
+        name, column = ", ".join(words), match[2] if match else "-"  # "4 ranks, bcast" and "64 KiB"
+        ratio = row["ratio"] if row["unit"] == "us" else 1 / row["ratio"]
+        lines.append(f"{HEAT}{row['place']}\t{name}\tratio\t{column}\t{shown(ratio)}")
+    return lines
+
+
 def take(path, to, commit="unknown"):
     with open(path, encoding="utf-8") as source:
         run = json.load(source)
@@ -57,14 +96,15 @@ def take(path, to, commit="unknown"):
     lines = ["# The figures of README.md: medians, within one host.",
              f"# date: {datetime.date.today()}", f"# machine: {machine()}", f"# commit: {commit}",
              f"# run: {run['caption']}", "# group\twhat\tunit\tbar\tvalue"]
-    for group, what, unit, key, *bars in ROWS:
-        for bar, peer in bars:
+    for group, what, unit, key, *named in ROWS:
+        for bar, peer in named:
             if not samples.get((peer, key)):
                 continue
             value = statistics.median(samples[peer, key])
             if unit == "GB/s":  # bytes per us are MB/s
                 value = int(key.rsplit("_", 1)[1]) / value / 1e3
             lines.append(f"{group}\t{what}\t{unit}\t{bar}\t{shown(value)}")
+    lines += curve_lines({at: values for at, values in samples.items() if values}) + heat_lines(run["rows"])
     with open(to, "w", encoding="utf-8") as out:
         out.write("\n".join(lines) + "\n")
 
@@ -83,15 +123,10 @@ def read(path):
     return about, rows
 
 
-def text(x, y, words, **attributes):
-    more = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
-    return f'<text x="{x}" y="{y}"{more}>{html.escape(words)}</text>'
-
-
-def draw_row(y, what, unit, bars):
-    most = max(float(value) for _, value in bars)
-    out = [text(LABEL - 10, y + len(bars) * BAR / 2 + 4, what, text_anchor="end")]
-    for bar, value in bars:
+def draw_row(y, what, unit, values):
+    most = max(float(value) for _, value in values)
+    out = [text(LABEL - 10, y + len(values) * BAR / 2 + 4, what, text_anchor="end")]
+    for bar, value in values:
         width = max(1, round((WIDTH - LABEL - ROOM) * float(value) / most))
         colour = COLOURS.get(bar, OTHER)
         out.append(f'<rect x="{LABEL}" y="{y}" width="{width}" height="{BAR - 2}" fill="{colour}"/>')
@@ -100,17 +135,41 @@ def draw_row(y, what, unit, bars):
     return out, y
 
 
+def draw_curves(y, rows):
+    """What follows the bars: a chart or a heat map for each of the other groups."""
+    groups, out = {}, []
+    for (group, what, unit), values in rows.items():
+        if group.startswith((CHART, HEAT)):
+            groups.setdefault((group, unit), []).extend((what, name, float(value)) for name, value in values)
+    for (group, unit), points in groups.items():
+        if group.startswith(CHART):
+            series = {}
+            for size, name, value in points:
+                series.setdefault(name, []).append((int(size), value))
+            more, height = charts.chart(y, group[len(CHART):], unit, series)
+        else:
+            title = f"Time to the best peer's, {group[len(HEAT):]} (green: erdma is faster)"
+            more, height = charts.heat(y, title, {(name, column): value for name, column, value in points})
+        out += more
+        y += height
+    return out, y
+
+
 def draw(path, to):
     about, rows = read(path)
     out, y, last = [], 10, None
-    for (group, what, unit), bars in rows.items():
+    for (group, what, unit), bars_of in rows.items():
+        if group.startswith((CHART, HEAT)):
+            continue
         if group != last:
             out.append(text(LABEL, y + 14, group, font_weight="bold"))
             y += 26
             last = group
-        row, y = draw_row(y, what, unit, bars)
+        row, y = draw_row(y, what, unit, bars_of)
         out += row
         y += GAP
+    more, y = draw_curves(y, rows)
+    out += more
     out.append(text(10, y + 10, f"Two processes of one host; {about.get('date')}; {about.get('machine')}",
                     font_size=11, fill="#57606a"))
     y += 24
