@@ -41,7 +41,7 @@ END
   echo '### `the … is made of …`' >"$folder/docs/troubleshooting.md"
   echo 'ERDMA_WARN(CORE, "the %s is made of %s\n", what, which);' >>"$folder/prov/erdma/util/a.cc"
   printf '# date: %s\nless\ttime\tus\terdma\t1\n' now >"$folder/docs/figures.tsv"
-  cp "$checks/bench/figures.py" "$folder/test/bench/"
+  cp "$checks"/bench/*.py "$folder/test/bench/"
   echo 'a: b' >"$folder/examples/a.yaml"
   printf 'docs_files = \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s\n\nexamples_files = \\\n\t%s\n' \
     docs/a.md docs/figures.svg docs/figures.tsv docs/troubleshooting.md examples/a.yaml \
@@ -71,7 +71,7 @@ refused() {
 }
 
 plant_clean
-for check in layers man sizes names odr aborts lists classes docs; do verdict check_$check.sh pass 'the clean tree'; done
+for check in layers man sizes names odr aborts lists classes docs bench; do verdict check_$check.sh pass 'the clean tree'; done
 
 p=prov/erdma
 refused check_layers.sh test/util/a_test.cc '#include <check.h>'
@@ -105,6 +105,8 @@ if command -v python3 >/dev/null; then
   refused check_docs.sh docs/troubleshooting.md '### `the … is made of cheese`'
   refused check_docs.sh $p/util/a.cc '  ERDMA_WARN(CORE, "the moon is made of %s\n", what);'
   refused check_docs.sh docs/figures.tsv '# date: today'
+  refused check_bench.sh test/bench/bars.py 'half_limit = lambda size: 1.0'
+  refused check_bench.sh test/bench/history.py 'def read(path): return {}'
   ! python3 -c 'import yaml' 2>/dev/null || refused check_docs.sh examples/a.yaml 'a: [b'
 fi
 
