@@ -1,8 +1,7 @@
-// raw_verbs ADDRESS: what an adapter does without a library on top: 8 B SENDs there and back, a
-// stream of them, 8 B RDMA WRITEs and READs, and 1 MiB ones, between two processes over rdma_cm;
-// 8 B READs of a process from itself.
-// The yardstick of the NIC transport; key and value as fi_pair_bench prints them. BENCH_CORES as
-// there.
+// raw_verbs ADDRESS: what an adapter does without a library on top: SENDs there and back of 8 B to
+// 64 KiB, a stream of those of 8 B, 8 B RDMA WRITEs and READs, and 1 MiB ones, between two
+// processes over rdma_cm; 8 B READs of a process from itself. The yardstick of the NIC transport;
+// key and value as fi_pair_bench prints them. BENCH_CORES as there.
 #include <arpa/inet.h>
 #include <sched.h>
 #include <unistd.h>
@@ -24,9 +23,10 @@ using erdma::clients::Board;
 using erdma::clients::fail;
 
 constexpr int kReceives = 128;
-constexpr int kSlot = 64;         ///< bytes of each receive
-constexpr int kSignalEvery = 16;  ///< of the small sends
-constexpr int kWindow = 64;       ///< small messages that nobody has acknowledged
+constexpr int kSlot = 64;                     ///< from one receive's memory to the next one's
+constexpr size_t kMedium = size_t{64} << 10;  ///< bytes of each receive: they overlap, nobody reads
+constexpr int kSignalEvery = 16;              ///< of the small sends
+constexpr int kWindow = 64;                   ///< small messages that nobody has acknowledged
 constexpr int kAckEvery = 16;
 constexpr size_t kLarge = 1 << 20;
 constexpr int kLargeWindow = 8;
@@ -86,7 +86,8 @@ class Side {
   /// The other side is of this process.
   void run_loop() { print("local_read_8", median_of(1000, IBV_WR_RDMA_READ, 8, 20, 1)); }
   void run() {
-    half_round_trip();
+    half_round_trip(8, 2000, 20);
+    for (size_t length = 1024; length <= kMedium; length *= 4) half_round_trip(length, 500, 2);
     rate();
     one_sided();
     bandwidth();
@@ -151,7 +152,7 @@ class Side {
     attr.send_cq = attr.recv_cq = x_cq;
     attr.cap = {256, kReceives, 1, 1, 64};
     must(rdma_create_qp(x_id, pd, &attr), "rdma_create_qp");
-    x_slots.resize(size_t{kReceives} * kSlot);
+    x_slots.resize(size_t{kReceives} * kSlot + kMedium);
     x_bulk.resize(kLarge * kLargeWindow);
     x_slot_region =
         must(ibv_reg_mr(pd, x_slots.data(), x_slots.size(), IBV_ACCESS_LOCAL_WRITE), "ibv_reg_mr");
@@ -163,7 +164,7 @@ class Side {
   }
 
   void receive(uint64_t slot) {
-    ibv_sge sge{reinterpret_cast<uint64_t>(x_slots.data() + slot * kSlot), kSlot,
+    ibv_sge sge{reinterpret_cast<uint64_t>(x_slots.data() + slot * kSlot), kMedium,
                 x_slot_region->lkey};
     ibv_recv_wr wr{}, *bad = nullptr;
     wr.wr_id = slot;
@@ -172,15 +173,17 @@ class Side {
     must(std::abs(ibv_post_recv(x_id->qp, &wr, &bad)), "ibv_post_recv");
   }
 
-  void send() {
+  void send(size_t length = 8) {
     const uint64_t payload = x_sent++;
     while (queue_full()) poll();
     ibv_sge sge{reinterpret_cast<uint64_t>(&payload), sizeof payload, 0};
+    if (length > 8)
+      sge = {reinterpret_cast<uint64_t>(x_bulk.data()), uint32_t(length), x_bulk_region->lkey};
     ibv_send_wr wr{}, *bad = nullptr;
     wr.sg_list = &sge;
     wr.num_sge = 1;
     wr.opcode = IBV_WR_SEND;
-    wr.send_flags = IBV_SEND_INLINE;
+    if (length == 8) wr.send_flags = IBV_SEND_INLINE;
     if (x_sent % kSignalEvery == 0) {
       wr.send_flags |= IBV_SEND_SIGNALED;
       ++x_signals;
@@ -209,22 +212,22 @@ class Side {
     while (x_received < received) poll();
   }
 
-  void turns(int count) {
+  void turns(size_t length, int count) {
     for (int i = 0; i < count; ++i) {
-      if (x_first) send();
+      if (x_first) send(length);
       await(++x_expected);
-      if (!x_first) send();
+      if (!x_first) send(length);
     }
   }
-  void half_round_trip() {
-    turns(4000);
+  void half_round_trip(size_t length, int blocks, int count) {
+    turns(length, blocks * count / 10);
     std::vector<double> samples;
-    for (int block = 0; block < 2000; ++block) {
+    for (int block = 0; block < blocks; ++block) {
       const double start = now_us();
-      turns(20);
-      samples.push_back((now_us() - start) / 20 / 2);
+      turns(length, count);
+      samples.push_back((now_us() - start) / count / 2);
     }
-    if (x_first) print("half_8", median(samples));
+    if (x_first) print(("half_" + std::to_string(length)).c_str(), median(samples));
   }
 
   double stream(int count) {

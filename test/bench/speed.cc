@@ -29,7 +29,8 @@ void measure_nic(Side& side) {
   settle(side);
   FabricLink link(side);
   half_round_trip(link, 8, 2000, 20);
-  half_round_trip(link, 4096, 500, 10);
+  for (size_t length = 1024; length <= size_t{64} << 10; length *= 4)
+    half_round_trip(link, length, 500, 2);
   Stream<FabricLink> stream(link, 8, kWindow);
   const double rate = message_rate(link, stream, 96000, 1);
   if (side.first) print("rate", rate);

@@ -9,7 +9,7 @@ from table import read_samples, row, shown, table, with_spread
 # what, key, unit, bar as (how, number)
 SPEED = [
     ("8 B half round trip", "half_8", "us", ("+", 0.05)),
-    ("4 KiB half round trip", "half_4096", "us", None),
+    *((f"{size} KiB half round trip", f"half_{size << 10}", "us", ("<=", 1.1)) for size in (1, 4, 16, 64)),
     ("8 B message rate", "rate", "M/s", (">=", 0.9)),
     ("1 MiB bandwidth, to raw RDMA WRITE", "bandwidth_1048576", "GB/s", (">=", 0.95)),
     ("8 B fi_write", "write_8", "us", ("+", 0.1)),
@@ -48,7 +48,7 @@ def speed_row(samples, what, key, unit, bar):
     if how == "+":
         more = statistics.median(mine[turn] - raw[turn] for turn in rounds)
         return row(what, text, peer, ratio, f"raw + {limit} us", more <= limit, difference=more)
-    return row(what, text, peer, ratio, f"{how} {limit}", ratio >= limit)
+    return row(what, text, peer, ratio, f"{how} {limit}", ratio >= limit if how == ">=" else ratio <= limit)
 
 
 def rxm_row(samples):
