@@ -18,6 +18,8 @@ TIMES = {"burst", "late", "compute"}  # the other patterns are rates
 MOST_BARRED = 4 << 20  # longer messages are for information
 KIB, MIB = 1 << 10, 1 << 20
 
+LONG = 4 << 10  # rates of messages from here on are shown as GB/s
+
 # group and what: the row's name. A row compares `ours` with the best of `peers` by `key`; `limit`, if
 # any, is a bar on the ratio ours / theirs: of times at most, of rates at least.
 Row = collections.namedtuple("Row", "group what key unit ours peers limit")
@@ -33,6 +35,10 @@ def size_name(size):
 def sizes(keys, prefix):
     found = (re.fullmatch(rf"{prefix}_(\d+)", key) for key in keys)
     return sorted({int(match[1]) for match in found if match})
+
+
+def rate_unit(size):
+    return "GB/s" if size >= LONG else "M/s"
 
 
 def barred(size, limit):
@@ -51,7 +57,8 @@ def message_rows(keys):
     rows = [Row("half round trip", size_name(n), f"half_{n}", "us", "erdma", OTHERS, barred(n, half_limit(n)))
             for n in sizes(keys, "half")]
     for group, prefix in (("stream", "stream"), ("stream, both ways", "both")):
-        rows += [Row(group, size_name(n), f"{prefix}_{n}", "M/s", "erdma", OTHERS, barred(n, stream_limit(n)))
+        rows += [Row(group, size_name(n), f"{prefix}_{n}", rate_unit(n), "erdma", OTHERS,
+                     barred(n, stream_limit(n)))
                  for n in sizes(keys, prefix)]
     return rows + [Row("stream", "8 B, window acked", "rate_acked", "M/s", "erdma", OTHERS, None)]
 
@@ -60,7 +67,7 @@ def refused_rows(keys):
     rows = []
     for group, peers, share in (("CMA refused, to peers without", REFUSED_OTHERS, 1.0),
                                 ("CMA refused, to peers with", OTHERS, 0.9)):
-        for name, prefix, unit in (("half", "half", "us"), ("stream", "stream", "M/s")):
+        for name, prefix, unit in (("half", "half", "us"), ("stream", "stream", "GB/s")):
             limit = round(1 / share, 2) if unit == "us" else share
             rows += [Row(group, f"{name}, {size_name(n)}", f"{prefix}_{n}", unit, REFUSED, peers, barred(n, limit))
                      for n in sizes(keys, prefix) if n >= 64 * KIB]

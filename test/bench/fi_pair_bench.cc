@@ -23,6 +23,8 @@ void inject(Side& side, uint64_t tag) {
 
 namespace {
 
+constexpr double kLimit = 600;  // s; scripts have shorter ones
+
 using Measure = void (*)(Side&);
 
 clients::NodeOptions options_for(Measure measure) {
@@ -58,7 +60,7 @@ int run_two(Measure measure) {
     children.push_back(
         clients::spawn([&board, who, measure] { return run_side(board, who, measure); }));
   }
-  return clients::reap(children, 90);
+  return clients::reap(children, kLimit);
 }
 
 int run_sender(Board& board, int who, int senders) {
@@ -87,7 +89,7 @@ int run_senders(int senders) {
   for (int who = 0; who <= senders; ++who)
     children.push_back(
         clients::spawn([&board, who, senders] { return run_sender(board, who, senders); }));
-  return clients::reap(children, 90);
+  return clients::reap(children, kLimit);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ static void measure(const char* name, void (*call)(int), int bytes) {
   }
   MPI_Reduce(own, slowest, blocks, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
   qsort(slowest, (size_t)blocks, sizeof(double), compare);
-  if (rank == 0) printf("%s_%d_%d %.5f\n", name, ranks, bytes, slowest[blocks / 2]);
+  if (rank == 0) printf("%s_%d_%d %.6g\n", name, ranks, bytes, slowest[blocks / 2]);
   fflush(stdout);
 }
 

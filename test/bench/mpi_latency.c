@@ -38,7 +38,7 @@ static void half_round_trip(int length, int blocks, int count) {
     samples[block] = (MPI_Wtime() - start) * 1e6 / count / 2;
   }
   qsort(samples, (size_t)blocks, sizeof(double), compare);
-  if (rank == 0) printf("half_%d %.5f\n", length, samples[blocks / 2]);
+  if (rank == 0) printf("half_%d %.6g\n", length, samples[blocks / 2]);
 }
 
 static double rate(int windows) {
@@ -70,7 +70,7 @@ static void message_rate(int windows) {
   rate(windows / 7 + 1);
   for (int block = 0; block < 5; ++block) samples[block] = rate(windows);
   qsort(samples, 5, sizeof(double), compare);
-  if (rank == 0) printf("rate_acked %.5f\n", samples[2]);
+  if (rank == 0) printf("rate_acked %.6g\n", samples[2]);
 }
 
 static int pin(void) {

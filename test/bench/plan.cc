@@ -21,7 +21,7 @@ double median(std::vector<double> samples) {
 }
 
 void print(const std::string& key, double value) {
-  std::printf("%s %.5f\n", key.c_str(), value);
+  std::printf("%s %.6g\n", key.c_str(), value);
   std::fflush(stdout);
 }
 

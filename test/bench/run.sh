@@ -30,7 +30,7 @@ done
 for stage in $stages; do
   [[ " $all_stages " = *" $stage "* ]] || die "there is no stage '$stage', only: $all_stages"
 done
-senders='2 8 32' ranks='2 4 8 16' collective_sizes='8 1024 16384 65536 1048576'
+limit=100 senders='2 8 32' ranks='2 4 8 16' collective_sizes='8 1024 16384 65536 1048576'
 case $set in
   tiny) # shows that everything runs; the figures mean nothing
     default_rounds=1 sizes='8 65536' budget=0.2 senders=2 ranks='2 4' collective_sizes='8 65536'
@@ -39,7 +39,8 @@ case $set in
     default_rounds=3 sizes='8 256 1024 4096 16384 65536 262144 1048576 4194304' budget=20
     ;;
   full)
-    default_rounds=7 budget=40 sizes=$(for ((s = 8; s <= 64 << 20; s *= 2)); do echo "$s"; done)
+    default_rounds=7 budget=40 limit=300
+    sizes=$(for ((s = 8; s <= 64 << 20; s *= 2)); do echo "$s"; done)
     ;;
 esac
 rounds=${rounds:-$default_rounds}
@@ -78,12 +79,17 @@ build_programs() {
 # record PEER: lines "key value" become samples of this round.
 record() { awk -v OFS='\t' -v r="$turn" -v p="$1" 'NF == 2 { print r, p, $1, $2 }' >>"$samples"; }
 
-# measure PEER COMMAND...: a failure is told once; the table shows what is missing.
+# measure PEER COMMAND...: a failure is told once; the table shows what is missing. What ran into the
+# limit is not tried again.
 measure() {
-  local peer=$1 start=$SECONDS
+  local peer=$1 start=$SECONDS status
   shift
-  if ! "$@" 2>>"$log" | record "$peer" && [ -z "${told[$peer]:-}" ]; then
-    say "$peer: failed at least once (${*:1:4}); see $log" >&2
+  [ -z "${hung[$peer $*]:-}" ] || return 0
+  "$@" 2>>"$log" | record "$peer"
+  status=${PIPESTATUS[0]}
+  [ "$status" != 124 ] || hung[$peer $*]=1
+  if [ "$status" != 0 ] && [ -z "${told[$peer]:-}" ]; then
+    say "$peer: failed at least once (${*:1:4}: status $status); see $log" >&2
     told[$peer]=1
   fi
   echo "# turn $turn: $peer, $*: $((SECONDS - start)) s" >>"$log"
@@ -94,7 +100,7 @@ fabric() {
   local setting=("FI_PROVIDER=$1")
   [ "$1" = erdma ] || setting=("${peer_libfabric[@]}" "FI_PROVIDER=$1")
   shift
-  timeout 100 env "${setting[@]}" "${rt[@]}" "$bin/fi_pair_bench" "$@"
+  timeout "$limit" env "${setting[@]}" "${rt[@]}" "$bin/fi_pair_bench" "$@"
 }
 fabric_refused() { # PROVIDER ARGUMENT...: where the kernel refuses CMA
   local rt=("$refuse" "${rt[@]}") BENCH_SIZES=$refused_sizes
@@ -103,7 +109,7 @@ fabric_refused() { # PROVIDER ARGUMENT...: where the kernel refuses CMA
 ucx() { # TRANSPORTS ARGUMENT...
   local transports=$1
   shift
-  timeout 100 env UCX_TLS="$transports" "${rt[@]}" "$ucx_bench" "$@"
+  timeout "$limit" env UCX_TLS="$transports" "${rt[@]}" "$ucx_bench" "$@"
 }
 
 # everyone ARGUMENT...: erdma and each peer that is here.
@@ -124,7 +130,7 @@ open_mpi() {
     UCX) setting+=(OMPI_MCA_pml=ucx OMPI_MCA_pml_ucx_tls=any OMPI_MCA_pml_ucx_devices=any "UCX_TLS=posix,cma,self"
       ${UCX:+"LD_LIBRARY_PATH=$UCX/lib:${LD_LIBRARY_PATH:-}"}) ;;
   esac
-  timeout 100 env "${setting[@]}" mpirun -n "$3" "${rt[@]}" "$bin/$2"
+  timeout "$limit" env "${setting[@]}" mpirun -n "$3" "${rt[@]}" "$bin/$2"
 }
 mpi_ways() { # PROGRAM RANKS
   local way
@@ -198,7 +204,7 @@ if times[far] > 1.5 * times[near]:
 END
 }
 
-declare -A told=()
+declare -A told=() hung=()
 peer_libfabric=() peers='' providers='' mpi_peers='' has_mpi=''
 [ -z "${LIBFABRIC:-}" ] || peer_libfabric=(-u FI_PROVIDER_PATH "LD_LIBRARY_PATH=$LIBFABRIC/lib")
 refused_sizes=$(for size in $sizes; do [ "$size" -lt 65536 ] || printf '%s ' "$size"; done)

@@ -78,17 +78,25 @@ def best_of(found, smaller):
     return (min if smaller else max)(found, key=lambda peer: statistics.median(found[peer].values()))
 
 
+def in_unit(rounds, spec):
+    """Millions of messages a second become GB/s."""
+    if spec.unit != "GB/s":
+        return rounds
+    size = int(spec.key.rsplit("_", 1)[1])
+    return {turn: value * size / 1e3 for turn, value in rounds.items()}
+
+
 def ratio_row(samples, spec):
     about = {"group": spec.group, "name": spec.what, "key": spec.key, "unit": spec.unit}
     what, smaller = f"{spec.group}, {spec.what}", spec.unit == "us"
     bar = "-" if spec.limit is None else f"{'<=' if smaller else '>='} {spec.limit}"
     missed = None if spec.limit is None else False
-    mine = samples.get((spec.ours, spec.key), {})
+    mine = in_unit(samples.get((spec.ours, spec.key), {}), spec)
     if not mine:  # a peer can do what erdma did not finish
         return row(what, "not measured", bar=bar, met=missed, **about)
     about["erdma"] = statistics.median(mine.values())
     text = with_spread(list(mine.values()), spec.unit)
-    found = {peer: samples[peer, spec.key] for peer in spec.peers if samples.get((peer, spec.key))}
+    found = {peer: in_unit(samples[peer, spec.key], spec) for peer in spec.peers if samples.get((peer, spec.key))}
     if not found:
         return row(what, text, "no peer here", bar=bar, **about)
     best = best_of(found, smaller)

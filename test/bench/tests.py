@@ -13,6 +13,7 @@ import charts
 import figures
 import history
 import table
+import table_nic
 
 
 def samples_of(*lines):
@@ -84,6 +85,12 @@ class Statistics(unittest.TestCase):
         samples = samples_of(sample(1, "erdma", "k_8", 9), sample(2, "erdma", "k_8", 3), sample(2, "shm", "k_8", 2))
         self.assertEqual(table.ratio_row(samples, bar("k_8", None))["ratio"], 1.5)
 
+    def test_rates_of_long_messages_are_shown_as_bytes(self):
+        samples = samples_of(sample(1, "erdma", "stream_1000", 0.006), sample(1, "shm", "stream_1000", 0.003))
+        found = table.ratio_row(samples, bar("stream_1000", 1.0, "GB/s"))
+        self.assertEqual((found["erdma"], found["ratio"], found["met"]), (0.006, 2.0, True))
+        self.assertEqual([bars.rate_unit(size) for size in (8, 4095, 4096)], ["M/s", "M/s", "GB/s"])
+
     def test_the_best_peer_has_the_least_time_or_the_highest_rate(self):
         samples = samples_of(sample(1, "erdma", "k_8", 2), sample(1, "shm", "k_8", 1), sample(1, "psm3", "k_8", 4))
         self.assertEqual(table.ratio_row(samples, bar("k_8", 1.0))["best"], "shm")
@@ -149,6 +156,20 @@ class Bars(unittest.TestCase):
     def test_the_tally_counts_by_group(self):
         rows = [{"group": "a", "met": True}, {"group": "a", "met": False}, {"group": "b", "met": None}]
         self.assertEqual(table.tally(rows), "  a: 1 met, 1 missed\nBars met: 1, missed: 1")
+
+
+class Adapter(unittest.TestCase):
+    def met(self, ours, raw, unit, how):
+        samples = samples_of(sample(1, "erdma", "k_8", ours), sample(1, "raw", "k_8", raw))
+        return table_nic.speed_row(samples, "what", "k_8", unit, how)["met"]
+
+    def test_a_bar_is_a_difference_or_a_ratio_to_the_bare_loop(self):
+        self.assertIs(self.met(0.54, 0.5, "us", ("+", 0.05)), True)
+        self.assertIs(self.met(0.56, 0.5, "us", ("+", 0.05)), False)
+        self.assertIs(self.met(1.1, 1.0, "us", ("<=", 1.1)), True)
+        self.assertIs(self.met(1.2, 1.0, "us", ("<=", 1.1)), False)
+        self.assertIs(self.met(0.9, 1.0, "M/s", (">=", 0.9)), True)
+        self.assertIs(self.met(0.8, 1.0, "M/s", (">=", 0.9)), False)
 
 
 class Report(unittest.TestCase):

@@ -136,7 +136,7 @@ int run(const std::string& what, int processes) {
   for (int who = 0; who < processes; ++who)
     children.push_back(clients::spawn(
         [&board, &what, who, processes] { return run_process(board, what, who, processes); }));
-  return clients::reap(children, 90);
+  return clients::reap(children, 600);
 }
 
 }  // namespace
