@@ -89,6 +89,8 @@ def compare(run, records, commit=None):
 
 
 def main(how, bench, path, commit=None):
+    if not os.path.exists(bench):
+        raise SystemExit(f"there is no {bench}: make bench writes it")
     with open(bench, encoding="utf-8") as source:
         run = json.load(source)
     if how == "record":

@@ -30,7 +30,7 @@ done
 for stage in $stages; do
   [[ " $all_stages " = *" $stage "* ]] || die "there is no stage '$stage', only: $all_stages"
 done
-limit=100 senders='2 8 32' ranks='2 4 8 16' collective_sizes='8 1024 16384 65536 1048576'
+limit=200 senders='2 8 32' ranks='2 4 8 16' collective_sizes='8 1024 16384 65536 1048576'
 case $set in
   tiny) # shows that everything runs; the figures mean nothing
     default_rounds=1 sizes='8 65536' budget=0.2 senders=2 ranks='2 4' collective_sizes='8 65536'
