@@ -12,6 +12,7 @@ import sys
 
 import bars
 import charts
+import table
 from charts import text
 
 LESS, MORE = "shorter is better", "longer is better"
@@ -62,14 +63,14 @@ def shown(value):
     return f"{value:.3g}"
 
 
-def curve_lines(samples):
-    """Lines of the file, from {(peer, key): values}."""
+def curve_lines(samples, place):
+    """Lines of the file, from {(peer, key): {round: value}}."""
     lines = []
     for title, prefix, peers, rate in CURVES:
         for peer in peers:
             for size in bars.sizes([key for name, key in samples if name == peer], prefix):
-                value = statistics.median(samples[peer, f"{prefix}_{size}"])
-                lines.append(f"{CHART}{title}\t{size}\t{'GB/s' if rate else 'us'}\t{peer}\t"
+                value = statistics.median(samples[peer, f"{prefix}_{size}"].values())
+                lines.append(f"{CHART}{title}, {place}\t{size}\t{'GB/s' if rate else 'us'}\t{peer}\t"
                              f"{shown(value * size / 1e3 if rate else value)}")
     return lines
 
@@ -92,10 +93,12 @@ def heat_lines(rows):
 def take(path, to, commit="unknown"):
     with open(path, encoding="utf-8") as source:
         run = json.load(source)
-    samples = {(s["peer"], s["key"]): list(s["rounds"].values()) for s in run["samples"]}
+    places = table.places({(s["peer"], s["key"]): {int(turn): value for turn, value in s["rounds"].items()}
+                           for s in run["samples"]})
+    samples = {at: list(rounds.values()) for at, rounds in next(iter(places.values())).items()}
     lines = ["# The figures of README.md: medians, within one host.",
              f"# date: {datetime.date.today()}", f"# machine: {machine()}", f"# commit: {commit}",
-             f"# run: {run['caption']}", "# group\twhat\tunit\tbar\tvalue"]
+             f"# run: {run['caption']}", f"# bars: {next(iter(places))}", "# group\twhat\tunit\tbar\tvalue"]
     for group, what, unit, key, *named in ROWS:
         for bar, peer in named:
             if not samples.get((peer, key)):
@@ -104,7 +107,9 @@ def take(path, to, commit="unknown"):
             if unit == "GB/s":  # bytes per us are MB/s
                 value = int(key.rsplit("_", 1)[1]) / value / 1e3
             lines.append(f"{group}\t{what}\t{unit}\t{bar}\t{shown(value)}")
-    lines += curve_lines({at: values for at, values in samples.items() if values}) + heat_lines(run["rows"])
+    for place, some in places.items():
+        lines += curve_lines(some, place)
+    lines += heat_lines(run["rows"])
     with open(to, "w", encoding="utf-8") as out:
         out.write("\n".join(lines) + "\n")
 
@@ -170,7 +175,8 @@ def draw(path, to):
         y += GAP
     more, y = draw_curves(y, rows)
     out += more
-    out.append(text(10, y + 10, f"Two processes of one host; {about.get('date')}; {about.get('machine')}",
+    where = f"; bars of {about['bars']}" if "bars" in about else ""
+    out.append(text(10, y + 10, f"Two processes of one host; {about.get('date')}; {about.get('machine')}{where}",
                     font_size=11, fill="#57606a"))
     y += 24
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" '

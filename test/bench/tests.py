@@ -193,11 +193,11 @@ class Picture(unittest.TestCase):
     lines += [sample(1, "Open MPI erdma", "barrier_2_0", 1), sample(1, "Open MPI vader", "barrier_2_0", 2)]
     lines += [sample(1, "Open MPI erdma", "bcast_4_8", 3), sample(1, "Open MPI vader", "bcast_4_8", 2)]
 
-    def drawn(self):
+    def drawn(self, *more):
         with tempfile.TemporaryDirectory() as folder:
             paths = [os.path.join(folder, name) for name in ("run", "tsv", "svg")]
             with open(paths[0], "w", encoding="utf-8") as out:
-                json.dump(run_of(*self.lines), out)
+                json.dump(run_of(*self.lines, *more), out)
             figures.take(paths[0], paths[1], "1234")
             figures.draw(*paths[1:])
             with open(paths[1], encoding="utf-8") as tsv, open(paths[2], encoding="utf-8") as svg:
@@ -205,8 +205,8 @@ class Picture(unittest.TestCase):
 
     def test_the_file_has_curves_and_ratios_as_times(self):
         tsv, _ = self.drawn()
-        self.assertIn("\ncurve: half round trip\t64\tus\tshm\t4\n", tsv)
-        self.assertIn("\ncurve: stream of messages, 64 in flight\t64\tGB/s\terdma\t0.128\n", tsv)
+        self.assertIn("\ncurve: half round trip, cores of unknown distance\t64\tus\tshm\t4\n", tsv)
+        self.assertIn("64 in flight, cores of unknown distance\t64\tGB/s\terdma\t0.128\n", tsv)
         self.assertIn("\tstream\tratio\t64 B\t2\n", tsv)
         self.assertIn("\t4 ranks, bcast\tratio\t8 B\t1.5\n", tsv)
         self.assertIn("\tfi_write, target silent\tratio\t8 B\t0.5\n", tsv)
@@ -217,6 +217,13 @@ class Picture(unittest.TestCase):
         names = [element.tag.rpartition("}")[2] for element in xml.fromstring(svg)]
         self.assertEqual(names.count("polyline"), 2 + 2)
         self.assertIn("Time to the best peer", svg)
+
+    def test_near_and_far_cores_have_curves_of_their_own_and_bars_are_of_near_ones(self):
+        tsv, _ = self.drawn(sample(1, "machine", "line", 0.2), sample(2, "machine", "line", 0.05),
+                            sample(2, "erdma", "half_8", 9))
+        self.assertIn("half round trip, near cores\t8\tus\terdma\t9\n", tsv)
+        self.assertIn("half round trip, far cores\t8\tus\terdma\t2\n", tsv)
+        self.assertIn("8 B message, half round trip\tus\terdma\t9\n", tsv)
 
     def test_colours_tell_faster_from_slower(self):
         self.assertEqual(charts.colour(1.0), "#ffffff")
