@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "hmem/cuda_api.h"
 
 /// The functions of the CUDA driver API that the simulated libcuda.so.1 has.
