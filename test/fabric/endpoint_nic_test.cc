@@ -161,6 +161,28 @@ TEST(peers_of_which_one_has_no_shared_memory_talk_both_ways, 2) {
   exchange_all_ways(_i == 0 ? a : b, _i == 0 ? b : a);
 }
 
+/// What is said of a peer names the path that failed.
+TEST(a_peer_that_the_nic_does_not_reach_is_not_said_to_lack_shared_memory) {
+  setenv("FI_ERDMA_SHM", "off", 1);
+  setenv("FI_ERDMA_CONNECT_TIMEOUT", "300", 1);
+  Root root;
+  Port port(root);
+  fi_addr_t gone = FI_ADDR_NOTAVAIL;
+  {
+    Port other(root);
+    gone = port.insert(other);
+  }
+  ck_assert_int_eq(fi_tsend(port.ep, "x", 1, nullptr, gone, 7, nullptr), 0);
+  ck_assert_int_ne(port.wait_error().err, 0);
+  const std::lock_guard log_guard(g_log_mutex);
+  const auto said = [](const char* what) {
+    return std::count_if(g_log.begin(), g_log.end(),
+                         [&](const LogLine& line) { return contains(line.text, what); });
+  };
+  ck_assert_int_gt(said(" is lost ("), 0);
+  ck_assert_int_eq(said("through shared memory"), 0);
+}
+
 TEST(a_name_that_shared_memory_has_already_is_refused) {
   fi_info* info = get_info();
   auto* source = static_cast<sockaddr_in*>(info->src_addr);

@@ -17,7 +17,8 @@ util::Result<transport::Link*> TransportSet::route(const util::SocketAddress& ad
 /// A local peer whose socket is not there or is another user's is reached through the NIC. What it
 /// says of a peer that closed stands.
 transport::Link* TransportSet::fallback(const util::SocketAddress& address, int status) noexcept {
-  if (!nic || status == -FI_ESHUTDOWN) return nullptr;
+  const bool by_shm = shm && local->contains(address);
+  if (!nic || !by_shm || status == -FI_ESHUTDOWN) return nullptr;
   util::Result<transport::Link*> link = nic->link_to(address);
   if (!link) return nullptr;
   if (!x_fallback_logged)
