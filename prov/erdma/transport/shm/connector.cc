@@ -85,17 +85,21 @@ void Connector::on_event(uint64_t event) {
   if ((event & 3) == kListener) return x_listener.accept();
   if ((event & 3) == kProcess) return x_control.on_exit(id);
   const std::shared_ptr<Connection> connection = x_connections.find(id);
-  if (!connection) return;
-  switch (connection->state) {
+  if (connection && !guarded("connecting", [&] { on_readable(*connection); }))
+    x_handshake.give_up(*connection);
+}
+
+void Connector::on_readable(Connection& connection) {
+  switch (connection.state) {
     case ConnectionState::awaiting_hello:
-      return x_handshake.on_hello(*connection);
+      return x_handshake.on_hello(connection);
     case ConnectionState::awaiting_welcome:
-      return x_handshake.on_welcome(*connection);
+      return x_handshake.on_welcome(connection);
     case ConnectionState::up:
-      return x_control.on_readable(*connection);
+      return x_control.on_readable(connection);
     case ConnectionState::lost:
     case ConnectionState::leaving:
-      return x_quarantine.on_event(*connection);
+      return x_quarantine.on_event(connection);
     case ConnectionState::connecting:
     case ConnectionState::hung_up:
       return;

@@ -53,6 +53,7 @@ class Connector final : private EndpointThread::Work {
   void on_orders() override;
   void obey(const Order& order);
   void on_event(uint64_t event) override;
+  void on_readable(Connection& connection);
   void on_time() override;
   uint64_t next_deadline() const noexcept override;
 

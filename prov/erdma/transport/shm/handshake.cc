@@ -1,5 +1,6 @@
 #include "transport/shm/handshake.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,7 +57,17 @@ void Handshake::connect_back(const util::SocketAddress& peer, util::Fd socket) {
     begin({nullptr, 0, address, false}, std::move(socket));
 }
 
+void Handshake::give_up(Connection& connection) {
+  if (connection.state == ConnectionState::awaiting_hello) return x_connections.drop(connection);
+  if (connection.state < ConnectionState::up) return fail(connection, -FI_ENOMEM);
+  if (connection.state == ConnectionState::up) ::shutdown(connection.socket.get(), SHUT_RDWR);
+}
+
 void Handshake::try_connect(Connection& connection) {
+  if (!guarded("connecting", [&] { connect_once(connection); })) give_up(connection);
+}
+
+void Handshake::connect_once(Connection& connection) {
   auto socket = connection.socket ? util::Result<util::Fd>(std::move(connection.socket))
                                   : connect_as_peer(connection.request.address);
   if (!socket) {

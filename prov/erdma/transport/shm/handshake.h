@@ -27,10 +27,13 @@ class Handshake {
   void on_hello(Connection& connection);
   void on_welcome(Connection& connection);
   void on_deadline(Connection& connection);
+  /// Memory ran out, and with it went what was read: the link or the peer, whoever waits, is told.
+  void give_up(Connection& connection);
 
  private:
   void connect_back(const util::SocketAddress& peer, util::Fd socket);
   void try_connect(Connection& connection);
+  void connect_once(Connection& connection);
   void retry_or_fail(Connection& connection, int status, bool patient);
   void fail(Connection& connection, int status);
   void accept_hello(Connection& connection, const Greeting& theirs);

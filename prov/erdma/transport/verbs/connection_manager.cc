@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "transport/endpoint_thread.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -138,17 +139,23 @@ void ConnectionManager::give_up(Peer& peer, int status) noexcept {
 
 void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from, Bytes bytes,
                                    const Path& path) {
-  Hello hello;
-  Refusal reason = x_closing ? Refusal::closing : x_gatekeeper.judge(from, bytes, path, hello);
-  if (reason != Refusal::none) return x_backend.refuse(id, x_gatekeeper.refusal(reason));
-  Peer& peer = x_table.peer_of(hello.terms.name);
-  reason = x_gatekeeper.admit(x_table, peer, hello);
-  if (reason == Refusal::none) return accept(id, peer, hello);
-  ERDMA_DEBUG(EP_CTRL, "%s is refused: %s\n", peer.name.to_string().c_str(), refusal_text(reason));
-  if (reason == Refusal::busy) x_config.mail->post({.type = Mail::Type::crowded});
-  x_backend.refuse(id, reason == Refusal::replay ? x_gatekeeper.challenge(peer, hello)
-                                                 : x_gatekeeper.refusal(reason));
-  x_table.forget_if_idle(peer);
+  const auto answer = [&] {
+    Hello hello;
+    Refusal reason = x_closing ? Refusal::closing : x_gatekeeper.judge(from, bytes, path, hello);
+    if (reason != Refusal::none) return x_backend.refuse(id, x_gatekeeper.refusal(reason));
+    Peer& peer = x_table.peer_of(hello.terms.name);
+    reason = x_gatekeeper.admit(x_table, peer, hello);
+    if (reason == Refusal::none) return accept(id, peer, hello);
+    ERDMA_DEBUG(EP_CTRL, "%s is refused: %s\n", peer.name.to_string().c_str(),
+                refusal_text(reason));
+    if (reason == Refusal::busy) x_config.mail->post({.type = Mail::Type::crowded});
+    x_backend.refuse(id, reason == Refusal::replay ? x_gatekeeper.challenge(peer, hello)
+                                                   : x_gatekeeper.refusal(reason));
+    x_table.forget_if_idle(peer);
+  };
+  // A peer that is refused for that comes again.
+  if (!guarded("answering a connection request", answer))
+    x_backend.refuse(id, encode_prefix(HelloKind::refusal, Refusal::busy));
 }
 
 /// The request is the newest that both sides have: what the peer had here goes, unless it is our

@@ -20,8 +20,7 @@ namespace erdma::transport::verbs {
 /// has two: one to send, one to receive.
 class ConnectionManager final : public BackendEvents {
  public:
-  ConnectionManager(const ConnectorConfig& config, uint64_t nonce,
-                    ConnectionBackend& backend);
+  ConnectionManager(const ConnectorConfig& config, uint64_t nonce, ConnectionBackend& backend);
   ConnectionManager(const ConnectionManager&) = delete;
   ConnectionManager& operator=(const ConnectionManager&) = delete;
 
