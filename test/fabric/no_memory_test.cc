@@ -1,0 +1,332 @@
+// Memory runs out: at each allocation in turn that the provider makes between fi_fabric and the
+// last fi_close, with messages and RMA in between. What fails says so, once, and later calls find
+// all in order.
+#include <dlfcn.h>
+#include <execinfo.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include <rdma/fi_rma.h>
+
+#include "fabric/rig.h"
+#include "transport/simulated_device.h"
+
+namespace {
+
+constexpr long kNever = -1;         ///< or all that were to fail have
+std::atomic<long> g_left = kNever;  ///< allocations until the one that fails
+/// This thread is in a call that can say that memory lacks.
+thread_local bool t_in_call = false;
+bool g_anywhere = false;  ///< fail in progress and in other threads, too, where links end by it
+
+const void* library_of(const void* address) {
+  Dl_info found{};
+  return dladdr(address, &found) ? found.dli_fbase : nullptr;
+}
+bool in_program(const void* address) {
+  static const void* const program = library_of(&g_left);
+  return library_of(address) == program;
+}
+/// Of the provider, perhaps within the library of C++: not of what stands for an adapter.
+bool by_provider(const void* caller) {
+  if (in_program(caller)) return true;
+  static const void* const cxx = library_of(dlsym(RTLD_DEFAULT, "_ZSt9terminatev"));
+  if (library_of(caller) != cxx) return false;
+  std::array<void*, 16> frames;
+  const auto end = frames.begin() + backtrace(frames.data(), int(frames.size()));
+  const auto at = std::find(frames.begin(), end, caller);
+  return end - at > 1 && in_program(at[1]);
+}
+bool fails_now(const void* caller) {
+  if (!(t_in_call || g_anywhere) || g_left.load(std::memory_order_relaxed) == kNever ||
+      !by_provider(caller))
+    return false;
+  long left = g_left.load();
+  while (left != kNever && !g_left.compare_exchange_weak(left, left - 1)) continue;
+  return left == 0;
+}
+/// For a breakpoint.
+[[gnu::noinline]] void* none() {
+  return nullptr;
+}
+void* allocate(size_t bytes, size_t alignment, const void* caller) {
+  if (fails_now(caller)) return none();
+  return alignment ? std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment)
+                   : std::malloc(bytes ? bytes : 1);
+}
+void* allocate_or_throw(size_t bytes, size_t alignment, const void* caller) {
+  void* memory = allocate(bytes, alignment, caller);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  return allocate_or_throw(bytes, 0, __builtin_return_address(0));
+}
+void* operator new[](size_t bytes) {
+  return allocate_or_throw(bytes, 0, __builtin_return_address(0));
+}
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return allocate_or_throw(bytes, size_t(alignment), __builtin_return_address(0));
+}
+void* operator new[](size_t bytes, std::align_val_t alignment) {
+  return allocate_or_throw(bytes, size_t(alignment), __builtin_return_address(0));
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes, 0, __builtin_return_address(0));
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes, 0, __builtin_return_address(0));
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace {
+
+using namespace erdma::test;
+
+template <typename Call>
+auto in_call(Call call) {
+  t_in_call = true;
+  const auto result = call();
+  t_in_call = false;
+  return result;
+}
+
+/// True = done. What it failed of can only be memory.
+bool done(const char* call, ssize_t rc) {
+  ck_assert_msg(rc == 0 || rc == -FI_ENOMEM, "%s: %s", call, fi_strerror(int(-rc)));
+  return rc == 0;
+}
+
+template <typename Fid>
+struct Owned {
+  Owned() = default;
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  ~Owned() {
+    if (made) ck_assert_int_eq(fi_close(&made->fid), 0);
+  }
+  Fid* operator->() const { return made; }
+  Fid* made = nullptr;
+};
+
+struct Side {
+  Owned<fid_cq> cq;
+  Owned<fid_av> av;
+  Owned<fid_mr> mr;
+  Owned<fid_ep> ep;
+  fi_addr_t peer = FI_ADDR_NOTAVAIL;
+  std::vector<char> window = std::vector<char>(1 << 20);
+};
+
+/// Everything, up to enabled endpoints that know each other. Of as much as could be made.
+class Attempt {
+ public:
+  Attempt(fi_info* info) : x_info(info) {}
+
+  bool build() {
+    if (!done("fi_fabric", provider()->fabric(x_info->fabric_attr, &x_fabric.made, nullptr)))
+      return false;
+    x_fabric->api_version = FI_VERSION(1, 9);
+    if (!done("fi_domain", fi_domain(x_fabric.made, x_info, &x_domain.made, nullptr))) return false;
+    return open(x_sides[0]) && open(x_sides[1]) && introduce(x_sides[0], x_sides[1]) &&
+           introduce(x_sides[1], x_sides[0]);
+  }
+
+  int error() const { return x_error; }
+  /// Each operation ends once; true = all of them well.
+  bool use() {
+    bool well = true;
+    for (const size_t length : {size_t(8), size_t(3000), size_t(100'000), kMost})
+      for (const size_t from : {0, 1})
+        well = message(x_sides[from], x_sides[1 - from], length) && well;
+    return write_all() && well;
+  }
+  bool write_all() {
+    bool well = true;
+    for (const size_t length : {size_t(8), size_t(3000), size_t(300'000)})
+      well = write(x_sides[0], x_sides[1], length) && well;
+    return well;
+  }
+
+ private:
+  static constexpr size_t kMost = 900'000;
+
+  bool open(Side& side) {
+    fi_cq_attr cq_attr{};
+    cq_attr.format = FI_CQ_FORMAT_TAGGED;
+    fi_av_attr av_attr{};
+    return done("fi_cq_open", fi_cq_open(x_domain.made, &cq_attr, &side.cq.made, nullptr)) &&
+           done("fi_av_open", fi_av_open(x_domain.made, &av_attr, &side.av.made, nullptr)) &&
+           done("fi_mr_reg",
+                fi_mr_reg(x_domain.made, side.window.data(), side.window.size(),
+                          FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 0, 0, &side.mr.made, nullptr)) &&
+           done("fi_endpoint", fi_endpoint(x_domain.made, x_info, &side.ep.made, nullptr)) &&
+           done("fi_ep_bind", fi_ep_bind(side.ep.made, &side.cq->fid, FI_TRANSMIT | FI_RECV)) &&
+           done("fi_ep_bind", fi_ep_bind(side.ep.made, &side.av->fid, 0)) &&
+           done("fi_enable", fi_enable(side.ep.made));
+  }
+  bool introduce(Side& side, Side& peer) {
+    char name[64];
+    size_t length = sizeof(name);
+    ck_assert_int_eq(fi_getname(&peer.ep->fid, name, &length), 0);
+    const int inserted = fi_av_insert(side.av.made, name, 1, &side.peer, 0, nullptr);
+    if (inserted == 1) return true;
+    ck_assert_int_le(inserted, 0);
+    return done("fi_av_insert", inserted ? inserted : -FI_ENOMEM);
+  }
+
+  /// Of one completion: the error, or 0.
+  int end_of(Side& side, Side& other) {
+    fi_cq_tagged_entry entry;
+    for (;;) {
+      fi_cq_read(other.cq.made, nullptr, 0);
+      const ssize_t rc = fi_cq_read(side.cq.made, &entry, 1);
+      if (rc == 1) return 0;
+      if (rc == -FI_EAVAIL) break;
+      if (rc != -FI_EAGAIN) ck_abort_msg("fi_cq_read: %s", fi_strerror(int(-rc)));
+    }
+    fi_cq_err_entry error{};
+    ck_assert_int_eq(fi_cq_readerr(side.cq.made, &error, 0), 1);
+    ck_assert_int_ne(error.err, 0);
+    x_error = error.err;
+    return error.err;
+  }
+  /// Until it is accepted; a call without memory may be made again.
+  template <typename Call>
+  void post(const char* name, Call call) {
+    for (;;) {
+      const ssize_t rc = in_call(call);
+      if (rc == 0) return;
+      if (rc == -FI_EAGAIN)
+        for (Side& side : x_sides) fi_cq_read(side.cq.made, nullptr, 0);
+      else
+        done(name, rc);
+    }
+  }
+
+  bool message(Side& from, Side& to, size_t length) {
+    std::fill(x_received.begin(), x_received.end(), 0);
+    ++x_tag;  // a message that was reported as failed may come all the same
+    fi_context receive, send;
+    post("fi_trecv", [&] {
+      return fi_trecv(to.ep.made, x_received.data(), length, nullptr, FI_ADDR_UNSPEC, x_tag, 0,
+                      &receive);
+    });
+    post("fi_tsend", [&] {
+      return fi_tsend(from.ep.made, x_bytes.data(), length, nullptr, from.peer, x_tag, &send);
+    });
+    const int sent = end_of(from, to);
+    if (sent) {
+      if (fi_cancel(&to.ep->fid, &receive) == 0) end_of(to, from);
+      return false;
+    }
+    if (end_of(to, from)) return false;
+    ck_assert(std::equal(&x_bytes[0], &x_bytes[length], &x_received[0]));
+    return true;
+  }
+  bool write(Side& from, Side& to, size_t length) {
+    std::fill(to.window.begin(), to.window.end(), 0);
+    fi_context context;
+    post("fi_write", [&] {
+      return fi_write(from.ep.made, x_bytes.data(), length, nullptr, from.peer,
+                      reinterpret_cast<uintptr_t>(to.window.data()), fi_mr_key(to.mr.made),
+                      &context);
+    });
+    if (end_of(from, to)) return false;
+    ck_assert(std::equal(&x_bytes[0], &x_bytes[length], to.window.begin()));
+    return true;
+  }
+
+  fi_info* x_info;
+  int x_error = 0;
+  uint64_t x_tag = 0;
+  Owned<fid_fabric> x_fabric;
+  Owned<fid_domain> x_domain;
+  std::array<Side, 2> x_sides;
+  const std::vector<char> x_bytes = pattern(kMost);
+  std::vector<char> x_received = std::vector<char>(kMost);
+};
+
+/// True = memory ran out somewhere.
+bool attempt_without(fi_info* info, long allocation) {
+  Attempt attempt(info);
+  const auto use = [&] { return g_anywhere ? attempt.write_all() : attempt.use(); };
+  g_left = allocation;
+  const bool built = in_call([&] { return attempt.build(); });
+  if (built) use();
+  const bool failed = g_left.exchange(kNever) < 0;
+  if (!failed) ck_assert(built);
+  // There is memory again.
+  if (built)
+    for (int tries = 0; !use(); ++tries)
+      ck_assert_msg(tries < 5, "nothing works after allocation %ld: error %d", allocation,
+                    attempt.error());
+  return failed;
+}
+
+TEST_CASE(.timeout = 600);
+
+enum Way { via_shm, via_nic, kWays };
+
+void try_each_allocation(int way) {
+  leaves_work_undone();
+  void* frame;
+  backtrace(&frame, 1);  // loads what it needs
+  g_device = way == via_shm ? "shm" : "erdma_0";
+  setenv("FI_ERDMA_SHM", way == via_shm ? "auto" : "off", 1);
+  Ask ask;
+  ask.caps = FI_TAGGED | FI_RMA;
+  ask.mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+  fi_info* info = get_info(ask);
+  long allocation = 0;
+  while (attempt_without(info, allocation)) ++allocation;
+  ck_assert_int_gt(allocation, 50);
+  fi_freeinfo(info);
+}
+
+TEST(each_call_that_lacks_memory_says_so, kWays) {
+  try_each_allocation(_i);
+}
+
+/// A message may be lost to its receiver then; who writes hears of it.
+TEST(each_write_ends_though_memory_lacks_anywhere) {
+  leaves_owners_short();
+  g_anywhere = true;
+  try_each_allocation(via_shm);
+}
+
+SUITE(.run = on_simulated_devices);
+
+}  // namespace
