@@ -49,9 +49,16 @@ void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
 }
 
 void ConnectionManager::start(Peer& peer) {
-  Attempt& attempt = x_table.add(next_connection_id(), peer, true);
-  x_table.time_out(attempt, peer.give_up);
-  if (const int rc = x_backend.connect(attempt.id, peer.name)) attempt_failed(attempt, rc);
+  int rc = -FI_ENOMEM;
+  guarded("connecting", [&] {
+    Attempt& attempt = x_table.add(next_connection_id(), peer, true);
+    x_table.time_out(attempt, peer.give_up);
+    rc = x_backend.connect(attempt.id, peer.name);
+  });
+  if (rc == 0) return;
+  // An attempt that is half made would be taken for one that goes on.
+  if (peer.active) return attempt_failed(*peer.active, rc);
+  give_up(peer, rc);
 }
 
 void ConnectionManager::on_reached(uint64_t id) {

@@ -1,0 +1,53 @@
+#include <cstdlib>
+#include <new>
+
+#include "transport/handshake_world.h"
+
+namespace {
+
+constexpr int kNever = -1;
+int g_left = kNever;  ///< allocations until the one that fails
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  const bool fails = g_left == 0;
+  if (g_left != kNever) --g_left;
+  void* memory = fails ? nullptr : std::malloc(bytes);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+
+/// Memory that runs out while a connection is made.
+namespace erdma::test {
+namespace {
+
+/// For the peer and the attempt, each with its table, and for the time limit.
+TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 5) {
+  World world;
+  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
+  const util::SocketAddress peer = name_b();
+  bool thrown = false;
+  g_left = _i;
+  try {
+    a.manager->connect(peer, 1, false);
+  } catch (const std::bad_alloc&) {
+    thrown = true;
+  }
+  ck_assert_int_eq(g_left, kNever);  // it did fail
+  a.poll();
+  ck_assert_uint_eq(a.failed.size() + thrown, 1);  // somebody was told
+  a.failed.clear();
+  a.connect(peer);
+  world.settle();
+  expect_joined(world, a, b);
+}
+
+}  // namespace
+}  // namespace erdma::test
