@@ -21,9 +21,8 @@ namespace {
 
 constexpr long kNever = -1;         ///< or all that were to fail have
 std::atomic<long> g_left = kNever;  ///< allocations until the one that fails
-/// This thread is in a call that can say that memory lacks.
+/// This thread is in a call that can say that memory lacks. In progress a link ends instead.
 thread_local bool t_in_call = false;
-bool g_anywhere = false;  ///< fail in progress and in other threads, too, where links end by it
 
 const void* library_of(const void* address) {
   Dl_info found{};
@@ -44,8 +43,7 @@ bool by_provider(const void* caller) {
   return end - at > 1 && in_program(at[1]);
 }
 bool fails_now(const void* caller) {
-  if (!(t_in_call || g_anywhere) || g_left.load(std::memory_order_relaxed) == kNever ||
-      !by_provider(caller))
+  if (!t_in_call || g_left.load(std::memory_order_relaxed) == kNever || !by_provider(caller))
     return false;
   long left = g_left.load();
   while (left != kNever && !g_left.compare_exchange_weak(left, left - 1)) continue;
@@ -171,10 +169,6 @@ class Attempt {
     for (const size_t length : {size_t(8), size_t(3000), size_t(100'000), kMost})
       for (const size_t from : {0, 1})
         well = message(x_sides[from], x_sides[1 - from], length) && well;
-    return write_all() && well;
-  }
-  bool write_all() {
-    bool well = true;
     for (const size_t length : {size_t(8), size_t(3000), size_t(300'000)})
       well = write(x_sides[0], x_sides[1], length) && well;
     return well;
@@ -282,15 +276,14 @@ class Attempt {
 /// True = memory ran out somewhere.
 bool attempt_without(fi_info* info, long allocation) {
   Attempt attempt(info);
-  const auto use = [&] { return g_anywhere ? attempt.write_all() : attempt.use(); };
   g_left = allocation;
   const bool built = in_call([&] { return attempt.build(); });
-  if (built) use();
+  if (built) attempt.use();
   const bool failed = g_left.exchange(kNever) < 0;
   if (!failed) ck_assert(built);
   // There is memory again.
   if (built)
-    for (int tries = 0; !use(); ++tries)
+    for (int tries = 0; !attempt.use(); ++tries)
       ck_assert_msg(tries < 5, "nothing works after allocation %ld: error %d", allocation,
                     attempt.error());
   return failed;
@@ -320,11 +313,20 @@ TEST(each_call_that_lacks_memory_says_so, kWays) {
   try_each_allocation(_i);
 }
 
-/// A message may be lost to its receiver then; who writes hears of it.
-TEST(each_write_ends_though_memory_lacks_anywhere) {
-  leaves_owners_short();
-  g_anywhere = true;
-  try_each_allocation(via_shm);
+TEST(a_shared_context_without_memory_says_so) {
+  g_device = "shm";
+  Root root;
+  fi_rx_attr attr = *root.info->rx_attr;
+  fid_ep* shared = nullptr;
+  ck_assert_int_eq(fi_srx_context(root.domain, &attr, &shared, nullptr), 0);
+  char byte = 0;
+  const auto receive = [&] {
+    return fi_trecv(shared, &byte, 1, nullptr, FI_ADDR_UNSPEC, 7, 0, nullptr);
+  };
+  g_left = 0;
+  ck_assert_int_eq(in_call(receive), -FI_ENOMEM);
+  ck_assert_int_eq(in_call(receive), 0);
+  ck_assert_int_eq(fi_close(&shared->fid), 0);
 }
 
 SUITE(.run = on_simulated_devices);
