@@ -241,6 +241,24 @@ TEST(death_of_the_sender_ends_the_receive) {
   exchange(port, port, port.insert(port), 1000);
 }
 
+/// It would have no means to fill the context's buffers.
+TEST(a_shared_context_with_device_memory_takes_no_endpoint_without) {
+  Root root(hmem_rma_ask());
+  fid_ep* shared = nullptr;
+  fi_rx_attr attr = *root.info->rx_attr;
+  ck_assert_int_eq(fi_srx_context(root.domain, &attr, &shared, nullptr), 0);
+  root.info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+  for (const int expected : {0, -FI_EINVAL}) {
+    fid_ep* ep = nullptr;
+    ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
+    ck_assert_int_eq(fi_ep_bind(ep, &shared->fid, 0), expected);
+    ck_assert_int_eq(fi_close(&ep->fid), 0);
+    for (uint64_t* caps : {&root.info->caps, &root.info->tx_attr->caps, &root.info->rx_attr->caps})
+      *caps &= ~FI_HMEM;
+  }
+  ck_assert_int_eq(fi_close(&shared->fid), 0);
+}
+
 /// It has no means to touch device memory that its domain registered.
 TEST(endpoint_without_the_capability_refuses_peers_device_memory, 2) {
   const bool reads = _i != 0;

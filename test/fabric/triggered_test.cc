@@ -226,6 +226,10 @@ TEST(an_alias_has_flags_of_its_own) {
   ck_assert_int_eq(fi_send(alias, text, 8, nullptr, world.to, &context), 0);
   world.expect_silence();
   ck_assert_int_eq(fi_inject(alias, text, 8, world.to), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(fi_tinject(alias, text, 8, world.to, 7), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(fi_inject_write(alias, text, 8, world.to, 0, 0), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(fi_inject_atomic(alias, text, 1, world.to, 0, 0, FI_UINT64, FI_SUM),
+                   -FI_EOPNOTSUPP);
   world.add();
   ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &context);
   world.b.wait(&world.a);
