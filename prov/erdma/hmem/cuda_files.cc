@@ -170,6 +170,7 @@ std::vector<CudaFiles::Mapped>::iterator CudaFiles::find(const IpcHandle& handle
 }
 
 util::Result<IpcMemory> CudaFiles::open(const IpcHandle& handle, const void* near) noexcept {
+  const std::lock_guard guard(x_mutex);
   const auto known = find(handle);
   if (known == x_mapped.end()) return -FI_EOPNOTSUPP;
   if (near)
