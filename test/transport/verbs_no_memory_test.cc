@@ -10,17 +10,18 @@ int g_left = kNever;  ///< allocations until the one that fails
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Inlined on one side alone, malloc and free look mismatched to the compiler.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   const bool fails = g_left == 0;
   if (g_left != kNever) --g_left;
   void* memory = fails ? nullptr : std::malloc(bytes);
   if (!memory) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
 
