@@ -152,6 +152,22 @@ TEST(space_is_announced_every_quarter) {
   ck_assert(ring.receiver.advance());
 }
 
+// Long payloads use up the byte ring long before the slots.
+TEST(space_for_bytes_is_announced_every_eighth, std::size(kStarts)) {
+  constexpr uint32_t kLength = 2048;
+  constexpr uint32_t kEvery = kByteRing / 8 / kLength;
+  const std::vector<std::byte> payload(kLength, std::byte(1));
+  Ring ring(true, kStarts[_i]);
+  for (uint64_t i = 0; i < 4 * kEvery; ++i) ck_assert(ring.push(i, payload.data(), kLength));
+  RingEntry entry;
+  for (uint32_t i = 1; i <= 3 * kEvery; ++i) {
+    ck_assert(ring.receiver.next(entry));
+    const bool now = ring.receiver.advance();
+    ck_assert_int_eq(now, i % kEvery == 0);
+    if (now) ring.receiver.publish();
+  }
+}
+
 TEST(a_waiting_sender_is_reported_once) {
   Ring ring(true);
   ck_assert(!ring.receiver.publish());

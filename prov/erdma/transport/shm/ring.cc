@@ -120,6 +120,9 @@ void RingReceiver::find_bytes(RingEntry& entry, uint32_t word) noexcept {
       word & kRestart ? restart_payload(x_byte_tail) : place_payload(x_byte_tail, entry.length);
   entry.payload = x_memory.bytes + (x_byte_tail & (kByteRing - 1));
   x_byte_tail = after_payload(x_byte_tail, entry.length);
+  // A sender of long payloads runs out of bytes long before a quarter of the slots: it is to go on
+  // while this side copies.
+  if (x_byte_tail - x_byte_published >= kByteRing / 8) x_publish_at = x_tail + 1;
 }
 
 }  // namespace erdma::transport::shm

@@ -161,7 +161,11 @@ class RingReceiver {
  public:
   RingReceiver() noexcept = default;
   RingReceiver(const RingMemory& memory, uint32_t start) noexcept
-      : x_memory(memory), x_mask(memory.count - 1), x_tail(start), x_published(start) {}
+      : x_memory(memory),
+        x_mask(memory.count - 1),
+        x_tail(start),
+        x_published(start),
+        x_publish_at(start + memory.count / 4) {}
 
   bool ready() const noexcept { return uint32_t(stamp()) == x_tail + 1; }
   /// The entry that is ready. False = there is none.
@@ -186,11 +190,13 @@ class RingReceiver {
     return uint32_t(load_acquire(slot.stamp)) == x_tail + 2 ? slot.header : nullptr;
   }
   /// The entry that next() gave is done with. True = its space should be announced now.
-  bool advance() noexcept { return ++x_tail - x_published >= x_memory.count / 4; }
+  bool advance() noexcept { return ++x_tail == x_publish_at; }
   bool unpublished() const noexcept { return x_tail != x_published; }
   /// Returns the space to the sender. True = it asked for a wake-up.
   bool publish() noexcept {
     x_published = x_tail;
+    x_publish_at = x_tail + x_memory.count / 4;
+    x_byte_published = x_byte_tail;
     store_release(*x_memory.consumed, uint64_t(x_byte_tail) << 32 | x_tail);
     return x_memory.waiting->load(std::memory_order_relaxed) != 0;
   }
@@ -212,6 +218,8 @@ class RingReceiver {
   uint32_t x_tail = 0;  ///< sequence number of the next entry
   uint32_t x_byte_tail = 0;
   uint32_t x_published = 0;
+  uint32_t x_publish_at = 0;  ///< at most a quarter of the slots after x_published
+  uint32_t x_byte_published = 0;
 };
 
 }  // namespace erdma::transport::shm
