@@ -24,6 +24,10 @@ const char* advice(int status, bool was_up) noexcept {
   }
 }
 
+bool fits_inject(const SendArgs& args, const EngineConfig& config) noexcept {
+  return !args.inject || args.length <= config.inject_size;
+}
+
 enum class Loss { none, of_operations, of_messages_to_come };
 
 /// A peer that leaves an idle endpoint alone is no loss.
@@ -69,7 +73,11 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 /// may have made some since we last looked: else this send and all behind it would need requests.
 // By value: what the caller holds in registers need not be in memory for the fast path.
 int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
+  if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
   const bool has_no_room = Messages::goes_direct(args, peer);
+  if (has_no_room && !Messages::is_short(args) && ++x_sends_since_progress < kSendsPerProgress) {
+    if (x_messages.send_direct(args, peer)) return 0;
+  }
   if (has_no_room || ++x_sends_since_progress >= kSendsPerProgress) progress();
   if (has_no_room && Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer))
     return 0;
@@ -79,12 +87,12 @@ int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
 int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
   Peer* peer = x_peers.at(args.destination);
   if (!peer) return x_peers.refusal(args.destination);
+  if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
   if (++x_sends_since_progress >= kSendsPerProgress) progress();
   return post_slow(args, *peer, &sink);
 }
 
 int Engine::post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) noexcept {
-  if (args.inject && args.length > x_config.inject_size) return -FI_EMSGSIZE;
   if (!sends_full() && x_messages.send(args, peer, sink)) return 0;
   progress();
   return -FI_EAGAIN;
@@ -92,7 +100,7 @@ int Engine::post_slow(const SendArgs& args, Peer& peer, CompletionSink* sink) no
 
 int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexcept {
   const SendArgs& local = args.local;
-  const bool fits = !local.inject || local.length <= x_config.inject_size;
+  const bool fits = fits_inject(local, x_config);
   if (!sink && fits && FastRma::is_plain(args)) {
     if (post_access({local.destination, local.iov[0].iov_base, local.length,
                      args.segments[0].address, args.segments[0].key, local.context,

@@ -117,7 +117,8 @@ inline int Engine::post_send(const SendArgs& args) noexcept {
   Peer* peer = x_peers.at(args.destination);
   if (!peer) [[unlikely]]
     return x_peers.refusal(args.destination);
-  if (Messages::goes_direct(args, *peer) && ++x_sends_since_progress < kSendsPerProgress) [[likely]]
+  if (Messages::is_short(args) && Messages::goes_direct(args, *peer) &&
+      ++x_sends_since_progress < kSendsPerProgress) [[likely]]
     if (x_messages.send_direct(args, *peer)) [[likely]]
       return 0;
   return post_send_slow(args.by_member(), *peer);

@@ -14,10 +14,14 @@ class Messages final : public Initiator {
   Messages(Sends& all, Controls& controls, CompletionSink& sent) noexcept
       : Initiator(all), x_controls(controls), x_sent(sent) {}
 
+  /// Any link takes it in one packet.
+  static bool is_short(const SendArgs& args) noexcept {
+    return args.length <= transport::kAlwaysEager;
+  }
   /// Whether a message needs nothing but one packet, now.
   static bool goes_direct(const SendArgs& args, const Peer& peer) noexcept {
     return peer.direct && !args.until_delivered && !args.fence &&
-           args.length <= transport::kAlwaysEager;
+           (is_short(args) || args.length <= peer.link->limits().eager);
   }
   /// Sends it as that. False: nothing happened.
   bool send_direct(const SendArgs& args, Peer& peer) noexcept;
