@@ -1,6 +1,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <string>
 #include <vector>
 
 #include <check.h>
@@ -85,6 +86,13 @@ void leaves_work_undone();
 /// By a test that plays a peer which gives nothing back, or ends endpoints as if they had died:
 /// what owners in the provider had lent then is not counted.
 void leaves_owners_short();
+
+/// In memory, if there is such a place. On a disk each file that is deleted delays those which are
+/// made in the next seconds: ext4 looks for a number that nobody had lately.
+const char* temporary_folder();
+
+/// For a file or folder there that belongs to the calling process.
+std::string temporary_path(const char* name);
 
 }  // namespace erdma::test
 

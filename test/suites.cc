@@ -1,7 +1,10 @@
 #include "suites.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -159,6 +162,14 @@ std::vector<std::string> suites() {
   return names;
 }
 
+const char* temporary_folder() {
+  return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+}
+
+std::string temporary_path(const char* name) {
+  return std::string(temporary_folder()) + "/" + name + "-" + std::to_string(getpid());
+}
+
 int run_suite(const std::string& suite, const std::string& test, char** argv) {
   const auto found = all().find(suite);
   if (found == all().end()) {
@@ -169,6 +180,7 @@ int run_suite(const std::string& suite, const std::string& test, char** argv) {
   g_running = &found->second;
   g_running_name = suite;
   g_only = test;
+  setenv("TEMP", temporary_folder(), 0);  // libcheck makes a file for each test
   const auto run = g_running->options.run;
   return run ? run(argv, run_here) : run_here();
 }

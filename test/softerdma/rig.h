@@ -33,7 +33,7 @@ inline constexpr const char* kIp[2] = {"10.8.0.1", "10.8.1.1"};
 
 /// Before the first call of a test, which runs in a process of its own.
 inline void start(const char* personality) {
-  std::string folder = "/tmp/softerdma-test-" + std::to_string(getpid());
+  const std::string folder = erdma::test::temporary_path("softerdma-test");
   setenv("SOFTERDMA_DIR", folder.c_str(), 0);  // a child joins its parent
   setenv("SOFTERDMA_PERSONALITY", personality, 1);
   setenv("SOFTERDMA_DEVICES", "erdma_0,ip=10.8.0.1;erdma_1,ip=10.8.1.1", 1);

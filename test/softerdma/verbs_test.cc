@@ -395,7 +395,7 @@ TEST(flush_may_be_half_or_none, 2) {
 }
 
 TEST(faults_come_from_a_file_that_changes) {
-  const std::string path = "/tmp/softerdma-faults-" + std::to_string(getpid());
+  const std::string path = erdma::test::temporary_path("softerdma-faults");
   const auto write_file = [&](time_t changed, const char* text) {
     std::ofstream(path + ".new") << text;
     const timespec times[2] = {{changed, 0}, {changed, 0}};

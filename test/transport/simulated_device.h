@@ -26,37 +26,72 @@ inline std::unique_ptr<transport::verbs::Device> open_first_device() {
   return nullptr;
 }
 
+/// The tests run where they are: the caller preloaded the simulated adapter, or there are devices.
+inline bool has_devices() {
+  const char* preloaded = std::getenv("LD_PRELOAD");
+  const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
+  return simulated || open_first_device();
+}
+
+/// Empty = it was not built.
+inline std::string simulated_adapter() {
+  const char* build = std::getenv("top_builddir");
+  const std::string library = std::string(build ? build : ".") + "/.libs/libsofterdma.so";
+  if (!access(library.c_str(), R_OK)) return library;
+  std::puts("no RDMA device, and no simulated one (make libsofterdma.la)");
+  return "";
+}
+
+/// Starts this program once more, with the adapter preloaded, which says first which one it is.
+inline pid_t start_on(const std::string& library, const char* personality, char** argv,
+                      FILE* output) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child != 0) return child;
+  dup2(fileno(output), STDOUT_FILENO);
+  std::printf("the simulated adapter, %s:\n", personality);
+  std::fflush(stdout);
+  setenv("LD_PRELOAD", library.c_str(), 1);
+  const char* asan = std::getenv("ASAN_OPTIONS");  // which wants to be loaded first
+  setenv("ASAN_OPTIONS", (std::string(asan ? asan : "") + ":verify_asan_link_order=0").c_str(), 1);
+  setenv("SOFTERDMA_PERSONALITY", personality, 1);
+  execv("/proc/self/exe", argv);
+  _exit(126);
+}
+
+inline int result_of(pid_t child) {
+  int status = 0;
+  const bool ended = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
+  return ended ? WEXITSTATUS(status) : 1;
+}
+
 /// Runs `tests` on the simulated adapter in both of its personalities, each in a process into which
 /// it is preloaded; or once, where the caller preloaded it or there are devices. What main()
 /// returns: 77 = neither library nor device.
 inline int on_simulated_devices(char** argv, int (*tests)()) {
-  const char* preloaded = std::getenv("LD_PRELOAD");
-  const bool simulated = preloaded && std::string(preloaded).find("softerdma") != std::string::npos;
-  if (simulated || open_first_device()) return tests();
-  const char* build = std::getenv("top_builddir");
-  const std::string library = std::string(build ? build : ".") + "/.libs/libsofterdma.so";
-  if (access(library.c_str(), R_OK)) {
-    std::puts("no RDMA device, and no simulated one (make libsofterdma.la)");
-    return 77;
-  }
+  if (has_devices()) return tests();
+  const std::string library = simulated_adapter();
+  if (library.empty()) return 77;
   int result = 77;
-  for (const char* personality : {"standard", "compat"}) {
-    std::printf("the simulated adapter, %s:\n", personality);
-    std::fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-      setenv("LD_PRELOAD", library.c_str(), 1);
-      const char* asan = std::getenv("ASAN_OPTIONS");  // which wants to be loaded first
-      setenv("ASAN_OPTIONS", (std::string(asan ? asan : "") + ":verify_asan_link_order=0").c_str(),
-             1);
-      setenv("SOFTERDMA_PERSONALITY", personality, 1);
-      execv("/proc/self/exe", argv);
-      _exit(126);
-    }
-    int status = 0;
-    const bool ended = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
-    result = of_both(result, ended ? WEXITSTATUS(status) : 1);
-  }
+  for (const char* personality : {"standard", "compat"})
+    result = of_both(result, result_of(start_on(library, personality, argv, stdout)));
+  return result;
+}
+
+/// The same for a suite that waits most of its time, and each of whose tests has a network of its
+/// own: both personalities at once.
+inline int on_both_simulated_devices(char** argv, int (*tests)()) {
+  if (has_devices()) return tests();
+  const std::string library = simulated_adapter();
+  if (library.empty()) return 77;
+  FILE* const second_output = std::tmpfile();
+  if (!second_output) return 1;
+  const pid_t first = start_on(library, "standard", argv, stdout);
+  const pid_t second = start_on(library, "compat", argv, second_output);
+  const int result = of_both(result_of(first), result_of(second));
+  std::rewind(second_output);
+  for (int c; (c = std::getc(second_output)) != EOF;) std::putchar(c);
+  std::fclose(second_output);
   return result;
 }
 

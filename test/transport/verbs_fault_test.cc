@@ -121,7 +121,7 @@ void set_up_adapters(const Protocol& protocol, const Fault& fault, int count = 3
                ",retry_ms=100,connect_ms=500" + (i == protocol.hit ? fault.device : "") + ";";
   setenv("SOFTERDMA_DEVICES", devices.c_str(), 1);
   // A network of its own.
-  setenv("SOFTERDMA_DIR", ("/tmp/erdma-faults-" + std::to_string(getpid())).c_str(), 1);
+  setenv("SOFTERDMA_DIR", temporary_path("softerdma-broken").c_str(), 1);
 }
 
 /// What must hold of every message whatever happened.
@@ -240,7 +240,7 @@ void initialize_the_log() {
   fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, nullptr, &info);
 }
 
-SUITE(.run = on_simulated_devices, .once = initialize_the_log);
+SUITE(.run = on_both_simulated_devices, .once = initialize_the_log);
 
 TEST(an_operation_ends_once_and_truly_whatever_the_adapter_does,
      kRows* int(std::size(kProtocols))) {

@@ -93,7 +93,7 @@ TEST(a_death_is_noticed_although_a_child_holds_the_descriptors) {
   for (int i = 0; i < 2; ++i)
     devices += "erdma_" + std::to_string(i) + ",ip=" + ip_of(i).host_string() + ",retry_ms=100;";
   setenv("SOFTERDMA_DEVICES", devices.c_str(), 1);
-  setenv("SOFTERDMA_DIR", ("/tmp/erdma-forked-" + std::to_string(getpid())).c_str(), 1);
+  setenv("SOFTERDMA_DIR", temporary_path("softerdma-forked").c_str(), 1);
   int sockets[2];
   ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
   const pid_t dead = fork();
