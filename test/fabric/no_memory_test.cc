@@ -3,6 +3,7 @@
 // all in order.
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,7 @@
 
 #include <rdma/fi_rma.h>
 
+#include "fabric/av.h"
 #include "fabric/rig.h"
 #include "transport/simulated_device.h"
 
@@ -66,46 +68,47 @@ void* allocate_or_throw(size_t bytes, size_t alignment, const void* caller) {
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Inlined on one side alone, malloc and free look mismatched to the compiler.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   return allocate_or_throw(bytes, 0, __builtin_return_address(0));
 }
-void* operator new[](size_t bytes) {
+[[gnu::noinline]] void* operator new[](size_t bytes) {
   return allocate_or_throw(bytes, 0, __builtin_return_address(0));
 }
-void* operator new(size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment) {
   return allocate_or_throw(bytes, size_t(alignment), __builtin_return_address(0));
 }
-void* operator new[](size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new[](size_t bytes, std::align_val_t alignment) {
   return allocate_or_throw(bytes, size_t(alignment), __builtin_return_address(0));
 }
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   return allocate(bytes, 0, __builtin_return_address(0));
 }
-void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+[[gnu::noinline]] void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
   return allocate(bytes, 0, __builtin_return_address(0));
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete[](void* memory) noexcept {
+[[gnu::noinline]] void operator delete[](void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
-void operator delete[](void* memory, size_t) noexcept {
+[[gnu::noinline]] void operator delete[](void* memory, size_t) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
   std::free(memory);
 }
-void operator delete[](void* memory, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete[](void* memory, std::align_val_t) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
 
@@ -247,7 +250,7 @@ class Attempt {
       return false;
     }
     if (end_of(to, from)) return false;
-    ck_assert(std::equal(&x_bytes[0], &x_bytes[length], &x_received[0]));
+    ck_assert(std::equal(x_bytes.data(), x_bytes.data() + length, x_received.data()));
     return true;
   }
   bool write(Side& from, Side& to, size_t length) {
@@ -259,7 +262,7 @@ class Attempt {
                       &context);
     });
     if (end_of(from, to)) return false;
-    ck_assert(std::equal(&x_bytes[0], &x_bytes[length], to.window.begin()));
+    ck_assert(std::equal(x_bytes.data(), x_bytes.data() + length, to.window.begin()));
     return true;
   }
 
@@ -327,6 +330,100 @@ TEST(a_shared_context_without_memory_says_so) {
   ck_assert_int_eq(in_call(receive), -FI_ENOMEM);
   ck_assert_int_eq(in_call(receive), 0);
   ck_assert_int_eq(fi_close(&shared->fid), 0);
+}
+
+/// Each allocation of a call fails in turn: it says so, and is as if it had not been. Returns what
+/// it says in the end.
+template <typename Call>
+ssize_t expect_no_memory(Call call) {
+  for (long allocation = 0;; ++allocation) {
+    ck_assert_int_lt(allocation, 100);
+    g_left = allocation;
+    const ssize_t result = in_call(call);
+    if (g_left.exchange(kNever) >= 0) return result;
+    ck_assert_int_eq(result, -FI_ENOMEM);
+  }
+}
+
+sockaddr_in numbered_peer(uint16_t port) {
+  sockaddr_in peer{};
+  peer.sin_family = AF_INET;
+  peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  peer.sin_port = htons(port);
+  return peer;
+}
+
+/// A status for each address that was not inserted, and the next is.
+TEST(an_address_vector_without_memory_says_so) {
+  g_device = "shm";
+  Root root;
+  fid_av* const av = root.open_av();
+  fi_addr_t address = 4711;
+  int status = 0;
+  const sockaddr_in peer = numbered_peer(1);
+  const uint64_t flags = FI_AV_USER_ID | FI_SYNC_ERR;
+  const auto insert = [&]() -> ssize_t {
+    address = 4711;
+    const int inserted = fi_av_insert(av, &peer, 1, &address, flags, &status);
+    return inserted == 0 ? -status : inserted;
+  };
+  ck_assert_int_eq(expect_no_memory(insert), 1);
+  ck_assert_uint_eq(address, 0);  // none of the failures kept a place
+  ck_assert_int_eq(fi_close(&av->fid), 0);
+  fi_av_attr attr{};
+  attr.flags = FI_AV_USER_ID;
+  fid_av* named = nullptr;
+  ck_assert_int_eq(fi_av_open(root.domain, &attr, &named, nullptr), 0);
+  ck_assert_int_eq(fi_av_insert(named, &peer, 1, &address, 0, nullptr), 1);
+  auto& vector = erdma::fabric::AddressVector::from(named);
+  ck_assert_int_eq(expect_no_memory([&]() -> ssize_t { return vector.set_user_id(address, 7, 0); }),
+                   0);
+  ck_assert_int_eq(fi_close(&named->fid), 0);
+}
+
+TEST(an_event_queue_without_memory_says_so) {
+  g_device = "shm";
+  Root root;
+  fid_eq* eq = nullptr;
+  fi_eq_attr attr{};
+  attr.flags = FI_WRITE;
+  ck_assert_int_eq(fi_eq_open(root.fabric, &attr, &eq, nullptr), 0);
+  std::vector<char> event = pattern(60'000);
+  uint32_t type = 0;
+  const auto write = [&] { return fi_eq_write(eq, 7, event.data(), event.size(), 0); };
+  ck_assert_int_eq(expect_no_memory(write), 60'000);
+  ck_assert_int_eq(fi_eq_read(eq, &type, event.data(), event.size(), 0), 60'000);
+  ck_assert_int_eq(fi_eq_read(eq, &type, event.data(), event.size(), 0), -FI_EAGAIN);
+  ck_assert_int_eq(fi_close(&eq->fid), 0);
+}
+
+/// The first receive that names a source, and the first probe, make what later ones find.
+TEST(a_shared_context_without_memory_for_a_source_says_so) {
+  g_device = "shm";
+  Ask ask;
+  ask.caps = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV;
+  Root root(ask);
+  fi_rx_attr attr = *root.info->rx_attr;
+  fid_ep *shared = nullptr, *ep = nullptr;
+  ck_assert_int_eq(fi_srx_context(root.domain, &attr, &shared, nullptr), 0);
+  fid_cq* const cq = root.open_cq();
+  fid_av* const av = root.open_av();
+  const sockaddr_in peer = numbered_peer(1);
+  fi_addr_t source = FI_ADDR_NOTAVAIL;
+  ck_assert_int_eq(fi_av_insert(av, &peer, 1, &source, 0, nullptr), 1);
+  root.info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+  ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &av->fid, 0), 0);
+  ck_assert_int_eq(fi_ep_bind(ep, &shared->fid, 0), 0);
+  ck_assert_int_eq(fi_enable(ep), 0);
+  char byte = 0;
+  ck_assert_int_eq(
+      expect_no_memory([&] { return fi_trecv(shared, &byte, 1, nullptr, source, 7, 0, &byte); }),
+      0);
+  ck_assert_int_eq(fi_cancel(&shared->fid, &byte), 0);
+  for (fid_t object : {&ep->fid, &shared->fid, &cq->fid, &av->fid})
+    ck_assert_int_eq(fi_close(object), 0);
 }
 
 SUITE(.run = on_simulated_devices);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "fabric/fid_ops.h"
 #include "fabric/trigger_rig.h"
 
 // Of fi_tx_size_left and fi_rx_size_left.
@@ -241,6 +242,28 @@ TEST(a_domain_refuses_what_it_cannot_make) {
   ck_assert_int_eq(fi_close(&eq->fid), 0);
 }
 
+TEST(a_fabric_of_another_name_is_no_data) {
+  fi_fabric_attr attr{};
+  fid_fabric* fabric = nullptr;
+  ck_assert_int_eq(provider()->fabric(nullptr, &fabric, nullptr), -FI_EINVAL);
+  ck_assert_int_eq(provider()->fabric(&attr, nullptr, nullptr), -FI_EINVAL);
+  char another[] = "another";
+  attr.name = another;
+  ck_assert_int_eq(provider()->fabric(&attr, &fabric, nullptr), -FI_ENODATA);
+  ck_assert_ptr_null(fabric);
+  attr.name = nullptr;
+  ck_assert_int_eq(provider()->fabric(&attr, &fabric, nullptr), 0);
+  ck_assert_int_eq(fi_close(&fabric->fid), 0);
+}
+
+/// Of an exception only that memory lacks is known.
+TEST(no_exception_leaves_a_call) {
+  using erdma::fabric::abi_call;
+  ck_assert_int_eq(abi_call([]() -> int { throw std::bad_alloc(); }), -FI_ENOMEM);
+  ck_assert_int_eq(abi_call([]() -> int { throw 1; }), -FI_EOTHER);
+  ck_assert_int_eq(abi_call([] { return -FI_EIO; }), -FI_EIO);
+}
+
 TEST(a_work_that_could_not_count_is_refused) {
   TriggerWorld world;
   Root other(trigger_ask());
@@ -271,6 +294,10 @@ TEST(a_work_that_could_not_count_is_refused) {
   msg.ep = nullptr;
   send.completion_cntr = nullptr;
   ck_assert_int_eq(world.queue(send), -FI_EINVAL);
+  fi_op_tagged peek{world.a.ep, {&iov, nullptr, 1, FI_ADDR_UNSPEC, 7, 0, &context, 0}, FI_PEEK};
+  fi_deferred_work probe = world.work(FI_OP_TRECV, 1);
+  probe.op.tagged = &peek;
+  ck_assert_int_eq(world.queue(probe), -FI_EBADFLAGS);
   ck_assert_int_eq(fi_control(domain, FI_FLUSH_WORK, foreign), -FI_EINVAL);
   ck_assert_int_eq(fi_control(domain, FI_CANCEL_WORK, &work), -FI_ENOENT);
   world.add();

@@ -4,6 +4,8 @@
 #include <set>
 #include <thread>
 
+#include <rdma/fi_trigger.h>
+
 #include "fabric/rig.h"
 
 namespace {
@@ -177,6 +179,26 @@ TEST(a_member_itself_takes_no_receive) {
   ck_assert_int_eq(fi_getname(&shared.srx->fid, bytes, &length), -FI_ENOSYS);
   ck_assert_int_eq(fi_ep_bind(shared.srx, &shared.cq->fid, FI_RECV), -FI_ENOSYS);
   ck_assert_int_eq(fi_enable(shared.srx), 0);
+}
+
+TEST(no_receive_of_a_member_waits_for_a_counter) {
+  Ask ask;
+  ask.caps = FI_MSG | FI_TAGGED | FI_TRIGGER;
+  ask.threading = FI_THREAD_SAFE;
+  Shared shared(ask);
+  fid_cntr* cntr = nullptr;
+  ck_assert_int_eq(fi_cntr_open(shared.root.domain, nullptr, &cntr, nullptr), 0);
+  char byte = 0;
+  const iovec iov{&byte, 1};
+  fi_context context;
+  fi_op_msg op{shared.one.ep, {&iov, nullptr, 1, FI_ADDR_UNSPEC, &context, 0}, 0};
+  fi_deferred_work work{};
+  work.threshold = 1;
+  work.triggering_cntr = cntr;
+  work.op_type = FI_OP_RECV;
+  work.op.msg = &op;
+  ck_assert_int_eq(fi_control(&shared.root.domain->fid, FI_QUEUE_WORK, &work), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
 
 TEST(a_context_outlives_its_endpoints) {

@@ -1,0 +1,104 @@
+#include "transport/self/self_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "libcheck.h"
+#include "transport/conformance.h"
+
+/// The loop of an endpoint to itself: how much it holds, and what it refuses.
+namespace erdma::test {
+namespace {
+
+using transport::Access;
+using transport::kMaxIov;
+using transport::RemoteKey;
+using transport::SendHint;
+
+struct Alone {
+  transport::self::SelfTransport transport{address_of("127.0.0.1", 7)};
+  transport::Link& link = **transport.link_to(address_of("127.0.0.1", 7));
+  RecordingSink sink;
+
+  int send(uint64_t number) {
+    const iovec empty{nullptr, 0};
+    return link.send(numbered(number), &empty, 1, 0, SendHint::none);
+  }
+};
+
+TEST(a_full_loop_takes_more_once_it_was_polled) {
+  Alone alone;
+  ck_assert(alone.transport.arm());
+  for (uint64_t i = 0; i < 256; ++i) ck_assert_int_eq(alone.send(i), 0);
+  ck_assert_int_eq(alone.send(256), -FI_EAGAIN);
+  ck_assert(!alone.transport.arm());
+  ck_assert_int_eq(alone.transport.poll(alone.sink), 256);
+  ck_assert_uint_eq(alone.sink.packets.size(), 256);
+  for (uint64_t i = 0; i < 256; ++i) ck_assert_uint_eq(alone.sink.packets[i].number(), i);
+  ck_assert_int_eq(alone.send(257), 0);
+  ck_assert_int_eq(alone.transport.poll(alone.sink), 1);
+  ck_assert_int_eq(alone.transport.poll(alone.sink), 0);
+}
+
+TEST(another_endpoint_is_not_reached) {
+  Alone alone;
+  for (const auto& other : {address_of("127.0.0.1", 8), address_of("127.0.0.2", 7)})
+    ck_assert_int_eq(alone.transport.link_to(other).error(), -FI_EHOSTUNREACH);
+}
+
+TEST(memory_has_as_many_pieces_as_a_message_and_is_moved_whole) {
+  Alone alone;
+  std::vector<std::byte> there = pattern(100, 1), here(100);
+  iovec pieces[kMaxIov + 1], local[kMaxIov + 1];
+  for (size_t i = 0; i <= kMaxIov; ++i) {
+    pieces[i] = {there.data() + 20 * i, 20};
+    local[i] = {here.data() + 20 * i, 20};
+  }
+  RemoteKey key;
+  ck_assert_int_eq(alone.link.share(pieces, kMaxIov + 1, 100, Access::remote_read, key),
+                   -FI_EINVAL);
+  const size_t length = 20 * kMaxIov;
+  ck_assert_int_eq(alone.link.share(pieces, kMaxIov, length, Access::remote_read, key), 0);
+  ck_assert_int_eq(alone.link.get({key, 0, length + 1}, local, kMaxIov + 1, 5), -FI_EINVAL);
+  ck_assert_int_eq(alone.link.put({key, 0, length + 1}, local, kMaxIov + 1, 5, true), -FI_EINVAL);
+  ck_assert(alone.transport.arm());
+  ck_assert_int_eq(alone.link.get({key, 0, length}, local, kMaxIov, 6), 0);
+  ck_assert_int_eq(alone.transport.poll(alone.sink), 1);
+  ck_assert(std::equal(here.begin(), here.begin() + long(length), there.begin()));
+  std::reverse(here.begin(), here.begin() + long(length));
+  ck_assert_int_eq(alone.link.put({key, 0, length}, local, kMaxIov, 7, true), 0);
+  ck_assert_int_eq(alone.transport.poll(alone.sink), 1);
+  ck_assert(std::equal(here.begin(), here.begin() + long(length), there.begin()));
+  ck_assert_uint_eq(alone.sink.dones.size(), 2);
+  ck_assert_uint_eq(alone.sink.dones[1].token, 7);
+  ck_assert_int_eq(alone.sink.dones[1].status, 0);
+  ck_assert_int_eq(alone.link.revoke(key), 0);
+}
+
+TEST(a_key_of_another_transport_names_nothing_here) {
+  Alone alone;
+  std::byte byte{};
+  const iovec local{&byte, 1};
+  RemoteKey right, other;
+  ck_assert_int_eq(alone.link.share(&local, 1, 1, Access::remote_read, right), 0);
+  other.put(transport::KeyHead{transport::KeyKind::region, 0, 0, 1});
+  RemoteKey cut = right;
+  --cut.size;
+  RemoteKey pieces = right;  // of more pieces than there can be
+  transport::KeyHead head;
+  std::memcpy(&head, pieces.bytes, sizeof(head));
+  head.count = uint8_t(kMaxIov + 1);
+  std::memcpy(pieces.bytes, &head, sizeof(head));
+  for (const RemoteKey& wrong : {other, cut, pieces}) {
+    ck_assert_int_eq(alone.link.get({wrong, 0, 1}, &local, 1, 1), -FI_EINVAL);
+    ck_assert_int_eq(alone.link.put({wrong, 0, 1}, &local, 1, 1, true), -FI_EINVAL);
+  }
+  ck_assert_int_eq(alone.transport.poll(alone.sink), 0);
+  ck_assert(alone.sink.dones.empty());
+}
+
+}  // namespace
+}  // namespace erdma::test
