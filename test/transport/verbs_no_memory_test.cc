@@ -1,29 +1,5 @@
-#include <cstdlib>
-#include <new>
-
+#include "fake/scarce_memory.h"
 #include "transport/handshake_world.h"
-
-namespace {
-
-constexpr int kNever = -1;
-int g_left = kNever;  ///< allocations until the one that fails
-
-}  // namespace
-
-// Inlined on one side alone, malloc and free look mismatched to the compiler.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  const bool fails = g_left == 0;
-  if (g_left != kNever) --g_left;
-  void* memory = fails ? nullptr : std::malloc(bytes);
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
 
 /// Memory that runs out while a connection is made.
 namespace erdma::test {
@@ -35,13 +11,13 @@ TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 5) {
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   const util::SocketAddress peer = name_b();
   bool thrown = false;
-  g_left = _i;
+  fake::t_left = _i;
   try {
     a.manager->connect(peer, 1, false);
   } catch (const std::bad_alloc&) {
     thrown = true;
   }
-  ck_assert_int_eq(g_left, kNever);  // it did fail
+  ck_assert_int_eq(fake::t_left, fake::kNever);  // it did fail
   a.poll();
   ck_assert_uint_eq(a.failed.size() + thrown, 1);  // somebody was told
   a.failed.clear();

@@ -1,0 +1,224 @@
+// Memory runs out in a transport: each call that lacks it says so, and does its work once there is
+// memory again.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <rdma/fi_errno.h>
+
+#include "fake/scarce_memory.h"
+#include "hmem/device_memory.h"
+#include "transport/deferred_dones.h"
+#include "transport/mailbox.h"
+#include "transport/self/self_transport.h"
+#include "transport/shm_pair.h"
+#include "transport/staging/staging_transport.h"
+
+namespace erdma::test {
+namespace {
+
+using fake::without_each_allocation;
+using transport::Access;
+using transport::kMaxIov;
+using transport::RemoteKey;
+using transport::SendHint;
+
+struct Silent {
+  void ring() const noexcept {}
+};
+
+TEST(what_cannot_be_noted_is_told) {
+  const Silent bell;
+  transport::Mailbox<int, Silent> box(bell);
+  ck_assert_int_eq(without_each_allocation(-FI_ENOMEM, [&] { return box.try_post(7); }), 0);
+  ck_assert_uint_eq(box.take().size(), 1);
+  transport::DeferredDones dones;
+  RecordingSink sink;
+  ck_assert_int_eq(without_each_allocation(-FI_EAGAIN, [&] { return dones.add(7, 0); }), 0);
+  ck_assert_int_eq(dones.report(sink), 1);
+  ck_assert_uint_eq(sink.dones.size(), 1);
+}
+
+/// An endpoint to itself whose bytes from `first` on are those of a device.
+struct Staged final : hmem::DeviceMemory {
+  explicit Staged(size_t length) : on_device(pattern(length, 1)) {}
+  bool is_device(const void* pointer) const noexcept override {
+    return pointer >= on_device.data() && pointer < on_device.data() + on_device.size();
+  }
+  int from_device(void* to, const void* from, size_t length) noexcept override {
+    std::memcpy(to, from, length);
+    return copy_status;
+  }
+  int to_device(void* to, const void* from, size_t length) noexcept override {
+    std::memcpy(to, from, length);
+    return copy_status;
+  }
+
+  std::vector<std::byte> on_device;
+  int copy_status = 0;
+  util::SocketAddress name = address_of("127.0.0.1", 7);
+  transport::staging::StagingTransport transport{
+      std::make_unique<transport::self::SelfTransport>(name), *this};
+  RecordingSink sink;
+};
+
+TEST(a_link_that_stages_lacks_memory_for_the_copy) {
+  Staged staged(100'000);
+  ck_assert_int_eq(without_each_allocation(
+                       -FI_ENOMEM, [&] { return staged.transport.link_to(staged.name).error(); }),
+                   0);
+  transport::Link& link = **staged.transport.link_to(staged.name);
+  std::vector<std::byte> host(100'000);
+  const iovec device{staged.on_device.data(), host.size()}, packet{staged.on_device.data(), 8192},
+      local{host.data(), host.size()};
+  ck_assert_int_eq(
+      without_each_allocation(
+          -FI_EAGAIN, [&] { return link.send(numbered(1), &packet, 1, 8192, SendHint::none); }),
+      0);
+  ck_assert_int_eq(staged.transport.poll(staged.sink), 1);
+  ck_assert_mem_eq(staged.sink.packets[0].payload.data(), staged.on_device.data(), 8192);
+  RemoteKey key;
+  ck_assert_int_eq(
+      without_each_allocation(
+          -FI_ENOMEM,
+          [&] { return link.share(&device, 1, host.size(), Access::remote_read, key); }),
+      0);
+  ck_assert_int_eq(link.get({key, 0, host.size()}, &local, 1, 5), 0);
+  ck_assert_int_eq(staged.transport.poll(staged.sink), 1);
+  ck_assert(host == staged.on_device);
+  ck_assert_int_eq(link.revoke(key), 0);
+}
+
+/// Without a Transfer there is no room; without the copy there is no memory.
+TEST(a_transfer_that_is_staged_lacks_memory) {
+  Staged staged(1000);
+  transport::Link& link = **staged.transport.link_to(staged.name);
+  std::vector<std::byte> host = pattern(1000, 2);
+  const iovec theirs{host.data(), host.size()}, device{staged.on_device.data(), 1000};
+  RemoteKey key;
+  ck_assert_int_eq(link.share(&theirs, 1, 1000, Access::remote_read, key), 0);
+  for (const bool reads : {true, false}) {
+    std::vector<int> said;
+    int left = 0, result = -1;
+    for (; result; ++left) {
+      fake::t_left = left;
+      result = reads ? link.get({key, 0, 1000}, &device, 1, 5)
+                     : link.put({key, 0, 1000}, &device, 1, 6, true);
+      fake::t_left = fake::kNever;
+      said.push_back(result);
+    }
+    ck_assert_int_eq(staged.transport.poll(staged.sink), 1);
+    // The first transfer makes room for more.
+    if (reads) ck_assert_int_eq(said[0], -FI_EAGAIN);
+    ck_assert_int_eq(std::count(said.begin(), said.end(), -FI_ENOMEM), 1);
+    ck_assert_int_eq(std::count(said.begin(), said.end(), 0), 1);
+    ck_assert_int_eq(std::count(said.begin(), said.end(), -FI_EAGAIN), int(said.size()) - 2);
+  }
+  ck_assert(host == staged.on_device);
+  ck_assert_uint_eq(staged.sink.dones.size(), 2);
+}
+
+TEST(a_link_that_stages_takes_as_many_pieces_as_the_others) {
+  Staged staged(100);
+  transport::Link& link = **staged.transport.link_to(staged.name);
+  iovec pieces[kMaxIov + 1];
+  for (size_t i = 0; i <= kMaxIov; ++i) pieces[i] = {staged.on_device.data() + 10 * i, 10};
+  RemoteKey key, offer;
+  ck_assert_int_eq(link.share(pieces, kMaxIov + 1, 50, Access::remote_read, key), -FI_EINVAL);
+  const size_t length = 10 * kMaxIov;
+  ck_assert_int_eq(link.share(pieces, kMaxIov, length, Access::remote_read, key), 0);
+  ck_assert_int_eq(link.get({key, 0, length}, pieces, kMaxIov + 1, 1), -FI_EINVAL);
+  ck_assert_int_eq(link.put({key, 0, length}, pieces, kMaxIov + 1, 1, true), -FI_EINVAL);
+  ck_assert_int_eq(link.get({key, 0, length}, pieces, kMaxIov, 1), 0);
+  ck_assert_int_eq(staged.transport.poll(staged.sink), 1);
+  // An offer of a peer that hands over no files.
+  offer.put(transport::KeyHead{transport::KeyKind::ipc, 0, 0, 1});
+  ck_assert_int_eq(link.get({offer, 0, length}, pieces, kMaxIov + 1, 1), -FI_EINVAL);
+  ck_assert_int_eq(link.get({offer, 0, length}, pieces, kMaxIov, 1), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(link.revoke(key), 0);
+}
+
+TEST(a_copy_from_a_device_that_fails_is_told) {
+  Staged staged(10'000);
+  transport::Link& link = **staged.transport.link_to(staged.name);
+  const iovec device{staged.on_device.data(), 10'000};
+  RemoteKey key;
+  staged.copy_status = -FI_EIO;
+  ck_assert_int_eq(link.send(numbered(1), &device, 1, 8, SendHint::none), -FI_EIO);
+  ck_assert_int_eq(link.send(numbered(1), &device, 1, 10'000, SendHint::none), -FI_EIO);
+  ck_assert_int_eq(link.share(&device, 1, 10'000, Access::remote_read, key), -FI_EIO);
+  ck_assert_uint_eq(key.size, 0);
+  ck_assert_int_eq(staged.transport.poll(staged.sink), 0);
+}
+
+TEST(a_loop_without_memory_is_full) {
+  transport::self::SelfTransport transport(address_of("127.0.0.1", 7));
+  transport::Link& link = **transport.link_to(address_of("127.0.0.1", 7));
+  RecordingSink sink;
+  const iovec empty{nullptr, 0};
+  const auto send = [&] { return link.send(numbered(1), &empty, 1, 0, SendHint::none); };
+  for (int i = 0; i < 100; ++i) ck_assert_int_eq(without_each_allocation(-FI_EAGAIN, send), 0);
+  ck_assert_int_eq(transport.poll(sink), 100);
+  ck_assert_uint_eq(sink.packets.size(), 100);
+}
+
+// --- shared memory
+// ------------------------------------------------------------------------------------
+
+struct Met : Pair {
+  Met() {
+    ck_assert(open_side(a) && open_side(b));
+    ck_assert_int_eq(send(a_to_b(), 0, nullptr, 0), 0);
+    ck_assert_int_eq(send(b_to_a(), 0, nullptr, 0), 0);
+    ck_assert(poll_until([&] { return a.sink->packets.size() + b.sink->packets.size() == 2; }));
+  }
+  void await_done(Side& side) {
+    ck_assert(poll_until([&] { return !side.sink->dones.empty(); }));
+    ck_assert_int_eq(side.sink->dones[0].status, 0);
+    side.sink->dones.clear();
+  }
+};
+
+TEST(a_peer_that_cannot_be_kept_is_told) {
+  Side side;
+  ck_assert(open_side(side));
+  int failures = 0;
+  const auto know = [&] { return side.transport->link_to(address_of("127.0.0.1", 1)).error(); };
+  ck_assert_int_eq(without_each_allocation(-FI_ENOMEM, know, &failures), 0);
+  ck_assert_int_gt(failures, 0);
+  ck_assert_int_eq(side.transport->link_to(address_of("127.0.0.1", 0)).error(), -FI_EINVAL);
+  ck_assert_int_eq(side.transport->link_to({}).error(), -FI_EINVAL);
+}
+
+TEST(reads_and_writes_over_shared_memory_lack_memory_here) {
+  Met pair;
+  const std::vector<std::byte> from = pattern(100'000, 1);
+  std::vector<std::byte> read(from.size()), written(from.size());
+  const iovec source{const_cast<std::byte*>(from.data()), from.size()},
+      into{read.data(), read.size()}, target{written.data(), written.size()};
+  RemoteKey readable, writable;
+  int failures[4] = {};
+  const auto share = [&](const iovec& memory, Access access, RemoteKey& key, int& count) {
+    const auto call = [&] { return pair.a_to_b().share(&memory, 1, from.size(), access, key); };
+    ck_assert_int_eq(without_each_allocation(-FI_ENOMEM, call, &count), 0);
+  };
+  share(source, Access::remote_read, readable, failures[0]);
+  share(target, Access::remote_write, writable, failures[1]);
+  const auto get = [&] { return pair.b_to_a().get({readable, 0, from.size()}, &into, 1, 1); };
+  const auto put = [&] {
+    return pair.b_to_a().put({writable, 0, from.size()}, &source, 1, 2, false);
+  };
+  ck_assert_int_eq(without_each_allocation(-FI_ENOMEM, get, &failures[2]), 0);
+  pair.await_done(pair.b);
+  ck_assert(read == from);
+  ck_assert_int_eq(without_each_allocation(-FI_ENOMEM, put, &failures[3]), 0);
+  pair.await_done(pair.b);
+  ck_assert(written == from);
+  for (const int count : failures) ck_assert_int_gt(count, 0);
+  pair.a_to_b().revoke(readable);
+  pair.a_to_b().revoke(writable);
+}
+
+}  // namespace
+}  // namespace erdma::test
