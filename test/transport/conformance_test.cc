@@ -180,6 +180,59 @@ TEST(a_malformed_exposure_is_refused, g_factories.size()) {
   ck_assert_int_eq(pair.b_to_a().put({nonsense, 0, 1}, &iov, 1, 0, false), -FI_EINVAL);
 }
 
+TEST(what_no_link_takes_is_refused_and_the_next_is_not, g_factories.size()) {
+  Pair pair;
+  make(pair, _i);
+  Link& link = pair.a_to_b();
+  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  for (const auto& nobody : {util::SocketAddress(), address_of("127.0.0.1", 0)})
+    ck_assert_int_eq(pair.a.transport->link_to(nobody).error(), -FI_EINVAL);
+  std::vector<std::byte> bytes(100'000);
+  iovec pieces[transport::kMaxIov + 1];
+  for (iovec& piece : pieces) piece = {bytes.data(), 10};
+  RemoteKey remote_key;
+  for (const Access access : {Access::remote_read, Access::remote_write}) {
+    ck_assert_int_eq(link.share(pieces, transport::kMaxIov + 1, 10, access, remote_key),
+                     -FI_EINVAL);
+    ck_assert_int_eq(link.share(pieces, 2, 21, access, remote_key), -FI_EINVAL);
+    ck_assert(pair.poll_until([&] {
+      return link.share(pieces, transport::kMaxIov, 40, access, remote_key) != -FI_EAGAIN;
+    }));
+    ck_assert_uint_gt(remote_key.size, 0);
+    link.revoke(remote_key);
+  }
+  const iovec whole{bytes.data(), bytes.size()};
+  const auto send = [&](size_t length) {
+    return link.send(numbered(length), &whole, 1, length, SendHint::none);
+  };
+  // How much it takes may change with every poll.
+  ck_assert_int_eq(send(bytes.size()), -FI_EMSGSIZE);
+  ck_assert_int_eq(send(link.limits().eager + 1), -FI_EMSGSIZE);
+  ck_assert_int_eq(send(link.limits().eager), 0);
+  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 2); }));
+  ck_assert_uint_eq(pair.b.sink->packets[1].payload.size(), pair.b.sink->packets[1].number());
+}
+
+TEST(who_shut_down_begins_nothing, g_factories.size()) {
+  Pair pair;
+  make(pair, _i);
+  if (pair.a.transport == pair.b.transport) return;
+  Link& link = pair.a_to_b();
+  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  Link& other = **pair.a.transport->link_to(address_of("10.0.0.1", 1));
+  pair.a.transport->shutdown();
+  std::byte byte{};
+  const iovec memory{&byte, 1};
+  RemoteKey remote_key;
+  ck_assert_int_eq(other.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_ESHUTDOWN);
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), -FI_ESHUTDOWN);
+  ck_assert_int_eq(link.share(&memory, 1, 1, Access::remote_read, remote_key), -FI_ESHUTDOWN);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->downs.empty(); }));
+  ck_assert_uint_eq(pair.b.sink->packets.size(), 1);
+}
+
 TEST(a_write_to_withdrawn_memory_fails_and_touches_nothing, g_factories.size()) {
   if (!g_factories[size_t(_i)].revokes) return;
   Pair pair;
