@@ -351,12 +351,18 @@ TEST(malformed_exposure_is_refused) {
   ck_assert_int_eq(channel.in.start(good, to.iov, 1, kMiB + 1, 1), -FI_EINVAL);
   ck_assert_int_eq(channel.in.start(good, to.iov, kMaxIov + 1, kMiB, 1), -FI_EINVAL);
   RemoteKey bad = good;
-  bad.size = uint8_t(good.size - 1);
-  ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
-  bad.size = 255;
-  ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
-  bad = good;
-  bad.bytes[1] = std::byte{5};  // pieces
+  for (const size_t length : {kMiB, size_t{0}}) {  // nothing is no reason to believe it
+    for (const size_t size : {size_t{0}, size_t{15}, size_t(good.size - 1), size_t{255}}) {
+      bad.size = uint8_t(size);
+      ck_assert_int_eq(channel.in.start(bad, to.iov, 1, length, 1), -FI_EINVAL);
+    }
+    bad = good;
+    bad.bytes[1] = std::byte{5};  // pieces
+    ck_assert_int_eq(channel.in.start(bad, to.iov, 1, length, 1), -FI_EINVAL);
+    bad = good;
+  }
+  const uint32_t none = transport::shm::kMaxShared;  // the first index that there is not
+  std::memcpy(bad.bytes + 4, &none, sizeof(none));
   ck_assert_int_eq(channel.in.start(bad, to.iov, 1, kMiB, 1), -FI_EINVAL);
   bad = good;
   std::memset(bad.bytes + 24, 0xFF, 8);  // length of the first piece

@@ -132,6 +132,17 @@ TEST(what_are_no_bytes_is_refused, std::size(kNonsense)) {
                    -FI_EINVAL);
 }
 
+/// The last page but one ends where the last begins: these are bytes, of no memory.
+TEST(the_last_bytes_of_all_are_no_memory) {
+  Rig rig;
+  Registration use;
+  const uintptr_t last = UINTPTR_MAX & ~(page_bytes() - 1);
+  ck_assert_int_eq(rig.cache->acquire(reinterpret_cast<void*>(last - 100), 100, 0, use),
+                   -FI_EOPNOTSUPP);
+  ck_assert_int_eq(rig.cache->acquire(reinterpret_cast<void*>(last - 100), 101, 0, use),
+                   -FI_EINVAL);
+}
+
 // --- memory that is refused
 
 void* shared_pages() {
@@ -250,6 +261,27 @@ TEST(a_region_in_use_does_not_go) {
   rig.cache->release(more);
 }
 
+TEST(a_region_is_as_large_as_the_limits_permit, 2) {
+  WatchedCache::Limits limits;
+  (_i ? limits.max_bytes : limits.max_region_bytes) = Arena::bytes(4);
+  Rig rig(limits);
+  Registration use;
+  g_log.clear();
+  ck_assert_int_eq(rig.acquire(8, 5, use), -FI_EOPNOTSUPP);
+  ck_assert(contains(only_log_line(), _i ? "limit of locked memory" : "registers at once"));
+  ck_assert_int_eq(rig.acquire(0, 4, use), 0);
+  rig.cache->release(use);
+}
+
+TEST(no_more_regions_go_than_one_needs) {
+  Rig rig;
+  rig.log.room = Arena::bytes(8);
+  (void)rig.key(0, 4);
+  const uint32_t second = rig.key(4, 4);
+  (void)rig.key(10, 4);
+  ck_assert_uint_eq(rig.key(4, 4), second);
+}
+
 TEST(a_device_without_room_takes_new_regions_for_old_ones) {
   Rig rig;
   rig.log.room = Arena::bytes(8);
@@ -269,8 +301,10 @@ TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
   ck_assert_int_eq(rig.acquire(10, 9, use), -FI_ENOMEM);
   ck_assert_uint_eq(rig.log.count(), 0);
   (void)rig.key(0, 4);
-  ck_assert_int_eq(rig.acquire(10, 10, use), -FI_ENOMEM);
-  ck_assert_uint_eq(rig.log.count(), 1);  // not asked again
+  for (const size_t pages : {9, 10}) {
+    ck_assert_int_eq(rig.acquire(10, pages, use), -FI_ENOMEM);
+    ck_assert_uint_eq(rig.log.count(), 1);  // not asked again
+  }
   ck_assert(contains(only_log_line(), "ulimit -l"));
 }
 

@@ -1,0 +1,189 @@
+#include <cstring>
+
+#include "libcheck.h"
+#include "transport/verbs/queue_pairs.h"
+#include "transport/verbs_rig.h"
+
+/// What the device and its peers can do has limits: each is reached, and one more is refused.
+namespace erdma::test {
+namespace {
+
+using transport::Link;
+using transport::RemoteKey;
+using transport::SendHint;
+
+TEST(completions_are_told_as_errors_of_their_kind) {
+  using verbs::completion_error;
+  const struct {
+    ibv_wc_status status;
+    int error;
+  } rows[] = {
+      {IBV_WC_RETRY_EXC_ERR, -FI_ETIMEDOUT},
+      {IBV_WC_RNR_RETRY_EXC_ERR, -FI_ETIMEDOUT},
+      {IBV_WC_RESP_TIMEOUT_ERR, -FI_ETIMEDOUT},
+      {IBV_WC_LOC_PROT_ERR, -FI_EIO},
+      {IBV_WC_LOC_ACCESS_ERR, -FI_EIO},
+      {IBV_WC_LOC_QP_OP_ERR, -FI_EIO},
+      {IBV_WC_LOC_LEN_ERR, -FI_EIO},
+      {IBV_WC_WR_FLUSH_ERR, -FI_ECONNRESET},
+      {IBV_WC_REM_ACCESS_ERR, -FI_ECONNRESET},
+      {IBV_WC_REM_INV_REQ_ERR, -FI_ECONNRESET},
+      {IBV_WC_GENERAL_ERR, -FI_ECONNRESET},
+  };
+  for (const auto& row : rows) ck_assert_int_eq(completion_error(row.status), row.error);
+}
+
+TEST(completion_queues_have_the_room_that_they_say) {
+  Rig rig;
+  const uint32_t most = rig.device->limits().max_cqe;
+  verbs::CompletionQueues queues(*rig.device);
+  ck_assert_int_eq(queues.open(), 0);
+  verbs::CqShare share;
+  ck_assert_int_eq(queues.reserve(most + 1, share), -FI_ENOMEM);
+  ck_assert_uint_eq(queues.count(), 0);
+  ck_assert_int_eq(queues.reserve(most, share), 0);
+  ck_assert_int_eq(share.cq->cqe, int(most));
+  // The device has less room than it said: smaller ones are tried, down to what is asked.
+  rig.nic.max_cqe = 64;
+  ck_assert_int_eq(queues.reserve(65, share), -FI_ENOMEM);
+  ck_assert_int_eq(queues.reserve(64, share), 0);
+  ck_assert_int_eq(share.cq->cqe, 64);
+  while (queues.count() < 24)  // as many as there can be
+    ck_assert_int_eq(queues.reserve(64, share), 0);
+  ck_assert_int_eq(queues.reserve(64, share), -FI_ENOMEM);
+  queues.release(share);
+  ck_assert_int_eq(queues.reserve(64, share), 0);
+  rig.nic.max_cqe = 1 << 20;
+}
+
+TEST(a_peer_describes_a_queue_pair_that_can_be) {
+  Rig rig;
+  verbs::DeviceQueuePairs queue_pairs(*rig.device, 1'000'000'000);
+  ibv_qp_init_attr attr{};
+  ibv_qp* const queue_pair = queue_pairs.create(1, attr);
+  ck_assert_ptr_nonnull(queue_pair);
+  const verbs::Path own = queue_pairs.describe(*queue_pair);
+  const struct {
+    uint32_t number, psn;
+    uint8_t mtu;
+    int result;
+  } rows[] = {
+      {1, 0, IBV_MTU_256, 0},
+      {0xffffff, 0xffffff, IBV_MTU_4096, 0},
+      {1, 0, 0, -FI_EINVAL},
+      {1, 0, IBV_MTU_4096 + 1, -FI_EINVAL},
+      {0x1000000, 0, IBV_MTU_256, -FI_EINVAL},
+      {1, 0x1000000, IBV_MTU_256, -FI_EINVAL},
+  };
+  for (const auto& row : rows) {
+    verbs::Path peer = own;
+    std::memcpy(peer.data() + 16, &row.number, 4);
+    std::memcpy(peer.data() + 20, &row.psn, 4);
+    std::memcpy(peer.data() + 24, &row.mtu, 1);
+    ck_assert_int_eq(queue_pairs.join(*queue_pair, own, peer), row.result);
+  }
+  ibv_destroy_qp(queue_pair);
+}
+
+TEST(terms_are_agreed_on_from_the_least_on) {
+  Rig rig;
+  Side side;
+  ck_assert(rig.open(side, {}, &rig.clock));
+  const verbs::ConnectorConfig& config = rig.fabric.find(side.name)->config();
+  constexpr uint16_t kCredits = verbs::Credits::kMinWindow;
+  constexpr uint32_t kBytes = verbs::kMinReceiveBytes;
+  const struct {
+    uint16_t credits;
+    uint32_t bytes;
+    uint64_t heartbeat;
+    int result;
+  } rows[] = {{kCredits, kBytes, 1, 0},
+              {kCredits - 1, kBytes, 1, -FI_ECONNRESET},
+              {kCredits, kBytes - 1, 1, -FI_ECONNRESET},
+              {kCredits, kBytes, 0, -FI_ECONNRESET}};
+  for (const auto& row : rows) {
+    verbs::Mail mail;
+    ibv_qp_init_attr attr{};
+    mail.type = verbs::Mail::Type::dispose;
+    mail.connection = config.factory->prepare(attr);
+    ibv_qp* const queue_pair = ibv_create_qp(rig.device->pd(), &attr);
+    ck_assert_int_eq(config.factory->adopt(*mail.connection, queue_pair), 0);
+    const verbs::Terms offered{side.name, 1, row.credits, row.bytes, row.heartbeat};
+    ck_assert_int_eq(config.factory->agree(*mail.connection, offered, true), row.result);
+    config.mail->post(std::move(mail));
+    side.poll();
+  }
+}
+
+TEST(what_the_fast_path_has_no_place_for_goes_another_way) {
+  Two two;
+  two.meet();
+  std::vector<std::byte> there(300), here(300);
+  auto open = two.pair.b_to_a().optional().registrar->open({there.data(), there.size()}, nullptr,
+                                                           true, true);
+  ck_assert(open);
+  RemoteKey key;
+  (*open)->describe(key);
+  transport::FastAccess& fast = *two.pair.a_to_b().optional().fast;
+  transport::DeviceAddress first;
+  ck_assert(fast.unpack(key, first));
+  two.rig.nic.refuse_regions = ENOMEM;  // of the buffers that it reads into
+  ck_assert_int_eq(fast.get(first, here.data(), 8, 1), -FI_EAGAIN);
+  two.rig.nic.refuse_regions = 0;
+  const iovec local{here.data(), 8};
+  ck_assert_int_eq(two.pair.a_to_b().get({key, 0, 8}, &local, 1, 2), 0);
+  const size_t most = two.rig.nic.max_inline;
+  ck_assert_int_eq(fast.put(first, here.data(), most + 1, 3), -FI_EAGAIN);
+  ck_assert_int_eq(fast.put(first, here.data(), most, 4), 0);
+  ck_assert(two.until([&] { return two.a().sink->dones.size() == 2; }));
+  for (const auto& done : two.a().sink->dones) {
+    ck_assert_int_eq(done.status, 0);
+    ck_assert_uint_eq(done.token % 2, 0);
+  }
+}
+
+TEST(a_region_is_registered_up_to_what_the_device_takes) {
+  Two two;
+  two.meet();
+  transport::RegionRegistrar& registrar = *two.pair.a_to_b().optional().registrar;
+  std::vector<std::byte> bytes(100);
+  const size_t most = two.rig.device->limits().max_region;
+  ck_assert_int_eq(registrar.open({bytes.data(), most + 1}, nullptr, true, true).error(),
+                   -FI_EOPNOTSUPP);
+  two.rig.nic.refuse_regions = ENOMEM;
+  ck_assert_int_eq(registrar.open({bytes.data(), 100}, nullptr, true, true).error(), -FI_ENOMEM);
+  two.rig.nic.refuse_regions = 0;
+  ck_assert_int_eq(registrar.open({bytes.data(), 100}, nullptr, true, true).error(), 0);
+}
+
+/// Nothing was sent, whatever its way: the caller keeps it.
+TEST(a_send_that_the_device_refuses_was_not_sent, 2) {
+  Two two;
+  two.meet();
+  std::vector<std::byte> bytes(200);
+  const size_t length = _i ? bytes.size() : 0;  // in a block, or within the request
+  const iovec payload{bytes.data(), length};
+  two.rig.nic.post_send_error = -EIO;
+  ck_assert_int_eq(two.pair.a_to_b().send(numbered(1), &payload, 1, length, SendHint::none),
+                   -FI_EAGAIN);
+  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
+  ck_assert_uint_eq(two.b().sink->packets.size(), 1);
+}
+
+TEST(a_send_without_a_block_was_not_sent) {
+  Two two;
+  two.meet();
+  std::vector<std::byte> bytes(200);
+  const iovec payload{bytes.data(), bytes.size()};
+  two.rig.nic.refuse_regions = ENOMEM;
+  ck_assert_int_eq(two.pair.a_to_b().send(numbered(1), &payload, 1, bytes.size(), SendHint::none),
+                   -FI_EAGAIN);
+  // No block is out that could come back.
+  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
+  ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ENOMEM);
+  two.rig.nic.refuse_regions = 0;
+  ck_assert_uint_eq(two.b().sink->packets.size(), 1);
+}
+
+}  // namespace
+}  // namespace erdma::test
