@@ -93,6 +93,21 @@ TEST(max_msg_size_is_what_a_size_can_be_and_more_is_refused) {
                    -FI_EMSGSIZE);
 }
 
+/// A buffer that is longer than any message is posted, and given back.
+TEST(a_receive_has_room_for_max_msg_size) {
+  OneSidedPorts ports;
+  char byte;
+  const size_t most = ports.root.info->ep_attr->max_msg_size;
+  const iovec whole{&byte, most}, more[] = {{&byte, most}, {&byte, 1}};
+  fid_ep* const ep = ports.b.ep;
+  ck_assert_int_eq(fi_recv(ep, &byte, most, nullptr, FI_ADDR_UNSPEC, &byte), 0);
+  ck_assert_int_eq(fi_cancel(&ep->fid, &byte), 0);
+  ck_assert_int_eq(fi_recvv(ep, &whole, nullptr, 1, FI_ADDR_UNSPEC, &byte), 0);
+  ck_assert_int_eq(fi_cancel(&ep->fid, &byte), 0);
+  ck_assert_int_eq(fi_recvv(ep, more, nullptr, 2, FI_ADDR_UNSPEC, &byte), -FI_EMSGSIZE);
+  for (int i = 0; i < 2; ++i) ck_assert_int_eq(ports.b.wait_error().err, FI_ECANCELED);
+}
+
 TEST(iov_limits_are_reached_and_not_passed) {
   OneSidedPorts ports;
   const fi_info& info = *ports.root.info;

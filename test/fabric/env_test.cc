@@ -56,6 +56,7 @@ struct GoodCase {
   bool (*holds)(const Settings&);
 };
 
+const std::string kLongestKey(256, 'k');
 const GoodCase kGood[] = {
     {"FI_ERDMA_LOG", "warn", [](const Settings& s) { return s.log == NoticeLevel::warn; }},
     {"FI_ERDMA_LOG", "off", [](const Settings& s) { return s.log == NoticeLevel::off; }},
@@ -89,6 +90,8 @@ const GoodCase kGood[] = {
     {"FI_ERDMA_MAX_CONNECTIONS", "2", [](const Settings& s) { return s.max_connections == 2; }},
     {"FI_ERDMA_PEER_TIMEOUT", "500", [](const Settings& s) { return s.peer_timeout_ms == 500; }},
     {"FI_ERDMA_JOB_KEY", "let me in", [](const Settings& s) { return s.job_key == "let me in"; }},
+    {"FI_ERDMA_JOB_KEY", kLongestKey.c_str(),
+     [](const Settings& s) { return s.job_key.size() == 256; }},
 };
 
 SUITE(.once = define);

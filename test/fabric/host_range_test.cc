@@ -76,6 +76,9 @@ const std::vector<Case>& ranges() {
       {AF_INET, "here", 1, "5000", 2, {"127.0.0.1:5000", "127.0.0.1:5001"}},
       {AF_INET, "node08", 3, "5000", 1, {"10.2.0.8:5000", "unset", "10.2.0.10:5000"}},
       {AF_INET, "10.1.1.1", 1, "0", 1, {"10.1.1.1:0"}},
+      {AF_INET, "10.1.1.1", 1, "65534", 2, {"10.1.1.1:65534", "10.1.1.1:65535"}},
+      {AF_INET, "n000000000000001", 2, "1", 1, {"unset", "unset"}},
+      {AF_INET, "99999999999", 2, "1", 1, {"unset", "unset"}},  // no name, no address
   };
   return cases;
 }
@@ -98,6 +101,7 @@ const std::vector<Case>& refusals() {
       {AF_INET, "10.1.1.1", size_t{INT_MAX} + 1, "1", 1, {}},
       {AF_INET, "here", 2, "1", 1, {}},
       {AF_INET, "n99999999999999999999", 2, "1", 1, {}},
+      {AF_INET, "n0000000000000001", 2, "1", 1, {}},
   };
   return cases;
 }
@@ -119,6 +123,14 @@ TEST(range_refuses_what_cannot_be_counted, refusals().size()) {
   const Case& c = refusals()[size_t(_i)];
   Result<HostRange> range = HostRange::resolve(c.family, c.node, c.nodes, c.service, c.services);
   ck_assert_int_eq(range.error(), -FI_EINVAL);
+}
+
+TEST(range_counts_as_many_hosts_as_an_int) {
+  Result<HostRange> range = HostRange::resolve(AF_INET, "1.0.0.0", INT_MAX, "1", 1);
+  ck_assert_int_eq(range.error(), 0);
+  ck_assert_uint_eq(range->size(), INT_MAX);
+  const std::string last = range->at(INT_MAX - 1).to_string();
+  ck_assert_str_eq(last.c_str(), "128.255.255.254:1");
 }
 
 TEST(range_leaves_unset_a_host_that_does_not_resolve) {

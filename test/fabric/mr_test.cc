@@ -157,6 +157,17 @@ TEST(registration_refuses_bad_attributes, std::size(kRefusals)) {
   ck_assert_int_eq(f.open.count(), 0);
 }
 
+/// Its last byte is the last but one that has an address.
+TEST(registration_takes_a_region_up_to_the_end_of_all_addresses) {
+  Fixture f;
+  fi_mr_attr attr = attributes();
+  const iovec all{g_bytes, UINTPTR_MAX - reinterpret_cast<uintptr_t>(g_bytes)};
+  attr.mr_iov = &all;
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(f.reg(attr, &mr), 0);
+  fi_close(&mr->fid);
+}
+
 TEST(registration_refuses_null_pointers) {
   Fixture f;
   fid_mr* mr = nullptr;

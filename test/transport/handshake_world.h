@@ -63,6 +63,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   std::vector<Mail> failed, lost, mailbox;
   std::atomic<int> alive = 0;  ///< Connections
   int refuse_to_prepare = 0;   ///< so many times
+  int refuse_queue_pairs = 0;  ///< likewise
   int fail_to_agree = 0;       ///< likewise
   int crowded = 0;             ///< so many times were peers turned away
   uint64_t tokens = 0;
@@ -79,6 +80,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   int connect(uint64_t id, const util::SocketAddress& peer) noexcept override;
   ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr&, Path& own) noexcept override {
     static ibv_qp queue_pair;
+    if (refuse_queue_pairs > 0 && refuse_queue_pairs--) return nullptr;
     own = path_of(id);
     return &queue_pair;
   }

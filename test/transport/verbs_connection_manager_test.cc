@@ -315,11 +315,11 @@ TEST(our_own_attempt_waits_for_resources_no_longer_than_its_time_limit) {
   ck_assert_uint_eq(a.up.size(), 1);
 }
 
-TEST(no_resources_of_our_own_fail_the_attempt) {
+TEST(no_resources_of_our_own_fail_the_attempt, 2) {
   World world;
   Host& a = world.add(kA, 1);
   world.add(kB, 2);
-  a.refuse_to_prepare = 1;
+  (_i ? a.refuse_queue_pairs : a.refuse_to_prepare) = 1;
   a.connect(name_b());
   world.settle();
   ck_assert_int_eq(a.failed[0].status, -FI_ENOMEM);

@@ -1,5 +1,6 @@
 #include "fake/scarce_memory.h"
 #include "transport/handshake_world.h"
+#include "transport/verbs/send_queue.h"
 
 /// Memory that runs out while a connection is made.
 namespace erdma::test {
@@ -24,6 +25,16 @@ TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 5) {
   a.connect(peer);
   world.settle();
   expect_joined(world, a, b);
+}
+
+TEST(a_send_queue_without_memory_is_none) {
+  SendQueue queue;
+  ibv_qp queue_pair{};
+  const auto start = [&] { return queue.start(&queue_pair, 1, 64); };
+  int failures = 0;
+  ck_assert_int_eq(fake::without_each_allocation(-FI_ENOMEM, start, &failures), 0);
+  ck_assert_int_ge(failures, 2);
+  ck_assert_uint_eq(queue.room(), 64);
 }
 
 }  // namespace
