@@ -19,6 +19,8 @@ using erdma::util::Result;
 
 namespace {
 
+int g_lookups;
+
 /// What /etc/hosts, /etc/services and the name servers know. The machine of the test may have none.
 const std::map<std::string, const char*>& names() {
   static const std::map<std::string, const char*> known = {
@@ -38,6 +40,7 @@ const char* number_of(const char* name) {
 /// Takes the place of the C library's, so that names mean the same on every machine.
 extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                            addrinfo** found) {
+  ++g_lookups;
   static const auto real =
       reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
   addrinfo numeric = *hints;
@@ -131,6 +134,13 @@ TEST(range_counts_as_many_hosts_as_an_int) {
   ck_assert_uint_eq(range->size(), INT_MAX);
   const std::string last = range->at(INT_MAX - 1).to_string();
   ck_assert_str_eq(last.c_str(), "128.255.255.254:1");
+}
+
+/// Once whether the first is a number, and once each.
+TEST(range_looks_up_no_more_names_than_it_has) {
+  g_lookups = 0;
+  ck_assert_int_eq(HostRange::resolve(AF_INET, "node08", 3, "5000", 2).error(), 0);
+  ck_assert_int_eq(g_lookups, 4);
 }
 
 TEST(range_leaves_unset_a_host_that_does_not_resolve) {

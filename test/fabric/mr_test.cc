@@ -157,6 +157,16 @@ TEST(registration_refuses_bad_attributes, std::size(kRefusals)) {
   ck_assert_int_eq(f.open.count(), 0);
 }
 
+TEST(registration_looks_at_no_more_pieces_than_it_is_given) {
+  Fixture f;
+  fi_mr_attr attr = attributes(2);
+  const iovec pieces[] = {{g_bytes, 1}, {g_bytes + 1, 1}, {nullptr, 1}};
+  attr.mr_iov = pieces;
+  fid_mr* mr = nullptr;
+  ck_assert_int_eq(f.reg(attr, &mr), 0);
+  fi_close(&mr->fid);
+}
+
 /// Its last byte is the last but one that has an address.
 TEST(registration_takes_a_region_up_to_the_end_of_all_addresses) {
   Fixture f;

@@ -409,6 +409,31 @@ TEST(sender_holds_back_when_unmatched_messages_use_up_the_budget) {
   ck_assert_uint_eq(pair.a.transport.exposures_made, shared_memory);
 }
 
+/// What a link takes at once is sent at once, and 64 bytes in any case; of more, a header.
+TEST(message_goes_whole_up_to_what_the_link_takes, 2) {
+  Pair pair;
+  const size_t limit = _i ? 1024 : 32, most = _i ? 1024 : 64;
+  pair.a.transport.behaviour.eager = limit;
+  for (const size_t length : {most, most + 1}) {
+    const auto message = pattern(length);
+    std::vector<char> buffer(length);
+    // Twice: at once, and after a wait for room.
+    for (const bool waits : {false, true}) {
+      const uint32_t shared = pair.a.transport.exposures_made;
+      pair.a.transport.behaviour.room = waits ? 0 : SIZE_MAX;
+      pair.b.receive(buffer.data(), length, 1);
+      must(pair.a.send(1, message.data(), length, 1));
+      pair.a.transport.behaviour.room = SIZE_MAX;
+      pair.run_until_idle();
+      ck_assert_uint_eq(pair.a.transport.exposures_made - shared, length > most);
+      ck_assert_int_eq(pair.b.received.take().error, 0);
+      ck_assert_int_eq(pair.a.sent.take().error, 0);
+      ck_assert(buffer == message);
+    }
+  }
+  expect_clean(pair);
+}
+
 TEST(sender_that_only_sends_learns_of_the_budget) {
   Pair pair({4096, 16384, 64});
   const auto message = pattern(1000);

@@ -54,6 +54,20 @@ TEST(what_was_used_before_is_accessed_without_the_target, std::size(kLengths)) {
   ck_assert(pair.target.silent());
 }
 
+TEST(a_whole_region_and_its_end_are_accessed_without_the_target) {
+  DirectPair pair;
+  pair.introduce();
+  const size_t all = pair.memory.size();
+  std::vector<char> bytes(all);
+  for (const size_t length : {all, all / 2}) {
+    must(pair.initiator.read(1, bytes.data(), length, pair.memory.data() + all - length, kKey,
+                             &g_two));
+    pair.alone();
+    expect_done(pair.initiator.reads, 0, &g_two);
+  }
+  ck_assert_uint_eq(pair.direct(), 2);
+}
+
 TEST(a_region_that_is_used_once_is_not_opened) {
   DirectPair pair;
   char byte;

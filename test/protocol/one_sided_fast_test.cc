@@ -48,6 +48,21 @@ TEST(what_is_plain_and_small_takes_the_fast_path) {
   }
 }
 
+TEST(the_last_bytes_of_a_region_take_the_fast_path) {
+  ShortPair pair;
+  char bytes[8] = {};
+  char* const last = pair.memory.data() + pair.memory.size() - 8;
+  must(pair.initiator.write(1, bytes, 8, last, kKey, &g_one));
+  pair.run_until_idle();
+  expect_done(pair.initiator.writes, kWrite);
+  ck_assert_uint_eq(pair.shorts(), 1);
+  // One byte further is the target's to refuse.
+  must(pair.initiator.write(1, bytes, 8, last + 1, kKey, &g_one));
+  pair.run_until_idle();
+  expect_done(pair.initiator.writes, kWrite, FI_EACCES);
+  ck_assert_uint_eq(pair.shorts(), 1);
+}
+
 TEST(what_is_not_plain_takes_the_slow_path) {
   ShortPair pair;
   char byte = 'p';
