@@ -74,10 +74,10 @@ void Engine::enable_one_sided(const OneSidedSetup& setup) noexcept {
 // By value: what the caller holds in registers need not be in memory for the fast path.
 int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
+  if (!Messages::is_short(args) && Messages::goes_direct(args, peer) &&
+      ++x_sends_since_progress < kSendsPerProgress && x_messages.send_direct(args, peer))
+    return 0;
   const bool has_no_room = Messages::goes_direct(args, peer);
-  if (has_no_room && !Messages::is_short(args) && ++x_sends_since_progress < kSendsPerProgress) {
-    if (x_messages.send_direct(args, peer)) return 0;
-  }
   if (has_no_room || ++x_sends_since_progress >= kSendsPerProgress) progress();
   if (has_no_room && Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer))
     return 0;
