@@ -30,8 +30,7 @@ void lift_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// --- tx_attr, rx_attr, ep_attr
-// --------------------------------------------------------------------
+// --- tx_attr, rx_attr, ep_attr -------------------------------------------------------------------
 
 SUITE(.run = here_and_on_devices);
 
@@ -202,8 +201,7 @@ TEST(remote_data_has_cq_data_size_bytes) {
   ck_assert_uint_eq(entry.flags & FI_REMOTE_CQ_DATA, FI_REMOTE_CQ_DATA);
 }
 
-// --- mode, mr_mode, mr_key_size
-// --------------------------------------------------------------------
+// --- mode, mr_mode, mr_key_size ------------------------------------------------------------------
 
 /// A context that is no memory, buffers that were never registered.
 TEST(no_mode_asks_anything_of_contexts_or_local_memory) {
@@ -241,8 +239,7 @@ TEST(keys_fill_mr_key_size_bytes) {
   ck_assert_uint_ne(all >> 56, 0);
 }
 
-// --- domain_attr: how many of each
-// ------------------------------------------------------------------
+// --- domain_attr: how many of each ---------------------------------------------------------------
 
 template <typename Open>
 void open_all(size_t count, Open open) {

@@ -13,10 +13,6 @@ namespace {
 
 using namespace erdma::test;
 
-void on_shm() {
-  g_device = "shm";
-}
-
 TEST_CASE(.set_up = on_shm);
 
 /// Fails with the number, from 1, of the first call in a child that does not say -FI_EOPBADSTATE.
@@ -53,12 +49,17 @@ TEST(a_shared_context_of_the_parent_is_refused) {
   ck_assert_int_eq(fi_close(&srx->fid), 0);
 }
 
-TEST(an_endpoint_of_the_parent_is_refused) {
-  TriggerWorld world;
+/// Something to send once the counter has reached 1.
+struct LaterWorld : TriggerWorld {
   char bytes[8] = {};
-  fi_triggered_context later = world.condition(1);
+  fi_triggered_context later = condition(1);
   const iovec iov{bytes, 8};
-  const fi_msg msg{&iov, nullptr, 1, world.to, &later, 0};
+  const fi_msg msg{&iov, nullptr, 1, to, &later, 0};
+};
+
+TEST(an_endpoint_of_the_parent_is_refused) {
+  LaterWorld world;
+  char* const bytes = world.bytes;
   fid_ep* const ep = world.a.ep;
   const uint64_t key = world.region.key();
   expect_refused_in_child([&] {
@@ -67,7 +68,7 @@ TEST(an_endpoint_of_the_parent_is_refused) {
         fi_recv(ep, bytes, 8, nullptr, FI_ADDR_UNSPEC, nullptr),
         fi_write(ep, bytes, 8, nullptr, world.to, world.at(0), key, nullptr),
         fi_atomic(ep, bytes, 1, nullptr, world.to, world.at(0), key, FI_UINT64, FI_SUM, nullptr),
-        fi_sendmsg(ep, &msg, FI_TRIGGER),
+        fi_sendmsg(ep, &world.msg, FI_TRIGGER),
         fi_cancel(&ep->fid, nullptr),
     };
   });
@@ -76,12 +77,8 @@ TEST(an_endpoint_of_the_parent_is_refused) {
 
 /// What waited for a counter when the child was forked is due there: it ends with an error.
 TEST(what_is_due_in_a_child_is_an_error_completion) {
-  TriggerWorld world;
-  char bytes[8] = {};
-  fi_triggered_context later = world.condition(1);
-  const iovec iov{bytes, 8};
-  const fi_msg msg{&iov, nullptr, 1, world.to, &later, 0};
-  ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
+  LaterWorld world;
+  ck_assert_int_eq(fi_sendmsg(world.a.ep, &world.msg, FI_TRIGGER), 0);
   expect_refused_in_child([&] {
     world.add();
     fi_cq_tagged_entry entry;
@@ -90,9 +87,9 @@ TEST(what_is_due_in_a_child_is_an_error_completion) {
     if (fi_cq_readerr(world.a.cq, &error, 0) != 1) return std::vector<ssize_t>{0};
     return std::vector<ssize_t>{-error.err};
   });
-  ck_assert_int_eq(fi_recv(world.b.ep, bytes, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ck_assert_int_eq(fi_recv(world.b.ep, world.bytes, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
   world.add();
-  ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &later);
+  ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &world.later);
 }
 
 TEST(a_wait_set_of_the_parent_is_refused) {

@@ -10,10 +10,6 @@ namespace {
 
 using namespace erdma::test;
 
-void on_shm() {
-  g_device = "shm";
-}
-
 TEST_CASE(.set_up = on_shm);
 
 TEST(every_work_counts_where_it_was_asked_to_and_nowhere_else, 2 * int(FI_OP_CNTR_SET)) {

@@ -16,14 +16,9 @@ namespace {
 
 using namespace erdma::test;
 
-void on_shm() {
-  g_device = "shm";
-}
-
 TEST_CASE(.set_up = on_shm);
 
-// --- options, flags, names and what is bound
-// ------------------------------------------------------------------------------------
+// --- options, flags, names and what is bound -----------------------------------------------------
 
 constexpr int kSharedMemoryPermitted = 11, kMaxMsgSize = 12, kMaxTaggedSize = 13,
               kInjectMsgSize = 16, kInjectTaggedSize = 17;
@@ -203,8 +198,7 @@ TEST(a_name_is_taken_only_before_it_is_used) {
   ck_assert_int_gt(fi_rx_size_left(port.ep), 0);
 }
 
-// --- domains and works
-// ------------------------------------------------------------------------------------
+// --- domains and works ---------------------------------------------------------------------------
 
 TEST(a_domain_refuses_what_it_cannot_make) {
   Root root(trigger_ask());

@@ -32,6 +32,10 @@ struct Ask {
 };
 
 inline const char* g_device = "shm";  ///< FI_ERDMA_DEVICE; set before the first use of provider()
+/// For tests that need shared memory, whatever ran before them.
+inline void on_shm() {
+  g_device = "shm";
+}
 
 inline fi_provider* provider() {
   static fi_provider* const made = [] {

@@ -12,10 +12,6 @@ namespace {
 
 using namespace erdma::test;
 
-void on_shm() {
-  g_device = "shm";
-}
-
 fid_ep* open_context(Root& root, uint64_t caps = FI_DIRECTED_RECV) {
   fi_rx_attr attr = *root.info->rx_attr;
   attr.caps = FI_MSG | FI_TAGGED | FI_RECV | FI_MULTI_RECV | caps;

@@ -10,14 +10,9 @@ namespace {
 
 using namespace erdma::test;
 
-void on_shm() {
-  g_device = "shm";
-}
-
 TEST_CASE(.set_up = on_shm);
 
-// --- atomics
-// ------------------------------------------------------------------------------------
+// --- atomics -------------------------------------------------------------------------------------
 
 enum Form { update, fetch, compare };
 
@@ -170,8 +165,7 @@ TEST(an_atomic_has_as_many_parts_and_elements_as_promised, 2) {
   ck_assert_uint_eq(there[most], 0);
 }
 
-// --- RMA and messages
-// ------------------------------------------------------------------------------------
+// --- RMA and messages ----------------------------------------------------------------------------
 
 struct Transfer {
   explicit Transfer(const TriggerWorld& world) {

@@ -8,10 +8,6 @@ namespace {
 
 using namespace erdma::test;
 
-void on_shm() {
-  g_device = "shm";
-}
-
 TEST_CASE(.set_up = on_shm);
 
 TEST(an_operation_waits_for_its_counter_and_completes_as_without) {

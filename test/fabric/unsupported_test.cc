@@ -17,10 +17,6 @@ namespace {
 
 using namespace erdma::test;
 
-void on_shm() {
-  g_device = "shm";
-}
-
 TEST_CASE(.set_up = on_shm);
 
 TEST(objects_that_do_not_exist_are_enosys) {

@@ -5,6 +5,14 @@
 namespace erdma::test {
 namespace {
 
+/// From a to b, once a packet has come that way.
+Link& met_link(Pair& pair) {
+  Link& link = pair.a_to_b();
+  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  return link;
+}
+
 TEST_CASE(.timeout = 120, .tear_down = close_device);
 
 TEST(packets_arrive_once_and_in_the_order_of_send, g_factories.size()) {
@@ -65,9 +73,7 @@ TEST(a_packet_without_payload_arrives, g_factories.size()) {
 TEST(send_makes_no_upcall, g_factories.size()) {
   Pair pair;
   make(pair, _i);
-  Link& link = pair.a_to_b();
-  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
-  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  Link& link = met_link(pair);
   for (int i = 0; i < 4; ++i)
     ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
   ck_assert_uint_eq(pair.b.sink->packets.size(), 1);
@@ -183,9 +189,7 @@ TEST(a_malformed_exposure_is_refused, g_factories.size()) {
 TEST(what_no_link_takes_is_refused_and_the_next_is_not, g_factories.size()) {
   Pair pair;
   make(pair, _i);
-  Link& link = pair.a_to_b();
-  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
-  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  Link& link = met_link(pair);
   for (const auto& nobody : {util::SocketAddress(), address_of("127.0.0.1", 0)})
     ck_assert_int_eq(pair.a.transport->link_to(nobody).error(), -FI_EINVAL);
   std::vector<std::byte> bytes(100'000);
@@ -218,9 +222,7 @@ TEST(who_shut_down_begins_nothing, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (pair.a.transport == pair.b.transport) return;
-  Link& link = pair.a_to_b();
-  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
-  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  Link& link = met_link(pair);
   Link& other = **pair.a.transport->link_to(address_of("10.0.0.1", 1));
   pair.a.transport->shutdown();
   std::byte byte{};
@@ -256,9 +258,7 @@ TEST(shutdown_reaches_the_peer_after_everything_sent, g_factories.size()) {
   Pair pair;
   make(pair, _i);
   if (pair.a.transport == pair.b.transport) return;
-  Link& link = pair.a_to_b();
-  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
-  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  Link& link = met_link(pair);
   uint64_t sent = 1;
   while (sent < 60 && !link.send(numbered(sent), nullptr, 0, 0, SendHint::none)) ++sent;
   pair.a.transport->shutdown();
@@ -295,9 +295,7 @@ TEST(fail_brings_the_link_down_once_and_delivers_nothing_more, g_factories.size(
   Pair pair;
   make(pair, _i);
   if (pair.a.transport == pair.b.transport) return;
-  Link& link = pair.a_to_b();
-  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
-  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  Link& link = met_link(pair);
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
   pair.b_to_a().fail(-FI_ECONNABORTED);
   ck_assert(pair.b.sink->downs.empty());
@@ -311,9 +309,7 @@ TEST(fail_brings_the_link_down_once_and_delivers_nothing_more, g_factories.size(
 TEST(an_armed_transport_wakes_for_a_packet, g_factories.size()) {
   Pair pair;
   make(pair, _i);
-  Link& link = pair.a_to_b();
-  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
-  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  Link& link = met_link(pair);
   if (pair.b.transport->wait_fd() < 0) return;
   ck_assert(pair.poll_until([&] { return pair.b.transport->arm(); }));
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
@@ -326,9 +322,7 @@ TEST(an_armed_transport_wakes_for_a_packet, g_factories.size()) {
 TEST(arm_refuses_while_a_packet_waits, g_factories.size()) {
   Pair pair;
   make(pair, _i);
-  Link& link = pair.a_to_b();
-  ck_assert_int_eq(pair.send(link, 0, nullptr, 0), 0);
-  ck_assert(pair.poll_until([&] { return has_packets(pair.b, 1); }));
+  Link& link = met_link(pair);
   if (pair.b.transport->wait_fd() < 0) return;
   ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::none), 0);
   ck_assert(!pair.b.transport->arm());

@@ -163,16 +163,9 @@ TEST(a_loop_without_memory_is_full) {
   ck_assert_uint_eq(sink.packets.size(), 100);
 }
 
-// --- shared memory
-// ------------------------------------------------------------------------------------
+// --- shared memory -------------------------------------------------------------------------------
 
-struct Met : Pair {
-  Met() {
-    ck_assert(open_side(a) && open_side(b));
-    ck_assert_int_eq(send(a_to_b(), 0, nullptr, 0), 0);
-    ck_assert_int_eq(send(b_to_a(), 0, nullptr, 0), 0);
-    ck_assert(poll_until([&] { return a.sink->packets.size() + b.sink->packets.size() == 2; }));
-  }
+struct Moving : Met {
   void await_done(Side& side) {
     ck_assert(poll_until([&] { return !side.sink->dones.empty(); }));
     ck_assert_int_eq(side.sink->dones[0].status, 0);
@@ -192,7 +185,7 @@ TEST(a_peer_that_cannot_be_kept_is_told) {
 }
 
 TEST(reads_and_writes_over_shared_memory_lack_memory_here) {
-  Met pair;
+  Moving pair;
   const std::vector<std::byte> from = pattern(100'000, 1);
   std::vector<std::byte> read(from.size()), written(from.size());
   const iovec source{const_cast<std::byte*>(from.data()), from.size()},

@@ -26,14 +26,7 @@ ino_t inode(const util::Fd& file) {
   return status.st_ino;
 }
 
-/// Two sides that met.
-struct Met : Pair {
-  Met() {
-    ck_assert(open_side(a) && open_side(b));
-    ck_assert_int_eq(send(a_to_b(), 0, nullptr, 0), 0);
-    ck_assert_int_eq(send(b_to_a(), 0, nullptr, 0), 0);
-    ck_assert(poll_until([&] { return a.sink->packets.size() + b.sink->packets.size() == 2; }));
-  }
+struct Passing : Met {
   /// A new file that a hands over; its name.
   uint32_t pass_file(util::Fd& file) {
     file.reset(memfd_create("handed", MFD_CLOEXEC));
@@ -49,7 +42,7 @@ struct Met : Pair {
 };
 
 TEST(a_file_that_is_handed_over_is_taken_once) {
-  Met pair;
+  Passing pair;
   const size_t before = open_files();
   {
     util::Fd one, two;
@@ -65,7 +58,7 @@ TEST(a_file_that_is_handed_over_is_taken_once) {
 }
 
 TEST(no_more_than_sixteen_files_are_kept_and_none_beyond_the_link) {
-  Met pair;
+  Passing pair;
   const size_t before = open_files();
   util::Fd file;
   uint32_t last = 0;
@@ -86,7 +79,7 @@ TEST(no_more_than_sixteen_files_are_kept_and_none_beyond_the_link) {
 }
 
 TEST(a_file_for_which_there_is_no_room_costs_no_link) {
-  Met pair;
+  Passing pair;
   util::Fd file;
   ck_assert(bool(pair.take(pair.pass_file(file))));
   rlimit limit{};

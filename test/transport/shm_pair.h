@@ -31,6 +31,16 @@ inline bool open_side(Side& side, const transport::shm::Options& options = {}, u
   return true;
 }
 
+/// Two sides of this process that met.
+struct Met : Pair {
+  Met() {
+    ck_assert(open_side(a) && open_side(b));
+    ck_assert_int_eq(send(a_to_b(), 0, nullptr, 0), 0);
+    ck_assert_int_eq(send(b_to_a(), 0, nullptr, 0), 0);
+    ck_assert(poll_until([&] { return a.sink->packets.size() + b.sink->packets.size() == 2; }));
+  }
+};
+
 /// A forked process that runs `body(channel)` and exits with what it returns. `channel` is a socket
 /// to the parent for ports and signals of readiness.
 class Child {
