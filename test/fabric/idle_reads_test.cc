@@ -1,7 +1,6 @@
 // Whoever polls in vain lets others run: with more threads than cores it may be them it waits for.
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include "fabric/cntr.h"
 #include "fabric/cq.h"
@@ -12,12 +11,21 @@
 
 namespace {
 int g_yields;
-}
+bool g_others;    // somebody else wants the core
+long g_switches;  // of this thread
+}  // namespace
 
 // In place of the C library's, which the provider would call.
 extern "C" int sched_yield() noexcept {
   ++g_yields;
-  return int(syscall(SYS_sched_yield));
+  g_switches += g_others;
+  return 0;
+}
+extern "C" int getrusage(__rusage_who_t who, rusage* usage) noexcept {
+  ck_assert_int_eq(who, RUSAGE_THREAD);
+  *usage = {};
+  usage->ru_nivcsw = g_switches;
+  return 0;
 }
 
 namespace {
@@ -40,21 +48,61 @@ TEST(reads_of_an_empty_queue_yield_now_and_then) {
   CompletionQueue& cq = **made;
   fi_cq_tagged_entry entry;
   g_yields = 0;
-  for (unsigned i = 1; i <= 4 * IdleReads::kPerYield; ++i) {
+  for (unsigned i = 1; i <= 4 * IdleReads::kMostReads; ++i) {
     ck_assert_int_eq(fi_cq_read(&cq, &entry, 1), -FI_EAGAIN);
-    ck_assert_int_eq(g_yields, int(i / IdleReads::kPerYield));
+    ck_assert_int_eq(g_yields, int(i / IdleReads::kMostReads));
   }
   // What is found begins the count anew.
   g_yields = 0;
-  for (unsigned i = 0; i < 4 * IdleReads::kPerYield; ++i) {
-    if (i % IdleReads::kPerYield == 0) {
+  for (unsigned i = 0; i < 4 * IdleReads::kMostReads; ++i) {
+    if (i % IdleReads::kMostReads == 0) {
       const Guard guard(g_lock);
       cq.push(erdma::protocol::Completion{}, nullptr);
     }
-    ck_assert_int_eq(fi_cq_read(&cq, &entry, 1), i % IdleReads::kPerYield ? -FI_EAGAIN : 1);
+    ck_assert_int_eq(fi_cq_read(&cq, &entry, 1), i % IdleReads::kMostReads ? -FI_EAGAIN : 1);
   }
   ck_assert_int_eq(g_yields, 0);
   ck_assert_int_eq(fi_close(&cq.fid), 0);
+}
+
+// Reads in vain until the next yield.
+unsigned reads_before_yield(IdleReads& reads) {
+  unsigned count = 1;
+  while (!reads.should_yield(false)) ++count;
+  reads.yield();
+  return count;
+}
+
+TEST(a_thread_among_others_yields_sooner) {
+  IdleReads reads;
+  ck_assert_uint_eq(reads_before_yield(reads), 256);
+  ck_assert_uint_eq(reads_before_yield(reads), 256);
+  g_others = true;
+  ck_assert_uint_eq(reads_before_yield(reads), 256);
+  ck_assert_uint_eq(reads_before_yield(reads), 64);
+  ck_assert_uint_eq(reads_before_yield(reads), 16);
+  ck_assert_uint_eq(reads_before_yield(reads), 16);
+  g_others = false;
+  ck_assert_uint_eq(reads_before_yield(reads), 16);
+  ck_assert_uint_eq(reads_before_yield(reads), 32);
+  for (int i = 0; i < 4; ++i) reads_before_yield(reads);
+  ck_assert_uint_eq(reads_before_yield(reads), 256);
+}
+
+// The scheduler may also take the core away before the thread gives it up.
+TEST(a_thread_that_was_interrupted_is_among_others) {
+  IdleReads reads;
+  reads_before_yield(reads);
+  ++g_switches;
+  reads_before_yield(reads);
+  ck_assert_uint_eq(reads_before_yield(reads), 64);
+}
+
+TEST(what_is_found_begins_the_count_anew_among_others_too) {
+  IdleReads reads;
+  g_others = true;
+  for (int i = 0; i < 4; ++i) reads_before_yield(reads);
+  for (int i = 0; i < 100; ++i) ck_assert(!reads.should_yield(i % 16 == 15));
 }
 
 TEST(reads_of_a_counter_that_stands_still_yield_now_and_then) {
@@ -62,12 +110,12 @@ TEST(reads_of_a_counter_that_stands_still_yield_now_and_then) {
   ck_assert_int_eq(made.error(), 0);
   Counter& cntr = **made;
   g_yields = 0;
-  for (unsigned i = 1; i <= 2 * IdleReads::kPerYield; ++i) {
+  for (unsigned i = 1; i <= 2 * IdleReads::kMostReads; ++i) {
     ck_assert_uint_eq(fi_cntr_read(&cntr), 0);
-    ck_assert_int_eq(g_yields, int(i / IdleReads::kPerYield));
+    ck_assert_int_eq(g_yields, int(i / IdleReads::kMostReads));
   }
   g_yields = 0;
-  for (unsigned i = 1; i <= 2 * IdleReads::kPerYield; ++i) {
+  for (unsigned i = 1; i <= 2 * IdleReads::kMostReads; ++i) {
     ck_assert_int_eq(fi_cntr_add(&cntr, 1), 0);
     ck_assert_uint_eq(fi_cntr_read(&cntr), i);
   }
@@ -86,9 +134,9 @@ TEST(polls_of_a_set_without_news_yield_now_and_then) {
   ck_assert_int_eq(fi_cntr_open(root.domain, nullptr, &cntr, nullptr), 0);
   ck_assert_int_eq(fi_poll_add(set, &cntr->fid, 0), 0);
   g_yields = 0;
-  for (unsigned i = 1; i <= 2 * IdleReads::kPerYield; ++i) {
+  for (unsigned i = 1; i <= 2 * IdleReads::kMostReads; ++i) {
     ck_assert_int_eq(fi_poll(set, &context, 1), 0);
-    ck_assert_int_eq(g_yields, int(i / IdleReads::kPerYield));
+    ck_assert_int_eq(g_yields, int(i / IdleReads::kMostReads));
   }
   ck_assert_int_eq(fi_close(&set->fid), 0);
   ck_assert_int_eq(fi_close(&cntr->fid), 0);

@@ -1,7 +1,5 @@
 #include "fabric/cntr.h"
 
-#include <sched.h>
-
 #include <mutex>
 #include <utility>
 
@@ -21,7 +19,7 @@ uint64_t Counter::read() noexcept {
     should_yield = x_idle_reads.should_yield(value != x_seen.successes);
     x_seen.successes = value;
   }
-  if (should_yield) sched_yield();
+  if (should_yield) x_idle_reads.yield();
   return value;
 }
 

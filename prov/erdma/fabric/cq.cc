@@ -1,7 +1,5 @@
 #include "fabric/cq.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
@@ -41,7 +39,7 @@ inline ssize_t CompletionQueue::read(void* entries, size_t count, fi_addr_t* sou
     should_yield = x_idle_reads.should_yield(result != -FI_EAGAIN);
   }
   if (should_yield) [[unlikely]]
-    sched_yield();
+    x_idle_reads.yield();
   return result;
 }
 

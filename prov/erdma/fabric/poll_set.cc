@@ -1,7 +1,5 @@
 #include "fabric/poll_set.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include <rdma/fi_errno.h>
@@ -89,7 +87,7 @@ int PollSet::poll(void** contexts, int count) noexcept {
     if (left_out < members) x_first = left_out;
     should_yield = x_idle_reads.should_yield(found > 0);
   }
-  if (should_yield) sched_yield();
+  if (should_yield) x_idle_reads.yield();
   return found;
 }
 

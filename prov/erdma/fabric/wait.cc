@@ -2,9 +2,11 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "fabric/cntr.h"
 #include "fabric/cq.h"
@@ -13,6 +15,28 @@
 #include "util/log.h"
 
 namespace erdma::fabric {
+
+// --- threads that poll --------------------------------------------------------------------------
+
+namespace {
+
+/// True if the calling thread has lost its core since it last asked.
+bool lost_the_core() noexcept {
+  static thread_local long t_switches;
+  rusage used;
+  if (getrusage(RUSAGE_THREAD, &used) != 0) return false;
+  return std::exchange(t_switches, used.ru_nivcsw) != used.ru_nivcsw;
+}
+
+}  // namespace
+
+void IdleReads::yield() noexcept {
+  sched_yield();
+  const unsigned limit = x_limit.load(std::memory_order_relaxed);
+  x_limit.store(
+      lost_the_core() ? std::max(limit / 4, kLeastReads) : std::min(limit * 2, kMostReads),
+      std::memory_order_relaxed);
+}
 
 // --- the descriptor -----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -111,21 +112,26 @@ class WaitObject {
   bool x_stored = false;      ///< a signal that met no thread
 };
 
-/// Reads in a row that found nothing. After so many, some ten microseconds, whoever shares the core
-/// may run: it may be the one that is waited for, with more threads than cores.
+/// Reads in a row that found nothing. After so many the thread yields its core: with more threads
+/// than cores, whoever shares the core may be the one that is waited for. How many depends on
+/// whether the last yields let somebody run: alone on its core a thread yields every ten
+/// microseconds or so, among others as soon as the next packet could have come.
 class IdleReads {
  public:
-  static constexpr unsigned kPerYield = 256;
-  /// True: yield, once the lock is given up.
+  static constexpr unsigned kMostReads = 256;
+  static constexpr unsigned kLeastReads = 16;
+  /// True: yield(), once the lock is given up.
   bool should_yield(bool found) noexcept {
     x_count = found ? 0 : x_count + 1;
-    if (x_count < kPerYield) return false;
+    if (x_count < x_limit.load(std::memory_order_relaxed)) return false;
     x_count = 0;
     return true;
   }
+  void yield() noexcept;
 
  private:
   unsigned x_count = 0;
+  std::atomic<unsigned> x_limit{kMostReads};  ///< a hint: written by any thread, without the lock
 };
 
 /// Who sleeps on one wait object, and who of them was told to look and has not yet: as long as
