@@ -1,3 +1,7 @@
+#include <sys/eventfd.h>
+
+#include <memory>
+
 #include <rdma/fi_errno.h>
 
 #include "fake/bulk_channel.h"
@@ -97,6 +101,63 @@ TEST(rates_without_the_sender_are_no_rates_of_cma) {
   Message message(channel, 64 * kKiB, token);
   channel.run();
   ck_assert_uint_eq(channel.in_counters.bounce_in_bytes, 64 * kKiB);
+}
+
+/// One transfer without the sender: the calls that it took.
+unsigned calls_alone(Channel& channel, uint64_t token) {
+  const unsigned before = channel.calls.read.calls;
+  Message message(channel, 256 * kKiB, token);
+  for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
+  ck_assert(message.arrived());
+  assert_done_once(channel.sink, token, 0);
+  channel.sink.done.clear();
+  return channel.calls.read.calls - before;
+}
+
+TEST(sender_that_leaves_its_half_is_asked_ever_more_rarely) {
+  Channel channel(Ways::dual);
+  channel.out.poll();  // says that it may write
+  uint64_t token = 0;
+  for (unsigned alone : {1, 2, 4, 8, 16, 16}) {
+    ck_assert_uint_eq(calls_alone(channel, ++token), 2);
+    for (unsigned i = 0; i < alone; ++i) {
+      ck_assert_uint_eq(calls_alone(channel, ++token), 1);
+      ck_assert_int_eq(channel.out.poll(), 0);
+    }
+  }
+}
+
+TEST(sender_that_takes_its_half_is_asked_again) {
+  Channel channel(Ways::dual);
+  for (uint64_t token = 1; token <= 5; ++token) {
+    const uint64_t written = channel.out_counters.cma_write_bytes;
+    Message message(channel, 4 * kMiB, token);
+    channel.run();
+    ck_assert(message.arrived());
+    ck_assert_uint_gt(channel.out_counters.cma_write_bytes, written);
+  }
+}
+
+/// A peer that the kernel says is dead, after the calls: `right`: they were on its memory.
+int status_of_read(bool right, size_t limit = SIZE_MAX) {
+  Channel channel(Ways::read_only);
+  channel.reader.identity = own_cma_identity();
+  if (!right) ++channel.reader.identity.nonce;
+  channel.calls.read = {1, 1, 0, limit};
+  const int exited = eventfd(1, EFD_CLOEXEC);  // readable, as a pidfd is then
+  channel.reader.life = std::make_shared<PeerLife>(util::Fd(exited), channel.clock);
+  Message message(channel, 64 * kKiB);
+  for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
+  ck_assert_uint_eq(channel.sink.done.size(), 1);
+  return channel.sink.done.begin()->second.at(0);
+}
+
+TEST(read_that_took_the_nonce_along_needs_no_other_proof) {
+  ck_assert_int_eq(status_of_read(true), 0);
+  ck_assert_int_eq(status_of_read(false), -FI_ECONNRESET);
+  // The first call ended before the nonce.
+  ck_assert_int_eq(status_of_read(true, kKiB), -FI_ECONNRESET);
+  ck_assert_int_eq(status_of_read(true, 64 * kKiB), -FI_ECONNRESET);
 }
 
 }  // namespace

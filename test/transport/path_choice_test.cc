@@ -190,6 +190,23 @@ TEST(choice_copies_from_an_absent_sender_where_cma_is_refused) {
   ck_assert(copies(choice.choose(kSmallLength, kCopyOnly)));
 }
 
+TEST(choice_expects_no_help_after_transfers_without_any) {
+  PathChoice choice(StreamingPolicy::calibrate);
+  ck_assert(choice.expects_help(kSmallLength));
+  for (unsigned rest = 1; rest <= 2 * PathChoice::kMostAlone; rest *= 2) {
+    choice.helped(kSmallLength, false);
+    const unsigned expected = rest < PathChoice::kMostAlone ? rest : PathChoice::kMostAlone;
+    for (unsigned i = 0; i < expected; ++i) ck_assert(!choice.expects_help(kSmallLength));
+    ck_assert(choice.expects_help(kSmallLength));
+    ck_assert(choice.expects_help(PathChoice::kLarge));  // each class is its own
+  }
+  choice.helped(kSmallLength, true);
+  ck_assert(choice.expects_help(kSmallLength));
+  choice.helped(kSmallLength, false);
+  ck_assert(!choice.expects_help(kSmallLength));
+  ck_assert(choice.expects_help(kSmallLength));
+}
+
 }  // namespace
 
 }  // namespace erdma::transport::shm

@@ -16,9 +16,29 @@ bool fatal(const Stop& stop) noexcept {
   return stop.error == ECANCELED || stop.error == EPROTO;
 }
 
+/// Both sides move chunks.
+bool is_divided(Mode mode) noexcept {
+  return mode == Mode::dual || mode == Mode::outward;
+}
+
 /// The sender may have claimed chunks.
 bool is_shared(Mode mode) noexcept {
-  return mode == Mode::dual || mode == Mode::write_only || mode == Mode::outward;
+  return is_divided(mode) || mode == Mode::write_only;
+}
+
+/// True if the sender is to know of the generation that begins. Where its halves of the last ones
+/// were left to this side, whole chunks without it are faster: half the system calls, and a sender
+/// that shares this core can't hold up the end by a chunk that it claimed and has no time to move.
+bool asks_sender(PathChoice& choice, const Transfer& transfer, Mode mode) noexcept {
+  if (mode == Mode::read_only || transfer.remote.index == kUnhelped) return false;
+  if (mode == Mode::outward && transfer.sender_off) return false;
+  return !is_divided(mode) || choice.expects_help(transfer.range.length());
+}
+
+uint32_t claim_alone(Transfer& transfer) noexcept {
+  if (transfer.claimed < transfer.chunks) return transfer.claimed++;
+  transfer.closed = true;
+  return Stop::kNoChunk;
 }
 
 }  // namespace
@@ -63,6 +83,7 @@ void Generations::abandon(Transfer& transfer) noexcept {
 }
 
 Stop Generations::stop_of(const Transfer& transfer) const noexcept {
+  if (!transfer.asks) return {};
   const Stop stop = unpack_stop(load_acquire(x_page.progress[transfer.ticket].stop));
   return stop.generation == transfer.state.generation && stop.error != 0 ? stop : Stop{};
 }
@@ -75,11 +96,13 @@ bool Generations::revoked(const Transfer& transfer) const noexcept {
 
 /// A tally that speaks of another generation counts as none.
 uint32_t Generations::tally_of(const SharedWord& word, const Transfer& transfer) const noexcept {
+  if (!transfer.asks) return 0;
   const Tally tally = unpack_tally(load_acquire(word));
   return tally.generation == transfer.state.generation ? tally.count : 0;
 }
 
 bool Generations::all_claimed(const Transfer& transfer) const noexcept {
+  if (!transfer.asks) return transfer.claimed >= transfer.chunks;
   const Claims claims = unpack_claims(load_acquire(x_page.progress[transfer.ticket].claim));
   return claims.generation == transfer.state.generation &&
          claims.front + claims.back >= transfer.chunks;
@@ -150,10 +173,11 @@ bool Generations::begin(Transfer& transfer) noexcept {
   transfer.leave(transfer.range.end, whole.end);
   transfer.status = choose_path(transfer, mode);
   if (transfer.status != 0) return true;
-  const bool shared = mode == Mode::dual || mode == Mode::outward;
-  transfer.chunk = chunk_bytes(transfer.range.length(), shared);
+  transfer.asks = asks_sender(x_choice, transfer, mode);
+  transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
   transfer.claimed = 0;
+  transfer.unproven = false;
   transfer.failed = Stop::kNoChunk;
   transfer.closed = false;
   transfer.by_sender = 0;
@@ -163,7 +187,7 @@ bool Generations::begin(Transfer& transfer) noexcept {
   if (++x_generation == 0) ++x_generation;
   transfer.state = {x_generation, mode, streaming_of(transfer.path)};
   transfer.started = transfer.heard = x_clock.now();
-  publish(transfer);
+  if (transfer.asks) publish(transfer);
   return true;
 }
 
@@ -191,14 +215,13 @@ void Generations::publish(Transfer& transfer) noexcept {
     store_release(progress.done, 0);
     store_release(progress.claim, pack(Claims{transfer.state.generation, 0, 0}));
   }
-  const bool helped = transfer.state.mode != Mode::outward || !transfer.sender_off;
-  if (transfer.remote.index == kUnhelped || !helped) return;
   store_release(ticket.state, pack(transfer.state));
   if (transfer.remote.region) x_backing.ask_for_help();
 }
 
 /// The next chunk; kNoChunk if none is left now, or the word is nonsense (then status is set).
 uint32_t Generations::claim(Transfer& transfer) noexcept {
+  if (!transfer.asks) return claim_alone(transfer);
   SharedWord& word = x_page.progress[transfer.ticket].claim;
   uint64_t seen = load_acquire(word);
   for (uint32_t tries = 0; tries <= transfer.chunks; ++tries) {
@@ -219,16 +242,17 @@ uint32_t Generations::claim(Transfer& transfer) noexcept {
 }
 
 void Generations::close(Transfer& transfer) noexcept {
+  transfer.closed = true;
+  transfer.by_sender = 0;
+  if (!transfer.asks) return;
   const Claims all{transfer.state.generation, transfer.chunks, 0};
   const Claims claims =
       unpack_claims(exchange_acq_rel(x_page.progress[transfer.ticket].claim, pack(all)));
-  transfer.closed = true;
   if (claims.generation == transfer.state.generation && claims.front == transfer.claimed &&
       claims.front + claims.back <= transfer.chunks) {
     transfer.by_sender = claims.back;
     return;
   }
-  transfer.by_sender = 0;
   transfer.status = -EPROTO;
 }
 
@@ -245,7 +269,8 @@ void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget)
   const bool reads = transfer.call == CmaCall::read;
   const int error = move_by_cma(x_calls, transfer.call, x_peer, {transfer.local, transfer.locals},
                                 {transfer.remote.iov, transfer.remote.count}, begin, length,
-                                reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes);
+                                reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes,
+                                transfer.unproven);
   if (region) x_backing.leave();
   budget.spend_chunk(length);
   if (error == 0) return;
@@ -264,6 +289,10 @@ int Generations::move_chunks(Transfer& transfer, Budget& budget) noexcept {
     if (!may_call(transfer)) {
       close(transfer);
       break;
+    }
+    if (!transfer.asks && revoked(transfer)) {  // nobody else says so
+      transfer.status = -FI_ECANCELED;
+      return steps + 1;
     }
     const uint32_t index = claim(transfer);
     if (index == Stop::kNoChunk) break;
@@ -348,10 +377,10 @@ void Generations::end(Transfer& transfer) noexcept {
   // A revocation that is not seen here came after the last byte was read.
   if (revoked(transfer)) transfer.status = -FI_ECANCELED;
   // Of all that was moved from here by its pid.
-  if (transfer.claimed > 0 && !x_peer.was_called())
+  if (transfer.unproven && !x_peer.was_called())
     transfer.status = transfer.remote.region ? -FI_EBUSY : -FI_ECONNRESET;
   if (transfer.region_revoked) transfer.status = -FI_EBUSY;
-  store_release(x_page.ticket[transfer.ticket].state, 0);
+  if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0);
   const size_t lefts = transfer.lefts;
   if (transfer.state.mode == Mode::bounce) {
     x_bouncing = nullptr;
@@ -362,6 +391,8 @@ void Generations::end(Transfer& transfer) noexcept {
     transfer.leave(transfer.range.begin + uint64_t(transfer.claimed) * transfer.chunk,
                    std::min(transfer.range.begin + back, transfer.range.end));
   }
+  if (transfer.asks && is_divided(transfer.state.mode))
+    x_choice.helped(transfer.range.length(), transfer.by_sender > 0);
   transfer.state.mode = Mode::none;
   const uint64_t now = x_clock.now();
   if (transfer.lefts == lefts && transfer.status == 0 && transfer.comparable)

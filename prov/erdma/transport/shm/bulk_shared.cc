@@ -95,18 +95,41 @@ Failure classify(int error) noexcept {
   }
 }
 
+namespace {
+
+/// One read of the peer's memory and, behind it, of its nonce: one call is on one process. Of the
+/// bytes that it returns, only those asked for count.
+ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_t heres,
+                        iovec* there, size_t theres, size_t length, bool& unproven) noexcept {
+  uint64_t nonce = 0;
+  here[heres] = {&nonce, sizeof nonce};
+  there[theres] = {remote_address(peer.identity.nonce_address), sizeof nonce};
+  const ssize_t count = calls.readv(peer.pid, here, heres + 1, there, theres + 1);
+  if (count <= 0) return count;
+  if (size_t(count) != length + sizeof nonce || nonce != peer.identity.nonce) unproven = true;
+  return std::min(count, ssize_t(length));
+}
+
+}  // namespace
+
 int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
-                uint64_t offset, size_t length, uint64_t& moved) noexcept {
-  iovec here[kMaxIov];
-  iovec there[kMaxIov];
+                uint64_t offset, size_t length, uint64_t& moved, bool& unproven) noexcept {
+  iovec here[kMaxIov + 1];
+  iovec there[kMaxIov + 1];
   unsigned retries = 0;
+  const bool proves = call == CmaCall::read && peer.identity.nonce != 0;
   while (length > 0) {
-    if (!peer.may_be_called()) return ESRCH;
+    if (proves ? peer.suspended() : !peer.may_be_called()) return ESRCH;
     const size_t heres = hmem::slice(local.iov, local.count, offset, length, here);
     const size_t theres = hmem::slice(remote.iov, remote.count, offset, length, there);
-    const ssize_t count = call == CmaCall::read
-                              ? calls.readv(peer.pid, here, heres, there, theres)
-                              : calls.writev(peer.pid, here, heres, there, theres);
+    ssize_t count = 0;
+    if (proves) {
+      count = read_with_nonce(calls, peer, here, heres, there, theres, length, unproven);
+    } else {
+      unproven = true;
+      count = call == CmaCall::read ? calls.readv(peer.pid, here, heres, there, theres)
+                                    : calls.writev(peer.pid, here, heres, there, theres);
+    }
     if (count > 0) {
       const size_t bytes = std::min(size_t(count), length);
       offset += bytes;

@@ -82,6 +82,7 @@ struct CmaPeer {
   /// To be asked before, and after what succeeded: see PeerLife.
   bool may_be_called() const noexcept { return !life || life->may_be_called(); }
   bool was_called() const noexcept { return !life || life->was_called(); }
+  bool suspended() const noexcept { return life && life->suspended(); }
 };
 
 /// This process's identity. The nonce and scratch words are static; valid until exec.

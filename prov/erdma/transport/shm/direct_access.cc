@@ -89,18 +89,19 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
   peer_gate.belongs_to(region.link);
   if (!peer_gate.enter()) return -FI_EBUSY;
   int error = 0;
+  bool unproven = false;
   Counters& counters = x_context.counters;
   if (remote.length <= kAtOnce) {
     const iovec there{remote_address(region.address + remote.offset), remote.length};
-    error =
-        move_by_cma(x_context.calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
-                    call == CmaCall::read ? counters.cma_read_bytes : counters.cma_write_bytes);
+    error = move_by_cma(
+        x_context.calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
+        call == CmaCall::read ? counters.cma_read_bytes : counters.cma_write_bytes, unproven);
   }
   peer_gate.leave();
   if (remote.length > kAtOnce)
     return x_in->access(call, region, remote.offset, local, count, remote.length, token);
   // Whose memory it was is not known while the pid may have been another's: the link will end.
-  if (error == ESRCH || (error == 0 && !x_peer.was_called())) return -FI_EBUSY;
+  if (error == ESRCH || (error == 0 && unproven && !x_peer.was_called())) return -FI_EBUSY;
   if (error == 0) return kDone;
   if (classify(error) == Failure::permission) deny(x_peer, call, error, counters);
   return -FI_EOPNOTSUPP;

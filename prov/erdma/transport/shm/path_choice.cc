@@ -91,6 +91,19 @@ void PathChoice::record(size_t length, Path used, uint64_t nanoseconds) noexcept
   arm.recorded = uint8_t(std::min<unsigned>(arm.recorded + 1u, Arm::kRecent));
 }
 
+bool PathChoice::expects_help(size_t length) noexcept {
+  SizeClass& size_class = x_classes[class_of(length)];
+  if (size_class.alone == 0) return true;
+  --size_class.alone;
+  return false;
+}
+
+void PathChoice::helped(size_t length, bool by_sender) noexcept {
+  SizeClass& size_class = x_classes[class_of(length)];
+  size_class.unhelped = by_sender ? 0 : std::clamp<uint8_t>(size_class.unhelped * 2, 1, kMostAlone);
+  size_class.alone = size_class.unhelped;
+}
+
 void PathChoice::sender_absent() noexcept {
   x_patience = std::clamp(x_patience * 2, 1u, kMostPatience);
   x_cma_until = x_patience;

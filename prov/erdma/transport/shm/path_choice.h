@@ -37,6 +37,11 @@ class PathChoice {
   Path choose(size_t length, Open open) noexcept;
   /// A transfer so chosen has moved all its bytes in this time.
   void record(size_t length, Path used, uint64_t nanoseconds) noexcept;
+  /// False: the sender left its part of the last transfers of such a length to the receiver, which
+  /// moves this one alone. It is asked again now and then, ever more rarely.
+  bool expects_help(size_t length) noexcept;
+  /// A transfer that both sides could move is over: the sender moved some of it, or nothing.
+  void helped(size_t length, bool by_sender) noexcept;
   /// A copy was chosen, but the sender did not come to do its half. Peers that compute, and leave
   /// the copying to CMA, are asked again ever more rarely.
   void sender_absent() noexcept;
@@ -54,6 +59,7 @@ class PathChoice {
       size_t{32} * 1024;  ///< upper bound of the first class; then doubled
   static constexpr size_t kLarge = size_t{16} * 1024 * 1024;  ///< of the last but one
   static constexpr unsigned kMostPatience = 256;  ///< transfers by CMA after an absent sender
+  static constexpr uint8_t kMostAlone = 16;       ///< transfers alone after one without its help
 
  private:
   static constexpr size_t kClasses = 11;
@@ -73,6 +79,8 @@ class PathChoice {
     uint32_t retry_at = kFirstRetry;
     uint32_t retried = 0;  ///< which arm was tried again last
     unsigned trials_left = 0;
+    uint8_t unhelped = 0;  ///< transfers to move alone after the last that nobody helped with
+    uint8_t alone = 0;     ///< of these, how many are yet to come
     Path on_trial = Path::cma;
     Path best = Path::cma;
     const Arm& arm(Path path) const noexcept { return arms[size_t(path)]; }

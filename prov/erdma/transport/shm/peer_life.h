@@ -22,6 +22,7 @@ class PeerLife {
   int pidfd() const noexcept { return x_pidfd.get(); }  ///< -1: the kernel has none
   /// By the background thread: it has exited, or its socket says that it may be another program.
   void suspend() noexcept { x_suspended.store(true, std::memory_order_relaxed); }
+  bool suspended() const noexcept { return x_suspended.load(std::memory_order_relaxed); }
   void resume() noexcept { x_suspended.store(false, std::memory_order_relaxed); }
 
   /// Any thread: asks the kernel.
@@ -29,10 +30,10 @@ class PeerLife {
     pollfd exit{x_pidfd.get(), POLLIN, 0};
     return exit.fd >= 0 && ::poll(&exit, 1, 0) == 1;
   }
-  bool over() const noexcept { return x_suspended.load(std::memory_order_relaxed) || exited(); }
+  bool over() const noexcept { return suspended() || exited(); }
   /// Polling thread, before each call: asks the kernel only if that is long ago.
   bool may_be_called() noexcept {
-    if (x_suspended.load(std::memory_order_relaxed)) return false;
+    if (suspended()) return false;
     const uint64_t now = x_clock.now();
     if (now - x_asked < kTrust) return true;
     x_asked = now;
