@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cerrno>
 #include <deque>
 #include <map>
 #include <memory>
@@ -14,6 +15,12 @@
 /// The connection manager: what librdmacm and the kernel's iWARP CM do. All of it under
 /// Process::mutex, but for waiting.
 namespace softerdma {
+
+/// What a call of librdmacm returns.
+inline int fail(int error) {
+  errno = error;
+  return -1;
+}
 
 struct CmEvent : rdma_cm_event {
   CmId* owner = nullptr;  ///< whose destruction takes the event along

@@ -17,11 +17,6 @@ using namespace softerdma;
 
 namespace {
 
-int fail(int error) {
-  errno = error;
-  return -1;
-}
-
 /// What a file "listen.<ip>.<port>" holds. Written before the name appears.
 struct Registration {
   uint32_t slot;

@@ -12,11 +12,6 @@ using namespace softerdma;
 
 namespace {
 
-int fail(int error) {
-  errno = error;
-  return -1;
-}
-
 /// Completion queues for an id whose user gave none.
 int make_cqs(CmId& id, ibv_qp_init_attr& init) {
   auto make = [&id](uint32_t entries, ibv_comp_channel*& channel) {

@@ -17,7 +17,7 @@ std::atomic<uint64_t> counted{0};
 
 /// Whole lines, one write each, so that those of several processes do not mix.
 void write_line(int fd, const char* line, size_t length) {
-  if (write(fd, line, length) < 0) return;
+  if (::write(fd, line, length) < 0) return;
 }
 
 size_t format_line(char* line, size_t size, const char* kind, const char* format, va_list args) {

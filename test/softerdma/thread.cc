@@ -118,7 +118,7 @@ void Process::run() {
 }
 
 void Process::drain_messages() {
-  for (Message message; !x_stop && read(x_wake, &message, sizeof message) == sizeof message;) {
+  for (Message message; !x_stop && ::read(x_wake, &message, sizeof message) == sizeof message;) {
     handle(message);
   }
 }

@@ -91,16 +91,16 @@ TEST(terms_are_agreed_on_from_the_least_on) {
   ck_assert(rig.open(side, {}, &rig.clock));
   const verbs::ConnectorConfig& config = rig.fabric.find(side.name)->config();
   constexpr uint16_t kCredits = verbs::Credits::kMinWindow;
-  constexpr uint32_t kBytes = verbs::kMinReceiveBytes;
+  constexpr uint32_t kLeast = verbs::kMinReceiveBytes;
   const struct {
     uint16_t credits;
     uint32_t bytes;
     uint64_t heartbeat;
     int result;
-  } rows[] = {{kCredits, kBytes, 1, 0},
-              {kCredits - 1, kBytes, 1, -FI_ECONNRESET},
-              {kCredits, kBytes - 1, 1, -FI_ECONNRESET},
-              {kCredits, kBytes, 0, -FI_ECONNRESET}};
+  } rows[] = {{kCredits, kLeast, 1, 0},
+              {kCredits - 1, kLeast, 1, -FI_ECONNRESET},
+              {kCredits, kLeast - 1, 1, -FI_ECONNRESET},
+              {kCredits, kLeast, 0, -FI_ECONNRESET}};
   for (const auto& row : rows) {
     verbs::Mail mail;
     ibv_qp_init_attr attr{};

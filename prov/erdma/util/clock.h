@@ -5,6 +5,8 @@
 
 namespace erdma::util {
 
+inline constexpr uint64_t kMillisecond = 1'000'000;  ///< of a Clock
+
 /// Monotonic nanoseconds. Code that decides by time takes a Clock& in its constructor, so that
 /// tests can set the time.
 class Clock {

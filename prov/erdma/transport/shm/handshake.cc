@@ -14,9 +14,8 @@
 namespace erdma::transport::shm {
 namespace {
 
-constexpr uint64_t kMillisecond = 1'000'000;
-constexpr uint64_t kHandshakeTimeout = 5'000 * kMillisecond;
-constexpr uint64_t kMaxBackoff = 50 * kMillisecond;
+constexpr uint64_t kHandshakeTimeout = 5'000 * util::kMillisecond;
+constexpr uint64_t kMaxBackoff = 50 * util::kMillisecond;
 
 /// It has a connection that is not over.
 bool speaks(const PeerProcess& process) noexcept {
@@ -104,7 +103,7 @@ void Handshake::retry_or_fail(Connection& connection, int status, bool patient) 
                connection.request.address.to_string().c_str());
     return fail(connection, status);
   }
-  connection.backoff = std::clamp(connection.backoff * 2, kMillisecond, kMaxBackoff);
+  connection.backoff = std::clamp(connection.backoff * 2, util::kMillisecond, kMaxBackoff);
   connection.state = ConnectionState::connecting;
   connection.deadline = time + connection.backoff;
 }

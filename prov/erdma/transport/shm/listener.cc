@@ -14,8 +14,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-constexpr uint64_t kMillisecond = 1'000'000;
-constexpr uint64_t kHelloTimeout = 5'000 * kMillisecond;
+constexpr uint64_t kHelloTimeout = 5'000 * util::kMillisecond;
 constexpr size_t kMaxPendingHellos = 64;
 constexpr int kAcceptsAtOnce = 64;  ///< then other connections have their turn
 constexpr uint16_t kFirstPort = 32768;
@@ -65,7 +64,7 @@ void Listener::resume(uint64_t now) noexcept {
 
 void Listener::accept() {
   for (int i = 0; i < kAcceptsAtOnce && x_socket; ++i) {
-    if (x_connections.pending_hellos() >= kMaxPendingHellos) return pause(2 * kMillisecond);
+    if (x_connections.pending_hellos() >= kMaxPendingHellos) return pause(2 * util::kMillisecond);
     util::Fd socket(accept4(x_socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket) {
       x_exhaustion_logged = false;
@@ -78,7 +77,7 @@ void Listener::accept() {
                      util::ErrorText(errno).c_str(),
                      errno == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
       x_exhaustion_logged = true;
-      return pause(100 * kMillisecond);
+      return pause(100 * util::kMillisecond);
     }
   }
 }

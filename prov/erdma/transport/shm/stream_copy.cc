@@ -12,12 +12,12 @@ namespace {
 
 #ifdef __x86_64__
 
-constexpr size_t kLine = 64;
+constexpr size_t kCacheLine = 64;
 constexpr size_t kWorthwhile = 256;  // below this the fence costs more than the cache
 
 // Each copies `lines` lines to an aligned address.
 void stream_lines_sse2(std::byte* to, const std::byte* from, size_t lines) noexcept {
-  for (; lines > 0; --lines, to += kLine, from += kLine) {
+  for (; lines > 0; --lines, to += kCacheLine, from += kCacheLine) {
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
     const __m128i c = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 32));
@@ -31,7 +31,7 @@ void stream_lines_sse2(std::byte* to, const std::byte* from, size_t lines) noexc
 
 __attribute__((target("avx"))) void stream_lines_avx(std::byte* to, const std::byte* from,
                                                      size_t lines) noexcept {
-  for (; lines > 0; --lines, to += kLine, from += kLine) {
+  for (; lines > 0; --lines, to += kCacheLine, from += kCacheLine) {
     const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32));
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to), a);
@@ -41,7 +41,7 @@ __attribute__((target("avx"))) void stream_lines_avx(std::byte* to, const std::b
 
 __attribute__((target("avx512f"))) void stream_lines_avx512(std::byte* to, const std::byte* from,
                                                             size_t lines) noexcept {
-  for (; lines > 0; --lines, to += kLine, from += kLine)
+  for (; lines > 0; --lines, to += kCacheLine, from += kCacheLine)
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
 }
 
@@ -68,11 +68,11 @@ void stream_copy(void* to, const void* from, size_t length) noexcept {
   if (length < kWorthwhile) return plain_copy(to, from, length);
   auto* target = static_cast<std::byte*>(to);
   auto* source = static_cast<const std::byte*>(from);
-  const size_t head = -reinterpret_cast<uintptr_t>(target) % kLine;
+  const size_t head = -reinterpret_cast<uintptr_t>(target) % kCacheLine;
   std::memcpy(target, source, head);
-  const size_t lines = (length - head) / kLine;
+  const size_t lines = (length - head) / kCacheLine;
   stream_lines(target + head, source + head, lines);
-  const size_t done = head + lines * kLine;
+  const size_t done = head + lines * kCacheLine;
   std::memcpy(target + done, source + done, length - done);
   _mm_sfence();
 #else

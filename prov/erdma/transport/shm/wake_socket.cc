@@ -31,7 +31,7 @@ struct Name {
   const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-util::Fd make_socket() noexcept {
+util::Fd datagram_socket() noexcept {
   return util::Fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
@@ -57,7 +57,7 @@ constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 
 util::Result<WakeSocket> WakeSocket::open() noexcept {
   WakeSocket bell;
-  bell.x_socket = make_socket();
+  bell.x_socket = datagram_socket();
   if (!bell.x_socket) return -errno;
   bell.x_address.secret = util::random_word();
   // Where there are no filters, strangers can wake us in vain, and nothing worse.
@@ -85,7 +85,7 @@ void WakeSocket::drain() const noexcept {
 
 util::Result<Waker> Waker::to(const WakeAddress& address) noexcept {
   Waker waker;
-  waker.x_socket = make_socket();
+  waker.x_socket = datagram_socket();
   if (!waker.x_socket) return -errno;
   const Name name(address.name);
   if (connect(waker.x_socket.get(), name.data(), name.bytes)) return -errno;

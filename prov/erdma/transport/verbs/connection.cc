@@ -16,7 +16,6 @@ void std::default_delete<erdma::transport::verbs::Connection>::operator()(
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr const char* kSenseless = "the peer sent a control packet that makes no sense";
 constexpr uint32_t kCreditsToTakeBack = 2;
 constexpr unsigned kPiecesPerRound = 4;  ///< posting may take as long as moving
 

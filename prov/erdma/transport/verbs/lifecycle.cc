@@ -6,7 +6,6 @@
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr const char* kSenseless = "the peer sent a control packet that makes no sense";
 /// One for the request, one for a credit packet, one to take the request back, and the last.
 constexpr uint32_t kCreditsToRetire = 4;
 

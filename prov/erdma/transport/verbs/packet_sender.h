@@ -13,6 +13,9 @@
 
 namespace erdma::transport::verbs {
 
+/// Why a connection is broken, of more than one of its parts.
+inline constexpr const char* kSenseless = "the peer sent a control packet that makes no sense";
+
 /// What the parts of a connection tell the whole.
 class ConnectionHost {
  public:

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kListener = 0;  ///< no id
 
-int unreachable(int error) noexcept {
+int status_of(int error) noexcept {
   const bool route = error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
                      error == EHOSTDOWN || error == EACCES || error == EPERM;
   return route ? -FI_EHOSTUNREACH : -error;
@@ -131,7 +131,7 @@ int TcpBackend::connect(uint64_t id, const util::SocketAddress& peer) noexcept t
     return -error;
   }
   if (::connect(fd.get(), peer.data(), socklen_t(peer.size())) && errno != EINPROGRESS)
-    return unreachable(errno);
+    return status_of(errno);
   Socket& socket = x_sockets[id];
   socket.id = id;
   socket.tcp.open(std::move(fd));
@@ -158,7 +158,7 @@ void TcpBackend::on_writable(Socket& socket, BackendEvents& events) {
     watch(socket, EPOLLIN);
     return events.on_reached(id);
   }
-  if (error != ECONNREFUSED) return end(socket, unreachable(error), events);
+  if (error != ECONNREFUSED) return end(socket, status_of(error), events);
   socket.state = State::ended;
   events.on_refused(id, {});
 }

@@ -12,7 +12,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr int kBacklog = 1024;
+constexpr int kTcpBacklog = 1024;
 constexpr uint64_t kPause = 100'000'000;
 
 }  // namespace
@@ -22,7 +22,7 @@ int TcpListener::open(int epoll, util::SocketAddress& name) noexcept {
   if (fd < 0) return fd;
   x_fd.reset(fd);
   x_epoll = epoll;
-  if (::listen(fd, kBacklog)) return -errno;
+  if (::listen(fd, kTcpBacklog)) return -errno;
   name.set_port(address_of(fd, getsockname).port());
   return watch(EPOLL_CTL_ADD);
 }
