@@ -40,7 +40,7 @@ find prov/erdma -name '*.cc' -o -name '*.h' >"${TMPDIR:-/tmp}/lists.$$"
 compare prov/erdma/Makefile.include erdma_sources <"${TMPDIR:-/tmp}/lists.$$"
 find test -name '*_test.cc' >"${TMPDIR:-/tmp}/lists.$$"
 # shellcheck disable=SC2046  # variables
-compare test/Makefile.include own_test_programs $(sed -n 's/^\(test_.*_SOURCES\) = \\$/\1/p' \
+compare test/Makefile.include own_test_programs $(sed -n 's/^\(test_.*_files\) = \\$/\1/p' \
   test/Makefile.include) <"${TMPDIR:-/tmp}/lists.$$"
 find test/*.h test/util test/hmem test/protocol test/transport test/fabric test/fake -name '*.h' \
   2>/dev/null >"${TMPDIR:-/tmp}/lists.$$"

@@ -50,7 +50,7 @@ sub closure {
 open my $make, '<', 'test/Makefile.include' or die "test/Makefile.include: $!";
 my $text = do { local $/; <$make> };
 my %sources;
-$sources{$1} = [$2 =~ /(\S+\.cc)/g] while $text =~ /^test_(\w+)_SOURCES = \\\n((?:\t.*\n)+)/mg;
+$sources{$1} = [$2 =~ /(\S+\.cc)/g] while $text =~ /^test_(\w+)_files = \\\n((?:\t.*\n)+)/mg;
 if ($text =~ /^own_test_programs = \\\n((?:\t.*\n)+)/m) {
   $sources{$_} = ["$_.cc"] for $1 =~ m{([\w/]+)}g;
 }

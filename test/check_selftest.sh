@@ -29,7 +29,7 @@ erdma_sources = \
 	prov/erdma/util/a.cc
 END
   echo 'int x;' >"$folder/test/util/b_test.cc"
-  printf '%s = \\\n\t%s\n\n' own_test_programs test/util/a_test test_util_tests_SOURCES \
+  printf '%s = \\\n\t%s\n\n' own_test_programs test/util/a_test test_util_tests_files \
     test/util/b_test.cc test_headers '' >"$folder/test/Makefile.include"
   echo 'int x;' >"$folder/fabtests/programs/shared.cc"
   echo 'int main() {}' >"$folder/fabtests/programs/erdma_a.cc"

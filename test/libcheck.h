@@ -101,14 +101,25 @@ std::string temporary_path(const char* name);
 #define ERDMA_REGISTER \
   static const ::erdma::test::Registration ERDMA_JOIN(registration_, __COUNTER__)
 
-#define SUITE(...) ERDMA_REGISTER(__BASE_FILE__, ::erdma::test::SuiteOptions{__VA_ARGS__})
+// Of files that are compiled as one, the joined source names each (test/lib/join.sh); two of them
+// may have tests of the same name.
+#ifdef ERDMA_JOINED
+#define ERDMA_SUITE_FILE ERDMA_JOINED_FILE
+#define ERDMA_OF_FILE(name) ERDMA_JOIN(name, ERDMA_JOINED_NUMBER)
+#else
+#define ERDMA_SUITE_FILE __BASE_FILE__
+#define ERDMA_OF_FILE(name) name
+#endif
+
+#define SUITE(...) ERDMA_REGISTER(ERDMA_SUITE_FILE, ::erdma::test::SuiteOptions{__VA_ARGS__})
 #define TEST_CASE(...) \
-  ERDMA_REGISTER(__BASE_FILE__, ::erdma::test::CaseOptions{__VA_ARGS__}, __FILE__)
+  ERDMA_REGISTER(ERDMA_SUITE_FILE, ::erdma::test::CaseOptions{__VA_ARGS__}, __FILE__)
 #define SET_UPS(case_name, ...) \
-  ERDMA_REGISTER(__BASE_FILE__, case_name, ::erdma::test::SetUps{__VA_ARGS__})
-#define LEFT_OUT(case_name) ERDMA_REGISTER(__BASE_FILE__, ::erdma::test::LeftOut{case_name})
+  ERDMA_REGISTER(ERDMA_SUITE_FILE, case_name, ::erdma::test::SetUps{__VA_ARGS__})
+#define LEFT_OUT(case_name) ERDMA_REGISTER(ERDMA_SUITE_FILE, ::erdma::test::LeftOut{case_name})
 #define TEST(test_name, ...)                                                      \
-  static void test_name(int);                                                     \
-  ERDMA_REGISTER(__BASE_FILE__, TTest{#test_name, test_name, __FILE__, __LINE__}, \
+  static void ERDMA_OF_FILE(test_name)(int);                                      \
+  ERDMA_REGISTER(ERDMA_SUITE_FILE,                                                \
+                 TTest{#test_name, ERDMA_OF_FILE(test_name), __FILE__, __LINE__}, \
                  [] { return ::erdma::test::Loop(__VA_ARGS__); });                \
-  static void test_name([[maybe_unused]] int _i)
+  static void ERDMA_OF_FILE(test_name)([[maybe_unused]] int _i)

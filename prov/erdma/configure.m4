@@ -68,6 +68,18 @@ AS_IF([test "$enable_sanitizer" != no], [
 ])
 AC_SUBST([ERDMA_ALL_DEFINED])
 
+dnl --- --enable-joined: what many files include is compiled once
+AC_ARG_ENABLE([joined],
+  [AS_HELP_STRING([--enable-joined=tests|all],
+    [compile files of tests, or all, many at a time: fast where everything is built (for continuous integration)])],
+  [], [enable_joined=no])
+AS_CASE([$enable_joined],
+  [yes], [enable_joined=all],
+  [no|tests|all], [],
+  [AC_MSG_ERROR([--enable-joined takes tests or all, not "$enable_joined"])])
+AM_CONDITIONAL([JOIN_TESTS], [test "$enable_joined" != no])
+AM_CONDITIONAL([JOIN_PROVIDER], [test "$enable_joined" = all])
+
 dnl --- libfabric: pkg-config, or a prefix. -isystem, as its 2.x headers warn under -Wshadow
 AC_ARG_WITH([libfabric],
   [AS_HELP_STRING([--with-libfabric=PREFIX],

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fabric/info_query.h"
+#include "fake/captured_log.h"
 
 using erdma::fabric::InfoPtr;
 using namespace erdma::test;

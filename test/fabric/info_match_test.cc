@@ -6,6 +6,7 @@
 
 #include "fabric/info_offer.h"
 #include "fabric/info_query.h"
+#include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
 
 using erdma::fabric::InfoPtr;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fabric/info_query.h"
+#include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
 #include "fake/devices.h"
 

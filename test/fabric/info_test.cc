@@ -7,6 +7,7 @@
 
 #include "fabric/info_query.h"
 #include "fabric/info_refusal.h"
+#include "fake/captured_log.h"
 
 using erdma::fabric::InfoPtr;
 using namespace erdma::test;

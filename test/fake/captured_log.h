@@ -1,4 +1,5 @@
-#pragma once
+#ifndef ERDMA_CAPTURED_LOG_H
+#define ERDMA_CAPTURED_LOG_H
 
 #include <dlfcn.h>
 
@@ -25,7 +26,6 @@ struct LogLine {
 };
 
 inline bool g_log_captured = false;
-static const Registration capture_log(__BASE_FILE__, [] { g_log_captured = true; });
 
 template <typename Function>
 Function* libfabrics(Function*, const char* name) {
@@ -76,3 +76,8 @@ extern "C" [[gnu::weak]] void fi_log(const fi_provider* provider, fi_log_level l
   const std::lock_guard guard(erdma::test::g_log_mutex);
   erdma::test::g_log.push_back({level, text});
 }
+
+#endif
+
+// In each file that includes it, joined with others (test/lib/join.sh) or not.
+ERDMA_REGISTER(ERDMA_SUITE_FILE, [] { ::erdma::test::g_log_captured = true; });
