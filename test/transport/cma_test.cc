@@ -113,6 +113,17 @@ TEST(probe_never_writes_to_a_process_with_another_nonce) {
   ck_assert_uint_eq(foreign, 0x1234567890);
 }
 
+TEST(probe_takes_a_call_that_moves_nothing_for_another_process) {
+  FakeProc proc;
+  fake::CmaCalls calls;
+  calls.read.first = calls.read.last = 1;
+  calls.read.limit = 0;
+  CmaPeer peer = peer_of_self();
+  probe(calls, true, peer, proc.fs());
+  ck_assert_int_eq(int(peer.read.permission), int(Permission::denied));
+  ck_assert_ptr_nonnull(peer.read.reason);
+}
+
 struct ScopeCase {
   int scope;
   const char* capabilities;

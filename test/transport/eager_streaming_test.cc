@@ -35,7 +35,25 @@ TEST(far_cores_stream_nearly_always) {
   ck_assert_int_gt(run(streaming, kFar, 640), 600);
 }
 
-TEST(a_single_slow_copy_changes_nothing) {
+TEST(one_copy_in_a_few_is_measured_and_fewer_between_far_cores) {
+  EagerStreaming streaming;
+  for (unsigned i = 1; i <= 2 * EagerStreaming::kMeasureNear; ++i)
+    ck_assert_int_eq(streaming.choose(kLength).measure, i % EagerStreaming::kMeasureNear == 0);
+  for (unsigned i = 0; i < EagerStreaming::kVotes; ++i) streaming.record(kLength, kFar);
+  for (unsigned i = 1; i <= 2 * EagerStreaming::kMeasureFar; ++i)
+    ck_assert_int_eq(streaming.choose(kLength).measure, i % EagerStreaming::kMeasureFar == 0);
+}
+
+TEST(a_copy_that_takes_just_the_time_of_near_cores_is_not_slow) {
+  constexpr uint64_t kJustNear = kLength / 64 * EagerStreaming::kSlowLine;
+  EagerStreaming streaming;
+  for (unsigned i = 0; i < EagerStreaming::kVotes; ++i) streaming.record(kLength, kJustNear);
+  ck_assert(!streaming.choose(kLength).stream);
+  for (unsigned i = 0; i < EagerStreaming::kVotes; ++i) streaming.record(kLength, kJustNear + 1);
+  ck_assert(streaming.choose(kLength).stream);
+}
+
+TEST(a_single_slow_changes_nothing) {
   EagerStreaming streaming;
   for (int i = 0; i < 20; ++i) {
     while (!streaming.choose(kLength).measure) {
