@@ -436,6 +436,7 @@ TEST(what_was_recalled_before_the_borrower_knew_its_channel_is_not_touched) {
   const transport::RemoteRange remote{region, 0, sizeof(memory)};
   pair.a_to_b().optional().sharing->revoke(region);
   ck_assert(pair.a_to_b().optional().sharing->unused());
+  ck_assert_int_eq(pair.b_to_a().put(remote, &local, 1, 5, true), -FI_EBUSY);
   calls.open = true;
   calls.open.notify_all();
   ck_assert_int_eq(pair.send(pair.b_to_a(), 2, nullptr, 0), 0);

@@ -44,6 +44,17 @@ TEST(a_range_that_changes_again_starts_anew) {
   ck_assert(quarantines.empty());
 }
 
+TEST(as_many_as_can_be_kept_are_kept_apart) {
+  constexpr uintptr_t kMost = 64;
+  Quarantines quarantines(kTick);
+  for (uintptr_t i = 1; i <= kMost; ++i)
+    ck_assert_int_eq(quarantines.add({1000 * i, 1000 * i + 10}, 0), i == 1);
+  ck_assert(quarantines.overlap({1000 * kMost, 1000 * kMost + 1}));
+  ck_assert(!quarantines.overlap({999, 1000}));
+  ck_assert(!quarantines.add({10, 20}, 0));
+  ck_assert(quarantines.overlap({999, 1000}));
+}
+
 TEST(more_than_can_be_kept_put_all_memory_under_quarantine) {
   Quarantines quarantines(kTick);
   for (uintptr_t i = 0; i < 1000; ++i)

@@ -97,9 +97,11 @@ TEST(a_region_takes_the_place_of_what_it_contains) {
   Rig rig;
   (void)rig.key(1, 1);
   (void)rig.key(3, 2);
+  (void)rig.key(7, 1);
   const uint32_t big = rig.key(0, 8);
   ck_assert_uint_eq(rig.key(1, 1), big);
   ck_assert_uint_eq(rig.key(3, 2), big);
+  ck_assert_uint_eq(rig.key(7, 1), big);
   rig.wait_for_regions(1);
 }
 
