@@ -45,6 +45,23 @@ TEST(injected_write_frees_its_memory_at_once_and_is_owed_until_it_left, 2) {
   pair.expect_silent();
 }
 
+/// A caller that only ever posts, and never asks for completions.
+TEST(whoever_posts_sixty_four_operations_hears_of_its_peers) {
+  OneSidedPair pair;
+  int news = 7, heard = 0;
+  must(pair.a.receive(&heard, sizeof(heard), 1, &g_one));
+  must(pair.b.send(0, &news, sizeof(news), 1, &g_two));
+  const auto write = [&] {
+    must(pair.initiator.write(1, &news, sizeof(news), pair.memory.data(), kKey, &g_one));
+  };
+  for (int i = 1; i < 64; ++i) write();
+  ck_assert(pair.a.received.entries.empty());
+  write();
+  ck_assert_uint_eq(pair.a.received.entries.size(), 1);
+  ck_assert_int_eq(heard, news);
+  run_until_idle(pair);
+}
+
 /// What an endpoint that closes waits for: no more than what leaves in one packet.
 TEST(write_that_waits_for_its_link_is_known_if_it_is_one_packet, 2) {
   const size_t length = _i ? 4000 : 16;
