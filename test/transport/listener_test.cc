@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 
 #include "fake/captured_log.h"
@@ -19,6 +20,8 @@ namespace {
 std::atomic<uint64_t> g_flood = 0;  ///< connections of another user that still come
 std::atomic<int> g_flooded = -1;    ///< the listener that somebody knocks at first
 thread_local int g_stranger = -1;   ///< the last of them
+std::atomic<int> g_accept_error = 0;
+std::atomic<unsigned> g_accepts_failed = 0;
 
 /// Time is what the test says it is.
 struct StandingClock final : util::Clock {
@@ -34,11 +37,14 @@ bool open_with(Side& side, const util::Clock& clock) {
   return true;
 }
 
-unsigned refusals_logged() {
+unsigned lines_with(const char* text) {
   const std::lock_guard guard(g_log_mutex);
   unsigned lines = 0;
-  for (const LogLine& line : g_log) lines += contains(line.text, "refused a connection");
+  for (const LogLine& line : g_log) lines += contains(line.text, text);
   return lines;
+}
+unsigned refusals_logged() {
+  return lines_with("refused a connection");
 }
 
 /// It never ends, and yet the peer that is asked for is connected.
@@ -69,6 +75,19 @@ TEST(strangers_do_not_fill_the_log) {
   ck_assert_uint_le(refusals_logged(), 10);  // no second has passed
 }
 
+TEST(an_endpoint_that_can_not_accept_says_so_once_and_accepts_later) {
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b));
+  g_accept_error = EMFILE;
+  auto knock = transport::shm::connect_as_peer(pair.b.name);
+  ck_assert(bool(knock));
+  ck_assert(pair.poll_until([] { return g_accepts_failed >= 2; }));
+  ck_assert_uint_eq(lines_with("cannot accept peers"), 1);
+  g_accept_error = 0;
+  ck_assert_int_eq(pair.send(pair.a_to_b(), 1, nullptr, 0), 0);
+  ck_assert(pair.poll_until([&] { return !pair.b.sink->packets.empty(); }));
+}
+
 }  // namespace
 
 }  // namespace erdma::test
@@ -76,6 +95,11 @@ TEST(strangers_do_not_fill_the_log) {
 /// As if another user knocked without end: the queue is never empty while there is a flood.
 extern "C" int accept4(int listener, sockaddr* address, socklen_t* bytes, int flags) {
   using erdma::test::g_flood;
+  if (const int error = erdma::test::g_accept_error) {
+    ++erdma::test::g_accepts_failed;
+    errno = error;
+    return -1;
+  }
   uint64_t left = g_flood;
   int nobody = -1;
   if (left && erdma::test::g_flooded.compare_exchange_strong(nobody, listener))
