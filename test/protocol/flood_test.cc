@@ -70,6 +70,41 @@ TEST(a_peer_that_cannot_know_of_the_budget_waits_and_loses_nothing) {
   }
 }
 
+constexpr size_t kLength = 1024;
+constexpr size_t kOvershoot = size_t{8} << 20;
+
+/// With a budget that so many messages use up, and `beyond` bytes more.
+erdma::protocol::EngineConfig budget_for(size_t messages, size_t beyond) {
+  erdma::protocol::EngineConfig config = erdma::test::kConfig;
+  config.unexpected_bytes = messages * (sizeof(erdma::protocol::Unexpected) + kLength) - beyond;
+  return config;
+}
+
+TEST(a_peer_that_cannot_know_of_the_budget_is_held_beyond_eight_megabytes) {
+  Pair pair(budget_for(12'000, kOvershoot));
+  pair.b.transport.behaviour.room = 0;
+  flood_eager(pair, 0, 12'000, kLength);
+  pair.b.engine.progress();
+  ck_assert(!pair.b_to_a().held);
+  flood_eager(pair, 12'000, 12'001, kLength);
+  pair.b.engine.progress();
+  ck_assert(pair.b_to_a().held);
+  pair.end_work();
+}
+
+TEST(a_peer_that_nothing_can_hold_loses_its_link_beyond_sixteen_megabytes) {
+  Pair pair(budget_for(20'000, 2 * kOvershoot));
+  pair.b.transport.behaviour.room = 0;
+  pair.b.transport.behaviour.holds = false;
+  flood_eager(pair, 0, 20'000, kLength);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 0);
+  flood_eager(pair, 20'000, 20'001, kLength);
+  pair.b.engine.progress();
+  ck_assert_uint_eq(pair.b_to_a().ended, 1);
+  pair.end_work();
+}
+
 /// As a NIC's link, which can leave nothing where it is.
 TEST(a_peer_that_nothing_can_hold_loses_its_link_before_it_takes_more_than_a_bound) {
   Pair pair;

@@ -17,6 +17,7 @@
 
 #include "libcheck.h"
 #include "transport/shm/layout.h"
+#include "transport/shm/region_gate.h"
 #include "transport/shm_pair.h"
 
 /// Peers that die, stop, restart, sleep; and the two sorts of rings.
@@ -96,6 +97,24 @@ struct Previewing final : transport::Sink {
   uint64_t due = 0, announced = 0;
   int packets = 0, previews = 0;
 };
+
+TEST(a_process_without_cma_accesses_no_shared_region) {
+  Options options;
+  options.cma = false;
+  Side side, owner;
+  ck_assert(open_side(side, options) && open_side(owner));
+  uint64_t memory = 0, local = 0;
+  transport::shm::SharedRegion region;
+  region.address = reinterpret_cast<uintptr_t>(&memory);
+  region.length = sizeof(memory);
+  transport::RemoteKey key;
+  key.size = sizeof(region);
+  std::memcpy(key.bytes, &region, sizeof(region));
+  const iovec iov{&local, sizeof(local)};
+  Link& link = **side.transport->link_to(owner.name);
+  ck_assert_int_eq(link.get({key, 0, sizeof(local)}, &iov, 1, 1), -FI_EOPNOTSUPP);
+  ck_assert_int_eq(link.put({key, 0, sizeof(local)}, &iov, 1, 1, true), -FI_EOPNOTSUPP);
+}
 
 TEST(packets_in_a_row_are_announced_to_who_wants_it) {
   Pair pair;

@@ -1,4 +1,6 @@
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -163,6 +165,33 @@ TEST(two_nodes_join_their_queue_pairs) {
   ck_assert_uint_eq(b.queue_pairs.joined[two], one);
   ck_assert(a.up[0].active && !b.up[0].active);
   ck_assert(b.up[0].peer == a.name());
+}
+
+int option(int fd, int level, int name) {
+  int value = 0;
+  socklen_t bytes = sizeof(value);
+  return getsockopt(fd, level, name, &value, &bytes) ? -1 : value;
+}
+
+/// Of 10 s: the kernel asks after half of them, and three times within the other half.
+TEST(a_peer_that_is_silent_is_asked_before_its_time_is_over) {
+  Node a, b;
+  ck_assert(connect_nodes(a, b));
+  int connections = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_in peer{};
+    socklen_t bytes = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) || peer.sin_family != AF_INET)
+      continue;
+    ++connections;
+    ck_assert_int_eq(option(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
+    ck_assert_int_eq(option(fd, IPPROTO_TCP, TCP_NODELAY), 1);
+    ck_assert_int_eq(option(fd, IPPROTO_TCP, TCP_KEEPIDLE), 5);
+    ck_assert_int_eq(option(fd, IPPROTO_TCP, TCP_KEEPINTVL), 1);
+    ck_assert_int_eq(option(fd, IPPROTO_TCP, TCP_KEEPCNT), 3);
+    ck_assert_int_eq(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 10'000);
+  }
+  ck_assert_int_eq(connections, 2);
 }
 
 TEST(an_endpoint_connects_to_itself) {
