@@ -402,6 +402,16 @@ TEST(admission_names_the_nearest_common_ancestor, std::size(kAncestorCases)) {
   ck_assert_uint_eq(job.calls.named, c.named);
 }
 
+/// As pids are used again while /proc is read.
+TEST(admission_names_no_process_of_a_circle_of_parents) {
+  Job job;
+  job.proc.process(70, 71);
+  job.proc.process(71, 70);
+  Admission admission(job.proc.fs());
+  ck_assert_int_eq(admission.admit(job.calls, PtracerPolicy::ancestor, 70, 50), -FI_EPERM);
+  ck_assert_uint_eq(job.calls.namings, 0);
+}
+
 TEST(admission_moves_up_only_when_needed_and_never_down) {
   Job job;
   Admission admission(job.proc.fs());

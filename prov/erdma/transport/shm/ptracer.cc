@@ -90,8 +90,8 @@ bool Admission::descends_from(pid_t pid, pid_t ancestor) const noexcept {
 pid_t Admission::common_ancestor(pid_t self, pid_t requester) const noexcept {
   // What is named already stays covered: the search starts there, unless it died meanwhile.
   pid_t candidate = x_named > 0 && descends_from(self, x_named) ? x_named : self;
-  for (int i = 0; candidate > 0 && i < kLongestChain; ++i, candidate = x_proc.parent(candidate))
-    if (descends_from(requester, candidate)) break;
+  for (int i = 0; candidate > 0 && !descends_from(requester, candidate); ++i)
+    candidate = i < kLongestChain ? x_proc.parent(candidate) : 0;
   if (candidate != 1) return candidate;
   // In a container pid 1 is the launcher of these ranks. On the host it is everybody's ancestor.
   const uint64_t pid_namespace = x_proc.own_namespace("pid");
