@@ -109,4 +109,28 @@ TEST(what_is_detached_is_driven_no_more_and_loses_its_entries) {
   ck_assert_int_eq(b.source.calls, 0);
 }
 
+/// Each direction with a queue of its own.
+TEST(both_queues_are_detached) {
+  Bound b, of_receives;
+  fi_cq_entry entry;
+  CompletionQueue* const queues[] = {b.cq, of_receives.cq};
+  {
+    const Guard guard(g_lock);
+    ck_assert_int_eq(b.ports.bind(*queues[0], FI_TRANSMIT, g_lock), 0);
+    ck_assert_int_eq(b.ports.bind(*queues[1], FI_RECV, g_lock), 0);
+  }
+  for (CompletionQueue* cq : queues) {
+    const int before = b.source.calls;
+    ck_assert_int_eq(int(fi_cq_read(cq, &entry, 1)), -FI_EAGAIN);
+    ck_assert_int_eq(b.source.calls, before + 1);
+  }
+  {
+    const Guard guard(g_lock);
+    b.ports.detach();
+  }
+  const int before = b.source.calls;
+  for (CompletionQueue* cq : queues) ck_assert_int_eq(int(fi_cq_read(cq, &entry, 1)), -FI_EAGAIN);
+  ck_assert_int_eq(b.source.calls, before);
+}
+
 }  // namespace

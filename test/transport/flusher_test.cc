@@ -56,6 +56,7 @@ class Nic final : public transport::Transport {
     return 0;
   }
   util::Result<transport::Link*> link_to(const util::SocketAddress&) noexcept override {
+    if (missing) return missing;
     return static_cast<transport::Link*>(&loop);
   }
   int wait_fd() const noexcept override { return -1; }
@@ -63,7 +64,8 @@ class Nic final : public transport::Transport {
   void disarm() noexcept override {}
   void shutdown() noexcept override {}
   Loop loop;
-  int broken = 0;  ///< status with which the loop goes down
+  int broken = 0;   ///< status with which the loop goes down
+  int missing = 0;  ///< why there is no loop
 };
 
 /// Memory below 100 needs no flush; of the rest, a hundred bytes are one registration.
@@ -164,6 +166,15 @@ TEST(what_comes_later_gets_a_read_of_its_own) {
   scene.flusher.on_read(0);
   scene.flusher.poll(scene.told);
   ck_assert(scene.told.ended.contains(2));
+  ck_assert_int_eq(scene.memory.held, 0);
+}
+
+TEST(without_a_way_to_itself_a_flush_fails) {
+  Scene scene;
+  ck_assert_int_eq(scene.add({100}, 1), transport::kFlushing);
+  scene.nic.missing = -FI_ENOMEM;
+  scene.flusher.poll(scene.told);
+  ck_assert_int_eq(scene.told.ended.at(1), -FI_ENOMEM);
   ck_assert_int_eq(scene.memory.held, 0);
 }
 
