@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -379,6 +381,26 @@ TEST(a_sandbox_without_userfaultfd_is_seen_once) {
 }
 
 TEST_CASE(.offered = can_watch_memory);
+
+/// As of a kernel before 5.7.
+TEST(a_kernel_whose_userfaultfd_tells_too_little_is_told_of) {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, UFFDIO_API, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(rules), rules};
+  ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+  RegionLog log;
+  g_log.clear();
+  auto cache = WatchedCache::create(std::make_unique<TestRegions>(log), {});
+  ck_assert_int_eq(cache.error(), -FI_EOPNOTSUPP);
+  ck_assert(contains(only_log_line(), "lacks events"));
+}
 
 /// What an application does by itself is no fault of the host.
 TEST(shared_memory_of_the_application_is_seen_only_by_who_asks, 2) {

@@ -202,6 +202,14 @@ TEST(an_endpoint_connects_to_itself) {
   ck_assert_uint_eq(a.queue_pairs.joined[two], one);
 }
 
+TEST(a_connection_that_ended_gets_no_queue_pair) {
+  Node a;
+  ibv_qp_init_attr attr{};
+  Path own{};
+  ck_assert_ptr_null(a.backend->create_queue_pair(12'345, attr, own));
+  ck_assert(a.queue_pairs.all.empty());
+}
+
 TEST(simultaneous_connects_leave_one) {
   Node a, b;
   a.manager->connect(b.name(), 1, false);
