@@ -401,6 +401,28 @@ TEST(revoked_that_was_not_asked_for_leaves_the_region_in_use) {
 
 // --- what it costs ------------------------------------------------------------------------------
 
+/// The last that is kept, and one more.
+TEST(grants_beyond_what_is_kept_are_ignored, 2) {
+  DirectPair pair(true);
+  erdma::transport::RemoteKey region;
+  region.put(erdma::transport::KeyHead{erdma::transport::KeyKind::region, 0, 0, 1});
+  const auto grant = [&](uint64_t key) {
+    wire::OneSidedHeader header{};
+    header.op = wire::Op::grant;
+    header.flags = wire::kGrantReads | wire::kGrantWrites;
+    header.segment = {uint64_t(pair.memory.data()), key, pair.memory.size()};
+    pair.a_to_b().inject(&header, sizeof(header), region.bytes, region.size);
+  };
+  for (uint64_t key = 1; key < 65536 + unsigned(_i); ++key) grant(key);
+  grant(kKey);
+  while (!pair.a_to_b().inbound.empty()) pair.a.engine.progress();
+  ck_assert_uint_eq(pair.a_to_b().ended, 0);
+  char byte = 1;
+  must(pair.initiator.write(1, &byte, 1, pair.memory.data(), kKey, &g_one));
+  ck_assert_uint_eq(pair.direct(), _i == 0);
+  run_until_idle(pair);
+}
+
 /// More than an honest peer can be waiting for.
 constexpr uint32_t kMostAnswers = 3 * 65536;
 
