@@ -7,31 +7,26 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <new>
+#include <deque>
 #include <vector>
 
 #include <rdma/fi_rma.h>
 
 #include "fabric/av.h"
 #include "fabric/rig.h"
+#include "fake/scarce_memory.h"
 #include "transport/simulated_device.h"
 
 namespace {
-
-constexpr long kNever = -1;         ///< or all that were to fail have
-std::atomic<long> g_left = kNever;  ///< allocations until the one that fails
-/// This thread is in a call that can say that memory lacks. In progress a link ends instead.
-thread_local bool t_in_call = false;
 
 const void* library_of(const void* address) {
   Dl_info found{};
   return dladdr(address, &found) ? found.dli_fbase : nullptr;
 }
 bool in_program(const void* address) {
-  static const void* const program = library_of(&g_left);
+  static const void* const program = library_of(reinterpret_cast<const void*>(library_of));
   return library_of(address) == program;
 }
 /// Of the provider, perhaps within the library of C++: not of what stands for an adapter.
@@ -44,84 +39,17 @@ bool by_provider(const void* caller) {
   const auto at = std::find(frames.begin(), end, caller);
   return end - at > 1 && in_program(at[1]);
 }
-bool fails_now(const void* caller) {
-  if (!t_in_call || g_left.load(std::memory_order_relaxed) == kNever || !by_provider(caller))
-    return false;
-  long left = g_left.load();
-  while (left != kNever && !g_left.compare_exchange_weak(left, left - 1)) continue;
-  return left == 0;
-}
-/// For a breakpoint.
-[[gnu::noinline]] void* none() {
-  return nullptr;
-}
-void* allocate(size_t bytes, size_t alignment, const void* caller) {
-  if (fails_now(caller)) return none();
-  return alignment ? std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment)
-                   : std::malloc(bytes ? bytes : 1);
-}
-void* allocate_or_throw(size_t bytes, size_t alignment, const void* caller) {
-  void* memory = allocate(bytes, alignment, caller);
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
 
-}  // namespace
-
-// Inlined on one side alone, malloc and free look mismatched to the compiler.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  return allocate_or_throw(bytes, 0, __builtin_return_address(0));
-}
-[[gnu::noinline]] void* operator new[](size_t bytes) {
-  return allocate_or_throw(bytes, 0, __builtin_return_address(0));
-}
-[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, size_t(alignment), __builtin_return_address(0));
-}
-[[gnu::noinline]] void* operator new[](size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, size_t(alignment), __builtin_return_address(0));
-}
-[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return allocate(bytes, 0, __builtin_return_address(0));
-}
-[[gnu::noinline]] void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
-  return allocate(bytes, 0, __builtin_return_address(0));
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete[](void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete[](void* memory, size_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete[](void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
-
-namespace {
+[[maybe_unused]] const bool g_filtered = (erdma::fake::g_concerns = by_provider, true);
 
 using namespace erdma::test;
+using erdma::fake::counted;
+using erdma::fake::replenish;
+using erdma::fake::run_short;
 
 template <typename Call>
-auto in_call(Call call) {
-  t_in_call = true;
-  const auto result = call();
-  t_in_call = false;
-  return result;
+ssize_t expect_no_memory(Call call) {
+  return erdma::fake::without_each_allocation(-FI_ENOMEM, call);
 }
 
 /// True = done. What it failed of can only be memory.
@@ -204,27 +132,30 @@ class Attempt {
     return done("fi_av_insert", inserted ? inserted : -FI_ENOMEM);
   }
 
-  /// Of one completion: the error, or 0.
-  int end_of(Side& side, Side& other) {
+  /// Of the operation with this context: the error, or 0. A receive that could not be taken back
+  /// any more may have ended meanwhile.
+  int end_of(Side& side, Side& other, const fi_context& context) {
     fi_cq_tagged_entry entry;
+    fi_cq_err_entry error{};
     for (;;) {
       fi_cq_read(other.cq.made, nullptr, 0);
       const ssize_t rc = fi_cq_read(side.cq.made, &entry, 1);
-      if (rc == 1) return 0;
-      if (rc == -FI_EAVAIL) break;
-      if (rc != -FI_EAGAIN) ck_abort_msg("fi_cq_read: %s", fi_strerror(int(-rc)));
+      if (rc == 1 && entry.op_context == &context) return 0;
+      if (rc == -FI_EAVAIL) {
+        ck_assert_int_eq(fi_cq_readerr(side.cq.made, &error, 0), 1);
+        ck_assert_int_ne(error.err, 0);
+        x_error = error.err;
+        if (error.op_context == &context) return error.err;
+      } else if (rc != 1 && rc != -FI_EAGAIN) {
+        ck_abort_msg("fi_cq_read: %s", fi_strerror(int(-rc)));
+      }
     }
-    fi_cq_err_entry error{};
-    ck_assert_int_eq(fi_cq_readerr(side.cq.made, &error, 0), 1);
-    ck_assert_int_ne(error.err, 0);
-    x_error = error.err;
-    return error.err;
   }
   /// Until it is accepted; a call without memory may be made again.
   template <typename Call>
   void post(const char* name, Call call) {
     for (;;) {
-      const ssize_t rc = in_call(call);
+      const ssize_t rc = counted(call);
       if (rc == 0) return;
       if (rc == -FI_EAGAIN)
         for (Side& side : x_sides) fi_cq_read(side.cq.made, nullptr, 0);
@@ -236,7 +167,8 @@ class Attempt {
   bool message(Side& from, Side& to, size_t length) {
     std::fill(x_received.begin(), x_received.end(), 0);
     ++x_tag;  // a message that was reported as failed may come all the same
-    fi_context receive, send;
+    fi_context& receive = next_context();
+    fi_context& send = next_context();
     post("fi_trecv", [&] {
       return fi_trecv(to.ep.made, x_received.data(), length, nullptr, FI_ADDR_UNSPEC, x_tag, 0,
                       &receive);
@@ -244,30 +176,34 @@ class Attempt {
     post("fi_tsend", [&] {
       return fi_tsend(from.ep.made, x_bytes.data(), length, nullptr, from.peer, x_tag, &send);
     });
-    const int sent = end_of(from, to);
+    const int sent = end_of(from, to, send);
     if (sent) {
-      if (fi_cancel(&to.ep->fid, &receive) == 0) end_of(to, from);
+      if (fi_cancel(&to.ep->fid, &receive) == 0) end_of(to, from, receive);
       return false;
     }
-    if (end_of(to, from)) return false;
+    if (end_of(to, from, receive)) return false;
     ck_assert(std::equal(x_bytes.data(), x_bytes.data() + length, x_received.data()));
     return true;
   }
   bool write(Side& from, Side& to, size_t length) {
     std::fill(to.window.begin(), to.window.end(), 0);
-    fi_context context;
+    fi_context& context = next_context();
     post("fi_write", [&] {
       return fi_write(from.ep.made, x_bytes.data(), length, nullptr, from.peer,
                       reinterpret_cast<uintptr_t>(to.window.data()), fi_mr_key(to.mr.made),
                       &context);
     });
-    if (end_of(from, to)) return false;
+    if (end_of(from, to, context)) return false;
     ck_assert(std::equal(x_bytes.data(), x_bytes.data() + length, to.window.begin()));
     return true;
   }
 
+  /// One that no operation had before.
+  fi_context& next_context() { return x_contexts.emplace_back(); }
+
   fi_info* x_info;
   int x_error = 0;
+  std::deque<fi_context> x_contexts;
   uint64_t x_tag = 0;
   Owned<fid_fabric> x_fabric;
   Owned<fid_domain> x_domain;
@@ -276,13 +212,13 @@ class Attempt {
   std::vector<char> x_received = std::vector<char>(kMost);
 };
 
-/// True = memory ran out somewhere.
-bool attempt_without(fi_info* info, long allocation) {
+/// From this allocation on `many` fail. True = some did.
+bool attempt_without(fi_info* info, long allocation, long many) {
   Attempt attempt(info);
-  g_left = allocation;
-  const bool built = in_call([&] { return attempt.build(); });
+  run_short(allocation, many);
+  const bool built = counted([&] { return attempt.build(); });
   if (built) attempt.use();
-  const bool failed = g_left.exchange(kNever) < 0;
+  const bool failed = replenish();
   if (!failed) ck_assert(built);
   // There is memory again.
   if (built)
@@ -296,7 +232,7 @@ TEST_CASE(.timeout = 600);
 
 enum Way { via_shm, via_nic, kWays };
 
-void try_each_allocation(int way) {
+void try_each_allocation(int way, long many = 1) {
   leaves_work_undone();
   void* frame;
   backtrace(&frame, 1);  // loads what it needs
@@ -307,7 +243,7 @@ void try_each_allocation(int way) {
   ask.mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   fi_info* info = get_info(ask);
   long allocation = 0;
-  while (attempt_without(info, allocation)) ++allocation;
+  while (attempt_without(info, allocation, many)) ++allocation;
   ck_assert_int_gt(allocation, 50);
   fi_freeinfo(info);
 }
@@ -326,23 +262,8 @@ TEST(a_shared_context_without_memory_says_so) {
   const auto receive = [&] {
     return fi_trecv(shared, &byte, 1, nullptr, FI_ADDR_UNSPEC, 7, 0, nullptr);
   };
-  g_left = 0;
-  ck_assert_int_eq(in_call(receive), -FI_ENOMEM);
-  ck_assert_int_eq(in_call(receive), 0);
+  ck_assert_int_eq(expect_no_memory(receive), 0);
   ck_assert_int_eq(fi_close(&shared->fid), 0);
-}
-
-/// Each allocation of a call fails in turn: it says so, and is as if it had not been. Returns what
-/// it says in the end.
-template <typename Call>
-ssize_t expect_no_memory(Call call) {
-  for (long allocation = 0;; ++allocation) {
-    ck_assert_int_lt(allocation, 100);
-    g_left = allocation;
-    const ssize_t result = in_call(call);
-    if (g_left.exchange(kNever) >= 0) return result;
-    ck_assert_int_eq(result, -FI_ENOMEM);
-  }
 }
 
 sockaddr_in numbered_peer(uint16_t port) {

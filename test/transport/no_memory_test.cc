@@ -102,10 +102,12 @@ TEST(a_transfer_that_is_staged_lacks_memory) {
     std::vector<int> said;
     int left = 0, result = -1;
     for (; result; ++left) {
-      fake::t_left = left;
-      result = reads ? link.get({key, 0, 1000}, &device, 1, 5)
+      fake::run_short(left);
+      result = fake::counted([&] {
+        return reads ? link.get({key, 0, 1000}, &device, 1, 5)
                      : link.put({key, 0, 1000}, &device, 1, 6, true);
-      fake::t_left = fake::kNever;
+      });
+      fake::replenish();
       said.push_back(result);
     }
     ck_assert_int_eq(staged.transport.poll(staged.sink), 1);

@@ -59,9 +59,9 @@ TEST(a_link_that_cannot_wait_for_its_turn_says_so) {
   };
   ck_assert_int_eq(connect(8), -FI_EAGAIN);
   ck_assert(bool(two.a().transport->link_to(address_of("10.0.0.1", 9))));
-  fake::t_left = 0;
-  ck_assert_int_eq(connect(9), -FI_ENOMEM);
-  ck_assert_int_eq(fake::t_left, fake::kNever);
+  fake::run_short(0);
+  ck_assert_int_eq(fake::counted([&] { return connect(9); }), -FI_ENOMEM);
+  ck_assert(fake::replenish());
   ck_assert_int_eq(connect(9), -FI_EAGAIN);
 }
 
