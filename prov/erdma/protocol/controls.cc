@@ -1,6 +1,7 @@
 #include "protocol/controls.h"
 
 #include <cstring>
+#include <new>
 
 #include <rdma/fi_errno.h>
 
@@ -28,13 +29,19 @@ int transmit(Peer& peer, const wire::ControlHeader& header,
 
 }  // namespace
 
-int Control::start() noexcept {
-  const int rc = transmit(*peer, header, &remote_key);
-  if (rc != -FI_EAGAIN) finish(rc);
-  return rc == -FI_EAGAIN ? rc : 0;
+Controls::Controls(Peers& peers) : x_peers(peers) {
+  if (!x_controls.reserve()) throw std::bad_alloc();
 }
 
-/// A failure is the link's: on_link_down() follows and ends what waits for it.
+/// It waits for memory, too: without any, a link may not even begin to connect.
+int Control::start() noexcept {
+  const int rc = transmit(*peer, header, &remote_key);
+  if (rc == -FI_EAGAIN || rc == -FI_ENOMEM) return -FI_EAGAIN;
+  finish(rc);
+  return 0;
+}
+
+/// Another failure is the link's: on_link_down() follows and ends what waits for it.
 void Control::finish(int) noexcept {
   controls->release(*this);
 }

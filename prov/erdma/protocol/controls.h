@@ -11,7 +11,9 @@ namespace erdma::protocol {
 /// is some.
 class Controls {
  public:
-  explicit Controls(Peers& peers) noexcept : x_peers(peers) {}
+  /// Throws std::bad_alloc. A chunk of them is there from the start: the peers of an endpoint that
+  /// lacks memory for a while are answered all the same.
+  explicit Controls(Peers& peers);
 
   /// `remote key`: the payload; null: there is none.
   void send(Peer& peer, const wire::ControlHeader& header,

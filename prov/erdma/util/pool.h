@@ -56,6 +56,9 @@ class Pool {
       return new (taken->storage) T(std::forward<Args>(args)...);
   }
 
+  /// The next acquire() finds one. False: as there.
+  [[nodiscard]] bool reserve() noexcept { return x_free || grow(); }
+
   void release(T& object) noexcept {
     Slot& freed = slot_of(object);
     object.~T();

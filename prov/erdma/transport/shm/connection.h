@@ -8,6 +8,7 @@
 #include "transport/shm/cma.h"
 #include "transport/shm/cold_rings.h"
 #include "transport/shm/wake_socket.h"
+#include "transport/shm/wire.h"
 #include "util/fd.h"
 #include "util/socket_address.h"
 
@@ -72,6 +73,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
   uint64_t backoff = 0;
   bool sender_done = false;  ///< inbound: it writes into its ring no more
   ConnectRequest request;
+  Welcome welcome;           ///< outbound: the answer, once `chunk` is there
+  util::Fd chunk;            ///< that it came with
   bool name_proven = false;  ///< inbound: who greeted listens under the name it gave
   // Polling thread only:
   ShmLink* link = nullptr;

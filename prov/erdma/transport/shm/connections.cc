@@ -163,6 +163,7 @@ util::Result<std::shared_ptr<PeerProcess>> Connections::add_process(int socket, 
   process->expedited = theirs.expedited;
   process->waker = std::move(*waker);
   process->life = std::make_shared<PeerLife>(std::move(*pidfd), *config.clock);
+  process->connections.reserve(1);  // it is never without one
   process->cma.life = process->life;
   process->cma.pid = pid;
   process->cma.identity = theirs.identity;

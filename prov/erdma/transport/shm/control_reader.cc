@@ -18,16 +18,22 @@ constexpr uint64_t kExitGrace = 100'000'000;
 /// Honest peers wait for an answer to the few things that they ask.
 constexpr uint32_t kMaxUnread = 64;
 
-/// What a peer may report of itself in a bye.
+/// What a peer may report of itself in a bye: it closed in order, or it failed of whatever reason.
 int bye_status(int value) noexcept {
-  return value == -FI_ECONNRESET ? value : -FI_ESHUTDOWN;
+  return value == -FI_ESHUTDOWN ? value : -FI_ECONNRESET;
 }
 
-/// Shares: what is read may end any of them.
-std::vector<std::shared_ptr<Connection>> connections_of(const PeerProcess& process) {
-  std::vector<std::shared_ptr<Connection>> all;
-  for (Connection* connection : process.connections) all.push_back(connection->shared_from_this());
-  return all;
+/// Calls `step` for each connection of the process. What it reads may end any of them.
+template <typename Step>
+void each_of(const PeerProcess& process, Step&& step) {
+  for (uint64_t last = 0;;) {
+    Connection* next = nullptr;
+    for (Connection* connection : process.connections)
+      if (connection->id > last && (!next || connection->id < next->id)) next = connection;
+    if (!next) return;
+    last = next->id;
+    step(*next->shared_from_this());
+  }
 }
 
 }  // namespace
@@ -119,7 +125,7 @@ bool ControlReader::handle_mail(Connection& connection, const Control& control, 
 void ControlReader::read_controls(uint64_t nonce) {
   const std::shared_ptr<PeerProcess> process = x_connections.process_of(nonce);
   if (!process) return;
-  for (const auto& connection : connections_of(*process)) on_readable(*connection);
+  each_of(*process, [this](Connection& connection) { on_readable(connection); });
 }
 
 void ControlReader::on_hang_up(Connection& connection) {
@@ -136,15 +142,15 @@ void ControlReader::on_exit(uint64_t process_id) {
   if (!process) return;
   x_connections.unwatch_exit(*process);
   process->life->suspend();
-  for (const auto& connection : connections_of(*process)) {
+  each_of(*process, [this](Connection& connection) {
     // A goodbye that it sent before it exited is still to be read.
-    on_readable(*connection);
-    const ConnectionState state = connection->state;
-    if (!x_connections.find(connection->id)) continue;
+    on_readable(connection);
+    const ConnectionState state = connection.state;
+    if (!x_connections.find(connection.id)) return;
     if (state == ConnectionState::up || state == ConnectionState::hung_up)
-      lose(*connection, -FI_ECONNRESET);
-    x_quarantine.on_sender_done(*connection);
-  }
+      lose(connection, -FI_ECONNRESET);
+    x_quarantine.on_sender_done(connection);
+  });
 }
 
 // The peer hears of it even while nobody polls here. But the socket of an outbound channel is shut

@@ -58,7 +58,11 @@ void Handshake::connect_back(const util::SocketAddress& peer, util::Fd socket) {
 
 void Handshake::give_up(Connection& connection) {
   if (connection.state == ConnectionState::awaiting_hello) return x_connections.drop(connection);
-  if (connection.state < ConnectionState::up) return fail(connection, -FI_ENOMEM);
+  if (connection.chunk) {
+    connection.deadline = now() + util::kMillisecond;
+    return;
+  }
+  if (connection.state < ConnectionState::up) return retry_or_fail(connection, -FI_ENOMEM, true);
   if (connection.state == ConnectionState::up) ::shutdown(connection.socket.get(), SHUT_RDWR);
 }
 
@@ -99,8 +103,9 @@ void Handshake::retry_or_fail(Connection& connection, int status, bool patient) 
   x_connections.unwatch(connection);
   connection.socket.reset();
   if (!patient || time - connection.started >= x_connections.config.options.connect_timeout_ns) {
-    ERDMA_INFO(EP_CTRL, "no endpoint listens as %s\n",
-               connection.request.address.to_string().c_str());
+    if (status != -FI_ENOMEM)
+      ERDMA_INFO(EP_CTRL, "no endpoint listens as %s\n",
+                 connection.request.address.to_string().c_str());
     return fail(connection, status);
   }
   connection.backoff = std::clamp(connection.backoff * 2, util::kMillisecond, kMaxBackoff);
@@ -176,16 +181,18 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   if (send_message(connection.socket.get(), &welcome, sizeof(welcome), &place->fd, 1))
     return x_control.lose(connection, -FI_ECONNRESET);
   x_negotiation.begin(connection);
-  connect_back(connection.process->name, std::move(back));
+  // Without memory for it the polling thread connects once it has something to send.
+  guarded("connecting", [&] { connect_back(connection.process->name, std::move(back)); });
 }
 
 void Handshake::on_welcome(Connection& connection) {
+  if (connection.chunk) return accept_welcome(connection);
   const Greeting ours = x_connections.greeting();
   Welcome welcome{ours};
   Received received = receive(connection.socket.get(), &welcome, sizeof(welcome));
   if (received.bytes == -EAGAIN) return;
   if (received.bytes <= 0) return retry_or_fail(connection, -FI_ECONNREFUSED, true);
-  const std::string peer = connection.request.address.to_string();
+  const util::AddressText peer = connection.request.address.to_string();
   const std::string fault = fault_of(welcome.greeting, received.bytes == sizeof(welcome), ours);
   if (!fault.empty() || welcome.status) {
     ERDMA_NOTICE(peer_lost, EP_CTRL, "no connection with %s: %s\n", peer.c_str(),
@@ -197,14 +204,18 @@ void Handshake::on_welcome(Connection& connection) {
                  remedy(-FI_EMFILE));
     return fail(connection, -FI_EMFILE);
   }
-  accept_welcome(connection, welcome, received);
+  connection.welcome = welcome;
+  connection.chunk = std::move(received.fds[0]);
+  accept_welcome(connection);
 }
 
-void Handshake::accept_welcome(Connection& connection, const Welcome& welcome, Received& received) {
+/// What throws comes first: it is called again, as the peer knows of the connection already.
+void Handshake::accept_welcome(Connection& connection) {
+  const Welcome& welcome = connection.welcome;
   const char* why = nullptr;
   x_control.read_controls(welcome.greeting.nonce);
   const int status = x_connections.find_or_add_process(connection, welcome.greeting, &why);
-  auto chunk = Memfd::adopt(std::move(received.fds[0]), kColdChunkBytes);
+  auto chunk = Memfd::adopt(std::move(connection.chunk), kColdChunkBytes);
   if (status || !chunk || welcome.ring >= kColdRings) {
     ERDMA_WARN(EP_CTRL, "no connection with %s: %s\n",
                connection.request.address.to_string().c_str(),
@@ -255,6 +266,10 @@ void Handshake::post_up(Mail mail) noexcept {
 
 void Handshake::on_deadline(Connection& connection) {
   if (connection.state == ConnectionState::connecting) return try_connect(connection);
+  if (connection.chunk) {
+    if (!guarded("connecting", [&] { accept_welcome(connection); })) give_up(connection);
+    return;
+  }
   if (connection.state == ConnectionState::awaiting_hello) {
     ERDMA_INFO(EP_CTRL, "closed a connection that sent nothing for 5 s\n");
     return x_connections.drop(connection);

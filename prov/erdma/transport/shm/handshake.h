@@ -41,7 +41,7 @@ class Handshake {
   void refuse_silently(Connection& connection);
   int check_name(Connection& connection, const util::SocketAddress& name, uint64_t nonce,
                  util::Fd& back);
-  void accept_welcome(Connection& connection, const Welcome& welcome, Received& received);
+  void accept_welcome(Connection& connection);
   void post_up(Mail mail) noexcept;
   uint64_t now() const noexcept { return x_connections.config.clock->now(); }
 
