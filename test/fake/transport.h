@@ -423,11 +423,16 @@ class Transport final : public transport::Transport {
     int steps = 0;
     for (size_t left = link.inbound.size(); left > 0 && !link.failed && !link.held;
          --left, ++steps) {
-      const std::vector<std::byte> packet = std::move(link.inbound.front());
+      std::vector<std::byte> packet = std::move(link.inbound.front());
       link.inbound.pop_front();
       if (link.skipped.erase(link.arrived - link.inbound.size())) continue;
-      sink.on_packet(link, packet.data(), packet.data() + transport::kHeaderBytes,
-                     packet.size() - transport::kHeaderBytes);
+      try {
+        sink.on_packet(link, packet.data(), packet.data() + transport::kHeaderBytes,
+                       packet.size() - transport::kHeaderBytes);
+      } catch (const std::bad_alloc&) {
+        link.inbound.push_front(std::move(packet));
+        break;
+      }
     }
     for (size_t left = behaviour.hold_transfers ? 0 : link.transfers.size(); left > 0;
          --left, ++steps) {

@@ -58,6 +58,13 @@ struct Channel : ibv_comp_channel {
   std::deque<ibv_cq*> events;
 };
 
+/// While a thread is in the adapter, which has memory of its own.
+inline thread_local unsigned t_in_adapter = 0;
+struct InAdapter {
+  InAdapter() noexcept { ++t_in_adapter; }
+  ~InAdapter() { --t_in_adapter; }
+};
+
 /// The one device, and everything a test may tell it.
 struct Nic {
   ibv_device device{};
@@ -156,6 +163,7 @@ struct Nic {
   }
 
   static int poll(ibv_cq* queue, int count, ibv_wc* wc) {
+    const InAdapter inside;
     one().run();
     Cq& cq = *static_cast<Cq*>(queue);
     int found = 0;
@@ -249,6 +257,7 @@ inline void Nic::execute(Qp& qp) {
 }
 
 inline int Nic::post_send(ibv_qp* queue_pair, ibv_send_wr* request, ibv_send_wr** bad) {
+  const InAdapter inside;
   Nic& nic = one();
   Qp& qp = *static_cast<Qp*>(queue_pair);
   ++nic.doorbells;
@@ -285,6 +294,7 @@ inline int Nic::post_send(ibv_qp* queue_pair, ibv_send_wr* request, ibv_send_wr*
 }
 
 inline int Nic::post_recv(ibv_qp* queue_pair, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  const InAdapter inside;
   Nic& nic = one();
   Qp& qp = *static_cast<Qp*>(queue_pair);
   for (*bad = request; request; *bad = request = request->next) {
@@ -350,6 +360,7 @@ using erdma::fake::Nic;
   return delete pd, 0;
 }
 [[gnu::weak]] ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+  const erdma::fake::InAdapter inside;
   Nic& nic = Nic::one();
   if (nic.refuse_regions) return errno = nic.refuse_regions, nullptr;
   auto region = std::make_unique<erdma::fake::Region>();
@@ -381,6 +392,7 @@ using erdma::fake::Nic;
 }
 [[gnu::weak]] ibv_cq* ibv_create_cq(ibv_context* context, int entries, void*,
                                     ibv_comp_channel* channel, int) {
+  const erdma::fake::InAdapter inside;
   if (entries > Nic::one().max_cqe) return errno = EIO, nullptr;
   auto* cq = new erdma::fake::Cq;
   cq->context = context;
@@ -403,6 +415,7 @@ using erdma::fake::Nic;
 }
 [[gnu::weak]] void ibv_ack_cq_events(ibv_cq*, unsigned) {}
 [[gnu::weak]] ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+  const erdma::fake::InAdapter inside;
   Nic& nic = Nic::one();
   if (attr->cap.max_inline_data > nic.max_inline) return errno = EINVAL, nullptr;
   auto* qp = new erdma::fake::Qp;
@@ -417,6 +430,7 @@ using erdma::fake::Nic;
   return qp;
 }
 [[gnu::weak]] int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int) {
+  const erdma::fake::InAdapter inside;
   if (attr->qp_state == IBV_QPS_ERR) Nic::one().break_qp(*static_cast<erdma::fake::Qp*>(qp));
   return 0;
 }

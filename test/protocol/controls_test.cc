@@ -57,7 +57,7 @@ TEST(a_peer_is_the_same_by_number_and_by_link) {
   ck_assert_ptr_eq(here.peers.at(1), here.peer);
   ck_assert_ptr_null(here.peers.at(here.book.size));
   ck_assert_int_eq(here.peers.connect(*here.peer), 0);
-  ck_assert_ptr_eq(here.peers.behind(*here.peer->link), here.peer);
+  ck_assert_ptr_eq(&here.peers.behind(*here.peer->link), here.peer);
   here.peers.address_removed(1, here.peer->address);
   ck_assert_ptr_null(here.peers.known(1));
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -52,6 +53,25 @@ TEST(what_is_owned_by_a_message_is_handed_on) {
   ck_assert_int_eq(box.try_post(std::make_unique<int>(7)), 0);
   const auto taken = box.take();
   ck_assert_int_eq(*taken.at(0), 7);
+}
+
+TEST(a_message_that_lacks_memory_stays_with_those_behind_it) {
+  const CountingBell bell;
+  Mailbox<int, CountingBell> box(bell);
+  for (const int message : {1, 2, 3}) box.post(message);
+  std::vector<int> seen;
+  const auto handle = [&](const int& message) {
+    seen.push_back(message);
+    if (message == 2 && seen.size() == 2) throw std::bad_alloc();
+  };
+  ck_assert_int_eq(box.read(handle), 1);
+  ck_assert(box.pending());
+  ck_assert(!box.arm());
+  box.post(4);
+  ck_assert_int_eq(box.read(handle), 3);
+  ck_assert(seen == std::vector<int>({1, 2, 2, 3, 4}));
+  ck_assert(!box.pending());
+  ck_assert_int_eq(box.read(handle), 0);
 }
 
 /// A taker that goes by arm() and the bell alone gets everything, in the order of each sender.

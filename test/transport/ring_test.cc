@@ -70,6 +70,25 @@ void take_one(Ring& ring, uint64_t expected, size_t length) {
 
 TEST_CASE(.timeout = 120);
 
+/// With and without bytes in the byte ring.
+TEST(an_entry_that_stays_comes_again) {
+  Ring ring(true);
+  std::vector<std::byte> payload(5000);
+  for (size_t i = 0; i < payload.size(); ++i) payload[i] = byte_of(i);
+  for (const size_t length : {size_t(5000), size_t(8), size_t(4000)}) {
+    ck_assert(ring.push(length, payload.data(), length));
+    for (int i = 0; i < 3; ++i) {
+      RingEntry entry;
+      ck_assert(ring.receiver.next(entry));
+      ck_assert_uint_eq(entry.length, length);
+      ck_assert_mem_eq(entry.payload, payload.data(), length);
+      if (i < 2) ring.receiver.stay(entry);
+    }
+    if (ring.receiver.advance()) ring.receiver.publish();
+  }
+  ck_assert(!ring.receiver.ready());
+}
+
 TEST(a_new_ring_is_empty_whatever_its_first_sequence_number, std::size(kStarts)) {
   for (bool hot : {false, true}) {
     const Ring ring(hot, kStarts[_i]);

@@ -61,6 +61,7 @@ class FakeConnector final : public verbs::Connector {
       : x_config(config), x_name(config.name), x_nonce(FakeFabric::one().next_id++) {
     if (!x_name.port()) x_name.set_port(FakeFabric::one().next_port++);
     FakeFabric::one().listeners.emplace_back(x_name, this);
+    x_attempts.reserve(16);  // connect() may be called where memory lacks
   }
   ~FakeConnector() override {
     stop_listening();
@@ -108,7 +109,9 @@ class FakeConnector final : public verbs::Connector {
   }
   /// Carries out what connect() asked for.
   void go_on() {
-    for (const Attempt& attempt : std::exchange(x_attempts, {})) {
+    const std::vector<Attempt> attempts(x_attempts);
+    x_attempts.clear();
+    for (const Attempt& attempt : attempts) {
       FakeConnector* peer = FakeFabric::one().find(attempt.peer);
       const int status = FakeFabric::one().refuse ? FakeFabric::one().refuse
                          : peer                   ? 0

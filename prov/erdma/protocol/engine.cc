@@ -177,20 +177,18 @@ bool Engine::has_injected() noexcept {
 /// The usual packet, a short message for a receive that is posted, is dealt with in this function:
 /// Receives::on_eager() and place_whole() are in it.
 void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
-                       const std::byte* payload, size_t length) noexcept {
+                       const std::byte* payload, size_t length) {
   // The header may lie in memory that the peer can still change: judge a copy, and let the compiler
   // read nothing once more.
   wire::MessageHeader header;
   std::memcpy(&header, header_bytes, sizeof(header));
   asm volatile("" : "+m"(header));
-  Peer* peer = x_peers.behind(link);
-  if (!peer) [[unlikely]]
-    return link.fail(-FI_ENOMEM);
+  Peer& peer = x_peers.behind(link);
   if (header.op == wire::Op::eager) [[likely]]
-    return x_receives.on_eager(*peer, link, header, payload, length);
-  if (header.op == wire::Op::rts) return x_receives.on_rts(*peer, link, header, payload, length);
-  if (header.op >= wire::Op::segments) return on_one_sided(*peer, link, header, payload, length);
-  on_control(*peer, link, header, payload, length);
+    return x_receives.on_eager(peer, link, header, payload, length);
+  if (header.op == wire::Op::rts) return x_receives.on_rts(peer, link, header, payload, length);
+  if (header.op >= wire::Op::segments) return on_one_sided(peer, link, header, payload, length);
+  on_control(peer, link, header, payload, length);
 }
 
 void Engine::on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& bytes,
@@ -211,7 +209,7 @@ void Engine::on_control(Peer& peer, transport::Link& link, const wire::MessageHe
 }
 
 void Engine::on_one_sided(Peer& peer, transport::Link& link, const wire::MessageHeader& bytes,
-                          const std::byte* payload, size_t length) noexcept {
+                          const std::byte* payload, size_t length) {
   const auto header = std::bit_cast<wire::OneSidedHeader>(bytes);
   if (header.op == wire::Op::result) return x_rma.on_result(peer, link, header, payload, length);
   if (header.op > wire::Op::result) return x_grants.on_packet(peer, link, header, payload, length);

@@ -74,7 +74,7 @@ class Engine final : public transport::Sink, PeerLoss {
 
  private:
   void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
-                 size_t length) noexcept override;
+                 size_t length) override;
   void on_done(uint64_t token, int status) noexcept override;
   void on_link_down(transport::Link& link, int status) noexcept override;
   bool waits_for(const transport::Link& link) noexcept override;
@@ -91,7 +91,7 @@ class Engine final : public transport::Sink, PeerLoss {
   void on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
                   const std::byte* payload, size_t length) noexcept;
   void on_one_sided(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-                    const std::byte* payload, size_t length) noexcept;
+                    const std::byte* payload, size_t length);
 
   /// A caller that only ever sends must still see what its peers tell it.
   static constexpr unsigned kSendsPerProgress = 64;

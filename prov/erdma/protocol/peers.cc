@@ -30,37 +30,32 @@ int Peers::refusal(uint64_t fi_addr) const noexcept {
 Peer* Peers::resolve(uint64_t fi_addr) noexcept try {
   const util::SocketAddress address = address_of(fi_addr);
   if (!address.set()) return nullptr;
-  Peer* peer = named(address);
-  if (!peer) return nullptr;
-  x_table.set(fi_addr, peer);
-  peer->addressed = true;
-  if (peer->link) peer->link->addressed();
-  return peer;
+  Peer& peer = named(address);
+  x_table.set(fi_addr, &peer);
+  peer.addressed = true;
+  if (peer.link) peer.link->addressed();
+  return &peer;
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
 
-Peer* Peers::named(const util::SocketAddress& address) noexcept try {
+Peer& Peers::named(const util::SocketAddress& address) {
   const auto found = x_peers.find(address);
-  if (found != x_peers.end()) return found->second.get();
+  if (found != x_peers.end()) return *found->second;
   auto peer = std::make_unique<Peer>(address);
   peer->fi_addr = x_book.fi_addr_of(address);
   peer->receives = &x_receives;
-  if (x_shared) peer->source = x_shared->source_named(address);
-  if (!peer->source) return nullptr;
+  if (x_shared) peer->source = &x_shared->source_named(address);
   peer->itself = x_own_name && address == *x_own_name;
-  return x_peers.emplace(address, std::move(peer)).first->second.get();
-} catch (const std::bad_alloc&) {
-  return nullptr;
+  return *x_peers.emplace(address, std::move(peer)).first->second;
 }
 
 /// The peer behind a link that was opened from the other side. What we send keeps to its own link,
 /// for the sake of order, unless that was never up: where the peer could not come, we won't.
-Peer* Peers::adopt(transport::Link& link) noexcept {
-  Peer* peer = named(link.address());
-  if (!peer) return nullptr;
-  if (!peer->link || !peer->link->was_up()) use_link(*peer, link);
-  link.user = peer;
+Peer& Peers::adopt(transport::Link& link) {
+  Peer& peer = named(link.address());
+  if (!peer.link || !peer.link->was_up()) use_link(peer, link);
+  link.user = &peer;
   return peer;
 }
 

@@ -52,10 +52,10 @@ class Peers {
   }
   /// Why at() has no peer: -FI_EINVAL if there is no such address, -FI_ENOMEM otherwise.
   int refusal(uint64_t fi_addr) const noexcept;
-  /// Null: out of memory.
-  Peer* behind(transport::Link& link) noexcept {
+  /// Throws std::bad_alloc.
+  Peer& behind(transport::Link& link) {
     auto* peer = static_cast<Peer*>(link.user);
-    return peer ? peer : adopt(link);
+    return peer ? *peer : adopt(link);
   }
   /// The address of the endpoint that these are peers of.
   void set_own_name(const util::SocketAddress& name) noexcept;
@@ -96,8 +96,8 @@ class Peers {
  private:
   util::SocketAddress address_of(uint64_t fi_addr) const noexcept;
   Peer* resolve(uint64_t fi_addr) noexcept;
-  Peer* named(const util::SocketAddress& address) noexcept;
-  Peer* adopt(transport::Link& link) noexcept;
+  Peer& named(const util::SocketAddress& address);
+  Peer& adopt(transport::Link& link);
   static void use_link(Peer& peer, transport::Link& link) noexcept;
 
   AddressBook& x_book;

@@ -33,7 +33,7 @@ bool Receives::post(const ReceiveArgs& args, const Peer* source, CompletionSink&
 
 /// An eager message for which no receive is posted here.
 void Receives::on_early(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-                        const std::byte* payload, size_t length) noexcept {
+                        const std::byte* payload, size_t length) {
   Matcher& queues = matcher(header.flags & wire::kTagged);
   if (x_shared) {
     PostedEntry* entry = queues.arrive(*peer.source, header.tag);
@@ -43,7 +43,7 @@ void Receives::on_early(Peer& peer, transport::Link& link, const wire::MessageHe
 }
 
 void Receives::on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-                      const std::byte* payload, size_t length) noexcept {
+                      const std::byte* payload, size_t length) {
   transport::RemoteKey remote_key;
   if (!inbound::decode(payload, length, remote_key) || header.length > SSIZE_MAX)
     return inbound::protocol_violation(link, "a malformed rendezvous request");
@@ -51,8 +51,7 @@ void Receives::on_rts(Peer& peer, transport::Link& link, const wire::MessageHead
   PostedEntry* entry = queues.arrive(*peer.source, header.tag);
   if (entry)
     return x_deliveries.begin(static_cast<Receive&>(*entry), peer, link, header, remote_key);
-  Unexpected* message = x_unexpected.store(peer, link, header, nullptr, 0, queues);
-  if (message) message->remote_key = remote_key;
+  x_unexpected.store(peer, link, header, nullptr, 0, queues).remote_key = remote_key;
 }
 
 bool Receives::accept(Receive& receive, Unexpected& message) noexcept {

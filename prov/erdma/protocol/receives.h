@@ -25,12 +25,12 @@ class Receives {
   const ReceiveQueues& own() const noexcept { return x_own; }
   Deliveries& deliveries() noexcept { return x_deliveries; }
 
-  /// A packet: a whole message.
+  /// A packet: a whole message. May throw, as Sink::on_packet().
   void on_eager(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-                const std::byte* payload, size_t length) noexcept;
-  /// A packet: a message whose bytes follow after the match.
+                const std::byte* payload, size_t length);
+  /// A packet: a message whose bytes follow after the match. May throw likewise.
   void on_rts(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-              const std::byte* payload, size_t length) noexcept;
+              const std::byte* payload, size_t length);
 
   // For ReceiveQueues, about messages that came to this engine.
   /// Gives an unexpected message to a receive. True if the receive is still there and wants
@@ -51,7 +51,7 @@ class Receives {
  private:
   Matcher& matcher(bool tagged) noexcept { return x_queues->matcher(tagged); }
   void on_early(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-                const std::byte* payload, size_t length) noexcept;
+                const std::byte* payload, size_t length);
   void place_whole(Receive& receive, const wire::MessageHeader& header, uint64_t source,
                    const std::byte* payload, size_t length) noexcept;
   void place_special(Receive& receive, Peer& peer, const wire::MessageHeader& header,
@@ -99,8 +99,7 @@ inline bool Receives::post(const ReceiveArgs& args, const Peer* source) noexcept
 
 [[gnu::always_inline]] inline void Receives::on_eager(Peer& peer, transport::Link& link,
                                                       const wire::MessageHeader& header,
-                                                      const std::byte* payload,
-                                                      size_t length) noexcept {
+                                                      const std::byte* payload, size_t length) {
   if (header.length != length) [[unlikely]]
     return inbound::protocol_violation(link, "an eager message whose length is not its packet's");
   PostedEntry* entry = x_own.matcher(header.flags & wire::kTagged).arrive(peer, header.tag);

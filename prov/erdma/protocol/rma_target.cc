@@ -86,7 +86,7 @@ void Service::finish(int status) noexcept {
 // --- requests -----------------------------------------------------------------------------------
 
 void RmaTarget::on_packet(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
-                          const std::byte* payload, size_t length) noexcept {
+                          const std::byte* payload, size_t length) {
   if (header.op == wire::Op::segments) return on_segments(peer, link, payload, length);
   Request request;
   request.header = header;
@@ -102,9 +102,8 @@ void RmaTarget::on_packet(Peer& peer, transport::Link& link, const wire::OneSide
 
 /// All but the first, of the write or read that follows.
 void RmaTarget::on_segments(Peer& peer, transport::Link& link, const std::byte* payload,
-                            size_t length) noexcept {
-  if (!peer.segments) peer.segments.reset(new (std::nothrow) FurtherSegments);
-  if (!peer.segments) return link.fail(-FI_ENOMEM);
+                            size_t length) {
+  if (!peer.segments) peer.segments = std::make_unique<FurtherSegments>();
   const size_t count = length / sizeof(wire::Segment);
   if (length % sizeof(wire::Segment) || count == 0 || count > peer.segments->size())
     return inbound::protocol_violation(link, "a malformed one-sided request");

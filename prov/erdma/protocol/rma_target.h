@@ -39,9 +39,9 @@ class RmaTarget {
   /// Before it every operation is refused. `setup` outlives this.
   void enable(const OneSidedSetup& setup) noexcept { x_setup = &setup; }
 
-  /// A packet: segments, write, read or atomic.
+  /// A packet: segments, write, read or atomic. May throw, as Sink::on_packet().
   void on_packet(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
-                 const std::byte* payload, size_t length) noexcept;
+                 const std::byte* payload, size_t length);
   /// The bytes of a service are moved, or not.
   void on_moved(util::PoolHandle service, int status) noexcept;
   /// The link is down; what it was moving was reported before.
@@ -54,8 +54,7 @@ class RmaTarget {
   void finish(Service& service, int status) noexcept;
 
  private:
-  void on_segments(Peer& peer, transport::Link& link, const std::byte* payload,
-                   size_t length) noexcept;
+  void on_segments(Peer& peer, transport::Link& link, const std::byte* payload, size_t length);
   void on_transfer(Peer& peer, transport::Link& link, Request& request) noexcept;
   void on_device_transfer(Peer& peer, transport::Link& link, Request& request,
                           uint64_t access) noexcept;

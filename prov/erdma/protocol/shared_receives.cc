@@ -21,12 +21,10 @@ void SharedReceives::leave(Engine& engine, const Receives& receives) noexcept {
   x_table = {};
 }
 
-const Peer* SharedReceives::source_named(const util::SocketAddress& address) noexcept try {
+const Peer& SharedReceives::source_named(const util::SocketAddress& address) {
   const auto found = x_sources.find(address);
-  if (found != x_sources.end()) return found->second.get();
-  return x_sources.emplace(address, std::make_unique<Peer>(address)).first->second.get();
-} catch (const std::bad_alloc&) {
-  return nullptr;
+  if (found != x_sources.end()) return *found->second;
+  return *x_sources.emplace(address, std::make_unique<Peer>(address)).first->second;
 }
 
 int SharedReceives::source_at(uint64_t fi_addr, const Peer*& source) noexcept try {
@@ -37,8 +35,7 @@ int SharedReceives::source_at(uint64_t fi_addr, const Peer*& source) noexcept tr
   if (source) return 0;
   const util::SocketAddress address = x_book->address_of(fi_addr);
   if (!address.set()) return -FI_EINVAL;
-  source = source_named(address);
-  if (!source) return -FI_ENOMEM;
+  source = &source_named(address);
   x_table.set(fi_addr, const_cast<Peer*>(source));
   return 0;
 } catch (const std::bad_alloc&) {

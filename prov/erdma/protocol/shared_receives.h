@@ -37,8 +37,8 @@ class SharedReceives {
   void leave(Engine& engine, const Receives& receives) noexcept;
   size_t engines() const noexcept { return x_engines.size(); }
   ReceiveQueues& queues() noexcept { return x_queues; }
-  /// Null: out of memory.
-  const Peer* source_named(const util::SocketAddress& address) noexcept;
+  /// Throws std::bad_alloc.
+  const Peer& source_named(const util::SocketAddress& address);
   void address_removed(uint64_t fi_addr) noexcept { x_table.erase(fi_addr); }
 
  private:

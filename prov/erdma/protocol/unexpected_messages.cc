@@ -23,25 +23,21 @@ size_t cost(const Unexpected& message) noexcept {
 
 }  // namespace
 
-Unexpected* UnexpectedMessages::store(Peer& peer, transport::Link& link,
+Unexpected& UnexpectedMessages::store(Peer& peer, transport::Link& link,
                                       const wire::MessageHeader& header, const std::byte* payload,
-                                      size_t length, Matcher& queues) noexcept {
-  Unexpected* const message = make(payload, length);
-  if (!message) {
-    link.fail(-FI_ENOMEM);
-    return nullptr;
-  }
-  message->source = peer.source;
-  message->peer = &peer;
-  message->link = &link;
-  message->tag = header.tag;
-  message->header = header;
-  peer.unexpected_bytes += cost(*message);
+                                      size_t length, Matcher& queues) {
+  Unexpected& message = make(payload, length);
+  message.source = peer.source;
+  message.peer = &peer;
+  message.link = &link;
+  message.tag = header.tag;
+  message.header = header;
+  peer.unexpected_bytes += cost(message);
   if (header.op == wire::Op::eager)
-    peer.eager_bytes += cost(*message);
+    peer.eager_bytes += cost(message);
   else
     ++peer.unexpected_rts;
-  queues.queue(*message);
+  queues.queue(message);
   if (peer.unexpected_bytes > x_budget && !peer.holding_back) {
     peer.holding_back = true;
     send_budget(peer);
@@ -50,19 +46,13 @@ Unexpected* UnexpectedMessages::store(Peer& peer, transport::Link& link,
   return message;
 }
 
-/// Null: out of memory.
-Unexpected* UnexpectedMessages::make(const std::byte* payload, size_t length) noexcept {
-  Unexpected* message = x_messages.acquire();
-  if (message && length > Unexpected::kInline) {
-    message->heap.reset(new (std::nothrow) std::byte[length]);
-    if (!message->heap) {
-      x_messages.release(*message);
-      message = nullptr;
-    }
-  }
-  if (message && length)
-    std::memcpy(message->heap ? message->heap.get() : message->small, payload, length);
-  return message;
+Unexpected& UnexpectedMessages::make(const std::byte* payload, size_t length) {
+  std::unique_ptr<std::byte[]> heap(length > Unexpected::kInline ? new std::byte[length] : nullptr);
+  Unexpected* const message = x_messages.acquire();
+  if (!message) throw std::bad_alloc();
+  message->heap = std::move(heap);
+  if (length) std::memcpy(message->heap ? message->heap.get() : message->small, payload, length);
+  return *message;
 }
 
 /// The budget is used up, and more comes. As long as the peer cannot know, its ring has to wait,

@@ -12,16 +12,16 @@ class UnexpectedMessages {
   UnexpectedMessages(const EngineConfig& config, Controls& controls) noexcept
       : x_budget(config.unexpected_bytes), x_controls(controls) {}
 
-  /// Queues it. Null: out of memory, the link is failed for that.
-  Unexpected* store(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
-                    const std::byte* payload, size_t length, Matcher& queues) noexcept;
+  /// Queues it. Throws std::bad_alloc: nothing has happened.
+  Unexpected& store(Peer& peer, transport::Link& link, const wire::MessageHeader& header,
+                    const std::byte* payload, size_t length, Matcher& queues);
   /// The message is off the matcher.
   void release(Unexpected& message) noexcept;
   /// The same, of one that nobody receives.
   void discard(Unexpected& message) noexcept;
 
  private:
-  Unexpected* make(const std::byte* payload, size_t length) noexcept;
+  Unexpected& make(const std::byte* payload, size_t length);
   void send_budget(Peer& peer) noexcept;
   void throttle(Peer& peer, transport::Link& link) noexcept;
 

@@ -4,26 +4,14 @@
 
 #include <atomic>
 #include <cstdint>
-#include <new>
 
+#include "transport/guarded.h"
 #include "util/clock.h"
 #include "util/event_fd.h"
 #include "util/fd.h"
-#include "util/log.h"
 #include "util/thread.h"
 
 namespace erdma::transport {
-
-/// False: `step` ran out of memory, which is logged. Of a connection, its time limit ends what was
-/// left undone.
-template <typename Step>
-bool guarded(const char* doing, Step&& step) noexcept try {
-  step();
-  return true;
-} catch (const std::bad_alloc&) {
-  ERDMA_WARN(EP_CTRL, "out of memory while %s\n", doing);
-  return false;
-}
 
 /// The background thread of one endpoint of a transport. It serves the descriptors that the
 /// endpoint's connector watches, the orders of other threads, and deadlines; otherwise it is asleep

@@ -4,11 +4,12 @@
 
 #include <atomic>
 #include <mutex>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include <rdma/fi_errno.h>
+
+#include "transport/guarded.h"
 
 namespace erdma::transport {
 
@@ -46,6 +47,17 @@ class Mailbox {
     const std::lock_guard guard(x_mutex);
     return std::exchange(x_messages, {});
   }
+  /// Hands over what is there, in order; returns how many. A message whose `handle` throws
+  /// std::bad_alloc stays pending, with those behind it: the next read() begins with it.
+  template <typename Handle>
+  int read(Handle&& handle) noexcept {
+    int handled = 0;
+    const bool done = guarded("reading mail", [&] {
+      for (; receive(); ++x_next, ++handled) handle(x_taken[x_next]);
+    });
+    if (!done) x_pending.store(true);
+    return handled;
+  }
   /// False = a message is pending, which may have rung or not.
   bool arm() noexcept {
     x_armed.store(true);
@@ -56,8 +68,22 @@ class Mailbox {
  private:
   static_assert(std::is_nothrow_move_constructible_v<Message>);
 
+  /// There is another message for read().
+  bool receive() noexcept {
+    if (x_next < x_taken.size()) return true;
+    x_next = 0;
+    x_taken.clear();
+    if (!x_pending.exchange(false)) return false;
+    const std::lock_guard guard(x_mutex);
+    x_taken.swap(x_messages);
+    return !x_taken.empty();
+  }
+
   std::mutex x_mutex;
   std::vector<Message> x_messages;
+  // Of the taker.
+  std::vector<Message> x_taken;
+  size_t x_next = 0;  ///< in x_taken
   std::atomic<bool> x_pending = false;
   std::atomic<bool> x_armed = false;
   const Bell& x_bell;

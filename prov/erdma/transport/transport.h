@@ -24,9 +24,10 @@ namespace erdma::transport {
 class Sink {
  public:
   /// `header` (kHeaderBytes) and `payload` (`length` bytes) may lie in memory that the peer can
-  /// change at any time: copy the header before looking at it. Both valid until return.
+  /// change at any time: copy the header before looking at it. Both valid until return. Throws
+  /// std::bad_alloc: nothing has happened, and the packet comes again in a later poll().
   virtual void on_packet(Link& link, const std::byte* header, const std::byte* payload,
-                         size_t length) noexcept = 0;
+                         size_t length) = 0;
   /// An accepted get() or put() is over: all its bytes are in place (0) or some are not.
   virtual void on_done(uint64_t token, int status) noexcept = 0;
   /// The peer is gone: -FI_ESHUTDOWN = it closed its endpoint in order; -FI_ECONNRESET = it died or

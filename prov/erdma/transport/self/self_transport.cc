@@ -9,6 +9,7 @@
 
 #include "hmem/copy.h"
 #include "transport/deferred_dones.h"
+#include "transport/guarded.h"
 
 namespace erdma::transport::self {
 namespace {
@@ -85,14 +86,17 @@ class SelfTransport::Loop final : public Link {
 
   /// Delivers the packets that waited at the start; the upcalls may add more.
   int poll(Sink& sink) noexcept {
-    const size_t packets = x_packets.size();
-    for (size_t i = 0; i < packets; ++i) {
-      const std::vector<std::byte> packet = std::move(x_packets.front());
-      x_packets.pop_front();
-      sink.on_packet(*this, packet.data(), packet.data() + kHeaderBytes,
-                     packet.size() - kHeaderBytes);
-    }
-    return int(packets) + x_dones.report(sink);
+    const size_t waiting = x_packets.size();
+    size_t taken = 0;
+    guarded("taking a packet", [&] {
+      for (; taken < waiting; ++taken) {
+        const std::vector<std::byte>& packet = x_packets.front();
+        sink.on_packet(*this, packet.data(), packet.data() + kHeaderBytes,
+                       packet.size() - kHeaderBytes);
+        x_packets.pop_front();
+      }
+    });
+    return int(taken) + x_dones.report(sink);
   }
 
  private:

@@ -7,6 +7,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include "transport/guarded.h"
 #include "transport/shm/link.h"
 #include "transport/shm/link_context.h"
 
@@ -39,20 +40,26 @@ int InChannel::drain(Sink& sink) noexcept {
   int count = 0;
   bool previews = false;
   RingEntry entry;
-  while (count < kEntriesPerPoll && x_intake <= Intake::ending && ring.next(entry)) {
-    if (count == 1) previews = sink.wants_previews();  // one alone has none to look ahead to
-    if (previews) [[unlikely]]
-      if (const std::byte* header = ring.following()) sink.on_preview(x_link, header);
-    if (entry.kind == Kind::packet) [[likely]] {
-      sink.on_packet(x_link, entry.header, entry.payload, entry.length);
-    } else if (const Next then = handle(entry, sink); then != Next::more) {
-      if (then == Next::wait) break;
-      if (then == Next::broken)
-        x_context.ends.break_link(x_link, "its ring holds an invalid entry");
-      return count + 1;
+  try {
+    while (count < kEntriesPerPoll && x_intake <= Intake::ending && ring.next(entry)) {
+      if (count == 1) previews = sink.wants_previews();  // one alone has none to look ahead to
+      if (previews) [[unlikely]]
+        if (const std::byte* header = ring.following()) sink.on_preview(x_link, header);
+      if (entry.kind == Kind::packet) [[likely]] {
+        sink.on_packet(x_link, entry.header, entry.payload, entry.length);
+      } else if (const Next then = handle(entry, sink); then != Next::more) {
+        if (then == Next::wait) break;
+        if (then == Next::broken)
+          x_context.ends.break_link(x_link, "its ring holds an invalid entry");
+        return count + 1;
+      }
+      ++count;
+      if (ring.advance()) publish(ring);
     }
-    ++count;
-    if (ring.advance()) publish(ring);
+  } catch (const std::bad_alloc&) {
+    say_out_of_memory("taking a packet");
+    ring.stay(entry);
+    if (!hot()) x_context.channels.watch(*this);
   }
   if (ring.unpublished()) publish(ring);
   x_brought = x_brought || count;
@@ -67,11 +74,7 @@ void InChannel::hold(bool on) noexcept {
   if (on)
     x_context.channels.unwatch(*this);
   else
-    be_watched();
-}
-
-void InChannel::be_watched() noexcept {
-  if (!x_context.channels.watch(*this)) x_context.ends.break_link(x_link, "out of memory");
+    x_context.channels.watch(*this);
 }
 
 void InChannel::begin_to_end() noexcept {
@@ -88,7 +91,7 @@ void InChannel::publish(RingReceiver& ring) noexcept {
   if (ring.publish() && ring.take_waiting()) x_connection->process->waker.ring();
 }
 
-InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) noexcept {
+InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) {
   switch (entry.kind) {
     case Kind::switch_ring:
       return switch_ring();
@@ -97,8 +100,10 @@ InChannel::Next InChannel::handle(const RingEntry& entry, Sink& sink) noexcept {
     case Kind::write_done:
       return on_write_entry(entry, sink);
     case Kind::retractable:
+      if (hot() && !x_current->take()) return Next::wait;
+      [[fallthrough]];
+    case Kind::taken:  // it lacked memory before
       if (!hot()) return Next::broken;
-      if (!x_current->take()) return Next::wait;
       sink.on_packet(x_link, entry.header, entry.payload, entry.length);
       return Next::more;
     case Kind::retracted:
@@ -118,24 +123,23 @@ InChannel::Next InChannel::switch_ring() noexcept {
     if (!granted()) return Next::broken;
     x_current = &x_hot->ring;
     x_last_active = x_context.channels.count_entries(1);
-    be_watched();
+    x_context.channels.watch(*this);
   } else {
     x_current = &x_cold;
     x_demoting = false;
     x_until_promotion = kPromoteAfter;
     x_hot.reset();
     x_context.channels.unwatch(*this);
-    be_watched();
+    x_context.channels.watch(*this);
     x_context.channels.give_back();
   }
   return Next::switched;
 }
 
-InChannel::Next InChannel::on_write_entry(const RingEntry& entry, Sink& sink) noexcept {
-  if (RemoteWrites* writes = x_link.remote_writes())
-    return writes->on_entry(entry, sink) ? Next::more : Next::broken;
-  x_context.ends.break_link(x_link, "out of memory for what it writes");
-  return Next::more;
+InChannel::Next InChannel::on_write_entry(const RingEntry& entry, Sink& sink) {
+  RemoteWrites* const writes = x_link.remote_writes();
+  if (!writes) throw std::bad_alloc();
+  return writes->on_entry(entry, sink) ? Next::more : Next::broken;
 }
 
 bool InChannel::sends_a_lot(int count) noexcept {

@@ -97,10 +97,9 @@ class InChannel final : public util::ListHook<BulkInTag> {
     stopped,  ///< for good
   };
 
-  Next handle(const RingEntry& entry, Sink& sink) noexcept;
+  Next handle(const RingEntry& entry, Sink& sink);
   Next switch_ring() noexcept;
-  Next on_write_entry(const RingEntry& entry, Sink& sink) noexcept;
-  void be_watched() noexcept;
+  Next on_write_entry(const RingEntry& entry, Sink& sink);
   void publish(RingReceiver& ring) noexcept;
   bool sender_dead() const noexcept;
   int share_bulk() noexcept;

@@ -83,19 +83,16 @@ void InChannels::forget(InChannel& channel) noexcept {
   if (channel.granted()) give_back();
 }
 
-bool InChannels::watch(InChannel& channel) noexcept try {
-  // A cold ring is looked at next, whether or not its bit is set.
+void InChannels::watch(InChannel& channel) noexcept {
   if (channel.hot())
-    x_hot.push_back(&channel);
+    x_hot.push_back(&channel);  // promote() made room
   else if (Chunk* chunk = chunk_of(channel))
     chunk->again |= bit_of(channel);
-  return true;
-} catch (const std::bad_alloc&) {
-  return false;
 }
 
 void InChannels::promote(InChannel& channel) noexcept try {
   if (channel.granted()) return;
+  x_hot.reserve(x_most_hot);
   if (x_granted < x_most_hot) return grant(channel);
   if (std::ranges::find(x_waiting, &channel) != x_waiting.end()) return;
   InChannel* idlest = nullptr;

@@ -32,8 +32,8 @@ class InChannels {
   void add(InChannel& channel);  ///< in its cold ring; may throw
   /// The channel ends. Its place stays taken until the connector gives it back.
   void forget(InChannel& channel) noexcept;
-  /// Looks into the ring that the channel uses from now on. False: no memory.
-  [[nodiscard]] bool watch(InChannel& channel) noexcept;
+  /// Looks into the ring that the channel uses from now on, whether or not its bit is set.
+  void watch(InChannel& channel) noexcept;
   /// No longer looks into its hot ring.
   void unwatch(InChannel& channel) noexcept { std::erase(x_hot, &channel); }
 

@@ -1,13 +1,12 @@
 #include "transport/shm/links.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include <rdma/fi_errno.h>
 
+#include "transport/guarded.h"
 #include "transport/shm/link_context.h"
-#include "util/log.h"
 
 namespace erdma::transport::shm {
 
@@ -18,54 +17,60 @@ ShmLink& Links::find_or_make(const util::SocketAddress& address) {
   return *x_links.emplace(address, std::move(link)).first->second;
 }
 
-int Links::read(std::vector<Mail> mails, Sink& sink) noexcept {
+int Links::read(ConnectorMailbox& mailbox, Sink& sink) noexcept {
   int moved = 0;
-  for (Mail& mail : mails) {
-    try {
-      moved += open(mail, sink);
-    } catch (const std::bad_alloc&) {
-      ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
-      if (mail.connection) x_context.connector->close(mail.connection, -FI_ECONNRESET);
-    }
-  }
+  mailbox.read([&](Mail& mail) {
+    const Outcome outcome = open(mail, x_later.size(), sink);
+    if (outcome == Outcome::waits) x_later.push_back(std::move(mail));
+    moved += outcome == Outcome::effect;
+  });
   return moved;
 }
 
 int Links::read_later(Sink& sink) noexcept {
-  return x_later.empty() ? 0 : read(std::exchange(x_later, {}), sink);
+  int moved = 0;
+  size_t waiting = 0, next = 0;
+  guarded("reading mail", [&] {
+    for (; next < x_later.size(); ++next) {
+      const Outcome outcome = open(x_later[next], waiting, sink);
+      if (outcome == Outcome::waits) std::swap(x_later[waiting++], x_later[next]);
+      moved += outcome == Outcome::effect;
+    }
+  });
+  x_later.erase(x_later.begin() + ptrdiff_t(waiting), x_later.begin() + ptrdiff_t(next));
+  return moved;
 }
 
-int Links::open(Mail& mail, Sink& sink) {
+Links::Outcome Links::open(Mail& mail, size_t waiting, Sink& sink) {
   using Type = Mail::Type;
   const bool comes_up = mail.type == Type::in_up || mail.type == Type::out_up;
   if (x_closed) {
     if (comes_up) x_context.connector->close(mail.connection, -FI_ESHUTDOWN);
-    return 0;
+    return Outcome::no_effect;
   }
-  const bool waits = std::ranges::any_of(
-      x_later, [&](const Mail& later) { return later.connection == mail.connection; });
-  if (waits) {
-    x_later.push_back(std::move(mail));
-    return 0;
-  }
+  const auto end = x_later.begin() + ptrdiff_t(waiting);
+  if (std::any_of(x_later.begin(), end,
+                  [&](const Mail& later) { return later.connection == mail.connection; }))
+    return Outcome::waits;
   if (mail.type == Type::out_failed) {
     ShmLink* const link = mail.request.link;
-    if (!link || !link->awaits(mail.request)) return 0;
+    if (!link || !link->awaits(mail.request)) return Outcome::no_effect;
     x_context.ends.end(*link, mail.status, sink);
   } else if (mail.type == Type::in_up) {
-    on_in_up(mail, sink);
+    if (!on_in_up(mail, sink)) return Outcome::waits;
   } else if (mail.type == Type::out_up) {
     on_out_up(mail, sink);
   } else {
+    ShmLink* const link = mail.connection->link;
+    const bool meant = link && link->on_mail(mail, sink);
     if (mail.type != Type::lost && mail.type != Type::verdict)
       mail.connection->unread.fetch_sub(1, std::memory_order_relaxed);
-    ShmLink* const link = mail.connection->link;
-    return link && link->on_mail(mail, sink);
+    return meant ? Outcome::effect : Outcome::no_effect;
   }
-  return 1;
+  return Outcome::effect;
 }
 
-void Links::on_in_up(Mail& mail, Sink& sink) {
+bool Links::on_in_up(Mail& mail, Sink& sink) {
   const PeerProcess& process = *mail.connection->process;
   ShmLink& link = find_or_make(x_context.connector->canonical(process.name));
   const PeerProcess* known = link.process();
@@ -74,9 +79,9 @@ void Links::on_in_up(Mail& mail, Sink& sink) {
   if (known && (link.in() || known->nonce != process.nonce))
     x_context.ends.end(link, -FI_ECONNRESET, sink);
   const LinkState state = link.phase().state;
-  if (state == LinkState::broken || state == LinkState::ending)
-    return x_later.push_back(std::move(mail));
+  if (state == LinkState::broken || state == LinkState::ending) return false;
   link.install_in(mail);
+  return true;
 }
 
 void Links::on_out_up(Mail& mail, Sink& sink) {

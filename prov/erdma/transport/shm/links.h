@@ -19,17 +19,21 @@ class Links {
 
   ShmLink& find_or_make(const util::SocketAddress& address);  ///< may throw
   /// Returns how many had any effect.
-  int read(std::vector<Mail> mails, Sink& sink) noexcept;
+  int read(ConnectorMailbox& mailbox, Sink& sink) noexcept;
   /// What had to wait for the end of a link, with all that came after it about the same channel.
   int read_later(Sink& sink) noexcept;
+  bool waiting() const noexcept { return !x_later.empty(); }
   /// For good; what connects from now on is turned away.
   void close() noexcept;
   /// In a forked child: closes descriptors.
   void abandon() noexcept;
 
  private:
-  int open(Mail& mail, Sink& sink);
-  void on_in_up(Mail& mail, Sink& sink);
+  enum class Outcome : uint8_t { no_effect, effect, waits };
+  /// Those about the channel that are among the first `waiting` of x_later come before it. Throws
+  /// std::bad_alloc, and is called again then.
+  Outcome open(Mail& mail, size_t waiting, Sink& sink);
+  bool on_in_up(Mail& mail, Sink& sink);  ///< false: it has to wait
   void on_out_up(Mail& mail, Sink& sink);
 
   LinkContext& x_context;

@@ -116,6 +116,7 @@ void RingReceiver::find_bytes(RingEntry& entry, uint32_t word) noexcept {
     entry.kind = kBroken;
     return;
   }
+  x_byte_before = x_byte_tail;
   x_byte_tail =
       word & kRestart ? restart_payload(x_byte_tail) : place_payload(x_byte_tail, entry.length);
   entry.payload = x_memory.bytes + (x_byte_tail & (kByteRing - 1));

@@ -189,6 +189,10 @@ class RingReceiver {
     const Slot& slot = x_memory.slots[(x_tail + 1) & x_mask];
     return uint32_t(load_acquire(slot.stamp)) == x_tail + 2 ? slot.header : nullptr;
   }
+  /// next() is to give the same entry again.
+  void stay(const RingEntry& entry) noexcept {
+    if (entry.length > kSlotPayload) x_byte_tail = x_byte_before;
+  }
   /// The entry that next() gave is done with. True = its space should be announced now.
   bool advance() noexcept { return ++x_tail == x_publish_at; }
   bool unpublished() const noexcept { return x_tail != x_published; }
@@ -217,6 +221,7 @@ class RingReceiver {
   uint32_t x_mask = 0;
   uint32_t x_tail = 0;  ///< sequence number of the next entry
   uint32_t x_byte_tail = 0;
+  uint32_t x_byte_before = 0;  ///< before find_bytes()
   uint32_t x_published = 0;
   uint32_t x_publish_at = 0;  ///< at most a quarter of the slots after x_published
   uint32_t x_byte_published = 0;

@@ -77,14 +77,15 @@ util::Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const Options& op
 int ShmTransport::attend(Sink& sink) noexcept {
   LinkContext& all = x_context;
   int moved = all.deferred.report(sink);
-  if (x_mailbox.pending()) moved += x_links.read(x_mailbox.take(), sink);
+  if (x_mailbox.pending()) moved += x_links.read(x_mailbox, sink);
   moved += each(all.switching, [](ShmLink& link) { return link.out().try_switch(); });
   moved += each(all.replying, [](ShmLink& link) { return link.remote_writes()->send_replies(); });
   moved += attend_bulk(sink);
   moved += all.ends.poll(sink);
   moved += x_links.read_later(sink);
   all.attention = !all.switching.empty() || !all.replying.empty() || !all.bulk_ins.empty() ||
-                  !all.bulk_outs.empty() || !all.deferred.empty() || !all.ends.empty();
+                  !all.bulk_outs.empty() || !all.deferred.empty() || !all.ends.empty() ||
+                  x_links.waiting();
   return moved;
 }
 
@@ -150,7 +151,7 @@ bool ShmTransport::announce_waiting() noexcept {
 bool ShmTransport::anything_to_do() noexcept {
   LinkContext& all = x_context;
   bool found = all.channels.anything_to_do() || !all.deferred.empty() || !all.ends.empty() ||
-               x_mailbox.pending();
+               x_links.waiting() || x_mailbox.pending();
   each(all.bulk_ins, [&](InChannel& channel) {
     found = found || channel.bulk()->ready();
     return false;

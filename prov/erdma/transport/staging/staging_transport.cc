@@ -15,10 +15,8 @@ class StagingTransport::Relay final : public Sink {
   Relay(StagingTransport& owner, Sink& sink) noexcept : x_owner(owner), x_sink(sink) {}
 
   void on_packet(Link& link, const std::byte* header, const std::byte* payload,
-                 size_t length) noexcept override {
-    StagingLink* over = x_owner.over(link);
-    if (!over) return link.fail(-FI_ENOMEM);
-    x_sink.on_packet(*over, header, payload, length);
+                 size_t length) override {
+    x_sink.on_packet(x_owner.over(link), header, payload, length);
   }
   void on_done(uint64_t token, int status) noexcept override {
     if (token & Flusher::kToken) return x_owner.x_staging.flusher.on_read(status);
@@ -66,28 +64,26 @@ int StagingTransport::poll(Sink& sink) noexcept {
   return steps + x_staging.flusher.poll(sink);
 }
 
-util::Result<Link*> StagingTransport::link_to(const util::SocketAddress& address) noexcept {
+util::Result<Link*> StagingTransport::link_to(const util::SocketAddress& address) noexcept try {
   util::Result<Link*> inner = x_inner->link_to(address);
   if (!inner) return inner;
-  StagingLink* link = over(**inner);
-  if (!link) return -FI_ENOMEM;
-  return static_cast<Link*>(link);
+  return static_cast<Link*>(&over(**inner));
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
 }
 
 StagingLink* StagingTransport::known(const Link& inner) noexcept {
   return static_cast<StagingLink*>(inner.user);
 }
 
-StagingLink* StagingTransport::over(Link& inner) noexcept try {
+StagingLink& StagingTransport::over(Link& inner) {
   if (inner.user) [[likely]]
-    return known(inner);
+    return *known(inner);
   auto made = std::make_unique<StagingLink>(x_staging, inner);
-  StagingLink* const link = made.get();
+  StagingLink& link = *made;
   x_links.emplace(&inner, std::move(made));
-  inner.user = link;
+  inner.user = &link;
   return link;
-} catch (const std::bad_alloc&) {
-  return nullptr;
 }
 
 int Staging::finish(Transfer& transfer, int status) noexcept {

@@ -72,8 +72,8 @@ class StagingTransport final : public Transport {
  private:
   class Relay;
 
-  /// The link on top of a link of the inner transport; null: out of memory.
-  StagingLink* over(Link& inner) noexcept;
+  /// The link on top of a link of the inner transport. Throws std::bad_alloc.
+  StagingLink& over(Link& inner);
   static StagingLink* known(const Link& inner) noexcept;
 
   const std::unique_ptr<Transport> x_inner;

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <utility>
 #include <vector>
 
+#include "transport/guarded.h"
 #include "transport/verbs/connection.h"
 #include "transport/verbs/resources.h"
 
@@ -11,17 +11,24 @@ namespace erdma::transport::verbs {
 /// Takes completions to the connections that they belong to.
 class Completions {
  public:
-  explicit Completions(Resources& shared) noexcept : x_shared(shared) {}
-  /// So that arm() need not allocate.
-  void reserve() { x_stash.reserve(2 * kBatch); }
+  explicit Completions(Resources& shared) : x_shared(shared) { reserve(0); }
+  /// Makes room for put_first(); there always is some for a batch.
+  void reserve(size_t early) { x_kept.reserve(x_kept.size() + early + kBatch); }
+  void put_first(const std::vector<ibv_wc>& early) noexcept {
+    x_kept.insert(x_kept.begin(), early.begin(), early.end());
+  }
+  /// The connection with this number ends.
+  void forget(uint32_t id) noexcept {
+    std::erase_if(x_kept, [id](const ibv_wc& wc) { return owner(wc) == id; });
+  }
 
   /// Returns how many there were. `broken`: a queue is.
   int poll(Sink& sink, bool& broken) noexcept {
     int moved = 0;
-    if (!x_stash.empty()) [[unlikely]] {
-      const std::vector<ibv_wc> stash = std::exchange(x_stash, {});
-      dispatch(stash.data(), int(stash.size()), sink);
-      moved = int(stash.size());
+    if (!x_kept.empty()) [[unlikely]] {
+      moved = dispatch(x_kept.data(), int(x_kept.size()), sink);
+      x_kept.erase(x_kept.begin(), x_kept.begin() + moved);
+      if (any()) return moved;
     }
     ibv_wc completions[kBatch];
     for (uint32_t i = 0, count = x_shared.queues.count(); i < count; ++i) {
@@ -29,27 +36,39 @@ class Completions {
       if (found < 0) [[unlikely]]
         broken = true;
       if (found <= 0) continue;
-      dispatch(completions, found, sink);
-      moved += found;
+      const int taken = dispatch(completions, found, sink);
+      moved += taken;
+      if (taken < found) [[unlikely]] {
+        x_kept.assign(completions + taken, completions + found);
+        break;
+      }
     }
     return moved;
   }
   /// The next completion wakes. False: there is one already.
   bool arm() noexcept;
-  bool any() const noexcept { return !x_stash.empty(); }
+  /// Some are left from before: memory lacked, or arm() found them.
+  bool any() const noexcept { return !x_kept.empty(); }
 
  private:
   static constexpr int kBatch = 32;  ///< of one queue in one poll()
 
-  void dispatch(const ibv_wc* completions, int count, Sink& sink) noexcept {
-    for (int i = 0; i < count; ++i) {
-      Connection* connection = x_shared.table.find(uint32_t(completions[i].wr_id >> 32));
-      if (connection) connection->on_completion(completions[i], sink);
+  static uint32_t owner(const ibv_wc& wc) noexcept { return uint32_t(wc.wr_id >> 32); }
+  /// Returns how many are done with: the next one lacks memory, and is to come again.
+  int dispatch(const ibv_wc* completions, int count, Sink& sink) noexcept {
+    int i = 0;
+    try {
+      for (; i < count; ++i)
+        if (Connection* connection = x_shared.table.find(owner(completions[i])))
+          connection->on_completion(completions[i], sink);
+    } catch (const std::bad_alloc&) {
+      say_out_of_memory("taking a packet");
     }
+    return i;
   }
 
   Resources& x_shared;
-  std::vector<ibv_wc> x_stash;  ///< found by arm()
+  std::vector<ibv_wc> x_kept;  ///< come before those in the queues
 };
 
 inline bool Completions::arm() noexcept {
@@ -57,8 +76,7 @@ inline bool Completions::arm() noexcept {
   if (!x_shared.queues.arm()) return false;
   for (uint32_t i = 0; i < x_shared.queues.count(); ++i) {
     const int count = ibv_poll_cq(x_shared.queues.at(i), kBatch, completions);
-    // Room for a batch was made when the first connection came up.
-    if (count > 0) x_stash.assign(completions, completions + count);
+    if (count > 0) x_kept.assign(completions, completions + count);
     if (count != 0) return false;
   }
   return true;

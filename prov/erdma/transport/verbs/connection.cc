@@ -22,8 +22,9 @@ constexpr unsigned kPiecesPerRound = 4;  ///< posting may take as long as moving
 }  // namespace
 
 Connection::Connection(Resources& shared, Worklist& worklist, LinkManager& manager,
-                       uint32_t id) noexcept
-    : sender(shared, *this),
+                       uint32_t number) noexcept
+    : id(number),
+      sender(shared, *this),
       receiver(shared, sender, *this),
       heartbeat(shared, sender),
       transfers(shared, sender, heartbeat, *this),
@@ -32,13 +33,12 @@ Connection::Connection(Resources& shared, Worklist& worklist, LinkManager& manag
       lifecycle(sender, heartbeat, *this),
       x_shared(shared),
       x_worklist(worklist),
-      x_manager(manager),
-      x_id(id) {}
+      x_manager(manager) {}
 
 Connection::~Connection() {
   x_qp.reset();
   x_shared.queues.release(x_share);
-  x_shared.table.release(x_id);
+  x_shared.table.release(id);
 }
 
 int Connection::prepare(ibv_qp_init_attr& attr) noexcept {
@@ -58,8 +58,8 @@ int Connection::prepare(ibv_qp_init_attr& attr) noexcept {
 
 int Connection::adopt(ibv_qp* queue_pair) noexcept {
   x_qp.reset(queue_pair);
-  const int rc = sender.queue().start(queue_pair, x_id, kSendDepth);
-  return rc ? rc : receiver.start(queue_pair, x_id);
+  const int rc = sender.queue().start(queue_pair, id, kSendDepth);
+  return rc ? rc : receiver.start(queue_pair, id);
 }
 
 int Connection::agree(const Terms& peer, bool is_active) noexcept {
@@ -69,25 +69,17 @@ int Connection::agree(const Terms& peer, bool is_active) noexcept {
   return active ? sender.post_ready() : 0;
 }
 
-void Connection::go_up(VerbsLink& link, const Mail& mail, bool goes_first, Sink& sink) noexcept {
+void Connection::go_up(VerbsLink& link, const Mail& mail, bool goes_first) noexcept {
   x_link = &link;
   connection_id = mail.connection_id;
   transfers.start(&link);
   packet_transfers.start(&link);
   lifecycle.go_up(link.session, mail.session, goes_first);
-  const std::vector<ibv_wc> early = std::exchange(x_early, {});
-  for (const ibv_wc& wc : early) on_completion(wc, sink);
 }
 
-void Connection::on_completion(const ibv_wc& wc, Sink& sink) noexcept {
-  if (!x_link) [[unlikely]] {
-    try {
-      x_early.push_back(wc);
-    } catch (const std::bad_alloc&) {
-      // A number will be missing, and that is noticed.
-    }
-    return;
-  }
+void Connection::on_completion(const ibv_wc& wc, Sink& sink) {
+  if (!x_link) [[unlikely]]
+    return early.push_back(wc);
   ++completions;
   if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
     return on_failed(wc, sink);
@@ -101,7 +93,7 @@ void Connection::on_completion(const ibv_wc& wc, Sink& sink) noexcept {
     x_worklist.mark(*this);
 }
 
-void Connection::on_receive(const ibv_wc& wc, Sink& sink) noexcept {
+void Connection::on_receive(const ibv_wc& wc, Sink& sink) {
   PacketReceiver::Packet packet;
   if (!receiver.take(wc, packet)) [[unlikely]]
     return;
@@ -116,7 +108,12 @@ void Connection::on_receive(const ibv_wc& wc, Sink& sink) noexcept {
   if (packet.length < kHeaderBytes) [[unlikely]]
     return broken(-FI_ECONNRESET, "the peer sent a packet that is too short");
   sender.touch();
-  sink.on_packet(*x_link, packet.body, packet.body + kHeaderBytes, packet.length - kHeaderBytes);
+  try {
+    sink.on_packet(*x_link, packet.body, packet.body + kHeaderBytes, packet.length - kHeaderBytes);
+  } catch (const std::bad_alloc&) {
+    receiver.put_back(packet);
+    throw;
+  }
 }
 
 void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {

@@ -27,7 +27,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
  public:
   static constexpr uint32_t kSendDepth = 64;
 
-  Connection(Resources& shared, Worklist& worklist, LinkManager& manager, uint32_t id) noexcept;
+  Connection(Resources& shared, Worklist& worklist, LinkManager& manager, uint32_t number) noexcept;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   /// Destroys the queue pair. What completions would have released was released by end().
@@ -42,9 +42,10 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   int agree(const Terms& peer, bool active) noexcept;
 
   // --- the polling thread
-  /// Packets may flow, and those that came before are delivered. `goes_first`: as Lifecycle has it.
-  void go_up(VerbsLink& link, const Mail& mail, bool goes_first, Sink& sink) noexcept;
-  void on_completion(const ibv_wc& wc, Sink& sink) noexcept;
+  /// Packets may flow. `goes_first`: as Lifecycle has it.
+  void go_up(VerbsLink& link, const Mail& mail, bool goes_first) noexcept;
+  /// Throws std::bad_alloc: it has to come again.
+  void on_completion(const ibv_wc& wc, Sink& sink);
   /// After completions or for anything else to do: posts receives again, sends what is due, moves
   /// transfers on.
   void progress() noexcept;
@@ -69,6 +70,8 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   void on_answer(bool agreed) noexcept override;
   bool reopen() noexcept override;
 
+  const uint32_t id;          ///< in ConnectionTable
+  std::vector<ibv_wc> early;  ///< completions from before go_up(): they are to come again
   PacketSender sender;
   PacketReceiver receiver;
   HeartbeatReads heartbeat;
@@ -88,7 +91,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   bool orderly = false;
 
  private:
-  void on_receive(const ibv_wc& wc, Sink& sink) noexcept;
+  void on_receive(const ibv_wc& wc, Sink& sink);
   void on_sent(const ibv_wc& wc, Sink& sink) noexcept;
   void on_failed(const ibv_wc& wc, Sink& sink) noexcept;
   void on_work(const Work& work, bool success, Sink& sink) noexcept;
@@ -101,8 +104,6 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   LinkManager& x_manager;
   VerbsLink* x_link = nullptr;
   bool x_heard = false;
-  std::vector<ibv_wc> x_early;  ///< completions from before go_up()
-  const uint32_t x_id;
   CqShare x_share;
   QueuePair x_qp;  ///< last: destroyed before the memory that it writes to
 };

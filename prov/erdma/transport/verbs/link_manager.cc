@@ -39,7 +39,7 @@ VerbsLink& LinkManager::find_or_make(const util::SocketAddress& address) {
                                                  address == x_connector->name()));
 }
 
-void LinkManager::on_mail(Mail& mail, Sink& sink) noexcept try {
+void LinkManager::on_mail(Mail& mail, Sink& sink) {
   switch (mail.type) {
     case Mail::Type::up:
       return x_closed ? drop(mail) : on_up(mail, sink);
@@ -60,10 +60,6 @@ void LinkManager::on_mail(Mail& mail, Sink& sink) noexcept try {
       if (!places.any_retiring()) places.retire_one(nullptr);
       return;
   }
-} catch (const std::bad_alloc&) {
-  ERDMA_WARN(EP_CTRL, "out of memory: a connection is dropped\n");
-  drop(mail);
-  if (mail.type == Mail::Type::up) attempt_failed(mail, -FI_ENOMEM, sink);
 }
 
 void LinkManager::drop(Mail& mail) noexcept {
@@ -74,11 +70,12 @@ void LinkManager::drop(Mail& mail) noexcept {
 void LinkManager::on_up(Mail& mail, Sink& sink) {
   VerbsLink& link = find_or_make(mail.peer);
   places.reserve();
-  x_completions.reserve();
+  x_completions.reserve(mail.connection->early.size());
   // The peer made a new one: it has given up the one that we know.
   if (Connection* old = link.connection(mail.active)) {
     break_connection(*old, -FI_ECONNRESET, "the peer connected anew");
     poll(sink);  // what arrived before comes first
+    if (x_completions.any()) throw std::bad_alloc();
     finish(*old, sink);
   }
   if (mail.active || !link.to_self()) {
@@ -90,7 +87,8 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
   places.add(connection, link);
   link.install(std::move(mail.connection));
   places.advance(link, LinkState::up);
-  connection.go_up(link, mail, smaller(x_connector->name(), link.address()), sink);
+  connection.go_up(link, mail, smaller(x_connector->name(), link.address()));
+  x_completions.put_first(std::exchange(connection.early, {}));
   if (places.too_many()) places.retire_one(&connection);
 }
 
@@ -230,6 +228,7 @@ void LinkManager::finish(Connection& connection, Sink& sink) noexcept {
   const Agreement agreement = connection.lifecycle.agreement();
   const int status = connection.close_status ? connection.close_status : -FI_ECONNRESET;
   places.remove(connection);
+  x_completions.forget(connection.id);
   const std::unique_ptr<Connection> owned = link.remove(connection);
   if (agreement == Agreement::none) link.down_status = status;
   connection.end(sink, status);

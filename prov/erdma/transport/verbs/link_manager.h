@@ -23,7 +23,8 @@ class LinkManager {
   }
 
   VerbsLink& find_or_make(const util::SocketAddress& address);
-  void on_mail(Mail& mail, Sink& sink) noexcept;
+  /// Throws std::bad_alloc: it has to come again.
+  void on_mail(Mail& mail, Sink& sink);
   /// Ends what is to end, and connects what waits. Returns the number of steps.
   int attend(Sink& sink) noexcept;
   /// Takes completions to their connections. Returns how many.

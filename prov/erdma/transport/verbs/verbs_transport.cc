@@ -28,7 +28,7 @@ VerbsTransport::VerbsTransport(const Options& options, Device& device, Registrat
 VerbsTransport::~VerbsTransport() {
   shutdown();
   x_connector.reset();  // its thread may still have posted connections
-  for (Mail& mail : x_inbox.mails.take()) mail.connection.reset();
+  x_inbox.mails.read([](Mail& mail) { mail.connection.reset(); });
 }
 
 void VerbsTransport::operator delete(VerbsTransport* transport, std::destroying_delete_t) {
@@ -115,12 +115,8 @@ int VerbsTransport::poll(Sink& sink) noexcept {
 int VerbsTransport::attend(Sink& sink) noexcept {
   x_check_clock = false;
   int moved = 0;
-  if (x_inbox.mails.pending()) {
-    for (Mail& mail : x_inbox.mails.take()) {
-      x_manager.on_mail(mail, sink);
-      ++moved;
-    }
-  }
+  if (x_inbox.mails.pending())
+    moved += x_inbox.mails.read([&](Mail& mail) { x_manager.on_mail(mail, sink); });
   moved += x_worklist.dones.report(sink);
   return moved + x_manager.attend(sink);
 }
