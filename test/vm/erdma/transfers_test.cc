@@ -1,0 +1,262 @@
+// What work requests move, and how they complete.
+#include "vm/erdma/pair.h"
+
+using namespace ermodel::test;
+
+TEST(send_fills_the_receive) {
+  Pair pair;
+  pair.region[0]->memory.fill(100, 5000, 1);
+  pair.qp[1]->receive(pair.there(4000, 6000));
+  const Completion sent = pair.run({.parts = {pair.here(100, 5000)}});
+  ck_assert_uint_eq(sent.syndrome, 0);
+  ck_assert_uint_eq(sent.opcode, ERM_SEND);
+  ck_assert_uint_eq(sent.queue, ERM_OF_SENDS);
+  ck_assert_uint_eq(sent.index, 0);
+  ck_assert_uint_eq(sent.qpn, 7);
+  const Completion received = pair.received();
+  ck_assert_uint_eq(received.syndrome, 0);
+  ck_assert_uint_eq(received.opcode, ERM_RECEIVED);
+  ck_assert_uint_eq(received.queue, ERM_OF_RECEIVES);
+  ck_assert_uint_eq(received.size, 5000);
+  ck_assert(pair.region[1]->memory.holds(4000, 5000, 1));
+  ck_assert_uint_eq(pair.region[1]->memory[9000], 0);
+  ck_assert_uint_eq(pair.region[1]->memory[3999], 0);
+}
+
+TEST(send_has_up_to_six_parts) {
+  Pair pair;
+  Send send;
+  for (unsigned i = 0; i < 6; ++i) {
+    pair.region[0]->memory.fill(i * 9000, 1000, i);
+    send.parts.push_back(pair.here(i * 9000, 1000));
+  }
+  pair.qp[1]->receive(pair.there(0, 6000));
+  ck_assert_uint_eq(pair.run(send).syndrome, 0);
+  for (unsigned i = 0; i < 6; ++i) ck_assert(pair.region[1]->memory.holds(i * 1000, 1000, i));
+  send.opcode = ERM_WRITE;
+  send.remote = pair.there(20000, 6000);
+  ck_assert_uint_eq(pair.run(send).syndrome, 0);
+  for (unsigned i = 0; i < 6; ++i)
+    ck_assert(pair.region[1]->memory.holds(20000 + i * 1000, 1000, i));
+}
+
+TEST(inline_bytes_come_from_the_request, 0, 97) {
+  Pair pair;
+  Send send{.is_inline = true};
+  for (int i = 0; i < _i; ++i) send.bytes.push_back(Pages::byte(9, uint64_t(i)));
+  send.opcode = ERM_WRITE;
+  send.remote = pair.there(50, send.bytes.size());
+  ck_assert_uint_eq(pair.run(send).syndrome, 0);
+  ck_assert(pair.region[1]->memory.holds(50, send.bytes.size(), 9));
+  ck_assert_uint_eq(pair.region[1]->memory[50 + send.bytes.size()], 0);
+  pair.qp[1]->receive(pair.there(200, 100));
+  send.opcode = ERM_SEND;
+  ck_assert_uint_eq(pair.run(send).syndrome, 0);
+  ck_assert(pair.region[1]->memory.holds(200, send.bytes.size(), 9));
+  ck_assert_uint_eq(pair.received().size, send.bytes.size());
+}
+
+TEST(requests_go_round_the_queue) {
+  Pair pair;
+  Send send{.opcode = ERM_WRITE, .is_inline = true};
+  for (unsigned i = 0; i < 500; ++i) {
+    send.bytes.resize(1 + i % 90);
+    send.bytes.back() = uint8_t(i);
+    send.remote = pair.there(i, send.bytes.size());
+    const uint16_t expected = pair.qp[0]->sq_pi;
+    ck_assert_uint_eq(pair.run(send).index, expected);
+    ck_assert_uint_eq(pair.region[1]->memory[i + send.bytes.size() - 1], uint8_t(i));
+  }
+}
+
+TEST(read_brings_what_is_there) {
+  Pair pair;
+  pair.region[1]->memory.fill(3, 30000, 4);
+  const Completion done = pair.run(
+      {.opcode = ERM_READ, .parts = {pair.here(5000, 30000)}, .remote = pair.there(3, 30000)});
+  ck_assert_uint_eq(done.syndrome, 0);
+  ck_assert_uint_eq(done.opcode, ERM_READ);
+  ck_assert(pair.region[0]->memory.holds(5000, 30000, 4));
+  ck_assert(!pair.receives[1]->poll());
+}
+
+TEST(immediate_data_has_the_order_that_liberdma_expects) {
+  Pair pair;
+  pair.qp[1]->receive(pair.there(0, 64));
+  pair.qp[1]->receive(pair.there(0, 64));
+  Send send{.opcode = ERM_SEND_IMM, .parts = {pair.here(0, 8)}, .data = 0x78563412};
+  ck_assert_uint_eq(pair.run(send).syndrome, 0);
+  Completion received = pair.received();
+  ck_assert_uint_eq(received.opcode, ERM_RECEIVED_SEND_IMM);
+  ck_assert_uint_eq(received.data, 0x12345678);
+  send.opcode = ERM_WRITE_IMM;
+  send.remote = pair.there(1000, 8);
+  pair.region[0]->memory.fill(0, 8, 3);
+  ck_assert_uint_eq(pair.run(send).syndrome, 0);
+  received = pair.received();
+  ck_assert_uint_eq(received.opcode, ERM_RECEIVED_WRITE_IMM);
+  ck_assert_uint_eq(received.data, 0x12345678);
+  ck_assert_uint_eq(received.size, 8);
+  ck_assert_uint_eq(received.index, 1);
+  ck_assert(pair.region[1]->memory.holds(1000, 8, 3));
+}
+
+TEST(empty_requests_need_no_memory) {
+  Pair pair;
+  pair.qp[1]->receive({});
+  ck_assert_uint_eq(pair.run({}).syndrome, 0);
+  ck_assert_uint_eq(pair.received().size, 0);
+  ck_assert_uint_eq(pair.run({.opcode = ERM_WRITE}).syndrome, 0);
+  ck_assert_uint_eq(pair.run({.opcode = ERM_READ, .parts = {erm_sge{}}}).syndrome, 0);
+}
+
+TEST(send_that_invalidates_takes_the_key) {
+  Pair pair;
+  Region other(*pair.drivers[1], 40, 4096);
+  pair.qp[1]->receive(pair.there(0, 8));
+  ck_assert_uint_eq(pair.run({.opcode = ERM_SEND_INVALIDATE, .data = other.key}).syndrome, 0);
+  const Completion received = pair.received();
+  ck_assert_uint_eq(received.opcode, ERM_RECEIVED_INVALIDATE);
+  ck_assert_uint_eq(__builtin_bswap32(received.data), other.key);
+  ck_assert_uint_eq(
+      pair.run({.opcode = ERM_WRITE, .parts = {pair.here(0, 8)}, .remote = other.sge(0, 8)})
+          .syndrome,
+      ERM_REMOTE_KEY);
+}
+
+TEST(unsignalled_requests_have_no_completion) {
+  Pair pair;
+  Send send{.opcode = ERM_WRITE, .parts = {pair.here(0, 8)}, .remote = pair.there(0, 8)};
+  send.signalled = false;
+  for (int i = 0; i < 5; ++i) pair.qp[0]->post(send);
+  send.signalled = true;
+  const uint16_t last = pair.qp[0]->sq_pi;
+  ck_assert_uint_eq(pair.run(send).index, last);
+  ck_assert(!pair.sends[0]->poll());
+}
+
+TEST(long_transfers_let_others_go_on) {
+  Pair pair;
+  Region from(*pair.drivers[0], 50, 4 << 20), to(*pair.drivers[1], 50, 4 << 20);
+  Cq cq(*pair.drivers[0], 20), far(*pair.drivers[1], 20);
+  Qp second(*pair.drivers[0], 21, cq, cq), peer(*pair.drivers[1], 21, far, far);
+  second.connect(peer);
+  from.memory.fill(0, 4 << 20, 6);
+  pair.qp[0]->post(
+      {.opcode = ERM_WRITE, .parts = {from.sge(0, 4 << 20)}, .remote = to.sge(0, 4 << 20)});
+  second.post({.opcode = ERM_WRITE, .parts = {from.sge(0, 8)}, .remote = to.sge(0, 8)});
+  for (int i = 0; i < 3; ++i) erm_step(pair.drivers[0]->device);
+  ck_assert(cq.poll());
+  ck_assert(!pair.sends[0]->poll());
+  pair.settle();
+  ck_assert(pair.sends[0]->poll());
+  ck_assert(to.memory.holds(0, 4 << 20, 6));
+}
+
+TEST(both_ends_may_be_on_one_device) {
+  World world;
+  world.start();
+  Driver& driver = *world.drivers[0];
+  Cq cq(driver, 1), far(driver, 2);
+  Qp a(driver, 1, cq, cq), b(driver, 2, far, far);
+  Region region(driver, 1, 8192);
+  a.connect(b);
+  region.memory.fill(0, 100, 5);
+  b.receive(region.sge(4000, 100));
+  a.post({.parts = {region.sge(0, 100)}});
+  world.settle();
+  ck_assert_uint_eq(cq.poll()->syndrome, 0);
+  ck_assert_uint_eq(far.poll()->size, 100);
+  ck_assert(region.memory.holds(4000, 100, 5));
+}
+
+TEST(requests_wait_for_the_peer_to_be_connected) {
+  World world;
+  world.start();
+  Cq near(*world.drivers[0], 1), far(*world.drivers[1], 1);
+  Qp a(*world.drivers[0], 1, near, near), b(*world.drivers[1], 1, far, far);
+  Region region(*world.drivers[0], 1, 4096), there(*world.drivers[1], 1, 4096);
+  ck_assert_uint_eq(a.modify(ERM_RTS, b.cookie), 0);
+  a.post({.opcode = ERM_WRITE, .parts = {region.sge(0, 8)}, .remote = there.sge(0, 8)});
+  world.settle();
+  ck_assert(!near.poll());
+  ck_assert_uint_eq(b.modify(ERM_RTS, a.cookie), 0);
+  world.settle();
+  ck_assert_uint_eq(near.poll()->syndrome, 0);
+}
+
+TEST(a_record_that_an_earlier_qp_left_means_nothing) {
+  Pair pair;
+  pair.qp[1]->receive(pair.there(0, 8));
+  *pair.memory.at<uint64_t>(pair.qp[0]->sq_record) = ERM_PUT(ERM_SQ_DOORBELL_QPN, 99) | 3;
+  pair.settle();
+  ck_assert(!pair.sends[0]->poll());
+}
+
+TEST(completions_go_round_the_queue) {
+  Pair pair;
+  const Send send{.opcode = ERM_WRITE, .parts = {pair.here(0, 8)}, .remote = pair.there(0, 8)};
+  for (uint32_t i = 0; i < 3 * pair.sends[0]->depth; ++i) {
+    ck_assert_uint_eq(pair.run(send).syndrome, 0);
+    ck_assert(!pair.sends[0]->poll());
+  }
+}
+
+TEST(each_arming_has_one_event) {
+  Pair pair;
+  const Send send{.opcode = ERM_WRITE, .parts = {pair.here(0, 8)}, .remote = pair.there(0, 8)};
+  Cq& cq = *pair.sends[0];
+  pair.run(send);
+  ck_assert_uint_eq(cq.take_events(), 0);
+  cq.arm();
+  pair.settle();
+  ck_assert_uint_eq(cq.take_events(), 0);
+  const unsigned before = pair.drivers[0]->raised(1);
+  for (int i = 0; i < 3; ++i) pair.run(send);
+  ck_assert_uint_eq(cq.take_events(), 1);
+  ck_assert_uint_eq(pair.drivers[0]->raised(1), before + 1);
+  // What had come before it is told at once.
+  pair.qp[0]->post(send);
+  pair.settle();
+  cq.arm();
+  pair.settle();
+  ck_assert_uint_eq(cq.take_events(), 1);
+}
+
+TEST(solicited_arming_waits_for_such_a_message_or_an_error) {
+  Pair pair;
+  Cq& cq = *pair.receives[1];
+  for (int i = 0; i < 3; ++i) pair.qp[1]->receive(pair.there(0, 8));
+  Send send{.parts = {pair.here(0, 8)}};
+  cq.arm(true);
+  pair.run(send);
+  ck_assert_uint_eq(cq.take_events(), 0);
+  send.solicited = true;
+  pair.run(send);
+  ck_assert_uint_eq(cq.take_events(), 1);
+  ck_assert(cq.poll() && cq.poll());
+  cq.arm(true);
+  pair.settle();
+  ck_assert_uint_eq(cq.take_events(), 0);
+  pair.qp[1]->modify(ERM_ERROR);
+  pair.settle();
+  ck_assert_uint_eq(cq.take_events(), 1);
+}
+
+TEST(memory_of_the_kernel_is_named_by_its_address) {
+  Pair pair;
+  const uint64_t address = pair.memory.allocate(3 * kPage);
+  erm_register_mr all = {};
+  all.name = static_cast<uint32_t>(ERM_MR_VALID | 60);
+  all.rights = static_cast<uint32_t>(ERM_PUT(ERM_MR_PD, kPd) | ERM_PUT(ERM_MR_TYPE, ERM_MR_DMA) |
+                                     ERM_PUT(ERM_MR_RIGHTS, kAllRights));
+  ck_assert_uint_eq(pair.drivers[1]->ask(ERM_REGISTER, all).syndrome, 0);
+  pair.region[0]->memory.fill(0, 9000, 2);
+  Send send{
+      .opcode = ERM_WRITE, .parts = {pair.here(0, 9000)}, .remote = {address + 100, 9000, 60 << 8}};
+  ck_assert_uint_eq(pair.run(send).syndrome, 0);
+  for (unsigned i = 0; i < 9000; ++i)
+    ck_assert_uint_eq(*pair.memory.at<uint8_t>(address + 100 + i), Pages::byte(2, i));
+  send.remote.address = 64;  // no memory
+  ck_assert_uint_eq(pair.run(send).syndrome, ERM_GENERAL);
+}
