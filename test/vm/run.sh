@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/vm/run.sh cma|nic [PART-OF-A-NAME]: the provider in a virtual machine: cma, where the kernel
+# test/vm/run.sh cma|nic|erdma [PART-OF-A-NAME]: the provider in a virtual machine: cma, where the kernel
 # refuses CMA for reasons of its own (Yama, namespaces, users); nic, between two hosts with kernel RDMA
-# devices. Prints "PASS: name", "FAIL: name", "SKIP: name". Logs of the checks: $top_builddir/vm.
+# devices; erdma, with the adapter's own drivers on a modelled one. Prints "PASS: name", "FAIL: name", "SKIP: name". Logs of the checks: $top_builddir/vm.
 set -u
 case ${1:-} in
   cma) guest=guest.sh options=() ;;
   nic) guest=guest_nic.sh options=(-r) ;;
-  *) sed -n '3,5p' "$0"; exit 2 ;;
+  erdma) guest=guest_erdma.sh options=(-e) ;;
+  *) sed -n '3,6p' "$0"; exit 2 ;;
 esac
 part=${2:-} what=$1
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}

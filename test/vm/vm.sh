@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# vm.sh [-t SECONDS] [-s CPUS] [-o OUTDIR] SCRIPT [ARG...]
+# vm.sh [-r|-e] [-t SECONDS] [-s CPUS] [-o OUTDIR] SCRIPT [ARG...]
 # Runs SCRIPT as root in a small virtual machine with Debian's kernel, which has what a container or
 # a build host may lack: Yama and, with -r, RDMA devices that are software (siw: iWARP over TCP, built
 # here as a module, as Debian has none; rxe: RoCEv2 over UDP). The guest's root file system is this host's own, read-only through 9p
 # with a tmpfs over it, so what is built or installed here runs there unchanged. OUTDIR, if given, is
 # writable at /out. Exits with SCRIPT's status; 125 if the machine did not come up or ran out of
 # time; 77 if it can't be made here. Software emulation: no KVM needed. Packages: see ./packages.
+# -e: besides -r, what the modelled eRDMA adapter of erdma/ needs: the kernel's own erdma.ko and the
+# model, in $ERDMA_VM_MODULES there; memory at 0xa0000000 for its PCI functions; two NICs on one hub.
 set -euo pipefail
 limit=600 cpus=2 out= rdma=
-while getopts t:s:o:r opt; do
+while getopts t:s:o:re opt; do
   case $opt in
     t) limit=$OPTARG ;;
     s) cpus=$OPTARG ;;
     o) out=$(realpath "$OPTARG") ;;
     r) rdma=-rdma ;;
+    e) rdma=-erdma ;;
     *) exit 125 ;;
   esac
 done
 shift $((OPTIND - 1))
-[[ $# -ge 1 ]] || { sed -n '3,11p' "$0"; exit 125; }
+[[ $# -ge 1 ]] || { sed -n '3,13p' "$0"; exit 125; }
 script=$(realpath "$1")
 shift
 cache=${ERDMA_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/erdma-vm}
@@ -47,6 +50,7 @@ fi
 image=$cache/$version$rdma
 modules=(crc32c_generic libcrc32c virtio_pci 9pnet_virtio 9p overlay)
 [[ -z $rdma ]] || modules+=(crc32_pclmul crc32_generic dummy veth iw_cm rdma_cm ib_uverbs rdma_ucm rdma_rxe)
+[[ $rdma != -erdma ]] || modules+=(virtio_net)
 
 # What runs first in the guest: mounts this host's files under a tmpfs, then the command.
 write_init() {
@@ -73,16 +77,15 @@ I
   chmod +x "$1"
 }
 
-# build_siw WORK MODULES: from the kernel's source.
-build_siw() {
-  local siw=$1/source/drivers/infiniband/sw/siw
-  mkdir "$1/source"
+# build_driver WORK FOLDER CONFIG INTO: a module that Debian's kernel lacks, from its source.
+build_driver() {
+  local name=${2##*/} source=$1/source/drivers/infiniband/$2
+  mkdir -p "$1/source"
   tar xJf /usr/src/linux-source-6.1.tar.xz -C "$1/source" --strip-components=1 \
-    linux-source-6.1/drivers/infiniband/sw/siw
-  make -s -C "/usr/src/linux-headers-$version" M="$siw" CONFIG_RDMA_SIW=m modules >"$1/siw.log" 2>&1 ||
-    unable "siw cannot be built: $(tail -n 1 "$1/siw.log")"
-  cp "$siw/siw.ko" "$2/"
-  echo siw.ko >>"$2/order"
+    "linux-source-6.1/drivers/infiniband/$2"
+  make -s -C "/usr/src/linux-headers-$version" M="$source" "$3=m" modules >"$1/$name.log" 2>&1 ||
+    unable "$name cannot be built: $(tail -n 1 "$1/$name.log")"
+  cp "$source/$name.ko" "$4/"
 }
 
 prepare_image() {
@@ -104,17 +107,40 @@ prepare_image() {
     cp "$file" "$root/modules/"
     basename "$file"
   done >"$root/modules/order"
-  [[ -z $rdma ]] || build_siw "$work" "$root/modules"
+  if [[ -n $rdma ]]; then
+    build_driver "$work" sw/siw CONFIG_RDMA_SIW "$root/modules"
+    echo siw.ko >>"$root/modules/order"
+  fi
   write_init "$root/init"
   (cd "$root" && find . | cpio -o -H newc 2>/dev/null | gzip -1) >"$work/initrd.gz"
   mkdir -p "$image"
+  if [[ $rdma = -erdma ]]; then
+    build_driver "$work" hw/erdma CONFIG_INFINIBAND_ERDMA "$image"
+    cp "$work/source/drivers/infiniband/hw/erdma/erdma_hw.h" "$image/"
+  fi
   cp "$work/kernel/boot/vmlinuz-$version" "$image/vmlinuz"
   mv "$work/initrd.gz" "$image/initrd.gz"
 }
-[[ -f $image/initrd.gz && ! $0 -nt $image/initrd.gz ]] || prepare_image
+[[ -f $image/initrd.gz && ! $0 -nt $image/initrd.gz ]] || (prepare_image)
+
+nics=(-nic none) reserved='' built=''
+if [[ $rdma = -erdma ]]; then
+  built=$(mktemp -d "$cache/modules.XXXXXX")
+  # shellcheck disable=SC2064
+  trap "rm -rf '$built'" EXIT
+  "$(dirname "$0")/erdma/build.sh" "/usr/src/linux-headers-$version" "$image/erdma_hw.h" "$built" ||
+    unable 'the model cannot be built'
+  cp "$image/erdma.ko" "$built/"
+  # shellcheck disable=SC2016
+  nics=() reserved='memmap=4M$0xa0000000 '
+  for each in a b; do
+    nics+=(-netdev "hubport,id=h$each,hubid=0" -device
+      "virtio-net-pci,netdev=h$each,mac=52:54:00:ed:00:0$each,romfile=,speed=25000,duplex=full")
+  done
+fi
 
 path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-command="export PATH=$path HOME=/root; ulimit -l unlimited; cd $(printf %q "$PWD")
+command="export PATH=$path HOME=/root ERDMA_VM_MODULES=$(printf %q "$built"); ulimit -l unlimited; cd $(printf %q "$PWD")
 exec $(printf '%q ' bash "$script" "$@")"
 share=()
 [[ -z $out ]] || share=(-fsdev "local,id=o,path=$out,security_model=none"
@@ -122,11 +148,11 @@ share=()
 log=$(mktemp)
 status=0
 timeout "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$cpus" \
-  -m "${ERDMA_VM_MEMORY:-3072}" -nographic -no-reboot -nic none \
+  -m "${ERDMA_VM_MEMORY:-3072}" -nographic -no-reboot "${nics[@]}" \
   -kernel "$image/vmlinuz" -initrd "$image/initrd.gz" \
   -fsdev local,id=h,path=/,security_model=none,readonly=on,multidevs=remap \
   -device virtio-9p-pci,fsdev=h,mount_tag=host "${share[@]}" -append \
-  "console=ttyS0 panic=1 quiet mitigations=off vmcommand=$(printf %s "$command" | base64 -w0)" \
+  "console=ttyS0 panic=1 quiet mitigations=off ${reserved}vmcommand=$(printf %s "$command" | base64 -w0)" \
   </dev/null | tee "$log" || status=$?
 found=$(tr -d '\r' <"$log" | sed -n 's/^vm: exit status //p' | tail -n 1)
 rm -f "$log"

@@ -2,18 +2,6 @@
 /* A device: its registers, start and reset. */
 #include "inside.h"
 
-void erm_default_config(struct erm_config* config) {
-  *config = (struct erm_config){
-      .flush = 2,
-      .aeq = 1,
-      .vectors = ERM_MAX_VECTORS,
-      .qblocks = 1,
-      .log_largest_mr = 36,
-      .log_most_receives = 15,
-      .log_most_cqes = 20,
-  };
-}
-
 struct erm_network* erm_network_create(void) {
   return erm_allocate(1, sizeof(struct erm_network));
 }

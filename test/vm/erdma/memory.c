@@ -14,7 +14,7 @@ void* erm_at(struct erm_device* device, const struct erm_pages* pages, uint64_t 
              uint32_t* room) {
   uint64_t place = pages->offset + at, page = place >> pages->shift, base;
 
-  if (page >= pages->count || place < at) return NULL;
+  if (page >= pages->count) return NULL;
   if (pages->table) {
     const uint64_t* entry = erm_memory(device, pages->address[0] + page * 8, 8, 8);
 
@@ -47,8 +47,8 @@ static uint8_t find(const struct erm_side* side, const struct erm_part* part,
   if (!mr || !mr->valid || mr->key != (part->key & 0xff)) return ERM_LOCAL_KEY;
   if (mr->pd != side->pd) return ERM_LOCAL_PD;
   if ((mr->rights & side->rights) != side->rights) return ERM_LOCAL_RIGHTS;
-  if (!mr->dma && (part->address < mr->start || part->length > mr->size ||
-                   part->address - mr->start > mr->size - part->length))
+  /* An address before the start is far beyond the end, too. */
+  if (!mr->dma && (part->length > mr->size || part->address - mr->start > mr->size - part->length))
     return ERM_LOCAL_RANGE;
   *found = mr;
   return ERM_SUCCESS;

@@ -53,7 +53,13 @@ struct erm_config {
   unsigned int log_largest_mr, log_most_receives, log_most_cqes;
   unsigned int groups;
 };
-void erm_default_config(struct erm_config* config);
+/* Each member is named: C++ warns of those that are not. */
+#define ERM_DEFAULT_CONFIG                                                                        \
+  {                                                                                               \
+    .flush = 2, .rnr = 0, .denied = 0, .loss = 0, .delay_us = 0, .command_us = 0, .late = 0,      \
+    .aeq = 1, .strict_arm = 0, .trace = 0, .vectors = ERM_MAX_VECTORS, .qblocks = 1, .max_mr = 0, \
+    .log_largest_mr = 36, .log_most_receives = 15, .log_most_cqes = 20, .groups = 0               \
+  }
 
 struct erm_network; /* the devices that reach each other */
 struct erm_network* erm_network_create(void);

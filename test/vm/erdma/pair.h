@@ -8,7 +8,6 @@ namespace ermodel::test {
 
 /// Two devices that reach each other.
 struct World {
-  World() { erm_default_config(&config); }
   void start() {
     network.reset(erm_network_create());
     for (int i = 0; i < 2; ++i) {
@@ -28,7 +27,7 @@ struct World {
     for (auto& driver : drivers) driver->slot.now += microseconds;
   }
 
-  erm_config config;
+  erm_config config = ERM_DEFAULT_CONFIG;
   Memory memory;
   std::unique_ptr<erm_network, void (*)(erm_network*)> network{nullptr, erm_network_destroy};
   std::unique_ptr<Driver> drivers[2];

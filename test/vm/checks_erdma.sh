@@ -1,0 +1,99 @@
+# shellcheck shell=bash disable=SC2154
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Checks of guest_erdma.sh. From the environment besides: ERDMA_VM_MODULES (vm.sh).
+
+# Until there are two devices: the driver is asked from a work queue, and no event tells a script.
+two_links() {
+  local _
+  for _ in $(seq 100); do
+    [ "$(rdma link show | grep -c '^link erdma')" -eq 2 ] && return
+    sleep 0.1
+  done
+  rdma link show
+  return 1
+}
+
+load_modules() {
+  lsmod | grep -q '^erdma ' || insmod "$ERDMA_VM_MODULES/erdma.ko" || return
+  insmod "$ERDMA_VM_MODULES/ermodel.ko" base=0xa0000000 mac=52:54:00:ed:00:0a,52:54:00:ed:00:0b &&
+    two_links
+}
+
+# Two hosts, each with one of the machine's NICs and the device that belongs to it.
+make_pair() {
+  local host
+  ip netns add A && ip netns add B || return
+  ip link set eth0 netns A name a0 && ip link set eth1 netns B name b0 || return
+  ip -n A addr add 10.10.0.1/24 dev a0
+  ip -n B addr add 10.10.0.2/24 dev b0
+  for host in A B; do ip -n $host link set lo up; done
+  ip -n A link set a0 up && ip -n B link set b0 up
+}
+
+two_devices() {
+  if ! ip link set eth0 up || ! ip link set eth1 up; then wrong 'the interfaces are not there'; fi
+  ibv_devinfo -v
+  [ "$(grep -c 'transport:.*iWARP' "$log")" = 2 ] || wrong 'not two iWARP devices'
+  [ "$(grep -c 'state:.*PORT_ACTIVE' "$log")" = 2 ] || wrong 'not two active ports'
+  [ "$(grep -c 'vendor_id:.*0x1ded' "$log")" = 2 ] || wrong 'not the vendor'
+}
+
+reload() {
+  local round
+  for round in $(seq "$1"); do
+    rmmod ermodel || wrong "round $round: rmmod"
+    load_modules || wrong "round $round: insmod"
+  done
+}
+
+listens() { ip netns exec "$1" grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$2")" /proc/net/tcp; }
+
+# between_programs PORT SIDE...: SIDE... server on host A, and once that listens SIDE... client on B.
+between_programs() {
+  local port=$1 server status=0 _
+  shift
+  "$@" server & server=$!
+  for _ in $(seq 200); do
+    listens A "$port" && break
+    kill -0 "$server" 2>/dev/null || break
+    sleep 0.1
+  done
+  "$@" client || status=1
+  wait "$server" || status=1
+  [ $status = 0 ] || wrong 'a side failed'
+}
+
+rping_side() {
+  case $1 in
+    server) ip netns exec A timeout 50 rping -s -a 10.10.0.1 -v -C 10 ;;
+    client) ip netns exec B timeout 40 rping -c -a 10.10.0.1 -v -C 10 ;;
+  esac
+}
+
+# perftest_side PROGRAM OPTION... SIDE. Under emulation perftest often fails to calibrate its clock, after
+# all messages went through.
+perftest_side() {
+  local side=${*: -1} status=0 host=A device=erdma_0 peer=
+  [ "$side" = server ] || host=B device=erdma_1 peer=10.10.0.1
+  # shellcheck disable=SC2086
+  ip netns exec $host timeout 150 "${@:1:$#-1}" -R -d $device $peer >"$log.$side" 2>&1 || status=$?
+  cat "$log.$side"
+  [ $status = 0 ] || { [ $status = 1 ] && grep -q 'Correlation coefficient' "$log.$side" &&
+    ! grep -qE 'rror|Failed|Couldn' "$log.$side"; }
+}
+perftest() { between_programs 18515 perftest_side "$@"; }
+
+# with_setting NAME=VALUE COMMAND...
+with_setting() {
+  local file=/sys/module/ermodel/parameters/${1%%=*} before status=0
+  before=$(cat "$file")
+  echo "${1#*=}" >"$file"
+  (shift && "$@") || status=$?
+  echo "$before" >"$file"
+  return $status
+}
+
+no_warning() {
+  dmesg | grep -E 'WARNING|BUG|Call Trace|refcount|ermodel:.*(broken|lost)' && wrong 'the kernel warned'
+  rdma link show
+}

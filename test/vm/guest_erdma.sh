@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# guest_erdma.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: what `run.sh erdma` runs in the
+# machine: the kernel's own erdma.ko and Debian's liberdma on the modelled adapter (erdma/), first with
+# programs that nobody here wrote.
+# shellcheck disable=SC2034
+set -u
+export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_erdma.sh
+filter=${6:-}
+export top=$1 FI_PROVIDER=$5 FI_PROVIDER_PATH=$4
+[ -n "$4" ] || unset FI_PROVIDER_PATH
+export TMPDIR=/tmp
+logs=/tmp/vm-logs
+mkdir -p "$logs"
+# shellcheck source=test/clients/harness.sh
+. "$here/harness.sh"
+echo # the console's own noise ends here
+# shellcheck source=test/vm/checks_erdma.sh
+. "$more_checks"
+
+load_modules || { dmesg | tail -n 20; echo 'FAIL: erdma.ko on the modelled adapter'; exit 1; }
+check 'erdma: two devices, ACTIVE, iWARP' 60 two_devices
+check 'erdma: 20 times unloaded and loaded' 300 reload 20
+# The driver finds interfaces of the first namespace only, so they leave it last.
+make_pair || { echo 'FAIL: two hosts with adapters'; exit 1; }
+check 'erdma: rping' 60 between_programs 7174 rping_side
+check 'erdma: ib_send_lat' 120 perftest ib_send_lat -n 200
+check 'erdma: ib_send_lat with events' 120 perftest ib_send_lat -n 200 -e
+check 'erdma: ib_send_bw' 120 perftest ib_send_bw -n 500
+check 'erdma: ib_write_lat, inline' 120 perftest ib_write_lat -n 200 -I 96
+check 'erdma: ib_write_bw, all sizes' 200 perftest ib_write_bw -n 20 -a
+check 'erdma: ib_read_bw, all sizes' 200 perftest ib_read_bw -n 20 -a
+check 'erdma: ib_write_bw with events' 120 perftest ib_write_bw -n 200 -e
+for setting in flush=0 flush=1 rnr=1 late=3 delay_us=200 command_us=2000 aeq=0; do
+  check "erdma: rping with $setting" 90 with_setting "$setting" between_programs 7174 rping_side
+done
+check 'erdma: the kernel warns of nothing' 10 no_warning
+cp -r "$logs" /out/ 2>/dev/null
+summarize 'vm erdma'
