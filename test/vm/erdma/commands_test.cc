@@ -153,6 +153,7 @@ TEST(cqs_need_an_eq_a_number_and_memory) {
   ck_assert_uint_ne(Cq(driver, 1).syndrome, 0);
   ck_assert_uint_ne(Cq(driver, 2, 8, 0).syndrome, 0);
   ck_assert_uint_ne(Cq(driver, 2, 8, 9).syndrome, 0);
+  ck_assert_uint_ne(Cq(driver, 2, 8, ERM_MAX_VECTORS).syndrome, 0);
   ck_assert_uint_ne(Cq(driver, 2 * ERM_QPS_PER_BLOCK).syndrome, 0);
   Cq cq(driver, 3);
   cq.request.record = 64;
@@ -163,6 +164,24 @@ TEST(cqs_need_an_eq_a_number_and_memory) {
   ck_assert_uint_eq(driver.ask(ERM_DESTROY_CQ, erm_destroy_queue{0, 3}).syndrome, 0);
   ck_assert_uint_ne(driver.ask(ERM_DESTROY_CQ, erm_destroy_queue{0, 3}).syndrome, 0);
   ck_assert_uint_ne(driver.ask(ERM_DESTROY_CQ, erm_destroy_queue{0, ~0u}).syndrome, 0);
+}
+
+TEST(cqs_have_a_greatest_depth) {
+  One one([](erm_config& config) { config.log_most_cqes = 7; });
+  ck_assert_uint_eq(Cq(one.driver(), 1, 7).syndrome, 0);
+  ck_assert_uint_ne(Cq(one.driver(), 2, 8).syndrome, 0);
+}
+
+TEST(indices_of_qps_have_16_bits) {
+  One one;
+  Driver& driver = one.driver();
+  Cq cq(driver, 1);
+  Qp qp(driver, 4, cq, cq);
+  qp.destroy();
+  for (uint32_t depth : {16u, 15u}) {
+    qp.request.sq_shape = static_cast<uint32_t>(ERM_PUT(ERM_QP_LOG_DEPTH, depth) | 4);
+    ck_assert(!driver.ask(ERM_CREATE_QP, qp.request).syndrome == (depth == 15));
+  }
 }
 
 TEST(qps_need_their_cqs_and_a_number) {
@@ -215,6 +234,16 @@ TEST(regions_run_out) {
   ck_assert_uint_ne(Region(one.driver(), 4, 100).syndrome, 0);
   ck_assert_uint_eq(first.deregister(), 0);
   ck_assert_uint_eq(Region(one.driver(), 4, 100).syndrome, 0);
+}
+
+TEST(a_region_that_is_not_valid_is_none) {
+  One one([](erm_config& config) { config.max_mr = 1; });
+  Region region(one.driver(), 1, 100);
+  region.deregister();
+  region.request.name &= static_cast<uint32_t>(~ERM_MR_VALID);
+  ck_assert_uint_eq(one.driver().ask(ERM_REGISTER, region.request).syndrome, 0);
+  ck_assert_uint_ne(region.deregister(), 0);
+  ck_assert_uint_eq(Region(one.driver(), 2, 100).syndrome, 0);
 }
 
 TEST(regions_have_a_largest_size) {

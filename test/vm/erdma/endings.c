@@ -83,7 +83,6 @@ void erm_qp_stop(struct erm_qp* qp, uint32_t state) {
   qp->state = state;
   qp->done = 0;
   qp->begun = false;
-  if (state > ERM_RTS) erm_qp_flush(qp);
 }
 
 void erm_qp_fail(struct erm_qp* qp) {

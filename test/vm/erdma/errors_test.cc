@@ -296,11 +296,70 @@ TEST(unknown_opcodes_end_the_queue) {
   ck_assert_uint_eq(pair.run(send).syndrome, ERM_BAD_REQUEST);
 }
 
-TEST(lengths_of_parts_agree_with_that_of_the_request) {
+TEST(a_key_of_another_domain_is_not_invalidated) {
+  Pair pair;
+  Region foreign(*pair.drivers[1], 30, 4096, kAllRights, kPd + 1);
+  pair.qp[1]->receive(pair.there(0, 8));
+  ck_assert_uint_eq(pair.run({.opcode = ERM_SEND_INVALIDATE, .data = foreign.key}).syndrome,
+                    ERM_REMOTE_KEY);
+  ck_assert_uint_eq(foreign.deregister(), 0);
+}
+
+TEST(receives_are_no_more_than_their_queue_holds) {
+  Pair pair;
+  pair.qp[1]->receive(pair.there(0, 8));
+  *pair.memory.at<uint64_t>(pair.qp[1]->rq_record) = uint64_t(7) << 32 | (pair.qp[1]->depth + 1);
+  ck_assert_uint_eq(pair.run({.parts = {pair.here(0, 8)}}).syndrome, ERM_RETRIES_EXCEEDED);
+}
+
+TEST(a_seventh_part_is_refused) {
+  Pair pair;
+  pair.qp[1]->receive(pair.there(0, 64));
+  Send send;
+  send.parts.assign(7, pair.here(0, 8));
+  ck_assert_uint_eq(pair.run(send).syndrome, ERM_BAD_REQUEST);
+}
+
+/// What the first word may say against what is there.
+TEST(blocks_and_parts_are_what_was_posted, 5) {
+  Pair pair;
+  Qp& qp = *pair.qp[0];
+  Send send = write_of(pair);
+  if (_i == 1) send.opcode = ERM_READ;
+  qp.write(send);
+  uint64_t& header = *pair.memory.at<uint64_t>(qp.sq.pages[0]);
+  const auto set = [&header](uint64_t field, uint64_t value) {
+    header = (header & ~field) | ERM_PUT(field, value);
+  };
+  switch (_i) {
+    case 0:
+      set(ERM_WORK_PARTS, 3);
+      break;
+    case 1:
+      set(ERM_WORK_BLOCKS, 0);
+      break;
+    case 2:
+      set(ERM_WORK_BLOCKS, 2);
+      break;
+    case 3:
+      set(ERM_WORK_BLOCKS, 7);
+      qp.sq_pi = 8;
+      break;
+    default:
+      qp.sq_pi = static_cast<uint16_t>(qp.depth + 1);
+      break;
+  }
+  qp.ring_doorbell();
+  pair.settle();
+  ck_assert_uint_eq(pair.sends[0]->poll()->syndrome, ERM_BAD_REQUEST);
+  ck_assert_uint_eq(fatal_events(*pair.drivers[0]), 1);
+}
+
+TEST(lengths_of_parts_agree_with_that_of_the_request, 2) {
   Pair pair;
   pair.qp[0]->write(write_of(pair));
   auto* words = pair.memory.at<erm_work_request>(pair.qp[0]->sq.pages[0]);
-  words->length = 9;
+  words->length = _i ? 7 : 9;
   pair.qp[0]->ring_doorbell();
   pair.settle();
   ck_assert_uint_eq(pair.sends[0]->poll()->syndrome, ERM_BAD_REQUEST);

@@ -1,4 +1,6 @@
 // What work requests move, and how they complete.
+#include <algorithm>
+
 #include "vm/erdma/pair.h"
 
 using namespace ermodel::test;
@@ -137,20 +139,20 @@ TEST(unsignalled_requests_have_no_completion) {
 
 TEST(long_transfers_let_others_go_on) {
   Pair pair;
-  Region from(*pair.drivers[0], 50, 4 << 20), to(*pair.drivers[1], 50, 4 << 20);
+  Region from(*pair.drivers[0], 50, 1 << 20), to(*pair.drivers[1], 50, 1 << 20);
   Cq cq(*pair.drivers[0], 20), far(*pair.drivers[1], 20);
   Qp second(*pair.drivers[0], 21, cq, cq), peer(*pair.drivers[1], 21, far, far);
   second.connect(peer);
-  from.memory.fill(0, 4 << 20, 6);
+  from.memory.fill(0, 1 << 20, 6);
   pair.qp[0]->post(
-      {.opcode = ERM_WRITE, .parts = {from.sge(0, 4 << 20)}, .remote = to.sge(0, 4 << 20)});
+      {.opcode = ERM_WRITE, .parts = {from.sge(0, 1 << 20)}, .remote = to.sge(0, 1 << 20)});
   second.post({.opcode = ERM_WRITE, .parts = {from.sge(0, 8)}, .remote = to.sge(0, 8)});
   for (int i = 0; i < 3; ++i) erm_step(pair.drivers[0]->device);
   ck_assert(cq.poll());
   ck_assert(!pair.sends[0]->poll());
   pair.settle();
   ck_assert(pair.sends[0]->poll());
-  ck_assert(to.memory.holds(0, 4 << 20, 6));
+  ck_assert(to.memory.holds(0, 1 << 20, 6));
 }
 
 TEST(both_ends_may_be_on_one_device) {
@@ -183,6 +185,32 @@ TEST(requests_wait_for_the_peer_to_be_connected) {
   ck_assert_uint_eq(b.modify(ERM_RTS, a.cookie), 0);
   world.settle();
   ck_assert_uint_eq(near.poll()->syndrome, 0);
+}
+
+TEST(each_end_names_the_other) {
+  World world;
+  world.start();
+  Cq near(*world.drivers[0], 1), far(*world.drivers[1], 1);
+  Qp a(*world.drivers[0], 1, near, near), b(*world.drivers[1], 1, far, far);
+  a.modify(ERM_RTS, b.cookie + 1);
+  b.modify(ERM_RTS, a.cookie);
+  a.post({.opcode = ERM_WRITE});
+  b.post({.opcode = ERM_WRITE});
+  world.settle();
+  ck_assert(!near.poll() && !far.poll());
+}
+
+TEST(a_qp_that_begins_anew_is_not_the_peer_of_the_old_one) {
+  Pair pair;
+  pair.qp[0]->modify(ERM_CLOSING);
+  pair.qp[0]->modify(ERM_IDLE);
+  ck_assert_uint_eq(pair.qp[0]->modify(ERM_RTS, pair.qp[1]->cookie), 0);
+  pair.qp[0]->post({.opcode = ERM_WRITE});
+  pair.settle();
+  ck_assert(!pair.sends[0]->poll());  // waits for a new peer
+  pair.qp[1]->post({.opcode = ERM_WRITE});
+  pair.settle();
+  ck_assert_uint_eq(pair.sends[1]->poll()->syndrome, ERM_RETRIES_EXCEEDED);
 }
 
 TEST(a_record_that_an_earlier_qp_left_means_nothing) {
@@ -241,6 +269,58 @@ TEST(solicited_arming_waits_for_such_a_message_or_an_error) {
   pair.qp[1]->modify(ERM_ERROR);
   pair.settle();
   ck_assert_uint_eq(cq.take_events(), 1);
+}
+
+TEST(a_record_of_another_cq_means_nothing) {
+  Pair pair;
+  Cq& cq = *pair.sends[0];
+  cq.cqn += 1;
+  cq.arm();
+  cq.cqn -= 1;
+  pair.run({.opcode = ERM_WRITE});
+  ck_assert_uint_eq(cq.take_events(), 0);
+}
+
+TEST(regions_may_have_large_pages) {
+  Pair pair;
+  const uint64_t pages[2] = {pair.memory.allocate(1 << 16), pair.memory.allocate(1 << 16)};
+  Region region(*pair.drivers[1], 70, 0x100);
+  region.deregister();
+  region.request.start = region.start = 0x7f0000000000 + 0xf000;
+  region.request.size = 0x3000;
+  region.request.place =
+      static_cast<uint32_t>(ERM_PUT(ERM_MR_PAGE_SHIFT, 16) | ERM_PUT(ERM_MR_PAGES, 2));
+  std::copy(pages, pages + 2, region.request.pages);
+  ck_assert_uint_eq(pair.drivers[1]->ask(ERM_REGISTER, region.request).syndrome, 0);
+  pair.region[0]->memory.fill(0, 0x3000, 8);
+  ck_assert_uint_eq(pair.run({.opcode = ERM_WRITE,
+                              .parts = {pair.here(0, 0x3000)},
+                              .remote = region.sge(0, 0x3000)})
+                        .syndrome,
+                    0);
+  ck_assert_uint_eq(*pair.memory.at<uint8_t>(pages[0] + 0xf000), Pages::byte(8, 0));
+  ck_assert_uint_eq(*pair.memory.at<uint8_t>(pages[1] + 0x1fff), Pages::byte(8, 0x2fff));
+}
+
+/// The driver's own queues: one page, as large as it says, named inline.
+TEST(queues_of_the_kernel_lie_in_one_piece) {
+  Pair pair;
+  Driver& driver = *pair.drivers[0];
+  Cq cq(driver, 80, 7);
+  Qp qp(driver, 81, cq, cq), other(driver, 82, cq, cq);
+  qp.destroy();
+  const uint64_t piece = pair.memory.allocate(1 << 16);
+  qp.request.sq_place |= static_cast<uint32_t>(ERM_PUT(ERM_QP_PAGE_SHIFT, 4));
+  qp.request.sq_ring = piece;
+  qp.request.sq_pages = static_cast<uint32_t>(0x3000 | ERM_PUT(ERM_QP_PAGES, 1));
+  const Answer answer = driver.ask(ERM_CREATE_QP, qp.request);
+  ck_assert_uint_eq(answer.syndrome, 0);
+  qp.cookie = static_cast<uint32_t>(answer.first);
+  qp.connect(other);
+  qp.sq.pages[0] = piece + 0x3000;
+  qp.post({.opcode = ERM_WRITE});
+  pair.settle();
+  ck_assert_uint_eq(cq.poll()->syndrome, 0);
 }
 
 TEST(memory_of_the_kernel_is_named_by_its_address) {

@@ -64,10 +64,8 @@ static void move(struct erm_qp* qp, const struct erm_request* request) {
 /* 0, or what is wrong with the place at the peer. */
 static uint8_t check_remote(const struct erm_request* request) {
   uint64_t space;
-  uint8_t bad;
+  uint8_t bad = erm_check_side(&request->remote, &space);
 
-  if (!request->length && !request->sends) return ERM_SUCCESS;
-  bad = erm_check_side(&request->remote, &space);
   return !bad && space < request->length ? ERM_LOCAL_RANGE : bad;
 }
 
