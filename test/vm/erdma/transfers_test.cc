@@ -323,6 +323,28 @@ TEST(queues_of_the_kernel_lie_in_one_piece) {
   ck_assert_uint_eq(cq.poll()->syndrome, 0);
 }
 
+TEST(cqs_of_the_kernel_lie_in_one_piece) {
+  Pair pair;
+  Driver& driver = *pair.drivers[0];
+  Cq cq(driver, 80);  // of two pages
+  driver.ask(ERM_DESTROY_CQ, erm_destroy_queue{0, 80});
+  const uint64_t piece = pair.memory.allocate(2 * kPage);
+  cq.ring.pages = {piece, piece + kPage};
+  cq.request.shape |= static_cast<uint32_t>(ERM_PUT(ERM_CQ_PAGE_SHIFT, 13));
+  cq.request.place = static_cast<uint32_t>(ERM_PUT(ERM_CQ_PAGES, 1) | ERM_PUT(ERM_CQ_EQN, 1));
+  cq.request.ring_low = static_cast<uint32_t>(piece);
+  cq.request.ring_high = static_cast<uint32_t>(piece >> 32);
+  ck_assert_uint_eq(driver.ask(ERM_CREATE_CQ, cq.request).syndrome, 0);
+  Qp qp(driver, 81, cq, cq), other(driver, 82, cq, cq);
+  qp.connect(other);
+  for (uint32_t i = 0; i < cq.depth; ++i) {
+    qp.post({.opcode = ERM_WRITE});
+    pair.settle();
+    const auto done = cq.poll();
+    ck_assert(done && done->syndrome == 0);
+  }
+}
+
 TEST(memory_of_the_kernel_is_named_by_its_address) {
   Pair pair;
   const uint64_t address = pair.memory.allocate(3 * kPage);
