@@ -30,8 +30,10 @@ check 'erdma: ib_send_bw' 120 perftest ib_send_bw -n 500
 check 'erdma: ib_write_lat, inline' 120 perftest ib_write_lat -n 200 -I 96
 check 'erdma: ib_write_bw, all sizes' 200 perftest ib_write_bw -n 20 -a
 check 'erdma: ib_read_bw, all sizes' 200 perftest ib_read_bw -n 20 -a
-check 'erdma: ib_write_bw with events' 120 perftest ib_write_bw -n 200 -e
-for setting in flush=0 flush=1 rnr=1 late=3 delay_us=200 command_us=2000 aeq=0; do
+check 'erdma: ib_send_bw with events' 120 perftest ib_send_bw -n 200 -e
+# rping waits for the completions that flush=0 leaves out.
+check 'erdma: ib_send_lat with flush=0' 120 with_setting flush=0 perftest ib_send_lat -n 100
+for setting in flush=1 rnr=1 late=3 delay_us=200 command_us=2000 aeq=0; do
   check "erdma: rping with $setting" 90 with_setting "$setting" between_programs 7174 rping_side
 done
 check 'erdma: the kernel warns of nothing' 10 no_warning
