@@ -33,6 +33,7 @@ struct Region : ibv_mr {
 struct Cq : ibv_cq {
   std::deque<ibv_wc> ready;
   bool armed = false;
+  int vector = 0;  ///< its interrupt
 };
 
 struct Qp : ibv_qp {
@@ -337,6 +338,7 @@ using erdma::fake::Nic;
   attr->max_cqe = Nic::one().max_cqe;
   attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = 4;
   attr->max_mr_size = 1ull << 36;
+  attr->vendor_id = 0x1ded;
   return 0;
 }
 [[gnu::weak]] int ibv_query_port(ibv_context*, uint8_t, _compat_ibv_port_attr* compat) {
@@ -391,13 +393,14 @@ using erdma::fake::Nic;
   return 0;
 }
 [[gnu::weak]] ibv_cq* ibv_create_cq(ibv_context* context, int entries, void*,
-                                    ibv_comp_channel* channel, int) {
+                                    ibv_comp_channel* channel, int vector) {
   const erdma::fake::InAdapter inside;
   if (entries > Nic::one().max_cqe) return errno = EIO, nullptr;
   auto* cq = new erdma::fake::Cq;
   cq->context = context;
   cq->channel = channel;
   cq->cqe = entries;
+  cq->vector = vector;
   return cq;
 }
 [[gnu::weak]] int ibv_destroy_cq(ibv_cq* cq) {

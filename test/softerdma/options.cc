@@ -28,6 +28,7 @@ constexpr Knob kKnobs[] = {
     {"max_cqe", &Limits::max_cqe, 1 << 20},
     {"max_mr", &Limits::max_mr, 65535},
     {"max_mr_size", &Limits::max_mr_size, 64 * kGiB},
+    {"region_bits", &Limits::region_bits, 32},
     {"max_msg", &Limits::max_msg, 0xffffffff},
     {"max_send_sge", &Limits::max_send_sge, 6},
     {"max_recv_sge", &Limits::max_recv_sge, 1},

@@ -18,6 +18,7 @@ struct Limits {
   uint64_t max_cqe;
   uint64_t max_mr;
   uint64_t max_mr_size;
+  uint64_t region_bits;  ///< of a region's length, that the adapter is told
   uint64_t max_msg;
   uint64_t max_send_sge;
   uint64_t max_recv_sge;

@@ -88,7 +88,7 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
   if (error == 0 && !dmabuf) error = find_on_gpu(limits, length, address, gpu);
   uint32_t index = error == 0 ? take_index(process, limits) : 0;
   if (index == 0) {
-    errno = error != 0 ? error : ENOMEM;
+    errno = error != 0 ? error : ENOSPC;
     return nullptr;
   }
   uint8_t& generation = process.mr_generation[index];
@@ -105,7 +105,9 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
   entry.pd = pd->handle;
   entry.iova = iova;
   entry.address = reinterpret_cast<uint64_t>(address);
-  entry.length = length;
+  // The driver tells the adapter as many bits of the length, and the application nothing of it.
+  entry.length =
+      limits.region_bits < 64 ? length & ((uint64_t{1} << limits.region_bits) - 1) : length;
   entry.posted = posted_to(process, *context.device, gpu);
   entry.chance = limits.posted;
   entry.key.store(mr->rkey, std::memory_order_release);

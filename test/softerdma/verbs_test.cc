@@ -1,6 +1,7 @@
 // The device's traps and signs, on two compat queue pairs of one process.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -191,6 +192,35 @@ TEST(write_is_refused_where_key_range_or_access_do_not_fit, 3) {
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_REM_ACCESS_ERR);
   ck_assert_int_eq(sides[1].data()[0], 0);
   assert_killed(sides[1]);
+}
+
+/// The driver gives the adapter 32 bits of a length, and says nothing.
+TEST(region_of_four_gigabytes_has_no_byte_for_the_adapter) {
+  Side sides[2];
+  connect_compat(sides);
+  constexpr size_t kBytes = size_t{4} << 30;
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ck_assert_ptr_ne(memory, MAP_FAILED);
+  ibv_mr* region = (ibv_reg_mr)(sides[1].pd, memory, kBytes, static_cast<int>(kAll));
+  ck_assert_ptr_nonnull(region);
+  ck_assert_uint_eq(region->length, kBytes);
+  ibv_sge sge = sides[0].piece(64);
+  ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1]);
+  wr.wr.rdma.rkey = region->rkey;
+  wr.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(memory);
+  ck_assert_int_eq(sides[0].post(wr), 0);
+  ck_assert_int_eq(sides[0].wait().status, IBV_WC_REM_ACCESS_ERR);
+  assert_killed(sides[1]);
+}
+
+TEST(regions_run_out) {
+  setenv("SOFTERDMA_MAX_MR", "3", 1);
+  Side sides[2];
+  connect_compat(sides);  // has two
+  ck_assert_ptr_nonnull((ibv_reg_mr)(sides[0].pd, sides[0].data(), 8, 0));
+  ck_assert_ptr_null((ibv_reg_mr)(sides[0].pd, sides[0].data(), 8, 0));
+  ck_assert_int_eq(errno, ENOSPC);
 }
 
 TEST(write_with_immediate_data_consumes_a_receive) {

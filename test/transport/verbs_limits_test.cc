@@ -1,4 +1,5 @@
 #include <cstring>
+#include <set>
 
 #include "libcheck.h"
 #include "transport/verbs/queue_pairs.h"
@@ -54,6 +55,26 @@ TEST(completion_queues_have_the_room_that_they_say) {
   queues.release(share);
   ck_assert_int_eq(queues.reserve(64, share), 0);
   rig.nic.max_cqe = 1 << 20;
+}
+
+TEST(completion_queues_take_the_interrupts_in_turn) {
+  Rig rig;
+  rig.nic.context.num_comp_vectors = 3;
+  verbs::CompletionQueues first(*rig.device), second(*rig.device);
+  ck_assert_int_eq(first.open(), 0);
+  ck_assert_int_eq(second.open(), 0);
+  std::set<int> vectors;
+  for (verbs::CompletionQueues* queues : {&first, &second, &first}) {
+    verbs::CqShare share;
+    ck_assert_int_eq(queues->reserve(rig.device->limits().max_cqe, share), 0);
+    vectors.insert(static_cast<fake::Cq*>(share.cq)->vector);
+  }
+  ck_assert(vectors == (std::set<int>{0, 1, 2}));
+  // A device without interrupts to choose from has the first.
+  rig.nic.context.num_comp_vectors = 0;
+  verbs::CqShare share;
+  ck_assert_int_eq(second.reserve(rig.device->limits().max_cqe, share), 0);
+  ck_assert_int_eq(static_cast<fake::Cq*>(share.cq)->vector, 0);
 }
 
 TEST(a_peer_describes_a_queue_pair_that_can_be) {
@@ -154,6 +175,15 @@ TEST(a_region_is_registered_up_to_what_the_device_takes) {
   ck_assert_int_eq(registrar.open({bytes.data(), 100}, nullptr, true, true).error(), -FI_ENOMEM);
   two.rig.nic.refuse_regions = 0;
   ck_assert_int_eq(registrar.open({bytes.data(), 100}, nullptr, true, true).error(), 0);
+}
+
+/// Its driver registers more, and tells the adapter 32 bits of the length.
+TEST(a_region_whose_length_the_driver_would_cut_is_refused) {
+  Rig rig;
+  const uint64_t most = rig.device->limits().max_region;
+  ck_assert_uint_gt(most, uint64_t(3) << 30);
+  ck_assert_uint_le(most, UINT32_MAX);
+  ck_assert_uint_eq(most % (2 << 20), 0);
 }
 
 /// Nothing was sent, whatever its way: the caller keeps it.

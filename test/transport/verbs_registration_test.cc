@@ -312,6 +312,23 @@ TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
   ck_assert(contains(only_log_line(), "ulimit -l"));
 }
 
+TEST(a_size_that_is_refused_empties_the_cache_once) {
+  Rig rig;
+  rig.log.room = Arena::bytes(8);
+  Registration held, use;
+  ck_assert_int_eq(rig.acquire(0, 4, held), 0);
+  (void)rig.key(4, 2);
+  ck_assert_int_eq(rig.acquire(10, 6, use), -FI_ENOMEM);
+  ck_assert_uint_eq(rig.log.count(), 1);  // for nothing
+  const uint32_t kept = rig.key(4, 2);
+  ck_assert_int_eq(rig.acquire(10, 6, use), -FI_ENOMEM);
+  ck_assert_uint_eq(rig.key(4, 2), kept);
+  // A smaller one may still find room, and any once less is in use.
+  (void)rig.key(10, 4);
+  rig.cache->release(held);
+  (void)rig.key(10, 6);
+}
+
 TEST(an_error_that_room_does_not_mend_costs_nobody_his_region) {
   Rig rig;
   const uint32_t kept = rig.key(0, 4);

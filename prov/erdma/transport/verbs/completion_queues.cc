@@ -1,8 +1,10 @@
 #include "transport/verbs/completion_queues.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -10,6 +12,17 @@
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
+namespace {
+
+/// Which interrupt tells of completions: one processor serves each, 16 events a time. So the queues
+/// of a process, and those of the processes of a host, take them in turn.
+int next_vector(const ibv_context& context) noexcept {
+  static std::atomic<unsigned> made{0};
+  const unsigned vectors = context.num_comp_vectors > 0 ? unsigned(context.num_comp_vectors) : 1;
+  return int((unsigned(getpid()) + made.fetch_add(1, std::memory_order_relaxed)) % vectors);
+}
+
+}  // namespace
 
 CompletionQueues::~CompletionQueues() {
   for (uint32_t i = 0; i < count(); ++i)
@@ -56,10 +69,12 @@ int CompletionQueues::add_group(uint32_t entries) noexcept {
   if (index == kMaxGroups || entries > limit) return -FI_ENOMEM;
   uint32_t wanted = std::min(kFirstEntries << (2 * std::min(index, 8u)), limit);
   wanted = std::max(wanted, entries);
-  CompletionQueue cq(ibv_create_cq(x_device.context(), int(wanted), nullptr, x_channel.get(), 0));
+  ibv_context* const context = x_device.context();
+  const int vector = next_vector(*context);
+  CompletionQueue cq(ibv_create_cq(context, int(wanted), nullptr, x_channel.get(), vector));
   // Locked memory may suffice for a smaller one.
   for (; !cq && wanted / 2 >= entries; wanted /= 2)
-    cq.reset(ibv_create_cq(x_device.context(), int(wanted / 2), nullptr, x_channel.get(), 0));
+    cq.reset(ibv_create_cq(context, int(wanted / 2), nullptr, x_channel.get(), vector));
   if (!cq) {
     ERDMA_NOTICE(locked_memory, EP_CTRL,
                  "%s: no completion queue of %u entries (%s); more locked memory (ulimit -l) or a "

@@ -78,6 +78,16 @@ uint32_t limit_or(T value, uint32_t fallback) noexcept {
   return value > 0 ? uint32_t(value) : fallback;
 }
 
+constexpr uint32_t kErdmaVendor = 0x1ded;
+/// The driver of eRDMA tells the adapter 32 bits of a region's length, and takes 2^36 and more. So
+/// a region of 4 GiB would have none, and a larger one would end early. In whole pages of any size.
+constexpr uint64_t kLargestErdmaRegion = (uint64_t(1) << 32) - (uint64_t(1) << 21);
+
+uint64_t largest_region(const ibv_device_attr& device) noexcept {
+  const uint64_t told = device.max_mr_size ? device.max_mr_size : UINT64_MAX;
+  return device.vendor_id == kErdmaVendor ? std::min(told, kLargestErdmaRegion) : told;
+}
+
 DeviceLimits limits_of(const ibv_device_attr& device, const ibv_port_attr& port) noexcept {
   DeviceLimits limits;
   limits.max_qp = limit_or(device.max_qp, 1024);
@@ -87,7 +97,7 @@ DeviceLimits limits_of(const ibv_device_attr& device, const ibv_port_attr& port)
   limits.max_read_in_flight =
       std::min(limit_or(device.max_qp_rd_atom, 1), limit_or(device.max_qp_init_rd_atom, 1));
   limits.max_message = limit_or(port.max_msg_sz, 1u << 20);
-  limits.max_region = device.max_mr_size ? device.max_mr_size : UINT64_MAX;
+  limits.max_region = largest_region(device);
   return limits;
 }
 

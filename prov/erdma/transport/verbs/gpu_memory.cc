@@ -50,6 +50,10 @@ bool GpuRefusal::final() const noexcept {
 
 MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const iovec& memory,
                                  const Dmabuf* file, int access, GpuRefusal& why) noexcept {
+  if (memory.iov_len > device.limits().max_region) {
+    why.as_dmabuf = why.by_address = EMSGSIZE;  // another allocation may be smaller
+    return nullptr;
+  }
   MemoryRegion region = file ? as_dmabuf(device, memory, *file, access, why.as_dmabuf)
                              : as_exported(device, cuda, memory, access, why.as_dmabuf);
   if (region) return region;
@@ -62,6 +66,7 @@ util::Result<std::unique_ptr<RegisteredRegion>> GpuMemoryRegistrar::open(const i
                                                                          const Dmabuf* file,
                                                                          bool for_reads,
                                                                          bool for_writes) {
+  if (memory.iov_len > x_device.limits().max_region) return -FI_EOPNOTSUPP;
   const int access = peer_rights(for_reads, for_writes);
   GpuRefusal why;
   MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, file, access, why);

@@ -267,14 +267,29 @@ ibv_mr* WatchedCache::make_region(const MemoryRange& range, int rights) noexcept
     const int error = errno;
     if (region || !for_want_of_room(error)) return region;
     const size_t bytes = x_statistics.bytes;
-    while (evict() && bytes - x_statistics.bytes < range.bytes()) {
+    while (may_help(range.bytes()) && evict() && bytes - x_statistics.bytes < range.bytes()) {
     }
     if (bytes != x_statistics.bytes) continue;
+    if (may_help(range.bytes())) x_fruitless = {range.bytes(), held_bytes()};
     if (x_statistics.regions == 0) x_refused_bytes = range.bytes();
     warn_once(kSaidLocked, std::strerror(error), range.bytes());
     errno = error;
     return nullptr;
   }
+}
+
+/// Whether to destroy idle regions for one of `bytes`. Some drivers need a contiguous table, which
+/// other regions do not hold: emptying the cache again for such a size would cost all others
+/// theirs each time. It is worth a try once what was in use then is in use no longer.
+bool WatchedCache::may_help(size_t bytes) noexcept {
+  return bytes < x_fruitless.bytes || held_bytes() < x_fruitless.held;
+}
+
+size_t WatchedCache::held_bytes() noexcept {
+  size_t bytes = 0;
+  for (CachedRegion* entry = x_held.front(); entry; entry = x_held.next(*entry))
+    bytes += entry->range.bytes();
+  return bytes;
 }
 
 bool WatchedCache::make_room(size_t bytes) noexcept {

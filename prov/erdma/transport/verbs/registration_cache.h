@@ -81,6 +81,8 @@ class WatchedCache final : public RegistrationCache {
   int watch(const MemoryRange& range);
   int watch_mapping(uintptr_t address, MemoryRange& watched);
   ibv_mr* make_region(const MemoryRange& range, int rights) noexcept;
+  bool may_help(size_t bytes) noexcept;
+  size_t held_bytes() noexcept;
   bool make_room(size_t bytes) noexcept;
   bool evict() noexcept;
   void destroy_later(CachedRegion& entry) noexcept;
@@ -100,6 +102,9 @@ class WatchedCache final : public RegistrationCache {
   const Limits x_limits;
   Statistics x_statistics;
   size_t x_refused_bytes = SIZE_MAX;  ///< was refused although nothing else was registered
+  struct {
+    size_t bytes = SIZE_MAX, held = 0;
+  } x_fruitless;  ///< a size for which the cache was emptied in vain, and what was in use then
   unsigned x_said = 0;
   util::EventFd x_wake;  ///< for the housekeeper
   bool x_stop = false;
