@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "softerdma/cm.h"
 #include "softerdma/device.h"
@@ -111,12 +112,13 @@ void attach_device(CmId& id, Device& device) {
 }
 
 uint16_t next_port(Process& process) {
+  const Limits& limits = process.devices.front()->config.limits;
   uint32_t n = process.fabric.shared().next_port.fetch_add(1);
-  return htons(static_cast<uint16_t>(32768 + n % 28000));
+  return htons(static_cast<uint16_t>(limits.first_port + n % limits.ports));
 }
 
-/// Takes address and port. Caller holds Process::mutex.
-int bind_id(CmId& id, const sockaddr* address) {
+/// Takes address and port. `listens`: in TCP, too. Caller holds Process::mutex.
+int bind_id(CmId& id, const sockaddr* address, bool listens) {
   if (address->sa_family != AF_INET) return EAFNOSUPPORT;
   if (id.stage != CmStage::idle) return EINVAL;
   Process& process = *id.process;
@@ -139,7 +141,7 @@ int bind_id(CmId& id, const sockaddr* address) {
       if (!usable(*each) || (!any && each.get() != device) || error != 0) continue;
       error = register_name(id, each->config.ip, wish.sin_port);
     }
-    if (error == 0) error = hold_port(id, wish);
+    if (error == 0 && listens) error = hold_port(id, wish);
     if (error == 0) break;
     for (const std::string& path : id.registrations) unlink(path.c_str());
     id.registrations.clear();
@@ -176,7 +178,7 @@ Qp* qp_of(CmId& id, const rdma_conn_param* param) {
 int resolve(CmId& id, const sockaddr* source, const sockaddr* target) {
   std::lock_guard guard(id.process->mutex);
   if (source != nullptr && source->sa_family != 0 && id.stage == CmStage::idle) {
-    if (int error = bind_id(id, source); error != 0) return error;
+    if (int error = bind_id(id, source, false); error != 0) return error;
   }
   if (target->sa_family != AF_INET) return EAFNOSUPPORT;
   if (id.stage != CmStage::idle && id.stage != CmStage::bound) return EINVAL;
@@ -216,7 +218,7 @@ void request(CmId& id, Qp& qp, const rdma_conn_param* param) {
       !holds(process, listener)) {
     id.deadline_ns = 0;
     id.stage = CmStage::over;
-    return cm_post(id, RDMA_CM_EVENT_REJECTED, -ECONNREFUSED);
+    return cm_post(id, RDMA_CM_EVENT_REJECTED, limits.refused != 0 ? -ECONNREFUSED : -ECONNRESET);
   }
   Message message{};
   message.type = MessageType::request;
@@ -241,6 +243,11 @@ int connect_id(CmId& id, const rdma_conn_param* param) {
   if (qp == nullptr) return EINVAL;
   if (int error = check_private(id, param); error != 0) return error;
   if (qp->current() != IBV_QPS_INIT && qp->current() != IBV_QPS_RESET) return EINVAL;
+  // The driver binds a socket of the kernel's, which this one stands for until it is seen to do.
+  if (id.port_holder < 0) {
+    if (int error = hold_port(id, id.route.addr.src_sin); error != 0) return error;
+    close(std::exchange(id.port_holder, -1));
+  }
   id.qp = qp;
   qp->cm = &id;
   id.bound = qp;
@@ -286,7 +293,7 @@ int accept_id(CmId& id, const rdma_conn_param* param) {
 SOFTERDMA_API int rdma_bind_addr(rdma_cm_id* handle, sockaddr* address) {
   CmId& id = CmId::from(handle);
   std::lock_guard guard(id.process->mutex);
-  int error = bind_id(id, address);
+  int error = bind_id(id, address, true);
   return error != 0 ? fail(error) : 0;
 }
 
@@ -312,7 +319,8 @@ SOFTERDMA_API int rdma_listen(rdma_cm_id* handle, int backlog) {
   if (id.stage == CmStage::idle) {
     sockaddr_in any{};
     any.sin_family = AF_INET;
-    if (int error = bind_id(id, reinterpret_cast<sockaddr*>(&any)); error != 0) return fail(error);
+    if (int error = bind_id(id, reinterpret_cast<sockaddr*>(&any), true); error != 0)
+      return fail(error);
   }
   if (id.stage != CmStage::bound) return fail(EINVAL);
   id.backlog = backlog > 0 ? backlog : 1024;

@@ -64,6 +64,8 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   std::atomic<int> alive = 0;  ///< Connections
   int refuse_to_prepare = 0;   ///< so many times
   int refuse_queue_pairs = 0;  ///< likewise
+  int busy_ports = 0;          ///< likewise does a greeting find its port taken
+  bool resets = false;         ///< who does not listen is told of by a reset
   int fail_to_agree = 0;       ///< likewise
   int crowded = 0;             ///< so many times were peers turned away
   uint64_t tokens = 0;
@@ -225,7 +227,7 @@ inline int Host::connect(uint64_t id, const util::SocketAddress& peer) noexcept 
   world.other[id] = {peer, 0};
   to(world, {config.name, id}, [id, peer](Host& self) {
     Host* host = self.world.find(peer);
-    if (host && host->listening)
+    if ((host && host->listening) || self.resets)
       self.manager->on_reached(id);
     else
       self.manager->on_refused(id, {});
@@ -234,7 +236,9 @@ inline int Host::connect(uint64_t id, const util::SocketAddress& peer) noexcept 
 }
 
 inline int Host::greet(uint64_t id, const HelloBytes& hello) noexcept {
-  world.other[id].id ? accept(id, hello) : request(id, hello);
+  const bool passive = world.other[id].id;
+  if (!passive && busy_ports > 0 && busy_ports--) return -FI_EADDRINUSE;
+  passive ? accept(id, hello) : request(id, hello);
   return 0;
 }
 
@@ -247,7 +251,10 @@ inline void Host::request(uint64_t id, const HelloBytes& hello) {
     if (host && host->listening)
       host->manager->on_request(peer.id, me.host, std::as_bytes(std::span(&hello, 1)), path);
     else
-      to(world, me, [me](Host& self) { self.manager->on_refused(me.id, {}); });
+      to(world, me, [me](Host& self) {
+        self.resets ? self.manager->on_closed(me.id, -FI_ECONNRESET)
+                    : self.manager->on_refused(me.id, {});
+      });
   });
 }
 

@@ -240,6 +240,47 @@ TEST(many_connect_to_one) {
   ck_assert(hub.failed.empty() && hub.lost.empty());
 }
 
+// --- ports that TCP has
+
+/// rdma_cm has 40 ports to choose from, of which another program listens at 20.
+std::vector<util::Fd> g_sockets;
+void take_every_second_port() {
+  setenv("SOFTERDMA_FIRST_PORT", "41200", 1);
+  setenv("SOFTERDMA_PORTS", "40", 1);
+  open_device();
+  for (uint16_t port = 41200; port < 41240; port += 2) {
+    util::SocketAddress name = g_device->address();
+    name.set_port(port);
+    util::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!::bind(socket.get(), name.data(), socklen_t(name.size())) && !::listen(socket.get(), 1))
+      g_sockets.push_back(std::move(socket));
+  }
+}
+
+void give_ports_back() {
+  g_sockets.clear();
+  close_device();
+}
+
+TEST_CASE(.set_up = take_every_second_port, .tear_down = give_ports_back);
+
+TEST(a_connect_finds_a_port_that_no_socket_has) {
+  ConnectorEndpoint a(*g_device), b(*g_device);
+  ck_assert_int_eq(a.status, 0);
+  ck_assert_int_eq(b.status, 0);
+  for (uint64_t round = 1; round <= 60; ++round) {
+    ck_assert_int_eq(a.connector->connect(b.name(), round, false), 0);
+    ck_assert(a.wait([&] { return !a.up.empty() || !a.failed.empty(); }));
+    ck_assert_uint_eq(a.failed.size(), 0);
+    ck_assert(a.send_byte(*a.up[0].connection));
+    ck_assert(b.wait([&] { return !b.up.empty(); }));
+    a.close(0, true);
+    ck_assert(b.wait([&] { return !b.lost.empty(); }));
+    b.lost.clear();
+    b.close(0, true);
+  }
+}
+
 }  // namespace
 
 }  // namespace erdma::test

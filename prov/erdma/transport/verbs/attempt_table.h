@@ -51,7 +51,10 @@ struct Peer {
   uint64_t token = 0;
   uint64_t give_up = 0;
   uint64_t backoff = 0;
-  uint16_t answer = 0;  ///< to its challenge
+  unsigned busy_ports = 0;   ///< connects whose port another socket had
+  unsigned resets = 0;       ///< in a row, as the outcome of attempts
+  uint64_t first_reset = 0;  ///< when
+  uint16_t answer = 0;       ///< to its challenge
 };
 
 /// The attempts of one endpoint, the peers that they are made with, and what is due when.

@@ -75,7 +75,7 @@ class ConnectionBackend {
   [[nodiscard]] virtual ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr& attr,
                                                   Path& own) noexcept = 0;
   /// Then: sends the hello of the active side, or the welcome of the passive side. Ends in an
-  /// upcall or returns an error.
+  /// upcall or returns an error. -FI_EADDRINUSE: connect() anew takes another port.
   [[nodiscard]] virtual int greet(uint64_t id, const HelloBytes& hello) noexcept = 0;
   /// Active, after on_accepted(): 0 = packets can flow.
   [[nodiscard]] virtual int confirm(uint64_t id) noexcept = 0;

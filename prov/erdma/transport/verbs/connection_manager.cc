@@ -12,6 +12,11 @@ namespace {
 
 constexpr uint64_t kFirstBackoff = 2'000'000;
 constexpr uint64_t kLongestBackoff = 250'000'000;
+/// So many connects in a row find their port taken before the next ones wait longer.
+constexpr unsigned kPortTries = 32;
+/// So many resets in a row, over so long, of a peer that was there: nobody listens any more.
+constexpr unsigned kResets = 3;
+constexpr uint64_t kResetTime = 1'000'000'000;
 /// Connections that we accepted and whose other side has not confirmed. Those that come later push
 /// out the oldest: an honest peer confirms within a round trip.
 constexpr size_t kMaxAccepting = 256;
@@ -38,6 +43,7 @@ void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
   peer.token = token;
   peer.give_up = x_config.clock->now() + x_config.options.connect_timeout_ns;
   peer.backoff = kFirstBackoff;
+  peer.resets = peer.busy_ports = 0;
   if (going_on && (peer.active || peer.deadline)) return;
   if (name.family() != x_config.name.family()) {
     ERDMA_WARN(EP_CTRL, "%s can't be reached from %s: another address family\n",
@@ -113,10 +119,23 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
 }
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
-  // A reset in mid-handshake says little: the next attempt tells more.
-  const bool patient = attempt.peer->patient;
-  attempt_failed(attempt, status,
-                 status == -FI_ECONNRESET || (status == -FI_ECONNREFUSED && patient));
+  Peer& peer = *attempt.peer;
+  if (status == -FI_ECONNRESET)
+    status = judge_reset(peer);
+  else
+    peer.resets = 0;
+  // The next attempt has another port.
+  const bool again = status == -FI_ECONNRESET || status == -FI_EADDRINUSE;
+  attempt_failed(attempt, status, again || (status == -FI_ECONNREFUSED && peer.patient));
+}
+
+/// A reset in mid-handshake says little: the next attempt tells more. But eRDMA tells of a port
+/// that nobody has by a reset, too.
+int ConnectionManager::judge_reset(Peer& peer) noexcept {
+  const uint64_t now = x_config.clock->now();
+  if (peer.resets++ == 0) peer.first_reset = now;
+  const bool nobody = peer.resets >= kResets && now - peer.first_reset >= kResetTime;
+  return nobody ? -FI_ECONNREFUSED : -FI_ECONNRESET;
 }
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
@@ -129,8 +148,10 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry)
 
 void ConnectionManager::try_again(Peer& peer, int status) {
   const uint64_t now = x_config.clock->now();
-  if (now + peer.backoff >= peer.give_up) return give_up(peer, status);
+  if (now + peer.backoff >= peer.give_up)
+    return give_up(peer, peer.resets >= kResets ? -FI_ECONNREFUSED : status);
   x_table.retries.set(peer, now + peer.backoff);
+  if (status == -FI_EADDRINUSE && ++peer.busy_ports <= kPortTries) return;
   peer.backoff = std::min(peer.backoff * 2, kLongestBackoff);
 }
 

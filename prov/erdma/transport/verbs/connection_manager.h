@@ -53,6 +53,7 @@ class ConnectionManager final : public BackendEvents {
   void accept(uint64_t id, Peer& peer, const Hello& hello);
   void attempt_failed(Attempt& attempt, int status);
   void attempt_failed(Attempt& attempt, int status, bool retry);
+  int judge_reset(Peer& peer) noexcept;
   void passive_failed(Attempt& attempt);
   void try_again(Peer& peer, int status);
   void give_up(Peer& peer, int status) noexcept;

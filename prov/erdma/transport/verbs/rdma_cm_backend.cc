@@ -161,6 +161,9 @@ int RdmaCmBackend::greet(uint64_t id, const HelloBytes& hello) noexcept {
   if (!entry->active) return rdma_accept(entry->cm.get(), &with) ? last_error() : 0;
   if (rdma_connect(entry->cm.get(), &with)) {
     const int rc = last_error();
+    // rdma_cm chose a port among its own, and the driver binds a TCP socket to it: another socket
+    // has it, or had a connection to this peer from there.
+    if (rc == -FI_EADDRINUSE || rc == -FI_EADDRNOTAVAIL) return -FI_EADDRINUSE;
     const bool peer = rc == -FI_ECONNREFUSED || rc == -FI_ECONNRESET || rc == -FI_ETIMEDOUT;
     return peer ? rc : unreachable(rc);
   }
@@ -276,7 +279,7 @@ void RdmaCmBackend::on_established(Entry& entry, const Event& event, BackendEven
 }
 
 void RdmaCmBackend::on_rejected(Entry& entry, const Event& event, BackendEvents& events) {
-  // Reset, not refused: the peer was there and went, or has no room for one more.
+  // Reset, not refused: the peer was there and went, has no room for one more, or nobody listens.
   if (!event.length && std::abs(event.status) == ECONNRESET)
     return end(entry, event.id, -FI_ECONNRESET, events);
   if (entry.state == State::forsaken) {
