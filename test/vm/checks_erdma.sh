@@ -1,6 +1,9 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Checks of guest_erdma.sh. From the environment besides: ERDMA_VM_MODULES (vm.sh).
+# Checks of guest_erdma.sh, with those of checks_nic.sh. From the environment besides:
+# ERDMA_VM_MODULES (vm.sh).
+# shellcheck source=test/vm/checks_nic.sh
+. "$top/test/vm/checks_nic.sh"
 
 # Until there are two devices: the driver is asked from a work queue, and no event tells a script.
 two_links() {
@@ -70,18 +73,34 @@ rping_side() {
   esac
 }
 
-# perftest_side PROGRAM OPTION... SIDE. Under emulation perftest often fails to calibrate its clock, after
-# all messages went through.
+# perftest_side PROGRAM OPTION... SIDE
 perftest_side() {
-  local side=${*: -1} status=0 host=A device=erdma_0 peer=
+  local side=${*: -1} host=A device=erdma_0 peer=
   [ "$side" = server ] || host=B device=erdma_1 peer=10.10.0.1
   # shellcheck disable=SC2086
-  ip netns exec $host timeout 150 "${@:1:$#-1}" -R -d $device $peer >"$log.$side" 2>&1 || status=$?
-  cat "$log.$side"
-  [ $status = 0 ] || { [ $status = 1 ] && grep -q 'Correlation coefficient' "$log.$side" &&
-    ! grep -qE 'rror|Failed|Couldn' "$log.$side"; }
+  ip netns exec $host timeout 350 "${@:1:$#-1}" -R -d $device $peer
 }
-perftest() { between_programs 18515 perftest_side "$@"; }
+# without_calibration PROGRAM: a copy, by its path. perftest compares two clocks before it reports,
+# and where they correlate by less than 0.9, as they do in a machine without KVM, a bandwidth test ends
+# without a word to its peer, whose work is flushed. The copy has 0 for its one constant of 0.9.
+without_calibration() {
+  local copy=/tmp/$1
+  perl -0777 -pe 's/\xcd\xcc{5}\xec\x3f/\0\0\0\0\0\0\0\0/' "$(command -v "$1")" >"$copy"
+  chmod +x "$copy"
+  echo "$copy"
+}
+# The kernel gives a connect 10 s, in which perftest's server fills its memory: a host that others use
+# may not have them.
+perftest() {
+  local program output _
+  program=$(without_calibration "$1")
+  shift
+  for _ in 1 2 3; do
+    output=$(between_programs 18515 perftest_side "$program" "$@" 2>&1) && break
+    [[ $output = *RDMA_CM_EVENT_UNREACHABLE* ]] || { echo "$output"; return 1; }
+  done
+  echo "$output"
+}
 
 # with_setting NAME=VALUE COMMAND...
 with_setting() {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# guest_erdma.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: what `run.sh erdma` runs in the
-# machine: the kernel's own erdma.ko and Debian's liberdma on the modelled adapter (erdma/), first with
-# programs that nobody here wrote.
+# guest_erdma.sh TOP BIN PYTHON PROVIDER_PATH PROVIDER [PART-OF-A-NAME]: what `run.sh erdma` and, with
+# long=yes, `run.sh erdma-long` run in the machine: the kernel's own erdma.ko and Debian's liberdma on
+# the modelled adapter (erdma/), first with programs that nobody here wrote, then with the provider.
 # shellcheck disable=SC2034
 set -u
 export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_erdma.sh
@@ -18,24 +18,60 @@ echo # the console's own noise ends here
 # shellcheck source=test/vm/checks_erdma.sh
 . "$more_checks"
 
+# in_long_runs COMMAND...
+in_long_runs() { [ -z "${long:-}" ] || "$@"; }
+
+of_others() {
+  check 'erdma: rping' 60 between_programs 7174 rping_side
+  check 'erdma: ib_send_lat with events' 120 perftest ib_send_lat -n 200 -e
+  check 'erdma: ib_write_bw' 120 perftest ib_write_bw -n 20 -s 65536
+  check 'erdma: ib_read_bw' 120 perftest ib_read_bw -n 20 -s 65536
+}
+
+more_of_others() {
+  check 'erdma: ib_send_lat' 120 perftest ib_send_lat -n 200
+  check 'erdma: ib_send_bw' 120 perftest ib_send_bw -n 500
+  check 'erdma: ib_send_bw with events' 120 perftest ib_send_bw -n 200 -e
+  check 'erdma: ib_write_bw, all sizes' 400 perftest ib_write_bw -n 20 -a
+  check 'erdma: ib_read_bw, all sizes' 400 perftest ib_read_bw -n 20 -a
+  check 'erdma: ib_write_lat, inline' 120 perftest ib_write_lat -n 200 -I 96
+  # rping waits for the completions that flush=0 leaves out.
+  check 'erdma: ib_send_lat with flush=0' 120 with_setting flush=0 perftest ib_send_lat -n 100
+  local setting
+  for setting in flush=1 rnr=1 late=3 delay_us=200 command_us=2000 aeq=0; do
+    check "erdma: rping with $setting" 90 with_setting "$setting" between_programs 7174 rping_side
+  done
+}
+
+of_the_provider() {
+  export FI_ERDMA_DEVICE=erdma_0,erdma_1
+  check 'erdma: fi_info' 60 info_lists A erdma_0 erdma_1 10.10.0.1
+  check 'erdma: fi_pingpong between hosts, tagged, all sizes checked' 300 \
+    ping_pair A B 10.10.0.1 -m tagged -I 2 -S all
+  check 'erdma: processes killed' 240 across fi_kill_stress --rounds 2 --limit-ms 60000
+}
+
+more_of_the_provider() {
+  check 'erdma: fi_pingpong between hosts, msg' 300 between_hosts 10.10.0.1 msg 300000
+  check "erdma: fi_pingpong through the adapter's own loop" 300 own_loop A 10.10.0.1 300000
+  check 'erdma: mixed orders and sizes' 300 across fi_order --messages 1500 --batches 4
+  check 'erdma: more processes killed' 400 across fi_kill_stress --rounds 12 --limit-ms 60000
+  local setting
+  for setting in flush=0 flush=1 rnr=1 late=3 delay_us=200 command_us=2000 aeq=0; do
+    check "erdma: processes killed with $setting" 240 \
+      with_setting "$setting" across fi_kill_stress --rounds 4 --limit-ms 60000
+  done
+}
+
 load_modules || { dmesg | tail -n 20; echo 'FAIL: erdma.ko on the modelled adapter'; exit 1; }
 check 'erdma: two devices, ACTIVE, iWARP' 60 two_devices
-check 'erdma: 20 times unloaded and loaded' 300 reload 20
+check 'erdma: unloaded and loaded again' 300 reload "$([ -n "${long:-}" ] && echo 20 || echo 3)"
 # The driver finds interfaces of the first namespace only, so they leave it last.
 make_pair || { echo 'FAIL: two hosts with adapters'; exit 1; }
-check 'erdma: rping' 60 between_programs 7174 rping_side
-check 'erdma: ib_send_lat' 120 perftest ib_send_lat -n 200
-check 'erdma: ib_send_lat with events' 120 perftest ib_send_lat -n 200 -e
-check 'erdma: ib_send_bw' 120 perftest ib_send_bw -n 500
-check 'erdma: ib_write_lat, inline' 120 perftest ib_write_lat -n 200 -I 96
-check 'erdma: ib_write_bw, all sizes' 200 perftest ib_write_bw -n 20 -a
-check 'erdma: ib_read_bw, all sizes' 200 perftest ib_read_bw -n 20 -a
-check 'erdma: ib_send_bw with events' 120 perftest ib_send_bw -n 200 -e
-# rping waits for the completions that flush=0 leaves out.
-check 'erdma: ib_send_lat with flush=0' 120 with_setting flush=0 perftest ib_send_lat -n 100
-for setting in flush=1 rnr=1 late=3 delay_us=200 command_us=2000 aeq=0; do
-  check "erdma: rping with $setting" 90 with_setting "$setting" between_programs 7174 rping_side
-done
+of_others
+in_long_runs more_of_others
+of_the_provider
+in_long_runs more_of_the_provider
 check 'erdma: the kernel warns of nothing' 10 no_warning
 cp -r "$logs" /out/ 2>/dev/null
 summarize 'vm erdma'

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/vm/run.sh cma|nic|erdma [PART-OF-A-NAME]: the provider in a virtual machine: cma, where the kernel
-# refuses CMA for reasons of its own (Yama, namespaces, users); nic, between two hosts with kernel RDMA
-# devices; erdma, with the adapter's own drivers on a modelled one. Prints "PASS: name", "FAIL: name", "SKIP: name". Logs of the checks: $top_builddir/vm.
+# test/vm/run.sh cma|nic|erdma|erdma-long [PART-OF-A-NAME]: the provider in a virtual machine: cma, where
+# the kernel refuses CMA for reasons of its own (Yama, namespaces, users); nic, between two hosts with
+# kernel RDMA devices; erdma, with the adapter's own drivers on a modelled one; erdma-long, with each
+# setting of the model. Prints "PASS: name", "FAIL: name", "SKIP: name". Logs: $top_builddir/vm.
 set -u
 case ${1:-} in
   cma) guest=guest.sh options=() ;;
   nic) guest=guest_nic.sh options=(-r) ;;
   erdma) guest=guest_erdma.sh options=(-e) ;;
+  erdma-long) guest=guest_erdma_long.sh options=(-e) ;;
   *) sed -n '3,6p' "$0"; exit 2 ;;
 esac
 part=${2:-} what=$1
