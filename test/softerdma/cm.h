@@ -105,6 +105,9 @@ void cm_forget_events(CmId& id);
 void cm_connection_ended(Process& process, Qp& qp, bool post_event);
 /// The peer ended it.
 void cm_peer_ended(Process& process, Qp& qp);
+/// As the kernel: until the connect has an outcome, if one is under way.
+void cm_wait_for_outcome(Process& process, const Qp& qp);
+void cm_wait_for_outcome(Process& process, const CmId& id);
 int cm_wait(CmId& id, rdma_cm_event_type expected);
 CmId* cm_new_id(Process& process, rdma_event_channel* channel, void* context, rdma_port_space ps);
 

@@ -110,6 +110,7 @@ SOFTERDMA_API int rdma_destroy_id(rdma_cm_id* handle) {
     id->event = nullptr;
   }
   if (&process == Process::existing()) {
+    cm_wait_for_outcome(process, *id);
     wait_for_acknowledgements(process, *id);
     refuse_unheard(process, *id);
     std::lock_guard guard(process.mutex);

@@ -120,7 +120,7 @@ void CmState::on_request(const Message& message) {
 
 void CmState::on_accepted(const Message& message) {
   CmId* id = find(message.id);
-  Qp* qp = id != nullptr && id->qp != nullptr ? &Qp::from(id->qp) : nullptr;
+  Qp* qp = id != nullptr ? id->bound : nullptr;
   bool good = id != nullptr && id->stage == CmStage::connecting && qp != nullptr;
   if (good) {
     std::lock_guard guard(qp->sq_lock);
@@ -170,6 +170,29 @@ uint64_t CmState::expire(uint64_t now) {
     cm_post(*id, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
   }
   return next;
+}
+
+namespace {
+
+/// Nothing tells of it: not the events, which nobody need have taken.
+template <typename Find>
+void wait_while_connecting(Process& process, Find&& find) {
+  for (;; usleep(200)) {
+    std::lock_guard guard(process.mutex);
+    const CmId* id = find();
+    if (id == nullptr || id->stage != CmStage::connecting) return;
+    if (id->bound == nullptr || id->bound->device->config.limits.destroy_waits == 0) return;
+  }
+}
+
+}  // namespace
+
+void cm_wait_for_outcome(Process& process, const Qp& qp) {
+  wait_while_connecting(process, [&qp] { return qp.cm; });
+}
+
+void cm_wait_for_outcome(Process& process, const CmId& id) {
+  wait_while_connecting(process, [&id] { return &id; });
 }
 
 void cm_connection_ended(Process& process, Qp& qp, bool post_event) {

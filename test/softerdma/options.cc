@@ -42,6 +42,7 @@ constexpr Knob kKnobs[] = {
     {"connect_ms", &Limits::connect_ms, 10000},
     {"small_send", &Limits::small_send, 2048},
     {"refused", &Limits::refused, 0},
+    {"destroy_waits", &Limits::destroy_waits, 1},
     {"first_port", &Limits::first_port, 32768},
     {"ports", &Limits::ports, 28000},
     {"loopback", &Limits::loopback, 0},

@@ -33,13 +33,14 @@ struct Limits {
   uint64_t
       small_send;    ///< largest payload that goes through shared memory instead of a system call
   uint64_t refused;  ///< 1: a port that nobody has is refused; 0: looks like a reset
-  uint64_t first_port;  ///< of those that rdma_cm chooses
-  uint64_t ports;       ///< how many
-  uint64_t loopback;    ///< 1: rdma_bind_addr() takes 127.0.0.1 for any address
-  uint64_t late;        ///< 1: a thread executes all work requests, as late as a real device would
-  uint64_t peermem;     ///< 1: ibv_reg_mr() takes memory of a (simulated) GPU
-  uint64_t dmabuf;      ///< 1: there is ibv_reg_dmabuf_mr()
-  uint64_t posted;      ///< stores to memory of a GPU arrive late: posted.h
+  uint64_t destroy_waits;  ///< 1: for the outcome of a connect
+  uint64_t first_port;     ///< of those that rdma_cm chooses
+  uint64_t ports;          ///< how many
+  uint64_t loopback;       ///< 1: rdma_bind_addr() takes 127.0.0.1 for any address
+  uint64_t late;     ///< 1: a thread executes all work requests, as late as a real device would
+  uint64_t peermem;  ///< 1: ibv_reg_mr() takes memory of a (simulated) GPU
+  uint64_t dmabuf;   ///< 1: there is ibv_reg_dmabuf_mr()
+  uint64_t posted;   ///< stores to memory of a GPU arrive late: posted.h
   uint64_t passive_first;  ///< 1: the passive side may send before it has heard the active side
 };
 

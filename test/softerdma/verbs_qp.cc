@@ -335,6 +335,7 @@ SOFTERDMA_API int ibv_destroy_qp(ibv_qp* handle) {
   auto* send_cq = static_cast<Cq*>(qp->send_cq);
   auto* recv_cq = static_cast<Cq*>(qp->recv_cq);
   if (&process == Process::existing()) {
+    cm_wait_for_outcome(process, *qp);
     std::lock_guard guard(process.mutex);
     if (!qp->compat) cm_connection_ended(process, *qp, false);
     reset(process, *qp);

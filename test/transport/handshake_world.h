@@ -37,7 +37,10 @@ class World;
 class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
  public:
   Host(World& world, const util::SocketAddress& name, uint64_t nonce, Options options);
-  ~Host() override { manager->finish(), poll(); }
+  ~Host() override {
+    if (manager) manager->finish();
+    poll();
+  }
 
   void close_connection(uint64_t id, bool orderly) {
     ck_assert_uint_eq(up.erase(id), 1);
@@ -61,13 +64,14 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   std::map<uint64_t, Mail> up;
   std::set<uint64_t> closed;  ///< of our own accord; a `lost` may be in the mail already
   std::vector<Mail> failed, lost, mailbox;
-  std::atomic<int> alive = 0;  ///< Connections
-  int refuse_to_prepare = 0;   ///< so many times
-  int refuse_queue_pairs = 0;  ///< likewise
-  int busy_ports = 0;          ///< likewise does a greeting find its port taken
-  bool resets = false;         ///< who does not listen is told of by a reset
-  int fail_to_agree = 0;       ///< likewise
-  int crowded = 0;             ///< so many times were peers turned away
+  std::atomic<int> alive = 0;   ///< Connections
+  int refuse_to_prepare = 0;    ///< so many times
+  int refuse_queue_pairs = 0;   ///< likewise
+  int busy_ports = 0;           ///< likewise does a greeting find its port taken
+  bool holds_requests = false;  ///< until the test says on_closed()
+  bool resets = false;          ///< who does not listen is told of by a reset
+  int fail_to_agree = 0;        ///< likewise
+  int crowded = 0;              ///< so many times were peers turned away
   uint64_t tokens = 0;
   uint64_t session = 0;  ///< given up in agreement with whoever it is
   bool listening = true;
@@ -89,7 +93,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   int greet(uint64_t id, const HelloBytes& hello) noexcept override;
   int confirm(uint64_t id) noexcept override;
   void refuse(uint64_t id, const HelloPrefix& refusal) noexcept override;
-  void close(uint64_t id, bool orderly) noexcept override;
+  bool close(uint64_t id, bool orderly) noexcept override;
   void abandon() noexcept override {}
 
  private:
@@ -210,6 +214,7 @@ inline void Host::poll() {
         ++crowded;
         break;
       case Mail::Type::dispose:
+      case Mail::Type::strand:
         break;
     }
   }
@@ -280,15 +285,16 @@ inline void Host::refuse(uint64_t id, const HelloPrefix& refusal) noexcept {
   });
 }
 
-inline void Host::close(uint64_t id, bool orderly) noexcept {
+inline bool Host::close(uint64_t id, bool orderly) noexcept {
   const auto found = world.other.find(id);
-  if (found == world.other.end()) return;
+  if (found == world.other.end()) return false;
   const World::End peer = found->second;
   world.other.erase(found);
-  if (!peer.id) return;
+  if (!peer.id) return false;
   to(world, peer, [peer, orderly](Host& host) {
     host.manager->on_closed(peer.id, orderly ? -FI_ESHUTDOWN : -FI_ECONNRESET);
   });
+  return holds_requests;
 }
 
 inline constexpr const char* kA = "10.0.0.1";  // the smaller name

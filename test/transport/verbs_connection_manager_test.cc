@@ -224,6 +224,34 @@ TEST(patience_ends_with_the_connect_timeout) {
   ck_assert_uint_le(world.clock.time - begin, 10'000'000'000);
 }
 
+TEST(a_connection_that_is_given_up_is_held_until_it_can_be_destroyed, 3) {
+  World world;
+  Host& a = world.add(kA, 1);
+  world.add(kB, 2);
+  a.holds_requests = true;
+  a.connect(name_b());
+  const uint64_t id = world.other.begin()->first;
+  world.deliver(0);
+  world.clock.time = a.manager->next_deadline();
+  a.manager->expire();
+  a.poll();
+  ck_assert_int_eq(a.failed[0].status, -FI_ETIMEDOUT);
+  ck_assert_int_eq(a.alive, 1);
+  ck_assert_uint_eq(a.manager->next_deadline(), UINT64_MAX);
+  if (_i > 0) ck_assert(a.manager->finish());
+  ck_assert_int_eq(a.alive, 1);
+  if (_i < 2) {
+    a.manager->on_closed(id, -FI_ECONNRESET);
+    ck_assert(!a.manager->finish());
+  } else {
+    a.manager.reset();
+    ck_assert_uint_eq(a.mailbox.size(), 1);
+    ck_assert(a.mailbox[0].type == Mail::Type::strand);
+  }
+  a.poll();
+  ck_assert_int_eq(a.alive, 0);
+}
+
 TEST(nobody_who_listens_looks_like_a_reset_and_is_told_in_time, 2) {
   World world;
   Host& a = world.add(kA, 1);

@@ -1,5 +1,6 @@
 #include <dlfcn.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -27,6 +28,7 @@ Options patient_options(uint64_t timeout_ns = 10'000'000'000) {
 }
 
 void open_device() {
+  setenv("SOFTERDMA_CONNECT_MS", "600", 0);  // so long does it hold what nobody answers
   g_device = open_first_device();
   ck_assert_ptr_nonnull(g_device.get());
 }
@@ -238,6 +240,39 @@ TEST(many_connect_to_one) {
   for (auto& other : others) ck_assert(other->wait([&] { return !other->up.empty(); }));
   ck_assert(hub.wait([&] { return hub.up.size() == others.size(); }));
   ck_assert(hub.failed.empty() && hub.lost.empty());
+}
+
+// --- connects that nobody answers
+
+/// Whether everything went on and came to its end, although the adapter waits an hour for an
+/// answer.
+bool go_on_without_an_answer() {
+  setenv("SOFTERDMA_CONNECT_MS", "3600000", 1);
+  g_device = open_first_device();
+  bool good = g_device && g_device->transport_type() == TransportType::iwarp;
+  if (good) {
+    ConnectorEndpoint b(*g_device), silent(*g_device);
+    ConnectorEndpoint a(*g_device, patient_options(100'000'000));
+    good = fault("hang", silent.name().port(), 1) &&
+           !a.connector->connect(silent.name(), 1, true) &&
+           a.wait([&] { return !a.failed.empty(); }) && a.failed[0].status == -FI_ETIMEDOUT &&
+           a.alive == 1 && !a.connector->connect(b.name(), 2, false) &&
+           a.wait([&] { return !a.up.empty(); });
+  }
+  g_device.reset();
+  return good;
+}
+
+/// In a child, as what would wait for the peer is left to the end of the process.
+TEST(nothing_waits_for_a_peer_that_does_not_answer) {
+  const bool iwarp = g_device->transport_type() == TransportType::iwarp;
+  close_device();
+  if (!iwarp) return;
+  const pid_t child = fork();
+  if (child == 0) _exit(go_on_without_an_answer() ? 0 : 1);
+  int status = -1;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
 }
 
 // --- ports that TCP has

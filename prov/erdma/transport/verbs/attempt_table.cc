@@ -37,6 +37,12 @@ Attempt* AttemptTable::find(uint64_t id, Attempt::Stage stage) noexcept {
   return attempt && attempt->stage == stage ? attempt : nullptr;
 }
 
+Attempt* AttemptTable::any_but(Attempt::Stage stage) noexcept {
+  for (auto& [id, attempt] : x_attempts)
+    if (attempt.stage != stage) return &attempt;
+  return nullptr;
+}
+
 void AttemptTable::detach(Attempt& attempt) noexcept {
   Peer* peer = std::exchange(attempt.peer, nullptr);
   if (!peer) return;

@@ -23,9 +23,10 @@ struct Attempt {
     accepting,  ///< passive: welcome sent
     up,         ///< the polling thread has the connection
     lost,       ///< likewise, and was told that it is dead: waits for close()
+    held,       ///< given up; what destroys it would wait for the peer
   };
   uint64_t id = 0;
-  Peer* peer = nullptr;  ///< null when lost
+  Peer* peer = nullptr;  ///< null when lost or held
   Stage stage = Stage::reaching;
   bool active = false;
   uint32_t serial = 0;  ///< of our own hello or welcome
@@ -69,6 +70,7 @@ class AttemptTable {
   Attempt* find(uint64_t id) noexcept;
   Attempt* find(uint64_t id, Attempt::Stage stage) noexcept;
   Attempt* any() noexcept { return x_attempts.empty() ? nullptr : &x_attempts.begin()->second; }
+  Attempt* any_but(Attempt::Stage stage) noexcept;
   /// It belongs to no peer any more. The peer may go, too: who needs it longer looks it up again.
   static void detach(Attempt& attempt) noexcept;
   void erase(Attempt& attempt) noexcept;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "transport/verbs/device.h"
 #include "util/log.h"
@@ -61,6 +62,13 @@ void CompletionQueues::release(const CqShare& share) noexcept {
   if (!share.cq) return;
   const std::lock_guard guard(x_mutex);
   x_groups[share.group].reserved -= share.entries;
+}
+
+void CompletionQueues::strand(const CqShare& share) noexcept {
+  Group& group = x_groups[share.group];
+  (void)x_channel.release();
+  if (group.events) ibv_ack_cq_events(share.cq, std::exchange(group.events, 0));
+  (void)group.cq.release();
 }
 
 int CompletionQueues::add_group(uint32_t entries) noexcept {

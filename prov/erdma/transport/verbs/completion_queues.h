@@ -38,6 +38,9 @@ class CompletionQueues {
   /// After the queue pair is destroyed.
   void release(const CqShare& share) noexcept;
 
+  /// At the end, for a queue pair that was not destroyed: nor can its queue be, nor the channel.
+  void strand(const CqShare& share) noexcept;
+
   uint32_t count() const noexcept { return x_count.load(std::memory_order_acquire); }
   ibv_cq* at(uint32_t index) const noexcept { return x_groups[index].cq.get(); }
 

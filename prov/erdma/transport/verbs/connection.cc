@@ -36,6 +36,10 @@ Connection::Connection(Resources& shared, Worklist& worklist, LinkManager& manag
       x_manager(manager) {}
 
 Connection::~Connection() {
+  if (stranded && x_qp.release()) {
+    x_shared.queues.strand(x_share);
+    x_shared.device.strand();
+  }
   x_qp.reset();
   x_shared.queues.release(x_share);
   x_shared.table.release(id);

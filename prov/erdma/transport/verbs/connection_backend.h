@@ -45,6 +45,7 @@ class BackendEvents {
   /// Passive: packets can flow.
   virtual void on_established(uint64_t id) = 0;
   /// At any time after connect() or on_request(), once: it failed, or ended. close() follows.
+  /// After a close() that returned true: its queue pair may be destroyed.
   virtual void on_closed(uint64_t id, int status) = 0;
   /// Somebody connected and did not get as far as a request: closed already. `harmless`: peers do
   /// so, too, when connects cross.
@@ -81,8 +82,10 @@ class ConnectionBackend {
   [[nodiscard]] virtual int confirm(uint64_t id) noexcept = 0;
   /// Passive, instead of greet(): ends `id`.
   virtual void refuse(uint64_t id, const HelloPrefix& refusal) noexcept = 0;
-  /// No upcall for `id` follows. `orderly`: the peer's on_closed() should say -FI_ESHUTDOWN.
-  virtual void close(uint64_t id, bool orderly) noexcept = 0;
+  /// No upcall for `id` follows. `orderly`: the peer's on_closed() should say -FI_ESHUTDOWN. True:
+  /// to destroy its queue pair would wait for the peer, so on_closed() follows all the same, 20 s
+  /// later at most. What waits then still is left to the end of the process with the back end.
+  virtual bool close(uint64_t id, bool orderly) noexcept = 0;
   /// In a forked child.
   virtual void abandon() noexcept = 0;
 };

@@ -26,6 +26,19 @@ bool is_up(const Attempt* attempt) noexcept {
   return attempt && attempt->stage == Attempt::Stage::up;
 }
 
+/// A reset in mid-handshake says little: the next attempt tells more. But eRDMA tells of a port
+/// that nobody has by a reset, too.
+int judge_reset(Peer& peer, uint64_t now) noexcept {
+  if (peer.resets++ == 0) peer.first_reset = now;
+  const bool nobody = peer.resets >= kResets && now - peer.first_reset >= kResetTime;
+  return nobody ? -FI_ECONNREFUSED : -FI_ECONNRESET;
+}
+
+void dispose(AttemptTable& table, MailSink& mail, Attempt& attempt, Mail::Type how) noexcept {
+  if (attempt.connection) mail.post({.type = how, .connection = std::move(attempt.connection)});
+  table.erase(attempt);
+}
+
 }  // namespace
 
 ConnectionManager::ConnectionManager(const ConnectorConfig& config, uint64_t nonce,
@@ -121,21 +134,12 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
 void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
   Peer& peer = *attempt.peer;
   if (status == -FI_ECONNRESET)
-    status = judge_reset(peer);
+    status = judge_reset(peer, x_config.clock->now());
   else
     peer.resets = 0;
   // The next attempt has another port.
   const bool again = status == -FI_ECONNRESET || status == -FI_EADDRINUSE;
   attempt_failed(attempt, status, again || (status == -FI_ECONNREFUSED && peer.patient));
-}
-
-/// A reset in mid-handshake says little: the next attempt tells more. But eRDMA tells of a port
-/// that nobody has by a reset, too.
-int ConnectionManager::judge_reset(Peer& peer) noexcept {
-  const uint64_t now = x_config.clock->now();
-  if (peer.resets++ == 0) peer.first_reset = now;
-  const bool nobody = peer.resets >= kResets && now - peer.first_reset >= kResetTime;
-  return nobody ? -FI_ECONNREFUSED : -FI_ECONNRESET;
 }
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry) {
@@ -249,7 +253,10 @@ void ConnectionManager::go_up(Attempt& attempt) {
 
 void ConnectionManager::on_closed(uint64_t id, int status) {
   Attempt* const attempt = x_table.find(id);
-  if (!attempt) return x_backend.close(id, false);
+  if (!attempt) {
+    (void)x_backend.close(id, false);
+    return;
+  }
   Peer* const peer = attempt->peer;
   switch (attempt->stage) {
     case Attempt::Stage::reaching:
@@ -260,6 +267,9 @@ void ConnectionManager::on_closed(uint64_t id, int status) {
     case Attempt::Stage::up:
       lose(*attempt, status);
       return x_table.forget_if_idle(*peer);
+    case Attempt::Stage::held:
+      --x_held;
+      return dispose(x_table, *x_config.mail, *attempt, Mail::Type::dispose);
     case Attempt::Stage::lost:
       return;
   }
@@ -277,16 +287,19 @@ void ConnectionManager::lose(Attempt& attempt, int status) noexcept {
 
 void ConnectionManager::discard(Attempt& attempt) noexcept {
   // First the back end: it may still hold the queue pair in its cm id.
-  x_backend.close(attempt.id, false);
-  if (attempt.connection)
-    x_config.mail->post({.type = Mail::Type::dispose, .connection = std::move(attempt.connection)});
-  x_table.erase(attempt);
+  const bool held = x_backend.close(attempt.id, false);
+  if (!attempt.connection || !held)
+    return dispose(x_table, *x_config.mail, attempt, Mail::Type::dispose);
+  x_table.clear_time_out(attempt);
+  AttemptTable::detach(attempt);
+  attempt.stage = Attempt::Stage::held;
+  ++x_held;
 }
 
 void ConnectionManager::close(uint64_t id, bool orderly) noexcept {
   Attempt* const attempt = x_table.find(id);
   if (!attempt) return;
-  x_backend.close(id, orderly);
+  (void)x_backend.close(id, orderly);
   Peer* peer = attempt->peer;
   x_table.erase(*attempt);
   if (peer) x_table.forget_if_idle(*peer);
@@ -297,8 +310,16 @@ void ConnectionManager::stop_listening() noexcept {
   x_backend.stop_listening();
 }
 
-void ConnectionManager::finish() noexcept {
-  while (Attempt* const attempt = x_table.any()) discard(*attempt);
+bool ConnectionManager::finish() noexcept {
+  while (Attempt* const attempt = x_table.any_but(Attempt::Stage::held)) discard(*attempt);
+  return x_held > 0;
+}
+
+ConnectionManager::~ConnectionManager() {
+  if (x_held)
+    ERDMA_INFO(EP_CTRL, "%zu connects have no answer yet: their queue pairs stay\n", x_held);
+  while (Attempt* const attempt = x_table.any())
+    dispose(x_table, *x_config.mail, *attempt, Mail::Type::strand);
 }
 
 void ConnectionManager::expire() {
@@ -321,7 +342,7 @@ void ConnectionManager::on_device_event(const DeviceEvent& event) {
   const int status = gone ? -FI_ENODEV : event.queue_pair ? -FI_ECONNRESET : -FI_EIO;
   for (const uint64_t id : x_table.ids(struck)) {
     const Attempt* const attempt = x_table.find(id);
-    if (!attempt || attempt->stage == Attempt::Stage::lost) continue;
+    if (!attempt || !attempt->peer) continue;  // lost, held
     if (event.queue_pair)
       ERDMA_WARN(EP_CTRL, "the device reports an error of the queue pair to %s: %s\n",
                  attempt->peer->name.to_string().c_str(), event.what);

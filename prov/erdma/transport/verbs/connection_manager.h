@@ -21,14 +21,17 @@ namespace erdma::transport::verbs {
 class ConnectionManager final : public BackendEvents {
  public:
   ConnectionManager(const ConnectorConfig& config, uint64_t nonce, ConnectionBackend& backend);
+  /// Strands the connections that the back end still holds.
+  ~ConnectionManager();
   ConnectionManager(const ConnectionManager&) = delete;
   ConnectionManager& operator=(const ConnectionManager&) = delete;
 
   void connect(const util::SocketAddress& peer, uint64_t token, bool patient);
   void close(uint64_t id, bool orderly) noexcept;
   void stop_listening() noexcept;
-  /// Gives back by mail every connection that did not come up, and ends all.
-  void finish() noexcept;
+  /// Gives back by mail every connection that did not come up, and ends all. True: the back end
+  /// holds some, which follow as it lets go of them.
+  bool finish() noexcept;
 
   uint64_t next_deadline() const noexcept { return x_table.next_deadline(); }
   void expire();
@@ -53,7 +56,6 @@ class ConnectionManager final : public BackendEvents {
   void accept(uint64_t id, Peer& peer, const Hello& hello);
   void attempt_failed(Attempt& attempt, int status);
   void attempt_failed(Attempt& attempt, int status, bool retry);
-  int judge_reset(Peer& peer) noexcept;
   void passive_failed(Attempt& attempt);
   void try_again(Peer& peer, int status);
   void give_up(Peer& peer, int status) noexcept;
@@ -65,6 +67,7 @@ class ConnectionManager final : public BackendEvents {
   ConnectionBackend& x_backend;
   Gatekeeper x_gatekeeper;
   AttemptTable x_table;
+  size_t x_held = 0;
   bool x_closing = false;
 };
 

@@ -1,8 +1,10 @@
 #include "transport/verbs/connector.h"
 
+#include <poll.h>
 #include <sodium.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <new>
 #include <optional>
 #include <utility>
@@ -57,6 +59,7 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
 
   std::unique_ptr<ConnectionBackend> make_backend();
   void obey(const Command& command);
+  void await_held();
 
   ConnectorConfig x_config;
   const uint64_t x_nonce = util::random_word();
@@ -67,6 +70,9 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
   EndpointThread x_thread;
   Mailbox<Command, util::EventFd> x_commands;
 };
+
+/// At the end, for peers that we asked and gave up.
+constexpr uint64_t kHeldTime = 1'000'000'000;
 
 enum Source : uint64_t { kBackend, kAsync };
 
@@ -100,7 +106,20 @@ ConnectorThread::~ConnectorThread() {
   x_thread.stop();
   x_async.reset();  // other threads add orders until then
   on_orders();      // the last: closes that the peers should see as such
-  x_manager.finish();
+  await_held();
+}
+
+/// Most peers answer within a round trip what we asked and gave up.
+void ConnectorThread::await_held() {
+  const util::SystemClock clock;
+  const uint64_t end = clock.now() + kHeldTime;
+  while (x_manager.finish()) {
+    const uint64_t now = clock.now();
+    if (now >= end) return;
+    pollfd events{x_backend->fd(), POLLIN, 0};
+    if (::poll(&events, 1, int((end - now) / 1'000'000) + 1) < 0 && errno != EINTR) return;
+    guarded("closing", [this] { x_backend->dispatch(x_manager); });
+  }
 }
 
 void ConnectorThread::abandon() noexcept {

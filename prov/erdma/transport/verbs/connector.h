@@ -76,6 +76,7 @@ struct Mail {
     // Also when the peer connects anew, because it gave up this one. Close it all the same.
     lost,     ///< `connection_id` is dead: `status` (-FI_ECONNRESET, -FI_ETIMEDOUT, ...)
     dispose,  ///< destroy `connection`: it never came up
+    strand,   ///< likewise, but let its queue pair be: to destroy it would wait for the peer
     crowded,  ///< an attempt waits for resources, ours or a peer's: one may be given up
   } type = Type::failed;
   util::SocketAddress peer = {};

@@ -123,7 +123,11 @@ int completion_error(ibv_wc_status status) noexcept {
   }
 }
 
-Device::~Device() = default;
+Device::~Device() {
+  if (!x_stranded.load(std::memory_order_relaxed)) return;
+  (void)x_pd.release();
+  (void)x_context.release();
+}
 
 util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
                                                    const util::SocketAddress& address) {

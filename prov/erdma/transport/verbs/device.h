@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -65,6 +66,9 @@ class Device {
   /// Whether user memory may be registered although the application may fork: the kernel copies
   /// pinned pages on fork (ibv_is_fork_initialized() == IBV_FORK_UNNEEDED).
   bool fork_safe() const noexcept { return x_fork_safe; }
+  /// A queue pair is left to the end of the process: so is what it needs, as the kernel would
+  /// destroy it along with the context, and wait.
+  void strand() const noexcept { x_stranded.store(true, std::memory_order_relaxed); }
 
  private:
   Device() = default;
@@ -78,6 +82,7 @@ class Device {
   ibv_gid x_gid{};
   uint8_t x_gid_index = 0;
   bool x_fork_safe = false;
+  mutable std::atomic<bool> x_stranded{false};
 };
 
 }  // namespace erdma::transport::verbs

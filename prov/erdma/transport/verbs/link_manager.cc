@@ -54,6 +54,7 @@ void LinkManager::on_mail(Mail& mail, Sink& sink) {
           return break_connection(*connection, mail.status, "it was lost");
       return;
     case Mail::Type::dispose:
+    case Mail::Type::strand:  // comes at the end only
       return mail.connection.reset();
     case Mail::Type::crowded:
       // It comes again with backoff, and others meanwhile: one place at a time.

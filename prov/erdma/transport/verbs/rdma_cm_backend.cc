@@ -71,7 +71,14 @@ RdmaCmBackend::RdmaCmBackend(const Device& device, const util::SocketAddress& na
   fcntl(x_channel->fd, F_SETFD, FD_CLOEXEC);
 }
 
-RdmaCmBackend::~RdmaCmBackend() = default;
+/// The kernel waits for the outcome of a connect when the id or its channel is closed.
+RdmaCmBackend::~RdmaCmBackend() {
+  for (auto& [id, entry] : x_entries) {
+    if (entry.state != State::forsaken) continue;
+    (void)entry.cm.release();
+    (void)x_channel.release();
+  }
+}
 
 int RdmaCmBackend::listen(util::SocketAddress& name) noexcept {
   if (!x_channel) {
@@ -179,15 +186,16 @@ void RdmaCmBackend::refuse(uint64_t id, const HelloPrefix& refusal) noexcept {
   }
 }
 
-void RdmaCmBackend::close(uint64_t id, bool) noexcept {
+bool RdmaCmBackend::close(uint64_t id, bool) noexcept {
   Entry* entry = find(id);
-  if (!entry) return;
+  if (!entry) return false;
   if (entry->state == State::requested) {
     entry->state = State::forsaken;
     entry->cm->qp = nullptr;
-    return;
+    return true;
   }
   x_entries.erase(id);
+  return false;
 }
 
 void RdmaCmBackend::dispatch(BackendEvents& events) {
@@ -267,10 +275,7 @@ void RdmaCmBackend::on_resolved(Entry& entry, const Event& event, BackendEvents&
 void RdmaCmBackend::on_established(Entry& entry, const Event& event, BackendEvents& events) {
   // From now on the polling thread may destroy the queue pair at any time.
   entry.cm->qp = nullptr;
-  if (entry.state == State::forsaken) {
-    x_entries.erase(event.id);
-    return;
-  }
+  if (entry.state == State::forsaken) return let_go(event.id, events);
   entry.state = State::up;
   if (entry.active)
     events.on_accepted(event.id, std::span(event.bytes).first(event.length), Path{});
@@ -282,18 +287,20 @@ void RdmaCmBackend::on_rejected(Entry& entry, const Event& event, BackendEvents&
   // Reset, not refused: the peer was there and went, has no room for one more, or nobody listens.
   if (!event.length && std::abs(event.status) == ECONNRESET)
     return end(entry, event.id, -FI_ECONNRESET, events);
-  if (entry.state == State::forsaken) {
-    x_entries.erase(event.id);
-    return;
-  }
+  if (entry.state == State::forsaken) return let_go(event.id, events);
   entry.state = State::ended;
   events.on_refused(event.id, std::span(event.bytes).first(event.length));
 }
 
+void RdmaCmBackend::let_go(uint64_t id, BackendEvents& events) {
+  x_entries.erase(id);
+  events.on_closed(id, -FI_ECONNRESET);
+}
+
 void RdmaCmBackend::end(Entry& entry, uint64_t id, int status, BackendEvents& events) {
   const State state = entry.state;
-  if (state == State::forsaken) x_entries.erase(id);
-  if (state == State::forsaken || state == State::ended) return;
+  if (state == State::forsaken) return let_go(id, events);
+  if (state == State::ended) return;
   entry.state = State::ended;
   events.on_closed(id, status);
 }

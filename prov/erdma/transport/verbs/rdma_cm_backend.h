@@ -30,7 +30,7 @@ class RdmaCmBackend final : public ConnectionBackend {
   int greet(uint64_t id, const HelloBytes& hello) noexcept override;
   int confirm(uint64_t) noexcept override { return 0; }
   void refuse(uint64_t id, const HelloPrefix& refusal) noexcept override;
-  void close(uint64_t id, bool orderly) noexcept override;
+  bool close(uint64_t id, bool orderly) noexcept override;
   void abandon() noexcept override;
 
  private:
@@ -75,6 +75,7 @@ class RdmaCmBackend final : public ConnectionBackend {
   void on_resolved(Entry& entry, const Event& event, BackendEvents& events);
   void on_established(Entry& entry, const Event& event, BackendEvents& events);
   void on_rejected(Entry& entry, const Event& event, BackendEvents& events);
+  void let_go(uint64_t id, BackendEvents& events);
   void end(Entry& entry, uint64_t id, int status, BackendEvents& events);
   bool own_device(const rdma_cm_id* cm) const noexcept;
   Entry* find(uint64_t id) noexcept;

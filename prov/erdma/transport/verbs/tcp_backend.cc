@@ -238,12 +238,13 @@ void TcpBackend::refuse(uint64_t id, const HelloPrefix& refusal) noexcept {
   close(id, false);
 }
 
-void TcpBackend::close(uint64_t id, bool orderly) noexcept {
+bool TcpBackend::close(uint64_t id, bool orderly) noexcept {
   Socket* socket = find(id);
-  if (!socket) return;
+  if (!socket) return false;
   if (orderly && socket->state == State::up) (void)socket->tcp.send(encode_prefix(HelloKind::bye));
   x_half_open.clear(*socket);
   x_sockets.erase(id);
+  return false;
 }
 
 }  // namespace erdma::transport::verbs

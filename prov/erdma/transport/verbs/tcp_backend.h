@@ -33,7 +33,7 @@ class TcpBackend final : public ConnectionBackend {
   int greet(uint64_t id, const HelloBytes& hello) noexcept override;
   int confirm(uint64_t id) noexcept override;
   void refuse(uint64_t id, const HelloPrefix& refusal) noexcept override;
-  void close(uint64_t id, bool orderly) noexcept override;
+  bool close(uint64_t id, bool orderly) noexcept override;
   void abandon() noexcept override;
 
   /// Connected, and no hello yet: those that come later push out the oldest.

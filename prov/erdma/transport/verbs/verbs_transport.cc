@@ -28,7 +28,10 @@ VerbsTransport::VerbsTransport(const Options& options, Device& device, Registrat
 VerbsTransport::~VerbsTransport() {
   shutdown();
   x_connector.reset();  // its thread may still have posted connections
-  x_inbox.mails.read([](Mail& mail) { mail.connection.reset(); });
+  x_inbox.mails.read([](Mail& mail) {
+    if (mail.type == Mail::Type::strand) mail.connection->stranded = true;
+    mail.connection.reset();
+  });
 }
 
 void VerbsTransport::operator delete(VerbsTransport* transport, std::destroying_delete_t) {
