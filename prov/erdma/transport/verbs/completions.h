@@ -63,6 +63,8 @@ class Completions {
           connection->on_completion(completions[i], sink);
     } catch (const std::bad_alloc&) {
       say_out_of_memory("taking a packet");
+      Connection& connection = *x_shared.table.find(owner(completions[i]));
+      if (connection.link()) connection.receiver.put_back();  // otherwise it was not taken
     }
     return i;
   }

@@ -112,12 +112,7 @@ void Connection::on_receive(const ibv_wc& wc, Sink& sink) {
   if (packet.length < kHeaderBytes) [[unlikely]]
     return broken(-FI_ECONNRESET, "the peer sent a packet that is too short");
   sender.touch();
-  try {
-    sink.on_packet(*x_link, packet.body, packet.body + kHeaderBytes, packet.length - kHeaderBytes);
-  } catch (const std::bad_alloc&) {
-    receiver.put_back(packet);
-    throw;
-  }
+  sink.on_packet(*x_link, packet.body, packet.body + kHeaderBytes, packet.length - kHeaderBytes);
 }
 
 void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {

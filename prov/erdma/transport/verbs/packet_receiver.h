@@ -42,12 +42,13 @@ class PacketReceiver {
   /// What the receive that is complete holds. False: the connection is broken, or nothing of it is
   /// to be delivered any more.
   [[nodiscard]] bool take(const ibv_wc& wc, Packet& packet) noexcept;
-  /// take() gives the packet again, without its credits.
-  void put_back(const Packet& packet) noexcept {
-    Prefix prefix = packet.prefix;
+  /// take() gives the last packet again, without its credits.
+  void put_back() noexcept {
+    std::byte* const bytes = x_receives.put_back();
+    Prefix prefix;
+    std::memcpy(&prefix, bytes, sizeof(prefix));
     prefix.credits = 0;
-    std::memcpy(const_cast<std::byte*>(packet.body) - kPrefixBytes, &prefix, sizeof(prefix));
-    x_receives.put_back();
+    std::memcpy(bytes, &prefix, sizeof(prefix));
   }
   /// A receive that failed.
   void skip(const ibv_wc& wc) noexcept {

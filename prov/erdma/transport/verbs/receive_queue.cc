@@ -57,10 +57,11 @@ bool ReceiveQueue::take(uint64_t wr_id, Slot& slot) noexcept {
   return true;
 }
 
-void ReceiveQueue::put_back() noexcept {
+std::byte* ReceiveQueue::put_back() noexcept {
   --x_consumed;
   const Slab& slab = x_consumed >= x_grown_from ? x_large : x_small;
   x_take_at = (x_take_at ? x_take_at : slab.slots()) - 1;
+  return slab.slot(x_take_at);
 }
 
 int ReceiveQueue::repost(uint32_t& count) noexcept {

@@ -56,8 +56,8 @@ class ReceiveQueue {
 
   /// The receive that `wr_id` completed. False: not the next one, so completions were lost.
   [[nodiscard]] bool take(uint64_t wr_id, Slot& slot) noexcept;
-  /// The last one that take() gave is the next again.
-  void put_back() noexcept;
+  /// The last one that take() gave is the next again. Returns its bytes.
+  std::byte* put_back() noexcept;
   uint32_t outstanding() const noexcept { return uint32_t(x_posted - x_consumed); }
   uint64_t taken() const noexcept { return x_consumed; }
   /// Consumed receives that may be posted again.
