@@ -106,19 +106,24 @@ std::string temporary_path(const char* name);
 #ifdef ERDMA_JOINED
 #define ERDMA_SUITE_FILE ERDMA_JOINED_FILE
 #define ERDMA_OF_FILE(name) ERDMA_JOIN(name, ERDMA_JOINED_NUMBER)
+// What a header has of a suite would be that of the first file alone.
+#define ERDMA_IN_SOURCE static_assert(__FILE__[sizeof(__FILE__) - 2] == 'c');
 #else
 #define ERDMA_SUITE_FILE __BASE_FILE__
 #define ERDMA_OF_FILE(name) name
+#define ERDMA_IN_SOURCE
 #endif
 
-#define SUITE(...) ERDMA_REGISTER(ERDMA_SUITE_FILE, ::erdma::test::SuiteOptions{__VA_ARGS__})
-#define TEST_CASE(...) \
-  ERDMA_REGISTER(ERDMA_SUITE_FILE, ::erdma::test::CaseOptions{__VA_ARGS__}, __FILE__)
+#define SUITE(...) \
+  ERDMA_IN_SOURCE ERDMA_REGISTER(ERDMA_SUITE_FILE, ::erdma::test::SuiteOptions{__VA_ARGS__})
+#define TEST_CASE(...)                                                                      \
+  ERDMA_IN_SOURCE ERDMA_REGISTER(ERDMA_SUITE_FILE, ::erdma::test::CaseOptions{__VA_ARGS__}, \
+                                 __FILE__)
 #define SET_UPS(case_name, ...) \
   ERDMA_REGISTER(ERDMA_SUITE_FILE, case_name, ::erdma::test::SetUps{__VA_ARGS__})
 #define LEFT_OUT(case_name) ERDMA_REGISTER(ERDMA_SUITE_FILE, ::erdma::test::LeftOut{case_name})
 #define TEST(test_name, ...)                                                      \
-  static void ERDMA_OF_FILE(test_name)(int);                                      \
+  ERDMA_IN_SOURCE static void ERDMA_OF_FILE(test_name)(int);                      \
   ERDMA_REGISTER(ERDMA_SUITE_FILE,                                                \
                  TTest{#test_name, ERDMA_OF_FILE(test_name), __FILE__, __LINE__}, \
                  [] { return ::erdma::test::Loop(__VA_ARGS__); });                \
