@@ -1,0 +1,189 @@
+#include "util/stat_page.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "util/process_epoch.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace erdma::util {
+namespace {
+
+using stat_layout::BlockHead;
+using stat_layout::Field;
+using stat_layout::Header;
+using stat_layout::Kind;
+
+constexpr size_t kAlignment = 4096;  ///< of the first block of each kind
+
+size_t rounded(size_t bytes) noexcept {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+size_t bytes_of_tables(size_t kinds, size_t fields) noexcept {
+  return rounded(sizeof(Header) + kinds * sizeof(Kind) + fields * sizeof(Field));
+}
+size_t bytes_of(const StatKind& kind) noexcept {
+  return rounded(size_t(kind.block_bytes) * kind.capacity);
+}
+
+BlockHead& head_of(std::byte* block) noexcept {
+  return *reinterpret_cast<BlockHead*>(block);
+}
+void store(uint32_t& word, uint32_t value, std::memory_order order) noexcept {
+  std::atomic_ref(word).store(value, order);
+}
+
+/// Kernels before 5.1 lack the seal against writers; there, readers of the same user could write.
+int seal(int fd) noexcept {
+  constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
+  if (!fcntl(fd, F_ADD_SEALS, kSize | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)) return 0;
+  return fcntl(fd, F_ADD_SEALS, kSize | F_SEAL_SEAL) ? -errno : 0;
+}
+
+}  // namespace
+
+void put_text(std::span<char> room, std::string_view text) noexcept {
+  const size_t length = std::min(text.size(), room.size() - 1);
+  std::memcpy(room.data(), text.data(), length);
+  std::memset(room.data() + length, 0, room.size() - length);
+}
+
+int StatPage::map(size_t bytes) noexcept {
+  x_fd.reset(memfd_create(stat_layout::kFileName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!x_fd) return -errno;
+  if (ftruncate(x_fd.get(), off_t(bytes))) return -errno;
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, x_fd.get(), 0);
+  if (base == MAP_FAILED) return -errno;
+  x_base = static_cast<std::byte*>(base);
+  x_bytes = bytes;
+  x_epoch = process_epoch();
+  return seal(x_fd.get());
+}
+
+/// A hole that is written without this could end the process where memory is short.
+bool StatPage::back(size_t offset, size_t bytes) noexcept {
+  int failed;
+  do {
+    failed = fallocate(x_fd.get(), 0, off_t(offset), off_t(bytes));
+  } while (failed && errno == EINTR);
+  return !failed;
+}
+
+void StatPage::lay_out(std::span<const StatKind> kinds,
+                       std::span<const StatField> fields) noexcept {
+  Header& header = *reinterpret_cast<Header*>(x_base);
+  std::memcpy(header.magic, stat_layout::kMagic, sizeof(header.magic));
+  header.layout = stat_layout::kLayout;
+  header.byte_order = stat_layout::kByteOrder;
+  header.bytes = x_bytes;
+  header.kinds_offset = sizeof(Header);
+  header.kinds = uint32_t(kinds.size());
+  header.kind_bytes = sizeof(Kind);
+  header.fields_offset = uint32_t(sizeof(Header) + kinds.size() * sizeof(Kind));
+  header.fields = uint32_t(fields.size());
+  header.field_bytes = sizeof(Field);
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    Kind& to = reinterpret_cast<Kind*>(x_base + header.kinds_offset)[i];
+    put_text(to.name, kinds[i].name);
+    to.offset = x_rows[i].offset;
+    to.block_bytes = kinds[i].block_bytes;
+    to.capacity = kinds[i].capacity;
+  }
+  auto* to = reinterpret_cast<Field*>(x_base + header.fields_offset);
+  for (const StatField& from : fields) {
+    put_text(to->name, from.name);
+    put_text(to->unit, from.unit);
+    to->kind = from.kind;
+    to->type = uint8_t(from.type);
+    to->meaning = uint8_t(from.meaning);
+    to->offset = uint32_t(from.offset);
+    to->bytes = uint32_t(from.bytes);
+    ++to;
+  }
+  store(header.ready, 1, std::memory_order_release);
+}
+
+Result<std::unique_ptr<StatPage>> StatPage::create(std::span<const StatKind> kinds,
+                                                   std::span<const StatField> fields) try {
+  std::unique_ptr<StatPage> page(new StatPage);
+  const size_t tables = bytes_of_tables(kinds.size(), fields.size());
+  size_t bytes = tables;
+  for (const StatKind& kind : kinds) {
+    page->x_rows.push_back({bytes, kind.block_bytes, kind.capacity, 0, {}});
+    bytes += bytes_of(kind);
+  }
+  if (const int failed = page->map(bytes)) return failed;
+  if (!page->back(0, tables)) return -ENOMEM;
+  page->lay_out(kinds, fields);
+  return page;
+} catch (const std::bad_alloc&) {
+  return -ENOMEM;
+}
+
+StatPage::~StatPage() {
+  // In a forked child the range is the parent's affair: objects there may still count in it.
+  if (x_base && ours()) munmap(x_base, x_bytes);
+}
+
+bool StatPage::ours() const noexcept {
+  return x_epoch == process_epoch();
+}
+
+bool StatPage::extend(Row& row, uint16_t kind) noexcept try {
+  if (row.used == row.capacity) return false;
+  row.free.reserve(row.used + 1);
+  if (!back(row.offset + size_t(row.used) * row.block_bytes, row.block_bytes)) return false;
+  row.free.push_back(row.used++);
+  auto* const told = reinterpret_cast<Kind*>(x_base + sizeof(Header)) + kind;
+  store(told->used, row.used, std::memory_order_release);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+std::byte* StatPage::take(uint16_t kind) noexcept {
+  if (!ours()) return nullptr;
+  Row& row = x_rows[kind];
+  if (row.free.empty() && !extend(row, kind)) return nullptr;
+  std::byte* const block = x_base + row.offset + size_t(row.free.back()) * row.block_bytes;
+  row.free.pop_back();
+  begin_change(block);
+  std::memset(block + sizeof(BlockHead), 0, row.block_bytes - sizeof(BlockHead));
+  store(head_of(block).in_use, 1, std::memory_order_relaxed);
+  return block;
+}
+
+void StatPage::give_back(std::byte* block) noexcept {
+  if (!block || !ours()) return;
+  begin_change(block);
+  store(head_of(block).in_use, 0, std::memory_order_relaxed);
+  end_change(block);
+  const size_t offset = size_t(block - x_base);
+  for (Row& row : x_rows) {
+    if (offset < row.offset || offset - row.offset >= size_t(row.block_bytes) * row.used) continue;
+    row.free.push_back(uint32_t((offset - row.offset) / row.block_bytes));
+  }
+}
+
+void StatPage::begin_change(std::byte* block) noexcept {
+  uint32_t& sequence = head_of(block).sequence;
+  store(sequence, sequence | 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+}
+
+void StatPage::end_change(std::byte* block) noexcept {
+  uint32_t& sequence = head_of(block).sequence;
+  store(sequence, (sequence | 1) + 1, std::memory_order_release);
+}
+
+}  // namespace erdma::util

@@ -1,0 +1,122 @@
+#include "util/stat_page.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <set>
+
+#include "libcheck.h"
+#include "util/process_epoch.h"
+
+namespace erdma::util {
+namespace {
+
+constexpr StatKind kKinds[] = {{"one", 64, 1}, {"many", 128, 40}};
+constexpr StatField kFields[] = {
+    {"number", 1, stat_layout::Type::number, stat_layout::Meaning::counter, "bytes", 8, 8}};
+
+std::unique_ptr<StatPage> make() {
+  auto page = StatPage::create(kKinds, kFields);
+  ck_assert(bool(page));
+  return std::move(*page);
+}
+template <typename T>
+const T& at(const StatPage& page, size_t offset) {
+  return *reinterpret_cast<const T*>(page.bytes().data() + offset);
+}
+const stat_layout::Kind& kind(const StatPage& page, size_t i) {
+  return at<stat_layout::Kind>(page, sizeof(stat_layout::Header) + i * sizeof(stat_layout::Kind));
+}
+
+TEST(the_tables_say_what_the_page_has) {
+  const auto page = make();
+  const auto& header = at<stat_layout::Header>(*page, 0);
+  ck_assert_int_eq(std::memcmp(header.magic, "erdmastt", 8), 0);
+  ck_assert_uint_eq(header.layout, 1);
+  ck_assert_uint_eq(header.ready, 1);
+  ck_assert_uint_eq(header.bytes, page->bytes().size());
+  ck_assert_uint_eq(header.kinds, 2);
+  ck_assert_str_eq(kind(*page, 1).name, "many");
+  ck_assert_uint_eq(kind(*page, 1).block_bytes, 128);
+  ck_assert_uint_eq(kind(*page, 1).capacity, 40);
+  const auto& field = at<stat_layout::Field>(*page, header.fields_offset);
+  ck_assert_str_eq(field.name, "number");
+  ck_assert_str_eq(field.unit, "bytes");
+  ck_assert_uint_eq(field.kind, 1);
+  ck_assert_uint_eq(field.offset, 8);
+}
+
+TEST(each_block_is_given_once_until_all_are_in_use) {
+  const auto page = make();
+  std::set<std::byte*> blocks;
+  for (int i = 0; i < 40; ++i) blocks.insert(page->take(1));
+  ck_assert_uint_eq(blocks.size(), 40);
+  ck_assert_int_eq(int(blocks.count(nullptr)), 0);
+  ck_assert_ptr_null(page->take(1));
+  ck_assert_ptr_nonnull(page->take(0));
+  std::byte* const given = *blocks.begin();
+  page->give_back(given);
+  ck_assert_ptr_eq(page->take(1), given);
+}
+
+TEST(the_number_of_used_blocks_grows_with_the_first_use_only) {
+  const auto page = make();
+  for (int i = 0; i < 3; ++i) page->give_back(page->take(1));
+  ck_assert_uint_eq(kind(*page, 1).used, 1);
+  page->take(1);
+  page->take(1);
+  ck_assert_uint_eq(kind(*page, 1).used, 2);
+}
+
+TEST(a_block_counts_its_changes) {
+  const auto page = make();
+  std::byte* const block = page->take(0);
+  const auto& head = *reinterpret_cast<stat_layout::BlockHead*>(block);
+  ck_assert_uint_eq(head.sequence, 1);
+  StatPage::end_change(block);
+  ck_assert_uint_eq(head.sequence, 2);
+  StatPage::begin_change(block);
+  ck_assert_uint_eq(head.sequence, 3);
+  StatPage::end_change(block);
+  ck_assert_uint_eq(head.sequence, 4);
+}
+
+TEST(the_file_cannot_change_its_size) {
+  const auto page = make();
+  const int seals = fcntl(page->fd(), F_GET_SEALS);
+  ck_assert_int_eq(seals & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
+                   F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  ck_assert_int_eq(ftruncate(page->fd(), 0), -1);
+}
+
+/// Its endpoints may still count in the blocks of its parent; that must not end it.
+TEST(a_forked_child_takes_no_block_and_can_write_those_that_were_taken) {
+  register_fork_handler();
+  const auto page = make();
+  std::byte* const block = page->take(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    block[64] = std::byte{1};
+    page->give_back(block);
+    _exit(page->ours() || page->take(1) ? 1 : 0);
+  }
+  int status;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert(WIFEXITED(status));
+  ck_assert_int_eq(WEXITSTATUS(status), 0);
+  ck_assert_uint_eq(reinterpret_cast<stat_layout::BlockHead*>(block)->in_use, 1);
+}
+
+TEST(text_is_cut_where_its_room_ends) {
+  char room[4] = {'x', 'x', 'x', 'x'};
+  put_text(room, "ab");
+  ck_assert_str_eq(room, "ab");
+  put_text(room, "abcdef");
+  ck_assert_str_eq(room, "abc");
+}
+
+}  // namespace
+}  // namespace erdma::util
