@@ -38,12 +38,16 @@ compare() {
 
 find prov/erdma -name '*.cc' -o -name '*.h' >"${TMPDIR:-/tmp}/lists.$$"
 compare prov/erdma/Makefile.include erdma_sources <"${TMPDIR:-/tmp}/lists.$$"
+find prov/fi_erdma -name '*.cc' -o -name '*.h' >"${TMPDIR:-/tmp}/lists.$$"
+# shellcheck disable=SC2046  # variables
+compare prov/fi_erdma/Makefile.include $(sed -n 's/^\(fi_erdma_.*sources\) = \\$/\1/p' \
+  prov/fi_erdma/Makefile.include) <"${TMPDIR:-/tmp}/lists.$$"
 find test -name '*_test.cc' >"${TMPDIR:-/tmp}/lists.$$"
 # shellcheck disable=SC2046  # variables
 compare test/Makefile.include own_test_programs $(sed -n 's/^\(test_.*_files\) = \\$/\1/p' \
   test/Makefile.include) <"${TMPDIR:-/tmp}/lists.$$"
-find test/*.h test/util test/hmem test/protocol test/transport test/fabric test/fake -name '*.h' \
-  2>/dev/null >"${TMPDIR:-/tmp}/lists.$$"
+find test/*.h test/util test/hmem test/protocol test/transport test/fabric test/fake test/fi_erdma \
+  -name '*.h' 2>/dev/null >"${TMPDIR:-/tmp}/lists.$$"
 compare test/Makefile.include test_headers <"${TMPDIR:-/tmp}/lists.$$"
 find fabtests/programs -name '*.cc' ! -name 'erdma_*' -o -name '*.h' >"${TMPDIR:-/tmp}/lists.$$"
 compare fabtests/Makefile.include programs_sources <"${TMPDIR:-/tmp}/lists.$$"

@@ -12,7 +12,7 @@ plant_clean() {
   for layer in util hmem protocol transport/shm transport/self fabric; do
     mkdir -p "$folder/prov/erdma/$layer"
   done
-  mkdir -p "$folder/man" "$folder/test/util" "$folder/fabtests/programs"
+  mkdir -p "$folder/prov/fi_erdma" "$folder/man" "$folder/test/util" "$folder/fabtests/programs"
   echo '#include "transport/shm/shm.h"' >"$folder/prov/erdma/fabric/domain_transports.cc"
   echo '#include "transport/self/self.h"' >>"$folder/prov/erdma/fabric/domain_transports.cc"
   echo 'const char* kNames[] = {"FI_ERDMA_CMA"};' >"$folder/prov/erdma/fabric/env.cc"
@@ -28,6 +28,8 @@ erdma_sources = \
 	prov/erdma/protocol/b.cc \
 	prov/erdma/util/a.cc
 END
+  echo '#include "util/stat_layout.h"' >"$folder/prov/fi_erdma/a.cc"
+  printf 'fi_erdma_sources = \\\n\t%s\n' prov/fi_erdma/a.cc >"$folder/prov/fi_erdma/Makefile.include"
   echo 'int x;' >"$folder/test/util/b_test.cc"
   printf '%s = \\\n\t%s\n\n' own_test_programs test/util/a_test test_util_tests_files \
     test/util/b_test.cc test_headers '' >"$folder/test/Makefile.include"
@@ -89,6 +91,7 @@ refused check_layers.sh $p/fabric/x.cc '#include <infiniband/verbs.h>'
 refused check_layers.sh $p/fabric/x.cc '#include <rdma/rdma_cma.h>'
 refused check_layers.sh $p/fabric/x.cc '#include <cuda.h>'
 refused check_layers.sh $p/util/a.cc '#include "fake/clock.h"'
+refused check_layers.sh prov/fi_erdma/a.cc '#include "util/pool.h"'
 refused check_layers.sh $p/fabric/x.cc '#include "transport/shm/a.h"
 #include "transport/self/b.h"'
 
@@ -121,6 +124,7 @@ refused check_names.sh quickstart 'curl https://apt-mirror.example/debian/x'
 refused check_names.sh quickstart 'curl http://10.1.2.3/x'
 
 refused check_lists.sh $p/util/unlisted.cc 'int x;'
+refused check_lists.sh prov/fi_erdma/unlisted.h 'int x;'
 refused check_lists.sh test/util/unlisted_test.cc 'int x;'
 refused check_lists.sh fabtests/programs/unlisted.h 'int x;'
 refused check_lists.sh fabtests/programs/erdma_unlisted.cc 'int main() {}'

@@ -1,0 +1,213 @@
+#include "fi_erdma/snapshot.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace fi_erdma {
+namespace {
+
+// More than any provider has, and little enough to be read at once.
+constexpr uint32_t kMostKinds = 16;
+constexpr uint32_t kMostFields = 1024;
+constexpr size_t kMostCost = size_t(64) << 20;  ///< bytes that a snapshot may keep, roughly
+constexpr size_t kCostOfValue = 64;
+constexpr int kAttempts = 8;  ///< at a block that is being changed
+
+template <typename Word>
+Word load(const std::byte* from, std::memory_order order) {
+  // A page is mapped for reading only, and atomic_ref wants a reference to what is not const.
+  auto& word = *const_cast<Word*>(reinterpret_cast<const Word*>(from));
+  return std::atomic_ref<Word>(word).load(order);
+}
+
+/// The bytes up to the first 0.
+std::string text_of(const char* from, size_t room) {
+  std::string text(from, strnlen(from, room));
+  text.resize(strnlen(text.c_str(), text.size()));  // it may change while it is read
+  for (char& c : text)
+    if (c < 0x20 || c > 0x7e) c = '?';
+  return text;
+}
+
+bool is_name(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> page) : x_page(page) {}
+
+  ReadResult read() {
+    if (const char* const fault = check_header()) return {std::nullopt, fault};
+    if (const char* const fault = read_kinds()) return {std::nullopt, fault};
+    read_fields();
+    for (size_t i = 0; i < x_snapshot.kinds.size(); ++i)
+      if (!read_blocks(x_snapshot.kinds[i], x_rows[i]))
+        return {std::nullopt, "the page says more than a page of statistics can"};
+    return {std::move(x_snapshot), {}};
+  }
+
+ private:
+  struct Row {
+    uint64_t offset;
+    uint32_t block_bytes, used;
+  };
+
+  bool within(uint64_t offset, uint64_t count, uint64_t bytes) const {
+    return offset <= x_page.size() &&
+           count <= (x_page.size() - offset) / std::max<uint64_t>(bytes, 1);
+  }
+
+  const char* check_header() {
+    if (x_page.size() < sizeof(x_header)) return "the page is too small";
+    const bool ready = load<uint32_t>(x_page.data() + offsetof(layout::Header, ready),
+                                      std::memory_order_acquire) == 1;
+    std::memcpy(&x_header, x_page.data(), sizeof(x_header));
+    if (std::memcmp(x_header.magic, layout::kMagic, sizeof(layout::kMagic)) != 0)
+      return ready ? "this is no page of erdma's" : "the page is not ready";
+    if (x_header.byte_order != layout::kByteOrder) return "the page has another byte order";
+    if (x_header.layout != layout::kLayout)
+      return "the page has another layout: use the fi_erdma of that version";
+    if (!ready) return "the page is not ready";
+    if (x_header.bytes != x_page.size()) return "the page has another size than it says";
+    const bool sound = x_header.kinds <= kMostKinds && x_header.fields <= kMostFields &&
+                       x_header.kind_bytes >= sizeof(layout::Kind) &&
+                       x_header.field_bytes >= sizeof(layout::Field) &&
+                       within(x_header.kinds_offset, x_header.kinds, x_header.kind_bytes) &&
+                       within(x_header.fields_offset, x_header.fields, x_header.field_bytes);
+    return sound ? nullptr : "the tables of the page are not sound";
+  }
+
+  const char* read_kinds() {
+    for (uint32_t i = 0; i < x_header.kinds; ++i) {
+      layout::Kind kind;
+      std::memcpy(&kind, x_page.data() + x_header.kinds_offset + size_t(i) * x_header.kind_bytes,
+                  sizeof(kind));
+      const bool sound = kind.offset % 8 == 0 && kind.block_bytes % 8 == 0 &&
+                         kind.block_bytes >= sizeof(layout::BlockHead) &&
+                         kind.used <= kind.capacity &&
+                         within(kind.offset, kind.capacity, kind.block_bytes);
+      if (!sound) return "a table of blocks is not sound";
+      std::string name = text_of(kind.name, sizeof(kind.name));
+      if (!is_name(name)) name.clear();  // nobody asks for it
+      x_snapshot.kinds.push_back({std::move(name), {}, {}});
+      x_rows.push_back({kind.offset, kind.block_bytes, kind.used});
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return nullptr;
+  }
+
+  /// Leaves out what this program does not know or cannot read.
+  void read_fields() {
+    for (uint32_t i = 0; i < x_header.fields; ++i) {
+      layout::Field field;
+      std::memcpy(&field, x_page.data() + x_header.fields_offset + size_t(i) * x_header.field_bytes,
+                  sizeof(field));
+      if (field.kind >= x_rows.size() || field.offset < sizeof(layout::BlockHead)) continue;
+      if (field.offset > x_rows[field.kind].block_bytes ||
+          field.bytes > x_rows[field.kind].block_bytes - field.offset)
+        continue;
+      const auto type = layout::Type(field.type);
+      const bool number = type == layout::Type::number && field.bytes == 8 && field.offset % 8 == 0;
+      if (!number && type != layout::Type::text) continue;
+      FieldInfo info{text_of(field.name, sizeof(field.name)),
+                     text_of(field.unit, sizeof(field.unit)),
+                     type,
+                     layout::Meaning(field.meaning),
+                     field.offset,
+                     field.bytes};
+      auto& fields = x_snapshot.kinds[field.kind].fields;
+      const auto is_it = [&](const FieldInfo& other) { return other.name == info.name; };
+      if (is_name(info.name) && std::ranges::none_of(fields, is_it))
+        fields.push_back(std::move(info));
+    }
+  }
+
+  bool read_blocks(BlockKind& kind, const Row& row) {
+    for (uint32_t i = 0; i < row.used; ++i) {
+      const std::byte* const from = x_page.data() + row.offset + size_t(i) * row.block_bytes;
+      x_cost += kCostOfValue;
+      Block block{i, {}, {}};
+      switch (read_block(kind, from, block)) {
+        case State::free:
+          break;
+        case State::unsettled:
+          ++kind.unsettled;
+          break;
+        case State::whole:
+          kind.blocks.push_back(std::move(block));
+      }
+      if (x_cost > kMostCost) return false;
+    }
+    return true;
+  }
+
+  enum class State { free, unsettled, whole };
+
+  /// Again and again while the process changes the block; not for long, as it may be stopped.
+  State read_block(const BlockKind& kind, const std::byte* from, Block& block) {
+    for (int attempt = 0; attempt < kAttempts && x_cost <= kMostCost; ++attempt) {
+      const auto before = load<uint32_t>(from, std::memory_order_acquire);
+      if (before % 2 != 0) continue;
+      if (!load<uint32_t>(from + offsetof(layout::BlockHead, in_use), std::memory_order_relaxed))
+        return State::free;
+      copy(kind, from, block);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (load<uint32_t>(from, std::memory_order_relaxed) == before) return State::whole;
+    }
+    return State::unsettled;
+  }
+
+  void copy(const BlockKind& kind, const std::byte* from, Block& block) {
+    for (const FieldInfo& field : kind.fields) {
+      if ((x_cost += kCostOfValue) > kMostCost) return;
+      if (field.type == layout::Type::number) {
+        block.numbers[field.name] = load<uint64_t>(from + field.offset, std::memory_order_relaxed);
+        continue;
+      }
+      std::string text = text_of(reinterpret_cast<const char*>(from) + field.offset, field.bytes);
+      x_cost += text.size();
+      block.texts[field.name] = std::move(text);
+    }
+  }
+
+  std::span<const std::byte> x_page;
+  layout::Header x_header{};
+  std::vector<Row> x_rows;
+  Snapshot x_snapshot;
+  size_t x_cost = 0;
+};
+
+}  // namespace
+
+std::optional<uint64_t> Block::number(std::string_view name) const {
+  const auto found = numbers.find(name);
+  if (found == numbers.end() || found->second == layout::kUnknown) return std::nullopt;
+  return found->second;
+}
+
+std::string Block::text(std::string_view name) const {
+  const auto found = texts.find(name);
+  return found == texts.end() ? std::string() : found->second;
+}
+
+const BlockKind* Snapshot::kind(std::string_view name) const {
+  const auto is_it = [&](const BlockKind& kind) { return kind.name == name; };
+  const auto found = std::ranges::find_if(kinds, is_it);
+  return found == kinds.end() ? nullptr : &*found;
+}
+
+const Block* Snapshot::process() const {
+  const BlockKind* const found = kind("process");
+  return found && !found->blocks.empty() ? &found->blocks.front() : nullptr;
+}
+
+ReadResult read_page(std::span<const std::byte> page) {
+  if (page.size() > layout::kMostBytes) return {std::nullopt, "the page is too large"};
+  return Reader(page).read();
+}
+
+}  // namespace fi_erdma
