@@ -47,7 +47,7 @@ bool same(const Settings& a, const Settings& b) {
          a.rx_size == b.rx_size && a.shm == b.shm && a.mr_cache == b.mr_cache &&
          a.rendezvous == b.rendezvous && a.nic_eager_bytes == b.nic_eager_bytes &&
          a.max_connections == b.max_connections && a.peer_timeout_ms == b.peer_timeout_ms &&
-         a.job_key == b.job_key;
+         a.job_key == b.job_key && a.stat == b.stat;
 }
 
 struct GoodCase {
@@ -89,6 +89,7 @@ const GoodCase kGood[] = {
      [](const Settings& s) { return s.nic_eager_bytes == 2048; }},
     {"FI_ERDMA_MAX_CONNECTIONS", "2", [](const Settings& s) { return s.max_connections == 2; }},
     {"FI_ERDMA_PEER_TIMEOUT", "500", [](const Settings& s) { return s.peer_timeout_ms == 500; }},
+    {"FI_ERDMA_STAT", "off", [](const Settings& s) { return s.stat == Switch::off; }},
     {"FI_ERDMA_JOB_KEY", "let me in", [](const Settings& s) { return s.job_key == "let me in"; }},
     {"FI_ERDMA_JOB_KEY", kLongestKey.c_str(),
      [](const Settings& s) { return s.job_key.size() == 256; }},
@@ -136,6 +137,7 @@ const BadCase kBad[] = {
     {"FI_ERDMA_NIC_EAGER_SIZE", "1024", "2048 to 65536"},
     {"FI_ERDMA_MAX_CONNECTIONS", "1", "2 to 30000"},
     {"FI_ERDMA_MAX_CONNECTIONS", "30001", "2 to 30000"},
+    {"FI_ERDMA_STAT", "on", "auto or off"},
     {"FI_ERDMA_PEER_TIMEOUT", "99", "100 to 3600000"},
 };
 

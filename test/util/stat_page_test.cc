@@ -62,6 +62,12 @@ TEST(each_block_is_given_once_until_all_are_in_use) {
   ck_assert_ptr_eq(page->take(1), given);
 }
 
+TEST(a_block_knows_its_place_among_those_of_its_kind) {
+  const auto page = make();
+  ck_assert_uint_eq(page->index_of(page->take(0)), 0);
+  for (uint32_t i = 0; i < 3; ++i) ck_assert_uint_eq(page->index_of(page->take(1)), i);
+}
+
 TEST(the_number_of_used_blocks_grows_with_the_first_use_only) {
   const auto page = make();
   for (int i = 0; i < 3; ++i) page->give_back(page->take(1));

@@ -72,6 +72,7 @@ int Endpoint::open(Domain& domain, const fi_info& info, fid_ep** ep, void* conte
 Endpoint::Endpoint(Domain& domain, const fi_info& info, void* context)
     : FidObject(FI_CLASS_EP, context, &domain.children()),
       x_domain(domain),
+      x_statistics(domain.settings().stat != Switch::off),
       x_driver(domain, context, domain.cuda_for(info.caps) != nullptr),
       x_options(domain, info),
       x_name(domain.own_address()),
@@ -176,7 +177,9 @@ int Endpoint::enable() {
   const TransportRequest request{x_name, x_options.shared_memory(), x_key, devices};
   util::Result<TransportSet> transports = x_domain.transports().open(request);
   if (!transports) return transports.error();
+  const EndpointFacts facts = x_domain.transports().describe(request, *transports);
   const util::Guard guard(x_domain.lock());
+  transports->statistics = &x_statistics;
   if (const int bad = x_shared ? x_shared->add(x_driver, *x_av) : 0) return bad;
   const Settings& settings = x_domain.settings();
   x_driver.start({kInjectBytes, settings.unexpected_bytes, settings.tx_size, devices},
@@ -188,8 +191,8 @@ int Endpoint::enable() {
   install_calls(*this, calls);
   x_aliases.enable(calls);
   if (AutoProgress* progress = x_domain.auto_progress()) progress->add(x_driver);
-  ERDMA_ANNOUNCE(EP_CTRL, "%s\n",
-                 summarize(x_domain.transports().describe(request, x_driver.transports())).c_str());
+  x_statistics.enabled(facts, show_settings(settings));
+  ERDMA_ANNOUNCE(EP_CTRL, "%s\n", summarize(facts).c_str());
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "fabric/endpoint_alias.h"
 #include "fabric/endpoint_driver.h"
 #include "fabric/endpoint_options.h"
+#include "fabric/endpoint_statistics.h"
 #include "util/socket_address.h"
 
 namespace erdma::fabric {
@@ -56,6 +57,7 @@ class Endpoint final : public FidObject<Endpoint, fid_ep> {
   int take_port(const void* address, size_t length) noexcept;
 
   Domain& x_domain;
+  EndpointStatistics x_statistics;  ///< outlives the transports, which count there
   EndpointDriver x_driver;
   EndpointOptions x_options;
   EndpointAliases x_aliases;

@@ -42,11 +42,16 @@ std::string gpu_memory(const EndpointFacts& facts) {
 
 }  // namespace
 
+FactTexts describe(const EndpointFacts& facts) {
+  return {between_hosts(facts), within_host(facts), gpu_memory(facts)};
+}
+
 std::string summarize(const EndpointFacts& facts) {
+  const FactTexts texts = describe(facts);
   return "endpoint " + facts.name + " on " + facts.device +
          (facts.nic ? speed_text(facts.speed) : std::string()) +
-         "; other hosts: " + between_hosts(facts) + "; this host: " + within_host(facts) +
-         "; GPU memory: " + gpu_memory(facts);
+         "; other hosts: " + texts.other_hosts + "; this host: " + texts.this_host +
+         "; GPU memory: " + texts.gpu_memory;
 }
 
 }  // namespace erdma::fabric

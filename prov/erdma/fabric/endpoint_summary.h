@@ -21,6 +21,12 @@ struct EndpointFacts {
   const char* no_direct = "";  ///< why it is staged
 };
 
+/// The same in words.
+struct FactTexts {
+  std::string other_hosts, this_host, gpu_memory;
+};
+FactTexts describe(const EndpointFacts& facts);
+
 /// One line for the log.
 std::string summarize(const EndpointFacts& facts);
 

@@ -15,38 +15,56 @@
 #include <rdma/providers/fi_prov.h>
 
 #include "util/log.h"
+#include "util/spelling.h"
 
 namespace erdma::fabric {
 namespace {
 
 std::atomic<fi_provider*> g_provider{nullptr};
 
-/// Decimal digits only, within the range.
+/// How a variable is read, and how its setting is shown. Decimal digits only, within the range.
 template <auto kMember, size_t kLeast, size_t kMost>
-bool number(std::string_view text, Settings& settings) {
-  size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return false;
-  if (value < kLeast || value > kMost) return false;
-  settings.*kMember = std::remove_reference_t<decltype(settings.*kMember)>(value);
-  return true;
-}
+struct Number {
+  static bool parse(std::string_view text, Settings& settings) {
+    size_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size()) return false;
+    if (value < kLeast || value > kMost) return false;
+    settings.*kMember = std::remove_reference_t<decltype(settings.*kMember)>(value);
+    return true;
+  }
+  static std::string show(const Settings& settings) {
+    const size_t value = settings.*kMember;
+    return value < kLeast ? "default" : std::to_string(value);
+  }
+};
+template <auto kMember, size_t kLeast, size_t kMost>
+constexpr Number<kMember, kLeast, kMost> number;
 
 template <typename Enum>
-struct Word {
+struct WordFor {
   std::string_view text;
   Enum value;
 };
 
 template <auto kMember, const auto& kWords>
-bool word(std::string_view text, Settings& settings) {
-  for (const auto& word : kWords) {
-    if (word.text != text) continue;
-    settings.*kMember = word.value;
-    return true;
+struct Word {
+  static bool parse(std::string_view text, Settings& settings) {
+    for (const auto& word : kWords) {
+      if (word.text != text) continue;
+      settings.*kMember = word.value;
+      return true;
+    }
+    return false;
   }
-  return false;
-}
+  static std::string show(const Settings& settings) {
+    for (const auto& word : kWords)
+      if (word.value == settings.*kMember) return std::string(word.text);
+    return {};
+  }
+};
+template <auto kMember, const auto& kWords>
+constexpr Word<kMember, kWords> word;
 
 bool device_name(std::string_view name) {
   return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
@@ -54,36 +72,75 @@ bool device_name(std::string_view name) {
   });
 }
 
-bool parse_devices(std::string_view text, Settings& settings) {
-  std::vector<std::string> names;
-  while (!text.empty()) {
-    const size_t comma = text.find(',');
-    if (!device_name(text.substr(0, comma)) || comma == text.size() - 1) return false;
-    names.emplace_back(text.substr(0, comma));
-    text.remove_prefix(comma == text.npos ? text.size() : comma + 1);
+struct Devices {
+  static bool parse(std::string_view text, Settings& settings) {
+    std::vector<std::string> names;
+    while (!text.empty()) {
+      const size_t comma = text.find(',');
+      if (!device_name(text.substr(0, comma)) || comma == text.size() - 1) return false;
+      names.emplace_back(text.substr(0, comma));
+      text.remove_prefix(comma == text.npos ? text.size() : comma + 1);
+    }
+    settings.devices = std::move(names);
+    return true;
   }
-  settings.devices = std::move(names);
-  return true;
-}
+  static std::string show(const Settings& settings) {
+    std::string text;
+    for (const std::string& name : settings.devices) text += (text.empty() ? "" : ",") + name;
+    return text;
+  }
+};
 
-constexpr Word<util::NoticeLevel> kNoticeLevels[] = {{"warn", util::NoticeLevel::warn},
-                                                     {"off", util::NoticeLevel::off},
-                                                     {"info", util::NoticeLevel::info}};
-constexpr Word<Switch> kAutoOff[] = {{"auto", Switch::automatic}, {"off", Switch::off}};
-constexpr Word<Switch> kAutoOnOff[] = {
+constexpr WordFor<util::NoticeLevel> kNoticeLevels[] = {{"warn", util::NoticeLevel::warn},
+                                                        {"off", util::NoticeLevel::off},
+                                                        {"info", util::NoticeLevel::info}};
+constexpr WordFor<Switch> kAutoOff[] = {{"auto", Switch::automatic}, {"off", Switch::off}};
+constexpr WordFor<Switch> kAutoOnOff[] = {
     {"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}};
-constexpr Word<RendezvousBy> kRendezvous[] = {{"auto", RendezvousBy::automatic},
-                                              {"read", RendezvousBy::read},
-                                              {"write", RendezvousBy::write}};
-constexpr Word<Ptracer> kPtracers[] = {
+constexpr WordFor<RendezvousBy> kRendezvous[] = {{"auto", RendezvousBy::automatic},
+                                                 {"read", RendezvousBy::read},
+                                                 {"write", RendezvousBy::write}};
+constexpr WordFor<Ptracer> kPtracers[] = {
     {"ancestor", Ptracer::ancestor}, {"any", Ptracer::any}, {"none", Ptracer::none}};
 
+/// It decides who hears of a fault in the other variables.
+struct LogLevel : Word<&Settings::log, kNoticeLevels> {
+  static bool parse(std::string_view text, Settings& settings) {
+    const bool known = Word::parse(text, settings);
+    util::set_notice_level(settings.log);
+    return known;
+  }
+};
+
+struct JobKey {
+  static bool parse(std::string_view text, Settings& settings) {
+    if (text.empty() || text.size() > kMaxKeyBytes) return false;
+    settings.job_key = text;
+    return true;
+  }
+  /// It is a secret.
+  static std::string show(const Settings& settings) {
+    return settings.job_key.empty() ? "" : "(not shown)";
+  }
+};
+
 struct Variable {
+  template <typename Kind>
+  constexpr Variable(const char* name_, const char* key_, const char* allowed_, const char* help_,
+                     Kind)
+      : name(name_),
+        key(key_),
+        allowed(allowed_),
+        help(help_),
+        parse(Kind::parse),
+        show(Kind::show) {}
+
   const char* name;     ///< in the environment
   const char* key;      ///< for fi_param_define, which puts FI_ERDMA_ before it
   const char* allowed;  ///< the values, for the warning and for fi_info -e
   const char* help;
   bool (*parse)(std::string_view text, Settings& settings);
+  std::string (*show)(const Settings& settings);
 };
 
 /// The one table of variables. The first decides who hears of a fault in the others.
@@ -92,15 +149,11 @@ constexpr Variable kVariables[] = {
      "What is written to standard error where libfabric's log (FI_LOG_LEVEL) does not show it: "
      "what slows a run down or ends it; nothing; a line about each endpoint as well. Default: "
      "warn.",
-     [](std::string_view text, Settings& s) {
-       const bool known = word<&Settings::log, kNoticeLevels>(text, s);
-       util::set_notice_level(s.log);
-       return known;
-     }},
+     LogLevel{}},
     {"FI_ERDMA_DEVICE", "device", "device names separated by commas; \"shm\" among them",
      "Devices to use, whatever their vendor; shm means this host only, without a NIC. Default: "
      "every ACTIVE eRDMA port.",
-     parse_devices},
+     Devices{}},
     {"FI_ERDMA_CMA", "cma", "auto, on or off",
      "Copy large messages straight from the other process (process_vm_readv) where the kernel "
      "permits; auto measures whether that is faster than through shared memory. Default: auto.",
@@ -171,58 +224,28 @@ constexpr Variable kVariables[] = {
     {"FI_ERDMA_JOB_KEY", "job_key", "1 to 256 bytes",
      "A secret that peers behind a NIC must share; an auth_key of the application goes before it. "
      "Default: none.",
-     [](std::string_view text, Settings& s) {
-       if (text.empty() || text.size() > kMaxKeyBytes) return false;
-       s.job_key = text;
-       return true;
-     }},
+     JobKey{}},
+    {"FI_ERDMA_STAT", "stat", "auto or off",
+     "Show what this process does to fi_erdma stat, in a page of memory that the same user and "
+     "root "
+     "can read. Default: auto.",
+     word<&Settings::stat, kAutoOff>},
 };
 
 std::atomic_flag g_warned[std::size(kVariables)];
 constexpr std::string_view kPrefix = "FI_ERDMA_";
 
-/// How many letters must be put in, left out or replaced to make one of the other, in whatever
-/// case.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const bool same = std::toupper(uint8_t(a[i - 1])) == std::toupper(uint8_t(b[j - 1]));
-      const size_t replaced = diagonal + (same ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-/// The variable that was meant: at most a third of its letters differ. Null: none resembles it.
-const char* nearest(std::string_view name) {
-  constexpr size_t kLongest = 64;
-  name = name.substr(0, kLongest);
-  const char* best = nullptr;
-  size_t least = kLongest;
-  for (const Variable& variable : kVariables) {
-    const std::string_view known = std::string_view(variable.name).substr(kPrefix.size());
-    const size_t away = distance(name.substr(kPrefix.size()), known);
-    if (away >= least || away > std::max<size_t>(known.size() / 3, 1)) continue;
-    least = away;
-    best = variable.name;
-  }
-  return best;
-}
-
 /// The values are not shown: the one meant may be a secret.
 void report_unknown(std::string_view name) {
   const auto is_it = [&](const Variable& variable) { return name == variable.name; };
   if (std::ranges::any_of(kVariables, is_it)) return;
-  const char* meant = nearest(name);
+  std::vector<std::string_view> names;
+  for (const Variable& variable : kVariables) names.push_back(variable.name);
+  const std::string_view meant = util::nearest_variable(name, names, kPrefix);
   const int length = int(name.size());
-  if (meant)
+  if (!meant.empty())
     ERDMA_NOTICE(variable, CORE, "%.*s is ignored: there is no such variable. Did you mean %s?\n",
-                 length, name.data(), meant);
+                 length, name.data(), meant.data());
   else
     ERDMA_NOTICE(variable, CORE,
                  "%.*s is ignored: there is no such variable. fi_info -e lists those of erdma\n",
@@ -262,6 +285,17 @@ Settings read_settings(fi_provider* provider) {
   }
   report_unknown_variables();
   return settings;
+}
+
+std::vector<ShownSetting> show_settings(const Settings& settings) {
+  static const Settings defaults;
+  std::vector<ShownSetting> shown;
+  for (const Variable& variable : kVariables) {
+    std::string value = variable.show(settings);
+    const bool changed = value != variable.show(defaults);
+    shown.push_back({variable.name, std::move(value), changed});
+  }
+  return shown;
 }
 
 Settings read_settings() {

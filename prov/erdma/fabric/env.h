@@ -43,6 +43,7 @@ struct Settings {
   unsigned max_connections = 1024;                    ///< FI_ERDMA_MAX_CONNECTIONS, per endpoint
   unsigned peer_timeout_ms = 10'000;                  ///< FI_ERDMA_PEER_TIMEOUT
   std::string job_key;                                ///< FI_ERDMA_JOB_KEY; empty = none
+  Switch stat = Switch::automatic;                    ///< FI_ERDMA_STAT=auto|off
 };
 
 /// Registers every variable with libfabric (fi_info -e lists them). Once, from fi_prov_ini.
@@ -53,5 +54,13 @@ void define_settings(fi_provider* provider) noexcept;
 Settings read_settings(fi_provider* provider);
 /// The same, of the provider given to define_settings(); defaults before that.
 Settings read_settings();
+
+/// A variable, and the value in force as one would write it; empty where nothing is set.
+struct ShownSetting {
+  const char* name;
+  std::string value;
+  bool changed;  ///< it is not the default
+};
+std::vector<ShownSetting> show_settings(const Settings& settings);
 
 }  // namespace erdma::fabric

@@ -2,16 +2,30 @@
 
 #include <rdma/fi_errno.h>
 
+#include "fabric/endpoint_statistics.h"
 #include "util/log.h"
 
 namespace erdma::fabric {
 
-util::Result<transport::Link*> TransportSet::route(const util::SocketAddress& address) noexcept {
+transport::Transport* TransportSet::transport_for(const util::SocketAddress& address) noexcept {
   // The NIC's way where there may be device memory: a read from oneself flushes what it wrote.
-  if (self && address == name) return (device_memory && nic ? nic : self)->link_to(address);
-  if (shm && local->contains(address)) return shm->link_to(address);
-  if (nic) return nic->link_to(address);
-  return -FI_EHOSTUNREACH;
+  if (self && address == name) return device_memory && nic ? nic : self;
+  if (shm && local->contains(address)) return shm;
+  return nic;
+}
+
+util::Result<transport::Link*> TransportSet::link_by(transport::Transport& transport,
+                                                     const util::SocketAddress& address) noexcept {
+  util::Result<transport::Link*> link = transport.link_to(address);
+  if (link && statistics)
+    statistics->leads(address, &transport == self ? "self" : &transport == shm ? "shm" : "nic");
+  return link;
+}
+
+util::Result<transport::Link*> TransportSet::route(const util::SocketAddress& address) noexcept {
+  transport::Transport* const transport = transport_for(address);
+  if (!transport) return -FI_EHOSTUNREACH;
+  return link_by(*transport, address);
 }
 
 /// A local peer whose socket is not there or is another user's is reached through the NIC. What it
@@ -19,7 +33,7 @@ util::Result<transport::Link*> TransportSet::route(const util::SocketAddress& ad
 transport::Link* TransportSet::fallback(const util::SocketAddress& address, int status) noexcept {
   const bool by_shm = shm && local->contains(address);
   if (!nic || !by_shm || status == -FI_ESHUTDOWN) return nullptr;
-  util::Result<transport::Link*> link = nic->link_to(address);
+  util::Result<transport::Link*> link = link_by(*nic, address);
   if (!link) return nullptr;
   if (!x_fallback_logged)
     ERDMA_NOTICE(local_path, EP_CTRL,

@@ -12,6 +12,8 @@
 
 namespace erdma::fabric {
 
+class EndpointStatistics;
+
 /// The transports of one endpoint, made by the domain, the composition root, at fi_enable, and
 /// which of them leads to a peer. Empty until then. The caller holds the domain lock. Invariant:
 /// self, shm and nic are null or owned by `all`.
@@ -23,6 +25,7 @@ struct TransportSet final : protocol::Router {
   std::vector<std::unique_ptr<transport::Transport>> all;  ///< in the order of polling
   const LocalAddresses* local = nullptr;                   ///< not null if there is `shm`
   bool device_memory = false;                              ///< there may be some
+  EndpointStatistics* statistics = nullptr;                ///< shows where peers are; null: no one
 
   util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override;
   transport::Link* fallback(const util::SocketAddress& address, int status) noexcept override;
@@ -62,6 +65,10 @@ struct TransportSet final : protocol::Router {
   }
 
  private:
+  transport::Transport* transport_for(const util::SocketAddress& address) noexcept;
+  util::Result<transport::Link*> link_by(transport::Transport& transport,
+                                         const util::SocketAddress& address) noexcept;
+
   bool x_fallback_logged = false;
 };
 

@@ -168,11 +168,20 @@ void StatPage::give_back(std::byte* block) noexcept {
   begin_change(block);
   store(head_of(block).in_use, 0, std::memory_order_relaxed);
   end_change(block);
+  row_of(block).free.push_back(index_of(block));
+}
+
+/// Rows lie in the order of their offsets.
+StatPage::Row& StatPage::row_of(const std::byte* block) noexcept {
   const size_t offset = size_t(block - x_base);
-  for (Row& row : x_rows) {
-    if (offset < row.offset || offset - row.offset >= size_t(row.block_bytes) * row.used) continue;
-    row.free.push_back(uint32_t((offset - row.offset) / row.block_bytes));
-  }
+  size_t i = x_rows.size() - 1;
+  while (i > 0 && x_rows[i].offset > offset) --i;
+  return x_rows[i];
+}
+
+uint32_t StatPage::index_of(const std::byte* block) noexcept {
+  const Row& row = row_of(block);
+  return uint32_t((size_t(block - x_base) - row.offset) / row.block_bytes);
 }
 
 void StatPage::begin_change(std::byte* block) noexcept {

@@ -46,6 +46,8 @@ class StatPage {
   /// there is no memory.
   std::byte* take(uint16_t kind) noexcept;
   void give_back(std::byte* block) noexcept;
+  /// The place of a block among those of its kind.
+  uint32_t index_of(const std::byte* block) noexcept;
 
   /// Around changes of the facts of a block: readers leave it alone meanwhile.
   static void begin_change(std::byte* block) noexcept;
@@ -69,6 +71,7 @@ class StatPage {
   void lay_out(std::span<const StatKind> kinds, std::span<const StatField> fields) noexcept;
   bool back(size_t offset, size_t bytes) noexcept;
   bool extend(Row& row, uint16_t kind) noexcept;
+  Row& row_of(const std::byte* block) noexcept;
 
   Fd x_fd;
   std::vector<Row> x_rows;

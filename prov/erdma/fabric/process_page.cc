@@ -1,0 +1,112 @@
+#include "fabric/process_page.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <ctime>
+#include <new>
+#include <string>
+
+#include <rdma/fabric.h>
+
+#include "fabric/info_offer.h"
+#include "fabric/job_identity.h"
+#include "util/process_epoch.h"
+
+namespace erdma::fabric {
+namespace {
+
+/// A lock that a forked child finds open, whoever held it at the fork. Its holders only look up or
+/// make a page.
+class EpochLock {
+ public:
+  void lock() noexcept {
+    const uint64_t mine = util::process_epoch() + uint64_t(1);
+    for (;;) {
+      uint64_t held = x_held.load(std::memory_order_relaxed);
+      if (held != mine && x_held.compare_exchange_weak(held, mine, std::memory_order_acquire))
+        return;
+      sched_yield();
+    }
+  }
+  void unlock() noexcept { x_held.store(0, std::memory_order_release); }
+
+ private:
+  std::atomic<uint64_t> x_held{0};  ///< 0, or the epoch of the holder, from 1 on
+};
+
+EpochLock g_lock;
+alignas(std::weak_ptr<ProcessPage>) std::byte g_place[sizeof(std::weak_ptr<ProcessPage>)];
+uint64_t g_made_in = 0;  ///< the epoch of what stands in g_place, from 1 on
+
+/// Under the lock. That of a parent is left as it is: it may have been in the middle of a change.
+std::weak_ptr<ProcessPage>& known_page() noexcept {
+  const uint64_t now = util::process_epoch() + uint64_t(1);
+  auto* const place = reinterpret_cast<std::weak_ptr<ProcessPage>*>(g_place);
+  if (g_made_in != now) new (place) std::weak_ptr<ProcessPage>;
+  g_made_in = now;
+  return *std::launder(place);
+}
+
+std::string version_text(uint32_t version) {
+  return std::to_string(FI_MAJOR(version)) + "." + std::to_string(FI_MINOR(version));
+}
+
+}  // namespace
+
+uint64_t nanoseconds_since_1970() noexcept {
+  timespec time{};
+  clock_gettime(CLOCK_REALTIME, &time);
+  return uint64_t(time.tv_sec) * 1'000'000'000u + uint64_t(time.tv_nsec);
+}
+
+std::shared_ptr<ProcessPage> ProcessPage::get() noexcept try {
+  const std::lock_guard guard(g_lock);
+  std::weak_ptr<ProcessPage>& known = known_page();
+  if (auto page = known.lock()) return page;
+  auto made = util::StatPage::create(kStatKinds, kStatFields);
+  if (!made) return nullptr;
+  auto page = std::make_shared<ProcessPage>(std::move(*made));
+  page->introduce();
+  known = page;
+  return page;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+void ProcessPage::introduce() {
+  const JobIdentity job = read_job_identity();
+  x_process = take<ProcessBlock>(kProcessKind);
+  if (!x_process) return;
+  x_process->pid = uint64_t(getpid());
+  x_process->started = nanoseconds_since_1970();
+  x_process->rank = job.rank;
+  x_process->ranks = job.ranks;
+  x_process->local_rank = job.local_rank;
+  (void)gethostname(x_process->host, sizeof(x_process->host) - 1);
+  util::put_text(x_process->command, program_invocation_short_name);
+  util::put_text(x_process->launcher, job.launcher);
+  util::put_text(x_process->job, job.job);
+  util::put_text(x_process->provider, version_text(kProviderVersion));
+  util::put_text(x_process->libfabric, version_text(fi_version()));
+  end_change(*x_process);
+}
+
+std::byte* ProcessPage::take_bytes(StatKindIndex kind) noexcept {
+  if (!ours()) return nullptr;
+  const std::lock_guard guard(x_mutex);
+  std::byte* const block = x_page->take(kind);
+  if (!block && x_process) ++x_process->left_out;
+  return block;
+}
+
+void ProcessPage::give_back_bytes(std::byte* block) noexcept {
+  if (!block || !ours()) return;
+  const std::lock_guard guard(x_mutex);
+  x_page->give_back(block);
+}
+
+}  // namespace erdma::fabric

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "fabric/stat_blocks.h"
+#include "util/stat_page.h"
+
+namespace erdma::fabric {
+
+/// The page of statistics of this process. All its endpoints share it, and it lives as long as one
+/// of them. Thread-safe; in a forked child the calls do nothing.
+class ProcessPage {
+ public:
+  /// Null if it can't be made: nothing depends on it. A forked child gets a page of its own.
+  static std::shared_ptr<ProcessPage> get() noexcept;
+
+  /// A block that is being changed. Null: there is none, and that is counted.
+  template <typename Block>
+  Block* take(StatKindIndex kind) noexcept {
+    return reinterpret_cast<Block*>(take_bytes(kind));
+  }
+  template <typename Block>
+  void give_back(Block* block) noexcept {
+    give_back_bytes(reinterpret_cast<std::byte*>(block));
+  }
+  template <typename Block>
+  uint64_t index_of(const Block& block) noexcept {
+    return x_page->index_of(reinterpret_cast<const std::byte*>(&block));
+  }
+  template <typename Block>
+  static void end_change(Block& block) noexcept {
+    util::StatPage::end_change(reinterpret_cast<std::byte*>(&block));
+  }
+  template <typename Block>
+  static void begin_change(Block& block) noexcept {
+    util::StatPage::begin_change(reinterpret_cast<std::byte*>(&block));
+  }
+  bool ours() const noexcept { return x_page->ours(); }
+
+  explicit ProcessPage(std::unique_ptr<util::StatPage> page) noexcept : x_page(std::move(page)) {}
+
+ private:
+  void introduce();
+  std::byte* take_bytes(StatKindIndex kind) noexcept;
+  void give_back_bytes(std::byte* block) noexcept;
+
+  std::mutex x_mutex;  ///< of the blocks; a child of a fork never takes it
+  std::unique_ptr<util::StatPage> x_page;
+  ProcessBlock* x_process = nullptr;
+};
+
+/// CLOCK_REALTIME.
+uint64_t nanoseconds_since_1970() noexcept;
+
+}  // namespace erdma::fabric

@@ -1,0 +1,59 @@
+#include "fabric/stat_blocks.h"
+
+#include <cstddef>
+
+namespace erdma::fabric {
+namespace {
+
+using enum stat_layout::Meaning;
+using enum stat_layout::Type;
+
+constexpr uint32_t kMostEndpoints = 256;
+constexpr uint32_t kMostPeers = 16384;
+
+template <typename Block>
+constexpr uint32_t block_bytes = (sizeof(Block) + 63) / 64 * 64;
+
+constexpr util::StatKind kKinds[] = {
+    {"process", block_bytes<ProcessBlock>, 1},
+    {"endpoint", block_bytes<EndpointBlock>, kMostEndpoints},
+    {"peer", block_bytes<PeerBlock>, kMostPeers},
+};
+
+template <typename Member>
+constexpr util::StatField field(const char* name, StatKindIndex kind, size_t offset, Member*,
+                                const char* unit, stat_layout::Meaning meaning) {
+  constexpr bool is_number = std::is_same_v<Member, uint64_t>;
+  return {name, kind, is_number ? number : text, meaning, unit, offset, sizeof(Member)};
+}
+#define FIELD(Block, kind, member, unit, meaning)                                               \
+  field(#member, kind, offsetof(Block, member), static_cast<decltype(Block::member)*>(nullptr), \
+        unit, meaning)
+#define OF_PROCESS(member, unit, meaning) FIELD(ProcessBlock, kProcessKind, member, unit, meaning)
+#define OF_ENDPOINT(member, unit, meaning) \
+  FIELD(EndpointBlock, kEndpointKind, member, unit, meaning)
+#define OF_PEER(member, unit, meaning) FIELD(PeerBlock, kPeerKind, member, unit, meaning)
+
+/// What is not counted in the page has no field: a reader would take it for 0.
+constexpr util::StatField kFields[] = {
+    OF_PROCESS(pid, "", fact),          OF_PROCESS(started, "ns", fact),
+    OF_PROCESS(rank, "", fact),         OF_PROCESS(ranks, "", fact),
+    OF_PROCESS(local_rank, "", fact),   OF_PROCESS(left_out, "", counter),
+    OF_PROCESS(host, "", fact),         OF_PROCESS(command, "", fact),
+    OF_PROCESS(launcher, "", fact),     OF_PROCESS(job, "", fact),
+    OF_PROCESS(provider, "", fact),     OF_PROCESS(libfabric, "", fact),
+    OF_ENDPOINT(enabled, "", fact),     OF_ENDPOINT(speed, "bit/s", fact),
+    OF_ENDPOINT(address, "", fact),     OF_ENDPOINT(device, "", fact),
+    OF_ENDPOINT(other_hosts, "", fact), OF_ENDPOINT(this_host, "", fact),
+    OF_ENDPOINT(gpu_memory, "", fact),  OF_ENDPOINT(changed, "", fact),
+    OF_ENDPOINT(settings, "", fact),    OF_PEER(endpoint, "", fact),
+    OF_PEER(since, "ns", fact),         OF_PEER(path, "", fact),
+    OF_PEER(address, "", fact),
+};
+
+}  // namespace
+
+const std::span<const util::StatKind> kStatKinds(kKinds);
+const std::span<const util::StatField> kStatFields(kFields);
+
+}  // namespace erdma::fabric
