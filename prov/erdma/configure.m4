@@ -159,6 +159,13 @@ AS_IF([test "$erdma_cuda" != no],
    AC_DEFINE([HAVE_CUDA_H], [1], [cuda.h was found])])
 AC_SUBST([CUDA_CPPFLAGS])
 
+dnl --- the program fi_erdma: libraries of headers alone; without them it is left out
+PKG_CHECK_MODULES([FI_ERDMA], [CLI11 >= 2.1 fmt >= 9 nlohmann_json >= 3.10],
+  [erdma_program=yes], [erdma_program="no (CLI11, fmt or nlohmann-json was not found)"
+   AC_MSG_WARN([the program fi_erdma is left out: it needs CLI11, fmt and nlohmann-json (Debian 12: apt install libcli11-dev libfmt-dev nlohmann-json3-dev)])])
+FI_ERDMA_CFLAGS=`AS_ECHO(["$FI_ERDMA_CFLAGS"]) | $SED 's/-I/-isystem /g'`
+AM_CONDITIONAL([HAVE_FI_ERDMA], [test "$erdma_program" = yes])
+
 dnl --- for make check, the man page, format-check and tidy: none is needed to build and install
 AC_ARG_ENABLE([tests],
   [AS_HELP_STRING([--disable-tests], [no unit tests in make check])],
@@ -171,7 +178,7 @@ AM_CONDITIONAL([WANT_CHECK], [test "$enable_tests" != no])
 
 AC_CHECK_PROGS([PANDOC], [pandoc])
 AM_CONDITIONAL([HAVE_PANDOC], [test -n "$PANDOC"])
-AM_CONDITIONAL([INSTALL_MAN], [test -n "$PANDOC" || test -f "$srcdir/man/fi_erdma.7"])
+AM_CONDITIONAL([INSTALL_MAN], [test -n "$PANDOC" || { test -f "$srcdir/man/fi_erdma.1" && test -f "$srcdir/man/fi_erdma.7"; }])
 AC_CHECK_PROGS([CLANG_FORMAT], [clang-format-14 clang-format])
 AC_CHECK_PROGS([CLANG_TIDY], [clang-tidy-14 clang-tidy])
 
@@ -193,6 +200,7 @@ AC_MSG_NOTICE([
   rdma-core    $erdma_rdma_core
   CUDA         $erdma_cuda
   sanitizer    $enable_sanitizer
+  fi_erdma     $erdma_program
   unit tests   $erdma_check (libcheck)
   installs     liberdma-fi.so in $erdma_libdir/libfabric
 ])])

@@ -5,7 +5,8 @@
 
 # Needed to build, and to run fi_info, fi_pingpong and MPI jobs.
 build_packages=(g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin
-  libibverbs-dev librdmacm-dev libsodium-dev openmpi-bin libopenmpi-dev iproute2)
+  libibverbs-dev librdmacm-dev libsodium-dev libcli11-dev libfmt-dev nlohmann-json3-dev openmpi-bin libopenmpi-dev
+  iproute2)
 
 say() { printf '%s\n' "$*"; }
 title() { printf '\n== %s\n' "$*"; }

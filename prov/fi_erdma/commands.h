@@ -1,0 +1,24 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace fi_erdma {
+
+/// What the subcommands are asked; each returns the status of the program.
+struct Request {
+  std::vector<pid_t> pids;  ///< empty = all processes of this user
+  bool json = false;
+  bool details = false;  ///< -v
+};
+
+/// 0, or 1 if a process that was named shows nothing.
+int run_stat(const Request& request);
+/// The same; 2 if a process does not work.
+int run_hang(const Request& request);
+/// 0, or 1 if there is no libfabric or no provider, or a variable is unknown.
+int run_info(const Request& request);
+
+}  // namespace fi_erdma

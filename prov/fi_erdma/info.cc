@@ -1,0 +1,175 @@
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fi_erdma/commands.h"
+#include "fi_erdma/json.h"
+#include "fi_erdma/libfabric.h"
+#include "fi_erdma/processes.h"
+#include "util/spelling.h"
+
+namespace fi_erdma {
+namespace {
+
+constexpr std::string_view kPrefix = "FI_ERDMA_";
+
+/// "NAME=value NAME=value" of a page; a value may hold blanks, a name does not.
+std::vector<std::pair<std::string, std::string>> settings_of(const std::string& text) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (size_t at = 0; at < text.size();) {
+    const size_t next = std::min(text.find(" FI_ERDMA_", at), text.size());
+    const std::string setting = text.substr(at, next - at);
+    const size_t equals = std::min(setting.find('='), setting.size());
+    settings.emplace_back(setting.substr(0, equals),
+                          equals < setting.size() ? setting.substr(equals + 1) : "");
+    at = next + 1;
+  }
+  return settings;
+}
+
+bool lists(const std::string& names, const std::string& name) {
+  return ("," + names + ",").find("," + name + ",") != std::string::npos;
+}
+
+Json settings_to_json(const Block& endpoint) {
+  Json json = Json::object();
+  for (const auto& [name, value] : settings_of(endpoint.text("settings")))
+    json[name] = {{"value", value}, {"changed", lists(endpoint.text("changed"), name)}};
+  return json;
+}
+
+Json endpoints_to_json(const Snapshot& snapshot) {
+  Json json = Json::array();
+  const BlockKind* const endpoints = snapshot.kind("endpoint");
+  for (const Block& endpoint : endpoints ? endpoints->blocks : std::vector<Block>()) {
+    Json one = Json::object();
+    for (const char* const name : {"address", "device", "other_hosts", "this_host", "gpu_memory"})
+      one[name] = endpoint.text(name);
+    one["settings"] = settings_to_json(endpoint);
+    json.push_back(std::move(one));
+  }
+  return json;
+}
+
+void print_endpoint(const Json& endpoint) {
+  const auto text = [&](const char* name) { return endpoint[name].get<std::string>(); };
+  fmt::print("endpoint {} on {}\n", text("address"), text("device"));
+  fmt::print("  other hosts  {}\n  this host    {}\n  GPU memory   {}\n", text("other_hosts"),
+             text("this_host"), text("gpu_memory"));
+  for (const auto& [name, setting] : endpoint["settings"].items())
+    fmt::print("  {:<28} {}{}\n", name, setting["value"].get<std::string>(),
+               setting["changed"].get<bool>() ? "" : "  (default)");
+}
+
+/// Variables in this environment that the provider does not have, with those that were meant.
+Json unknown_variables(const std::map<std::string, std::string>& known) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, help] : known) names.push_back(name);
+  Json json = Json::array();
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text = *entry;
+    const std::string name(text.substr(0, text.find('=')));
+    if (!name.starts_with(kPrefix) || known.contains(name)) continue;
+    const std::string_view meant = erdma::util::nearest_variable(name, names, kPrefix);
+    json.push_back({{"name", name}, {"meant", meant.empty() ? Json() : Json(std::string(meant))}});
+  }
+  return json;
+}
+
+/// What a new process gets here: endpoints are opened, and their page tells.
+Json try_here() {
+  Json json = document("info");
+  std::string fault;
+  const auto libfabric = Libfabric::open(fault);
+  if (!libfabric) {
+    json["fault"] = "there is no libfabric: " + fault;
+    return json;
+  }
+  json["libfabric"] = {{"version", libfabric->version()}, {"path", libfabric->path()}};
+  json["endpoints"] = Json::array();
+  const int status = libfabric->try_endpoints([&] {
+    const pid_t self[] = {getpid()};
+    const auto shown = processes(self);
+    if (!shown[0].page.snapshot)
+      json["page"] = shown[0].page.fault;
+    else
+      for (Json& endpoint : endpoints_to_json(*shown[0].page.snapshot))
+        json["endpoints"].push_back(std::move(endpoint));
+  });
+  json["provider"] = libfabric->provider_path();
+  const auto known = libfabric->variables();
+  json["unknown"] = known.empty() ? Json::array() : unknown_variables(known);
+  if (json["provider"] == "")
+    json["fault"] = "libfabric found no liberdma-fi.so: FI_PROVIDER_PATH names its folder";
+  else if (status)
+    json["fault"] = "no endpoint can be opened: " + libfabric->error_text(status);
+  return json;
+}
+
+int info_here(const Request& request) {
+  const Json json = try_here();
+  const bool fault = json.contains("fault");
+  const bool unknown = json.contains("unknown") && !json["unknown"].empty();
+  if (request.json) {
+    print(json);
+    return fault || unknown;
+  }
+  if (json.contains("libfabric"))
+    fmt::print("libfabric {}  {}\n", json["libfabric"]["version"].get<std::string>(),
+               json["libfabric"]["path"].get<std::string>());
+  if (json.contains("provider")) fmt::print("provider  {}\n", json["provider"].get<std::string>());
+  if (json.contains("endpoints"))
+    for (const Json& endpoint : json["endpoints"]) print_endpoint(endpoint);
+  if (unknown)
+    for (const Json& variable : json["unknown"])
+      fmt::print("{} is no variable of this version{}\n", variable["name"].get<std::string>(),
+                 variable["meant"].is_null()
+                     ? ""
+                     : ". Did you mean " + variable["meant"].get<std::string>() + "?");
+  if (json.contains("page"))
+    fmt::print("settings are not shown: {}\n", json["page"].get<std::string>());
+  if (fault) fmt::print(stderr, "fi_erdma: {}\n", json["fault"].get<std::string>());
+  return fault || unknown;
+}
+
+int info_of(const Request& request) {
+  Json json = document("info");
+  json["processes"] = Json::array();
+  int status = 0;
+  for (const Process& process : processes(request.pids)) {
+    Json one = {{"pid", process.pid}};
+    if (process.page.snapshot)
+      one["endpoints"] = endpoints_to_json(*process.page.snapshot);
+    else
+      one["fault"] = process.page.fault;
+    if (!process.page.snapshot) status = 1;
+    json["processes"].push_back(std::move(one));
+  }
+  if (request.json) {
+    print(json);
+    return status;
+  }
+  for (const Json& process : json["processes"]) {
+    const int pid = process["pid"].get<int>();
+    if (process.contains("fault"))
+      fmt::print(stderr, "fi_erdma: {}: {}\n", pid, process["fault"].get<std::string>());
+    else
+      fmt::print("pid {}\n", pid);
+    if (process.contains("endpoints"))
+      for (const Json& endpoint : process["endpoints"]) print_endpoint(endpoint);
+  }
+  return status;
+}
+
+}  // namespace
+
+int run_info(const Request& request) {
+  return request.pids.empty() ? info_here(request) : info_of(request);
+}
+
+}  // namespace fi_erdma

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <string_view>
+#include <vector>
+
+#include "fi_erdma/processes.h"
+
+namespace fi_erdma {
+
+using Json = nlohmann::ordered_json;
+
+/// All that a page says, also what this version does not know: facts of a block stand in it by
+/// name, and counters and gauges below "counters" and "gauges". What is unknown is null.
+/// prov/fi_erdma/fi_erdma.schema.json describes it.
+Json to_json(const Process& process);
+
+/// The frame of what a subcommand prints: {"schema": "fi_erdma.NAME/1", "time": ..., ...}.
+Json document(std::string_view name);
+void print(const Json& json);
+
+}  // namespace fi_erdma

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rdma/fabric.h>
+
+namespace fi_erdma {
+
+/// libfabric as an application of this host would get it, with its providers: opened at run time,
+/// since this program must work where it can't be loaded.
+class Libfabric {
+ public:
+  /// `fault`: the loader's words if there is none.
+  static std::optional<Libfabric> open(std::string& fault);
+
+  std::string version() const;
+  std::string path() const { return path_of(reinterpret_cast<const void*>(x_getinfo)); }
+  /// The library of the provider erdma that was loaded; empty = none.
+  std::string provider_path() const;
+
+  /// Opens an endpoint in each domain that erdma offers without hints, and calls `look` while it is
+  /// there. 0, or the error of the first that can't be opened.
+  int try_endpoints(const std::function<void()>& look) const;
+  /// The variables of erdma, with the help of each.
+  std::map<std::string, std::string> variables() const;
+  std::string error_text(int negative_errno) const;
+
+ private:
+  static std::string path_of(const void* symbol);
+
+  decltype(&::fi_version) x_version = nullptr;
+  decltype(&::fi_getinfo) x_getinfo = nullptr;
+  decltype(&::fi_freeinfo) x_freeinfo = nullptr;
+  decltype(&::fi_fabric) x_fabric = nullptr;
+  decltype(&::fi_dupinfo) x_dupinfo = nullptr;
+  decltype(&::fi_strerror) x_strerror = nullptr;
+  decltype(&::fi_getparams) x_getparams = nullptr;
+  decltype(&::fi_freeparams) x_freeparams = nullptr;
+};
+
+}  // namespace fi_erdma

@@ -1,0 +1,52 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+
+#include "fi_erdma/commands.h"
+
+namespace {
+
+using fi_erdma::Request;
+
+CLI::App* add_command(CLI::App& program, const char* name, const char* help, Request& request) {
+  CLI::App* const command = program.add_subcommand(name, help);
+  command->add_flag("-j,--json", request.json, "Print JSON");
+  command->add_flag("-v,--verbose", request.details, "Print details");
+  command->add_option("PID", request.pids, "Processes; without one, all of this user")
+      ->check(CLI::PositiveNumber);
+  return command;
+}
+
+int run(int argc, char** argv) {
+  CLI::App program("Shows what processes do that use the libfabric provider erdma.", "fi_erdma");
+  program.set_version_flag("-V,--version", "fi_erdma " FI_ERDMA_VERSION);
+  program.require_subcommand(1);
+  Request request;
+  const CLI::App* const stat =
+      add_command(program, "stat", "Endpoints, their peers and what went which way", request);
+  const CLI::App* const hang =
+      add_command(program, "hang", "Which process does not go on", request);
+  add_command(program, "info",
+              "Libraries, variables and what fi_getinfo offers, or what a process uses", request);
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int status = program.exit(error);
+    return status ? 64 : 0;  // EX_USAGE
+  }
+  if (*stat) return fi_erdma::run_stat(request);
+  if (*hang) return fi_erdma::run_hang(request);
+  return fi_erdma::run_info(request);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "fi_erdma: %s\n", error.what());
+    return 70;  // EX_SOFTWARE
+  }
+}
