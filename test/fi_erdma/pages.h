@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -64,8 +66,8 @@ inline std::byte* block_of(auto& shown) {
 /// A copy that a test can spoil; aligned as a mapping is.
 struct Copy {
   explicit Copy(const util::StatPage& page) : size(page.bytes().size()) {
-    const auto* const from = reinterpret_cast<const uint64_t*>(page.bytes().data());
-    words.assign(from, from + size / sizeof(uint64_t));  // a page is a multiple of 4096
+    words.resize(size / sizeof(uint64_t));
+    ck_assert_int_eq(pread(page.fd(), words.data(), size, 0), ssize_t(size));
   }
   std::byte* data() { return reinterpret_cast<std::byte*>(words.data()); }
   std::span<const std::byte> bytes() { return {data(), size}; }

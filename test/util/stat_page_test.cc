@@ -5,8 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
+#include <span>
+#include <vector>
 
 #include "libcheck.h"
 #include "util/process_epoch.h"
@@ -114,6 +117,30 @@ TEST(a_forked_child_takes_no_block_and_can_write_those_that_were_taken) {
   ck_assert(WIFEXITED(status));
   ck_assert_int_eq(WEXITSTATUS(status), 0);
   ck_assert_uint_eq(reinterpret_cast<stat_layout::BlockHead*>(block)->in_use, 1);
+}
+
+/// Of a mapping, as the kernel counts them.
+size_t resident_bytes(std::span<const std::byte> memory) {
+  const auto unit = size_t(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages(memory.size() / unit);
+  ck_assert_int_eq(mincore(const_cast<std::byte*>(memory.data()), memory.size(), pages.data()), 0);
+  return unit * size_t(std::ranges::count_if(pages, [](unsigned char page) { return page & 1; }));
+}
+
+TEST(memory_comes_with_blocks_and_not_before_even_where_all_is_locked) {
+  constexpr StatKind kLarge[] = {{"few", 64, 1}, {"large", 65536, 64}};
+  (void)mlockall(MCL_FUTURE);  // where the host's limits permit: the rest must hold anyway
+  auto page = StatPage::create(kLarge, kFields);
+  ck_assert(bool(page));
+  const size_t tables = resident_bytes((*page)->bytes());
+  ck_assert_uint_le(tables, 65536);
+  for (size_t i = 1; i <= 2; ++i) {
+    std::byte* const block = (*page)->take(1);
+    ck_assert_ptr_nonnull(block);
+    std::memset(block + 8, 1, 65536 - 8);
+    ck_assert_uint_eq(resident_bytes((*page)->bytes()), tables + i * 65536);
+  }
+  munlockall();
 }
 
 TEST(text_is_cut_where_its_room_ends) {

@@ -24,10 +24,10 @@ using stat_layout::Field;
 using stat_layout::Header;
 using stat_layout::Kind;
 
-constexpr size_t kAlignment = 4096;  ///< of the first block of each kind
-
+/// To whole pages of memory.
 size_t rounded(size_t bytes) noexcept {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const auto unit = size_t(sysconf(_SC_PAGESIZE));
+  return (bytes + unit - 1) / unit * unit;
 }
 size_t bytes_of_tables(size_t kinds, size_t fields) noexcept {
   return rounded(sizeof(Header) + kinds * sizeof(Kind) + fields * sizeof(Field));
@@ -62,7 +62,7 @@ int StatPage::map(size_t bytes) noexcept {
   x_fd.reset(memfd_create(stat_layout::kFileName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!x_fd) return -errno;
   if (ftruncate(x_fd.get(), off_t(bytes))) return -errno;
-  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, x_fd.get(), 0);
+  void* const base = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, x_fd.get(), 0);
   if (base == MAP_FAILED) return -errno;
   x_base = static_cast<std::byte*>(base);
   x_bytes = bytes;
@@ -70,13 +70,14 @@ int StatPage::map(size_t bytes) noexcept {
   return seal(x_fd.get());
 }
 
-/// A hole that is written without this could end the process where memory is short.
+/// Of whole pages of memory. A hole that is written without this could end the process where memory
+/// is short.
 bool StatPage::back(size_t offset, size_t bytes) noexcept {
   int failed;
   do {
     failed = fallocate(x_fd.get(), 0, off_t(offset), off_t(bytes));
   } while (failed && errno == EINTR);
-  return !failed;
+  return !failed && !mprotect(x_base + offset, bytes, PROT_READ | PROT_WRITE);
 }
 
 void StatPage::lay_out(std::span<const StatKind> kinds,
@@ -119,7 +120,7 @@ Result<std::unique_ptr<StatPage>> StatPage::create(std::span<const StatKind> kin
   const size_t tables = bytes_of_tables(kinds.size(), fields.size());
   size_t bytes = tables;
   for (const StatKind& kind : kinds) {
-    page->x_rows.push_back({bytes, kind.block_bytes, kind.capacity, 0, {}});
+    page->x_rows.push_back({bytes, kind.block_bytes, kind.capacity, 0, 0, {}});
     bytes += bytes_of(kind);
   }
   if (const int failed = page->map(bytes)) return failed;
@@ -142,7 +143,9 @@ bool StatPage::ours() const noexcept {
 bool StatPage::extend(Row& row, uint16_t kind) noexcept try {
   if (row.used == row.capacity) return false;
   row.free.reserve(row.used + 1);
-  if (!back(row.offset + size_t(row.used) * row.block_bytes, row.block_bytes)) return false;
+  const size_t wanted = rounded(size_t(row.used + 1) * row.block_bytes);
+  if (wanted > row.backed && !back(row.offset + row.backed, wanted - row.backed)) return false;
+  row.backed = std::max(row.backed, wanted);
   row.free.push_back(row.used++);
   auto* const told = reinterpret_cast<Kind*>(x_base + sizeof(Header)) + kind;
   store(told->used, row.used, std::memory_order_release);

@@ -31,8 +31,9 @@ struct StatField {
 
 /// The memory in which a process shows its statistics: a memfd that others can only read, with the
 /// tables of stat_layout.h. Invariant: this process only writes it and decides nothing by what it
-/// reads there. A forked child keeps the mapping, which its parent still shows, and writes nothing
-/// by means of this class; the descriptor is the parent's alone. Not thread-safe.
+/// reads there. Memory comes with the blocks in use: the rest can't be touched, so that mlockall()
+/// does not fill it either. A forked child keeps the mapping, which its parent still shows, and
+/// writes nothing by means of this class; the descriptor is the parent's alone. Not thread-safe.
 class StatPage {
  public:
   /// -FI_ENOMEM, -FI_EMFILE, ...; nothing is logged, as nothing depends on the page.
@@ -63,6 +64,7 @@ class StatPage {
     size_t offset;
     uint32_t block_bytes, capacity;
     uint32_t used = 0;
+    size_t backed = 0;           ///< bytes that have memory
     std::vector<uint32_t> free;  ///< of the used ones; has room for all of them
   };
 
