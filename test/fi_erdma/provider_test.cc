@@ -157,19 +157,62 @@ TEST(a_forked_child_shows_a_page_of_its_own) {
   ck_assert_uint_eq(blocks("endpoint").size(), 1);
 }
 
-TEST(there_is_room_for_counters_with_a_page_and_without, 2) {
+// --- counters -----------------------------------------------------------------------------------
+
+TEST(endpoints_can_count_with_a_page_and_without, 2) {
   const bool wanted = _i == 1;
   EndpointStatistics statistics(wanted);
   ck_assert_uint_eq(shown().snapshot.has_value(), wanted);
-  for (auto* const room : {&statistics.shm_room(), &statistics.nic_room()})
-    for (uint64_t& word : room->words) {
-      ck_assert_uint_eq(word, 0);
-      word = UINT64_MAX;
+  ck_assert_uint_eq(statistics.shm_counters().ring_bytes, 0);
+  ck_assert_uint_eq(statistics.nic_counters().reclaimed, 0);
+  statistics.shm_counters().ring_bytes = 1;
+  statistics.nic_counters().reclaimed = 2;
+  EndpointStatistics other(wanted);  // what one counts is not the other's
+  ck_assert_uint_eq(other.shm_counters().ring_bytes, 0);
+  ck_assert_uint_eq(other.nic_counters().reclaimed, 0);
+}
+
+TEST(each_counter_is_shown_under_its_name) {
+  EndpointStatistics statistics(true);
+  auto& shm = statistics.shm_counters();
+  auto& nic = statistics.nic_counters();
+  shm = {1, 2, 3, 4, 5, 6};
+  nic = {7, 8, 9, 10, 11, 12};
+  const Block endpoint = blocks("endpoint")[0];
+  uint64_t expected = 0;
+  for (const char* const name :
+       {"shm_ring_bytes", "shm_cma_read_bytes", "shm_cma_write_bytes", "shm_copied_in_bytes",
+        "shm_copied_out_bytes", "shm_cma_refusals", "nic_packet_bytes", "nic_read_bytes",
+        "nic_write_bytes", "nic_copied_bytes", "nic_connects", "nic_reclaimed"})
+    ck_assert_msg(endpoint.number(name) == ++expected, "%s", name);
+}
+
+/// What the client counted itself, to the byte, whatever way it went.
+uint64_t moved(const Block& block) {
+  uint64_t bytes = 0;
+  for (const char* const name : {"shm_ring_bytes", "shm_cma_read_bytes", "shm_copied_in_bytes"})
+    bytes += block.number(name).value();
+  return bytes;
+}
+
+TEST(bytes_of_closed_endpoints_remain_those_of_the_process) {
+  Root root;
+  Port stays(root);
+  constexpr size_t kSizes[] = {1, 8, 88};  // longer ones may be announced first
+  uint64_t sent = 0;
+  for (int i = 1; i <= 2; ++i) {
+    {
+      Port goes(root);
+      const fi_addr_t to = goes.insert(stays);
+      for (const size_t size : kSizes) {
+        exchange(goes, stays, to, size);
+        sent += size;
+        ck_assert_uint_eq(moved(*snapshot().process()) + moved(blocks("endpoint")[1]), sent);
+      }
     }
-  ck_assert_ptr_ne(&statistics.shm_room(), &statistics.nic_room());
-  if (!wanted) return;
-  EndpointStatistics other(true);  // what one counts is not the other's
-  ck_assert_uint_eq(other.shm_room().words[0], 0);
+    ck_assert_uint_eq(moved(*snapshot().process()), sent);
+    ck_assert_uint_eq(moved(blocks("endpoint")[0]), 0);
+  }
 }
 
 // --- who started it -----------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 
+#include "fabric/endpoint_statistics.h"
 #include "fabric/endpoint_summary.h"
 #include "fabric/env.h"
 #include "fabric/local_addresses.h"
@@ -32,8 +33,8 @@ constexpr uint64_t kMillisecond = 1'000'000;
 /// Of choosing a port that is free for the NIC's listener and for shared memory's alike.
 constexpr int kNameAttempts = 16;
 
-transport::shm::Options shm_options(const Settings& settings,
-                                    transport::shm::NameScope scope) noexcept {
+transport::shm::Options shm_options(const Settings& settings, transport::shm::NameScope scope,
+                                    EndpointStatistics& statistics) noexcept {
   using transport::shm::PathPolicy;
   using transport::shm::PtracerPolicy;
   using transport::shm::StreamingPolicy;
@@ -50,6 +51,7 @@ transport::shm::Options shm_options(const Settings& settings,
   options.eager_bytes = settings.eager_bytes;
   options.hot_peers = settings.hot_peers;
   options.scope = scope;
+  options.counters = &statistics.shm_counters();
   if (settings.connect_timeout_ms)
     options.connect_timeout_ns = settings.connect_timeout_ms * kMillisecond;
   return options;
@@ -197,6 +199,7 @@ util::Result<TransportSet> DomainTransports::open(const TransportRequest& reques
   if (!set) return set;
   set->local = &x_local;
   set->device_memory = request.devices != nullptr;
+  set->statistics = &request.statistics;
   return set;
 }
 
@@ -207,8 +210,8 @@ util::Result<TransportSet> DomainTransports::open_shm_only(const TransportReques
                  "no peer can be reached: FI_ERDMA_SHM=off, and there is no NIC here\n");
     return -FI_EOPNOTSUPP;
   }
-  auto shm =
-      ShmTransport::open(shm_options(x_settings, transport::shm::NameScope::host), request.name);
+  auto shm = ShmTransport::open(
+      shm_options(x_settings, transport::shm::NameScope::host, request.statistics), request.name);
   if (!shm) return shm.error();
   TransportSet set;
   set.name = (*shm)->name();
@@ -246,9 +249,11 @@ util::Result<TransportSet> DomainTransports::open_with_nic(const TransportReques
   using transport::verbs::VerbsTransport;
   std::vector<std::unique_ptr<VerbsTransport>> elsewhere;  // hold the ports that were no good
   transport::verbs::KnownMemory* const known = known_memory(request.devices);
+  transport::verbs::Options options = verbs_options(x_settings, request.key);
+  options.counters = &request.statistics.nic_counters();
   for (int attempt = 1;; ++attempt) {
-    auto nic = VerbsTransport::open(verbs_options(x_settings, request.key), *x_nic->device,
-                                    known ? *known : *x_nic->cache, request.name);
+    auto nic =
+        VerbsTransport::open(options, *x_nic->device, known ? *known : *x_nic->cache, request.name);
     if (!nic) return nic.error();
     TransportSet set;
     set.name = (*nic)->name();
@@ -267,7 +272,7 @@ util::Result<TransportSet> DomainTransports::open_with_nic(const TransportReques
 /// other trouble leaves local peers to the NIC.
 int DomainTransports::add_local(TransportSet& set, const TransportRequest& request) {
   auto shm = transport::shm::ShmTransport::open(
-      shm_options(x_settings, transport::shm::NameScope::address), set.name);
+      shm_options(x_settings, transport::shm::NameScope::address, request.statistics), set.name);
   if (shm) {
     add_local_transports(set, request, std::move(*shm), x_settings);
     return 0;

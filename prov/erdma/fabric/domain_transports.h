@@ -19,6 +19,7 @@ class KnownMemory;
 
 namespace erdma::fabric {
 
+class EndpointStatistics;
 class LocalAddresses;
 class MemoryRegions;
 struct EndpointFacts;
@@ -27,10 +28,11 @@ struct TransportSet;
 
 /// What an endpoint asks of its transports.
 struct TransportRequest {
-  util::SocketAddress name;     ///< to listen under; port 0 = a free one
-  bool shared_memory;           ///< else local peers are reached through the NIC
-  std::string key;              ///< of the job; empty = none
-  hmem::DeviceMemory* devices;  ///< null: buffers are host memory
+  util::SocketAddress name;        ///< to listen under; port 0 = a free one
+  bool shared_memory;              ///< else local peers are reached through the NIC
+  std::string key;                 ///< of the job; empty = none
+  hmem::DeviceMemory* devices;     ///< null: buffers are host memory
+  EndpointStatistics& statistics;  ///< of the endpoint; outlive its transports
 };
 
 /// The NIC of a domain with its registrations, if it has one, and the transports of the domain's

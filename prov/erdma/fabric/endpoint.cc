@@ -174,12 +174,11 @@ int Endpoint::enable() {
   const int bound = check_bindings();
   if (bound != 0) return bound;
   hmem::DeviceMemory* const devices = x_options.devices();
-  const TransportRequest request{x_name, x_options.shared_memory(), x_key, devices};
+  const TransportRequest request{x_name, x_options.shared_memory(), x_key, devices, x_statistics};
   util::Result<TransportSet> transports = x_domain.transports().open(request);
   if (!transports) return transports.error();
   const EndpointFacts facts = x_domain.transports().describe(request, *transports);
   const util::Guard guard(x_domain.lock());
-  transports->statistics = &x_statistics;
   if (const int bad = x_shared ? x_shared->add(x_driver, *x_av) : 0) return bad;
   const Settings& settings = x_domain.settings();
   x_driver.start({kInjectBytes, settings.unexpected_bytes, settings.tx_size, devices},

@@ -17,6 +17,7 @@ EndpointStatistics::EndpointStatistics(bool wanted) noexcept {
 EndpointStatistics::~EndpointStatistics() {
   if (!x_page) return;
   for (const auto& [address, block] : x_peers) x_page->give_back(block);
+  if (x_block) x_page->keep(x_block->shm, x_block->nic);
   x_page->give_back(x_block);
 }
 

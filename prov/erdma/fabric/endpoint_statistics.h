@@ -13,9 +13,9 @@ namespace erdma::fabric {
 struct EndpointFacts;
 struct ShownSetting;
 
-/// What the page of the process shows of one endpoint and of its peers: facts, and room in which
-/// transports count. Without a page nothing is shown, and the room is here. The domain lock is
-/// held, but for the constructor and the destructor.
+/// What the page of the process shows of one endpoint and of its peers: facts, and the
+/// counters of its transports. Without a page nothing is shown, and the counters are here. The
+/// domain lock is held, but for the constructor and the destructor.
 class EndpointStatistics {
  public:
   /// `wanted`: FI_ERDMA_STAT.
@@ -28,11 +28,11 @@ class EndpointStatistics {
   /// Which transport ("self", "shm", "nic") leads to a peer from now on.
   void leads(const util::SocketAddress& peer, const char* path) noexcept;
 
-  /// Where the transport of shared memory, or that of the NIC, can keep its counters, which readers
-  /// then see as they grow: zeroed when this object is made, and valid as long as it lives. The
-  /// transport must be gone before.
-  CounterRoom& shm_room() noexcept { return x_block ? x_block->shm : x_own[0]; }
-  CounterRoom& nic_room() noexcept { return x_block ? x_block->nic : x_own[1]; }
+  /// Where the transport of shared memory, or that of the NIC, counts, so that readers see it as it
+  /// grows: zeroed when this object is made, and valid as long as it lives. The transport must be
+  /// gone before. What it counted remains shown as that of closed endpoints.
+  transport::ShmCounters& shm_counters() noexcept { return x_block ? x_block->shm : x_own_shm; }
+  transport::NicCounters& nic_counters() noexcept { return x_block ? x_block->nic : x_own_nic; }
 
  private:
   PeerBlock* peer_block(const util::SocketAddress& peer);
@@ -40,7 +40,8 @@ class EndpointStatistics {
   std::shared_ptr<ProcessPage> x_page;  ///< null: nothing is shown
   EndpointBlock* x_block = nullptr;
   std::unordered_map<util::SocketAddress, PeerBlock*, util::SocketAddressHash> x_peers;
-  CounterRoom x_own[2] = {};
+  transport::ShmCounters x_own_shm;
+  transport::NicCounters x_own_nic;
 };
 
 }  // namespace erdma::fabric

@@ -55,6 +55,17 @@ std::string version_text(uint32_t version) {
   return std::to_string(FI_MAJOR(version)) + "." + std::to_string(FI_MINOR(version));
 }
 
+/// Each counter by one store, as readers expect.
+template <typename Counters>
+void add(Counters& to, const Counters& from) noexcept {
+  constexpr size_t kWords = sizeof(Counters) / sizeof(uint64_t);
+  for (size_t i = 0; i < kWords; ++i) {
+    uint64_t& sum = reinterpret_cast<uint64_t*>(&to)[i];
+    const uint64_t more = reinterpret_cast<const uint64_t*>(&from)[i];
+    std::atomic_ref(sum).store(sum + more, std::memory_order_relaxed);
+  }
+}
+
 }  // namespace
 
 uint64_t nanoseconds_since_1970() noexcept {
@@ -101,6 +112,14 @@ std::byte* ProcessPage::take_bytes(StatKindIndex kind) noexcept {
   std::byte* const block = x_page->take(kind);
   if (!block && x_process) ++x_process->left_out;
   return block;
+}
+
+void ProcessPage::keep(const transport::ShmCounters& shm,
+                       const transport::NicCounters& nic) noexcept {
+  if (!x_process || !ours()) return;
+  const std::lock_guard guard(x_mutex);
+  add(x_process->shm, shm);
+  add(x_process->nic, nic);
 }
 
 void ProcessPage::give_back_bytes(std::byte* block) noexcept {

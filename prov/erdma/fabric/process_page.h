@@ -39,6 +39,8 @@ class ProcessPage {
   static void begin_change(Block& block) noexcept {
     util::StatPage::begin_change(reinterpret_cast<std::byte*>(&block));
   }
+  /// Adds what an endpoint counted that is being closed.
+  void keep(const transport::ShmCounters& shm, const transport::NicCounters& nic) noexcept;
   bool ours() const noexcept { return x_page->ours(); }
 
   explicit ProcessPage(std::unique_ptr<util::StatPage> page) noexcept : x_page(std::move(page)) {}

@@ -1,6 +1,7 @@
 #include "fabric/stat_blocks.h"
 
 #include <cstddef>
+#include <string_view>
 
 namespace erdma::fabric {
 namespace {
@@ -20,6 +21,10 @@ constexpr util::StatKind kKinds[] = {
     {"peer", block_bytes<PeerBlock>, kMostPeers},
 };
 
+constexpr const char* unit_of(std::string_view counter) {
+  return counter.ends_with("_bytes") ? "bytes" : "";
+}
+
 template <typename Member>
 constexpr util::StatField field(const char* name, StatKindIndex kind, size_t offset, Member*,
                                 const char* unit, stat_layout::Meaning meaning) {
@@ -29,6 +34,22 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
 #define FIELD(Block, kind, member, unit, meaning)                                               \
   field(#member, kind, offsetof(Block, member), static_cast<decltype(Block::member)*>(nullptr), \
         unit, meaning)
+#define COUNTER(Block, kind, name, member) \
+  { name, kind, number, counter, unit_of(name), offsetof(Block, member), sizeof(uint64_t) }
+// The counters of a block, which both blocks call shm and nic.
+#define COUNTERS(Block, kind)                                             \
+  COUNTER(Block, kind, "shm_ring_bytes", shm.ring_bytes),                 \
+      COUNTER(Block, kind, "shm_cma_read_bytes", shm.cma_read_bytes),     \
+      COUNTER(Block, kind, "shm_cma_write_bytes", shm.cma_write_bytes),   \
+      COUNTER(Block, kind, "shm_copied_in_bytes", shm.bounce_in_bytes),   \
+      COUNTER(Block, kind, "shm_copied_out_bytes", shm.bounce_out_bytes), \
+      COUNTER(Block, kind, "shm_cma_refusals", shm.cma_refusals),         \
+      COUNTER(Block, kind, "nic_packet_bytes", nic.sent_bytes),           \
+      COUNTER(Block, kind, "nic_read_bytes", nic.read_bytes),             \
+      COUNTER(Block, kind, "nic_write_bytes", nic.write_bytes),           \
+      COUNTER(Block, kind, "nic_copied_bytes", nic.bounce_bytes),         \
+      COUNTER(Block, kind, "nic_connects", nic.connects),                 \
+      COUNTER(Block, kind, "nic_reclaimed", nic.reclaimed)
 #define OF_PROCESS(member, unit, meaning) FIELD(ProcessBlock, kProcessKind, member, unit, meaning)
 #define OF_ENDPOINT(member, unit, meaning) \
   FIELD(EndpointBlock, kEndpointKind, member, unit, meaning)
@@ -36,20 +57,37 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
 
 /// What is not counted in the page has no field: a reader would take it for 0.
 constexpr util::StatField kFields[] = {
-    OF_PROCESS(pid, "", fact),          OF_PROCESS(started, "ns", fact),
-    OF_PROCESS(rank, "", fact),         OF_PROCESS(ranks, "", fact),
-    OF_PROCESS(local_rank, "", fact),   OF_PROCESS(left_out, "", counter),
-    OF_PROCESS(host, "", fact),         OF_PROCESS(command, "", fact),
-    OF_PROCESS(launcher, "", fact),     OF_PROCESS(job, "", fact),
-    OF_PROCESS(provider, "", fact),     OF_PROCESS(libfabric, "", fact),
-    OF_ENDPOINT(enabled, "", fact),     OF_ENDPOINT(speed, "bit/s", fact),
-    OF_ENDPOINT(address, "", fact),     OF_ENDPOINT(device, "", fact),
-    OF_ENDPOINT(other_hosts, "", fact), OF_ENDPOINT(this_host, "", fact),
-    OF_ENDPOINT(gpu_memory, "", fact),  OF_ENDPOINT(changed, "", fact),
-    OF_ENDPOINT(settings, "", fact),    OF_PEER(endpoint, "", fact),
-    OF_PEER(since, "ns", fact),         OF_PEER(path, "", fact),
+    OF_PROCESS(pid, "", fact),
+    OF_PROCESS(started, "ns", fact),
+    OF_PROCESS(rank, "", fact),
+    OF_PROCESS(ranks, "", fact),
+    OF_PROCESS(local_rank, "", fact),
+    OF_PROCESS(left_out, "", counter),
+    OF_PROCESS(host, "", fact),
+    OF_PROCESS(command, "", fact),
+    OF_PROCESS(launcher, "", fact),
+    OF_PROCESS(job, "", fact),
+    OF_PROCESS(provider, "", fact),
+    OF_PROCESS(libfabric, "", fact),
+    OF_ENDPOINT(enabled, "", fact),
+    OF_ENDPOINT(speed, "bit/s", fact),
+    OF_ENDPOINT(address, "", fact),
+    OF_ENDPOINT(device, "", fact),
+    OF_ENDPOINT(other_hosts, "", fact),
+    OF_ENDPOINT(this_host, "", fact),
+    OF_ENDPOINT(gpu_memory, "", fact),
+    OF_ENDPOINT(changed, "", fact),
+    OF_ENDPOINT(settings, "", fact),
+    OF_PEER(endpoint, "", fact),
+    OF_PEER(since, "ns", fact),
+    OF_PEER(path, "", fact),
     OF_PEER(address, "", fact),
+    COUNTERS(ProcessBlock, kProcessKind),
+    COUNTERS(EndpointBlock, kEndpointKind),
 };
+// A counter that has no field would be counted for nobody.
+static_assert(sizeof(transport::ShmCounters) == 6 * sizeof(uint64_t));
+static_assert(sizeof(transport::NicCounters) == 6 * sizeof(uint64_t));
 
 }  // namespace
 

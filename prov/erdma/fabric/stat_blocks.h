@@ -3,12 +3,13 @@
 #include <cstdint>
 #include <span>
 
+#include "transport/counters.h"
 #include "util/stat_page.h"
 
 namespace erdma::fabric {
 
 /// What this version shows (docs/statistics.md). Each member is a field of the directory, but for
-/// the head and the room for counters.
+/// the head.
 struct ProcessBlock {
   stat_layout::BlockHead head;
   uint64_t pid;
@@ -21,11 +22,9 @@ struct ProcessBlock {
   char job[128];
   char provider[16];
   char libfabric[16];
-};
-
-/// Words of 8 bytes for the counters of one transport, on cache lines of their own.
-struct alignas(64) CounterRoom {
-  uint64_t words[16];
+  // Of endpoints that were closed.
+  transport::ShmCounters shm;
+  transport::NicCounters nic;
 };
 
 struct EndpointBlock {
@@ -37,7 +36,9 @@ struct EndpointBlock {
   char other_hosts[80], this_host[80], gpu_memory[80];
   char changed[512];    ///< names of variables, separated by commas
   char settings[1536];  ///< NAME=value of each variable, separated by blanks
-  CounterRoom shm, nic;
+  // On cache lines of their own.
+  alignas(64) transport::ShmCounters shm;
+  alignas(64) transport::NicCounters nic;
 };
 
 struct PeerBlock {
@@ -46,7 +47,6 @@ struct PeerBlock {
   uint64_t since;     ///< nanoseconds since 1970
   char path[16];      ///< self, shm or nic
   char address[80];
-  CounterRoom room;
 };
 
 enum StatKindIndex : uint16_t { kProcessKind, kEndpointKind, kPeerKind };

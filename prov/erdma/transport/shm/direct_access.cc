@@ -34,6 +34,15 @@ bool contains(const SharedRegion& region, const RemoteRange& part) noexcept {
 
 }  // namespace
 
+DirectAccess::DirectAccess(LinkContext& context, OutChannel& out,
+                           const std::unique_ptr<InChannel>& in, const LinkPhase& phase) noexcept
+    : x_context(context),
+      x_calls(context.calls),
+      x_counters(context.counters),
+      x_out(out),
+      x_in(in),
+      x_phase(phase) {}
+
 // What was denied at run time stays so.
 void DirectAccess::learn(const Mail& mail, bool first) noexcept {
   // A verdict on one call does not repeat the warning about the other.
@@ -90,12 +99,11 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
   if (!peer_gate.enter()) return -FI_EBUSY;
   int error = 0;
   bool unproven = false;
-  Counters& counters = x_context.counters;
   if (remote.length <= kAtOnce) {
     const iovec there{remote_address(region.address + remote.offset), remote.length};
     error = move_by_cma(
-        x_context.calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
-        call == CmaCall::read ? counters.cma_read_bytes : counters.cma_write_bytes, unproven);
+        x_calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
+        call == CmaCall::read ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, unproven);
   }
   peer_gate.leave();
   if (remote.length > kAtOnce)
@@ -103,7 +111,7 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
   // Whose memory it was is not known while the pid may have been another's: the link will end.
   if (error == ESRCH || (error == 0 && unproven && !x_peer.was_called())) return -FI_EBUSY;
   if (error == 0) return kDone;
-  if (classify(error) == Failure::permission) deny(x_peer, call, error, counters);
+  if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);
   return -FI_EOPNOTSUPP;
 }
 

@@ -21,8 +21,7 @@ class DirectAccess final : public RegionSharing {
  public:
   /// The link's own; null = nothing was received.
   DirectAccess(LinkContext& context, OutChannel& out, const std::unique_ptr<InChannel>& in,
-               const LinkPhase& phase) noexcept
-      : x_context(context), x_out(out), x_in(in), x_phase(phase) {}
+               const LinkPhase& phase) noexcept;
 
   /// What is permitted on the peer, of the `first` channel or a later verdict.
   void learn(const Mail& mail, bool first) noexcept;
@@ -50,6 +49,8 @@ class DirectAccess final : public RegionSharing {
 
  private:
   LinkContext& x_context;
+  CmaCalls& x_calls;     ///< of the context
+  Counters& x_counters;  ///< those of the context
   CmaPeer x_peer;
   bool x_final = false;  ///< nothing is asked any more that may permit more
   OutChannel& x_out;

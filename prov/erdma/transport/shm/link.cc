@@ -21,6 +21,7 @@ ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexc
                      .files = &x_files}),
       x_out(context),
       x_context(context),
+      x_counters(context.counters),
       x_retractable(x_out, context.counters) {}
 
 int ShmLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
@@ -30,7 +31,7 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
     return connect();
   if (!ring->push(Kind::packet, &header, payload, count, length)) [[unlikely]]
     return no_room(length);
-  x_context.counters.ring_bytes += length;
+  x_counters.ring_bytes += length;
   x_out.announce();
   return 0;
 }

@@ -85,6 +85,7 @@ class ShmLink final : public Link,
 
   OutChannel x_out;
   LinkContext& x_context;
+  Counters& x_counters;      ///< those of the context
   bool x_was_up = false;     ///< was connected once
   bool x_addressed = false;  ///< by the application; the background thread knows
   uint32_t x_attempt = 0;

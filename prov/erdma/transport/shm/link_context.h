@@ -34,8 +34,9 @@ struct LinkContext {
 
   InChannels channels;
   bool attention = false;  ///< something below is not empty
-  Counters counters;
   const Options options;
+  Counters own_counters;
+  Counters& counters = options.counters ? *options.counters : own_counters;
   CmaCalls& calls;
   const util::Clock& clock;
   LinkEnds ends{clock, attention};

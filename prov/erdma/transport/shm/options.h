@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/counters.h"
+
 namespace erdma::transport::shm {
 
 enum class PtracerPolicy : uint8_t { ancestor, any, none };
@@ -12,6 +14,8 @@ enum class StreamingPolicy : uint8_t { calibrate, always, never };
 enum class PathPolicy : uint8_t { measure, cma, copy };
 /// How an endpoint's name binds: every local IP with this port (no NIC), or this IP alone.
 enum class NameScope : uint8_t { host, address };
+
+using Counters = ShmCounters;
 
 struct Options {
   bool cma = true;
@@ -24,16 +28,7 @@ struct Options {
   unsigned hot_peers = 32;       ///< inbound peers with a large ring at one time
   uint8_t protocol_version = 0;  ///< of the headers in packets: peers must have the same
   uint64_t connect_timeout_ns = 500'000'000;  ///< how long a peer never met may take to appear
-};
-
-/// Bytes and events of one endpoint, by path. Written by the polling thread; logged at close.
-struct Counters {
-  uint64_t ring_bytes = 0;       ///< payload sent through rings
-  uint64_t cma_read_bytes = 0;   ///< moved by process_vm_readv from here
-  uint64_t cma_write_bytes = 0;  ///< moved by process_vm_writev from here
-  uint64_t bounce_in_bytes = 0;  ///< received by copy through shared memory
-  uint64_t bounce_out_bytes = 0;
-  uint64_t cma_refusals = 0;  ///< calls or probes that the kernel refused
+  Counters* counters = nullptr;  ///< outlive the transport; null: it has some of its own
 };
 
 }  // namespace erdma::transport::shm

@@ -14,7 +14,11 @@ class DirectAccess {
  public:
   DirectAccess(Resources& shared, PacketSender& sender, Transfers& transfers,
                ConnectionHost& host) noexcept
-      : x_shared(shared), x_sender(sender), x_transfers(transfers), x_host(host) {}
+      : x_shared(shared),
+        x_counters(shared.counters),
+        x_sender(sender),
+        x_transfers(transfers),
+        x_host(host) {}
 
   /// Whether post() takes an access of this size.
   bool takes(size_t length, bool is_read) noexcept;
@@ -42,6 +46,7 @@ class DirectAccess {
   void keep_failed(uint64_t token, Sink& sink) noexcept;
 
   Resources& x_shared;
+  Counters& x_counters;  ///< those of x_shared
   PacketSender& x_sender;
   Transfers& x_transfers;
   ConnectionHost& x_host;

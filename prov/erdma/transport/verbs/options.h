@@ -4,11 +4,15 @@
 #include <cstdint>
 #include <string>
 
+#include "transport/counters.h"
+
 namespace erdma::transport::verbs {
 
 /// Who moves the bytes of a long message. automatic = write: the receiver has them after one and a
 /// half round trips either way, and no device is faster at READ.
 enum class Rendezvous : uint8_t { automatic, read, write };
+
+using Counters = NicCounters;
 
 struct Options {
   Rendezvous rendezvous = Rendezvous::automatic;
@@ -18,16 +22,7 @@ struct Options {
   uint64_t peer_timeout_ns = 10'000'000'000;     ///< silence after which a peer is dead
   uint8_t protocol_version = 0;  ///< of the headers in packets: peers must have the same
   std::string job_key;           ///< both sides must have the same; empty = none
-};
-
-/// Bytes and events of one endpoint. Written by the polling thread; logged at close.
-struct Counters {
-  uint64_t sent_bytes = 0;    ///< payload of packets
-  uint64_t read_bytes = 0;    ///< by RDMA READ issued here
-  uint64_t write_bytes = 0;   ///< by RDMA WRITE issued here
-  uint64_t bounce_bytes = 0;  ///< of all these, through memory of the transport's own
-  uint64_t connects = 0;
-  uint64_t reclaimed = 0;  ///< connections given up as least recently used
+  Counters* counters = nullptr;  ///< outlive the transport; null: it has some of its own
 };
 
 }  // namespace erdma::transport::verbs

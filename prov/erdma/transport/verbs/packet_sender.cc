@@ -20,6 +20,7 @@ constexpr bool is_last(Kind kind) noexcept {
 PacketSender::PacketSender(Resources& shared, ConnectionHost& host) noexcept
     : inline_bytes(std::min<uint32_t>(shared.device.limits().max_inline, Chain::kMaxInline)),
       x_shared(shared),
+      x_counters(shared.counters),
       x_host(host) {}
 
 int PacketSender::agree(const Terms& peer, uint32_t window) noexcept {
@@ -32,7 +33,7 @@ int PacketSender::agree(const Terms& peer, uint32_t window) noexcept {
   }
   x_credits.start(peer.credits, window);
   x_peer_small = x_peer_large = uint32_t(
-      std::min<size_t>(peer.receive_bytes, kPacketOverhead + x_shared.options.eager_bytes));
+      std::min<size_t>(peer.receive_bytes - kPacketOverhead, x_shared.options.eager_bytes));
   return 0;
 }
 
@@ -65,7 +66,7 @@ int PacketSender::send(const Header& header, const iovec* payload, size_t count,
   const int rc = emit(Kind::packet, &header, kHeaderBytes, rest, hint);
   if (!rc) {
     touch();
-    x_shared.counters.sent_bytes += length;
+    x_counters.sent_bytes += length;
   }
   return rc;
 }
@@ -208,9 +209,9 @@ bool PacketSender::on_grow(const std::byte* body, size_t length) noexcept {
   if (length < sizeof(grow)) return false;
   std::memcpy(&grow, body, sizeof(grow));
   if (grow.bytes < kMinReceiveBytes) return false;
-  x_peer_small = uint32_t(eager_limit() + kPacketOverhead);
+  x_peer_small = uint32_t(eager_limit());
   x_peer_large =
-      uint32_t(std::min<size_t>(grow.bytes, kPacketOverhead + x_shared.options.eager_bytes));
+      uint32_t(std::min<size_t>(grow.bytes - kPacketOverhead, x_shared.options.eager_bytes));
   x_peer_large_from = x_sent + uint64_t(int64_t(int32_t(grow.from - uint32_t(x_sent))));
   return true;
 }

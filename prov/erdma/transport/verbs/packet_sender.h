@@ -69,7 +69,7 @@ class PacketSender {
   [[nodiscard]] int emit(Kind kind, const void* body, size_t body_bytes,
                          const Payload& payload = {}, SendHint hint = SendHint::none) noexcept;
   size_t eager_limit() const noexcept {
-    return (x_sent >= x_peer_large_from ? x_peer_large : x_peer_small) - kPacketOverhead;
+    return x_sent >= x_peer_large_from ? x_peer_large : x_peer_small;
   }
   /// The peer's receives are bigger from some packet on. False: `body` says nothing of the kind.
   [[nodiscard]] bool on_grow(const std::byte* body, size_t length) noexcept;
@@ -117,11 +117,13 @@ class PacketSender {
   void post_chain() noexcept;
 
   Resources& x_shared;
+  Counters& x_counters;  ///< those of x_shared
   ConnectionHost& x_host;
   SendQueue x_queue;
   Credits x_credits;
-  uint32_t x_peer_small = kMinReceiveBytes;
-  uint32_t x_peer_large = kMinReceiveBytes;
+  // Payload that the receives of the peer hold.
+  uint32_t x_peer_small = kMinReceiveBytes - kPacketOverhead;
+  uint32_t x_peer_large = kMinReceiveBytes - kPacketOverhead;
   uint64_t x_sent = 0;                      ///< packets: number of the next one
   uint64_t x_peer_large_from = UINT64_MAX;  ///< number of the first that may be large
   bool x_chained = false;

@@ -46,7 +46,8 @@ struct Resources {
   CompletionQueues queues;
   ConnectionTable table;
   uint64_t polls = 0;
-  Counters counters;
+  Counters own_counters;
+  Counters& counters = options.counters ? *options.counters : own_counters;
   Chain chain;
   BlockPool packet_blocks;
   BlockPool bounce_packets, bounce_sinks;

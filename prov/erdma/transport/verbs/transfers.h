@@ -16,6 +16,7 @@ class Transfers {
   Transfers(Resources& shared, PacketSender& sender, HeartbeatReads& heartbeat,
             ConnectionHost& host) noexcept
       : x_shared(shared),
+        x_counters(shared.counters),
         x_sender(sender),
         x_heartbeat(heartbeat),
         x_host(host),
@@ -54,6 +55,7 @@ class Transfers {
   bool aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request, Work& work) noexcept;
 
   Resources& x_shared;
+  Counters& x_counters;  ///< those of x_shared
   PacketSender& x_sender;
   HeartbeatReads& x_heartbeat;
   ConnectionHost& x_host;

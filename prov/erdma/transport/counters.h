@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+/// What an endpoint counts: bytes and events by path. The thread that polls writes them, and they
+/// are logged at close. They may lie in memory that other processes read at any time, where each
+/// is a field (docs/statistics.md): only words of 8 bytes.
+namespace erdma::transport {
+
+/// Inside the host.
+struct ShmCounters {
+  uint64_t ring_bytes = 0;       ///< payload sent through rings
+  uint64_t cma_read_bytes = 0;   ///< moved by process_vm_readv from here
+  uint64_t cma_write_bytes = 0;  ///< moved by process_vm_writev from here
+  uint64_t bounce_in_bytes = 0;  ///< received by copy through shared memory
+  uint64_t bounce_out_bytes = 0;
+  uint64_t cma_refusals = 0;  ///< calls or probes that the kernel refused
+};
+
+/// Through a NIC.
+struct NicCounters {
+  uint64_t sent_bytes = 0;    ///< payload of packets
+  uint64_t read_bytes = 0;    ///< by RDMA READ issued here
+  uint64_t write_bytes = 0;   ///< by RDMA WRITE issued here
+  uint64_t bounce_bytes = 0;  ///< of all these, through memory of the transport's own
+  uint64_t connects = 0;
+  uint64_t reclaimed = 0;  ///< connections given up as least recently used
+};
+
+}  // namespace erdma::transport
