@@ -12,6 +12,15 @@ struct Request {
   std::vector<pid_t> pids;  ///< empty = all processes of this user
   bool json = false;
   bool details = false;  ///< -v
+
+  // Of stat.
+  bool live = false;        ///< goes on until it is interrupted
+  double interval = 0;      ///< seconds between two looks; 0: one look
+  unsigned count = 0;       ///< of intervals; 0: one, or with `live` any number
+  std::string by = "path";  ///< path, or rank
+  std::string device;       ///< of the block at the end; empty: of all
+  std::string sysfs = "/sys/class/infiniband";
+  bool prometheus = false;
 };
 
 /// 0, or 1 if a process that was named shows nothing.

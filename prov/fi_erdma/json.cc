@@ -61,6 +61,20 @@ Json to_json(const Process& process) {
   return json;
 }
 
+void add_rates(Json& json, const Process& process, const Rates& rates) {
+  const BlockKind* const kind = process.page.snapshot->kind("endpoint");
+  if (!kind) return;
+  for (size_t i = 0; i < kind->blocks.size(); ++i) {
+    Json all = Json::object();
+    for (const FieldInfo& field : kind->fields) {
+      if (field.meaning != layout::Meaning::counter) continue;
+      const auto rate = rates.of(process, kind->blocks[i], field.name);
+      all[field.name] = rate ? Json(*rate) : Json(nullptr);
+    }
+    json["endpoints"][i]["rates"] = std::move(all);
+  }
+}
+
 Json document(std::string_view name) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return {{"schema", "fi_erdma." + std::string(name) + "/1"},

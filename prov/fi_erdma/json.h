@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fi_erdma/processes.h"
+#include "fi_erdma/rates.h"
 
 namespace fi_erdma {
 
@@ -15,6 +16,9 @@ using Json = nlohmann::ordered_json;
 /// name, and counters and gauges below "counters" and "gauges". What is unknown is null.
 /// prov/fi_erdma/fi_erdma.schema.json describes it.
 Json to_json(const Process& process);
+
+/// Adds to the endpoints in what to_json() made of a process how fast each of their counters grows.
+void add_rates(Json& json, const Process& process, const Rates& rates);
 
 /// The frame of what a subcommand prints: {"schema": "fi_erdma.NAME/1", "time": ..., ...}.
 Json document(std::string_view name);

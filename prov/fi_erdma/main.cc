@@ -18,13 +18,26 @@ CLI::App* add_command(CLI::App& program, const char* name, const char* help, Req
   return command;
 }
 
+void add_options_of_stat(CLI::App& stat, Request& request) {
+  stat.add_flag("-l,--live", request.live, "Go on until CTRL-C, then sum up what devices counted");
+  stat.add_option("-i,--interval", request.interval, "Seconds between two looks: shows rates")
+      ->check(CLI::Range(0.01, 86400.0));
+  stat.add_option("-n,--count", request.count, "Number of intervals")->check(CLI::PositiveNumber);
+  stat.add_option("-d,--device", request.device, "Endpoints of this device alone");
+  stat.add_option("--by", request.by, "A row for each path of an endpoint, or for each process")
+      ->check(CLI::IsMember({"path", "rank"}));
+  stat.add_flag("--prometheus", request.prometheus, "Print the text format of Prometheus");
+  stat.add_option("--sysfs", request.sysfs, "Folder with the counters of devices");
+}
+
 int run(int argc, char** argv) {
   CLI::App program("Shows what processes do that use the libfabric provider erdma.", "fi_erdma");
   program.set_version_flag("-V,--version", "fi_erdma " FI_ERDMA_VERSION);
   program.require_subcommand(1);
   Request request;
-  const CLI::App* const stat =
+  CLI::App* const stat =
       add_command(program, "stat", "Endpoints, their peers and what went which way", request);
+  add_options_of_stat(*stat, request);
   const CLI::App* const hang =
       add_command(program, "hang", "Which process does not go on", request);
   add_command(program, "info",

@@ -1,113 +1,134 @@
 #include <fmt/core.h>
+#include <signal.h>
+#include <unistd.h>
 
-#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <string>
 
 #include "fi_erdma/commands.h"
+#include "fi_erdma/devices.h"
 #include "fi_erdma/json.h"
-#include "fi_erdma/processes.h"
+#include "fi_erdma/stat_table.h"
 
 namespace fi_erdma {
 namespace {
 
-std::string text_or_dash(const std::string& text) {
-  return text.empty() ? "-" : text;
-}
-std::string number_or_dash(const Block* block, std::string_view name) {
-  const auto number = block ? block->number(name) : std::nullopt;
-  return number ? std::to_string(*number) : "-";
-}
-
-/// "45 s", "12 min", "3.5 h", "2.1 d".
-std::string age_of(const Block* process) {
-  const auto started = process ? process->number("started") : std::nullopt;
-  const auto now = uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                std::chrono::system_clock::now().time_since_epoch())
-                                .count());
-  if (!started || *started > now) return "-";
-  const double seconds = double(now - *started) / 1e9;
-  if (seconds < 120) return fmt::format("{:.0f} s", seconds);
-  if (seconds < 7200) return fmt::format("{:.0f} min", seconds / 60);
-  if (seconds < 172800) return fmt::format("{:.1f} h", seconds / 3600);
-  return fmt::format("{:.1f} d", seconds / 86400);
-}
-
-/// Peers of an endpoint by the way that leads to them: "3 shm, 4 nic".
-std::string ways_of(const Snapshot& snapshot, uint32_t endpoint) {
-  std::map<std::string, unsigned> ways;
-  if (const BlockKind* const peers = snapshot.kind("peer"))
-    for (const Block& peer : peers->blocks)
-      if (peer.number("endpoint") == endpoint) ++ways[text_or_dash(peer.text("path"))];
-  std::string text;
-  for (const auto& [way, count] : ways)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, way);
-  return text_or_dash(text);
-}
-
-constexpr char kRow[] = "{:>7} {:>5} {:1} {:<15} {:>7}  {:<21} {:<10} {}\n";
-
-void print_counters(const BlockKind& kind, const Block& block) {
-  for (const FieldInfo& field : kind.fields)
-    if (field.meaning != layout::Meaning::fact)
-      fmt::print("{:>30} {} {}\n", field.name, number_or_dash(&block, field.name), field.unit);
-}
-
-void print_details(const Snapshot& snapshot, const Block& endpoint) {
-  for (const char* const name : {"other_hosts", "this_host", "gpu_memory", "changed"})
-    fmt::print("{:>30} {}\n", name, text_or_dash(endpoint.text(name)));
-  const BlockKind* const peers = snapshot.kind("peer");
-  for (const Block& peer : peers ? peers->blocks : std::vector<Block>())
-    if (peer.number("endpoint") == endpoint.index)
-      fmt::print("{:>30} {} by {}\n", "peer", peer.text("address"), peer.text("path"));
-}
-
-void print(const Process& process, bool details) {
-  if (!process.page.snapshot) {
-    fmt::print(stderr, "fi_erdma: {}: {}\n", process.pid, process.page.fault);
-    return;
+/// Waits for the next look, or to be interrupted: then what was seen so far is summed up.
+class Pause {
+ public:
+  Pause() {
+    sigemptyset(&x_signals);
+    sigaddset(&x_signals, SIGINT);
+    sigaddset(&x_signals, SIGTERM);
+    sigprocmask(SIG_BLOCK, &x_signals, nullptr);
   }
-  const Snapshot& snapshot = *process.page.snapshot;
-  const Block* const shown = snapshot.process();
-  const std::string state(1, process.state ? process.state : '-');
-  const std::string command = shown ? text_or_dash(shown->text("command")) : "-";
-  const BlockKind* const endpoints = snapshot.kind("endpoint");
-  const auto row = [&](const std::string& address, const std::string& device,
-                       const std::string& ways) {
-    fmt::print(kRow, process.pid, number_or_dash(shown, "rank"), state, command, age_of(shown),
-               address, device, ways);
+  /// False: it was interrupted.
+  bool wait(double seconds) const {
+    const double whole = std::floor(seconds);
+    const timespec time{time_t(whole), long((seconds - whole) * 1e9)};
+    return sigtimedwait(&x_signals, nullptr, &time) < 0;
+  }
+
+ private:
+  sigset_t x_signals;
+};
+
+/// What the kernel counted of devices while the program looked.
+class DeviceWatch {
+ public:
+  explicit DeviceWatch(const Request& request)
+      : x_devices(request.sysfs), x_wanted(request.device) {}
+
+  void look(double seconds) {
+    for (const std::string& name : x_devices.names()) {
+      if (!x_wanted.empty() && name != x_wanted) continue;
+      const DeviceTraffic now = x_devices.traffic(name);
+      const auto [known, is_new] = x_seen.try_emplace(name, Seen{now, {}, {}});
+      Seen& seen = known->second;
+      if (!is_new) {
+        seen.received.add(growth(seen.last.received_bytes, now.received_bytes), seconds);
+        seen.sent.add(growth(seen.last.sent_bytes, now.sent_bytes), seconds);
+      }
+      seen.last = now;
+    }
+  }
+  void print() const {
+    for (const auto& [name, seen] : x_seen)
+      std::fputs(summary_of(name, seen.last, seen.received, seen.sent).c_str(), stdout);
+    if (x_seen.empty() && !x_wanted.empty())
+      fmt::print(stderr, "fi_erdma: the kernel shows no device {}\n", x_wanted);
+  }
+
+ private:
+  struct Seen {
+    DeviceTraffic last;
+    RateHistory received, sent;
   };
-  if (!endpoints || endpoints->blocks.empty()) row("-", "-", "-");
-  for (const Block& endpoint : endpoints ? endpoints->blocks : std::vector<Block>()) {
-    const bool enabled = endpoint.number("enabled").value_or(1) != 0;
-    row(enabled ? text_or_dash(endpoint.text("address")) : "not enabled",
-        text_or_dash(endpoint.text("device")), ways_of(snapshot, endpoint.index));
-    print_counters(*endpoints, endpoint);
-    if (details) print_details(snapshot, endpoint);
+  const Devices x_devices;
+  const std::string x_wanted;
+  std::map<std::string, Seen> x_seen;
+};
+
+void print_json(const Look& now, const Rates& rates) {
+  Json json = document("stat");
+  if (rates.seconds() > 0) json["interval"] = rates.seconds();
+  json["processes"] = Json::array();
+  for (const Process& process : now.processes) {
+    Json shown = to_json(process);
+    if (rates.seconds() > 0 && process.page.snapshot) add_rates(shown, process, rates);
+    json["processes"].push_back(std::move(shown));
   }
+  print(json);
+}
+
+void print(const Request& request, const Look& now, const Rates& rates) {
+  if (request.prometheus) {
+    std::fputs(prometheus_text(now.processes).c_str(), stdout);
+  } else if (request.json) {
+    print_json(now, rates);
+  } else {
+    if (now.processes.empty())
+      fmt::print(stderr, "fi_erdma: no process of this user shows statistics\n");
+    if (request.live && isatty(STDOUT_FILENO)) std::fputs("\033[H\033[J", stdout);
+    const StatTable table{request.details, request.device};
+    if (request.by == "rank")
+      table.print_by_rank(now, rates);
+    else
+      table.print_by_path(now, rates);
+  }
+  std::fflush(stdout);
 }
 
 }  // namespace
 
 int run_stat(const Request& request) {
-  const auto found = request.pids.empty() ? processes() : processes(request.pids);
-  int status = 0;
-  for (const Process& process : found)
-    if (!request.pids.empty() && !process.page.snapshot) status = 1;
-  if (request.json) {
-    Json json = document("stat");
-    json["processes"] = Json::array();
-    for (const Process& process : found) json["processes"].push_back(to_json(process));
-    print(json);
-    return status;
+  constexpr double kLiveInterval = 2;
+  const double interval = request.interval > 0 ? request.interval
+                          : request.live       ? kLiveInterval
+                                               : 0;
+  const unsigned count = request.count || request.live ? request.count : 1;
+  Look last = look(request.pids);
+  if (interval > 0) {
+    const Pause pause;
+    DeviceWatch devices(request);
+    devices.look(0);
+    for (unsigned i = 0; (count == 0 || i < count) && pause.wait(interval); ++i) {
+      Look now = look(request.pids);
+      const Rates rates(&last, now);
+      devices.look(rates.seconds());
+      print(request, now, rates);
+      last = std::move(now);
+    }
+    if (request.live && !request.json && !request.prometheus) devices.print();
+  } else {
+    print(request, last, Rates(nullptr, last));
   }
-  if (found.empty()) fmt::print(stderr, "fi_erdma: no process of this user shows statistics\n");
-  bool any = false;
-  for (const Process& process : found) any = any || process.page.snapshot;
-  if (any) fmt::print(kRow, "PID", "RANK", "S", "COMMAND", "UP", "ADDRESS", "DEVICE", "PEERS");
-  for (const Process& process : found) print(process, request.details);
-  return status;
+  for (const Process& process : last.processes)
+    if (!request.pids.empty() && !process.page.snapshot) return 1;
+  return 0;
 }
 
 }  // namespace fi_erdma

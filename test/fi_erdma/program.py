@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 SOURCE, BUILD = sys.argv[1:3]
 PROGRAM = os.path.join(BUILD, "prov/fi_erdma/fi_erdma")
 COMPLETION = os.path.join(SOURCE, "prov/fi_erdma/completion/fi_erdma")
 CLEAN = {k: v for k, v in os.environ.items() if not re.match(r"FI_|PMI|OMPI_|SLURM_|TORCHELASTIC_", k)}
+KIB = 1024
 WITH_PROVIDER = {"FI_PROVIDER_PATH": os.path.join(BUILD, ".libs"), "FI_ERDMA_DEVICE": "shm"}
 
 with open(os.path.join(SOURCE, "prov/fi_erdma/fi_erdma.schema.json"), encoding="utf-8") as file:
@@ -46,6 +48,11 @@ class Shown:
         self.process.stdin.close()
         self.process.stdout.close()
         assert self.process.wait() == 0
+
+    def transfer(self, size, count):
+        self.process.stdin.write(f"{size} {count}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
 
     def stop(self):
         self.process.send_signal(signal.SIGSTOP)
@@ -86,6 +93,112 @@ class Program(unittest.TestCase):
                 self.assertIn(word, text)
             self.assertIn(shown.pid, [p["pid"] for p in self.document(run("stat", "-j"), "stat")["processes"]])
             self.assertIn("shared memory", run("stat", "-v", shown.pid).stdout)
+
+    def test_stat_counts_the_bytes_that_a_program_moved(self):
+        for environment, short, long in self.ways():
+            with self.subTest(environment), Shown(**environment) as shown:
+                def counted(names):
+                    return sum(e["counters"][name] for e in self.process("stat", shown)["endpoints"] for name in names)
+
+                moved = 0
+                for size in [1, 8, 88]:
+                    shown.transfer(size, 3)
+                    moved += 3 * size
+                    self.assertEqual((counted(short), counted(long)), (moved, 0))
+                announced, moved = 0, 0
+                for size in [64 * KIB, 1024 * KIB]:
+                    shown.transfer(size, 3)
+                    moved += 3 * size
+                    self.assertEqual(counted(long), moved)
+                    announced += 3
+                self.assertLessEqual(counted(short), 3 * (1 + 8 + 88) + 128 * announced)
+
+    def ways(self):
+        """Environments, with the counters of which each byte is in one: of short messages, and of long ones, which
+        are announced by a packet."""
+        copied = ["shm_copied_in_bytes"]
+        yield {}, ["shm_ring_bytes"], ["shm_cma_read_bytes", "shm_cma_write_bytes", *copied]
+        yield {"FI_ERDMA_CMA": "off"}, ["shm_ring_bytes"], copied
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            yield ({"LD_PRELOAD": os.path.join(os.path.abspath(BUILD), ".libs/libsofterdma.so"),
+                    "SOFTERDMA_DIR": folder, "FI_ERDMA_DEVICE": "erdma_0", "FI_ERDMA_SHM": "off"},
+                   ["nic_packet_bytes"], ["nic_read_bytes", "nic_write_bytes"])
+
+    def test_rates_are_what_was_moved_by_the_time(self):
+        with Shown() as shown:
+            shown.transfer(8, 1)
+            before = self.process("stat", shown)["endpoints"]
+            with subprocess.Popen([PROGRAM, "stat", "-j", "-i", "0.5", str(shown.pid)], env=CLEAN, text=True,
+                                  stdout=subprocess.PIPE) as looking:
+                moved = 8
+                while looking.poll() is None:
+                    shown.transfer(1 * KIB, 10)
+                    moved += 10 * KIB
+                document = json.loads(looking.stdout.read())
+            if jsonschema:
+                jsonschema.Draft202012Validator(SCHEMA).validate(document)
+            (process,) = document["processes"]
+            sender = max(process["endpoints"], key=lambda e: e["counters"]["shm_ring_bytes"])
+            rate = sender["rates"]["shm_ring_bytes"]
+            self.assertGreater(rate, 0)
+            self.assertLessEqual(rate * document["interval"], sender["counters"]["shm_ring_bytes"])
+            self.assertLessEqual(sender["counters"]["shm_ring_bytes"], moved)
+            self.assertEqual(max(e["counters"]["shm_ring_bytes"] for e in before), 8)
+            idle = min(process["endpoints"], key=lambda e: e["counters"]["shm_ring_bytes"])
+            self.assertEqual(idle["rates"]["shm_ring_bytes"], 0)
+
+    def test_rows_are_by_path_or_by_rank(self):
+        with Shown(PMI_RANK="5") as shown:
+            shown.transfer(8, 4)
+            self.assertRegex(run("stat", shown.pid).stdout, r"\n +shm ring +- +- +32 B +-\n")
+            self.assertRegex(run("stat", "-i", "0.1", shown.pid).stdout, r"\n +shm ring +0 B/s +- +32 B +-\n")
+            text = run("stat", "--by", "rank", shown.pid).stdout
+            self.assertRegex(text, rf"(?m)^ *{shown.pid} +5 . shown_endpoint +- +- +32 B +0 B$")
+            self.assertIn("shm_ring_bytes  32 bytes", run("stat", "-v", shown.pid).stdout)
+            self.assertNotIn("shm ring", run("stat", "-d", "elsewhere", shown.pid).stdout)
+
+    def test_prometheus_gets_each_path_with_labels(self):
+        with Shown(PMI_RANK="5", SLURM_JOB_ID='a"b') as shown:
+            shown.transfer(8, 4)
+            rows = run("stat", "--prometheus", shown.pid).stdout.splitlines()
+            self.assertIn("# TYPE erdma_bytes_total counter", rows)
+            labels = rf'pid="{shown.pid}",rank="5",job="a\"b",command="shown_endpoint"'
+            self.assertIn(f'erdma_bytes_total{{{labels},path="shm ring",direction="out"}} 32', rows)
+            for row in rows:
+                self.assertRegex(row, r'^(# (HELP|TYPE) |\w+\{(\w+="([^"\\]|\\.)*",?)+\} \d+$)')
+
+    def test_live_ends_with_what_the_kernel_counted_of_devices(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def count(path, number):
+                path = os.path.join(folder, path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="ascii") as file:
+                    file.write(f"{number}\n")
+
+            count("erdma_0/ports/1/hw_counters/hw_tx_bytes_cnt", 2048)
+            count("erdma_0/ports/1/hw_counters/hw_rx_bytes_cnt", 3 * 1024 * KIB)
+            count("erdma_0/ports/1/hw_counters/hw_tx_packets_cnt", 17)
+            count("mlx5_0/ports/1/counters/port_xmit_data", 256)
+            count("siw0/ports/1/state", 4)
+            done = run("stat", "-l", "-i", "0.05", "-n", "2", "--sysfs", folder)
+            blocks = dict(re.findall(r"\n (\w+) / traffic statistics\n(.*?minutes)", done.stdout, flags=re.S))
+            self.assertEqual(set(blocks), {"erdma_0", "mlx5_0", "siw0"})
+            self.assertRegex(blocks["erdma_0"], r"bytes +3.00 MiB \| +2.00 KiB\n packets +- \| +17\n")
+            for word in ["now", "max", "average", "min"]:
+                self.assertRegex(blocks["erdma_0"], rf"\n {word} +0 B/s \| +0 B/s\n")
+            self.assertRegex(blocks["mlx5_0"], r"bytes +- \| +1.00 KiB\n")
+            self.assertRegex(blocks["siw0"], r"bytes +- \| +-\n")
+            only = run("stat", "-l", "-i", "0.05", "-n", "1", "-d", "mlx5_0", "--sysfs", folder).stdout
+            self.assertIn("mlx5_0 / traffic", only)
+            self.assertNotIn("erdma_0", only)
+            with subprocess.Popen([PROGRAM, "stat", "-l", "-i", "0.05", "--sysfs", folder], env=CLEAN, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as looking:
+                with Shown():
+                    while "shown_endpoint" not in looking.stdout.readline():
+                        continue
+                    looking.send_signal(signal.SIGINT)
+                self.assertIn("erdma_0 / traffic", looking.stdout.read())
+            self.assertEqual(looking.returncode, 0)
 
     def test_a_stopped_process_is_shown_and_is_a_hang(self):
         with Shown() as shown:

@@ -1,0 +1,144 @@
+#include "fi_erdma/stat_table.h"
+
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <string>
+
+namespace fi_erdma {
+namespace {
+
+std::string text_or_dash(const std::string& text) {
+  return text.empty() ? "-" : text;
+}
+std::string number_or_dash(const Block* block, std::string_view name) {
+  const auto number = block ? block->number(name) : std::nullopt;
+  return number ? std::to_string(*number) : "-";
+}
+
+/// "45 s", "12 min", "3.5 h", "2.1 d".
+std::string age_of(const Block* process) {
+  const auto started = process ? process->number("started") : std::nullopt;
+  const auto now = uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                std::chrono::system_clock::now().time_since_epoch())
+                                .count());
+  if (!started || *started > now) return "-";
+  const double seconds = double(now - *started) / 1e9;
+  if (seconds < 120) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 7200) return fmt::format("{:.0f} min", seconds / 60);
+  if (seconds < 172800) return fmt::format("{:.1f} h", seconds / 3600);
+  return fmt::format("{:.1f} d", seconds / 86400);
+}
+
+/// Peers of an endpoint by the way that leads to them: "3 shm, 4 nic".
+std::string ways_of(const Snapshot& snapshot, uint32_t endpoint) {
+  std::map<std::string, unsigned> ways;
+  if (const BlockKind* const peers = snapshot.kind("peer"))
+    for (const Block& peer : peers->blocks)
+      if (peer.number("endpoint") == endpoint) ++ways[text_or_dash(peer.text("path"))];
+  std::string text;
+  for (const auto& [way, count] : ways)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, way);
+  return text_or_dash(text);
+}
+
+constexpr char kRow[] = "{:>7} {:>5} {:1} {:<15} {:>7}  {:<21} {:<10} {}\n";
+constexpr char kPathRow[] = "{:>30}  {:>14} {:>14} {:>14} {:>14}\n";
+constexpr char kRankRow[] = "{:>7} {:>5} {:1} {:<15} {:>14} {:>14} {:>14} {:>14}\n";
+
+std::string total_text(std::optional<uint64_t> bytes) {
+  return bytes ? bytes_text(double(*bytes)) : "-";
+}
+
+void print_paths(const Process& process, const Block& endpoint, const Rates& rates) {
+  bool header = false;
+  for (const Path& path : paths()) {
+    const Bytes bytes = bytes_of(endpoint, path);
+    if (!bytes.sent.value_or(0) && !bytes.received.value_or(0)) continue;
+    if (!header) fmt::print(kPathRow, "PATH", "OUT/S", "IN/S", "OUT", "IN");
+    header = true;
+    const Rates::Pair now = rates.of(process, endpoint, path);
+    fmt::print(kPathRow, path.name, rate_text(now.sent), rate_text(now.received),
+               total_text(bytes.sent), total_text(bytes.received));
+  }
+}
+
+void print_details(const Snapshot& snapshot, const Block& endpoint) {
+  for (const char* const name : {"other_hosts", "this_host", "gpu_memory", "changed"})
+    fmt::print("{:>30}  {}\n", name, text_or_dash(endpoint.text(name)));
+  for (const FieldInfo& field : snapshot.kind("endpoint")->fields)
+    if (field.meaning != layout::Meaning::fact)
+      fmt::print("{:>30}  {} {}\n", field.name, number_or_dash(&endpoint, field.name), field.unit);
+  const BlockKind* const peers = snapshot.kind("peer");
+  for (const Block& peer : peers ? peers->blocks : std::vector<Block>())
+    if (peer.number("endpoint") == endpoint.index)
+      fmt::print("{:>30}  {} by {}\n", "peer", peer.text("address"), peer.text("path"));
+}
+
+std::string state_text(const Process& process) {
+  return std::string(1, process.state ? process.state : '-');
+}
+std::string command_of(const Block* process) {
+  return process ? text_or_dash(process->text("command")) : "-";
+}
+
+bool any_page(const Look& now) {
+  for (const Process& process : now.processes)
+    if (process.page.snapshot) return true;
+  return false;
+}
+
+void print_fault(const Process& process) {
+  fmt::print(stderr, "fi_erdma: {}: {}\n", process.pid, process.page.fault);
+}
+
+}  // namespace
+
+void StatTable::print_by_path(const Look& now, const Rates& rates) const {
+  if (any_page(now))
+    fmt::print(kRow, "PID", "RANK", "S", "COMMAND", "UP", "ADDRESS", "DEVICE", "PEERS");
+  for (const Process& process : now.processes) {
+    if (!process.page.snapshot) {
+      print_fault(process);
+      continue;
+    }
+    const Snapshot& snapshot = *process.page.snapshot;
+    const Block* const shown = snapshot.process();
+    const auto row = [&](const std::string& address, const std::string& at,
+                         const std::string& ways) {
+      fmt::print(kRow, process.pid, number_or_dash(shown, "rank"), state_text(process),
+                 command_of(shown), age_of(shown), address, at, ways);
+    };
+    const BlockKind* const endpoints = snapshot.kind("endpoint");
+    if (!endpoints || endpoints->blocks.empty()) row("-", "-", "-");
+    for (const Block& endpoint : endpoints ? endpoints->blocks : std::vector<Block>()) {
+      if (!device.empty() && endpoint.text("device") != device) continue;
+      const bool enabled = endpoint.number("enabled").value_or(1) != 0;
+      row(enabled ? text_or_dash(endpoint.text("address")) : "not enabled",
+          text_or_dash(endpoint.text("device")), ways_of(snapshot, endpoint.index));
+      print_paths(process, endpoint, rates);
+      if (details) print_details(snapshot, endpoint);
+    }
+  }
+}
+
+void StatTable::print_by_rank(const Look& now, const Rates& rates) const {
+  if (any_page(now))
+    fmt::print(kRankRow, "PID", "RANK", "S", "COMMAND", "OUT/S", "IN/S", "OUT", "IN");
+  for (const Process& process : now.processes) {
+    if (!process.page.snapshot) {
+      print_fault(process);
+      continue;
+    }
+    const Block* const shown = process.page.snapshot->process();
+    const Bytes bytes = all_bytes_of(*process.page.snapshot);
+    const Rates::Pair rate = rates.of(process);
+    fmt::print(kRankRow, process.pid, number_or_dash(shown, "rank"), state_text(process),
+               command_of(shown), rate_text(rate.sent), rate_text(rate.received),
+               total_text(bytes.sent), total_text(bytes.received));
+  }
+}
+
+}  // namespace fi_erdma

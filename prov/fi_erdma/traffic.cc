@@ -1,0 +1,119 @@
+#include "fi_erdma/traffic.h"
+
+#include <fmt/core.h>
+
+#include <iterator>
+
+namespace fi_erdma {
+namespace {
+
+constexpr Path kPaths[] = {
+    {"shm ring", "shm_ring_bytes", ""},
+    {"shm CMA", "shm_cma_write_bytes", "shm_cma_read_bytes"},
+    {"shm copied", "shm_copied_out_bytes", "shm_copied_in_bytes"},
+    {"NIC packet", "nic_packet_bytes", ""},
+    {"NIC RDMA", "nic_write_bytes", "nic_read_bytes"},
+    {"NIC copied", "nic_copied_bytes", "", true},
+};
+
+std::optional<uint64_t> number(const Block& block, const char* name) {
+  return *name ? block.number(name) : std::nullopt;
+}
+
+void add(std::optional<uint64_t>& sum, std::optional<uint64_t> more) {
+  if (more) sum = sum.value_or(0) + *more;
+}
+
+/// As the format wants values of labels.
+std::string quoted(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return '"' + result + '"';
+}
+
+std::string labels_of(const Process& process) {
+  std::string labels = fmt::format("pid=\"{}\"", process.pid);
+  const Block* const shown = process.page.snapshot->process();
+  if (!shown) return labels;
+  if (const auto rank = shown->number("rank")) labels += fmt::format(",rank=\"{}\"", *rank);
+  for (const char* const name : {"job", "command"})
+    if (const std::string text = shown->text(name); !text.empty())
+      labels += fmt::format(",{}={}", name, quoted(text));
+  return labels;
+}
+
+}  // namespace
+
+std::span<const Path> paths() {
+  return kPaths;
+}
+
+Bytes bytes_of(const Block& block, const Path& path) {
+  return {number(block, path.sent), number(block, path.received)};
+}
+
+Bytes bytes_of(const Snapshot& snapshot, const Path& path) {
+  Bytes sum;
+  const auto count = [&](const Block& block) {
+    const Bytes bytes = bytes_of(block, path);
+    add(sum.sent, bytes.sent);
+    add(sum.received, bytes.received);
+  };
+  if (const Block* const process = snapshot.process()) count(*process);
+  if (const BlockKind* const endpoints = snapshot.kind("endpoint"))
+    for (const Block& endpoint : endpoints->blocks) count(endpoint);
+  return sum;
+}
+
+Bytes all_bytes_of(const Snapshot& snapshot) {
+  Bytes sum;
+  for (const Path& path : paths()) {
+    if (path.part) continue;
+    const Bytes bytes = bytes_of(snapshot, path);
+    add(sum.sent, bytes.sent);
+    add(sum.received, bytes.received);
+  }
+  return sum;
+}
+
+uint64_t growth(std::optional<uint64_t> from, std::optional<uint64_t> to) {
+  const uint64_t before = from.value_or(0), after = to.value_or(0);
+  return after > before ? after - before : 0;
+}
+
+std::string bytes_text(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < std::size(kUnits)) bytes /= 1024, ++unit;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.2f} {}", bytes, kUnits[unit]);
+}
+
+std::string rate_text(std::optional<double> bytes_per_second) {
+  return bytes_per_second ? bytes_text(*bytes_per_second) + "/s" : "-";
+}
+
+std::string prometheus_text(std::span<const Process> processes) {
+  std::string text =
+      "# HELP erdma_bytes_total Payload that processes moved, by path and direction.\n"
+      "# TYPE erdma_bytes_total counter\n";
+  for (const Process& process : processes) {
+    if (!process.page.snapshot) continue;
+    const std::string labels = labels_of(process);
+    for (const Path& path : paths()) {
+      const Bytes bytes = bytes_of(*process.page.snapshot, path);
+      const auto row = [&](const char* direction, std::optional<uint64_t> value) {
+        if (value)
+          text += fmt::format("erdma_bytes_total{{{},path=\"{}\",direction=\"{}\"}} {}\n", labels,
+                              path.name, direction, *value);
+      };
+      row("out", bytes.sent);
+      row("in", bytes.received);
+    }
+  }
+  return text;
+}
+
+}  // namespace fi_erdma
