@@ -21,12 +21,17 @@ struct Request {
   std::string device;       ///< of the block at the end; empty: of all
   std::string sysfs = "/sys/class/infiniband";
   bool prometheus = false;
+
+  // Of doctor.
+  std::vector<std::string> clients;  ///< empty = all
 };
 
 /// 0, or 1 if a process that was named shows nothing.
 int run_stat(const Request& request);
 /// The same; 2 if a process does not work.
 int run_hang(const Request& request);
+/// 0: no trouble; 1: something is slower than need be; 2: something does not work.
+int run_doctor(const Request& request);
 /// 0, or 1 if there is no libfabric or no provider, or a variable is unknown.
 int run_info(const Request& request);
 

@@ -4,19 +4,16 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "fi_erdma/commands.h"
 #include "fi_erdma/json.h"
 #include "fi_erdma/libfabric.h"
 #include "fi_erdma/processes.h"
-#include "util/spelling.h"
+#include "fi_erdma/variables.h"
 
 namespace fi_erdma {
 namespace {
-
-constexpr std::string_view kPrefix = "FI_ERDMA_";
 
 /// "NAME=value NAME=value" of a page; a value may hold blanks, a name does not.
 std::vector<std::pair<std::string, std::string>> settings_of(const std::string& text) {
@@ -66,21 +63,6 @@ void print_endpoint(const Json& endpoint) {
                setting["changed"].get<bool>() ? "" : "  (default)");
 }
 
-/// Variables in this environment that the provider does not have, with those that were meant.
-Json unknown_variables(const std::map<std::string, std::string>& known) {
-  std::vector<std::string_view> names;
-  for (const auto& [name, help] : known) names.push_back(name);
-  Json json = Json::array();
-  for (char** entry = environ; *entry; ++entry) {
-    const std::string_view text = *entry;
-    const std::string name(text.substr(0, text.find('=')));
-    if (!name.starts_with(kPrefix) || known.contains(name)) continue;
-    const std::string_view meant = erdma::util::nearest_variable(name, names, kPrefix);
-    json.push_back({{"name", name}, {"meant", meant.empty() ? Json() : Json(std::string(meant))}});
-  }
-  return json;
-}
-
 /// What a new process gets here: endpoints are opened, and their page tells.
 Json try_here() {
   Json json = document("info");
@@ -103,7 +85,7 @@ Json try_here() {
   });
   json["provider"] = libfabric->provider_path();
   const auto known = libfabric->variables();
-  json["unknown"] = known.empty() ? Json::array() : unknown_variables(known);
+  json["unknown"] = unknown_variables(known);
   if (json["provider"] == "")
     json["fault"] = "libfabric found no liberdma-fi.so: FI_PROVIDER_PATH names its folder";
   else if (status)

@@ -27,6 +27,17 @@ class Libfabric {
   int try_endpoints(const std::function<void()>& look) const;
   /// The variables of erdma, with the help of each.
   std::map<std::string, std::string> variables() const;
+
+  /// As the functions of libfabric with these names.
+  uint32_t api() const { return x_version(); }
+  fi_info* new_info() const { return x_dupinfo(nullptr); }
+  int getinfo(uint32_t api, const fi_info& hints, fi_info** list) const {
+    return x_getinfo(api, nullptr, nullptr, 0, &hints, list);
+  }
+  void free(fi_info* list) const { x_freeinfo(list); }
+  int fabric(fi_fabric_attr* attributes, fid_fabric** fabric) const {
+    return x_fabric(attributes, fabric, nullptr);
+  }
   std::string error_text(int negative_errno) const;
 
  private:

@@ -42,6 +42,12 @@ int run(int argc, char** argv) {
       add_command(program, "hang", "Which process does not go on", request);
   add_command(program, "info",
               "Libraries, variables and what fi_getinfo offers, or what a process uses", request);
+  CLI::App* const doctor =
+      program.add_subcommand("doctor", "Try what works here, with bytes, and say what does not");
+  doctor->add_flag("-j,--json", request.json, "Print JSON");
+  doctor->add_option("--for", request.clients, "Clients whose questions are asked")
+      ->check(CLI::IsMember({"nccl", "openmpi", "mpich", "oneccl", "shmem"}));
+  doctor->add_option("--sysfs", request.sysfs, "Folder with the devices");
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -50,6 +56,7 @@ int run(int argc, char** argv) {
   }
   if (*stat) return fi_erdma::run_stat(request);
   if (*hang) return fi_erdma::run_hang(request);
+  if (*doctor) return fi_erdma::run_doctor(request);
   return fi_erdma::run_info(request);
 }
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """program.py SOURCE BUILD: the program fi_erdma as a user meets it, with processes that really have an
 endpoint. What it prints as JSON keeps to prov/fi_erdma/fi_erdma.schema.json."""
+import ctypes
 import json
 import os
 import re
+import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,9 +28,10 @@ except ImportError:
     jsonschema = None
 
 
-def run(*arguments, **environment):
+def run(*arguments, before=None, **environment):
     return subprocess.run([PROGRAM, *map(str, arguments)], env={**CLEAN, **environment}, text=True,
-                          stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=False,
+                          preexec_fn=before)  # pylint: disable=subprocess-popen-preexec-fn
 
 
 class Shown:
@@ -297,6 +301,163 @@ class Program(unittest.TestCase):
             for option in re.findall(r"--[a-z]+", run(command, "--help").stdout):
                 self.assertIn(f"**{option}**", manual)
                 self.assertIn(option, completion)
+
+
+# --- planted troubles ---------------------------------------------------------------------------------
+
+SYSTEM_CALLS = {"x86_64": {"userfaultfd": 323, "process_vm_readv": 310, "eventfd2": 290},
+                "aarch64": {"userfaultfd": 282, "process_vm_readv": 270, "eventfd2": 19}}[os.uname().machine]
+CAP_IPC_LOCK, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 14, 24, 38, 22
+
+
+def refused(name):
+    """Has a process refused a system call with EPERM, as a sandbox does."""
+    rows = [(0x20, 0, 0, 0), (0x15, 0, 1, SYSTEM_CALLS[name]), (0x06, 0, 0, 0x00050000 | 1), (0x06, 0, 0, 0x7FFF0000)]
+    code = b"".join(struct.pack("HBBI", *row) for row in rows)
+
+    def plant():
+        libc = ctypes.CDLL(None, use_errno=True)
+        memory = ctypes.create_string_buffer(code, len(code))
+        program = struct.pack("HxxxxxxP", len(rows), ctypes.addressof(memory))
+        if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(PR_SET_SECCOMP, 2, program, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
+    return plant
+
+
+def limited(limit, number):
+    def plant():
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0)
+        resource.setrlimit(limit, (number, number))
+    return plant
+
+
+class Doctor(unittest.TestCase):
+    """Each trouble is planted, and found by its code."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        os.mkdir(os.path.join(self.folder, "nic"))
+        self.nic = {"FI_PROVIDER_PATH": WITH_PROVIDER["FI_PROVIDER_PATH"], "SOFTERDMA_DIR": os.path.join(self.folder, "nic"),
+                    "LD_PRELOAD": os.path.join(os.path.abspath(BUILD), ".libs/libsofterdma.so")}
+
+    def codes(self, *arguments, **environment):
+        arguments = arguments or ("--for", "nccl")  # one client, for time
+        done = run("doctor", "-j", "--sysfs", os.path.join(self.folder, "sys"), *arguments, **environment)
+        document = json.loads(done.stdout)
+        if jsonschema:
+            jsonschema.Draft202012Validator(SCHEMA).validate(document)
+        self.findings = document["findings"]
+        grades = {f["grade"] for f in self.findings}
+        self.assertEqual(done.returncode, 2 if "NO" in grades else 1 if "SLOW" in grades else 0, done.stdout)
+        return {f["code"] for f in self.findings if f["code"]}
+
+    def sysfs(self, path, text):
+        path = os.path.join(self.folder, "sys", path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+
+    def test_a_sound_host_has_no_trouble(self):
+        self.assertEqual(self.codes(**WITH_PROVIDER), set())
+        done = run("doctor", **WITH_PROVIDER)  # all clients
+        self.assertIn("No trouble was found.", done.stdout)
+        for client in ["nccl", "openmpi", "mpich", "oneccl", "shmem"]:
+            self.assertIn(f"{client}: fi_getinfo offers shm", done.stdout)
+
+    def test_a_sound_nic_moves_bytes(self):
+        # What a host does not permit to this user is no trouble of the NIC.
+        self.assertLessEqual(self.codes(**self.nic), {"W203", "W402", "W404"})
+        self.assertTrue([f for f in self.findings if f["text"].startswith("erdma_0: messages")])
+
+    def test_no_libfabric(self):
+        with open(os.path.join(self.folder, "libfabric.so.1"), "w", encoding="ascii") as file:
+            file.write("no library" * 1000)
+        self.assertIn("E101", self.codes(**WITH_PROVIDER, LD_LIBRARY_PATH=self.folder))
+
+    def test_no_provider(self):
+        self.assertIn("E102", self.codes(**{**WITH_PROVIDER, "FI_PROVIDER_PATH": "/nowhere"}))
+
+    def test_another_provider_is_asked_for(self):
+        self.assertIn("E103", self.codes(**WITH_PROVIDER, FI_PROVIDER="tcp"))
+
+    def test_a_device_that_is_not_there(self):
+        self.assertIn("E104", self.codes(**{**WITH_PROVIDER, "FI_ERDMA_DEVICE": "no_such_device"}))
+
+    def test_a_misspelt_variable(self):
+        self.assertEqual(self.codes(**WITH_PROVIDER, FI_ERDMA_DEVCE="secret"), {"E105"})
+        self.assertIn("Did you mean FI_ERDMA_DEVICE?", str(self.findings))
+        self.assertNotIn("secret", str(self.findings))
+
+    def test_a_sandbox_refuses_what_endpoints_need(self):
+        self.assertIn("E201", self.codes(**WITH_PROVIDER, before=refused("eventfd2")))
+
+    def test_a_nic_whose_peers_refuse(self):
+        self.assertIn("E202", self.codes(**self.nic, SOFTERDMA_FAULT="connect refuse times=1000000"))
+
+    def test_a_nic_that_refuses_requests(self):
+        self.assertIn("E202", self.codes(**self.nic, SOFTERDMA_FAULT="wr n=1 times=1000000 status=rem_access"))
+
+    def test_a_nic_that_registers_nothing(self):
+        self.assertLessEqual({"W203"}, self.codes(**self.nic, FI_ERDMA_MR_CACHE="off"))
+
+    def test_shared_memory_is_switched_off(self):
+        self.assertIn("W204", self.codes(**self.nic, FI_ERDMA_SHM="off"))
+
+    def test_settings_of_open_mpi(self):
+        os.mkdir(os.path.join(self.folder, ".openmpi"))
+        with open(os.path.join(self.folder, ".openmpi/mca-params.conf"), "w", encoding="ascii") as file:
+            file.write("# mtl = psm3\nmtl = ^psm,ofi\n")
+        home = {**WITH_PROVIDER, "HOME": self.folder}
+        self.assertEqual(self.codes("--for", "openmpi", **home), {"E302"})
+        self.assertEqual(self.codes("--for", "openmpi", **home, OMPI_MCA_mtl="ofi"), set())
+        self.assertEqual(self.codes("--for", "nccl", **home), set())
+
+    def test_a_sandbox_refuses_cma(self):
+        self.assertEqual(self.codes(**WITH_PROVIDER, before=refused("process_vm_readv")), {"W401"})
+        self.assertIn("process_vm_readv: Operation not permitted", str(self.findings))
+        self.assertIn("seccomp", str(self.findings))
+
+    def test_too_little_locked_memory(self):
+        self.assertIn("W402", self.codes(**self.nic, before=limited(resource.RLIMIT_MEMLOCK, 65536)))
+        self.assertIn("64 KiB", str(self.findings))
+
+    def test_too_few_descriptors(self):
+        self.assertIn("W403", self.codes(**WITH_PROVIDER, before=limited(resource.RLIMIT_NOFILE, 256)))
+        self.assertIn("256", str(self.findings))
+
+    def test_a_sandbox_refuses_userfaultfd(self):
+        codes = self.codes(**self.nic, before=refused("userfaultfd"))
+        permitted = os.access("/dev/userfaultfd", os.R_OK | os.W_OK)  # another way to the same
+        self.assertEqual(codes & {"W404", "W203"}, set() if permitted else {"W404", "W203"})
+        self.assertEqual("zero copy is off" in str(self.findings), not permitted)
+
+    def test_a_port_that_is_down(self):
+        self.sysfs("erdma_0/ports/1/state", "1: DOWN\n")
+        self.assertEqual(self.codes(**WITH_PROVIDER), {"E501"})
+
+    def test_a_device_whose_file_is_missing(self):
+        self.sysfs("erdma_0/ports/1/state", "4: ACTIVE\n")
+        self.assertEqual(self.codes(**WITH_PROVIDER), set())
+        self.sysfs("erdma_0/device/infiniband_verbs/uverbs_of_no_host/abi_version", "1\n")
+        self.assertEqual(self.codes(**WITH_PROVIDER), {"E502"})
+
+    def test_no_nic(self):
+        self.assertIn("W503", self.codes(**{**self.nic, "SOFTERDMA_DEVICES": "none"}))
+
+    def test_a_cuda_that_does_not_begin(self):
+        libraries = subprocess.run(["ldd", PROGRAM], capture_output=True, text=True, check=True).stdout
+        os.symlink(re.search(r"libgcc_s\S+ => (\S+)", libraries)[1], os.path.join(self.folder, "libcuda.so.1"))
+        self.assertEqual(self.codes(**WITH_PROVIDER, LD_LIBRARY_PATH=self.folder), {"E601"})
+
+    def test_each_code_is_a_heading_and_the_other_way_round(self):
+        found = set()
+        for name in ["doctor_library.cc", "doctor_process.cc"]:
+            with open(os.path.join(SOURCE, "prov/fi_erdma", name), encoding="utf-8") as file:
+                found |= set(re.findall(r'"([EW]\d{3})"', file.read()))
+        with open(os.path.join(SOURCE, "docs/troubleshooting.md"), encoding="utf-8") as file:
+            self.assertEqual(found, set(re.findall(r"^### ([EW]\d{3}): ", file.read(), flags=re.M)))
 
 
 result = unittest.main(argv=[sys.argv[0], *sys.argv[3:]], exit=False).result

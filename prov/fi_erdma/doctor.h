@@ -1,0 +1,67 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fi_erdma/apart.h"
+#include "fi_erdma/commands.h"
+
+namespace fi_erdma {
+
+/// In the order of the status of the program: 0, 1, 2.
+enum class Grade : uint8_t { ok, slower, broken };
+
+struct Finding {
+  Grade grade;
+  std::string group;
+  std::string code;  ///< a heading of docs/troubleshooting.md; empty if all is well
+  std::string text;
+  std::vector<std::string> more;  ///< what to do, and what the provider said
+};
+
+/// What the checks found, in their order.
+class Report {
+ public:
+  void begin(std::string group) { x_group = std::move(group); }
+  void ok(std::string text) { add(Grade::ok, "", std::move(text), {}); }
+  void slower(std::string code, std::string text, std::vector<std::string> more) {
+    add(Grade::slower, std::move(code), std::move(text), std::move(more));
+  }
+  void broken(std::string code, std::string text, std::vector<std::string> more) {
+    add(Grade::broken, std::move(code), std::move(text), std::move(more));
+  }
+  const std::vector<Finding>& findings() const { return x_findings; }
+  Grade worst() const;
+
+ private:
+  void add(Grade grade, std::string code, std::string text, std::vector<std::string> more) {
+    x_findings.push_back({grade, x_group, std::move(code), std::move(text), std::move(more)});
+  }
+  std::string x_group;
+  std::vector<Finding> x_findings;
+};
+
+/// What a program gets here.
+struct Offer {
+  bool any = false;                  ///< there is something to try
+  std::vector<std::string> devices;  ///< of NICs
+};
+
+/// libfabric, the provider, and the variables of the environment.
+Offer check_library(Report& report);
+/// Bytes between two endpoints, inside the host and through each NIC.
+void check_bytes(Report& report, const Offer& offer);
+/// What clients ask of fi_getinfo: those of the request, or all.
+void check_clients(Report& report, const Request& request);
+/// What the kernel permits this process, by trying it.
+void check_process(Report& report, const Offer& offer);
+/// Ports and files of devices, as the kernel shows them.
+void check_devices(Report& report, const Request& request, const Offer& offer);
+void check_gpu(Report& report);
+
+/// `more` with the lines that the provider wrote.
+std::vector<std::string> with_said(std::vector<std::string> more, const Outcome& outcome);
+/// Variables under which the provider says what it has to say, also what it refuses.
+Variables telling(Variables variables);
+
+}  // namespace fi_erdma

@@ -1,0 +1,196 @@
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "fi_erdma/doctor.h"
+#include "fi_erdma/libfabric.h"
+#include "fi_erdma/trial.h"
+#include "fi_erdma/variables.h"
+
+namespace fi_erdma {
+namespace {
+
+Libfabric library_or_throw() {
+  std::string fault;
+  auto libfabric = Libfabric::open(fault);
+  if (!libfabric) throw std::runtime_error(fault);
+  return *libfabric;
+}
+
+/// As check_library() wants to know it.
+Json look_around() {
+  std::string fault;
+  const auto libfabric = Libfabric::open(fault);
+  if (!libfabric) return {{"no_libfabric", fault}};
+  Json json = {{"version", libfabric->version()}, {"path", libfabric->path()}};
+  json["devices"] = Json::array();
+  fi_info* const hints = libfabric->new_info();
+  if (!hints) throw std::bad_alloc();
+  hints->mode = FI_CONTEXT;
+  hints->fabric_attr->prov_name = strdup("erdma");
+  fi_info* list = nullptr;
+  const int status = libfabric->getinfo(FI_VERSION(1, 9), *hints, &list);
+  libfabric->free(hints);
+  if (status) json["error"] = libfabric->error_text(status);
+  for (const fi_info* info = list; info; info = info->next)
+    json["devices"].push_back(info->domain_attr->name);
+  if (list) libfabric->free(list);
+  json["provider"] = libfabric->provider_path();
+  json["unknown"] = unknown_variables(libfabric->variables());
+  return json;
+}
+
+void check_variables(Report& report, const Json& unknown) {
+  for (const Json& variable : unknown)
+    report.broken("E105",
+                  variable["name"].get<std::string>() + " is no variable of this version" +
+                      (variable["meant"].is_null()
+                           ? ""
+                           : ". Did you mean " + variable["meant"].get<std::string>() + "?"),
+                  {"man fi_erdma lists them"});
+}
+
+/// One step of a trial that did not end well; empty if it did.
+std::string trouble_of(const Outcome& outcome) {
+  if (!outcome.fault.empty()) return outcome.fault;
+  if (!outcome.result.is_object()) return "it told nothing";
+  if (!outcome.result.contains("error")) return {};
+  const std::string step = outcome.result.value("step", "");
+  return (step.empty() ? "" : step + ": ") + outcome.result["error"].get<std::string>();
+}
+
+uint64_t counted(const Outcome& outcome, const char* name) {
+  if (!outcome.result.contains("counters")) return 0;
+  return outcome.result["counters"].value(name, uint64_t(0));
+}
+
+void check_host_bytes(Report& report) {
+  const Outcome outcome = try_apart(
+      telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", "shm"}, {"FI_ERDMA_SHM", ""}}),
+      [] { return exchange_bytes(library_or_throw()); });
+  const std::string trouble = trouble_of(outcome);
+  if (!trouble.empty())
+    return report.broken("E201", "no bytes inside this host: " + trouble, outcome.said);
+  report.ok("inside this host: messages and RMA arrive; " +
+            outcome.result.value("this_host", std::string()));
+}
+
+void check_nic_bytes(Report& report, const std::string& device) {
+  const Outcome outcome = try_apart(
+      telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", device}, {"FI_ERDMA_SHM", "off"}}),
+      [] { return exchange_bytes(library_or_throw()); });
+  const std::string trouble = trouble_of(outcome);
+  if (!trouble.empty())
+    return report.broken("E202", device + " moves no bytes: " + trouble, outcome.said);
+  if (counted(outcome, "nic_copied_bytes"))
+    report.slower(
+        "W203", device + ": messages and RMA arrive, but long ones are copied",
+        with_said({"a lower layer must permit zero copy: see the line of erdma"}, outcome));
+  else
+    report.ok(device + ": messages, zero copy and RDMA READ arrive");
+}
+
+/// The value of a parameter of Open MPI in the first of its files that has it.
+std::string mca_parameter(const std::string& name) {
+  const std::string variable = "OMPI_MCA_" + name;
+  if (const char* const value = getenv(variable.c_str())) return value;
+  const char* const home = getenv("HOME");
+  for (const std::string& path : {std::string(home ? home : "") + "/.openmpi/mca-params.conf",
+                                  std::string("/etc/openmpi/openmpi-mca-params.conf")}) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      std::erase(line, ' ');
+      std::erase(line, '\t');
+      if (line.starts_with(name + "=")) return line.substr(name.size() + 1);
+    }
+  }
+  return {};
+}
+
+bool leaves_out(const std::string& list, const std::string& name) {
+  if (list.empty()) return false;
+  const bool names_it =
+      ("," + list.substr(list[0] == '^') + ",").find("," + name + ",") != list.npos;
+  return (list[0] == '^') == names_it;
+}
+
+void check_openmpi(Report& report) {
+  if (leaves_out(mca_parameter("mtl"), "ofi"))
+    report.broken("E302", "Open MPI is told not to use libfabric: mtl = " + mca_parameter("mtl"),
+                  {"export OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_btl=^ofi"});
+  else
+    report.ok("openmpi: its settings permit libfabric");
+}
+
+}  // namespace
+
+Offer check_library(Report& report) {
+  report.begin("libfabric");
+  const Outcome outcome = try_apart(telling({}), look_around);
+  const Json& seen = outcome.result;
+  if (!outcome.fault.empty() || !seen.is_object()) {
+    report.broken("E104", "libfabric can't be asked: " + outcome.fault, outcome.said);
+    return {};
+  }
+  if (seen.contains("no_libfabric")) {
+    report.broken("E101", "libfabric can't be loaded: " + seen["no_libfabric"].get<std::string>(),
+                  {"install it, or name its folder in LD_LIBRARY_PATH"});
+    return {};
+  }
+  report.ok("libfabric " + seen["version"].get<std::string>() + "  " +
+            seen["path"].get<std::string>());
+  const std::string provider = seen["provider"];
+  if (provider.empty()) {
+    const char* const path = getenv("FI_PROVIDER_PATH");
+    report.broken("E102", "libfabric loaded no liberdma-fi.so",
+                  {path ? std::string("FI_PROVIDER_PATH is ") + path +
+                              ": libfabric looks there and nowhere else"
+                        : "FI_PROVIDER_PATH must name its folder"});
+    return {};
+  }
+  report.ok("provider  " + provider);
+  check_variables(report, seen["unknown"]);
+  const char* const wanted = getenv("FI_PROVIDER");
+  if (seen.contains("error") && wanted && !strstr(wanted, "erdma"))
+    report.broken("E103", std::string("FI_PROVIDER=") + wanted + " leaves erdma out",
+                  {"export FI_PROVIDER=erdma"});
+  else if (seen.contains("error"))
+    report.broken("E104", "erdma offers nothing: " + seen["error"].get<std::string>(),
+                  outcome.said);
+  Offer offer{!seen.contains("error"), {}};
+  for (const Json& device : seen["devices"])
+    if (device != "shm") offer.devices.push_back(device);
+  return offer;
+}
+
+void check_bytes(Report& report, const Offer& offer) {
+  report.begin("bytes");
+  const char* const shm = getenv("FI_ERDMA_SHM");
+  if (shm && !strcmp(shm, "off"))
+    report.slower("W204", "FI_ERDMA_SHM=off: processes of this host meet by the NIC alone",
+                  {"unset FI_ERDMA_SHM"});
+  else
+    check_host_bytes(report);
+  for (const std::string& device : offer.devices) check_nic_bytes(report, device);
+}
+
+void check_clients(Report& report, const Request& request) {
+  report.begin("applications");
+  const auto names = request.clients.empty() ? client_names() : request.clients;
+  for (const std::string& name : names) {
+    const Outcome outcome = try_apart(telling({{"FI_PROVIDER", "erdma"}}),
+                                      [&] { return ask_as(library_or_throw(), name); });
+    const std::string trouble = trouble_of(outcome);
+    if (trouble.empty())
+      report.ok(name + ": fi_getinfo offers " + outcome.result.value("device", std::string()));
+    else
+      report.broken("E301", name + ": fi_getinfo offers nothing: " + trouble, outcome.said);
+    if (name == "openmpi" && !request.clients.empty()) check_openmpi(report);
+  }
+}
+
+}  // namespace fi_erdma

@@ -1,0 +1,305 @@
+#include "fi_erdma/trial.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#include "fi_erdma/processes.h"
+
+namespace fi_erdma {
+namespace {
+
+/// Of the processor, as the trial polls: time in which it stands still does not count.
+constexpr clock_t kLongest = 20 * CLOCKS_PER_SEC;
+constexpr size_t kLong = size_t(1) << 20;
+
+/// An error of a call, which ends the trial.
+struct Failed {
+  int status;
+};
+void must(ssize_t status) {
+  if (status) throw Failed{int(status)};
+}
+
+struct CloseFid {
+  template <typename Object>
+  void operator()(Object* object) const {
+    fi_close(&object->fid);
+  }
+};
+template <typename Object>
+using Owned = std::unique_ptr<Object, CloseFid>;
+
+template <typename Object, typename Open>
+Owned<Object> made(const Open& open) {
+  Object* object = nullptr;
+  must(open(&object));
+  return Owned<Object>(object);
+}
+
+/// An endpoint with what it needs; destroyed in the opposite order.
+struct Port {
+  Port(fid_domain* domain, fi_info* info) {
+    fi_cq_attr cq_attr{};
+    fi_av_attr av_attr{};
+    cq = made<fid_cq>([&](fid_cq** cq_out) { return fi_cq_open(domain, &cq_attr, cq_out, this); });
+    av = made<fid_av>([&](fid_av** av_out) { return fi_av_open(domain, &av_attr, av_out, this); });
+    ep = made<fid_ep>([&](fid_ep** ep_out) { return fi_endpoint(domain, info, ep_out, this); });
+    must(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+    must(fi_ep_bind(ep.get(), &av->fid, 0));
+    must(fi_enable(ep.get()));
+  }
+  fi_addr_t find(const Port& other) {
+    char name[128];
+    size_t length = sizeof(name);
+    must(fi_getname(&other.ep->fid, name, &length));
+    fi_addr_t address = FI_ADDR_UNSPEC;
+    must(fi_av_insert(av.get(), name, 1, &address, 0, nullptr) - 1);
+    return address;
+  }
+  unsigned poll() {
+    fi_cq_entry entry;
+    const ssize_t got = fi_cq_read(cq.get(), &entry, 1);
+    if (got == -FI_EAVAIL) {
+      fi_cq_err_entry error{};
+      fi_cq_readerr(cq.get(), &error, 0);
+      throw Failed{-error.err};
+    }
+    if (got < 0 && got != -FI_EAGAIN) throw Failed{int(got)};
+    return got > 0;
+  }
+
+  Owned<fid_cq> cq;
+  Owned<fid_av> av;
+  Owned<fid_ep> ep;
+};
+
+/// Both ports, and the bytes that go from one to the other.
+class Pair {
+ public:
+  Pair(fid_domain* domain, fi_info* info)
+      : x_from(domain, info), x_to(domain, info), x_address(x_from.find(x_to)) {}
+
+  void message(size_t size) {
+    fill(size);
+    fi_context contexts[2];
+    begin();
+    again([&] {
+      return fi_recv(x_to.ep.get(), x_there.data(), size, nullptr, FI_ADDR_UNSPEC, &contexts[0]);
+    });
+    again([&] {
+      return fi_send(x_from.ep.get(), x_here.data(), size, nullptr, x_address, &contexts[1]);
+    });
+    wait(2);
+    compare();
+  }
+  void read(fid_domain* domain, const fi_info& info, size_t size) {
+    fill(size);
+    const auto region = made<fid_mr>([&](fid_mr** mr) {
+      return fi_mr_reg(domain, x_here.data(), size, FI_REMOTE_READ, 0, 17, 0, mr, nullptr);
+    });
+    const bool by_address = info.domain_attr->mr_mode & (FI_MR_VIRT_ADDR | FI_MR_BASIC);
+    // Who reads is the other one: its peer owns the memory.
+    const fi_addr_t owner = x_to.find(x_from);
+    fi_context context;
+    begin();
+    again([&] {
+      return fi_read(x_to.ep.get(), x_there.data(), size, nullptr, owner,
+                     by_address ? uint64_t(x_here.data()) : 0, fi_mr_key(region.get()), &context);
+    });
+    wait(1);
+    compare();
+  }
+
+ private:
+  void fill(size_t size) {
+    x_here.resize(size);
+    x_there.assign(size, 0);
+    for (size_t i = 0; i < size; ++i) x_here[i] = char(i * 31 + i / 251 + size);
+  }
+  void begin() { x_end = std::clock() + kLongest; }
+  unsigned poll() {
+    if (std::clock() > x_end) throw Failed{-FI_ETIMEDOUT};
+    return x_from.poll() + x_to.poll();
+  }
+  template <typename Call>
+  void again(const Call& call) {
+    ssize_t status;
+    while ((status = call()) == -FI_EAGAIN) x_done += poll();
+    must(status);
+  }
+  void wait(unsigned completions) {
+    while (x_done < completions) x_done += poll();
+    x_done = 0;
+  }
+  void compare() const {
+    if (x_here != x_there) throw Failed{-FI_EIO};
+  }
+
+  Port x_from, x_to;
+  fi_addr_t x_address;
+  std::vector<char> x_here, x_there;
+  unsigned x_done = 0;
+  clock_t x_end = 0;
+};
+
+/// Of this process: what the endpoints count together, and the ways of the first.
+void add_page(Json& json) {
+  const pid_t self[] = {getpid()};
+  const auto shown = processes(self);
+  const BlockKind* const endpoints =
+      shown[0].page.snapshot ? shown[0].page.snapshot->kind("endpoint") : nullptr;
+  if (!endpoints) return;
+  std::map<std::string, uint64_t> sums;
+  for (const Block& endpoint : endpoints->blocks) {
+    for (const char* const name : {"device", "this_host", "other_hosts", "gpu_memory"})
+      json[name] = endpoint.text(name);
+    for (const FieldInfo& field : endpoints->fields)
+      if (field.meaning == layout::Meaning::counter)
+        sums[field.name] += endpoint.number(field.name).value_or(0);
+  }
+  json["counters"] = sums;
+}
+
+fi_info& base_hints(const Libfabric& libfabric) {
+  fi_info* const hints = libfabric.new_info();
+  if (!hints) throw std::bad_alloc();
+  hints->fabric_attr->prov_name = strdup("erdma");
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->mode = FI_CONTEXT;
+  return *hints;
+}
+
+void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
+  json["step"] = "open an endpoint";
+  const auto fabric =
+      made<fid_fabric>([&](fid_fabric** out) { return libfabric.fabric(info->fabric_attr, out); });
+  const auto domain = made<fid_domain>(
+      [&](fid_domain** out) { return fi_domain(fabric.get(), info, out, nullptr); });
+  Pair pair(domain.get(), info);
+  for (const size_t size : {size_t(8), size_t(4096), kLong}) {
+    json["step"] = "send " + std::to_string(size) + " bytes";
+    pair.message(size);
+  }
+  json["step"] = "read 1048576 bytes from registered memory";
+  pair.read(domain.get(), *info, kLong);
+  add_page(json);
+}
+
+// --- what clients ask
+// -----------------------------------------------------------------------------
+
+constexpr uint64_t kComm = FI_LOCAL_COMM | FI_REMOTE_COMM;
+
+void order_sends(fi_info& hints) {
+  hints.tx_attr->msg_order = FI_ORDER_SAS;
+  hints.rx_attr->msg_order = FI_ORDER_SAS;
+}
+void ask_nccl(fi_info& hints) {
+  hints.mode = FI_CONTEXT | FI_CONTEXT2;
+  hints.caps = kComm | FI_TAGGED | FI_MSG;
+  order_sends(hints);
+  hints.domain_attr->threading = FI_THREAD_SAFE;
+  hints.domain_attr->mr_key_size = 2;
+  hints.domain_attr->mr_mode =
+      FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+}
+void ask_openmpi(fi_info& hints) {
+  hints.mode = FI_CONTEXT | FI_CONTEXT2;
+  hints.caps = FI_TAGGED | kComm | FI_DIRECTED_RECV;
+  order_sends(hints);
+  hints.domain_attr->threading = FI_THREAD_DOMAIN;
+  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints.domain_attr->av_type = FI_AV_MAP;
+  hints.domain_attr->cq_data_size = 4;
+}
+void ask_mpich(fi_info& hints) {
+  hints.mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
+  hints.caps = FI_MSG | FI_TAGGED | FI_MULTI_RECV | FI_DIRECTED_RECV;
+  order_sends(hints);
+  hints.domain_attr->threading = FI_THREAD_DOMAIN;
+  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints.domain_attr->av_type = FI_AV_TABLE;
+  hints.domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+}
+void ask_oneccl(fi_info& hints) {
+  hints.caps = FI_TAGGED;
+  hints.domain_attr->control_progress = FI_PROGRESS_MANUAL;
+  hints.domain_attr->data_progress = FI_PROGRESS_MANUAL;
+  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints.domain_attr->av_type = FI_AV_TABLE;
+}
+void ask_shmem(fi_info& hints) {
+  hints.mode = 0;
+  hints.caps = FI_MSG;
+  hints.tx_attr->inject_size = 16;
+  hints.domain_attr->mr_key_size = 1;
+  hints.domain_attr->data_progress = FI_PROGRESS_AUTO;
+  hints.domain_attr->threading = FI_THREAD_DOMAIN;
+  hints.domain_attr->resource_mgmt = FI_RM_ENABLED;
+}
+
+struct Client {
+  const char* name;
+  uint32_t version;
+  void (*ask)(fi_info& hints);
+};
+constexpr Client kClients[] = {{"nccl", FI_VERSION(1, 6), ask_nccl},
+                               {"openmpi", FI_VERSION(1, 5), ask_openmpi},
+                               {"mpich", FI_VERSION(2, 0), ask_mpich},
+                               {"oneccl", FI_VERSION(1, 10), ask_oneccl},
+                               {"shmem", FI_VERSION(1, 5), ask_shmem}};
+
+}  // namespace
+
+Json exchange_bytes(const Libfabric& libfabric) {
+  Json json = {{"step", "fi_getinfo"}};
+  fi_info& hints = base_hints(libfabric);
+  hints.caps = FI_MSG | FI_RMA;
+  hints.domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+  fi_info* list = nullptr;
+  try {
+    const int status = libfabric.getinfo(FI_VERSION(1, 9), hints, &list);
+    libfabric.free(&hints);
+    must(status);
+    exchange(libfabric, list, json);
+  } catch (const Failed& failed) {
+    json["error"] = libfabric.error_text(failed.status);
+  }
+  if (list) libfabric.free(list);
+  return json;
+}
+
+std::vector<std::string> client_names() {
+  std::vector<std::string> names;
+  for (const Client& client : kClients) names.push_back(client.name);
+  return names;
+}
+
+Json ask_as(const Libfabric& libfabric, const std::string& name) {
+  Json json = {{"client", name}};
+  for (const Client& client : kClients) {
+    if (name != client.name) continue;
+    fi_info& hints = base_hints(libfabric);
+    client.ask(hints);
+    fi_info* list = nullptr;
+    const int status = libfabric.getinfo(std::min(client.version, libfabric.api()), hints, &list);
+    libfabric.free(&hints);
+    if (status) json["error"] = libfabric.error_text(status);
+    if (list) json["device"] = list->domain_attr->name, libfabric.free(list);
+  }
+  return json;
+}
+
+}  // namespace fi_erdma
