@@ -37,10 +37,10 @@ def run(*arguments, before=None, **environment):
 class Shown:
     """A process with an endpoint."""
 
-    def __init__(self, **environment):
+    def __init__(self, stderr=None, **environment):
         self.process = subprocess.Popen([os.path.join(BUILD, "test/fi_erdma/shown_endpoint")],
                                         env={**CLEAN, **environment}, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
+                                        stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.pid = self.process.pid
 
     def __enter__(self):
@@ -127,6 +127,16 @@ class Program(unittest.TestCase):
             yield ({"LD_PRELOAD": os.path.join(os.path.abspath(BUILD), ".libs/libsofterdma.so"),
                     "SOFTERDMA_DIR": folder, "FI_ERDMA_DEVICE": "erdma_0", "FI_ERDMA_SHM": "off"},
                    ["nic_packet_bytes"], ["nic_read_bytes", "nic_write_bytes"])
+
+    def test_the_end_of_a_run_tells_what_went_which_way(self):
+        for log, lines in [("info", 1), ("warn", 0)]:
+            with tempfile.TemporaryFile("w+") as said:
+                with Shown(stderr=said, FI_ERDMA_LOG=log) as shown:
+                    shown.transfer(8, 4)
+                said.seek(0)
+                found = re.findall(r"all endpoints of this process: inside the host (\d+) bytes by ring, (\d+) by CMA, "
+                                   r"(\d+) copied; by NIC (\d+) in packets", said.read())
+                self.assertEqual(found, [("32", "0", "0", "0")] * lines)
 
     def test_rates_are_what_was_moved_by_the_time(self):
         with Shown() as shown:

@@ -14,6 +14,7 @@
 
 #include "fabric/info_offer.h"
 #include "fabric/job_identity.h"
+#include "util/log.h"
 #include "util/process_epoch.h"
 
 namespace erdma::fabric {
@@ -86,6 +87,21 @@ std::shared_ptr<ProcessPage> ProcessPage::get() noexcept try {
   return page;
 } catch (const std::bad_alloc&) {
   return nullptr;
+}
+
+ProcessPage::~ProcessPage() {
+  if (!x_process || !ours()) return;
+  const transport::ShmCounters& shm = x_process->shm;
+  const transport::NicCounters& nic = x_process->nic;
+  const uint64_t cma = shm.cma_read_bytes + shm.cma_write_bytes;
+  const uint64_t copied = shm.bounce_in_bytes + shm.bounce_out_bytes;
+  if (!(shm.ring_bytes | cma | copied | nic.sent_bytes | nic.read_bytes | nic.write_bytes)) return;
+  ERDMA_ANNOUNCE(EP_CTRL,
+                 "all endpoints of this process: inside the host %lu bytes by ring, %lu by CMA, "
+                 "%lu copied; by NIC %lu in packets, %lu by RDMA READ, %lu by RDMA WRITE, of these "
+                 "%lu copied\n",
+                 shm.ring_bytes, cma, copied, nic.sent_bytes, nic.read_bytes, nic.write_bytes,
+                 nic.bounce_bytes);
 }
 
 void ProcessPage::introduce() {

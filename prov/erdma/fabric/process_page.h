@@ -44,6 +44,10 @@ class ProcessPage {
   bool ours() const noexcept { return x_page->ours(); }
 
   explicit ProcessPage(std::unique_ptr<util::StatPage> page) noexcept : x_page(std::move(page)) {}
+  ProcessPage(const ProcessPage&) = delete;
+  ProcessPage& operator=(const ProcessPage&) = delete;
+  /// Says what all endpoints moved.
+  ~ProcessPage();
 
  private:
   void introduce();
