@@ -1,23 +1,42 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
 
 #include "fi_erdma/commands.h"
 #include "fi_erdma/json.h"
-#include "fi_erdma/processes.h"
+#include "fi_erdma/rates.h"
 
 namespace fi_erdma {
 namespace {
 
-/// What the kernel alone can tell. Who polls and who waits for whom needs counters which no
-/// provider shows yet.
+constexpr double kInterval = 1;  ///< seconds between two looks
+
+/// What the kernel and the counters tell. Who waits for whom needs what no provider shows yet.
 struct Verdict {
   const char* word;  ///< for programs
-  const char* text;
-  bool works;
+  std::string text;
+  bool works = true;
 };
 
-Verdict verdict_on(const Process& process) {
+/// Of one that the kernel lets run.
+Verdict verdict_by_counters(const Process& process, const Rates& rates) {
+  const Rates::Pair rate = rates.of(process);
+  if (!rate.sent) return {"unknown", "began, or opened its page, just now"};
+  if (*rate.sent > 0 || rate.received.value_or(0) > 0)
+    return {"moves", fmt::format("moves bytes: {} out, {} in", rate_text(rate.sent),
+                                 rate_text(rate.received))};
+  const double percent = 100 * rates.load(process);
+  if (percent >= 10)
+    return {"runs", fmt::format("MOVES NO BYTES, and uses {:.0f} % of a processor: it computes, or "
+                                "polls for what does not come",
+                                percent)};
+  return {"waits", "MOVES NO BYTES, and sleeps"};
+}
+
+Verdict verdict_on(const Process& process, const Rates& rates) {
   switch (process.state) {
     case 'T':
       return {"stopped", "IS STOPPED by a signal (kill -CONT lets it go on)", false};
@@ -26,10 +45,8 @@ Verdict verdict_on(const Process& process) {
     case 'Z':
     case 'X':
       return {"ended", "HAS ENDED, and its parent did not ask for its status", false};
-    case 'D':
-      return {"in_kernel", "was in the kernel at this moment, and not to be interrupted", true};
     default:
-      return {"unknown", "runs or sleeps; its page does not tell whether it makes progress", true};
+      return verdict_by_counters(process, rates);
   }
 }
 
@@ -42,12 +59,17 @@ std::string rank_of(const Process& process) {
 }  // namespace
 
 int run_hang(const Request& request) {
-  const auto found = request.pids.empty() ? processes() : processes(request.pids);
+  const Look before = look(request.pids);
+  const double interval = request.interval > 0 ? request.interval : kInterval;
+  std::this_thread::sleep_for(std::chrono::duration<double>(interval));
+  const Look now = look(request.pids);
+  const Rates rates(&before, now);
+  const auto& found = now.processes;
   Json json = document("hang");
   json["processes"] = Json::array();
   int status = 0;
   for (const Process& process : found) {
-    const Verdict verdict = verdict_on(process);
+    const Verdict verdict = verdict_on(process, rates);
     const bool shows = process.page.snapshot.has_value();
     status = std::max(status, !verdict.works ? 2 : shows ? 0 : 1);
     json["processes"].push_back(to_json(process));

@@ -38,8 +38,9 @@ int run(int argc, char** argv) {
   CLI::App* const stat =
       add_command(program, "stat", "Endpoints, their peers and what went which way", request);
   add_options_of_stat(*stat, request);
-  const CLI::App* const hang =
-      add_command(program, "hang", "Which process does not go on", request);
+  CLI::App* const hang = add_command(program, "hang", "Which process does not go on", request);
+  hang->add_option("-i,--interval", request.interval, "Seconds between two looks")
+      ->check(CLI::Range(0.01, 86400.0));
   add_command(program, "info",
               "Libraries, variables and what fi_getinfo offers, or what a process uses", request);
   CLI::App* const doctor =

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string_view>
 
 #ifndef F_GET_SEALS
@@ -97,15 +98,28 @@ ReadResult read_file(const std::string& path) {
   return read_page(mapping.bytes());
 }
 
-/// The third word of /proc/PID/stat; the second one is a name in parentheses, which may hold any.
-char state_of(pid_t pid) {
+/// The words of /proc/PID/stat from the third on, the state; the second one is a name in
+/// parentheses, which may hold any.
+std::string status_of(pid_t pid) {
   const Descriptor file(
       open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   char text[512];
   const ssize_t length = file.get() < 0 ? -1 : read(file.get(), text, sizeof(text));
   const std::string_view line(text, size_t(std::max<ssize_t>(length, 0)));
   const size_t name_end = line.rfind(')');
-  return name_end != line.npos && name_end + 2 < line.size() ? line[name_end + 2] : '\0';
+  return name_end != line.npos && name_end + 2 < line.size()
+             ? std::string(line.substr(name_end + 2))
+             : std::string();
+}
+
+/// The words 14 and 15 of the file, in ticks.
+double processor_seconds_of(const std::string& status) {
+  std::istringstream words(status);
+  std::string skipped;
+  for (int i = 3; i < 14; ++i) words >> skipped;
+  uint64_t user = 0, system = 0;
+  words >> user >> system;
+  return double(user + system) / double(sysconf(_SC_CLK_TCK));
 }
 
 /// Nothing where the process shows no page; `fault` is then why, if that is not simply so.
@@ -124,7 +138,9 @@ std::optional<Process> look_at(pid_t pid, std::string& fault) {
   else if (page.empty())
     fault = "it shows no statistics: it has no endpoint of erdma's now, or FI_ERDMA_STAT=off";
   if (!fault.empty()) return std::nullopt;
-  return Process{pid, state_of(pid), read_file(page)};
+  const std::string status = status_of(pid);
+  return Process{pid, status.empty() ? '\0' : status[0], read_file(page),
+                 processor_seconds_of(status)};
 }
 
 }  // namespace
@@ -145,7 +161,7 @@ std::vector<Process> processes(std::span<const pid_t> pids) {
   for (const pid_t pid : pids) {
     std::string fault;
     auto process = look_at(pid, fault);
-    found.push_back(process ? std::move(*process) : Process{pid, 0, {std::nullopt, fault}});
+    found.push_back(process ? std::move(*process) : Process{pid, 0, {std::nullopt, fault}, 0});
   }
   return found;
 }

@@ -16,6 +16,7 @@ struct Process {
   pid_t pid = 0;   ///< as /proc names it here; in a container, the page has another one
   char state = 0;  ///< of its main thread, as ps shows it: R, S, D, T, Z, ...; 0 = unknown
   ReadResult page;
+  double processor_seconds = 0;  ///< that all its threads used so far
 };
 
 /// All that this user may look at, or those named. What they are is in the order of their PIDs. A

@@ -1,5 +1,7 @@
 #include "fi_erdma/rates.h"
 
+#include <algorithm>
+
 namespace fi_erdma {
 namespace {
 
@@ -56,6 +58,12 @@ std::optional<double> Rates::of(const Process& process, const Block& endpoint,
                                 std::string_view counter) const {
   const Block* const other = before(process, endpoint);
   return other ? rate(other->number(counter), endpoint.number(counter)) : std::nullopt;
+}
+
+double Rates::load(const Process& process) const {
+  const Process* const other = before(process);
+  if (!other || x_seconds <= 0) return 0;
+  return std::max(0.0, process.processor_seconds - other->processor_seconds) / x_seconds;
 }
 
 Rates::Pair Rates::of(const Process& process) const {

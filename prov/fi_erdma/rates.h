@@ -30,6 +30,8 @@ class Rates {
   };
   Pair of(const Process& process, const Block& endpoint, const Path& path) const;
   Pair of(const Process& process) const;
+  /// Of one processor, that the process used meanwhile.
+  double load(const Process& process) const;
   /// The same of any counter.
   std::optional<double> of(const Process& process, const Block& endpoint,
                            std::string_view counter) const;

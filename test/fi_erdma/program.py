@@ -216,11 +216,28 @@ class Program(unittest.TestCase):
 
     def test_a_stopped_process_is_shown_and_is_a_hang(self):
         with Shown() as shown:
-            self.assertEqual(self.process("hang", shown)["verdict"], "unknown")
+            self.assertEqual(self.process("hang", shown)["verdict"], "waits")
             shown.stop()
             self.assertEqual(self.process("stat", shown)["state"], "T")
             self.assertEqual(self.process("hang", shown, 2)["verdict"], "stopped")
             self.assertIn("IS STOPPED", run("hang", shown.pid).stdout)
+
+    def test_hang_tells_who_moves_bytes_who_runs_and_who_sleeps(self):
+        with Shown() as moving, Shown() as sleeping, Shown() as running:
+            moving.transfer(8, 1)
+            # It polls for a message that nobody sends.
+            running.process.stdin.write("poll\n")
+            running.process.stdin.flush()
+            self.assertEqual(running.process.stdout.readline(), "polls\n")
+            pids = [str(p.pid) for p in (moving, sleeping, running)]
+            with subprocess.Popen([PROGRAM, "hang", "-j", "-i", "1", *pids], env=CLEAN, text=True,
+                                  stdout=subprocess.PIPE) as looking:
+                while looking.poll() is None:
+                    moving.transfer(1 * KIB, 10)
+                document = json.loads(looking.stdout.read())
+            verdicts = [process["verdict"] for process in document["processes"]]
+            self.assertEqual(verdicts, ["moves", "waits", "runs"])
+            running.process.send_signal(signal.SIGUSR1)
 
     def test_a_process_without_a_page_is_named_with_the_reason(self):
         with Shown(FI_ERDMA_STAT="off") as shown:

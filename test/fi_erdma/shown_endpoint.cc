@@ -1,9 +1,12 @@
 // Has an enabled endpoint until its input ends, for program.py. A line "SIZE COUNT" has a second
-// endpoint send so many messages to the first, and "done" follows.
+// endpoint send so many messages to the first, and "done" follows. A line "poll" has it poll for
+// what does not come, after "polls", until SIGUSR1.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include <rdma/fabric.h>
@@ -16,6 +19,8 @@
 extern "C" fi_provider* fi_prov_ini(void);
 
 namespace {
+
+volatile std::sig_atomic_t g_polls = 1;
 
 void expect(const char* what, ssize_t status) {
   if (status == 0) return;
@@ -91,7 +96,14 @@ int main() {
   std::fflush(stdout);
   fi_addr_t address = FI_ADDR_UNSPEC;
   char line[64];
+  std::signal(SIGUSR1, [](int) { g_polls = 0; });
   while (std::fgets(line, sizeof(line), stdin)) {
+    if (std::strcmp(line, "poll\n") == 0) {
+      std::puts("polls");
+      std::fflush(stdout);
+      while (g_polls) (void)first.completions();
+      continue;
+    }
     char* rest = nullptr;
     const size_t size = std::strtoul(line, &rest, 10);
     if (!second.ep) {
