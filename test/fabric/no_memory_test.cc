@@ -9,7 +9,6 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <vector>
 
 #include <rdma/fi_rma.h>
@@ -199,11 +198,12 @@ class Attempt {
   }
 
   /// One that no operation had before.
-  fi_context& next_context() { return x_contexts.emplace_back(); }
+  fi_context& next_context() { return x_contexts.at(x_operations++); }
 
   fi_info* x_info;
   int x_error = 0;
-  std::deque<fi_context> x_contexts;
+  size_t x_operations = 0;
+  std::vector<fi_context> x_contexts = std::vector<fi_context>(200);
   uint64_t x_tag = 0;
   Owned<fid_fabric> x_fabric;
   Owned<fid_domain> x_domain;
@@ -250,6 +250,12 @@ void try_each_allocation(int way, long many = 1) {
 
 TEST(each_call_that_lacks_memory_says_so, kWays) {
   try_each_allocation(_i);
+}
+
+/// In calls, in progress, on the threads of the provider: once, or for a while.
+TEST(what_lacks_memory_anywhere_goes_on_or_says_so, 2 * kWays) {
+  erdma::fake::g_anywhere = true;
+  try_each_allocation(_i % kWays, _i < kWays ? 1 : 30);
 }
 
 TEST(a_shared_context_without_memory_says_so) {
