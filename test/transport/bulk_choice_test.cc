@@ -127,6 +127,17 @@ TEST(sender_that_leaves_its_half_is_asked_ever_more_rarely) {
   }
 }
 
+TEST(sender_that_was_not_there_yet_left_nothing) {
+  Channel channel(Ways::dual, false);
+  ck_assert_uint_eq(calls_alone(channel, 1), 2);
+  ck_assert_uint_eq(calls_alone(channel, 2), 2);
+  channel.out.attach(channel.shared);
+  Message message(channel, 4 * kMiB, 3);
+  channel.run();
+  ck_assert(message.arrived());
+  ck_assert_uint_gt(channel.out_counters.cma_write_bytes, 0);
+}
+
 TEST(sender_that_takes_its_half_is_asked_again) {
   Channel channel(Ways::dual);
   for (uint64_t token = 1; token <= 5; ++token) {

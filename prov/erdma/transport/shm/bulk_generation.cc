@@ -173,6 +173,7 @@ bool Generations::begin(Transfer& transfer) noexcept {
   transfer.leave(transfer.range.end, whole.end);
   transfer.status = choose_path(transfer, mode);
   if (transfer.status != 0) return true;
+  transfer.present = WriteState(load_acquire(x_page.write_state)) != WriteState::unknown;
   transfer.asks = asks_sender(x_choice, transfer, mode);
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
@@ -391,7 +392,7 @@ void Generations::end(Transfer& transfer) noexcept {
     transfer.leave(transfer.range.begin + uint64_t(transfer.claimed) * transfer.chunk,
                    std::min(transfer.range.begin + back, transfer.range.end));
   }
-  if (transfer.asks && is_divided(transfer.state.mode))
+  if (transfer.asks && transfer.present && is_divided(transfer.state.mode))
     x_choice.helped(transfer.range.length(), transfer.by_sender > 0);
   transfer.state.mode = Mode::none;
   const uint64_t now = x_clock.now();
