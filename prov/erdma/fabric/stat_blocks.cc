@@ -6,8 +6,8 @@
 namespace erdma::fabric {
 namespace {
 
-using enum stat_layout::Meaning;
-using enum stat_layout::Type;
+using stat_layout::Meaning;
+using stat_layout::Type;
 
 constexpr uint32_t kMostEndpoints = 256;
 constexpr uint32_t kMostPeers = 16384;
@@ -27,15 +27,18 @@ constexpr const char* unit_of(std::string_view counter) {
 
 template <typename Member>
 constexpr util::StatField field(const char* name, StatKindIndex kind, size_t offset, Member*,
-                                const char* unit, stat_layout::Meaning meaning) {
+                                const char* unit, Meaning meaning) {
   constexpr bool is_number = std::is_same_v<Member, uint64_t>;
-  return {name, kind, is_number ? number : text, meaning, unit, offset, sizeof(Member)};
+  return {name, kind, is_number ? Type::number : Type::text, meaning, unit, offset, sizeof(Member)};
 }
 #define FIELD(Block, kind, member, unit, meaning)                                               \
   field(#member, kind, offsetof(Block, member), static_cast<decltype(Block::member)*>(nullptr), \
         unit, meaning)
-#define COUNTER(Block, kind, name, member) \
-  { name, kind, number, counter, unit_of(name), offsetof(Block, member), sizeof(uint64_t) }
+#define COUNTER(Block, kind, name, member)                                              \
+  {                                                                                     \
+    name, kind, Type::number, Meaning::counter, unit_of(name), offsetof(Block, member), \
+        sizeof(uint64_t)                                                                \
+  }
 // The counters of a block, which both blocks call shm and nic.
 #define COUNTERS(Block, kind)                                             \
   COUNTER(Block, kind, "shm_ring_bytes", shm.ring_bytes),                 \
@@ -57,32 +60,19 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
 
 /// What is not counted in the page has no field: a reader would take it for 0.
 constexpr util::StatField kFields[] = {
-    OF_PROCESS(pid, "", fact),
-    OF_PROCESS(started, "ns", fact),
-    OF_PROCESS(rank, "", fact),
-    OF_PROCESS(ranks, "", fact),
-    OF_PROCESS(local_rank, "", fact),
-    OF_PROCESS(left_out, "", counter),
-    OF_PROCESS(host, "", fact),
-    OF_PROCESS(command, "", fact),
-    OF_PROCESS(launcher, "", fact),
-    OF_PROCESS(job, "", fact),
-    OF_PROCESS(provider, "", fact),
-    OF_PROCESS(libfabric, "", fact),
-    OF_ENDPOINT(enabled, "", fact),
-    OF_ENDPOINT(speed, "bit/s", fact),
-    OF_ENDPOINT(address, "", fact),
-    OF_ENDPOINT(device, "", fact),
-    OF_ENDPOINT(other_hosts, "", fact),
-    OF_ENDPOINT(this_host, "", fact),
-    OF_ENDPOINT(gpu_memory, "", fact),
-    OF_ENDPOINT(changed, "", fact),
-    OF_ENDPOINT(settings, "", fact),
-    OF_PEER(endpoint, "", fact),
-    OF_PEER(since, "ns", fact),
-    OF_PEER(path, "", fact),
-    OF_PEER(address, "", fact),
-    COUNTERS(ProcessBlock, kProcessKind),
+    OF_PROCESS(pid, "", Meaning::fact),          OF_PROCESS(started, "ns", Meaning::fact),
+    OF_PROCESS(rank, "", Meaning::fact),         OF_PROCESS(ranks, "", Meaning::fact),
+    OF_PROCESS(local_rank, "", Meaning::fact),   OF_PROCESS(left_out, "", Meaning::counter),
+    OF_PROCESS(host, "", Meaning::fact),         OF_PROCESS(command, "", Meaning::fact),
+    OF_PROCESS(launcher, "", Meaning::fact),     OF_PROCESS(job, "", Meaning::fact),
+    OF_PROCESS(provider, "", Meaning::fact),     OF_PROCESS(libfabric, "", Meaning::fact),
+    OF_ENDPOINT(enabled, "", Meaning::fact),     OF_ENDPOINT(speed, "bit/s", Meaning::fact),
+    OF_ENDPOINT(address, "", Meaning::fact),     OF_ENDPOINT(device, "", Meaning::fact),
+    OF_ENDPOINT(other_hosts, "", Meaning::fact), OF_ENDPOINT(this_host, "", Meaning::fact),
+    OF_ENDPOINT(gpu_memory, "", Meaning::fact),  OF_ENDPOINT(changed, "", Meaning::fact),
+    OF_ENDPOINT(settings, "", Meaning::fact),    OF_PEER(endpoint, "", Meaning::fact),
+    OF_PEER(since, "ns", Meaning::fact),         OF_PEER(path, "", Meaning::fact),
+    OF_PEER(address, "", Meaning::fact),         COUNTERS(ProcessBlock, kProcessKind),
     COUNTERS(EndpointBlock, kEndpointKind),
 };
 // A counter that has no field would be counted for nobody.

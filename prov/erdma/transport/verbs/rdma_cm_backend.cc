@@ -18,7 +18,7 @@ namespace {
 constexpr int kBacklog = 1024;       // eRDMA allocates as many as are asked for
 constexpr int kResolveTime = 2'000;  // ms, for the route: there is no ARP cache of ours
 constexpr int kRouteTime = 2'000;    // ms
-constexpr int kPortTries = 32;
+constexpr int kListenTries = 32;
 
 sockaddr* mutable_data(util::SocketAddress& address) noexcept {
   return const_cast<sockaddr*>(address.data());  // librdmacm does not write to it
@@ -88,7 +88,7 @@ int RdmaCmBackend::listen(util::SocketAddress& name) noexcept {
   }
   int rc = 0;
   // A free port of rdma_cm may be taken in TCP, which an iWARP device finds out when it listens.
-  for (int tries = name.port() ? 1 : kPortTries; tries > 0; --tries) {
+  for (int tries = name.port() ? 1 : kListenTries; tries > 0; --tries) {
     rc = bind_and_listen(name);
     if (rc != -FI_EADDRINUSE) break;
   }
