@@ -111,7 +111,7 @@ TEST(what_is_detached_is_driven_no_more_and_loses_its_entries) {
 
 /// Each direction with a queue of its own.
 TEST(both_queues_are_detached) {
-  Bound b, of_receives;
+  Bound of_receives, b;  // what uses the queue of the other goes first
   fi_cq_entry entry;
   CompletionQueue* const queues[] = {b.cq, of_receives.cq};
   {

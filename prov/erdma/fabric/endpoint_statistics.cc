@@ -51,9 +51,12 @@ PeerBlock* EndpointStatistics::peer_block(const util::SocketAddress& peer) {
     ProcessPage::begin_change(*block);
     return block;
   }
-  block = x_page->take<PeerBlock>(kPeerKind);
-  if (!block) x_peers.erase(peer);
-  return block;
+  PeerBlock* const taken = x_page->take<PeerBlock>(kPeerKind);
+  if (taken)
+    block = taken;
+  else
+    x_peers.erase(peer);
+  return taken;
 }
 
 void EndpointStatistics::leads(const util::SocketAddress& peer, const char* path) noexcept try {
