@@ -92,14 +92,16 @@ without_calibration() {
 # The kernel gives a connect 10 s, in which perftest's server fills its memory: a host that others use
 # may not have them.
 perftest() {
-  local program output _
+  local program output status _
   program=$(without_calibration "$1")
   shift
   for _ in 1 2 3; do
-    output=$(between_programs 18515 perftest_side "$program" "$@" 2>&1) && break
-    [[ $output = *RDMA_CM_EVENT_UNREACHABLE* ]] || { echo "$output"; return 1; }
+    status=0
+    output=$(between_programs 18515 perftest_side "$program" "$@" 2>&1) || status=1
+    [[ $status = 1 && $output = *RDMA_CM_EVENT_UNREACHABLE* ]] || break
   done
   echo "$output"
+  return $status
 }
 
 # with_setting NAME=VALUE COMMAND...

@@ -125,6 +125,8 @@ prepare_image() {
 
 nics=(-nic none) reserved='' built=''
 if [[ $rdma = -erdma ]]; then
+  # The model's memory has to be memory.
+  [[ ${ERDMA_VM_MEMORY:-3072} -ge 2564 ]] || unable 'ERDMA_VM_MEMORY is less than 2564 MiB'
   built=$(mktemp -d "$cache/modules.XXXXXX")
   # shellcheck disable=SC2064
   trap "rm -rf '$built'" EXIT

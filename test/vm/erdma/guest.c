@@ -122,6 +122,7 @@ static int run(void* argument) {
 
 static void free_card(struct card* card) {
   if (card->model) erm_destroy(card->model);
+  pci_dev_put(card->pdev); /* the model raised interrupts of it until now */
   if (card->bar) iounmap(card->bar);
   card_free_interrupts(card);
   kfree(card);

@@ -190,7 +190,6 @@ void card_unplug(struct card* card) {
   if (!card->bus) return;
   pci_lock_rescan_remove();
   pci_stop_root_bus(card->bus);
-  pci_dev_put(card->pdev);
   pci_remove_root_bus(card->bus);
   pci_unlock_rescan_remove();
 }

@@ -100,7 +100,8 @@ uint8_t erm_mr_register(struct erm_device* device, const struct erm_register_mr*
   struct erm_mr* mr = index < device->most_mrs ? &device->mr[index] : NULL;
 
   if (!mr || mr->valid || (device->config->max_mr && device->mrs >= device->config->max_mr) ||
-      (type == ERM_MR_NORMAL && request->size > 1ULL << device->config->log_largest_mr))
+      (type == ERM_MR_NORMAL && (request->size > 1ULL << device->config->log_largest_mr ||
+                                 ERM_GET(ERM_MR_PAGE_SHIFT, request->place) < 12)))
     return ERM_GENERAL;
   *mr = (struct erm_mr){
       .valid = ERM_GET(ERM_MR_VALID, request->name) || type,

@@ -215,10 +215,14 @@ TEST(a_qp_that_begins_anew_is_not_the_peer_of_the_old_one) {
 
 TEST(a_record_that_an_earlier_qp_left_means_nothing) {
   Pair pair;
-  pair.qp[1]->receive(pair.there(0, 8));
-  *pair.memory.at<uint64_t>(pair.qp[0]->sq_record) = ERM_PUT(ERM_SQ_DOORBELL_QPN, 99) | 3;
+  Qp& qp = *pair.qp[0];
+  qp.write({.opcode = ERM_WRITE});
+  *pair.memory.at<uint64_t>(qp.sq_record) = ERM_PUT(ERM_SQ_DOORBELL_QPN, 99) | qp.sq_pi;
   pair.settle();
   ck_assert(!pair.sends[0]->poll());
+  qp.ring_doorbell();
+  pair.settle();
+  ck_assert(pair.sends[0]->poll());
 }
 
 TEST(completions_go_round_the_queue) {
