@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """check_docs.py TREE: the README has at most 120 lines; links between documents lead somewhere; the lists of
 docs/Makefile.include hold what is in the tree; every FI_ERDMA_* variable that is named exists; the text of each
-heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; the picture is
+heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; so is each code of a trouble, and the other way round; the picture is
 the drawing of its figures; manifests are YAML."""
 import glob
 import os
@@ -122,6 +122,20 @@ def check_log_lines():
             faults.append(f"{page}: no heading for «{form}»")
 
 
+def check_codes():
+    """Codes of the provider's warnings and of fi_erdma doctor are headings, and each such heading is a code."""
+    page = "docs/troubleshooting.md"
+    if not exists(page):
+        return
+    files = glob.glob("prov/**/*.[ch]*", recursive=True)
+    used = {c for p in files if os.path.isfile(p) for c in re.findall(r'"([EW]\d{3})"', read(p))}
+    heads = re.findall(r"^### ([EW]\d{3}): ", read(page), flags=re.M)
+    for code in sorted(used ^ set(heads)):
+        faults.append(f"{page}: {'no heading for the code' if code in used else 'nothing has the code'} {code}")
+    for code in sorted({c for c in heads if heads.count(c) > 1}):
+        faults.append(f"{page}: two headings have the code {code}")
+
+
 def check_picture():
     figures = "docs/figures.tsv"
     if not exists(figures):
@@ -147,7 +161,7 @@ def check_manifests():
 
 os.chdir(sys.argv[1])
 sys.dont_write_bytecode = True
-for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_picture, check_manifests]:
+for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_picture, check_manifests]:
     check()
 print(*faults, sep="\n", end="\n" if faults else "")
 sys.exit(1 if faults else 0)

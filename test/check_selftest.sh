@@ -107,6 +107,8 @@ if command -v python3 >/dev/null; then
   refused check_docs.sh docs/unlisted.md 'x'
   refused check_docs.sh docs/troubleshooting.md '### `the … is made of cheese`'
   refused check_docs.sh $p/util/a.cc '  ERDMA_WARN(CORE, "the moon is made of %s\n", what);'
+  refused check_docs.sh $p/util/a.cc 'const char* kCode = "W123";'
+  refused check_docs.sh docs/troubleshooting.md '### E123: nothing says so'
   refused check_docs.sh docs/figures.tsv '# date: today'
   refused check_bench.sh test/bench/bars.py 'half_limit = lambda size: 1.0'
   refused check_bench.sh test/bench/history.py 'def read(path): return {}'

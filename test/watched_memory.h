@@ -12,7 +12,8 @@ namespace erdma::test {
 /// the output says so. What the provider does without it is tested everywhere.
 inline bool can_watch_memory() {
   const util::EventFd wake;
-  const bool can = bool(transport::verbs::MemoryMonitor::create(wake));
+  const char* why = nullptr;
+  const bool can = bool(transport::verbs::MemoryMonitor::create(wake, why));
   if (!can) std::printf("userfaultfd is refused here: what needs it is left out\n");
   return can;
 }

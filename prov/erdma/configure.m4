@@ -164,6 +164,8 @@ PKG_CHECK_MODULES([FI_ERDMA], [CLI11 >= 2.1 fmt >= 9 nlohmann_json >= 3.10],
   [erdma_program=yes], [erdma_program="no (CLI11, fmt or nlohmann-json was not found)"
    AC_MSG_WARN([the program fi_erdma is left out: it needs CLI11, fmt and nlohmann-json (Debian 12: apt install libcli11-dev libfmt-dev nlohmann-json3-dev)])])
 FI_ERDMA_CFLAGS=`AS_ECHO(["$FI_ERDMA_CFLAGS"]) | $SED 's/-I/-isystem /g'`
+dnl What fmt.cc has for all files is all that version 9 wants.
+AS_IF([$PKG_CONFIG --atleast-version=10 fmt], [FI_ERDMA_CFLAGS="$FI_ERDMA_CFLAGS -DFMT_HEADER_ONLY"])
 AM_CONDITIONAL([HAVE_FI_ERDMA], [test "$erdma_program" = yes])
 
 dnl --- for make check, the man page, format-check and tidy: none is needed to build and install

@@ -5,6 +5,7 @@
 #include "fabric/fabric.h"
 #include "fabric/info.h"
 #include "fabric/info_offer.h"
+#include "transport/verbs/fork_safety.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
 
@@ -35,5 +36,6 @@ extern "C" __attribute__((visibility("default"))) fi_provider* fi_prov_ini() {
   erdma::util::register_fork_handler();
   erdma::util::set_log_provider(&erdma::g_provider);
   erdma::fabric::define_settings(&erdma::g_provider);
+  erdma::transport::verbs::prepare_for_forks_early();
   return &erdma::g_provider;
 }

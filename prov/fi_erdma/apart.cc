@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,8 @@ namespace fi_erdma {
 namespace {
 
 constexpr int kLongestSeconds = 60;
+constexpr int kLongestDeathSeconds = 5;
+constexpr int kLooksPerSecond = 10;  ///< where the kernel does not tell that a process ended
 
 /// Memory that the child fills.
 class Paper {
@@ -52,6 +55,8 @@ class Paper {
 [[noreturn]] void work_as_child(const Variables& variables, const std::function<Json()>& work,
                                 const Paper& result, const Paper& said) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // A library may print to either; the standard output is the report's alone.
+  dup2(said.fd(), STDOUT_FILENO);
   dup2(said.fd(), STDERR_FILENO);
   for (const auto& [name, value] : variables)
     value.empty() ? unsetenv(name.c_str()) : setenv(name.c_str(), value.c_str(), 1);
@@ -59,50 +64,72 @@ class Paper {
     result.write(work().dump(-1, ' ', false, Json::error_handler_t::replace));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
+    std::fflush(nullptr);
     _exit(1);
   }
+  std::fflush(nullptr);
   _exit(0);
 }
 
-/// Until the child is gone, which closes the other end of the pipe. False: it does not end. Second
-/// by second, since time in which both stand still does not count.
-bool wait_for(int pipe) {
-  pollfd end{pipe, POLLIN, 0};
-  for (int seconds = 0; seconds < kLongestSeconds; ++seconds)
-    if (poll(&end, 1, 1000) > 0) return true;
-  return false;
-}
+/// A child, until its status was asked for.
+class Child {
+ public:
+  explicit Child(pid_t pid) : x_pid(pid), x_fd(int(syscall(SYS_pidfd_open, pid, 0))) {}
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    if (x_fd >= 0) close(x_fd);
+  }
 
-std::string fault_of(int status, bool ended) {
-  if (!ended) return "it did not end within a minute";
-  if (WIFSIGNALED(status))
-    return std::string("it was ended by a signal: ") + strsignal(WTERMSIG(status));
-  return WEXITSTATUS(status) ? "it failed" : "";
-}
+  /// Empty if it ended by itself, and well.
+  std::string fault() {
+    if (ends_within(kLongestSeconds)) return fault_of_status();
+    kill(x_pid, SIGKILL);
+    return ends_within(kLongestDeathSeconds) ? "it did not end within a minute"
+                                             : "it can't be ended: it stands in the kernel";
+  }
+
+ private:
+  /// Step by step, since time in which this process stands still, too, does not count. Without a
+  /// descriptor, poll() is a pause.
+  bool ends_within(int seconds) {
+    for (int i = 0; i < seconds * kLooksPerSecond; ++i) {
+      const pid_t ended = waitpid(x_pid, &x_status, WNOHANG);
+      x_unknown = ended < 0 && errno != EINTR ? errno : 0;
+      if (ended == x_pid || x_unknown) return true;
+      pollfd end{x_fd, POLLIN, 0};
+      poll(&end, 1, 1000 / kLooksPerSecond);
+    }
+    return false;
+  }
+  std::string fault_of_status() const {
+    if (x_unknown) return std::string("how it ended can't be known: ") + std::strerror(x_unknown);
+    if (WIFSIGNALED(x_status))
+      return std::string("it was ended by a signal: ") + strsignal(WTERMSIG(x_status));
+    return WEXITSTATUS(x_status) ? "it failed" : "";
+  }
+
+  const pid_t x_pid;
+  const int x_fd;  ///< -1: the kernel has none
+  int x_status = 0;
+  int x_unknown = 0;  ///< why the status is not known
+};
 
 }  // namespace
 
 Outcome try_apart(const Variables& variables, const std::function<Json()>& work) {
   const Paper result, said;
-  int ends[2];
-  if (pipe(ends)) throw std::runtime_error(std::string("pipe: ") + std::strerror(errno));
   std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    close(ends[0]);
-    work_as_child(variables, work, result, said);
-  }
-  close(ends[1]);
-  const bool ended = child > 0 && wait_for(ends[0]);
-  close(ends[0]);
-  if (child < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
-  if (!ended) kill(child, SIGKILL);
-  int status = 0;
-  waitpid(child, &status, 0);
-  Outcome outcome{fault_of(status, ended), nullptr, {}};
+  const pid_t pid = fork();
+  if (pid == 0) work_as_child(variables, work, result, said);
+  if (pid < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
+  Child child(pid);
+  Outcome outcome{child.fault(), nullptr, {}};
   std::istringstream lines(said.read());
   for (std::string line; std::getline(lines, line);) outcome.said.push_back(line);
-  if (outcome.fault.empty()) outcome.result = Json::parse(result.read(), nullptr, false);
+  if (!outcome.fault.empty()) return outcome;
+  outcome.result = Json::parse(result.read(), nullptr, false);
+  if (!outcome.result.is_object()) outcome.fault = "it told nothing", outcome.result = nullptr;
   return outcome;
 }
 

@@ -10,6 +10,7 @@ namespace fi_erdma {
 /// What the subcommands are asked; each returns the status of the program.
 struct Request {
   std::vector<pid_t> pids;  ///< empty = all processes of this user
+  bool input = false;       ///< of hang: documents of other hosts, from standard input
   bool json = false;
   bool details = false;  ///< -v
 
@@ -17,13 +18,14 @@ struct Request {
   bool live = false;        ///< goes on until it is interrupted
   double interval = 0;      ///< seconds between two looks; 0: one look
   unsigned count = 0;       ///< of intervals; 0: one, or with `live` any number
-  std::string by = "path";  ///< path, or rank
+  std::string by = "path";  ///< path, peer or rank
   std::string device;       ///< of the block at the end; empty: of all
   std::string sysfs = "/sys/class/infiniband";
   bool prometheus = false;
 
   // Of doctor.
   std::vector<std::string> clients;  ///< empty = all
+  bool job = false;                  ///< compares what `doctor --json` wrote elsewhere
 };
 
 /// 0, or 1 if a process that was named shows nothing.

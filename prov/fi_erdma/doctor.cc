@@ -1,8 +1,11 @@
 #include "fi_erdma/doctor.h"
 
 #include <fmt/core.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <exception>
 
 namespace fi_erdma {
 namespace {
@@ -19,17 +22,20 @@ Json to_json(const Finding& finding) {
           {"more", finding.more}};
 }
 
-void print(const Report& report) {
-  std::string group;
-  size_t slower = 0, broken = 0;
-  for (const Finding& finding : report.findings()) {
-    if (finding.group != group) fmt::print("{}\n", group = finding.group);
-    fmt::print("  {:<5} {}{}\n", word(finding.grade), finding.text,
-               finding.code.empty() ? "" : "  [" + finding.code + "]");
-    for (const std::string& line : finding.more) fmt::print("          {}\n", line);
-    slower += finding.grade == Grade::slower;
-    broken += finding.grade == Grade::broken;
-  }
+/// As a finding comes.
+void print_at_once(const Finding& finding, std::string& group) {
+  if (finding.group != group) fmt::print("{}\n", group = finding.group);
+  fmt::print("  {:<5} {}{}\n", word(finding.grade), finding.text,
+             finding.code.empty() ? "" : "  [" + finding.code + "]");
+  for (const std::string& line : finding.more) fmt::print("          {}\n", line);
+  std::fflush(stdout);
+}
+
+void print_sum(const Report& report) {
+  const auto count = [&](Grade grade) {
+    return std::ranges::count(report.findings(), grade, &Finding::grade);
+  };
+  const auto slower = count(Grade::slower), broken = count(Grade::broken);
   if (slower + broken == 0)
     fmt::print("\nNo trouble was found.\n");
   else
@@ -37,6 +43,25 @@ void print(const Report& report) {
         "\nDo not work: {}. Slower than need be: {}. Each code is a heading of "
         "docs/troubleshooting.md.\n",
         broken, slower);
+}
+
+void print_json(const Report& report) {
+  Json json = document("doctor");
+  json["host"] = host_name();
+  json["findings"] = Json::array();
+  for (const Finding& finding : report.findings()) json["findings"].push_back(to_json(finding));
+  print(json);
+}
+
+void check_all(Report& report, const Request& request) {
+  const Offer offer = check_library(report);
+  if (offer.any) {
+    check_bytes(report, offer);
+    check_clients(report, request);
+  }
+  check_process(report, offer);
+  check_devices(report, request, offer);
+  check_gpu(report);
 }
 
 }  // namespace
@@ -60,23 +85,23 @@ Variables telling(Variables variables) {
 }
 
 int run_doctor(const Request& request) {
-  Report report;
-  const Offer offer = check_library(report);
-  if (offer.any) {
-    check_bytes(report, offer);
-    check_clients(report, request);
+  if (request.job) return compare_documents();
+  // Ignored, as some parents leave it, nobody could ask how a trial ended.
+  signal(SIGCHLD, SIG_DFL);
+  std::string group;
+  Report report([&](const Finding& finding) {
+    if (!request.json) print_at_once(finding, group);
+  });
+  try {
+    check_all(report, request);
+  } catch (const std::exception&) {
+    if (request.json) print_json(report);
+    throw;
   }
-  check_process(report, offer);
-  check_devices(report, request, offer);
-  check_gpu(report);
-  if (request.json) {
-    Json json = document("doctor");
-    json["findings"] = Json::array();
-    for (const Finding& finding : report.findings()) json["findings"].push_back(to_json(finding));
-    print(json);
-  } else {
-    print(report);
-  }
+  if (request.json)
+    print_json(report);
+  else
+    print_sum(report);
   return int(report.worst());
 }
 

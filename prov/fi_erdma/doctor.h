@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fi_erdma/apart.h"
@@ -22,6 +24,8 @@ struct Finding {
 /// What the checks found, in their order.
 class Report {
  public:
+  /// Calls `show` with each finding at once: whatever happens later, it was told.
+  explicit Report(std::function<void(const Finding&)> show) : x_show(std::move(show)) {}
   void begin(std::string group) { x_group = std::move(group); }
   void ok(std::string text) { add(Grade::ok, "", std::move(text), {}); }
   void slower(std::string code, std::string text, std::vector<std::string> more) {
@@ -36,7 +40,9 @@ class Report {
  private:
   void add(Grade grade, std::string code, std::string text, std::vector<std::string> more) {
     x_findings.push_back({grade, x_group, std::move(code), std::move(text), std::move(more)});
+    x_show(x_findings.back());
   }
+  const std::function<void(const Finding&)> x_show;
   std::string x_group;
   std::vector<Finding> x_findings;
 };
@@ -58,6 +64,10 @@ void check_process(Report& report, const Offer& offer);
 /// Ports and files of devices, as the kernel shows them.
 void check_devices(Report& report, const Request& request, const Offer& offer);
 void check_gpu(Report& report);
+
+/// What differs between the documents of `doctor --json`, one behind the other on standard input.
+/// The status is that of the worst host.
+int compare_documents();
 
 /// `more` with the lines that the provider wrote.
 std::vector<std::string> with_said(std::vector<std::string> more, const Outcome& outcome);

@@ -1,13 +1,16 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include "fi_erdma/doctor.h"
 #include "fi_erdma/libfabric.h"
+#include "fi_erdma/traffic.h"
 #include "fi_erdma/trial.h"
 #include "fi_erdma/variables.h"
 
@@ -63,9 +66,39 @@ std::string trouble_of(const Outcome& outcome) {
   return (step.empty() ? "" : step + ": ") + outcome.result["error"].get<std::string>();
 }
 
-uint64_t counted(const Outcome& outcome, const char* name) {
-  if (!outcome.result.contains("counters")) return 0;
-  return outcome.result["counters"].value(name, uint64_t(0));
+/// Nothing where the trial could not read its own page.
+std::optional<uint64_t> counted(const Outcome& outcome, const char* name) {
+  if (!outcome.result.contains("counters")) return std::nullopt;
+  const Json& counters = outcome.result["counters"];
+  if (!counters.contains(name)) return std::nullopt;
+  return counters[name].get<uint64_t>();
+}
+
+/// Measured, of messages of 1 MiB between two endpoints of one process.
+std::string speed_text(const Outcome& outcome) {
+  const double speed = outcome.result.value("speed", 0.0);
+  return speed > 0 ? " (1 MiB: " + rate_text(speed) + ")" : std::string();
+}
+
+/// What a trial by NIC tells of the way of its bytes.
+void check_nic_way(Report& report, const std::string& device, const Outcome& outcome) {
+  const auto copied = counted(outcome, "nic_copied_bytes");
+  const auto read = counted(outcome, "nic_read_bytes");
+  const auto written = counted(outcome, "nic_write_bytes");
+  const std::string speed = speed_text(outcome);
+  if (!copied || !read || !written)
+    report.ok(device + ": messages and RMA arrive" + speed + "; which way is not known: " +
+              outcome.result.value("page", std::string("the page does not count it")));
+  else if (*copied)
+    report.slower(
+        "W203", device + ": messages and RMA arrive, but long ones are copied" + speed,
+        with_said({"a lower layer must permit zero copy: see the line of erdma"}, outcome));
+  else if (*read)
+    report.ok(device + ": messages, zero copy and RDMA READ arrive" + speed);
+  else if (*written)
+    report.ok(device + ": messages, zero copy and RMA arrive, all by RDMA WRITE" + speed);
+  else
+    report.ok(device + ": messages and RMA arrive, in packets alone" + speed);
 }
 
 void check_host_bytes(Report& report) {
@@ -75,8 +108,10 @@ void check_host_bytes(Report& report) {
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty())
     return report.broken("E201", "no bytes inside this host: " + trouble, outcome.said);
-  report.ok("inside this host: messages and RMA arrive; " +
-            outcome.result.value("this_host", std::string()));
+  report.ok("inside this host: messages and RMA arrive" + speed_text(outcome) + "; " +
+            outcome.result.value(
+                "this_host", "which way is not known: " +
+                                 outcome.result.value("page", std::string("nothing is shown"))));
 }
 
 void check_nic_bytes(Report& report, const std::string& device) {
@@ -86,12 +121,7 @@ void check_nic_bytes(Report& report, const std::string& device) {
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty())
     return report.broken("E202", device + " moves no bytes: " + trouble, outcome.said);
-  if (counted(outcome, "nic_copied_bytes"))
-    report.slower(
-        "W203", device + ": messages and RMA arrive, but long ones are copied",
-        with_said({"a lower layer must permit zero copy: see the line of erdma"}, outcome));
-  else
-    report.ok(device + ": messages, zero copy and RDMA READ arrive");
+  check_nic_way(report, device, outcome);
 }
 
 /// The value of a parameter of Open MPI in the first of its files that has it.
@@ -126,6 +156,23 @@ void check_openmpi(Report& report) {
     report.ok("openmpi: its settings permit libfabric");
 }
 
+std::string variable(const char* name) {
+  const char* const value = getenv(name);
+  return value ? value : "";
+}
+
+void report_no_offer(Report& report, const std::string& error, const Outcome& outcome) {
+  std::string wanted = variable("FI_PROVIDER");
+  std::ranges::replace(wanted, ';', ',');  // providers on top of others
+  if (leaves_out(wanted, "erdma"))
+    return report.broken("E103", "FI_PROVIDER=" + variable("FI_PROVIDER") + " leaves erdma out",
+                         {"export FI_PROVIDER=erdma"});
+  std::vector<std::string> more;
+  if (variable("FI_ERDMA_DEVICE") == "shm" && variable("FI_ERDMA_SHM") == "off")
+    more = {"FI_ERDMA_DEVICE=shm wants no NIC, and FI_ERDMA_SHM=off no shared memory: unset one"};
+  report.broken("E104", "erdma offers nothing: " + error, with_said(more, outcome));
+}
+
 }  // namespace
 
 Offer check_library(Report& report) {
@@ -154,13 +201,7 @@ Offer check_library(Report& report) {
   }
   report.ok("provider  " + provider);
   check_variables(report, seen["unknown"]);
-  const char* const wanted = getenv("FI_PROVIDER");
-  if (seen.contains("error") && wanted && !strstr(wanted, "erdma"))
-    report.broken("E103", std::string("FI_PROVIDER=") + wanted + " leaves erdma out",
-                  {"export FI_PROVIDER=erdma"});
-  else if (seen.contains("error"))
-    report.broken("E104", "erdma offers nothing: " + seen["error"].get<std::string>(),
-                  outcome.said);
+  if (seen.contains("error")) report_no_offer(report, seen["error"].get<std::string>(), outcome);
   Offer offer{!seen.contains("error"), {}};
   for (const Json& device : seen["devices"])
     if (device != "shm") offer.devices.push_back(device);

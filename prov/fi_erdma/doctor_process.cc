@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -17,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fi_erdma/devices.h"
@@ -34,6 +36,21 @@ std::string first_line(const std::string& path) {
   std::string line;
   std::getline(file, line);
   return line;
+}
+
+/// Namespaces that are not those of the host, which have numbers of their own.
+std::string namespaces_text() {
+  constexpr std::pair<const char*, uint64_t> kOfHost[] = {
+      {"user", 0xEFFFFFFD}, {"pid", 0xEFFFFFFC}, {"ipc", 0xEFFFFFFF}};
+  std::string own;
+  for (const auto& [name, number] : kOfHost) {
+    struct stat status {};
+    const std::string path = std::string("/proc/self/ns/") + name;
+    if (!stat(path.c_str(), &status) && status.st_ino != number)
+      own += (own.empty() ? "" : ", ") + std::string(name);
+  }
+  return own.empty() ? "the namespaces are those of the host (user, pid, ipc)"
+                     : "namespaces of its own, as containers have: " + own;
 }
 
 /// "filter" if system calls are filtered, as in most containers.
@@ -71,31 +88,37 @@ std::string move_by_cma(pid_t peer, char* memory) {
   return {};
 }
 
+/// In a process of its own, whose fault comes through the pipe.
+std::string look_from_sibling(pid_t peer, char* memory, const int (&ends)[2]) {
+  const pid_t looker = fork();
+  if (looker < 0) return std::string("fork: ") + std::strerror(errno);
+  if (looker == 0) {
+    const std::string fault = move_by_cma(peer, memory);
+    (void)!write(ends[1], fault.data(), fault.size());
+    _exit(fault.empty() ? 0 : 1);
+  }
+  int status = 0;
+  if (waitpid(looker, &status, 0) != looker) return std::string("waitpid: ") + std::strerror(errno);
+  if (!status) return {};
+  char text[256] = {};
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  const bool told = read(ends[0], text, sizeof(text) - 1) > 0;
+  return told ? text : "the process that tried it was ended";
+}
+
 /// A process looks at its sibling: what ranks are to each other.
 Json try_cma() {
   char memory[sizeof(kBefore)];
   std::memcpy(memory, kBefore, sizeof(memory));
   int ends[2], byte = 0;
-  if (pipe(ends)) return {{"error", std::strerror(errno)}};
+  if (pipe2(ends, O_CLOEXEC)) return {{"error", std::strerror(errno)}};
   const pid_t peer = fork();
   if (peer == 0) be_seen(ends[1]);
-  std::string fault = peer < 0 || read(ends[0], &byte, 1) != 1 ? "no other process" : "";
-  const pid_t looker = fault.empty() ? fork() : -1;
-  if (looker == 0) {
-    fault = move_by_cma(peer, memory);
-    (void)!write(ends[1], fault.data(), fault.size());
-    _exit(fault.empty() ? 0 : 1);
-  }
-  int status = 0;
-  if (looker > 0) waitpid(looker, &status, 0);
-  if (looker > 0 && status) {
-    char text[256] = {};
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    (void)!read(ends[0], text, sizeof(text) - 1);
-    fault = text;
-  }
+  const std::string fault = peer < 0 || read(ends[0], &byte, 1) != 1
+                                ? "no other process"
+                                : look_from_sibling(peer, memory, ends);
   if (peer > 0) kill(peer, SIGKILL), waitpid(peer, nullptr, 0);
-  return fault.empty() && !status ? Json::object() : Json{{"error", fault}};
+  return fault.empty() ? Json::object() : Json{{"error", fault}};
 }
 
 std::string cause_of_refusal() {
@@ -124,7 +147,7 @@ void check_cma(Report& report) {
 // ----------------------------------------------------------------------------------------
 
 constexpr size_t kLockedBytes = size_t(64) << 20;
-constexpr int kDescriptors = 1024;
+constexpr int kDescriptors = 512;  ///< the usual soft limit is 1024, and some are open
 
 Json try_locked_memory() {
   void* const memory =
@@ -168,7 +191,7 @@ void check_nic_limits(Report& report) {
     report.ok("64 MiB can be locked");
   const Outcome faults = try_apart({}, try_userfaultfd);
   if (refused(faults))
-    report.slower("W404", "userfaultfd is refused, so long messages through a NIC are copied",
+    report.slower("W404", "userfaultfd is refused, so no memory stays registered with a NIC",
                   {"permit it in the sandbox (seccomp), or sysctl vm.unprivileged_userfaultfd=1"});
   else
     report.ok("userfaultfd is permitted");
@@ -186,39 +209,67 @@ std::string uverbs_of(const std::string& folder) {
   return {};
 }
 
+/// Other devices may be down and nobody minds.
+bool is_meant(const std::string& folder, const std::string& device, const Offer& offer) {
+  std::error_code error;
+  const auto driver = std::filesystem::read_symlink(folder + "/device/driver", error).filename();
+  if (driver == "erdma" || (driver.empty() && device.starts_with("erdma"))) return true;
+  const char* const wanted = getenv("FI_ERDMA_DEVICE");
+  return (wanted &&
+          ("," + std::string(wanted) + ",").find("," + device + ",") != std::string::npos) ||
+         std::ranges::find(offer.devices, device) != offer.devices.end();
+}
+
+/// The network interface of the device, with its MTU: packets are no longer. Empty if unknown.
+std::string interface_text(const std::string& folder) {
+  const std::string name = first_line(folder + "/ports/1/gid_attrs/ndevs/0");
+  // By name: the folder of a device is a link to elsewhere.
+  const auto classes = std::filesystem::path(folder).parent_path().parent_path();
+  const std::string mtu = first_line(classes / "net" / name / "mtu");
+  return name.empty() || mtu.empty() ? std::string() : fmt::format(", {} has MTU {}", name, mtu);
+}
+
 void check_device(Report& report, const std::string& folder, const std::string& device) {
   const std::string state = first_line(folder + "/ports/1/state");
   if (state.find("ACTIVE") == state.npos)
     return report.broken("E501", device + ": port 1 is not active: " + state,
                          {"ip link shows the interface of the device: ip link set NAME up"});
   const std::string file = uverbs_of(folder);
-  const int fd = file.empty() ? -1 : open(file.c_str(), O_RDWR | O_CLOEXEC);
-  if (!file.empty() && fd < 0)
-    return report.broken("E502", device + ": " + file + ": " + std::strerror(errno),
+  const Outcome opened = try_apart({}, [&]() -> Json {
+    if (file.empty() || open(file.c_str(), O_RDWR | O_CLOEXEC) >= 0) return Json::object();
+    return {{"error", std::strerror(errno)}};
+  });
+  if (refused(opened))
+    return report.broken("E502",
+                         device + ": " + file + ": " + opened.result.value("error", opened.fault),
                          {"containers need the files of /dev/infiniband (docker --device)"});
-  if (fd >= 0) close(fd);
-  report.ok(device + ": port 1 is active");
+  report.ok(device + ": port 1 is active" + interface_text(folder));
 }
 
 }  // namespace
 
 void check_process(Report& report, const Offer& offer) {
   report.begin("this process");
+  report.ok(namespaces_text());
   check_cma(report);
   const Outcome descriptors = try_apart({}, try_descriptors);
   if (refused(descriptors))
     report.slower("W403",
-                  "1024 descriptors can't be opened: the limit is " + limit_text(RLIMIT_NOFILE, 1),
+                  "512 descriptors can't be opened: the limit is " + limit_text(RLIMIT_NOFILE, 1),
                   {"ulimit -n 65536: each peer inside the host needs some"});
   else
-    report.ok("1024 descriptors can be opened");
+    report.ok("512 descriptors can be opened");
   if (!offer.devices.empty()) check_nic_limits(report);
 }
 
 void check_devices(Report& report, const Request& request, const Offer& offer) {
   report.begin("devices");
   const auto names = Devices(request.sysfs).names();
-  for (const std::string& name : names) check_device(report, request.sysfs + "/" + name, name);
+  for (const std::string& name : names)
+    if (const std::string folder = request.sysfs + "/" + name; is_meant(folder, name, offer))
+      check_device(report, folder, name);
+    else
+      report.ok(name + ": no device of erdma's");
   for (const std::string& name : offer.devices)
     if (std::ranges::find(names, name) == names.end()) report.ok(name + ": used by erdma");
   const char* const wanted = getenv("FI_ERDMA_DEVICE");
@@ -237,7 +288,10 @@ void check_gpu(Report& report) {
     const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(cuda, "cuInit"));
     const auto count = reinterpret_cast<int (*)(int*)>(dlsym(cuda, "cuDeviceGetCount"));
     int gpus = 0;
-    const int failed = !init || !count ? -1 : init(0) ? -1 : count(&gpus);
+    constexpr int kNoDevice = 100;
+    const int begun = init && count ? init(0) : -1;
+    if (begun == kNoDevice) return {{"gpus", 0}};
+    const int failed = begun ? begun : count(&gpus);
     return failed ? Json{{"error", "cuInit"}} : Json{{"gpus", gpus}};
   });
   if (refused(outcome))

@@ -2,89 +2,328 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "fi_erdma/commands.h"
 #include "fi_erdma/json.h"
+#include "fi_erdma/question.h"
 #include "fi_erdma/rates.h"
+#include "fi_erdma/waits.h"
 
 namespace fi_erdma {
 namespace {
 
-constexpr double kInterval = 1;  ///< seconds between two looks
+constexpr double kInterval = 1;     ///< seconds between two looks
+constexpr double kAnswered = 0.02;  ///< seconds between looks for an answer
+constexpr size_t kShown = 8;        ///< operations of a process, without -v
+constexpr size_t kMostProcesses = 100'000;
 
-/// What the kernel and the counters tell. Who waits for whom needs what no provider shows yet.
+/// Two looks, and who answered a question before the second.
+class TwoLooks {
+ public:
+  explicit TwoLooks(const Request& request)
+      : x_interval(request.interval > 0 ? request.interval : kInterval),
+        x_before(ask(request.pids)),
+        x_now(ask(request.pids)),
+        x_rates(&x_before, x_now) {}
+
+  const Look& now() const { return x_now; }
+  const Rates& rates() const { return x_rates; }
+  /// Nothing where it could not be asked.
+  std::optional<bool> calls(const Process& process) const {
+    if (!x_asked.contains(process.pid)) return std::nullopt;
+    return x_calls.contains(process.pid);
+  }
+  /// It answered the last question.
+  bool fresh(const Process& process) const { return x_fresh.contains(process.pid); }
+
+ private:
+  /// Looks once everybody has answered, and at the end of the interval at the latest; returns at
+  /// its end.
+  Look ask(const std::vector<pid_t>& pids) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto left = [&] {
+      return x_interval -
+             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    const auto sleep = [](double seconds) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::max(seconds, 0.0)));
+    };
+    Look seen = look(pids);
+    Question question(seen.processes);
+    const auto answered = [&] { return question.answered(seen.processes); };
+    for (; !answered() && left() > 0; seen = look(pids)) {
+      sleep(std::min(kAnswered, left()));
+      question.ask_again(seen.processes);
+    }
+    x_fresh.clear();
+    for (const Process& process : seen.processes) {
+      if (question.asked(process)) x_asked.insert(process.pid);
+      if (question.answered(process)) x_calls.insert(process.pid), x_fresh.insert(process.pid);
+    }
+    sleep(left());
+    return seen;
+  }
+
+  const double x_interval;
+  std::set<pid_t> x_asked, x_calls;
+  std::set<pid_t> x_fresh;  ///< answered the last question
+  Look x_before, x_now;
+  Rates x_rates;
+};
+
+/// What the kernel, the counters and the answers tell.
 struct Verdict {
   const char* word;  ///< for programs
   std::string text;
-  bool works = true;
 };
 
-/// Of one that the kernel lets run.
-Verdict verdict_by_counters(const Process& process, const Rates& rates) {
-  const Rates::Pair rate = rates.of(process);
-  if (!rate.sent) return {"unknown", "began, or opened its page, just now"};
-  if (*rate.sent > 0 || rate.received.value_or(0) > 0)
-    return {"moves", fmt::format("moves bytes: {} out, {} in", rate_text(rate.sent),
-                                 rate_text(rate.received))};
+struct Standing {
+  bool sends = false, receives = false, moving = false, any_receives = false;
+};
+
+/// Of a block: the same operation is the oldest at both looks. What a process shows that did not
+/// answer now may long be over.
+Standing standing_of(const Process& process, const char* kind, const Block& block,
+                     const TwoLooks& looks) {
+  const Block* const before = looks.rates().before(process, kind, block);
+  if (!before || !looks.fresh(process)) return {};
+  const auto stands = [&](const char* id) {
+    const uint64_t now = block.number(id).value_or(0);
+    return now != 0 && before->number(id).value_or(0) == now;
+  };
+  return {stands("send_id"), stands("receive_id"), stands("moving_id"), stands("any_receive_id")};
+}
+
+std::string text_of_lack(std::string_view word) {
+  return word == "flushes"      ? "waits for its NIC to flush"
+         : word == "lacks_room" ? "polls, and lacks room at its peer"
+                                : "polls, and lacks a connection";
+}
+
+/// Of one that answers.
+Verdict verdict_by_answer(const Process& process, const TwoLooks& looks) {
+  bool waits = false;
+  const auto lacks = [&](const Block& peer, const Standing& standing) -> const char* {
+    const std::string what = standing.sends ? peer.text("sends_for") : "";
+    waits |= standing.sends || standing.receives || standing.moving;
+    if (standing.moving && peer.text("moving_for") == "flush") return "flushes";
+    return what == "connection" ? "lacks_connection" : what == "room" ? "lacks_room" : nullptr;
+  };
+  const Snapshot& snapshot = *process.page.snapshot;
+  if (const BlockKind* const peers = snapshot.kind("peer"))
+    for (const Block& peer : peers->blocks)
+      if (const char* const word = lacks(peer, standing_of(process, "peer", peer, looks)))
+        return {word, text_of_lack(word)};
+  if (const BlockKind* const endpoints = snapshot.kind("endpoint"))
+    for (const Block& endpoint : endpoints->blocks)
+      waits |= standing_of(process, "endpoint", endpoint, looks).any_receives;
+  if (waits) return {"unmatched", "polls, and nothing matches what it waits for"};
+  return {"idle", "calls libfabric, and waits for nothing in it"};
+}
+
+/// Of one that can't be asked, as its provider has another version.
+Verdict verdict_by_load(const Process& process, const Rates& rates) {
   const double percent = 100 * rates.load(process);
-  if (percent >= 10)
+  // One that others keep from a processor is not asleep.
+  if (percent >= 10 || process.state == 'R')
     return {"runs", fmt::format("MOVES NO BYTES, and uses {:.0f} % of a processor: it computes, or "
                                 "polls for what does not come",
                                 percent)};
   return {"waits", "MOVES NO BYTES, and sleeps"};
 }
 
-Verdict verdict_on(const Process& process, const Rates& rates) {
+/// Of one that the kernel lets run.
+Verdict verdict_on_running(const Process& process, const TwoLooks& looks) {
+  const Rates::Pair rate = looks.rates().of(process);
+  if (!rate.sent) return {"unknown", "began, or opened its page, just now"};
+  if (*rate.sent > 0 || rate.received.value_or(0) > 0)
+    return {"moves", fmt::format("moves bytes: {} out, {} in", rate_text(rate.sent),
+                                 rate_text(rate.received))};
+  const auto calls = looks.calls(process);
+  if (!calls) return verdict_by_load(process, looks.rates());
+  if (*calls) return verdict_by_answer(process, looks);
+  const double percent = 100 * looks.rates().load(process);
+  return {"silent", percent >= 10 || process.state == 'R'
+                        ? fmt::format("DOES NOT CALL libfabric: it uses {:.0f} % of a processor "
+                                      "for something else",
+                                      percent)
+                        : std::string("DOES NOT CALL libfabric: it sleeps")};
+}
+
+Verdict verdict_on(const Process& process, const TwoLooks& looks) {
   switch (process.state) {
     case 'T':
-      return {"stopped", "IS STOPPED by a signal (kill -CONT lets it go on)", false};
+      return {"stopped", "IS STOPPED by a signal (kill -CONT lets it go on)"};
     case 't':
-      return {"traced", "IS STOPPED by a debugger", false};
+      return {"traced", "IS STOPPED by a debugger"};
     case 'Z':
     case 'X':
-      return {"ended", "HAS ENDED, and its parent did not ask for its status", false};
+      return {"ended", "HAS ENDED, and its parent did not ask for its status"};
     default:
-      return verdict_by_counters(process, rates);
+      return verdict_on_running(process, looks);
   }
 }
 
-std::string rank_of(const Process& process) {
-  const Block* const shown = process.page.snapshot ? process.page.snapshot->process() : nullptr;
-  const auto rank = shown ? shown->number("rank") : std::nullopt;
-  return rank ? fmt::format("rank {}  ", *rank) : std::string();
+void add_standing(Json& json, const Process& process, const TwoLooks& looks) {
+  const Snapshot& snapshot = *process.page.snapshot;
+  const BlockKind* const peers = snapshot.kind("peer");
+  for (size_t i = 0; peers && i < peers->blocks.size(); ++i) {
+    const Standing standing = standing_of(process, "peer", peers->blocks[i], looks);
+    json["peers"][i]["stands"] = {
+        {"sends", standing.sends}, {"receives", standing.receives}, {"moving", standing.moving}};
+  }
+  const BlockKind* const endpoints = snapshot.kind("endpoint");
+  for (size_t i = 0; endpoints && i < endpoints->blocks.size(); ++i) {
+    const Standing standing = standing_of(process, "endpoint", endpoints->blocks[i], looks);
+    json["endpoints"][i]["stands"] = {{"any_receives", standing.any_receives}};
+  }
+}
+
+Json to_json(const Process& process, const TwoLooks& looks, bool tags) {
+  Json json = to_json(process, tags);
+  const Verdict verdict = verdict_on(process, looks);
+  json["verdict"] = verdict.word;
+  json["says"] = verdict.text;
+  json["host"] = host_name();
+  const auto calls = looks.calls(process);
+  json["calls"] = calls ? Json(*calls) : Json();
+  if (process.page.snapshot) add_standing(json, process, looks);
+  return json;
+}
+
+// --- what people read
+// -----------------------------------------------------------------------------
+
+bool works(const Json& process) {
+  const std::string word = text_of(process, "verdict");
+  return word != "stopped" && word != "traced" && word != "ended";
+}
+
+std::string place_of(const Json& process) {
+  return fmt::format("{} pid {}", text_of(process, "host"), number_of(process, "pid", 0));
+}
+
+void print_head(const WaitGraph& graph) {
+  size_t waiting = 0;
+  for (size_t i = 0; i < graph.size(); ++i) waiting += graph.waits(i);
+  if (!waiting) return;
+  fmt::print("{} of {} processes {}", waiting, graph.size(), waiting == 1 ? "waits" : "wait");
+  const std::vector<size_t> circle = graph.circle(), ends = graph.ends();
+  if (!circle.empty()) {
+    fmt::print("; these wait for each other:");
+    for (const size_t i : circle) fmt::print(" {} ->", graph.name_of(i));
+    fmt::print(" {}", graph.name_of(circle.front()));
+  } else if (ends.size() == 1 && ends.front() != kNobody) {
+    fmt::print("; all wait in the end for {} ({})", graph.name_of(ends.front()),
+               place_of(graph.process(ends.front())));
+  } else if (ends.size() == 1) {
+    fmt::print("; all wait in the end for a process that is not seen here");
+  }
+  fmt::print(".\n");
+}
+
+void print_queues(const Json& process) {
+  const auto peers = process.find("peers");
+  if (peers == process.end() || !peers->is_array()) return;
+  for (const Json& peer : *peers)
+    if (peer.is_object()) {
+      const auto word = [&](const char* name) {
+        const std::string text = text_of(peer, name);
+        return text.empty() ? std::string("-") : text;
+      };
+      fmt::print("          {} by {}, {}: {} sends, {} receives, {} early, {} moving{}\n",
+                 text_of(peer, "address"), word("path"), word("link"), gauge_of(peer, "sends"),
+                 gauge_of(peer, "receives"), gauge_of(peer, "early"), gauge_of(peer, "moving"),
+                 gauge_of(peer, "throttled") ? ", it keeps no more unexpected messages" : "");
+    }
+}
+
+void print_process(const WaitGraph& graph, size_t i, bool details) {
+  const Json& process = graph.process(i);
+  fmt::print("  {}  {}  {}\n", graph.name_of(i), place_of(process), text_of(process, "says"));
+  const std::span<const Wait> waits = graph.waits_of(i);
+  const size_t shown = details ? waits.size() : std::min(waits.size(), kShown);
+  for (const Wait& wait : waits.first(shown)) fmt::print("        {}\n", wait.why);
+  if (shown < waits.size()) fmt::print("        and {} more\n", waits.size() - shown);
+  const auto endpoints = process.find("endpoints");
+  if (endpoints != process.end() && endpoints->is_array())
+    for (const Json& endpoint : *endpoints)
+      if (const uint64_t any = gauge_of(endpoint, "any_receives"))
+        fmt::print("        {} {} from any process\n", any, any == 1 ? "receive" : "receives");
+  if (details) print_queues(process);
+}
+
+/// Of the program.
+int status_of(const Request& request, const WaitGraph& graph) {
+  // A page that can't be read may be anyone's, unless the user named its process.
+  const bool missing = !request.pids.empty();
+  int status = graph.circle().empty() ? 0 : 2;
+  for (size_t i = 0; i < graph.size(); ++i) {
+    const Json& process = graph.process(i);
+    status = std::max(status, !works(process) ? 2 : missing && process.contains("fault") ? 1 : 0);
+  }
+  return status;
+}
+
+int print(const Request& request, std::vector<Json> processes) {
+  const WaitGraph graph(std::move(processes));
+  print_head(graph);
+  for (size_t i = 0; i < graph.size(); ++i) {
+    const Json& process = graph.process(i);
+    if (process.contains("fault") && works(process))
+      fmt::print(stderr, "fi_erdma: {}: {}\n", process["pid"].dump(), text_of(process, "fault"));
+    else
+      print_process(graph, i, request.details);
+  }
+  if (graph.size() == 0) fmt::print(stderr, "fi_erdma: no process of this user shows statistics\n");
+  return status_of(request, graph);
+}
+
+/// A process among all of all hosts: containers may share a name, and count their PIDs alike.
+/// Nothing where it is no process.
+std::optional<std::string> key_of(const Json& process) {
+  if (!process.is_object()) return std::nullopt;
+  const auto pid = process.find("pid"), shown = process.find("process");
+  if (pid == process.end() || !pid->is_number_integer()) return std::nullopt;
+  const uint64_t started = shown == process.end() ? 0 : number_of(*shown, "started", 0);
+  return fmt::format("{} {} {}", text_of(process, "host"), pid->dump(), started);
+}
+
+/// Documents of `hang --json`, one behind the other: those of several hosts, or several of one.
+std::vector<Json> read_documents() {
+  std::vector<Json> all;
+  std::set<std::string> seen;
+  for_each_document("hang", "processes", [&](Json& document) {
+    for (Json& process : document["processes"]) {
+      const auto key = key_of(process);
+      if (!key || !seen.insert(*key).second) continue;
+      all.push_back(std::move(process));
+      if (all.size() > kMostProcesses) throw std::runtime_error("there are too many processes");
+    }
+  });
+  return all;
 }
 
 }  // namespace
 
 int run_hang(const Request& request) {
-  const Look before = look(request.pids);
-  const double interval = request.interval > 0 ? request.interval : kInterval;
-  std::this_thread::sleep_for(std::chrono::duration<double>(interval));
-  const Look now = look(request.pids);
-  const Rates rates(&before, now);
-  const auto& found = now.processes;
+  if (request.input) return print(request, read_documents());
+  const TwoLooks looks(request);
+  std::vector<Json> processes;
+  for (const Process& process : looks.now().processes)
+    processes.push_back(to_json(process, looks, request.details));
+  if (!request.json) return print(request, std::move(processes));
   Json json = document("hang");
-  json["processes"] = Json::array();
-  int status = 0;
-  for (const Process& process : found) {
-    const Verdict verdict = verdict_on(process, rates);
-    const bool shows = process.page.snapshot.has_value();
-    status = std::max(status, !verdict.works ? 2 : shows ? 0 : 1);
-    json["processes"].push_back(to_json(process));
-    json["processes"].back()["verdict"] = verdict.word;
-    if (request.json) continue;
-    if (shows || !verdict.works)
-      fmt::print("{}pid {}  {}\n", rank_of(process), process.pid, verdict.text);
-    else
-      fmt::print(stderr, "fi_erdma: {}: {}\n", process.pid, process.page.fault);
-  }
-  if (request.json)
-    print(json);
-  else if (found.empty())
-    fmt::print(stderr, "fi_erdma: no process of this user shows statistics\n");
-  return status;
+  json["processes"] = processes;
+  print(json);
+  return status_of(request, WaitGraph(std::move(processes)));
 }
 
 }  // namespace fi_erdma

@@ -1,9 +1,10 @@
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <map>
+#include <set>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fi_erdma/commands.h"
@@ -14,6 +15,11 @@
 
 namespace fi_erdma {
 namespace {
+
+bool is_variable(std::string_view name) {
+  return name.starts_with("FI_ERDMA_") && name.size() > std::string_view("FI_ERDMA_").size() &&
+         name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == name.npos;
+}
 
 /// "NAME=value NAME=value" of a page; a value may hold blanks, a name does not.
 std::vector<std::pair<std::string, std::string>> settings_of(const std::string& text) {
@@ -29,14 +35,18 @@ std::vector<std::pair<std::string, std::string>> settings_of(const std::string& 
   return settings;
 }
 
-bool lists(const std::string& names, const std::string& name) {
-  return ("," + names + ",").find("," + name + ",") != std::string::npos;
+std::set<std::string> names_in(const std::string& list) {
+  std::set<std::string> names;
+  std::istringstream words(list);
+  for (std::string name; std::getline(words, name, ',');) names.insert(name);
+  return names;
 }
 
 Json settings_to_json(const Block& endpoint) {
+  const std::set<std::string> changed = names_in(endpoint.text("changed"));
   Json json = Json::object();
   for (const auto& [name, value] : settings_of(endpoint.text("settings")))
-    json[name] = {{"value", value}, {"changed", lists(endpoint.text("changed"), name)}};
+    if (is_variable(name)) json[name] = {{"value", value}, {"changed", changed.contains(name)}};
   return json;
 }
 
@@ -75,12 +85,11 @@ Json try_here() {
   json["libfabric"] = {{"version", libfabric->version()}, {"path", libfabric->path()}};
   json["endpoints"] = Json::array();
   const int status = libfabric->try_endpoints([&] {
-    const pid_t self[] = {getpid()};
-    const auto shown = processes(self);
-    if (!shown[0].page.snapshot)
-      json["page"] = shown[0].page.fault;
+    const Process self = this_process();
+    if (!self.page.snapshot)
+      json["page"] = self.page.fault;
     else
-      for (Json& endpoint : endpoints_to_json(*shown[0].page.snapshot))
+      for (Json& endpoint : endpoints_to_json(*self.page.snapshot))
         json["endpoints"].push_back(std::move(endpoint));
   });
   json["provider"] = libfabric->provider_path();

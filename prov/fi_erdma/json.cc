@@ -1,8 +1,14 @@
 #include "fi_erdma/json.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <iostream>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace fi_erdma {
 namespace {
@@ -12,10 +18,28 @@ Json number_of(const Block& block, const std::string& name) {
   return number ? Json(*number) : Json(nullptr);
 }
 
-Json to_json(const BlockKind& kind, const Block& block) {
+/// A page may be anyone's. It can't take names that this program gives, nor show numbers where
+/// readers of JSON expect text.
+bool is_allowed(const FieldInfo& field) {
+  constexpr std::string_view kOwn[] = {"index", "counters", "gauges", "rates", "stands"};
+  constexpr std::string_view kTexts[] = {
+      "host",       "command",     "launcher", "job",       "provider",  "path",
+      "libfabric",  "address",     "device",   "changed",   "settings",  "this_host",
+      "gpu_memory", "other_hosts", "link",     "sends_for", "moving_for"};
+  const auto is_it = [&](std::string_view name) { return field.name == name; };
+  if (std::ranges::any_of(kOwn, is_it)) return false;
+  return field.type == layout::Type::text || std::ranges::none_of(kTexts, is_it);
+}
+
+bool is_tag(const std::string& name) {
+  return name.ends_with("_tag") || name.ends_with("_ignore");
+}
+
+Json to_json(const BlockKind& kind, const Block& block, bool tags) {
   Json json = {{"index", block.index}};
   Json counters = Json::object(), gauges = Json::object();
   for (const FieldInfo& field : kind.fields) {
+    if (!is_allowed(field) || (!tags && is_tag(field.name))) continue;
     if (field.type == layout::Type::text)
       json[field.name] = block.text(field.name);
     else if (field.meaning == layout::Meaning::counter)
@@ -30,10 +54,10 @@ Json to_json(const BlockKind& kind, const Block& block) {
   return json;
 }
 
-Json to_json(const Snapshot& snapshot, std::string_view name) {
+Json to_json(const Snapshot& snapshot, std::string_view name, bool tags) {
   Json list = Json::array();
   if (const BlockKind* const kind = snapshot.kind(name))
-    for (const Block& block : kind->blocks) list.push_back(to_json(*kind, block));
+    for (const Block& block : kind->blocks) list.push_back(to_json(*kind, block, tags));
   return list;
 }
 
@@ -45,7 +69,7 @@ unsigned unsettled_in(const Snapshot& snapshot) {
 
 }  // namespace
 
-Json to_json(const Process& process) {
+Json to_json(const Process& process, bool tags) {
   Json json = {{"pid", process.pid},
                {"state", process.state ? Json(std::string(1, process.state)) : Json()}};
   if (!process.page.snapshot) {
@@ -53,10 +77,10 @@ Json to_json(const Process& process) {
     return json;
   }
   const Snapshot& snapshot = *process.page.snapshot;
-  const Json shown = to_json(snapshot, "process");
+  const Json shown = to_json(snapshot, "process", tags);
   json["process"] = shown.empty() ? Json() : shown.front();
-  json["endpoints"] = to_json(snapshot, "endpoint");
-  json["peers"] = to_json(snapshot, "peer");
+  json["endpoints"] = to_json(snapshot, "endpoint", tags);
+  json["peers"] = to_json(snapshot, "peer", tags);
   json["unsettled"] = unsettled_in(snapshot);
   return json;
 }
@@ -84,6 +108,38 @@ Json document(std::string_view name) {
 void print(const Json& json) {
   const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace);
   std::puts(text.c_str());
+}
+
+void for_each_document(std::string_view name, const char* array,
+                       const std::function<void(Json&)>& take) {
+  const std::string schema = "fi_erdma." + std::string(name) + "/1";
+  const auto refuse = [&] {
+    throw std::runtime_error("what came is not the output of fi_erdma " + std::string(name) +
+                             " --json");
+  };
+  bool came = false;
+  while ((std::cin >> std::ws).good()) {
+    came = true;
+    Json document;
+    try {
+      std::cin >> document;
+    } catch (const Json::exception&) {
+      refuse();
+    }
+    const bool sound = document.is_object() && document.contains("schema") &&
+                       document["schema"] == schema && document.contains(array) &&
+                       document[array].is_array();
+    if (!sound) refuse();
+    take(document);
+  }
+  if (!came)
+    throw std::runtime_error("no document of fi_erdma " + std::string(name) + " --json came");
+}
+
+std::string host_name() {
+  char name[256] = "";
+  (void)gethostname(name, sizeof(name) - 1);
+  return name;
 }
 
 }  // namespace fi_erdma

@@ -1,7 +1,11 @@
 #include <CLI/CLI.hpp>
 
+#include <charconv>
 #include <cstdio>
 #include <exception>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "fi_erdma/commands.h"
 
@@ -13,9 +17,38 @@ CLI::App* add_command(CLI::App& program, const char* name, const char* help, Req
   CLI::App* const command = program.add_subcommand(name, help);
   command->add_flag("-j,--json", request.json, "Print JSON");
   command->add_flag("-v,--verbose", request.details, "Print details");
-  command->add_option("PID", request.pids, "Processes; without one, all of this user")
-      ->check(CLI::PositiveNumber);
   return command;
+}
+
+/// Nothing, unless the whole word is one: "1.5" is not 1, nor is 4294967297.
+std::optional<pid_t> pid_of(const std::string& word) {
+  pid_t pid = 0;
+  const char* const end = word.data() + word.size();
+  const auto [last, error] = std::from_chars(word.data(), end, pid);
+  return error == std::errc() && last == end && pid > 0 ? std::optional(pid) : std::nullopt;
+}
+
+/// The only one may be "-", where a command reads its input.
+void add_pids(CLI::App& command, std::vector<std::string>& words, bool or_input = false) {
+  const auto check = [or_input](const std::string& word) {
+    return (or_input && word == "-") || pid_of(word) ? std::string() : word + " is no PID";
+  };
+  const char* const help =
+      or_input ? "Processes; without one, all of this user; -: what hang --json wrote"
+               : "Processes; without one, all of this user";
+  command.add_option("PID", words, help)->check(check, or_input ? "PID or -" : "PID");
+}
+
+void take_pids(const std::vector<std::string>& words, Request& request) {
+  for (const std::string& word : words)
+    if (const auto pid = pid_of(word))
+      request.pids.push_back(*pid);
+    else
+      request.input = true;
+  if (!request.input) return;
+  if (!request.pids.empty()) throw CLI::ExcludesError("-", "PID");
+  if (request.json) throw CLI::ExcludesError("-", "--json");
+  if (request.interval > 0) throw CLI::ExcludesError("-", "--interval");
 }
 
 void add_options_of_stat(CLI::App& stat, Request& request) {
@@ -24,8 +57,9 @@ void add_options_of_stat(CLI::App& stat, Request& request) {
       ->check(CLI::Range(0.01, 86400.0));
   stat.add_option("-n,--count", request.count, "Number of intervals")->check(CLI::PositiveNumber);
   stat.add_option("-d,--device", request.device, "Endpoints of this device alone");
-  stat.add_option("--by", request.by, "A row for each path of an endpoint, or for each process")
-      ->check(CLI::IsMember({"path", "rank"}));
+  stat.add_option("--by", request.by,
+                  "A row for each path of an endpoint, for each peer, or for each process")
+      ->check(CLI::IsMember({"path", "peer", "rank"}));
   stat.add_flag("--prometheus", request.prometheus, "Print the text format of Prometheus");
   stat.add_option("--sysfs", request.sysfs, "Folder with the counters of devices");
 }
@@ -37,20 +71,31 @@ int run(int argc, char** argv) {
   Request request;
   CLI::App* const stat =
       add_command(program, "stat", "Endpoints, their peers and what went which way", request);
+  std::vector<std::string> words;
+  add_pids(*stat, words);
   add_options_of_stat(*stat, request);
-  CLI::App* const hang = add_command(program, "hang", "Which process does not go on", request);
+  CLI::App* const hang = add_command(
+      program, "hang", "Which process waits for which, and which does not go on", request);
+  add_pids(*hang, words, true);
   hang->add_option("-i,--interval", request.interval, "Seconds between two looks")
       ->check(CLI::Range(0.01, 86400.0));
-  add_command(program, "info",
-              "Libraries, variables and what fi_getinfo offers, or what a process uses", request);
+  add_pids(*add_command(program, "info",
+                        "Libraries, variables and what fi_getinfo offers, or what a process uses",
+                        request),
+           words);
   CLI::App* const doctor =
       program.add_subcommand("doctor", "Try what works here, with bytes, and say what does not");
-  doctor->add_flag("-j,--json", request.json, "Print JSON");
+  CLI::Option* const json = doctor->add_flag("-j,--json", request.json, "Print JSON");
+  doctor
+      ->add_flag("--job", request.job,
+                 "Read what doctor --json wrote on several hosts, and say what differs")
+      ->excludes(json);
   doctor->add_option("--for", request.clients, "Clients whose questions are asked")
       ->check(CLI::IsMember({"nccl", "openmpi", "mpich", "oneccl", "shmem"}));
   doctor->add_option("--sysfs", request.sysfs, "Folder with the devices");
   try {
     program.parse(argc, argv);
+    take_pids(words, request);
   } catch (const CLI::ParseError& error) {
     const int status = program.exit(error);
     return status ? 64 : 0;  // EX_USAGE
@@ -65,7 +110,10 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    const int status = run(argc, argv);
+    if (!std::fflush(stdout) && !std::ferror(stdout)) return status;
+    std::fputs("fi_erdma: not everything could be written to the standard output\n", stderr);
+    return 70;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fi_erdma: %s\n", error.what());
     return 70;  // EX_SOFTWARE

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -82,27 +83,69 @@ bool leads_to_page(const std::string& path) {
   return found == wanted || found == wanted + " (deleted)";
 }
 
-/// A file of that name may be anyone's. One that can't shrink raises no SIGBUS.
-ReadResult read_file(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (file.get() < 0) return {std::nullopt, std::strerror(errno)};
+/// Adds what an endpoint counts by peer to what it counts of none.
+void add_peers(Snapshot& snapshot) {
+  const BlockKind* const peers = snapshot.kind("peer");
+  const auto is_endpoint = [](const BlockKind& kind) { return kind.name == "endpoint"; };
+  const auto endpoints = std::ranges::find_if(snapshot.kinds, is_endpoint);
+  if (!peers || endpoints == snapshot.kinds.end()) return;
+  std::map<uint64_t, Block*> by_index;
+  for (Block& endpoint : endpoints->blocks) by_index[endpoint.index] = &endpoint;
+  for (const Block& peer : peers->blocks) {
+    const auto of = by_index.find(peer.number("endpoint").value_or(UINT64_MAX));
+    if (of == by_index.end()) continue;
+    for (const FieldInfo& field : peers->fields)
+      if (field.meaning == layout::Meaning::counter && of->second->numbers.contains(field.name))
+        of->second->numbers[field.name] += peer.number(field.name).value_or(0);
+  }
+}
+
+/// Without asking a driver, or the server of a file system, whatever the descriptor leads to.
+bool ask(int fd, struct statx& status) {
+  return !statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_NLINK, &status);
+}
+
+/// Empty if it is: all memfds are in one mount, which is the kernel's own.
+std::string why_no_memfd(int fd) {
+  const Descriptor own(memfd_create("fi_erdma", MFD_CLOEXEC));
+  struct statx found {
+  }, ours{};
+  if (own.get() < 0 || !ask(own.get(), ours) || !ask(fd, found)) return std::strerror(errno);
+  const bool is_memfd = S_ISREG(found.stx_mode) && found.stx_nlink == 0 &&
+                        found.stx_dev_major == ours.stx_dev_major &&
+                        found.stx_dev_minor == ours.stx_dev_minor;
+  return is_memfd ? "" : "the file is no memfd";
+}
+
+/// A file of that name may be anyone's, and anything: to open a device or a FIFO would already be
+/// felt by others, so the file is opened only when it is known what it is. One that can't shrink
+/// raises no SIGBUS.
+ReadResult read_file(const std::string& path, size_t most_cost) {
+  const Descriptor found(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (found.get() < 0) return {std::nullopt, std::strerror(errno), 0};
+  if (std::string fault = why_no_memfd(found.get()); !fault.empty())
+    return {std::nullopt, fault, 0};
+  const std::string same = "/proc/self/fd/" + std::to_string(found.get());
+  const Descriptor file(open(same.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (file.get() < 0) return {std::nullopt, std::strerror(errno), 0};
   struct stat status {};
   const int seals = fcntl(file.get(), F_GET_SEALS);
   if (fstat(file.get(), &status) || !S_ISREG(status.st_mode) || seals < 0 ||
       !(seals & F_SEAL_SHRINK))
-    return {std::nullopt, "the file is not sealed"};
+    return {std::nullopt, "the file is not sealed", 0};
   if (status.st_size <= 0 || size_t(status.st_size) > layout::kMostBytes)
-    return {std::nullopt, "the page has no size that a page can have"};
+    return {std::nullopt, "the page has no size that a page can have", 0};
   const Mapping mapping(file.get(), size_t(status.st_size));
-  if (!mapping) return {std::nullopt, std::strerror(errno)};
-  return read_page(mapping.bytes());
+  if (!mapping) return {std::nullopt, std::strerror(errno), 0};
+  ReadResult page = read_page(mapping.bytes(), most_cost);
+  if (page.snapshot) add_peers(*page.snapshot);
+  return page;
 }
 
 /// The words of /proc/PID/stat from the third on, the state; the second one is a name in
 /// parentheses, which may hold any.
-std::string status_of(pid_t pid) {
-  const Descriptor file(
-      open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+std::string status_in(const std::string& folder) {
+  const Descriptor file(open((folder + "stat").c_str(), O_RDONLY | O_CLOEXEC));
   char text[512];
   const ssize_t length = file.get() < 0 ? -1 : read(file.get(), text, sizeof(text));
   const std::string_view line(text, size_t(std::max<ssize_t>(length, 0)));
@@ -122,48 +165,66 @@ double processor_seconds_of(const std::string& status) {
   return double(user + system) / double(sysconf(_SC_CLK_TCK));
 }
 
-/// Nothing where the process shows no page; `fault` is then why, if that is not simply so.
-std::optional<Process> look_at(pid_t pid, std::string& fault) {
-  const std::string folder = "/proc/" + std::to_string(pid) + "/fd/";
+/// Why /proc/PID/fd can't be read.
+std::string fault_of_folder(int error) {
+  return error == ENOENT || error == ESRCH ? "there is no such process" : std::strerror(error);
+}
+
+struct Found {
+  Process process;
+  bool has_page = false;  ///< perhaps one that can't be read
+};
+
+/// By the folder of the process, with a / at its end.
+Found look_at(const std::string& folder, pid_t pid, size_t& cost_left) {
+  const std::string status = status_in(folder);
+  Found found{{pid, status.empty() ? '\0' : status[0], {}, processor_seconds_of(status)}};
+  ReadResult& result = found.process.page;
+  const std::string files = folder + "fd/";
   std::string page;
-  const int failed = for_each_number(folder, [&](int fd) {
-    const std::string path = folder + std::to_string(fd);
+  const int failed = for_each_number(files, [&](int fd) {
+    const std::string path = files + std::to_string(fd);
     if (leads_to_page(path)) page = path;
     return page.empty();
   });
-  if (failed == ENOENT)
-    fault = "there is no such process";
-  else if (failed)
-    fault = std::strerror(failed);
-  else if (page.empty())
-    fault = "it shows no statistics: it has no endpoint of erdma's now, or FI_ERDMA_STAT=off";
-  if (!fault.empty()) return std::nullopt;
-  const std::string status = status_of(pid);
-  return Process{pid, status.empty() ? '\0' : status[0], read_file(page),
-                 processor_seconds_of(status)};
+  if (!page.empty()) result = read_file(page, std::min(cost_left, kMostCost));
+  cost_left -= std::min(result.cost, cost_left);
+  // The process may have ended, or closed its last endpoint, before the page was opened.
+  found.has_page = result.snapshot || (!page.empty() && leads_to_page(page));
+  if (failed)
+    result.fault = fault_of_folder(failed);
+  else if (!found.has_page)
+    result.fault =
+        "it shows no statistics: it has no endpoint of erdma's now, or FI_ERDMA_STAT=off";
+  return found;
+}
+Found look_at(pid_t pid, size_t& cost_left) {
+  return look_at("/proc/" + std::to_string(pid) + "/", pid, cost_left);
 }
 
 }  // namespace
 
 std::vector<Process> processes() {
   std::vector<Process> found;
+  size_t cost_left = kMostCostOfAll;
   for_each_number("/proc", [&](int pid) {
-    std::string fault;
-    if (auto process = look_at(pid, fault)) found.push_back(std::move(*process));
+    Found looked = look_at(pid, cost_left);
+    if (looked.has_page) found.push_back(std::move(looked.process));
     return true;
   });
   std::ranges::sort(found, {}, &Process::pid);
   return found;
 }
 
-std::vector<Process> processes(std::span<const pid_t> pids) {
+std::vector<Process> processes(std::span<const pid_t> pids, size_t most_cost) {
   std::vector<Process> found;
-  for (const pid_t pid : pids) {
-    std::string fault;
-    auto process = look_at(pid, fault);
-    found.push_back(process ? std::move(*process) : Process{pid, 0, {std::nullopt, fault}, 0});
-  }
+  for (const pid_t pid : pids) found.push_back(look_at(pid, most_cost).process);
   return found;
+}
+
+Process this_process() {
+  size_t cost_left = kMostCost;
+  return look_at("/proc/self/", getpid(), cost_left).process;
 }
 
 }  // namespace fi_erdma

@@ -18,28 +18,26 @@ Look look(const std::vector<pid_t>& pids) {
   return now;
 }
 
-Rates::Rates(const Look* before, const Look& now) : x_before(before) {
-  if (before) x_seconds = std::chrono::duration<double>(now.at - before->at).count();
+Rates::Rates(const Look* before, const Look& now) {
+  if (!before) return;
+  x_seconds = std::chrono::duration<double>(now.at - before->at).count();
+  for (const Process& process : before->processes) x_by_pid.emplace(process.pid, &process);
 }
 
 /// The same page: the PID alone may be another's by now.
 const Process* Rates::before(const Process& process) const {
-  if (!x_before || !process.page.snapshot) return nullptr;
-  for (const Process& other : x_before->processes)
-    if (other.pid == process.pid && other.page.snapshot && started(other) == started(process))
-      return &other;
-  return nullptr;
+  const auto found = x_by_pid.find(process.pid);
+  if (found == x_by_pid.end() || !process.page.snapshot) return nullptr;
+  const Process& other = *found->second;
+  return other.page.snapshot && started(other) == started(process) ? &other : nullptr;
 }
 
-/// The same endpoint: its block may be another's by now.
-const Block* Rates::before(const Process& process, const Block& endpoint) const {
+const Block* Rates::before(const Process& process, std::string_view kind,
+                           const Block& block) const {
   const Process* const other = before(process);
-  const BlockKind* const endpoints = other ? other->page.snapshot->kind("endpoint") : nullptr;
-  if (endpoints)
-    for (const Block& block : endpoints->blocks)
-      if (block.index == endpoint.index && block.text("address") == endpoint.text("address"))
-        return &block;
-  return nullptr;
+  const BlockKind* const blocks = other ? other->page.snapshot->kind(kind) : nullptr;
+  const Block* const known = blocks ? blocks->block(block.index) : nullptr;
+  return known && known->text("address") == block.text("address") ? known : nullptr;
 }
 
 std::optional<double> Rates::rate(std::optional<uint64_t> from, std::optional<uint64_t> to) const {
@@ -48,7 +46,7 @@ std::optional<double> Rates::rate(std::optional<uint64_t> from, std::optional<ui
 }
 
 Rates::Pair Rates::of(const Process& process, const Block& endpoint, const Path& path) const {
-  const Block* const other = before(process, endpoint);
+  const Block* const other = before(process, "endpoint", endpoint);
   if (!other) return {};
   const Bytes from = bytes_of(*other, path), to = bytes_of(endpoint, path);
   return {rate(from.sent, to.sent), rate(from.received, to.received)};
@@ -56,7 +54,7 @@ Rates::Pair Rates::of(const Process& process, const Block& endpoint, const Path&
 
 std::optional<double> Rates::of(const Process& process, const Block& endpoint,
                                 std::string_view counter) const {
-  const Block* const other = before(process, endpoint);
+  const Block* const other = before(process, "endpoint", endpoint);
   return other ? rate(other->number(counter), endpoint.number(counter)) : std::nullopt;
 }
 
@@ -64,6 +62,13 @@ double Rates::load(const Process& process) const {
   const Process* const other = before(process);
   if (!other || x_seconds <= 0) return 0;
   return std::max(0.0, process.processor_seconds - other->processor_seconds) / x_seconds;
+}
+
+Rates::Pair Rates::of_peer(const Process& process, const Block& peer) const {
+  const Block* const other = before(process, "peer", peer);
+  if (!other) return {};
+  const Bytes from = all_bytes_of(*other), to = all_bytes_of(peer);
+  return {rate(from.sent, to.sent), rate(from.received, to.received)};
 }
 
 Rates::Pair Rates::of(const Process& process) const {

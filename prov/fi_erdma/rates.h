@@ -3,6 +3,7 @@
 #include <chrono>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "fi_erdma/processes.h"
@@ -24,12 +25,16 @@ class Rates {
   Rates(const Look* before, const Look& now);
 
   double seconds() const { return x_seconds; }
+  /// The same block at the first look; null if it was not there, or was another's.
+  const Block* before(const Process& process, std::string_view kind, const Block& block) const;
   /// Bytes per second of an endpoint by one path, and of a process by all paths.
   struct Pair {
     std::optional<double> sent, received;
   };
   Pair of(const Process& process, const Block& endpoint, const Path& path) const;
   Pair of(const Process& process) const;
+  /// The same of a peer of a process.
+  Pair of_peer(const Process& process, const Block& peer) const;
   /// Of one processor, that the process used meanwhile.
   double load(const Process& process) const;
   /// The same of any counter.
@@ -38,10 +43,9 @@ class Rates {
 
  private:
   const Process* before(const Process& process) const;
-  const Block* before(const Process& process, const Block& endpoint) const;
   std::optional<double> rate(std::optional<uint64_t> from, std::optional<uint64_t> to) const;
 
-  const Look* x_before;
+  std::unordered_map<pid_t, const Process*> x_by_pid;  ///< of the first look
   double x_seconds = 0;
 };
 

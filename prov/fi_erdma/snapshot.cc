@@ -10,9 +10,12 @@ namespace {
 // More than any provider has, and little enough to be read at once.
 constexpr uint32_t kMostKinds = 16;
 constexpr uint32_t kMostFields = 1024;
-constexpr size_t kMostCost = size_t(64) << 20;  ///< bytes that a snapshot may keep, roughly
+constexpr size_t kLongestText = 4096;  ///< the rest is left out
+constexpr char kSaysTooMuch[] =
+    "the page, or those of all processes together, say more than statistics can";
 constexpr size_t kCostOfValue = 64;
-constexpr int kAttempts = 8;  ///< at a block that is being changed
+constexpr int kAttempts = 8;       ///< at a block that is being changed
+constexpr int kAttemptsOfAll = 4;  ///< at all blocks, while the process closes endpoints
 
 template <typename Word>
 Word load(const std::byte* from, std::memory_order order) {
@@ -38,16 +41,15 @@ bool is_name(std::string_view name) {
 
 class Reader {
  public:
-  explicit Reader(std::span<const std::byte> page) : x_page(page) {}
+  Reader(std::span<const std::byte> page, size_t most_cost)
+      : x_page(page), x_most_cost(most_cost) {}
 
   ReadResult read() {
-    if (const char* const fault = check_header()) return {std::nullopt, fault};
-    if (const char* const fault = read_kinds()) return {std::nullopt, fault};
+    if (const char* const fault = check_header()) return {std::nullopt, fault, 0};
+    if (const char* const fault = read_kinds()) return {std::nullopt, fault, 0};
     read_fields();
-    for (size_t i = 0; i < x_snapshot.kinds.size(); ++i)
-      if (!read_blocks(x_snapshot.kinds[i], x_rows[i]))
-        return {std::nullopt, "the page says more than a page of statistics can"};
-    return {std::move(x_snapshot), {}};
+    if (!read_all_blocks()) return {std::nullopt, kSaysTooMuch, x_cost};
+    return {std::move(x_snapshot), {}, x_cost};
   }
 
  private:
@@ -126,6 +128,34 @@ class Reader {
     }
   }
 
+  /// Of the block of the process, which is odd while the process takes over what an endpoint
+  /// counted. 0: there is none.
+  uint32_t sequence() const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    for (size_t i = 0; i < x_rows.size(); ++i)
+      if (x_snapshot.kinds[i].name == "process" && x_rows[i].used > 0)
+        return load<uint32_t>(x_page.data() + x_rows[i].offset, std::memory_order_acquire);
+    return 0;
+  }
+
+  /// As of one moment, unless the process closes endpoints all the while: then its own block counts
+  /// as unsettled. False: the page says too much.
+  bool read_all_blocks() {
+    for (int attempt = 0; attempt < kAttemptsOfAll; ++attempt) {
+      const uint32_t before = sequence();
+      x_cost = 0;
+      for (size_t i = 0; i < x_rows.size(); ++i) {
+        x_snapshot.kinds[i].blocks.clear();
+        x_snapshot.kinds[i].unsettled = 0;
+        if (!read_blocks(x_snapshot.kinds[i], x_rows[i])) return false;
+      }
+      if (before % 2 == 0 && sequence() == before) return true;
+    }
+    for (BlockKind& kind : x_snapshot.kinds)
+      if (kind.name == "process") kind.unsettled = 1;
+    return true;
+  }
+
   bool read_blocks(BlockKind& kind, const Row& row) {
     for (uint32_t i = 0; i < row.used; ++i) {
       const std::byte* const from = x_page.data() + row.offset + size_t(i) * row.block_bytes;
@@ -140,7 +170,7 @@ class Reader {
         case State::whole:
           kind.blocks.push_back(std::move(block));
       }
-      if (x_cost > kMostCost) return false;
+      if (x_cost > x_most_cost) return false;
     }
     return true;
   }
@@ -149,7 +179,7 @@ class Reader {
 
   /// Again and again while the process changes the block; not for long, as it may be stopped.
   State read_block(const BlockKind& kind, const std::byte* from, Block& block) {
-    for (int attempt = 0; attempt < kAttempts && x_cost <= kMostCost; ++attempt) {
+    for (int attempt = 0; attempt < kAttempts && x_cost <= x_most_cost; ++attempt) {
       const auto before = load<uint32_t>(from, std::memory_order_acquire);
       if (before % 2 != 0) continue;
       if (!load<uint32_t>(from + offsetof(layout::BlockHead, in_use), std::memory_order_relaxed))
@@ -163,12 +193,13 @@ class Reader {
 
   void copy(const BlockKind& kind, const std::byte* from, Block& block) {
     for (const FieldInfo& field : kind.fields) {
-      if ((x_cost += kCostOfValue) > kMostCost) return;
+      if ((x_cost += kCostOfValue) > x_most_cost) return;
       if (field.type == layout::Type::number) {
         block.numbers[field.name] = load<uint64_t>(from + field.offset, std::memory_order_relaxed);
         continue;
       }
-      std::string text = text_of(reinterpret_cast<const char*>(from) + field.offset, field.bytes);
+      std::string text = text_of(reinterpret_cast<const char*>(from) + field.offset,
+                                 std::min<size_t>(field.bytes, kLongestText));
       x_cost += text.size();
       block.texts[field.name] = std::move(text);
     }
@@ -178,6 +209,7 @@ class Reader {
   layout::Header x_header{};
   std::vector<Row> x_rows;
   Snapshot x_snapshot;
+  const size_t x_most_cost;
   size_t x_cost = 0;
 };
 
@@ -200,14 +232,19 @@ const BlockKind* Snapshot::kind(std::string_view name) const {
   return found == kinds.end() ? nullptr : &*found;
 }
 
+const Block* BlockKind::block(uint32_t index) const {
+  const auto found = std::ranges::lower_bound(blocks, index, {}, &Block::index);
+  return found == blocks.end() || found->index != index ? nullptr : &*found;
+}
+
 const Block* Snapshot::process() const {
   const BlockKind* const found = kind("process");
   return found && !found->blocks.empty() ? &found->blocks.front() : nullptr;
 }
 
-ReadResult read_page(std::span<const std::byte> page) {
-  if (page.size() > layout::kMostBytes) return {std::nullopt, "the page is too large"};
-  return Reader(page).read();
+ReadResult read_page(std::span<const std::byte> page, size_t most_cost) {
+  if (page.size() > layout::kMostBytes) return {std::nullopt, "the page is too large", 0};
+  return Reader(page, most_cost).read();
 }
 
 }  // namespace fi_erdma

@@ -37,9 +37,11 @@ struct Block {
 struct BlockKind {
   std::string name;
   std::vector<FieldInfo> fields;
-  std::vector<Block> blocks;
+  std::vector<Block> blocks;  ///< in the order of their indices
   /// Blocks that were being changed all the while: their process was stopped or ended in a change.
   unsigned unsettled = 0;
+
+  const Block* block(uint32_t index) const;  ///< null if it is not in use
 };
 
 /// What a page says. Texts hold printable ASCII only: what else the page has is shown as '?'.
@@ -51,12 +53,17 @@ struct Snapshot {
   const Block* process() const;
 };
 
+/// Bytes that a snapshot may keep, roughly: the largest page of a provider has 256 endpoints and
+/// 16384 peers, of which each may have some 25 fields.
+inline constexpr size_t kMostCost = size_t(96) << 20;
+
 /// Reads a page, which may hold anything and change meanwhile: it neither fails nor takes long,
 /// whatever the page says. The address must be divisible by 8.
 struct ReadResult {
   std::optional<Snapshot> snapshot;
   std::string fault;  ///< why there is none
+  size_t cost = 0;    ///< bytes that the snapshot keeps
 };
-ReadResult read_page(std::span<const std::byte> page);
+ReadResult read_page(std::span<const std::byte> page, size_t most_cost = kMostCost);
 
 }  // namespace fi_erdma

@@ -16,23 +16,47 @@
 namespace fi_erdma {
 namespace {
 
-/// Waits for the next look, or to be interrupted: then what was seen so far is summed up.
+volatile sig_atomic_t g_interrupted = 0;
+
+/// Waits for the next look, or to be interrupted: then what was seen so far is summed up. While
+/// this object lives, signals come only while it waits, or while the program writes.
 class Pause {
  public:
   Pause() {
     sigemptyset(&x_signals);
-    sigaddset(&x_signals, SIGINT);
-    sigaddset(&x_signals, SIGTERM);
+    // Without SA_RESTART a write that nobody reads ends. The second signal ends the program.
+    struct sigaction interrupt {};
+    interrupt.sa_handler = [](int) { g_interrupted = 1; };
+    interrupt.sa_flags = SA_RESETHAND;
+    for (const int signal : kSignals) {
+      sigaddset(&x_signals, signal);
+      sigaction(signal, &interrupt, nullptr);
+    }
     sigprocmask(SIG_BLOCK, &x_signals, nullptr);
   }
-  /// False: it was interrupted.
+  ~Pause() {
+    for (const int signal : kSignals) ::signal(signal, SIG_DFL);
+    sigprocmask(SIG_UNBLOCK, &x_signals, nullptr);
+  }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+
+  /// False: it was interrupted, or nobody takes what is written.
   bool wait(double seconds) const {
+    if (g_interrupted || std::ferror(stdout)) return false;
     const double whole = std::floor(seconds);
     const timespec time{time_t(whole), long((seconds - whole) * 1e9)};
     return sigtimedwait(&x_signals, nullptr, &time) < 0;
   }
+  template <typename Write>
+  void write(const Write& write) const {
+    sigprocmask(SIG_UNBLOCK, &x_signals, nullptr);
+    write();
+    sigprocmask(SIG_BLOCK, &x_signals, nullptr);
+  }
 
  private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM};
   sigset_t x_signals;
 };
 
@@ -72,30 +96,32 @@ class DeviceWatch {
   std::map<std::string, Seen> x_seen;
 };
 
-void print_json(const Look& now, const Rates& rates) {
+void print_json(const Request& request, const Look& now, const Rates& rates) {
   Json json = document("stat");
   if (rates.seconds() > 0) json["interval"] = rates.seconds();
   json["processes"] = Json::array();
   for (const Process& process : now.processes) {
-    Json shown = to_json(process);
+    Json shown = to_json(process, request.details);
     if (rates.seconds() > 0 && process.page.snapshot) add_rates(shown, process, rates);
     json["processes"].push_back(std::move(shown));
   }
   print(json);
 }
 
-void print(const Request& request, const Look& now, const Rates& rates) {
+void print(const Request& request, const Look& now, const Rates& rates, History* history) {
   if (request.prometheus) {
     std::fputs(prometheus_text(now.processes).c_str(), stdout);
   } else if (request.json) {
-    print_json(now, rates);
+    print_json(request, now, rates);
   } else {
     if (now.processes.empty())
       fmt::print(stderr, "fi_erdma: no process of this user shows statistics\n");
     if (request.live && isatty(STDOUT_FILENO)) std::fputs("\033[H\033[J", stdout);
-    const StatTable table{request.details, request.device};
+    const StatTable table{request.details, request.device, history};
     if (request.by == "rank")
       table.print_by_rank(now, rates);
+    else if (request.by == "peer")
+      table.print_by_peer(now, rates);
     else
       table.print_by_path(now, rates);
   }
@@ -111,21 +137,22 @@ int run_stat(const Request& request) {
                                                : 0;
   const unsigned count = request.count || request.live ? request.count : 1;
   Look last = look(request.pids);
+  DeviceWatch devices(request);
   if (interval > 0) {
     const Pause pause;
-    DeviceWatch devices(request);
     devices.look(0);
+    History history(History::terminal_shows_blocks());
     for (unsigned i = 0; (count == 0 || i < count) && pause.wait(interval); ++i) {
       Look now = look(request.pids);
       const Rates rates(&last, now);
       devices.look(rates.seconds());
-      print(request, now, rates);
+      pause.write([&] { print(request, now, rates, request.live ? &history : nullptr); });
       last = std::move(now);
     }
-    if (request.live && !request.json && !request.prometheus) devices.print();
   } else {
-    print(request, last, Rates(nullptr, last));
+    print(request, last, Rates(nullptr, last), nullptr);
   }
+  if (request.live && !request.json && !request.prometheus) devices.print();
   for (const Process& process : last.processes)
     if (!request.pids.empty() && !process.page.snapshot) return 1;
   return 0;

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 namespace fi_erdma {
 namespace {
@@ -32,12 +34,21 @@ std::string age_of(const Block* process) {
   return fmt::format("{:.1f} d", seconds / 86400);
 }
 
-/// Peers of an endpoint by the way that leads to them: "3 shm, 4 nic".
-std::string ways_of(const Snapshot& snapshot, uint32_t endpoint) {
-  std::map<std::string, unsigned> ways;
+/// Peers by the index of the endpoint that has them.
+using PeersOf = std::unordered_map<uint64_t, std::vector<const Block*>>;
+
+PeersOf peers_of(const Snapshot& snapshot) {
+  PeersOf found;
   if (const BlockKind* const peers = snapshot.kind("peer"))
     for (const Block& peer : peers->blocks)
-      if (peer.number("endpoint") == endpoint) ++ways[text_or_dash(peer.text("path"))];
+      if (const auto endpoint = peer.number("endpoint")) found[*endpoint].push_back(&peer);
+  return found;
+}
+
+/// Peers of an endpoint by the way that leads to them: "3 shm, 4 nic".
+std::string ways_of(const std::vector<const Block*>& peers) {
+  std::map<std::string, unsigned> ways;
+  for (const Block* const peer : peers) ++ways[text_or_dash(peer->text("path"))];
   std::string text;
   for (const auto& [way, count] : ways)
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, way);
@@ -46,35 +57,23 @@ std::string ways_of(const Snapshot& snapshot, uint32_t endpoint) {
 
 constexpr char kRow[] = "{:>7} {:>5} {:1} {:<15} {:>7}  {:<21} {:<10} {}\n";
 constexpr char kPathRow[] = "{:>30}  {:>14} {:>14} {:>14} {:>14}\n";
+constexpr char kPathHistory[] = "{:>30}  {:>14} {:>14} {:>14} {:>14}  {}\n";
+constexpr char kPeerRow[] = "{:>7} {:>5}  {:<21} {:>5}  {:<4} {:<10} {:>14} {:>14} {:>14} {:>14}\n";
 constexpr char kRankRow[] = "{:>7} {:>5} {:1} {:<15} {:>14} {:>14} {:>14} {:>14}\n";
 
 std::string total_text(std::optional<uint64_t> bytes) {
   return bytes ? bytes_text(double(*bytes)) : "-";
 }
 
-void print_paths(const Process& process, const Block& endpoint, const Rates& rates) {
-  bool header = false;
-  for (const Path& path : paths()) {
-    const Bytes bytes = bytes_of(endpoint, path);
-    if (!bytes.sent.value_or(0) && !bytes.received.value_or(0)) continue;
-    if (!header) fmt::print(kPathRow, "PATH", "OUT/S", "IN/S", "OUT", "IN");
-    header = true;
-    const Rates::Pair now = rates.of(process, endpoint, path);
-    fmt::print(kPathRow, path.name, rate_text(now.sent), rate_text(now.received),
-               total_text(bytes.sent), total_text(bytes.received));
-  }
-}
-
-void print_details(const Snapshot& snapshot, const Block& endpoint) {
+void print_details(const Snapshot& snapshot, const Block& endpoint,
+                   const std::vector<const Block*>& peers) {
   for (const char* const name : {"other_hosts", "this_host", "gpu_memory", "changed"})
     fmt::print("{:>30}  {}\n", name, text_or_dash(endpoint.text(name)));
   for (const FieldInfo& field : snapshot.kind("endpoint")->fields)
-    if (field.meaning != layout::Meaning::fact)
+    if (field.meaning == layout::Meaning::counter)
       fmt::print("{:>30}  {} {}\n", field.name, number_or_dash(&endpoint, field.name), field.unit);
-  const BlockKind* const peers = snapshot.kind("peer");
-  for (const Block& peer : peers ? peers->blocks : std::vector<Block>())
-    if (peer.number("endpoint") == endpoint.index)
-      fmt::print("{:>30}  {} by {}\n", "peer", peer.text("address"), peer.text("path"));
+  for (const Block* const peer : peers)
+    fmt::print("{:>30}  {} by {}\n", "peer", peer->text("address"), peer->text("path"));
 }
 
 std::string state_text(const Process& process) {
@@ -90,11 +89,45 @@ bool any_page(const Look& now) {
   return false;
 }
 
+/// The rank of each endpoint that is seen here, by its address.
+std::map<std::string, std::string> ranks_of(const Look& now) {
+  std::map<std::string, std::string> ranks;
+  for (const Process& process : now.processes) {
+    const Snapshot* const snapshot = process.page.snapshot ? &*process.page.snapshot : nullptr;
+    const BlockKind* const endpoints = snapshot ? snapshot->kind("endpoint") : nullptr;
+    for (const Block& endpoint : endpoints ? endpoints->blocks : std::vector<Block>())
+      ranks[endpoint.text("address")] = number_or_dash(snapshot->process(), "rank");
+  }
+  return ranks;
+}
+
 void print_fault(const Process& process) {
   fmt::print(stderr, "fi_erdma: {}: {}\n", process.pid, process.page.fault);
 }
 
 }  // namespace
+
+void StatTable::print_paths(const Process& process, const Block& endpoint,
+                            const Rates& rates) const {
+  bool header = false;
+  for (const Path& path : paths()) {
+    const Bytes bytes = bytes_of(endpoint, path);
+    if (!bytes.sent.value_or(0) && !bytes.received.value_or(0)) continue;
+    if (!header) fmt::print(kPathRow, "PATH", "OUT/S", "IN/S", "OUT", "IN");
+    header = true;
+    const Rates::Pair now = rates.of(process, endpoint, path);
+    const auto print = [&](const char* row, const auto&... more) {
+      fmt::print(fmt::runtime(row), path.name, rate_text(now.sent), rate_text(now.received),
+                 total_text(bytes.sent), total_text(bytes.received), more...);
+    };
+    if (!history || !now.sent) {
+      print(kPathRow);
+      continue;
+    }
+    const std::string row = fmt::format("{} {} {}", process.pid, endpoint.index, path.name);
+    print(kPathHistory, history->add(row, *now.sent + now.received.value_or(0)));
+  }
+}
 
 void StatTable::print_by_path(const Look& now, const Rates& rates) const {
   if (any_page(now))
@@ -111,15 +144,16 @@ void StatTable::print_by_path(const Look& now, const Rates& rates) const {
       fmt::print(kRow, process.pid, number_or_dash(shown, "rank"), state_text(process),
                  command_of(shown), age_of(shown), address, at, ways);
     };
+    PeersOf peers = peers_of(snapshot);
     const BlockKind* const endpoints = snapshot.kind("endpoint");
     if (!endpoints || endpoints->blocks.empty()) row("-", "-", "-");
     for (const Block& endpoint : endpoints ? endpoints->blocks : std::vector<Block>()) {
       if (!device.empty() && endpoint.text("device") != device) continue;
       const bool enabled = endpoint.number("enabled").value_or(1) != 0;
       row(enabled ? text_or_dash(endpoint.text("address")) : "not enabled",
-          text_or_dash(endpoint.text("device")), ways_of(snapshot, endpoint.index));
+          text_or_dash(endpoint.text("device")), ways_of(peers[endpoint.index]));
       print_paths(process, endpoint, rates);
-      if (details) print_details(snapshot, endpoint);
+      if (details) print_details(snapshot, endpoint, peers[endpoint.index]);
     }
   }
 }
@@ -139,6 +173,32 @@ void StatTable::print_by_rank(const Look& now, const Rates& rates) const {
                command_of(shown), rate_text(rate.sent), rate_text(rate.received),
                total_text(bytes.sent), total_text(bytes.received));
   }
+}
+
+void StatTable::print_peers(const Process& process, const Look& now, const Rates& rates) const {
+  const auto ranks = ranks_of(now);
+  const BlockKind* const peers = process.page.snapshot->kind("peer");
+  for (const Block& peer : peers ? peers->blocks : std::vector<Block>()) {
+    const Bytes bytes = all_bytes_of(peer);
+    const Rates::Pair rate = rates.of_peer(process, peer);
+    const auto rank = ranks.find(peer.text("address"));
+    fmt::print(kPeerRow, process.pid, number_or_dash(process.page.snapshot->process(), "rank"),
+               text_or_dash(peer.text("address")), rank == ranks.end() ? "-" : rank->second,
+               text_or_dash(peer.text("path")), text_or_dash(peer.text("link")),
+               rate_text(rate.sent), rate_text(rate.received), total_text(bytes.sent),
+               total_text(bytes.received));
+  }
+}
+
+void StatTable::print_by_peer(const Look& now, const Rates& rates) const {
+  if (any_page(now))
+    fmt::print(kPeerRow, "PID", "RANK", "PEER", "RANK", "WAY", "LINK", "OUT/S", "IN/S", "OUT",
+               "IN");
+  for (const Process& process : now.processes)
+    if (process.page.snapshot)
+      print_peers(process, now, rates);
+    else
+      print_fault(process);
 }
 
 }  // namespace fi_erdma

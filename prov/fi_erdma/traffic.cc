@@ -45,6 +45,20 @@ std::string labels_of(const Process& process) {
   return labels;
 }
 
+/// A metric of its own: as one more path, its bytes would count twice in a sum.
+std::string copied_text(std::span<const Process> processes) {
+  std::string text =
+      "# HELP erdma_nic_copied_bytes_total Part of the bytes by NIC that was copied on the way.\n"
+      "# TYPE erdma_nic_copied_bytes_total counter\n";
+  for (const Process& process : processes)
+    for (const Path& path : paths())
+      if (path.part && process.page.snapshot)
+        if (const auto bytes = bytes_of(*process.page.snapshot, path).sent)
+          text +=
+              fmt::format("erdma_nic_copied_bytes_total{{{}}} {}\n", labels_of(process), *bytes);
+  return text;
+}
+
 }  // namespace
 
 std::span<const Path> paths() {
@@ -68,15 +82,28 @@ Bytes bytes_of(const Snapshot& snapshot, const Path& path) {
   return sum;
 }
 
-Bytes all_bytes_of(const Snapshot& snapshot) {
+namespace {
+
+template <typename What>
+Bytes sum_of_paths(const What& what) {
   Bytes sum;
   for (const Path& path : paths()) {
     if (path.part) continue;
-    const Bytes bytes = bytes_of(snapshot, path);
+    const Bytes bytes = bytes_of(what, path);
     add(sum.sent, bytes.sent);
     add(sum.received, bytes.received);
   }
   return sum;
+}
+
+}  // namespace
+
+Bytes all_bytes_of(const Block& block) {
+  return sum_of_paths(block);
+}
+
+Bytes all_bytes_of(const Snapshot& snapshot) {
+  return sum_of_paths(snapshot);
 }
 
 uint64_t growth(std::optional<uint64_t> from, std::optional<uint64_t> to) {
@@ -103,6 +130,7 @@ std::string prometheus_text(std::span<const Process> processes) {
     if (!process.page.snapshot) continue;
     const std::string labels = labels_of(process);
     for (const Path& path : paths()) {
+      if (path.part) continue;
       const Bytes bytes = bytes_of(*process.page.snapshot, path);
       const auto row = [&](const char* direction, std::optional<uint64_t> value) {
         if (value)
@@ -113,7 +141,7 @@ std::string prometheus_text(std::span<const Process> processes) {
       row("in", bytes.received);
     }
   }
-  return text;
+  return text + copied_text(processes);
 }
 
 }  // namespace fi_erdma

@@ -29,7 +29,8 @@ Bytes bytes_of(const Block& block, const Path& path);
 /// Of all endpoints of a process, those that it closed too.
 Bytes bytes_of(const Snapshot& snapshot, const Path& path);
 
-/// The same by all paths.
+/// The same by all paths: of an endpoint or a peer, and of a process.
+Bytes all_bytes_of(const Block& block);
 Bytes all_bytes_of(const Snapshot& snapshot);
 
 /// How much a counter of bytes grew; 0 where it was replaced meanwhile.

@@ -1,8 +1,7 @@
 #include "fi_erdma/trial.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <memory>
@@ -93,16 +92,27 @@ class Pair {
 
   void message(size_t size) {
     fill(size);
-    fi_context contexts[2];
+    exchange_once(size);
+    compare();
+  }
+  /// Both have room for it.
+  void exchange_once(size_t size) {
     begin();
     again([&] {
-      return fi_recv(x_to.ep.get(), x_there.data(), size, nullptr, FI_ADDR_UNSPEC, &contexts[0]);
+      return fi_recv(x_to.ep.get(), x_there.data(), size, nullptr, FI_ADDR_UNSPEC, &x_contexts[0]);
     });
     again([&] {
-      return fi_send(x_from.ep.get(), x_here.data(), size, nullptr, x_address, &contexts[1]);
+      return fi_send(x_from.ep.get(), x_here.data(), size, nullptr, x_address, &x_contexts[1]);
     });
     wait(2);
-    compare();
+  }
+  /// Bytes per second of long messages, one after the other: what the way costs, to compare.
+  double speed(size_t size) {
+    constexpr unsigned kMessages = 32;
+    const auto begin = std::chrono::steady_clock::now();
+    for (unsigned i = 0; i < kMessages; ++i) exchange_once(size);
+    const auto took = std::chrono::steady_clock::now() - begin;
+    return kMessages * double(size) / std::chrono::duration<double>(took).count();
   }
   void read(fid_domain* domain, const fi_info& info, size_t size) {
     fill(size);
@@ -112,11 +122,11 @@ class Pair {
     const bool by_address = info.domain_attr->mr_mode & (FI_MR_VIRT_ADDR | FI_MR_BASIC);
     // Who reads is the other one: its peer owns the memory.
     const fi_addr_t owner = x_to.find(x_from);
-    fi_context context;
     begin();
     again([&] {
       return fi_read(x_to.ep.get(), x_there.data(), size, nullptr, owner,
-                     by_address ? uint64_t(x_here.data()) : 0, fi_mr_key(region.get()), &context);
+                     by_address ? uint64_t(x_here.data()) : 0, fi_mr_key(region.get()),
+                     &x_contexts[0]);
     });
     wait(1);
     compare();
@@ -147,28 +157,34 @@ class Pair {
     if (x_here != x_there) throw Failed{-FI_EIO};
   }
 
+  // Until their endpoints are gone, operations that did not end may use them.
+  std::vector<char> x_here, x_there;
+  fi_context x_contexts[2];
   Port x_from, x_to;
   fi_addr_t x_address;
-  std::vector<char> x_here, x_there;
   unsigned x_done = 0;
   clock_t x_end = 0;
 };
 
-/// Of this process: what the endpoints count together, and the ways of the first.
+/// Of this process: what all its blocks count together, and the ways of the first; or why it is not
+/// known.
 void add_page(Json& json) {
-  const pid_t self[] = {getpid()};
-  const auto shown = processes(self);
+  const Process self = this_process();
   const BlockKind* const endpoints =
-      shown[0].page.snapshot ? shown[0].page.snapshot->kind("endpoint") : nullptr;
-  if (!endpoints) return;
-  std::map<std::string, uint64_t> sums;
-  for (const Block& endpoint : endpoints->blocks) {
+      self.page.snapshot ? self.page.snapshot->kind("endpoint") : nullptr;
+  if (!endpoints) {
+    json["page"] = self.page.snapshot ? "it has no endpoints" : self.page.fault;
+    return;
+  }
+  for (const Block& endpoint : endpoints->blocks)
     for (const char* const name : {"device", "this_host", "other_hosts", "gpu_memory"})
       json[name] = endpoint.text(name);
-    for (const FieldInfo& field : endpoints->fields)
-      if (field.meaning == layout::Meaning::counter)
-        sums[field.name] += endpoint.number(field.name).value_or(0);
-  }
+  std::map<std::string, uint64_t> sums;
+  for (const BlockKind& kind : self.page.snapshot->kinds)
+    for (const FieldInfo& field : kind.fields)
+      for (const Block& block : kind.blocks)
+        if (field.meaning == layout::Meaning::counter)
+          sums[field.name] += block.number(field.name).value_or(0);
   json["counters"] = sums;
 }
 
@@ -192,6 +208,7 @@ void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
     json["step"] = "send " + std::to_string(size) + " bytes";
     pair.message(size);
   }
+  json["speed"] = pair.speed(kLong);
   json["step"] = "read 1048576 bytes from registered memory";
   pair.read(domain.get(), *info, kLong);
   add_page(json);

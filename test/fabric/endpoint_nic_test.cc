@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <array>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -100,6 +101,25 @@ TEST(without_shared_memory_local_peers_and_itself_use_the_nic) {
   }
   ck_assert_uint_eq(shm_bytes(), 0);
   ck_assert_uint_gt(nic_bytes(), 100'000);
+}
+
+/// A new connection has small receives, which do not hold every message that may be injected; and
+/// who has injected it may look at nothing of the provider any more.
+TEST(what_is_injected_arrives_without_its_sender, 3) {
+  const size_t length = std::array<size_t, 3>{8, 1024, 4096}[size_t(_i)];
+  setenv("FI_ERDMA_SHM", "off", 1);
+  Root root;
+  Port a(root), b(root);
+  const fi_addr_t to_b = a.insert(b);
+  exchange(a, b, to_b, 8);
+  exchange(b, a, b.insert(a), 8);
+  const auto message = pattern(length);
+  std::vector<char> buffer(length);
+  ck_assert_int_eq(fi_trecv(b.ep, buffer.data(), length, nullptr, FI_ADDR_UNSPEC, 7, 0, nullptr),
+                   0);
+  ck_assert_int_eq(fi_tinject(a.ep, message.data(), length, to_b, 7), 0);
+  ck_assert_uint_eq(b.wait().len, length);
+  ck_assert(buffer == message);
 }
 
 TEST_CASE(.set_up = on_nic);

@@ -1,5 +1,10 @@
 // One-sided operations through a NIC: the simulated adapter, in both of its personalities.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #include "fabric/one_sided_cases.h"
@@ -93,6 +98,130 @@ TEST(short_operations_outlive_their_endpoint) {
   ports.b.wait();
   ck_assert(buffer == message);
   ck_assert_mem_eq(ports.memory.data() + 16, &number, 8);
+}
+
+// --- a kernel without copy-on-fork: what a child gets is lost to the adapter
+
+void without_copy_on_fork() {
+  on_nic();
+  setenv("SOFTERDMA_COPY_ON_FORK", "0", 1);
+}
+
+TEST_CASE(.set_up = without_copy_on_fork);
+
+/// A child that writes to memory that no device uses, and ends.
+void fork_and_touch() {
+  constexpr size_t kBytes = 1 << 20;
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::memset(memory, 1, kBytes);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::memset(memory, 2, kBytes);
+    _exit(0);
+  }
+  int status = -1;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  munmap(memory, kBytes);
+}
+
+/// Memory by whole pages, as other memory in the same page is not the child's either. A mapping of
+/// its own, as each domain watches whole ones.
+struct PagesOf {
+  static constexpr size_t kGuard = 1 << 16;
+  explicit PagesOf(size_t length_)
+      : length(length_),
+        mapping(static_cast<char*>(
+            mmap(nullptr, length + 2 * kGuard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))),
+        bytes(mapping + kGuard) {
+    ck_assert_int_eq(mprotect(bytes, length, PROT_READ | PROT_WRITE), 0);
+  }
+  ~PagesOf() { munmap(mapping, length + 2 * kGuard); }
+  const size_t length;
+  char* const mapping;
+  char* const bytes;
+};
+
+/// One message, of bytes that tell it from the last one.
+void send_anew(OneSidedPorts& ports, PagesOf& from, PagesOf& to, char fill) {
+  std::memset(from.bytes, fill, from.length);
+  fi_context receive, send;
+  ck_assert_int_eq(
+      fi_trecv(ports.b.ep, to.bytes, to.length, nullptr, FI_ADDR_UNSPEC, 7, 0, &receive), 0);
+  post(ports, [&] {
+    return fi_tsend(ports.a.ep, from.bytes, from.length, nullptr, ports.address, 7, &send);
+  });
+  ck_assert_ptr_eq(ports.b.wait(&ports.a).op_context, &receive);
+  ck_assert_ptr_eq(ports.a.wait(&ports.b).op_context, &send);
+  ck_assert_int_eq(to.bytes[0], fill);
+  ck_assert(!std::memcmp(to.bytes, to.bytes + 1, to.length - 1));
+}
+
+/// The same buffers before and after: long messages of the parent find its new bytes.
+TEST(messages_after_a_fork_are_those_of_the_parent) {
+  OneSidedPorts ports;
+  PagesOf from(1 << 20), to(1 << 20);
+  for (char round = 1; round < 6; ++round) {
+    send_anew(ports, from, to, round);
+    fork_and_touch();
+  }
+}
+
+TEST(regions_after_a_fork_are_those_of_the_parent) {
+  OneSidedPorts ports;
+  PagesOf from(100'000), back(100'000);
+  const uint64_t key = ports.region.key();
+  int context;
+  for (char round = 1; round < 6; ++round) {
+    std::memset(from.bytes, round, from.length);
+    for (const size_t length : {size_t{8}, size_t{4000}, from.length}) {
+      post(ports, [&] {
+        return fi_write(ports.a.ep, from.bytes, length, nullptr, ports.address, ports.at(8), key,
+                        &context);
+      });
+      ports.expect(FI_RMA | FI_WRITE, &context);
+      ck_assert(!std::memcmp(ports.memory.data() + 8, from.bytes, length));
+      ports.memory[9] = char(100 + round);
+      post(ports, [&] {
+        return fi_read(ports.a.ep, back.bytes, length, nullptr, ports.address, ports.at(8), key,
+                       &context);
+      });
+      ports.expect(FI_RMA | FI_READ, &context);
+      ck_assert_int_eq(back.bytes[1], 100 + round);
+    }
+    fork_and_touch();
+  }
+}
+
+/// Returns, so that what runs next has these pages.
+[[gnu::noinline]] void send_from_stack(OneSidedPorts& ports) {
+  char bytes[1 << 20];
+  std::memset(bytes, 's', sizeof(bytes));
+  std::vector<char> to(sizeof(bytes));
+  int send, receive;
+  ck_assert_int_eq(
+      fi_trecv(ports.b.ep, to.data(), to.size(), nullptr, FI_ADDR_UNSPEC, 7, 0, &receive), 0);
+  post(ports, [&] {
+    return fi_tsend(ports.a.ep, bytes, sizeof(bytes), nullptr, ports.address, 7, &send);
+  });
+  ck_assert_ptr_eq(ports.b.wait(&ports.a).op_context, &receive);
+  ck_assert_ptr_eq(ports.a.wait(&ports.b).op_context, &send);
+  ck_assert(!std::memcmp(to.data(), bytes, sizeof(bytes)));
+}
+
+/// A child that lacked the pages of its stack would be killed before it executes anything.
+TEST(children_live_after_a_long_message_from_the_stack) {
+  OneSidedPorts ports;
+  send_from_stack(ports);
+  const pid_t child = fork();
+  if (child == 0) {
+    execl("/bin/true", "true", nullptr);
+    _exit(127);
+  }
+  int status = -1;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
 }
 
 }  // namespace

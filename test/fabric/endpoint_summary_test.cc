@@ -46,6 +46,18 @@ EndpointFacts of_unknown_speed() {
   return facts;
 }
 
+EndpointFacts registered_each_time() {
+  EndpointFacts facts = nic(nullptr, nullptr);
+  facts.each_time = true;
+  return facts;
+}
+
+EndpointFacts kept_from_children() {
+  EndpointFacts facts = nic(nullptr, nullptr);
+  facts.apart = true;
+  return facts;
+}
+
 const Case kCases[] = {
     {nic(nullptr, nullptr),
      "endpoint 10.0.0.1:5000 on erdma_0, 100 Gbit/s; other hosts: RDMA, zero copy; this host: "
@@ -57,6 +69,14 @@ const Case kCases[] = {
     {of_unknown_speed(),
      "endpoint 10.0.0.1:5000 on erdma_0; other hosts: RDMA, zero copy; this host: shared memory, "
      "CMA where the kernel permits; GPU memory: GPUDirect, without CUDA"},
+    {registered_each_time(),
+     "endpoint 10.0.0.1:5000 on erdma_0, 100 Gbit/s; other hosts: RDMA, zero copy from "
+     "256 KiB on (no userfaultfd); this host: shared memory, CMA where the kernel "
+     "permits; GPU memory: none, FI_HMEM was not asked for"},
+    {kept_from_children(),
+     "endpoint 10.0.0.1:5000 on erdma_0, 100 Gbit/s; other hosts: RDMA, zero copy, kept from "
+     "children; this host: shared memory, CMA where the kernel permits; GPU "
+     "memory: none, FI_HMEM was not asked for"},
     {single_host(true, Gpu::ipc),
      "endpoint 127.0.0.1:7 on shm; other hosts: none, there is no NIC; this host: shared memory, "
      "CMA where the kernel permits; GPU memory: CUDA IPC where the driver permits"},

@@ -17,6 +17,7 @@ using erdma::test::contains;
 using erdma::test::g_log;
 using erdma::test::g_log_level;
 using erdma::test::only_log_line;
+using erdma::transport::verbs::ForkPolicy;
 using erdma::util::NoticeLevel;
 
 namespace {
@@ -44,7 +45,7 @@ bool same(const Settings& a, const Settings& b) {
          a.streaming == b.streaming && a.eager_bytes == b.eager_bytes &&
          a.hot_peers == b.hot_peers && a.unexpected_bytes == b.unexpected_bytes &&
          a.connect_timeout_ms == b.connect_timeout_ms && a.tx_size == b.tx_size &&
-         a.rx_size == b.rx_size && a.shm == b.shm && a.mr_cache == b.mr_cache &&
+         a.rx_size == b.rx_size && a.shm == b.shm && a.mr_cache == b.mr_cache && a.fork == b.fork &&
          a.rendezvous == b.rendezvous && a.nic_eager_bytes == b.nic_eager_bytes &&
          a.max_connections == b.max_connections && a.peer_timeout_ms == b.peer_timeout_ms &&
          a.job_key == b.job_key && a.stat == b.stat;
@@ -83,6 +84,8 @@ const GoodCase kGood[] = {
     {"FI_ERDMA_RX_SIZE", "128", [](const Settings& s) { return s.rx_size == 128; }},
     {"FI_ERDMA_SHM", "off", [](const Settings& s) { return s.shm == Switch::off; }},
     {"FI_ERDMA_MR_CACHE", "off", [](const Settings& s) { return s.mr_cache == Switch::off; }},
+    {"FI_ERDMA_FORK", "safe", [](const Settings& s) { return s.fork == ForkPolicy::safe; }},
+    {"FI_ERDMA_FORK", "unsafe", [](const Settings& s) { return s.fork == ForkPolicy::unsafe; }},
     {"FI_ERDMA_RENDEZVOUS", "write",
      [](const Settings& s) { return s.rendezvous == RendezvousBy::write; }},
     {"FI_ERDMA_NIC_EAGER_SIZE", "2048",
@@ -133,6 +136,7 @@ const BadCase kBad[] = {
     {"FI_ERDMA_RX_SIZE", "65537", "16 to 65536"},
     {"FI_ERDMA_SHM", "on", "auto or off"},
     {"FI_ERDMA_MR_CACHE", "on", "auto or off"},
+    {"FI_ERDMA_FORK", "on", "auto, safe or unsafe"},
     {"FI_ERDMA_RENDEZVOUS", "pull", "auto, read or write"},
     {"FI_ERDMA_NIC_EAGER_SIZE", "1024", "2048 to 65536"},
     {"FI_ERDMA_MAX_CONNECTIONS", "1", "2 to 30000"},

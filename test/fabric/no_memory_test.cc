@@ -81,7 +81,10 @@ struct Side {
 /// Everything, up to enabled endpoints that know each other. Of as much as could be made.
 class Attempt {
  public:
-  Attempt(fi_info* info) : x_info(info) {}
+  static constexpr size_t kMost = 900'000;
+
+  /// Sends of the bytes, kMost of them.
+  Attempt(fi_info* info, const std::vector<char>& bytes) : x_info(info), x_bytes(bytes) {}
 
   bool build() {
     if (!done("fi_fabric", provider()->fabric(x_info->fabric_attr, &x_fabric.made, nullptr)))
@@ -105,8 +108,6 @@ class Attempt {
   }
 
  private:
-  static constexpr size_t kMost = 900'000;
-
   bool open(Side& side) {
     fi_cq_attr cq_attr{};
     cq_attr.format = FI_CQ_FORMAT_TAGGED;
@@ -164,7 +165,7 @@ class Attempt {
   }
 
   bool message(Side& from, Side& to, size_t length) {
-    std::fill(x_received.begin(), x_received.end(), 0);
+    std::memset(x_received.data(), 0, x_received.size());
     ++x_tag;  // a message that was reported as failed may come all the same
     fi_context& receive = next_context();
     fi_context& send = next_context();
@@ -185,7 +186,7 @@ class Attempt {
     return true;
   }
   bool write(Side& from, Side& to, size_t length) {
-    std::fill(to.window.begin(), to.window.end(), 0);
+    std::memset(to.window.data(), 0, to.window.size());
     fi_context& context = next_context();
     post("fi_write", [&] {
       return fi_write(from.ep.made, x_bytes.data(), length, nullptr, from.peer,
@@ -208,13 +209,13 @@ class Attempt {
   Owned<fid_fabric> x_fabric;
   Owned<fid_domain> x_domain;
   std::array<Side, 2> x_sides;
-  const std::vector<char> x_bytes = pattern(kMost);
+  const std::vector<char>& x_bytes;
   std::vector<char> x_received = std::vector<char>(kMost);
 };
 
 /// From this allocation on `many` fail. True = some did.
-bool attempt_without(fi_info* info, long allocation, long many) {
-  Attempt attempt(info);
+bool attempt_without(fi_info* info, const std::vector<char>& bytes, long allocation, long many) {
+  Attempt attempt(info, bytes);
   run_short(allocation, many);
   const bool built = counted([&] { return attempt.build(); });
   if (built) attempt.use();
@@ -244,8 +245,9 @@ void try_each_allocation(int way, long many = 1) {
   fi_info* info = get_info(ask);
   // Those that fail in a row overlap.
   const long step = std::max(many / 3, 1L);
+  const std::vector<char> bytes = pattern(Attempt::kMost);
   long allocation = 0;
-  while (attempt_without(info, allocation, many)) allocation += step;
+  while (attempt_without(info, bytes, allocation, many)) allocation += step;
   ck_assert_int_gt(allocation, 50);
   fi_freeinfo(info);
 }

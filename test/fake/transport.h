@@ -41,11 +41,12 @@ struct Behaviour {
   int transfer_status = 0;      ///< what on_done() reports; bytes move only if 0
   int transfer_refusal = 0;     ///< what get() and put() return at once
   int expose_refusal = 0;
-  bool offers = false;        ///< share() makes offers where it may
-  bool takes_offers = true;   ///< get() does
-  bool opens = false;         ///< direct access exists
-  bool has_short = true;      ///< and the fast path of it
-  bool holds = true;          ///< hold() does something
+  bool offers = false;           ///< share() makes offers where it may
+  bool takes_offers = true;      ///< get() does
+  bool opens = false;            ///< direct access exists
+  bool refuses_to_open = false;  ///< but not to what is not open yet
+  bool has_short = true;         ///< and the fast path of it
+  bool holds = true;             ///< hold() does something
   bool hold_direct = false;   ///< it stays pending: reads are not executed, writes are not reported
   int direct_refusal = 0;     ///< what it returns at once
   bool shares = false;        ///< direct access is to a shared region
@@ -136,6 +137,9 @@ class Transport final : public transport::Transport {
     }
     void fail(int status) noexcept override { failed = status; }
     bool was_up() const noexcept override { return up_once; }
+    transport::LinkReport report() noexcept override {
+      return {"fake", up_once ? "up" : "connecting", x_owner.behaviour.room};
+    }
     void hold(bool on) noexcept override { held = on && x_owner.behaviour.holds; }
     void addressed() noexcept override { trusted = true; }
 
@@ -241,6 +245,8 @@ class Transport final : public transport::Transport {
                                                                       const transport::Dmabuf*,
                                                                       bool reads,
                                                                       bool writes) override {
+        ++owner.open_count;
+        if (owner.behaviour.refuses_to_open) return -FI_EOPNOTSUPP;
         return std::unique_ptr<transport::RegisteredRegion>(std::make_unique<FakeOpen>(
             owner.network, Network::Open{memory, reads, writes, owner.name.port()}));
       }
@@ -416,6 +422,7 @@ class Transport final : public transport::Transport {
   uint32_t exposures_made = 0;
   std::vector<uint64_t> flushing;  ///< accepted by settle()
   uint32_t offers_made = 0, offers_refused = 0;
+  unsigned open_count = 0;  ///< regions that were to be opened
   std::map<uint16_t, std::unique_ptr<FakeLink>> links;
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,7 +87,9 @@ struct Nic {
   int post_recv_error = 0;
   int fail_send = -1;  ///< the n-th request from now completes with fail_status
   ibv_wc_status fail_status = IBV_WC_GENERAL_ERR;
-  int refuse_regions = 0;    ///< errno
+  int refuse_regions = 0;  ///< errno
+  ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
+  int refuse_fork_init = 0;  ///< errno
   std::set<const Qp*> held;  ///< requests of these do not execute
   unsigned long posts = 0, doorbells = 0, reads = 0;
 
@@ -448,7 +451,20 @@ using erdma::fake::Nic;
   return 0;
 }
 [[gnu::weak]] ibv_fork_status ibv_is_fork_initialized() {
-  return IBV_FORK_UNNEEDED;
+  return Nic::one().fork_status;
+}
+[[gnu::weak]] int ibv_dontfork_range(void* address, size_t length) {
+  return madvise(address, length, MADV_DONTFORK) ? errno : 0;
+}
+[[gnu::weak]] int ibv_dofork_range(void* address, size_t length) {
+  return madvise(address, length, MADV_DOFORK) ? errno : 0;
+}
+[[gnu::weak]] int ibv_fork_init() {
+  Nic& nic = Nic::one();
+  if (nic.fork_status != IBV_FORK_DISABLED) return 0;
+  if (nic.refuse_fork_init) return nic.refuse_fork_init;
+  nic.fork_status = IBV_FORK_ENABLED;
+  return 0;
 }
 [[gnu::weak]] const char* ibv_wc_status_str(ibv_wc_status) {
   return "a status";

@@ -51,7 +51,7 @@ class Spoiler {
 
 /// As large as it says and no larger, so that a sanitizer sees each byte beyond.
 void read_alone(Copy& copy) {
-  const std::unique_ptr<std::byte[]> alone(new std::byte[copy.size + 1]);
+  const std::unique_ptr<std::byte[]> alone(new std::byte[copy.size]);
   std::memcpy(alone.get(), copy.data(), copy.size);
   const auto result = fi_erdma::read_page({alone.get(), copy.size});
   ck_assert(result.snapshot.has_value() == result.fault.empty());

@@ -1,12 +1,18 @@
 #include "fi_erdma/processes.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
 #include <string>
 
 #include "fi_erdma/pages.h"
@@ -129,6 +135,75 @@ TEST(a_page_without_content_or_of_monstrous_size_is_refused) {
   check_fault(large.pid(), "no size");
 }
 
+/// A FIFO to which the links in /proc lead as to a page: it lies at the root of a mount that is no
+/// longer below any other. -1: no namespace is permitted here.
+int fifo_like_a_page() {
+  if (unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS)) return -1;
+  char folder[] = "/tmp/fi_erdma-XXXXXX";
+  if (!mkdtemp(folder)) return -1;
+  int fd = -1;
+  const std::string fifo = std::string(folder) + "/memfd:erdma-stat";
+  if (!mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) &&
+      !mount("none", folder, "tmpfs", 0, nullptr)) {
+    if (!mkfifo(fifo.c_str(), 0600)) fd = open(fifo.c_str(), O_PATH | O_CLOEXEC);
+    umount2(folder, MNT_DETACH);
+  }
+  rmdir(folder);
+  return fd;
+}
+std::string link_to_page(pid_t pid) {
+  for (int fd = 0; fd < 64; ++fd) {
+    const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+    char target[64] = {};
+    if (readlink(path.c_str(), target, sizeof(target) - 1) > 0 &&
+        std::string(target).starts_with("/memfd:erdma-stat"))
+      return path;
+  }
+  return {};
+}
+void wait_until_it_sleeps(pid_t pid) {
+  for (std::string line; line.find(") S ") == line.npos && line.find(") Z ") == line.npos;
+       sched_yield()) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::getline(file, line);
+  }
+}
+
+// Whoever opens a device or a FIFO is felt by its driver, or its writer.
+TEST(a_file_that_is_no_memfd_is_not_even_opened) {
+  const Child child(fifo_like_a_page);
+  const std::string link = link_to_page(child.pid());
+  if (link.empty()) {
+    std::puts("skipped: the kernel permits no mount namespace");
+    return;
+  }
+  const pid_t writer = fork();
+  if (writer == 0) {
+    struct sigaction interrupt {};
+    interrupt.sa_handler = [](int) {};
+    sigaction(SIGUSR1, &interrupt, nullptr);
+    _exit(open(link.c_str(), O_WRONLY) >= 0 ? 1 : errno == EINTR ? 0 : 2);
+  }
+  wait_until_it_sleeps(writer);
+  check_fault(child.pid(), "no memfd");
+  kill(writer, SIGUSR1);
+  int status = 0;
+  ck_assert_int_eq(waitpid(writer, &status, 0), writer);
+  ck_assert_int_eq(status, 0);
+}
+
+TEST(all_pages_together_keep_no_more_than_they_may) {
+  const Child one(shows_rank(1)), other(shows_rank(2));
+  const pid_t pids[] = {one.pid(), other.pid()};
+  const size_t cost = look_at(one.pid()).page.cost;
+  ck_assert_uint_gt(cost, 0);
+  const auto both = fi_erdma::processes(pids, 2 * cost);
+  ck_assert(both[0].page.snapshot && both[1].page.snapshot);
+  const auto found = fi_erdma::processes(pids, 2 * cost - 1);
+  ck_assert(found[0].page.snapshot && !found[1].page.snapshot);
+  ck_assert(found[1].page.fault.find("all processes together") != std::string::npos);
+}
+
 TEST(a_memfd_of_another_name_is_no_page) {
   const Child child([] { return memfd("erdma-statistics", 4096, F_SEAL_SHRINK); });
   check_fault(child.pid(), "shows no statistics");
@@ -136,16 +211,17 @@ TEST(a_memfd_of_another_name_is_no_page) {
 
 TEST(who_finds_a_page_can_only_read_it) {
   const Child child(shows_rank(1));
-  std::string path = "/proc/" + std::to_string(child.pid()) + "/fd/";
-  int fd = -1;
-  for (int i = 0; i < 64 && fd < 0; ++i) {
-    char target[64] = {};
-    if (readlink((path + std::to_string(i)).c_str(), target, sizeof(target) - 1) > 0 &&
-        std::string(target).starts_with("/memfd:erdma-stat"))
-      fd = open((path + std::to_string(i)).c_str(), O_RDWR | O_CLOEXEC);
-  }
+  const int fd = open(link_to_page(child.pid()).c_str(), O_RDWR | O_CLOEXEC);
   ck_assert_int_ge(fd, 0);
-  if (!(fcntl(fd, F_GET_SEALS) & 0x10 /* F_SEAL_FUTURE_WRITE: Linux 5.1 */)) return;
+  constexpr int kFutureWrite = 0x10;  // F_SEAL_FUTURE_WRITE: Linux 5.1
+  const int own = memfd("own", 4096, 0);
+  const bool known = fcntl(own, F_ADD_SEALS, kFutureWrite) == 0;
+  close(own);
+  ck_assert_int_eq(fcntl(fd, F_GET_SEALS) & kFutureWrite, known ? kFutureWrite : 0);
+  if (!known) {
+    close(fd);
+    return;
+  }
   ck_assert_int_eq(write(fd, "x", 1), -1);
   ck_assert_ptr_eq(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
   close(fd);

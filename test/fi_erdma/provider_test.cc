@@ -1,16 +1,26 @@
 // What the provider shows of itself, as the reader of the program finds it.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "fabric/endpoint_statistics.h"
 #include "fabric/env.h"
 #include "fabric/job_identity.h"
 #include "fabric/rig.h"
 #include "fi_erdma/processes.h"
+#include "fi_erdma/question.h"
 #include "libcheck.h"
+#include "util/stat_page.h"
 
 using namespace erdma::test;
 using erdma::fabric::EndpointStatistics;
@@ -38,6 +48,10 @@ std::vector<Block> blocks(const char* kind) {
   ck_assert_uint_eq(all.kind(kind)->unsettled, 0);
   return all.kind(kind)->blocks;
 }
+std::string address_of(const Port& port) {
+  const auto name = port.name();
+  return erdma::util::SocketAddress::from_sockaddr(name.data(), name.size()).to_string().c_str();
+}
 void check_text(const std::string& text, const char* expected) {
   ck_assert_str_eq(text.c_str(), expected);
 }
@@ -52,7 +66,10 @@ TEST(a_process_shows_itself_as_long_as_it_has_an_endpoint) {
     ck_assert_uint_eq(*all.process()->number("pid"), uint64_t(getpid()));
     ck_assert_uint_gt(*all.process()->number("started"), 0);
     ck_assert(!all.process()->text("command").empty());
-    check_text(all.process()->text("provider"), "0.1");
+    const uint32_t version = provider()->version;
+    check_text(
+        all.process()->text("provider"),
+        (std::to_string(FI_MAJOR(version)) + "." + std::to_string(FI_MINOR(version))).c_str());
   }
   check_no_page();
 }
@@ -131,6 +148,141 @@ TEST(a_peer_is_shown_with_its_way_from_its_first_use_to_the_end_of_the_endpoint)
   for (const Block& peer : blocks("peer")) ck_assert_uint_eq(*peer.number("endpoint"), 0);
 }
 
+/// Asks this process, and polls until the endpoints have answered.
+void ask(std::initializer_list<Port*> ports) {
+  const pid_t self[] = {getpid()};
+  const auto before = fi_erdma::processes(self);
+  const fi_erdma::Question question(before);
+  std::optional<fi_erdma::Question> again;
+  ck_assert(question.asked(before[0]));
+  auto now = before;
+  ck_assert(!question.answered(now));
+  const auto answers = [](const fi_erdma::Process& process) {
+    std::vector<uint64_t> all;
+    for (const Block& endpoint : process.page.snapshot->kind("endpoint")->blocks)
+      all.push_back(endpoint.number("answers").value());
+    return all;
+  };
+  const auto all_more = [&] {
+    const auto from = answers(before[0]), to = answers(now[0]);
+    for (size_t i = 0; i < from.size(); ++i)
+      if (to[i] == from[i]) return false;
+    return true;
+  };
+  // Others who look at the processes of this user may have taken the question back.
+  for (; !all_more(); now = fi_erdma::processes(self), again.emplace(now))
+    for (Port* const port : ports) ck_assert_int_le(fi_cq_read(port->cq, nullptr, 0), 0);
+  ck_assert(question.answered(now));
+}
+
+TEST(a_peer_that_does_not_talk_has_a_block_while_something_waits_for_it) {
+  Root root;
+  Port a(root), b(root);
+  const fi_addr_t to_b = a.insert(b);
+  ask({&a, &b});
+  ck_assert_uint_eq(blocks("peer").size(), 0);
+  char byte;
+  fi_context context;
+  ck_assert_int_eq(fi_trecv(a.ep, &byte, 1, nullptr, to_b, 5, 2, &context), 0);
+  ck_assert_uint_eq(blocks("peer").size(), 0);  // nobody asked
+  ask({&a, &b});
+  const Block peer = blocks("peer")[0];
+  ck_assert_uint_eq(blocks("peer").size(), 1);
+  ck_assert_uint_eq(*peer.number("receives"), 1);
+  ck_assert_uint_gt(*peer.number("receive_id"), 0);
+  ck_assert_uint_eq(*peer.number("receive_bytes"), 1);
+  ck_assert_uint_eq(*peer.number("receive_tag"), 5);
+  ck_assert_uint_eq(*peer.number("receive_ignore"), 2);
+  check_text(peer.text("address"), address_of(b).c_str());
+  ck_assert_int_eq(fi_cancel(&a.ep->fid, &context), 0);
+  ask({&a, &b});
+  ck_assert_uint_eq(blocks("peer").size(), 0);
+}
+
+TEST(receives_from_any_source_are_those_of_the_endpoint) {
+  Root root;
+  Port a(root);
+  char byte;
+  fi_context contexts[2];
+  for (const uint64_t tag : {7, 8})
+    ck_assert_int_eq(fi_trecv(a.ep, &byte, 1, nullptr, FI_ADDR_UNSPEC, tag, 0, &contexts[tag - 7]),
+                     0);
+  ask({&a});
+  const Block endpoint = blocks("endpoint")[0];
+  ck_assert_uint_eq(*endpoint.number("any_receives"), 2);
+  ck_assert_uint_eq(*endpoint.number("any_receive_tag"), 7);
+  ck_assert_uint_gt(*endpoint.number("answered"), 0);
+}
+
+TEST(a_process_that_is_not_the_one_is_not_asked) {
+  Root root;
+  Port port(root);
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)!write(ends[1], "", 1);
+    pause();
+    _exit(0);
+  }
+  char byte;
+  ck_assert_int_eq(read(ends[0], &byte, 1), 1);  // it has left fork(), which closes the pipe
+  for (const int end : ends) close(end);
+  // It has the page of its parent, and another pipe, or none, behind the number.
+  fi_erdma::Process process{child, 'S', shown(), 0};
+  ck_assert(!fi_erdma::Question({&process, 1}).asked(process));
+  kill(child, SIGKILL);
+  ck_assert_int_eq(waitpid(child, nullptr, 0), child);
+}
+
+/// Whether a child is asked whose page names its descriptor `fd`.
+bool is_asked_by(int fd) {
+  namespace layout = erdma::stat_layout;
+  constexpr erdma::util::StatKind kKinds[] = {{"process", 64, 1}};
+  constexpr erdma::util::StatField kFields[] = {
+      {"question_fd", 0, layout::Type::number, layout::Meaning::fact, "", 8, 8},
+      {"question_inode", 0, layout::Type::number, layout::Meaning::fact, "", 16, 8}};
+  struct stat status {};
+  ck_assert_int_eq(fstat(fd, &status), 0);
+  auto page = erdma::util::StatPage::create(kKinds, kFields);
+  ck_assert(bool(page));
+  std::byte* const block = (*page)->take(0);
+  const uint64_t numbers[] = {uint64_t(fd), status.st_ino};
+  std::memcpy(block + 8, numbers, sizeof(numbers));
+  erdma::util::StatPage::end_change(block);
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const fi_erdma::Process process{child, 'S', fi_erdma::read_page((*page)->bytes()), 0};
+  const bool asked = fi_erdma::Question({&process, 1}).asked(process);
+  kill(child, SIGKILL);
+  ck_assert_int_eq(waitpid(child, nullptr, 0), child);
+  return asked;
+}
+
+// Whatever a question is put to loses its bytes.
+TEST(a_pipe_with_a_name_is_not_asked_and_keeps_its_bytes) {
+  char folder[] = "/tmp/erdma-fifo.XXXXXX";
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  const std::string path = std::string(folder) + "/fifo";
+  ck_assert_int_eq(mkfifo(path.c_str(), 0600), 0);
+  const int fifo = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  unlink(path.c_str());
+  rmdir(folder);
+  ck_assert_int_ge(fifo, 0);
+  ck_assert_int_eq(write(fifo, "kept", 4), 4);
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  ck_assert(is_asked_by(ends[0]));
+  ck_assert(!is_asked_by(fifo));
+  char bytes[8] = "";
+  ck_assert_int_eq(read(fifo, bytes, sizeof(bytes)), 4);
+  ck_assert_str_eq(bytes, "kept");
+  for (const int fd : {fifo, ends[0], ends[1]}) close(fd);
+}
+
 TEST(a_page_can_be_switched_off) {
   provider();
   setenv("FI_ERDMA_STAT", "off", 1);
@@ -187,12 +339,83 @@ TEST(each_counter_is_shown_under_its_name) {
     ck_assert_msg(endpoint.number(name) == ++expected, "%s", name);
 }
 
+erdma::util::SocketAddress peer_address(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(0xC0000201);
+  return erdma::util::SocketAddress::from_sockaddr(&address, sizeof(address));
+}
+
+TEST(what_belongs_to_a_peer_is_shown_of_it_and_of_the_endpoint) {
+  const EndpointStatistics stays(true);
+  {
+    EndpointStatistics statistics(true);
+    statistics.shm_counters().ring_bytes = 1;
+    statistics.shm_counters_of(peer_address(1)).ring_bytes = 10;
+    statistics.shm_counters_of(peer_address(2)).ring_bytes = 100;
+    statistics.nic_counters_of(peer_address(2)).read_bytes = 1000;
+    ck_assert_ptr_eq(&statistics.shm_counters_of(peer_address(1)),
+                     &statistics.shm_counters_of(peer_address(1)));
+    const auto peers = blocks("peer");
+    ck_assert_uint_eq(peers.size(), 2);
+    for (const Block& peer : peers) {
+      const bool first = peer.text("address") == peer_address(1).to_string().c_str();
+      ck_assert_uint_eq(peer.number("shm_ring_bytes").value(), first ? 10 : 100);
+      ck_assert_uint_eq(peer.number("nic_read_bytes").value(), first ? 0 : 1000);
+    }
+    const Block endpoint = blocks("endpoint")[1];
+    ck_assert_uint_eq(endpoint.number("shm_ring_bytes").value(), 111);
+    ck_assert_uint_eq(endpoint.number("nic_read_bytes").value(), 1000);
+    ck_assert_uint_eq(statistics.all_shm_counters().ring_bytes, 111);
+    ck_assert_uint_eq(statistics.all_nic_counters().read_bytes, 1000);
+  }
+  ck_assert_uint_eq(snapshot().process()->number("shm_ring_bytes").value(), 111);
+  ck_assert_uint_eq(snapshot().process()->number("nic_read_bytes").value(), 1000);
+  ck_assert_uint_eq(blocks("endpoint")[0].number("shm_ring_bytes").value(), 0);
+}
+
+TEST(without_a_page_peers_count_with_their_endpoint) {
+  EndpointStatistics statistics(false);
+  ck_assert_ptr_eq(&statistics.shm_counters_of(peer_address(1)), &statistics.shm_counters());
+  ck_assert_ptr_eq(&statistics.nic_counters_of(peer_address(1)), &statistics.nic_counters());
+}
+
 /// What the client counted itself, to the byte, whatever way it went.
 uint64_t moved(const Block& block) {
   uint64_t bytes = 0;
   for (const char* const name : {"shm_ring_bytes", "shm_cma_read_bytes", "shm_copied_in_bytes"})
     bytes += block.number(name).value();
   return bytes;
+}
+
+TEST(an_endpoint_for_which_there_was_no_block_counts_for_its_process) {
+  constexpr size_t kMost = 256;
+  std::vector<std::unique_ptr<EndpointStatistics>> shown;
+  for (size_t i = 0; i < kMost; ++i) shown.push_back(std::make_unique<EndpointStatistics>(true));
+  ck_assert(shown.back()->shows());
+  {
+    EndpointStatistics more(true);
+    ck_assert(!more.shows());
+    more.shm_counters().ring_bytes = 7;
+  }
+  ck_assert_uint_eq(*snapshot().process()->number("shm_ring_bytes"), 7);
+}
+
+// Whoever adds up the blocks of endpoints and of the process would count bytes twice, or not at
+// all.
+TEST(a_reader_sees_that_counts_move_from_one_block_to_another) {
+  const EndpointStatistics shown_endpoint(true);
+  const auto page = erdma::fabric::ProcessPage::get();
+  const auto moving = [] { return snapshot().kind("process")->unsettled; };
+  ck_assert_uint_eq(moving(), 0);
+  page->begin_move();
+  page->begin_move();
+  ck_assert_uint_eq(moving(), 1);
+  page->end_move();
+  ck_assert_uint_eq(moving(), 1);
+  page->end_move();
+  ck_assert_uint_eq(moving(), 0);
 }
 
 TEST(bytes_of_closed_endpoints_remain_those_of_the_process) {

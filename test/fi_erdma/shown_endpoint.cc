@@ -79,6 +79,7 @@ void transfer(Port& from, Port& to, fi_addr_t address, size_t size, unsigned cou
 }  // namespace
 
 int main() {
+  std::signal(SIGUSR1, [](int) { g_polls = 0; });
   setenv("FI_ERDMA_DEVICE", "shm", 0);
   fi_provider* const provider = fi_prov_ini();
   fi_info* const hints = fi_allocinfo();
@@ -96,7 +97,6 @@ int main() {
   std::fflush(stdout);
   fi_addr_t address = FI_ADDR_UNSPEC;
   char line[64];
-  std::signal(SIGUSR1, [](int) { g_polls = 0; });
   while (std::fgets(line, sizeof(line), stdin)) {
     if (std::strcmp(line, "poll\n") == 0) {
       std::puts("polls");

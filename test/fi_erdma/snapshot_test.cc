@@ -125,6 +125,31 @@ TEST(a_text_without_an_end_ends_with_its_room) {
   ck_assert(read(page->bytes()).process()->text("command") == std::string(16, 'x'));
 }
 
+TEST(a_text_is_cut_where_no_right_one_is_so_long) {
+  constexpr erdma::util::StatKind kKinds[] = {{"process", 16384, 1}};
+  constexpr erdma::util::StatField kFields[] = {{"command", 0, erdma::stat_layout::Type::text,
+                                                 erdma::stat_layout::Meaning::fact, "", 8, 8192}};
+  auto page = StatPage::create(kKinds, kFields);
+  ck_assert(bool(page));
+  std::byte* const process = (*page)->take(0);
+  std::memset(process + 8, 'x', 8192);
+  StatPage::end_change(process);
+  ck_assert(read((*page)->bytes()).process()->text("command") == std::string(4096, 'x'));
+}
+
+TEST(a_block_is_found_by_its_index) {
+  const auto page = make_page();
+  for (const char* const address : {"a", "b", "c"}) show_endpoint(*page, address);
+  ShownEndpoint& last = show_endpoint(*page, "d");
+  page->give_back(block_of(last) - 2 * sizeof(ShownEndpoint));
+  const Snapshot snapshot = read(page->bytes());
+  const auto& kind = endpoints(snapshot);
+  ck_assert(kind.block(0)->text("address") == "a");
+  ck_assert_ptr_null(kind.block(1));
+  ck_assert(kind.block(3)->text("address") == "d");
+  ck_assert_ptr_null(kind.block(4));
+}
+
 TEST(a_page_is_refused_with_the_reason) {
   const auto page = make_page();
   const Copy sound(*page);
@@ -172,6 +197,16 @@ TEST(a_field_outside_of_its_block_is_left_out) {
   }
 }
 
+TEST(a_page_may_cost_no_more_than_the_caller_says) {
+  const auto page = make_page();
+  for (int i = 0; i < 10; ++i) show_endpoint(*page, "a");
+  const size_t cost = read_page(page->bytes()).cost;
+  ck_assert(read_page(page->bytes(), cost).snapshot.has_value());
+  const ReadResult refused = read_page(page->bytes(), cost - 1);
+  ck_assert(!refused.snapshot);
+  ck_assert_uint_ge(refused.cost, cost);
+}
+
 TEST(a_page_that_would_take_long_is_refused) {
   const auto page = make_page();
   Copy copy(*page);
@@ -185,7 +220,7 @@ TEST(a_page_that_would_take_long_is_refused) {
     copy.kind(i).block_bytes = 8;
     copy.kind(i).capacity = copy.kind(i).used = uint32_t((copy.size - 4096) / 8);
   }
-  check_refused(copy, "more than a page");
+  check_refused(copy, "more than statistics can");
 }
 
 }  // namespace

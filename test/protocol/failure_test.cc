@@ -5,23 +5,44 @@
 #include "fake/captured_log.h"
 #include "fake/captured_stderr.h"
 #include "libcheck.h"
+#include "protocol/direct_rig.h"
 #include "protocol/pair.h"
 
 namespace {
 
-bool g_no_arrays = false;  ///< memory is out for arrays
+bool g_no_arrays = false;   ///< memory is out for arrays
+bool g_no_objects = false;  ///< and for all else
 
 }  // namespace
 
-void* operator new[](size_t bytes) {
+// Inlined on one side alone, malloc and free look mismatched to the compiler.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  void* memory = g_no_objects ? nullptr : std::malloc(bytes);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+// Where AddressSanitizer has its own, this one does not come by way of the first.
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return g_no_objects ? nullptr : std::malloc(bytes);
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void* operator new[](size_t bytes) {
   void* memory = g_no_arrays ? nullptr : std::malloc(bytes);
   if (!memory) throw std::bad_alloc();
   return memory;
 }
-void operator delete[](void* memory) noexcept {
+[[gnu::noinline]] void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return g_no_arrays ? nullptr : std::malloc(bytes);
+}
+[[gnu::noinline]] void operator delete[](void* memory) noexcept {
   std::free(memory);
 }
-void operator delete[](void* memory, size_t) noexcept {
+[[gnu::noinline]] void operator delete[](void* memory, size_t) noexcept {
   std::free(memory);
 }
 
@@ -269,6 +290,26 @@ TEST(exposure_waits_while_the_link_connects) {
   ck_assert(buffer == large);
 }
 
+/// Whoever injected was told that it is sent.
+TEST(an_injected_message_goes_on_where_nothing_can_be_shared) {
+  Pair pair;
+  for (Node* node : {&pair.a, &pair.b}) node->transport.behaviour.prefers_read = false;
+  pair.a.transport.behaviour.expose_refusal = -FI_ENOMEM;
+  const auto bytes = pattern(2000);
+  std::vector<char> buffer(bytes.size());
+  iovec iov{const_cast<char*>(bytes.data()), bytes.size()};
+  erdma::protocol::SendArgs args = Node::send_args(1, iov, 1);
+  args.inject = true;
+  args.report = false;
+  ck_assert_int_eq(pair.b.receive(buffer.data(), buffer.size(), 1), 0);
+  ck_assert_int_eq(pair.a.engine.post_send(args), 0);
+  pair.run_until_idle();
+  ck_assert_int_eq(pair.b.received.take().error, 0);
+  ck_assert(buffer == bytes);
+  ck_assert_int_eq(pair.a.sent.take().report, false);
+  expect_clean(pair);
+}
+
 // --- a peer that lies ---------------------------------------------------------------------------
 
 TEST(garbage_closes_the_link_of_its_sender, 6) {
@@ -394,6 +435,22 @@ TEST(multi_receive_survives_a_message_that_finds_no_memory) {
   ck_assert_ptr_eq(received.context, &g_two);
   ck_assert(std::equal(message.begin(), message.end(), buffer.begin()));
   pair.end_work({&g_one, &g_two, &g_three});
+}
+
+/// The peer cannot be told yet.
+TEST(all_that_was_granted_is_revoked_without_memory) {
+  erdma::test::DirectPair pair(true);
+  pair.introduce();
+  ck_assert_uint_eq(pair.region.users, 1);
+  pair.target.remote_writes.counted = true;
+  pair.b.transport.behaviour.room = 0;
+  g_no_objects = true;
+  pair.b.engine.grants().revoke_all();
+  g_no_objects = false;
+  ck_assert_int_eq(pair.b_to_a().failed, 0);
+  pair.b.transport.behaviour.room = 1000;
+  pair.run_until_idle();
+  ck_assert_uint_eq(pair.region.users, 0);
 }
 
 }  // namespace

@@ -154,6 +154,36 @@ TEST(a_peer_that_comes_another_way_is_answered_that_way) {
   ck_assert(rig.a.sent.entries.empty());
 }
 
+/// It shared its bytes over the near link already, of which the far one knows nothing.
+TEST(what_waits_to_be_read_is_shared_anew_over_another_link, 2) {
+  Rig rig;
+  rig.cut_near();
+  rig.far_a.exposures_made = 100;  // no key means something to both by chance
+  const bool injected = _i == 1;
+  for (Transport* transport : {&rig.a.transport, &rig.b.transport, &rig.far_a, &rig.far_b}) {
+    transport->behaviour.prefers_read = !injected;
+    transport->behaviour.eager = 1024;
+  }
+  const auto large = pattern(injected ? 2000 : 5000);
+  std::vector<char> at_b(large.size());
+  char byte = 'b', got = 0;
+  iovec iov{const_cast<char*>(large.data()), large.size()};
+  erdma::protocol::SendArgs args = Node::send_args(1, iov, 2);
+  args.inject = injected;
+  args.report = !injected;
+  must(rig.a.receive(&got, 1, 1));
+  must(rig.a.engine.post_send(args));
+  ck_assert_uint_eq(rig.a.transport.shared.size(), 1);
+  rig.b.by_other = true;
+  must(rig.b.send(0, &byte, 1, 1));
+  must(rig.b.receive(at_b.data(), at_b.size(), 2));
+  rig.run_until_idle();
+  ck_assert_int_eq(rig.b.received.take().error, 0);
+  ck_assert(at_b == large);
+  ck_assert(rig.a.transport.shared.empty() && rig.far_a.shared.empty());
+  Transport::bring_down(rig.near_ab(), -FI_ECONNREFUSED, rig.a.engine);
+}
+
 /// a sends over the near network, b over the far one: each way stays as it is, for order's sake.
 struct Crossed : Rig {
   explicit Crossed(bool prefers_read) {

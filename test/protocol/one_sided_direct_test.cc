@@ -377,4 +377,26 @@ TEST(answers_that_nobody_asked_for_are_harmless) {
   ck_assert_uint_eq(pair.region.users, 1);
 }
 
+/// As where a fork would take pages away from the device.
+TEST(a_region_that_cannot_be_opened_is_tried_once) {
+  DirectPair pair;
+  pair.b.transport.behaviour.refuses_to_open = true;
+  for (int i = 0; i < 3; ++i) pair.introduce();
+  ck_assert_uint_eq(pair.direct(), 0);
+  ck_assert_uint_eq(pair.b.transport.open_count, 1);
+}
+
+/// No fork takes memory of a GPU away: it is open since its registration, and is granted.
+TEST(a_region_that_is_open_is_granted_where_others_cannot_be) {
+  DirectPair pair;
+  auto open = pair.b_to_a().optional().registrar->open(pair.region.iov[0], nullptr, true, true);
+  pair.region.registered = std::move(*open);
+  pair.region.device = pair.region.register_tried = true;
+  pair.b.transport.behaviour.refuses_to_open = true;
+  pair.introduce();
+  pair.introduce();
+  ck_assert_uint_gt(pair.direct(), 0);
+  ck_assert_uint_eq(pair.b.transport.open_count, 1);
+}
+
 }  // namespace

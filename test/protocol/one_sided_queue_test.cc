@@ -62,6 +62,27 @@ TEST(whoever_posts_sixty_four_operations_hears_of_its_peers) {
   run_until_idle(pair);
 }
 
+/// As a link says that is not connected, or has no room for the packet that names the memory.
+TEST(what_the_target_fetches_or_fills_waits_until_it_can_be_shared, 2) {
+  OneSidedPair pair;
+  auto bytes = pattern(4000);
+  pair.a.transport.behaviour.expose_refusal = -FI_EAGAIN;
+  if (_i)
+    must(pair.initiator.read(1, bytes.data(), bytes.size(), pair.memory.data(), kKey, &g_one));
+  else
+    must(pair.initiator.write(1, bytes.data(), bytes.size(), pair.memory.data(), kKey, &g_one));
+  for (int i = 0; i < 100; ++i) pair.a.engine.progress(), pair.b.engine.progress();
+  ck_assert_uint_eq(pair.a.transport.exposures_made, 0);
+  ck_assert_uint_eq(pair.a.transport.link(pair.b.transport.name).sent, 0);
+  pair.a.transport.behaviour.expose_refusal = 0;
+  run_until_idle(pair);
+  ck_assert_uint_eq(pair.a.transport.exposures_made, 1);
+  expect_done(_i ? pair.initiator.reads : pair.initiator.writes,
+              FI_RMA | (_i ? FI_READ : FI_WRITE));
+  ck_assert(std::equal(bytes.begin(), bytes.end(), pair.memory.begin()));
+  pair.expect_silent();
+}
+
 /// What an endpoint that closes waits for: no more than what leaves in one packet.
 TEST(write_that_waits_for_its_link_is_known_if_it_is_one_packet, 2) {
   const size_t length = _i ? 4000 : 16;

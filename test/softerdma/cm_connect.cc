@@ -349,7 +349,7 @@ SOFTERDMA_API int rdma_reject(rdma_cm_id* handle, const void* data, uint8_t leng
   Message message{};
   message.type = MessageType::rejected;
   message.id = id.peer_number;
-  message.status = -ECONNREFUSED;
+  message.status = -ECONNRESET;
   if (data != nullptr) {
     message.private_length = length;
     std::memcpy(message.private_data, data, length);

@@ -60,7 +60,7 @@ void wait_for_acknowledgements(Process& process, CmId& id) {
 }
 
 /// With a listener go the connections that nobody has heard of yet, as in the kernel: the caller
-/// hears that it is refused.
+/// hears of a reset.
 void refuse_unheard(Process& process, CmId& listener) {
   std::vector<rdma_cm_id*> unheard;
   {
@@ -125,7 +125,7 @@ SOFTERDMA_API int rdma_destroy_id(rdma_cm_id* handle) {
       Message message{};
       message.type = MessageType::rejected;
       message.id = id->peer_number;
-      message.status = -ECONNREFUSED;
+      message.status = -ECONNRESET;
       process.send(id->peer_slot, id->peer_generation, message);
     }
     for (auto& [number, other] : process.cm->ids) {

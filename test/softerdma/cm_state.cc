@@ -83,11 +83,12 @@ void CmState::on_request(const Message& message) {
   Message answer{};
   answer.type = MessageType::rejected;
   answer.id = message.peer_id;
-  answer.status = -ECONNREFUSED;
   bool good = listener != nullptr && listener->stage == CmStage::listening;
   ConnectFault fault = fault_on_connect(ntohs(message.target_port));
   if (fault == ConnectFault::hang) return;
-  if (!good || fault == ConnectFault::refuse || listener->waiting >= listener->backlog) {
+  const bool nobody = !good || fault == ConnectFault::refuse;
+  answer.status = nobody ? -ECONNREFUSED : -ECONNRESET;
+  if (nobody || listener->waiting >= listener->backlog) {
     x_process.send(message.from_slot, message.from_generation, answer);
     return;
   }
@@ -154,7 +155,10 @@ void CmState::on_rejected(const Message& message) {
   if (id == nullptr || id->stage != CmStage::connecting) return;
   id->deadline_ns = 0;
   id->stage = CmStage::over;
-  cm_post(*id, RDMA_CM_EVENT_REJECTED, message.status, &message);
+  // Drivers tell every rejection by MPA as a reset; a port that nobody has, as they see it.
+  const Qp* qp = id->bound;
+  const bool told = qp == nullptr || qp->device->config.limits.refused != 0;
+  cm_post(*id, RDMA_CM_EVENT_REJECTED, told ? message.status : -ECONNRESET, &message);
 }
 
 uint64_t CmState::expire(uint64_t now) {

@@ -110,6 +110,7 @@ TEST(rejection_carries_its_data) {
   ck_assert_int_eq(rdma_reject(request.id, "no", 2), 0);
   Event event = next_event(c.channels[0]);
   ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
+  ck_assert_int_eq(event.status, -ECONNRESET);
   ck_assert_str_eq(event.data.c_str(), "no");
 }
 
@@ -132,7 +133,9 @@ TEST(hanging_handshake_is_unreachable) {
   ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_UNREACHABLE);
 }
 
-TEST(fault_refuses_the_nth_connection_of_a_port) {
+/// As if nobody had the port.
+TEST(fault_refuses_the_nth_connection_of_a_port, 2) {
+  setenv("SOFTERDMA_REFUSED", _i ? "1" : "0", 1);
   setenv("SOFTERDMA_FAULT", "connect refuse port=7472;connect refuse port=7471 n=2 times=2", 1);
   Connection c;
   c.listen();
@@ -144,17 +147,21 @@ TEST(fault_refuses_the_nth_connection_of_a_port) {
     }
     const Event event = next_event(c.channels[0]);
     ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
+    ck_assert_int_eq(event.status, _i ? -ECONNREFUSED : -ECONNRESET);
     ck_assert_uint_eq(event.data.size(), 0);
   }
 }
 
-TEST(backlog_is_exact) {
+TEST(backlog_is_exact, 2) {
+  setenv("SOFTERDMA_REFUSED", _i ? "1" : "0", 1);
   Connection c;
   c.listen(1);
   c.call();
   ck_assert_int_eq(next_event(c.channels[1]).type, RDMA_CM_EVENT_CONNECT_REQUEST);
   c.call();
-  ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_REJECTED);
+  const Event event = next_event(c.channels[0]);
+  ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
+  ck_assert_int_eq(event.status, -ECONNRESET);
 }
 
 TEST(address_in_use_is_said_at_once) {
@@ -169,7 +176,8 @@ TEST(address_in_use_is_said_at_once) {
   ck_assert_int_eq(rdma_bind_addr(second, reinterpret_cast<sockaddr*>(&here)), 0);
 }
 
-TEST(listener_that_goes_refuses_what_nobody_has_heard_of) {
+TEST(listener_that_goes_refuses_what_nobody_has_heard_of, 2) {
+  setenv("SOFTERDMA_REFUSED", _i ? "1" : "0", 1);
   Connection c;
   c.listen();
   c.call();
@@ -177,7 +185,7 @@ TEST(listener_that_goes_refuses_what_nobody_has_heard_of) {
   ck_assert_int_eq(rdma_destroy_id(c.listener), 0);
   Event event = next_event(c.channels[0]);
   ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
-  ck_assert_int_eq(event.status, -ECONNREFUSED);
+  ck_assert_int_eq(event.status, -ECONNRESET);
   ck_assert_int_eq(rdma_destroy_id(c.sides[0].id), 0);
   const char* held = softerdma_leave();
   ck_assert(held == nullptr || strstr(held, "rdma_cm") == nullptr);

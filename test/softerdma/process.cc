@@ -14,6 +14,7 @@
 #include "softerdma/cm.h"
 #include "softerdma/device.h"
 #include "softerdma/fault.h"
+#include "softerdma/fork.h"
 #include "softerdma/report.h"
 
 namespace softerdma {
@@ -41,6 +42,10 @@ Process* Process::existing() noexcept {
   return the_process.load(std::memory_order_acquire);
 }
 
+void Process::part_before_fork() {
+  if (Process* process = existing()) part_from_children(*process);
+}
+
 /// The parent's objects stay as they are: its threads are not here, and its files are not ours.
 void Process::abandon_in_child() {
   the_process.store(nullptr);
@@ -55,7 +60,7 @@ Process* Process::get() {
   }
   std::lock_guard guard(make_mutex);
   if (Process* process = existing()) return process;
-  static bool registered = pthread_atfork(nullptr, nullptr, abandon_in_child) == 0;
+  static bool registered = pthread_atfork(part_before_fork, nullptr, abandon_in_child) == 0;
   static_cast<void>(registered);
   // Others may move data into and out of this process, as an adapter does.
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "softerdma/fabric.h"
@@ -45,6 +46,8 @@ class Process {
   Mapping mrs;
   std::deque<uint32_t> free_mrs;  ///< used again as late as possible
   uint32_t used_mrs = 0;
+  /// By index: of those that a fork took from the adapter, its own pages.
+  std::map<uint32_t, std::pair<void*, size_t>> diverted;
   uint64_t registered_bytes = 0;
   std::vector<uint8_t> mr_generation;
   uint32_t next_number = 1;  ///< of PDs, CQs and channels
@@ -78,6 +81,7 @@ class Process {
 
  private:
   Process() = default;
+  static void part_before_fork();
   static void abandon_in_child();
   bool set_up();
 

@@ -81,17 +81,3 @@ SOFTERDMA_API int ibv_set_ece(ibv_qp*, ibv_ece*) {
 SOFTERDMA_API int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) {
   return 0;
 }
-
-// Registered memory survives a fork without any of this.
-SOFTERDMA_API int ibv_fork_init() {
-  return 0;
-}
-SOFTERDMA_API ibv_fork_status ibv_is_fork_initialized() {
-  return IBV_FORK_UNNEEDED;
-}
-SOFTERDMA_API int ibv_dontfork_range(void*, size_t) {
-  return 0;
-}
-SOFTERDMA_API int ibv_dofork_range(void*, size_t) {
-  return 0;
-}

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 
+#include "softerdma/fork.h"
 #include "softerdma/process.h"
 #include "softerdma/report.h"
 
@@ -59,6 +60,7 @@ SOFTERDMA_API ibv_cq* ibv_create_cq(ibv_context* handle, int cqe, void* cq_conte
   Context& context = Context::from(handle);
   Process& process = *context.process;
   const Limits& limits = context.device->config.limits;
+  static_cast<void>(keep_from_children(nullptr, 0));  // as liberdma does with its queues
   // The driver reports each failure like this.
   errno = EIO;
   if (cqe < 1 || static_cast<uint64_t>(cqe) > limits.max_cqe) return nullptr;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "softerdma/fault.h"
+#include "softerdma/fork.h"
 #include "softerdma/posted.h"
 #include "softerdma/process.h"
 #include "softerdma/report.h"
@@ -89,6 +90,12 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
   uint32_t index = error == 0 ? take_index(process, limits) : 0;
   if (index == 0) {
     errno = error != 0 ? error : ENOSPC;
+    return nullptr;
+  }
+  if (!dmabuf) error = keep_from_children(named, length);
+  if (error != 0) {
+    process.free_mrs.push_front(index);
+    errno = error;
     return nullptr;
   }
   uint8_t& generation = process.mr_generation[index];
@@ -199,6 +206,11 @@ SOFTERDMA_API int ibv_dereg_mr(ibv_mr* handle) {
       arrive_all(process.fabric, *process.self(),
                  *process.self()->posted(process.fabric, device.index));
     process.registered_bytes -= mr->length;
+    if (const auto pages = process.diverted.find(mr->handle); pages != process.diverted.end()) {
+      munmap(pages->second.first, pages->second.second);
+      process.diverted.erase(pages);
+    }
+    if (mr->addr != nullptr) give_to_children(mr->addr, mr->length);
     process.free_mrs.push_front(mr->handle);
   }
   if (mr->mapped != nullptr) munmap(mr->mapped, mr->mapped_length);

@@ -149,26 +149,38 @@ TEST(sender_that_takes_its_half_is_asked_again) {
   }
 }
 
-/// A peer that the kernel says is dead, after the calls: `right`: they were on its memory.
-int status_of_read(bool right, size_t limit = SIZE_MAX) {
+/// `right`: the calls are on the peer's memory. `dead`: the kernel says that the peer is,
+/// afterwards.
+int status_of_read(bool right, bool dead, size_t limit = SIZE_MAX) {
   Channel channel(Ways::read_only);
   channel.reader.identity = own_cma_identity();
   if (!right) ++channel.reader.identity.nonce;
   channel.calls.read = {1, 1, 0, limit};
-  const int exited = eventfd(1, EFD_CLOEXEC);  // readable, as a pidfd is then
+  const int exited = eventfd(dead, EFD_CLOEXEC);  // readable, as a pidfd is then
   channel.reader.life = std::make_shared<PeerLife>(util::Fd(exited), channel.clock);
   Message message(channel, 64 * kKiB);
   for (int i = 0; i < kManyPolls && channel.in.active(); ++i) channel.in.poll(channel.sink);
   ck_assert_uint_eq(channel.sink.done.size(), 1);
-  return channel.sink.done.begin()->second.at(0);
+  const int status = channel.sink.done.begin()->second.at(0);
+  ck_assert(status != 0 || message.arrived());
+  return status;
 }
 
 TEST(read_that_took_the_nonce_along_needs_no_other_proof) {
-  ck_assert_int_eq(status_of_read(true), 0);
-  ck_assert_int_eq(status_of_read(false), -FI_ECONNRESET);
-  // The first call ended before the nonce.
-  ck_assert_int_eq(status_of_read(true, kKiB), -FI_ECONNRESET);
-  ck_assert_int_eq(status_of_read(true, 64 * kKiB), -FI_ECONNRESET);
+  ck_assert_int_eq(status_of_read(true, true), 0);
+}
+
+TEST(read_that_ended_before_the_nonce_asks_whether_the_peer_lives) {
+  for (const size_t limit : {kKiB, 64 * kKiB, 64 * kKiB + 7}) {
+    ck_assert_int_eq(status_of_read(true, false, limit), 0);
+    ck_assert_int_eq(status_of_read(true, true, limit), -FI_ECONNRESET);
+  }
+}
+
+/// Where the kernel has no pidfd, nothing else would tell.
+TEST(read_of_another_nonce_was_of_a_stranger) {
+  ck_assert_int_eq(status_of_read(false, true), -FI_ECONNRESET);
+  ck_assert_int_eq(status_of_read(false, false), -FI_ECONNRESET);
 }
 
 }  // namespace

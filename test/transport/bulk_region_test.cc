@@ -90,6 +90,16 @@ TEST(a_sender_that_fails_is_done_without, std::size(kCalls)) {
   ck_assert_uint_eq(plan.calls, 1);
 }
 
+TEST(a_sender_that_reads_a_stranger_takes_no_further_part) {
+  RegionChannel region(CmaCall::write, 4 * kMiB);
+  region.channel.writer.identity = own_cma_identity();
+  ++region.channel.writer.identity.nonce;
+  region.access();
+  region.channel.run();
+  region.expect(0);
+  ck_assert_uint_eq(region.channel.calls.read.calls, 1);
+}
+
 TEST(a_sender_helps_only_with_what_it_lent, std::size(kCalls)) {
   RegionChannel region(kCalls[_i], 2 * kMiB);
   // The other way round, as a hostile peer may ask.

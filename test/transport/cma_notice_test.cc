@@ -46,7 +46,7 @@ TEST(refusals_of_any_number_of_peers_are_one_line) {
                                "CMA is refused as the peer has another uid or gid "
                                "(process_vm_readv, Operation not permitted)"),
                 "%s", line.c_str());
-  ck_assert(test::contains(line, "Remedy: run both processes with the same uid and gid\n"));
+  ck_assert(test::contains(line, "Remedy: run both processes with the same uid and gid [W401]\n"));
   ck_assert_uint_eq(counters.cma_refusals, 4);
   ck_assert(test::g_log.empty());
 }

@@ -1,7 +1,5 @@
 #include "transport/shm/cma.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -23,6 +21,7 @@
 
 #include "fake/captured_log.h"
 #include "fake/cma_calls.h"
+#include "fake/refused_call.h"
 #include "libcheck.h"
 #include "transport/shm/cma_diagnosis.h"
 #include "transport/shm/ptracer.h"
@@ -69,18 +68,6 @@ void drop_privileges() {
   if (geteuid() == 0)
     ck_assert(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
   prctl(PR_SET_DUMPABLE, 1);
-}
-
-void refuse_call(int number, int error) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, unsigned(number), 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | unsigned(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog filter{std::size(program), program};
-  ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
 }
 
 // ---- probing
@@ -195,7 +182,7 @@ constexpr struct {
 TEST(probe_tells_which_call_seccomp_refuses, std::size(kSeccompCases)) {
   const auto& c = kSeccompCases[_i];
   CmaCalls calls;
-  refuse_call(c.number, c.error);
+  fake::refuse_call(c.number, c.error);
   CmaPeer peer = peer_of_self();
   probe(calls, true, peer);
   const bool reading = c.number == SYS_process_vm_readv;

@@ -53,7 +53,7 @@ TEST(a_copy_that_takes_just_the_time_of_near_cores_is_not_slow) {
   ck_assert(streaming.choose(kLength).stream);
 }
 
-TEST(a_single_slow_changes_nothing) {
+TEST(a_single_slow_copy_changes_nothing) {
   EagerStreaming streaming;
   for (int i = 0; i < 20; ++i) {
     while (!streaming.choose(kLength).measure) {

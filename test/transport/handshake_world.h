@@ -36,7 +36,8 @@ class World;
 /// One endpoint: manager, back end, factory and the polling thread's side, which records.
 class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
  public:
-  Host(World& world, const util::SocketAddress& name, uint64_t nonce, Options options);
+  Host(World& world, const util::SocketAddress& name, uint64_t nonce, Options options,
+       bool tells_nobody_by_reset);
   ~Host() override {
     if (manager) manager->finish();
     poll();
@@ -64,14 +65,17 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   std::map<uint64_t, Mail> up;
   std::set<uint64_t> closed;  ///< of our own accord; a `lost` may be in the mail already
   std::vector<Mail> failed, lost, mailbox;
-  std::atomic<int> alive = 0;   ///< Connections
-  int refuse_to_prepare = 0;    ///< so many times
-  int refuse_queue_pairs = 0;   ///< likewise
-  int busy_ports = 0;           ///< likewise does a greeting find its port taken
-  bool holds_requests = false;  ///< until the test says on_closed()
-  bool resets = false;          ///< who does not listen is told of by a reset
-  int fail_to_agree = 0;        ///< likewise
-  int crowded = 0;              ///< so many times were peers turned away
+  std::vector<uint64_t> greeted;    ///< attempts that sent a hello
+  std::atomic<int> alive = 0;       ///< Connections
+  int refuse_to_prepare = 0;        ///< so many times
+  int refuse_queue_pairs = 0;       ///< likewise
+  int fail_to_agree = 0;            ///< likewise
+  int busy_ports = 0;               ///< so many greetings find that their own port is taken
+  int port_error = -FI_EADDRINUSE;  ///< of such a greeting
+  int refuse_to_connect = 0;        ///< status of every connect()
+  int crowded = 0;                  ///< so many times were peers turned away
+  bool holds_requests = false;      ///< what close() ended can't be destroyed before on_closed()
+  bool resets = false;              ///< a connect to nobody ends with a reset, not with a refusal
   uint64_t tokens = 0;
   uint64_t session = 0;  ///< given up in agreement with whoever it is
   bool listening = true;
@@ -157,10 +161,11 @@ class World {
     ck_abort_msg("the world does not come to rest");
   }
 
-  Host& add(const char* ip, uint64_t nonce, Options options = {}) {
+  Host& add(const char* ip, uint64_t nonce, Options options = {},
+            bool tells_nobody_by_reset = true) {
     const util::SocketAddress name = address_of(ip, 5000);
     auto& host = hosts[name.to_string()];
-    host = std::make_unique<Host>(*this, name, nonce, std::move(options));
+    host = std::make_unique<Host>(*this, name, nonce, std::move(options), tells_nobody_by_reset);
     return *host;
   }
   void remove(Host& host) { hosts.erase(host.config.name.to_string()); }
@@ -183,8 +188,9 @@ class World {
   std::map<std::string, std::unique_ptr<Host>> hosts;  ///< last: their end is told to others
 };
 
-inline Host::Host(World& a_world, const util::SocketAddress& name, uint64_t nonce, Options options)
-    : world(a_world) {
+inline Host::Host(World& a_world, const util::SocketAddress& name, uint64_t nonce, Options options,
+                  bool tells_nobody_by_reset)
+    : ConnectionBackend(tells_nobody_by_reset), world(a_world) {
   config.options = std::move(options);
   config.name = name;
   config.factory = this;
@@ -229,6 +235,7 @@ inline void to(World& world, const World::End& end, std::function<void(Host&)> a
 }
 
 inline int Host::connect(uint64_t id, const util::SocketAddress& peer) noexcept {
+  if (refuse_to_connect) return refuse_to_connect;
   world.other[id] = {peer, 0};
   to(world, {config.name, id}, [id, peer](Host& self) {
     Host* host = self.world.find(peer);
@@ -242,12 +249,13 @@ inline int Host::connect(uint64_t id, const util::SocketAddress& peer) noexcept 
 
 inline int Host::greet(uint64_t id, const HelloBytes& hello) noexcept {
   const bool passive = world.other[id].id;
-  if (!passive && busy_ports > 0 && busy_ports--) return -FI_EADDRINUSE;
+  if (!passive && busy_ports > 0 && busy_ports--) return port_error;
   passive ? accept(id, hello) : request(id, hello);
   return 0;
 }
 
 inline void Host::request(uint64_t id, const HelloBytes& hello) {
+  greeted.push_back(id);
   const World::End me{config.name, id}, peer{world.other[id].host, next_connection_id()};
   world.other[id] = peer;
   world.other[peer.id] = me;
@@ -315,6 +323,19 @@ inline void expect_joined(World& world, Host& a, Host& b) {
   ck_assert_int_eq(a.alive, 1);
   ck_assert_int_eq(b.alive, 1);
   ck_assert_int_ne(a.up.begin()->second.active, b.up.begin()->second.active);
+}
+
+/// B comes up after so many attempts of `a`.
+inline void expect_joined_once_it_listens(World& world, Host& a, int attempts) {
+  for (int i = 0; i < attempts; ++i) {
+    world.deliver_all();
+    world.clock.time = a.manager->next_deadline();
+    a.manager->expire();
+  }
+  Host& b = world.add(kB, 2);
+  world.settle();
+  expect_joined(world, a, b);
+  ck_assert(a.failed.empty());
 }
 
 }  // namespace erdma::test

@@ -47,6 +47,21 @@ TEST(a_taker_that_no_longer_sleeps_is_not_rung_for) {
   ck_assert_int_eq(bell.rings, 0);
 }
 
+TEST(questions_are_one_until_somebody_takes_them) {
+  const CountingBell bell;
+  Mailbox<int, CountingBell> box(bell);
+  ck_assert(!box.take_question());
+  ck_assert(box.arm());
+  box.ask();
+  box.ask();
+  ck_assert_int_eq(bell.rings, 1);
+  ck_assert(box.pending());
+  ck_assert_int_eq(box.read([](int) {}), 0);
+  ck_assert(!box.pending());
+  ck_assert(box.take_question());
+  ck_assert(!box.take_question());
+}
+
 TEST(what_is_owned_by_a_message_is_handed_on) {
   const CountingBell bell;
   Mailbox<std::unique_ptr<int>, CountingBell> box(bell);

@@ -80,6 +80,19 @@ TEST(create_says_which_limit_is_reached) {
   ck_assert_int_eq(error, -FI_EMFILE);
 }
 
+// The kernel would end the process by SIGXFSZ.
+TEST(a_limit_of_file_sizes_is_an_error_and_no_signal) {
+  rlimit before{};
+  ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{4096, before.rlim_max};
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const int error = Memfd::create("test", 8192, 4096).error();
+  const bool fits = bool(Memfd::create("test", 4096, 4096));
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ck_assert_int_eq(error, -FI_ENOMEM);
+  ck_assert(fits);
+}
+
 TEST(more_of_a_segment_is_backed_later) {
   auto made = Memfd::create("test", kBytes, 4096);
   ck_assert_int_eq(made->back(4096, kBytes - 4096), 0);

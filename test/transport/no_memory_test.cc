@@ -1,5 +1,7 @@
 // Memory runs out in a transport: each call that lacks it says so, and does its work once there is
 // memory again.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -12,6 +14,7 @@
 #include "transport/deferred_dones.h"
 #include "transport/mailbox.h"
 #include "transport/self/self_transport.h"
+#include "transport/shm/passed_files.h"
 #include "transport/shm_pair.h"
 #include "transport/staging/staging_transport.h"
 
@@ -160,7 +163,13 @@ TEST(a_loop_without_memory_is_full) {
   RecordingSink sink;
   const iovec empty{nullptr, 0};
   const auto send = [&] { return link.send(numbered(1), &empty, 1, 0, SendHint::none); };
-  for (int i = 0; i < 100; ++i) ck_assert_int_eq(without_each_allocation(-FI_EAGAIN, send), 0);
+  int failures = 0;
+  for (int i = 0; i < 100; ++i) {
+    int more = 0;
+    ck_assert_int_eq(without_each_allocation(-FI_EAGAIN, send, &more), 0);
+    failures += more;
+  }
+  ck_assert_int_gt(failures, 0);
   ck_assert_int_eq(transport.poll(sink), 100);
   ck_assert_uint_eq(sink.packets.size(), 100);
 }
@@ -213,6 +222,148 @@ TEST(reads_and_writes_over_shared_memory_lack_memory_here) {
   for (const int count : failures) ck_assert_int_gt(count, 0);
   pair.a_to_b().revoke(readable);
   pair.a_to_b().revoke(writable);
+}
+
+struct WithoutMemory final : transport::Sink {
+  void on_packet(transport::Link&, const std::byte*, const std::byte*, size_t) override {
+    if (lacks) {
+      ++refused;
+      throw std::bad_alloc();
+    }
+    ++packets;
+  }
+  void on_done(uint64_t, int) noexcept override {}
+  void on_link_down(transport::Link&, int status) noexcept override { ends.push_back(status); }
+  bool waits_for(const transport::Link&) noexcept override { return false; }
+
+  bool lacks = true;
+  int refused = 0, packets = 0;
+  std::vector<int> ends;
+};
+
+class LaterClock final : public util::Clock {
+ public:
+  uint64_t now() const noexcept override { return x_system.now() + ahead; }
+
+  std::atomic<uint64_t> ahead = 0;
+
+ private:
+  util::SystemClock x_system;
+};
+
+/// a sends a packet that finds no memory at b, and ends in order.
+class Leaving {
+ public:
+  Leaving() {
+    ck_assert(open_side(x_pair.a));
+    auto opened =
+        transport::shm::ShmTransport::open({}, address_of("127.0.0.1", 0), nullptr, &clock);
+    ck_assert(bool(opened));
+    x_pair.b.name = (*opened)->name();
+    x_pair.b.transport = opened->get();
+    x_pair.b.owned = std::move(*opened);
+    ck_assert_int_eq(x_pair.send(x_pair.a_to_b(), 0, nullptr, 0), 0);
+    ck_assert_int_eq(x_pair.send(x_pair.b_to_a(), 0, nullptr, 0), 0);
+    ck_assert(x_pair.poll_until([&] { return x_pair.b.sink->packets.size() == 1; }));
+    ck_assert_int_eq(x_pair.send(x_pair.a_to_b(), 1, nullptr, 0), 0);
+    x_pair.a.transport->shutdown();
+    auto& link = static_cast<transport::shm::ShmLink&>(x_pair.b_to_a());
+    poll_b([&] { return link.phase().state == transport::shm::LinkState::ending; });
+    ck_assert_int_gt(sink.refused, 0);
+    ck_assert(sink.ends.empty());
+  }
+  template <typename Condition>
+  void poll_b(Condition done) {
+    const util::SystemClock real;
+    for (const uint64_t end = real.now() + 20'000'000'000; !done();) {
+      x_pair.b.transport->poll(sink);
+      ck_assert(real.now() < end);
+    }
+  }
+
+  WithoutMemory sink;
+  LaterClock clock;
+
+ private:
+  Pair x_pair;
+};
+
+TEST(what_was_sent_before_the_end_waits_for_memory) {
+  Leaving pair;
+  pair.sink.lacks = false;
+  pair.poll_b([&] { return !pair.sink.ends.empty(); });
+  ck_assert_int_eq(pair.sink.packets, 1);
+  ck_assert_uint_eq(pair.sink.ends.size(), 1);
+  ck_assert_int_eq(pair.sink.ends[0], -FI_ESHUTDOWN);
+}
+
+TEST(an_end_that_loses_a_message_for_want_of_memory_is_told) {
+  Leaving pair;
+  pair.clock.ahead = 10'000'000'000;
+  pair.poll_b([&] { return !pair.sink.ends.empty(); });
+  ck_assert_int_eq(pair.sink.packets, 0);
+  ck_assert_int_eq(pair.sink.ends[0], -FI_ENOMEM);
+}
+
+TEST(a_file_for_which_there_is_no_memory_stays_with_its_receiver) {
+  Met pair;
+  const std::unique_ptr<transport::shm::InChannel> none;
+  auto& link = static_cast<transport::shm::ShmLink&>(pair.a_to_b());
+  transport::shm::PassedFiles files(link.out(), none);
+  util::Fd file(memfd_create("handed", MFD_CLOEXEC));
+  const auto put = [&]() -> int {
+    try {
+      files.put(1, std::move(file));
+    } catch (const std::bad_alloc&) {
+      ck_assert_int_ge(file.get(), 0);
+      return -FI_ENOMEM;
+    }
+    return 0;
+  };
+  ck_assert_int_eq(without_each_allocation(-FI_ENOMEM, put), 0);
+}
+
+TEST(who_could_not_ask_to_connect_does_not_sleep) {
+  Side side;
+  ck_assert(open_side(side));
+  transport::Link& link = **side.transport->link_to(address_of("127.0.0.1", 1));
+  const iovec empty{nullptr, 0};
+  const auto send = [&] { return link.send(numbered(1), &empty, 1, 0, SendHint::none); };
+  int failures = 0;
+  const auto arm_after = [&] {
+    const int rc = send();
+    if (rc == -FI_ENOMEM) ck_assert(!side.transport->arm());
+    return rc;
+  };
+  ck_assert_int_eq(without_each_allocation(-FI_ENOMEM, arm_after, &failures), -FI_EAGAIN);
+  ck_assert_int_gt(failures, 0);
+}
+
+/// The k-th allocation of the target fails: it goes on later, or that write alone has an error.
+TEST(a_write_whose_target_lacks_memory_costs_no_link) {
+  const std::vector<std::byte> from = pattern(100'000, 1);
+  for (int failures = 0;; ++failures) {
+    Moving pair;
+    std::vector<std::byte> written(from.size());
+    const iovec source{const_cast<std::byte*>(from.data()), from.size()},
+        target{written.data(), written.size()};
+    RemoteKey key;
+    ck_assert_int_eq(pair.a_to_b().share(&target, 1, from.size(), Access::remote_write, key), 0);
+    fake::run_short(failures);
+    ck_assert_int_eq(pair.b_to_a().put({key, 0, from.size()}, &source, 1, 2, false), 0);
+    while (pair.b.sink->dones.empty() && pair.b.sink->downs.empty()) {
+      pair.b.poll();
+      fake::counted([&] { return pair.a.poll(); });
+    }
+    const bool failed = fake::replenish();
+    ck_assert(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+    const int status = pair.b.sink->dones[0].status;
+    ck_assert(!status || (failed && status == -FI_ENOMEM));
+    ck_assert(status || written == from);
+    pair.a_to_b().revoke(key);
+    if (!failed && failures > 0) return;
+    ck_assert(failed && failures < 100);
+  }
 }
 
 }  // namespace

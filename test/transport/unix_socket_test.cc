@@ -1,16 +1,13 @@
 #include "transport/shm/unix_socket.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
 #include <iterator>
 
+#include "fake/refused_call.h"
 #include "libcheck.h"
 
 namespace erdma::transport::shm {
@@ -19,17 +16,7 @@ namespace {
 /// The kernel does not tell who the peer of a socket is, for this reason.
 void refuse_peer_pidfd(int error) {
   constexpr unsigned kPeerPidfd = 77;  // SO_PEERPIDFD, which older headers do not have
-  sock_filter rules[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kPeerPidfd, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | unsigned(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{std::size(rules), rules};
-  ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+  fake::refuse_call(SYS_getsockopt, error, 2, kPeerPidfd);
 }
 
 struct Ends {

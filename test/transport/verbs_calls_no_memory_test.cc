@@ -1,3 +1,5 @@
+#include <new>
+
 #include "fake/scarce_memory.h"
 #include "transport/verbs_rig.h"
 
@@ -63,6 +65,88 @@ TEST(a_link_that_cannot_wait_for_its_turn_says_so) {
   ck_assert_int_eq(fake::counted([&] { return connect(9); }), -FI_ENOMEM);
   ck_assert(fake::replenish());
   ck_assert_int_eq(connect(9), -FI_EAGAIN);
+}
+
+/// Has no memory for packets while it lacks some.
+struct Lacking final : transport::Sink {
+  explicit Lacking(RecordingSink& to) : heard(to) {}
+  RecordingSink& heard;
+  bool lacks = true;
+  void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
+                 size_t length) override {
+    if (lacks) throw std::bad_alloc();
+    heard.on_packet(link, header, payload, length);
+  }
+  void on_done(uint64_t token, int status) noexcept override { heard.on_done(token, status); }
+  void on_link_down(transport::Link& link, int status) noexcept override {
+    heard.on_link_down(link, status);
+  }
+};
+
+/// Two peers that may have many packets on the way, and a third that is lost.
+struct Crowd : Two {
+  Side second, third;
+  RecordingSink& heard = *b().sink;
+  Crowd() {
+    ck_assert(rig.open(second, {}, &rig.clock));
+    ck_assert(rig.open(third, {}, &rig.clock));
+    for (Side* side : {&a(), &second, &third}) deliver(*side);
+    for (Side* side : {&a(), &second}) {
+      while (send(*side, 0)) {
+      }
+      const size_t before = heard.packets.size() + 200;
+      while (heard.packets.size() < before) deliver(*side);
+    }
+  }
+  bool send(Side& from, uint64_t number) {
+    const iovec none{nullptr, 0};
+    return !(*from.transport->link_to(b().name))
+                ->send(numbered(number), &none, 1, 0, SendHint::none);
+  }
+  void deliver(Side& from) {
+    const size_t before = heard.packets.size();
+    ck_assert(until([&] {
+      from.poll();
+      return send(from, 0);
+    }));
+    ck_assert(until([&] {
+      from.poll();
+      return heard.packets.size() > before;
+    }));
+  }
+  /// b's end of its youngest connection.
+  void lose_third() {
+    const FakeFabric::Wire& wire = rig.fabric.wires.back();
+    FakeConnector* const connector = rig.fabric.find(b().name);
+    connector->lose(wire.ids[wire.ends[1] == connector], -FI_ECONNRESET);
+  }
+  void poll_b(transport::Sink& sink, uint64_t passes) {
+    b().transport->poll(sink);
+    rig.clock.time += passes;
+  }
+};
+
+/// The packet waits behind one for which there is no memory, or behind more of them than come in
+/// one poll(), and longer than a broken connection is waited for.
+TEST(a_packet_that_waits_behind_others_arrives_before_its_peer_is_lost, 2) {
+  Crowd crowd;
+  size_t sent = crowd.heard.packets.size() + 1;
+  ck_assert(crowd.send(crowd.a(), 1));
+  if (_i)
+    for (Side* side : {&crowd.a(), &crowd.second})
+      for (; crowd.send(*side, 1); ++sent) {
+      }
+  if (_i) ck_assert_uint_gt(sent, crowd.heard.packets.size() + 64);
+  ck_assert(crowd.send(crowd.third, 2));
+  crowd.lose_third();
+  Lacking sink{crowd.heard};
+  for (int i = 0; i < 3; ++i) crowd.poll_b(sink, 21'000'000);
+  sink.lacks = false;
+  for (int i = 0; i < 100 && crowd.heard.downs.empty(); ++i) crowd.poll_b(sink, 1'000'000);
+  ck_assert_uint_eq(crowd.heard.downs.size(), 1);
+  ck_assert_uint_eq(crowd.heard.packets.size(), sent + 1);
+  ck_assert_uint_eq(crowd.heard.packets.back().number(), 2);
+  ck_assert_uint_eq(crowd.heard.downs[0].packets_before, sent + 1);
 }
 
 }  // namespace

@@ -201,15 +201,7 @@ TEST(a_patient_connect_finds_a_listener_that_appears_later) {
   World world;
   Host& a = world.add(kA, 1);
   a.connect(name_b(), true);
-  for (int i = 0; i < 10; ++i) {
-    world.deliver_all();
-    world.clock.time = a.manager->next_deadline();
-    a.manager->expire();
-  }
-  Host& b = world.add(kB, 2);
-  world.settle();
-  expect_joined(world, a, b);
-  ck_assert(a.failed.empty());
+  expect_joined_once_it_listens(world, a, 10);
 }
 
 TEST(patience_ends_with_the_connect_timeout) {
@@ -250,62 +242,6 @@ TEST(a_connection_that_is_given_up_is_held_until_it_can_be_destroyed, 3) {
   }
   a.poll();
   ck_assert_int_eq(a.alive, 0);
-}
-
-TEST(nobody_who_listens_looks_like_a_reset_and_is_told_in_time, 2) {
-  World world;
-  Host& a = world.add(kA, 1);
-  a.resets = true;
-  const uint64_t begin = world.clock.time;
-  a.connect(name_b(), _i);
-  world.settle();
-  ck_assert_uint_eq(a.failed.size(), 1);
-  ck_assert_int_eq(a.failed[0].status, -FI_ECONNREFUSED);
-  const uint64_t passed = world.clock.time - begin;
-  ck_assert_uint_ge(passed, _i ? 9'500'000'000 : 1'000'000'000);
-  ck_assert_uint_le(passed, _i ? 10'000'000'000 : 2'000'000'000);
-}
-
-TEST(a_listener_that_comes_back_after_resets_is_found) {
-  World world;
-  Host& a = world.add(kA, 1);
-  a.resets = true;
-  a.connect(name_b());
-  for (int i = 0; i < 5; ++i) {
-    world.deliver_all();
-    world.clock.time = a.manager->next_deadline();
-    a.manager->expire();
-  }
-  Host& b = world.add(kB, 2);
-  world.settle();
-  expect_joined(world, a, b);
-  ck_assert(a.failed.empty());
-}
-
-TEST(a_port_that_is_taken_is_not_the_last) {
-  World world;
-  Host &a = world.add(kA, 1), &b = world.add(kB, 2);
-  a.busy_ports = 20;
-  const uint64_t begin = world.clock.time;
-  a.connect(name_b());
-  world.settle();
-  expect_joined(world, a, b);
-  ck_assert_uint_lt(world.clock.time - begin, 100'000'000);
-  ck_assert_int_eq(a.alive, 1);
-}
-
-TEST(ports_that_are_all_taken_fail_the_attempt_in_time) {
-  World world;
-  Host& a = world.add(kA, 1);
-  world.add(kB, 2);
-  a.busy_ports = 1'000'000;
-  const uint64_t begin = world.clock.time;
-  a.connect(name_b());
-  world.settle();
-  ck_assert_uint_eq(a.failed.size(), 1);
-  ck_assert_int_eq(a.failed[0].status, -FI_EADDRINUSE);
-  ck_assert_uint_le(world.clock.time - begin, 10'000'000'000);
-  ck_assert_int_gt(a.busy_ports, 1'000'000 - 100);  // not as often as it could
 }
 
 TEST(a_handshake_that_hangs_times_out_and_gives_back_the_connection) {

@@ -5,14 +5,17 @@
 
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "fabric/descriptors.h"
 #include "libcheck.h"
 #include "transport/connector_endpoint.h"
 #include "transport/simulated_device.h"
 #include "util/fd.h"
+#include "util/process_epoch.h"
 
 /// The connector's thread with its real back ends, on the simulated adapter in both personalities,
 /// or on the first active device where there is one.
@@ -244,15 +247,36 @@ TEST(many_connect_to_one) {
 
 // --- connects that nobody answers
 
+/// Whether those of `fds` that stay open for the kernel are none of a child's.
+bool stay_private(const std::map<int, std::string>& fds) {
+  std::vector<int> open;
+  for (const auto& [fd, target] : descriptors())
+    if (fds.contains(fd) && fds.at(fd) == target) open.push_back(fd);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto now = descriptors();
+    for (const int fd : open)
+      if (now.at(fd).rfind("socket:", 0) != 0) _exit(1);
+    _exit(0);
+  }
+  int status = -1;
+  return !open.empty() && waitpid(child, &status, 0) == child && status == 0;
+}
+
 /// Whether everything went on and came to its end, although the adapter waits an hour for an
 /// answer.
 bool go_on_without_an_answer() {
   setenv("SOFTERDMA_CONNECT_MS", "3600000", 1);
+  util::register_fork_handler();
   g_device = open_first_device();
+  std::map<int, std::string> fds;
   bool good = g_device && g_device->transport_type() == TransportType::iwarp;
   if (good) {
     ConnectorEndpoint b(*g_device), silent(*g_device);
+    const auto before = descriptors();
     ConnectorEndpoint a(*g_device, patient_options(100'000'000));
+    fds = descriptors();
+    std::erase_if(fds, [&](const auto& fd) { return before.contains(fd.first); });
     good = fault("hang", silent.name().port(), 1) &&
            !a.connector->connect(silent.name(), 1, true) &&
            a.wait([&] { return !a.failed.empty(); }) && a.failed[0].status == -FI_ETIMEDOUT &&
@@ -260,7 +284,7 @@ bool go_on_without_an_answer() {
            a.wait([&] { return !a.up.empty(); });
   }
   g_device.reset();
-  return good;
+  return good && stay_private(fds);
 }
 
 /// In a child, as what would wait for the peer is left to the end of the process.
@@ -289,6 +313,8 @@ void take_every_second_port() {
     util::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!::bind(socket.get(), name.data(), socklen_t(name.size())) && !::listen(socket.get(), 1))
       g_sockets.push_back(std::move(socket));
+    else
+      ck_assert_int_eq(errno, EADDRINUSE);  // somebody else has it
   }
 }
 

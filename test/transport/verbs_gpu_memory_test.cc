@@ -10,6 +10,7 @@
 #include "softcuda/device_memory.h"
 #include "transport/simulated_device.h"
 #include "transport/verbs/gpu_registrations.h"
+#include "transport/verbs/known_memory.h"
 #include "transport/verbs/shared_memory.h"
 
 namespace {
@@ -33,6 +34,8 @@ class Host final : public transport::verbs::RegistrationCache {
     return 0;
   }
   void release(const Registration&) noexcept override { --x_uses; }
+  bool worth(const iovec*, size_t) noexcept override { return false; }
+  const char* registers_each_time() const noexcept override { return "a reason"; }
 
  private:
   int& x_uses;
@@ -221,4 +224,18 @@ TEST(what_could_not_be_flushed_is_not_written_by_the_adapter, 2) {
   ck_assert(scene.registrations.may_be_written(&list, 1));
   ck_assert_int_eq(scene.registrations.acquire_flush(list).status, 0);
   scene.registrations.release(shared);
+}
+
+/// Who shares memory waits for its link then, whatever memory it is.
+TEST(what_host_memory_costs_is_the_other_caches_to_say) {
+  Scene scene;
+  ck_assert_str_eq(scene.registrations.registers_each_time(), "a reason");
+  transport::verbs::KnownMemory known(*scene.device, *hmem::Cuda::get(), scene.registrations,
+                                      transport::verbs::FlushPolicy::automatic, {});
+  ck_assert_str_eq(known.registers_each_time(), "a reason");
+  const DeviceMemory memory(64);
+  char byte = 0;
+  const iovec both[] = {{&byte, 1}, {memory.at(0), 64}};
+  ck_assert(!scene.registrations.worth(both, 1) && !known.worth(both, 1));
+  ck_assert(scene.registrations.worth(both, 2) && known.worth(both, 2));
 }

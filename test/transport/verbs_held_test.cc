@@ -3,6 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <utility>
+#include <vector>
+
 #include "libcheck.h"
 #include "transport/verbs_rig.h"
 
@@ -99,6 +102,48 @@ TEST(forked_child_has_no_descriptor_of_the_device) {
   ck_assert_int_eq(two.pair.send(two.pair.a_to_b(), 1, nullptr, 0), 0);
   close(context.cmd_fd);
   close(context.async_fd);
+}
+
+/// Ends an endpoint of which the kernel holds a queue pair. True: what stays open for that is none
+/// of a child's.
+bool strand_and_fork() {
+  ibv_context& context = fake::Nic::one().context;
+  context.cmd_fd = open("/dev/null", O_RDONLY);
+  context.async_fd = open("/dev/null", O_RDONLY);
+  std::vector<int> fds{context.cmd_fd, context.async_fd};
+  {
+    Rig rig;
+    Side side;
+    if (!rig.open(side, {}, &rig.clock)) return false;
+    fds.push_back(Rig::transport(side).resources().queues.channel_fd());
+    const verbs::ConnectorConfig& config = rig.fabric.find(side.name)->config();
+    ibv_qp_init_attr attr{};
+    verbs::Mail mail{.type = verbs::Mail::Type::strand,
+                     .connection = config.factory->prepare(attr)};
+    if (config.factory->adopt(*mail.connection, ibv_create_qp(rig.device->pd(), &attr)))
+      return false;
+    config.mail->post(std::move(mail));
+  }
+  for (const int fd : fds)
+    if (fcntl(fd, F_GETFD) < 0) return false;
+  const pid_t child = fork();
+  if (child == 0) {
+    struct stat status {};
+    for (const int fd : fds)
+      if (fstat(fd, &status) || !S_ISSOCK(status.st_mode)) _exit(1);
+    _exit(0);
+  }
+  int status = -1;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+/// In a child, as the device stays open to the end of the process.
+TEST(forked_child_has_no_descriptor_of_a_device_that_could_not_be_closed) {
+  const pid_t child = fork();
+  if (child == 0) _exit(strand_and_fork() ? 0 : 1);
+  int status = -1;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
 }
 
 }  // namespace

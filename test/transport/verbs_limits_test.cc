@@ -1,8 +1,18 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <set>
+#include <string>
+#include <thread>
 
 #include "libcheck.h"
 #include "transport/verbs/queue_pairs.h"
+#include "transport/verbs/registration.h"
 #include "transport/verbs_rig.h"
 
 /// What the device and its peers can do has limits: each is reached, and one more is refused.
@@ -177,6 +187,129 @@ TEST(a_region_is_registered_up_to_what_the_device_takes) {
   ck_assert_int_eq(registrar.open({bytes.data(), 100}, nullptr, true, true).error(), 0);
 }
 
+/// Which is no reason to refuse regions that are open already, as those of GPUs.
+TEST(a_region_of_the_host_is_refused_where_a_fork_takes_pages_away) {
+  fake::Nic::one().fork_status = IBV_FORK_DISABLED;
+  fake::Nic::one().refuse_fork_init = EINVAL;
+  Two two;
+  two.meet();
+  std::vector<std::byte> bytes(100);
+  transport::RegionRegistrar* const registrar = two.pair.a_to_b().optional().registrar;
+  ck_assert_ptr_nonnull(registrar);
+  ck_assert_int_eq(registrar->open({bytes.data(), 100}, nullptr, true, true).error(),
+                   -FI_EOPNOTSUPP);
+}
+
+/// Whether children get this page.
+bool inherited(const void* page) {
+  const auto at = reinterpret_cast<uintptr_t>(page);
+  std::ifstream maps("/proc/self/smaps");
+  bool here = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long start = 0, end = 0;
+    char rights[5] = "";
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &start, &end, rights) == 3)
+      here = start <= at && at < end;
+    else if (here && line.starts_with("VmFlags:"))
+      return line.find(" dc") == std::string::npos;
+  }
+  return true;
+}
+
+struct ForkCase {
+  ibv_fork_status status;  ///< before
+  int refusal;             ///< of ibv_fork_init()
+  verbs::ForkPolicy policy;
+  bool opens, registers, apart;
+};
+using verbs::ForkPolicy;
+constexpr ForkCase kForks[] = {
+    {IBV_FORK_UNNEEDED, EINVAL, ForkPolicy::automatic, true, true, false},
+    {IBV_FORK_UNNEEDED, EINVAL, ForkPolicy::safe, true, true, false},
+    {IBV_FORK_DISABLED, 0, ForkPolicy::automatic, true, true, true},
+    {IBV_FORK_DISABLED, 0, ForkPolicy::safe, true, true, true},
+    {IBV_FORK_ENABLED, EINVAL, ForkPolicy::automatic, true, true, true},
+    {IBV_FORK_DISABLED, EINVAL, ForkPolicy::automatic, true, false, false},
+    {IBV_FORK_DISABLED, ENOSYS, ForkPolicy::safe, false, false, false},
+    {IBV_FORK_DISABLED, EINVAL, ForkPolicy::unsafe, true, true, false},
+};
+
+/// By what libibverbs says and does, and never by the version of the kernel. The fake adapter marks
+/// nothing, as libibverbs does not where it has lost count: so the provider does.
+TEST(what_a_fork_needs_is_found_by_trying, std::size(kForks)) {
+  const ForkCase& c = kForks[_i];
+  fake::Nic::one().fork_status = c.status;
+  fake::Nic::one().refuse_fork_init = c.refusal;
+  auto device = verbs::Device::open("fake0", address_of("10.0.0.1", 0), c.policy);
+  ck_assert_int_eq(bool(device), c.opens);
+  if (!device) return;
+  ck_assert_int_eq((*device)->fork_safe(), c.registers);
+  const size_t bytes = size_t(sysconf(_SC_PAGESIZE)) * 3;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  auto* const first = static_cast<std::byte*>(memory);
+  auto* const second = first + bytes / 3;
+  const verbs::MemoryRegion region(
+      verbs::register_host_memory(**device, second + 5, 10, IBV_ACCESS_LOCAL_WRITE));
+  ck_assert(region);
+  ck_assert_int_eq(inherited(second), !c.apart);
+  ck_assert(inherited(first) && inherited(second + bytes / 3));
+  munmap(memory, bytes);
+}
+
+TEST(what_cannot_be_kept_from_children_is_not_registered) {
+  fake::Nic::one().fork_status = IBV_FORK_DISABLED;
+  Rig rig;
+  const size_t bytes = size_t(sysconf(_SC_PAGESIZE));
+  void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  munmap(memory, bytes);
+  const size_t before = rig.nic.regions.size();
+  ck_assert_ptr_null(
+      verbs::register_host_memory(*rig.device, memory, bytes, IBV_ACCESS_LOCAL_WRITE));
+  ck_assert_int_eq(errno, EFAULT);
+  ck_assert_uint_eq(rig.nic.regions.size(), before);
+}
+
+/// Neither before nor behind a hole is anything registered.
+TEST(children_get_what_lies_around_a_hole, 3) {
+  fake::Nic::one().fork_status = IBV_FORK_DISABLED;
+  Rig rig;
+  constexpr size_t kPages = 11;
+  const size_t hole = std::array<size_t, 3>{0, 5, 10}[size_t(_i)];
+  const size_t page = size_t(sysconf(_SC_PAGESIZE));
+  void* memory =
+      mmap(nullptr, kPages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  auto* const first = static_cast<std::byte*>(memory);
+  munmap(first + hole * page, page);
+  ck_assert_ptr_null(
+      verbs::register_host_memory(*rig.device, memory, kPages * page, IBV_ACCESS_LOCAL_WRITE));
+  for (size_t i = 0; i < kPages; ++i)
+    if (i != hole) ck_assert(inherited(first + i * page));
+  munmap(memory, kPages * page);
+}
+
+/// A child without the stack that it runs on could not even execute another program.
+TEST(no_stack_is_kept_from_children, 2) {
+  fake::Nic::one().fork_status = _i ? IBV_FORK_UNNEEDED : IBV_FORK_DISABLED;
+  Rig rig;
+  const auto registers = [&rig](void* memory) {
+    return bool(verbs::MemoryRegion(
+        verbs::register_host_memory(*rig.device, memory, 5000, IBV_ACCESS_LOCAL_WRITE)));
+  };
+  std::byte own[10'000];
+  const bool from_here = registers(own);
+  bool of_thread = !_i, from_thread = !_i;
+  std::thread([&] {
+    std::byte bytes[10'000];
+    of_thread = registers(bytes);
+    from_thread = registers(own);  // of the first thread
+  }).join();
+  ck_assert_int_eq(from_here, _i);
+  ck_assert_int_eq(of_thread, _i);
+  ck_assert_int_eq(from_thread, _i);
+  const auto on_heap = std::make_unique<std::byte[]>(1 << 20);
+  ck_assert(registers(on_heap.get()));
+}
+
 /// Its driver registers more, and tells the adapter 32 bits of the length.
 TEST(a_region_whose_length_the_driver_would_cut_is_refused) {
   Rig rig;
@@ -213,6 +346,60 @@ TEST(a_send_without_a_block_was_not_sent) {
   ck_assert_int_eq(two.a().sink->downs[0].status, -FI_ENOMEM);
   two.rig.nic.refuse_regions = 0;
   ck_assert_uint_eq(two.b().sink->packets.size(), 1);
+}
+
+// --- where each use of memory is a registration of its own
+
+struct Sharing : Two {
+  Sharing() { rig.cache.each_time = "a reason"; }
+  int share(const transport::Access access = transport::Access::remote_read) {
+    const iovec memory{bytes.data(), bytes.size()};
+    return pair.a_to_b().share(&memory, 1, bytes.size(), access, remote_key);
+  }
+  std::vector<std::byte> bytes = std::vector<std::byte>(300'000);
+  RemoteKey remote_key;
+};
+
+/// Nobody could be told of it yet.
+TEST(nothing_is_registered_for_a_peer_before_it_is_connected, 2) {
+  Sharing two;
+  two.rig.fabric.hold = true;
+  for (int i = 0; i < 100; ++i) {
+    ck_assert_int_eq(
+        two.share(_i ? transport::Access::remote_write : transport::Access::remote_read),
+        -FI_EAGAIN);
+    two.pair.poll();
+  }
+  ck_assert_int_eq(two.rig.cache.made, 0);
+  ck_assert_uint_eq(two.rig.fabric.attempts, 1);  // it is what connects
+  two.rig.fabric.hold = false;
+  static_cast<FakeConnector*>(two.rig.fabric.find(two.a().name))->go_on();
+  ck_assert(two.until([&] { return two.share() == 0; }));
+  ck_assert_int_eq(two.rig.cache.made, 1);
+  ck_assert_int_eq(two.pair.a_to_b().revoke(two.remote_key), 0);
+  ck_assert_int_eq(two.rig.cache.held, 0);
+}
+
+TEST(nothing_is_registered_for_a_peer_that_takes_no_packets) {
+  Sharing two;
+  two.meet();
+  Link& link = two.pair.a_to_b();
+  while (!link.send(numbered(1), nullptr, 0, 0, SendHint::none))
+    ;
+  for (int i = 0; i < 100; ++i) ck_assert_int_eq(two.share(), -FI_EAGAIN);
+  ck_assert_int_eq(two.rig.cache.made, 0);
+  ck_assert(two.until([&] { return two.share() == 0; }));
+  ck_assert_int_eq(link.send(numbered(2), nullptr, 0, 0, SendHint::none), 0);
+  ck_assert_int_eq(two.rig.cache.made, 1);
+  ck_assert_int_eq(link.revoke(two.remote_key), 0);
+}
+
+/// What stays registered is found again: it need not wait.
+TEST(memory_that_stays_registered_is_shared_before_there_is_a_connection) {
+  Sharing two;
+  two.rig.cache.each_time = nullptr;
+  ck_assert_int_eq(two.share(), 0);
+  ck_assert_int_eq(two.pair.a_to_b().revoke(two.remote_key), 0);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include "libcheck.h"
 #include "transport/verbs/memory_map.h"
 #include "transport/verbs/registration_cache.h"
+#include "transport/verbs/shared_memory.h"
+#include "transport/verbs/single_uses.h"
 
 // Memory whose pages are told apart, and regions that remember theirs: what a NIC would reach.
 namespace erdma::test {
@@ -25,12 +27,15 @@ inline size_t page_bytes() {
 }
 
 /// Addresses, and which pages are there: each page of memory that ever was has its own number.
-/// Reserved without access, so that nobody else maps anything here.
+/// Reserved without access, so that nobody else maps anything here; far from where the kernel puts
+/// what asks for no address, as a test may leave them free for a moment.
 class Arena {
  public:
   explicit Arena(size_t pages) : x_pages(pages), x_numbers(new std::atomic<uint64_t>[pages]()) {
-    void* memory =
-        mmap(nullptr, bytes(pages), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    static std::atomic<uintptr_t> next = uintptr_t{1} << 45;
+    void* const wanted = reinterpret_cast<void*>(next.fetch_add(uintptr_t{1} << 30));
+    void* const memory =
+        mmap(wanted, bytes(pages), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     ck_assert_ptr_ne(memory, MAP_FAILED);
     x_base = static_cast<std::byte*>(memory);
   }
@@ -121,6 +126,7 @@ class TestRegions final : public verbs::RegionMaker {
     std::lock_guard guard(x_log.mutex);
     errno = x_log.refuse ? x_log.refuse : ENOMEM;
     if (x_log.refuse || x_log.bytes + range.bytes() > x_log.room) return nullptr;
+    if (!has_pages(range)) return errno = EFAULT, nullptr;
     auto* region = new TestRegion{};
     region->lkey = region->rkey = ++x_log.made;
     region->range = range;
@@ -141,14 +147,34 @@ class TestRegions final : public verbs::RegionMaker {
   }
 
  private:
+  bool has_pages(const verbs::MemoryRange& range) const {
+    for (uintptr_t at = range.start; x_log.arena && at < range.end; at += page_bytes())
+      if (!x_log.arena->number(x_log.arena->page_of(at))) return false;
+    return true;
+  }
+
   RegionLog& x_log;
 };
 
 inline std::unique_ptr<verbs::WatchedCache> make_cache(RegionLog& log,
                                                        verbs::WatchedCache::Limits limits = {}) {
-  auto cache = verbs::WatchedCache::create(std::make_unique<TestRegions>(log), limits);
-  ck_assert_msg(bool(cache), "userfaultfd is needed: %d", cache.error());
+  const char* why = nullptr;
+  auto cache = verbs::WatchedCache::create(std::make_unique<TestRegions>(log), limits, why);
+  ck_assert_msg(bool(cache), "userfaultfd is needed: %d, %s", cache.error(), why);
   return std::move(*cache);
+}
+
+/// Of Rig: the cache for where memory can't be watched.
+inline bool g_single_uses = false;
+
+inline std::unique_ptr<verbs::RegistrationCache> make_any_cache(
+    RegionLog& log, const verbs::WatchedCache::Limits& limits = {}) {
+  if (!g_single_uses) return make_cache(log, limits);
+  verbs::SingleUses::Limits single;
+  single.max_regions = limits.max_regions;
+  single.least_bytes = 1;
+  return std::make_unique<verbs::SingleUses>(std::make_unique<TestRegions>(log), single,
+                                             "a reason");
 }
 
 inline const TestRegion& region_of(const verbs::Registration& use) {
@@ -161,7 +187,7 @@ struct Rig {
   explicit Rig(verbs::WatchedCache::Limits limits = {}, size_t pages = 64) : arena(pages) {
     arena.map(0, pages);
     log.arena = &arena;
-    cache = make_cache(log, limits);
+    cache = make_any_cache(log, limits);
   }
   int acquire(size_t page, size_t count, verbs::Registration& use, int rights = 0) {
     return cache->acquire(arena.at(page), Arena::bytes(count), rights, use);
@@ -173,6 +199,9 @@ struct Rig {
     cache->release(use);
     return use.lkey;
   }
+  verbs::WatchedCache::Statistics statistics() {
+    return static_cast<verbs::WatchedCache&>(*cache).statistics();
+  }
   /// What the housekeeper does in its own time.
   void wait_for_regions(unsigned count) {
     while (log.count() != count) sched_yield();
@@ -180,7 +209,7 @@ struct Rig {
 
   Arena arena;
   RegionLog log;
-  std::unique_ptr<verbs::WatchedCache> cache;
+  std::unique_ptr<verbs::RegistrationCache> cache;
 };
 
 }  // namespace erdma::test

@@ -205,7 +205,9 @@ struct FakeCache final : verbs::RegistrationCache {
   ibv_pd* pd = nullptr;
   bool refuse = false;
   int refuse_after = -1;  ///< that many more are registered
-  int held = 0;
+  int held = 0, made = 0;
+  const char* each_time = nullptr;
+  const char* registers_each_time() const noexcept override { return each_time; }
   int acquire(const void* address, size_t length, int rights,
               verbs::Registration& out) noexcept override {
     if (refuse || refuse_after == 0) return -FI_EOPNOTSUPP;
@@ -213,6 +215,7 @@ struct FakeCache final : verbs::RegistrationCache {
     ibv_mr* mr = ibv_reg_mr(pd, const_cast<void*>(address), length, rights);
     out = {mr->lkey, mr->rkey, mr};
     ++held;
+    ++made;
     return 0;
   }
   void release(const verbs::Registration& registration) noexcept override {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,7 +63,7 @@ TEST_CASE(.set_up = set_up);
 TEST(a_notice_is_one_write_with_host_and_pid_where_the_log_is_silent) {
   const CapturedStderr error_output;
   ERDMA_NOTICE(cma, EP_DATA, "refused: %s\n", "EPERM");
-  assert_text(error_output.only_write(), prefix() + "refused: EPERM\n");
+  assert_text(error_output.only_write(), prefix() + "refused: EPERM [W401]\n");
   ck_assert_uint_eq(g_log.size(), 0);
 }
 
@@ -125,9 +126,9 @@ TEST(arguments_are_made_only_for_a_line_that_is_written) {
 TEST(a_cause_is_told_once_whoever_it_concerns) {
   const CapturedStderr error_output;
   for (int peer = 0; peer < 100; ++peer) tell(Cause::cma, "peer %d refuses", peer);
-  assert_text(error_output.only_write(), prefix() + "peer 0 refuses\n");
+  assert_text(error_output.only_write(), prefix() + "peer 0 refuses [W401]\n");
   tell(Cause::zero_copy, "another cause");
-  assert_text(error_output.only_write(), prefix() + "another cause\n");
+  assert_text(error_output.only_write(), prefix() + "another cause [W203]\n");
 }
 
 TEST(lost_peers_are_told_up_to_a_bound_that_is_told) {
@@ -135,8 +136,8 @@ TEST(lost_peers_are_told_up_to_a_bound_that_is_told) {
   for (int peer = 0; peer < 100; ++peer) tell(Cause::peer_lost, "peer %d is lost\n", peer);
   const std::vector<std::string> writes = error_output.writes();
   ck_assert_uint_eq(writes.size(), 3);
-  assert_text(writes[1], prefix() + "peer 1 is lost\n");
-  assert_text(writes[2], prefix() + "peer 2 is lost (no more of these are shown)\n");
+  assert_text(writes[1], prefix() + "peer 1 is lost [E206]\n");
+  assert_text(writes[2], prefix() + "peer 2 is lost [E206] (no more of these are shown)\n");
 }
 
 TEST(the_same_text_is_told_once) {
@@ -202,10 +203,18 @@ TEST(a_late_reading_of_the_clock_permits_no_warning) {
 
 // What a line is.
 
+TEST(each_cause_has_a_code_of_its_own) {
+  std::set<std::string> codes;
+  for (size_t cause = 0; cause < size_t(Cause::count); ++cause)
+    codes.insert(erdma::util::code_of(Cause(cause)));
+  ck_assert_uint_eq(codes.size(), size_t(Cause::count));
+  ck_assert_str_eq(erdma::util::code_of(Cause::lost_messages), "E207");  // the last of the table
+}
+
 TEST(a_line_has_one_end_whatever_it_quotes) {
   const CapturedStderr error_output;
   tell(Cause::variable, "the name is %s", "a\nb\033[2J\tc\x7f");
-  assert_text(error_output.only_write(), prefix() + "the name is a?b?[2J?c?\n");
+  assert_text(error_output.only_write(), prefix() + "the name is a?b?[2J?c? [E105]\n");
 }
 
 TEST(a_long_line_is_cut_and_still_one_write) {
@@ -215,7 +224,7 @@ TEST(a_long_line_is_cut_and_still_one_write) {
   const std::string line = error_output.only_write();
   ck_assert_uint_le(line.size(), 1024);
   ck_assert_uint_gt(line.size(), 900);
-  ck_assert_int_eq(line.back(), '\n');
+  ck_assert(line.ends_with("x [W401]\n"));
 }
 
 TEST(the_last_line_of_a_cause_fits_however_long_it_is) {
@@ -225,7 +234,7 @@ TEST(the_last_line_of_a_cause_fits_however_long_it_is) {
   const std::vector<std::string> writes = error_output.writes();
   ck_assert_uint_eq(writes.size(), 3);
   ck_assert_uint_le(writes[2].size(), 1024);
-  ck_assert(writes[2].ends_with(" (no more of these are shown)\n"));
+  ck_assert(writes[2].ends_with("x [E206] (no more of these are shown)\n"));
 }
 
 // What it must not do to the process.

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <set>
 #include <span>
@@ -127,9 +129,20 @@ size_t resident_bytes(std::span<const std::byte> memory) {
   return unit * size_t(std::ranges::count_if(pages, [](unsigned char page) { return page & 1; }));
 }
 
+/// Where the host's limits permit: any limit permits the call, and mappings beyond it fail then.
+void lock_what_is_mapped_from_here_on() {
+  constexpr size_t kRoom = 6 << 20;
+  if (mlockall(MCL_FUTURE)) return;
+  void* const room = mmap(nullptr, kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED)
+    munlockall();
+  else
+    munmap(room, kRoom);
+}
+
 TEST(memory_comes_with_blocks_and_not_before_even_where_all_is_locked) {
   constexpr StatKind kLarge[] = {{"few", 64, 1}, {"large", 65536, 64}};
-  (void)mlockall(MCL_FUTURE);  // where the host's limits permit: the rest must hold anyway
+  lock_what_is_mapped_from_here_on();  // if not, the rest must hold anyway
   auto page = StatPage::create(kLarge, kFields);
   ck_assert(bool(page));
   const size_t tables = resident_bytes((*page)->bytes());
@@ -141,6 +154,17 @@ TEST(memory_comes_with_blocks_and_not_before_even_where_all_is_locked) {
     ck_assert_uint_eq(resident_bytes((*page)->bytes()), tables + i * 65536);
   }
   munlockall();
+}
+
+// The kernel would end the process by SIGXFSZ.
+TEST(where_no_file_may_be_so_large_there_is_no_page) {
+  rlimit before{};
+  ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{4096, before.rlim_max};
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const int error = StatPage::create(kKinds, kFields).error();
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ck_assert_int_eq(error, -EFBIG);
 }
 
 TEST(text_is_cut_where_its_room_ends) {

@@ -51,7 +51,9 @@ transport::shm::Options shm_options(const Settings& settings, transport::shm::Na
   options.eager_bytes = settings.eager_bytes;
   options.hot_peers = settings.hot_peers;
   options.scope = scope;
+  options.questions = statistics.questions();
   options.counters = &statistics.shm_counters();
+  options.by_peer = &statistics;
   if (settings.connect_timeout_ms)
     options.connect_timeout_ns = settings.connect_timeout_ms * kMillisecond;
   return options;
@@ -115,6 +117,7 @@ struct DomainTransports::Nic {
   std::unique_ptr<transport::verbs::GpuMemoryRegistrar> opener;  ///< of the same, for RMA
   transport::verbs::RegistrationCache* host = nullptr;           ///< of host memory only
   const char* no_zero_copy = nullptr;                            ///< why host memory is copied
+  bool each_time = false;                                        ///< it is registered for one use
   std::mutex probing;                                            ///< of what follows
   std::unique_ptr<transport::verbs::KnownMemory> known;          ///< for who may not call CUDA
   bool refused = false;                                          ///< there can be none
@@ -138,7 +141,7 @@ int DomainTransports::open_nic(const fi_info& info, const util::SocketAddress& a
                                hmem::Cuda* cuda) {
   const std::string name = info.domain_attr->name;
   auto nic = std::make_unique<Nic>();
-  auto device = transport::verbs::Device::open(name, address);
+  auto device = transport::verbs::Device::open(name, address, x_settings.fork);
   if (!device) return device.error();
   nic->device = std::move(*device);
   transport::verbs::RegistrationCache::Config config;
@@ -148,6 +151,7 @@ int DomainTransports::open_nic(const fi_info& info, const util::SocketAddress& a
   nic->cache = std::move(*cache);
   nic->host = nic->cache.get();
   nic->no_zero_copy = nic->cache->refuses_always();
+  nic->each_time = nic->cache->registers_each_time();
   if (cuda && config.enabled) {
     auto both = std::make_unique<transport::verbs::GpuRegistrations>(
         *nic->device, *cuda, std::move(nic->cache), flush_policy(x_settings.hmem_recv_flush));
@@ -206,7 +210,7 @@ util::Result<TransportSet> DomainTransports::open(const TransportRequest& reques
 util::Result<TransportSet> DomainTransports::open_shm_only(const TransportRequest& request) {
   using transport::shm::ShmTransport;
   if (!request.shared_memory) {
-    ERDMA_NOTICE(local_path, DOMAIN,
+    ERDMA_NOTICE(no_data, DOMAIN,
                  "no peer can be reached: FI_ERDMA_SHM=off, and there is no NIC here\n");
     return -FI_EOPNOTSUPP;
   }
@@ -228,6 +232,8 @@ EndpointFacts DomainTransports::describe(const TransportRequest& request,
   facts.speed = x_device_speed;
   facts.nic = set.nic != nullptr;
   facts.no_zero_copy = x_nic ? x_nic->no_zero_copy : nullptr;
+  facts.each_time = x_nic && x_nic->each_time;
+  facts.apart = x_nic && x_nic->device->keeps_from_children();
   facts.shm = set.shm != nullptr;
   facts.no_shm = x_settings.shm == Switch::off ? "FI_ERDMA_SHM=off"
                  : request.shared_memory       ? "no shared memory"
@@ -250,7 +256,9 @@ util::Result<TransportSet> DomainTransports::open_with_nic(const TransportReques
   std::vector<std::unique_ptr<VerbsTransport>> elsewhere;  // hold the ports that were no good
   transport::verbs::KnownMemory* const known = known_memory(request.devices);
   transport::verbs::Options options = verbs_options(x_settings, request.key);
+  options.questions = request.statistics.questions();
   options.counters = &request.statistics.nic_counters();
+  options.by_peer = &request.statistics;
   for (int attempt = 1;; ++attempt) {
     auto nic =
         VerbsTransport::open(options, *x_nic->device, known ? *known : *x_nic->cache, request.name);

@@ -178,11 +178,15 @@ int Endpoint::enable() {
   util::Result<TransportSet> transports = x_domain.transports().open(request);
   if (!transports) return transports.error();
   const EndpointFacts facts = x_domain.transports().describe(request, *transports);
+  const Settings& settings = x_domain.settings();
+  // It needs memory, of which there may be none once the endpoint is enabled.
+  const std::vector<ShownSetting> shown =
+      x_statistics.shows() ? show_settings(settings) : std::vector<ShownSetting>();
   const util::Guard guard(x_domain.lock());
   if (const int bad = x_shared ? x_shared->add(x_driver, *x_av) : 0) return bad;
-  const Settings& settings = x_domain.settings();
-  x_driver.start({kInjectBytes, settings.unexpected_bytes, settings.tx_size, devices},
-                 std::move(*transports), *x_av, x_shared ? &x_shared->receives() : nullptr);
+  x_driver.start(
+      {kInjectBytes, settings.unexpected_bytes, settings.tx_size, devices, &x_statistics},
+      std::move(*transports), *x_av, x_shared ? &x_shared->receives() : nullptr);
   CompletionPorts& ports = x_driver.ports();
   x_options.enable(*x_driver.engine(), ports.sent.selective, ports.received.selective);
   ports.received.unasked = x_shared && !ports.received.selective;
@@ -190,7 +194,7 @@ int Endpoint::enable() {
   install_calls(*this, calls);
   x_aliases.enable(calls);
   if (AutoProgress* progress = x_domain.auto_progress()) progress->add(x_driver);
-  x_statistics.enabled(facts, show_settings(settings));
+  x_statistics.enabled(facts, shown);
   ERDMA_ANNOUNCE(EP_CTRL, "%s\n", summarize(facts).c_str());
   return 0;
 }

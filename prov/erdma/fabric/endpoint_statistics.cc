@@ -7,6 +7,28 @@
 #include "fabric/env.h"
 
 namespace erdma::fabric {
+namespace {
+
+void show(const protocol::PeerWaits& waits, PeerBlock& to) noexcept {
+  const protocol::OpenOperations &sends = waits.sends, &receives = waits.receives,
+                                 &early = waits.early, &moving = waits.moving;
+  util::put_text(to.link, waits.link.state);
+  util::put_text(to.sends_for, waits.sends_for);
+  util::put_text(to.moving_for, waits.moving_for);
+  to.room = waits.link.room;
+  to.throttled = waits.throttled;
+  to.sends = sends.count, to.send_id = sends.id;
+  to.send_bytes = sends.bytes, to.send_tag = sends.tag;
+  to.receives = receives.count, to.receive_id = receives.id;
+  to.receive_bytes = receives.bytes, to.receive_tag = receives.tag;
+  to.receive_ignore = receives.ignore;
+  to.early = early.count, to.early_id = early.id;
+  to.early_bytes = early.bytes, to.early_tag = early.tag;
+  to.moving = moving.count, to.moving_id = moving.id;
+  to.moving_bytes = moving.bytes, to.moving_tag = moving.tag;
+}
+
+}  // namespace
 
 EndpointStatistics::EndpointStatistics(bool wanted) noexcept {
   if (wanted) x_page = ProcessPage::get();
@@ -16,9 +38,11 @@ EndpointStatistics::EndpointStatistics(bool wanted) noexcept {
 
 EndpointStatistics::~EndpointStatistics() {
   if (!x_page) return;
-  for (const auto& [address, block] : x_peers) x_page->give_back(block);
-  if (x_block) x_page->keep(x_block->shm, x_block->nic);
+  x_page->begin_move();
+  x_page->keep(all_shm_counters(), all_nic_counters());
+  for (const auto& [address, peer] : x_peers) x_page->give_back(peer.block);
   x_page->give_back(x_block);
+  x_page->end_move();
 }
 
 void EndpointStatistics::enabled(const EndpointFacts& facts,
@@ -46,7 +70,7 @@ void EndpointStatistics::enabled(const EndpointFacts& facts,
 }
 
 PeerBlock* EndpointStatistics::peer_block(const util::SocketAddress& peer) {
-  PeerBlock*& block = x_peers[peer];
+  PeerBlock*& block = x_peers[peer].block;
   if (block) {
     ProcessPage::begin_change(*block);
     return block;
@@ -63,6 +87,7 @@ void EndpointStatistics::leads(const util::SocketAddress& peer, const char* path
   if (!x_block || !x_page->ours()) return;
   PeerBlock* const block = peer_block(peer);
   if (!block) return;
+  x_peers[peer].addressed = true;
   block->endpoint = x_page->index_of(*x_block);
   block->since = nanoseconds_since_1970();
   util::put_text(block->path, path);
@@ -70,6 +95,80 @@ void EndpointStatistics::leads(const util::SocketAddress& peer, const char* path
   ProcessPage::end_change(*block);
 } catch (const std::bad_alloc&) {
   // The peer is not shown.
+}
+
+/// Null: it has none.
+PeerBlock* EndpointStatistics::counting_block(const util::SocketAddress& peer) noexcept try {
+  if (!x_block || !x_page->ours()) return nullptr;
+  PeerBlock* const block = peer_block(peer);
+  if (!block) return nullptr;
+  x_peers[peer].counts = true;
+  block->endpoint = x_page->index_of(*x_block);
+  util::put_text(block->address, peer.to_string().c_str());
+  ProcessPage::end_change(*block);
+  return block;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+transport::ShmCounters& EndpointStatistics::shm_counters_of(
+    const util::SocketAddress& peer) noexcept {
+  PeerBlock* const block = counting_block(peer);
+  return block ? block->shm : shm_counters();
+}
+
+transport::NicCounters& EndpointStatistics::nic_counters_of(
+    const util::SocketAddress& peer) noexcept {
+  PeerBlock* const block = counting_block(peer);
+  return block ? block->nic : nic_counters();
+}
+
+transport::ShmCounters EndpointStatistics::all_shm_counters() const noexcept {
+  transport::ShmCounters all = x_block ? x_block->shm : x_own_shm;
+  for (const auto& [address, peer] : x_peers) transport::add(all, peer.block->shm);
+  return all;
+}
+
+transport::NicCounters EndpointStatistics::all_nic_counters() const noexcept {
+  transport::NicCounters all = x_block ? x_block->nic : x_own_nic;
+  for (const auto& [address, peer] : x_peers) transport::add(all, peer.block->nic);
+  return all;
+}
+
+/// A peer has a block when it is first sent to, or as long as something waits for it.
+void EndpointStatistics::on_peer_waits(const protocol::PeerWaits& waits) noexcept try {
+  if (!x_block || !x_page->ours()) return;
+  const auto known = x_peers.find(waits.address);
+  const bool addressed = known != x_peers.end() && known->second.addressed;
+  const bool counts = known != x_peers.end() && known->second.counts;
+  if (!addressed && !counts && !waits.any()) return forget(waits.address);
+  PeerBlock* const block = peer_block(waits.address);
+  if (!block) return;
+  block->endpoint = x_page->index_of(*x_block);
+  if (!addressed) util::put_text(block->path, waits.link.path);
+  util::put_text(block->address, waits.address.to_string().c_str());
+  show(waits, *block);
+  ProcessPage::end_change(*block);
+} catch (const std::bad_alloc&) {
+  // The peer is not shown.
+}
+
+void EndpointStatistics::forget(const util::SocketAddress& peer) noexcept {
+  const auto known = x_peers.find(peer);
+  if (known == x_peers.end()) return;
+  x_page->give_back(known->second.block);
+  x_peers.erase(known);
+}
+
+void EndpointStatistics::on_endpoint_waits(const protocol::OpenOperations& any) noexcept {
+  if (!x_block || !x_page->ours()) return;
+  ProcessPage::begin_change(*x_block);
+  x_block->answered = nanoseconds_since_1970();
+  x_block->any_receives = any.count, x_block->any_receive_id = any.id;
+  x_block->any_receive_bytes = any.bytes, x_block->any_receive_tag = any.tag;
+  x_block->any_receive_ignore = any.ignore;
+  ++x_block->answers;
+  ProcessPage::end_change(*x_block);
 }
 
 }  // namespace erdma::fabric

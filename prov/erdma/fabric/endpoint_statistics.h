@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fabric/process_page.h"
+#include "protocol/waits.h"
 #include "util/socket_address.h"
 
 namespace erdma::fabric {
@@ -16,7 +17,7 @@ struct ShownSetting;
 /// What the page of the process shows of one endpoint and of its peers: facts, and the
 /// counters of its transports. Without a page nothing is shown, and the counters are here. The
 /// domain lock is held, but for the constructor and the destructor.
-class EndpointStatistics {
+class EndpointStatistics final : public protocol::WaitsSink, public transport::PeerCounters {
  public:
   /// `wanted`: FI_ERDMA_STAT.
   explicit EndpointStatistics(bool wanted) noexcept;
@@ -24,9 +25,22 @@ class EndpointStatistics {
   EndpointStatistics& operator=(const EndpointStatistics&) = delete;
   ~EndpointStatistics();
 
+  /// enabled() has a place to show the endpoint.
+  bool shows() const noexcept { return x_block != nullptr; }
   void enabled(const EndpointFacts& facts, const std::vector<ShownSetting>& settings) noexcept;
   /// Which transport ("self", "shm", "nic") leads to a peer from now on.
   void leads(const util::SocketAddress& peer, const char* path) noexcept;
+
+  /// To watch for questions of other processes; -1: there are none.
+  int questions() const noexcept { return x_page && x_block ? x_page->questions() : -1; }
+  void on_peer_waits(const protocol::PeerWaits& waits) noexcept override;
+  void on_endpoint_waits(const protocol::OpenOperations& any_receives) noexcept override;
+
+  // Of links: in the block of the peer, which it gets. Without one, those of the endpoint.
+  transport::ShmCounters& shm_counters_of(const util::SocketAddress& peer) noexcept override;
+  transport::NicCounters& nic_counters_of(const util::SocketAddress& peer) noexcept override;
+  transport::ShmCounters all_shm_counters() const noexcept override;
+  transport::NicCounters all_nic_counters() const noexcept override;
 
   /// Where the transport of shared memory, or that of the NIC, counts, so that readers see it as it
   /// grows: zeroed when this object is made, and valid as long as it lives. The transport must be
@@ -36,10 +50,17 @@ class EndpointStatistics {
 
  private:
   PeerBlock* peer_block(const util::SocketAddress& peer);
+  PeerBlock* counting_block(const util::SocketAddress& peer) noexcept;
+  void forget(const util::SocketAddress& peer) noexcept;
 
   std::shared_ptr<ProcessPage> x_page;  ///< null: nothing is shown
   EndpointBlock* x_block = nullptr;
-  std::unordered_map<util::SocketAddress, PeerBlock*, util::SocketAddressHash> x_peers;
+  struct ShownPeer {
+    PeerBlock* block = nullptr;
+    bool addressed = false;  ///< sent to, and not only waited for
+    bool counts = false;     ///< a link counts in the block
+  };
+  std::unordered_map<util::SocketAddress, ShownPeer, util::SocketAddressHash> x_peers;
   transport::ShmCounters x_own_shm;
   transport::NicCounters x_own_nic;
 };

@@ -14,7 +14,10 @@ std::string speed_text(uint64_t bits_per_second) {
 
 std::string between_hosts(const EndpointFacts& facts) {
   if (!facts.nic) return "none, there is no NIC";
-  if (!facts.no_zero_copy) return "RDMA, zero copy";
+  if (!facts.no_zero_copy)
+    return std::string("RDMA, zero copy") +
+           (facts.each_time ? " from 256 KiB on (no userfaultfd)" : "") +
+           (facts.apart ? ", kept from children" : "");
   return std::string("RDMA of copies (") + facts.no_zero_copy + ")";
 }
 

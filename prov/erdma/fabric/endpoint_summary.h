@@ -13,6 +13,8 @@ struct EndpointFacts {
   bool nic = false;    ///< else single-host operation
   /// Why memory of the application is not registered with the NIC; null: it is.
   const char* no_zero_copy = nullptr;
+  bool each_time = false;  ///< it is, for one use at a time and if that is long
+  bool apart = false;      ///< children of a fork do not get what is registered
   bool shm = false;
   const char* no_shm = "";  ///< why not
   bool cma = true;          ///< not switched off

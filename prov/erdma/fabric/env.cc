@@ -100,6 +100,9 @@ constexpr WordFor<Switch> kAutoOnOff[] = {
 constexpr WordFor<RendezvousBy> kRendezvous[] = {{"auto", RendezvousBy::automatic},
                                                  {"read", RendezvousBy::read},
                                                  {"write", RendezvousBy::write}};
+using transport::verbs::ForkPolicy;
+constexpr WordFor<ForkPolicy> kForks[] = {
+    {"auto", ForkPolicy::automatic}, {"safe", ForkPolicy::safe}, {"unsafe", ForkPolicy::unsafe}};
 constexpr WordFor<Ptracer> kPtracers[] = {
     {"ancestor", Ptracer::ancestor}, {"any", Ptracer::any}, {"none", Ptracer::none}};
 
@@ -193,6 +196,11 @@ constexpr Variable kVariables[] = {
      "Keep the application's memory registered with the NIC for the next message. off: large "
      "messages are copied through memory of the provider's own. Default: auto.",
      word<&Settings::mr_cache, kAutoOff>},
+    {"FI_ERDMA_FORK", "fork", "auto, safe or unsafe",
+     "Where the kernel has no copy-on-fork: auto keeps memory that the NIC uses from forked "
+     "children (MADV_DONTFORK), or copies where that is too late; safe fails instead; unsafe does "
+     "neither, for processes that never fork. Default: auto.",
+     word<&Settings::fork, kForks>},
     {"FI_ERDMA_CUDA", "cuda", "auto or off",
      "GPU memory in messages and RMA (FI_HMEM), where there is a CUDA driver and an application "
      "asks for it. Default: auto.",

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/verbs/fork_safety.h"
 #include "util/notice.h"
 
 struct fi_provider;
@@ -35,8 +36,10 @@ struct Settings {
 
   Switch shm = Switch::automatic;       ///< FI_ERDMA_SHM=auto|off: local peers through the NIC
   Switch mr_cache = Switch::automatic;  ///< FI_ERDMA_MR_CACHE=auto|off
-  Switch cuda = Switch::automatic;      ///< FI_ERDMA_CUDA=auto|off
-  Switch cuda_ipc = Switch::automatic;  ///< FI_ERDMA_CUDA_IPC=auto|off
+  transport::verbs::ForkPolicy fork =
+      transport::verbs::ForkPolicy::automatic;        ///< FI_ERDMA_FORK=auto|safe|unsafe
+  Switch cuda = Switch::automatic;                    ///< FI_ERDMA_CUDA=auto|off
+  Switch cuda_ipc = Switch::automatic;                ///< FI_ERDMA_CUDA_IPC=auto|off
   Switch hmem_recv_flush = Switch::automatic;         ///< FI_ERDMA_HMEM_RECV_FLUSH=auto|on|off
   RendezvousBy rendezvous = RendezvousBy::automatic;  ///< FI_ERDMA_RENDEZVOUS=auto|read|write
   size_t nic_eager_bytes = 8192;                      ///< FI_ERDMA_NIC_EAGER_SIZE, 2048..65536

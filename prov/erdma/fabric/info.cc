@@ -48,10 +48,14 @@ std::vector<DeviceReport> survey(const Host& host) {
   return survey_devices(host.devices(), wanted);
 }
 
-/// Of a device, once per process: it is not the last to be asked for.
-void warn_once(const std::string& text) {
-  static std::atomic_flag said;
-  if (!said.test_and_set()) ERDMA_NOTICE(device, CORE, "%s\n", text.c_str());
+/// Of devices, once per process: it is not the last to be asked for.
+std::atomic_flag g_said;
+
+void warn_of_named_once(const std::string& text) {
+  if (!g_said.test_and_set()) ERDMA_NOTICE(device, CORE, "%s\n", text.c_str());
+}
+void warn_of_none_once(const std::string& text) {
+  if (!g_said.test_and_set()) ERDMA_NOTICE(no_device, CORE, "%s\n", text.c_str());
 }
 
 /// Whoever names a NIC wants that one: neither another device nor shared memory stands in for it,
@@ -60,8 +64,9 @@ int check_named(const Host& host, const std::vector<DeviceReport>& reports, bool
   if (wants_shm(host.settings)) return 0;
   const std::string faults = faults_of_named(reports);
   if (faults.empty()) return 0;
-  warn_once(nic ? faults
-                : faults + ". FI_ERDMA_DEVICE=shm is for jobs on this host alone, without a NIC");
+  warn_of_named_once(
+      nic ? faults
+          : faults + ". FI_ERDMA_DEVICE=shm is for jobs on this host alone, without a NIC");
   return nic ? 0 : -FI_ENODATA;
 }
 
@@ -79,9 +84,10 @@ int permit_single_host(const Host& host, const fi_info* hints,
                reasons(reports).c_str());
     return -FI_ENODATA;
   }
-  warn_once("no NIC to use (" + reasons(reports) +
-            "): only processes of this host can be reached. FI_ERDMA_DEVICE=shm asks for this and "
-            "silences this line");
+  warn_of_none_once(
+      "no NIC to use (" + reasons(reports) +
+      "): only processes of this host can be reached. FI_ERDMA_DEVICE=shm asks for this and "
+      "silences this line");
   return 0;
 }
 

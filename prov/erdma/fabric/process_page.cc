@@ -1,7 +1,9 @@
 #include "fabric/process_page.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -56,15 +58,13 @@ std::string version_text(uint32_t version) {
   return std::to_string(FI_MAJOR(version)) + "." + std::to_string(FI_MINOR(version));
 }
 
-/// Each counter by one store, as readers expect.
-template <typename Counters>
-void add(Counters& to, const Counters& from) noexcept {
-  constexpr size_t kWords = sizeof(Counters) / sizeof(uint64_t);
-  for (size_t i = 0; i < kWords; ++i) {
-    uint64_t& sum = reinterpret_cast<uint64_t*>(&to)[i];
-    const uint64_t more = reinterpret_cast<const uint64_t*>(&from)[i];
-    std::atomic_ref(sum).store(sum + more, std::memory_order_relaxed);
-  }
+/// A pipe with one descriptor for both ends, so that it never is without a writer.
+util::Fd open_questions() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK)) return {};
+  const util::Fd reader(ends[0]), writer(ends[1]);
+  const std::string path = "/proc/self/fd/" + std::to_string(ends[0]);
+  return util::Fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
 }
 
 }  // namespace
@@ -115,6 +115,11 @@ void ProcessPage::introduce() {
   x_process->local_rank = job.local_rank;
   (void)gethostname(x_process->host, sizeof(x_process->host) - 1);
   util::put_text(x_process->command, program_invocation_short_name);
+  x_questions = open_questions();
+  struct stat status {};
+  const bool open = x_questions && !fstat(x_questions.get(), &status);
+  x_process->question_fd = open ? uint64_t(x_questions.get()) : stat_layout::kUnknown;
+  x_process->question_inode = open ? uint64_t(status.st_ino) : stat_layout::kUnknown;
   util::put_text(x_process->launcher, job.launcher);
   util::put_text(x_process->job, job.job);
   util::put_text(x_process->provider, version_text(kProviderVersion));
@@ -134,8 +139,20 @@ void ProcessPage::keep(const transport::ShmCounters& shm,
                        const transport::NicCounters& nic) noexcept {
   if (!x_process || !ours()) return;
   const std::lock_guard guard(x_mutex);
-  add(x_process->shm, shm);
-  add(x_process->nic, nic);
+  transport::add(x_process->shm, shm);
+  transport::add(x_process->nic, nic);
+}
+
+void ProcessPage::begin_move() noexcept {
+  if (!x_process || !ours()) return;
+  const std::lock_guard guard(x_mutex);
+  if (x_moves++ == 0) begin_change(*x_process);
+}
+
+void ProcessPage::end_move() noexcept {
+  if (!x_process || !ours()) return;
+  const std::lock_guard guard(x_mutex);
+  if (--x_moves == 0) end_change(*x_process);
 }
 
 void ProcessPage::give_back_bytes(std::byte* block) noexcept {

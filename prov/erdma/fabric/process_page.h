@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fabric/stat_blocks.h"
+#include "util/fd.h"
 #include "util/stat_page.h"
 
 namespace erdma::fabric {
@@ -41,7 +42,14 @@ class ProcessPage {
   }
   /// Adds what an endpoint counted that is being closed.
   void keep(const transport::ShmCounters& shm, const transport::NicCounters& nic) noexcept;
+  /// Around keep() and give_back() of one endpoint, so that no reader counts it twice, or not at
+  /// all.
+  void begin_move() noexcept;
+  void end_move() noexcept;
   bool ours() const noexcept { return x_page->ours(); }
+  /// The end of a pipe, to which another process writes that wants to see what waits; -1: there is
+  /// none. Its contents mean nothing, and the writer takes them out again.
+  int questions() const noexcept { return x_questions.get(); }
 
   explicit ProcessPage(std::unique_ptr<util::StatPage> page) noexcept : x_page(std::move(page)) {}
   ProcessPage(const ProcessPage&) = delete;
@@ -57,6 +65,8 @@ class ProcessPage {
   std::mutex x_mutex;  ///< of the blocks; a child of a fork never takes it
   std::unique_ptr<util::StatPage> x_page;
   ProcessBlock* x_process = nullptr;
+  unsigned x_moves = 0;  ///< between begin_move() and end_move()
+  util::Fd x_questions;
 };
 
 /// CLOCK_REALTIME.

@@ -22,6 +22,9 @@ struct ProcessBlock {
   char job[128];
   char provider[16];
   char libfabric[16];
+  /// A pipe: a byte written to it asks the endpoints to show what waits. Its descriptor here, and
+  /// its inode, by which a reader knows that it found the right one.
+  uint64_t question_fd, question_inode;
   // Of endpoints that were closed.
   transport::ShmCounters shm;
   transport::NicCounters nic;
@@ -29,6 +32,9 @@ struct ProcessBlock {
 
 struct EndpointBlock {
   stat_layout::BlockHead head;
+  uint64_t answers;   ///< how often the endpoint showed what waits
+  uint64_t answered;  ///< nanoseconds since 1970
+  uint64_t any_receives, any_receive_id, any_receive_bytes, any_receive_tag, any_receive_ignore;
   uint64_t enabled;  ///< 0: what follows is not known yet
   uint64_t speed;    ///< bit/s
   char address[80];
@@ -36,7 +42,7 @@ struct EndpointBlock {
   char other_hosts[80], this_host[80], gpu_memory[80];
   char changed[512];    ///< names of variables, separated by commas
   char settings[1536];  ///< NAME=value of each variable, separated by blanks
-  // On cache lines of their own.
+  // What belongs to no peer that has a block. On cache lines of their own.
   alignas(64) transport::ShmCounters shm;
   alignas(64) transport::NicCounters nic;
 };
@@ -47,6 +53,18 @@ struct PeerBlock {
   uint64_t since;     ///< nanoseconds since 1970
   char path[16];      ///< self, shm or nic
   char address[80];
+  // Of the last answer (protocol/waits.h).
+  char link[16];
+  char sends_for[16], moving_for[16];
+  uint64_t room;
+  uint64_t throttled;
+  uint64_t sends, send_id, send_bytes, send_tag;
+  uint64_t receives, receive_id, receive_bytes, receive_tag, receive_ignore;
+  uint64_t early, early_id, early_bytes, early_tag;
+  uint64_t moving, moving_id, moving_bytes, moving_tag;
+  // On a cache line of their own.
+  alignas(64) transport::ShmCounters shm;
+  transport::NicCounters nic;
 };
 
 enum StatKindIndex : uint16_t { kProcessKind, kEndpointKind, kPeerKind };

@@ -19,11 +19,14 @@ class DeviceMemory;
 /// What callers ask of an engine. What is to be received is in receive_queues.h.
 namespace erdma::protocol {
 
+class WaitsSink;
+
 struct EngineConfig {
   size_t inject_size;                           ///< largest SendArgs::length with inject
   size_t unexpected_bytes;                      ///< budget per peer
   uint32_t send_limit;                          ///< sends in flight before -FI_EAGAIN
   hmem::DeviceMemory* device_memory = nullptr;  ///< places messages there; null: there is none
+  WaitsSink* waits = nullptr;                   ///< hears of what waits; outlives the engine
 };
 
 /// All 12 flavours of sending a message.

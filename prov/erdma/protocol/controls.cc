@@ -42,17 +42,38 @@ int Control::start() noexcept {
 }
 
 /// Another failure is the link's: on_link_down() follows and ends what waits for it.
-void Control::finish(int) noexcept {
+void Control::finish(int status) noexcept {
+  Send* const told = concluded;
   controls->release(*this);
+  if (told && status == 0) told->finish(0);
 }
 
 void Controls::send(Peer& peer, const wire::ControlHeader& header,
                     const transport::RemoteKey* remote_key) noexcept {
   if (!x_peers.reach(peer)) return;
   if (peer.controls.empty() && transmit(peer, header, remote_key) == 0) return;
-  if (peer.controls_kept >= kMostControls) return too_many(peer);
-  Control* control = x_controls.acquire();
-  if (!control) return peer.link->fail(-FI_ENOMEM);
+  (void)keep(peer, header, remote_key);
+}
+
+void Controls::conclude(Send& send, const wire::ControlHeader& header) noexcept {
+  Peer& peer = *send.peer;
+  if (peer.failing || (peer.controls.empty() && transmit(peer, header, nullptr) == 0))
+    return send.finish(0);
+  if (Control* const control = keep(peer, header, nullptr)) control->concluded = &send;
+}
+
+/// Null: the link goes, and all that waits for the peer with it.
+Control* Controls::keep(Peer& peer, const wire::ControlHeader& header,
+                        const transport::RemoteKey* remote_key) noexcept {
+  if (peer.controls_kept >= kMostControls) {
+    too_many(peer);
+    return nullptr;
+  }
+  Control* const control = x_controls.acquire();
+  if (!control) {
+    peer.link->fail(-FI_ENOMEM);
+    return nullptr;
+  }
   control->controls = this;
   control->peer = &peer;
   control->header = header;
@@ -60,6 +81,7 @@ void Controls::send(Peer& peer, const wire::ControlHeader& header,
   peer.controls.push_back(*control);
   ++peer.controls_kept;
   x_peers.backlog(peer);
+  return control;
 }
 
 void Controls::send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept {

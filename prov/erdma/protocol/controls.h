@@ -22,6 +22,9 @@ class Controls {
             const transport::RemoteKey* remote_key = nullptr) noexcept {
     send(peer, std::bit_cast<wire::ControlHeader>(header), remote_key);
   }
+  /// The last that the peer has to hear of a send that is in flight, which completes when it has
+  /// left: whoever has all completions need not make progress any more, and the peer waits for it.
+  void conclude(Send& send, const wire::ControlHeader& header) noexcept;
   /// Tells the initiator how its operation ended.
   void send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept;
   /// The peer's link is down.
@@ -30,6 +33,8 @@ class Controls {
   void release(Control& control) noexcept;
 
  private:
+  Control* keep(Peer& peer, const wire::ControlHeader& header,
+                const transport::RemoteKey* remote_key) noexcept;
   static void too_many(Peer& peer) noexcept;
 
   Peers& x_peers;

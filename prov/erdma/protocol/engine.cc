@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "protocol/waits.h"
 #include "util/error_text.h"
 #include "util/log.h"
 
@@ -235,6 +236,10 @@ void Engine::on_done(uint64_t token, int status) noexcept {
     case TokenOf::service:
       return x_target.on_moved(handle, status);
   }
+}
+
+void Engine::on_question() noexcept {
+  if (x_config.waits) report_waits(x_peers, x_receives.queues(), x_fast_rma, *x_config.waits);
 }
 
 bool Engine::waits_for(const transport::Link& link) noexcept {

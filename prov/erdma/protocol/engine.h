@@ -80,6 +80,7 @@ class Engine final : public transport::Sink, PeerLoss {
   bool waits_for(const transport::Link& link) noexcept override;
   bool wants_previews() const noexcept override { return x_receives.own().deep(); }
   void on_preview(transport::Link& link, const std::byte* header) noexcept override;
+  void on_question() noexcept override;
   void lose(Peer& peer, const transport::Link* link, int status) noexcept override;
 
   int post_send_slow(SendArgs args, Peer& peer) noexcept;

@@ -22,6 +22,7 @@ class FastRma {
   /// False: nothing happened, it is to take the slow path.
   bool post(Peer& peer, const AccessArgs& args) noexcept;
   uint32_t in_use() const noexcept { return x_accesses.in_use(); }
+  util::PoolHandle handle(Access& access) noexcept { return x_accesses.handle(access); }
 
   /// The device is done with it.
   void on_done(util::PoolHandle handle, int status) noexcept;

@@ -2,7 +2,6 @@
 
 #include <new>
 #include <utility>
-#include <vector>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
@@ -16,6 +15,11 @@ namespace {
 bool covers(const Grant& grant, const wire::Segment& segment) noexcept {
   return segment.address >= grant.address && segment.length <= grant.length &&
          segment.address - grant.address <= grant.length - segment.length;
+}
+
+/// It was tried, and is not tried again.
+bool cannot_open(const Region& region) noexcept {
+  return region.register_tried && !region.registered;
 }
 
 /// Null: out of memory.
@@ -136,7 +140,7 @@ void Grants::after(Peer& peer, transport::Link& link, const Request& request) no
   const uint64_t key = request.segments[0].key;
   const bool first = !std::exchange(region.used, true);
   const transport::OptionalInterfaces& optional = link.optional();
-  if (optional.registrar ? first : !optional.sharing) return;
+  if (optional.registrar ? first || cannot_open(region) : !optional.sharing) return;
   if (peer.link != &link || peer.failing) return;
   if (x_setup->regions.region(key) == &region)  // not being closed
     grant(peer, link, key, region);
@@ -175,7 +179,7 @@ void Grants::grant(Peer& peer, transport::Link& link, uint64_t key, Region& regi
 void Grants::grant_to_self(Peer& peer, uint64_t key) noexcept {
   if (peer.grants && peer.grants->remote.contains(key)) return;
   Region* const region = x_setup->regions.region(key);
-  if (region && (region->registered || peer.link->optional().registrar))
+  if (region && (region->registered || (peer.link->optional().registrar && !cannot_open(*region))))
     grant(peer, *peer.link, key, *region);
 }
 
@@ -196,15 +200,16 @@ void Grants::revoke(uint64_t key) noexcept {
   }
 }
 
-void Grants::revoke_all() noexcept try {
-  std::vector<uint64_t> keys;
-  for (const auto& [address, peer] : x_peers.all())
-    if (peer->grants)
-      for (const auto& [key, use] : peer->grants->granted) keys.push_back(key);
-  for (const uint64_t key : keys) revoke(key);
-} catch (const std::bad_alloc&) {
-  for (const auto& [address, peer] : x_peers.all())
-    if (peer->grants && peer->link) peer->link->fail(-FI_ENOMEM);
+/// Needs no memory: revoke() takes out of the list what it is called for, and nothing else.
+void Grants::revoke_all() noexcept {
+  for (const auto& [address, peer] : x_peers.all()) {
+    if (!peer->grants) continue;
+    auto& granted = peer->grants->granted;
+    for (auto next = granted.begin(); next != granted.end();) {
+      const auto at = next++;
+      if (!at->second.revoked) revoke(at->first);
+    }
+  }
 }
 
 void Grants::on_revoked(Peer& peer, const wire::OneSidedHeader& header) noexcept {

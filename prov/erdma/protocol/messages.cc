@@ -43,10 +43,15 @@ int Messages::send_eager(Send& send) noexcept {
 
 int Messages::send_rts(Send& send) noexcept {
   transport::Link& link = *send.peer->link;
-  if (link.limits().prefers_read && !send.remote_key.size && send.buffers.length > 0) {
+  // Whoever injects waits for nothing and need not make progress after it, as a grant would ask.
+  const bool prefers_read = link.limits().prefers_read;
+  if ((send.injected || prefers_read) && !send.remote_key.size && send.buffers.length > 0) {
     const int rc = link.share(send.buffers.iov, send.buffers.count, send.buffers.length,
                               transport::Access::refusable_read, send.remote_key);
-    if (rc != 0) return rc;
+    if (rc == -FI_ENOMEM && !prefers_read)
+      send.remote_key.size = 0;  // it is granted memory instead
+    else if (rc != 0)
+      return rc;
   }
   const util::PoolHandle id = sends.id(send);
   const transport::Header header =
@@ -92,7 +97,8 @@ int Messages::write(Send& send) noexcept {
 
 void Messages::on_moved(Send& send, int status) noexcept {
   wire::ControlHeader header = wire::control(wire::Op::done, send.receiver, status);
-  header.flags = status ? wire::kFailed : 0;
+  if (!status) return x_controls.conclude(send, header);
+  header.flags = wire::kFailed;
   x_controls.send(*send.peer, header);
   sends.finish(send, status);
 }

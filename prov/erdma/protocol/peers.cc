@@ -59,7 +59,21 @@ Peer& Peers::adopt(transport::Link& link) {
   return peer;
 }
 
+namespace {
+
+/// What waits was shared over a link that the peer leaves: its keys mean nothing to another one.
+void take_back_keys(Peer& peer) noexcept {
+  for (Send* send = peer.queued.front(); send; send = peer.queued.next(*send)) {
+    if (send->state != Send::State::queued || !send->remote_key.size) continue;
+    peer.link->revoke(send->remote_key);
+    send->remote_key.size = 0;
+  }
+}
+
+}  // namespace
+
 void Peers::use_link(Peer& peer, transport::Link& link) noexcept {
+  if (peer.link && peer.link != &link) take_back_keys(peer);
   if (peer.link) peer.link->user = nullptr;
   peer.link = &link;
   link.user = &peer;

@@ -23,6 +23,8 @@ class Receives {
   /// The receives that are posted here. Empty with a shared context.
   ReceiveQueues& own() noexcept { return x_own; }
   const ReceiveQueues& own() const noexcept { return x_own; }
+  /// The same, or those of the shared context.
+  ReceiveQueues& queues() noexcept { return *x_queues; }
   Deliveries& deliveries() noexcept { return x_deliveries; }
 
   /// A packet: a whole message. May throw, as Sink::on_packet().

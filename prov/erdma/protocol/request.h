@@ -202,6 +202,7 @@ struct Control final : Pending {
   Peer* peer = nullptr;
   wire::ControlHeader header{};
   transport::RemoteKey remote_key;
+  Send* concluded = nullptr;  ///< completes when the packet has left
 };
 
 }  // namespace erdma::protocol

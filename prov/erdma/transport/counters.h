@@ -1,6 +1,10 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+
+#include "util/socket_address.h"
 
 /// What an endpoint counts: bytes and events by path. The thread that polls writes them, and they
 /// are logged at close. They may lie in memory that other processes read at any time, where each
@@ -25,6 +29,31 @@ struct NicCounters {
   uint64_t bounce_bytes = 0;  ///< of all these, through memory of the transport's own
   uint64_t connects = 0;
   uint64_t reclaimed = 0;  ///< connections given up as least recently used
+};
+
+/// Each counter by one store, as readers of other processes expect.
+template <typename Counters>
+void add(Counters& to, const Counters& more) noexcept {
+  constexpr size_t kWords = sizeof(Counters) / sizeof(uint64_t);
+  for (size_t i = 0; i < kWords; ++i) {
+    uint64_t& sum = reinterpret_cast<uint64_t*>(&to)[i];
+    const uint64_t word = reinterpret_cast<const uint64_t*>(&more)[i];
+    std::atomic_ref(sum).store(sum + word, std::memory_order_relaxed);
+  }
+}
+
+/// Gives a link of its own counters for its peer. What it gives lives as long as the transport.
+/// Polling thread.
+class PeerCounters {
+ public:
+  virtual ShmCounters& shm_counters_of(const util::SocketAddress& peer) noexcept = 0;
+  virtual NicCounters& nic_counters_of(const util::SocketAddress& peer) noexcept = 0;
+  /// Of all peers, and what belongs to none.
+  virtual ShmCounters all_shm_counters() const noexcept = 0;
+  virtual NicCounters all_nic_counters() const noexcept = 0;
+
+ protected:
+  ~PeerCounters() = default;
 };
 
 }  // namespace erdma::transport

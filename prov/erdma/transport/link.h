@@ -77,6 +77,13 @@ struct OptionalInterfaces {
   FilePassing* files = nullptr;
 };
 
+/// What a link looks like now, for those who look at a process that stands still.
+struct LinkReport {
+  const char* path = "";       ///< self, shm or nic
+  const char* state = "";      ///< a word
+  uint64_t room = UINT64_MAX;  ///< packets that could be sent now; UINT64_MAX = unknown
+};
+
 /// One remote endpoint as seen from one local endpoint. Owned by its transport; stays valid until
 /// the transport is destroyed.
 class Link {
@@ -135,6 +142,8 @@ class Link {
   /// While on, a transport that can leaves what the peer sends where it is: the peer finds no more
   /// room. May be called from on_packet().
   virtual void hold(bool on) noexcept { (void)on; }
+
+  virtual LinkReport report() noexcept { return {}; }
 
   /// What this link can do that not every link can. It does not change once the link is used.
   const OptionalInterfaces& optional() const noexcept { return x_optional; }

@@ -41,6 +41,17 @@ class Mailbox {
     while (try_post(std::move(message))) ::usleep(1000);
   }
 
+  /// A message without contents: however many are not answered yet, they are one. Any thread.
+  void ask() noexcept {
+    x_asked.store(true);
+    x_pending.store(true);
+    if (x_armed.exchange(false)) x_bell.ring();
+  }
+  /// After read(): somebody called ask() since.
+  bool take_question() noexcept {
+    return x_asked.load(std::memory_order_relaxed) && x_asked.exchange(false);
+  }
+
   bool pending() const noexcept { return x_pending.load(std::memory_order_relaxed); }
   std::vector<Message> take() noexcept {
     x_pending.store(false);
@@ -86,6 +97,7 @@ class Mailbox {
   size_t x_next = 0;  ///< in x_taken
   std::atomic<bool> x_pending = false;
   std::atomic<bool> x_armed = false;
+  std::atomic<bool> x_asked = false;
   const Bell& x_bell;
 };
 

@@ -41,6 +41,8 @@ class Sink {
   /// `header` is that of the packet after the one that on_packet() is about to bring. The peer can
   /// still change it: a hint for what to fetch into the cache, and nothing else.
   virtual void on_preview(Link&, const std::byte* header) noexcept { (void)header; }
+  /// Another process wants to see what waits (Options::questions).
+  virtual void on_question() noexcept {}
 
  protected:
   ~Sink() = default;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 namespace erdma::util {
 namespace {
@@ -19,6 +20,12 @@ namespace {
 constexpr size_t kLineBytes = 1024;
 constexpr unsigned kMostLines = 4;
 constexpr char kLast[] = " (no more of these are shown)";
+constexpr size_t kCodeBytes = sizeof(" [E000]") - 1;
+
+/// In the order of Cause.
+constexpr const char* kCodes[] = {"E105", "E104", "E503", "W503", "E504", "W401", "W205", "W203",
+                                  "W402", "W403", "W504", "W602", "E603", "E206", "E207"};
+static_assert(std::size(kCodes) == size_t(Cause::count));
 
 std::atomic<NoticeLevel> g_level{NoticeLevel::warn};
 /// For each cause, the hashes of the texts that were written; 0 = free.
@@ -30,6 +37,7 @@ constexpr unsigned most_lines(Cause cause) noexcept {
     case Cause::variable:
     case Cause::no_data:
     case Cause::device:
+    case Cause::no_device:
     case Cause::port:
     case Cause::zero_copy:
     case Cause::locked_memory:
@@ -129,21 +137,28 @@ class Line {
   }
   const char* text() const noexcept { return x_bytes + x_text_at; }
 
-  void write(const char* suffix) noexcept {
+  /// There is room for a code, or for kLast, or for both.
+  void append(const char* suffix) noexcept {
     std::memcpy(x_bytes + x_length, suffix, std::strlen(suffix));
     x_length += std::strlen(suffix);
+  }
+  void write() noexcept {
     x_bytes[x_length++] = '\n';
     WithoutSigpipe guard;
     if (::write(STDERR_FILENO, x_bytes, x_length) < 0 && errno == EPIPE) guard.raised();
   }
 
  private:
-  static constexpr size_t kTextBytes = kLineBytes - sizeof(kLast) - 1;
+  static constexpr size_t kTextBytes = kLineBytes - sizeof(kLast) - kCodeBytes - 1;
   char x_bytes[kLineBytes];
   size_t x_length = 0, x_text_at = 0;
 };
 
 }  // namespace
+
+const char* code_of(Cause cause) noexcept {
+  return kCodes[size_t(cause)];
+}
 
 void set_notice_level(NoticeLevel level) noexcept {
   g_level.store(level, std::memory_order_relaxed);
@@ -166,7 +181,11 @@ void tell(Cause cause, const char* format, ...) noexcept {
     Line line(format, arguments);
     va_end(arguments);
     const Turn turn = take_turn(cause, line.text());
-    if (turn != Turn::none) line.write(turn == Turn::last ? kLast : "");
+    if (turn != Turn::none) {
+      for (const char* const part : {" [", code_of(cause), "]"}) line.append(part);
+      if (turn == Turn::last) line.append(kLast);
+      line.write();
+    }
   }
   errno = saved_errno;
 }
@@ -178,7 +197,7 @@ void announce(const char* format, ...) noexcept {
     va_start(arguments, format);
     Line line(format, arguments);
     va_end(arguments);
-    line.write("");
+    line.write();
   }
   errno = saved_errno;
 }

@@ -13,7 +13,8 @@ enum class NoticeLevel : uint8_t { off, warn, info };
 enum class Cause : uint8_t {
   variable,       ///< an FI_ERDMA_* variable is unknown, or its value is not allowed
   no_data,        ///< why fi_getinfo offers nothing
-  device,         ///< a device that was named is absent or down; no device at all
+  device,         ///< a device that was named is absent or down, or can't be used
+  no_device,      ///< no device at all, where single-host operation was not asked for
   port,           ///< a port or a device failed during the run
   cma,            ///< the kernel refuses CMA
   local_path,     ///< a local peer is not reached through shared memory
@@ -28,14 +29,18 @@ enum class Cause : uint8_t {
   count
 };
 
+/// A heading of docs/troubleshooting.md, and what fi_erdma doctor calls this trouble. Each line of
+/// the cause ends with it.
+const char* code_of(Cause cause) noexcept;
+
 void set_notice_level(NoticeLevel level) noexcept;
 NoticeLevel notice_level() noexcept;
 
 /// False: tell() would write nothing, so its arguments need not be computed.
 bool may_tell(Cause cause) noexcept;
-/// Writes "erdma: HOST[PID]: text" to standard error: one line, by one write(2). It never waits: if
-/// standard error cannot take the line at once, the line is lost. The same text is written once per
-/// process. The call neither allocates nor changes errno.
+/// Writes "erdma: HOST[PID]: text [CODE]" to standard error: one line, by one write(2). It never
+/// waits: if standard error cannot take the line at once, the line is lost. The same text is
+/// written once per process. The call neither allocates nor changes errno.
 void tell(Cause cause, const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
 
 /// Writes such a line at NoticeLevel::info, also if the text was written before.

@@ -26,6 +26,8 @@ class PrivateFd {
     return *this;
   }
   ~PrivateFd() { unmark_private(x_fd); }
+  /// The descriptor stays open to the end of the process.
+  void keep_marked() noexcept { x_fd = -1; }
 
  private:
   int x_fd = -1;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 
+#include "util/file_size.h"
 #include "util/process_epoch.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -61,7 +62,7 @@ void put_text(std::span<char> room, std::string_view text) noexcept {
 int StatPage::map(size_t bytes) noexcept {
   x_fd.reset(memfd_create(stat_layout::kFileName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!x_fd) return -errno;
-  if (ftruncate(x_fd.get(), off_t(bytes))) return -errno;
+  if (const int failed = set_file_size(x_fd.get(), bytes)) return failed;
   void* const base = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, x_fd.get(), 0);
   if (base == MAP_FAILED) return -errno;
   x_base = static_cast<std::byte*>(base);

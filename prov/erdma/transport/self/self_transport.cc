@@ -39,6 +39,8 @@ class SelfTransport::Loop final : public Link {
  public:
   explicit Loop(const util::SocketAddress& name) : Link(name) {}
 
+  LinkReport report() noexcept override { return {"self", "up"}; }
+
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
            SendHint) noexcept override try {
     if (x_packets.size() >= kMaxQueued) return -FI_EAGAIN;

@@ -178,7 +178,7 @@ bool Generations::begin(Transfer& transfer) noexcept {
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
   transfer.claimed = 0;
-  transfer.unproven = false;
+  transfer.whose = Whose::peers;
   transfer.failed = Stop::kNoChunk;
   transfer.closed = false;
   transfer.by_sender = 0;
@@ -268,10 +268,10 @@ void Generations::move_chunk(Transfer& transfer, uint32_t index, Budget& budget)
     return;
   }
   const bool reads = transfer.call == CmaCall::read;
-  const int error = move_by_cma(x_calls, transfer.call, x_peer, {transfer.local, transfer.locals},
-                                {transfer.remote.iov, transfer.remote.count}, begin, length,
-                                reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes,
-                                transfer.unproven);
+  const int error =
+      move_by_cma(x_calls, transfer.call, x_peer, {transfer.local, transfer.locals},
+                  {transfer.remote.iov, transfer.remote.count}, begin, length,
+                  reads ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, transfer.whose);
   if (region) x_backing.leave();
   budget.spend_chunk(length);
   if (error == 0) return;
@@ -378,7 +378,7 @@ void Generations::end(Transfer& transfer) noexcept {
   // A revocation that is not seen here came after the last byte was read.
   if (revoked(transfer)) transfer.status = -FI_ECANCELED;
   // Of all that was moved from here by its pid.
-  if (transfer.unproven && !x_peer.was_called())
+  if (!x_peer.was_called(transfer.whose))
     transfer.status = transfer.remote.region ? -FI_EBUSY : -FI_ECONNRESET;
   if (transfer.region_revoked) transfer.status = -FI_EBUSY;
   if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0);

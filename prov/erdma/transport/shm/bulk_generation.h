@@ -36,10 +36,10 @@ struct Transfer : util::ListHook<Transfer> {
   bool copy_off = false;                     ///< the sender did not come to copy: not by choice
 
   // The generation under way. Of what is shared, only what the sender writes is ever read back.
-  TicketState state;      ///< mode none: between generations
-  bool unproven = false;  ///< of what this side moved: was_called() is to be asked
-  bool present = false;   ///< the sender had this page when it was asked
-  bool asks = false;      ///< the sender is shown the ticket; if not, claims are made here alone
+  TicketState state;           ///< mode none: between generations
+  Whose whose = Whose::peers;  ///< what this side moved
+  bool present = false;        ///< the sender had this page when it was asked
+  bool asks = false;  ///< the sender is shown the ticket; if not, claims are made here alone
   Range range;
   size_t chunk = 0;
   uint32_t chunks = 0;

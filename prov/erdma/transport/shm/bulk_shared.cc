@@ -100,20 +100,22 @@ namespace {
 /// One read of the peer's memory and, behind it, of its nonce: one call is on one process. Of the
 /// bytes that it returns, only those asked for count.
 ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_t heres,
-                        iovec* there, size_t theres, size_t length, bool& unproven) noexcept {
+                        iovec* there, size_t theres, size_t length, Whose& whose) noexcept {
   uint64_t nonce = 0;
   here[heres] = {&nonce, sizeof nonce};
   there[theres] = {remote_address(peer.identity.nonce_address), sizeof nonce};
   const ssize_t count = calls.readv(peer.pid, here, heres + 1, there, theres + 1);
   if (count <= 0) return count;
-  if (size_t(count) != length + sizeof nonce || nonce != peer.identity.nonce) unproven = true;
+  const bool whole = size_t(count) == length + sizeof nonce;
+  if (!whole || nonce != peer.identity.nonce)
+    whose = std::max(whose, whole ? Whose::strangers : Whose::unknown);
   return std::min(count, ssize_t(length));
 }
 
 }  // namespace
 
 int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
-                uint64_t offset, size_t length, uint64_t& moved, bool& unproven) noexcept {
+                uint64_t offset, size_t length, uint64_t& moved, Whose& whose) noexcept {
   iovec here[kMaxIov + 1];
   iovec there[kMaxIov + 1];
   unsigned retries = 0;
@@ -124,9 +126,10 @@ int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList loca
     const size_t theres = hmem::slice(remote.iov, remote.count, offset, length, there);
     ssize_t count = 0;
     if (proves) {
-      count = read_with_nonce(calls, peer, here, heres, there, theres, length, unproven);
+      count = read_with_nonce(calls, peer, here, heres, there, theres, length, whose);
+      if (whose == Whose::strangers) return ESRCH;  // the peer ended, and its id is another's
     } else {
-      unproven = true;
+      whose = std::max(whose, Whose::unknown);
       count = call == CmaCall::read ? calls.readv(peer.pid, here, heres, there, theres)
                                     : calls.writev(peer.pid, here, heres, there, theres);
     }

@@ -228,8 +228,9 @@ struct IovList {
 /// Moves [offset, offset+length) between two lists by one of the two calls: goes on after a short
 /// count, retries what is transient. Returns 0 or the positive errno; adds to `moved`. A read takes
 /// the peer's nonce along: whose memory it was is certain then without another system call. Where
-/// that failed, and of all writes, `unproven` becomes true: ask peer.was_called().
+/// that read ended early, and of all writes, it is unknown: ask peer.was_called(whose). `whose`
+/// only ever becomes worse.
 int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList local, IovList remote,
-                uint64_t offset, size_t length, uint64_t& moved, bool& unproven) noexcept;
+                uint64_t offset, size_t length, uint64_t& moved, Whose& whose) noexcept;
 
 }  // namespace erdma::transport::shm

@@ -67,6 +67,9 @@ struct CmaVerdict {
   bool reported = false;  ///< the refusal is in the log, or is not worth a line
 };
 
+/// Whose memory a call by a pid was on, as far as the call itself says.
+enum class Whose : uint8_t { peers, unknown, strangers };
+
 inline constexpr uint32_t kScratchWords = 256;
 
 /// This process as caller on one peer process. Single-threaded once handed to a link.
@@ -82,6 +85,9 @@ struct CmaPeer {
   /// To be asked before, and after what succeeded: see PeerLife.
   bool may_be_called() const noexcept { return !life || life->may_be_called(); }
   bool was_called() const noexcept { return !life || life->was_called(); }
+  bool was_called(Whose whose) const noexcept {
+    return whose == Whose::peers || (whose == Whose::unknown && was_called());
+  }
   bool suspended() const noexcept { return life && life->suspended(); }
 };
 

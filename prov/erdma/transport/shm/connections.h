@@ -22,7 +22,7 @@ namespace erdma::transport::shm {
 
 /// What the connector's thread is told of a descriptor: the lowest two bits are the sort, the rest
 /// is an id.
-enum EventSort : uint64_t { kListener, kSocket, kProcess };
+enum EventSort : uint64_t { kListener, kSocket, kProcess, kQuestion };
 constexpr uint64_t event_of(EventSort sort, uint64_t id) noexcept {
   return id << 2 | sort;
 }

@@ -18,6 +18,9 @@ util::Result<std::unique_ptr<Connector>> Connector::start(const ConnectorConfig&
   if (const int rc = connector->x_thread.open()) return rc;
   if (const int rc = connector->x_listener.bind(connector->x_connections.config.name)) return rc;
   connector->x_orders.arm();
+  // Without it the endpoint works as well.
+  if (const int questions = config.options.questions; questions >= 0)
+    (void)connector->x_thread.watch(questions, event_of(kQuestion, 0), EPOLLIN | EPOLLET);
   if (config.options.background)
     if (const int rc = connector->x_thread.start("erdma-connect")) return rc;
   return connector;
@@ -83,6 +86,7 @@ void Connector::obey(const Order& order) {
 void Connector::on_event(uint64_t event) {
   const uint64_t id = event >> 2;
   if ((event & 3) == kListener) return x_listener.accept();
+  if ((event & 3) == kQuestion) return x_connections.config.mailbox->ask();
   if ((event & 3) == kProcess) return x_control.on_exit(id);
   const std::shared_ptr<Connection> connection = x_connections.find(id);
   if (connection && !guarded("connecting", [&] { on_readable(*connection); }))

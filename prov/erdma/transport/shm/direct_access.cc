@@ -38,7 +38,7 @@ DirectAccess::DirectAccess(LinkContext& context, OutChannel& out,
                            const std::unique_ptr<InChannel>& in, const LinkPhase& phase) noexcept
     : x_context(context),
       x_calls(context.calls),
-      x_counters(context.counters),
+      x_counters(out.counters()),
       x_out(out),
       x_in(in),
       x_phase(phase) {}
@@ -50,7 +50,7 @@ void DirectAccess::learn(const Mail& mail, bool first) noexcept {
   x_peer = mail.cma;
   if (reported) x_peer.read.reported = true;
   x_final = mail.cma_final;
-  if (mail.cma_final) report_refusals(x_peer, x_context.counters);
+  if (mail.cma_final) report_refusals(x_peer, x_counters);
 }
 
 bool DirectAccess::possible() const noexcept {
@@ -98,18 +98,18 @@ int DirectAccess::access(CmaCall call, const RemoteRange& remote, const iovec* l
   peer_gate.belongs_to(region.link);
   if (!peer_gate.enter()) return -FI_EBUSY;
   int error = 0;
-  bool unproven = false;
+  Whose whose = Whose::peers;
   if (remote.length <= kAtOnce) {
     const iovec there{remote_address(region.address + remote.offset), remote.length};
     error = move_by_cma(
         x_calls, call, x_peer, {local, count}, {&there, 1}, 0, remote.length,
-        call == CmaCall::read ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, unproven);
+        call == CmaCall::read ? x_counters.cma_read_bytes : x_counters.cma_write_bytes, whose);
   }
   peer_gate.leave();
   if (remote.length > kAtOnce)
     return x_in->access(call, region, remote.offset, local, count, remote.length, token);
   // Whose memory it was is not known while the pid may have been another's: the link will end.
-  if (error == ESRCH || (error == 0 && unproven && !x_peer.was_called())) return -FI_EBUSY;
+  if (error == ESRCH || (error == 0 && !x_peer.was_called(whose))) return -FI_EBUSY;
   if (error == 0) return kDone;
   if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);
   return -FI_EOPNOTSUPP;

@@ -50,7 +50,7 @@ class DirectAccess final : public RegionSharing {
  private:
   LinkContext& x_context;
   CmaCalls& x_calls;     ///< of the context
-  Counters& x_counters;  ///< those of the context
+  Counters& x_counters;  ///< those of the link
   CmaPeer x_peer;
   bool x_final = false;  ///< nothing is asked any more that may permit more
   OutChannel& x_out;

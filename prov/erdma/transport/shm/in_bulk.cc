@@ -37,7 +37,7 @@ InBulk::InBulk(LinkContext& context, InChannel& channel, Memfd memory)
       x_channel(channel),
       x_segment(std::move(memory)),
       x_transfers(x_segment.data(), static_cast<BulkMemory&>(*this), context.calls,
-                  channel.link().direct().peer(), context.options, context.counters,
+                  channel.link().direct().peer(), context.options, channel.link().out().counters(),
                   context.clock) {}
 
 InBulk::~InBulk() {

@@ -14,7 +14,8 @@
 namespace erdma::transport::shm {
 namespace {
 
-constexpr int kEntriesPerPoll = 64;
+constexpr uint64_t kEntriesPerPoll = 64;
+constexpr int kDrainsAtEnd = 8;               ///< more than both rings hold
 constexpr uint64_t kQuietWait = 100'000'000;  // ns
 
 template <typename Settled>
@@ -37,7 +38,7 @@ InChannel::InChannel(LinkContext& context, ShmLink& link,
 
 int InChannel::drain(Sink& sink) noexcept {
   RingReceiver& ring = *x_current;
-  int count = 0;
+  uint64_t count = 0;
   bool previews = false;
   RingEntry entry;
   try {
@@ -51,20 +52,21 @@ int InChannel::drain(Sink& sink) noexcept {
         if (then == Next::wait) break;
         if (then == Next::broken)
           x_context.ends.break_link(x_link, "its ring holds an invalid entry");
-        return count + 1;
+        return int(count + 1);
       }
       ++count;
       if (ring.advance()) publish(ring);
     }
   } catch (const std::bad_alloc&) {
     say_out_of_memory("taking a packet");
+    x_lacks_memory = true;
     ring.stay(entry);
     if (!hot()) x_context.channels.watch(*this);
   }
   if (ring.unpublished()) publish(ring);
   x_brought = x_brought || count;
   x_last_active = x_context.channels.count_entries(count);
-  return count;
+  return int(count);
 }
 
 void InChannel::hold(bool on) noexcept {
@@ -77,8 +79,13 @@ void InChannel::hold(bool on) noexcept {
     x_context.channels.watch(*this);
 }
 
-void InChannel::begin_to_end() noexcept {
+bool InChannel::deliver_rest(Sink& sink) noexcept {
   if (x_intake != Intake::stopped) x_intake = Intake::ending;
+  for (int i = 0; i < kDrainsAtEnd; ++i) {
+    x_lacks_memory = false;
+    if (!drain(sink)) break;
+  }
+  return !x_lacks_memory;
 }
 
 void InChannel::end() noexcept {

@@ -37,8 +37,8 @@ class InChannel final : public util::ListHook<BulkInTag> {
   void stop() noexcept { x_intake = Intake::stopped; }
   /// Leaves entries in their ring, or goes on; without effect once the channel ends.
   void hold(bool on) noexcept;
-  /// Everything that is in the ring is delivered, held or not.
-  void begin_to_end() noexcept;
+  /// Delivers everything that is in the ring, held or not. False: some of it waits for memory.
+  bool deliver_rest(Sink& sink) noexcept;
   /// Nobody looks for it any more, and nothing that it shared is accessed.
   void end() noexcept;
 
@@ -107,7 +107,8 @@ class InChannel final : public util::ListHook<BulkInTag> {
   RingReceiver* x_current;
   Intake x_intake = Intake::open;
   bool x_demoting = false;
-  bool x_brought = false;  ///< an entry was delivered
+  bool x_lacks_memory = false;  ///< a drain() since it was cleared left an entry for want of memory
+  bool x_brought = false;       ///< an entry was delivered
   LinkContext& x_context;
   ShmLink& x_link;
   uint64_t x_last_active = 0;

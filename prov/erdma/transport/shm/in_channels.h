@@ -43,7 +43,7 @@ class InChannels {
   /// A hot ring is not used any more.
   void give_back() noexcept;
   /// The clock of activity: entries received so far.
-  uint64_t count_entries(int count) noexcept { return x_entries += uint64_t(count); }
+  uint64_t count_entries(uint64_t count) noexcept { return x_entries += count; }
 
  private:
   struct Chunk {

@@ -9,20 +9,15 @@
 #include "transport/shm/mail.h"
 
 namespace erdma::transport::shm {
-namespace {
-
-constexpr int kDrainsAtEnd = 8;  ///< more than both rings hold
-
-}  // namespace
 
 ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexcept
     : Link(address, {.sharing = context.options.cma ? &x_direct : nullptr,
                      .retractable = &x_retractable,
                      .files = &x_files}),
-      x_out(context),
+      x_out(context, context.counters_of(address)),
       x_context(context),
-      x_counters(context.counters),
-      x_retractable(x_out, context.counters) {}
+      x_counters(x_out.counters()),
+      x_retractable(x_out, x_counters) {}
 
 int ShmLink::send(const Header& header, const iovec* payload, size_t count, size_t length,
                   SendHint) noexcept {
@@ -39,8 +34,10 @@ int ShmLink::send(const Header& header, const iovec* payload, size_t count, size
 int ShmLink::connect() noexcept {
   if (x_phase.state == LinkState::closed) return -FI_ESHUTDOWN;
   if (x_phase.state != LinkState::idle) return -FI_EAGAIN;
-  if (const int rc = x_context.connector->connect({this, ++x_attempt, x_address, !x_was_up}))
+  if (const int rc = x_context.connector->connect({this, ++x_attempt, x_address, !x_was_up})) {
+    x_context.lacks_memory = x_context.attention = true;
     return rc;
+  }
   x_phase.state = LinkState::connecting;
   return -FI_EAGAIN;
 }
@@ -49,6 +46,12 @@ int ShmLink::no_room(size_t length) noexcept {
   if (length > limits().eager) return -FI_EMSGSIZE;
   LinkContext::join(x_context.starved, *this);
   return -FI_EAGAIN;
+}
+
+LinkReport ShmLink::report() noexcept {
+  constexpr const char* kStates[] = {"idle", "connecting", "up", "broken", "ending", "closed"};
+  RingSender* const ring = x_out.ring();
+  return {"shm", kStates[size_t(x_phase.state)], ring ? ring->room() : 0};
 }
 
 LinkLimits ShmLink::limits() const noexcept {
@@ -180,11 +183,7 @@ PeerProcess* ShmLink::process() const noexcept {
 }
 
 void ShmLink::take_down(Sink& sink, int status) noexcept {
-  if (x_in) {
-    x_in->begin_to_end();
-    for (int i = 0; i < kDrainsAtEnd && x_in->drain(sink); ++i) continue;
-    if (x_in->bulk()) x_in->bulk()->cancel(sink, status);
-  }
+  if (x_in && x_in->bulk()) x_in->bulk()->cancel(sink, status);
   x_out.stop();
   if (x_out.up()) x_out.announce_end();
   if (x_remote_writes) x_remote_writes->fail(sink, status);

@@ -51,6 +51,7 @@ class ShmLink final : public Link,
   void hold(bool on) noexcept override;
   void addressed() noexcept override;
   bool was_up() const noexcept override { return x_was_up; }
+  LinkReport report() noexcept override;
 
   /// Begins to connect if nobody has. -FI_EAGAIN: that is under way.
   int connect() noexcept;
@@ -85,7 +86,7 @@ class ShmLink final : public Link,
 
   OutChannel x_out;
   LinkContext& x_context;
-  Counters& x_counters;      ///< those of the context
+  Counters& x_counters;      ///< of the peer
   bool x_was_up = false;     ///< was connected once
   bool x_addressed = false;  ///< by the application; the background thread knows
   uint32_t x_attempt = 0;

@@ -33,10 +33,19 @@ struct LinkContext {
   }
 
   InChannels channels;
-  bool attention = false;  ///< something below is not empty
+  bool attention = false;  ///< something below is not empty, or true
+  /// A link could not even ask to connect. Until the next poll() nobody sleeps: whoever has
+  /// something to send tries again then, and nothing else would wake this process for that.
+  bool lacks_memory = false;
   const Options options;
   Counters own_counters;
   Counters& counters = options.counters ? *options.counters : own_counters;
+  Counters& counters_of(const util::SocketAddress& peer) noexcept {
+    return options.by_peer ? options.by_peer->shm_counters_of(peer) : counters;
+  }
+  Counters all_counters() const noexcept {
+    return options.by_peer ? options.by_peer->all_shm_counters() : counters;
+  }
   CmaCalls& calls;
   const util::Clock& clock;
   LinkEnds ends{clock, attention};

@@ -1,5 +1,7 @@
 #include "transport/shm/link_ends.h"
 
+#include <rdma/fi_errno.h>
+
 #include "transport/shm/link.h"
 #include "util/log.h"
 
@@ -36,10 +38,13 @@ bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
     link.phase() = {LinkState::ending, link.phase().status, nullptr, x_clock.now() + kEndPatience};
   }
   const bool quiet = !link.in() || link.in()->quiesce();
-  if (!quiet && x_clock.now() < link.phase().deadline) {
+  const bool late = x_clock.now() >= link.phase().deadline;
+  const bool delivered = !link.in() || ((quiet || late) && link.in()->deliver_rest(sink));
+  if (!late && !(quiet && delivered)) {
     link.out().stop();
     return false;
   }
+  if (!delivered) lose_rest(link);
   if (!quiet)
     ERDMA_WARN(EP_DATA,
                "%s neither ends nor reports the end of a write to this process; if it is stopped, "
@@ -47,6 +52,15 @@ bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
                link.address().to_string().c_str());
   bring_down(link, sink);
   return true;
+}
+
+/// What the peer sent last found no memory, so even an end in order has to be told.
+void LinkEnds::lose_rest(ShmLink& link) noexcept {
+  ERDMA_WARN(EP_DATA,
+             "the last messages of %s are lost: there was no memory for them for %u s; give this "
+             "process more memory\n",
+             link.address().to_string().c_str(), unsigned(kEndPatience / 1'000'000'000));
+  if (link.phase().status == -FI_ESHUTDOWN) link.phase().status = -FI_ENOMEM;
 }
 
 void LinkEnds::bring_down(ShmLink& link, Sink& sink) noexcept {

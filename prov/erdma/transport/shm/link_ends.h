@@ -31,6 +31,7 @@ class LinkEnds {
 
  private:
   bool advance(ShmLink& link, Sink& sink) noexcept;
+  static void lose_rest(ShmLink& link) noexcept;
   void bring_down(ShmLink& link, Sink& sink) noexcept;
 
   const util::Clock& x_clock;

@@ -11,6 +11,7 @@
 #include <rdma/fi_errno.h>
 
 #include "util/error_text.h"
+#include "util/file_size.h"
 #include "util/log.h"
 #include "util/process_epoch.h"
 
@@ -88,7 +89,12 @@ util::Result<Memfd> Memfd::create(const char* name, size_t bytes, size_t backed)
                  error == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
     return -error;
   }
-  if (ftruncate(segment.fd(), off_t(bytes))) return -errno;
+  if (const int rc = util::set_file_size(segment.fd(), bytes)) {
+    ERDMA_NOTICE(local_path, EP_CTRL, "cannot have %zu bytes of shared memory (%s): %s%s\n", bytes,
+                 name, util::ErrorText(-rc).c_str(),
+                 rc == -EFBIG ? "; raise RLIMIT_FSIZE (ulimit -f)" : "");
+    return -FI_ENOMEM;
+  }
   if (segment.back(0, backed)) return -FI_ENOMEM;
   if (fcntl(segment.fd(), F_ADD_SEALS, kSeals)) return -errno;
   if (const int rc = segment.map(bytes)) {

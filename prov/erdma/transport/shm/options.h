@@ -28,7 +28,9 @@ struct Options {
   unsigned hot_peers = 32;       ///< inbound peers with a large ring at one time
   uint8_t protocol_version = 0;  ///< of the headers in packets: peers must have the same
   uint64_t connect_timeout_ns = 500'000'000;  ///< how long a peer never met may take to appear
-  Counters* counters = nullptr;  ///< outlive the transport; null: it has some of its own
+  int questions = -1;  ///< whenever it becomes readable, poll() calls on_question(); -1 = never
+  Counters* counters = nullptr;     ///< outlive the transport; null: it has some of its own
+  PeerCounters* by_peer = nullptr;  ///< each link counts there instead; outlives the transport
 };
 
 }  // namespace erdma::transport::shm

@@ -23,8 +23,10 @@ struct LinkContext;
 /// the last entry of the one it leaves, and while there is no room for it ring() is null.
 class OutChannel {
  public:
-  explicit OutChannel(LinkContext& context) noexcept : x_context(context) {}
+  OutChannel(LinkContext& context, Counters& counters) noexcept
+      : x_context(context), x_counters(counters) {}
 
+  Counters& counters() const noexcept { return x_counters; }
   bool up() const noexcept { return x_up; }
   bool stopped() const noexcept { return x_stopped; }
   /// `heard`: revocations that this side has heard of over the link.
@@ -102,6 +104,7 @@ class OutChannel {
   RingSender x_cold_ring;
   std::unique_ptr<Hot> x_hot;
   LinkContext& x_context;
+  Counters& x_counters;  ///< those of the link
   std::shared_ptr<Connection> x_connection;
   PeerGate x_borrowing;
   unsigned x_bulk_polls = 0;        ///< before x_bulk_segment was there

@@ -24,7 +24,7 @@ util::Result<util::Fd> PassedFiles::take(uint32_t name) noexcept {
   return std::move(found.file);
 }
 
-void PassedFiles::put(uint32_t name, util::Fd file) {
+void PassedFiles::put(uint32_t name, util::Fd&& file) {
   if (!x_received) x_received = std::make_unique<Received>();
   x_received->last = name;
   auto& kept = x_received->files[name % kMost];

@@ -22,8 +22,8 @@ class PassedFiles final : public FilePassing {
   util::Result<util::Fd> take(uint32_t name) noexcept override;
   bool left() const noexcept override { return x_in && x_in->sender_left(); }
 
-  /// The peer handed it over. No file: it could not be received. May throw.
-  void put(uint32_t name, util::Fd file);
+  /// The peer handed it over. No file: it could not be received. May throw; then `file` keeps it.
+  void put(uint32_t name, util::Fd&& file);
   /// Closes what the peer handed over: nobody takes it.
   void drop_received() noexcept { x_received.reset(); }
 

@@ -1,8 +1,8 @@
 #include "transport/shm/remote_writes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
-#include <new>
 
 #include <rdma/fi_errno.h>
 
@@ -105,7 +105,7 @@ int RemoteWrites::start(const RemoteKey& remote, const iovec* local, size_t coun
   return 0;
 }
 
-bool RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) noexcept {
+bool RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) {
   if (entry.kind == Kind::write_done) {
     on_done(entry, sink);
     return true;
@@ -120,6 +120,7 @@ bool RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) noexcept {
   if (!x_is_named || !copy_exposure(entry, source)) return false;
   // No honest peer has more writes under way than it can share.
   if (x_served + x_replies.size() >= kMaxShared) return false;
+  x_replies.reserve(std::bit_ceil(x_served + x_replies.size() + 1));
   x_is_named = false;
   const util::PoolHandle write{header.index, header.generation};
   if (const int rc = serve(source, header.length, write)) reply(write, {}, rc);
@@ -137,15 +138,13 @@ int RemoteWrites::serve(const RemoteKey& source, size_t length, util::PoolHandle
   return rc;
 }
 
-void RemoteWrites::reply(util::PoolHandle write, util::PoolHandle target_name, int status) noexcept
-    try {
+void RemoteWrites::reply(util::PoolHandle write, util::PoolHandle target_name,
+                         int status) noexcept {
   Target* target = x_targets.find(target_name);
   if (target && target->active) --target->active;
   if (target_name.generation) --x_served;  // else it was refused at once
-  x_replies.push_back({write, status});
+  x_replies.push_back({write, status});    // on_entry() reserved it
   if (!send_replies()) x_context.attend(x_context.replying, x_link);
-} catch (const std::bad_alloc&) {
-  x_context.ends.break_link(x_link, "out of memory for an answer to it");
 }
 
 bool RemoteWrites::send_replies() noexcept {

@@ -26,8 +26,9 @@ class RemoteWrites {
   /// There is room for two entries.
   int start(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
             uint64_t token) noexcept;
-  /// An entry of the peer's. False: no honest peer sends it.
-  bool on_entry(const RingEntry& entry, Sink& sink) noexcept;
+  /// An entry of the peer's. False: no honest peer sends it. Throws std::bad_alloc: it has to come
+  /// again.
+  bool on_entry(const RingEntry& entry, Sink& sink);
   /// The read that serves a write of the peer's is over.
   void reply(util::PoolHandle write, util::PoolHandle target, int status) noexcept;
   bool send_replies() noexcept;  ///< true once all are sent

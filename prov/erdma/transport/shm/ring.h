@@ -115,6 +115,8 @@ class RingSender {
   bool room_for(uint32_t slots) noexcept {
     return x_limit - x_head >= slots || (refresh(), x_limit - x_head >= slots);
   }
+  /// Entries without long payload that fit.
+  uint32_t room() noexcept { return room_for(1) ? x_limit - x_head : 0; }
   /// The receiver is to wake this process once it consumed something; false again with off().
   void set_waiting(bool on) noexcept { x_memory.waiting->store(on, std::memory_order_relaxed); }
   /// Consumption was announced since the last refresh: a push that failed may succeed now.

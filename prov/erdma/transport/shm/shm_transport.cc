@@ -76,16 +76,18 @@ util::Result<std::unique_ptr<ShmTransport>> ShmTransport::open(const Options& op
 
 int ShmTransport::attend(Sink& sink) noexcept {
   LinkContext& all = x_context;
+  all.lacks_memory = false;
   int moved = all.deferred.report(sink);
   if (x_mailbox.pending()) moved += x_links.read(x_mailbox, sink);
+  if (x_mailbox.take_question()) sink.on_question();
   moved += each(all.switching, [](ShmLink& link) { return link.out().try_switch(); });
   moved += each(all.replying, [](ShmLink& link) { return link.remote_writes()->send_replies(); });
   moved += attend_bulk(sink);
   moved += all.ends.poll(sink);
   moved += x_links.read_later(sink);
-  all.attention = !all.switching.empty() || !all.replying.empty() || !all.bulk_ins.empty() ||
-                  !all.bulk_outs.empty() || !all.deferred.empty() || !all.ends.empty() ||
-                  x_links.waiting();
+  all.attention = all.lacks_memory || !all.switching.empty() || !all.replying.empty() ||
+                  !all.bulk_ins.empty() || !all.bulk_outs.empty() || !all.deferred.empty() ||
+                  !all.ends.empty() || x_links.waiting();
   return moved;
 }
 
@@ -151,7 +153,7 @@ bool ShmTransport::announce_waiting() noexcept {
 bool ShmTransport::anything_to_do() noexcept {
   LinkContext& all = x_context;
   bool found = all.channels.anything_to_do() || !all.deferred.empty() || !all.ends.empty() ||
-               x_links.waiting() || x_mailbox.pending();
+               all.lacks_memory || x_links.waiting() || x_mailbox.pending();
   each(all.bulk_ins, [&](InChannel& channel) {
     found = found || channel.bulk()->ready();
     return false;
@@ -182,7 +184,7 @@ void ShmTransport::shutdown() noexcept {
   x_closed = true;
   x_connector->stop_listening();
   x_links.close();
-  const Counters& moved = x_context.counters;
+  const Counters moved = x_context.all_counters();
   ERDMA_INFO(EP_CTRL,
              "%s: %lu bytes through rings, %lu by CMA read, %lu by CMA write, %lu copied in, "
              "%lu copied out, %lu CMA refusals\n",

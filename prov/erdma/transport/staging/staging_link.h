@@ -38,6 +38,7 @@ class StagingLink final : public Link {
   int flush(const iovec* memory, size_t count, uint64_t token) noexcept override;
   void fail(int status) noexcept override { x_inner.fail(status); }
   bool was_up() const noexcept override { return x_inner.was_up(); }
+  LinkReport report() noexcept override { return x_inner.report(); }
   void hold(bool on) noexcept override { x_inner.hold(on); }
   void addressed() noexcept override { x_inner.addressed(); }
 

@@ -44,6 +44,7 @@ class StagingTransport::Relay final : public Sink {
   void on_preview(Link& link, const std::byte* header) noexcept override {
     if (StagingLink* over = known(link)) x_sink.on_preview(*over, header);
   }
+  void on_question() noexcept override { x_sink.on_question(); }
 
  private:
   StagingTransport& x_owner;

@@ -12,7 +12,7 @@ bool same_ip(const util::SocketAddress& a, const util::SocketAddress& b) noexcep
 }
 
 void AttemptTable::forget_if_idle(Peer& peer) noexcept {
-  if (peer.active || peer.passive || peer.wanted) return;
+  if (peer.active || peer.passive || peer.wanted || peer.held) return;
   retries.clear(peer);
   x_peers.erase(peer.name);
 }

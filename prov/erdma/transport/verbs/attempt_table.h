@@ -26,7 +26,8 @@ struct Attempt {
     held,       ///< given up; what destroys it would wait for the peer
   };
   uint64_t id = 0;
-  Peer* peer = nullptr;  ///< null when lost or held
+  Peer* peer = nullptr;    ///< null when lost or held
+  Peer* holder = nullptr;  ///< held: it was this peer's
   Stage stage = Stage::reaching;
   bool active = false;
   uint32_t serial = 0;  ///< of our own hello or welcome
@@ -45,6 +46,7 @@ struct Peer {
   util::SocketAddress name;
   Attempt* active = nullptr;   ///< not lost
   Attempt* passive = nullptr;  ///< not lost
+  unsigned held = 0;           ///< attempts
   uint64_t deadline = 0;       ///< when to try again
   // What connect() asked for, while `wanted`.
   bool wanted = false;
@@ -52,8 +54,10 @@ struct Peer {
   uint64_t token = 0;
   uint64_t give_up = 0;
   uint64_t backoff = 0;
-  unsigned busy_ports = 0;   ///< connects whose port another socket had
-  unsigned resets = 0;       ///< in a row, as the outcome of attempts
+  // In a row, as the outcome of attempts.
+  unsigned busy_ports = 0;   ///< the port could not be had
+  unsigned no_ports = 0;     ///< of these: -FI_EADDRNOTAVAIL
+  unsigned resets = 0;       ///< ports that could not be had do not count
   uint64_t first_reset = 0;  ///< when
   uint16_t answer = 0;       ///< to its challenge
 };

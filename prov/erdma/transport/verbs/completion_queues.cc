@@ -67,6 +67,7 @@ void CompletionQueues::release(const CqShare& share) noexcept {
 void CompletionQueues::strand(const CqShare& share) noexcept {
   Group& group = x_groups[share.group];
   (void)x_channel.release();
+  x_channel_fd.keep_marked();
   if (group.events) ibv_ack_cq_events(share.cq, std::exchange(group.events, 0));
   (void)group.cq.release();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "transport/guarded.h"
@@ -45,6 +46,8 @@ class Completions {
     }
     return moved;
   }
+  /// So many calls of poll() take all that lies in the queues by now.
+  uint32_t polls_for_all() const noexcept;
   /// The next completion wakes. False: there is one already.
   bool arm() noexcept;
   /// Some are left from before: memory lacked, or arm() found them.
@@ -72,6 +75,13 @@ class Completions {
   Resources& x_shared;
   std::vector<ibv_wc> x_kept;  ///< come before those in the queues
 };
+
+inline uint32_t Completions::polls_for_all() const noexcept {
+  int entries = 0;
+  for (uint32_t i = 0; i < x_shared.queues.count(); ++i)
+    entries = std::max(entries, x_shared.queues.at(i)->cqe);
+  return uint32_t(entries / kBatch) + 2;  // the last one is not full, and some are kept
+}
 
 inline bool Completions::arm() noexcept {
   ibv_wc completions[kBatch];

@@ -76,8 +76,10 @@ int Connection::agree(const Terms& peer, bool is_active) noexcept {
 void Connection::go_up(VerbsLink& link, const Mail& mail, bool goes_first) noexcept {
   x_link = &link;
   connection_id = mail.connection_id;
-  transfers.start(&link);
-  packet_transfers.start(&link);
+  sender.count_in(link.counters);
+  direct.count_in(link.counters);
+  transfers.start(&link, link.counters);
+  packet_transfers.start(&link, link.counters);
   lifecycle.go_up(link.session, mail.session, goes_first);
 }
 

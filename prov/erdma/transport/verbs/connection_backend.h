@@ -57,7 +57,13 @@ class BackendEvents {
 
 class ConnectionBackend {
  public:
+  explicit ConnectionBackend(bool a_resets_tell_nobody) noexcept
+      : resets_tell_nobody(a_resets_tell_nobody) {}
   virtual ~ConnectionBackend() = default;
+
+  /// A connect to a port that nobody has ends in -FI_ECONNRESET. Otherwise on_refused() tells it,
+  /// and a reset is of a peer that lives.
+  const bool resets_tell_nobody;
 
   /// Fills in a port of 0. -FI_EADDRINUSE, -FI_EADDRNOTAVAIL, ...; logged.
   [[nodiscard]] virtual int listen(util::SocketAddress& name) noexcept = 0;
@@ -76,7 +82,8 @@ class ConnectionBackend {
   [[nodiscard]] virtual ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr& attr,
                                                   Path& own) noexcept = 0;
   /// Then: sends the hello of the active side, or the welcome of the passive side. Ends in an
-  /// upcall or returns an error. -FI_EADDRINUSE: connect() anew takes another port.
+  /// upcall or returns an error. -FI_EADDRINUSE, -FI_EADDRNOTAVAIL: connect() anew takes another
+  /// port.
   [[nodiscard]] virtual int greet(uint64_t id, const HelloBytes& hello) noexcept = 0;
   /// Active, after on_accepted(): 0 = packets can flow.
   [[nodiscard]] virtual int confirm(uint64_t id) noexcept = 0;

@@ -14,24 +14,50 @@ constexpr uint64_t kFirstBackoff = 2'000'000;
 constexpr uint64_t kLongestBackoff = 250'000'000;
 /// So many connects in a row find their port taken before the next ones wait longer.
 constexpr unsigned kPortTries = 32;
-/// So many resets in a row, over so long, of a peer that was there: nobody listens any more.
+/// So many resets in a row, over so long, of a peer that was there: nobody listens any more. A peer
+/// that lives and gets no processor for a while looks the same once its backlog is full, so this is
+/// as long as an error within 2 s allows.
 constexpr unsigned kResets = 3;
-constexpr uint64_t kResetTime = 1'000'000'000;
+constexpr uint64_t kResetTime = 1'500'000'000;
 /// Connections that we accepted and whose other side has not confirmed. Those that come later push
 /// out the oldest: an honest peer confirms within a round trip.
 constexpr size_t kMaxAccepting = 256;
 constexpr uint64_t kConfirmTime = 10'000'000'000;
+
+/// Connections that were given up without an answer, of one peer: it has not answered the first of
+/// them either. And of all, beside half of the limit on connections: the others need places, too.
+constexpr unsigned kHeldOfOne = 2;
+constexpr size_t kHeld = 64;
 
 bool is_up(const Attempt* attempt) noexcept {
   return attempt && attempt->stage == Attempt::Stage::up;
 }
 
 /// A reset in mid-handshake says little: the next attempt tells more. But eRDMA tells of a port
-/// that nobody has by a reset, too.
+/// that nobody has by a reset, too. Returns the status.
 int judge_reset(Peer& peer, uint64_t now) noexcept {
   if (peer.resets++ == 0) peer.first_reset = now;
   const bool nobody = peer.resets >= kResets && now - peer.first_reset >= kResetTime;
   return nobody ? -FI_ECONNREFUSED : -FI_ECONNRESET;
+}
+
+bool is_of_port(int status) noexcept {
+  return status == -FI_EADDRINUSE || status == -FI_EADDRNOTAVAIL;
+}
+
+/// Each port of an address that is gone is not available; of another, most are.
+int judge_port(Peer& peer, int status) noexcept {
+  ++peer.busy_ports;
+  if (status == -FI_EADDRINUSE)
+    peer.no_ports = 0;
+  else if (++peer.no_ports > kPortTries)
+    return -FI_EHOSTUNREACH;
+  return status;
+}
+
+/// An attempt had another outcome than a port that is taken, or than a reset.
+void ports_are_there(Peer& peer) noexcept {
+  peer.busy_ports = peer.no_ports = 0;
 }
 
 void dispose(AttemptTable& table, MailSink& mail, Attempt& attempt, Mail::Type how) noexcept {
@@ -56,7 +82,8 @@ void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
   peer.token = token;
   peer.give_up = x_config.clock->now() + x_config.options.connect_timeout_ns;
   peer.backoff = kFirstBackoff;
-  peer.resets = peer.busy_ports = 0;
+  peer.resets = 0;
+  ports_are_there(peer);
   if (going_on && (peer.active || peer.deadline)) return;
   if (name.family() != x_config.name.family()) {
     ERDMA_WARN(EP_CTRL, "%s can't be reached from %s: another address family\n",
@@ -68,6 +95,8 @@ void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
 }
 
 void ConnectionManager::start(Peer& peer) {
+  if (peer.held >= kHeldOfOne || x_held >= kHeld + x_config.options.max_connections / 2)
+    return try_again(peer, -FI_ETIMEDOUT);
   int rc = -FI_ENOMEM;
   guarded("connecting", [&] {
     Attempt& attempt = x_table.add(next_connection_id(), peer, true);
@@ -125,6 +154,8 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
   Attempt* attempt = x_table.find(id, Attempt::Stage::requested);
   if (!attempt) attempt = x_table.find(id, Attempt::Stage::reaching);
   if (!attempt) return;
+  attempt->peer->resets = 0;
+  ports_are_there(*attempt->peer);
   // Nobody listens there: a peer may be starting.
   const bool retry =
       bytes.empty() ? attempt->peer->patient : x_gatekeeper.heed(*attempt->peer, bytes);
@@ -133,12 +164,17 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
 
 void ConnectionManager::attempt_failed(Attempt& attempt, int status) {
   Peer& peer = *attempt.peer;
-  if (status == -FI_ECONNRESET)
-    status = judge_reset(peer, x_config.clock->now());
-  else
-    peer.resets = 0;
+  if (is_of_port(status)) {
+    status = judge_port(peer, status);
+  } else {
+    ports_are_there(peer);
+    if (status != -FI_ECONNRESET)
+      peer.resets = 0;
+    else if (x_backend.resets_tell_nobody)
+      status = judge_reset(peer, x_config.clock->now());
+  }
   // The next attempt has another port.
-  const bool again = status == -FI_ECONNRESET || status == -FI_EADDRINUSE;
+  const bool again = status == -FI_ECONNRESET || is_of_port(status);
   attempt_failed(attempt, status, again || (status == -FI_ECONNREFUSED && peer.patient));
 }
 
@@ -155,7 +191,7 @@ void ConnectionManager::try_again(Peer& peer, int status) {
   if (now + peer.backoff >= peer.give_up)
     return give_up(peer, peer.resets >= kResets ? -FI_ECONNREFUSED : status);
   x_table.retries.set(peer, now + peer.backoff);
-  if (status == -FI_EADDRINUSE && ++peer.busy_ports <= kPortTries) return;
+  if (is_of_port(status) && peer.busy_ports <= kPortTries) return;
   peer.backoff = std::min(peer.backoff * 2, kLongestBackoff);
 }
 
@@ -193,6 +229,7 @@ void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from,
 /// The request is the newest that both sides have: what the peer had here goes, unless it is our
 /// own end of a connection to ourselves.
 void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
+  peer.resets = 0;  // somebody is there
   for (Attempt* attempt : {peer.passive, peer.active}) {
     if (!attempt || (attempt->active && x_gatekeeper.is_self(peer))) continue;
     is_up(attempt) ? lose(*attempt, -FI_ECONNRESET) : discard(*attempt);
@@ -267,9 +304,13 @@ void ConnectionManager::on_closed(uint64_t id, int status) {
     case Attempt::Stage::up:
       lose(*attempt, status);
       return x_table.forget_if_idle(*peer);
-    case Attempt::Stage::held:
+    case Attempt::Stage::held: {
       --x_held;
-      return dispose(x_table, *x_config.mail, *attempt, Mail::Type::dispose);
+      Peer& holder = *attempt->holder;
+      --holder.held;
+      dispose(x_table, *x_config.mail, *attempt, Mail::Type::dispose);
+      return x_table.forget_if_idle(holder);
+    }
     case Attempt::Stage::lost:
       return;
   }
@@ -291,6 +332,8 @@ void ConnectionManager::discard(Attempt& attempt) noexcept {
   if (!attempt.connection || !held)
     return dispose(x_table, *x_config.mail, attempt, Mail::Type::dispose);
   x_table.clear_time_out(attempt);
+  attempt.holder = attempt.peer;
+  ++attempt.holder->held;
   AttemptTable::detach(attempt);
   attempt.stage = Attempt::Stage::held;
   ++x_held;

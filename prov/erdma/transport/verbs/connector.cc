@@ -74,7 +74,7 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
 /// At the end, for peers that we asked and gave up.
 constexpr uint64_t kHeldTime = 1'000'000'000;
 
-enum Source : uint64_t { kBackend, kAsync };
+enum Source : uint64_t { kBackend, kAsync, kQuestion };
 
 ConnectorThread::ConnectorThread(const ConnectorConfig& config)
     : x_config(config),
@@ -98,6 +98,8 @@ int ConnectorThread::start_thread() {
   if (const int rc = x_thread.watch(x_backend->fd(), kBackend)) return rc;
   // Without asynchronous events everything works; only the reason of a failure comes later.
   (void)x_thread.watch(x_async->fd(), kAsync);
+  if (x_config.options.questions >= 0)
+    (void)x_thread.watch(x_config.options.questions, kQuestion, EPOLLIN | EPOLLET);
   if (!x_commands.arm()) x_thread.bell().ring();  // other threads hear of events already
   return x_thread.start("erdma-connect");
 }
@@ -155,6 +157,7 @@ void ConnectorThread::on_orders() {
 void ConnectorThread::on_event(uint64_t event) {
   if (event == kBackend) x_backend->dispatch(x_manager);
   if (event == kAsync) x_async->dispatch();
+  if (event == kQuestion) x_config.mail->ask();
 }
 
 void ConnectorThread::on_time() {

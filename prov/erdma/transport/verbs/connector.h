@@ -94,6 +94,8 @@ struct Mail {
 class MailSink {
  public:
   virtual void post(Mail mail) noexcept = 0;
+  /// As Mailbox::ask().
+  virtual void ask() noexcept {}
 
  protected:
   ~MailSink() = default;

@@ -127,11 +127,17 @@ Device::~Device() {
   if (!x_stranded.load(std::memory_order_relaxed)) return;
   (void)x_pd.release();
   (void)x_context.release();
+  x_commands.keep_marked();
+  x_events.keep_marked();
 }
 
 util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
-                                                   const util::SocketAddress& address) {
+                                                   const util::SocketAddress& address,
+                                                   ForkPolicy policy) {
   std::unique_ptr<Device> device(new Device);
+  device->x_fork_safety = prepare_for_forks(policy);
+  if (policy == ForkPolicy::safe && !device->fork_safe())
+    return fail(name, "FI_ERDMA_FORK=safe: the process can't be protected", EOPNOTSUPP);
   device->x_name = name;
   device->x_address = address;
   device->x_address.set_port(0);
@@ -150,7 +156,6 @@ util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,
   if (!device->x_pd) return fail(name, "no protection domain", errno);
   if (const int rc = probe_inline(context, device->pd(), device->x_limits.max_inline))
     return fail(name, "no queue pair can be made", -rc);
-  device->x_fork_safe = ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
   if (context->device->transport_type == IBV_TRANSPORT_IWARP) return device;
 
   device->x_transport_type = TransportType::ib;

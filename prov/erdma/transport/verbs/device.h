@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "transport/verbs/fork_safety.h"
 #include "transport/verbs/handles.h"
 #include "util/private_fds.h"
 #include "util/result.h"
@@ -50,7 +51,8 @@ class Device {
  public:
   /// By ibverbs name. `address` (the endpoint's IP) chooses the GID of an ib device.
   static util::Result<std::unique_ptr<Device>> open(const std::string& name,
-                                                    const util::SocketAddress& address);
+                                                    const util::SocketAddress& address,
+                                                    ForkPolicy policy = ForkPolicy::automatic);
   ~Device();
 
   const std::string& name() const noexcept { return x_name; }
@@ -63,9 +65,10 @@ class Device {
   const ibv_gid& gid() const noexcept { return x_gid; }
   uint8_t gid_index() const noexcept { return x_gid_index; }
   uint8_t port() const noexcept { return 1; }
-  /// Whether user memory may be registered although the application may fork: the kernel copies
-  /// pinned pages on fork (ibv_is_fork_initialized() == IBV_FORK_UNNEEDED).
-  bool fork_safe() const noexcept { return x_fork_safe; }
+  /// Whether memory of the application may be registered although it may fork.
+  bool fork_safe() const noexcept { return x_fork_safety != ForkSafety::none; }
+  /// Each region of such memory is to be kept from children first.
+  bool keeps_from_children() const noexcept { return x_fork_safety == ForkSafety::apart; }
   /// A queue pair is left to the end of the process: so is what it needs, as the kernel would
   /// destroy it along with the context, and wait.
   void strand() const noexcept { x_stranded.store(true, std::memory_order_relaxed); }
@@ -81,7 +84,7 @@ class Device {
   DeviceLimits x_limits;
   ibv_gid x_gid{};
   uint8_t x_gid_index = 0;
-  bool x_fork_safe = false;
+  ForkSafety x_fork_safety = ForkSafety::none;
   mutable std::atomic<bool> x_stranded{false};
 };
 

@@ -76,7 +76,7 @@ int DirectAccess::post_request(Transfer& transfer) noexcept {
   }
   if (transfer.is_read) x_transfers.read_begins();
   // Only the READ behind it will say that it is done.
-  if (transfer.proof_due) x_counters.write_bytes += transfer.length;
+  if (transfer.proof_due) x_counters->write_bytes += transfer.length;
   return 0;
 }
 
@@ -87,7 +87,7 @@ void DirectAccess::on_direct(const Work& work, bool success, Sink& sink) noexcep
     hmem::scatter(transfer.local, transfer.count, 0, work.block.bytes, transfer.length);
   if (work.block.bytes) release(transfer, work.block);
   if (!success) return;  // ends with its connection
-  Counters& counters = x_counters;
+  Counters& counters = *x_counters;
   (transfer.is_read ? counters.read_bytes : counters.write_bytes) += transfer.length;
   x_transfers.end(transfer, 0, sink);
 }
@@ -100,12 +100,12 @@ void DirectAccess::on_fast(const Work& work, bool success, Sink& sink) noexcept 
     const uint32_t slot = work.block.slab;
     if (success) {
       hmem::copy_short(work.local, x_read_buffers.bytes(slot), bytes);
-      x_counters.read_bytes += bytes;
+      x_counters->read_bytes += bytes;
     }
     x_transfers.read_ends();
     x_read_buffers.release(slot);
   } else if (success) {
-    x_counters.write_bytes += bytes;
+    x_counters->write_bytes += bytes;
   }
   if (!success) [[unlikely]]
     return keep_failed(token, sink);

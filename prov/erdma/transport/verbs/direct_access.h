@@ -15,11 +15,12 @@ class DirectAccess {
   DirectAccess(Resources& shared, PacketSender& sender, Transfers& transfers,
                ConnectionHost& host) noexcept
       : x_shared(shared),
-        x_counters(shared.counters),
+        x_counters(&shared.counters),
         x_sender(sender),
         x_transfers(transfers),
         x_host(host) {}
 
+  void count_in(Counters& counters) noexcept { x_counters = &counters; }
   /// Whether post() takes an access of this size.
   bool takes(size_t length, bool is_read) noexcept;
   /// The whole transfer, which is in the list of transfers then. -FI_EAGAIN: nothing happened.
@@ -46,7 +47,7 @@ class DirectAccess {
   void keep_failed(uint64_t token, Sink& sink) noexcept;
 
   Resources& x_shared;
-  Counters& x_counters;  ///< those of x_shared
+  Counters* x_counters;  ///< those of x_shared, until there is a peer
   PacketSender& x_sender;
   Transfers& x_transfers;
   ConnectionHost& x_host;

@@ -44,6 +44,12 @@ int GpuRegistrations::acquire(const void* address, size_t length, int rights,
   return -FI_ENOMEM;
 }
 
+/// Allocations of GPUs stay registered.
+bool GpuRegistrations::worth(const iovec* memory, size_t count) noexcept {
+  const auto on_gpu = [this](const iovec& piece) { return x_cuda.is_device(piece.iov_base); };
+  return std::any_of(memory, memory + count, on_gpu) || x_host->worth(memory, count);
+}
+
 void GpuRegistrations::add_user(GpuRegion& region) noexcept {
   if (region.users++ > 0) return;
   if (region.linked()) {

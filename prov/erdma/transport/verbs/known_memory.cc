@@ -150,6 +150,11 @@ int KnownMemory::acquire(const void* address, size_t length, int rights,
   return x_host.acquire(address, length, rights, registration);
 }
 
+bool KnownMemory::worth(const iovec* memory, size_t count) noexcept {
+  const auto known = [this](const iovec& piece) { return is_device(piece.iov_base); };
+  return std::any_of(memory, memory + count, known) || x_host.worth(memory, count);
+}
+
 void KnownMemory::release(const Registration& registration) noexcept {
   Known* const known = marked_entry<Known>(registration);
   if (!known) return x_host.release(registration);

@@ -5,6 +5,16 @@
 #include "transport/verbs/worklist.h"
 
 namespace erdma::transport::verbs {
+namespace {
+
+/// For a packet of the protocol, as PacketSender::send() sees it; else asks the peer for credits.
+bool has_room_for_packet(PacketSender& packets) noexcept {
+  if (!packets.credits().may_send()) packets.want_more();
+  return packets.credits().may_send() && packets.queue().room() > PacketSender::kReservedPlaces &&
+         !packets.has_due();
+}
+
+}  // namespace
 
 bool LinkFastAccess::unpack(const RemoteKey& remote, DeviceAddress& first) noexcept {
   RemoteMemory named;
@@ -20,6 +30,11 @@ int VerbsLink::not_ready() noexcept {
 
 void VerbsLink::fail(int status) noexcept {
   x_manager.fail(*this, status);
+}
+
+LinkReport VerbsLink::report() noexcept {
+  constexpr const char* kStates[] = {"idle", "waiting", "connecting", "up", "closed"};
+  return {"nic", kStates[size_t(x_state)], x_packets ? x_packets->credits().available() : 0};
 }
 
 LinkLimits VerbsLink::limits() const noexcept {
@@ -52,6 +67,12 @@ int VerbsLink::share(const iovec* memory, size_t count, size_t length, Access ac
                      RemoteKey& remote_key) noexcept {
   if (x_state == LinkState::closed) return -FI_ESHUTDOWN;
   if (count > kMaxIov || hmem::total_length(memory, count) < length) return -FI_EINVAL;
+  // The key would have to wait, and who waits may revoke it: all would be registered anew each time
+  // that somebody looks.
+  if (x_shared.cache.registers_each_time()) {
+    if (!x_packets) return not_ready();
+    if (!has_room_for_packet(*x_packets)) return -FI_EAGAIN;
+  }
   SharedMemory* shared = x_shared.shared_memory.acquire();
   if (!shared) return -FI_ENOMEM;
   shared->link = this;

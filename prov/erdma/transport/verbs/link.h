@@ -46,8 +46,8 @@ class VerbsLink final : public Link {
  public:
   VerbsLink(Resources& shared, Worklist& worklist, LinkManager& manager,
             const util::SocketAddress& address, bool to_self) noexcept
-      : Link(address, {.fast = &x_fast,
-                       .registrar = shared.device.fork_safe() ? &shared.registrar : nullptr}),
+      : Link(address, {.fast = &x_fast, .registrar = &shared.registrar}),
+        counters(shared.counters_of(address)),
         x_shared(shared),
         x_worklist(worklist),
         x_manager(manager),
@@ -73,6 +73,7 @@ class VerbsLink final : public Link {
   }
   void fail(int status) noexcept override;
   bool was_up() const noexcept override { return x_was_up; }
+  LinkReport report() noexcept override;
 
   // By the transport.
   LinkState state() const noexcept { return x_state; }
@@ -90,6 +91,7 @@ class VerbsLink final : public Link {
   }
   bool to_self() const noexcept { return x_to_self; }
 
+  Counters& counters;  ///< of the peer
   uint64_t attempt = 0;
   int down_status = 0;  ///< to be reported once its connections are gone; 0 = it goes on
   uint64_t since = 0;   ///< waiting, or idle after its connection was given up

@@ -75,8 +75,7 @@ void LinkManager::on_up(Mail& mail, Sink& sink) {
   // The peer made a new one: it has given up the one that we know.
   if (Connection* old = link.connection(mail.active)) {
     break_connection(*old, -FI_ECONNRESET, "the peer connected anew");
-    poll(sink);  // what arrived before comes first
-    if (x_completions.any()) throw std::bad_alloc();
+    if (!take_all(sink)) throw std::bad_alloc();  // what arrived before comes first
     finish(*old, sink);
   }
   if (mail.active || !link.to_self()) {
@@ -120,6 +119,8 @@ int LinkManager::connect(VerbsLink& link) noexcept {
     link.since = watchdog.begin_grace();
     x_worklist.attention = true;
   }
+  // Whoever has something to send tries again; nothing else would wake this process for that.
+  if (rc == -FI_ENOMEM) x_worklist.attention = true;
   return rc;
 }
 
@@ -200,7 +201,7 @@ int LinkManager::attend(Sink& sink) noexcept {
   for (VerbsLink* link : std::exchange(x_failed, {})) link_is_down(*link, false, sink), ++moved;
   for (size_t i = 0; i < places.closing().size();) {
     Connection& connection = *places.closing()[i];
-    if (is_drained(connection))
+    if (is_drained(connection, sink))
       finish(connection, sink), ++moved;  // takes it out of the list
     else
       ++i;
@@ -212,15 +213,23 @@ int LinkManager::attend(Sink& sink) noexcept {
   return moved;
 }
 
-/// Everything came back, or will not come. Takes a moment at most.
-bool LinkManager::is_drained(Connection& connection) noexcept {
+/// Everything came back, or will not come. Takes a moment at most, once there is memory.
+bool LinkManager::is_drained(Connection& connection, Sink& sink) noexcept {
   if (connection.lifecycle.phase() != Phase::draining) {
     connection.modify_to_error();
     connection.close_deadline = x_clock.now() + kDrainNs;
     return false;
   }
   return connection.sender.queue().outstanding() + connection.receiver.outstanding() == 0 ||
-         x_clock.now() >= connection.close_deadline;
+         (x_clock.now() >= connection.close_deadline && take_all(sink));
+}
+
+/// What came before the end of a connection is not lost with it. As others go on sending, the
+/// queues may never be found empty.
+bool LinkManager::take_all(Sink& sink) noexcept {
+  for (uint32_t left = x_completions.polls_for_all(); left > 0 && poll(sink); --left) {
+  }
+  return !x_completions.any();
 }
 
 /// From here on the device touches no memory for this connection, whether it said so or not.

@@ -63,7 +63,9 @@ class LinkManager {
   bool resume(VerbsLink& link, const Mail& mail, Sink& sink) noexcept;
   void attempt_failed(const Mail& mail, int status, Sink& sink) noexcept;
   void drop(Mail& mail) noexcept;
-  bool is_drained(Connection& connection) noexcept;
+  bool is_drained(Connection& connection, Sink& sink) noexcept;
+  /// All that lies in the completion queues by now. False: memory lacks for some.
+  bool take_all(Sink& sink) noexcept;
   void finish(Connection& connection, Sink& sink) noexcept;
   void link_is_down(VerbsLink& link, bool in_doubt, Sink& sink) noexcept;
   void report_down(VerbsLink& link, int status, Sink& sink) noexcept;

@@ -17,7 +17,6 @@
 #include <rdma/fi_errno.h>
 
 #include "util/clock.h"
-#include "util/log.h"
 #include "util/process_epoch.h"
 
 namespace erdma::transport::verbs {
@@ -43,13 +42,6 @@ int open_userfaultfd() noexcept {
   return fd >= 0 ? fd : -error;
 }
 
-void no_zero_copy(const char* why) noexcept {
-  ERDMA_NOTICE(zero_copy, MR,
-               "zero copy is off, long messages through the NIC are copied: %s. "
-               "FI_ERDMA_MR_CACHE=off asks for copies and silences this line\n",
-               why);
-}
-
 bool kernel_counts_changes() noexcept {
   utsname name{};
   unsigned major = 0, minor = 0;
@@ -59,13 +51,14 @@ bool kernel_counts_changes() noexcept {
 
 }  // namespace
 
-util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(const util::EventFd& wake) {
+util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(const util::EventFd& wake,
+                                                                   const char*& why) {
   util::register_fork_handler();
   std::unique_ptr<MemoryMonitor> monitor(new MemoryMonitor(wake));
   monitor->x_epoch = util::process_epoch();
-  if (const int rc = monitor->open()) return rc;
+  if (const int rc = monitor->open(why)) return rc;
   if (!monitor->behaves()) {
-    no_zero_copy("userfaultfd of this kernel does not tell of unmapped memory in time");
+    why = "userfaultfd of this kernel does not tell of unmapped memory in time";
     return -FI_EOPNOTSUPP;
   }
   if (const int rc =
@@ -74,20 +67,19 @@ util::Result<std::unique_ptr<MemoryMonitor>> MemoryMonitor::create(const util::E
   return monitor;
 }
 
-int MemoryMonitor::open() noexcept {
+int MemoryMonitor::open(const char*& why) noexcept {
   const int fd = open_userfaultfd();
   if (fd < 0) {
-    no_zero_copy(fd == -EPERM
-                     ? "userfaultfd is not permitted: allow it in the sandbox (seccomp), or "
-                       "on kernels before 5.11 set vm.unprivileged_userfaultfd=1"
-                 : fd == -ENOSYS ? "this kernel has no userfaultfd"
-                                 : "userfaultfd is not available");
+    why = fd == -EPERM    ? "userfaultfd is not permitted: allow it in the sandbox (seccomp), or "
+                            "on kernels before 5.11 set vm.unprivileged_userfaultfd=1"
+          : fd == -ENOSYS ? "this kernel has no userfaultfd"
+                          : "userfaultfd is not available";
     return -FI_EOPNOTSUPP;
   }
   x_uffd.reset(fd);
   uffdio_api api{UFFD_API, kFeatures, 0};
   if (::ioctl(fd, UFFDIO_API, &api)) {
-    no_zero_copy("userfaultfd of this kernel lacks events or write protection (x86-64: 5.7)");
+    why = "userfaultfd of this kernel lacks events or write protection (x86-64: 5.7)";
     return -FI_EOPNOTSUPP;
   }
   x_counts = kernel_counts_changes();

@@ -39,8 +39,10 @@ struct MemoryChanges {
 class MemoryMonitor {
  public:
   /// `wake` rings when there is something to look at, and outlives the monitor. -FI_EOPNOTSUPP: the
-  /// kernel or the sandbox offers no userfaultfd, or one that does not behave (logged).
-  static util::Result<std::unique_ptr<MemoryMonitor>> create(const util::EventFd& wake);
+  /// kernel or the sandbox offers no userfaultfd, or one that does not behave. `why` says it then,
+  /// with the remedy if there is one.
+  static util::Result<std::unique_ptr<MemoryMonitor>> create(const util::EventFd& wake,
+                                                             const char*& why);
   ~MemoryMonitor();
   MemoryMonitor(const MemoryMonitor&) = delete;
   MemoryMonitor& operator=(const MemoryMonitor&) = delete;
@@ -55,7 +57,7 @@ class MemoryMonitor {
 
  private:
   explicit MemoryMonitor(const util::EventFd& wake) noexcept : x_wake(wake) {}
-  int open() noexcept;
+  int open(const char*& why) noexcept;
   bool behaves() noexcept;
   void read_forever() noexcept;
   enum class State : uint8_t { stable, changing, lost };

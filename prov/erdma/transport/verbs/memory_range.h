@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -75,5 +77,15 @@ class MemoryRanges {
 
   std::vector<MemoryRange> x_ranges;
 };
+
+/// The pages that hold these bytes. False: there are no such bytes.
+inline bool whole_pages(const void* address, size_t length, MemoryRange& range) noexcept {
+  static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  if (length == 0 || start > UINTPTR_MAX - mask || length > UINTPTR_MAX - mask - start)
+    return false;
+  range = {start & ~mask, (start + length + mask) & ~mask};
+  return true;
+}
 
 }  // namespace erdma::transport::verbs

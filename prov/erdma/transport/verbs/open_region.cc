@@ -42,11 +42,15 @@ class HostRegion final : public VerbsRegion {
 util::Result<std::unique_ptr<RegisteredRegion>> HostRegistrar::open(const iovec& memory,
                                                                     const Dmabuf*, bool for_reads,
                                                                     bool for_writes) {
-  if (!x_device.fork_safe() || memory.iov_len > x_device.limits().max_region) return -FI_EOPNOTSUPP;
+  if (!x_device.fork_safe()) {
+    x_cache.warn_of_copy();
+    return -FI_EOPNOTSUPP;
+  }
+  if (memory.iov_len > x_device.limits().max_region) return -FI_EOPNOTSUPP;
   const bool permitted = may_open(memory.iov_len);
   errno = ENOMEM;
-  MemoryRegion region(permitted ? ibv_reg_mr(x_device.pd(), memory.iov_base, memory.iov_len,
-                                             peer_rights(for_reads, for_writes))
+  MemoryRegion region(permitted ? register_host_memory(x_device, memory.iov_base, memory.iov_len,
+                                                       peer_rights(for_reads, for_writes))
                                 : nullptr);
   if (region)
     return std::unique_ptr<RegisteredRegion>(

@@ -8,6 +8,7 @@
 #include "transport/memory.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/handles.h"
+#include "transport/verbs/registration.h"
 #include "transport/verbs/shared_memory.h"
 #include "util/process_epoch.h"
 
@@ -34,13 +35,16 @@ class VerbsRegion : public RegisteredRegion {
 /// Registers host memory of the application, of which all of them hold a part of RLIMIT_MEMLOCK.
 class HostRegistrar final : public RegionRegistrar {
  public:
-  explicit HostRegistrar(const Device& device) noexcept : x_device(device) {}
-  /// Not where a fork would take the pages away.
+  HostRegistrar(const Device& device, RegistrationCache& cache) noexcept
+      : x_device(device), x_cache(cache) {}
+  /// -FI_EOPNOTSUPP also where a fork would take the pages away. GPU memory does not come here: no
+  /// fork touches it, and it is open from its registration on.
   util::Result<std::unique_ptr<RegisteredRegion>> open(const iovec& memory, const Dmabuf* file,
                                                        bool for_reads, bool for_writes) override;
 
  private:
   const Device& x_device;
+  RegistrationCache& x_cache;
 };
 
 }  // namespace erdma::transport::verbs

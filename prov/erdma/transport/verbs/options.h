@@ -20,9 +20,11 @@ struct Options {
   unsigned max_connections = 1024;               ///< beyond it the least recently used is given up
   uint64_t connect_timeout_ns = 10'000'000'000;  ///< how long a peer may take to appear
   uint64_t peer_timeout_ns = 10'000'000'000;     ///< silence after which a peer is dead
-  uint8_t protocol_version = 0;  ///< of the headers in packets: peers must have the same
-  std::string job_key;           ///< both sides must have the same; empty = none
-  Counters* counters = nullptr;  ///< outlive the transport; null: it has some of its own
+  uint8_t protocol_version = 0;     ///< of the headers in packets: peers must have the same
+  std::string job_key;              ///< both sides must have the same; empty = none
+  int questions = -1;               ///< whenever it becomes readable, poll() calls on_question()
+  Counters* counters = nullptr;     ///< outlive the transport; null: it has some of its own
+  PeerCounters* by_peer = nullptr;  ///< each link counts there instead; outlives the transport
 };
 
 }  // namespace erdma::transport::verbs

@@ -20,7 +20,7 @@ constexpr bool is_last(Kind kind) noexcept {
 PacketSender::PacketSender(Resources& shared, ConnectionHost& host) noexcept
     : inline_bytes(std::min<uint32_t>(shared.device.limits().max_inline, Chain::kMaxInline)),
       x_shared(shared),
-      x_counters(shared.counters),
+      x_counters(&shared.counters),
       x_host(host) {}
 
 int PacketSender::agree(const Terms& peer, uint32_t window) noexcept {
@@ -66,7 +66,7 @@ int PacketSender::send(const Header& header, const iovec* payload, size_t count,
   const int rc = emit(Kind::packet, &header, kHeaderBytes, rest, hint);
   if (!rc) {
     touch();
-    x_counters.sent_bytes += length;
+    x_counters->sent_bytes += length;
   }
   return rc;
 }

@@ -57,6 +57,8 @@ class PacketSender {
   static constexpr uint32_t kReservedPlaces = 2;
 
   PacketSender(Resources& shared, ConnectionHost& host) noexcept;
+  /// What leaves from now on counts there.
+  void count_in(Counters& counters) noexcept { x_counters = &counters; }
   /// Takes the peer's terms; `window`: receives posted for it. -FI_ECONNRESET: they make no sense.
   [[nodiscard]] int agree(const Terms& peer, uint32_t window) noexcept;
   /// The active side's first packet, on the connector's thread.
@@ -117,7 +119,7 @@ class PacketSender {
   void post_chain() noexcept;
 
   Resources& x_shared;
-  Counters& x_counters;  ///< those of x_shared
+  Counters* x_counters;  ///< those of x_shared, until there is a peer
   ConnectionHost& x_host;
   SendQueue x_queue;
   Credits x_credits;

@@ -33,8 +33,8 @@ bool PacketTransfers::request(Transfer& transfer) noexcept {
 
 /// Of a packet with a part of a transfer: the sender counts it, as it counts messages.
 void PacketTransfers::count_copied(size_t bytes) noexcept {
-  x_shared.counters.sent_bytes += bytes;
-  x_shared.counters.bounce_bytes += bytes;
+  x_counters->sent_bytes += bytes;
+  x_counters->bounce_bytes += bytes;
 }
 
 bool PacketTransfers::push(Transfer& transfer) noexcept {

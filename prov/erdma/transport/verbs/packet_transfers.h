@@ -14,9 +14,16 @@ class PacketTransfers {
  public:
   PacketTransfers(Resources& shared, PacketSender& sender, Transfers& transfers,
                   ConnectionHost& host) noexcept
-      : x_shared(shared), x_sender(sender), x_transfers(transfers), x_host(host) {}
+      : x_shared(shared),
+        x_counters(&shared.counters),
+        x_sender(sender),
+        x_transfers(transfers),
+        x_host(host) {}
   /// Only what is shared over `link` is this peer's.
-  void start(const VerbsLink* link) noexcept { x_link = link; }
+  void start(const VerbsLink* link, Counters& counters) noexcept {
+    x_link = link;
+    x_counters = &counters;
+  }
 
   /// Of our transfers: asks the owner to send, or sends the next part of a put(). False: no room.
   bool post(Transfer& transfer) noexcept {
@@ -45,6 +52,7 @@ class PacketTransfers {
   Transfer* find(const BouncedBody& body) noexcept;
 
   Resources& x_shared;
+  Counters* x_counters;  ///< those of x_shared, until there is a peer
   PacketSender& x_sender;
   Transfers& x_transfers;
   ConnectionHost& x_host;

@@ -62,7 +62,7 @@ void RdmaCmBackend::CmIdDeleter::operator()(rdma_cm_id* id) const noexcept {
 
 RdmaCmBackend::RdmaCmBackend(const Device& device, const util::SocketAddress& name,
                              QueuePairs& queue_pairs)
-    : x_device(device), x_own(name), x_queue_pairs(queue_pairs) {
+    : ConnectionBackend(true), x_device(device), x_own(name), x_queue_pairs(queue_pairs) {
   x_channel.reset(rdma_create_event_channel());
   if (!x_channel) return;
   x_channel_fd = util::PrivateFd(x_channel->fd);
@@ -77,6 +77,7 @@ RdmaCmBackend::~RdmaCmBackend() {
     if (entry.state != State::forsaken) continue;
     (void)entry.cm.release();
     (void)x_channel.release();
+    x_channel_fd.keep_marked();
   }
 }
 
@@ -170,9 +171,9 @@ int RdmaCmBackend::greet(uint64_t id, const HelloBytes& hello) noexcept {
     const int rc = last_error();
     // rdma_cm chose a port among its own, and the driver binds a TCP socket to it: another socket
     // has it, or had a connection to this peer from there.
-    if (rc == -FI_EADDRINUSE || rc == -FI_EADDRNOTAVAIL) return -FI_EADDRINUSE;
+    const bool port = rc == -FI_EADDRINUSE || rc == -FI_EADDRNOTAVAIL;
     const bool peer = rc == -FI_ECONNREFUSED || rc == -FI_ECONNRESET || rc == -FI_ETIMEDOUT;
-    return peer ? rc : unreachable(rc);
+    return port || peer ? rc : unreachable(rc);
   }
   entry->state = State::requested;
   return 0;

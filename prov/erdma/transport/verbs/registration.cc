@@ -2,12 +2,15 @@
 
 #include <sys/resource.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
 #include <rdma/fi_errno.h>
 
+#include "transport/verbs/copy_notices.h"
 #include "transport/verbs/registration_cache.h"
+#include "transport/verbs/single_uses.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -15,29 +18,59 @@ namespace {
 
 class VerbsRegions final : public RegionMaker {
  public:
-  explicit VerbsRegions(ibv_pd* pd) noexcept : x_pd(pd) {}
+  explicit VerbsRegions(const Device& device) noexcept : x_device(device) {}
   ibv_mr* make(const MemoryRange& range, int rights) noexcept override {
-    return ibv_reg_mr(x_pd, reinterpret_cast<void*>(range.start), range.bytes(), rights);
+    return register_host_memory(x_device, reinterpret_cast<void*>(range.start), range.bytes(),
+                                rights);
   }
   void destroy(ibv_mr* region) noexcept override {
     if (const int rc = ibv_dereg_mr(region)) log_leak("a memory region", std::abs(rc));
   }
 
  private:
-  ibv_pd* const x_pd;
+  const Device& x_device;
 };
 
-/// Where memory can't be watched, or must not be registered.
+/// Where memory must not be registered, or is not to be.
 class NoCache final : public RegistrationCache {
  public:
-  explicit NoCache(const char* why) noexcept : x_why(why) {}
-  int acquire(const void*, size_t, int, Registration&) noexcept override { return -FI_EOPNOTSUPP; }
+  /// `warning`: null if nobody need hear of copies.
+  NoCache(const char* why, const char* warning) noexcept : x_why(why), x_warning(warning) {}
+  int acquire(const void*, size_t, int, Registration&) noexcept override {
+    warn_of_copy();
+    return -FI_EOPNOTSUPP;
+  }
+  void warn_of_copy() noexcept override {
+    if (x_warning) warn_of_copies(x_warning);
+  }
   void release(const Registration&) noexcept override {}
   const char* refuses_always() const noexcept override { return x_why; }
 
  private:
   const char* const x_why;
+  const char* const x_warning;
 };
+
+/// The rest of what may be locked is for open regions, for the transport's own and for others of
+/// the user.
+size_t default_bytes() noexcept {
+  const size_t lockable = lockable_bytes();
+  return lockable == SIZE_MAX ? SIZE_MAX : lockable / 2;
+}
+
+std::unique_ptr<RegistrationCache> single_uses(const Device& device, size_t max_bytes,
+                                               size_t max_regions, const char* why) {
+  if (!why) why = "no thread or descriptor can be had to watch memory with";
+  ERDMA_INFO(MR,
+             "%s: memory of the application does not stay registered, as changes of its mappings "
+             "could not be noticed: %s\n",
+             device.name().c_str(), why);
+  SingleUses::Limits limits;
+  limits.max_bytes = max_bytes;
+  limits.max_regions = max_regions;
+  limits.max_region_bytes = device.limits().max_region;
+  return std::make_unique<SingleUses>(std::make_unique<VerbsRegions>(device), limits, why);
+}
 
 struct Close {
   void operator()(FILE* file) const noexcept { std::fclose(file); }
@@ -56,6 +89,14 @@ bool may_lock_all() noexcept {
 
 }  // namespace
 
+ibv_mr* register_host_memory(const Device& device, void* address, size_t length,
+                             int rights) noexcept {
+  const int error = device.keeps_from_children() ? keep_from_children(address, length) : 0;
+  if (!error) return ibv_reg_mr(device.pd(), address, length, rights);
+  errno = error;
+  return nullptr;
+}
+
 size_t lockable_bytes() noexcept {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY || may_lock_all())
@@ -65,31 +106,19 @@ size_t lockable_bytes() noexcept {
 
 util::Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(const Device& device,
                                                                            const Config& config) {
-  const auto none = [](const char* why) {
-    return std::unique_ptr<RegistrationCache>(new NoCache(why));
-  };
-  if (!config.enabled) return none("FI_ERDMA_MR_CACHE=off");
-  if (!device.fork_safe()) {
-    ERDMA_NOTICE(zero_copy, MR,
-                 "zero copy is off, long messages through %s are copied: a fork would take "
-                 "registered memory away on this kernel (5.12 and later have copy on fork)\n",
-                 device.name().c_str());
-    return none("a fork would take registered memory away on this kernel");
-  }
-  // The rest is for open regions, for the transport's own and for others of the user.
-  const size_t lockable = lockable_bytes();
-  const size_t default_bytes = lockable == SIZE_MAX ? SIZE_MAX : lockable / 2;
+  if (!config.enabled)
+    return std::unique_ptr<RegistrationCache>(new NoCache("FI_ERDMA_MR_CACHE=off", nullptr));
+  if (!device.fork_safe())
+    return std::unique_ptr<RegistrationCache>(
+        new NoCache("a fork would take memory away", kForkTakesPages));
   WatchedCache::Limits limits;
-  limits.max_bytes = config.max_bytes ? config.max_bytes : default_bytes;
+  limits.max_bytes = config.max_bytes ? config.max_bytes : default_bytes();
   limits.max_regions = config.max_regions;
   limits.max_region_bytes = device.limits().max_region;
-  auto cache = WatchedCache::create(std::make_unique<VerbsRegions>(device.pd()), limits);
+  const char* why = nullptr;
+  auto cache = WatchedCache::create(std::make_unique<VerbsRegions>(device), limits, why);
   if (cache) return std::unique_ptr<RegistrationCache>(std::move(*cache));
-  ERDMA_INFO(MR,
-             "%s: memory of the application is copied, not registered: changes of its mappings "
-             "could not be noticed\n",
-             device.name().c_str());
-  return none("no userfaultfd");
+  return single_uses(device, limits.max_bytes, limits.max_regions, why);
 }
 
 }  // namespace erdma::transport::verbs

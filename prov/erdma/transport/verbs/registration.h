@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +13,10 @@ namespace erdma::transport::verbs {
 
 /// What this process may register in all: RLIMIT_MEMLOCK; SIZE_MAX without a limit.
 size_t lockable_bytes() noexcept;
+
+/// Of the application, so that a fork does no harm. Null with errno.
+ibv_mr* register_host_memory(const Device& device, void* address, size_t length,
+                             int rights) noexcept;
 
 /// A use of registered memory: while held, the memory region is not deregistered.
 /// lkey == rkey on eRDMA, but not everywhere.
@@ -43,20 +49,28 @@ class RegistrationCache {
     size_t max_bytes = 0;  ///< 0 = half of RLIMIT_MEMLOCK, or no limit
     size_t max_regions = 1024;
   };
-  /// Never fails for want of a monitor: then acquire() refuses, and one log line (info) says why.
+  /// Without a monitor memory is registered for one use at a time.
   static util::Result<std::unique_ptr<RegistrationCache>> create(const Device& device,
                                                                  const Config& config);
   virtual ~RegistrationCache() = default;
 
   /// Registered with exactly these rights (IBV_ACCESS_*), or found registered so: a key that a peer
   /// was told for one use opens the memory for no other. -FI_EOPNOTSUPP: this memory can't be
-  /// registered safely (no monitor, file mapping, fork-unsafe kernel, too big): move its bytes
-  /// through memory of the transport's own. -FI_ENOMEM likewise, but may pass.
+  /// registered safely (file mapping, fork-unsafe kernel, too big), or is not worth it: move its
+  /// bytes through memory of the transport's own. -FI_ENOMEM likewise, but may pass.
   [[nodiscard]] virtual int acquire(const void* address, size_t length, int rights,
                                     Registration& registration) noexcept = 0;
   virtual void release(const Registration& registration) noexcept = 0;
+  /// Whether as many bytes as these pieces have in all are worth a registration of each; asked
+  /// before the first acquire().
+  virtual bool worth(const iovec*, size_t /*count*/) noexcept { return true; }
+  /// Memory of the application is about to be copied for want of what the whole run lacks: says so
+  /// once, unless somebody asked for copies.
+  virtual void warn_of_copy() noexcept {}
   /// Why acquire() refuses always; null: it does not. Static text.
   virtual const char* refuses_always() const noexcept { return nullptr; }
+  /// Why nothing stays registered after its use, and short memory is refused; null: it is not so.
+  virtual const char* registers_each_time() const noexcept { return nullptr; }
 };
 
 }  // namespace erdma::transport::verbs

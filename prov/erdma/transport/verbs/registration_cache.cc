@@ -1,8 +1,6 @@
 #include "transport/verbs/registration_cache.h"
 
 #include <poll.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,52 +11,29 @@
 #include "transport/verbs/memory_map.h"
 #include "util/clock.h"
 #include "util/left_over.h"
-#include "util/log.h"
 
 namespace erdma::transport::verbs {
-namespace {
 
-enum Said : unsigned {
-  kSaidLocked = 1,
-  kSaidBusy = 2,
-  kSaidShared = 4,
-  kSaidSize = 8,
-  kSaidLost = 16
-};
-
-/// The pages that hold these bytes. False: there are no such bytes.
-bool whole_pages(const void* address, size_t length, MemoryRange& range) noexcept {
-  static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
-  const auto start = reinterpret_cast<uintptr_t>(address);
-  if (length == 0 || start > UINTPTR_MAX - mask || length > UINTPTR_MAX - mask - start)
-    return false;
-  range = {start & ~mask, (start + length + mask) & ~mask};
-  return true;
-}
-
-/// Whether an error of the driver may go away once something else is deregistered. Drivers do not
-/// agree on what they say when a limit is reached.
 bool for_want_of_room(int error) noexcept {
   return error != EFAULT && error != EINVAL && error != EPERM && error != EACCES &&
          error != EOPNOTSUPP;
 }
 
-}  // namespace
-
 // --- life
 
 util::Result<std::unique_ptr<WatchedCache>> WatchedCache::create(std::unique_ptr<RegionMaker> maker,
-                                                                 const Limits& limits) {
+                                                                 const Limits& limits,
+                                                                 const char*& why) {
   util::register_fork_handler();
   std::unique_ptr<WatchedCache> cache(new WatchedCache(std::move(maker), limits));
-  if (const int rc = cache->start()) return rc;
+  if (const int rc = cache->start(why)) return rc;
   return cache;
 }
 
-int WatchedCache::start() {
+int WatchedCache::start(const char*& why) {
   x_quarantines.reserve();
   if (!x_wake) return -FI_EMFILE;
-  auto monitor = MemoryMonitor::create(x_wake);
+  auto monitor = MemoryMonitor::create(x_wake, why);
   if (!monitor) return monitor.error();
   x_monitor = std::move(*monitor);
   return -x_housekeeper.start<&WatchedCache::keep_house>("erdma-regions", *this);
@@ -112,6 +87,7 @@ bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
     (void)apply_changes();
     x_quarantines.age(now);
     while (CachedRegion* entry = x_to_destroy.pop_front()) to_destroy.push_back(*entry);
+    x_destroying = !to_destroy.empty();
   }
   size_t regions = 0, bytes = 0;
   while (CachedRegion* entry = to_destroy.pop_front()) {
@@ -123,6 +99,7 @@ bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
   std::lock_guard guard(x_mutex);
   x_statistics.regions -= regions;
   x_statistics.bytes -= bytes;
+  x_destroying = false;
   return true;
 }
 
@@ -191,11 +168,9 @@ void WatchedCache::destroy(CachedRegion& entry) noexcept {
 
 int WatchedCache::make(const MemoryRange& range, int rights, Registration& registration) {
   if (range.bytes() > x_limits.max_region_bytes || range.bytes() > x_limits.max_bytes) {
-    warn_once(kSaidSize,
-              range.bytes() > x_limits.max_region_bytes
-                  ? "is more than the NIC registers at once"
-                  : "is more than half of the limit of locked memory (raise ulimit -l)",
-              range.bytes());
+    x_notices.once(CopyNotices::size,
+                   range.bytes() > x_limits.max_region_bytes ? kMoreThanTheNic : kMoreThanTheLimit,
+                   range.bytes());
     return -FI_EOPNOTSUPP;
   }
   if (range.bytes() >= x_refused_bytes) return -FI_ENOMEM;
@@ -242,12 +217,12 @@ int WatchedCache::watch(const MemoryRange& range) {
 int WatchedCache::watch_mapping(uintptr_t address, MemoryRange& watched) {
   Mapping before, after;
   if (!find_mapping(address, before) || !before.ours) {
-    warn_once(kSaidShared, "is shared or of a file, which may change unseen", 0);
+    x_notices.once(CopyNotices::shared, "is shared or of a file, which may change unseen", 0);
     return -FI_EOPNOTSUPP;
   }
   watched = before.range;
   if (const int rc = x_monitor->watch(watched)) {
-    if (rc == -FI_EBUSY) warn_once(kSaidBusy, "is watched by another userfaultfd", 0);
+    if (rc == -FI_EBUSY) x_notices.once(CopyNotices::busy, "is watched by another userfaultfd", 0);
     return -FI_EOPNOTSUPP;
   }
   x_watched.add(watched);
@@ -265,14 +240,15 @@ ibv_mr* WatchedCache::make_region(const MemoryRange& range, int rights) noexcept
   for (;;) {
     ibv_mr* region = x_maker->make(range, rights);
     const int error = errno;
+    if (region && range.bytes() >= x_fruitless.bytes) x_fruitless = {};  // there is room now
     if (region || !for_want_of_room(error)) return region;
     const size_t bytes = x_statistics.bytes;
     while (may_help(range.bytes()) && evict() && bytes - x_statistics.bytes < range.bytes()) {
     }
     if (bytes != x_statistics.bytes) continue;
-    if (may_help(range.bytes())) x_fruitless = {range.bytes(), held_bytes()};
+    if (may_help(range.bytes()) && !x_destroying) x_fruitless = {range.bytes(), held_bytes()};
     if (x_statistics.regions == 0) x_refused_bytes = range.bytes();
-    warn_once(kSaidLocked, std::strerror(error), range.bytes());
+    x_notices.once(CopyNotices::locked, std::strerror(error), range.bytes());
     errno = error;
     return nullptr;
   }
@@ -317,7 +293,8 @@ bool WatchedCache::evict() noexcept {
 bool WatchedCache::apply_changes() noexcept {
   const bool stable = x_monitor->look(x_changes);
   if (x_changes.all) [[unlikely]] {
-    if (!stable) warn_once(kSaidLost, "can't be watched any more: its userfaultfd was closed", 0);
+    if (!stable)
+      x_notices.once(CopyNotices::lost, "can't be watched any more: its userfaultfd was closed", 0);
     forget(kAllAddresses);
     x_watched.clear();
     quarantine(kAllAddresses);
@@ -355,31 +332,6 @@ void WatchedCache::not_watched(const MemoryRange& range) noexcept {
 
 void WatchedCache::quarantine(const MemoryRange& range) noexcept {
   if (x_quarantines.add(range, util::SystemClock().now())) x_wake.ring();
-}
-
-void WatchedCache::warn_once(unsigned what, const char* why, size_t bytes) noexcept {
-  if (x_said & what) return;
-  x_said |= what;
-  rlimit limit{};
-  switch (what) {
-    case kSaidLocked:
-      (void)::getrlimit(RLIMIT_MEMLOCK, &limit);
-      ERDMA_NOTICE(
-          zero_copy, MR,
-          "memory of the application (%zu bytes) could not be registered: %s; it is copied "
-          "instead. Raise the limit of locked memory (ulimit -l, now %zu KiB)\n",
-          bytes, why, size_t(limit.rlim_cur >> 10));
-      break;
-    case kSaidSize:
-      ERDMA_NOTICE(zero_copy, MR,
-                   "memory of the application (%zu bytes) %s: it is copied instead\n", bytes, why);
-      break;
-    case kSaidShared:  // as an application may well do
-      ERDMA_ANNOUNCE(MR, "memory of the application %s: it is copied instead\n", why);
-      break;
-    default:
-      ERDMA_NOTICE(zero_copy, MR, "memory of the application %s: it is copied instead\n", why);
-  }
 }
 
 }  // namespace erdma::transport::verbs

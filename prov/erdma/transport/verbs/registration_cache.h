@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "transport/verbs/copy_notices.h"
 #include "transport/verbs/memory_monitor.h"
 #include "transport/verbs/memory_range.h"
 #include "transport/verbs/quarantines.h"
@@ -26,10 +27,24 @@ class RegionMaker {
   virtual void destroy(ibv_mr* region) noexcept = 0;
 };
 
-/// The cache behind RegistrationCache. Regions have the pages of their range when they are made;
-/// MemoryMonitor tells when that may have changed, and every acquire() asks it first. Mappings are
-/// watched as a whole, from the first use of any part: a mapping of which a part is watched is two
-/// to the kernel, and mremap() of both at once would fail.
+/// Rights that memory is registered with.
+inline constexpr int kAllRights =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
+/// Whose size forbids a registration: of CopyNotices::size.
+inline constexpr char kMoreThanTheNic[] = "is more than the NIC registers at once";
+inline constexpr char kMoreThanTheLimit[] =
+    "is more than half of the limit of locked memory (raise ulimit -l)";
+
+/// Whether an error of the driver may go away once something else is deregistered. Drivers do not
+/// agree on what they say when a limit is reached.
+bool for_want_of_room(int error) noexcept;
+
+/// The cache behind RegistrationCache where memory can be watched; SingleUses elsewhere. Regions
+/// have the pages of their range when they are made; MemoryMonitor tells when that may have
+/// changed, and every acquire() asks it first. Mappings are watched as a whole, from the first use
+/// of any part: a mapping of which a part is watched is two to the kernel, and mremap() of both at
+/// once would fail.
 ///
 /// Each set of rights has regions of its own: memory that is both sent and received has two or
 /// more. Overlapping ranges are not merged: whoever sends a sliding window would register all of it
@@ -45,9 +60,9 @@ class WatchedCache final : public RegistrationCache {
     size_t max_region_bytes = SIZE_MAX;
     uint64_t tick_ns = 100'000'000;  ///< of quarantines
   };
-  /// -FI_EOPNOTSUPP: memory can't be watched here (logged).
+  /// -FI_EOPNOTSUPP: memory can't be watched here. `why` says the cause, and the remedy.
   static util::Result<std::unique_ptr<WatchedCache>> create(std::unique_ptr<RegionMaker> maker,
-                                                            const Limits& limits);
+                                                            const Limits& limits, const char*& why);
   ~WatchedCache() override;
 
   int acquire(const void* address, size_t length, int rights,
@@ -61,12 +76,9 @@ class WatchedCache final : public RegistrationCache {
   Statistics statistics() noexcept;
 
  private:
-  static constexpr int kAllRights =
-      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-
   WatchedCache(std::unique_ptr<RegionMaker> maker, const Limits& limits) noexcept
       : x_quarantines(limits.tick_ns), x_maker(std::move(maker)), x_limits(limits) {}
-  int start();
+  int start(const char*& why);
   void keep_house() noexcept;
   bool run_housekeeping(uint64_t now) noexcept;
 
@@ -87,7 +99,6 @@ class WatchedCache final : public RegistrationCache {
   bool evict() noexcept;
   void destroy_later(CachedRegion& entry) noexcept;
   void destroy(CachedRegion& entry) noexcept;
-  void warn_once(unsigned what, const char* why, size_t bytes) noexcept;
 
   std::mutex x_mutex;
   std::unique_ptr<MemoryMonitor> x_monitor;
@@ -105,7 +116,8 @@ class WatchedCache final : public RegistrationCache {
   struct {
     size_t bytes = SIZE_MAX, held = 0;
   } x_fruitless;  ///< a size for which the cache was emptied in vain, and what was in use then
-  unsigned x_said = 0;
+  bool x_destroying = false;  ///< the housekeeper destroys regions, which hold their room still
+  CopyNotices x_notices;
   util::EventFd x_wake;  ///< for the housekeeper
   bool x_stop = false;
   util::Thread x_housekeeper;

@@ -41,13 +41,19 @@ struct Resources {
   const Device& device;
   const Options options;  ///< within what the device can do
   RegistrationCache& cache;
-  HostRegistrar registrar{device};
+  HostRegistrar registrar{device, cache};
   const unsigned reads_in_flight;  ///< of one connection
   CompletionQueues queues;
   ConnectionTable table;
   uint64_t polls = 0;
   Counters own_counters;
   Counters& counters = options.counters ? *options.counters : own_counters;
+  Counters& counters_of(const util::SocketAddress& peer) noexcept {
+    return options.by_peer ? options.by_peer->nic_counters_of(peer) : counters;
+  }
+  Counters all_counters() const noexcept {
+    return options.by_peer ? options.by_peer->all_nic_counters() : counters;
+  }
   Chain chain;
   BlockPool packet_blocks;
   BlockPool bounce_packets, bounce_sinks;

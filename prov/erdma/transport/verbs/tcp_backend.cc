@@ -24,7 +24,8 @@ int status_of(int error) noexcept {
 
 TcpBackend::TcpBackend(const util::SocketAddress& name, uint64_t peer_timeout_ns,
                        QueuePairs& queue_pairs, const util::Clock& clock) noexcept
-    : x_own(name),
+    : ConnectionBackend(false),
+      x_own(name),
       x_peer_timeout(peer_timeout_ns),
       x_queue_pairs(queue_pairs),
       x_clock(clock),

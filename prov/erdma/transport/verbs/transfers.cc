@@ -114,8 +114,8 @@ void Transfers::on_piece(const Work& work, bool success, Sink& sink) noexcept {
     x_shared.bounce_blocks(transfer.is_read).release(work.block);
   }
   if (!success) return;  // ends with its connection
-  (transfer.is_read ? x_counters.read_bytes : x_counters.write_bytes) += work.bytes;
-  if (transfer.bounces) x_counters.bounce_bytes += work.bytes;
+  (transfer.is_read ? x_counters->read_bytes : x_counters->write_bytes) += work.bytes;
+  if (transfer.bounces) x_counters->bounce_bytes += work.bytes;
   if (transfer.all_posted() && transfer.in_flight == 0 && !transfer.status) end(transfer, 0, sink);
 }
 

@@ -16,13 +16,16 @@ class Transfers {
   Transfers(Resources& shared, PacketSender& sender, HeartbeatReads& heartbeat,
             ConnectionHost& host) noexcept
       : x_shared(shared),
-        x_counters(shared.counters),
+        x_counters(&shared.counters),
         x_sender(sender),
         x_heartbeat(heartbeat),
         x_host(host),
         x_reads_left(shared.reads_in_flight) {}
   /// `peer` owns the blocks that READs go to.
-  void start(const void* peer) noexcept { x_peer = peer; }
+  void start(const void* peer, Counters& counters) noexcept {
+    x_peer = peer;
+    x_counters = &counters;
+  }
 
   /// Registers its memory here, or lets it bounce; posts in poll().
   void begin(Transfer& transfer, const iovec* local, size_t count) noexcept;
@@ -55,7 +58,7 @@ class Transfers {
   bool aim(Transfer& transfer, ibv_sge& local, ibv_send_wr& request, Work& work) noexcept;
 
   Resources& x_shared;
-  Counters& x_counters;  ///< those of x_shared
+  Counters* x_counters;  ///< those of x_shared, until there is a peer
   PacketSender& x_sender;
   HeartbeatReads& x_heartbeat;
   ConnectionHost& x_host;

@@ -120,6 +120,7 @@ int VerbsTransport::attend(Sink& sink) noexcept {
   int moved = 0;
   if (x_inbox.mails.pending())
     moved += x_inbox.mails.read([&](Mail& mail) { x_manager.on_mail(mail, sink); });
+  if (x_inbox.mails.take_question()) sink.on_question();
   moved += x_worklist.dones.report(sink);
   return moved + x_manager.attend(sink);
 }
@@ -156,7 +157,7 @@ void VerbsTransport::shutdown() noexcept {
   x_connector->stop_listening();
   if (x_shared.chain.owner) x_shared.chain.owner->post_chained();
   x_manager.say_goodbye();
-  const Counters& counters = x_shared.counters;
+  const Counters counters = x_shared.all_counters();
   ERDMA_INFO(EP_CTRL,
              "%s: %lu bytes in packets, %lu by RDMA READ, %lu by RDMA WRITE, %lu of these copied; "
              "%lu connections asked for, %lu given up for others\n",

@@ -58,6 +58,7 @@ class VerbsTransport final : public Transport {
   struct Inbox final : MailSink {
     explicit Inbox(const util::EventFd& bell) noexcept : mails(bell) {}
     void post(Mail mail) noexcept override { mails.post(std::move(mail)); }
+    void ask() noexcept override { mails.ask(); }
     Mailbox<Mail, util::EventFd> mails;
   };
 

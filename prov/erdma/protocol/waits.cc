@@ -1,0 +1,114 @@
+#include "protocol/waits.h"
+
+#include <string_view>
+#include <unordered_map>
+
+#include "protocol/deliveries.h"
+#include "protocol/sends.h"
+#include "transport/guarded.h"
+
+namespace erdma::protocol {
+namespace {
+
+/// What is queued of one source.
+struct Queued {
+  OpenOperations receives, early;
+};
+using BySource = std::unordered_map<const Peer*, Queued>;
+
+constexpr uint64_t kOfAccess = uint64_t(1) << 63;  ///< ids of sends and of accesses differ
+
+uint64_t id_of(const util::PoolHandle& handle) noexcept {
+  return uint64_t(handle.index) << 16 | handle.generation;
+}
+
+/// `id`: the lower, the older.
+void count(OpenOperations& all, uint64_t id, uint64_t tag, uint64_t ignore,
+           uint64_t bytes) noexcept {
+  const bool oldest = all.count++ == 0 || id < all.id;
+  if (oldest) all = {all.count, id, tag, ignore, bytes};
+}
+
+/// Tagged and other messages are numbered apart: an id tells which it is.
+void look_at(Matcher& matcher, bool tagged, BySource& by_source, OpenOperations& any) {
+  for (PostedEntry* entry = matcher.first_posted(); entry; entry = matcher.next_posted(*entry)) {
+    if (entry->sticky) continue;
+    const auto& receive = static_cast<const Receive&>(*entry);
+    OpenOperations& all = entry->source ? by_source[entry->source].receives : any;
+    count(all, (uint64_t(entry->sequence) << 1 | tagged) + 1, entry->tag, entry->ignore,
+          receive.buffers.length);
+  }
+  for (UnexpectedEntry* entry = matcher.first_unexpected(); entry;
+       entry = matcher.next_unexpected(*entry))
+    count(by_source[entry->source].early, (entry->sequence << 1 | tagged) + 1, entry->tag, 0,
+          static_cast<const Unexpected&>(*entry).header.length);
+}
+
+const char* what_for(const Peer& peer, const Send& send, bool up) noexcept {
+  switch (send.state) {
+    case Send::State::queued:
+      return send.fence && peer.sending() ? "earlier" : up ? "room" : "connection";
+    case Send::State::granted:
+      return "room";
+    case Send::State::writing:
+      return "bytes";
+    case Send::State::in_flight:
+      return send.one_sided ? "target" : "match";
+  }
+  return "";
+}
+
+void look_at_sends(Peer& peer, FastRma& fast_rma, PeerWaits& waits) noexcept {
+  Send* oldest = peer.in_flight.front();
+  if (!oldest) oldest = peer.queued.front();
+  if (oldest) {
+    waits.sends = {0, id_of(oldest->initiator->sends.id(*oldest)), oldest->tag, 0,
+                   oldest->buffers.length};
+    waits.sends_for = what_for(peer, *oldest, std::string_view(waits.link.state) == "up");
+  } else if (Access* const access = peer.accesses.front()) {
+    waits.sends.id = kOfAccess | id_of(fast_rma.handle(*access));
+    waits.sends_for = "target";
+  }
+  for (Send* send = peer.in_flight.front(); send; send = peer.in_flight.next(*send))
+    ++waits.sends.count;
+  for (Send* send = peer.queued.front(); send; send = peer.queued.next(*send)) ++waits.sends.count;
+  for (Access* one = peer.accesses.front(); one; one = peer.accesses.next(*one))
+    ++waits.sends.count;
+}
+
+void look_at_deliveries(Peer& peer, PeerWaits& waits) noexcept {
+  constexpr const char* kFor[] = {"room", "bytes", "sender", "flush"};
+  for (PendingList<Delivery>* const list : {&peer.active, &peer.starting})
+    for (Delivery* one = list->front(); one; one = list->next(*one)) {
+      if (waits.moving.count++ > 0) continue;
+      waits.moving = {1, uint64_t(one->sender.index) << 16 | one->sender.generation, one->tag, 0,
+                      one->message_length};
+      waits.moving_for = kFor[size_t(one->state)];
+    }
+}
+
+}  // namespace
+
+void report_waits(Peers& peers, ReceiveQueues& queues, FastRma& fast_rma,
+                  WaitsSink& sink) noexcept {
+  transport::guarded("showing what waits", [&] {
+    BySource by_source;
+    OpenOperations any;
+    for (const bool tagged : {false, true}) look_at(queues.matcher(tagged), tagged, by_source, any);
+    for (const auto& [address, peer] : peers.all()) {
+      PeerWaits waits(address);
+      if (peer->link) waits.link = peer->link->report();
+      waits.throttled = peer->throttled;
+      look_at_sends(*peer, fast_rma, waits);
+      look_at_deliveries(*peer, waits);
+      if (const auto found = by_source.find(peer->source); found != by_source.end()) {
+        waits.receives = found->second.receives;
+        waits.early = found->second.early;
+      }
+      sink.on_peer_waits(waits);
+    }
+    sink.on_endpoint_waits(any);
+  });
+}
+
+}  // namespace erdma::protocol

@@ -1,0 +1,51 @@
+#include "transport/verbs/copy_notices.h"
+
+#include <sys/resource.h>
+
+#include <atomic>
+
+#include "util/log.h"
+
+namespace erdma::transport::verbs {
+namespace {
+
+/// One line is enough, whichever cause is met first.
+std::atomic<bool> g_warned{false};
+
+}  // namespace
+
+void warn_of_copies(const char* why) noexcept {
+  if (g_warned.load(std::memory_order_relaxed) || g_warned.exchange(true)) return;
+  ERDMA_NOTICE(zero_copy, MR,
+               "zero copy is off, long messages through the NIC are copied, which takes processor "
+               "time and bandwidth: %s. FI_ERDMA_MR_CACHE=off asks for copies and silences this "
+               "line\n",
+               why);
+}
+
+void CopyNotices::once(What what, const char* why, size_t bytes) noexcept {
+  if (x_said & what) return;
+  x_said |= what;
+  rlimit limit{};
+  switch (what) {
+    case locked:
+      (void)::getrlimit(RLIMIT_MEMLOCK, &limit);
+      ERDMA_NOTICE(
+          zero_copy, MR,
+          "memory of the application (%zu bytes) could not be registered: %s; it is copied "
+          "instead. Raise the limit of locked memory (ulimit -l, now %zu KiB)\n",
+          bytes, why, size_t(limit.rlim_cur >> 10));
+      break;
+    case size:
+      ERDMA_NOTICE(zero_copy, MR,
+                   "memory of the application (%zu bytes) %s: it is copied instead\n", bytes, why);
+      break;
+    case shared:  // as an application may well do
+      ERDMA_ANNOUNCE(MR, "memory of the application %s: it is copied instead\n", why);
+      break;
+    default:
+      ERDMA_NOTICE(zero_copy, MR, "memory of the application %s: it is copied instead\n", why);
+  }
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,102 @@
+#include "transport/verbs/fork_safety.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "transport/verbs/handles.h"
+#include "transport/verbs/memory_map.h"
+#include "transport/verbs/registration_cache.h"
+#include "transport/verbs/stacks.h"
+#include "util/fd.h"
+#include "util/log.h"
+
+// Of libibverbs, which declares them for drivers only.
+extern "C" int ibv_dontfork_range(void* address, size_t length);
+extern "C" int ibv_dofork_range(void* address, size_t length);
+
+namespace erdma::transport::verbs {
+namespace {
+
+/// By the PCI vendor, without a call of libibverbs.
+bool has_erdma_device() noexcept {
+  glob_t files{};
+  bool found = false;
+  if (!::glob("/sys/class/infiniband/*/device/vendor", GLOB_NOSORT, nullptr, &files)) {
+    for (size_t i = 0; i < files.gl_pathc && !found; ++i) {
+      char vendor[16] = "";
+      const util::Fd file(::open(files.gl_pathv[i], O_RDONLY | O_CLOEXEC));
+      found = file && ::read(file.get(), vendor, sizeof(vendor) - 1) > 0 &&
+              std::strtoul(vendor, nullptr, 16) == 0x1ded;
+    }
+  }
+  ::globfree(&files);
+  return found;
+}
+
+/// Children get back those pages of a range that no registration holds, as libibverbs counts. It
+/// marks no range with a hole: such a one is tried by halves, cut where big pages may begin too.
+/// `tries`: at most so many, as a range may have no pages at all.
+void let_children_have(const MemoryRange& pages, unsigned& tries) noexcept {
+  if (tries == 0) return;
+  --tries;
+  void* const start = reinterpret_cast<void*>(pages.start);
+  if (!::ibv_dontfork_range(start, pages.bytes())) {
+    (void)::ibv_dofork_range(start, pages.bytes());
+    return;
+  }
+  if (pages.bytes() <= size_t(::sysconf(_SC_PAGESIZE))) return;
+  // The address between both ends that most zeros end.
+  const uintptr_t highest = std::bit_floor(pages.start ^ (pages.end - 1));
+  const uintptr_t cut = (pages.end - 1) & ~(highest - 1);
+  let_children_have({pages.start, cut}, tries);
+  let_children_have({cut, pages.end}, tries);
+}
+
+}  // namespace
+
+void prepare_for_forks_early() noexcept {
+  const char* const provider = std::getenv("FI_PROVIDER");
+  const char* const policy = std::getenv("FI_ERDMA_FORK");
+  const bool asked = provider ? std::strstr(provider, "erdma") && provider[0] != '^'
+                              : std::getenv("FI_ERDMA_DEVICE") || has_erdma_device();
+  if (!asked || (policy && !std::strcmp(policy, "unsafe"))) return;
+  (void)prepare_for_forks(ForkPolicy::automatic);
+}
+
+ForkSafety prepare_for_forks(ForkPolicy policy) noexcept {
+  static std::mutex mutex;  // libibverbs has none for it
+  if (policy == ForkPolicy::unsafe) return ForkSafety::unasked;
+  std::lock_guard guard(mutex);
+  if (ibv_is_fork_initialized() == IBV_FORK_UNNEEDED) return ForkSafety::kernel;
+  return ibv_fork_init() == 0 ? ForkSafety::apart : ForkSafety::none;
+}
+
+int keep_from_children(const void* address, size_t length) noexcept {
+  static std::atomic<bool> told{false};
+  MemoryRange pages;
+  if (!whole_pages(address, length, pages)) return EINVAL;
+  if (is_stack(pages)) return EOPNOTSUPP;  // without it no child would live to execute a program
+  void* const start = reinterpret_cast<void*>(pages.start);
+  if (!::madvise(start, pages.bytes(), MADV_DONTFORK)) return 0;
+  const int error = errno;
+  unsigned tries = 10'000;
+  let_children_have(pages, tries);  // the kernel has marked what lies before a hole, and behind
+  if (error != ENOMEM && !told.exchange(true))
+    ERDMA_NOTICE(zero_copy, MR,
+                 "memory of the application (%zu bytes) can't be kept from forked children: %s; it "
+                 "is copied instead. Of huge pages use whole ones, or set FI_ERDMA_FORK=unsafe if "
+                 "the process never forks\n",
+                 length, std::strerror(error));
+  return error == ENOMEM ? EFAULT : error;  // nothing is mapped there: no want of room
+}
+
+}  // namespace erdma::transport::verbs

@@ -1,0 +1,71 @@
+#include <fmt/core.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "fi_erdma/doctor.h"
+#include "fi_erdma/json.h"
+#include "fi_erdma/waits.h"
+
+namespace fi_erdma {
+namespace {
+
+/// A line of a document: grade, group, code, text. All that a document says may be odd.
+using Line = std::tuple<std::string, std::string, std::string, std::string>;
+
+/// No host measures what another does.
+std::string without_speed(std::string text) {
+  const size_t begin = text.find(" (1 MiB: ");
+  const size_t end = begin == text.npos ? begin : text.find(')', begin);
+  if (end != text.npos) text.erase(begin, end + 1 - begin);
+  return text;
+}
+
+Line line_of(const Json& finding) {
+  return {text_of(finding, "grade"), text_of(finding, "group"), text_of(finding, "code"),
+          without_speed(text_of(finding, "text"))};
+}
+
+std::string names(const std::set<std::string>& hosts) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  size_t shown = 0;
+  for (const std::string& host : hosts)
+    if (shown++ < kShown) text += (text.empty() ? "" : ", ") + host;
+  return hosts.size() > kShown ? fmt::format("{} and {} more", text, hosts.size() - kShown) : text;
+}
+
+int status_of(const std::string& grade) {
+  return grade == "NO" ? 2 : grade == "SLOW" ? 1 : 0;
+}
+
+}  // namespace
+
+int compare_documents() {
+  std::set<std::string> hosts;
+  std::map<Line, std::set<std::string>> lines;
+  for_each_document("doctor", "findings", [&](Json& document) {
+    const std::string host = text_of(document, "host");
+    hosts.insert(host);
+    for (const Json& finding : document["findings"])
+      if (finding.is_object()) lines[line_of(finding)].insert(host);
+  });
+  int status = 0;
+  size_t shown = 0;
+  for (const auto& [line, where] : lines) {
+    const auto& [grade, group, code, text] = line;
+    status = std::max(status, status_of(grade));
+    const bool everywhere = where == hosts;
+    if (everywhere && status_of(grade) == 0) continue;
+    ++shown;
+    fmt::print("  {:<5} {}: {}{}\n          {}\n", grade, group, text,
+               code.empty() ? "" : "  [" + code + "]", everywhere ? "all hosts" : names(where));
+  }
+  fmt::print("{} host{}{}\n", hosts.size(), hosts.size() == 1 ? "" : "s",
+             shown ? "" : ": no trouble was found, and nothing differs");
+  return status;
+}
+
+}  // namespace fi_erdma

@@ -1,0 +1,230 @@
+#include "fi_erdma/waits.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "fi_erdma/traffic.h"
+
+namespace fi_erdma {
+namespace {
+
+const Json& member(const Json& object, const char* name) {
+  static const Json nothing;
+  if (!object.is_object()) return nothing;
+  const auto found = object.find(name);
+  return found == object.end() ? nothing : *found;
+}
+std::string job_of(const Json& process) {
+  return text_of(member(process, "process"), "job");
+}
+bool stands(const Json& block, const char* name) {
+  const Json& value = member(member(block, "stands"), name);
+  return value.is_boolean() && value.get<bool>();
+}
+
+std::string counted(uint64_t count, const char* what, uint64_t bytes) {
+  return fmt::format("{} {}{}{} {}", count, what, count == 1 ? " of " : "s, the oldest of ",
+                     bytes_text(double(bytes)), "");
+}
+
+std::string tag_text(const Json& block, const char* name) {
+  const Json& tag = member(member(block, "gauges"), name);
+  return tag.is_number_unsigned() ? fmt::format("tag {:#x} ", tag.get<uint64_t>()) : std::string();
+}
+
+/// Of the oldest send. `there`: what the peer shows of this side; may be null.
+std::string why_of_send(const Json& peer, const std::string& to, const Json* there) {
+  const std::string word = text_of(peer, "sends_for");
+  const std::string what = counted(gauge_of(peer, "sends"), "send", gauge_of(peer, "send_bytes")) +
+                           tag_text(peer, "send_tag") + "to " + to;
+  if (word == "connection")
+    return fmt::format("{}: there is no connection (it is {})", what, text_of(peer, "link"));
+  if (word == "room")
+    return fmt::format("{}: the connection has no room, {} keeps what came", what, to);
+  if (word == "target") return what + ": it did not execute them";
+  if (word == "bytes") return what + ": the bytes do not move";
+  if (word == "earlier") return what + ": earlier ones must end first";
+  if (word != "match") return what;
+  const uint64_t early = there ? gauge_of(*there, "early") : 0;
+  return early ? fmt::format("{}: {} has {} of these and no receive that matches", what, to, early)
+               : what + ": announced, and not asked for";
+}
+
+std::string why_of_receive(const Json& peer, const std::string& from) {
+  const std::string what =
+      counted(gauge_of(peer, "receives"), "receive", gauge_of(peer, "receive_bytes")) +
+      tag_text(peer, "receive_tag") + "from " + from;
+  const uint64_t early = gauge_of(peer, "early");
+  if (!early) return what + ": nothing has come";
+  return fmt::format("{}: what has come does not match ({} {}{})", what, early,
+                     early == 1 ? "message" : "messages, the oldest has ",
+                     (early == 1 && !tag_text(peer, "early_tag").empty() ? " with " : "") +
+                         tag_text(peer, "early_tag"));
+}
+
+std::string why_of_move(const Json& peer, const std::string& from) {
+  const std::string word = text_of(peer, "moving_for");
+  const std::string what =
+      counted(gauge_of(peer, "moving"), "message", gauge_of(peer, "moving_bytes")) +
+      tag_text(peer, "moving_tag") + "from " + from;
+  if (word == "flush") return what + ": the NIC does not flush what it wrote";
+  if (word == "sender") return what + ": the sender does not move the bytes";
+  return what + ": the bytes do not move";
+}
+
+}  // namespace
+
+uint64_t number_of(const Json& object, const char* name, uint64_t otherwise) {
+  const Json& value = member(object, name);
+  const bool fits =
+      value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
+  return fits ? value.get<uint64_t>() : otherwise;
+}
+
+std::string text_of(const Json& object, const char* name) {
+  const Json& value = member(object, name);
+  std::string text = value.is_string() ? value.get<std::string>() : std::string();
+  for (char& c : text)
+    if (c < 0x20 || c > 0x7e) c = '?';
+  return text;
+}
+
+uint64_t gauge_of(const Json& block, const char* name) {
+  return number_of(member(block, "gauges"), name, 0);
+}
+
+WaitGraph::WaitGraph(std::vector<Json> processes) : x_processes(std::move(processes)) {
+  std::erase_if(x_processes, [](const Json& one) { return !member(one, "pid").is_number(); });
+  for (size_t i = 0; i < size(); ++i) learn(i);
+  x_peers.resize(size());
+  for (size_t i = 0; i < size(); ++i) learn_peers(i);
+  for (size_t i = 0; i < size(); ++i) {
+    const Json& peers = member(x_processes[i], "peers");
+    if (!peers.is_array()) continue;
+    for (const Json& peer : peers) find_waits(i, peer);
+    if (!waits(i)) find_suspects(i);
+  }
+}
+
+/// A process that waits for a message of any process waits for those of its job that send nothing.
+void WaitGraph::find_suspects(size_t i) {
+  const Json& endpoints = member(x_processes[i], "endpoints");
+  const auto waits_for_any = [](const Json& endpoint) { return stands(endpoint, "any_receives"); };
+  if (!endpoints.is_array() || std::ranges::none_of(endpoints, waits_for_any)) return;
+  for (const auto& [other, what] : x_silent[job_of(x_processes[i])])
+    if (other != i)
+      x_waits.push_back({i, other, name_of(other),
+                         fmt::format("a message of any process: {} {}", name_of(other), what)});
+}
+
+std::string WaitGraph::name_of(size_t i) const {
+  const uint64_t rank = number_of(member(x_processes[i], "process"), "rank", UINT64_MAX);
+  return rank == UINT64_MAX ? fmt::format("pid {}", number_of(x_processes[i], "pid", 0))
+                            : fmt::format("rank {}", rank);
+}
+
+/// Shared memory leads to processes of the same host, where the name of a device does not count.
+size_t WaitGraph::find(const Json& process, const Json& peer) const {
+  const std::string address = text_of(peer, "address"), path = text_of(peer, "path");
+  const auto here = x_here.find(text_of(process, "host") + "|" + address);
+  if (here != x_here.end()) return here->second;
+  const auto there = x_there.find(address);
+  const bool on_host = path == "shm" || path == "self";
+  return on_host || there == x_there.end() ? kNobody : there->second;
+}
+
+void WaitGraph::learn(size_t i) {
+  constexpr std::pair<std::string_view, const char*> kSilent[] = {
+      {"silent", "does not call libfabric"},
+      {"stopped", "is stopped"},
+      {"traced", "is stopped"},
+      {"ended", "has ended"}};
+  for (const auto& [word, what] : kSilent)
+    if (text_of(x_processes[i], "verdict") == word)
+      x_silent[job_of(x_processes[i])].emplace_back(i, what);
+  const Json& endpoints = member(x_processes[i], "endpoints");
+  if (!endpoints.is_array()) return;
+  for (const Json& endpoint : endpoints) {
+    const std::string address = text_of(endpoint, "address");
+    x_here.emplace(text_of(x_processes[i], "host") + "|" + address, i);
+    if (text_of(endpoint, "device") != "shm") x_there.emplace(address, i);
+  }
+}
+
+void WaitGraph::learn_peers(size_t i) {
+  const Json& peers = member(x_processes[i], "peers");
+  if (!peers.is_array()) return;
+  for (const Json& peer : peers)
+    if (const size_t other = find(x_processes[i], peer); other != kNobody)
+      x_peers[i].emplace(other, &peer);
+}
+
+/// What the other shows of this one.
+const Json* WaitGraph::peer_of(size_t i, size_t other) const {
+  if (other == kNobody) return nullptr;
+  const auto found = x_peers[other].find(i);
+  return found == x_peers[other].end() ? nullptr : found->second;
+}
+
+void WaitGraph::find_waits(size_t i, const Json& peer) {
+  const bool sends = stands(peer, "sends"), receives = stands(peer, "receives"),
+             moves = stands(peer, "moving");
+  if (!sends && !receives && !moves) return;
+  const size_t other = find(x_processes[i], peer);
+  const std::string name = other == kNobody ? text_of(peer, "address") : name_of(other);
+  if (sends) x_waits.push_back({i, other, name, why_of_send(peer, name, peer_of(i, other))});
+  if (receives) x_waits.push_back({i, other, name, why_of_receive(peer, name)});
+  // It is its own NIC that does not flush.
+  const bool own = text_of(peer, "moving_for") == "flush";
+  if (moves) x_waits.push_back({i, own ? i : other, name, why_of_move(peer, name)});
+}
+
+bool WaitGraph::waits(size_t i) const {
+  return !waits_of(i).empty();
+}
+
+std::span<const Wait> WaitGraph::waits_of(size_t i) const {
+  const auto found = std::ranges::equal_range(x_waits, i, {}, &Wait::from);
+  return {found.begin(), found.end()};
+}
+
+std::vector<size_t> WaitGraph::ends() const {
+  std::vector<size_t> ends;
+  for (const Wait& wait : x_waits)
+    if (wait.to == kNobody || wait.to == wait.from || !waits(wait.to)) ends.push_back(wait.to);
+  std::ranges::sort(ends);
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return ends;
+}
+
+/// From each process along the first way that leads back to it.
+std::vector<size_t> WaitGraph::circle() const {
+  std::vector<bool> seen(size()), on_way(size());
+  for (size_t start = 0; start < size(); ++start) {
+    if (seen[start]) continue;
+    std::vector<size_t> way{start}, next{0};  // of the waits of each on the way
+    on_way[start] = seen[start] = true;
+    while (!way.empty()) {
+      const std::span<const Wait> waits = waits_of(way.back());
+      if (next.back() == waits.size()) {
+        on_way[way.back()] = false;
+        way.pop_back();
+        next.pop_back();
+        continue;
+      }
+      const size_t to = waits[next.back()++].to;
+      if (to == kNobody || to == way.back()) continue;
+      if (on_way[to]) return {std::ranges::find(way, to), way.end()};
+      if (seen[to]) continue;
+      seen[to] = on_way[to] = true;
+      way.push_back(to);
+      next.push_back(0);
+    }
+  }
+  return {};
+}
+
+}  // namespace fi_erdma

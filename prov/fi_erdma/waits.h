@@ -1,0 +1,65 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "fi_erdma/json.h"
+
+namespace fi_erdma {
+
+/// Why one process waits for another, by what both show.
+struct Wait {
+  size_t from;
+  size_t to;         ///< index of the process; kNobody = it is not among those that were looked at
+  std::string peer;  ///< as people know it: "rank 3", or an address
+  std::string why;
+};
+inline constexpr size_t kNobody = SIZE_MAX;
+
+/// Who waits for whom, made of the documents of `hang --json`, of this host or of several. A
+/// document may say anything: what is of no use is left out.
+class WaitGraph {
+ public:
+  explicit WaitGraph(std::vector<Json> processes);
+
+  size_t size() const { return x_processes.size(); }
+  const Json& process(size_t i) const { return x_processes[i]; }
+  std::span<const Wait> waits_of(size_t i) const;
+  /// "rank 3", or "pid 4711".
+  std::string name_of(size_t i) const;
+  /// Whether it waits for somebody.
+  bool waits(size_t i) const;
+  /// What everybody who waits comes to at last: processes that wait for nobody.
+  std::vector<size_t> ends() const;
+  /// One circle of processes that wait for each other; empty = there is none.
+  std::vector<size_t> circle() const;
+
+ private:
+  void learn(size_t i);
+  void learn_peers(size_t i);
+  void find_suspects(size_t i);
+  void find_waits(size_t i, const Json& peer);
+  size_t find(const Json& process, const Json& peer) const;
+  const Json* peer_of(size_t i, size_t other) const;
+
+  std::vector<Json> x_processes;
+  std::unordered_map<std::string, size_t> x_here;   ///< by host and address
+  std::unordered_map<std::string, size_t> x_there;  ///< by address, behind a NIC
+  /// By process: what it shows of another.
+  std::vector<std::unordered_map<size_t, const Json*>> x_peers;
+  /// By job: those that send nothing, and why.
+  std::unordered_map<std::string, std::vector<std::pair<size_t, const char*>>> x_silent;
+  std::vector<Wait> x_waits;  ///< in the order of `from`
+};
+
+/// The text of a member, printable; empty if there is none.
+std::string text_of(const Json& object, const char* name);
+/// The number of a member.
+uint64_t number_of(const Json& object, const char* name, uint64_t otherwise);
+/// The number of a member of "gauges", or 0.
+uint64_t gauge_of(const Json& block, const char* name);
+
+}  // namespace fi_erdma

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""hang.py SOURCE BUILD: fi_erdma hang names who waits for whom in jobs that stand still, made of real processes
+(rank.cc). What it prints as JSON keeps to prov/fi_erdma/fi_erdma.schema.json."""
+import faulthandler
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE, BUILD = sys.argv[1:3]
+PROGRAM = os.path.join(BUILD, "prov/fi_erdma/fi_erdma")
+RANK = os.path.join(BUILD, "test/fi_erdma/rank")
+CLEAN = {k: v for k, v in os.environ.items() if not re.match(r"FI_|PMI|OMPI_|SLURM_|TORCHELASTIC_", k)}
+KIB, MIB = 1024, 1024 * 1024
+INTERVALS = ["0.3", "1", "3", "10"]  # seconds: a rank without a processor answers late
+MOST_SECONDS = 900
+
+with open(os.path.join(SOURCE, "prov/fi_erdma/fi_erdma.schema.json"), encoding="utf-8") as file:
+    SCHEMA = json.load(file)
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+
+class Rank:
+    def __init__(self, number, environment):
+        self.number = number
+        self.process = subprocess.Popen([RANK], env={**CLEAN, **environment, "PMI_RANK": str(number)}, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.pid = self.process.pid
+        assert self.process.stdout.readline() == "ready\n"
+        self.peers = {}
+
+    def tell(self, *command):
+        self.process.stdin.write(" ".join(map(str, command)) + "\n")
+        self.process.stdin.flush()
+
+    def do(self, *command):
+        self.tell(*command)
+        return self.process.stdout.readline().strip()
+
+    def send(self, to, size, tag=1, count=1):
+        assert self.do("send", self.peers[to.number], tag, size, count) == "ok"
+
+    def receive(self, source, size, tag=1):
+        assert self.do("recv", "any" if source == "any" else self.peers[source.number], tag, size) == "ok"
+
+    def poll(self):
+        assert self.do("poll") == "ok"
+
+    def compute(self):
+        assert self.do("compute") == "ok"
+
+    def signal(self, number):
+        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            stream.close()
+
+
+class Hang(unittest.TestCase):
+    def job(self, count, **environment):
+        """Ranks that know each other."""
+        ranks = []
+        for number in range(count):
+            ranks.append(Rank(number, {"FI_ERDMA_DEVICE": "shm", **environment}))
+            self.addCleanup(ranks[-1].end)
+        names = [rank.do("name") for rank in ranks]
+        for rank in ranks:
+            rank.peers = {number: rank.do("peer", name) for number, name in enumerate(names)}
+        return ranks
+
+    def nic(self):
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self.addCleanup(folder.cleanup)
+        return {"LD_PRELOAD": os.path.join(os.path.abspath(BUILD), ".libs/libsofterdma.so"),
+                "SOFTERDMA_DIR": folder.name, "FI_ERDMA_DEVICE": "erdma_0", "FI_ERDMA_SHM": "off"}
+
+    def hang(self, ranks, *options, status=0, text=None):
+        done = subprocess.run([PROGRAM, "hang", *options, *(str(r.pid) for r in ranks)], env=CLEAN, text=True,
+                              input=text, capture_output=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout
+
+    def document(self, ranks, *options, status=0):
+        document = json.loads(self.hang(ranks, "-j", *options, status=status))
+        self.assertEqual(document["schema"], "fi_erdma.hang/1")
+        if jsonschema:
+            jsonschema.Draft202012Validator(SCHEMA).validate(document)
+        return document
+
+    def patiently(self, check):
+        """What check says of the shortest interval at which it fails nowhere."""
+        for interval in INTERVALS:
+            try:
+                return check(interval)
+            except AssertionError:
+                if interval == INTERVALS[-1]:
+                    raise
+        return None
+
+    def verdicts(self, ranks, status, interval):
+        """Once the job stands still."""
+        while True:
+            verdicts = [p["verdict"] for p in self.document(ranks, "-i", interval, status=status)["processes"]]
+            if not {"moves", "unknown"} & set(verdicts):
+                return verdicts
+
+    def told(self, ranks, verdicts, *lines, status=0, options=()):
+        def check(interval):
+            self.assertEqual(self.verdicts(ranks, status, interval), verdicts)
+            text = self.hang(ranks, "-i", interval, *options, status=status)
+            self.says(text, *lines)
+            return text
+        return self.patiently(check)
+
+    def says(self, text, *lines):
+        for line in lines:
+            self.assertRegex(text, line)
+
+    def test_a_rank_that_computes_does_not_call_libfabric(self):
+        ranks = self.job(3)
+        ranks[0].receive(ranks[1], 8)
+        ranks[1].receive(ranks[2], 8)
+        for rank in ranks[:2]:
+            rank.poll()
+        ranks[2].compute()
+        self.told(ranks, ["unmatched", "unmatched", "silent"],
+                  rf"^2 of 3 processes wait; all wait in the end for rank 2 \(\S+ pid {ranks[2].pid}\)\.",
+                  r"rank 0  \S+ pid \d+  polls, and nothing matches.*\n +1 receive of 8 B from rank 1: nothing has come",
+                  r"rank 2  .*DOES NOT CALL libfabric: it uses \d+ % of a processor")
+
+    def test_a_rank_that_sleeps_outside_does_not_call_libfabric(self):
+        ranks = self.job(2)
+        ranks[0].receive(ranks[1], 8)
+        ranks[0].poll()
+        self.told(ranks, ["unmatched", "silent"],
+                  r"in the end for rank 1", r"rank 1  .*DOES NOT CALL libfabric: it sleeps")
+
+    def test_a_rank_that_sleeps_in_libfabric_answers(self):
+        for environment in [{}, self.nic()]:
+            with self.subTest(environment):
+                ranks = self.job(2, **environment)
+                ranks[0].receive(ranks[1], 8)
+                self.assertEqual(ranks[0].do("wait"), "ok")
+                ranks[1].poll()
+                self.told(ranks, ["unmatched", "idle"])
+
+    def test_a_stopped_rank_is_named(self):
+        ranks = self.job(2)
+        ranks[0].receive(ranks[1], 8)
+        ranks[0].poll()
+        ranks[1].signal(signal.SIGSTOP)
+        self.told(ranks, ["unmatched", "stopped"],
+                  r"all wait in the end for rank 1", r"rank 1  .*IS STOPPED by a signal", status=2)
+
+    def test_a_send_without_a_receive(self):
+        for environment in [{}, self.nic()]:
+            with self.subTest(environment):
+                ranks = self.job(2, **environment)
+                ranks[0].send(ranks[1], 4 * MIB)
+                for rank in ranks:
+                    rank.poll()
+                self.told(ranks, ["unmatched", "idle"],
+                          r"in the end for rank 1",
+                          r"1 send of 4.00 MiB to rank 1: rank 1 has 1 of these and no receive that matches",
+                          r"rank 1  .*calls libfabric, and waits for nothing in it")
+
+    def test_a_receive_without_a_send(self):
+        for environment in [{}, self.nic()]:
+            with self.subTest(environment):
+                ranks = self.job(2, **environment)
+                ranks[0].receive(ranks[1], 64 * KIB)
+                for rank in ranks:
+                    rank.poll()
+                self.told(ranks, ["unmatched", "idle"],
+                          r"1 receive of 64.00 KiB from rank 1: nothing has come")
+
+    def test_a_wrong_tag_is_told_from_a_missing_message_and_tags_are_details(self):
+        ranks = self.job(2)
+        ranks[1].send(ranks[0], 8, tag=0x2b)
+        ranks[1].do("complete", 1)
+        ranks[0].receive(ranks[1], 8, tag=0x2a)
+        for rank in ranks:
+            rank.poll()
+        text = self.told(ranks, ["unmatched", "idle"], r"from rank 1: what has come does not match \(1 message")
+        self.assertNotRegex(text + json.dumps(self.document(ranks)), r"0x2|_tag|\b4[23]\b.*tag")
+        self.told(ranks, ["unmatched", "idle"], r"tag 0x2a from rank 1: .*\(1 message with tag 0x2b", options=["-v"])
+
+        def tags(interval):
+            (peer,) = self.document(ranks, "-v", "-i", interval)["processes"][0]["peers"]
+            self.assertEqual((peer["gauges"]["receive_tag"], peer["gauges"]["early_tag"]), (0x2a, 0x2b))
+        self.patiently(tags)
+
+    def test_two_ranks_that_wait_for_each_other_are_a_circle(self):
+        ranks = self.job(3)
+        ranks[0].send(ranks[1], 4 * MIB)
+        ranks[1].send(ranks[0], 4 * MIB)
+        ranks[2].receive(ranks[0], 8)
+        for rank in ranks:
+            rank.poll()
+        self.told(ranks, ["unmatched"] * 3,
+                  r"^3 of 3 processes wait; these wait for each other: rank 0 -> rank 1 -> rank 0\.", status=2)
+
+    def test_a_peer_that_cannot_be_seen_is_named_by_its_address(self):
+        """As on the other host of two, or one that is dead."""
+        ranks = self.job(2, **self.nic())
+        ranks[0].send(ranks[1], 8)
+        ranks[0].do("complete", 1)
+        ranks[0].receive(ranks[1], 8)
+        ranks[0].poll()
+        self.told(ranks[:1], ["unmatched"],
+                  r"^1 of 1 processes waits; all wait in the end for a process that is not seen",
+                  r"1 receive of 8 B from \d+\.\d+\.\d+\.\d+:\d+: nothing has come")
+
+    def test_credits_that_do_not_come_back(self):
+        for environment in [{}, self.nic()]:
+            with self.subTest(environment):
+                ranks = self.job(2, **environment)
+                ranks[1].receive(ranks[0], 8)
+                ranks[0].receive(ranks[1], 8, tag=99)
+                ranks[0].send(ranks[1], 8)
+                ranks[0].do("complete", 1)
+                ranks[1].do("complete", 1)
+                ranks[0].send(ranks[1], 88, count=100_000)
+                ranks[0].poll()
+                self.told(ranks, ["lacks_room", "silent"],
+                          r"in the end for rank 1", r"rank 0  .*lacks room at its peer",
+                          r"\d+ sends, the oldest of 88 B to rank 1: the connection has no room")
+
+    def test_a_connection_that_is_not_made(self):
+        ranks = self.job(2, FI_ERDMA_CONNECT_TIMEOUT="300000", **self.nic())
+        ranks[1].signal(signal.SIGSTOP)
+        ranks[0].send(ranks[1], 8)
+        ranks[0].poll()
+        self.told(ranks, ["lacks_connection", "stopped"],
+                  r"all wait in the end for rank 1",
+                  r"1 send of 8 B to rank 1: there is no connection \(it is connecting\)", status=2)
+
+    def test_memory_for_unexpected_messages_is_used_up(self):
+        ranks = self.job(2, FI_ERDMA_UNEXPECTED_SIZE="65536")
+        ranks[1].poll()
+        ranks[0].send(ranks[1], 4 * KIB, count=100)
+        ranks[0].poll()
+        self.told(ranks, ["unmatched", "idle"],
+                  r"has \d+ of these and no receive that matches",
+                  r"it keeps no more unexpected messages", options=["-v"])
+
+    def test_documents_of_several_hosts_are_one_picture(self):
+        ranks = self.job(3)
+        ranks[0].receive(ranks[1], 8)
+        ranks[1].receive(ranks[2], 8)
+        for rank in ranks:
+            rank.poll()
+
+        def collected(interval):
+            parts = "".join(self.hang([rank], "-j", "-i", interval) for rank in [*ranks, ranks[0]])
+            self.says(self.hang([], "-", text=parts), r"^2 of 3 processes wait; all wait in the end for rank 2",
+                      r"from rank 1: nothing has come")
+        self.patiently(collected)
+        self.hang([], "-", text="", status=70)
+
+    def test_ranks_of_containers_that_share_a_name_are_each_told(self):
+        def document(started):
+            return json.dumps({"schema": "fi_erdma.hang/1", "processes": [
+                {"pid": 1, "host": "a", "verdict": "idle", "says": "-", "process": {"rank": started, "started": started}}]})
+        text = self.hang([], "-", text=document(1) + document(2) + document(2))
+        self.assertEqual(re.findall(r"rank \d", text), ["rank 1", "rank 2"])
+
+    def test_documents_are_not_asked_for_what_needs_processes(self):
+        for options in [["-", "-j"], ["-", "-i", "1"], ["-", "1"], ["1", "-"]]:
+            self.hang([], *options, text="", status=64)
+
+    def test_a_nic_that_does_not_flush_is_no_peers_fault(self):
+        """As a document: the flush of a GPU can't be made to stand still here."""
+        peer = {"index": 0, "path": "nic", "address": "192.0.2.1:1", "moving_for": "flush",
+                "gauges": {"moving": 1, "moving_bytes": 8192}, "stands": {"moving": True}}
+        process = {"pid": 1, "host": "a", "verdict": "flushes", "says": "waits", "process": {"rank": 0}, "peers": [peer]}
+        document = {"schema": "fi_erdma.hang/1", "processes": [process]}
+        self.says(self.hang([], "-", text=json.dumps(document)), r"all wait in the end for rank 0",
+                  r"1 message of 8.00 KiB from 192.0.2.1:1: the NIC does not flush what it wrote")
+
+    def test_a_large_job_in_which_all_wait_for_all_is_told(self):
+        ranks = range(300)
+        address = [f"192.0.2.1:{rank}" for rank in ranks]
+        stands, gauges = {"sends": True, "receives": True}, {"sends": 1, "receives": 1, "early": 1}
+        processes = [{"pid": rank + 1, "host": "a", "verdict": "unmatched", "says": "polls", "process": {"rank": rank},
+                      "endpoints": [{"address": address[rank], "device": "erdma_0"}],
+                      "peers": [{"path": "nic", "address": address[other], "sends_for": "match", "stands": stands,
+                                 "gauges": gauges} for other in ranks if other != rank]} for rank in ranks]
+        text = self.hang([], "-", text=json.dumps({"schema": "fi_erdma.hang/1", "processes": processes}), status=2)
+        self.says(text, r"^300 of 300 processes wait; these wait for each other: rank 0 -> rank 1 -> rank 0\.",
+                  r"rank 299  .*\n(        1 .*\n){8}        and 590 more\n",
+                  r"1 send of 0 B to rank 1: rank 1 has 1 of these and no receive that matches")
+
+    def test_what_is_no_document_is_refused_and_odd_ones_are_survived(self):
+        for text in ["x", "[", "{}", '{"schema": "fi_erdma.stat/1"}', '{"schema": "fi_erdma.hang/1", "processes": 1}']:
+            self.hang([], "-", text=text, status=70)
+        odd = [{}, 1, None, {"pid": "x"}, {"pid": 1, "peers": 7, "endpoints": {}}, {"pid": -1, "host": 3},
+               {"pid": 2, "host": "\x1b[2J", "says": "\x1b[2J", "peers": [1, {"stands": 1}, {"stands": {"sends": True}}]}]
+        text = self.hang([], "-", text=json.dumps({"schema": "fi_erdma.hang/1", "processes": odd}))
+        self.assertNotIn("\x1b", text)
+        deep = '{"schema": "fi_erdma.hang/1", "processes": [{"pid": DEEP}, {"pid": 1, "host": DEEP}]}'
+        self.says(self.hang([], "-", text=deep.replace("DEEP", "[" * 1000000 + "]" * 1000000)), r"^  pid 1  ")
+
+    def test_a_receive_from_any_process_is_told(self):
+        ranks = self.job(2)
+        ranks[0].receive("any", 8)
+        ranks[0].poll()
+        self.told(ranks, ["unmatched", "silent"], r"all wait in the end for rank 1", r"1 receive from any process",
+                  r"a message of any process: rank 1 does not call libfabric")
+
+
+faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
+result = unittest.main(argv=[sys.argv[0], *sys.argv[3:]], exit=False).result
+if not result.wasSuccessful():
+    sys.exit(1)
+if not jsonschema:
+    print("python3-jsonschema is not installed: JSON was not compared with its schema")
+    sys.exit(77)

@@ -1,0 +1,164 @@
+// A rank of a job that stands still as program.py says, one command a line; each is answered:
+//   name              -> its address, in hexadecimal
+//   peer ADDRESS      -> number of the peer
+//   send PEER TAG SIZE COUNT, recv PEER|any TAG SIZE -> ok, once posted
+//   complete N        -> ok, after N completions
+//   poll, compute     -> ok, and then it polls or computes until SIGUSR1, and answers once more
+//   wait              -> ok, and then it sleeps in a call of libfabric
+// It ends with its input, and then leaves all of it as it is.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+#include <rdma/providers/fi_prov.h>
+
+extern "C" fi_provider* fi_prov_ini(void);
+
+namespace {
+
+volatile std::sig_atomic_t g_goes_on = 1;
+fid_ep* g_ep = nullptr;
+fid_cq* g_cq = nullptr;
+fid_av* g_av = nullptr;
+unsigned g_done = 0;
+
+void expect(const char* what, ssize_t status) {
+  if (status == 0) return;
+  std::fprintf(stderr, "%s: %s\n", what, fi_strerror(int(-status)));
+  std::_Exit(1);
+}
+
+void open_endpoint() {
+  fi_provider* const provider = fi_prov_ini();
+  fi_info* const hints = fi_allocinfo();
+  hints->mode = FI_CONTEXT;
+  hints->caps = FI_TAGGED | FI_DIRECTED_RECV;
+  fi_info* info = nullptr;
+  fid_fabric* fabric = nullptr;
+  fid_domain* domain = nullptr;
+  expect("getinfo", provider->getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &info));
+  expect("fabric", provider->fabric(info->fabric_attr, &fabric, nullptr));
+  fabric->api_version = FI_VERSION(1, 17);
+  expect("domain", fi_domain(fabric, info, &domain, nullptr));
+  fi_cq_attr cq_attr{};
+  cq_attr.wait_obj = FI_WAIT_UNSPEC;
+  fi_av_attr av_attr{};
+  expect("cq", fi_cq_open(domain, &cq_attr, &g_cq, nullptr));
+  expect("av", fi_av_open(domain, &av_attr, &g_av, nullptr));
+  expect("endpoint", fi_endpoint(domain, info, &g_ep, nullptr));
+  expect("bind", fi_ep_bind(g_ep, &g_cq->fid, FI_TRANSMIT | FI_RECV));
+  expect("bind", fi_ep_bind(g_ep, &g_av->fid, 0));
+  expect("enable", fi_enable(g_ep));
+}
+
+void poll() {
+  fi_cq_entry entry;
+  const ssize_t got = fi_cq_read(g_cq, &entry, 1);
+  if (got > 0) ++g_done;
+  if (got != -FI_EAGAIN && got < 0) expect("cq_read", got);
+}
+
+std::string name() {
+  unsigned char bytes[128];
+  size_t length = sizeof(bytes);
+  expect("name", fi_getname(&g_ep->fid, bytes, &length));
+  std::string text;
+  char digits[3];
+  for (size_t i = 0; i < length; ++i) {
+    std::snprintf(digits, sizeof(digits), "%02x", bytes[i]);
+    text += digits;
+  }
+  return text;
+}
+
+std::string peer(const std::string& address) {
+  std::vector<unsigned char> bytes;
+  for (size_t i = 0; i + 1 < address.size(); i += 2)
+    bytes.push_back(static_cast<unsigned char>(std::stoul(address.substr(i, 2), nullptr, 16)));
+  fi_addr_t number = FI_ADDR_UNSPEC;
+  expect("insert", fi_av_insert(g_av, bytes.data(), 1, &number, 0, nullptr) - 1);
+  return std::to_string(number);
+}
+
+/// Its memory and context stay.
+struct Operation {
+  explicit Operation(size_t size) : memory(size) {}
+  std::vector<char> memory;
+  fi_context context{};
+};
+std::deque<Operation> g_operations;
+
+/// Fewer where there is no room for more.
+void send(fi_addr_t to, uint64_t tag, size_t size, unsigned count) {
+  for (; count > 0; --count) {
+    Operation& one = g_operations.emplace_back(size);
+    const ssize_t status = fi_tsend(g_ep, one.memory.data(), size, nullptr, to, tag, &one.context);
+    if (status == -FI_EAGAIN) return;
+    expect("send", status);
+  }
+}
+void receive(fi_addr_t from, uint64_t tag, size_t size) {
+  Operation& one = g_operations.emplace_back(size);
+  expect("recv", fi_trecv(g_ep, one.memory.data(), size, nullptr, from, tag, 0, &one.context));
+}
+
+void say(const std::string& answer) {
+  std::cout << answer << std::endl;
+}
+
+void obey(const std::string& line) {
+  std::istringstream words(line);
+  std::string command, address;
+  uint64_t tag = 0;
+  size_t size = 0;
+  unsigned count = 0;
+  words >> command;
+  if (command == "name") return say(name());
+  if (command == "peer") return words >> address, say(peer(address));
+  if (command == "send") {
+    words >> address >> tag >> size >> count;
+    send(std::stoull(address), tag, size, count);
+  } else if (command == "recv") {
+    words >> address >> tag >> size;
+    receive(address == "any" ? FI_ADDR_UNSPEC : std::stoull(address), tag, size);
+  } else if (command == "complete") {
+    words >> count;
+    while (g_done < count) poll();
+  } else if (command == "wait") {
+    say("ok");
+    fi_cq_entry entry;
+    (void)fi_cq_sread(g_cq, &entry, 1, nullptr, -1);
+  } else if (command == "poll" || command == "compute") {
+    say("ok");
+    for (g_goes_on = 1; g_goes_on;)
+      if (command == "poll") poll();
+  }
+  say("ok");
+}
+
+}  // namespace
+
+int main() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // it may poll for ever
+  std::signal(SIGUSR1, [](int) { g_goes_on = 0; });
+  open_endpoint();
+  say("ready");
+  for (std::string line; std::getline(std::cin, line);) obey(line);
+  std::_Exit(0);
+}

@@ -1,0 +1,227 @@
+// Memory that can't be watched is registered for one use at a time: nothing stale is ever found,
+// nothing stays behind, and whoever runs slower for it hears why.
+#include <sys/wait.h>
+
+#include "fake/captured_log.h"
+#include "fake/captured_stderr.h"
+#include "transport/verbs_registration_rig.h"
+#include "transport/verbs_stale_memory.h"
+#include "util/notice.h"
+
+namespace {
+
+using namespace erdma::test;
+using erdma::transport::verbs::Registration;
+using erdma::transport::verbs::SingleUses;
+
+void use_singly() {
+  g_single_uses = true;
+}
+
+SET_UPS("stale memory", use_singly);
+
+TEST_CASE(.set_up = use_singly);
+
+TEST(what_is_given_back_is_deregistered) {
+  Rig rig;
+  Registration use;
+  ck_assert_int_eq(rig.acquire(0, 4, use), 0);
+  ck_assert_uint_eq(rig.log.count(), 1);
+  ck_assert_uint_eq(use.lkey, region_of(use).lkey);
+  ck_assert_uint_eq(use.rkey, region_of(use).rkey);
+  rig.cache->release(use);
+  ck_assert_uint_eq(rig.log.count(), 0);
+}
+
+/// The pages that only the first one holds may change while the second lasts.
+TEST(a_use_under_way_lends_its_region_to_no_other) {
+  Rig rig;
+  Registration first, second, third;
+  ck_assert_int_eq(rig.acquire(0, 8, first), 0);
+  ck_assert_int_eq(rig.acquire(4, 4, second), 0);
+  ck_assert_uint_ne(first.lkey, second.lkey);
+  rig.cache->release(first);
+  rig.arena.map(0, 4);
+  ck_assert_int_eq(rig.acquire(0, 8, third), 0);
+  for (size_t i = 0; i < 8; ++i)
+    ck_assert_uint_eq(region_of(third).numbers[i], rig.arena.number(i));
+  rig.cache->release(second);
+  rig.cache->release(third);
+}
+
+/// Nobody else takes its memory away while it is in use, whatever it is.
+TEST(shared_memory_is_registered_as_well) {
+  RegionLog log;
+  auto cache = make_any_cache(log);
+  void* memory =
+      mmap(nullptr, Arena::bytes(4), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  Registration use;
+  ck_assert_int_eq(cache->acquire(memory, Arena::bytes(4), 0, use), 0);
+  cache->release(use);
+  munmap(memory, Arena::bytes(4));
+}
+
+TEST(what_are_no_bytes_or_no_rights_is_refused) {
+  Rig rig;
+  Registration use;
+  ck_assert_int_eq(rig.cache->acquire(rig.arena.at(0), 0, 0, use), -FI_EINVAL);
+  ck_assert_int_eq(rig.cache->acquire(reinterpret_cast<void*>(UINTPTR_MAX - 10), 5, 0, use),
+                   -FI_EINVAL);
+  ck_assert_int_eq(rig.acquire(0, 1, use, IBV_ACCESS_REMOTE_ATOMIC), -FI_EINVAL);
+  ck_assert_uint_eq(rig.log.made, 0);
+}
+
+TEST(a_child_registers_nothing_and_leaves_its_parents_alone) {
+  Rig rig;
+  Registration use, none;
+  ck_assert_int_eq(rig.acquire(0, 4, use), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    rig.cache->release(use);
+    const int rc = rig.acquire(0, 4, none);
+    rig.cache.reset();
+    _exit(rc == -FI_EOPNOTSUPP && rig.log.count() == 1 ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  ck_assert_int_eq(status, 0);
+  rig.cache->release(use);
+  ck_assert_uint_eq(rig.log.count(), 0);
+}
+
+// --- limits
+
+struct Limited {
+  explicit Limited(const SingleUses::Limits& limits)
+      : arena(64), cache(std::make_unique<TestRegions>(log), limits, "a cause, and its remedy") {
+    arena.map(0, 64);
+    log.arena = &arena;
+  }
+  int acquire(size_t page, size_t count, Registration& use) {
+    return cache.acquire(arena.at(page), Arena::bytes(count), 0, use);
+  }
+  Arena arena;
+  RegionLog log;
+  SingleUses cache;
+};
+
+constexpr SingleUses::Limits kAnyLength = {.least_bytes = 1};
+
+TEST(as_much_is_registered_as_the_limits_permit, 2) {
+  SingleUses::Limits limits = kAnyLength;
+  limits.max_bytes = Arena::bytes(4);
+  limits.max_regions = 2;
+  Limited rig(limits);
+  Registration first, second, third;
+  ck_assert_int_eq(rig.acquire(0, _i ? 1 : 3, first), 0);
+  ck_assert_int_eq(rig.acquire(3, 1, second), 0);
+  ck_assert_int_eq(rig.acquire(8, 1, third), -FI_ENOMEM);
+  rig.cache.release(first);
+  ck_assert_int_eq(rig.acquire(8, 1, third), 0);
+  rig.cache.release(second);
+  rig.cache.release(third);
+}
+
+TEST(what_is_too_long_is_refused_and_told_of_once, 2) {
+  SingleUses::Limits limits = kAnyLength;
+  (_i ? limits.max_bytes : limits.max_region_bytes) = Arena::bytes(4);
+  Limited rig(limits);
+  Registration use;
+  ck_assert_int_eq(rig.acquire(0, 4, use), 0);
+  rig.cache.release(use);
+  g_log.clear();
+  for (int twice = 0; twice < 2; ++twice) ck_assert_int_eq(rig.acquire(0, 5, use), -FI_EOPNOTSUPP);
+  ck_assert(contains(only_log_line(), _i ? "limit of locked memory" : "registers at once"));
+}
+
+TEST(what_the_device_has_no_room_for_is_told_of_once) {
+  Limited rig(kAnyLength);
+  rig.log.room = Arena::bytes(4);
+  Registration held, use;
+  ck_assert_int_eq(rig.acquire(0, 2, held), 0);
+  g_log.clear();
+  ck_assert_int_eq(rig.acquire(2, 4, use), -FI_ENOMEM);
+  ck_assert(contains(only_log_line(), "ulimit -l"));
+  rig.cache.release(held);
+  ck_assert_int_eq(rig.acquire(2, 4, use), 0);  // as nothing else is registered now
+  rig.cache.release(use);
+  ck_assert_int_eq(rig.acquire(0, 5, use), -FI_ENOMEM);
+  rig.log.room = SIZE_MAX;
+  ck_assert_int_eq(rig.acquire(0, 5, use), -FI_ENOMEM);  // it is not asked again
+  ck_assert_int_eq(rig.acquire(0, 4, use), 0);
+  rig.cache.release(use);
+  ck_assert(only_log_line().empty());
+}
+
+TEST(an_error_that_room_does_not_mend_is_final) {
+  Limited rig(kAnyLength);
+  Registration use;
+  rig.log.refuse = EFAULT;
+  ck_assert_int_eq(rig.acquire(0, 4, use), -FI_EOPNOTSUPP);
+  rig.log.refuse = 0;
+  ck_assert_int_eq(rig.acquire(0, 4, use), 0);
+  rig.cache.release(use);
+}
+
+TEST(nothing_is_registered_beyond_the_limits) {
+  Limited rig({.max_regions = 0, .least_bytes = 1});
+  Registration use;
+  ck_assert_int_eq(rig.acquire(0, 4, use), -FI_ENOMEM);
+  ck_assert_uint_eq(rig.log.made, 0);
+}
+
+// --- what users hear
+
+TEST(short_memory_is_refused) {
+  Limited rig({});
+  Registration use;
+  const size_t least = SingleUses::kLeastBytes;
+  ck_assert_uint_le(least, Arena::bytes(64));
+  iovec memory{rig.arena.at(0), least - 1};
+  ck_assert_int_eq(verbs::register_all(rig.cache, &memory, 1, 0, &use), -FI_EOPNOTSUPP);
+  ck_assert_uint_eq(rig.log.made, 0);
+  memory.iov_len = least;
+  ck_assert_int_eq(verbs::register_all(rig.cache, &memory, 1, 0, &use), 0);
+  verbs::release_all(rig.cache, &use, 1);
+}
+
+/// Of all domains of the process, and not before it matters: it names cause, cost and remedy.
+TEST(the_first_use_says_once_what_is_missing, 2) {
+  const CapturedStderr error_output;
+  g_log_level = -1;
+  Limited first({}), second({});
+  ck_assert_uint_eq(error_output.only_write().size(), 0);
+  Registration use;
+  for (Limited* rig : {&first, &second, &first})
+    if (!rig->acquire(0, _i ? 64 : 1, use)) rig->cache.release(use);
+  const std::string line = error_output.only_write();
+  for (const char* part : {"zero copy is limited", "256 KiB", "processor time",
+                           "a cause, and its remedy", "FI_ERDMA_MR_CACHE=off"})
+    ck_assert_msg(contains(line, part), "%s", line.c_str());
+}
+
+TEST(a_run_that_copies_all_hears_of_it_once) {
+  const CapturedStderr error_output;
+  g_log_level = -1;
+  for (const char* why : {"a cause, and its remedy", "another one"}) verbs::warn_of_copies(why);
+  const std::string line = error_output.only_write();
+  for (const char* part : {"zero copy is off", "processor", "a cause, and its remedy"})
+    ck_assert_msg(contains(line, part), "%s", line.c_str());
+}
+
+// --- memory in pieces
+
+/// What counts is how long the transfer is.
+TEST(a_short_piece_of_a_long_transfer_is_registered, 2) {
+  Limited rig({});
+  const size_t least = SingleUses::kLeastBytes, piece = least - 16;
+  const iovec pieces[] = {
+      {rig.arena.at(1), 16}, {nullptr, 0}, {rig.arena.at(0), piece - size_t(_i)}, {nullptr, 0}};
+  Registration uses[4];
+  ck_assert_int_eq(verbs::register_all(rig.cache, pieces, 4, 0, uses), _i ? -FI_EOPNOTSUPP : 0);
+  ck_assert_uint_eq(rig.log.made, _i ? 0 : 2);
+  verbs::release_all(rig.cache, uses, 4);
+  ck_assert_uint_eq(rig.log.count(), 0);
+}
+
+}  // namespace
