@@ -41,6 +41,7 @@ class Host final : public ConnectionBackend, ConnectionFactory, MailSink {
   ~Host() override {
     if (manager) manager->finish();
     poll();
+    manager.reset();  // it posts what it still holds
   }
 
   void close_connection(uint64_t id, bool orderly) {
