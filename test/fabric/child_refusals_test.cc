@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "fabric/trigger_rig.h"
+#include "quiet_fork.h"
 
 // Of wait sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -18,7 +19,7 @@ TEST_CASE(.set_up = on_shm);
 /// Fails with the number, from 1, of the first call in a child that does not say -FI_EOPBADSTATE.
 template <typename Calls>
 void expect_refused_in_child(Calls calls) {
-  const pid_t child = fork();
+  const pid_t child = quiet_fork();
   if (child == 0) {
     int number = 0;
     for (const ssize_t result : calls()) {

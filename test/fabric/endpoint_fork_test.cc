@@ -9,6 +9,7 @@
 
 #include "fabric/descriptors.h"
 #include "fabric/rig.h"
+#include "quiet_fork.h"
 #include "transport/simulated_device.h"
 
 namespace {
@@ -51,7 +52,7 @@ class Helper {
     ck_assert_int_eq(pipe(x_says), 0);
     ck_assert_int_eq(pipe(x_stays), 0);
     const auto parents = descriptors();
-    x_pid = fork();
+    x_pid = quiet_fork();
     if (x_pid > 0) {
       close(x_says[1]);
       close(x_stays[0]);

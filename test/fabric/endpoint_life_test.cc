@@ -10,6 +10,7 @@
 
 #include "fabric/domain.h"
 #include "fabric/rig.h"
+#include "quiet_fork.h"
 
 namespace {
 
@@ -255,7 +256,7 @@ TEST(forked_child_is_refused_and_the_parent_goes_on) {
   Port a(root), b(root);
   const fi_addr_t to = a.insert(b);
   exchange(a, b, to, 100);
-  const pid_t child = fork();
+  const pid_t child = erdma::test::quiet_fork();
   if (child == 0) {
     char byte = 0;
     const bool refused = fi_send(a.ep, &byte, 1, nullptr, to, nullptr) < 0 &&
@@ -274,7 +275,7 @@ TEST(child_that_closes_what_it_inherited_leaves_the_parent_its_wake_up) {
   Port a(root), b(root, FI_WAIT_FD);
   const fi_addr_t to = a.insert(b);
   exchange(a, b, to, 100);
-  const pid_t child = fork();
+  const pid_t child = erdma::test::quiet_fork();
   if (child == 0) _exit(fi_close(&b.ep->fid) == 0 ? 0 : 1);
   int status = -1;
   ck_assert_int_eq(waitpid(child, &status, 0), child);
@@ -302,7 +303,7 @@ TEST(child_forked_while_the_lock_is_held_closes_at_once) {
     forked.wait(false);
   });
   held.wait(false);
-  const pid_t child = fork();
+  const pid_t child = erdma::test::quiet_fork();
   if (child == 0) {
     const bool closed = fi_close(&a.ep->fid) == 0 && fi_close(&a.cq->fid) == 0;
     _exit(closed ? 0 : 1);

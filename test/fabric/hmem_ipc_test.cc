@@ -13,6 +13,7 @@
 
 #include "fabric/hmem_cases.h"
 #include "fake/captured_log.h"
+#include "quiet_fork.h"
 
 namespace {
 
@@ -489,7 +490,7 @@ TEST(forked_child_closes_nothing, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
-  const pid_t pid = fork();
+  const pid_t pid = quiet_fork();
   if (pid == 0) {
     const unsigned long before = softcuda_calls(nullptr);
     fi_close(&here.port->ep->fid);

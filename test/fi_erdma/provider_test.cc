@@ -20,6 +20,7 @@
 #include "fi_erdma/processes.h"
 #include "fi_erdma/question.h"
 #include "libcheck.h"
+#include "quiet_fork.h"
 #include "util/stat_page.h"
 
 using namespace erdma::test;
@@ -295,7 +296,7 @@ TEST(a_page_can_be_switched_off) {
 TEST(a_forked_child_shows_a_page_of_its_own) {
   Root root;
   Port port(root);
-  const pid_t child = fork();
+  const pid_t child = quiet_fork();
   if (child == 0) {
     check_no_page();
     const EndpointStatistics own(true);
