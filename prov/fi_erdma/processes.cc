@@ -78,9 +78,10 @@ int for_each_number(const std::string& path, const std::function<bool(int)>& vis
 bool leads_to_page(const std::string& path) {
   char target[64];
   const ssize_t length = readlink(path.c_str(), target, sizeof(target));
-  const std::string wanted = std::string("/memfd:") + layout::kFileName;
-  const std::string_view found(target, size_t(std::max<ssize_t>(length, 0)));
-  return found == wanted || found == wanted + " (deleted)";
+  constexpr std::string_view kFolder = "/memfd:", kDeleted = " (deleted)";
+  std::string_view found(target, size_t(std::max<ssize_t>(length, 0)));
+  if (found.ends_with(kDeleted)) found.remove_suffix(kDeleted.size());
+  return found.starts_with(kFolder) && found.substr(kFolder.size()) == layout::kFileName;
 }
 
 /// Adds what an endpoint counts by peer to what it counts of none.
