@@ -96,14 +96,14 @@ MAKE
 chmod +x "$tree/bin/make"
 touch -d "1 hour ago" "$tree/configure"
 echo 'VERSION = 2' >"$tree/build/Makefile"
-echo '--enable-werror --enable-joined=tests CXXFLAGS=-O2 -g1 CFLAGS=-O2 -g1' >"$tree/build/options"
+echo '--enable-werror --enable-precompiled --enable-joined=tests CXXFLAGS=-O2 -g1 CFLAGS=-O2 -g1' >"$tree/build/options"
 run() { tree=$tree PATH=$tree/bin:$PATH ERDMA_SKIP_INSTALL=1 "$tree/run-tests" "$@"; }
 run_and_show() { rm -f "$tree/made"; run "$@"; local status=$?; sed 's/^/made: /' "$tree/made"; return $status; }
 expect 'a stage that does not exist' 1 'no stage .chekc' run check chekc
 expect 'check by itself builds the product with its own flags' 0 \
   '^made: (-[Cj][^ ]* |/[^ ]* )*all [^=]*$' run_and_show check
 touch "$tree/build/address/Makefile"
-echo '--enable-werror --enable-sanitizer=address,undefined --enable-joined=all CXXFLAGS=-O1 -g1 -D_GLIBCXX_ASSERTIONS CFLAGS=-O1 -g1' \
+echo '--enable-werror --enable-precompiled --enable-sanitizer=address,undefined --enable-joined=all CXXFLAGS=-O1 -g1 -D_GLIBCXX_ASSERTIONS CFLAGS=-O1 -g1' \
   >"$tree/build/address/options"
 expect 'tests have flags of their own' 0 \
   '^made: .* check TESTS= CXXFLAGS=-O0 -g1 -D_GLIBCXX_ASSERTIONS CFLAGS=-O0 -g1 -D_GLIBCXX_ASSERTIONS *$' run_and_show address-build

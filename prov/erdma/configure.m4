@@ -80,6 +80,13 @@ AS_CASE([$enable_joined],
 AM_CONDITIONAL([JOIN_TESTS], [test "$enable_joined" != no])
 AM_CONDITIONAL([JOIN_PROVIDER], [test "$enable_joined" = all])
 
+dnl --- --enable-precompiled: headers that most files include are compiled once
+AC_ARG_ENABLE([precompiled],
+  [AS_HELP_STRING([--enable-precompiled],
+    [compile common headers once ("make precompiled" comes first; for continuous integration)])],
+  [], [enable_precompiled=no])
+AM_CONDITIONAL([PRECOMPILE], [test "$enable_precompiled" != no])
+
 dnl --- libfabric: pkg-config, or a prefix. -isystem, as its 2.x headers warn under -Wshadow
 AC_ARG_WITH([libfabric],
   [AS_HELP_STRING([--with-libfabric=PREFIX],

@@ -136,7 +136,7 @@ stage() {
 }
 
 # beside LANE...: functions that run stages, each lane on a core of its own; one lane's lines follow
-# the other's. A stage that counts .trs files can't be in a lane.
+# the other's. Stages that count the .trs files of one folder can't be beside each other.
 beside() {
   local lane status pids=() lane_passed lane_failed lane_skipped lane_table
   trap interrupted INT TERM HUP
