@@ -1,0 +1,204 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# first-hour.sh [OPTION]... server            on one machine with an adapter
+# first-hour.sh [OPTION]... client ADDRESS    on another; ADDRESS is that of the first one's adapter
+# Settles what this project assumes of eRDMA hardware (docs/hardware.md), in less than 20 minutes. The client
+# writes OUT/report.md, with a verdict for each assumption, and OUT/raw.tar.gz, what every program said on
+# both machines. Needs a build (top_builddir, default: build/) on both, and rdma-core's tools; what is
+# not there, or not permitted, is named in the report. As root: more of it can run.
+#   -o OUT    folder for the results (default: first-hour-DATE)
+#   -p PORT   first of six TCP ports that both use (default: 18600)
+#   -t S      at most so many seconds (default: 1140)
+#   -n NAMES  only these steps, separated by commas
+# Status: 0 the report is written, whatever it says; 1 it is not.
+set -u
+here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd) || exit 1
+top=${top_srcdir:-$here/../..}
+top=$(cd "$top" && pwd) || exit 1
+usage() { sed -n '3,13p' "$0" | sed 's/^# \?//'; exit 2; }
+out=first-hour-$(date +%Y%m%d-%H%M%S) port=18600 limit=1140 only=
+while getopts o:p:t:n: option; do
+  case $option in
+    o) out=$OPTARG ;;
+    p) port=$OPTARG ;;
+    t) limit=$OPTARG ;;
+    n) only=,$OPTARG, ;;
+    *) usage ;;
+  esac
+done
+shift $((OPTIND - 1))
+role=${1:-} host=${2:-}
+case $role:$# in
+  server:1 | client:2) ;;
+  *) usage ;;
+esac
+[[ $port$limit =~ ^[0-9]+$ ]] || usage
+# shellcheck source=test/lib/common.sh
+. "$top/test/lib/common.sh"
+build=${top_builddir:-$top/build}
+[ -d "$build" ] || die "there is no build in $build"
+build=$(cd "$build" && pwd)
+if ! mkdir -p "$out/raw/client" "$out/raw/server" || ! out=$(cd "$out" && pwd); then
+  die "cannot write to $out"
+fi
+raw=$out/raw mine=$out/raw/$role probe=$build/test/hardware/probe
+# shellcheck source=test/hardware/running.sh
+. "$here/running.sh"
+# shellcheck source=test/hardware/steps.sh
+. "$here/steps.sh"
+# shellcheck source=test/hardware/verdicts.sh
+. "$here/verdicts.sh"
+
+# --- before the clock runs: what was not built
+prepare() {
+  if [ ! -x "$probe" ] || [ -n "$(find "$here" -name '*.cc' -newer "$probe" 2>/dev/null)" ]; then
+    timeout -k 5 240 make -C "$build" test/hardware/probe >"$mine/build.txt" 2>&1
+  fi
+  [ -x "$probe" ] || die "$probe cannot be built: $(tail -n 1 "$mine/build.txt")"
+  # shellcheck disable=SC2016
+  timeout -k 5 240 bash -c 'top=$1 here=$1/test/clients bin=$2; . "$here/build.sh"; mkdir -p "$bin" && build_clients' \
+    _ "$top" "$clients" >>"$mine/build.txt" 2>&1 </dev/null
+}
+
+# --- how the two scripts agree: lines, over one connection
+meet() {
+  coproc RELAY { exec timeout -k 5 $((limit + 700)) "$probe" relay "$host" "$port" 2>"$mine/relay.txt"; }
+  # shellcheck disable=SC2153
+  relay_pid=$RELAY_PID
+  # The numbers go with the process.
+  exec {from_other}<&"${RELAY[0]}" {to_other}>&"${RELAY[1]}"
+  local word
+  read -r -t 600 -u "$from_other" word own peer || word=
+  [ "$word" = connected ] || die "there is no other machine: ${word:-nothing heard in 10 minutes} ${own:-} ${peer:-}"
+  say "This machine is $own, the other one $peer."
+}
+tell() { [ -n "$lost" ] || printf '%s\n' "$*" >&"$to_other" || lost=yes; }
+# hear SECONDS: the next line, in `heard`.
+hear() {
+  heard=
+  [ -n "$lost" ] || read -r -t "$1" -u "$from_other" heard || lost=yes
+  [ -z "$lost" ]
+}
+lost=
+trap : PIPE
+
+# --- the server does what it is told, of what it knows
+serve() {
+  local word step rest
+  while hear 900; do
+    read -r word step rest <<<"$heard"
+    case $word in
+      alone | begin) is_step "$step" || { tell "cannot $step there is no such step"; continue; } ;;
+    esac
+    case $word in
+      own) device_is "$own"; tell "own $device" ;;
+      alone) say "$step"; run_alone "$step"; tell "ended $step" ;;
+      begin) say "$step"; begin_step "$step" ;;
+      end) end_step; tell "ended $step" ;;
+      files) send_files ;;
+      bye) return 0 ;;
+    esac
+  done
+  die 'the other machine is gone'
+}
+
+begin_step() {
+  if command_of "$1" server; then
+    start "$(limit_of "$1")" "$mine/$1.txt" "${command[@]}"
+    if ready_or_gone "$1"; then tell "ready $1"; return; fi
+    await 5
+    record "$1" "$status"
+  else
+    cannot_run "$1" "$cause"
+  fi
+  put_back
+  tell "cannot $1 $(cause_of server "$1")"
+}
+# It may stay for a while, to see what its peer's end brings.
+end_step() {
+  local stopped=
+  case $running in ports | no_listener) stopped=yes ;; esac # they wait for whoever comes
+  if [ -n "$stopped" ] || ! await 15; then
+    stop
+    stopped=yes
+    await 20
+  fi
+  [ -z "$stopped" ] || [ "$status" = stuck ] || status=143
+  record "$running" "$status"
+  put_back
+}
+
+send_files() {
+  local line
+  while read -r line; do tell "$line"; done < <(tar cz -C "$raw" server | base64 -w 76)
+  tell end
+}
+fetch_files() {
+  tell files
+  while hear 60 && [ "$heard" != end ]; do printf '%s\n' "$heard"; done |
+    base64 -d 2>/dev/null | tar xz --no-same-owner -C "$raw" 2>/dev/null
+}
+
+# --- the client says what is to be done
+drive() {
+  local step kind
+  tell own
+  hear 60 # if not: what needs one machine runs
+  device_is "$own"
+  say "Its adapter is ${device:-unknown}, that of the other machine: ${heard#own }."
+  for step in $(all_steps); do
+    [ -z "$only" ] || [[ $only = *,$step,* ]] || { cannot_run "$step" 'it was not asked for'; continue; }
+    if [ "$(left)" -lt 15 ]; then cannot_run "$step" 'no time was left'; continue; fi
+    printf '%-18s' "$step"
+    kind=$(kind_of "$step")
+    "drive_$kind" "$step"
+    put_back
+    say "$(outcome_of "$step")"
+  done
+}
+drive_here() { run_alone "$1"; }
+drive_both() {
+  tell "alone $1"
+  run_alone "$1"
+  hear $(($(limit_of "$1") + 60)) || say 'the other machine does not answer any more'
+}
+drive_pair() {
+  command_of "$1" client || { cannot_run "$1" "$cause"; return; }
+  if [ -n "$lost" ]; then cannot_run "$1" 'the other machine is gone'; return; fi
+  tell "begin $1"
+  hear 90 || { cannot_run "$1" 'the other machine does not answer any more'; return; }
+  if [ "${heard%% *}" != ready ]; then
+    cannot_run "$1" "on the other machine: ${heard#cannot "$1" }"
+    return
+  fi
+  bounded "$(limit_of "$1")" "$mine/$1.txt" "${command[@]}"
+  record "$1" "$status"
+  tell "end $1"
+  hear 60 || say 'the other machine does not answer any more'
+}
+left() { echo $((limit - SECONDS)); }
+
+finish() {
+  [ -z "${running_pid:-}" ] || stop
+  put_back
+  [ -z "${relay_pid:-}" ] || kill "$relay_pid" 2>/dev/null
+}
+trap finish EXIT
+trap 'exit 1' INT TERM HUP
+
+ulimit -l unlimited 2>/dev/null
+prepare
+say "Waiting for the other machine (TCP port $port)."
+meet
+SECONDS=0
+if [ "$role" = server ]; then
+  serve
+  say "What programs said here: $mine"
+  exit 0
+fi
+drive
+fetch_files
+tell bye
+write_report >"$out/report.md" && tar czf "$out/raw.tar.gz" -C "$out" raw || exit 1
+sed -n '/^## /q; p' "$out/report.md"
+say "The report: $out/report.md"

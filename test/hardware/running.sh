@@ -1,0 +1,120 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Programs that have an end, and what is kept of each: $mine/STEP.txt, its output; STEP.status; and
+# STEP.cause, a line, unless the status is 0. Sourced by first-hour.sh.
+
+# start SECONDS FILE COMMAND...: in the background; await() tells when it has ended.
+start() {
+  local seconds=$1 file=$2
+  shift 2
+  # Whoever of its processes is left holds the pipe. The lines to the other machine are not its business.
+  exec {pipe}< <(exec {from_other}<&- {to_other}>&-
+    exec timeout -k 5 "$seconds" "$@" 3>&1 >"$file" 2>&1 </dev/null)
+  running_pid=$!
+}
+# await SECONDS: its `status`, or status 1 of this function: it still runs.
+await() {
+  local rc=0
+  read -r -t "$1" -u "$pipe" _ || rc=$?
+  status=stuck
+  [ $rc -le 128 ] || return 1
+  exec {pipe}<&-
+  status=0
+  wait "$running_pid" || status=$?
+  running_pid=
+}
+stop() { kill "$running_pid" 2>/dev/null; }
+# bounded SECONDS FILE COMMAND...: a process that waits in the kernel can't be killed: it is left.
+bounded() {
+  start "$@"
+  await $(($1 + 25)) || { exec {pipe}<&-; running_pid=; }
+}
+
+# record STEP STATUS
+record() {
+  printf '%s\n' "$2" >"$mine/$1.status"
+  shorten "$mine/$1.txt"
+  [ "$2" != 0 ] || return 0
+  why_of "$@" >"$mine/$1.cause"
+}
+why_of() {
+  local last
+  last=$(tail -n 1 "$mine/$1.txt" 2>/dev/null | tr -cd '[:print:]' | cut -c 1-200)
+  case $2 in
+    77) echo "${last:-it says no more}" ;;
+    124) echo "it did not end within $(limit_of "$1") s" ;;
+    137) echo 'it was killed' ;;
+    143) echo 'it was stopped' ;;
+    stuck) echo "it did not end within $(limit_of "$1") s, and could not be killed" ;;
+    *) echo "it ended with status $2${last:+: $last}" ;;
+  esac
+}
+# shorten FILE: of a log that nobody reads whole, begin and end.
+shorten() {
+  [ "$(stat -c %s "$1" 2>/dev/null || echo 0)" -gt 400000 ] || return 0
+  { head -c 100000 "$1"; printf '\n[...]\n'; tail -c 100000 "$1"; } >"$1.short" && mv "$1.short" "$1"
+}
+# cannot_run STEP CAUSE
+cannot_run() {
+  printf '77\n' >"$mine/$1.status"
+  printf '%s\n' "$2" >"$mine/$1.cause"
+}
+run_alone() {
+  if command_of "$1" alone; then
+    bounded "$(limit_of "$1")" "$mine/$1.txt" "${command[@]}"
+    record "$1" "$status"
+  else
+    cannot_run "$1" "$cause"
+  fi
+  put_back
+}
+
+# status_of SIDE STEP, cause_of SIDE STEP: empty if it did not come to that.
+status_of() { cat "$raw/$1/$2.status" 2>/dev/null; }
+cause_of() { cat "$raw/$1/$2.cause" 2>/dev/null; }
+outcome_of() {
+  case $(status_of client "$1") in
+    0) echo ran ;;
+    *) cause_of client "$1" ;;
+  esac
+}
+
+listens() {
+  grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$1")" /proc/net/tcp /proc/net/tcp6 2>/dev/null
+}
+# ready_or_gone STEP: the started program can be reached; status 1: it has ended. No event of another's
+# program tells a script; that of one that listens nowhere in TCP gets 5 s.
+ready_or_gone() {
+  local tries=50 program=${command[0]##*/} _
+  [ "$program" != probe ] || tries=600
+  running=$1
+  for _ in $(seq $tries); do
+    kill -0 "$running_pid" 2>/dev/null || return 1
+    if [ "$program" = probe ]; then
+      ! grep -q '^ready' "$mine/$1.txt" || return 0
+    else
+      ! listens "$(port_of "$1")" || return 0
+    fi
+    sleep 0.1
+  done
+  [ "$program" != probe ]
+}
+
+# --- settings of the kernel that a step needs, and that are put back
+declare -A settings=()
+# set_file FILE TEXT: status 1 if that is not permitted.
+set_file() {
+  local before
+  before=$(cat "$1" 2>/dev/null) || return 1
+  { echo "$2" >"$1"; } 2>/dev/null || return 1
+  settings[$1]=${settings[$1]:-$before}
+}
+put_back() {
+  local file
+  for file in "${!settings[@]}"; do
+    { echo "${settings[$file]}" >"$file"; } 2>/dev/null
+  done
+  settings=()
+  [ -z "${neighbour:-}" ] || ip neigh del "${neighbour%% *}" dev "${neighbour##* }" 2>/dev/null
+  neighbour=
+}
