@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """check_docs.py TREE: the README has at most 120 lines; links between documents lead somewhere; the lists of
 docs/Makefile.include hold what is in the tree; every FI_ERDMA_* variable that is named exists; the text of each
-heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; so is each code of a trouble, and the other way round; the picture is
-the drawing of its figures; manifests are YAML."""
+heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; so is each code of a trouble, and the other way round; docs/hardware.md has
+the assumptions of test/hardware, and files that exist; the picture is the drawing of its figures; manifests are YAML."""
 import glob
 import os
 import re
@@ -136,6 +136,24 @@ def check_codes():
         faults.append(f"{page}: two headings have the code {code}")
 
 
+def check_hardware():
+    """What first-hour.sh settles is what docs/hardware.md says is assumed, and the files that depend on it exist."""
+    page, script = "docs/hardware.md", "test/hardware/verdicts.sh"
+    if not exists(page) or not exists(script):
+        return
+    rows = {r[0]: r[1] for r in re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|", read(page), flags=re.M)}
+    asked = set(re.findall(r"^ +assume (\w+) ", read(script), flags=re.M))
+    suite = re.search(r"^  for each in (.*); do\n +assume \"suite_\$each\"", read(script), flags=re.M)
+    asked |= {"suite_" + step for step in suite[1].split()} if suite else set()
+    for name in sorted(asked ^ set(rows)):
+        faults.append(f"{name} is in {page if name in rows else script} alone")
+    sources = [p for p in glob.glob("prov/erdma/**", recursive=True)]
+    for name, files in rows.items():
+        for file in re.findall(r"`([^`]+\.(?:cc|h))`", files):
+            if not any(p.endswith("/" + file) for p in sources):
+                faults.append(f"{page}: {name} depends on {file}, which does not exist")
+
+
 def check_picture():
     figures = "docs/figures.tsv"
     if not exists(figures):
@@ -161,7 +179,7 @@ def check_manifests():
 
 os.chdir(sys.argv[1])
 sys.dont_write_bytecode = True
-for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_picture, check_manifests]:
+for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_hardware, check_picture, check_manifests]:
     check()
 print(*faults, sep="\n", end="\n" if faults else "")
 sys.exit(1 if faults else 0)
