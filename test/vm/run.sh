@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/vm/run.sh cma|nic|erdma|erdma-long [PART-OF-A-NAME]: the provider in a virtual machine: cma, where
-# the kernel refuses CMA for reasons of its own (Yama, namespaces, users); nic, between two hosts with
-# kernel RDMA devices; erdma, with the adapter's own drivers on a modelled one; erdma-long, with each
-# setting of the model. Prints "PASS: name", "FAIL: name", "SKIP: name". Logs: $top_builddir/vm.
+# test/vm/run.sh cma|nic|erdma|erdma-long|hardware|hardware-erdma [PART-OF-A-NAME]: the provider in a
+# virtual machine: cma, where the kernel refuses CMA for reasons of its own (Yama, namespaces, users); nic,
+# between two hosts with kernel RDMA devices; erdma, with the adapter's own drivers on a modelled one;
+# erdma-long, with each setting of the model; hardware and hardware-erdma, test/hardware/first-hour.sh on
+# the devices of nic and of erdma. Prints "PASS: name", "FAIL: name", "SKIP: name". Logs: $top_builddir/vm.
 set -u
 case ${1:-} in
   cma) guest=guest.sh options=() ;;
   nic) guest=guest_nic.sh options=(-r) ;;
   erdma) guest=guest_erdma.sh options=(-e) ;;
   erdma-long) guest=guest_erdma_long.sh options=(-e) ;;
-  *) sed -n '3,6p' "$0"; exit 2 ;;
+  hardware) guest=guest_hardware.sh options=(-r) ;;
+  hardware-erdma) guest=guest_hardware_erdma.sh options=(-e) ;;
+  *) sed -n '3,7p' "$0"; exit 2 ;;
 esac
 part=${2:-} what=$1
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
@@ -25,6 +28,9 @@ mkdir -p "$bin/logs" "$build/vm" || exit 1
 . "$here/build.sh"
 build_clients >"$bin/logs/build.log" 2>&1 || { tail -n 20 "$bin/logs/build.log"; echo 'FAIL: build'; exit 1; }
 "${CC:-cc}" -shared -fPIC "$top/test/vm/not_dumpable.c" -o "$bin/not_dumpable.so"
+case $what in
+  hardware*) make -C "$build" test/hardware/probe >>"$bin/logs/build.log" 2>&1 || { echo 'FAIL: build'; exit 1; } ;;
+esac
 python=$(python_with_mpi) || python=
 
 mkdir -p "$build/vm/$what"

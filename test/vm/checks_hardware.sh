@@ -1,0 +1,37 @@
+# shellcheck shell=bash disable=SC2154
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Checks of guest_hardware.sh.
+
+# first_hour ADDRESS_OF_A [OPTION]...: on both hosts; the client's folder is /tmp/client.
+first_hour() {
+  local address=$1 server status=0
+  local run=(env top_builddir="$(dirname "$bin")" bash "$top/test/hardware/first-hour.sh")
+  shift
+  ip netns exec A "${run[@]}" -o /tmp/server "$@" server & server=$!
+  ip netns exec B "${run[@]}" -o /tmp/client "$@" client "$address" || status=1
+  wait "$server" || status=1
+  [ $status = 0 ] || wrong 'a side failed'
+  cat /tmp/client/report.md
+  [ -s /tmp/client/raw.tar.gz ] || wrong 'no raw output'
+}
+
+# expect VERDICT ASSUMPTION...
+expect() {
+  local verdict=$1 each
+  for each in "${@:2}"; do
+    grep -qE "^\| $each \| \*\*$verdict\*\*" /tmp/client/report.md ||
+      wrong "$each: $(grep "^| $each |" /tmp/client/report.md || echo 'no line')"
+  done
+}
+
+# verdicts_of siw|erdma: what the driver's source, or the model's settings, says.
+verdicts_of() {
+  expect held adapter gid tcp_ports fork transfers first_event taken_ports unanswered destroy_waits \
+    revoked peer_closes peer_killed
+  expect 'not known' silent_peer gpu_memory gpu_free
+  case $1 in
+    siw) expect 'does not hold' vendor ;;
+    erdma) expect held vendor ;;
+  esac
+  grep '^| ' /tmp/client/report.md
+}
