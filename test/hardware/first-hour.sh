@@ -141,7 +141,7 @@ fetch_files() {
 
 # --- the client says what is to be done
 drive() {
-  local step kind
+  local step kind begin
   tell own
   hear 60 # if not: what needs one machine runs
   device_is "$own"
@@ -150,10 +150,10 @@ drive() {
     [ -z "$only" ] || [[ $only = *,$step,* ]] || { cannot_run "$step" 'it was not asked for'; continue; }
     if [ "$(left)" -lt 15 ]; then cannot_run "$step" 'no time was left'; continue; fi
     printf '%-18s' "$step"
-    kind=$(kind_of "$step")
+    kind=$(kind_of "$step") begin=$SECONDS
     "drive_$kind" "$step"
     put_back
-    say "$(outcome_of "$step")"
+    say "$(outcome_of "$step") ($((SECONDS - begin)) s)"
   done
 }
 drive_here() { run_alone "$1"; }

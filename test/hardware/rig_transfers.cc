@@ -85,7 +85,7 @@ void End::watch(const char* name, size_t completions_wanted, double limit_ms) {
   while (since.ms() < limit_ms && (!told || found < completions_wanted)) {
     rdma_cm_event_type type{};
     int status = 0;
-    if (!told && next_event(type, status, 0)) {
+    if (!told && next_event(type, status, found < completions_wanted ? 0 : 20)) {
       told = true;
       fact((prefix + ".event").c_str(), rdma_event_str(type));
       fact((prefix + ".event_us").c_str(), since.us());

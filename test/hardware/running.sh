@@ -91,7 +91,7 @@ ready_or_gone() {
   for _ in $(seq $tries); do
     kill -0 "$running_pid" 2>/dev/null || return 1
     if [ "$program" = probe ]; then
-      ! grep -q '^ready' "$mine/$1.txt" || return 0
+      ! grep -qs '^ready' "$mine/$1.txt" || return 0
     else
       ! listens "$(port_of "$1")" || return 0
     fi

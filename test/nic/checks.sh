@@ -81,3 +81,49 @@ mpi_two_hosts() {
   grep -q 'bytes through rings' "$log" || wrong 'shared memory was not used within a host'
   nic_bytes
 }
+
+# --- test/hardware/first-hour.sh, between two hosts
+# first_hour STEPS PRELOAD PATH_OF_THE_CLIENT: the report is then in $log.
+first_hour() {
+  [ "$hosts" = yes ] || skip 'no network namespaces can be made here'
+  . "$top/test/lib/hosts.sh"
+  local out
+  out=$(mktemp -d)
+  # shellcheck disable=SC2016
+  SOFTERDMA_DIR=$out/nic top_builddir=${bin%/clients} with_hosts bash -c 'steps=$1 preload=$2 path=$3 top=$4 out=$5
+    run=("$top/test/hardware/first-hour.sh" -t 100 -n "$steps")
+    ip netns exec A env LD_PRELOAD="$preload" "${run[@]}" -o "$out/server" server & server=$!
+    ip netns exec B env LD_PRELOAD="$preload" PATH="$path" "${run[@]}" -o "$out/client" client 10.8.0.1 &&
+      wait $server' _ "$1" "$2" "$3" "$top" "$out" || wrong 'a side failed'
+  cat "$out/client/report.md"
+  [ -s "$out/client/raw.tar.gz" ] || wrong 'no raw output'
+  rm -rf "$out"
+}
+# gives VERDICT ASSUMPTION [EVIDENCE]
+gives() {
+  grep -E "^\| $2 \| \*\*$1\*\* " "$log" | grep -qF -- "${3:-}" || wrong "$2 is not «$1»"
+}
+# An adapter that flushes half of what is pending, and a machine without rping.
+first_hour_simulated() {
+  local tools
+  tools=$(mktemp -d)
+  cp -s /usr/bin/* /usr/sbin/* "$tools/" 2>/dev/null
+  rm "$tools/rping"
+  SOFTERDMA_FLUSH=half first_hour limits,data,first_event,rping,revoked,flush,silent "$softerdma" "$tools"
+  rm -rf "$tools"
+  local each
+  for each in adapter vendor regions transfers first_event revoked; do gives held $each; done
+  gives 'does not hold' flush 'of 128 in 20 ms'
+  gives 'not known' programs 'rping: there is no rping here'
+  gives 'not known' costs 'costs: it was not asked for'
+  gives 'not known' silent_peer 'security group'
+}
+# Nothing is said of an adapter that is not there.
+first_hour_alone() {
+  first_hour limits,forks,data,flush,region_4g,pingpong_tagged '' "$PATH"
+  gives held fork
+  gives 'not known' adapter
+  gives 'not known' transfers
+  gives 'not known' suite_pingpong_tagged
+  [ "$(grep -cE '\*\*(held|does not hold)\*\*' "$log")" = 1 ] || wrong 'a verdict without an adapter'
+}

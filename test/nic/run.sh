@@ -32,6 +32,10 @@ hosts=no
 ! can_make_hosts || hosts=yes
 export hosts
 
+make -C "$build" test/hardware/probe >>"$logs/build.log" 2>&1 || { echo 'FAIL: build'; exit 1; }
+check 'first hour, on an adapter that flushes half, without rping' 150 first_hour_simulated
+check 'first hour, without an adapter' 100 first_hour_alone
+
 unset FI_ERDMA_DEVICE # every active adapter, of which there is one
 for personality in standard compat; do
   export SOFTERDMA_PERSONALITY=$personality
