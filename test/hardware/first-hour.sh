@@ -8,15 +8,16 @@
 # not there, or not permitted, is named in the report. As root: more of it can run.
 #   -o OUT    folder for the results (default: first-hour-DATE)
 #   -p PORT   first of six TCP ports that both use (default: 18600)
-#   -t S      at most so many seconds (default: 1140)
+#   -t S      at most so many seconds (default: 1020)
 #   -n NAMES  only these steps, separated by commas
 # Status: 0 the report is written, whatever it says; 1 it is not.
+# shellcheck disable=SC2317
 set -u
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd) || exit 1
 top=${top_srcdir:-$here/../..}
 top=$(cd "$top" && pwd) || exit 1
 usage() { sed -n '3,13p' "$0" | sed 's/^# \?//'; exit 2; }
-out=first-hour-$(date +%Y%m%d-%H%M%S) port=18600 limit=1140 only=
+out=first-hour-$(date +%Y%m%d-%H%M%S) port=18600 limit=1020 only=
 while getopts o:p:t:n: option; do
   case $option in
     o) out=$OPTARG ;;
@@ -186,19 +187,24 @@ finish() {
 trap finish EXIT
 trap 'exit 1' INT TERM HUP
 
-ulimit -l unlimited 2>/dev/null
-prepare
-say "Waiting for the other machine (TCP port $port)."
-meet
-SECONDS=0
-if [ "$role" = server ]; then
-  serve
-  say "What programs said here: $mine"
-  exit 0
-fi
-drive
-fetch_files
-tell bye
-write_report >"$out/report.md" && tar czf "$out/raw.tar.gz" -C "$out" raw || exit 1
-sed -n '/^## /q; p' "$out/report.md"
-say "The report: $out/report.md"
+# Read whole before it runs: the file may change meanwhile.
+main() {
+  ulimit -l unlimited 2>/dev/null
+  prepare
+  say "Waiting for the other machine (TCP port $port)."
+  meet
+  SECONDS=0
+  if [ "$role" = server ]; then
+    serve
+    say "What programs said here: $mine"
+    exit 0
+  fi
+  drive
+  fetch_files
+  tell bye
+  write_report >"$out/report.md" && tar czf "$out/raw.tar.gz" -C "$out" raw || exit 1
+  sed -n '/^## /q; p' "$out/report.md"
+  say "The report: $out/report.md"
+}
+main
+exit
