@@ -122,7 +122,6 @@ void tell_ports(const Options& options, rdma_cm_id* listener) {
 void limits(const Options& options) {
   const Options bound = alone(options);
   const End end(bound);
-  fact("device", ibv_get_device_name(end.device()->device));
   tell_limits(end.device());
   tell_port(end.device());
   tell_inline(end);

@@ -96,8 +96,10 @@ rdma_cm_id* bound_id(rdma_event_channel* channel, const std::string& own, uint16
   if (rdma_bind_addr(id, generic(address)))
     cannot("rdma_bind_addr to %s: %s", own.c_str(), std::strerror(errno));
   if (!id->verbs) cannot("no RDMA adapter has the address %s", own.c_str());
+  const char* const name = ibv_get_device_name(id->verbs->device);
+  fact("device", name);  // the provider may use it all the same
   if (id->verbs->device->transport_type != IBV_TRANSPORT_IWARP)
-    cannot("%s is not in standard mode (iWARP)", ibv_get_device_name(id->verbs->device));
+    cannot("%s is not in standard mode (iWARP)", name);
   return id;
 }
 
