@@ -57,8 +57,10 @@ struct LeftOut {
 /// The values of _i.
 struct Loop {
   Loop() = default;
-  Loop(long count) : end(int(count)) {}
-  Loop(long first, long behind) : begin(int(first)), end(int(behind)) {}
+  template <typename Count>
+  Loop(Count count) : end(int(count)) {}
+  template <typename First, typename Behind>
+  Loop(First first, Behind behind) : begin(int(first)), end(int(behind)) {}
   int begin = 0, end = 1;
 };
 

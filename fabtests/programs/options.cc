@@ -22,7 +22,6 @@ namespace {
   ::_exit(status);
 }
 
-const std::vector<Extra> kNone;
 constexpr char kShort[] = "p:d:s:B:P:I:S:D:T:vh";
 enum Long { kPair = 256, kNicOnly, kSpoil, kFirstExtra };
 

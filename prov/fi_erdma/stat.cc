@@ -27,7 +27,7 @@ class Pause {
     // Without SA_RESTART a write that nobody reads ends. The second signal ends the program.
     struct sigaction interrupt {};
     interrupt.sa_handler = [](int) { g_interrupted = 1; };
-    interrupt.sa_flags = SA_RESETHAND;
+    interrupt.sa_flags = int(SA_RESETHAND);
     for (const int signal : kSignals) {
       sigaddset(&x_signals, signal);
       sigaction(signal, &interrupt, nullptr);

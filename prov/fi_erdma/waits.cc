@@ -187,8 +187,9 @@ bool WaitGraph::waits(size_t i) const {
 }
 
 std::span<const Wait> WaitGraph::waits_of(size_t i) const {
-  const auto found = std::ranges::equal_range(x_waits, i, {}, &Wait::from);
-  return {found.begin(), found.end()};
+  // Not equal_range(): its subrange does not compile with libstdc++ 12 and clang 14.
+  return {std::ranges::lower_bound(x_waits, i, {}, &Wait::from),
+          std::ranges::upper_bound(x_waits, i, {}, &Wait::from)};
 }
 
 std::vector<size_t> WaitGraph::ends() const {

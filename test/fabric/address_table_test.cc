@@ -96,7 +96,7 @@ TEST(table_finds_nothing_at_an_index_never_given) {
 TEST(table_reuses_the_lowest_free_index) {
   AddressTable table(AF_INET, as_is);
   for (uint16_t i = 0; i < 600; ++i) table.insert(ip4(kHost, i));
-  for (const uint64_t index : {500, 3, 70}) ck_assert(table.remove(index));
+  for (const uint64_t index : {500u, 3u, 70u}) ck_assert(table.remove(index));
   ck_assert(!table.remove(3));
   ck_assert_int_eq(table.insert(ip4(kOther, 1)), 3);
   ck_assert_int_eq(table.insert(ip4(kOther, 2)), 70);
@@ -117,7 +117,7 @@ TEST(table_finds_the_lowest_of_duplicates_after_each_removal) {
   ck_assert_int_eq(table.insert(ip4(kHost, 1)), 0);
   ck_assert_uint_eq(table.find(ip4(kHost, 1)), 0);
   ck_assert_int_eq(table.insert(ip4(kHost, 1)), 1);
-  for (const uint64_t index : {0, 1, 3}) table.remove(index);
+  for (const uint64_t index : {0u, 1u, 3u}) table.remove(index);
   ck_assert_uint_eq(table.find(ip4(kHost, 1)), 4);
   table.remove(4);
   ck_assert_uint_eq(table.find(ip4(kHost, 1)), UINT64_MAX);

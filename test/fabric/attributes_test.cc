@@ -3,6 +3,7 @@
 // test holds which attribute.
 #include <sys/resource.h>
 
+#include <climits>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -53,7 +54,7 @@ TEST(inject_size_bytes_are_taken_at_once_and_no_more) {
   ck_assert_int_eq(fi_sendmsg(ep, &too_long, FI_INJECT), -FI_EMSGSIZE);
   ck_assert_int_eq(fi_inject_write(ep, message.data(), size + 1, ports.address, ports.at(0), key),
                    -FI_EMSGSIZE);
-  for (int i = 0; i < 2; ++i)
+  for (size_t i = 0; i < 2; ++i)
     ck_assert_int_eq(
         fi_recv(ports.b.ep, in.data() + size * i, size, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
   const auto spoil = [&] { std::fill(message.begin(), message.end(), 'x'); };
@@ -66,7 +67,7 @@ TEST(inject_size_bytes_are_taken_at_once_and_no_more) {
        [&] { return fi_inject_write(ep, message.data(), size, ports.address, ports.at(0), key); });
   spoil();
   ports.expect(FI_SEND | FI_MSG, nullptr);  // of fi_sendmsg
-  for (int i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < 2; ++i) {
     ck_assert_uint_eq(ports.b.wait(&ports.a).len, size);
     ck_assert_int_eq(std::memcmp(in.data() + size * i, expected.data(), size), 0);
   }

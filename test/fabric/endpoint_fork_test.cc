@@ -105,7 +105,7 @@ TEST(child_that_stays_holds_no_descriptor_and_no_port_of_its_parent) {
   {
     Port a(root, FI_WAIT_FD), b(root, FI_WAIT_FD);
     const fi_addr_t to = a.insert(b), back = b.insert(a);
-    for (const size_t length : {8, 100'000}) {
+    for (const size_t length : {8u, 100'000u}) {
       exchange(a, b, to, length);
       exchange(b, a, back, length);
     }

@@ -111,7 +111,7 @@ TEST_CASE(.name = "device memory in messages");
 /// Every size, both kinds of memory at both ends; before its receive and after.
 TEST(hmem_messages_arrive_whole_from_and_to_either_memory, 2) {
   HmemPorts ports(_i & 1);
-  for (const size_t length : {0, 1, 8, 64, 65, 4096, 4097, 16384, 100'000, 1'000'003}) {
+  for (const size_t length : {0u, 1u, 8u, 64u, 65u, 4096u, 4097u, 16384u, 100'000u, 1'000'003u}) {
     for (int kinds = 0; kinds < 8; ++kinds) {
       const bool from_device = kinds & 1, to_device = kinds & 2, unexpected = kinds & 4;
       const auto message = pattern(size_t(length));
@@ -128,14 +128,15 @@ TEST(hmem_messages_arrive_whole_from_and_to_either_memory, 2) {
       const auto seen = to.bytes();
       ck_assert_msg(head(seen, size_t(length)) == message, "%zu bytes, case %d", size_t(length),
                     kinds);
-      ck_assert(std::all_of(seen.begin() + length, seen.end(), [](char c) { return c == '-'; }));
+      ck_assert(std::all_of(seen.data() + length, seen.data() + seen.size(),
+                            [](char c) { return c == '-'; }));
     }
   }
 }
 
 TEST(hmem_truncated_message_fills_what_there_is) {
   HmemPorts ports;
-  for (const size_t length : {100, 300'000}) {
+  for (const size_t length : {100u, 300'000u}) {
     const auto message = pattern(length);
     Memory from(true, message), to(true, std::vector<char>(length, '-'));
     fi_context sent, received;
@@ -179,7 +180,7 @@ TEST(hmem_multi_receive_buffer_takes_messages_of_all_sizes) {
 
 TEST(hmem_lists_may_mix_host_and_device_memory, 2) {
   HmemPorts ports(_i & 1);
-  for (const size_t half : {16, 3000, 200'000}) {
+  for (const size_t half : {16u, 3000u, 200'000u}) {
     const auto one = pattern(half), two = std::vector<char>(half, '2');
     Memory from_host(false, one), from_device(true, two);
     Memory to_device(true, std::vector<char>(half)), to_host(false, std::vector<char>(half));
@@ -199,7 +200,7 @@ TEST(hmem_lists_may_mix_host_and_device_memory, 2) {
 /// The memory is the application's again at once.
 TEST(hmem_injected_message_is_what_it_was, 2) {
   HmemPorts ports(_i & 1);
-  for (const size_t length : {8, 64, 1000, 4096}) {
+  for (const size_t length : {8u, 64u, 1000u, 4096u}) {
     const auto message = pattern(length);
     Memory from(true, message), to(true, std::vector<char>(length));
     ssize_t rc;
@@ -218,7 +219,7 @@ TEST(hmem_injected_message_is_what_it_was, 2) {
 
 TEST(hmem_claimed_message_goes_to_device_memory) {
   HmemPorts ports(false);
-  for (const size_t length : {40, 200'000}) {
+  for (const size_t length : {40u, 200'000u}) {
     const auto message = pattern(length);
     Memory from(true, message), to(true, std::vector<char>(length));
     fi_context claimed;
@@ -253,7 +254,7 @@ TEST_CASE(.name = "copies of messages by CUDA");
 /// A copy on the receiver's side fails: no success is reported at either end.
 TEST(hmem_failed_copy_is_an_error_at_both_ends) {
   HmemPorts ports(false);
-  for (const size_t length : {32, 3000, 200'000}) {
+  for (const size_t length : {32u, 3000u, 200'000u}) {
     if (g_direct && length > 100) break;  // the NIC writes it
     Memory from(false, pattern(length)), to(true, std::vector<char>(length));
     const iovec iov{from.at(), length};
@@ -285,7 +286,7 @@ TEST(hmem_failed_copy_is_an_error_at_both_ends) {
 TEST(hmem_unreadable_memory_is_not_sent) {
   HmemPorts ports;
   exchange(ports.a, ports.b, ports.address, 8);
-  for (const size_t length : {32, 3000, 200'000}) {
+  for (const size_t length : {32u, 3000u, 200'000u}) {
     if (g_direct && length > 100) break;  // the NIC reads it
     Memory from(true, pattern(length)), to(false, std::vector<char>(length, '-'));
     fi_context sent, received;

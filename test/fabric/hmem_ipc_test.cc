@@ -236,7 +236,7 @@ TEST(long_message_is_copied_once_from_where_it_is, 2) {
   with_memory_of(_i);
   Receiver here;
   here.warm_up();
-  for (const size_t length : {9000, 100'000, 1'000'003, 40 << 20}) {
+  for (const size_t length : {9000u, 100'000u, 1'000'003u, 40u << 20u}) {
     for (const bool device : {true, false}) {
       const unsigned long copies = softcuda_calls("cuMemcpyAsync");
       const Report theirs = here.take(length, device, 'f', true);
@@ -419,7 +419,7 @@ TEST(receiver_without_gpu_memory_gets_it_by_the_sender, 2) {
   plain.caps = FI_MSG | FI_TAGGED;
   plain.mr_mode = 0;
   Receiver here("", plain);
-  for (const size_t length : {9000, 100'000, 1'000'003}) here.take(length, false);
+  for (const size_t length : {9000u, 100'000u, 1'000'003u}) here.take(length, false);
   ck_assert_uint_eq(softcuda_calls(nullptr), 0);
 }
 

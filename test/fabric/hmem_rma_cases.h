@@ -101,7 +101,7 @@ TEST(hmem_rma_what_is_written_can_be_read_back, 8) {
 
 TEST(hmem_rma_brings_data_pieces_and_what_is_injected, 2) {
   HmemRmaPorts ports(_i);
-  for (const size_t length : {8, 1000, 200'000}) {
+  for (const size_t length : {8u, 1000u, 200'000u}) {
     const auto message = pattern(size_t(length));
     Memory one(true, head(message, size_t(length) / 2)), two(false, {});
     two = Memory(false, {message.begin() + length / 2, message.end()});
@@ -152,7 +152,7 @@ TEST_CASE(.name = "copies of RMA by CUDA");
 /// A copy by the driver fails: an error at the initiator, once.
 TEST(hmem_rma_failed_copy_is_an_error) {
   HmemRmaPorts ports;
-  for (const size_t length : {8, 100'000}) {
+  for (const size_t length : {8u, 100'000u}) {
     if (g_direct && length > 100) break;  // the NIC does it
     Memory device(true, std::vector<char>(length));
     std::vector<char> host(length);

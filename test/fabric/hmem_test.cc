@@ -72,7 +72,7 @@ TEST(nobody_else_has_to_do_with_cuda) {
   fi_freeinfo(info);
   Root root;
   Port a(root), b(root);
-  for (const size_t length : {8, 200'000}) exchange(a, b, a.insert(b), length);
+  for (const size_t length : {8u, 200'000u}) exchange(a, b, a.insert(b), length);
   std::vector<char> buffer(8);
   ck_assert_int_eq(register_memory(root, buffer.data(), 8, FI_HMEM_SYSTEM, kLocal), 0);
   ck_assert_uint_eq(softcuda_calls(nullptr), 0);
@@ -271,7 +271,7 @@ TEST(endpoint_without_the_capability_refuses_peers_device_memory, 2) {
   Memory memory(true, std::vector<char>(4096, '-'));
   Region region(root, memory.at(), 4096);
   std::vector<char> local(4096, '+');
-  for (const size_t length : {8, 4096}) {
+  for (const size_t length : {8u, 4096u}) {
     fi_context context;
     ssize_t rc;
     while ((rc = reads ? fi_read(initiator.ep, local.data(), length, nullptr, address,

@@ -172,7 +172,7 @@ TEST(memory_that_the_nic_refused_is_not_touched) {
   HmemPorts ports;
   exchange(ports.a, ports.b, ports.address, 1000);
   ck_assert_int_eq(softcuda_control("dmabuf off"), 0);
-  for (const size_t length : {32, 3000, 200'000}) {
+  for (const size_t length : {32u, 3000u, 200'000u}) {
     ck_assert_int_eq(control_adapter("reg errno=EFAULT"), 0);
     Memory from(true, pattern(length)), to(false, std::vector<char>(length, '-'));
     fi_context sent, received;

@@ -100,7 +100,7 @@ class Attempt {
   bool use() {
     bool well = true;
     for (const size_t length : {size_t(8), size_t(3000), size_t(100'000), kMost})
-      for (const size_t from : {0, 1})
+      for (const size_t from : {0u, 1u})
         well = message(x_sides[from], x_sides[1 - from], length) && well;
     for (const size_t length : {size_t(8), size_t(3000), size_t(300'000)})
       well = write(x_sides[0], x_sides[1], length) && well;

@@ -110,7 +110,7 @@ TEST(one_buffer_takes_messages_until_it_is_used_up, 2) {
 
 TEST(a_buffer_takes_what_came_before_it_and_can_be_cancelled) {
   Pair pair(FI_TAGGED | kTaggedMultiRecv);
-  for (const uint64_t tag : {0x11, 0x21, 0x12}) pair.send(tag);
+  for (const uint64_t tag : {0x11u, 0x21u, 0x12u}) pair.send(tag);
   ck_assert_int_eq(pair.post(FI_PEEK, 0x21, 0), 0);  // until it is there
   for (;;) {
     fi_cq_tagged_entry entry;

@@ -96,14 +96,14 @@ class Transport final : public transport::Transport {
     int share(const iovec* memory, size_t count, size_t length, transport::Access access,
               transport::RemoteKey& remote_key) noexcept override {
       if (x_owner.behaviour.expose_refusal) return x_owner.behaviour.expose_refusal;
-      Memory shared{};
-      std::copy_n(memory, count, shared.iov);
+      Memory exposed{};
+      std::copy_n(memory, count, exposed.iov);
       const bool offer = access == transport::Access::refusable_read && x_owner.behaviour.offers;
-      shared.head = {offer ? transport::KeyKind::ipc : transport::KeyKind::readable, uint8_t(count),
-                     0, ++x_owner.exposures_made};
-      shared.length = length;
-      x_owner.shared.emplace(shared.head.index, Exposed{shared, access, address().port()});
-      remote_key.put(shared);
+      exposed.head = {offer ? transport::KeyKind::ipc : transport::KeyKind::readable,
+                      uint8_t(count), 0, ++x_owner.exposures_made};
+      exposed.length = length;
+      x_owner.shared.emplace(exposed.head.index, Exposed{exposed, access, address().port()});
+      remote_key.put(exposed);
       x_owner.offers_made += offer;
       return 0;
     }
@@ -318,17 +318,18 @@ class Transport final : public transport::Transport {
       return rc;
     }
     void execute(const Direct& wanted) {
-      Network& network = x_owner.network;
-      const auto found = network.open.find(wanted.key);
-      const Network::Open* open = found == network.open.end() ? nullptr : &found->second;
-      if (!open || open->owner != address().port() || !(wanted.read ? open->reads : open->writes) ||
-          wanted.length == 0 || wanted.offset > open->memory.iov_len ||
-          wanted.length > open->memory.iov_len - wanted.offset) {
-        ++network.faults;
+      Network& between = x_owner.network;
+      const auto found = between.open.find(wanted.key);
+      const Network::Open* opened = found == between.open.end() ? nullptr : &found->second;
+      if (!opened || opened->owner != address().port() ||
+          !(wanted.read ? opened->reads : opened->writes) || wanted.length == 0 ||
+          wanted.offset > opened->memory.iov_len ||
+          wanted.length > opened->memory.iov_len - wanted.offset) {
+        ++between.faults;
         failed = -FI_ECONNRESET;
         return;
       }
-      std::byte* at = static_cast<std::byte*>(open->memory.iov_base) + wanted.offset;
+      std::byte* at = static_cast<std::byte*>(opened->memory.iov_base) + wanted.offset;
       if (wanted.read)
         hmem::scatter(wanted.local.data(), wanted.local.size(), 0, at, wanted.length);
       else
@@ -360,11 +361,11 @@ class Transport final : public transport::Transport {
       if (!peer) return false;
       const auto found = peer->shared.find(t.remote.head.index);
       if (found == peer->shared.end()) return false;
-      const Exposed& shared = found->second;
-      const bool to_read = shared.access != transport::Access::remote_write;
-      return shared.to == x_owner.name.port() && to_read == t.read &&
-             t.length <= shared.memory.length &&
-             std::memcmp(&t.remote, &shared.memory, sizeof(t.remote)) == 0;
+      const Exposed& exposed = found->second;
+      const bool to_read = exposed.access != transport::Access::remote_write;
+      return exposed.to == x_owner.name.port() && to_read == t.read &&
+             t.length <= exposed.memory.length &&
+             std::memcmp(&t.remote, &exposed.memory, sizeof(t.remote)) == 0;
     }
     static void move(const Transfer& t) {
       std::vector<std::byte> bytes(t.length);

@@ -28,7 +28,8 @@ TEST(what_a_trial_finds_and_prints_comes_back) {
     return Json{{"set", getenv("SET")}};
   });
   ck_assert_str_eq(outcome.fault.c_str(), "");
-  ck_assert_str_eq(outcome.result["set"].get<std::string>().c_str(), "value");
+  const auto set = outcome.result["set"].get<std::string>();
+  ck_assert_str_eq(set.c_str(), "value");
   ck_assert(outcome.said == std::vector<std::string>({"one", "two", "three"}));
   ck_assert_ptr_null(getenv("SET"));
 }

@@ -205,7 +205,7 @@ TEST(receives_from_any_source_are_those_of_the_endpoint) {
   Port a(root);
   char byte;
   fi_context contexts[2];
-  for (const uint64_t tag : {7, 8})
+  for (const uint64_t tag : {7u, 8u})
     ck_assert_int_eq(fi_trecv(a.ep, &byte, 1, nullptr, FI_ADDR_UNSPEC, tag, 0, &contexts[tag - 7]),
                      0);
   ask({&a});

@@ -500,7 +500,7 @@ TEST(results_that_are_taken_late_bring_the_right_bytes) {
   OneSidedPair pair;
   pair.b.transport.behaviour.room = 0;
   std::vector<std::vector<char>> got;
-  for (const size_t length : {64, 65, 1000, 700, 1}) got.emplace_back(length);
+  for (const size_t length : {64u, 65u, 1000u, 700u, 1u}) got.emplace_back(length);
   size_t offset = 0;
   for (auto& bytes : got) {
     must(pair.initiator.read(1, bytes.data(), bytes.size(), &pair.memory[offset], kKey, &g_one));

@@ -224,7 +224,7 @@ TEST(tagged_multi_receive_takes_only_what_matches) {
   ck_assert_uint_eq(second.length, 50);
   ck_assert_uint_eq(second.flags, FI_RECV | FI_TAGGED);
   std::vector<char> other(100);
-  for (const uint64_t tag : {0x12, 0x20}) must(pair.b.receive(other.data(), 100, tag, &g_two));
+  for (const uint64_t tag : {0x12u, 0x20u}) must(pair.b.receive(other.data(), 100, tag, &g_two));
   pair.run_until_idle();
   ck_assert_uint_eq(pair.b.received.entries.size(), 2);
   pair.end_work({&g_one, &g_two});

@@ -119,7 +119,7 @@ TEST(messages_wait_in_one_order_of_arrival, std::size(kLengths)) {
 TEST(a_directed_receive_names_a_source_at_every_engine) {
   World world;
   char bytes[8];
-  for (const uint64_t to : {0, 1}) {
+  for (const uint64_t to : {0u, 1u}) {
     must(world.post({bytes, 8}, 7, &g_contexts[0], 0, 3));
     world.send(world.c, to, pattern(8), 7);
     ck_assert(world.quiet());

@@ -64,7 +64,7 @@ TEST(the_oldest_receive_of_a_peer_is_told_and_how_many_there_are) {
   AskedPair pair(waits);
   char bytes[8];
   int contexts[3];
-  for (const uint64_t tag : {5, 6}) must(pair.a.receive(bytes, 8, tag, &contexts[tag - 5], 0, 1));
+  for (const uint64_t tag : {5u, 6u}) must(pair.a.receive(bytes, 8, tag, &contexts[tag - 5], 0, 1));
   must(pair.a.receive(bytes, 4, 7, &contexts[2], 1));
   const auto first = pair.ask(pair.a);
   ck_assert_uint_eq(first.receives.count, 2);

@@ -406,11 +406,11 @@ TEST(fault_reorders_completions_between_queue_pairs) {
   ck_assert_int_eq(softerdma_control("completions reorder"), 0);
   ibv_sge sge = sides[0].piece(8);
   ibv_send_wr wr = sides[0].request(IBV_WR_RDMA_WRITE, &sge, sides[1]);
-  for (uint64_t id : {1, 2, 3, 4}) {
+  for (uint64_t id : {1u, 2u, 3u, 4u}) {
     wr.wr_id = id;
     ck_assert_int_eq((id < 3 ? sides[0] : second).post(wr), 0);
   }
-  for (uint64_t id : {3, 4, 1, 2}) ck_assert_uint_eq(sides[0].wait().wr_id, id);
+  for (uint64_t id : {3u, 4u, 1u, 2u}) ck_assert_uint_eq(sides[0].wait().wr_id, id);
 }
 
 TEST(flush_may_be_half_or_none, 2) {

@@ -118,7 +118,7 @@ TEST(sender_that_leaves_its_half_is_asked_ever_more_rarely) {
   Channel channel(Ways::dual);
   channel.out.poll();  // says that it may write
   uint64_t token = 0;
-  for (unsigned alone : {1, 2, 4, 8, 16, 16}) {
+  for (unsigned alone : {1u, 2u, 4u, 8u, 16u, 16u}) {
     ck_assert_uint_eq(calls_alone(channel, ++token), 2);
     for (unsigned i = 0; i < alone; ++i) {
       ck_assert_uint_eq(calls_alone(channel, ++token), 1);

@@ -19,14 +19,14 @@ constexpr auto kPlain = std::memory_order_relaxed;  ///< as memcpy() and the ker
 // ----------------------------------------------------------------
 
 struct Released {
-  static void tell(Atomic<uint64_t>& word) { store_release(word, 1); }
+  static void tell(Atomic<uint64_t>& word) { store_release(word, 1u); }
 };
 struct Orred {
-  static void tell(Atomic<uint64_t>& word) { or_release(word, 1); }
+  static void tell(Atomic<uint64_t>& word) { or_release(word, 1u); }
 };
 struct Exchanged {
-  static void tell(Atomic<uint64_t>& word) { exchange_acq_rel(word, 1); }
-  static bool told(Atomic<uint64_t>& word) { return exchange_acq_rel(word, 2) == 1; }
+  static void tell(Atomic<uint64_t>& word) { exchange_acq_rel(word, 1u); }
+  static bool told(Atomic<uint64_t>& word) { return exchange_acq_rel(word, 2u) == 1; }
 };
 struct Compared {
   static void tell(Atomic<uint64_t>& word) {
@@ -103,9 +103,9 @@ struct Generation {
 
   void thread(size_t index) {
     if (index == 0) {
-      store_release(state, 0);
-      store_release(body, 2);
-      store_release(state, 2);
+      store_release(state, 0u);
+      store_release(body, 2u);
+      store_release(state, 2u);
     } else {
       before = load_acquire(state);
       read = load_acquire(body);

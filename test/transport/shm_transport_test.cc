@@ -260,7 +260,7 @@ TEST(a_target_taken_back_ends_its_write_and_nothing_else_of_the_link) {
   }
   uint64_t word = 7;
   ck_assert_int_eq(owner.optional().sharing->share({&word, sizeof(word)}, true, true, region), 0);
-  for (const size_t i : {1, 0}) {
+  for (const size_t i : {1u, 0u}) {
     int rc = -FI_EAGAIN;
     while ((rc = pair.a_to_b().put({targets[i], 0, from.size()}, &local, 1, i, false)) ==
            -FI_EAGAIN)

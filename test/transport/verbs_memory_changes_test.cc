@@ -65,7 +65,7 @@ void free_scrap() {
 TEST(memory_freed_by_the_cache_itself_may_be_watched) {
   Rig rig;
   rig.log.meanwhile = free_scrap;
-  for (size_t page : {1, 2}) {
+  for (size_t page : {1u, 2u}) {
     (void)rig.key(40, 1);
     g_scrap = rig.arena.at(page);
     (void)rig.key(page == 1 ? 50 : 51, 1);  // frees it while making this one

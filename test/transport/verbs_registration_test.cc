@@ -305,7 +305,7 @@ TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
   ck_assert_int_eq(rig.acquire(10, 9, use), -FI_ENOMEM);
   ck_assert_uint_eq(rig.log.count(), 0);
   (void)rig.key(0, 4);
-  for (const size_t pages : {9, 10}) {
+  for (const size_t pages : {9u, 10u}) {
     ck_assert_int_eq(rig.acquire(10, pages, use), -FI_ENOMEM);
     ck_assert_uint_eq(rig.log.count(), 1);  // not asked again
   }

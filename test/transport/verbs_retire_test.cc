@@ -18,20 +18,20 @@ TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
   options.max_connections = 3;
   Rig rig;
   Pair pair;
-  constexpr int kPeers = 12;
+  constexpr size_t kPeers = 12;
   std::vector<std::unique_ptr<Side>> peers;
   ck_assert(rig.open(pair.a, options, &rig.clock));
-  for (int i = 0; i < kPeers; ++i) {
+  for (size_t i = 0; i < kPeers; ++i) {
     peers.push_back(std::make_unique<Side>());
     ck_assert(rig.open(*peers.back(), {}, &rig.clock));
   }
   uint64_t sent[kPeers] = {}, wanted[kPeers] = {};
   unsigned state = 1;
-  for (int round = 0; round < 20'000; ++round) {
+  for (size_t round = 0; round < 20'000; ++round) {
     state = state * 1664525u + 1013904223u;
-    const int to = int(state >> 16) % kPeers;
+    const size_t to = (state >> 16) % kPeers;
     wanted[to] += round < 15'000;
-    for (int i = 0; i < kPeers; ++i) {
+    for (size_t i = 0; i < kPeers; ++i) {
       Link& link = **pair.a.transport->link_to(peers[i]->name);
       if (sent[i] < wanted[i] && !link.send(numbered(sent[i]), nullptr, 0, 0, SendHint::none))
         ++sent[i];
@@ -47,7 +47,7 @@ TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
     rig.clock.time += 10'000;
   }
   const auto all_there = [&] {
-    for (int i = 0; i < kPeers; ++i)
+    for (size_t i = 0; i < kPeers; ++i)
       if (peers[i]->sink->packets.size() != sent[i]) return false;
     return true;
   };
@@ -56,7 +56,7 @@ TEST(the_oldest_connection_is_given_up_for_a_new_one_without_loss) {
     for (auto& peer : peers) peer->poll();
   }
   ck_assert(all_there());
-  for (int i = 0; i < kPeers; ++i) {
+  for (size_t i = 0; i < kPeers; ++i) {
     ck_assert_uint_gt(sent[i], 3);
     ck_assert_uint_eq(peers[i]->sink->downs.size(), 0);
     for (uint64_t k = 0; k < sent[i]; ++k)

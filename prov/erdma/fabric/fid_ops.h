@@ -36,7 +36,7 @@ struct Refusal {
     if constexpr (std::is_pointer_v<Result>)
       return nullptr;
     else
-      return kError;
+      return Result(kError);
   }
   template <typename Result, typename... Args>
   constexpr operator EntryPoint<Result, Args...>() const noexcept {

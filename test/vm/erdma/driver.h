@@ -83,7 +83,7 @@ class Driver {
   void push(const void* request, size_t bytes, uint16_t command) {
     uint64_t words[8] = {};
     std::memcpy(words, request, bytes);
-    for (int i = 0; i < 2; ++i)
+    for (uint32_t i = 0; i < 2; ++i)
       std::memcpy(memory.at<char>(commands + ((command_pi + i) & (kCommandDepth - 1)) * ERM_BLOCK,
                                   ERM_BLOCK),
                   words + i * 4, ERM_BLOCK);

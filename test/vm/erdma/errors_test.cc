@@ -29,18 +29,18 @@ void ends_with(Pair& pair, const Send& send, uint32_t syndrome) {
 constexpr struct {
   uint32_t opcode, rights, syndrome;
 } kRights[] = {
-    {ERM_SEND, kAllRights & ~ERM_LOCAL_READ, ERM_LOCAL_RIGHTS},
-    {ERM_WRITE, kAllRights & ~ERM_LOCAL_READ, ERM_LOCAL_RIGHTS},
-    {ERM_READ, kAllRights & ~ERM_LOCAL_WRITE, ERM_LOCAL_RIGHTS},
-    {ERM_READ, kAllRights & ~ERM_REMOTE_WRITE, ERM_LOCAL_RIGHTS},
+    {ERM_SEND, kAllRights & ~uint32_t(ERM_LOCAL_READ), ERM_LOCAL_RIGHTS},
+    {ERM_WRITE, kAllRights & ~uint32_t(ERM_LOCAL_READ), ERM_LOCAL_RIGHTS},
+    {ERM_READ, kAllRights & ~uint32_t(ERM_LOCAL_WRITE), ERM_LOCAL_RIGHTS},
+    {ERM_READ, kAllRights & ~uint32_t(ERM_REMOTE_WRITE), ERM_LOCAL_RIGHTS},
 };
 
 constexpr struct {
   uint32_t opcode, rights;
 } kRemoteRights[] = {
-    {ERM_WRITE, kAllRights & ~ERM_REMOTE_WRITE},
-    {ERM_READ, kAllRights & ~ERM_REMOTE_READ},
-    {ERM_SEND, kAllRights & ~ERM_LOCAL_WRITE},
+    {ERM_WRITE, kAllRights & ~uint32_t(ERM_REMOTE_WRITE)},
+    {ERM_READ, kAllRights & ~uint32_t(ERM_REMOTE_READ)},
+    {ERM_SEND, kAllRights & ~uint32_t(ERM_LOCAL_WRITE)},
 };
 
 }  // namespace

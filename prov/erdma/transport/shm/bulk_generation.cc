@@ -78,7 +78,7 @@ bool Generations::sender_writes(const Transfer& transfer) const noexcept {
 
 void Generations::abandon(Transfer& transfer) noexcept {
   close_claims(transfer);
-  store_release(x_page.ticket[transfer.ticket].state, 0);
+  store_release(x_page.ticket[transfer.ticket].state, 0u);
   if (x_bouncing == &transfer) x_bouncing = nullptr;
 }
 
@@ -209,11 +209,11 @@ void Generations::publish(Transfer& transfer) noexcept {
     store_release(ticket.iov[i].length, piece.iov_len);
   }
   // Zeroed, so that a number from 2^32 generations ago cannot pass for this one's.
-  if (progress.stop.load(std::memory_order_relaxed) != 0) store_release(progress.stop, 0);
+  if (progress.stop.load(std::memory_order_relaxed) != 0) store_release(progress.stop, 0u);
   if (transfer.state.mode == Mode::bounce) {
     store_release(x_page.consumed, pack(Tally{transfer.state.generation, 0}));
   } else {
-    store_release(progress.done, 0);
+    store_release(progress.done, 0u);
     store_release(progress.claim, pack(Claims{transfer.state.generation, 0, 0}));
   }
   store_release(ticket.state, pack(transfer.state));
@@ -381,7 +381,7 @@ void Generations::end(Transfer& transfer) noexcept {
   if (!x_peer.was_called(transfer.whose))
     transfer.status = transfer.remote.region ? -FI_EBUSY : -FI_ECONNRESET;
   if (transfer.region_revoked) transfer.status = -FI_EBUSY;
-  if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0);
+  if (transfer.asks) store_release(x_page.ticket[transfer.ticket].state, 0u);
   const size_t lefts = transfer.lefts;
   if (transfer.state.mode == Mode::bounce) {
     x_bouncing = nullptr;

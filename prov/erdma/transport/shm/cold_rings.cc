@@ -39,7 +39,7 @@ void ColdRings::release(const ColdPlace& place) noexcept {
 void ColdRings::announce_sleep() noexcept {
   std::lock_guard guard(x_mutex);
   x_sleeps = true;
-  for (Chunk& chunk : x_chunks) store_release(chunk.segment.as<ColdChunk>().wake.may_sleep, 1);
+  for (Chunk& chunk : x_chunks) store_release(chunk.segment.as<ColdChunk>().wake.may_sleep, 1u);
 }
 
 int ColdRings::grow() {

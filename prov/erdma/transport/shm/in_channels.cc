@@ -27,7 +27,7 @@ InChannels::~InChannels() {
 int InChannels::drain(Chunk& chunk, Sink& sink) noexcept {
   uint64_t bits = std::exchange(chunk.again, 0);
   if (chunk.shared->ready.load(std::memory_order_relaxed))
-    bits |= exchange_acq_rel(chunk.shared->ready, 0);
+    bits |= exchange_acq_rel(chunk.shared->ready, 0u);
   // Upcalls may make x_chunks grow: `chunk` is not touched while they run.
   const auto at = size_t(&chunk - x_chunks.data());
   int moved = 0;

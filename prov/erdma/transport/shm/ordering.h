@@ -64,7 +64,7 @@ auto look_after_reading(const Word& word) noexcept {
 template <typename Order = HardwareOrder, typename Word>
 bool take_sleeper(Word& waiting) noexcept {
   Order::fence(std::memory_order_seq_cst);
-  return waiting.load(std::memory_order_relaxed) && exchange_acq_rel(waiting, 0);
+  return waiting.load(std::memory_order_relaxed) && exchange_acq_rel(waiting, 0u);
 }
 
 }  // namespace erdma::transport::shm

@@ -131,7 +131,7 @@ int OutChannel::poll_bulk() noexcept {
 /// Who does not poll is not disturbed.
 void OutChannel::ask_for_help() noexcept {
   if (!x_up) return;
-  store_release(control().help, 1);
+  store_release(control().help, 1u);
   show_news();
 }
 

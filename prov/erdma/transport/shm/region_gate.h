@@ -35,7 +35,7 @@ class PeerGateOf {
     leave();
     return false;
   }
-  void leave() noexcept { store_release(x_control->inside, 0); }
+  void leave() noexcept { store_release(x_control->inside, 0u); }
   void region_revoked() noexcept { ++x_seen; }
   uint64_t heard() const noexcept { return x_seen; }
   /// What is to be accessed was shared over the owner's link of this number: all that is shared
@@ -72,7 +72,7 @@ class OwnerGateOf {
   }
   bool inside() const noexcept { return x_control.inside.load(std::memory_order_seq_cst) != 0; }
   bool take_help() noexcept {
-    return x_control.help.load(std::memory_order_relaxed) && exchange_acq_rel(x_control.help, 0);
+    return x_control.help.load(std::memory_order_relaxed) && exchange_acq_rel(x_control.help, 0u);
   }
 
  private:

@@ -210,7 +210,7 @@ class RingReceiver {
   /// processor (ShmTransport::announce_waiting): its space in the ring.
   bool take_waiting() noexcept {
     return x_memory.waiting->load(std::memory_order_relaxed) &&
-           exchange_acq_rel(*x_memory.waiting, 0);
+           exchange_acq_rel(*x_memory.waiting, 0u);
   }
   /// The same for whatever else was published.
   bool take_sleeper() noexcept { return shm::take_sleeper(*x_memory.waiting); }

@@ -52,8 +52,8 @@ const char* refusal_text(Refusal reason) noexcept {
       "none given",
       "another version of the wire protocol",
       "it did not understand the request",
-      "another job key, or an address that is not its own: FI_ERDMA_JOB_KEY must be the same in "
-      "all processes of a job",
+      ("another job key, or an address that is not its own: FI_ERDMA_JOB_KEY must be the same in "
+       "all processes of a job"),
       "both sides connected at once",
       "overtaken by a later request",
       "it is out of resources",
