@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
+
 #include "options.h"
 
 namespace erdma::programs::cuda {
