@@ -28,7 +28,7 @@ const Refusal kRefusals[] = {
     {"ep_attr->type", [](fi_info& h) { h.ep_attr->type = FI_EP_DGRAM; }},
     {"caps", [](fi_info& h) { h.caps = FI_MSG | FI_COLLECTIVE; }},
     {"caps", [](fi_info& h) { h.caps = FI_COLLECTIVE; }},
-    {"caps", [](fi_info& h) { h.caps = FI_TAGGED | FI_HMEM; }},
+    {"caps", [](fi_info& h) { h.caps = FI_COLLECTIVE | FI_HMEM; }},
     {"caps", [](fi_info& h) { h.caps = FI_RMA_PMEM; }},
     {"caps", [](fi_info& h) { h.caps = FI_MSG | FI_PEER; }},
     {"caps", [](fi_info& h) { h.caps = FI_NAMED_RX_CTX; }},
@@ -122,6 +122,19 @@ TEST(who_asked_for_this_provider_alone_sees_the_attribute_once, std::size(kRefus
   ck_assert_msg(
       contains(line, (std::string("refused: hints ask ") + refusal.attribute + " ").c_str()),
       "%s: %s", refusal.attribute, line.c_str());
+}
+
+/// Open MPI 5 asks for it wherever it runs, and then again without.
+TEST(device_memory_where_there_is_none_is_refused_unseen) {
+  const CapturedStderr error_output;
+  setenv("FI_PROVIDER", "erdma", 1);
+  InfoPtr hints = make_hints();
+  hints->caps = FI_TAGGED | FI_HMEM;
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, hints.get(), info), -FI_ENODATA);
+  check_text(error_output.only_write(), "");
+  ck_assert(contains(only_log_line(), "hints ask caps FI_HMEM"));
+  ck_assert_int_eq(g_log[0].level, FI_LOG_INFO);
 }
 
 TEST(where_others_may_answer_a_refusal_is_not_seen, 4) {

@@ -44,6 +44,14 @@ int check_limits(std::initializer_list<Limit> limits) {
   return 0;
 }
 
+/// Open MPI 5 asks for device memory on every host, and then again without it: that there is no GPU
+/// is no news.
+int check_caps(uint64_t offered, uint64_t asked) {
+  if ((asked & ~offered) != FI_HMEM) return check_limits({{"caps", asked, offered, FI_TYPE_CAPS}});
+  ERDMA_INFO(CORE, "hints ask caps FI_HMEM, and CUDA is not in use here\n");
+  return -FI_ENODATA;
+}
+
 int check_ep_type(const fi_ep_attr& offer, const fi_ep_attr& hints) {
   if (hints.type == FI_EP_UNSPEC || hints.type == offer.type) return 0;
   return refuse("ep_attr->type", text(uint32_t{hints.type}, FI_TYPE_EP_TYPE), "FI_EP_RDM");
@@ -183,7 +191,7 @@ int check_tx(const fi_tx_attr& offer, const fi_tx_attr& hints) {
 int check_hints(const fi_info& offer, uint32_t version, const fi_info& hints) {
   if (hints.ep_attr)
     if (int rc = check_ep_type(*offer.ep_attr, *hints.ep_attr)) return rc;
-  if (int rc = check_limits({{"caps", hints.caps, offer.caps, FI_TYPE_CAPS}})) return rc;
+  if (int rc = check_caps(offer.caps, hints.caps)) return rc;
   if (int rc = check_addr_format(hints.addr_format)) return rc;
   if (hints.fabric_attr)
     if (int rc = check_fabric(*offer.fabric_attr, *hints.fabric_attr)) return rc;
