@@ -1,11 +1,11 @@
 dnl SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 dnl Checks of the erdma provider, in the order in which they run.
 
-dnl --- C++20 as g++ 12 has it; constructs that the sources use and g++ 11 or an old libstdc++ lacks
+dnl --- C++20 as g++ 10 has it: constructs that the sources use and an older compiler or libstdc++ lacks
 ERDMA_CXXFLAGS="-std=c++20"
 erdma_save_CXXFLAGS=$CXXFLAGS
 CXXFLAGS="$CXXFLAGS $ERDMA_CXXFLAGS"
-AC_CACHE_CHECK([whether $CXX has C++20 (g++ 12 or better)], [erdma_cv_cxx20],
+AC_CACHE_CHECK([whether $CXX has C++20 (g++ 10 or better)], [erdma_cv_cxx20],
   [AC_COMPILE_IFELSE([AC_LANG_SOURCE([[
 #include <algorithm>
 #include <atomic>
@@ -13,11 +13,7 @@ AC_CACHE_CHECK([whether $CXX has C++20 (g++ 12 or better)], [erdma_cv_cxx20],
 #include <concepts>
 #include <span>
 #include <thread>
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 12
-#error "g++ 12 or better is needed"
-#endif
 enum class E { one };
-using enum E;
 template <std::invocable F> int call(F&& f) { return f(); }
 struct S { int a = 0; int b = 0; bool operator==(const S&) const = default; };
 constexpr S s = {.a = 1, .b = 2};
@@ -25,12 +21,12 @@ static_assert(s == S{1, 2} && std::has_single_bit(4u));
 int probe() {
   std::jthread t([](std::stop_token) {});
   const int v[] = {1, 2};
-  return call([&] { return int(std::ranges::find(v, 2) - v) + int(std::span(v).size()); }) + int(one);
+  return call([&] { return int(std::ranges::find(v, 2) - v) + int(std::span(v).size()); }) + int(E::one);
 }
 ]])], [erdma_cv_cxx20=yes], [erdma_cv_cxx20=no])])
 CXXFLAGS=$erdma_save_CXXFLAGS
 AS_IF([test "$erdma_cv_cxx20" != yes],
-  [AC_MSG_ERROR([$CXX does not compile C++20 as this provider uses it. Install g++ 12 or better (Debian 12: apt install g++) or name another compiler with CXX=...])])
+  [AC_MSG_ERROR([$CXX does not compile C++20 as this provider uses it. Install g++ 10 or better (Debian 12: apt install g++) or name another compiler with CXX=...])])
 
 ERDMA_CXXFLAGS="$ERDMA_CXXFLAGS -fno-rtti -fvisibility=hidden -fno-semantic-interposition -pthread"
 ERDMA_WARNINGS="-Wall -Wextra -Wconversion -Wshadow"

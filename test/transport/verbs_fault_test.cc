@@ -36,8 +36,8 @@ const Protocol kProtocols[] = {
     {"credits", 8, 300, Rendezvous::write, true, true, false, 1, "send"},
 };
 
-enum class Outcome { survives, breaks, either };
-enum class Third { speaks, silent };
+enum Outcome { survives, breaks, either };
+enum Third { speaks, silent };
 
 /// `line`: DEV and OP are the protocol's. `device`: options of the adapter that is hit.
 struct Fault {
@@ -52,8 +52,6 @@ struct Fault {
   bool few;      ///< takes long and does not depend on the protocol: two of them are enough
   bool cm_only;  ///< of rdma_cm
 };
-using enum Outcome;
-using enum Third;
 const Fault kFaults[] = {
     {"general 1st", "wr dev=DEV op=OP n=1 status=general", "", breaks, 0, speaks, 0, 0, 0},
     {"general 2nd", "wr dev=DEV op=OP n=2 status=general", "", breaks, 0, speaks, 0, 0, 0},

@@ -127,7 +127,7 @@ bool AddressTable::reserve_index() {
   if (x_size < x_chunks.size() * kChunk) return true;
   if (x_chunks.size() >= kNone / kChunk) return false;
   x_used.resize((x_chunks.size() + 1) * (kChunk / 64));
-  x_chunks.push_back(std::make_unique_for_overwrite<std::byte[]>(kChunk * x_record_bytes));
+  x_chunks.push_back(std::unique_ptr<std::byte[]>(new std::byte[kChunk * x_record_bytes]));
   return true;
 }
 

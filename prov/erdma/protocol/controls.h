@@ -1,7 +1,5 @@
 #pragma once
 
-#include <bit>
-
 #include "protocol/peers.h"
 #include "util/pool.h"
 
@@ -20,7 +18,7 @@ class Controls {
             const transport::RemoteKey* remote_key = nullptr) noexcept;
   void send(Peer& peer, const wire::OneSidedHeader& header,
             const transport::RemoteKey* remote_key = nullptr) noexcept {
-    send(peer, std::bit_cast<wire::ControlHeader>(header), remote_key);
+    send(peer, wire::reread<wire::ControlHeader>(header), remote_key);
   }
   /// The last that the peer has to hear of a send that is in flight, which completes when it has
   /// left: whoever has all completions need not make progress any more, and the peer waits for it.

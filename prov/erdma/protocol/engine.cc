@@ -194,7 +194,7 @@ void Engine::on_packet(transport::Link& link, const std::byte* header_bytes,
 
 void Engine::on_control(Peer& peer, transport::Link& link, const wire::MessageHeader& bytes,
                         const std::byte* payload, size_t length) noexcept {
-  const auto header = std::bit_cast<wire::ControlHeader>(bytes);
+  const auto header = wire::reread<wire::ControlHeader>(bytes);
   switch (header.op) {
     case wire::Op::fin:
       return x_sends.on_fin(peer, link, header, length);
@@ -211,7 +211,7 @@ void Engine::on_control(Peer& peer, transport::Link& link, const wire::MessageHe
 
 void Engine::on_one_sided(Peer& peer, transport::Link& link, const wire::MessageHeader& bytes,
                           const std::byte* payload, size_t length) {
-  const auto header = std::bit_cast<wire::OneSidedHeader>(bytes);
+  const auto header = wire::reread<wire::OneSidedHeader>(bytes);
   if (header.op == wire::Op::result) return x_rma.on_result(peer, link, header, payload, length);
   if (header.op > wire::Op::result) return x_grants.on_packet(peer, link, header, payload, length);
   x_target.on_packet(peer, link, header, payload, length);

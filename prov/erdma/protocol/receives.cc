@@ -1,5 +1,7 @@
 #include "protocol/receives.h"
 
+#include <climits>
+
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
 

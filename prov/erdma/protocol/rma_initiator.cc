@@ -1,7 +1,6 @@
 #include "protocol/rma_initiator.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -232,7 +231,7 @@ int RmaInitiator::send_atomic_part(Send& send) noexcept {
   wire::OneSidedHeader header = header_of(op, id, uint8_t(op.flags | (last ? wire::kLast : 0)));
   wire::AtomicWord word = op.word;
   word.count = uint32_t(left);
-  header.segment = {segment->address + into_segment, segment->key, std::bit_cast<uint64_t>(word)};
+  header.segment = {segment->address + into_segment, segment->key, wire::reread<uint64_t>(word)};
   const int rc = send_packet(link, header, payload);
   if (rc == 0) op.sent += part;
   return rc;

@@ -2,6 +2,7 @@
 #include "protocol/rma_request.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 
 #include <rdma/fabric.h>

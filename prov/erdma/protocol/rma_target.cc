@@ -1,7 +1,6 @@
 #include "protocol/rma_target.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -153,7 +152,7 @@ void RmaTarget::on_device_transfer(Peer& peer, transport::Link& link, Request& r
 }
 
 void RmaTarget::on_atomic(Peer& peer, transport::Link& link, Request& request) noexcept {
-  const auto word = std::bit_cast<wire::AtomicWord>(request.header.segment.length);
+  const auto word = wire::reread<wire::AtomicWord>(request.header.segment.length);
   AtomicRequest ask;
   if (!ask.parse(request, word))
     return inbound::protocol_violation(link, "a malformed atomic operation");

@@ -14,6 +14,16 @@ namespace erdma::protocol::wire {
 /// an Op, a flag, a RemoteKey, or of what they mean (test/protocol/wire_test.cc has their bytes).
 inline constexpr uint8_t kVersion = 4;
 
+/// The same bytes as another type: std::bit_cast(), which libstdc++ 10 does not have.
+template <typename To, typename From>
+To reread(const From& from) noexcept {
+  static_assert(sizeof(To) == sizeof(From) && std::is_trivially_copyable_v<To> &&
+                std::is_trivially_copyable_v<From>);
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
 enum class Op : uint8_t {
   eager = 1,   ///< a whole message; payload = its bytes
   rts = 2,     ///< ready to send; payload = RemoteKey of the sender's memory (read) or none (write)

@@ -98,7 +98,7 @@ class Pool {
 
   [[gnu::noinline, gnu::cold]] bool grow() noexcept try {
     if (x_slots_made >= x_limit) return false;
-    x_chunks.push_back(std::make_unique_for_overwrite<Slot[]>(kChunk));
+    x_chunks.push_back(std::unique_ptr<Slot[]>(new Slot[kChunk]));
     Slot* chunk = x_chunks.back().get();
     for (uint32_t i = kChunk; i-- > 0;) {
       chunk[i].index = x_slots_made + i;

@@ -55,7 +55,7 @@ class Recycler {
   }
 
   bool grow() noexcept try {
-    x_chunks.push_back(std::make_unique_for_overwrite<Slot[]>(kChunk));
+    x_chunks.push_back(std::unique_ptr<Slot[]>(new Slot[kChunk]));
     Slot* chunk = x_chunks.back().get();
     for (size_t i = kChunk; i-- > 0; x_free = &chunk[i]) chunk[i].next_free = x_free;
     return true;

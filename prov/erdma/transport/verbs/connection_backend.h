@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,10 +21,10 @@ inline uint64_t next_connection_id() noexcept {
 }
 /// As the context of a queue pair or a cm id, and back.
 inline void* context_of(uint64_t id) noexcept {
-  return std::bit_cast<void*>(uintptr_t(id));
+  return reinterpret_cast<void*>(uintptr_t(id));
 }
 inline uint64_t id_of(const void* context) noexcept {
-  return std::bit_cast<uintptr_t>(context);
+  return reinterpret_cast<uintptr_t>(context);
 }
 
 /// What happened to a connection. Upcalls of dispatch() and expire() only; may throw bad_alloc, as
