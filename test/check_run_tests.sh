@@ -120,6 +120,14 @@ if [ "$(uname -m)" = x86_64 ]; then
   expect 'the limit of the virtual machine for NICs' 0 'in (1[89]|20)..' cat "$logs/vm-nic.log"
 fi
 
+# No release of Debian without its archive, nor without root.
+mkdir -p "$tree/test/matrix"
+cp "$source/test/matrix/run.sh" "$tree/test/matrix/"
+printf '#!/bin/sh\necho no archive\nexit 1\n' >"$tree/bin/debootstrap"
+chmod +x "$tree/bin/debootstrap"
+expect 'a matrix that cannot be made' 1 '^ *SKIP: (matrix .*|trixie .debootstrap failed: no archive.)$' run matrix
+expect 'it counts as skipped' 1 '^0 passed, 0 failed, [12] skipped' run matrix
+
 # tarball NAME FILE...
 tarball() {
   mkdir -p "$tree/$1/prov"
