@@ -116,7 +116,7 @@ bool RemoteWrites::on_entry(const RingEntry& entry, Sink& sink) {
   }
   RemoteKey source;
   WriteEntry header;
-  std::memcpy(&header, entry.header, sizeof(header));
+  std::memcpy(static_cast<void*>(&header), entry.header, sizeof(header));
   if (!x_is_named || !copy_exposure(entry, source)) return false;
   // No honest peer has more writes under way than it can share.
   if (x_served + x_replies.size() >= kMaxShared) return false;
@@ -164,7 +164,7 @@ bool RemoteWrites::send_replies() noexcept {
 
 void RemoteWrites::on_done(const RingEntry& entry, Sink& sink) noexcept {
   WriteEntry header;
-  std::memcpy(&header, entry.header, sizeof(header));
+  std::memcpy(static_cast<void*>(&header), entry.header, sizeof(header));
   Pending* write = x_pending.find({header.index, header.generation});
   if (!write) return;
   x_written.erase(*write);
