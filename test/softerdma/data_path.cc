@@ -142,7 +142,8 @@ void submit(Process& process, Qp& qp, const Work& work) {
   if (state != IBV_QPS_RTS) return flush_work(qp, work);
   Executed result;
   if (faults_active() && fault_on_work(process, qp, work, result)) {
-    return conclude(process, qp, work, result);
+    if (result.outcome != Outcome::lost) conclude(process, qp, work, result);
+    return;
   }
   if (speaks_too_early(qp)) {
     violation("queue pair %u: the passive side sends before it has heard the active side",

@@ -213,6 +213,7 @@ bool fault_on_work(Process&, Qp& qp, const Work& work, Executed& result) {
         result.status = known.status;
       }
     }
+    if (!drop && fault.values["status"] == "none") result.outcome = Outcome::lost;
     result.peer_too = !drop && result.status == IBV_WC_REM_ACCESS_ERR;
     return true;
   }

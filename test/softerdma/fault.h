@@ -21,7 +21,8 @@ bool fault_file_watched() noexcept;
 /// Adds what one line says. False, with a note, if it says nothing.
 bool add_fault(Process& process, const char* line);
 
-/// True if the n-th work request is this one; `result` is what becomes of it.
+/// True if the n-th work request is this one; `result` is what becomes of it. Outcome::lost: it is
+/// neither tried again nor ever completed.
 bool fault_on_work(Process& process, Qp& qp, const Work& work, Executed& result);
 bool flush_withheld() noexcept;
 /// 0 or the errno with which a registration fails.

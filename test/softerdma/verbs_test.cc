@@ -320,6 +320,17 @@ TEST(fault_fails_the_nth_request) {
   ck_assert_int_eq(sides[0].wait().status, IBV_WC_RETRY_EXC_ERR);
 }
 
+TEST(fault_leaves_a_request_without_an_end) {
+  Side sides[2];
+  connect_compat(sides);
+  ck_assert_int_eq(softerdma_control("wr op=read status=none"), 0);
+  ibv_sge sge = sides[0].piece(8);
+  const ibv_send_wr read = sides[0].request(IBV_WR_RDMA_READ, &sge, sides[1]);
+  ck_assert_int_eq(sides[0].post(read), 0);
+  ck_assert(sides[0].quiet());
+  ck_assert(sides[1].quiet());
+}
+
 TEST(fault_withholds_completions_until_cleared) {
   Side sides[2];
   connect_compat(sides);
