@@ -9,7 +9,13 @@
 namespace erdma::fabric {
 namespace {
 
-void show(const protocol::PeerWaits& waits, PeerBlock& to) noexcept {
+/// `waited`: as long as the oldest operation has been seen. `passed`: since the last answer.
+void age(uint64_t& waited, uint64_t shown_id, uint64_t id, uint64_t passed) noexcept {
+  waited = id != 0 && id == shown_id ? waited + passed : 0;
+}
+
+/// `passed`: nanoseconds since the last answer.
+void show(const protocol::PeerWaits& waits, uint64_t passed, PeerBlock& to) noexcept {
   const protocol::OpenOperations &sends = waits.sends, &receives = waits.receives,
                                  &early = waits.early, &moving = waits.moving;
   util::put_text(to.link, waits.link.state);
@@ -17,6 +23,10 @@ void show(const protocol::PeerWaits& waits, PeerBlock& to) noexcept {
   util::put_text(to.moving_for, waits.moving_for);
   to.room = waits.link.room;
   to.throttled = waits.throttled;
+  age(to.send_waited, to.send_id, sends.id, passed);
+  age(to.receive_waited, to.receive_id, receives.id, passed);
+  age(to.early_waited, to.early_id, early.id, passed);
+  age(to.moving_waited, to.moving_id, moving.id, passed);
   to.sends = sends.count, to.send_id = sends.id;
   to.send_bytes = sends.bytes, to.send_tag = sends.tag;
   to.receives = receives.count, to.receive_id = receives.id;
@@ -135,6 +145,11 @@ transport::NicCounters EndpointStatistics::all_nic_counters() const noexcept {
   return all;
 }
 
+uint64_t EndpointStatistics::passed_since_answer() const noexcept {
+  const auto passed = Clock::now() - x_answered;
+  return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+}
+
 /// A peer has a block when it is first sent to, or as long as something waits for it.
 void EndpointStatistics::on_peer_waits(const protocol::PeerWaits& waits) noexcept try {
   if (!x_block || !x_page->ours()) return;
@@ -147,7 +162,7 @@ void EndpointStatistics::on_peer_waits(const protocol::PeerWaits& waits) noexcep
   block->endpoint = x_page->index_of(*x_block);
   if (!addressed) util::put_text(block->path, waits.link.path);
   util::put_text(block->address, waits.address.to_string().c_str());
-  show(waits, *block);
+  show(waits, passed_since_answer(), *block);
   ProcessPage::end_change(*block);
 } catch (const std::bad_alloc&) {
   // The peer is not shown.
@@ -164,10 +179,12 @@ void EndpointStatistics::on_endpoint_waits(const protocol::OpenOperations& any) 
   if (!x_block || !x_page->ours()) return;
   ProcessPage::begin_change(*x_block);
   x_block->answered = nanoseconds_since_1970();
+  age(x_block->any_receive_waited, x_block->any_receive_id, any.id, passed_since_answer());
   x_block->any_receives = any.count, x_block->any_receive_id = any.id;
   x_block->any_receive_bytes = any.bytes, x_block->any_receive_tag = any.tag;
   x_block->any_receive_ignore = any.ignore;
   ++x_block->answers;
+  x_answered = Clock::now();
   ProcessPage::end_change(*x_block);
 }
 

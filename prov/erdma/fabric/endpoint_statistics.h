@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -49,6 +50,8 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
   transport::NicCounters& nic_counters() noexcept { return x_block ? x_block->nic : x_own_nic; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  uint64_t passed_since_answer() const noexcept;
   PeerBlock* peer_block(const util::SocketAddress& peer);
   PeerBlock* counting_block(const util::SocketAddress& peer) noexcept;
   void forget(const util::SocketAddress& peer) noexcept;
@@ -61,6 +64,7 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
     bool counts = false;     ///< a link counts in the block
   };
   std::unordered_map<util::SocketAddress, ShownPeer, util::SocketAddressHash> x_peers;
+  Clock::time_point x_answered{};  ///< of the answer before
   transport::ShmCounters x_own_shm;
   transport::NicCounters x_own_nic;
 };

@@ -35,8 +35,9 @@ struct EndpointBlock {
   uint64_t answers;   ///< how often the endpoint showed what waits
   uint64_t answered;  ///< nanoseconds since 1970
   uint64_t any_receives, any_receive_id, any_receive_bytes, any_receive_tag, any_receive_ignore;
-  uint64_t enabled;  ///< 0: what follows is not known yet
-  uint64_t speed;    ///< bit/s
+  uint64_t any_receive_waited;  ///< as send_waited
+  uint64_t enabled;             ///< 0: what follows is not known yet
+  uint64_t speed;               ///< bit/s
   char address[80];
   char device[64];
   char other_hosts[80], this_host[80], gpu_memory[80];
@@ -62,6 +63,8 @@ struct PeerBlock {
   uint64_t receives, receive_id, receive_bytes, receive_tag, receive_ignore;
   uint64_t early, early_id, early_bytes, early_tag;
   uint64_t moving, moving_id, moving_bytes, moving_tag;
+  /// Nanoseconds between the first answer that showed the oldest one and the last.
+  uint64_t send_waited, receive_waited, early_waited, moving_waited;
   // On a cache line of their own.
   alignas(64) transport::ShmCounters shm;
   transport::NicCounters nic;
