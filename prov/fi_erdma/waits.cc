@@ -35,11 +35,21 @@ std::string tag_text(const Json& block, const char* name) {
   return tag.is_number_unsigned() ? fmt::format("tag {:#x} ", tag.get<uint64_t>()) : std::string();
 }
 
+/// How long the oldest one was seen; empty where the provider does not tell.
+std::string age_text(const Json& block, const char* name) {
+  const double seconds = double(gauge_of(block, name)) / 1e9;
+  if (seconds <= 0) return {};
+  return ", for at least " + (seconds < 10     ? fmt::format("{:.1f} s", seconds)
+                              : seconds < 120  ? fmt::format("{:.0f} s", seconds)
+                              : seconds < 7200 ? fmt::format("{:.0f} min", seconds / 60)
+                                               : fmt::format("{:.1f} h", seconds / 3600));
+}
+
 /// Of the oldest send. `there`: what the peer shows of this side; may be null.
 std::string why_of_send(const Json& peer, const std::string& to, const Json* there) {
   const std::string word = text_of(peer, "sends_for");
   const std::string what = counted(gauge_of(peer, "sends"), "send", gauge_of(peer, "send_bytes")) +
-                           tag_text(peer, "send_tag") + "to " + to;
+                           tag_text(peer, "send_tag") + "to " + to + age_text(peer, "send_waited");
   if (word == "connection")
     return fmt::format("{}: there is no connection (it is {})", what, text_of(peer, "link"));
   if (word == "room")
@@ -56,7 +66,7 @@ std::string why_of_send(const Json& peer, const std::string& to, const Json* the
 std::string why_of_receive(const Json& peer, const std::string& from) {
   const std::string what =
       counted(gauge_of(peer, "receives"), "receive", gauge_of(peer, "receive_bytes")) +
-      tag_text(peer, "receive_tag") + "from " + from;
+      tag_text(peer, "receive_tag") + "from " + from + age_text(peer, "receive_waited");
   const uint64_t early = gauge_of(peer, "early");
   if (!early) return what + ": nothing has come";
   return fmt::format("{}: what has come does not match ({} {}{})", what, early,
@@ -69,7 +79,7 @@ std::string why_of_move(const Json& peer, const std::string& from) {
   const std::string word = text_of(peer, "moving_for");
   const std::string what =
       counted(gauge_of(peer, "moving"), "message", gauge_of(peer, "moving_bytes")) +
-      tag_text(peer, "moving_tag") + "from " + from;
+      tag_text(peer, "moving_tag") + "from " + from + age_text(peer, "moving_waited");
   if (word == "flush") return what + ": the NIC does not flush what it wrote";
   if (word == "sender") return what + ": the sender does not move the bytes";
   return what + ": the bytes do not move";
@@ -103,8 +113,7 @@ WaitGraph::WaitGraph(std::vector<Json> processes) : x_processes(std::move(proces
   for (size_t i = 0; i < size(); ++i) learn_peers(i);
   for (size_t i = 0; i < size(); ++i) {
     const Json& peers = member(x_processes[i], "peers");
-    if (!peers.is_array()) continue;
-    for (const Json& peer : peers) find_waits(i, peer);
+    for (size_t at = 0; peers.is_array() && at < peers.size(); ++at) find_waits(i, peers[at]);
     if (!waits(i)) find_suspects(i);
   }
 }
@@ -114,10 +123,17 @@ void WaitGraph::find_suspects(size_t i) {
   const Json& endpoints = member(x_processes[i], "endpoints");
   const auto waits_for_any = [](const Json& endpoint) { return stands(endpoint, "any_receives"); };
   if (!endpoints.is_array() || std::ranges::none_of(endpoints, waits_for_any)) return;
-  for (const auto& [other, what] : x_silent[job_of(x_processes[i])])
+  constexpr size_t kMost = 16;  // of a made-up page there may be many times many
+  const auto& silent = x_silent[job_of(x_processes[i])];
+  const size_t most = std::min(silent.size(), kMost);
+  for (const auto& [other, what] : std::span(silent).first(most))
     if (other != i)
       x_waits.push_back({i, other, name_of(other),
                          fmt::format("a message of any process: {} {}", name_of(other), what)});
+  if (most < silent.size())
+    x_waits.push_back(
+        {i, silent.back().first, name_of(silent.back().first),
+         fmt::format("a message of any process: {} more are as silent", silent.size() - most)});
 }
 
 std::string WaitGraph::name_of(size_t i) const {

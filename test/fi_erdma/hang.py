@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SOURCE, BUILD = sys.argv[1:3]
@@ -47,8 +48,8 @@ class Rank:
     def send(self, to, size, tag=1, count=1):
         assert self.do("send", self.peers[to.number], tag, size, count) == "ok"
 
-    def receive(self, source, size, tag=1):
-        assert self.do("recv", "any" if source == "any" else self.peers[source.number], tag, size) == "ok"
+    def receive(self, source, size, tag=1, memory="host"):
+        assert self.do("recv", "any" if source == "any" else self.peers[source.number], tag, size, memory) == "ok"
 
     def poll(self):
         assert self.do("poll") == "ok"
@@ -137,7 +138,7 @@ class Hang(unittest.TestCase):
         ranks[2].compute()
         self.told(ranks, ["unmatched", "unmatched", "silent"],
                   rf"^2 of 3 processes wait; all wait in the end for rank 2 \(\S+ pid {ranks[2].pid}\)\.",
-                  r"rank 0  \S+ pid \d+  polls, and nothing matches.*\n +1 receive of 8 B from rank 1: nothing has come",
+                  r"rank 0  \S+ pid \d+  polls, and nothing matches.*\n +1 receive of 8 B from rank 1, .*: nothing has come",
                   r"rank 2  .*DOES NOT CALL libfabric: it uses \d+ % of a processor")
 
     def test_a_rank_that_sleeps_outside_does_not_call_libfabric(self):
@@ -173,7 +174,7 @@ class Hang(unittest.TestCase):
                     rank.poll()
                 self.told(ranks, ["unmatched", "idle"],
                           r"in the end for rank 1",
-                          r"1 send of 4.00 MiB to rank 1: rank 1 has 1 of these and no receive that matches",
+                          r"1 send of 4.00 MiB to rank 1, .*: rank 1 has 1 of these and no receive that matches",
                           r"rank 1  .*calls libfabric, and waits for nothing in it")
 
     def test_a_receive_without_a_send(self):
@@ -184,7 +185,7 @@ class Hang(unittest.TestCase):
                 for rank in ranks:
                     rank.poll()
                 self.told(ranks, ["unmatched", "idle"],
-                          r"1 receive of 64.00 KiB from rank 1: nothing has come")
+                          r"1 receive of 64.00 KiB from rank 1, .*: nothing has come")
 
     def test_a_wrong_tag_is_told_from_a_missing_message_and_tags_are_details(self):
         ranks = self.job(2)
@@ -193,9 +194,9 @@ class Hang(unittest.TestCase):
         ranks[0].receive(ranks[1], 8, tag=0x2a)
         for rank in ranks:
             rank.poll()
-        text = self.told(ranks, ["unmatched", "idle"], r"from rank 1: what has come does not match \(1 message")
+        text = self.told(ranks, ["unmatched", "idle"], r"from rank 1, .*: what has come does not match \(1 message")
         self.assertNotRegex(text + json.dumps(self.document(ranks)), r"0x2|_tag|\b4[23]\b.*tag")
-        self.told(ranks, ["unmatched", "idle"], r"tag 0x2a from rank 1: .*\(1 message with tag 0x2b", options=["-v"])
+        self.told(ranks, ["unmatched", "idle"], r"tag 0x2a from rank 1, .*: .*\(1 message with tag 0x2b", options=["-v"])
 
         def tags(interval):
             (peer,) = self.document(ranks, "-v", "-i", interval)["processes"][0]["peers"]
@@ -221,7 +222,45 @@ class Hang(unittest.TestCase):
         ranks[0].poll()
         self.told(ranks[:1], ["unmatched"],
                   r"^1 of 1 processes waits; all wait in the end for a process that is not seen",
-                  r"1 receive of 8 B from \d+\.\d+\.\d+\.\d+:\d+: nothing has come")
+                  r"1 receive of 8 B from \d+\.\d+\.\d+\.\d+:\d+, .*: nothing has come")
+
+    def test_a_dead_host_is_what_all_wait_for(self):
+        """A rank of it is stopped, and not looked at: as silent as a host that lost its power."""
+        ranks = self.job(3, FI_ERDMA_PEER_TIMEOUT="3600000", **self.nic())
+        ranks[2].send(ranks[1], 8)
+        ranks[2].do("complete", 1)
+        ranks[1].receive(ranks[2], 8)
+        ranks[1].do("complete", 1)
+        ranks[2].signal(signal.SIGSTOP)
+        ranks[0].receive(ranks[1], 8)
+        ranks[1].send(ranks[2], 4 * MIB)
+        for rank in ranks[:2]:
+            rank.poll()
+        self.told(ranks[:2], ["unmatched", "unmatched"],
+                  r"^2 of 2 processes wait; all wait in the end for a process that is not seen here\.",
+                  r"rank 0  .*\n +1 receive of 8 B from rank 1, .*: nothing has come",
+                  r"rank 1  .*\n +1 send of 4.00 MiB to \d+\.\d+\.\d+\.\d+:\d+, .*: announced, and not asked for")
+
+    def test_what_waits_is_as_old_as_the_first_answer_that_showed_it(self):
+        ranks = self.job(2)
+        ranks[0].receive(ranks[1], 8)
+        ranks[1].send(ranks[0], 4 * MIB, tag=2)
+        for rank in ranks:
+            rank.poll()
+
+        def waited(interval):
+            document = self.document(ranks, "-i", interval, status=2)  # a circle: each waits for the other
+            one, other = [process["peers"][0]["gauges"] for process in document["processes"]]
+            return [one["receive_waited"], one["early_waited"], other["send_waited"]]
+
+        def grows(interval):
+            first, begin = waited(interval), time.monotonic_ns()
+            text, end = self.hang(ranks, "-i", interval, status=2), time.monotonic_ns()
+            for before, after in zip(first, waited(interval)):
+                self.assertGreaterEqual(after, before + end - begin)
+            self.says(text, r"receive of 8 B from rank 1, for at least [\d.]+ (s|min): what has come does not match",
+                      r"send of 4.00 MiB to rank 0, for at least [\d.]+ (s|min): rank 0 has")
+        self.patiently(grows)
 
     def test_credits_that_do_not_come_back(self):
         for environment in [{}, self.nic()]:
@@ -236,7 +275,7 @@ class Hang(unittest.TestCase):
                 ranks[0].poll()
                 self.told(ranks, ["lacks_room", "silent"],
                           r"in the end for rank 1", r"rank 0  .*lacks room at its peer",
-                          r"\d+ sends, the oldest of 88 B to rank 1: the connection has no room")
+                          r"\d+ sends, the oldest of 88 B to rank 1, .*: the connection has no room")
 
     def test_a_connection_that_is_not_made(self):
         ranks = self.job(2, FI_ERDMA_CONNECT_TIMEOUT="300000", **self.nic())
@@ -245,7 +284,7 @@ class Hang(unittest.TestCase):
         ranks[0].poll()
         self.told(ranks, ["lacks_connection", "stopped"],
                   r"all wait in the end for rank 1",
-                  r"1 send of 8 B to rank 1: there is no connection \(it is connecting\)", status=2)
+                  r"1 send of 8 B to rank 1, .*: there is no connection \(it is connecting\)", status=2)
 
     def test_memory_for_unexpected_messages_is_used_up(self):
         ranks = self.job(2, FI_ERDMA_UNEXPECTED_SIZE="65536")
@@ -266,7 +305,7 @@ class Hang(unittest.TestCase):
         def collected(interval):
             parts = "".join(self.hang([rank], "-j", "-i", interval) for rank in [*ranks, ranks[0]])
             self.says(self.hang([], "-", text=parts), r"^2 of 3 processes wait; all wait in the end for rank 2",
-                      r"from rank 1: nothing has come")
+                      r"from rank 1, .*: nothing has come")
         self.patiently(collected)
         self.hang([], "-", text="", status=70)
 
@@ -281,8 +320,22 @@ class Hang(unittest.TestCase):
         for options in [["-", "-j"], ["-", "-i", "1"], ["-", "1"], ["1", "-"]]:
             self.hang([], *options, text="", status=64)
 
-    def test_a_nic_that_does_not_flush_is_no_peers_fault(self):
-        """As a document: the flush of a GPU can't be made to stand still here."""
+    def test_a_flush_that_never_ends_is_the_own_nics_fault(self):
+        """The READ by which rank 0 flushes its simulated GPU has no completion."""
+        environment = {"RANK_GPU": "1",
+                       "FI_ERDMA_HMEM_RECV_FLUSH": "on", "FI_ERDMA_PEER_TIMEOUT": "3600000", "FI_ERDMA_RENDEZVOUS": "write",
+                       "LD_LIBRARY_PATH": os.path.join(os.path.abspath(BUILD), "test/softcuda/.libs"),
+                       "SOFTERDMA_FAULT": "wr op=read status=none times=1000", **self.nic()}
+        ranks = self.job(2, **environment)
+        ranks[0].receive(ranks[1], 4 * MIB, memory="gpu")
+        ranks[1].send(ranks[0], 4 * MIB)
+        for rank in ranks:
+            rank.poll()
+        self.told(ranks, ["flushes", "idle"], r"all wait in the end for rank 0",
+                  r"rank 0  .*waits for its NIC to flush",
+                  r"1 message of 4.00 MiB from rank 1, .*: the NIC does not flush what it wrote")
+
+    def test_a_flush_of_another_host_is_told_by_its_document(self):
         peer = {"index": 0, "path": "nic", "address": "192.0.2.1:1", "moving_for": "flush",
                 "gauges": {"moving": 1, "moving_bytes": 8192}, "stands": {"moving": True}}
         process = {"pid": 1, "host": "a", "verdict": "flushes", "says": "waits", "process": {"rank": 0}, "peers": [peer]}
@@ -302,6 +355,18 @@ class Hang(unittest.TestCase):
         self.says(text, r"^300 of 300 processes wait; these wait for each other: rank 0 -> rank 1 -> rank 0\.",
                   r"rank 299  .*\n(        1 .*\n){8}        and 590 more\n",
                   r"1 send of 0 B to rank 1: rank 1 has 1 of these and no receive that matches")
+
+    def test_a_made_up_job_in_which_many_wait_for_any_of_many_is_told_at_once(self):
+        """Each of 20,000 for each of 20,000 would be 400 million lines."""
+        def process(pid, verdict, endpoints):
+            return {"pid": pid, "host": "a", "verdict": verdict, "says": "-", "process": {"job": "j"}, "endpoints": endpoints}
+        waits = [{"address": "x", "device": "shm", "stands": {"any_receives": True}, "gauges": {"any_receives": 1}}]
+        processes = [process(pid, "unmatched", waits) for pid in range(1, 20_001)]
+        processes += [process(pid, "silent", []) for pid in range(20_001, 40_001)]
+        text = self.hang([], "-", text=json.dumps({"schema": "fi_erdma.hang/1", "processes": processes}))
+        self.says(text, r"^20000 of 40000 processes wait\.", r"a message of any process: pid 20001 does not call libfabric")
+        text = self.hang([], "-", "-v", text=json.dumps({"schema": "fi_erdma.hang/1", "processes": processes[-20_020:]}))
+        self.says(text, r"a message of any process: 19984 more are as silent")
 
     def test_what_is_no_document_is_refused_and_odd_ones_are_survived(self):
         for text in ["x", "[", "{}", '{"schema": "fi_erdma.stat/1"}', '{"schema": "fi_erdma.hang/1", "processes": 1}']:

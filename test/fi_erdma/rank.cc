@@ -1,11 +1,13 @@
 // A rank of a job that stands still as program.py says, one command a line; each is answered:
 //   name              -> its address, in hexadecimal
 //   peer ADDRESS      -> number of the peer
-//   send PEER TAG SIZE COUNT, recv PEER|any TAG SIZE -> ok, once posted
+//   send PEER TAG SIZE COUNT, recv PEER|any TAG SIZE [gpu] -> ok, once posted
 //   complete N        -> ok, after N completions
 //   poll, compute     -> ok, and then it polls or computes until SIGUSR1, and answers once more
 //   wait              -> ok, and then it sleeps in a call of libfabric
-// It ends with its input, and then leaves all of it as it is.
+// It ends with its input, and then leaves all of it as it is. With RANK_GPU=1 receives may be to a
+// GPU.
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -33,6 +35,7 @@ extern "C" fi_provider* fi_prov_ini(void);
 namespace {
 
 volatile std::sig_atomic_t g_goes_on = 1;
+fid_domain* g_domain = nullptr;
 fid_ep* g_ep = nullptr;
 fid_cq* g_cq = nullptr;
 fid_av* g_av = nullptr;
@@ -49,6 +52,10 @@ void open_endpoint() {
   fi_info* const hints = fi_allocinfo();
   hints->mode = FI_CONTEXT;
   hints->caps = FI_TAGGED | FI_DIRECTED_RECV;
+  if (std::getenv("RANK_GPU")) {
+    hints->caps |= FI_HMEM;
+    hints->domain_attr->mr_mode = FI_MR_HMEM;
+  }
   fi_info* info = nullptr;
   fid_fabric* fabric = nullptr;
   fid_domain* domain = nullptr;
@@ -56,6 +63,7 @@ void open_endpoint() {
   expect("fabric", provider->fabric(info->fabric_attr, &fabric, nullptr));
   fabric->api_version = FI_VERSION(1, 17);
   expect("domain", fi_domain(fabric, info, &domain, nullptr));
+  g_domain = domain;
   fi_cq_attr cq_attr{};
   cq_attr.wait_obj = FI_WAIT_UNSPEC;
   fi_av_attr av_attr{};
@@ -113,9 +121,40 @@ void send(fi_addr_t to, uint64_t tag, size_t size, unsigned count) {
     expect("send", status);
   }
 }
-void receive(fi_addr_t from, uint64_t tag, size_t size) {
-  Operation& one = g_operations.emplace_back(size);
-  expect("recv", fi_trecv(g_ep, one.memory.data(), size, nullptr, from, tag, 0, &one.context));
+/// Of the first GPU. Its memory and its context stay.
+void* gpu_memory(size_t size) {
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  const auto call = [&](const char* name, auto... arguments) {
+    const auto function = reinterpret_cast<int (*)(decltype(arguments)...)>(dlsym(library, name));
+    expect(name, function ? -function(arguments...) : -FI_ENOSYS);
+  };
+  int device = 0;
+  void *context = nullptr, *memory = nullptr;
+  expect("libcuda.so.1", library ? 0 : -FI_ENOENT);
+  call("cuInit", 0U);
+  call("cuDevicePrimaryCtxRetain", &context, device);
+  call("cuCtxSetCurrent", context);
+  call("cuMemAlloc_v2", &memory, size);
+  return memory;
+}
+
+void* registered(void* memory, size_t size) {
+  const iovec piece{memory, size};
+  fi_mr_attr attr{};
+  attr.mr_iov = &piece;
+  attr.iov_count = 1;
+  attr.access = FI_RECV;
+  attr.iface = FI_HMEM_CUDA;
+  fid_mr* region = nullptr;
+  expect("mr_reg", fi_mr_regattr(g_domain, &attr, 0, &region));
+  return fi_mr_desc(region);
+}
+
+void receive(fi_addr_t from, uint64_t tag, size_t size, bool gpu) {
+  Operation& one = g_operations.emplace_back(gpu ? 0 : size);
+  void* const memory = gpu ? gpu_memory(size) : one.memory.data();
+  void* const desc = gpu ? registered(memory, size) : nullptr;
+  expect("recv", fi_trecv(g_ep, memory, size, desc, from, tag, 0, &one.context));
 }
 
 void say(const std::string& answer) {
@@ -124,7 +163,7 @@ void say(const std::string& answer) {
 
 void obey(const std::string& line) {
   std::istringstream words(line);
-  std::string command, address;
+  std::string command, address, kind;
   uint64_t tag = 0;
   size_t size = 0;
   unsigned count = 0;
@@ -135,8 +174,8 @@ void obey(const std::string& line) {
     words >> address >> tag >> size >> count;
     send(std::stoull(address), tag, size, count);
   } else if (command == "recv") {
-    words >> address >> tag >> size;
-    receive(address == "any" ? FI_ADDR_UNSPEC : std::stoull(address), tag, size);
+    words >> address >> tag >> size >> kind;
+    receive(address == "any" ? FI_ADDR_UNSPEC : std::stoull(address), tag, size, kind == "gpu");
   } else if (command == "complete") {
     words >> count;
     while (g_done < count) poll();
