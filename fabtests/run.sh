@@ -5,7 +5,7 @@
 # (default ./build). SET is unit, functional, short, standard, threaded, multinode, ..., or
 # ubertest-NAME: fi_ubertest with the configuration of that name in fabtests/ubertest. Of those, verify-*
 # are several because fi_ubertest never frees two buffers of each test.
-# own: this repository's programs (fabtests/programs), not in the virtual machine.
+# own: fi_erdma bench and test, not in the virtual machine.
 # Default: unit functional short.
 # --refuse-cma: where the kernel refuses process_vm_readv and process_vm_writev.
 # --nic: through the NIC transport alone. KIND is standard or compat: the simulated adapter
@@ -86,21 +86,21 @@ if [ -n "$kind" ]; then
     "SOFTERDMA_DEVICES=erdma_0,ip=$address" FI_ERDMA_SHM=off)
 fi
 
-# run_own WRAPPER...: a line per program; its output is in PROGRAM.log.
+# run_own WRAPPER...: a line per test of fi_erdma; its output is in NAME.log.
 run_own() {
-  local program pair status verdict result=0
+  local name status verdict result=0
   title "own ($PWD)"
-  for program in erdma_local_read erdma_paths erdma_peer_death erdma_refused_cma; do
-    pair=(--pair) status=0 verdict=Pass
-    [ "$program" != erdma_local_read ] || pair=()
-    timeout 120 "$@" "$build/fabtests/programs/$program" "${pair[@]}" -p erdma >"$program.log" 2>&1 ||
-      status=$?
+  for name in bench local-read peer-death refused-cma; do
+    status=0 verdict=Pass
+    local command=(test "$name")
+    [ "$name" != bench ] || command=(bench -S all)
+    timeout 120 "$@" "$build/prov/fi_erdma/fi_erdma" "${command[@]}" -p erdma >"$name.log" 2>&1 || status=$?
     case $status in
       0) ;;
-      77) verdict=Notrun ;;
+      1) verdict=Notrun ;;
       *) verdict=FAIL result=1 ;;
     esac
-    say "$verdict: $program ($(tail -n 1 "$program.log"))"
+    say "$verdict: $name ($(tail -n 1 "$name.log"))"
   done
   return "$result"
 }

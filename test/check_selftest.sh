@@ -12,7 +12,7 @@ plant_clean() {
   for layer in util hmem protocol transport/shm transport/self fabric; do
     mkdir -p "$folder/prov/erdma/$layer"
   done
-  mkdir -p "$folder/prov/fi_erdma" "$folder/man" "$folder/test/util" "$folder/fabtests/programs"
+  mkdir -p "$folder/prov/fi_erdma" "$folder/man" "$folder/test/util"
   echo '#include "transport/shm/shm.h"' >"$folder/prov/erdma/fabric/domain_transports.cc"
   echo '#include "transport/self/self.h"' >>"$folder/prov/erdma/fabric/domain_transports.cc"
   echo 'const char* kNames[] = {"FI_ERDMA_CMA"};' >"$folder/prov/erdma/fabric/env.cc"
@@ -33,10 +33,6 @@ END
   echo 'int x;' >"$folder/test/util/b_test.cc"
   printf '%s = \\\n\t%s\n\n' own_test_programs test/util/a_test test_util_tests_files \
     test/util/b_test.cc test_headers '' >"$folder/test/Makefile.include"
-  echo 'int x;' >"$folder/fabtests/programs/shared.cc"
-  echo 'int main() {}' >"$folder/fabtests/programs/erdma_a.cc"
-  printf 'programs_sources = \\\n\t%s\n\nown_programs = \\\n\t%s\n' \
-    fabtests/programs/shared.cc fabtests/programs/erdma_a >"$folder/fabtests/Makefile.include"
   mkdir -p "$folder/docs" "$folder/examples" "$folder/test/bench"
   echo '[a page](docs/a.md) about `FI_ERDMA_CMA`' >"$folder/README.md"
   echo '# A' >"$folder/docs/a.md"
@@ -134,8 +130,6 @@ refused check_names.sh quickstart 'curl http://10.1.2.3/x'
 refused check_lists.sh $p/util/unlisted.cc 'int x;'
 refused check_lists.sh prov/fi_erdma/unlisted.h 'int x;'
 refused check_lists.sh test/util/unlisted_test.cc 'int x;'
-refused check_lists.sh fabtests/programs/unlisted.h 'int x;'
-refused check_lists.sh fabtests/programs/erdma_unlisted.cc 'int main() {}'
 plant_clean
 rm "$folder/$p/util/a.cc"
 verdict check_lists.sh refuse 'a listed file is missing'

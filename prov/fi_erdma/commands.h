@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "fi_erdma/pair/options.h"
+
 namespace fi_erdma {
 
 /// What the subcommands are asked; each returns the status of the program.
@@ -26,6 +28,9 @@ struct Request {
   // Of doctor.
   std::vector<std::string> clients;  ///< empty = all
   bool job = false;                  ///< compares what `doctor --json` wrote elsewhere
+
+  pair::BenchOptions bench;
+  pair::TestOptions test;
 };
 
 /// 0, or 1 if a process that was named shows nothing.
@@ -36,5 +41,9 @@ int run_hang(const Request& request);
 int run_doctor(const Request& request);
 /// 0, or 1 if there is no libfabric or no provider, or a variable is unknown.
 int run_info(const Request& request);
+/// A pair::Status.
+int run_bench(const Request& request);
+int run_test(const Request& request);
+std::vector<std::string> test_names();
 
 }  // namespace fi_erdma

@@ -17,33 +17,26 @@
 namespace fi_erdma {
 namespace {
 
-Libfabric library_or_throw() {
-  std::string fault;
-  auto libfabric = Libfabric::open(fault);
-  if (!libfabric) throw std::runtime_error(fault);
-  return *libfabric;
-}
-
 /// As check_library() wants to know it.
 Json look_around() {
   std::string fault;
-  const auto libfabric = Libfabric::open(fault);
-  if (!libfabric) return {{"no_libfabric", fault}};
-  Json json = {{"version", libfabric->version()}, {"path", libfabric->path()}};
+  const auto library = Libfabric::open(fault);
+  if (!library) return {{"no_libfabric", fault}};
+  Json json = {{"version", library->version()}, {"path", library->path()}};
   json["devices"] = Json::array();
-  fi_info* const hints = libfabric->new_info();
+  fi_info* const hints = library->new_info();
   if (!hints) throw std::bad_alloc();
   hints->mode = FI_CONTEXT;
   hints->fabric_attr->prov_name = strdup("erdma");
   fi_info* list = nullptr;
-  const int status = libfabric->getinfo(FI_VERSION(1, 9), *hints, &list);
-  libfabric->free(hints);
-  if (status) json["error"] = libfabric->error_text(status);
+  const int status = library->getinfo(FI_VERSION(1, 9), *hints, &list);
+  library->free(hints);
+  if (status) json["error"] = library->error_text(status);
   for (const fi_info* info = list; info; info = info->next)
     json["devices"].push_back(info->domain_attr->name);
-  if (list) libfabric->free(list);
-  json["provider"] = libfabric->provider_path();
-  json["unknown"] = unknown_variables(libfabric->variables());
+  if (list) library->free(list);
+  json["provider"] = library->provider_path();
+  json["unknown"] = unknown_variables(library->variables());
   return json;
 }
 
@@ -104,7 +97,7 @@ void check_nic_way(Report& report, const std::string& device, const Outcome& out
 void check_host_bytes(Report& report) {
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", "shm"}, {"FI_ERDMA_SHM", ""}}),
-      [] { return exchange_bytes(library_or_throw()); });
+      [] { return exchange_bytes(libfabric()); });
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty())
     return report.broken("E201", "no bytes inside this host: " + trouble, outcome.said);
@@ -117,7 +110,7 @@ void check_host_bytes(Report& report) {
 void check_nic_bytes(Report& report, const std::string& device) {
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}, {"FI_ERDMA_DEVICE", device}, {"FI_ERDMA_SHM", "off"}}),
-      [] { return exchange_bytes(library_or_throw()); });
+      [] { return exchange_bytes(libfabric()); });
   const std::string trouble = trouble_of(outcome);
   if (!trouble.empty())
     return report.broken("E202", device + " moves no bytes: " + trouble, outcome.said);
@@ -223,8 +216,8 @@ void check_clients(Report& report, const Request& request) {
   report.begin("applications");
   const auto names = request.clients.empty() ? client_names() : request.clients;
   for (const std::string& name : names) {
-    const Outcome outcome = try_apart(telling({{"FI_PROVIDER", "erdma"}}),
-                                      [&] { return ask_as(library_or_throw(), name); });
+    const Outcome outcome =
+        try_apart(telling({{"FI_PROVIDER", "erdma"}}), [&] { return ask_as(libfabric(), name); });
     const std::string trouble = trouble_of(outcome);
     if (trouble.empty())
       report.ok(name + ": fi_getinfo offers " + outcome.result.value("device", std::string()));

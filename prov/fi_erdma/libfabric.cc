@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <stdexcept>
 #include <string_view>
 
 #include <rdma/fi_domain.h>
@@ -79,6 +80,16 @@ std::optional<Libfabric> Libfabric::open(std::string& fault) {
   const char* const text = dlerror();
   fault = text ? text : kName;
   return std::nullopt;
+}
+
+const Libfabric& libfabric() {
+  static const Libfabric one = [] {
+    std::string fault;
+    auto opened = Libfabric::open(fault);
+    if (!opened) throw std::runtime_error("libfabric can't be loaded: " + fault);
+    return *opened;
+  }();
+  return one;
 }
 
 std::string Libfabric::version() const {

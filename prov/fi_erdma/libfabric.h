@@ -31,8 +31,10 @@ class Libfabric {
   /// As the functions of libfabric with these names.
   uint32_t api() const { return x_version(); }
   fi_info* new_info() const { return x_dupinfo(nullptr); }
-  int getinfo(uint32_t api, const fi_info& hints, fi_info** list) const {
-    return x_getinfo(api, nullptr, nullptr, 0, &hints, list);
+  /// `source`: null, or an address of this host.
+  int getinfo(uint32_t api, const fi_info& hints, fi_info** list,
+              const char* source = nullptr) const {
+    return x_getinfo(api, source, nullptr, source ? FI_SOURCE : 0, &hints, list);
   }
   void free(fi_info* list) const { x_freeinfo(list); }
   int fabric(fi_fabric_attr* attributes, fid_fabric** fabric) const {
@@ -52,5 +54,8 @@ class Libfabric {
   decltype(&::fi_getparams) x_getparams = nullptr;
   decltype(&::fi_freeparams) x_freeparams = nullptr;
 };
+
+/// That of this process, opened when it is first asked for; throws where there is none.
+const Libfabric& libfabric();
 
 }  // namespace fi_erdma

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fi_erdma/commands.h"
+#include "fi_erdma/pair_options.h"
 
 namespace {
 
@@ -93,9 +94,13 @@ int run(int argc, char** argv) {
   doctor->add_option("--for", request.clients, "Clients whose questions are asked")
       ->check(CLI::IsMember({"nccl", "openmpi", "mpich", "oneccl", "shmem"}));
   doctor->add_option("--sysfs", request.sysfs, "Folder with the devices");
+  request.bench.provider = request.test.provider = fi_erdma::pair::wanted_provider();
+  CLI::App* const bench = add_bench(program, request);
+  CLI::App* const test = add_test(program, request);
   try {
     program.parse(argc, argv);
     take_pids(words, request);
+    fi_erdma::check_tests(request.test);
   } catch (const CLI::ParseError& error) {
     const int status = program.exit(error);
     return status ? 64 : 0;  // EX_USAGE
@@ -103,6 +108,8 @@ int run(int argc, char** argv) {
   if (*stat) return fi_erdma::run_stat(request);
   if (*hang) return fi_erdma::run_hang(request);
   if (*doctor) return fi_erdma::run_doctor(request);
+  if (*bench) return fi_erdma::run_bench(request);
+  if (*test) return fi_erdma::run_test(request);
   return fi_erdma::run_info(request);
 }
 

@@ -33,7 +33,7 @@ build_clients() {
 
 build_all() {
   local name sources=("$here"/mpi_check*.c)
-  if stale "$bin/refuse_cma" "$here/refuse_cma.c" "$top/fabtests/programs/refuse_calls.h"; then
+  if stale "$bin/refuse_cma" "$here/refuse_cma.c" "$top/prov/fi_erdma/pair/refuse_calls.h"; then
     link "$bin/refuse_cma" "${CC:-cc}" -O2 -Wall -Wextra "$here/refuse_cma.c" || return 1
   fi
   if command -v mpicc >/dev/null && stale "$bin/mpi_check" "${sources[@]}" "$here/mpi_check.h"; then

@@ -280,20 +280,19 @@ kill_stress_private() {
   in_private_mounts "$bin/fi_kill_stress" "$@" ${private_tmp:+--strict}
 }
 
-# own PROGRAM [OPTION...]: runs both sides of an installed program (fabtests/programs). Status 77 is
-# a skip, as everywhere.
+# own COMMAND [OPTION...]: a subcommand of fi_erdma that moves bytes. Status 1: it can't be tried here.
 own() {
-  local program=$own_programs/$1
-  shift
-  [ -x "$program" ] || wrong "$program is not built"
-  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$program" "$@"
+  local status=0
+  [ -x "$fi_erdma" ] || skip "there is no $fi_erdma: configure lacked what it needs"
+  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$fi_erdma" "$@" || status=$?
+  [ "$status" != 1 ] || exit 77
+  return "$status"
 }
-# own_fails WHY PROGRAM [OPTION...]: the program must fail, for the reason WHY.
+# own_fails WHY COMMAND [OPTION...]: it must fail, for the reason WHY.
 own_fails() {
   local why=$1 status=0
   shift
   own "$@" || status=$?
-  [ "$status" != 77 ] || exit 77
-  [ "$status" = 1 ] || wrong "exit status $status instead of 1"
+  [ "$status" = 2 ] || wrong "exit status $status instead of 2"
   grep -q "$why" "$log" || wrong "it does not say '$why'"
 }

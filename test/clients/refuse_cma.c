@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "../../fabtests/programs/refuse_calls.h"
+#include "../../prov/fi_erdma/pair/refuse_calls.h"
 
 static int usage(void) {
   fputs("usage: refuse_cma [--errno EPERM|ENOSYS] [--calls readv,writev] COMMAND...\n", stderr);

@@ -12,7 +12,7 @@ build=${top_builddir:-$top/build}
 [ -n "${FI_PROVIDER:-}" ] || use_build "$build"
 use_open_mpi
 export top provider=${FI_PROVIDER} here=$top/test/clients bin=$build/clients
-export own_programs=$build/fabtests/programs
+export fi_erdma=$build/prov/fi_erdma/fi_erdma
 logs=$bin/logs
 filter=${1:-}
 mkdir -p "$logs" || exit 1
@@ -81,29 +81,29 @@ check "$rounds processes killed" 200 kill_stress_private --rounds $rounds --limi
 check "$((rounds / 5)) processes killed, CMA refused" 100 \
   stress_refused fi_kill_stress --rounds $((rounds / 5)) --limit-ms 10000
 
-check 'erdma_refused_cma' 60 own erdma_refused_cma --pair
-check 'erdma_refused_cma, ENOSYS at the server' 60 \
-  own erdma_refused_cma --pair --errno ENOSYS --side server
-check 'erdma_refused_cma, process_vm_readv at the client' 60 \
-  own erdma_refused_cma --pair --refuse readv --side client
-check 'erdma_refused_cma, process_vm_writev' 60 own erdma_refused_cma --pair --refuse writev
-check 'erdma_refused_cma sees a wrong byte' 60 own_fails 'byte .* is wrong' erdma_refused_cma --pair --spoil
-check 'erdma_paths, rings' 60 own erdma_paths --pair -S 64 --expect rings
-check 'erdma_paths, CMA' 60 with FI_ERDMA_CMA on own erdma_paths --pair -S 1M --expect cma
-check 'erdma_paths, copy' 60 with FI_ERDMA_CMA off own erdma_paths --pair -S 1M --expect copy
+check 'fi_erdma test refused-cma' 60 own test refused-cma
+check 'fi_erdma test refused-cma, ENOSYS at the server' 60 \
+  own test refused-cma --errno ENOSYS --side server
+check 'fi_erdma test refused-cma, process_vm_readv at the client' 60 \
+  own test refused-cma --refuse readv --side client
+check 'fi_erdma test refused-cma, process_vm_writev' 60 own test refused-cma --refuse writev
+check 'fi_erdma test refused-cma sees a wrong byte' 60 own_fails 'byte .* is wrong' test refused-cma --spoil
+check 'fi_erdma bench, rings' 60 own bench -S 64 --expect rings
+check 'fi_erdma bench, CMA' 60 with FI_ERDMA_CMA on own bench -S 1M --expect cma
+check 'fi_erdma bench, copy' 60 with FI_ERDMA_CMA off own bench -S 1M --expect copy
 for operation in message read write; do
-  check "erdma_paths, all sizes, $operation" 60 \
-    own erdma_paths --pair --operation $operation --expect shm
+  check "fi_erdma bench, all sizes, $operation" 60 \
+    own bench -S all --operation $operation --expect shm
 done
-check 'erdma_paths sees another path' 60 \
-  with FI_ERDMA_CMA off own_fails 'carried 0 of' erdma_paths --pair -S 1M --expect cma
-check 'erdma_paths sees a wrong byte' 60 own_fails 'byte .* is wrong' erdma_paths --pair --spoil
-check 'erdma_local_read' 60 own erdma_local_read
-check 'erdma_local_read sees a wrong byte' 60 own_fails 'byte .* is wrong' erdma_local_read --spoil
-check 'erdma_peer_death' 60 own erdma_peer_death --pair --limit-ms 10000
-check 'erdma_peer_death, without CMA' 60 \
-  with FI_ERDMA_CMA off own erdma_peer_death --pair --limit-ms 10000
-check 'erdma_peer_death sees what does not end' 60 \
-  own_fails 'has not ended' erdma_peer_death --pair --signal STOP --limit-ms 500
+check 'fi_erdma bench sees another path' 60 \
+  with FI_ERDMA_CMA off own_fails 'carried 0 of' bench -S 1M --expect cma
+check 'fi_erdma bench sees a wrong byte' 60 own_fails 'byte .* is wrong' bench --spoil
+check 'fi_erdma test local-read' 60 own test local-read
+check 'fi_erdma test local-read sees a wrong byte' 60 own_fails 'byte .* is wrong' test local-read --spoil
+check 'fi_erdma test peer-death' 60 own test peer-death --limit-ms 10000
+check 'fi_erdma test peer-death, without CMA' 60 \
+  with FI_ERDMA_CMA off own test peer-death --limit-ms 10000
+check 'fi_erdma test peer-death sees what does not end' 60 \
+  own_fails 'has not ended' test peer-death --signal STOP --limit-ms 500
 
 summarize clients

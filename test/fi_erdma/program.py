@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -32,6 +33,12 @@ def run(*arguments, before=None, **environment):
     return subprocess.run([PROGRAM, *map(str, arguments)], env={**CLEAN, **environment}, text=True,
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=False,
                           preexec_fn=before)  # pylint: disable=subprocess-popen-preexec-fn
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
 
 
 class Shown:
@@ -399,9 +406,63 @@ class Program(unittest.TestCase):
         for command in commands:
             self.assertIn(f"**{command}**", manual)
             self.assertRegex(completion, rf"\b{command}\b")
-            for option in re.findall(r"--[a-z]+", run(command, "--help").stdout):
+            for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", run(command, "--help").stdout):
                 self.assertIn(f"**{option}**", manual)
                 self.assertIn(option, completion)
+
+
+class Pair(unittest.TestCase):
+    """bench and test: what test/clients and test/nic run besides."""
+
+    def document(self, done, name, status=0):
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        document = json.loads(done.stdout)
+        self.assertEqual(document["schema"], f"fi_erdma.{name}/1")
+        if jsonschema:
+            jsonschema.Draft202012Validator(SCHEMA).validate(document)
+        return document
+
+    def test_bench_tells_bytes_by_path_and_speed(self):
+        document = self.document(run("bench", "-j", "-S", "8,64K", **WITH_PROVIDER, FI_ERDMA_CMA="off"), "bench")
+        self.assertEqual([size["bytes"] for size in document["sizes"]], [8, 64 * KIB])
+        for size in document["sizes"]:
+            self.assertGreater(size["bytes_per_second"], 0)
+        self.assertGreaterEqual(sum(document["paths"].values()), document["payload"])
+        text = run("bench", "-S", "1M", **WITH_PROVIDER).stdout
+        self.assertRegex(text, r"1\.00 MiB +\d\S* \w*iB/s\n")
+
+    def test_bench_fails_where_bytes_go_another_way_or_are_wrong(self):
+        done = run("bench", "-j", "-S", "8", "--expect", "nic", **WITH_PROVIDER)
+        self.assertIn("nic carried 0 of", self.document(done, "bench", 2)["fault"])
+        done = run("bench", "-j", "-S", "8", "--spoil", **WITH_PROVIDER)
+        self.assertIn("is wrong", self.document(done, "bench", 2)["fault"])
+        self.assertEqual(run("bench", "-p", "none", **WITH_PROVIDER).returncode, 1)
+        self.assertEqual(run("bench", "--expect", "shm", "-S", "8", **WITH_PROVIDER, FI_ERDMA_STAT="off").returncode, 1)
+
+    def test_sides_find_each_other_once_and_end(self):
+        port = free_port()
+        server = subprocess.Popen([PROGRAM, "bench", "--serve", "-P", port, "-S", "8"], env={**CLEAN, **WITH_PROVIDER},
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertIn("waiting for the other side", server.stderr.readline())
+        client = run("bench", "--peer", "localhost", "-P", port, "-S", "8", **WITH_PROVIDER)
+        self.assertEqual(client.returncode, 0, client.stderr)
+        self.assertEqual(server.communicate(timeout=60)[0], "")
+        self.assertEqual(server.returncode, 0)
+        alone = run("bench", "--serve", "-P", port, "-T", "0.1", **WITH_PROVIDER)
+        self.assertEqual(alone.returncode, 2)
+        self.assertIn("nobody came within 0 s", alone.stderr)
+
+    def test_tests_are_run_all_or_by_name(self):
+        document = self.document(run("test", "-j", **WITH_PROVIDER), "test")
+        self.assertEqual([(test["name"], test["grade"]) for test in document["tests"]],
+                         [("refused-cma", "ok"), ("local-read", "ok"), ("peer-death", "ok")])
+        document = self.document(run("test", "local-read", "-j", "--spoil", **WITH_PROVIDER), "test", 2)
+        self.assertEqual([(test["name"], test["grade"]) for test in document["tests"]], [("local-read", "NO")])
+        self.assertIn("is wrong", " ".join(document["tests"][0]["said"]))
+        self.assertRegex(run("test", "local-read", **WITH_PROVIDER).stdout, r"\n  ok    local-read\n$")
+        self.assertEqual(run("test", "-j", "-p", "none", **WITH_PROVIDER).returncode, 1)
+        for options in [["local", "-j"], ["-S", "x"], ["--serve", "--peer", "h"], ["local-read", "--peer", "h"]]:
+            self.assertEqual(run("test", *options, **WITH_PROVIDER).returncode, 64, options)
 
 
 # --- planted troubles ---------------------------------------------------------------------------------

@@ -25,7 +25,11 @@ with_softcuda() {
   with LD_LIBRARY_PATH "$softcuda:${LD_LIBRARY_PATH:-}" "$@"
 }
 own() {
-  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" LD_PRELOAD="$softerdma" "$own_programs/$1" "${@:2}"
+  local status=0
+  [ -x "$fi_erdma" ] || skip "there is no $fi_erdma: configure lacked what it needs"
+  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" LD_PRELOAD="$softerdma" "$fi_erdma" "$@" || status=$?
+  [ "$status" != 1 ] || exit 77
+  return "$status"
 }
 
 # The counters at close say that bytes went through the adapter, and that none went around it.

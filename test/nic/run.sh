@@ -15,7 +15,7 @@ build=$(cd "$build" && pwd)
 [ -n "${FI_PROVIDER:-}" ] || use_build "$build"
 use_open_mpi
 export top provider=${FI_PROVIDER} here=$top/test/clients bin=$build/clients
-export own_programs=$build/fabtests/programs softcuda=$build/test/softcuda/.libs
+export fi_erdma=$build/prov/fi_erdma/fi_erdma softcuda=$build/test/softcuda/.libs
 export softerdma=$build/.libs/libsofterdma.so more_checks=$top/test/nic/checks.sh
 logs=$build/nic/logs
 filter=${1:-}
@@ -65,15 +65,15 @@ for personality in standard compat; do
     with FI_ERDMA_CONNECT_TIMEOUT 1000 simulated stress fi_kill_stress --rounds 40 --limit-ms 15000
   unset FI_ERDMA_SHM
   for operation in message read write; do
-    check "$personality: erdma_paths, all sizes, $operation" 60 \
-      simulated own erdma_paths --pair --nic-only --operation $operation --expect nic
+    check "$personality: fi_erdma bench, all sizes, $operation" 60 \
+      simulated own bench -S all --nic-only --operation $operation --expect nic
   done
-  check "$personality: erdma_paths sees another path" 60 \
-    simulated own_fails 'carried 0 of' erdma_paths --pair --expect nic
-  check "$personality: erdma_local_read" 60 simulated own erdma_local_read --nic-only
-  check "$personality: erdma_local_read of GPU memory" 60 \
-    with_softcuda simulated own erdma_local_read -D cuda
-  check "$personality: erdma_peer_death" 60 simulated own erdma_peer_death --pair --nic-only
+  check "$personality: fi_erdma bench sees another path" 60 \
+    simulated own_fails 'carried 0 of' bench --expect nic
+  check "$personality: fi_erdma test local-read" 60 simulated own test local-read --nic-only
+  check "$personality: fi_erdma test local-read of GPU memory" 60 \
+    with_softcuda simulated own test local-read -D cuda
+  check "$personality: fi_erdma test peer-death" 60 simulated own test peer-death --nic-only
   check "$personality: Open MPI, 2 hosts with 2 ranks each" 150 simulated mpi_two_hosts 4
   check "$personality: Open MPI one-sided, 2 hosts with 2 ranks each" 150 \
     simulated mpi_two_hosts 4 one_sided

@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "endpoint.h"
+#include "fi_erdma/pair/endpoint.h"
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 
 /// Bytes that depend on their position and on the seed.
 void fill(std::span<std::byte> data, uint64_t seed) noexcept;
@@ -47,4 +47,4 @@ class Buffer {
   uint64_t x_base = 0;
 };
 
-}  // namespace erdma::programs
+}  // namespace fi_erdma::pair

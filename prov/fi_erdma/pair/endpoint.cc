@@ -1,4 +1,4 @@
-#include "endpoint.h"
+#include "fi_erdma/pair/endpoint.h"
 
 #include <sched.h>
 
@@ -6,9 +6,10 @@
 
 #include <rdma/fi_cm.h>
 
-#include "sides.h"
+#include "fi_erdma/libfabric.h"
+#include "fi_erdma/pair/sides.h"
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 namespace {
 
 constexpr int kSharedMemoryPermitted = 11;  // FI_OPT_SHARED_MEMORY_PERMITTED of newer headers
@@ -18,7 +19,7 @@ char* copy_of(const std::string& text) {
 }
 
 fi_info* find(const Options& options, uint64_t caps) {
-  fi_info* hints = fi_allocinfo();
+  fi_info* hints = libfabric().new_info();
   if (!hints) fail("out of memory");
   const bool device = options.memory != "host";
   hints->caps = caps | (device ? FI_HMEM : 0);
@@ -32,8 +33,8 @@ fi_info* find(const Options& options, uint64_t caps) {
   hints->fabric_attr->prov_name = copy_of(options.provider);
   const char* node = options.source.empty() ? nullptr : options.source.c_str();
   fi_info* found = nullptr;
-  const int rc = fi_getinfo(FI_VERSION(1, 17), node, nullptr, node ? FI_SOURCE : 0, hints, &found);
-  fi_freeinfo(hints);
+  const int rc = libfabric().getinfo(FI_VERSION(1, 17), *hints, &found, node);
+  libfabric().free(hints);
   if (rc == -FI_ENODATA) {
     not_supported("provider %s does not offer what this test needs", options.provider.c_str());
   }
@@ -53,7 +54,8 @@ void forbid_shared_memory(fid_ep* ep) {
   const bool permitted = false;
   const int rc =
       fi_setopt(&ep->fid, FI_OPT_ENDPOINT, kSharedMemoryPermitted, &permitted, sizeof permitted);
-  if (rc != 0) not_supported("FI_OPT_SHARED_MEMORY_PERMITTED: %s", fi_strerror(-rc));
+  if (rc != 0)
+    not_supported("FI_OPT_SHARED_MEMORY_PERMITTED: %s", libfabric().error_text(rc).c_str());
 }
 
 void complete(void* context, int error, uint64_t flags, size_t length, uint64_t tag) {
@@ -73,7 +75,7 @@ void complete(void* context, int error, uint64_t flags, size_t length, uint64_t 
 Endpoint::Endpoint(const Options& options, uint64_t caps)
     : x_limit_s(options.limit_s), x_info(find(options, caps)) {
   open(x_fabric, "fi_fabric",
-       [&](auto** fid) { return fi_fabric(x_info->fabric_attr, fid, nullptr); });
+       [&](auto** fid) { return libfabric().fabric(x_info->fabric_attr, fid); });
   open(x_domain, "fi_domain",
        [&](auto** fid) { return fi_domain(x_fabric.get(), x_info.get(), fid, nullptr); });
   fi_av_attr av{};
@@ -94,6 +96,10 @@ Endpoint::Endpoint(const Options& options, uint64_t caps)
 }
 
 Endpoint::~Endpoint() = default;
+
+void Endpoint::FreeInfo::operator()(fi_info* info) const noexcept {
+  libfabric().free(info);
+}
 
 bool Endpoint::needs_registration() const noexcept {
   return (x_info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
@@ -119,7 +125,7 @@ void Endpoint::progress() {
   const ssize_t count = fi_cq_read(x_cq.get(), found, 16);
   if (count == -FI_EAGAIN) return;
   if (count == -FI_EAVAIL) return take_error();
-  if (count < 0) fail("fi_cq_read: %s", fi_strerror(int(-count)));
+  if (count < 0) fail("fi_cq_read: %s", libfabric().error_text(int(count)).c_str());
   for (ssize_t i = 0; i < count; ++i) {
     complete(found[i].op_context, 0, found[i].flags, found[i].len, found[i].tag);
   }
@@ -152,7 +158,7 @@ void Endpoint::post(const std::function<ssize_t()>& post, const char* what) {
 
 void Endpoint::finish(Operation& operation, const char* what) {
   until([&] { return operation.done(); }, what);
-  if (operation.error) fail("%s: %s", what, fi_strerror(operation.error));
+  if (operation.error) fail("%s: %s", what, libfabric().error_text(-operation.error).c_str());
 }
 
-}  // namespace erdma::programs
+}  // namespace fi_erdma::pair

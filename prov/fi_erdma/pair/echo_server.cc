@@ -1,13 +1,14 @@
-#include "echo_server.h"
+#include "fi_erdma/pair/echo_server.h"
 
 #include <sched.h>
 
 #include <cstring>
 #include <deque>
 
-#include "memory.h"
+#include "fi_erdma/libfabric.h"
+#include "fi_erdma/pair/memory.h"
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 namespace {
 
 /// Receives a message, sends it back, and begins again.
@@ -19,7 +20,8 @@ class Slot {
   }
   void step() {
     if (x_state == State::receiving && x_operation.done()) {
-      if (x_operation.error) fail("a receive: %s", fi_strerror(x_operation.error));
+      if (x_operation.error)
+        fail("a receive: %s", libfabric().error_text(-x_operation.error).c_str());
       x_length = x_operation.length;
       x_tag = x_operation.tag;
       x_state = State::to_send;
@@ -83,4 +85,4 @@ int serve_echoes(const Options& options, const std::string& client, size_t large
   }
 }
 
-}  // namespace erdma::programs
+}  // namespace fi_erdma::pair

@@ -1,7 +1,3 @@
-// erdma_peer_death: a server process is killed in the middle of traffic. Each operation of the
-// client must end in exactly one completion within a limit, and the endpoint must go on serving
-// another peer.
-//
 // The server's side is three processes: one that forks and kills, and never touches libfabric; a
 // victim per round; and a survivor. Both send back what they receive and have a window for RMA.
 #include <signal.h>
@@ -10,22 +6,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <memory>
 
-#include "echo_server.h"
-#include "memory.h"
+#include "fi_erdma/libfabric.h"
+#include "fi_erdma/pair/echo_server.h"
+#include "fi_erdma/pair/memory.h"
+#include "fi_erdma/pair/tests.h"
 
-using namespace erdma::programs;
-
+namespace fi_erdma::pair {
 namespace {
-
-struct Death {
-  double limit_ms = 15000;
-  int signal = SIGKILL;
-};
 
 size_t largest(const Options& options) {
   return *std::max_element(options.sizes.begin(), options.sizes.end());
@@ -71,7 +64,7 @@ class Child {
   std::unique_ptr<Channel> x_channel;
 };
 
-int serve(const Options& options, const Death& death, int rounds, Channel& client) {
+int serve(const TestOptions& options, int rounds, Channel& client) {
   const std::string name = client.receive();
   Child survivor(options, name);
   client.send(survivor.contact());
@@ -83,12 +76,12 @@ int serve(const Options& options, const Death& death, int rounds, Channel& clien
       client.send("stopped");
       (void)client.receive();
     }
-    if (death.signal == SIGKILL) {
+    if (options.signal == "KILL") {
       if (const int status = victim.end(SIGKILL); status != 128 + SIGKILL) {
         fail("the victim ended by itself, status %d", status);
       }
     } else {
-      victim.signal(death.signal);
+      victim.signal(SIGSTOP);
     }
     client.send("killed");
     if (client.receive() != "next") fail("the client is another version of this program");
@@ -190,7 +183,7 @@ class Echoes {
     for (const Work* work : {&pair.out, &pair.in}) {
       if (work->operation().error) {
         fail("%s of %zu bytes with a server that lives: %s", kNames[int(work->kind())],
-             work->size(), fi_strerror(work->operation().error));
+             work->size(), libfabric().error_text(-work->operation().error).c_str());
       }
     }
     pair.in.check();
@@ -224,9 +217,8 @@ struct Totals {
 
 class Client {
  public:
-  Client(const Options& options, const Death& death, Channel& channel)
+  Client(const TestOptions& options, Channel& channel)
       : x_options(options),
-        x_death(death),
         x_channel(channel),
         x_endpoint(options, FI_TAGGED | FI_RMA | FI_DIRECTED_RECV) {
     channel.send(x_endpoint.name());
@@ -251,8 +243,7 @@ class Client {
   void repeat();
   void bury(double killed_at);
 
-  const Options& x_options;
-  const Death& x_death;
+  const TestOptions& x_options;
   Channel& x_channel;
   Endpoint x_endpoint;
   std::unique_ptr<Echoes> x_survivor;
@@ -302,13 +293,13 @@ void Client::bury(double killed_at) {
     const bool receive = work.kind() == Kind::receive || work.kind() == Kind::lonely_receive;
     if (receive && work.pending()) work.cancel();  // no one owes them an end
   }
-  const double limit = killed_at + x_death.limit_ms / 1000;
+  const double limit = killed_at + x_options.limit_ms / 1000;
   const uint64_t before = x_survivor->done();
   for (const Work& work : x_work) {
     while (work.pending()) {
       drive();
       if (now_s() > limit) {
-        fail("%.0f ms after the server's death: %s of %zu bytes has not ended", x_death.limit_ms,
+        fail("%.0f ms after the server's death: %s of %zu bytes has not ended", x_options.limit_ms,
              kNames[int(work.kind())], work.size());
       }
     }
@@ -349,40 +340,25 @@ void Client::round(bool stopped) {
   x_channel.send("next");
 }
 
-int take_part(const Options& options, const Death& death, Side side, Channel& channel) {
+int death_side(const TestOptions& options, Side side, Channel& channel) {
   const int rounds = options.iterations ? options.iterations : 4;
-  if (side == Side::server) return serve(options, death, rounds, channel);
-  Client client(options, death, channel);
+  if (side == Side::server) return serve(options, rounds, channel);
+  Client client(options, channel);
   for (int round = 0; round < rounds; ++round) client.round(round % 2 != 0);
   const Totals& totals = client.totals();
-  std::printf(
-      "%d servers killed: %lu operations on them, %lu ended in an error, each in one completion, "
-      "the "
-      "slowest %.1f ms after the order to kill; another server sent %lu messages back meanwhile\n",
-      rounds, totals.operations, totals.errors, totals.slowest_ms, totals.meanwhile);
+  std::printf("%d servers killed: %" PRIu64 " operations on them, %" PRIu64
+              " ended in an error, each in one completion, the slowest %.1f ms after the order to "
+              "kill; another server sent %" PRIu64 " messages back meanwhile\n",
+              rounds, totals.operations, totals.errors, totals.slowest_ms, totals.meanwhile);
   return kPassed;
-}
-
-bool take_signal(Death& death, const std::string& name) {
-  death.signal = name == "STOP" ? SIGSTOP : SIGKILL;
-  return name == "STOP" || name == "KILL";
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  Death death;
-  Program program{
-      "A server is killed in the middle of traffic; every second one was stopped before.", 1 << 20,
-      false};
-  program.sizes = {0, 8, 4096, 65536, 1 << 20};
-  program.extras = {
-      {"limit-ms", "MS", "when every operation must have ended (15000)",
-       [&](const char* value) { return (death.limit_ms = std::atof(value)) > 0; }},
-      {"signal", "SIGNAL", "KILL (default), or STOP: then it must wait, and the program fails",
-       [&](const char* value) { return take_signal(death, value); }}};
-  const Options options = parse(argc, argv, program);
-  return run_sides(options, [&](Side side, Channel& channel) {
-    return take_part(options, death, side, channel);
-  });
+int test_peer_death(TestOptions options) {
+  if (options.sizes.empty()) options.sizes = {0, 8, 4096, 65536, 1 << 20};
+  return run_sides(options,
+                   [&](Side side, Channel& channel) { return death_side(options, side, channel); });
 }
+
+}  // namespace fi_erdma::pair

@@ -1,4 +1,4 @@
-#include "sides.h"
+#include "fi_erdma/pair/sides.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -16,8 +16,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 namespace {
 
 constexpr uint32_t kLongest = 1 << 16;
@@ -60,7 +61,11 @@ int listen_on(const Options& options) {
 
 int accept_one(const Options& options) {
   const int listener = listen_on(options);
-  std::fprintf(stderr, "waiting for the client on TCP port %s\n", options.port.c_str());
+  std::fprintf(stderr, "waiting for the other side on TCP port %s\n", options.port.c_str());
+  pollfd calls{listener, POLLIN, 0};
+  const double start = now_s();
+  while (::poll(&calls, 1, 1000) <= 0)
+    if (now_s() - start > options.limit_s) fail("nobody came within %.0f s", options.limit_s);
   const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   if (socket < 0) fail("accept: %s", std::strerror(errno));
   ::close(listener);
@@ -69,7 +74,7 @@ int accept_one(const Options& options) {
 
 /// The server may be about to start: tries until the limit.
 int connect_to(const Options& options) {
-  addrinfo* at = resolve(options.server.c_str(), options.port);
+  addrinfo* at = resolve(options.peer.c_str(), options.port);
   const double start = now_s();
   for (;;) {
     int error = 0;
@@ -83,7 +88,7 @@ int connect_to(const Options& options) {
       if (socket >= 0) ::close(socket);
     }
     if (now_s() - start > options.limit_s) {
-      fail("connect to %s port %s: %s", options.server.c_str(), options.port.c_str(),
+      fail("connect to %s port %s: %s", options.peer.c_str(), options.port.c_str(),
            std::strerror(error));
     }
     ::usleep(20000);
@@ -99,11 +104,20 @@ int run_side(Side side, int socket, const Options& options, const Body& body) {
 
 /// Where one side lacks something the other one fails for want of it.
 int worse(int a, int b) {
-  if (a == kNotSupported || b == kNotSupported) return kNotSupported;
-  return a != kPassed ? a : b;
+  if (a == kNotTried || b == kNotTried) return kNotTried;
+  return a != kPassed || b != kPassed ? kFailed : kPassed;
 }
 
-int run_pair(const Options& options, const Body& body) {
+/// Waits for the end of a child.
+int status_of(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) return kFailed;
+  if (WIFSIGNALED(status)) std::fprintf(stderr, "a side died: %s\n", ::strsignal(WTERMSIG(status)));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : int(kFailed);
+}
+
+int run_both(const Options& options, const Body& body) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("socketpair");
   int children[2];
@@ -115,16 +129,8 @@ int run_pair(const Options& options, const Body& body) {
   }
   ::close(ends[0]);
   ::close(ends[1]);
-  int result = kPassed;
-  for (int child : children) {
-    int status = 0;
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    if (WIFSIGNALED(status))
-      std::fprintf(stderr, "a side died: %s\n", ::strsignal(WTERMSIG(status)));
-    result = worse(result, WIFEXITED(status) ? WEXITSTATUS(status) : int(kFailed));
-  }
-  return result;
+  const int server = status_of(children[0]), client = status_of(children[1]);
+  return worse(server, client);
 }
 
 }  // namespace
@@ -196,15 +202,24 @@ int spawn(const std::function<int()>& body) {
   if (child > 0) return child;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kFailed);
-  const int status = body();
+  int status = kFailed;
+  try {
+    status = body();
+  } catch (const std::exception& error) {
+    fail("%s", error.what());
+  }
   std::fflush(nullptr);
   ::_exit(status);
 }
 
-int run_sides(const Options& options, const Body& body) {
-  if (options.pair) return run_pair(options, body);
-  if (options.server.empty()) return run_side(Side::server, accept_one(options), options, body);
-  return run_side(Side::client, connect_to(options), options, body);
+int run_alone(const std::function<int()>& body) {
+  return status_of(spawn(body));
 }
 
-}  // namespace erdma::programs
+int run_sides(const Options& options, const Body& body) {
+  if (options.serve) return run_side(Side::server, accept_one(options), options, body);
+  if (!options.peer.empty()) return run_side(Side::client, connect_to(options), options, body);
+  return run_both(options, body);
+}
+
+}  // namespace fi_erdma::pair

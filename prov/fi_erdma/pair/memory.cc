@@ -1,11 +1,11 @@
-#include "memory.h"
+#include "fi_erdma/pair/memory.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "cuda.h"
+#include "fi_erdma/pair/cuda.h"
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 namespace {
 
 constexpr uint64_t mix(uint64_t z) noexcept {  // splitmix64
@@ -74,17 +74,17 @@ void Buffer::register_it(Endpoint& endpoint, uint64_t access) {
 }
 
 void Buffer::fill(size_t offset, size_t length, uint64_t seed) {
-  if (x_iface != FI_HMEM_CUDA) return programs::fill({x_data + offset, length}, seed);
+  if (x_iface != FI_HMEM_CUDA) return pair::fill({x_data + offset, length}, seed);
   std::vector<std::byte> bytes(length);
-  programs::fill(bytes, seed);
+  pair::fill(bytes, seed);
   cuda::copy_in(x_data + offset, bytes.data(), length);
 }
 
 ptrdiff_t Buffer::first_wrong(size_t offset, size_t length, uint64_t seed) const {
-  if (x_iface != FI_HMEM_CUDA) return programs::first_wrong({x_data + offset, length}, seed);
+  if (x_iface != FI_HMEM_CUDA) return pair::first_wrong({x_data + offset, length}, seed);
   std::vector<std::byte> bytes(length);
   cuda::copy_out(bytes.data(), x_data + offset, length);
-  return programs::first_wrong(bytes, seed);
+  return pair::first_wrong(bytes, seed);
 }
 
 void Buffer::spoil(size_t offset) {
@@ -96,4 +96,4 @@ void Buffer::spoil(size_t offset) {
   if (device) cuda::copy_in(x_data + offset, &byte, 1);
 }
 
-}  // namespace erdma::programs
+}  // namespace fi_erdma::pair

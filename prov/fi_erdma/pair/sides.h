@@ -4,9 +4,9 @@
 #include <span>
 #include <string>
 
-#include "options.h"
+#include "fi_erdma/pair/options.h"
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 
 /// The connection over which the sides tell each other names and results. Owns its socket. A peer
 /// that is gone, or silent for options.limit_s, ends the process: with the peer's status if it
@@ -51,13 +51,16 @@ T from_bytes(const std::string& bytes) {
 enum class Side { server, client };
 using Body = std::function<int(Side, Channel&)>;
 
-/// Runs the body as server or client, or as both with --pair. Returns the exit status: of both, the
+/// Runs the body as server or client, or as both. Returns the exit status: of both, the
 /// worse. Nothing of libfabric may have been called before.
 int run_sides(const Options& options, const Body& body);
+
+/// Runs the body in a process of its own; returns its exit status.
+int run_alone(const std::function<int()>& body);
 
 /// A child that dies with this process; the body's value is its exit status.
 int spawn(const std::function<int()>& body);
 
 double now_s() noexcept;
 
-}  // namespace erdma::programs
+}  // namespace fi_erdma::pair

@@ -1,17 +1,14 @@
-// erdma_local_read: an endpoint reads its own registered memory. That is how applications flush
-// what a NIC wrote to a GPU, so it must never be -FI_EAGAIN, complete exactly once, and not before
-// the bytes are here.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 
-#include "memory.h"
-#include "path_bytes.h"
+#include "fi_erdma/pair/memory.h"
+#include "fi_erdma/pair/path_bytes.h"
+#include "fi_erdma/pair/tests.h"
 
-using namespace erdma::programs;
-
+namespace fi_erdma::pair {
 namespace {
 
 constexpr size_t kGuard = 8;  ///< bytes behind what is read, which must stay as they are
@@ -30,7 +27,6 @@ class LocalRead {
     if (options.spoil) x_source.spoil(0);
   }
   void run(int iterations, size_t burst, fi_hmem_iface into);
-  Endpoint& endpoint() noexcept { return x_endpoint; }
   uint64_t reads() const noexcept { return x_reads; }
 
  private:
@@ -95,28 +91,23 @@ void LocalRead::run(int iterations, size_t burst, fi_hmem_iface iface) {
   if (burst > 0) many(into, burst);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  size_t burst = 3000;
-  Program program{"An endpoint reads its own registered memory.", 4 << 20, true};
-  program.extras = {{"burst", "NUMBER", "reads of 8 bytes at once (3000); 0: none",
-                     [&](const char* value) { return parse_size(value, burst); }},
-                    {"into", "MEMORY", "host (default) or device: where -D cuda reads to", {}}};
-  bool into_device = false;
-  program.extras[1].take = [&](const char* value) {
-    into_device = std::string(value) == "device";
-    return into_device || std::string(value) == "host";
-  };
-  const Options options = parse(argc, argv, program);
-  if (into_device && options.memory == "host") fail("--into device needs -D cuda");
-  listen_to_log();
-  LocalRead test(options, burst);
-  test.run(options.iterations ? options.iterations : 3, burst,
+/// In a process of its own, as every side.
+int read_own_memory(const TestOptions& options) {
+  const bool into_device = options.into == "device";
+  LocalRead test(options, options.burst);
+  test.run(options.iterations ? options.iterations : 3, options.burst,
            into_device ? FI_HMEM_CUDA : FI_HMEM_SYSTEM);
-  test.endpoint().close();
   std::printf("%" PRIu64 " reads of %s memory, each complete once and with its bytes\n",
               test.reads(), options.memory.c_str());
   bytes_told().print("this endpoint");
   return kPassed;
 }
+
+}  // namespace
+
+int test_local_read(TestOptions options) {
+  if (options.sizes.empty()) options.sizes = all_sizes(4 << 20);
+  return run_alone([&] { return read_own_memory(options); });
+}
+
+}  // namespace fi_erdma::pair

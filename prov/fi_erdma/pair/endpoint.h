@@ -12,9 +12,9 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
-#include "options.h"
+#include "fi_erdma/pair/options.h"
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 
 struct Close {
   template <class T>
@@ -66,7 +66,7 @@ class Endpoint {
   void take_error();
 
   struct FreeInfo {
-    void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
+    void operator()(fi_info* info) const noexcept;
   };
   const double x_limit_s;
   std::unique_ptr<fi_info, FreeInfo> x_info;
@@ -77,4 +77,4 @@ class Endpoint {
   Fid<fid_ep> x_ep;
 };
 
-}  // namespace erdma::programs
+}  // namespace fi_erdma::pair

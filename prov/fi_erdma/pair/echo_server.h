@@ -2,10 +2,10 @@
 
 #include <string>
 
-#include "endpoint.h"
-#include "sides.h"
+#include "fi_erdma/pair/endpoint.h"
+#include "fi_erdma/pair/sides.h"
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 
 /// Tags with this bit are for receives that the echo server never posts.
 inline constexpr uint64_t kUnheard = uint64_t{1} << 63;
@@ -23,4 +23,4 @@ struct Contact {
 int serve_echoes(const Options& options, const std::string& client, size_t largest,
                  Channel& parent);
 
-}  // namespace erdma::programs
+}  // namespace fi_erdma::pair

@@ -1,8 +1,8 @@
-#include "exchange.h"
+#include "fi_erdma/pair/exchange.h"
 
 #include <algorithm>
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 namespace {
 
 struct Window {
@@ -60,34 +60,45 @@ void Exchange::finish(const char* what, size_t size) {
   }
 }
 
+void Exchange::post_receive(size_t slot, size_t size) {
+  x_receives[slot] = {};
+  x_endpoint.post(
+      [&] {
+        return fi_trecv(x_endpoint.ep(), x_in.at(offset(slot)), size, x_in.desc(), x_peer.address,
+                        seed(x_other, slot), 0, &x_receives[slot]);
+      },
+      "fi_trecv");
+}
+
+void Exchange::post_send(size_t slot, size_t size) {
+  x_sends[slot] = {};
+  x_endpoint.post(
+      [&] {
+        return fi_tsend(x_endpoint.ep(), x_out.at(offset(slot)), size, x_out.desc(), x_peer.address,
+                        seed(x_side, slot), &x_sends[slot]);
+      },
+      "fi_tsend");
+}
+
+void Exchange::finish_receives(size_t size) {
+  for (Operation& receive : x_receives) {
+    x_endpoint.finish(receive, "a receive");
+    if (receive.length != size) fail("%zu bytes came, not %zu", receive.length, size);
+  }
+}
+
 void Exchange::send_and_receive(size_t size) {
-  fid_ep* ep = x_endpoint.ep();
   for (size_t i = 0; i < kWindow; ++i) {
-    x_sends[i] = {};
-    x_receives[i] = {};
     x_in.fill(offset(i), size, ~seed(x_other, i));
-    x_endpoint.post(
-        [&] {
-          return fi_trecv(ep, x_in.at(offset(i)), size, x_in.desc(), x_peer.address,
-                          seed(x_other, i), 0, &x_receives[i]);
-        },
-        "fi_trecv");
+    post_receive(i, size);
   }
   for (size_t i = 0; i < kWindow; ++i) {
     x_out.fill(offset(i), size, seed(x_side, i));
     if (x_options.spoil && size > 0 && i == 1) x_out.spoil(offset(i) + size / 2);
-    x_endpoint.post(
-        [&] {
-          return fi_tsend(ep, x_out.at(offset(i)), size, x_out.desc(), x_peer.address,
-                          seed(x_side, i), &x_sends[i]);
-        },
-        "fi_tsend");
+    post_send(i, size);
   }
-  for (size_t i = 0; i < kWindow; ++i) {
-    x_endpoint.finish(x_receives[i], "a receive");
-    if (x_receives[i].length != size) fail("%zu bytes came, not %zu", x_receives[i].length, size);
-    check(x_in, i, size, seed(x_other, i));
-  }
+  finish_receives(size);
+  for (size_t i = 0; i < kWindow; ++i) check(x_in, i, size, seed(x_other, i));
   finish("a send", size);
 }
 
@@ -95,25 +106,48 @@ void Exchange::messages(size_t size, int iterations) {
   for (int i = 0; i < iterations; ++i, ++x_round) send_and_receive(size);
 }
 
+void Exchange::post_one_sided(size_t slot, size_t size, bool read) {
+  Buffer& local = read ? x_in : x_out;
+  x_sends[slot] = {};
+  iovec piece{local.at(offset(slot)), size};
+  void* desc = local.desc();
+  const fi_rma_iov segment{x_peer.remote + offset(slot), size, x_peer.key};
+  const fi_msg_rma message{&piece, &desc, 1, x_peer.address, &segment, 1, &x_sends[slot], 0};
+  fid_ep* const ep = x_endpoint.ep();
+  x_endpoint.post(
+      [&] {
+        return read ? fi_readmsg(ep, &message, FI_COMPLETION)
+                    : fi_writemsg(ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+      },
+      read ? "fi_read" : "fi_write");
+}
+
 void Exchange::one_sided(size_t size, bool read) {
-  fid_ep* ep = x_endpoint.ep();
   for (size_t i = 0; i < kWindow; ++i) {
     Buffer& local = read ? x_in : x_out;
-    x_sends[i] = {};
     local.fill(offset(i), size, read ? ~seed(x_other, i) : seed(x_side, i));
     if (x_options.spoil && !read && size > 0) local.spoil(offset(i) + size / 2);
-    iovec piece{local.at(offset(i)), size};
-    void* desc = local.desc();
-    const fi_rma_iov segment{x_peer.remote + offset(i), size, x_peer.key};
-    const fi_msg_rma message{&piece, &desc, 1, x_peer.address, &segment, 1, &x_sends[i], 0};
-    x_endpoint.post(
-        [&] {
-          return read ? fi_readmsg(ep, &message, FI_COMPLETION)
-                      : fi_writemsg(ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
-        },
-        read ? "fi_read" : "fi_write");
+    post_one_sided(i, size, read);
   }
   finish(read ? "a read" : "a write", size);
+}
+
+double Exchange::speed(Kind kind, size_t size, int iterations) {
+  barrier();
+  const double begin = now_s();
+  for (int i = 0; i < iterations; ++i, ++x_round) {
+    for (size_t slot = 0; kind == Kind::message && slot < kWindow; ++slot) post_receive(slot, size);
+    for (size_t slot = 0; slot < kWindow; ++slot)
+      if (kind == Kind::message)
+        post_send(slot, size);
+      else
+        post_one_sided(slot, size, kind == Kind::read);
+    if (kind == Kind::message) finish_receives(size);
+    finish("an operation", size);
+  }
+  const double took = now_s() - begin;
+  barrier();
+  return double(kWindow) * iterations * double(size) / took;
 }
 
 void Exchange::reads(size_t size, int iterations) {
@@ -142,4 +176,4 @@ void Exchange::writes(size_t size, int iterations) {
   }
 }
 
-}  // namespace erdma::programs
+}  // namespace fi_erdma::pair

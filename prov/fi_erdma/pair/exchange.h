@@ -2,11 +2,11 @@
 
 #include <cstdint>
 
-#include "endpoint.h"
-#include "memory.h"
-#include "sides.h"
+#include "fi_erdma/pair/endpoint.h"
+#include "fi_erdma/pair/memory.h"
+#include "fi_erdma/pair/sides.h"
 
-namespace erdma::programs {
+namespace fi_erdma::pair {
 
 /// The other side, as this one's endpoint knows it.
 struct Peer {
@@ -27,9 +27,14 @@ class Exchange {
   /// kWindow reads or writes of the other side's window (caps: FI_RMA).
   void reads(size_t size, int iterations);
   void writes(size_t size, int iterations);
-  void barrier() {
-    x_channel.barrier([this] { x_endpoint.progress(); });
+  /// As many messages, reads or writes one after the other, kWindow at a time, that nobody checks:
+  /// bytes per second that this side sent, read or wrote. Both sides call it.
+  enum class Kind { message, read, write };
+  double speed(Kind kind, size_t size, int iterations);
+  Channel::Drive drive() {
+    return [this] { x_endpoint.progress(); };
   }
+  void barrier() { x_channel.barrier(drive()); }
   /// What this side has sent, received, read and wrote.
   uint64_t operations() const noexcept { return x_operations; }
   uint64_t bytes() const noexcept { return x_bytes; }
@@ -41,6 +46,10 @@ class Exchange {
   uint64_t seed(Side from, size_t slot) const noexcept;
   void check(const Buffer& buffer, size_t slot, size_t size, uint64_t seed) const;
   void send_and_receive(size_t size);
+  void post_receive(size_t slot, size_t size);
+  void post_send(size_t slot, size_t size);
+  void finish_receives(size_t size);
+  void post_one_sided(size_t slot, size_t size, bool read);
   void one_sided(size_t size, bool read);
   void finish(const char* what, size_t size);
   size_t offset(size_t slot) const noexcept { return slot * x_stride; }
@@ -57,4 +66,4 @@ class Exchange {
   uint64_t x_round = 0, x_operations = 0, x_bytes = 0;
 };
 
-}  // namespace erdma::programs
+}  // namespace fi_erdma::pair

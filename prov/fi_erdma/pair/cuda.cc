@@ -1,12 +1,12 @@
-#include "cuda.h"
+#include "fi_erdma/pair/cuda.h"
 
 #include <dlfcn.h>
 
 #include <cstdint>
 
-#include "options.h"
+#include "fi_erdma/pair/options.h"
 
-namespace erdma::programs::cuda {
+namespace fi_erdma::pair::cuda {
 namespace {
 
 using Device = int;
@@ -90,4 +90,4 @@ void copy_out(void* host, const void* device, size_t size) {
   check(driver().copy_out(host, pointer(device), size), "cuMemcpyDtoH");
 }
 
-}  // namespace erdma::programs::cuda
+}  // namespace fi_erdma::pair::cuda

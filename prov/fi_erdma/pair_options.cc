@@ -1,0 +1,114 @@
+#include "fi_erdma/pair_options.h"
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace fi_erdma {
+namespace {
+
+/// Numbers take K, M and G; `all` is a set of sizes, up to the largest that all tests take.
+void add_sizes(CLI::App& command, std::vector<size_t>& sizes) {
+  constexpr size_t kLargest = size_t(1) << 20;
+  const auto take = [&sizes](const std::vector<std::string>& lists) {
+    std::istringstream words(lists.front());
+    for (std::string word; std::getline(words, word, ',');) {
+      size_t size = 0;
+      if (word == "all")
+        sizes = pair::all_sizes(kLargest);
+      else if (pair::parse_size(word.c_str(), size))
+        sizes.push_back(size);
+      else
+        return false;
+    }
+    return !sizes.empty();
+  };
+  command
+      .add_option(
+          "-S,--size", CLI::callback_t(take),
+          "Bytes, with K, M or G, and commas between; all: 0 to 1M, powers of two and their "
+          "neighbours")
+      ->type_name("SIZE,...");
+}
+
+void add_common(CLI::App& command, pair::Options& options) {
+  add_sides(command, options);
+  command.add_option("-p,--provider", options.provider, "Of libfabric (FI_PROVIDER, else erdma)");
+  command.add_option("-d,--domain", options.domain, "Name of the domain");
+  command.add_option("-s,--source", options.source, "Address of the NIC to use");
+  command.add_option("-I,--iterations", options.iterations, "How often each size is checked")
+      ->check(CLI::PositiveNumber);
+  add_sizes(command, options.sizes);
+  command.add_option("-D,--memory", options.memory, "host (default) or cuda")
+      ->check(CLI::IsMember({"host", "cuda"}));
+  command.add_flag("--nic-only", options.nic_only,
+                   "No shared memory (FI_OPT_SHARED_MEMORY_PERMITTED is false)");
+  command.add_flag("--spoil", options.spoil, "One wrong byte: it must then fail");
+}
+
+}  // namespace
+
+void add_sides(CLI::App& command, pair::Options& options) {
+  CLI::Option* const serve =
+      command.add_flag("--serve", options.serve, "Be the side that waits for the other, once");
+  command.add_option("--peer", options.peer, "The host where the other side serves")
+      ->type_name("HOST")
+      ->excludes(serve);
+  command.add_option("-P,--port", options.port,
+                     "TCP port over which the sides find each other (9228)");
+  command.add_option("-T,--limit", options.limit_s, "Seconds of each wait at most (60)")
+      ->check(CLI::Range(0.1, 86400.0));
+}
+
+void check_tests(const pair::TestOptions& options) {
+  const bool apart = options.serve || !options.peer.empty();
+  if (apart && std::ranges::find(options.names, "local-read") != options.names.end())
+    throw CLI::ExcludesError("local-read", options.serve ? "--serve" : "--peer");
+  if (options.into == "device" && options.memory == "host")
+    throw CLI::RequiresError("--into device", "--memory cuda");
+}
+
+CLI::App* add_bench(CLI::App& program, Request& request) {
+  pair::BenchOptions& options = request.bench;
+  CLI::App* const bench = program.add_subcommand(
+      "bench", "Move bytes between two processes, and tell by which path and how fast they went");
+  bench->add_flag("-j,--json", request.json, "Print JSON");
+  add_common(*bench, options);
+  bench->add_option("--operation", options.operation, "message (default), read or write")
+      ->check(CLI::IsMember({"message", "read", "write"}));
+  bench
+      ->add_option("--expect", options.path,
+                   "Fail unless the bytes went by this path: nic, shm, or of shared memory rings, "
+                   "cma, copy")
+      ->check(CLI::IsMember({"nic", "shm", "rings", "cma", "copy"}));
+  bench->add_option("--share", options.share, "Percent of them that must have done so (100)")
+      ->check(CLI::Range(0.0, 100.0));
+  return bench;
+}
+
+CLI::App* add_test(CLI::App& program, Request& request) {
+  pair::TestOptions& options = request.test;
+  CLI::App* const test = program.add_subcommand(
+      "test", "Try what goes wrong: refused CMA, reads of own memory, the death of a peer");
+  test->add_flag("-j,--json", request.json, "Print JSON");
+  test->add_option("NAME", options.names, "Tests; without one, all")
+      ->check(CLI::IsMember(test_names()));
+  add_common(*test, options);
+  test->add_option("--refuse", options.calls, "refused-cma: calls (readv,writev)")
+      ->check(CLI::IsMember({"readv", "writev", "readv,writev", "none"}));
+  test->add_option("--side", options.side, "refused-cma: where, server, client or both (default)")
+      ->check(CLI::IsMember({"server", "client", "both"}));
+  test->add_option("--errno", options.error, "refused-cma: EPERM (default) or ENOSYS")
+      ->check(CLI::IsMember({"EPERM", "ENOSYS"}));
+  test->add_option("--burst", options.burst, "local-read: reads of 8 bytes at once (3000)");
+  test->add_option("--into", options.into, "local-read: host (default) or device, with -D cuda")
+      ->check(CLI::IsMember({"host", "device"}));
+  test->add_option("--limit-ms", options.limit_ms, "peer-death: when all must have ended (15000)")
+      ->check(CLI::PositiveNumber);
+  test->add_option("--signal", options.signal, "peer-death: KILL (default), or STOP: it must fail")
+      ->check(CLI::IsMember({"KILL", "STOP"}));
+  return test;
+}
+
+}  // namespace fi_erdma

@@ -1,0 +1,94 @@
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "fi_erdma/commands.h"
+#include "fi_erdma/json.h"
+#include "fi_erdma/pair/sides.h"
+#include "fi_erdma/pair/tests.h"
+
+namespace fi_erdma {
+namespace {
+
+using pair::TestOptions;
+
+struct Test {
+  const char* name;
+  int (*run)(TestOptions options);
+  bool alone = false;  ///< it has one side
+};
+constexpr Test kTests[] = {{"refused-cma", pair::test_refused_cma},
+                           {"local-read", pair::test_local_read, true},
+                           {"peer-death", pair::test_peer_death}};
+
+bool is_wanted(const Test& test, const TestOptions& options) {
+  if (!options.names.empty())
+    return std::ranges::find(options.names, test.name) != options.names.end();
+  return !test.alone || (options.peer.empty() && !options.serve);
+}
+
+const char* word(int status) {
+  return status == pair::kPassed ? "ok" : status == pair::kNotTried ? "SKIP" : "NO";
+}
+
+/// In a process of its own, whose lines are those that it prints.
+Json run_quietly(const Test& test, const TestOptions& options) {
+  const int paper = memfd_create("fi_erdma", MFD_CLOEXEC);
+  if (paper < 0) throw std::runtime_error(std::string("memfd_create: ") + std::strerror(errno));
+  const int status = pair::run_alone([&] {
+    dup2(paper, STDOUT_FILENO);
+    dup2(paper, STDERR_FILENO);
+    return test.run(options);
+  });
+  std::string text;
+  char part[4096];
+  for (ssize_t got; (got = pread(paper, part, sizeof(part), off_t(text.size()))) > 0;)
+    text.append(part, size_t(got));
+  close(paper);
+  Json json = {{"name", test.name}, {"grade", word(status)}, {"said", Json::array()}};
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) json["said"].push_back(line);
+  json["status"] = status;
+  return json;
+}
+
+}  // namespace
+
+std::vector<std::string> test_names() {
+  std::vector<std::string> names;
+  for (const Test& test : kTests) names.push_back(test.name);
+  return names;
+}
+
+int run_test(const Request& request) {
+  Json json = document("test");
+  json["host"] = host_name();
+  json["tests"] = Json::array();
+  int worst = pair::kPassed;
+  for (const Test& test : kTests) {
+    if (!is_wanted(test, request.test)) continue;
+    if (request.json) {
+      json["tests"].push_back(run_quietly(test, request.test));
+      worst = std::max(worst, json["tests"].back()["status"].get<int>());
+      json["tests"].back().erase("status");
+      continue;
+    }
+    const int status = test.run(request.test);
+    worst = std::max(worst, status);
+    fmt::print("  {:<5} {}\n", word(status), test.name);
+    std::fflush(stdout);
+  }
+  if (request.json) print(json);
+  return worst;
+}
+
+}  // namespace fi_erdma
