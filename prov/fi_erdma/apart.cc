@@ -17,7 +17,6 @@
 namespace fi_erdma {
 namespace {
 
-constexpr int kLongestSeconds = 60;
 constexpr int kLongestDeathSeconds = 5;
 constexpr int kLooksPerSecond = 10;  ///< where the kernel does not tell that a process ended
 
@@ -52,23 +51,24 @@ class Paper {
   int x_fd;
 };
 
+const Paper* g_result = nullptr;  ///< of a child
+
 [[noreturn]] void work_as_child(const Variables& variables, const std::function<Json()>& work,
                                 const Paper& result, const Paper& said) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  g_result = &result;
   // A library may print to either; the standard output is the report's alone.
   dup2(said.fd(), STDOUT_FILENO);
   dup2(said.fd(), STDERR_FILENO);
   for (const auto& [name, value] : variables)
     value.empty() ? unsetenv(name.c_str()) : setenv(name.c_str(), value.c_str(), 1);
   try {
-    result.write(work().dump(-1, ' ', false, Json::error_handler_t::replace));
+    end_trial(work());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     std::fflush(nullptr);
     _exit(1);
   }
-  std::fflush(nullptr);
-  _exit(0);
 }
 
 /// A child, until its status was asked for.
@@ -82,11 +82,12 @@ class Child {
   }
 
   /// Empty if it ended by itself, and well.
-  std::string fault() {
-    if (ends_within(kLongestSeconds)) return fault_of_status();
+  std::string fault(int longest_seconds) {
+    if (ends_within(longest_seconds)) return fault_of_status();
     kill(x_pid, SIGKILL);
-    return ends_within(kLongestDeathSeconds) ? "it did not end within a minute"
-                                             : "it can't be ended: it stands in the kernel";
+    return ends_within(kLongestDeathSeconds)
+               ? "it did not end in " + std::to_string(longest_seconds) + " s"
+               : std::string("it can't be ended: it stands in the kernel");
   }
 
  private:
@@ -117,14 +118,21 @@ class Child {
 
 }  // namespace
 
-Outcome try_apart(const Variables& variables, const std::function<Json()>& work) {
+void end_trial(const Json& result) {
+  g_result->write(result.dump(-1, ' ', false, Json::error_handler_t::replace));
+  std::fflush(nullptr);
+  _exit(0);
+}
+
+Outcome try_apart(const Variables& variables, const std::function<Json()>& work,
+                  int longest_seconds) {
   const Paper result, said;
   std::fflush(nullptr);
   const pid_t pid = fork();
   if (pid == 0) work_as_child(variables, work, result, said);
   if (pid < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
   Child child(pid);
-  Outcome outcome{child.fault(), nullptr, {}};
+  Outcome outcome{child.fault(longest_seconds), nullptr, {}};
   std::istringstream lines(said.read());
   for (std::string line; std::getline(lines, line);) outcome.said.push_back(line);
   if (!outcome.fault.empty()) return outcome;

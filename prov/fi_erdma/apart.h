@@ -21,6 +21,10 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 
 /// Does the work in a process of its own, since it may end or hang: it is killed after a time that
 /// it never needs. This process must have no other thread, and may not ignore SIGCHLD.
-Outcome try_apart(const Variables& variables, const std::function<Json()>& work);
+Outcome try_apart(const Variables& variables, const std::function<Json()>& work,
+                  int longest_seconds = 60);
+
+/// Of the work: ends its process with this result, whatever the process holds.
+[[noreturn]] void end_trial(const Json& result);
 
 }  // namespace fi_erdma

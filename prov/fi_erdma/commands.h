@@ -29,6 +29,8 @@ struct Request {
   std::vector<std::string> clients;  ///< empty = all
   bool job = false;                  ///< compares what `doctor --json` wrote elsewhere
 
+  pair::Options peer;  ///< with which bytes are exchanged, or that is served
+
   pair::BenchOptions bench;
   pair::TestOptions test;
 };

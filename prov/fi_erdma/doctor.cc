@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <exception>
 
+#include "fi_erdma/traffic.h"
+
 namespace fi_erdma {
 namespace {
 
@@ -55,6 +57,10 @@ void print_json(const Report& report) {
 
 void check_all(Report& report, const Request& request) {
   const Offer offer = check_library(report);
+  if (!request.peer.peer.empty()) {
+    if (offer.any) check_peer(report, request.peer);
+    return;
+  }
   if (offer.any) {
     check_bytes(report, offer);
     check_clients(report, request);
@@ -84,7 +90,21 @@ Variables telling(Variables variables) {
   return variables;
 }
 
+std::string trouble_of(const Outcome& outcome) {
+  if (!outcome.fault.empty()) return outcome.fault;
+  if (!outcome.result.is_object()) return "it told nothing";
+  if (!outcome.result.contains("error")) return {};
+  const std::string step = outcome.result.value("step", "");
+  return (step.empty() ? "" : step + ": ") + outcome.result["error"].get<std::string>();
+}
+
+std::string speed_text(const Outcome& outcome) {
+  const double speed = outcome.result.value("speed", 0.0);
+  return speed > 0 ? " (1 MiB: " + rate_text(speed) + ")" : std::string();
+}
+
 int run_doctor(const Request& request) {
+  if (request.peer.serve) return serve_peer(request.peer);
   if (request.job) return compare_documents();
   // Ignored, as some parents leave it, nobody could ask how a trial ended.
   signal(SIGCHLD, SIG_DFL);

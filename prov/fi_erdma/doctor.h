@@ -64,6 +64,12 @@ void check_process(Report& report, const Offer& offer);
 /// Ports and files of devices, as the kernel shows them.
 void check_devices(Report& report, const Request& request, const Offer& offer);
 void check_gpu(Report& report);
+/// Bytes between this host and another one, on which serve_peer() runs.
+void check_peer(Report& report, const pair::Options& options);
+
+/// Answers one check_peer() of another host and ends, or ends because nobody comes. Returns a
+/// pair::Status.
+int serve_peer(const pair::Options& options);
 
 /// What differs between the documents of `doctor --json`, one behind the other on standard input.
 /// The status is that of the worst host.
@@ -73,5 +79,9 @@ int compare_documents();
 std::vector<std::string> with_said(std::vector<std::string> more, const Outcome& outcome);
 /// Variables under which the provider says what it has to say, also what it refuses.
 Variables telling(Variables variables);
+/// One step of a trial that did not end well; empty if it did.
+std::string trouble_of(const Outcome& outcome);
+/// Measured, of messages of 1 MiB; begins with a blank.
+std::string speed_text(const Outcome& outcome);
 
 }  // namespace fi_erdma

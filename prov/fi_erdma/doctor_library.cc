@@ -50,27 +50,12 @@ void check_variables(Report& report, const Json& unknown) {
                   {"man fi_erdma lists them"});
 }
 
-/// One step of a trial that did not end well; empty if it did.
-std::string trouble_of(const Outcome& outcome) {
-  if (!outcome.fault.empty()) return outcome.fault;
-  if (!outcome.result.is_object()) return "it told nothing";
-  if (!outcome.result.contains("error")) return {};
-  const std::string step = outcome.result.value("step", "");
-  return (step.empty() ? "" : step + ": ") + outcome.result["error"].get<std::string>();
-}
-
 /// Nothing where the trial could not read its own page.
 std::optional<uint64_t> counted(const Outcome& outcome, const char* name) {
   if (!outcome.result.contains("counters")) return std::nullopt;
   const Json& counters = outcome.result["counters"];
   if (!counters.contains(name)) return std::nullopt;
   return counters[name].get<uint64_t>();
-}
-
-/// Measured, of messages of 1 MiB between two endpoints of one process.
-std::string speed_text(const Outcome& outcome) {
-  const double speed = outcome.result.value("speed", 0.0);
-  return speed > 0 ? " (1 MiB: " + rate_text(speed) + ")" : std::string();
 }
 
 /// What a trial by NIC tells of the way of its bytes.

@@ -87,13 +87,18 @@ int run(int argc, char** argv) {
   CLI::App* const doctor =
       program.add_subcommand("doctor", "Try what works here, with bytes, and say what does not");
   CLI::Option* const json = doctor->add_flag("-j,--json", request.json, "Print JSON");
-  doctor
-      ->add_flag("--job", request.job,
-                 "Read what doctor --json wrote on several hosts, and say what differs")
-      ->excludes(json);
+  CLI::Option* const job =
+      doctor
+          ->add_flag("--job", request.job,
+                     "Read what doctor --json wrote on several hosts, and say what differs")
+          ->excludes(json);
   doctor->add_option("--for", request.clients, "Clients whose questions are asked")
       ->check(CLI::IsMember({"nccl", "openmpi", "mpich", "oneccl", "shmem"}));
   doctor->add_option("--sysfs", request.sysfs, "Folder with the devices");
+  fi_erdma::add_sides(*doctor, request.peer);
+  doctor->get_option("--serve")->excludes(json)->excludes(job);
+  doctor->get_option("--peer")->excludes(job);
+  request.peer.provider = "erdma";
   request.bench.provider = request.test.provider = fi_erdma::pair::wanted_provider();
   CLI::App* const bench = add_bench(program, request);
   CLI::App* const test = add_test(program, request);

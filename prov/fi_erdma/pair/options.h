@@ -34,6 +34,7 @@ struct Options {
   std::string memory = "host";  ///< host or cuda
   double limit_s = 60;          ///< how long to wait for anything
   bool nic_only = false;        ///< FI_OPT_SHARED_MEMORY_PERMITTED = false
+  bool announce = true;         ///< say that this side waits
   bool spoil = false;           ///< one wrong byte, so that the check must fail
 };
 

@@ -61,11 +61,12 @@ int listen_on(const Options& options) {
 
 int accept_one(const Options& options) {
   const int listener = listen_on(options);
-  std::fprintf(stderr, "waiting for the other side on TCP port %s\n", options.port.c_str());
+  if (options.announce)
+    std::fprintf(stderr, "waiting for the other side on TCP port %s\n", options.port.c_str());
   pollfd calls{listener, POLLIN, 0};
   const double start = now_s();
   while (::poll(&calls, 1, 1000) <= 0)
-    if (now_s() - start > options.limit_s) fail("nobody came within %.0f s", options.limit_s);
+    if (now_s() - start > options.limit_s) not_supported("nobody came within %g s", options.limit_s);
   const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   if (socket < 0) fail("accept: %s", std::strerror(errno));
   ::close(listener);

@@ -1,0 +1,176 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string>
+
+#include "fi_erdma/doctor.h"
+#include "fi_erdma/pair/exchange.h"
+#include "fi_erdma/pair/path_bytes.h"
+#include "fi_erdma/waits.h"
+
+namespace fi_erdma {
+namespace {
+
+using pair::Channel;
+using pair::Exchange;
+using pair::PathBytes;
+using pair::Side;
+
+constexpr size_t kLong = size_t(1) << 20;
+constexpr int kTimedRounds = 8;
+
+/// Each in a process of its own at both sides: one that fails takes no other with it.
+struct Trial {
+  const char* what;
+  Exchange::Kind kind;
+  const char* code;
+};
+constexpr Trial kTrials[] = {{"messages", Exchange::Kind::message, "E209"},
+                             {"RMA writes", Exchange::Kind::write, "E210"},
+                             {"RMA reads", Exchange::Kind::read, "E211"}};
+
+/// Processes of one kernel, in whichever containers.
+std::string kernel_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+/// Both sides must be of one version, and at the same trial.
+void greet(const Trial& trial, Channel& channel) {
+  const std::string own = std::string("fi_erdma doctor " FI_ERDMA_VERSION ", ") + trial.what;
+  const std::string other = channel.swap(own);
+  if (other != own) pair::fail("the other side is '%s', this one '%s'", other.c_str(), own.c_str());
+}
+
+void exchange_bytes(Exchange& exchange, const Trial& trial, size_t size) {
+  if (trial.kind == Exchange::Kind::message)
+    exchange.messages(size, 2);
+  else if (trial.kind == Exchange::Kind::write)
+    exchange.writes(size, 2);
+  else
+    exchange.reads(size, 2);
+}
+
+/// What one side does.
+Json try_with_peer(pair::Options options, const Trial& trial, Side side, Channel& channel) {
+  Json json = {{"host", channel.swap(host_name())},
+               {"same", channel.swap(kernel_id()) == kernel_id()}};
+  // The other side must be there again for the next trial when this one has waited in vain.
+  options.limit_s /= 3;
+  options.sizes = {8, 4096, 65536, kLong};
+  Exchange exchange(options, side, channel, FI_TAGGED | FI_RMA);
+  for (const size_t size : options.sizes) exchange_bytes(exchange, trial, size);
+  json["speed"] = exchange.speed(trial.kind, kLong, kTimedRounds);
+  exchange.barrier();
+  json["paths"] = bytes_of_both(channel, exchange.drive()).to_json();
+  exchange.barrier();
+  return json;
+}
+
+/// As the client. A trouble ends the process of the trial.
+Json visit(const pair::Options& options, const Trial& trial) {
+  std::string step = "meet";
+  pair::before_end([&step](pair::Status, const char* text) {
+    end_trial({{"step", step}, {"error", text}});
+  });
+  Json json;
+  run_sides(options, [&](Side side, Channel& channel) {
+    greet(trial, channel);
+    step.clear();
+    json = try_with_peer(options, trial, side, channel);
+    return int(pair::kPassed);
+  });
+  return json;
+}
+
+/// "shm ring, shm CMA"; also whether a NIC was used, and copied.
+std::string paths_text(const Json& paths) {
+  constexpr std::pair<const char*, const char*> kNames[] = {
+      {"shm_ring_bytes", "shm ring"},        {"shm_cma_read_bytes", "CMA reads"},
+      {"shm_cma_write_bytes", "CMA writes"}, {"shm_copied_in_bytes", "shm copied"},
+      {"nic_packet_bytes", "NIC packets"},   {"nic_read_bytes", "RDMA READ"},
+      {"nic_write_bytes", "RDMA WRITE"}};
+  std::string text;
+  for (const auto& [counter, name] : kNames)
+    if (number_of(paths, counter, 0)) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text.empty() ? "which way is not known" : "by " + text;
+}
+
+bool by_nic(const Json& paths) {
+  return number_of(paths, "nic_packet_bytes", 0) + number_of(paths, "nic_read_bytes", 0) +
+             number_of(paths, "nic_write_bytes", 0) >
+         0;
+}
+
+void report_ways(Report& report, const Trial& trial, const Outcome& outcome) {
+  const Json& paths = outcome.result["paths"];
+  const std::string text =
+      fmt::format("{} arrive both ways{}, {}", trial.what, speed_text(outcome), paths_text(paths));
+  if (outcome.result["same"] == true && by_nic(paths))
+    report.slower("W205", text + ": the other side is a process of this host",
+                  with_said({"unset FI_ERDMA_SHM, and see the line of erdma"}, outcome));
+  else if (number_of(paths, "nic_copied_bytes", 0) >= kLong)
+    report.slower(
+        "W203", text + ", but long ones are copied",
+        with_said({"a lower layer must permit zero copy: see the line of erdma"}, outcome));
+  else
+    report.ok(text);
+}
+
+/// Whether the other side was met.
+bool check_trial(Report& report, const pair::Options& options, const Trial& trial) {
+  const int longest = int(std::ceil(options.limit_s * 4)) + 60;
+  const Outcome outcome = try_apart(
+      telling({{"FI_PROVIDER", "erdma"}}), [&] { return visit(options, trial); }, longest);
+  const std::string trouble = trouble_of(outcome);
+  if (trouble.empty()) {
+    report_ways(report, trial, outcome);
+    return true;
+  }
+  const bool met = text_of(outcome.result, "step") != "meet";
+  if (met)
+    report.broken(trial.code, fmt::format("{} fail: {}", trial.what, trouble), outcome.said);
+  else
+    report.broken("E208", fmt::format("no doctor of {} answers: {}", options.peer, trouble),
+                  {"start there: fi_erdma doctor --serve"});
+  return met;
+}
+
+}  // namespace
+
+void check_peer(Report& report, const pair::Options& options) {
+  report.begin("peer " + options.peer);
+  for (const Trial& trial : kTrials)
+    if (!check_trial(report, options, trial)) return;
+}
+
+int serve_peer(const pair::Options& asked) {
+  pair::Options options = asked;
+  int worst = pair::kPassed;
+  for (const Trial& trial : kTrials) {
+    const int status = pair::run_alone([&] {
+      setenv("FI_PROVIDER", "erdma", 1);
+      return run_sides(options, [&](Side side, Channel& channel) {
+        greet(trial, channel);
+        (void)try_with_peer(options, trial, side, channel);
+        return int(pair::kPassed);
+      });
+    });
+    fmt::print("  {:<5} {}\n",
+               status == pair::kPassed     ? "ok"
+               : status == pair::kNotTried ? "-"
+                                           : "NO",
+               trial.what);
+    std::fflush(stdout);
+    worst = std::max(worst, status);
+    if (status == pair::kNotTried) break;
+    options.announce = false;
+  }
+  return worst;
+}
+
+}  // namespace fi_erdma
