@@ -84,10 +84,10 @@ Seen move_bytes(const BenchOptions& options, Side side, Channel& channel) {
 }
 
 void print_table(const Seen& seen) {
-  fmt::print(
-      "{}s by {} on {}, both ways at once, every byte checked; then each way was as fast as\n",
-      text_of(seen.json, "operation"), text_of(seen.json, "provider"),
-      text_of(seen.json, "device"));
+  fmt::print("{}s by {} on {}, both ways at once, every byte checked\n",
+             text_of(seen.json, "operation"), text_of(seen.json, "provider"),
+             text_of(seen.json, "device"));
+  fmt::print("  {:>12} {:>16}\n", "SIZE", "EACH WAY");
   for (const Json& size : seen.json["sizes"])
     fmt::print("  {:>12} {:>16}\n", bytes_text(size["bytes"].get<double>()),
                rate_text(size["bytes_per_second"].get<double>()));

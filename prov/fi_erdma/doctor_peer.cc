@@ -135,8 +135,10 @@ bool check_trial(Report& report, const pair::Options& options, const Trial& tria
   if (met)
     report.broken(trial.code, fmt::format("{} fail: {}", trial.what, trouble), outcome.said);
   else
-    report.broken("E208", fmt::format("no doctor of {} answers: {}", options.peer, trouble),
-                  {"start there: fi_erdma doctor --serve"});
+    report.broken(
+        "E208",
+        fmt::format("no doctor of {} answers: {}", options.peer, text_of(outcome.result, "error")),
+        {"start there: fi_erdma doctor --serve"});
   return met;
 }
 

@@ -33,16 +33,23 @@ PathBytes& PathBytes::operator+=(const PathBytes& other) noexcept {
 }
 
 void PathBytes::print(const char* whose) const {
+  constexpr std::pair<const char*, uint64_t PathBytes::*> kShown[] = {
+      {"through rings", &PathBytes::rings},
+      {"by CMA read", &PathBytes::cma_read},
+      {"by CMA write", &PathBytes::cma_write},
+      {"copied through shared memory", &PathBytes::copied},
+      {"in packets of the NIC", &PathBytes::nic_packets},
+      {"by RDMA READ", &PathBytes::nic_read},
+      {"by RDMA WRITE", &PathBytes::nic_write},
+      {"of those of the NIC copied", &PathBytes::nic_copied}};
   if (!told) {
     fmt::print("{}: the provider does not tell which way the bytes went\n", whose);
     return;
   }
-  fmt::print(
-      "{}: shared memory: {} bytes through rings, {} by CMA read, {} by CMA write, {} copied; CMA "
-      "refused {} times\n",
-      whose, rings, cma_read, cma_write, copied, refusals);
-  fmt::print("{}: NIC: {} bytes in packets, {} by RDMA READ, {} by RDMA WRITE; {} of them copied\n",
-             whose, nic_packets, nic_read, nic_write, nic_copied);
+  fmt::print("{}:\n", whose);
+  for (const auto& [name, member] : kShown)
+    if (this->*member) fmt::print("  {:>14} bytes {}\n", this->*member, name);
+  if (refusals) fmt::print("  CMA was refused {} times\n", refusals);
 }
 
 Json PathBytes::to_json() const {
