@@ -12,6 +12,7 @@
 namespace fi_erdma::pair {
 namespace {
 
+constexpr double kAfterTheOther = 2;        // seconds
 constexpr int kSharedMemoryPermitted = 11;  // FI_OPT_SHARED_MEMORY_PERMITTED of newer headers
 
 char* copy_of(const std::string& text) {
@@ -142,11 +143,17 @@ void Endpoint::take_error() {
 
 void Endpoint::until(const std::function<bool()>& condition, const char* what) {
   const double start = now_s();
+  double gone_at = 0;
   for (unsigned turns = 1; !condition(); ++turns) {
     progress();
     if (turns % 256 != 0) continue;
     ::sched_yield();
-    if (now_s() - start > x_limit_s) fail("waited %.0f s for %s", x_limit_s, what);
+    const double now = now_s();
+    if (now - start > x_limit_s) fail("waited %.0f s for %s", x_limit_s, what);
+    if (gone_at == 0 && x_other && x_other->gone()) gone_at = now;
+    // What it did last may still complete.
+    if (gone_at > 0 && now - gone_at > kAfterTheOther)
+      fail("the other side is gone before %s", what);
   }
 }
 

@@ -16,6 +16,8 @@
 
 namespace fi_erdma::pair {
 
+class Channel;
+
 struct Close {
   template <class T>
   void operator()(T* object) const noexcept {
@@ -52,6 +54,9 @@ class Endpoint {
   const fi_info& info() const noexcept { return *x_info; }
   bool needs_registration() const noexcept;
 
+  /// until() ends soon, as a failure, once the side behind it is gone; it outlives the endpoint.
+  void watch(const Channel& other) noexcept { x_other = &other; }
+
   void progress();
   /// Progress until it is true; fails after the limit of the options.
   void until(const std::function<bool()>& condition, const char* what);
@@ -69,6 +74,7 @@ class Endpoint {
     void operator()(fi_info* info) const noexcept;
   };
   const double x_limit_s;
+  const Channel* x_other = nullptr;
   std::unique_ptr<fi_info, FreeInfo> x_info;
   Fid<fid_fabric> x_fabric;
   Fid<fid_domain> x_domain;

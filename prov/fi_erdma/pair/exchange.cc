@@ -31,6 +31,7 @@ Exchange::Exchange(const Options& options, Side side, Channel& channel, uint64_t
       x_in(x_endpoint, kWindow * x_stride, 0, iface(options)),
       x_window(x_endpoint, x_rma ? kWindow * x_stride : 1,
                x_rma ? FI_REMOTE_READ | FI_REMOTE_WRITE : 0, iface(options)) {
+  x_endpoint.watch(channel);
   meet();
 }
 

@@ -66,7 +66,8 @@ int accept_one(const Options& options) {
   pollfd calls{listener, POLLIN, 0};
   const double start = now_s();
   while (::poll(&calls, 1, 1000) <= 0)
-    if (now_s() - start > options.limit_s) not_supported("nobody came within %g s", options.limit_s);
+    if (now_s() - start > options.limit_s)
+      not_supported("nobody came within %g s", options.limit_s);
   const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   if (socket < 0) fail("accept: %s", std::strerror(errno));
   ::close(listener);
@@ -161,6 +162,11 @@ void Channel::send(const std::string& message) {
 bool Channel::ready() const {
   pollfd readable{x_socket, POLLIN, 0};
   return ::poll(&readable, 1, 0) > 0;
+}
+
+bool Channel::gone() const noexcept {
+  pollfd closed{x_socket, POLLRDHUP, 0};
+  return ::poll(&closed, 1, 0) > 0;
 }
 
 void Channel::take(std::span<char> bytes, const Drive& drive) {

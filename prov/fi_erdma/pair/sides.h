@@ -24,6 +24,8 @@ class Channel {
   std::string receive(const Drive& drive = {});
   /// Whether receive() would find something at once.
   bool ready() const;
+  /// Whether the other side has closed it, or ended.
+  bool gone() const noexcept;
   /// Both sides give a message and get the other's.
   std::string swap(const std::string& message, const Drive& drive = {});
   void barrier(const Drive& drive = {}) { (void)swap("barrier", drive); }
