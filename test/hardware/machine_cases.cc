@@ -19,7 +19,7 @@
 #include <future>
 #include <thread>
 
-#include "cuda.h"
+#include "fi_erdma/pair/cuda.h"
 #include "rig.h"
 
 namespace erdma::hardware {
@@ -193,12 +193,12 @@ void costs(const Options& options) {
 /// thread, whose current context of CUDA it is.
 void free_registered(const End& end, std::promise<void>& freed) {
   constexpr size_t kBytes = size_t(4) << 20;
-  void* const memory = programs::cuda::allocate(kBytes);
+  void* const memory = fi_erdma::pair::cuda::allocate(kBytes);
   Region region(end.pd(), memory, kBytes);
   fact("registered", region ? "yes" : std::strerror(errno));
   if (region) {
     const Stopwatch since;
-    programs::cuda::free(memory);
+    fi_erdma::pair::cuda::free(memory);
     fact("free_us", since.us());
     const int rc = region.revoke();
     fact("deregistered", rc ? std::strerror(std::abs(rc)) : "yes");

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # The steps of first-hour.sh: what each runs, on which machine, for how long at most.
 #   both: on each machine, at the same time; pair: a server and a client; here: on the client's alone.
-clients=$build/clients programs=$build/fabtests/programs
+clients=$build/clients fi_erdma=$build/prov/fi_erdma/fi_erdma
 step_table='
 uname            both 10
 ibv_devinfo      both 20
@@ -166,12 +166,16 @@ of_others() {
 
 # --- what the project has: the provider is to use this adapter, and nothing else
 of_ours() {
-  local level=info end=()
-  if [ "$2" = server ]; then end=(-B "$(port_of "$1")"); else end=(-P "$(port_of "$1")" "$peer"); fi
+  local level=info end=() sides=()
+  if [ "$2" = server ]; then
+    end=(-B "$(port_of "$1")") sides=(--serve -P "$(port_of "$1")")
+  else
+    end=(-P "$(port_of "$1")" "$peer") sides=(--peer "$peer" -P "$(port_of "$1")")
+  fi
   case $1 in
     pingpong_*) tool fi_pingpong -p erdma -e rdm -c -I 20 -S all -m "${1#pingpong_}" "${end[@]}" ;;
-    paths_*) of_build "$programs/erdma_paths" -p erdma --nic-only --operation "${1#paths_}" --expect nic "${end[@]}" ;;
-    peer_death) of_build "$programs/erdma_peer_death" -p erdma --nic-only "${end[@]}" ;;
+    paths_*) of_build "$fi_erdma" bench -S all --nic-only --operation "${1#paths_}" --expect nic "${sides[@]}" ;;
+    peer_death) of_build "$fi_erdma" test peer-death --nic-only "${sides[@]}" ;;
     own_loop) of_build "$clients/fi_order" --messages 1500 --batches 4 ;;
     kill_stress) level=warn && of_build "$clients/fi_kill_stress" --rounds 4 --limit-ms 30000 ;;
     mpi) of_mpi ;;

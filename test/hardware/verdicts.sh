@@ -201,8 +201,8 @@ began() { [ "$1" != mpi ] || grep -q '^mpi_check: ' "$raw/client/mpi.txt"; }
 suite_says() {
   case $1 in
     pingpong_*) echo "fi_pingpong, ${1#*_}, all sizes checked, between the machines" ;;
-    paths_*) echo "erdma_paths: each ${1#*_} of all sizes by the adapter" ;;
-    peer_death) echo 'erdma_peer_death: a peer is killed in traffic' ;;
+    paths_*) echo "fi_erdma bench: each ${1#*_} of all sizes by the adapter" ;;
+    peer_death) echo 'fi_erdma test: a peer is killed in traffic' ;;
     own_loop) echo "test/clients/fi_order by the adapter's own loop" ;;
     kill_stress) echo "test/clients/fi_kill_stress by the adapter's own loop" ;;
     mpi) echo 'test/clients/mpi_check, a rank on each machine' ;;
