@@ -1,16 +1,6 @@
-// What most files include, compiled once where configure was told so (--enable-precompiled). C files
-// are given it, too, and have none of it.
+// What most files include, compiled once where configure was told so (--enable-precompiled). C
+// files are given it, too, and have none of it.
 #ifdef __cplusplus
-
-#include <rdma/fabric.h>
-#include <rdma/fi_atomic.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_eq.h>
-#include <rdma/fi_errno.h>
-#include <rdma/fi_rma.h>
-#include <rdma/fi_tagged.h>
 
 #include <algorithm>
 #include <array>
@@ -41,5 +31,15 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
 
 #endif
