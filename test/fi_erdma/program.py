@@ -444,7 +444,7 @@ class Pair(unittest.TestCase):
         server = subprocess.Popen([PROGRAM, "bench", "--serve", "-P", port, "-S", "8"], env={**CLEAN, **WITH_PROVIDER},
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.assertIn("waiting for the other side", server.stderr.readline())
-        client = run("bench", "--peer", "localhost", "-P", port, "-S", "8", **WITH_PROVIDER)
+        client = run("bench", "--peer", "127.0.0.1", "-P", port, "-S", "8", **WITH_PROVIDER)
         self.assertEqual(client.returncode, 0, client.stderr)
         self.assertEqual(server.communicate(timeout=60)[0], "")
         self.assertEqual(server.returncode, 0)
@@ -659,7 +659,7 @@ class Doctor(unittest.TestCase):
         port = free_port()
         with subprocess.Popen([PROGRAM, "doctor", "--serve", "-P", port, "-T", "30"], env={**CLEAN, **environment},
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-            codes = self.codes("--peer", "localhost", "-P", port, "-T", "30", **environment)
+            codes = self.codes("--peer", "127.0.0.1", "-P", port, "-T", "30", **environment)
             self.served = server.communicate(timeout=100)
             self.served_status = server.returncode
         self.texts = " ".join(finding["text"] for finding in self.findings)
@@ -670,14 +670,14 @@ class Doctor(unittest.TestCase):
         for what in ["messages", "RMA writes", "RMA reads"]:
             self.assertRegex(self.texts, rf"{what} arrive both ways \(1 MiB: \S+ \w*iB/s\), by shm ring")
         self.assertEqual((self.served[0], self.served_status), ("  ok    messages\n  ok    RMA writes\n  ok    RMA reads\n", 0))
-        self.assertEqual({f["group"] for f in self.findings}, {"libfabric", "peer localhost"})
+        self.assertEqual({f["group"] for f in self.findings}, {"libfabric", "peer 127.0.0.1"})
 
     def test_a_local_peer_that_is_met_by_the_nic(self):
         self.assertEqual(self.peer(**self.nic, FI_ERDMA_SHM="off"), {"W205"})
         self.assertRegex(self.texts, "by NIC packets.*: the other side is a process of this host")
 
     def test_a_peer_that_does_not_answer(self):
-        self.assertEqual(self.codes("--peer", "localhost", "-P", free_port(), "-T", "0.1", **WITH_PROVIDER), {"E208"})
+        self.assertEqual(self.codes("--peer", "127.0.0.1", "-P", free_port(), "-T", "0.1", **WITH_PROVIDER), {"E208"})
         done = run("doctor", "--serve", "-P", free_port(), "-T", "0.1", **WITH_PROVIDER)
         self.assertEqual((done.returncode, done.stdout), (1, "  -     messages\n"))
         for options in [["--serve", "--peer", "h"], ["--serve", "--job"], ["--serve", "-j"]]:
