@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include <rdma/fi_errno.h>
@@ -364,6 +366,102 @@ TEST(a_write_whose_target_lacks_memory_costs_no_link) {
     if (!failed && failures > 0) return;
     ck_assert(failed && failures < 100);
   }
+}
+
+// --- in every order of what two processes and their threads do
+// ------------------------------------
+
+/// Allocates nothing.
+struct CountingSink final : transport::Sink {
+  void on_packet(transport::Link&, const std::byte* header, const std::byte*,
+                 size_t) noexcept override {
+    uint64_t number;
+    std::memcpy(&number, header, sizeof(number));
+    in_order = in_order && number == packets;
+    ++packets;
+  }
+  void on_done(uint64_t, int) noexcept override {}
+  void on_link_down(transport::Link&, int) noexcept override { ++downs; }
+  bool waits_for(const transport::Link&) noexcept override { return true; }
+
+  uint64_t packets = 0;
+  int downs = 0;
+  bool in_order = true;
+};
+
+struct SetClock final : util::Clock {
+  uint64_t now() const noexcept override { return time; }
+  uint64_t time = 1'000'000'000;
+};
+
+/// Two endpoints without threads of their own: what each polls, and what its connector does,
+/// happens in an order, and at times, that are drawn.
+struct Drawn {
+  static constexpr uint64_t kMessages = 6;
+
+  explicit Drawn(uint64_t seed) : random(seed) {
+    transport::shm::Options options;
+    options.background = false;
+    for (size_t i = 0; i < 2; ++i) {
+      const util::SocketAddress any = address_of("127.0.0.1", 0);
+      auto opened = transport::shm::ShmTransport::open(options, any, nullptr, &clock);
+      ck_assert(bool(opened));
+      names[i] = (*opened)->name();
+      transports[i] = std::move(*opened);
+    }
+  }
+  void send(size_t from) {
+    const iovec empty{nullptr, 0};
+    auto link = transports[from]->link_to(names[1 - from]);
+    if (link && !(*link)->send(numbered(sent[from]), &empty, 1, 0, SendHint::none)) ++sent[from];
+  }
+  void step() {
+    // Whoever runs, runs for a while, as where they share a core.
+    if (random() % 4 == 0) runs = random() % 4;
+    clock.time += random() % 16 ? random() % 1'000'000 : random() % 300'000'000;
+    const size_t at = runs % 2;
+    if (runs < 2) return (void)transports[at]->step();
+    if (random() % 2 && sent[at] < kMessages) return send(at);
+    transports[at]->poll(sinks[at]);
+  }
+  bool over() const {
+    return sent[0] == kMessages && sent[1] == kMessages && sinks[0].packets == kMessages &&
+           sinks[1].packets == kMessages;
+  }
+
+  std::mt19937_64 random;
+  uint64_t runs = 0;
+  SetClock clock;
+  CountingSink sinks[2];
+  util::SocketAddress names[2];
+  std::unique_ptr<transport::shm::ShmTransport> transports[2];
+  uint64_t sent[2] = {};
+};
+
+TEST_CASE(.name = "orders", .timeout = 600);
+
+/// Whichever allocation fails, of whichever side, whenever each of their threads runs.
+TEST(what_a_link_took_arrives_wherever_memory_lacks) {
+  fake::g_anywhere = true;
+  const char* const set = std::getenv("ERDMA_MODEL_RUNS");
+  int downs = 0;
+  for (uint64_t seed = 1, runs = set ? std::strtoull(set, nullptr, 0) : 20; seed <= runs; ++seed) {
+    long allocation = 0;
+    for (bool failed = true; failed; ++allocation) {
+      Drawn run(seed * 1000 + uint64_t(allocation));
+      fake::run_short(allocation);
+      for (int steps = 0; steps < 50'000 && !run.over(); ++steps) run.step();
+      failed = fake::replenish();
+      downs += run.sinks[0].downs + run.sinks[1].downs;
+      ck_assert_msg(run.over() && run.sinks[0].in_order && run.sinks[1].in_order,
+                    "seed %lu, allocation %ld: %lu and %lu messages sent, %lu and %lu arrived%s",
+                    seed, allocation, run.sent[0], run.sent[1], run.sinks[1].packets,
+                    run.sinks[0].packets,
+                    run.sinks[0].in_order && run.sinks[1].in_order ? "" : ", not in order");
+    }
+    ck_assert_int_gt(allocation, 20);
+  }
+  ck_assert_int_gt(downs, 0);  // of links whose peer lived and sent
 }
 
 }  // namespace

@@ -179,7 +179,8 @@ int Endpoint::enable() {
   if (!transports) return transports.error();
   const EndpointFacts facts = x_domain.transports().describe(request, *transports);
   const Settings& settings = x_domain.settings();
-  // It needs memory, of which there may be none once the endpoint is enabled.
+  // The texts of the settings are made first: that may fail for want of memory, and what comes
+  // after is not undone.
   const std::vector<ShownSetting> shown =
       x_statistics.shows() ? show_settings(settings) : std::vector<ShownSetting>();
   const util::Guard guard(x_domain.lock());

@@ -1,6 +1,5 @@
 #include "transport/shm/handshake.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,8 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr uint64_t kHandshakeTimeout = 5'000 * util::kMillisecond;
+/// For a peer that listens, but drops the connection, or for memory here.
+constexpr uint64_t kRetries = 5'000 * util::kMillisecond;
 constexpr uint64_t kMaxBackoff = 50 * util::kMillisecond;
 
 /// It has a connection that is not over.
@@ -38,7 +39,8 @@ void Handshake::begin(const ConnectRequest& request, util::Fd socket) {
   if (const auto begun = x_connections.outbound_to(request.address)) {
     const bool up = begun->state == ConnectionState::up;
     if (!up) begun->request = request;
-    if (!up || !begun->request.link) return;
+    // What is up and was not asked for is in the mail, if the polling thread has not closed it.
+    if (!up || (!begun->request.link && !begun->closed.load())) return;
   }
   auto connection = std::make_shared<Connection>();
   connection->outbound = true;
@@ -62,8 +64,9 @@ void Handshake::give_up(Connection& connection) {
     connection.deadline = now() + util::kMillisecond;
     return;
   }
-  if (connection.state < ConnectionState::up) return retry_or_fail(connection, -FI_ENOMEM, true);
-  if (connection.state == ConnectionState::up) ::shutdown(connection.socket.get(), SHUT_RDWR);
+  if (connection.state < ConnectionState::up)
+    return retry_or_fail(connection, -FI_ENOMEM, kRetries);
+  if (connection.state == ConnectionState::up) x_control.lose(connection, -FI_ENOMEM);
 }
 
 void Handshake::try_connect(Connection& connection) {
@@ -77,7 +80,9 @@ void Handshake::connect_once(Connection& connection) {
     const int status = socket.error();
     const bool soon = status == -FI_EAGAIN;  // its queue is full: it exists
     if (soon || status == -FI_ECONNREFUSED)
-      return retry_or_fail(connection, -FI_ECONNREFUSED, soon || connection.request.patient);
+      return retry_or_fail(
+          connection, -FI_ECONNREFUSED,
+          soon || connection.request.patient ? x_connections.config.options.connect_timeout_ns : 0);
     ERDMA_WARN(EP_CTRL, "cannot connect to %s: %s%s\n",
                connection.request.address.to_string().c_str(), util::ErrorText(-status).c_str(),
                remedy(status));
@@ -92,17 +97,17 @@ void Handshake::connect_once(Connection& connection) {
   connection.socket = std::move(*socket);
   const Hello hello{x_connections.greeting()};
   if (send_message(connection.socket.get(), &hello, sizeof(hello)))
-    return retry_or_fail(connection, -FI_ECONNREFUSED, true);
+    return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries);
   connection.state = ConnectionState::awaiting_welcome;
   connection.deadline = now() + kHandshakeTimeout;
   x_connections.watch(connection);
 }
 
-void Handshake::retry_or_fail(Connection& connection, int status, bool patient) {
+void Handshake::retry_or_fail(Connection& connection, int status, uint64_t patience) {
   const uint64_t time = now();
   x_connections.unwatch(connection);
   connection.socket.reset();
-  if (!patient || time - connection.started >= x_connections.config.options.connect_timeout_ns) {
+  if (time - connection.started >= patience) {
     if (status != -FI_ENOMEM)
       ERDMA_INFO(EP_CTRL, "no endpoint listens as %s\n",
                  connection.request.address.to_string().c_str());
@@ -191,7 +196,7 @@ void Handshake::on_welcome(Connection& connection) {
   Welcome welcome{ours};
   Received received = receive(connection.socket.get(), &welcome, sizeof(welcome));
   if (received.bytes == -EAGAIN) return;
-  if (received.bytes <= 0) return retry_or_fail(connection, -FI_ECONNREFUSED, true);
+  if (received.bytes <= 0) return retry_or_fail(connection, -FI_ECONNREFUSED, kRetries);
   const util::AddressText peer = connection.request.address.to_string();
   const std::string fault = fault_of(welcome.greeting, received.bytes == sizeof(welcome), ours);
   if (!fault.empty() || welcome.status) {

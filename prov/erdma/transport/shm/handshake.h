@@ -34,7 +34,7 @@ class Handshake {
   void connect_back(const util::SocketAddress& peer, util::Fd socket);
   void try_connect(Connection& connection);
   void connect_once(Connection& connection);
-  void retry_or_fail(Connection& connection, int status, bool patient);
+  void retry_or_fail(Connection& connection, int status, uint64_t patience);
   void fail(Connection& connection, int status);
   void accept_hello(Connection& connection, const Greeting& theirs);
   void refuse(Connection& connection, const char* why);

@@ -204,7 +204,7 @@ int InChannel::access(CmaCall call, const SharedRegion& region, uint64_t offset,
 
 bool InChannel::sender_left() const noexcept {
   const ColdPlace& place = x_connection->place;
-  return look_after_reading(place.chunk->controls[place.index].left) != 0;
+  return look_after_reading(place.chunk->controls[place.index].left) == uint32_t(Leave::yes);
 }
 
 // The dead claim chunks and never say that they are written: their writes ended with them.

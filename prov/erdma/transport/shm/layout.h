@@ -54,11 +54,18 @@ enum class Kind : uint8_t {
 /// No kind that fits a stamp.
 inline constexpr Kind kBroken = Kind(0xff);
 
+/// How far the sender has given its channel up.
+enum class Leave : uint32_t {
+  no,
+  yes,         ///< its memory is its own again
+  sends_none,  ///< no entry comes after those that are there
+};
+
 /// Two to a line: silent peers seldom touch it.
 struct alignas(kLine / 2) ColdControl {
   std::atomic<uint64_t> consumed;  ///< slots | bytes << 32; by the receiver
   std::atomic<uint32_t> waiting;   ///< the sender sleeps: it wants a wake-up once something moves
-  std::atomic<uint32_t> left;      ///< the sender gave the channel up: its memory is its own again
+  std::atomic<uint32_t> left;      ///< a Leave
   std::atomic<uint64_t> revocations;  ///< of memory that was shared with the sender (region_gate.h)
   std::atomic<uint32_t> inside;       ///< the sender accesses such memory
   std::atomic<uint32_t> help;         ///< the sender wants help with that: see its tickets

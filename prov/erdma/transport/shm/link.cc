@@ -204,6 +204,7 @@ void ShmLink::close(int status) noexcept {
 
 void ShmLink::end_channels(int status) noexcept {
   if (x_out.up()) {
+    x_out.stop();
     x_out.announce_end();
     x_context.connector->close(x_out.connection(), status);
   }

@@ -1,5 +1,8 @@
 #include "transport/shm/link_ends.h"
 
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <rdma/fi_errno.h>
 
 #include "transport/shm/link.h"
@@ -12,10 +15,29 @@ namespace {
 /// honest one needs milliseconds, or as long as somebody stops it.
 constexpr uint64_t kEndPatience = 5'000'000'000;  // ns
 
+/// No entry comes into the ring after those that are there. The socket of an outbound channel is
+/// shut down by the polling thread that sends there, or when the process ends or executes another
+/// program.
+bool is_silent(const InChannel& in) noexcept {
+  const Connection& connection = *in.connection();
+  const ColdControl& control = connection.place.chunk->controls[connection.place.index];
+  if (load_acquire(control.left) || connection.process->life->exited()) return true;
+  pollfd socket{connection.socket.get(), POLLRDHUP, 0};
+  return ::poll(&socket, 1, 0) == 1 && (socket.revents & (POLLRDHUP | POLLHUP));
+}
+
+/// A peer that sends goes on until it hears of the end: what it sends until then was sent well.
+void ask_for_silence(ShmLink& link) noexcept {
+  const util::Fd& socket = link.in()->connection()->socket;
+  if (send_control(socket, ControlType::bye, link.phase().status))
+    ::shutdown(socket.get(), SHUT_WR);
+}
+
 }  // namespace
 
 void LinkEnds::break_link(ShmLink& link, const char* why, int status) noexcept {
   if (link.in()) link.in()->stop();
+  if (link.phase().state == LinkState::ending) link.phase().why = why;
   if (link.phase().state >= LinkState::broken) return;
   x_attention = true;
   link.phase() = {LinkState::broken, status, why};
@@ -26,8 +48,13 @@ void LinkEnds::end(ShmLink& link, int status, Sink& sink) noexcept {
   if (link.phase().state >= LinkState::ending) return;
   x_attention = true;
   if (link.phase().state != LinkState::broken) x_links.push_back(link);
-  link.phase() = {LinkState::ending, status, nullptr, x_clock.now() + kEndPatience};
-  (void)advance(link, sink);
+  begin(link, status);
+  if (!advance(link, sink) && link.in() && !is_silent(*link.in())) ask_for_silence(link);
+}
+
+void LinkEnds::begin(ShmLink& link, int status) noexcept {
+  link.phase() = {LinkState::ending, status, link.phase().why, x_clock.now() + kEndPatience};
+  link.out().stop();
 }
 
 /// One step on the way down. False: it has to wait for the peer.
@@ -35,20 +62,24 @@ bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
   if (link.phase().state == LinkState::broken) {
     ERDMA_WARN(EP_DATA, "closed the link to %s: %s\n", link.address().to_string().c_str(),
                link.phase().why);
-    link.phase() = {LinkState::ending, link.phase().status, nullptr, x_clock.now() + kEndPatience};
+    begin(link, link.phase().status);
   }
-  const bool quiet = !link.in() || link.in()->quiesce();
+  InChannel* const in = link.in();
+  const bool silent = !in || link.phase().why || is_silent(*in);
+  const bool quiet = !in || in->quiesce();
   const bool late = x_clock.now() >= link.phase().deadline;
-  const bool delivered = !link.in() || ((quiet || late) && link.in()->deliver_rest(sink));
-  if (!late && !(quiet && delivered)) {
-    link.out().stop();
-    return false;
-  }
+  const bool delivered = !in || ((quiet || late) && in->deliver_rest(sink));
+  if (!late && !(silent && quiet && delivered)) return false;
   if (!delivered) lose_rest(link);
   if (!quiet)
     ERDMA_WARN(EP_DATA,
                "%s neither ends nor reports the end of a write to this process; if it is stopped, "
                "it finishes the write when it continues\n",
+               link.address().to_string().c_str());
+  else if (!silent)
+    ERDMA_WARN(EP_DATA,
+               "%s does not answer to the end of its link; if it is stopped, what it sends when it "
+               "continues, before it makes progress, is lost\n",
                link.address().to_string().c_str());
   bring_down(link, sink);
   return true;

@@ -30,6 +30,7 @@ class LinkEnds {
   void forget_all() noexcept;
 
  private:
+  void begin(ShmLink& link, int status) noexcept;
   bool advance(ShmLink& link, Sink& sink) noexcept;
   static void lose_rest(ShmLink& link) noexcept;
   void bring_down(ShmLink& link, Sink& sink) noexcept;

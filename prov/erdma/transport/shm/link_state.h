@@ -34,7 +34,7 @@ enum class LinkState : uint8_t {
 struct LinkPhase {
   LinkState state = LinkState::idle;
   int status = 0;             ///< broken, ending: to report
-  const char* why = nullptr;  ///< broken: static text
+  const char* why = nullptr;  ///< it broke, so nothing more is delivered: static text
   uint64_t deadline = 0;      ///< ending: the peer is not waited for longer
 };
 

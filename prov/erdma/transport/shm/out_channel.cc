@@ -36,11 +36,12 @@ void OutChannel::begin(std::shared_ptr<Connection> connection, Memfd chunk, uint
 
 void OutChannel::stop() noexcept {
   x_ring = nullptr;
-  x_stopped = true;
+  if (x_up && !std::exchange(x_stopped, true))
+    store_release(control().left, uint32_t(Leave::sends_none));
 }
 
 void OutChannel::end() noexcept {
-  stop();
+  x_ring = nullptr;
   x_up = false;
   x_cold = true;
 }

@@ -32,10 +32,10 @@ class OutChannel {
   /// `heard`: revocations that this side has heard of over the link.
   void begin(std::shared_ptr<Connection> connection, Memfd chunk, uint32_t index,
              uint64_t heard) noexcept;
-  /// Nothing is sent any more.
+  /// Nothing is sent any more, and the receiver knows.
   void stop() noexcept;
-  /// Before any completion says so: from now on the shared memory may change.
-  void announce_end() const noexcept { tell_before_reuse(control().left, 1u); }
+  /// After stop(), before any completion says so: from now on the shared memory may change.
+  void announce_end() const noexcept { tell_before_reuse(control().left, uint32_t(Leave::yes)); }
   void end() noexcept;
   const std::shared_ptr<Connection>& connection() const noexcept { return x_connection; }
 

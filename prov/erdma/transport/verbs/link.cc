@@ -7,7 +7,8 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// For a packet of the protocol, as PacketSender::send() sees it; else asks the peer for credits.
+/// Whether PacketSender::send() would take a packet of the protocol now; if not, the peer is asked
+/// for credits.
 bool has_room_for_packet(PacketSender& packets) noexcept {
   if (!packets.credits().may_send()) packets.want_more();
   return packets.credits().may_send() && packets.queue().room() > PacketSender::kReservedPlaces &&
