@@ -26,7 +26,7 @@ def exists(path):
 
 
 def documents():
-    pages = ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md") + glob.glob("test/*/README.md"))]
+    pages = ["README.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", *sorted(glob.glob("docs/*.md") + glob.glob("test/*/README.md"))]
     return [page for page in pages if exists(page)]
 
 
