@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -11,45 +10,15 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <sstream>
 #include <stdexcept>
+
+#include "fi_erdma/paper.h"
 
 namespace fi_erdma {
 namespace {
 
 constexpr int kLongestDeathSeconds = 5;
 constexpr int kLooksPerSecond = 10;  ///< where the kernel does not tell that a process ended
-
-/// Memory that the child fills.
-class Paper {
- public:
-  Paper() : x_fd(memfd_create("fi_erdma", MFD_CLOEXEC)) {
-    if (x_fd < 0) throw std::runtime_error(std::string("memfd_create: ") + std::strerror(errno));
-  }
-  Paper(const Paper&) = delete;
-  Paper& operator=(const Paper&) = delete;
-  ~Paper() { close(x_fd); }
-  int fd() const { return x_fd; }
-
-  void write(const std::string& text) const {
-    size_t done = 0;
-    while (done < text.size()) {
-      const ssize_t wrote = pwrite(x_fd, text.data() + done, text.size() - done, off_t(done));
-      if (wrote <= 0) return;
-      done += size_t(wrote);
-    }
-  }
-  std::string read() const {
-    std::string text;
-    char part[4096];
-    for (ssize_t got; (got = pread(x_fd, part, sizeof(part), off_t(text.size()))) > 0;)
-      text.append(part, size_t(got));
-    return text;
-  }
-
- private:
-  int x_fd;
-};
 
 const Paper* g_result = nullptr;  ///< of a child
 
@@ -58,8 +27,7 @@ const Paper* g_result = nullptr;  ///< of a child
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   g_result = &result;
   // A library may print to either; the standard output is the report's alone.
-  dup2(said.fd(), STDOUT_FILENO);
-  dup2(said.fd(), STDERR_FILENO);
+  said.take_output();
   for (const auto& [name, value] : variables)
     value.empty() ? unsetenv(name.c_str()) : setenv(name.c_str(), value.c_str(), 1);
   try {
@@ -133,8 +101,7 @@ Outcome try_apart(const Variables& variables, const std::function<Json()>& work,
   if (pid < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
   Child child(pid);
   Outcome outcome{child.fault(longest_seconds), nullptr, {}};
-  std::istringstream lines(said.read());
-  for (std::string line; std::getline(lines, line);) outcome.said.push_back(line);
+  outcome.said = said.lines();
   if (!outcome.fault.empty()) return outcome;
   outcome.result = Json::parse(result.read(), nullptr, false);
   if (!outcome.result.is_object()) outcome.fault = "it told nothing", outcome.result = nullptr;

@@ -29,15 +29,6 @@ Exchange::Kind kind_of(const BenchOptions& options) {
                                         : Exchange::Kind::message;
 }
 
-void check_bytes(Exchange& exchange, Exchange::Kind kind, size_t size, int iterations) {
-  if (kind == Exchange::Kind::message)
-    exchange.messages(size, iterations);
-  else if (kind == Exchange::Kind::read)
-    exchange.reads(size, iterations);
-  else
-    exchange.writes(size, iterations);
-}
-
 int timed_rounds(size_t size) {
   const size_t rounds = kTimedBytes / (Exchange::kWindow * std::max<size_t>(size, 1));
   return int(std::clamp<size_t>(rounds, 2, kMostTimed));
@@ -53,7 +44,7 @@ struct Seen {
 void measure(const BenchOptions& options, Exchange& exchange, Json& sizes) {
   const Exchange::Kind kind = kind_of(options);
   for (const size_t size : options.sizes) {
-    check_bytes(exchange, kind, size, options.iterations ? options.iterations : kRounds);
+    exchange.compared(kind, size, options.iterations ? options.iterations : kRounds);
     const int rounds = timed_rounds(size);
     const double speed = exchange.speed(kind, size, rounds);
     sizes.push_back({{"bytes", size},

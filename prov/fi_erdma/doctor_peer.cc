@@ -19,6 +19,7 @@ using pair::PathBytes;
 using pair::Side;
 
 constexpr size_t kLong = size_t(1) << 20;
+constexpr int kRounds = 2;  ///< that are compared, of each size
 constexpr int kTimedRounds = 8;
 
 /// Each in a process of its own at both sides: one that fails takes no other with it.
@@ -46,27 +47,20 @@ void greet(const Trial& trial, Channel& channel) {
   if (other != own) pair::fail("the other side is '%s', this one '%s'", other.c_str(), own.c_str());
 }
 
-void exchange_bytes(Exchange& exchange, const Trial& trial, size_t size) {
-  if (trial.kind == Exchange::Kind::message)
-    exchange.messages(size, 2);
-  else if (trial.kind == Exchange::Kind::write)
-    exchange.writes(size, 2);
-  else
-    exchange.reads(size, 2);
-}
-
 /// What one side does.
 Json try_with_peer(pair::Options options, const Trial& trial, Side side, Channel& channel) {
-  Json json = {{"host", channel.swap(host_name())},
-               {"same", channel.swap(kernel_id()) == kernel_id()}};
+  Json json = {{"same", channel.swap(kernel_id()) == kernel_id()}};
   // The other side must be there again for the next trial when this one has waited in vain.
   options.limit_s /= 3;
   options.sizes = {8, 4096, 65536, kLong};
   Exchange exchange(options, side, channel, FI_TAGGED | FI_RMA);
-  for (const size_t size : options.sizes) exchange_bytes(exchange, trial, size);
+  for (const size_t size : options.sizes) exchange.compared(trial.kind, size, kRounds);
   json["speed"] = exchange.speed(trial.kind, kLong, kTimedRounds);
   exchange.barrier();
-  json["paths"] = bytes_of_both(channel, exchange.drive()).to_json();
+  const PathBytes bytes = bytes_of_both(channel, exchange.drive());
+  json["ways"] = bytes.ways();
+  json["by_nic"] = bytes.nic() > 0;
+  json["copied"] = bytes.nic_copied;
   exchange.barrier();
   return json;
 }
@@ -87,33 +81,15 @@ Json visit(const pair::Options& options, const Trial& trial) {
   return json;
 }
 
-/// "shm ring, shm CMA"; also whether a NIC was used, and copied.
-std::string paths_text(const Json& paths) {
-  constexpr std::pair<const char*, const char*> kNames[] = {
-      {"shm_ring_bytes", "shm ring"},        {"shm_cma_read_bytes", "CMA reads"},
-      {"shm_cma_write_bytes", "CMA writes"}, {"shm_copied_in_bytes", "shm copied"},
-      {"nic_packet_bytes", "NIC packets"},   {"nic_read_bytes", "RDMA READ"},
-      {"nic_write_bytes", "RDMA WRITE"}};
-  std::string text;
-  for (const auto& [counter, name] : kNames)
-    if (number_of(paths, counter, 0)) text += (text.empty() ? "" : ", ") + std::string(name);
-  return text.empty() ? "which way is not known" : "by " + text;
-}
-
-bool by_nic(const Json& paths) {
-  return number_of(paths, "nic_packet_bytes", 0) + number_of(paths, "nic_read_bytes", 0) +
-             number_of(paths, "nic_write_bytes", 0) >
-         0;
-}
-
 void report_ways(Report& report, const Trial& trial, const Outcome& outcome) {
-  const Json& paths = outcome.result["paths"];
-  const std::string text =
-      fmt::format("{} arrive both ways{}, {}", trial.what, speed_text(outcome), paths_text(paths));
-  if (outcome.result["same"] == true && by_nic(paths))
+  const Json& result = outcome.result;
+  const std::string ways = text_of(result, "ways");
+  const std::string text = fmt::format("{} arrive both ways{}, {}", trial.what, speed_text(outcome),
+                                       ways.empty() ? "which way is not known" : "by " + ways);
+  if (result["same"] == true && result["by_nic"] == true)
     report.slower("W205", text + ": the other side is a process of this host",
                   with_said({"unset FI_ERDMA_SHM, and see the line of erdma"}, outcome));
-  else if (number_of(paths, "nic_copied_bytes", 0) >= kLong)
+  else if (number_of(result, "copied", 0) >= kLong)
     report.slower(
         "W203", text + ", but long ones are copied",
         with_said({"a lower layer must permit zero copy: see the line of erdma"}, outcome));

@@ -18,6 +18,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "fi_erdma/descriptor.h"
+
 #ifndef F_GET_SEALS
 #define F_GET_SEALS 1034
 #define F_SEAL_SHRINK 0x0002
@@ -28,20 +30,6 @@ namespace {
 
 struct Close {
   void operator()(DIR* folder) const { closedir(folder); }
-};
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : x_fd(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (x_fd >= 0) close(x_fd);
-  }
-  int get() const { return x_fd; }
-
- private:
-  int x_fd;
 };
 
 class Mapping {

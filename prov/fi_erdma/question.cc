@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "fi_erdma/descriptor.h"
+
 namespace fi_erdma {
 namespace {
 
@@ -21,21 +23,6 @@ uint64_t answers_of(const Process& process) {
       answers += endpoint.number("answers").value_or(0);
   return answers;
 }
-
-/// A descriptor, until the end of its block; -1 = there is none.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : x_fd(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (x_fd >= 0) close(x_fd);
-  }
-  int fd() const { return x_fd; }
-
- private:
-  int x_fd;
-};
 
 /// Of what is open, as of what a descriptor without any right holds: nothing is opened for that.
 std::optional<struct statx> status_of(int fd) {
@@ -53,7 +40,7 @@ bool is_pipe_without_name(const struct statx& status) {
   int ends[2];
   if (!S_ISFIFO(status.stx_mode) || pipe2(ends, O_CLOEXEC)) return false;
   const Descriptor out(ends[0]), in(ends[1]);
-  const auto own = status_of(out.fd());
+  const auto own = status_of(out.get());
   return own && status.stx_dev_major == own->stx_dev_major &&
          status.stx_dev_minor == own->stx_dev_minor;
 }
@@ -70,11 +57,11 @@ int open_pipe(const Process& process) {
   const std::string path = folder + "/fd/" + std::to_string(*number);
   const Descriptor process_folder(open(folder.c_str(), O_PATH | O_CLOEXEC));
   const Descriptor named(open(path.c_str(), O_PATH | O_CLOEXEC));
-  const auto owner = status_of(process_folder.fd()), found = status_of(named.fd());
+  const auto owner = status_of(process_folder.get()), found = status_of(named.get());
   if (!owner || !found || found->stx_ino != *inode || found->stx_uid != owner->stx_uid ||
       !is_pipe_without_name(*found))
     return -1;
-  const std::string again = "/proc/self/fd/" + std::to_string(named.fd());
+  const std::string again = "/proc/self/fd/" + std::to_string(named.get());
   return open(again.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 }
 

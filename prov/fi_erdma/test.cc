@@ -1,13 +1,7 @@
 #include <fmt/core.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <sstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,6 +9,7 @@
 #include "fi_erdma/json.h"
 #include "fi_erdma/pair/sides.h"
 #include "fi_erdma/pair/tests.h"
+#include "fi_erdma/paper.h"
 
 namespace fi_erdma {
 namespace {
@@ -42,23 +37,12 @@ const char* word(int status) {
 
 /// In a process of its own, whose lines are those that it prints.
 Json run_quietly(const Test& test, const TestOptions& options) {
-  const int paper = memfd_create("fi_erdma", MFD_CLOEXEC);
-  if (paper < 0) throw std::runtime_error(std::string("memfd_create: ") + std::strerror(errno));
+  const Paper said;
   const int status = pair::run_alone([&] {
-    dup2(paper, STDOUT_FILENO);
-    dup2(paper, STDERR_FILENO);
+    said.take_output();
     return test.run(options);
   });
-  std::string text;
-  char part[4096];
-  for (ssize_t got; (got = pread(paper, part, sizeof(part), off_t(text.size()))) > 0;)
-    text.append(part, size_t(got));
-  close(paper);
-  Json json = {{"name", test.name}, {"grade", word(status)}, {"said", Json::array()}};
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) json["said"].push_back(line);
-  json["status"] = status;
-  return json;
+  return {{"name", test.name}, {"grade", word(status)}, {"said", said.lines()}, {"status", status}};
 }
 
 }  // namespace

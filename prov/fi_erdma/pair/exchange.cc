@@ -133,6 +133,15 @@ void Exchange::one_sided(size_t size, bool read) {
   finish(read ? "a read" : "a write", size);
 }
 
+void Exchange::compared(Kind kind, size_t size, int iterations) {
+  if (kind == Kind::message)
+    messages(size, iterations);
+  else if (kind == Kind::read)
+    reads(size, iterations);
+  else
+    writes(size, iterations);
+}
+
 double Exchange::speed(Kind kind, size_t size, int iterations) {
   barrier();
   const double begin = now_s();

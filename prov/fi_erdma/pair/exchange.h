@@ -27,9 +27,11 @@ class Exchange {
   /// kWindow reads or writes of the other side's window (caps: FI_RMA).
   void reads(size_t size, int iterations);
   void writes(size_t size, int iterations);
+  enum class Kind { message, read, write };
+  /// The one of these three that the kind names.
+  void compared(Kind kind, size_t size, int iterations);
   /// As many messages, reads or writes one after the other, kWindow at a time, that nobody checks:
   /// bytes per second that this side sent, read or wrote. Both sides call it.
-  enum class Kind { message, read, write };
   double speed(Kind kind, size_t size, int iterations);
   Channel::Drive drive() {
     return [this] { x_endpoint.progress(); };

@@ -2,20 +2,27 @@
 
 #include <fmt/core.h>
 
-#include <string_view>
-#include <utility>
-
 #include "fi_erdma/processes.h"
 
 namespace fi_erdma::pair {
 namespace {
 
-constexpr std::pair<const char*, uint64_t PathBytes::*> kCounters[] = {
-    {"shm_ring_bytes", &PathBytes::rings},          {"shm_cma_read_bytes", &PathBytes::cma_read},
-    {"shm_cma_write_bytes", &PathBytes::cma_write}, {"shm_copied_in_bytes", &PathBytes::copied},
-    {"shm_cma_refusals", &PathBytes::refusals},     {"nic_packet_bytes", &PathBytes::nic_packets},
-    {"nic_read_bytes", &PathBytes::nic_read},       {"nic_write_bytes", &PathBytes::nic_write},
-    {"nic_copied_bytes", &PathBytes::nic_copied}};
+struct Counter {
+  const char* name;  ///< in the page
+  uint64_t PathBytes::*bytes;
+  const char* how;  ///< "N bytes ..."; null: no bytes
+  const char* way;  ///< a word for it; null: no way of its own
+};
+constexpr Counter kCounters[] = {
+    {"shm_ring_bytes", &PathBytes::rings, "through rings", "shm ring"},
+    {"shm_cma_read_bytes", &PathBytes::cma_read, "by CMA read", "CMA reads"},
+    {"shm_cma_write_bytes", &PathBytes::cma_write, "by CMA write", "CMA writes"},
+    {"shm_copied_in_bytes", &PathBytes::copied, "copied through shared memory", "shm copied"},
+    {"shm_cma_refusals", &PathBytes::refusals, nullptr, nullptr},
+    {"nic_packet_bytes", &PathBytes::nic_packets, "in packets of the NIC", "NIC packets"},
+    {"nic_read_bytes", &PathBytes::nic_read, "by RDMA READ", "RDMA READ"},
+    {"nic_write_bytes", &PathBytes::nic_write, "by RDMA WRITE", "RDMA WRITE"},
+    {"nic_copied_bytes", &PathBytes::nic_copied, "of those of the NIC copied", nullptr}};
 
 }  // namespace
 
@@ -28,34 +35,34 @@ uint64_t PathBytes::by(const std::string& path) const {
 
 PathBytes& PathBytes::operator+=(const PathBytes& other) noexcept {
   told = told || other.told;
-  for (const auto& [name, member] : kCounters) this->*member += other.*member;
+  for (const Counter& counter : kCounters) this->*counter.bytes += other.*counter.bytes;
   return *this;
 }
 
 void PathBytes::print(const char* whose) const {
-  constexpr std::pair<const char*, uint64_t PathBytes::*> kShown[] = {
-      {"through rings", &PathBytes::rings},
-      {"by CMA read", &PathBytes::cma_read},
-      {"by CMA write", &PathBytes::cma_write},
-      {"copied through shared memory", &PathBytes::copied},
-      {"in packets of the NIC", &PathBytes::nic_packets},
-      {"by RDMA READ", &PathBytes::nic_read},
-      {"by RDMA WRITE", &PathBytes::nic_write},
-      {"of those of the NIC copied", &PathBytes::nic_copied}};
   if (!told) {
     fmt::print("{}: the provider does not tell which way the bytes went\n", whose);
     return;
   }
   fmt::print("{}:\n", whose);
-  for (const auto& [name, member] : kShown)
-    if (this->*member) fmt::print("  {:>14} bytes {}\n", this->*member, name);
+  for (const Counter& counter : kCounters)
+    if (counter.how && this->*counter.bytes)
+      fmt::print("  {:>14} bytes {}\n", this->*counter.bytes, counter.how);
   if (refusals) fmt::print("  CMA was refused {} times\n", refusals);
+}
+
+std::string PathBytes::ways() const {
+  std::string text;
+  for (const Counter& counter : kCounters)
+    if (counter.way && this->*counter.bytes)
+      text += (text.empty() ? "" : ", ") + std::string(counter.way);
+  return text;
 }
 
 Json PathBytes::to_json() const {
   if (!told) return nullptr;
   Json json = Json::object();
-  for (const auto& [name, member] : kCounters) json[name] = this->*member;
+  for (const Counter& counter : kCounters) json[counter.name] = this->*counter.bytes;
   return json;
 }
 
@@ -67,10 +74,10 @@ PathBytes bytes_told() {
   for (const char* const kind : {"process", "endpoint"})
     if (const BlockKind* const found = self.page.snapshot->kind(kind))
       for (const Block& block : found->blocks)
-        for (const auto& [name, member] : kCounters) {
-          const auto number = block.number(name);
+        for (const Counter& counter : kCounters) {
+          const auto number = block.number(counter.name);
           bytes.told = bytes.told || number;
-          bytes.*member += number.value_or(0);
+          bytes.*counter.bytes += number.value_or(0);
         }
   return bytes;
 }

@@ -21,6 +21,8 @@ struct PathBytes {
   uint64_t by(const std::string& path) const;
   PathBytes& operator+=(const PathBytes& other) noexcept;
   void print(const char* whose) const;
+  /// "shm ring, CMA reads": which ways bytes went; empty where nothing is told.
+  std::string ways() const;
   /// Null where nothing is told.
   Json to_json() const;
 };

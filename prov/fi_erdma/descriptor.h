@@ -1,0 +1,22 @@
+#pragma once
+
+#include <unistd.h>
+
+namespace fi_erdma {
+
+/// A descriptor, until the end of its block; -1 = there is none.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : x_fd(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (x_fd >= 0) close(x_fd);
+  }
+  int get() const { return x_fd; }
+
+ private:
+  int x_fd;
+};
+
+}  // namespace fi_erdma
