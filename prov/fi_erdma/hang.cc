@@ -148,13 +148,14 @@ Verdict verdict_on_running(const Process& process, const TwoLooks& looks) {
                                  rate_text(rate.received))};
   const auto calls = looks.calls(process);
   if (!calls) return verdict_by_load(process, looks.rates());
-  if (*calls) return verdict_by_answer(process, looks);
+  if (looks.fresh(process)) return verdict_by_answer(process, looks);
   const double percent = 100 * looks.rates().load(process);
+  const char* const since = *calls ? " any more" : "";
   return {"silent", percent >= 10 || process.state == 'R'
-                        ? fmt::format("DOES NOT CALL libfabric: it uses {:.0f} % of a processor "
+                        ? fmt::format("DOES NOT CALL libfabric{}: it uses {:.0f} % of a processor "
                                       "for something else",
-                                      percent)
-                        : std::string("DOES NOT CALL libfabric: it sleeps")};
+                                      since, percent)
+                        : fmt::format("DOES NOT CALL libfabric{}: it sleeps", since)};
 }
 
 Verdict verdict_on(const Process& process, const TwoLooks& looks) {

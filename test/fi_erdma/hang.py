@@ -148,6 +148,30 @@ class Hang(unittest.TestCase):
         self.told(ranks, ["unmatched", "silent"],
                   r"in the end for rank 1", r"rank 1  .*DOES NOT CALL libfabric: it sleeps")
 
+    def test_a_rank_that_called_libfabric_and_does_not_any_more(self):
+        """It answers the first of the two questions, and what it showed then may long be over."""
+        ranks = self.job(2)
+        ranks[0].receive(ranks[1], 8)
+
+        def answers():
+            done = subprocess.run([PROGRAM, "stat", "-j", str(ranks[0].pid)], env=CLEAN, capture_output=True, timeout=300,
+                                  check=True)
+            return json.loads(done.stdout)["processes"][0]["endpoints"][0]["counters"]["answers"]
+
+        def ends_to_call(interval):
+            ranks[0].poll()
+            before = answers()
+            with subprocess.Popen([PROGRAM, "hang", "-j", "-i", interval, str(ranks[0].pid)], env=CLEAN, text=True,
+                                  stdout=subprocess.PIPE) as looking:
+                while answers() == before and looking.poll() is None:
+                    continue
+                ranks[0].signal(signal.SIGUSR1)
+                self.assertEqual(ranks[0].process.stdout.readline(), "ok\n")
+                (process,) = json.loads(looking.stdout.read())["processes"]
+            self.assertEqual((process["verdict"], process["calls"]), ("silent", True), process["says"])
+            self.assertEqual(process["says"], "DOES NOT CALL libfabric any more: it sleeps")
+        self.patiently(ends_to_call)
+
     def test_a_rank_that_sleeps_in_libfabric_answers(self):
         for environment in [{}, self.nic()]:
             with self.subTest(environment):
