@@ -108,4 +108,11 @@ Outcome try_apart(const Variables& variables, const std::function<Json()>& work,
   return outcome;
 }
 
+std::string trouble_of(const Outcome& outcome) {
+  if (!outcome.fault.empty()) return outcome.fault;
+  if (!outcome.result.contains("error")) return {};
+  const std::string step = outcome.result.value("step", "");
+  return (step.empty() ? "" : step + ": ") + outcome.result["error"].get<std::string>();
+}
+
 }  // namespace fi_erdma

@@ -24,6 +24,10 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 Outcome try_apart(const Variables& variables, const std::function<Json()>& work,
                   int longest_seconds = 60);
 
+/// Empty if it ended well: its fault, or the "error" that the work found, with the "step" before
+/// it.
+std::string trouble_of(const Outcome& outcome);
+
 /// Of the work: ends its process with this result, whatever the process holds.
 [[noreturn]] void end_trial(const Json& result);
 

@@ -1,7 +1,6 @@
 #include "fi_erdma/doctor.h"
 
 #include <fmt/core.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -47,11 +46,13 @@ void print_sum(const Report& report) {
         broken, slower);
 }
 
-void print_json(const Report& report) {
+/// `fault`: why not everything was tried; empty if it was.
+void print_json(const Report& report, const std::string& fault) {
   Json json = document("doctor");
   json["host"] = host_name();
   json["findings"] = Json::array();
   for (const Finding& finding : report.findings()) json["findings"].push_back(to_json(finding));
+  if (!fault.empty()) json["fault"] = fault;
   print(json);
 }
 
@@ -90,14 +91,6 @@ Variables telling(Variables variables) {
   return variables;
 }
 
-std::string trouble_of(const Outcome& outcome) {
-  if (!outcome.fault.empty()) return outcome.fault;
-  if (!outcome.result.is_object()) return "it told nothing";
-  if (!outcome.result.contains("error")) return {};
-  const std::string step = outcome.result.value("step", "");
-  return (step.empty() ? "" : step + ": ") + outcome.result["error"].get<std::string>();
-}
-
 std::string speed_text(const Outcome& outcome) {
   const double speed = outcome.result.value("speed", 0.0);
   return speed > 0 ? " (1 MiB: " + rate_text(speed) + ")" : std::string();
@@ -106,20 +99,18 @@ std::string speed_text(const Outcome& outcome) {
 int run_doctor(const Request& request) {
   if (request.peer.serve) return serve_peer(request.peer);
   if (request.job) return compare_documents();
-  // Ignored, as some parents leave it, nobody could ask how a trial ended.
-  signal(SIGCHLD, SIG_DFL);
   std::string group;
   Report report([&](const Finding& finding) {
     if (!request.json) print_at_once(finding, group);
   });
   try {
     check_all(report, request);
-  } catch (const std::exception&) {
-    if (request.json) print_json(report);
+  } catch (const std::exception& error) {
+    if (request.json) print_json(report, error.what());
     throw;
   }
   if (request.json)
-    print_json(report);
+    print_json(report, "");
   else
     print_sum(report);
   return int(report.worst());

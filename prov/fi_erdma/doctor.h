@@ -79,8 +79,6 @@ int compare_documents();
 std::vector<std::string> with_said(std::vector<std::string> more, const Outcome& outcome);
 /// Variables under which the provider says what it has to say, also what it refuses.
 Variables telling(Variables variables);
-/// One step of a trial that did not end well; empty if it did.
-std::string trouble_of(const Outcome& outcome);
 /// Measured, of messages of 1 MiB; begins with a blank.
 std::string speed_text(const Outcome& outcome);
 

@@ -51,6 +51,9 @@ int compare_documents() {
     hosts.insert(host);
     for (const Json& finding : document["findings"])
       if (finding.is_object()) lines[line_of(finding)].insert(host);
+    // Nobody knows what the rest of this doctor would have found.
+    if (document.contains("fault"))
+      lines[{"NO", "doctor", "", "it broke off: " + text_of(document, "fault")}].insert(host);
   });
   int status = 0;
   size_t shown = 0;

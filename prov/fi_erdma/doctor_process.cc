@@ -132,13 +132,11 @@ std::string cause_of_refusal() {
 }
 
 void check_cma(Report& report) {
-  const Outcome outcome = try_apart({}, try_cma);
-  if (!outcome.fault.empty() || outcome.result.contains("error"))
-    report.slower(
-        "W401",
-        "CMA between processes is refused, so long messages are copied twice: " +
-            (outcome.fault.empty() ? outcome.result["error"].get<std::string>() : outcome.fault),
-        {cause_of_refusal()});
+  const std::string trouble = trouble_of(try_apart({}, try_cma));
+  if (!trouble.empty())
+    report.slower("W401",
+                  "CMA between processes is refused, so long messages are copied twice: " + trouble,
+                  {cause_of_refusal()});
   else
     report.ok("CMA both ways between processes");
 }
@@ -177,7 +175,7 @@ std::string limit_text(int resource, uint64_t unit) {
 }
 
 bool refused(const Outcome& outcome) {
-  return !outcome.fault.empty() || outcome.result.contains("error");
+  return !trouble_of(outcome).empty();
 }
 
 void check_nic_limits(Report& report) {
@@ -235,13 +233,12 @@ void check_device(Report& report, const std::string& folder, const std::string& 
     return report.broken("E501", device + ": port 1 is not active: " + state,
                          {"ip link shows the interface of the device: ip link set NAME up"});
   const std::string file = uverbs_of(folder);
-  const Outcome opened = try_apart({}, [&]() -> Json {
+  const std::string trouble = trouble_of(try_apart({}, [&]() -> Json {
     if (file.empty() || open(file.c_str(), O_RDWR | O_CLOEXEC) >= 0) return Json::object();
     return {{"error", std::strerror(errno)}};
-  });
-  if (refused(opened))
-    return report.broken("E502",
-                         device + ": " + file + ": " + opened.result.value("error", opened.fault),
+  }));
+  if (!trouble.empty())
+    return report.broken("E502", device + ": " + file + ": " + trouble,
                          {"containers need the files of /dev/infiniband (docker --device)"});
   report.ok(device + ": port 1 is active" + interface_text(folder));
 }

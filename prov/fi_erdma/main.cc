@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -121,6 +122,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Ignored, as some parents leave it, nobody could ask how a child ended.
+  std::signal(SIGCHLD, SIG_DFL);
   try {
     const int status = run(argc, argv);
     if (!std::fflush(stdout) && !std::ferror(stdout)) return status;

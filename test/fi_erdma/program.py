@@ -452,6 +452,12 @@ class Pair(unittest.TestCase):
         self.assertEqual(alone.returncode, 1)
         self.assertIn("nobody came within 0.1 s", alone.stderr)
 
+    def test_a_parent_that_ignores_the_end_of_children(self):
+        def ignore():
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        for arguments in [["bench", "-S", "8"], ["test", "local-read", "-S", "8"]]:
+            self.assertEqual(run(*arguments, **WITH_PROVIDER, before=ignore).returncode, 0, arguments)
+
     def test_tests_are_run_all_or_by_name(self):
         document = self.document(run("test", "-j", **WITH_PROVIDER), "test")
         self.assertEqual([(test["name"], test["grade"]) for test in document["tests"]],
@@ -546,6 +552,9 @@ class Doctor(unittest.TestCase):
         self.assertRegex(done.stdout, r"ok    bytes: other\n +b\n")
         self.assertNotIn("good", done.stdout)
         self.assertRegex(job(document("a", good)).stdout, "^1 host: no trouble")
+        done = job(document("a", good) + document("b", good)[:-1] + ', "fault": "memfd_create"}')
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stdout, r"NO    doctor: it broke off: memfd_create\n +b\n")
         for text in ["[]", ""]:
             self.assertEqual(job(text).returncode, 70)
         self.codes(**WITH_PROVIDER)
@@ -607,7 +616,10 @@ class Doctor(unittest.TestCase):
             self.assertEqual(done.returncode, 70)
             self.assertIn("memfd_create: Too many open files", done.stderr)
             if arguments:
-                self.assertEqual(json.loads(done.stdout)["findings"], [])
+                document = json.loads(done.stdout)
+                if jsonschema:
+                    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+                self.assertEqual((document["findings"], document["fault"]), ([], "memfd_create: Too many open files"))
 
     def test_a_device_that_is_not_there(self):
         self.assertIn("E104", self.codes(**{**WITH_PROVIDER, "FI_ERDMA_DEVICE": "no_such_device"}))
