@@ -1,12 +1,24 @@
 #include "fi_erdma/pair_options.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <sstream>
 #include <string>
 #include <vector>
 
 namespace fi_erdma {
 namespace {
+
+constexpr size_t kMostReads = 1'000'000;  ///< at once
+
+/// Empty where the whole word is a port.
+std::string port_fault(const std::string& word) {
+  uint16_t port = 0;
+  const char* const end = word.data() + word.size();
+  const auto [last, error] = std::from_chars(word.data(), end, port);
+  return error == std::errc() && last == end && port > 0 ? "" : word + " is no TCP port";
+}
 
 /// Numbers take K, M and G; `all` is a set of sizes, up to the largest that all tests take.
 void add_sizes(CLI::App& command, std::vector<size_t>& sizes) {
@@ -55,8 +67,9 @@ void add_sides(CLI::App& command, pair::Options& options) {
   command.add_option("--peer", options.peer, "The host where the other side serves")
       ->type_name("HOST")
       ->excludes(serve);
-  command.add_option("-P,--port", options.port,
-                     "TCP port over which the sides find each other (9228)");
+  command
+      .add_option("-P,--port", options.port, "TCP port over which the sides find each other (9228)")
+      ->check(port_fault);
   command.add_option("-T,--limit", options.limit_s, "Seconds of each wait at most (60)")
       ->check(CLI::Range(0.1, 86400.0));
 }
@@ -101,7 +114,8 @@ CLI::App* add_test(CLI::App& program, Request& request) {
       ->check(CLI::IsMember({"server", "client", "both"}));
   test->add_option("--errno", options.error, "refused-cma: EPERM (default) or ENOSYS")
       ->check(CLI::IsMember({"EPERM", "ENOSYS"}));
-  test->add_option("--burst", options.burst, "local-read: reads of 8 bytes at once (3000)");
+  test->add_option("--burst", options.burst, "local-read: reads of 8 bytes at once (3000)")
+      ->check(CLI::Range(size_t(0), kMostReads));
   test->add_option("--into", options.into, "local-read: host (default) or device, with -D cuda")
       ->check(CLI::IsMember({"host", "device"}));
   test->add_option("--limit-ms", options.limit_ms, "peer-death: when all must have ended (15000)")

@@ -467,7 +467,9 @@ class Pair(unittest.TestCase):
         self.assertIn("is wrong", " ".join(document["tests"][0]["said"]))
         self.assertRegex(run("test", "local-read", **WITH_PROVIDER).stdout, r"\n  ok    local-read\n$")
         self.assertEqual(run("test", "-j", "-p", "none", **WITH_PROVIDER).returncode, 1)
-        for options in [["local", "-j"], ["-S", "x"], ["--serve", "--peer", "h"], ["local-read", "--peer", "h"]]:
+        for options in [["local", "-j"], ["-S", "x"], ["--serve", "--peer", "h"], ["local-read", "--peer", "h"],
+                        ["-S", "1025G"], ["-S", "17179869184G"], ["-S", "0x10"], ["--burst", "-1"], ["--burst", "1000001"],
+                        ["--port", "0"], ["--port", "65536"], ["--port", "1.5"], ["--port", "http"]]:
             self.assertEqual(run("test", *options, **WITH_PROVIDER).returncode, 64, options)
 
 

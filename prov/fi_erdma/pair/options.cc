@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -52,15 +53,21 @@ void must(long rc, const char* what) {
 }
 
 bool parse_size(const char* text, size_t& size) {
-  char* rest = nullptr;
-  if (*text < '0' || *text > '9') return false;
-  size = std::strtoull(text, &rest, 0);
-  const char* units = "KMG";
-  if (const char* unit = *rest ? std::strchr(units, *rest) : nullptr) {
-    size <<= 10 * (unit - units + 1);
-    ++rest;
-  }
-  return *rest == '\0';
+  const char* const end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, size);
+  if (error != std::errc()) return false;
+  const char* const units = "KMG";
+  const char* const unit = rest == end ? nullptr : std::strchr(units, *rest);
+  const size_t shift = unit ? 10 * size_t(unit - units + 1) : 0;
+  if (size > kLargestSize >> shift) return false;
+  size <<= shift;
+  return rest + (unit ? 1 : 0) == end;
+}
+
+std::string sizes_text(const Options& options) {
+  std::string text;
+  for (const size_t size : options.sizes) text += (text.empty() ? "" : ",") + std::to_string(size);
+  return text + " bytes";
 }
 
 std::vector<size_t> all_sizes(size_t largest) {

@@ -62,8 +62,12 @@ struct TestOptions : Options {
 
 /// 0, 1 and every power of two up to `largest` with its neighbours.
 std::vector<size_t> all_sizes(size_t largest);
-/// A number with K, M or G; false if it is none.
+/// What the sizes of one operation may be, bytes.
+inline constexpr size_t kLargestSize = size_t(1) << 40;
+/// A decimal number with K, M or G; false if it is none, or too large.
 bool parse_size(const char* text, size_t& size);
+/// "8,64 bytes".
+std::string sizes_text(const Options& options);
 /// FI_PROVIDER, or erdma.
 std::string wanted_provider();
 
