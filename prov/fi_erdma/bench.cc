@@ -41,14 +41,18 @@ struct Seen {
   uint64_t payload = 0;  ///< of both ways
 };
 
+int rounds(const BenchOptions& options) {
+  return options.iterations ? options.iterations : kRounds;
+}
+
 void measure(const BenchOptions& options, Exchange& exchange, Json& sizes) {
   const Exchange::Kind kind = kind_of(options);
   for (const size_t size : options.sizes) {
-    exchange.compared(kind, size, options.iterations ? options.iterations : kRounds);
-    const int rounds = timed_rounds(size);
-    const double speed = exchange.speed(kind, size, rounds);
+    exchange.compared(kind, size, rounds(options));
+    const int timed = timed_rounds(size);
+    const double speed = exchange.speed(kind, size, timed);
     sizes.push_back({{"bytes", size},
-                     {"operations", size_t(rounds) * Exchange::kWindow},
+                     {"operations", size_t(timed) * Exchange::kWindow},
                      {"bytes_per_second", speed}});
   }
 }
@@ -127,7 +131,9 @@ int take_part(const BenchOptions& options, bool as_json, Side side, Channel& cha
 int run_bench(const Request& request) {
   BenchOptions options = request.bench;
   if (options.sizes.empty()) options.sizes = {8, 4096, 65536, 1 << 20, 4 << 20};
-  return run_sides(options, [&](Side side, Channel& channel) {
+  const std::string task =
+      fmt::format("bench {}: {} times {}", options.operation, rounds(options), sizes_text(options));
+  return run_sides(task, options, [&](Side side, Channel& channel) {
     return take_part(options, request.json, side, channel);
   });
 }

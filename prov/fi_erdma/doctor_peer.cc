@@ -8,6 +8,7 @@
 #include "fi_erdma/doctor.h"
 #include "fi_erdma/pair/exchange.h"
 #include "fi_erdma/pair/path_bytes.h"
+#include "fi_erdma/paper.h"
 #include "fi_erdma/waits.h"
 
 namespace fi_erdma {
@@ -40,11 +41,9 @@ std::string kernel_id() {
   return id;
 }
 
-/// Both sides must be of one version, and at the same trial.
-void greet(const Trial& trial, Channel& channel) {
-  const std::string own = std::string("fi_erdma doctor " FI_ERDMA_VERSION ", ") + trial.what;
-  const std::string other = channel.swap(own);
-  if (other != own) pair::fail("the other side is '%s', this one '%s'", other.c_str(), own.c_str());
+/// Both sides must be at the same trial.
+std::string task_of(const Trial& trial) {
+  return std::string("doctor: ") + trial.what;
 }
 
 /// What one side does.
@@ -65,16 +64,13 @@ Json try_with_peer(pair::Options options, const Trial& trial, Side side, Channel
   return json;
 }
 
-/// As the client. A trouble ends the process of the trial.
-Json visit(const pair::Options& options, const Trial& trial) {
-  std::string step = "meet";
-  pair::before_end([&step](pair::Status, const char* text) {
-    end_trial({{"step", step}, {"error", text}});
-  });
+/// As the client. A trouble ends the process of the trial; `met` tells, however it ended, whether
+/// the other side was there.
+Json visit(const pair::Options& options, const Trial& trial, const Paper& met) {
+  pair::before_end([](pair::Status, const char* text) { end_trial({{"error", text}}); });
   Json json;
-  run_sides(options, [&](Side side, Channel& channel) {
-    greet(trial, channel);
-    step.clear();
+  run_sides(task_of(trial), options, [&](Side side, Channel& channel) {
+    met.write("met");
     json = try_with_peer(options, trial, side, channel);
     return int(pair::kPassed);
   });
@@ -100,21 +96,20 @@ void report_ways(Report& report, const Trial& trial, const Outcome& outcome) {
 /// Whether the other side was met.
 bool check_trial(Report& report, const pair::Options& options, const Trial& trial) {
   const int longest = int(std::ceil(options.limit_s * 4)) + 60;
+  const Paper told;
   const Outcome outcome = try_apart(
-      telling({{"FI_PROVIDER", "erdma"}}), [&] { return visit(options, trial); }, longest);
+      telling({{"FI_PROVIDER", "erdma"}}), [&] { return visit(options, trial, told); }, longest);
   const std::string trouble = trouble_of(outcome);
   if (trouble.empty()) {
     report_ways(report, trial, outcome);
     return true;
   }
-  const bool met = text_of(outcome.result, "step") != "meet";
+  const bool met = !told.read().empty();
   if (met)
     report.broken(trial.code, fmt::format("{} fail: {}", trial.what, trouble), outcome.said);
   else
-    report.broken(
-        "E208",
-        fmt::format("no doctor of {} answers: {}", options.peer, text_of(outcome.result, "error")),
-        {"start there: fi_erdma doctor --serve"});
+    report.broken("E208", fmt::format("no doctor of {} answers: {}", options.peer, trouble),
+                  {"start there: fi_erdma doctor --serve"});
   return met;
 }
 
@@ -132,8 +127,7 @@ int serve_peer(const pair::Options& asked) {
   for (const Trial& trial : kTrials) {
     const int status = pair::run_alone([&] {
       setenv("FI_PROVIDER", "erdma", 1);
-      return run_sides(options, [&](Side side, Channel& channel) {
-        greet(trial, channel);
+      return run_sides(task_of(trial), options, [&](Side side, Channel& channel) {
         (void)try_with_peer(options, trial, side, channel);
         return int(pair::kPassed);
       });

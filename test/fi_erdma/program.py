@@ -235,9 +235,10 @@ class Program(unittest.TestCase):
     def test_what_cannot_be_written_is_an_error(self):
         with Shown() as shown, open("/dev/full", "w", encoding="ascii") as full:
             for arguments in [["stat", shown.pid], ["stat", "--prometheus", shown.pid], ["info", shown.pid], ["hang", shown.pid],
-                              ["stat", "-l", "-i", "0.01", shown.pid]]:
-                done = subprocess.run([PROGRAM, *map(str, arguments)], env=CLEAN, stdout=full, stderr=subprocess.PIPE,
-                                      timeout=300, check=False)
+                              ["stat", "-l", "-i", "0.01", shown.pid], ["bench", "-S", "8"], ["bench", "-j", "-S", "8"],
+                              ["test", "local-read", "-S", "8"], ["test", "local-read", "-S", "8", "-j"]]:
+                done = subprocess.run([PROGRAM, *map(str, arguments)], env={**CLEAN, **WITH_PROVIDER}, stdout=full,
+                                      stderr=subprocess.PIPE, timeout=300, check=False)
                 self.assertEqual(done.returncode, 70, arguments)
 
     def test_a_signal_ends_it_though_nobody_reads_what_it_writes(self):
@@ -696,6 +697,20 @@ class Doctor(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (1, "  -     messages\n"))
         for options in [["--serve", "--peer", "h"], ["--serve", "--job"], ["--serve", "-j"]]:
             self.assertEqual(run("doctor", *options).returncode, 64, options)
+
+    def test_a_peer_whose_host_does_not_answer(self):
+        # The kernel drops what comes to a queue that is full, as a firewall does.
+        with socket.socket() as full:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            queued = [socket.socket() for _ in range(4)]
+            for one in queued:
+                one.setblocking(False)
+                one.connect_ex(full.getsockname())
+            port = full.getsockname()[1]
+            self.assertEqual(self.codes("--peer", "127.0.0.1", "-P", port, "-T", "0.1", **WITH_PROVIDER), {"E208"})
+            for one in queued:
+                one.close()
 
     def test_a_peer_whose_connection_is_refused(self):
         codes = self.peer(**self.nic, FI_ERDMA_SHM="off", SOFTERDMA_FAULT="connect refuse times=100000")

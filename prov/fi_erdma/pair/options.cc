@@ -20,7 +20,7 @@ std::function<void(Status, const char*)>& teller() {
 }
 
 [[noreturn]] void end(Status status, const char* format, va_list arguments) {
-  char text[512];
+  char text[2048];
   std::vsnprintf(text, sizeof text, format, arguments);
   if (teller()) teller()(status, text);
   std::fflush(stdout);

@@ -340,8 +340,9 @@ void Client::round(bool stopped) {
   x_channel.send("next");
 }
 
-int death_side(const TestOptions& options, Side side, Channel& channel) {
-  const int rounds = options.iterations ? options.iterations : 4;
+constexpr int kRounds = 4;
+
+int death_side(const TestOptions& options, int rounds, Side side, Channel& channel) {
   if (side == Side::server) return serve(options, rounds, channel);
   Client client(options, channel);
   for (int round = 0; round < rounds; ++round) client.round(round % 2 != 0);
@@ -357,8 +358,12 @@ int death_side(const TestOptions& options, Side side, Channel& channel) {
 
 int test_peer_death(TestOptions options) {
   if (options.sizes.empty()) options.sizes = {0, 8, 4096, 65536, 1 << 20};
-  return run_sides(options,
-                   [&](Side side, Channel& channel) { return death_side(options, side, channel); });
+  const int rounds = options.iterations ? options.iterations : kRounds;
+  const std::string task = "test peer-death: " + std::to_string(rounds) + " times SIG" +
+                           options.signal + ", " + sizes_text(options);
+  return run_sides(task, options, [&](Side side, Channel& channel) {
+    return death_side(options, rounds, side, channel);
+  });
 }
 
 }  // namespace fi_erdma::pair

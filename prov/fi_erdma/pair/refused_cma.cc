@@ -45,15 +45,18 @@ bool contradicts(const TestOptions& options, Side side, const PathBytes& bytes) 
          (options.calls.find("writev") != std::string::npos && bytes.cma_write > 0);
 }
 
+constexpr int kRounds = 1;  ///< of each size
+
+int rounds(const TestOptions& options) {
+  return options.iterations ? options.iterations : kRounds;
+}
+
 int refused_side(const TestOptions& options, Side side, Channel& channel) {
   if (refuses_at(options, side)) refuse(options);
   Exchange exchange(options, side, channel, FI_TAGGED | FI_RMA);
-  const int iterations = options.iterations ? options.iterations : 1;
-  for (const size_t size : options.sizes) {
-    exchange.messages(size, iterations);
-    exchange.reads(size, iterations);
-    exchange.writes(size, iterations);
-  }
+  for (const size_t size : options.sizes)
+    for (const auto kind : {Exchange::Kind::message, Exchange::Kind::read, Exchange::Kind::write})
+      exchange.compared(kind, size, rounds(options));
   exchange.barrier();
   if (contradicts(options, side, bytes_told()))
     fail("bytes went by a call that the kernel refuses");
@@ -70,8 +73,11 @@ int refused_side(const TestOptions& options, Side side, Channel& channel) {
 
 int test_refused_cma(TestOptions options) {
   if (options.sizes.empty()) options.sizes = all_sizes(4 << 20);
-  return run_sides(
-      options, [&](Side side, Channel& channel) { return refused_side(options, side, channel); });
+  const std::string task =
+      "test refused-cma: " + std::to_string(rounds(options)) + " times " + sizes_text(options);
+  return run_sides(task, options, [&](Side side, Channel& channel) {
+    return refused_side(options, side, channel);
+  });
 }
 
 }  // namespace fi_erdma::pair

@@ -9,10 +9,12 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -74,22 +76,46 @@ int accept_one(const Options& options) {
   return socket;
 }
 
-/// The server may be about to start: tries until the limit.
+/// Of what blocks in it, connect() too; 0: none.
+void limit_sending(int socket, double seconds) {
+  timeval limit{};
+  limit.tv_sec = time_t(seconds);
+  limit.tv_usec = suseconds_t((seconds - double(limit.tv_sec)) * 1e6);
+  (void)::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+/// -1 and errno.
+int connect_within(double seconds, const addrinfo& at) {
+  const int socket = ::socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return -1;
+  limit_sending(socket, std::max(seconds, 0.001));
+  if (::connect(socket, at.ai_addr, at.ai_addrlen) == 0) {
+    limit_sending(socket, 0);
+    return socket;
+  }
+  const int error = errno == EINPROGRESS ? ETIMEDOUT : errno;
+  ::close(socket);
+  errno = error;
+  return -1;
+}
+
+/// The server may be about to start: tries until the limit. Of several addresses none takes the
+/// time of those behind it.
 int connect_to(const Options& options) {
   addrinfo* at = resolve(options.peer.c_str(), options.port);
-  const double start = now_s();
+  const double end = now_s() + options.limit_s;
   for (;;) {
-    int error = 0;
-    for (addrinfo* each = at; each; each = each->ai_next) {
-      const int socket = ::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      if (socket >= 0 && ::connect(socket, each->ai_addr, each->ai_addrlen) == 0) {
+    int error = 0, left = 0;
+    for (const addrinfo* each = at; each; each = each->ai_next) ++left;
+    for (const addrinfo* each = at; each; each = each->ai_next) {
+      const int socket = connect_within((end - now_s()) / left--, *each);
+      if (socket >= 0) {
         ::freeaddrinfo(at);
         return socket;
       }
       error = errno;
-      if (socket >= 0) ::close(socket);
     }
-    if (now_s() - start > options.limit_s) {
+    if (now_s() > end) {
       fail("connect to %s port %s: %s", options.peer.c_str(), options.port.c_str(),
            std::strerror(error));
     }
@@ -97,17 +123,40 @@ int connect_to(const Options& options) {
   }
 }
 
-int run_side(Side side, int socket, const Options& options, const Body& body) {
+/// Whoever connected may be a stranger.
+std::string printable(std::string text) {
+  constexpr size_t kShown = 800;
+  if (text.size() > kShown) text.replace(kShown, text.npos, "...");
+  std::ranges::replace_if(
+      text, [](char c) { return c < ' ' || c > '~'; }, '.');
+  return text;
+}
+
+/// What either does must fit what the other one does.
+void agree(const std::string& task, Channel& channel) {
+  const std::string own = "fi_erdma " FI_ERDMA_VERSION " " + task;
+  const std::string other = channel.swap(own);
+  if (other != own)
+    fail("the sides were asked different things: the other one '%s', this one '%s'",
+         printable(other).c_str(), printable(own).c_str());
+}
+
+int run_side(const std::string& task, Side side, int socket, const Options& options,
+             const Body& body) {
   const int yes = 1;
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   Channel channel(socket, options.limit_s);
+  agree(task, channel);
   return body(side, channel);
 }
 
-/// Where one side lacks something the other one fails for want of it.
+constexpr int kDied = 128;  ///< of a child
+
+/// Where one side lacks something the other one fails for want of it, but does not die of it.
 int worse(int a, int b) {
-  if (a == kNotTried || b == kNotTried) return kNotTried;
-  return a != kPassed || b != kPassed ? kFailed : kPassed;
+  const int worst = std::max(a, b);
+  if (worst > kFailed) return worst;
+  return a == kNotTried || b == kNotTried ? int(kNotTried) : worst;
 }
 
 /// Waits for the end of a child.
@@ -116,23 +165,27 @@ int status_of(pid_t child) {
   while (::waitpid(child, &status, 0) < 0)
     if (errno != EINTR) return kFailed;
   if (WIFSIGNALED(status)) std::fprintf(stderr, "a side died: %s\n", ::strsignal(WTERMSIG(status)));
-  return WIFEXITED(status) ? WEXITSTATUS(status) : int(kFailed);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : kDied;
 }
 
-int run_both(const Options& options, const Body& body) {
+int without_death(int status) {
+  return status == kDied ? int(kFailed) : status;
+}
+
+int run_both(const std::string& task, const Options& options, const Body& body) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("socketpair");
   int children[2];
   for (int i : {0, 1}) {
     children[i] = spawn([&, i] {
       ::close(ends[1 - i]);  // else its end would not be seen
-      return run_side(i == 0 ? Side::server : Side::client, ends[i], options, body);
+      return run_side(task, i == 0 ? Side::server : Side::client, ends[i], options, body);
     });
   }
   ::close(ends[0]);
   ::close(ends[1]);
   const int server = status_of(children[0]), client = status_of(children[1]);
-  return worse(server, client);
+  return without_death(worse(server, client));
 }
 
 }  // namespace
@@ -215,18 +268,24 @@ int spawn(const std::function<int()>& body) {
   } catch (const std::exception& error) {
     fail("%s", error.what());
   }
+  if (std::fflush(stdout) || std::ferror(stdout)) {
+    std::fprintf(stderr, "fi_erdma[%d]: not everything could be written to the standard output\n",
+                 int(::getpid()));
+    status = kUnwritten;
+  }
   std::fflush(nullptr);
   ::_exit(status);
 }
 
 int run_alone(const std::function<int()>& body) {
-  return status_of(spawn(body));
+  return without_death(status_of(spawn(body)));
 }
 
-int run_sides(const Options& options, const Body& body) {
-  if (options.serve) return run_side(Side::server, accept_one(options), options, body);
-  if (!options.peer.empty()) return run_side(Side::client, connect_to(options), options, body);
-  return run_both(options, body);
+int run_sides(const std::string& task, const Options& options, const Body& body) {
+  if (options.serve) return run_side(task, Side::server, accept_one(options), options, body);
+  if (!options.peer.empty())
+    return run_side(task, Side::client, connect_to(options), options, body);
+  return run_both(task, options, body);
 }
 
 }  // namespace fi_erdma::pair

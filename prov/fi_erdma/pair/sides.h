@@ -9,8 +9,7 @@
 namespace fi_erdma::pair {
 
 /// The connection over which the sides tell each other names and results. Owns its socket. A peer
-/// that is gone, or silent for options.limit_s, ends the process: with the peer's status if it
-/// still told it.
+/// that is gone, or silent for options.limit_s, ends the process with kFailed.
 class Channel {
  public:
   /// While waiting, `drive` is called again and again: under manual progress a peer may need it.
@@ -53,9 +52,13 @@ T from_bytes(const std::string& bytes) {
 enum class Side { server, client };
 using Body = std::function<int(Side, Channel&)>;
 
+/// A status besides those of Status: what was found could not be printed.
+inline constexpr int kUnwritten = 70;  // EX_SOFTWARE
+
 /// Runs the body as server or client, or as both. Returns the exit status: of both, the
-/// worse. Nothing of libfabric may have been called before.
-int run_sides(const Options& options, const Body& body);
+/// worse. Nothing of libfabric may have been called before. `task` says what this side was asked
+/// and the other one must be asked, too.
+int run_sides(const std::string& task, const Options& options, const Body& body);
 
 /// Runs the body in a process of its own; returns its exit status.
 int run_alone(const std::function<int()>& body);

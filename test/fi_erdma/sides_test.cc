@@ -1,0 +1,167 @@
+#include "fi_erdma/pair/sides.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "fi_erdma/descriptor.h"
+#include "fi_erdma/paper.h"
+#include "libcheck.h"
+
+using fi_erdma::Descriptor;
+using fi_erdma::Paper;
+using fi_erdma::pair::Channel;
+using fi_erdma::pair::Options;
+using fi_erdma::pair::run_alone;
+using fi_erdma::pair::run_sides;
+using fi_erdma::pair::Side;
+using fi_erdma::pair::spawn;
+
+namespace pair = fi_erdma::pair;
+
+namespace {
+
+/// A TCP socket of 127.0.0.1 at a port that the kernel chose.
+struct Bound {
+  Bound() : socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(at);
+    ck_assert_int_eq(bind(socket.get(), address(), length), 0);
+    ck_assert_int_eq(getsockname(socket.get(), address(), &length), 0);
+  }
+  sockaddr* address() { return reinterpret_cast<sockaddr*>(&at); }
+  std::string port() const { return std::to_string(ntohs(at.sin_port)); }
+
+  sockaddr_in at{};
+  Descriptor socket;
+};
+
+/// Its status, and what it said to people.
+struct Ended {
+  explicit Ended(const std::function<int()>& body)
+      : x_child(spawn([&] {
+          x_said.take_output();
+          return body();
+        })) {}
+  int status() {
+    int status = 0;
+    ck_assert_int_eq(waitpid(x_child, &status, 0), x_child);
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
+  }
+  std::string said() const { return x_said.read(); }
+  void says(const char* text) const {
+    ck_assert_msg(said().find(text) != std::string::npos, "%s", said().c_str());
+  }
+
+ private:
+  const Paper x_said;
+  const pid_t x_child;
+};
+
+Options served(const std::string& port) {
+  Options options;
+  options.serve = true;
+  options.port = port;
+  options.source = "127.0.0.1";
+  return options;
+}
+Options visiting(const std::string& port, double limit_s = 60) {
+  Options options;
+  options.peer = "127.0.0.1";
+  options.port = port;
+  options.limit_s = limit_s;
+  return options;
+}
+
+int pass(Side, Channel&) {
+  return pair::kPassed;
+}
+
+TEST(a_side_that_cannot_print_what_it_found_has_failed) {
+  const auto print_nowhere = [] {
+    dup2(open("/dev/full", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
+    std::printf("every byte was checked\n");
+    return int(pair::kPassed);
+  };
+  ck_assert_int_eq(run_alone(print_nowhere), pair::kUnwritten);
+  ck_assert_int_eq(
+      run_sides("print", Options(),
+                [&](Side side, Channel&) { return side == Side::client ? print_nowhere() : 0; }),
+      pair::kUnwritten);
+}
+
+TEST(the_death_of_a_side_is_a_failure_also_where_the_other_one_lacks_something) {
+  const auto end = [](Side side, Channel&) -> int {
+    if (side == Side::server) _exit(pair::kNotTried);
+    signal(SIGABRT, SIG_DFL);
+    abort();
+  };
+  ck_assert_int_eq(run_sides("end", Options(), end), pair::kFailed);
+  ck_assert_int_eq(run_alone([]() -> int { signal(SIGABRT, SIG_DFL), abort(); }), pair::kFailed);
+}
+
+TEST(sides_that_were_asked_the_same_go_on) {
+  const std::string port = Bound().port();
+  Ended server([&] { return run_sides("bench of 8 bytes", served(port), pass); });
+  Ended client([&] { return run_sides("bench of 8 bytes", visiting(port), pass); });
+  ck_assert_int_eq(client.status(), pair::kPassed);
+  ck_assert_int_eq(server.status(), pair::kPassed);
+}
+
+TEST(sides_that_were_asked_different_things_say_what) {
+  const std::string port = Bound().port();
+  Ended server([&] { return run_sides("bench of 8 bytes", served(port), pass); });
+  Ended client([&] { return run_sides("bench of 9 bytes", visiting(port), pass); });
+  for (Ended* const side : {&server, &client}) {
+    ck_assert_int_eq(side->status(), pair::kFailed);
+    side->says("bench of 8 bytes'");
+    side->says("bench of 9 bytes'");
+  }
+}
+
+TEST(what_a_stranger_says_is_not_shown_to_a_terminal) {
+  Bound at;
+  ck_assert_int_eq(listen(at.socket.get(), 1), 0);
+  Ended client([&] { return run_sides("bench", visiting(at.port()), pass); });
+  const int stranger = accept4(at.socket.get(), nullptr, nullptr, SOCK_CLOEXEC);
+  ck_assert_int_ge(stranger, 0);
+  {
+    Channel channel(stranger, 60);
+    channel.send("\x1b[2J\n" + std::string(2000, 'x') + "end");
+    (void)channel.receive();
+  }
+  ck_assert_int_eq(client.status(), pair::kFailed);
+  client.says("'.[2J.xxx");
+  client.says("bench'");
+  ck_assert(client.said().find('\x1b') == std::string::npos);
+}
+
+/// The kernel drops what comes to a queue that is full, as a firewall does.
+TEST(a_host_that_does_not_answer_is_given_up_after_the_limit) {
+  Bound at;
+  ck_assert_int_eq(listen(at.socket.get(), 0), 0);
+  std::vector<int> queued;
+  for (int i = 0; i < 4; ++i) {
+    queued.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    (void)connect(queued.back(), at.address(), sizeof(at.at));
+  }
+  Ended client([&] { return run_sides("bench", visiting(at.port(), 0.1), pass); });
+  ck_assert_int_eq(client.status(), pair::kFailed);
+  client.says("connect to 127.0.0.1 port ");
+  client.says("timed out");
+  for (const int socket : queued) close(socket);
+}
+
+}  // namespace
