@@ -36,7 +36,7 @@ int timed_rounds(size_t size) {
 
 /// What one side saw.
 struct Seen {
-  Json json;  ///< a document
+  Json json;  ///< a document, as far as it came
   PathBytes own, both;
   uint64_t payload = 0;  ///< of both ways
 };
@@ -57,12 +57,10 @@ void measure(const BenchOptions& options, Exchange& exchange, Json& sizes) {
   }
 }
 
-Seen move_bytes(const BenchOptions& options, Side side, Channel& channel) {
+void move_bytes(const BenchOptions& options, Side side, Channel& channel, Seen& seen) {
   const bool rma = kind_of(options) != Exchange::Kind::message;
   Exchange exchange(options, side, channel, FI_TAGGED | (rma ? FI_RMA : 0));
   const fi_info& info = exchange.endpoint().info();
-  Seen seen{document("bench"), {}, {}, 0};
-  seen.json["host"] = host_name();
   seen.json["provider"] = info.fabric_attr->prov_name;
   seen.json["device"] = info.domain_attr->name;
   seen.json["operation"] = options.operation;
@@ -75,7 +73,6 @@ Seen move_bytes(const BenchOptions& options, Side side, Channel& channel) {
   seen.json["payload"] = seen.payload;
   seen.json["paths"] = seen.both.to_json();
   exchange.barrier();
-  return seen;
 }
 
 void print_table(const Seen& seen) {
@@ -108,17 +105,9 @@ int judge(const BenchOptions& options, const PathBytes& both, uint64_t payload) 
   return pair::kPassed;
 }
 
-/// A document also of what ended early.
-void tell_as_json(pair::Status, const char* text) {
-  Json json = document("bench");
-  json["host"] = host_name();
-  json["fault"] = text;
-  print(json);
-}
-
-int take_part(const BenchOptions& options, bool as_json, Side side, Channel& channel) {
-  if (as_json && side == Side::client) pair::before_end(tell_as_json);
-  const Seen seen = move_bytes(options, side, channel);
+int take_part(const BenchOptions& options, bool as_json, Seen& seen, Side side, Channel& channel) {
+  if (side == Side::server) pair::before_end({});  // the client tells
+  move_bytes(options, side, channel, seen);
   if (side == Side::server) return pair::kPassed;
   if (!as_json) print_table(seen);
   const int status = judge(options, seen.both, seen.payload);
@@ -131,10 +120,18 @@ int take_part(const BenchOptions& options, bool as_json, Side side, Channel& cha
 int run_bench(const Request& request) {
   BenchOptions options = request.bench;
   if (options.sizes.empty()) options.sizes = {8, 4096, 65536, 1 << 20, 4 << 20};
+  Seen seen{document("bench"), {}, {}, 0};
+  seen.json["host"] = host_name();
+  // A document also of what ended early.
+  if (request.json)
+    pair::before_end([&seen](pair::Status, const char* text) {
+      seen.json["fault"] = text;
+      print(seen.json);
+    });
   const std::string task =
       fmt::format("bench {}: {} times {}", options.operation, rounds(options), sizes_text(options));
   return run_sides(task, options, [&](Side side, Channel& channel) {
-    return take_part(options, request.json, side, channel);
+    return take_part(options, request.json, seen, side, channel);
   });
 }
 

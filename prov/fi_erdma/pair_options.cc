@@ -86,8 +86,9 @@ CLI::App* add_bench(CLI::App& program, Request& request) {
   pair::BenchOptions& options = request.bench;
   CLI::App* const bench = program.add_subcommand(
       "bench", "Move bytes between two processes, and tell by which path and how fast they went");
-  bench->add_flag("-j,--json", request.json, "Print JSON");
+  CLI::Option* const json = bench->add_flag("-j,--json", request.json, "Print JSON");
   add_common(*bench, options);
+  bench->get_option("--serve")->excludes(json);  // the other side tells
   bench->add_option("--operation", options.operation, "message (default), read or write")
       ->check(CLI::IsMember({"message", "read", "write"}));
   bench

@@ -433,10 +433,13 @@ class Pair(unittest.TestCase):
         self.assertRegex(text, r"1\.00 MiB +\d\S* \w*iB/s\n")
 
     def test_bench_fails_where_bytes_go_another_way_or_are_wrong(self):
-        done = run("bench", "-j", "-S", "8", "--expect", "nic", **WITH_PROVIDER)
-        self.assertIn("nic carried 0 of", self.document(done, "bench", 2)["fault"])
-        done = run("bench", "-j", "-S", "8", "--spoil", **WITH_PROVIDER)
-        self.assertIn("is wrong", self.document(done, "bench", 2)["fault"])
+        document = self.document(run("bench", "-j", "-S", "8", "--expect", "nic", **WITH_PROVIDER), "bench", 2)
+        self.assertIn("nic carried 0 of", document["fault"])
+        self.assertEqual([size["bytes"] for size in document["sizes"]], [8])
+        self.assertGreaterEqual(document["paths"]["shm_ring_bytes"], document["payload"])
+        document = self.document(run("bench", "-j", "-S", "0,8", "--spoil", **WITH_PROVIDER), "bench", 2)
+        self.assertIn("is wrong", document["fault"])
+        self.assertEqual([size["bytes"] for size in document["sizes"]], [0])
         self.assertEqual(run("bench", "-p", "none", **WITH_PROVIDER).returncode, 1)
         self.assertEqual(run("bench", "--expect", "shm", "-S", "8", **WITH_PROVIDER, FI_ERDMA_STAT="off").returncode, 1)
 
@@ -452,6 +455,8 @@ class Pair(unittest.TestCase):
         alone = run("bench", "--serve", "-P", port, "-T", "0.1", **WITH_PROVIDER)
         self.assertEqual(alone.returncode, 1)
         self.assertIn("nobody came within 0.1 s", alone.stderr)
+        client = run("bench", "-j", "--peer", "127.0.0.1", "-P", port, "-T", "0.1", **WITH_PROVIDER)
+        self.assertIn("connect to 127.0.0.1", self.document(client, "bench", 2)["fault"])
 
     def test_a_parent_that_ignores_the_end_of_children(self):
         def ignore():
@@ -472,6 +477,7 @@ class Pair(unittest.TestCase):
                         ["-S", "1025G"], ["-S", "17179869184G"], ["-S", "0x10"], ["--burst", "-1"], ["--burst", "1000001"],
                         ["--port", "0"], ["--port", "65536"], ["--port", "1.5"], ["--port", "http"]]:
             self.assertEqual(run("test", *options, **WITH_PROVIDER).returncode, 64, options)
+        self.assertEqual(run("bench", "--serve", "-j", **WITH_PROVIDER).returncode, 64)
 
 
 # --- planted troubles ---------------------------------------------------------------------------------
