@@ -35,14 +35,23 @@ const char* word(int status) {
   return status == pair::kPassed ? "ok" : status == pair::kNotTried ? "SKIP" : "NO";
 }
 
-/// In a process of its own, whose lines are those that it prints.
-Json run_quietly(const Test& test, const TestOptions& options) {
+/// Adds what it printed to `tests`.
+int run_quietly(const Test& test, const TestOptions& options, Json& tests) {
   const Paper said;
   const int status = pair::run_alone([&] {
     said.take_output();
     return test.run(options);
   });
-  return {{"name", test.name}, {"grade", word(status)}, {"said", said.lines()}, {"status", status}};
+  tests.push_back({{"name", test.name}, {"grade", word(status)}, {"said", said.lines()}});
+  return status;
+}
+
+/// In a process of its own: what one does to its process, or how it ends, is no matter of the next.
+int run_aloud(const Test& test, const TestOptions& options) {
+  const int status = pair::run_alone([&] { return test.run(options); });
+  fmt::print("  {:<5} {}\n", word(status), test.name);
+  std::fflush(stdout);
+  return status;
 }
 
 }  // namespace
@@ -60,16 +69,11 @@ int run_test(const Request& request) {
   int worst = pair::kPassed;
   for (const Test& test : kTests) {
     if (!is_wanted(test, request.test)) continue;
-    if (request.json) {
-      json["tests"].push_back(run_quietly(test, request.test));
-      worst = std::max(worst, json["tests"].back()["status"].get<int>());
-      json["tests"].back().erase("status");
-      continue;
-    }
-    const int status = test.run(request.test);
+    const int status = request.json ? run_quietly(test, request.test, json["tests"])
+                                    : run_aloud(test, request.test);
     worst = std::max(worst, status);
-    fmt::print("  {:<5} {}\n", word(status), test.name);
-    std::fflush(stdout);
+    // Nobody came, as a rule: whoever comes later would meet another test.
+    if (request.test.serve && status == pair::kNotTried) break;
   }
   if (request.json) print(json);
   return worst;

@@ -458,6 +458,22 @@ class Pair(unittest.TestCase):
         client = run("bench", "-j", "--peer", "127.0.0.1", "-P", port, "-T", "0.1", **WITH_PROVIDER)
         self.assertIn("connect to 127.0.0.1", self.document(client, "bench", 2)["fault"])
 
+    def sides(self, *options, **environment):
+        """Both, in text; the client's is the first."""
+        port = free_port()
+        with subprocess.Popen([PROGRAM, *options, "--serve", "-P", port], env={**CLEAN, **environment},
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+            client = run(*options, "--peer", "127.0.0.1", "-P", port, **environment)
+            said = server.communicate(timeout=300)
+        return client, subprocess.CompletedProcess([], server.returncode, *said)
+
+    def test_each_test_of_two_sides_is_a_process_of_its_own(self):
+        for options, grade, status in [([], "ok  ", 0), (["--spoil"], "NO  ", 2)]:
+            for side in self.sides("test", "-S", "8,1M", "-I", "2", *options, **WITH_PROVIDER):
+                self.assertEqual(side.returncode, status, side.stdout + side.stderr)
+                for name in ["refused-cma", "peer-death"]:
+                    self.assertIn(f"  {grade}  {name}\n", side.stdout)
+
     def test_a_parent_that_ignores_the_end_of_children(self):
         def ignore():
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
