@@ -480,6 +480,27 @@ class Pair(unittest.TestCase):
         for arguments in [["bench", "-S", "8"], ["test", "local-read", "-S", "8"]]:
             self.assertEqual(run(*arguments, **WITH_PROVIDER, before=ignore).returncode, 0, arguments)
 
+    def test_an_address_of_another_length_is_not_given_to_the_provider(self):
+        """As a process of another provider has, or one that is no fi_erdma at all."""
+        port = free_port()
+        with subprocess.Popen([PROGRAM, "bench", "--serve", "-P", port, "-S", "8"], env={**CLEAN, **WITH_PROVIDER},
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+            self.assertIn("waiting for the other side", server.stderr.readline())
+            with socket.create_connection(("127.0.0.1", int(port))) as other:
+                def receive():
+                    (length,) = struct.unpack("I", other.recv(4, socket.MSG_WAITALL))
+                    return other.recv(length, socket.MSG_WAITALL)
+
+                def send(message):
+                    other.sendall(struct.pack("I", len(message)) + message)
+
+                send(receive())  # it was asked the same
+                name = receive()
+                send(name[:1])
+                text = server.communicate(timeout=60)[1]
+        self.assertEqual(server.returncode, 2, text)
+        self.assertIn(f"the address of the other side has 1 byte, not {len(name)}", text)
+
     def test_tests_are_run_all_or_by_name(self):
         document = self.document(run("test", "-j", **WITH_PROVIDER), "test")
         self.assertEqual([(test["name"], test["grade"]) for test in document["tests"]],

@@ -113,8 +113,12 @@ std::string Endpoint::name() const {
   return {bytes, length};
 }
 
-fi_addr_t Endpoint::insert(std::string name) {
-  name.append(8, '\0');  // string addresses (shm) end with a zero
+fi_addr_t Endpoint::insert(const std::string& name) {
+  // A provider reads as many bytes as its addresses have, or up to the zero behind a string.
+  const size_t own = Endpoint::name().size();
+  if (x_info->addr_format != FI_ADDR_STR && name.size() != own)
+    fail("the address of the other side has %zu byte%s, not %zu: is its provider another one?",
+         name.size(), name.size() == 1 ? "" : "s", own);
   fi_addr_t address = FI_ADDR_UNSPEC;
   const int rc = fi_av_insert(x_av.get(), name.data(), 1, &address, 0, nullptr);
   if (rc != 1) fail("fi_av_insert: %d", rc);

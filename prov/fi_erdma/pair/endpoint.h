@@ -48,7 +48,8 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
 
   std::string name() const;
-  fi_addr_t insert(std::string name);
+  /// Fails if it can be no address of this provider.
+  fi_addr_t insert(const std::string& name);
   fid_ep* ep() const noexcept { return x_ep.get(); }
   fid_domain* domain() const noexcept { return x_domain.get(); }
   const fi_info& info() const noexcept { return *x_info; }
