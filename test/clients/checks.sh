@@ -280,11 +280,15 @@ kill_stress_private() {
   in_private_mounts "$bin/fi_kill_stress" "$@" ${private_tmp:+--strict}
 }
 
-# own COMMAND [OPTION...]: a subcommand of fi_erdma that moves bytes. Status 1: it can't be tried here.
+# own COMMAND [OPTION...]: a subcommand of fi_erdma that moves bytes. Status 1: it can't be tried here,
+# with which sanitizers would end it, too. own_environment: VARIABLE=VALUE...
+own_environment=()
 own() {
   local status=0
   [ -x "$fi_erdma" ] || skip "there is no $fi_erdma: configure lacked what it needs"
-  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" "$fi_erdma" "$@" || status=$?
+  env FI_LOG_LEVEL=warn FI_LOG_PROV="$provider" ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}exitcode=99" \
+    UBSAN_OPTIONS="${UBSAN_OPTIONS:+$UBSAN_OPTIONS:}exitcode=99" "${own_environment[@]}" \
+    "$fi_erdma" "$@" || status=$?
   [ "$status" != 1 ] || exit 77
   return "$status"
 }
