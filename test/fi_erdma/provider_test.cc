@@ -49,6 +49,11 @@ std::vector<Block> blocks(const char* kind) {
   ck_assert_uint_eq(all.kind(kind)->unsettled, 0);
   return all.kind(kind)->blocks;
 }
+Block block(const char* kind, size_t index) {
+  const auto all = blocks(kind);
+  ck_assert_uint_lt(index, all.size());
+  return all[index];
+}
 std::string address_of(const Port& port) {
   const auto name = port.name();
   return erdma::util::SocketAddress::from_sockaddr(name.data(), name.size()).to_string().c_str();
@@ -85,7 +90,7 @@ TEST(all_endpoints_of_a_process_share_a_page) {
 TEST(an_endpoint_shows_its_address_its_device_and_its_ways) {
   Root root;
   Port port(root);
-  const Block endpoint = blocks("endpoint")[0];
+  const Block endpoint = block("endpoint", 0);
   ck_assert_uint_eq(*endpoint.number("enabled"), 1);
   const auto name = port.name();
   const auto address = erdma::util::SocketAddress::from_sockaddr(name.data(), name.size());
@@ -100,7 +105,7 @@ TEST(an_endpoint_that_is_not_enabled_says_so) {
   Root root;
   fid_ep* ep = nullptr;
   ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
-  const Block endpoint = blocks("endpoint")[0];
+  const Block endpoint = block("endpoint", 0);
   ck_assert_uint_eq(*endpoint.number("enabled"), 0);
   check_text(endpoint.text("address"), "");
   ck_assert_int_eq(fi_close(&ep->fid), 0);
@@ -114,7 +119,7 @@ TEST(settings_are_shown_with_those_that_were_changed_and_without_the_key) {
   setenv("FI_ERDMA_JOB_KEY", "secret", 1);
   Root root;
   Port port(root);
-  const Block endpoint = blocks("endpoint")[0];
+  const Block endpoint = block("endpoint", 0);
   check_text(endpoint.text("changed"),
              "FI_ERDMA_DEVICE,FI_ERDMA_CMA,FI_ERDMA_TX_SIZE,FI_ERDMA_JOB_KEY");
   const std::string settings = " " + endpoint.text("settings") + " ";
@@ -187,8 +192,8 @@ TEST(a_peer_that_does_not_talk_has_a_block_while_something_waits_for_it) {
   ck_assert_int_eq(fi_trecv(a.ep, &byte, 1, nullptr, to_b, 5, 2, &context), 0);
   ck_assert_uint_eq(blocks("peer").size(), 0);  // nobody asked
   ask({&a, &b});
-  const Block peer = blocks("peer")[0];
   ck_assert_uint_eq(blocks("peer").size(), 1);
+  const Block peer = block("peer", 0);
   ck_assert_uint_eq(*peer.number("receives"), 1);
   ck_assert_uint_gt(*peer.number("receive_id"), 0);
   ck_assert_uint_eq(*peer.number("receive_bytes"), 1);
@@ -209,7 +214,7 @@ TEST(receives_from_any_source_are_those_of_the_endpoint) {
     ck_assert_int_eq(fi_trecv(a.ep, &byte, 1, nullptr, FI_ADDR_UNSPEC, tag, 0, &contexts[tag - 7]),
                      0);
   ask({&a});
-  const Block endpoint = blocks("endpoint")[0];
+  const Block endpoint = block("endpoint", 0);
   ck_assert_uint_eq(*endpoint.number("any_receives"), 2);
   ck_assert_uint_eq(*endpoint.number("any_receive_tag"), 7);
   ck_assert_uint_gt(*endpoint.number("answered"), 0);
@@ -331,7 +336,7 @@ TEST(each_counter_is_shown_under_its_name) {
   auto& nic = statistics.nic_counters();
   shm = {1, 2, 3, 4, 5, 6};
   nic = {7, 8, 9, 10, 11, 12};
-  const Block endpoint = blocks("endpoint")[0];
+  const Block endpoint = block("endpoint", 0);
   uint64_t expected = 0;
   for (const char* const name :
        {"shm_ring_bytes", "shm_cma_read_bytes", "shm_cma_write_bytes", "shm_copied_in_bytes",
@@ -365,7 +370,7 @@ TEST(what_belongs_to_a_peer_is_shown_of_it_and_of_the_endpoint) {
       ck_assert_uint_eq(peer.number("shm_ring_bytes").value(), first ? 10 : 100);
       ck_assert_uint_eq(peer.number("nic_read_bytes").value(), first ? 0 : 1000);
     }
-    const Block endpoint = blocks("endpoint")[1];
+    const Block endpoint = block("endpoint", 1);
     ck_assert_uint_eq(endpoint.number("shm_ring_bytes").value(), 111);
     ck_assert_uint_eq(endpoint.number("nic_read_bytes").value(), 1000);
     ck_assert_uint_eq(statistics.all_shm_counters().ring_bytes, 111);
@@ -373,7 +378,7 @@ TEST(what_belongs_to_a_peer_is_shown_of_it_and_of_the_endpoint) {
   }
   ck_assert_uint_eq(snapshot().process()->number("shm_ring_bytes").value(), 111);
   ck_assert_uint_eq(snapshot().process()->number("nic_read_bytes").value(), 1000);
-  ck_assert_uint_eq(blocks("endpoint")[0].number("shm_ring_bytes").value(), 0);
+  ck_assert_uint_eq(block("endpoint", 0).number("shm_ring_bytes").value(), 0);
 }
 
 TEST(without_a_page_peers_count_with_their_endpoint) {
@@ -431,11 +436,11 @@ TEST(bytes_of_closed_endpoints_remain_those_of_the_process) {
       for (const size_t size : kSizes) {
         exchange(goes, stays, to, size);
         sent += size;
-        ck_assert_uint_eq(moved(*snapshot().process()) + moved(blocks("endpoint")[1]), sent);
+        ck_assert_uint_eq(moved(*snapshot().process()) + moved(block("endpoint", 1)), sent);
       }
     }
     ck_assert_uint_eq(moved(*snapshot().process()), sent);
-    ck_assert_uint_eq(moved(blocks("endpoint")[0]), 0);
+    ck_assert_uint_eq(moved(block("endpoint", 0)), 0);
   }
 }
 

@@ -151,6 +151,7 @@ TEST(short_accesses_alone_are_told_apart) {
     for (int look = 0; look < 2; ++look) {
       waits.peers.clear();
       sink.on_question();
+      ck_assert_uint_eq(waits.peers.size(), 1);
       ck_assert_uint_eq(waits.peers[0].sends.count, 1);
       ck_assert_str_eq(waits.peers[0].sends_for.c_str(), "target");
       ids.push_back(waits.peers[0].sends.id);
