@@ -12,18 +12,24 @@ namespace {
 
 bool g_no_arrays = false;   ///< memory is out for arrays
 bool g_no_objects = false;  ///< and for all else
+int g_refusals = 0;         ///< of objects
+
+void* allocate_object(size_t bytes) noexcept {
+  g_refusals += g_no_objects;
+  return g_no_objects ? nullptr : std::malloc(bytes);
+}
 
 }  // namespace
 
 // Inlined on one side alone, malloc and free look mismatched to the compiler.
 [[gnu::noinline]] void* operator new(size_t bytes) {
-  void* memory = g_no_objects ? nullptr : std::malloc(bytes);
+  void* memory = allocate_object(bytes);
   if (!memory) throw std::bad_alloc();
   return memory;
 }
 // Where AddressSanitizer has its own, this one does not come by way of the first.
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return g_no_objects ? nullptr : std::malloc(bytes);
+  return allocate_object(bytes);
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
@@ -446,7 +452,10 @@ TEST(all_that_was_granted_is_revoked_without_memory) {
   pair.b.transport.behaviour.room = 0;
   g_no_objects = true;
   pair.b.engine.grants().revoke_all();
+  void* const refused = operator new(1, std::nothrow);
   g_no_objects = false;
+  ck_assert_ptr_null(refused);
+  ck_assert_int_eq(g_refusals, 1);  // there was none, and nothing else asked for any
   ck_assert_int_eq(pair.b_to_a().failed, 0);
   pair.b.transport.behaviour.room = 1000;
   pair.run_until_idle();
