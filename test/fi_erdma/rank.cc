@@ -1,4 +1,4 @@
-// A rank of a job that stands still as program.py says, one command a line; each is answered:
+// A rank of a job that stands still as hang.py says, one command a line; each is answered:
 //   name              -> its address, in hexadecimal
 //   peer ADDRESS      -> number of the peer
 //   send PEER TAG SIZE COUNT, recv PEER|any TAG SIZE [gpu] -> ok, once posted

@@ -234,21 +234,27 @@ TEST(remote_data_travels_with_eager_and_rendezvous, 2) {
   ck_assert_uint_eq(received.data, 0xfedcba9876543210u);
 }
 
+/// a has written a message to b, and has no room for the packet that says so.
+struct Owing : Pair {
+  Owing() {
+    b.transport.behaviour.prefers_read = a.transport.behaviour.prefers_read = false;
+    a.transport.behaviour.hold_transfers = true;
+    b.receive(buffer.data(), buffer.size(), 7);
+    must(a.send(1, message.data(), message.size(), 7));
+    run_until_idle();
+    a.transport.behaviour.room = 0;
+    a.transport.behaviour.hold_transfers = false;
+    run_until_idle();
+  }
+  const std::vector<char> message = pattern(5000);
+  std::vector<char> buffer = std::vector<char>(5000);
+};
+
 /// Whoever has all its completions need not make progress any more, so its peer must not wait for
 /// what only that would send.
 TEST(a_send_completes_when_the_receiver_can_know) {
-  Pair pair;
-  pair.b.transport.behaviour.prefers_read = pair.a.transport.behaviour.prefers_read = false;
-  pair.a.transport.behaviour.hold_transfers = true;
-  const auto message = pattern(5000);
-  std::vector<char> buffer(5000);
-  pair.b.receive(buffer.data(), buffer.size(), 7);
-  must(pair.a.send(1, message.data(), message.size(), 7));
-  pair.run_until_idle();
-  pair.a.transport.behaviour.room = 0;
-  pair.a.transport.behaviour.hold_transfers = false;
-  pair.run_until_idle();
-  ck_assert(buffer == message);
+  Owing pair;
+  ck_assert(pair.buffer == pair.message);
   ck_assert(pair.a.sent.entries.empty() && pair.b.received.entries.empty());
   pair.a.transport.behaviour.room = SIZE_MAX;
   pair.a.engine.progress();
@@ -260,17 +266,7 @@ TEST(a_send_completes_when_the_receiver_can_know) {
 
 /// With what it was owed.
 TEST(a_send_whose_receiver_never_learns_fails_with_the_link) {
-  Pair pair;
-  pair.b.transport.behaviour.prefers_read = pair.a.transport.behaviour.prefers_read = false;
-  pair.a.transport.behaviour.hold_transfers = true;
-  const auto message = pattern(5000);
-  std::vector<char> buffer(5000);
-  pair.b.receive(buffer.data(), buffer.size(), 7);
-  must(pair.a.send(1, message.data(), message.size(), 7));
-  pair.run_until_idle();
-  pair.a.transport.behaviour.room = 0;
-  pair.a.transport.behaviour.hold_transfers = false;
-  pair.run_until_idle();
+  Owing pair;
   pair.a.lose_peers();
   ck_assert_int_eq(pair.a.sent.take().error, FI_ECONNRESET);
   pair.b.lose_peers();

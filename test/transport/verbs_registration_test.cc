@@ -312,35 +312,36 @@ TEST(a_limit_of_locked_memory_is_told_once_with_the_remedy) {
   ck_assert(contains(only_log_line(), "ulimit -l"));
 }
 
-TEST(a_size_that_is_refused_empties_the_cache_once) {
-  Rig rig;
-  rig.log.room = Arena::bytes(8);
+/// Of eight pages four are in use, and two were given back; six more were refused.
+struct RefusedRig : Rig {
+  RefusedRig() {
+    log.room = Arena::bytes(8);
+    ck_assert_int_eq(acquire(0, 4, held), 0);
+    (void)key(4, 2);
+    ck_assert_int_eq(acquire(10, 6, use), -FI_ENOMEM);
+  }
   Registration held, use;
-  ck_assert_int_eq(rig.acquire(0, 4, held), 0);
-  (void)rig.key(4, 2);
-  ck_assert_int_eq(rig.acquire(10, 6, use), -FI_ENOMEM);
+};
+
+TEST(a_size_that_is_refused_empties_the_cache_once) {
+  RefusedRig rig;
   ck_assert_uint_eq(rig.log.count(), 1);  // for nothing
   const uint32_t kept = rig.key(4, 2);
-  ck_assert_int_eq(rig.acquire(10, 6, use), -FI_ENOMEM);
+  ck_assert_int_eq(rig.acquire(10, 6, rig.use), -FI_ENOMEM);
   ck_assert_uint_eq(rig.key(4, 2), kept);
   // A smaller one may still find room, and any once less is in use.
   (void)rig.key(10, 4);
-  rig.cache->release(held);
+  rig.cache->release(rig.held);
   (void)rig.key(10, 6);
 }
 
 /// The adapter had no room in one piece, and has some now.
 TEST(a_size_that_was_refused_and_then_granted_may_empty_the_cache_again) {
-  Rig rig;
-  rig.log.room = Arena::bytes(8);
-  Registration held, use;
-  ck_assert_int_eq(rig.acquire(0, 4, held), 0);
-  (void)rig.key(4, 2);
-  ck_assert_int_eq(rig.acquire(10, 6, use), -FI_ENOMEM);
+  RefusedRig rig;
   rig.log.room = Arena::bytes(10);
   (void)rig.key(10, 6);
   (void)rig.key(20, 6);
-  rig.cache->release(held);
+  rig.cache->release(rig.held);
 }
 
 std::atomic<bool> g_destroying, g_go_on;
