@@ -363,8 +363,9 @@ TEST(the_pid_of_a_peer_that_died_unnoticed_is_not_called, 2) {
   rig.kill_and_reap();
   rig.clock.ahead += 1'000'000;
   ck_assert_int_eq(rig.access(kCalls[_i], 1024), -FI_EBUSY);
-  // A read may be, until the thread hears of the end: the nonce tells then whose memory it was.
-  if (kCalls[_i] == transport::shm::CmaCall::write) ck_assert_int_eq(rig.calls.calls, 1);
+  // A read may be, once, until the thread hears of the end: the nonce tells then whose memory it
+  // was.
+  ck_assert_int_le(rig.calls.calls, kCalls[_i] == transport::shm::CmaCall::write ? 1 : 2);
 }
 
 TEST(an_access_during_which_the_peer_died_has_not_succeeded, 2) {
