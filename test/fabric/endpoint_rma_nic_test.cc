@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "fabric/one_sided_cases.h"
+#include "goes_to_children.h"
 #include "transport/simulated_device.h"
 
 namespace {
@@ -138,6 +139,8 @@ struct PagesOf {
     ck_assert_int_eq(mprotect(bytes, length, PROT_READ | PROT_WRITE), 0);
   }
   ~PagesOf() { munmap(mapping, length + 2 * kGuard); }
+  /// So it is kept from children.
+  bool is_registered() const { return !goes_to_children(bytes + length / 2); }
   const size_t length;
   char* const mapping;
   char* const bytes;
@@ -164,6 +167,7 @@ TEST(messages_after_a_fork_are_those_of_the_parent) {
   PagesOf from(1 << 20), to(1 << 20);
   for (char round = 1; round < 6; ++round) {
     send_anew(ports, from, to, round);
+    ck_assert(from.is_registered() && to.is_registered());
     fork_and_touch();
   }
 }
@@ -190,6 +194,7 @@ TEST(regions_after_a_fork_are_those_of_the_parent) {
       ports.expect(FI_RMA | FI_READ, &context);
       ck_assert_int_eq(back.bytes[1], 100 + round);
     }
+    ck_assert(from.is_registered() && back.is_registered());
     fork_and_touch();
   }
 }
@@ -208,6 +213,7 @@ TEST(regions_after_a_fork_are_those_of_the_parent) {
   ck_assert_ptr_eq(ports.b.wait(&ports.a).op_context, &receive);
   ck_assert_ptr_eq(ports.a.wait(&ports.b).op_context, &send);
   ck_assert(!std::memcmp(to.data(), bytes, sizeof(bytes)));
+  ck_assert(!goes_to_children(to.data() + to.size() / 2));  // what is no stack is registered
 }
 
 /// A child that lacked the pages of its stack would be killed before it executes anything.

@@ -3,33 +3,17 @@
 #include <sys/wait.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <fstream>
-#include <string>
+#include <cstring>
 
+#include "goes_to_children.h"
 #include "softerdma/rig.h"
 
 using namespace softerdma::test;
+using erdma::test::goes_to_children;
 
 SUITE(.counted = false);
 
 namespace {
-
-/// Whether a child gets a copy of this page.
-bool goes_to_children(const void* address) {
-  const auto at = reinterpret_cast<uintptr_t>(address);
-  std::ifstream maps("/proc/self/smaps");
-  bool here = false;
-  for (std::string line; std::getline(maps, line);) {
-    unsigned long start = 0, end = 0;
-    char rights[5] = "";
-    if (sscanf(line.c_str(), "%lx-%lx %4s", &start, &end, rights) == 3)
-      here = start <= at && at < end;
-    else if (here && line.starts_with("VmFlags:"))
-      return line.find(" dc") == std::string::npos;
-  }
-  return false;
-}
 
 void fork_once() {
   const pid_t child = fork();

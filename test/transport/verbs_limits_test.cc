@@ -2,14 +2,12 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <set>
-#include <string>
 #include <thread>
 
+#include "goes_to_children.h"
 #include "libcheck.h"
 #include "transport/verbs/queue_pairs.h"
 #include "transport/verbs/registration.h"
@@ -200,22 +198,6 @@ TEST(a_region_of_the_host_is_refused_where_a_fork_takes_pages_away) {
                    -FI_EOPNOTSUPP);
 }
 
-/// Whether children get this page.
-bool inherited(const void* page) {
-  const auto at = reinterpret_cast<uintptr_t>(page);
-  std::ifstream maps("/proc/self/smaps");
-  bool here = false;
-  for (std::string line; std::getline(maps, line);) {
-    unsigned long start = 0, end = 0;
-    char rights[5] = "";
-    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &start, &end, rights) == 3)
-      here = start <= at && at < end;
-    else if (here && line.starts_with("VmFlags:"))
-      return line.find(" dc") == std::string::npos;
-  }
-  return true;
-}
-
 struct ForkCase {
   ibv_fork_status status;  ///< before
   int refusal;             ///< of ibv_fork_init()
@@ -251,8 +233,8 @@ TEST(what_a_fork_needs_is_found_by_trying, std::size(kForks)) {
   const verbs::MemoryRegion region(
       verbs::register_host_memory(**device, second + 5, 10, IBV_ACCESS_LOCAL_WRITE));
   ck_assert(region);
-  ck_assert_int_eq(inherited(second), !c.apart);
-  ck_assert(inherited(first) && inherited(second + bytes / 3));
+  ck_assert_int_eq(goes_to_children(second), !c.apart);
+  ck_assert(goes_to_children(first) && goes_to_children(second + bytes / 3));
   munmap(memory, bytes);
 }
 
@@ -283,7 +265,7 @@ TEST(children_get_what_lies_around_a_hole, 3) {
   ck_assert_ptr_null(
       verbs::register_host_memory(*rig.device, memory, kPages * page, IBV_ACCESS_LOCAL_WRITE));
   for (size_t i = 0; i < kPages; ++i)
-    if (i != hole) ck_assert(inherited(first + i * page));
+    if (i != hole) ck_assert(goes_to_children(first + i * page));
   munmap(memory, kPages * page);
 }
 
