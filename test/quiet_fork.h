@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sched.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -22,9 +23,10 @@ inline bool others_sleep() {
 
 /// fork() while the other threads of this process sleep. Where one of them is in the allocator of
 /// AddressSanitizer, which is not unlocked in a child as the C library's is, the child would wait
-/// for it without end at its own first allocation.
+/// for it without end at its own first allocation. All are looked at twice: the last that ran may
+/// have woken one that was asleep when it was looked at.
 inline pid_t quiet_fork() {
-  while (!others_sleep()) continue;
+  for (int quiet = 0; quiet < 2; sched_yield()) quiet = others_sleep() ? quiet + 1 : 0;
   return fork();
 }
 

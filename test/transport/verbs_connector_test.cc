@@ -12,6 +12,7 @@
 
 #include "fabric/descriptors.h"
 #include "libcheck.h"
+#include "quiet_fork.h"
 #include "transport/connector_endpoint.h"
 #include "transport/simulated_device.h"
 #include "util/fd.h"
@@ -252,7 +253,7 @@ bool stay_private(const std::map<int, std::string>& fds) {
   std::vector<int> open;
   for (const auto& [fd, target] : descriptors())
     if (fds.contains(fd) && fds.at(fd) == target) open.push_back(fd);
-  const pid_t child = fork();
+  const pid_t child = quiet_fork();
   if (child == 0) {
     const auto now = descriptors();
     for (const int fd : open)
