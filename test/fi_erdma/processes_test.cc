@@ -135,20 +135,51 @@ TEST(a_page_without_content_or_of_monstrous_size_is_refused) {
   check_fault(large.pid(), "no size");
 }
 
+/// An empty folder, to the end of the test.
+struct Folder {
+  Folder() { ck_assert_ptr_nonnull(mkdtemp(path)); }
+  ~Folder() { rmdir(path); }
+  char path[32] = "/tmp/fi_erdma-XXXXXX";
+};
+
+/// From here on this process alone has a file system of its own at `folder`. False: the kernel does
+/// not permit that here.
+bool mount_apart(const char* folder) {
+  return (!unshare(CLONE_NEWNS) || !unshare(CLONE_NEWUSER | CLONE_NEWNS)) &&
+         !mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) &&
+         !mount("none", folder, "tmpfs", 0, nullptr);
+}
+bool may_mount_apart(const char* folder) {
+  const pid_t child = fork();
+  if (child == 0) _exit(mount_apart(folder) ? 0 : 1);
+  int status = -1;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+bool put(const char* path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << std::flush;
+  return bool(file);
+}
+/// A new user namespace knows nobody, and whom it does not know makes no files in it.
+bool name_user(uid_t user, gid_t group) {
+  if (std::ifstream("/proc/self/uid_map").peek() != EOF) return true;
+  const auto itself = [](unsigned id) {
+    return std::to_string(id) + " " + std::to_string(id) + " 1";
+  };
+  return put("/proc/self/setgroups", "deny") && put("/proc/self/uid_map", itself(user)) &&
+         put("/proc/self/gid_map", itself(group));
+}
+
 /// A FIFO to which the links in /proc lead as to a page: it lies at the root of a mount that is no
-/// longer below any other. -1: no namespace is permitted here.
-int fifo_like_a_page() {
-  if (unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS)) return -1;
-  char folder[] = "/tmp/fi_erdma-XXXXXX";
-  if (!mkdtemp(folder)) return -1;
-  int fd = -1;
+/// longer below any other.
+int fifo_like_a_page(const char* folder) {
+  const uid_t user = getuid();
+  const gid_t group = getgid();
   const std::string fifo = std::string(folder) + "/memfd:erdma-stat";
-  if (!mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) &&
-      !mount("none", folder, "tmpfs", 0, nullptr)) {
-    if (!mkfifo(fifo.c_str(), 0600)) fd = open(fifo.c_str(), O_PATH | O_CLOEXEC);
-    umount2(folder, MNT_DETACH);
-  }
-  rmdir(folder);
+  if (!mount_apart(folder) || !name_user(user, group) || mkfifo(fifo.c_str(), 0600)) _exit(1);
+  const int fd = open(fifo.c_str(), O_PATH | O_CLOEXEC);
+  if (fd < 0 || umount2(folder, MNT_DETACH)) _exit(1);
   return fd;
 }
 std::string link_to_page(pid_t pid) {
@@ -171,12 +202,14 @@ void wait_until_it_sleeps(pid_t pid) {
 
 // Whoever opens a device or a FIFO is felt by its driver, or its writer.
 TEST(a_file_that_is_no_memfd_is_not_even_opened) {
-  const Child child(fifo_like_a_page);
-  const std::string link = link_to_page(child.pid());
-  if (link.empty()) {
+  const Folder folder;
+  if (!may_mount_apart(folder.path)) {
     std::puts("skipped: the kernel permits no mount namespace");
     return;
   }
+  const Child child([&] { return fifo_like_a_page(folder.path); });
+  const std::string link = link_to_page(child.pid());
+  ck_assert(!link.empty());
   const pid_t writer = fork();
   if (writer == 0) {
     struct sigaction interrupt {};
