@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SOURCE, BUILD = sys.argv[1:3]
@@ -39,6 +40,22 @@ def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return str(one.getsockname()[1])
+
+
+def end(process):
+    process.kill()
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        stream.close()
+
+
+def serve(test, *arguments, **environment):
+    """A side that waits for the other one, to the end of the test at most."""
+    server = subprocess.Popen([PROGRAM, *arguments], env={**CLEAN, **environment}, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    test.addCleanup(end, server)
+    test.assertIn("waiting for the other side", server.stderr.readline())
+    return server
 
 
 class Shown:
@@ -243,13 +260,19 @@ class Program(unittest.TestCase):
 
     def test_a_signal_ends_it_though_nobody_reads_what_it_writes(self):
         ends = os.pipe()
+        for each in ends:
+            self.addCleanup(os.close, each)
         os.set_blocking(ends[1], False)
         with self.assertRaises(BlockingIOError):
             while True:
                 os.write(ends[1], b"x" * 4096)
         os.set_blocking(ends[1], True)
-        with Shown() as shown, subprocess.Popen([PROGRAM, "stat", "-l", "-i", "0.01", str(shown.pid)], env=CLEAN,
-                                                stdout=ends[1], stderr=subprocess.DEVNULL) as looking:
+        with Shown() as shown:
+            looking = subprocess.Popen(  # pylint: disable=consider-using-with
+                [PROGRAM, "stat", "-l", "-i", "0.01", str(shown.pid)], env=CLEAN, stdout=ends[1], stderr=subprocess.DEVNULL)
+            self.addCleanup(looking.wait)
+            self.addCleanup(looking.kill)
+            self.await_write(looking)
             for _ in range(600):
                 looking.send_signal(signal.SIGINT)
                 try:
@@ -257,11 +280,18 @@ class Program(unittest.TestCase):
                     break
                 except subprocess.TimeoutExpired:
                     continue
-            ended = looking.poll() is not None
-            looking.kill()
-        for end in ends:
-            os.close(end)
-        self.assertTrue(ended)
+            self.assertIsNotNone(looking.poll())
+
+    def await_write(self, process):
+        """Until it sleeps in a write to its standard output."""
+        begins = f"{SYSTEM_CALLS['write']} 0x1 "
+        latest = time.monotonic() + 60
+        call = ""
+        while not call.startswith(begins) and process.poll() is None and time.monotonic() < latest:
+            with open(f"/proc/{process.pid}/syscall", encoding="ascii") as file:
+                call = file.read()
+            os.sched_yield()
+        self.assertEqual(call[:len(begins)], begins)
 
     def test_a_stopped_process_is_shown_and_is_a_hang(self):
         with Shown() as shown:
@@ -293,7 +323,7 @@ class Program(unittest.TestCase):
 
     def test_a_page_that_cannot_be_read_is_no_hang_without_a_pid(self):
         # All of the user are asked: in a namespace, those of this test alone.
-        apart = ["unshare", "-pf", "--mount-proc"]
+        apart = ["unshare", "-rpf", "--mount-proc"]
         if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
             self.skipTest("no PID namespace is permitted")
         script = ("import os, subprocess, sys; os.memfd_create('erdma-stat'); "
@@ -445,9 +475,7 @@ class Pair(unittest.TestCase):
 
     def test_sides_find_each_other_once_and_end(self):
         port = free_port()
-        server = subprocess.Popen([PROGRAM, "bench", "--serve", "-P", port, "-S", "8"], env={**CLEAN, **WITH_PROVIDER},
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.assertIn("waiting for the other side", server.stderr.readline())
+        server = serve(self, "bench", "--serve", "-P", port, "-S", "8", **WITH_PROVIDER)
         client = run("bench", "--peer", "127.0.0.1", "-P", port, "-S", "8", **WITH_PROVIDER)
         self.assertEqual(client.returncode, 0, client.stderr)
         self.assertEqual(server.communicate(timeout=60)[0], "")
@@ -519,8 +547,8 @@ class Pair(unittest.TestCase):
 
 # --- planted troubles ---------------------------------------------------------------------------------
 
-SYSTEM_CALLS = {"x86_64": {"userfaultfd": 323, "process_vm_readv": 310, "eventfd2": 290},
-                "aarch64": {"userfaultfd": 282, "process_vm_readv": 270, "eventfd2": 19}}[os.uname().machine]
+SYSTEM_CALLS = {"x86_64": {"write": 1, "userfaultfd": 323, "process_vm_readv": 310, "eventfd2": 290},
+                "aarch64": {"write": 64, "userfaultfd": 282, "process_vm_readv": 270, "eventfd2": 19}}[os.uname().machine]
 CAP_IPC_LOCK, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 14, 24, 38, 22
 
 
@@ -624,10 +652,10 @@ class Doctor(unittest.TestCase):
 
     def test_a_trial_finds_its_page_in_a_namespace_with_other_pids(self):
         # A PID namespace of its own, with the /proc of another.
-        probe = subprocess.run(["unshare", "-pf", "true"], capture_output=True, check=False)
+        probe = subprocess.run(["unshare", "-rpf", "true"], capture_output=True, check=False)
         if probe.returncode:
             self.skipTest("no PID namespace is permitted")
-        done = subprocess.run(["unshare", "-pf", PROGRAM, "doctor", "--for", "nccl", "--sysfs", "/nowhere"],
+        done = subprocess.run(["unshare", "-rpf", PROGRAM, "doctor", "--for", "nccl", "--sysfs", "/nowhere"],
                               env={**CLEAN, **self.nic}, text=True, capture_output=True, timeout=300, check=False)
         self.assertRegex(done.stdout, r"messages and RMA arrive \(1 MiB: .*\); shared memory")
         self.assertRegex(done.stdout, "erdma_0: .*(all by RDMA WRITE|RDMA READ arrive|long ones are copied)")
@@ -715,11 +743,10 @@ class Doctor(unittest.TestCase):
     def peer(self, **environment):
         """The codes of a doctor whose peer is the doctor of this host."""
         port = free_port()
-        with subprocess.Popen([PROGRAM, "doctor", "--serve", "-P", port, "-T", "30"], env={**CLEAN, **environment},
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-            codes = self.codes("--peer", "127.0.0.1", "-P", port, "-T", "30", **environment)
-            self.served = server.communicate(timeout=100)
-            self.served_status = server.returncode
+        server = serve(self, "doctor", "--serve", "-P", port, "-T", "30", **environment)
+        codes = self.codes("--peer", "127.0.0.1", "-P", port, "-T", "30", **environment)
+        self.served = server.communicate(timeout=100)
+        self.served_status = server.returncode
         self.texts = " ".join(finding["text"] for finding in self.findings)
         return codes
 
