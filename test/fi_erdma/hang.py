@@ -18,7 +18,14 @@ RANK = os.path.join(BUILD, "test/fi_erdma/rank")
 CLEAN = {k: v for k, v in os.environ.items() if not re.match(r"FI_|PMI|OMPI_|SLURM_|TORCHELASTIC_", k)}
 KIB, MIB = 1024, 1024 * 1024
 INTERVALS = ["0.3", "1", "3", "10"]  # seconds: a rank without a processor answers late
+PATIENCE = 120  # seconds, with one job
 MOST_SECONDS = 900
+
+# What a verdict is to people.
+SAID = {"unmatched": "polls, and nothing matches", "idle": "calls libfabric, and waits for nothing in it",
+        "silent": "DOES NOT CALL libfabric", "stopped": "IS STOPPED by a signal", "moves": "moves bytes",
+        "lacks_room": "polls, and lacks room at its peer", "lacks_connection": "polls, and lacks a connection",
+        "flushes": "waits for its NIC to flush", "unknown": "began, or opened its page, just now"}
 
 with open(os.path.join(SOURCE, "prov/fi_erdma/fi_erdma.schema.json"), encoding="utf-8") as file:
     SCHEMA = json.load(file)
@@ -34,8 +41,10 @@ class Rank:
         self.process = subprocess.Popen([RANK], env={**CLEAN, **environment, "PMI_RANK": str(number)}, text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self.process.pid
-        assert self.process.stdout.readline() == "ready\n"
         self.peers = {}
+
+    def begin(self):
+        assert self.process.stdout.readline() == "ready\n"
 
     def tell(self, *command):
         self.process.stdin.write(" ".join(map(str, command)) + "\n")
@@ -69,6 +78,14 @@ class Rank:
             stream.close()
 
 
+class Differs(AssertionError):
+    """A verdict is another one, as of a rank that had no processor for a while."""
+
+
+class Moves(Differs):
+    """The job does not stand still yet."""
+
+
 class Hang(unittest.TestCase):
     def job(self, count, **environment):
         """Ranks that know each other."""
@@ -76,6 +93,7 @@ class Hang(unittest.TestCase):
         for number in range(count):
             ranks.append(Rank(number, {"FI_ERDMA_DEVICE": "shm", **environment}))
             self.addCleanup(ranks[-1].end)
+            ranks[-1].begin()
         names = [rank.do("name") for rank in ranks]
         for rank in ranks:
             rank.peers = {number: rank.do("peer", name) for number, name in enumerate(names)}
@@ -90,6 +108,8 @@ class Hang(unittest.TestCase):
     def hang(self, ranks, *options, status=0, text=None):
         done = subprocess.run([PROGRAM, "hang", *options, *(str(r.pid) for r in ranks)], env=CLEAN, text=True,
                               input=text, capture_output=True, timeout=300, check=False)
+        if done.returncode != status and max(done.returncode, status) <= 2 and done.returncode >= 0:
+            raise Differs(f"status {done.returncode} instead of {status}: {done.stdout}{done.stderr}")
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout
 
@@ -100,30 +120,44 @@ class Hang(unittest.TestCase):
             jsonschema.Draft202012Validator(SCHEMA).validate(document)
         return document
 
-    def patiently(self, check):
-        """What check says of the shortest interval at which it fails nowhere."""
-        for interval in INTERVALS:
-            try:
-                return check(interval)
-            except AssertionError:
-                if interval == INTERVALS[-1]:
-                    raise
-        return None
-
-    def verdicts(self, ranks, status, interval):
-        """Once the job stands still."""
+    def patiently(self, look):
+        """What look says of the shortest interval at which no verdict differs, once the job stands still."""
+        latest = time.monotonic() + PATIENCE
+        intervals = list(INTERVALS)
         while True:
-            verdicts = [p["verdict"] for p in self.document(ranks, "-i", interval, status=status)["processes"]]
-            if not {"moves", "unknown"} & set(verdicts):
-                return verdicts
+            try:
+                return look(intervals[0])
+            except Differs as difference:
+                longer = not isinstance(difference, Moves)
+                if time.monotonic() > latest or (longer and len(intervals) == 1):
+                    raise
+                del intervals[:longer]
+
+    def compare(self, verdicts, wanted, shown):
+        if verdicts != wanted:
+            moves = {"moves", "unknown"} & set(verdicts)
+            raise (Moves if moves else Differs)(f"{verdicts} instead of {wanted}: {shown}")
+
+    def standing(self, ranks, verdicts, *options, status=0):
+        """A document in which the ranks have these verdicts."""
+        document = self.document(ranks, *options, status=status)
+        self.compare([process["verdict"] for process in document["processes"]], verdicts, document)
+        return document
+
+    def text(self, ranks, verdicts, *options, status=0):
+        """The same to people."""
+        text = self.hang(ranks, *options, status=status)
+        said = re.findall(r"(?m)^  rank \d+  \S+ pid \d+  (.*)", text)
+        self.compare([word for line in said for word, says in SAID.items() if line.startswith(says)], verdicts, text)
+        return text
 
     def told(self, ranks, verdicts, *lines, status=0, options=()):
-        def check(interval):
-            self.assertEqual(self.verdicts(ranks, status, interval), verdicts)
-            text = self.hang(ranks, "-i", interval, *options, status=status)
-            self.says(text, *lines)
-            return text
-        return self.patiently(check)
+        def look(interval):
+            self.standing(ranks, verdicts, "-i", interval, status=status)
+            return self.text(ranks, verdicts, "-i", interval, *options, status=status)
+        text = self.patiently(look)
+        self.says(text, *lines)
+        return text
 
     def says(self, text, *lines):
         for line in lines:
@@ -222,10 +256,9 @@ class Hang(unittest.TestCase):
         self.assertNotRegex(text + json.dumps(self.document(ranks)), r"0x2|_tag|\b4[23]\b.*tag")
         self.told(ranks, ["unmatched", "idle"], r"tag 0x2a from rank 1, .*: .*\(1 message with tag 0x2b", options=["-v"])
 
-        def tags(interval):
-            (peer,) = self.document(ranks, "-v", "-i", interval)["processes"][0]["peers"]
-            self.assertEqual((peer["gauges"]["receive_tag"], peer["gauges"]["early_tag"]), (0x2a, 0x2b))
-        self.patiently(tags)
+        document = self.patiently(lambda interval: self.standing(ranks, ["unmatched", "idle"], "-v", "-i", interval))
+        (peer,) = document["processes"][0]["peers"]
+        self.assertEqual((peer["gauges"]["receive_tag"], peer["gauges"]["early_tag"]), (0x2a, 0x2b))
 
     def test_two_ranks_that_wait_for_each_other_are_a_circle(self):
         ranks = self.job(3)
@@ -273,13 +306,14 @@ class Hang(unittest.TestCase):
             rank.poll()
 
         def waited(interval):
-            document = self.document(ranks, "-i", interval, status=2)  # a circle: each waits for the other
+            # A circle: each waits for the other.
+            document = self.standing(ranks, ["unmatched", "unmatched"], "-i", interval, status=2)
             one, other = [process["peers"][0]["gauges"] for process in document["processes"]]
             return [one["receive_waited"], one["early_waited"], other["send_waited"]]
 
         def grows(interval):
             first, begin = waited(interval), time.monotonic_ns()
-            text, end = self.hang(ranks, "-i", interval, status=2), time.monotonic_ns()
+            text, end = self.text(ranks, ["unmatched", "unmatched"], "-i", interval, status=2), time.monotonic_ns()
             for before, after in zip(first, waited(interval)):
                 self.assertGreaterEqual(after, before + end - begin)
             self.says(text, r"receive of 8 B from rank 1, for at least [\d.]+ (s|min): what has come does not match",
@@ -326,11 +360,10 @@ class Hang(unittest.TestCase):
         for rank in ranks:
             rank.poll()
 
-        def collected(interval):
-            parts = "".join(self.hang([rank], "-j", "-i", interval) for rank in [*ranks, ranks[0]])
-            self.says(self.hang([], "-", text=parts), r"^2 of 3 processes wait; all wait in the end for rank 2",
-                      r"from rank 1, .*: nothing has come")
-        self.patiently(collected)
+        parts = [self.patiently(lambda interval, of=pair: self.standing([of[0]], [of[1]], "-i", interval))
+                 for pair in [*zip(ranks, ["unmatched", "unmatched", "idle"]), (ranks[0], "unmatched")]]
+        self.says(self.hang([], "-", text="".join(map(json.dumps, parts))),
+                  r"^2 of 3 processes wait; all wait in the end for rank 2", r"from rank 1, .*: nothing has come")
         self.hang([], "-", text="", status=70)
 
     def test_ranks_of_containers_that_share_a_name_are_each_told(self):
