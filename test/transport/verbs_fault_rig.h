@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -281,7 +282,10 @@ class World {
       idle = node->transport->arm() && idle;
       waits.push_back({node->transport->wait_fd(), POLLIN, 0});
     }
-    if (idle) ::poll(waits.data(), nfds_t(waits.size()), 1);
+    if (idle)
+      ::poll(waits.data(), nfds_t(waits.size()), 1);
+    else
+      ::sched_yield();
     for (auto& node : nodes) node->transport->disarm();
   }
   static int take(fake::CompletionSink& sink) {

@@ -195,13 +195,17 @@ void expect_reconnect(World& world, int from, int to, const Protocol& protocol) 
   ck_abort_msg("node %d does not reach node %d any more", from, to);
 }
 
+/// Ends operations where nothing else does; otherwise a busy machine must not.
+void set_patience(verbs::Options& options, bool ends_operations) {
+  options.connect_timeout_ns = options.peer_timeout_ns =
+      ends_operations ? 1'000'000'000 : 30'000'000'000;
+}
+
 void run_case(const Protocol& protocol, const Fault& fault) {
   set_up_adapters(protocol, fault);
   verbs::Options options;
   options.rendezvous = protocol.rendezvous;
-  // Where nothing else ends an operation; otherwise so long that a busy machine does not matter.
-  const bool limited = fault.third == silent || fault.error;
-  options.connect_timeout_ns = options.peer_timeout_ns = limited ? 1'000'000'000 : 30'000'000'000;
+  set_patience(options, fault.third == silent);
   World world(options, protocol.sender_registers, protocol.receiver_registers);
   if (!fault.cold) warm_up(world, protocol);
   tell_adapter(
@@ -263,7 +267,7 @@ TEST(an_operation_ends_once_and_truly_wherever_a_retirement_breaks, 12) {
   set_up_adapters(kProtocols[0], none, 4);
   verbs::Options options;
   options.max_connections = 2;
-  options.connect_timeout_ns = options.peer_timeout_ns = 1'000'000'000;
+  set_patience(options, false);
   World world(options, true, true, 4);
   for (const int to : {1, 2}) {
     world.message(0, to, 8, true);
@@ -298,7 +302,7 @@ TEST(an_operation_ends_once_and_truly_when_its_peer_is_replaced_while_retired, 3
   set_up_adapters(kProtocols[0], none, 4);
   verbs::Options options;
   options.max_connections = 2;
-  options.connect_timeout_ns = options.peer_timeout_ns = 1'000'000'000;
+  set_patience(options, first == First::nobody);
   World world(options, true, true, 4);
   for (const int to : {1, 2}) {
     world.message(0, to, 8, true);
