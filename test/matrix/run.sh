@@ -3,7 +3,7 @@
 # test/matrix/run.sh [SUITE...]: builds and tests the tree by the README's commands on releases of Debian, each in a
 # root that debootstrap makes, with that release's compiler, libfabric, rdma-core and Open MPI. Prints "PASS: name",
 # "FAIL: name" and "SKIP: name (why)"; the roots, which later runs use again, and the output of each command are in
-# $top_builddir/matrix. Exit status 1 if something failed.
+# $top_builddir/matrix. ERDMA_MATRIX_MIRROR names another mirror than Debian's own. Exit status 1 if something failed.
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
 top=$(cd "$top" && pwd)
@@ -18,9 +18,9 @@ failed=0
 # bootstrap SUITE: a root that is there as a whole is taken as it is. What debootstrap mounts ends with it.
 bootstrap() {
   local root=$matrix/$1
-  [ ! -e "$root.whole" ] || return 0
+  [ ! -e "$root/whole" ] || return 0
   rm -rf --one-file-system "$root"
-  unshare -m debootstrap --variant=minbase "$1" "$root" "$mirror" && touch "$root.whole"
+  unshare -m debootstrap --variant=minbase "$1" "$root" "$mirror" && touch "$root/whole"
 }
 
 # in_root SUITE COMMAND...: what was mounted for the command, and every process of it, ends with it. Not by chroot,
@@ -47,7 +47,7 @@ populate() {
   local root=$matrix/$1
   rm -rf --one-file-system "$root/erdma"
   mkdir "$root/erdma" && cp /etc/hosts /etc/resolv.conf "$root/etc/" &&
-    sources | tar -C "$top" --null -T - -cf - | tar -C "$root/erdma" -xf -
+    (set -o pipefail; sources | tar -C "$top" --null -T - -cf - | tar -C "$root/erdma" -xf -)
 }
 
 # command_in SUITE COMMAND: one line with the result; true = it passed.
