@@ -6,8 +6,8 @@
 # writes OUT/report.md, with a verdict for each assumption, and OUT/raw.tar.gz, what every program said on
 # both machines. Needs a build (top_builddir, default: build/) on both, and rdma-core's tools; what is
 # not there, or not permitted, is named in the report. As root: more of it can run.
-#   -o OUT    folder for the results (default: first-hour-DATE)
-#   -p PORT   first of six TCP ports that both use (default: 18600)
+#   -o OUT    folder for the results of this run alone (default: first-hour-DATE)
+#   -p PORT   first of six TCP ports that both use (default: 18600); the eleventh is one that nobody uses
 #   -t S      at most so many seconds (default: 1020)
 #   -n NAMES  only these steps, separated by commas
 # Status: 0 the report is written, whatever it says; 1 it is not.
@@ -33,12 +33,13 @@ case $role:$# in
   server:1 | client:2) ;;
   *) usage ;;
 esac
-[[ $port$limit =~ ^[0-9]+$ ]] || usage
+if ! [[ $port =~ ^[1-9][0-9]{0,4}$ && $limit =~ ^[1-9][0-9]{0,5}$ ]] || [ "$port" -gt 65525 ]; then usage; fi
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
 build=${top_builddir:-$top/build}
 [ -d "$build" ] || die "there is no build in $build"
 build=$(cd "$build" && pwd)
+[ ! -e "$out/raw" ] || die "$out has the results of another run"
 if ! mkdir -p "$out/raw/client" "$out/raw/server" || ! out=$(cd "$out" && pwd); then
   die "cannot write to $out"
 fi
@@ -49,13 +50,20 @@ raw=$out/raw mine=$out/raw/$role probe=$build/test/hardware/probe
 . "$here/steps.sh"
 # shellcheck source=test/hardware/verdicts.sh
 . "$here/verdicts.sh"
+for each in ${only//,/ }; do is_step "$each" || die "there is no step '$each'; there are: $(all_steps | tr '\n' ' ')"; done
 
 # --- before the clock runs: what was not built
+old_probe=
 prepare() {
-  if [ ! -x "$probe" ] || [ -n "$(find "$here" -name '*.cc' -newer "$probe" 2>/dev/null)" ]; then
-    timeout -k 5 240 make -C "$build" test/hardware/probe >"$mine/build.txt" 2>&1
+  if [ ! -x "$probe" ] ||
+    [ -n "$(find "$here" "$top/prov/fi_erdma" \( -name '*.cc' -o -name '*.h' \) -newer "$probe" 2>/dev/null)" ]; then
+    if ! timeout -k 5 240 make -C "$build" test/hardware/probe >"$mine/build.txt" 2>&1; then
+      old_probe="$probe could not be built from its sources: $(tail -n 1 "$mine/build.txt")"
+      [ -x "$probe" ] || die "$old_probe"
+      old_probe+=' An earlier one ran.'
+      say "$old_probe"
+    fi
   fi
-  [ -x "$probe" ] || die "$probe cannot be built: $(tail -n 1 "$mine/build.txt")"
   # shellcheck disable=SC2016
   timeout -k 5 240 bash -c 'top=$1 here=$1/test/clients bin=$2; . "$here/build.sh"; mkdir -p "$bin" && build_clients' \
     _ "$top" "$clients" >>"$mine/build.txt" 2>&1 </dev/null
@@ -63,11 +71,12 @@ prepare() {
 
 # --- how the two scripts agree: lines, over one connection
 meet() {
-  coproc RELAY { exec timeout -k 5 $((limit + 700)) "$probe" relay "$host" "$port" 2>"$mine/relay.txt"; }
+  # The numbers go with the process, which therefore waits for a word.
+  coproc RELAY { read -r && exec timeout -k 5 $((limit + 700)) "$probe" relay "$host" "$port" 2>"$mine/relay.txt"; }
   # shellcheck disable=SC2153
   relay_pid=$RELAY_PID
-  # The numbers go with the process.
   exec {from_other}<&"${RELAY[0]}" {to_other}>&"${RELAY[1]}"
+  tell begin
   local word
   read -r -t 600 -u "$from_other" word own peer || word=
   [ "$word" = connected ] || die "there is no other machine: ${word:-nothing heard in 10 minutes} ${own:-} ${peer:-}"
@@ -107,8 +116,7 @@ begin_step() {
   if command_of "$1" server; then
     start "$(limit_of "$1")" "$mine/$1.txt" "${command[@]}"
     if ready_or_gone "$1"; then tell "ready $1"; return; fi
-    await 5
-    record "$1" "$status"
+    settle 5
   else
     cannot_run "$1" "$cause"
   fi
@@ -117,15 +125,10 @@ begin_step() {
 }
 # It may stay for a while, to see what its peer's end brings.
 end_step() {
-  local stopped=
-  case $running in ports | no_listener) stopped=yes ;; esac # they wait for whoever comes
-  if [ -n "$stopped" ] || ! await 15; then
-    stop
-    stopped=yes
-    await 20
-  fi
-  [ -z "$stopped" ] || [ "$status" = stuck ] || status=143
-  record "$running" "$status"
+  case $running in
+    ports | no_listener) settle 0 ;; # they wait for whoever comes
+    *) settle 15 ;;
+  esac
   put_back
 }
 
@@ -137,7 +140,8 @@ send_files() {
 fetch_files() {
   tell files
   while hear 60 && [ "$heard" != end ]; do printf '%s\n' "$heard"; done |
-    base64 -d 2>/dev/null | tar xz --no-same-owner -C "$raw" 2>/dev/null
+    base64 -d 2>/dev/null | tar xz --no-same-owner -C "$raw" 2>/dev/null ||
+    say 'What programs said on the other machine did not come whole.'
 }
 
 # --- the client says what is to be done
@@ -145,8 +149,9 @@ drive() {
   local step kind begin
   tell own
   hear 60 # if not: what needs one machine runs
+  read -r _ other_device <<<"$heard"
   device_is "$own"
-  say "Its adapter is ${device:-unknown}, that of the other machine: ${heard#own }."
+  say "Its adapter is ${device:-unknown}, that of the other machine: ${other_device:-unknown}."
   for step in $(all_steps); do
     [ -z "$only" ] || [[ $only = *,$step,* ]] || { cannot_run "$step" 'it was not asked for'; continue; }
     if [ "$(left)" -lt 15 ]; then cannot_run "$step" 'no time was left'; continue; fi
@@ -202,7 +207,8 @@ main() {
   drive
   fetch_files
   tell bye
-  write_report >"$out/report.md" && tar czf "$out/raw.tar.gz" -C "$out" raw || exit 1
+  write_report >"$out/report.md" || exit 1
+  tar czf "$out/raw.tar.gz" -C "$out" raw || say "$out/raw.tar.gz is not whole: $out/raw is." # one that is stuck may write
   sed -n '/^## /q; p' "$out/report.md"
   say "The report: $out/report.md"
 }

@@ -1,11 +1,13 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Programs that have an end, and what is kept of each: $mine/STEP.txt, its output; STEP.status; and
-# STEP.cause, a line, unless the status is 0. Sourced by first-hour.sh.
+# Programs that have an end, and what is kept of each: $mine/STEP.txt, its output; STEP.status, that of its exit,
+# "short" (the time that was left was less than it has), or "stuck"; and STEP.cause, a line, unless the status
+# is 0. Sourced by first-hour.sh.
 
 # start SECONDS FILE COMMAND...: in the background; await() tells when it has ended.
 start() {
-  local seconds=$1 file=$2
+  local file=$2
+  seconds=$1
   shift 2
   # Whoever of its processes is left holds the pipe. The lines to the other machine are not its business.
   exec {pipe}< <(exec {from_other}<&- {to_other}>&-
@@ -24,28 +26,40 @@ await() {
   running_pid=
 }
 stop() { kill "$running_pid" 2>/dev/null; }
-# bounded SECONDS FILE COMMAND...: a process that waits in the kernel can't be killed: it is left.
+# A process that waits in the kernel can't be killed.
+leave() { exec {pipe}<&-; running_pid=; }
+# bounded SECONDS FILE COMMAND...
 bounded() {
   start "$@"
-  await $(($1 + 25)) || { exec {pipe}<&-; running_pid=; }
+  await $(($1 + 25)) || leave
+}
+# settle SECONDS: the step that runs has so much time to end by itself (0: none), and is recorded.
+settle() {
+  if [ "$1" = 0 ] || ! await "$1"; then
+    stop
+    if await 20; then status=143; else leave; fi
+  fi
+  record "$running" "$status"
 }
 
 # record STEP STATUS
 record() {
-  printf '%s\n' "$2" >"$mine/$1.status"
+  local status=$2
+  [ "$status" != 124 ] || [ "$seconds" -ge "$(column "$1" 3)" ] || status=short
+  printf '%s\n' "$status" >"$mine/$1.status"
   shorten "$mine/$1.txt"
-  [ "$2" != 0 ] || return 0
-  why_of "$@" >"$mine/$1.cause"
+  [ "$status" = 0 ] || why_of "$1" "$status" >"$mine/$1.cause"
 }
 why_of() {
   local last
   last=$(tail -n 1 "$mine/$1.txt" 2>/dev/null | tr -cd '[:print:]' | cut -c 1-200)
   case $2 in
     77) echo "${last:-it says no more}" ;;
-    124) echo "it did not end within $(limit_of "$1") s" ;;
+    124) echo "it did not end within $seconds s" ;;
+    short) echo "it did not end within the $seconds s that were left" ;;
     137) echo 'it was killed' ;;
     143) echo 'it was stopped' ;;
-    stuck) echo "it did not end within $(limit_of "$1") s, and could not be killed" ;;
+    stuck) echo "it did not end within $seconds s, and could not be killed" ;;
     *) echo "it ended with status $2${last:+: $last}" ;;
   esac
 }
@@ -83,9 +97,9 @@ listens() {
   grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$1")" /proc/net/tcp /proc/net/tcp6 2>/dev/null
 }
 # ready_or_gone STEP: the started program can be reached; status 1: it has ended. No event of another's
-# program tells a script; that of one that listens nowhere in TCP gets 5 s.
+# program tells a script; one that listens nowhere in TCP gets 10 s.
 ready_or_gone() {
-  local tries=50 program=${command[0]##*/} _
+  local tries=100 program=${command[0]##*/} _
   [ "$program" != probe ] || tries=600
   running=$1
   for _ in $(seq $tries); do

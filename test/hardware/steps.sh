@@ -126,14 +126,26 @@ narrow_range() {
   return 1
 }
 
-# An address of the subnet that is nobody's, sent to the other machine, which has no use for it.
+# near_nobody INTERFACE: an address of the subnet that nobody has, as far as this machine knows, in `nobody`. The last ones
+# of a subnet are the cloud's, its gateway's among them.
+near_nobody() {
+  local known last
+  known=" $own $peer $({ ip -4 neigh show; ip -4 route show; } 2>/dev/null | tr '\n' ' ') "
+  for last in $(seq 240 -1 2); do
+    nobody=${own%.*}.$last
+    [[ $known = *" $nobody "* ]] || [[ $(ip -o route get "$nobody" 2>/dev/null) != "$nobody dev $1 "* ]] || return 0
+  done
+  cause='this machine knows of no free address beside its own'
+  return 1
+}
+# What is sent to nobody gets to the other machine, which has no use for it.
 to_nobody() {
-  local line interface mac last=253 nobody=
+  local line interface='' mac nobody
+  tool ip || return
   line=$(ip -o route get "$peer" 2>/dev/null) && interface=$(sed -n 's/.* dev \([^ ]*\).*/\1/p' <<<"$line")
   mac=$(ip neigh show "$peer" dev "${interface:-lo}" 2>/dev/null | sed -n 's/.*lladdr \([^ ]*\).*/\1/p')
   [ -n "$mac" ] || { cause='the MAC address on the way to the other machine is not known'; return 1; }
-  while [ "${own%.*}.$last" = "$own" ] || [ "${own%.*}.$last" = "$peer" ]; do last=$((last - 1)); done
-  nobody=${own%.*}.$last
+  near_nobody "$interface" || return
   ip neigh replace "$nobody" lladdr "$mac" nud permanent dev "$interface" 2>/dev/null ||
     { cause='a neighbour can be added by root alone'; return 1; }
   neighbour="$nobody $interface"
@@ -166,7 +178,7 @@ of_others() {
 
 # --- what the project has: the provider is to use this adapter, and nothing else
 of_ours() {
-  local level=info end=() sides=()
+  local level=info devices=$device end=() sides=()
   if [ "$2" = server ]; then
     end=(-B "$(port_of "$1")") sides=(--serve -P "$(port_of "$1")")
   else
@@ -178,9 +190,9 @@ of_ours() {
     peer_death) of_build "$fi_erdma" test peer-death --nic-only "${sides[@]}" ;;
     own_loop) of_build "$clients/fi_order" --messages 1500 --batches 4 ;;
     kill_stress) level=warn && of_build "$clients/fi_kill_stress" --rounds 4 --limit-ms 30000 ;;
-    mpi) of_mpi ;;
+    mpi) of_mpi && { [ "${other_device:-$device}" = "$device" ] || devices+=,$other_device; } ;;
   esac || return
-  command=(env "FI_PROVIDER_PATH=$build/.libs" FI_PROVIDER=erdma "FI_ERDMA_DEVICE=$device"
+  command=(env "FI_PROVIDER_PATH=$build/.libs" FI_PROVIDER=erdma "FI_ERDMA_DEVICE=$devices"
     "FI_LOG_LEVEL=$level" FI_LOG_PROV=erdma FI_ERDMA_SHM=off "${command[@]}")
 }
 of_build() {
