@@ -21,6 +21,13 @@ build=$tree/build role=client limit=1000 raw=$tree/raw mine=$tree/raw/client los
 
 # begin VERDICTS: of which function, with no facts yet.
 begin() { verdicts=$1 && rm -rf "$raw" && mkdir -p "$raw/client" "$raw/server"; }
+# step SIDE STEP STATUS FACT...
+step() {
+  printf '%s\n' "$3" >"$raw/$1/$2.status"
+  [ "$3" = 0 ] || echo "cause of $1" >"$raw/$1/$2.cause"
+  printf 'fact %s\n' "${@:4}" >"$raw/$1/$2.txt"
+}
+both_ran() { step client "$@" && step server "$@"; }
 # gives VERDICT ASSUMPTION [EVIDENCE]
 gives() {
   local rows
@@ -29,6 +36,50 @@ gives() {
   printf '%s is not "%s", or without "%s":\n%s\n' "$2" "$1" "${3:-}" "$(grep "^| $2 " <<<"$rows")"
   bad=1
 }
+
+begin of_machines
+gives 'not known' adapter 'limits: it was not reached'
+gives 'not known' adapter device_list.cc # from the page
+step client limits 0 'port ACTIVE'
+gives 'not known' adapter 'nothing came from the other machine'
+step server limits 77
+gives 'not known' adapter 'on the other machine: cause of server'
+
+begin of_machines
+both_ran limits 0 'max_qp 10' 'max_mr 20' 'vectors 2'
+gives held regions
+gives held vectors
+gives 'does not hold' gid # neither of them was told
+step server limits 0 'max_qp 10' 'max_mr 19' 'vectors 1' 'gid a' 'mac a'
+gives 'does not hold' regions
+gives 'does not hold' vectors
+gives 'does not hold' gid
+both_ran limits 0 'gid a' 'mac a'
+gives held gid
+
+begin of_handshakes
+step client unanswered 0 'outcome RDMA_CM_EVENT_UNREACHABLE' 'us 10000000'
+step client destroy_waits 0 'destroy_qp_us 10'
+gives held unanswered
+gives 'does not hold' destroy_waits
+step client unanswered 0 'outcome RDMA_CM_EVENT_REJECTED' 'us 10'
+gives 'not known' unanswered "somebody answered at nobody's address"
+gives 'not known' destroy_waits
+
+begin of_suite
+both_ran pingpong_msg 0
+gives held suite_pingpong_msg 'it passed'
+step server pingpong_msg 143
+gives 'not known' suite_pingpong_msg
+step client data 0
+gives 'does not hold' suite_pingpong_msg 'on the other machine: cause of server'
+step client pingpong_msg 77
+gives 'not known' suite_pingpong_msg 'cause of client'
+step client pingpong_msg 124
+gives 'does not hold' suite_pingpong_msg 'cause of client'
+mine=$raw/client seconds=15
+record pingpong_msg 124
+gives 'not known' suite_pingpong_msg 'it did not end within the 15 s that were left'
 
 # --- what a step leaves running is ended
 begin of_endings
