@@ -12,6 +12,8 @@ bad=0
 # --- verdicts
 # shellcheck disable=SC2034
 build=$tree/build role=client limit=1000 raw=$tree/raw mine=$tree/raw/client lost='' own=10.0.0.1 peer=10.0.0.2 port=18600
+# shellcheck source=test/lib/common.sh
+. "$top/test/lib/common.sh"
 # shellcheck source=test/hardware/running.sh
 . "$top/test/hardware/running.sh"
 # shellcheck source=test/hardware/steps.sh

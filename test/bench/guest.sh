@@ -30,10 +30,7 @@ perftest() {
   local port=$((20000 + RANDOM % 12000)) server status=0
   ip netns exec A taskset -c 0 timeout 60 "$1" "${how[@]}" -d "${kind}A" -p $port "${@:2}" \
     >>"$log" 2>&1 & server=$!
-  for _ in $(seq 100); do
-    ip netns exec A grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' $port)" /proc/net/tcp && break
-    sleep 0.1
-  done
+  await_listener "$port" ip netns exec A || echo "$kind: the server of $1 does not listen" >&2
   ip netns exec B taskset -c 1 timeout 60 "$1" "${how[@]}" -d "${kind}B" -p $port "${@:2}" \
     "$address" 2>>"$log" | grep -E '^ *[0-9]+ +[0-9]+ +[0-9.]+' | tail -n 1
   wait $server || status=1

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # The checks of run.sh. Each runs in a shell of its own with its output in $log; its status is the
 # verdict. From the environment: top, provider, here, bin, logs, log, python.
+# shellcheck source=test/lib/common.sh
+. "$top/test/lib/common.sh"
 
 skip() { echo "$*"; exit 77; }
 wrong() { echo "WRONG: $*"; exit 1; }
@@ -84,7 +86,7 @@ ping() {
   local arguments=(-p "$provider" -e rdm -m "$1" -c -S all -I 10)
   port=$((20000 + RANDOM % 12000))
   with_log "${wrapper[@]}" fi_pingpong "${arguments[@]}" -B "$port" & server=$!
-  sleep 0.7
+  await_listener "$port" || wrong 'the server does not listen'
   (with_log "${wrapper[@]}" fi_pingpong "${arguments[@]}" -P "$port" 127.0.0.1) || status=1
   wait "$server" || status=1
   [ $status = 0 ] || wrong 'a side failed'
@@ -102,7 +104,7 @@ silent_ping() {
   local arguments=(-p "$provider" -e rdm -c -I 10 -S 1048576)
   port=$((20000 + RANDOM % 12000))
   "${run[@]}" "${wrapper[@]}" fi_pingpong "${arguments[@]}" -B "$port" & server=$!
-  sleep 0.7
+  await_listener "$port" || wrong 'the server does not listen'
   "${run[@]}" "${wrapper[@]}" fi_pingpong "${arguments[@]}" -P "$port" 127.0.0.1 || status=1
   wait "$server" || status=1
   [ $status = 0 ] || wrong 'a side failed'

@@ -93,9 +93,6 @@ outcome_of() {
   esac
 }
 
-listens() {
-  grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$1")" /proc/net/tcp /proc/net/tcp6 2>/dev/null
-}
 # ready_or_gone STEP: the started program can be reached; status 1: it has ended. No event of another's
 # program tells a script; one that listens nowhere in TCP gets 10 s.
 ready_or_gone() {

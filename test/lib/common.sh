@@ -125,6 +125,18 @@ free_port() {
   return 1
 }
 
+# listens PORT [COMMAND...]: status 0 if a program listens on the TCP port; COMMAND... runs another on the host that is
+# meant.
+listens() { "${@:2}" grep -qsE "$(printf ':%04X [0-9A-F:]+ 0A' "$1")" /proc/net/tcp /proc/net/tcp6; }
+# await_listener PORT [COMMAND...]: the same, within 20 s: no event tells a script.
+await_listener() {
+  for _ in $(seq 400); do
+    ! listens "$@" || return 0
+    sleep 0.05
+  done
+  return 1
+}
+
 # pingpong OUTPUT [OPTION...]: fi_pingpong between two processes, with their output in OUTPUT.server
 # and OUTPUT.client.
 pingpong() {
@@ -133,11 +145,7 @@ pingpong() {
   port=$(free_port) || return 1
   timeout 120 fi_pingpong -p erdma -e rdm -B "$port" "$@" >"$output.server" 2>&1 &
   server=$!
-  for _ in $(seq 100); do # until the server listens
-    grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$port")" /proc/net/tcp /proc/net/tcp6 2>/dev/null &&
-      break
-    sleep 0.05
-  done
+  await_listener "$port" || status=1
   timeout 120 fi_pingpong -p erdma -e rdm -P "$port" "$@" 127.0.0.1 >"$output.client" 2>&1 ||
     status=1
   wait "$server" || status=1

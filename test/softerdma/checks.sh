@@ -49,7 +49,7 @@ pair() {
   pid=$!
   for _ in $(seq 200); do
     [ -e "$SOFTERDMA_DIR/listen.$server_ip.$port" ] && break
-    grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$port")" /proc/net/tcp /proc/net/tcp6 && break
+    listens "$port" && break
     sleep 0.05
   done
   on 2 "$personality" timeout -k 1 50 "$@" >"$log.client" 2>&1 || status=1

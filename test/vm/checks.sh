@@ -20,17 +20,12 @@ mpi_phases() {
   carried_by_provider "$calls"
 }
 
-listening() { grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$1")" /proc/net/tcp /proc/net/tcp6; }
-
 # start_server PORT PREFIX...: of fi_pingpong, and waits for it.
 start_server() {
   local port=$1
   shift
   with_log "$@" fi_pingpong -p "$provider" -e rdm -c -I 20 -S 300000 -B "$port" & server=$!
-  for _ in $(seq 100); do
-    listening "$port" && return
-    sleep 0.1
-  done
+  await_listener "$port" || wrong 'the server does not listen'
 }
 
 # pair any|refused SERVER_PREFIX CLIENT_PREFIX: fi_pingpong between them, every byte checked. With
@@ -75,6 +70,7 @@ other_user() {
   [ $status -ne 0 ] || wrong 'another user was served'
   [ $status -ne 124 ] || wrong 'the client hangs'
   [ $status -lt 126 ] || wrong 'the client was killed'
+  grep -q 'belongs to another user' "$log" || wrong 'the log does not say why'
 }
 
 # Children of init: the common ancestor is nobody one should trust.
@@ -87,10 +83,7 @@ orphans() {
   setsid -f setpriv --reuid=1000 --regid=1000 --clear-groups bash -c \
     'FI_LOG_LEVEL=info FI_LOG_PROV=$1 fi_pingpong -p "$1" -e rdm -c -I 20 -S 300000 -B "$2"
      echo $? >"$results/server"' _ "$provider" "$port" >>"$log" 2>&1
-  for _ in $(seq 100); do
-    listening "$port" && break
-    sleep 0.1
-  done
+  await_listener "$port" || wrong 'the server does not listen'
   # shellcheck disable=SC2016
   setsid -f setpriv --reuid=1000 --regid=1000 --clear-groups bash -c \
     'FI_LOG_LEVEL=info FI_LOG_PROV=$1 fi_pingpong -p "$1" -e rdm -c -I 20 -S 300000 -P "$2" 127.0.0.1

@@ -49,15 +49,13 @@ reload() {
   done
 }
 
-listens() { ip netns exec "$1" grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$2")" /proc/net/tcp; }
-
 # between_programs PORT SIDE...: SIDE... server on host A, and once that listens SIDE... client on B.
 between_programs() {
   local port=$1 server status=0 _
   shift
   "$@" server & server=$!
   for _ in $(seq 200); do
-    listens A "$port" && break
+    listens "$port" inside A && break
     kill -0 "$server" 2>/dev/null || break
     sleep 0.1
   done

@@ -7,9 +7,6 @@
 # on HOST COMMAND...: '' = in the first namespace.
 inside() { if [ -n "$1" ]; then ip netns exec "$@"; else "${@:2}"; fi; }
 on() { inside "$1" env FI_LOG_LEVEL=info FI_LOG_PROV="$provider" "${@:2}"; }
-listening_on() {
-  inside "$1" grep -qE "$(printf ':%04X [0-9A-F:]+ 0A' "$2")" /proc/net/tcp /proc/net/tcp6
-}
 
 # by_nic: the counters at close say that bytes left through an adapter.
 by_nic() {
@@ -42,10 +39,7 @@ ping_pair() {
   shift 3
   port=$((20000 + RANDOM % 12000))
   on "$server_host" fi_pingpong -p "$provider" -e rdm -c "$@" -B "$port" & server=$!
-  for _ in $(seq 200); do
-    listening_on "$server_host" "$port" && break
-    sleep 0.1
-  done
+  await_listener "$port" inside "$server_host" || wrong 'the server does not listen'
   on "$client_host" fi_pingpong -p "$provider" -e rdm -c "$@" -P "$port" "$address" || status=1
   wait "$server" || status=1
   [ $status = 0 ] || wrong 'a side failed'
@@ -64,10 +58,7 @@ two_users() {
   local port=$((20000 + RANDOM % 12000)) server status=0
   local arguments=(fi_pingpong -p "$provider" -e rdm -c -I 5 -S 300000)
   on A setpriv --reuid=1000 --regid=1000 --clear-groups "${arguments[@]}" -B "$port" & server=$!
-  for _ in $(seq 200); do
-    listening_on A "$port" && break
-    sleep 0.1
-  done
+  await_listener "$port" inside A || wrong 'the server does not listen'
   on A setpriv --reuid=1001 --regid=1001 --clear-groups "${arguments[@]}" -P "$port" "$1" ||
     status=1
   wait "$server" || status=1

@@ -8,7 +8,7 @@ export here=$1/test/clients bin=$2 python=$3 provider=$5 more_checks=$1/test/vm/
 filter=${6:-}
 [ "$python" != none ] || python=
 # shellcheck source=test/lib/common.sh
-top=$1 && . "$1/test/lib/common.sh"
+export top=$1 && . "$1/test/lib/common.sh"
 use_open_mpi
 export FI_PROVIDER=$5 FI_PROVIDER_PATH=$4 FI_ERDMA_DEVICE=shm
 [ -n "$4" ] || unset FI_PROVIDER_PATH

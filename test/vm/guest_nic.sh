@@ -7,12 +7,12 @@ set -u
 export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_nic.sh
 filter=${6:-}
 # shellcheck source=test/lib/common.sh
-top=$1 && . "$1/test/lib/common.sh"
+export top=$1 && . "$1/test/lib/common.sh"
 use_open_mpi
 export FI_PROVIDER=$5 FI_PROVIDER_PATH=$4
 [ -n "$4" ] || unset FI_PROVIDER_PATH
 # shellcheck source=test/lib/hosts.sh
-export top && . "$top/test/lib/hosts.sh"
+. "$top/test/lib/hosts.sh"
 use_hosts
 export TMPDIR=/tmp
 logs=/tmp/vm-logs

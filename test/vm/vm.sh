@@ -3,9 +3,9 @@
 # vm.sh [-r|-e] [-t SECONDS] [-s CPUS] [-o OUTDIR] SCRIPT [ARG...]
 # Runs SCRIPT as root in a small virtual machine with Debian's kernel, which has what a container or
 # a build host may lack: Yama and, with -r, RDMA devices that are software (siw: iWARP over TCP, built
-# here as a module, as Debian has none; rxe: RoCEv2 over UDP). The guest's root file system is this host's own, read-only through 9p
-# with a tmpfs over it, so what is built or installed here runs there unchanged. OUTDIR, if given, is
-# writable at /out. Exits with SCRIPT's status; 125 if the machine did not come up or ran out of
+# here as a module, as Debian has none; rxe: RoCEv2 over UDP). The guest's root file system is this host's
+# own, read-only through 9p with a tmpfs over it, so what is built or installed here runs there unchanged.
+# OUTDIR, if given, is writable at /out. Exits with SCRIPT's status; 125 if the machine did not come up or ran out of
 # time; 77 if it can't be made here. Software emulation: no KVM needed. Packages: see ./packages.
 # -e: besides -r, what the modelled eRDMA adapter of erdma/ needs: the kernel's own erdma.ko and the
 # model, in $ERDMA_VM_MODULES there; memory at 0xa0000000 for its PCI functions; two NICs on one hub.
@@ -22,7 +22,7 @@ while getopts t:s:o:re opt; do
   esac
 done
 shift $((OPTIND - 1))
-[[ $# -ge 1 ]] || { sed -n '3,13p' "$0"; exit 125; }
+[[ $# -ge 1 ]] || { sed -n '3,11p' "$0"; exit 125; }
 script=$(realpath "$1")
 shift
 cache=${ERDMA_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/erdma-vm}
