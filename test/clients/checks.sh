@@ -166,7 +166,7 @@ one_sided() {
 # shared memory of its own.
 one_sided_apart() {
   unshare -u true 2>/dev/null || skip 'no right to make a namespace of host names'
-  export OMPI_MCA_plm_rsh_agent=$top/test/lib/node_agent.sh OMPI_MCA_plm_rsh_no_tree_spawn=1
+  use_agent "$top/test/lib/node_agent.sh"
   nodes=(--map-by node -H "A:$1,B:$1" -x FI_LOG_LEVEL -x FI_LOG_PROV)
   one_sided "$@"
 }

@@ -115,6 +115,12 @@ use_open_mpi() {
   export OMPI_MCA_mpi_yield_when_idle=1
 }
 
+# use_agent PROGRAM: mpirun calls it instead of ssh; the second line is for Open MPI 5.
+use_agent() {
+  export OMPI_MCA_plm_rsh_agent=$1 OMPI_MCA_plm_rsh_no_tree_spawn=1
+  export PRTE_MCA_plm_ssh_agent=$1 PRTE_MCA_plm_ssh_no_tree_spawn=1
+}
+
 # free_port: prints a TCP port on which no program listens now.
 free_port() {
   local port

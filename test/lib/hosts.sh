@@ -38,8 +38,8 @@ with_hosts() {
 # names.
 on_host() { bash "$top/test/lib/agent.sh" "$1" "$(printf '%q ' "${@:2}")"; }
 
-# use_hosts: mpirun, started on host A, reaches B without ssh.
+# use_hosts: mpirun, started on host A, reaches B without ssh. Needs common.sh.
 use_hosts() {
-  export OMPI_MCA_plm_rsh_agent=$top/test/lib/agent.sh OMPI_MCA_plm_rsh_no_tree_spawn=1
+  use_agent "$top/test/lib/agent.sh"
   export OMPI_MCA_oob_tcp_if_include=10.8.0.0/24 OMPI_MCA_btl=self
 }
