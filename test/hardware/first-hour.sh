@@ -56,7 +56,7 @@ for each in ${only//,/ }; do is_step "$each" || die "there is no step '$each'; t
 old_probe=
 prepare() {
   if [ ! -x "$probe" ] ||
-    [ -n "$(find "$here" "$top/prov/fi_erdma" \( -name '*.cc' -o -name '*.h' \) -newer "$probe" 2>/dev/null)" ]; then
+    [ -n "$(find "$here" "$top"/prov/fi_erdma/{libfabric,pair/{cuda,options}}.{cc,h} -name '*.[ch]*' -newer "$probe" 2>/dev/null)" ]; then
     if ! timeout -k 5 240 make -C "$build" test/hardware/probe >"$mine/build.txt" 2>&1; then
       old_probe="$probe could not be built from its sources: $(tail -n 1 "$mine/build.txt")"
       [ -x "$probe" ] || die "$old_probe"
