@@ -83,6 +83,10 @@ AC_ARG_ENABLE([precompiled],
   [], [enable_precompiled=no])
 AM_CONDITIONAL([PRECOMPILE], [test "$enable_precompiled" != no])
 
+dnl --- what is no library of its own since glibc 2.34; libtool leaves -pthread out of C++ libraries
+AC_SEARCH_LIBS([dlopen], [dl], [], [AC_MSG_ERROR([no library has dlopen])])
+AC_SEARCH_LIBS([pthread_create], [pthread], [], [AC_MSG_ERROR([no library has pthread_create])])
+
 dnl --- libfabric: pkg-config, or a prefix. -isystem, as its 2.x headers warn under -Wshadow
 AC_ARG_WITH([libfabric],
   [AS_HELP_STRING([--with-libfabric=PREFIX],
@@ -136,6 +140,12 @@ PKG_CHECK_MODULES([RDMA_CORE], [libibverbs librdmacm],
   [AC_DEFINE([HAVE_RDMA_CORE], [1], [rdma-core (libibverbs and librdmacm) was found])],
   [AC_MSG_ERROR([rdma-core was not found by pkg-config: libibverbs and librdmacm are needed (Debian 12: apt install libibverbs-dev librdmacm-dev)])])
 RDMA_CORE_CFLAGS=`AS_ECHO(["$RDMA_CORE_CFLAGS"]) | $SED 's/-I/-isystem /g'`
+dnl rdma-core has the first since 34, the second since 35.
+erdma_save_LIBS=$LIBS
+LIBS="$LIBS $RDMA_CORE_LIBS"
+AC_CHECK_FUNCS([ibv_reg_dmabuf_mr ibv_is_fork_initialized])
+LIBS=$erdma_save_LIBS
+AS_IF([test "$ac_cv_func_ibv_reg_dmabuf_mr" = yes], [erdma_dmabuf=], [erdma_dmabuf=" without dmabuf (rdma-core 34)"])
 
 dnl --- libsodium: the job key signs what endpoints say to each other when they connect
 PKG_CHECK_MODULES([SODIUM], [libsodium >= 1.0.11], [],
@@ -202,7 +212,7 @@ AC_MSG_NOTICE([
   $PACKAGE_NAME $PACKAGE_VERSION
   compiler     $CXX ($ERDMA_CXXFLAGS)
   libfabric    $erdma_libfabric_where
-  rdma-core    $erdma_rdma_core
+  rdma-core    $erdma_rdma_core$erdma_dmabuf
   CUDA         $erdma_cuda
   sanitizer    $enable_sanitizer
   fi_erdma     $erdma_program

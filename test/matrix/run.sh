@@ -84,7 +84,8 @@ else
       continue
     fi
     populate "$suite" || { say "FAIL: $suite: the tree could not be copied"; failed=1; continue; }
-    command_in "$suite" ./quickstart && command_in "$suite" './run-tests install build check'
+    command_in "$suite" ./quickstart && command_in "$suite" test/matrix/old_rdma_core.sh &&
+      command_in "$suite" './run-tests install build check'
     say "$suite has $(versions "$suite")"
   done
 fi

@@ -61,6 +61,15 @@ void let_children_have(const MemoryRange& pages, unsigned& tries) noexcept {
   let_children_have({cut, pages.end}, tries);
 }
 
+/// rdma-core before 35 does not tell, and is asked to keep memory apart where that is not needed.
+bool kernel_copies_for_children() noexcept {
+#ifdef HAVE_IBV_IS_FORK_INITIALIZED
+  return ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 void prepare_for_forks_early() noexcept {
@@ -76,7 +85,7 @@ ForkSafety prepare_for_forks(ForkPolicy policy) noexcept {
   static std::mutex mutex;  // libibverbs has none for it
   if (policy == ForkPolicy::unsafe) return ForkSafety::unasked;
   std::lock_guard guard(mutex);
-  if (ibv_is_fork_initialized() == IBV_FORK_UNNEEDED) return ForkSafety::kernel;
+  if (kernel_copies_for_children()) return ForkSafety::kernel;
   return ibv_fork_init() == 0 ? ForkSafety::apart : ForkSafety::none;
 }
 

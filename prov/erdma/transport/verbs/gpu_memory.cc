@@ -20,11 +20,21 @@ bool never(int error) noexcept {
          error == ENOSYS;
 }
 
+/// ENOSYS: rdma-core before 34 has no such function; drivers say EOPNOTSUPP.
+ibv_mr* reg_dmabuf([[maybe_unused]] ibv_pd* pd, [[maybe_unused]] const iovec& memory,
+                   [[maybe_unused]] const Dmabuf& file, [[maybe_unused]] int access) noexcept {
+#ifdef HAVE_IBV_REG_DMABUF_MR
+  return ibv_reg_dmabuf_mr(pd, file.offset, memory.iov_len,
+                           reinterpret_cast<uint64_t>(memory.iov_base), file.fd, access);
+#else
+  errno = ENOSYS;
+  return nullptr;
+#endif
+}
+
 MemoryRegion as_dmabuf(const Device& device, const iovec& memory, const Dmabuf& file, int access,
                        int& error) noexcept {
-  MemoryRegion region(ibv_reg_dmabuf_mr(device.pd(), file.offset, memory.iov_len,
-                                        reinterpret_cast<uint64_t>(memory.iov_base), file.fd,
-                                        access));
+  MemoryRegion region(reg_dmabuf(device.pd(), memory, file, access));
   error = errno;
   return region;
 }
