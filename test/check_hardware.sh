@@ -67,6 +67,10 @@ gives 'does not hold' destroy_waits
 step client unanswered 0 'outcome RDMA_CM_EVENT_REJECTED' 'us 10'
 gives 'not known' unanswered "somebody answered at nobody's address"
 gives 'not known' destroy_waits
+step client unanswered 124
+gives 'not known' unanswered
+step client data 0
+gives 'does not hold' unanswered 'cause of client'
 
 begin of_suite
 both_ran pingpong_msg 0
