@@ -23,6 +23,7 @@ std::string port_fault(const std::string& word) {
 /// Numbers take K, M and G; `all` is a set of sizes, up to the largest that all tests take.
 void add_sizes(CLI::App& command, std::vector<size_t>& sizes) {
   constexpr size_t kLargest = size_t(1) << 20;
+  constexpr size_t kMost = 1000;  // each side tells the other all of them in one message
   const auto take = [&sizes](const std::vector<std::string>& lists) {
     std::istringstream words(lists.front());
     for (std::string word; std::getline(words, word, ',');) {
@@ -34,7 +35,7 @@ void add_sizes(CLI::App& command, std::vector<size_t>& sizes) {
       else
         return false;
     }
-    return !sizes.empty();
+    return !sizes.empty() && sizes.size() <= kMost;
   };
   command
       .add_option(

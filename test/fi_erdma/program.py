@@ -777,7 +777,7 @@ class Doctor(unittest.TestCase):
             full.listen(0)
             queued = [socket.socket() for _ in range(4)]
             for one in queued:
-                one.setblocking(False)
+                one.setblocking(one is queued[0])  # it fills the queue, and is there when the call returns
                 one.connect_ex(full.getsockname())
             port = full.getsockname()[1]
             self.assertEqual(self.codes("--peer", "127.0.0.1", "-P", port, "-T", "0.1", **WITH_PROVIDER), {"E208"})

@@ -148,13 +148,29 @@ TEST(what_a_stranger_says_is_not_shown_to_a_terminal) {
   ck_assert(client.said().find('\x1b') == std::string::npos);
 }
 
+/// Each byte comes in time, and all of them never would.
+TEST(a_stranger_that_says_a_byte_now_and_then_is_given_up_after_the_limit) {
+  Bound at;
+  ck_assert_int_eq(listen(at.socket.get(), 1), 0);
+  Ended client([&] { return run_sides("bench", visiting(at.port(), 0.1), pass); });
+  const int stranger = accept4(at.socket.get(), nullptr, nullptr, SOCK_CLOEXEC);
+  ck_assert_int_ge(stranger, 0);
+  const uint32_t length = 1000;
+  ck_assert_int_eq(send(stranger, &length, sizeof(length), MSG_NOSIGNAL), sizeof(length));
+  for (uint32_t i = 1; i < length && send(stranger, "x", 1, MSG_NOSIGNAL) == 1; ++i) usleep(10'000);
+  close(stranger);
+  ck_assert_int_eq(client.status(), pair::kFailed);
+  client.says("said half of something");
+}
+
 /// The kernel drops what comes to a queue that is full, as a firewall does.
 TEST(a_host_that_does_not_answer_is_given_up_after_the_limit) {
   Bound at;
   ck_assert_int_eq(listen(at.socket.get(), 0), 0);
   std::vector<int> queued;
   for (int i = 0; i < 4; ++i) {
-    queued.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    // The first one fills the queue, and is there when the call returns.
+    queued.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | (i ? SOCK_NONBLOCK : 0), 0));
     (void)connect(queued.back(), at.address(), sizeof(at.at));
   }
   Ended client([&] { return run_sides("bench", visiting(at.port(), 0.1), pass); });

@@ -73,8 +73,9 @@ int refused_side(const TestOptions& options, Side side, Channel& channel) {
 
 int test_refused_cma(TestOptions options) {
   if (options.sizes.empty()) options.sizes = all_sizes(4 << 20);
-  const std::string task =
-      "test refused-cma: " + std::to_string(rounds(options)) + " times " + sizes_text(options);
+  const std::string task = "test refused-cma: " + options.calls + " with " + options.error +
+                           " at " + options.side + ", " + std::to_string(rounds(options)) +
+                           " times " + sizes_text(options);
   return run_sides(task, options, [&](Side side, Channel& channel) {
     return refused_side(options, side, channel);
   });

@@ -89,10 +89,7 @@ int connect_within(double seconds, const addrinfo& at) {
   const int socket = ::socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return -1;
   limit_sending(socket, std::max(seconds, 0.001));
-  if (::connect(socket, at.ai_addr, at.ai_addrlen) == 0) {
-    limit_sending(socket, 0);
-    return socket;
-  }
+  if (::connect(socket, at.ai_addr, at.ai_addrlen) == 0) return socket;
   const int error = errno == EINPROGRESS ? ETIMEDOUT : errno;
   ::close(socket);
   errno = error;
@@ -145,6 +142,7 @@ int run_side(const std::string& task, Side side, int socket, const Options& opti
              const Body& body) {
   const int yes = 1;
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  limit_sending(socket, std::max(options.limit_s, 0.001));
   Channel channel(socket, options.limit_s);
   agree(task, channel);
   return body(side, channel);
@@ -207,6 +205,7 @@ void Channel::send(const std::string& message) {
     const ssize_t count =
         ::send(x_socket, framed.data() + sent, framed.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) fail("the other side reads nothing");
     if (count <= 0) fail("the other side is gone");
     sent += size_t(count);
   }
@@ -227,16 +226,17 @@ void Channel::take(std::span<char> bytes, const Drive& drive) {
   for (size_t taken = 0; taken < bytes.size();) {
     if (drive) drive();
     pollfd readable{x_socket, POLLIN, 0};
-    const int found = ::poll(&readable, 1, drive ? 0 : 1000);
-    if (found <= 0) {
-      if (now_s() - start > x_limit_s) fail("the other side said nothing for %.0f s", x_limit_s);
-      if (drive) ::sched_yield();
-      continue;
+    if (::poll(&readable, 1, drive ? 0 : 1000) > 0) {
+      const ssize_t count = ::recv(x_socket, bytes.data() + taken, bytes.size() - taken, 0);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) fail("the other side is gone");
+      taken += size_t(count);
+    } else if (drive) {
+      ::sched_yield();
     }
-    const ssize_t count = ::recv(x_socket, bytes.data() + taken, bytes.size() - taken, 0);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail("the other side is gone");
-    taken += size_t(count);
+    // A stranger may say a byte now and then.
+    if (taken < bytes.size() && now_s() - start > x_limit_s)
+      fail("the other side said %s for %.0f s", taken ? "half of something" : "nothing", x_limit_s);
   }
 }
 
