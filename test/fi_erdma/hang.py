@@ -79,7 +79,7 @@ class Rank:
 
 
 class Differs(AssertionError):
-    """A verdict is another one, as of a rank that had no processor for a while."""
+    """A verdict, or what is told with it, is another one, as of a rank that had no processor for a while."""
 
 
 class Moves(Differs):
@@ -154,10 +154,12 @@ class Hang(unittest.TestCase):
     def told(self, ranks, verdicts, *lines, status=0, options=()):
         def look(interval):
             self.standing(ranks, verdicts, "-i", interval, status=status)
-            return self.text(ranks, verdicts, "-i", interval, *options, status=status)
-        text = self.patiently(look)
-        self.says(text, *lines)
-        return text
+            text = self.text(ranks, verdicts, "-i", interval, *options, status=status)
+            for line in lines:
+                if not re.search(line, text):
+                    raise Differs(f"{line!r} is not in: {text}")
+            return text
+        return self.patiently(look)
 
     def says(self, text, *lines):
         for line in lines:
