@@ -17,8 +17,8 @@ class Question {
   /// Takes the question back, where nobody heard it.
   ~Question();
 
-  /// Asks those once more that have no answer in `now`: another one who asks the same processes may
-  /// have taken the question back.
+  /// Asks each process once more that has no answer in `now`: a second reader of the same processes
+  /// may have taken the question back.
   void ask_again(std::span<const Process> now);
   /// Whether this one was asked: its provider may be too old, or it may be stopped.
   bool asked(const Process& process) const;

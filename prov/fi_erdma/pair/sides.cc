@@ -76,8 +76,9 @@ int accept_one(const Options& options) {
   return socket;
 }
 
-/// Of what blocks in it, connect() too; 0: none.
+/// How long connect() and each send() may block.
 void limit_sending(int socket, double seconds) {
+  seconds = std::max(seconds, 0.001);  // 0 would be no limit
   timeval limit{};
   limit.tv_sec = time_t(seconds);
   limit.tv_usec = suseconds_t((seconds - double(limit.tv_sec)) * 1e6);
@@ -88,7 +89,7 @@ void limit_sending(int socket, double seconds) {
 int connect_within(double seconds, const addrinfo& at) {
   const int socket = ::socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return -1;
-  limit_sending(socket, std::max(seconds, 0.001));
+  limit_sending(socket, seconds);
   if (::connect(socket, at.ai_addr, at.ai_addrlen) == 0) return socket;
   const int error = errno == EINPROGRESS ? ETIMEDOUT : errno;
   ::close(socket);
@@ -142,7 +143,7 @@ int run_side(const std::string& task, Side side, int socket, const Options& opti
              const Body& body) {
   const int yes = 1;
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  limit_sending(socket, std::max(options.limit_s, 0.001));
+  limit_sending(socket, options.limit_s);
   Channel channel(socket, options.limit_s);
   agree(task, channel);
   return body(side, channel);

@@ -14,7 +14,8 @@ namespace erdma::transport::shm {
 namespace {
 
 constexpr uint64_t kHandshakeTimeout = 5'000 * util::kMillisecond;
-/// For a peer that listens, but drops the connection, or for memory here.
+/// How long a connect is tried again where the peer listens but drops the connection, or where this
+/// process has no memory for it.
 constexpr uint64_t kRetries = 5'000 * util::kMillisecond;
 constexpr uint64_t kMaxBackoff = 50 * util::kMillisecond;
 
