@@ -66,8 +66,8 @@ between_programs() {
 
 rping_side() {
   case $1 in
-    server) ip netns exec A timeout 50 rping -s -a 10.10.0.1 -v -C 10 ;;
-    client) ip netns exec B timeout 40 rping -c -a 10.10.0.1 -v -C 10 ;;
+    server) ip netns exec A timeout --foreground 50 rping -s -a 10.10.0.1 -v -C 10 ;;
+    client) ip netns exec B timeout --foreground 40 rping -c -a 10.10.0.1 -v -C 10 ;;
   esac
 }
 
@@ -75,8 +75,9 @@ rping_side() {
 perftest_side() {
   local side=${*: -1} host=A device=erdma_0 peer=
   [ "$side" = server ] || host=B device=erdma_1 peer=10.10.0.1
+  # --foreground: ends with its check, too, whose process group timeout would otherwise leave.
   # shellcheck disable=SC2086
-  ip netns exec $host timeout 350 "${@:1:$#-1}" -R -d $device $peer
+  ip netns exec $host timeout --foreground 350 "${@:1:$#-1}" -R -d $device $peer
 }
 # without_calibration PROGRAM: a copy, by its path. perftest compares two clocks before it reports,
 # and where they correlate by less than 0.9, as they do in a machine without KVM, a bandwidth test ends
