@@ -150,8 +150,8 @@ struct Channel {
                          permits_writes(ways) ? Permission::allowed : Permission::denied)),
         shared(
             mmap(nullptr, kBulkBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
-        in(shared, memory, calls, reader, options, in_counters, clock),
-        out(calls, writer, out_counters) {
+        in(shared, memory, calls, reader, options, in_core, in_counters, clock),
+        out(calls, writer, out_core, out_counters) {
     memory.affordable = ways == Ways::chosen;
     if (attached) out.attach(shared);
   }
@@ -168,6 +168,7 @@ struct Channel {
     }
   }
 
+  CoreSharing in_core, out_core;
   fake::CmaCalls calls;
   CmaPeer reader, writer;
   Counters in_counters, out_counters;

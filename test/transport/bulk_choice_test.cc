@@ -48,6 +48,55 @@ TEST(copy_by_choice_needs_a_sender_that_is_attached) {
   ck_assert_int_eq(channel.memory.calls, 0);
 }
 
+CoreSharing::Usage pushed_aside() noexcept {
+  static CoreSharing::Usage usage{pthread_self(), 0, 0, 0};
+  usage.forced += 100;
+  return usage;
+}
+
+/// For a long time, by many others.
+void share(CoreSharing& core) {
+  core = CoreSharing(pushed_aside);
+  core.judge(1'000'000'000);
+  core.judge(2'000'000'000);
+  ck_assert(core.shared());
+}
+
+TEST(a_receiver_on_a_shared_core_reads_alone, 2) {
+  Channel channel(_i ? Ways::chosen : Ways::dual);
+  share(channel.in_core);
+  Message message(channel, kMiB + 12345);
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+  ck_assert_uint_eq(channel.in_counters.cma_read_bytes, message.length);
+  ck_assert_int_eq(channel.memory.calls, 0);
+}
+
+TEST(a_sender_on_a_shared_core_is_left_alone, 2) {
+  Channel channel(_i ? Ways::chosen : Ways::dual);
+  share(channel.out_core);
+  channel.out.poll();
+  Message message(channel, kMiB + 12345);
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+  ck_assert_uint_eq(channel.in_counters.cma_read_bytes, message.length);
+  ck_assert_int_eq(channel.memory.calls, 0);
+}
+
+TEST(who_is_needed_does_its_part_on_a_shared_core, 2) {
+  Channel channel(_i ? Ways::bounce : Ways::write_only);
+  share(channel.in_core);
+  share(channel.out_core);
+  Message message(channel, kMiB + 12345);
+  channel.run();
+  assert_done_once(channel.sink, 7, 0);
+  ck_assert(message.arrived());
+  ck_assert_uint_eq(_i ? channel.in_counters.bounce_in_bytes : channel.out_counters.cma_write_bytes,
+                    message.length);
+}
+
 TEST(copy_is_not_chosen_where_its_memory_is_one_too_many) {
   Channel channel(Ways::chosen);
   channel.memory.affordable = false;

@@ -77,7 +77,8 @@ unsigned char byte_at(size_t i) {
   probe(calls, true, peer);
   if (refusal.writes && late) refuse_calls(numbers, refusal.error);
   report_refusals(peer, counters);
-  BulkOut out(calls, peer, counters);
+  const CoreSharing core;
+  BulkOut out(calls, peer, core, counters);
   const iovec iov{data.data(), length};
   if (out.share(&iov, 1, length, meeting.remote_key) != 0) _exit(1);
   out.attach(shared);
@@ -104,7 +105,8 @@ void receive(Meeting& meeting, void* shared, size_t length, const Refusal& refus
   if (!refusal.reads || late) ck_assert_int_eq(int(peer.read.permission), int(Permission::allowed));
   if (refusal.reads && late) refuse_calls(numbers, refusal.error);
   report_refusals(peer, counters);
-  BulkIn in(shared, memory, calls, peer, {}, counters, clock);
+  const CoreSharing core;
+  BulkIn in(shared, memory, calls, peer, {}, core, counters, clock);
   const iovec iov{data.data(), length};
   ck_assert_int_eq(in.start(meeting.remote_key, &iov, 1, length, 9), 0);
   while (in.active())

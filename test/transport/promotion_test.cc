@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include <rdma/providers/fi_log.h>
 
@@ -96,6 +97,28 @@ TEST(a_receiver_sleeps_while_a_packet_is_taken_back, 2) {
   ck_assert(
       pair.poll_until([&] { return pair.a.sink->packets.size() == before + (executed ? 1 : 2); }));
   ck_assert_uint_eq(pair.a.sink->packets[before].number(), executed ? 78 : 77);
+}
+
+/// The receiver is not there to help with a longer message while it has others to take.
+TEST(a_packet_carries_more_while_earlier_ones_wait) {
+  transport::shm::Options options;
+  options.eager_most = transport::shm::kMaxEager;
+  Pair pair;
+  ck_assert(open_side(pair.a) && open_side(pair.b, options));
+  ck_assert(pair.poll_until([&] {
+    if (!is_hot(pair.b_to_a())) send_some(pair, 4);
+    return is_hot(pair.b_to_a());
+  }));
+  Link& link = pair.b_to_a();
+  ck_assert(pair.poll_until([&] { return link.limits().eager == options.eager_bytes; }));
+  const std::vector<unsigned char> bytes(options.eager_most, 0x5a);
+  const size_t before = pair.a.sink->packets.size();
+  ck_assert_int_eq(pair.send(link, 1, nullptr, 0), 0);
+  ck_assert_uint_eq(link.limits().eager, options.eager_most);
+  ck_assert_int_eq(pair.send(link, 2, bytes.data(), bytes.size()), 0);
+  ck_assert(pair.poll_until([&] { return pair.a.sink->packets.size() == before + 2; }));
+  ck_assert_uint_eq(pair.a.sink->packets[before + 1].payload.size(), bytes.size());
+  ck_assert(pair.poll_until([&] { return link.limits().eager == options.eager_bytes; }));
 }
 
 TEST(a_busy_peer_is_promoted_although_the_background_thread_gets_no_time) {

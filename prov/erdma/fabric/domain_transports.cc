@@ -49,6 +49,8 @@ transport::shm::Options shm_options(const Settings& settings, transport::shm::Na
                                                           : StreamingPolicy::calibrate;
   options.protocol_version = protocol::wire::kVersion;
   options.eager_bytes = settings.eager_bytes;
+  options.eager_most =
+      settings.eager_bytes == Settings{}.eager_bytes ? 16384 : settings.eager_bytes;
   options.hot_peers = settings.hot_peers;
   options.scope = scope;
   options.questions = statistics.questions();

@@ -169,7 +169,8 @@ constexpr Variable kVariables[] = {
      "Stores that bypass the cache in large copies; auto measures. Default: auto.",
      word<&Settings::streaming, kAutoOnOff>},
     {"FI_ERDMA_SHM_EAGER_SIZE", "shm_eager_size", "4096 to 16384",
-     "Largest payload, in bytes, that one packet in shared memory carries. Default: 8192.",
+     "Largest payload, in bytes, that one packet in shared memory carries. Default: 8192; up to "
+     "16384 while earlier messages wait, or more ranks than cores run.",
      number<&Settings::eager_bytes, 4096, 16384>},
     {"FI_ERDMA_SHM_HOT_PEERS", "shm_hot_peers", "1 to 65536",
      "Inbound peers that have a large ring at one time. Default: 32.",

@@ -29,8 +29,10 @@ bool is_shared(Mode mode) noexcept {
 /// True if the sender is to know of the generation that begins. Where its halves of the last ones
 /// were left to this side, whole chunks without it are faster: half the system calls, and a sender
 /// that shares this core can't hold up the end by a chunk that it claimed and has no time to move.
-bool asks_sender(PathChoice& choice, const Transfer& transfer, Mode mode) noexcept {
+/// `shared`: others use this core, so the sender's time is not idle either.
+bool asks_sender(PathChoice& choice, const Transfer& transfer, Mode mode, bool shared) noexcept {
   if (mode == Mode::read_only || transfer.remote.index == kUnhelped) return false;
+  if (is_divided(mode) && shared) return false;
   if (mode == Mode::outward && transfer.sender_off) return false;
   return !is_divided(mode) || choice.expects_help(transfer.range.length());
 }
@@ -111,11 +113,12 @@ bool Generations::all_claimed(const Transfer& transfer) const noexcept {
 Mode Generations::next_mode(const Transfer& transfer) const noexcept {
   const auto write_state = WriteState(load_acquire(x_page.write_state));
   if (transfer.call == CmaCall::write) return Mode::outward;
-  const bool never_writes = transfer.sender_off || (write_state != WriteState::allowed &&
-                                                    write_state != WriteState::unknown);
-  if (may_call(transfer)) return never_writes ? Mode::read_only : Mode::dual;
-  if (never_writes) return Mode::bounce;
-  return write_state == WriteState::allowed ? Mode::write_only : Mode::none;
+  const bool unasked = write_state == WriteState::unasked;
+  const bool writes = write_state == WriteState::allowed || unasked;
+  const bool never = transfer.sender_off || !(writes || write_state == WriteState::unknown);
+  if (may_call(transfer)) return never || unasked ? Mode::read_only : Mode::dual;
+  if (never) return Mode::bounce;
+  return writes ? Mode::write_only : Mode::none;
 }
 
 int Generations::back_slots() noexcept {
@@ -126,11 +129,13 @@ int Generations::back_slots() noexcept {
 }
 
 /// True if this transfer may go through the slots although it could go by CMA. A sender that has
-/// not said yet whether it may write is not there to copy either.
+/// not said yet whether it may write is not there to copy either; and where cores are shared, each
+/// half of a copy waits for its turn.
 bool Generations::may_choose_copy(const Transfer& transfer) const noexcept {
-  return !transfer.copy_off && !x_unaffordable && transfer.call == CmaCall::read &&
-         transfer.remote.index != kUnhelped && x_backing.bounce_affordable() &&
-         WriteState(load_acquire(x_page.write_state)) != WriteState::unknown;
+  const auto write_state = WriteState(load_acquire(x_page.write_state));
+  return !transfer.copy_off && !x_core.shared() && write_state != WriteState::unasked &&
+         !x_unaffordable && transfer.call == CmaCall::read && transfer.remote.index != kUnhelped &&
+         x_backing.bounce_affordable() && write_state != WriteState::unknown;
 }
 
 /// One transfer at a time has the slots. Others that might want them wait, so that what is measured
@@ -174,7 +179,7 @@ bool Generations::begin(Transfer& transfer) noexcept {
   transfer.status = choose_path(transfer, mode);
   if (transfer.status != 0) return true;
   transfer.present = WriteState(load_acquire(x_page.write_state)) != WriteState::unknown;
-  transfer.asks = asks_sender(x_choice, transfer, mode);
+  transfer.asks = asks_sender(x_choice, transfer, mode, x_core.shared());
   transfer.chunk = chunk_bytes(transfer.range.length(), transfer.asks && is_divided(mode));
   transfer.chunks = chunks_of(transfer.range.length(), transfer.chunk);
   transfer.claimed = 0;

@@ -7,6 +7,7 @@
 
 #include "transport/shm/bulk.h"
 #include "transport/shm/bulk_shared.h"
+#include "transport/shm/core_sharing.h"
 #include "transport/shm/path_choice.h"
 #include "util/intrusive_list.h"
 
@@ -76,12 +77,14 @@ struct Transfer : util::ListHook<Transfer> {
 class Generations {
  public:
   Generations(void* shared, BulkMemory& slots, CmaCalls& calls, CmaPeer& sender,
-              const Options& options, Counters& counters, const util::Clock& clock) noexcept
+              const Options& options, const CoreSharing& core, Counters& counters,
+              const util::Clock& clock) noexcept
       : x_memory(shared),
         x_page(shared_page(shared)),
         x_backing(slots),
         x_calls(calls),
         x_peer(sender),
+        x_core(core),
         x_counters(counters),
         x_clock(clock),
         x_choice(options.streaming, options.paths) {}
@@ -127,6 +130,7 @@ class Generations {
   BulkMemory& x_backing;
   CmaCalls& x_calls;
   CmaPeer& x_peer;
+  const CoreSharing& x_core;
   Counters& x_counters;
   const util::Clock& x_clock;
   PathChoice x_choice;

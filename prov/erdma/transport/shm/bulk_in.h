@@ -17,8 +17,9 @@ class BulkIn {
   static constexpr uint64_t kEveryGroup = UINT64_MAX;
 
   BulkIn(void* shared, BulkMemory& memory, CmaCalls& calls, CmaPeer& sender, const Options& options,
-         Counters& counters, const util::Clock& clock) noexcept
-      : x_backing(memory), x_generations(shared, memory, calls, sender, options, counters, clock) {}
+         const CoreSharing& core, Counters& counters, const util::Clock& clock) noexcept
+      : x_backing(memory),
+        x_generations(shared, memory, calls, sender, options, core, counters, clock) {}
 
   /// Begins to copy `length` bytes of the sender's shared memory. Any number may be queued; they
   /// run a few at a time; those of one `group` can be ended apart from the others. 0 or -FI_EINVAL,

@@ -105,8 +105,9 @@ bool BulkOut::ready() noexcept {
 void BulkOut::publish_write_state() noexcept {
   const Permission permission = x_peer.write.permission;
   const WriteState now = permission == Permission::untested ? WriteState::unknown
-                         : may(CmaCall::write)              ? WriteState::allowed
-                                                            : WriteState::denied;
+                         : !may(CmaCall::write)             ? WriteState::denied
+                         : x_core.shared()                  ? WriteState::unasked
+                                                            : WriteState::allowed;
   if (now == x_told) return;
   x_told = now;
   store_release(x_page->write_state, uint64_t(now));

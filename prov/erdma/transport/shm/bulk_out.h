@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "transport/shm/bulk_shared.h"
+#include "transport/shm/core_sharing.h"
 #include "transport/shm/shared_regions.h"
 #include "util/pool.h"
 
@@ -13,8 +14,8 @@ namespace erdma::transport::shm {
 /// Sender's side of one outbound channel's large transfers.
 class BulkOut {
  public:
-  BulkOut(CmaCalls& calls, CmaPeer& receiver, Counters& counters)
-      : x_calls(calls), x_peer(receiver), x_counters(counters) {}
+  BulkOut(CmaCalls& calls, CmaPeer& receiver, const CoreSharing& core, Counters& counters)
+      : x_calls(calls), x_peer(receiver), x_core(core), x_counters(counters) {}
 
   /// 0, -FI_EAGAIN while too much is shared, -FI_EINVAL, -FI_ENOMEM.
   int share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key) noexcept;
@@ -34,6 +35,7 @@ class BulkOut {
   /// have something to do.
   int poll() noexcept;
   /// Something is shared, or asked for that no longer is, or a shared region is moved.
+  bool sharing() const noexcept { return x_pool.in_use() > 0; }
   bool active() noexcept { return x_pool.in_use() > 0 || ready(); }
   bool ready() noexcept;  ///< poll() would do something now: do not sleep
 
@@ -81,6 +83,7 @@ class BulkOut {
 
   CmaCalls& x_calls;
   CmaPeer& x_peer;
+  const CoreSharing& x_core;
   Counters& x_counters;
   void* x_memory = nullptr;
   BulkShared* x_page = nullptr;  ///< null until attach()

@@ -123,7 +123,12 @@ struct TicketProgress {
   SharedWord stop;               ///< by the sender
 };
 
-enum class WriteState : uint64_t { unknown, allowed, denied };
+enum class WriteState : uint64_t {
+  unknown,
+  allowed,
+  denied,
+  unasked,  ///< allowed; but its core is shared: it is not to help a receiver that can do without
+};
 
 struct BulkShared {
   Ticket ticket[kTickets];

@@ -37,8 +37,8 @@ InBulk::InBulk(LinkContext& context, InChannel& channel, Memfd memory)
       x_channel(channel),
       x_segment(std::move(memory)),
       x_transfers(x_segment.data(), static_cast<BulkMemory&>(*this), context.calls,
-                  channel.link().direct().peer(), context.options, channel.link().out().counters(),
-                  context.clock) {}
+                  channel.link().direct().peer(), context.options, context.core,
+                  channel.link().out().counters(), context.clock) {}
 
 InBulk::~InBulk() {
   if (x_has_bounce) --x_context.bounces;
@@ -46,6 +46,7 @@ InBulk::~InBulk() {
 
 template <typename Start>
 int InBulk::begin(const Moving& what, Start&& start) noexcept {
+  x_context.count_message();
   Moving* moving = x_moving.acquire(what);
   if (!moving) return -FI_ENOMEM;
   const int rc = start(number_of(x_moving.handle(*moving)));

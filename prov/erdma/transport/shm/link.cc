@@ -9,6 +9,14 @@
 #include "transport/shm/mail.h"
 
 namespace erdma::transport::shm {
+namespace {
+
+/// The receiver has not taken all that was sent.
+bool is_busy(const OutChannel& out) noexcept {
+  return (out.bulk() && out.bulk()->sharing()) || (out.ring() && !out.ring()->drained());
+}
+
+}  // namespace
 
 ShmLink::ShmLink(LinkContext& context, const util::SocketAddress& address) noexcept
     : Link(address, {.sharing = context.options.cma ? &x_direct : nullptr,
@@ -43,7 +51,8 @@ int ShmLink::connect() noexcept {
 }
 
 int ShmLink::no_room(size_t length) noexcept {
-  if (length > limits().eager) return -FI_EMSGSIZE;
+  if (length > (x_out.cold() ? size_t(kSlotPayload) : x_context.options.eager_most))
+    return -FI_EMSGSIZE;
   LinkContext::join(x_context.starved, *this);
   return -FI_EAGAIN;
 }
@@ -54,8 +63,15 @@ LinkReport ShmLink::report() noexcept {
   return {"shm", kStates[size_t(x_phase.state)], ring ? ring->room() : 0};
 }
 
+/// While the receiver has yet to take what was sent before, or waits for its turn on a core, nobody
+/// helps it to read the next message: the copy on this side then costs less than the handshake.
 LinkLimits ShmLink::limits() const noexcept {
-  return {x_out.cold() ? size_t(kSlotPayload) : x_context.options.eager_bytes, true};
+  const Options& options = x_context.options;
+  if (x_out.cold()) return {kSlotPayload, true};
+  if (options.eager_most == options.eager_bytes) return {options.eager_bytes, true};
+  x_context.count_message();
+  const bool more = x_context.core.shared() || is_busy(x_out);
+  return {more ? options.eager_most : options.eager_bytes, true};
 }
 
 bool ShmLink::awaits(const ConnectRequest& request) const noexcept {

@@ -5,6 +5,7 @@
 #include "transport/deferred_dones.h"
 #include "transport/shm/cma.h"
 #include "transport/shm/connector.h"
+#include "transport/shm/core_sharing.h"
 #include "transport/shm/in_channels.h"
 #include "transport/shm/link.h"
 #include "transport/shm/link_ends.h"
@@ -50,6 +51,12 @@ struct LinkContext {
   const util::Clock& clock;
   LinkEnds ends{clock, attention};
   Connector* connector = nullptr;
+  CoreSharing core;
+  /// A large one.
+  void count_message() noexcept {
+    if (core.on_message()) [[unlikely]]
+      core.judge(clock.now());
+  }
   unsigned bounces = 0;                              ///< channels whose slots have memory
   util::IntrusiveList<ShmLink, StarvedTag> starved;  ///< no room in the ring; needs no attention
   util::IntrusiveList<ShmLink, SwitchTag> switching;

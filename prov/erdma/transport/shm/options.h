@@ -25,6 +25,7 @@ struct Options {
   NameScope scope = NameScope::host;
   bool background = true;        ///< false, for tests: no thread, step() does its work
   size_t eager_bytes = 8192;     ///< largest payload through a hot ring; at most 16384
+  size_t eager_most = 8192;      ///< the same where cores are shared, or messages before it wait
   unsigned hot_peers = 32;       ///< inbound peers with a large ring at one time
   uint8_t protocol_version = 0;  ///< of the headers in packets: peers must have the same
   uint64_t connect_timeout_ns = 500'000'000;  ///< how long a peer never met may take to appear

@@ -99,7 +99,7 @@ RingSender* OutChannel::blocked_ring() noexcept {
 
 BulkOut* OutChannel::begin_bulk(CmaPeer& cma, SharedRegions* region) noexcept try {
   if (x_bulk) return x_bulk.get();
-  x_bulk = std::make_unique<BulkOut>(x_context.calls, cma, x_counters);
+  x_bulk = std::make_unique<BulkOut>(x_context.calls, cma, x_context.core, x_counters);
   x_bulk->shares(region);
   if (x_bulk_segment) x_bulk->attach(x_bulk_segment.data());
   return x_bulk.get();

@@ -115,6 +115,10 @@ class RingSender {
   bool room_for(uint32_t slots) noexcept {
     return x_limit - x_head >= slots || (refresh(), x_limit - x_head >= slots);
   }
+  /// All that was pushed is consumed.
+  bool drained() noexcept {
+    return uint32_t(x_seen) == x_head || (refresh(), uint32_t(x_seen) == x_head);
+  }
   /// Entries without long payload that fit.
   uint32_t room() noexcept { return room_for(1) ? x_limit - x_head : 0; }
   /// The receiver is to wake this process once it consumed something; false again with off().

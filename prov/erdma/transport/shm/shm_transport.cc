@@ -14,6 +14,7 @@ namespace {
 
 Options checked(Options options) noexcept {
   options.eager_bytes = std::clamp(options.eager_bytes, size_t(kSlotPayload), size_t(kMaxEager));
+  options.eager_most = std::clamp(options.eager_most, options.eager_bytes, size_t(kMaxEager));
   options.hot_peers = std::max(options.hot_peers, 1u);
   return options;
 }
