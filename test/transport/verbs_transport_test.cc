@@ -397,6 +397,30 @@ TEST(a_post_that_is_refused_ends_the_connection, 4) {
   ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
 }
 
+/// A message that is too long to be one of a chain, or a write.
+TEST(nothing_overtakes_a_chain_that_is_refused, 2) {
+  Two two;
+  two.meet();
+  Link& link = two.pair.a_to_b();
+  std::vector<std::byte> bytes(900), there(8);
+  const iovec payload{bytes.data(), bytes.size()};
+  auto open = two.pair.b_to_a().optional().registrar->open({there.data(), there.size()}, nullptr,
+                                                           true, true);
+  ck_assert(open);
+  RemoteKey remote_key;
+  (*open)->describe(remote_key);
+  transport::DeviceAddress first;
+  ck_assert(link.optional().fast->unpack(remote_key, first));
+  ck_assert_int_eq(link.send(numbered(1), nullptr, 0, 0, SendHint::more), 0);
+  two.rig.nic.post_send_error = EINVAL;
+  ck_assert_int_eq(_i ? link.optional().fast->put(first, bytes.data(), 8, 1)
+                      : link.send(numbered(2), &payload, 1, bytes.size(), SendHint::none),
+                   -FI_EAGAIN);
+  ck_assert(two.until([&] { return two.a().sink->downs.size() == 1; }));
+  ck_assert(two.until([&] { return two.b().sink->downs.size() == 1; }));
+  ck_assert_uint_eq(two.b().sink->packets.size(), 1);  // the first of all
+}
+
 TEST(a_receive_that_can_not_be_posted_ends_the_connection) {
   Two two;
   two.meet();

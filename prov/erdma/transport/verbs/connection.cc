@@ -204,6 +204,7 @@ void Connection::progress() noexcept {
   if (!confirmed()) return;
   if (sender.has_due()) send_due_controls();
   const Phase phase = lifecycle.phase();
+  if (phase >= Phase::closing) return;
   // Who asked to retire still returns credits: the peer needs some for what it has to send first.
   if (phase == Phase::agreed || phase == Phase::parting) return;
   if (transfers.any_moving() || !packet_transfers.empty()) [[unlikely]]
@@ -211,8 +212,7 @@ void Connection::progress() noexcept {
   const Credits& credits = sender.credits();
   const bool spare = phase != Phase::asked || credits.available() > kCreditsToTakeBack;
   if (credits.must_return() && credits.may_send_credit() && sender.queue().room() > 0 && spare) {
-    sender.post_chained();
-    (void)sender.emit(Kind::credit, nullptr, 0);
+    if (sender.post_chained()) (void)sender.emit(Kind::credit, nullptr, 0);
   }
 }
 

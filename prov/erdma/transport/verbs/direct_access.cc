@@ -16,7 +16,7 @@ int DirectAccess::post(Transfer& transfer) noexcept {
   const bool flushes = transfer.proof_due;
   const bool reads = transfer.is_read || flushes;
   if (!has_room(flushes ? 2 : 1) || (reads && !x_transfers.may_read())) return -FI_EAGAIN;
-  x_sender.post_chained();
+  if (!x_sender.post_chained()) return -FI_EAGAIN;
   if (const int rc = post_request(transfer)) return rc;
   transfer.posted = transfer.length;
   x_transfers.wait(transfer);

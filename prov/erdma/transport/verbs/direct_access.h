@@ -57,7 +57,7 @@ class DirectAccess {
 
 [[gnu::always_inline]] inline int DirectAccess::get(DeviceAddress remote, void* local,
                                                     size_t length, uint64_t token) noexcept {
-  if (!has_room(1) || !x_transfers.may_read()) [[unlikely]]
+  if (!has_room(1) || !x_transfers.may_read() || !x_sender.post_chained()) [[unlikely]]
     return -FI_EAGAIN;
   const uint32_t slot = x_read_buffers.acquire_short(x_shared.device);
   if (slot == ReadBuffers::kNone) [[unlikely]]
@@ -68,7 +68,6 @@ class DirectAccess {
   request.opcode = IBV_WR_RDMA_READ;
   request.send_flags = 0;
   request.wr.rdma = {remote.address, remote.key};
-  x_sender.post_chained();
   Work& work = x_sender.queue().append(request, true);
   work.type = Work::Type::read;
   work.bytes = uint32_t(length);
@@ -85,7 +84,7 @@ class DirectAccess {
 
 inline int DirectAccess::put(DeviceAddress remote, const void* local, size_t length,
                              uint64_t token) noexcept {
-  if (!has_room(1) || length > x_sender.inline_bytes) [[unlikely]]
+  if (!has_room(1) || length > x_sender.inline_bytes || !x_sender.post_chained()) [[unlikely]]
     return -FI_EAGAIN;
   ibv_sge sge{uint64_t(local), uint32_t(length), 0};
   ibv_send_wr request;
@@ -93,7 +92,6 @@ inline int DirectAccess::put(DeviceAddress remote, const void* local, size_t len
   request.opcode = IBV_WR_RDMA_WRITE;
   request.send_flags = IBV_SEND_INLINE;
   request.wr.rdma = {remote.address, remote.key};
-  x_sender.post_chained();
   Work& work = x_sender.queue().append(request, true);
   work.type = Work::Type::write;
   work.bytes = uint32_t(length);

@@ -129,8 +129,8 @@ int PacketSender::emit_block(Kind kind, const void* body, size_t body_bytes,
   if (kPrefixBytes + body_bytes + payload.length > x_shared.packet_blocks.block_bytes())
     return -FI_EMSGSIZE;
   if (!x_shared.packet_blocks.acquire(block)) return no_block(x_shared.packet_blocks);
-  post_chained();
-  const int rc = post_packet(block.bytes, &block, kind, body, body_bytes, payload);
+  const int rc = post_chained() ? post_packet(block.bytes, &block, kind, body, body_bytes, payload)
+                                : -FI_EAGAIN;
   if (rc) x_shared.packet_blocks.release(block);
   return rc;
 }
@@ -145,7 +145,7 @@ int PacketSender::no_block(const BlockPool& pool) noexcept {
 }
 
 int PacketSender::post(ibv_send_wr& request, ibv_sge piece, const Work& work) noexcept {
-  post_chained();
+  if (!post_chained()) return -FI_EAGAIN;
   request.sg_list = &piece;
   request.num_sge = 1;  // a READ looks at the first only, whatever it is given
   x_queue.append(request, true) = work;
@@ -188,7 +188,7 @@ int PacketSender::emit_chained(Kind kind, const void* body, size_t body_bytes,
   return 0;
 }
 
-void PacketSender::post_chain() noexcept {
+bool PacketSender::post_chain() noexcept {
   Chain& chain = x_shared.chain;
   chain.owner = nullptr;
   chain.count = 0;
@@ -197,6 +197,7 @@ void PacketSender::post_chain() noexcept {
   const int rc = x_queue.post(chain.requests[0]);
   if (rc)
     x_host.broken(rc == -FI_EAGAIN ? -FI_ENOMEM : rc, "a chain of sends was refused by the device");
+  return rc == 0;
 }
 
 void PacketSender::drop_chain() noexcept {

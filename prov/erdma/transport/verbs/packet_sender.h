@@ -77,10 +77,8 @@ class PacketSender {
   [[nodiscard]] bool on_grow(const std::byte* body, size_t length) noexcept;
   void want_more() noexcept { x_flags |= kWantsMore; }
 
-  void post_chained() noexcept {
-    if (x_chained) [[unlikely]]
-      post_chain();
-  }
+  /// False: the chain is lost, the connection is broken, and nothing may follow.
+  bool post_chained() noexcept { return !x_chained || post_chain(); }
   void drop_chain() noexcept;
   /// Posts a request (its opcode and what it opens are set) that moves the bytes of `piece` and
   /// holds `work`. An error: as refused().
@@ -116,7 +114,7 @@ class PacketSender {
                const Payload& payload) noexcept;
   int post_packet(std::byte* to, const BlockPool::Block* block, Kind kind, const void* body,
                   size_t body_bytes, const Payload& payload) noexcept;
-  void post_chain() noexcept;
+  bool post_chain() noexcept;
 
   Resources& x_shared;
   Counters* x_counters;  ///< those of x_shared, until there is a peer
