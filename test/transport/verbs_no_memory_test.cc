@@ -6,8 +6,8 @@
 namespace erdma::test {
 namespace {
 
-/// For the peer and the attempt, each with its table, and for the time limit.
-TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 5) {
+/// For the peer and the attempt, each with its table, and with a place for its time limit.
+TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 6) {
   World world;
   Host &a = world.add(kA, 1), &b = world.add(kB, 2);
   const util::SocketAddress peer = name_b();

@@ -1,7 +1,10 @@
 #include "transport/verbs/attempt_table.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
+
+#include "transport/guarded.h"
 
 namespace erdma::transport::verbs {
 
@@ -11,20 +14,34 @@ bool same_ip(const util::SocketAddress& a, const util::SocketAddress& b) noexcep
   return name_bytes(left) == name_bytes(b);
 }
 
-void AttemptTable::forget_if_idle(Peer& peer) noexcept {
-  if (peer.active || peer.passive || peer.wanted || peer.held) return;
-  retries.clear(peer);
-  x_peers.erase(peer.name);
+Peer& AttemptTable::peer_of(const util::SocketAddress& name) {
+  const auto [found, made] = x_peers.try_emplace(name, name);
+  if (!made || retries.add(found->second)) return found->second;
+  x_peers.erase(found);
+  throw std::bad_alloc();
 }
 
-Attempt& AttemptTable::add(uint64_t id, Peer& peer, bool active) {
+void AttemptTable::forget_if_idle(Peer& peer) noexcept {
+  if (peer.active || peer.passive || peer.wanted || peer.held) return;
+  retries.remove(peer);
+  x_peers.erase(x_peers.find(peer.name));
+}
+
+Attempt* AttemptTable::add(uint64_t id, Peer& peer, bool active) noexcept try {
   Attempt& attempt = x_attempts[id];
+  attempt.active = active;
+  if (!deadlines(attempt).add(attempt)) {
+    x_attempts.erase(id);
+    throw std::bad_alloc();
+  }
   attempt.id = id;
   attempt.peer = &peer;
-  attempt.active = active;
   attempt.stage = active ? Attempt::Stage::reaching : Attempt::Stage::accepting;
   (active ? peer.active : peer.passive) = &attempt;
-  return attempt;
+  return &attempt;
+} catch (const std::bad_alloc&) {
+  say_out_of_memory("connecting");
+  return nullptr;
 }
 
 Attempt* AttemptTable::find(uint64_t id) noexcept {
@@ -52,7 +69,7 @@ void AttemptTable::detach(Attempt& attempt) noexcept {
 
 void AttemptTable::erase(Attempt& attempt) noexcept {
   const uint64_t id = attempt.id;
-  clear_time_out(attempt);
+  deadlines(attempt).remove(attempt);
   detach(attempt);
   x_attempts.erase(id);
 }

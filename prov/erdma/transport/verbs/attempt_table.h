@@ -65,12 +65,12 @@ struct Peer {
 /// The attempts of one endpoint, the peers that they are made with, and what is due when.
 class AttemptTable {
  public:
-  Peer& peer_of(const util::SocketAddress& name) {
-    return x_peers.try_emplace(name, name).first->second;
-  }
+  /// Throws std::bad_alloc.
+  Peer& peer_of(const util::SocketAddress& name);
   /// The peer is gone then.
   void forget_if_idle(Peer& peer) noexcept;
-  Attempt& add(uint64_t id, Peer& peer, bool active);
+  /// Null: no memory, which is logged.
+  Attempt* add(uint64_t id, Peer& peer, bool active) noexcept;
   Attempt* find(uint64_t id) noexcept;
   Attempt* find(uint64_t id, Attempt::Stage stage) noexcept;
   Attempt* any() noexcept { return x_attempts.empty() ? nullptr : &x_attempts.begin()->second; }
@@ -89,7 +89,7 @@ class AttemptTable {
   /// Connections that peers with this IP made and that are up.
   size_t accepted_from(const util::SocketAddress& name) const noexcept;
 
-  void time_out(Attempt& attempt, uint64_t when) { deadlines(attempt).set(attempt, when); }
+  void time_out(Attempt& attempt, uint64_t when) noexcept { deadlines(attempt).set(attempt, when); }
   void clear_time_out(Attempt& attempt) noexcept { deadlines(attempt).clear(attempt); }
   uint64_t next_deadline() const noexcept;
 

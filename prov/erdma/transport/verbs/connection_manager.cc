@@ -97,16 +97,10 @@ void ConnectionManager::connect(const util::SocketAddress& name, uint64_t token,
 void ConnectionManager::start(Peer& peer) {
   if (peer.held >= kHeldOfOne || x_held >= kHeld + x_config.options.max_connections / 2)
     return try_again(peer, -FI_ETIMEDOUT);
-  int rc = -FI_ENOMEM;
-  guarded("connecting", [&] {
-    Attempt& attempt = x_table.add(next_connection_id(), peer, true);
-    x_table.time_out(attempt, peer.give_up);
-    rc = x_backend.connect(attempt.id, peer.name);
-  });
-  if (rc == 0) return;
-  // An attempt that is half made would be taken for one that goes on.
-  if (peer.active) return attempt_failed(*peer.active, rc);
-  give_up(peer, rc);
+  Attempt* const attempt = x_table.add(next_connection_id(), peer, true);
+  if (!attempt) return give_up(peer, -FI_ENOMEM);
+  x_table.time_out(*attempt, peer.give_up);
+  if (const int rc = x_backend.connect(attempt->id, peer.name)) attempt_failed(*attempt, rc);
 }
 
 void ConnectionManager::on_reached(uint64_t id) {
@@ -186,7 +180,7 @@ void ConnectionManager::attempt_failed(Attempt& attempt, int status, bool retry)
   give_up(peer, status);
 }
 
-void ConnectionManager::try_again(Peer& peer, int status) {
+void ConnectionManager::try_again(Peer& peer, int status) noexcept {
   const uint64_t now = x_config.clock->now();
   if (now + peer.backoff >= peer.give_up)
     return give_up(peer, peer.resets >= kResets ? -FI_ECONNREFUSED : status);
@@ -234,20 +228,26 @@ void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
     if (!attempt || (attempt->active && x_gatekeeper.is_self(peer))) continue;
     is_up(attempt) ? lose(*attempt, -FI_ECONNRESET) : discard(*attempt);
   }
-  if (x_table.accepting.size() >= kMaxAccepting) passive_failed(*x_table.accepting.first());
-  Attempt& attempt = x_table.add(id, peer, false);
-  attempt.terms = hello.terms;
-  attempt.peer_serial = hello.serial;
-  x_table.time_out(
-      attempt, x_config.clock->now() + std::min(kConfirmTime, x_config.options.connect_timeout_ns));
-  Path path{};
-  int rc = make_connection(attempt, path);
-  if (!rc)
-    rc = x_backend.greet(id, x_gatekeeper.greeting(HelloKind::welcome, attempt, path,
-                                                   std::as_bytes(std::span(hello.mac))));
+  if (x_table.accepting.size() >= kMaxAccepting) {
+    Attempt* const oldest = x_table.accepting.first();
+    passive_failed(*oldest->peer, oldest);
+  }
+  Attempt* const attempt = x_table.add(id, peer, false);
+  int rc = -FI_ENOMEM;
+  if (attempt) {
+    attempt->terms = hello.terms;
+    attempt->peer_serial = hello.serial;
+    const uint64_t patience = std::min(kConfirmTime, x_config.options.connect_timeout_ns);
+    x_table.time_out(*attempt, x_config.clock->now() + patience);
+    Path path{};
+    rc = make_connection(*attempt, path);
+    const Bytes known = std::as_bytes(std::span(hello.mac));
+    if (!rc)
+      rc = x_backend.greet(id, x_gatekeeper.greeting(HelloKind::welcome, *attempt, path, known));
+  }
   if (!rc) return;
   x_backend.refuse(id, encode_prefix(HelloKind::refusal, Refusal::busy));
-  passive_failed(attempt);
+  passive_failed(peer, attempt);
   if (rc == -FI_ENOMEM) x_config.mail->post({.type = Mail::Type::crowded});
 }
 
@@ -255,9 +255,9 @@ void ConnectionManager::on_established(uint64_t id) {
   if (Attempt* attempt = x_table.find(id, Attempt::Stage::accepting)) go_up(*attempt);
 }
 
-void ConnectionManager::passive_failed(Attempt& attempt) {
-  Peer& peer = *attempt.peer;
-  discard(attempt);
+/// What there was of the peer's attempt; null: nothing yet.
+void ConnectionManager::passive_failed(Peer& peer, Attempt* attempt) noexcept {
+  if (attempt) discard(*attempt);
   // It stood for our own attempt.
   if (peer.wanted && !peer.active && !peer.deadline) return try_again(peer, -FI_ECONNRESET);
   x_table.forget_if_idle(peer);
@@ -269,7 +269,7 @@ void ConnectionManager::go_up(Attempt& attempt) {
   if (const int rc = x_config.factory->agree(*attempt.connection, attempt.terms, active)) {
     ERDMA_WARN(EP_CTRL, "the connection to %s can't be used: %s\n", peer.name.to_string().c_str(),
                fi_strerror(-rc));
-    return active ? attempt_failed(attempt, rc, false) : passive_failed(attempt);
+    return active ? attempt_failed(attempt, rc, false) : passive_failed(peer, &attempt);
   }
   attempt.stage = Attempt::Stage::up;
   x_table.clear_time_out(attempt);
@@ -300,7 +300,7 @@ void ConnectionManager::on_closed(uint64_t id, int status) {
     case Attempt::Stage::requested:
       return attempt_failed(*attempt, status);
     case Attempt::Stage::accepting:
-      return passive_failed(*attempt);
+      return passive_failed(*peer, attempt);
     case Attempt::Stage::up:
       lose(*attempt, status);
       return x_table.forget_if_idle(*peer);
@@ -369,7 +369,7 @@ void ConnectionManager::expire() {
   const uint64_t now = x_config.clock->now();
   while (Attempt* attempt = x_table.requests.due(now))
     attempt_failed(*attempt, -FI_ETIMEDOUT, false);
-  while (Attempt* attempt = x_table.accepting.due(now)) passive_failed(*attempt);
+  while (Attempt* attempt = x_table.accepting.due(now)) passive_failed(*attempt->peer, attempt);
   while (Peer* peer = x_table.retries.due(now)) {
     x_table.retries.clear(*peer);
     if (!peer->active && (!peer->passive || x_gatekeeper.is_self(*peer))) start(*peer);

@@ -56,8 +56,8 @@ class ConnectionManager final : public BackendEvents {
   void accept(uint64_t id, Peer& peer, const Hello& hello);
   void attempt_failed(Attempt& attempt, int status);
   void attempt_failed(Attempt& attempt, int status, bool retry);
-  void passive_failed(Attempt& attempt);
-  void try_again(Peer& peer, int status);
+  void passive_failed(Peer& peer, Attempt* attempt) noexcept;
+  void try_again(Peer& peer, int status) noexcept;
   void give_up(Peer& peer, int status) noexcept;
   void go_up(Attempt& attempt);
   void lose(Attempt& attempt, int status) noexcept;

@@ -148,7 +148,7 @@ HelloPrefix Gatekeeper::refusal(Refusal reason) const noexcept {
 }
 
 bool Gatekeeper::heed(Peer& peer, Bytes refusal) const {
-  const std::string name = peer.name.to_string();
+  const auto name = peer.name.to_string();
   switch (const Refusal reason = decode_refusal(refusal)) {
     case Refusal::replay:
       peer.answer = decode_challenge(refusal);

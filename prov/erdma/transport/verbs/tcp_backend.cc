@@ -98,8 +98,9 @@ void TcpBackend::accept_one(util::Fd fd, const util::SocketAddress& from, Backen
   socket.tcp.open(std::move(fd));
   socket.tcp.keep_alive(x_peer_timeout);
   socket.from = from;
+  // Otherwise it hears of the end, and comes again.
+  if (!x_half_open.add(socket) || !watch(socket, EPOLLIN)) return void(close(id, false));
   x_half_open.set(socket, x_clock.now() + kHelloTime);
-  if (!watch(socket, EPOLLIN)) close(id, false);
 }
 
 void TcpBackend::drop_stranger(Socket& socket, const char* what, bool harmless,
@@ -180,7 +181,7 @@ void TcpBackend::on_message(Socket& socket, BackendEvents& events) {
   socket.peer = message.path();
   switch (socket.state) {
     case State::half_open:
-      x_half_open.clear(socket);
+      x_half_open.remove(socket);
       socket.state = State::asked;
       return events.on_request(id, socket.from, message.hello(), message.path());
     case State::requested:
@@ -243,7 +244,7 @@ bool TcpBackend::close(uint64_t id, bool orderly) noexcept {
   Socket* socket = find(id);
   if (!socket) return false;
   if (orderly && socket->state == State::up) (void)socket->tcp.send(encode_prefix(HelloKind::bye));
-  x_half_open.clear(*socket);
+  x_half_open.remove(*socket);
   x_sockets.erase(id);
   return false;
 }
