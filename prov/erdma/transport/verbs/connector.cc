@@ -36,6 +36,7 @@ class ConnectorThread final : public Connector, AsyncListener, EndpointThread::W
   void close(uint64_t connection_id, bool orderly) noexcept override;
   void stop_listening() noexcept override;
   void abandon() noexcept override;
+  bool step() noexcept override { return x_thread.step(); }
 
  private:
   struct Command {
@@ -101,7 +102,7 @@ int ConnectorThread::start_thread() {
   if (x_config.options.questions >= 0)
     (void)x_thread.watch(x_config.options.questions, kQuestion, EPOLLIN | EPOLLET);
   if (!x_commands.arm()) x_thread.bell().ring();  // other threads hear of events already
-  return x_thread.start("erdma-connect");
+  return x_config.options.background ? x_thread.start("erdma-connect") : 0;
 }
 
 ConnectorThread::~ConnectorThread() {

@@ -132,6 +132,9 @@ class Connector {
   virtual void stop_listening() noexcept = 0;
   /// In a forked child: closes descriptors. Not followed by destruction.
   virtual void abandon() noexcept = 0;
+  /// Where there is no thread (Options::background): what it would do about one event, at most.
+  /// False: there was none.
+  virtual bool step() noexcept { return false; }
 };
 
 }  // namespace erdma::transport::verbs

@@ -25,6 +25,7 @@ struct Options {
   int questions = -1;               ///< whenever it becomes readable, poll() calls on_question()
   Counters* counters = nullptr;     ///< outlive the transport; null: it has some of its own
   PeerCounters* by_peer = nullptr;  ///< each link counts there instead; outlives the transport
+  bool background = true;           ///< false, for tests: no thread, step() does its work
 };
 
 }  // namespace erdma::transport::verbs

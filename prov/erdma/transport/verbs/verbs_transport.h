@@ -52,6 +52,8 @@ class VerbsTransport final : public Transport {
   bool arm() noexcept override;
   void disarm() noexcept override;
   void shutdown() noexcept override;
+  /// See Connector::step().
+  bool step() noexcept { return x_connector->step(); }
 
  private:
   /// Mail from the connector's thread.

@@ -1,0 +1,504 @@
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <infiniband/verbs.h>
+#include <rdma/providers/fi_log.h>
+#include <rdma/rdma_cma.h>
+
+#include "fake/scarce_memory.h"
+#include "transport/conformance.h"
+#include "transport/simulated_device.h"
+#include "transport/verbs/verbs_transport.h"
+
+/// Endpoints with their real connectors on the simulated adapter, without threads of their own:
+/// what each polls, sends, and does to connect happens in an order, and at times, that are drawn.
+/// Meanwhile an allocation fails, a call of the adapter is refused, or a connection breaks. What
+/// send() took arrives once and in order, or both sides may know that it does not: one of them
+/// hears that its link is down, and a warning is due.
+
+// --- calls of the adapter that are refused -------------------------------------------------------
+
+namespace erdma::fake {
+namespace {
+
+long g_refused = kNever;   ///< number of the first call that is
+long g_many_calls = 1;     ///< that are, in a row
+long g_calls = 0;          ///< of counted() so far
+unsigned long g_told = 0;  ///< warnings of a link's end that were due
+
+/// True: with this errno.
+bool refuses(int error = ENOMEM) {
+  if (!t_counted) return false;
+  const long number = g_calls++;
+  if (g_refused == kNever || number < g_refused || number >= g_refused + g_many_calls) return false;
+  errno = error;
+  return true;
+}
+
+template <typename Function>
+Function* adapters(Function*, const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+decltype(ibv_context_ops::post_send) g_post_send;
+decltype(ibv_context_ops::post_recv) g_post_recv;
+
+int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
+  static const int kErrors[] = {ENOMEM, EIO, EINVAL};
+  if (!refuses()) return g_post_send(qp, request, bad);
+  *bad = request;
+  return kErrors[g_refused % 3];
+}
+int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  if (!refuses()) return g_post_recv(qp, request, bad);
+  *bad = request;
+  return ENOMEM;
+}
+void replace_posts(ibv_context& context) {
+  g_post_send = context.ops.post_send;
+  g_post_recv = context.ops.post_recv;
+  context.ops.post_send = post_send;
+  context.ops.post_recv = post_recv;
+}
+
+extern "C" const char __executable_start, etext;
+
+bool of_provider(const void* caller) {
+  return caller >= static_cast<const void*>(&__executable_start) &&
+         caller < static_cast<const void*>(&etext);
+}
+/// What the adapter allocates for itself does not count; what the standard library does on behalf
+/// of the provider does.
+bool concerns_provider(const void* caller) {
+  if (of_provider(caller)) return true;
+  static const void* const standard = [] {
+    Dl_info info{};
+    dladdr(dlsym(RTLD_DEFAULT, "_ZSt9terminatev"), &info);
+    return static_cast<const void*>(info.dli_fbase);
+  }();
+  const auto of_standard = [](const void* address) {
+    Dl_info info{};
+    return dladdr(address, &info) && info.dli_fbase == standard;
+  };
+  if (!of_standard(caller)) return false;
+  void* frames[16];
+  const int count = backtrace(frames, 16);
+  int i = 0;
+  while (i < count && frames[i] != caller) ++i;
+  while (i < count && of_standard(frames[i])) ++i;
+  return i < count && of_provider(frames[i]);
+}
+
+}  // namespace
+}  // namespace erdma::fake
+
+#undef ibv_reg_mr
+#define ERDMA_REFUSED(returned, value, name, types, ...)         \
+  extern "C" returned name types {                               \
+    static const auto real = erdma::fake::adapters(name, #name); \
+    return erdma::fake::refuses() ? value : real(__VA_ARGS__);   \
+  }
+ERDMA_REFUSED(ibv_qp*, nullptr, ibv_create_qp, (ibv_pd * pd, ibv_qp_init_attr* attr), pd, attr)
+ERDMA_REFUSED(ibv_cq*, nullptr, ibv_create_cq,
+              (ibv_context * context, int entries, void* user, ibv_comp_channel* channel,
+               int vector),
+              context, entries, user, channel, vector)
+ERDMA_REFUSED(int, EINVAL, ibv_modify_qp, (ibv_qp * qp, ibv_qp_attr* attr, int mask), qp, attr,
+              mask)
+ERDMA_REFUSED(ibv_mr*, nullptr, ibv_reg_mr, (ibv_pd * pd, void* address, size_t length, int access),
+              pd, address, length, access)
+ERDMA_REFUSED(ibv_mr*, nullptr, ibv_reg_mr_iova2,
+              (ibv_pd * pd, void* address, size_t length, uint64_t iova, unsigned access), pd,
+              address, length, iova, access)
+ERDMA_REFUSED(int, -1, rdma_create_id,
+              (rdma_event_channel * channel, rdma_cm_id** id, void* context, rdma_port_space space),
+              channel, id, context, space)
+ERDMA_REFUSED(int, -1, rdma_resolve_addr,
+              (rdma_cm_id * id, sockaddr* from, sockaddr* to, int timeout), id, from, to, timeout)
+ERDMA_REFUSED(int, -1, rdma_resolve_route, (rdma_cm_id * id, int timeout), id, timeout)
+ERDMA_REFUSED(int, -1, rdma_connect, (rdma_cm_id * id, rdma_conn_param* with), id, with)
+ERDMA_REFUSED(int, -1, rdma_accept, (rdma_cm_id * id, rdma_conn_param* with), id, with)
+ERDMA_REFUSED(int, -1, rdma_reject, (rdma_cm_id * id, const void* bytes, uint8_t length), id, bytes,
+              length)
+
+extern "C" int fi_log_enabled(const fi_provider*, fi_log_level level, fi_log_subsys subsystem) {
+  erdma::fake::g_told += level == FI_LOG_WARN && subsystem == FI_LOG_EP_DATA;
+  static const bool shown = std::getenv("ERDMA_MODEL_LOG");
+  return shown;
+}
+extern "C" void fi_log(const fi_provider*, fi_log_level, fi_log_subsys, const char*, int,
+                       const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vprintf(format, arguments);
+  va_end(arguments);
+}
+
+namespace erdma::test {
+namespace {
+
+using transport::SendHint;
+using transport::verbs::Device;
+using transport::verbs::Options;
+using transport::verbs::RegistrationCache;
+using transport::verbs::VerbsTransport;
+
+constexpr uint64_t kMessages = 30;
+constexpr size_t kNodes = 4;
+
+/// The system's, and what was skipped.
+struct SkippingClock final : util::Clock {
+  uint64_t now() const noexcept override { return util::SystemClock().now() + skipped; }
+  uint64_t skipped = 0;
+};
+
+size_t length_of(uint64_t number) {
+  constexpr size_t kLengths[] = {0, 8, 40, 200, 900};
+  return kLengths[number % std::size(kLengths)];
+}
+
+/// The messages of one endpoint to another.
+struct Flow {
+  bool over() const { return expected >= kMessages; }
+  /// What was lost is not sent again, but something comes after it.
+  bool has_more() const { return sent < kMessages || (!over() && ends > ends_at_last); }
+
+  uint64_t sent = 0;
+  uint64_t expected = 0;  ///< number of the next one to arrive
+  uint64_t lost = 0;
+  uint64_t lost_untold = 0;
+  uint64_t senders_end = 0;    ///< `sent` when its link was last down
+  bool receivers_end = false;  ///< since the last message
+  unsigned ends = 0, ends_at_last = 0;
+  bool in_order = true, whole = true;
+};
+
+struct Adapter {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<RegistrationCache> cache;
+};
+
+class Drawn;
+
+struct FlowSink final : transport::Sink {
+  void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
+                 size_t length) override;
+  void on_done(uint64_t, int) noexcept override {}
+  void on_link_down(transport::Link& link, int status) noexcept override;
+  bool waits_for(const transport::Link&) noexcept override { return true; }
+  Drawn* world = nullptr;
+  size_t self = 0;
+};
+
+class Drawn {
+ public:
+  Drawn(uint64_t seed, std::vector<Adapter>& adapters, size_t count, const Options& options)
+      : x_random(seed), x_count(count) {
+    for (size_t i = 0; i < count; ++i) {
+      auto opened = VerbsTransport::open(options, *adapters[i].device, *adapters[i].cache,
+                                         adapters[i].device->address(), &clock);
+      ck_assert_int_eq(opened.error(), 0);
+      names[i] = (*opened)->name();
+      x_transports[i] = std::move(*opened);
+      x_sinks[i].world = this;
+      x_sinks[i].self = i;
+    }
+    // Where there are more than two, the first speaks to all others.
+    for (size_t i = 1; i < count; ++i) x_pairs.insert(x_pairs.end(), {{0, i}, {i, 0}});
+  }
+  ~Drawn() {
+    for (size_t i = 0; i < x_count; ++i) x_transports[i]->shutdown();
+  }
+
+  /// Until everything is over: false after a while.
+  bool run() {
+    const util::SystemClock system;
+    const uint64_t end = system.now() + 30'000'000'000;
+    uint64_t moved_at = system.now(), jump = 1'000'000;
+    for (unsigned steps = 0; !over(); ++steps) {
+      if (step()) {
+        moved_at = system.now();
+        jump = 1'000'000;
+      } else if (steps % 16 == 0) {
+        sched_yield();
+        const uint64_t now = system.now();
+        if (now > end) return false;
+        // Nothing is under way but what awaits a time.
+        if (now - moved_at < 2'000'000) continue;
+        ::poll(nullptr, 0, 1);
+        clock.skipped += jump;
+        jump = std::min<uint64_t>(2 * jump, 100'000'000'000);
+        moved_at = system.now();
+      }
+    }
+    return true;
+  }
+  size_t index_of(const util::SocketAddress& name) const {
+    return size_t(std::find(names, names + x_count, name) - names);
+  }
+  template <typename Function>
+  void for_each(Function&& function) {
+    for (const auto& [from, to] : x_pairs) function(flows[from][to]);
+  }
+  bool over() const {
+    return std::all_of(x_pairs.begin(), x_pairs.end(),
+                       [&](const auto& pair) { return flows[pair.first][pair.second].over(); });
+  }
+  std::string text() const {
+    std::string all;
+    for (const auto& [from, to] : x_pairs) {
+      const Flow& flow = flows[from][to];
+      all += std::to_string(from) + "->" + std::to_string(to) + ": " + std::to_string(flow.sent) +
+             " sent, " + std::to_string(flow.expected) + " expected, " + std::to_string(flow.lost) +
+             " lost, of these untold " + std::to_string(flow.lost_untold) + ", " +
+             std::to_string(flow.ends) + " ends" + (flow.in_order ? "" : ", NOT IN ORDER") +
+             (flow.whole ? "" : ", WRONG BYTES") + "; ";
+    }
+    return all;
+  }
+
+  SkippingClock clock;
+  util::SocketAddress names[kNodes];
+  Flow flows[kNodes][kNodes];
+
+ private:
+  bool step() {
+    // Whoever runs, runs for a while, as where they share a core.
+    if (x_random() % 4 == 0) x_runs = x_random() % (2 * x_count);
+    const size_t node = x_runs % x_count;
+    VerbsTransport& transport = *x_transports[node];
+    if (x_runs < x_count) return fake::counted([&] { return transport.step(); });
+    if (x_random() % 2) {
+      const auto& [from, to] = x_pairs[x_random() % x_pairs.size()];
+      if (from == node && flows[from][to].has_more()) return send(from, to);
+    }
+    return fake::counted([&] { return transport.poll(x_sinks[node]); }) > 0;
+  }
+  bool send(size_t from, size_t to) {
+    Flow& flow = flows[from][to];
+    auto link = fake::counted([&] { return x_transports[from]->link_to(names[to]); });
+    if (!link) return false;
+    std::byte bytes[1000];
+    const size_t length = length_of(flow.sent);
+    if ((*link)->limits().eager < length) return false;
+    std::memset(bytes, int(flow.sent), length);
+    const iovec payload{bytes, length};
+    const SendHint hint = x_random() % 4 ? SendHint::none : SendHint::more;
+    if (fake::counted(
+            [&] { return (*link)->send(numbered(flow.sent), &payload, 1, length, hint); }))
+      return false;
+    flow.ends_at_last = flow.ends;
+    ++flow.sent;
+    return true;
+  }
+
+  std::mt19937_64 x_random;
+  const size_t x_count;
+  uint64_t x_runs = 0;
+  FlowSink x_sinks[kNodes];
+  std::unique_ptr<VerbsTransport> x_transports[kNodes];
+  std::vector<std::pair<size_t, size_t>> x_pairs;
+};
+
+void FlowSink::on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
+                         size_t length) {
+  // As the engine, which keeps what comes early.
+  std::unique_ptr<std::byte[]> kept(new std::byte[length + 1]);
+  std::memcpy(kept.get(), payload, length);
+  Flow& flow = world->flows[world->index_of(link.address())][self];
+  uint64_t number;
+  std::memcpy(&number, header, sizeof(number));
+  flow.whole = flow.whole && length == length_of(number);
+  for (size_t i = 0; i < length; ++i) flow.whole = flow.whole && kept[i] == std::byte(number);
+  if (number < flow.expected) flow.in_order = false;
+  if (number > flow.expected) {
+    flow.lost += number - flow.expected;
+    if (!flow.receivers_end && flow.senders_end < number)
+      flow.lost_untold += number - std::max(flow.expected, flow.senders_end);
+  }
+  flow.expected = number + 1;
+  flow.receivers_end = false;
+}
+
+void FlowSink::on_link_down(transport::Link& link, int) noexcept {
+  const size_t peer = world->index_of(link.address());
+  Flow &out = world->flows[self][peer], &in = world->flows[peer][self];
+  out.senders_end = out.sent;
+  in.receivers_end = true;
+  ++out.ends, ++in.ends;
+}
+
+std::vector<Adapter> g_adapters;
+
+int softerdma(const std::string& line) {
+  static const auto control =
+      reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
+  return control ? control(line.c_str()) : -1;
+}
+
+void open_adapters() {
+  const char* const personality = std::getenv("SOFTERDMA_PERSONALITY");
+  const bool compat = personality && std::string(personality) == "compat";
+  std::string devices;
+  std::vector<util::SocketAddress> names;
+  for (size_t i = 0; i < kNodes; ++i) {
+    const std::string ip = (compat ? "127.0.0." : "10.8.0.") + std::to_string(i + 1);
+    names.push_back(address_of(ip.c_str(), 0));
+    devices += "erdma_" + std::to_string(i) + ",ip=" + ip + ",retry_ms=20;";
+  }
+  setenv("SOFTERDMA_DEVICES", devices.c_str(), 1);
+  setenv("SOFTERDMA_DIR", temporary_path("softerdma-orders").c_str(), 1);
+  for (size_t i = 0; i < kNodes; ++i) {
+    auto device = Device::open("erdma_" + std::to_string(i), names[i]);
+    ck_assert(bool(device));
+    auto cache = RegistrationCache::create(**device, {.enabled = false});
+    ck_assert(bool(cache));
+    fake::replace_posts(*(*device)->context());
+    g_adapters.push_back({std::move(*device), std::move(*cache)});
+  }
+  void* frames[4];
+  (void)backtrace(frames, 4);  // the first call loads a library
+  fake::g_concerns = fake::concerns_provider;
+}
+void close_adapters() {
+  g_adapters.clear();
+}
+
+SUITE(.run = on_both_simulated_devices);
+
+TEST_CASE(.name = "orders", .timeout = 600, .set_up = open_adapters, .tear_down = close_adapters);
+
+/// What goes wrong in a run: of allocations, or of calls, `many` in a row fail from one on; and
+/// what the simulated adapter is told.
+struct Trouble {
+  long allocation = fake::kNever, call = fake::kNever, many = 1;
+  std::string fault;
+};
+
+/// So many endpoints, the first of which has places for so many peers, and what is tried with so
+/// many seeds.
+struct Setting {
+  size_t nodes;
+  unsigned places;
+  uint64_t seeds;
+};
+constexpr Setting kSettings[] = {{2, 1024, 12}, {4, 2, 2}};
+
+/// The runs of one test.
+class Runs {
+ public:
+  explicit Runs(const Setting& setting) : x_setting(setting) {
+    x_options.background = false;
+    x_options.max_connections = setting.places;
+    x_options.connect_timeout_ns = x_options.peer_timeout_ns = 300'000'000'000;
+  }
+  ~Runs() {
+    std::printf("# %zu endpoints: %lu runs, %lu messages lost, %lu ends of links\n",
+                x_setting.nodes, x_runs, x_lost, x_ends);
+  }
+  /// True: there was trouble.
+  bool one(uint64_t seed, const Trouble& trouble) {
+    Drawn world(seed, g_adapters, x_setting.nodes, x_options);
+    begin(trouble);
+    const bool over = world.run();
+    const bool struck = end(trouble);
+    bool fine = over;
+    uint64_t lost = 0;
+    world.for_each([&](const Flow& flow) {
+      fine = fine && flow.in_order && flow.whole && !flow.lost_untold;
+      lost += flow.lost;
+      x_ends += flow.ends;
+    });
+    ++x_runs;
+    x_lost += lost;
+    ck_assert_msg(fine && (!lost || fake::g_told),
+                  "seed %lu, allocation %ld, call %ld, %ld of them, '%s'%s, %lu warnings: %s", seed,
+                  trouble.allocation, trouble.call, trouble.many, trouble.fault.c_str(),
+                  over ? "" : ", HANGS", fake::g_told, world.text().c_str());
+    return struck;
+  }
+  uint64_t ends() const { return x_ends; }
+  uint64_t last_seed() const {
+    const char* const set = std::getenv("ERDMA_MODEL_RUNS");
+    return set ? std::strtoull(set, nullptr, 0) : x_setting.seeds;
+  }
+
+ private:
+  static void begin(const Trouble& trouble) {
+    fake::g_calls = 0;
+    fake::g_told = 0;
+    fake::g_refused = trouble.call;
+    fake::g_many_calls = trouble.many;
+    if (!trouble.fault.empty()) ck_assert_int_eq(softerdma(trouble.fault), 0);
+    fake::run_short(trouble.allocation, trouble.many);
+  }
+  static bool end(const Trouble& trouble) {
+    const bool refused = trouble.call != fake::kNever && fake::g_calls > trouble.call;
+    fake::g_refused = fake::kNever;
+    if (!trouble.fault.empty()) ck_assert_int_eq(softerdma("clear"), 0);
+    return fake::replenish() || refused;
+  }
+
+  const Setting& x_setting;
+  Options x_options;
+  uint64_t x_runs = 0, x_lost = 0, x_ends = 0;
+};
+
+long in_a_row(uint64_t seed) {
+  return seed % 3 == 2 ? long(1 + seed % 7) : 1;
+}
+
+/// Whichever allocation fails, of whichever side, whenever each of their threads runs.
+TEST(what_a_link_took_arrives_or_is_told_wherever_memory_lacks, std::size(kSettings)) {
+  Runs runs(kSettings[_i]);
+  for (uint64_t seed = 1, last = runs.last_seed(); seed <= last; ++seed) {
+    Trouble trouble;
+    trouble.many = in_a_row(seed);
+    for (trouble.allocation = 0; runs.one(seed * 1000 + uint64_t(trouble.allocation), trouble);)
+      ++trouble.allocation;
+    ck_assert_int_gt(trouble.allocation, 80);
+  }
+}
+
+TEST(what_a_link_took_arrives_or_is_told_whichever_call_is_refused, std::size(kSettings)) {
+  Runs runs(kSettings[_i]);
+  for (uint64_t seed = 1, last = runs.last_seed(); seed <= last; ++seed) {
+    Trouble trouble;
+    trouble.many = in_a_row(seed);
+    for (trouble.call = 0; runs.one(seed * 1000 + uint64_t(trouble.call), trouble);) ++trouble.call;
+    ck_assert_int_gt(trouble.call, 50);
+  }
+  ck_assert_uint_gt(runs.ends(), 0);
+}
+
+/// Whichever work request of either side a connection breaks at, and whatever lacks memory then.
+TEST(what_a_link_took_arrives_or_is_told_wherever_a_connection_breaks, std::size(kSettings)) {
+  Runs runs(kSettings[_i]);
+  for (uint64_t seed = 1, last = runs.last_seed(); seed <= last; ++seed) {
+    for (unsigned request = 1; request <= 60; ++request) {
+      Trouble trouble;
+      trouble.many = in_a_row(seed);
+      if (seed % 2 == 0) trouble.allocation = long(seed * 31 + request * 7) % 150;
+      trouble.fault = "drop dev=erdma_" + std::to_string((seed + request) % 2) +
+                      " n=" + std::to_string(request);
+      (void)runs.one(seed * 1000 + request, trouble);
+    }
+  }
+  ck_assert_uint_gt(runs.ends(), 0);
+}
+
+}  // namespace
+}  // namespace erdma::test
