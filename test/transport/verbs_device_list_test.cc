@@ -1,6 +1,14 @@
 // What is told of RDMA devices, on the simulated adapter. Each test is a process of its own, and
 // the adapter reads its variables when it is first used.
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netpacket/packet.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -55,6 +63,77 @@ TEST(the_personality_is_the_transport_of_the_device) {
 
 TEST(a_host_without_devices_has_an_empty_list) {
   ck_assert_uint_eq(devices_of("none").size(), 0);
+}
+
+/// What getifaddrs() tells.
+class Interfaces {
+ public:
+  void add(const char* name, const uint8_t (&mac)[6], unsigned flags = IFF_UP) {
+    sockaddr_ll link{};
+    link.sll_family = AF_PACKET;
+    link.sll_halen = sizeof(mac);
+    std::copy(mac, mac + sizeof(mac), link.sll_addr);
+    add_entry(name, flags, link);
+  }
+  void give_address(const char* name, const char* ip) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    if (inet_pton(AF_INET, ip, &address.sin_addr) == 1) return add_entry(name, IFF_UP, address);
+    sockaddr_in6 longer{};
+    longer.sin6_family = AF_INET6;
+    ck_assert_int_eq(inet_pton(AF_INET6, ip, &longer.sin6_addr), 1);
+    add_entry(name, IFF_UP, longer);
+  }
+  const ifaddrs* list() const { return x_entries.empty() ? nullptr : &x_entries.front(); }
+
+ private:
+  template <typename Address>
+  void add_entry(const char* name, unsigned flags, const Address& address) {
+    x_addresses.emplace_back();
+    std::memcpy(&x_addresses.back(), &address, sizeof(address));
+    ifaddrs entry{};
+    entry.ifa_name = const_cast<char*>(name);
+    entry.ifa_flags = flags;
+    entry.ifa_addr = reinterpret_cast<sockaddr*>(&x_addresses.back());
+    x_entries.push_back(entry);
+    if (x_entries.size() > 1) x_entries[x_entries.size() - 2].ifa_next = &x_entries.back();
+  }
+
+  std::deque<sockaddr_storage> x_addresses;
+  std::deque<ifaddrs> x_entries;
+};
+
+constexpr uint8_t kMac[6] = {2, 0, 0, 0, 0, 1}, kOther[6] = {2, 0, 0, 0, 0, 2};
+
+TEST(of_interfaces_with_one_mac_the_one_with_an_address_is_taken) {
+  Interfaces bond;
+  bond.add("other", kOther);
+  bond.give_address("other", "10.0.0.2");
+  bond.add("slave0", kMac);
+  bond.give_address("slave0", "fe80::1");
+  bond.add("slave1", kMac);
+  bond.add("bond0", kMac);
+  bond.give_address("bond0", "10.0.0.1");
+  ck_assert_str_eq(interface_with_mac(bond.list(), kMac).c_str(), "bond0");
+
+  Interfaces vlan;
+  vlan.add("down", kMac, 0);
+  vlan.give_address("down", "10.0.0.3");
+  vlan.add("eth0", kMac);
+  vlan.give_address("eth0", "2001:db8::1");
+  vlan.add("eth0.7", kMac);
+  vlan.give_address("eth0.7", "10.7.0.1");
+  ck_assert_str_eq(interface_with_mac(vlan.list(), kMac).c_str(), "eth0");
+}
+
+TEST(without_an_address_an_interface_that_is_up_is_taken) {
+  Interfaces none;
+  ck_assert_str_eq(interface_with_mac(none.list(), kMac).c_str(), "");
+  none.add("eth0", kMac, 0);
+  none.add("eth1", kOther);
+  ck_assert_str_eq(interface_with_mac(none.list(), kMac).c_str(), "eth0");
+  none.add("eth2", kMac);
+  ck_assert_str_eq(interface_with_mac(none.list(), kMac).c_str(), "eth2");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "transport/verbs/handles.h"
+#include "util/log.h"
 
 namespace erdma::transport::verbs {
 namespace {
@@ -44,19 +45,26 @@ Interfaces interfaces() {
   return {getifaddrs(&list) ? nullptr : list, &freeifaddrs};
 }
 
-/// The interface whose MAC is the beginning of the GID: how iWARP devices name themselves.
+/// The MAC address is the beginning of the GID: how iWARP devices name themselves.
 std::string netdev_by_mac(const ibv_gid& gid) {
   constexpr size_t kMac = 6;
   static const unsigned char none[kMac] = {};
   if (std::memcmp(gid.raw, none, kMac) == 0) return {};
   const Interfaces list = interfaces();
-  for (const ifaddrs* each = list.get(); each; each = each->ifa_next) {
-    if (!each->ifa_addr || each->ifa_addr->sa_family != AF_PACKET) continue;
-    const auto* link = reinterpret_cast<const sockaddr_ll*>(each->ifa_addr);
-    if (link->sll_halen == kMac && std::memcmp(link->sll_addr, gid.raw, kMac) == 0)
-      return each->ifa_name;
-  }
-  return {};
+  return interface_with_mac(list.get(), std::span(gid.raw).first<kMac>());
+}
+
+/// An address of a link alone is given to any interface that is up.
+bool counts(const sockaddr* address) noexcept {
+  if (!address || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return false;
+  return address->sa_family == AF_INET ||
+         !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+bool has_address(const ifaddrs* list, const char* name) noexcept {
+  for (const ifaddrs* each = list; each; each = each->ifa_next)
+    if (std::strcmp(each->ifa_name, name) == 0 && counts(each->ifa_addr)) return true;
+  return false;
 }
 
 /// The only network interface of the same PCI function.
@@ -197,6 +205,26 @@ DeviceDescription describe(ibv_device* device) {
 }
 
 }  // namespace
+
+std::string interface_with_mac(const ifaddrs* list, std::span<const uint8_t, 6> mac) {
+  const char* best = nullptr;
+  int best_rank = -1;
+  for (const ifaddrs* each = list; each; each = each->ifa_next) {
+    if (!each->ifa_addr || each->ifa_addr->sa_family != AF_PACKET) continue;
+    const auto* link = reinterpret_cast<const sockaddr_ll*>(each->ifa_addr);
+    if (link->sll_halen != mac.size() || !std::equal(mac.begin(), mac.end(), link->sll_addr))
+      continue;
+    const bool up = each->ifa_flags & IFF_UP;
+    const int rank = 2 * int(has_address(list, each->ifa_name)) + int(up);
+    if (best)
+      ERDMA_INFO(FABRIC, "%s and %s have the same MAC address: %s is taken\n", best, each->ifa_name,
+                 rank > best_rank ? each->ifa_name : best);
+    if (rank <= best_rank) continue;
+    best = each->ifa_name;
+    best_rank = rank;
+  }
+  return best ? best : "";
+}
 
 std::vector<DeviceDescription> list_devices() {
   std::vector<DeviceDescription> descriptions;

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "util/socket_address.h"
+
+struct ifaddrs;
 
 namespace erdma::transport::verbs {
 
@@ -33,5 +36,9 @@ struct DeviceDescription {
 /// All RDMA devices, sorted by name. Never fails: what can't be read is said in why_unusable. An
 /// empty list where libibverbs finds none (or the kernel has no RDMA at all).
 std::vector<DeviceDescription> list_devices();
+
+/// The interface with this MAC address, of what getifaddrs() told; empty: there is none. A bond,
+/// its slaves and VLANs share one: then the first that has an IP address and is up, or one of both.
+std::string interface_with_mac(const ifaddrs* list, std::span<const uint8_t, 6> mac);
 
 }  // namespace erdma::transport::verbs
