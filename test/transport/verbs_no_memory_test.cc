@@ -1,5 +1,6 @@
 #include "fake/scarce_memory.h"
 #include "transport/handshake_world.h"
+#include "transport/verbs/deadlines.h"
 #include "transport/verbs/send_queue.h"
 
 /// Memory that runs out while a connection is made.
@@ -27,6 +28,29 @@ TEST(a_connect_without_memory_does_not_stand_in_the_way_of_the_next, 6) {
   a.connect(peer);
   world.settle();
   expect_joined(world, a, b);
+}
+
+struct Limited {
+  uint64_t deadline = 0;
+};
+
+TEST(a_time_limit_needs_no_memory) {
+  Deadlines<Limited> deadlines;
+  Limited one, other;
+  const auto add = [&] { return deadlines.add(one) ? 0 : -FI_ENOMEM; };
+  ck_assert_int_eq(fake::without_each_allocation(-FI_ENOMEM, add), 0);
+  ck_assert(deadlines.add(other));
+  fake::run_short(0);
+  const Limited* const due = fake::counted([&] {
+    deadlines.set(one, 100);
+    deadlines.set(other, 200);
+    deadlines.set(one, 300);
+    deadlines.clear(one);
+    deadlines.set(one, 300);
+    return deadlines.due(200);
+  });
+  ck_assert(!fake::replenish());
+  ck_assert_ptr_eq(due, &other);
 }
 
 TEST(a_send_queue_without_memory_is_none) {
