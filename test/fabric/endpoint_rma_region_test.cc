@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "fabric/one_sided_rig.h"
+#include "util/clock.h"
 
 namespace {
 
@@ -166,6 +167,7 @@ TEST(order_is_kept_whichever_way_operations_go) {
   const_cast<volatile uint64_t&>(seen) = 0;
   std::thread target([&] {
     std::minstd_rand random(7);
+    const erdma::util::SystemClock clock;
     uint64_t number = 0;
     const auto receive = [&] {
       ck_assert_int_eq(fi_trecv(ports.b.ep, &number, 8, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
@@ -178,7 +180,7 @@ TEST(order_is_kept_whichever_way_operations_go) {
         if (number == kLast) return;
         receive();
       }
-      for (auto away = random() % 60'000; away > 0; --away) __builtin_ia32_pause();
+      for (const uint64_t back = clock.now() + random() % 1'000'000; clock.now() < back;) continue;
     }
   });
   const uint64_t key = ports.region.key();
