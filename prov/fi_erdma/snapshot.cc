@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "util/stat_sequence.h"
+
 namespace fi_erdma {
 namespace {
 
@@ -17,11 +19,14 @@ constexpr size_t kCostOfValue = 64;
 constexpr int kAttempts = 8;       ///< at a block that is being changed
 constexpr int kAttemptsOfAll = 4;  ///< at all blocks, while the process closes endpoints
 
+/// A page is mapped for reading only, and atomic_ref wants a reference to what is not const.
+template <typename Word>
+std::atomic_ref<Word> word_at(const std::byte* from) {
+  return std::atomic_ref<Word>(*const_cast<Word*>(reinterpret_cast<const Word*>(from)));
+}
 template <typename Word>
 Word load(const std::byte* from, std::memory_order order) {
-  // A page is mapped for reading only, and atomic_ref wants a reference to what is not const.
-  auto& word = *const_cast<Word*>(reinterpret_cast<const Word*>(from));
-  return std::atomic_ref<Word>(word).load(order);
+  return word_at<Word>(from).load(order);
 }
 
 /// The bytes up to the first 0.
@@ -180,13 +185,13 @@ class Reader {
   /// Again and again while the process changes the block; not for long, as it may be stopped.
   State read_block(const BlockKind& kind, const std::byte* from, Block& block) {
     for (int attempt = 0; attempt < kAttempts && x_cost <= x_most_cost; ++attempt) {
-      const auto before = load<uint32_t>(from, std::memory_order_acquire);
+      const auto sequence = word_at<uint32_t>(from);
+      const uint32_t before = layout::begin_reading(sequence);
       if (before % 2 != 0) continue;
       if (!load<uint32_t>(from + offsetof(layout::BlockHead, in_use), std::memory_order_relaxed))
         return State::free;
       copy(kind, from, block);
-      std::atomic_thread_fence(std::memory_order_acquire);
-      if (load<uint32_t>(from, std::memory_order_relaxed) == before) return State::whole;
+      if (layout::unchanged(sequence, before)) return State::whole;
     }
     return State::unsettled;
   }

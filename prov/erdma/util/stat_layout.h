@@ -4,9 +4,9 @@
 #include <cstdint>
 
 /// The page of statistics of a process, as it lies in memory (docs/statistics.md). The provider
-/// writes it, and the program fi_erdma reads it: this file is all that they share. The page
-/// describes itself: a reader knows nothing but these structures, and finds blocks and fields by
-/// name.
+/// writes it, and the program fi_erdma reads it: this file and stat_sequence.h are all that they
+/// share. The page describes itself: a reader knows nothing but these structures, and finds blocks
+/// and fields by name.
 namespace erdma::stat_layout {
 
 /// Of the memfd; /proc/PID/fd shows "/memfd:erdma-stat (deleted)".

@@ -12,6 +12,7 @@
 
 #include "util/file_size.h"
 #include "util/process_epoch.h"
+#include "util/stat_sequence.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -189,14 +190,11 @@ uint32_t StatPage::index_of(const std::byte* block) noexcept {
 }
 
 void StatPage::begin_change(std::byte* block) noexcept {
-  uint32_t& sequence = head_of(block).sequence;
-  store(sequence, sequence | 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  stat_layout::begin_change(std::atomic_ref(head_of(block).sequence));
 }
 
 void StatPage::end_change(std::byte* block) noexcept {
-  uint32_t& sequence = head_of(block).sequence;
-  store(sequence, (sequence | 1) + 1, std::memory_order_release);
+  stat_layout::end_change(std::atomic_ref(head_of(block).sequence));
 }
 
 }  // namespace erdma::util

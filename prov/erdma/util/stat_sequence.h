@@ -1,0 +1,38 @@
+#pragma once
+
+#include <atomic>
+
+/// How a reader of statistics finds that a block did not change while it read: its sequence is even
+/// and the same before and after. The words and the fences are parameters, because x86 keeps more
+/// order than other processors: test/util/stat_sequence_test.cc runs these functions in a model of
+/// weakly ordered memory.
+namespace erdma::stat_layout {
+
+struct HardwareOrder {
+  static void fence(std::memory_order order) noexcept { std::atomic_thread_fence(order); }
+};
+
+/// What is changed next is seen by nobody who does not see the odd number, too.
+template <typename Order = HardwareOrder, typename Word>
+void begin_change(Word&& sequence) noexcept {
+  sequence.store(sequence.load(std::memory_order_relaxed) | 1u, std::memory_order_relaxed);
+  Order::fence(std::memory_order_release);
+}
+template <typename Word>
+void end_change(Word&& sequence) noexcept {
+  sequence.store((sequence.load(std::memory_order_relaxed) | 1u) + 1u, std::memory_order_release);
+}
+
+/// Before reading. Odd: the block is being changed.
+template <typename Word>
+auto begin_reading(const Word& sequence) noexcept {
+  return sequence.load(std::memory_order_acquire);
+}
+/// After reading: true = what was read is of one moment.
+template <typename Order = HardwareOrder, typename Word, typename Value>
+bool unchanged(const Word& sequence, Value before) noexcept {
+  Order::fence(std::memory_order_acquire);
+  return sequence.load(std::memory_order_relaxed) == before;
+}
+
+}  // namespace erdma::stat_layout
