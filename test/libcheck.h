@@ -89,6 +89,10 @@ void leaves_work_undone();
 /// what owners in the provider had lent then is not counted.
 void leaves_owners_short();
 
+/// This program becomes another run of itself with `argv`: by $ERDMA_RUNNER, if that is set, an
+/// emulator for a machine that this one is not. argv[0] is replaced. Returns if that fails.
+void start_again(char** argv);
+
 /// In memory, if there is such a place. On a disk each file that is deleted delays those which are
 /// made in the next seconds: ext4 looks for a number that nobody had lately.
 const char* temporary_folder();

@@ -25,7 +25,7 @@ int run_apart(std::string name, char* program) {
   const pid_t child = fork();
   if (child == 0) {
     char* argv[] = {program, name.data(), nullptr};
-    execv("/proc/self/exe", argv);
+    erdma::test::start_again(argv);
     _exit(126);
   }
   int status = 0;

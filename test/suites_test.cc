@@ -76,7 +76,8 @@ Outcome run_probe(const std::function<void()>& more, const char* test = "") {
 /// This program with `argument`.
 Outcome run_again(const char* argument) {
   return apart([argument] {
-    execl("/proc/self/exe", "suites_test", argument, nullptr);
+    char* argv[] = {const_cast<char*>("suites_test"), const_cast<char*>(argument), nullptr};
+    start_again(argv);
     return 126;
   });
 }
@@ -178,6 +179,13 @@ TEST(test_of_one_of_two_runs_can_be_named) {
   ck_assert_int_eq(run_again("here:here").status, 0);
   ck_assert_int_eq(run_again("here:there").status, 0);
   ck_assert_int_eq(run_again("here:nowhere").status, 1);
+}
+
+TEST(program_of_another_machine_starts_again_by_its_runner) {
+  setenv("ERDMA_RUNNER", "echo", 1);
+  const Outcome outcome = run_again("here:here");
+  ck_assert_int_eq(outcome.status, 0);
+  ck_assert(has(outcome, "suites_test here:here\n"));
 }
 
 TEST(run_is_skipped_only_if_both_were) {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# run_suite.sh PROGRAM... -- FILE_test.cc: runs the suite of a file by the program that has it.
+# run_suite.sh PROGRAM... -- FILE_test.cc: runs the suite of a file by the program that has it; ERDMA_RUNNER, if it is
+# set, is an emulator that starts the programs.
 programs=
 while [ "$1" != -- ]; do
   programs="$programs $1"
@@ -9,8 +10,8 @@ file=${2##*/test/}
 suite=$(basename "$2" _test.cc)
 for program in $programs; do
   case $program in
-    "test/${file%.cc}") exec "./$program" ;;
-    "test/$(dirname "$file")"/*) ! "./$program" --list | grep -qx "$suite" || exec "./$program" "$suite" ;;
+    "test/${file%.cc}") exec $ERDMA_RUNNER "./$program" ;;
+    "test/$(dirname "$file")"/*) ! $ERDMA_RUNNER "./$program" --list | grep -qx "$suite" || exec $ERDMA_RUNNER "./$program" "$suite" ;;
   esac
 done
 echo "no program has the tests of $2"
