@@ -14,6 +14,7 @@
 
 #include "transport/verbs/handles.h"
 #include "transport/verbs/memory_map.h"
+#include "transport/verbs/newer_rdma_core.h"
 #include "transport/verbs/registration_cache.h"
 #include "transport/verbs/stacks.h"
 #include "util/fd.h"
@@ -66,7 +67,9 @@ bool kernel_copies_for_children() noexcept {
 #ifdef HAVE_IBV_IS_FORK_INITIALIZED
   return ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
 #else
-  return false;
+  constexpr int kForkUnneeded = 2;  // IBV_FORK_UNNEEDED
+  auto* const call = of_newer_rdma_core<int()>("ibv_is_fork_initialized");
+  return call && call() == kForkUnneeded;
 #endif
 }
 

@@ -6,6 +6,7 @@
 #include <rdma/fi_errno.h>
 
 #include "hmem/cuda.h"
+#include "transport/verbs/newer_rdma_core.h"
 #include "transport/verbs/open_region.h"
 #include "util/error_text.h"
 #include "util/fd.h"
@@ -21,15 +22,20 @@ bool never(int error) noexcept {
 }
 
 /// ENOSYS: rdma-core before 34 has no such function; drivers say EOPNOTSUPP.
-ibv_mr* reg_dmabuf([[maybe_unused]] ibv_pd* pd, [[maybe_unused]] const iovec& memory,
-                   [[maybe_unused]] const Dmabuf& file, [[maybe_unused]] int access) noexcept {
+ibv_mr* reg_dmabuf(ibv_pd* pd, const iovec& memory, const Dmabuf& file, int access) noexcept {
 #ifdef HAVE_IBV_REG_DMABUF_MR
-  return ibv_reg_dmabuf_mr(pd, file.offset, memory.iov_len,
-                           reinterpret_cast<uint64_t>(memory.iov_base), file.fd, access);
+  auto* const call = &ibv_reg_dmabuf_mr;
 #else
-  errno = ENOSYS;
-  return nullptr;
+  static auto* const call =
+      of_newer_rdma_core<ibv_mr*(ibv_pd*, uint64_t, size_t, uint64_t, int, int)>(
+          "ibv_reg_dmabuf_mr");
+  if (!call) {
+    errno = ENOSYS;
+    return nullptr;
+  }
 #endif
+  return call(pd, file.offset, memory.iov_len, reinterpret_cast<uint64_t>(memory.iov_base), file.fd,
+              access);
 }
 
 MemoryRegion as_dmabuf(const Device& device, const iovec& memory, const Dmabuf& file, int access,
