@@ -152,6 +152,22 @@ PKG_CHECK_MODULES([SODIUM], [libsodium >= 1.0.11], [],
   [AC_MSG_ERROR([libsodium was not found by pkg-config (Debian 12: apt install libsodium-dev)])])
 SODIUM_CFLAGS=`AS_ECHO(["$SODIUM_CFLAGS"]) | $SED 's/-I/-isystem /g'`
 
+dnl --- --enable-portable: one binary for systems whose libstdc++ and libsodium differ (packages/build-portable).
+dnl libtool links C++ libraries with -nostdlib and names the compiler's own libraries itself, so that
+dnl -static-libstdc++ says nothing to them, but to programs.
+AC_ARG_ENABLE([portable],
+  [AS_HELP_STRING([--enable-portable], [what is installed contains libstdc++, libgcc and libsodium])],
+  [], [enable_portable=no])
+ERDMA_PORTABLE=
+AS_IF([test "$enable_portable" != no], [
+  ERDMA_PORTABLE="-static-libstdc++ -static-libgcc"
+  SODIUM_LIBS=`AS_ECHO([" $SODIUM_LIBS "]) | $SED 's/ -lsodium / -l:libsodium.a /'`
+  postdeps_CXX=`AS_ECHO([" $postdeps_CXX "]) | $SED 's/ -lstdc++ / -l:libstdc++.a /; s/ -lgcc_s / -lgcc -lgcc_eh /g'`
+  AS_CASE([$SODIUM_LIBS$postdeps_CXX], [*libsodium.a*libstdc++.a*-lgcc_eh*], [],
+    [AC_MSG_ERROR([--enable-portable does not know how to link here: libsodium by "$SODIUM_LIBS", C++ by "$postdeps_CXX"])])
+])
+AC_SUBST([ERDMA_PORTABLE])
+
 dnl --- CUDA: headers only; libcuda is opened at run time
 AC_ARG_WITH([cuda],
   [AS_HELP_STRING([--with-cuda=DIR|no], [CUDA headers below DIR (default: look in /usr/local/cuda)])],

@@ -3,38 +3,18 @@
 # test/matrix/run.sh [SUITE...]: builds and tests the tree by the README's commands on releases of Debian, each in a
 # root that debootstrap makes, with that release's compiler, libfabric, rdma-core and Open MPI. Prints "PASS: name",
 # "FAIL: name" and "SKIP: name (why)"; the roots, which later runs use again, and the output of each command are in
-# $top_builddir/matrix. ERDMA_MATRIX_MIRROR names another mirror than Debian's own. Exit status 1 if something failed.
+# $top_builddir/matrix. ERDMA_DEBIAN_MIRROR names another mirror than Debian's own. Exit status 1 if something failed.
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
 top=$(cd "$top" && pwd)
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
+# shellcheck source=test/lib/roots.sh
+. "$top/test/lib/roots.sh"
 matrix=${top_builddir:-$top/build}/matrix
-mirror=${ERDMA_MATRIX_MIRROR:-http://deb.debian.org/debian}
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(bookworm trixie)
 failed=0
-
-# bootstrap SUITE: a root that is there as a whole is taken as it is. What debootstrap mounts ends with it.
-bootstrap() {
-  local root=$matrix/$1
-  [ ! -e "$root/whole" ] || return 0
-  rm -rf --one-file-system "$root"
-  unshare -m debootstrap --variant=minbase "$1" "$root" "$mirror" && touch "$root/whole"
-}
-
-# in_root SUITE COMMAND...: what was mounted for the command, and every process of it, ends with it. Not by chroot,
-# behind which unshare refuses what the tests do. A /dev/shm of its own: what other runs leave there is none of its
-# business.
-in_root() {
-  # shellcheck disable=SC2016
-  unshare -m -p -f --kill-child bash -c 'mount --bind "$1" "$1" && cd "$1" || exit
-    shift
-    mount -t proc proc proc && mount --rbind /sys sys && mount --rbind /dev dev &&
-      mount -t tmpfs -o mode=1777 shm dev/shm && pivot_root . . && umount -l . && cd / && exec "$@"' _ "$matrix/$1" \
-    /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    ${http_proxy:+"http_proxy=$http_proxy"} "${@:2}"
-}
 
 # The files that git knows, or all of a tarball.
 sources() {
@@ -46,15 +26,14 @@ sources() {
 populate() {
   local root=$matrix/$1
   rm -rf --one-file-system "$root/erdma"
-  mkdir "$root/erdma" && cp /etc/hosts /etc/resolv.conf "$root/etc/" &&
-    (set -o pipefail; sources | tar -C "$top" --null -T - -cf - | tar -C "$root/erdma" -xf -)
+  mkdir "$root/erdma" && (set -o pipefail; sources | tar -C "$top" --null -T - -cf - | tar -C "$root/erdma" -xf -)
 }
 
 # command_in SUITE COMMAND: one line with the result; true = it passed.
 command_in() {
   local log
   log=$matrix/$1.$(tr -c 'a-z\n' _ <<<"${2#./}").log
-  if in_root "$1" bash -c "cd /erdma && $2" >"$log" 2>&1 </dev/null; then
+  if in_root "$matrix/$1" bash -c "cd /erdma && $2" >"$log" 2>&1 </dev/null; then
     say "PASS: $1: $2 $(sed -n '$s/.* passed, .*/(&)/p' "$log")"
     return
   fi
@@ -67,19 +46,15 @@ command_in() {
 # versions SUITE: of what the release has and the provider meets.
 versions() {
   # shellcheck disable=SC2016
-  in_root "$1" dpkg-query -W -f '${Package} ${Version}, ' g++ libfabric1 libibverbs1 openmpi-bin | sed 's/, $//'
+  in_root "$matrix/$1" dpkg-query -W -f '${Package} ${Version}, ' g++ libfabric1 libibverbs1 openmpi-bin | sed 's/, $//'
 }
 
-if [ "$(id -u)" != 0 ]; then
-  say 'SKIP: matrix (debootstrap needs the rights of root)'
-elif ! command -v debootstrap >/dev/null; then
-  say 'SKIP: matrix (there is no debootstrap)'
-elif ! unshare -m -p -f true 2>/dev/null; then
-  say 'SKIP: matrix (no right to make namespaces of mounts and processes)'
+if ! why=$(can_make_roots); then
+  say "SKIP: matrix ($why)"
 else
   mkdir -p "$matrix" || exit 1
   for suite in "${suites[@]}"; do
-    if ! bootstrap "$suite" >"$matrix/$suite.debootstrap.log" 2>&1; then
+    if ! bootstrap "$suite" "$matrix/$suite" >"$matrix/$suite.debootstrap.log" 2>&1; then
       say "SKIP: $suite (debootstrap failed: $(tail -n 1 "$matrix/$suite.debootstrap.log"))"
       continue
     fi

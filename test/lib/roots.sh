@@ -1,0 +1,48 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Releases of Debian in roots of their own, for whoever has the rights of root. ERDMA_DEBIAN_MIRROR names another
+# mirror than Debian's own.
+
+# can_make_roots: prints why not, with status 1.
+can_make_roots() {
+  if [ "$(id -u)" != 0 ]; then
+    echo 'debootstrap needs the rights of root'
+  elif ! command -v debootstrap >/dev/null; then
+    echo 'there is no debootstrap'
+  elif ! unshare -m -p -f true 2>/dev/null; then
+    echo 'no right to make namespaces of mounts and processes'
+  else
+    return 0
+  fi
+  return 1
+}
+
+# bootstrap SUITE ROOT: a root that is there as a whole is taken as it is. What debootstrap mounts ends with it.
+bootstrap() {
+  if [ ! -e "$2/whole" ]; then
+    rm -rf --one-file-system "$2"
+    unshare -m debootstrap --variant=minbase "$1" "$2" "${ERDMA_DEBIAN_MIRROR:-http://deb.debian.org/debian}" &&
+      touch "$2/whole" || return
+  fi
+  cp /etc/hosts /etc/resolv.conf "$2/etc/"
+}
+
+# in_root ROOT COMMAND...: what was mounted for the command, and every process of it, ends with it. Not by chroot,
+# behind which unshare refuses what the tests do. A /dev/shm of its own: what other runs leave there is none of its
+# business.
+in_root() {
+  # shellcheck disable=SC2016
+  unshare -m -p -f --kill-child bash -c 'mount --bind "$1" "$1" && cd "$1" || exit
+    shift
+    mount -t proc proc proc && mount --rbind /sys sys && mount --rbind /dev dev &&
+      mount -t tmpfs -o mode=1777 shm dev/shm && pivot_root . . && umount -l . && cd / && exec "$@"' _ "$1" \
+    /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    ${http_proxy:+"http_proxy=$http_proxy"} "${@:2}"
+}
+
+# install_in ROOT PACKAGE...: with what these need, and nothing that they recommend.
+install_in() {
+  in_root "$1" sh -c 'export DEBIAN_FRONTEND=noninteractive
+    dpkg-query -W "$@" >/dev/null 2>&1 || { apt-get -q update && apt-get -qy install --no-install-recommends "$@"; }' \
+    _ "${@:2}"
+}
