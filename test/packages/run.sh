@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# test/packages/run.sh: makes each kind of package of one tarball and tries it where nothing else is: in roots of Debian
+# that debootstrap makes. Prints "PASS: name", "FAIL: name" and "SKIP: name (why)"; packages, roots, which later runs use
+# again, and the output of each command are in $top_builddir/packages. Exit status 1 if something failed.
+# shellcheck disable=SC2016,SC2317
+set -u
+top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
+top=$(cd "$top" && pwd)
+# shellcheck source=test/lib/common.sh
+. "$top/test/lib/common.sh"
+# shellcheck source=test/lib/roots.sh
+. "$top/test/lib/roots.sh"
+work=${top_builddir:-$top/build}/packages
+failed=0
+export XZ_OPT=-1
+# Whole files are compiled many at a time: a fifth of the time.
+export ERDMA_CONFIGURE=--enable-joined=all
+
+# try NAME COMMAND...: one line with the result; true = it passed.
+try() {
+  local log
+  log=$work/$(tr -c 'a-z0-9\n' _ <<<"$1").log
+  if "${@:2}" >"$log" 2>&1 </dev/null; then
+    say "PASS: $1"
+    return
+  fi
+  tail -n 20 "$log" | sed 's/^/  | /'
+  say "FAIL: $1 (all of its output is in $log)"
+  failed=1
+  return 1
+}
+
+make_tarball() {
+  generate && configure_in "$work/dist" --disable-tests && rm -f "$work"/dist/*.tar.xz && make -C "$work/dist" dist &&
+    tarball=$(echo "$work"/dist/erdma-*.tar.xz)
+}
+
+# The second is built elsewhere, later, and by someone of another time zone and mask.
+deb() {
+  rm -rf "$work/deb" "$work/elsewhere"
+  "$top/packages/build-deb" "$tarball" "$work/deb"
+}
+deb_again() {
+  local file bad=0
+  local other=$work/elsewhere/of/another/name
+  (umask 077 && TZ=Asia/Shanghai LC_ALL=C.UTF-8 "$top/packages/build-deb" "$tarball" "$other") || return
+  for file in "$work"/deb/*.deb "$work"/deb/*.dsc "$work"/deb/*.debian.tar.xz; do
+    cmp "$file" "$other/$(basename "$file")" || bad=1
+  done
+  return "$bad"
+}
+deb_lintian() { lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$work"/deb/*.changes; }
+
+# root_of SUITE: a root that has libfabric.
+root_of() {
+  bootstrap "$1" "$work/$1" && install_in "$work/$1" libfabric-bin libibverbs1 librdmacm1 &&
+    rm -rf "$work/$1/erdma" && mkdir "$work/$1/erdma"
+}
+
+deb_installs() {
+  root_of bookworm && cp "$work"/deb/*.deb "$work/bookworm/erdma" && in_root "$work/bookworm" sh -euxc '
+    cd /erdma
+    apt-get -qy --no-install-recommends install ./libfabric-provider-erdma_*.deb ./fi-erdma_*.deb
+    export FI_ERDMA_DEVICE=shm FI_PROVIDER=erdma
+    fi_info -p erdma | grep "domain: shm"
+    fi_erdma doctor || [ $? = 1 ]
+    ulimit -l
+    apt-get -qy purge libfabric-provider-erdma fi-erdma
+    ! find / -xdev -name "*erdma*" -not -path "/proc/*" -not -path "/erdma*" -not -path "/var/*" \
+      -not -path "*/infiniband/*" -not -path "*/libibverbs*" | grep .'
+}
+
+rpm_builds() {
+  local listed file
+  rm -rf "$work/rpm"
+  "$top/packages/build-rpm" "$tarball" "$work/rpm" --nodeps &&
+    listed=$(find "$work/rpm/RPMS" -name '*.rpm' -exec rpm -qpl {} +) || return
+  for file in libfabric/liberdma-fi.so bin/fi_erdma man7/fi_erdma.7 man1/fi_erdma.1 docs/containers.md; do
+    grep -F "/$file" <<<"$listed" || { echo "no package has $file"; return 1; }
+  done
+}
+
+portable() { "$top/packages/build-portable" "$tarball" "$work/portable"; }
+portable_again() {
+  mv "$work"/portable/*.tar.xz "$work/portable.first" && portable &&
+    cmp "$work"/portable/*.tar.xz "$work/portable.first"
+}
+# What was built for this system alone is not portable, and check-portable says so.
+others_refused() {
+  local output
+  rm -rf "$work/other" && mkdir -p "$work/other/x/lib/libfabric" "$work/other/x/bin" &&
+    cp "$work"/deb/*/.libs/liberdma-fi.so "$work/other/x/lib/libfabric" &&
+    tar -C "$work/other" -cJf "$work/other.tar.xz" x || return
+  output=$("$top/packages/check-portable" "$work/other.tar.xz" 2>&1) && { echo 'it was taken'; return 1; }
+  printf '%s\n' "$output"
+  grep -q 'newer than Debian 11: GLIBCXX_' <<<"$output" && grep -q 'needs the library: libsodium' <<<"$output"
+}
+# runs_on SUITE: the very file that was built on Debian 11.
+runs_on() {
+  root_of "$1" && tar -C "$work/$1/erdma" -xf "$work"/portable/*.tar.xz &&
+    cp "$top/test/lib/common.sh" "$work/$1/erdma/" &&
+    in_root "$work/$1" bash -euxc '. /erdma/common.sh; cd /erdma/erdma-*
+      export FI_PROVIDER_PATH=$PWD/lib/libfabric FI_PROVIDER=erdma FI_ERDMA_DEVICE=shm
+      fi_info -p erdma | grep "domain: shm"
+      bin/fi_erdma doctor || [ $? = 1 ]
+      pingpong /erdma/pingpong -c -S all -I 20 || { cat /erdma/pingpong.*; exit 1; }
+      cat /erdma/pingpong.client'
+}
+mpi_runs() {
+  local folder=$work/bookworm/erdma
+  mpicc -O2 -o "$folder/mpi_quick" "$top/test/clients/mpi_quick.c" &&
+    install_in "$work/bookworm" openmpi-bin && in_root "$work/bookworm" bash -euxc '. /erdma/common.sh
+      use_open_mpi
+      export FI_PROVIDER_PATH=$(echo /erdma/erdma-*/lib/libfabric) FI_PROVIDER=erdma FI_ERDMA_DEVICE=shm
+      timeout 300 mpirun -n 2 /erdma/mpi_quick | tee /erdma/mpi
+      grep "2 ranks: result right" /erdma/mpi'
+}
+# An ordinary user installs below a folder of his own.
+user_installs() {
+  in_root "$work/portable/bullseye" setpriv --reuid=65534 --regid=65534 --clear-groups sh -euxc '
+    cd "$(mktemp -d /var/tmp/erdma.XXXXXX)"
+    trap "rm -rf \"$PWD\"" EXIT
+    tar -xf /build/erdma.tar.xz
+    cd erdma-*
+    ./configure --prefix="$PWD/prefix" --disable-tests --enable-joined=all CXXFLAGS=-O0 \
+      LIBFABRIC_CFLAGS=-I/newer/usr/include LIBFABRIC_LIBS="-L$(echo /newer/usr/lib/*-linux-gnu) -lfabric" \
+      FI_ERDMA_CFLAGS=-I/newer/usr/include FI_ERDMA_LIBS=" "
+    make -j"$(nproc)" && make install
+    ls prefix/lib/libfabric/liberdma-fi.so prefix/share/man/man7/fi_erdma.7
+    prefix/bin/fi_erdma --version'
+}
+
+mkdir -p "$work" || exit 1
+try 'the tarball' make_tarball || exit 1
+if [ -n "$(missing_packages debhelper lintian)" ]; then
+  say "SKIP: deb (debhelper or lintian is missing)"
+elif try deb deb; then
+  try 'deb: the same bytes once more, elsewhere' deb_again
+  try 'deb: lintian' deb_lintian
+fi
+if command -v rpmbuild >/dev/null; then try rpm rpm_builds; else say 'SKIP: rpm (there is no rpmbuild)'; fi
+if ! why=$(can_make_roots); then
+  say "SKIP: portable, and packages in roots of their own ($why)"
+  exit $failed
+fi
+[ ! -e "$work/deb" ] || try 'deb: it installs on a bare Debian 12, works and goes without a trace' deb_installs
+if try portable portable; then
+  try 'portable: the same bytes once more' portable_again
+  try 'portable: what needs newer libraries is refused' others_refused
+  for suite in bookworm trixie; do try "portable: runs on $suite" runs_on "$suite"; done
+  try 'portable: MPI on bookworm' mpi_runs
+  cp "$tarball" "$work/portable/bullseye/build/erdma.tar.xz" && try 'an ordinary user installs' user_installs
+fi
+exit $failed
