@@ -48,13 +48,15 @@ step server limits 77
 gives 'not known' adapter 'on the other machine: cause of server'
 
 begin of_machines
-both_ran limits 0 'max_qp 10' 'max_mr 20' 'vectors 2'
+both_ran limits 0 'max_qp 10' 'max_mr 20' 'vectors 2' 'page_size 4096'
 gives held regions
 gives held vectors
+gives held pages
 gives 'does not hold' gid # neither of them was told
-step server limits 0 'max_qp 10' 'max_mr 19' 'vectors 1' 'gid a' 'mac a'
+step server limits 0 'max_qp 10' 'max_mr 19' 'vectors 1' 'page_size 65536' 'gid a' 'mac a'
 gives 'does not hold' regions
 gives 'does not hold' vectors
+gives 'does not hold' pages 65536
 gives 'does not hold' gid
 both_ran limits 0 'gid a' 'mac a'
 gives held gid

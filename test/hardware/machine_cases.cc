@@ -46,6 +46,7 @@ void tell_limits(ibv_context* device) {
   fact("max_mr_size", (long long)attr.max_mr_size);
   fact("reads", std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom));
   fact("vectors", device->num_comp_vectors);
+  fact("page_size", (long long)::sysconf(_SC_PAGESIZE));
 }
 
 void tell_port(ibv_context* device) {

@@ -76,6 +76,8 @@ of_machines() {
   verdict "max_mr $(both limits max_mr), max_qp $(both limits max_qp)" on_each enough_regions
   assume vectors limits
   verdict "$(both limits vectors)" on_each several_vectors
+  assume pages limits
+  verdict "$(both limits page_size)" each "$(both limits page_size)" 4096
   assume gid limits
   verdict "$(both limits gid); interfaces $(both limits mac)" on_each gid_is_mac
   assume tcp_ports limits

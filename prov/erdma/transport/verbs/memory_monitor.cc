@@ -79,7 +79,7 @@ int MemoryMonitor::open(const char*& why) noexcept {
   x_uffd.reset(fd);
   uffdio_api api{UFFD_API, kFeatures, 0};
   if (::ioctl(fd, UFFDIO_API, &api)) {
-    why = "userfaultfd of this kernel lacks events or write protection (x86-64: 5.7)";
+    why = "userfaultfd of this kernel lacks events or write protection (x86-64: 5.7, arm64: 6.10)";
     return -FI_EOPNOTSUPP;
   }
   x_counts = kernel_counts_changes();
