@@ -3,7 +3,8 @@
 # test/matrix/run.sh [SUITE...]: builds and tests the tree by the README's commands on releases of Debian, each in a
 # root that debootstrap makes, with that release's compiler, libfabric, rdma-core and Open MPI. Prints "PASS: name",
 # "FAIL: name" and "SKIP: name (why)"; the roots, which later runs use again, and the output of each command are in
-# $top_builddir/matrix. ERDMA_DEBIAN_MIRROR names another mirror than Debian's own. Exit status 1 if something failed.
+# $top_builddir/matrix. The suite aarch64 is Debian 12, cross-compiled for that processor and run by qemu-user.
+# ERDMA_DEBIAN_MIRROR names another mirror than Debian's own. Exit status 1 if something failed.
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}
 top=$(cd "$top" && pwd)
@@ -43,10 +44,20 @@ command_in() {
   return 1
 }
 
+# test_in SUITE: true = all of it passed.
+test_in() {
+  local what
+  [ "$1" = aarch64 ] || { command_in "$1" ./quickstart && command_in "$1" test/matrix/old_rdma_core.sh &&
+    command_in "$1" './run-tests install build check'; return; }
+  for what in build jobs unit large-pages; do command_in "$1" "test/matrix/aarch64.sh $what" || return; done
+}
+
 # versions SUITE: of what the release has and the provider meets.
 versions() {
+  local compiler=g++
+  [ "$1" != aarch64 ] || compiler=g++-aarch64-linux-gnu
   # shellcheck disable=SC2016
-  in_root "$matrix/$1" dpkg-query -W -f '${Package} ${Version}, ' g++ libfabric1 libibverbs1 openmpi-bin | sed 's/, $//'
+  in_root "$matrix/$1" dpkg-query -W -f '${Package} ${Version}, ' $compiler libfabric1 libibverbs1 openmpi-bin | sed 's/, $//'
 }
 
 if ! why=$(can_make_roots); then
@@ -54,13 +65,12 @@ if ! why=$(can_make_roots); then
 else
   mkdir -p "$matrix" || exit 1
   for suite in "${suites[@]}"; do
-    if ! bootstrap "$suite" "$matrix/$suite" >"$matrix/$suite.debootstrap.log" 2>&1; then
+    if ! bootstrap "${suite/aarch64/bookworm}" "$matrix/$suite" >"$matrix/$suite.debootstrap.log" 2>&1; then
       say "SKIP: $suite (debootstrap failed: $(tail -n 1 "$matrix/$suite.debootstrap.log"))"
       continue
     fi
     populate "$suite" || { say "FAIL: $suite: the tree could not be copied"; failed=1; continue; }
-    command_in "$suite" ./quickstart && command_in "$suite" test/matrix/old_rdma_core.sh &&
-      command_in "$suite" './run-tests install build check'
+    test_in "$suite"
     say "$suite has $(versions "$suite")"
   done
 fi

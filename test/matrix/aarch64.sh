@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# aarch64.sh build|jobs|unit [FOLDER...]|large-pages: on an x86-64 Debian 12 as root, in a system of its own (test/matrix/run.sh aarch64): compiles for
+# aarch64, and runs by qemu-user the unit tests and jobs of two processes. The last line is "N passed, ...".
+#
+# test/matrix/aarch64.lacking names the suites that are left out, and the tests that fail because of what qemu-user has
+# not; any other failure is one. qemu keeps the memory order of the machine that it runs on, so weak order is test/transport/ordering_test.cc's.
+set -u
+top=$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)
+# shellcheck source=test/lib/common.sh
+. "$top/test/lib/common.sh"
+cd "$top" || exit 1
+build=$top/build
+target=aarch64-linux-gnu
+qemu="qemu-aarch64-static"
+# Of this machine, and of that one.
+here=("g++-$target" make autoconf automake libtool pkg-config qemu-user-static openmpi-bin libcli11-dev nlohmann-json3-dev)
+there=(libfabric-dev libfabric-bin libibverbs-dev librdmacm-dev libsodium-dev libfmt-dev check zlib1g libhwloc15
+  libevent-core-2.1-7 libevent-pthreads-2.1-7 libucx0)
+# Open MPI's library needs one that Debian does not let stand beside that of this machine: their files are taken alone.
+unpacked=(libopenmpi3 libopenmpi-dev libpmix2 libmunge2)
+
+fetch() {
+  local debs
+  export DEBIAN_FRONTEND=noninteractive
+  dpkg --add-architecture arm64 && apt-get -q update &&
+    apt-get -qy install --no-install-recommends "${here[@]}" "${there[@]/%/:arm64}" || return
+  [ ! -e "/usr/lib/$target/libmpi.so.40" ] || return 0
+  debs=$(mktemp -d) || return
+  (cd "$debs" && apt-get -q download "${unpacked[@]/%/:arm64}" && for deb in *.deb; do dpkg-deb -x "$deb" / || exit; done)
+}
+
+compile() {
+  local flags=(CXXFLAGS='-O1 -g1' CFLAGS='-O1 -g1') mpi=/usr/lib/$target/openmpi
+  export PKG_CONFIG_LIBDIR=/usr/lib/$target/pkgconfig:/usr/share/pkgconfig
+  generate && configure_in "$build" --host=$target --enable-werror --enable-joined=all "${flags[@]}" &&
+    make -C "$build" -j"$(jobs)" all libsofterdma.la test/softcuda/libcuda.la &&
+    make -C "$build" -j"$(jobs)" check TESTS= &&
+    $target-gcc -O2 -I$mpi/include -L$mpi/lib -o "$build/mpi_quick" test/clients/mpi_quick.c \
+      -Wl,--allow-shlib-undefined -lmpi
+}
+
+# failures: "SUITE TEST" of each unit test that failed, and "SUITE" of what failed without naming one.
+failures() {
+  local trs suite tests
+  while IFS= read -r trs; do
+    ! grep -q '^:global-test-result: *\(PASS\|SKIP\)' "$trs" || continue
+    suite=${trs#"$build/test/"}
+    suite=${suite%_test.trs}
+    tests=$(sed -nE 's/^[^:]*:[0-9]+:[FE]:[^:]*:([^:]*):.*/\1/p' "${trs%.trs}.log" | sort -u)
+    [ -n "$tests" ] || echo "$suite"
+    [ -z "$tests" ] || awk -v suite="$suite" '{ print suite, $0 }' <<<"$tests"
+  done < <(find "$build/test" -name '*_test.trs')
+}
+
+# cases WHAT...: how many cases of the logs were Checks, Failures or Errors, together.
+cases() {
+  find "$build/test" -name '*_test.trs' | sed 's/trs$/log/' | xargs -r cat |
+    grep -aoE "($(IFS='|'; echo "$*")): [0-9]+" | awk '{ sum += $2 } END { print sum + 0 }'
+}
+
+# known: the lines of aarch64.lacking that have so many words.
+known() { sed 's/ *#.*//' test/matrix/aarch64.lacking | awk -v words="$1" 'NF == words' | sort; }
+
+# unit PAGE FOLDER...: the unit tests of these folders, with pages of so many bytes.
+unit() {
+  local left_out new wrong
+  find "$build/test" -name '*.trs' -delete
+  left_out=$(known 1 | sed 's,.*,test/&_test.cc,' | tr '\n' ' ')
+  # What waits in vain for what qemu lacks is to end soon.
+  ERDMA_RUNNER=$qemu QEMU_PAGESIZE=$1 CK_TIMEOUT_MULTIPLIER=2 make -C "$build" -k -j$((2 * $(jobs))) check \
+    "TESTS=\$(filter-out $left_out,\$(filter $(printf 'test/%s/%% ' "${@:2}"),\$(unit_tests) \$(test_fi_erdma_program_tests_files)))"
+  new=$(comm -23 <(failures | sort) <(known 2) | sed '/^$/d')
+  [ -z "$new" ] || awk '{ print "failed:", $0 }' <<<"$new"
+  wrong=$(cases Failures Errors)
+  say "$(($(cases Checks) - wrong)) passed, $(grep -c . <<<"$new") failed; of what failed or was cut off, $wrong cases are known to"
+  [ -z "$new" ] && [ "$(cases Checks)" -gt 0 ]
+}
+
+# jobs_of_two: two processes each, which exchange messages by shared memory.
+jobs_of_two() {
+  local wrapped=$build/emulated
+  mkdir -p "$wrapped" && printf '#!/bin/sh\nexec %s /usr/bin/fi_pingpong "$@"\n' $qemu >"$wrapped/fi_pingpong" &&
+    chmod +x "$wrapped/fi_pingpong" || return
+  use_build "$build"
+  use_open_mpi
+  PATH=$wrapped:$PATH pingpong "$build/pingpong" -S all -I 10 -c || return
+  # The daemon is of this machine, and its shared memory laid out for that.
+  PMIX_MCA_gds="hash" timeout 300 mpirun -n 2 $qemu "$build/mpi_quick" | tee "$build/mpi_quick.log"
+  grep -q 'result right' "$build/mpi_quick.log" && say "2 jobs passed, 0 failed"
+}
+
+case ${1:-} in
+  build) fetch && compile ;;
+  unit)
+    shift
+    [ $# -gt 0 ] || set -- fabric fi_erdma hmem protocol transport util vm
+    unit 4096 "$@"
+    ;;
+  large-pages) unit 65536 hmem transport util ;;
+  jobs) jobs_of_two ;;
+  *) die 'build, jobs, unit or large-pages' ;;
+esac
