@@ -12,7 +12,7 @@ struct HardwareOrder {
   static void fence(std::memory_order order) noexcept { std::atomic_thread_fence(order); }
 };
 
-/// What is changed next is seen by nobody who does not see the odd number, too.
+/// A reader that sees any change made after this call also sees the odd number.
 template <typename Order = HardwareOrder, typename Word>
 void begin_change(Word&& sequence) noexcept {
   sequence.store(sequence.load(std::memory_order_relaxed) | 1u, std::memory_order_relaxed);

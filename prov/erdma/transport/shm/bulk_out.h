@@ -34,9 +34,9 @@ class BulkOut {
   /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
   /// have something to do.
   int poll() noexcept;
+  bool sharing() const noexcept { return x_pool.in_use() > 0; }  ///< something is, and not revoked
   /// Something is shared, or asked for that no longer is, or a shared region is moved.
-  bool sharing() const noexcept { return x_pool.in_use() > 0; }
-  bool active() noexcept { return x_pool.in_use() > 0 || ready(); }
+  bool active() noexcept { return sharing() || ready(); }
   bool ready() noexcept;  ///< poll() would do something now: do not sleep
 
  private:
