@@ -1,6 +1,12 @@
 #include "transport/shm/core_sharing.h"
 
+#include <sched.h>
+
+#include <atomic>
+#include <thread>
+
 #include "libcheck.h"
+#include "util/clock.h"
 
 namespace {
 
@@ -12,7 +18,7 @@ CoreSharing::Usage look() noexcept {
   return usage;
 }
 
-/// What goes by between two looks.
+/// The time and the switches between two calls of judge().
 struct Span {
   uint64_t passed, ran;  ///< us
   uint64_t forced, willing;
@@ -85,12 +91,30 @@ TEST(a_look_is_due_once_in_a_while) {
   ck_assert_uint_eq(due, 10);
 }
 
-TEST(the_kernel_counts_the_time_of_this_thread) {
+/// The thread that calls runs on this core alone from now on.
+void stay_on(size_t core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  ck_assert_int_eq(pthread_setaffinity_np(pthread_self(), sizeof(set), &set), 0);
+}
+
+TEST(the_kernel_tells_of_another_thread_on_this_core) {
+  const auto here = size_t(sched_getcpu());
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    stay_on(here);
+    while (!over) sched_yield();
+  });
+  stay_on(here);
   CoreSharing core;
-  const uint64_t begin = 1'000'000'000;
-  core.judge(begin);
-  core.judge(begin + 1000);  // nothing: it ran for longer than that
-  ck_assert(!core.shared());
+  const erdma::util::SystemClock clock;
+  while (!core.shared()) {  // or the time limit of the test ends it
+    for (int i = 0; i < 1000; ++i) sched_yield();
+    core.judge(clock.now());
+  }
+  over = true;
+  other.join();
 }
 
 }  // namespace
