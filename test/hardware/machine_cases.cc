@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "fi_erdma/pair/cuda.h"
+#include "fi_erdma/pair/options.h"
 #include "rig.h"
 
 namespace erdma::hardware {
@@ -74,10 +75,18 @@ void tell_inline(const End& end) {
   fact("inline", 0LL);
 }
 
+/// rdma-core before 35 does not tell.
+const char* kernel_copies() {
+#ifdef HAVE_IBV_IS_FORK_INITIALIZED
+  return ibv_is_fork_initialized() == IBV_FORK_UNNEEDED ? "yes" : "no";
+#else
+  return "unknown";
+#endif
+}
+
 /// A device may not be open yet when libibverbs is asked for it, so this is a case of its own.
 void forks(const Options&) {
-  const ibv_fork_status before = ibv_is_fork_initialized();
-  fact("kernel_copies", before == IBV_FORK_UNNEEDED ? "yes" : "no");
+  fact("kernel_copies", kernel_copies());
   fact("fork_init", ibv_fork_init() == 0 ? "works" : "fails");
 }
 
@@ -194,6 +203,10 @@ void costs(const Options& options) {
 /// thread, whose current context of CUDA it is.
 void free_registered(const End& end, std::promise<void>& freed) {
   constexpr size_t kBytes = size_t(4) << 20;
+  // A machine without a GPU, or without its driver, can't run this.
+  fi_erdma::pair::before_end([](fi_erdma::pair::Status status, const char* text) {
+    if (status == fi_erdma::pair::kNotTried) cannot("%s", text);
+  });
   void* const memory = fi_erdma::pair::cuda::allocate(kBytes);
   Region region(end.pd(), memory, kBytes);
   fact("registered", region ? "yes" : std::strerror(errno));

@@ -49,6 +49,8 @@ bool parse(int argc, char** argv, Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // What is killed has said what it knew.
+  (void)std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   if (argc > 1 && !std::strcmp(argv[1], "relay")) return relay(argc - 2, argv + 2);
   if (argc > 1 && !std::strcmp(argv[1], "list")) return list();
   Options options;

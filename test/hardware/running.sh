@@ -63,10 +63,10 @@ why_of() {
     *) echo "it ended with status $2${last:+: $last}" ;;
   esac
 }
-# shorten FILE: of a log that nobody reads whole, begin and end.
+# shorten FILE: of a log that nobody reads whole, begin, facts and end.
 shorten() {
   [ "$(stat -c %s "$1" 2>/dev/null || echo 0)" -gt 400000 ] || return 0
-  { head -c 100000 "$1"; printf '\n[...]\n'; tail -c 100000 "$1"; } >"$1.short" && mv "$1.short" "$1"
+  { head -c 100000 "$1"; printf '\n[...]\n'; grep -a '^fact ' "$1"; tail -c 100000 "$1"; } >"$1.short" && mv "$1.short" "$1"
 }
 # cannot_run STEP CAUSE
 cannot_run() {

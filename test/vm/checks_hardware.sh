@@ -29,6 +29,7 @@ expect() {
 verdicts_of() {
   expect held adapter gid tcp_ports fork transfers first_event taken_ports revoked peer_closes peer_killed
   expect 'not known' silent_peer gpu_memory gpu_free
+  [ "$(cat /tmp/client/raw/client/gpu.status)" = 77 ] || wrong "gpu: $(cat /tmp/client/raw/client/gpu.cause)"
   case $1 in
     siw) expect 'does not hold' vendor unanswered ;;
     erdma) expect held vendor unanswered destroy_waits ;;
