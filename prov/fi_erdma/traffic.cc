@@ -13,7 +13,12 @@ constexpr Path kPaths[] = {
     {"shm copied", "shm_copied_out_bytes", "shm_copied_in_bytes"},
     {"NIC packet", "nic_packet_bytes", ""},
     {"NIC RDMA", "nic_write_bytes", "nic_read_bytes"},
-    {"NIC copied", "nic_copied_bytes", "", true},
+    {"GPU IPC", "", "gpu_ipc_bytes"},
+    {"NIC copied", "nic_copied_bytes", "", "Part of the bytes by NIC that was copied on the way."},
+    {"GPU direct", "gpu_direct_bytes", "",
+     "Part of the bytes by NIC that it moved from or to GPU memory itself."},
+    {"GPU staged", "gpu_staged_bytes", "",
+     "Part of the bytes that was copied from or to GPU memory by CUDA."},
 };
 
 std::optional<uint64_t> number(const Block& block, const char* name) {
@@ -45,17 +50,16 @@ std::string labels_of(const Process& process) {
   return labels;
 }
 
-/// A metric of its own: as one more path, its bytes would count twice in a sum.
-std::string copied_text(std::span<const Process> processes) {
-  std::string text =
-      "# HELP erdma_nic_copied_bytes_total Part of the bytes by NIC that was copied on the way.\n"
-      "# TYPE erdma_nic_copied_bytes_total counter\n";
-  for (const Process& process : processes)
-    for (const Path& path : paths())
-      if (path.part && process.page.snapshot)
-        if (const auto bytes = bytes_of(*process.page.snapshot, path).sent)
-          text +=
-              fmt::format("erdma_nic_copied_bytes_total{{{}}} {}\n", labels_of(process), *bytes);
+/// Metrics of their own: as one more path, their bytes would count twice in a sum.
+std::string part_text(std::span<const Process> processes, const Path& part) {
+  const std::string name = fmt::format("erdma_{}_total", *part.sent ? part.sent : part.received);
+  std::string text = fmt::format("# HELP {0} {1}\n# TYPE {0} counter\n", name, part.part);
+  for (const Process& process : processes) {
+    if (!process.page.snapshot) continue;
+    const Bytes bytes = bytes_of(*process.page.snapshot, part);
+    if (const auto number = bytes.sent ? bytes.sent : bytes.received)
+      text += fmt::format("{}{{{}}} {}\n", name, labels_of(process), *number);
+  }
   return text;
 }
 
@@ -141,7 +145,9 @@ std::string prometheus_text(std::span<const Process> processes) {
       row("in", bytes.received);
     }
   }
-  return text + copied_text(processes);
+  for (const Path& path : paths())
+    if (path.part) text += part_text(processes, path);
+  return text;
 }
 
 }  // namespace fi_erdma

@@ -16,7 +16,7 @@ struct Path {
   const char* name;
   const char* sent;
   const char* received;
-  bool part = false;  ///< of the bytes of other paths
+  const char* part = nullptr;  ///< of the bytes of other paths: what Prometheus is told it is
 };
 std::span<const Path> paths();
 

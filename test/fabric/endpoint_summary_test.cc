@@ -63,7 +63,7 @@ const Case kCases[] = {
      "endpoint 10.0.0.1:5000 on erdma_0, 100 Gbit/s; other hosts: RDMA, zero copy; this host: "
      "shared memory, CMA where the kernel permits; GPU memory: none, FI_HMEM was not asked for"},
     {nic("FI_ERDMA_MR_CACHE=off", "FI_ERDMA_SHM=off", Gpu::registered),
-     "endpoint 10.0.0.1:5000 on erdma_0, 100 Gbit/s; other hosts: RDMA of copies "
+     "endpoint 10.0.0.1:5000 on erdma_0, 100 Gbit/s; other hosts: RDMA of copies [W203] "
      "(FI_ERDMA_MR_CACHE=off); this host: the NIC (FI_ERDMA_SHM=off); GPU memory: GPUDirect where "
      "it can be registered"},
     {of_unknown_speed(),
@@ -71,7 +71,7 @@ const Case kCases[] = {
      "CMA where the kernel permits; GPU memory: GPUDirect, without CUDA"},
     {registered_each_time(),
      "endpoint 10.0.0.1:5000 on erdma_0, 100 Gbit/s; other hosts: RDMA, zero copy from "
-     "256 KiB on (no userfaultfd); this host: shared memory, CMA where the kernel "
+     "256 KiB on [W203] (no userfaultfd); this host: shared memory, CMA where the kernel "
      "permits; GPU memory: none, FI_HMEM was not asked for"},
     {kept_from_children(),
      "endpoint 10.0.0.1:5000 on erdma_0, 100 Gbit/s; other hosts: RDMA, zero copy, kept from "
@@ -82,7 +82,7 @@ const Case kCases[] = {
      "CMA where the kernel permits; GPU memory: CUDA IPC where the driver permits"},
     {single_host(false, Gpu::staged),
      "endpoint 127.0.0.1:7 on shm; other hosts: none, there is no NIC; this host: shared memory, "
-     "no CMA (FI_ERDMA_CMA=off); GPU memory: staged (FI_ERDMA_CUDA_IPC=off)"},
+     "no CMA (FI_ERDMA_CMA=off); GPU memory: staged [W602] (FI_ERDMA_CUDA_IPC=off)"},
 };
 
 TEST(the_line_says_how_bytes_travel_and_why, std::size(kCases)) {

@@ -54,8 +54,8 @@ class Rank:
         self.tell(*command)
         return self.process.stdout.readline().strip()
 
-    def send(self, to, size, tag=1, count=1):
-        assert self.do("send", self.peers[to.number], tag, size, count) == "ok"
+    def send(self, to, size, tag=1, count=1, memory="host"):
+        assert self.do("send", self.peers[to.number], tag, size, count, memory) == "ok"
 
     def receive(self, source, size, tag=1, memory="host"):
         assert self.do("recv", "any" if source == "any" else self.peers[source.number], tag, size, memory) == "ok"
@@ -382,10 +382,8 @@ class Hang(unittest.TestCase):
 
     def test_a_flush_that_never_ends_is_the_own_nics_fault(self):
         """The READ by which rank 0 flushes its simulated GPU has no completion."""
-        environment = {"RANK_GPU": "1",
-                       "FI_ERDMA_HMEM_RECV_FLUSH": "on", "FI_ERDMA_PEER_TIMEOUT": "3600000", "FI_ERDMA_RENDEZVOUS": "write",
-                       "LD_LIBRARY_PATH": os.path.join(os.path.abspath(BUILD), "test/softcuda/.libs"),
-                       "SOFTERDMA_FAULT": "wr op=read status=none times=1000", **self.nic()}
+        environment = {"FI_ERDMA_HMEM_RECV_FLUSH": "on", "FI_ERDMA_PEER_TIMEOUT": "3600000", "FI_ERDMA_RENDEZVOUS": "write",
+                       **self.gpu(), "SOFTERDMA_FAULT": "wr op=read status=none times=1000", **self.nic()}
         ranks = self.job(2, **environment)
         ranks[0].receive(ranks[1], 4 * MIB, memory="gpu")
         ranks[1].send(ranks[0], 4 * MIB)
@@ -394,6 +392,44 @@ class Hang(unittest.TestCase):
         self.told(ranks, ["flushes", "idle"], r"all wait in the end for rank 0",
                   r"rank 0  .*waits for its NIC to flush",
                   r"1 message of 4.00 MiB from rank 1, .*: the NIC does not flush what it wrote")
+
+    def gpu(self):
+        return {"RANK_GPU": "1", "LD_LIBRARY_PATH": os.path.join(os.path.abspath(BUILD), "test/softcuda/.libs")}
+
+    def test_stat_counts_what_a_simulated_gpu_sends_and_gets(self):
+        names = ["gpu_direct_bytes", "gpu_staged_bytes", "gpu_ipc_bytes", "gpu_flushes"]
+        size = 4 * MIB
+        direct = {**self.nic(), "FI_ERDMA_HMEM_RECV_FLUSH": "on"}
+        for environment, receiver, sender in [(direct, [size, 0, 0, 1], [size, 0, 0, 0]),
+                                              ({}, [0, 0, size, 0], [0, 0, 0, 0]),
+                                              ({"FI_ERDMA_CUDA_IPC": "off"}, [0, size, 0, 0], [0, size, 0, 0])]:
+            with self.subTest(environment):
+                ranks = self.job(2, **environment, **self.gpu())
+                # Who met may offer memory.
+                for done in [1, 2]:
+                    ranks[0].receive(ranks[1], 8)
+                    ranks[1].send(ranks[0], 8)
+                    for rank in ranks:
+                        rank.tell("complete", done)
+                    for rank in ranks:
+                        self.assertEqual(rank.process.stdout.readline(), "ok\n")
+                ranks[0].receive(ranks[1], size, memory="gpu")
+                ranks[1].send(ranks[0], size, memory="gpu")
+                for rank in ranks:
+                    rank.tell("complete", 3)
+                for rank in ranks:
+                    self.assertEqual(rank.process.stdout.readline(), "ok\n")
+                done = subprocess.run([PROGRAM, "stat", "-j", *(str(rank.pid) for rank in ranks)], env=CLEAN, text=True,
+                                      capture_output=True, timeout=300, check=True)
+                document = json.loads(done.stdout)
+                if jsonschema:
+                    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+                counted = [[process["endpoints"][0]["counters"][name] for name in names] for process in document["processes"]]
+                self.assertEqual(counted, [receiver, sender])
+                text = subprocess.run([PROGRAM, "stat", str(ranks[0].pid)], env=CLEAN, text=True, capture_output=True,
+                                      timeout=300, check=True).stdout
+                way = ["GPU direct", "GPU staged", "GPU IPC"][[bool(count) for count in receiver].index(True)]
+                self.assertRegex(text, rf" {way} .*4\.00 MiB")
 
     def test_a_flush_of_another_host_is_told_by_its_document(self):
         peer = {"index": 0, "path": "nic", "address": "192.0.2.1:1", "moving_for": "flush",

@@ -336,12 +336,14 @@ TEST(each_counter_is_shown_under_its_name) {
   auto& nic = statistics.nic_counters();
   shm = {1, 2, 3, 4, 5, 6};
   nic = {7, 8, 9, 10, 11, 12};
+  statistics.gpu_counters() = {13, 14, 15, 16};
   const Block endpoint = block("endpoint", 0);
   uint64_t expected = 0;
   for (const char* const name :
        {"shm_ring_bytes", "shm_cma_read_bytes", "shm_cma_write_bytes", "shm_copied_in_bytes",
         "shm_copied_out_bytes", "shm_cma_refusals", "nic_packet_bytes", "nic_read_bytes",
-        "nic_write_bytes", "nic_copied_bytes", "nic_connects", "nic_reclaimed"})
+        "nic_write_bytes", "nic_copied_bytes", "nic_connects", "nic_reclaimed", "gpu_direct_bytes",
+        "gpu_staged_bytes", "gpu_ipc_bytes", "gpu_flushes"})
     ck_assert_msg(endpoint.number(name) == ++expected, "%s", name);
 }
 
@@ -361,6 +363,7 @@ TEST(what_belongs_to_a_peer_is_shown_of_it_and_of_the_endpoint) {
     statistics.shm_counters_of(peer_address(1)).ring_bytes = 10;
     statistics.shm_counters_of(peer_address(2)).ring_bytes = 100;
     statistics.nic_counters_of(peer_address(2)).read_bytes = 1000;
+    statistics.gpu_counters_of(peer_address(1)).flushes = 5;
     ck_assert_ptr_eq(&statistics.shm_counters_of(peer_address(1)),
                      &statistics.shm_counters_of(peer_address(1)));
     const auto peers = blocks("peer");
@@ -369,6 +372,7 @@ TEST(what_belongs_to_a_peer_is_shown_of_it_and_of_the_endpoint) {
       const bool first = peer.text("address") == peer_address(1).to_string().c_str();
       ck_assert_uint_eq(peer.number("shm_ring_bytes").value(), first ? 10 : 100);
       ck_assert_uint_eq(peer.number("nic_read_bytes").value(), first ? 0 : 1000);
+      ck_assert_uint_eq(peer.number("gpu_flushes").value(), first ? 5 : 0);
     }
     const Block endpoint = block("endpoint", 1);
     ck_assert_uint_eq(endpoint.number("shm_ring_bytes").value(), 111);
@@ -378,6 +382,7 @@ TEST(what_belongs_to_a_peer_is_shown_of_it_and_of_the_endpoint) {
   }
   ck_assert_uint_eq(snapshot().process()->number("shm_ring_bytes").value(), 111);
   ck_assert_uint_eq(snapshot().process()->number("nic_read_bytes").value(), 1000);
+  ck_assert_uint_eq(snapshot().process()->number("gpu_flushes").value(), 5);
   ck_assert_uint_eq(block("endpoint", 0).number("shm_ring_bytes").value(), 0);
 }
 
@@ -385,6 +390,7 @@ TEST(without_a_page_peers_count_with_their_endpoint) {
   EndpointStatistics statistics(false);
   ck_assert_ptr_eq(&statistics.shm_counters_of(peer_address(1)), &statistics.shm_counters());
   ck_assert_ptr_eq(&statistics.nic_counters_of(peer_address(1)), &statistics.nic_counters());
+  ck_assert_ptr_eq(&statistics.gpu_counters_of(peer_address(1)), &statistics.gpu_counters());
 }
 
 /// What the client counted itself, to the byte, whatever way it went.

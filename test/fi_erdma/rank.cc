@@ -1,12 +1,12 @@
 // A rank of a job that stands still as hang.py says, one command a line; each is answered:
 //   name              -> its address, in hexadecimal
 //   peer ADDRESS      -> number of the peer
-//   send PEER TAG SIZE COUNT, recv PEER|any TAG SIZE [gpu] -> ok, once posted
+//   send PEER TAG SIZE COUNT [gpu], recv PEER|any TAG SIZE [gpu] -> ok, once posted
 //   complete N        -> ok, after N completions
 //   poll, compute     -> ok, and then it polls or computes until SIGUSR1, and answers once more
 //   wait              -> ok, and then it sleeps in a call of libfabric
-// It ends with its input, and then leaves all of it as it is. With RANK_GPU=1 receives may be to a
-// GPU.
+// It ends with its input, and then leaves all of it as it is. With RANK_GPU=1 messages may be
+// of a GPU.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -112,15 +112,6 @@ struct Operation {
 };
 std::deque<Operation> g_operations;
 
-/// Fewer where there is no room for more.
-void send(fi_addr_t to, uint64_t tag, size_t size, unsigned count) {
-  for (; count > 0; --count) {
-    Operation& one = g_operations.emplace_back(size);
-    const ssize_t status = fi_tsend(g_ep, one.memory.data(), size, nullptr, to, tag, &one.context);
-    if (status == -FI_EAGAIN) return;
-    expect("send", status);
-  }
-}
 /// Of the first GPU. Its memory and its context stay.
 void* gpu_memory(size_t size) {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -138,22 +129,34 @@ void* gpu_memory(size_t size) {
   return memory;
 }
 
-void* registered(void* memory, size_t size) {
+void* registered(void* memory, size_t size, uint64_t access) {
   const iovec piece{memory, size};
   fi_mr_attr attr{};
   attr.mr_iov = &piece;
   attr.iov_count = 1;
-  attr.access = FI_RECV;
+  attr.access = access;
   attr.iface = FI_HMEM_CUDA;
   fid_mr* region = nullptr;
   expect("mr_reg", fi_mr_regattr(g_domain, &attr, 0, &region));
   return fi_mr_desc(region);
 }
 
+/// Fewer where there is no room for more.
+void send(fi_addr_t to, uint64_t tag, size_t size, unsigned count, bool gpu) {
+  for (; count > 0; --count) {
+    Operation& one = g_operations.emplace_back(gpu ? 0 : size);
+    void* const memory = gpu ? gpu_memory(size) : one.memory.data();
+    void* const desc = gpu ? registered(memory, size, FI_SEND) : nullptr;
+    const ssize_t status = fi_tsend(g_ep, memory, size, desc, to, tag, &one.context);
+    if (status == -FI_EAGAIN) return;
+    expect("send", status);
+  }
+}
+
 void receive(fi_addr_t from, uint64_t tag, size_t size, bool gpu) {
   Operation& one = g_operations.emplace_back(gpu ? 0 : size);
   void* const memory = gpu ? gpu_memory(size) : one.memory.data();
-  void* const desc = gpu ? registered(memory, size) : nullptr;
+  void* const desc = gpu ? registered(memory, size, FI_RECV) : nullptr;
   expect("recv", fi_trecv(g_ep, memory, size, desc, from, tag, 0, &one.context));
 }
 
@@ -171,8 +174,8 @@ void obey(const std::string& line) {
   if (command == "name") return say(name());
   if (command == "peer") return words >> address, say(peer(address));
   if (command == "send") {
-    words >> address >> tag >> size >> count;
-    send(std::stoull(address), tag, size, count);
+    words >> address >> tag >> size >> count >> kind;
+    send(std::stoull(address), tag, size, count, kind == "gpu");
   } else if (command == "recv") {
     words >> address >> tag >> size >> kind;
     receive(address == "any" ? FI_ADDR_UNSPEC : std::stoull(address), tag, size, kind == "gpu");

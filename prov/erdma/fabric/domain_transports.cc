@@ -101,11 +101,13 @@ void add_local_transports(TransportSet& set, const TransportRequest& request,
   const bool asked = request.devices && settings.cuda_ipc != Switch::off;
   hmem::Cuda* const cuda = asked ? hmem::Cuda::get() : nullptr;
   hmem::Cuda* const ipc = cuda == request.devices ? cuda : nullptr;
-  const auto add = [&](std::unique_ptr<transport::Transport> transport) {
-    return set.add(for_buffers(request, std::move(transport), nullptr, util::SocketAddress{}, ipc));
+  const auto add = [&](std::unique_ptr<transport::Transport> transport,
+                       transport::PeerCounters* by_peer) {
+    return set.add(
+        for_buffers(request, std::move(transport), nullptr, util::SocketAddress{}, ipc, by_peer));
   };
-  set.shm = add(std::move(shm));
-  set.self = add(std::make_unique<transport::self::SelfTransport>(set.name));
+  set.shm = add(std::move(shm), &request.statistics);
+  set.self = add(std::make_unique<transport::self::SelfTransport>(set.name), nullptr);
 }
 
 }  // namespace
@@ -270,7 +272,8 @@ util::Result<TransportSet> DomainTransports::open_with_nic(const TransportReques
     const int local = request.shared_memory ? add_local(set, request) : 0;
     if (local == 0) {
       transport::DirectSource* const direct = known ? known : x_nic->direct;
-      set.nic = set.add(for_buffers(request, std::move(*nic), direct, set.name));
+      set.nic = set.add(
+          for_buffers(request, std::move(*nic), direct, set.name, nullptr, &request.statistics));
       return set;
     }
     if (request.name.port() || attempt == kNameAttempts) return local;

@@ -49,7 +49,7 @@ EndpointStatistics::EndpointStatistics(bool wanted) noexcept {
 EndpointStatistics::~EndpointStatistics() {
   if (!x_page) return;
   x_page->begin_move();
-  x_page->keep(all_shm_counters(), all_nic_counters());
+  x_page->keep(all_shm_counters(), all_nic_counters(), all_gpu_counters());
   for (const auto& [address, peer] : x_peers) x_page->give_back(peer.block);
   x_page->give_back(x_block);
   x_page->end_move();
@@ -133,6 +133,12 @@ transport::NicCounters& EndpointStatistics::nic_counters_of(
   return block ? block->nic : nic_counters();
 }
 
+transport::GpuCounters& EndpointStatistics::gpu_counters_of(
+    const util::SocketAddress& peer) noexcept {
+  PeerBlock* const block = counting_block(peer);
+  return block ? block->gpu : gpu_counters();
+}
+
 transport::ShmCounters EndpointStatistics::all_shm_counters() const noexcept {
   transport::ShmCounters all = x_block ? x_block->shm : x_own_shm;
   for (const auto& [address, peer] : x_peers) transport::add(all, peer.block->shm);
@@ -142,6 +148,12 @@ transport::ShmCounters EndpointStatistics::all_shm_counters() const noexcept {
 transport::NicCounters EndpointStatistics::all_nic_counters() const noexcept {
   transport::NicCounters all = x_block ? x_block->nic : x_own_nic;
   for (const auto& [address, peer] : x_peers) transport::add(all, peer.block->nic);
+  return all;
+}
+
+transport::GpuCounters EndpointStatistics::all_gpu_counters() const noexcept {
+  transport::GpuCounters all = x_block ? x_block->gpu : x_own_gpu;
+  for (const auto& [address, peer] : x_peers) transport::add(all, peer.block->gpu);
   return all;
 }
 

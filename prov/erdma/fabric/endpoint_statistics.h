@@ -40,14 +40,17 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
   // Of links: in the block of the peer, which it gets. Without one, those of the endpoint.
   transport::ShmCounters& shm_counters_of(const util::SocketAddress& peer) noexcept override;
   transport::NicCounters& nic_counters_of(const util::SocketAddress& peer) noexcept override;
+  transport::GpuCounters& gpu_counters_of(const util::SocketAddress& peer) noexcept override;
   transport::ShmCounters all_shm_counters() const noexcept override;
   transport::NicCounters all_nic_counters() const noexcept override;
+  transport::GpuCounters all_gpu_counters() const noexcept;
 
   /// Where the transport of shared memory, or that of the NIC, counts, so that readers see it as it
   /// grows: zeroed when this object is made, and valid as long as it lives. The transport must be
   /// gone before. What it counted remains shown as that of closed endpoints.
   transport::ShmCounters& shm_counters() noexcept { return x_block ? x_block->shm : x_own_shm; }
   transport::NicCounters& nic_counters() noexcept { return x_block ? x_block->nic : x_own_nic; }
+  transport::GpuCounters& gpu_counters() noexcept { return x_block ? x_block->gpu : x_own_gpu; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -67,6 +70,7 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
   Clock::time_point x_answered{};  ///< of the answer before
   transport::ShmCounters x_own_shm;
   transport::NicCounters x_own_nic;
+  transport::GpuCounters x_own_gpu;
 };
 
 }  // namespace erdma::fabric

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "util/notice.h"
+
 namespace erdma::fabric {
 namespace {
 
@@ -12,13 +14,21 @@ std::string speed_text(uint64_t bits_per_second) {
   return text;
 }
 
+using util::Cause;
+
+/// A heading of docs/troubleshooting.md.
+std::string code(Cause cause) {
+  return std::string(" [") + util::code_of(cause) + "]";
+}
+
 std::string between_hosts(const EndpointFacts& facts) {
   if (!facts.nic) return "none, there is no NIC";
   if (!facts.no_zero_copy)
     return std::string("RDMA, zero copy") +
-           (facts.each_time ? " from 256 KiB on (no userfaultfd)" : "") +
+           (facts.each_time ? " from 256 KiB on" + code(Cause::zero_copy) + " (no userfaultfd)"
+                            : "") +
            (facts.apart ? ", kept from children" : "");
-  return std::string("RDMA of copies (") + facts.no_zero_copy + ")";
+  return "RDMA of copies" + code(Cause::zero_copy) + " (" + facts.no_zero_copy + ")";
 }
 
 std::string within_host(const EndpointFacts& facts) {
@@ -38,7 +48,7 @@ std::string gpu_memory(const EndpointFacts& facts) {
     case EndpointFacts::Gpu::ipc:
       return "CUDA IPC where the driver permits";
     case EndpointFacts::Gpu::staged:
-      return std::string("staged (") + facts.no_direct + ")";
+      return "staged" + code(Cause::gpu_staged) + " (" + facts.no_direct + ")";
   }
   return "unknown";
 }

@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
+#include <memory>
 #include <new>
 #include <string>
 
@@ -67,6 +70,40 @@ util::Fd open_questions() {
   return util::Fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
 }
 
+struct Text {
+  char text[160] = "";
+};
+
+/// What it costs to copy so many bytes, as fast as this processor copies now. Nothing of few bytes,
+/// or where there is no memory to try it.
+Text cost_of_copies(uint64_t bytes) noexcept {
+  constexpr size_t kTried = size_t(4) << 20;
+  Text cost;
+  if (bytes < kTried) return cost;
+  const std::unique_ptr<std::byte[]> from(new (std::nothrow) std::byte[kTried]);
+  const std::unique_ptr<std::byte[]> to(new (std::nothrow) std::byte[kTried]);
+  if (!from || !to) return cost;
+  std::memset(from.get(), 1, kTried);
+  std::memset(to.get(), 2, kTried);
+  const auto begin = std::chrono::steady_clock::now();
+  std::memcpy(to.get(), from.get(), kTried);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  // Whoever reads it keeps the copy from being left out.
+  const double pieces = double(bytes) / kTried + (to[bytes % kTried] == std::byte(1) ? 0 : 1);
+  std::snprintf(cost.text, sizeof(cost.text), " (about %.2g s of a processor)",
+                took.count() * pieces);
+  return cost;
+}
+
+Text gpu_text(const transport::GpuCounters& gpu) noexcept {
+  Text text;
+  if (gpu.direct_bytes | gpu.staged_bytes | gpu.ipc_bytes)
+    std::snprintf(text.text, sizeof(text.text),
+                  "; of GPU memory %lu by the NIC itself, %lu staged, %lu by CUDA IPC, %lu flushes",
+                  gpu.direct_bytes, gpu.staged_bytes, gpu.ipc_bytes, gpu.flushes);
+  return text;
+}
+
 }  // namespace
 
 uint64_t nanoseconds_since_1970() noexcept {
@@ -95,13 +132,17 @@ ProcessPage::~ProcessPage() {
   const transport::NicCounters& nic = x_process->nic;
   const uint64_t cma = shm.cma_read_bytes + shm.cma_write_bytes;
   const uint64_t copied = shm.bounce_in_bytes + shm.bounce_out_bytes;
-  if (!(shm.ring_bytes | cma | copied | nic.sent_bytes | nic.read_bytes | nic.write_bytes)) return;
-  ERDMA_ANNOUNCE(EP_CTRL,
-                 "all endpoints of this process: inside the host %lu bytes by ring, %lu by CMA, "
-                 "%lu copied; by NIC %lu in packets, %lu by RDMA READ, %lu by RDMA WRITE, of these "
-                 "%lu copied\n",
-                 shm.ring_bytes, cma, copied, nic.sent_bytes, nic.read_bytes, nic.write_bytes,
-                 nic.bounce_bytes);
+  const uint64_t ipc = x_process->gpu.ipc_bytes;
+  if (!(shm.ring_bytes | cma | copied | nic.sent_bytes | nic.read_bytes | nic.write_bytes | ipc))
+    return;
+  ERDMA_ANNOUNCE(
+      EP_CTRL,
+      "all endpoints of this process: inside the host %lu bytes by ring, %lu by CMA, "
+      "%lu copied%s; by NIC %lu in packets, %lu by RDMA READ, %lu by RDMA WRITE, of these "
+      "%lu copied%s%s\n",
+      shm.ring_bytes, cma, copied, cost_of_copies(copied).text, nic.sent_bytes, nic.read_bytes,
+      nic.write_bytes, nic.bounce_bytes, cost_of_copies(nic.bounce_bytes).text,
+      gpu_text(x_process->gpu).text);
 }
 
 void ProcessPage::introduce() {
@@ -135,12 +176,13 @@ std::byte* ProcessPage::take_bytes(StatKindIndex kind) noexcept {
   return block;
 }
 
-void ProcessPage::keep(const transport::ShmCounters& shm,
-                       const transport::NicCounters& nic) noexcept {
+void ProcessPage::keep(const transport::ShmCounters& shm, const transport::NicCounters& nic,
+                       const transport::GpuCounters& gpu) noexcept {
   if (!x_process || !ours()) return;
   const std::lock_guard guard(x_mutex);
   transport::add(x_process->shm, shm);
   transport::add(x_process->nic, nic);
+  transport::add(x_process->gpu, gpu);
 }
 
 void ProcessPage::begin_move() noexcept {

@@ -41,7 +41,8 @@ class ProcessPage {
     util::StatPage::begin_change(reinterpret_cast<std::byte*>(&block));
   }
   /// Adds what an endpoint counted that is being closed.
-  void keep(const transport::ShmCounters& shm, const transport::NicCounters& nic) noexcept;
+  void keep(const transport::ShmCounters& shm, const transport::NicCounters& nic,
+            const transport::GpuCounters& gpu) noexcept;
   /// Around keep() and give_back() of one endpoint, so that no reader counts it twice, or not at
   /// all.
   void begin_move() noexcept;

@@ -39,7 +39,7 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
     name, kind, Type::number, Meaning::counter, unit_of(name), offsetof(Block, member), \
         sizeof(uint64_t)                                                                \
   }
-// The counters of a block, which both blocks call shm and nic.
+// The counters of a block, which all blocks call shm, nic and gpu.
 #define COUNTERS(Block, kind)                                             \
   COUNTER(Block, kind, "shm_ring_bytes", shm.ring_bytes),                 \
       COUNTER(Block, kind, "shm_cma_read_bytes", shm.cma_read_bytes),     \
@@ -52,7 +52,11 @@ constexpr util::StatField field(const char* name, StatKindIndex kind, size_t off
       COUNTER(Block, kind, "nic_write_bytes", nic.write_bytes),           \
       COUNTER(Block, kind, "nic_copied_bytes", nic.bounce_bytes),         \
       COUNTER(Block, kind, "nic_connects", nic.connects),                 \
-      COUNTER(Block, kind, "nic_reclaimed", nic.reclaimed)
+      COUNTER(Block, kind, "nic_reclaimed", nic.reclaimed),               \
+      COUNTER(Block, kind, "gpu_direct_bytes", gpu.direct_bytes),         \
+      COUNTER(Block, kind, "gpu_staged_bytes", gpu.staged_bytes),         \
+      COUNTER(Block, kind, "gpu_ipc_bytes", gpu.ipc_bytes),               \
+      COUNTER(Block, kind, "gpu_flushes", gpu.flushes)
 #define OF_PROCESS(member, unit, meaning) FIELD(ProcessBlock, kProcessKind, member, unit, meaning)
 #define OF_ENDPOINT(member, unit, meaning) \
   FIELD(EndpointBlock, kEndpointKind, member, unit, meaning)
@@ -128,6 +132,7 @@ constexpr util::StatField kFields[] = {
 // A counter that has no field would be counted for nobody.
 static_assert(sizeof(transport::ShmCounters) == 6 * sizeof(uint64_t));
 static_assert(sizeof(transport::NicCounters) == 6 * sizeof(uint64_t));
+static_assert(sizeof(transport::GpuCounters) == 4 * sizeof(uint64_t));
 
 }  // namespace
 

@@ -28,6 +28,7 @@ struct ProcessBlock {
   // Of endpoints that were closed.
   transport::ShmCounters shm;
   transport::NicCounters nic;
+  transport::GpuCounters gpu;
 };
 
 struct EndpointBlock {
@@ -46,6 +47,7 @@ struct EndpointBlock {
   // What belongs to no peer that has a block. On cache lines of their own.
   alignas(64) transport::ShmCounters shm;
   alignas(64) transport::NicCounters nic;
+  transport::GpuCounters gpu;
 };
 
 struct PeerBlock {
@@ -68,6 +70,7 @@ struct PeerBlock {
   // On a cache line of their own.
   alignas(64) transport::ShmCounters shm;
   transport::NicCounters nic;
+  transport::GpuCounters gpu;
 };
 
 enum StatKindIndex : uint16_t { kProcessKind, kEndpointKind, kPeerKind };

@@ -31,6 +31,15 @@ struct NicCounters {
   uint64_t reclaimed = 0;  ///< connections given up as least recently used
 };
 
+/// Of GPU memory of this side, whichever transport moves it: part of the bytes that those count.
+struct GpuCounters {
+  uint64_t direct_bytes =
+      0;  ///< that the NIC reaches itself: moved from here, or shared with a peer
+  uint64_t staged_bytes = 0;  ///< that CUDA copied from or to host memory for a transport
+  uint64_t ipc_bytes = 0;     ///< read from memory of another process of this host
+  uint64_t flushes = 0;       ///< messages whose bytes had to be flushed
+};
+
 /// Each counter by one store, as readers of other processes expect.
 template <typename Counters>
 void add(Counters& to, const Counters& more) noexcept {
@@ -48,6 +57,7 @@ class PeerCounters {
  public:
   virtual ShmCounters& shm_counters_of(const util::SocketAddress& peer) noexcept = 0;
   virtual NicCounters& nic_counters_of(const util::SocketAddress& peer) noexcept = 0;
+  virtual GpuCounters& gpu_counters_of(const util::SocketAddress& peer) noexcept = 0;
   /// Of all peers, and what belongs to none.
   virtual ShmCounters all_shm_counters() const noexcept = 0;
   virtual NicCounters all_nic_counters() const noexcept = 0;

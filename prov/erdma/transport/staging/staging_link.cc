@@ -40,7 +40,9 @@ int StagingLink::send(const Header& header, const iovec* payload, size_t count, 
   std::byte* const copy = large ? large.get() : small;
   if (const int rc = device_memory().gather(copy, payload, count, 0, length)) return rc;
   const iovec staged{copy, length};
-  return x_inner.send(header, &staged, 1, length, hint);
+  const int rc = x_inner.send(header, &staged, 1, length, hint);
+  if (rc == 0) x_counters.staged_bytes += length;
+  return rc;
 }
 
 /// Bytes that the peer does not write must stay unchanged, so the copy starts with the contents of
@@ -48,9 +50,13 @@ int StagingLink::send(const Header& header, const iovec* payload, size_t count, 
 int StagingLink::share(const iovec* memory, size_t count, size_t length, Access access,
                        RemoteKey& remote_key) noexcept try {
   DirectSource* const direct = x_staging.direct;
-  if (!device_memory().any_device(memory, count) ||
-      (direct && direct->can_expose(memory, count, access)))
+  if (!device_memory().any_device(memory, count))
     return x_inner.share(memory, count, length, access, remote_key);
+  if (direct && direct->can_expose(memory, count, access)) {
+    const int rc = x_inner.share(memory, count, length, access, remote_key);
+    if (rc == 0) x_counters.direct_bytes += length;
+    return rc;
+  }
   if (access == Access::refusable_read && share_ipc(memory, count, remote_key)) return 0;
   if (count > kMaxIov) return -FI_EINVAL;
   SharedMemory shared;
@@ -70,6 +76,7 @@ int StagingLink::share(const iovec* memory, size_t count, size_t length, Access 
   }
   shared.remote_key = remote_key;
   x_shared.push_back(std::move(shared));
+  x_counters.staged_bytes += length;
   return 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
@@ -143,7 +150,9 @@ int StagingLink::read_ipc(const RemoteRange& remote, const iovec* local, size_t 
   const void* const near = found == local + count ? nullptr : found->iov_base;
   util::Result<Source> from = x_mappings.reach(key, *files, near, remote.length);
   if (!from) return from.error();
-  return x_staging.reads.add(*this, *from, near, local, count, remote.length, token);
+  const int rc = x_staging.reads.add(*this, *from, near, local, count, remote.length, token);
+  if (rc == 0) x_counters.ipc_bytes += remote.length;
+  return rc;
 }
 
 int StagingLink::put(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
@@ -165,12 +174,25 @@ int StagingLink::stage(Transfer& transfer, const iovec*& local, size_t& count,
              : device_memory().gather(transfer.host.get(), memory, pieces, 0, transfer.length);
 }
 
-/// What the inner transport reaches itself passes as it is, but for accesses to regions.
+/// Of device memory. What the inner transport reaches itself passes as it is, but for accesses to
+/// regions.
 bool StagingLink::must_stage(const RemoteKey& remote, const iovec* local, size_t count,
                              bool inbound) noexcept {
-  if (!device_memory().any_device(local, count)) return false;
   return remote.kind() == KeyKind::region || !x_staging.direct ||
          !x_staging.direct->can_move(local, count, remote, inbound);
+}
+
+/// A transfer that is not under way afterwards is released.
+inline int StagingLink::begin(Transfer& transfer, const RemoteRange& remote, const iovec* local,
+                              size_t count, bool until_placed) noexcept {
+  const uint64_t ours = x_staging.token_of(transfer);
+  int rc = transfer.inbound ? x_inner.get(remote, local, count, ours)
+                            : x_inner.put(remote, local, count, ours, until_placed);
+  if (rc == 0) return 0;
+  if (rc == kDone)
+    if (const int finished = x_staging.finish(transfer, 0)) rc = finished;
+  x_staging.transfers.release(transfer);
+  return rc;
 }
 
 /// Every operation gets a Transfer, so all tokens of the inner transport are of one kind.
@@ -182,17 +204,22 @@ int StagingLink::transfer(const RemoteRange& remote, const iovec* local, size_t 
   transfer->token = token;
   transfer->inbound = inbound;
   describe(*transfer, local, count, remote.length);
+  if (device_memory().any_device(local, count))
+    return transfer_device(*transfer, remote, local, count, until_placed);
+  return begin(*transfer, remote, local, count, until_placed);
+}
+
+int StagingLink::transfer_device(Transfer& transfer, const RemoteRange& remote, const iovec* local,
+                                 size_t count, bool until_placed) noexcept {
+  const bool stages = must_stage(remote.memory, local, count, transfer.inbound);
   iovec staged{};
-  int rc =
-      must_stage(remote.memory, local, count, inbound) ? stage(*transfer, local, count, staged) : 0;
-  const uint64_t ours = x_staging.token_of(*transfer);
-  if (rc == 0)
-    rc = inbound ? x_inner.get(remote, local, count, ours)
-                 : x_inner.put(remote, local, count, ours, until_placed);
-  if (rc == 0) return 0;
-  if (rc == kDone)
-    if (const int finished = x_staging.finish(*transfer, 0)) rc = finished;
-  x_staging.transfers.release(*transfer);
+  if (const int rc = stages ? stage(transfer, local, count, staged) : 0) {
+    x_staging.transfers.release(transfer);
+    return rc;
+  }
+  const int rc = begin(transfer, remote, local, count, until_placed);
+  if (rc == 0 || rc == kDone)
+    (stages ? x_counters.staged_bytes : x_counters.direct_bytes) += remote.length;
   return rc;
 }
 
@@ -201,7 +228,9 @@ int StagingLink::transfer(const RemoteRange& remote, const iovec* local, size_t 
 int StagingLink::flush(const iovec* memory, size_t count, uint64_t token) noexcept {
   DirectSource* const direct = x_staging.direct;
   if (!direct || !direct->may_be_written(memory, count)) return 0;
-  return x_staging.flusher.add(memory, count, token);
+  const int rc = x_staging.flusher.add(memory, count, token);
+  if (rc == kFlushing) ++x_counters.flushes;
+  return rc;
 }
 
 }  // namespace erdma::transport::staging

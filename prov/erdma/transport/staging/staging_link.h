@@ -22,6 +22,7 @@ class StagingLink final : public Link {
       : Link(inner.address(), without_fast_path(inner.optional())),
         x_staging(staging),
         x_inner(inner),
+        x_counters(staging.counters_of(inner.address())),
         x_mappings(staging.cuda) {}
 
   int send(const Header& header, const iovec* payload, size_t count, size_t length,
@@ -57,10 +58,15 @@ class StagingLink final : public Link {
   int transfer(const RemoteRange& remote, const iovec* local, size_t count, uint64_t token,
                bool inbound, bool until_placed) noexcept;
   bool must_stage(const RemoteKey& remote, const iovec* local, size_t count, bool inbound) noexcept;
+  int transfer_device(Transfer& transfer, const RemoteRange& remote, const iovec* local,
+                      size_t count, bool until_placed) noexcept;
+  [[gnu::always_inline]] int begin(Transfer& transfer, const RemoteRange& remote,
+                                   const iovec* local, size_t count, bool until_placed) noexcept;
   int stage(Transfer& transfer, const iovec*& local, size_t& count, iovec& staged) noexcept;
 
   Staging& x_staging;
   Link& x_inner;
+  GpuCounters& x_counters;
   std::vector<SharedMemory> x_shared;
   IpcMappings x_mappings;
   PassedAllocations x_passed;

@@ -53,9 +53,10 @@ class StagingTransport::Relay final : public Sink {
 
 StagingTransport::StagingTransport(std::unique_ptr<Transport> inner,
                                    hmem::DeviceMemory& device_memory, DirectSource* direct,
-                                   const util::SocketAddress& name, hmem::Cuda* cuda) noexcept
+                                   const util::SocketAddress& name, hmem::Cuda* cuda,
+                                   PeerCounters* by_peer) noexcept
     : x_inner(std::move(inner)),
-      x_staging{device_memory, direct, cuda, Flusher(*x_inner, direct, name)} {}
+      x_staging{device_memory, direct, cuda, by_peer, Flusher(*x_inner, direct, name)} {}
 
 StagingTransport::~StagingTransport() = default;
 

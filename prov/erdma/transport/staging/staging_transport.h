@@ -3,6 +3,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "transport/counters.h"
 #include "transport/direct_source.h"
 #include "transport/staging/flusher.h"
 #include "transport/staging/ipc_memory.h"
@@ -30,12 +31,17 @@ struct Transfer {
 /// What the links of one transport have in common.
 struct Staging {
   hmem::DeviceMemory& device_memory;
-  DirectSource* direct;  ///< of the inner transport; may be null
-  hmem::Cuda* cuda;      ///< null: peers are on other hosts, or may not map memory
+  DirectSource* direct;   ///< of the inner transport; may be null
+  hmem::Cuda* cuda;       ///< null: peers are on other hosts, or may not map memory
+  PeerCounters* by_peer;  ///< each link counts there; null: in `counters`
   Flusher flusher;
+  GpuCounters counters{};
   IpcReads reads{cuda};
   util::Pool<Transfer> transfers{};
 
+  GpuCounters& counters_of(const util::SocketAddress& peer) noexcept {
+    return by_peer ? by_peer->gpu_counters_of(peer) : counters;
+  }
   /// Ends a transfer: copies the bytes to their memory. Returns the status of the operation.
   int finish(Transfer& transfer, int status) noexcept;
   /// The token of a transfer for the inner transport.
@@ -54,10 +60,10 @@ struct Staging {
 class StagingTransport final : public Transport {
  public:
   /// `name`: of the endpoint, needed with `direct`. `cuda`: for a transport whose peers are on this
-  /// host and may map device memory.
+  /// host and may map device memory. `by_peer` outlives the transport.
   StagingTransport(std::unique_ptr<Transport> inner, hmem::DeviceMemory& device_memory,
                    DirectSource* direct = nullptr, const util::SocketAddress& name = {},
-                   hmem::Cuda* cuda = nullptr) noexcept;
+                   hmem::Cuda* cuda = nullptr, PeerCounters* by_peer = nullptr) noexcept;
   ~StagingTransport() override;
 
   int poll(Sink& sink) noexcept override;
