@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <stdio_ext.h>
 
 #include <charconv>
 #include <csignal>
@@ -126,11 +127,12 @@ int main(int argc, char** argv) {
   std::signal(SIGCHLD, SIG_DFL);
   try {
     const int status = run(argc, argv);
-    if (!std::fflush(stdout) && !std::ferror(stdout)) return status;
+    if (!std::ferror(stdout) && !std::fflush(stdout)) return status;
     std::fputs("fi_erdma: not everything could be written to the standard output\n", stderr);
-    return 70;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fi_erdma: %s\n", error.what());
-    return 70;  // EX_SOFTWARE
   }
+  // Else the end of the program would wait for a reader once more.
+  if (std::ferror(stdout)) __fpurge(stdout);
+  return 70;  // EX_SOFTWARE
 }

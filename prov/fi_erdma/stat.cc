@@ -1,4 +1,5 @@
 #include <fmt/core.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <string>
 
 #include "fi_erdma/commands.h"
@@ -96,6 +98,13 @@ class DeviceWatch {
   std::map<std::string, Seen> x_seen;
 };
 
+/// Whether the standard output takes a page more, at once or soon; what went wrong before counts.
+bool takes_more() {
+  constexpr int kPatienceMs = 1000;
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  return !std::ferror(stdout) && poll(&out, 1, kPatienceMs) != 0;
+}
+
 void print_json(const Request& request, const Look& now, const Rates& rates) {
   Json json = document("stat");
   if (rates.seconds() > 0) json["interval"] = rates.seconds();
@@ -152,7 +161,11 @@ int run_stat(const Request& request) {
   } else {
     print(request, last, Rates(nullptr, last), nullptr);
   }
-  if (request.live && !request.json && !request.prometheus) devices.print();
+  if (request.live && !request.json && !request.prometheus) {
+    // Who interrupts a program that nobody reads need not do it again.
+    if (!takes_more()) throw std::runtime_error("nobody reads what it writes");
+    devices.print();
+  }
   for (const Process& process : last.processes)
     if (!request.pids.empty() && !process.page.snapshot) return 1;
   return 0;
