@@ -7,6 +7,7 @@
 #include "fi_erdma/json.h"
 #include "fi_erdma/pair/exchange.h"
 #include "fi_erdma/pair/path_bytes.h"
+#include "fi_erdma/paper.h"
 #include "fi_erdma/traffic.h"
 #include "fi_erdma/waits.h"
 
@@ -36,7 +37,13 @@ int timed_rounds(size_t size) {
 
 /// What one side saw.
 struct Seen {
-  Json json;  ///< a document, as far as it came
+  /// However this process ends, it was told.
+  void tell() const {
+    if (paper) paper->write(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+
+  Json json;           ///< a document, as far as it came
+  const Paper* paper;  ///< for the document; null: text is printed
   PathBytes own, both;
   uint64_t payload = 0;  ///< of both ways
 };
@@ -45,7 +52,8 @@ int rounds(const BenchOptions& options) {
   return options.iterations ? options.iterations : kRounds;
 }
 
-void measure(const BenchOptions& options, Exchange& exchange, Json& sizes) {
+void measure(const BenchOptions& options, Exchange& exchange, Seen& seen) {
+  Json& sizes = seen.json["sizes"];
   const Exchange::Kind kind = kind_of(options);
   for (const size_t size : options.sizes) {
     exchange.compared(kind, size, rounds(options));
@@ -54,6 +62,7 @@ void measure(const BenchOptions& options, Exchange& exchange, Json& sizes) {
     sizes.push_back({{"bytes", size},
                      {"operations", size_t(timed) * Exchange::kWindow},
                      {"bytes_per_second", speed}});
+    if (exchange.side() == Side::client) seen.tell();
   }
 }
 
@@ -65,7 +74,7 @@ void move_bytes(const BenchOptions& options, Side side, Channel& channel, Seen& 
   seen.json["device"] = info.domain_attr->name;
   seen.json["operation"] = options.operation;
   seen.json["sizes"] = Json::array();
-  measure(options, exchange, seen.json["sizes"]);
+  measure(options, exchange, seen);
   exchange.barrier();
   seen.own = pair::bytes_told();
   seen.both = bytes_of_both(channel, exchange.drive());
@@ -105,13 +114,48 @@ int judge(const BenchOptions& options, const PathBytes& both, uint64_t payload) 
   return pair::kPassed;
 }
 
-int take_part(const BenchOptions& options, bool as_json, Seen& seen, Side side, Channel& channel) {
+int take_part(const BenchOptions& options, Seen& seen, Side side, Channel& channel) {
   if (side == Side::server) pair::before_end({});  // the client tells
   move_bytes(options, side, channel, seen);
   if (side == Side::server) return pair::kPassed;
-  if (!as_json) print_table(seen);
-  const int status = judge(options, seen.both, seen.payload);
-  if (as_json) print(seen.json);
+  if (seen.paper)
+    seen.tell();
+  else
+    print_table(seen);
+  return judge(options, seen.both, seen.payload);
+}
+
+int run(const BenchOptions& options, Seen& seen) {
+  const std::string task =
+      fmt::format("bench {}: {} times {}", options.operation, rounds(options), sizes_text(options));
+  return run_sides(task, options, [&](Side side, Channel& channel) {
+    return take_part(options, seen, side, channel);
+  });
+}
+
+Json told_on(const Paper& paper, const Json& otherwise) {
+  const Json json = Json::parse(paper.read(), nullptr, false);
+  return json.is_object() ? json : otherwise;
+}
+
+/// A document also of what ended early, or was killed.
+int run_for_json(const BenchOptions& options, Seen& seen) {
+  const Paper paper;
+  seen.paper = &paper;
+  std::string death;
+  const auto body = [&] {
+    // Also where a side was killed, which another process finds.
+    pair::before_end([&](pair::Status, const char* text) {
+      seen.json = told_on(paper, seen.json);
+      seen.json["fault"] = text;
+      seen.tell();
+    });
+    return run(options, seen);
+  };
+  const int status = pair::run_alone(body, &death);
+  Json json = told_on(paper, seen.json);
+  if (!death.empty()) json["fault"] = death;
+  print(json);
   return status;
 }
 
@@ -120,19 +164,9 @@ int take_part(const BenchOptions& options, bool as_json, Seen& seen, Side side, 
 int run_bench(const Request& request) {
   BenchOptions options = request.bench;
   if (options.sizes.empty()) options.sizes = {8, 4096, 65536, 1 << 20, 4 << 20};
-  Seen seen{document("bench"), {}, {}, 0};
+  Seen seen{document("bench"), nullptr, {}, {}, 0};
   seen.json["host"] = host_name();
-  // A document also of what ended early.
-  if (request.json)
-    pair::before_end([&seen](pair::Status, const char* text) {
-      seen.json["fault"] = text;
-      print(seen.json);
-    });
-  const std::string task =
-      fmt::format("bench {}: {} times {}", options.operation, rounds(options), sizes_text(options));
-  return run_sides(task, options, [&](Side side, Channel& channel) {
-    return take_part(options, request.json, seen, side, channel);
-  });
+  return request.json ? run_for_json(options, seen) : run(options, seen);
 }
 
 }  // namespace fi_erdma

@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "fi_erdma/traffic.h"
+#include "fi_erdma/waits.h"
 
 namespace fi_erdma {
 namespace {
@@ -89,6 +90,13 @@ Variables telling(Variables variables) {
        {std::pair("FI_LOG_LEVEL", ""), {"FI_ERDMA_LOG", "warn"}, {"FI_ERDMA_STAT", "auto"}})
     variables.emplace_back(name, value);
   return variables;
+}
+
+std::string place_text(const std::string& device, const Json& place) {
+  const std::string interface = text_of(place, "interface");
+  return interface.empty()
+             ? device
+             : fmt::format("{} ({}, MTU {})", device, interface, number_of(place, "mtu", 0));
 }
 
 std::string speed_text(const Outcome& outcome) {

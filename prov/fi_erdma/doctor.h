@@ -61,6 +61,8 @@ void check_bytes(Report& report, const Offer& offer);
 void check_clients(Report& report, const Request& request);
 /// What the kernel permits this process, by trying it.
 void check_process(Report& report, const Offer& offer);
+/// Whether the device has queue pairs and regions left, by making some.
+void check_nic_objects(Report& report, const std::string& device);
 /// Ports and files of devices, as the kernel shows them.
 void check_devices(Report& report, const Request& request, const Offer& offer);
 void check_gpu(Report& report);
@@ -79,6 +81,8 @@ int compare_documents();
 std::vector<std::string> with_said(std::vector<std::string> more, const Outcome& outcome);
 /// Variables under which the provider says what it has to say, also what it refuses.
 Variables telling(Variables variables);
+/// "erdma_0 (eth1, MTU 1500)", if `place` has an "interface" and its "mtu"; it may be anyone's.
+std::string place_text(const std::string& device, const Json& place);
 /// Measured, of messages of 1 MiB; begins with a blank.
 std::string speed_text(const Outcome& outcome);
 

@@ -59,7 +59,8 @@ std::optional<uint64_t> counted(const Outcome& outcome, const char* name) {
 }
 
 /// What a trial by NIC tells of the way of its bytes.
-void check_nic_way(Report& report, const std::string& device, const Outcome& outcome) {
+void check_nic_way(Report& report, const std::string& name, const Outcome& outcome) {
+  const std::string device = place_text(name, outcome.result);
   const auto copied = counted(outcome, "nic_copied_bytes");
   const auto read = counted(outcome, "nic_read_bytes");
   const auto written = counted(outcome, "nic_write_bytes");

@@ -1,4 +1,5 @@
 #include <fmt/core.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +7,9 @@
 #include <string>
 
 #include "fi_erdma/doctor.h"
+#include "fi_erdma/interfaces.h"
 #include "fi_erdma/pair/exchange.h"
+#include "fi_erdma/pair/meeting.h"
 #include "fi_erdma/pair/path_bytes.h"
 #include "fi_erdma/paper.h"
 #include "fi_erdma/waits.h"
@@ -41,18 +44,42 @@ std::string kernel_id() {
   return id;
 }
 
+/// Shared memory is found through the network namespace.
+uint64_t network_id() {
+  struct stat status {};
+  return stat("/proc/self/ns/net", &status) ? 0 : status.st_ino;
+}
+
+/// What one side tells the other of itself.
+Json place_of(const pair::Endpoint& endpoint) {
+  Json json = {{"kernel", kernel_id()},
+               {"network", network_id()},
+               {"device", endpoint.info().domain_attr->name}};
+  if (const auto interface = interface_of(endpoint.name()))
+    json["interface"] = interface->name, json["mtu"] = interface->mtu;
+  return json;
+}
+
+/// Of the other side, which may say anything.
+Json place_told(const std::string& text) {
+  Json json = Json::parse(text, nullptr, false);
+  return json.is_object() ? json : Json::object();
+}
+
 /// Both sides must be at the same trial.
 std::string task_of(const Trial& trial) {
   return std::string("doctor: ") + trial.what;
 }
 
-/// What one side does.
-Json try_with_peer(pair::Options options, const Trial& trial, Side side, Channel& channel) {
-  Json json = {{"same", channel.swap(kernel_id()) == kernel_id()}};
+/// What one side does; `json` is what it found so far.
+void try_with_peer(pair::Options options, const Trial& trial, Side side, Channel& channel,
+                   Json& json) {
   // The other side must be there again for the next trial when this one has waited in vain.
   options.limit_s /= 3;
   options.sizes = {8, 4096, 65536, kLong};
   Exchange exchange(options, side, channel, FI_TAGGED | FI_RMA);
+  json["here"] = place_of(exchange.endpoint());
+  json["there"] = place_told(channel.swap(json["here"].dump(), exchange.drive()));
   for (const size_t size : options.sizes) exchange.compared(trial.kind, size, kRounds);
   json["speed"] = exchange.speed(trial.kind, kLong, kTimedRounds);
   exchange.barrier();
@@ -61,30 +88,78 @@ Json try_with_peer(pair::Options options, const Trial& trial, Side side, Channel
   json["by_nic"] = bytes.nic() > 0;
   json["copied"] = bytes.nic_copied;
   exchange.barrier();
-  return json;
+}
+
+/// How far a trial that failed had come in finding the other side.
+const char* word_of(pair::Meeting meeting) {
+  return meeting == pair::Meeting::silent                                            ? "silent"
+         : meeting == pair::Meeting::stranger || meeting == pair::Meeting::different ? "other"
+                                                                                     : "nobody";
 }
 
 /// As the client. A trouble ends the process of the trial; `met` tells, however it ended, whether
 /// the other side was there.
 Json visit(const pair::Options& options, const Trial& trial, const Paper& met) {
-  pair::before_end([](pair::Status, const char* text) { end_trial({{"error", text}}); });
-  Json json;
+  static Json json = Json::object();
+  pair::before_end([](pair::Status, const char* text) {
+    json["error"] = text;
+    json["meeting"] = word_of(pair::meeting());
+    end_trial(json);
+  });
   run_sides(task_of(trial), options, [&](Side side, Channel& channel) {
     met.write("met");
-    json = try_with_peer(options, trial, side, channel);
+    try_with_peer(options, trial, side, channel, json);
     return int(pair::kPassed);
   });
   return json;
 }
 
+/// Where the bytes of a trial by NIC left, and where they came.
+struct Places {
+  explicit Places(const Json& result)
+      : here(result.value("here", Json::object())), there(result.value("there", Json::object())) {}
+  bool by_nic() const {
+    return text_of(here, "device") != "shm" && text_of(there, "device") != "shm";
+  }
+  bool one_kernel() const { return text_of(here, "kernel") == text_of(there, "kernel"); }
+  bool one_network() const {
+    return number_of(here, "network", 0) == number_of(there, "network", 1);
+  }
+  /// Also where one of them is not known.
+  bool one_mtu() const {
+    const uint64_t own = number_of(here, "mtu", 0), other = number_of(there, "mtu", 0);
+    return own == other || !own || !other;
+  }
+  std::string text() const {
+    return fmt::format("{} here, {} there", place_text(text_of(here, "device"), here),
+                       place_text(text_of(there, "device"), there));
+  }
+  const Json here, there;
+};
+
+void report_places(Report& report, const Outcome& outcome) {
+  const Places places(outcome.result);
+  if (!places.by_nic()) return;
+  if (places.one_mtu())
+    report.ok(places.text());
+  else
+    report.slower("W215", "the MTU differs: " + places.text(),
+                  {"give both the larger one, if the network between them carries it"});
+}
+
 void report_ways(Report& report, const Trial& trial, const Outcome& outcome) {
   const Json& result = outcome.result;
+  const Places places(result);
   const std::string ways = text_of(result, "ways");
   const std::string text = fmt::format("{} arrive both ways{}, {}", trial.what, speed_text(outcome),
                                        ways.empty() ? "which way is not known" : "by " + ways);
-  if (result["same"] == true && result["by_nic"] == true)
-    report.slower("W205", text + ": the other side is a process of this host",
-                  with_said({"unset FI_ERDMA_SHM, and see the line of erdma"}, outcome));
+  if (places.one_kernel() && result["by_nic"] == true)
+    report.slower(
+        "W205", text + ": the other side is a process of this host",
+        with_said({places.one_network() ? "unset FI_ERDMA_SHM, and see the line of erdma"
+                                        : "only one network namespace of a host has shared memory "
+                                          "(hostNetwork: true)"},
+                  outcome));
   else if (number_of(result, "copied", 0) >= kLong)
     report.slower(
         "W203", text + ", but long ones are copied",
@@ -93,23 +168,41 @@ void report_ways(Report& report, const Trial& trial, const Outcome& outcome) {
     report.ok(text);
 }
 
+void report_unmet(Report& report, const pair::Options& options, const Outcome& outcome) {
+  const std::string trouble = trouble_of(outcome);
+  const std::string how = outcome.result.is_object() ? text_of(outcome.result, "meeting") : "";
+  const std::string start = "start there: fi_erdma doctor --serve";
+  if (how == "silent")
+    report.broken(
+        "E212", fmt::format("{} does not answer in time: {}", options.peer, trouble),
+        {"the host is down or busy, or a firewall drops TCP port " + options.port, start});
+  else if (how == "other")
+    report.broken("E213",
+                  fmt::format("what answers on {} is not this doctor: {}", options.peer, trouble),
+                  {"another program has TCP port " + options.port +
+                       ", or the fi_erdma there is of another version, or serves something else",
+                   start});
+  else
+    report.broken("E208", fmt::format("no doctor of {} answers: {}", options.peer, trouble),
+                  {start});
+}
+
 /// Whether the other side was met.
 bool check_trial(Report& report, const pair::Options& options, const Trial& trial) {
   const int longest = int(std::ceil(options.limit_s * 4)) + 60;
   const Paper told;
   const Outcome outcome = try_apart(
       telling({{"FI_PROVIDER", "erdma"}}), [&] { return visit(options, trial, told); }, longest);
-  const std::string trouble = trouble_of(outcome);
-  if (trouble.empty()) {
-    report_ways(report, trial, outcome);
-    return true;
-  }
   const bool met = !told.read().empty();
-  if (met)
+  const bool placed = outcome.result.is_object() && outcome.result.contains("there");
+  if (placed && trial.kind == Exchange::Kind::message) report_places(report, outcome);
+  const std::string trouble = trouble_of(outcome);
+  if (trouble.empty())
+    report_ways(report, trial, outcome);
+  else if (met)
     report.broken(trial.code, fmt::format("{} fail: {}", trial.what, trouble), outcome.said);
   else
-    report.broken("E208", fmt::format("no doctor of {} answers: {}", options.peer, trouble),
-                  {"start there: fi_erdma doctor --serve"});
+    report_unmet(report, options, outcome);
   return met;
 }
 
@@ -125,10 +218,13 @@ int serve_peer(const pair::Options& asked) {
   pair::Options options = asked;
   int worst = pair::kPassed;
   for (const Trial& trial : kTrials) {
+    const Paper met;
     const int status = pair::run_alone([&] {
       setenv("FI_PROVIDER", "erdma", 1);
       return run_sides(task_of(trial), options, [&](Side side, Channel& channel) {
-        (void)try_with_peer(options, trial, side, channel);
+        met.write("met");
+        Json found;
+        try_with_peer(options, trial, side, channel, found);
         return int(pair::kPassed);
       });
     });
@@ -139,7 +235,8 @@ int serve_peer(const pair::Options& asked) {
                trial.what);
     std::fflush(stdout);
     worst = std::max(worst, status);
-    if (status == pair::kNotTried) break;
+    // Whoever comes later would meet another trial.
+    if (met.read().empty()) break;
     options.announce = false;
   }
   return worst;

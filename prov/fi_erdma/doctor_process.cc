@@ -257,6 +257,7 @@ void check_process(Report& report, const Offer& offer) {
   else
     report.ok("512 descriptors can be opened");
   if (!offer.devices.empty()) check_nic_limits(report);
+  for (const std::string& device : offer.devices) check_nic_objects(report, device);
 }
 
 void check_devices(Report& report, const Request& request, const Offer& offer) {

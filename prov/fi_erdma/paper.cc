@@ -17,6 +17,7 @@ Paper::Paper() : x_fd(memfd_create("fi_erdma", MFD_CLOEXEC)) {
 
 void Paper::write(const std::string& text) const {
   size_t done = 0;
+  if (ftruncate(fd(), 0)) return;
   while (done < text.size()) {
     const ssize_t wrote = pwrite(fd(), text.data() + done, text.size() - done, off_t(done));
     if (wrote <= 0) return;

@@ -7,6 +7,7 @@
 
 #include "fi_erdma/commands.h"
 #include "fi_erdma/json.h"
+#include "fi_erdma/pair/meeting.h"
 #include "fi_erdma/pair/sides.h"
 #include "fi_erdma/pair/tests.h"
 #include "fi_erdma/paper.h"
@@ -35,20 +36,29 @@ const char* word(int status) {
   return status == pair::kPassed ? "ok" : status == pair::kNotTried ? "SKIP" : "NO";
 }
 
+/// `unmet` gets a word where it had to find another side, and did not.
+int run(const Test& test, const TestOptions& options, const Paper& unmet) {
+  pair::before_end([&unmet](pair::Status, const char*) {
+    const pair::Meeting meeting = pair::meeting();
+    if (meeting != pair::Meeting::none && meeting != pair::Meeting::met) unmet.write("unmet");
+  });
+  return test.run(options);
+}
+
 /// Adds what it printed to `tests`.
-int run_quietly(const Test& test, const TestOptions& options, Json& tests) {
+int run_quietly(const Test& test, const TestOptions& options, const Paper& unmet, Json& tests) {
   const Paper said;
   const int status = pair::run_alone([&] {
     said.take_output();
-    return test.run(options);
+    return run(test, options, unmet);
   });
   tests.push_back({{"name", test.name}, {"grade", word(status)}, {"said", said.lines()}});
   return status;
 }
 
 /// In a process of its own: what one does to its process, or how it ends, is no matter of the next.
-int run_aloud(const Test& test, const TestOptions& options) {
-  const int status = pair::run_alone([&] { return test.run(options); });
+int run_aloud(const Test& test, const TestOptions& options, const Paper& unmet) {
+  const int status = pair::run_alone([&] { return run(test, options, unmet); });
   fmt::print("  {:<5} {}\n", word(status), test.name);
   std::fflush(stdout);
   return status;
@@ -69,11 +79,12 @@ int run_test(const Request& request) {
   int worst = pair::kPassed;
   for (const Test& test : kTests) {
     if (!is_wanted(test, request.test)) continue;
-    const int status = request.json ? run_quietly(test, request.test, json["tests"])
-                                    : run_aloud(test, request.test);
+    const Paper unmet;
+    const int status = request.json ? run_quietly(test, request.test, unmet, json["tests"])
+                                    : run_aloud(test, request.test, unmet);
     worst = std::max(worst, status);
-    // Nobody came, as a rule: whoever comes later would meet another test.
-    if (request.test.serve && status == pair::kNotTried) break;
+    // Whoever comes later would meet another test.
+    if (!unmet.read().empty()) break;
   }
   if (request.json) print(json);
   return worst;

@@ -14,6 +14,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
+#include "fi_erdma/interfaces.h"
 #include "fi_erdma/processes.h"
 
 namespace fi_erdma {
@@ -59,12 +60,15 @@ struct Port {
     must(fi_ep_bind(ep.get(), &av->fid, 0));
     must(fi_enable(ep.get()));
   }
+  std::string name() const {
+    char bytes[128];
+    size_t length = sizeof(bytes);
+    must(fi_getname(&ep->fid, bytes, &length));
+    return {bytes, length};
+  }
   fi_addr_t find(const Port& other) {
-    char name[128];
-    size_t length = sizeof(name);
-    must(fi_getname(&other.ep->fid, name, &length));
     fi_addr_t address = FI_ADDR_UNSPEC;
-    must(fi_av_insert(av.get(), name, 1, &address, 0, nullptr) - 1);
+    must(fi_av_insert(av.get(), other.name().data(), 1, &address, 0, nullptr) - 1);
     return address;
   }
   unsigned poll() {
@@ -90,6 +94,7 @@ class Pair {
   Pair(fid_domain* domain, fi_info* info)
       : x_from(domain, info), x_to(domain, info), x_address(x_from.find(x_to)) {}
 
+  std::string name() const { return x_from.name(); }
   void message(size_t size) {
     fill(size);
     exchange_once(size);
@@ -204,6 +209,8 @@ void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
   const auto domain = made<fid_domain>(
       [&](fid_domain** out) { return fi_domain(fabric.get(), info, out, nullptr); });
   Pair pair(domain.get(), info);
+  if (const auto interface = interface_of(pair.name()))
+    json["interface"] = interface->name, json["mtu"] = interface->mtu;
   for (const size_t size : {size_t(8), size_t(4096), kLong}) {
     json["step"] = "send " + std::to_string(size) + " bytes";
     pair.message(size);

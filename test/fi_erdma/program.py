@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """program.py SOURCE BUILD: the program fi_erdma as a user meets it, with processes that really have an
 endpoint. What it prints as JSON keeps to prov/fi_erdma/fi_erdma.schema.json."""
+import contextlib
 import ctypes
 import json
 import os
@@ -49,10 +50,11 @@ def end(process):
         stream.close()
 
 
-def serve(test, *arguments, **environment):
+def serve(test, *arguments, before=None, **environment):
     """A side that waits for the other one, to the end of the test at most."""
     server = subprocess.Popen([PROGRAM, *arguments], env={**CLEAN, **environment}, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              preexec_fn=before)  # pylint: disable=subprocess-popen-preexec-fn
     test.addCleanup(end, server)
     test.assertIn("waiting for the other side", server.stderr.readline())
     return server
@@ -167,6 +169,11 @@ class Program(unittest.TestCase):
                 found = re.findall(r"all endpoints of this process: inside the host (\d+) bytes by ring, (\d+) by CMA, "
                                    r"(\d+) copied; by NIC (\d+) in packets", said.read())
                 self.assertEqual(found, [("32", "0", "0", "0")] * lines)
+        with tempfile.TemporaryFile("w+") as said:
+            with Shown(stderr=said, FI_ERDMA_LOG="info", FI_ERDMA_CMA="off") as shown:
+                shown.transfer(1024 * KIB, 8)
+            said.seek(0)
+            self.assertRegex(said.read(), rf"0 by CMA, {2 * 8 * 1024 * KIB} copied \(about [\d.e-]+ s of a processor\); by NIC 0 ")
 
     def test_rates_are_what_was_moved_by_the_time(self):
         with Shown() as shown:
@@ -273,18 +280,37 @@ class Program(unittest.TestCase):
             self.addCleanup(looking.wait)
             self.addCleanup(looking.kill)
             self.await_write(looking)
-            for _ in range(600):
-                looking.send_signal(signal.SIGINT)
-                try:
-                    looking.wait(timeout=0.1)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-            self.assertIsNotNone(looking.poll())
+            looking.send_signal(signal.SIGINT)
+            self.assertEqual(looking.wait(timeout=60), 70)
+
+    def test_a_signal_ends_it_though_nobody_reads_what_it_would_write(self):
+        """It waits for its next look, and there is room for less than the summary."""
+        with tempfile.TemporaryDirectory() as folder, Shown() as shown:
+            os.makedirs(os.path.join(folder, "erdma_0/ports/1"))
+            ends = os.pipe()
+            for each in ends:
+                self.addCleanup(os.close, each)
+            looking = subprocess.Popen(  # pylint: disable=consider-using-with
+                [PROGRAM, "stat", "-l", "-i", "3600", "--sysfs", folder, str(shown.pid)], env=CLEAN, stdout=ends[1],
+                stderr=subprocess.DEVNULL)
+            self.addCleanup(looking.wait)
+            self.addCleanup(looking.kill)
+            self.await_call(looking, "rt_sigtimedwait")
+            os.set_blocking(ends[1], False)
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    os.write(ends[1], b"x" * 4096)
+            os.set_blocking(ends[1], True)
+            looking.send_signal(signal.SIGINT)
+            self.assertEqual(looking.wait(timeout=60), 70)
 
     def await_write(self, process):
         """Until it sleeps in a write to its standard output."""
-        begins = f"{SYSTEM_CALLS['write']} 0x1 "
+        self.await_call(process, "write", " 0x1")
+
+    def await_call(self, process, name, arguments=""):
+        """Until it sleeps in a system call."""
+        begins = f"{SYSTEM_CALLS[name]}{arguments} "
         latest = time.monotonic() + 60
         call = ""
         while not call.startswith(begins) and process.poll() is None and time.monotonic() < latest:
@@ -475,6 +501,22 @@ class Pair(unittest.TestCase):
         self.assertEqual(run("bench", "-p", "none", **WITH_PROVIDER).returncode, 1)
         self.assertEqual(run("bench", "--expect", "shm", "-S", "8", **WITH_PROVIDER, FI_ERDMA_STAT="off").returncode, 1)
 
+    def test_bench_tells_which_signal_ended_a_side(self):
+        plant = refused("process_vm_readv", KILL)
+        done = run("bench", "-j", "-S", "8,1M", "--operation", "read", **WITH_PROVIDER, before=plant)
+        document = self.document(done, "bench", 2)
+        self.assertEqual(document["fault"], "a side died: Bad system call")
+        self.assertIn([size["bytes"] for size in document.get("sizes", [])], [[], [8]])
+        self.assertIn("a side died: Bad system call", done.stderr)
+        port = free_port()
+        serve(self, "bench", "--serve", "-P", port, "-S", "8,1M", "--operation", "read", **WITH_PROVIDER)
+        done = run("bench", "-j", "--peer", "127.0.0.1", "-P", port, "-S", "8,1M", "--operation", "read", **WITH_PROVIDER,
+                   before=plant)
+        self.assertEqual(self.document(done, "bench", 2)["fault"], "a side died: Bad system call")
+        done = run("bench", "-S", "1M", "--operation", "read", **WITH_PROVIDER, before=plant)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("a side died: Bad system call", done.stderr)
+
     def test_sides_find_each_other_once_and_end(self):
         port = free_port()
         server = serve(self, "bench", "--serve", "-P", port, "-S", "8", **WITH_PROVIDER)
@@ -503,6 +545,20 @@ class Pair(unittest.TestCase):
                 self.assertEqual(side.returncode, status, side.stdout + side.stderr)
                 for name in ["refused-cma", "peer-death"]:
                     self.assertIn(f"  {grade}  {name}\n", side.stdout)
+
+    def test_a_side_that_lacks_something_for_a_test_goes_on_with_the_next(self):
+        port = free_port()
+        # It may not have the kernel refuse anything to it.
+        server = serve(self, "test", "--serve", "-P", port, "-S", "8", "-I", "1", **WITH_PROVIDER, before=refused("prctl"))
+        client = run("test", "--peer", "127.0.0.1", "-P", port, "-S", "8", "-I", "1", **WITH_PROVIDER)
+        self.assertIn("  ok    peer-death\n", client.stdout, client.stderr)
+        said = server.communicate(timeout=300)
+        self.assertEqual((server.returncode, said[0]), (1, "  SKIP  refused-cma\n  ok    peer-death\n"), said[1])
+
+    def test_a_side_that_nobody_meets_tries_no_more(self):
+        for side in [["--serve"], ["--peer", "127.0.0.1"]]:
+            done = run("test", *side, "-P", free_port(), "-T", "0.1", **WITH_PROVIDER)
+            self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
 
     def test_a_parent_that_ignores_the_end_of_children(self):
         def ignore():
@@ -549,14 +605,19 @@ class Pair(unittest.TestCase):
 
 # --- planted troubles ---------------------------------------------------------------------------------
 
-SYSTEM_CALLS = {"x86_64": {"write": 1, "userfaultfd": 323, "process_vm_readv": 310, "eventfd2": 290},
-                "aarch64": {"write": 64, "userfaultfd": 282, "process_vm_readv": 270, "eventfd2": 19}}[os.uname().machine]
+SYSTEM_CALLS = {"x86_64": {"write": 1, "rt_sigtimedwait": 128, "userfaultfd": 323, "process_vm_readv": 310,
+                           "eventfd2": 290, "prctl": 157},
+                "aarch64": {"write": 64, "rt_sigtimedwait": 137, "userfaultfd": 282, "process_vm_readv": 270,
+                            "eventfd2": 19, "prctl": 167}}[os.uname().machine]
 CAP_IPC_LOCK, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 14, 24, 38, 22
 
 
-def refused(name):
+REFUSE, KILL = 0x00050000 | 1, 0x80000000  # SECCOMP_RET_ERRNO with EPERM, SECCOMP_RET_KILL_PROCESS
+
+
+def refused(name, answer=REFUSE):
     """Has a process refused a system call with EPERM, as a sandbox does."""
-    rows = [(0x20, 0, 0, 0), (0x15, 0, 1, SYSTEM_CALLS[name]), (0x06, 0, 0, 0x00050000 | 1), (0x06, 0, 0, 0x7FFF0000)]
+    rows = [(0x20, 0, 0, 0), (0x15, 0, 1, SYSTEM_CALLS[name]), (0x06, 0, 0, answer), (0x06, 0, 0, 0x7FFF0000)]
     code = b"".join(struct.pack("HBBI", *row) for row in rows)
 
     def plant():
@@ -650,7 +711,8 @@ class Doctor(unittest.TestCase):
     def test_a_sound_nic_moves_bytes(self):
         # What a host does not permit to this user is no trouble of the NIC.
         self.assertLessEqual(self.codes(**self.nic), {"W203", "W402", "W404"})
-        self.assertTrue([f for f in self.findings if f["text"].startswith("erdma_0: messages")])
+        self.assertTrue([f for f in self.findings if re.match(r"erdma_0 \(\S+, MTU \d+\): messages", f["text"])])
+        self.assertIn("erdma_0: 64 queue pairs and regions can be made", str(self.findings))
 
     def test_a_trial_finds_its_page_in_a_namespace_with_other_pids(self):
         # A PID namespace of its own, with the /proc of another.
@@ -660,7 +722,7 @@ class Doctor(unittest.TestCase):
         done = subprocess.run(["unshare", "-rpf", PROGRAM, "doctor", "--for", "nccl", "--sysfs", "/nowhere"],
                               env={**CLEAN, **self.nic}, text=True, capture_output=True, timeout=300, check=False)
         self.assertRegex(done.stdout, r"messages and RMA arrive \(1 MiB: .*\); shared memory")
-        self.assertRegex(done.stdout, "erdma_0: .*(all by RDMA WRITE|RDMA READ arrive|long ones are copied)")
+        self.assertRegex(done.stdout, "erdma_0.*: .*(all by RDMA WRITE|RDMA READ arrive|long ones are copied)")
 
     def test_a_parent_that_ignores_the_end_of_children(self):
         def ignore():
@@ -758,10 +820,12 @@ class Doctor(unittest.TestCase):
             self.assertRegex(self.texts, rf"{what} arrive both ways \(1 MiB: \S+ \w*iB/s\), by shm ring")
         self.assertEqual((self.served[0], self.served_status), ("  ok    messages\n  ok    RMA writes\n  ok    RMA reads\n", 0))
         self.assertEqual({f["group"] for f in self.findings}, {"libfabric", "peer 127.0.0.1"})
+        self.assertNotIn("MTU", self.texts)
 
     def test_a_local_peer_that_is_met_by_the_nic(self):
         self.assertEqual(self.peer(**self.nic, FI_ERDMA_SHM="off"), {"W205"})
         self.assertRegex(self.texts, "by NIC packets.*: the other side is a process of this host")
+        self.assertRegex(self.texts, r"erdma_0.* here, erdma_0.* there")
 
     def test_a_peer_that_does_not_answer(self):
         self.assertEqual(self.codes("--peer", "127.0.0.1", "-P", free_port(), "-T", "0.1", **WITH_PROVIDER), {"E208"})
@@ -780,9 +844,54 @@ class Doctor(unittest.TestCase):
                 one.setblocking(one is queued[0])  # it fills the queue, and is there when the call returns
                 one.connect_ex(full.getsockname())
             port = full.getsockname()[1]
-            self.assertEqual(self.codes("--peer", "127.0.0.1", "-P", port, "-T", "0.1", **WITH_PROVIDER), {"E208"})
+            self.assertEqual(self.codes("--peer", "127.0.0.1", "-P", port, "-T", "0.1", **WITH_PROVIDER), {"E212"})
             for one in queued:
                 one.close()
+
+    def answered(self, words, *options):
+        """The codes of a doctor to which something else says these words, and then ends; None: it says nothing."""
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            port = str(other.getsockname()[1])
+            with subprocess.Popen([PROGRAM, "doctor", "-j", "--peer", "127.0.0.1", "-P", port, *options], text=True,
+                                  env={**CLEAN, **WITH_PROVIDER}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as doctor:
+                with other.accept()[0] as connection:
+                    if words is None:
+                        said = doctor.communicate(timeout=300)[0]
+                    else:
+                        connection.sendall(words)
+                        connection.shutdown(socket.SHUT_WR)
+                        said = doctor.communicate(timeout=300)[0]
+        self.findings = json.loads(said)["findings"]
+        return {f["code"] for f in self.findings if f["code"]}
+
+    def test_a_peer_that_says_nothing(self):
+        self.assertEqual(self.answered(None, "-T", "0.1"), {"E212"})
+
+    def test_a_peer_that_is_something_else(self):
+        for words in [b"", b"220 mail.example ESMTP\r\n", struct.pack("I", 5) + b"words"]:
+            self.assertEqual(self.answered(words), {"E213"})
+
+    def test_a_peer_of_another_version(self):
+        words = b"fi_erdma 0.0.1 doctor: messages"
+        self.assertEqual(self.answered(struct.pack("I", len(words)) + words), {"E213"})
+        self.assertIn("0.0.1", str(self.findings))
+
+    def test_strangers_keep_no_doctor_from_its_peer(self):
+        port = free_port()
+        server = serve(self, "doctor", "--serve", "-P", port, "-T", "30", **WITH_PROVIDER)
+        for words in [b"", b"GET / HTTP/1.0\r\n\r\n"]:
+            with socket.create_connection(("127.0.0.1", int(port))) as stranger:
+                stranger.sendall(words)
+                stranger.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionResetError):
+                    while stranger.recv(512):
+                        continue
+        self.assertEqual(self.codes("--peer", "127.0.0.1", "-P", port, "-T", "30", **WITH_PROVIDER), set())
+        said = server.communicate(timeout=100)
+        self.assertEqual(server.returncode, 0)
+        self.assertEqual(said[1].count("127.0.0.1 came, and is not the other side: "), 2, said[1])
 
     def test_a_peer_whose_connection_is_refused(self):
         codes = self.peer(**self.nic, FI_ERDMA_SHM="off", SOFTERDMA_FAULT="connect refuse times=100000")
@@ -820,6 +929,16 @@ class Doctor(unittest.TestCase):
         self.sysfs("erdma_0/device/infiniband_verbs/uverbs_of_no_host/abi_version", "1\n")
         self.assertEqual(self.codes(**WITH_PROVIDER), {"E502"})
 
+    def test_a_nic_that_has_few_queue_pairs_left(self):
+        codes = self.codes(**self.nic, SOFTERDMA_DEVICES="erdma_0,max_qp=40")
+        self.assertLessEqual(codes, {"W203", "W402", "W404", "W504"})
+        self.assertIn("W504", codes)
+        self.assertIn("erdma_0: 40 queue pairs are left of its 40", str(self.findings))
+
+    def test_a_nic_that_has_few_regions_left(self):
+        self.assertIn("W505", self.codes(**self.nic, SOFTERDMA_DEVICES="erdma_0,max_mr=40"))
+        self.assertRegex(str(self.findings), "erdma_0: [0-9]+ regions .* of its 40")
+
     def test_no_nic(self):
         self.assertIn("W503", self.codes(**{**self.nic, "SOFTERDMA_DEVICES": "none"}))
 
@@ -836,7 +955,7 @@ class Doctor(unittest.TestCase):
 
     def test_each_code_is_a_heading_and_the_other_way_round(self):
         found = set()
-        for name in ["doctor_library.cc", "doctor_peer.cc", "doctor_process.cc", "../erdma/util/notice.cc"]:
+        for name in ["doctor_library.cc", "doctor_nic.cc", "doctor_peer.cc", "doctor_process.cc", "../erdma/util/notice.cc"]:
             with open(os.path.join(SOURCE, "prov/fi_erdma", name), encoding="utf-8") as file:
                 found |= set(re.findall(r'"([EW]\d{3})"', file.read()))
         with open(os.path.join(SOURCE, "docs/troubleshooting.md"), encoding="utf-8") as file:

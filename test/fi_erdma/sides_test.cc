@@ -3,11 +3,13 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -108,7 +110,9 @@ TEST(the_death_of_a_side_is_a_failure_also_where_the_other_one_lacks_something) 
     signal(SIGABRT, SIG_DFL);
     abort();
   };
-  ck_assert_int_eq(run_sides("end", Options(), end), pair::kFailed);
+  Ended both([&] { return run_sides("end", Options(), end); });
+  ck_assert_int_eq(both.status(), pair::kFailed);
+  both.says("a side died: Aborted");
   ck_assert_int_eq(run_alone([]() -> int { signal(SIGABRT, SIG_DFL), abort(); }), pair::kFailed);
 }
 
@@ -146,6 +150,63 @@ TEST(what_a_stranger_says_is_not_shown_to_a_terminal) {
   client.says("'.[2J.xxx");
   client.says("bench'");
   ck_assert(client.said().find('\x1b') == std::string::npos);
+}
+
+/// Connected to a side that serves, as soon as it listens.
+Descriptor come(const std::string& port) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.sin_port = htons(uint16_t(std::stoi(port)));
+  for (;;) {
+    const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (!connect(stranger, reinterpret_cast<sockaddr*>(&at), sizeof(at)))
+      return Descriptor(stranger);
+    ck_assert_int_eq(errno, ECONNREFUSED);
+    close(stranger);
+    sched_yield();
+  }
+}
+
+/// Until the other end is closed, too, which is when it was turned away.
+void be_turned_away(const Descriptor& stranger) {
+  ck_assert_int_eq(shutdown(stranger.get(), SHUT_WR), 0);
+  char bytes[512];
+  while (recv(stranger.get(), bytes, sizeof(bytes), 0) > 0) continue;
+}
+
+TEST(strangers_keep_no_side_from_the_other_one_and_are_few_in_a_second) {
+  constexpr unsigned kStrangers = 12, kTold = 8, kMostInASecond = 10;
+  const std::string port = Bound().port();
+  Ended server([&] { return run_sides("bench", served(port), pass); });
+  const double begin = pair::now_s();
+  for (unsigned i = 0; i < kStrangers; ++i) {
+    const Descriptor stranger = come(port);
+    // Half a length, a length of which not all comes, one that is too long, and words.
+    const char* const words[] = {"GE", "\x09\0\0\0half", "GET / HTTP/1.0\r\n", "\x04\0\0\0work"};
+    const size_t lengths[] = {2, 8, 16, 8};
+    (void)send(stranger.get(), words[i % 4], lengths[i % 4], MSG_NOSIGNAL);
+    be_turned_away(stranger);
+  }
+  Ended client([&] { return run_sides("bench", visiting(port), pass); });
+  ck_assert_int_eq(client.status(), pair::kPassed);
+  ck_assert_int_eq(server.status(), pair::kPassed);
+  ck_assert_double_ge(pair::now_s() - begin, double(kStrangers) / kMostInASecond);
+  unsigned told = 0;
+  const std::string said = server.said(), line = "127.0.0.1 came, and is not the other side";
+  for (size_t at = 0; (at = said.find(line, at)) != said.npos; ++at) ++told;
+  ck_assert_uint_eq(told, kTold);
+}
+
+TEST(a_stranger_that_says_nothing_is_not_the_other_side) {
+  const std::string port = Bound().port();
+  Options options = served(port);
+  options.limit_s = 0.5;
+  Ended server([&] { return run_sides("bench", options, pass); });
+  const Descriptor stranger = come(port);
+  ck_assert_int_eq(server.status(), pair::kNotTried);
+  server.says("nobody came within 0.5 s, but for 1 who are not the other side");
+  server.says("said nothing");
 }
 
 /// Each byte comes in time, and all of them never would.

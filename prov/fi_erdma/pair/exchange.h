@@ -22,6 +22,7 @@ class Exchange {
   Exchange(const Options& options, Side side, Channel& channel, uint64_t caps);
 
   Endpoint& endpoint() noexcept { return x_endpoint; }
+  Side side() const noexcept { return x_side; }
   /// kWindow messages each way; both sides must call it with the same arguments.
   void messages(size_t size, int iterations);
   /// kWindow reads or writes of the other side's window (caps: FI_RMA).
