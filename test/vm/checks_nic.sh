@@ -95,3 +95,99 @@ link_flap() {
   export FI_ERDMA_PEER_TIMEOUT=2000
   across fi_flap --command "$1; sleep 1; $2"
 }
+
+needs_fi_erdma() {
+  fi_erdma=$(dirname "$bin")/prov/fi_erdma/fi_erdma
+  [ -x "$fi_erdma" ] || skip "there is no $fi_erdma: configure lacked what it needs"
+}
+# as_machine HOST COMMAND...: on the host, under a kernel of its own name: what tells machines apart.
+as_machine() {
+  local id=/tmp/boot_id.$1
+  cat /proc/sys/kernel/random/uuid >"$id"
+  # shellcheck disable=SC2016
+  on "$1" bash -c 'mount --bind "$1" /proc/sys/kernel/random/boot_id || exit 125; exec "${@:2}"' _ "$id" "${@:2}"
+}
+# doctors RUN ADDRESS: of A and B, each started by RUN HOST; `status` is that of B's.
+doctors() {
+  local run=$1 port server served=0
+  needs_fi_erdma
+  port=$((20000 + RANDOM % 12000))
+  "$run" A "$fi_erdma" doctor --serve -P "$port" -T 240 & server=$!
+  await_listener "$port" inside A || wrong 'the server does not listen'
+  status=0
+  "$run" B "$fi_erdma" doctor --peer "$2" -P "$port" -T 240 >"$log.doctor" || status=$?
+  wait "$server" || served=$?
+  cat "$log.doctor"
+  [ "$served" = 0 ] || wrong "the side that serves: exit status $served"
+}
+# has EXPRESSION...: lines of the doctor.
+has() {
+  local each
+  for each in "$@"; do grep -qE "$each" "$log.doctor" || wrong "the doctor does not say: $each"; done
+}
+moved='arrive both ways \(1 MiB: .*iB/s\), by NIC'
+
+# two_machines ADDRESS: of rxe: bytes, their speed, and the MTU of both.
+two_machines() {
+  doctors as_machine "$1"
+  has 'rxeB \(r1, MTU 1500\) here, rxeA \(r0, MTU 1500\) there' "messages $moved" "RMA writes $moved" "RMA reads $moved"
+  ! grep -q W205 "$log.doctor" || wrong 'they were taken for one host'
+  [ "$status" = 0 ] || wrong "exit status $status"
+}
+# two_mtus ADDRESS: of rxe.
+two_mtus() {
+  ip -n B link set r1 mtu 1400
+  doctors as_machine "$1"
+  ip -n B link set r1 mtu 1500
+  has 'SLOW .*the MTU differs: rxeB \(r1, MTU 1400\) here, rxeA \(r0, MTU 1500\) there  \[W215\]' "RMA reads $moved"
+  [ "$status" = 1 ] || wrong "exit status $status"
+}
+# two_containers ADDRESS: of one kernel, in two network namespaces.
+two_containers() {
+  doctors on "$1"
+  has "SLOW .*messages $moved.*: the other side is a process of this host  \[W205\]" 'only one network namespace'
+  [ "$status" = 1 ] || wrong "exit status $status"
+}
+
+# a_doctor_alone HOST DEVICE: finds the device, and its interface.
+a_doctor_alone() {
+  needs_fi_erdma
+  on "$1" "$fi_erdma" doctor --for openmpi >"$log.doctor"
+  cat "$log.doctor"
+  has "ok    $2 \(.*, MTU [0-9]+\): messages, zero copy and R.* arrive"
+}
+
+# benched ADDRESS SIZES: what the pages of both sides count is what the sides counted themselves; besides
+# there are packets that announce, of 128 bytes at most.
+benched() {
+  local port server
+  needs_fi_erdma
+  port=$((20000 + RANDOM % 12000))
+  on A "$fi_erdma" bench --serve -P "$port" -S "$2" & server=$!
+  await_listener "$port" inside A || wrong 'the server does not listen'
+  on B "$fi_erdma" bench -j --peer "$1" -P "$port" -S "$2" --expect nic >"$log.bench" ||
+    wrong "exit status $?"
+  wait "$server" || wrong "the side that serves: exit status $?"
+  cat "$log.bench"
+  python3 - "$log.bench" <<'P' || wrong 'the pages do not count what the sides did'
+import json, sys
+seen = json.load(open(sys.argv[1], encoding="utf-8"))
+told = sum(seen["paths"][x] for x in ["nic_packet_bytes", "nic_read_bytes", "nic_write_bytes"])
+operations = 2 * sum(s["operations"] for s in seen["sizes"]) + 2 * 4 * 4 * len(seen["sizes"])
+print(f"# {seen['payload']} bytes by the sides, {told} by the pages, {operations} operations")
+sys.exit(not seen["payload"] <= told <= seen["payload"] + 2 * 128 * operations)
+P
+}
+
+# kernel_counts DEVICE COUNTER: the block at the end of `stat -l` has the kernel's own number; '' = none. The
+# kernel shows it in the first namespace alone.
+kernel_counts() {
+  local file=/sys/class/infiniband/$1/ports/1/hw_counters/$2 wanted=- shown
+  needs_fi_erdma
+  [ -z "$2" ] || wanted=$(cat "$file")
+  "$fi_erdma" stat -l -i 0.1 -n 1 -d "$1" >"$log.stat" || wrong "exit status $?"
+  cat "$log.stat"
+  shown=$(sed -n "s/^ packets .*| *//p" "$log.stat")
+  [ "$shown" = "$wanted" ] || wrong "packets sent: $shown, and the kernel says $wanted"
+  [ -z "$2" ] || [ "$wanted" -gt 0 ] || wrong 'nothing was sent'
+}
