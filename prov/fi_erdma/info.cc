@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <set>
 #include <sstream>
 #include <string>
@@ -50,6 +52,46 @@ Json settings_to_json(const Block& endpoint) {
   return json;
 }
 
+/// Which way messages of which size take, by the settings in force.
+class Sizes {
+ public:
+  explicit Sizes(const Json& endpoint) : x_endpoint(endpoint) {
+    if (text("this_host").starts_with("shared memory"))
+      add("this host", "FI_ERDMA_SHM_EAGER_SIZE", "ring of shared memory", long_here());
+    if (text("other_hosts").starts_with("RDMA"))
+      add("other hosts", "FI_ERDMA_NIC_EAGER_SIZE", "packet of the NIC", long_there());
+  }
+  const Json& json() const { return x_json; }
+
+ private:
+  std::string text(const char* name) const { return x_endpoint[name].get<std::string>(); }
+  std::string setting(const char* name) const {
+    const Json& settings = x_endpoint["settings"];
+    return settings.contains(name) ? settings[name]["value"].get<std::string>() : "";
+  }
+  std::string long_here() const {
+    return setting("FI_ERDMA_CMA") == "off" ? "copied through shared memory"
+                                            : "CMA where the kernel permits, else copied";
+  }
+  std::string long_there() const {
+    const std::string way = setting("FI_ERDMA_RENDEZVOUS") == "read" ? "RDMA READ" : "RDMA WRITE";
+    return way +
+           (text("other_hosts").starts_with("RDMA of copies") ? ", of copies" : ", zero copy");
+  }
+  /// A page may be anyone's: without a number nothing is said.
+  void add(const char* where, const char* limit, const char* up_to_it, const std::string& beyond) {
+    const std::string word = setting(limit);
+    uint64_t most = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), most);
+    if (error != std::errc() || end != word.data() + word.size() || most == UINT64_MAX) return;
+    x_json.push_back({{"where", where}, {"from", 0}, {"to", most}, {"way", up_to_it}});
+    x_json.push_back({{"where", where}, {"from", most + 1}, {"to", nullptr}, {"way", beyond}});
+  }
+
+  const Json& x_endpoint;
+  Json x_json = Json::array();
+};
+
 Json endpoints_to_json(const Snapshot& snapshot) {
   Json json = Json::array();
   const BlockKind* const endpoints = snapshot.kind("endpoint");
@@ -58,6 +100,7 @@ Json endpoints_to_json(const Snapshot& snapshot) {
     for (const char* const name : {"address", "device", "other_hosts", "this_host", "gpu_memory"})
       one[name] = endpoint.text(name);
     one["settings"] = settings_to_json(endpoint);
+    one["sizes"] = Sizes(one).json();
     json.push_back(std::move(one));
   }
   return json;
@@ -68,6 +111,11 @@ void print_endpoint(const Json& endpoint) {
   fmt::print("endpoint {} on {}\n", text("address"), text("device"));
   fmt::print("  other hosts  {}\n  this host    {}\n  GPU memory   {}\n", text("other_hosts"),
              text("this_host"), text("gpu_memory"));
+  for (const Json& size : endpoint["sizes"]) {
+    const std::string to = size["to"].is_null() ? "" : std::to_string(size["to"].get<uint64_t>());
+    fmt::print("  {:<11}  {:>6}..{:<8} {}\n", size["where"].get<std::string>(),
+               size["from"].get<uint64_t>(), to, size["way"].get<std::string>());
+  }
   for (const auto& [name, setting] : endpoint["settings"].items())
     fmt::print("  {:<28} {}{}\n", name, setting["value"].get<std::string>(),
                setting["changed"].get<bool>() ? "" : "  (default)");
@@ -128,12 +176,33 @@ int info_here(const Request& request) {
   return fault || unknown;
 }
 
+/// "pid 4711  rank 3 of 16  job 88121  application  erdma 0.1  libfabric 1.17"
+std::string title_of(const Json& process) {
+  std::string title = fmt::format("pid {}", process["pid"].get<int>());
+  if (process.contains("rank")) title += fmt::format("  rank {}", process["rank"].get<uint64_t>());
+  if (process.contains("ranks")) title += fmt::format(" of {}", process["ranks"].get<uint64_t>());
+  const auto add = [&](const char* before, const char* name) {
+    if (process.contains(name) && process[name] != "")
+      title += before + process[name].get<std::string>();
+  };
+  add("  job ", "job");
+  add("  ", "command");
+  add("  erdma ", "provider");
+  add("  libfabric ", "libfabric");
+  return title;
+}
+
 int info_of(const Request& request) {
   Json json = document("info");
   json["processes"] = Json::array();
   int status = 0;
   for (const Process& process : processes(request.pids)) {
     Json one = {{"pid", process.pid}};
+    const Block* const shown = process.page.snapshot ? process.page.snapshot->process() : nullptr;
+    for (const char* const name : {"rank", "ranks"})
+      if (const auto number = shown ? shown->number(name) : std::nullopt) one[name] = *number;
+    for (const char* const name : {"command", "job", "provider", "libfabric"})
+      if (shown) one[name] = shown->text(name);
     if (process.page.snapshot)
       one["endpoints"] = endpoints_to_json(*process.page.snapshot);
     else
@@ -150,7 +219,7 @@ int info_of(const Request& request) {
     if (process.contains("fault"))
       fmt::print(stderr, "fi_erdma: {}: {}\n", pid, process["fault"].get<std::string>());
     else
-      fmt::print("pid {}\n", pid);
+      fmt::print("{}\n", title_of(process));
     if (process.contains("endpoints"))
       for (const Json& endpoint : process["endpoints"]) print_endpoint(endpoint);
   }

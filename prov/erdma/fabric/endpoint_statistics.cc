@@ -107,13 +107,15 @@ void EndpointStatistics::leads(const util::SocketAddress& peer, const char* path
   // The peer is not shown.
 }
 
-/// Null: it has none.
-PeerBlock* EndpointStatistics::counting_block(const util::SocketAddress& peer) noexcept try {
+/// Null: it has none. `path`: that of the link that counts there, where none leads to the peer yet.
+PeerBlock* EndpointStatistics::counting_block(const util::SocketAddress& peer,
+                                              const char* path) noexcept try {
   if (!x_block || !x_page->ours()) return nullptr;
   PeerBlock* const block = peer_block(peer);
   if (!block) return nullptr;
   x_peers[peer].counts = true;
   block->endpoint = x_page->index_of(*x_block);
+  if (*path && !block->path[0]) util::put_text(block->path, path);
   util::put_text(block->address, peer.to_string().c_str());
   ProcessPage::end_change(*block);
   return block;
@@ -123,19 +125,19 @@ PeerBlock* EndpointStatistics::counting_block(const util::SocketAddress& peer) n
 
 transport::ShmCounters& EndpointStatistics::shm_counters_of(
     const util::SocketAddress& peer) noexcept {
-  PeerBlock* const block = counting_block(peer);
+  PeerBlock* const block = counting_block(peer, "shm");
   return block ? block->shm : shm_counters();
 }
 
 transport::NicCounters& EndpointStatistics::nic_counters_of(
     const util::SocketAddress& peer) noexcept {
-  PeerBlock* const block = counting_block(peer);
+  PeerBlock* const block = counting_block(peer, "nic");
   return block ? block->nic : nic_counters();
 }
 
 transport::GpuCounters& EndpointStatistics::gpu_counters_of(
     const util::SocketAddress& peer) noexcept {
-  PeerBlock* const block = counting_block(peer);
+  PeerBlock* const block = counting_block(peer, "");
   return block ? block->gpu : gpu_counters();
 }
 

@@ -56,7 +56,7 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
   using Clock = std::chrono::steady_clock;
   uint64_t passed_since_answer() const noexcept;
   PeerBlock* peer_block(const util::SocketAddress& peer);
-  PeerBlock* counting_block(const util::SocketAddress& peer) noexcept;
+  PeerBlock* counting_block(const util::SocketAddress& peer, const char* path) noexcept;
   void forget(const util::SocketAddress& peer) noexcept;
 
   std::shared_ptr<ProcessPage> x_page;  ///< null: nothing is shown
