@@ -69,7 +69,7 @@ void check_all(Report& report, const Request& request) {
   }
   check_process(report, offer);
   check_devices(report, request, offer);
-  check_gpu(report);
+  check_gpu(report, offer);
 }
 
 }  // namespace
@@ -101,7 +101,10 @@ std::string place_text(const std::string& device, const Json& place) {
 
 std::string speed_text(const Outcome& outcome) {
   const double speed = outcome.result.value("speed", 0.0);
-  return speed > 0 ? " (1 MiB: " + rate_text(speed) + ")" : std::string();
+  const double copy = outcome.result.value("copy_speed", 0.0);
+  if (speed <= 0) return {};
+  const std::string text = " (1 MiB: " + rate_text(speed);
+  return text + (copy > 0 ? "; a copy by this processor: " + rate_text(copy) + ")" : ")");
 }
 
 int run_doctor(const Request& request) {

@@ -65,7 +65,8 @@ void check_process(Report& report, const Offer& offer);
 void check_nic_objects(Report& report, const std::string& device);
 /// Ports and files of devices, as the kernel shows them.
 void check_devices(Report& report, const Request& request, const Offer& offer);
-void check_gpu(Report& report);
+/// CUDA, and bytes between GPU memory of two processes.
+void check_gpu(Report& report, const Offer& offer);
 /// Bytes between this host and another one, on which serve_peer() runs.
 void check_peer(Report& report, const pair::Options& options);
 
@@ -83,7 +84,8 @@ std::vector<std::string> with_said(std::vector<std::string> more, const Outcome&
 Variables telling(Variables variables);
 /// "erdma_0 (eth1, MTU 1500)", if `place` has an "interface" and its "mtu"; it may be anyone's.
 std::string place_text(const std::string& device, const Json& place);
-/// Measured, of messages of 1 MiB; begins with a blank.
+/// Measured, of messages of 1 MiB, and beside it what one copy of memory reaches; begins with a
+/// blank.
 std::string speed_text(const Outcome& outcome);
 
 }  // namespace fi_erdma

@@ -1,4 +1,3 @@
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <linux/userfaultfd.h>
@@ -276,27 +275,6 @@ void check_devices(Report& report, const Request& request, const Offer& offer) {
                   {"FI_ERDMA_DEVICE=shm says that this is meant"});
   else if (offer.devices.empty())
     report.ok("none is wanted: FI_ERDMA_DEVICE=shm");
-}
-
-void check_gpu(Report& report) {
-  report.begin("gpu");
-  const Outcome outcome = try_apart({}, []() -> Json {
-    void* const cuda = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!cuda) return {{"gpus", 0}};
-    const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(cuda, "cuInit"));
-    const auto count = reinterpret_cast<int (*)(int*)>(dlsym(cuda, "cuDeviceGetCount"));
-    int gpus = 0;
-    constexpr int kNoDevice = 100;
-    const int begun = init && count ? init(0) : -1;
-    if (begun == kNoDevice) return {{"gpus", 0}};
-    const int failed = begun ? begun : count(&gpus);
-    return failed ? Json{{"error", "cuInit"}} : Json{{"gpus", gpus}};
-  });
-  if (refused(outcome))
-    report.broken("E601", "CUDA does not begin, though its library is installed",
-                  {"nvidia-smi tells more"});
-  else
-    report.ok(fmt::format("{} GPUs", outcome.result.value("gpus", 0)));
 }
 
 }  // namespace fi_erdma

@@ -202,6 +202,21 @@ fi_info& base_hints(const Libfabric& libfabric) {
   return *hints;
 }
 
+/// Bytes per second at which this processor copies long memory: what a way that copies costs, and
+/// what one copy by the kernel can reach.
+double copy_speed() {
+  constexpr unsigned kCopies = 16;
+  std::vector<char> from(4 * kLong, 1), to(4 * kLong, 2);
+  const auto begin = std::chrono::steady_clock::now();
+  for (unsigned i = 0; i < kCopies; ++i) {
+    from[i] = char(i);
+    std::memcpy(to.data(), from.data(), from.size());
+  }
+  const auto took = std::chrono::steady_clock::now() - begin;
+  if (to[kCopies - 1] != char(kCopies - 1)) throw Failed{-FI_EIO};
+  return kCopies * double(from.size()) / std::chrono::duration<double>(took).count();
+}
+
 void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
   json["step"] = "open an endpoint";
   const auto fabric =
@@ -216,6 +231,7 @@ void exchange(const Libfabric& libfabric, fi_info* info, Json& json) {
     pair.message(size);
   }
   json["speed"] = pair.speed(kLong);
+  json["copy_speed"] = copy_speed();
   json["step"] = "read 1048576 bytes from registered memory";
   pair.read(domain.get(), *info, kLong);
   add_page(json);

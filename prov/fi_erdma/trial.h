@@ -9,7 +9,7 @@ namespace fi_erdma {
 
 /// Two endpoints of this process on the first domain that erdma offers here exchange bytes, which
 /// are compared: messages from 8 bytes to 1 MiB, and an RMA read. What the page counted comes with
-/// the outcome: {"step", "error"?, "interface"?, "mtu"?, "device", "this_host", "other_hosts",
+/// the outcome: {"step", "error"?, "speed", "copy_speed", "interface"?, "mtu"?, "device", "this_host", "other_hosts",
 /// "gpu_memory", "counters"}. `step` is the last one that was begun.
 Json exchange_bytes(const Libfabric& libfabric);
 

@@ -456,6 +456,12 @@ class Program(unittest.TestCase):
     def test_the_program_needs_no_libfabric(self):
         libraries = subprocess.run(["ldd", PROGRAM], capture_output=True, text=True, check=True).stdout
         self.assertNotRegex(libraries, "libfabric|ibverbs|sodium")
+        with tempfile.TemporaryDirectory() as folder, Shown() as shown:
+            with open(os.path.join(folder, "libfabric.so.1"), "w", encoding="ascii") as file:
+                file.write("no library")
+            self.assertIn("can't be loaded", run("doctor", "--for", "nccl", LD_LIBRARY_PATH=folder).stdout)
+            self.assertIn("shown_endpoint", run("stat", shown.pid, LD_LIBRARY_PATH=folder).stdout)
+            self.assertIn("DOES NOT CALL", run("hang", shown.pid, LD_LIBRARY_PATH=folder).stdout)
 
     def test_completion_offers_commands_options_and_processes(self):
         def completed(*words):
@@ -737,7 +743,8 @@ class Doctor(unittest.TestCase):
             self.skipTest("no PID namespace is permitted")
         done = subprocess.run(["unshare", "-rpf", PROGRAM, "doctor", "--for", "nccl", "--sysfs", "/nowhere"],
                               env={**CLEAN, **self.nic}, text=True, capture_output=True, timeout=300, check=False)
-        self.assertRegex(done.stdout, r"messages and RMA arrive \(1 MiB: .*\); shared memory")
+        self.assertRegex(done.stdout,
+                         r"messages and RMA arrive \(1 MiB: \S+ .iB/s; a copy by this processor: \S+ .iB/s\); shared memory")
         self.assertRegex(done.stdout, "erdma_0.*: .*(all by RDMA WRITE|RDMA READ arrive|long ones are copied)")
 
     def test_a_parent_that_ignores_the_end_of_children(self):
@@ -968,10 +975,29 @@ class Doctor(unittest.TestCase):
         for gpus in ["0", "2"]:
             self.assertNotIn("E601", self.codes(**variables, SOFTCUDA_DEVICES=gpus))
             self.assertIn(f"{gpus} GPUs", str(self.findings))
+            self.assertEqual("by CUDA IPC" in str(self.findings), gpus == "2")
+
+    def gpu(self):
+        return {**self.nic, "LD_LIBRARY_PATH": os.path.join(os.path.abspath(BUILD), "test/softcuda/.libs")}
+
+    def test_a_gpu_is_tried_with_bytes(self):
+        self.assertLessEqual(self.codes(**self.gpu()), {"W203", "W402", "W404"})
+        texts = [f["text"] for f in self.findings if f["group"] == "gpu"]
+        self.assertRegex(texts[1], r"^inside this host: messages of GPU memory arrive \(1 MiB: .*\), by CUDA IPC$")
+        self.assertRegex(texts[2], r"^erdma_0: messages of GPU memory arrive \(1 MiB: .*\), by GPUDirect$")
+
+    def test_a_gpu_whose_memory_is_copied(self):
+        self.assertIn("W602", self.codes(**self.gpu(), FI_ERDMA_CUDA_IPC="off"))
+        self.assertIn("inside this host: messages of GPU memory arrive", str(self.findings))
+        self.codes(**self.gpu(), FI_ERDMA_MR_CACHE="off")
+        self.assertEqual([f["text"].split(":")[0] for f in self.findings if f["code"] == "W602"], ["erdma_0"])
+
+    def test_a_gpu_that_is_not_offered(self):
+        self.assertIn("E603", self.codes(**self.gpu(), FI_ERDMA_CUDA="off"))
 
     def test_each_code_is_a_heading_and_the_other_way_round(self):
         found = set()
-        for name in ["doctor_library.cc", "doctor_nic.cc", "doctor_peer.cc", "doctor_process.cc", "../erdma/util/notice.cc"]:
+        for name in ["doctor_gpu.cc", "doctor_library.cc", "doctor_nic.cc", "doctor_peer.cc", "doctor_process.cc", "../erdma/util/notice.cc"]:
             with open(os.path.join(SOURCE, "prov/fi_erdma", name), encoding="utf-8") as file:
                 found |= set(re.findall(r'"([EW]\d{3})"', file.read()))
         with open(os.path.join(SOURCE, "docs/troubleshooting.md"), encoding="utf-8") as file:

@@ -1,0 +1,118 @@
+#include <dlfcn.h>
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <string>
+
+#include "fi_erdma/doctor.h"
+#include "fi_erdma/pair/exchange.h"
+#include "fi_erdma/paper.h"
+#include "fi_erdma/processes.h"
+#include "fi_erdma/waits.h"
+
+namespace fi_erdma {
+namespace {
+
+using pair::Channel;
+using pair::Exchange;
+using pair::Side;
+
+constexpr size_t kLong = size_t(1) << 20;
+constexpr int kRounds = 2;       ///< that are compared, of each size
+constexpr int kTimedRounds = 8;  ///< of long messages
+
+/// Of the driver, without which there is nothing to try.
+Json count_gpus() {
+  void* const cuda = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!cuda) return {{"gpus", 0}};
+  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(cuda, "cuInit"));
+  const auto count = reinterpret_cast<int (*)(int*)>(dlsym(cuda, "cuDeviceGetCount"));
+  int gpus = 0;
+  constexpr int kNoDevice = 100;
+  const int begun = init && count ? init(0) : -1;
+  if (begun == kNoDevice) return {{"gpus", 0}};
+  const int failed = begun ? begun : count(&gpus);
+  return failed ? Json{{"error", "cuInit"}} : Json{{"gpus", gpus}};
+}
+
+/// What the only endpoint of this process counts of GPU memory.
+void add_counters(Json& json) {
+  const Process self = this_process();
+  const BlockKind* const endpoints =
+      self.page.snapshot ? self.page.snapshot->kind("endpoint") : nullptr;
+  if (!endpoints) return;
+  for (const Block& endpoint : endpoints->blocks)
+    for (const char* const name : {"gpu_direct_bytes", "gpu_staged_bytes", "gpu_ipc_bytes"})
+      if (const auto number = endpoint.number(name)) json[name] = *number;
+}
+
+/// Messages from the memory of the first GPU to itself, between two processes.
+Json exchange_of_gpu() {
+  const Paper found;
+  pair::Options options;
+  options.provider = "erdma";
+  options.memory = "cuda";
+  options.limit_s = 20;
+  options.sizes = {8, 4096, kLong};
+  const auto body = [&](Side side, Channel& channel) {
+    Exchange exchange(options, side, channel, FI_TAGGED);
+    for (const size_t size : options.sizes)
+      exchange.compared(Exchange::Kind::message, size, kRounds);
+    Json json = {{"speed", exchange.speed(Exchange::Kind::message, kLong, kTimedRounds)}};
+    exchange.barrier();
+    add_counters(json);
+    if (side == Side::client) found.write(json.dump());
+    return int(pair::kPassed);
+  };
+  std::string death;
+  const int status = pair::run_alone(
+      [&] {
+        pair::before_end([&](pair::Status, const char* text) {
+          found.write(Json({{"error", text}}).dump(-1, ' ', false, Json::error_handler_t::replace));
+        });
+        return run_sides("messages of a GPU", options, body);
+      },
+      &death);
+  Json json = Json::parse(found.read(), nullptr, false);
+  if (!json.is_object()) json = {{"error", death.empty() ? "it told nothing" : death}};
+  if (status && !json.contains("error")) json["error"] = "a side failed";
+  return json;
+}
+
+void check_gpu_bytes(Report& report, const std::string& where, Variables variables) {
+  variables.emplace_back("FI_PROVIDER", "erdma");
+  const Outcome outcome = try_apart(telling(std::move(variables)), exchange_of_gpu, 120);
+  const std::string trouble = trouble_of(outcome);
+  if (!trouble.empty())
+    return report.broken("E603", where + ": GPU memory can't be sent: " + trouble, outcome.said);
+  const std::string moved = where + ": messages of GPU memory arrive" + speed_text(outcome);
+  const auto counted = [&](const char* name) { return number_of(outcome.result, name, 0); };
+  if (!outcome.result.contains("gpu_direct_bytes"))
+    report.ok(moved + ", which way is not known");
+  else if (counted("gpu_direct_bytes") >= kLong)
+    report.ok(moved + ", by GPUDirect");
+  else if (counted("gpu_ipc_bytes") >= kLong)
+    report.ok(moved + ", by CUDA IPC");
+  else
+    report.slower("W602", moved + ", copied through host memory", outcome.said);
+}
+
+}  // namespace
+
+void check_gpu(Report& report, const Offer& offer) {
+  report.begin("gpu");
+  const Outcome outcome = try_apart({}, count_gpus);
+  if (!trouble_of(outcome).empty())
+    return report.broken("E601", "CUDA does not begin, though its library is installed",
+                         {"nvidia-smi tells more"});
+  const int gpus = outcome.result.value("gpus", 0);
+  report.ok(fmt::format("{} GPUs", gpus));
+  if (!gpus || !offer.any) return;
+  const char* const shm = getenv("FI_ERDMA_SHM");
+  if (!shm || std::string(shm) != "off")
+    check_gpu_bytes(report, "inside this host", {{"FI_ERDMA_DEVICE", "shm"}});
+  for (const std::string& device : offer.devices)
+    check_gpu_bytes(report, device, {{"FI_ERDMA_DEVICE", device}, {"FI_ERDMA_SHM", "off"}});
+}
+
+}  // namespace fi_erdma
