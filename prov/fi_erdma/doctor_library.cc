@@ -65,19 +65,22 @@ void check_nic_way(Report& report, const std::string& name, const Outcome& outco
   const auto read = counted(outcome, "nic_read_bytes");
   const auto written = counted(outcome, "nic_write_bytes");
   const std::string speed = speed_text(outcome);
+  // Registration as it is in force: kept or anew for each transfer, and what a fork does to it.
+  const std::string how = outcome.result.value("other_hosts", std::string());
+  const std::string end = speed + (how.empty() ? "" : "; " + how);
   if (!copied || !read || !written)
     report.ok(device + ": messages and RMA arrive" + speed + "; which way is not known: " +
               outcome.result.value("page", std::string("the page does not count it")));
   else if (*copied)
     report.slower(
-        "W203", device + ": messages and RMA arrive, but long ones are copied" + speed,
+        "W203", device + ": messages and RMA arrive, but long ones are copied" + end,
         with_said({"a lower layer must permit zero copy: see the line of erdma"}, outcome));
   else if (*read)
-    report.ok(device + ": messages, zero copy and RDMA READ arrive" + speed);
+    report.ok(device + ": messages, zero copy and RDMA READ arrive" + end);
   else if (*written)
-    report.ok(device + ": messages, zero copy and RMA arrive, all by RDMA WRITE" + speed);
+    report.ok(device + ": messages, zero copy and RMA arrive, all by RDMA WRITE" + end);
   else
-    report.ok(device + ": messages and RMA arrive, in packets alone" + speed);
+    report.ok(device + ": messages and RMA arrive, in packets alone" + end);
 }
 
 void check_host_bytes(Report& report) {

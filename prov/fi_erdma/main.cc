@@ -76,6 +76,10 @@ int run(int argc, char** argv) {
       add_command(program, "stat", "Endpoints, their peers and what went which way", request);
   std::vector<std::string> words;
   add_pids(*stat, words);
+  std::vector<std::string> more_words;
+  stat->add_option("-p,--pid", more_words, "The same as PID")->check([](const std::string& word) {
+    return pid_of(word) ? std::string() : word + " is no PID";
+  });
   add_options_of_stat(*stat, request);
   CLI::App* const hang = add_command(
       program, "hang", "Which process waits for which, and which does not go on", request);
@@ -106,6 +110,7 @@ int run(int argc, char** argv) {
   CLI::App* const test = add_test(program, request);
   try {
     program.parse(argc, argv);
+    words.insert(words.end(), more_words.begin(), more_words.end());
     take_pids(words, request);
     fi_erdma::check_tests(request.test);
   } catch (const CLI::ParseError& error) {

@@ -111,7 +111,7 @@ class Program(unittest.TestCase):
     def test_version_and_help_are_printed_and_wrong_options_refused(self):
         self.assertRegex(run("--version").stdout, r"^fi_erdma \d+\.\d+")
         self.assertIn("stat", run("--help").stdout)
-        for arguments in ([], ["no-such-command"], ["stat", "--no-such-option"], ["stat", "-1"], ["stat", "x"],
+        for arguments in ([], ["no-such-command"], ["stat", "--no-such-option"], ["stat", "-1"], ["stat", "x"], ["stat", "-p", "x"],
                           ["doctor", "-j", "--job"], ["stat", "-"], *([name, pid] for name in ["hang", "stat", "info"]
                                                                       for pid in self.NO_PIDS)):
             done = run(*arguments)
@@ -211,6 +211,7 @@ class Program(unittest.TestCase):
             self.assertNotRegex(peers, rf"{sender} .*32 B")
             self.assertIn("shm_ring_bytes  32 bytes", run("stat", "-v", shown.pid).stdout)
             self.assertNotIn("shm ring", run("stat", "-d", "elsewhere", shown.pid).stdout)
+            self.assertEqual(run("stat", "-p", shown.pid).stdout.splitlines()[1].split()[0], str(shown.pid))
 
     def test_prometheus_gets_each_path_with_labels(self):
         with Shown(PMI_RANK="5", SLURM_JOB_ID='a"b') as shown:
@@ -735,6 +736,7 @@ class Doctor(unittest.TestCase):
         self.assertLessEqual(self.codes(**self.nic), {"W203", "W402", "W404"})
         self.assertTrue([f for f in self.findings if re.match(r"erdma_0 \(\S+, MTU \d+\): messages", f["text"])])
         self.assertIn("erdma_0: 64 queue pairs and regions can be made", str(self.findings))
+        self.assertRegex(str(self.findings), r"erdma_0 .* arrive.*; RDMA(, zero copy| of copies)")
 
     def test_a_trial_finds_its_page_in_a_namespace_with_other_pids(self):
         # A PID namespace of its own, with the /proc of another.
