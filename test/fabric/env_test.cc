@@ -48,7 +48,7 @@ bool same(const Settings& a, const Settings& b) {
          a.rx_size == b.rx_size && a.shm == b.shm && a.mr_cache == b.mr_cache && a.fork == b.fork &&
          a.rendezvous == b.rendezvous && a.nic_eager_bytes == b.nic_eager_bytes &&
          a.max_connections == b.max_connections && a.peer_timeout_ms == b.peer_timeout_ms &&
-         a.job_key == b.job_key && a.stat == b.stat;
+         a.hmem_mr_cache == b.hmem_mr_cache && a.job_key == b.job_key && a.stat == b.stat;
 }
 
 struct GoodCase {
@@ -84,6 +84,8 @@ const GoodCase kGood[] = {
     {"FI_ERDMA_RX_SIZE", "128", [](const Settings& s) { return s.rx_size == 128; }},
     {"FI_ERDMA_SHM", "off", [](const Settings& s) { return s.shm == Switch::off; }},
     {"FI_ERDMA_MR_CACHE", "off", [](const Settings& s) { return s.mr_cache == Switch::off; }},
+    {"FI_ERDMA_HMEM_MR_CACHE", "on",
+     [](const Settings& s) { return s.hmem_mr_cache == Switch::on; }},
     {"FI_ERDMA_FORK", "safe", [](const Settings& s) { return s.fork == ForkPolicy::safe; }},
     {"FI_ERDMA_FORK", "unsafe", [](const Settings& s) { return s.fork == ForkPolicy::unsafe; }},
     {"FI_ERDMA_RENDEZVOUS", "write",

@@ -99,6 +99,21 @@ TEST(long_message_lands_in_the_gpu_and_is_flushed, 4 * std::size(kLandings)) {
   }
 }
 
+/// While no operation is under way: a driver may let the free wait for the registration's end.
+TEST(memory_of_a_message_that_ended_can_be_freed, 4) {
+  on_nic(_i & 1 ? "read" : "write", true, true);
+  setenv("FI_ERDMA_HMEM_RECV_FLUSH", _i & 2 ? "on" : "off", 1);
+  ck_assert_int_eq(softcuda_control("free waits"), 0);
+  HmemPorts ports;
+  const auto message = pattern(300'000);
+  for (int round = 0; round < 2; ++round) {
+    Memory from(true, message), to(true, std::vector<char>(300'000, '-'));
+    ports.receive(to.at(), 300'000, 1, nullptr);
+    ports.send(from.at(), 300'000, 1, nullptr);
+    ports.finish();
+  }
+}
+
 int adapter(const std::string& line) {
   auto* control = reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "softerdma_control"));
   return control ? control(line.c_str()) : -1;

@@ -24,6 +24,11 @@ bool obey(State& state, const std::string& line) {
     (command == "ipc" ? state.ipc : state.dmabuf) = word == "on";
     return true;
   }
+  if (command == "free") {
+    if (!(words >> word) || (word != "waits" && word != "goes")) return false;
+    state.free_waits = word == "waits";
+    return true;
+  }
   if (command == "release") return bool(words >> state.released_in);
   if (command == "ordering") return bool(words >> state.ordering);
   Fault fault;
@@ -143,6 +148,23 @@ int softcuda_device(const void* pointer) {
   std::lock_guard guard(s.mutex);
   const Allocation* found = s.find(reinterpret_cast<uintptr_t>(pointer), 1);
   return found ? found->device : -1;
+}
+
+unsigned long softcuda_pin(const void* pointer) {
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  Allocation* const found = s.find(reinterpret_cast<uintptr_t>(pointer), 1);
+  if (!found) return 0;
+  ++found->pins;
+  return found->buffer_id;
+}
+
+void softcuda_unpin(unsigned long pinned) {
+  State& s = state();
+  std::lock_guard guard(s.mutex);
+  for (auto& [base, one] : s.allocations)
+    if (one.buffer_id == pinned && one.pins > 0) --one.pins;
+  s.unpinned.notify_all();
 }
 
 int softcuda_device_of_dmabuf(int fd) {

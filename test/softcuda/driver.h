@@ -90,7 +90,7 @@ Result cuEventSynchronize(Event event);
 // Beside the API, for tests; README.md has the language of control.
 
 /// `fail FUNCTION error=N [n=1] [times=1]`, `clear`, `dmabuf on|off`, `ipc on|off`,
-/// `ordering N`. 0, or -1 if the
+/// `ordering N`, `free waits|goes`. 0, or -1 if the
 /// line says nothing.
 int softcuda_control(const char* line);
 /// How often a function was called in this process (null: any at all); names without a version.
@@ -101,5 +101,9 @@ void* softcuda_alias(const void* pointer, size_t length);
 /// Which device's memory it is; -1: of none.
 int softcuda_device(const void* pointer);
 int softcuda_device_of_dmabuf(int fd);
+/// An adapter registers memory by its address, and ends that: freeing the allocation may wait for
+/// it. A number for the second; 0: there is no such memory.
+unsigned long softcuda_pin(const void* pointer);
+void softcuda_unpin(unsigned long pinned);
 }
 #pragma GCC visibility pop

@@ -135,10 +135,20 @@ Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
 Result cuMemFree_v2(DevicePointer pointer) {
   if (const Result rc = enter("cuMemFree", Needs::context)) return rc;
   State& s = state();
-  std::lock_guard guard(s.mutex);
-  const auto found = s.allocations.find(pointer);
-  if (found == s.allocations.end() || !found->second.ipc_source.empty() || found->second.physical)
-    return kInvalidValue;
+  std::unique_lock guard(s.mutex);
+  const auto known = [&] {
+    const auto found = s.allocations.find(pointer);
+    const bool freeable =
+        found != s.allocations.end() && found->second.ipc_source.empty() && !found->second.physical;
+    return freeable ? found : s.allocations.end();
+  };
+  const auto pinned = [&] {
+    const auto found = known();
+    return found != s.allocations.end() && found->second.pins > 0;
+  };
+  if (s.free_waits) s.unpinned.wait(guard, [&] { return !pinned(); });
+  const auto found = known();
+  if (found == s.allocations.end()) return kInvalidValue;
   unmap(found->second);
   s.freed[pages(found->second.size)] = found->first;
   s.allocations.erase(found);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,7 @@ struct Allocation {
   unsigned ipc_uses = 0;
   PhysicalMemory physical = 0;  ///< mapped by cuMemMap(): of no context; 0: by cuMemAlloc()
   unsigned readers = ~0u;       ///< bit per device that may access it
+  unsigned pins = 0;            ///< by adapters that registered it by its address
 };
 
 /// What cuMemCreate() makes: a memfd. A mapping has a descriptor of its own.
@@ -81,6 +83,8 @@ struct State {
   int devices = 1;
   bool dmabuf = true;
   bool ipc = true;
+  bool free_waits = false;  ///< for the end of all pins
+  std::condition_variable unpinned;
   std::string released_in;  ///< the function during which a primary context is released
   int ordering = 0;         ///< CU_GPU_DIRECT_RDMA_WRITES_ORDERING_*
   uint64_t next_buffer_id = 1;

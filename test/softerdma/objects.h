@@ -58,7 +58,8 @@ struct Pd : ibv_pd {
 };
 
 struct Mr : ibv_mr {
-  void* mapped = nullptr;  ///< a dmabuf
+  unsigned long pinned = 0;  ///< memory of a simulated GPU, by its address
+  void* mapped = nullptr;    ///< a dmabuf
   size_t mapped_length = 0;
 };
 

@@ -67,6 +67,16 @@ int find_on_gpu(const Limits& limits, size_t length, void*& address, int& gpu) {
   return 0;
 }
 
+/// Freeing memory of a simulated GPU may wait for the end of this.
+unsigned long pin(const void* address) {
+  auto* function = of_gpu<unsigned long(const void*)>("softcuda_pin");
+  return function != nullptr ? function(address) : 0;
+}
+void unpin(unsigned long pinned) {
+  auto* function = pinned != 0 ? of_gpu<void(unsigned long)>("softcuda_unpin") : nullptr;
+  if (function != nullptr) function(pinned);
+}
+
 /// Stores to this GPU are posted: MrEntry::posted, or 0 if they are not. Caller holds
 /// Process::mutex.
 uint32_t posted_to(Process& process, const Device& device, int gpu) {
@@ -98,6 +108,7 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
     errno = error;
     return nullptr;
   }
+  const unsigned long pinned = !dmabuf && gpu >= 0 ? pin(named) : 0;
   uint8_t& generation = process.mr_generation[index];
   if (++generation == 0) generation = 1;
   auto* mr = new Mr;
@@ -106,6 +117,7 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
   mr->addr = named;
   mr->length = length;
   mr->handle = index;
+  mr->pinned = pinned;
   mr->lkey = mr->rkey = index << 8 | generation;
   MrEntry& entry = process.mrs.as<MrEntry>()[index];
   entry.access = access;
@@ -212,6 +224,7 @@ SOFTERDMA_API int ibv_dereg_mr(ibv_mr* handle) {
     }
     if (mr->addr != nullptr) give_to_children(mr->addr, mr->length);
     process.free_mrs.push_front(mr->handle);
+    unpin(mr->pinned);
   }
   if (mr->mapped != nullptr) munmap(mr->mapped, mr->mapped_length);
   --static_cast<Pd*>(mr->pd)->children;

@@ -42,10 +42,11 @@ class Host final : public transport::verbs::RegistrationCache {
 };
 
 struct Scene {
-  explicit Scene(size_t max_idle = 256)
+  /// Registrations by address stay, and nothing depends on the time.
+  explicit Scene(size_t max_idle = 256) : Scene({.max_idle = max_idle, .keeps_all = true}) {}
+  explicit Scene(const GpuRegistrations::Config& config)
       : device(test::open_first_device()),
-        registrations(*device, *hmem::Cuda::get(), std::make_unique<Host>(host_uses),
-                      transport::verbs::FlushPolicy::automatic, max_idle) {
+        registrations(*device, *hmem::Cuda::get(), std::make_unique<Host>(host_uses), config) {
     ck_assert_ptr_nonnull(device.get());
   }
   Registration acquire(const DeviceMemory& memory, size_t offset = 0, int rights = kReads) {
@@ -183,6 +184,55 @@ TEST(only_what_the_nic_may_have_written_is_flushed) {
   ck_assert(!scene.registrations.may_be_written(&list, 1));
   (void)scene.key(memory, kWrites);
   ck_assert(scene.registrations.may_be_written(&list, 1));
+}
+
+/// By its address, that is: the free would not end otherwise. At once, or soon, by a thread that
+/// needs nobody's call.
+TEST(memory_that_nobody_uses_can_be_freed, 2) {
+  ways(1, 0);
+  Scene scene({.linger_ns = _i ? 1'000'000u : 0u});
+  ck_assert_int_eq(softcuda_control("free waits"), 0);
+  for (const int rights : {kReads, kWrites, kReads}) {
+    const DeviceMemory memory(8192);
+    (void)scene.key(memory, rights);
+  }
+}
+
+TEST(memory_in_use_stays_registered_by_its_address) {
+  ways(1, 0);
+  Scene scene({.linger_ns = 0});
+  const DeviceMemory memory(8192);
+  const Registration held = scene.acquire(memory);
+  ck_assert_uint_eq(scene.key(memory), held.rkey);
+  scene.registrations.release(held);
+}
+
+/// Whatever becomes of what is registered by its address.
+TEST(a_dmabuf_stays_registered, 2) {
+  ways(0, 1);
+  Scene scene({.linger_ns = _i ? 1'000'000u : 0u});
+  ck_assert_int_eq(softcuda_control("free waits"), 0);
+  const DeviceMemory memory(8192);
+  const uint32_t first = scene.key(memory);
+  ck_assert_uint_eq(scene.key(memory), first);
+  ck_assert_uint_eq(softcuda_calls("cuMemGetHandleForAddressRange"), 1);
+}
+
+/// Whoever fetched bytes gives the registration back before he asks for the flush.
+TEST(what_the_nic_wrote_is_flushed_after_its_registration_has_ended) {
+  ways(1, 0);
+  Scene scene({.linger_ns = 0});
+  const DeviceMemory memory(8192), other(8192);
+  const iovec list{memory.at(0), 8192}, unwritten{other.at(0), 8192};
+  (void)scene.key(memory, kWrites);
+  (void)scene.key(other);
+  ck_assert(scene.registrations.may_be_written(&list, 1));
+  ck_assert(!scene.registrations.may_be_written(&unwritten, 1));
+  const transport::FlushTarget target = scene.registrations.acquire_flush(list);
+  ck_assert_int_eq(target.status, 0);
+  ck_assert_ptr_nonnull(target.held);
+  scene.registrations.release_flush(target);
+  ck_assert_int_eq(softcuda_control("free waits"), 0);
 }
 
 /// A processor may have to help with the rest of a list.

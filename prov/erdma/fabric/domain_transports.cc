@@ -157,8 +157,11 @@ int DomainTransports::open_nic(const fi_info& info, const util::SocketAddress& a
   nic->no_zero_copy = nic->cache->refuses_always();
   nic->each_time = nic->cache->registers_each_time();
   if (cuda && config.enabled) {
-    auto both = std::make_unique<transport::verbs::GpuRegistrations>(
-        *nic->device, *cuda, std::move(nic->cache), flush_policy(x_settings.hmem_recv_flush));
+    transport::verbs::GpuRegistrations::Config gpu;
+    gpu.flush = flush_policy(x_settings.hmem_recv_flush);
+    gpu.keeps_all = x_settings.hmem_mr_cache == Switch::on;
+    auto both = std::make_unique<transport::verbs::GpuRegistrations>(*nic->device, *cuda,
+                                                                     std::move(nic->cache), gpu);
     nic->direct = both.get();
     nic->cache = std::move(both);
   }

@@ -95,6 +95,7 @@ constexpr WordFor<util::NoticeLevel> kNoticeLevels[] = {{"warn", util::NoticeLev
                                                         {"off", util::NoticeLevel::off},
                                                         {"info", util::NoticeLevel::info}};
 constexpr WordFor<Switch> kAutoOff[] = {{"auto", Switch::automatic}, {"off", Switch::off}};
+constexpr WordFor<Switch> kAutoOn[] = {{"auto", Switch::automatic}, {"on", Switch::on}};
 constexpr WordFor<Switch> kAutoOnOff[] = {
     {"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}};
 constexpr WordFor<RendezvousBy> kRendezvous[] = {{"auto", RendezvousBy::automatic},
@@ -214,6 +215,10 @@ constexpr Variable kVariables[] = {
      "Flush what the NIC wrote to a GPU before a receive completes; auto: where the GPU's "
      "attributes say that kernels may not see it otherwise. Default: auto.",
      word<&Settings::hmem_recv_flush, kAutoOnOff>},
+    {"FI_ERDMA_HMEM_MR_CACHE", "hmem_mr_cache", "auto or on",
+     "GPU memory that the NIC can register by its address only: auto ends the registration soon "
+     "after its last use, as freeing the memory may wait for that; on keeps it. Default: auto.",
+     word<&Settings::hmem_mr_cache, kAutoOn>},
     {"FI_ERDMA_RENDEZVOUS", "rendezvous", "auto, read or write",
      "Who moves the bytes of a large message through the NIC: the receiver by RDMA READ or the "
      "sender by RDMA WRITE. Default: auto.",

@@ -41,6 +41,7 @@ struct Settings {
   Switch cuda = Switch::automatic;                    ///< FI_ERDMA_CUDA=auto|off
   Switch cuda_ipc = Switch::automatic;                ///< FI_ERDMA_CUDA_IPC=auto|off
   Switch hmem_recv_flush = Switch::automatic;         ///< FI_ERDMA_HMEM_RECV_FLUSH=auto|on|off
+  Switch hmem_mr_cache = Switch::automatic;           ///< FI_ERDMA_HMEM_MR_CACHE=auto|on
   RendezvousBy rendezvous = RendezvousBy::automatic;  ///< FI_ERDMA_RENDEZVOUS=auto|read|write
   size_t nic_eager_bytes = 8192;                      ///< FI_ERDMA_NIC_EAGER_SIZE, 2048..65536
   unsigned max_connections = 1024;                    ///< FI_ERDMA_MAX_CONNECTIONS, per endpoint

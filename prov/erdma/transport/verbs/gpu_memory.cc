@@ -41,7 +41,7 @@ ibv_mr* reg_dmabuf(ibv_pd* pd, const iovec& memory, const Dmabuf& file, int acce
 MemoryRegion as_dmabuf(const Device& device, const iovec& memory, const Dmabuf& file, int access,
                        int& error) noexcept {
   MemoryRegion region(reg_dmabuf(device.pd(), memory, file, access));
-  error = errno;
+  error = region ? 0 : errno;
   return region;
 }
 

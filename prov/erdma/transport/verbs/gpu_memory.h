@@ -10,7 +10,8 @@ class Cuda;
 
 namespace erdma::transport::verbs {
 
-/// Why memory of a GPU could not be registered: an errno for each way that was tried.
+/// Why memory of a GPU could not be registered: an errno for each way that was tried. 0: as a
+/// dmabuf it could.
 struct GpuRefusal {
   int as_dmabuf = 0;
   int by_address = 0;

@@ -1,5 +1,7 @@
 #include "transport/verbs/gpu_registrations.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <new>
 
@@ -8,22 +10,37 @@
 #include "hmem/cuda.h"
 #include "transport/verbs/gpu_memory.h"
 #include "transport/verbs/shared_memory.h"
+#include "util/clock.h"
 #include "util/error_text.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
+namespace {
+
+using RegionList = util::IntrusiveList<GpuRegion>;
+
+/// A firmware command each: without a lock, but where nothing else will do.
+void destroy(RegionList& retired) noexcept {
+  while (GpuRegion* region = retired.pop_front()) delete region;
+}
+
+}  // namespace
+
 GpuRegistrations::GpuRegistrations(const Device& device, hmem::Cuda& cuda,
-                                   std::unique_ptr<RegistrationCache> host, FlushPolicy flush,
-                                   size_t max_idle) noexcept
-    : x_device(device),
-      x_cuda(cuda),
-      x_host(std::move(host)),
-      x_flush(flush),
-      x_max_idle(max_idle) {}
+                                   std::unique_ptr<RegistrationCache> host,
+                                   const Config& config) noexcept
+    : x_device(device), x_cuda(cuda), x_host(std::move(host)), x_config(config) {}
 
 GpuRegistrations::~GpuRegistrations() {
-  for (auto* list : {&x_idle, &x_held})
-    while (GpuRegion* region = list->pop_front()) delete region;
+  if (x_thread.running()) {
+    {
+      std::lock_guard guard(x_mutex);
+      x_stop = true;
+    }
+    x_wake.ring();
+    x_thread.join();
+  }
+  for (auto* list : {&x_idle, &x_held}) destroy(*list);
 }
 
 int GpuRegistrations::acquire(const void* address, size_t length, int rights,
@@ -44,7 +61,7 @@ int GpuRegistrations::acquire(const void* address, size_t length, int rights,
   return -FI_ENOMEM;
 }
 
-/// Allocations of GPUs stay registered.
+/// Allocations of GPUs stay registered, at least from one transfer to the next.
 bool GpuRegistrations::worth(const iovec* memory, size_t count) noexcept {
   const auto on_gpu = [this](const iovec& piece) { return x_cuda.is_device(piece.iov_base); };
   return std::any_of(memory, memory + count, on_gpu) || x_host->worth(memory, count);
@@ -62,16 +79,72 @@ void GpuRegistrations::add_user(GpuRegion& region) noexcept {
 void GpuRegistrations::release(const Registration& registration) noexcept {
   GpuRegion* region = marked_entry<GpuRegion>(registration);
   if (!region) return x_host->release(registration);
-  std::lock_guard guard(x_mutex);
-  if (--region->users > 0) return;
-  x_held.erase(*region);
-  if (region->stale) {
-    delete region;
-    return;
+  RegionList retired;
+  {
+    std::lock_guard guard(x_mutex);
+    if (--region->users > 0) return;
+    x_held.erase(*region);
+    if (region->stale || (region->by_address && !x_config.keeps_all && !lingers())) {
+      retire(*region, retired);
+    } else {
+      region->unused_since = util::SystemClock().now();
+      x_idle.push_back(*region);
+      ++x_idle_count;
+      if (region->by_address && x_thread.running() && !x_watching) x_wake.ring();
+      while (x_idle_count > x_config.max_idle) {
+        retire(*x_idle.pop_front(), retired);
+        --x_idle_count;
+      }
+    }
   }
-  x_idle.push_back(*region);
-  ++x_idle_count;
-  trim();
+  destroy(retired);
+}
+
+// --- the end of what nobody uses
+
+/// What the NIC wrote by it may have to be flushed still.
+void GpuRegistrations::retire(GpuRegion& region, RegionList& retired) noexcept {
+  if (region.flush && !region.stale)
+    x_written[x_written_count++ % x_written.size()] = {region.base, region.id, region.rights};
+  retired.push_back(region);
+}
+
+/// A thread will end it.
+bool GpuRegistrations::lingers() noexcept {
+  if (x_config.linger_ns == 0 || !x_wake) return false;
+  return x_thread.running() ||
+         x_thread.start<&GpuRegistrations::end_unused>("erdma-gpu", *this) == 0;
+}
+
+void GpuRegistrations::end_unused() noexcept {
+  const util::SystemClock clock;
+  for (int timeout = -1;;) {
+    pollfd wake{x_wake.fd(), POLLIN, 0};
+    if (::poll(&wake, 1, timeout) > 0) x_wake.drain();
+    RegionList retired;
+    {
+      std::lock_guard guard(x_mutex);
+      if (x_stop) return;
+      drop_unused(clock.now(), retired);
+      timeout = x_watching ? int(x_config.linger_ns / 1'000'000) + 1 : -1;
+    }
+    destroy(retired);
+  }
+}
+
+void GpuRegistrations::drop_unused(uint64_t now, RegionList& retired) noexcept {
+  x_watching = false;
+  for (GpuRegion* region = x_idle.front(); region;) {
+    GpuRegion* const next = x_idle.next(*region);
+    if (region->by_address && now - region->unused_since >= x_config.linger_ns) {
+      x_idle.erase(*region);
+      --x_idle_count;
+      retire(*region, retired);
+    } else if (region->by_address) {
+      x_watching = true;
+    }
+    region = next;
+  }
 }
 
 /// What was registered of an earlier allocation at the same address is of no use to anyone.
@@ -108,16 +181,25 @@ GpuRegion* GpuRegistrations::writable(const hmem::Allocation& allocation) noexce
   return nullptr;
 }
 
-void GpuRegistrations::trim() noexcept {
-  while (x_idle_count > x_max_idle) {
-    delete x_idle.pop_front();
-    --x_idle_count;
-  }
+/// How the NIC wrote to an allocation whose registration has ended since; null: it did not.
+const GpuRegistrations::Written* GpuRegistrations::written_before(
+    const hmem::Allocation& allocation) const noexcept {
+  const auto found = std::find_if(x_written.begin(), x_written.end(), [&](const Written& one) {
+    return one.id == allocation.id && one.base == allocation.base;
+  });
+  return found == x_written.end() ? nullptr : &*found;
+}
+
+/// Registers it again, to be flushed. Null: there is no room.
+GpuRegion* GpuRegistrations::make_again(const hmem::Allocation& allocation) noexcept try {
+  const Written* const written = written_before(allocation);
+  return written ? make(allocation, written->rights) : nullptr;
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 /// Null: it can't be registered, now or ever.
-MemoryRegion GpuRegistrations::enroll(const iovec& memory, int rights) {
-  GpuRefusal why;
+MemoryRegion GpuRegistrations::enroll(const iovec& memory, int rights, GpuRefusal& why) {
   MemoryRegion region = register_gpu_memory(x_device, x_cuda, memory, nullptr, rights, why);
   if (!region && why.final()) refuse(why);
   return region;
@@ -129,12 +211,14 @@ GpuRegion* GpuRegistrations::make(const hmem::Allocation& allocation, int rights
   auto made = std::make_unique<GpuRegion>();
   // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's device pointers are numbers
   const iovec memory{reinterpret_cast<void*>(allocation.base), allocation.size};
-  made->region = enroll(memory, rights);
+  GpuRefusal why;
+  made->region = enroll(memory, rights, why);
+  made->by_address = why.as_dmabuf != 0;
   const bool flush =
       rights & IBV_ACCESS_LOCAL_WRITE &&
-      (x_flush == FlushPolicy::always ||
-       (x_flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base)));
-  if (made->region && flush) made->flush = enroll(memory, peer_rights(true, false));
+      (x_config.flush == FlushPolicy::always ||
+       (x_config.flush == FlushPolicy::automatic && !x_cuda.orders_nic_writes(memory.iov_base)));
+  if (made->region && flush) made->flush = enroll(memory, peer_rights(true, false), why);
   if (!made->region || (flush && !made->flush)) return nullptr;
   made->base = allocation.base;
   made->size = allocation.size;
@@ -187,20 +271,20 @@ bool GpuRegistrations::may_be_written(const iovec* memory, size_t count) noexcep
     if (!x_cuda.is_device(piece.iov_base) || !x_cuda.allocation(piece.iov_base, allocation))
       return false;
     const std::lock_guard guard(x_mutex);
-    return writable(allocation) != nullptr;
+    return writable(allocation) || written_before(allocation);
   });
 }
 
-/// Of memory that may be written. That its registration went meanwhile takes another thread and
-/// hundreds of other allocations.
+/// Of memory that may be written. If its registration has ended meanwhile, there is another one.
 FlushTarget GpuRegistrations::acquire_flush(const iovec& memory) noexcept {
   FlushTarget target;
   hmem::Allocation allocation;
-  if (memory.iov_len == 0 || x_flush == FlushPolicy::never ||
+  if (memory.iov_len == 0 || x_config.flush == FlushPolicy::never ||
       !x_cuda.allocation(memory.iov_base, allocation))
     return target;
   const std::lock_guard guard(x_mutex);
-  GpuRegion* const region = writable(allocation);
+  GpuRegion* region = writable(allocation);
+  if (!region) region = make_again(allocation);
   if (!region) target.status = -FI_ENOMEM;
   if (!region || !region->flush) return target;
   add_user(*region);

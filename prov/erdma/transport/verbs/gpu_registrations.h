@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -7,7 +8,9 @@
 #include "transport/direct_source.h"
 #include "transport/verbs/handles.h"
 #include "transport/verbs/registration.h"
+#include "util/event_fd.h"
 #include "util/intrusive_list.h"
+#include "util/thread.h"
 
 namespace erdma::hmem {
 class Cuda;
@@ -30,18 +33,29 @@ struct GpuRegion : util::ListHook<GpuRegion> {
   uint64_t id = 0;
   unsigned users = 0;
   bool stale = false;
-  int rights = 0;  ///< IBV_ACCESS_*
+  bool by_address = false;    ///< and not as a dmabuf
+  uint64_t unused_since = 0;  ///< without users: the time
+  int rights = 0;             ///< IBV_ACCESS_*
   MemoryRegion region;
   MemoryRegion flush;  ///< to be read by the NIC itself, where what it writes is to be flushed
 };
 
 /// Registrations of GPU memory, for the NIC and for peers; those of host memory are
 /// another cache's. Whole allocations, as a dmabuf where driver and NIC can, else by their address,
-/// which needs nvidia-peermem. Thread-safe.
+/// which needs nvidia-peermem. With some drivers, whoever frees memory that is registered by its
+/// address waits for the end of the registration: so that ends soon after its last use, by a thread
+/// of its own, as the application may not call us again before it frees. Thread-safe.
 class GpuRegistrations final : public RegistrationCache, public DirectSource {
  public:
+  struct Config {
+    FlushPolicy flush = FlushPolicy::automatic;
+    size_t max_idle = 256;  ///< registrations without users
+    /// FI_ERDMA_HMEM_MR_CACHE=on: those by address stay as well
+    bool keeps_all = false;
+    uint64_t linger_ns = 10'000'000;  ///< of those by address after their last use; 0 = none
+  };
   GpuRegistrations(const Device& device, hmem::Cuda& cuda, std::unique_ptr<RegistrationCache> host,
-                   FlushPolicy flush = FlushPolicy::automatic, size_t max_idle = 256) noexcept;
+                   const Config& config) noexcept;
   ~GpuRegistrations() override;
 
   int acquire(const void* address, size_t length, int rights,
@@ -61,26 +75,43 @@ class GpuRegistrations final : public RegistrationCache, public DirectSource {
   void release_flush(const FlushTarget& target) noexcept override;
 
  private:
+  /// An allocation to which the NIC could write by a registration that has ended.
+  struct Written {
+    uintptr_t base;
+    uint64_t id;
+    int rights;
+  };
   bool can_acquire(const iovec* memory, size_t count, int rights) noexcept;
   // Under x_mutex.
   GpuRegion* find(const hmem::Allocation& allocation, int rights) noexcept;
   GpuRegion* writable(const hmem::Allocation& allocation) noexcept;
   GpuRegion* make(const hmem::Allocation& allocation, int rights);
-  MemoryRegion enroll(const iovec& memory, int rights);
+  MemoryRegion enroll(const iovec& memory, int rights, GpuRefusal& why);
   void add_user(GpuRegion& region) noexcept;
   void refuse(const GpuRefusal& why) noexcept;
-  void trim() noexcept;
+  void retire(GpuRegion& region, util::IntrusiveList<GpuRegion>& retired) noexcept;
+  bool lingers() noexcept;
+  void drop_unused(uint64_t now, util::IntrusiveList<GpuRegion>& retired) noexcept;
+  const Written* written_before(const hmem::Allocation& allocation) const noexcept;
+  GpuRegion* make_again(const hmem::Allocation& allocation) noexcept;
+  // On the thread.
+  void end_unused() noexcept;
 
   const Device& x_device;
   hmem::Cuda& x_cuda;
   const std::unique_ptr<RegistrationCache> x_host;
-  const FlushPolicy x_flush;
-  const size_t x_max_idle;
+  const Config x_config;
   std::mutex x_mutex;
   util::IntrusiveList<GpuRegion> x_idle;  ///< least recently used first
   util::IntrusiveList<GpuRegion> x_held;  ///< with users
   size_t x_idle_count = 0;
-  bool x_refused = false;  ///< neither way exists
+  bool x_refused = false;                ///< neither way exists
+  std::array<Written, 256> x_written{};  ///< the latest; id 0: none
+  size_t x_written_count = 0;
+  util::EventFd x_wake;     ///< for the thread
+  bool x_watching = false;  ///< the thread looks again, unasked
+  bool x_stop = false;
+  util::Thread x_thread;  ///< starts with the first registration by address
 };
 
 }  // namespace erdma::transport::verbs
