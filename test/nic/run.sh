@@ -60,6 +60,7 @@ for personality in standard compat; do
   check "$personality: an endpoint closed with operations in flight" 60 \
     simulated stress fi_close_inflight
   check "$personality: a million unexpected messages" 200 simulated stress fi_unexpected
+  check "$personality: a region and a message of 5 GiB" 200 simulated stress fi_large
   check "$personality: a receiver stopped for 3 s" 60 simulated stress fi_stop_stress --seconds 3
   check "$personality: 40 processes killed" 200 \
     with FI_ERDMA_CONNECT_TIMEOUT 1000 simulated stress fi_kill_stress --rounds 40 --limit-ms 15000
