@@ -113,6 +113,22 @@ with_setting() {
   return $status
 }
 
+# The model moves bytes whatever the interface's state: here each work request is lost meanwhile.
+link_loses_packets() {
+  local loss=/sys/module/ermodel/parameters/loss
+  link_flap "ip -n B link set b0 down; echo 1 >$loss" "echo 0 >$loss; ip -n B link set b0 up"
+}
+
+# killed_for SECONDS
+killed_for() {
+  local end=$((SECONDS + $1)) rounds=0
+  while [ $SECONDS -lt $end ]; do
+    across fi_kill_stress --rounds 4 --limit-ms 60000 --seed $((4711 + rounds)) || wrong "after $rounds rounds"
+    rounds=$((rounds + 4))
+  done
+  echo "# $rounds processes killed"
+}
+
 no_warning() {
   dmesg | grep -E 'WARNING|BUG|Call Trace|refcount|ermodel:.*(broken|lost)' && wrong 'the kernel warned'
   rdma link show

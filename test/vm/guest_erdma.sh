@@ -7,8 +7,15 @@
 set -u
 export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_erdma.sh
 filter=${6:-}
-export top=$1 FI_PROVIDER=$5 FI_PROVIDER_PATH=$4
+# shellcheck source=test/lib/common.sh
+export top=$1 && . "$1/test/lib/common.sh"
+use_open_mpi
+export FI_PROVIDER=$5 FI_PROVIDER_PATH=$4
 [ -n "$4" ] || unset FI_PROVIDER_PATH
+# shellcheck source=test/lib/hosts.sh
+. "$top/test/lib/hosts.sh"
+use_hosts
+export OMPI_MCA_oob_tcp_if_include=10.10.0.0/24
 export TMPDIR=/tmp
 logs=/tmp/vm-logs
 mkdir -p "$logs"
@@ -34,6 +41,8 @@ more_of_others() {
   check 'erdma: ib_send_bw' 120 perftest ib_send_bw -n 500
   check 'erdma: ib_write_bw, all sizes' 400 perftest ib_write_bw -n 20 -a
   check 'erdma: ib_read_bw, all sizes' 400 perftest ib_read_bw -n 20 -a
+  check 'erdma: ib_send_bw, all sizes' 400 perftest ib_send_bw -n 20 -a
+  check 'erdma: ib_send_bw with events, all sizes' 400 perftest ib_send_bw -n 20 -a -e
   check 'erdma: ib_write_lat, inline' 120 perftest ib_write_lat -n 200 -I 96
   # rping waits for the completions that flush=0 leaves out.
   check 'erdma: ib_send_lat with flush=0' 120 with_setting flush=0 perftest ib_send_lat -n 100
@@ -49,13 +58,26 @@ of_the_provider() {
   check 'erdma: fi_pingpong between hosts, tagged, all sizes checked' 300 \
     ping_pair A B 10.10.0.1 -m tagged -I 2 -S all
   check 'erdma: processes killed' 240 across fi_kill_stress --rounds 2 --limit-ms 60000
+  check 'erdma: a region of 5 GiB' 120 across fi_large --no-message
+  check 'erdma: Open MPI, 2 hosts with 2 ranks each' 300 mpi_hosts 4 datatypes broadcast reductions
+  check 'erdma: the link goes down and comes up' 120 link_flap 'ip -n B link set b0 down' \
+    'ip -n B link set b0 up'
 }
 
+collectives='broadcast scatter_gather varying all_to_all all_to_all_v reductions scans
+  reduce_scatter barriers communicators'
 more_of_the_provider() {
   check 'erdma: fi_pingpong between hosts, msg' 300 between_hosts 10.10.0.1 msg 300000
   check "erdma: fi_pingpong through the adapter's own loop" 300 own_loop A 10.10.0.1 300000
   check 'erdma: mixed orders and sizes' 300 across fi_order --messages 1500 --batches 4
-  check 'erdma: more processes killed' 400 across fi_kill_stress --rounds 12 --limit-ms 60000
+  # Of 2 GiB it is registered, and each of its pages pinned again and again.
+  check 'erdma: a region of 2 GiB' 240 across fi_large --gib 2 --no-message
+  check 'erdma: a message of 5 GiB' 900 across fi_large --limit 800
+  # shellcheck disable=SC2086
+  check 'erdma: Open MPI, 2 hosts with 2 ranks each, more of it' 600 mpi_hosts 4 datatypes storm probes \
+    truncation $collectives
+  check 'erdma: the link takes packets along as it goes' 240 link_loses_packets
+  check 'erdma: processes killed for 10 minutes' 780 killed_for 600
   local setting
   for setting in flush=0 flush=1 rnr=1 late=3 delay_us=200 command_us=2000 aeq=0; do
     check "erdma: processes killed with $setting" 240 \
