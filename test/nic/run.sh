@@ -57,6 +57,10 @@ for personality in standard compat; do
   check "$personality: four threads on one endpoint" 90 simulated stress fi_threads
   check "$personality: automatic progress" 60 simulated stress fi_auto
   check "$personality: an application that forks" 60 simulated stress fi_forker
+  check "$personality: an application that forks, where registered memory is kept from children" 60 \
+    with SOFTERDMA_COPY_ON_FORK 0 simulated stress fi_forker
+  check "$personality: a process that forks and goes on likewise" 60 \
+    with SOFTERDMA_COPY_ON_FORK 0 simulated stress fi_fork_touch
   check "$personality: an endpoint closed with operations in flight" 60 \
     simulated stress fi_close_inflight
   check "$personality: a million unexpected messages" 200 simulated stress fi_unexpected

@@ -3,6 +3,7 @@
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <atomic>
@@ -370,6 +371,31 @@ TEST(a_size_refused_while_a_region_is_destroyed_may_empty_the_cache_again) {
   while (rig.statistics().regions) sched_yield();
   (void)rig.key(40, 4);
   (void)rig.key(10, 12);
+}
+
+/// The child's malloc() may give out what the application had freed.
+TEST(a_child_has_what_nobody_uses_where_registered_memory_is_kept_from_it, 2) {
+  WatchedCache::Limits limits;
+  limits.kept_from_children = _i;
+  Rig rig(limits);
+  (void)rig.key(0, 4);
+  (void)rig.key(8, 4);
+  Registration use;
+  ck_assert_int_eq(rig.acquire(20, 4, use), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    // Its own children find nothing that is theirs to destroy.
+    if (fork() == 0) _exit(0);
+    wait(nullptr);
+    _exit(rig.log.count() == (_i ? 1 : 3) ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  ck_assert_int_eq(status, 0);
+  ck_assert_uint_eq(rig.log.count(), _i ? 1 : 3);
+  ck_assert_uint_eq(rig.key(20, 4), use.lkey);
+  rig.cache->release(use);
+  (void)rig.key(0, 4);
 }
 
 TEST(an_error_that_room_does_not_mend_costs_nobody_his_region) {

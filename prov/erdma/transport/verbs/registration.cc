@@ -115,6 +115,7 @@ util::Result<std::unique_ptr<RegistrationCache>> RegistrationCache::create(const
   limits.max_bytes = config.max_bytes ? config.max_bytes : default_bytes();
   limits.max_regions = config.max_regions;
   limits.max_region_bytes = device.limits().max_region;
+  limits.kept_from_children = device.keeps_from_children();
   const char* why = nullptr;
   auto cache = WatchedCache::create(std::make_unique<VerbsRegions>(device), limits, why);
   if (cache) return std::unique_ptr<RegistrationCache>(std::move(*cache));

@@ -36,10 +36,12 @@ int WatchedCache::start(const char*& why) {
   auto monitor = MemoryMonitor::create(x_wake, why);
   if (!monitor) return monitor.error();
   x_monitor = std::move(*monitor);
+  if (x_limits.kept_from_children) listen();
   return -x_housekeeper.start<&WatchedCache::keep_house>("erdma-regions", *this);
 }
 
 WatchedCache::~WatchedCache() {
+  util::BeforeFork::forget();
   const bool ours = x_epoch == util::process_epoch();
   if (ours && x_housekeeper.running()) {
     {
@@ -80,6 +82,7 @@ void WatchedCache::keep_house() noexcept {
 
 /// False: time to go.
 bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
+  const std::lock_guard housekeeping(x_housekeeping);
   util::IntrusiveList<CachedRegion> to_destroy;
   {
     std::lock_guard guard(x_mutex);
@@ -101,6 +104,16 @@ bool WatchedCache::run_housekeeping(uint64_t now) noexcept {
   x_statistics.bytes -= bytes;
   x_destroying = false;
   return true;
+}
+
+/// The application may have freed what nobody uses, and malloc() in a child would give it out. What
+/// is used is the application's still, who knows of it.
+void WatchedCache::before_fork() noexcept {
+  if (x_epoch != util::process_epoch()) return;  // a child's, of its parent's regions
+  const std::lock_guard housekeeping(x_housekeeping);
+  const std::lock_guard guard(x_mutex);
+  while (evict()) {
+  }
 }
 
 WatchedCache::Statistics WatchedCache::statistics() noexcept {

@@ -11,6 +11,7 @@
 #include "transport/verbs/quarantines.h"
 #include "transport/verbs/region_index.h"
 #include "transport/verbs/registration.h"
+#include "util/before_fork.h"
 #include "util/event_fd.h"
 #include "util/intrusive_list.h"
 #include "util/process_epoch.h"
@@ -52,13 +53,15 @@ bool for_want_of_room(int error) noexcept;
 ///
 /// Memory that is freed under x_mutex may itself be watched: that waits for the monitor's thread,
 /// which never takes x_mutex. Hence a thread of the cache's own for what can be done later.
-class WatchedCache final : public RegistrationCache {
+class WatchedCache final : public RegistrationCache, private util::BeforeFork {
  public:
   struct Limits {
     size_t max_bytes = SIZE_MAX;  ///< of all regions
     size_t max_regions = 1024;
     size_t max_region_bytes = SIZE_MAX;
     uint64_t tick_ns = 100'000'000;  ///< of quarantines
+    /// Children do not get what is registered when they begin
+    bool kept_from_children = false;
   };
   /// -FI_EOPNOTSUPP: memory can't be watched here. `why` says the cause, and the remedy.
   static util::Result<std::unique_ptr<WatchedCache>> create(std::unique_ptr<RegionMaker> maker,
@@ -81,6 +84,7 @@ class WatchedCache final : public RegistrationCache {
   int start(const char*& why);
   void keep_house() noexcept;
   bool run_housekeeping(uint64_t now) noexcept;
+  void before_fork() noexcept override;
 
   // All under x_mutex.
   bool apply_changes() noexcept;
@@ -100,6 +104,7 @@ class WatchedCache final : public RegistrationCache {
   void destroy_later(CachedRegion& entry) noexcept;
   void destroy(CachedRegion& entry) noexcept;
 
+  std::mutex x_housekeeping;  ///< held by who destroys regions without x_mutex; before that
   std::mutex x_mutex;
   std::unique_ptr<MemoryMonitor> x_monitor;
   RegionIndex x_indexes[kAllRights + 1];           ///< by rights
