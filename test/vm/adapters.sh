@@ -41,14 +41,14 @@ add_rxe() {
   done
 }
 
-# Until the ports are up: no event tells a script.
+# all_active PORTS: until so many are up, of which no event tells a script.
 all_active() {
   for _ in $(seq 50); do
-    [ "$(rdma link show | grep -c 'state ACTIVE')" -ge 4 ] && return
+    [ "$(rdma link show | grep -c 'state ACTIVE')" -ge "$1" ] && return
     sleep 0.1
   done
   rdma link show
   return 1
 }
 
-make_adapters() { make_hosts && add_siw && add_rxe && all_active; }
+make_adapters() { make_hosts && add_siw && add_rxe && all_active 4; }

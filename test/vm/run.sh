@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/vm/run.sh cma|nic|erdma|erdma-long|hardware|hardware-erdma [PART-OF-A-NAME]: the provider in a
+# test/vm/run.sh cma|nic|erdma|erdma-long|fork|hardware|hardware-erdma [PART-OF-A-NAME]: the provider in a
 # virtual machine: cma, where the kernel refuses CMA for reasons of its own (Yama, namespaces, users); nic,
 # between two hosts with kernel RDMA devices; erdma, with the adapter's own drivers on a modelled one;
-# erdma-long, with each setting of the model; hardware and hardware-erdma, test/hardware/first-hour.sh on
+# erdma-long, with each setting of the model; fork, where the kernel does not copy registered memory
+# for the child of a fork; hardware and hardware-erdma, test/hardware/first-hour.sh on
 # the devices of nic and of erdma. Prints "PASS: name", "FAIL: name", "SKIP: name". Logs: $top_builddir/vm.
 set -u
 case ${1:-} in
@@ -11,9 +12,10 @@ case ${1:-} in
   nic) guest=guest_nic.sh options=(-r) ;;
   erdma) guest=guest_erdma.sh options=(-e) ;;
   erdma-long) guest=guest_erdma_long.sh options=(-e) ;;
+  fork) guest=guest_fork.sh options=(-f) ;;
   hardware) guest=guest_hardware.sh options=(-r) ;;
   hardware-erdma) guest=guest_hardware_erdma.sh options=(-e) ;;
-  *) sed -n '3,7p' "$0"; exit 2 ;;
+  *) sed -n '3,8p' "$0"; exit 2 ;;
 esac
 part=${2:-} what=$1
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# vm.sh [-r|-e] [-t SECONDS] [-s CPUS] [-o OUTDIR] SCRIPT [ARG...]
+# vm.sh [-r|-e|-f] [-t SECONDS] [-s CPUS] [-o OUTDIR] SCRIPT [ARG...]
 # Runs SCRIPT as root in a small virtual machine with Debian's kernel, which has what a container or
 # a build host may lack: Yama and, with -r, RDMA devices that are software (siw: iWARP over TCP, built
 # here as a module, as Debian has none; rxe: RoCEv2 over UDP). The guest's root file system is this host's
@@ -9,20 +9,22 @@
 # time; 77 if it can't be made here. Software emulation: no KVM needed. Packages: see ./packages.
 # -e: besides -r, what the modelled eRDMA adapter of erdma/ needs: the kernel's own erdma.ko and the
 # model, in $ERDMA_VM_MODULES there; memory at 0xa0000000 for its PCI functions; two NICs on one hub.
+# -f: the kernel of Debian 11, Linux 5.10, which tells of no copy of registered memory for the child of a fork, with rxe.
 set -euo pipefail
 limit=600 cpus=2 out= rdma=
-while getopts t:s:o:re opt; do
+while getopts t:s:o:ref opt; do
   case $opt in
     t) limit=$OPTARG ;;
     s) cpus=$OPTARG ;;
     o) out=$(realpath "$OPTARG") ;;
     r) rdma=-rdma ;;
     e) rdma=-erdma ;;
+    f) rdma=-fork ;;
     *) exit 125 ;;
   esac
 done
 shift $((OPTIND - 1))
-[[ $# -ge 1 ]] || { sed -n '3,11p' "$0"; exit 125; }
+[[ $# -ge 1 ]] || { sed -n '3,12p' "$0"; exit 125; }
 script=$(realpath "$1")
 shift
 cache=${ERDMA_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/erdma-vm}
@@ -35,14 +37,35 @@ done
 # The kernel that linux-image-amd64 stands for now, or one that was prepared earlier. A module can be
 # built for one whose headers are installed.
 newest() { sort -V | tail -n 1; }
-if [[ -n $rdma ]]; then
+# linux_image APT: the version that linux-image-amd64 stands for, of apt-get with such options.
+linux_image() {
+  apt-cache "$@" depends linux-image-amd64 2>/dev/null |
+    sed -n 's/.*Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1
+}
+# Debian 11 beside the releases of this host, in a folder of its own.
+apt=()
+if [[ $rdma = -fork ]]; then
+  debian11=$cache/debian-11
+  mkdir -p "$debian11/lists/partial"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bullseye main" \
+    >"$debian11/sources.list"
+  apt=(-o "Dir::Etc::sourcelist=$debian11/sources.list" -o Dir::Etc::sourceparts=/dev/null
+    -o "Dir::State::lists=$debian11/lists"
+    -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=)
+  version=$(find "$cache" -mindepth 1 -maxdepth 1 -name '5.10.*-fork' -printf '%f\n' | newest)
+  version=${version%-fork}
+  if [[ -z $version ]]; then
+    apt-get "${apt[@]}" update >"$debian11/log" 2>&1 ||
+      unable "apt-get does not reach Debian 11: $(tail -n 1 "$debian11/log")"
+    version=$(linux_image "${apt[@]}") || true
+  fi
+elif [[ -n $rdma ]]; then
   version=$(find /usr/src -maxdepth 1 -name 'linux-headers-*-amd64' 2>/dev/null |
     sed 's#.*/linux-headers-##' | grep -v -e cloud -e rt | newest) || true
   [[ -n $version && -f /usr/src/linux-source-6.1.tar.xz ]] ||
     unable 'linux-headers-amd64 and linux-source-6.1 are not installed'
 else
-  version=$(apt-cache depends linux-image-amd64 2>/dev/null |
-    sed -n 's/.*Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1) || true
+  version=$(linux_image) || true
 fi
 [[ -n $version ]] || version=$(find "$cache" -mindepth 1 -maxdepth 1 -name '*-amd64' -printf '%f\n' 2>/dev/null |
   newest) || true
@@ -94,7 +117,7 @@ prepare_image() {
   work=$(mktemp -d "$cache/build.XXXXXX")
   # shellcheck disable=SC2064
   trap "rm -rf '$work'" EXIT
-  (cd "$work" && apt-get download "linux-image-$version" >/dev/null 2>&1 &&
+  (cd "$work" && apt-get "${apt[@]}" download "linux-image-$version" >/dev/null 2>&1 &&
     dpkg-deb -x linux-image-"$version"_*.deb kernel) ||
     unable "apt-get could not download linux-image-$version"
   depmod -b "$work/kernel" "$version"
@@ -107,7 +130,7 @@ prepare_image() {
     cp "$file" "$root/modules/"
     basename "$file"
   done >"$root/modules/order"
-  if [[ -n $rdma ]]; then
+  if [[ $rdma = -rdma || $rdma = -erdma ]]; then
     build_driver "$work" sw/siw CONFIG_RDMA_SIW "$root/modules"
     echo siw.ko >>"$root/modules/order"
   fi
