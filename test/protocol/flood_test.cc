@@ -43,6 +43,27 @@ TEST(a_flood_of_rendezvous_requests_ends_the_link) {
   pair.end_work();
 }
 
+/// Else a sender in a loop takes in messages faster than its application receives them.
+TEST(sends_take_nothing_in_while_there_is_news_to_read) {
+  constexpr uint32_t kLooks = 64, kLooksAnyway = 1024;  // sends until progress is made, at most
+  Pair pair;
+  const char byte = 0;
+  must(pair.b.send(0, &byte, 1, 0));
+  flood_eager(pair, 0, 1, 8);
+  ck_assert_int_gt(pair.b.engine.progress(), 0);
+  flood_eager(pair, 1, 2, 8);
+  for (uint32_t i = 0; i < 4 * kLooks; ++i) must(pair.b.send(0, &byte, 1, 0));
+  ck_assert_uint_eq(pair.b_to_a().inbound.size(), 1);
+  for (uint32_t i = 0; i < kLooksAnyway; ++i) must(pair.b.send(0, &byte, 1, 0));
+  ck_assert(pair.b_to_a().inbound.empty());
+  while (pair.b.engine.progress() > 0) {
+  }
+  flood_eager(pair, 2, 3, 8);
+  for (uint32_t i = 0; i < kLooks; ++i) must(pair.b.send(0, &byte, 1, 0));
+  ck_assert(pair.b_to_a().inbound.empty());
+  pair.end_work();
+}
+
 TEST(a_peer_that_does_not_hold_back_loses_its_link) {
   Pair pair;
   flood_eager(pair, 0, 20'000, 1024);  // 20 MiB; told at the first

@@ -44,6 +44,13 @@ void tell_lost(const Peer& peer, const transport::Link& link, int status, Loss l
                  advice(status, link.was_up()));
 }
 
+/// After so many sends. What the last progress brought is to be read, and received into again,
+/// before more is taken in: that would be unexpected.
+bool looks_due(unsigned sends, unsigned limit, bool brought) noexcept {
+  constexpr unsigned kMostSends = 1024;
+  return sends >= (brought ? kMostSends : limit);
+}
+
 }  // namespace
 
 Engine::Engine(const EngineConfig& config, AddressBook& book, Router& router,
@@ -79,9 +86,10 @@ int Engine::post_send_slow(SendArgs args, Peer& peer) noexcept {
       ++x_sends_since_progress < kSendsPerProgress && x_messages.send_direct(args, peer))
     return 0;
   const bool has_no_room = Messages::goes_direct(args, peer);
-  if (has_no_room || ++x_sends_since_progress >= kSendsPerProgress) progress();
-  if (has_no_room && Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer))
-    return 0;
+  if ((has_no_room && !x_brought) ||
+      looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought))
+    progress();
+  if (Messages::goes_direct(args, peer) && x_messages.send_direct(args, peer)) return 0;
   return post_slow(args, peer, nullptr);
 }
 
@@ -89,7 +97,7 @@ int Engine::post_send(const SendArgs& args, CompletionSink& sink) noexcept {
   Peer* peer = x_peers.at(args.destination);
   if (!peer) return x_peers.refusal(args.destination);
   if (!fits_inject(args, x_config)) return -FI_EMSGSIZE;
-  if (++x_sends_since_progress >= kSendsPerProgress) progress();
+  if (looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought)) progress();
   return post_slow(args, *peer, &sink);
 }
 
@@ -111,7 +119,7 @@ int Engine::post_one_sided(const OneSidedArgs& args, CompletionSink* sink) noexc
   Peer* peer = x_peers.at(local.destination);
   if (!peer) return x_peers.refusal(local.destination);
   if (!x_one_sided) return -FI_EINVAL;
-  if (++x_sends_since_progress >= kSendsPerProgress) progress();
+  if (looks_due(++x_sends_since_progress, kSendsPerProgress, x_brought)) progress();
   if (!fits) return -FI_EMSGSIZE;
   const bool full = sends_full() && !(args.op == wire::Op::read && peer->itself);
   if (!full && x_rma.post(args, *peer, sink)) return 0;
@@ -143,6 +151,7 @@ int Engine::progress() noexcept {
   x_sends_since_progress = 0;
   int steps = 0;
   for (transport::Transport* transport : x_transports) steps += transport->poll(*this);
+  x_brought = steps > 0;
   auto& waiting = x_peers.waiting();
   if (waiting.empty()) [[likely]]
     return steps;

@@ -100,6 +100,7 @@ class Engine final : public transport::Sink, PeerLoss {
   const EngineConfig x_config;
   const std::vector<transport::Transport*> x_transports;
   unsigned x_sends_since_progress = 0;
+  bool x_brought = false;    ///< the last progress did something
   bool x_one_sided = false;  ///< enabled
   Peers x_peers;
   Controls x_controls{x_peers};
