@@ -173,7 +173,7 @@ TEST(space_is_announced_every_quarter) {
 
 // Long payloads use up the byte ring long before the slots.
 TEST(space_for_bytes_is_announced_every_eighth, std::size(kStarts)) {
-  constexpr uint32_t kLength = 2048;
+  constexpr uint32_t kLength = 8192;
   constexpr uint32_t kEvery = kByteRing / 8 / kLength;
   const std::vector<std::byte> payload(kLength, std::byte(1));
   Ring ring(true, kStarts[_i]);
@@ -347,22 +347,79 @@ TEST(two_threads_agree_about_every_byte_across_the_wrap_of_sequence_numbers, std
   stress(false, kStarts[_i], 20'000);
 }
 
+/// Where the payload of the next entry begins in the byte ring. Takes the entry.
+uint32_t take_placed(Ring& ring) {
+  RingEntry entry;
+  ck_assert(ring.receiver.next(entry));
+  const auto place = uint32_t(entry.payload - ring.memory.bytes);
+  ring.receiver.advance();
+  ring.receiver.publish();
+  return place;
+}
+
+TEST(short_payloads_of_a_conversation_stay_at_the_beginning) {
+  const std::vector<std::byte> payload(kLeastRound - 1, std::byte(1));
+  Ring ring(true);
+  for (uint64_t i = 0; i < 200; ++i) {
+    ck_assert(ring.push(i, payload.data(), payload.size()));
+    ck_assert_uint_eq(take_placed(ring), 0);
+  }
+}
+
+TEST(long_payloads_go_round_in_half_of_the_byte_ring_where_the_receiver_keeps_up, 2) {
+  const std::vector<std::byte> payload(_i ? kMaxEager : kLeastRound, std::byte(1));
+  const uint64_t round = kRound / payload.size();
+  Ring ring(true);
+  for (uint64_t i = 0; i < 5 * round; ++i) {
+    ck_assert(ring.push(i, payload.data(), payload.size()));
+    ck_assert_uint_eq(take_placed(ring), i % round * payload.size());
+  }
+}
+
+/// Short ones between them, which start over when all was consumed, do not confuse either side.
+TEST(both_sides_agree_where_a_payload_lies, std::size(kStarts)) {
+  Ring ring(true, kStarts[_i]);
+  std::vector<std::byte> payload(kMaxEager);
+  uint64_t pushed = 0, taken = 0;
+  uint32_t random = 1;
+  const auto draw = [&random] { return (random = random * 1664525 + 1013904223) >> 16; };
+  while (taken < 20'000) {
+    for (uint32_t burst = draw() % 70; burst > 0; --burst) {
+      const size_t length = length_of(pushed, true);
+      std::fill_n(payload.begin(), length, byte_of(pushed));
+      if (!ring.push(pushed, payload.data(), length)) break;
+      ++pushed;
+    }
+    for (uint32_t burst = draw() % 70; burst > 0 && taken < pushed; --burst, ++taken) {
+      RingEntry entry;
+      ck_assert(ring.receiver.next(entry));
+      ck_assert_uint_eq(number_of(entry), taken);
+      ck_assert_uint_eq(entry.length, length_of(taken, true));
+      const auto wrong = [&](std::byte byte) { return byte != byte_of(taken); };
+      ck_assert(std::none_of(entry.payload, entry.payload + entry.length, wrong));
+      if (ring.receiver.advance()) ring.receiver.publish();
+    }
+    if (draw() % 2 && ring.receiver.unpublished()) ring.receiver.publish();
+  }
+}
+
 /// What the receiver has not given back is not written to, not a line of it.
 TEST(the_byte_ring_is_never_filled_beyond_what_was_consumed) {
-  constexpr size_t kFirst = 128, kLast = kPayloadEnd - kFirst - 3 * kMaxEager;
+  constexpr size_t kFirst = 128, kWhole = kPayloadEnd / kMaxEager;
+  constexpr size_t kLast = kPayloadEnd - kFirst - kWhole * kMaxEager;
   const std::vector<std::byte> first(kFirst, std::byte(1)), long_one(kMaxEager, std::byte(2)),
-      last(kLast, std::byte(3)), late(kFirst + kLine, std::byte(4));
+      last(kMaxEager, std::byte(3)), late(kFirst + kLine, std::byte(4));
   Ring ring(true);
   ck_assert(ring.push(0, first.data(), first.size()));
-  for (uint64_t i = 1; i <= 3; ++i) ck_assert(ring.push(i, long_one.data(), long_one.size()));
-  ck_assert(ring.push(4, last.data(), last.size()));  // up to the last byte
+  for (uint64_t i = 1; i <= kWhole; ++i) ck_assert(ring.push(i, long_one.data(), long_one.size()));
+  ck_assert(ring.push(kWhole + 1, last.data(), kLast));  // up to the last byte
   take_one(ring, 0, first.size());
   ring.receiver.publish();
   // Only the start of the byte ring is free, as much as the first payload took.
   for (size_t length = kFirst + 1; length <= late.size(); ++length)
-    ck_assert(!ring.push(5, late.data(), length));
-  ck_assert(ring.push(5, late.data(), kFirst));
-  for (uint64_t i = 1; i <= 3; ++i) {
+    ck_assert(!ring.push(kWhole + 2, late.data(), length));
+  ck_assert(ring.push(kWhole + 2, late.data(), kFirst));
+  for (uint64_t i = 1; i <= kWhole; ++i) {
     RingEntry entry;
     ck_assert(ring.receiver.next(entry));
     ck_assert_uint_eq(entry.length, long_one.size());

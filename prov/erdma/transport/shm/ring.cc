@@ -29,6 +29,16 @@ bool RingSender::refresh() noexcept {
 
 namespace {
 
+/// Asks for many lines at a time, which a copy alone does not where this core can read them
+/// already.
+void own_lines(const std::byte* memory, uint32_t length) noexcept {
+  for (uint32_t i = 0; i < length; i += kLine) own_line(memory + i);
+}
+void copy_to_owned(std::byte* to, const void* from, uint32_t length) noexcept {
+  own_lines(to, length);
+  std::memcpy(to, from, length);
+}
+
 Kind kind_of(uint64_t stamp) noexcept {
   return Kind(stamp >> 56 & 0x7f);
 }
@@ -81,32 +91,47 @@ uint32_t RingSender::put_bytes(const iovec* payload, size_t count, uint32_t leng
   if (!x_memory.bytes || length > kMaxEager) return kNoRoom;
   uint32_t place = 0;
   uint32_t at = place_payload(x_byte_head, length);
-  if (uint32_t(x_seen) != x_head) refresh();
-  if (uint32_t(x_seen) == x_head && (at & (kByteRing - 1)) != 0) {
-    at = x_byte_tail = restart_payload(x_byte_head);
+  if (starts_over(at, length)) {
+    at = restart_payload(x_byte_head);
     place = kRestart;
   }
-  const uint32_t end = after_payload(at, length);
-  if (end - x_byte_tail > kByteRing) return kNoRoom;
+  if (!bytes_fit(at, length)) return kNoRoom;
   std::byte* to = x_memory.bytes + (at & (kByteRing - 1));
-  if (count == 1)
+  if (count == 1) {
     write_bytes(to, payload->iov_base, length);
-  else
+  } else {
+    own_lines(to, length);
     hmem::gather(to, payload, count, 0, length);
-  x_byte_head = end;
+  }
+  x_byte_head = after_payload(at, length);
   return place;
+}
+
+/// Whether a payload that would lie at `at` goes to the beginning instead.
+bool RingSender::starts_over(uint32_t at, uint32_t length) noexcept {
+  const uint32_t offset = at & (kByteRing - 1);
+  if (offset == 0) return false;
+  if (length >= kLeastRound)
+    return offset >= kRound && bytes_fit(restart_payload(x_byte_head), length);
+  if (uint32_t(x_seen) != x_head) refresh();
+  if (uint32_t(x_seen) != x_head) return false;
+  x_byte_tail = restart_payload(x_byte_head);
+  return true;
+}
+
+bool RingSender::bytes_fit(uint32_t at, uint32_t length) noexcept {
+  const uint32_t end = after_payload(at, length);
+  return end - x_byte_tail <= kByteRing || (refresh(), end - x_byte_tail <= kByteRing);
 }
 
 void RingSender::write_bytes(std::byte* to, const void* from, uint32_t length) noexcept {
   const EagerStreaming::Choice choice = x_streaming.choose(length);
   if (choice.stream) return stream_copy(to, from, length);
-  if (!choice.measure) [[likely]] {
-    std::memcpy(to, from, length);
-    return;
-  }
+  if (!choice.measure) [[likely]]
+    return copy_to_owned(to, from, length);
   const util::SystemClock clock;
   const uint64_t start = clock.now();
-  std::memcpy(to, from, length);
+  copy_to_owned(to, from, length);
   x_streaming.record(length, clock.now() - start);
 }
 

@@ -41,8 +41,7 @@ constexpr uint32_t place_payload(uint32_t at, uint32_t length) noexcept {
   const uint32_t offset = at & (kByteRing - 1);
   return offset + length > kPayloadEnd ? at + (kByteRing - offset) : at;
 }
-/// Where a payload goes when everything before it was consumed: at the start of the byte ring
-/// again, so that few cache lines serve a conversation in which each side waits for the other.
+/// The same, of a sender that starts over at the beginning of the byte ring (kRestart).
 constexpr uint32_t restart_payload(uint32_t at) noexcept {
   return (at + kByteRing - 1) & ~(kByteRing - 1);
 }
@@ -51,6 +50,12 @@ constexpr uint32_t after_payload(uint32_t at, uint32_t length) noexcept {
 }
 
 inline constexpr uint32_t kPrefetchAhead = 8;
+/// Shorter payloads start over whenever everything before them was consumed, so that few lines
+/// serve a conversation. Longer ones go round: to write lines that the receiver still has in its
+/// first cache is slow.
+inline constexpr uint32_t kLeastRound = 1024;
+/// A sender whose receiver keeps up goes round in the first part of the byte ring.
+inline constexpr uint32_t kRound = kByteRing / 2;
 
 /// Fetches a line in order to write it. What __builtin_prefetch(p, 1) makes of it without -mprfchw
 /// fetches a copy to read, and the write must ask the other core again.
@@ -133,6 +138,8 @@ class RingSender {
   static constexpr uint32_t kNoRoom = UINT32_MAX;
   uint32_t put(Slot& slot, const iovec* payload, size_t count, size_t length) noexcept;
   uint32_t put_bytes(const iovec* payload, size_t count, uint32_t length) noexcept;
+  bool starts_over(uint32_t at, uint32_t length) noexcept;
+  bool bytes_fit(uint32_t at, uint32_t length) noexcept;
   void write_bytes(std::byte* to, const void* from, uint32_t length) noexcept;
 
   void finish(Slot& slot, uint32_t word, const void* header) noexcept {
