@@ -56,8 +56,9 @@ using Body = std::function<int(Side, Channel&)>;
 inline constexpr int kUnwritten = 70;  // EX_SOFTWARE
 
 /// Runs the body as server or client, or as both. Returns the exit status: of both, the
-/// worse; the death of a side by a signal ends this process as any trouble does. Nothing of libfabric may have been called before. `task` says what this side was asked
-/// and the other one must be asked, too.
+/// worse; the death of a side by a signal ends this process as any trouble does. Nothing of
+/// libfabric may have been called before. `task` says what this side was asked and the other one
+/// must be asked, too.
 int run_sides(const std::string& task, const Options& options, const Body& body);
 
 /// Runs the body in a process of its own; returns its exit status. `death` gets the words for the
