@@ -234,6 +234,17 @@ struct FalseReceiver {
   }
 };
 
+/// Reads what is said on `socket` up to a goodbye.
+bool hears_goodbye(int socket) {
+  transport::shm::Control heard{};
+  while (heard.type != transport::shm::ControlType::bye) {
+    pollfd readable{socket, POLLIN, 0};
+    if (poll(&readable, 1, 20'000) != 1) return false;
+    (void)transport::shm::receive(socket, &heard, sizeof(heard));
+  }
+  return true;
+}
+
 TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
   Side side;
   ck_assert(open_side(side));
@@ -247,17 +258,49 @@ TEST(a_sender_shuts_its_socket_down_when_it_polls_and_not_before) {
   const transport::shm::Control wrong{transport::shm::ControlType::promote, 0};
   const int socket = receiver.socket.get();
   ck_assert_int_eq(transport::shm::send_message(socket, &wrong, sizeof(wrong)), 0);
-  transport::shm::Control heard{};
-  while (heard.type != transport::shm::ControlType::bye) {
-    pollfd readable{socket, POLLIN, 0};
-    ck_assert_int_eq(poll(&readable, 1, 20'000), 1);
-    (void)transport::shm::receive(socket, &heard, sizeof(heard));
-  }
+  ck_assert(hears_goodbye(socket));
   pollfd over{socket, POLLRDHUP, 0};
   ck_assert_int_eq(poll(&over, 1, 0), 0);
   ck_assert_int_eq(link.send(numbered(2), nullptr, 0, 0, SendHint::none), 0);  // it may still write
   while (side.sink->downs.empty()) side.poll();
   ck_assert_int_eq(poll(&over, 1, 20'000), 1);
+}
+
+/// Sends one packet and leaves the ring, or stays.
+void send_from(Impostor& peer, uint64_t number, bool leaves) {
+  using namespace transport::shm;
+  RingSender ring(RingMemory::cold(*peer.chunk, peer.ring), 0);
+  const transport::Header header = numbered(number);
+  ck_assert(ring.push(Kind::packet, &header, nullptr, 0, 0));
+  peer.chunk->ready.fetch_or(uint64_t{1} << peer.ring);
+  if (leaves) store_release(peer.chunk->controls[peer.ring].left, uint32_t(Leave::yes));
+}
+
+TEST(a_channel_that_waits_for_the_end_of_a_link_comes_before_the_next) {
+  Side side;
+  ck_assert(open_side(side));
+  FalseReceiver receiver;
+  ck_assert(receiver.listen(port(1)));
+  Link& link = **side.transport->link_to(address_of("127.0.0.1", port(1)));
+  ck_assert_int_eq(link.send(numbered(9), nullptr, 0, 0, SendHint::none), -FI_EAGAIN);
+  ck_assert(receiver.welcome(port(1)));
+  while (link.send(numbered(9), nullptr, 0, 0, SendHint::none)) side.poll();
+  link.fail(-FI_EIO);
+  // All before the next poll: a channel that has to wait for the end of the link, what ends the
+  // link, and a channel that has not.
+  Impostor former, next;
+  former.nonce = next.nonce = port(1);
+  ck_assert(former.greet_as(side.name, port(1)));
+  send_from(former, 1, true);
+  const transport::shm::Control bye{transport::shm::ControlType::bye, -FI_ESHUTDOWN};
+  ck_assert_int_eq(transport::shm::send_message(receiver.socket.get(), &bye, sizeof(bye)), 0);
+  ck_assert(hears_goodbye(receiver.socket.get()));
+  ck_assert(next.greet_as(side.name, port(1)));
+  send_from(next, 2, false);
+  while (side.sink->packets.size() < 2) side.poll();
+  ck_assert_uint_eq(side.sink->packets[0].number(), 1);
+  ck_assert_uint_eq(side.sink->packets[1].number(), 2);
+  ck_assert_uint_eq(side.sink->downs.size(), 2);
 }
 
 /// The system's, and as far ahead as the test says.

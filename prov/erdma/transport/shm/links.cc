@@ -48,10 +48,7 @@ Links::Outcome Links::open(Mail& mail, size_t waiting, Sink& sink) {
     if (comes_up) x_context.connector->close(mail.connection, -FI_ESHUTDOWN);
     return Outcome::no_effect;
   }
-  const auto end = x_later.begin() + ptrdiff_t(waiting);
-  if (std::any_of(x_later.begin(), end,
-                  [&](const Mail& later) { return later.connection == mail.connection; }))
-    return Outcome::waits;
+  if (follows_another(mail, waiting)) return Outcome::waits;
   if (mail.type == Type::out_failed) {
     ShmLink* const link = mail.request.link;
     if (!link || !link->awaits(mail.request)) return Outcome::no_effect;
@@ -70,9 +67,22 @@ Links::Outcome Links::open(Mail& mail, size_t waiting, Sink& sink) {
   return Outcome::effect;
 }
 
+bool Links::follows_another(const Mail& mail, size_t waiting) const noexcept {
+  const auto end = x_later.begin() + ptrdiff_t(waiting);
+  return std::any_of(x_later.begin(), end, [&](const Mail& later) {
+    if (later.connection == mail.connection) return true;
+    return later.type == Mail::Type::in_up && mail.type == Mail::Type::in_up &&
+           link_name(*later.connection) == link_name(*mail.connection);
+  });
+}
+
+util::SocketAddress Links::link_name(const Connection& connection) const noexcept {
+  return x_context.connector->canonical(connection.process->name);
+}
+
 bool Links::on_in_up(Mail& mail, Sink& sink) {
   const PeerProcess& process = *mail.connection->process;
-  ShmLink& link = find_or_make(x_context.connector->canonical(process.name));
+  ShmLink& link = find_or_make(link_name(*mail.connection));
   const PeerProcess* known = link.process();
   // A restarted peer, or one that gave up this link before we noticed. Its connection thread may
   // have done so, while the other is inside a write.

@@ -30,9 +30,13 @@ class Links {
 
  private:
   enum class Outcome : uint8_t { no_effect, effect, waits };
-  /// Those about the channel that are among the first `waiting` of x_later come before it. Throws
-  /// std::bad_alloc, and is called again then.
+  /// Throws std::bad_alloc, and is called again then.
   Outcome open(Mail& mail, size_t waiting, Sink& sink);
+  /// One of the first `waiting` of x_later comes before it: it is about the same channel, or brings
+  /// an earlier channel of the same peer, whose messages come before those of a later one.
+  bool follows_another(const Mail& mail, size_t waiting) const noexcept;
+  /// Of the peer whose channel it is.
+  util::SocketAddress link_name(const Connection& connection) const noexcept;
   bool on_in_up(Mail& mail, Sink& sink);  ///< false: it has to wait
   void on_out_up(Mail& mail, Sink& sink);
 
