@@ -65,7 +65,7 @@ TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
     ck_assert(open_side(peer, options));
     const uint64_t copied = shm.counters().bounce_in_bytes;
     // Until the peer has the shared memory, the receiver reads.
-    for (uint64_t token = 1; shm.counters().bounce_in_bytes == copied && token < 200; ++token) {
+    for (uint64_t token = 1; shm.counters().bounce_in_bytes == copied; ++token) {
       const auto bytes = pattern(200'000, 7);
       const iovec from{const_cast<std::byte*>(bytes.data()), bytes.size()};
       Link& out = **peer.transport->link_to(side.name);
@@ -83,7 +83,6 @@ TEST(the_memory_for_copies_of_peers_that_ended_is_there_for_others) {
       ck_assert_int_eq(side.sink->dones.back().status, 0);
       (void)out.revoke(remote_key);
     }
-    ck_assert_uint_gt(shm.counters().bounce_in_bytes, copied);
     peer.transport->shutdown();
     ck_assert(until(peer, side, [&] { return side.sink->downs.size() == round + 1; }));
   }
