@@ -114,8 +114,8 @@ bool parse(const std::string& line, Fault& fault) {
       fault.action = word;
     }
   }
-  static const char* const known[] = {"wr",    "drop", "connect", "completions",
-                                      "flush", "port", "reg",     "clear"};
+  static const char* const known[] = {"wr",   "drop", "connect",  "completions", "flush",
+                                      "port", "reg",  "commands", "clear"};
   return fault.kind.empty() || std::any_of(std::begin(known), std::end(known),
                                            [&](const char* k) { return fault.kind == k; });
 }
@@ -222,6 +222,16 @@ bool fault_on_work(Process&, Qp& qp, const Work& work, Executed& result) {
 
 bool flush_withheld() noexcept {
   return faults_active() && exists("flush", "withhold");
+}
+
+int fault_on_command(const Device& device, bool makes) noexcept {
+  if (!faults_active()) return 0;
+  std::lock_guard guard(faults_mutex);
+  for (const Fault& fault : faults)
+    if (fault.kind == "commands" && fault.matches("dev", device.config.name) &&
+        (makes || fault.action != "make"))
+      return fault.matches("errno", "ETIME") ? ETIME : ENODEV;
+  return 0;
 }
 
 int fault_on_registration() noexcept {

@@ -25,6 +25,8 @@ bool add_fault(Process& process, const char* line);
 /// neither tried again nor ever completed.
 bool fault_on_work(Process& process, Qp& qp, const Work& work, Executed& result);
 bool flush_withheld() noexcept;
+/// 0 or the errno of each command of the adapter, whose queue is dead.
+int fault_on_command(const Device& device, bool makes) noexcept;
 /// 0 or the errno with which a registration fails.
 int fault_on_registration() noexcept;
 enum class ConnectFault : uint8_t { none, refuse, hang };

@@ -39,6 +39,7 @@ constexpr Knob kKnobs[] = {
     {"private_data", &Limits::private_data, 255},
     {"comp_vectors", &Limits::comp_vectors, 31},
     {"retry_ms", &Limits::retry_ms, 300},
+    {"command_us", &Limits::command_us, 0},
     {"connect_ms", &Limits::connect_ms, 10000},
     {"small_send", &Limits::small_send, 2048},
     {"refused", &Limits::refused, 0},

@@ -29,6 +29,7 @@ struct Limits {
   uint64_t private_data;  ///< bytes that a connect request may carry
   uint64_t comp_vectors;
   uint64_t retry_ms;    ///< until a packet that nobody answers ends in RETRY_EXC
+  uint64_t command_us;  ///< that each command of the adapter takes
   uint64_t connect_ms;  ///< until a handshake that nobody answers ends in UNREACHABLE
   uint64_t
       small_send;    ///< largest payload that goes through shared memory instead of a system call

@@ -10,6 +10,7 @@
 #include "softerdma/fork.h"
 #include "softerdma/process.h"
 #include "softerdma/report.h"
+#include "softerdma/verbs_create.h"
 
 using namespace softerdma;
 
@@ -63,6 +64,7 @@ SOFTERDMA_API ibv_cq* ibv_create_cq(ibv_context* handle, int cqe, void* cq_conte
   static_cast<void>(keep_from_children(nullptr, 0));  // as liberdma does with its queues
   // The driver reports each failure like this.
   errno = EIO;
+  if (command(*context.device) != 0) return nullptr;
   if (cqe < 1 || static_cast<uint64_t>(cqe) > limits.max_cqe) return nullptr;
   if (vector < 0 || vector >= handle->num_comp_vectors) return nullptr;
   auto cq = std::make_unique<Cq>();
@@ -103,6 +105,7 @@ SOFTERDMA_API int ibv_destroy_cq(ibv_cq* handle) {
   Process& process = *context.process;
   if (&process == Process::existing()) {
     if (cq->users.load() != 0) return EBUSY;
+    if (const int error = command(*context.device, false)) return error;
     if (cq->got_events.load() != cq->acked_events.load()) {
       violation("ibv_destroy_cq with %u events not acknowledged: libibverbs waits forever",
                 cq->got_events.load() - cq->acked_events.load());

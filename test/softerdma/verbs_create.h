@@ -6,6 +6,9 @@
 
 namespace softerdma {
 
+/// Creating, changing and destroying is asked of the adapter, which takes its time; the caller
+/// sleeps meanwhile, and holds no lock. 0, or an errno: nothing happened.
+int command(const Device& device, bool makes = true) noexcept;
 /// Null with errno set. Caller holds Process::mutex.
 ibv_context* open_context(Process& process, Device& device);
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init);

@@ -1,9 +1,11 @@
 // Protection domains and memory regions.
 #include <dlfcn.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <string>
@@ -45,11 +47,31 @@ int refuse(const Process& process, const Limits& limits, size_t length, unsigned
   return fault_on_registration();
 }
 
-/// A function of the simulated GPU's (test/softcuda); null: this process has none.
+/// How many libraries this process has loaded so far.
+unsigned long long libraries_loaded() {
+  unsigned long long count = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* to) {
+        *static_cast<unsigned long long*>(to) = info->dlpi_adds;
+        return 1;
+      },
+      &count);
+  return count;
+}
+
+/// A function of the simulated GPU's (test/softcuda); null: this process has none. dlopen() looks
+/// for a file before it says that nothing of this name is loaded: that would take as long as a copy
+/// of a quarter of a MiB, for each registration.
 template <typename F>
 F* of_gpu(const char* name) {
+  static std::atomic<unsigned long long> without{0};  // so many were loaded, and no driver
+  const unsigned long long loaded = libraries_loaded();
+  if (without.load(std::memory_order_relaxed) == loaded) return nullptr;
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (driver == nullptr) return nullptr;
+  if (driver == nullptr) {
+    without.store(loaded, std::memory_order_relaxed);
+    return nullptr;
+  }
   auto* function = reinterpret_cast<F*>(dlsym(driver, name));
   dlclose(driver);
   return function;
@@ -94,8 +116,9 @@ Mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, uns
   Process& process = *context.process;
   const Limits& limits = context.device->config.limits;
   void* const named = address;
+  int error = command(*context.device);
   std::lock_guard guard(process.mutex);
-  int error = refuse(process, limits, length, access);
+  if (error == 0) error = refuse(process, limits, length, access);
   if (error == 0 && !dmabuf) error = find_on_gpu(limits, length, address, gpu);
   uint32_t index = error == 0 ? take_index(process, limits) : 0;
   if (index == 0) {
@@ -208,6 +231,7 @@ SOFTERDMA_API int ibv_dereg_mr(ibv_mr* handle) {
   auto* mr = static_cast<Mr*>(handle);
   Process& process = *Context::from(handle->context).process;
   if (&process == Process::existing()) {
+    if (const int error = command(*Context::from(handle->context).device, false)) return error;
     std::lock_guard guard(process.mutex);
     process.mrs.as<MrEntry>()[mr->handle].key.store(0, std::memory_order_seq_cst);
     for (uint32_t i = 0; i < process.highest_qp; ++i) {

@@ -1,10 +1,12 @@
 // Queue pairs: creation, states, connections, and the end of them.
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include "softerdma/cm.h"
 #include "softerdma/data_path.h"
@@ -71,6 +73,7 @@ ibv_qp* create(ibv_pd* pd, ibv_qp_init_attr& init) {
   Process& process = *context.process;
   Device& device = *context.device;
   errno = refuse(init, device.config.limits);
+  if (errno == 0) errno = command(device);
   if (errno != 0) return nullptr;
   std::lock_guard guard(process.mutex);
   uint32_t index = 0;
@@ -259,6 +262,20 @@ void enter_error(Process& process, Qp& qp) {
   flush_receives(qp);
 }
 
+int command(const Device& device, bool makes) noexcept {
+  if (const int error = fault_on_command(device, makes)) return error;
+  const uint64_t microseconds = device.config.limits.command_us;
+  if (microseconds == 0) return 0;
+  const int slack = prctl(PR_GET_TIMERSLACK);
+  prctl(PR_SET_TIMERSLACK, 1);
+  timespec left{static_cast<time_t>(microseconds / 1'000'000),
+                static_cast<long>(microseconds % 1'000'000 * 1000)};
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+  prctl(PR_SET_TIMERSLACK, slack);
+  return 0;
+}
+
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* init) {
   // The ibv_wr_* calls, TSO, RSS and the rest: not here.
   if (init->comp_mask != IBV_QP_INIT_ATTR_PD) {
@@ -277,6 +294,7 @@ SOFTERDMA_API ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
 SOFTERDMA_API int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
   Qp& qp = Qp::from(handle);
   Process& process = *qp.owner->process;
+  if (const int error = command(*qp.device, false)) return error;
   std::lock_guard guard(process.mutex);
   if (qp.compat) {
     if (int error = set_peer(qp, *attr, mask); error != 0) return error;
@@ -336,6 +354,7 @@ SOFTERDMA_API int ibv_destroy_qp(ibv_qp* handle) {
   auto* recv_cq = static_cast<Cq*>(qp->recv_cq);
   if (&process == Process::existing()) {
     cm_wait_for_outcome(process, *qp);
+    if (const int error = command(*qp->device, false)) return error;
     std::lock_guard guard(process.mutex);
     if (!qp->compat) cm_connection_ended(process, *qp, false);
     reset(process, *qp);
