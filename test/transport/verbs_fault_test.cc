@@ -77,6 +77,9 @@ const Fault kFaults[] = {
     {"completions reordered", "completions reorder", "", survives, 0, speaks, 0, 0, 0},
     {"no registration", "reg errno=ENOMEM times=1000000", "", either, FI_ENOMEM, silent, 0, 0, 0},
     {"one registration fails", "reg errno=ENOMEM", "", either, FI_ENOMEM, speaks, 0, 0, 0},
+    {"no commands", "commands make dev=DEV errno=ETIME", "", either, FI_ENODEV, silent, 0, 0, 0},
+    {"no commands from the start", "commands make dev=DEV errno=ENODEV", "", either, FI_ENODEV,
+     silent, 1, 1, 0},
     {"no registration from the start", "reg errno=ENOMEM times=1000000", "", either, FI_ENOMEM,
      silent, 1, 0, 0},
     {"few regions", "", ",max_mr=6", either, FI_ENOMEM, silent, 1, 0, 0},
@@ -137,9 +140,9 @@ void expect_fitting(const Operation& operation, const Fault& fault) {
   const bool taken_back = !operation.is_send && operation.error == FI_ECANCELED;
   // Attempts that a full device refuses are made again; when their time is over, the last one may
   // be under way.
-  const bool refused =
-      fault.error == FI_ENOMEM && (operation.error == FI_ECONNREFUSED ||
-                                   (fault.third == silent && operation.error == FI_ETIMEDOUT));
+  const bool refused = (fault.error == FI_ENOMEM || fault.error == FI_ENODEV) &&
+                       (operation.error == FI_ECONNREFUSED ||
+                        (fault.third == silent && operation.error == FI_ETIMEDOUT));
   const bool fits = !operation.error || operation.error == FI_ECONNRESET || taken_back || refused ||
                     (fault.error && operation.error == fault.error);
   ck_assert_msg(fits, "%s: %s at node %d: %s", fault.name, operation.is_send ? "send" : "receive",

@@ -36,14 +36,14 @@ Registry& registry() {
   return *latest;
 }
 
+}  // namespace
+
 void tell_all(const ibv_context* context, const DeviceEvent& event) noexcept {
   Registry& all = registry();
   const std::lock_guard guard(all.mutex);
   for (const Subscriber& subscriber : all.subscribers)
     if (subscriber.context == context) subscriber.listener->on_device_event(event);
 }
-
-}  // namespace
 
 AsyncEvents::AsyncEvents(const Device& device, AsyncListener& listener)
     : x_device(device), x_listener(listener) {

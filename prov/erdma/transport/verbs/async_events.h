@@ -13,6 +13,9 @@ struct DeviceEvent {
   const char* what = nullptr;                ///< static text
 };
 
+/// Tells all who listen to events of this device.
+void tell_all(const ibv_context* context, const DeviceEvent& event) noexcept;
+
 /// Wants to know of such events. Called on another endpoint's thread.
 class AsyncListener {
  public:

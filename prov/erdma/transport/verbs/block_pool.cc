@@ -57,7 +57,7 @@ void BlockPool::unmake(Slab& slab) noexcept {
 }
 
 bool BlockPool::refuse(int error) noexcept {
-  if (!x_said)
+  if (!x_said && !x_device.gone())
     ERDMA_NOTICE(locked_memory, EP_DATA,
                  "%s: no more memory for packets (%zu KiB: %s); go on with %zu KiB. "
                  "Raise the limit of locked memory (ulimit -l)\n",

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "transport/verbs/device.h"
+#include "transport/verbs/own_memory.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -85,10 +86,14 @@ int CompletionQueues::add_group(uint32_t entries) noexcept {
   for (; !cq && wanted / 2 >= entries; wanted /= 2)
     cq.reset(ibv_create_cq(context, int(wanted / 2), nullptr, x_channel.get(), vector));
   if (!cq) {
+    // The driver of eRDMA says EIO whatever happened; of a region it says what.
+    const int error = errno;
+    (void)OwnMemory().make(x_device, size_t(sysconf(_SC_PAGESIZE)), OwnUse::packets);
+    if (x_device.gone()) return -FI_ENODEV;
     ERDMA_NOTICE(locked_memory, EP_CTRL,
                  "%s: no completion queue of %u entries (%s); more locked memory (ulimit -l) or a "
                  "lower FI_ERDMA_MAX_CONNECTIONS may help\n",
-                 x_device.name().c_str(), wanted, std::strerror(errno));
+                 x_device.name().c_str(), wanted, std::strerror(error));
     return -FI_ENOMEM;
   }
   x_groups[index].entries = uint32_t(std::max(cq->cqe, 0));

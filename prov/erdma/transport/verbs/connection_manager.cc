@@ -60,6 +60,11 @@ void ports_are_there(Peer& peer) noexcept {
   peer.busy_ports = peer.no_ports = 0;
 }
 
+/// Why there is no queue pair, or nothing for one.
+int none_can_be_made(const Device* device) noexcept {
+  return device && device->gone() ? -FI_ENODEV : -FI_ENOMEM;
+}
+
 void dispose(AttemptTable& table, MailSink& mail, Attempt& attempt, Mail::Type how) noexcept {
   if (attempt.connection) mail.post({.type = how, .connection = std::move(attempt.connection)});
   table.erase(attempt);
@@ -125,10 +130,10 @@ void ConnectionManager::on_reached(uint64_t id) {
 int ConnectionManager::make_connection(Attempt& attempt, Path& path) {
   ibv_qp_init_attr attr{};
   attempt.connection = x_config.factory->prepare(attr);
-  if (!attempt.connection) return -FI_ENOMEM;
+  if (!attempt.connection) return none_can_be_made(x_config.device);
   attempt.queue = attr.send_cq;
   ibv_qp* queue_pair = x_backend.create_queue_pair(attempt.id, attr, path);
-  if (!queue_pair) return -FI_ENOMEM;
+  if (!queue_pair) return none_can_be_made(x_config.device);
   return x_config.factory->adopt(*attempt.connection, queue_pair);
 }
 

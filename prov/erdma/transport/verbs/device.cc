@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transport/verbs/async_events.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -129,6 +130,20 @@ Device::~Device() {
   (void)x_context.release();
   x_commands.keep_marked();
   x_events.keep_marked();
+}
+
+/// A command that the adapter of eRDMA does not answer ends its queue of commands, for the whole
+/// host: that one fails with ETIME, all others with ENODEV, as do those of a device that was taken
+/// away.
+bool Device::failed(int error) const noexcept {
+  if (error != ENODEV && error != ETIME) return gone();
+  if (!x_gone.exchange(true, std::memory_order_relaxed)) {
+    ERDMA_NOTICE(port, DOMAIN,
+                 "%s: the device takes no commands any more (%s): all its connections are lost\n",
+                 x_name.c_str(), std::strerror(error));
+    tell_all(context(), {.what = "the device takes no commands any more"});
+  }
+  return true;
 }
 
 util::Result<std::unique_ptr<Device>> Device::open(const std::string& name,

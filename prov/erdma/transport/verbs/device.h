@@ -69,6 +69,10 @@ class Device {
   bool fork_safe() const noexcept { return x_fork_safety != ForkSafety::none; }
   /// Each region of such memory is to be kept from children first.
   bool keeps_from_children() const noexcept { return x_fork_safety == ForkSafety::apart; }
+  /// Every command failed with `error`. True: the device is gone, as are all connections of it,
+  /// whose owners hear of that by AsyncEvents. Said once.
+  bool failed(int error) const noexcept;
+  bool gone() const noexcept { return x_gone.load(std::memory_order_relaxed); }
   /// A queue pair is left to the end of the process: so is what it needs, as the kernel would
   /// destroy it along with the context, and wait.
   void strand() const noexcept { x_stranded.store(true, std::memory_order_relaxed); }
@@ -86,6 +90,7 @@ class Device {
   uint8_t x_gid_index = 0;
   ForkSafety x_fork_safety = ForkSafety::none;
   mutable std::atomic<bool> x_stranded{false};
+  mutable std::atomic<bool> x_gone{false};
 };
 
 }  // namespace erdma::transport::verbs

@@ -143,6 +143,7 @@ void LinkManager::break_connection(Connection& connection, int status, const cha
     if (!connection.close_status) connection.close_status = status;
     return;
   }
+  if (status == -FI_ENOMEM && x_shared.device.gone()) status = -FI_ENODEV;
   connection.close_status = status;
   lifecycle.close(connection.receiver.muted());
   if (why && lifecycle.agreement() == Agreement::none && !x_closed)

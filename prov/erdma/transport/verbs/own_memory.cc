@@ -61,6 +61,7 @@ int OwnMemory::make(const Device& device, size_t bytes, OwnUse use) noexcept {
   MemoryRegion region(ibv_reg_mr(device.pd(), mapped, bytes, rights));
   if (!region) {
     const int error = errno;
+    (void)device.failed(error);
     ::munmap(mapped, bytes);
     return error ? error : ENOMEM;
   }

@@ -54,6 +54,7 @@ ibv_qp_attr to_receive(const Device& device, const IbPath& own, const IbPath& pe
 }
 
 int failed(const Device& device, const char* what, int rc) noexcept {
+  if (device.failed(std::abs(rc))) return -FI_ENODEV;
   ERDMA_WARN(EP_CTRL, "%s: cannot move a queue pair to %s: %s\n", device.name().c_str(), what,
              fi_strerror(std::abs(rc)));
   return -std::abs(rc);
@@ -76,7 +77,7 @@ ibv_qp* DeviceQueuePairs::create(uint64_t id, ibv_qp_init_attr& attr) noexcept {
   errno = 0;  // not every provider sets it
   ibv_qp* queue_pair = ibv_create_qp(x_device.pd(), &attr);
   if (!queue_pair) {
-    log_shortage(errno);
+    if (!x_device.failed(errno)) log_shortage(errno);
     return nullptr;
   }
   if (!to_init(*queue_pair)) return queue_pair;

@@ -13,10 +13,11 @@ namespace erdma::transport::verbs {
 int Slab::make(const Device& device, uint32_t slots, uint32_t slot_bytes, OwnUse use) noexcept {
   const size_t bytes = size_t(slots) * slot_bytes;
   if (const int error = x_memory.make(device, bytes, use)) {
-    ERDMA_NOTICE(locked_memory, EP_CTRL,
-                 "%s: %zu bytes for receives cannot be registered: %s; more locked memory (ulimit "
-                 "-l) or a lower FI_ERDMA_MAX_CONNECTIONS helps\n",
-                 device.name().c_str(), bytes, util::ErrorText(error).c_str());
+    if (!device.gone())
+      ERDMA_NOTICE(locked_memory, EP_CTRL,
+                   "%s: %zu bytes for receives cannot be registered: %s; more locked memory "
+                   "(ulimit -l) or a lower FI_ERDMA_MAX_CONNECTIONS helps\n",
+                   device.name().c_str(), bytes, util::ErrorText(error).c_str());
     return -error;
   }
   x_slots = slots;

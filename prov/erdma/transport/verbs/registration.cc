@@ -91,8 +91,12 @@ bool may_lock_all() noexcept {
 
 ibv_mr* register_host_memory(const Device& device, void* address, size_t length,
                              int rights) noexcept {
-  const int error = device.keeps_from_children() ? keep_from_children(address, length) : 0;
-  if (!error) return ibv_reg_mr(device.pd(), address, length, rights);
+  int error = device.keeps_from_children() ? keep_from_children(address, length) : 0;
+  if (!error) {
+    if (ibv_mr* const region = ibv_reg_mr(device.pd(), address, length, rights)) return region;
+    error = errno;
+    (void)device.failed(error);
+  }
   errno = error;
   return nullptr;
 }

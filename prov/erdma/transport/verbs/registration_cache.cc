@@ -16,7 +16,7 @@ namespace erdma::transport::verbs {
 
 bool for_want_of_room(int error) noexcept {
   return error != EFAULT && error != EINVAL && error != EPERM && error != EACCES &&
-         error != EOPNOTSUPP;
+         error != EOPNOTSUPP && error != ENODEV && error != ETIME;
 }
 
 // --- life
