@@ -78,6 +78,7 @@ struct Nic {
   uint32_t next_key = 0x100;
   uint32_t next_qp = 1;
   int max_cqe = 1 << 20;
+  uint64_t max_mr_size = uint64_t(1) << 36;
   uint32_t max_inline = 96;
   // Faults.
   bool hold = false;        ///< nothing executes
@@ -340,7 +341,7 @@ using erdma::fake::Nic;
   attr->max_sge = 6;
   attr->max_cqe = Nic::one().max_cqe;
   attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = 4;
-  attr->max_mr_size = 1ull << 36;
+  attr->max_mr_size = Nic::one().max_mr_size;
   attr->vendor_id = 0x1ded;
   return 0;
 }

@@ -42,6 +42,18 @@ TEST(completions_are_told_as_errors_of_their_kind) {
   for (const auto& row : rows) ck_assert_int_eq(completion_error(row.status), row.error);
 }
 
+TEST(a_device_that_tells_no_longest_region_has_that_of_its_driver) {
+  Rig rig;
+  const uint64_t longest = rig.device->limits().max_region;
+  ck_assert_uint_eq(longest, (uint64_t(1) << 32) - (uint64_t(1) << 21));
+  for (const uint64_t told : {uint64_t(0), uint64_t(1) << 30}) {
+    rig.nic.max_mr_size = told;
+    auto opened = verbs::Device::open(rig.device->name(), rig.device->address());
+    ck_assert_int_eq(opened.error(), 0);
+    ck_assert_uint_eq((*opened)->limits().max_region, told ? told : longest);
+  }
+}
+
 TEST(completion_queues_have_the_room_that_they_say) {
   Rig rig;
   const uint32_t most = rig.device->limits().max_cqe;
