@@ -3,6 +3,7 @@
 
 #include "fake/captured_log.h"
 #include "transport/handshake_world.h"
+#include "transport/verbs/unlike_hosts.h"
 
 /// Who is not a peer: other keys, other versions, garbage, and those who do not go on.
 namespace erdma::test {
@@ -107,6 +108,57 @@ TEST(what_is_no_hello_costs_one_line_and_nothing_else, 11) {
   b.connect(name_a());
   world.settle();
   expect_joined(world, a, b);
+}
+
+TEST(a_nic_in_standard_mode_is_named_where_it_asks_one_in_compat_mode) {
+  World world;
+  Host& a = world.add(kA, 1);
+  constexpr char kFrame[] = "MPA ID Req Frame";
+  g_log.clear();
+  a.manager->on_request(next_connection_id(), name_b(), std::as_bytes(std::span(kFrame)).first(16),
+                        Path{});
+  ck_assert_uint_eq(lines_with("the NIC of 10.0.0.2 is in standard mode (iWARP)"), 1);
+}
+
+/// Row 0: neither host of standard mode, nor one of compat mode that hangs up (1), ever met a peer.
+/// After it met one the cause is another (2, 3), as it is where the listener says no (4).
+TEST(who_never_meets_a_peer_hears_what_may_be_unlike, 5) {
+  const bool standard = _i != 1 && _i != 3;
+  World world;
+  Host& a = world.add(kA, 1, {}, standard);
+  a.resets = !standard;
+  if (_i == 2 || _i == 3) {
+    world.add("10.0.0.3", 3, {}, standard);
+    a.connect(address_of("10.0.0.3", 5000));
+    world.settle();
+    ck_assert_uint_eq(a.up.size(), 1);
+  }
+  if (_i == 4) {
+    Options other;
+    other.job_key = "another";
+    world.add(kB, 2, other);
+  }
+  g_log.clear();
+  a.connect(name_b());
+  world.settle();
+  ck_assert_uint_eq(a.failed.size(), 1);
+  ck_assert_uint_eq(lines_with("nobody listens at 10.0.0.2:5000. If"), _i == 0);
+  ck_assert_uint_eq(lines_with("10.0.0.2:5000 hangs up without a word"), _i == 1);
+}
+
+TEST(a_port_mapper_is_known_by_its_port, 2) {
+  const std::string path = temporary_path("udp");
+  FILE* const table = std::fopen(path.c_str(), "w");
+  ck_assert_ptr_nonnull(table);
+  std::fprintf(table, "   sl  local_address rem_address   st tx_queue rx_queue\n");
+  std::fprintf(table, "  112: 00000000:0044 00000000:0F5F 07 00000000:00000000\n");
+  if (_i) std::fprintf(table, "  113: 0100000A:0F5F 00000000:0000 07 00000000:00000000\n");
+  std::fclose(table);
+  ck_assert_int_eq(port_mapper_runs(path.c_str()), _i);
+  ck_assert(!port_mapper_runs("/nowhere"));
+  g_log.clear();
+  tell_why_unreached(name_b(), -FI_ETIMEDOUT, true, _i);
+  ck_assert_uint_eq(lines_with("and the port mapper iwpmd runs on this host"), unsigned(_i));
 }
 
 TEST(a_hello_with_empty_terms_is_refused, 2) {

@@ -24,7 +24,7 @@ constexpr size_t kCodeBytes = sizeof(" [E000]") - 1;
 
 /// In the order of Cause.
 constexpr const char* kCodes[] = {"E105", "E104", "E503", "W503", "E504", "W401", "W205", "W203",
-                                  "W402", "W403", "W504", "W602", "E603", "E206", "E207"};
+                                  "W402", "W403", "W504", "W602", "E603", "E206", "E207", "E216"};
 static_assert(std::size(kCodes) == size_t(Cause::count));
 
 std::atomic<NoticeLevel> g_level{NoticeLevel::warn};
@@ -43,6 +43,7 @@ constexpr unsigned most_lines(Cause cause) noexcept {
     case Cause::locked_memory:
     case Cause::gpu_staged:
     case Cause::gpu_refused:
+    case Cause::unlike_hosts:
       return kMostLines;
     case Cause::peer_lost:
     case Cause::lost_messages:

@@ -26,6 +26,7 @@ enum class Cause : uint8_t {
   gpu_refused,    ///< GPU memory can't be used
   peer_lost,      ///< operations end in errors, as the peer is gone or refuses
   lost_messages,  ///< messages are lost, and no completion reports it
+  unlike_hosts,   ///< no peer is reached, as hosts differ in what they should have alike
   count
 };
 

@@ -60,6 +60,7 @@ struct Peer {
   unsigned resets = 0;       ///< ports that could not be had do not count
   uint64_t first_reset = 0;  ///< when
   uint16_t answer = 0;       ///< to its challenge
+  bool spoke = false;        ///< a listener of this provider is there
 };
 
 /// The attempts of one endpoint, the peers that they are made with, and what is due when.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "transport/endpoint_thread.h"
+#include "transport/verbs/unlike_hosts.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -154,6 +155,7 @@ void ConnectionManager::on_refused(uint64_t id, Bytes bytes) {
   if (!attempt) attempt = x_table.find(id, Attempt::Stage::reaching);
   if (!attempt) return;
   attempt->peer->resets = 0;
+  attempt->peer->spoke |= !bytes.empty();
   ports_are_there(*attempt->peer);
   // Nobody listens there: a peer may be starting.
   const bool retry =
@@ -197,6 +199,9 @@ void ConnectionManager::try_again(Peer& peer, int status) noexcept {
 void ConnectionManager::give_up(Peer& peer, int status) noexcept {
   ERDMA_INFO(EP_CTRL, "cannot connect to %s: %s\n", peer.name.to_string().c_str(),
              fi_strerror(-status));
+  if (!x_met_any && !peer.spoke)
+    tell_why_unreached(peer.name, status, x_backend.resets_tell_nobody,
+                       x_backend.resets_tell_nobody && port_mapper_runs());
   Mail mail{.type = Mail::Type::failed, .peer = peer.name, .attempt = peer.token, .status = status};
   peer.wanted = false;
   x_table.retries.clear(peer);
@@ -229,6 +234,7 @@ void ConnectionManager::on_request(uint64_t id, const util::SocketAddress& from,
 /// own end of a connection to ourselves.
 void ConnectionManager::accept(uint64_t id, Peer& peer, const Hello& hello) {
   peer.resets = 0;  // somebody is there
+  peer.spoke = true;
   for (Attempt* attempt : {peer.passive, peer.active}) {
     if (!attempt || (attempt->active && x_gatekeeper.is_self(peer))) continue;
     is_up(attempt) ? lose(*attempt, -FI_ECONNRESET) : discard(*attempt);
@@ -277,6 +283,7 @@ void ConnectionManager::go_up(Attempt& attempt) {
     return active ? attempt_failed(attempt, rc, false) : passive_failed(peer, &attempt);
   }
   attempt.stage = Attempt::Stage::up;
+  x_met_any = true;
   x_table.clear_time_out(attempt);
   if (active || !x_gatekeeper.is_self(peer)) {
     peer.wanted = false;

@@ -68,6 +68,7 @@ class ConnectionManager final : public BackendEvents {
   Gatekeeper x_gatekeeper;
   AttemptTable x_table;
   size_t x_held = 0;
+  bool x_met_any = false;  ///< peers: this host is like theirs
   bool x_closing = false;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "transport/verbs/session.h"
+#include "transport/verbs/unlike_hosts.h"
 #include "util/log.h"
 
 namespace erdma::transport::verbs {
@@ -83,6 +84,7 @@ Refusal Gatekeeper::judge(const util::SocketAddress& from, Bytes bytes, const Pa
     }
   }
   if (wrong != Refusal::none) log(from, what.c_str(), false);
+  if (begins_as_iwarp(bytes)) tell_of_iwarp(from);
   hello.terms.name = with_scope_of(x_config.name, hello.terms.name);
   return wrong;
 }
