@@ -134,6 +134,50 @@ TEST(what_is_too_long_is_refused_and_told_of_once, 2) {
   ck_assert(contains(only_log_line(), _i ? "limit of locked memory" : "registers at once"));
 }
 
+constexpr SingleUses::Limits kLater = {.least_bytes = 1, .later = true};
+
+TEST(what_nobody_uses_is_deregistered_by_itself_and_found_by_no_other_use) {
+  Limited rig(kLater);
+  Registration first, second;
+  ck_assert_int_eq(rig.acquire(0, 4, first), 0);
+  rig.cache.release(first);
+  ck_assert_int_eq(rig.acquire(0, 4, second), 0);
+  ck_assert_uint_eq(rig.log.made, 2);
+  while (rig.log.count() > 1) sched_yield();  // or else the suite's time ends
+  rig.cache.release(second);
+  while (rig.log.count() > 0) sched_yield();
+}
+
+/// Of the limits on bytes and regions, and of the device's room: what only waits gives way at once.
+TEST(what_waits_to_be_deregistered_takes_nobodys_room, 3) {
+  SingleUses::Limits limits = kLater;
+  if (_i == 0) limits.max_bytes = Arena::bytes(4);
+  if (_i == 1) limits.max_regions = 1;
+  Limited rig(limits);
+  if (_i == 2) rig.log.room = Arena::bytes(4);
+  for (int times = 0; times < 100; ++times) {
+    Registration use;
+    ck_assert_int_eq(rig.acquire(0, 4, use), 0);
+    rig.cache.release(use);
+  }
+  ck_assert_uint_eq(rig.log.made, 100);
+}
+
+TEST(a_child_leaves_alone_what_waits_to_be_deregistered) {
+  auto rig = std::make_unique<Limited>(kLater);
+  Registration use;
+  ck_assert_int_eq(rig->acquire(0, 4, use), 0);
+  rig->cache.release(use);
+  const pid_t child = fork();
+  if (child == 0) {
+    rig.reset();
+    _exit(0);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  ck_assert_int_eq(status, 0);
+}
+
 TEST(what_the_device_has_no_room_for_is_told_of_once) {
   Limited rig(kAnyLength);
   rig.log.room = Arena::bytes(4);

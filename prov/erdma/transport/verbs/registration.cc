@@ -69,6 +69,7 @@ std::unique_ptr<RegistrationCache> single_uses(const Device& device, size_t max_
   limits.max_bytes = max_bytes;
   limits.max_regions = max_regions;
   limits.max_region_bytes = device.limits().max_region;
+  limits.later = !device.keeps_from_children();
   return std::make_unique<SingleUses>(std::make_unique<VerbsRegions>(device), limits, why);
 }
 

@@ -1,8 +1,11 @@
 #include "transport/verbs/single_uses.h"
 
+#include <poll.h>
+
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <new>
 
 #include <rdma/fi_errno.h>
@@ -17,10 +20,55 @@ SingleUses::SingleUses(std::unique_ptr<RegionMaker> maker, const Limits& limits,
                        const char* why) noexcept
     : x_maker(std::move(maker)), x_limits(limits), x_why(why) {
   util::register_fork_handler();
+  // Without a thread whoever ends a use deregisters.
+  if (x_limits.later && x_wake)
+    (void)x_housekeeper.start<&SingleUses::keep_house>("erdma-regions", *this);
 }
 
 SingleUses::~SingleUses() {
-  if (x_epoch == util::process_epoch()) util::expect_none_left("use of a registration", x_regions);
+  if (x_epoch != util::process_epoch()) {
+    while (CachedRegion* entry = x_retired.pop_front()) delete entry;  // the parent's
+    return;
+  }
+  if (x_housekeeper.running()) {
+    {
+      std::lock_guard guard(x_mutex);
+      x_stop = true;
+    }
+    x_wake.ring();
+    x_housekeeper.join();
+  }
+  destroy_retired();
+  util::expect_none_left("use of a registration", x_regions);
+}
+
+void SingleUses::keep_house() noexcept {
+  constexpr timespec kWhile{0, 1'000'000};  // in which others retire, too
+  for (;;) {
+    pollfd wake{x_wake.fd(), POLLIN, 0};
+    if (::poll(&wake, 1, -1) < 0) continue;
+    x_wake.drain();
+    {
+      std::lock_guard guard(x_mutex);
+      if (x_stop) return;
+    }
+    (void)::nanosleep(&kWhile, nullptr);
+    destroy_retired();
+  }
+}
+
+void SingleUses::destroy_retired() noexcept {
+  const std::lock_guard housekeeping(x_housekeeping);
+  util::IntrusiveList<CachedRegion> retired;
+  {
+    std::lock_guard guard(x_mutex);
+    while (CachedRegion* entry = x_retired.pop_front()) retired.push_back(*entry);
+  }
+  while (CachedRegion* entry = retired.pop_front()) {
+    x_maker->destroy(entry->region);
+    give_back(entry->range.bytes());
+    delete entry;
+  }
 }
 
 int SingleUses::acquire(const void* address, size_t length, int rights,
@@ -33,10 +81,18 @@ int SingleUses::acquire(const void* address, size_t length, int rights,
     return refuse(CopyNotices::size, kMoreThanTheNic, range.bytes());
   if (range.bytes() > x_limits.max_bytes)
     return refuse(CopyNotices::size, kMoreThanTheLimit, range.bytes());
-  if (!reserve(range.bytes())) return -FI_ENOMEM;
+  if (!reserve(range.bytes())) {
+    if (!x_housekeeper.running()) return -FI_ENOMEM;
+    destroy_retired();
+    if (!reserve(range.bytes())) return -FI_ENOMEM;
+  }
   auto* const entry = new (std::nothrow) CachedRegion;
   errno = ENOMEM;
-  ibv_mr* const region = entry ? x_maker->make(range, rights) : nullptr;
+  ibv_mr* region = entry ? x_maker->make(range, rights) : nullptr;
+  if (entry && !region && x_housekeeper.running() && for_want_of_room(errno)) {
+    destroy_retired();
+    region = x_maker->make(range, rights);
+  }
   if (!region) {
     const int error = errno;
     delete entry;
@@ -58,6 +114,12 @@ bool SingleUses::worth(const iovec* memory, size_t count) noexcept {
 void SingleUses::release(const Registration& registration) noexcept {
   if (x_epoch != util::process_epoch()) return;
   auto* const entry = static_cast<CachedRegion*>(registration.entry);
+  if (x_housekeeper.running()) {
+    std::lock_guard guard(x_mutex);
+    if (x_retired.empty()) x_wake.ring();
+    x_retired.push_back(*entry);
+    return;
+  }
   x_maker->destroy(entry->region);
   give_back(entry->range.bytes());
   delete entry;
