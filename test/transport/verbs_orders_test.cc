@@ -22,12 +22,14 @@
 #include "transport/conformance.h"
 #include "transport/simulated_device.h"
 #include "transport/verbs/verbs_transport.h"
+#include "transport/verbs_orders_transfers.h"
 
 /// Endpoints with their real connectors on the simulated adapter, without threads of their own:
 /// what each polls, sends, and does to connect happens in an order, and at times, that are drawn.
 /// Meanwhile an allocation fails, a call of the adapter is refused, or a connection breaks. What
 /// send() took arrives once and in order, or both sides may know that it does not: one of them
-/// hears that its link is down, and a warning is due.
+/// hears that its link is down, and a warning is due. What get() and put() took ends once, and
+/// what they say to have moved is there: read at once, written ahead of the packets behind it.
 
 // --- calls of the adapter that are refused -------------------------------------------------------
 
@@ -157,6 +159,7 @@ using transport::verbs::RegistrationCache;
 using transport::verbs::VerbsTransport;
 
 constexpr uint64_t kMessages = 30;
+constexpr uint64_t kTransfers = 3;
 constexpr size_t kNodes = 4;
 
 /// The system's, and what was skipped.
@@ -196,7 +199,7 @@ class Drawn;
 struct FlowSink final : transport::Sink {
   void on_packet(transport::Link& link, const std::byte* header, const std::byte* payload,
                  size_t length) override;
-  void on_done(uint64_t, int) noexcept override {}
+  void on_done(uint64_t token, int status) noexcept override;
   void on_link_down(transport::Link& link, int status) noexcept override;
   bool waits_for(const transport::Link&) noexcept override { return true; }
   Drawn* world = nullptr;
@@ -220,6 +223,7 @@ class Drawn {
     for (size_t i = 1; i < count; ++i) x_pairs.insert(x_pairs.end(), {{0, i}, {i, 0}});
   }
   ~Drawn() {
+    for (const auto& [from, to] : x_pairs) moving[from][to].give_back();
     for (size_t i = 0; i < x_count; ++i) x_transports[i]->shutdown();
   }
 
@@ -254,8 +258,9 @@ class Drawn {
     for (const auto& [from, to] : x_pairs) function(flows[from][to]);
   }
   bool over() const {
-    return std::all_of(x_pairs.begin(), x_pairs.end(),
-                       [&](const auto& pair) { return flows[pair.first][pair.second].over(); });
+    return std::all_of(x_pairs.begin(), x_pairs.end(), [&](const auto& pair) {
+      return flows[pair.first][pair.second].over() && !moving[pair.first][pair.second].under_way;
+    });
   }
   std::string text() const {
     std::string all;
@@ -265,7 +270,9 @@ class Drawn {
              " sent, " + std::to_string(flow.expected) + " expected, " + std::to_string(flow.lost) +
              " lost, of these untold " + std::to_string(flow.lost_untold) + ", " +
              std::to_string(flow.ends) + " ends" + (flow.in_order ? "" : ", NOT IN ORDER") +
-             (flow.whole ? "" : ", WRONG BYTES") + "; ";
+             (flow.whole ? "" : ", WRONG BYTES") + ", " + std::to_string(moving[from][to].begun) +
+             " transfers" + (moving[from][to].honest ? "" : ", NOT HONEST") +
+             (moving[from][to].under_way ? ", UNDER WAY" : "") + "; ";
     }
     return all;
   }
@@ -273,6 +280,7 @@ class Drawn {
   SkippingClock clock;
   util::SocketAddress names[kNodes];
   Flow flows[kNodes][kNodes];
+  Moving moving[kNodes][kNodes];
 
  private:
   bool step() {
@@ -283,9 +291,37 @@ class Drawn {
     if (x_runs < x_count) return fake::counted([&] { return transport.step(); });
     if (x_random() % 2) {
       const auto& [from, to] = x_pairs[x_random() % x_pairs.size()];
+      if (from == node && x_random() % 4 == 0) return move(from, to);
       if (from == node && flows[from][to].has_more()) return send(from, to);
     }
     return fake::counted([&] { return transport.poll(x_sinks[node]); }) > 0;
+  }
+  bool move(size_t from, size_t to) {
+    Moving& next = moving[from][to];
+    if (next.under_way || next.lender || next.begun == kTransfers || flows[from][to].over())
+      return false;
+    auto mine = fake::counted([&] { return x_transports[from]->link_to(names[to]); });
+    auto lender = fake::counted([&] { return x_transports[to]->link_to(names[from]); });
+    if (!mine || !lender) return false;
+    next.reads = x_random() % 2;
+    const iovec here = next.here.all(), there = next.there.all();
+    const auto access =
+        next.reads ? transport::Access::remote_read : transport::Access::remote_write;
+    if (fake::counted(
+            [&] { return (*lender)->share(&there, 1, Mapped::kBytes, access, next.key); }))
+      return false;
+    (next.reads ? next.there : next.here).fill(next.begun + 1);
+    (next.reads ? next.here : next.there).fill(0);
+    next.lender = *lender;
+    const transport::RemoteRange range{next.key, 0, Mapped::kBytes};
+    const int rc = fake::counted([&] {
+      return next.reads ? (*mine)->get(range, &here, 1, to)
+                        : (*mine)->put(range, &here, 1, to, false);
+    });
+    if (rc) return next.give_back(), false;
+    next.under_way = true;
+    ++next.begun;
+    return true;
   }
   bool send(size_t from, size_t to) {
     Flow& flow = flows[from][to];
@@ -329,12 +365,19 @@ void FlowSink::on_packet(transport::Link& link, const std::byte* header, const s
     if (!flow.receivers_end && flow.senders_end < number)
       flow.lost_untold += number - std::max(flow.expected, flow.senders_end);
   }
+  world->moving[world->index_of(link.address())][self].on_packet(number);
   flow.expected = number + 1;
   flow.receivers_end = false;
 }
 
+void FlowSink::on_done(uint64_t token, int status) noexcept {
+  world->moving[self][token].on_done(status, world->flows[self][token].sent);
+}
+
 void FlowSink::on_link_down(transport::Link& link, int) noexcept {
   const size_t peer = world->index_of(link.address());
+  world->moving[self][peer].on_link_down();
+  world->moving[peer][self].on_link_down();
   Flow &out = world->flows[self][peer], &in = world->flows[peer][self];
   out.senders_end = out.sent;
   in.receivers_end = true;
@@ -364,7 +407,7 @@ void open_adapters() {
   for (size_t i = 0; i < kNodes; ++i) {
     auto device = Device::open("erdma_" + std::to_string(i), names[i]);
     ck_assert(bool(device));
-    auto cache = RegistrationCache::create(**device, {.enabled = false});
+    auto cache = RegistrationCache::create(**device, {.enabled = i % 2 == 0});
     ck_assert(bool(cache));
     fake::replace_posts(*(*device)->context());
     g_adapters.push_back({std::move(*device), std::move(*cache)});
@@ -406,8 +449,8 @@ class Runs {
     x_options.connect_timeout_ns = x_options.peer_timeout_ns = 300'000'000'000;
   }
   ~Runs() {
-    std::printf("# %zu endpoints: %lu runs, %lu messages lost, %lu ends of links\n",
-                x_setting.nodes, x_runs, x_lost, x_ends);
+    std::printf("# %zu endpoints: %lu runs, %lu messages lost, %lu ends of links, %lu transfers\n",
+                x_setting.nodes, x_runs, x_lost, x_ends, x_moved);
   }
   /// True: there was trouble.
   bool one(uint64_t seed, const Trouble& trouble) {
@@ -422,6 +465,9 @@ class Runs {
       lost += flow.lost;
       x_ends += flow.ends;
     });
+    for (const auto& from : world.moving)
+      for (const Moving& transfers : from)
+        fine = fine && transfers.honest, x_moved += transfers.moved;
     ++x_runs;
     x_lost += lost;
     ck_assert_msg(fine && (!lost || fake::g_told),
@@ -454,7 +500,7 @@ class Runs {
 
   const Setting& x_setting;
   Options x_options;
-  uint64_t x_runs = 0, x_lost = 0, x_ends = 0;
+  uint64_t x_runs = 0, x_lost = 0, x_ends = 0, x_moved = 0;
 };
 
 long in_a_row(uint64_t seed) {
