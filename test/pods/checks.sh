@@ -1,0 +1,86 @@
+# shellcheck shell=bash disable=SC2154
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# The checks of run.sh, beside those of test/clients/checks.sh. From the environment besides: profiles, python.
+
+# pod PROFILE BYTES COMMAND...
+pod() { bash "$top/test/pods/pod.sh" "$profiles/$1.json" "${@:2}"; }
+# one_pod PROFILE BYTES CHECK...: the whole check takes place in one pod.
+one_pod() {
+  # shellcheck disable=SC2016
+  pod "$1" "$2" bash -c '. "$here/checks.sh" && . "$more_checks" && "$@"' _ "${@:3}"
+}
+
+# userfaultfd_is permitted|refused PROFILE
+userfaultfd_is() {
+  local found
+  found=$(pod "$2" 1m "$python" -c 'import ctypes, platform
+number = {"x86_64": 323, "aarch64": 282}[platform.machine()]
+print("permitted" if ctypes.CDLL(None).syscall(number, 1) >= 0 else "refused")') || wrong 'it could not be tried'
+  [ "$found" = "$1" ] || wrong "userfaultfd is $found"
+}
+# Whether the profile has a rule that refuses the call, as Podman's, or none, as Docker's.
+allowed_calls_work() {
+  "$python" "$top/examples/allow_calls.py" "$profiles/default.json" userfaultfd process_vm_readv process_vm_writev \
+    >"$profiles/more.json" || wrong "exit status $?"
+  userfaultfd_is permitted more
+  "$python" "$top/examples/allow_calls.py" "$profiles/refusing.json" userfaultfd process_vm_readv process_vm_writev \
+    >"$profiles/more.json" || wrong "exit status $?"
+  userfaultfd_is permitted more
+  one_pod more 64m ranks 2 0 ''
+}
+
+# ping_between "SERVER_PREFIX" "CLIENT_PREFIX" [NAME=VALUE...]: each prefix is words without blanks inside.
+ping_between() {
+  needs fi_pingpong
+  local port server status=0 first second arguments=(fi_pingpong -p "$provider" -e rdm -c -S all -I 5)
+  read -ra first <<<"$1"
+  read -ra second <<<"$2"
+  port=$((20000 + RANDOM % 12000))
+  env "${@:3}" "${first[@]}" "${arguments[@]}" -B "$port" & server=$!
+  await_listener "$port" || wrong 'the server does not listen'
+  env "${@:3}" "${second[@]}" "${arguments[@]}" -P "$port" 127.0.0.1 || status=1
+  wait "$server" || status=1
+  [ $status = 0 ] || wrong 'a side failed'
+}
+ping_checked() {
+  ping_between '' ''
+  told 0 ''
+}
+one_pod_uses_cma() {
+  one_pod default 64m ping_between '' '' FI_LOG_LEVEL=info FI_LOG_PROV="$provider"
+  carried_by_provider none
+}
+pods_each() {
+  local own="bash $top/test/pods/pod.sh $profiles/default.json 64m"
+  ping_between "$own" "$own"
+  told 2 "in a pid namespace that can't be seen"
+}
+
+# told LINES WHY: as many lines of the provider are in the log, and each tells WHY, with a remedy.
+told() {
+  [ "$provider" = erdma ] || return 0
+  local lines of_this
+  lines=$(grep -c '^erdma: ' "$log")
+  of_this=$(grep -cE "^erdma: [^ ]+\[[0-9]+\]: CMA is refused .*$2.*\. Remedy: ." "$log")
+  echo "# lines of the provider: $lines, of which $of_this as expected"
+  [ "$lines,$of_this" = "$1,$1" ] || wrong "not $1 lines"
+}
+
+# ranks N LINES WHY: a job of N ranks, of a user who set no variable of a log.
+ranks() { job "$1" "$2" "$3"; }
+# ranks_apart PROFILE N LINES WHY: each rank is alone in a pod.
+ranks_apart() { job "${@:2}" bash "$top/test/pods/pod.sh" "$profiles/$1.json" 64m; }
+# job N LINES WHY PREFIX...
+job() {
+  needs mpirun
+  [ -x "$bin/mpi_check" ] || skip 'there was no mpicc'
+  mpirun -n "$1" "${@:4}" "$bin/mpi_check" || wrong "exit status $?"
+  grep -q "^mpi_check: .* on $1 ranks passed" "$log" || wrong 'no closing line'
+  told "$2" "$3"
+}
+
+# without_shm CHECK...: with not a byte left in /dev/shm.
+without_shm() {
+  ! dd if=/dev/zero of=/dev/shm/full bs=4k status=none || wrong '/dev/shm has no end'
+  "$@"
+}
