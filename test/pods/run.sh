@@ -23,24 +23,9 @@ mkdir -p "$bin/logs" "$logs" || exit 1
 . "$here/build.sh"
 # shellcheck source=test/clients/harness.sh
 . "$here/harness.sh"
+# shellcheck source=test/pods/profile.sh
+. "$top/test/pods/profile.sh"
 unable() { say "SKIP: pods ($*)"; exit 0; }
-
-# default_profile: makes $profiles/default.json.
-default_profile() {
-  local package=golang-github-containers-common
-  local from=${ERDMA_SECCOMP_PROFILE:-$profiles/$package/usr/share/containers/seccomp.json}
-  [ -s "$from" ] || (cd "$profiles" && apt-get download "$package" && dpkg-deb -x "$package"_*.deb "$package") || return
-  cp "$from" "$profiles/default.json"
-}
-python_with_seccomp() {
-  local candidate
-  for candidate in python3 /usr/bin/python3; do
-    "$candidate" -c 'import seccomp' 2>/dev/null || continue
-    command -v "$candidate"
-    return
-  done
-  return 1
-}
 
 python=$(python_with_seccomp) || unable 'no python3 has the module seccomp'
 export python
@@ -57,14 +42,14 @@ for rule in profile["syscalls"]:
 json.dump(profile, sys.stdout)
 P
 
-check 'the profile refuses userfaultfd' 20 userfaultfd_is refused default
-check 'a profile of allow_calls.py permits it' 20 allowed_calls_work
-check 'one pod: fi_pingpong, all sizes checked' 30 one_pod default 64m ping_checked
-check 'one pod: CMA is used' 30 one_pod_uses_cma
-check 'one pod, 4 ranks: nothing to see' 60 one_pod default 64m ranks 4 0 ''
-check 'one pod, 4 ranks, a /dev/shm of 1 MiB that is full' 60 one_pod default 1m without_shm ranks 4 0 ''
-check 'one pod, 4 ranks, CMA refused by the profile: one line each' 60 \
-  one_pod refusing 64m ranks 4 4 'by a seccomp filter'
-check 'a pod each: fi_pingpong, all sizes checked' 30 pods_each
-check 'a pod each, 4 ranks: one line each' 60 ranks_apart default 4 4 "in a pid namespace that can't be seen"
+check 'the profile refuses userfaultfd' 60 userfaultfd_is refused default
+check 'a profile of allow_calls.py permits it' 90 allowed_calls_work
+check 'one pod: fi_pingpong, all sizes checked' 60 one_pod default 64m ping_checked
+check 'one pod: CMA is used' 60 one_pod_uses_cma
+check 'one pod, 4 ranks: nothing to see' 120 one_pod default 64m ranks 4 0 ''
+check 'one pod, 4 ranks, a /dev/shm of 1 MiB that is full' 120 one_pod default 1m without_shm ranks 4 0 ''
+check 'one pod, 4 ranks, CMA refused by the profile: one line each' 120 \
+  one_pod refusing 64m ranks 4 4 'CMA is refused by a seccomp filter'
+check 'a pod each: fi_pingpong, all sizes checked' 60 pods_each
+check 'a pod each, 4 ranks: one line each' 120 ranks_apart default 4 4 "CMA is refused as the peer is in a pid namespace that can't be seen"
 summarize pods

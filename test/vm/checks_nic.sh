@@ -1,8 +1,10 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # Checks between the hosts of guest_nic.sh; beside those of test/clients/checks.sh. From the
-# environment besides: top.
+# environment besides: top, profiles, python.
 . "$top/test/lib/hosts.sh"
+# shellcheck source=test/pods/checks.sh
+. "$top/test/pods/checks.sh"
 
 # on HOST COMMAND...: '' = in the first namespace.
 inside() { if [ -n "$1" ]; then ip netns exec "$@"; else "${@:2}"; fi; }
@@ -65,6 +67,19 @@ two_users() {
   [ $status = 0 ] || wrong 'a side failed'
   grep -q 'cannot be reached through shared memory' "$log" || wrong 'the log does not say why'
   by_nic
+}
+
+# two_pods KIND ADDRESS PROFILE LINES WHY: a pod on each host; what users see is counted.
+two_pods() {
+  [ -s "$profiles/$3.json" ] || skip 'there is no seccomp profile'
+  local port=$((20000 + RANDOM % 12000)) server status=0
+  local arguments=("$profiles/$3.json" 64m fi_pingpong -p "$provider" -e rdm -c -I 5 -S 300000)
+  FI_ERDMA_DEVICE=${1}A inside A bash "$top/test/pods/pod.sh" "${arguments[@]}" -B "$port" & server=$!
+  await_listener "$port" inside A || wrong 'the server does not listen'
+  FI_ERDMA_DEVICE=${1}B inside B bash "$top/test/pods/pod.sh" "${arguments[@]}" -P "$port" "$2" || status=1
+  wait "$server" || status=1
+  [ $status = 0 ] || wrong 'a side failed'
+  told "$4" "$5"
 }
 
 # mpi_hosts RANKS PHASE...

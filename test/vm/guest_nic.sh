@@ -4,7 +4,7 @@
 # machine: two hosts with adapters (adapters.sh). Sizes are small: emulation is slow.
 # shellcheck disable=SC2034
 set -u
-export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_nic.sh
+export here=$1/test/clients bin=$2 provider=$5 more_checks=$1/test/vm/checks_nic.sh profiles=${2%/*}/vm/pods python=$3
 filter=${6:-}
 # shellcheck source=test/lib/common.sh
 export top=$1 && . "$1/test/lib/common.sh"
@@ -38,6 +38,9 @@ checks_of() {
   check "$kind: fi_pingpong between hosts, msg" 120 between_hosts "$address" msg 300000
   check "$kind: fi_pingpong through the adapter's own loop" 120 own_loop A "$address" 300000
   check "$kind: users 1000 and 1001 of one host" 120 two_users "$address"
+  check "$kind: a pod on each host, userfaultfd refused: one line each" 120 \
+    two_pods "$kind" "$address" default 2 'zero copy is limited: .*userfaultfd'
+  check "$kind: a pod on each host, userfaultfd permitted: nothing to see" 120 two_pods "$kind" "$address" more 0 ''
   # shellcheck disable=SC2086
   check "$kind: Open MPI, 2 hosts with 2 ranks each" 300 mpi_hosts 4 datatypes storm probes \
     truncation $collectives

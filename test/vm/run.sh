@@ -34,6 +34,13 @@ case $what in
   hardware*) make -C "$build" test/hardware/probe >>"$bin/logs/build.log" 2>&1 || { echo 'FAIL: build'; exit 1; } ;;
 esac
 python=$(python_with_mpi) || python=
+if [ "$what" = nic ]; then
+  # shellcheck source=test/pods/profile.sh
+  profiles=$build/vm/pods && . "$top/test/pods/profile.sh"
+  mkdir -p "$profiles"
+  { python=$(python_with_seccomp) && default_profile && more_profile; } >"$bin/logs/profile.log" 2>&1 ||
+    rm -f "$profiles"/*.json
+fi
 
 mkdir -p "$build/vm/$what"
 output=$build/vm/$what/output
