@@ -85,6 +85,29 @@ rpm_builds() {
   done
 }
 
+# The Dockerfile, by a builder that needs no service, on a root that debootstrap made as base: no registry is asked.
+builder() { buildah --root "$work/images/root" --runroot "$work/images/run" "$@"; }
+image_builds() {
+  local base image=docker.io/library/debian:bookworm
+  rm -rf "$work/sources" && mkdir "$work/sources" && tar -C "$work/sources" --strip-components=1 -xf "$tarball" &&
+    bootstrap bookworm "$work/bare" && tar -C "$work/bare" --one-file-system -cf "$work/bare.tar" . &&
+    base=$(builder from scratch) && builder add "$base" "$work/bare.tar" / && builder commit "$base" "$image" &&
+    builder tag "$image" "$image-slim" && builder bud --isolation chroot --network host --pull-never \
+    --build-arg ERDMA_CONFIGURE="$ERDMA_CONFIGURE CXXFLAGS=-O0" -f "$top/packages/Dockerfile" -t erdma "$work/sources"
+}
+image_runs() {
+  local container
+  mpicc -O2 -o "$work/mpi_quick" "$top/test/clients/mpi_quick.c" && container=$(builder from --pull-never erdma) &&
+    builder copy "$container" "$work/mpi_quick" /usr/local/bin/ && builder run --isolation chroot "$container" sh -euxc '
+    [ "$(id -un)" = user ]
+    export FI_ERDMA_DEVICE=shm
+    fi_info -p erdma | grep "domain: shm"
+    fi_erdma doctor
+    fi_erdma bench -S all --expect shm
+    mpirun -n 2 --oversubscribe mpi_quick | tee mpi
+    grep "2 ranks: result right" mpi'
+}
+
 portable() { "$top/packages/build-portable" "$tarball" "$work/portable"; }
 portable_again() {
   mv "$work"/portable/*.tar.xz "$work/portable.first" && portable &&
@@ -144,6 +167,7 @@ elif try deb deb; then
   try 'deb: lintian' deb_lintian
 fi
 if command -v rpmbuild >/dev/null; then try rpm rpm_builds; else say 'SKIP: rpm (there is no rpmbuild)'; fi
+try 'Spack: the recipe asks for what configure asks for' python3 "$top/test/packages/check_spack.py" "$top"
 if ! why=$(can_make_roots); then
   say "SKIP: portable, and packages in roots of their own ($why)"
   exit $failed
@@ -155,5 +179,10 @@ if try portable portable; then
   for suite in bookworm trixie; do try "portable: runs on $suite" runs_on "$suite"; done
   try 'portable: MPI on bookworm' mpi_runs
   cp "$tarball" "$work/portable/bullseye/build/erdma.tar.xz" && try 'an ordinary user installs' user_installs
+fi
+if ! command -v buildah >/dev/null; then
+  say 'SKIP: Dockerfile (there is no buildah)'
+elif try 'Dockerfile: the image' image_builds; then
+  try 'Dockerfile: a user runs it' image_runs
 fi
 exit $failed
