@@ -1,6 +1,11 @@
 dnl SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 dnl Checks of the erdma provider, in the order in which they run.
 
+dnl --- the version as libfabric has versions: two numbers
+AC_DEFINE_UNQUOTED([ERDMA_MAJOR], [${PACKAGE_VERSION%%.*}], [the first number of the version])
+erdma_minor=${PACKAGE_VERSION#*.}
+AC_DEFINE_UNQUOTED([ERDMA_MINOR], [${erdma_minor%%.*}], [the second number of the version])
+
 dnl --- C++20 as g++ 10 has it: constructs that the sources use and an older compiler or libstdc++ lacks
 ERDMA_CXXFLAGS="-std=c++20"
 erdma_save_CXXFLAGS=$CXXFLAGS

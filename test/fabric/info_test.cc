@@ -274,6 +274,14 @@ TEST(a_provider_named_in_the_hints_serves_this_host) {
   ck_assert_str_eq(info->domain_attr->name, "shm");
 }
 
+TEST(the_version_is_that_of_the_package) {
+  InfoPtr info;
+  ck_assert_int_eq(query(kVersion, nullptr, info), 0);
+  const std::string version = std::to_string(FI_MAJOR(info->fabric_attr->prov_version)) + "." +
+                              std::to_string(FI_MINOR(info->fabric_attr->prov_version)) + ".";
+  ck_assert_msg(std::string(PACKAGE_VERSION).starts_with(version), "%s", version.c_str());
+}
+
 // Memory.
 
 TEST(a_duplicate_outlives_its_original) {
