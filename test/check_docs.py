@@ -2,7 +2,8 @@
 """check_docs.py TREE: the README has at most 120 lines; links between documents lead somewhere; the lists of
 docs/Makefile.include hold what is in the tree; every FI_ERDMA_* variable that is named exists; the text of each
 heading of docs/troubleshooting.md is in the code, and each warning of the code is a heading there; so is each code of a trouble, and the other way round; docs/hardware.md has
-the assumptions of test/hardware, and files that exist; the picture is the drawing of its figures; manifests are YAML."""
+the assumptions of test/hardware, and files that exist; the picture is the drawing of its figures; manifests are YAML;
+CHANGELOG.md begins with the version of configure.ac."""
 import glob
 import os
 import re
@@ -177,9 +178,19 @@ def check_manifests():
             faults.append(f"{path}: {error}")
 
 
+def check_version():
+    if not exists("CHANGELOG.md") or not exists("configure.ac"):
+        return
+    version = re.search(r"^AC_INIT\(\[\w+\], \[([^]]+)\]", read("configure.ac"), flags=re.M)[1]
+    head = re.search(r"^## (\S+)", read("CHANGELOG.md"), flags=re.M)
+    if not head or head[1] != version:
+        faults.append(f"CHANGELOG.md begins with {head and head[1]}, and configure.ac has {version}")
+
+
 os.chdir(sys.argv[1])
 sys.dont_write_bytecode = True
-for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_hardware, check_picture, check_manifests]:
+for check in [check_length, check_links, check_lists, check_variables, check_log_lines, check_codes, check_hardware, check_picture, check_manifests,
+              check_version]:
     check()
 print(*faults, sep="\n", end="\n" if faults else "")
 sys.exit(1 if faults else 0)

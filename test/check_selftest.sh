@@ -44,6 +44,7 @@ END
   echo '| `sun` | it shines | `a.cc` | |' >"$folder/docs/hardware.md"
   echo '  assume sun limits' >"$folder/test/hardware/verdicts.sh"
   echo 'a: b' >"$folder/examples/a.yaml"
+  echo 'AC_INIT([a], [1.0])' >"$folder/configure.ac"
   printf 'docs_files = \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s \\\n\t%s\n\nexamples_files = \\\n\t%s\n' \
     docs/a.md docs/figures.svg docs/figures.tsv docs/hardware.md docs/troubleshooting.md examples/a.yaml \
     >"$folder/docs/Makefile.include"
@@ -103,6 +104,7 @@ if command -v python3 >/dev/null; then
   refused check_docs.sh README.md '[a page](docs/none.md)'
   refused check_docs.sh README.md '[a place](#none)'
   refused check_docs.sh docs/a.md '`FI_ERDMA_OLD`'
+  refused check_docs.sh CHANGELOG.md '## 1.1'
   refused check_docs.sh docs/unlisted.md 'x'
   refused check_docs.sh docs/troubleshooting.md '### `the … is made of cheese`'
   refused check_docs.sh $p/util/a.cc '  ERDMA_WARN(CORE, "the moon is made of %s\n", what);'
