@@ -97,7 +97,7 @@ case ${1:-} in
     [ $# -gt 0 ] || set -- fabric fi_erdma hmem protocol transport util vm
     unit 4096 "$@"
     ;;
-  large-pages) unit 65536 hmem transport util ;;
+  large-pages) unit 16384 hmem util && unit 65536 hmem transport util ;;
   jobs) jobs_of_two ;;
   *) die 'build, jobs, unit or large-pages' ;;
 esac
