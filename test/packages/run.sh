@@ -108,7 +108,7 @@ image_runs() {
     grep "2 ranks: result right" mpi'
 }
 
-portable() { "$top/packages/build-portable" "$tarball" "$work/portable"; }
+portable() { rm -f "$work"/portable/*.tar.xz && "$top/packages/build-portable" "$tarball" "$work/portable"; }
 portable_again() {
   mv "$work"/portable/*.tar.xz "$work/portable.first" && portable &&
     cmp "$work"/portable/*.tar.xz "$work/portable.first"
