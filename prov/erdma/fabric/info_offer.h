@@ -13,7 +13,8 @@
 
 namespace erdma::fabric {
 
-inline constexpr uint32_t kProviderVersion = FI_VERSION(ERDMA_MAJOR, ERDMA_MINOR);  // of configure.ac
+inline constexpr uint32_t kProviderVersion =
+    FI_VERSION(ERDMA_MAJOR, ERDMA_MINOR);  // of configure.ac
 inline constexpr char kProviderName[] = "erdma";
 /// The one fabric: every endpoint of every device can be named in it.
 inline constexpr char kFabricName[] = "erdma";
