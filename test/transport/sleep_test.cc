@@ -10,7 +10,7 @@
 #include <rdma/fi_errno.h>
 
 #include "libcheck.h"
-#include "transport/shm_pair.h"
+#include "transport/impostor.h"
 
 /// What happens between two steps of one that is about to sleep: the barrier on all processors is
 /// held there, and the peer acts.
@@ -19,6 +19,26 @@ namespace {
 
 std::function<void()> g_at_barrier;
 unsigned g_barriers = 0;
+unsigned g_slow_barriers = 0;  ///< those on every processor of the host
+
+unsigned slow_barriers_of_first_sleep(Side& side) {
+  g_slow_barriers = 0;
+  while (!side.transport->arm()) side.poll();
+  side.transport->disarm();
+  return g_slow_barriers;
+}
+
+TEST(the_first_sleep_makes_no_slow_barrier_among_peers_that_registered) {
+  Met pair;
+  ck_assert_uint_eq(slow_barriers_of_first_sleep(pair.a), 0);
+}
+
+TEST(the_first_sleep_makes_a_slow_barrier_if_one_peer_has_not_registered) {
+  Met pair;
+  Impostor stranger;  // its greeting does not say so
+  ck_assert(stranger.greet(pair.a.name, uint16_t(1024 + getpid() * 8 % 31'000)));
+  ck_assert_uint_eq(slow_barriers_of_first_sleep(pair.a), 1);
+}
 
 /// The receiver publishes the room without a fence of its own, so the sleeper needs one on the
 /// receiver's processor, after it has said that it waits and before it looks for the last time.
@@ -27,9 +47,7 @@ TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
   ck_assert(open_side(pair.a) && open_side(pair.b));
   ck_assert_int_eq(pair.send(pair.a_to_b(), 0, nullptr, 0), 0);
   ck_assert(pair.poll_until([&] { return pair.b.sink->packets.size() == 1; }));
-  // The first sleep has a barrier for another reason.
-  while (!pair.a.transport->arm()) pair.poll();
-  pair.a.transport->disarm();
+  (void)slow_barriers_of_first_sleep(pair.a);  // it has a barrier for another reason
   transport::Link& link = pair.a_to_b();
   const iovec nothing{nullptr, 0};
   while (link.send(numbered(1), &nothing, 1, 0, transport::SendHint::none) == 0) continue;
@@ -71,6 +89,7 @@ extern "C" long syscall(long number, ...) noexcept {
            MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
   if (command == MEMBARRIER_CMD_GLOBAL || command == MEMBARRIER_CMD_GLOBAL_EXPEDITED) {
     ++erdma::test::g_barriers;
+    erdma::test::g_slow_barriers += command == MEMBARRIER_CMD_GLOBAL;
     if (erdma::test::g_at_barrier) erdma::test::g_at_barrier();
   }
   return 0;

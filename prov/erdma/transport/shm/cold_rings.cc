@@ -7,7 +7,7 @@
 
 namespace erdma::transport::shm {
 
-util::Result<ColdPlace> ColdRings::acquire() {
+util::Result<ColdPlace> ColdRings::acquire(bool registered) {
   std::lock_guard guard(x_mutex);
   size_t at = 0;
   while (at < x_chunks.size() && x_chunks[at].used == UINT64_MAX) ++at;
@@ -20,6 +20,7 @@ util::Result<ColdPlace> ColdRings::acquire() {
                                         kColdRingBytes))
     return rc;
   chunk.used |= uint64_t(1) << index;
+  x_all_registered = x_all_registered && registered;
   const ColdPlace place{&chunk.segment.as<ColdChunk>(), index, chunk.segment.fd()};
   ColdControl& control = place.chunk->controls[index];
   control.left.store(0, std::memory_order_relaxed);
@@ -36,10 +37,11 @@ void ColdRings::release(const ColdPlace& place) noexcept {
     if (chunk.segment.data() == place.chunk) chunk.used &= ~(uint64_t(1) << place.index);
 }
 
-void ColdRings::announce_sleep() noexcept {
+bool ColdRings::announce_sleep() noexcept {
   std::lock_guard guard(x_mutex);
   x_sleeps = true;
   for (Chunk& chunk : x_chunks) store_release(chunk.segment.as<ColdChunk>().wake.may_sleep, 1u);
+  return x_all_registered;
 }
 
 int ColdRings::grow() {

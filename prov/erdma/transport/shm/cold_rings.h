@@ -24,12 +24,13 @@ class ColdRings {
   /// `sleeps_from_start`: may_sleep is set in every chunk when it is made (no membarrier here).
   explicit ColdRings(bool sleeps_from_start) noexcept : x_sleeps(sleeps_from_start) {}
 
-  /// An empty ring that no peer uses.
-  util::Result<ColdPlace> acquire();
+  /// An empty ring that no peer uses, for one that `registered` for expedited barriers or did not.
+  util::Result<ColdPlace> acquire(bool registered);
   /// Neither its former sender nor the polling thread touches it any more.
   void release(const ColdPlace& place) noexcept;
-  /// Sets may_sleep everywhere, for good.
-  void announce_sleep() noexcept;
+  /// Sets may_sleep everywhere, for good. Who gets a ring from now on sees it. True if all who got
+  /// one before registered for expedited barriers.
+  bool announce_sleep() noexcept;
 
  private:
   struct Chunk {
@@ -41,6 +42,7 @@ class ColdRings {
   std::mutex x_mutex;
   std::vector<Chunk> x_chunks;
   bool x_sleeps;
+  bool x_all_registered = true;
 };
 
 }  // namespace erdma::transport::shm

@@ -175,7 +175,7 @@ void Handshake::accept_hello(Connection& connection, const Greeting& theirs) {
   if (owned) return refuse(connection, "the name it gives belongs to another process");
   x_control.read_controls(theirs.nonce);
   if (x_connections.find_or_add_process(connection, theirs, &why)) return refuse(connection, why);
-  auto place = x_connections.config.rings->acquire();
+  auto place = x_connections.config.rings->acquire(connection.process->expedited);
   if (!place) return refuse(connection, "no memory for its ring");
   connection.place = *place;
   x_connections.go_up(connection);

@@ -114,8 +114,8 @@ util::Result<Link*> ShmTransport::link_to(const util::SocketAddress& address) no
 
 bool ShmTransport::arm() noexcept {
   if (!x_sleep_announced) {
-    x_cold_rings.announce_sleep();
-    if (x_barriers.global && !barrier_on_all(x_barriers, false)) return false;
+    const bool registered = x_cold_rings.announce_sleep();
+    if (x_barriers.global && !barrier_on_all(x_barriers, registered)) return false;
     x_sleep_announced = true;
   }
   const bool mail = !x_mailbox.arm();

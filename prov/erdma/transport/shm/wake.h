@@ -8,8 +8,8 @@
 /// Sleeping and waking without a fence on the hot path. docs/threading.md, "Sleeping".
 ///
 /// A receiver that never sleeps leaves may_sleep at 0, and its senders do one plain load. The first
-/// time it sleeps it sets may_sleep and makes every CPU execute a barrier (membarrier), so that
-/// each sender either sees the flag or has published what it sent before; from then on senders
+/// time it sleeps it sets may_sleep and makes its peers' CPUs execute a barrier (membarrier), so
+/// that each sender either sees the flag or has published what it sent before; from then on senders
 /// fence.
 namespace erdma::transport::shm {
 
