@@ -59,6 +59,8 @@ Offer check_library(Report& report);
 void check_bytes(Report& report, const Offer& offer);
 /// What clients ask of fi_getinfo: those of the request, or all.
 void check_clients(Report& report, const Request& request);
+/// Whether processes can copy from and to each other's memory, as ranks do, by trying it.
+void check_cma(Report& report);
 /// What the kernel permits this process, by trying it.
 void check_process(Report& report, const Offer& offer);
 /// Whether the device has queue pairs and regions left, by making some.

@@ -1,14 +1,10 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <linux/userfaultfd.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,94 +46,6 @@ std::string namespaces_text() {
   }
   return own.empty() ? "the namespaces are those of the host (user, pid, ipc)"
                      : "namespaces of its own, as containers have: " + own;
-}
-
-/// "filter" if system calls are filtered, as in most containers.
-bool has_seccomp_filter() {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("Seccomp:")) return line.find('2') != line.npos;
-  return false;
-}
-
-// --- CMA
-// -------------------------------------------------------------------------------------------
-
-constexpr char kBefore[] = "before", kAfter[] = "after!";
-
-/// A process that lets any other one look at it, as the provider's ranks do, until it is killed.
-[[noreturn]] void be_seen(int ready) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-  const char byte = 1;
-  if (write(ready, &byte, 1) != 1) _exit(1);
-  for (;;) pause();
-}
-
-/// Empty, or which call fails and how. Both directions, each compared.
-std::string move_by_cma(pid_t peer, char* memory) {
-  char here[sizeof(kBefore)] = {};
-  const iovec local{here, sizeof(here)}, remote{memory, sizeof(here)};
-  if (process_vm_readv(peer, &local, 1, &remote, 1, 0) != ssize_t(sizeof(here)))
-    return std::string("process_vm_readv: ") + std::strerror(errno);
-  if (std::memcmp(here, kBefore, sizeof(here)) != 0) return "process_vm_readv: other bytes came";
-  std::memcpy(here, kAfter, sizeof(here));
-  if (process_vm_writev(peer, &local, 1, &remote, 1, 0) != ssize_t(sizeof(here)))
-    return std::string("process_vm_writev: ") + std::strerror(errno);
-  return {};
-}
-
-/// In a process of its own, whose fault comes through the pipe.
-std::string look_from_sibling(pid_t peer, char* memory, const int (&ends)[2]) {
-  const pid_t looker = fork();
-  if (looker < 0) return std::string("fork: ") + std::strerror(errno);
-  if (looker == 0) {
-    const std::string fault = move_by_cma(peer, memory);
-    (void)!write(ends[1], fault.data(), fault.size());
-    _exit(fault.empty() ? 0 : 1);
-  }
-  int status = 0;
-  if (waitpid(looker, &status, 0) != looker) return std::string("waitpid: ") + std::strerror(errno);
-  if (!status) return {};
-  char text[256] = {};
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  const bool told = read(ends[0], text, sizeof(text) - 1) > 0;
-  return told ? text : "the process that tried it was ended";
-}
-
-/// A process looks at its sibling: what ranks are to each other.
-Json try_cma() {
-  char memory[sizeof(kBefore)];
-  std::memcpy(memory, kBefore, sizeof(memory));
-  int ends[2], byte = 0;
-  if (pipe2(ends, O_CLOEXEC)) return {{"error", std::strerror(errno)}};
-  const pid_t peer = fork();
-  if (peer == 0) be_seen(ends[1]);
-  const std::string fault = peer < 0 || read(ends[0], &byte, 1) != 1
-                                ? "no other process"
-                                : look_from_sibling(peer, memory, ends);
-  if (peer > 0) kill(peer, SIGKILL), waitpid(peer, nullptr, 0);
-  return fault.empty() ? Json::object() : Json{{"error", fault}};
-}
-
-std::string cause_of_refusal() {
-  const std::string scope = first_line("/proc/sys/kernel/yama/ptrace_scope");
-  if (has_seccomp_filter())
-    return "a seccomp filter may refuse it (docker: --security-opt seccomp=..., or a newer docker)";
-  if (scope == "2" || scope == "3")
-    return "kernel.yama.ptrace_scope is " + scope +
-           ": sysctl kernel.yama.ptrace_scope=1 permits it";
-  return "the kernel, a security module or a user namespace refuses it";
-}
-
-void check_cma(Report& report) {
-  const std::string trouble = trouble_of(try_apart({}, try_cma));
-  if (!trouble.empty())
-    report.slower("W401",
-                  "CMA between processes is refused, so long messages are copied twice: " + trouble,
-                  {cause_of_refusal()});
-  else
-    report.ok("CMA both ways between processes");
 }
 
 // --- limits

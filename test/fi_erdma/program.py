@@ -3,6 +3,7 @@
 endpoint. What it prints as JSON keeps to prov/fi_erdma/fi_erdma.schema.json."""
 import contextlib
 import ctypes
+import glob
 import json
 import os
 import re
@@ -999,8 +1000,9 @@ class Doctor(unittest.TestCase):
 
     def test_each_code_is_a_heading_and_the_other_way_round(self):
         found = set()
-        for name in ["doctor_gpu.cc", "doctor_library.cc", "doctor_nic.cc", "doctor_peer.cc", "doctor_process.cc", "../erdma/util/notice.cc"]:
-            with open(os.path.join(SOURCE, "prov/fi_erdma", name), encoding="utf-8") as file:
+        sources = os.path.join(SOURCE, "prov")
+        for path in [*glob.glob(os.path.join(sources, "fi_erdma/doctor_*.cc")), os.path.join(sources, "erdma/util/notice.cc")]:
+            with open(path, encoding="utf-8") as file:
                 found |= set(re.findall(r'"([EW]\d{3})"', file.read()))
         with open(os.path.join(SOURCE, "docs/troubleshooting.md"), encoding="utf-8") as file:
             self.assertEqual(found, set(re.findall(r"^### ([EW]\d{3}): ", file.read(), flags=re.M)))

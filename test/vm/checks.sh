@@ -73,6 +73,17 @@ other_user() {
   grep -q 'belongs to another user' "$log" || wrong 'the log does not say why'
 }
 
+# doctor_says PATTERN: of CMA, to a user without the capabilities of root.
+doctor_says() {
+  local fi_erdma
+  fi_erdma=$(dirname "$bin")/prov/fi_erdma/fi_erdma
+  [ -x "$fi_erdma" ] || skip "there is no $fi_erdma: configure lacked what it needs"
+  # Its status tells of all troubles of the machine.
+  setpriv --reuid=1000 --regid=1000 --clear-groups "$fi_erdma" doctor --for mpich >"$log.doctor"
+  cat "$log.doctor"
+  grep -qE "^  $1" "$log.doctor" || wrong "the doctor does not say: $1"
+}
+
 # Children of init: the common ancestor is nobody one should trust.
 orphans() {
   local port=$((20000 + RANDOM % 12000)) results

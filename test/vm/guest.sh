@@ -33,6 +33,8 @@ check 'ptrace_scope 0: both sides in pid namespaces of their own' 60 \
   pair refused 'unshare -p -f' 'unshare -p -f'
 check 'ptrace_scope 0: one side not dumpable' 60 not_dumpable
 check 'ptrace_scope 0: users 1000 and 1001' 60 other_user
+check 'ptrace_scope 0: fi_erdma doctor' 100 \
+  doctor_says 'ok +CMA both ways between processes, also without a common launcher$'
 
 scope 1
 check 'ptrace_scope 1: mpi4py broadcast, ranks admit each other' 100 as $user story none '' 1
@@ -48,10 +50,18 @@ check 'ptrace_scope 1: processes of different sessions' 60 pair any \
   'setpriv --reuid=1000 --regid=1000 --clear-groups setsid' \
   'setpriv --reuid=1000 --regid=1000 --clear-groups setsid'
 check 'ptrace_scope 1: processes with no ancestor but init' 60 orphans
+check 'ptrace_scope 1: fi_erdma doctor' 100 \
+  doctor_says 'ok +CMA both ways between processes of one launcher; those of others copy: process_vm_readv: '
+check 'ptrace_scope 1: fi_erdma doctor, FI_ERDMA_PTRACER=any' 100 with_ptracer any \
+  doctor_says 'ok +CMA both ways between processes, also without a common launcher$'
+check 'ptrace_scope 1: fi_erdma doctor, FI_ERDMA_PTRACER=none' 100 with_ptracer none \
+  doctor_says 'SLOW +CMA works from a parent to its child alone, not between ranks.*\[W401\]$'
 
 scope 2
 check 'ptrace_scope 2: mpi4py broadcast' 100 as $user story readv,writev '' 1
 check 'ptrace_scope 2: as root' 100 mpi_phases 2 none datatypes
+check 'ptrace_scope 2: fi_erdma doctor' 100 \
+  doctor_says 'SLOW +CMA between processes is refused, .*\[W401\]$'
 
 scope 3
 check 'ptrace_scope 3: Open MPI, 2 ranks' 100 as $user mpi_phases 2 readv,writev datatypes probes

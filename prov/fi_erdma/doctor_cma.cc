@@ -1,0 +1,154 @@
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "fi_erdma/doctor.h"
+
+namespace fi_erdma {
+namespace {
+
+/// What the process that looks is to the one that is looked at. A stranger has no ancestor in
+/// common with it but init, as ranks of two launchers.
+enum class Kin { parent, sibling, stranger };
+
+std::string policy() {
+  const char* const value = getenv("FI_ERDMA_PTRACER");
+  return value ? value : "";
+}
+
+/// "filter" if system calls are filtered, as in most containers.
+bool has_seccomp_filter() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("Seccomp:")) return line.find('2') != line.npos;
+  return false;
+}
+
+constexpr char kBefore[] = "before", kAfter[] = "after!";
+
+/// Admits whom the provider would: anyone, no one, or the nearest ancestor that both have.
+void admit(Kin kin) {
+  if (policy() == "any") prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  if (policy() == "any" || policy() == "none" || kin != Kin::sibling) return;
+  prctl(PR_SET_PTRACER, getppid(), 0, 0, 0);
+}
+
+/// A process that is looked at until it is killed.
+[[noreturn]] void be_seen(Kin kin, int ready) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  admit(kin);
+  const char byte = 1;
+  if (write(ready, &byte, 1) != 1) _exit(1);
+  for (;;) pause();
+}
+
+/// Empty, or which call fails and how. Both directions, each compared.
+std::string move_by_cma(pid_t peer, char* memory) {
+  char here[sizeof(kBefore)] = {};
+  const iovec local{here, sizeof(here)}, remote{memory, sizeof(here)};
+  if (process_vm_readv(peer, &local, 1, &remote, 1, 0) != ssize_t(sizeof(here)))
+    return std::string("process_vm_readv: ") + std::strerror(errno);
+  if (std::memcmp(here, kBefore, sizeof(here)) != 0) return "process_vm_readv: other bytes came";
+  std::memcpy(here, kAfter, sizeof(here));
+  if (process_vm_writev(peer, &local, 1, &remote, 1, 0) != ssize_t(sizeof(here)))
+    return std::string("process_vm_writev: ") + std::strerror(errno);
+  return {};
+}
+
+/// Tells through `told` whether it was tried, and the fault. `go` ends where nobody waits for it.
+[[noreturn]] void look(pid_t peer, char* memory, int go, int told) {
+  char byte;
+  if (read(go, &byte, 1) != 1) _exit(1);
+  const std::string text = "+" + move_by_cma(peer, memory);
+  _exit(write(told, text.data(), text.size()) < 0);
+}
+
+/// The fault of another process, which ends meanwhile.
+std::string look_from_another(Kin kin, pid_t peer, char* memory) {
+  int go[2], told[2];
+  if (pipe2(go, O_CLOEXEC) || pipe2(told, O_CLOEXEC))
+    return std::string("pipe: ") + std::strerror(errno);
+  const pid_t child = fork();
+  if (child < 0) return std::string("fork: ") + std::strerror(errno);
+  if (child == 0) {
+    close(go[1]);
+    // Once its parent has ended, nobody here is an ancestor of the other.
+    if (const pid_t other = kin == Kin::stranger ? fork() : 0) _exit(other < 0);
+    look(peer, memory, go[0], told[1]);
+  }
+  close(told[1]);
+  if (kin == Kin::stranger) waitpid(child, nullptr, 0);
+  char text[256] = {};
+  const bool tried = write(go[1], "", 1) == 1 && read(told[0], text, sizeof(text) - 1) > 0;
+  return tried ? text + 1 : "the process that tried it was ended";
+}
+
+Json try_cma(Kin kin) {
+  char memory[sizeof(kBefore)];
+  std::memcpy(memory, kBefore, sizeof(memory));
+  int ends[2], byte = 0;
+  if (pipe2(ends, O_CLOEXEC)) return {{"error", std::strerror(errno)}};
+  const pid_t peer = fork();
+  if (peer == 0) be_seen(kin, ends[1]);
+  const std::string fault = peer < 0 || read(ends[0], &byte, 1) != 1 ? "no other process"
+                            : kin == Kin::parent                     ? move_by_cma(peer, memory)
+                                                 : look_from_another(kin, peer, memory);
+  if (peer > 0) kill(peer, SIGKILL), waitpid(peer, nullptr, 0);
+  return fault.empty() ? Json::object() : Json{{"error", fault}};
+}
+
+std::string trouble_between(Kin kin) {
+  return trouble_of(try_apart({}, [&] { return try_cma(kin); }));
+}
+
+std::string cause_of_refusal() {
+  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
+  std::string scope;
+  std::getline(file, scope);
+  if (has_seccomp_filter())
+    return "a seccomp filter may refuse it (docker: --security-opt seccomp=..., or a newer docker)";
+  if (scope == "2" || scope == "3")
+    return "kernel.yama.ptrace_scope is " + scope +
+           ": sysctl kernel.yama.ptrace_scope=1 permits it";
+  return "the kernel, a security module or a user namespace refuses it";
+}
+
+void report_refusal(Report& report, const std::string& trouble) {
+  if (!trouble_between(Kin::parent).empty())
+    return report.slower(
+        "W401", "CMA between processes is refused, so long messages are copied twice: " + trouble,
+        {cause_of_refusal()});
+  report.slower("W401",
+                "CMA works from a parent to its child alone, not between ranks, so long messages "
+                "are copied twice: " +
+                    trouble,
+                {policy() == "none" ? "FI_ERDMA_PTRACER=none admits no other process: unset it"
+                                    : "sysctl kernel.yama.ptrace_scope=0 permits it"});
+}
+
+}  // namespace
+
+void check_cma(Report& report) {
+  const std::string trouble = trouble_between(Kin::sibling);
+  if (!trouble.empty()) return report_refusal(report, trouble);
+  const std::string other = trouble_between(Kin::stranger);
+  if (other.empty())
+    report.ok("CMA both ways between processes, also without a common launcher");
+  else
+    report.ok(
+        fmt::format("CMA both ways between processes of one launcher; those of others copy: {} "
+                    "(FI_ERDMA_PTRACER=any admits them)",
+                    other));
+}
+
+}  // namespace fi_erdma
