@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fi_erdma/costs.h"
+
 namespace fi_erdma {
 namespace {
 
@@ -127,6 +129,8 @@ void StatTable::print_paths(const Process& process, const Block& endpoint,
     const std::string row = fmt::format("{} {} {}", process.pid, endpoint.index, path.name);
     print(kPathHistory, history->add(row, *now.sent + now.received.value_or(0)));
   }
+  for (const std::string& cost : costs_of(*process.page.snapshot, endpoint))
+    fmt::print("{:>30}  {}\n", "SLOWER", cost);
 }
 
 void StatTable::print_by_path(const Look& now, const Rates& rates) const {

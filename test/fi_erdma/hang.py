@@ -452,6 +452,7 @@ class Hang(unittest.TestCase):
                   r"rank 299  .*\n(        1 .*\n){8}        and 590 more\n",
                   r"1 send of 0 B to rank 1: rank 1 has 1 of these and no receive that matches")
 
+                self.assertEqual("SLOWER  4.00 MiB of GPU memory copied through host memory" in text, receiver[1] > 0)
     def test_a_made_up_job_in_which_many_wait_for_any_of_many_is_told_at_once(self):
         """Each of 20,000 for each of 20,000 would be 400 million lines."""
         def process(pid, verdict, endpoints):

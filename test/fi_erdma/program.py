@@ -64,10 +64,11 @@ def serve(test, *arguments, before=None, **environment):
 class Shown:
     """A process with an endpoint."""
 
-    def __init__(self, stderr=None, **environment):
+    def __init__(self, stderr=None, before=None, **environment):
         self.process = subprocess.Popen([os.path.join(BUILD, "test/fi_erdma/shown_endpoint")],
                                         env={**CLEAN, **environment}, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=stderr, text=True)
+                                        stdout=subprocess.PIPE, stderr=stderr, text=True,
+                                        preexec_fn=before)  # pylint: disable=subprocess-popen-preexec-fn
         self.pid = self.process.pid
 
     def __enter__(self):
@@ -175,6 +176,30 @@ class Program(unittest.TestCase):
                 shown.transfer(1024 * KIB, 8)
             said.seek(0)
             self.assertRegex(said.read(), rf"0 by CMA, {2 * 8 * 1024 * KIB} copied \(about [\d.e-]+ s of a processor\); by NIC 0 ")
+
+    def costs(self, before=None, **environment):
+        """Of 8 messages of 1 MiB: what stat says while their process runs, and its line at the end."""
+        with tempfile.TemporaryFile("w+") as said:
+            with Shown(stderr=said, before=before, FI_ERDMA_LOG="info", **environment) as shown:
+                shown.transfer(1024 * KIB, 8)
+                costs = re.findall(r"(?m)^ +SLOWER  (.*)$", run("stat", shown.pid).stdout)
+            said.seek(0)
+            return costs, re.search("all endpoints of this process: .*", said.read())[0]
+
+    def test_what_is_slower_is_told_with_its_cost_and_code(self):
+        size = 8 * 1024 * KIB
+        costs, end = self.costs(before=lambda: (refused("process_vm_readv")(), refused("process_vm_writev")()))
+        self.assertEqual(costs, ["CMA is refused with 1 of 1 peers: 8.00 MiB copied [W401]; fi_erdma doctor tells the remedy"] * 2)
+        self.assertRegex(end, rf" 0 by CMA, {2 * size} copied \(about .* processor\), of these {2 * size} as CMA was refused \[W401\]; ")
+        # Who switches CMA off knows it.
+        costs, end = self.costs(FI_ERDMA_CMA="off")
+        self.assertEqual(costs, [])
+        self.assertNotIn("W401", end)
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            costs, end = self.costs(LD_PRELOAD=os.path.join(os.path.abspath(BUILD), ".libs/libsofterdma.so"),
+                                    SOFTERDMA_DIR=folder, FI_ERDMA_DEVICE="erdma_0", FI_ERDMA_SHM="off", FI_ERDMA_MR_CACHE="off")
+        self.assertEqual(set(costs), {"8.00 MiB copied for the NIC: RDMA of copies [W203] (FI_ERDMA_MR_CACHE=off)"})
+        self.assertRegex(end, r"by RDMA WRITE, of these \d+ copied \(about .* of a processor\) \[W203\]")
 
     def test_rates_are_what_was_moved_by_the_time(self):
         with Shown() as shown:
@@ -629,9 +654,9 @@ class Pair(unittest.TestCase):
 
 # --- planted troubles ---------------------------------------------------------------------------------
 
-SYSTEM_CALLS = {"x86_64": {"write": 1, "rt_sigtimedwait": 128, "userfaultfd": 323, "process_vm_readv": 310,
+SYSTEM_CALLS = {"x86_64": {"write": 1, "rt_sigtimedwait": 128, "userfaultfd": 323, "process_vm_readv": 310, "process_vm_writev": 311,
                            "eventfd2": 290, "prctl": 157},
-                "aarch64": {"write": 64, "rt_sigtimedwait": 137, "userfaultfd": 282, "process_vm_readv": 270,
+                "aarch64": {"write": 64, "rt_sigtimedwait": 137, "userfaultfd": 282, "process_vm_readv": 270, "process_vm_writev": 271,
                             "eventfd2": 19, "prctl": 167}}[os.uname().machine]
 CAP_IPC_LOCK, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 14, 24, 38, 22
 

@@ -49,7 +49,7 @@ EndpointStatistics::EndpointStatistics(bool wanted) noexcept {
 EndpointStatistics::~EndpointStatistics() {
   if (!x_page) return;
   x_page->begin_move();
-  x_page->keep(all_shm_counters(), all_nic_counters(), all_gpu_counters());
+  x_page->keep(all_shm_counters(), all_nic_counters(), all_gpu_counters(), copied_for_refusals());
   for (const auto& [address, peer] : x_peers) x_page->give_back(peer.block);
   x_page->give_back(x_block);
   x_page->end_move();
@@ -157,6 +157,15 @@ transport::GpuCounters EndpointStatistics::all_gpu_counters() const noexcept {
   transport::GpuCounters all = x_block ? x_block->gpu : x_own_gpu;
   for (const auto& [address, peer] : x_peers) transport::add(all, peer.block->gpu);
   return all;
+}
+
+/// Bytes copied with peers on whom the kernel refused CMA.
+uint64_t EndpointStatistics::copied_for_refusals() const noexcept {
+  uint64_t bytes = 0;
+  for (const auto& [address, peer] : x_peers)
+    if (const transport::ShmCounters& shm = peer.block->shm; shm.cma_refusals)
+      bytes += shm.bounce_in_bytes + shm.bounce_out_bytes;
+  return bytes;
 }
 
 uint64_t EndpointStatistics::passed_since_answer() const noexcept {

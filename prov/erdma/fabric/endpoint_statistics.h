@@ -54,6 +54,7 @@ class EndpointStatistics final : public protocol::WaitsSink, public transport::P
 
  private:
   using Clock = std::chrono::steady_clock;
+  uint64_t copied_for_refusals() const noexcept;
   uint64_t passed_since_answer() const noexcept;
   PeerBlock* peer_block(const util::SocketAddress& peer);
   PeerBlock* counting_block(const util::SocketAddress& peer, const char* path) noexcept;

@@ -20,6 +20,7 @@
 #include "fabric/info_offer.h"
 #include "fabric/job_identity.h"
 #include "util/log.h"
+#include "util/notice.h"
 #include "util/process_epoch.h"
 
 namespace erdma::fabric {
@@ -70,6 +71,8 @@ util::Fd open_questions() {
   return util::Fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
 }
 
+using util::Cause;
+
 struct Text {
   char text[160] = "";
 };
@@ -95,12 +98,34 @@ Text cost_of_copies(uint64_t bytes) noexcept {
   return cost;
 }
 
+struct Code {
+  char text[16] = "";
+};
+
+/// The heading of docs/troubleshooting.md that has the remedy; nothing where no byte was concerned.
+Code code_of(Cause cause, uint64_t bytes) noexcept {
+  Code code;
+  if (bytes) std::snprintf(code.text, sizeof(code.text), " [%s]", util::code_of(cause));
+  return code;
+}
+
 Text gpu_text(const transport::GpuCounters& gpu) noexcept {
   Text text;
   if (gpu.direct_bytes | gpu.staged_bytes | gpu.ipc_bytes)
-    std::snprintf(text.text, sizeof(text.text),
-                  "; of GPU memory %lu by the NIC itself, %lu staged, %lu by CUDA IPC, %lu flushes",
-                  gpu.direct_bytes, gpu.staged_bytes, gpu.ipc_bytes, gpu.flushes);
+    std::snprintf(
+        text.text, sizeof(text.text),
+        "; of GPU memory %lu by the NIC itself, %lu staged%s, %lu by CUDA IPC, %lu flushes",
+        gpu.direct_bytes, gpu.staged_bytes, code_of(Cause::gpu_staged, gpu.staged_bytes).text,
+        gpu.ipc_bytes, gpu.flushes);
+  return text;
+}
+
+/// Of bytes that took two copies inside this host, where CMA would have taken one.
+Text refusal_text(uint64_t bytes) noexcept {
+  Text text;
+  if (bytes)
+    std::snprintf(text.text, sizeof(text.text), ", of these %lu as CMA was refused%s", bytes,
+                  code_of(Cause::cma, bytes).text);
   return text;
 }
 
@@ -138,10 +163,11 @@ ProcessPage::~ProcessPage() {
   ERDMA_ANNOUNCE(
       EP_CTRL,
       "all endpoints of this process: inside the host %lu bytes by ring, %lu by CMA, "
-      "%lu copied%s; by NIC %lu in packets, %lu by RDMA READ, %lu by RDMA WRITE, of these "
-      "%lu copied%s%s\n",
-      shm.ring_bytes, cma, copied, cost_of_copies(copied).text, nic.sent_bytes, nic.read_bytes,
-      nic.write_bytes, nic.bounce_bytes, cost_of_copies(nic.bounce_bytes).text,
+      "%lu copied%s%s; by NIC %lu in packets, %lu by RDMA READ, %lu by RDMA WRITE, of these "
+      "%lu copied%s%s%s\n",
+      shm.ring_bytes, cma, copied, cost_of_copies(copied).text, refusal_text(x_refused).text,
+      nic.sent_bytes, nic.read_bytes, nic.write_bytes, nic.bounce_bytes,
+      cost_of_copies(nic.bounce_bytes).text, code_of(Cause::zero_copy, nic.bounce_bytes).text,
       gpu_text(x_process->gpu).text);
 }
 
@@ -177,9 +203,10 @@ std::byte* ProcessPage::take_bytes(StatKindIndex kind) noexcept {
 }
 
 void ProcessPage::keep(const transport::ShmCounters& shm, const transport::NicCounters& nic,
-                       const transport::GpuCounters& gpu) noexcept {
+                       const transport::GpuCounters& gpu, uint64_t refused) noexcept {
   if (!x_process || !ours()) return;
   const std::lock_guard guard(x_mutex);
+  x_refused += refused;
   transport::add(x_process->shm, shm);
   transport::add(x_process->nic, nic);
   transport::add(x_process->gpu, gpu);

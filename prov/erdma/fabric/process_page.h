@@ -40,9 +40,10 @@ class ProcessPage {
   static void begin_change(Block& block) noexcept {
     util::StatPage::begin_change(reinterpret_cast<std::byte*>(&block));
   }
-  /// Adds what an endpoint counted that is being closed.
+  /// Adds what an endpoint counted that is being closed; `refused`: bytes copied with peers on whom
+  /// the kernel refused CMA.
   void keep(const transport::ShmCounters& shm, const transport::NicCounters& nic,
-            const transport::GpuCounters& gpu) noexcept;
+            const transport::GpuCounters& gpu, uint64_t refused) noexcept;
   /// Around keep() and give_back() of one endpoint, so that no reader counts it twice, or not at
   /// all.
   void begin_move() noexcept;
@@ -66,7 +67,8 @@ class ProcessPage {
   std::mutex x_mutex;  ///< of the blocks; a child of a fork never takes it
   std::unique_ptr<util::StatPage> x_page;
   ProcessBlock* x_process = nullptr;
-  unsigned x_moves = 0;  ///< between begin_move() and end_move()
+  uint64_t x_refused = 0;  ///< see keep()
+  unsigned x_moves = 0;    ///< between begin_move() and end_move()
   util::Fd x_questions;
 };
 
