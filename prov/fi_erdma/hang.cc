@@ -10,18 +10,17 @@
 #include <string_view>
 #include <thread>
 
+#include "fi_erdma/asked.h"
 #include "fi_erdma/commands.h"
 #include "fi_erdma/json.h"
-#include "fi_erdma/question.h"
 #include "fi_erdma/rates.h"
 #include "fi_erdma/waits.h"
 
 namespace fi_erdma {
 namespace {
 
-constexpr double kInterval = 1;     ///< seconds between two looks
-constexpr double kAnswered = 0.02;  ///< seconds between looks for an answer
-constexpr size_t kShown = 8;        ///< operations of a process, without -v
+constexpr double kInterval = 1;  ///< seconds between two looks
+constexpr size_t kShown = 8;     ///< operations of a process, without -v
 constexpr size_t kMostProcesses = 100'000;
 
 /// Two looks, and who answered a question before the second.
@@ -47,28 +46,13 @@ class TwoLooks {
   /// Looks once everybody has answered, and at the end of the interval at the latest; returns at
   /// its end.
   Look ask(const std::vector<pid_t>& pids) {
-    const auto begin = std::chrono::steady_clock::now();
-    const auto left = [&] {
-      return x_interval -
-             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    };
-    const auto sleep = [](double seconds) {
-      std::this_thread::sleep_for(std::chrono::duration<double>(std::max(seconds, 0.0)));
-    };
-    Look seen = look(pids);
-    Question question(seen.processes);
-    const auto answered = [&] { return question.answered(seen.processes); };
-    for (; !answered() && left() > 0; seen = look(pids)) {
-      sleep(std::min(kAnswered, left()));
-      question.ask_again(seen.processes);
-    }
-    x_fresh.clear();
-    for (const Process& process : seen.processes) {
-      if (question.asked(process)) x_asked.insert(process.pid);
-      if (question.answered(process)) x_calls.insert(process.pid), x_fresh.insert(process.pid);
-    }
-    sleep(left());
-    return seen;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(x_interval);
+    AskedLook asked = look_and_ask(pids, x_interval);
+    x_asked.merge(asked.asked);
+    x_calls.insert(asked.answered.begin(), asked.answered.end());
+    x_fresh = std::move(asked.answered);
+    std::this_thread::sleep_until(end);
+    return std::move(asked.look);
   }
 
   const double x_interval;

@@ -13,10 +13,13 @@
 #include "fi_erdma/commands.h"
 #include "fi_erdma/devices.h"
 #include "fi_erdma/json.h"
+#include "fi_erdma/prometheus.h"
 #include "fi_erdma/stat_table.h"
 
 namespace fi_erdma {
 namespace {
+
+constexpr double kLongestAnswer = 1;  ///< seconds
 
 volatile sig_atomic_t g_interrupted = 0;
 
@@ -119,7 +122,7 @@ void print_json(const Request& request, const Look& now, const Rates& rates) {
 
 void print(const Request& request, const Look& now, const Rates& rates, History* history) {
   if (request.prometheus) {
-    std::fputs(prometheus_text(now.processes).c_str(), stdout);
+    std::fputs(prometheus_text(look_and_ask(request.pids, kLongestAnswer)).c_str(), stdout);
   } else if (request.json) {
     print_json(request, now, rates);
   } else {

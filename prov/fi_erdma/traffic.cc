@@ -29,40 +29,6 @@ void add(std::optional<uint64_t>& sum, std::optional<uint64_t> more) {
   if (more) sum = sum.value_or(0) + *more;
 }
 
-/// As the format wants values of labels.
-std::string quoted(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  return '"' + result + '"';
-}
-
-std::string labels_of(const Process& process) {
-  std::string labels = fmt::format("pid=\"{}\"", process.pid);
-  const Block* const shown = process.page.snapshot->process();
-  if (!shown) return labels;
-  if (const auto rank = shown->number("rank")) labels += fmt::format(",rank=\"{}\"", *rank);
-  for (const char* const name : {"job", "command"})
-    if (const std::string text = shown->text(name); !text.empty())
-      labels += fmt::format(",{}={}", name, quoted(text));
-  return labels;
-}
-
-/// Metrics of their own: as one more path, their bytes would count twice in a sum.
-std::string part_text(std::span<const Process> processes, const Path& part) {
-  const std::string name = fmt::format("erdma_{}_total", *part.sent ? part.sent : part.received);
-  std::string text = fmt::format("# HELP {0} {1}\n# TYPE {0} counter\n", name, part.part);
-  for (const Process& process : processes) {
-    if (!process.page.snapshot) continue;
-    const Bytes bytes = bytes_of(*process.page.snapshot, part);
-    if (const auto number = bytes.sent ? bytes.sent : bytes.received)
-      text += fmt::format("{}{{{}}} {}\n", name, labels_of(process), *number);
-  }
-  return text;
-}
-
 }  // namespace
 
 std::span<const Path> paths() {
@@ -124,30 +90,6 @@ std::string bytes_text(double bytes) {
 
 std::string rate_text(std::optional<double> bytes_per_second) {
   return bytes_per_second ? bytes_text(*bytes_per_second) + "/s" : "-";
-}
-
-std::string prometheus_text(std::span<const Process> processes) {
-  std::string text =
-      "# HELP erdma_bytes_total Payload that processes moved, by path and direction.\n"
-      "# TYPE erdma_bytes_total counter\n";
-  for (const Process& process : processes) {
-    if (!process.page.snapshot) continue;
-    const std::string labels = labels_of(process);
-    for (const Path& path : paths()) {
-      if (path.part) continue;
-      const Bytes bytes = bytes_of(*process.page.snapshot, path);
-      const auto row = [&](const char* direction, std::optional<uint64_t> value) {
-        if (value)
-          text += fmt::format("erdma_bytes_total{{{},path=\"{}\",direction=\"{}\"}} {}\n", labels,
-                              path.name, direction, *value);
-      };
-      row("out", bytes.sent);
-      row("in", bytes.received);
-    }
-  }
-  for (const Path& path : paths())
-    if (path.part) text += part_text(processes, path);
-  return text;
 }
 
 }  // namespace fi_erdma

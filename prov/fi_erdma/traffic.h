@@ -41,8 +41,4 @@ std::string bytes_text(double bytes);
 /// The same per second; "-" without a number.
 std::string rate_text(std::optional<double> bytes_per_second);
 
-/// Text in the format of Prometheus: all counters of bytes, for the collector of text files of
-/// node_exporter.
-std::string prometheus_text(std::span<const Process> processes);
-
 }  // namespace fi_erdma

@@ -301,6 +301,30 @@ class Hang(unittest.TestCase):
                   r"rank 0  .*\n +1 receive of 8 B from rank 1, .*: nothing has come",
                   r"rank 1  .*\n +1 send of 4.00 MiB to \d+\.\d+\.\d+\.\d+:\d+, .*: announced, and not asked for")
 
+    def test_prometheus_gets_what_waits_and_for_how_long(self):
+        ranks = self.job(2)
+        ranks[0].receive(ranks[1], 8)
+        ranks[0].poll()
+        ranks[1].compute()
+
+        def values():
+            done = subprocess.run([PROGRAM, "stat", "--prometheus", *(str(rank.pid) for rank in ranks)], env=CLEAN, text=True,
+                                  capture_output=True, timeout=300, check=True)
+            rows = re.findall(r'(?m)^erdma_(\w+)\{pid="(\d+)"[^}]*?(?:,(?:kind|waits_for)="(\w+)")?\} ([\d.]+)$', done.stdout)
+            return {(name, [str(rank.pid) for rank in ranks].index(pid), label): float(value) for name, pid, label, value in rows}
+
+        latest = time.monotonic() + PATIENCE
+        found = {}
+        while ("stalled_peers", 0, "message") not in found:
+            self.assertLess(time.monotonic(), latest, found)
+            found = values()
+        self.assertEqual((found["calls_libfabric", 0, ""], found["calls_libfabric", 1, ""]), (1, 0))
+        self.assertEqual([found["operations_pending", 0, kind] for kind in ["send", "receive", "unexpected", "move"]], [0, 1, 0, 0])
+        self.assertEqual(found["stalled_peers", 0, "message"], 1)
+        self.assertGreaterEqual(found["stalled_seconds", 0, "message"], 1)
+        self.assertLess(abs(found["answered_timestamp_seconds", 0, ""] - time.time()), PATIENCE)
+        self.assertFalse([name for name in found if name[1] == 1 and name[0] in ("operations_pending", "stalled_peers")])
+
     def test_what_waits_is_as_old_as_the_first_answer_that_showed_it(self):
         ranks = self.job(2)
         ranks[0].receive(ranks[1], 8)
@@ -428,6 +452,7 @@ class Hang(unittest.TestCase):
                 self.assertEqual(counted, [receiver, sender])
                 text = subprocess.run([PROGRAM, "stat", str(ranks[0].pid)], env=CLEAN, text=True, capture_output=True,
                                       timeout=300, check=True).stdout
+                self.assertEqual("SLOWER  4.00 MiB of GPU memory copied through host memory" in text, receiver[1] > 0)
                 way = ["GPU direct", "GPU staged", "GPU IPC"][[bool(count) for count in receiver].index(True)]
                 self.assertRegex(text, rf" {way} .*4\.00 MiB")
 
@@ -452,7 +477,6 @@ class Hang(unittest.TestCase):
                   r"rank 299  .*\n(        1 .*\n){8}        and 590 more\n",
                   r"1 send of 0 B to rank 1: rank 1 has 1 of these and no receive that matches")
 
-                self.assertEqual("SLOWER  4.00 MiB of GPU memory copied through host memory" in text, receiver[1] > 0)
     def test_a_made_up_job_in_which_many_wait_for_any_of_many_is_told_at_once(self):
         """Each of 20,000 for each of 20,000 would be 400 million lines."""
         def process(pid, verdict, endpoints):

@@ -248,8 +248,10 @@ class Program(unittest.TestCase):
             self.assertIn(f'erdma_bytes_total{{{labels},path="shm ring",direction="out"}} 32', rows)
             self.assertIn(f'erdma_nic_copied_bytes_total{{{labels}}} 0', rows)
             self.assertNotIn('path="NIC copied"', str(rows))
+            # It waits for its input.
+            self.assertIn(f'erdma_calls_libfabric{{{labels}}} 0', rows)
             for row in rows:
-                self.assertRegex(row, r'^(# (HELP|TYPE) |\w+\{(\w+="([^"\\]|\\.)*",?)+\} \d+$)')
+                self.assertRegex(row, r'^(# (HELP|TYPE) |\w+\{(\w+="([^"\\]|\\.)*",?)+\} \d+(\.\d+)?$)')
 
     def test_live_ends_with_what_the_kernel_counted_of_devices(self):
         with tempfile.TemporaryDirectory() as folder:

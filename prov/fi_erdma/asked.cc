@@ -1,0 +1,32 @@
+#include "fi_erdma/asked.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "fi_erdma/question.h"
+
+namespace fi_erdma {
+
+AskedLook look_and_ask(const std::vector<pid_t>& pids, double longest_seconds) {
+  constexpr double kBetweenLooks = 0.02;
+  using Seconds = std::chrono::duration<double>;
+  const auto end = std::chrono::steady_clock::now() + Seconds(longest_seconds);
+  const auto left = [&] { return Seconds(end - std::chrono::steady_clock::now()).count(); };
+  Look seen = look(pids);
+  Question question(seen.processes);
+  for (; !question.answered(seen.processes) && left() > 0; seen = look(pids)) {
+    std::this_thread::sleep_for(Seconds(std::clamp(left(), 0.0, kBetweenLooks)));
+    question.ask_again(seen.processes);
+  }
+  AskedLook result;
+  for (const Process& process : seen.processes) {
+    if (question.asked(process)) result.asked.insert(process.pid);
+    if (question.answered(process)) result.answered.insert(process.pid);
+  }
+  result.look = std::move(seen);
+  return result;
+}
+
+}  // namespace fi_erdma

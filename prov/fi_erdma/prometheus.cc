@@ -1,0 +1,215 @@
+#include "fi_erdma/prometheus.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "fi_erdma/traffic.h"
+
+namespace fi_erdma {
+namespace {
+
+constexpr double kStalledSeconds = 1;  ///< that one operation has been the oldest
+
+/// As the format wants values of labels.
+std::string quoted(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return '"' + result + '"';
+}
+
+std::string labels_of(const Process& process) {
+  std::string labels = fmt::format("pid=\"{}\"", process.pid);
+  const Block* const shown = process.page.snapshot->process();
+  if (!shown) return labels;
+  if (const auto rank = shown->number("rank")) labels += fmt::format(",rank=\"{}\"", *rank);
+  for (const char* const name : {"job", "command"})
+    if (const std::string text = shown->text(name); !text.empty())
+      labels += fmt::format(",{}={}", name, quoted(text));
+  return labels;
+}
+
+std::string labels_of(const Process& process, const Block& endpoint) {
+  return fmt::format("{},endpoint={},device={}", labels_of(process),
+                     quoted(endpoint.text("address")), quoted(endpoint.text("device")));
+}
+
+std::string head(std::string_view name, std::string_view type, std::string_view help) {
+  return fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+}
+
+std::span<const Block> blocks_of(const Snapshot& snapshot, std::string_view name) {
+  const BlockKind* const kind = snapshot.kind(name);
+  return kind ? std::span<const Block>(kind->blocks) : std::span<const Block>();
+}
+
+/// Calls `row` with each process that has a page.
+void for_each_page(const Look& look, const std::function<void(const Process&)>& row) {
+  for (const Process& process : look.processes)
+    if (process.page.snapshot) row(process);
+}
+
+std::string bytes_by_path(const Look& look) {
+  std::string text =
+      head("erdma_bytes_total", "counter", "Payload that processes moved, by path and direction.");
+  for_each_page(look, [&](const Process& process) {
+    const std::string labels = labels_of(process);
+    const auto row = [&](const Path& path, const char* direction, std::optional<uint64_t> value) {
+      if (value)
+        text += fmt::format("erdma_bytes_total{{{},path=\"{}\",direction=\"{}\"}} {}\n", labels,
+                            path.name, direction, *value);
+    };
+    for (const Path& path : paths()) {
+      if (path.part) continue;
+      const Bytes bytes = bytes_of(*process.page.snapshot, path);
+      row(path, "out", bytes.sent);
+      row(path, "in", bytes.received);
+    }
+  });
+  return text;
+}
+
+/// A metric of its own: as one more path, bytes that are part of others would count twice in a sum.
+std::string counter_text(const Look& look, const Path& counter) {
+  const std::string name = fmt::format("erdma_{}_total", counter.sent);
+  std::string text = head(name, "counter", counter.part);
+  for_each_page(look, [&](const Process& process) {
+    if (const auto number = bytes_of(*process.page.snapshot, counter).sent)
+      text += fmt::format("{}{{{}}} {}\n", name, labels_of(process), *number);
+  });
+  return text;
+}
+
+/// No bytes, and no path either.
+constexpr Path kEvents[] = {
+    {"", "shm_cma_refusals", "", "Peers inside the host to which the kernel refused CMA."},
+    {"", "nic_connects", "", "Connections by NIC that were asked for."},
+    {"", "nic_reclaimed", "", "Connections by NIC that were given up for others."},
+    {"", "gpu_flushes", "", "Messages that a NIC had to flush to a GPU."},
+};
+
+/// What waits in one endpoint.
+class Waiting {
+ public:
+  Waiting(const Snapshot& snapshot, const Block& endpoint) {
+    add("receive", endpoint, "any_receives");
+    stand("message", endpoint, "any_receive_waited");
+    for (const Block& peer : blocks_of(snapshot, "peer"))
+      if (peer.number("endpoint") == endpoint.index) add_peer(peer);
+  }
+
+  /// Operations that are not over, by kind.
+  const std::map<std::string, uint64_t>& pending() const { return x_pending; }
+  struct Stalled {
+    uint64_t peers = 0;
+    double seconds = 0;  ///< that the oldest one has been seen
+  };
+  /// By what they wait for.
+  const std::map<std::string, Stalled>& stalled() const { return x_stalled; }
+
+ private:
+  void add(const char* kind, const Block& block, const char* count) {
+    x_pending[kind] += block.number(count).value_or(0);
+  }
+  /// Whether it waits for long.
+  bool stand(const std::string& what, const Block& block, const char* waited) {
+    const double seconds = double(block.number(waited).value_or(0)) / 1e9;
+    if (seconds < kStalledSeconds) return false;
+    Stalled& stalled = x_stalled[what];
+    stalled.seconds = std::max(stalled.seconds, seconds);
+    return true;
+  }
+  void stand_by_peer(const std::string& what, const Block& peer, const char* waited) {
+    if (stand(what, peer, waited)) ++x_stalled[what].peers;
+  }
+  void add_peer(const Block& peer) {
+    add("send", peer, "sends");
+    add("receive", peer, "receives");
+    add("unexpected", peer, "early");
+    add("move", peer, "moving");
+    stand_by_peer(known(peer.text("sends_for")), peer, "send_waited");
+    stand_by_peer("message", peer, "receive_waited");
+    stand_by_peer(known(peer.text("moving_for")), peer, "moving_waited");
+  }
+  /// A page may be anyone's, and say as many words as it likes.
+  static std::string known(const std::string& word) {
+    constexpr std::string_view kWords[] = {"connection", "room",    "match",  "target",
+                                           "bytes",      "earlier", "sender", "flush"};
+    return std::ranges::find(kWords, word) == std::end(kWords) ? "other" : word;
+  }
+
+  std::map<std::string, uint64_t> x_pending{
+      {"send", 0}, {"receive", 0}, {"unexpected", 0}, {"move", 0}};
+  std::map<std::string, Stalled> x_stalled;
+};
+
+/// What each endpoint says of the last question.
+struct WaitingTexts {
+  std::string pending = head("erdma_operations_pending", "gauge",
+                             "Operations that are not over, by kind, of processes that answer.");
+  std::string peers =
+      head("erdma_stalled_peers", "gauge",
+           "Peers of which one operation has waited for at least a second, by what it waits for.");
+  std::string seconds =
+      head("erdma_stalled_seconds", "gauge", "How long the oldest of these was seen, at least.");
+  std::string answered =
+      head("erdma_answered_timestamp_seconds", "gauge",
+           "When the endpoint last told what waits in it: it called libfabric then.");
+
+  void add_answer(const Process& process, const Block& endpoint) {
+    if (const auto at = endpoint.number("answered"); at.value_or(0))
+      answered += fmt::format("erdma_answered_timestamp_seconds{{{}}} {:.3f}\n",
+                              labels_of(process, endpoint), double(*at) / 1e9);
+  }
+  void add_waits(const Process& process, const Block& endpoint) {
+    const std::string labels = labels_of(process, endpoint);
+    const Waiting waiting(*process.page.snapshot, endpoint);
+    for (const auto& [kind, count] : waiting.pending())
+      pending +=
+          fmt::format("erdma_operations_pending{{{},kind=\"{}\"}} {}\n", labels, kind, count);
+    for (const auto& [what, stalled] : waiting.stalled()) {
+      peers += fmt::format("erdma_stalled_peers{{{},waits_for=\"{}\"}} {}\n", labels, what,
+                           stalled.peers);
+      seconds += fmt::format("erdma_stalled_seconds{{{},waits_for=\"{}\"}} {:.3f}\n", labels, what,
+                             stalled.seconds);
+    }
+  }
+};
+
+std::string waiting_text(const AskedLook& asked) {
+  std::string calls = head("erdma_calls_libfabric", "gauge",
+                           "Whether the process called libfabric after it was asked: 1, or 0.");
+  WaitingTexts texts;
+  for_each_page(asked.look, [&](const Process& process) {
+    if (!asked.asked.contains(process.pid)) return;
+    const bool answered = asked.answered.contains(process.pid);
+    calls += fmt::format("erdma_calls_libfabric{{{}}} {:d}\n", labels_of(process), answered);
+    for (const Block& endpoint : blocks_of(*process.page.snapshot, "endpoint")) {
+      texts.add_answer(process, endpoint);
+      // What it showed before may long be over.
+      if (answered) texts.add_waits(process, endpoint);
+    }
+  });
+  return calls + texts.answered + texts.pending + texts.peers + texts.seconds;
+}
+
+}  // namespace
+
+std::string prometheus_text(const AskedLook& asked) {
+  std::string text = bytes_by_path(asked.look);
+  for (const Path& path : paths())
+    if (path.part) text += counter_text(asked.look, path);
+  for (const Path& event : kEvents) text += counter_text(asked.look, event);
+  return text + waiting_text(asked);
+}
+
+}  // namespace fi_erdma

@@ -1,0 +1,116 @@
+#include "fi_erdma/prometheus.h"
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "libcheck.h"
+
+using fi_erdma::AskedLook;
+using fi_erdma::Block;
+using fi_erdma::BlockKind;
+using fi_erdma::Process;
+using fi_erdma::Snapshot;
+
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+
+/// Whose page has this endpoint, and these peers of it.
+AskedLook look_at(Block endpoint, std::vector<Block> peers) {
+  Process process;
+  process.pid = 7;
+  process.page.snapshot = Snapshot{
+      {BlockKind{"process", {}, {Block{0, {{"shm_cma_refusals", 2}}, {}}}},
+       BlockKind{"endpoint", {}, {std::move(endpoint)}}, BlockKind{"peer", {}, std::move(peers)}}};
+  AskedLook asked;
+  asked.look.processes.push_back(std::move(process));
+  asked.asked = asked.answered = {7};
+  return asked;
+}
+
+Block endpoint(uint64_t any_receives = 0, uint64_t waited = 0) {
+  return {0,
+          {{"answered", 1500 * kSecond / 1000},
+           {"any_receives", any_receives},
+           {"any_receive_waited", waited}},
+          {{"address", "192.0.2.2:1"}, {"device", "shm"}}};
+}
+
+Block peer(std::map<std::string, uint64_t, std::less<>> numbers,
+           std::map<std::string, std::string, std::less<>> texts = {}) {
+  numbers.emplace("endpoint", 0);
+  return {0, std::move(numbers), std::move(texts)};
+}
+
+/// The value of the row of a metric of that endpoint; empty = there is none.
+std::string value_of(const std::string& text, const std::string& metric, const std::string& label) {
+  const std::string row =
+      "\n" + metric + "{pid=\"7\",endpoint=\"192.0.2.2:1\",device=\"shm\"" + label + "} ";
+  const size_t at = text.find(row);
+  if (at == text.npos) return {};
+  const size_t begin = at + row.size();
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+void expect(const AskedLook& asked, const char* metric, const char* label, const char* value) {
+  const std::string found = value_of(prometheus_text(asked), metric, label);
+  ck_assert_msg(found == value, "%s%s is %s, not %s", metric, label, found.c_str(), value);
+}
+
+TEST(operations_that_are_not_over_are_counted_by_kind) {
+  const AskedLook asked = look_at(endpoint(5), {peer({{"sends", 2}, {"receives", 1}}),
+                                                peer({{"sends", 1}, {"early", 3}, {"moving", 4}}),
+                                                peer({{"sends", 100}, {"endpoint", 1}})});
+  expect(asked, "erdma_operations_pending", ",kind=\"send\"", "3");
+  expect(asked, "erdma_operations_pending", ",kind=\"receive\"", "6");
+  expect(asked, "erdma_operations_pending", ",kind=\"unexpected\"", "3");
+  expect(asked, "erdma_operations_pending", ",kind=\"move\"", "4");
+}
+
+TEST(peers_stall_from_a_second_on_by_what_they_wait_for) {
+  const AskedLook asked =
+      look_at(endpoint(), {peer({{"send_waited", 3 * kSecond}}, {{"sends_for", "room"}}),
+                           peer({{"send_waited", 2 * kSecond}, {"receive_waited", 5 * kSecond / 2}},
+                                {{"sends_for", "room"}}),
+                           peer({{"send_waited", kSecond - 1}}, {{"sends_for", "connection"}}),
+                           peer({{"moving_waited", kSecond}}, {{"moving_for", "flush"}}),
+                           peer({{"moving_waited", kSecond}}, {{"moving_for", "\"strange\""}})});
+  expect(asked, "erdma_stalled_peers", ",waits_for=\"room\"", "2");
+  expect(asked, "erdma_stalled_seconds", ",waits_for=\"room\"", "3.000");
+  expect(asked, "erdma_stalled_peers", ",waits_for=\"message\"", "1");
+  expect(asked, "erdma_stalled_seconds", ",waits_for=\"message\"", "2.500");
+  expect(asked, "erdma_stalled_peers", ",waits_for=\"connection\"", "");
+  expect(asked, "erdma_stalled_peers", ",waits_for=\"flush\"", "1");
+  expect(asked, "erdma_stalled_peers", ",waits_for=\"other\"", "1");
+}
+
+TEST(a_receive_from_any_peer_stalls_without_a_peer) {
+  const AskedLook asked = look_at(endpoint(1, 4 * kSecond), {});
+  expect(asked, "erdma_stalled_peers", ",waits_for=\"message\"", "0");
+  expect(asked, "erdma_stalled_seconds", ",waits_for=\"message\"", "4.000");
+}
+
+TEST(who_does_not_answer_shows_when_it_last_did_and_nothing_that_may_be_over) {
+  AskedLook asked = look_at(endpoint(1, kSecond), {peer({{"sends", 2}})});
+  ck_assert(prometheus_text(asked).find("\nerdma_calls_libfabric{pid=\"7\"} 1\n") !=
+            std::string::npos);
+  asked.answered.clear();
+  const std::string text = prometheus_text(asked);
+  ck_assert(text.find("\nerdma_calls_libfabric{pid=\"7\"} 0\n") != std::string::npos);
+  ck_assert(text.find("\nerdma_operations_pending{") == std::string::npos);
+  ck_assert(text.find("\nerdma_stalled") == std::string::npos);
+  expect(asked, "erdma_answered_timestamp_seconds", "", "1.500");
+  asked.asked.clear();
+  ck_assert(prometheus_text(asked).find("\nerdma_calls_libfabric{") == std::string::npos);
+}
+
+TEST(events_are_counters_of_the_process) {
+  const std::string text = prometheus_text(look_at(endpoint(), {}));
+  ck_assert(text.find("\n# TYPE erdma_shm_cma_refusals_total counter\n"
+                      "erdma_shm_cma_refusals_total{pid=\"7\"} 2\n") != std::string::npos);
+  ck_assert(text.find("\nerdma_nic_connects_total{") == std::string::npos);
+}
+
+}  // namespace
