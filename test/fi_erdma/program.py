@@ -835,6 +835,15 @@ class Doctor(unittest.TestCase):
     def test_shared_memory_is_switched_off(self):
         self.assertIn("W204", self.codes(**self.nic, FI_ERDMA_SHM="off"))
 
+    def test_hints_of_a_client_that_give_nothing(self):
+        provider = os.path.join(os.path.abspath(BUILD), ".libs/liberdma-fi.so")
+        demanding = {**WITH_PROVIDER, "FI_PROVIDER_PATH": os.path.join(BUILD, "test/fi_erdma/.libs"), "DEMANDED_PROVIDER": provider}
+        self.assertEqual(self.codes("--for", "nccl", "mpich", **demanding), {"E301"})
+        (finding,) = [finding for finding in self.findings if finding["code"]]
+        self.assertEqual(finding["text"], "nccl: fi_getinfo offers nothing: No data available")
+        self.assertRegex(str(finding["more"]), r"hints ask tx_attr->inject_size 1048576, offered is \d+")
+        self.assertIn("mpich: fi_getinfo offers shm", [finding["text"] for finding in self.findings])
+
     def test_settings_of_open_mpi(self):
         os.mkdir(os.path.join(self.folder, ".openmpi"))
         with open(os.path.join(self.folder, ".openmpi/mca-params.conf"), "w", encoding="ascii") as file:
