@@ -168,8 +168,14 @@ void report_ways(Report& report, const Trial& trial, const Outcome& outcome) {
     report.ok(text);
 }
 
-void report_unmet(Report& report, const pair::Options& options, const Outcome& outcome) {
+/// `met_before`: in an earlier trial.
+void report_unmet(Report& report, const pair::Options& options, const Outcome& outcome,
+                  bool met_before) {
   const std::string trouble = trouble_of(outcome);
+  if (met_before)
+    return report.broken(
+        "E212", fmt::format("{} does not answer any more: {}", options.peer, trouble),
+        {"the doctor there stands still or has ended, or its host did: see what it says"});
   const std::string how = outcome.result.is_object() ? text_of(outcome.result, "meeting") : "";
   const std::string start = "start there: fi_erdma doctor --serve";
   if (how == "silent")
@@ -188,7 +194,8 @@ void report_unmet(Report& report, const pair::Options& options, const Outcome& o
 }
 
 /// Whether the other side was met.
-bool check_trial(Report& report, const pair::Options& options, const Trial& trial) {
+bool check_trial(Report& report, const pair::Options& options, const Trial& trial,
+                 bool met_before) {
   const int longest = int(std::ceil(options.limit_s * 4)) + 60;
   const Paper told;
   const Outcome outcome = try_apart(
@@ -202,7 +209,7 @@ bool check_trial(Report& report, const pair::Options& options, const Trial& tria
   else if (met)
     report.broken(trial.code, fmt::format("{} fail: {}", trial.what, trouble), outcome.said);
   else
-    report_unmet(report, options, outcome);
+    report_unmet(report, options, outcome, met_before);
   return met;
 }
 
@@ -210,8 +217,9 @@ bool check_trial(Report& report, const pair::Options& options, const Trial& tria
 
 void check_peer(Report& report, const pair::Options& options) {
   report.begin("peer " + options.peer);
+  bool met = false;
   for (const Trial& trial : kTrials)
-    if (!check_trial(report, options, trial)) return;
+    if (!(met = check_trial(report, options, trial, met))) return;
 }
 
 int serve_peer(const pair::Options& asked) {

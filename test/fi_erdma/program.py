@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -939,6 +940,61 @@ class Doctor(unittest.TestCase):
         words = b"fi_erdma 0.0.1 doctor: messages"
         self.assertEqual(self.answered(struct.pack("I", len(words)) + words), {"E213"})
         self.assertIn("0.0.1", str(self.findings))
+
+    def test_a_peer_that_falls_silent(self):
+        """As one whose host stands still: the doctor ends all the same, and says how far it came."""
+        port = free_port()
+        server = serve(self, "doctor", "--serve", "-P", port, "-T", "60", before=os.setsid, **WITH_PROVIDER)
+        self.addCleanup(os.killpg, server.pid, signal.SIGKILL)
+        with subprocess.Popen([PROGRAM, "doctor", "-j", "--peer", "127.0.0.1", "-P", port, "-T", "10"], text=True,
+                              env={**CLEAN, **WITH_PROVIDER}, stdout=subprocess.PIPE) as doctor:
+            self.assertEqual(server.stdout.readline(), "  ok    messages\n")
+            os.killpg(server.pid, signal.SIGSTOP)
+            self.findings = json.loads(doctor.communicate(timeout=300)[0])["findings"]
+        self.assertEqual(doctor.returncode, 2)
+        self.assertEqual(self.findings[-1]["code"], "E212")
+        self.assertIn("127.0.0.1 does not answer any more: ", self.findings[-1]["text"])
+        self.assertRegex(str(self.findings), "messages arrive both ways")
+        # It may have begun with the next trial.
+        self.assertLessEqual({f["code"] for f in self.findings if f["code"]}, {"E210", "E211", "E212"})
+
+    # Commands of two hosts, joined by a cable: each has a network of its own, and a kernel by its name.
+    TWO_HOSTS = """
+        exec 3< <(exec unshare -nm sh -c 'echo $$; exec sleep infinity')
+        read -r there <&3
+        trap 'kill $there' EXIT
+        on_b() { nsenter -t $there -n -m "$@"; }
+        ip link add a0 type veth peer name b0 netns $there || exit 77
+        ip address add 10.8.0.1/24 dev a0 && ip link set a0 up && ip link set lo up
+        on_b ip address add 10.8.0.2/24 dev b0 && on_b ip link set b0 up && on_b ip link set lo up
+        cat /proc/sys/kernel/random/uuid >"$SOFTERDMA_DIR/boot_id"
+        on_b mount --bind "$SOFTERDMA_DIR/boot_id" /proc/sys/kernel/random/boot_id || exit 77
+        export LD_PRELOAD=$SOFTERDMA
+        SOFTERDMA_DEVICES=erdma_0,ip=10.8.0.1 "$0" doctor --serve -T 60 >&2 & server=$!
+        SOFTERDMA_DEVICES=erdma_0,ip=10.8.0.2 on_b "$0" doctor -j -T 60 --peer 10.8.0.1
+        status=$?
+        wait $server || status=70
+        exit $status"""
+
+    def test_a_peer_on_another_host(self):
+        apart = ["unshare", "-Urnm"]
+        if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode or not shutil.which("ip"):
+            self.skipTest("no namespaces are permitted, or there is no ip")
+        environment = {**CLEAN, **self.nic, "SOFTERDMA": self.nic["LD_PRELOAD"],
+                       "FI_PROVIDER_PATH": os.path.abspath(WITH_PROVIDER["FI_PROVIDER_PATH"])}
+        del environment["LD_PRELOAD"]
+        done = subprocess.run([*apart, "bash", "-c", self.TWO_HOSTS, os.path.abspath(PROGRAM)], env=environment, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=False)
+        if done.returncode == 77:
+            self.skipTest(done.stderr)
+        findings = json.loads(done.stdout)["findings"]
+        # What a host does not permit to this user is no trouble of the way between them.
+        self.assertLessEqual({f["code"] for f in findings if f["code"]}, {"W203"}, done.stdout + done.stderr)
+        texts = " ".join(f["text"] for f in findings)
+        self.assertIn("erdma_0 (b0, MTU 1500) here, erdma_0 (a0, MTU 1500) there", texts)
+        for what in ["messages", "RMA writes", "RMA reads"]:
+            self.assertRegex(texts, rf"{what} arrive both ways \(1 MiB: \S+ \w*iB/s\), by NIC packets")
+        self.assertIn(done.returncode, [0, 1])
 
     def test_strangers_keep_no_doctor_from_its_peer(self):
         port = free_port()
