@@ -91,7 +91,7 @@ std::string counter_text(const Look& look, const Path& counter) {
 
 /// No bytes, and no path either.
 constexpr Path kEvents[] = {
-    {"", "shm_cma_refusals", "", "Peers inside the host to which the kernel refused CMA."},
+    {"", "shm_cma_refusals", "", "Calls of CMA that the kernel refused, each once for each peer."},
     {"", "nic_connects", "", "Connections by NIC that were asked for."},
     {"", "nic_reclaimed", "", "Connections by NIC that were given up for others."},
     {"", "gpu_flushes", "", "Messages that a NIC had to flush to a GPU."},
