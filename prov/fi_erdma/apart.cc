@@ -18,15 +18,15 @@ namespace fi_erdma {
 namespace {
 
 constexpr int kLongestDeathSeconds = 5;
-constexpr int kLooksPerSecond = 10;  ///< where the kernel does not tell that a process ended
+constexpr int kLooksPerSecond = 10;  ///< if the kernel has no pidfd to report the end of a process
 
-const Paper* g_result = nullptr;  ///< of a child
+const Paper* g_result = nullptr;  ///< where a child writes its result
 
 [[noreturn]] void work_as_child(const Variables& variables, const std::function<Json()>& work,
                                 const Paper& result, const Paper& said) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   g_result = &result;
-  // A library may print to either; the standard output is the report's alone.
+  // Libraries may print to both streams; standard output is reserved for the report.
   said.take_output();
   for (const auto& [name, value] : variables)
     value.empty() ? unsetenv(name.c_str()) : setenv(name.c_str(), value.c_str(), 1);
@@ -39,7 +39,7 @@ const Paper* g_result = nullptr;  ///< of a child
   }
 }
 
-/// A child, until its status was asked for.
+/// A child process that has not been waited for yet.
 class Child {
  public:
   explicit Child(pid_t pid) : x_pid(pid), x_fd(int(syscall(SYS_pidfd_open, pid, 0))) {}
@@ -49,7 +49,7 @@ class Child {
     if (x_fd >= 0) close(x_fd);
   }
 
-  /// Empty if it ended by itself, and well.
+  /// Empty if the child ended by itself with status 0.
   std::string fault(int longest_seconds) {
     if (ends_within(longest_seconds)) return fault_of_status();
     kill(x_pid, SIGKILL);
@@ -59,8 +59,8 @@ class Child {
   }
 
  private:
-  /// Step by step, since time in which this process stands still, too, does not count. Without a
-  /// descriptor, poll() is a pause.
+  /// Waits in steps, so that time in which this process was stopped as well does not count. Without
+  /// a descriptor, poll() only sleeps.
   bool ends_within(int seconds) {
     for (int i = 0; i < seconds * kLooksPerSecond; ++i) {
       const pid_t ended = waitpid(x_pid, &x_status, WNOHANG);
@@ -79,9 +79,9 @@ class Child {
   }
 
   const pid_t x_pid;
-  const int x_fd;  ///< -1: the kernel has none
+  const int x_fd;  ///< -1 if the kernel has no pidfd
   int x_status = 0;
-  int x_unknown = 0;  ///< why the status is not known
+  int x_unknown = 0;  ///< errno if the status is not known
 };
 
 }  // namespace

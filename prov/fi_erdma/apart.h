@@ -9,26 +9,26 @@
 
 namespace fi_erdma {
 
-/// What a trial found.
+/// The result of a trial.
 struct Outcome {
-  std::string fault;              ///< empty: it ended by itself
-  Json result;                    ///< of the work, an object; null if there was a fault
-  std::vector<std::string> said;  ///< lines that it printed: of the provider, as a rule
+  std::string fault;              ///< empty if the trial ended by itself with a result
+  Json result;                    ///< the object that the work returned; null after a fault
+  std::vector<std::string> said;  ///< lines that the trial printed: the provider's log
 };
 
-/// Variables of a trial; an empty value unsets.
+/// Environment variables of a trial; an empty value unsets the variable.
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-/// Does the work in a process of its own, since it may end or hang: it is killed after a time that
-/// it never needs. This process must have no other thread, and may not ignore SIGCHLD.
+/// Runs the work in a child process, since it may crash or hang. The child is killed after
+/// longest_seconds. This process must have no other thread and must not ignore SIGCHLD.
 Outcome try_apart(const Variables& variables, const std::function<Json()>& work,
                   int longest_seconds = 60);
 
-/// Empty if it ended well: its fault, or the "error" that the work found, with the "step" before
-/// it.
+/// Empty after success; otherwise the fault, or the "error" that the work returned, preceded by its
+/// "step".
 std::string trouble_of(const Outcome& outcome);
 
-/// Of the work: ends its process with this result, whatever the process holds.
+/// The work calls this to end its process with this result without any cleanup.
 [[noreturn]] void end_trial(const Json& result);
 
 }  // namespace fi_erdma

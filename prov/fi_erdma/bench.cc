@@ -20,8 +20,8 @@ using pair::Exchange;
 using pair::PathBytes;
 using pair::Side;
 
-constexpr int kRounds = 4;                        ///< that are checked, of each size
-constexpr size_t kTimedBytes = size_t(64) << 20;  ///< of each size, at most
+constexpr int kRounds = 4;                        ///< rounds of each size that are checked
+constexpr size_t kTimedBytes = size_t(64) << 20;  ///< bytes of each size that are timed, at most
 constexpr int kMostTimed = 2000;
 
 Exchange::Kind kind_of(const BenchOptions& options) {
@@ -35,17 +35,17 @@ int timed_rounds(size_t size) {
   return int(std::clamp<size_t>(rounds, 2, kMostTimed));
 }
 
-/// What one side saw.
+/// The results of one side.
 struct Seen {
-  /// However this process ends, it was told.
+  /// Called as soon as a result is known, so that it is not lost however this process ends.
   void tell() const {
     if (paper) paper->write(json.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
 
-  Json json;           ///< a document, as far as it came
-  const Paper* paper;  ///< for the document; null: text is printed
+  Json json;           ///< the document so far
+  const Paper* paper;  ///< where the document goes; null: text is printed instead
   PathBytes own, both;
-  uint64_t payload = 0;  ///< of both ways
+  uint64_t payload = 0;  ///< bytes of both directions
 };
 
 int rounds(const BenchOptions& options) {
@@ -96,7 +96,7 @@ void print_table(const Seen& seen) {
   seen.both.print("both sides");
 }
 
-/// Empty, or how the bytes went another way than they should.
+/// Empty if the bytes took the expected path; otherwise the difference in words.
 std::string trouble_of(const BenchOptions& options, const PathBytes& both, uint64_t payload) {
   const uint64_t found = both.by(options.path);
   const bool enough = found > 0 && double(found) >= double(payload) * options.share / 100;
@@ -115,7 +115,7 @@ int judge(const BenchOptions& options, const PathBytes& both, uint64_t payload) 
 }
 
 int take_part(const BenchOptions& options, Seen& seen, Side side, Channel& channel) {
-  if (side == Side::server) pair::before_end({});  // the client tells
+  if (side == Side::server) pair::before_end({});  // the client prints the results
   move_bytes(options, side, channel, seen);
   if (side == Side::server) return pair::kPassed;
   if (seen.paper)
@@ -138,13 +138,13 @@ Json told_on(const Paper& paper, const Json& otherwise) {
   return json.is_object() ? json : otherwise;
 }
 
-/// A document also of what ended early, or was killed.
+/// Prints the document, also if the measurement ended early or was killed.
 int run_for_json(const BenchOptions& options, Seen& seen) {
   const Paper paper;
   seen.paper = &paper;
   std::string death;
   const auto body = [&] {
-    // Also where a side was killed, which another process finds.
+    // Another process notices if a side was killed.
     pair::before_end([&](pair::Status, const char* text) {
       seen.json = told_on(paper, seen.json);
       seen.json["fault"] = text;

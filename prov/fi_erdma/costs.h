@@ -7,9 +7,9 @@
 
 namespace fi_erdma {
 
-/// What slower ways cost an endpoint so far, a line for each with the code under which
-/// docs/troubleshooting.md has the remedy: bytes that were copied as the kernel refuses CMA, or on
-/// their way by the NIC, or staged for GPU memory.
+/// One line for each slower path of an endpoint: the bytes that were copied because the kernel
+/// refuses CMA, because the NIC could not access the memory, or to stage GPU memory. Each line has
+/// the code under which docs/troubleshooting.md has the remedy.
 std::vector<std::string> costs_of(const Snapshot& snapshot, const Block& endpoint);
 
 }  // namespace fi_erdma

@@ -4,7 +4,7 @@
 
 namespace fi_erdma {
 
-/// A descriptor, until the end of its block; -1 = there is none.
+/// Owns a file descriptor, or none (-1).
 class Descriptor {
  public:
   explicit Descriptor(int fd) : x_fd(fd) {}

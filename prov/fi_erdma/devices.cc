@@ -11,8 +11,8 @@
 namespace fi_erdma {
 namespace {
 
-/// The names that drivers have for a counter (erdma in its two forms, rxe, others), and what one of
-/// it is worth.
+/// The names that drivers give a counter (both forms of erdma, rxe, others), and the bytes that one
+/// unit of it stands for.
 struct Name {
   const char* path;
   uint64_t worth;

@@ -8,17 +8,17 @@
 
 namespace fi_erdma {
 
-/// What the kernel counts of a device: all processes, and what no process shows.
+/// What the kernel counts for a device: the traffic of all processes.
 struct DeviceTraffic {
   std::optional<uint64_t> received_bytes, sent_bytes, received_packets, sent_packets;
 };
 
-/// Below /sys/class/infiniband, or a folder like it.
+/// The devices in /sys/class/infiniband, or in a folder of the same form.
 class Devices {
  public:
   explicit Devices(std::string folder) : x_folder(std::move(folder)) {}
   std::vector<std::string> names() const;  ///< sorted
-  /// Of the first port. What a driver does not count is empty.
+  /// Counters of the first port. Those that the driver does not have are empty.
   DeviceTraffic traffic(std::string_view device) const;
 
  private:
@@ -40,7 +40,8 @@ class RateHistory {
   std::optional<double> x_least;
 };
 
-/// The block that eadm(8) prints: bytes, rates now, at most, on average, at least, and minutes.
+/// A summary in the form of eadm(8): bytes, the current, highest, average and lowest rate, and
+/// minutes.
 std::string summary_of(std::string_view device, const DeviceTraffic& total,
                        const RateHistory& received, const RateHistory& sent);
 

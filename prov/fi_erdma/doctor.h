@@ -10,21 +10,21 @@
 
 namespace fi_erdma {
 
-/// In the order of the status of the program: 0, 1, 2.
+/// The values are the exit status of the program.
 enum class Grade : uint8_t { ok, slower, broken };
 
 struct Finding {
   Grade grade;
   std::string group;
-  std::string code;  ///< a heading of docs/troubleshooting.md; empty if all is well
+  std::string code;  ///< a heading of docs/troubleshooting.md; empty for Grade::ok
   std::string text;
-  std::vector<std::string> more;  ///< what to do, and what the provider said
+  std::vector<std::string> more;  ///< the remedy, and log lines of the provider
 };
 
-/// What the checks found, in their order.
+/// The findings, in the order of the checks.
 class Report {
  public:
-  /// Calls `show` with each finding at once: whatever happens later, it was told.
+  /// Calls `show` with each finding at once, so that it is printed whatever happens later.
   explicit Report(std::function<void(const Finding&)> show) : x_show(std::move(show)) {}
   void begin(std::string group) { x_group = std::move(group); }
   void ok(std::string text) { add(Grade::ok, "", std::move(text), {}); }
@@ -47,47 +47,47 @@ class Report {
   std::vector<Finding> x_findings;
 };
 
-/// What a program gets here.
+/// What libfabric offers to a program on this host.
 struct Offer {
-  bool any = false;                  ///< there is something to try
-  std::vector<std::string> devices;  ///< of NICs
+  bool any = false;                  ///< the provider offers at least one domain
+  std::vector<std::string> devices;  ///< names of the NICs
 };
 
-/// libfabric, the provider, and the variables of the environment.
+/// Checks libfabric, the provider, and the environment variables.
 Offer check_library(Report& report);
-/// Bytes between two endpoints, inside the host and through each NIC.
+/// Exchanges bytes between two endpoints, inside the host and through each NIC.
 void check_bytes(Report& report, const Offer& offer);
-/// What clients ask of fi_getinfo: those of the request, or all.
+/// Calls fi_getinfo with the hints of the clients in the request, or of all clients.
 void check_clients(Report& report, const Request& request);
-/// Whether processes can copy from and to each other's memory, as ranks do, by trying it.
+/// Tries whether processes can copy from and to each other's memory, as ranks do.
 void check_cma(Report& report);
-/// What the kernel permits this process, by trying it.
+/// Tries what the kernel permits this process.
 void check_process(Report& report, const Offer& offer);
-/// Whether the device has queue pairs and regions left, by making some.
+/// Creates some queue pairs and regions, to see whether the device has any left.
 void check_nic_objects(Report& report, const std::string& device);
-/// Ports and files of devices, as the kernel shows them.
+/// Checks ports and device files, as the kernel shows them.
 void check_devices(Report& report, const Request& request, const Offer& offer);
-/// CUDA, and bytes between GPU memory of two processes.
+/// Checks CUDA, and exchanges bytes between GPU memory of two processes.
 void check_gpu(Report& report, const Offer& offer);
-/// Bytes between this host and another one, on which serve_peer() runs.
+/// Exchanges bytes with another host, on which serve_peer() runs.
 void check_peer(Report& report, const pair::Options& options);
 
-/// Answers one check_peer() of another host and ends, or ends because nobody comes. Returns a
-/// pair::Status.
+/// Serves one check_peer() of another host, and returns afterwards or when no peer connects in
+/// time. Returns a pair::Status.
 int serve_peer(const pair::Options& options);
 
-/// What differs between the documents of `doctor --json`, one behind the other on standard input.
-/// The status is that of the worst host.
+/// Reads the documents of `doctor --json` of several hosts from standard input and prints their
+/// differences. Returns the worst status of all hosts.
 int compare_documents();
 
-/// `more` with the lines that the provider wrote.
+/// Returns `more` and the lines that the provider wrote.
 std::vector<std::string> with_said(std::vector<std::string> more, const Outcome& outcome);
-/// Variables under which the provider says what it has to say, also what it refuses.
+/// Adds the variables that make the provider log everything, including what it refuses.
 Variables telling(Variables variables);
-/// "erdma_0 (eth1, MTU 1500)", if `place` has an "interface" and its "mtu"; it may be anyone's.
+/// "erdma_0 (eth1, MTU 1500)", if `place` has an "interface" and its "mtu". `place` may come from
+/// another host and hold anything.
 std::string place_text(const std::string& device, const Json& place);
-/// Measured, of messages of 1 MiB, and beside it what one copy of memory reaches; begins with a
-/// blank.
+/// The measured speed of messages of 1 MiB, and the speed of one memory copy. Begins with a blank.
 std::string speed_text(const Outcome& outcome);
 
 }  // namespace fi_erdma

@@ -17,8 +17,8 @@
 namespace fi_erdma {
 namespace {
 
-/// What the process that looks is to the one that is looked at. A stranger has no ancestor in
-/// common with it but init, as ranks of two launchers.
+/// How the reading process is related to the process that it reads. A stranger has only init as a
+/// common ancestor with it, like ranks of two launchers.
 enum class Kin { parent, sibling, stranger };
 
 std::string policy() {
@@ -26,7 +26,7 @@ std::string policy() {
   return value ? value : "";
 }
 
-/// "filter" if system calls are filtered, as in most containers.
+/// "filter" if a seccomp filter is active, as in most containers.
 bool has_seccomp_filter() {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);)
@@ -36,14 +36,14 @@ bool has_seccomp_filter() {
 
 constexpr char kBefore[] = "before", kAfter[] = "after!";
 
-/// Admits whom the provider would: anyone, no one, or the nearest ancestor that both have.
+/// Sets PR_SET_PTRACER as the provider does: any process, none, or the nearest common ancestor.
 void admit(Kin kin) {
   if (policy() == "any") prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   if (policy() == "any" || policy() == "none" || kin != Kin::sibling) return;
   prctl(PR_SET_PTRACER, getppid(), 0, 0, 0);
 }
 
-/// A process that is looked at until it is killed.
+/// A process whose memory is read until it is killed.
 [[noreturn]] void be_seen(Kin kin, int ready) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   admit(kin);
@@ -52,7 +52,8 @@ void admit(Kin kin) {
   for (;;) pause();
 }
 
-/// Empty, or which call fails and how. Both directions, each compared.
+/// Copies and compares in both directions. Returns an empty string, or the call that failed with
+/// its error.
 std::string move_by_cma(pid_t peer, char* memory) {
   char here[sizeof(kBefore)] = {};
   const iovec local{here, sizeof(here)}, remote{memory, sizeof(here)};
@@ -65,7 +66,8 @@ std::string move_by_cma(pid_t peer, char* memory) {
   return {};
 }
 
-/// Tells through `told` whether it was tried, and the fault. `go` ends where nobody waits for it.
+/// Writes whether the copy was tried, and its fault, to `told`. `go` reaches its end when no
+/// process waits any more.
 [[noreturn]] void look(pid_t peer, char* memory, int go, int told) {
   char byte;
   if (read(go, &byte, 1) != 1) _exit(1);
@@ -73,7 +75,7 @@ std::string move_by_cma(pid_t peer, char* memory) {
   _exit(write(told, text.data(), text.size()) < 0);
 }
 
-/// The fault of another process, which ends meanwhile.
+/// Returns the fault that another process found; that process ends meanwhile.
 std::string look_from_another(Kin kin, pid_t peer, char* memory) {
   int go[2], told[2];
   if (pipe2(go, O_CLOEXEC) || pipe2(told, O_CLOEXEC))
@@ -82,7 +84,7 @@ std::string look_from_another(Kin kin, pid_t peer, char* memory) {
   if (child < 0) return std::string("fork: ") + std::strerror(errno);
   if (child == 0) {
     close(go[1]);
-    // Once its parent has ended, nobody here is an ancestor of the other.
+    // After its parent has ended, no process here is an ancestor of the other.
     if (const pid_t other = kin == Kin::stranger ? fork() : 0) _exit(other < 0);
     look(peer, memory, go[0], told[1]);
   }

@@ -12,10 +12,10 @@
 namespace fi_erdma {
 namespace {
 
-/// A line of a document: grade, group, code, text. All that a document says may be odd.
+/// A line of a document: grade, group, code, text. A document may hold anything.
 using Line = std::tuple<std::string, std::string, std::string, std::string>;
 
-/// No host measures what another does.
+/// Removes measured speeds, which differ between hosts.
 std::string without_speed(std::string text) {
   const size_t begin = text.find(" (1 MiB: ");
   const size_t end = begin == text.npos ? begin : text.find(')', begin);
@@ -51,7 +51,7 @@ int compare_documents() {
     hosts.insert(host);
     for (const Json& finding : document["findings"])
       if (finding.is_object()) lines[line_of(finding)].insert(host);
-    // Nobody knows what the rest of this doctor would have found.
+    // The rest of this doctor's checks is unknown.
     if (document.contains("fault"))
       lines[{"NO", "doctor", "", "it broke off: " + text_of(document, "fault")}].insert(host);
   });

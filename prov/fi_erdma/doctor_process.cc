@@ -33,7 +33,8 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-/// Namespaces that are not those of the host, which have numbers of their own.
+/// The namespaces of this process that are not those of the host. Those of the host have fixed
+/// inode numbers.
 std::string namespaces_text() {
   constexpr std::pair<const char*, uint64_t> kOfHost[] = {
       {"user", 0xEFFFFFFD}, {"pid", 0xEFFFFFFC}, {"ipc", 0xEFFFFFFF}};
@@ -67,7 +68,7 @@ Json try_descriptors() {
   return Json::object();
 }
 
-/// In the ways that the provider knows.
+/// Tries the ways to open a userfaultfd that the provider uses.
 Json try_userfaultfd() {
   const auto made = [](int flags) { return syscall(SYS_userfaultfd, O_CLOEXEC | flags) >= 0; };
   if (made(UFFD_USER_MODE_ONLY) || (errno == EINVAL && made(0))) return Json::object();
@@ -105,7 +106,7 @@ void check_nic_limits(Report& report) {
 // --- devices
 // ---------------------------------------------------------------------------------------
 
-/// The file by which programs reach a device; empty if it has none.
+/// The file through which programs open a device; empty if it has none.
 std::string uverbs_of(const std::string& folder) {
   std::error_code error;
   for (const auto& entry :
@@ -114,7 +115,7 @@ std::string uverbs_of(const std::string& folder) {
   return {};
 }
 
-/// Other devices may be down and nobody minds.
+/// Whether a port of this device that is down is worth a finding.
 bool is_meant(const std::string& folder, const std::string& device, const Offer& offer) {
   std::error_code error;
   const auto driver = std::filesystem::read_symlink(folder + "/device/driver", error).filename();
@@ -125,10 +126,10 @@ bool is_meant(const std::string& folder, const std::string& device, const Offer&
          std::ranges::find(offer.devices, device) != offer.devices.end();
 }
 
-/// The network interface of the device, with its MTU: packets are no longer. Empty if unknown.
+/// The network interface of the device with its MTU, the largest packet. Empty if unknown.
 std::string interface_text(const std::string& folder) {
   const std::string name = first_line(folder + "/ports/1/gid_attrs/ndevs/0");
-  // By name: the folder of a device is a link to elsewhere.
+  // Not by "..": the folder of a device is a symbolic link.
   const auto classes = std::filesystem::path(folder).parent_path().parent_path();
   const std::string mtu = first_line(classes / "net" / name / "mtu");
   return name.empty() || mtu.empty() ? std::string() : fmt::format(", {} has MTU {}", name, mtu);

@@ -1,6 +1,6 @@
-// The functions of fmt that <fmt/core.h> declares, compiled once: each file would take twice as
-// long with them, and with libfmt.so users would have to have one library more. configure defines
-// FMT_HEADER_ONLY for versions of fmt that declare others.
+// Compiles the functions that <fmt/core.h> declares once. Compiling them in each file would double
+// its build time, and linking libfmt.so would add a library to install. configure defines
+// FMT_HEADER_ONLY for versions of fmt that declare other functions.
 #ifndef FMT_HEADER_ONLY
 
 #define FMT_HEADER_ONLY
@@ -11,7 +11,7 @@
 
 namespace {
 
-// What is inline, but used, is there for other files.
+// Using an inline function makes the compiler emit it for the other files.
 [[gnu::used]] std::string (*const g_format)(fmt::string_view, fmt::format_args) = fmt::vformat;
 [[gnu::used]] void (*const g_print)(fmt::string_view, fmt::format_args) = fmt::vprint;
 [[gnu::used]] void (*const g_print_to)(std::FILE*, fmt::string_view,

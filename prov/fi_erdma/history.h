@@ -6,16 +6,16 @@
 
 namespace fi_erdma {
 
-/// The last rates of each row of a table, as a line of bars.
+/// The latest rates of each row of a table, drawn as a line of bars.
 class History {
  public:
-  /// `blocks`: the terminal shows UTF-8; otherwise bars are characters of ASCII.
+  /// `blocks`: draw bars with UTF-8 block characters, otherwise with ASCII characters.
   explicit History(bool blocks) : x_blocks(blocks) {}
 
-  /// Adds a rate to a row, and draws the row: the highest bar is the highest rate that is shown.
+  /// Adds a rate to a row and draws the row. The highest bar stands for the highest rate shown.
   std::string add(const std::string& row, double rate);
 
-  /// Whether standard output is such a terminal.
+  /// Whether standard output is a terminal that shows UTF-8 block characters.
   static bool terminal_shows_blocks();
 
  private:

@@ -14,7 +14,7 @@
 namespace fi_erdma {
 namespace {
 
-/// The bytes of an IP address; empty of anything else.
+/// The bytes of an IP address; empty for an address of another kind.
 std::string_view ip_of(const sockaddr& address) {
   const void* ip = nullptr;
   size_t length = 0;

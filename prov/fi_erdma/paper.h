@@ -7,19 +7,19 @@
 
 namespace fi_erdma {
 
-/// Memory that a child writes on, and its parent reads, however the child ended.
+/// Memory that a child writes to and its parent reads, however the child ended.
 class Paper {
  public:
-  /// Throws std::runtime_error where there is none.
+  /// Throws std::runtime_error if the memory cannot be allocated.
   Paper();
   int fd() const { return x_fd.get(); }
 
-  /// What others wrote is replaced.
+  /// Replaces everything that was written before.
   void write(const std::string& text) const;
   std::string read() const;
   std::vector<std::string> lines() const;
 
-  /// From now on this process prints on it: also what libraries say.
+  /// Redirects the output of this process to this memory, including the output of libraries.
   void take_output() const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace fi_erdma {
 
-/// Text in the format of Prometheus, for the collector of text files of node_exporter: counters of
-/// all processes, and what waits in those that answered.
+/// Text in the format of Prometheus, for the textfile collector of node_exporter: the counters of
+/// all processes, and the waiting operations of those that answered.
 std::string prometheus_text(const AskedLook& asked);
 
 }  // namespace fi_erdma

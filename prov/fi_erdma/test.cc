@@ -20,7 +20,7 @@ using pair::TestOptions;
 struct Test {
   const char* name;
   int (*run)(TestOptions options);
-  bool alone = false;  ///< it has one side
+  bool alone = false;  ///< the test has only one side
 };
 constexpr Test kTests[] = {{"refused-cma", pair::test_refused_cma},
                            {"local-read", pair::test_local_read, true},
@@ -36,7 +36,7 @@ const char* word(int status) {
   return status == pair::kPassed ? "ok" : status == pair::kNotTried ? "SKIP" : "NO";
 }
 
-/// `unmet` gets a word where it had to find another side, and did not.
+/// Sets `unmet` if the test needs another side and did not find it.
 int run(const Test& test, const TestOptions& options, const Paper& unmet) {
   pair::before_end([&unmet](pair::Status, const char*) {
     const pair::Meeting meeting = pair::meeting();
@@ -45,7 +45,7 @@ int run(const Test& test, const TestOptions& options, const Paper& unmet) {
   return test.run(options);
 }
 
-/// Adds what it printed to `tests`.
+/// Adds the output of the test to `tests`.
 int run_quietly(const Test& test, const TestOptions& options, const Paper& unmet, Json& tests) {
   const Paper said;
   const int status = pair::run_alone([&] {
@@ -56,7 +56,7 @@ int run_quietly(const Test& test, const TestOptions& options, const Paper& unmet
   return status;
 }
 
-/// In a process of its own: what one does to its process, or how it ends, is no matter of the next.
+/// Runs the test in a process of its own, so that no test affects the next.
 int run_aloud(const Test& test, const TestOptions& options, const Paper& unmet) {
   const int status = pair::run_alone([&] { return run(test, options, unmet); });
   fmt::print("  {:<5} {}\n", word(status), test.name);
@@ -83,7 +83,7 @@ int run_test(const Request& request) {
     const int status = request.json ? run_quietly(test, request.test, unmet, json["tests"])
                                     : run_aloud(test, request.test, unmet);
     worst = std::max(worst, status);
-    // Whoever comes later would meet another test.
+    // A client that connects later would meet another test.
     if (!unmet.read().empty()) break;
   }
   if (request.json) print(json);

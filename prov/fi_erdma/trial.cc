@@ -20,7 +20,7 @@
 namespace fi_erdma {
 namespace {
 
-/// Of the processor, as the trial polls: time in which it stands still does not count.
+/// Processor time, since the trial polls: time in which the process was stopped does not count.
 constexpr clock_t kLongest = 20 * CLOCKS_PER_SEC;
 constexpr size_t kLong = size_t(1) << 20;
 
@@ -48,7 +48,7 @@ Owned<Object> made(const Open& open) {
   return Owned<Object>(object);
 }
 
-/// An endpoint with what it needs; destroyed in the opposite order.
+/// An endpoint and the objects that it needs. They are destroyed in reverse order.
 struct Port {
   Port(fid_domain* domain, fi_info* info) {
     fi_cq_attr cq_attr{};
@@ -88,7 +88,7 @@ struct Port {
   Owned<fid_ep> ep;
 };
 
-/// Both ports, and the bytes that go from one to the other.
+/// Both ports, and the bytes that they exchange.
 class Pair {
  public:
   Pair(fid_domain* domain, fi_info* info)
@@ -100,7 +100,7 @@ class Pair {
     exchange_once(size);
     compare();
   }
-  /// Both have room for it.
+  /// The buffers of both ports are large enough for it.
   void exchange_once(size_t size) {
     begin();
     again([&] {
@@ -111,7 +111,7 @@ class Pair {
     });
     wait(2);
   }
-  /// Bytes per second of long messages, one after the other: what the way costs, to compare.
+  /// Bytes per second of long messages, sent one after the other.
   double speed(size_t size) {
     constexpr unsigned kMessages = 32;
     const auto begin = std::chrono::steady_clock::now();
@@ -125,7 +125,7 @@ class Pair {
       return fi_mr_reg(domain, x_here.data(), size, FI_REMOTE_READ, 0, 17, 0, mr, nullptr);
     });
     const bool by_address = info.domain_attr->mr_mode & (FI_MR_VIRT_ADDR | FI_MR_BASIC);
-    // Who reads is the other one: its peer owns the memory.
+    // The other port reads; its peer owns the memory.
     const fi_addr_t owner = x_to.find(x_from);
     begin();
     again([&] {
@@ -162,7 +162,7 @@ class Pair {
     if (x_here != x_there) throw Failed{-FI_EIO};
   }
 
-  // Until their endpoints are gone, operations that did not end may use them.
+  // Unfinished operations may use the buffers until their endpoints are closed.
   std::vector<char> x_here, x_there;
   fi_context x_contexts[2];
   Port x_from, x_to;
@@ -171,8 +171,8 @@ class Pair {
   clock_t x_end = 0;
 };
 
-/// Of this process: what all its blocks count together, and the ways of the first; or why it is not
-/// known.
+/// The sum of the counters of all blocks of this process, and the paths of its first endpoint; or
+/// why these are not known.
 void add_page(Json& json) {
   const Process self = this_process();
   const BlockKind* const endpoints =
@@ -202,8 +202,8 @@ fi_info& base_hints(const Libfabric& libfabric) {
   return *hints;
 }
 
-/// Bytes per second at which this processor copies long memory: what a way that copies costs, and
-/// what one copy by the kernel can reach.
+/// Bytes per second at which this processor copies memory, an upper limit for a path with one copy
+/// by the processor.
 double copy_speed() {
   constexpr unsigned kCopies = 16;
   std::vector<char> from(4 * kLong, 1), to(4 * kLong, 2);

@@ -7,9 +7,8 @@
 
 namespace fi_erdma {
 
-/// Variables FI_ERDMA_* in this environment that are not among the known ones, with those that were
-/// probably meant: [{"name", "meant"}]. Nothing is known where no provider was found: then nothing
-/// is unknown.
+/// Variables FI_ERDMA_* of this environment that are not known, with the names that were probably
+/// meant: [{"name", "meant"}]. Empty if `known` is empty, as it is when no provider was found.
 Json unknown_variables(const std::map<std::string, std::string>& known);
 
 }  // namespace fi_erdma

@@ -38,12 +38,12 @@ SocketAddress as_is(const SocketAddress& address) {
   return address;
 }
 
-/// 127/8 stands for 10.0.0.1.
+/// Maps 127/8 to 10.0.0.1.
 SocketAddress single_host(const SocketAddress& address) {
   return address.loopback() ? ip4(0x0a000001, address.port()) : address;
 }
 
-/// Bytes in use by malloc, its own overhead included. 0 under a sanitizer.
+/// Bytes that malloc has in use, including its overhead. 0 under a sanitizer.
 size_t allocated() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
@@ -161,7 +161,7 @@ TEST(table_agrees_with_a_map_through_random_operations, 3) {
     size_t equal = 0;
     for (const auto& [index, held] : expected) equal += table.inserted(index) == held;
     ck_assert_uint_eq(equal, expected.size());
-    // Not to grow without end, which would make the check above slow.
+    // Bounded, since a large table would make the check above slow.
     if (expected.size() > 400)
       for (uint64_t index = 0; index < 1000; ++index)
         if (index % 3) ck_assert_int_eq(table.remove(index), expected.erase(index));
@@ -177,7 +177,7 @@ TEST(table_holds_a_million_addresses_in_64_bytes_each, 2) {
   for (uint32_t i = 0; i < kMillion; ++i) {
     const auto port = uint16_t(1 + i % 64);
     in_order += table.insert(six ? ip6(i / 64, port) : ip4(kHost + i / 64, port)) == i;
-    // At every size, not only at a lucky one.
+    // Checked at every size.
     if (i >= 10000 && i % 1000 == 0) ck_assert_uint_le(allocated() - before, 64 * size_t(i));
   }
   ck_assert_uint_eq(in_order, kMillion);

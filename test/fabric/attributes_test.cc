@@ -1,6 +1,6 @@
-// What fi_getinfo(3) says of sizes and numbers is true: each is used up to the end, and one more is
-// refused. On shared memory and on the simulated adapter. prov/erdma/docs/attributes.md lists which
-// test holds which attribute.
+// The sizes and limits that fi_getinfo(3) reports are true: each limit can be used completely, and
+// one more is refused. On shared memory and on the simulated adapter. docs/attributes.md lists the
+// test of each attribute.
 #include <sys/resource.h>
 
 #include <climits>
@@ -23,7 +23,7 @@ void set_up() {
   setenv("FI_ERDMA_SHM", "off", 1);
 }
 
-/// So that memory is the only limit.
+/// Raises the limit of descriptors, so that memory is the only limit.
 void lift_descriptor_limit() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -93,7 +93,7 @@ TEST(max_msg_size_is_what_a_size_can_be_and_more_is_refused) {
                    -FI_EMSGSIZE);
 }
 
-/// A buffer that is longer than any message is posted, and given back.
+/// A buffer of the largest message size is posted, and cancelled.
 TEST(a_receive_has_room_for_max_msg_size) {
   OneSidedPorts ports;
   char byte;
@@ -150,7 +150,7 @@ TEST(iov_limits_are_reached_and_not_passed) {
   ck_assert_int_eq(fi_close(&mr->fid), 0);
 }
 
-/// Nobody takes them meanwhile: a peer that does nothing is no reason to refuse.
+/// The peer makes no progress meanwhile. That is no reason to refuse an operation.
 TEST(as_many_operations_as_size_says_can_be_under_way) {
   OneSidedPorts ports;
   const size_t sends = ports.root.info->tx_attr->size, receives = ports.other.info->rx_attr->size;
@@ -204,7 +204,7 @@ TEST(remote_data_has_cq_data_size_bytes) {
 
 // --- mode, mr_mode, mr_key_size ------------------------------------------------------------------
 
-/// A context that is no memory, buffers that were never registered.
+/// Contexts are arbitrary numbers, and buffers are not registered.
 TEST(no_mode_asks_anything_of_contexts_or_local_memory) {
   OneSidedPorts ports;
   const fi_info& info = *ports.root.info;
@@ -270,7 +270,7 @@ TEST(as_many_queues_counters_and_regions_as_promised_can_be_open) {
   });
 }
 
-/// All of them enabled, and on one shared receive context.
+/// All endpoints are enabled, on one shared receive context.
 TEST(as_many_endpoints_as_promised_can_be_enabled) {
   lift_descriptor_limit();
   Root root;

@@ -1,4 +1,5 @@
-// A forked child may not use what its parent opened: each call says so, and the parent goes on.
+// A forked child may not use objects of its parent: each call returns an error, and the parent is
+// not affected.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,7 +8,7 @@
 #include "fabric/trigger_rig.h"
 #include "quiet_fork.h"
 
-// Of wait sets, which libfabric 2 deprecates.
+// For wait sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
@@ -16,7 +17,8 @@ using namespace erdma::test;
 
 TEST_CASE(.set_up = on_shm);
 
-/// Fails with the number, from 1, of the first call in a child that does not say -FI_EOPBADSTATE.
+/// Fails with the number, from 1, of the first call in a child that does not return
+/// -FI_EOPBADSTATE.
 template <typename Calls>
 void expect_refused_in_child(Calls calls) {
   const pid_t child = quiet_fork();
@@ -50,7 +52,7 @@ TEST(a_shared_context_of_the_parent_is_refused) {
   ck_assert_int_eq(fi_close(&srx->fid), 0);
 }
 
-/// Something to send once the counter has reached 1.
+/// Queues a send that waits until the counter reaches 1.
 struct LaterWorld : TriggerWorld {
   char bytes[8] = {};
   fi_triggered_context later = condition(1);
@@ -76,7 +78,7 @@ TEST(an_endpoint_of_the_parent_is_refused) {
   exchange(world.a, world.b, world.to, 1000);
 }
 
-/// What waited for a counter when the child was forked is due there: it ends with an error.
+/// A work that waited for a counter at the fork becomes due in the child, and ends with an error.
 TEST(what_is_due_in_a_child_is_an_error_completion) {
   LaterWorld world;
   ck_assert_int_eq(fi_sendmsg(world.a.ep, &world.msg, FI_TRIGGER), 0);

@@ -3,7 +3,7 @@
 
 #include "fabric/rig.h"
 
-// Counters as an application meets them: through the provider's entry points only.
+// Counters as applications use them: through the provider's entry points only.
 using erdma::test::Port;
 using erdma::test::Root;
 

@@ -37,7 +37,7 @@ int ask(Counter& cntr) {
   return try_wait(fids, 1);
 }
 
-/// A thread in fi_cntr_wait, and how that ended.
+/// A thread in fi_cntr_wait, and the result of the call.
 struct Waiter {
   Waiter(Counter& cntr, uint64_t threshold)
       : thread([this, &cntr, threshold] { result = fi_cntr_wait(&cntr, threshold, kForever); }) {}
@@ -230,7 +230,7 @@ TEST(close_is_refused_while_a_source_is_attached_and_told_once) {
   ck_assert_int_eq(g_open.count(), 0);
 }
 
-/// Asleep, or about to look again as there is nothing to sleep on.
+/// The thread is asleep or, without a wait object, about to look again.
 TEST(close_is_refused_while_a_thread_waits, 2) {
   Counter& cntr = open(_i == 0 ? FI_WAIT_UNSPEC : FI_WAIT_NONE);
   {

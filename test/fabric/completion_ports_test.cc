@@ -33,7 +33,7 @@ struct Bound {
     }
     ck_assert_int_eq(fi_close(&cq->fid) | fi_close(&cntr->fid), 0);
   }
-  /// How often a read of the counter drives the source.
+  /// How often reading the counter drives the source.
   int drives() {
     const int before = source.calls;
     fi_cntr_read(cntr);
@@ -109,7 +109,7 @@ TEST(what_is_detached_is_driven_no_more_and_loses_its_entries) {
   ck_assert_int_eq(b.source.calls, 0);
 }
 
-/// Each direction with a queue of its own.
+/// Each direction has its own queue.
 TEST(both_queues_are_detached) {
   Bound of_receives, b;  // what uses the queue of the other goes first
   fi_cq_entry entry;

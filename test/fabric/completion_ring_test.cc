@@ -160,7 +160,7 @@ TEST(error_tells_all_and_fits_the_application_of_each_api, 6) {
   const Case& c = cases[_i];
   CompletionRing ring(0);
   ring.push_error(failed(1, FI_ETRUNC), &g_owner);
-  // Filled with garbage, as oneCCL leaves it: err_data points nowhere.
+  // Filled with garbage, as in oneCCL: err_data is an invalid pointer.
   alignas(8) unsigned char out[128];
   std::memset(out, 0xa5, sizeof(out));
   auto* error = reinterpret_cast<fi_cq_err_entry*>(out);

@@ -5,7 +5,7 @@
 
 #include "fabric/rig.h"
 
-// Completion queues as an application meets them: through the provider's entry points only.
+// Completion queues as applications use them: through the provider's entry points only.
 using erdma::test::Ask;
 using erdma::test::Port;
 using erdma::test::Root;
@@ -27,7 +27,7 @@ void send(Port& from, fi_addr_t to, uint64_t tag) {
   ck_assert_int_eq(rc, 0);
 }
 
-/// A peer that sends one message and makes progress until it goes.
+/// A peer that sends one message and makes progress until its destruction.
 class Sender {
  public:
   Sender(Port& from, fi_addr_t to, uint64_t tag)

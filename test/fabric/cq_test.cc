@@ -71,7 +71,7 @@ int ask(CompletionQueue& cq) {
   return try_wait(fids, 1);
 }
 
-/// A thread in fi_cq_sread, and what it brought back.
+/// A thread in fi_cq_sread, and the result of the call.
 struct Reader {
   explicit Reader(CompletionQueue& cq, size_t condition = 0, size_t count = 1)
       : entries(count), thread([this, &cq, condition] {
@@ -423,7 +423,7 @@ TEST(blocking_read_waits_for_the_threshold, 1, 7) {
   attr.wait_cond = FI_CQ_COND_THRESHOLD;
   attr.size = 4;
   CompletionQueue& cq = open(attr);
-  // More than the queue was opened for can't be asked.
+  // A threshold above the size of the queue is reduced to it.
   const size_t threshold = size_t(_i);
   const uint64_t enough = std::min<uint64_t>(threshold, 4);
   Reader reader(cq, threshold, 8);
@@ -509,7 +509,7 @@ TEST(queue_that_is_polled_after_trywait_no_longer_asks_to_be_woken) {
   fi_cq_tagged_entry entry;
   for (int i = 0; i < 1000; ++i) ck_assert_int_eq(fi_cq_read(&cq, &entry, 1), -FI_EAGAIN);
   ck_assert(!source.armed());
-  // Whoever does sleep on the descriptor has to come back.
+  // A thread that does sleep on the descriptor must wake and call fi_trywait again.
   ck_assert(readable(descriptor(cq)));
   ck_assert_int_eq(ask(cq), 0);
   ck_assert(source.armed());

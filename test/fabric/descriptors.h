@@ -10,7 +10,7 @@
 
 namespace erdma::test {
 
-/// Open descriptors of this process, and what each leads to.
+/// The open descriptors of this process, and the target of each.
 inline std::map<int, std::string> descriptors() {
   std::map<int, std::string> found;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);

@@ -1,5 +1,5 @@
-// What a forked child that stays holds of its parent's endpoints: over shared memory, and through
-// the simulated adapter in both of its personalities.
+// A forked child that lives on holds no resources of its parent's endpoints: over shared memory,
+// and through the simulated adapter in both of its personalities.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,8 +16,8 @@ namespace {
 
 using namespace erdma::test;
 
-/// This test's pipes; of the simulated adapter files, pipes, what its thread sleeps on, and the
-/// socket that takes the port of an rdma_cm listener.
+/// True for the pipes of this test, and for descriptors of the simulated adapter: files, pipes, the
+/// objects that its thread sleeps on, and the socket that occupies the port of an rdma_cm listener.
 bool is_not_the_providers(const std::string& target) {
   if (target.rfind("pipe:", 0) == 0) return true;
   if (std::string(g_device) == "shm") return false;
@@ -27,7 +27,8 @@ bool is_not_the_providers(const std::string& target) {
          (personality && std::string(personality) == "standard" && target.rfind("socket:", 0) == 0);
 }
 
-/// Of the parent's that were opened since `before`, what the child can still reach: one name.
+/// One of the descriptors that the parent opened since `before` and that the child can still use;
+/// empty: there is none.
 std::string kept(const std::map<int, std::string>& before,
                  const std::map<int, std::string>& parents) {
   for (const auto& [fd, target] : descriptors()) {
@@ -45,7 +46,7 @@ void choose_device() {
   setenv("FI_ERDMA_SHM", "off", 1);
 }
 
-/// A child that says what it has kept, and stays until the parent lets go of it.
+/// A child that reports the descriptors that it kept, and lives until the parent ends it.
 class Helper {
  public:
   explicit Helper(const std::map<int, std::string>& before) {
@@ -82,7 +83,7 @@ class Helper {
   pid_t x_pid;
 };
 
-/// As another process would that is started in its place.
+/// Opens an endpoint with the same name, as a process does that is started as a replacement.
 void open_again_at(Root& root, const std::vector<char>& name) {
   std::free(root.info->src_addr);
   root.info->src_addr = std::malloc(name.size());

@@ -216,7 +216,8 @@ TEST(sread_sleeps_until_a_message_comes) {
   sender.join();
 }
 
-// The sleeper holds no lock and polls nothing: the thread that sends must see to it that it wakes.
+// The sleeping thread holds no lock and does not poll: the thread that sends must make sure that it
+// wakes.
 TEST(sleeping_reader_is_woken_by_what_another_thread_starts, 2) {
   Ask ask;
   ask.threading = FI_THREAD_SAFE;

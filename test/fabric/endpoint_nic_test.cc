@@ -13,7 +13,7 @@
 #include "util/socket_address.h"
 #include "watched_memory.h"
 
-// Of wait sets, which libfabric 2 deprecates.
+// For wait sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
@@ -32,7 +32,7 @@ void on_nic() {
   g_log.clear();
 }
 
-/// What the transports said when they were closed.
+/// The sum of a number in the lines that transports log when they are closed.
 size_t logged(const char* what) {
   size_t sum = 0;
   const std::lock_guard log_guard(erdma::test::g_log_mutex);
@@ -103,8 +103,8 @@ TEST(without_shared_memory_local_peers_and_itself_use_the_nic) {
   ck_assert_uint_gt(nic_bytes(), 100'000);
 }
 
-/// A new connection has small receives, which do not hold every message that may be injected; and
-/// who has injected it may look at nothing of the provider any more.
+/// A new connection has small receives, which do not hold every message that may be injected. The
+/// application makes no further call after the inject.
 TEST(what_is_injected_arrives_without_its_sender, 3) {
   const size_t length = std::array<size_t, 3>{8, 1024, 4096}[size_t(_i)];
   setenv("FI_ERDMA_SHM", "off", 1);
@@ -143,7 +143,7 @@ TEST(an_endpoint_may_forgo_shared_memory) {
     ck_assert_int_eq(set(), 0);
     no = true;
     ck_assert_int_eq(set(), -FI_EOPBADSTATE);
-    // The other one, which looks for shared memory first, finds the way too.
+    // The other endpoint, which tries shared memory first, reaches this one too.
     char name[64];
     size_t length = sizeof(name);
     ck_assert_int_eq(fi_getname(&ep->fid, name, &length), 0);
@@ -170,7 +170,7 @@ TEST(an_endpoint_may_forgo_shared_memory) {
   ck_assert_uint_gt(nic_bytes(), 0);
 }
 
-/// Whatever its own mode, an answer goes back the way that the message came.
+/// Whatever the receiver's mode, an answer takes the path of the message.
 TEST(peers_of_which_one_has_no_shared_memory_talk_both_ways, 2) {
   setenv("FI_ERDMA_CONNECT_TIMEOUT", "300", 1);
   Root with;
@@ -181,7 +181,7 @@ TEST(peers_of_which_one_has_no_shared_memory_talk_both_ways, 2) {
   exchange_all_ways(_i == 0 ? a : b, _i == 0 ? b : a);
 }
 
-/// What is said of a peer names the path that failed.
+/// The line about an unreachable peer names the path that failed.
 TEST(a_peer_that_the_nic_does_not_reach_is_not_said_to_lack_shared_memory) {
   setenv("FI_ERDMA_SHM", "off", 1);
   setenv("FI_ERDMA_CONNECT_TIMEOUT", "300", 1);

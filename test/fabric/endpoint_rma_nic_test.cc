@@ -54,7 +54,7 @@ TEST(a_known_region_is_accessed_without_the_targets_processor) {
   }
 }
 
-// Nobody moves the initiator meanwhile: it can't say that it is done.
+// The initiator makes no progress meanwhile, so it can't answer.
 TEST(a_region_closes_although_its_user_does_not_answer) {
   OneSidedPorts ports;
   int context;
@@ -76,7 +76,7 @@ TEST(a_region_closes_although_its_user_does_not_answer) {
   exchange(ports.a, ports.b, ports.address, 100);  // the connection lives on
 }
 
-/// The first of all, so that there is no connection yet: it gets there all the same.
+/// These are the first operations, so there is no connection yet. They arrive nevertheless.
 TEST(short_operations_outlive_their_endpoint) {
   OneSidedPorts ports;
   std::vector<char> buffer(64, '-');
@@ -101,7 +101,7 @@ TEST(short_operations_outlive_their_endpoint) {
   ck_assert_mem_eq(ports.memory.data() + 16, &number, 8);
 }
 
-// --- a kernel without copy-on-fork: what a child gets is lost to the adapter
+// --- a kernel without copy-on-fork: the adapter loses pages that a child gets
 
 void without_copy_on_fork() {
   on_nic();
@@ -110,7 +110,7 @@ void without_copy_on_fork() {
 
 TEST_CASE(.set_up = without_copy_on_fork);
 
-/// A child that writes to memory that no device uses, and ends.
+/// Forks a child that writes to memory which no device uses, and exits.
 void fork_and_touch() {
   constexpr size_t kBytes = 1 << 20;
   void* const memory =
@@ -127,8 +127,8 @@ void fork_and_touch() {
   munmap(memory, kBytes);
 }
 
-/// Memory by whole pages, as other memory in the same page is not the child's either. A mapping of
-/// its own, as each domain watches whole ones.
+/// Memory in whole pages, because a child loses other memory in the same page too. It is a separate
+/// mapping, because each domain watches whole mappings.
 struct PagesOf {
   static constexpr size_t kGuard = 1 << 16;
   explicit PagesOf(size_t length_)
@@ -139,14 +139,14 @@ struct PagesOf {
     ck_assert_int_eq(mprotect(bytes, length, PROT_READ | PROT_WRITE), 0);
   }
   ~PagesOf() { munmap(mapping, length + 2 * kGuard); }
-  /// So it is kept from children.
+  /// Registered memory is kept from children, which is what this function tests.
   bool is_registered() const { return !goes_to_children(bytes + length / 2); }
   const size_t length;
   char* const mapping;
   char* const bytes;
 };
 
-/// One message, of bytes that tell it from the last one.
+/// Sends one message of `fill` bytes, which distinguish it from the last message.
 void send_anew(OneSidedPorts& ports, PagesOf& from, PagesOf& to, char fill) {
   std::memset(from.bytes, fill, from.length);
   fi_context receive, send;
@@ -161,7 +161,8 @@ void send_anew(OneSidedPorts& ports, PagesOf& from, PagesOf& to, char fill) {
   ck_assert(!std::memcmp(to.bytes, to.bytes + 1, to.length - 1));
 }
 
-/// The same buffers before and after: long messages of the parent find its new bytes.
+/// With the same buffers before and after the fork, long messages of the parent contain its new
+/// data.
 TEST(messages_after_a_fork_are_those_of_the_parent) {
   OneSidedPorts ports;
   PagesOf from(1 << 20), to(1 << 20);
@@ -199,7 +200,7 @@ TEST(regions_after_a_fork_are_those_of_the_parent) {
   }
 }
 
-/// Returns, so that what runs next has these pages.
+/// A function of its own, so that later calls reuse these pages of the stack.
 [[gnu::noinline]] void send_from_stack(OneSidedPorts& ports) {
   char bytes[1 << 20];
   std::memset(bytes, 's', sizeof(bytes));
@@ -216,7 +217,7 @@ TEST(regions_after_a_fork_are_those_of_the_parent) {
   ck_assert(!goes_to_children(to.data() + to.size() / 2));  // what is no stack is registered
 }
 
-/// A child that lacked the pages of its stack would be killed before it executes anything.
+/// A child without the pages of its stack would be killed at once.
 TEST(children_live_after_a_long_message_from_the_stack) {
   OneSidedPorts ports;
   send_from_stack(ports);

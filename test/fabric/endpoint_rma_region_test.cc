@@ -21,14 +21,14 @@ void with_cma() {
 
 constexpr size_t kLengths[] = {1, 8, 4000, 32768, 32769, 100'000, 1 << 20, (3 << 20) - 64};
 
-/// Other bytes than those of the target.
+/// Bytes that differ from those of the target.
 std::vector<char> numbers(size_t length) {
   std::vector<char> bytes = pattern(length);
   for (char& byte : bytes) byte = char(byte ^ 0x55);
   return bytes;
 }
 
-/// After this the initiator needs the target no more.
+/// Lets the initiator get a grant. Afterwards it does not need the target's CPU.
 void introduce(OneSidedPorts& ports) {
   int context;
   char byte = 'i';
@@ -65,7 +65,7 @@ TEST(memory_is_accessed_although_its_owner_does_nothing) {
   }
 }
 
-/// Writes until the target is asked, as it polls: what is not done at once needs it.
+/// Writes until the initiator asks the target to execute operations, because the target polls.
 void make_used_to(Port& a, Port& b, fi_addr_t address, uint64_t at, uint64_t key) {
   for (bool asked = false, known = false; !asked; known = true) {
     const uint64_t number = 0;
@@ -109,7 +109,7 @@ TEST(small_operations_are_done_although_their_owner_stops) {
   }
 }
 
-/// Who sleeps until an operation is over drives nothing.
+/// A thread that sleeps until an operation is over makes no progress.
 TEST(a_sleeper_learns_of_an_operation_whose_target_does_nothing) {
   Root root(one_sided_ask()), other(one_sided_ask());
   Port a(root, FI_WAIT_UNSPEC), b(other);
@@ -129,7 +129,7 @@ TEST(a_sleeper_learns_of_an_operation_whose_target_does_nothing) {
   }
 }
 
-/// One thread sleeps, another posts and then drives nothing either.
+/// One thread sleeps, another posts and then makes no progress either.
 TEST(a_sleeper_learns_of_what_another_thread_posts) {
   Ask ask = one_sided_ask();
   ask.threading = FI_THREAD_SAFE;
@@ -157,8 +157,8 @@ TEST(a_sleeper_learns_of_what_another_thread_posts) {
   }
 }
 
-/// Small operations change their way all the time, as their target looks or does not: none
-/// overtakes another, and no message what was written before it.
+/// Small operations change their path all the time, depending on whether the target polls. No
+/// operation overtakes another, and no message overtakes earlier writes.
 TEST(order_is_kept_whichever_way_operations_go) {
   constexpr uint64_t kLast = 20'000;
   OneSidedPorts ports;
@@ -246,7 +246,7 @@ TEST(a_message_finds_what_was_written_before_it) {
   ck_assert(std::equal(bytes.begin(), bytes.end(), ports.memory.begin()));
 }
 
-// Nobody moves the initiator meanwhile.
+// The initiator makes no progress meanwhile.
 TEST(a_region_closes_although_its_user_does_not_answer, 2) {
   OneSidedPorts ports;
   const size_t length = _i ? 1 << 20 : 1;
@@ -298,7 +298,7 @@ TEST(other_regions_stay_open_when_one_closes) {
   ck_assert_int_eq(ports.memory[7], 'z');
 }
 
-/// Other regions that close interrupt it, and it ends all the same.
+/// Regions that are closed meanwhile interrupt the write, and it completes nevertheless.
 TEST(a_long_write_ends_while_other_regions_are_closed) {
   OneSidedPorts ports;
   introduce(ports);
@@ -338,8 +338,8 @@ TEST(a_long_write_ends_while_other_regions_are_closed) {
   ck_assert(over);
 }
 
-/// Of operations that go on while their region is closed, each is over before fi_close() is, or
-/// is refused.
+/// Each operation that runs while its region is closed ends before fi_close() returns, or is
+/// refused.
 TEST(nothing_is_written_once_a_region_is_closed, 2) {
   const size_t length = _i ? 150'000 : 512;
   OneSidedPorts ports;

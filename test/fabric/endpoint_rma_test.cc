@@ -1,4 +1,5 @@
-// One-sided operations within a host: the loop to oneself, CMA, and the copy where it is refused.
+// One-sided operations within a host: to the endpoint itself, by CMA, and by copies if CMA is
+// refused.
 #include <atomic>
 #include <thread>
 
@@ -42,7 +43,7 @@ size_t bytes_of(fi_datatype type) {
 
 SET_UPS("one-sided", with_cma, with_measured_paths, without_cma);
 
-/// fi_query_atomic tells of a domain what fi_*atomicvalid tells of its endpoints.
+/// fi_query_atomic reports for a domain what fi_*atomicvalid reports for its endpoints.
 TEST(domain_and_endpoint_agree_on_what_is_atomic) {
   OneSidedPorts ports(false);
   fi_atomic_attr attr{};

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-/// Threads that are fibers of one thread, for a program of one source: what they do is decided by
-/// the choices of a scheduler alone. A choice exists where a fiber sleeps (epoll_wait and poll,
-/// which wake only who finds a descriptor readable when its turn comes: the worst that a kernel may
-/// do) and where it yields; so code that sleeps and yields without a lock, and holds one else, runs
-/// in every order that its locks permit.
+/// Threads as fibers of one thread, for a program of one source. Only the choices of a scheduler
+/// decide what they do. It chooses where a fiber sleeps and where it yields. As the worst that a
+/// kernel may do, epoll_wait and poll wake a fiber only if a descriptor is still readable when the
+/// fiber is chosen. So code that holds its lock except while it sleeps or yields runs in every
+/// order that the lock permits.
 namespace erdma::test {
 
 /// One thread.
@@ -59,7 +59,7 @@ inline void begin() {
 
 }  // namespace erdma::test
 
-// What the provider calls to sleep. In a fiber all of it is the scheduler's.
+// The functions that the provider calls to sleep. In a fiber they return to the scheduler.
 extern "C" int epoll_wait(int fd, epoll_event* events, int count, int timeout) {
   if (!erdma::test::g_running)
     return int(syscall(SYS_epoll_pwait, fd, events, count, timeout, nullptr, 8));
@@ -83,11 +83,11 @@ extern "C" int sched_yield() noexcept {
 
 namespace erdma::test {
 
-/// Says which of so many possibilities is taken.
+/// Chooses one of the given number of possibilities: 0, 1, ...
 using Choose = std::function<size_t(size_t)>;
 
-/// Runs fibers and changes in the order that is chosen. Changes are made in their own order, while
-/// nobody else runs. Who yields goes on when no other fiber can.
+/// Runs fibers and changes in the chosen order. Changes run in their own order, while no fiber
+/// runs. A fiber that yields continues when no other fiber can.
 class Scheduler {
  public:
   explicit Scheduler(Choose choose) : x_choose(std::move(choose)) {}
@@ -102,7 +102,7 @@ class Scheduler {
     makecontext(&fiber.context, begin, 0);
     return fiber;
   }
-  /// From now on the order matters no more.
+  /// From now on the first possibility is always taken.
   void choose_no_more() {
     x_choose = [](size_t) { return size_t{0}; };
   }
@@ -111,7 +111,7 @@ class Scheduler {
     for (auto& fiber : x_fibers) stacks().push_back(std::move(fiber->stack));
   }
 
-  /// Until nobody can go on. False: somebody does for ever.
+  /// Runs until no fiber can continue. False: some fiber never stops.
   bool run() {
     for (unsigned steps = 0; steps < kTooMany; ++steps) {
       std::vector<Fiber*> ready, yielding;

@@ -8,7 +8,7 @@
 /// Messages from and to memory of the simulated GPU, on whatever path the setup chooses.
 namespace erdma::test {
 
-/// The NIC reads and writes GPU memory itself where a message is longer than a packet.
+/// True: the NIC reads and writes GPU memory itself, for messages longer than a packet.
 inline bool g_direct = false;
 
 inline Ask hmem_ask() {
@@ -19,7 +19,8 @@ inline Ask hmem_ask() {
   return ask;
 }
 
-/// Where device memory is registered that endpoints know by that alone; null: they ask CUDA.
+/// The domain with which device memory must be registered for endpoints that may not call CUDA;
+/// null: they ask CUDA.
 inline fid_domain* g_registrar = nullptr;
 
 struct Registered {
@@ -27,7 +28,7 @@ struct Registered {
   ~Registered() { g_registrar = nullptr; }
 };
 
-/// Who may not call CUDA calls nothing while this lives.
+/// Checks that an endpoint that may not call CUDA makes no call while this object lives.
 struct WithoutCuda {
   ~WithoutCuda() {
     if (!g_cuda_permitted) ck_assert_uint_eq(softcuda_calls(nullptr), before);
@@ -35,7 +36,7 @@ struct WithoutCuda {
   const unsigned long before = softcuda_calls(nullptr);
 };
 
-/// Bytes in host memory or in that of a device.
+/// Bytes in host memory or device memory.
 class Memory {
  public:
   Memory(bool device, const std::vector<char>& bytes)
@@ -87,7 +88,7 @@ struct HmemPorts {
     a.progress();
     target.progress();
   }
-  /// The completion of a receive, and that of the send.
+  /// Waits for the completions of a receive and of its send. Returns that of the receive.
   fi_cq_tagged_entry finish() {
     const WithoutCuda scope;
     if (&a != &target) {
@@ -108,7 +109,7 @@ struct HmemPorts {
 
 TEST_CASE(.name = "device memory in messages");
 
-/// Every size, both kinds of memory at both ends; before its receive and after.
+/// Every size, both kinds of memory at both ends, and messages before and after their receives.
 TEST(hmem_messages_arrive_whole_from_and_to_either_memory, 2) {
   HmemPorts ports(_i & 1);
   for (const size_t length : {0u, 1u, 8u, 64u, 65u, 4096u, 4097u, 16384u, 100'000u, 1'000'003u}) {
@@ -197,7 +198,7 @@ TEST(hmem_lists_may_mix_host_and_device_memory, 2) {
   }
 }
 
-/// The memory is the application's again at once.
+/// The memory belongs to the application again at once.
 TEST(hmem_injected_message_is_what_it_was, 2) {
   HmemPorts ports(_i & 1);
   for (const size_t length : {8u, 64u, 1000u, 4096u}) {
@@ -282,7 +283,8 @@ TEST(hmem_failed_copy_is_an_error_at_both_ends) {
   exchange(ports.a, ports.b, ports.address, 1000);
 }
 
-/// And on the sender's: nothing arrives, or an error where the receiver had been asked already.
+/// A copy on the sender's side fails: nothing arrives, or an error if the receiver has matched the
+/// message already.
 TEST(hmem_unreadable_memory_is_not_sent) {
   HmemPorts ports;
   exchange(ports.a, ports.b, ports.address, 8);

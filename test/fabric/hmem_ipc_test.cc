@@ -1,4 +1,5 @@
-// Long messages between GPU memory of two processes: read where it is, or staged where it can't be.
+// Long messages between GPU memory of two processes: the receiver reads it in place, or it is
+// staged.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -19,23 +20,23 @@ namespace {
 
 using namespace erdma::test;
 
-/// What the other process is to do.
+/// A command to the other process.
 struct Command {
-  size_t length;  ///< of the message; it is the tag, too
-  char fill;      ///< its first byte
-  char keep;      ///< its memory stays; else it is freed once it is sent
-  char wait;      ///< for the end of the send
+  size_t length;  ///< of the message; also its tag
+  char fill;      ///< first byte of the message
+  char keep;      ///< 0: the memory is freed after the send
+  char wait;      ///< wait for the end of the send
 };
 struct Report {
   unsigned long copies, handles;
-  size_t files;  ///< open ones, with the message's memory
+  size_t files;  ///< open descriptors while the message's memory exists
   int status;    ///< of the send: 0 or an fi_errno
 };
 
 /// How the sender's memory is made.
 MadeBy g_theirs = MadeBy::allocation;
 
-/// Both kinds that can be shared, in a loop test.
+/// Chooses one of the two kinds of memory that can be shared, in a loop test.
 void with_memory_of(int i) {
   g_theirs = i == 0 ? MadeBy::allocation : MadeBy::mapping;
 }
@@ -54,7 +55,7 @@ std::vector<char> message_of(size_t length, char fill) {
   return bytes;
 }
 
-/// Sends from GPU memory what it is told to, until its commands end.
+/// A process that sends messages from GPU memory on command.
 class Sender {
  public:
   explicit Sender(const char* control = "") {
@@ -82,8 +83,8 @@ class Sender {
     const Command command{length, fill, keep, wait};
     ck_assert_int_eq(write(x_to[1], &command, sizeof(command)), sizeof(command));
   }
-  /// Of the oldest message that was not reported. Drives the receiver: what it answered may still
-  /// be on its way.
+  /// The report about the oldest message that has not been reported. Drives the receiver, whose
+  /// answer may not have been sent yet.
   Report report(Port& receiver) {
     Report got{};
     ssize_t rc;
@@ -91,7 +92,7 @@ class Sender {
     ck_assert_int_eq(rc, sizeof(got));
     return got;
   }
-  /// As report(), of a receiver that does nothing meanwhile.
+  /// As report(), but the receiver makes no progress meanwhile.
   Report report_while_idle() {
     pollfd wanted{x_from[0], POLLIN, 0};
     Report got{};
@@ -104,7 +105,7 @@ class Sender {
     ck_assert_int_eq(waitpid(x_pid, nullptr, 0), x_pid);
     x_pid = 0;
   }
-  /// It ends in order.
+  /// Ends the process in an orderly way.
   void stop() {
     if (x_to[1] >= 0) close(x_to[1]);
     x_to[1] = -1;
@@ -146,7 +147,7 @@ class Sender {
     }
     _exit(0);
   }
-  /// Makes progress meanwhile: what is staged takes both. False: the end.
+  /// Waits for a command and makes progress, which staged transfers need. False: there are no more.
   bool next(Port& port, Command& command) {
     pollfd wanted{x_to[0], POLLIN, 0};
     while (poll(&wanted, 1, 0) == 0) port.progress();
@@ -176,7 +177,7 @@ struct Receiver {
     ck_assert_int_eq(fi_trecv(port->ep, to.at(), room, nullptr, FI_ADDR_UNSPEC, tag, 0, nullptr),
                      0);
   }
-  /// One message, whole.
+  /// Transfers one message and checks it.
   Report take(size_t length, bool device = true, char fill = 'f', bool keep = false) {
     Memory to(device, std::vector<char>(length + 1, '-'));
     post(to, length, length);
@@ -192,7 +193,7 @@ struct Receiver {
     ck_assert_int_eq(report.status, 0);
     return report;
   }
-  /// The first messages of a pair find no link, or only its beginnings.
+  /// The first messages of a pair find no link, or one that is not complete yet.
   void warm_up() {
     for (int i = 0; i < 3; ++i) take(20'000, true, 'w', true);
   }
@@ -210,14 +211,14 @@ std::vector<std::string> warnings() {
   return texts;
 }
 
-/// Ours is made by allocation, so what is mapped is theirs.
+/// This process allocates its memory without mappings, so all mappings are of the sender's memory.
 unsigned long opened() {
   return softcuda_calls("cuIpcOpenMemHandle") + softcuda_calls("cuMemImportFromShareableHandle");
 }
 unsigned long closed() {
   return softcuda_calls("cuIpcCloseMemHandle") + softcuda_calls("cuMemUnmap");
 }
-/// The call by which theirs is opened does not succeed any more.
+/// Makes the call fail that opens the sender's memory.
 void refuse_to_open() {
   const char* const fault = g_theirs == MadeBy::allocation
                                 ? "fail cuIpcOpenMemHandle error=205 times=1000"
@@ -227,11 +228,11 @@ void refuse_to_open() {
 
 }  // namespace
 
-// The tests here are of two processes; they use the helpers of the header alone.
+// The tests here use two processes, and only the helpers of the header.
 LEFT_OUT("device memory in messages");
 LEFT_OUT("copies of messages by CUDA");
 
-/// One copy by the receiver, none by the sender; from both to both kinds of memory.
+/// The receiver makes one copy and the sender none, between all pairs of kinds of memory.
 TEST(long_message_is_copied_once_from_where_it_is, 2) {
   with_memory_of(_i);
   Receiver here;
@@ -260,7 +261,7 @@ TEST(memory_that_is_sent_again_is_opened_once, 2) {
   ck_assert_uint_eq(closed(), 0);
 }
 
-/// At the same address, with the same handle, and other bytes.
+/// The new memory has the same address and handle, but other data.
 TEST(memory_that_is_allocated_anew_is_not_taken_for_what_was_there, 2) {
   with_memory_of(_i);
   Receiver here;
@@ -279,7 +280,7 @@ TEST(more_allocations_than_are_kept_open_are_closed_in_turn, 2) {
   ck_assert_uint_eq(opened(), closed());
 }
 
-/// All are announced at once: the first ones have still to be read when the last are opened.
+/// All messages are announced at once, so the first ones are still unread when the last are opened.
 TEST(what_is_still_to_be_read_is_not_closed_for_others, 2) {
   with_memory_of(_i);
   constexpr size_t kMessages = 24, kLength = 20'000;
@@ -297,13 +298,13 @@ TEST(what_is_still_to_be_read_is_not_closed_for_others, 2) {
   for (size_t i = 0; i < kMessages; ++i) here.port->wait();
   for (size_t i = 0; i < kMessages; ++i)
     ck_assert_msg(to[i]->bytes() == message_of(kLength + i, char('a' + i)), "message %zu", i);
-  // A sender has 16 descriptors wait for an answer at most: the other messages are staged.
+  // At most 16 descriptors of a sender wait for an answer: the other messages are staged.
   ck_assert_uint_eq(opened() - before, _i == 0 ? kMessages : 16);
   here.port.reset();
   ck_assert_uint_eq(opened(), closed());
 }
 
-/// Nothing is lost, and one line says why it is slow.
+/// No message is lost, and one line says why they are slow.
 TEST(what_can_not_be_opened_is_staged, 2) {
   with_memory_of(_i);
   Receiver here;
@@ -314,7 +315,7 @@ TEST(what_can_not_be_opened_is_staged, 2) {
   const auto said = warnings();
   ck_assert_uint_eq(said.size(), 1);
   ck_assert(contains(said[0], "Handle: CUDA error 205"));
-  // Asked for again ever more rarely: the 1st, 3rd, 6th, 11th and 20th.
+  // The sender offers less and less often: the 1st, 3rd, 6th, 11th and 20th message.
   ck_assert_uint_eq(opened() - before, 5);
   ck_assert_int_eq(softcuda_control("clear"), 0);
   for (int i = 0; i < 20; ++i) here.take(60'000);
@@ -340,7 +341,7 @@ TEST(nothing_is_shared_where_it_is_switched_off, 2) {
   ck_assert_uint_eq(opened(), 0);
 }
 
-/// Neither of who exports nor of who maps, however many come and go.
+/// Neither the exporter nor the importer keeps descriptors, however many messages there are.
 TEST(descriptors_of_mapped_memory_do_not_stay) {
   g_theirs = MadeBy::mapping;
   Receiver here;
@@ -362,12 +363,13 @@ TEST(descriptors_of_mapped_memory_do_not_stay) {
   ck_assert_uint_eq(softcuda_calls("cuMemAddressReserve"), softcuda_calls("cuMemAddressFree"));
 }
 
-/// It has no descriptor left for what it is offered: staged, and offered again later.
+/// The receiver has no free descriptor for the offer, so the message is staged, and the sender
+/// offers again later.
 TEST(receiver_without_descriptors_gets_it_by_the_sender) {
   g_theirs = MadeBy::mapping;
   Receiver here;
   here.warm_up();
-  // What copying takes descriptors for is there then.
+  // Afterwards the descriptors that copying needs are open.
   ck_assert_int_eq(softcuda_control("fail cuMemImportFromShareableHandle error=1"), 0);
   for (int i = 0; i < 2; ++i) here.take(60'000, true, 'x', true);
   ck_assert_uint_eq(warnings().size(), 1);
@@ -391,7 +393,7 @@ TEST(receiver_without_descriptors_gets_it_by_the_sender) {
   ck_assert_uint_gt(opened(), before);
 }
 
-/// More than the sender lets wait for an answer: the others are staged.
+/// There are more messages than descriptors that may wait for an answer: the others are staged.
 TEST(many_files_that_nobody_takes_cost_no_link) {
   constexpr size_t kMessages = 24, kLength = 30'000;
   g_theirs = MadeBy::mapping;
@@ -412,7 +414,7 @@ TEST(many_files_that_nobody_takes_cost_no_link) {
   ck_assert_uint_le(opened() - closed(), 16);
 }
 
-/// It can't open anything, and says so.
+/// The receiver can't open GPU memory, and tells the sender.
 TEST(receiver_without_gpu_memory_gets_it_by_the_sender, 2) {
   with_memory_of(_i);
   Ask plain = hmem_ask();
@@ -463,7 +465,8 @@ TEST(message_that_waits_for_its_receive_is_read_later, 2) {
   ck_assert(to.bytes() == message_of(100'000, 'u'));
 }
 
-/// Its memory is closed with the link, and what it announced ends in one error.
+/// The sender's memory is closed with the link, and each message that it announced ends in one
+/// error.
 TEST(death_of_the_sender_closes_what_was_open, 2) {
   with_memory_of(_i);
   Receiver here;

@@ -36,8 +36,7 @@ void direct_by_reading() {
   on_nic("read", false, true);
 }
 
-/// The other side of a job may have its memory copied: its processor fills what can't be
-/// registered.
+/// The peer can't register its GPU memory, so the peer's CPU must copy.
 void without_registration() {
   on_nic("write", true, true);
   setenv("FI_ERDMA_MR_CACHE", "off", 1);
@@ -57,7 +56,7 @@ SET_UPS("copies of messages by CUDA", staged_by_writing, staged_by_reading, dire
 
 TEST_CASE(.offered = can_watch_memory);
 
-/// Whether the sender copies what is in the GPU.
+/// The sender copies from the GPU only if the NIC can register the memory in neither way.
 TEST(long_message_is_read_by_the_nic_where_it_lies, 8) {
   on_nic(_i & 1 ? "read" : "write", _i & 2, _i & 4);
   HmemPorts ports;
@@ -80,7 +79,8 @@ constexpr Landing kLandings[] = {{"auto", "ordering 0", true},
                                  {"on", "ordering 200", true},
                                  {"off", "ordering 0", false}};
 
-/// Into the GPU by the NIC, and flushed where that is asked for: without, the bytes are late here.
+/// The NIC writes into the GPU, and a flush follows if it is configured. Without one the data is
+/// late on this adapter.
 TEST(long_message_lands_in_the_gpu_and_is_flushed, 4 * std::size(kLandings)) {
   const Landing& landing = kLandings[_i / 4];
   on_nic(_i & 1 ? "read" : "write", true, _i & 2);
@@ -99,7 +99,8 @@ TEST(long_message_lands_in_the_gpu_and_is_flushed, 4 * std::size(kLandings)) {
   }
 }
 
-/// While no operation is under way: a driver may let the free wait for the registration's end.
+/// The memory is freed while no operation is in flight. A driver may delay the free until the
+/// memory is deregistered.
 TEST(memory_of_a_message_that_ended_can_be_freed, 4) {
   on_nic(_i & 1 ? "read" : "write", true, true);
   setenv("FI_ERDMA_HMEM_RECV_FLUSH", _i & 2 ? "on" : "off", 1);
@@ -121,7 +122,7 @@ int adapter(const std::string& line) {
 
 TEST_CASE();
 
-/// One error at the receiver, and the next message arrives.
+/// The receiver gets one error, and the next message arrives.
 TEST(flush_that_fails_is_a_receive_that_fails) {
   on_nic("write", true, false);
   HmemPorts ports;
@@ -156,7 +157,7 @@ TEST(flush_that_fails_is_a_receive_that_fails) {
   ck_assert(to.bytes() == message);
 }
 
-/// Of the next `times` connections to it.
+/// Makes the adapter refuse `times` connections to the port, starting with number `from`.
 void refuse_connections(Port& port, int from, int times) {
   sockaddr_in name{};
   size_t length = sizeof(name);
@@ -196,7 +197,7 @@ TEST(flush_that_cannot_begin_is_a_receive_that_fails) {
   ck_assert(to.bytes() == message);
 }
 
-/// What an endpoint with FI_HMEM sends to itself takes the NIC, too.
+/// An endpoint with FI_HMEM sends to itself through the NIC, too.
 TEST(message_to_oneself_fails_where_the_nic_cannot_reach_itself, 8) {
   on_nic("write", _i & 1, false);
   HmemPorts ports(true);

@@ -16,7 +16,8 @@ inline Ask hmem_rma_ask() {
   return ask;
 }
 
-/// a initiates, b is the target, with a region in device memory (or, where said, the host's).
+/// a is the initiator. b is the target, with a region in device memory, or in host memory if
+/// `device` is false.
 struct HmemRmaPorts {
   explicit HmemRmaPorts(bool to_self = false, size_t length = 1 << 20, bool device = true)
       : root(hmem_rma_ask()),
@@ -53,7 +54,7 @@ struct HmemRmaPorts {
     });
     expect(a, FI_RMA | FI_WRITE);
   }
-  /// By its owner, as clients do: never tried again.
+  /// Flushes by a read of the owner, as applications do. The call is not repeated.
   void flush(size_t length = 4, size_t offset = 0) {
     const WithoutCuda scope;
     ck_assert_int_eq(fi_read(b.ep, scratch, length, fi_mr_desc(sink.mr), itself, at(offset),
@@ -76,7 +77,7 @@ constexpr size_t kRmaLengths[] = {0, 1, 8, 64, 65, 4096, 4097, 100'001, 1 << 20}
 
 TEST_CASE(.name = "device memory in RMA");
 
-/// Both kinds of memory at both ends; the owner flushes what was written.
+/// Both kinds of memory at both ends; the owner flushes after each write.
 TEST(hmem_rma_what_is_written_can_be_read_back, 8) {
   const bool to_self = _i & 1, from_device = _i & 2, to_device = _i & 4;
   HmemRmaPorts ports(to_self, 1 << 20, to_device);
@@ -149,7 +150,7 @@ TEST(hmem_rma_brings_data_pieces_and_what_is_injected, 2) {
 
 TEST_CASE(.name = "copies of RMA by CUDA");
 
-/// A copy by the driver fails: an error at the initiator, once.
+/// A copy by the driver fails: the initiator gets one error.
 TEST(hmem_rma_failed_copy_is_an_error) {
   HmemRmaPorts ports;
   for (const size_t length : {8u, 100'000u}) {

@@ -29,7 +29,7 @@ void by_address() {
 void by_dmabuf() {
   on_nic("off", false, true);
 }
-/// Local peers by shared memory, what is flushed by the NIC all the same.
+/// Local peers use shared memory. Flushes use the NIC nevertheless.
 void with_shared_memory() {
   on_nic("auto", true, true);
 }
@@ -37,7 +37,7 @@ void without_cache() {
   by_address();
   setenv("FI_ERDMA_MR_CACHE", "off", 1);
 }
-/// The adapter executes work requests when the post call has long returned.
+/// The adapter executes work requests after the post call has returned.
 void late() {
   by_address();
   setenv("SOFTERDMA_LATE", "1", 1);
@@ -49,14 +49,14 @@ int control_adapter(const char* line) {
   return control(line);
 }
 
-/// What a kernel sees at the start of device memory.
+/// The number that a kernel reads at this device address.
 uint64_t number_at(const void* at) {
   uint64_t number = 0;
   std::memcpy(&number, softcuda_alias(at, 8), 8);
   return number;
 }
 
-/// Writes of a peer's, or of its own, go to the device directly from then on.
+/// After the constructor, writes of a peer or of the endpoint itself access the device directly.
 struct Flushed : HmemRmaPorts {
   explicit Flushed(bool to_self = true) : HmemRmaPorts(to_self) {
     for (uint64_t i = 1; i <= 3; ++i) write(&i, 8);
@@ -71,7 +71,7 @@ struct Flushed : HmemRmaPorts {
 SUITE(.run = on_simulated_devices);
 SET_UPS("device memory in RMA", by_address, by_dmabuf, with_shared_memory);
 SET_UPS("copies of RMA by CUDA", by_address, by_dmabuf, with_shared_memory);
-// hmem_nic_test.cc has them.
+// hmem_nic_test.cc runs these cases.
 LEFT_OUT("device memory in messages");
 LEFT_OUT("copies of messages by CUDA");
 
@@ -89,7 +89,7 @@ TEST(number_is_stale_until_it_is_flushed, 8) {
 
 TEST_CASE(.set_up = by_address);
 
-/// Stale without the flush, exact with it, each time.
+/// The data is stale without the flush, and exact with it, each time.
 TEST(hundred_thousand_writes_are_flushed) {
   Flushed ports;
   size_t stale = 0;
@@ -104,7 +104,7 @@ TEST(hundred_thousand_writes_are_flushed) {
 
 TEST_CASE(.set_up = late);
 
-/// Completions come from a thread then, hence fewer.
+/// Fewer iterations, since completions come from a thread of the adapter here.
 TEST(completion_of_a_flush_comes_after_it) {
   Flushed ports;
   for (uint64_t i = 4; i < 2004; ++i) {
@@ -116,7 +116,7 @@ TEST(completion_of_a_flush_comes_after_it) {
 
 TEST_CASE(.set_up = {by_address, by_dmabuf, with_shared_memory, without_cache});
 
-/// As NCCL's plugin, which is a target for nobody else: it asks for FI_READ alone.
+/// Like NCCL's plugin, the endpoint asks for FI_READ alone: it is no target for peers.
 TEST(who_only_reads_flushes_its_own_memory) {
   Ask ask = hmem_rma_ask();
   ask.caps |= FI_READ;
@@ -135,7 +135,7 @@ TEST(who_only_reads_flushes_its_own_memory) {
   ck_assert_mem_eq(sink, bytes.data() + 100, 4);
 }
 
-/// At any address, even behind the end; without a key it is nothing.
+/// A read of 0 bytes flushes at any address, even behind the end. Without a valid key it fails.
 TEST(read_of_nothing_flushes) {
   Flushed ports;
   const size_t offsets[] = {0, 1000, 1 << 20};
@@ -150,7 +150,7 @@ TEST(read_of_nothing_flushes) {
   ports.expect(ports.b, FI_RMA | FI_READ, &ports);
 }
 
-/// The bytes are the GPU's: what a kernel writes is what is read.
+/// The read returns the GPU's data: the bytes that a kernel wrote.
 TEST(flush_reads_what_the_gpu_holds) {
   Flushed ports;
   for (const char value : {'1', '2', '3'}) {
@@ -163,7 +163,7 @@ TEST(flush_reads_what_the_gpu_holds) {
   }
 }
 
-/// More than fit any queue, nobody tries again, each completes once.
+/// The test posts more flushes than fit any queue, without a retry. Each completes once.
 TEST(flush_is_never_to_be_tried_again) {
   Flushed ports;
   constexpr size_t kFlushes = 20'000;
@@ -180,7 +180,7 @@ TEST(flush_is_never_to_be_tried_again) {
   ck_assert_int_eq(fi_cq_read(ports.b.cq, nullptr, 0), -FI_EAGAIN);
 }
 
-/// Wrong keys, rights and ranges; a device that fails; a read that could only be done by a copy.
+/// Wrong keys, rights and ranges; a device that fails; a read that would need a copy.
 TEST(flush_that_fails_is_an_error) {
   Flushed ports;
   Memory other(true, std::vector<char>(4096));
@@ -220,7 +220,7 @@ TEST(flush_that_fails_is_an_error) {
   ck_assert_int_ne(error.err, 0);
   ck_assert_uint_eq(error.flags, FI_RMA | FI_READ);
   ck_assert_int_eq(control_adapter("clear"), 0);
-  // Some more may end with the connection, and then there is another.
+  // More reads may fail with the connection. Then a new connection is made.
   fi_cq_tagged_entry done{};
   while (done.op_context != &ports.sink) {
     fi_cq_err_entry failed{};
@@ -235,7 +235,7 @@ TEST(flush_that_fails_is_an_error) {
   ck_assert_uint_eq(ports.number(), 99);
 }
 
-/// Pages of the host's are the kernel's business; neighbours are not touched, and not opened.
+/// The region is exactly the registered range. Peers can't access its neighbours.
 TEST(region_of_a_part_of_an_allocation_is_just_that) {
   Root root(hmem_rma_ask());
   Port port(root);
@@ -295,7 +295,7 @@ TEST(memory_that_the_nic_can_not_reach_is_refused_with_the_cause, 2) {
   ck_assert(contains(said, "nvidia-peermem"));
   ck_assert(contains(said, std::strerror(EFAULT)));
   ck_assert(contains(said, std::strerror(EOPNOTSUPP)));
-  // For messages it may be staged.
+  // The memory can be registered for messages, which can be staged.
   ck_assert_int_eq(fi_mr_reg(root.domain, memory.at(0), 8192, FI_SEND, 0, 0, 0, &mr, nullptr), 0);
   ck_assert_int_eq(fi_close(&mr->fid), 0);
 }

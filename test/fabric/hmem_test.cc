@@ -61,7 +61,7 @@ TEST(device_memory_is_offered_to_who_asks_for_it) {
   fi_freeinfo(info);
 }
 
-/// And the driver isn't even opened for others.
+/// Without FI_HMEM the driver is not even opened.
 TEST(nobody_else_has_to_do_with_cuda) {
   Ask plain = hmem_ask();
   plain.caps = 0;
@@ -129,7 +129,7 @@ TEST(atomic_operations_are_refused) {
   ck_assert_int_eq(fi_query_atomic(ports.root.domain, FI_UINT64, FI_SUM, &attr, 0), -FI_ENOSYS);
 }
 
-/// Whoever drives the endpoints has no context: the provider's thread.
+/// The provider's thread, which makes progress here, has no CUDA context.
 TEST(provider_s_own_thread_places_messages) {
   Ask automatic = hmem_ask();
   automatic.progress = FI_PROGRESS_AUTO;
@@ -160,7 +160,7 @@ struct Pipe {
   int out() const { return ends[1]; }
 };
 
-/// The other process: sends from its GPU memory what it was told to. Its exit status.
+/// The other process: sends from its GPU memory. Returns its exit status.
 int sender(int from_parent, int to_parent) {
   Root root(hmem_ask());
   Port port(root);
@@ -225,7 +225,8 @@ TEST(death_of_the_sender_ends_the_receive) {
   ck_assert_int_eq(
       fi_trecv(port.ep, to.at(), kLengths[2], nullptr, FI_ADDR_UNSPEC, kLengths[2], 0, &received),
       0);
-  // It may have been announced before the death, or not; a wildcard waits for others then.
+  // The message may or may not have been announced before the death. If not, the wildcard receive
+  // keeps waiting for other peers.
   fi_cq_tagged_entry entry{};
   int errors = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -241,7 +242,7 @@ TEST(death_of_the_sender_ends_the_receive) {
   exchange(port, port, port.insert(port), 1000);
 }
 
-/// It would have no means to fill the context's buffers.
+/// Such an endpoint could not copy into the context's buffers.
 TEST(a_shared_context_with_device_memory_takes_no_endpoint_without) {
   Root root(hmem_rma_ask());
   fid_ep* shared = nullptr;
@@ -259,7 +260,7 @@ TEST(a_shared_context_with_device_memory_takes_no_endpoint_without) {
   ck_assert_int_eq(fi_close(&shared->fid), 0);
 }
 
-/// It has no means to touch device memory that its domain registered.
+/// The endpoint can't access device memory that its domain has registered.
 TEST(endpoint_without_the_capability_refuses_peers_device_memory, 2) {
   const bool reads = _i != 0;
   Root root(hmem_rma_ask());

@@ -30,7 +30,7 @@ void by_reading() {
   on_nic("off", false, true);
   setenv("FI_ERDMA_RENDEZVOUS", "read", 1);
 }
-/// Shared memory, which copies by CUDA, is not used then.
+/// Shared memory is permitted, but not used, because it would copy by CUDA.
 void with_shared_memory() {
   on_nic("auto", true, true);
 }
@@ -38,7 +38,7 @@ void without_cache() {
   by_writing();
   setenv("FI_ERDMA_MR_CACHE", "off", 1);
 }
-/// Each test says what its ports do.
+/// Each test decides whether its ports may call CUDA.
 void asking() {
   by_writing();
   g_cuda_permitted = true;
@@ -83,7 +83,7 @@ constexpr char kRefused[] = "GPU memory can't be used without calling CUDA";
 SUITE(.run = on_simulated_devices);
 SET_UPS("device memory in messages", by_writing, by_reading, with_shared_memory, without_cache);
 SET_UPS("device memory in RMA", by_writing, by_reading, with_shared_memory);
-// There is no call of CUDA to count or to fail.
+// These cases count CUDA's copies or make them fail, and here are none.
 LEFT_OUT("copies of messages by CUDA");
 LEFT_OUT("copies of RMA by CUDA");
 
@@ -114,7 +114,7 @@ TEST(cuda_can_not_be_forbidden_to_an_enabled_endpoint) {
                    -FI_EINVAL);
 }
 
-/// Nothing registers, or the bytes do not come: each time one line, and no second attempt.
+/// Memory can't be registered, or transfers fail: one line each time, and no second attempt.
 TEST(cuda_is_needed_where_the_nic_does_not_reach_the_gpu, 5) {
   constexpr const char* kFailing[] = {"wr n=1 times=100 op=read status=general",
                                       "wr n=2 times=100 op=read status=general",
@@ -146,7 +146,7 @@ TEST(cuda_can_not_be_forbidden_without_device_memory) {
   ck_assert_uint_eq(warnings_of(kRefused), 1);
 }
 
-/// What was registered before it was said is known, too.
+/// The endpoint also knows memory that was registered before the option was set.
 TEST(earlier_registrations_are_known) {
   Root root(hmem_ask());
   g_registrar = root.domain;
@@ -166,7 +166,8 @@ TEST(earlier_registrations_are_known) {
   ck_assert(to.bytes() == message);
 }
 
-/// Registered, but not with the NIC: an error at the sender, and no processor touches it.
+/// The memory is registered, but not with the NIC: the sender gets an error, and the CPU does not
+/// access the memory.
 TEST(memory_that_the_nic_refused_is_not_touched) {
   g_cuda_permitted = false;
   HmemPorts ports;
@@ -188,7 +189,7 @@ TEST(memory_that_the_nic_refused_is_not_touched) {
   }
 }
 
-/// The copy of what came in a packet fails: an error, and the next one arrives.
+/// The copy of a packet's payload fails: an error, and the next message arrives.
 TEST(copy_that_the_nic_fails_is_an_error) {
   g_cuda_permitted = false;
   HmemPorts ports;

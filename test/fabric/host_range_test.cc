@@ -21,14 +21,14 @@ namespace {
 
 int g_lookups;
 
-/// What /etc/hosts, /etc/services and the name servers know. The machine of the test may have none.
+/// Replaces /etc/hosts, /etc/services and the name servers, which the test machine may lack.
 const std::map<std::string, const char*>& names() {
   static const std::map<std::string, const char*> known = {
       {"here", "127.0.0.1"}, {"node08", "10.2.0.8"}, {"node10", "10.2.0.10"}, {"discard", "9"}};
   return known;
 }
 
-/// The number that stands for a name; a number stays as it is. Null = a name that nobody knows.
+/// The number of a name; a number is returned unchanged. Null: the name is unknown.
 const char* number_of(const char* name) {
   if (!name || !std::strpbrk(name, "ghijklmnopqrstuvwxyz")) return name;
   const auto found = names().find(name);
@@ -37,7 +37,7 @@ const char* number_of(const char* name) {
 
 }  // namespace
 
-/// Takes the place of the C library's, so that names mean the same on every machine.
+/// Replaces the C library's function, so that names are the same on every machine.
 extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                            addrinfo** found) {
   ++g_lookups;
@@ -136,7 +136,7 @@ TEST(range_counts_as_many_hosts_as_an_int) {
   ck_assert_str_eq(last.c_str(), "128.255.255.254:1");
 }
 
-/// Once whether the first is a number, and once each.
+/// One lookup tests whether the first name is numeric, and each name needs one more.
 TEST(range_looks_up_no_more_names_than_it_has) {
   g_lookups = 0;
   ck_assert_int_eq(HostRange::resolve(AF_INET, "node08", 3, "5000", 2).error(), 0);

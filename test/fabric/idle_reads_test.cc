@@ -1,4 +1,5 @@
-// Whoever polls in vain lets others run: with more threads than cores it may be them it waits for.
+// A thread that polls without success yields: with more threads than cores, it may wait for a
+// thread that needs its core.
 #include <sched.h>
 #include <sys/resource.h>
 
@@ -6,16 +7,16 @@
 #include "fabric/cq.h"
 #include "fabric/rig.h"
 
-// Of poll sets, which libfabric 2 deprecates.
+// For poll sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
 int g_yields;
-bool g_others;    // somebody else wants the core
+bool g_others;    // another thread wants the core
 long g_switches;  // of this thread
 }  // namespace
 
-// In place of the C library's, which the provider would call.
+// Replaces the C library's function, which the provider would call.
 extern "C" int sched_yield() noexcept {
   ++g_yields;
   g_switches += g_others;
@@ -52,7 +53,7 @@ TEST(reads_of_an_empty_queue_yield_now_and_then) {
     ck_assert_int_eq(fi_cq_read(&cq, &entry, 1), -FI_EAGAIN);
     ck_assert_int_eq(g_yields, int(i / IdleReads::kMostReads));
   }
-  // What is found begins the count anew.
+  // A successful read restarts the count.
   g_yields = 0;
   for (unsigned i = 0; i < 4 * IdleReads::kMostReads; ++i) {
     if (i % IdleReads::kMostReads == 0) {
@@ -65,7 +66,7 @@ TEST(reads_of_an_empty_queue_yield_now_and_then) {
   ck_assert_int_eq(fi_close(&cq.fid), 0);
 }
 
-// Reads in vain until the next yield.
+// The number of unsuccessful reads until the next yield.
 unsigned reads_before_yield(IdleReads& reads) {
   unsigned count = 1;
   while (!reads.should_yield(false)) ++count;

@@ -16,7 +16,7 @@ using namespace erdma::test;
 
 namespace {
 
-// What this version cannot do.
+// Features that this version does not offer.
 
 struct Refusal {
   const char* attribute;
@@ -107,7 +107,7 @@ TEST(what_cannot_be_had_is_no_data_with_one_line_that_names_it, std::size(kRefus
                 "%s: %s", refusal.attribute, line.c_str());
 }
 
-/// Nobody else will answer.
+/// No other provider will answer.
 TEST(who_asked_for_this_provider_alone_sees_the_attribute_once, std::size(kRefusals)) {
   const CapturedStderr error_output;
   g_log_level = -1;
@@ -124,7 +124,7 @@ TEST(who_asked_for_this_provider_alone_sees_the_attribute_once, std::size(kRefus
       "%s: %s", refusal.attribute, line.c_str());
 }
 
-/// Open MPI 5 asks for it wherever it runs, and then again without.
+/// Open MPI 5 asks for FI_HMEM on every host, and then again without it.
 TEST(device_memory_where_there_is_none_is_refused_unseen) {
   const CapturedStderr error_output;
   setenv("FI_PROVIDER", "erdma", 1);

@@ -47,7 +47,7 @@ Answer ask(const Devices& devices, const fi_info* hints = nullptr, const Where& 
   return {status, InfoPtr(list)};
 }
 
-/// In place of set_up(): the NICs are there to be used.
+/// Replaces set_up(): the NICs may be used.
 void any_nic() {
   unsetenv("FI_ERDMA_DEVICE");
 }
@@ -169,7 +169,7 @@ TEST(a_destination_is_in_each_info) {
   }
 }
 
-/// The kernel would send to this host's own address from that very address.
+/// The kernel sends from the same address to an address of this host.
 TEST(the_nic_on_the_route_comes_first) {
   any_nic();
   const Devices devices = {kTwo[0], make_nic("erdma_1", "127.0.0.1")};
@@ -192,7 +192,7 @@ TEST(a_device_variable_selects_by_name_whatever_the_vendor) {
   check_text(ask(devices).names(), "siw0");
 }
 
-// Without one.
+// Hosts without a usable NIC.
 
 TEST(without_a_usable_nic_single_host_operation_names_each_reason) {
   any_nic();
@@ -205,7 +205,7 @@ TEST(without_a_usable_nic_single_host_operation_names_each_reason) {
                 line.c_str());
 }
 
-/// Asked for by name or not: whoever names a NIC does not mean shared memory.
+/// Whether the provider is asked for by name or not, a named NIC is not replaced by shared memory.
 TEST(a_named_device_that_is_absent_is_no_data_and_a_line_tells_which_there_are, 2) {
   if (_i) setenv("FI_PROVIDER", "erdma", 1);
   setenv("FI_ERDMA_DEVICE", "erdma_7", 1);
@@ -259,7 +259,7 @@ TEST(a_fault_of_a_device_is_told_once_per_process) {
   check_text(only_log_line(), "");
 }
 
-// What is seen where no variable of the log is set.
+// What the user sees if no variable of the log is set.
 
 TEST(nothing_is_seen_of_a_host_whose_nics_serve) {
   const CapturedStderr error_output;

@@ -16,7 +16,7 @@
 #include "libcheck.h"
 #include "util/socket_address.h"
 
-// What the tests of fi_getinfo share. Include in one file.
+// Helpers of the tests of fi_getinfo. Include in one file.
 namespace erdma::test {
 
 using fabric::InfoPtr;
@@ -27,7 +27,7 @@ inline constexpr uint32_t kVersion = FI_VERSION(1, 17);
 inline fi_provider g_provider{};
 inline constexpr uint64_t kComm = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
-/// Once, in the parent of all tests: libfabric takes its time to initialize.
+/// Runs once, in the parent of all tests, because libfabric's initialization is slow.
 inline void define() {
   fi_param* params = nullptr;
   int count = 0;
@@ -37,7 +37,7 @@ inline void define() {
   fabric::define_settings(&g_provider);
 }
 
-/// In the forked child of each test: single-host operation without a warning.
+/// Runs in the forked child of each test: single-host operation without a warning.
 inline void set_up() {
   setenv("FI_ERDMA_DEVICE", "shm", 1);
   unsetenv("FI_PROVIDER");

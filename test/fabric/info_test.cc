@@ -14,7 +14,7 @@ using namespace erdma::test;
 
 namespace {
 
-// What the applications named in the design ask, each with what it relies on in the answer.
+// The hints of well-known applications, and the parts of the answer that each relies on.
 
 struct Client {
   const char* name;
@@ -203,7 +203,8 @@ TEST(the_answer_is_accepted_as_hints_and_by_fi_domain, std::size(kClients)) {
 TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {
   InfoPtr info;
   ck_assert_int_eq(query(kVersion, nullptr, info), 0);
-  // Of capabilities that came with API 2.0 it may know other meanings.
+  // An older application may use the bits of capabilities that came with API 2.0 for something
+  // else.
   constexpr uint64_t kNewer = erdma::fabric::kTaggedMultiRecv | erdma::fabric::kTaggedDirectedRecv;
   ck_assert_uint_eq(info->caps, erdma::fabric::kCaps & ~kNewer);
   InfoPtr newer;
@@ -220,7 +221,7 @@ TEST(without_hints_everything_is_offered_and_nothing_is_switched_on) {
   ck_assert_ptr_null(info->dest_addr);
 }
 
-// Whether there is an answer at all on a host without a NIC that can be used.
+// Whether there is an answer on a host without a usable NIC.
 
 struct NameCase {
   const char* filter;

@@ -1,5 +1,5 @@
-// Descriptors run out: at each in turn that a call needs. The call says -FI_EMFILE and leaves none
-// behind, and with one more at last it succeeds.
+// Descriptors run out at each descriptor in turn that a call needs. The call returns -FI_EMFILE and
+// leaks none. With enough descriptors it succeeds.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "fabric/rig.h"
 #include "transport/simulated_device.h"
 
-// Of wait sets, which libfabric 2 deprecates.
+// For wait sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
@@ -23,7 +23,7 @@ rlim_t next_descriptor() {
   return rlim_t(next);
 }
 
-/// Fewer descriptors than the call needs, one more each time. Returns how many it needed.
+/// Runs the call with 0, 1, 2, ... free descriptors until it succeeds. Returns how many it needs.
 template <typename Call>
 rlim_t expect_refusals(const char* name, Call call) {
   rlimit usual{};

@@ -5,8 +5,8 @@
 
 #include "fabric/one_sided_rig.h"
 
-/// What must be true of one-sided operations on every path. Included by the programs that choose
-/// the path; `_i` odd: from an endpoint to itself.
+/// Cases of one-sided operations that hold on every path. The suites that include them choose the
+/// path. Odd `_i`: from an endpoint to itself.
 namespace erdma::test {
 
 constexpr size_t kSizes[] = {0, 1, 8, 64, 65, 4096, 100'001, 3 << 20};
@@ -200,7 +200,7 @@ TEST(closing_a_region_waits_for_a_large_write_and_later_ones_fail, 4) {
     return fi_write(ports.a.ep, bytes.data(), bytes.size(), nullptr, ports.address, ports.at(0),
                     ports.region.key(), &context);
   });
-  // As far as it gets: the target may have begun, or not.
+  // The write is in an arbitrary state: the target may or may not have begun.
   for (int i = 0; i < 200 * (_i / 2); ++i) ports.a.progress(), ports.b.progress();
   const uint64_t key = ports.region.key();
   std::atomic<bool> closed = false;

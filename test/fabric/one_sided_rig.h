@@ -5,7 +5,7 @@
 
 #include "fabric/rig.h"
 
-/// One-sided operations between two endpoints, which may be one.
+/// One-sided operations between two endpoints, or from an endpoint to itself.
 namespace erdma::test {
 
 constexpr uint64_t kRemote = FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -33,7 +33,7 @@ struct Region {
   fid_mr* mr = nullptr;
 };
 
-/// a initiates, b is the target, with registered memory. From a to itself where `to_self`.
+/// a is the initiator, and b the target with registered memory. `to_self`: a is also the target.
 struct OneSidedPorts {
   explicit OneSidedPorts(bool to_self = false, size_t length = 3 << 20)
       : root(one_sided_ask()),
@@ -46,7 +46,7 @@ struct OneSidedPorts {
         region(to_self ? root : other, memory.data(), length) {}
 
   uint64_t at(size_t offset) const { return uint64_t(memory.data() + offset); }
-  /// The one completion that a has to report.
+  /// Waits for the single completion of a.
   void expect(uint64_t flags, const void* context) {
     const fi_cq_tagged_entry entry = a.wait(&b);
     ck_assert_uint_eq(entry.flags, flags);
@@ -67,7 +67,7 @@ struct OneSidedPorts {
   Region region;
 };
 
-/// Repeats what finds no room.
+/// Repeats a call while it returns -FI_EAGAIN.
 template <typename Call>
 void post(OneSidedPorts& ports, Call call) {
   ssize_t rc;

@@ -1,4 +1,4 @@
-// Poll sets as an application meets them: fi_poll(3).
+// Poll sets as applications use them: fi_poll(3).
 #include <atomic>
 #include <cstdlib>
 #include <thread>
@@ -45,7 +45,7 @@ struct Poll {
   }
   void add(fid_t object) { ck_assert_int_eq(fi_poll_add(set, object, 0), 0); }
   void remove(fid_t object) { ck_assert_int_eq(fi_poll_del(set, object, 0), 0); }
-  /// The one context with news, or null.
+  /// The single context with news, or null.
   void* news() {
     void* contexts[4] = {};
     const int found = fi_poll(set, contexts, 4);
@@ -162,7 +162,7 @@ TEST(what_an_array_has_no_room_for_comes_with_the_next_call) {
   ck_assert_int_eq(fi_close(&cntr->fid), 0);
 }
 
-/// A change that found no room in the array is not forgotten.
+/// A change that found no room in the array is reported by a later call.
 TEST(a_counter_that_was_left_out_is_told_later) {
   Root root;
   Port port(root);

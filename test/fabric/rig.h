@@ -20,7 +20,7 @@ extern "C" fi_provider* fi_prov_ini(void);
 
 namespace erdma::test {
 
-/// What a test asks of the provider; the defaults suit most.
+/// What a test asks of the provider; the defaults suit most tests.
 struct Ask {
   uint32_t version = FI_VERSION(1, 9);
   uint64_t caps = 0;
@@ -32,7 +32,7 @@ struct Ask {
 };
 
 inline const char* g_device = "shm";  ///< FI_ERDMA_DEVICE; set before the first use of provider()
-/// For tests that need shared memory, whatever ran before them.
+/// For tests that need shared memory, whichever tests ran before them.
 inline void on_shm() {
   g_device = "shm";
 }
@@ -68,8 +68,8 @@ struct Root {
     ck_assert_int_eq(provider()->fabric(info->fabric_attr, &fabric, nullptr), 0);
     fabric->api_version = ask.version;
     ck_assert_int_eq(fi_domain(fabric, info, &domain, nullptr), 0);
-    // An application may close an endpoint at any time: what is under way then is its own affair,
-    // and how much that is depends on the other side. The tests of test/protocol are exact.
+    // An application may close an endpoint at any time, and the number of unfinished operations
+    // then depends on the peer. The tests of test/protocol check them exactly.
     leaves_work_undone();
   }
   Root(const Root&) = delete;
@@ -105,16 +105,16 @@ struct Root {
   fid_domain* domain = nullptr;
 };
 
-/// FI_OPT_CUDA_API_PERMITTED of libfabric 1.19 and later, and what ports set it to if not to true.
+/// FI_OPT_CUDA_API_PERMITTED of libfabric 1.19 and later, and its value for ports.
 constexpr int kCudaApiPermitted = 10;
 inline bool g_cuda_permitted = true;
 
-/// An enabled endpoint with an AV and one CQ of its own.
+/// An enabled endpoint with its own AV and CQ.
 struct Port {
   explicit Port(Root& root, fi_wait_obj wait = FI_WAIT_NONE, uint64_t cq_flags = 0)
       : Port(root, root.open_cq(FI_CQ_FORMAT_TAGGED, wait), cq_flags) {}
   Port(Root& root, const fi_cq_attr& attr) : Port(root, root.open_cq(attr), 0) {}
-  /// Owns the queue.
+  /// Takes ownership of the queue.
   Port(Root& root, fid_cq* queue, uint64_t cq_flags) : cq(queue), av(root.open_av()) {
     ck_assert_int_eq(fi_endpoint(root.domain, root.info, &ep, nullptr), 0);
     ck_assert_int_eq(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | cq_flags), 0);
@@ -145,7 +145,7 @@ struct Port {
     ck_assert_int_eq(fi_av_insert(av, peer.name().data(), 1, &address, 0, nullptr), 1);
     return address;
   }
-  /// Drives this endpoint and, if given, another until one completion is there.
+  /// Drives this endpoint and, if given, another until this one has a completion.
   fi_cq_tagged_entry wait(Port* other = nullptr) {
     fi_cq_tagged_entry entry{};
     for (;;) {

@@ -20,7 +20,7 @@ fid_ep* open_context(Root& root, uint64_t caps = FI_DIRECTED_RECV) {
   return srx;
 }
 
-/// An endpoint with a shared receive context, and queues of the test.
+/// An endpoint with a shared receive context, and queues that the test owns.
 struct Member {
   Member(Root& root, fid_ep* srx, fid_cq* cq, fid_av* av, uint64_t flags = 0) {
     fi_info* info = fi_dupinfo(root.info);
@@ -203,7 +203,7 @@ TEST(a_context_outlives_its_endpoints) {
   fi_context context;
   ck_assert_int_eq(fi_close(&shared.srx->fid), -FI_EBUSY);
   shared.tsend(0, "gone   ", 8, 7);
-  // What waits at an endpoint goes with it; what was received is there to be read.
+  // An unexpected message is dropped with its endpoint; completed receives stay readable.
   ck_assert_int_eq(fi_recv(shared.srx, bytes, 8, nullptr, FI_ADDR_UNSPEC, &context), 0);
   ck_assert_int_eq(fi_send(shared.sender.ep, "received", 8, nullptr, shared.to[0], nullptr), 0);
   shared.sender.wait();

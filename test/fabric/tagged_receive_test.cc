@@ -174,7 +174,7 @@ TEST(a_shared_context_takes_a_buffer_for_several) {
 
 TEST_CASE();
 
-/// Of two receives the first names who does not send.
+/// Of two receives, the first names a source that does not send.
 TEST(the_source_counts_for_the_receives_that_it_was_asked_for, 3) {
   const struct {
     uint64_t caps;
@@ -200,7 +200,7 @@ TEST(the_source_counts_for_the_receives_that_it_was_asked_for, 3) {
   ck_assert_ptr_eq(pair.wait().op_context, &bytes[c.untagged]);
 }
 
-/// A receive for anyone takes its turn among those that name their sender.
+/// A wildcard receive matches in order among those that name a source.
 TEST(a_wildcard_takes_its_turn_among_directed_receives) {
   Pair pair(FI_TAGGED | FI_DIRECTED_RECV);
   const fi_addr_t self = pair.b->insert(*pair.b);

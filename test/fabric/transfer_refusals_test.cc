@@ -1,5 +1,5 @@
-// What calls that move bytes are given wrong is refused with the right error, nothing of it
-// happens, and the next call is as if nothing had been. Over shared memory.
+// Data transfer calls refuse wrong arguments with the right error, transfer nothing, and have no
+// effect on later calls. Over shared memory.
 #include <climits>
 #include <cstdint>
 #include <cstring>
@@ -16,7 +16,7 @@ TEST_CASE(.set_up = on_shm);
 
 enum Form { update, fetch, compare };
 
-/// All that fi_atomicmsg and its like are given; right until a test spoils it.
+/// The arguments of fi_atomicmsg and its relatives. They are valid until a test changes one.
 struct Atomic {
   explicit Atomic(const TriggerWorld& world) {
     for (fi_rma_ioc& part : remote) part = {world.at(0), 0, world.region.key()};
@@ -68,7 +68,7 @@ const struct {
     {update, -FI_EINVAL, [](Atomic& a) { a.message.rma_iov_count = 5; }},
     {update, -FI_EINVAL, [](Atomic& a) { a.remote[0].count = 0; }},
     {update, -FI_EINVAL, [](Atomic& a) { a.remote[0].count = 2; }},
-    // The sum of the counts is that of the operand only if it wraps.
+    // The sum of the counts equals that of the operand only because of an overflow.
     {update, -FI_EINVAL,
      [](Atomic& a) {
        a.message.rma_iov_count = 2;
@@ -92,7 +92,7 @@ const struct {
     {compare, -FI_EINVAL, [](Atomic& a) { a.result[0].count = 2; }},
 };
 
-/// Of an endpoint and, its other table of entry points, of an alias.
+/// On an endpoint and on an alias, which has another table of entry points.
 TEST(an_atomic_that_is_none_is_refused_and_changes_nothing, 2) {
   TriggerWorld world;
   fid_ep* alias = nullptr;
@@ -154,7 +154,7 @@ TEST(an_atomic_has_as_many_parts_and_elements_as_promised, 2) {
     ck_assert_uint_eq(there[i], 3);
     ck_assert_uint_eq(fetched[i], 6);
   }
-  // And no more.
+  // One more element is refused.
   ++atomic.operand[0].count, ++atomic.remote[0].count;
   atomic.message.op = FI_SUM;
   ck_assert_int_eq(atomic.post(ep, update), -FI_EMSGSIZE);
@@ -196,7 +196,7 @@ const struct {
     {-FI_EINVAL, [](Transfer& t) { t.message.rma_iov_count = 0; }},
     {-FI_EINVAL, [](Transfer& t) { t.remote[0].len = 7; }},
     {-FI_EINVAL, [](Transfer& t) { t.remote[0].len = 9; }},
-    // The sum is that of the memory here only if it wraps.
+    // The sum equals the length of the local memory only because of an overflow.
     {-FI_EINVAL,
      [](Transfer& t) {
        t.message.rma_iov_count = 2;

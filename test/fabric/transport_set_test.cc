@@ -20,7 +20,7 @@ struct Sleepy final : transport::Transport {
   const int descriptor;
 };
 
-/// 0 is a descriptor as any other, where the application has closed its standard input.
+/// Descriptor 0 is valid if the application has closed its standard input.
 TEST(who_sleeps_waits_for_all_transports_that_have_a_descriptor) {
   TransportSet set;
   for (const int fd : {0, -1, 7}) set.add(std::make_unique<Sleepy>(fd));

@@ -43,7 +43,7 @@ struct TriggerWorld {
     }
   }
 
-  /// No completion, at neither endpoint.
+  /// Checks that neither endpoint has a completion.
   void expect_silence() {
     fi_cq_tagged_entry entry;
     for (Port* port : {&a, &b, &a, &b})

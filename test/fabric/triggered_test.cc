@@ -1,4 +1,4 @@
-// fi_trigger(3): operations that wait for counters, and aliases that make them; over shared memory.
+// fi_trigger(3): operations that wait for counters, and aliases that post them; over shared memory.
 #include <cstdlib>
 #include <cstring>
 
@@ -21,7 +21,7 @@ TEST(an_operation_waits_for_its_counter_and_completes_as_without) {
   ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
   world.add();
   world.expect_silence();
-  // Read when it is sent, not before.
+  // The buffer is read when the message is sent, not before.
   std::memcpy(text, "after  ", 8);
   world.add();
   ck_assert_ptr_eq(world.a.wait(&world.b).op_context, &context);
@@ -94,7 +94,7 @@ TEST(every_form_with_flags_can_be_triggered, 9) {
       flags = FI_ATOMIC | FI_READ;
   }
   ck_assert_int_eq(rc, 0);
-  // Its other half, already there.
+  // The matching operation is posted first.
   fi_context other;
   if (_i == 0) ck_assert_int_eq(fi_recv(b, received, 64, nullptr, FI_ADDR_UNSPEC, &other), 0);
   if (_i == 1)
@@ -198,7 +198,7 @@ TEST(the_completions_of_an_endpoint_trigger) {
     ck_assert_int_eq(fi_recv(world.b.ep, buffer, 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
   ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER), 0);
   world.expect_silence();
-  // One call that completes at once, and nothing else of this endpoint.
+  // One call that completes at once. The endpoint does nothing else.
   ck_assert_int_eq(fi_send(world.a.ep, "first  ", 8, nullptr, world.to, nullptr), 0);
   world.b.wait();
   world.b.wait();
@@ -335,7 +335,7 @@ TEST(what_makes_no_condition_is_refused) {
   const iovec long_iov{const_cast<char*>(large.data()), large.size()};
   msg.msg_iov = &long_iov;
   ck_assert_int_eq(fi_sendmsg(world.a.ep, &msg, FI_TRIGGER | FI_INJECT), -FI_EMSGSIZE);
-  // As long as an injected message may be.
+  // The longest message that may be injected.
   std::vector<char> received(4096);
   const iovec longest{const_cast<char*>(large.data()), received.size()};
   msg.msg_iov = &longest;

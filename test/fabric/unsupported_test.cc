@@ -1,4 +1,4 @@
-// What is not offered says so, and never by a crash or a success that is none.
+// Calls that are not offered return an error. They never crash, and never pretend to succeed.
 #include <cstdlib>
 #include <cstring>
 
@@ -10,7 +10,7 @@
 #include "fabric/one_sided_rig.h"
 #include "fake/captured_log.h"
 
-// Of poll sets and wait sets, which libfabric 2 deprecates.
+// For poll sets and wait sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
@@ -50,7 +50,7 @@ TEST(operations_that_do_not_exist_are_enosys) {
   ck_assert_int_eq(fi_shutdown(port.ep, 0), -FI_ENOSYS);
 }
 
-/// Every pointer of a table that libfabric 1.17 has: it calls them without a look.
+/// Every pointer of a table in libfabric 1.17, which calls them without a check.
 template <typename Ops>
 void check_table(const char* name, const Ops* ops, size_t known = sizeof(Ops)) {
   ck_assert_msg(ops && ops->size == sizeof(Ops), "%s", name);

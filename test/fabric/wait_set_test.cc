@@ -71,7 +71,7 @@ struct Set {
   fid_wait* wait = nullptr;
 };
 
-/// A completion queue in the set, driven by a source of the test's.
+/// A completion queue in the set, driven by a source of the test.
 struct Queue {
   explicit Queue(Set& set) {
     fi_cq_attr attr = set.cq_attr();
@@ -203,7 +203,7 @@ TEST(close_is_refused_while_a_thread_waits) {
   queue->source.still_wanted = [&] { return inside = true; };
   std::thread waiter([&] { ck_assert_int_eq(fi_wait(set.wait, kForever), 0); });
   while (!inside) sched_yield();
-  // The member may go: nobody looks at it any more, or sleeps in reliance on it.
+  // The member may be closed: no thread looks at it any more, or sleeps in reliance on it.
   delete queue;
   for (int i = 0; i < 100; ++i) ck_assert_int_eq(fi_close(&set.wait->fid), -FI_EBUSY);
   fid_eq* eq = set.open_eq();

@@ -33,7 +33,7 @@ std::unique_ptr<WaitObject> make() {
   return std::move(*made);
 }
 
-/// A source whose descriptor epoll does not take.
+/// A source whose descriptor epoll refuses.
 class FileSource final : public ProgressSource {
  public:
   ~FileSource() { ::close(x_fd); }
@@ -51,7 +51,7 @@ class FileSource final : public ProgressSource {
 
 }  // namespace
 
-/// Whether a thread inside a blocking call would be woken at once.
+/// True if a thread in a blocking call would wake at once.
 bool woken(WaitObject& wait) {
   return wait.wait(Deadline(0));
 }
@@ -167,7 +167,7 @@ TEST(source_with_work_keeps_everyone_awake) {
   ck_assert(!waitable.busy());
 }
 
-/// Its descriptor stays readable from the first event to disarm(), as a device's does.
+/// A source whose descriptor stays readable from the first event to disarm(), like a device's.
 class LatchedSource final : public ProgressSource {
  public:
   void happen() { eventfd_write(x_event.get(), 1); }
@@ -186,8 +186,8 @@ class LatchedSource final : public ProgressSource {
   erdma::util::Fd x_event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
 
-/// As an application does that sleeps on the descriptor; and one that has a thread in a blocking
-/// call, while a second queue of the source is asked for once and left alone.
+/// Two applications: one sleeps on the descriptor; the other has a thread in a blocking call, after
+/// it called fi_trywait once for a second queue of the source.
 TEST(an_event_wakes_once) {
   LatchedSource source;
   Waitable watched(make(), false), other(make(), false);

@@ -1,5 +1,5 @@
-// How often a thread that sleeps is woken: next to never while nothing happens, and about once for
-// a message, whatever it sleeps on, whichever way messages take, and whatever happened before.
+// How often a sleeping thread is woken: almost never while nothing happens, and about once per
+// message, whatever it sleeps on, whichever path messages take, and whatever happened before.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -18,7 +18,7 @@
 #include "fabric/rig.h"
 #include "transport/simulated_device.h"
 
-// Of wait sets, which libfabric 2 deprecates.
+// For wait sets, which libfabric 2 deprecates.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
@@ -27,7 +27,7 @@ std::atomic<unsigned> g_wake_ups;
 
 }  // namespace
 
-// What the provider and the test sleep in.
+// The functions in which the provider and the test sleep.
 extern "C" int epoll_wait(int fd, epoll_event* events, int count, int timeout) {
   const long ready = syscall(SYS_epoll_pwait, fd, events, count, timeout, nullptr, 8);
   if (t_counted && ready > 0) ++g_wake_ups;
@@ -47,9 +47,9 @@ using namespace std::chrono_literals;
 
 constexpr int kForever = -1;
 constexpr unsigned kMessages = 30;
-constexpr int kIdleMs = 250;  ///< at least: the machine may be busy with others
+constexpr int kIdleMs = 250;  ///< a minimum: the machine may be busy
 
-/// Timers may wake a thread that often; what never ends would wake it thousands of times.
+/// How often timers may wake a thread. A fault that never ends would wake it thousands of times.
 unsigned wake_ups_in(std::chrono::steady_clock::duration time) {
   return unsigned(20 * time / 1s) + 5;
 }
@@ -58,7 +58,7 @@ enum Way { via_shm, via_nic, via_self, kWays };
 enum Means {
   queue_fd,      ///< fi_trywait, poll
   queue_sread,   ///< fi_cq_sread
-  second_queue,  ///< likewise, after the other queue was once asked for its descriptor
+  second_queue,  ///< fi_cq_sread, after one fi_trywait for another queue
   counter_fd,
   counter_wait,
   set_wait,  ///< fi_wait
@@ -68,7 +68,8 @@ enum Means {
 };
 constexpr size_t kSizes[] = {64, 64 * 1024, 1024 * 1024};
 
-/// What the receiver must see: the message, or its announcement and the end of its transfer.
+/// Packets that the receiver must see: the message, or its announcement and the end of its
+/// transfer.
 unsigned messages_of(Way way, size_t size) {
   return size > kSizes[way == via_nic ? 0 : 1] ? 2 : 1;
 }
@@ -79,7 +80,7 @@ fi_wait_obj object_of(Means means) {
                                               : FI_WAIT_FD;
 }
 
-/// An endpoint that receives, with everything that one can sleep on.
+/// An endpoint that receives, with every object that a thread can sleep on.
 struct Receiver {
   Receiver(Root& root_, Means means_) : root(root_), means(means_), av(root.open_av()) {
     fi_wait_attr set_attr{};
@@ -139,7 +140,7 @@ struct Receiver {
     ck_assert(rc == 1 || rc == -FI_EAGAIN);
     return rc == 1;
   }
-  /// Until one more message is there.
+  /// Waits for one more message.
   void await() {
     ++messages;
     fi_cq_tagged_entry entry;
@@ -190,7 +191,7 @@ void on(Way way) {
   setenv("FI_ERDMA_SHM", way == via_nic ? "off" : "auto", 1);
 }
 
-/// Sends when the receiver is about to sleep; the last message after a while.
+/// Sends when the receiver is about to sleep. The last message follows after a pause.
 struct Sender {
   Sender(Receiver& receiver, Way way, size_t size)
       : root(for_threads()), port(root), buffer(pattern(size)) {
@@ -224,8 +225,8 @@ struct Sender {
   fid_ep* ep;
   fid_cq* cq;
   fi_addr_t to;
-  std::atomic<unsigned> asked = 0;  ///< messages that are waited for
-  unsigned idle = 0;                ///< wake-ups before the last
+  std::atomic<unsigned> asked = 0;  ///< messages that the receiver waits for
+  unsigned idle = 0;                ///< wake-ups before the last message
   std::chrono::steady_clock::duration idle_time{};
 };
 
@@ -268,7 +269,8 @@ TEST(a_thread_asleep_is_woken_once_for_a_message_and_else_left_alone,
   ck_assert(buffer == pattern(size));
 }
 
-/// Bytes that wait in the fullest of this process's pipes, which the adapter tells of events by.
+/// The number of unread bytes in the fullest pipe of this process: the adapter signals events by
+/// pipes.
 int most_unread() {
   int most = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -279,8 +281,8 @@ int most_unread() {
   return most;
 }
 
-/// A queue was asked for its descriptor and left alone: somebody may sleep there, so that each
-/// message may have to wake. The kernel keeps what nobody takes.
+/// fi_trywait was called once for a queue, so a thread may sleep on its descriptor and each message
+/// must wake it. The kernel keeps events that are not read.
 TEST(events_that_nobody_takes_do_not_pile_up) {
   on(via_nic);
   Root root(for_threads());

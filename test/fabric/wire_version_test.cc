@@ -8,7 +8,8 @@
 #include "transport/verbs/registration.h"
 #include "transport/verbs/verbs_transport.h"
 
-/// An endpoint tells its transports the version of the protocol's headers, and they tell its peers.
+/// An endpoint passes the version of the protocol's headers to its transports, which send it to
+/// peers.
 namespace {
 
 using namespace erdma;
@@ -16,7 +17,7 @@ using namespace erdma::test;
 
 constexpr uint8_t kVersion = protocol::wire::kVersion;
 
-/// How a transport fares that connects to a new endpoint: 0, or the status of its link.
+/// The result of a transport that connects to a new endpoint: 0, or the status of its link.
 int connect(transport::Transport& transport, const util::SocketAddress& endpoint) {
   RecordingSink sink;
   transport::Link& link = **transport.link_to(endpoint);

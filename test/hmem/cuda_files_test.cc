@@ -66,7 +66,7 @@ Imported import(const Fd& file, size_t size, const void* near) {
   return made;
 }
 
-/// As another process does.
+/// Imports memory as another process does.
 Imported import(const Shared& theirs, const void* near) {
   const Fd file = cuda().ipc().export_file(theirs.handle);
   ck_assert(bool(file));
@@ -88,7 +88,7 @@ size_t open_files() {
   return count;
 }
 
-/// What the driver still has: descriptors, ranges and physical memory.
+/// The objects that the driver still holds: descriptors, ranges and physical memory.
 struct Left {
   const size_t files = open_files();
   const unsigned long ranges =
@@ -124,7 +124,7 @@ TEST(exported_memory_is_read_where_it_is_mapped) {
   }
 }
 
-/// At one address, as an allocator that grows and shrinks a range does.
+/// The new mapping has the same address, as in an allocator that grows and shrinks a range.
 TEST(memory_that_is_mapped_anew_has_another_name) {
   auto memory = std::make_unique<DeviceMemory>(kPiece);
   DevicePointer range = 0;
@@ -236,7 +236,7 @@ TEST(export_that_fails_is_said_once) {
   ck_assert(bool(cuda().ipc().export_file(ours.handle)));
 }
 
-/// Which reads it by itself: it has to be let.
+/// The other device reads the memory itself, so it needs access.
 TEST(another_device_may_read_what_is_open) {
   const DeviceMemory memory(std::vector<char>(1000, 'a')), near(8);
   const DeviceMemory far(1000, 1);

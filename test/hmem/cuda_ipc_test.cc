@@ -37,7 +37,7 @@ Shared share(const void* pointer) {
   return made;
 }
 
-/// Another process, which shares memory that it allocates, fills and frees as it is told.
+/// Another process, which allocates, fills, shares and frees memory on command.
 class Owner {
  public:
   Owner() {
@@ -54,7 +54,7 @@ class Owner {
     ck_assert_int_eq(waitpid(x_pid, &status, 0), x_pid);
     ck_assert_int_eq(status, 0);
   }
-  /// 1000 bytes of this value, the last 100 of which are named. What it shared before is freed.
+  /// Shares the last 100 of 1000 bytes of this value. Frees the memory that it shared before.
   Shared memory_of(char fill) {
     Shared made;
     ck_assert_int_eq(write(x_to[1], &fill, 1), 1);
@@ -117,7 +117,7 @@ TEST(memory_is_opened_once_and_closed_with_its_last_user) {
   ck_assert_uint_eq(softcuda_calls("cuIpcCloseMemHandle"), 1);
 }
 
-/// The driver names both alike, and would go on to show the old one.
+/// Both allocations have the same handle, for which the driver would still return the old mapping.
 TEST(reallocated_memory_is_not_taken_for_what_was_there) {
   Owner owner;
   const DeviceMemory here(8);
@@ -181,7 +181,7 @@ TEST(what_can_not_be_opened_is_said_once) {
   cuda().ipc().close(theirs.handle);
 }
 
-/// No context, and none is made.
+/// The thread has no context, and the provider makes none.
 TEST(thread_without_a_context_opens_nothing_for_host_memory) {
   Owner owner;
   ck_assert_int_eq(cuInit(0), 0);

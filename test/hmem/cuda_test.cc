@@ -1,4 +1,4 @@
-// The CUDA driver as the provider uses it, on the simulated one.
+// The provider's use of the CUDA driver, on the simulated driver.
 #include "hmem/cuda.h"
 
 #include <sys/wait.h>
@@ -88,8 +88,7 @@ TEST(copies_are_done_on_return_from_any_thread, 2) {
   ck_assert(memory.bytes() == bytes);
 }
 
-/// A kernel of the application may wait for the message that is being copied.
-/// By the application, in another thread.
+/// Another thread of the application releases the context.
 TEST(primary_context_that_is_released_meanwhile_stays_for_the_copy) {
   const auto bytes = numbers(100);
   erdma::test::g_made_by = erdma::test::MadeBy::mapping;
@@ -144,7 +143,8 @@ TEST(failed_copy_is_reported_and_the_next_one_succeeds) {
   ck_assert_uint_eq(softcuda_calls("cuStreamCreate"), 1);
 }
 
-/// The application destroyed the context that our stream was of, and has another by that name.
+/// The application has destroyed the context of the provider's stream, and has a new one with the
+/// same handle.
 TEST(lost_stream_is_replaced) {
   const DeviceMemory memory(8);
   char back[8];

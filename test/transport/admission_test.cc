@@ -11,7 +11,7 @@
 #include "libcheck.h"
 #include "transport/impostor.h"
 
-/// Under Yama a process lets nobody trace it but peers that its application itself addressed.
+/// Under Yama only peers that the application itself addressed may trace its process.
 namespace erdma::test {
 namespace {
 

@@ -19,7 +19,7 @@ TEST(copy_by_choice_is_read_where_the_sender_stops_coming, 8) {
     channel.out.poll();
   }
   for (int i = 0; i < kManyPolls && channel.in.active(); ++i) {
-    ck_assert(channel.in.ready());  // nobody would wake a receiver that sleeps now
+    ck_assert(channel.in.ready());  // nothing would wake a receiver that sleeps now
     channel.in.poll(channel.sink);
   }
   assert_done_once(channel.sink, 7, 0);

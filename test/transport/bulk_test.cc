@@ -107,7 +107,7 @@ TEST(receiver_that_may_not_read_waits_until_sender_is_attached, 2) {
   channel.out.attach(channel.shared);
   ck_assert(channel.in.ready());
   ck_assert(channel.out.ready());
-  ck_assert_int_gt(channel.out.poll(), 0);  // so that whoever polls wakes the receiver
+  ck_assert_int_gt(channel.out.poll(), 0);  // so that the polling side wakes the receiver
   ck_assert(!channel.out.ready());
   channel.run();
   assert_done_once(channel.sink, 7, 0);

@@ -1,4 +1,4 @@
-// What a user sees of a refused CMA who set no variable of a log.
+// What a user who set no log variable sees of a refused CMA.
 #include <cerrno>
 #include <string>
 

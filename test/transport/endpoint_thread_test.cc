@@ -72,7 +72,7 @@ TEST(a_deadline_ends_the_sleep) {
   notes.on_deadline.wait(false);
 }
 
-/// The next event is served all the same.
+/// The next event is served nevertheless.
 TEST(want_of_memory_ends_one_call_only) {
   Notes notes;
   ck_assert_int_eq(notes.thread.open(), 0);
@@ -104,7 +104,7 @@ TEST(what_cannot_be_watched_is_an_error) {
   ck_assert_int_lt(notes.thread.watch(-1, 1), 0);
 }
 
-/// Whoever handles it would run on a thread that the application knows nothing of.
+/// Otherwise its handler would run on a thread that the application does not know.
 TEST(no_signal_of_the_application_is_handled_there) {
   struct Masked final : EndpointThread::Work {
     void on_orders() override {

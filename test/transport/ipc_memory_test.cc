@@ -53,7 +53,7 @@ TEST(file_that_never_comes_is_given_up_after_a_second) {
     ck_assert_int_eq(scene.reach(1), -FI_EAGAIN);
   scene.clock.time += 100'000'000;
   ck_assert_int_eq(scene.reach(1), -FI_EOPNOTSUPP);
-  // The next has a time of its own.
+  // The next one has a time limit of its own.
   ck_assert_int_eq(scene.reach(2), -FI_EAGAIN);
   scene.clock.time += 1'000'000'000;
   ck_assert_int_eq(scene.reach(2), -FI_EOPNOTSUPP);

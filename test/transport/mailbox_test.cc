@@ -8,7 +8,7 @@
 
 #include "libcheck.h"
 
-/// No message is lost, each is taken in its sender's order, and the bell rings for who sleeps only.
+/// No message is lost, each sender's messages stay in order, and the bell rings only for a sleeper.
 namespace erdma::transport {
 namespace {
 

@@ -12,7 +12,7 @@
 #include "transport/shm/memfd.h"
 #include "transport/shm/ring.h"
 
-/// Processes of the same user that do not keep the rules: they harm nobody but themselves.
+/// Processes of the same user that break the rules harm only themselves.
 namespace erdma::test {
 namespace {
 

@@ -34,7 +34,7 @@ Link& link_from(Side& side, const Side& to) {
   return **side.transport->link_to(to.name);
 }
 
-/// Polls those two, and nobody else.
+/// Polls those two endpoints only.
 bool send_between(Side& from, Side& to, uint64_t number) {
   Link& link = link_from(from, to);
   const size_t packets = to.sink->packets.size();
@@ -217,7 +217,7 @@ struct FalseReceiver {
     chunk = std::move(*segment);
     return true;
   }
-  /// Once somebody has connected.
+  /// Call once a peer has connected.
   bool welcome(uint16_t as) {
     pollfd knock{listener.get(), POLLIN, 0};
     if (poll(&knock, 1, 20'000) != 1) return false;
@@ -444,7 +444,7 @@ TEST(a_peer_that_executes_another_program_is_not_called_for_long, 2) {
   rig.find_or_add_process();
   rig.calls.instead = [](size_t length) { return ssize_t(length); };
   tell(rig.child.channel(), 1);
-  // Nobody polls here: the connection thread sees its sockets close.
+  // No thread polls here: the connection thread sees its sockets close.
   while (rig.access(kCalls[_i], 1024) == transport::kDone) continue;
   ck_assert_int_eq(kill(rig.child.pid(), 0), 0);
 }

@@ -55,7 +55,7 @@ TEST(a_sender_without_room_makes_a_barrier_between_its_word_and_its_last_look) {
   g_barriers = 0;
   g_at_barrier = [&] {
     if (g_barriers != 1) return;
-    pair.b.poll();  // takes packets, and finds that somebody waits for room
+    pair.b.poll();  // takes packets, and finds that a sender waits for room
     pollfd bell{pair.a.transport->wait_fd(), POLLIN, 0};
     woken = poll(&bell, 1, 0) == 1;
   };

@@ -31,7 +31,7 @@ TEST(nobody_who_listens_looks_like_a_reset_and_is_told_in_time, std::size(kNobod
   ck_assert_uint_le(passed, kNobodies[_i].most);
 }
 
-/// Where a refusal tells that nobody listens.
+/// Where a refusal shows that there is no listener.
 TEST(resets_of_a_peer_that_lives_are_none_of_nobody) {
   World world;
   Host& a = world.add(kA, 1, {}, false);
@@ -44,7 +44,7 @@ TEST(resets_of_a_peer_that_lives_are_none_of_nobody) {
   ck_assert_uint_ge(world.clock.time - begin, 9'500'000'000);
 }
 
-/// Answers in between, by a refusal or by a request of its own, tell that the peer lives.
+/// Answers in between, by a refusal or by a request of the peer, show that the peer is alive.
 TEST(resets_between_answers_are_not_taken_for_nobody, 2) {
   World world;
   Host& a = world.add(kA, 1);

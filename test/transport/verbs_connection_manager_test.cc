@@ -6,7 +6,7 @@
 #include "fake/captured_log.h"
 #include "transport/handshake_world.h"
 
-/// Who gets a connection to whom, whatever the order of events.
+/// Which endpoints get a connection to which, whatever the order of events.
 namespace erdma::test {
 namespace {
 

@@ -207,7 +207,7 @@ TEST(memory_in_use_stays_registered_by_its_address) {
   scene.registrations.release(held);
 }
 
-/// Whatever becomes of what is registered by its address.
+/// What happens to memory that is registered by its address.
 TEST(a_dmabuf_stays_registered, 2) {
   ways(0, 1);
   Scene scene({.linger_ns = _i ? 1'000'000u : 0u});
@@ -276,7 +276,7 @@ TEST(what_could_not_be_flushed_is_not_written_by_the_adapter, 2) {
   scene.registrations.release(shared);
 }
 
-/// Who shares memory waits for its link then, whatever memory it is.
+/// Sharing then waits for the link, whatever the kind of memory.
 TEST(what_host_memory_costs_is_the_other_caches_to_say) {
   Scene scene;
   ck_assert_str_eq(scene.registrations.registers_each_time(), "a reason");

@@ -219,7 +219,8 @@ const Attack kAttacks[] = {
 TEST(a_broken_rule_costs_its_own_connection_only, std::size(kAttacks)) {
   Scene scene;
   kAttacks[_i](scene);
-  if (_i == 4) kAttacks[_i](scene);  // one lie of 65535 may be believed, as it harms nobody
+  // one false count of 65535 may be believed, because it harms no one
+  if (_i == 4) kAttacks[_i](scene);
   scene.poll();
   ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 1);
   ck_assert_int_eq(scene.pair.a.sink->downs[0].status, -FI_ECONNRESET);
@@ -286,7 +287,7 @@ TEST(what_did_not_grow_ends_without_a_write_to_what_is_shared) {
   munmap(memory, length);
 }
 
-/// The peer hears the end at once, and nobody waits for it.
+/// The peer learns of the end at once, and no thread waits for it.
 TEST(the_end_is_told_over_a_connection_that_is_used_on, 2) {
   constexpr Phase kPhases[] = {Phase::agreed, Phase::closing};
   Scene scene;
@@ -353,7 +354,7 @@ TEST(a_peer_that_retires_and_stays_is_left_in_time) {
                    -FI_EAGAIN);
   for (int i = 0; i < 20'000; ++i) scene.poll(1);
   ck_assert_uint_eq(scene.pair.a.sink->downs.size(), 0);
-  // Nobody listens under that name.
+  // No socket listens under that name.
   ck_assert_int_eq(scene.to_stranger().send(numbered(1), nullptr, 0, 0, SendHint::none),
                    -FI_EAGAIN);
   scene.poll();

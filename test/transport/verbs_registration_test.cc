@@ -67,7 +67,7 @@ TEST(what_lies_within_a_region_uses_it) {
 constexpr int kRights[] = {0, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ,
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
 
-/// No fewer, and no more either: the key may be told to a peer.
+/// Exactly these rights, because the key may be told to a peer.
 TEST(a_region_with_other_rights_is_not_found) {
   Rig rig;
   uint32_t keys[std::size(kRights)];
@@ -355,7 +355,7 @@ void destroy_slowly() {
   g_go_on.wait(false);
 }
 
-/// What the housekeeper destroys is nobody's any more, and holds its room still.
+/// What the housekeeper is destroying belongs to no user, and still takes its room.
 TEST(a_size_refused_while_a_region_is_destroyed_may_empty_the_cache_again) {
   Rig rig;
   rig.log.room = Arena::bytes(12);
@@ -442,7 +442,7 @@ std::string why_unwatched() {
   return why;
 }
 
-/// Whoever makes no long transfer need not hear of it.
+/// An application without long transfers need not see the warning.
 TEST(a_sandbox_without_userfaultfd_is_told_of) {
   forbid_userfaultfd();
   g_log.clear();

@@ -5,7 +5,7 @@
 #include "transport/handshake_world.h"
 #include "transport/verbs/unlike_hosts.h"
 
-/// Who is not a peer: other keys, other versions, garbage, and those who do not go on.
+/// Strangers: other keys, other versions, garbage, and connections that never continue.
 namespace erdma::test {
 namespace {
 

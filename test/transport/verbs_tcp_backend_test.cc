@@ -133,7 +133,7 @@ bool connect_nodes(Node& from, Node& to) {
   return serve({&from, &to}, [&] { return !from.up.empty() && to.up.size() > before; });
 }
 
-/// A socket of somebody who is no endpoint.
+/// A socket of a stranger.
 util::Fd stranger(const Node& node) {
   util::Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ck_assert_int_eq(connect(fd.get(), node.name().data(), socklen_t(node.name().size())), 0);

@@ -10,7 +10,7 @@
 
 #include "libcheck.h"
 
-/// A process is woken by who knows its secret, and nobody who wakes it ever waits for it.
+/// Only a process that knows the secret wakes another, and never waits for it.
 namespace erdma::transport::shm {
 namespace {
 

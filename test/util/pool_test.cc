@@ -4,7 +4,8 @@
 
 #include "libcheck.h"
 
-/// Names of what comes and goes: a stale one finds nothing, and none is the one that means "none".
+/// Handles of pool objects: a stale handle finds nothing, and no valid handle equals the one for
+/// "none".
 namespace erdma::util {
 namespace {
 

@@ -1,4 +1,4 @@
-// What a forked child has of its parent's descriptors.
+// A forked child has none of its parent's private descriptors.
 #include "util/private_fds.h"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ Fd make() {
   return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
-/// What `look` says in a forked child.
+/// The result of look() in a forked child.
 template <typename Look>
 bool in_child(Look look) {
   erdma::util::register_fork_handler();
@@ -37,7 +37,7 @@ bool in_child(Look look) {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
-/// Each of them is taken, and leads nowhere.
+/// True if each descriptor is open, and is a socket that the parent does not have.
 bool are_plugs(const std::vector<int>& fds, const std::map<int, std::string>& parents) {
   const auto now = descriptors();
   for (const int fd : fds) {
@@ -97,8 +97,8 @@ TEST(descriptors_of_a_library_are_marked_while_they_are_in_use) {
   close(fd);
 }
 
-/// What it closes is its own number, whatever it has opened since; and its children find nothing
-/// of its parent's either.
+/// The child closes only the number that it inherited, even if it has opened others since. Its own
+/// children find no descriptor of the first parent either.
 TEST(child_closes_what_it_inherited_and_nothing_else) {
   Fd inherited = make();
   const auto parents = descriptors();

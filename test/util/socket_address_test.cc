@@ -52,7 +52,7 @@ void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
 
-/// Functions that must not throw log it when there is no memory.
+/// Functions that must not throw log addresses when memory is exhausted.
 TEST(the_text_of_an_address_takes_no_memory) {
   const SocketAddress longest = ip6("fe80:1111:2222:3333:4444:5555:6666:7777", 65535, UINT32_MAX);
   static_assert(noexcept(longest.to_string()));

@@ -103,7 +103,7 @@ TEST(the_file_cannot_change_its_size) {
   ck_assert_int_eq(ftruncate(page->fd(), 0), -1);
 }
 
-/// Its endpoints may still count in the blocks of its parent; that must not end it.
+/// Endpoints in the child may still write to blocks of the parent, which must not crash the child.
 TEST(a_forked_child_takes_no_block_and_can_write_those_that_were_taken) {
   register_fork_handler();
   const auto page = make();
@@ -121,7 +121,7 @@ TEST(a_forked_child_takes_no_block_and_can_write_those_that_were_taken) {
   ck_assert_uint_eq(reinterpret_cast<stat_layout::BlockHead*>(block)->in_use, 1);
 }
 
-/// Of a mapping, as the kernel counts them.
+/// The bytes of a mapping that are in memory, from mincore(2).
 size_t resident_bytes(std::span<const std::byte> memory) {
   const auto unit = size_t(sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> pages(memory.size() / unit);
@@ -129,7 +129,8 @@ size_t resident_bytes(std::span<const std::byte> memory) {
   return unit * size_t(std::ranges::count_if(pages, [](unsigned char page) { return page & 1; }));
 }
 
-/// Where the host's limits permit: any limit permits the call, and mappings beyond it fail then.
+/// Locks all future mappings, if the host's limit has room. mlockall() succeeds with any limit, but
+/// then mappings beyond the limit fail.
 void lock_what_is_mapped_from_here_on() {
   constexpr size_t kRoom = 6 << 20;
   if (mlockall(MCL_FUTURE)) return;
@@ -156,7 +157,7 @@ TEST(memory_comes_with_blocks_and_not_before_even_where_all_is_locked) {
   munlockall();
 }
 
-// The kernel would end the process by SIGXFSZ.
+// Without the check the kernel would end the process by SIGXFSZ.
 TEST(where_no_file_may_be_so_large_there_is_no_page) {
   rlimit before{};
   ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -3,7 +3,7 @@
 #include "fake/weak_memory.h"
 #include "libcheck.h"
 
-/// A block of statistics and its reader, on every processor that C++ knows.
+/// The writer and the reader of a block of statistics, in a model of C++'s memory order.
 namespace erdma::stat_layout {
 namespace {
 
@@ -14,7 +14,7 @@ using fake::weak::Order;
 
 constexpr auto kPlain = std::memory_order_relaxed;
 
-/// The writer changes both words of a block, so that they are equal again.
+/// The writer changes both words of a block. Afterwards they are equal again.
 template <typename Writer, typename Reader>
 struct Change {
   static constexpr size_t kThreads = 2;
@@ -51,7 +51,7 @@ TEST(each_fence_of_a_change_is_needed) {
   ck_assert_uint_gt((Model::wrong_runs<Change<Order, NoOrder>>()), 0);
 }
 
-/// As of a block that is given back and taken again: the second change begins inside the first.
+/// A block that is given back and taken again: the second change begins inside the first.
 TEST(change_inside_a_change_ends_with_an_even_number) {
   std::atomic<uint32_t> sequence{2};
   begin_change(sequence);

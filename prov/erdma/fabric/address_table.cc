@@ -122,7 +122,7 @@ void AddressTable::store(uint32_t index, const SocketAddress& address) noexcept 
   to->ip4_or_scope = from.sin_addr.s_addr;
 }
 
-/// Makes sure that an index is free. False if 2^32 are taken.
+/// Makes sure that an index is free. False: all 2^32 indices are taken.
 bool AddressTable::reserve_index() {
   if (x_size < x_chunks.size() * kChunk) return true;
   if (x_chunks.size() >= kNone / kChunk) return false;
@@ -136,7 +136,7 @@ uint32_t AddressTable::lowest_free() noexcept {
   return static_cast<uint32_t>(x_first_word * 64 + size_t(std::countr_one(x_used[x_first_word])));
 }
 
-/// Keeps a quarter of the slots free, so that every probe ends.
+/// Keeps a quarter of the slots free, so that every probe terminates.
 void AddressTable::reserve_slot() {
   if ((x_distinct + 1) * 4 <= x_slots.size() * 3) return;
   std::vector<Slot> slots(std::max<size_t>(16, x_slots.size() * 2), Slot{kNone, 0});
@@ -150,7 +150,7 @@ void AddressTable::reserve_slot() {
   x_slots = std::move(slots);
 }
 
-/// Where that address is, or the free slot where it belongs.
+/// The slot of the address, or the free slot where it must be inserted.
 size_t AddressTable::slot_of(const SocketAddress& canonical, uint32_t hash) const noexcept {
   const size_t mask = x_slots.size() - 1;
   size_t at = hash & mask;
@@ -159,7 +159,7 @@ size_t AddressTable::slot_of(const SocketAddress& canonical, uint32_t hash) cons
   return at;
 }
 
-/// Moves later members of the probe chain up, so that no tombstone is needed.
+/// Moves later members of the probe chain forward, so that no tombstone is needed.
 void AddressTable::erase_slot(size_t slot) noexcept {
   const size_t mask = x_slots.size() - 1;
   size_t hole = slot;
@@ -173,7 +173,7 @@ void AddressTable::erase_slot(size_t slot) noexcept {
   --x_distinct;
 }
 
-/// Puts a duplicate at its place in the ring of its equals.
+/// Inserts a duplicate into the ring of equal addresses, which is sorted by index.
 void AddressTable::link(uint32_t index, Slot& head) noexcept {
   uint32_t before = head.index;
   if (index < head.index) {

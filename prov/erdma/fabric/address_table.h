@@ -10,28 +10,29 @@
 
 namespace erdma::fabric {
 
-/// The addresses of one AV: an index for each, lowest free one first, and a hash index from the
-/// canonical address to the lowest index that holds it. All of one family. Not thread-safe.
-/// Memory at 10^6 addresses: 34 bytes each for IPv4, 50 for IPv6, hash index included.
-/// Invariant: the equal ones (by canonical form) form a ring in ascending order, whose lowest
-/// member is the one in the hash index.
+/// The addresses of one AV. Each address gets the lowest free index; a hash table maps a canonical
+/// address to the lowest index that holds it. All addresses are of one family. Not thread-safe.
+/// Memory at 10^6 addresses, hash table included: 34 bytes per IPv4 address, 50 per IPv6 address.
+/// Invariant: addresses with equal canonical forms form a ring in ascending order of their indices,
+/// and the hash table holds the lowest index of the ring.
 class AddressTable {
  public:
-  /// Must give the same answer for the same address at all times, and keep the family.
+  /// Must always return the same result for the same address, and keep the family.
   using Canonical = std::function<util::SocketAddress(const util::SocketAddress&)>;
 
   AddressTable(sa_family_t family, Canonical canonical) noexcept;
 
-  /// The index given to it, or -FI_EINVAL (other family) or -FI_ENOMEM. Duplicates get their own.
+  /// Returns the index of the new entry, -FI_EINVAL (wrong family) or -FI_ENOMEM. A duplicate gets
+  /// an index of its own.
   int64_t insert(const util::SocketAddress& address) noexcept;
-  /// False if nothing was there.
+  /// False: the index holds no address.
   bool remove(uint64_t index) noexcept;
 
   bool contains(uint64_t index) const noexcept;
-  /// As it was inserted; unset if nothing is there.
+  /// The address as it was inserted; unset if the index holds none.
   util::SocketAddress inserted(uint64_t index) const noexcept;
   util::SocketAddress canonical(uint64_t index) const noexcept;
-  /// The lowest index of that canonical address, or UINT64_MAX.
+  /// The lowest index of a canonical address, or UINT64_MAX.
   uint64_t find(const util::SocketAddress& canonical) const noexcept;
 
   sa_family_t family() const noexcept { return x_family; }
@@ -40,7 +41,7 @@ class AddressTable {
   size_t memory_usage() const noexcept;
 
  private:
-  /// For IPv6 followed by the 16 bytes of the address.
+  /// For IPv6 the 16 bytes of the address follow.
   struct Record {
     uint32_t previous;  ///< ring of equal addresses
     uint32_t next;
@@ -71,7 +72,7 @@ class AddressTable {
   std::vector<uint64_t> x_used;  ///< one bit per index
   size_t x_first_word = 0;       ///< every word of x_used before it is full
   std::vector<Slot> x_slots;     ///< open addressing, linear probing; a power of two or empty
-  size_t x_distinct = 0;         ///< slots taken
+  size_t x_distinct = 0;         ///< slots in use
   size_t x_size = 0;
 };
 

@@ -22,7 +22,7 @@ static_assert(int(FI_ATOMIC_READ) == int(AtomicOp::read));
 static_assert(int(FI_CSWAP_GT) == int(AtomicOp::swap_if_greater));
 static_assert(int(FI_MSWAP) == int(AtomicOp::masked_swap));
 
-/// Bytes of an element; negative fi_errno if there is no such operation in that form.
+/// Bytes of an element, or a negative fi_errno if the operation is not offered in this form.
 ssize_t element_bytes(unsigned datatype, unsigned op, AtomicForm form) noexcept {
   if (!protocol::atomic_function(op, datatype)) return -FI_EOPNOTSUPP;
   const bool compares = protocol::compares(AtomicOp(op));
@@ -31,7 +31,8 @@ ssize_t element_bytes(unsigned datatype, unsigned op, AtomicForm form) noexcept 
   return ssize_t(protocol::datatype_size(datatype));
 }
 
-/// fi_ioc, which counts elements, to iovec. Returns the elements, or a negative fi_errno.
+/// Converts a list of fi_ioc, which count elements, to iovecs. Returns the number of elements, or a
+/// negative fi_errno.
 ssize_t convert(const Elements& list, size_t element, iovec* to) noexcept {
   const auto [from, count] = list;
   if (count > transport::kMaxIov || (count > 0 && !from)) return -FI_EINVAL;

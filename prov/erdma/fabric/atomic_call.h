@@ -15,7 +15,8 @@ namespace erdma::fabric {
 /// fi_atomic(3), fi_fetch_atomic(3), fi_compare_atomic(3).
 enum class AtomicForm : uint8_t { update, fetch, compare };
 
-/// Is there such an operation? `count`: the most elements of one call.
+/// Returns 0 if the operation is offered, and sets `count` to the largest number of elements of one
+/// call; otherwise a negative fi_errno (fi_atomicvalid(3)).
 int check_atomic(fi_datatype datatype, fi_op op, size_t* count, AtomicForm form) noexcept;
 
 struct Elements {
@@ -37,7 +38,7 @@ struct AtomicCall {
   void* context;
 };
 
-/// The same in the engine's, after take() has returned 0.
+/// An atomic operation as the engine takes it; valid after take() has returned 0.
 struct ConvertedAtomic {
   iovec operands[transport::kMaxIov];
   iovec compares[transport::kMaxIov];

@@ -84,7 +84,7 @@ int check_attr(const fi_av_attr& attr) noexcept {
     ERDMA_WARN(AV, "named (shared) address vectors are not supported\n");
     return -FI_ENOSYS;
   }
-  // An AV for reading only has to be a named one.
+  // FI_READ is refused: it applies to named AVs only.
   return attr.flags & ~(FI_EVENT | FI_SYMMETRIC | FI_AV_USER_ID) ? -FI_EINVAL : 0;
 }
 
@@ -115,7 +115,7 @@ int AddressVector::check_insert(uint64_t flags, const void* context) const noexc
   if (flags & FI_AUTH_KEY) return -FI_EOPNOTSUPP;
 #endif
   if (flags & ~(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID)) return -FI_EBADFLAGS;
-  // With such an AV they are set by fi_av_set_user_id.
+  // An AV opened with FI_AV_USER_ID gets its ids from fi_av_set_user_id(3).
   if ((flags & FI_AV_USER_ID) && (x_flags & FI_AV_USER_ID)) return -FI_EINVAL;
   if ((flags & FI_SYNC_ERR) && (x_flags & FI_EVENT)) return -FI_EBADFLAGS;
   return (flags & FI_SYNC_ERR) && !context ? -FI_EINVAL : 0;
@@ -138,7 +138,7 @@ int AddressVector::insert_range(const HostRange& range, fi_addr_t* fi_addr, uint
   return insert_each(range.size(), address_at, fi_addr, flags, context);
 }
 
-/// Returns the number inserted, or 0 if an event tells it.
+/// Returns the number of inserted addresses, or 0 if an event reports it.
 template <typename AddressAt>
 int AddressVector::insert_each(size_t count, AddressAt&& address_at, fi_addr_t* fi_addr,
                                uint64_t flags, void* context) noexcept {
@@ -193,7 +193,8 @@ void AddressVector::tell(uint64_t index) noexcept {
   for (AvListener* listener : x_listeners) listener->on_av_insert(index, canonical);
 }
 
-/// fi_av_set_user_id(3), on an AV that was opened with FI_AV_USER_ID.
+/// fi_av_set_user_id(3). -FI_EINVAL: the AV was opened without FI_AV_USER_ID, or `fi_addr` is not
+/// in it.
 int AddressVector::set_user_id(fi_addr_t fi_addr, fi_addr_t user_id, uint64_t flags) noexcept {
   if (flags) return -FI_EBADFLAGS;
   util::Guard guard(x_parent.lock);
@@ -203,7 +204,7 @@ int AddressVector::set_user_id(fi_addr_t fi_addr, fi_addr_t user_id, uint64_t fl
   return 0;
 }
 
-/// Removes what is there; -FI_EINVAL if something was not.
+/// Removes all of the given addresses that are in the AV. -FI_EINVAL: some were not.
 int AddressVector::remove(const fi_addr_t* fi_addr, size_t count) noexcept {
   if (count && !fi_addr) return -FI_EINVAL;
   util::Guard guard(x_parent.lock);

@@ -19,7 +19,7 @@ class HostRange;
 class Domain;
 class EventQueue;
 
-/// An endpoint bound to an AV, which caches what it learnt there. Called under the domain lock,
+/// An endpoint bound to an AV, which caches entries of the AV. Called with the domain lock held,
 /// after the AV changed.
 class AvListener {
  public:
@@ -30,7 +30,7 @@ class AvListener {
   ~AvListener() = default;
 };
 
-/// What an AV needs of its domain.
+/// What an AV needs from its domain.
 struct AvParent {
   util::OptionalLock& lock;
   sa_family_t family;
@@ -38,15 +38,15 @@ struct AvParent {
   Children* children;
 };
 
-/// One address vector, FI_AV_TABLE or FI_AV_MAP: either way a fi_addr_t is an index. Entry points
-/// take the domain lock; attach(), detach() and the AddressBook expect it held.
-/// Invariant: outlives its listeners; close is -FI_EBUSY until then.
+/// One address vector. A fi_addr_t is an index, both for FI_AV_TABLE and for FI_AV_MAP. Entry
+/// points take the domain lock; callers of attach(), detach() and the AddressBook hold it.
+/// Invariant: the AV outlives its listeners; fi_close returns -FI_EBUSY while it has any.
 class AddressVector final : public FidObject<AddressVector, fid_av>, public protocol::AddressBook {
  public:
   AddressVector(AvParent parent, uint64_t flags, void* context);
   ~AddressVector();
 
-  /// Whether this is the lock it takes, so that both are of one domain.
+  /// True if the AV takes this lock, which means that it belongs to the lock's domain.
   bool takes(const util::OptionalLock& lock) const noexcept { return &lock == &x_parent.lock; }
   void attach(AvListener& listener) { x_listeners.push_back(&listener); }
   void detach(AvListener& listener) noexcept { std::erase(x_listeners, &listener); }
@@ -81,12 +81,12 @@ class AddressVector final : public FidObject<AddressVector, fid_av>, public prot
   AvParent x_parent;
   const uint64_t x_flags;
   AddressTable x_table;
-  std::unordered_map<uint64_t, fi_addr_t> x_user_ids;  ///< FI_AV_USER_ID: reported instead
+  std::unordered_map<uint64_t, fi_addr_t> x_user_ids;  ///< FI_AV_USER_ID: reported as the source
   std::vector<AvListener*> x_listeners;
   EventQueue* x_events = nullptr;
 };
 
-/// fi_av_open(3). Writes the type back where it was FI_AV_UNSPEC.
+/// fi_av_open(3). Replaces the type FI_AV_UNSPEC in `attr` by the type of the new AV.
 int open_av(fid_domain* domain, fi_av_attr* attr, fid_av** av, void* context) noexcept;
 
 }  // namespace erdma::fabric

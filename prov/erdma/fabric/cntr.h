@@ -16,15 +16,16 @@ namespace erdma::fabric {
 class DeferredWork;
 class DeferredWorkQueue;
 
-/// One counter of completions. The calls of fi_cntr(3) take the domain lock; endpoints hold it
-/// already. Invariant: outlives the endpoints attached to it; close is -FI_EBUSY until then.
+/// One completion counter. The calls of fi_cntr(3) take the domain lock; endpoints already hold it.
+/// Invariant: the counter outlives the endpoints attached to it; fi_close returns -FI_EBUSY while
+/// there are any.
 class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
  public:
-  /// `attr` was checked; `wait` is null for FI_WAIT_NONE.
+  /// The caller has checked `attr`. `wait` is null for FI_WAIT_NONE.
   Counter(const QueueParent& parent, const fi_cntr_attr& attr, std::unique_ptr<WaitObject> wait,
           void* context);
 
-  // For endpoints, under the domain lock.
+  // For endpoints, which hold the domain lock.
   void add_success(uint64_t value) noexcept {
     x_now.successes += value;
     changed();
@@ -38,26 +39,29 @@ class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
     changed();
   }
 
-  // For poll sets, likewise.
-  /// Makes progress. Whether it changed, other than by fi_cntr_set(3) and its like, since a poll
-  /// that was `told`.
+  // For poll sets, which hold the domain lock.
+  /// Makes progress. True if the counter has changed since the last poll() with `told`, other than
+  /// by the application's own calls (fi_cntr_set(3) and its relatives). `told`: the application is
+  /// told the result.
   bool poll(bool told) noexcept;
 
-  // For the work queue, likewise.
+  // For the work queue, which holds the domain lock.
   uint64_t successes() const noexcept { return x_now.successes; }
-  /// With failures; no more than the largest number.
+  /// Successes and failures; UINT64_MAX if the sum overflows.
   uint64_t events() const noexcept {
     const uint64_t sum = x_now.successes + x_now.failures;
     return sum < x_now.successes ? UINT64_MAX : sum;
   }
   util::IntrusiveList<DeferredWork>& waiting() noexcept { return x_waiting; }
-  /// Works count themselves; until they are over, the counter can't be closed.
+  /// Each work calls use() when it begins to refer to this counter, and release() when it is over.
+  /// Meanwhile the counter can't be closed.
   void use(DeferredWorkQueue& queue) noexcept {
     x_queue = &queue;
     ++x_works;
   }
   void release() noexcept { --x_works; }
-  /// Every endpoint watches it, so that whoever waits for it drives them all.
+  /// True if every endpoint is attached, so that a thread that waits for the counter drives them
+  /// all.
   bool watched() const noexcept { return x_queue != nullptr; }
 
   // The calls of fi_cntr(3).
@@ -89,14 +93,14 @@ class Counter final : public FidObject<Counter, fid_cntr>, public Pollable {
   };
 
   Values x_now;
-  DeferredWorkQueue* x_queue = nullptr;  ///< null until something waits for it, or is to be counted
-  Values x_seen;    ///< what the application knows: as of its last read or fi_trywait
-  Values x_polled;  ///< as of the last fi_poll(3)
+  DeferredWorkQueue* x_queue = nullptr;  ///< null before the first work, and after fi_close tried
+  Values x_seen;                         ///< values at the last read or fi_trywait(3)
+  Values x_polled;                       ///< values at the last fi_poll(3)
   util::IntrusiveList<DeferredWork> x_waiting;  ///< by threshold, then age
   unsigned x_works = 0;
 };
 
-/// A counter that belongs to nothing; for open_cntr() and tests.
+/// Makes a counter; for open_cntr() and tests.
 util::Result<Counter*> make_cntr(const QueueParent& parent, const fi_cntr_attr* attr,
                                  void* context);
 

@@ -64,7 +64,7 @@ void CompletionPorts::unwatch_counter(Counter& cntr) noexcept {
   cntr.detach(x_source);
 }
 
-/// All that is bound, once.
+/// Visits each bound queue and counter once.
 template <typename Visit>
 void CompletionPorts::for_each(Visit&& visit) const {
   if (sent.cq) visit(*sent.cq);

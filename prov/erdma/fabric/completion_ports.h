@@ -24,8 +24,8 @@ class CompletionPort final : public protocol::CompletionSink {
     if (cntr) cntr->add_failure();
     if (!cq) return;
     if (!completion.anonymous) return cq->push_error(completion, owner);
-    // fi_endpoint(3): an operation without a context is reported with the endpoint's. Without that
-    // either, the entry would tell nobody anything, and applications take op_context for a pointer.
+    // fi_endpoint(3): an operation without a context is reported with the endpoint's context. If
+    // that is null too, no entry is written: applications dereference op_context.
     if (!endpoint_context) return;
     protocol::ErrorCompletion named = completion;
     named.context = endpoint_context;
@@ -37,12 +37,12 @@ class CompletionPort final : public protocol::CompletionSink {
   CompletionQueue* cq = nullptr;
   Counter* cntr = nullptr;
   bool selective = false;  ///< FI_SELECTIVE_COMPLETION
-  bool unasked = false;    ///< report what did not ask for it, too
+  bool unasked = false;    ///< also report operations that did not ask for a completion
   const void* owner;       ///< for purge()
   void* endpoint_context = nullptr;
 
  private:
-  // Apart, so that the usual case saves no registers.
+  // A function of its own, so that the common case saves no registers.
   [[gnu::noinline]] protocol::CompletionEntry& succeed_anyhow(bool report) noexcept {
     if (cntr) cntr->add_success(1);
     return cq && (report || unasked) ? cq->append(owner) : x_unreported;
@@ -51,32 +51,33 @@ class CompletionPort final : public protocol::CompletionSink {
   protocol::CompletionEntry x_unreported{};
 };
 
-/// Where one endpoint reports what it did: a port for each kind of operation, and the completion
-/// queues and counters behind them, which drive `source`. The caller holds the domain lock.
-/// Invariant: what is bound outlives it, and is attached to `source` once.
+/// Where one endpoint reports completions: a port for each kind of operation, and the completion
+/// queues and counters behind the ports, which drive `source`. The caller holds the domain lock.
+/// Invariant: bound queues and counters outlive this object, and each is attached to `source` once.
 class CompletionPorts {
  public:
-  /// Completion queues know entries by `source`; `context` is the endpoint's.
+  /// `source` names the endpoint in entries of completion queues; `context` is the endpoint's.
   CompletionPorts(ProgressSource& source, void* context) noexcept;
 
-  /// fi_ep_bind(3), of what is of the same domain, which is who takes the same lock.
+  /// fi_ep_bind(3). `lock` is the endpoint's domain lock; -FI_EINVAL: the queue or counter takes
+  /// another one, so it belongs to another domain.
   int bind(CompletionQueue& cq, uint64_t flags, const util::OptionalLock& lock);
   int bind(Counter& cntr, uint64_t flags, const util::OptionalLock& lock);
-  /// The counter counts elsewhere, too: whoever waits for it drives this endpoint.
+  /// Lets a thread that waits for the counter drive this endpoint, although no port uses it.
   void watch_counter(Counter& cntr);
   void unwatch_counter(Counter& cntr) noexcept;
-  /// Ends all that is bound. Entries that nobody has read are gone.
+  /// Detaches all queues and counters. Entries of the endpoint that are unread are dropped.
   void detach() noexcept;
 
   /// The source's descriptors may have changed.
   void sources_changed() noexcept;
-  /// Whether a thread sleeps on one of them.
+  /// True if a thread sleeps on one of the queues or counters.
   bool sleeping() const noexcept;
   void wake() noexcept;
 
   CompletionPort sent;
   CompletionPort received;
-  // Of one-sided operations: the queues of the two above, with counters of their own.
+  // For one-sided operations: the queues of the two ports above, with counters of their own.
   CompletionPort reads;
   CompletionPort writes;
   CompletionPort remote_reads;

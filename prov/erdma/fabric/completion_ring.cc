@@ -27,7 +27,8 @@ static_assert(offsetof(ErrorImage, error_data) == offsetof(fi_cq_err_entry, err_
 static_assert(sizeof(ErrorImage) >= sizeof(fi_cq_err_entry));
 static_assert(sizeof(ErrorImage) == 88);
 
-/// With err_data_size since 1.5, and with src_addr since 1.20.
+/// Bytes of fi_cq_err_entry in an application of an API version: it has err_data_size since 1.5,
+/// and src_addr since 1.20.
 size_t image_size(uint32_t api_version) noexcept {
   if (FI_VERSION_LT(api_version, FI_VERSION(1, 5))) return offsetof(ErrorImage, error_data_size);
   if (FI_VERSION_LT(api_version, FI_VERSION(1, 20))) return offsetof(ErrorImage, source);
@@ -35,7 +36,8 @@ size_t image_size(uint32_t api_version) noexcept {
 }
 
 void write_image(fi_cq_err_entry* error, ErrorImage image, uint32_t api_version) noexcept {
-  // There never is error data. Since 1.5 a size on input says that err_data is the application's.
+  // The provider has no error data. Since 1.5 a nonzero err_data_size on input says that err_data
+  // is a buffer of the application.
   const bool own_buffer = FI_VERSION_GE(api_version, FI_VERSION(1, 5)) && error->err_data_size != 0;
   image.error_data = own_buffer ? error->err_data : nullptr;
   image.error_data_size = 0;
@@ -64,7 +66,7 @@ void CompletionRing::push_error(const protocol::ErrorCompletion& completion,
   find_next_error();
 }
 
-/// Gives the caller a place to write what nobody will read.
+/// Marks the queue as overrun, and returns an entry that is never read, for the caller to fill.
 protocol::CompletionEntry& CompletionRing::overrun() noexcept {
   if (!x_overrun)
     ERDMA_WARN(CQ, "out of memory after %zu unread completions: the queue is overrun\n", size());

@@ -17,8 +17,8 @@
 
 namespace erdma::fabric {
 
-/// A queue of plain values in a power-of-two array that doubles when full. Positions count up from
-/// 0 for ever; [head, tail) are in use.
+/// A queue of trivial values in a power-of-two array that doubles when full. Positions count up
+/// from 0 and do not wrap; [head, tail) are in use.
 template <typename T>
 class GrowingRing {
  public:
@@ -30,7 +30,8 @@ class GrowingRing {
   size_t size() const noexcept { return x_tail - x_head; }
   T& operator[](uint64_t position) noexcept { return x_slots[position & x_mask]; }
 
-  /// A new slot at the tail, to be filled by the caller; null when memory is out.
+  /// A new slot at the tail, which the caller fills. Null: memory is exhausted, or the limit is
+  /// reached.
   T* append() noexcept {
     if (full() && !grow()) [[unlikely]]
       return nullptr;
@@ -61,14 +62,14 @@ class GrowingRing {
   size_t x_limit;
 };
 
-/// What one CQ holds: successes and errors in the order in which they happened. Grows as needed; if
-/// memory is out, what was queued stays readable and then the queue is overrun, as in fi_cq(3).
-/// Not thread-safe.
+/// The entries of one CQ: successes and errors in order of completion. The ring grows as needed. If
+/// memory is exhausted, the entries already queued stay readable, and then the queue is overrun as
+/// in fi_cq(3). Not thread-safe.
 class CompletionRing {
  public:
   static constexpr size_t kInitialCapacity = 1024;
 
-  /// `size_hint` of fi_cq_attr, 0 = default. `limit`: entries beyond which it does not grow.
+  /// `size_hint`: fi_cq_attr::size, 0 = default. `limit`: the largest capacity, in entries.
   explicit CompletionRing(size_t size_hint, size_t limit = SIZE_MAX)
       : x_entries(capacity_for(size_hint), limit), x_errors(kErrorCapacity, limit) {}
 
@@ -77,7 +78,7 @@ class CompletionRing {
   bool full() const noexcept { return x_entries.full(); }
   bool holds_error() const noexcept { return x_next_error != kNone || x_overrun; }
 
-  /// A new entry, to be filled in by the caller. `owner` names the endpoint, for purge().
+  /// A new entry, which the caller fills. `owner` names the endpoint, for purge().
   protocol::CompletionEntry& append(const void* owner) noexcept {
     Entry* entry = x_entries.append();
     if (!entry) [[unlikely]]
@@ -110,18 +111,18 @@ class CompletionRing {
     return static_cast<ssize_t>(count);
   }
 
-  /// fi_cq_readerr(3): 1, or -FI_EAGAIN if no error is next. Writes as many bytes as `error` has in
-  /// an application of that API version.
+  /// fi_cq_readerr(3): 1, or -FI_EAGAIN if no error is next. Writes only the part of `error` that
+  /// an application of this API version has.
   ssize_t read_error(fi_cq_err_entry* error, uint32_t api_version) noexcept;
 
-  /// Forgets every entry of `owner`.
+  /// Removes every entry of `owner`.
   void purge(const void* owner) noexcept;
 
  private:
   static constexpr uint64_t kNone = UINT64_MAX;
   static constexpr size_t kErrorCapacity = 16;
 
-  /// One cache line. Starts as fi_cq_tagged_entry, of which the other formats are prefixes.
+  /// One cache line. It begins like fi_cq_tagged_entry, of which the other formats are prefixes.
   struct alignas(64) Entry {
     protocol::CompletionEntry completion;
     const void* owner;
@@ -132,7 +133,7 @@ class CompletionRing {
   static_assert(offsetof(protocol::CompletionEntry, data) == offsetof(fi_cq_data_entry, data));
   static_assert(offsetof(protocol::CompletionEntry, length) == offsetof(fi_cq_msg_entry, len));
 
-  /// The rest of an entry that is an error; in the order of their positions.
+  /// The additional fields of an entry that is an error. x_errors is sorted by position.
   struct Failure {
     uint64_t position;
     size_t overflow;
@@ -148,7 +149,7 @@ class CompletionRing {
 
   GrowingRing<Entry> x_entries;
   uint64_t x_next_error = kNone;  ///< position of the first error
-  bool x_overrun = false;         ///< for good: completions were lost
+  bool x_overrun = false;         ///< completions were lost; never reset
   protocol::CompletionEntry x_lost{};
   GrowingRing<Failure> x_errors;
 };

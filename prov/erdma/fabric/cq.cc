@@ -21,7 +21,7 @@ inline ssize_t CompletionQueue::read_locked(void* entries, size_t count,
   return x_ring.read<E>(entries, count, sources);
 }
 
-/// A read of no entries: makes progress and says whether there is something to read.
+/// A read of 0 entries: makes progress. Returns 0 if there is something to read, else -FI_EAGAIN.
 ssize_t CompletionQueue::probe() noexcept {
   x_waitable.progress();
   return x_ring.readable() ? 0 : -FI_EAGAIN;
@@ -51,7 +51,7 @@ ssize_t CompletionQueue::read_blocking(void* entries, size_t count, const void* 
   if (count != 0 && !entries) return -FI_EINVAL;
   const size_t threshold =
       std::clamp<size_t>(reinterpret_cast<uintptr_t>(condition), 1, x_max_threshold);
-  // The threshold is an optimisation, so a thread that shares the queue does not insist on it.
+  // The threshold is an optimisation, so a thread ignores it while other threads wait too.
   const auto enough = [&] {
     if (x_ring.size() >= threshold || x_ring.holds_error()) return true;
     return x_ring.size() > 0 && x_waitable.blocked() > 0;
@@ -79,7 +79,7 @@ ssize_t CompletionQueue::read_error(fi_cq_err_entry* error, uint64_t) noexcept {
   return x_ring.read_error(error, x_api_version);
 }
 
-// --- the rest of its life -----------------------------------------------------------------------
+// --- signal, wait, close ------------------------------------------------------------------------
 
 int CompletionQueue::signal() noexcept {
   WaitObject* wait = x_waitable.wait_object();
@@ -174,7 +174,8 @@ int check(const fi_cq_attr& attr) noexcept {
   return 0;
 }
 
-/// What a blocking read may be asked to wait for: 1, or up to the size of the queue.
+/// The largest number of entries that a blocking read may wait for: 1, or with FI_CQ_COND_THRESHOLD
+/// the size of the queue.
 size_t max_threshold(const fi_cq_attr& attr) noexcept {
   if (enum_value(attr.wait_cond) != FI_CQ_COND_THRESHOLD) return 1;
   return attr.size ? attr.size : CompletionRing::kInitialCapacity;

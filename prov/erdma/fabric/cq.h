@@ -15,21 +15,22 @@
 
 namespace erdma::fabric {
 
-/// One completion queue. The calls of fi_cq(3) take the domain lock; endpoints hold it already.
-/// Invariant: outlives the endpoints attached to it; close is -FI_EBUSY until then.
+/// One completion queue. The calls of fi_cq(3) take the domain lock; endpoints already hold it.
+/// Invariant: the queue outlives the endpoints attached to it; fi_close returns -FI_EBUSY while
+/// there are any.
 class CompletionQueue final : public FidObject<CompletionQueue, fid_cq>, public Pollable {
  public:
-  /// `attr` was checked; `wait` is null for FI_WAIT_NONE.
+  /// The caller has checked `attr`. `wait` is null for FI_WAIT_NONE.
   CompletionQueue(const QueueParent& parent, const fi_cq_attr& attr,
                   std::unique_ptr<WaitObject> wait, void* context);
 
-  // For endpoints, under the domain lock.
-  /// A new entry, to be filled in by the caller before it gives up the lock.
+  // For endpoints, which hold the domain lock.
+  /// A new entry, which the caller fills before it releases the lock.
   protocol::CompletionEntry& append(const void* owner) noexcept {
     x_waitable.notify();
     return x_ring.append(owner);
   }
-  /// Whether append() is a few stores: nobody to wake, no memory to get.
+  /// True if append() takes a few stores only: it wakes no thread and allocates no memory.
   bool appends_at_once() const noexcept { return !x_waitable.alert() && !x_ring.full(); }
   void push(const protocol::CompletionEntry& completion, const void* owner) noexcept {
     append(owner) = completion;
@@ -40,14 +41,14 @@ class CompletionQueue final : public FidObject<CompletionQueue, fid_cq>, public 
   }
   void purge(const void* owner) noexcept { x_ring.purge(owner); }
 
-  // For poll sets, likewise.
-  /// Makes progress. Whether there is something to read.
+  // For poll sets, which hold the domain lock.
+  /// Makes progress. True if there is something to read.
   bool poll() noexcept {
     if (!x_ring.readable()) x_waitable.progress();
     return x_ring.readable();
   }
 
-  // The calls of fi_cq(3). E is the entry of the queue's format.
+  // The calls of fi_cq(3). E is the entry type of the queue's format.
   template <typename E>
   ssize_t read(void* entries, size_t count, fi_addr_t* sources = nullptr) noexcept;
   template <typename E>
@@ -66,10 +67,10 @@ class CompletionQueue final : public FidObject<CompletionQueue, fid_cq>, public 
 
   CompletionRing x_ring;
   const uint32_t x_api_version;
-  const size_t x_max_threshold;  ///< 0 = FI_CQ_COND_NONE
+  const size_t x_max_threshold;  ///< entries; 1 without FI_CQ_COND_THRESHOLD
 };
 
-/// A CQ that belongs to nothing; for open_cq() and tests.
+/// Makes a completion queue; for open_cq() and tests.
 util::Result<CompletionQueue*> make_cq(const QueueParent& parent, const fi_cq_attr* attr,
                                        void* context);
 

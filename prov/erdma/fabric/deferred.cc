@@ -15,7 +15,7 @@ namespace erdma::fabric {
 
 namespace {
 
-/// Null: it is no counter of the domain.
+/// Null: `cntr` is not a counter of the domain.
 Counter* counter_of(Domain& domain, fid_cntr* cntr) noexcept {
   if (!cntr || cntr->fid.fclass != FI_CLASS_CNTR) return nullptr;
   Counter& counter = Counter::from(cntr);
@@ -45,7 +45,7 @@ int check(const Endpoint& ep, const protocol::OneSidedArgs& args, const Trigger&
 }
 int check(const Endpoint& ep, const protocol::ReceiveArgs& args, const Trigger& trigger) noexcept {
   if (ep.shares_receives()) return -FI_EOPNOTSUPP;
-  // When would the counter count, with one buffer for several messages?
+  // A multi-receive buffer takes several messages: no single one of them would complete the work.
   return args.multi && trigger.work ? -FI_ENOSYS : 0;
 }
 
@@ -82,14 +82,14 @@ int queue_counter_work(Domain& domain, const fi_deferred_work& work, const Trigg
   return 0;
 }
 
-/// The checks that all operations share: `Op` is fi_op_msg or one of its kind.
+/// The checks that all operations share. `Op` is fi_op_msg, fi_op_tagged, fi_op_rma and so on.
 template <typename Op, typename Queue>
 int queue_operation(Domain& domain, const Op* op, Trigger trigger, Queue&& queue) {
   if (!op || !op->ep) return -FI_EINVAL;
   Endpoint* const ep = endpoint_behind(op->ep);
   if (!ep || &ep->domain() != &domain || !ep->driver().engine() || !ep->options().triggers())
     return -FI_EINVAL;
-  // Whose memory would be whose when?
+  // The memory would belong to the application on return, before the provider has read it.
   if (op->flags & FI_INJECT) return -FI_ENOSYS;
   trigger.report = (op->flags & FI_COMPLETION) != 0;
   return queue(*ep, trigger);

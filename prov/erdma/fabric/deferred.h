@@ -10,8 +10,9 @@
 #include "fabric/endpoint.h"
 #include "fabric/work_queue.h"
 
-/// The forms of data transfer that take a structure, checked as fi_sendmsg and its like do, and
-/// queued instead of posted. `flags` are those of the call, without FI_TRIGGER.
+/// Deferred forms of the data transfers that take a structure. They check their arguments like
+/// fi_sendmsg(3) and its relatives, but queue the operation instead of posting it. `flags` are
+/// those of the call, without FI_TRIGGER.
 namespace erdma::fabric {
 
 /// `Message` is fi_msg or fi_msg_tagged.
@@ -21,7 +22,7 @@ template <typename Message>
 int defer_rma(Endpoint& ep, const fi_msg_rma& msg, uint64_t flags, bool read,
               const Trigger& trigger) noexcept;
 
-/// An atomic operation; null where its form has none.
+/// An atomic operation. `fetch` and `compare` are null if its form has none.
 struct AtomicMessage {
   const fi_msg_atomic& msg;
   const fi_msg_fetch* fetch;
@@ -30,7 +31,7 @@ struct AtomicMessage {
 int defer_atomic(Endpoint& ep, const AtomicMessage& atomic, uint64_t flags,
                  const Trigger& trigger) noexcept;
 
-// The same of what was checked already.
+/// Queues an operation whose arguments have been checked.
 template <typename Args>
 int defer(Endpoint& ep, const Args& args, const Trigger& trigger) noexcept;
 
@@ -38,10 +39,11 @@ int defer(Endpoint& ep, const Args& args, const Trigger& trigger) noexcept;
 int queue_work(Domain& domain, const fi_deferred_work* work);
 int flush_work(Domain& domain, void* counter);
 
-/// For FI_TRIGGER: the condition in the context of an operation.
+/// Reads the trigger condition of an operation with FI_TRIGGER from its context
+/// (fi_triggered_context).
 int trigger_of(Endpoint& ep, void* context, Trigger& trigger) noexcept;
 
-/// An operation with FI_TRIGGER: `queue` queues it on the condition in its context.
+/// An operation with FI_TRIGGER: calls queue(trigger) with the condition in its context.
 template <typename Defer>
 ssize_t with_trigger(Endpoint& ep, void* context, Defer&& queue) noexcept {
   Trigger trigger;

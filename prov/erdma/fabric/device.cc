@@ -26,7 +26,7 @@ std::string port_of(const DeviceDescription& device) {
          (device.state.empty() ? "in an unknown state" : device.state);
 }
 
-/// What is wrong with the device, whether it is to be used or not; empty: nothing.
+/// Why the device does not work, whether FI_ERDMA_DEVICE names it or not; empty: it works.
 std::string trouble_of(const DeviceDescription& device) {
   if (!device.why_unusable.empty()) return device.why_unusable;
   if (!device.active) return port_of(device);
@@ -36,7 +36,7 @@ std::string trouble_of(const DeviceDescription& device) {
   return {};
 }
 
-/// Why the device can't be used; empty if it can.
+/// Why the provider does not use the device; empty if it does.
 std::string fault_of(const DeviceDescription& device, bool named, bool others_named) {
   if (!named && others_named) return "FI_ERDMA_DEVICE does not name it";
   if (!named && device.vendor != kErdmaVendor)

@@ -107,7 +107,8 @@ bool Domain::names_us(const util::SocketAddress& address) const noexcept {
   return address.loopback() || address.same_host(x_own_address);
 }
 
-/// Only an event queue can be bound, for asynchronous registration, which we do not do.
+/// libfabric binds event queues to domains for asynchronous memory registration. The provider
+/// registers synchronously, so it accepts the queue and posts nothing to it.
 int Domain::bind(fid_t object, uint64_t flags) noexcept {
   if (!object) return -FI_EINVAL;
   return object->fclass == FI_CLASS_EQ && flags == 0 ? 0 : -FI_EINVAL;

@@ -25,8 +25,9 @@ namespace erdma::fabric {
 class AutoProgress;
 class Fabric;
 
-/// One domain: the lock that everything under it shares, and what its children have in common.
-/// Invariant: outlives its children; close is -FI_EBUSY until then.
+/// One domain: the lock that all objects of the domain share, and the state that they have in
+/// common. Invariant: the domain outlives its children; fi_close returns -FI_EBUSY while it has
+/// any.
 class Domain final : public FidObject<Domain, fid_domain> {
  public:
   /// fi_domain(3).
@@ -37,30 +38,31 @@ class Domain final : public FidObject<Domain, fid_domain> {
   const Settings& settings() const noexcept { return x_settings; }
   uint32_t api_version() const noexcept;
   MemoryRegions& memory_regions() noexcept { return x_regions; }
-  /// Operations that wait for counters; under the lock.
+  /// Operations that wait for counters. Protected by the domain lock.
   DeferredWorkQueue& works() noexcept { return x_works; }
 
-  /// The form in which an address names a peer here: on a single-host domain every local address
-  /// stands for the domain's own IP, so that 127.0.0.1:p and 10.0.0.1:p are one endpoint. On a NIC
-  /// only loopback does: other IPs of this host may be those of other NICs.
+  /// The canonical form of an address, by which peers are compared. On a single-host domain every
+  /// local IP becomes the domain's own IP, so that 127.0.0.1:p and 10.0.0.1:p are one endpoint. On
+  /// a NIC only loopback does: other IPs of this host may belong to other NICs.
   util::SocketAddress canonical(const util::SocketAddress& address) const noexcept;
-  /// Whether an endpoint here can bear that IP.
+  /// True if an endpoint of this domain may have this IP.
   bool names_us(const util::SocketAddress& address) const noexcept;
-  /// The CUDA driver for whoever has these capabilities; null without FI_HMEM.
+  /// The CUDA driver for objects with these capabilities; null without FI_HMEM.
   hmem::Cuda* cuda_for(uint64_t caps) const noexcept;
-  /// Whether endpoints made from the info of this domain have atomics.
+  /// True if endpoints opened with the info of this domain have atomics.
   bool atomics() const noexcept { return x_atomics; }
-  /// What endpoints made from `info` and their peers must share.
+  /// The key that endpoints opened with `info` and their peers must share (FI_ERDMA_JOB_KEY,
+  /// auth_key); empty: none.
   std::string key_of(const fi_info& info) const;
   const util::SocketAddress& own_address() const noexcept { return x_own_address; }
 
-  /// Address vectors, queues, counters, regions, endpoints and so on.
+  /// Counts address vectors, queues, counters, regions, endpoints and so on.
   Children& children() noexcept { return x_children; }
 
-  /// The NIC, and what makes the transports of endpoints.
+  /// The NIC, and the factory of the endpoints' transports.
   DomainTransports& transports() noexcept { return x_transports; }
 
-  /// FI_PROGRESS_AUTO: the thread that drives endpoints; null under manual progress.
+  /// FI_PROGRESS_AUTO: the progress thread; null under manual progress.
   AutoProgress* auto_progress() noexcept { return x_auto_progress.get(); }
 
   Domain(Fabric& fabric, const fi_info& info, Settings settings, void* context);

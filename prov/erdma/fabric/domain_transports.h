@@ -26,18 +26,18 @@ struct EndpointFacts;
 struct Settings;
 struct TransportSet;
 
-/// What an endpoint asks of its transports.
+/// What an endpoint requires of its transports.
 struct TransportRequest {
-  util::SocketAddress name;        ///< to listen under; port 0 = a free one
-  bool shared_memory;              ///< else local peers are reached through the NIC
+  util::SocketAddress name;        ///< to listen under; port 0 = any free port
+  bool shared_memory;              ///< false: local peers are reached through the NIC
   std::string key;                 ///< of the job; empty = none
-  hmem::DeviceMemory* devices;     ///< null: buffers are host memory
-  EndpointStatistics& statistics;  ///< of the endpoint; outlive its transports
+  hmem::DeviceMemory* devices;     ///< null: all buffers are host memory
+  EndpointStatistics& statistics;  ///< of the endpoint; outlives its transports
 };
 
-/// The NIC of a domain with its registrations, if it has one, and the transports of the domain's
-/// endpoints. The composition root: its .cc alone names the transports together. Thread-safe once
-/// the NIC is open.
+/// The NIC of a domain with its registrations, if the domain has one, and the factory of the
+/// transports of its endpoints. This is the composition root: its .cc is the only file that names
+/// all transports. Thread-safe once the NIC is open.
 class DomainTransports {
  public:
   DomainTransports(const Settings& settings, const LocalAddresses& local,
@@ -46,17 +46,17 @@ class DomainTransports {
   DomainTransports& operator=(const DomainTransports&) = delete;
   ~DomainTransports();
 
-  /// The NIC that bears the address. `cuda` is null without FI_HMEM.
+  /// Opens the NIC that has the address. `cuda` is null without FI_HMEM.
   int open_nic(const fi_info& info, const util::SocketAddress& address, hmem::Cuda* cuda);
   bool has_nic() const noexcept { return x_nic != nullptr; }
-  /// What endpoints use that may not call CUDA. The first call registers GPU memory, has the NIC
-  /// read and write it, and calls CUDA for that; what came of it is remembered. -FI_EOPNOTSUPP
-  /// (logged): it can't be had.
+  /// The DeviceMemory of endpoints that may not call CUDA. The first call tests it, for which it
+  /// calls CUDA: it registers GPU memory and makes the NIC read and write it. The result is kept.
+  /// -FI_EOPNOTSUPP (logged): the NIC can't access GPU memory, or there is no NIC or no FI_HMEM.
   util::Result<hmem::DeviceMemory*> memory_without_cuda(hmem::Cuda* cuda);
 
   /// The transports of a new endpoint, all listening under one name.
   util::Result<TransportSet> open(const TransportRequest& request);
-  /// How the bytes of an endpoint with these transports travel.
+  /// How data of an endpoint with these transports travels.
   EndpointFacts describe(const TransportRequest& request, const TransportSet& set) const;
 
  private:

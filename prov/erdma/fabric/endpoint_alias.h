@@ -13,15 +13,15 @@ namespace erdma::fabric {
 
 class Endpoint;
 
-/// Another name of an endpoint, with default flags of its own: fi_ep_alias(3). The endpoint does
-/// everything, and cannot be closed before its aliases.
+/// An alias of an endpoint, with its own default flags: fi_ep_alias(3). The endpoint executes all
+/// calls, and cannot be closed before its aliases.
 class EndpointAlias final : public FidObject<EndpointAlias, fid_ep> {
  public:
   EndpointAlias(Endpoint& of, uint64_t transmit, uint64_t receive) noexcept;
   int close() noexcept;
 
   Endpoint& endpoint() noexcept { return x_endpoint; }
-  /// The endpoint is enabled: calls go to it.
+  /// Called when the endpoint is enabled: installs the data entry points.
   void enable(CallsOn on) noexcept;
 
   const SendDefaults& send_defaults() const noexcept { return x_send_defaults; }
@@ -37,7 +37,7 @@ class EndpointAlias final : public FidObject<EndpointAlias, fid_ep> {
   ReceiveDefaults x_receive_defaults;
 };
 
-/// The aliases of one endpoint, which take its domain's lock.
+/// The aliases of one endpoint. open() and closed() take the domain lock.
 class EndpointAliases {
  public:
   int open(Endpoint& of, const struct fi_alias& wanted);
@@ -52,7 +52,7 @@ class EndpointAliases {
   bool x_enabled = false;
 };
 
-/// The endpoint that this is, or is an alias of; null if it is something else.
+/// The endpoint behind a fid: itself, or that of an alias; null if `ep` is something else.
 Endpoint* endpoint_behind(fid_ep* ep) noexcept;
 
 }  // namespace erdma::fabric

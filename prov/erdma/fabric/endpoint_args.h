@@ -8,7 +8,7 @@
 #include "fabric/shared_receive.h"
 #include "hmem/copy.h"
 
-/// Arguments of the data entry points, checked and brought into the engine's form.
+/// Checks the arguments of the data entry points, and converts them to the engine's structures.
 namespace erdma::fabric {
 
 constexpr uint64_t kSendFlags = FI_REMOTE_CQ_DATA | FI_COMPLETION | FI_MORE | FI_INJECT |
@@ -21,7 +21,7 @@ inline iovec piece(const void* buffer, size_t length) noexcept {
   return {const_cast<void*>(buffer), length};
 }
 
-/// 0, or why this memory cannot be a message. `total` is set on success.
+/// Returns 0 and sets `total` (bytes), or a negative fi_errno if the list can't be a message.
 inline int check_iov(const iovec* iov, size_t count, size_t& total) noexcept {
   if (count > transport::kMaxIov || (count > 0 && !iov)) return -FI_EINVAL;
   total = hmem::total_length(iov, count);
@@ -32,13 +32,14 @@ inline int check_iov(const iovec* iov, size_t count, size_t& total) noexcept {
 }
 
 inline int check_buffer(const void* buffer, size_t length) noexcept {
-  // The buffer is asked first: nearly every call has one, and then this is a single test.
+  // The buffer is tested first: nearly every call has one, so this costs a single test.
   if (!buffer) [[unlikely]]
     if (length > 0) return -FI_EINVAL;
   return length > kMaxMessageBytes ? -FI_EMSGSIZE : 0;
 }
 
-/// The flags of fi_sendmsg(3) and fi_tsendmsg(3) into args; the endpoint's own do not apply.
+/// Sets `args` by the flags of fi_sendmsg(3) and fi_tsendmsg(3), which replace the endpoint's
+/// default flags.
 inline int apply_send_flags(const SendDefaults& defaults, uint64_t flags,
                             protocol::SendArgs& args) noexcept {
   if (flags & ~kSendFlags) return -FI_EBADFLAGS;
@@ -77,14 +78,14 @@ inline protocol::SendArgs inject_args(const iovec* iov, size_t length, uint64_t 
           tagged,      false, true, false,  false, false, false};
 }
 
-/// Remote CQ data, where there is some.
+/// Adds remote CQ data, if the call has any.
 inline void add_data(protocol::SendArgs&) noexcept {}
 inline void add_data(protocol::SendArgs& args, uint64_t data) noexcept {
   args.data = data;
   args.has_data = true;
 }
 
-/// What a receive is to take.
+/// What a receive matches.
 struct Wanted {
   fi_addr_t source;
   uint64_t tag = 0;
@@ -107,8 +108,8 @@ inline protocol::ReceiveArgs receive_args(const ReceiveDefaults& defaults, const
           false};
 }
 
-// The entry points are templates over what they are called on. `Caller` has the flags of calls that
-// have none of their own, `Target` does what is asked.
+// The entry points are templates over the kind of object that they are called on. `Caller` is the
+// object, which has the default flags of calls without flags. `Target` executes the call.
 
 /// An endpoint without FI_HMEM: buffers are host memory.
 struct HostMemory {
@@ -116,7 +117,7 @@ struct HostMemory {
   using Caller = Endpoint;
   using Target = HostMemory;
   static Endpoint& target(fid_ep* fid) noexcept { return Endpoint::from(fid); }
-  // Flat, as without that the call is given through memory.
+  // Flattened: otherwise the compiler passes the arguments through memory.
   [[gnu::flatten]] static ssize_t send(Endpoint& ep, const protocol::SendArgs& args) noexcept {
     return ep.driver().post([&](protocol::Engine& engine) { return engine.post_send(args); });
   }
@@ -133,7 +134,7 @@ struct HostMemory {
   }
 };
 
-/// And one with it: the driver is asked what they are.
+/// An endpoint with FI_HMEM: each call asks the driver whether its buffers are device memory.
 struct AnyMemory {
   static constexpr bool kHost = false;
   using Caller = Endpoint;
@@ -145,7 +146,8 @@ struct AnyMemory {
   static ssize_t probe(Endpoint& ep, protocol::ReceiveArgs args, protocol::Probe kind) noexcept;
 };
 
-/// An alias: calls with flags of their own are the endpoint's. The others may be triggered.
+/// An alias. Calls with a flags argument behave as on the endpoint; the others use the alias's
+/// default flags, which may include FI_TRIGGER.
 template <typename Memory>
 struct Alias {
   static constexpr bool kHost = false;
@@ -183,7 +185,7 @@ struct SharedQueue {
   }
 };
 
-/// What is injected has no context, so it cannot name what it would wait for.
+/// An injected operation has no context, which would have to name the trigger condition.
 inline bool can_inject(const Endpoint&) noexcept {
   return true;
 }

@@ -22,7 +22,7 @@ int valid(fid_ep*, fi_datatype datatype, fi_op op, size_t* count) noexcept {
   return check_atomic(datatype, op, count, kForm);
 }
 
-/// Of what an entry point is given, not checked yet.
+/// The number of elements in a list that has not been checked yet.
 size_t total_count(const fi_ioc* from, size_t count) noexcept {
   size_t elements = 0;
   for (size_t i = 0; from && i < std::min(count, transport::kMaxIov); ++i)
@@ -233,7 +233,7 @@ fi_ops_atomic g_atomic_ops_disabled = [] {
   return ops;
 }();
 
-/// With FI_HMEM there are none.
+/// An endpoint with FI_HMEM has no atomics.
 fi_ops_atomic* atomic_ops(const CallsOn& on) noexcept {
   if (on.any_memory) return &g_refusing_ops<fi_ops_atomic>;
   return on.alias ? &g_atomic_ops<Alias<HostMemory>> : &g_atomic_ops<HostMemory>;

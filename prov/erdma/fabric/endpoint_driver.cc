@@ -12,7 +12,7 @@ EndpointDriver::EndpointDriver(Domain& domain, void* context, bool with_device_m
                   x_ports.reads,        x_ports.writes,
                   x_ports.remote_reads, x_ports.remote_writes} {}
 
-// --- life ---------------------------------------------------------------------------------------
+// --- start and stop -----------------------------------------------------------------------------
 
 void EndpointDriver::start(const protocol::EngineConfig& config, TransportSet transports,
                            protocol::AddressBook& addresses, protocol::SharedReceives* shared) {
@@ -51,8 +51,9 @@ int EndpointDriver::progress() noexcept {
   return steps;
 }
 
-/// After something was done while others sleep: what it left undone is theirs to notice, and what
-/// it asked a target for must not wait until that looks, as in arm().
+/// Called after a step of the engine while works wait or threads may sleep. The step may have left
+/// work that a sleeping thread must do, so the endpoint is armed again, or the sleepers are woken.
+/// Operations that this endpoint asked targets to execute are taken back, as in arm().
 void EndpointDriver::attend(bool works_may_run) noexcept {
   if (works_may_run && x_attention & kWorks) x_domain.works().run();
   if (!(x_attention & kArmed)) return;
@@ -60,8 +61,8 @@ void EndpointDriver::attend(bool works_may_run) noexcept {
   if (x_engine->execute_all_retractable() != 0 || !x_transports.arm()) wake_sleepers();
 }
 
-/// Whether some thread relies on the wake-up that arm() promised: it must survive the progress
-/// that others make.
+/// True if a thread relies on the wake-up that arm() promised. Then the endpoint must stay armed
+/// after progress by other threads.
 bool EndpointDriver::slept_on() const noexcept {
   return x_domain.auto_progress() || x_ports.sleeping();
 }
@@ -70,7 +71,7 @@ bool EndpointDriver::arm() noexcept {
   if (!x_engine || !owned()) return true;
   x_attention |= kArmed;
   if (x_engine->execute_all_retractable() == 0 && x_transports.arm()) return true;
-  // The promise made to others who sleep is void.
+  // The endpoint is not armed, so threads that sleep in reliance on it must wake.
   wake_sleepers();
   return false;
 }
@@ -90,9 +91,10 @@ int EndpointDriver::wait_fds(int* fds, int room) const noexcept {
   return x_transports.wait_fds(fds, room);
 }
 
-// --- what other objects of the domain tell ------------------------------------------------------
+// --- calls by other objects of the domain -------------------------------------------------------
 
-/// Another object is in the middle of something: works must wait.
+/// Runs tell(engine). Works are not run here, because the calling object may be in the middle of a
+/// change.
 template <typename Tell>
 void EndpointDriver::tell(Tell&& tell) noexcept {
   if (!x_engine || !owned()) return;

@@ -1,5 +1,5 @@
-// Messages and RMA from and to memory that may be a GPU's: what the engine has to know before it
-// copies. Bytes that a link takes or brings are the business of the transport (transport/staging).
+// Messages and RMA whose buffers may be GPU memory. These functions tell the engine which buffers
+// are, and copy injected ones. Copies for the links are made by the transport (transport/staging).
 #include <rdma/fi_errno.h>
 
 #include "fabric/endpoint_args.h"
@@ -9,7 +9,7 @@ namespace erdma::fabric {
 
 namespace {
 
-/// Injected memory is the application's again on return, so it is copied here.
+/// The application may reuse injected memory as soon as the call returns, so it is copied here.
 struct InjectedCopy {
   int take(hmem::DeviceMemory& devices, protocol::SendArgs& args) noexcept {
     if (args.length > kInjectBytes) return -FI_EMSGSIZE;

@@ -25,7 +25,7 @@ Wanted wanted_by(const fi_msg_tagged& msg) noexcept {
 template <typename Message>
 constexpr bool kTagged = std::is_same_v<Message, fi_msg_tagged>;
 
-/// FI_PEEK, FI_CLAIM, FI_DISCARD; other combinations mean nothing.
+/// Converts FI_PEEK, FI_CLAIM and FI_DISCARD. False: the combination is not allowed.
 bool probe_kind(uint64_t flags, protocol::Probe& kind) noexcept {
   switch (flags & kProbeFlags) {
     case FI_PEEK:
@@ -48,7 +48,7 @@ bool probe_kind(uint64_t flags, protocol::Probe& kind) noexcept {
   }
 }
 
-// Inline, as what is taken goes on in registers.
+// Inline, so that the arguments stay in registers.
 template <typename Message>
 [[gnu::always_inline]] inline int take(const ReceiveDefaults& defaults, const Message& msg,
                                        uint64_t flags, protocol::ReceiveArgs& args) noexcept {
@@ -76,7 +76,7 @@ template <typename Message>
   return apply_send_flags(defaults, flags, args);
 }
 
-/// The entry points on `On`. `Tag` is uint64_t for messages with a tag, and nothing for others.
+/// The entry points on `On`. `Tag` is uint64_t for tagged messages, and an empty pack for others.
 template <typename On, typename... Tag>
 struct Calls {
   static constexpr bool kTag = sizeof...(Tag) != 0;
@@ -122,7 +122,7 @@ struct Calls {
     return probe_kind(flags, kind) ? Target::probe(target, args, kind) : -FI_EINVAL;
   }
 
-  /// `Data` is uint64_t with remote CQ data, and nothing without.
+  /// `Data` is uint64_t with remote CQ data, and an empty pack without.
   template <typename... Data>
   [[gnu::flatten]] static ssize_t send(fid_ep* fid, const void* buffer, size_t length, void*,
                                        Data... data, fi_addr_t destination, Tag... tag,
@@ -186,7 +186,7 @@ struct Calls {
   }
 
   static inline Ops table = receiving(sending(refusing<Ops>()));
-  /// Receives are posted to a shared context.
+  /// For endpoints whose receives are posted to a shared receive context.
   static inline Ops sending_table = sending(refusing<Ops, -FI_EOPNOTSUPP>());
 };
 

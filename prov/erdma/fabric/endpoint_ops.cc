@@ -1,4 +1,4 @@
-// The entry points of endpoints, their aliases and shared receive contexts that move no data.
+// Entry points of endpoints, their aliases and shared receive contexts, except those for data.
 #include "fabric/endpoint_ops.h"
 
 #include <type_traits>

@@ -27,14 +27,14 @@ inline constexpr size_t kMaxMessageBytes = size_t(std::numeric_limits<ssize_t>::
 int query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
                  uint64_t flags) noexcept;
 
-/// A table that refuses every call, for objects of all kinds.
+/// A table of entry points that all return kError.
 template <typename Ops, int kError = -FI_ENOSYS>
 inline Ops g_refusing_ops = refusing<Ops, kError>();
 
 extern fi_ops_ep g_endpoint_ops, g_alias_ops, g_shared_receive_ops;
 extern fi_ops_cm g_endpoint_cm_ops, g_alias_cm_ops;
 
-/// What data entry points are called on, once it is enabled.
+/// The kind of enabled object that data entry points are called on.
 struct CallsOn {
   bool alias;
   bool any_memory;       ///< FI_HMEM
@@ -44,14 +44,14 @@ fi_ops_msg* message_ops(const CallsOn& what) noexcept;
 fi_ops_tagged* tagged_ops(const CallsOn& what) noexcept;
 fi_ops_rma* rma_ops(const CallsOn& what) noexcept;
 fi_ops_atomic* atomic_ops(const CallsOn& what) noexcept;
-/// Refuses but for the queries, which need no enabled endpoint.
+/// Refuses everything except the queries (fi_atomicvalid(3)), which need no enabled endpoint.
 extern fi_ops_atomic g_atomic_ops_disabled;
-/// Before fi_enable: -FI_EOPBADSTATE.
+/// Installs the entry points before fi_enable: they return -FI_EOPBADSTATE.
 void refuse_calls(fid_ep& ep) noexcept;
-/// After it.
+/// Installs the entry points of an enabled endpoint.
 void install_calls(fid_ep& ep, const CallsOn& on) noexcept;
 
-// Of a shared receive context.
+// Entry points of a shared receive context.
 extern fi_ops_msg g_shared_message_ops;
 extern fi_ops_tagged g_shared_tagged_ops;
 

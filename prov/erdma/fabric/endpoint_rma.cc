@@ -68,9 +68,9 @@ struct Message {
   }
 };
 
-// The entry points on `On`. `Data` is uint64_t with remote CQ data, and nothing without.
+// The entry points on `On`. `Data` is uint64_t with remote CQ data, and an empty pack without.
 
-/// Apart, so that the fast path saves few registers.
+/// A function of its own, so that the fast path saves few registers.
 template <typename On, typename... Data>
 // NOLINTNEXTLINE(readability-function-size): libfabric sets the number of parameters
 [[gnu::noinline]] ssize_t transfer_anyhow(typename On::Caller& caller, Op op, const void* buffer,

@@ -16,7 +16,7 @@ std::string speed_text(uint64_t bits_per_second) {
 
 using util::Cause;
 
-/// A heading of docs/troubleshooting.md.
+/// The code of the cause, which is a heading of docs/troubleshooting.md.
 std::string code(Cause cause) {
   return std::string(" [") + util::code_of(cause) + "]";
 }

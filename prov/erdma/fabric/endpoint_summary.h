@@ -5,25 +5,25 @@
 
 namespace erdma::fabric {
 
-/// How an endpoint's bytes travel, as far as it is known when it is enabled.
+/// How an endpoint's data travels, as far as that is known when the endpoint is enabled.
 struct EndpointFacts {
-  std::string name;    ///< its address
-  std::string device;  ///< the domain's
+  std::string name;    ///< address of the endpoint
+  std::string device;  ///< of the domain
   uint64_t speed = 0;  ///< bit/s; 0 = unknown
-  bool nic = false;    ///< else single-host operation
-  /// Why memory of the application is not registered with the NIC; null: it is.
+  bool nic = false;    ///< false: single-host operation
+  /// Why memory of the application is not registered with the NIC; null: it is registered.
   const char* no_zero_copy = nullptr;
-  bool each_time = false;  ///< it is, for one use at a time and if that is long
-  bool apart = false;      ///< children of a fork do not get what is registered
+  bool each_time = false;  ///< it is registered per use, and only for long messages
+  bool apart = false;      ///< forked children do not inherit registered memory
   bool shm = false;
-  const char* no_shm = "";  ///< why not
-  bool cma = true;          ///< not switched off
+  const char* no_shm = "";  ///< why `shm` is false
+  bool cma = true;          ///< FI_ERDMA_CMA is not off
   enum class Gpu : uint8_t { unasked, direct, registered, ipc, staged };
   Gpu gpu = Gpu::unasked;
-  const char* no_direct = "";  ///< why it is staged
+  const char* no_direct = "";  ///< why GPU memory is staged
 };
 
-/// The same in words.
+/// The facts as texts.
 struct FactTexts {
   std::string other_hosts, this_host, gpu_memory;
 };

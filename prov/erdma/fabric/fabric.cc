@@ -19,7 +19,7 @@ namespace {
 
 int open_domain2(fid_fabric* fabric, fi_info* info, fid_domain** domain, uint64_t flags,
                  void* context) noexcept {
-  // The one flag there is, FI_PEER, shares objects with another provider.
+  // The only flag that exists, FI_PEER, shares objects with another provider.
   if (flags || !info || !info->domain_attr || !domain) return -FI_EINVAL;
   return abi_call([&] {
     Fabric& self = Fabric::from(fabric);

@@ -7,8 +7,9 @@
 
 namespace erdma::fabric {
 
-/// The root of an application's objects. Holds nothing but the count of its children, so calls
-/// need no lock. Invariant: outlives them; close is -FI_EBUSY until then.
+/// The root of an application's objects. Its only state is the number of its children, so calls
+/// need no lock. Invariant: the fabric outlives them; fi_close returns -FI_EBUSY while there are
+/// any.
 class Fabric final : public FidObject<Fabric, fid_fabric> {
  public:
   /// fi_fabric(3). libfabric sets api_version after it returns.
@@ -17,7 +18,7 @@ class Fabric final : public FidObject<Fabric, fid_fabric> {
   /// Domains, event queues and wait sets.
   Children& children() noexcept { return x_children; }
 
-  /// As the environment has them now.
+  /// The settings that the environment has now.
   Settings settings() const { return read_settings(); }
 
   explicit Fabric(void* context) noexcept;

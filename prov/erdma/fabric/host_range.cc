@@ -32,7 +32,7 @@ SocketAddress look_up(sa_family_t family, const char* node, const char* service,
   return address;
 }
 
-/// The port that a number or a service name stands for; -1 if none.
+/// The port of a number or a service name; -1: it is neither.
 int port_of(sa_family_t family, const char* service) noexcept {
   int port = 0;
   const char* at = service;
@@ -43,8 +43,8 @@ int port_of(sa_family_t family, const char* service) noexcept {
   return found.set() ? found.port() : -1;
 }
 
-/// "node09", 2 → "node11". Leading zeros are kept. Nothing if there is no number at the end, or
-/// one that is too long.
+/// The n-th name after `name`: "node09", 2 → "node11". Leading zeros are kept. Empty if the name
+/// does not end in a number, or in one of more than 15 digits.
 std::optional<std::string> nth_name(std::string_view name, size_t n) {
   size_t digits = name.size();
   while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
@@ -55,7 +55,7 @@ std::optional<std::string> nth_name(std::string_view name, size_t n) {
   return std::string(name.substr(0, digits)) + number;
 }
 
-/// Counts an address up; false if it runs past the last one of its family.
+/// Adds n to an address. False: the result is beyond the last address of the family.
 bool advance(SocketAddress& address, size_t n) noexcept {
   sockaddr_in6 raw{};
   std::memcpy(&raw, address.data(), address.size());

@@ -10,18 +10,20 @@
 
 namespace erdma::fabric {
 
-/// The addresses that fi_av_insertsym(3) names: `nodes` hosts from a first one on, each with
-/// `services` ports from a first one on; all ports of a host come before the next host.
+/// The addresses that fi_av_insertsym(3) names: a number of consecutive hosts, each with a number
+/// of consecutive ports. All ports of a host come before the next host.
 class HostRange {
  public:
-  /// Resolves names, so it may block: call it without a lock. Counts are in 1..INT_MAX together.
+  /// Resolves names, so it may block: call it without a lock. `node` and `service` are the first of
+  /// `nodes` hosts and `services` ports. -FI_EINVAL: a count is 0, their product exceeds INT_MAX,
+  /// or a name or port is malformed or out of range.
   static util::Result<HostRange> resolve(sa_family_t family, const char* node, size_t nodes,
                                          const char* service, size_t services);
-  /// The one address that to_uri() would print so; its host may be a name.
+  /// The single address of a URI in the format of to_uri(), whose host may also be a name.
   static util::Result<HostRange> resolve_uri(sa_family_t family, const char* uri);
 
   size_t size() const noexcept { return x_nodes * x_services; }
-  /// Unset if its host could not be resolved.
+  /// The address number i; unset if its host could not be resolved.
   util::SocketAddress at(size_t i) const noexcept;
 
  private:
@@ -30,13 +32,12 @@ class HostRange {
   size_t x_nodes;
   size_t x_services;
   uint16_t x_first_port = 0;
-  /// One numeric address to count up from, or else one address per host name.
-  bool x_numeric = false;
-  std::vector<util::SocketAddress> x_hosts;
+  bool x_numeric = false;                    ///< `node` was an IP address
+  std::vector<util::SocketAddress> x_hosts;  ///< the first one if numeric, else one per host name
 };
 
-/// As libfabric prints addresses: "fi_sockaddr_in://10.0.0.1:5000", "fi_sockaddr_in6://[::1]:5000".
-/// Empty if the address is unset.
+/// An address as libfabric prints it: "fi_sockaddr_in://10.0.0.1:5000",
+/// "fi_sockaddr_in6://[::1]:5000". Empty if the address is unset.
 std::string to_uri(const util::SocketAddress& address);
 
 }  // namespace erdma::fabric

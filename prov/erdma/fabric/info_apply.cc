@@ -7,14 +7,14 @@
 namespace erdma::fabric {
 namespace {
 
-/// Capabilities that cost nothing and that an application gets without having asked.
+/// Capabilities that cost nothing, which every application gets.
 constexpr uint64_t kFreeCaps = FI_MULTI_RECV;
 template <typename T>
 void replace_if_asked(T& offered, T asked) {
   if (asked) offered = asked;
 }
 
-/// Messages without a direction mean both, and one-sided operations all four.
+/// Adds directions: messages without one mean both, and one-sided operations without one all four.
 uint64_t with_directions(uint64_t caps) {
   constexpr uint64_t kMessages = FI_SEND | FI_RECV;
   constexpr uint64_t kAccesses = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -23,13 +23,14 @@ uint64_t with_directions(uint64_t caps) {
   return caps;
 }
 
-/// For info, tx, rx and domain alike: `asked` or, if 0, what `inherited` has of the offer.
+/// The capabilities of an answer, for info, tx, rx and domain alike: `asked` or, if it is 0,
+/// `inherited`, as far as they are offered.
 uint64_t answer_caps(uint64_t offered, uint64_t asked, uint64_t inherited) {
   return (with_directions(asked ? asked : inherited) | kFreeCaps) & offered;
 }
 
-/// Whoever asks for nothing in particular, but offers no mr_mode for it, gets messages only; and an
-/// application of API 1.x nothing that it can't know.
+/// The capabilities of an application that asks for none in particular. If its mr_mode permits no
+/// targets, it gets messages only. An application of API 1.x gets no capability of API 2.
 uint64_t unasked_caps(uint64_t offered, uint32_t version, const fi_info* hints) {
   if (FI_VERSION_LT(version, FI_VERSION(2, 0)))
     offered &= ~(kTaggedMultiRecv | kTaggedDirectedRecv);
@@ -42,7 +43,8 @@ uint64_t unasked_caps(uint64_t offered, uint32_t version, const fi_info* hints) 
 void apply_domain(fi_domain_attr& domain, uint32_t version, const fi_domain_attr* hints,
                   uint64_t caps) {
   const int asked = hints ? hints->mr_mode : 0;
-  // Who reads may read from itself, to flush what a NIC wrote to a GPU: as far as it offers keys.
+  // An application with FI_READ may read from its own memory, to flush what a NIC wrote to a GPU.
+  // That needs provider keys, if its mr_mode permits them.
   const bool flushes = caps & FI_HMEM && caps & FI_READ && mode_permits_target(version, asked);
   domain.mr_mode &= (is_target(caps) || flushes ? kMrMode : 0) | FI_MR_HMEM;
   if (asked == kMrBasic || asked == kMrScalable) {
@@ -58,7 +60,7 @@ void apply_domain(fi_domain_attr& domain, uint32_t version, const fi_domain_attr
   replace_if_asked(domain.av_type, hints->av_type);
 }
 
-/// fi_freeinfo frees what the answer holds, so it is a copy.
+/// Copies a key: fi_freeinfo frees the keys of the answer.
 void apply_key(uint8_t*& key, size_t& size, const uint8_t* asked, size_t asked_size) {
   key = nullptr;
   size = 0;
@@ -81,7 +83,7 @@ void apply_keys(fi_info& info, uint32_t version, const fi_info* hints) {
 
 void apply_rx(fi_rx_attr& rx, const fi_rx_attr* hints, uint64_t caps) {
   rx.caps = answer_caps(rx.caps, hints ? hints->caps : 0, caps);
-  // These become the defaults of every operation, so none is set that was not asked for.
+  // These flags become the defaults of every operation, so only those are set that were asked for.
   rx.op_flags = hints ? hints->op_flags : 0;
   if (!hints) return;
   replace_if_asked(rx.size, hints->size);

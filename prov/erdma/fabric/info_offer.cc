@@ -16,13 +16,14 @@ namespace erdma::fabric {
 namespace {
 
 constexpr size_t kIovLimit = 4;
-/// What always travels in one packet is executed in the order of posting: small RMA, and atomics.
+/// Operations that always fit one packet are executed in the order of posting: small RMA and
+/// atomics.
 constexpr size_t kOrderedBytes = transport::kAlwaysEager;
 constexpr uint64_t kOrders = FI_ORDER_SAS | FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR |
                              FI_ORDER_WAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR |
                              FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW |
                              FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
-/// The top bit marks a protocol of a provider's own.
+/// The top bit marks a protocol that only one provider defines (fi_endpoint(3)).
 constexpr uint32_t kProtocol = (1u << 31) | 0xE;
 constexpr size_t kInjectSize = 4096;
 constexpr size_t kMaxEndpoints = 1024;
@@ -50,7 +51,7 @@ void fill_domain(fi_domain_attr& domain) {
   domain.mr_cnt = kMaxRegions;
   domain.caps = kDomainCaps;
   domain.auth_key_size = kMaxKeyBytes;
-  // Members of later headers; an older build leaves them 0 = not told.
+  // Older headers lack these members. A build with them leaves the members 0, which means unknown.
   [](auto& attr) {
     if constexpr (requires { attr.max_cntr_value; })
       attr.max_cntr_value = attr.max_err_cntr_value = UINT64_MAX;
@@ -85,8 +86,9 @@ void fill_endpoint(fi_info& info, const Settings& settings) {
   info.rx_attr->iov_limit = kIovLimit;
 }
 
-/// Device memory in messages and RMA. No atomics, as a processor can't reach what peers would name;
-/// and nothing triggered, as what memory is is asked when an operation is posted.
+/// Offers device memory in messages and RMA. It removes atomics, because the CPU can't access
+/// device memory that peers would name, and triggered operations, because the provider determines
+/// the kind of memory when the application posts the operation.
 void add_device_memory(fi_info& info) {
   for (uint64_t* caps : {&info.caps, &info.tx_attr->caps, &info.rx_attr->caps})
     *caps = (*caps & ~(FI_ATOMIC | FI_TRIGGER)) | FI_HMEM;

@@ -14,17 +14,17 @@
 namespace erdma::fabric {
 
 inline constexpr uint32_t kProviderVersion =
-    FI_VERSION(ERDMA_MAJOR, ERDMA_MINOR);  // of configure.ac
+    FI_VERSION(ERDMA_MAJOR, ERDMA_MINOR);  // from configure.ac
 inline constexpr char kProviderName[] = "erdma";
-/// The one fabric: every endpoint of every device can be named in it.
+/// The only fabric: its addresses name every endpoint of every device.
 inline constexpr char kFabricName[] = "erdma";
 inline constexpr char kShmDomainName[] = "shm";
 
-/// FI_MR_BASIC, FI_MR_SCALABLE: mr_mode before API 1.5. By value, as the names are deprecated.
+/// FI_MR_BASIC and FI_MR_SCALABLE: mr_mode before API 1.5. Numbers, since the names are deprecated.
 inline constexpr int kMrBasic = 1;
 inline constexpr int kMrScalable = 2;
 
-/// Of tagged receives only, in libfabric 2; 0 where its headers are older.
+/// Capabilities of libfabric 2 for tagged receives; 0 if the headers are older.
 #ifdef FI_TAGGED_MULTI_RECV
 inline constexpr uint64_t kTaggedMultiRecv = FI_TAGGED_MULTI_RECV;
 inline constexpr uint64_t kTaggedDirectedRecv = FI_TAGGED_DIRECTED_RECV;
@@ -43,22 +43,23 @@ inline constexpr uint64_t kRxCaps = FI_MSG | FI_TAGGED | FI_RECV | FI_DIRECTED_R
 inline constexpr uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID;
 inline constexpr uint64_t kCaps = kTxCaps | kRxCaps | kDomainCaps;
 
-/// What a target of one-sided operations asks of the application.
+/// The mr_mode that a target of one-sided operations requires.
 inline constexpr int kMrMode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
-/// Do these capabilities make an endpoint a target of one-sided operations?
+/// True if an endpoint with these capabilities is a target of one-sided operations.
 constexpr bool is_target(uint64_t caps) noexcept {
   if (!(caps & kOneSidedCaps)) return false;
   return (caps & (FI_REMOTE_READ | FI_REMOTE_WRITE)) || !(caps & (FI_READ | FI_WRITE));
 }
-/// Can an application that offers `mr_mode` have one?
+/// True if an application with this `mr_mode` can have a target.
 constexpr bool mode_permits_target(uint32_t version, int mr_mode) noexcept {
   if (mr_mode == kMrBasic) return true;
   if (FI_VERSION_LT(version, FI_VERSION(1, 5))) return mr_mode == 0;
   return mr_mode != kMrScalable && (mr_mode & kMrMode) == kMrMode;
 }
 
-/// A fin tells that the message is placed in a buffer of the application, so it is matched too.
+/// FI_MATCH_COMPLETE is FI_DELIVERY_COMPLETE here: a `fin` packet says that the message has been
+/// matched and is in the application's buffer.
 inline constexpr uint64_t kTxOpFlags = FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE |
                                        FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE |
                                        FI_MATCH_COMPLETE;
@@ -69,20 +70,21 @@ struct InfoDeleter {
 };
 using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
 
-/// Everything that a domain can do, without addresses, device and domain name. The limits that
-/// hints are checked against, and what is returned where a hint says nothing.
-/// FI_HMEM is in it if `asked` and there is a CUDA driver; then atomics are not.
+/// Everything that a domain offers, without addresses, device and domain name: the limits that
+/// hints are checked against, and the default where a hint says nothing. `asked`: the capabilities
+/// of the hints. FI_HMEM is offered if it is among them and there is a CUDA driver; then atomics
+/// are not.
 InfoPtr make_offer(const Settings& settings, uint64_t asked);
 
-/// Does `offer` satisfy `hints` of an application written for API `version`? 0 or -FI_ENODATA,
-/// after one log line that names the first attribute asked in vain.
+/// Checks that `offer` satisfies `hints` of an application written for API `version`. Returns 0, or
+/// -FI_ENODATA after one log line that names the first attribute that can't be satisfied.
 int check_hints(const fi_info& offer, uint32_t version, const fi_info& hints);
 
-/// Turns the offer into the answer: what the hints ask replaces what could have been had.
-/// `hints`, which may be null, passed check_hints().
+/// Turns the offer into the answer: values of the hints replace those of the offer. `hints` may be
+/// null; otherwise they have passed check_hints().
 void apply_hints(fi_info& info, uint32_t version, const fi_info* hints);
 
-/// Name the domain and its device, seen under `address`.
+/// Both set the domain name and describe the device, whose address is `address`.
 void describe_shm_device(fi_info& info, const util::SocketAddress& address);
 void describe_nic(fi_info& info, const transport::verbs::DeviceDescription& device,
                   const util::SocketAddress& address);

@@ -10,8 +10,7 @@
 namespace erdma::fabric {
 namespace {
 
-/// What libfabric's own layers set when they ask (OFI_CORE_PROV_ONLY, OFI_GETINFO_INTERNAL), and
-/// applications never.
+/// Flags that only libfabric's own layers set (OFI_CORE_PROV_ONLY, OFI_GETINFO_INTERNAL).
 constexpr uint64_t kLayerFlags = 1ull << 59 | 1ull << 58;
 
 thread_local bool t_layer_asks = false;
@@ -21,7 +20,8 @@ bool is_provider_name(std::string_view token) noexcept {
   return token.size() == kLength && strncasecmp(token.data(), kProviderName, kLength) == 0;
 }
 
-/// Is the name one of the list, which does not begin with ^ (all but these)?
+/// True if the list contains the provider's name. A list that begins with ^ (all except these) does
+/// not count.
 bool lists_provider(std::string_view list) noexcept {
   if (list.starts_with('^')) return false;
   while (!list.empty()) {

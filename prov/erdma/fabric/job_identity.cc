@@ -10,11 +10,12 @@ namespace {
 
 struct Launcher {
   const char* name;
-  const char* sign;  ///< a variable that it alone sets
+  const char* sign;  ///< a variable that no other launcher sets
   const char *rank, *ranks, *local_rank;
 };
 
-/// Slurm comes last: what a launcher starts in an allocation inherits the rank of its script.
+/// Slurm comes last: processes that another launcher starts in a Slurm allocation inherit the
+/// SLURM_PROCID of the batch script.
 constexpr Launcher kLaunchers[] = {
     {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK"},
@@ -23,7 +24,7 @@ constexpr Launcher kLaunchers[] = {
     {"pmix", "PMIX_RANK", "PMIX_RANK", "", ""},
     {"slurm", "SLURM_PROCID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
 };
-/// The scheduler's name goes first: users know it.
+/// In order of preference. The scheduler's job id is first, since users know it.
 constexpr const char* kJobs[] = {"SLURM_JOB_ID", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID"};
 
 uint64_t number_in(const char* variable) noexcept {

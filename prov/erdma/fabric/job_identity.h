@@ -5,14 +5,15 @@
 
 namespace erdma::fabric {
 
-/// Which rank of which job this process is, by the variables of whoever started it: Open MPI, MPICH
-/// and its kin, torchrun, another launcher that speaks PMIx, Slurm.
+/// The rank and job of this process, from the environment variables of its launcher: Open MPI,
+/// MPICH and its derivatives, torchrun, other launchers with PMIx, Slurm.
 struct JobIdentity {
-  uint64_t rank = UINT64_MAX;  ///< these three: UINT64_MAX = unknown
+  // UINT64_MAX = unknown.
+  uint64_t rank = UINT64_MAX;
   uint64_t ranks = UINT64_MAX;
   uint64_t local_rank = UINT64_MAX;
-  std::string launcher;  ///< whose rank it is; empty = nobody's
-  std::string job;       ///< the name by which the scheduler or the launcher knows it
+  std::string launcher;  ///< the launcher that set the rank; empty = none is known
+  std::string job;       ///< the job's name to the scheduler or the launcher
 };
 
 JobIdentity read_job_identity();

@@ -24,7 +24,8 @@ SocketAddress address_of(const ifaddrs& interface) noexcept {
   return address;
 }
 
-/// Other hosts would need to know the link of a link-local address as well.
+/// True if other hosts can use the address. A link-local one does not count: its scope id is valid
+/// on this host only.
 bool global(const ifaddrs& interface, const SocketAddress& address) noexcept {
   return (interface.ifa_flags & IFF_UP) && !(interface.ifa_flags & IFF_LOOPBACK) &&
          !address.loopback() && !address.link_local();

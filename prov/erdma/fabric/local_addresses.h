@@ -6,15 +6,15 @@
 
 namespace erdma::fabric {
 
-/// The IP addresses of this network namespace, as of load(). Ports are 0.
+/// The IP addresses of this network namespace at the time of load(). Ports are 0.
 class LocalAddresses {
  public:
   static LocalAddresses load();
 
-  /// Is `address` (any port) an address of this namespace, loopback included?
+  /// True if `address` (with any port) is an address of this namespace. Every loopback address is.
   bool contains(const util::SocketAddress& address) const noexcept;
-  /// The host's own IP of that family by which others would know it: the first global address of
-  /// an interface that is up; loopback if there is none; unset if the family is absent.
+  /// The host's own IP of a family: the first global address of an interface that is up; loopback
+  /// if there is none; unset if the host has no address of the family.
   util::SocketAddress primary(sa_family_t family) const noexcept;
 
  private:

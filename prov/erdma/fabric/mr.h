@@ -24,16 +24,17 @@ namespace erdma::fabric {
 class Counter;
 class MemoryRegions;
 
-/// Executes what peers ask of regions: an endpoint. The caller holds the domain lock.
+/// An endpoint, as the executor of peers' operations on regions. The caller holds the domain lock.
 class RegionUser : public ProgressSource {
  public:
-  /// Ends the connections over which operations on the region are under way.
+  /// Ends the connections that carry unfinished operations on the region.
   virtual void abandon(const protocol::Region& region) noexcept = 0;
-  /// Takes back direct access; peers that do not answer are waited for until stop_waiting().
+  /// Revokes direct access of peers. The region stays in use until they have answered, or until
+  /// stop_waiting().
   virtual void revoke(uint64_t key) noexcept = 0;
   virtual void stop_waiting(uint64_t key, bool all) noexcept = 0;
-  /// The counter counts what happens here, too, until it is given back: whoever waits for it drives
-  /// this endpoint.
+  /// Attaches a counter that counts operations executed by this endpoint, so that a thread that
+  /// waits for the counter drives the endpoint; until unwatch_counter().
   virtual void watch_counter(Counter& cntr) = 0;
   virtual void unwatch_counter(Counter& cntr) noexcept = 0;
 
@@ -52,11 +53,11 @@ class MemoryRegion final : public FidObject<MemoryRegion, fid_mr>, public protoc
   int close() noexcept;
   void accessed(uint64_t how) noexcept override;
   bool counts() const noexcept override { return x_reads || x_writes; }
-  /// Of FI_REMOTE_READ or FI_REMOTE_WRITE; may be null.
+  /// The counter of FI_REMOTE_READ or FI_REMOTE_WRITE; may be null.
   Counter*& counter(uint64_t event) noexcept {
     return event == FI_REMOTE_READ ? x_reads : x_writes;
   }
-  /// Device memory: has every piece remembered, once.
+  /// For device memory: makes `keeper` keep every piece. A second call does nothing.
   void keep(transport::DeviceMemoryKeeper& keeper, const transport::Dmabuf* file);
 
  private:
@@ -66,33 +67,34 @@ class MemoryRegion final : public FidObject<MemoryRegion, fid_mr>, public protoc
   std::array<std::unique_ptr<transport::KeptMemory>, transport::kMaxIov> x_kept;
 };
 
-/// The memory regions of one domain, by key. A member of the domain; takes the domain lock itself.
-/// Provider keys come from the kernel's random numbers: knowing one tells nothing of another, and
-/// none comes back. Keys that the application chose open nothing to peers.
-/// Invariant: once close() has returned 0, no peer's operation touches the memory.
+/// The memory regions of one domain, by key. It is a member of the domain, and takes the domain
+/// lock itself. Provider keys are random numbers of the kernel: they can't be guessed from each
+/// other, and practically never recur. Regions with keys that the application chose are not
+/// accessible to peers. Invariant: once close() has returned 0, no operation of a peer touches the
+/// memory.
 class MemoryRegions final : public protocol::Regions {
  public:
-  /// With `cuda` regions may be device memory.
+  /// `cuda`: regions may be device memory; null: they are host memory.
   MemoryRegions(util::OptionalLock& lock, int mr_mode, uint32_t api_version, Children* children,
                 hmem::Cuda* cuda = nullptr);
   MemoryRegions(const MemoryRegions&) = delete;
   MemoryRegions& operator=(const MemoryRegions&) = delete;
   ~MemoryRegions();
 
-  /// Before the first open(). Else peers access device memory by messages only.
+  /// To be called before the first open(). Without it peers access device memory by packets only.
   void register_device_memory_with(transport::RegionRegistrar& opener) noexcept {
     x_registrar = &opener;
   }
 
-  /// From now on device memory is remembered there, and all that is registered.
+  /// Makes `keeper` keep the device memory of all regions, existing and future ones.
   void keep_device_memory_with(transport::DeviceMemoryKeeper& keeper);
 
   int open(const fi_mr_attr* attr, uint64_t flags, fid_mr** mr);
-  /// Waits, for a few seconds at most, until operations of peers on it are over. -FI_EBUSY: some
-  /// are not. No new one begins, and the region is to be closed again.
+  /// Waits up to a few seconds for operations of peers on the region to end. -FI_EBUSY: some have
+  /// not. No new operation begins, and the application must close the region again.
   int close(MemoryRegion& region) noexcept;
   int bind(MemoryRegion& region, Counter& cntr, uint64_t flags);
-  /// Null if there is none. The caller holds the domain lock.
+  /// The region of a key, or null. The caller holds the domain lock.
   MemoryRegion* find(uint64_t key) noexcept;
   protocol::Region* region(uint64_t key) noexcept override {
     return x_provider_keys ? find(key) : nullptr;

@@ -17,12 +17,12 @@ constexpr uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_
 // Hints that change nothing for host memory.
 constexpr uint64_t kIgnoredFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
 
-/// FI_MR_DMABUF and struct fi_mr_dmabuf of libfabric 1.20: ABI, whatever headers this is built
-/// with.
+/// FI_MR_DMABUF and struct fi_mr_dmabuf of libfabric 1.20, which are part of the ABI, for builds
+/// with older headers.
 constexpr uint64_t kMrDmabuf = uint64_t(1) << 40;
 struct FileMemory {
   int fd;
-  uint64_t offset;  ///< bytes, of both the file and `base`
+  uint64_t offset;  ///< bytes, from the start of the file and from `base`
   size_t length;
   void* base;
 };
@@ -86,7 +86,7 @@ int RegionAttributes::take_dmabuf(const fi_mr_attr& attr, NamedMemory& memory) c
   return check_iov(memory.iov, 1);
 }
 
-/// What the memory is: the driver says so, whatever the attributes name.
+/// Finds out whether the memory is device memory. The driver decides, whatever `attr.iface` says.
 int RegionAttributes::check_memory(const fi_mr_attr& attr, NamedMemory& memory) const noexcept {
   const fi_hmem_iface iface = x_has_interface ? attr.iface : FI_HMEM_SYSTEM;
   if (iface != FI_HMEM_SYSTEM && (iface != FI_HMEM_CUDA || !x_cuda)) {

@@ -15,7 +15,7 @@ class Cuda;
 
 namespace erdma::fabric {
 
-/// What an fi_mr_attr names: an iovec, or a dmabuf.
+/// The memory that an fi_mr_attr names: an iovec or a dmabuf.
 struct NamedMemory {
   iovec iov[transport::kMaxIov];
   size_t count = 0;
@@ -26,10 +26,10 @@ struct NamedMemory {
   const transport::Dmabuf* dmabuf() const noexcept { return in_file ? &file : nullptr; }
 };
 
-/// Checks an fi_mr_attr, which is that of the API version that the application asked for.
+/// Checks an fi_mr_attr. It reads only members that exist in the application's API version.
 class RegionAttributes {
  public:
-  /// `cuda` is null if regions are host memory.
+  /// `cuda` is null if all regions are host memory.
   RegionAttributes(uint32_t api_version, hmem::Cuda* cuda) noexcept;
 
   bool permit_device_memory() const noexcept { return x_cuda != nullptr; }

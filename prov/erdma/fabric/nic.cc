@@ -9,7 +9,8 @@
 namespace erdma::fabric {
 namespace {
 
-/// Owns itself: made by make_nic or FI_DUP, ended by fi_close. The public pointers point into it.
+/// Made by make_nic or FI_DUP, and destroyed by fi_close. The pointers of fid_nic point into this
+/// object.
 class Nic final : public fid_nic {
  public:
   static Nic& from(fid_t nic) noexcept {

@@ -6,8 +6,8 @@
 
 namespace erdma::fabric {
 
-/// What fi_info::nic tells of a device. Applications read device, bus and link attributes
-/// unchecked, so each is always there.
+/// The contents of fi_info::nic. Applications dereference its device, bus and link attributes
+/// without a check, so none of them is ever null.
 struct NicDescription {
   std::string name;
   std::string device_id;
@@ -23,7 +23,8 @@ struct NicDescription {
   bool up = true;
 };
 
-/// Freed by fi_close, which fi_freeinfo calls; fi_dupinfo duplicates it by FI_DUP.
+/// The caller owns the result: fi_close destroys it, which fi_freeinfo calls. fi_dupinfo copies it
+/// by FI_DUP. Throws std::bad_alloc.
 fid_nic* make_nic(NicDescription description);
 
 }  // namespace erdma::fabric

@@ -12,7 +12,7 @@
 namespace erdma::fabric {
 namespace {
 
-/// Event queues have no lock of a domain: any may be a member.
+/// Event queues belong to no domain, so any of them may be a member.
 bool can_join(fid_t object, const util::OptionalLock& lock) noexcept {
   switch (object->fclass) {
     case FI_CLASS_CQ:
@@ -36,7 +36,7 @@ void bind(fid_t object, bool on) noexcept {
   }
 }
 
-/// `told`: the application will hear of it.
+/// `told`: the result is reported to the application.
 bool has_news(fid_t object, bool told) noexcept {
   switch (object->fclass) {
     case FI_CLASS_CQ:

@@ -14,19 +14,20 @@ namespace erdma::fabric {
 
 class Domain;
 
-/// One poll set: completion queues, counters and event queues that fi_poll(3) looks after together.
-/// Takes the domain lock. Invariant: its members outlive their membership; their fi_close is
-/// -FI_EBUSY until then.
+/// One poll set: completion queues, counters and event queues that fi_poll(3) polls together. Its
+/// calls take the domain lock. Invariant: fi_close of a member returns -FI_EBUSY.
 class PollSet final : public FidObject<PollSet, fid_poll> {
  public:
   explicit PollSet(Domain& domain) noexcept;
 
-  /// -FI_EALREADY: it is in the set. -FI_EINVAL: of another domain, or nothing that has events.
+  /// -FI_EALREADY: the object is in the set. -FI_EINVAL: it belongs to another domain, or can't be
+  /// polled.
   int add(fid_t object, uint64_t flags);
-  /// -FI_EINVAL: it is not in the set.
+  /// -FI_EINVAL: the object is not in the set.
   int remove(fid_t object, uint64_t flags) noexcept;
-  /// Drives all members; the contexts of up to `count` that have something to read. Where there are
-  /// more, the next call begins with those that were left out.
+  /// Makes progress on all members. Writes the contexts of up to `count` members that have
+  /// something to read, and returns their number. If more have, the next call begins with the
+  /// others.
   int poll(void** contexts, int count) noexcept;
   int close() noexcept;
 

@@ -2,18 +2,19 @@
 
 namespace erdma::fabric {
 
-/// What drives completions into a CQ or counter: an endpoint. The caller holds the domain lock for
-/// all but wait_fds().
+/// The source of completions of a CQ or counter: an endpoint. The caller holds the domain lock,
+/// except for wait_fds().
 class ProgressSource {
  public:
-  /// Returns the number of steps forward.
+  /// Makes progress. Returns the number of steps; 0 = nothing to do.
   virtual int progress() noexcept = 0;
-  /// True = nothing to do now, and one of the descriptors becomes readable when there is, if it is
-  /// not from an earlier arm().
+  /// True: there is nothing to do now, and a descriptor becomes readable when there is, or is still
+  /// readable since an earlier arm(). False: there is work.
   virtual bool arm() noexcept = 0;
-  /// Takes back what arm() promised: the descriptors are readable no more.
+  /// Undoes arm(): the descriptors are no longer readable.
   virtual void disarm() noexcept = 0;
-  /// Writes up to `room` descriptors to `fds`; returns how many there are. Constant after enable.
+  /// Writes up to `room` descriptors to `fds`, and returns how many there are. The result does not
+  /// change after fi_enable.
   virtual int wait_fds(int* fds, int room) const noexcept = 0;
 
  protected:

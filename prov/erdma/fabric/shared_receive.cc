@@ -39,7 +39,7 @@ ssize_t SharedReceive::cancel(void* context) noexcept {
   return x_endpoints.empty() ? -FI_ENOCQ : x_receives.cancel(context);
 }
 
-/// What was posted may have set any of the endpoints to work.
+/// A posted receive may have started work at any of the endpoints.
 void SharedReceive::keep_armed() noexcept {
   for (EndpointDriver* endpoint : x_endpoints) endpoint->worked();
 }
@@ -52,7 +52,7 @@ void SharedReceive::fail(const protocol::ErrorCompletion& completion) noexcept {
   x_endpoints.front()->ports().received.fail(completion);
 }
 
-// --- life ---------------------------------------------------------------------------------------
+// --- open, bind, close --------------------------------------------------------------------------
 
 SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context)
     : FidObject(FI_CLASS_SRX_CTX, context, &domain.children()),
@@ -70,7 +70,8 @@ SharedReceive::SharedReceive(Domain& domain, const fi_rx_attr* attr, void* conte
   collective = &g_refusing_ops<fi_ops_collective>;
 }
 
-/// There is nothing to enable; whoever does as with other contexts is not disappointed.
+/// FI_ENABLE succeeds without doing anything, for applications that enable receive contexts as
+/// other providers need it.
 int SharedReceive::control(int command, void*) noexcept {
   return command == FI_ENABLE ? 0 : -FI_ENOSYS;
 }

@@ -14,17 +14,18 @@
 
 namespace erdma::fabric {
 
-/// One shared receive context: fi_srx_context(3). Has no queue of its own: a receive completes
-/// where the endpoint does that its message came to, and what no message belongs to at one of the
-/// bound endpoints. Takes the domain lock. Invariant: outlives its endpoints; close is -FI_EBUSY
-/// until then.
+/// One shared receive context: fi_srx_context(3). It has no completion queue: a receive completes
+/// on the CQ of the endpoint that received the message, and a receive without a message (cancelled,
+/// probed) on the CQ of one of the enabled endpoints. The calls take the domain lock. Invariant:
+/// the context outlives its endpoints; fi_close returns -FI_EBUSY while any is bound.
 class SharedReceive final : public FidObject<SharedReceive, fid_ep>,
                             private protocol::CompletionSink {
  public:
   SharedReceive(Domain& domain, const fi_rx_attr* attr, void* context);
 
-  // Data path, as of an Endpoint. How the queues are bound where it completes is not known yet (see
-  // CompletionPort::unasked): as if with FI_SELECTIVE_COMPLETION.
+  // The data path, as in Endpoint. When a receive is posted, its endpoint and the binding of that
+  // endpoint's CQ are unknown. So the defaults are those of FI_SELECTIVE_COMPLETION, and
+  // CompletionPort::unasked corrects this at the completion.
   const ReceiveDefaults& receive_defaults() const noexcept { return x_defaults; }
   ssize_t receive(protocol::ReceiveArgs args) noexcept;
   ssize_t probe(protocol::ReceiveArgs args, protocol::Probe kind) noexcept;
@@ -40,13 +41,14 @@ class SharedReceive final : public FidObject<SharedReceive, fid_ep>,
   hmem::Cuda* cuda() const noexcept { return x_cuda; }
   void bound() noexcept { ++x_bound; }
   void unbound() noexcept { --x_bound; }
-  /// From fi_enable, with the domain lock held. -FI_EINVAL: the others have another AV.
+  /// Called by fi_enable, with the domain lock held. -FI_EINVAL: the other endpoints have another
+  /// AV.
   int add(EndpointDriver& endpoint, const AddressVector& av);
   void remove(EndpointDriver& endpoint) noexcept { std::erase(x_endpoints, &endpoint); }
   protocol::SharedReceives& receives() noexcept { return x_receives; }
 
  private:
-  // CompletionSink, of what no message belongs to. There is an endpoint.
+  // CompletionSink of receives without a message. x_endpoints is not empty.
   protocol::CompletionEntry& succeed(bool report) noexcept override;
   void fail(const protocol::ErrorCompletion& completion) noexcept override;
 

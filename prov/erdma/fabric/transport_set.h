@@ -14,9 +14,9 @@ namespace erdma::fabric {
 
 class EndpointStatistics;
 
-/// The transports of one endpoint, made by the domain, the composition root, at fi_enable, and
-/// which of them leads to a peer. Empty until then. The caller holds the domain lock. Invariant:
-/// self, shm and nic are null or owned by `all`.
+/// The transports of one endpoint, and the choice between them for each peer. DomainTransports
+/// makes them at fi_enable; until then the set is empty. The caller holds the domain lock.
+/// Invariant: `self`, `shm` and `nic` are null or owned by `all`.
 struct TransportSet final : protocol::Router {
   util::SocketAddress name;  ///< of the endpoint, with its port
   transport::Transport* self = nullptr;
@@ -24,8 +24,8 @@ struct TransportSet final : protocol::Router {
   transport::Transport* nic = nullptr;
   std::vector<std::unique_ptr<transport::Transport>> all;  ///< in the order of polling
   const LocalAddresses* local = nullptr;                   ///< not null if there is `shm`
-  bool device_memory = false;                              ///< there may be some
-  EndpointStatistics* statistics = nullptr;                ///< shows where peers are; null: no one
+  bool device_memory = false;                              ///< buffers may be device memory
+  EndpointStatistics* statistics = nullptr;  ///< told which transport is used; or null
 
   util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept override;
   transport::Link* fallback(const util::SocketAddress& address, int status) noexcept override;
@@ -40,7 +40,7 @@ struct TransportSet final : protocol::Router {
     return result;
   }
 
-  /// True = each of them wakes whoever sleeps on its descriptor.
+  /// True: each transport wakes threads that sleep on its descriptor. False: one of them has work.
   bool arm() noexcept {
     for (const auto& transport : all)
       if (!transport->arm()) return false;
@@ -52,7 +52,7 @@ struct TransportSet final : protocol::Router {
   void shutdown() noexcept {
     for (const auto& transport : all) transport->shutdown();
   }
-  /// As ProgressSource::wait_fds().
+  /// See ProgressSource::wait_fds().
   int wait_fds(int* fds, int room) const noexcept {
     int count = 0;
     for (const auto& transport : all) {

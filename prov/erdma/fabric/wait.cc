@@ -20,7 +20,7 @@ namespace erdma::fabric {
 
 namespace {
 
-/// True if the calling thread has lost its core since it last asked.
+/// True if the kernel took the core from the calling thread since its last call of this function.
 bool lost_the_core() noexcept {
   static thread_local long t_switches;
   rusage used;
@@ -115,7 +115,7 @@ bool WaitObject::clear_sleepers() noexcept {
 }
 
 bool WaitObject::wait(const Deadline& deadline) noexcept {
-  // A signal handler ends the wait early, which the caller takes for a wake-up without a reason.
+  // A signal handler ends the wait early. The caller treats that as a spurious wake-up.
   epoll_event event;
   return epoll_wait(x_sleepers.epoll.get(), &event, 1, deadline.left()) != 0;
 }
@@ -178,7 +178,7 @@ void Waitable::sources_changed() noexcept {
   x_blind = false;
   for (Attachment& attachment : x_sources)
     if (!refresh(attachment)) x_blind = true;
-  // Whoever sleeps did not arm what is new.
+  // Sleeping threads have not armed the new descriptors.
   if (sleeping()) wake();
 }
 
@@ -206,9 +206,9 @@ void Waitable::forget(Attachment& attachment) noexcept {
 
 // --- sleeping -----------------------------------------------------------------------------------
 
-/// What an earlier wake-up stood for was looked at, in the progress() before this. So it is taken
-/// back, as nobody could sleep else; what comes now is found by arm(), and what others sleep in
-/// reliance on is promised anew.
+/// The caller has just made progress, which handled the reason of any earlier wake-up. So each
+/// source is disarmed, which resets its descriptor, and armed again: that finds new work, and
+/// renews the wake-up for threads that already sleep.
 bool Waitable::arm() noexcept {
   if (x_blind || !x_wait) return false;
   x_alert = true;
@@ -237,8 +237,8 @@ bool Waitable::watch() noexcept {
   return true;
 }
 
-/// Lets the sources stop costing their peers a wake-up per message; a thread that does sleep on the
-/// descriptor is sent through fi_trywait again.
+/// Ends the watch after kWatchLife calls of progress(), so that peers no longer pay for a wake-up
+/// per message. A thread that does sleep on the descriptor wakes, and must call fi_trywait again.
 void Waitable::age_watch() noexcept {
   if (--x_watch_left != 0) return;
   x_watched = false;

@@ -26,21 +26,21 @@ namespace erdma::fabric {
 
 class Fabric;
 
-/// What whoever wants to sleep finds.
+/// The state of an object on which a thread wants to sleep.
 enum class Readiness : uint8_t {
-  news,   ///< something to read, or a signal
-  armed,  ///< nothing, and the descriptor becomes readable when there is
-  busy,   ///< nothing yet, but work: look again
+  news,   ///< there is something to read, or a signal
+  armed,  ///< there is nothing, and the descriptor becomes readable when there is
+  busy,   ///< there is nothing to read yet, but work to do: look again
 };
 
-/// When a blocking call gives up; `timeout_ms` as in fi_cq_sread(3), negative = never.
+/// The time at which a blocking call gives up. `timeout_ms` as in fi_cq_sread(3): negative = never.
 class Deadline {
  public:
   explicit Deadline(int timeout_ms) noexcept
       : x_end(timeout_ms < 0 ? UINT64_MAX
                              : util::SystemClock().now() + uint64_t(timeout_ms) * kMillisecond) {}
 
-  /// Milliseconds left, rounded up; 0 = over, -1 = never.
+  /// Milliseconds until then, rounded up; 0 = it has passed, -1 = never.
   int left() const noexcept {
     if (x_end == UINT64_MAX) return -1;
     const uint64_t now = util::SystemClock().now();
@@ -52,14 +52,14 @@ class Deadline {
   uint64_t x_end;
 };
 
-/// On what threads sleep: two epoll sets of the sources' descriptors, each with an eventfd of its
-/// own. One is the application's, fd(), for who watches it (fi_trywait, then poll or epoll); the
-/// other is for threads inside a blocking call. So neither kind takes a wake-up from the other.
-/// Thread-safe, except that add() and remove() exclude each other. A forked child shares the sets
-/// with its parent: what it calls here changes nothing.
+/// The object that threads sleep on: two epoll sets of the sources' descriptors, each with its own
+/// eventfd. One is fd(), for threads of the application that watch it (fi_trywait, then poll or
+/// epoll). The other is for threads in a blocking call. So neither group consumes a wake-up of the
+/// other. Thread-safe, except that callers must not run add() and remove() concurrently. In a
+/// forked child, which shares the sets with its parent, the calls change nothing.
 class WaitObject {
  public:
-  /// A thread's stay in a blocking call, for signal().
+  /// Identifies one blocking call of a thread, for signal().
   using Ticket = uint64_t;
 
   static util::Result<std::unique_ptr<WaitObject>> create();
@@ -70,17 +70,18 @@ class WaitObject {
 
   /// Makes fd() readable until clear_watchers().
   void wake_watchers() noexcept;
-  /// False: it took a signal instead.
+  /// False: there was a stored signal, which the call has consumed; fd() stays readable.
   bool clear_watchers() noexcept;
   /// Lets every wait() return until clear_sleepers().
   void wake_sleepers() noexcept;
-  /// False: a signalled thread has not noticed yet.
+  /// False: a signalled thread has not noticed the signal yet.
   bool clear_sleepers() noexcept;
-  /// Sleeps until woken, a source's descriptor is readable, or the deadline is over: false.
+  /// Sleeps until a wake-up, or until a source's descriptor is readable. False: the deadline
+  /// passed.
   bool wait(const Deadline& deadline) noexcept;
 
-  /// fi_cq_signal(3): every thread between enter() and leave() is signalled, or if there is none,
-  /// the next one to enter(), or to ask take_signal() or clear_watchers().
+  /// fi_cq_signal(3): signals every thread between enter() and leave(). If there is none, the
+  /// signal is stored for the next call of enter(), take_signal() or clear_watchers().
   void signal() noexcept;
   Ticket enter() noexcept;
   bool signalled(Ticket ticket) const noexcept;
@@ -108,19 +109,19 @@ class WaitObject {
   mutable std::mutex x_mutex;
   uint64_t x_generation = 0;  ///< signals so far
   unsigned x_inside = 0;      ///< threads between enter() and leave()
-  unsigned x_owed = 0;        ///< those of them that were signalled
-  bool x_stored = false;      ///< a signal that met no thread
+  unsigned x_owed = 0;        ///< how many of them were signalled
+  bool x_stored = false;      ///< a signal that found no thread
 };
 
-/// Reads in a row that found nothing. After so many the thread yields its core: with more threads
-/// than cores, whoever shares the core may be the one that is waited for. How many depends on
-/// whether the last yields let somebody run: alone on its core a thread yields every ten
-/// microseconds or so, among others as soon as the next packet could have come.
+/// Counts consecutive reads that found nothing. At a limit the thread yields its core: with more
+/// threads than cores, the thread that it waits for may need this core. The limit adapts: a thread
+/// that is alone on its core yields every ten microseconds or so. A thread that shares it yields
+/// after as many reads as a packet takes to arrive.
 class IdleReads {
  public:
   static constexpr unsigned kMostReads = 256;
   static constexpr unsigned kLeastReads = 16;
-  /// True: yield(), once the lock is given up.
+  /// True: the caller must call yield() once it has released the lock.
   bool should_yield(bool found) noexcept {
     x_count = found ? 0 : x_count + 1;
     if (x_count < x_limit.load(std::memory_order_relaxed)) return false;
@@ -131,11 +132,12 @@ class IdleReads {
 
  private:
   unsigned x_count = 0;
-  std::atomic<unsigned> x_limit{kMostReads};  ///< a hint: written by any thread, without the lock
+  std::atomic<unsigned> x_limit{kMostReads};  ///< a hint; any thread writes it without the lock
 };
 
-/// Who sleeps on one wait object, and who of them was told to look and has not yet: as long as
-/// there is one, the wake-up must stay and nobody else can sleep. The caller holds a lock.
+/// The threads that sleep on one wait object, and how many of them were told to look and have not
+/// looked yet. While there is one, the wake-up must not be cleared, so no other thread can go to
+/// sleep. The caller holds a lock.
 class Sleepers {
  public:
   using Ticket = uint64_t;
@@ -146,14 +148,14 @@ class Sleepers {
     ++x_count;
     return x_tellings;
   }
-  /// True: it was told.
+  /// True: the thread was told.
   bool leave(Ticket ticket) noexcept {
     --x_count;
     if (ticket == x_tellings) return false;
     --x_told;
     return true;
   }
-  /// False: there is nobody to wake.
+  /// Tells all sleeping threads to look. False: none sleeps.
   bool tell() noexcept {
     if (x_count == 0) return false;
     ++x_tellings;
@@ -167,11 +169,12 @@ class Sleepers {
   uint64_t x_tellings = 0;
 };
 
-/// The endpoints behind one CQ or counter, and how to sleep until one of them has work. The caller
-/// holds the domain lock.
-/// Invariant: while a thread sleeps here, each source is armed, or is being driven by a thread of
-/// the provider, or its half of the wait object is readable. Who was told stays told until it has
-/// looked (Sleepers; of who watches the descriptor, until the next watch()).
+/// The endpoints behind one CQ or counter, and the ways to sleep until one of them has work. The
+/// caller holds the domain lock.
+/// Invariant: while a thread sleeps here, each source is armed, or a thread of the provider drives
+/// it, or the thread's half of the wait object is readable. The wake-up of a thread that was told
+/// to look stays until the thread has looked (Sleepers); that of threads which watch the descriptor
+/// stays until the next watch().
 class Waitable {
  public:
   /// `wait` is null for FI_WAIT_NONE. `driven`: the provider's own thread makes all progress.
@@ -180,7 +183,7 @@ class Waitable {
 
   WaitObject* wait_object() noexcept { return x_wait.get(); }
 
-  /// Throws std::bad_alloc. Attaching twice is once.
+  /// Throws std::bad_alloc. Does nothing if the source is attached already.
   void attach(ProgressSource& source);
   void detach(ProgressSource& source) noexcept;
   /// The sources' descriptors may have changed (fi_enable).
@@ -193,22 +196,22 @@ class Waitable {
     for (const Attachment& attachment : x_sources) attachment.source->progress();
   }
 
-  /// Something happened that a sleeper waits for.
+  /// To be called when something happened that a sleeping thread may wait for.
   void notify() noexcept {
     if (x_alert) [[unlikely]]
       wake();
   }
   bool alert() const noexcept { return x_alert; }
-  /// Whether anyone may sleep in reliance on the sources being armed. A source that a progress()
-  /// left unarmed meanwhile arms itself again, or calls wake().
+  /// True if a thread may sleep in reliance on the sources being armed. A source that is no longer
+  /// armed after progress() must arm itself again, or call wake().
   bool sleeping() const noexcept { return x_sleepers.count() != 0 || x_watched; }
-  /// Sends sleepers back to look for themselves.
+  /// Wakes sleeping threads, which then look for work.
   void wake() noexcept;
   /// Threads in sleep(), which use this object once they have the lock again.
   size_t blocked() const noexcept { return x_sleepers.count() + x_yielding; }
 
-  /// Sleeps, unlocked; returns at once if there is work, or no wait object. May return for no
-  /// reason. The caller has just seen progress() bring nothing.
+  /// Releases the lock and sleeps; returns at once if there is work, or no wait object. Spurious
+  /// wake-ups are possible. The caller has just made progress that found nothing.
   template <typename Lock>
   void sleep(Lock& lock, const Deadline& deadline) noexcept {
     if (!arm_to_sleep()) return yield(lock);
@@ -218,7 +221,8 @@ class Waitable {
     lock.lock();
     x_sleepers.leave(ticket);
   }
-  /// The application is about to sleep on the descriptor: false if there is work.
+  /// fi_trywait(3): prepares for a thread of the application that is about to sleep on the
+  /// descriptor. False: there is work, so it must not sleep.
   bool watch() noexcept;
 
  private:
@@ -229,10 +233,10 @@ class Waitable {
     std::array<int, kMaxFds> fds;
   };
 
-  /// So many calls of progress() after watch() without another mean that the application polls.
+  /// After so many calls of progress() without another watch(), the application is assumed to poll.
   static constexpr unsigned kWatchLife = 64;
 
-  /// Whoever waits for the lock gets it.
+  /// Gives other threads a chance to take the lock.
   template <typename Lock>
   void yield(Lock& lock) noexcept {
     ++x_yielding;
@@ -247,18 +251,18 @@ class Waitable {
   bool refresh(Attachment& attachment) noexcept;
   void forget(Attachment& attachment) noexcept;
 
-  bool x_alert = false;    ///< sleepers wait for notify()
+  bool x_alert = false;    ///< threads may sleep, so notify() must wake them
   bool x_watched = false;  ///< the application may sleep on the descriptor
   const bool x_driven;
-  bool x_blind = false;       ///< a source's descriptor could not be added: nobody may sleep
-  unsigned x_watch_left = 0;  ///< of kWatchLife
+  bool x_blind = false;       ///< a source's descriptor could not be added: no thread may sleep
+  unsigned x_watch_left = 0;  ///< calls of progress() until the watch ends
   size_t x_yielding = 0;      ///< threads in yield()
-  Sleepers x_sleepers;        ///< threads in sleep() but for those
+  Sleepers x_sleepers;        ///< threads in sleep(), except those in yield()
   std::vector<Attachment> x_sources;
   std::unique_ptr<WaitObject> x_wait;
 };
 
-/// What the application put into a member of enumeration type, which may be no value of that type.
+/// The value of a member of enumeration type that the application set. It may not be an enumerator.
 template <typename E>
 int enum_value(const E& member) noexcept {
   static_assert(sizeof(E) == sizeof(int));
@@ -267,8 +271,8 @@ int enum_value(const E& member) noexcept {
   return value;
 }
 
-/// Makes what `object` of an fi_cq_attr or fi_cntr_attr asks for; null for FI_WAIT_NONE. For
-/// FI_WAIT_SET it is what the set is told by.
+/// Makes the wait object that fi_cq_attr::wait_obj or fi_cntr_attr::wait_obj asks for; null for
+/// FI_WAIT_NONE. For FI_WAIT_SET, the wait set watches the descriptor of the object.
 util::Result<std::unique_ptr<WaitObject>> make_wait_object(int object);
 
 /// FI_GETWAIT and FI_GETWAITOBJ of a CQ or counter opened with `object`.

@@ -33,7 +33,7 @@ int WaitSet::add(fid_t object, int fd) {
     x_members.pop_back();
     return added;
   }
-  // Whoever sleeps did not arm what is new.
+  // Sleeping threads have not armed the new member.
   tell();
   return 0;
 }
@@ -49,7 +49,8 @@ void WaitSet::remove(fid_t object, int fd) noexcept {
   std::erase(x_members, object);
 }
 
-/// Of all members: news of one, else busy if one could not be armed. Under the mutex.
+/// The readiness of all members together: `news` if one has news, otherwise `busy` if one could not
+/// be armed. The caller holds the mutex.
 Readiness WaitSet::look() noexcept {
   Readiness all = Readiness::armed;
   for (fid_t member : x_members) {
@@ -87,7 +88,8 @@ int WaitSet::wait(int timeout_ms) noexcept {
 
 void WaitSet::sleep(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
                     Readiness found) noexcept {
-  // Nobody has news, so what woke the others is over once they know.
+  // No member has news. So an earlier wake-up is obsolete once the threads that it woke have
+  // looked.
   const bool armed =
       found == Readiness::armed && x_sleepers.all_looked() && x_wait->clear_sleepers();
   const Sleepers::Ticket ticket = armed ? x_sleepers.enter() : 0;
@@ -95,14 +97,14 @@ void WaitSet::sleep(std::unique_lock<std::mutex>& lock, const Deadline& deadline
   if (armed)
     x_wait->wait(deadline);
   else
-    sched_yield();  // whoever has the work in hand
+    sched_yield();  // to the thread that does the work
   lock.lock();
   if (armed) x_sleepers.leave(ticket);
 }
 
 int WaitSet::try_wait() noexcept {
   const std::lock_guard guard(x_mutex);
-  // Before the look, as that may say anew that there is something.
+  // Cleared before look(), which may make the descriptor readable again.
   (void)x_wait->clear_watchers();
   return look() == Readiness::armed ? 0 : -FI_EAGAIN;
 }

@@ -15,19 +15,21 @@ namespace erdma::fabric {
 
 /// One wait set: its descriptor is readable when that of one of its members is. Thread-safe by its
 /// own mutex, which is taken before the lock of a domain, and not held while a thread sleeps.
-/// Invariants: outlives its members; fi_close is -FI_EBUSY until then, and while a thread is in
-/// wait(). News that a member tells once (the change of a counter) ends every wait() that had begun
-/// by then, and makes the descriptor readable.
+/// Invariants:
+/// - The set outlives its members: fi_close returns -FI_EBUSY while it has any, and while a thread
+///   is in wait().
+/// - News that a member reports only once (the change of a counter) ends every wait() that began
+///   before, and makes the descriptor readable.
 class WaitSet final : public FidObject<WaitSet, fid_wait> {
  public:
   WaitSet(Children& siblings, std::unique_ptr<WaitObject> wait, fi_wait_obj object) noexcept;
 
-  /// `fd` is readable when the object has news, and while it does not know whether it has.
+  /// `fd` is the object's descriptor, which is readable when the object has news, or may have some.
   int add(fid_t object, int fd);
   /// After return no thread looks at the object on behalf of the set.
   void remove(fid_t object, int fd) noexcept;
 
-  /// fi_wait(3): 0 if a member has news, -FI_ETIMEDOUT.
+  /// fi_wait(3): 0 if a member has news, or -FI_ETIMEDOUT.
   int wait(int timeout_ms) noexcept;
   /// For fi_trywait(3).
   int try_wait() noexcept;
@@ -43,13 +45,13 @@ class WaitSet final : public FidObject<WaitSet, fid_wait> {
   std::mutex x_mutex;
   std::vector<fid_t> x_members;
   unsigned x_inside = 0;  ///< threads in wait()
-  uint64_t x_news = 0;    ///< found so far
+  uint64_t x_news = 0;    ///< number of times that look() found news
   Sleepers x_sleepers;
   std::unique_ptr<WaitObject> x_wait;
   const fi_wait_obj x_wait_object;
 };
 
-/// An object's place in the wait set of its attributes, if it has one there; ends with it.
+/// An object's membership in the wait set that its attributes name, if any. The destructor ends it.
 class WaitSetMember {
  public:
   WaitSetMember() noexcept = default;

@@ -16,53 +16,56 @@ namespace erdma::hmem {
 
 class CudaIpc;
 
-/// Memory of a device as it was allocated.
+/// One allocation of device memory.
 struct Allocation {
   uintptr_t base = 0;
   size_t size = 0;
-  uint64_t id = 0;  ///< unique in the process: a later allocation at this address has another id
+  uint64_t id = 0;  ///< CUDA's buffer id: unique in the process, also if the address is reused
 };
 
-/// The CUDA driver of this process: libcuda.so.1, opened at run time, never linked. Thread-safe. It
-/// makes no context of its own: device memory has the context of its allocation. Invariant: a
-/// forked child, in which CUDA cannot be used, makes no call.
+/// The CUDA driver of this process: libcuda.so.1, opened at run time and not linked. Thread-safe.
+/// Apart from allocate(), this class creates no context: it enters the context of the allocation
+/// that it works on. Invariant: a forked child, where CUDA cannot be used, calls no CUDA function.
 class Cuda final : public DeviceMemory {
  public:
-  /// Null: there is no driver or no device, or the driver is too old. The driver is asked once per
-  /// process, and only if an application wants FI_HMEM.
+  /// Null: there is no driver or no device, or the driver is too old. The first call loads the
+  /// driver; it happens only if an application asks for FI_HMEM.
   static Cuda* get() noexcept;
 
   Cuda(const Cuda&) = delete;
   Cuda& operator=(const Cuda&) = delete;
 
-  /// Does the pointer lead to memory of a device? Managed memory counts: an access by the processor
-  /// would move it. The driver is asked each time, since allocations come and go.
+  /// True if the pointer is into device memory. Managed memory counts as device memory, because an
+  /// access by the CPU would migrate it. Each call asks the driver, since the application allocates
+  /// and frees memory at any time.
   bool is_device(const void* pointer) const noexcept override;
-  /// Is [pointer, +length) inside one allocation of a device?
+  /// True if [pointer, +length) lies inside one allocation of device memory.
   bool covers(const void* pointer, size_t length) const noexcept;
 
-  /// Are a NIC's writes to this memory visible to kernels that begin after their completion, so
-  /// that no flush is needed? Answered by the device's attributes; false if these cannot be read.
+  /// True if a NIC's writes to this memory are visible to kernels that start after the writes
+  /// complete, so that no flush is needed. The answer is an attribute of the device
+  /// (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING); false if it cannot be read.
   bool orders_nic_writes(const void* pointer) const noexcept;
 
-  /// The allocation that holds the pointer; false: it is not memory of a device.
+  /// Finds the allocation that contains the pointer. False: the pointer is not into device memory.
   bool allocation(const void* pointer, Allocation& found) const noexcept;
-  /// A new descriptor of a dmabuf in which the allocation begins at `offset`; -1: the driver makes
-  /// none.
+  /// Returns a new dmabuf descriptor, which the caller owns; the allocation begins at byte `offset`
+  /// of the dmabuf. -1: the driver does not export the allocation.
   int export_dmabuf(const Allocation& memory, uint64_t& offset) const noexcept;
 
   /// False in a forked child.
   bool usable() const noexcept { return x_epoch == util::process_epoch(); }
-  /// Memory that is shared with other processes of the host.
+  /// CUDA IPC: memory that is shared with other processes of the host.
   CudaIpc& ipc() noexcept { return *x_ipc; }
 
-  /// Copies between device and host memory, or within either. The copy is done when the call
-  /// returns 0 or -FI_EIO. The call waits for its own copy only, not for streams of the
-  /// application.
+  /// Copies `length` bytes between device and host memory, or within either. Returns 0 when the
+  /// copy is complete, or -FI_EIO if it failed (logged). The call waits for its own copy only, not
+  /// for streams of the application.
   int copy(void* to, const void* from, size_t length) noexcept;
 
-  /// Memory of the calling thread's device, or of the first device, as long as this object lives.
-  /// Null: CUDA has none. Makes a context if there is none.
+  /// `length` bytes of device memory that live as long as the returned object: on the device of the
+  /// calling thread's context or, if it has none, on device 0, whose primary context is then
+  /// retained. Null: CUDA cannot allocate the memory.
   class Scratch;
   std::unique_ptr<Scratch> allocate(size_t length) noexcept;
 
@@ -87,7 +90,7 @@ class Cuda final : public DeviceMemory {
 
   const cuda_api::Functions x_api;
   const uint32_t x_epoch;
-  std::mutex x_mutex;  ///< of x_streams
+  std::mutex x_mutex;  ///< protects x_streams
   std::vector<StreamOf> x_streams;
   const std::unique_ptr<CudaIpc> x_ipc;
 };
@@ -105,7 +108,7 @@ class Cuda::Scratch {
 
   Cuda& x_cuda;
   cuda_api::DevicePointer x_pointer = 0;
-  cuda_api::Context x_context = nullptr;  ///< of the allocation
+  cuda_api::Context x_context = nullptr;  ///< the context of the allocation
   bool x_retained = false;                ///< this object retains the primary context of device 0
 };
 

@@ -2,9 +2,10 @@
 
 #include <cstdint>
 
-/// The part of the CUDA driver API that the provider uses, as its documentation describes it: types
-/// of the ABI and numbers, without CUDA's headers. Functions are looked up by name at run time
-/// (cuda.cc). Names that have a version suffix in libcuda.so.1 have it here.
+/// The part of the CUDA driver API that the provider uses: types and numbers of the ABI, as
+/// NVIDIA's documentation of the driver API describes them, so that CUDA's headers are not needed
+/// to build. Functions are looked up by name at run time (cuda_functions.cc). Names with a version
+/// suffix in libcuda.so.1 have it here too.
 namespace erdma::hmem::cuda_api {
 
 using Result = int;              ///< CUresult
@@ -26,7 +27,7 @@ struct MemLocation {  ///< CUmemLocation
 };
 struct MemAllocationProperties {  ///< CUmemAllocationProp
   int type;
-  int handle_types;  ///< kinds of handles in which it may be exported
+  int handle_types;  ///< bits: kinds of handles that the memory may be exported as
   MemLocation location;
   void* win32_metadata;
   unsigned char flags[8];

@@ -16,30 +16,30 @@ namespace erdma::hmem {
 /// Names an allocation to other processes of the host.
 struct IpcHandle {
   enum class Kind : uint8_t {
-    driver,  ///< of cudaMalloc: the bytes are CUDA's own handle, which suffices to open it
-    file,    ///< of cuMemCreate: the bytes are a FileName; the descriptor travels separately
+    driver,  ///< memory of cudaMalloc: the bytes are CUDA's own handle, which suffices to open it
+    file,    ///< memory of cuMemCreate: the bytes are a FileName; a descriptor is passed separately
   };
   cuda_api::IpcMemHandle bytes;
-  uint32_t id;  ///< of the allocation, in its process: a later allocation may have the same bytes
+  uint32_t id;  ///< of the allocation in its process; tells it from a later one with equal bytes
   Kind kind;
 
   bool same_name(const IpcHandle& other) const noexcept {
     return kind == other.kind && std::memcmp(&bytes, &other.bytes, sizeof(bytes)) == 0;
   }
-  /// Both name the same place, so one of the allocations was freed before the other was made.
+  /// True if both name the same place: then one allocation was freed before the other was made.
   bool same_place(const IpcHandle& other) const noexcept;
   bool operator==(const IpcHandle& other) const noexcept {
     return id == other.id && same_name(other);
   }
 };
 
-/// The first bytes of an IpcHandle of Kind::file; the rest is 0. Only the peer understands it, as
-/// long as the two are connected.
+/// The first bytes of an IpcHandle of Kind::file; the other bytes are 0. A FileName has a meaning
+/// only between two connected peers.
 struct FileName {
-  uint64_t base;      ///< in the process of its owner
-  uint64_t size;      ///< bytes of the mapping, which is the start of the memory of the file
-  uint64_t physical;  ///< CUDA's handle in that process
-  uint64_t number;    ///< of the descriptor when it was passed; 0: not passed yet
+  uint64_t base;      ///< address in the owner's process
+  uint64_t size;      ///< bytes of the mapping, which begins where the physical memory begins
+  uint64_t physical;  ///< CUDA's handle of the physical memory in the owner's process
+  uint64_t number;    ///< number of the passed descriptor; 0: not passed yet
 
   static FileName of(const IpcHandle& handle) noexcept {
     FileName name;
@@ -54,32 +54,33 @@ inline bool IpcHandle::same_place(const IpcHandle& other) const noexcept {
 }
 static_assert(sizeof(FileName) <= sizeof(cuda_api::IpcMemHandle));
 
-/// Where an allocation of another process is mapped among the device addresses of this one.
+/// The device addresses at which this process has mapped an allocation of another process.
 struct IpcMemory {
   uintptr_t base = 0;
   size_t size = 0;
 };
 
-/// Device memory of cuMemCreate(), which other processes of the host map by a file descriptor.
-/// Thread-safe. The callers see to it that the process is not a forked child.
+/// Device memory of cuMemCreate(), which other processes of the host map through a file descriptor.
+/// Thread-safe. Must not be called in a forked child.
 class CudaFiles {
  public:
   explicit CudaFiles(const cuda_api::Functions& functions) noexcept : x_api(functions) {}
 
-  /// Makes `handle` name the allocation that holds the pointer. False: it was not mapped by
-  /// cuMemMap(), was not made to be exported, or is not one mapping.
+  /// Makes `handle` name the allocation that contains the pointer. False: the allocation was not
+  /// mapped by cuMemMap(), was not created as exportable, or is not a single mapping.
   bool name(const Allocation& memory, const void* pointer, IpcHandle& handle) const noexcept;
-  /// Does the handle that name() made still name the memory at the pointer?
+  /// True if the handle that name() made still names the memory at the pointer.
   bool still_named(const IpcHandle& handle, const void* pointer) const noexcept;
 
-  /// A new descriptor for another process; none: the driver refuses (logged once).
+  /// A new descriptor to pass to another process; empty: the memory is gone, or the driver refuses
+  /// (logged once).
   util::Fd export_file(const IpcHandle& handle) noexcept;
-  /// Maps memory that another process exported, `size` bytes from its start. Afterwards the
-  /// descriptor is not needed. `handle` names the mapping in this process, for open() and close().
-  /// In all other respects as CudaIpc::open().
+  /// Maps the first `size` bytes of memory that another process exported. The caller may close the
+  /// descriptor afterwards. `handle` names the mapping in this process, for open() and close(). In
+  /// all other respects this is CudaIpc::open().
   util::Result<IpcMemory> import_file(const util::Fd& file, size_t size, const void* near,
                                       IpcHandle& handle) noexcept;
-  /// Opens a mapping of import_file() once more, also for another device.
+  /// Adds a user to a mapping of import_file(), and gives access to the device of `near`.
   util::Result<IpcMemory> open(const IpcHandle& handle, const void* near) noexcept;
   void close(const IpcHandle& handle) noexcept;
 
@@ -89,7 +90,7 @@ class CudaFiles {
     IpcHandle handle;
     IpcMemory memory;
     uint32_t users;
-    uint64_t devices;  ///< a bit for each device that may read it
+    uint64_t devices;  ///< a bit for each device that has access
   };
 
   std::vector<Mapped>::iterator find(const IpcHandle& handle) noexcept;
@@ -100,7 +101,7 @@ class CudaFiles {
   int refuse(const char* call, cuda_api::Result rc) noexcept;
 
   const cuda_api::Functions& x_api;
-  std::mutex x_mutex;  ///< of the members below; held while the driver maps or unmaps
+  std::mutex x_mutex;  ///< protects the members below; held while the driver maps or unmaps
   std::vector<Mapped> x_mapped;
   uint32_t x_files_opened = 0;
   std::atomic_flag x_export_warned, x_import_warned;

@@ -4,7 +4,7 @@
 
 #include "hmem/cuda_api.h"
 
-// Each function of the driver that is looked up by name, with its parameters.
+// The driver functions that are looked up by name, with their parameters. Required functions:
 #define ERDMA_CUDA_REQUIRED(F)                                                             \
   F(cuInit, (unsigned flags))                                                              \
   F(cuDeviceGetCount, (int* count))                                                        \
@@ -16,7 +16,8 @@
   F(cuStreamCreate, (Stream * stream, unsigned flags))                                     \
   F(cuStreamSynchronize, (Stream stream))                                                  \
   F(cuMemcpyAsync, (DevicePointer to, DevicePointer from, size_t length, Stream stream))
-// Each is null if the driver lacks it. cuMemGetHandleForAddressRange came with CUDA 11.7.
+// Optional functions: each is null if the driver lacks it. cuMemGetHandleForAddressRange came with
+// CUDA 11.7.
 #define ERDMA_CUDA_OPTIONAL(F)                                                              \
   F(cuDeviceGetAttribute, (int* value, int attribute, Device device))                       \
   F(cuMemGetHandleForAddressRange,                                                          \
@@ -26,12 +27,12 @@
   F(cuDevicePrimaryCtxGetState, (Device device, unsigned* flags, int* active))              \
   F(cuMemAlloc_v2, (DevicePointer * pointer, size_t bytes))                                 \
   F(cuMemFree_v2, (DevicePointer pointer))
-// All of them are there, or the first is null.
+// CUDA IPC: if the driver lacks any of these, the first is null.
 #define ERDMA_CUDA_IPC(F)                                                                  \
   F(cuIpcGetMemHandle, (IpcMemHandle * handle, DevicePointer pointer))                     \
   F(cuIpcOpenMemHandle_v2, (DevicePointer * pointer, IpcMemHandle handle, unsigned flags)) \
   F(cuIpcCloseMemHandle, (DevicePointer pointer))
-// All of them are there (CUDA 11), or the first is null.
+// Memory of cuMemCreate() (CUDA 11): if the driver lacks any of these, the first is null.
 #define ERDMA_CUDA_FILES(F)                                                              \
   F(cuMemRetainAllocationHandle, (PhysicalMemory * handle, void* address))               \
   F(cuMemRelease, (PhysicalMemory handle))                                               \
@@ -50,7 +51,7 @@
 
 namespace erdma::hmem::cuda_api {
 
-/// The functions of the driver, and what every user of them asks.
+/// The functions of the driver, and queries that all their users need.
 struct Functions {
 #define ERDMA_CUDA_MEMBER(name, parameters) Result(*name) parameters;
   ERDMA_CUDA_REQUIRED(ERDMA_CUDA_MEMBER)
@@ -59,10 +60,11 @@ struct Functions {
   ERDMA_CUDA_FILES(ERDMA_CUDA_MEMBER)
 #undef ERDMA_CUDA_MEMBER
 
-  /// The name of the first function that is required and missing, or null.
+  /// Looks up all functions in `library`, a handle of dlopen(3). Returns null, or the name of the
+  /// first required function that is missing.
   const char* look_up(void* library) noexcept;
   bool is_device(const void* pointer) const noexcept;
-  /// The device that holds the memory; -1: none.
+  /// The device that holds the memory; -1: it is not device memory.
   Device device_of(const void* pointer) const noexcept;
 };
 
@@ -73,16 +75,16 @@ inline void* pointer_to(DevicePointer address) noexcept {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's are numbers
 }
 
-/// The primary context of a device, if the application uses it; it lives as long as that use. No
-/// context is made. It is retained as long as this object lives, as another thread of the
-/// application may release it.
+/// The primary context of a device, if the application has made it active; this class never
+/// activates one. The context is retained while this object lives, since another thread of the
+/// application may release it meanwhile.
 class PrimaryContext {
  public:
   PrimaryContext(const Functions& api, Device device) noexcept;
   PrimaryContext(const PrimaryContext&) = delete;
   PrimaryContext& operator=(const PrimaryContext&) = delete;
   ~PrimaryContext();
-  /// Null: there is none.
+  /// Null: the primary context is not active.
   Context get() const noexcept { return x_context; }
 
  private:
@@ -91,16 +93,17 @@ class PrimaryContext {
   Context x_context = nullptr;
 };
 
-/// The thread is in the context of one of the pointers as long as this object lives. The first
-/// pointer that CUDA knows decides. Memory of cuMemCreate() and of pools has no context: for that
-/// it is the primary context of its device, or otherwise the current one of the thread.
+/// While this object lives, the thread's current context is that of one of the pointers: of the
+/// first one that has a context. Memory of cuMemCreate() and of memory pools has no context; for it
+/// the context is the primary one of its device or, if that is not active, the thread's current
+/// one.
 class EnteredContext {
  public:
   EnteredContext(const Functions& api, const void* one, const void* other = nullptr) noexcept;
   EnteredContext(const EnteredContext&) = delete;
   EnteredContext& operator=(const EnteredContext&) = delete;
   ~EnteredContext();
-  /// Null: none was entered.
+  /// The context that was entered; null: there is none.
   Context get() const noexcept { return x_context; }
 
  private:

@@ -12,24 +12,25 @@
 
 namespace erdma::hmem {
 
-/// CUDA IPC: device memory that other processes of the host map. Thread-safe.
+/// CUDA IPC: processes of a host map device memory of each other. Thread-safe.
 class CudaIpc {
  public:
   CudaIpc(Cuda& cuda, const cuda_api::Functions& functions) noexcept
       : x_cuda(cuda), x_api(functions), x_files(functions) {}
 
-  /// Names the allocation that holds the pointer, which is `offset` bytes from its start. Returns
-  /// 0, or -FI_EOPNOTSUPP: the allocation cannot be shared (logged once), or is not memory of a
-  /// device.
+  /// Gets a handle of the allocation that contains the pointer, and the pointer's `offset` in bytes
+  /// from the start of the allocation. Returns 0 or -FI_EOPNOTSUPP: the allocation cannot be shared
+  /// (logged once), or is not device memory.
   int share(const void* pointer, IpcHandle& handle, uint64_t& offset) noexcept;
-  /// Opens the allocation that share() named, in another process or in this one, for the device of
-  /// `near`, or otherwise for that of the thread's context. The caller closes it as often as it
-  /// opened it. -FI_EOPNOTSUPP: the driver refuses (logged once), or another allocation of that
-  /// name is open. For Kind::file: opens a mapping of import_file() once more.
+  /// Opens the allocation of a handle that share() made in another process or in this one. `near`
+  /// chooses the device that will access it; if null, the device of the thread's context does. The
+  /// caller must call close() once for each successful open(). -FI_EOPNOTSUPP: the driver refuses
+  /// (logged once), or an older allocation with the same handle is still open. A handle of
+  /// Kind::file adds a user to the mapping of import_file().
   util::Result<IpcMemory> open(const IpcHandle& handle, const void* near) noexcept;
   void close(const IpcHandle& handle) noexcept;
 
-  // As of CudaFiles.
+  // See CudaFiles.
   util::Fd export_file(const IpcHandle& handle) noexcept {
     return x_cuda.usable() ? x_files.export_file(handle) : util::Fd();
   }
@@ -48,7 +49,7 @@ class CudaIpc {
   struct Opened {
     IpcHandle handle;
     IpcMemory memory;
-    cuda_api::Context context;  ///< of the opening
+    cuda_api::Context context;  ///< in which the handle was opened
     uint32_t users;
   };
 
@@ -59,7 +60,7 @@ class CudaIpc {
   Cuda& x_cuda;
   const cuda_api::Functions& x_api;
   CudaFiles x_files;
-  std::mutex x_mutex;  ///< of the members below; held while the driver opens or closes
+  std::mutex x_mutex;  ///< protects the members below; held while the driver opens or closes
   std::vector<Export> x_exports;
   size_t x_next_export = 0;
   std::vector<Opened> x_opened;

@@ -6,14 +6,13 @@
 
 namespace erdma::protocol {
 
-/// Maps fi_addr_t to addresses, both ways; implemented by fabric/av. The caller holds the domain
-/// lock.
+/// Maps fi_addr_t to addresses and back. fabric/av implements it. The caller holds the domain lock.
 class AddressBook {
  public:
-  /// In canonical form; unset if nothing is inserted there.
+  /// Returns the address in canonical form; it is unset if nothing is inserted at `fi_addr`.
   virtual util::SocketAddress address_of(uint64_t fi_addr) const noexcept = 0;
-  /// The lowest fi_addr if the address was inserted several times; FI_ADDR_NOTAVAIL (UINT64_MAX)
-  /// if it was not inserted.
+  /// Returns the lowest fi_addr of an address that was inserted several times, and
+  /// FI_ADDR_NOTAVAIL (UINT64_MAX) if it was not inserted.
   virtual uint64_t fi_addr_of(const util::SocketAddress& canonical) const noexcept = 0;
 
  protected:

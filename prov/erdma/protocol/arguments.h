@@ -16,31 +16,31 @@ namespace erdma::hmem {
 class DeviceMemory;
 }
 
-/// What callers ask of an engine. What is to be received is in receive_queues.h.
+/// The arguments of an engine's operations. Those of a receive are in receive_queues.h.
 namespace erdma::protocol {
 
 class WaitsSink;
 
 struct EngineConfig {
   size_t inject_size;                           ///< largest SendArgs::length with inject
-  size_t unexpected_bytes;                      ///< budget per peer
+  size_t unexpected_bytes;                      ///< budget for unexpected messages, per peer
   uint32_t send_limit;                          ///< sends in flight before -FI_EAGAIN
-  hmem::DeviceMemory* device_memory = nullptr;  ///< places messages there; null: there is none
-  WaitsSink* waits = nullptr;                   ///< hears of what waits; outlives the engine
+  hmem::DeviceMemory* device_memory = nullptr;  ///< null: all memory is host memory
+  WaitsSink* waits = nullptr;  ///< receives the reports of waits.h; outlives the engine
 };
 
-/// All 12 flavours of sending a message.
+/// The arguments of all twelve functions that send a message.
 struct SendArgs {
   uint64_t destination;  ///< fi_addr_t
   const iovec* iov;
   size_t count;   ///< at most transport::kMaxIov
-  size_t length;  ///< sum of the iov
+  size_t length;  ///< bytes: the sum of the iov
   uint64_t tag;
   uint64_t data;
   void* context;
   bool tagged;
   bool has_data;
-  bool inject;           ///< memory is the caller's again on return
+  bool inject;           ///< the caller may reuse its memory on return
   bool report;           ///< write a CQ entry
   bool until_delivered;  ///< FI_DELIVERY_COMPLETE
   bool fence;
@@ -50,37 +50,38 @@ struct SendArgs {
     return uint8_t((tagged ? wire::kTagged : 0) | (has_data ? wire::kHasData : 0));
   }
   uint64_t completion_flags() const noexcept { return FI_SEND | (tagged ? FI_TAGGED : FI_MSG); }
-  /// A copy, member by member from where each is: a copy as a whole would read wide what was
-  /// written narrow just now, and so wait for every store before it, those to other cores too.
+  /// Copies member by member. A copy of the whole struct would use wide loads over narrow stores
+  /// that have just been made. It would wait until the store buffer is empty, including stores to
+  /// lines of other cores.
   SendArgs by_member() const noexcept {
     return {destination, iov,    count,  length,          tag,   data, context, tagged,
             has_data,    inject, report, until_delivered, fence, more};
   }
 };
 
-/// Bytes of the operands of one atomic operation.
+/// Most bytes of operands of one atomic operation.
 inline constexpr size_t kMaxAtomicBytes = 4096;
 
-/// Where completions of one-sided operations go, and what peers may access.
+/// Where one-sided operations complete, and which regions peers may access.
 struct OneSidedSetup {
-  const util::SocketAddress& name;  ///< of the endpoint itself
+  const util::SocketAddress& name;  ///< this endpoint's own address
   Regions& regions;
-  CompletionSink& reads;          ///< of our reads and fetching atomics
-  CompletionSink& writes;         ///< of our writes and other atomics
-  CompletionSink& remote_reads;   ///< of the peers' reads here: counted
-  CompletionSink& remote_writes;  ///< of the peers' writes here: counted, reported with CQ data
+  CompletionSink& reads;          ///< reads and fetching atomics of this endpoint
+  CompletionSink& writes;         ///< writes and other atomics of this endpoint
+  CompletionSink& remote_reads;   ///< the peers' reads of memory here: counted
+  CompletionSink& remote_writes;  ///< the peers' writes: counted, and reported if with CQ data
 };
 
-/// All flavours of RMA and of atomic operations.
+/// The arguments of all functions for RMA and atomic operations.
 struct OneSidedArgs {
-  SendArgs local;  ///< `iov`: to write from, to read into, for results; its tag means nothing
+  SendArgs local;  ///< `iov`: source of a write, target of a read, results; the tag is not used
   wire::Op op;     ///< write, read, atomic
   const wire::Segment* segments;
   size_t segment_count;  ///< at most transport::kMaxIov; as many bytes as `local`, or as operands
-  bool device;           ///< some of `local` is not host memory
+  bool device;           ///< part of `local` is device memory
 
   // Atomics only.
-  wire::AtomicWord word;  ///< `count` unset
+  wire::AtomicWord word;  ///< `count` is not set
   uint8_t flags;          ///< wire::kFetch, wire::kCompare
   size_t element;         ///< bytes
   size_t count;           ///< elements: at most kMaxAtomicBytes

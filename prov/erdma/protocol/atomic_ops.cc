@@ -49,7 +49,7 @@ constexpr bool offered() {
   }
 }
 
-// Integers wrap around.
+// Signed integers wrap around, too.
 template <typename T>
 T sum(T a, T b) noexcept {
   if constexpr (kInteger<T>) {
@@ -88,7 +88,7 @@ bool swaps(T old, T compare) noexcept {
   return true;
 }
 
-/// What an element becomes.
+/// Returns the new value of an element.
 template <AtomicOp Op, typename T>
 T apply(T old, T operand, T compare) noexcept {
   if constexpr (Op == AtomicOp::min) return operand < old ? operand : old;
@@ -122,8 +122,8 @@ T load(const std::byte* from) noexcept {
   return value;
 }
 
-/// For elements that the processor does not change in one step. One for the process: the same
-/// memory may be registered in several domains.
+/// Serialises changes of elements that the processor cannot change in one step. The whole process
+/// shares one mutex, because several domains may register the same memory.
 std::mutex g_wide;
 
 template <size_t Bytes>
@@ -131,7 +131,8 @@ using Word = std::conditional_t<
     Bytes == 1, uint8_t,
     std::conditional_t<Bytes == 2, uint16_t, std::conditional_t<Bytes == 4, uint32_t, uint64_t>>>;
 
-/// Whether an element stays what it was. The rest is for whoever has both values to compare.
+/// Returns whether the operation leaves an element as it was. The caller compares the old value
+/// with the new one in the other cases.
 template <AtomicOp Op, typename T>
 bool keeps(T old, T compare) noexcept {
   if constexpr (Op == AtomicOp::read) return true;
@@ -139,8 +140,9 @@ bool keeps(T old, T compare) noexcept {
   return false;
 }
 
-/// Returns what was there before. Stores nothing that does not change: the memory may be read-only,
-/// and where a lock is what makes it atomic a store would undo that of an owner who knows no lock.
+/// Returns the old value. An unchanged value is not stored, for two reasons: the memory may be
+/// read-only, and under the mutex such a store could undo a store of the application, which does
+/// not take the mutex.
 template <AtomicOp Op, typename T>
 T change(std::byte* target, T operand, T compare) noexcept {
   if constexpr (sizeof(T) <= sizeof(uint64_t)) {

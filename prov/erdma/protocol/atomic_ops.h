@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The arithmetic of fi_atomic(3). Datatypes and operations travel as the numbers that libfabric's
-/// ABI gives them; fabric/endpoint_atomic.cc asserts that these are the same.
+/// The arithmetic of fi_atomic(3). Packets carry datatypes and operations as the numbers of
+/// libfabric's ABI; fabric/endpoint_atomic.cc asserts that the enumerations below have the same.
 namespace erdma::protocol {
 
 enum class Datatype : uint8_t {
@@ -50,22 +50,23 @@ enum class AtomicOp : uint8_t {
 };
 inline constexpr size_t kAtomicOps = 19;
 
-/// Does `op` take a value to compare with (or a mask)?
+/// Returns whether `op` takes a value to compare with, or a mask.
 constexpr bool compares(AtomicOp op) noexcept {
   return op >= AtomicOp::swap_if_equal;
 }
 
-/// Applies one operation to `count` elements at `target`, each atomically among all elements that
-/// this process changes so, and, up to eight aligned bytes, among all processes that share the
-/// memory. No pointer but those at what is not used (operand of a read; compare, result) is null;
-/// none needs to be aligned.
+/// Applies one operation to `count` elements at `target`. The change of an element is atomic among
+/// all changes that this process makes through these functions; of elements of up to eight aligned
+/// bytes, also among all processes that share the memory. A pointer that the operation does not use
+/// (operand of a read, compare, result) may be null. No pointer needs to be aligned.
 using AtomicFunction = void (*)(std::byte* target, const std::byte* operand,
                                 const std::byte* compare, std::byte* result, size_t count) noexcept;
 
-/// Null: there is no such operation on such elements. Any numbers may be asked for.
+/// Returns null if libfabric has no such operation on such elements. Takes any numbers: a peer may
+/// have sent them.
 AtomicFunction atomic_function(unsigned op, unsigned datatype) noexcept;
 
-/// Bytes of an element; 0: no such datatype.
+/// Returns the bytes of an element, 0 for an unknown datatype.
 size_t datatype_size(unsigned datatype) noexcept;
 
 }  // namespace erdma::protocol

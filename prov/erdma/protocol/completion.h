@@ -7,28 +7,30 @@
 
 namespace erdma::protocol {
 
-/// A finished operation, in the terms of fi_cq(3). No initializers: arrays of it stay untouched.
+/// A finished operation, in the terms of fi_cq(3). The members have no initializers, so that arrays
+/// of entries need no initialisation.
 struct CompletionEntry {
   void* context;
   uint64_t flags;  ///< FI_SEND|FI_MSG, FI_RECV|FI_TAGGED|FI_REMOTE_CQ_DATA, ...
   size_t length;   ///< bytes received; 0 for sends
-  void* buffer;    ///< where multi-receive data was placed
-  uint64_t data;   ///< remote CQ data, if flags say so
+  void* buffer;    ///< start of a message in a multi-receive buffer
+  uint64_t data;   ///< remote CQ data, if `flags` has FI_REMOTE_CQ_DATA
   uint64_t tag;
   uint64_t source;  ///< fi_addr_t of the sender, FI_ADDR_NOTAVAIL if unknown
 };
 
-/// The same on its way to the queue.
+/// A completion that is not in a completion queue yet.
 struct Completion : CompletionEntry {
   Completion() noexcept {
     static_cast<CompletionEntry&>(*this) = {nullptr, 0, 0, nullptr, 0, 0, UINT64_MAX};
   }
-  /// The last of a multi-receive buffer is reported whether or not the others are: fi_msg(3).
+  /// Marks the last completion of a multi-receive buffer. It is reported even if the other
+  /// completions of the buffer are not (fi_msg(3)).
   void release_buffer() noexcept {
     flags |= FI_MULTI_RECV;
     report = true;
   }
-  bool report = true;  ///< false: counts, but writes no CQ entry (selective completion)
+  bool report = true;  ///< false: counters count it, no CQ entry is written (selective completion)
 };
 
 struct ErrorCompletion : Completion {
@@ -39,22 +41,23 @@ struct ErrorCompletion : Completion {
     tag = its_tag;
   }
 
-  size_t overflow = 0;     ///< olen: bytes that did not fit
+  size_t overflow = 0;     ///< fi_cq_err_entry::olen: bytes that did not fit
   int error = 0;           ///< positive fi_errno
-  int provider_error = 0;  ///< errno or status behind it; 0 if none
-  bool anonymous = false;  ///< of fi_inject() and the like: the operation never had a context
+  int provider_error = 0;  ///< fi_cq_err_entry::prov_errno; 0 if none
+  bool anonymous = false;  ///< the operation has no context: fi_inject() and similar functions
 };
 
-/// The only upward call of the protocol layer. Implemented by fabric/ (CQ plus counter). Each
-/// operation reaches exactly one of the two, exactly once.
+/// The only upward call of the protocol layer. fabric/ implements it (CQ and counters). Each
+/// operation ends in exactly one call of succeed() or fail().
 class CompletionSink {
  public:
-  /// Success: the caller fills in every member before it does anything else. Written where it is
-  /// read, because a copy costs as much as matching a message.
+  /// Returns the entry of a successful operation. The caller fills in every member before it does
+  /// anything else. The entry lies in the queue itself, because a copy costs as much as matching a
+  /// message does.
   virtual CompletionEntry& succeed(bool report) noexcept = 0;
   void complete(const Completion& done) noexcept { succeed(done.report) = done; }
   virtual void fail(const ErrorCompletion& completion) noexcept = 0;
-  /// Somebody waits for each of them, reported or not.
+  /// Returns true if a counter must see every completion, reported or not.
   virtual bool counts() const noexcept { return false; }
 
  protected:

@@ -10,9 +10,9 @@
 namespace erdma::protocol {
 namespace {
 
-/// What may wait for room. A peer is owed an answer for each of its at most 65536 operations in
-/// flight (FI_ERDMA_TX_SIZE) and for those of a connection before, and is told of each region that
-/// it has been granted.
+/// Most control packets that are kept for one peer. The endpoint answers each of the peer's
+/// operations in flight (at most 65536, FI_ERDMA_TX_SIZE) and those of an earlier connection, and
+/// revokes each region that it has granted to the peer.
 constexpr uint32_t kMostControls = 2 * 65536 + PeerGrants::kMost;
 
 int transmit(Peer& peer, const wire::ControlHeader& header,
@@ -33,7 +33,7 @@ Controls::Controls(Peers& peers) : x_peers(peers) {
   if (!x_controls.reserve()) throw std::bad_alloc();
 }
 
-/// It waits for memory, too: without any, a link may not even begin to connect.
+/// The packet waits for memory as it waits for room: a link may lack the memory to connect.
 int Control::start() noexcept {
   const int rc = transmit(*peer, header, &remote_key);
   if (rc == -FI_EAGAIN || rc == -FI_ENOMEM) return -FI_EAGAIN;
@@ -41,7 +41,7 @@ int Control::start() noexcept {
   return 0;
 }
 
-/// Another failure is the link's: on_link_down() follows and ends what waits for it.
+/// After a failure of the link on_link_down() follows, and ends `concluded` as well.
 void Control::finish(int status) noexcept {
   Send* const told = concluded;
   controls->release(*this);
@@ -62,7 +62,8 @@ void Controls::conclude(Send& send, const wire::ControlHeader& header) noexcept 
   if (Control* const control = keep(peer, header, nullptr)) control->concluded = &send;
 }
 
-/// Null: the link goes, and all that waits for the peer with it.
+/// Returns null if the packet cannot be kept. The link fails then, and with it every operation
+/// that waits for the peer.
 Control* Controls::keep(Peer& peer, const wire::ControlHeader& header,
                         const transport::RemoteKey* remote_key) noexcept {
   if (peer.controls_kept >= kMostControls) {
@@ -85,7 +86,7 @@ Control* Controls::keep(Peer& peer, const wire::ControlHeader& header,
 }
 
 void Controls::send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept {
-  // Member by member, as it is on the path of a small write.
+  // Member by member, because a small write takes this path.
   wire::ControlHeader header{};
   header.op = wire::Op::fin;
   header.generation = initiator.generation;
@@ -94,7 +95,8 @@ void Controls::send_fin(Peer& peer, wire::RequestId initiator, int status) noexc
   send(peer, header);
 }
 
-/// The link goes, and with it what waits: said once, as more may ask until then.
+/// Fails the link. It logs the reason once, although further packets may come before the link is
+/// down.
 void Controls::too_many(Peer& peer) noexcept {
   if (!peer.takes_no_controls)
     inbound::protocol_violation(*peer.link, "requests, but takes no answers");

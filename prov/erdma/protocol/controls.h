@@ -5,27 +5,27 @@
 
 namespace erdma::protocol {
 
-/// Sends control packets, which a peer is owed: what finds no room on the link is kept until there
-/// is some.
+/// Sends control packets. If the link has no room, a packet is kept until there is room.
 class Controls {
  public:
-  /// Throws std::bad_alloc. A chunk of them is there from the start: the peers of an endpoint that
-  /// lacks memory for a while are answered all the same.
+  /// Throws std::bad_alloc. Allocates the first chunk of the pool now, so that an endpoint which
+  /// lacks memory for a while still answers its peers.
   explicit Controls(Peers& peers);
 
-  /// `remote key`: the payload; null: there is none.
+  /// `remote_key` is the payload; null: the packet has no payload.
   void send(Peer& peer, const wire::ControlHeader& header,
             const transport::RemoteKey* remote_key = nullptr) noexcept;
   void send(Peer& peer, const wire::OneSidedHeader& header,
             const transport::RemoteKey* remote_key = nullptr) noexcept {
     send(peer, wire::reread<wire::ControlHeader>(header), remote_key);
   }
-  /// The last that the peer has to hear of a send that is in flight, which completes when it has
-  /// left: whoever has all completions need not make progress any more, and the peer waits for it.
+  /// Sends the last packet of a send that is in flight. The send completes once the link has taken
+  /// the packet, not before: the peer waits for it, and an application that has all its completions
+  /// may stop calling progress.
   void conclude(Send& send, const wire::ControlHeader& header) noexcept;
-  /// Tells the initiator how its operation ended.
+  /// Sends the initiator the status of its operation.
   void send_fin(Peer& peer, wire::RequestId initiator, int status) noexcept;
-  /// The peer's link is down.
+  /// Drops the packets that are kept for a peer whose link is down.
   void drop(Peer& peer) noexcept;
 
   void release(Control& control) noexcept;

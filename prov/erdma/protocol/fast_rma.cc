@@ -13,7 +13,7 @@ bool FastRma::is_plain(const OneSidedArgs& args) noexcept {
          !local.fence && !args.device;
 }
 
-/// A grant that has a fast path over the peer's link. Null: none.
+/// Returns the grant of this key. Null: there is none, or the peer's link has no fast path.
 [[gnu::noinline]] Grant* FastRma::find_grant(Peer& peer, uint64_t key) noexcept {
   const auto found = peer.grants->remote.find(key);
   if (found == peer.grants->remote.end()) return nullptr;
@@ -28,7 +28,7 @@ bool FastRma::is_plain(const OneSidedArgs& args) noexcept {
   if (Access* const access = x_accesses.find(handle)) finish(*access, status);
 }
 
-/// The one place where an access ends.
+/// Every access ends here.
 void FastRma::finish(Access& access, int status) noexcept {
   Peer& peer = *access.peer;
   Grant& grant = *access.grant;

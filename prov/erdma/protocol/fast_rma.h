@@ -8,25 +8,25 @@
 
 namespace erdma::protocol {
 
-/// The fast path of a small write or read of memory that a peer has granted: no Send, no queue, and
-/// as few instructions as it takes. What is not plain takes the slow path (rma_initiator.h).
+/// The fast path of small writes and reads of memory that a peer has granted: without a Send and
+/// without a queue. All other operations take the slow path (rma_initiator.h).
 class FastRma {
  public:
   explicit FastRma(Grants& grants) noexcept : x_grants(grants) {}
 
-  /// Before any operation. `setup` outlives this.
+  /// To be called before any operation. `setup` outlives this object.
   void enable(const OneSidedSetup& setup) noexcept { x_setup = &setup; }
 
-  /// Whether it may take the fast path.
+  /// Returns whether the fast path may take the operation.
   static bool is_plain(const OneSidedArgs& args) noexcept;
-  /// False: nothing happened, it is to take the slow path.
+  /// False: nothing happened; take the slow path.
   bool post(Peer& peer, const AccessArgs& args) noexcept;
   uint32_t in_use() const noexcept { return x_accesses.in_use(); }
   util::PoolHandle handle(Access& access) noexcept { return x_accesses.handle(access); }
 
-  /// The device is done with it.
+  /// The NIC has executed the access, or failed.
   void on_done(util::PoolHandle handle, int status) noexcept;
-  /// The peer's link is down.
+  /// Fails the accesses to a peer whose link is down.
   void fail(Peer& peer, int status) noexcept;
 
  private:

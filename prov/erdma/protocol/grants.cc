@@ -17,7 +17,7 @@ bool covers(const Grant& grant, const wire::Segment& segment) noexcept {
          segment.address - grant.address <= grant.length - segment.length;
 }
 
-/// It was tried, and is not tried again.
+/// Registration was tried and failed. It is not tried again.
 bool cannot_open(const Region& region) noexcept {
   return region.register_tried && !region.registered;
 }
@@ -28,7 +28,7 @@ PeerGrants* grants_of(Peer& peer) noexcept {
   return peer.grants.get();
 }
 
-/// Opens or shares it, as the link can. False: it can't be had.
+/// Registers or shares the region, whichever the link can do. False: neither is possible.
 bool describe(const transport::OptionalInterfaces& link, Region& region, Granted& granted,
               transport::RemoteKey& memory) {
   const bool reads = region.access & FI_REMOTE_READ, writes = region.access & FI_REMOTE_WRITE;
@@ -76,7 +76,7 @@ Grant* Grants::permitting(Peer& peer, wire::Op op, const wire::Segment& segment)
   return permitted && !grant.revoked && covers(grant, segment) ? &grant : nullptr;
 }
 
-/// It is revoked, and nobody uses it any more.
+/// Answers the revocation of a grant whose last user has left.
 void Grants::give_back(Peer& peer, const Grant& grant) noexcept {
   const uint64_t key = grant.key;
   peer.grants->erase(peer.grants->remote.find(key));
@@ -105,7 +105,7 @@ void Grants::on_grant(Peer& peer, transport::Link& link, const wire::OneSidedHea
   if (grants->recent == &grant) grants->recent = nullptr;
   grant.memory = memory;
 } catch (const std::bad_alloc&) {
-  // It goes on by packets.
+  // Operations continue to use packets.
 }
 
 void Grants::on_revoke(Peer& peer, transport::Link& link, uint64_t key) noexcept {
@@ -114,7 +114,7 @@ void Grants::on_revoke(Peer& peer, transport::Link& link, uint64_t key) noexcept
     const auto found = peer.grants->remote.find(key);
     if (found != peer.grants->remote.end()) {
       found->second.revoked = true;
-      // Once more with the end of the last of them.
+      // give_back() answers once more when the last operation ends.
       if (found->second.users > 0) return answer_revoke(peer, key, wire::kBusy);
       peer.grants->erase(found);
     }
@@ -132,8 +132,7 @@ void Grants::answer_revoke(Peer& peer, uint64_t key, uint8_t flags) noexcept {
 
 // --- the target's side --------------------------------------------------------------------------
 
-/// An operation on the region succeeded. The first on a region is not worth a device's resources:
-/// it may be the last.
+/// The first operation on a region does not register it with the NIC, because it may be the last.
 void Grants::after(Peer& peer, transport::Link& link, const Request& request) noexcept {
   if (request.memory.count != 1 || request.segment_count != 1) return;
   Region& region = *request.regions[0];
@@ -146,7 +145,8 @@ void Grants::after(Peer& peer, transport::Link& link, const Request& request) no
     grant(peer, link, key, region);
 }
 
-/// Direct access goes unnoticed: not what somebody counts, but for flushes of our own.
+/// The processor does not see direct accesses, so regions and endpoints whose accesses are counted
+/// are not granted. An endpoint's reads of its own device memory are: they flush.
 bool Grants::grantable(const Peer& peer, const Region& region) const noexcept {
   if (region.iov_count != 1 || region.iov[0].iov_len == 0) return false;
   if (region.device && peer.itself) return true;
@@ -172,10 +172,11 @@ void Grants::grant(Peer& peer, transport::Link& link, uint64_t key, Region& regi
   on_grant(peer, link, header, memory.bytes, memory.size);
   grants->remote[key].flushes = region.device;
 } catch (const std::bad_alloc&) {
-  // It goes on by packets.
+  // Operations continue to use packets.
 }
 
-/// Reads from oneself order what the NIC wrote before: they all take its way, the first included.
+/// An endpoint's read from itself is ordered after earlier writes of the NIC only if the NIC
+/// executes it. Therefore the first operation already gets a grant.
 void Grants::grant_to_self(Peer& peer, uint64_t key) noexcept {
   if (peer.grants && peer.grants->remote.contains(key)) return;
   Region* const region = x_setup->regions.region(key);
@@ -200,7 +201,8 @@ void Grants::revoke(uint64_t key) noexcept {
   }
 }
 
-/// Needs no memory: revoke() takes out of the list what it is called for, and nothing else.
+/// Needs no memory. The iterator stays valid, because revoke() erases at most the entry that it is
+/// called for.
 void Grants::revoke_all() noexcept {
   for (const auto& [address, peer] : x_peers.all()) {
     if (!peer->grants) continue;

@@ -10,42 +10,42 @@ namespace erdma::protocol {
 
 struct Request;
 
-/// Direct access to memory, without the processor of its owner: what peers may access here, what we
-/// may access there, and the packets that grant and revoke it. A target that has executed an
-/// operation on a region grants its peer direct access; from then on the initiator checks key,
-/// range and right itself, and what does not fit the grant goes by packets, so that the target
-/// refuses it.
+/// Direct access to memory, without the processor of its owner: the grants that peers have here,
+/// the grants that this endpoint has at its peers, and the packets that grant and revoke. A target
+/// that has executed an operation on a region grants its peer direct access. From then on the
+/// initiator checks key, range and access right itself. It sends an operation that does not fit the
+/// grant in packets, and the target refuses it.
 class Grants {
  public:
   Grants(Peers& peers, Controls& controls) noexcept : x_peers(peers), x_controls(controls) {}
 
-  /// Before it nothing is granted. `setup` outlives this.
+  /// Until this call nothing is granted. `setup` outlives this object.
   void enable(const OneSidedSetup& setup) noexcept { x_setup = &setup; }
 
-  /// A packet: grant, revoke or revoked.
+  /// Handles a packet: grant, revoke or revoked.
   void on_packet(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                  const std::byte* payload, size_t length) noexcept;
 
   // The initiator's side.
-  /// What permits this access to the peer's memory. Null: it goes by packets.
+  /// Returns the grant that permits this access to the peer's memory. Null: use packets.
   Grant* permitting(Peer& peer, wire::Op op, const wire::Segment& segment) noexcept;
-  /// An operation that used it is over.
+  /// An operation that used `grant` is over.
   void leave(Peer& peer, Grant& grant) noexcept {
     if (--grant.users == 0 && grant.revoked) [[unlikely]]
       give_back(peer, grant);
   }
 
   // The target's side.
-  /// An operation of the peer on memory here succeeded.
+  /// An operation of the peer on memory here succeeded: grants direct access if that pays.
   void after(Peer& peer, transport::Link& link, const Request& request) noexcept;
-  /// Takes back what peers may access directly: of one region, or of all. Each is a user of its
-  /// region until its peer has answered.
+  /// Revokes the grants of one region, or of all regions. A grant counts as a user of its region
+  /// until its peer has answered.
   void revoke(uint64_t key) noexcept;
   void revoke_all() noexcept;
-  /// Waits for those answers no longer, nor for the next of the same peers. Those who said that
-  /// they are busy are waited for unless `all`.
+  /// Stops waiting for these answers, and for the next answer of the same peers. The answers of
+  /// peers that said that they are busy are dropped only if `all`.
   void stop_waiting(uint64_t key, bool all) noexcept;
-  /// Ends the links over which a peer is in the middle of an access to the region.
+  /// Fails the links over which a peer is accessing the region.
   void abandon(const Region& region) noexcept;
 
  private:

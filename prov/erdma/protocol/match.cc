@@ -5,11 +5,11 @@
 namespace erdma::protocol {
 namespace {
 
-// Up to this length a scan beats hashing, and it leaves the entries unindexed.
+// Queues of up to this length are scanned, because hashing would be slower.
 constexpr size_t kScanned = 16;
 
-// Searches that an index must sit out before a new Selector may take it over. Rebuilding costs
-// about as much as a scan of the queue, so it must stay rare.
+// A new Selector may take over an index that was not used in this number of searches. Rebuilding
+// an index costs about as much as a scan of the queue, so it must be rare.
 constexpr uint64_t kIdleSearches = 1024;
 
 template <typename Entry, typename Tag>
@@ -73,7 +73,8 @@ void PostedQueue::drop_index(PostedEntry& entry) noexcept {
   if (index.empty()) x_active &= ~(uint32_t{1} << entry.index);
 }
 
-// The index of this selector, else an empty one, else kIndexes.
+// Returns the index of this selector or, if it has none, an empty index; kIndexes if no index is
+// empty.
 size_t PostedQueue::choose(const Selector& selector) noexcept {
   size_t empty = kIndexes;
   const bool exact = selector.ignore == 0;
@@ -106,7 +107,8 @@ UnexpectedEntry* UnexpectedQueue::scan(UnexpectedEntry* from, const Peer* source
   return from;
 }
 
-// The view of this selector, else one that is empty or long unused, else null.
+// Returns the view of this selector or, if it has none, a view that is empty or was not used for
+// long. Null: there is no such view.
 UnexpectedQueue::View* UnexpectedQueue::choose(const Selector& selector) noexcept {
   ++x_searches;
   View* victim = &x_views.front();
@@ -132,7 +134,7 @@ void UnexpectedQueue::restart(View& view, const Selector& selector) noexcept {
   view.index.restart(selector);
 }
 
-// Returns the first message that memory did not suffice for, usually null.
+// Returns the first message that could not be indexed for lack of memory; usually null.
 UnexpectedEntry* UnexpectedQueue::index_pending(View& view) noexcept {
   const auto i = static_cast<size_t>(&view - x_views.data());
   UnexpectedEntry* entry = view.last ? x_list.next(*view.last) : x_list.front();

@@ -13,7 +13,7 @@ namespace erdma::protocol {
 
 struct UnexpectedOrder;
 
-/// A message waiting for its receive. Derive from it and fill in source and tag before queue().
+/// A message that waits for its receive. Derived classes fill in source and tag before queue().
 struct UnexpectedEntry : MatchEntry, util::ListHook<UnexpectedOrder> {
   static constexpr size_t kIndexes = 8;
 
@@ -21,16 +21,16 @@ struct UnexpectedEntry : MatchEntry, util::ListHook<UnexpectedOrder> {
   UnexpectedEntry(const UnexpectedEntry&) = delete;
   UnexpectedEntry& operator=(const UnexpectedEntry&) = delete;
 
-  // Kept by UnexpectedQueue.
-  uint32_t indexes = 0;  ///< bit i: node[i] is set
+  // Maintained by UnexpectedQueue.
+  uint32_t indexes = 0;  ///< bit i: node[i] is valid
   std::array<uint32_t, kIndexes> node;
 };
 
 static_assert(sizeof(UnexpectedEntry) <= 128);
 
-/// Receives in posting order. A short queue is scanned; a long one is looked up in one index per
-/// Selector among its receives, and masked receives beyond eight Selectors are scanned. Entries are
-/// indexed when a lookup first needs it, so a queue whose oldest entry always matches never hashes.
+/// Receives in posting order. find() scans a short queue. A long queue has one index per Selector
+/// of its receives; masked receives beyond eight Selectors are scanned. Entries are indexed when a
+/// lookup first needs the index, so a queue whose oldest entry always matches never hashes.
 class PostedQueue {
  public:
   void append(PostedEntry& entry) noexcept {
@@ -39,12 +39,12 @@ class PostedQueue {
     ++x_count;
     x_list.push_back(entry);
   }
-  /// The oldest that matches, left in place.
+  /// Returns the oldest receive that matches, without removing it.
   PostedEntry* find(const Peer& source, uint64_t tag) noexcept {
     PostedEntry* oldest = x_list.front();
     return !oldest || matches(*oldest, source, tag) ? oldest : search(source, tag);
   }
-  /// Brings what find() would look at into the cache.
+  /// Prefetches the entries that find() would read.
   void prefetch(const Peer& source, uint64_t tag) const noexcept {
     for (uint32_t left = x_active; left; left &= left - 1)
       x_indexes[static_cast<size_t>(std::countr_zero(left))].prefetch(&source, tag);
@@ -60,7 +60,7 @@ class PostedQueue {
   size_t count() const noexcept { return x_count; }
 
  private:
-  static constexpr size_t kExact = 2;  ///< reserved for ignore 0: any source, directed
+  static constexpr size_t kExact = 2;  ///< for receives with ignore 0: any source, one source
   static constexpr size_t kIndexes = 8 + kExact;
 
   static bool matches(const PostedEntry& entry, const Peer& source, uint64_t tag) noexcept {
@@ -74,16 +74,16 @@ class PostedQueue {
   size_t choose(const Selector& selector) noexcept;
 
   util::IntrusiveList<PostedEntry, PostedOrder> x_list;
-  util::IntrusiveList<PostedEntry, PostedKin> x_rest;  ///< in order: found by scanning only
+  util::IntrusiveList<PostedEntry, PostedKin> x_rest;  ///< entries in no index, in posting order
   std::array<PostedIndex, kIndexes> x_indexes;
   uint32_t x_active = 0;               ///< bit i: x_indexes[i] has entries
-  PostedEntry* x_last_seen = nullptr;  ///< entries behind it are pending
+  PostedEntry* x_last_seen = nullptr;  ///< later entries are not indexed yet
   size_t x_count = 0;
   uint64_t x_sequence = 0;
 };
 
-/// Messages in arrival order. Each Selector that long queues are searched by gets an index over
-/// all messages, brought up to date when it is used.
+/// Messages in arrival order. Each Selector by which a long queue is searched gets an index over
+/// all messages, which is brought up to date when it is used.
 class UnexpectedQueue {
  public:
   void append(UnexpectedEntry& entry) noexcept {
@@ -92,7 +92,7 @@ class UnexpectedQueue {
     ++x_count;
     x_list.push_back(entry);
   }
-  /// The oldest that matches, left in place.
+  /// Returns the oldest message that matches, without removing it.
   UnexpectedEntry* find(const Peer* source, uint64_t tag, uint64_t ignore) noexcept {
     UnexpectedEntry* oldest = x_list.front();
     return !oldest || matches(*oldest, source, tag, ignore) ? oldest : search(source, tag, ignore);
@@ -110,8 +110,8 @@ class UnexpectedQueue {
  private:
   struct View {
     MatchIndex index;
-    UnexpectedEntry* last = nullptr;  ///< the index holds everything up to this one
-    uint64_t last_use = 0;            ///< in searches; 0 = never
+    UnexpectedEntry* last = nullptr;  ///< the index holds all messages up to this one
+    uint64_t last_use = 0;            ///< value of x_searches at the last use; 0 = never used
   };
 
   static bool matches(const UnexpectedEntry& entry, const Peer* source, uint64_t tag,
@@ -134,12 +134,12 @@ class UnexpectedQueue {
 };
 
 /// Posted receives and unexpected messages of one endpoint and one kind (tagged or not); owns
-/// neither. Caller holds the domain lock. Memory failure costs speed, nothing else.
-/// Invariant: no queued message matches a queued receive.
+/// neither. The caller holds the domain lock. Without memory for indexes matching is slower, and
+/// nothing else changes. Invariant: no queued message matches a queued receive.
 class Matcher {
  public:
-  /// Returns the oldest message that `entry` matches, removed; then `entry` is not queued (sticky
-  /// or not). Otherwise queues `entry` and returns null.
+  /// If a message matches `entry`, removes and returns the oldest one, and does not queue `entry`,
+  /// even if it is sticky. Otherwise queues `entry` and returns null.
   UnexpectedEntry* post(PostedEntry& entry) noexcept {
     UnexpectedEntry* message = x_unexpected.find(entry.source, entry.tag, entry.ignore);
     if (message) {
@@ -150,34 +150,34 @@ class Matcher {
     return message;
   }
 
-  /// The oldest receive that matches, removed unless sticky; null if none.
+  /// Returns the oldest receive that matches, and removes it unless it is sticky. Null: none does.
   PostedEntry* arrive(const Peer& source, uint64_t tag) noexcept {
     PostedEntry* receive = x_posted.find(source, tag);
     if (receive && !receive->sticky) x_posted.remove(*receive);
     return receive;
   }
 
-  /// More receives are posted than the nearest cache holds: prefetch() pays.
+  /// True if more receives are posted than the first-level cache holds: prefetch() pays.
   bool deep() const noexcept { return x_posted.count() > kDeep; }
-  /// A message of this source and tag is about to arrive.
+  /// Prefetches for a message of this source and tag that is about to arrive.
   void prefetch(const Peer& source, uint64_t tag) const noexcept { x_posted.prefetch(source, tag); }
 
-  /// Only right after arrive() returned null for the same source and tag.
+  /// To be called right after arrive() returned null for the same source and tag.
   void queue(UnexpectedEntry& message) noexcept { x_unexpected.append(message); }
 
-  /// The oldest message that such a receive would match, left in place (FI_PEEK).
+  /// Returns the oldest message that such a receive would match, without removing it (FI_PEEK).
   UnexpectedEntry* find(const Peer* source, uint64_t tag, uint64_t ignore) noexcept {
     return x_unexpected.find(source, tag, ignore);
   }
 
-  /// Only for queued entries.
+  /// The entry must be queued.
   void remove(PostedEntry& entry) noexcept { x_posted.remove(entry); }
   void remove(UnexpectedEntry& message) noexcept { x_unexpected.remove(message); }
 
-  /// The oldest receive with this context; scans (fi_cancel).
+  /// Returns the oldest receive with this context. Scans the queue (fi_cancel).
   PostedEntry* posted_with_context(const void* context) noexcept;
 
-  /// Oldest first. Take the next one before removing the current one.
+  /// Iterate from the oldest entry. Get the next entry before removing the current one.
   PostedEntry* first_posted() noexcept { return x_posted.first(); }
   PostedEntry* next_posted(PostedEntry& entry) noexcept { return x_posted.next(entry); }
   UnexpectedEntry* first_unexpected() noexcept { return x_unexpected.first(); }

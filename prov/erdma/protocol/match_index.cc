@@ -55,7 +55,7 @@ void MatchIndex::follow(uint32_t node, uint32_t oldest) noexcept {
   x_nodes[node].chain = kFollower;
 }
 
-// Its place in the bucket goes to the next of the same key, if there is one.
+// The next node of the same key, if there is one, takes the node's place in the bucket.
 void MatchIndex::unlink_oldest(uint32_t node) noexcept {
   const Node& gone = x_nodes[node];
   uint32_t* link = &bucket(gone.hash);

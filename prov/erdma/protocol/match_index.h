@@ -7,14 +7,14 @@ namespace erdma::protocol {
 
 class Peer;
 
-/// What queued messages are found by.
+/// The part of a queued message that searches read.
 struct MatchEntry {
   const Peer* source = nullptr;  ///< never null
   uint64_t tag = 0;
-  uint64_t sequence = 0;  ///< place in its queue, set by the queue
+  uint64_t sequence = 0;  ///< position in the queue, set by the queue
 };
 
-/// What a class of receives looks at: the tag bits outside `ignore`, and the source if directed.
+/// What a class of receives compares: the tag bits outside `ignore`, and the source if `directed`.
 struct Selector {
   uint64_t ignore = 0;
   bool directed = false;
@@ -25,8 +25,8 @@ constexpr bool tags_match(uint64_t left, uint64_t right, uint64_t ignore) noexce
   return ((left ^ right) & ~ignore) == 0;
 }
 
-/// One wide multiplication, both halves folded: every bit of tag and source reaches the top bits,
-/// wherever a client keeps the part of its tags that differs.
+/// Folds the two halves of one wide product, so that every bit of tag and source influences the top
+/// bits: clients may vary any bits of their tags.
 inline uint32_t hash_of(const Selector& selector, const Peer* source, uint64_t tag) noexcept {
   const uint64_t name = selector.directed ? reinterpret_cast<uintptr_t>(source) : 0;
   __extension__ using Wide = unsigned __int128;
@@ -36,9 +36,10 @@ inline uint32_t hash_of(const Selector& selector, const Peer* source, uint64_t t
   return static_cast<uint32_t>((folded * 0xA0761D6478BD642Fu) >> 32);
 }
 
-/// Finds the oldest message that equals a (source, tag) as far as one Selector looks. Owns its
-/// table, not the entries, which may be in several. Entries of equal key form a ring behind the
-/// oldest, so only distinct keys share a bucket, and ten thousand with one tag cost what one does.
+/// Finds the oldest message of a (source, tag), compared as one Selector says. Owns its table, not
+/// the entries; an entry may be in several indexes. Entries of equal key form a ring behind the
+/// oldest one, so only distinct keys share a bucket, and ten thousand entries of one tag cost as
+/// much as one.
 class MatchIndex {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -46,7 +47,7 @@ class MatchIndex {
   const Selector& selector() const noexcept { return x_selector; }
   bool empty() const noexcept { return x_size == 0; }
 
-  /// Forgets all entries and looks by `selector` from now on.
+  /// Removes all entries and uses `selector` from now on.
   void restart(const Selector& selector) noexcept;
 
   MatchEntry* find(const Peer* source, uint64_t tag) const noexcept {
@@ -54,22 +55,22 @@ class MatchIndex {
     return node == kNone ? nullptr : x_nodes[node].entry;
   }
 
-  /// `entry` is younger than every entry inside. Returns the node to erase() it by; kNone when
-  /// memory is out, and then nothing has changed.
+  /// `entry` must be younger than every entry in the index. Returns the node for erase(), or kNone
+  /// if memory is out; then nothing has changed.
   uint32_t insert(MatchEntry& entry) noexcept;
 
-  /// The table is given back when the last entry leaves, unless it is small.
+  /// Frees the table when the last entry leaves, unless the table is small.
   void erase(uint32_t node) noexcept;
 
  private:
   struct Node {
-    MatchEntry* entry;  ///< null: free, and `next` is the next free node
+    MatchEntry* entry;  ///< null: the node is free, and `next` is the next free node
     uint32_t hash;
-    uint32_t chain;  ///< next key of the bucket, or kFollower
-    uint32_t next;   ///< ring of equal keys, oldest first
+    uint32_t chain;  ///< oldest node of the bucket's next key, or kFollower
+    uint32_t next;   ///< ring of nodes with equal keys, oldest first
     uint32_t previous;
   };
-  static constexpr uint32_t kFollower = UINT32_MAX - 1;  ///< not the oldest of its key
+  static constexpr uint32_t kFollower = UINT32_MAX - 1;  ///< not the oldest node of its key
   static constexpr uint32_t kSmallest = 64;
   static constexpr uint32_t kKept = 64;  ///< nodes kept by an empty index: 2 KiB
   static constexpr uint32_t kLargest = uint32_t{1} << 30;
@@ -90,7 +91,7 @@ class MatchIndex {
   uint32_t x_capacity = 0;                ///< nodes: a power of two, or none
   uint32_t x_shift = 0;  ///< 32 - log2(buckets): the top bits of a hash choose its bucket
   uint32_t x_size = 0;
-  uint32_t x_touched = 0;  ///< nodes from here on were never used
+  uint32_t x_touched = 0;  ///< nodes from this index on were never used
   uint32_t x_free = kNone;
   Selector x_selector;
 };

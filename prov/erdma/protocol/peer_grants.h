@@ -9,45 +9,45 @@
 
 namespace erdma::protocol {
 
-/// A peer's region that we may access directly: what was checked here is checked by nobody else
-/// before the device.
+/// A peer's region that this endpoint may access directly. The checks against this grant are the
+/// only ones before the device's.
 struct Grant {
   uint64_t key = 0;
   uint64_t address = 0;  ///< virtual, in the peer's process
   uint64_t length = 0;   ///< bytes
   bool reads = false, writes = false;
-  bool fresh = true;     ///< nothing was accessed yet
-  bool flushes = false;  ///< device memory of our own: reads of it take the NIC's way, or fail
-  bool revoked = false;  ///< stays until nobody uses it
-  uint32_t users = 0;    ///< operations under way
-  transport::RemoteRegion region;  ///< `key` unpacked, once the fast path has asked for it
+  bool fresh = true;               ///< not used yet
+  bool flushes = false;            ///< own device memory: only the NIC may read it, never a copy
+  bool revoked = false;            ///< the grant stays until `users` is 0
+  uint32_t users = 0;              ///< operations under way
+  transport::RemoteRegion region;  ///< `memory` unpacked, after the first use of the fast path
   transport::RemoteKey memory;
 };
 
-/// A peer's direct access to a region of ours.
+/// A peer's direct access to a region of this domain.
 struct Granted {
   RegionUse use;
-  transport::RegionSharing* sharing = nullptr;  ///< shared by it; null: registered
+  transport::RegionSharing* sharing = nullptr;  ///< shares the region; null: it is registered
   transport::RemoteKey shared_key;
-  bool revoked = false;  ///< the peer was told
-  bool busy = false;     ///< revoked, but something of the peer's is under way
+  bool revoked = false;  ///< the revoke packet was sent
+  bool busy = false;     ///< revoked, but the peer said that its operations are under way
 };
 
-/// Direct access between us and one peer, both ways, over the link that the peer had when the first
-/// was granted. Invariant: it ends with that link.
+/// Direct access between this endpoint and one peer, both ways, over the link that the peer had at
+/// the first grant. Invariant: it ends with that link.
 struct PeerGrants {
-  /// More than one peer's grants are worth; what comes above is accessed by packets.
+  /// Limit of grants each way. Packets access regions beyond it.
   static constexpr size_t kMost = 65536;
-  std::unordered_map<uint64_t, Grant> remote;     ///< by the peer's key
-  std::unordered_map<uint64_t, Granted> granted;  ///< our regions, by key
-  Grant* recent = nullptr;                        ///< of ours, the last that the fast path took
-  bool slow_path_only = false;                    ///< the link has no fast one
-  uint32_t reads = 0;  ///< small ones of ours under way: what must not overtake them waits
-  // Small operations that a packet carries, as long as the peer looks at it soon.
-  uint32_t polls = 0;       ///< since the last answer
-  uint32_t pause = 0;       ///< operations that are to go without
-  uint32_t next_pause = 0;  ///< half of what the next retraction brings
-  bool slow = false;        ///< let a revocation wait for too long: the next is not waited for
+  std::unordered_map<uint64_t, Grant> remote;     ///< regions of the peer, by its key
+  std::unordered_map<uint64_t, Granted> granted;  ///< regions of this domain, by key
+  Grant* recent = nullptr;                        ///< in `remote`: last used by the fast path
+  bool slow_path_only = false;                    ///< the link has no fast path
+  uint32_t reads = 0;  ///< own small reads under way; operations that must not overtake them wait
+  // For retractable_rma.h.
+  uint32_t polls = 0;       ///< calls of progress() since the last answer
+  uint32_t pause = 0;       ///< number of next operations that use no retractable packet
+  uint32_t next_pause = 0;  ///< half of the pause that the next retraction sets
+  bool slow = false;        ///< the peer answered a revocation too late: do not wait for the next
 
   void erase(std::unordered_map<uint64_t, Grant>::iterator grant) noexcept {
     if (recent == &grant->second) recent = nullptr;

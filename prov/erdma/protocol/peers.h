@@ -11,12 +11,13 @@ namespace erdma::protocol {
 
 class SharedReceives;
 
-/// Which link leads to an address: decided in fabric/.
+/// Chooses the link to an address. fabric/ implements it.
 class Router {
  public:
-  /// -FI_EHOSTUNREACH if no transport of this endpoint leads there.
+  /// -FI_EHOSTUNREACH: no transport of this endpoint reaches the address.
   virtual util::Result<transport::Link*> route(const util::SocketAddress& address) noexcept = 0;
-  /// Another way to an address whose link was never up and has failed with a status; null = none.
+  /// Returns another link to an address whose link never came up and has failed with this status.
+  /// Null: there is none.
   virtual transport::Link* fallback(const util::SocketAddress&, int) noexcept { return nullptr; }
 
  protected:
@@ -26,15 +27,16 @@ class Router {
 /// Implemented by Engine.
 class PeerLoss {
  public:
-  /// Every operation that waits for this link of the peer is to end; null: there is no way to it.
+  /// Ends every operation that waits for this link of the peer. `link` is null if no link to the
+  /// peer could be had.
   virtual void lose(Peer& peer, const transport::Link* link, int status) noexcept = 0;
 
  protected:
   ~PeerLoss() = default;
 };
 
-/// The peers of one engine: by fi_addr_t, by address, by link, and those that wait for room. It
-/// decides which link leads to each. Owns them; they live as long as it does.
+/// Owns the peers of one engine and finds them by fi_addr_t, by address and by link. Keeps the link
+/// of each peer, and the list of peers with operations that wait for room.
 class Peers {
  public:
   Peers(AddressBook& book, Router& router, PeerLoss& loss, Receives& receives,
@@ -43,33 +45,33 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  /// Null: no operation has named this address yet.
+  /// Null: no operation has used this fi_addr yet.
   Peer* known(uint64_t fi_addr) const noexcept { return x_table.find(fi_addr); }
-  /// Null: refusal() says why.
+  /// Finds or makes the peer. Null: refusal() returns the reason.
   Peer* at(uint64_t fi_addr) noexcept {
     Peer* peer = x_table.find(fi_addr);
     return peer ? peer : resolve(fi_addr);
   }
-  /// Why at() has no peer: -FI_EINVAL if there is no such address, -FI_ENOMEM otherwise.
+  /// Why at() returned null: -FI_EINVAL if there is no such address, -FI_ENOMEM otherwise.
   int refusal(uint64_t fi_addr) const noexcept;
-  /// Throws std::bad_alloc.
+  /// The peer of a link, made if needed. Throws std::bad_alloc.
   Peer& behind(transport::Link& link) {
     auto* peer = static_cast<Peer*>(link.user);
     return peer ? *peer : adopt(link);
   }
-  /// The address of the endpoint that these are peers of.
+  /// Sets the address of this endpoint. `name` outlives this object.
   void set_own_name(const util::SocketAddress& name) noexcept;
   void leave_shared() noexcept { x_shared = nullptr; }
 
-  /// Gives it a link. Else why there is none.
+  /// Gives the peer a link if it has none. 0, or why there is no link.
   int connect(Peer& peer) noexcept;
-  /// The same, and the peer is lost if there is none. False: nothing can be sent to it.
+  /// connect(); a peer without a link is lost. False: nothing can be sent to the peer.
   bool reach(Peer& peer) noexcept;
-  /// What waits for a link that was never up waits for another one instead. False: there is no
-  /// other.
+  /// Moves the operations that wait for a link that never came up to another link. False: there is
+  /// no other link.
   bool take_fallback(Peer& peer, transport::Link& failed, int status) noexcept;
 
-  /// Every progress() is to look at it.
+  /// Has every progress() look at this peer.
   void backlog(Peer& peer) noexcept;
   util::IntrusiveList<Peer, BacklogTag>& waiting() noexcept { return x_backlog; }
   /// Starts an operation, or keeps it until the link has room.
@@ -85,7 +87,7 @@ class Peers {
     }
   }
 
-  /// The address vector changed, or what it calls that address.
+  /// The address vector has inserted or removed this address.
   void address_inserted(const util::SocketAddress& address) noexcept;
   void address_removed(uint64_t fi_addr, const util::SocketAddress& address) noexcept;
 

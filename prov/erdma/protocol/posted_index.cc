@@ -22,7 +22,7 @@ void join(Ring& oldest, Ring& youngest) noexcept {
 PostedEntry* PostedIndex::find_in(PostedEntry* first, const Peer* source,
                                   uint64_t tag) const noexcept {
   for (PostedEntry* entry = first; entry; entry = entry->chain) {
-    // The other line that a match needs; most first ones match.
+    // The second cache line of the entry, which a match needs. Most first entries match.
     __builtin_prefetch(&entry->sticky, 1);
     if (!tags_match(entry->tag, tag, x_selector.ignore)) continue;
     if (!x_selector.directed || entry->source == source) return entry;
@@ -53,7 +53,7 @@ PostedEntry** PostedIndex::link_to(PostedEntry& oldest) noexcept {
   return link;
 }
 
-// The oldest one's place in its bucket goes to the next of the same key, if there is one.
+// The next entry of the same key, if there is one, takes the oldest entry's place in the bucket.
 void PostedIndex::erase(PostedEntry& entry) noexcept {
   Ring& ring = entry;
   if (!entry.follower) {
@@ -73,7 +73,7 @@ void PostedIndex::erase(PostedEntry& entry) noexcept {
   }
 }
 
-// Without memory for more, those that there are serve on: slower.
+// Without memory for more buckets the index keeps those that it has, and gets slower.
 bool PostedIndex::grow() noexcept {
   const size_t count = std::max(kFewest, x_count * 2);
   if (count > kMost) return false;

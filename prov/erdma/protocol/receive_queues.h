@@ -26,7 +26,7 @@ struct ReceiveArgs {
   bool tagged;
   bool report;
   bool multi;   ///< FI_MULTI_RECV
-  bool device;  ///< some of it is not host memory
+  bool device;  ///< part of `iov` is device memory
 
   uint64_t completion_flags() const noexcept { return FI_RECV | (tagged ? FI_TAGGED : FI_MSG); }
 };
@@ -35,14 +35,15 @@ class Receives;
 
 /// FI_PEEK, FI_CLAIM and FI_DISCARD of fi_trecvmsg(3).
 enum class Probe : uint8_t { peek, peek_claim, peek_discard, claim, claim_discard };
-/// Of a message that was set aside, known by its context alone.
+/// Returns whether `kind` is about a message that an earlier FI_PEEK has claimed. The context alone
+/// identifies it.
 constexpr bool is_claim(Probe kind) noexcept {
   return kind == Probe::claim || kind == Probe::claim_discard;
 }
 
-/// What is to be received: posted receives, and messages that came before theirs. Of one engine, or
-/// of several with a shared receive context. Owns the receives; the messages are their engine's.
-/// The caller holds the domain lock. Members are public for the engine's fast path.
+/// Posted receives and unexpected messages of one engine, or of the engines that share a receive
+/// context. Owns the receives; each message belongs to its engine. The caller holds the domain
+/// lock. Members are public for the engine's fast path.
 struct ReceiveQueues {
   explicit ReceiveQueues(CompletionSink& sink) noexcept : orphans(sink) {}
   ReceiveQueues(const ReceiveQueues&) = delete;
@@ -51,9 +52,9 @@ struct ReceiveQueues {
   bool deep() const noexcept { return tagged.deep() || untagged.deep(); }
   Matcher& matcher(bool is_tagged) noexcept { return is_tagged ? tagged : untagged; }
 
-  /// Null: out of memory. `source` is left to the caller.
+  /// Null: out of memory. The caller sets `source`.
   Receive* make(const ReceiveArgs& args) noexcept;
-  /// Queues it, or gives it the message that waits for it.
+  /// Queues the receive, or gives it the oldest unexpected message that matches.
   void post(Receive& receive, bool is_tagged) noexcept {
     UnexpectedEntry* message = matcher(is_tagged).post(receive);
     if (message) [[unlikely]]
@@ -61,38 +62,41 @@ struct ReceiveQueues {
     else
       receive.posted = true;
   }
-  /// Gives a receive that is not queued the message that it matched, and more if it wants more.
+  /// Gives a receive that is not queued the message that it matched. A multi-receive buffer takes
+  /// further messages while they match, and is queued if it has room left.
   void satisfy(Receive& receive, Unexpected& message) noexcept;
-  /// As Engine::probe(); `source` is null for any.
+  /// As Engine::probe(). `source` is null for any source.
   int probe(const ReceiveArgs& args, Probe kind, const Peer* source) noexcept;
   bool cancel(const void* context) noexcept {
     return cancel_in(tagged, context) || cancel_in(untagged, context);
   }
 
-  /// Ends a receive that is in no queue; a multi-receive buffer that is still in use goes on.
+  /// Fails a receive that is in no queue. A multi-receive buffer reports the failure of one message
+  /// and stays, unless it is no longer in use.
   void fail(Receive& receive, int status, CompletionSink& sink) noexcept;
-  /// Ends a multi-receive buffer that is used up and no longer written to.
+  /// Releases a multi-receive buffer that is exhausted and has no message in progress.
   void retire(Receive& multi, CompletionSink& sink) noexcept;
 
-  /// The next part of the buffer for a message of `length` bytes; less if less is left. Its first
-  /// piece tells where the message lies even if that has no bytes.
+  /// Takes the next part of the buffer for a message of `length` bytes; the part is shorter if less
+  /// is left. Its first piece has the address of the message even if the message is empty.
   Buffers take_space(Receive& multi, size_t length) noexcept;
-  /// A message is placed. True if its completion is the buffer's last (FI_MULTI_RECV).
+  /// A message of the buffer is complete. Returns true if its completion is the buffer's last one
+  /// (FI_MULTI_RECV).
   static bool return_space(Receive& multi) noexcept;
-  /// Reports a received message. `placed`: 0, or why its bytes could not be placed. FI_ETRUNC if it
-  /// was longer than what it was placed into.
+  /// Reports a received message. `placed`: 0, or why its bytes could not be placed. Reports
+  /// FI_ETRUNC if the message was longer than the buffer.
   static void complete(CompletionSink& sink, const Completion& done, size_t message_length,
                        int placed) noexcept;
 
-  /// A receive that only this source can satisfy is posted; null: one that any can.
+  /// Returns whether a receive is posted that names this source; null: a receive from any source.
   bool has_posted_from(const Peer* source) noexcept;
-  /// Ends those of one source. True if there were some.
+  /// Fails the receives that name this source. Returns true if there were any.
   bool fail_directed(const Peer& source, int status, CompletionSink& sink) noexcept;
-  /// Messages whose bytes are still with the sender, over a link that is down, can no longer be
-  /// had; their headers stay matchable, so that their receives learn of it. Nobody waits for the
-  /// fin of the others.
+  /// For a link that is down: unexpected messages whose bytes are still at the sender are lost.
+  /// They stay in the queue, so that the receives that match them fail. For the other messages of
+  /// the link no fin will be sent.
   void fail_unfetched(const transport::Link* link, int status) noexcept;
-  /// The messages of an engine that ends go.
+  /// Removes the messages of an engine that ends.
   void forget_messages(const Receives& engine) noexcept;
 
   util::Recycler<Receive> receives;
@@ -100,7 +104,7 @@ struct ReceiveQueues {
   Matcher untagged;
   Unexpected* claimed = nullptr;
   size_t min_multi_recv = 64;
-  CompletionSink& orphans;  ///< of what no message belongs to
+  CompletionSink& orphans;  ///< for completions without a message
 
  private:
   int claim(const ReceiveArgs& args, bool drop) noexcept;

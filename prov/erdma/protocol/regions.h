@@ -12,44 +12,44 @@
 
 namespace erdma::protocol {
 
-/// Memory that peers may access by its key.
+/// A memory region (fi_mr(3)) that peers may access by its key.
 class Region {
  public:
   iovec iov[transport::kMaxIov]{};
   size_t iov_count = 0;
   uint64_t access = 0;  ///< FI_REMOTE_READ, FI_REMOTE_WRITE, ...
-  bool device = false;  ///< it is not host memory
-  /// Operations of peers under way, and peers with direct access; its owner waits for them. Atomic,
-  /// as an endpoint that closes lets go without the lock.
+  bool device = false;  ///< device memory
+  /// Number of peers' operations under way and of peers with direct access. The close of the region
+  /// waits until it is 0. Atomic, because a closing endpoint decrements it without the lock.
   std::atomic<uint32_t> users{0};
 
-  /// For direct access through a NIC. Null: not yet, or `register_tried` and it can't be had.
-  /// Device memory that a NIC can access is open from the beginning.
+  /// For direct access through a NIC. Null: not registered yet or, with `register_tried`, not
+  /// possible. Device memory that a NIC can access is registered from the beginning.
   std::unique_ptr<transport::RegisteredRegion> registered;
   bool register_tried = false;
-  bool used = false;  ///< by a peer: worth the device's resources, and perhaps shared
+  bool used = false;  ///< a peer has used the region: the next use may register it
 
-  /// An operation of a peer is over: FI_REMOTE_READ, FI_REMOTE_WRITE, or both (an atomic operation
-  /// that fetches and modifies).
+  /// An operation of a peer on the region is over. `how`: FI_REMOTE_READ, FI_REMOTE_WRITE, or both
+  /// (an atomic operation that fetches and modifies).
   virtual void accessed(uint64_t how) noexcept = 0;
-  /// Somebody waits for each accessed(): direct access would go unnoticed.
+  /// Returns true if a counter needs every accessed(). Direct access would bypass it.
   virtual bool counts() const noexcept { return false; }
 
  protected:
   ~Region() = default;
 };
 
-/// The regions of one domain; implemented by fabric/. The caller holds the domain lock.
+/// The regions of one domain. fabric/ implements it. The caller holds the domain lock.
 class Regions {
  public:
-  /// Null: no such key, or the region is closed.
+  /// Null: there is no region with this key, or it is closed.
   virtual Region* region(uint64_t key) noexcept = 0;
 
  protected:
   ~Regions() = default;
 };
 
-/// Keeps a region from being given back to the application.
+/// While it lives, the close of the region waits.
 class RegionUse {
  public:
   RegionUse() noexcept = default;

@@ -9,9 +9,10 @@
 namespace erdma::protocol {
 namespace {
 
-/// Calls of progress() without an answer: some microseconds, several times what an answer takes.
+/// Calls of progress() without an answer before a retraction. They take some microseconds, several
+/// times as long as an answer.
 constexpr uint32_t kPatience = 128;
-/// Operations after a retraction that do not ask: at first, and at most.
+/// Operations after a retraction that use no packet: the first pause, and the longest one.
 constexpr uint32_t kFirstPause = 64, kLongestPause = 4096;
 
 }  // namespace
@@ -22,7 +23,7 @@ int RetractableRma::launch(Send& send) noexcept {
   if (send.buffers.length > transport::kAlwaysEager || op.device || peer.itself)
     return -FI_EOPNOTSUPP;
   PeerGrants& grants = *peer.grants;
-  // What must not be overtaken, and can't be retracted itself, decides.
+  // The operation must not overtake earlier operations that cannot be retracted.
   if (peer.one_sided_packets != peer.retractable || grants.reads > 0) return -FI_EOPNOTSUPP;
   if (grants.pause > 0 && peer.retractable == 0) return --grants.pause, -FI_EOPNOTSUPP;
   uint64_t packet = 0;
@@ -40,8 +41,8 @@ int RetractableRma::poll(Peer& peer) noexcept {
   return ++peer.grants->polls < kPatience ? 0 : execute_retractable(peer);
 }
 
-/// In the order of their packets: the first that the peer has, or that can't be executed here, ends
-/// it, as what follows must not overtake that.
+/// Executes operations in the order of their packets. Stops at the first one that the peer has
+/// taken or that cannot be executed here, because later ones must not overtake it.
 int RetractableRma::execute_retractable(Peer& peer) noexcept {
   PeerGrants& grants = *peer.grants;
   grants.polls = 0;
@@ -58,7 +59,7 @@ int RetractableRma::execute_retractable(Peer& peer) noexcept {
   return executed;
 }
 
-/// Executes it instead of the peer. False: the peer does, or will.
+/// Executes the operation in place of the peer. False: the peer executes it.
 bool RetractableRma::retract(Send& send) noexcept {
   Peer& peer = *send.peer;
   OneSided& op = *send.one_sided;

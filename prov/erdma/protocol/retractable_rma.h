@@ -7,22 +7,25 @@ namespace erdma::protocol {
 class RmaInitiator;
 class Sends;
 
-/// Small operations on memory that a peer of this host has shared: where it polls, its processor is
-/// several times as fast as the system call with which we would access the memory ourselves. So a
-/// packet asks it, and is retracted if it does not look at it soon.
+/// Small operations on memory that a peer on this host has shared. A peer that polls executes such
+/// an operation several times faster than the system call (CMA) with which this process could
+/// access the memory. So the operation is sent in a packet, and retracted and executed here if the
+/// peer does not look at the packet soon.
 class RetractableRma {
  public:
   RetractableRma(RmaInitiator& initiator, Sends& sends, Peers& peers) noexcept
       : x_initiator(initiator), x_sends(sends), x_peers(peers) {}
 
-  /// -FI_EOPNOTSUPP: not this way. -FI_EAGAIN: nothing happened.
+  /// 0: the packet is sent. -FI_EOPNOTSUPP: access the memory another way. -FI_EAGAIN: try again.
+  /// Nothing happened in both cases.
   int launch(Send& send) noexcept;
-  /// Called by every progress() for a peer with such packets. Returns the number of operations that
+  /// Every progress() calls it for a peer with such packets. Returns the number of operations that
   /// were executed in place of the peer.
   int poll(Peer& peer) noexcept;
-  /// Executes all that it can at once: nobody may call progress() for a while.
+  /// Executes all operations that it can retract, without waiting for the peers. Returns their
+  /// number.
   int execute_all_retractable() noexcept;
-  /// An operation with such a packet ends.
+  /// An operation with such a packet has ended without a retraction.
   static void forget(Peer& peer) noexcept;
 
  private:

@@ -7,9 +7,9 @@
 
 namespace erdma::protocol {
 
-/// RMA and atomic operations, where they begin. Packets carry them to the target, whose progress
-/// executes them, so they work on every path; what a target has granted is accessed directly where
-/// the link can.
+/// The initiator's side of RMA and atomic operations. Packets carry an operation to the target,
+/// whose progress executes it; this works on every link. Memory that the target has granted is
+/// accessed directly if the link can do it.
 class RmaInitiator final : public Initiator {
  public:
   RmaInitiator(const EngineConfig& config, Sends& all, Grants& grants, Peers& peers) noexcept
@@ -18,23 +18,24 @@ class RmaInitiator final : public Initiator {
         x_grants(grants),
         x_retractables(*this, all, peers) {}
 
-  /// Before any operation. `setup` outlives this.
+  /// To be called before any operation. `setup` outlives this object.
   void enable(const OneSidedSetup& setup) noexcept { x_setup = &setup; }
 
-  /// False: out of memory. `sink`: null for that of its kind.
+  /// False: out of memory. `sink` is null for the sink of reads or of writes.
   bool post(const OneSidedArgs& args, Peer& peer, CompletionSink* sink) noexcept;
-  /// A packet: bytes that were read or fetched.
+  /// Handles a result packet: bytes that were read or fetched.
   void on_result(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                  const std::byte* payload, size_t length) noexcept;
   RetractableRma& retractables() noexcept { return x_retractables; }
 
   // For RetractableRma.
-  /// What permits direct access. Null: it goes by packets.
+  /// Returns the grant for direct access. Null: use packets.
   Grant* usable_grant(const Send& send) noexcept;
-  /// A write or a read. -FI_EAGAIN: nothing happened. `packet`: where the name of a packet goes
-  /// that can be retracted; null: it need not be.
+  /// Sends the packet of a write or read. `shared`: the packet has a remote key of the memory here
+  /// instead of bytes. With `packet` the packet is retractable, and its name is stored there.
+  /// -FI_EAGAIN: nothing happened.
   int send_transfer(Send& send, bool shared, uint64_t* packet = nullptr) noexcept;
-  /// All its packets are with the link.
+  /// The link has taken all packets of the operation.
   void launched(Send& send, bool shared) noexcept;
 
  private:
@@ -54,15 +55,16 @@ class RmaInitiator final : public Initiator {
   void leave_grant(Send& send) noexcept;
   void read_one_byte(Send& send, const Grant& grant) noexcept;
 
-  hmem::DeviceMemory* const x_devices;  ///< null: all memory is the host's
+  hmem::DeviceMemory* const x_devices;  ///< null: all memory is host memory
   Grants& x_grants;
   const OneSidedSetup* x_setup = nullptr;
   util::Pool<OneSided, 16> x_operations;
   RetractableRma x_retractables;
-  std::byte x_flush_sink{};  ///< read into, never looked at
+  std::byte x_flush_sink{};  ///< target of reads that only flush; its value is not used
 };
 
-/// Writes what the grant permits, or reads it. `until_placed`: see Link::put().
+/// Writes or reads the granted memory. Returns as Link::put() and get(); see there for
+/// `until_placed`.
 int access_directly(Send& send, const Grant& grant, bool until_placed) noexcept;
 
 }  // namespace erdma::protocol

@@ -1,4 +1,4 @@
-// What peers ask of memory here, held against what they may: nothing is touched before.
+// Checks requests of peers completely before any memory is accessed.
 #include "protocol/rma_request.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace erdma::protocol {
 namespace {
 
-/// Longer reads bring a remote key, whatever a link's packets can hold.
+/// Bytes of a read without a remote key. Longer reads need one, whatever the link's packets hold.
 constexpr size_t kMaxResult = size_t(1) << 16;
 
 }  // namespace

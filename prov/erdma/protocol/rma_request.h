@@ -11,31 +11,31 @@
 
 namespace erdma::protocol {
 
-/// Of a write or read that is to follow.
+/// All segments but the first of a write or read whose packet follows.
 using FurtherSegments = std::array<wire::Segment, transport::kMaxIov - 1>;
 
-/// A peer's operation as it arrived, and the memory here that it names.
+/// A one-sided operation of a peer, and the memory here that it names.
 struct Request {
   wire::OneSidedHeader header{};
-  const std::byte* payload =
-      nullptr;        ///< what follows data and remote key; until on_packet() returns
-  size_t length = 0;  ///< of the payload, or of a result
+  /// The payload after the CQ data. Valid until on_packet() returns.
+  const std::byte* payload = nullptr;
+  size_t length = 0;  ///< bytes of `payload`
   uint64_t data = 0;
-  transport::RemoteKey remote_key;  ///< of the initiator's memory; size 0 = none
+  transport::RemoteKey remote_key;  ///< of the initiator's memory; size 0: none
   wire::Segment segments[transport::kMaxIov]{};
   size_t segment_count = 1;
   size_t total = 0;                       ///< bytes of all segments
-  Buffers memory;                         ///< ours
-  Region* regions[transport::kMaxIov]{};  ///< of each piece of it
+  Buffers memory;                         ///< the memory here
+  Region* regions[transport::kMaxIov]{};  ///< the region of each piece of `memory`
 
-  /// What the payload of a write or read begins with, and its segments: `more` went ahead. False:
-  /// no peer that keeps the rules sends this.
+  /// Reads CQ data, remote key and segments of a write or read. `more`: the segments that came in
+  /// the packet before. False: no peer that keeps the rules sends this.
   bool parse(const wire::Segment* more, size_t more_count) noexcept;
-  /// Finds all memory that the request names. -FI_EACCES unless every byte of it is in a region
-  /// that is open and permits this.
+  /// Finds all memory that the request names. -FI_EACCES unless every byte is in an open region
+  /// that permits `access`.
   int locate(Regions* known, uint64_t access) noexcept;
 
-  /// Some of the memory here is not the host's.
+  /// Returns whether part of `memory` is device memory.
   bool device() const noexcept {
     for (size_t i = 0; i < memory.count; ++i)
       if (regions[i]->device) return true;
@@ -47,7 +47,7 @@ struct Request {
   int add_range(Regions* known, const wire::Segment& segment, uint64_t access) noexcept;
 };
 
-/// What an atomic packet says, once it is known to make sense.
+/// The contents of an atomic packet, after their check.
 struct AtomicRequest {
   AtomicFunction function = nullptr;
   size_t element = 0;
@@ -58,7 +58,7 @@ struct AtomicRequest {
 
   /// False: no peer that keeps the rules sends this.
   bool parse(const Request& request, wire::AtomicWord word) noexcept;
-  /// FI_REMOTE_READ, FI_REMOTE_WRITE, or both.
+  /// The access rights that the operation needs: FI_REMOTE_READ, FI_REMOTE_WRITE, or both.
   uint64_t access() const noexcept;
 };
 

@@ -13,40 +13,40 @@ namespace erdma::protocol {
 
 class RmaTarget;
 
-/// A request that could not be executed at once, or whose result has to wait.
+/// A request that could not be executed at once, or a result that waits for room.
 struct Service final : Pending {
   int start() noexcept override;
   void finish(int status) noexcept override;
 
   RmaTarget* target = nullptr;
   Peer* peer = nullptr;
-  transport::Link* link = nullptr;  ///< on which it came: remote keys are of one link
+  transport::Link* link = nullptr;  ///< the request's link: its remote key is valid there only
   Request request;
   RegionUse uses[transport::kMaxIov];
-  bool answers = false;                 ///< a result is to be sent; else bytes are to be moved
-  std::unique_ptr<std::byte[]> result;  ///< a copy of it; null: it is sent from the memory itself
-  size_t answered = 0;                  ///< bytes of it
-  bool flushing = false;                ///< all is moved, the link makes it visible
+  bool answers = false;                 ///< true: a result is to be sent; false: bytes to be moved
+  std::unique_ptr<std::byte[]> result;  ///< copy of the result; null: sent from the region itself
+  size_t answered = 0;                  ///< bytes of the result that were sent
+  bool flushing = false;                ///< all bytes are here; Link::flush() makes them visible
 };
 
-/// Executes the peers' RMA and atomic operations on memory here: each is checked as a whole before
-/// anything is touched.
+/// Executes the peers' RMA and atomic operations on memory here. Each operation is checked as a
+/// whole before it changes anything.
 class RmaTarget {
  public:
   RmaTarget(const EngineConfig& config, Peers& peers, Controls& controls, Grants& grants) noexcept
       : x_devices(config.device_memory), x_peers(peers), x_controls(controls), x_grants(grants) {}
 
-  /// Before it every operation is refused. `setup` outlives this.
+  /// Until this call every operation is refused. `setup` outlives this object.
   void enable(const OneSidedSetup& setup) noexcept { x_setup = &setup; }
 
-  /// A packet: segments, write, read or atomic. May throw, as Sink::on_packet().
+  /// Handles a packet: segments, write, read or atomic. Throws as Sink::on_packet() does.
   void on_packet(Peer& peer, transport::Link& link, const wire::OneSidedHeader& header,
                  const std::byte* payload, size_t length);
-  /// The bytes of a service are moved, or not.
+  /// A get(), put() or flush() for a service has ended.
   void on_moved(util::PoolHandle service, int status) noexcept;
-  /// The link is down; what it was moving was reported before.
+  /// Drops the services of a link that is down. The link has reported its transfers before.
   void drop(Peer& peer, const transport::Link* link) noexcept;
-  /// Ends the connections of peers whose operations on the region are under way.
+  /// Fails the links of peers whose operations on the region are under way.
   void abandon(const Region& region) noexcept;
 
   // For Service.
@@ -67,7 +67,7 @@ class RmaTarget {
   Service* make_service(Peer& peer, transport::Link& link, const Request& request) noexcept;
   void drop_service(Service& service) noexcept;
 
-  hmem::DeviceMemory* const x_devices;  ///< null: all memory is the host's
+  hmem::DeviceMemory* const x_devices;  ///< null: all memory is host memory
   Peers& x_peers;
   Controls& x_controls;
   Grants& x_grants;

@@ -9,18 +9,18 @@ namespace erdma::protocol {
 
 class Sends;
 
-/// Carries out sends of one kind: messages, or RMA operations.
+/// Carries out sends of one kind: messages, or one-sided operations.
 class Initiator {
  public:
   explicit Initiator(Sends& all) noexcept : sends(all) {}
 
-  /// Sends what the link has room for. -FI_EAGAIN: the rest is sent later.
+  /// Sends the packets for which the link has room. -FI_EAGAIN: the rest is sent later.
   virtual int launch(Send& send) noexcept = 0;
-  /// The peer is done with the send; this endpoint knows device memory.
+  /// The peer has sent the fin. Called only by endpoints that know device memory.
   virtual void on_device_fin(Send& send, int status) noexcept = 0;
-  /// The link has moved the bytes, or not.
+  /// A put(), get() or flush() of the send has ended.
   virtual void on_moved(Send& send, int status) noexcept = 0;
-  /// The send ends: gives back what only this kind has. Called for RMA operations only.
+  /// The send ends: releases the resources of its kind. Called for one-sided operations only.
   virtual void forget(Send& send) noexcept = 0;
 
   Sends& sends;
@@ -29,8 +29,8 @@ class Initiator {
   ~Initiator() = default;
 };
 
-/// All sends of an engine, messages and RMA operations alike: a fence, the limit of operations in
-/// flight and the end of a peer mean the same to both.
+/// All sends of an engine, messages and one-sided operations alike. Both have fences, the limit of
+/// operations in flight and the loss of a peer in common.
 class Sends {
  public:
   Sends(const EngineConfig& config, Peers& peers) noexcept : x_config(config), x_peers(peers) {}
@@ -38,49 +38,49 @@ class Sends {
   uint32_t in_use() const noexcept { return x_sends.in_use(); }
   /// Null: out of memory.
   Send* make(const SendArgs& args, Peer& peer, Initiator& initiator, CompletionSink& sink) noexcept;
-  /// Launches or queues it; from here on the completion tells how it went.
+  /// Launches or queues the send. Every error from here on is reported by its completion.
   void begin(Send& send) noexcept;
-  /// The link has taken all its packets: it waits for the peer.
+  /// The link has taken all packets of the send, which now waits for the peer.
   static void fly(Send& send) noexcept {
     send.state = Send::State::in_flight;
     send.peer->in_flight.push_back(send);
   }
-  /// The link moves its bytes: it waits for on_moved().
+  /// The link moves the bytes of the send, which now waits for on_moved().
   static void move(Send& send) noexcept {
     send.state = Send::State::writing;
     send.peer->in_flight.push_back(send);
   }
-  /// It waits for room once more, before all others.
+  /// Queues the send again, before all others.
   void queue_first(Send& send) noexcept;
-  /// What was injected has left: the caller is owed nothing more.
+  /// The link has taken an injected send: has_injected() no longer counts it.
   void clear_owed(Send& send) noexcept;
-  /// The one place where a send ends.
+  /// Completes a send. Every send that was begun ends here.
   void finish(Send& send, int status) noexcept;
-  /// Gives back a send that was made and not begun.
+  /// Releases a send without a completion: one that was made and not begun.
   void drop(Send& send) noexcept;
 
-  /// Its name on the wire.
+  /// The name of the send on the wire.
   util::PoolHandle id(Send& send) noexcept { return x_sends.handle(send); }
   uint64_t token(Send& send) noexcept { return make_token(TokenOf::send, id(send)); }
-  /// Null: the send with this name is over.
+  /// Returns the send with this name. Null: it is over.
   Send* find(util::PoolHandle id) noexcept { return x_sends.find(id); }
 
-  /// A packet: the peer is done with a send.
+  /// Handles a fin: the peer is done with a send.
   void on_fin(const Peer& peer, transport::Link& link, const wire::ControlHeader& header,
               size_t length) noexcept;
   void on_moved(util::PoolHandle handle, int status) noexcept;
 
-  /// Withdraws the oldest that is not yet on the wire.
+  /// Cancels a send with this context of which no packet was sent. False: there is none.
   bool cancel(const void* context) noexcept;
-  /// The peer's link is down.
+  /// Fails the sends to a peer whose link is down.
   void fail(Peer& peer, int status) noexcept;
-  /// No peer reads the caller's memory any more.
+  /// Revokes the memory that sends have shared with the peer, before the endpoint closes.
   void revoke_memory(Peer& peer) noexcept;
-  /// True while links have not taken all that was injected.
+  /// True while a link has not taken an injected send.
   bool has_injected() const noexcept { return x_injected > 0; }
   /// As Engine::has_packets().
   bool has_packets() noexcept;
-  /// The caller may never learn of it.
+  /// Logs the loss of an injected operation, which may have no completion that reports it.
   static void lose_injected(Peer& peer, int status) noexcept;
 
  private:

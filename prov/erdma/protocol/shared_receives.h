@@ -16,14 +16,17 @@ class Engine;
 
 /// A receive context that engines share (fi_srx_context(3)): a message that arrives at any of them
 /// takes the oldest receive that matches. The caller holds the domain lock. Outlives its engines.
-/// A source is one Peer here, whichever engine its messages come to; nothing is sent to it.
+/// Each source has one Peer here, whichever engines its messages come to. This Peer serves for
+/// matching only; no packet is sent to it.
 class SharedReceives {
  public:
-  /// `orphans` hears of what no engine's message belongs to: cancelled receives, peeks in vain.
+  /// `orphans` gets the completions that belong to no engine's message: cancelled receives, and
+  /// probes that found nothing.
   explicit SharedReceives(CompletionSink& orphans) noexcept : x_queues(orphans) {}
 
-  /// As Engine::post_receive(). -FI_ENOAV: a directed receive before there is an engine.
-  /// `matched`: a message was there already, and its engine was set to work.
+  /// As Engine::post_receive(). -FI_ENOAV: a receive that names a source, while the context has no
+  /// engine. Sets `matched` if a message was there already; its engine may then have packets to
+  /// send.
   [[nodiscard]] int post(const ReceiveArgs& args, bool& matched) noexcept;
   [[nodiscard]] int probe(const ReceiveArgs& args, Probe kind) noexcept;
   /// -FI_ENOENT if no receive has this context.
@@ -31,9 +34,9 @@ class SharedReceives {
   void set_min_multi_recv(size_t bytes) noexcept { x_queues.min_multi_recv = bytes; }
 
   // For engines.
-  /// Throws std::bad_alloc. All engines have the same book.
+  /// Throws std::bad_alloc. All engines have the same address book.
   void join(Engine& engine, AddressBook& book);
-  /// The engine ends: its messages go, and receives that it was filling are cancelled.
+  /// The engine ends: removes its unexpected messages.
   void leave(Engine& engine, const Receives& receives) noexcept;
   size_t engines() const noexcept { return x_engines.size(); }
   ReceiveQueues& queues() noexcept { return x_queues; }

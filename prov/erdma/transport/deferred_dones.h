@@ -10,11 +10,11 @@
 
 namespace erdma::transport {
 
-/// Operations that are over, and whose on_done() is due in the next poll(): now would be an upcall
-/// too early.
+/// Operations that ended outside poll(). Their on_done() follows in the next poll(), because no
+/// other function of a transport may make upcalls.
 class DeferredDones {
  public:
-  /// -FI_EAGAIN: there is no memory to say so.
+  /// 0, or -FI_EAGAIN without memory for the entry.
   int add(uint64_t token, int status) noexcept try {
     x_dones.push_back({token, status});
     return 0;
@@ -22,7 +22,8 @@ class DeferredDones {
     return -FI_EAGAIN;
   }
   bool empty() const noexcept { return x_dones.empty(); }
-  /// Those so far: the upcalls may add more. Returns their number.
+  /// Reports the operations that were added before this call; the upcalls may add more. Returns
+  /// their number.
   int report(Sink& sink) noexcept {
     x_due.swap(x_dones);
     for (const Done& done : x_due) sink.on_done(done.token, done.status);

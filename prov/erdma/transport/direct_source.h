@@ -4,16 +4,16 @@
 
 namespace erdma::transport {
 
-/// Device memory of the application's that is known as such while this lives.
+/// While it lives, this memory of the application is known as device memory.
 class KeptMemory {
  public:
   virtual ~KeptMemory() = default;
 };
 
-/// Remembers which memory is a device's, for endpoints that may not ask. Thread-safe.
+/// Remembers which memory is device memory, for endpoints that may not ask the driver. Thread-safe.
 class DeviceMemoryKeeper {
  public:
-  /// Registers it with the NIC, to be read and to be written, `file` (may be null) being needed
+  /// Registers the memory with the NIC, for reads and writes. `file` may be null; it is needed
   /// during the call only. Throws std::bad_alloc.
   virtual std::unique_ptr<KeptMemory> keep(const iovec& memory, const Dmabuf* file) = 0;
 
@@ -21,27 +21,28 @@ class DeviceMemoryKeeper {
   ~DeviceMemoryKeeper() = default;
 };
 
-/// What a READ of one's own must name to flush what the NIC wrote to a device.
+/// What a READ must name in order to flush the NIC's writes to device memory.
 struct FlushTarget {
-  int status = 0;        ///< not 0: there may be something to flush, and it can't be named
-  void* held = nullptr;  ///< the same for memory of one registration; null: nothing to flush
-  RemoteKey memory;      ///< a byte of it
+  int status = 0;        ///< not 0: the memory may need a flush, but cannot be named
+  void* held = nullptr;  ///< equal for all memory of one registration; null: nothing to flush
+  RemoteKey memory;      ///< names one byte of the memory
 };
 
-/// Says which device memory a transport's NIC can reach by itself, so that nobody has to copy it.
-/// What is true stays so until the memory is freed. The caller serialises calls as those on the
-/// transport.
+/// Tells which device memory the transport's NIC can access itself, so that it needs no copy. An
+/// answer stays valid until the memory is freed. The caller serialises these calls with those of
+/// the transport.
 class DirectSource {
  public:
-  /// Every piece is device memory that share() can name.
+  /// True: every piece is device memory that Link::share() can name.
   virtual bool can_expose(const iovec* memory, size_t count, Access access) noexcept = 0;
-  /// Every piece is device memory that get() can fill from (`inbound`), or from which put() can
-  /// fill, what the peer shared.
+  /// True: every piece is device memory into which Link::get() (`inbound`), or from which put(),
+  /// can move the bytes that the peer has shared.
   virtual bool can_move(const iovec* memory, size_t count, const RemoteKey& remote,
                         bool inbound) noexcept = 0;
-  /// Every piece is device memory that the NIC may have written by itself.
+  /// True: every piece is device memory that the NIC itself may have written.
   virtual bool may_be_written(const iovec* memory, size_t count) noexcept = 0;
-  /// The flush that the NIC's writes to this memory ask for. Kept registered until release_flush().
+  /// The flush that this memory needs after writes of the NIC. The memory stays registered until
+  /// release_flush().
   virtual FlushTarget acquire_flush(const iovec& memory) noexcept = 0;
   virtual void release_flush(const FlushTarget& target) noexcept = 0;
 

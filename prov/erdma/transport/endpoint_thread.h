@@ -14,21 +14,21 @@
 namespace erdma::transport {
 
 /// The background thread of one endpoint of a transport. It serves the descriptors that the
-/// endpoint's connector watches, the orders of other threads, and deadlines; otherwise it is asleep
-/// in epoll.
+/// endpoint's connector watches, the orders of other threads, and deadlines. Between these it
+/// sleeps in epoll.
 ///
-/// Orders travel in a Mailbox<Order, util::EventFd> whose bell is bell(): on_orders() arms it, and
-/// then takes what is there.
+/// Orders are in a Mailbox<Order, util::EventFd> whose bell is bell(): on_orders() arms the mailbox
+/// and then takes the orders.
 class EndpointThread {
  public:
-  /// What the connector does, all of it on the thread. A std::bad_alloc ends one call of these and
-  /// is logged: one connection that memory does not suffice for is not the end of the others.
+  /// The work of the connector; the thread makes all these calls. A std::bad_alloc ends one call
+  /// and is logged, so that lack of memory for one connection does not end the others.
   class Work {
    public:
-    virtual void on_orders() = 0;               ///< somebody rang the bell
-    virtual void on_event(uint64_t event) = 0;  ///< a descriptor that is watched as `event`
+    virtual void on_orders() = 0;               ///< the bell rang
+    virtual void on_event(uint64_t event) = 0;  ///< the descriptor watched as `event` is ready
     virtual void on_time() = 0;                 ///< after each round of events
-    /// When on_time() has to be called at the latest; UINT64_MAX = there is no deadline.
+    /// Latest time for the next on_time(), in nanoseconds of the clock; UINT64_MAX: no deadline.
     virtual uint64_t next_deadline() const noexcept = 0;
 
    protected:
@@ -41,22 +41,22 @@ class EndpointThread {
   EndpointThread& operator=(const EndpointThread&) = delete;
   ~EndpointThread() { stop(); }
 
-  /// Makes the descriptors: before watch(). 0 or -FI_EMFILE, logged.
+  /// To be called before watch(). Returns 0, or -FI_EMFILE if there are no descriptors (logged).
   [[nodiscard]] int open() noexcept;
   /// 0 or a negative errno, logged. `name` as util::Thread has it.
   [[nodiscard]] int start(const char* name) noexcept;
-  /// The thread ends; orders that it has not taken stay in their mailbox.
+  /// Ends the thread. Orders that it has not taken stay in their mailbox.
   void stop() noexcept;
-  /// In a forked child, where the thread does not exist: closes descriptors. If start() was called,
-  /// neither stop() nor destruction may follow.
+  /// For a forked child, where the thread does not exist: closes the descriptors. After start() the
+  /// child may call neither stop() nor the destructor.
   void abandon() noexcept;
 
   const util::EventFd& bell() const noexcept { return x_bell; }
-  /// Reports `what` of `fd` as `event` (any number but UINT64_MAX) from now on, in place of what
-  /// was watched of it before. 0 or a negative errno, logged.
+  /// Watches `fd` for `what` (EPOLLIN, ...) and reports it as `event`, any number but UINT64_MAX.
+  /// Replaces an earlier watch of `fd`. 0 or a negative errno, logged.
   int watch(int fd, uint64_t event, uint32_t what = EPOLLIN) noexcept;
   void unwatch(int fd) noexcept;
-  /// Where no thread was started: what it would do about one event, at most. False: there was none.
+  /// Without a thread: serves at most one event, as the thread would. False: there was none.
   bool step() noexcept { return serve(1, 0) > 0; }
 
  private:

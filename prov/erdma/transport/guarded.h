@@ -6,13 +6,13 @@
 
 namespace erdma::transport {
 
-/// To be called where std::bad_alloc is caught. What lacked memory is done once there is some.
+/// Logs a caught std::bad_alloc. The caller repeats the work once there is memory.
 inline void say_out_of_memory(const char* doing) noexcept {
   ERDMA_WARN(EP_CTRL, "out of memory while %s\n", doing);
 }
 
-/// False: `step` ran out of memory, which is logged. Of a connection, its time limit ends what was
-/// left undone.
+/// False: `step` ran out of memory, which is logged. If the step was needed for a connection, the
+/// time limit of the connection ends it.
 template <typename Step>
 bool guarded(const char* doing, Step&& step) noexcept try {
   step();

@@ -14,17 +14,18 @@
 namespace erdma::transport {
 
 /// Messages from any thread to the one thread that takes them. An endpoint has two such mailboxes:
-/// mail from its connector to the polling thread, and orders the other way.
+/// mail from its connector to the polling thread, and orders from the polling thread to the
+/// connector.
 ///
-/// pending() is one relaxed load. A taker that is about to sleep calls arm(), and the next message
-/// rings the bell, once. `Bell` has ring() const noexcept, which never blocks.
+/// pending() is one relaxed load. Before it sleeps, the taking thread calls arm(); then the next
+/// message rings the bell, once. `Bell` has ring() const noexcept, which never blocks.
 template <typename Message, typename Bell>
 class Mailbox {
  public:
   /// `bell` outlives the mailbox.
   explicit Mailbox(const Bell& bell) noexcept : x_bell(bell) {}
 
-  /// 0, or -FI_ENOMEM: `message` is left as it was.
+  /// 0, or -FI_ENOMEM; then `message` is unchanged.
   [[nodiscard]] int try_post(Message&& message) noexcept try {
     {
       const std::lock_guard guard(x_mutex);
@@ -36,18 +37,19 @@ class Mailbox {
   } catch (const std::bad_alloc&) {
     return -FI_ENOMEM;
   }
-  /// For what must not be lost: waits until there is memory for it.
+  /// For messages that must not be lost: waits until there is memory.
   void post(Message message) noexcept {
     while (try_post(std::move(message))) ::usleep(1000);
   }
 
-  /// A message without contents: however many are not answered yet, they are one. Any thread.
+  /// Asks a question, a message without contents. Several questions that are not taken yet count
+  /// as one. Any thread may call it.
   void ask() noexcept {
     x_asked.store(true);
     x_pending.store(true);
     if (x_armed.exchange(false)) x_bell.ring();
   }
-  /// After read(): somebody called ask() since.
+  /// To be called after read(). True: ask() was called since the last time.
   bool take_question() noexcept {
     return x_asked.load(std::memory_order_relaxed) && x_asked.exchange(false);
   }
@@ -58,8 +60,9 @@ class Mailbox {
     const std::lock_guard guard(x_mutex);
     return std::exchange(x_messages, {});
   }
-  /// Hands over what is there, in order; returns how many. A message whose `handle` throws
-  /// std::bad_alloc stays pending, with those behind it: the next read() begins with it.
+  /// Calls `handle` for each message, in order, and returns the number of messages handled. If
+  /// `handle` throws std::bad_alloc, its message and the later ones stay pending, and the next
+  /// read() starts with that message.
   template <typename Handle>
   int read(Handle&& handle) noexcept {
     int handled = 0;
@@ -69,7 +72,7 @@ class Mailbox {
     if (!done) x_pending.store(true);
     return handled;
   }
-  /// False = a message is pending, which may have rung or not.
+  /// False: a message is pending, and the bell may not ring for it.
   bool arm() noexcept {
     x_armed.store(true);
     return !x_pending.load();
@@ -79,7 +82,7 @@ class Mailbox {
  private:
   static_assert(std::is_nothrow_move_constructible_v<Message>);
 
-  /// There is another message for read().
+  /// True: x_taken[x_next] is the next message for read().
   bool receive() noexcept {
     if (x_next < x_taken.size()) return true;
     x_next = 0;
@@ -92,7 +95,7 @@ class Mailbox {
 
   std::mutex x_mutex;
   std::vector<Message> x_messages;
-  // Of the taker.
+  // Used by the taking thread only.
   std::vector<Message> x_taken;
   size_t x_next = 0;  ///< in x_taken
   std::atomic<bool> x_pending = false;

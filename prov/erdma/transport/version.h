@@ -2,12 +2,13 @@
 
 #include <string>
 
-/// Two numbers say which format an endpoint speaks. The transport's own covers its handshake and
-/// its packets. The protocol's covers the headers in them; it comes as Options::protocol_version,
-/// since a transport does not know those headers. Each handshake compares both numbers.
+/// Two numbers say which format an endpoint uses. The transport's own number covers its handshake
+/// and its packets. The protocol's number covers the headers in the packets; it is given as
+/// Options::protocol_version, since a transport does not know those headers. Each handshake
+/// compares both numbers.
 namespace erdma::transport {
 
-/// For the log line of a connection that is refused because `theirs` is not `ours`.
+/// Returns the reason, for the log, why a connection is refused: `theirs` is not `ours`.
 inline std::string version_fault(const char* format, unsigned theirs, unsigned ours) {
   return std::string("another version of the ") + format + " (" + std::to_string(theirs) +
          ", here " + std::to_string(ours) +

@@ -7,13 +7,14 @@
 namespace erdma::util {
 namespace {
 
-/// Locked from before a fork until after it, in both processes, so that the child has it whole.
+/// The mutex is locked from before a fork until after it, in both processes, so that the child
+/// inherits a consistent list.
 struct Listeners {
   std::mutex mutex;
   IntrusiveList<BeforeFork> list;
 };
 
-/// Outlives every object and thread.
+/// Never destroyed, so it outlives every object and thread.
 Listeners& listeners() noexcept {
   static auto& made = *new Listeners;
   return made;

@@ -4,21 +4,22 @@
 
 namespace erdma::util {
 
-/// Who is called before each fork of the process, by the thread that forks; not where a process is
-/// started without a fork (posix_spawn(), vfork()).
+/// Base of objects that are called before each fork of the process, by the thread that forks.
+/// posix_spawn() and vfork() do not call them.
 class BeforeFork : public ListHook<BeforeFork> {
  public:
   BeforeFork() = default;
   BeforeFork(const BeforeFork&) = delete;
   BeforeFork& operator=(const BeforeFork&) = delete;
 
-  /// Neither listen() nor forget() may be called here.
+  /// Must not call listen() or forget().
   virtual void before_fork() noexcept = 0;
 
  protected:
-  ~BeforeFork() = default;  // after forget()
+  ~BeforeFork() = default;  // the derived class has called forget()
   void listen() noexcept;
-  /// No call begins any more, and none is under way. Does nothing to who never listened.
+  /// After return no call of before_fork() is running, and none begins. Does nothing if listen()
+  /// was never called.
   void forget() noexcept;
 };
 

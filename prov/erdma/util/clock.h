@@ -5,7 +5,7 @@
 
 namespace erdma::util {
 
-inline constexpr uint64_t kMillisecond = 1'000'000;  ///< of a Clock
+inline constexpr uint64_t kMillisecond = 1'000'000;  ///< in nanoseconds, the unit of Clock
 
 /// Monotonic nanoseconds. Code that decides by time takes a Clock& in its constructor, so that
 /// tests can set the time.

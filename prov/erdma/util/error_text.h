@@ -4,7 +4,8 @@
 
 namespace erdma::util {
 
-/// strerror() for any thread: ErrorText(errno).c_str() within one expression.
+/// A thread-safe strerror(). Use it as ErrorText(errno).c_str(); the text lives as long as this
+/// object.
 class ErrorText {
  public:
   explicit ErrorText(int error) noexcept : x_text(strerror_r(error, x_buffer, sizeof(x_buffer))) {}

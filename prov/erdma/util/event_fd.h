@@ -6,14 +6,15 @@
 
 namespace erdma::util {
 
-/// Wakes a thread of this process: readable from ring() until drain().
+/// An eventfd that wakes a thread of this process. It is readable from ring() until drain().
 class EventFd {
  public:
   EventFd() noexcept : x_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   explicit operator bool() const noexcept { return bool(x_fd); }
   int fd() const noexcept { return x_fd.get(); }
-  /// Any thread; never blocks. A counter that is full is readable already.
+  /// Any thread may call it; it never blocks. The write may fail only if the counter is full, and
+  /// then the descriptor is readable already.
   void ring() const noexcept { (void)::eventfd_write(x_fd.get(), 1); }
   void drain() const noexcept {
     eventfd_t count;

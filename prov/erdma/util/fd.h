@@ -8,8 +8,8 @@
 
 namespace erdma::util {
 
-/// Owns one file descriptor and closes it on destruction. A forked child does not inherit it. -1 =
-/// none.
+/// Owns one file descriptor and closes it on destruction; -1 = none. A forked child does not
+/// inherit it (private_fds.h).
 class Fd {
  public:
   Fd() noexcept = default;

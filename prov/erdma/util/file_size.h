@@ -8,8 +8,8 @@
 
 namespace erdma::util {
 
-/// 0 or -errno. -EFBIG where RLIMIT_FSIZE (ulimit -f), which holds for memory files too, permits no
-/// such file: ftruncate(2) alone would end the process by SIGXFSZ.
+/// Sets the size of a file or memfd. Returns 0 or -errno. -EFBIG: RLIMIT_FSIZE (ulimit -f), which
+/// applies to memfds too, forbids this size; ftruncate(2) would raise SIGXFSZ and end the process.
 inline int set_file_size(int fd, size_t bytes) noexcept {
   rlimit limit{};
   if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)

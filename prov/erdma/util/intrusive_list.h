@@ -10,13 +10,14 @@ struct ListHook {
   bool linked() const noexcept { return next != nullptr; }
   void unlink() noexcept {
     previous->next = next;
-    // Only what is linked gets here.  NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
+    // The caller unlinks linked objects only.  NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
     next->previous = previous;
     previous = next = nullptr;
   }
 };
 
-/// Circular doubly linked list of T, which derives from ListHook<Tag>. Owns nothing.
+/// Circular doubly linked list of T, which derives from ListHook<Tag>. It does not own its
+/// elements.
 template <typename T, typename Tag = T>
 class IntrusiveList {
  public:
@@ -33,7 +34,7 @@ class IntrusiveList {
     return hook == &x_head ? nullptr : cast(hook);
   }
   void push_back(T& element) noexcept { insert(*x_head.previous, element); }
-  /// `later` is in this list.
+  /// `later` must be in this list.
   void insert_before(T& later, T& element) noexcept {
     insert(*static_cast<Hook&>(later).previous, element);
   }

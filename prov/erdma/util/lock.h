@@ -7,10 +7,10 @@
 
 namespace erdma::util {
 
-/// The one lock of a domain. It is inactive under FI_THREAD_DOMAIN with manual progress: then
-/// lock() costs one predictable branch. Recursive use is a bug. It is inactive in a forked child
-/// too: the child has one thread, and a thread of the parent that held the lock at the fork will
-/// never release it.
+/// The lock of a domain. It is inactive under FI_THREAD_DOMAIN with manual progress: then lock()
+/// costs one predictable branch. It is not recursive. It is inactive in a forked child too: the
+/// child has one thread, and a parent's thread that held the lock at the fork cannot release it
+/// there.
 class OptionalLock {
  public:
   explicit OptionalLock(bool active) noexcept : x_active(active), x_epoch(process_epoch()) {}

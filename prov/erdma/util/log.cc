@@ -19,7 +19,7 @@ std::atomic<const fi_provider*> g_provider{&g_unnamed};
 
 }  // namespace
 
-/// Who finds another thread writing the same line leaves it to that thread.
+/// If another thread is in here, this thread leaves the line to it and does not wait.
 bool LineLimit::allow(uint64_t now, unsigned& left_out) noexcept {
   const std::unique_lock guard(x_mutex, std::try_to_lock);
   return guard && x_limit.allow(now, left_out);

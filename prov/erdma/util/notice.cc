@@ -22,13 +22,13 @@ constexpr unsigned kMostLines = 4;
 constexpr char kLast[] = " (no more of these are shown)";
 constexpr size_t kCodeBytes = sizeof(" [E000]") - 1;
 
-/// In the order of Cause.
+/// Indexed by Cause.
 constexpr const char* kCodes[] = {"E105", "E104", "E503", "W503", "E504", "W401", "W205", "W203",
                                   "W402", "W403", "W504", "W602", "E603", "E206", "E207", "E216"};
 static_assert(std::size(kCodes) == size_t(Cause::count));
 
 std::atomic<NoticeLevel> g_level{NoticeLevel::warn};
-/// For each cause, the hashes of the texts that were written; 0 = free.
+/// For each cause, the hashes of the texts that have been written; 0 = a free place.
 std::atomic<uint32_t> g_told[size_t(Cause::count)][kMostLines];
 
 /// A cause with one remedy gets one line; other causes get a line for each of a few objects.
@@ -61,7 +61,8 @@ uint32_t hash_of(const char* text) noexcept {
 
 enum class Turn : uint8_t { none, one, last };
 
-/// Is a text to be written? It is if it is new and its cause has a line left.
+/// Claims a line for the text. `none`: the text was written before, or its cause has no line left.
+/// `last`: this is the last line of a cause that has several.
 Turn take_turn(Cause cause, const char* text) noexcept {
   const uint32_t hash = hash_of(text);
   const unsigned most = most_lines(cause);
@@ -74,7 +75,7 @@ Turn take_turn(Cause cause, const char* text) noexcept {
   return Turn::none;
 }
 
-/// While this lives, a write to a pipe without a reader does not kill the process.
+/// While this object lives, a write to a pipe without a reader does not kill the process.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() noexcept {
@@ -98,7 +99,7 @@ class WithoutSigpipe {
   bool x_was_pending = false, x_raised = false;
 };
 
-/// Has standard error a reader, and can it take a line at once?
+/// True if standard error has a reader and can take a line without blocking.
 bool takes_a_line() noexcept {
   pollfd error_output{STDERR_FILENO, POLLOUT, 0};
   return poll(&error_output, 1, 0) == 1 && error_output.revents == POLLOUT;
@@ -128,8 +129,8 @@ class Line {
     if (wanted > 0) x_length += std::min(size_t(wanted), room - 1);
   }
 
-  /// Replaces control characters: text from elsewhere (a variable, a name) must not end the line or
-  /// move the cursor.
+  /// Replaces control characters: the text may contain values from outside (a variable, a name),
+  /// which must not end the line or move the cursor.
   void make_one_line() noexcept {
     while (x_length > x_text_at && x_bytes[x_length - 1] == '\n') --x_length;
     x_bytes[x_length] = '\0';
@@ -138,7 +139,7 @@ class Line {
   }
   const char* text() const noexcept { return x_bytes + x_text_at; }
 
-  /// There is room for a code, or for kLast, or for both.
+  /// Has room for a code and for kLast, and for no more.
   void append(const char* suffix) noexcept {
     std::memcpy(x_bytes + x_length, suffix, std::strlen(suffix));
     x_length += std::strlen(suffix);

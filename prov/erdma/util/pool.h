@@ -10,18 +10,18 @@
 
 namespace erdma::util {
 
-/// Names one acquisition of a pool slot; a stale handle finds nothing. It is small enough for the
-/// wire. No acquisition has generation 0: wherever a handle, or a token made of one, travels, 0
-/// means none.
+/// Names one acquisition of a pool slot; find() of a stale handle returns null. A handle is small
+/// enough for the wire. Generation 0 is never used, so 0 means "none" wherever a handle, or a token
+/// made of one, is sent.
 struct PoolHandle {
   uint32_t index = UINT32_MAX;
   uint16_t generation = 0;
 };
 
 /// Objects of one type in chunks of kChunk that never move, recycled last-in first-out. Not
-/// thread-safe. Making a chunk touches each of its slots, so a pool of a single peer has small
-/// chunks. Invariant: the generation of a slot changes at each release, so find() of a released
-/// handle is null.
+/// thread-safe. Allocating a chunk touches each of its slots, so pools that exist per peer use
+/// small chunks. Invariant: the generation of a slot changes at each release, so find() of a
+/// released handle is null.
 template <typename T, uint32_t kChunk = 64>
 class Pool {
  public:
@@ -33,13 +33,13 @@ class Pool {
     clear();
   }
 
-  /// Releases all objects that are in use, for an owner whose end is meant to end them.
+  /// Releases all objects that are in use, for owners that end together with their objects.
   void clear() noexcept {
     for (uint32_t i = 0; i < x_slots_made; ++i)
       if (slot(i).live) release(*object(slot(i)));
   }
 
-  /// Null if the limit is reached or there is no memory.
+  /// Null: the limit is reached or memory is exhausted.
   template <typename... Args>
   T* acquire(Args&&... args) noexcept {
     static_assert(std::is_nothrow_constructible_v<T, Args...>);
@@ -49,14 +49,14 @@ class Pool {
     x_free = taken->next_free;
     taken->live = true;
     ++x_in_use;
-    // Default-, not value-initialised: T's members without an initializer stay as they are.
+    // Default-, not value-initialised: members of T without an initializer stay indeterminate.
     if constexpr (sizeof...(Args) == 0)
       return new (taken->storage) T;
     else
       return new (taken->storage) T(std::forward<Args>(args)...);
   }
 
-  /// The next acquire() finds one. False: as there.
+  /// Makes sure that the next acquire() succeeds. False: as null from acquire().
   [[nodiscard]] bool reserve() noexcept { return x_free || grow(); }
 
   void release(T& object) noexcept {

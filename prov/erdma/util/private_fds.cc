@@ -24,7 +24,8 @@ struct Chunk {
 Chunk g_first;
 std::atomic<Chunk*> g_chunks[kChunks] = {&g_first};
 
-/// Null: no descriptor is marked there or, with `make`, there is no memory.
+/// The chunk that has the bit of `fd`. Null: no descriptor of that chunk was ever marked or, with
+/// `make`, memory is exhausted.
 Chunk* chunk_of(int fd, bool make) noexcept {
   if (fd < 0 || size_t(fd) >= kChunks * kPerChunk) return nullptr;
   std::atomic<Chunk*>& place = g_chunks[size_t(fd) / kPerChunk];
@@ -47,10 +48,10 @@ int open_nowhere() noexcept {
   return ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-/// Puts a copy of `plug` in the place of the descriptor, which need not be open. `plug` < 0: there
-/// is no plug yet.
+/// Replaces the descriptor, which need not be open, by a copy of `plug`. `plug` < 0: the process
+/// had no free descriptor for a plug yet.
 void plug_one(int fd, int& plug) noexcept {
-  if (plug < 0) {  // all numbers are in use: free one
+  if (plug < 0) {  // all descriptor numbers are in use: free one
     ::close(fd);
     plug = open_nowhere();
   }
@@ -69,7 +70,8 @@ void unmark_private(int fd) noexcept {
     word_of(*chunk, fd).fetch_and(~bit_of(fd), std::memory_order_relaxed);
 }
 
-// The marks stay: the owners still know these numbers, and a child of the child plugs them again.
+// The marks stay set: owners in the child still use these numbers, and a child of the child must
+// plug them again.
 void plug_private_fds() noexcept {
   const int own = open_nowhere();
   int plug = own;

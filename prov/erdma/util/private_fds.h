@@ -4,18 +4,18 @@
 
 namespace erdma::util {
 
-/// Descriptors of this process that a forked child must not have: with copies of them, a child
-/// would hold the ports, sockets and devices of a parent that is long dead. In the child each
-/// becomes a socket without a peer (register_fork_handler()), so code that still knows the number
-/// reaches nothing and can close it. util::Fd marks the descriptor that it owns. Thread-safe; no
-/// allocation for numbers below 65536.
+/// Marks a descriptor that a forked child must not inherit: with a copy of it, a child would keep
+/// the ports, sockets and devices of its parent open after the parent's death. In the child an
+/// unconnected socket replaces each marked descriptor (register_fork_handler()), so code that still
+/// uses the number reaches nothing and can close it. util::Fd marks the descriptor that it owns.
+/// Thread-safe. Numbers below 65536 need no allocation.
 void mark_private(int fd) noexcept;
-/// Must be called before the descriptor is closed, since the number may then be used again.
+/// Must be called before the descriptor is closed, since the kernel may then reuse the number.
 void unmark_private(int fd) noexcept;
-/// Called in the child. It calls only functions that a signal handler may call.
+/// Called in the child of a fork. It uses async-signal-safe functions only (signal-safety(7)).
 void plug_private_fds() noexcept;
 
-/// Marks a descriptor that a library owns and closes, as long as this object lives.
+/// Marks a descriptor for the life of this object. A library owns the descriptor and closes it.
 class PrivateFd {
  public:
   PrivateFd() noexcept = default;
@@ -26,7 +26,7 @@ class PrivateFd {
     return *this;
   }
   ~PrivateFd() { unmark_private(x_fd); }
-  /// The descriptor stays open to the end of the process.
+  /// For a descriptor that stays open until the process ends: the mark outlives this object.
   void keep_marked() noexcept { x_fd = -1; }
 
  private:

@@ -9,7 +9,8 @@
 
 namespace erdma::util {
 
-/// Differs between the objects and processes of a host; never waits for the kernel's randomness.
+/// A number that differs between the objects and processes of a host. It is random, except while
+/// the kernel has no random numbers yet: the call does not wait for them (getrandom(2)).
 inline uint64_t random_word() noexcept {
   uint64_t word = 0;
   if (::getrandom(&word, sizeof(word), GRND_NONBLOCK) != sizeof(word))

@@ -5,15 +5,16 @@
 
 namespace erdma::util {
 
-/// Limits log lines that others can cause: a burst, then one line a second.
+/// Limits log lines that a peer can cause: a burst, then one line per second.
 class RateLimit {
  public:
   explicit constexpr RateLimit(unsigned burst = 10) noexcept : x_burst(burst), x_tokens(burst) {}
 
-  /// False: write no line now. True: write it; `suppressed` lines were left out since the last one.
+  /// `now`: nanoseconds of a monotonic clock. False: write no line. True: write it; `suppressed`
+  /// lines were left out since the last one that was written.
   bool allow(uint64_t now, unsigned& suppressed) noexcept {
-    // A reading of the clock may be older than the one before: a thread reads it before it is let
-    // in.
+    // `now` may be older than in the call before: a thread reads the clock before it takes the
+    // lock.
     const uint64_t seconds = std::max(now / 1'000'000'000, x_second);
     x_tokens = unsigned(std::min<uint64_t>(x_burst, x_tokens + (seconds - x_second)));
     x_second = seconds;

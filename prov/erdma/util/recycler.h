@@ -10,9 +10,9 @@
 
 namespace erdma::util {
 
-/// Objects of one type in chunks of kChunk that never move, recycled last-in first-out, as in Pool.
-/// But they have no handles and need no destructor, so nothing is stored beside them: of a long
-/// object only the cache lines in use are touched. Not thread-safe.
+/// Objects of one type in chunks of kChunk that never move, recycled last-in first-out. In contrast
+/// to Pool, objects have no handles and no destructor, so a slot holds nothing but the object: of a
+/// long object only the cache lines in use are touched. Not thread-safe.
 template <typename T, size_t kChunk = 64>
 class Recycler {
   static_assert(std::is_trivially_destructible_v<T>);
@@ -26,8 +26,8 @@ class Recycler {
       expect_none_left(__PRETTY_FUNCTION__, in_use());
   }
 
-  /// The object is default-initialised: members without an initializer are indeterminate. Null: out
-  /// of memory.
+  /// The object is default-initialised: members without an initializer are indeterminate. Null:
+  /// memory is exhausted.
   T* acquire() noexcept {
     static_assert(std::is_nothrow_default_constructible_v<T>);
     if (!x_free && !grow()) return nullptr;

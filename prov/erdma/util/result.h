@@ -5,7 +5,7 @@
 
 namespace erdma::util {
 
-/// A value or a negative fi_errno. Test it before use; error() of a value is 0.
+/// A value or a negative fi_errno. Test it before use. If it holds a value, error() is 0.
 template <typename T>
 class [[nodiscard]] Result {
  public:

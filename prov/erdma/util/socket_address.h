@@ -9,7 +9,7 @@
 
 namespace erdma::util {
 
-/// The text of an address, without allocation: functions that must not throw write it into log
+/// The text of an address, made without allocation: functions that must not throw use it in log
 /// lines.
 class AddressText {
  public:
@@ -28,7 +28,8 @@ class SocketAddress {
  public:
   SocketAddress() noexcept : x_storage{} {}
 
-  /// Copies `length` bytes of a sockaddr; unset when family or length do not fit.
+  /// Copies a sockaddr of `length` bytes. The result is unset if the family is neither AF_INET nor
+  /// AF_INET6, or if `length` is too small for it.
   static SocketAddress from_sockaddr(const void* address, size_t length) noexcept;
 
   sa_family_t family() const noexcept { return x_storage.any.sa_family; }
@@ -46,7 +47,7 @@ class SocketAddress {
   uint64_t hash() const noexcept;
   /// "10.0.0.1:5000" or "[fe80::1%2]:5000".
   AddressText to_string() const noexcept;
-  /// The same without the port, no brackets.
+  /// The same without port and brackets.
   std::string host_string() const;
 
  private:

@@ -11,8 +11,7 @@
 
 namespace erdma::util {
 
-/// How many letters must be put in, left out or replaced to make one of the other, in whatever
-/// case.
+/// The Levenshtein distance of two names, ignoring case.
 inline size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -28,8 +27,8 @@ inline size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// The name that was meant, of some that have the prefix as well: at most a third of its letters
-/// differ. Empty: none resembles it.
+/// The one of `names` that `name` was probably meant to be. All of them begin with `prefix`. At
+/// most a third of the letters after the prefix may differ. Empty: none is that close.
 inline std::string_view nearest_variable(std::string_view name,
                                          std::span<const std::string_view> names,
                                          std::string_view prefix) {

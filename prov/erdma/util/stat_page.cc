@@ -26,7 +26,7 @@ using stat_layout::Field;
 using stat_layout::Header;
 using stat_layout::Kind;
 
-/// To whole pages of memory.
+/// `bytes` rounded up to whole pages of memory.
 size_t rounded(size_t bytes) noexcept {
   const auto unit = size_t(sysconf(_SC_PAGESIZE));
   return (bytes + unit - 1) / unit * unit;
@@ -45,7 +45,8 @@ void store(uint32_t& word, uint32_t value, std::memory_order order) noexcept {
   std::atomic_ref(word).store(value, order);
 }
 
-/// Kernels before 5.1 lack the seal against writers; there, readers of the same user could write.
+/// Kernels before 5.1 lack F_SEAL_FUTURE_WRITE; there, processes of the same user could write to
+/// the page. Returns 0 or -errno.
 int seal(int fd) noexcept {
   constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
   if (!fcntl(fd, F_ADD_SEALS, kSize | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)) return 0;
@@ -72,8 +73,8 @@ int StatPage::map(size_t bytes) noexcept {
   return seal(x_fd.get());
 }
 
-/// Of whole pages of memory. A hole that is written without this could end the process where memory
-/// is short.
+/// Allocates memory for a range of whole pages and makes it writable. Without the allocation a
+/// write to the range would raise SIGBUS if memory is exhausted.
 bool StatPage::back(size_t offset, size_t bytes) noexcept {
   int failed;
   do {
@@ -134,7 +135,7 @@ Result<std::unique_ptr<StatPage>> StatPage::create(std::span<const StatKind> kin
 }
 
 StatPage::~StatPage() {
-  // In a forked child the range is the parent's affair: objects there may still count in it.
+  // A forked child keeps the mapping: objects in the child may still count there.
   if (x_base && ours()) munmap(x_base, x_bytes);
 }
 
@@ -176,7 +177,7 @@ void StatPage::give_back(std::byte* block) noexcept {
   row_of(block).free.push_back(index_of(block));
 }
 
-/// Rows lie in the order of their offsets.
+/// x_rows is sorted by offset.
 StatPage::Row& StatPage::row_of(const std::byte* block) noexcept {
   const size_t offset = size_t(block - x_base);
   size_t i = x_rows.size() - 1;

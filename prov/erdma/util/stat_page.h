@@ -13,13 +13,13 @@
 
 namespace erdma::util {
 
-/// One kind of block that a page has: a row of the table.
+/// One kind of block of a page: an entry of the table of kinds.
 struct StatKind {
   std::string_view name;
   uint32_t block_bytes;  ///< a multiple of 64
   uint32_t capacity;
 };
-/// One field: a row of the directory.
+/// One field: an entry of the table of fields.
 struct StatField {
   std::string_view name;
   uint16_t kind;
@@ -29,28 +29,31 @@ struct StatField {
   size_t offset, bytes;
 };
 
-/// The memory in which a process shows its statistics: a memfd that others can only read, with the
-/// tables of stat_layout.h. Invariant: this process only writes it and decides nothing by what it
-/// reads there. Memory comes with the blocks in use: the rest can't be touched, so that mlockall()
-/// does not fill it either. A forked child keeps the mapping, which its parent still shows, and
-/// writes nothing by means of this class; the descriptor is the parent's alone. Not thread-safe.
+/// The memory in which a process publishes its statistics: a memfd that other processes can only
+/// read, with the tables of stat_layout.h. Not thread-safe.
+/// - Invariant: this process writes the page, and bases no decision on what it reads there.
+/// - Only blocks in use have memory. The rest is mapped PROT_NONE, so that mlockall() allocates no
+///   memory for it either.
+/// - A forked child keeps the mapping, which the parent still publishes, but this class writes
+///   nothing in the child. The child does not have the descriptor.
 class StatPage {
  public:
-  /// -FI_ENOMEM, -FI_EMFILE, ...; nothing is logged, as nothing depends on the page.
+  /// A negative fi_errno (-FI_ENOMEM, -FI_EMFILE ...) on failure. Nothing is logged, because the
+  /// provider works without the page.
   static Result<std::unique_ptr<StatPage>> create(std::span<const StatKind> kinds,
                                                   std::span<const StatField> fields);
   StatPage(const StatPage&) = delete;
   StatPage& operator=(const StatPage&) = delete;
   ~StatPage();
 
-  /// A zeroed block of the kind, which readers see from end_change() on. Null: all are in use, or
-  /// there is no memory.
+  /// A zeroed block of the kind. Readers skip it until end_change(). Null: all blocks of the kind
+  /// are in use, or memory is exhausted.
   std::byte* take(uint16_t kind) noexcept;
   void give_back(std::byte* block) noexcept;
-  /// The place of a block among those of its kind.
+  /// The index of a block in the row of its kind.
   uint32_t index_of(const std::byte* block) noexcept;
 
-  /// Around changes of the facts of a block: readers leave it alone meanwhile.
+  /// To be called before and after the facts of a block change: meanwhile readers skip the block.
   static void begin_change(std::byte* block) noexcept;
   static void end_change(std::byte* block) noexcept;
 
@@ -59,13 +62,14 @@ class StatPage {
   std::span<const std::byte> bytes() const noexcept { return {x_base, x_bytes}; }
 
  private:
-  /// The blocks of a kind. The page tells readers the same; what stands there is never believed.
+  /// The blocks of a kind. The table of kinds in the page has the same numbers for readers; this
+  /// class never reads them back.
   struct Row {
     size_t offset;
     uint32_t block_bytes, capacity;
     uint32_t used = 0;
     size_t backed = 0;           ///< bytes that have memory
-    std::vector<uint32_t> free;  ///< of the used ones; has room for all of them
+    std::vector<uint32_t> free;  ///< indices below `used` that are free; capacity for all of them
   };
 
   StatPage() noexcept = default;
@@ -82,7 +86,7 @@ class StatPage {
   uint32_t x_epoch = 0;
 };
 
-/// Copies as much of a text as fits, with a 0 behind it.
+/// Copies as much of a text as fits, and fills the rest of `room` with 0: at least one.
 void put_text(std::span<char> room, std::string_view text) noexcept;
 
 }  // namespace erdma::util

@@ -2,10 +2,10 @@
 
 #include <atomic>
 
-/// How a reader of statistics finds that a block did not change while it read: its sequence is even
-/// and the same before and after. The words and the fences are parameters, because x86 keeps more
-/// order than other processors: test/util/stat_sequence_test.cc runs these functions in a model of
-/// weakly ordered memory.
+/// A sequence lock: a reader of statistics has read a consistent block if the sequence is even, and
+/// the same before and after. The words and the fences are template parameters, so that
+/// test/util/stat_sequence_test.cc can run these functions in a model of weakly ordered memory: x86
+/// would hide a missing fence.
 namespace erdma::stat_layout {
 
 struct HardwareOrder {
@@ -23,12 +23,12 @@ void end_change(Word&& sequence) noexcept {
   sequence.store((sequence.load(std::memory_order_relaxed) | 1u) + 1u, std::memory_order_release);
 }
 
-/// Before reading. Odd: the block is being changed.
+/// To be called before reading the block. An odd result: the block is being changed.
 template <typename Word>
 auto begin_reading(const Word& sequence) noexcept {
   return sequence.load(std::memory_order_acquire);
 }
-/// After reading: true = what was read is of one moment.
+/// To be called after reading the block. True: the block did not change meanwhile.
 template <typename Order = HardwareOrder, typename Word, typename Value>
 bool unchanged(const Word& sequence, Value before) noexcept {
   Order::fence(std::memory_order_acquire);

@@ -6,11 +6,13 @@
 
 namespace erdma::util {
 
-/// A background thread, on which signals of the application never run. It does not move, and its
-/// owner join()s it: in a forked child it does not exist, and nothing of this may be called.
+/// A background thread that blocks all signals, so that no signal handler of the application runs
+/// on it. The object must not move, and its owner must call join(). The thread does not exist in a
+/// forked child, where no function of this class may be called.
 class Thread {
  public:
-  /// Runs owner.*Body() as `name`, static text of at most 15 characters. 0 or a positive errno.
+  /// Runs (owner.*Body)(). `name`: a string literal of at most 15 characters. Returns 0 or a
+  /// positive errno (pthread_create(3)).
   template <auto Body, typename Owner>
   [[nodiscard]] int start(const char* name, Owner& owner) noexcept {
     x_name = name;
@@ -24,7 +26,7 @@ class Thread {
     return rc;
   }
   bool running() const noexcept { return x_running; }
-  /// Was start()ed, and has been told to end.
+  /// Waits for the end of the thread. start() succeeded, and the owner has told the thread to end.
   void join() noexcept {
     x_running = false;
     pthread_join(x_thread, nullptr);

@@ -13,7 +13,7 @@ using Device = int;
 using Context = void*;
 using Pointer = unsigned long long;
 
-/// Of the driver's API, what is used here; the names are those that cuda.h gives to the functions.
+/// The functions of the CUDA driver that are used here, under the names that cuda.h gives them.
 struct Driver {
   int (*init)(unsigned) = nullptr;
   int (*device_get)(Device*, int) = nullptr;
@@ -82,7 +82,7 @@ void free(void* memory) {
 void copy_in(void* device, const void* host, size_t size) {
   if (size == 0) return;
   check(driver().copy_in(pointer(device), host, size), "cuMemcpyHtoD");
-  check(driver().synchronize(), "cuCtxSynchronize");  // what follows may read it by other means
+  check(driver().synchronize(), "cuCtxSynchronize");  // the NIC or another process may read it next
 }
 
 void copy_out(void* host, const void* device, size_t size) {

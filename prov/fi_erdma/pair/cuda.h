@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-/// Memory of the first GPU, by libcuda.so.1, which is opened at the first allocation: this
-/// program needs no CUDA to be built. Where there is none they end with kNotTried.
+/// Memory of the first GPU. The first allocation opens libcuda.so.1, so that this program can be
+/// built without CUDA. Without a GPU these functions end the process with kNotTried.
 namespace fi_erdma::pair::cuda {
 
 void* allocate(size_t size);

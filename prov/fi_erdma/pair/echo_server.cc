@@ -11,7 +11,7 @@
 namespace fi_erdma::pair {
 namespace {
 
-/// Receives a message, sends it back, and begins again.
+/// Receives a message and sends it back, in a loop.
 class Slot {
  public:
   Slot(Endpoint& endpoint, fi_addr_t client, size_t largest)

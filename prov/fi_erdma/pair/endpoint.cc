@@ -43,7 +43,7 @@ fi_info* find(const Options& options, uint64_t caps) {
   return found;
 }
 
-/// Fills a Fid from an open call.
+/// Stores the object that an open call created in a Fid.
 template <class T, class F>
 void open(Fid<T>& fid, const char* what, F&& call) {
   T* opened = nullptr;
@@ -114,7 +114,7 @@ std::string Endpoint::name() const {
 }
 
 fi_addr_t Endpoint::insert(const std::string& name) {
-  // A provider reads as many bytes as its addresses have, or up to the zero behind a string.
+  // A provider reads as many bytes as its addresses have, or a string up to its final zero.
   const size_t own = Endpoint::name().size();
   if (x_info->addr_format != FI_ADDR_STR && name.size() != own)
     fail("the address of the other side has %zu byte%s, not %zu: is its provider another one?",
@@ -155,7 +155,7 @@ void Endpoint::until(const std::function<bool()>& condition, const char* what) {
     const double now = now_s();
     if (now - start > x_limit_s) fail("waited %.0f s for %s", x_limit_s, what);
     if (gone_at == 0 && x_other && x_other->gone()) gone_at = now;
-    // What it did last may still complete.
+    // The last operations may still complete.
     if (gone_at > 0 && now - gone_at > kAfterTheOther)
       fail("the other side is gone before %s", what);
   }

@@ -27,9 +27,9 @@ struct Close {
 template <class T>
 using Fid = std::unique_ptr<T, Close>;
 
-/// One operation of the application. Stays where it is until it has completed.
+/// One operation of the application. It must not be moved before it has completed.
 struct Operation {
-  fi_context2 context{};  // first: what comes back as op_context
+  fi_context2 context{};  // must be first: completions return its address as op_context
   int completions = 0;
   int error = 0;  ///< fi_errno of the completion; 0: success
   uint64_t flags = 0;
@@ -48,24 +48,25 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
 
   std::string name() const;
-  /// Fails if it can be no address of this provider.
+  /// Fails if it cannot be an address of this provider.
   fi_addr_t insert(const std::string& name);
   fid_ep* ep() const noexcept { return x_ep.get(); }
   fid_domain* domain() const noexcept { return x_domain.get(); }
   const fi_info& info() const noexcept { return *x_info; }
   bool needs_registration() const noexcept;
 
-  /// until() ends soon, as a failure, once the side behind it is gone; it outlives the endpoint.
+  /// Makes until() fail soon after the side behind this channel is gone. The channel must outlive
+  /// the endpoint.
   void watch(const Channel& other) noexcept { x_other = &other; }
 
   void progress();
-  /// Progress until it is true; fails after the limit of the options.
+  /// Makes progress until the condition is true; fails after the time limit of the options.
   void until(const std::function<bool()>& condition, const char* what);
-  /// Calls `post` until it says something else than -FI_EAGAIN, and fails if that is not 0.
+  /// Calls `post` again as long as it returns -FI_EAGAIN. Fails if it returns another error.
   void post(const std::function<ssize_t()>& post, const char* what);
-  /// Waits, and fails unless it was a success.
+  /// Waits for the operation and fails if it ended in an error.
   void finish(Operation& operation, const char* what);
-  /// Closes the endpoint; the rest with the object.
+  /// Closes the endpoint. The destructor closes the other objects.
   void close() { x_ep.reset(); }
 
  private:

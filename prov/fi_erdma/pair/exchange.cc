@@ -9,7 +9,7 @@ struct Window {
   uint64_t remote, key;
 };
 
-/// Slots keep a distance that is no power of two, so that they differ in alignment.
+/// The distance between slots is no power of two, so that their alignments differ.
 size_t stride(const Options& options) {
   return *std::max_element(options.sizes.begin(), options.sizes.end()) + 72 + 1;
 }
@@ -180,7 +180,7 @@ void Exchange::writes(size_t size, int iterations) {
     }
     barrier();
     one_sided(size, false);
-    barrier();  // the other side's writes are here now
+    barrier();  // after it, the other side's writes have arrived
     for (size_t slot = 0; slot < kWindow; ++slot) check(x_window, slot, size, seed(x_other, slot));
     barrier();
   }

@@ -8,37 +8,37 @@
 
 namespace fi_erdma::pair {
 
-/// The other side, as this one's endpoint knows it.
+/// The other side, as seen by this side's endpoint.
 struct Peer {
   fi_addr_t address = FI_ADDR_UNSPEC;
-  uint64_t remote = 0;  ///< of its window
+  uint64_t remote = 0;  ///< address of its window
   uint64_t key = 0;
 };
 
-/// One endpoint at each side, traffic both ways at the same time, and every byte checked where it
-/// arrives.
+/// One endpoint on each side, with traffic in both directions at once. The receiver of each byte
+/// checks it.
 class Exchange {
  public:
   Exchange(const Options& options, Side side, Channel& channel, uint64_t caps);
 
   Endpoint& endpoint() noexcept { return x_endpoint; }
   Side side() const noexcept { return x_side; }
-  /// kWindow messages each way; both sides must call it with the same arguments.
+  /// Sends kWindow messages in each direction. Both sides must call it with the same arguments.
   void messages(size_t size, int iterations);
-  /// kWindow reads or writes of the other side's window (caps: FI_RMA).
+  /// Does kWindow reads or writes of the other side's window (needs FI_RMA in caps).
   void reads(size_t size, int iterations);
   void writes(size_t size, int iterations);
   enum class Kind { message, read, write };
-  /// The one of these three that the kind names.
+  /// Calls the function for this kind.
   void compared(Kind kind, size_t size, int iterations);
-  /// As many messages, reads or writes one after the other, kWindow at a time, that nobody checks:
-  /// bytes per second that this side sent, read or wrote. Both sides call it.
+  /// Does unchecked messages, reads or writes, kWindow at a time. Returns the bytes per second that
+  /// this side sent, read or wrote. Both sides must call it.
   double speed(Kind kind, size_t size, int iterations);
   Channel::Drive drive() {
     return [this] { x_endpoint.progress(); };
   }
   void barrier() { x_channel.barrier(drive()); }
-  /// What this side has sent, received, read and wrote.
+  /// The bytes that this side has sent, received, read and written.
   uint64_t operations() const noexcept { return x_operations; }
   uint64_t bytes() const noexcept { return x_bytes; }
 

@@ -11,7 +11,7 @@
 namespace fi_erdma::pair {
 namespace {
 
-constexpr size_t kGuard = 8;  ///< bytes behind what is read, which must stay as they are
+constexpr size_t kGuard = 8;  ///< bytes behind the read data, which must not change
 
 class LocalRead {
  public:
@@ -74,7 +74,7 @@ void LocalRead::one(Buffer& into, size_t size) {
   for (int i = 0; i < 100; ++i) x_endpoint.progress();  // a second completion would end the process
 }
 
-/// Without progress in between: more than a transmit queue holds.
+/// Posts more reads than a transmit queue holds, without progress in between.
 void LocalRead::many(Buffer& into, size_t count) {
   std::deque<Operation> operations(count);
   into.fill(0, count * 8, kBefore);
@@ -91,7 +91,7 @@ void LocalRead::run(int iterations, size_t burst, fi_hmem_iface iface) {
   if (burst > 0) many(into, burst);
 }
 
-/// In a process of its own, as every side.
+/// Runs in a process of its own, like every side.
 int read_own_memory(const TestOptions& options) {
   const bool into_device = options.into == "device";
   LocalRead test(options, options.burst);

@@ -19,10 +19,10 @@
 namespace fi_erdma::pair {
 namespace {
 
-constexpr char kName[] = "fi_erdma ";   ///< with which the words of each side begin
-constexpr uint32_t kLongest = 1 << 15;  ///< of these words
-constexpr double kGreetingSeconds = 5;  ///< a side says them as soon as it is there
-constexpr double kPace = 0.1;           ///< seconds from one stranger to the next
+constexpr char kName[] = "fi_erdma ";   ///< the greeting of each side begins with it
+constexpr uint32_t kLongest = 1 << 15;  ///< longest greeting, bytes
+constexpr double kGreetingSeconds = 5;  ///< how long a new connection has to send its greeting
+constexpr double kPace = 0.1;           ///< seconds between two connections of strangers
 constexpr int kToldStrangers = 8;
 constexpr int kBacklog = 8;
 
@@ -33,7 +33,7 @@ Meeting g_meeting = Meeting::none;
 
 addrinfo* resolve(const char* host, const std::string& port) {
   addrinfo hints{};
-  hints.ai_family = host ? AF_UNSPEC : AF_INET6;  // without a host: both, by an unspecified IPv6
+  hints.ai_family = host ? AF_UNSPEC : AF_INET6;  // without a host: IPv6, which accepts IPv4 too
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
@@ -46,7 +46,7 @@ addrinfo* resolve(const char* host, const std::string& port) {
   return found;
 }
 
-/// A listening socket; IPv4 alone where the kernel has no IPv6.
+/// A listening socket; for IPv4 only if the kernel has no IPv6.
 int listen_on(const Options& options) {
   const char* host = options.source.empty() ? nullptr : options.source.c_str();
   addrinfo* at = resolve(host, options.port);
@@ -67,7 +67,7 @@ int listen_on(const Options& options) {
   return socket;
 }
 
-/// -1: nobody came before the end. `who` is the address of whoever came.
+/// Accepts a connection and sets `who` to its address. Returns -1 if none came in time.
 int accept_until(int listener, double end, std::string& who) {
   pollfd calls{listener, POLLIN, 0};
   sockaddr_storage from{};
@@ -89,7 +89,7 @@ int accept_until(int listener, double end, std::string& who) {
   }
 }
 
-/// -1 and errno.
+/// Returns -1 and sets errno on failure.
 int connect_within(double seconds, const addrinfo& at) {
   const int socket = ::socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return -1;
@@ -101,8 +101,8 @@ int connect_within(double seconds, const addrinfo& at) {
   return -1;
 }
 
-/// The server may be about to start: tries until the limit. Of several addresses none takes the
-/// time of those behind it.
+/// Tries until the time limit, since the server may not have started yet. Each of several addresses
+/// gets its share of the time.
 int connect_to(const Options& options) {
   addrinfo* at = resolve(options.peer.c_str(), options.port);
   const double end = now_s() + options.limit_s;
@@ -129,13 +129,13 @@ int connect_to(const Options& options) {
 // --- words
 // -----------------------------------------------------------------------------------------
 
-/// What whoever is at the other end said, or why there is nothing.
+/// The greeting from the other end of a connection, or the reason why there is none.
 struct Heard {
-  Meeting what;  ///< met: it said something
+  Meeting what;  ///< met: a greeting came
   std::string text;
 };
 
-/// Empty, or what came instead of these bytes.
+/// Empty if these bytes came, otherwise what came instead.
 Heard take(int socket, double seconds, double end, char* bytes, size_t size, bool begun) {
   for (size_t taken = 0; taken < size;) {
     pollfd readable{socket, POLLIN, 0};
@@ -168,7 +168,7 @@ Heard hear(int socket, double seconds) {
   return heard;
 }
 
-/// Words are few: they fit where a socket keeps them, whether anybody reads or not.
+/// A greeting is short enough for the socket's buffer, so that sending it never blocks.
 Heard swap_words(int socket, const std::string& own, double seconds) {
   const auto length = uint32_t(own.size());
   const std::string framed = bytes_of(length) + own;
@@ -177,7 +177,7 @@ Heard swap_words(int socket, const std::string& own, double seconds) {
   return hear(socket, seconds);
 }
 
-/// Whoever connected may be a stranger.
+/// The program at the other end may be a stranger.
 std::string printable(std::string text) {
   constexpr size_t kShown = 800;
   if (text.size() > kShown) text.replace(kShown, text.npos, "...");
@@ -186,7 +186,7 @@ std::string printable(std::string text) {
   return text;
 }
 
-/// What either does must fit what the other one does.
+/// Compares the tasks of both sides.
 Heard agree(int socket, const std::string& own, double seconds) {
   Heard heard = swap_words(socket, own, seconds);
   if (heard.what != Meeting::met || heard.text == own) return heard;
@@ -200,11 +200,11 @@ Heard agree(int socket, const std::string& own, double seconds) {
 // --- sides
 // -----------------------------------------------------------------------------------------
 
-/// Those who came and were not the other side. Each costs this side a socket for a while, and
+/// Connections of programs that were not the other side. Each uses a socket for a while, and
 /// kLongest bytes.
 class Strangers {
  public:
-  /// Waits until the next one may come.
+  /// Waits until the next connection may be accepted.
   void turn_away(double since, const std::string& who, const std::string& why) {
     if (++x_count <= kToldStrangers)
       std::fprintf(stderr, "fi_erdma[%d]: %s came, and is not the other side: %s%s\n",
@@ -261,7 +261,7 @@ Meeting meeting() noexcept {
 }
 
 void limit_sending(int socket, double seconds) {
-  seconds = std::max(seconds, 0.001);  // 0 would be no limit
+  seconds = std::max(seconds, 0.001);  // 0 would mean no limit
   timeval limit{};
   limit.tv_sec = time_t(seconds);
   limit.tv_usec = suseconds_t((seconds - double(limit.tv_sec)) * 1e6);

@@ -7,23 +7,23 @@
 
 namespace fi_erdma::pair {
 
-/// How far this process came in finding the other side.
+/// How far this process came in meeting the other side.
 enum class Meeting : uint8_t {
-  none,       ///< it did not look for one
-  nobody,     ///< nobody listens there, or nobody came
-  silent,     ///< the host, or what listens there, says nothing in time
-  stranger,   ///< what answers is no fi_erdma
-  different,  ///< a fi_erdma of another version, or one that was asked something else
+  none,       ///< it did not try
+  nobody,     ///< no program listens there, or none connected
+  silent,     ///< the host, or the program that listens there, does not answer in time
+  stranger,   ///< the program that answers is not fi_erdma
+  different,  ///< fi_erdma of another version, or with another task
   met
 };
 Meeting meeting() noexcept;
 
-/// A socket to the other side, which was asked for the same task; it was told so, too. Any other
-/// end ends the process. The side that serves lets strangers pass and goes on, up to its limit; of
-/// them it takes few in a second, and few bytes of each.
+/// Returns a socket to the other side, after both sides have checked that they have the same task.
+/// Ends the process on any failure. The serving side turns strangers away, up to its time limit. It
+/// accepts few connections in a second, and few bytes from each.
 int meet(const std::string& task, const Options& options);
 
-/// How long each send() may block.
+/// Limits how long each send() may block.
 void limit_sending(int socket, double seconds);
 
 }  // namespace fi_erdma::pair

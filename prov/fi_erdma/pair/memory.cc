@@ -55,7 +55,7 @@ Buffer::~Buffer() {
 }
 
 void Buffer::register_it(Endpoint& endpoint, uint64_t access) {
-  static uint64_t next_key = 1;  // for providers that let the application choose
+  static uint64_t next_key = 1;  // for providers that let the application choose keys
   const iovec piece{x_data, x_size};
   fi_mr_attr attr{};
   attr.mr_iov = &piece;

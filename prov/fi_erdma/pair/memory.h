@@ -9,13 +9,13 @@
 
 namespace fi_erdma::pair {
 
-/// Bytes that depend on their position and on the seed.
+/// Fills memory with bytes that depend on their position and on the seed.
 void fill(std::span<std::byte> data, uint64_t seed) noexcept;
-/// Position of the first byte that fill() would not have put there; -1: there is none.
+/// Position of the first byte that differs from what fill() writes; -1 if there is none.
 ptrdiff_t first_wrong(std::span<const std::byte> data, uint64_t seed) noexcept;
 
-/// Host or GPU memory, registered with the endpoint's domain where that is needed or a right is
-/// given.
+/// Host or GPU memory. It is registered with the endpoint's domain if the provider needs that or if
+/// peers get access.
 class Buffer {
  public:
   /// access: rights of peers (FI_REMOTE_READ ...), or 0. iface: FI_HMEM_SYSTEM or FI_HMEM_CUDA.
@@ -27,7 +27,7 @@ class Buffer {
   size_t size() const noexcept { return x_size; }
   void* desc() const noexcept { return x_desc; }
   uint64_t key() const noexcept { return x_region ? fi_mr_key(x_region.get()) : 0; }
-  /// What peers call the byte at the offset.
+  /// The remote address that peers use for the byte at the offset.
   uint64_t remote(size_t offset = 0) const noexcept { return x_base + offset; }
 
   void fill(size_t offset, size_t length, uint64_t seed);

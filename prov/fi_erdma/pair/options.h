@@ -5,66 +5,66 @@
 #include <string>
 #include <vector>
 
-/// What moves bytes between two processes, or hosts: two sides that find each other over TCP, an
-/// endpoint of any provider on each, and data that can be checked. A trouble ends the process, so
-/// each side is one of its own.
+/// Moves bytes between two processes or hosts: two sides find each other over TCP, each opens an
+/// endpoint of any provider, and each checks the data. A failure ends the process, so each side
+/// runs in a process of its own.
 namespace fi_erdma::pair {
 
-/// Exit statuses. Not tried: this host or provider lacks what the test needs, so nothing was shown.
+/// Exit statuses. Not tried: this host or provider lacks something that the test needs.
 enum Status { kPassed = 0, kNotTried = 1, kFailed = 2 };
 
 /// Prints "fi_erdma[PID]: <message>" and ends this process with kFailed.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
-/// Likewise with kNotTried.
+/// The same with kNotTried.
 [[noreturn]] void not_supported(const char* format, ...) __attribute__((format(printf, 1, 2)));
 /// Fails unless rc is 0; rc is a negative fi_errno.
 void must(long rc, const char* what);
-/// From now on `tell` is called before a trouble ends the process. It may end it itself.
+/// Sets a function that is called before a failure ends the process. It may end the process itself.
 void before_end(std::function<void(Status, const char*)> tell);
 
 struct Options {
-  std::string provider;         ///< FI_PROVIDER, else "erdma"
-  std::string domain;           ///< empty: any
-  std::string source;           ///< an address of the NIC; empty: any
-  std::string peer;             ///< the host where the other side serves
-  bool serve = false;           ///< this is the side that waits for the other. Neither: both here
-  std::string port = "9228";    ///< TCP, of the connection over which the sides find each other
-  int iterations = 0;           ///< 0: as the test likes
+  std::string provider;  ///< FI_PROVIDER, or "erdma"
+  std::string domain;    ///< empty: any
+  std::string source;    ///< an address of the NIC; empty: any
+  std::string peer;      ///< the host where the other side serves
+  bool serve = false;  ///< wait for the other side. Without `serve` and `peer` both sides run here
+  std::string port = "9228";    ///< TCP port over which the sides find each other
+  int iterations = 0;           ///< 0: the default of the test
   std::vector<size_t> sizes;    ///< bytes
   std::string memory = "host";  ///< host or cuda
-  double limit_s = 60;          ///< how long to wait for anything
+  double limit_s = 60;          ///< longest time of each wait
   bool nic_only = false;        ///< FI_OPT_SHARED_MEMORY_PERMITTED = false
-  bool announce = true;         ///< say that this side waits
-  bool spoil = false;           ///< one wrong byte, so that the check must fail
+  bool announce = true;         ///< print that this side waits
+  bool spoil = false;           ///< change one byte, so that the check must fail
 };
 
-/// What `fi_erdma bench` is asked besides.
+/// Further options of `fi_erdma bench`.
 struct BenchOptions : Options {
   std::string operation = "message";  ///< message, read or write
-  std::string path;                   ///< that is expected; empty: any
-  double share = 100;                 ///< percent that must go there
+  std::string path;                   ///< expected path; empty: any
+  double share = 100;                 ///< percent of the bytes that must take it
 };
 
-/// What `fi_erdma test` is asked besides.
+/// Further options of `fi_erdma test`.
 struct TestOptions : Options {
   std::vector<std::string> names;  ///< empty: all
-  // Of refused-cma.
+  // Options of refused-cma.
   std::string calls = "readv,writev";
   std::string side = "both";
   std::string error = "EPERM";
-  // Of local-read.
+  // Options of local-read.
   size_t burst = 3000;
   std::string into = "host";
-  // Of peer-death.
+  // Options of peer-death.
   double limit_ms = 15000;
   std::string signal = "KILL";
 };
 
-/// 0, 1 and every power of two up to `largest` with its neighbours.
+/// 0, 1, and every power of two up to `largest` with its neighbours.
 std::vector<size_t> all_sizes(size_t largest);
-/// What the sizes of one operation may be, bytes.
+/// The largest size of one operation, in bytes.
 inline constexpr size_t kLargestSize = size_t(1) << 40;
-/// A decimal number with K, M or G; false if it is none, or too large.
+/// Parses a decimal number with K, M or G; returns false if it is malformed or too large.
 bool parse_size(const char* text, size_t& size);
 /// "8,64 bytes".
 std::string sizes_text(const Options& options);

@@ -1,5 +1,6 @@
-// The server's side is three processes: one that forks and kills, and never touches libfabric; a
-// victim per round; and a survivor. Both send back what they receive and have a window for RMA.
+// The server's side consists of three processes: one that forks and kills and never calls
+// libfabric, a victim for each round, and a survivor. Victim and survivor send back every message
+// that they receive and have a window for RMA.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -45,7 +46,7 @@ class Child {
 
   std::string contact() { return x_channel->receive(); }
   void signal(int number) const { ::kill(x_pid, number); }
-  /// Its exit status, or 128 + the signal that killed it.
+  /// Returns its exit status, or 128 + the signal that killed it.
   int end(int number) {
     if (x_pid <= 0) return 0;
     if (number) ::kill(x_pid, number);
@@ -100,7 +101,7 @@ enum class Kind { stuck_send, lonely_receive, send, receive, read, write };
 constexpr const char* kNames[] = {
     "send without a receive", "receive without a send", "send", "receive", "read", "write"};
 
-/// One operation on a server, posted again and again.
+/// One operation on a server, which is posted repeatedly.
 class Work {
  public:
   Work(Endpoint& endpoint, const Target& target, Kind kind, size_t size, uint64_t number)
@@ -112,7 +113,7 @@ class Work {
         x_buffer(endpoint, size + 1, 0) {
     if (kind == Kind::send) x_buffer.fill(0, size, number);
   }
-  /// 0 or a negative fi_errno.
+  /// Returns 0 or a negative fi_errno.
   ssize_t post() {
     x_operation = {};
     x_cancelled = false;
@@ -130,7 +131,7 @@ class Work {
     x_cancelled = true;
     (void)fi_cancel(&x_endpoint.ep()->fid, &x_operation);
   }
-  /// It ended in an error, and not for its own cancel().
+  /// Whether it ended in an error other than that of its own cancel().
   bool failed() const noexcept {
     return x_operation.error && !(x_cancelled && x_operation.error == FI_ECANCELED);
   }
@@ -173,7 +174,7 @@ class Work {
   bool x_posted = false, x_cancelled = false;
 };
 
-/// Checked echoes of one server, one after the other.
+/// Exchanges messages with one echo server, one after the other, and checks them.
 class Echoes {
  public:
   Echoes(const Options& options, Endpoint& endpoint, const Target& target, uint64_t number) {
@@ -260,7 +261,7 @@ class Client {
   Totals x_totals;
 };
 
-/// Each size once more.
+/// Sends each size once more.
 void Client::echo(Echoes& echoes, const char* what) {
   const uint64_t until = echoes.done() + x_options.sizes.size();
   x_endpoint.until(
@@ -284,13 +285,13 @@ void Client::post_all(const Target& victim) {
         if (i) drive();
         rc = work.post();
       }
-      // A full queue in front of a server that stands still is what it should be.
+      // A full queue to a stopped server is expected.
       if (rc != -FI_EAGAIN) must(rc, kNames[int(kind)]);
     }
   }
 }
 
-/// Reads and writes that are done are begun anew: there is always something under way.
+/// Posts completed reads and writes again, so that some are always in flight.
 void Client::repeat() {
   for (Work& work : x_work) {
     const bool again = work.kind() == Kind::read || work.kind() == Kind::write;
@@ -304,7 +305,7 @@ void Client::repeat() {
 void Client::bury(double killed_at, uint64_t errors_before) {
   for (Work& work : x_work) {
     const bool receive = work.kind() == Kind::receive || work.kind() == Kind::lonely_receive;
-    if (receive && work.pending()) work.cancel();  // no one owes them an end
+    if (receive && work.pending()) work.cancel();  // without a message they would never end
   }
   const double limit = killed_at + x_options.limit_ms / 1000;
   const uint64_t before = x_survivor->done();

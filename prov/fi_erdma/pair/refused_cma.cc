@@ -18,7 +18,7 @@ bool refuses_at(const TestOptions& options, Side side) {
   return options.side == "both" || options.side == (side == Side::server ? "server" : "client");
 }
 
-/// Whether the kernel refuses, asked with a byte of our own.
+/// Whether the kernel refuses the call, tried with a byte of this process.
 bool refused(bool write, int error) {
   char from = 1, to = 0;
   const iovec local{&to, 1}, remote{&from, 1};
@@ -38,14 +38,14 @@ void refuse(const TestOptions& options) {
   }
 }
 
-/// What one side counted must not contradict what its kernel permitted.
+/// The counters of one side must not contradict what the kernel permitted it.
 bool contradicts(const TestOptions& options, Side side, const PathBytes& bytes) {
   if (!bytes.told || !refuses_at(options, side)) return false;
   return (options.calls.find("readv") != std::string::npos && bytes.cma_read > 0) ||
          (options.calls.find("writev") != std::string::npos && bytes.cma_write > 0);
 }
 
-constexpr int kRounds = 1;  ///< of each size
+constexpr int kRounds = 1;  ///< rounds of each size
 
 int rounds(const TestOptions& options) {
   return options.iterations ? options.iterations : kRounds;

@@ -33,9 +33,10 @@ int run_side(Side side, int socket, const Options& options, const Body& body) {
   return body(side, channel);
 }
 
-constexpr int kDied = 128;  ///< of a child
+constexpr int kDied = 128;  ///< plus the signal: exit status of a child that a signal killed
 
-/// Where one side lacks something the other one fails for want of it, but does not die of it.
+/// The worse of two exit statuses. If one side was not tried, the other one fails as well, so the
+/// result is "not tried" unless a side died.
 int worse(int a, int b) {
   const int worst = std::max(a, b);
   if (worst > kFailed) return worst;
@@ -57,7 +58,7 @@ int run_both(const Options& options, const Body& body) {
   int children[2];
   for (int i : {0, 1}) {
     children[i] = spawn([&, i] {
-      ::close(ends[1 - i]);  // else its end would not be seen
+      ::close(ends[1 - i]);  // otherwise the other side would not notice its end
       return run_side(i == 0 ? Side::server : Side::client, ends[i], options, body);
     });
   }
@@ -118,7 +119,7 @@ void Channel::take(std::span<char> bytes, const Drive& drive) {
     } else if (drive) {
       ::sched_yield();
     }
-    // A stranger may say a byte now and then.
+    // A stranger may send a byte now and then.
     if (taken < bytes.size() && now_s() - start > x_limit_s)
       fail("the other side said %s for %.0f s", taken ? "half of something" : "nothing", x_limit_s);
   }

@@ -8,11 +8,11 @@
 
 namespace fi_erdma::pair {
 
-/// The connection over which the sides tell each other names and results. Owns its socket. A peer
-/// that is gone, or silent for options.limit_s, ends the process with kFailed.
+/// The connection over which the sides exchange names and results. It owns its socket. The process
+/// ends with kFailed if the peer is gone, or silent for options.limit_s.
 class Channel {
  public:
-  /// While waiting, `drive` is called again and again: under manual progress a peer may need it.
+  /// Calls `drive` repeatedly while it waits, since a peer may need progress of this side.
   using Drive = std::function<void()>;
 
   Channel(int socket, double limit_s) noexcept : x_socket(socket), x_limit_s(limit_s) {}
@@ -21,11 +21,11 @@ class Channel {
 
   void send(const std::string& message);
   std::string receive(const Drive& drive = {});
-  /// Whether receive() would find something at once.
+  /// Whether receive() would return at once.
   bool ready() const;
-  /// Whether the other side has closed it, or ended.
+  /// Whether the other side has closed the connection or ended.
   bool gone() const noexcept;
-  /// Both sides give a message and get the other's.
+  /// Both sides call it: each sends a message and returns that of the other side.
   std::string swap(const std::string& message, const Drive& drive = {});
   void barrier(const Drive& drive = {}) { (void)swap("barrier", drive); }
 
@@ -36,7 +36,7 @@ class Channel {
   const double x_limit_s;
 };
 
-/// As bytes, for a Channel between processes of the same build.
+/// Converts objects to bytes, for a Channel between processes of the same build.
 template <class T>
 std::string bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
@@ -52,20 +52,19 @@ T from_bytes(const std::string& bytes) {
 enum class Side { server, client };
 using Body = std::function<int(Side, Channel&)>;
 
-/// A status besides those of Status: what was found could not be printed.
+/// An exit status besides those of Status: the results could not be printed.
 inline constexpr int kUnwritten = 70;  // EX_SOFTWARE
 
-/// Runs the body as server or client, or as both. Returns the exit status: of both, the
-/// worse; the death of a side by a signal ends this process as any trouble does. Nothing of
-/// libfabric may have been called before. `task` says what this side was asked and the other one
-/// must be asked, too.
+/// Runs the body as server, client or both. Returns its exit status, of two sides the worse one. If
+/// a signal kills a side, this process ends like after any other failure. The caller must not have
+/// called libfabric before. `task` describes the options that must be the same on both sides.
 int run_sides(const std::string& task, const Options& options, const Body& body);
 
-/// Runs the body in a process of its own; returns its exit status. `death` gets the words for the
-/// signal that ended it, which are said, too.
+/// Runs the body in a process of its own and returns its exit status. If a signal ends the process,
+/// this is printed, and the text is stored in `death`.
 int run_alone(const std::function<int()>& body, std::string* death = nullptr);
 
-/// A child that dies with this process; the body's value is its exit status.
+/// Forks a child that dies with this process. The body returns the child's exit status.
 int spawn(const std::function<int()>& body);
 
 double now_s() noexcept;

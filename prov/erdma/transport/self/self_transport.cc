@@ -67,7 +67,8 @@ class SelfTransport::Loop final : public Link {
   }
   int revoke(const RemoteKey&) noexcept override { return 0; }
 
-  // Where the end can't be noted, the caller repeats the copy, with the same bytes.
+  // If there is no memory to note the end (-FI_EAGAIN), the caller repeats the copy of the same
+  // bytes.
   int get(const RemoteRange& remote, const iovec* local, size_t count,
           uint64_t token) noexcept override {
     Memory from;
@@ -86,8 +87,8 @@ class SelfTransport::Loop final : public Link {
 
   bool idle() const noexcept { return x_packets.empty() && x_dones.empty(); }
 
-  /// Delivers the packets that waited at the start; the upcalls may add more. Apart from the
-  /// question whether there is anything, which every poll of an endpoint asks.
+  /// Delivers the packets that were waiting at the start; the upcalls may add more. Not inlined, so
+  /// that the check of idle(), which every poll of an endpoint makes, stays short.
   [[gnu::noinline]] int poll(Sink& sink) noexcept {
     const size_t waiting = x_packets.size();
     size_t taken = 0;

@@ -6,15 +6,15 @@
 
 namespace erdma::transport::self {
 
-/// The loop from an endpoint to itself. Packets wait in memory until poll(); get() and put()
-/// copy inside the process. Its one link never ends.
+/// The loopback of an endpoint to itself. Packets wait in memory until poll(); get() and put() copy
+/// inside the process. Its only link never goes down.
 class SelfTransport final : public Transport {
  public:
   explicit SelfTransport(const util::SocketAddress& name);
   ~SelfTransport() override;
 
   int poll(Sink& sink) noexcept override;
-  /// The loop if `address` is the own name of this endpoint, otherwise -FI_EHOSTUNREACH.
+  /// Returns the only link if `address` is this endpoint's own, otherwise -FI_EHOSTUNREACH.
   util::Result<Link*> link_to(const util::SocketAddress& address) noexcept override;
   int wait_fd() const noexcept override { return -1; }
   bool arm() noexcept override;

@@ -9,34 +9,38 @@
 #include "transport/transport.h"
 #include "util/clock.h"
 
-/// Large transfers of one channel (data of one sender to one receiver). The receiver drives: it
-/// publishes a ticket, both sides claim chunks of it (readv here, writev there, or neither: then
-/// the sender streams through bounce slots). docs/architecture.md, "Large messages inside a host".
+/// Large transfers of one channel (data from one sender to one receiver). The receiver drives a
+/// transfer: it publishes a ticket, and both sides claim chunks of it. The receiver moves its
+/// chunks with readv, the sender with writev. Where neither is possible, the sender streams through
+/// bounce slots. See docs/architecture.md, "Large messages inside a host".
 namespace erdma::transport::shm {
 
 inline constexpr size_t kBulkControlBytes = 4096;
 inline constexpr size_t kBounceSlotBytes = size_t{32} * 1024;
 inline constexpr size_t kBounceSlots = 16;
-/// Size of the memory shared for one channel: control page, then bounce slots. The slots are backed
-/// by memory only once they are needed (BulkMemory::back_bounce).
+/// Size of the memory shared for one channel: the control page, then the bounce slots. The slots
+/// get physical memory only when they are first needed (BulkMemory::back_bounce).
 inline constexpr size_t kBulkBytes = kBulkControlBytes + kBounceSlots * kBounceSlotBytes;
 
-/// The receiver's means to have the bounce slots backed before the sender touches them.
+/// What a bulk channel asks of the InBulk that owns its memory.
 class BulkMemory {
  public:
-  virtual int back_bounce() noexcept = 0;  ///< posix_fallocate of the slots: 0 or negative errno
-  /// Copying through slots may be faster than CMA. False: theirs would be one memory too many, so
-  /// they are for transfers that have no other way.
+  /// Calls posix_fallocate on the slots; 0 or negative errno.
+  virtual int back_bounce() noexcept = 0;
+  /// True if transfers may use the slots because copying may be faster than CMA. False once too
+  /// many channels have backed slots: then only transfers that have no other way use them.
   virtual bool bounce_affordable() const noexcept = 0;
-  /// The sender gave up the channel, perhaps before it was attached: nothing it shared is valid.
+  /// The sender gave up the channel, perhaps before it attached: nothing that it shared is valid.
   virtual bool sender_left() const noexcept = 0;
-  /// Recalls of a shared region that this side has heard of.
+  /// How many revocations of shared regions this side has been told of.
   virtual uint64_t revocations_seen() const noexcept = 0;
-  /// Around each step of an access to a shared region, with revocations_seen() of its beginning.
-  /// False: there is to be none any more, and no leave().
+  /// Bracket each step of an access to a shared region; `heard` is revocations_seen() at the
+  /// beginning of the access. enter() returns false if the region may have been revoked since: the
+  /// step must not happen, and leave() must not be called.
   virtual bool enter(uint64_t heard) noexcept = 0;
   virtual void leave() noexcept = 0;
-  /// A ticket is published that the sender does not expect: of use if it polls.
+  /// Tells the sender about a ticket that it does not expect. Has an effect only if the sender
+  /// polls.
   virtual void ask_for_help() noexcept = 0;
 
  protected:

@@ -13,7 +13,7 @@
 
 namespace erdma::transport::shm {
 
-/// One inbound transfer. In exactly one of the lists of BulkIn.
+/// One inbound transfer. It is in exactly one of the lists of BulkIn.
 struct Transfer : util::ListHook<Transfer> {
   uint64_t token = 0;
   uint64_t group = 0;
@@ -22,39 +22,42 @@ struct Transfer : util::ListHook<Transfer> {
   size_t locals = 0;
   uint64_t length = 0;
   int status = 0;
-  CmaCall call = CmaCall::read;   ///< what this side does; write: into a shared region
-  uint64_t base = 0;              ///< of the first byte, in a shared region as the sender knows it
-  uint64_t revocations_seen = 0;  ///< when it began; of a shared region
-  bool region_revoked = false;    ///< a shared region that may have been revoked since
+  CmaCall call = CmaCall::read;  ///< write: into a shared region
+  /// Offset of the first byte in the shared region as the sender knows it; else 0.
+  uint64_t base = 0;
+  uint64_t revocations_seen = 0;  ///< when the transfer began; shared regions only
+  bool region_revoked = false;    ///< the shared region may have been revoked since
   size_t ticket = 0;              ///< while running
 
-  /// What no generation has taken up yet. Each failure takes a capability away (both, one, bounce),
-  /// and leaves at most three parts: never full.
+  /// The parts that no generation has taken up yet. Each failure removes one capability (both
+  /// sides, one side, bounce) and leaves at most three parts, so the array never fills.
   static constexpr size_t kMaxLeft = 8;
   Range left[kMaxLeft];
   size_t lefts = 0;
   bool own_off = false, sender_off = false;  ///< whose calls cannot reach this message's memory
-  bool copy_off = false;                     ///< the sender did not come to copy: not by choice
+  bool copy_off = false;  ///< a copy by choice failed because the sender did not fill slots
 
-  // The generation under way. Of what is shared, only what the sender writes is ever read back.
+  // The generation under way. Of the shared words, this side reads back only those that the sender
+  // writes.
   TicketState state;           ///< mode none: between generations
-  Whose whose = Whose::peers;  ///< what this side moved
-  bool present = false;        ///< the sender had this page when it was asked
-  bool asks = false;  ///< the sender is shown the ticket; if not, claims are made here alone
+  Whose whose = Whose::peers;  ///< whose memory this side's calls were on
+  bool present = false;        ///< the sender had attached this page when the generation began
+  bool asks = false;  ///< the sender is shown the ticket; otherwise this side alone claims chunks
   Range range;
   size_t chunk = 0;
   uint32_t chunks = 0;
-  uint32_t claimed = 0;              ///< chunks that this side took, from the front
-  uint32_t failed = Stop::kNoChunk;  ///< the one of them that failed
-  bool closed = false;               ///< nobody can claim any more
-  uint32_t by_sender = 0;            ///< once closed: chunks that the sender took, from the back
-  uint32_t piece = 0;                ///< bounce: next slot to empty
-  uint64_t offset = 0;               ///< bounce: bytes of the range in place
-  uint32_t seen_piece = 0;           ///< bounce: slots filled when the sender was last heard of
-  uint64_t heard = 0;                ///< and when that was
+  uint32_t claimed = 0;              ///< chunks that this side claimed, from the front
+  uint32_t failed = Stop::kNoChunk;  ///< the claimed chunk that failed
+  bool closed = false;               ///< neither side can claim any more
+  uint32_t by_sender = 0;            ///< once closed: chunks that the sender claimed, from the back
+  uint32_t piece = 0;                ///< bounce: the next slot to empty
+  uint64_t offset = 0;               ///< bounce: bytes of the range that have arrived
+  uint32_t seen_piece = 0;           ///< bounce: slots filled when the sender last made progress
+  uint64_t heard = 0;                ///< bounce: when that was
   Path path = Path::cma;
-  /// The sender is there to do its half of any path. Without it CMA takes twice as long: a rate
-  /// that says nothing about the time when there is a choice.
+  /// The sender takes part in whichever path is chosen, so the rate may be compared with other
+  /// paths. Without the sender CMA takes twice as long, which says nothing about those cases in
+  /// which there is a choice.
   bool comparable = false;
   uint64_t started = 0;
 
@@ -72,8 +75,8 @@ struct Transfer : util::ListHook<Transfer> {
   }
 };
 
-/// Takes transfers through their generations, each from the choice of its mode to its end. `shared`
-/// outlives it; no value in there is trusted.
+/// Takes each transfer through its generations, from the choice of a mode to the end. `shared` must
+/// outlive this object; no value read from it is trusted.
 class Generations {
  public:
   Generations(void* shared, BulkMemory& slots, CmaCalls& calls, CmaPeer& sender,
@@ -89,14 +92,14 @@ class Generations {
         x_clock(clock),
         x_choice(options.streaming, options.paths) {}
 
-  /// Moves what can be moved now, a chunk or two. Returns the steps made. The transfer is over when
-  /// it has a status, or no generation and nothing left.
+  /// Moves what can be moved now, at most a chunk or two. Returns the steps made. The transfer is
+  /// over when it has a status, or when it has neither a generation nor anything left.
   int step(Transfer& transfer, Budget& budget) noexcept;
   /// True if step() would do something now.
   bool ready(const Transfer& transfer) const noexcept;
-  /// The sender claims no more chunks.
+  /// Stops the sender from claiming more chunks.
   void close_claims(Transfer& transfer) noexcept;
-  /// It claimed chunks, and has not said yet that they are written, or failed.
+  /// True while the sender holds claimed chunks that it has not yet reported as written or failed.
   bool sender_writes(const Transfer& transfer) const noexcept;
   /// Takes the transfer off its ticket: no claim can succeed any more.
   void abandon(Transfer& transfer) noexcept;
@@ -134,11 +137,12 @@ class Generations {
   Counters& x_counters;
   const util::Clock& x_clock;
   PathChoice x_choice;
-  uint32_t x_generation = 0;  ///< last one given out; unique over all tickets
+  uint32_t x_generation = 0;  ///< the last one given out; unique over all tickets
   Transfer* x_bouncing = nullptr;
   bool x_backed = false;
   bool x_unaffordable = false;  ///< backing the slots failed: they are not chosen again
-  uint64_t x_last_end = 0;      ///< of a generation: what begins earlier shares the time before
+  /// End of the last generation; a generation that began earlier overlapped with it.
+  uint64_t x_last_end = 0;
 };
 
 }  // namespace erdma::transport::shm

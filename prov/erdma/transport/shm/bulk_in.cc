@@ -118,13 +118,13 @@ int BulkIn::step(Transfer& transfer, Budget& budget) noexcept {
 void BulkIn::finish(Transfer& transfer, int status) noexcept {
   x_generations.abandon(transfer);
   x_ticket_used[transfer.ticket] = false;
-  // What was shared is being revoked, or the sender ends the link, as will be heard.
+  // The region is being revoked, or the sender is ending the link; mail will report that.
   transfer.status = transfer.remote.region && status == -FI_ECANCELED ? -FI_EBUSY : status;
   transfer.unlink();
   x_finished.push_back(transfer);
 }
 
-/// Upcalls come last, when no list is being walked: they may start() or cancel().
+/// Upcalls come last, when no list is being traversed, because they may call start() or cancel().
 int BulkIn::deliver(Sink& sink) noexcept {
   util::IntrusiveList<Transfer> batch;
   while (Transfer* transfer = x_finished.pop_front()) batch.push_back(*transfer);

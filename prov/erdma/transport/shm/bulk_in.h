@@ -10,8 +10,9 @@
 
 namespace erdma::transport::shm {
 
-/// Receiver's side of one inbound channel's large transfers: who is next. `shared` (kBulkBytes,
-/// zeroed when made) outlives it; the sender may write anything there at any time.
+/// The receiver's side of one inbound channel's large transfers; decides which transfer runs next.
+/// `shared` (kBulkBytes, zeroed when made) must outlive it; the sender may write anything there at
+/// any time.
 class BulkIn {
  public:
   static constexpr uint64_t kEveryGroup = UINT64_MAX;
@@ -21,26 +22,27 @@ class BulkIn {
       : x_backing(memory),
         x_generations(shared, memory, calls, sender, options, core, counters, clock) {}
 
-  /// Begins to copy `length` bytes of the sender's shared memory. Any number may be queued; they
-  /// run a few at a time; those of one `group` can be ended apart from the others. 0 or -FI_EINVAL,
-  /// -FI_ENOMEM.
+  /// Begins to copy `length` bytes of the sender's shared memory. Any number of transfers may be
+  /// queued; a few run at a time. Transfers of one `group` can be ended apart from the others. 0,
+  /// -FI_EINVAL or -FI_ENOMEM.
   int start(const RemoteKey& remote, const iovec* local, size_t count, size_t length,
             uint64_t token, uint64_t group = 0) noexcept;
-  /// Begins to access a shared region. on_done() may say -FI_EBUSY: it is being revoked, or
-  /// -FI_EOPNOTSUPP: it can't be reached. Then any part of the bytes was moved.
+  /// Begins to access a shared region. on_done() may report -FI_EBUSY (the region is being revoked)
+  /// or -FI_EOPNOTSUPP (it cannot be reached); any part of the bytes may have been moved then.
   int access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
-  /// Moves a chunk or two of what is active; sink.on_done() for what has finished. Returns the
-  /// steps made: if any, a sleeping sender may have something to do.
+  /// Moves a chunk or two of the active transfers; calls sink.on_done() for each that has finished.
+  /// Returns the steps made: if any, a sleeping sender may have work and needs a wake-up.
   int poll(Sink& sink) noexcept;
-  bool active() const noexcept { return x_live > 0; }  ///< something is started and not reported
+  /// A transfer has been started and not reported.
+  bool active() const noexcept { return x_live > 0; }
   bool ready() noexcept;  ///< poll() would do something now: do not sleep
-  /// The sender claims nothing more from now on. False: it lives, perhaps, and is inside a write
-  /// into local memory: ask again. No poll() between quiesce() and cancel(). Both are about all
-  /// transfers, or about those of one group.
+  /// Stops the sender from claiming chunks. False: the sender may be alive and inside a write into
+  /// local memory; call again. Do not poll() between quiesce() and cancel(). Both apply to all
+  /// transfers, or to those of one group.
   bool quiesce(uint64_t group = kEveryGroup) noexcept;
-  /// They end: on_done(status) for each. After return none of them touches local memory, provided
-  /// that quiesce() has returned true or the sender is dead.
+  /// Ends the transfers and calls on_done(status) for each. After the return none of them touches
+  /// local memory, provided that quiesce() has returned true or the sender is dead.
   void cancel(Sink& sink, int status, uint64_t group = kEveryGroup) noexcept;
 
  private:
@@ -55,7 +57,7 @@ class BulkIn {
   Generations x_generations;
   util::Pool<Transfer, 4> x_pool;
   util::IntrusiveList<Transfer> x_queued, x_running, x_finished;  ///< each in order of start()
-  size_t x_live = 0;                                              ///< in any of them
+  size_t x_live = 0;  ///< number of transfers in all three lists
   bool x_ticket_used[kTickets] = {};
 };
 

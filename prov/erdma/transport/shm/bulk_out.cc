@@ -11,7 +11,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// What this side does in that mode.
+/// The call that this side makes in that mode.
 CmaCall call_of(Mode mode) noexcept {
   return mode == Mode::outward ? CmaCall::read : CmaCall::write;
 }
@@ -48,7 +48,8 @@ void BulkOut::revoke(const RemoteKey& remote_key) noexcept {
   stop_all(named.id());
 }
 
-/// Tickets not joined yet are refused when they are: join() no longer finds the remote key.
+/// A ticket that has not been joined yet is refused when it is: join() no longer finds the remote
+/// key.
 void BulkOut::stop_all(uint64_t id) noexcept {
   for (size_t i = 0; i < kTickets; ++i) {
     const Joined& joined = x_tickets[i];
@@ -75,7 +76,7 @@ void BulkOut::attach(void* shared) noexcept {
 int BulkOut::poll() noexcept {
   if (!x_page) return 0;
   publish_write_state();
-  // Oldest first: what the receiver has waited for longest.
+  // Oldest first: the receiver has waited for it longest.
   size_t order[kTickets];
   uint32_t generation[kTickets];
   size_t used = 0;
@@ -159,7 +160,7 @@ bool BulkOut::join(size_t ticket, TicketState state) noexcept {
   return true;
 }
 
-/// Positive errno if this side takes no part in what the ticket asks. Nothing in it is trusted.
+/// Positive errno if this side takes no part in the ticket. Trusts none of its values.
 int BulkOut::refusal(const Joined& joined) noexcept {
   const SharedMemory* shared = find(joined.remote_key);
   if (!shared) return ECANCELED;
@@ -199,7 +200,7 @@ int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budg
   const size_t pieces =
       hmem::slice(shared.iov, shared.count, joined.base, shared.length - joined.base, ours);
   int steps = 0;
-  Whose whose = Whose::peers;  // the receiver's concern alone: if it is dead, nobody is told
+  Whose whose = Whose::peers;  // concerns the receiver alone: if it is dead, nothing is reported
   while (budget.chunk_left()) {
     if (!may(call)) {
       if (joined.state.mode == Mode::write_only) stop(ticket, EPERM);
@@ -215,7 +216,8 @@ int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budg
     budget.spend_chunk(length);
     if (error != 0) {
       if (classify(error) == Failure::permission) deny(x_peer, call, error, x_counters);
-      publish_write_state();  // before the stop: who sees the stop chooses by it
+      // before the stop, because the receiver chooses the next mode when it sees the stop
+      publish_write_state();
       stop(ticket, error, index);
       break;
     }
@@ -225,12 +227,13 @@ int BulkOut::move_chunks(size_t ticket, const SharedMemory& shared, Budget& budg
   return steps;
 }
 
-/// Looks at the receiver's word only when all slots seem full.
+/// Reads the receiver's word only when all slots seem full.
 bool BulkOut::slot_free(Joined& joined) const noexcept {
   if (joined.piece - joined.consumed < kBounceSlots) return true;
   const Tally tally = unpack_tally(load_acquire(x_page->consumed));
   if (tally.generation == joined.state.generation) joined.consumed = tally.count;
-  return joined.piece - joined.consumed < kBounceSlots;  // nonsense: wraps, counts as none free
+  // an invalid value wraps, which means none is free
+  return joined.piece - joined.consumed < kBounceSlots;
 }
 
 int BulkOut::fill_slots(size_t ticket, const SharedMemory& shared, Budget& budget) noexcept {

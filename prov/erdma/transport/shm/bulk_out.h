@@ -11,41 +11,43 @@
 
 namespace erdma::transport::shm {
 
-/// Sender's side of one outbound channel's large transfers.
+/// The sender's side of one outbound channel's large transfers.
 class BulkOut {
  public:
   BulkOut(CmaCalls& calls, CmaPeer& receiver, const CoreSharing& core, Counters& counters)
       : x_calls(calls), x_peer(receiver), x_core(core), x_counters(counters) {}
 
-  /// 0, -FI_EAGAIN while too much is shared, -FI_EINVAL, -FI_ENOMEM.
+  /// 0, -FI_EAGAIN while too much is shared, -FI_EINVAL or -FI_ENOMEM.
   int share(const iovec* memory, size_t count, size_t length, RemoteKey& remote_key) noexcept;
-  /// After return nothing here touches the memory; a transfer that still uses it fails at the
+  /// After the return nothing here touches the memory. A transfer that still uses it fails at the
   /// receiver with -FI_ECANCELED.
   void revoke(const RemoteKey& remote_key) noexcept;
-  /// Memory that the receiver accesses by itself, and that poll() may help it with; outlives this
-  /// object. Null: none.
+  /// Sets the shared regions, which the receiver accesses by itself and with which poll() may help
+  /// it. Null: none. The table must outlive this object.
   void shares(SharedRegions* table) noexcept { x_shared_regions = table; }
-  /// It was taken out of the table: nothing here touches it any more.
+  /// The region was taken out of the table: after the return nothing here touches it.
   void taken_back(uint64_t id) noexcept;
-  /// The receiver's shared memory (kBulkBytes) is mapped here now; it outlives this object. Counts
-  /// as a step of the next poll().
+  /// The receiver's shared memory (kBulkBytes) is mapped at `shared`, which must outlive this
+  /// object. Counts as a step of the next poll().
   void attach(void* shared) noexcept;
   bool attached() const noexcept { return x_page != nullptr; }
   /// Helps the receiver by a chunk or two. Returns the steps made: if any, a sleeping receiver may
-  /// have something to do.
+  /// have work and needs a wake-up.
   int poll() noexcept;
-  bool sharing() const noexcept { return x_pool.in_use() > 0; }  ///< something is, and not revoked
-  /// Something is shared, or asked for that no longer is, or a shared region is moved.
+  /// Something is shared and not revoked.
+  bool sharing() const noexcept { return x_pool.in_use() > 0; }
+  /// Something is shared, the receiver asks for something that no longer is, or a chunk of a shared
+  /// region can be moved.
   bool active() noexcept { return sharing() || ready(); }
   bool ready() noexcept;  ///< poll() would do something now: do not sleep
 
  private:
-  /// One ticket as taken over: a validated copy, for one generation.
+  /// A validated copy of one ticket, for one generation.
   struct Joined {
     TicketState state;
     uint64_t remote_key = 0;
     Range range;
-    uint64_t base = 0;  ///< of offset 0, in what is shared
+    uint64_t base = 0;  ///< offset in the shared memory at which offset 0 of the transfer lies
     size_t chunk = 0;
     uint32_t chunks = 0;
     size_t iovs = 0;
@@ -53,12 +55,12 @@ class BulkOut {
     bool stopped = false;
     uint32_t done = 0;      ///< chunks moved
     uint32_t piece = 0;     ///< bounce: next slot to fill
-    uint32_t consumed = 0;  ///< bounce: slots emptied, when last looked
+    uint32_t consumed = 0;  ///< bounce: slots emptied, as last read
     uint64_t offset = 0;    ///< bounce: bytes of the range sent
   };
 
   int step(size_t ticket, Budget& budget) noexcept;
-  /// False if the receiver changes the ticket just now.
+  /// False if the receiver is changing the ticket at this moment.
   bool join(size_t ticket, TicketState state) noexcept;
   int refusal(const Joined& joined) noexcept;
   const SharedMemory* find(uint64_t remote_key) noexcept {
@@ -89,11 +91,12 @@ class BulkOut {
   BulkShared* x_page = nullptr;  ///< null until attach()
   util::Pool<SharedMemory, 8> x_pool{kMaxShared};
   SharedRegions* x_shared_regions = nullptr;
-  /// As in BulkShared, for revocations before attach().
+  /// As in BulkShared::revoked, for revocations before attach().
   std::unique_ptr<uint16_t[]> x_withdrawn = std::make_unique<uint16_t[]>(kMaxShared);
   Joined x_tickets[kTickets];
   WriteState x_told = WriteState::unknown;
-  bool x_announce = false;  ///< the receiver may sleep until it learns that: counts as a step
+  /// The receiver may sleep until it learns the write state: announcing it counts as a step.
+  bool x_announce = false;
 };
 
 }  // namespace erdma::transport::shm

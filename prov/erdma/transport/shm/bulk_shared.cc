@@ -90,15 +90,15 @@ Failure classify(int error) noexcept {
     case EACCES:
     case ENOSYS:
       return Failure::permission;
-    default:  // ESRCH too: the probe proved the pid, so the peer is about to be found dead
+    default:  // includes ESRCH: the probe proved the pid, so the peer has just died
       return Failure::memory;
   }
 }
 
 namespace {
 
-/// One read of the peer's memory and, behind it, of its nonce: one call is on one process. Of the
-/// bytes that it returns, only those asked for count.
+/// Reads the peer's memory and then its nonce in one call, because one call addresses one process.
+/// Only the requested bytes count in the return value.
 ssize_t read_with_nonce(CmaCalls& calls, const CmaPeer& peer, iovec* here, size_t heres,
                         iovec* there, size_t theres, size_t length, Whose& whose) noexcept {
   uint64_t nonce = 0;
@@ -127,7 +127,8 @@ int move_by_cma(CmaCalls& calls, CmaCall call, const CmaPeer& peer, IovList loca
     ssize_t count = 0;
     if (proves) {
       count = read_with_nonce(calls, peer, here, heres, there, theres, length, whose);
-      if (whose == Whose::strangers) return ESRCH;  // the peer ended, and its id is another's
+      // the peer has exited, and its pid belongs to another process
+      if (whose == Whose::strangers) return ESRCH;
     } else {
       whose = std::max(whose, Whose::unknown);
       count = call == CmaCall::read ? calls.readv(peer.pid, here, heres, there, theres)

@@ -10,7 +10,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// What users are told of a cause.
+/// What users are told about a cause.
 struct Texts {
   const char* reason;
   const char* remedy;

@@ -6,7 +6,7 @@
 
 namespace erdma::transport::shm {
 
-/// What most likely stands behind a refusal.
+/// The most likely cause of a refusal.
 enum class RefusalCause : uint8_t {
   scope_admin_only,     ///< Yama 2
   scope_nobody,         ///< Yama 3
@@ -18,20 +18,20 @@ enum class RefusalCause : uint8_t {
   not_dumpable,
   seccomp,
   no_such_call,  ///< ENOSYS without a filter
-  memory,        ///< EFAULT and the like: permission is not the matter
-  capabilities,  ///< EPERM, and nothing else explains it
+  memory,        ///< EFAULT and the like: permission is not the problem
+  capabilities,  ///< EPERM with no other explanation
 };
 
 RefusalCause likely_cause(const CmaPeer& peer, const CmaVerdict& verdict,
                           const CmaIdentity& self) noexcept;
 
-/// Does the refusal say something of the host or the job, other than that the peer is ending?
+/// True if the refusal says something about the host or the job. False if the peer is only ending.
 bool lasting(RefusalCause cause, const CmaVerdict& verdict) noexcept;
 
-/// Who refuses: "by ..." or "as ..."; static text.
+/// What refuses the call: "by ..." or "as ..."; static text.
 const char* reason(RefusalCause cause) noexcept;
 
-/// What an administrator can do about it; static text.
+/// What an administrator can do; static text.
 const char* remedy(RefusalCause cause) noexcept;
 
 }  // namespace erdma::transport::shm

@@ -9,7 +9,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// Each with another word.
+/// Each proof uses another scratch word.
 constexpr uint8_t kMaxProofs = 3;
 
 }  // namespace
@@ -28,14 +28,16 @@ void CmaNegotiation::begin(Connection& connection) {
   (void)send_control(connection.socket, ControlType::admit);
 }
 
-/// Not everybody who connects may trace this process: only who the application addressed, under a
-/// name that the kernel says is its own. What the user opened to everybody, or to nobody, is so.
+/// Under the default policy a process that connects may not trace this one unless the application
+/// addressed it, under a name that the kernel confirms. The other policies admit every process or
+/// none, as the user chose.
 bool CmaNegotiation::may_trace(const PeerProcess& process) const noexcept {
   if (x_connections.config.options.ptracer != PtracerPolicy::ancestor) return true;
   return process.proven && x_addressed.contains(x_connections.canonical(process.name));
 }
 
-/// Who has to wait for its answer copies meanwhile, as where it is refused, and says nothing of it.
+/// A peer that waits for this answer copies meanwhile, as after a refusal, without a line in its
+/// log.
 void CmaNegotiation::on_admit(Connection& connection) {
   PeerProcess& process = *connection.process;
   if (may_trace(process)) return answer_admission(connection);
@@ -85,16 +87,16 @@ void CmaNegotiation::post_verdict(Connection& connection) {
   x_connections.config.mailbox->post(std::move(mail));
 }
 
-/// Writing may be permitted where reading is not. Who listens or connects is known from the kernel,
-/// and by the pidfd that its pid was not given to another process; that it also is the process that
-/// talks to us, and no child that holds its socket, it says by what it finds in its memory.
+/// Writing may be permitted where reading is not. The kernel names the process that listens or
+/// connects, and the pidfd shows that its pid was not given to another process. What the peer finds
+/// in its memory proves that it is this process, not a child that holds its socket.
 void CmaNegotiation::ask_proof(Connection& connection) noexcept {
   PeerProcess& process = *connection.process;
   const ConnectorConfig& config = x_connections.config;
   if (process.proof_pending || process.proofs_asked >= kMaxProofs) return;
   if (!config.options.cma || process.cma.pid <= 0 || !wants_proof(process.cma)) return;
   if (process.life->pidfd() < 0 || process.life->over()) return;
-  // Another word each time: a second peer may have chosen the same one.
+  // Use another word each time, because a second peer may have chosen the same one.
   const auto seed = uint32_t(x_connections.nonce >> (8 * process.proofs_asked++));
   const uint32_t word = 1 + seed % (kScratchWords - 1);
   process.mark = seed | 1;

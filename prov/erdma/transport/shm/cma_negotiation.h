@@ -6,8 +6,8 @@
 
 namespace erdma::transport::shm {
 
-/// What two processes tell each other about CMA once they have greeted: who may trace whom under
-/// Yama, and proof of a peer that may only be written to. Connector's thread only.
+/// What two processes negotiate about CMA after the hello: which may trace which under Yama, and
+/// the proof of a peer that may only be written to. Connector's thread only. See
 /// docs/architecture.md, "Permission for CMA".
 class CmaNegotiation {
  public:
@@ -15,8 +15,8 @@ class CmaNegotiation {
 
   /// Fills in what is known so far.
   static void describe(Mail& mail) noexcept;
-  /// Where Yama wants the peer to name us its tracer. Never before our Welcome, which is the first
-  /// thing that a peer expects.
+  /// Asks the peer to admit this process as its tracer where Yama requires that. Must not run
+  /// before this side has sent its Welcome, because a peer expects that first.
   void begin(Connection& connection);
   void on_admit(Connection& connection);
   void on_admit_answer(Connection& connection, int status);

@@ -15,7 +15,8 @@ util::Result<ColdPlace> ColdRings::acquire(bool registered) {
     if (const int rc = grow()) return rc;
   Chunk& chunk = x_chunks[at];
   const auto index = uint32_t(std::countr_one(chunk.used));
-  // What peers write must not fail for want of memory; what nobody uses need not exist.
+  // Backed now, because peers' writes must not fail for lack of memory; rings not in use stay
+  // unbacked.
   if (const int rc = chunk.segment.back(offsetof(ColdChunk, slots) + size_t{index} * kColdRingBytes,
                                         kColdRingBytes))
     return rc;

@@ -10,26 +10,27 @@
 
 namespace erdma::transport::shm {
 
-/// One small ring of this endpoint's.
+/// One cold ring of this endpoint.
 struct ColdPlace {
   ColdChunk* chunk = nullptr;
   uint32_t index = 0;
-  int fd = -1;  ///< of the chunk; open as long as the ColdRings lives
+  int fd = -1;  ///< of the chunk; open as long as the ColdRings exists
 };
 
-/// The small rings that every inbound peer starts with, in chunks of kColdRings that never move.
-/// Any thread may call; the rings' content belongs to the polling thread and the peers.
+/// The cold rings with which every inbound peer begins, in chunks of kColdRings that never move.
+/// Any thread may call; the content of the rings belongs to the polling thread and the peers.
 class ColdRings {
  public:
-  /// `sleeps_from_start`: may_sleep is set in every chunk when it is made (no membarrier here).
+  /// `sleeps_from_start`: each new chunk has may_sleep set from the beginning, without membarrier.
   explicit ColdRings(bool sleeps_from_start) noexcept : x_sleeps(sleeps_from_start) {}
 
-  /// An empty ring that no peer uses, for one that `registered` for expedited barriers or did not.
+  /// An empty ring that no peer uses. `registered`: its new user has registered for expedited
+  /// barriers.
   util::Result<ColdPlace> acquire(bool registered);
-  /// Neither its former sender nor the polling thread touches it any more.
+  /// Neither the former sender nor the polling thread touches the ring any more.
   void release(const ColdPlace& place) noexcept;
-  /// Sets may_sleep everywhere, for good. Who gets a ring from now on sees it. True if all who got
-  /// one before registered for expedited barriers.
+  /// Sets may_sleep in all chunks, for good; peers that get a ring later see it. True if all peers
+  /// that got one before had registered for expedited barriers.
   bool announce_sleep() noexcept;
 
  private:

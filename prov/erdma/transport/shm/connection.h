@@ -17,28 +17,30 @@ namespace erdma::transport::shm {
 class ShmLink;
 struct Connection;
 
-/// A remote endpoint, alive when it greeted. Both channels between two endpoints share it, so each
-/// peer costs one pidfd and one socket to wake it. Members above the line never change.
+/// A remote endpoint that was alive when it sent its greeting. Both channels between two endpoints
+/// share it, so each peer costs one pidfd and one socket to wake it. Members above the line never
+/// change.
 struct PeerProcess {
-  util::SocketAddress name;  ///< as it calls itself
+  util::SocketAddress name;  ///< the name that the peer claims
   uint64_t nonce = 0;
   uint64_t id = 0;
-  bool expedited = false;  ///< a barrier_on_all(registered) reaches it
-  Waker waker;             ///< wakes it
+  bool expedited = false;  ///< barrier_on_all(registered) reaches it
+  Waker waker;             ///< wakes this process
   std::shared_ptr<PeerLife> life;
   // Background thread only:
-  bool proven = false;  ///< by the kernel: it listens under its name
-  CmaPeer cma;          ///< with the same life
+  bool proven = false;  ///< the kernel confirmed that it listens under its name
+  CmaPeer cma;          ///< shares `life`
   bool admission_asked = false;
   bool admission_answered = false;
-  bool admission_owed = false;  ///< it asked, and the application has not addressed it
+  /// It asked for admission, but the application has not addressed it yet.
+  bool admission_owed = false;
   uint8_t proofs_asked = 0;
   bool proof_pending = false;
-  uint32_t mark = 0;  ///< what proof has to say
+  uint32_t mark = 0;  ///< the value that the proof must report
   std::vector<Connection*> connections;
 };
 
-/// What the polling thread asks for. `link` is not looked at by the background thread.
+/// A request of the polling thread. The background thread does not dereference `link`.
 struct ConnectRequest {
   ShmLink* link = nullptr;
   uint32_t attempt = 0;
@@ -47,35 +49,36 @@ struct ConnectRequest {
 };
 
 enum class ConnectionState : uint8_t {
-  connecting,        ///< outbound: nobody listens yet; next try at `deadline`
+  connecting,        ///< outbound: the peer does not listen yet; next try at `deadline`
   awaiting_welcome,  ///< outbound
   awaiting_hello,    ///< inbound
   up,
-  hung_up,  ///< the socket closed: until `deadline` we wait for the pidfd to say why
+  hung_up,  ///< the socket closed: until `deadline` this side waits for the pidfd to say why
   // Inbound, in quarantine (quarantine.cc):
-  lost,     ///< the polling thread was told that it is over, and has not closed it yet
+  lost,     ///< the polling thread was told that the channel is over and has not closed it yet
   leaving,  ///< closed here; its sender may still write into the ring that it was given
 };
 
-/// The control socket of one channel. Received from by the background thread; either thread sends.
+/// The control socket of one channel. The background thread receives from it; either thread sends.
 struct Connection : std::enable_shared_from_this<Connection> {
   util::Fd socket;
   bool outbound = false;
   std::shared_ptr<PeerProcess> process;  ///< set once greeted
-  ColdPlace place;                       ///< inbound: the ring given out
-  std::atomic<uint32_t> unread{0};       ///< of its control messages, in the mailbox
-  std::atomic<bool> closed{false};       ///< here: that its socket ends says nothing of the peer
+  ColdPlace place;                       ///< inbound: the ring given to the peer
+  std::atomic<uint32_t> unread{0};       ///< its control messages that are in the mailbox
+  /// This side closed it: the end of its socket says nothing about the peer.
+  std::atomic<bool> closed{false};
   // Background thread only:
   ConnectionState state = ConnectionState::awaiting_hello;
   uint64_t id = 0;
   uint64_t deadline = 0;  ///< 0 = none
   uint64_t started = 0;
   uint64_t backoff = 0;
-  bool sender_done = false;  ///< inbound: it writes into its ring no more
+  bool sender_done = false;  ///< inbound: the sender no longer writes into its ring
   ConnectRequest request;
-  Welcome welcome;           ///< outbound: the answer, once `chunk` is there
-  util::Fd chunk;            ///< that it came with
-  bool name_proven = false;  ///< inbound: who greeted listens under the name it gave
+  Welcome welcome;           ///< outbound: the answer, valid once `chunk` is set
+  util::Fd chunk;            ///< the memory that came with the answer
+  bool name_proven = false;  ///< inbound: the greeting process listens under the name it gave
   // Polling thread only:
   ShmLink* link = nullptr;
 };

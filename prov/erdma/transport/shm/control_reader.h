@@ -6,7 +6,7 @@
 
 namespace erdma::transport::shm {
 
-/// Reads the control sockets of channels that are up, and notices their end. Connector's thread
+/// Reads the control sockets of channels that are up, and notices when they end. Connector's thread
 /// only.
 class ControlReader {
  public:
@@ -14,13 +14,13 @@ class ControlReader {
                 Quarantine& quarantine) noexcept
       : x_connections(connections), x_negotiation(negotiation), x_quarantine(quarantine) {}
 
-  /// There is something to read. The caller has a share in the connection, here and below.
+  /// The socket is readable. The caller holds a reference to the connection, here and below.
   void on_readable(Connection& connection);
-  /// What a peer said on its other channel came before its new greeting: it may have closed that
-  /// one.
+  /// Reads what the peer sent on its other channel before its new greeting: it may have closed that
+  /// channel.
   void read_controls(uint64_t nonce);
   void on_exit(uint64_t process);
-  /// The channel is over: the peer hears of it, and so does the polling thread.
+  /// The channel is over: tells the peer and the polling thread.
   void lose(Connection& connection, int status);
 
  private:

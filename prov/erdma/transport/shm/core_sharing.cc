@@ -14,7 +14,7 @@ CoreSharing::Usage CoreSharing::of_this_thread() noexcept {
           microseconds(usage.ru_utime) + microseconds(usage.ru_stime)};
 }
 
-/// A thread that sleeps of itself runs for less time, too: that says nothing of its core.
+/// A thread that goes to sleep also runs for less time; that says nothing about its core.
 void CoreSharing::judge(uint64_t now_ns) noexcept {
   const Usage now = x_look();
   const Usage last = std::exchange(x_last, now);

@@ -15,20 +15,20 @@ namespace erdma::transport::shm {
 struct LinkContext;
 struct Mail;
 
-/// Memory that the two sides of one link share each other, until the link ends: RMA by CMA,
-/// whatever the owner's processor does. Polling thread only.
+/// Memory that the two sides of one link share until the link ends. RMA accesses it by CMA, without
+/// the owner's processor. Polling thread only.
 class DirectAccess final : public RegionSharing {
  public:
-  /// The link's own; null = nothing was received.
+  /// `out`, `in` and `phase` are the link's; a null `in` = nothing has been received.
   DirectAccess(LinkContext& context, OutChannel& out, const std::unique_ptr<InChannel>& in,
                const LinkPhase& phase) noexcept;
 
-  /// What is permitted on the peer, of the `first` channel or a later verdict.
+  /// Takes over what is permitted on the peer: from the `first` channel, or from a later verdict.
   void learn(const Mail& mail, bool first) noexcept;
   CmaPeer& peer() noexcept { return x_peer; }
 
-  // Of the owner.
-  /// The peer may be refused what this process is permitted, and the other way round: it finds out.
+  // The owner's side. possible() is true even if this process is refused: the peer's permission may
+  // differ, and the peer finds out itself.
   bool possible() const noexcept override;
   int share(const iovec& memory, bool for_reads, bool for_writes,
             RemoteKey& remote_key) noexcept override;
@@ -38,7 +38,7 @@ class DirectAccess final : public RegionSharing {
   uint32_t link_number() const noexcept { return x_link_number; }
   uint32_t revocations_made() const noexcept { return x_revocations_made; }
 
-  // Of the peer.
+  // The peer's side.
   void on_revoked() noexcept override;
   uint64_t revocations_seen() const noexcept { return x_revocations_seen; }
   int access(CmaCall call, const RemoteRange& remote, const iovec* local, size_t count,
@@ -52,14 +52,15 @@ class DirectAccess final : public RegionSharing {
   CmaCalls& x_calls;     ///< of the context
   Counters& x_counters;  ///< those of the link
   CmaPeer x_peer;
-  bool x_final = false;  ///< nothing is asked any more that may permit more
+  bool x_final = false;  ///< no further probe can permit more
   OutChannel& x_out;
   const std::unique_ptr<InChannel>& x_in;
   const LinkPhase& x_phase;
-  std::unique_ptr<SharedRegions> x_shared_regions;  ///< to the peer, until the link ends
-  uint64_t x_revocations_seen = 0;                  ///< by the peer, since the link began
-  uint32_t x_link_number = 1;                       ///< each time that the link begins
-  uint32_t x_revocations_made = 0;  ///< here, since then, whatever channels there were
+  std::unique_ptr<SharedRegions> x_shared_regions;  ///< shared with the peer until the link ends
+  uint64_t x_revocations_seen = 0;  ///< revocations by the peer since the link began
+  uint32_t x_link_number = 1;       ///< counts up each time the link begins
+  /// Revocations made here since the link began, over all its channels.
+  uint32_t x_revocations_made = 0;
 };
 
 }  // namespace erdma::transport::shm

@@ -7,9 +7,10 @@
 
 namespace erdma::transport::shm {
 
-/// Whether the payloads of one ring are written past the cache. That pays when writing a line which
-/// the receiver read last is slow: its core is far, or a virtual machine was moved. How slow shows
-/// in the time of an ordinary copy, so one in a few is measured. Table-tested; knows no clock.
+/// Decides whether the payloads of one ring are written past the cache. That pays where it is slow
+/// to write a line that the receiver read last: its core is distant, or a virtual machine was
+/// moved. The time of an ordinary copy shows this, so one copy in a few is measured. Table-tested;
+/// uses no clock.
 class EagerStreaming {
  public:
   explicit EagerStreaming(StreamingPolicy policy = StreamingPolicy::calibrate) noexcept
@@ -17,10 +18,10 @@ class EagerStreaming {
 
   struct Choice {
     bool stream;
-    bool measure;  ///< an ordinary copy, whose time record() wants
+    bool measure;  ///< an ordinary copy, whose time record() expects
   };
 
-  /// For the payload to be written now.
+  /// Decides for the payload that is written next.
   Choice choose(size_t length) noexcept {
     if (length < kLeast) return {false, false};
     if (x_policy != StreamingPolicy::calibrate) return {x_policy == StreamingPolicy::always, false};
@@ -35,7 +36,8 @@ class EagerStreaming {
       x_votes = 0;
       return;
     }
-    // One slow copy may be a time slice that ended: look again at once before believing it.
+    // A single slow copy may be a time slice that ended, so measure again at once before believing
+    // it.
     x_since_measured = kMeasureFar;
     if (++x_votes < kVotes) return;
     x_far = slow;
@@ -45,7 +47,7 @@ class EagerStreaming {
 
   static constexpr size_t kLeast = 1024;       ///< shorter payloads are never streamed
   static constexpr uint64_t kSlowLine = 8;     ///< ns; near cores take 2 to 5, far ones 10 to 20
-  static constexpr unsigned kMeasureNear = 8;  ///< one ordinary copy in so many is measured
+  static constexpr unsigned kMeasureNear = 8;  ///< one ordinary copy in this many is measured
   static constexpr unsigned kMeasureFar = 64;
   static constexpr unsigned kVotes = 3;  ///< measurements that must agree
 

@@ -8,8 +8,8 @@
 
 namespace erdma::transport::shm {
 
-/// How a channel comes up: connect, hello, welcome. Everything received is checked; a stranger
-/// costs one log line. Connector's thread only.
+/// Sets up a channel: connect, hello, welcome. Everything received is checked; a stranger costs one
+/// log line. Connector's thread only.
 class Handshake {
  public:
   Handshake(Connections& connections, CmaNegotiation& negotiation, ControlReader& control,
@@ -19,15 +19,16 @@ class Handshake {
         x_control(control),
         x_quarantine(quarantine) {}
 
-  /// Begins to connect, over `socket` if that leads there. The caller has a share in the
-  /// connection, here and below.
+  /// Begins to connect, over `socket` if it already leads to the address. The caller holds a
+  /// reference to the connection, here and below.
   void begin(const ConnectRequest& request, util::Fd socket = {});
-  /// Tells the link that waits for it.
+  /// Tells the waiting link.
   void fail(const ConnectRequest& request, int status);
   void on_hello(Connection& connection);
   void on_welcome(Connection& connection);
   void on_deadline(Connection& connection);
-  /// Memory ran out, and with it went what was read: the link or the peer, whoever waits, is told.
+  /// Memory ran out and the message that was read is lost: tells the side that waits, the link or
+  /// the peer.
   void give_up(Connection& connection);
 
  private:

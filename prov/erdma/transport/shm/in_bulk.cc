@@ -82,13 +82,13 @@ int InBulk::poll(Sink& sink) noexcept {
   return steps;
 }
 
-/// Never 0, which is the group of all else.
+/// Never 0, which is the group of all other transfers.
 uint64_t InBulk::group_of(util::PoolHandle target) noexcept {
   return number_of(target);
 }
 
 void InBulk::cancel(Sink& sink, int status, uint64_t group) noexcept {
-  Sink* const polled = std::exchange(x_sink, &sink);  // revoke() may come within an on_done()
+  Sink* const polled = std::exchange(x_sink, &sink);  // revoke() may be called within an on_done()
   x_transfers.cancel(*this, status, group);
   x_sink = polled;
 }

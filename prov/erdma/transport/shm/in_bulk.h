@@ -14,14 +14,14 @@ namespace erdma::transport::shm {
 class InChannel;
 struct LinkContext;
 
-/// A read that serves the peer's put().
+/// A read that carries out the peer's put().
 struct RemoteWrite {
   util::PoolHandle write;   ///< at the peer
   util::PoolHandle target;  ///< here
 };
 
-/// The large transfers of one inbound channel, from the first on: memory shared with the sender,
-/// and who waits for which transfer. Polling thread only.
+/// The large transfers of one inbound channel, made with the first of them: the memory shared with
+/// the sender, and which operation waits for which transfer. Polling thread only.
 class InBulk final : private BulkMemory, private NullSink {
  public:
   /// Makes the memory and sends it to the peer. -FI_EAGAIN, -FI_ENOMEM, ...
@@ -29,16 +29,17 @@ class InBulk final : private BulkMemory, private NullSink {
   InBulk(LinkContext& context, InChannel& channel, Memfd memory);
   ~InBulk();
 
-  /// Copies from the peer's remote key; on_done(token), or for a remote write the reply `write`.
+  /// Copies from the peer's remote key. Ends with on_done(token), or with an answer to the remote
+  /// write `write`.
   int read(const RemoteKey& remote, const iovec* local, size_t count, size_t length, uint64_t token,
            const RemoteWrite* write) noexcept;
-  /// Accesses what the peer shared; on_done(token).
+  /// Accesses what the peer shared. Ends with on_done(token).
   int access(CmaCall call, const SharedRegion& region, uint64_t offset, const iovec* local,
              size_t count, size_t length, uint64_t token) noexcept;
   int poll(Sink& sink) noexcept;
-  /// Of the peer's writes to one target.
+  /// The group of the peer's writes to one target.
   static uint64_t group_of(util::PoolHandle target) noexcept;
-  /// As of BulkIn.
+  /// As in BulkIn.
   bool quiesce(uint64_t group = BulkIn::kEveryGroup) noexcept { return x_transfers.quiesce(group); }
   void cancel(Sink& sink, int status, uint64_t group = BulkIn::kEveryGroup) noexcept;
   bool active() const noexcept { return x_transfers.active(); }
@@ -69,7 +70,7 @@ class InBulk final : private BulkMemory, private NullSink {
   Memfd x_segment;
   BulkIn x_transfers;  ///< after the segment: destroyed first
   util::Pool<Moving, 8> x_moving;
-  Sink* x_sink = nullptr;  ///< while the transfers are polled
+  Sink* x_sink = nullptr;  ///< set while the transfers are polled
 };
 
 }  // namespace erdma::transport::shm

@@ -7,8 +7,8 @@
 #include "transport/transport.h"
 #include "util/fingerprint.h"
 
-/// What lies in shared memory, all of it in the receiver's: sizes and structures. Changing anything
-/// here changes kWireVersion (wire.h). docs/architecture.md, "Rings".
+/// Sizes and structures of what lies in shared memory, all of it owned by the receiver. Any change
+/// here changes kWireVersion (wire.h). See docs/architecture.md, "Rings".
 namespace erdma::transport::shm {
 
 inline constexpr size_t kLine = 64;
@@ -20,13 +20,12 @@ inline constexpr uint32_t kColdSlots = 4;
 inline constexpr uint32_t kSlotBytes = 128;
 inline constexpr uint32_t kSlotPayload = kSlotBytes - sizeof(uint64_t) - uint32_t(kHeaderBytes);
 inline constexpr uint32_t kByteRing = 512 * 1024;
-inline constexpr uint32_t kMaxEager = 16 * 1024;  ///< so that any payload fits, wherever it starts
+inline constexpr uint32_t kMaxEager = 16 * 1024;  ///< so that any payload fits, wherever it begins
 inline constexpr uint32_t kColdRings = 64;        ///< per chunk: one bit each in one word
 inline constexpr uint32_t kColdRingBytes = kColdSlots * kSlotBytes;
 
-/// `stamp` low half: sequence number + 1 once the entry is whole; high half: length | kind << 24 |
-/// kRestart.
-/// With a payload of at most 24 bytes an entry is one cache line.
+/// `stamp`: the low half is the sequence number + 1 once the entry is complete; the high half is
+/// length | kind << 24 | kRestart. An entry with a payload of at most 24 bytes is one cache line.
 struct alignas(kSlotBytes) Slot {
   std::atomic<uint64_t> stamp;
   std::byte header[kHeaderBytes];
@@ -35,60 +34,61 @@ struct alignas(kSlotBytes) Slot {
 static_assert(sizeof(Slot) == kSlotBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// The payload lies at the start of the byte ring, not behind the one before it.
+/// The payload lies at the start of the byte ring, not behind the previous payload.
 inline constexpr uint32_t kRestart = uint32_t(1) << 31;
 
 enum class Kind : uint8_t {
   packet = 0,
-  switch_ring,   ///< last entry before the sender goes on in its other ring
+  switch_ring,   ///< the last entry before the sender continues in its other ring
   write_target,  ///< header: token; payload: the receiver's RemoteKey. write_source follows.
   write_source,  ///< payload: the sender's RemoteKey; header: token, length
   write_done,    ///< header: token, status
   // A packet that its sender may take back; only in hot rings, never in the byte ring.
-  retractable,  ///< whoever is first makes it one of the next three
-  taken,        ///< by the receiver
-  retracted,    ///< by the sender, who says soon what becomes of it: retractable, or skipped
-  skipped,      ///< the receiver goes on to the next
+  retractable,  ///< the first side to claim it changes it into one of the next three
+  taken,        ///< claimed by the receiver
+  retracted,    ///< claimed by the sender, which soon makes it retractable again or skipped
+  skipped,      ///< the receiver proceeds to the next entry
 };
 
-/// No kind that fits a stamp.
+/// No valid stamp has this kind.
 inline constexpr Kind kBroken = Kind(0xff);
 
-/// How far the sender has given its channel up.
+/// How far the sender has given up its channel.
 enum class Leave : uint32_t {
   no,
-  yes,         ///< its memory is its own again
-  sends_none,  ///< no entry comes after those that are there
+  yes,         ///< the sender has its memory back
+  sends_none,  ///< no entry follows those that are there
 };
 
-/// Two to a line: silent peers seldom touch it.
+/// Two share a cache line: idle peers seldom touch it.
 struct alignas(kLine / 2) ColdControl {
-  std::atomic<uint64_t> consumed;  ///< slots | bytes << 32; by the receiver
-  std::atomic<uint32_t> waiting;   ///< the sender sleeps: it wants a wake-up once something moves
+  std::atomic<uint64_t> consumed;  ///< slots | bytes << 32; written by the receiver
+  std::atomic<uint32_t> waiting;   ///< the sender sleeps and wants a wake-up once something moves
   std::atomic<uint32_t> left;      ///< a Leave
-  std::atomic<uint64_t> revocations;  ///< of memory that was shared with the sender (region_gate.h)
+  std::atomic<uint64_t> revocations;  ///< of memory shared with the sender (region_gate.h)
   std::atomic<uint32_t> inside;       ///< the sender accesses such memory
-  std::atomic<uint32_t> help;         ///< the sender wants help with that: see its tickets
+  std::atomic<uint32_t> help;  ///< the sender wants help with such an access: see its tickets
 };
 
-/// Written by the sleeper and the wakers. `may_sleep` goes 0 → 1 once, so its line stays shared.
+/// The sleeper and those that wake it write these. `may_sleep` changes from 0 to 1 once, so its
+/// line stays shared.
 struct WakeWords {
   alignas(kLinePair) std::atomic<uint32_t> may_sleep;
   alignas(kLinePair) std::atomic<uint32_t> armed;
 };
 
-/// Packed, because each page that a peer touches is one more page in two processes: the first holds
-/// everything but the rings, and the first three rings too; each other holds eight rings.
+/// Packed, because each page that a peer touches counts in two processes. The first page holds
+/// everything but the rings, and the first three rings; every other page holds eight rings.
 struct ColdChunk {
   WakeWords wake;
-  alignas(kLinePair) std::atomic<uint64_t> ready;  ///< bit i: ring i has news
+  alignas(kLinePair) std::atomic<uint64_t> ready;  ///< bit i: ring i has new entries
   alignas(kLinePair) ColdControl controls[kColdRings];
   alignas(kColdRingBytes) Slot slots[kColdRings][kColdSlots];
 };
 static_assert(offsetof(ColdChunk, slots[3]) == kShmPage);
 
-/// The last bytes of the byte ring stay unused by payloads: the control words lie there, so that
-/// the whole needs no further page.
+/// The control words occupy the last bytes of the byte ring, which payloads do not use, so that the
+/// segment needs no further page.
 inline constexpr uint32_t kHotControl = 2 * kLinePair;
 inline constexpr uint32_t kPayloadEnd = kByteRing - kHotControl;
 
@@ -106,7 +106,7 @@ constexpr size_t whole_pages(size_t bytes) noexcept {
 inline constexpr size_t kColdChunkBytes = whole_pages(sizeof(ColdChunk));
 inline constexpr size_t kHotSegmentBytes = whole_pages(sizeof(HotSegment));
 
-/// Changes with any size or place above: kWireVersion has to change then, too (wire.h).
+/// Changes with any size or offset above; kWireVersion must then change, too (wire.h).
 constexpr uint64_t layout_fingerprint() noexcept {
   return util::fingerprint({kHeaderBytes,
                             kHotSlots,

@@ -11,13 +11,12 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// How long a peer that is neither done with a write nor dead keeps its link from coming down: an
-/// honest one needs milliseconds, or as long as somebody stops it.
+/// How long a peer that has neither finished a write nor died can delay the end of its link. An
+/// honest peer needs milliseconds, unless it is stopped.
 constexpr uint64_t kEndPatience = 5'000'000'000;  // ns
 
-/// No entry comes into the ring after those that are there. The socket of an outbound channel is
-/// shut down by the polling thread that sends there, or when the process ends or executes another
-/// program.
+/// True if no further entry comes into the ring. The socket of an outbound channel is shut down by
+/// the polling thread that sends there, or when the process exits or executes another program.
 bool is_silent(const InChannel& in) noexcept {
   const Connection& connection = *in.connection();
   const ColdControl& control = connection.place.chunk->controls[connection.place.index];
@@ -26,7 +25,8 @@ bool is_silent(const InChannel& in) noexcept {
   return ::poll(&socket, 1, 0) == 1 && (socket.revents & (POLLRDHUP | POLLHUP));
 }
 
-/// A peer that sends goes on until it hears of the end: what it sends until then was sent well.
+/// A sending peer continues until it learns of the end; everything that it sends until then counts
+/// as sent.
 void ask_for_silence(ShmLink& link) noexcept {
   const util::Fd& socket = link.in()->connection()->socket;
   if (send_control(socket, ControlType::bye, link.phase().status))
@@ -57,7 +57,7 @@ void LinkEnds::begin(ShmLink& link, int status) noexcept {
   link.out().stop();
 }
 
-/// One step on the way down. False: it has to wait for the peer.
+/// Advances the link one step on its way down. False: it must wait for the peer.
 bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
   if (link.phase().state == LinkState::broken) {
     ERDMA_WARN(EP_DATA, "closed the link to %s: %s\n", link.address().to_string().c_str(),
@@ -85,7 +85,7 @@ bool LinkEnds::advance(ShmLink& link, Sink& sink) noexcept {
   return true;
 }
 
-/// What the peer sent last found no memory, so even an end in order has to be told.
+/// The peer's last messages found no memory, so even an orderly end must report an error.
 void LinkEnds::lose_rest(ShmLink& link) noexcept {
   ERDMA_WARN(EP_DATA,
              "the last messages of %s are lost: there was no memory for them for %u s; give this "

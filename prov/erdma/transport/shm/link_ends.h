@@ -11,7 +11,7 @@ class ShmLink;
 struct EndTag;
 
 /// Links on their way down (link_state.h). No operation of a link ends while the peer may be
-/// writing into its memory; nor does anybody wait for that meanwhile. Polling thread only.
+/// writing into its memory, and no thread blocks for that. Polling thread only.
 class LinkEnds {
  public:
   /// `attention` is set while poll() has something to do.
@@ -21,9 +21,9 @@ class LinkEnds {
   /// Delivers nothing more over the link and ends it in the next poll(). May be called from
   /// on_packet(). `why` is static text.
   void break_link(ShmLink& link, const char* why, int status = -FI_ECONNRESET) noexcept;
-  /// The link is over: if nothing is in the way, it is idle on return.
+  /// The link is over. If nothing prevents it, the link is idle on return.
   void end(ShmLink& link, int status, Sink& sink) noexcept;
-  /// Returns how many links went on.
+  /// Returns how many links advanced.
   int poll(Sink& sink) noexcept;
   bool empty() const noexcept { return x_links.empty(); }
   /// The endpoint closes: nothing is reported any more.

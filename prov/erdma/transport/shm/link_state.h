@@ -20,22 +20,24 @@ namespace erdma::transport::shm {
 ///
 ///   shutdown() leads from everywhere to closed, without a word to the protocol.
 ///
-/// LinkEnds drives what is below the line; nothing else ends a link.
+/// LinkEnds makes the transitions below the line; nothing else ends a link.
 enum class LinkState : uint8_t {
-  idle,        ///< not connected: the peer may be, in its own direction
-  connecting,  ///< the connector is about to say how it went
+  idle,        ///< not connected in this direction; the peer may be, in its own
+  connecting,  ///< the connector is going to report the outcome
   up,          ///< packets can be sent
-  broken,      ///< nothing that arrives is delivered any more; ends with the next poll
-  ending,      ///< the peer may still be inside a write into local memory: nothing completes before
-  closed,      ///< the endpoint is closed
+  broken,      ///< arriving entries are no longer delivered; the link ends with the next poll
+  /// The peer may still be inside a write into local memory: no operation completes before it is
+  /// out.
+  ending,
+  closed,  ///< the endpoint is closed
 };
 
-/// The state, and what a link on its way down has to remember.
+/// The state, and what a link on its way down must remember.
 struct LinkPhase {
   LinkState state = LinkState::idle;
-  int status = 0;             ///< broken, ending: to report
-  const char* why = nullptr;  ///< it broke, so nothing more is delivered: static text
-  uint64_t deadline = 0;      ///< ending: the peer is not waited for longer
+  int status = 0;             ///< broken, ending: the status to report
+  const char* why = nullptr;  ///< broken, so nothing more is delivered: the reason, static text
+  uint64_t deadline = 0;      ///< ending: when this side stops waiting for the peer
 };
 
 }  // namespace erdma::transport::shm

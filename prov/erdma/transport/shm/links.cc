@@ -84,8 +84,8 @@ bool Links::on_in_up(Mail& mail, Sink& sink) {
   const PeerProcess& process = *mail.connection->process;
   ShmLink& link = find_or_make(link_name(*mail.connection));
   const PeerProcess* known = link.process();
-  // A restarted peer, or one that gave up this link before we noticed. Its connection thread may
-  // have done so, while the other is inside a write.
+  // The peer restarted, or gave up this link before this side noticed. Its connection thread may
+  // have done that while its polling thread is inside a write.
   if (known && (link.in() || known->nonce != process.nonce))
     x_context.ends.end(link, -FI_ECONNRESET, sink);
   const LinkState state = link.phase().state;
@@ -98,8 +98,8 @@ void Links::on_out_up(Mail& mail, Sink& sink) {
   const bool asked = mail.request.link != nullptr;
   ShmLink& link = asked ? *mail.request.link : find_or_make(mail.request.address);
   const PeerProcess* known = link.process();
-  // Begun by the background thread when the peer connected: of use while that channel lives, or
-  // where an answer is waited for since.
+  // The background thread began this channel when the peer connected. It is useful as long as the
+  // peer's channel exists, or if the link has begun to wait for one.
   if (!link.awaits(mail.request)) return x_context.connector->close(mail.connection, -FI_ESHUTDOWN);
   if (known && known->nonce != mail.connection->process->nonce) {
     x_context.ends.end(link, -FI_ECONNRESET, sink);

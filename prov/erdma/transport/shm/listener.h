@@ -8,16 +8,17 @@
 
 namespace erdma::transport::shm {
 
-/// The socket that listens under an endpoint's name, and who may come in. Connector's thread only.
+/// The socket that listens under an endpoint's name and admits connections. Connector's thread
+/// only.
 class Listener {
  public:
   Listener(Connections& connections, EndpointThread& thread) noexcept
       : x_connections(connections), x_thread(thread) {}
 
-  /// Takes the name, and picks a port where it has none. 0 or -FI_EADDRINUSE, ...
+  /// Binds the name, and picks a port if it has none. 0 or -FI_EADDRINUSE, ...
   int bind(util::SocketAddress& name);
   explicit operator bool() const noexcept { return bool(x_socket); }
-  /// Somebody connects: adds connections that await a hello.
+  /// Accepts: adds connections that await a hello.
   void accept();
   void close() noexcept;
   void abandon() noexcept { x_socket.reset(); }

@@ -10,7 +10,7 @@
 
 namespace erdma::transport::shm {
 
-/// What the connector's thread tells the polling thread.
+/// A message from the connector's thread to the polling thread.
 struct Mail {
   enum class Type : uint8_t {
     in_up,       ///< connection, cma
@@ -21,8 +21,8 @@ struct Mail {
     hot_ring,    ///< connection, segment
     demote,      ///< connection
     bulk,        ///< connection, segment
-    verdict,     ///< connection, cma, quiet
-    file,        ///< connection, number, file; none: it could not be received
+    verdict,     ///< connection, cma, cma_final
+    file,        ///< connection, number, file; no file: it could not be received
   };
   Type type;
   std::shared_ptr<Connection> connection = nullptr;
@@ -33,7 +33,7 @@ struct Mail {
   uint32_t number = 0;
   util::Fd file = {};
   CmaPeer cma = {};
-  bool cma_final = true;  ///< no other probe will follow
+  bool cma_final = true;  ///< no further probe follows
 };
 
 using ConnectorMailbox = Mailbox<Mail, WakeSocket>;

@@ -8,9 +8,9 @@
 
 namespace erdma::transport::shm {
 
-/// One mapped, sealed memfd: made here and offered to a peer, or offered by a peer and checked.
+/// One mapped and sealed memfd: made here and sent to a peer, or received from a peer and checked.
 /// Nothing appears in the file system; the size can never change, so no access raises SIGBUS.
-/// Not inherited by forked children (and not unmapped there).
+/// Forked children do not inherit the mapping (and do not unmap it).
 class Memfd {
  public:
   Memfd() noexcept = default;
@@ -18,9 +18,9 @@ class Memfd {
   Memfd& operator=(Memfd&& other) noexcept;
   ~Memfd();
 
-  /// Zeroed memory of which the first `backed` bytes are guaranteed. -FI_ENOMEM, -FI_EMFILE, ...
+  /// Zeroed memory whose first `backed` bytes are guaranteed. -FI_ENOMEM, -FI_EMFILE, ...
   static util::Result<Memfd> create(const char* name, size_t bytes, size_t backed);
-  /// Maps what a peer sent. -FI_EINVAL when it is not a sealed memfd of exactly this size.
+  /// Maps what a peer sent. -FI_EINVAL unless it is a sealed memfd of exactly this size.
   static util::Result<Memfd> adopt(util::Fd fd, size_t bytes);
 
   explicit operator bool() const noexcept { return x_base != nullptr; }

@@ -6,7 +6,7 @@
 
 namespace erdma::transport::shm {
 
-// The peer's background thread reads it whether or not the peer polls.
+// The peer's background thread receives it whether or not the peer polls.
 util::Result<uint32_t> PassedFiles::pass(const util::Fd& file) noexcept {
   if (!x_out.up() || x_out.stopped()) return -FI_ENOTCONN;
   const int fd = file.get();

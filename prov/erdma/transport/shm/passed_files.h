@@ -10,11 +10,12 @@
 
 namespace erdma::transport::shm {
 
-/// Descriptors that the two sides of one link hand over, by name: numbers that count up. Of the
-/// peer's the last ones are kept, bounded whatever it does. Polling thread only.
+/// Descriptors that the two sides of one link pass to each other under names: numbers that count
+/// up. Of the peer's descriptors only the latest are kept, so their number is bounded whatever the
+/// peer does. Polling thread only.
 class PassedFiles final : public FilePassing {
  public:
-  /// The link's own; null = nothing was received.
+  /// `out` and `in` are the link's; a null `in` = nothing has been received.
   PassedFiles(OutChannel& out, const std::unique_ptr<InChannel>& in) noexcept
       : x_out(out), x_in(in) {}
 
@@ -22,9 +23,10 @@ class PassedFiles final : public FilePassing {
   util::Result<util::Fd> take(uint32_t name) noexcept override;
   bool left() const noexcept override { return x_in && x_in->sender_left(); }
 
-  /// The peer handed it over. No file: it could not be received. May throw; then `file` keeps it.
+  /// Stores what the peer passed. No file: it could not be received. May throw; `file` then keeps
+  /// it.
   void put(uint32_t name, util::Fd&& file);
-  /// Closes what the peer handed over: nobody takes it.
+  /// Closes the peer's descriptors that have not been taken.
   void drop_received() noexcept { x_received.reset(); }
 
  private:
@@ -39,8 +41,9 @@ class PassedFiles final : public FilePassing {
 
   OutChannel& x_out;
   const std::unique_ptr<InChannel>& x_in;
-  uint32_t x_passed = 0;                 ///< to the peer, over all channels
-  std::unique_ptr<Received> x_received;  ///< on the inbound channel; few peers ever pass any
+  uint32_t x_passed = 0;  ///< passed to the peer over all channels
+  /// From the current inbound channel; few peers ever pass a descriptor.
+  std::unique_ptr<Received> x_received;
 };
 
 }  // namespace erdma::transport::shm

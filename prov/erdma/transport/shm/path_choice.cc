@@ -24,8 +24,8 @@ size_t PathChoice::class_of(size_t length) noexcept {
   return std::min(doublings, kClasses - 1);
 }
 
-// Streaming out as well leaves the received data outside the caches: never good for its consumer,
-// so it only competes where the data would not fit there anyway.
+// Streaming stores on the receiving side leave the data outside the caches, which never helps its
+// consumer. So that path competes only where the data would not fit into them anyway.
 bool PathChoice::offered(Path path, size_t size_class, Open open) const noexcept {
   const bool huge = size_class == kClasses - 1;
   const bool streams = x_streaming != StreamingPolicy::never;
@@ -68,7 +68,7 @@ Path PathChoice::SizeClass::choose(const Path* paths, size_t count) noexcept {
     --trials_left;
     return on_trial;
   }
-  // Stays with what it has unless another is clearly faster: changing costs, too.
+  // Keeps the current path unless another is clearly faster, because changing costs time, too.
   if (std::find(paths, end, best) == end) best = paths[0];
   for (size_t i = 0; i < count; ++i)
     if (arm(paths[i]).typical() > kClearly * arm(best).typical()) best = paths[i];

@@ -10,7 +10,8 @@ namespace erdma::transport::shm {
 /// Which side of a transfer through the bounce slots streams.
 enum class Streaming : uint8_t { none, in, both };
 
-/// A way to move bytes where several are open: by the kernel, or by two copies through the slots.
+/// A way to move bytes where several are possible: by the kernel, or by two copies through the
+/// slots.
 enum class Path : uint8_t { cma, copy, copy_streaming_in, copy_streaming_both };
 inline constexpr size_t kPaths = 4;
 inline constexpr bool copies(Path path) noexcept {
@@ -22,9 +23,9 @@ inline constexpr Streaming streaming_of(Path path) noexcept {
                                            : Streaming::none;
 }
 
-/// Learns, per class of transfer size, which path is fastest between this pair of processes: that
-/// depends on how their cores share caches, on page sizes, and on what a system call costs.
-/// Table-tested; knows no clock.
+/// Learns, per class of transfer size, which path is fastest between this pair of processes. That
+/// depends on how their cores share caches, on page sizes and on the cost of a system call.
+/// Table-tested; uses no clock.
 class PathChoice {
  public:
   explicit PathChoice(StreamingPolicy streaming, PathPolicy paths = PathPolicy::measure) noexcept
@@ -33,39 +34,42 @@ class PathChoice {
   struct Open {
     bool cma, copy;  ///< at least one
   };
-  /// For the transfer that begins now.
+  /// Chooses for the transfer that begins now.
   Path choose(size_t length, Open open) noexcept;
-  /// A transfer so chosen has moved all its bytes in this time.
+  /// A transfer with this choice has moved all its bytes in this time.
   void record(size_t length, Path used, uint64_t nanoseconds) noexcept;
-  /// False: the sender left its part of the last transfers of such a length to the receiver, which
-  /// moves this one alone. It is asked again now and then, ever more rarely.
+  /// False: the sender left its part of the last transfers of this size to the receiver, so the
+  /// receiver moves this one alone. The sender is asked again now and then, ever more rarely.
   bool expects_help(size_t length) noexcept;
-  /// A transfer that both sides could move is over: the sender moved some of it, or nothing.
+  /// A transfer that both sides could have moved is over; `by_sender`: the sender moved some of it.
   void helped(size_t length, bool by_sender) noexcept;
-  /// A copy was chosen, but the sender did not come to do its half. Peers that compute, and leave
-  /// the copying to CMA, are asked again ever more rarely.
+  /// A copy was chosen, but the sender did not do its half. A peer that computes and leaves the
+  /// transfer to CMA is asked again ever more rarely.
   void sender_absent() noexcept;
 
-  /// Of each path in a row, before the best is used, and each time it is tried again: the first
-  /// after another path finds the buffers in the caches of the wrong core.
+  /// Trials of a path in a row, before the best is used and whenever it is tried again: the first
+  /// one after another path finds the buffers in the wrong core's caches.
   static constexpr unsigned kTrials = 3;
-  /// Transfers until another path is tried again; then twice as many, up to the last.
+  /// Transfers until another path is tried again. Each further pause is twice as long, up to
+  /// kRetryEvery.
   static constexpr unsigned kFirstRetry = 64;
   static constexpr unsigned kRetryEvery = 512;
-  /// Up to here CMA, if open: only peers that hardly ever send use it for so little, and the slots
-  /// for copies cost memory.
+  /// Up to this length CMA is used where it is permitted: only peers that hardly ever send use it
+  /// for so little, and slots for copies cost memory.
   static constexpr size_t kSpare = size_t{8} * 1024;
   static constexpr size_t kSmallest =
-      size_t{32} * 1024;  ///< upper bound of the first class; then doubled
-  static constexpr size_t kLarge = size_t{16} * 1024 * 1024;  ///< of the last but one
-  static constexpr unsigned kMostPatience = 256;  ///< transfers by CMA after an absent sender
-  static constexpr uint8_t kMostAlone = 16;       ///< transfers alone after one without its help
+      size_t{32} * 1024;  ///< upper bound of the first class; it doubles from class to class
+  /// Upper bound of the last class but one.
+  static constexpr size_t kLarge = size_t{16} * 1024 * 1024;
+  static constexpr unsigned kMostPatience = 256;  ///< transfers by CMA after the sender was absent
+  /// Transfers that the receiver moves alone after one without help.
+  static constexpr uint8_t kMostAlone = 16;
 
  private:
   static constexpr size_t kClasses = 11;
   static_assert(kSmallest << (kClasses - 2) == kLarge);
-  /// One path for one class: its last few rates. The second best counts: whoever is descheduled
-  /// makes a rate too low, and transfers that overlap make one too high.
+  /// The last few rates of one path in one class. The second best counts: losing the processor
+  /// makes a rate too low, and overlapping transfers make one too high.
   struct Arm {
     static constexpr unsigned kRecent = 4;
     float rates[kRecent] = {};
@@ -79,12 +83,12 @@ class PathChoice {
     uint32_t retry_at = kFirstRetry;
     uint32_t retried = 0;  ///< which arm was tried again last
     unsigned trials_left = 0;
-    uint8_t unhelped = 0;  ///< transfers to move alone after the last that nobody helped with
-    uint8_t alone = 0;     ///< of these, how many are yet to come
+    uint8_t unhelped = 0;  ///< transfers to move alone after the last one without help
+    uint8_t alone = 0;     ///< how many of them are still to come
     Path on_trial = Path::cma;
     Path best = Path::cma;
     const Arm& arm(Path path) const noexcept { return arms[size_t(path)]; }
-    /// One of `count` paths: one that needs trials, the best, or now and then another.
+    /// One of `count` paths: one that needs trials, or the best, or now and then another.
     Path choose(const Path* paths, size_t count) noexcept;
   };
   static size_t class_of(size_t length) noexcept;
@@ -92,8 +96,8 @@ class PathChoice {
 
   StreamingPolicy x_streaming;
   PathPolicy x_paths;
-  unsigned x_patience = 0;   ///< after the last absence
-  unsigned x_cma_until = 0;  ///< transfers that go by CMA yet, without a choice
+  unsigned x_patience = 0;   ///< length of the pause after the last absence
+  unsigned x_cma_until = 0;  ///< transfers left that use CMA without a choice
   SizeClass x_classes[kClasses];
 };
 

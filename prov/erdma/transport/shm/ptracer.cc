@@ -15,8 +15,8 @@
 namespace erdma::transport::shm {
 namespace {
 
-constexpr uint64_t kInitialPidNamespace = 0xEFFFFFFC;  // PROC_PID_INIT_INO of the kernel
-constexpr int kLongestChain = 4096;  // a /proc that changes while it is read must not trap us
+constexpr uint64_t kInitialPidNamespace = 0xEFFFFFFC;  // the kernel's PROC_PID_INIT_INO
+constexpr int kLongestChain = 4096;                    // bounds the loop while /proc changes
 constexpr unsigned kCapSysPtrace = 19;
 
 /// Reads the start of root/name as a C string. False if it cannot be read.
@@ -45,7 +45,7 @@ pid_t ProcFs::parent(pid_t pid) const noexcept {
   char text[512];
   std::snprintf(name, sizeof name, "%d/stat", int(pid));
   if (!read_text(x_root, name, text, sizeof text)) return 0;
-  // "pid (comm) state ppid ...": comm may itself hold spaces and parentheses.
+  // "pid (comm) state ppid ...": comm may itself contain spaces and parentheses.
   const char* comm_end = std::strrchr(text, ')');
   int parent = 0;
   if (!comm_end || std::sscanf(comm_end + 1, " %*c %d", &parent) != 1) return 0;
@@ -88,12 +88,13 @@ bool Admission::descends_from(pid_t pid, pid_t ancestor) const noexcept {
 }
 
 pid_t Admission::common_ancestor(pid_t self, pid_t requester) const noexcept {
-  // What is named already stays covered: the search starts there, unless it died meanwhile.
+  // The process named before stays covered: the search starts there, unless it has died.
   pid_t candidate = x_named > 0 && descends_from(self, x_named) ? x_named : self;
   for (int i = 0; candidate > 0 && !descends_from(requester, candidate); ++i)
     candidate = i < kLongestChain ? x_proc.parent(candidate) : 0;
   if (candidate != 1) return candidate;
-  // In a container pid 1 is the launcher of these ranks. On the host it is everybody's ancestor.
+  // In a container pid 1 is the launcher of these ranks. On the host it is every process's
+  // ancestor.
   const uint64_t pid_namespace = x_proc.own_namespace("pid");
   return pid_namespace != 0 && pid_namespace != kInitialPidNamespace ? 1 : 0;
 }
@@ -106,7 +107,7 @@ int Admission::admit(CmaCalls& calls, PtracerPolicy policy, pid_t self, pid_t re
   x_self = self;
   const pid_t ancestor = common_ancestor(self, requester);
   if (ancestor <= 0) return -FI_EPERM;
-  // Repeated although nothing moved: the entry may have been replaced since, or we were not asked.
+  // Repeated even if the ancestor is unchanged: other code may have replaced the entry.
   const int status = calls.set_ptracer(static_cast<unsigned long>(ancestor));
   if (status == 0) x_named = ancestor;
   return status;

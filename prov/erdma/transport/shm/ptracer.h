@@ -10,24 +10,25 @@
 
 namespace erdma::transport::shm {
 
-/// What /proc says about this host's processes. `root` (static text) is another directory in tests.
+/// What /proc tells about this host's processes. `root` (static text) is another directory in
+/// tests.
 class ProcFs {
  public:
   explicit ProcFs(const char* root = "/proc") noexcept : x_root(root) {}
 
-  pid_t parent(pid_t pid) const noexcept;  ///< 0: has none that can be seen here, or pid is unknown
-  int ptrace_scope() const noexcept;       ///< Yama's; -1 without Yama
-  int seccomp() const noexcept;            ///< of this process: 0, 1, 2; -1 unknown
+  pid_t parent(pid_t pid) const noexcept;  ///< 0: none that is visible here, or an unknown pid
+  int ptrace_scope() const noexcept;       ///< Yama's scope; -1 without Yama
+  int seccomp() const noexcept;            ///< of this process: 0, 1, 2; -1 = unknown
   bool can_ptrace_any() const noexcept;    ///< CAP_SYS_PTRACE is effective
-  uint64_t own_namespace(const char* kind) const noexcept;  ///< inode; 0 unknown
+  uint64_t own_namespace(const char* kind) const noexcept;  ///< inode; 0 = unknown
 
  private:
   const char* x_root;
 };
 
-/// Whom this process, as a target, admits under Yama scope 1. The kernel keeps one entry per
-/// process, so the entry has to cover everybody admitted before. Thread-safe. Invariant: what is
-/// named is this process or one of its ancestors, never the host's init.
+/// The processes that this one, as a target, admits under Yama scope 1. The kernel keeps one entry
+/// per process, so the entry must cover every process admitted before. Thread-safe. Invariant: the
+/// entry names this process or one of its ancestors, never the host's init.
 class Admission {
  public:
   explicit Admission(const ProcFs& proc) noexcept : x_proc(proc) {}
@@ -35,14 +36,14 @@ class Admission {
   int admit(CmaCalls& calls, PtracerPolicy policy, pid_t self, pid_t requester) noexcept;
 
  private:
-  /// 0 if there is none that may be named.
+  /// 0 if no common ancestor may be named.
   pid_t common_ancestor(pid_t self, pid_t requester) const noexcept;
   bool descends_from(pid_t pid, pid_t ancestor) const noexcept;
 
   const ProcFs x_proc;
   std::mutex x_mutex;
-  pid_t x_self = 0;   ///< whose entry x_named is: a forked child starts without
-  pid_t x_named = 0;  ///< 0 = nobody yet
+  pid_t x_self = 0;   ///< the process to which x_named belongs: a forked child has no entry
+  pid_t x_named = 0;  ///< 0 = none yet
 };
 
 }  // namespace erdma::transport::shm

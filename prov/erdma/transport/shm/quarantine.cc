@@ -5,11 +5,11 @@
 namespace erdma::transport::shm {
 namespace {
 
-/// Connections of one name, most of them in quarantine: an honest peer closes each as soon as it
-/// polls, so that it never has more than a few.
+/// Connections of one name, most of them in quarantine. An honest peer closes each as soon as it
+/// polls, so it never has more than a few.
 constexpr size_t kMaxOfOneName = 64;
 
-/// Or the end of both directions, which needs not be asked for.
+/// The end of both directions is reported without being asked for.
 constexpr uint32_t kSenderEnds = EPOLLRDHUP;
 
 }  // namespace

@@ -7,27 +7,28 @@
 #include "transport/shm/layout.h"
 #include "transport/shm/ordering.h"
 
-/// Memory that a peer accesses by itself, with CMA. No device refuses what is over, so the owner
-/// revokes what it shared in a word that the peer looks at before each call, having said that it
-/// is inside: either the peer sees the revocation, or the owner sees it inside (both sequentially
-/// consistent). The words lie in the control words of the peer's cold ring, in the memory of
-/// the owner.
+/// Memory that a peer accesses by itself, with CMA. No device refuses an access that is no longer
+/// permitted. So the owner revokes by a word that the peer reads before each call, after storing
+/// that it is inside. Either the peer sees the revocation, or the owner sees the peer inside (both
+/// accesses are sequentially consistent). The words are control words of the peer's cold ring, in
+/// the owner's memory.
 namespace erdma::transport::shm {
 
-/// Of a peer. Not thread-safe. Control is ColdControl, or its model (ordering_test.cc).
+/// The peer's side. Not thread-safe. Control is ColdControl, or its model (ordering_test.cc).
 template <typename Control>
 class PeerGateOf {
  public:
   PeerGateOf() noexcept = default;
-  /// `heard`: revocations that this side has heard of over the link, perhaps before it knew the
-  /// place. Not what the place counts: what was revoked by now, it may not have heard of.
+  /// `heard`: revocations that this side has been told of over the link, perhaps before it knew the
+  /// place. The count in the place would be wrong here: it includes revocations that this side has
+  /// not been told of.
   PeerGateOf(Control& control, uint64_t heard) noexcept : x_control(&control), x_seen(heard) {}
 
-  /// False: something was revoked that this side has not heard of. True: leave() is to follow.
+  /// False: something was revoked that this side has not been told of. True: leave() must follow.
   bool enter() noexcept { return enter(x_seen); }
-  /// Of an access in several steps that began when this side had heard of `heard` revocations.
-  /// False: it has heard of another one since, which may be that of the memory: the owner waits for
-  /// nobody who is outside when it revocations.
+  /// For an access in several steps that began when this side had been told of `heard` revocations.
+  /// False: it has been told of another since, which may be that of this memory. The owner does not
+  /// wait for a peer that is outside when it revokes.
   bool enter(uint64_t heard) noexcept {
     if (heard != x_seen) return false;
     x_control->inside.store(1, std::memory_order_seq_cst);
@@ -38,8 +39,9 @@ class PeerGateOf {
   void leave() noexcept { store_release(x_control->inside, 0u); }
   void region_revoked() noexcept { ++x_seen; }
   uint64_t heard() const noexcept { return x_seen; }
-  /// What is to be accessed was shared over the owner's link of this number: all that is shared
-  /// with this side over one of its own was. The owner may have ended it, and we not know.
+  /// Sets the number of the owner's link over which the memory was shared. All memory shared with
+  /// this side over one of its own links has the same number. The owner may have ended that link
+  /// without this side knowing.
   void belongs_to(uint32_t link) noexcept { x_link = link_base(link); }
   static constexpr uint64_t link_base(uint32_t link) noexcept { return uint64_t(link) << 32; }
 
@@ -50,14 +52,15 @@ class PeerGateOf {
 };
 using PeerGate = PeerGateOf<ColdControl>;
 
-/// Of the owner. What a peer writes is believed only so far as it concerns itself.
+/// The owner's side. It believes the peer's words only in matters that concern the peer alone.
 template <typename Control>
 class OwnerGateOf {
  public:
-  /// What a place says until the owner's polling thread knows of its peer.
+  /// The count of a place until the owner's polling thread knows its peer.
   static constexpr uint64_t kClosed = UINT64_MAX;
 
-  /// `revocations` so far over the owner's link number `link`: their news may still be on its way.
+  /// `revocations`: those so far over the owner's link number `link`; the peer may not have been
+  /// told of all of them yet.
   OwnerGateOf(Control& control, uint32_t link, uint32_t revocations) noexcept : x_control(control) {
     store_release(x_control.revocations, PeerGateOf<Control>::link_base(link) + revocations);
   }
@@ -65,7 +68,7 @@ class OwnerGateOf {
   void revoke_region() noexcept {
     if (!x_ended) x_control.revocations.fetch_add(1, std::memory_order_seq_cst);
   }
-  /// For good.
+  /// Revokes everything, for good.
   void end() noexcept {
     x_ended = true;
     x_control.revocations.store(kClosed, std::memory_order_seq_cst);
@@ -81,12 +84,12 @@ class OwnerGateOf {
 };
 using OwnerGate = OwnerGateOf<ColdControl>;
 
-/// What a peer needs to know of memory that was shared with it: a RemoteKey of KeyKind::region.
+/// What a peer must know about memory that was shared with it: a RemoteKey of KeyKind::region.
 struct SharedRegion {
-  KeyHead head{KeyKind::region};  ///< of SharedRegions::share()
+  KeyHead head{KeyKind::region};  ///< from SharedRegions::share()
   uint64_t address = 0;           ///< in the owner's process
   uint64_t length = 0;
-  uint32_t link = 0;  ///< number of the owner's link, see Borrowing
+  uint32_t link = 0;  ///< number of the owner's link, see PeerGateOf::belongs_to()
   uint32_t zero = 0;
 };
 static_assert(sizeof(SharedRegion) == 32);

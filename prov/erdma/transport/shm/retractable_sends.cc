@@ -20,7 +20,7 @@ int RingRetractableSends::send(const Header& header, const iovec* payload, size_
   return 0;
 }
 
-// In a ring that was given up, everything has been taken, or will be.
+// Everything in a ring that was given up has been taken, or will be.
 bool RingRetractableSends::retract(uint64_t packet) noexcept {
   return x_out.uses_hot_ring_of(packet) && x_out.ring()->retract(uint32_t(packet));
 }

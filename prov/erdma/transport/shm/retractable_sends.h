@@ -5,7 +5,7 @@
 
 namespace erdma::transport::shm {
 
-/// Packets in the hot ring of one peer that can be taken back. Polling thread only.
+/// Packets in one peer's hot ring that can be taken back. Polling thread only.
 class RingRetractableSends final : public RetractableSends {
  public:
   RingRetractableSends(OutChannel& out, Counters& counters) noexcept

@@ -10,11 +10,11 @@
 
 namespace erdma::transport::shm {
 
-/// What is shared with one peer, as far as it may be helped to access it: a few of everything. Not
+/// The regions shared with one peer with whose accesses this side may help; a limited number. Not
 /// thread-safe.
 class SharedRegions {
  public:
-  /// Of a Ticket's remote key: is it of such a table?
+  /// True if the remote key in a Ticket belongs to such a table.
   static bool names(uint64_t id) noexcept { return id >> 16 & kRegionIndex; }
 
   SharedRegions() noexcept = default;
@@ -40,7 +40,7 @@ class SharedRegions {
   const SharedMemory* find(uint64_t id) noexcept {
     return x_pool.find({uint32_t(id >> 16) & ~kRegionIndex, uint16_t(id)});
   }
-  /// Its id; 0 = it is not in the table.
+  /// Returns the region's id; 0 = it is not in the table.
   uint64_t revoke(const SharedRegion& region) noexcept {
     const KeyHead& head = region.head;
     if (head.index == kUnhelped) return 0;

@@ -19,20 +19,21 @@
 namespace erdma::transport::shm {
 
 /// All peers of one endpoint on this host: rings in shared memory for packets, CMA or bounce slots
-/// for bulk. One background thread per transport serves connections and watches for deaths; it
-/// touches no ring. Must not be used in a forked child, except to destroy it (closes descriptors).
+/// for bulk transfers. One background thread per transport serves connections and watches for
+/// deaths; it touches no ring. In a forked child the object may only be destroyed, which closes
+/// descriptors.
 class ShmTransport final : public Transport {
  public:
-  /// Listens under `name`; port 0 = a free one is picked. -FI_EADDRINUSE: an explicit port is
-  /// taken. `calls` and `clock` (tests) outlive the transport; null = the system's.
+  /// Listens under `name`; port 0 = pick a free one. -FI_EADDRINUSE: an explicit port is taken.
+  /// `calls` and `clock` (tests) must outlive the transport; null = the system's.
   static util::Result<std::unique_ptr<ShmTransport>> open(const Options& options,
                                                           const util::SocketAddress& name,
                                                           CmaCalls* calls = nullptr,
                                                           const util::Clock* clock = nullptr);
   ShmTransport(const Options& options, CmaCalls* calls, const util::Clock* clock) noexcept;
   ~ShmTransport() override;
-  /// In a forked child the rest is left alone: the thread does not exist there, the shared memory
-  /// is not mapped, and a lock may be held for ever.
+  /// In a forked child everything but the descriptors is left alone: the thread does not exist
+  /// there, the shared memory is not mapped, and a lock may be held for ever.
   static void operator delete(ShmTransport* transport, std::destroying_delete_t) noexcept;
 
   const util::SocketAddress& name() const noexcept { return x_connector->name(); }
@@ -52,8 +53,8 @@ class ShmTransport final : public Transport {
 
   /// See Connector::step().
   bool step() noexcept { return x_connector->step(); }
-  /// In a forked child, or as if this process had died: closes descriptors, touches nothing shared.
-  /// Nor does destruction after it.
+  /// In a forked child, or as if this process had died: closes descriptors and touches nothing
+  /// shared. Later destruction touches nothing shared either.
   void abandon() noexcept;
 
  private:
@@ -62,7 +63,7 @@ class ShmTransport final : public Transport {
   bool anything_to_do() noexcept;
   bool announce_waiting() noexcept;
 
-  // What the connector's thread uses, too, comes first.
+  // Members that the connector's thread uses, too, come first.
   util::SystemClock x_own_clock;
   CmaCalls x_own_calls;
   WakeSocket x_wake_socket;

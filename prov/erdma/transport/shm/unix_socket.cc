@@ -95,7 +95,7 @@ Received receive(int socket, void* buffer, size_t room) noexcept {
     received.bytes = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (received.bytes >= 0) break;
     received.bytes = -errno;
-    // A peer that closed with unread messages leaves this error before what it sent last.
+    // After a peer closed with unread messages, this error precedes what the peer sent last.
     if (received.bytes == -ECONNRESET && reset_seen) return received;
     reset_seen = reset_seen || received.bytes == -ECONNRESET;
   } while (received.bytes == -EINTR || received.bytes == -ECONNRESET);
@@ -136,8 +136,8 @@ Credentials peer_credentials(int socket) noexcept {
   return {credentials.pid, credentials.uid};
 }
 
-// Before 6.5 the kernel knows the peer by its pid alone, which may be another's if the peer is
-// dead: its socket is closed then, unless a child of it holds it.
+// Before 6.5 the kernel identifies the peer only by its pid, which another process may have once
+// the peer is dead. The peer's socket is then closed, unless one of its children holds it.
 util::Result<util::Fd> peer_pidfd(int socket, pid_t pid) noexcept {
   int fd = -1;
   socklen_t bytes = sizeof(fd);

@@ -15,7 +15,7 @@
 namespace erdma::transport::shm {
 namespace {
 
-constexpr int kAttempts = 16;  // at a name that nobody has
+constexpr int kAttempts = 16;  // at an unused name
 constexpr unsigned kDrainedAtOnce = 8;
 
 struct Name {
@@ -35,8 +35,8 @@ util::Fd datagram_socket() noexcept {
   return util::Fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-/// The kernel drops every datagram that does not begin with the secret, without waking anybody. It
-/// loads words in network order.
+/// The kernel drops every datagram that does not begin with the secret, without waking the process.
+/// BPF loads words in network order.
 int accept_only(int socket, uint64_t secret) noexcept {
   const uint32_t* const words = reinterpret_cast<const uint32_t*>(&secret);
   sock_filter program[] = {
@@ -60,7 +60,7 @@ util::Result<WakeSocket> WakeSocket::open() noexcept {
   bell.x_socket = datagram_socket();
   if (!bell.x_socket) return -errno;
   bell.x_address.secret = util::random_word();
-  // Where there are no filters, strangers can wake us in vain, and nothing worse.
+  // Without filters, strangers can cause useless wake-ups but nothing worse.
   (void)accept_only(bell.fd(), bell.x_address.secret);
   int error = EADDRINUSE;
   for (int i = 0; i < kAttempts && error == EADDRINUSE; ++i) {

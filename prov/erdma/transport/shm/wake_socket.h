@@ -5,21 +5,22 @@
 #include "util/fd.h"
 #include "util/result.h"
 
-/// How a process that sleeps is woken: a datagram socket of its own, which peers send to.
+/// Waking a process that sleeps: it owns a datagram socket, to which its peers send.
 ///
-/// No descriptor is shared for it. What one process hands to another is one open file with one set
-/// of flags: a peer that made an eventfd blocking, and full, would stop everybody who wakes it; one
-/// that emptied it would keep everybody asleep. MSG_DONTWAIT is of a call, and a socket that only
-/// its owner has can neither be read nor shut down by others.
+/// No descriptor is shared for this. A descriptor passed to another process refers to the same open
+/// file with the same flags: a peer that made an eventfd blocking, and full, would block every
+/// process that wakes its owner; a peer that emptied it would keep the owner asleep. MSG_DONTWAIT
+/// belongs to one call, and a socket that only its owner holds can neither be read nor shut down by
+/// others.
 namespace erdma::transport::shm {
 
-/// Tells a peer how to wake this endpoint; travels in the greeting.
+/// Tells a peer how to wake this endpoint; sent in the greeting.
 struct WakeAddress {
   uint64_t name = 0;    ///< random; makes the socket's abstract name
-  uint64_t secret = 0;  ///< a datagram of other content is dropped: names can be seen by every user
+  uint64_t secret = 0;  ///< a datagram with another content is dropped: every user can see the name
 };
 
-/// Of the endpoint that sleeps. fd() is readable once somebody rang, until drain().
+/// The side that sleeps. fd() is readable from the first ring until drain().
 class WakeSocket {
  public:
   WakeSocket() noexcept = default;
@@ -27,7 +28,7 @@ class WakeSocket {
 
   int fd() const noexcept { return x_socket.get(); }
   const WakeAddress& address() const noexcept { return x_address; }
-  /// By another thread of this process. Never blocks.
+  /// For another thread of this process. Never blocks.
   void ring() const noexcept;
   void drain() const noexcept;
   void reset() noexcept { x_socket.reset(); }
@@ -37,15 +38,15 @@ class WakeSocket {
   WakeAddress x_address;
 };
 
-/// Of one who wakes. Each peer has a socket of its own, so that datagrams that one peer does not
-/// read take no buffer from another's.
+/// The side that wakes. Each peer has a socket of its own, so that unread datagrams of one peer
+/// take no buffer space from another.
 class Waker {
  public:
   Waker() noexcept = default;
-  /// -FI_ECONNREFUSED: there is no such doorbell. -FI_EMFILE, ...
+  /// -FI_ECONNREFUSED: there is no such socket. -FI_EMFILE, ...
   static util::Result<Waker> to(const WakeAddress& address) noexcept;
 
-  /// Never blocks. What finds no room finds a doorbell that rings already.
+  /// Never blocks. If the queue is full, the receiver has a wake-up pending already.
   void ring() const noexcept;
 
  private:

@@ -14,21 +14,21 @@
 #include "transport/shm/wake_socket.h"
 #include "util/socket_address.h"
 
-/// Messages on the control socket (AF_UNIX, SOCK_SEQPACKET) of one channel. Host byte order: both
-/// ends run the same kernel. docs/wire-protocol.md.
+/// Messages on the control socket (AF_UNIX, SOCK_SEQPACKET) of one channel. Host byte order,
+/// because both ends run on the same kernel. See docs/wire-protocol.md.
 namespace erdma::transport::shm {
 
 inline constexpr uint32_t kMagic = 0x416d6465;
-/// Of this transport: of these messages, the rings and the pages of large transfers.
+/// Version of this transport: of these messages, the rings and the pages of large transfers.
 inline constexpr uint8_t kWireVersion = 8;
 inline constexpr uint16_t kByteOrder = 0x0102;
-/// Who changes the layout counts the version up, and puts the new fingerprint here.
+/// A change of the layout needs a higher version and the new fingerprint here.
 static_assert(layout_fingerprint() == 0xb67171c6a411d08b, "kWireVersion must change, too");
 /// Differs between builds that would misread each other's memory although the version is the same.
 inline constexpr uint32_t kGeometry =
     uint32_t(layout_fingerprint() ^ layout_fingerprint() >> 32 ^ kBulkBytes);
 
-/// Who is speaking. The first eight bytes are the same in every version.
+/// Identifies the speaker. The first eight bytes are the same in every version.
 struct Greeting {
   uint32_t magic = kMagic;
   uint8_t version = kWireVersion;
@@ -38,7 +38,7 @@ struct Greeting {
   uint32_t name_bytes = 0;
   std::byte name[sizeof(sockaddr_in6)] = {};
   uint32_t expedited = 0;  ///< registered for membarrier(GLOBAL_EXPEDITED)
-  uint64_t nonce = 0;      ///< of the endpoint: a restarted one has another
+  uint64_t nonce = 0;      ///< of the endpoint: it differs after a restart
   uint64_t boot = 0;       ///< hash of the kernel's boot id
   WakeAddress wake_socket = {};
   CmaIdentity identity = {};
@@ -48,12 +48,12 @@ inline util::SocketAddress name_of(const Greeting& greeting) noexcept {
       greeting.name, std::min(size_t(greeting.name_bytes), sizeof(greeting.name)));
 }
 
-/// Sender to receiver.
+/// From sender to receiver.
 struct Hello {
   Greeting greeting;
 };
 
-/// Receiver to sender, with the memfd of the cold chunk; without when refused.
+/// From receiver to sender, with the memfd of the cold chunk (without it when refused).
 struct Welcome {
   Greeting greeting;
   int32_t status = 0;  ///< negative fi_errno: refused
@@ -61,16 +61,16 @@ struct Welcome {
 };
 
 enum class ControlType : uint32_t {
-  promote = 1,   ///< sender: I have large messages, may I have a hot ring?
-  hot_ring,      ///< receiver: you send a lot, take this; with the memfd
-  demote,        ///< receiver: go back to the cold ring
-  bulk_memory,   ///< receiver: for large transfers; with the memfd
-  admit,         ///< either: please name me as your ptracer
+  promote = 1,   ///< sender: requests a hot ring, because it has large messages
+  hot_ring,      ///< receiver: grants a hot ring, because the peer sends a lot; with the memfd
+  demote,        ///< receiver: asks the peer to go back to the cold ring
+  bulk_memory,   ///< receiver: memory for large transfers; with the memfd
+  admit,         ///< either: asks the peer to name this process as its ptracer
   admit_answer,  ///< value = 0 or negative fi_errno
   bye,           ///< either: this link is over; value = the status to report
-  prove,         ///< either: what is in this scratch word of yours? value = which
-  proof,         ///< value = what is there
-  file,          ///< sender: of my device memory; value = its name, with the descriptor
+  prove,         ///< either: asks for the value of the scratch word with the number `value`
+  proof,         ///< value = the value of that word
+  file,          ///< sender: shares device memory; value = its name, with the descriptor
 };
 
 struct Control {

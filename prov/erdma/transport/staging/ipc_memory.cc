@@ -11,16 +11,16 @@
 namespace erdma::transport::staging {
 namespace {
 
-/// Open allocations of one peer. With more in use they are opened again and again, which takes
-/// longer than a staged copy.
+/// Most open allocations of one peer. If more are in use, each is opened again for each message,
+/// which takes longer than a staged copy.
 constexpr size_t kMostOpen = 16;
-/// Descriptors that a peer was handed and has not used: if it polls seldom, they wait there.
-/// FilePassing::take() keeps 16.
+/// Most descriptors that were passed to a peer that has not used them yet. FilePassing::take()
+/// keeps 16.
 constexpr size_t kMostHanded = 16;
 /// Bytes that one poll() copies: about a millisecond over PCIe.
 constexpr size_t kBytesPerPoll = size_t(32) << 20;
-/// How long a reader waits for the file of an offer, which was sent before the offer. After that
-/// the bytes take another way.
+/// Nanoseconds that a reader waits for the file of an offer, which was sent before the offer. After
+/// that the bytes are staged.
 constexpr uint64_t kFilePatience = 1'000'000'000;
 
 struct WireKey {
@@ -51,7 +51,7 @@ IpcKey IpcKey::decode(const RemoteKey& remote_key) noexcept {
   return {{wire.handle, wire.id, wire.is_file ? Kind::file : Kind::driver}, wire.offset};
 }
 
-// --- what was handed over -----------------------------------------------------------------------
+// --- files that were passed ---------------------------------------------------------------------
 
 bool PassedAllocations::name(FilePassing& files, hmem::Cuda& cuda, hmem::IpcHandle& handle) noexcept
     try {
@@ -97,7 +97,7 @@ void PassedAllocations::answered(const hmem::IpcHandle& handle, bool read) noexc
   if (!read) x_allocations.erase(at);
 }
 
-// --- what is open -------------------------------------------------------------------------------
+// --- mappings -----------------------------------------------------------------------------------
 
 util::Result<Source> IpcMappings::reach(const IpcKey& key, FilePassing& files, const void* near,
                                         size_t length) noexcept {
@@ -242,7 +242,7 @@ int IpcReads::step(Read& read, size_t bytes) noexcept {
 
 void IpcReads::end(const Link& link, Sink& sink, int status) noexcept {
   const auto ours = [&](const Read& read) { return read.link == &link; };
-  for (;;) {  // the upcall may begin further reads
+  for (;;) {  // the upcall may add reads
     const auto at = std::find_if(x_reads.begin(), x_reads.end(), ours);
     if (at == x_reads.end()) return;
     sink.on_done(finish(at), status);

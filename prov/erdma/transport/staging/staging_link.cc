@@ -82,8 +82,8 @@ int StagingLink::share(const iovec* memory, size_t count, size_t length, Access 
   return -FI_ENOMEM;
 }
 
-/// Offers one allocation, and only to a peer that was met: a link that never was up may be replaced
-/// by another link, which knows no offers.
+/// Offers memory of one allocation, and only over a link that has been up: a link that never came
+/// up may be replaced by another link, which knows no offers.
 bool StagingLink::share_ipc(const iovec* memory, size_t count, RemoteKey& remote_key) noexcept {
   if (!x_staging.cuda || !optional().files || count != 1 || !x_inner.was_up()) return false;
   if (x_pause > 0) return --x_pause, false;
@@ -174,8 +174,8 @@ int StagingLink::stage(Transfer& transfer, const iovec*& local, size_t& count,
              : device_memory().gather(transfer.host.get(), memory, pieces, 0, transfer.length);
 }
 
-/// Of device memory. What the inner transport reaches itself passes as it is, but for accesses to
-/// regions.
+/// Returns whether this device memory must be staged. The inner transport gets memory that it can
+/// access itself as it is, except for accesses to regions.
 bool StagingLink::must_stage(const RemoteKey& remote, const iovec* local, size_t count,
                              bool inbound) noexcept {
   return remote.kind() == KeyKind::region || !x_staging.direct ||

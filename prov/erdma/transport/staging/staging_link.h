@@ -17,7 +17,8 @@ struct SharedMemory {
 /// A link on top of a link of the inner transport, which it never outlives.
 class StagingLink final : public Link {
  public:
-  /// What takes no device memory is the inner link's own. The fast path would not find it either.
+  /// The optional interfaces are those of the inner link, as they take no device memory. The fast
+  /// path is left out, because it does not check for device memory.
   StagingLink(Staging& staging, Link& inner) noexcept
       : Link(inner.address(), without_fast_path(inner.optional())),
         x_staging(staging),

@@ -6,17 +6,19 @@
 
 namespace erdma::transport::verbs {
 
-/// A device says that something of it failed: one of these, or the device itself.
+/// A failure that the device reports: of a queue pair, of a completion queue, or of the device
+/// itself.
 struct DeviceEvent {
   uint64_t queue_pair = 0;                   ///< its context
   const ibv_cq* completion_queue = nullptr;  ///< to compare only
   const char* what = nullptr;                ///< static text
 };
 
-/// Tells all who listen to events of this device.
+/// Tells all listeners to events of this device.
 void tell_all(const ibv_context* context, const DeviceEvent& event) noexcept;
 
-/// Wants to know of such events. Called on another endpoint's thread.
+/// Receives such events. Called on another endpoint's thread, under the lock of all listeners: it
+/// neither waits nor subscribes.
 class AsyncListener {
  public:
   virtual void on_device_event(const DeviceEvent& event) noexcept = 0;
@@ -25,8 +27,9 @@ class AsyncListener {
   ~AsyncListener() = default;
 };
 
-/// A device has one queue of asynchronous events for all endpoints on it: whoever reads one tells
-/// all of them, and they know by the id whether it is theirs. One per listener; thread-safe.
+/// A device has one queue of asynchronous events for all its endpoints. Whichever endpoint reads an
+/// event tells all of them, and each knows by the id whether the event concerns it. One object per
+/// listener; thread-safe.
 class AsyncEvents {
  public:
   AsyncEvents(const Device& device, AsyncListener& listener);
@@ -35,7 +38,7 @@ class AsyncEvents {
   AsyncEvents& operator=(const AsyncEvents&) = delete;
 
   int fd() const noexcept;
-  /// Reads what there is.
+  /// Reads all pending events.
   void dispatch() noexcept;
 
  private:

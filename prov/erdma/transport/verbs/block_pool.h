@@ -8,10 +8,10 @@
 
 namespace erdma::transport::verbs {
 
-/// Memory of the transport's own, registered once, handed out in blocks of one size.
-/// Grows by slabs; idle ones go back, but for a few. Not thread-safe.
-/// Slabs of sinks have one peer at a time, where a peer learns their keys (see ReadBuffers): an
-/// idle one that another peer had is registered anew.
+/// Memory of the transport itself, registered once and handed out in blocks of one size. It grows
+/// by slabs; idle slabs are freed, except for a few. Not thread-safe. Where a peer learns the keys
+/// of sinks (see ReadBuffers), a slab of sinks has one peer at a time: an idle slab is registered
+/// anew before another peer gets it.
 class BlockPool {
  public:
   struct Block {
@@ -25,8 +25,8 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  /// False: at its limit, or registration failed (logged once, with the remedy: memlock).
-  /// `peer` says whose the bytes are: of sinks.
+  /// False: the pool is at its limit, or registration failed (logged once, with the remedy:
+  /// memlock). `peer`: for sinks, the peer whose bytes they receive.
   [[nodiscard]] bool acquire(Block& block, const void* peer = nullptr) noexcept;
   void release(const Block& block) noexcept;
   size_t block_bytes() const noexcept { return x_block_bytes; }
@@ -36,7 +36,7 @@ class BlockPool {
   struct Slab {
     OwnMemory memory;
     const void* peer = nullptr;
-    bool closed = false;  ///< for another peer, as soon as nothing of it is in use
+    bool closed = false;  ///< another peer gets it as soon as no block of it is in use
     std::vector<uint32_t> free;
   };
 
@@ -52,13 +52,13 @@ class BlockPool {
   const OwnUse x_use;
   const bool x_apart;  ///< a slab has one peer at a time
   const size_t x_block_bytes;
-  const size_t x_blocks;  ///< of a slab
+  const size_t x_blocks;  ///< per slab
   std::vector<Slab> x_slabs;
-  uint32_t x_lowest = 0;  ///< likely to have room
+  uint32_t x_lowest = 0;  ///< the first slab that may have room
   size_t x_next_closed = 0;
   size_t x_made = 0, x_idle = 0, x_in_use = 0;
   bool x_said = false;
-  bool x_refused = false;  ///< try again when something was released
+  bool x_refused = false;  ///< try again after the next release
 };
 
 }  // namespace erdma::transport::verbs

@@ -9,11 +9,11 @@
 
 namespace erdma::transport::verbs {
 
-/// Takes completions to the connections that they belong to.
+/// Hands completions to the connections that they belong to.
 class Completions {
  public:
   explicit Completions(Resources& shared) : x_shared(shared) { reserve(0); }
-  /// Makes room for put_first(); there always is some for a batch.
+  /// Makes room for put_first(); there is always room for one batch.
   void reserve(size_t early) { x_kept.reserve(x_kept.size() + early + kBatch); }
   void put_first(const std::vector<ibv_wc>& early) noexcept {
     x_kept.insert(x_kept.begin(), early.begin(), early.end());
@@ -23,7 +23,7 @@ class Completions {
     std::erase_if(x_kept, [id](const ibv_wc& wc) { return owner(wc) == id; });
   }
 
-  /// Returns how many there were. `broken`: a queue is.
+  /// Returns the number of completions. `broken` is set if a queue is.
   int poll(Sink& sink, bool& broken) noexcept {
     int moved = 0;
     if (!x_kept.empty()) [[unlikely]] {
@@ -46,18 +46,18 @@ class Completions {
     }
     return moved;
   }
-  /// So many calls of poll() take all that lies in the queues by now.
+  /// After this many calls of poll(), all completions that are in the queues now have been taken.
   uint32_t polls_for_all() const noexcept;
-  /// The next completion wakes. False: there is one already.
+  /// The next completion wakes the process. False: there is one already.
   bool arm() noexcept;
-  /// Some are left from before: memory lacked, or arm() found them.
+  /// Completions were kept: memory was lacking, or arm() found them.
   bool any() const noexcept { return !x_kept.empty(); }
 
  private:
-  static constexpr int kBatch = 32;  ///< of one queue in one poll()
+  static constexpr int kBatch = 32;  ///< per queue and poll()
 
   static uint32_t owner(const ibv_wc& wc) noexcept { return uint32_t(wc.wr_id >> 32); }
-  /// Returns how many are done with: the next one lacks memory, and is to come again.
+  /// Returns how many are finished. The next one, if any, lacked memory and must be handled again.
   int dispatch(const ibv_wc* completions, int count, Sink& sink) noexcept {
     int i = 0;
     try {
@@ -67,20 +67,21 @@ class Completions {
     } catch (const std::bad_alloc&) {
       say_out_of_memory("taking a packet");
       Connection& connection = *x_shared.table.find(owner(completions[i]));
-      if (connection.link()) connection.receiver.put_back();  // otherwise it was not taken
+      // without a link, the packet was not taken
+      if (connection.link()) connection.receiver.put_back();
     }
     return i;
   }
 
   Resources& x_shared;
-  std::vector<ibv_wc> x_kept;  ///< come before those in the queues
+  std::vector<ibv_wc> x_kept;  ///< precede those in the queues
 };
 
 inline uint32_t Completions::polls_for_all() const noexcept {
   int entries = 0;
   for (uint32_t i = 0; i < x_shared.queues.count(); ++i)
     entries = std::max(entries, x_shared.queues.at(i)->cqe);
-  return uint32_t(entries / kBatch) + 2;  // the last one is not full, and some are kept
+  return uint32_t(entries / kBatch) + 2;  // the last batch is not full, and some may be kept
 }
 
 inline bool Completions::arm() noexcept {

@@ -17,7 +17,7 @@ namespace erdma::transport::verbs {
 namespace {
 
 constexpr uint32_t kCreditsToTakeBack = 2;
-constexpr unsigned kPiecesPerRound = 4;  ///< posting may take as long as moving
+constexpr unsigned kPiecesPerRound = 4;  ///< posting may take as long as moving the bytes
 
 }  // namespace
 
@@ -93,7 +93,7 @@ void Connection::on_completion(const ibv_wc& wc, Sink& sink) {
     on_receive(wc, sink);
   else
     on_sent(wc, sink);
-  // Most packets of a conversation leave nothing to do.
+  // After most packets of an exchange there is nothing to do.
   if (receiver.has_batch() || sender.has_due() || sender.credits().must_return() ||
       transfers.any_moving() || !packet_transfers.empty())
     x_worklist.mark(*this);
@@ -121,18 +121,18 @@ void Connection::on_sent(const ibv_wc& wc, Sink& sink) noexcept {
   const bool known = sender.queue().complete(wc.wr_id, [&](const Work& posted) {
     if (posted.type == Work::Type::packet) return;
     if (posted.type >= Work::Type::read) return direct.on_fast(posted, true, sink);
-    const Work work = posted;  // its place may be taken during an upcall
+    const Work work = posted;  // an upcall may reuse its place
     on_work(work, true, sink);
   });
   if (!known) broken(-FI_EIO, "the device completed a request that was not posted");
   x_worklist.feed();
 }
 
-/// One failed request is the end of the connection. Which one says why; flushed ones say nothing.
+/// One failed request ends the connection. Only a request that was not flushed tells the reason.
 void Connection::on_failed(const ibv_wc& wc, Sink& sink) noexcept {
   const bool receive = wc.wr_id & WorkId::kReceive;
   if (!lifecycle.ending()) {
-    // A flush says that the connection ended, not why.
+    // A flush shows that the connection ended, not why.
     const bool flushed = wc.status == IBV_WC_WR_FLUSH_ERR;
     const char* why = ibv_wc_status_str(wc.status);
     if (!flushed)
@@ -148,7 +148,7 @@ void Connection::on_failed(const ibv_wc& wc, Sink& sink) noexcept {
   });
 }
 
-/// What a request held is free, and what waited for it goes on.
+/// Frees what a request held, and continues what waited for it.
 void Connection::on_work(const Work& work, bool success, Sink& sink) noexcept {
   switch (work.type) {
     case Work::Type::packet:
@@ -205,7 +205,8 @@ void Connection::progress() noexcept {
   if (sender.has_due()) send_due_controls();
   const Phase phase = lifecycle.phase();
   if (phase >= Phase::closing) return;
-  // Who asked to retire still returns credits: the peer needs some for what it has to send first.
+  // A side that asked to retire still returns credits: the peer needs some for what it must send
+  // first.
   if (phase == Phase::agreed || phase == Phase::parting) return;
   if (transfers.any_moving() || !packet_transfers.empty()) [[unlikely]]
     move_transfers();
@@ -227,7 +228,7 @@ void Connection::send_due_controls() noexcept {
   }
 }
 
-/// In turn: answers, our own transfers, and what peers asked for.
+/// In turn: answers, transfers of this side, and what peers asked for.
 void Connection::move_transfers() noexcept {
   packet_transfers.send_answers();
   bool more = false;
@@ -241,14 +242,14 @@ void Connection::move_transfers() noexcept {
     more = more || posted + 1 == kPiecesPerRound;
   }
   more = packet_transfers.move_streams() || more;
-  // Later in this or in the next poll(), after the packets of others.
+  // Later in this poll() or in the next one, after the packets of other connections.
   if (more) progress_soon();
 }
 
 void Connection::modify_to_error() noexcept {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
-  // It may be there already, and may say so: what follows does not depend on it.
+  // The queue pair may already be in error, and the call may fail; nothing below depends on it.
   if (x_qp) (void)ibv_modify_qp(x_qp.get(), &attr, IBV_QP_STATE);
   lifecycle.drain();
 }

@@ -20,9 +20,9 @@ class VerbsLink;
 class Worklist;
 struct DirtyTag;
 
-/// One RC queue pair and the parts that use it: takes its completions and its packets to them. Made
-/// on the connector's thread and touched by it until it is mailed; from then on by the polling
-/// thread.
+/// One RC queue pair and the parts that use it; hands completions and packets to those parts. The
+/// connector's thread makes it and uses it until it mails it to the polling thread, which uses it
+/// from then on.
 class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
  public:
   static constexpr uint32_t kSendDepth = 64;
@@ -30,36 +30,37 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   Connection(Resources& shared, Worklist& worklist, LinkManager& manager, uint32_t number) noexcept;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
-  /// Destroys the queue pair. What completions would have released was released by end().
+  /// Destroys the queue pair. end() has released what completions would have released.
   ~Connection();
 
-  // --- the connector's thread
+  // --- Connector's thread.
   int prepare(ibv_qp_init_attr& attr) noexcept;
-  /// Takes ownership of the queue pair, which is at least INIT, and posts receives.
+  /// Takes ownership of the queue pair, which is at least in INIT, and posts receives.
   int adopt(ibv_qp* queue_pair) noexcept;
-  /// Takes the peer's terms, and sends the first packet if we are the active side. -FI_ECONNRESET:
-  /// the terms make no sense.
+  /// Takes the peer's terms. On the active side, also sends the first packet. -FI_ECONNRESET: the
+  /// terms are invalid.
   int agree(const Terms& peer, bool active) noexcept;
 
-  // --- the polling thread
-  /// Packets may flow. `goes_first`: as Lifecycle has it.
+  // --- Polling thread.
+  /// Packets may flow. `goes_first`: see Lifecycle.
   void go_up(VerbsLink& link, const Mail& mail, bool goes_first) noexcept;
-  /// Throws std::bad_alloc: it has to come again.
+  /// Throws std::bad_alloc; the caller then calls it again.
   void on_completion(const ibv_wc& wc, Sink& sink);
-  /// After completions or for anything else to do: posts receives again, sends what is due, moves
-  /// transfers on.
+  /// Call after completions or when there is other work: reposts receives, sends due packets,
+  /// advances transfers.
   void progress() noexcept;
   void modify_to_error() noexcept;
   /// Destroys the queue pair, releases what was posted and reports transfers as failed.
   void end(Sink& sink, int status) noexcept;
 
   VerbsLink* link() const noexcept { return x_link; }
-  /// The other side spoke first, or we did. Before, we must not send at all: on iWARP the passive
-  /// side must stay silent until it heard something; it harms nowhere.
+  /// True once the other side has sent something, or if this side is active. Before that this side
+  /// must not send: on iWARP the passive side must stay silent until it has received something, and
+  /// on other devices that does no harm.
   bool confirmed() const noexcept { return x_heard || active; }
   bool may_send() const noexcept { return lifecycle.phase() == Phase::up && confirmed(); }
 
-  // ConnectionHost, LifecycleHost
+  // Implementation of ConnectionHost and LifecycleHost.
   void broken(int status, const char* why) noexcept override;
   void progress_soon() noexcept override;
   void await_block() noexcept override;
@@ -71,7 +72,7 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   bool reopen() noexcept override;
 
   const uint32_t id;          ///< in ConnectionTable
-  std::vector<ibv_wc> early;  ///< completions from before go_up(): they are to come again
+  std::vector<ibv_wc> early;  ///< completions from before go_up(), to be handled again
   PacketSender sender;
   PacketReceiver receiver;
   HeartbeatReads heartbeat;
@@ -80,16 +81,16 @@ class Connection final : public util::ListHook<DirtyTag>, public LifecycleHost {
   PacketTransfers packet_transfers;
   Lifecycle lifecycle;
 
-  // Of the transport: when and how it ends, what the watchdog saw.
-  uint64_t connection_id = 0;  ///< the connector's
-  uint64_t came_up = 0;        ///< sender.used as long as it has not carried any packet
-  uint64_t phase_since = 0;    ///< when lifecycle.retiring() or agrees() began
+  // For the transport: when and how the connection ends, and what the watchdog saw.
+  uint64_t connection_id = 0;  ///< the connector's id
+  uint64_t came_up = 0;  ///< value of sender.used as long as the connection has carried no packet
+  uint64_t phase_since = 0;  ///< when lifecycle.retiring() or agrees() began
   uint64_t close_deadline = 0;
   uint64_t completions = 0, seen_completions = 0, progress_at = 0;
   int close_status = 0;
   bool active = false;
   bool orderly = false;
-  bool stranded = false;  ///< at the end of the endpoint: the queue pair outlives this
+  bool stranded = false;  ///< at the end of the endpoint: the queue pair outlives this object
 
  private:
   void on_receive(const ibv_wc& wc, Sink& sink);

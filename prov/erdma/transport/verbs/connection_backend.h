@@ -9,17 +9,17 @@
 #include "transport/verbs/hello.h"
 #include "util/socket_address.h"
 
-/// How hellos travel and queue pairs are joined: rdma_cm, or TCP and ibv_modify_qp. Knows nothing
-/// of names, keys and crossings: ConnectionManager does. Connector's thread only.
+/// How hellos travel and queue pairs are connected: by rdma_cm, or by TCP and ibv_modify_qp. Names,
+/// keys and crossings are the business of ConnectionManager. Connector's thread only.
 namespace erdma::transport::verbs {
 
-/// Names a connection, or what may become one, in the whole process: also in asynchronous events,
-/// which any endpoint on the device may be the one to read. Never 0.
+/// Names a connection, or an attempt to make one, uniquely in the process. Asynchronous events
+/// carry the same id, and any endpoint on the device may read them. Never 0.
 inline uint64_t next_connection_id() noexcept {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
-/// As the context of a queue pair or a cm id, and back.
+/// The id as the context of a queue pair or a cm id, and back.
 inline void* context_of(uint64_t id) noexcept {
   return reinterpret_cast<void*>(uintptr_t(id));
 }
@@ -27,27 +27,27 @@ inline uint64_t id_of(const void* context) noexcept {
   return reinterpret_cast<uintptr_t>(context);
 }
 
-/// What happened to a connection. Upcalls of dispatch() and expire() only; may throw bad_alloc, as
-/// those two.
+/// What happened to a connection. Called only from dispatch() and expire(). Like those two, the
+/// upcalls may throw bad_alloc.
 class BackendEvents {
  public:
   using Bytes = std::span<const std::byte>;
   /// Active: greet() may follow.
   virtual void on_reached(uint64_t id) = 0;
-  /// Passive: someone at `from` (unset = unknown) asks. greet() or refuse() follows at once.
+  /// Passive: a peer at `from` (unset = unknown) asks. greet() or refuse() follows at once.
   virtual void on_request(uint64_t id, const util::SocketAddress& from, Bytes hello,
                           const Path& path) = 0;
   /// Active: confirm() or close() follows.
   virtual void on_accepted(uint64_t id, Bytes welcome, const Path& path) = 0;
-  /// Active: `refusal` may be empty (nobody listens there) or anything.
+  /// Active: `refusal` may be empty (there is no listener) or contain anything.
   virtual void on_refused(uint64_t id, Bytes refusal) = 0;
   /// Passive: packets can flow.
   virtual void on_established(uint64_t id) = 0;
-  /// At any time after connect() or on_request(), once: it failed, or ended. close() follows.
-  /// After a close() that returned true: its queue pair may be destroyed.
+  /// At any time after connect() or on_request(), once: the connection failed or ended; close()
+  /// follows. After a close() that returned true: its queue pair may be destroyed.
   virtual void on_closed(uint64_t id, int status) = 0;
-  /// Somebody connected and did not get as far as a request: closed already. `harmless`: peers do
-  /// so, too, when connects cross.
+  /// A remote host connected but sent no valid request; the connection is closed already.
+  /// `harmless`: peers do that, too, when their connects cross.
   virtual void on_stranger(const util::SocketAddress& from, const char* what, bool harmless) = 0;
 
  protected:
@@ -60,11 +60,11 @@ class ConnectionBackend {
       : resets_tell_nobody(a_resets_tell_nobody) {}
   virtual ~ConnectionBackend() = default;
 
-  /// A connect to a port that nobody has ends in -FI_ECONNRESET. Otherwise on_refused() tells it,
-  /// and a reset is of a peer that lives.
+  /// True: a connect to a port without a listener ends in -FI_ECONNRESET. False: on_refused()
+  /// reports that, and a reset comes from a peer that is alive.
   const bool resets_tell_nobody;
 
-  /// Fills in a port of 0. -FI_EADDRINUSE, -FI_EADDRNOTAVAIL, ...; logged.
+  /// Sets the port if it is 0. -FI_EADDRINUSE, -FI_EADDRNOTAVAIL, ...; logged.
   [[nodiscard]] virtual int listen(util::SocketAddress& name) noexcept = 0;
   virtual void stop_listening() noexcept = 0;
 
@@ -73,26 +73,25 @@ class ConnectionBackend {
   virtual uint64_t next_deadline() const noexcept = 0;  ///< of expire(); UINT64_MAX = none
   virtual void expire(BackendEvents& events) = 0;
 
-  /// Active: on_reached(), on_refused() or on_closed() follow. An error: nothing does.
+  /// Active: on_reached(), on_refused() or on_closed() follows. After an error no upcall follows.
   [[nodiscard]] virtual int connect(uint64_t id, const util::SocketAddress& peer) noexcept = 0;
-  /// Both sides, once reached or asked: a queue pair that takes receives, and `own`, which the
-  /// hello or welcome is signed with. Null: logged. From then on the caller may destroy it at any
-  /// time after close().
+  /// Both sides, after on_reached() or in on_request(): a queue pair that accepts receives, and
+  /// `own`, which the signature of the hello or welcome covers. Null: failed, and logged. From then
+  /// on the caller may destroy the queue pair at any time after close().
   [[nodiscard]] virtual ibv_qp* create_queue_pair(uint64_t id, ibv_qp_init_attr& attr,
                                                   Path& own) noexcept = 0;
-  /// Then: sends the hello of the active side, or the welcome of the passive side. Ends in an
-  /// upcall or returns an error. -FI_EADDRINUSE, -FI_EADDRNOTAVAIL: connect() anew takes another
-  /// port.
+  /// The next step: sends the hello (active side) or the welcome (passive side). Ends in an upcall
+  /// or returns an error. -FI_EADDRINUSE, -FI_EADDRNOTAVAIL: another connect() takes another port.
   [[nodiscard]] virtual int greet(uint64_t id, const HelloBytes& hello) noexcept = 0;
   /// Active, after on_accepted(): 0 = packets can flow.
   [[nodiscard]] virtual int confirm(uint64_t id) noexcept = 0;
   /// Passive, instead of greet(): ends `id`.
   virtual void refuse(uint64_t id, const HelloPrefix& refusal) noexcept = 0;
-  /// No upcall for `id` follows. `orderly`: the peer's on_closed() should say -FI_ESHUTDOWN. True:
-  /// to destroy its queue pair would wait for the peer, so on_closed() follows all the same, 20 s
-  /// later at most. What waits then still is left to the end of the process with the back end.
+  /// No upcall for `id` follows. `orderly`: the peer's on_closed() should report -FI_ESHUTDOWN.
+  /// True: destroying the queue pair would wait for the peer, so on_closed() still follows, after
+  /// 20 s at most. What waits even then stays with the back end until the process ends.
   virtual bool close(uint64_t id, bool orderly) noexcept = 0;
-  /// In a forked child.
+  /// Call in a forked child.
   virtual void abandon() noexcept = 0;
 };
 

@@ -11,13 +11,13 @@
 
 namespace erdma::transport::verbs {
 
-/// Makes connections: attempts, crossings, retries, time limits. Gatekeeper knows what is said for
-/// them, and ConnectionBackend how it travels. Connector's thread only; passive: it is called.
+/// Makes connections: attempts, crossings, retries, time limits. Gatekeeper knows what hellos say,
+/// and ConnectionBackend how they travel. Connector's thread only; passive: others call it.
 ///
 /// Two endpoints share one connection. When both begin at once, the attempt of the smaller name
-/// stands. A peer that asks although a connection is up has lost its side of it, or was restarted;
-/// a request that was merely overtaken is told by its serial. An endpoint that connects to itself
-/// has two: one to send, one to receive.
+/// stands. A peer that asks although a connection is up has lost its side of it, or was restarted.
+/// A request that was merely overtaken is recognized by its serial number. An endpoint that
+/// connects to itself has two connections: one to send, one to receive.
 class ConnectionManager final : public BackendEvents {
  public:
   ConnectionManager(const ConnectorConfig& config, uint64_t nonce, ConnectionBackend& backend);
@@ -29,14 +29,14 @@ class ConnectionManager final : public BackendEvents {
   void connect(const util::SocketAddress& peer, uint64_t token, bool patient);
   void close(uint64_t id, bool orderly) noexcept;
   void stop_listening() noexcept;
-  /// Gives back by mail every connection that did not come up, and ends all. True: the back end
-  /// holds some, which follow as it lets go of them.
+  /// Returns by mail every connection that did not come up, and ends all others. True: the back end
+  /// holds some connections, which follow when it releases them.
   bool finish() noexcept;
 
   uint64_t next_deadline() const noexcept { return x_table.next_deadline(); }
   void expire();
 
-  /// An asynchronous event. Unknown ids and queues are no concern of this endpoint.
+  /// Handles an asynchronous event. Unknown ids and queues belong to other endpoints.
   void on_device_event(const DeviceEvent& event);
 
   void on_reached(uint64_t id) override;
@@ -68,7 +68,7 @@ class ConnectionManager final : public BackendEvents {
   Gatekeeper x_gatekeeper;
   AttemptTable x_table;
   size_t x_held = 0;
-  bool x_met_any = false;  ///< peers: this host is like theirs
+  bool x_met_any = false;  ///< some peer was reached, so this host's mode matches theirs
   bool x_closing = false;
 };
 

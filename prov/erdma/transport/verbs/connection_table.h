@@ -10,9 +10,8 @@ namespace erdma::transport::verbs {
 
 class Connection;
 
-/// Connections by the number that their work requests carry: index and generation, so that a
-/// completion from before finds nobody. acquire(), release(), in_use(): any thread. find():
-/// lock-free.
+/// Connections by the number that their work requests carry: index and generation, so that an old
+/// completion finds none. acquire(), release(), in_use(): any thread. find(): lock-free.
 class ConnectionTable {
  public:
   explicit ConnectionTable(uint32_t capacity) : x_slots(new Slot[capacity]), x_capacity(capacity) {
@@ -20,7 +19,7 @@ class ConnectionTable {
     for (uint32_t i = capacity; i-- > 0;) x_free.push_back(i);
   }
 
-  /// False: as many connections exist as can.
+  /// False: the maximum number of connections exists.
   bool acquire(uint32_t& id) noexcept {
     const std::lock_guard guard(x_mutex);
     if (x_free.empty()) return false;

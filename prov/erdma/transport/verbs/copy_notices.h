@@ -4,18 +4,18 @@
 
 namespace erdma::transport::verbs {
 
-/// Of a device that may not register memory of the host.
+/// For a device that must not register host memory.
 inline constexpr char kForkTakesPages[] =
     "a fork would take registered memory away on this kernel (5.12 and later have copy on fork), "
     "and another library used the NIC before erdma, without ibv_fork_init(): set "
     "RDMAV_FORK_SAFE=1, "
     "or FI_ERDMA_FORK=unsafe if the process never forks";
 
-/// Says that long messages and RMA are copied for the whole run, and why: once per process, by the
-/// first transfer that would have gone without a copy. `why` names cause and remedy.
+/// Warns that long messages and RMA are copied for the whole run, and why: once per process, at the
+/// first transfer that would otherwise have needed no copy. `why` names cause and remedy.
 void warn_of_copies(const char* why) noexcept;
 
-/// Why some memory of the application is copied. Each is said once. Not thread-safe.
+/// Why some memory of the application is copied. Each reason is logged once. Not thread-safe.
 class CopyNotices {
  public:
   enum What : unsigned { locked = 1, busy = 2, shared = 4, size = 8, lost = 16, apart = 32 };

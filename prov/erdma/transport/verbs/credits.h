@@ -5,43 +5,43 @@
 
 namespace erdma::transport::verbs {
 
-/// Flow control of one connection, seen from one side: receives that the peer has posted for us,
-/// and credits that we owe it for receives posted anew. No I/O.
+/// Flow control of one connection, seen from one side: the receives that the peer has posted for
+/// this side, and the credits that this side owes for receives posted again. No I/O.
 ///
-/// Why two sides that flood each other never block for good: only a credit packet may use the last
-/// credit, and it always carries at least one credit itself. So of two sides the one that received
-/// last can send, and who can send and owes half a window does. Why they come to rest: a credit
-/// packet carries two credits or more and costs the peer one, so what both owe dwindles.
-/// test/transport/verbs_credits_test.cc looks at every state of small windows.
+/// Two sides that flood each other never block for good: only a credit packet may use the last
+/// credit, and it always carries at least one credit itself. So the side that received last can
+/// send, and a side that can send and owes half a window does send. The exchange comes to rest: a
+/// credit packet carries at least two credits and costs the peer one, so the total that both owe
+/// shrinks. test/transport/verbs_credits_test.cc checks every state of small windows.
 class Credits {
  public:
   static constexpr uint32_t kMinWindow = 4;
 
-  /// `granted`: receives posted by the peer. `window`: posted by us.
+  /// `granted`: receives posted by the peer. `window`: receives posted by this side.
   void start(uint32_t granted, uint32_t window) noexcept {
     x_available = granted;
     x_granted = granted;
     set_window(window);
   }
-  /// Ours grows: `more` receives were posted on top.
+  /// This side's window grows: it posted `more` additional receives.
   void grow(uint32_t more) noexcept {
     set_window(x_window + more);
     x_owed += more;
     x_urgent = true;
   }
-  /// That many of ours were consumed and are not posted again.
+  /// That many receives of this side were consumed and are not posted again.
   void shrink(uint32_t fewer) noexcept { set_window(x_window - fewer); }
 
   bool may_send() const noexcept { return x_available >= 2; }
   bool may_send_credit() const noexcept { return x_available >= 1 && x_owed >= 1; }
-  /// For streams, which must leave room for everything else; less than what is left when the peer
-  /// owes half a window and posts in batches of a quarter.
+  /// True if a stream may send: streams leave credits for all other packets. The bound is less than
+  /// what remains when the peer owes half a window and posts in batches of a quarter.
   bool plenty() const noexcept { return x_available > std::max(x_granted / 8, 1u); }
   uint32_t available() const noexcept { return x_available; }
   uint32_t owed() const noexcept { return x_owed; }
   uint32_t window() const noexcept { return x_window; }
 
-  /// A packet leaves: takes what it carries back to the peer.
+  /// A packet leaves. Returns the credits that it carries to the peer.
   uint16_t consume() noexcept {
     --x_available;
     const uint32_t carried = std::min<uint32_t>(x_owed, UINT16_MAX);
@@ -49,7 +49,7 @@ class Credits {
     x_urgent = false;
     return uint16_t(carried);
   }
-  /// The packet did not leave after all.
+  /// The packet was not sent after all.
   void unconsume(uint16_t carried) noexcept {
     ++x_available;
     x_owed += carried;
@@ -61,10 +61,10 @@ class Credits {
     x_granted = std::max(x_granted, x_available);
     return x_available <= kMostGranted;
   }
-  /// Receives were posted again: only now can anything that leaves carry their credits.
+  /// Receives were posted again: only from now on may packets carry their credits.
   void repost(uint32_t count) noexcept { x_owed += count; }
 
-  /// Nothing else goes out, and the peer may be waiting.
+  /// True if a credit packet must be sent: no other packet leaves, and the peer may be waiting.
   bool must_return() const noexcept { return x_urgent || x_owed >= x_return_at; }
 
  private:
@@ -80,7 +80,7 @@ class Credits {
   uint32_t x_owed = 0;
   uint32_t x_return_at = 1;
   uint32_t x_window = 0;
-  uint32_t x_granted = 0;  ///< most that were ever available
+  uint32_t x_granted = 0;  ///< the most that were ever available
   bool x_urgent = false;
 };
 

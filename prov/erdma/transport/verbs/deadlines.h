@@ -8,19 +8,19 @@
 
 namespace erdma::transport::verbs {
 
-/// Which of many objects is due next. `T` has a `uint64_t deadline` (0 = none) that only this class
-/// writes, stays where it is, and is taken in by add() before it may have a deadline, so that
-/// nothing else here lacks memory.
+/// Tells which of many objects is due next. `T` has a `uint64_t deadline` (0 = none) that only this
+/// class writes; it must not move. add() must precede the object's first deadline and allocates for
+/// it, so that no other function here needs memory.
 template <typename T>
 class Deadlines {
  public:
-  /// Without a deadline. False: no memory.
+  /// Adds an object without a deadline. False: no memory.
   [[nodiscard]] bool add(T& object) noexcept try {
     return x_order.emplace(kNone, &object).second;
   } catch (const std::bad_alloc&) {
     return false;
   }
-  /// Before the object goes. What was not taken in is let be.
+  /// Call before the object is destroyed. Ignores objects that were not added.
   void remove(T& object) noexcept {
     clear(object);
     x_order.erase({kNone, &object});
@@ -38,10 +38,10 @@ class Deadlines {
     --x_size;
   }
   uint64_t next() const noexcept { return x_order.empty() ? kNone : x_order.begin()->first; }
-  /// The one that is due first; null: none is. It stays in.
+  /// The object that is due first; null: none is due. It stays in the set.
   T* due(uint64_t now) const noexcept { return next() <= now ? first() : nullptr; }
   T* first() const noexcept { return x_size ? x_order.begin()->second : nullptr; }
-  /// Of those that have a deadline.
+  /// The number of objects with a deadline.
   size_t size() const noexcept { return x_size; }
 
  private:

@@ -31,7 +31,7 @@ std::string read_line(const fs::path& path) {
   return line;
 }
 
-/// Where a link of sysfs leads; empty if nowhere.
+/// Target of a link in sysfs; empty if there is none.
 fs::path target(const fs::path& link) {
   std::error_code error;
   const fs::path path = fs::canonical(link, error);
@@ -45,7 +45,7 @@ Interfaces interfaces() {
   return {getifaddrs(&list) ? nullptr : list, &freeifaddrs};
 }
 
-/// The MAC address is the beginning of the GID: how iWARP devices name themselves.
+/// The GIDs of iWARP devices begin with their MAC address.
 std::string netdev_by_mac(const ibv_gid& gid) {
   constexpr size_t kMac = 6;
   static const unsigned char none[kMac] = {};
@@ -54,7 +54,7 @@ std::string netdev_by_mac(const ibv_gid& gid) {
   return interface_with_mac(list.get(), std::span(gid.raw).first<kMac>());
 }
 
-/// An address of a link alone is given to any interface that is up.
+/// Link-local addresses do not count: every interface that is up has one.
 bool counts(const sockaddr* address) noexcept {
   if (!address || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return false;
   return address->sa_family == AF_INET ||
@@ -78,7 +78,7 @@ std::string netdev_of_parent(const fs::path& device) {
   return name;
 }
 
-/// Kernels differ in which of these they tell for iWARP.
+/// Kernels differ in which of these they provide for iWARP.
 std::string netdev_of(ibv_context* context, const fs::path& device) {
   char name[IF_NAMESIZE] = "";
   ibv_gid_entry entry{};
@@ -105,7 +105,7 @@ std::vector<util::SocketAddress> addresses_of(const std::string& netdev) {
   return addresses;
 }
 
-/// Bits per second of one lane, in units of 100 Mb/s; the data rate, not that of the line.
+/// Bits per second of one lane, in units of 100 Mb/s: the data rate, not the line rate.
 uint64_t lane_speed(uint8_t active_speed) noexcept {
   static constexpr uint16_t kSpeeds[] = {25, 50, 100, 100, 140, 250, 500, 1000};
   return std::has_single_bit(active_speed) ? kSpeeds[std::countr_zero(active_speed)] : 0;
@@ -136,7 +136,7 @@ void describe_port(const ibv_port_attr& port, DeviceDescription& to) {
   to.speed = lane_speed(port.active_speed) * lanes(port.active_width) * 100'000'000;
 }
 
-/// By opening it.
+/// Needs an open device.
 void describe_device(ibv_context* context, DeviceDescription& to) {
   ibv_device_attr device{};
   ibv_port_attr port{};
@@ -153,7 +153,7 @@ void describe_device(ibv_context* context, DeviceDescription& to) {
     describe_port(port, to);
 }
 
-/// By sysfs, which also tells of a device that can't be opened.
+/// Uses sysfs, which also describes a device that cannot be opened.
 void describe_bus(const fs::path& device, DeviceDescription& to) {
   const fs::path parent = target(device / "device");
   to.driver = target(parent / "driver/module").filename();
@@ -169,7 +169,7 @@ void describe_bus(const fs::path& device, DeviceDescription& to) {
   to.pci_function = uint8_t(function);
 }
 
-/// What the PCI function says of itself, where the device can't.
+/// The ids of the PCI function, for a device that cannot be queried.
 void identify_by_bus(const fs::path& device, DeviceDescription& to) {
   to.vendor = uint32_t(std::strtoul(read_line(device / "device/vendor").c_str(), nullptr, 16));
   to.part = uint32_t(std::strtoul(read_line(device / "device/device").c_str(), nullptr, 16));

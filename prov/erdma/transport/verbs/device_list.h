@@ -11,7 +11,7 @@ struct ifaddrs;
 
 namespace erdma::transport::verbs {
 
-/// One RDMA device of this host as libibverbs and sysfs tell of it; port 1 where it has several.
+/// One RDMA device of this host as libibverbs and sysfs describe it; port 1 if it has several.
 struct DeviceDescription {
   std::string name;     ///< ibverbs name
   uint32_t vendor = 0;  ///< 0x1ded: Alibaba
@@ -22,23 +22,24 @@ struct DeviceDescription {
   std::string state;   ///< "ACTIVE", "DOWN", ... as ibv_port_state_str names it
   bool active = false;
   bool iwarp = false;
-  std::string why_unusable;  ///< not empty: it could not be opened or queried, and why
+  std::string why_unusable;  ///< not empty: why the device could not be opened or queried
   std::vector<util::SocketAddress> addresses;  ///< IPs of its netdev in this namespace, port 0
-  uint32_t mtu = 0;                            ///< bytes, active
+  uint32_t mtu = 0;                            ///< bytes; the active MTU
   uint64_t speed = 0;                          ///< bit/s
   std::string node_guid;                       ///< "xxxx:xxxx:xxxx:xxxx"
-  // PCI address, where it has one.
+  // PCI address, if it has one.
   bool pci = false;
   uint16_t pci_domain = 0;
   uint8_t pci_bus = 0, pci_device = 0, pci_function = 0;
 };
 
-/// All RDMA devices, sorted by name. Never fails: what can't be read is said in why_unusable. An
-/// empty list where libibverbs finds none (or the kernel has no RDMA at all).
+/// All RDMA devices, sorted by name. Never fails: why_unusable says what could not be read. Empty
+/// where libibverbs finds none (or the kernel has no RDMA at all).
 std::vector<DeviceDescription> list_devices();
 
-/// The interface with this MAC address, of what getifaddrs() told; empty: there is none. A bond,
-/// its slaves and VLANs share one: then the first that has an IP address and is up, or one of both.
+/// The interface with this MAC address in the list from getifaddrs(); empty: there is none. A bond,
+/// its slaves and VLANs share one address: then the first that has an IP address and is up, or else
+/// the first that has one of both.
 std::string interface_with_mac(const ifaddrs* list, std::span<const uint8_t, 6> mac);
 
 }  // namespace erdma::transport::verbs

@@ -6,7 +6,8 @@
 
 namespace erdma::transport::verbs {
 
-/// Copied through a block: less work than to find a registration, as far as copies are cheap.
+/// Small accesses are copied through a block: where copies are cheap, that is less work than
+/// finding a registration.
 bool DirectAccess::takes(size_t length, bool is_read) noexcept {
   return length <= std::min(ReadBuffers::kLongBytes, x_shared.packet_blocks.block_bytes()) &&
          (!is_read || x_read_buffers.has_long(x_shared.device));
@@ -20,13 +21,13 @@ int DirectAccess::post(Transfer& transfer) noexcept {
   if (const int rc = post_request(transfer)) return rc;
   transfer.posted = transfer.length;
   x_transfers.wait(transfer);
-  // There is no way back: what the device did not take ends with the connection.
+  // The WRITE cannot be taken back, so a READ that the device refuses ends the connection.
   if (flushes && x_transfers.post_proof(transfer))
     x_host.broken(-FI_EIO, "a READ was refused by the device");
   return 0;
 }
 
-/// A place for a transfer that is not inline: of a READ, one of its own connection's.
+/// A place for a transfer that is not inline; a READ uses the buffers of its own connection.
 bool DirectAccess::acquire(const Transfer& transfer, BlockPool::Block& block) noexcept {
   if (!transfer.is_read) return x_shared.packet_blocks.acquire(block);
   const uint32_t slot = x_read_buffers.acquire_long(x_shared.device);
@@ -64,7 +65,7 @@ int DirectAccess::post_request(Transfer& transfer) noexcept {
   request.opcode = transfer.is_read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
   request.wr.rdma.remote_addr = transfer.remote.pieces[0].address;
   request.wr.rdma.rkey = transfer.remote.pieces[0].rkey;
-  // A WRITE that a READ follows is nothing but what it holds.
+  // A WRITE that a READ follows holds only its block, if any.
   work.type = !transfer.proof_due ? Work::Type::direct
               : fits              ? Work::Type::packet
                                   : Work::Type::block;
@@ -75,7 +76,7 @@ int DirectAccess::post_request(Transfer& transfer) noexcept {
     return x_sender.refused(rc);
   }
   if (transfer.is_read) x_transfers.read_begins();
-  // Only the READ behind it will say that it is done.
+  // Only the READ behind it reports its completion.
   if (transfer.proof_due) x_counters->write_bytes += transfer.length;
   return 0;
 }
@@ -86,7 +87,7 @@ void DirectAccess::on_direct(const Work& work, bool success, Sink& sink) noexcep
   if (success && transfer.is_read)
     hmem::scatter(transfer.local, transfer.count, 0, work.block.bytes, transfer.length);
   if (work.block.bytes) release(transfer, work.block);
-  if (!success) return;  // ends with its connection
+  if (!success) return;  // it ends with its connection
   Counters& counters = *x_counters;
   (transfer.is_read ? counters.read_bytes : counters.write_bytes) += transfer.length;
   x_transfers.end(transfer, 0, sink);
@@ -112,7 +113,7 @@ void DirectAccess::on_fast(const Work& work, bool success, Sink& sink) noexcept 
   sink.on_done(token, 0);
 }
 
-/// Ends with its connection, which will know why.
+/// Keeps the transfer until its connection ends and the reason is known.
 void DirectAccess::keep_failed(uint64_t token, Sink& sink) noexcept {
   Transfer* const failed = x_shared.transfers.acquire();
   if (!failed) return sink.on_done(token, -FI_EIO);

@@ -9,7 +9,7 @@
 namespace erdma::transport::verbs {
 
 /// Small accesses to a peer's memory without its processor: one work request each, posted at once
-/// and in order. Those of the fast path have no Transfer unless they fail.
+/// and in order. Accesses of the fast path have a Transfer only if they fail.
 class DirectAccess {
  public:
   DirectAccess(Resources& shared, PacketSender& sender, Transfers& transfers,
@@ -21,18 +21,19 @@ class DirectAccess {
         x_host(host) {}
 
   void count_in(Counters& counters) noexcept { x_counters = &counters; }
-  /// Whether post() takes an access of this size.
+  /// True if post() accepts an access of this size.
   bool takes(size_t length, bool is_read) noexcept;
-  /// The whole transfer, which is in the list of transfers then. -FI_EAGAIN: nothing happened.
+  /// Posts the whole transfer, which must be in the list of transfers. -FI_EAGAIN: nothing
+  /// happened.
   [[nodiscard]] int post(Transfer& transfer) noexcept;
   void on_direct(const Work& work, bool success, Sink& sink) noexcept;
 
-  /// As those of FastAccess.
+  /// See FastAccess.
   [[nodiscard]] int get(DeviceAddress remote, void* local, size_t length, uint64_t token) noexcept;
   [[nodiscard]] int put(DeviceAddress remote, const void* local, size_t length,
                         uint64_t token) noexcept;
   void on_fast(const Work& work, bool success, Sink& sink) noexcept;
-  /// Nothing of the fast path is in flight.
+  /// No access of the fast path is in flight.
   bool idle() const noexcept { return x_fast_in_flight == 0; }
 
  private:
@@ -47,7 +48,7 @@ class DirectAccess {
   void keep_failed(uint64_t token, Sink& sink) noexcept;
 
   Resources& x_shared;
-  Counters* x_counters;  ///< those of x_shared, until there is a peer
+  Counters* x_counters;  ///< those of x_shared until the peer is known
   PacketSender& x_sender;
   Transfers& x_transfers;
   ConnectionHost& x_host;
@@ -99,7 +100,7 @@ inline int DirectAccess::put(DeviceAddress remote, const void* local, size_t len
   return submit(request);
 }
 
-/// What is bounced. -FI_EAGAIN: nothing happened.
+/// Posts a request of the fast path. -FI_EAGAIN: nothing happened.
 inline int DirectAccess::submit(ibv_send_wr& request) noexcept {
   request.num_sge = 1;
   if (const int rc = x_sender.queue().post(request)) [[unlikely]]

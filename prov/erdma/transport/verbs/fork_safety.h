@@ -7,33 +7,35 @@ namespace erdma::transport::verbs {
 
 /// FI_ERDMA_FORK.
 enum class ForkPolicy : uint8_t {
-  automatic,  ///< what can't be protected is copied
-  safe,       ///< without protection there is no NIC
-  unsafe,     ///< nothing is protected: the process never forks
+  automatic,  ///< memory that cannot be protected is copied
+  safe,       ///< without protection the NIC is not used
+  unsafe,     ///< no memory is protected: the process never forks
 };
 
-/// Why a NIC still finds registered memory after a fork. Without copy-on-fork both processes keep
-/// the page until one writes to it: if the parent does, it gets a copy, and the NIC has the old
-/// one.
+/// Why a NIC still finds registered memory after a fork. Without copy-on-fork both processes share
+/// a page until one of them writes to it: if that is the parent, it gets a copy, and the NIC keeps
+/// the old page.
 enum class ForkSafety : uint8_t {
   none,    ///< it does not
   kernel,  ///< the kernel copies registered pages for the child
-  apart,   ///< the child does not get what is registered (MADV_DONTFORK)
+  apart,   ///< the child does not get registered memory (MADV_DONTFORK)
   unasked,
 };
 
-/// Before a device registers anything, and again with each: libibverbs must protect the queues of
-/// its drivers from the first on. What the kernel can do is asked of it, whatever its version.
+/// Call before a device registers anything, and again for each device: libibverbs must protect the
+/// queues of its drivers from the first one on. The kernel is asked what it can do, whatever its
+/// version.
 ForkSafety prepare_for_forks(ForkPolicy policy) noexcept;
 
-/// The same when the provider is loaded, where it is likely to be used: FI_PROVIDER names
-/// it, or it is not set and FI_ERDMA_DEVICE is, or there is an eRDMA device. Other providers of
-/// libfabric try devices while they are loaded, after this one, and then it is too late.
+/// The same while the provider is loaded, if it is likely to be used: FI_PROVIDER names it; or that
+/// is unset and either FI_ERDMA_DEVICE is set or there is an eRDMA device. Later would be too late,
+/// because other providers of libfabric try devices while they are loaded, after this one.
 void prepare_for_forks_early() noexcept;
 
-/// Keeps the pages of these bytes from children; 0 or an errno (said once). libibverbs does it too,
-/// but counts by address and loses count where memory is unmapped before it is deregistered: so
-/// memory at the same address would go to children. Deregistration lets children have it again.
+/// Excludes the pages of these bytes from children; 0 or an errno (logged once). libibverbs does it
+/// too, but it counts by address and its count goes wrong where memory is unmapped before it is
+/// deregistered: then children would get memory at the same address. Deregistration gives the pages
+/// to children again.
 int keep_from_children(const void* address, size_t length) noexcept;
 
 }  // namespace erdma::transport::verbs

@@ -10,24 +10,24 @@ class Cuda;
 
 namespace erdma::transport::verbs {
 
-/// Why memory of a GPU could not be registered: an errno for each way that was tried. 0: as a
-/// dmabuf it could.
+/// Why GPU memory could not be registered: an errno for each way that was tried. `as_dmabuf` = 0:
+/// registration as a dmabuf succeeded.
 struct GpuRefusal {
   int as_dmabuf = 0;
   int by_address = 0;
 
-  /// There is no way at all, rather than none this time.
+  /// True if no way can ever succeed, rather than none this time.
   bool final() const noexcept;
 };
 
-/// Registers memory of a GPU that lies within one allocation, under its own addresses: as a dmabuf
-/// (`file`, else exported here) where driver and NIC can, else by its address, which needs
-/// nvidia-peermem. Never with relaxed ordering: whoever flushes by reading counts on the order.
-/// Null: `why` says so.
+/// Registers GPU memory that lies within one allocation, under its own addresses: as a dmabuf
+/// (`file`, or exported here) where driver and NIC can do that, or else by address, which needs
+/// nvidia-peermem. Never with relaxed ordering, because a flush by reading relies on the order.
+/// Null: `why` tells the reason.
 MemoryRegion register_gpu_memory(const Device& device, hmem::Cuda& cuda, const iovec& memory,
                                  const Dmabuf* file, int access, GpuRefusal& why) noexcept;
 
-/// Regions of the application's in memory of a GPU, for RMA.
+/// Regions of the application in GPU memory, for RMA.
 class GpuMemoryRegistrar final : public RegionRegistrar {
  public:
   GpuMemoryRegistrar(const Device& device, hmem::Cuda& cuda) noexcept

@@ -10,7 +10,7 @@
 
 namespace erdma::transport::verbs {
 
-/// What a failed destruction means for the caller: nothing can be done but say so.
+/// Logs a failed destruction, about which the caller can do nothing else.
 void log_leak(const char* what, int error) noexcept;
 
 template <auto Destroy>
@@ -21,7 +21,7 @@ struct Deleter {
   }
 };
 
-// Owners, the size of a pointer. Members are declared in order of acquisition.
+// Owners of verbs objects, the size of a pointer. Declare members in order of acquisition.
 using Context = std::unique_ptr<ibv_context, Deleter<ibv_close_device>>;
 using ProtectionDomain = std::unique_ptr<ibv_pd, Deleter<ibv_dealloc_pd>>;
 using MemoryRegion = std::unique_ptr<ibv_mr, Deleter<ibv_dereg_mr>>;
@@ -34,11 +34,11 @@ struct DeviceListDeleter {
 };
 using DeviceList = std::unique_ptr<ibv_device*, DeviceListDeleter>;
 
-/// What the application is told about a request that failed.
+/// The fi_errno that the application gets for a failed request.
 int completion_error(ibv_wc_status status) noexcept;
 
-/// Return codes of ibv_post_*: positive errno by the manual, negative by erdma and siw. A full
-/// queue is -FI_EAGAIN.
+/// Converts return codes of ibv_post_*: a positive errno by the manual, negative from erdma and
+/// siw. A full queue is -FI_EAGAIN.
 inline int post_error(int rc) noexcept {
   const int error = std::abs(rc);
   return error == ENOMEM ? -FI_EAGAIN : -error;

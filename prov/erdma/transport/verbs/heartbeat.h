@@ -6,8 +6,8 @@
 
 namespace erdma::transport::verbs {
 
-/// READs of eight bytes of the peer, which need no help of its processor: a sign of life, and the
-/// proof that all that was sent before has arrived.
+/// READs of eight bytes from the peer, which do not involve its processor: they show that the peer
+/// is alive, and prove that everything sent before has arrived.
 class HeartbeatReads {
  public:
   HeartbeatReads(Resources& shared, PacketSender& sender) noexcept
@@ -17,11 +17,11 @@ class HeartbeatReads {
     x_rkey = peer.heartbeat_rkey;
   }
 
-  /// A heartbeat, unless one is under way or there is no room.
+  /// Posts a heartbeat, unless one is in flight or there is no room.
   void post() noexcept {
     if (!x_pending && x_sender.queue().room()) x_pending = !post(Work::Type::heartbeat, nullptr);
   }
-  /// A READ behind what `transfer` wrote. -FI_EAGAIN: nothing happened.
+  /// Posts a READ behind what `transfer` wrote. -FI_EAGAIN: nothing happened.
   int post(Work::Type type, Transfer* transfer) noexcept {
     const ScratchMemory& mine = x_shared.heartbeat;
     ibv_send_wr request{};

@@ -110,7 +110,7 @@ Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKe
                const Path& path, JobKey::Bytes context, Hello& hello) noexcept {
   if (const Refusal wrong = check_prefix(bytes); wrong != Refusal::none) return wrong;
   HelloBytes wire;
-  // Private data of rdma_cm may be longer than what was sent.
+  // Private data of rdma_cm may be longer than what the peer sent.
   if (bytes.size() < sizeof(wire)) return Refusal::garbage;
   std::memcpy(&wire, bytes.data(), sizeof(wire));
   if ((wire.prefix.kind & ~kIpv6) != uint8_t(expected)) return Refusal::garbage;
@@ -142,7 +142,7 @@ Refusal decode_refusal(std::span<const std::byte> bytes) noexcept {
   HelloPrefix prefix;
   if (bytes.size() < sizeof(prefix)) return Refusal::none;
   std::memcpy(&prefix, bytes.data(), sizeof(prefix));
-  // Whatever their version, they said that it is another one.
+  // Whatever the peer's version is, it reports that the versions differ.
   if (prefix.magic == __builtin_bswap32(kHelloMagic)) return Refusal::version;
   const bool challenge = prefix.kind == uint8_t(HelloKind::challenge);
   if (prefix.magic != kHelloMagic || (prefix.kind != uint8_t(HelloKind::refusal) && !challenge))

@@ -11,13 +11,14 @@
 #include "util/fingerprint.h"
 #include "util/socket_address.h"
 
-/// What the two sides of a new connection say to each other before any packet: the bytes, and what
-/// can be wrong with them. The active side says hello, the passive side welcome or why not.
+/// What the two sides of a new connection say to each other before any packet: the bytes, and how
+/// they are checked. The active side sends a hello; the passive side answers with a welcome or a
+/// refusal.
 namespace erdma::transport::verbs {
 
 inline constexpr uint32_t kHelloMagic = 0x61445265;  // "eRDa" on x86-64
-/// Of this transport: of the handshake and of its packets (packet.h). The first six bytes of a
-/// hello never change.
+/// Version of this transport: of the handshake and of its packets (packet.h). The first six bytes
+/// of a hello never change.
 inline constexpr uint8_t kWireVersion = 5;
 
 enum class HelloKind : uint8_t {
@@ -26,11 +27,11 @@ enum class HelloKind : uint8_t {
   refusal = 3,
   confirm = 4,
   bye = 5,
-  challenge = 6,  ///< a refusal, too: come again with `argument` as answer
+  challenge = 6,  ///< also a refusal: try again with `argument` as the answer
 };
 
-/// Also of a refusal, a confirm and a bye, which have no more than that. In the byte order of the
-/// sender: the magic shows it, and another order is turned away.
+/// The beginning of all messages; a refusal, a confirm and a bye consist of nothing else. In the
+/// sender's byte order: the magic shows it, and another order is refused.
 struct HelloPrefix {
   uint32_t magic;
   uint8_t version;
@@ -40,24 +41,25 @@ struct HelloPrefix {
 };
 static_assert(sizeof(HelloPrefix) == 8);
 
-/// 80 bytes: rdma_cm carries up to 255 on iWARP, and no other device is asked by rdma_cm.
+/// 80 bytes: on iWARP rdma_cm carries up to 255, and it is used for no other devices.
 struct HelloBytes {
   HelloPrefix prefix;
-  uint16_t receive_units;  ///< of 8 bytes
+  uint16_t receive_units;  ///< in units of 8 bytes
   uint16_t port;
-  uint32_t serial;  ///< counts the sender's hellos and welcomes: orders those that cross
+  uint32_t serial;  ///< counts the sender's hellos and welcomes, to order those that cross
   uint8_t ip[16];
   uint64_t nonce;
   uint64_t heartbeat_address;
   uint32_t heartbeat_rkey;
-  uint16_t answer;           ///< hello: to the challenge before; 0 = none
+  uint16_t answer;           ///< hello: to the previous challenge; 0 = none
   uint8_t protocol_version;  ///< Options::protocol_version
   uint8_t reserved;
   uint64_t resumes;  ///< the connection that the new one continues (session.h); 0 = none
-  Mac mac;           ///< of all above, the path, and the name of the one who is asked, or its hello
+  /// Covers all above, the path, and the name of the side that is asked, or that side's hello.
+  Mac mac;
 };
 static_assert(sizeof(HelloBytes) == 80);
-/// Whoever changes the handshake counts kWireVersion up, and puts the new fingerprint here.
+/// A change of the handshake needs a higher kWireVersion and the new fingerprint here.
 static_assert(util::fingerprint(
                   {kWireVersion, offsetof(HelloPrefix, version), offsetof(HelloPrefix, kind),
                    offsetof(HelloPrefix, argument), offsetof(HelloBytes, receive_units),
@@ -68,21 +70,21 @@ static_assert(util::fingerprint(
                    offsetof(HelloBytes, resumes), offsetof(HelloBytes, mac)}) == 0x457711ae745f6949,
               "kWireVersion must change, too");
 
-/// Bytes of the back end's own that both sides must know and that the MAC covers: GID and queue
-/// pair number on ib, nothing on iWARP.
+/// Bytes of the back end that both sides must know and that the MAC covers: GID and queue pair
+/// number on ib, nothing on iWARP.
 using Path = std::array<std::byte, 32>;
 
-/// Why the passive side says no. Values are on the wire.
+/// Why the passive side refuses. The values are sent.
 enum class Refusal : uint16_t {
   none = 0,
   version = 1,   ///< of the transport or the protocol, or byte order
-  garbage = 2,   ///< not a hello, or one that contradicts itself
-  key = 3,       ///< another job key, or a name that is not ours
+  garbage = 2,   ///< not a hello, or a hello with contradictions
+  key = 3,       ///< another job key, or another endpoint's name
   use_mine = 4,  ///< both connect at once, and the refusing side's attempt stands
-  stale = 5,     ///< overtaken by a later attempt of yours
-  busy = 6,      ///< out of resources: come again
+  stale = 5,     ///< overtaken by a later attempt of the same peer
+  busy = 6,      ///< out of resources: try again
   closing = 7,   ///< the endpoint is being closed
-  replay = 8,    ///< never sent: HelloKind::challenge says so
+  replay = 8,    ///< never sent: HelloKind::challenge has this meaning
 };
 const char* refusal_text(Refusal reason) noexcept;
 
@@ -91,7 +93,7 @@ struct Hello {
   Terms terms;
   uint32_t serial = 0;
   uint16_t answer = 0;
-  Mac mac{};  ///< as decoded; encode() makes its own
+  Mac mac{};  ///< set by decode(); encode() makes its own
 };
 
 /// `context` binds the bytes to one conversation: the name that is asked (name_bytes()), or for a
@@ -101,21 +103,23 @@ HelloBytes encode(const Hello& hello, const JobKey& key, const Path& path,
 HelloPrefix encode_prefix(HelloKind kind, Refusal reason = Refusal::none,
                           uint8_t protocol_version = 0) noexcept;
 
-/// Decodes what came from a peer: anything at all. Refusal::none = `hello` is filled in. Its name
-/// and its protocol_version are not checked against anything.
+/// Decodes untrusted bytes from a peer. Refusal::none = `hello` is filled in. The caller must check
+/// its name and its protocol_version.
 Refusal decode(std::span<const std::byte> bytes, HelloKind expected, const JobKey& key,
                const Path& path, JobKey::Bytes context, Hello& hello) noexcept;
-/// What a challenge asks for.
+/// The answer that a challenge asks for.
 uint16_t decode_challenge(std::span<const std::byte> bytes) noexcept;
-/// The reason in a refusal, replay in a challenge; Refusal::none = these bytes are no refusal of
-/// ours.
+/// The reason in a refusal, or replay for a challenge; Refusal::none = these bytes are not a
+/// refusal of this provider.
 Refusal decode_refusal(std::span<const std::byte> bytes) noexcept;
-/// What is wrong with a message that is, or says, Refusal::version; `ours`: the protocol's.
+/// Describes a message that has, or reports, Refusal::version. `ours`: this side's version of the
+/// protocol.
 std::string version_text(std::span<const std::byte> bytes, uint8_t ours);
-/// Whether a message may go on like this; looks at as many bytes as there are.
+/// Whether a message may begin with these bytes, of which there may be few.
 Refusal check_prefix(std::span<const std::byte> bytes) noexcept;
 
-/// A name as compared and signed: family, IP, port; no scope, which only its own host knows.
+/// A name as it is compared and signed: family, IP, port. Without the scope, which is local to a
+/// host.
 using NameBytes = std::array<std::byte, 19>;
 NameBytes name_bytes(const util::SocketAddress& name) noexcept;
 

@@ -60,7 +60,8 @@ void HelloSocket::keep_alive(uint64_t peer_timeout_ns) noexcept {
 
 bool HelloSocket::receive(int& ended) noexcept {
   const bool begun = read(sizeof(HelloPrefix), ended);
-  // Another version may have other lengths: what begins so is not waited for.
+  // Another version may have other lengths, so a message that begins differently is complete at
+  // once.
   if (check_prefix(std::span(x_read.bytes).first(x_read.length)) != Refusal::none) return true;
   if (!begun) return false;
   const auto kind = HelloKind(uint8_t(x_read.bytes[kKindAt]) & 0x7f);
@@ -100,7 +101,7 @@ int HelloSocket::send(const HelloPrefix& message) const noexcept {
 }
 
 int HelloSocket::write(const void* bytes, size_t length) const noexcept {
-  // Few bytes into an empty buffer: if they do not fit, something is very wrong.
+  // Few bytes go into an empty buffer: if they do not fit, the connection is unusable.
   const ssize_t sent = ::send(fd(), bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
   return sent == ssize_t(length) ? 0 : -FI_ECONNRESET;
 }

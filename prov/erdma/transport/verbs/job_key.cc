@@ -6,7 +6,7 @@ namespace erdma::transport::verbs {
 namespace {
 
 void add(crypto_generichash_state& state, JobKey::Bytes bytes) noexcept {
-  // The length too: bytes must not wander from one part to the next unnoticed.
+  // Including the length, so that bytes cannot move from one part to the next unnoticed.
   const uint64_t length = bytes.size();
   crypto_generichash_update(&state, reinterpret_cast<const uint8_t*>(&length), sizeof(length));
   crypto_generichash_update(&state, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());

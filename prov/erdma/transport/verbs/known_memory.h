@@ -13,22 +13,23 @@
 
 namespace erdma::transport::verbs {
 
-/// GPU memory that the application has registered: for endpoints that may not call CUDA, which
-/// know and reach no other. What it is was asked when it was registered; the NIC reads and writes
-/// it where it lies, and copies it where it must be copied. Registrations of host memory are
-/// another cache's. Thread-safe. Invariant: only keep() and the constructor's caller call CUDA.
+/// GPU memory that the application has registered, for endpoints that must not call CUDA: they know
+/// and reach no other GPU memory. The properties of the memory are queried when it is registered.
+/// The NIC reads and writes it in place, and also makes copies where those are needed. Another
+/// cache registers host memory. Thread-safe. Invariant: only keep() and the constructor's caller
+/// call CUDA.
 class KnownMemory final : public RegistrationCache,
                           public DirectSource,
                           public DeviceMemoryKeeper,
                           public hmem::DeviceMemory {
  public:
-  /// All of these outlive it. `options`: of the copier's connection.
+  /// All arguments must outlive it. `options`: for the copier's connection.
   KnownMemory(Device& device, hmem::Cuda& cuda, RegistrationCache& host, FlushPolicy flush,
               const Options& options) noexcept;
   ~KnownMemory() override;
 
-  /// Whether the GPU's memory can be registered, written and read by the NIC: tried with bytes that
-  /// CUDA wrote and looks for. 0, or -FI_EOPNOTSUPP, logged with the cause.
+  /// Tests whether the NIC can register, write and read GPU memory, with bytes that CUDA writes and
+  /// checks. 0, or -FI_EOPNOTSUPP, logged with the cause.
   int probe() noexcept;
 
   std::unique_ptr<KeptMemory> keep(const iovec& memory, const Dmabuf* file) override;
@@ -56,7 +57,7 @@ class KnownMemory final : public RegistrationCache,
 
   int from_device(void* to, const void* from, size_t length) noexcept override;
   int to_device(void* to, const void* from, size_t length) noexcept override;
-  // Under x_mutex.
+  // Call with x_mutex held.
   Known* find(const void* address, size_t length) const noexcept;
   void drop(Known& known) noexcept;
   void forget(Known& known) noexcept;
@@ -67,9 +68,9 @@ class KnownMemory final : public RegistrationCache,
   RegistrationCache& x_host;
   const FlushPolicy x_flush;
   LoopCopier x_copier;
-  mutable std::mutex x_mutex;                ///< uncontended, but where threads share a domain
-  std::multimap<uintptr_t, Known*> x_known;  ///< by their beginning
-  size_t x_longest = 0;                      ///< bytes, of all that there were
+  mutable std::mutex x_mutex;                ///< contended only where threads share a domain
+  std::multimap<uintptr_t, Known*> x_known;  ///< by first address
+  size_t x_longest = 0;                      ///< bytes of the longest that ever existed
 };
 
 }  // namespace erdma::transport::verbs

@@ -6,7 +6,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// One for the request, one for a credit packet, one to take the request back, and the last.
+/// One credit each for the request, a credit packet, taking the request back, and the last packet.
 constexpr uint32_t kCreditsToRetire = 4;
 
 }  // namespace
@@ -23,7 +23,7 @@ void Lifecycle::go_up(Session& session, uint64_t name, bool goes_first) noexcept
   advance(Phase::up);
 }
 
-/// The connection goes on after all.
+/// The connection stays up after all.
 void Lifecycle::go_on() noexcept {
   x_fenced = false;
   advance(Phase::up);
@@ -39,7 +39,8 @@ void Lifecycle::retire() noexcept {
   x_sender.due(kDueRetire);
 }
 
-/// At once or not at all: until the peer is told, it may end the connection by its consent.
+/// Succeeds at once or not at all: until the peer is told, it may end the connection by this side's
+/// consent.
 bool Lifecycle::take_back() noexcept {
   if (x_phase == Phase::asked) {
     if (!x_sender.credits().may_send() || x_sender.queue().room() == 0 || !x_session->withdraw())
@@ -89,13 +90,13 @@ int Lifecycle::emit_request(Kind kind, uint32_t request) noexcept {
 
 int Lifecycle::send(Due which) noexcept {
   if (which == kDueRetireNo) return emit_request(Kind::retire_no, x_peers_request);
-  // The claim comes before the packet that the peer can go by.
+  // The claim must precede the packet on which the peer may act.
   if (which == kDueRetire || which == kDueRetireOk) x_session->offer(x_name);
   const int rc = which == kDueRetire     ? emit_request(Kind::retire, x_request)
                  : which == kDueRetireOk ? emit_request(Kind::retire_ok, x_peers_request)
                                          : x_sender.emit(Kind::bye, nullptr, 0);
   if (rc) return rc;
-  // Nothing follows the last packet of this side.
+  // Nothing follows this side's last packet.
   x_last_packet = x_sender.queue().latest();
   advance(which == kDueRetire     ? Phase::asked
           : which == kDueRetireOk ? Phase::agreed
@@ -112,9 +113,11 @@ void Lifecycle::on_packet(Kind kind, const std::byte* body, size_t length) noexc
   on_answer(named.request, kind == Kind::retire_ok);
 }
 
-/// The peer would give this connection up. Where both ask, the smaller name's request stands.
+/// The peer asks to give this connection up. If both sides ask, the request of the smaller name
+/// stands.
 void Lifecycle::on_retire(uint32_t request) noexcept {
-  // If it can't be said now that ours does not stand, neither does: who asked does not wait long.
+  // If this side cannot withdraw its request now, neither request stands; the asking side does not
+  // wait for long.
   if (x_phase == Phase::asked && x_goes_first) return;
   if (retiring() && !take_back()) return;
   if (agrees()) return x_host.broken(-FI_ECONNRESET, kSenseless);
@@ -125,10 +128,10 @@ void Lifecycle::on_retire(uint32_t request) noexcept {
   x_sender.due(kDueRetireOk);
 }
 
-/// The peer did not wait for our answer, which it will not look at.
+/// The peer did not wait for this side's answer, and will ignore it.
 void Lifecycle::on_retire_back(uint32_t request) noexcept {
   if (request != x_peers_request) return;
-  // Ending by our consent is not the peer's view.
+  // This side ended the connection by its consent, which the peer has taken back.
   const bool by_consent = ending() && x_agreement != Agreement::none && !x_was_asked;
   if (by_consent) void_agreement();
   if (by_consent ? !x_host.reopen() : !agrees()) return;

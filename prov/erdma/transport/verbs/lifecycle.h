@@ -9,9 +9,9 @@
 
 namespace erdma::transport::verbs {
 
-/// One end of a connection. Where there are more peers than connections, one end asks to give it up
-/// (to retire), and the other agrees; both then know all that the other sent. What they say of it
-/// when they connect anew is in Session.
+/// One end of a connection. Where there are more peers than connections, one end asks the other to
+/// give the connection up (to retire). Once the other has agreed, both know everything that was
+/// sent. What they say about it when they connect anew is in Session.
 ///
 ///   making --> up --> asking --> asked --retire_ok--> closing, in agreement
 ///              ^         |         |
@@ -36,22 +36,23 @@ enum class Phase : uint8_t {
   draining,  ///< likewise, and the queue pair is in error
 };
 
-/// How a connection ended: what waits for the peer goes on waiting only if both ends agreed.
+/// How a connection ended. What waits for the peer keeps waiting only if both ends agreed.
 enum class Agreement : uint8_t {
   none,
-  doubtful,  ///< the peer may see it otherwise
+  doubtful,  ///< the peer may have another view
   certain,
 };
 
 class LifecycleHost : public ConnectionHost {
  public:
   virtual void phase_changed(Phase before) noexcept = 0;
-  /// Nothing of a transfer is under way in either direction.
+  /// No part of a transfer is in progress in either direction.
   virtual bool quiet() noexcept = 0;
   /// The peer agreed to give the connection up, and everything that either side sent has arrived;
-  /// or it wants to keep the connection.
+  /// or the peer wants to keep the connection.
   virtual void on_answer(bool agreed) noexcept = 0;
-  /// The connection is ending by our consent, and the peer uses it on. False: it ends all the same.
+  /// The connection is ending with this side's consent, and the peer continues to use it. False: it
+  /// ends nevertheless.
   virtual bool reopen() noexcept = 0;
 
  protected:
@@ -59,7 +60,7 @@ class LifecycleHost : public ConnectionHost {
 };
 
 /// The phase of one connection, and its agreement with the peer to give the connection up. Each
-/// request has a number, so that one that was taken back can't be taken for the next.
+/// request has a number, so that one that was taken back cannot be mistaken for the next.
 class Lifecycle {
  public:
   Lifecycle(PacketSender& sender, HeartbeatReads& heartbeat, LifecycleHost& host) noexcept
@@ -71,30 +72,31 @@ class Lifecycle {
   bool ending() const noexcept { return x_phase >= Phase::closing; }
   Agreement agreement() const noexcept { return x_agreement; }
 
-  /// Packets may flow. `session`: of the link; `name`: what both ends call this connection;
-  /// `goes_first`: where both ends ask, ours stands.
+  /// Packets may flow. `session`: that of the link; `name`: what both ends call this connection;
+  /// `goes_first`: this side's request stands if both ends ask.
   void go_up(Session& session, uint64_t name, bool goes_first) noexcept;
-  /// There is room to agree with the peer. `heard`: packets that came from it.
+  /// True if this side may ask the peer now. `heard`: the number of packets received from the peer.
   bool may_retire(uint64_t heard) noexcept;
   /// Asks the peer to give the connection up.
   void retire() noexcept;
-  /// The link goes on with this connection. False: not now, or the peer goes by the request
-  /// already.
+  /// The link continues with this connection. False: not now, or the peer already acts on the
+  /// request.
   [[nodiscard]] bool take_back() noexcept;
-  /// The peer did not answer: it is not asked again until more was heard of it.
+  /// The peer did not answer: it is not asked again until more packets have arrived from it.
   void unanswered(uint64_t heard) noexcept { x_unanswered_at = heard; }
-  /// What can still be taken back is: a bye follows.
+  /// Takes back what can still be taken back, because a bye follows.
   void stay() noexcept;
-  /// Everything that we sent has arrived: a READ behind it was answered.
+  /// Everything that this side sent has arrived: a READ behind it was answered.
   bool fenced() noexcept;
-  /// We agreed, and the peer does not end it. True: it has all that we sent, so that we may.
+  /// This side agreed, and the peer does not end the connection. True: the peer has everything that
+  /// this side sent, so this side may end it.
   bool proven() noexcept;
-  /// It is broken, or given up. `muted`: whatever both sides agreed on is void.
+  /// The connection is broken or given up. `muted`: any agreement between both sides is void.
   void close(bool muted) noexcept;
   void void_agreement() noexcept { x_agreement = Agreement::none; }
   void drain() noexcept { advance(Phase::draining); }
 
-  /// What `which` says is sent.
+  /// Sends the packet of `which`.
   int send(Due which) noexcept;
   void on_packet(Kind kind, const std::byte* body, size_t length) noexcept;
 
@@ -116,10 +118,10 @@ class Lifecycle {
   bool x_was_asked = false;  ///< ending: the phase before
   bool x_fenced = false;     ///< a READ follows our last packet
   Agreement x_agreement = Agreement::none;
-  uint32_t x_request = 0;                 ///< number of our next or current request to retire
-  uint32_t x_peers_request = 0;           ///< that we agree to
-  uint32_t x_last_packet = 0;             ///< of the send queue: retire_ok
-  uint64_t x_unanswered_at = UINT64_MAX;  ///< packets that had come when a request was taken back
+  uint32_t x_request = 0;        ///< number of this side's next or current request to retire
+  uint32_t x_peers_request = 0;  ///< the one that this side agrees to
+  uint32_t x_last_packet = 0;    ///< number of retire_ok in the send queue
+  uint64_t x_unanswered_at = UINT64_MAX;  ///< packets received when a request was taken back
 };
 
 }  // namespace erdma::transport::verbs

@@ -27,7 +27,7 @@ class LinkTable {
     for (const auto& [address, link] : x_links) function(*link);
   }
 
-  /// Session::tell() and claim() of the link to `peer`; 0 where there is none. Any thread.
+  /// Session::tell() and claim() of the link to `peer`; 0 if there is none. Any thread.
   uint64_t tell(const util::SocketAddress& peer) noexcept {
     const std::lock_guard guard(x_mutex);
     VerbsLink* const link = find(peer);
@@ -40,7 +40,7 @@ class LinkTable {
   }
 
  private:
-  std::mutex x_mutex;  ///< for changes, and for the connector's look-ups
+  std::mutex x_mutex;  ///< guards changes, and the connector's look-ups
   std::unordered_map<util::SocketAddress, std::unique_ptr<VerbsLink>, util::SocketAddressHash>
       x_links;
 };

@@ -12,7 +12,7 @@
 
 namespace erdma::transport::verbs {
 
-/// Nobody but the copier itself is at the other end: there is nothing else to hear.
+/// The other end is the copier itself, so nothing else arrives.
 class LoopCopier::Waiter final : public Sink {
  public:
   void on_packet(Link& link, const std::byte*, const std::byte*, size_t) noexcept override {
@@ -74,7 +74,7 @@ int LoopCopier::move(const RemoteRange& remote, void* local, bool reads) noexcep
     if (!waiter.done && clock.now() > deadline) waiter.rc = -FI_ETIMEDOUT;
   }
   if (!waiter.rc) return 0;
-  x_loop.reset();  // with its queue pairs, so that nothing touches the memory any more
+  x_loop.reset();  // also destroys its queue pairs, so that nothing touches the memory any more
   ERDMA_WARN(EP_DATA, "%s could not copy %lu bytes between host and GPU memory by itself: %s\n",
              x_device.name().c_str(), remote.length, fi_strerror(-waiter.rc));
   return -FI_EIO;

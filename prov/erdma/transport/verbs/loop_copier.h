@@ -7,17 +7,17 @@
 
 namespace erdma::transport::verbs {
 
-/// Copies between host memory and what a NIC can reach, by RDMA READ and WRITE of a NIC from and to
-/// itself, and waits for them: what a processor or CUDA can't or may not do. Has a connection of
-/// its own. Thread-safe.
+/// Copies between host memory and memory that a NIC can reach, by RDMA READ and WRITE of the NIC
+/// from and to itself, and waits for the result. For copies that neither the processor nor CUDA can
+/// or may make. It has a connection of its own. Thread-safe.
 class LoopCopier {
  public:
-  /// `device` and `cache`, which registers host memory, outlive it. Connects when first used.
+  /// `device` and `cache`, which registers host memory, must outlive it. Connects when first used.
   LoopCopier(const Options& options, Device& device, RegistrationCache& cache) noexcept
       : x_options(options), x_device(device), x_cache(cache) {}
 
-  /// All bytes are moved, and written ones are placed, when they return 0. -FI_EIO (logged): they
-  /// are not, and nothing is being moved any more.
+  /// 0: all bytes are moved, and written bytes are placed. -FI_EIO (logged): they are not, and no
+  /// transfer is in progress any more.
   int read(void* to, const RemoteRange& from) noexcept;
   int write(const RemoteRange& to, const void* from) noexcept;
 
@@ -31,7 +31,7 @@ class LoopCopier {
   Device& x_device;
   RegistrationCache& x_cache;
   std::mutex x_mutex;
-  std::unique_ptr<VerbsTransport> x_loop;  ///< null: not yet, or given up
+  std::unique_ptr<VerbsTransport> x_loop;  ///< null: not open yet, or given up
 };
 
 }  // namespace erdma::transport::verbs

@@ -12,10 +12,10 @@
 namespace erdma::transport::verbs {
 namespace {
 
-// Private huge pages without a file have this one, which nobody can open.
+// The name of private huge pages without a file; no file with this name can be opened.
 constexpr char kHugePages[] = "/anon_hugepage (deleted)";
 
-/// linux/fs.h since 6.11: looks one mapping up instead of listing all.
+/// linux/fs.h since 6.11: looks up one mapping instead of listing all.
 struct MapQuery {
   uint64_t size = sizeof(MapQuery);
   uint64_t flags = 0;
@@ -37,7 +37,7 @@ static_assert(sizeof(MapQuery) == 104);
 constexpr unsigned long kQueryMap = _IOWR('f', 17, MapQuery);
 constexpr uint64_t kReadable = 1, kWritable = 2, kShared = 8;
 
-/// 0, or -errno: -ENOENT = no mapping there.
+/// 0, or -errno: -ENOENT = there is no mapping.
 int query(int maps, uintptr_t address, Mapping& mapping) noexcept {
   char name[4096] = "";
   MapQuery query;

@@ -4,18 +4,18 @@
 
 namespace erdma::transport::verbs {
 
-/// One mapping of this process, as the kernel keeps it (neighbours of one kind are one).
+/// One mapping of this process, as the kernel keeps it (it merges neighbours of one kind).
 struct Mapping {
   MemoryRange range;
-  /// Readable and writable, and nobody outside this process can take its pages away: private and
-  /// anonymous, huge pages included. Not so a file, which others may truncate.
+  /// Readable and writable, and no other process can take its pages away: private and anonymous,
+  /// including huge pages. False for files, which other processes may truncate.
   bool ours = false;
 };
 
-/// The mapping that holds `address`. False: there is none, or /proc can't tell.
+/// Finds the mapping that holds `address`. False: there is none, or /proc does not tell.
 [[nodiscard]] bool find_mapping(uintptr_t address, Mapping& mapping) noexcept;
 
-/// One line of /proc/self/maps. False: it is none.
+/// Parses one line of /proc/self/maps. False: the line is not one of a mapping.
 [[nodiscard]] bool parse_mapping(const char* line, Mapping& mapping) noexcept;
 
 }  // namespace erdma::transport::verbs

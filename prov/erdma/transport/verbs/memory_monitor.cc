@@ -29,8 +29,9 @@ namespace {
 constexpr uint64_t kFeatures = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP |
                                UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 
-/// Faults are never served, so that those of the kernel need not be: what the unprivileged may
-/// have since 5.11. Before, a sysctl decides; the device is for sandboxes that hide the call.
+/// Faults are never served, so faults of the kernel need not be either; unprivileged processes may
+/// have such a userfaultfd since 5.11. On older kernels a sysctl decides. The device serves
+/// sandboxes that hide the system call.
 int open_userfaultfd() noexcept {
   constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
   int fd = int(::syscall(SYS_userfaultfd, kFlags | UFFD_USER_MODE_ONLY));
@@ -86,8 +87,8 @@ int MemoryMonitor::open(const char*& why) noexcept {
   return x_stop ? 0 : -FI_EMFILE;
 }
 
-/// What everything rests on, tried once: from before memory is gone until its event is read, the
-/// kernel says that a change is under way.
+/// Tries once what everything else relies on: the kernel reports a change in progress from before
+/// the memory is gone until its event is read.
 bool MemoryMonitor::behaves() noexcept {
   struct Trial {
     size_t bytes = size_t(::sysconf(_SC_PAGESIZE));
@@ -105,7 +106,7 @@ bool MemoryMonitor::behaves() noexcept {
   pthread_t other{};
   if (watch({start, start + trial.bytes}) || state() != State::stable ||
       pthread_create(&other, nullptr, unmap, &trial)) {
-    x_uffd.reset();  // or else we would wait for ourselves
+    x_uffd.reset();  // otherwise this thread would wait for itself
     unmap(&trial);
     return false;
   }
@@ -114,7 +115,7 @@ bool MemoryMonitor::behaves() noexcept {
   const util::SystemClock clock;
   const uint64_t deadline = clock.now() + 2'000'000'000;
   for (; !trial.unmapped && clock.now() < deadline; sched_yield()) read_events();
-  if (!trial.unmapped) x_uffd.reset();  // sets it free
+  if (!trial.unmapped) x_uffd.reset();  // releases the waiting thread
   pthread_join(other, nullptr);
   const bool told = x_pending.count > 0 && x_pending.changes[0].range.start == start;
   x_pending.count = 0;
@@ -122,7 +123,8 @@ bool MemoryMonitor::behaves() noexcept {
 }
 
 MemoryMonitor::~MemoryMonitor() {
-  if (x_epoch != util::process_epoch()) return;  // neither the thread nor the descriptor is ours
+  // the thread and the descriptor belong to the parent
+  if (x_epoch != util::process_epoch()) return;
   if (!x_reader.running()) return;
   x_stop.ring();
   x_reader.join();
@@ -141,8 +143,9 @@ void MemoryMonitor::unwatch(const MemoryRange& range) noexcept {
   (void)::ioctl(x_uffd.get(), UFFDIO_UNREGISTER, &request);
 }
 
-/// Any request that changes memory is refused with EAGAIN while a change is under way: from before
-/// it happens until its event is read and the caller goes on. This one asks for nothing.
+/// While a change is in progress, that is, from before it happens until its event is read and the
+/// caller continues, every request that changes memory is refused with EAGAIN. This request changes
+/// nothing.
 MemoryMonitor::State MemoryMonitor::state() noexcept {
   uffdio_writeprotect nothing{};
   (void)::ioctl(x_uffd.get(), UFFDIO_WRITEPROTECT, &nothing);
@@ -158,7 +161,7 @@ void MemoryMonitor::note(const MemoryRange& range, bool remains) noexcept {
     x_pending.all = true;
 }
 
-/// Holds x_mutex, or is alone.
+/// The caller holds x_mutex, or no other thread exists.
 void MemoryMonitor::read_events() noexcept {
   uffd_msg messages[8];
   const ssize_t got = ::read(x_uffd.get(), messages, sizeof(messages));
@@ -176,7 +179,7 @@ void MemoryMonitor::read_events() noexcept {
       default:
         break;
     }
-    // Where one change ends, the flag of another that is under way is lost with it.
+    // On these kernels the end of one change also clears the flag of another that is in progress.
     if (!x_counts) note(kAllAddresses, true);
   }
 }
@@ -186,7 +189,7 @@ void MemoryMonitor::read_forever() noexcept {
   for (;;) {
     if (::poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents) return;
-    if (!(fds[0].revents & POLLIN)) {  // closed behind our back: look() will say so
+    if (!(fds[0].revents & POLLIN)) {  // closed by other code: look() will report it
       fds[0].fd = -1;
       x_wake.ring();
       continue;
@@ -212,7 +215,7 @@ bool MemoryMonitor::look(MemoryChanges& changes) noexcept {
         return now == State::stable;
       }
     }
-    sched_yield();  // whoever is changing memory need only come to run
+    sched_yield();  // the thread that changes memory only needs to run
   }
 }
 

@@ -13,46 +13,49 @@
 
 namespace erdma::transport::verbs {
 
-/// What became of watched memory since the last look, in order.
+/// What happened to watched memory since the last look, in order.
 struct MemoryChanges {
   struct Change {
     MemoryRange range;
-    /// Still mapped and watched, but its pages are about to be replaced: the call that does it is
-    /// under way and may take another moment. Else: gone.
+    /// True: still mapped and watched, but its pages are about to be replaced; the call that
+    /// replaces them may still be running. False: gone.
     bool remains = false;
   };
   static constexpr size_t kMax = 64;
   size_t count = 0;
-  bool all = false;  ///< more than that: anything may have changed, and nothing is watched
+  /// There were more changes: any memory may have changed, and nothing is watched.
+  bool all = false;
   Change changes[kMax];
 };
 
-/// Tells which memory changed its pages: munmap, mmap over it, mremap, brk, madvise, by whichever
-/// way they are called. By userfaultfd, with ranges registered for write protection that is never
-/// switched on: so it serves no page fault and costs nothing but those calls.
+/// Tells which memory changed its pages: by munmap, mmap over it, mremap, brk or madvise, however
+/// they are called. It uses userfaultfd, on ranges registered for write protection that is never
+/// switched on. So it serves no page fault and costs nothing except in those calls.
 ///
-/// They wait until the event is read, by a thread of the monitor's own; this thread takes no lock
-/// that is held while memory is allocated or freed, and does neither: it would wait for itself.
+/// Those calls wait until a thread of the monitor has read the event. That thread takes no lock
+/// that is held while memory is allocated or freed, and does neither itself: it would wait for
+/// itself.
 ///
-/// What can't be seen: memory that others share (hence Mapping::ours), shmat(SHM_REMAP) over
-/// watched memory, and MADV_GUARD_INSTALL.
+/// Changes that the monitor cannot see: memory that other processes share (hence Mapping::ours),
+/// shmat(SHM_REMAP) over watched memory, and MADV_GUARD_INSTALL.
 class MemoryMonitor {
  public:
-  /// `wake` rings when there is something to look at, and outlives the monitor. -FI_EOPNOTSUPP: the
-  /// kernel or the sandbox offers no userfaultfd, or one that does not behave. `why` says it then,
-  /// with the remedy if there is one.
+  /// `wake` rings when there is a change to look at; it must outlive the monitor. -FI_EOPNOTSUPP:
+  /// the kernel or the sandbox offers no userfaultfd, or one that does not behave as needed. `why`
+  /// then tells the reason, and the remedy if there is one.
   static util::Result<std::unique_ptr<MemoryMonitor>> create(const util::EventFd& wake,
                                                              const char*& why);
   ~MemoryMonitor();
   MemoryMonitor(const MemoryMonitor&) = delete;
   MemoryMonitor& operator=(const MemoryMonitor&) = delete;
 
-  /// Whole pages. 0; -FI_EBUSY: another userfaultfd has it; -FI_EOPNOTSUPP: not that memory.
+  /// `range` consists of whole pages. 0; -FI_EBUSY: another userfaultfd watches it; -FI_EOPNOTSUPP:
+  /// this memory cannot be watched.
   [[nodiscard]] int watch(const MemoryRange& range) noexcept;
   void unwatch(const MemoryRange& range) noexcept;
 
-  /// Whatever happened before this call and was not told yet. False: somebody is in the middle of
-  /// a change that can't be named yet, so nothing may be taken for unchanged.
+  /// Returns all changes that happened before this call and were not returned yet. False: a change
+  /// is in progress that cannot be named yet, so no memory may be assumed unchanged.
   [[nodiscard]] bool look(MemoryChanges& changes) noexcept;
 
  private:
@@ -66,11 +69,12 @@ class MemoryMonitor {
   void take(MemoryChanges& changes) noexcept;
   void note(const MemoryRange& range, bool remains) noexcept;
 
-  util::Fd x_uffd;  ///< plugged in a forked child, where it would keep the parent's events alive
+  util::Fd x_uffd;  ///< closed in a forked child, where it would keep the parent's events alive
   util::EventFd x_stop;
   const util::EventFd& x_wake;
-  bool x_counts = true;  ///< the kernel counts changes under way (5.15); else it only has a flag
-  std::mutex x_mutex;    ///< events: from reading them until they are in x_pending
+  /// The kernel counts changes in progress (5.15); older kernels only have a flag.
+  bool x_counts = true;
+  std::mutex x_mutex;  ///< held from reading events until they are in x_pending
   MemoryChanges x_pending;
   util::Thread x_reader;
   uint32_t x_epoch = 0;

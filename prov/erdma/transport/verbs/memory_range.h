@@ -26,7 +26,7 @@ struct MemoryRange {
 
 inline constexpr MemoryRange kAllAddresses{0, UINTPTR_MAX};
 
-/// A set of addresses. Invariant: its ranges are in order and do not touch.
+/// A set of addresses. Invariant: its ranges are ordered and do not touch.
 class MemoryRanges {
  public:
   void add(MemoryRange added) {
@@ -78,7 +78,7 @@ class MemoryRanges {
   std::vector<MemoryRange> x_ranges;
 };
 
-/// The pages that hold these bytes. False: there are no such bytes.
+/// The pages that hold these bytes. False: the range is empty or not addressable.
 inline bool whole_pages(const void* address, size_t length, MemoryRange& range) noexcept {
   static const uintptr_t mask = uintptr_t(::sysconf(_SC_PAGESIZE)) - 1;
   const auto start = reinterpret_cast<uintptr_t>(address);

@@ -4,8 +4,8 @@
 
 namespace erdma::transport::verbs {
 
-/// A function of the rdma-core that is loaded, which the one for which this was compiled lacked;
-/// null if both lack it.
+/// A function of the loaded rdma-core that the rdma-core of the build did not have; null if the
+/// loaded one does not have it either.
 template <typename Function>
 Function* of_newer_rdma_core(const char* name) noexcept {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));

@@ -16,7 +16,7 @@ namespace {
 /// Bytes of all open regions of this process.
 std::atomic<size_t> g_open_bytes{0};
 
-/// A quarter of what may be locked: without connections of its own the transport has no use for it.
+/// Regions may take a quarter of what may be locked; the rest is left for connections.
 bool may_open(size_t bytes) noexcept {
   static const size_t limit = lockable_bytes();
   if (limit == SIZE_MAX) return true;
@@ -24,7 +24,7 @@ bool may_open(size_t bytes) noexcept {
   return bytes <= limit / 4 && open <= limit / 4 - bytes;
 }
 
-/// Counted while it lives.
+/// A region that is counted while it exists.
 class HostRegion final : public VerbsRegion {
  public:
   HostRegion(MemoryRegion region, const iovec& memory) noexcept

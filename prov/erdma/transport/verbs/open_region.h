@@ -14,7 +14,7 @@
 
 namespace erdma::transport::verbs {
 
-/// A region of the application's, with its rights and no more.
+/// A region of the application, with the rights that it asked for and no others.
 class VerbsRegion : public RegisteredRegion {
  public:
   VerbsRegion(MemoryRegion region, const iovec& memory) noexcept
@@ -32,13 +32,13 @@ class VerbsRegion : public RegisteredRegion {
   const uint32_t x_epoch = util::process_epoch();
 };
 
-/// Registers host memory of the application, of which all of them hold a part of RLIMIT_MEMLOCK.
+/// Registers host memory of the application. All regions count against RLIMIT_MEMLOCK.
 class HostRegistrar final : public RegionRegistrar {
  public:
   HostRegistrar(const Device& device, RegistrationCache& cache) noexcept
       : x_device(device), x_cache(cache) {}
-  /// -FI_EOPNOTSUPP also where a fork would take the pages away. GPU memory does not come here: no
-  /// fork touches it, and it is open from its registration on.
+  /// -FI_EOPNOTSUPP also where a fork would take the pages away. GPU memory is not registered here:
+  /// forks do not affect it, and it is open from its registration on.
   util::Result<std::unique_ptr<RegisteredRegion>> open(const iovec& memory, const Dmabuf* file,
                                                        bool for_reads, bool for_writes) override;
 

@@ -6,28 +6,31 @@
 
 #include "transport/transport.h"
 
-/// What one SEND carries: a prefix of the transport's own and a body that depends on the kind.
-/// Host byte order: the handshake refuses a peer of another one.
+/// What one SEND carries: a prefix of the transport and a body that depends on the kind. Host byte
+/// order: the handshake refuses a peer with another one.
 namespace erdma::transport::verbs {
 
 enum class Kind : uint8_t {
-  packet = 1,  ///< Header and payload of the protocol
-  ready,       ///< the active side's first: the passive side may speak
+  packet = 1,  ///< header and payload of the protocol
+  ready,       ///< the active side's first packet: the passive side may send
   credit,      ///< credits only; the one kind that may use the last credit
   grow,        ///< GrowBody: receives are bigger from a sequence number on
-  retire,      ///< RetireBody: the sender's last packet, if the peer agrees
-  retire_ok,   ///< RetireBody: agreed: the last packet of this side, unless the asker takes it back
-  retire_no,   ///< RetireBody: busy: go on
-  bye,         ///< the endpoint closes: the last packet
-  pull,        ///< BouncedBody: send me your bounced memory
-  data,        ///< BouncedBody and bytes: a part of what pull asked for
-  push,        ///< BouncedBody and bytes: a part of a put() to bounced memory
-  answer,      ///< BouncedBody: pull or push is over, `status`
-  retire_back,  ///< RetireBody: forget that request, whatever was answered
+  /// RetireBody: asks to give the connection up; the sender's last packet, if the peer agrees.
+  retire,
+  /// RetireBody: agrees; the last packet of this side, unless the asking side takes its request
+  /// back.
+  retire_ok,
+  retire_no,    ///< RetireBody: refuses, because the connection is in use
+  bye,          ///< the endpoint closes: the last packet
+  pull,         ///< BouncedBody: asks for the bytes of bounced memory
+  data,         ///< BouncedBody and bytes: a part of what a pull asked for
+  push,         ///< BouncedBody and bytes: a part of a put() to bounced memory
+  answer,       ///< BouncedBody: pull or push is over, `status`
+  retire_back,  ///< RetireBody: takes that request back, whatever was answered
 };
 
-/// `flags` of a prefix.
-inline constexpr uint8_t kWantsMore = 1;  ///< the sender would use more and bigger receives
+/// Bits of `flags` in a prefix.
+inline constexpr uint8_t kWantsMore = 1;  ///< the sender would use more and larger receives
 
 struct Prefix {
   Kind kind;
@@ -38,7 +41,7 @@ struct Prefix {
 static_assert(sizeof(Prefix) == 8 && std::is_trivially_copyable_v<Prefix>);
 
 inline constexpr size_t kPrefixBytes = sizeof(Prefix);
-/// In front of the payload of a protocol packet.
+/// Precedes the payload of a protocol packet.
 inline constexpr size_t kPacketOverhead = kPrefixBytes + kHeaderBytes;
 
 struct GrowBody {
@@ -47,27 +50,27 @@ struct GrowBody {
 };
 static_assert(sizeof(GrowBody) == 8 && std::is_trivially_copyable_v<GrowBody>);
 
-/// Of all four packets about retiring.
+/// The body of all four packets about retiring.
 struct RetireBody {
-  uint32_t request;  ///< counts those of the asking side
+  uint32_t request;  ///< counts the requests of the asking side
 };
 static_assert(sizeof(RetireBody) == 4 && std::is_trivially_copyable_v<RetireBody>);
 
-/// One transfer through packets. The requester's handle comes back in `data` and `answer`.
+/// One transfer through packets. `data` and `answer` return the requester's handle.
 struct BouncedBody {
   uint32_t memory_index;
   uint32_t requester_index;
   uint16_t memory_generation;
   uint16_t requester_generation;
   int32_t status;   ///< `answer`: 0 or a negative fi_errno
-  uint64_t offset;  ///< of the bytes that follow, from the start of the shared memory
+  uint64_t offset;  ///< of the bytes that follow, from the beginning of the shared memory
   uint64_t length;  ///< of the whole transfer
 };
 static_assert(sizeof(BouncedBody) == 32 && std::is_trivially_copyable_v<BouncedBody>);
 
 inline constexpr size_t kBouncedOverhead = kPrefixBytes + sizeof(BouncedBody);
 
-/// The smallest receive that a peer may offer: any control packet, and kAlwaysEager.
+/// The smallest receive that a peer may offer: it holds any control packet, and kAlwaysEager.
 inline constexpr size_t kMinReceiveBytes = kPacketOverhead + 2 * kAlwaysEager;
 
 }  // namespace erdma::transport::verbs

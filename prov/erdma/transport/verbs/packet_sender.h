@@ -13,24 +13,24 @@
 
 namespace erdma::transport::verbs {
 
-/// Why a connection is broken, of more than one of its parts.
+/// Why a connection is broken; several of its parts use this text.
 inline constexpr const char* kSenseless = "the peer sent a control packet that makes no sense";
 
-/// What the parts of a connection tell the whole.
+/// What the parts of a connection report to it.
 class ConnectionHost {
  public:
-  /// The connection ends: the peer broke a rule, or the device failed.
+  /// Ends the connection: the peer broke a rule, or the device failed.
   virtual void broken(int status, const char* why) noexcept = 0;
-  /// Something waits for credits or room: progress() soon, in this poll().
+  /// Some part waits for credits or room: call progress() soon, in this poll().
   virtual void progress_soon() noexcept = 0;
-  /// Likewise, once a block is free.
+  /// Likewise, as soon as a block is free.
   virtual void await_block() noexcept = 0;
 
  protected:
   ~ConnectionHost() = default;
 };
 
-/// Bytes behind the body of a packet: a part of a list.
+/// The bytes behind the body of a packet: a part of a list.
 struct Payload {
   const iovec* memory = nullptr;
   size_t count = 0;
@@ -38,57 +38,57 @@ struct Payload {
   size_t length = 0;
 };
 
-/// Control packets that wait for credits or room, in the order in which they leave.
+/// Control packets that wait for credits or room, in the order in which they are sent.
 enum Due : uint8_t {
   kDueGrow = 1,
   kDueRetireNo = 2,
-  kDueRetire = 4,    ///< nothing follows, unless it is taken back
-  kDueRetireOk = 8,  ///< likewise, by the peer
+  kDueRetire = 4,    ///< nothing follows, unless the request is taken back
+  kDueRetireOk = 8,  ///< likewise, if the peer takes its request back
   kDueBye = 16,      ///< nothing follows
 };
 
-/// The sending side of one connection: what may leave, and in which form (inline, in a chain, from
-/// a block). Owns the account of the send queue and the credits.
+/// The sending side of one connection: decides what may be sent, and in which form (inline, in a
+/// chain, from a block). Owns the account of the send queue and the credits.
 class PacketSender {
  public:
-  /// Of the send queue: left for packets of the protocol.
+  /// Places in the send queue that streams leave to packets of the protocol.
   static constexpr uint32_t kPlacesForStreams = 16;
-  /// Of the send queue: only credits and heartbeats use them.
+  /// Places in the send queue that only credits and heartbeats may use.
   static constexpr uint32_t kReservedPlaces = 2;
 
   PacketSender(Resources& shared, ConnectionHost& host) noexcept;
-  /// What leaves from now on counts there.
+  /// Packets count there from now on.
   void count_in(Counters& counters) noexcept { x_counters = &counters; }
-  /// Takes the peer's terms; `window`: receives posted for it. -FI_ECONNRESET: they make no sense.
+  /// Takes the peer's terms; `window`: receives posted for it. -FI_ECONNRESET: they are invalid.
   [[nodiscard]] int agree(const Terms& peer, uint32_t window) noexcept;
-  /// The active side's first packet, on the connector's thread.
+  /// Sends the active side's first packet, on the connector's thread.
   int post_ready() noexcept;
 
-  /// A packet of the protocol. -FI_EAGAIN: nothing happened.
+  /// Sends a packet of the protocol. -FI_EAGAIN: nothing happened.
   [[nodiscard]] int send(const Header& header, const iovec* payload, size_t count, size_t length,
                          SendHint hint) noexcept;
-  /// Any packet. The caller has seen to credits and room. -FI_EAGAIN: nothing happened.
+  /// Sends any packet. The caller has checked credits and room. -FI_EAGAIN: nothing happened.
   [[nodiscard]] int emit(Kind kind, const void* body, size_t body_bytes,
                          const Payload& payload = {}, SendHint hint = SendHint::none) noexcept;
   size_t eager_limit() const noexcept {
     return x_sent >= x_peer_large_from ? x_peer_large : x_peer_small;
   }
-  /// The peer's receives are bigger from some packet on. False: `body` says nothing of the kind.
+  /// The peer's receives are larger from some packet on. False: `body` is invalid.
   [[nodiscard]] bool on_grow(const std::byte* body, size_t length) noexcept;
   void want_more() noexcept { x_flags |= kWantsMore; }
 
   /// False: the chain is lost, the connection is broken, and nothing may follow.
   bool post_chained() noexcept { return !x_chained || post_chain(); }
   void drop_chain() noexcept;
-  /// Posts a request (its opcode and what it opens are set) that moves the bytes of `piece` and
-  /// holds `work`. An error: as refused().
+  /// Posts a request (the caller sets its opcode and remote part) that moves the bytes of `piece`
+  /// and holds `work`. Errors are those of refused().
   [[nodiscard]] int post(ibv_send_wr& request, ibv_sge piece, const Work& work) noexcept;
-  /// The device refused what was appended last: takes it back. -FI_EAGAIN: there is something to
-  /// wait for; else the connection is broken.
+  /// The device refused the request that was appended last: takes it back. -FI_EAGAIN: a later
+  /// completion makes room. Other errors: the connection is broken.
   int refused(int error) noexcept;
-  /// No block is free. -FI_EAGAIN.
+  /// No block is free; returns -FI_EAGAIN.
   int no_block(const BlockPool& pool) noexcept;
-  /// The device refused the last request for want of room, and none was posted since.
+  /// True if the device refused the last request for lack of room, and none was posted since.
   bool refused_last() const noexcept {
     return x_refused && x_refused_after == x_queue.latest() && x_queue.outstanding() > 0;
   }
@@ -96,7 +96,7 @@ class PacketSender {
   void due(Due packet) noexcept;
   void not_due(Due packet) noexcept { x_due = uint8_t(x_due & ~packet); }
   bool has_due() const noexcept { return x_due; }
-  /// The first that is due, if it may leave now.
+  /// The first packet that is due, if it may be sent now.
   bool next_due(Due& packet) const noexcept;
   void touch() noexcept { used = x_shared.polls; }
 
@@ -104,7 +104,7 @@ class PacketSender {
   Credits& credits() noexcept { return x_credits; }
 
   const uint32_t inline_bytes;
-  uint64_t used = 0;  ///< poll in which the connection last carried a packet
+  uint64_t used = 0;  ///< the poll in which the connection last carried a packet
 
  private:
   int emit_chained(Kind kind, const void* body, size_t body_bytes, const Payload& payload,
@@ -117,20 +117,20 @@ class PacketSender {
   bool post_chain() noexcept;
 
   Resources& x_shared;
-  Counters* x_counters;  ///< those of x_shared, until there is a peer
+  Counters* x_counters;  ///< those of x_shared until the peer is known
   ConnectionHost& x_host;
   SendQueue x_queue;
   Credits x_credits;
-  // Payload that the receives of the peer hold.
+  // The payload that fits into the peer's receives.
   uint32_t x_peer_small = kMinReceiveBytes - kPacketOverhead;
   uint32_t x_peer_large = kMinReceiveBytes - kPacketOverhead;
-  uint64_t x_sent = 0;                      ///< packets: number of the next one
-  uint64_t x_peer_large_from = UINT64_MAX;  ///< number of the first that may be large
+  uint64_t x_sent = 0;                      ///< packets sent: the number of the next one
+  uint64_t x_peer_large_from = UINT64_MAX;  ///< number of the first packet that may be large
   bool x_chained = false;
   uint8_t x_flags = 0;
   uint8_t x_due = 0;
   bool x_refused = false;
-  uint32_t x_refused_after = 0;  ///< number of the send before it
+  uint32_t x_refused_after = 0;  ///< number of the request before the refused one
 };
 
 }  // namespace erdma::transport::verbs

@@ -8,8 +8,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-constexpr unsigned kMostAnswers =
-    1024;  ///< more are waiting only if the peer takes no credits back
+constexpr unsigned kMostAnswers = 1024;  ///< more wait only if the peer returns no credits
 
 BouncedBody body_of(util::PoolHandle memory, util::PoolHandle requester, uint64_t offset,
                     uint64_t length) noexcept {
@@ -31,7 +30,7 @@ bool PacketTransfers::request(Transfer& transfer) noexcept {
   return transfer.requested = true;
 }
 
-/// Of a packet with a part of a transfer: the sender counts it, as it counts messages.
+/// Counts a packet with a part of a transfer. The sender counts it, as it does messages.
 void PacketTransfers::count_copied(size_t bytes) noexcept {
   x_counters->sent_bytes += bytes;
   x_counters->bounce_bytes += bytes;
@@ -134,7 +133,7 @@ void PacketTransfers::on_pull(const BouncedBody& body) noexcept {
   x_streams.push_back(*stream);
 }
 
-/// The transfer that a peer speaks of; null if it is not one of this connection.
+/// The transfer that the peer names; null if it does not belong to this connection.
 Transfer* PacketTransfers::find(const BouncedBody& body) noexcept {
   Transfer* transfer = x_transfers.find({body.requester_index, body.requester_generation});
   return transfer && transfer->remote.bounced ? transfer : nullptr;
@@ -151,7 +150,7 @@ void PacketTransfers::on_data(const BouncedBody& body, const std::byte* bytes, s
   if (transfer->moved == transfer->length) x_transfers.end(*transfer, 0, sink);
 }
 
-/// The writer learns at the end whether the memory was still there.
+/// The writer learns at the end whether the memory was still shared.
 void PacketTransfers::on_push(const BouncedBody& body, const std::byte* bytes,
                               size_t length) noexcept {
   const util::PoolHandle handle{body.memory_index, body.memory_generation};

@@ -8,8 +8,8 @@
 
 namespace erdma::transport::verbs {
 
-/// Transfers of memory that can't be registered: its owner copies it out of, or in from, packets
-/// that the other side asked for. docs/wire-protocol.md, "Bounced memory".
+/// Transfers of memory that cannot be registered: its owner copies the bytes to or from packets
+/// that the other side asks for. See docs/wire-protocol.md, "Bounced memory".
 class PacketTransfers {
  public:
   PacketTransfers(Resources& shared, PacketSender& sender, Transfers& transfers,
@@ -19,17 +19,18 @@ class PacketTransfers {
         x_sender(sender),
         x_transfers(transfers),
         x_host(host) {}
-  /// Only what is shared over `link` is this peer's.
+  /// Memory that is shared over `link` belongs to this peer; no other does.
   void start(const VerbsLink* link, Counters& counters) noexcept {
     x_link = link;
     x_counters = &counters;
   }
 
-  /// Of our transfers: asks the owner to send, or sends the next part of a put(). False: no room.
+  /// For a transfer of this side: asks the owner to send, or sends the next part of a put(). False:
+  /// no room.
   bool post(Transfer& transfer) noexcept {
     return transfer.is_read ? request(transfer) : push(transfer);
   }
-  /// One packet of each stream in turn, while there is plenty of room. True: there is more.
+  /// Sends one packet of each stream in turn, while there is plenty of room. True: there is more.
   bool move_streams() noexcept;
   void send_answers() noexcept;
   void on_packet(Kind kind, const std::byte* body, size_t length, Sink& sink) noexcept;
@@ -52,7 +53,7 @@ class PacketTransfers {
   Transfer* find(const BouncedBody& body) noexcept;
 
   Resources& x_shared;
-  Counters* x_counters;  ///< those of x_shared, until there is a peer
+  Counters* x_counters;  ///< those of x_shared until the peer is known
   PacketSender& x_sender;
   Transfers& x_transfers;
   ConnectionHost& x_host;

@@ -8,17 +8,18 @@
 
 namespace erdma::transport::verbs {
 
-/// Memory that someone empties (MADV_DONTNEED): the kernel tells before it does so, and not when
-/// it has. For a while new regions may be of pages that are about to go: each serves one use.
+/// Ranges that the application is emptying (MADV_DONTNEED): the kernel reports that before it
+/// empties them, and does not report when it has. So for a while new regions may refer to pages
+/// that are about to go: each such region serves one use.
 class Quarantines {
  public:
   explicit Quarantines(uint64_t tick_ns) noexcept : x_tick_ns(tick_ns) {}
-  /// May throw std::bad_alloc, and nothing else here does.
+  /// May throw std::bad_alloc; no other function here does.
   void reserve() { x_list.reserve(kMost); }
 
   bool empty() const noexcept { return x_list.empty(); }
   bool overlap(const MemoryRange& range) const noexcept;
-  /// True: it is the first, and age() is to be called from now on.
+  /// True: it is the first range, and age() must be called from now on.
   [[nodiscard]] bool add(const MemoryRange& range, uint64_t now) noexcept;
   void age(uint64_t now) noexcept;
 
@@ -28,7 +29,7 @@ class Quarantines {
     unsigned ticks = 0;
   };
   static constexpr size_t kMost = 64;
-  /// A tick is a look at the clock by a thread that slept: a stopped process has none.
+  /// A tick is a look at the clock by a thread that has slept: a stopped process has no ticks.
   static constexpr unsigned kTicks = 10;
 
   const uint64_t x_tick_ns;

@@ -9,15 +9,15 @@
 
 namespace erdma::transport::verbs {
 
-/// What a back end asks of the device: a seam, so that TCP is tested without one.
+/// What a back end asks of the device; an interface, so that TCP is tested without a device.
 class QueuePairs {
  public:
   virtual ~QueuePairs() = default;
-  /// RC, in INIT, with `id` as its context. Null: logged.
+  /// An RC queue pair in INIT, with `id` as its context. Null: failed, and logged.
   virtual ibv_qp* create(uint64_t id, ibv_qp_init_attr& attr) noexcept = 0;
-  /// ib only: what the other side must know of it.
+  /// ib only: what the other side must know about it.
   virtual Path describe(const ibv_qp& queue_pair) noexcept = 0;
-  /// ib only: to RTS. -FI_EINVAL: the other side's path makes no sense.
+  /// ib only: moves it to RTS. -FI_EINVAL: the other side's path is invalid.
   [[nodiscard]] virtual int join(ibv_qp& queue_pair, const Path& own,
                                  const Path& peer) noexcept = 0;
 };
@@ -34,7 +34,7 @@ class DeviceQueuePairs final : public QueuePairs {
   void log_shortage(int error) noexcept;
 
   const Device& x_device;
-  const uint8_t x_ack_timeout;  ///< 4.096 us x 2^n, until a packet is sent again
+  const uint8_t x_ack_timeout;  ///< 4.096 us x 2^n until a packet is retransmitted
   uint8_t x_mtu = IBV_MTU_1024;
   uint32_t x_next_psn;
   util::RateLimit x_shortage{1};

@@ -10,8 +10,8 @@
 
 namespace erdma::transport::verbs {
 
-/// For iWARP devices: hellos are private data of rdma_cm. Queue pairs are made on the endpoint's
-/// own protection domain and given to the cm id while librdmacm moves them through their states.
+/// For iWARP devices: rdma_cm carries hellos as private data. Queue pairs are made on the
+/// endpoint's own protection domain and assigned to the cm id while librdmacm changes their states.
 class RdmaCmBackend final : public ConnectionBackend {
  public:
   RdmaCmBackend(const Device& device, const util::SocketAddress& name, QueuePairs& queue_pairs);
@@ -57,7 +57,7 @@ class RdmaCmBackend final : public ConnectionBackend {
     State state = State::resolving;
     bool active = false;
   };
-  /// An event, copied: it must be acknowledged before its id can be destroyed.
+  /// A copy of an event, because the event must be acknowledged before its id can be destroyed.
   struct Event {
     rdma_cm_event_type type;
     int status;

@@ -8,9 +8,9 @@
 
 namespace erdma::transport::verbs {
 
-/// Where READs of one connection go that are too short to find a registration for. Not shared: on
-/// iWARP the peer of a READ learns address and key of its sink, and may write there for as long as
-/// it is registered. Made with the first READ. Polling thread only.
+/// Sinks of one connection's READs that are too short to look up a registration. Not shared: on
+/// iWARP the peer of a READ learns address and key of its sink, and may write there as long as it
+/// is registered. Made with the first READ. Polling thread only.
 class ReadBuffers {
  public:
   static constexpr uint32_t kSlots = 16;  ///< of each size; a connection has fewer READs in flight
@@ -18,13 +18,13 @@ class ReadBuffers {
   static constexpr size_t kLongBytes = 4096;
   static constexpr uint32_t kNone = 2 * kSlots;
 
-  /// A slot of kShortBytes, or kNone: there is no memory for any.
+  /// A slot of kShortBytes, or kNone: no memory for it.
   uint32_t acquire_short(const Device& device) noexcept {
     return x_free & kAllShort || prepare(device, x_short, kShortBytes, kAllShort)
                ? take(x_free & kAllShort)
                : kNone;
   }
-  /// Likewise of kLongBytes.
+  /// Likewise, of kLongBytes.
   uint32_t acquire_long(const Device& device) noexcept {
     return has_long(device) ? take(x_free & ~kAllShort) : kNone;
   }
@@ -52,7 +52,7 @@ class ReadBuffers {
   bool prepare(const Device& device, OwnMemory& memory, size_t bytes, uint32_t slots) noexcept;
 
   uint32_t x_free = 0;
-  bool x_refused = false;  ///< not asked again
+  bool x_refused = false;  ///< allocation failed; not tried again
   OwnMemory x_short, x_long;
 };
 

@@ -11,25 +11,26 @@
 
 namespace erdma::transport::verbs {
 
-/// One memory region. Held by users, or idle and found again, or neither: then it is doomed.
+/// One memory region. It has users, or is idle and can be found, or neither: then it will be
+/// destroyed.
 struct CachedRegion : util::ListHook<CachedRegion> {
   MemoryRange range;
   ibv_mr* region = nullptr;
   int rights = 0;  ///< IBV_ACCESS_*
   uint32_t users = 0;
-  bool listed = false;  ///< in the index: may be found
+  bool listed = false;  ///< in the index: can be found
 };
 
-/// Regions of the same rights that may be found, by address. Invariant: none contains another. So
-/// the starts are in the same order as the ends, and if the last that starts at or before a range
-/// does not hold it, none does.
+/// Regions with the same rights that can be found by address. Invariant: no region contains
+/// another. So starts and ends have the same order: if the last region that starts at or before a
+/// range does not contain the range, none does.
 class RegionIndex {
  public:
   CachedRegion* find(const MemoryRange& range) const noexcept;
-  /// Removes what `added` contains, into `superseded`. May throw; then nothing has changed.
+  /// Moves regions that `added` contains into `superseded`. May throw; then nothing has changed.
   void insert(CachedRegion& added, std::vector<CachedRegion*>& superseded);
   void remove(CachedRegion& removed) noexcept;
-  /// Removes what overlaps, calling `removed` for each.
+  /// Removes overlapping regions, calling `removed` for each.
   template <typename Function>
   void remove_overlapping(const MemoryRange& range, Function&& removed) noexcept {
     const auto from = std::upper_bound(

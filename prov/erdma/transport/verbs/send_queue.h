@@ -13,8 +13,8 @@ namespace erdma::transport::verbs {
 class PacketSender;
 struct Transfer;
 
-/// Names a work request in its completion: which connection, which direction, which number. Checked
-/// in full, so a completion that comes after its queue pair is gone finds nobody.
+/// Names a work request in its completion: connection, direction and number. All are checked, so a
+/// completion that comes after its queue pair is gone finds no request.
 struct WorkId {
   static constexpr uint64_t kReceive = uint64_t(1) << 31;
   static constexpr uint32_t kNumberMask = 0x7fff'ffff;
@@ -26,17 +26,17 @@ struct WorkId {
   }
 };
 
-/// What a posted work request holds until it is complete.
+/// What a posted work request holds until it completes.
 struct Work {
-  /// direct: a short READ or WRITE that is the whole transfer; flush: the READ at the end of a
-  /// transfer's WRITEs; read, write: of the fast path, which has no transfer.
+  /// direct: a short READ or WRITE that is the whole transfer; flush: the READ behind a transfer's
+  /// WRITEs; read, write: of the fast path, which has no transfer.
   enum class Type : uint8_t { packet, block, piece, direct, flush, heartbeat, read, write } type;
   uint32_t bytes;  ///< piece, read, write
   BlockPool::Block
-      block;  ///< block; piece that bounces; direct that has one; of READs, ReadBuffers'
+      block;  ///< block; piece that bounces; direct that has one; for READs, a slot of ReadBuffers
   union {
     Transfer* transfer;  ///< piece, direct, flush
-    void* local;         ///< read: where it is to go
+    void* local;         ///< read: the destination
   };
   union {
     uint64_t offset;  ///< piece: within the transfer
@@ -44,11 +44,11 @@ struct Work {
   };
 };
 
-/// Our account of one send queue. The device counts its own building blocks and frees them only
-/// when a signalled request completes, so what fits is decided here: never more outstanding than
-/// its depth, and one in a few signalled. A completion stands for everything before it, READs
-/// excepted: siw reports a SEND as soon as it is on its way, whatever READ before it still waits
-/// for its answer. So each READ is signalled and completes by itself.
+/// The account of one send queue. The device counts its own building blocks and frees them only
+/// when a signalled request completes. So this class decides what fits: never more outstanding
+/// requests than the depth, and one in a few is signalled. A completion also completes everything
+/// before it, except READs: siw reports a SEND as soon as it is on its way, even while an earlier
+/// READ still waits for its response. So each READ is signalled and completes by itself.
 class SendQueue {
  public:
   /// `depth`: a power of two. -FI_ENOMEM.
@@ -66,8 +66,8 @@ class SendQueue {
   uint32_t outstanding() const noexcept { return x_head - x_tail; }
   uint32_t room() const noexcept { return x_depth - outstanding(); }
 
-  /// Numbers a request (its opcode is set) and takes its place; there must be room. `must_signal`:
-  /// it holds something or somebody waits for it.
+  /// Numbers a request (its opcode is set) and takes a place for it; there must be room.
+  /// `must_signal`: the request holds a resource, or its completion is waited for.
   Work& append(ibv_send_wr& request, bool must_signal) noexcept {
     Work& work = x_work[x_head & (x_depth - 1)];
     const bool read = request.opcode == IBV_WR_RDMA_READ;
@@ -81,25 +81,26 @@ class SendQueue {
     ++x_head;
     return work;
   }
-  /// Number of the last one.
+  /// The number of the last request.
   uint32_t latest() const noexcept { return x_head - 1; }
   bool is_outstanding(uint32_t number) noexcept {
     return number - x_tail < outstanding() && state(number) != State::complete;
   }
-  /// The last appended request was not posted after all. The next one is signalled: those before it
-  /// may be waited for.
+  /// The last appended request was not posted after all. The next one is signalled, because the
+  /// completion of those before it may be needed.
   void drop_last() noexcept {
     --x_head;
     x_unsignalled = x_signal_every;
   }
-  /// Posts appended requests. 0 or a negative errno; -FI_EAGAIN: full although it should not be.
+  /// Posts appended requests. 0 or a negative errno; -FI_EAGAIN: the queue is unexpectedly full.
   int post(ibv_send_wr& first) noexcept {
     ibv_send_wr* bad = nullptr;
     const int rc = ibv_post_send(x_qp, &first, &bad);
     return rc ? post_error(rc) : 0;
   }
 
-  /// Takes the request with this number, and what it stands for. False: it is not outstanding.
+  /// Completes the request with this number, and those that its completion implies. False: it is
+  /// not outstanding.
   template <typename Function>
   [[nodiscard]] bool complete(uint64_t wr_id, Function&& done) noexcept {
     const uint32_t ahead = (uint32_t(wr_id) - x_tail) & WorkId::kNumberMask;
@@ -109,7 +110,7 @@ class SendQueue {
     while (x_tail != x_head && state(x_tail) == State::complete) ++x_tail;
     return true;
   }
-  /// The queue pair is destroyed: nothing of it is touched by the device any more.
+  /// The queue pair is destroyed: the device no longer touches any of the requests.
   template <typename Function>
   void drop_all(Function&& done) noexcept {
     for (; x_tail != x_head; ++x_tail)
@@ -130,7 +131,7 @@ class SendQueue {
   uint32_t x_connection = 0;
   uint32_t x_depth = 0;
   uint32_t x_head = 0;  ///< number of the next request
-  uint32_t x_tail = 0;  ///< of the oldest that is not complete
+  uint32_t x_tail = 0;  ///< number of the oldest that is not complete
   uint32_t x_signal_every = 1;
   uint32_t x_unsignalled = 0;
   std::unique_ptr<Work[]> x_work;
@@ -138,11 +139,11 @@ class SendQueue {
 };
 
 /// Small packets of one connection that share a doorbell (SendHint::more). At most one connection
-/// at a time has any; they leave with its next packet without the hint, or in the next poll().
+/// at a time has any; they are posted with its next packet without the hint, or in the next poll().
 struct Chain {
   static constexpr unsigned kLength = 16;
   static constexpr size_t kMaxInline =
-      256;  ///< more is copied to a block, whatever the device says
+      256;  ///< longer packets are copied to a block, whatever the device allows
 
   PacketSender* owner = nullptr;
   unsigned count = 0;

@@ -14,10 +14,10 @@ namespace erdma::transport::verbs {
 ///   claim --tell(), in a hello or welcome--> told: can't be withdrawn, the peer may go by it
 ///   claim, told --end(), what waited was reported lost--> 0
 ///
-/// tell() is of the connector's thread, everything else of the polling thread.
+/// The connector's thread calls tell(); the polling thread calls everything else.
 class Session {
  public:
-  /// A connection as both ends name it. Never 0, and never that of an earlier process.
+  /// The name of a connection at both ends. Never 0, and never a name of an earlier process.
   static uint64_t name(uint32_t hello_serial, uint32_t welcome_serial, uint64_t nonces) noexcept {
     const uint64_t mixed = nonces ^ (uint64_t(hello_serial) << 32 | welcome_serial);
     return mixed & ~kTold ? mixed & ~kTold : 2;

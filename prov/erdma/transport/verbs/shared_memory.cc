@@ -5,7 +5,7 @@
 namespace erdma::transport::verbs {
 namespace {
 
-/// Four of them and the head fit a RemoteKey: hence the length of six bytes.
+/// Four pieces and the head fit into a RemoteKey; therefore lengths have six bytes.
 struct [[gnu::packed]] Piece {
   uint64_t address;
   uint32_t rkey;

@@ -12,17 +12,17 @@ namespace erdma::transport::verbs {
 class VerbsLink;
 struct Stream;
 
-/// A range of the peer's memory, as it may be named in a work request.
+/// A range of the peer's memory, as a work request names it.
 struct RemotePiece {
   uint64_t address = 0;
   uint64_t length = 0;
   uint32_t rkey = 0;
 };
 
-/// What the bytes of a RemoteKey say. Either pieces of registered memory, one of which a region
-/// has, or (bounced) memory that its owner reads and writes itself as packets ask for it.
+/// A decoded RemoteKey: either pieces of registered memory (a region has one), or bounced memory,
+/// which its owner reads and writes itself as packets ask for it.
 struct RemoteMemory {
-  util::PoolHandle handle;  ///< the owner's Exposed
+  util::PoolHandle handle;  ///< the owner's SharedMemory
   bool bounced = false;
   bool region = false;
   size_t count = 0;
@@ -30,7 +30,7 @@ struct RemoteMemory {
   RemotePiece pieces[kMaxIov];
 };
 
-/// What the NIC must let a peer do with memory that is shared so.
+/// The rights that the NIC must give a peer to memory that is shared in this way.
 constexpr int rights_of(Access access) noexcept {
   const bool for_writes = access == Access::remote_write;
   return peer_rights(!for_writes, for_writes);
@@ -39,10 +39,10 @@ constexpr int rights_of(Access access) noexcept {
 void encode(const RemoteMemory& memory, RemoteKey& remote_key) noexcept;
 /// The key of a registered region.
 RemoteKey key_of(const RemotePiece& piece) noexcept;
-/// False: not made by encode().
+/// False: encode() cannot have made it.
 [[nodiscard]] bool decode(const RemoteKey& remote_key, RemoteMemory& memory) noexcept;
 
-/// Memory of ours that a peer may access, until revoke().
+/// Memory of this process that a peer may access until revoke().
 struct SharedMemory {
   const VerbsLink* link = nullptr;
   iovec memory[kMaxIov];
@@ -51,10 +51,10 @@ struct SharedMemory {
   uint64_t length = 0;
   Access access = Access::remote_read;
   bool bounced = false;
-  Stream* stream = nullptr;  ///< under way to the peer
+  Stream* stream = nullptr;  ///< on its way to the peer
 };
 
-/// Registers all pieces or none. -FI_EOPNOTSUPP, -FI_ENOMEM: move the bytes another way.
+/// Registers all pieces or none. -FI_EOPNOTSUPP, -FI_ENOMEM: move the bytes in another way.
 [[nodiscard]] int register_all(RegistrationCache& cache, const iovec* memory, size_t count,
                                int rights, Registration* registrations) noexcept;
 void release_all(RegistrationCache& cache, Registration* registrations, size_t count) noexcept;

@@ -17,9 +17,11 @@ struct CloseMaps {
   void operator()(FILE* file) const noexcept { std::fclose(file); }
 };
 
-/// As far as it may grow. Its top is where the kernel put what it tells a program at its start.
+/// As far as the stack may grow. Its top holds the data that the kernel passes to a program at its
+/// start.
 MemoryRange find_first_stack() noexcept {
-  constexpr size_t kDeepest = size_t(64) << 30;  // without a limit: the heap grows towards it
+  // used without a limit: the heap grows towards the stack
+  constexpr size_t kDeepest = size_t(64) << 30;
   const uintptr_t within = ::getauxval(AT_RANDOM);
   const std::unique_ptr<FILE, CloseMaps> maps(std::fopen("/proc/self/maps", "re"));
   MemoryRange below;
@@ -46,7 +48,8 @@ const MemoryRange& first_stack() noexcept {
   return stack;
 }
 
-/// Nothing for the first thread: libpthread tells wider bounds, which the heap may reach.
+/// Empty for the first thread: libpthread reports bounds that are too wide and may include the
+/// heap.
 MemoryRange find_own_stack() noexcept {
   pthread_attr_t attributes;
   if (::pthread_getattr_np(::pthread_self(), &attributes)) return {};

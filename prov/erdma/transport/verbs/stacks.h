@@ -4,8 +4,8 @@
 
 namespace erdma::transport::verbs {
 
-/// Whether any of these pages is of the first thread's stack, or of the calling one's. Stacks of
-/// other threads can't be told from other memory.
+/// True if any of these pages belongs to the stack of the first or the calling thread. Stacks of
+/// other threads cannot be distinguished from other memory.
 [[nodiscard]] bool is_stack(const MemoryRange& pages) noexcept;
 
 }  // namespace erdma::transport::verbs

@@ -13,12 +13,12 @@
 
 namespace erdma::transport::verbs {
 
-/// For ib devices: hellos and what ibv_modify_qp needs travel over TCP. The socket stays open as
-/// long as the connection and shows when the other process or host dies, which the queue pair does
-/// not.
+/// For ib devices: hellos and the parameters of ibv_modify_qp travel over TCP. The socket stays
+/// open as long as the connection, because it shows when the other process or host dies, which the
+/// queue pair does not.
 class TcpBackend final : public ConnectionBackend {
  public:
-  /// `name`: of the endpoint; peers are dialled from its IP.
+  /// `name`: that of the endpoint; it connects to peers from its IP.
   TcpBackend(const util::SocketAddress& name, uint64_t peer_timeout_ns, QueuePairs& queue_pairs,
              const util::Clock& clock) noexcept;
 
@@ -36,7 +36,7 @@ class TcpBackend final : public ConnectionBackend {
   bool close(uint64_t id, bool orderly) noexcept override;
   void abandon() noexcept override;
 
-  /// Connected, and no hello yet: those that come later push out the oldest.
+  /// Connected, without a complete hello. Above the limit, a new one replaces the oldest.
   static constexpr size_t kMaxHalfOpen = 256;
   static constexpr uint64_t kHelloTime = 5'000'000'000;
 

@@ -11,16 +11,17 @@ namespace erdma::transport::verbs {
 
 class Transfers;
 
-/// A get() or put() of ours under way on one connection. In exactly one of its connection's
-/// lists (`moving` while there is something to post or to ask for, then `waiting`).
-/// Invariant: it ends when nothing of it is in flight any more, in one on_done().
+/// A get() or put() of this side in progress on one connection. It is in exactly one of its
+/// connection's lists (`moving` while there is something to post or to ask for, then `waiting`).
+/// Invariant: it ends in one on_done(), once no part of it is in flight.
 struct Transfer : util::ListHook<Transfer> {
   Transfers* owner = nullptr;
   uint64_t token = 0;
   bool is_read = false;
-  bool bounces = false;    ///< local memory can't be registered: through blocks of our own
+  /// Local memory cannot be registered: it moves through blocks of the transport.
+  bool bounces = false;
   bool requested = false;  ///< bounced read: the pull is sent
-  bool proof_due = false;  ///< write: ends with a READ, which proves that it is placed
+  bool proof_due = false;  ///< write: must end with a READ, which proves that it is placed
   int status = 0;
   unsigned in_flight = 0;  ///< work requests
   iovec local[kMaxIov];
@@ -34,7 +35,7 @@ struct Transfer : util::ListHook<Transfer> {
   bool all_posted() const noexcept { return posted == length && !proof_due; }
 };
 
-/// Our bounced memory on its way to a peer that asked for it.
+/// Bounced memory of this side on its way to a peer that asked for it.
 struct Stream : util::ListHook<Stream> {
   util::PoolHandle shared;
   util::PoolHandle requester;
@@ -42,7 +43,7 @@ struct Stream : util::ListHook<Stream> {
   uint64_t length = 0;
 };
 
-/// To the peer: its transfer through packets is over.
+/// Tells the peer that its transfer through packets is over.
 struct Answer : util::ListHook<Answer> {
   util::PoolHandle requester;
   int status = 0;

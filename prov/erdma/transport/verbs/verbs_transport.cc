@@ -27,7 +27,7 @@ VerbsTransport::VerbsTransport(const Options& options, Device& device, Registrat
 
 VerbsTransport::~VerbsTransport() {
   shutdown();
-  x_connector.reset();  // its thread may still have posted connections
+  x_connector.reset();  // its thread may still post connections until here
   x_inbox.mails.read([](Mail& mail) {
     if (mail.type == Mail::Type::strand) mail.connection->stranded = true;
     mail.connection.reset();

@@ -19,16 +19,16 @@
 
 namespace erdma::transport::verbs {
 
-/// Makes the connector of a transport: Connector::start, or a test's.
+/// Makes the connector of a transport: Connector::start, or a test's function.
 using StartConnector = util::Result<std::unique_ptr<Connector>> (*)(const ConnectorConfig& config);
 
 /// All peers of one endpoint that are reached through the NIC: one RC queue pair each, made on
-/// first use. One background thread (Connector). Must not be used in a forked child, except to
-/// destroy it.
+/// first use. One background thread (Connector). In a forked child the object may only be
+/// destroyed.
 class VerbsTransport final : public Transport {
  public:
-  /// Listens under `name` (an IP of the device; port 0 = a free one). `device` and `cache` outlive
-  /// the transport; so does `clock` (tests; null = the system's).
+  /// Listens under `name` (an IP of the device; port 0 = pick a free one). `device`, `cache` and
+  /// `clock` (for tests; null = the system's) must outlive the transport.
   static util::Result<std::unique_ptr<VerbsTransport>> open(
       const Options& options, Device& device, RegistrationCache& cache,
       const util::SocketAddress& name, const util::Clock* clock = nullptr,
@@ -36,11 +36,11 @@ class VerbsTransport final : public Transport {
   VerbsTransport(const VerbsTransport&) = delete;
   VerbsTransport& operator=(const VerbsTransport&) = delete;
   ~VerbsTransport() override;
-  /// In a forked child only descriptors are closed: the thread does not exist here, the memory of
-  /// the transport is not mapped, and the device's objects are the parent's.
+  /// In a forked child only descriptors are closed: the thread does not exist there, the memory of
+  /// the transport is not mapped, and the device's objects belong to the parent.
   static void operator delete(VerbsTransport* transport, std::destroying_delete_t);
 
-  /// With the port that was bound.
+  /// Includes the port that was bound.
   const util::SocketAddress& name() const noexcept { return x_connector->name(); }
   const Counters& counters() const noexcept { return x_shared.counters; }
   size_t connections() const noexcept { return x_shared.table.in_use(); }
@@ -104,7 +104,7 @@ class VerbsTransport final : public Transport {
   LinkManager x_manager;
   Maker x_maker;
   const uint32_t x_epoch;
-  std::unique_ptr<Connector> x_connector;  ///< last: its thread uses what is above
+  std::unique_ptr<Connector> x_connector;  ///< last, because its thread uses the members above
 };
 
 }  // namespace erdma::transport::verbs
