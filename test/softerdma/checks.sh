@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# What run.sh checks. Two hosts: 10.8.0.1 serves, 10.8.0.2 calls.
+# The checks of run.sh, with two hosts: servers run on 10.8.0.1, clients on 10.8.0.2.
 # shellcheck source=test/lib/common.sh
 . "$top/test/lib/common.sh"
 ulimit -c 0
@@ -10,17 +10,17 @@ export SOFTERDMA_DIR SOFTERDMA_REPORT
 trap 'cat "$SOFTERDMA_REPORT"; rm -rf "$SOFTERDMA_DIR" "$SOFTERDMA_REPORT"' EXIT
 
 server_ip=10.8.0.1
-# on HOST PERSONALITY COMMAND...: HOST 1 or 2.
+# on HOST PERSONALITY COMMAND...: runs the command on host 1 or 2.
 on() {
   local host=$1 personality=$2
   shift 2
   SOFTERDMA_DEVICES=${devices:-erdma_0,ip=10.8.0.$host} SOFTERDMA_PERSONALITY=$personality \
     LD_PRELOAD=$adapter "$@"
 }
-# said PATTERN FILE
+# said PATTERN FILE: checks that the output matches.
 said() { grep -qE "$1" "$2" || { echo "nothing like '$1' in:"; cat "$2"; return 1; }; }
 clean() { [ ! -s "$SOFTERDMA_REPORT" ] || { echo 'rules were broken'; return 1; }; }
-# The folder goes with its last user.
+# The last process removes the folder.
 left_nothing() { [ ! -e "$SOFTERDMA_DIR/fabric" ] || { ls -lR "$SOFTERDMA_DIR"; return 1; }; }
 
 devices() {
@@ -38,8 +38,8 @@ devinfo_down() {
     said 'erdma_1' "$log.out" && said 'PORT_DOWN' "$log.out" && said 'PORT_ACTIVE' "$log.out"
 }
 
-# pair PERSONALITY PORT SERVER... -- CLIENT...: both end well. Starts the client once the port is
-# taken, in the kernel or in the simulation.
+# pair PERSONALITY PORT SERVER... -- CLIENT...: checks that both succeed. Starts the client when the port is
+# in use, in the kernel or in the simulation.
 pair() {
   local personality=$1 port=$2 server=() pid status=0
   shift 2
@@ -65,14 +65,19 @@ rc_pingpong() {
     ibv_rc_pingpong -e -g 1 -n 200 -p "$port" 127.0.0.1 &&
     said '200 iters in' "$log.client" && clean && left_nothing
 }
+# A thread of rping may still ask for an event when the main thread destroys the channel at the end; up to
+# version 45 of rdma-core this ends the program, on every device. Such a run says nothing: another follows.
 rping_verified() {
   local port
-  port=$(free_port) || return 1
-  pair standard "$port" rping -s -V -v -C 20 -a "$server_ip" -p "$port" -- \
-    rping -c -V -v -C 20 -a "$server_ip" -p "$port" &&
-    said 'rdma-ping-19' "$log.client" && said 'rdma-ping-19' "$log.server" && clean && left_nothing
+  for _ in $(seq 20); do
+    port=$(free_port) || return 1
+    pair standard "$port" rping -s -V -v -C 20 -a "$server_ip" -p "$port" -- \
+      rping -c -V -v -C 20 -a "$server_ip" -p "$port" && break
+    grep -hxF 'rdma_get_cm_event: Bad file descriptor' "$log.client" "$log.server" || return 1
+  done
+  said 'rdma-ping-19' "$log.client" && said 'rdma-ping-19' "$log.server" && clean && left_nothing
 }
-# perftest PERSONALITY PROGRAM [OPTION...]
+# perftest PERSONALITY PROGRAM [OPTION...]: runs a program of perftest.
 perftest() {
   local personality=$1 port target=127.0.0.1
   shift
@@ -81,7 +86,7 @@ perftest() {
   pair "$personality" "$port" "$@" -F -n 100 -p "$port" -- "$@" -F -n 100 -p "$port" "$target" &&
     said '^ *[0-9]+ +100 +[0-9.]+' "$log.client" && clean && left_nothing
 }
-# Where the kernel refuses CMA, bulk goes through /proc/PID/mem.
+# If the kernel refuses CMA, long data moves through /proc/PID/mem.
 perftest_refused() {
   local port
   port=$(free_port) || return 1
@@ -109,7 +114,7 @@ verbs_pingpong() {
     return 77
   fi
   port=$(free_port) || return 1
-  # What the device lacks: more than one receive SGE, 256 bytes inline.
+  # The device does not support more than one receive segment, or 256 inline bytes.
   export FI_VERBS_RX_IOV_LIMIT=1 FI_VERBS_INLINE_SIZE=64 SOFTERDMA_LOOPBACK=1
   local devices=erdma_0,ip=$address
   pair standard "$port" fi_pingpong -p verbs -e msg -I 20 -B "$port" -- \

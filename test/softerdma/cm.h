@@ -56,6 +56,7 @@ struct CmId : rdma_cm_id {
   int backlog = 0;
   int waiting = 0;  ///< requests that were neither accepted nor rejected
   int port_holder = -1;
+  bool in_tcp = false;                     ///< the holder listens
   std::vector<std::string> registrations;  ///< files "listen.<ip>.<port>"
   Qp* bound = nullptr;  ///< whose `cm` this is; the application may forget rdma_cm_id::qp
   // The other side.
@@ -84,6 +85,10 @@ class CmState {
   uint64_t expire(uint64_t now);
 
   CmId* find(uint64_t number);
+  /// Accepts TCP connections to the listeners. True if there may be more of them later.
+  bool meet_callers();
+  /// Whether the port mapper runs on this host: who listens has another port than it says then.
+  bool maps_ports();
   /// The device's context that ids share.
   ibv_context* context(Device& device);
   size_t own_contexts() const noexcept { return x_contexts.size(); }
@@ -92,8 +97,12 @@ class CmState {
   uint64_t next_number = 1;
 
  private:
+  void close_outside();
+
   Process& x_process;
   std::map<Device*, ibv_context*> x_contexts;
+  std::vector<int> x_callers;  ///< TCP connections that have sent nothing yet
+  int x_mapper = -1;           ///< the socket of the port mapper
 };
 
 /// Adds an event to the id's channel.
@@ -108,6 +117,10 @@ void cm_peer_ended(Process& process, Qp& qp);
 /// As the kernel: until the connect has an outcome, if one is under way.
 void cm_wait_for_outcome(Process& process, const Qp& qp);
 void cm_wait_for_outcome(Process& process, const CmId& id);
+/// The port is taken in TCP, and somebody answers there.
+void cm_listen_in_tcp(CmId& id);
+/// Begins a connection of standard mode at a port that may be anybody's, and leaves.
+void cm_knock(const sockaddr_in& at);
 int cm_wait(CmId& id, rdma_cm_event_type expected);
 CmId* cm_new_id(Process& process, rdma_event_channel* channel, void* context, rdma_port_space ps);
 

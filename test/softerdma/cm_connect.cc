@@ -25,8 +25,10 @@ struct Registration {
   uint64_t number;
 };
 
-std::string registration_path(Process& process, uint32_t ip, uint16_t port) {
-  return process.fabric.folder() + "/listen." + ip_text(ip) + "." + std::to_string(ntohs(port));
+/// `mapped`: as the port mapper of the listener's host has it.
+std::string registration_path(Process& process, uint32_t ip, uint16_t port, bool mapped) {
+  return process.fabric.folder() + (mapped ? "/mapped." : "/listen.") + ip_text(ip) + "." +
+         std::to_string(ntohs(port));
 }
 
 bool read_registration(const std::string& path, Registration& found) {
@@ -42,10 +44,21 @@ bool holds(Process& process, const Registration& r) {
          process.fabric.shared().processes[r.slot].generation.load() == r.generation;
 }
 
+/// Only a host with a port mapper can ask another one for the port; where none answers, it takes
+/// the port as it is.
+bool find_listener(Process& process, const sockaddr_in& at, Registration& found) {
+  const auto is_there = [&](bool mapped) {
+    return read_registration(registration_path(process, at.sin_addr.s_addr, at.sin_port, mapped),
+                             found) &&
+           holds(process, found);
+  };
+  return (process.cm->maps_ports() && is_there(true)) || is_there(false);
+}
+
 /// EADDRINUSE if a living process has it.
 int register_name(CmId& id, uint32_t ip, uint16_t port) {
   Process& process = *id.process;
-  std::string path = registration_path(process, ip, port);
+  std::string path = registration_path(process, ip, port, process.cm->maps_ports());
   std::string fresh = process.fabric.own_path("listen." + std::to_string(id.number));
   int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return errno;
@@ -70,7 +83,7 @@ int register_name(CmId& id, uint32_t ip, uint16_t port) {
 /// The device listens with a TCP socket of the kernel's: the port is taken there too. An address
 /// that this host does not have is the simulation's alone.
 int hold_port(CmId& id, const sockaddr_in& address) {
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return 0;
   int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -214,8 +227,8 @@ void request(CmId& id, Qp& qp, const rdma_conn_param* param) {
   bool silent = target == nullptr || target->up.load() == 0 || !qp.device->active();
   if (silent) return process.tell(MessageType::kick);  // so that the thread learns of the deadline
   Registration listener{};
-  if (!read_registration(registration_path(process, to.sin_addr.s_addr, to.sin_port), listener) ||
-      !holds(process, listener)) {
+  if (!find_listener(process, to, listener)) {
+    if (limits.tcp != 0) cm_knock(to);
     id.deadline_ns = 0;
     id.stage = CmStage::over;
     return cm_post(id, RDMA_CM_EVENT_REJECTED, limits.refused != 0 ? -ECONNREFUSED : -ECONNRESET);
@@ -325,6 +338,7 @@ SOFTERDMA_API int rdma_listen(rdma_cm_id* handle, int backlog) {
   if (id.stage != CmStage::bound) return fail(EINVAL);
   id.backlog = backlog > 0 ? backlog : 1024;
   id.stage = CmStage::listening;
+  if (id.process->devices.front()->config.limits.tcp != 0) cm_listen_in_tcp(id);
   return 0;
 }
 

@@ -60,11 +60,13 @@ void wait_for_acknowledgements(Process& process, CmId& id) {
 }
 
 /// With a listener go the connections that nobody has heard of yet, as in the kernel: the caller
-/// hears of a reset.
+/// hears of a reset. Those that come from now on are refused by the thread, as it finds no
+/// listener.
 void refuse_unheard(Process& process, CmId& listener) {
   std::vector<rdma_cm_id*> unheard;
   {
     std::lock_guard guard(process.mutex);
+    if (listener.stage == CmStage::listening) listener.stage = CmStage::over;
     for (const CmEvent* event : static_cast<CmChannel*>(listener.channel)->events)
       if (event->owner == &listener && event->id != &listener) unheard.push_back(event->id);
   }

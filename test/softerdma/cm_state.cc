@@ -15,6 +15,7 @@
 namespace softerdma {
 
 CmState::~CmState() {
+  close_outside();
   // The application may have objects there: those who do not destroy them may still use them.
   for (auto& [device, context] : x_contexts) {
     if (Context::from(context).children.load() == 0) ibv_close_device(context);

@@ -2,11 +2,14 @@
 #include <dlfcn.h>
 #include <netdb.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "softerdma/rig.h"
 
@@ -102,6 +105,79 @@ TEST(missing_listener_rejects_without_data, 2) {
   ck_assert_uint_eq(event.data.size(), 0);
 }
 
+/// Of two hosts with a port mapper, or one, or none: where the listener's has it alone, it is not
+/// found.
+TEST(port_mapper_of_the_listener_alone_hides_its_port, 4) {
+  start("standard");
+  const bool mine = _i & 1, theirs = _i & 2;
+  int ready[2], done[2];
+  ck_assert_int_eq(pipe(ready), 0);
+  ck_assert_int_eq(pipe(done), 0);
+  const pid_t child = fork();
+  setenv("SOFTERDMA_PORT_MAPPER", (child ? mine : theirs) ? "1" : "0", 1);
+  Connection c;
+  char byte = 0;
+  if (child == 0) {
+    c.listen();
+    ck_assert_int_eq(write(ready[1], "x", 1), 1);
+    _exit(read(done[0], &byte, 1) == 1 && poll_in(c.channels[1]->fd) == !(theirs && !mine) ? 0 : 1);
+  }
+  ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+  c.channels[0] = rdma_create_event_channel();
+  c.call();
+  if (theirs && !mine) ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_REJECTED);
+  ck_assert_int_eq(write(done[1], "x", 1), 1);
+  int status = 0;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+}
+
+/// Addresses that this host has.
+void start_in_tcp() {
+  start("standard");
+  setenv("SOFTERDMA_DEVICES", "erdma_0,ip=127.0.0.2;erdma_1,ip=127.0.0.3", 1);
+  setenv("SOFTERDMA_TCP", "1", 1);
+}
+
+/// As a host of compat mode sees it: whoever speaks is hung up on.
+TEST(listener_of_standard_mode_hangs_up_in_tcp) {
+  start_in_tcp();
+  rdma_event_channel* const channel = rdma_create_event_channel();
+  rdma_cm_id* listener = nullptr;
+  ck_assert_int_eq(rdma_create_id(channel, &listener, nullptr, RDMA_PS_TCP), 0);
+  sockaddr_in at = address("127.0.0.3", 0);
+  ck_assert_int_eq(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&at)), 0);
+  ck_assert_int_eq(rdma_listen(listener, 4), 0);
+  at.sin_port = listener->route.addr.src_sin.sin_port;
+  const int caller = socket(AF_INET, SOCK_STREAM, 0);
+  ck_assert_int_eq(connect(caller, reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+  ck_assert_int_eq(send(caller, "hello", 5, 0), 5);
+  ck_assert_int_eq(poll_in(caller), 1);
+  char byte = 0;
+  ck_assert_int_le(recv(caller, &byte, 1, 0), 0);
+  ck_assert_int_eq(rdma_destroy_id(listener), 0);
+}
+
+/// A host of compat mode hears how each connection of standard mode begins.
+TEST(connect_of_standard_mode_is_heard_in_tcp) {
+  start_in_tcp();
+  sockaddr_in at = address("127.0.0.3", 0);
+  socklen_t length = sizeof at;
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  ck_assert_int_eq(bind(listener, reinterpret_cast<sockaddr*>(&at), length), 0);
+  ck_assert_int_eq(listen(listener, 4), 0);
+  ck_assert_int_eq(getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length), 0);
+  Connection c;
+  c.channels[0] = rdma_create_event_channel();
+  c.call(ntohs(at.sin_port), "127.0.0.3", "127.0.0.3");
+  const Event event = next_event(c.channels[0]);
+  ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
+  ck_assert_int_eq(event.status, -ECONNRESET);
+  char begin[16];
+  ck_assert_int_eq(recv(accept(listener, nullptr, nullptr), begin, 16, MSG_WAITALL), 16);
+  ck_assert_int_eq(memcmp(begin, "MPA ID Req Frame", 16), 0);
+}
+
 TEST(rejection_carries_its_data) {
   Connection c;
   c.listen();
@@ -187,6 +263,37 @@ TEST(listener_that_goes_refuses_what_nobody_has_heard_of, 2) {
   ck_assert_int_eq(event.type, RDMA_CM_EVENT_REJECTED);
   ck_assert_int_eq(event.status, -ECONNRESET);
   ck_assert_int_eq(rdma_destroy_id(c.sides[0].id), 0);
+  const char* held = softerdma_leave();
+  ck_assert(held == nullptr || strstr(held, "rdma_cm") == nullptr);
+}
+
+/// Nor those whose requests arrive while it refuses the first. All threads share a core, so that
+/// the adapter's runs whenever the caller of rdma_destroy_id() is interrupted.
+TEST(listener_that_goes_leaves_nobody_without_an_answer, 8) {
+  constexpr size_t kCalls = 200;
+  cpu_set_t core;
+  CPU_ZERO(&core);
+  CPU_SET(sched_getcpu(), &core);
+  sched_setaffinity(0, sizeof core, &core);
+  Connection c;
+  c.listen(kCalls);
+  std::vector<rdma_cm_id*> ids;
+  for (size_t i = 0; i < kCalls; ++i) {
+    c.prepare();
+    ids.push_back(c.sides[0].id);
+  }
+  rdma_conn_param param{};
+  for (size_t i = 0; i < kCalls / 2; ++i) ck_assert_int_eq(rdma_connect(ids[i], &param), 0);
+  std::thread others([&] {
+    ck_assert_int_eq(poll_in(c.channels[0]->fd), 1);
+    for (size_t i = kCalls / 2; i < kCalls; ++i) ck_assert_int_eq(rdma_connect(ids[i], &param), 0);
+  });
+  ck_assert_int_eq(poll_in(c.channels[1]->fd), 1);
+  ck_assert_int_eq(rdma_destroy_id(c.listener), 0);
+  others.join();
+  for (size_t i = 0; i < kCalls; ++i)
+    ck_assert_int_eq(next_event(c.channels[0]).type, RDMA_CM_EVENT_REJECTED);
+  for (rdma_cm_id* id : ids) ck_assert_int_eq(rdma_destroy_id(id), 0);
   const char* held = softerdma_leave();
   ck_assert(held == nullptr || strstr(held, "rdma_cm") == nullptr);
 }

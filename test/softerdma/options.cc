@@ -46,6 +46,8 @@ constexpr Knob kKnobs[] = {
     {"destroy_waits", &Limits::destroy_waits, 1},
     {"first_port", &Limits::first_port, 32768},
     {"ports", &Limits::ports, 28000},
+    {"tcp", &Limits::tcp, 0},
+    {"port_mapper", &Limits::port_mapper, 0},
     {"loopback", &Limits::loopback, 0},
     {"late", &Limits::late, 0},
     {"peermem", &Limits::peermem, 1},

@@ -37,6 +37,8 @@ struct Limits {
   uint64_t destroy_waits;  ///< 1: for the outcome of a connect
   uint64_t first_port;     ///< of those that rdma_cm chooses
   uint64_t ports;          ///< how many
+  uint64_t tcp;            ///< 1: connections of standard mode are seen in TCP
+  uint64_t port_mapper;    ///< 1: iwpmd runs on this host
   uint64_t loopback;       ///< 1: rdma_bind_addr() takes 127.0.0.1 for any address
   uint64_t late;     ///< 1: a thread executes all work requests, as late as a real device would
   uint64_t peermem;  ///< 1: ibv_reg_mr() takes memory of a (simulated) GPU

@@ -191,10 +191,18 @@ struct Connection {
     ck_assert_int_eq(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&here)), 0);
     ck_assert_int_eq(rdma_listen(listener, backlog), 0);
   }
-  void call(uint16_t port = 7471, const char* ip = kIp[1]) {
+  void call(uint16_t port = 7471, const char* ip = kIp[1], const char* own = kIp[0]) {
+    prepare(port, ip, own);
+    rdma_conn_param param{};
+    param.private_data = "hello";
+    param.private_data_len = 5;
+    ck_assert_int_eq(rdma_connect(sides[0].id, &param), 0);
+  }
+  /// Up to rdma_connect().
+  void prepare(uint16_t port = 7471, const char* ip = kIp[1], const char* own = kIp[0]) {
     Side& side = sides[0];
     ck_assert_int_eq(rdma_create_id(channels[0], &side.id, nullptr, RDMA_PS_TCP), 0);
-    sockaddr_in from = address(kIp[0], 0);
+    sockaddr_in from = address(own, 0);
     sockaddr_in to = address(ip, port);
     ck_assert_int_eq(rdma_resolve_addr(side.id, reinterpret_cast<sockaddr*>(&from),
                                        reinterpret_cast<sockaddr*>(&to), 1000),
@@ -203,10 +211,6 @@ struct Connection {
     ck_assert_int_eq(rdma_resolve_route(side.id, 1000), 0);
     ck_assert_int_eq(next_event(channels[0]).type, RDMA_CM_EVENT_ROUTE_RESOLVED);
     make(side);
-    rdma_conn_param param{};
-    param.private_data = "hello";
-    param.private_data_len = 5;
-    ck_assert_int_eq(rdma_connect(side.id, &param), 0);
   }
   void accept() {
     Event event = next_event(channels[1]);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# test/softerdma/run.sh [PART-OF-A-NAME]: rdma-core's programs on the simulated adapter, as two hosts,
-# and what they print. Prints "PASS: name", "FAIL: name", "SKIP: name"; the output of each is in
+# test/softerdma/run.sh [PART-OF-A-NAME]: runs the programs of rdma-core on the simulated NIC, as two hosts,
+# and checks their output. Prints "PASS: name", "FAIL: name", "SKIP: name"; the output of each is in
 # $top_builddir/softerdma/logs.
 set -u
 top=${top_srcdir:-$(cd "$(dirname "$(readlink -f "$0")")/../.." && pwd)}

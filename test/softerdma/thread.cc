@@ -81,7 +81,7 @@ int Process::timeout() {
   int wait = next == UINT64_MAX ? -1 : static_cast<int>(next / 1'000'000u) + 1;
   auto at_most = [&wait](int ms) { wait = wait < 0 ? ms : std::min(wait, ms); };
   if (x_pending_work || x_queued_messages.load() || release_held(*this)) at_most(1);
-  if (fault_file_watched()) at_most(20);
+  if (fault_file_watched() || cm->meet_callers()) at_most(20);
   return wait;
 }
 
